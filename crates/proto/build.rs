@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "metapb.proto",
     "errorpb.proto",
     "kvrpcpb.proto",
@@ -11,6 +11,7 @@ const FILES: [&str; 8] = [
     "meta_storagepb.proto",
     "keyspacepb.proto",
     "stele/control/v1/control.proto",
+    "stele/kv/v1/kv.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -62,6 +62,8 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Put(args) => commands::put(args),
         Command::Get(args) => commands::get(args),
         Command::Del(args) => commands::del(args),
+        Command::Incr(args) => commands::incr(args),
+        Command::Append(args) => commands::append(args),
         Command::Scan(args) => commands::scan(args),
         Command::Count(args) => commands::count(args),
         Command::Import(args) => import::run(args),

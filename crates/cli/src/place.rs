@@ -72,6 +72,42 @@ impl Place {
         }
     }
 
+    /// Sets a key if it has no value. Returns whether it was set.
+    pub fn put_if_absent(&self, key: &[u8], value: Vec<u8>, ttl_s: Option<u64>) -> Result<bool> {
+        match self {
+            Self::Directory(store) => store.put_if_absent(key, &value, ttl_s),
+            Self::Cluster(remote) => {
+                let ttl = ttl_s.map_or(Ttl::Endless, Ttl::Seconds);
+                let put = remote.client.put_if_absent_with_ttl(bytes(key), value, ttl);
+                Ok(remote.wait(put)?.is_none())
+            }
+        }
+    }
+
+    /// Adds to the number of a key. Returns the sum.
+    pub fn increment(&self, key: &[u8], by: i64) -> Result<i64> {
+        match self {
+            Self::Directory(store) => store.increment(key, by),
+            Self::Cluster(remote) => remote.wait(remote.client.increment(bytes(key), by)),
+        }
+    }
+
+    /// Appends to the value of a key. Returns its length in bytes.
+    pub fn append(&self, key: &[u8], value: Vec<u8>) -> Result<u64> {
+        match self {
+            Self::Directory(store) => store.append(key, &value),
+            Self::Cluster(remote) => remote.wait(remote.client.append(bytes(key), value)),
+        }
+    }
+
+    /// Deletes a key. Returns the value that it had.
+    pub fn get_and_delete(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        match self {
+            Self::Directory(store) => store.get_and_delete(key),
+            Self::Cluster(remote) => remote.wait(remote.client.get_and_delete(bytes(key))),
+        }
+    }
+
     /// Deletes keys, one after the other.
     pub fn delete(&self, keys: &[Vec<u8>]) -> Result<()> {
         match self {

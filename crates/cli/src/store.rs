@@ -4,6 +4,7 @@ use bytes::Bytes;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use stele_engine::{Batch, Completion, Db, DbStats, GcOptions, Options, PolicyKind, VerifyEvent};
+use stele_types::computed::{self, Unfit};
 use stele_types::limits::VALUE_BYTES_MAX;
 use stele_types::{Error, KeyRange, Result};
 
@@ -126,6 +127,60 @@ impl Store {
         for (key, value) in pairs {
             batch.put(key, value)?;
         }
+        self.db.write(batch)
+    }
+
+    /// Sets a key if it has no value. Returns whether it was set. This process alone has the store
+    /// open, so a read and a write after it are atomic.
+    pub fn put_if_absent(&self, key: &[u8], value: &[u8], ttl_s: Option<u64>) -> Result<bool> {
+        let is_absent = self.get(key)?.is_none();
+        if is_absent {
+            self.put(key, value, ttl_s)?;
+        }
+        Ok(is_absent)
+    }
+
+    /// Adds to the number of a key. Returns the sum.
+    pub fn increment(&self, key: &[u8], by: i64) -> Result<i64> {
+        let pair = self.pair(key)?;
+        let value = pair.as_ref().map(|pair| &pair.value[..]);
+        let sum = computed::incremented(value, by).map_err(Unfit::error)?;
+        self.replace(key, sum.to_string().as_bytes(), pair.as_ref())?;
+        Ok(sum)
+    }
+
+    /// Appends to the value of a key. Returns its length in bytes.
+    pub fn append(&self, key: &[u8], bytes: &[u8]) -> Result<u64> {
+        let pair = self.pair(key)?;
+        let value = pair.as_ref().map(|pair| &pair.value[..]);
+        let value = computed::appended(value, bytes).map_err(Unfit::error)?;
+        self.replace(key, &value, pair.as_ref())?;
+        Ok(value.len() as u64)
+    }
+
+    /// Deletes a key. Returns the value that it had.
+    pub fn get_and_delete(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        let found = self.get(key)?;
+        if found.is_some() {
+            self.delete(key)?;
+        }
+        Ok(found.map(|(value, _)| value))
+    }
+
+    /// Returns the pair of a key, with its expiry.
+    fn pair(&self, key: &[u8]) -> Result<Option<Pair>> {
+        let end = [key, &[0]].concat();
+        let mut pairs = self.pairs(KeyRange::new(key.to_vec(), end), Order::Forward, false)?;
+        pairs.next().transpose()
+    }
+
+    /// Sets a key to a value computed from its pair; the expiry stays.
+    fn replace(&self, key: &[u8], value: &[u8], pair: Option<&Pair>) -> Result<()> {
+        let mut batch = Batch::new();
+        match pair.map_or(0, |pair| pair.expires_at_s) {
+            0 => batch.put(key, value)?,
+            at => batch.put_until(key, value, at)?,
+        };
         self.db.write(batch)
     }
 

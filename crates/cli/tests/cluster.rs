@@ -49,6 +49,20 @@ fn keys_of_a_cluster_are_written_as_those_of_a_directory() {
 }
 
 #[test]
+fn read_modify_writes_of_a_cluster_print_what_those_of_a_directory_do() {
+    let fake = Fake::start(3);
+    assert_eq!(run_on(&fake, "incr --cluster @ visits 41").ok().text(), "41\n");
+    assert_eq!(run_on(&fake, "incr --cluster @ visits -1").ok().text(), "40\n");
+    assert_eq!(run_on(&fake, "append --cluster @ visits 0").ok().text(), "3\n");
+    run_on(&fake, "append --cluster @ visits x").ok();
+    run_on(&fake, "incr --cluster @ visits").fails(1, "not a decimal number");
+    run_on(&fake, "put --cluster @ --if-absent --ttl 9 k one").ok();
+    run_on(&fake, "put --cluster @ --if-absent k two").fails(1, "key `k` has a value");
+    assert_eq!(run_on(&fake, "del --cluster @ --get visits").ok().out, b"400x");
+    run_on(&fake, "del --cluster @ --get visits").fails(1, "key `visits` not found");
+}
+
+#[test]
 fn listings_are_tables_or_json_lines() {
     let fake = Fake::start(2);
     fake.state().split("m", 11);

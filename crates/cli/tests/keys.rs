@@ -86,6 +86,28 @@ fn a_pair_with_a_time_to_live_ends() {
 }
 
 #[test]
+fn a_read_modify_write_prints_what_it_made_or_found() {
+    let (_dir, store) = new();
+    let printed = |line: &str| run(&store, line).ok().text().to_owned();
+    assert_eq!(printed("incr --store $ visits"), "1\n");
+    assert_eq!(printed("incr --store $ visits 41"), "42\n");
+    assert_eq!(printed("incr --store $ visits -50"), "-8\n");
+    assert_eq!(printed("append --store $ visits 00"), "4\n");
+    assert_eq!(printed("del --store $ --get visits"), "-800");
+    run(&store, "del --store $ --get visits").fails(1, "key `visits` not found");
+    run(&store, "del --store $ --get a b").fails(1, "one key");
+    run(&store, "put --store $ --if-absent k one").ok();
+    run(&store, "put --store $ --if-absent k two").fails(1, "key `k` has a value");
+    assert_eq!(printed("get --store $ k"), "one");
+    run(&store, "incr --store $ k").fails(1, "not a decimal number");
+    assert_eq!(printed("append --store $ --hex 6b ff"), "4\n");
+    assert_eq!(printed("del --store $ --get --hex 6b"), "6f6e65ff\n");
+    run(&store, "put --store $ --ttl 1000 lasting 1").ok();
+    assert_eq!(printed("incr --store $ lasting"), "2\n");
+    assert!(printed("scan --store $ --json").contains("expires_at_s"));
+}
+
+#[test]
 fn failures_are_one_clear_line() {
     let (_dir, store) = new();
     for command in [

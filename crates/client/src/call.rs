@@ -5,6 +5,7 @@ use crate::stream::COMMAND_BYTES_MAX;
 use bytes::Bytes;
 use std::future::Future;
 use stele_proto::stele::control::v1 as control;
+use stele_proto::stele::kv::v1 as kv;
 use stele_proto::tikvpb::batch_commands_request::request::Cmd;
 use stele_proto::tikvpb::batch_commands_response::response::Cmd as Done;
 use stele_proto::{errorpb, kvrpcpb, pdpb};
@@ -132,9 +133,11 @@ raw_calls! {
     RawChecksumRequest, RawChecksumResponse, raw_checksum;
 }
 
+call!(kv::kv_client::KvClient<Channel>, kv::ModifyRequest, kv::ModifyResponse, modify);
+
 macro_rules! raw_call {
-    ($request:ident, $response:ident, $effect:ident, $failure:expr) => {
-        impl RawCall for kvrpcpb::$request {
+    ($package:ident, $request:ident, $response:ident, $effect:ident, $failure:expr) => {
+        impl RawCall for $package::$request {
             const EFFECT: Effect = Effect::$effect;
 
             fn set_context(&mut self, context: kvrpcpb::Context) {
@@ -146,24 +149,25 @@ macro_rules! raw_call {
             }
 
             fn failure(response: &mut Self::Response) -> String {
-                let failure: fn(&mut kvrpcpb::$response) -> String = $failure;
+                let failure: fn(&mut $package::$response) -> String = $failure;
                 failure(response)
             }
         }
     };
 }
 
-raw_call!(RawGetRequest, RawGetResponse, Read, |r| take(&mut r.error));
-raw_call!(RawBatchGetRequest, RawBatchGetResponse, Read, |r| of_pairs(&r.pairs));
-raw_call!(RawPutRequest, RawPutResponse, Write, |r| take(&mut r.error));
-raw_call!(RawBatchPutRequest, RawBatchPutResponse, Write, |r| take(&mut r.error));
-raw_call!(RawDeleteRequest, RawDeleteResponse, Write, |r| take(&mut r.error));
-raw_call!(RawBatchDeleteRequest, RawBatchDeleteResponse, Write, |r| take(&mut r.error));
-raw_call!(RawScanRequest, RawScanResponse, Read, |r| of_pairs(&r.kvs));
-raw_call!(RawDeleteRangeRequest, RawDeleteRangeResponse, Write, |r| take(&mut r.error));
-raw_call!(RawGetKeyTtlRequest, RawGetKeyTtlResponse, Read, |r| take(&mut r.error));
-raw_call!(RawCasRequest, RawCasResponse, Once, |r| take(&mut r.error));
-raw_call!(RawChecksumRequest, RawChecksumResponse, Read, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawGetRequest, RawGetResponse, Read, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawBatchGetRequest, RawBatchGetResponse, Read, |r| of_pairs(&r.pairs));
+raw_call!(kvrpcpb, RawPutRequest, RawPutResponse, Write, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawBatchPutRequest, RawBatchPutResponse, Write, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawDeleteRequest, RawDeleteResponse, Write, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawBatchDeleteRequest, RawBatchDeleteResponse, Write, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawScanRequest, RawScanResponse, Read, |r| of_pairs(&r.kvs));
+raw_call!(kvrpcpb, RawDeleteRangeRequest, RawDeleteRangeResponse, Write, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawGetKeyTtlRequest, RawGetKeyTtlResponse, Read, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawCasRequest, RawCasResponse, Once, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawChecksumRequest, RawChecksumResponse, Read, |r| take(&mut r.error));
+raw_call!(kv, ModifyRequest, ModifyResponse, Once, |r| take(&mut r.error));
 
 fn take(text: &mut String) -> String {
     std::mem::take(text)

@@ -10,8 +10,10 @@
 //! ```
 //!
 //! A call is retried until its deadline while regions and nodes change. A write that may have taken
-//! effect is retried only if [`Options::repeat_undetermined`] is set and it is not a compare-and-swap;
-//! otherwise it fails with [`stele_types::Error::Undetermined`].
+//! effect is retried only if [`Options::repeat_undetermined`] is set and it is not a read-modify-write;
+//! otherwise it fails with [`stele_types::Error::Undetermined`]. The read-modify-writes are
+//! [`Client::compare_and_swap`], [`Client::put_if_absent`], [`Client::increment`], [`Client::append`] and
+//! [`Client::get_and_delete`].
 
 mod backoff;
 mod call;

@@ -63,6 +63,8 @@ async fn a_refusal_before_the_proposal_is_repeated_even_for_a_swap() {
         fake.state().fail("", Fate::Refuse(refusal.clone()));
         let swap = strict.compare_and_swap("k", Some("v".into()), None, Ttl::Endless).await;
         assert!(swap.unwrap().succeeded, "{refusal:?}");
+        fake.state().fail("", Fate::Refuse(refusal.clone()));
+        assert_eq!(strict.put_if_absent("k", "v").await.unwrap(), None, "{refusal:?}");
     }
 }
 
@@ -97,6 +99,31 @@ async fn a_swap_that_may_have_happened_is_never_repeated() {
         let ended = client.compare_and_swap("k", None, Some("v".into()), Ttl::Endless).await;
         assert!(matches!(ended, Err(Error::Undetermined(_))), "{fate:?}: {ended:?}");
         assert_eq!(fake.state().calls.len(), before + 1, "{fate:?}");
+        fake.state().pairs.clear();
+    }
+}
+
+#[tokio::test]
+async fn a_modification_that_may_have_happened_is_never_repeated() {
+    let (fake, strict) = started().await;
+    let client = strict.with(Options { repeat_undetermined: true, ..quick() });
+    let mut fates: Vec<Fate> = uncertain().into_iter().map(Fate::ActAndRefuse).collect();
+    fates.extend([Fate::ActAndFail(Code::Unavailable), Fate::Hang]);
+    fates.push(Fate::Final("undetermined: may or may not have taken effect"));
+    for (fate, number) in fates.into_iter().flat_map(|fate| (0..4).map(move |i| (fate.clone(), i)))
+    {
+        // Restores the cached leader.
+        client.get("k").await.unwrap();
+        let before = fake.state().calls.len();
+        fake.state().fail("modify", fate.clone());
+        let ended = match number {
+            0 => client.put_if_absent("k", "v").await.map(drop),
+            1 => client.increment("k", 1).await.map(drop),
+            2 => client.append("k", "v").await.map(drop),
+            _ => client.get_and_delete("k").await.map(drop),
+        };
+        assert!(matches!(ended, Err(Error::Undetermined(_))), "{fate:?}, {number}: {ended:?}");
+        assert_eq!(fake.state().calls.len(), before + 1, "{fate:?}, {number}");
         fake.state().pairs.clear();
     }
 }

@@ -7,7 +7,8 @@ mod fake;
 use bytes::Bytes;
 use fake::Fake;
 use stele_client::{Client, PutPair, ScanOptions, Swap, Ttl};
-use stele_types::{ColumnFamily, KeyRange};
+use stele_types::computed::Unfit;
+use stele_types::{ColumnFamily, Error, KeyRange};
 
 async fn three_regions() -> (Fake, Client) {
     let fake = Fake::start(3);
@@ -59,6 +60,46 @@ async fn a_swap_tells_what_was_there() {
     assert_eq!(refused, Swap { succeeded: false, previous: Some("1".into()) });
     assert!(swap(Some("1"), None).await.succeeded);
     assert_eq!(client.get("k").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_read_modify_write_returns_what_it_found_or_made() {
+    let (fake, client) = three_regions().await;
+    assert_eq!(client.put_if_absent("k", "1").await.unwrap(), None);
+    assert_eq!(client.put_if_absent("k", "2").await.unwrap().unwrap(), "1");
+    assert_eq!(client.increment("k", 41).await.unwrap(), 42);
+    assert_eq!(client.increment("k", -50).await.unwrap(), -8);
+    assert_eq!(client.increment("none", 3).await.unwrap(), 3);
+    assert_eq!(client.append("k", "00").await.unwrap(), 4);
+    assert_eq!(client.get_and_delete("k").await.unwrap().unwrap(), "-800");
+    assert_eq!(client.get_and_delete("k").await.unwrap(), None);
+    let ttl = Ttl::Seconds(9);
+    assert_eq!(client.put_if_absent_with_ttl("t", "x", ttl).await.unwrap(), None);
+    assert_eq!(client.append("t", "y").await.unwrap(), 2);
+    assert_eq!(client.ttl("t").await.unwrap(), Some(ttl));
+    let lock = client.family(ColumnFamily::Lock);
+    assert_eq!(lock.increment("t", 1).await.unwrap(), 1);
+    assert_eq!(fake.state().value("t"), Some(&b"xy"[..]));
+}
+
+#[tokio::test]
+async fn a_value_that_allows_no_change_is_a_refusal_of_the_request() {
+    let (fake, client) = three_regions().await;
+    client.put("text", "x").await.unwrap();
+    client.put("most", i64::MAX.to_string()).await.unwrap();
+    let refusals = [
+        (client.increment("text", 1).await.map(drop), Unfit::NotANumber),
+        (client.increment("most", 1).await.map(drop), Unfit::Overflow),
+        (
+            client.append("text", vec![0; 64 << 10]).await.map(drop),
+            Unfit::TooLong { bytes: 65_537 },
+        ),
+    ];
+    for (found, unfit) in refusals {
+        let Err(Error::Invalid(text)) = found else { panic!("{unfit:?}: {found:?}") };
+        assert_eq!(text, unfit.to_string());
+    }
+    assert_eq!(fake.state().value("text"), Some(&b"x"[..]));
 }
 
 #[tokio::test]

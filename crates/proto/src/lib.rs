@@ -1,5 +1,6 @@
-//! The part of the TiKV and PD protocols that Stele implements, and its own control protocol
-//! (`stele::control::v1`). The modules are the packages of `proto/`. Every `bytes` field is a
+//! The part of the TiKV and PD protocols that Stele implements, its own calls of one key
+//! (`stele::kv::v1`) and its control protocol (`stele::control::v1`). The modules are the packages of
+//! `proto/`. Every `bytes` field is a
 //! [`bytes::Bytes`] that shares the message's buffer.
 
 #![allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::expect_used, clippy::panic)]

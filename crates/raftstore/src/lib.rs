@@ -42,7 +42,7 @@ pub use messages::{
 pub use options::{LeaseTimes, LogKept, Options};
 pub use output::{
     Append, Busy, Done, Event, Lookup, LookupId, Modified, Outputs, Refusal, RegionReport, Reply,
-    Role, SendSnapshot, Ticket, Timings, Traffic, Unfit, Unknown,
+    Role, SendSnapshot, Ticket, Timings, Traffic, Unknown,
 };
 pub use readers::{Lease, Reader, Readers};
 pub use store::RaftStore;

@@ -5,6 +5,7 @@ use crate::messages::{PeerMessage, SnapshotHeader};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_storage::{Pair, StorageEngine};
+use stele_types::computed::Unfit;
 use stele_types::{KeyRange, LogBatch, LogIndex, Peer, PeerId, Region, RegionId, StoreId, Term};
 
 /// Id of a batch handed to the log.
@@ -194,22 +195,6 @@ pub enum Modified {
     },
     /// Nothing changed: the value of the key does not allow the change.
     Unfit(Unfit),
-}
-
-/// Reason why the value of a key does not allow a modification.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfit {
-    /// The value is not a decimal number of 64 bits with sign.
-    NotANumber,
-    /// The sum does not fit into 64 bits with sign.
-    Overflow,
-    /// The value would be too long.
-    TooLong {
-        /// Its length in bytes.
-        bytes: u64,
-        /// Limit in bytes.
-        bytes_max: u64,
-    },
 }
 
 /// Times of a write, ascending, in nanoseconds of the monotonic clock: each is the time of the poll

@@ -6,6 +6,7 @@ pub mod cause;
 pub mod checksum;
 pub mod clock;
 pub mod command;
+pub mod computed;
 pub mod error;
 pub mod ids;
 pub mod key_range;

@@ -4,7 +4,8 @@ use super::values::{Value, number_in, number_of};
 use super::{Act, KEYS, Pending};
 use crate::check::linear::{Change, Op};
 use crate::world::World;
-use stele_raftstore::{Done, Modified, Refusal, Reply, Unfit};
+use stele_raftstore::{Done, Modified, Refusal, Reply};
+use stele_types::computed::Unfit;
 
 impl World {
     pub(super) fn take_reply(&mut self, mut pending: Pending, reply: Option<Reply>) {

@@ -37,6 +37,10 @@ pub enum Command {
     Get(Get),
     /// Delete keys
     Del(Del),
+    /// Add to the decimal number of a key and print the sum; a missing key counts as 0
+    Incr(Incr),
+    /// Append to the value of a key and print its bytes; a missing key counts as empty
+    Append(Append),
     /// Print key-value pairs in key order
     Scan(Scan),
     /// Print the number of keys
@@ -106,6 +110,9 @@ pub struct Put {
     /// Time to live: the pair expires after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub ttl: Option<u64>,
+    /// Set the key only if it has no value; otherwise fail
+    #[arg(long)]
+    pub if_absent: bool,
 }
 
 #[derive(Args, Debug)]
@@ -129,7 +136,37 @@ pub struct Del {
     pub keys: Vec<String>,
     #[command(flatten)]
     pub range: Range,
-    /// Read keys as hexadecimal
+    /// Print the value that the key had; takes one key
+    #[arg(long, conflicts_with_all = ["start", "end", "prefix"])]
+    pub get: bool,
+    /// Read keys and print the value as hexadecimal
+    #[arg(long)]
+    pub hex: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Incr {
+    #[command(flatten)]
+    pub place: Place,
+    /// Key of the number
+    pub key: String,
+    /// Number to add; it may be negative
+    #[arg(default_value_t = 1, allow_negative_numbers = true)]
+    pub by: i64,
+    /// Read the key as hexadecimal
+    #[arg(long)]
+    pub hex: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Append {
+    #[command(flatten)]
+    pub place: Place,
+    /// Key of the value
+    pub key: String,
+    /// Bytes to append; the value may have at most 64 KiB in all
+    pub value: String,
+    /// Read the key and the value as hexadecimal
     #[arg(long)]
     pub hex: bool,
 }
@@ -285,6 +322,12 @@ mod tests {
         assert!(parse("stele put --store d k v --file f").is_err());
         assert!(parse("stele del --store d").is_err());
         assert!(parse("stele del --store d --prefix p").is_ok());
+        assert!(parse("stele del --store d --get k").is_ok());
+        assert!(parse("stele del --store d --get").is_err());
+        assert!(parse("stele del --store d --get --prefix p").is_err());
+        assert!(parse("stele incr --store d k -5").is_ok());
+        assert!(parse("stele incr --store d k x").is_err());
+        assert!(parse("stele append --store d k").is_err());
         assert!(parse("stele bench engine --store d --workload A --value-bytes 16k").is_ok());
     }
 

@@ -1,11 +1,12 @@
 //! Commands on single keys and ranges.
 
 use crate::Outcome;
-use crate::args::{Count, Del, Get, Put, Scan};
+use crate::args::{Append, Count, Del, Get, Incr, Put, Scan};
 use crate::output::Output;
 use crate::place::{Place, Wanted};
 use crate::store::{Pair, check_value_bytes};
 use crate::text::{key_range, parse, printable, to_hex};
+use bytes::Bytes;
 use serde_json::{Map, Value};
 use std::io::{IsTerminal, Read};
 use std::path::Path;
@@ -20,8 +21,40 @@ pub fn put(args: &Put) -> Result<Outcome> {
         (None, None) => return Err(Error::invalid("give a value or --file")),
     };
     let place = Place::open_or_create(&args.place)?;
-    place.put(&key, value, args.ttl)?;
+    let is_put = match args.if_absent {
+        true => place.put_if_absent(&key, value, args.ttl)?,
+        false => place.put(&key, value, args.ttl).map(|()| true)?,
+    };
     place.close()?;
+    match is_put {
+        true => Ok(Outcome::Done),
+        false => {
+            eprintln!("stele: key `{}` has a value; it is unchanged", printable(&key));
+            Ok(Outcome::Failed)
+        }
+    }
+}
+
+pub fn incr(args: &Incr) -> Result<Outcome> {
+    let key = parse(&args.key, args.hex)?;
+    let place = Place::open_or_create(&args.place)?;
+    let sum = place.increment(&key, args.by)?;
+    place.close()?;
+    print_line(&sum.to_string())
+}
+
+pub fn append(args: &Append) -> Result<Outcome> {
+    let (key, value) = (parse(&args.key, args.hex)?, parse(&args.value, args.hex)?);
+    let place = Place::open_or_create(&args.place)?;
+    let bytes = place.append(&key, value)?;
+    place.close()?;
+    print_line(&bytes.to_string())
+}
+
+fn print_line(text: &str) -> Result<Outcome> {
+    let mut out = Output::new();
+    out.line(text)?;
+    out.finish()?;
     Ok(Outcome::Done)
 }
 
@@ -45,33 +78,41 @@ fn read_value(path: &Path) -> Result<Vec<u8>> {
 pub fn get(args: &Get) -> Result<Outcome> {
     let key = parse(&args.key, args.hex)?;
     let place = Place::open(&args.place)?;
-    let outcome = match place.get(&key)? {
-        Some(value) => {
-            let mut out = Output::new();
-            if args.hex {
-                out.line(&to_hex(&value))?;
-            } else {
-                out.bytes(&value)?;
-                // In a file or a pipe, the value is exactly the stored bytes.
-                if std::io::stdout().is_terminal() {
-                    out.line("")?;
-                }
-            }
-            out.finish()?;
-            Outcome::Done
-        }
-        None => {
-            eprintln!("stele: key `{}` not found", printable(&key));
-            Outcome::Failed
-        }
-    };
+    let outcome = print_value(&key, place.get(&key)?, args.hex)?;
     place.close()?;
     Ok(outcome)
+}
+
+/// Prints the value of a key; without one, a line on standard error.
+fn print_value(key: &[u8], value: Option<Bytes>, hex: bool) -> Result<Outcome> {
+    let Some(value) = value else {
+        eprintln!("stele: key `{}` not found", printable(key));
+        return Ok(Outcome::Failed);
+    };
+    let mut out = Output::new();
+    if hex {
+        out.line(&to_hex(&value))?;
+    } else {
+        out.bytes(&value)?;
+        // In a file or a pipe, the value is exactly the stored bytes.
+        if std::io::stdout().is_terminal() {
+            out.line("")?;
+        }
+    }
+    out.finish()?;
+    Ok(Outcome::Done)
 }
 
 pub fn del(args: &Del) -> Result<Outcome> {
     let keys = args.keys.iter().map(|key| parse(key, args.hex)).collect::<Result<Vec<_>>>()?;
     let range = key_range(&args.range, args.hex)?;
+    if args.get {
+        let [key] = &keys[..] else { return Err(Error::invalid("--get takes one key")) };
+        let place = Place::open(&args.place)?;
+        let value = place.get_and_delete(key)?;
+        place.close()?;
+        return print_value(key, value, args.hex);
+    }
     let place = Place::open(&args.place)?;
     match keys.is_empty() {
         true => place.delete_range(&range)?,
@@ -129,9 +170,6 @@ pub fn count(args: &Count) -> Result<Outcome> {
         keys += 1;
         Ok(())
     })?;
-    let mut out = Output::new();
-    out.line(&keys.to_string())?;
-    out.finish()?;
     place.close()?;
-    Ok(Outcome::Done)
+    print_line(&keys.to_string())
 }

@@ -1,6 +1,7 @@
 //! Operations on keys.
 
 mod batch;
+mod modify;
 mod range;
 mod scan;
 mod single;

@@ -104,7 +104,7 @@ impl Client {
     }
 
     /// Sends a call to the region of `key` until a store responds.
-    async fn send<C: RawCall>(&self, key: &Bytes, call: &C) -> Result<C::Response> {
+    pub(super) async fn send<C: RawCall>(&self, key: &Bytes, call: &C) -> Result<C::Response> {
         let mut tries = self.tries();
         loop {
             let route = self.router.locate(key, &mut tries).await?;

@@ -4,6 +4,7 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod control;
+mod kv;
 mod pd;
 mod tikv;
 
@@ -12,6 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use stele_proto::pdpb::pd_server::PdServer;
 use stele_proto::stele::control::v1::{self as messages, control_server::ControlServer};
+use stele_proto::stele::kv::v1::kv_server::KvServer;
 use stele_proto::tikvpb::tikv_server::TikvServer;
 use stele_proto::{errorpb, metapb};
 use stele_types::{KeyRange, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId};
@@ -183,6 +185,7 @@ impl Fake {
         let service = Service { state: Arc::clone(&self.state), node };
         let router = Server::builder()
             .add_service(TikvServer::new(service.clone()))
+            .add_service(KvServer::new(service.clone()))
             .add_service(PdServer::new(service.clone()))
             .add_service(ControlServer::new(service));
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

@@ -15,7 +15,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-type Answer<T> = Result<Response<T>, Status>;
+pub(super) type Answer<T> = Result<Response<T>, Status>;
 
 /// Checks a call as a store does, in the protocol's order.
 fn check(state: &State, node: usize, context: &Context) -> Result<Region, Box<errorpb::Error>> {
@@ -49,14 +49,14 @@ fn boxed(set: impl FnOnce(&mut errorpb::Error)) -> Box<errorpb::Error> {
 }
 
 /// Error that replaces a call's response.
-enum End {
+pub(super) enum End {
     Refused(Box<errorpb::Error>),
     Final(&'static str),
 }
 
 impl Service {
     /// Runs a call as scripted; `act` reads or changes the state.
-    async fn run<T: Default>(
+    pub(super) async fn run<T: Default>(
         &self,
         method: &'static str,
         context: Option<Context>,

@@ -7,7 +7,7 @@ use crate::output::Event;
 use crate::store::{Context, Effect, Pairs};
 use crate::validate::{self, PeerState};
 use stele_storage::StorageEngine;
-use stele_types::{Peer as PeerName, PeerId};
+use stele_types::{Peer as PeerName, PeerId, mutant};
 
 impl<E: StorageEngine> Peer<E> {
     /// Sends Raft's messages.
@@ -99,7 +99,7 @@ impl<E: StorageEngine> Peer<E> {
         ctx: &mut Context<E>,
         from: PeerName,
         is_member: bool,
-        message: RaftMessage,
+        mut message: RaftMessage,
     ) {
         if !is_member {
             self.contacts.note_unknown(from);
@@ -122,7 +122,13 @@ impl<E: StorageEngine> Peer<E> {
             return;
         }
         if !self.has_room_for(ctx, &message) {
-            return;
+            if mutant::active("raftstore.full_tail_answers_nothing") {
+                return;
+            }
+            // Invariant: a leader learns what this peer holds, and this peer what is committed of it.
+            // Otherwise a full tail would never be applied under a new leader.
+            let last = self.group.last();
+            message.entries.retain(|entry| entry.index <= last);
         }
         ctx.received_bytes += message.entries.iter().map(|it| it.payload.len() as u64).sum::<u64>();
         let is_heartbeat = message.kind == RaftKind::Heartbeat;
@@ -149,8 +155,8 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Returns whether a received message fits into memory. Drops entries that would extend the tail
-    /// while the tails of the store are at their limit; Raft sends them again.
+    /// Returns whether a received message fits into memory. Entries that would extend the tail while
+    /// the tails of the store are at their limit do not; Raft sends them again.
     ///
     /// Invariant: every region makes progress. Entries for a region without a tail are taken. Entries
     /// that replace others are taken: those may never be committed. Entries that are here already

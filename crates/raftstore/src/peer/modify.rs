@@ -6,11 +6,11 @@ use super::Peer;
 use super::parts::{Found, Purpose, Request, found_bytes};
 use super::propose::{Proposing, Step, is_admitted};
 use crate::input::{Modification, Modify, NewPair};
-use crate::output::{Busy, Lookup, Modified, Refusal, Unfit};
+use crate::output::{Busy, Lookup, Modified, Refusal};
 use crate::store::Context;
 use bytes::Bytes;
 use stele_storage::{Cached, EngineView, Pair, StorageEngine};
-use stele_types::limits::APPENDED_VALUE_BYTES_MAX;
+use stele_types::computed::{self, Unfit};
 use stele_types::{Command, CommandBuilder, Error, KeyRange, LogIndex, Op, Result, mutant};
 
 /// Decision on a modification.
@@ -165,9 +165,19 @@ fn decide(change: &Modification, live: Option<Pair>) -> Decision {
             Some(_) => Decision::Change(NewPair::Delete, Modified::Replaced { previous: live }),
             None => Decision::Keep(Modified::Unchanged { previous: None }),
         },
-        Modification::Increment { by } => updated(live.as_ref(), incremented(live.as_ref(), *by)),
-        Modification::Append { bytes } => updated(live.as_ref(), appended(live.as_ref(), bytes)),
+        Modification::Increment { by } => {
+            let sum = computed::incremented(value_of(live.as_ref()), *by);
+            updated(live.as_ref(), sum.map(|sum| sum.to_string().into()))
+        }
+        Modification::Append { bytes } => {
+            let value = computed::appended(value_of(live.as_ref()), bytes);
+            updated(live.as_ref(), value.map(Bytes::from))
+        }
     }
+}
+
+fn value_of(live: Option<&Pair>) -> Option<&[u8]> {
+    live.map(|pair| &pair.value[..])
 }
 
 /// Decides on a value computed from the pair; its expiry stays.
@@ -182,32 +192,6 @@ fn updated(live: Option<&Pair>, value: Result<Bytes, Unfit>) -> Decision {
             Decision::Change(new, Modified::Updated { value })
         }
         Err(unfit) => Decision::Keep(Modified::Unfit(unfit)),
-    }
-}
-
-fn incremented(live: Option<&Pair>, by: i64) -> Result<Bytes, Unfit> {
-    let number = match live {
-        Some(pair) => number(&pair.value).ok_or(Unfit::NotANumber)?,
-        None => 0,
-    };
-    let sum = number.checked_add(by).ok_or(Unfit::Overflow)?;
-    Ok(sum.to_string().into())
-}
-
-/// Parses a number as an increment writes it: without a plus, blanks or leading zeros.
-fn number(value: &[u8]) -> Option<i64> {
-    let number: i64 = std::str::from_utf8(value).ok()?.parse().ok()?;
-    (number.to_string().as_bytes() == value).then_some(number)
-}
-
-fn appended(live: Option<&Pair>, bytes: &Bytes) -> Result<Bytes, Unfit> {
-    let before = live.map(|pair| &pair.value[..]).unwrap_or_default();
-    let length = before.len() + bytes.len();
-    match length <= APPENDED_VALUE_BYTES_MAX {
-        true => Ok([before, bytes].concat().into()),
-        false => {
-            Err(Unfit::TooLong { bytes: length as u64, bytes_max: APPENDED_VALUE_BYTES_MAX as u64 })
-        }
     }
 }
 
@@ -264,13 +248,9 @@ mod tests {
         Pair { key: Bytes::from_static(b"k"), value: Bytes::copy_from_slice(value), expires_at_s }
     }
 
-    fn put(value: &[u8], expires_at_s: u64) -> NewPair {
-        NewPair::Put { value: Bytes::copy_from_slice(value), expires_at_s }
-    }
-
     #[test]
     fn a_comparison_and_a_get_and_delete_see_the_pair_and_change_it_or_not() {
-        let new = put(b"n", 7);
+        let new = NewPair::Put { value: Bytes::from_static(b"n"), expires_at_s: 7 };
         let compare = |expected: Option<&[u8]>| Modification::Compare {
             expected: expected.map(Bytes::copy_from_slice),
             new: new.clone(),
@@ -294,63 +274,25 @@ mod tests {
     }
 
     #[test]
-    fn an_increment_takes_decimal_numbers_of_64_bits_and_keeps_the_expiry() {
-        let (most, least) = (i64::MAX.to_string(), i64::MIN.to_string());
-        // Value before, number to add, value after.
-        let rows: [(Option<&str>, i64, Result<&str, Unfit>); 16] = [
-            (None, 5, Ok("5")),
-            (None, i64::MIN, Ok(&least)),
-            (Some("0"), 0, Ok("0")),
-            (Some("41"), 1, Ok("42")),
-            (Some("1"), -3, Ok("-2")),
-            (Some(&most), 0, Ok(&most)),
-            (Some(&most), 1, Err(Unfit::Overflow)),
-            (Some(&least), -1, Err(Unfit::Overflow)),
-            (Some("9223372036854775808"), 0, Err(Unfit::NotANumber)),
-            (Some(""), 1, Err(Unfit::NotANumber)),
-            (Some("+1"), 1, Err(Unfit::NotANumber)),
-            (Some("01"), 1, Err(Unfit::NotANumber)),
-            (Some("-0"), 1, Err(Unfit::NotANumber)),
-            (Some(" 1"), 1, Err(Unfit::NotANumber)),
-            (Some("1.0"), 1, Err(Unfit::NotANumber)),
-            (Some("\u{661}"), 1, Err(Unfit::NotANumber)),
-        ];
-        for (before, by, after) in rows {
-            let live = before.map(|text| pair(text.as_bytes(), 9));
-            let expires_at_s = if before.is_some() { 9 } else { 0 };
-            let expected = match after {
-                Ok(text) => Decision::Change(
-                    put(text.as_bytes(), expires_at_s),
-                    Modified::Updated { value: Bytes::copy_from_slice(text.as_bytes()) },
-                ),
-                Err(unfit) => Decision::Keep(Modified::Unfit(unfit)),
-            };
-            let found = decide(&Modification::Increment { by }, live);
-            assert_eq!(found, expected, "{before:?} and {by}");
-        }
-    }
-
-    #[test]
-    fn an_append_keeps_the_expiry_and_stops_at_the_limit() {
-        let append = |live: Option<Pair>, bytes: &[u8]| {
-            decide(&Modification::Append { bytes: Bytes::copy_from_slice(bytes) }, live)
-        };
+    fn a_computed_value_keeps_the_expiry() {
         let becomes = |value: &[u8], expires_at_s| {
             let value = Bytes::copy_from_slice(value);
             let new = NewPair::Put { value: value.clone(), expires_at_s };
             Decision::Change(new, Modified::Updated { value })
         };
-        assert_eq!(append(None, b"ab"), becomes(b"ab", 0));
-        assert_eq!(append(None, b""), becomes(b"", 0));
-        assert_eq!(append(Some(pair(b"ab", 4)), b"c"), becomes(b"abc", 4));
-        let bytes_max = APPENDED_VALUE_BYTES_MAX;
-        let nearly = vec![7; bytes_max - 1];
-        assert_eq!(append(Some(pair(&nearly, 0)), &[7]), becomes(&vec![7; bytes_max], 0));
-        let too_long = |bytes: usize| {
-            let (bytes, bytes_max) = (bytes as u64, bytes_max as u64);
-            Decision::Keep(Modified::Unfit(Unfit::TooLong { bytes, bytes_max }))
-        };
-        assert_eq!(append(Some(pair(&nearly, 0)), &[7, 7]), too_long(bytes_max + 1));
-        assert_eq!(append(None, &vec![7; bytes_max + 1]), too_long(bytes_max + 1));
+        let increment = |by| Modification::Increment { by };
+        let append = || Modification::Append { bytes: Bytes::from_static(b"5") };
+        let unfit = |unfit| Decision::Keep(Modified::Unfit(unfit));
+        let rows = [
+            (increment(1), None, becomes(b"1", 0)),
+            (increment(1), Some(pair(b"41", 9)), becomes(b"42", 9)),
+            (increment(1), Some(pair(b"x", 9)), unfit(Unfit::NotANumber)),
+            (append(), None, becomes(b"5", 0)),
+            (append(), Some(pair(b"4", 9)), becomes(b"45", 9)),
+            (append(), Some(pair(&[7; 64 << 10], 0)), unfit(Unfit::TooLong { bytes: 65_537 })),
+        ];
+        for (change, live, expected) in rows {
+            assert_eq!(decide(&change, live.clone()), expected, "{change:?}");
+        }
     }
 }

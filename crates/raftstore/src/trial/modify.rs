@@ -2,6 +2,7 @@
 
 use super::*;
 use stele_storage::Pair;
+use stele_types::computed::Unfit;
 
 #[test]
 fn comparisons_see_what_was_proposed_before_them() {

@@ -173,3 +173,26 @@ fn entries_that_replace_a_full_tail_are_taken() {
     assert_eq!(trial.value(1, "old0"), None);
     assert_eq!(trial.store(1).core.tail_bytes(), 0);
 }
+
+/// A new leader does not know what the follower holds, and so cannot tell it what is committed.
+#[test]
+fn a_follower_with_a_full_tail_tells_a_new_leader_what_it_holds() {
+    let mut trial = bounded();
+    trial.lead(DATA, 1);
+    trial.alter = |message| {
+        if let (Body::Raft(raft), 3) = (&mut message.body, message.to_store.0) {
+            raft.commit = LogIndex(0);
+        }
+    };
+    for i in 0..10 {
+        trial.write(1, put(&format!("k{i}"), &kilobyte()));
+        trial.settle();
+    }
+    assert!(trial.store(3).core.tail_bytes() >= BYTES_MAX);
+    assert!(trial.report(3, DATA).last < trial.report(1, DATA).last);
+    trial.lead(DATA, 2);
+    trial.alter = |_| {};
+    trial.ticks(60);
+    assert_eq!(trial.value(3, "k9"), Some(kilobyte()));
+    assert_eq!(trial.store(3).core.tail_bytes(), 0);
+}

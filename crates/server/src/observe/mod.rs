@@ -44,6 +44,14 @@ pub enum Kind {
     Ttl,
     /// Compare-and-swap.
     Cas,
+    /// Put of a key without a value.
+    PutIfAbsent,
+    /// Increment of a number.
+    Increment,
+    /// Append to a value.
+    Append,
+    /// Delete that returns the value.
+    GetAndDelete,
     /// Checksum of a range.
     Checksum,
 }
@@ -63,6 +71,10 @@ impl Kind {
             Self::BatchScan => "batch_scan",
             Self::Ttl => "ttl",
             Self::Cas => "cas",
+            Self::PutIfAbsent => "put_if_absent",
+            Self::Increment => "increment",
+            Self::Append => "append",
+            Self::GetAndDelete => "get_and_delete",
             Self::Checksum => "checksum",
         }
     }

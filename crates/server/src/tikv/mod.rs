@@ -1,4 +1,5 @@
-//! TiKV's raw key-value service: API V1 with time to live.
+//! TiKV's raw key-value service: API V1 with time to live. And Stele's own calls of one key, in the same
+//! terms.
 
 mod batch_commands;
 mod checks;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_proto::errorpb;
 use stele_proto::kvrpcpb::*;
+use stele_proto::stele::kv::v1::{ModifyRequest, ModifyResponse};
 use stele_raftstore::Modified;
 use stele_types::ClusterId;
 use tonic::Status;
@@ -196,6 +198,18 @@ impl TikvService {
         response
     }
 
+    async fn modify(&self, request: ModifyRequest) -> ModifyResponse {
+        let kind = modifications::kind_of(&request);
+        let decided = modifications::modify(&self.stores, &request);
+        match self.timed(kind, 1, decided, |decided| Some(decided.stages)).await {
+            Ok(decided) => modifications::answer(&request, decided.result),
+            Err(failure) => {
+                let (region_error, error) = parts(failure);
+                ModifyResponse { region_error, error, ..ModifyResponse::default() }
+            }
+        }
+    }
+
     async fn checksum(&self, request: RawChecksumRequest) -> RawChecksumResponse {
         let mut response = RawChecksumResponse::default();
         match self.read(Kind::Checksum, || reads::checksum(&self.stores, &request)).await {
@@ -237,11 +251,11 @@ fn pairs(result: Result<Vec<KvPair>, Failure>) -> (Option<errorpb::Error>, Vec<K
 
 /// Defines the unary calls: each checks the cluster and answers in its own type.
 macro_rules! unary {
-    ($($name:literal: $request:ty = $method:ident;)*) => {
+    ($($path:literal: $request:ty = $method:ident;)*) => {
         /// Returns the routes that the node's port serves.
         pub fn routes(self) -> Router {
             Router::new()
-                $(.route(concat!("/tikvpb.Tikv/", $name), post(
+                $(.route($path, post(
                     async |State(service): State<Self>, request: Request| {
                         let request: $request = match wire::message(request, MESSAGE_BYTES_MAX).await {
                             Ok(request) => request,
@@ -269,17 +283,18 @@ macro_rules! unary {
 
 impl TikvService {
     unary! {
-        "RawGet": RawGetRequest = get;
-        "RawBatchGet": RawBatchGetRequest = batch_get;
-        "RawPut": RawPutRequest = put;
-        "RawBatchPut": RawBatchPutRequest = batch_put;
-        "RawDelete": RawDeleteRequest = delete;
-        "RawBatchDelete": RawBatchDeleteRequest = batch_delete;
-        "RawScan": RawScanRequest = scan;
-        "RawBatchScan": RawBatchScanRequest = batch_scan;
-        "RawDeleteRange": RawDeleteRangeRequest = delete_range;
-        "RawGetKeyTTL": RawGetKeyTtlRequest = ttl;
-        "RawCompareAndSwap": RawCasRequest = compare_and_swap;
-        "RawChecksum": RawChecksumRequest = checksum;
+        "/tikvpb.Tikv/RawGet": RawGetRequest = get;
+        "/tikvpb.Tikv/RawBatchGet": RawBatchGetRequest = batch_get;
+        "/tikvpb.Tikv/RawPut": RawPutRequest = put;
+        "/tikvpb.Tikv/RawBatchPut": RawBatchPutRequest = batch_put;
+        "/tikvpb.Tikv/RawDelete": RawDeleteRequest = delete;
+        "/tikvpb.Tikv/RawBatchDelete": RawBatchDeleteRequest = batch_delete;
+        "/tikvpb.Tikv/RawScan": RawScanRequest = scan;
+        "/tikvpb.Tikv/RawBatchScan": RawBatchScanRequest = batch_scan;
+        "/tikvpb.Tikv/RawDeleteRange": RawDeleteRangeRequest = delete_range;
+        "/tikvpb.Tikv/RawGetKeyTTL": RawGetKeyTtlRequest = ttl;
+        "/tikvpb.Tikv/RawCompareAndSwap": RawCasRequest = compare_and_swap;
+        "/tikvpb.Tikv/RawChecksum": RawChecksumRequest = checksum;
+        "/stele.kv.v1.Kv/Modify": ModifyRequest = modify;
     }
 }

@@ -4,11 +4,14 @@
 use super::checks::{Target, check_value, family, target};
 use super::errors::{Failure, OnUnknown};
 use super::writes::expiry;
-use crate::observe::Stages;
+use crate::observe::{Kind, Stages};
 use crate::stores::Stores;
 use bytes::Bytes;
 use stele_proto::kvrpcpb::RawCasRequest;
+use stele_proto::stele::kv::v1::modify_request::Change;
+use stele_proto::stele::kv::v1::{ModifyRequest, ModifyResponse, Refusal};
 use stele_raftstore::{Done, Modification, Modified, Modify, NewPair, Reply, RequestId};
+use stele_types::computed::Unfit;
 
 /// Modification that was decided.
 pub struct Decided {
@@ -36,10 +39,73 @@ pub async fn compare_and_swap(
     };
     let expected = (!request.previous_not_exist).then(|| request.previous_value.clone());
     let change = Modification::Compare { expected, new };
-    modify(&target, family.engine_key(&request.key), change).await
+    decide(&target, family.engine_key(&request.key), change).await
 }
 
-async fn modify(target: &Target, key: Bytes, change: Modification) -> Result<Decided, Failure> {
+/// `Modify`: puts if absent, increments, appends, or gets and deletes.
+pub async fn modify(stores: &Stores, request: &ModifyRequest) -> Result<Decided, Failure> {
+    let target = target(stores, request.context.as_ref())?;
+    let family = family(&request.cf)?;
+    target.check_key(&request.key)?;
+    let change = match &request.change {
+        Some(Change::PutIfAbsent(put)) => {
+            check_value(&put.value)?;
+            let expires_at_s = expiry(&target, put.ttl);
+            let new = NewPair::Put { value: put.value.clone(), expires_at_s };
+            Modification::Compare { expected: None, new }
+        }
+        Some(Change::Increment(increment)) => Modification::Increment { by: increment.by },
+        Some(Change::Append(append)) => {
+            check_value(&append.value)?;
+            Modification::Append { bytes: append.value.clone() }
+        }
+        Some(Change::GetAndDelete(_)) => Modification::GetAndDelete,
+        None => return Err(Failure::Final("the request names no change of the key".to_owned())),
+    };
+    decide(&target, family.engine_key(&request.key), change).await
+}
+
+/// Returns the kind of a request in metrics and logs.
+pub fn kind_of(request: &ModifyRequest) -> Kind {
+    match request.change {
+        Some(Change::PutIfAbsent(_)) | None => Kind::PutIfAbsent,
+        Some(Change::Increment(_)) => Kind::Increment,
+        Some(Change::Append(_)) => Kind::Append,
+        Some(Change::GetAndDelete(_)) => Kind::GetAndDelete,
+    }
+}
+
+/// Returns the answer to a request of which the result is `result`.
+pub fn answer(request: &ModifyRequest, result: Modified) -> ModifyResponse {
+    let mut response = ModifyResponse::default();
+    match result {
+        Modified::Replaced { previous } | Modified::Unchanged { previous } => {
+            response.previous = previous.map(|pair| pair.value);
+        }
+        Modified::Updated { value } => match request.change {
+            // The core wrote the text of a number.
+            Some(Change::Increment(_)) => {
+                let number = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
+                response.number = number.unwrap_or_default();
+            }
+            _ => response.length = value.len() as u64,
+        },
+        Modified::Unfit(unfit) => {
+            let refusal = match unfit {
+                Unfit::NotANumber => Refusal::NotANumber,
+                Unfit::Overflow => Refusal::Overflow,
+                Unfit::TooLong { bytes } => {
+                    response.length = bytes;
+                    Refusal::TooLong
+                }
+            };
+            response.refusal = refusal as i32;
+        }
+    }
+    response
+}
+
+async fn decide(target: &Target, key: Bytes, change: Modification) -> Result<Decided, Failure> {
     let modify = Modify { id: RequestId::default(), header: target.header, key, change };
     let clock = target.store.clock();
     let arrived_nanos = clock.monotonic_nanos();

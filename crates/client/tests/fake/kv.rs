@@ -1,0 +1,69 @@
+//! Read-modify-writes of the fake cluster.
+
+use super::tikv::{Answer, End};
+use super::{Service, State, Stored};
+use bytes::Bytes;
+use stele_proto::stele::kv::v1::kv_server::Kv;
+use stele_proto::stele::kv::v1::modify_request::Change;
+use stele_proto::stele::kv::v1::{ModifyRequest, ModifyResponse, Refusal};
+use stele_types::computed::{Unfit, appended, incremented};
+use tonic::Request;
+
+fn refused(unfit: Unfit) -> ModifyResponse {
+    let (refusal, length) = match unfit {
+        Unfit::NotANumber => (Refusal::NotANumber, 0),
+        Unfit::Overflow => (Refusal::Overflow, 0),
+        Unfit::TooLong { bytes } => (Refusal::TooLong, bytes),
+    };
+    ModifyResponse { refusal: refusal as i32, length, ..ModifyResponse::default() }
+}
+
+fn modified(state: &mut State, request: &ModifyRequest) -> ModifyResponse {
+    let key = (request.cf.clone(), request.key.clone());
+    let found = state.pairs.get(&key).cloned();
+    let before = found.as_ref().map(|stored| &stored.value[..]);
+    let ttl = found.as_ref().map_or(0, |stored| stored.ttl);
+    let mut response = ModifyResponse::default();
+    let stored = match request.change.as_ref().unwrap() {
+        Change::PutIfAbsent(put) if before.is_none() => {
+            Stored { value: put.value.clone(), ttl: put.ttl }
+        }
+        Change::PutIfAbsent(_) => {
+            response.previous = found.map(|stored| stored.value);
+            return response;
+        }
+        Change::Increment(increment) => match incremented(before, increment.by) {
+            Ok(sum) => {
+                response.number = sum;
+                Stored { value: Bytes::from(sum.to_string()), ttl }
+            }
+            Err(unfit) => return refused(unfit),
+        },
+        Change::Append(append) => match appended(before, &append.value) {
+            Ok(value) => {
+                response.length = value.len() as u64;
+                Stored { value: value.into(), ttl }
+            }
+            Err(unfit) => return refused(unfit),
+        },
+        Change::GetAndDelete(_) => {
+            response.previous = state.pairs.remove(&key).map(|stored| stored.value);
+            return response;
+        }
+    };
+    state.pairs.insert(key, stored);
+    response
+}
+
+#[tonic::async_trait]
+impl Kv for Service {
+    async fn modify(&self, request: Request<ModifyRequest>) -> Answer<ModifyResponse> {
+        let request = request.into_inner();
+        let ended = |response: &mut ModifyResponse, end| match end {
+            End::Refused(error) => response.region_error = Some(*error),
+            End::Final(text) => response.error = text.to_owned(),
+        };
+        let act = |state: &mut State, _: &_| modified(state, &request);
+        self.run("modify", request.context.clone(), act, ended).await
+    }
+}
