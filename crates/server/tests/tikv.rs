@@ -10,6 +10,11 @@ use stele_proto::pdpb::GetRegionRequest;
 use stele_proto::pdpb::pd_client::PdClient;
 use stele_proto::stele::control::v1::RegionDetailRequest;
 use stele_proto::stele::control::v1::control_client::ControlClient;
+use stele_proto::stele::kv::v1::kv_client::KvClient;
+use stele_proto::stele::kv::v1::modify_request::Change;
+use stele_proto::stele::kv::v1::{
+    Append, GetAndDelete, Increment, ModifyRequest, PutIfAbsent, Refusal,
+};
 use stele_proto::tikvpb::batch_commands_request::{Request, request::Cmd};
 use stele_proto::tikvpb::batch_commands_response::response::Cmd as Done;
 use stele_proto::tikvpb::tikv_client::TikvClient;
@@ -115,6 +120,53 @@ impl Served {
         let detail = ControlClient::new(self.channel.clone()).region_detail(request).await;
         detail.unwrap().into_inner().replicas[0].last_index
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_modified_in_the_terms_of_the_other_calls() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let request = |change| ModifyRequest {
+        context: Some(served.context.clone()),
+        key: Bytes::from("k"),
+        change: Some(change),
+        ..ModifyRequest::default()
+    };
+    let send = async |request: ModifyRequest| {
+        KvClient::new(served.channel.clone()).modify(request).await.map(|it| it.into_inner())
+    };
+    let modify = async |change| {
+        let response = send(request(change)).await.unwrap();
+        assert!(response.region_error.is_none() && response.error.is_empty(), "{response:?}");
+        response
+    };
+    let increment = |by| Change::Increment(Increment { by });
+    let put = |value: &'static str| {
+        Change::PutIfAbsent(PutIfAbsent { value: Bytes::from(value), ttl: 0 })
+    };
+    let append = |value: Vec<u8>| Change::Append(Append { value: value.into() });
+    assert_eq!(modify(increment(-5)).await.number, -5);
+    assert_eq!(modify(put("x")).await.previous.unwrap(), "-5");
+    assert_eq!(modify(append(b"0".to_vec())).await.length, 3);
+    assert_eq!(served.get("k").await.unwrap(), "-50");
+    assert_eq!(modify(Change::GetAndDelete(GetAndDelete {})).await.previous.unwrap(), "-50");
+    assert_eq!(modify(Change::GetAndDelete(GetAndDelete {})).await.previous, None);
+    assert_eq!(modify(put("x")).await.previous, None);
+    assert_eq!(modify(increment(1)).await.refusal(), Refusal::NotANumber);
+    let long = modify(append(vec![0; 64 << 10])).await;
+    assert_eq!((long.refusal(), long.length), (Refusal::TooLong, 65_537));
+    assert_eq!(served.get("k").await.unwrap(), "x");
+
+    let nothing = send(ModifyRequest { change: None, ..request(increment(1)) }).await.unwrap();
+    assert!(nothing.error.contains("names no change"), "{nothing:?}");
+    let long_key = ModifyRequest { key: vec![0; 9000].into(), ..request(increment(1)) };
+    assert!(send(long_key).await.unwrap().error.contains("max key size"));
+    let elsewhere = Context { region_id: 77, ..served.context.clone() };
+    let elsewhere = ModifyRequest { context: Some(elsewhere), ..request(increment(1)) };
+    assert!(send(elsewhere).await.unwrap().region_error.unwrap().region_not_found.is_some());
+    let foreign = Context { cluster_id: 77, ..served.context.clone() };
+    let foreign = ModifyRequest { context: Some(foreign), ..request(increment(1)) };
+    assert_eq!(send(foreign).await.unwrap_err().code(), Code::InvalidArgument);
 }
 
 fn put_answer(done: &Done) -> &RawPutResponse {
