@@ -5,9 +5,10 @@ use super::merge::merge;
 use crate::{Cached, EngineView, Pair, ScanOptions};
 use stele_types::Result;
 
-/// View of an engine with effects laid over it: the state after the last entry of the effects, if
-/// the view contains a prefix of their entries that is nowhere behind them. See the invariant of
-/// the module.
+/// View of an engine with effects laid over it: the state after the last entry of the effects.
+///
+/// Invariant: the view contains every entry before the first one of the effects, and none after the
+/// last one.
 #[derive(Clone, Debug)]
 pub struct Overlaid<V> {
     view: V,
