@@ -24,6 +24,7 @@ impl Factory for LaggingFactory {
         let inner = disk.crash();
         let base = Base {
             view: inner.view()?,
+            later: None,
             overlay: Overlay::default(),
             last: LogIndex(0),
             prng: Prng::new(1),
@@ -49,6 +50,8 @@ pub struct Lagging {
 /// Earlier view, and the entries of all regions that were applied after it in one sequence.
 struct Base {
     view: ModelView,
+    /// The next view, and the last entry that it contains.
+    later: Option<(ModelView, LogIndex)>,
     overlay: Overlay,
     last: LogIndex,
     prng: Prng,
@@ -59,6 +62,7 @@ impl Lagging {
     fn reset<T>(&self, result: Result<T>) -> Result<T> {
         let mut base = self.base.lock();
         base.view = self.inner.view()?;
+        base.later = None;
         base.overlay.clear();
         result
     }
@@ -77,11 +81,14 @@ impl StateMachine for Lagging {
                 base.overlay.push(base.last, &entry.payload)?;
             }
         }
-        // The view becomes later than some of the entries, all of them or none.
+        // The view takes a step, and lies between the first and the last entry of the overlay.
         if base.prng.below(4) == 0 {
-            base.view = self.inner.view()?;
-            let behind = base.prng.below(4);
-            base.overlay.note_applied(LogIndex(base.last.0.saturating_sub(behind)));
+            if let Some((view, LogIndex(last))) = base.later.take() {
+                base.view = view;
+                let applied = last.saturating_sub(base.prng.below(4));
+                base.overlay.note_applied(LogIndex(applied));
+            }
+            base.later = Some((self.inner.view()?, base.last));
         }
         Ok(())
     }
