@@ -54,18 +54,21 @@ impl<E: StorageEngine> Peer<E> {
         if !self.is_serving() || self.group.is_transferring() {
             return Ok(());
         }
-        // Group commit: what arrives while this region is written shares the next proposal.
-        let is_written = self.group.last() <= self.group.persisted();
+        // Group commit: what arrives while this region is written shares the next proposal. With
+        // commit return, a quorum that is faster than this disk suffices.
+        let is_committed = ctx.options.commit_return && self.group.last() <= self.committed();
+        let is_written = is_committed || self.group.last() <= self.group.persisted();
         if !is_written && self.proposals.waiting_bytes() < PROPOSED_AT_ONCE_BYTES {
             return Ok(());
         }
         let mut proposing = Proposing::default();
-        let mut bytes = self.proposals.bytes();
+        let unapplied = self.log().tail_bytes();
+        let mut bytes = unapplied;
         while bytes < ctx.options.uncommitted_bytes_max && !self.changes.is_barred(proposing.admin)
         {
             let Some(request) = self.proposals.pop_waiting() else { break };
             let held = request.bytes();
-            let fresh = bytes - self.proposals.bytes();
+            let fresh = bytes - unapplied;
             let is_full = !ctx.has_tail_room(fresh) && (fresh > 0 || self.group.has_tail());
             if is_full && !matches!(request, Request::Admin(_)) {
                 ctx.waiting_bytes -= held;
@@ -136,8 +139,8 @@ impl<E: StorageEngine> Peer<E> {
             Err(error) => return Err(error),
         };
         if !found.holds {
-            let min_applied = LogIndex(self.group.last().0 + proposing.payloads.len() as u64);
-            self.fail_comparison(ctx, cas, min_applied, found.previous);
+            let min_visible = LogIndex(self.group.last().0 + proposing.payloads.len() as u64);
+            self.fail_comparison(ctx, cas, min_visible, found.previous);
             return Ok(());
         }
         let command = match cas_command(&cas) {
@@ -160,7 +163,6 @@ impl<E: StorageEngine> Peer<E> {
         if proposing.payloads.is_empty() {
             return;
         }
-        let bytes: Vec<u64> = proposing.payloads.iter().map(entry_bytes).collect();
         let next = self.group.last().next();
         let is_accepted = self.group.propose(proposing.payloads);
         if is_accepted && proposing.admin {
@@ -172,12 +174,10 @@ impl<E: StorageEngine> Peer<E> {
         let term = self.term();
         let timings = Timings { proposed_nanos: ctx.now.monotonic_nanos, ..Timings::default() };
         let indexes = (next.0..).map(LogIndex);
-        for ((index, bytes), purpose) in indexes.zip(bytes).zip(proposing.purposes) {
+        for (index, purpose) in indexes.zip(proposing.purposes) {
             let Some(purpose) = purpose else { continue };
             match is_accepted {
-                true => {
-                    self.proposals.push(Proposal { index, term, purpose, bytes, timings });
-                }
+                true => self.proposals.push(Proposal { index, term, purpose, timings }),
                 // Raft did not take the entry, so the request had no effect.
                 false => ctx.reject(purpose.id(), Refusal::NotLeader { leader: None }),
             }
@@ -212,10 +212,6 @@ impl<E: StorageEngine> Peer<E> {
             ctx.reject(request.id(), Busy::DeadlinePassed);
         }
     }
-}
-
-fn entry_bytes(payload: &Bytes) -> u64 {
-    payload.len() as u64 + 128
 }
 
 /// Returns whether the device has room for `bytes`; otherwise refuses the request.

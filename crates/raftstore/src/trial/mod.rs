@@ -11,6 +11,7 @@ mod merge;
 mod orphaned_ranges;
 mod outcomes;
 mod quorum;
+mod quorum_speed;
 mod reads;
 mod repair;
 mod space;

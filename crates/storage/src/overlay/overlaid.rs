@@ -20,6 +20,16 @@ impl<V: EngineView> Overlaid<V> {
     pub fn new(view: V, effects: Effects) -> Self {
         Self { view, effects }
     }
+
+    /// Returns the view below the effects.
+    pub fn view(&self) -> &V {
+        &self.view
+    }
+
+    /// Returns whether there are effects.
+    pub fn has_effects(&self) -> bool {
+        !self.effects.is_empty()
+    }
 }
 
 impl<V: EngineView> EngineView for Overlaid<V> {
