@@ -323,7 +323,7 @@ PublishCommitted(s) ==
            next == [window[s] EXCEPT !.r = reach,
                         !.whole = reach = commit[s] \/ Bug("window_before_admin")]
        IN
-        /\ next # window[s]
+        /\ next # window[s] \/ (role[s] = "leader" /\ lead[term[s]].commit < commit[s])
         /\ window' = [window EXCEPT ![s] = next]
         /\ lead' = IF role[s] = "leader" THEN [lead EXCEPT ![term[s]].commit = commit[s]] ELSE lead
         /\ Answers(s, log[s], window[s].r, IF Bug("admin_at_commit") THEN commit[s] ELSE reach)
@@ -479,7 +479,9 @@ IsCurrent(s) ==
 IsLeased(s, t) ==
     role[s] = "leader" /\ term[s] = t /\ lease[s] > 0 /\ IsCurrent(s) /\ ~moved[s]
 
-(* On a request thread: find lease and window, take a view, check that both are still the same. *)
+(* On a request thread: find lease and window, take a view, check that the lease and the end of    *)
+(* the window are still the same. Its start may have moved: entries that are applied already       *)
+(* change nothing when they are laid over the view once more.                                      *)
 LeaseFind(s) ==
     /\ "lease" \in Kinds
     /\ read = None
@@ -494,11 +496,11 @@ TakeView(s) ==
     /\ read' = [read EXCEPT !.v = applied[s]]
     /\ UNCHANGED <<raft, published, leases, network, chosen, answered, elsewhere, shown, wrong, counts>>
 
-(* If the window is another one, the read starts again and waits instead. *)
+(* If the window has another end, the read starts again and waits instead. *)
 Check(s) ==
     /\ read # None /\ read.kind \in {"leased", "found"} /\ read.at = s
     /\ Steps => read.v # None
-    /\ LET is_same == Steps => read.w = window[s] \/ Bug("no_second_check")
+    /\ LET is_same == Steps => read.w.r = window[s].r \/ Bug("no_second_check")
            may == IF read.kind = "leased" THEN IsLeased(s, read.term) ELSE ~moved[s]
            result == IF Steps THEN Result(read.w, read.v) ELSE Result(Window(s), applied[s])
        IN  IF is_same /\ may THEN Finish(s, result, read.floor)
