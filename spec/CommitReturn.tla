@@ -167,17 +167,19 @@ Proposed(s, i) ==
     {t \in 1..MaxTerm : lead[t].by = s /\ i <= Len(lead[t].e) /\ TermOf(lead[t].e[i]) = t}
 
 (* With commit return a server answers its proposals up to `upto` when it has published that they  *)
-(* are committed: those that its log `l` holds with their term, and that are not administrative.   *)
-Answers(s, l, from, upto) ==
+(* are committed: those that its log `l` holds with their term, and that are not administrative. A *)
+(* leader counts the entries of earlier terms as answered, too. `all` are the committed entries.   *)
+Answers(s, l, all, from, upto) ==
     LET new == {i \in (from + 1)..upto : CommitReturn /\ (IsAdmin(l[i]) => Bug("admin_at_commit"))}
-        done == {i \in new : role[s] = "leader" \/ TermOf(l[i]) \in Proposed(s, i)}
-        lost == {i \in new : \E t \in Proposed(s, i) : t # TermOf(l[i])}
-        early == {i \in done : IsAdmin(l[i]) /\ applied[s] < i}
+        done(i) == {t \in Proposed(s, i) : t = TermOf(l[i]) \/ Bug("answer_by_index")}
+        due == {i \in new : role[s] = "leader" \/ done(i) # {}}
+        lost == {i \in new : done(i) \ {TermOf(all[i])} # {}}
+        early == {i \in due : IsAdmin(l[i]) /\ applied[s] < i}
     IN
-    /\ answered' = IF done = {} THEN answered ELSE Max(answered, MaxOf(done))
+    /\ answered' = IF due = {} THEN answered ELSE Max(answered, MaxOf(due))
     /\ wrong' = wrong
-            \cup (IF lost # {} /\ Bug("answer_by_index") THEN {"lost"} ELSE {})
-            \cup (IF early # {} THEN {"early"} ELSE {})
+            \cup (IF lost = {} THEN {} ELSE {"lost"})
+            \cup (IF early = {} THEN {} ELSE {"early"})
 
 -----------------------------------------------------------------------------
 (* Raft *)
@@ -277,7 +279,7 @@ Receive(s, t, upto, learns) ==
         /\ upto > same \/ acked' # acked \/ learned > commit[s]
         /\ commit' = [commit EXCEPT ![s] = learned]
         /\ IF Steps THEN UNCHANGED <<answered, wrong>>
-           ELSE Answers(s, log'[s], commit[s], learned)
+           ELSE Answers(s, log'[s], chosen, commit[s], learned)
     /\ term' = [term EXCEPT ![s] = t]
     /\ vote' = [vote EXCEPT ![s] = IF t > term[s] THEN None ELSE @]
     /\ role' = [role EXCEPT ![s] = "follower"]
@@ -311,7 +313,7 @@ Commit(s) ==
         /\ lead' = IF Steps /\ ~Bug("commit_sent_before_window") THEN lead
                    ELSE [lead EXCEPT ![term[s]].commit = i]
         /\ IF Steps /\ ~Bug("answer_before_window") THEN UNCHANGED <<answered, wrong>>
-           ELSE Answers(s, log[s], commit[s], i)
+           ELSE Answers(s, log[s], chosen', commit[s], i)
     /\ UNCHANGED <<term, vote, role, votes, log, persisted, applied, published, leases, acked, beats,
                    answers, offers, elsewhere, shown, read, counts>>
 
@@ -326,7 +328,7 @@ PublishCommitted(s) ==
         /\ next # window[s] \/ (role[s] = "leader" /\ lead[term[s]].commit < commit[s])
         /\ window' = [window EXCEPT ![s] = next]
         /\ lead' = IF role[s] = "leader" THEN [lead EXCEPT ![term[s]].commit = commit[s]] ELSE lead
-        /\ Answers(s, log[s], window[s].r, IF Bug("admin_at_commit") THEN commit[s] ELSE reach)
+        /\ Answers(s, log[s], chosen, window[s].r, IF Bug("admin_at_commit") THEN commit[s] ELSE reach)
     /\ UNCHANGED <<raft, moved, leases, acked, beats, answers, offers, chosen, elsewhere, shown, read,
                    counts>>
 
