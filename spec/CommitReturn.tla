@@ -1,11 +1,19 @@
 ---------------------------- MODULE CommitReturn ----------------------------
-(* Time of a write's answer and permitted results of a read: commit return, the overlay of entries *)
-(* committed and not applied, leases on drifting clocks, read index, follower reads.               *)
+(* Time of a write's answer and permitted results of a read: commit return, durability of each     *)
+(* server, the window of entries committed and not applied, leases on drifting clocks, read index, *)
+(* follower reads, administration.                                                                 *)
 (*                                                                                                 *)
-(* One key. Each entry of the log writes it, so that the state after entry i is named i, and a     *)
-(* read returns an index. Disks are not modelled here: KvsRaft.tla has them. Clocks are not        *)
-(* numbers but the distances to the slowest; promises with a time limit count down.                *)
-EXTENDS Naturals, Sequences, FiniteSets, TLC
+(* Each entry of the log is a write, so that the state after entry i is named i, and a read        *)
+(* returns an index. An entry is the term in which it was proposed; an administrative one is the   *)
+(* negative of the term. The last administrative entry moves the range to another region.          *)
+(*                                                                                                 *)
+(* The log of a server is in memory, and the first `persisted` entries are durable. A crash cuts   *)
+(* the log to them. If a conflict replaced durable entries and the new ones are not durable, the   *)
+(* disk may return the old ones: that is the state of a server without the conflict's message.     *)
+(* KvsRaft.tla has the files.                                                                      *)
+(*                                                                                                 *)
+(* Clocks are not numbers but the distances to the slowest; promises with a time limit count down. *)
+EXTENDS Integers, Sequences, FiniteSets, TLC
 
 CONSTANTS
     Servers, None,
@@ -15,30 +23,40 @@ CONSTANTS
     ElectionTicks,  \* vote hold after a message of a leader, on the follower's clock
     Drift,          \* distance of two clocks, at most: over any time they differ by twice that
     CommitReturn,   \* whether a write is answered when committed; otherwise when applied
-    Overlay,        \* whether a read sees entries committed and not applied
+    Windows,        \* whether reads see entries committed and not applied
+    Steps,          \* whether windows are published in steps of their own; otherwise at once
+    Disks,          \* whether entries become durable in a step of its own; otherwise at once
     Writes,         \* whether clients write; a leader's first entry counts as a write too
+    Admins,         \* whether an administrative entry may be proposed
     Kinds,          \* of reads: "lease", "index"
     Led,            \* whether the first leader leads from the start
     Bugs
 
+ASSUME (Steps => Windows /\ CommitReturn) /\ (Admins => Steps)
+
 Max(a, b) == IF a > b THEN a ELSE b
 Min(a, b) == IF a < b THEN a ELSE b
 MaxOf(S) == CHOOSE x \in S : \A y \in S : y <= x
+MinOf(S) == CHOOSE x \in S : \A y \in S : x <= y
 Bug(name) == name \in Bugs
 Quorums == {Q \in SUBSET Servers : 2 * Cardinality(Q) > Cardinality(Servers)}
 LeaseTicks == IF Bug("lease_without_drift") THEN ElectionTicks ELSE ElectionTicks - 2 * Drift
+TermOf(entry) == IF entry < 0 THEN -entry ELSE entry
+IsAdmin(entry) == entry < 0
 
 Symmetry == Permutations(Servers)
 
 VARIABLES
-    term, vote, role, log, commit, applied,
+    term, vote, role, votes,    \* votes: those of the candidates
+    log, persisted, commit, applied,
+    window,     \* published for reads: applied `a`, committed `r`, and whether nothing beyond `r`
+                \* is committed
+    moved,      \* whether the version is published that the administrative entry starts
     ahead,      \* distance of each clock to the slowest
     hold,       \* ticks of the vote hold
     lease,      \* ticks of a leader's lease
-    leading,    \* whether a leader has applied an entry of its own term
     transferred, \* whether a leader offered a leadership transfer in its term
     round,      \* a leader's last round: its number, and its age in ticks
-    votes,      \* votes of the candidates
     lead,       \* term -> longest log and highest commit index of its leader
     acked,      \* server -> term -> last entry it acknowledged
     beats,      \* rounds sent
@@ -46,19 +64,22 @@ VARIABLES
     offers,     \* terms in which leadership was offered, and the target
     chosen,     \* committed entries
     answered,   \* last write with an answer to the client
+    elsewhere,  \* whether the region that owns the range afterwards answered a write
     shown,      \* last state that a finished read returned
     read,       \* read in progress
-    wrong,      \* invariants that a finished read violated
+    wrong,      \* invariants that an answer violated
     crashes, transfers
 
-raft == <<term, vote, role, log, commit, applied, votes>>
-leases == <<ahead, hold, lease, leading, transferred, round>>
+raft == <<term, vote, role, votes, log, persisted, commit, applied>>
+published == <<window, moved>>
+leases == <<ahead, hold, lease, transferred, round>>
 network == <<lead, acked, beats, answers, offers>>
-clients == <<chosen, answered, shown, read, wrong>>
+clients == <<chosen, answered, elsewhere, shown, read, wrong>>
 counts == <<crashes, transfers>>
-vars == <<raft, leases, network, clients, counts>>
+vars == <<raft, published, leases, network, clients, counts>>
 
 NoRound == [n |-> 0, age |-> 0]
+NoWindow == [a |-> 0, r |-> 0, whole |-> TRUE]
 
 (* `first` leads term 1 from the start, and all servers have applied its first entry. *)
 InitialTerm(first) ==
@@ -69,9 +90,11 @@ InitialTerm(first) ==
     /\ vote = [s \in Servers |-> first]
     /\ role = [s \in Servers |-> IF s = first THEN "leader" ELSE "follower"]
     /\ log = [s \in Servers |-> noop]
+    /\ persisted = [s \in Servers |-> one]
     /\ commit = [s \in Servers |-> one]
     /\ applied = [s \in Servers |-> one]
-    /\ leading = [s \in Servers |-> s = first]
+    /\ window = [s \in Servers |->
+            IF Steps THEN [a |-> one, r |-> one, whole |-> TRUE] ELSE NoWindow]
     /\ lead = [t \in 1..MaxTerm |->
             IF t = one THEN [by |-> first, e |-> noop, commit |-> one]
             ELSE [by |-> None, e |-> <<>>, commit |-> 0]]
@@ -82,6 +105,7 @@ InitialTerm(first) ==
 Init ==
     /\ IF Led THEN \E first \in Servers : InitialTerm(first) ELSE InitialTerm(None)
     /\ votes = [s \in Servers |-> {}]
+    /\ moved = [s \in Servers |-> FALSE]
     /\ ahead = [s \in Servers |-> 0]
     /\ hold = [s \in Servers |-> 0]
     /\ lease = [s \in Servers |-> 0]
@@ -90,6 +114,7 @@ Init ==
     /\ beats = {}
     /\ answers = {}
     /\ offers = {}
+    /\ elsewhere = FALSE
     /\ shown = 0
     /\ read = None
     /\ wrong = {}
@@ -102,42 +127,86 @@ Init ==
 Down(n) == IF n = 0 THEN 0 ELSE n - 1
 
 Tick(s) ==
-    LET moved == [ahead EXCEPT ![s] = @ + 1]
-        least == CHOOSE x \in {moved[o] : o \in Servers} : \A o \in Servers : x <= moved[o]
+    LET moved_on == [ahead EXCEPT ![s] = @ + 1]
+        least == MinOf({moved_on[o] : o \in Servers})
     IN
-    /\ ahead' = [o \in Servers |-> moved[o] - least]
+    /\ ahead' = [o \in Servers |-> moved_on[o] - least]
     /\ \A o \in Servers : ahead'[o] <= Drift
     /\ hold' = [hold EXCEPT ![s] = Down(@)]
     /\ lease' = [lease EXCEPT ![s] = Down(@)]
     /\ round' = [round EXCEPT ![s].age = IF round[s].n = 0 THEN 0 ELSE Min(@ + 1, LeaseTicks)]
-    /\ UNCHANGED <<raft, leading, transferred, network, clients, counts>>
+    /\ UNCHANGED <<raft, published, transferred, network, clients, counts>>
+
+-----------------------------------------------------------------------------
+(* Windows. Unless they are published in steps, a window is always that of the moment. *)
+
+(* Last entry that a window may reach. It ends before an administrative entry that is not applied, *)
+(* or at that entry once its version is published: then no read uses the window.                   *)
+Reach(s) ==
+    LET barriers == {i \in (applied[s] + 1)..commit[s] : IsAdmin(log[s][i])}
+    IN  IF barriers = {} \/ Bug("window_over_admin") THEN commit[s]
+        ELSE IF moved[s] THEN MinOf(barriers) ELSE MinOf(barriers) - 1
+
+Window(s) ==
+    IF Steps THEN window[s] ELSE [a |-> applied[s], r |-> commit[s], whole |-> TRUE]
+
+(* A leader serves once an entry of its own term is committed, or, without windows, applied: it    *)
+(* then knows all that earlier terms committed. Applied entries are in the window, so that a       *)
+(* leader may also wait for the apply.                                                             *)
+Serves(s) ==
+    /\ role[s] = "leader"
+    /\ LET known == IF Windows THEN Window(s).r ELSE applied[s] IN
+        known > 0 /\ TermOf(log[s][known]) = term[s]
+
+-----------------------------------------------------------------------------
+(* Answers to writes *)
+
+(* Terms of the entries that this server proposed at this index. It may have lost its leadership   *)
+(* since, and another entry may have replaced such an entry.                                       *)
+Proposed(s, i) ==
+    {t \in 1..MaxTerm : lead[t].by = s /\ i <= Len(lead[t].e) /\ TermOf(lead[t].e[i]) = t}
+
+(* With commit return a server answers its proposals up to `upto` when it has published that they  *)
+(* are committed: those that its log `l` holds with their term, and that are not administrative. A *)
+(* leader counts the entries of earlier terms as answered, too. `all` are the committed entries.   *)
+Answers(s, l, all, from, upto) ==
+    LET new == {i \in (from + 1)..upto : CommitReturn /\ (IsAdmin(l[i]) => Bug("admin_at_commit"))}
+        done(i) == {t \in Proposed(s, i) : t = TermOf(l[i]) \/ Bug("answer_by_index")}
+        due == {i \in new : role[s] = "leader" \/ done(i) # {}}
+        lost == {i \in new : done(i) \ {TermOf(all[i])} # {}}
+        early == {i \in due : IsAdmin(l[i]) /\ applied[s] < i}
+    IN
+    /\ answered' = IF due = {} THEN answered ELSE Max(answered, MaxOf(due))
+    /\ wrong' = wrong
+            \cup (IF lost = {} THEN {} ELSE {"lost"})
+            \cup (IF early = {} THEN {} ELSE {"early"})
 
 -----------------------------------------------------------------------------
 (* Raft *)
 
-LastTerm(l) == IF l = <<>> THEN 0 ELSE l[Len(l)]
+LastTerm(l) == IF l = <<>> THEN 0 ELSE TermOf(l[Len(l)])
 IsUpToDate(a, b) == LastTerm(a) > LastTerm(b) \/ (LastTerm(a) = LastTerm(b) /\ Len(a) >= Len(b))
 
 StepDown(s) ==
     /\ lease' = [lease EXCEPT ![s] = 0]
-    /\ leading' = [leading EXCEPT ![s] = FALSE]
     /\ transferred' = [transferred EXCEPT ![s] = FALSE]
     /\ round' = [round EXCEPT ![s] = NoRound]
 
 IsOffered(s) == <<term[s], s>> \in offers
 
 (* A server that was offered the leadership campaigns in spite of promises; others after their own *)
-(* promise to the leader has ended.                                                                *)
+(* promise to the leader has ended. Its entries are durable before.                                *)
 Campaign(s) ==
     /\ role[s] # "leader"
     /\ term[s] < MaxTerm
     /\ hold[s] = 0 \/ IsOffered(s)
+    /\ persisted[s] = Len(log[s])
     /\ term' = [term EXCEPT ![s] = @ + 1]
     /\ vote' = [vote EXCEPT ![s] = s]
     /\ role' = [role EXCEPT ![s] = "candidate"]
     /\ votes' = [votes EXCEPT ![s] = {s}]
     /\ StepDown(s)
-    /\ UNCHANGED <<log, commit, applied, ahead, hold, network, clients, counts>>
+    /\ UNCHANGED <<log, persisted, commit, applied, published, ahead, hold, network, clients, counts>>
 
 GrantVote(s, c) ==
     /\ s # c
@@ -150,57 +219,87 @@ GrantVote(s, c) ==
     /\ role' = [role EXCEPT ![s] = "follower"]
     /\ votes' = [votes EXCEPT ![c] = @ \cup {s}, ![s] = {}]
     /\ StepDown(s)
-    /\ UNCHANGED <<log, commit, applied, ahead, hold, network, clients, counts>>
+    /\ UNCHANGED <<log, persisted, commit, applied, published, ahead, hold, network, clients, counts>>
+
+(* Appends to a leader's log. Its disk may be slower than those of a quorum: its own entry counts  *)
+(* only once it is durable.                                                                        *)
+Extend(s, entry) ==
+    /\ Len(log[s]) < MaxLog
+    /\ log' = [log EXCEPT ![s] = Append(@, entry)]
+    /\ persisted' = [persisted EXCEPT ![s] = IF Disks THEN @ ELSE Len(log'[s])]
+    /\ acked' = [acked EXCEPT ![s][term[s]] =
+            IF Bug("count_unsynced") THEN Len(log'[s]) ELSE persisted'[s]]
 
 Lead(s) ==
     /\ role[s] = "candidate"
     /\ votes[s] \in Quorums
-    /\ Len(log[s]) < MaxLog
+    /\ Extend(s, term[s])
     /\ role' = [role EXCEPT ![s] = "leader"]
     /\ votes' = [votes EXCEPT ![s] = {}]
-    /\ log' = [log EXCEPT ![s] = Append(@, term[s])]
     /\ lead' = [lead EXCEPT ![term[s]] = [by |-> s, e |-> log'[s], commit |-> commit[s]]]
-    /\ acked' = [acked EXCEPT ![s][term[s]] = Len(log'[s])]
-    /\ UNCHANGED <<term, vote, commit, applied, leases, beats, answers, offers, clients, counts>>
+    /\ UNCHANGED <<term, vote, commit, applied, published, leases, beats, answers, offers, clients,
+                   counts>>
 
 Write(s) ==
     /\ Writes
-    /\ role[s] = "leader"
-    /\ leading[s]
-    /\ Len(log[s]) < MaxLog
-    /\ log' = [log EXCEPT ![s] = Append(@, term[s])]
+    /\ Serves(s)
+    /\ Extend(s, term[s])
     /\ lead' = [lead EXCEPT ![term[s]].e = log'[s]]
-    /\ acked' = [acked EXCEPT ![s][term[s]] = Len(log'[s])]
-    /\ UNCHANGED <<term, vote, role, votes, commit, applied, leases, beats, answers, offers, clients,
-                   counts>>
+    /\ UNCHANGED <<term, vote, role, votes, commit, applied, published, leases, beats, answers, offers,
+                   clients, counts>>
+
+Administer(s) ==
+    /\ Admins
+    /\ Serves(s)
+    /\ \A i \in 1..Len(log[s]) : ~IsAdmin(log[s][i])
+    /\ Extend(s, -term[s])
+    /\ lead' = [lead EXCEPT ![term[s]].e = log'[s]]
+    /\ UNCHANGED <<term, vote, role, votes, commit, applied, published, leases, beats, answers, offers,
+                   clients, counts>>
 
 RECURSIVE Agreed(_, _, _)
 Agreed(a, b, i) ==
     IF i < Len(a) /\ i < Len(b) /\ a[i + 1] = b[i + 1] THEN Agreed(a, b, i + 1) ELSE i
 
-(* Receives entries of the leader of term t, or its commit index: the server heard from a leader. *)
+(* Receives entries of the leader of term t, or its commit index: the server heard from a leader.  *)
+(* It acknowledges what is durable; `Sync` acknowledges the rest.                                  *)
 Receive(s, t, upto, learns) ==
     /\ lead[t].by # None /\ lead[t].by # s
     /\ t >= term[s]
     /\ LET all == lead[t].e
            same == Agreed(log[s], all, 0)
+           learned == IF learns THEN Max(commit[s], Min(lead[t].commit, upto)) ELSE commit[s]
        IN
         /\ upto <= Len(all) /\ upto >= same
-        \* A message without changes is left out: it only renews the promise, as a heartbeat does.
-        /\ upto > same \/ acked[s][t] < upto \/ (learns /\ Min(lead[t].commit, upto) > commit[s])
         /\ log' = [log EXCEPT ![s] = IF upto > same THEN SubSeq(all, 1, upto) ELSE @]
-        /\ acked' = [acked EXCEPT ![s][t] = Max(@, upto)]
-        /\ commit' = [commit EXCEPT ![s] =
-                IF learns THEN Max(@, Min(lead[t].commit, upto)) ELSE @]
+        /\ persisted' = [persisted EXCEPT ![s] =
+                IF ~Disks THEN Len(log'[s]) ELSE IF upto > same THEN Min(@, same) ELSE @]
+        /\ acked' = [acked EXCEPT ![s][t] = Max(@, Min(upto, persisted'[s]))]
+        \* A message without changes is left out: it only renews the promise, as a heartbeat does.
+        /\ upto > same \/ acked' # acked \/ learned > commit[s]
+        /\ commit' = [commit EXCEPT ![s] = learned]
+        /\ IF Steps THEN UNCHANGED <<answered, wrong>>
+           ELSE Answers(s, log'[s], chosen, commit[s], learned)
     /\ term' = [term EXCEPT ![s] = t]
     /\ vote' = [vote EXCEPT ![s] = IF t > term[s] THEN None ELSE @]
     /\ role' = [role EXCEPT ![s] = "follower"]
     /\ votes' = [votes EXCEPT ![s] = {}]
     /\ hold' = [hold EXCEPT ![s] = ElectionTicks]
     /\ StepDown(s)
-    /\ UNCHANGED <<applied, ahead, lead, beats, answers, offers, clients, counts>>
+    /\ UNCHANGED <<applied, published, ahead, lead, beats, answers, offers, chosen, elsewhere, shown,
+                   read, counts>>
 
-(* With commit return the client is answered here. *)
+(* All entries of the log become durable. The server acknowledges those that are the leader's. *)
+Sync(s) ==
+    /\ persisted[s] < Len(log[s])
+    /\ persisted' = [persisted EXCEPT ![s] = Len(log[s])]
+    /\ acked' = IF term[s] = 0 \/ lead[term[s]].by = None THEN acked
+                ELSE [acked EXCEPT ![s][term[s]] = Max(@, Agreed(log[s], lead[term[s]].e, 0))]
+    /\ UNCHANGED <<term, vote, role, votes, log, commit, applied, published, leases, lead, beats,
+                   answers, offers, clients, counts>>
+
+(* Any quorum commits: the leader's disk need not be in it. Followers learn the commit index after *)
+(* the leader's window reaches it: they may show it at once.                                       *)
 Commit(s) ==
     /\ role[s] = "leader"
     /\ LET ready == {i \in (commit[s] + 1)..Len(log[s]) :
@@ -208,23 +307,60 @@ Commit(s) ==
            i == MaxOf(ready)
        IN
         /\ ready # {}
-        /\ log[s][i] = term[s]
+        /\ TermOf(log[s][i]) = term[s]
         /\ commit' = [commit EXCEPT ![s] = i]
-        /\ lead' = [lead EXCEPT ![term[s]].commit = i]
         /\ chosen' = IF i > Len(chosen) THEN SubSeq(log[s], 1, i) ELSE chosen
-        /\ answered' = IF CommitReturn THEN Max(answered, i) ELSE answered
-    /\ UNCHANGED <<term, vote, role, votes, log, applied, leases, acked, beats, answers, offers,
-                   shown, read, wrong, counts>>
+        /\ lead' = IF Steps /\ ~Bug("commit_sent_before_window") THEN lead
+                   ELSE [lead EXCEPT ![term[s]].commit = i]
+        /\ IF Steps /\ ~Bug("answer_before_window") THEN UNCHANGED <<answered, wrong>>
+           ELSE Answers(s, log[s], chosen', commit[s], i)
+    /\ UNCHANGED <<term, vote, role, votes, log, persisted, applied, published, leases, acked, beats,
+                   answers, offers, elsewhere, shown, read, counts>>
 
-(* Otherwise a leader answers writes of its own term here. *)
+(* Publishes the end of the window, then answers and tells followers. A window that ends before a  *)
+(* committed entry serves only reads with a read index within it.                                  *)
+PublishCommitted(s) ==
+    /\ Steps
+    /\ LET reach == Max(window[s].r, Reach(s))
+           next == [window[s] EXCEPT !.r = reach,
+                        !.whole = reach = commit[s] \/ Bug("window_before_admin")]
+       IN
+        /\ next # window[s] \/ (role[s] = "leader" /\ lead[term[s]].commit < commit[s])
+        /\ window' = [window EXCEPT ![s] = next]
+        /\ lead' = IF role[s] = "leader" THEN [lead EXCEPT ![term[s]].commit = commit[s]] ELSE lead
+        /\ Answers(s, log[s], chosen, window[s].r, IF Bug("admin_at_commit") THEN commit[s] ELSE reach)
+    /\ UNCHANGED <<raft, moved, leases, acked, beats, answers, offers, chosen, elsewhere, shown, read,
+                   counts>>
+
+(* Publishes the version that the next entry starts, before it is applied. *)
+PublishVersion(s) ==
+    /\ Admins
+    /\ ~moved[s]
+    /\ applied[s] < commit[s] /\ IsAdmin(log[s][applied[s] + 1])
+    /\ moved' = [moved EXCEPT ![s] = TRUE]
+    /\ UNCHANGED <<raft, window, leases, network, clients, counts>>
+
+(* Only entries that are durable here and in the window are applied. A leader answers here what it *)
+(* has not answered at commit: administration, and without commit return all entries of its term.  *)
 Apply(s) ==
-    /\ applied[s] < commit[s]
-    /\ applied' = [applied EXCEPT ![s] = @ + 1]
-    /\ LET own == role[s] = "leader" /\ log[s][applied[s] + 1] = term[s] IN
-        /\ leading' = [leading EXCEPT ![s] = @ \/ own]
-        /\ answered' = IF own THEN Max(answered, applied[s] + 1) ELSE answered
-    /\ UNCHANGED <<term, vote, role, votes, log, commit, ahead, hold, lease, transferred, round, network,
-                   chosen, shown, read, wrong, counts>>
+    /\ LET i == applied[s] + 1
+           own == role[s] = "leader" /\ TermOf(log[s][i]) = term[s]
+       IN
+        /\ i <= IF Bug("window_after_apply") THEN commit[s] ELSE Window(s).r
+        /\ i <= persisted[s] \/ Bug("apply_unsynced")
+        /\ IsAdmin(log[s][i]) => moved[s]
+        /\ applied' = [applied EXCEPT ![s] = i]
+        /\ answered' = IF own THEN Max(answered, i) ELSE answered
+    /\ UNCHANGED <<term, vote, role, votes, log, persisted, commit, published, leases, network, chosen,
+                   elsewhere, shown, read, wrong, counts>>
+
+(* Publishes the start of the window, after the entries before it are applied. *)
+PublishApplied(s) ==
+    /\ Steps
+    /\ LET a == IF Bug("applied_early") THEN window[s].r ELSE applied[s] IN
+        /\ a > window[s].a
+        /\ window' = [window EXCEPT ![s].a = a]
+    /\ UNCHANGED <<raft, moved, leases, network, clients, counts>>
 
 (* Memory is lost, with clock and promises: no vote is granted while any granted lease may last.   *)
 (* The commit index may be lost as well.                                                           *)
@@ -232,13 +368,24 @@ Crash(s) ==
     /\ crashes < MaxCrashes
     /\ crashes' = crashes + 1
     /\ role' = [role EXCEPT ![s] = "follower"]
+    /\ log' = [log EXCEPT ![s] = SubSeq(@, 1, persisted[s])]
     /\ commit' = [commit EXCEPT ![s] = 0]
     /\ applied' = [applied EXCEPT ![s] = 0]
+    /\ window' = [window EXCEPT ![s] = NoWindow]
+    /\ moved' = [moved EXCEPT ![s] = FALSE]
     /\ votes' = [votes EXCEPT ![s] = {}]
     /\ hold' = [hold EXCEPT ![s] = IF Bug("vote_at_once") THEN 0 ELSE ElectionTicks]
     /\ read' = IF read # None /\ read.at = s THEN None ELSE read
     /\ StepDown(s)
-    /\ UNCHANGED <<term, vote, log, ahead, network, chosen, answered, shown, wrong, transfers>>
+    /\ UNCHANGED <<term, vote, persisted, ahead, network, chosen, answered, elsewhere, shown, wrong,
+                   transfers>>
+
+(* Another region owns the range once the administrative entry is applied on any server. *)
+WriteElsewhere(s) ==
+    /\ ~elsewhere
+    /\ \E i \in 1..applied[s] : IsAdmin(log[s][i])
+    /\ elsewhere' = TRUE
+    /\ UNCHANGED <<raft, published, leases, network, chosen, answered, shown, read, wrong, counts>>
 
 -----------------------------------------------------------------------------
 (* Heartbeat rounds confirm leadership, and renew the lease from the time of sending. *)
@@ -249,11 +396,10 @@ Begins(s) ==
     /\ beats' = beats \cup {<<term[s], round[s].n + 1>>}
 
 Beat(s) ==
-    /\ role[s] = "leader"
-    /\ leading[s]
+    /\ Serves(s) \/ (role[s] = "leader" /\ Bug("lease_before_no_op"))
     /\ Begins(s)
-    /\ UNCHANGED <<raft, ahead, hold, lease, leading, transferred, lead, acked, answers, offers, clients,
-                   counts>>
+    /\ UNCHANGED <<raft, published, ahead, hold, lease, transferred, lead, acked, answers, offers,
+                   clients, counts>>
 
 Answer(s, t, n) ==
     /\ <<t, n>> \in beats
@@ -266,7 +412,8 @@ Answer(s, t, n) ==
     /\ votes' = [votes EXCEPT ![s] = {}]
     /\ hold' = [hold EXCEPT ![s] = ElectionTicks]
     /\ StepDown(s)
-    /\ UNCHANGED <<log, commit, applied, ahead, lead, acked, beats, offers, clients, counts>>
+    /\ UNCHANGED <<log, persisted, commit, applied, published, ahead, lead, acked, beats, offers,
+                   clients, counts>>
 
 (* An answer to another round confirms nothing. *)
 IsConfirmed(t, n) ==
@@ -282,7 +429,7 @@ Renew(s) ==
     /\ round[s].age < LeaseTicks
     /\ lease[s] < LeaseTicks - round[s].age
     /\ lease' = [lease EXCEPT ![s] = LeaseTicks - round[s].age]
-    /\ UNCHANGED <<raft, ahead, hold, leading, transferred, round, network, clients, counts>>
+    /\ UNCHANGED <<raft, published, ahead, hold, transferred, round, network, clients, counts>>
 
 Transfer(s, c) ==
     /\ role[s] = "leader"
@@ -292,74 +439,121 @@ Transfer(s, c) ==
     /\ offers' = offers \cup {<<term[s], c>>}
     /\ transferred' = [transferred EXCEPT ![s] = TRUE]
     /\ lease' = [lease EXCEPT ![s] = IF Bug("lease_after_transfer") THEN @ ELSE 0]
-    /\ UNCHANGED <<raft, ahead, hold, leading, round, lead, acked, beats, answers, clients, crashes>>
+    /\ UNCHANGED <<raft, published, ahead, hold, round, lead, acked, beats, answers, clients, crashes>>
 
 -----------------------------------------------------------------------------
 (* Reads. `floor` is the last state that was answered or shown before the read began. *)
 
-State(s) == IF Overlay /\ ~Bug("commit_return_without_overlay") THEN commit[s] ELSE applied[s]
+IsOverlaid == Windows /\ ~Bug("commit_return_without_overlay")
 
-Finish(got, floor) ==
+(* Result of window w laid over a view of the state after entry v. Keys of the window's entries    *)
+(* have the state after its end, all others the one of the view. Both are one state only if the    *)
+(* view is within the window.                                                                      *)
+Result(w, v) ==
+    IF ~IsOverlaid \/ w.a = w.r THEN [got |-> v, exact |-> TRUE]
+    ELSE [got |-> w.r, exact |-> w.a <= v /\ v <= w.r]
+
+IsChosen(l, i) == i <= Len(chosen) /\ SubSeq(l, 1, i) = SubSeq(chosen, 1, i)
+
+Finish(s, result, floor) ==
+    LET got == result.got IN
     /\ shown' = Max(shown, got)
     /\ wrong' = wrong
-            \cup (IF got < floor.answered THEN {"stale"} ELSE {})
+            \cup (IF got < floor.answered \/ floor.elsewhere THEN {"stale"} ELSE {})
             \cup (IF got < floor.shown THEN {"backwards"} ELSE {})
-            \cup (IF got > Len(chosen) THEN {"uncommitted"} ELSE {})
+            \cup (IF IsChosen(log[s], got) THEN {} ELSE {"uncommitted"})
+            \cup (IF result.exact THEN {} ELSE {"torn"})
     /\ read' = None
-    /\ UNCHANGED <<chosen, answered>>
+    /\ UNCHANGED <<chosen, answered, elsewhere>>
 
-Floor == [answered |-> answered, shown |-> shown]
-MayRead(s) == role[s] = "leader" /\ (leading[s] \/ Bug("read_before_no_op"))
-(* The read must see what a follower may have shown, or the lease does not serve it. *)
-IsCurrent(s) == Overlay \/ applied[s] = commit[s] \/ Bug("lease_ahead_of_apply")
+Floor == [answered |-> answered, shown |-> shown, elsewhere |-> elsewhere]
 
-(* On a request thread: find the lease, take a view, check that the lease is still valid. *)
+(* A read in progress: on server `at`, with a lease or a round of `term`; read index `got`, round  *)
+(* `n`, window `w` and view `v`, as far as they are known.                                         *)
+Begin(kind, s) ==
+    [kind |-> kind, at |-> s, term |-> 0, floor |-> Floor, got |-> 0, n |-> 0, w |-> None, v |-> None]
+
+(* The read must see what a follower may have shown and what another region may have answered: all *)
+(* that is committed must be in the window, or else applied.                                       *)
+IsCurrent(s) ==
+    IF Windows THEN Window(s).whole ELSE applied[s] = commit[s] \/ Bug("lease_ahead_of_apply")
+
+IsLeased(s, t) ==
+    role[s] = "leader" /\ term[s] = t /\ lease[s] > 0 /\ IsCurrent(s) /\ ~moved[s]
+
+(* On a request thread: find lease and window, take a view, check that the lease and the end of    *)
+(* the window are still the same. Its start may have moved: entries that are applied already       *)
+(* change nothing when they are laid over the view once more.                                      *)
 LeaseFind(s) ==
     /\ "lease" \in Kinds
     /\ read = None
-    /\ MayRead(s)
-    /\ lease[s] > 0
-    /\ read' = [kind |-> "lease", at |-> s, term |-> term[s], floor |-> Floor, got |-> None, n |-> 0]
-    /\ UNCHANGED <<raft, leases, network, chosen, answered, shown, wrong, counts>>
+    /\ Serves(s) \/ Bug("lease_before_no_op")
+    /\ IsLeased(s, term[s])
+    /\ read' = [Begin("leased", s) EXCEPT !.term = term[s], !.w = IF Steps THEN window[s] ELSE None]
+    /\ UNCHANGED <<raft, published, leases, network, chosen, answered, elsewhere, shown, wrong, counts>>
 
-LeaseView(s) ==
-    /\ read # None /\ read.kind = "lease" /\ read.at = s
-    /\ IF role[s] = "leader" /\ term[s] = read.term /\ lease[s] > 0 /\ IsCurrent(s)
-       THEN Finish(State(s), read.floor)
-       ELSE read' = None /\ UNCHANGED <<chosen, answered, shown, wrong>>
-    /\ UNCHANGED <<raft, leases, network, counts>>
+TakeView(s) ==
+    /\ Steps
+    /\ read # None /\ read.kind \in {"leased", "found"} /\ read.at = s /\ read.v = None
+    /\ read' = [read EXCEPT !.v = applied[s]]
+    /\ UNCHANGED <<raft, published, leases, network, chosen, answered, elsewhere, shown, wrong, counts>>
+
+(* If the window has another end, the read starts again and waits instead. *)
+Check(s) ==
+    /\ read # None /\ read.kind \in {"leased", "found"} /\ read.at = s
+    /\ Steps => read.v # None
+    /\ LET is_same == Steps => read.w.r = window[s].r \/ Bug("no_second_check")
+           may == IF read.kind = "leased" THEN IsLeased(s, read.term) ELSE ~moved[s]
+           result == IF Steps THEN Result(read.w, read.v) ELSE Result(Window(s), applied[s])
+       IN  IF is_same /\ may THEN Finish(s, result, read.floor)
+           ELSE read' = None /\ UNCHANGED <<chosen, answered, elsewhere, shown, wrong>>
+    /\ UNCHANGED <<raft, published, leases, network, counts>>
 
 (* Without a lease: a round that starts after the read, and the commit index of that moment. The   *)
 (* read may wait on the leader or on a follower, and be sent to any server that believes to lead.  *)
 Ask(s) ==
     /\ "index" \in Kinds
     /\ read = None
-    /\ read' = [kind |-> "asks", at |-> s, term |-> 0, floor |-> Floor, got |-> None, n |-> 0]
-    /\ UNCHANGED <<raft, leases, network, chosen, answered, shown, wrong, counts>>
+    /\ ~moved[s]
+    /\ read' = [Begin("asks", s) EXCEPT !.w = IF Bug("old_window_over_view") THEN Window(s) ELSE None]
+    /\ UNCHANGED <<raft, published, leases, network, chosen, answered, elsewhere, shown, wrong, counts>>
 
 TakeIndex(l) ==
     /\ read # None /\ read.kind = "asks"
-    /\ MayRead(l)
+    /\ Serves(l) \/ (role[l] = "leader" /\ Bug("read_before_no_op"))
     /\ IF Bug("read_index_unconfirmed") THEN UNCHANGED <<round, beats>> ELSE Begins(l)
-    /\ read' = [read EXCEPT !.kind = "waits", !.term = term[l], !.got = commit[l],
-                            !.n = round'[l].n]
-    /\ UNCHANGED <<raft, ahead, hold, lease, leading, transferred, lead, acked, answers, offers, chosen,
-                   answered, shown, wrong, counts>>
+    /\ read' = [read EXCEPT !.kind = "waits", !.term = term[l], !.n = round'[l].n,
+                    !.got = IF Bug("read_index_of_window") THEN Window(l).r ELSE commit[l]]
+    /\ UNCHANGED <<raft, published, ahead, hold, lease, transferred, lead, acked, answers, offers, chosen,
+                   answered, elsewhere, shown, wrong, counts>>
 
+(* The read is served once the window reaches its index: the log holds that entry with the term in *)
+(* which it is committed. It need not be applied. The steps are those of a lease, without one.     *)
 Served(s) ==
     /\ read # None /\ read.kind = "waits" /\ read.at = s
     /\ Bug("read_index_unconfirmed") \/ IsConfirmed(read.term, read.n)
-    /\ applied[s] >= read.got \/ (Overlay /\ commit[s] >= read.got) \/ Bug("read_before_apply")
-    /\ Finish(State(s), read.floor)
-    /\ UNCHANGED <<raft, leases, network, counts>>
+    /\ ~moved[s]
+    /\ \/ (IF IsOverlaid THEN Window(s).r ELSE applied[s]) >= read.got
+       \/ Bug("read_before_apply")
+       \/ Bug("follower_by_length") /\ Len(log[s]) >= read.got
+    /\ Bug("old_window_over_view") => applied[s] >= read.got
+    /\ LET w == CASE Bug("old_window_over_view") -> read.w
+                  [] Bug("follower_by_length") -> [Window(s) EXCEPT !.r = Max(@, read.got)]
+                  [] OTHER -> Window(s)
+       IN  IF Steps
+           THEN /\ read' = [read EXCEPT !.kind = "found", !.term = 0, !.n = 0, !.got = 0, !.w = w]
+                /\ UNCHANGED <<chosen, answered, elsewhere, shown, wrong>>
+           ELSE Finish(s, Result(w, applied[s]), read.floor)
+    /\ UNCHANGED <<raft, published, leases, network, counts>>
 
 -----------------------------------------------------------------------------
 
 Next ==
     \E s \in Servers :
-        \/ Tick(s) \/ Campaign(s) \/ Lead(s) \/ Write(s) \/ Commit(s) \/ Apply(s) \/ Crash(s)
-        \/ Beat(s) \/ Renew(s)
-        \/ LeaseFind(s) \/ LeaseView(s) \/ Ask(s) \/ TakeIndex(s) \/ Served(s)
+        \/ Tick(s) \/ Campaign(s) \/ Lead(s) \/ Write(s) \/ Administer(s) \/ Sync(s) \/ Commit(s)
+        \/ PublishCommitted(s) \/ PublishVersion(s) \/ Apply(s) \/ PublishApplied(s) \/ Crash(s)
+        \/ WriteElsewhere(s) \/ Beat(s) \/ Renew(s)
+        \/ LeaseFind(s) \/ TakeView(s) \/ Check(s) \/ Ask(s) \/ TakeIndex(s) \/ Served(s)
         \/ \E c \in Servers : GrantVote(s, c) \/ Transfer(s, c)
         \/ \E t \in 1..MaxTerm, upto \in 0..MaxLog, learns \in BOOLEAN : Receive(s, t, upto, learns)
         \/ \E t \in 1..MaxTerm, n \in 1..MaxRounds : Answer(s, t, n)
@@ -369,12 +563,18 @@ Spec == Init /\ [][Next]_vars
 -----------------------------------------------------------------------------
 (* Invariants *)
 
-(* A read returns every write that was answered before it began. *)
+(* Visibility: a read returns every write that was answered before it began. *)
 ReadsSeeAnswered == "stale" \notin wrong
 (* It returns no older state than a read that ended before it began. *)
 ReadsMonotone == "backwards" \notin wrong
-(* It returns only committed state. *)
+(* Integrity: it returns only committed state. *)
 ReadsCommitted == "uncommitted" \notin wrong
+(* Integrity: it returns the state after one entry. *)
+ReadsExact == "torn" \notin wrong
+(* An answered write is the one that was committed. *)
+AnswersTrue == "lost" \notin wrong
+(* Administration is answered after it is applied. *)
+AdministrationApplied == "early" \notin wrong
 (* Constraint for the short configurations: no server can depose the last leader. Its own lease is *)
 (* checked in the larger ones.                                                                     *)
 LastLeaderStays ==
@@ -384,9 +584,18 @@ LastLeaderStays ==
 LeaseExclusive ==
     \A s \in Servers : (role[s] = "leader" /\ lease[s] > 0) =>
         \A o \in Servers : role[o] = "leader" => term[o] <= term[s]
-CommittedAgree ==
-    \A s \in Servers : commit[s] <= Len(chosen)
-        /\ SubSeq(log[s], 1, commit[s]) = SubSeq(chosen, 1, commit[s])
+(* A leader that serves knows all that is committed, unless a later leader has followed it. *)
+ServingKnowsCommitted ==
+    \A s \in Servers : (Serves(s) /\ \A t \in (term[s] + 1)..MaxTerm : lead[t].by = None)
+        => commit[s] >= Len(chosen)
+CommittedAgree == \A s \in Servers : IsChosen(log[s], commit[s])
 AnsweredCommitted == answered <= Len(chosen)
+(* An answered write is durable on a quorum. *)
+AnsweredDurable ==
+    {s \in Servers : persisted[s] >= answered /\ IsChosen(log[s], answered)} \in Quorums
+AppliedDurable == \A s \in Servers : applied[s] <= persisted[s]
+(* What is applied is within the published window. *)
+WindowAroundApplied ==
+    Steps => \A s \in Servers : window[s].a <= applied[s] /\ applied[s] <= window[s].r
 
 =============================================================================

@@ -122,6 +122,8 @@ impl Plan {
         };
         let mut raft = raft_options(prng);
         raft.tick_nanos = tick_nanos(seed);
+        raft.commit_return = fork(seed, "commit return").below(6) > 0;
+        raft.read_acceleration = fork(seed, "read acceleration").below(6) > 0;
         Self {
             seed,
             mode,

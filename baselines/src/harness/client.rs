@@ -6,7 +6,7 @@ use bytes::Bytes;
 use stele_node::store::LinearizableRead;
 use stele_raftstore::{Done, Header, Input, Read, Reply, RequestId, Write};
 use stele_server::store::StoreHandle;
-use stele_storage::{EngineView, Pair, ScanOptions, StorageEngine};
+use stele_storage::{EngineView, Overlaid, Pair, ScanOptions, StorageEngine};
 use stele_types::{ColumnFamily, CommandBuilder, KeyRange};
 
 const FAMILY: ColumnFamily = ColumnFamily::Default;
@@ -53,16 +53,18 @@ where
     }
 
     /// Returns a linearizable view: by the lease, or else by a request to the leader's loop.
-    fn view(&mut self) -> Result<E::View> {
+    fn view(&mut self) -> Result<Overlaid<E::View>> {
         let store = self.leader;
         let reader = store.readers().get(DATA).context("the region does not exist")?;
         let (header, now) = (Self::header(), || store.clock().monotonic_nanos());
         let view = || store.engine().view();
-        if let Some(view) = LinearizableRead::leased_view(&reader, &header, now, view)? {
+        if let Some(view) = LinearizableRead::leased_state(&reader, &header, now, view)? {
             return Ok(view);
         }
         self.request(|id| Input::Read(Read { id, header, replica: false }))?;
-        Ok(store.engine().view()?)
+        let readers = store.readers();
+        let confirmed = LinearizableRead::confirmed_state(&reader, &header, readers, view)?;
+        confirmed.map_err(|reply| anyhow::anyhow!("not done: {reply:?}"))
     }
 
     /// Returns the value of a key.

@@ -58,7 +58,7 @@ impl Reserved<'_> {
 /// The log of one store. Appends run one at a time; reads never wait for a write or sync.
 #[derive(Debug)]
 pub struct Log {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     appender: Mutex<Appender, { rank::LOG_APPENDER }>,
     /// Serializes removals.
     maintenance: Mutex<(), { rank::LOG_MAINTENANCE }>,
@@ -131,11 +131,6 @@ impl Log {
     /// Returns the value at a locator. Fails with `Corrupt` when it differs from what was written.
     pub fn get(&self, at: &Locator) -> Result<Bytes> {
         self.shared.get(at)
-    }
-
-    /// [`Log::get`] without waiting for the device; `None` when it would have to wait.
-    pub fn get_cached(&self, at: &Locator) -> Result<Option<Bytes>> {
-        self.shared.get_cached(at)
     }
 
     /// Returns the values at many locators, in their order. Neighbours are read together, and long

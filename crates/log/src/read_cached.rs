@@ -1,16 +1,16 @@
 //! Reads of a value without waiting for the device.
 
+use crate::Log;
 use crate::read::TRUSTED_LENGTH_BYTES;
-use crate::shared::Shared;
 use bytes::Bytes;
 use stele_types::{Locator, Result};
 
-impl Shared {
+impl Log {
     /// Returns the value at a locator if its file is open and the page cache holds it. Returns
-    /// `None` otherwise, also when it does not match its checksum: then the caller must use a read
-    /// that may wait.
+    /// `None` otherwise, also when it does not match its checksum: then the caller must use
+    /// [`Log::get`], which may wait.
     pub fn get_cached(&self, at: &Locator) -> Result<Option<Bytes>> {
-        let Some(file) = self.handles.peek(at.file) else { return Ok(None) };
+        let Some(file) = self.shared.handles.peek(at.file) else { return Ok(None) };
         if u64::from(at.length) > TRUSTED_LENGTH_BYTES {
             return Ok(None);
         }

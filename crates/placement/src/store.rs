@@ -9,7 +9,7 @@ use crate::Millis;
 use crate::config::Config;
 use bytes::Bytes;
 use std::fmt;
-use stele_types::{Error, Result, StoreId, varint};
+use stele_types::{Error, Result, StoreId, mutant, varint};
 
 /// Membership state of a store. Persisted; the numbers belong to the format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -146,6 +146,15 @@ pub(crate) const TOKEN_BYTES_MAX: usize = 64;
 pub(crate) const LABELS_MAX: usize = 64;
 
 impl Store {
+    /// Records a heartbeat. Returns `false` and changes nothing after a later one.
+    pub(crate) fn note_heartbeat(&mut self, at: Millis) -> bool {
+        let is_late = matches!(self.last_heartbeat, LastHeartbeat::At(last) if at < last);
+        if !is_late || mutant::active("placement.heartbeat_taken_back") {
+            self.last_heartbeat = LastHeartbeat::At(at);
+        }
+        !is_late
+    }
+
     /// Returns the state by heartbeats. A store without a heartbeat to this leader is disconnected.
     /// It is down once the persisted time and this leader's own time without a heartbeat together
     /// reach `down_after_seconds`. A grace time lets a store report that returned between two

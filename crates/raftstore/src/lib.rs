@@ -17,6 +17,7 @@ mod store;
 #[cfg(test)]
 mod trial;
 mod validate;
+mod window;
 pub mod wire;
 
 #[doc(hidden)]
@@ -44,5 +45,5 @@ pub use output::{
     Append, Busy, Done, Event, Lookup, LookupId, Modified, Outputs, Refusal, RegionReport, Reply,
     Role, SendSnapshot, Ticket, Timings, Traffic, Unknown,
 };
-pub use readers::{Lease, Reader, Readers};
+pub use readers::{Permit, ReadPath, Reader, Readers};
 pub use store::RaftStore;

@@ -37,7 +37,8 @@ pub struct Options {
     pub append_message_bytes_max: u64,
     /// Most unacknowledged messages with entries to one follower.
     pub inflight_messages_max: usize,
-    /// Most bytes of proposed entries of one region that are not yet applied.
+    /// Most bytes of entries of one region that are not applied, above which its leader proposes
+    /// nothing.
     pub uncommitted_bytes_max: u64,
     /// Most bytes of waiting requests in this store, over all regions.
     pub pending_bytes_max: u64,
@@ -47,6 +48,12 @@ pub struct Options {
     /// that, leaders answer new writes with busy and followers drop received entries, except for
     /// regions without any in memory.
     pub tail_bytes_max: u64,
+    /// Whether a write is answered when it is committed, before it is applied here (BUC-Raft, commit
+    /// return). It is then on the disks of a quorum, which need not contain this store's.
+    pub commit_return: bool,
+    /// Whether reads see committed entries that are not applied (BUC-Raft, read acceleration);
+    /// otherwise they wait for apply.
+    pub read_acceleration: bool,
     /// Part of the log kept although it is applied.
     pub log_kept: LogKept,
 }
@@ -126,6 +133,8 @@ impl Options {
             pending_bytes_max: 256 << 20,
             apply_bytes_max: 16 << 20,
             tail_bytes_max: 256 << 20,
+            commit_return: true,
+            read_acceleration: true,
             log_kept: LogKept { entries: 1_000, pin_bytes_max: 256 << 20 },
         }
     }

@@ -141,7 +141,7 @@ pub enum Reply {
 /// Result of an executed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// The write is on a quorum's disks and applied here.
+    /// The write is on a quorum's disks, and reads here see it.
     Written {
         /// Index of its entry.
         index: LogIndex,
@@ -151,17 +151,18 @@ pub enum Done {
         timings: Timings,
     },
     /// The modification was decided. If it changed the key, the change is on a quorum's disks and
-    /// applied here.
+    /// reads here see it.
     Modified {
         /// Its result.
         result: Modified,
         /// Times of its stages.
         timings: Timings,
     },
-    /// A view taken from now on holds all that was acknowledged before the read arrived.
+    /// A view taken from now on, with the effects of the window over it, holds all that was
+    /// acknowledged before the read arrived.
     ReadReady {
-        /// Index of the last applied entry.
-        applied: LogIndex,
+        /// Index of the last entry that reads can see here.
+        visible: LogIndex,
     },
     /// The change has taken effect here.
     Admin {
@@ -207,7 +208,7 @@ pub struct Timings {
     pub proposed_nanos: u64,
     /// The entry was durable on the local disk.
     pub durable_nanos: u64,
-    /// The entry was committed, and durable here: it may be applied from here on.
+    /// The entry was committed. Without commit return, also durable here.
     pub committed_nanos: u64,
 }
 

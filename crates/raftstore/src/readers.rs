@@ -1,22 +1,54 @@
 //! Reads outside the core: the state of a region that request threads may use, and its validity.
 //!
-//! A read on a request thread: check the request, take the lease, take a view of the engine, and
-//! check that the lease is *still* valid. The view then holds every acknowledged write: a write is
-//! acknowledged after it is applied here, and no other peer led while the lease was valid. The lease
-//! is of the version that the request was checked against.
+//! A read on a request thread: check the request, take a permit (the lease and a mark of the window),
+//! take a view of the engine, and take the effects to lay over it, if the lease is *still* valid. View
+//! and effects then hold every acknowledged write: a write is acknowledged after it is in the window
+//! or applied here, and no other peer led while the lease was valid. The lease is of the version that
+//! the request was checked against.
 
 use crate::input::Header;
 use crate::output::Refusal;
+use crate::window::{Mark, Window};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use stele_types::{Peer, PeerId, Region, RegionId, RegionKind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use stele_storage::Effects;
+use stele_types::{LogIndex, Peer, PeerId, Region, RegionId, RegionKind};
 
 /// Readable regions of a store, shared with request threads.
 #[derive(Debug, Default)]
 pub struct Readers {
     regions: RwLock<BTreeMap<RegionId, Arc<Reader>>>,
+    counts: [AtomicU64; ReadPath::ALL.len()],
+}
+
+/// What made a read linearizable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadPath {
+    /// A lease, and a view that held all that was committed.
+    Lease,
+    /// A lease, and the effects of entries that were not applied over a view.
+    Window,
+    /// The core, without waiting for entries.
+    Round,
+    /// The core, after waiting until entries were visible.
+    Wait,
+}
+
+impl ReadPath {
+    /// All paths, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Lease, Self::Window, Self::Round, Self::Wait];
+
+    /// Returns the name, for metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lease => "lease",
+            Self::Window => "window",
+            Self::Round => "round",
+            Self::Wait => "wait",
+        }
+    }
 }
 
 impl Readers {
@@ -28,6 +60,28 @@ impl Readers {
     /// Returns every region here, as last published.
     pub fn all(&self) -> Vec<Arc<Region>> {
         self.regions.read().values().map(|reader| reader.region()).collect()
+    }
+
+    /// Returns the number of reads by path. Reads under a lease are counted at the next tick of their
+    /// region.
+    pub fn counts(&self) -> [(ReadPath, u64); ReadPath::ALL.len()] {
+        ReadPath::ALL.map(|path| (path, self.count(path).load(Ordering::Relaxed)))
+    }
+
+    pub(crate) fn add(&self, path: ReadPath, reads: u64) {
+        if reads > 0 {
+            self.count(path).fetch_add(reads, Ordering::Relaxed);
+        }
+    }
+
+    fn count(&self, path: ReadPath) -> &AtomicU64 {
+        let [lease, window, round, wait] = &self.counts;
+        match path {
+            ReadPath::Lease => lease,
+            ReadPath::Window => window,
+            ReadPath::Round => round,
+            ReadPath::Wait => wait,
+        }
     }
 
     /// Ends the leadership of every region and drops what is known of other leaders: the loop that
@@ -63,27 +117,41 @@ pub struct Reader {
     region: RwLock<Arc<Region>>,
     leader: RwLock<Option<Peer>>,
     version: AtomicU64,
-    /// Term in which this peer leads and has applied its first entry; 0 for none.
+    /// Term in which this peer leads and serves; 0 for none.
     term: AtomicU64,
     /// Latest known term.
     known_term: AtomicU64,
     /// Monotonic nanoseconds at which the lease of `term` ends.
     lease_until: AtomicU64,
-    /// Whether more is committed than applied here: followers may serve entries that this store
-    /// does not serve yet.
-    behind: AtomicBool,
-    reads: AtomicU64,
+    window: Window,
+    lease_reads: AtomicU64,
+    window_reads: AtomicU64,
 }
 
 /// Lease as seen by a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
+struct Lease {
     term: u64,
     version: u64,
 }
 
+/// Permission to read a view that is taken from now on.
+#[derive(Clone, Copy, Debug)]
+pub struct Permit {
+    /// `None`: the core confirmed the read.
+    lease: Option<Lease>,
+    mark: Mark,
+}
+
+impl Permit {
+    /// Returns whether a lease permits the read.
+    pub fn is_by_lease(&self) -> bool {
+        self.lease.is_some()
+    }
+}
+
 impl Reader {
-    pub(crate) fn new(peer: PeerId, region: Arc<Region>) -> Self {
+    pub(crate) fn new(peer: PeerId, region: Arc<Region>, applied: LogIndex) -> Self {
         Self {
             peer,
             kind: region.kind,
@@ -93,8 +161,9 @@ impl Reader {
             term: AtomicU64::new(0),
             known_term: AtomicU64::new(0),
             lease_until: AtomicU64::new(0),
-            behind: AtomicBool::new(false),
-            reads: AtomicU64::new(0),
+            window: Window::new(applied),
+            lease_reads: AtomicU64::new(0),
+            window_reads: AtomicU64::new(0),
         }
     }
 
@@ -125,55 +194,90 @@ impl Reader {
         Ok(())
     }
 
-    /// Returns the lease under which a request may be served now, if this peer leads and has one.
+    /// Permits a request that may be served under a lease now, if this peer leads and has one.
     ///
     /// Invariant: the lease's version is the one that the request was checked against. A split after
     /// the check moves keys to a region that another store may lead, and the lease of the new version
     /// does not cover them.
-    pub fn lease(&self, header: &Header, now_nanos: u64) -> Option<Lease> {
+    pub fn permit(&self, header: &Header, now_nanos: u64) -> Option<Permit> {
+        let mark = self.window.mark();
         let unchecked = stele_types::mutant::active("raftstore.lease_of_another_version");
         let is_checked = |lease: &Lease| header.version.is_none_or(|it| it == lease.version);
-        self.current_lease(now_nanos).filter(|lease| unchecked || is_checked(lease))
+        let lease = self.lease(now_nanos).filter(|lease| unchecked || is_checked(lease))?;
+        let is_whole =
+            mark.is_whole() || stele_types::mutant::active("raftstore.lease_ahead_of_apply");
+        is_whole.then_some(Permit { lease: Some(lease), mark })
+    }
+
+    /// Permits a read that the core confirmed. Invariant: called after the confirmation. What it waited
+    /// for is visible then, and may have been in no view and in no window before.
+    pub fn permit_confirmed(&self) -> Permit {
+        Permit { lease: None, mark: self.window.mark() }
+    }
+
+    /// Returns the effects to lay over a view that was taken since the permit: both are then a
+    /// linearizable state. `None` if the lease is no longer valid, or entries were applied meanwhile;
+    /// the caller asks for another permit.
+    pub fn effects(&self, permit: &Permit, now_nanos: u64) -> Option<Effects> {
+        let effects = self.window.effects(permit.mark)?;
+        let is_valid = permit.lease.is_none() || permit.lease == self.lease(now_nanos);
+        is_valid.then_some(effects)
     }
 
     /// Returns the nanoseconds for which reads may be served under a lease; 0 for none.
     pub fn lease_left_nanos(&self, now_nanos: u64) -> u64 {
         let until = self.lease_until.load(Ordering::Acquire);
-        self.current_lease(now_nanos).map_or(0, |_| until.saturating_sub(now_nanos))
+        self.lease(now_nanos).map_or(0, |_| until.saturating_sub(now_nanos))
     }
 
-    fn current_lease(&self, now_nanos: u64) -> Option<Lease> {
+    fn lease(&self, now_nanos: u64) -> Option<Lease> {
         let term = self.term.load(Ordering::Acquire);
         let version = self.version.load(Ordering::Acquire);
         let until = self.lease_until.load(Ordering::Acquire);
-        let behind = self.behind.load(Ordering::Acquire);
-        (term != 0 && now_nanos < until && !behind).then_some(Lease { term, version })
+        (term != 0 && now_nanos < until).then_some(Lease { term, version })
     }
 
-    /// Returns whether a lease seen earlier is still valid: then a view taken in between is
-    /// linearizable.
-    pub fn is_still_valid(&self, lease: Lease, now_nanos: u64) -> bool {
-        self.current_lease(now_nanos) == Some(lease)
+    /// Counts reads served under a lease, from a view alone or with effects over it.
+    pub fn note_reads(&self, reads: u64, with_effects: bool) {
+        let count = if with_effects { &self.window_reads } else { &self.lease_reads };
+        count.fetch_add(reads, Ordering::Relaxed);
     }
 
-    /// Counts reads served under a lease.
-    pub fn note_reads(&self, reads: u64) {
-        self.reads.fetch_add(reads, Ordering::Relaxed);
-    }
-
-    /// Returns the term in which this peer leads and has applied its first entry.
+    /// Returns the term in which this peer leads and serves.
     pub fn leading_term(&self) -> Option<u64> {
         Some(self.term.load(Ordering::Acquire)).filter(|term| *term != 0)
     }
 
     /// Returns whether no other peer can lead now, regardless of what is applied here.
     pub(crate) fn is_leased(&self, now_nanos: u64) -> bool {
-        let term = self.term.load(Ordering::Acquire);
-        term != 0 && now_nanos < self.lease_until.load(Ordering::Acquire)
+        self.lease(now_nanos).is_some()
     }
 
-    pub(crate) fn take_reads(&self) -> u64 {
-        self.reads.swap(0, Ordering::Relaxed)
+    /// Returns the last entry that reads can see.
+    pub fn visible(&self) -> LogIndex {
+        self.window.visible()
+    }
+
+    /// Returns whether reads can see all that is committed.
+    pub fn sees_all_committed(&self) -> bool {
+        self.window.mark().is_whole()
+    }
+
+    /// Returns the entries that are committed and not applied, to publish them.
+    pub(crate) fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// Moves the counts of reads under a lease to those of the store. Returns their number.
+    pub(crate) fn take_reads(&self, readers: &Readers) -> u64 {
+        let take = |count: &AtomicU64| match count.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => count.swap(0, Ordering::Relaxed),
+        };
+        let (lease, window) = (take(&self.lease_reads), take(&self.window_reads));
+        readers.add(ReadPath::Lease, lease);
+        readers.add(ReadPath::Window, window);
+        lease + window
     }
 
     /// Publishes a changed region. Called before the change is applied to the engine, so that no
@@ -188,7 +292,7 @@ impl Reader {
         *self.leader.write() = leader;
     }
 
-    /// Records that this peer leads `term` and has applied its first entry.
+    /// Records that this peer leads `term` and serves.
     pub(crate) fn set_leading_term(&self, term: u64) {
         self.lease_until.store(0, Ordering::Release);
         self.term.store(term, Ordering::Release);
@@ -198,13 +302,6 @@ impl Reader {
     pub(crate) fn clear_leadership(&self) {
         self.term.store(0, Ordering::Release);
         self.lease_until.store(0, Ordering::Release);
-    }
-
-    /// Records whether more is committed than applied. Called before any message with the commit
-    /// index is sent to a follower.
-    pub(crate) fn set_behind(&self, behind: bool) {
-        let unchecked = stele_types::mutant::active("raftstore.lease_ahead_of_apply");
-        self.behind.store(behind && !unchecked, Ordering::Release);
     }
 
     pub(crate) fn renew(&self, until_nanos: u64) {

@@ -1,6 +1,7 @@
 //! Consistent views of a store, and what scans of them take and return.
 
 use bytes::Bytes;
+use std::sync::Arc;
 use stele_types::{KeyRange, Result};
 
 /// Direction of a scan.
@@ -67,5 +68,23 @@ pub trait EngineView: Send + Sync {
     /// Not called for reads of the system itself.
     fn note_scan(&self, pairs: &[Pair]) {
         let _ = pairs;
+    }
+}
+
+impl<V: EngineView> EngineView for Arc<V> {
+    fn get(&self, key: &[u8]) -> Result<Option<Pair>> {
+        (**self).get(key)
+    }
+
+    fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
+        (**self).get_cached(key)
+    }
+
+    fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
+        (**self).scan(options)
+    }
+
+    fn note_scan(&self, pairs: &[Pair]) {
+        (**self).note_scan(pairs);
     }
 }

@@ -74,11 +74,14 @@ impl World {
         raft: &RaftMessage,
         here: &Progress,
     ) {
-        if raft.commit > here.applied && self.is_leased(from, region, Term(u64::MAX)) {
+        let readers = self.slots.get(&from).and_then(|slot| slot.readers());
+        let reader = readers.and_then(|readers| readers.get(region));
+        let visible = reader.map_or(here.applied, |reader| reader.visible());
+        if raft.commit > visible && self.is_leased(from, region, Term(u64::MAX)) {
             self.fail(format!(
-                "store {from} announces commit index {} of region {region}, and serves reads by \
-                 its lease with {} applied",
-                raft.commit, here.applied
+                "store {from} announces commit index {} of region {region}, and reads by its lease \
+                 see entries up to {visible}",
+                raft.commit
             ));
         }
     }
@@ -126,7 +129,7 @@ impl World {
             return false;
         };
         reader.leading_term().is_some_and(|leads| Term(leads) < term)
-            && reader.lease(&Header::default(), node.local(self.now)).is_some()
+            && reader.permit(&Header::default(), node.local(self.now)).is_some()
     }
 }
 

@@ -378,11 +378,11 @@ impl World {
         &mut self,
         slot: u64,
         requester: Requester,
-        mut thread_read: ThreadRead,
+        thread_read: ThreadRead,
         may_follow: bool,
     ) {
         let replica = may_follow && self.clients.prng.coin();
-        let header = thread_read.wait_for_core();
+        let header = thread_read.header();
         if let Requester::Client { at, step } = requester {
             self.reads_waiting.insert((at, step), thread_read);
         }

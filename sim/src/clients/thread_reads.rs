@@ -9,7 +9,7 @@ use std::sync::Arc;
 use stele_engine::View;
 use stele_node::store::LinearizableRead;
 use stele_raftstore::{Done, Header, Reader, Reply};
-use stele_storage::{Cached, EngineView, Order, ScanOptions, StateMachine};
+use stele_storage::{Cached, EngineView, Order, Overlaid, ScanOptions, StateMachine};
 use stele_types::{ColumnFamily, Result};
 
 /// Read of one request thread.
@@ -42,11 +42,24 @@ impl ThreadRead {
         self.permission.is_some()
     }
 
-    /// Makes the read wait for the core. Returns its header.
-    pub fn wait_for_core(&mut self) -> Header {
-        self.permission = Some(LinearizableRead::by_round(&self.reader, &self.header));
+    /// Returns the header of the request.
+    pub fn header(&self) -> Header {
         self.header
     }
+
+    /// Takes the permission of a read that the core has confirmed. The view is taken after that.
+    fn confirm(&mut self) {
+        self.permission = Some(LinearizableRead::by_round(&self.reader, &self.header));
+        self.view = None;
+    }
+}
+
+/// End of a read.
+enum Finished {
+    Readable(Overlaid<Arc<View>>),
+    /// Entries were applied since the permission of a confirmed read.
+    TakeAnotherView,
+    Refused,
 }
 
 impl World {
@@ -61,9 +74,10 @@ impl World {
 
     /// Continues a read that the core confirmed.
     pub(super) fn confirmed(&mut self, at: usize, step: u64, mut pending: Pending) {
-        let Some(thread_read) = self.reads_waiting.remove(&(at, step)) else {
+        let Some(mut thread_read) = self.reads_waiting.remove(&(at, step)) else {
             return self.pause_client(at);
         };
+        thread_read.confirm();
         pending.thread_read = Some(thread_read);
         self.clients.list[at].pending = Some(pending);
         self.pause_thread(at);
@@ -101,23 +115,38 @@ impl World {
             self.clients.list[at].pending = Some(pending);
             return self.pause_thread(at);
         }
-        if self.may_answer(&pending) {
-            self.read_view(&mut pending);
+        match self.finish_read(&pending) {
+            Finished::Readable(state) => self.read_state(&mut pending, &state),
+            Finished::TakeAnotherView => {
+                if let Some(thread_read) = pending.thread_read.as_mut() {
+                    thread_read.confirm();
+                }
+                self.clients.list[at].pending = Some(pending);
+                return self.pause_thread(at);
+            }
+            Finished::Refused => {}
         }
         self.pause_client(at);
     }
 
-    /// Returns true if the result may be returned: the lease was valid throughout, or the replica
-    /// is the same.
-    fn may_answer(&mut self, pending: &Pending) -> bool {
-        let Some(thread_read) = &pending.thread_read else { return false };
-        let Some(permission) = &thread_read.permission else { return false };
+    /// Returns the state that may be answered from: the lease was valid throughout, or the replica is
+    /// the same.
+    fn finish_read(&mut self, pending: &Pending) -> Finished {
+        let Some(thread_read) = &pending.thread_read else { return Finished::Refused };
+        let (Some(permission), Some(view)) = (&thread_read.permission, &thread_read.view) else {
+            return Finished::Refused;
+        };
         let local = self.nodes.get(&thread_read.node).map_or(0, |node| node.local(self.now));
         let readers = self.slots.get(&pending.slot).and_then(|slot| slot.readers());
-        let Some(readers) = readers else { return false };
-        let may_answer = matches!(permission.may_answer(readers, local), Ok(true));
-        if may_answer && permission.is_by_lease() {
-            thread_read.reader.note_reads(1);
+        let Some(readers) = readers else { return Finished::Refused };
+        let state = match permission.finish(view.clone(), readers, local) {
+            Ok(Some(state)) => state,
+            Ok(None) if permission.is_by_lease() => return Finished::Refused,
+            Ok(None) => return Finished::TakeAnotherView,
+            Err(_) => return Finished::Refused,
+        };
+        if permission.is_by_lease() {
+            thread_read.reader.note_reads(1, state.has_effects());
             // The lease must be of the version that the request was checked against.
             if thread_read.reader.check(&thread_read.header).is_err() {
                 let (slot, region) = (pending.slot, thread_read.header.region);
@@ -126,29 +155,15 @@ impl World {
                 ));
             }
         }
-        may_answer
+        Finished::Readable(state)
     }
 
-    fn read_view(&mut self, pending: &mut Pending) {
-        let Some(view) =
-            pending.thread_read.as_ref().and_then(|thread_read| thread_read.view.clone())
-        else {
-            return;
-        };
+    fn read_state(&mut self, pending: &mut Pending, state: &Overlaid<Arc<View>>) {
+        self.check_view(pending, state.view());
         let Act::Read(seen) = &mut pending.act else { return };
         let bytes_max = self.clients.value_bytes_max;
-        let found = read_keys(&view, pending.group, seen, bytes_max);
-        let shown = pending
-            .thread_read
-            .as_ref()
-            .map(|thread_read| thread_read.shown.clone())
-            .unwrap_or_default();
+        let found = read_keys(state, pending.group, seen, bytes_max);
         match found {
-            Ok(Some(())) if !shown.is_empty() && shown != *seen => {
-                let text =
-                    format!("a view of store {} showed {shown:?}, and now {seen:?}", pending.slot);
-                self.fail(text);
-            }
             Ok(Some(())) => self.record_outcome(pending, Some(self.now)),
             Ok(None) => {
                 let (slot, group) = (pending.slot, pending.group);
@@ -158,6 +173,17 @@ impl World {
             }
             // The client gets an error and no value.
             Err(error) => self.check_read_error(pending.slot, &error),
+        }
+    }
+
+    /// Checks that a view shows what it showed before.
+    fn check_view(&mut self, pending: &Pending, view: &Arc<View>) {
+        let shown = pending.thread_read.as_ref().map(|it| it.shown.clone()).unwrap_or_default();
+        let mut now = shown.clone();
+        let found = read_keys(view, pending.group, &mut now, self.clients.value_bytes_max);
+        if !shown.is_empty() && matches!(found, Ok(Some(()))) && shown != now {
+            let slot = pending.slot;
+            self.fail(format!("a view of store {slot} showed {shown:?}, and now {now:?}"));
         }
     }
 
@@ -192,7 +218,7 @@ impl World {
 
 /// Reads the values of keys; `None` if no client wrote these bytes.
 fn read_keys(
-    view: &View,
+    view: &impl EngineView,
     group: usize,
     keys: &mut [(u8, Value)],
     bytes_max: u64,
@@ -204,7 +230,7 @@ fn read_keys(
 }
 
 /// Reads the value of one key; `None` if no client wrote these bytes.
-fn get(view: &View, group: usize, key: u8, bytes_max: u64) -> Result<Option<Value>> {
+fn get(view: &impl EngineView, group: usize, key: u8, bytes_max: u64) -> Result<Option<Value>> {
     let name = ColumnFamily::Default.engine_key(&key_of(group, key));
     // A request thread must not wait for the device.
     let pair = match view.get_cached(&name)? {
@@ -218,7 +244,12 @@ fn get(view: &View, group: usize, key: u8, bytes_max: u64) -> Result<Option<Valu
 }
 
 /// Reads the values of all keys from the first to the last.
-fn scan(view: &View, group: usize, keys: &mut [(u8, Value)], bytes_max: u64) -> Result<Option<()>> {
+fn scan(
+    view: &impl EngineView,
+    group: usize,
+    keys: &mut [(u8, Value)],
+    bytes_max: u64,
+) -> Result<Option<()>> {
     let (Some((first, _)), Some((last, _))) = (keys.first(), keys.last()) else {
         return Ok(Some(()));
     };

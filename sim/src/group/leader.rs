@@ -6,6 +6,7 @@ use crate::check::orders;
 use crate::plan::{CLUSTER, MS};
 use crate::world::{Happening, Requester, World};
 use stele_node::placement::{Accepted, NotDecided, PlacementLeader, Work};
+use stele_node::store::LinearizableRead;
 use stele_placement::{
     Cluster, DrainGoal, Kind, LeaderState, Millis, Operator, OperatorId, PairChange, SYSTEM_REGION,
     Step, StoreState, pairs,
@@ -189,7 +190,11 @@ impl World {
         let leader = self.nodes.get(&id).and_then(|node| node.member.placement.as_ref());
         // The check does not find damage before the store does.
         let is_damaged = self.slots.get(&slot).is_none_or(|it| it.is_damaged || it.is_troubled);
-        if leader.is_none_or(is_proposing) || is_damaged || self.plan.is_helix {
+        let readers = self.slots.get(&slot).and_then(|slot| slot.readers());
+        let reader = readers.and_then(|readers| readers.get(SYSTEM_REGION));
+        // A decision is answered when it is committed, and a read would wait until it is visible.
+        let sees_all = reader.is_some_and(|reader| reader.sees_all_committed());
+        if leader.is_none_or(is_proposing) || is_damaged || !sees_all || self.plan.is_helix {
             return;
         }
         let (now, pairs) = (self.millis(id), self.state_pairs(slot));
@@ -202,7 +207,12 @@ impl World {
 
     fn state_pairs(&self, slot: u64) -> Result<Vec<(bytes::Bytes, bytes::Bytes)>> {
         let stopped = || Error::Busy("the store stopped".into());
-        let view = self.engine(slot).ok_or_else(stopped)?.view()?;
+        let engine = self.engine(slot).ok_or_else(stopped)?;
+        let readers = self.slots.get(&slot).and_then(|slot| slot.readers()).ok_or_else(stopped)?;
+        let reader = readers.get(SYSTEM_REGION).ok_or_else(stopped)?;
+        let header = Header { region: SYSTEM_REGION, ..Header::default() };
+        let view = LinearizableRead::confirmed_state(&reader, &header, readers, || engine.view())?;
+        let view = view.map_err(|reply| Error::Busy(format!("{reply:?}")))?;
         let found = view.scan(&ScanOptions::new(pairs::state_range(), usize::MAX))?;
         Ok(found.into_iter().map(|pair| (pair.key, pair.value)).collect())
     }

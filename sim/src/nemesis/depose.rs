@@ -114,13 +114,19 @@ impl World {
 
     /// Returns a node that leads a region of user data.
     fn leading_data(&mut self) -> Option<u64> {
+        let slot = self.leading_slot_of_data()?;
+        self.slots.get(&slot).map(|slot| slot.node)
+    }
+
+    /// Returns a store that leads a region of user data.
+    pub(super) fn leading_slot_of_data(&mut self) -> Option<u64> {
         let reports = self.reports_by_region().into_values().flatten();
         let leading = reports.filter(|(_, report)| {
             report.role == Role::Leader && report.region.kind == RegionKind::Data
         });
         let leading: Vec<u64> = leading.map(|(slot, _)| slot).collect();
         let at = self.nemesis.prng.below(leading.len() as u64) as usize;
-        leading.get(at).and_then(|slot| self.slots.get(slot)).map(|slot| slot.node)
+        leading.get(at).copied()
     }
 
     /// Orders every region that a node leads to another store.

@@ -15,6 +15,12 @@ const LAST_ENTRIES: usize = 40;
 impl World {
     pub(super) fn trouble_disk(&mut self, fault: Fault) {
         let Some(number) = self.any_slot() else { return };
+        // A leader's disk alone is slow: writes are answered and read before they are durable there.
+        let leading = match fault {
+            Fault::SlowDisk if self.nemesis.prng.coin() => self.leading_slot_of_data(),
+            _ => None,
+        };
+        let number = leading.unwrap_or(number);
         let node = self.slots.get(&number).map_or(0, |slot| slot.node);
         self.trace.note(self.now, node, number, || format!("disk: {}", fault.name()));
         let prng = &mut self.nemesis.prng;
@@ -31,7 +37,8 @@ impl World {
             }
             Fault::SlowDisk => {
                 slot.append_nanos = (MS, (2 + prng.below(150)) * MS);
-                return self.undo_later(Undo::Speed(number), 2_000);
+                let millis_max = if leading.is_some() { 8_000 } else { 2_000 };
+                return self.undo_later(Undo::Speed(number), millis_max);
             }
             Fault::Stall => {
                 slot.stalled_until = self.now + (100 + prng.below(4_000)) * MS;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Modules, and actions that only compose other actions.
-const MODULES: [&str; 2] = ["KvsRaft", "CommitReturn"];
+const MODULES: [&str; 3] = ["KvsRaft", "CommitReturn", "RelaxedRead"];
 
 /// One row: an action and its code.
 #[derive(Debug, PartialEq, Eq)]

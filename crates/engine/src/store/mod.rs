@@ -140,18 +140,6 @@ impl Shared {
         Ok(value)
     }
 
-    /// Returns the value at a location if that needs no read of the device.
-    fn cached_value(&self, at: &Locator) -> Result<Option<Bytes>> {
-        if let Some(value) = self.values.get(at) {
-            return Ok(Some(value));
-        }
-        let value = self.log.get_cached(at)?;
-        if let Some(value) = &value {
-            self.values.insert(at, value);
-        }
-        Ok(value)
-    }
-
     /// Fails for a store without replicas. What an installation or a drop of ranges removes, only
     /// the index records. A rebuild from values, which such a store may need, would restore it.
     fn check_has_replicas(&self) -> Result<()> {

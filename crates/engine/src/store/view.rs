@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stele_gc::{Gc, Scanned};
 use stele_index::{Found, Lookup, View as IndexView, ViewIter};
 use stele_storage::{Cached, EngineView, Order, Pair, ScanOptions};
-use stele_types::{KeyRange, Result, ValueRef, mutant};
+use stele_types::{KeyRange, Locator, Result, ValueRef, mutant};
 
 /// One point in time of a store. While it exists, no file it refers to is removed.
 #[derive(Debug)]
@@ -49,6 +49,19 @@ impl View {
             Some(Found::Value { value, expires_at_s }) => Some((value, expires_at_s)),
             Some(Found::Deleted) | None => None,
         })
+    }
+
+    /// Returns the value at a location if that needs no read of the device.
+    fn cached_value(&self, at: &Locator) -> Result<Option<Bytes>> {
+        let Shared { values, log, .. } = &*self.shared;
+        if let Some(value) = values.get(at) {
+            return Ok(Some(value));
+        }
+        let value = log.get_cached(at)?;
+        if let Some(value) = &value {
+            values.insert(at, value);
+        }
+        Ok(value)
     }
 
     /// Reads the values of a slice of this view.
@@ -104,7 +117,7 @@ impl EngineView for View {
         };
         let value = match value {
             ValueRef::Inline(value) => Some(value),
-            ValueRef::At(at) => self.shared.cached_value(&at)?,
+            ValueRef::At(at) => self.cached_value(&at)?,
         };
         let key = || Bytes::copy_from_slice(key);
         Ok(match value {

@@ -1,70 +1,102 @@
-//! A linearizable read outside the loop: lease, view, lease; or a round of the core, view, replica.
+//! A linearizable read outside the loop: a lease or a round of the core permits it; then a view, and
+//! the effects of the window over it.
 
 use std::sync::Arc;
-use stele_raftstore::{Header, Lease, Reader, Readers, Refusal};
+use stele_raftstore::{Busy, Header, Permit, Reader, Readers, Refusal, Reply};
+use stele_storage::{EngineView, Overlaid};
 
-/// Read of a region on a request thread, from its permission to the check of its view.
+/// Most views that a confirmed read takes: each time entries may be applied meanwhile.
+const VIEWS_MAX: usize = 100;
+
+/// Read of a region on a request thread, from its permission to the state that it may answer from.
 ///
 /// 1. The request is checked against the reader ([`Reader::check`]).
 /// 2. [`LinearizableRead::by_lease`] takes the lease. Without one, the core confirms the read, and
 ///    [`LinearizableRead::by_round`] goes on.
 /// 3. The caller takes a view of the engine.
-/// 4. [`LinearizableRead::may_answer`] checks that the view may be used. The thread may pause
-///    between any two steps.
+/// 4. [`LinearizableRead::finish`] checks the view, and lays over it what is committed and not
+///    applied. The thread may pause between any two steps.
 #[derive(Clone, Debug)]
 pub struct LinearizableRead {
     reader: Arc<Reader>,
     header: Header,
-    lease: Option<Lease>,
+    permit: Permit,
 }
 
 impl LinearizableRead {
     /// Permits a read by the lease of the version that the request was checked against; `None` if
     /// there is none.
     pub fn by_lease(reader: &Arc<Reader>, header: &Header, now_nanos: u64) -> Option<Self> {
-        let lease = reader.lease(header, now_nanos)?;
-        Some(Self { reader: reader.clone(), header: *header, lease: Some(lease) })
+        let permit = reader.permit(header, now_nanos)?;
+        Some(Self { reader: reader.clone(), header: *header, permit })
     }
 
-    /// Permits a read that the core has confirmed.
+    /// Permits a read that the core has confirmed: called after its confirmation.
     pub fn by_round(reader: &Arc<Reader>, header: &Header) -> Self {
-        Self { reader: reader.clone(), header: *header, lease: None }
+        let permit = reader.permit_confirmed();
+        Self { reader: reader.clone(), header: *header, permit }
     }
 
-    /// Returns whether a view taken since the permission holds all that was acknowledged before the
-    /// read, for every key of the request. `false`: the lease ended meanwhile, and the core must
-    /// confirm the read.
+    /// Returns the state that holds all that was acknowledged before the read, for every key of the
+    /// request, from a view taken since the permission. `None`: the view cannot be used. A read by
+    /// lease asks the core; a confirmed one takes another permission and another view.
     ///
     /// Invariant: the lease of the view is the lease of the permission, or, after a round, the replica
     /// is the same and has the version of the request. A split in between moved keys away, and the
     /// view may lack what their new owner wrote; a replica destroyed in between took its pairs with
     /// it.
-    pub fn may_answer(&self, readers: &Readers, now_nanos: u64) -> Result<bool, Refusal> {
-        if let Some(lease) = self.lease {
-            return Ok(self.reader.is_still_valid(lease, now_nanos));
+    pub fn finish<V: EngineView>(
+        &self,
+        view: V,
+        readers: &Readers,
+        now_nanos: u64,
+    ) -> Result<Option<Overlaid<V>>, Refusal> {
+        let Some(effects) = self.reader.effects(&self.permit, now_nanos) else { return Ok(None) };
+        let state = Overlaid::new(view, effects);
+        if self.is_by_lease() {
+            return Ok(Some(state));
         }
         let current = readers.get(self.header.region);
         if !current.is_some_and(|current| Arc::ptr_eq(&current, &self.reader)) {
             return Err(Refusal::RegionNotFound);
         }
-        self.reader.check(&self.header).map(|()| true)
+        self.reader.check(&self.header).map(|()| Some(state))
     }
 
     /// Returns whether a lease permits it.
     pub fn is_by_lease(&self) -> bool {
-        self.lease.is_some()
+        self.permit.is_by_lease()
     }
 
-    /// Takes a view under a lease, all steps at once: `None` if no lease allowed the request before
-    /// and after it.
-    pub fn leased_view<V, E>(
+    /// Reads under a lease, all steps at once: `None` if no lease allowed the request before and after
+    /// the view.
+    pub fn leased_state<V: EngineView, E>(
         reader: &Arc<Reader>,
         header: &Header,
         now_nanos: impl Fn() -> u64,
         view: impl FnOnce() -> Result<V, E>,
-    ) -> Result<Option<V>, E> {
-        let Some(lease) = reader.lease(header, now_nanos()) else { return Ok(None) };
+    ) -> Result<Option<Overlaid<V>>, E> {
+        let Some(permit) = reader.permit(header, now_nanos()) else { return Ok(None) };
         let view = view()?;
-        Ok(reader.is_still_valid(lease, now_nanos()).then_some(view))
+        let effects = reader.effects(&permit, now_nanos());
+        Ok(effects.map(|effects| Overlaid::new(view, effects)))
+    }
+
+    /// Reads what the core has confirmed, all steps at once. The inner result is the reply if the
+    /// replica changed.
+    pub fn confirmed_state<V: EngineView, E>(
+        reader: &Arc<Reader>,
+        header: &Header,
+        readers: &Readers,
+        view: impl Fn() -> Result<V, E>,
+    ) -> Result<Result<Overlaid<V>, Reply>, E> {
+        for _ in 0..VIEWS_MAX {
+            match Self::by_round(reader, header).finish(view()?, readers, 0) {
+                Ok(Some(state)) => return Ok(Ok(state)),
+                Ok(None) => {}
+                Err(refusal) => return Ok(Err(Reply::Refused(refusal))),
+            }
+        }
+        Ok(Err(Reply::Busy(Busy::ReadIndexNotReady)))
     }
 }

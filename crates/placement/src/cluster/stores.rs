@@ -4,7 +4,7 @@ use super::Cluster;
 use crate::Millis;
 use crate::pairs::{self, PairChange};
 use crate::region_info::RegionInfo;
-use crate::store::{self, LastHeartbeat, Liveness, NodeReport, Store, StoreReport, StoreState};
+use crate::store::{self, Liveness, NodeReport, Store, StoreReport, StoreState};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use stele_types::{Error, KeyRange, Peer, PeerRole, Result, StoreId, mutant};
@@ -193,11 +193,14 @@ impl Cluster {
         Ok(self.with_version(changes))
     }
 
-    /// Records a node's heartbeat. Skips stores that are not members.
+    /// Records a node's heartbeat of the time `now`. Skips stores that are not members, and those
+    /// with a later heartbeat: this one waited for a decision meanwhile.
     pub fn record_heartbeat(&mut self, node: &NodeReport, reports: &[StoreReport], now: Millis) {
         for report in reports {
             let Some(store) = self.stores.get_mut(&report.id) else { continue };
-            store.last_heartbeat = LastHeartbeat::At(now);
+            if !store.note_heartbeat(now) {
+                continue;
+            }
             store.report = *report;
             store.node = node.clone();
         }
@@ -207,7 +210,7 @@ impl Cluster {
     pub fn record_join(&mut self, ids: &[StoreId], now: Millis) {
         for id in ids {
             if let Some(store) = self.stores.get_mut(id) {
-                store.last_heartbeat = LastHeartbeat::At(now);
+                store.note_heartbeat(now);
             }
         }
     }

@@ -146,6 +146,20 @@ fn a_store_that_has_just_joined_counts_as_there_before_its_first_heartbeat() {
 }
 
 #[test]
+fn a_heartbeat_that_waited_for_a_decision_takes_back_no_later_one() {
+    let (_, mut cluster) = founded();
+    let node = |version: &str| NodeReport { version: version.into(), ..NodeReport::default() };
+    let report = |has_failed| StoreReport { id: StoreId(1), has_failed, ..StoreReport::default() };
+    let silent = cluster.config().silent_after_seconds * 1000;
+    cluster.record_heartbeat(&node("later"), &[report(true)], Millis(5_000));
+    cluster.record_heartbeat(&node("earlier"), &[report(false)], Millis(3_000));
+    cluster.record_join(&[StoreId(1)], Millis(2_000));
+    let store = cluster.store(StoreId(1)).unwrap();
+    assert_eq!((&store.node, store.report), (&node("later"), report(true)));
+    assert_eq!(cluster.liveness(StoreId(1), Millis(4_900 + silent)), Liveness::Live);
+}
+
+#[test]
 fn unknown_and_removed_stores_are_turned_away_and_change_nothing() {
     let (mut pairs, mut cluster) = founded();
     let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };

@@ -146,6 +146,16 @@ impl<E: StorageEngine> RegionLog<E> {
         self.tail.newest_first(above)
     }
 
+    /// Returns the entries in memory from `index` on; none if an earlier one of them is not in memory.
+    pub fn tail_from(&self, index: LogIndex) -> impl Iterator<Item = (LogIndex, &Bytes)> {
+        self.tail.iter_from(index.0).map(|(index, payload)| (LogIndex(index), payload))
+    }
+
+    /// Returns the bytes of the entries in memory.
+    pub fn tail_bytes(&self) -> u64 {
+        self.tail.bytes()
+    }
+
     /// Returns whether entries are in memory.
     pub fn has_tail(&self) -> bool {
         !self.tail.is_empty()

@@ -24,6 +24,7 @@ impl Tails {
 /// Contiguous entries up to the last one of the log.
 pub(crate) struct Tail {
     entries: VecDeque<Entry>,
+    bytes: u64,
     /// Invariant: contains the bytes of the entries, until the tail is dropped.
     tails: Tails,
 }
@@ -40,7 +41,12 @@ fn bytes_of(entry: &Entry) -> u64 {
 
 impl Tail {
     pub fn new(tails: Tails) -> Self {
-        Self { entries: VecDeque::new(), tails }
+        Self { entries: VecDeque::new(), bytes: 0, tails }
+    }
+
+    /// Returns the bytes of the entries.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     pub fn is_empty(&self) -> bool {
@@ -68,6 +74,7 @@ impl Tail {
             self.drop_back();
         }
         for entry in entries {
+            self.bytes += bytes_of(entry);
             self.tails.0.fetch_add(bytes_of(entry), Ordering::Relaxed);
             self.entries.push_back(entry.clone());
         }
@@ -92,6 +99,12 @@ impl Tail {
         self.entries.iter().skip(skip).take(count).take_while(fits).cloned().collect()
     }
 
+    /// Returns the indexes and payloads from `index` on; none if the tail starts later.
+    pub fn iter_from(&self, index: u64) -> impl Iterator<Item = (u64, &Bytes)> {
+        let skip = index.checked_sub(self.first()).map_or(self.entries.len(), |skip| skip as usize);
+        self.entries.iter().skip(skip).map(|entry| (entry.index, payload_of(entry)))
+    }
+
     pub fn newest_first(&self, above: u64) -> impl Iterator<Item = &Bytes> {
         let newest = self.entries.iter().rev();
         newest.take_while(move |entry| entry.index > above).map(payload_of)
@@ -109,14 +122,19 @@ impl Tail {
 
     fn drop_front(&mut self) -> Option<(u64, u64)> {
         let entry = self.entries.pop_front()?;
-        self.tails.0.fetch_sub(bytes_of(&entry), Ordering::Relaxed);
+        self.note_dropped(&entry);
         Some((entry.index, entry.term))
     }
 
     fn drop_back(&mut self) {
         if let Some(entry) = self.entries.pop_back() {
-            self.tails.0.fetch_sub(bytes_of(&entry), Ordering::Relaxed);
+            self.note_dropped(&entry);
         }
+    }
+
+    fn note_dropped(&mut self, entry: &Entry) {
+        self.bytes -= bytes_of(entry);
+        self.tails.0.fetch_sub(bytes_of(entry), Ordering::Relaxed);
     }
 }
 

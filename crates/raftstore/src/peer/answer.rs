@@ -8,15 +8,30 @@ use stele_storage::StorageEngine;
 use stele_types::{LogIndex, Term, mutant};
 
 impl<E: StorageEngine> Peer<E> {
+    /// Answers the writes that are committed, before they are applied (BUC-Raft, commit return): no
+    /// later leader lacks them, and their apply cannot fail. Administrative changes are answered
+    /// when they have taken effect.
+    pub(super) fn answer_committed(&mut self, ctx: &mut Context<E>) {
+        let committed = self.committed();
+        let term_of = |index| self.group.term_of(index);
+        for (proposal, is_done) in self.proposals.take_committed(committed, term_of) {
+            self.answer_outcome(ctx, proposal, is_done);
+        }
+    }
+
     /// Answers the proposals up to an applied entry.
     pub(super) fn answer_applied(&mut self, ctx: &mut Context<E>, index: LogIndex, term: Term) {
         for (proposal, is_done) in self.proposals.take_applied(index, term) {
-            match is_done {
-                true => self.answer_done(ctx, proposal),
-                false => {
-                    let leader = self.leader_hint();
-                    ctx.reject(proposal.purpose.id(), Refusal::Superseded { leader });
-                }
+            self.answer_outcome(ctx, proposal, is_done);
+        }
+    }
+
+    fn answer_outcome(&self, ctx: &mut Context<E>, proposal: Proposal, is_done: bool) {
+        match is_done {
+            true => self.answer_done(ctx, proposal),
+            false => {
+                let leader = self.leader_hint();
+                ctx.reject(proposal.purpose.id(), Refusal::Superseded { leader });
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::output::Event;
 use crate::store::{Context, Effect};
 use std::sync::Arc;
 use stele_storage::StorageEngine;
-use stele_types::{CommittedEntry, Error, LogIndex, Region, Result, Term};
+use stele_types::{CommittedEntry, Error, LogIndex, Region, Result};
 
 impl<E: StorageEngine> Peer<E> {
     /// Applies all entries that may be applied now.
@@ -36,25 +36,22 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     fn apply_run(&mut self, ctx: &mut Context<E>, run: Vec<CommittedEntry>) -> Result<()> {
-        let Some((index, term)) = run.last().map(|last| (last.index, last.term)) else {
-            return Ok(());
-        };
+        let Some(index) = run.last().map(|last| last.index) else { return Ok(()) };
+        self.show_before_apply(ctx, &run);
         ctx.engine.apply(self.region.id, &run)?;
         for entry in &run {
             self.traffic.write_ops += u64::from(entry.is_command);
             self.traffic.write_bytes += entry.payload.len() as u64;
         }
-        self.note_applied(ctx, index, term);
+        self.note_applied(index);
         run.iter().for_each(|entry| self.answer_applied(ctx, entry.index, entry.term));
         Ok(())
     }
 
     /// Records that entries up to `index` are applied.
-    pub(super) fn note_applied(&mut self, ctx: &mut Context<E>, index: LogIndex, term: Term) {
+    pub(super) fn note_applied(&mut self, index: LogIndex) {
         self.group.note_applied(index);
-        if self.is_leader() && term == self.term() && !self.leadership.is_serving_in(term) {
-            self.start_leading(ctx);
-        }
+        self.reader.window().note_applied(index);
     }
 
     /// Applies an entry that changes the region. Returns whether it was applied: a merge may have
@@ -80,7 +77,7 @@ impl<E: StorageEngine> Peer<E> {
         self.set_region(ctx, own);
         self.group.change_members(&entry)?;
         let (index, term) = (entry.index, entry.term);
-        self.note_applied(ctx, index, term);
+        self.note_applied(index);
         self.after_admin(ctx, &record, regions.collect(), index);
         self.answer_applied(ctx, index, term);
         Ok(true)

@@ -121,14 +121,10 @@ impl<E: StorageEngine> Peer<E> {
             self.begin_transfer(ctx, from.id, None);
             return;
         }
-        if !self.has_room_for(ctx, &message) {
-            if mutant::active("raftstore.full_tail_answers_nothing") {
-                return;
-            }
-            // Invariant: a leader learns what this peer holds, and this peer what is committed of it.
-            // Otherwise a full tail would never be applied under a new leader.
-            let last = self.group.last();
-            message.entries.retain(|entry| entry.index <= last);
+        if self.drop_excess(ctx, &mut message)
+            && mutant::active("raftstore.full_tails_drop_messages")
+        {
+            return;
         }
         ctx.received_bytes += message.entries.iter().map(|it| it.payload.len() as u64).sum::<u64>();
         let is_heartbeat = message.kind == RaftKind::Heartbeat;
@@ -155,15 +151,20 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Returns whether a received message fits into memory. Entries that would extend the tail while
-    /// the tails of the store are at their limit do not; Raft sends them again.
+    /// Drops received entries that would extend the tail while the tails of the store are at their
+    /// limit; Raft sends them again. Returns whether there were any.
     ///
     /// Invariant: every region makes progress. Entries for a region without a tail are taken. Entries
-    /// that replace others are taken: those may never be committed. Entries that are here already
-    /// are acknowledged again.
-    fn has_room_for(&self, ctx: &Context<E>, message: &RaftMessage) -> bool {
-        let has_room = ctx.has_tail_room(ctx.received_bytes);
-        has_room || !self.group.has_tail() || !self.group.is_extended_by(message)
+    /// that replace others are taken: those may never be committed. The rest of the message is
+    /// processed: its commit index and the acknowledgement of entries that are here empty the tail.
+    fn drop_excess(&self, ctx: &Context<E>, message: &mut RaftMessage) -> bool {
+        let has_room = ctx.has_tail_room(ctx.received_bytes) || !self.group.has_tail();
+        let is_excess = !has_room && self.group.is_extended_by(message);
+        if is_excess {
+            let last = self.group.last();
+            message.entries.retain(|entry| entry.index <= last);
+        }
+        is_excess
     }
 
     fn is_transfer_campaign(&self, message: &RaftMessage) -> bool {

@@ -13,6 +13,7 @@ mod message;
 mod modify;
 mod parts;
 mod propose;
+mod publish;
 mod raft_group;
 mod read;
 mod ready;
@@ -83,7 +84,7 @@ impl<E: StorageEngine> Peer<E> {
         };
         let group = RaftGroup::new(ctx, &region, name.id, start)?;
         let region = Arc::new(region);
-        let reader = Arc::new(Reader::new(name.id, region.clone()));
+        let reader = Arc::new(Reader::new(name.id, region.clone(), start.applied));
         ctx.readers.insert(region.id, reader.clone());
         let merges = merge::merges_above(&*ctx.engine, region.id, start.applied, start.last.0)?;
         Ok(Self {

@@ -67,13 +67,16 @@ impl<E: StorageEngine> Peer<E> {
         if !self.is_serving() || self.group.is_transferring() {
             return Ok(());
         }
-        // Group commit: what arrives while this region is written shares the next proposal.
-        let is_written = self.group.last() <= self.group.persisted();
+        // Group commit: what arrives while this region is written shares the next proposal. With
+        // commit return, a quorum that is faster than this disk suffices.
+        let is_committed = ctx.options.commit_return && self.group.last() <= self.committed();
+        let is_written = is_committed || self.group.last() <= self.group.persisted();
         if !is_written && self.proposals.waiting_bytes() < PROPOSED_AT_ONCE_BYTES {
             return Ok(());
         }
         let mut proposing = Proposing::default();
-        while self.proposals.bytes() + proposing.bytes < ctx.options.uncommitted_bytes_max
+        let unapplied = self.log().tail_bytes();
+        while unapplied + proposing.bytes < ctx.options.uncommitted_bytes_max
             && !self.changes.is_barred(proposing.admin)
         {
             let Some((request, found)) = self.next_request() else { break };
@@ -162,7 +165,6 @@ impl<E: StorageEngine> Peer<E> {
         if proposing.payloads.is_empty() {
             return;
         }
-        let bytes: Vec<u64> = proposing.payloads.iter().map(entry_bytes).collect();
         let next = self.group.last().next();
         let is_accepted = self.group.propose(proposing.payloads);
         if is_accepted && proposing.admin {
@@ -174,12 +176,10 @@ impl<E: StorageEngine> Peer<E> {
         let term = self.term();
         let timings = Timings { proposed_nanos: ctx.now.monotonic_nanos, ..Timings::default() };
         let indexes = (next.0..).map(LogIndex);
-        for ((index, bytes), purpose) in indexes.zip(bytes).zip(proposing.purposes) {
+        for (index, purpose) in indexes.zip(proposing.purposes) {
             let Some(purpose) = purpose else { continue };
             match is_accepted {
-                true => {
-                    self.proposals.push(Proposal { index, term, purpose, bytes, timings });
-                }
+                true => self.proposals.push(Proposal { index, term, purpose, timings }),
                 // Raft did not take the entry, so the request had no effect.
                 false => ctx.reject(purpose.id(), Refusal::NotLeader { leader: None }),
             }
@@ -222,6 +222,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 }
 
+/// Returns the bytes of memory that count for an entry.
 fn entry_bytes(payload: &Bytes) -> u64 {
     payload.len() as u64 + 128
 }

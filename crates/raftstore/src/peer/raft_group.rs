@@ -56,6 +56,15 @@ impl Outgoing {
     pub fn is_leadership_offer(&self) -> bool {
         matches!(self, Self::Message(_, message) if message.kind == RaftKind::TimeoutNow)
     }
+
+    /// Returns whether it promises nothing but the term: no entry and no vote.
+    pub fn promises_only_the_term(&self) -> bool {
+        let Self::Message(_, message) = self else { return false };
+        matches!(
+            message.kind,
+            RaftKind::HeartbeatResponse | RaftKind::ReadIndex | RaftKind::ReadIndexResponse
+        )
+    }
 }
 
 /// Another replica, as its leader knows it.

@@ -4,6 +4,7 @@ use super::Peer;
 use super::parts::{Answer, LeaderReads, ReadStep, WaitingRead};
 use crate::input::{Modify, Read};
 use crate::output::{Busy, Done, Modified, Refusal, Timings};
+use crate::readers::ReadPath;
 use crate::store::Context;
 use stele_storage::StorageEngine;
 use stele_types::LogIndex;
@@ -20,19 +21,19 @@ impl<E: StorageEngine> Peer<E> {
             return;
         }
         let Read { id, header, replica } = read;
-        let (arrived_nanos, min_applied) = (ctx.now.monotonic_nanos, LogIndex(0));
+        let (arrived_nanos, min_visible) = (ctx.now.monotonic_nanos, LogIndex(0));
         let answer = Answer::Ready;
-        self.reads.push(WaitingRead { id, header, replica, min_applied, arrived_nanos, answer });
+        self.reads.push(WaitingRead { id, header, replica, min_visible, arrived_nanos, answer });
     }
 
     /// Queues the reply to a modification that changes nothing, decided on entries up to
-    /// `min_applied`. It is answered when these are applied in the same term: then no other leader
+    /// `min_visible`. It is answered when these are visible in the same term: then no other leader
     /// wrote in between.
     pub(super) fn answer_unchanged(
         &mut self,
         ctx: &Context<E>,
         modify: Modify,
-        min_applied: LogIndex,
+        min_visible: LogIndex,
         result: Modified,
     ) {
         // It needs no entry of its own.
@@ -40,24 +41,31 @@ impl<E: StorageEngine> Peer<E> {
         let answer = Answer::Unchanged(result, timings.ordered());
         let Modify { id, header, .. } = modify;
         let (replica, arrived_nanos) = (false, u64::MAX);
-        self.reads.push(WaitingRead { id, header, replica, min_applied, arrived_nanos, answer });
+        self.reads.push(WaitingRead { id, header, replica, min_visible, arrived_nanos, answer });
     }
 
-    /// Confirms the reads that can be confirmed now and answers those that are confirmed and
-    /// applied.
-    pub(super) fn serve_reads(&mut self, ctx: &mut Context<E>) {
-        self.reader.set_behind(self.committed() > self.applied());
-        if self.reads.has_queued() {
-            match self.next_read_step(ctx) {
-                ReadStep::Wait => {}
-                ReadStep::Confirm(index) => self.reads.confirm_queued(index),
-                ReadStep::StartRound => {
-                    let context = self.start_round(ctx);
-                    self.group.start_round(context);
-                }
+    /// Confirms the reads that can be confirmed now.
+    pub(super) fn confirm_reads(&mut self, ctx: &mut Context<E>) {
+        if !self.reads.has_queued() {
+            return;
+        }
+        match self.next_read_step(ctx) {
+            ReadStep::Wait => {}
+            ReadStep::Confirm(index) => self.reads.confirm_queued(index),
+            ReadStep::StartRound => {
+                let context = self.start_round(ctx);
+                self.group.start_round(context);
             }
         }
-        for read in self.reads.take_applied(self.applied()) {
+    }
+
+    /// Answers the confirmed reads for which all entries are visible.
+    pub(super) fn answer_reads(&mut self, ctx: &mut Context<E>) {
+        for (read, has_waited) in self.reads.take_visible(self.visible()) {
+            if matches!(read.answer, Answer::Ready) {
+                let path = if has_waited { ReadPath::Wait } else { ReadPath::Round };
+                ctx.readers.add(path, 1);
+            }
             self.answer_read(ctx, read);
         }
     }
@@ -99,7 +107,7 @@ impl<E: StorageEngine> Peer<E> {
                 Err(rejection) => ctx.reject(id, rejection),
                 Ok(()) => {
                     self.traffic.read_ops += 1;
-                    ctx.done(id, Done::ReadReady { applied: self.applied() });
+                    ctx.done(id, Done::ReadReady { visible: self.visible() });
                 }
             },
         }

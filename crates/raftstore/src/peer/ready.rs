@@ -23,8 +23,11 @@ impl<E: StorageEngine> Peer<E> {
         for _ in 0..READIES_MAX {
             self.observe(ctx);
             self.propose_waiting(ctx)?;
-            self.serve_reads(ctx);
-            let Some(ready) = self.group.take_ready() else { return Ok(false) };
+            self.confirm_reads(ctx);
+            let Some(ready) = self.group.take_ready() else {
+                let begins_to_serve = self.publish(ctx);
+                return Ok(begins_to_serve);
+            };
             self.handle_ready(ctx, ready);
             self.apply_committed(ctx)?;
             self.step_down_if_no_voter();
@@ -33,7 +36,8 @@ impl<E: StorageEngine> Peer<E> {
             }
         }
         self.observe(ctx);
-        self.serve_reads(ctx);
+        self.confirm_reads(ctx);
+        self.publish(ctx);
         Ok(true)
     }
 
@@ -63,11 +67,22 @@ impl<E: StorageEngine> Peer<E> {
             false => self.durability.release_or_hold(at_once),
         };
         self.send_all(ctx, at_once);
-        let after_sync = match mutant::active("raftstore.promise_before_sync") {
-            true => after_sync,
-            false => self.durability.release_or_hold(after_sync),
+        self.send_or_hold(ctx, after_sync);
+    }
+
+    /// Sends messages of a follower or candidate. Invariant: what promises entries or a vote leaves
+    /// after these are durable. What promises only the term leaves once that is: the answers to
+    /// heartbeats and read index rounds do not wait for this disk.
+    fn send_or_hold(&mut self, ctx: &mut Context<E>, messages: Vec<Outgoing>) {
+        let is_term_durable = self.durability.is_term_durable(self.term());
+        let is_free = |message: &Outgoing| is_term_durable && message.promises_only_the_term();
+        let (free, promises): (Vec<_>, Vec<_>) = messages.into_iter().partition(is_free);
+        self.send_all(ctx, free);
+        let promises = match mutant::active("raftstore.promise_before_sync") {
+            true => promises,
+            false => self.durability.release_or_hold(promises),
         };
-        self.send_all(ctx, after_sync);
+        self.send_all(ctx, promises);
     }
 
     /// Adds a ready's entries and hard state to the batch. Returns whether any of them must be

@@ -11,7 +11,7 @@ use stele_types::{LogIndex, Peer as PeerName};
 impl<E: StorageEngine> Peer<E> {
     /// Returns the peer's status and resets its traffic counters.
     pub fn report(&mut self, ctx: &Context<E>) -> RegionReport {
-        self.traffic.read_ops += self.reader.take_reads();
+        self.traffic.read_ops += self.reader.take_reads(&ctx.readers);
         let now = ctx.now.monotonic_nanos;
         let leads = self.is_leader();
         let leaderless = self.contacts.leaderless_nanos(now).unwrap_or_default();

@@ -14,7 +14,7 @@ impl<E: StorageEngine> Peer<E> {
         self.expire_waiting(ctx);
         self.expire_reads(ctx);
         self.check_transfer(ctx);
-        let served = self.reader.take_reads();
+        let served = self.reader.take_reads(&ctx.readers);
         self.traffic.read_ops += served;
         self.hibernation.note_tick(served > 0);
         self.query_membership_if_leaderless(ctx);

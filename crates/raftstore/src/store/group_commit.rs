@@ -32,8 +32,8 @@ pub(crate) struct Note {
 /// | 7 one write and one sync | `StorageEngine::append` | loop, or a thread beside it |
 /// | 8 the batch is persisted: held messages leave | `Input::Appended`, [`GroupCommit::finish`], `Peer::ready_durable` | loop, start of `poll` |
 /// | 9 a quorum commits | `RaftGroup::note_durable` for this disk, `RaftGroup::step` for the others | loop |
-/// | 10 committed entries are applied in order | `Peer::apply_committed`, `StorageEngine::apply` | loop, in `poll` |
-/// | 11 the client is answered | `Peer::answer_applied`, `Outputs::replies` | loop; the owner sends |
+/// | 10 committed entries that are durable here are applied in order | `Peer::apply_committed`, `StorageEngine::apply` | loop, in `poll` |
+/// | 11 committed entries are visible, and the client is answered | `Peer::publish`, `Peer::answer_committed`, `Outputs::replies` | loop; the owner sends |
 ///
 /// What may overlap: step 7 of one batch, on this store and on the followers, with steps 1 to 5 and
 /// 9 to 11 of others. Requests that arrive during a sync share the next batch. What may not: two
@@ -51,7 +51,8 @@ pub(crate) struct Note {
 /// - 8: a batch of a replica that was replaced does not concern its successor (`Note::incarnation`).
 /// - 9: a disk counts for the quorum after its sync (`Durability::is_durable`).
 /// - 10: applied <= committed, and applied <= persisted here (`RaftGroup::next_to_apply`).
-/// - 11: acknowledged => on the disks of a quorum, and applied here.
+/// - 11: acknowledged => on the disks of a quorum, and visible here (`Peer::publish`). Without commit
+///   return, and for administrative entries: applied here.
 ///
 /// [`RaftStore::step`]: super::RaftStore::step
 /// [`RaftStore::poll`]: super::RaftStore::poll

@@ -52,7 +52,7 @@ fn a_write_is_not_answered_before_a_quorum_has_it() {
 
 #[test]
 fn the_leaders_own_disk_counts_only_when_it_is_done() {
-    let mut trial = Trial::new(3);
+    let mut trial = Trial::with(3, |options| options.commit_return = false);
     trial.lead(DATA, 1);
     trial.store(1).stalled = true;
     trial.isolate(3);
@@ -145,7 +145,7 @@ fn a_store_that_just_started_keeps_its_vote_as_long_as_a_lease_may_last() {
         trial.ticks(1);
         let leads = trial.leader(DATA) != Some(1);
         assert!(
-            !leads || reader.lease(&Header::default(), trial.now).is_none(),
+            !leads || reader.permit(&Header::default(), trial.now).is_none(),
             "two may serve reads"
         );
     }

@@ -19,11 +19,11 @@ fn a_lease_in_force_ends_when_leases_are_turned_off_and_reads_go_on_by_rounds() 
     trial.ticks(4);
     let reader = reader(&mut trial, 1);
     let now = trial.now;
-    let lease = reader.lease(&any(), now).unwrap();
+    let lease = reader.permit(&any(), now).unwrap();
     trial.store(1).core.step(Input::Leases(false));
-    assert!(!reader.is_still_valid(lease, now), "a read in flight must check again");
+    assert!(reader.effects(&lease, now).is_none(), "a read in flight must check again");
     for _ in 0..20 {
-        assert!(reader.lease(&any(), trial.now).is_none());
+        assert!(reader.permit(&any(), trial.now).is_none());
         trial.ticks(1);
     }
     let read = trial.read(1, false);
@@ -37,7 +37,7 @@ fn a_lease_in_force_ends_when_leases_are_turned_off_and_reads_go_on_by_rounds() 
     trial.lead(DATA, 1);
     trial.store(1).core.step(Input::Leases(true));
     trial.ticks(4);
-    assert!(reader.lease(&any(), trial.now).is_some());
+    assert!(reader.permit(&any(), trial.now).is_some());
 }
 
 #[test]
@@ -45,10 +45,10 @@ fn a_store_that_starts_with_leases_off_has_none_before_they_are_turned_on() {
     let mut trial = Trial::with(3, |options| options.leases = false);
     trial.lead(DATA, 1);
     trial.ticks(20);
-    assert!(reader(&mut trial, 1).lease(&any(), trial.now).is_none());
+    assert!(reader(&mut trial, 1).permit(&any(), trial.now).is_none());
     trial.store(1).core.step(Input::Leases(true));
     trial.ticks(4);
-    assert!(reader(&mut trial, 1).lease(&any(), trial.now).is_some());
+    assert!(reader(&mut trial, 1).permit(&any(), trial.now).is_some());
 }
 
 /// Why nodes with different ticks refuse each other: the lease of the longer tick is valid after
@@ -60,12 +60,12 @@ fn with_unequal_ticks_another_store_leads_while_a_lease_is_valid() {
         trial.lead(DATA, 1);
         trial.ticks(20);
         let reader = reader(&mut trial, 1);
-        assert!(reader.lease(&any(), trial.now).is_some());
+        assert!(reader.permit(&any(), trial.now).is_some());
         trial.isolate(1);
         for _ in 0..100 {
             trial.ticks(1);
             if trial.leader(DATA) != Some(1) {
-                return reader.lease(&any(), trial.now).is_some();
+                return reader.permit(&any(), trial.now).is_some();
             }
         }
         panic!("no store took over");
@@ -102,7 +102,7 @@ fn a_lease_of_a_later_version_serves_no_request_that_was_checked_before_a_split(
     trial.ticks(4);
     assert!(trial.is_written(id));
     assert_eq!(trial.value(1, "t").as_deref(), Some("old"));
-    let lease = |header: &Header| reader.lease(header, trial.now);
+    let lease = |header: &Header| reader.permit(header, trial.now);
     assert!(lease(&header).is_none(), "it would return the old value of `t`");
     let version = Some(reader.region().epoch.version);
     assert!(lease(&Header { version, ..any() }).is_some(), "the region itself has a lease");

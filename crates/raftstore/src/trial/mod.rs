@@ -12,6 +12,7 @@ mod modify;
 mod orphaned_ranges;
 mod outcomes;
 mod quorum;
+mod quorum_speed;
 mod reads;
 mod repair;
 mod space;

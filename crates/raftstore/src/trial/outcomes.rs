@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_write_committed_before_its_leader_was_deposed_is_done_and_a_later_one_is_unknown() {
-    let mut trial = Trial::new(3);
+    let mut trial = Trial::with(3, |options| options.commit_return = false);
     trial.lead(DATA, 1);
     // The followers commit the first write while the leader's disk has not answered.
     trial.store(1).stalled = true;
@@ -89,7 +89,7 @@ fn a_transfer_that_was_never_offered_ends_as_not_done() {
 
 #[test]
 fn a_replica_that_leaves_answers_committed_writes_as_done_and_others_as_unknown() {
-    let mut trial = Trial::new(3);
+    let mut trial = Trial::with(3, |options| options.commit_return = false);
     trial.lead(DATA, 1);
     trial.store(1).stalled = true;
     let committed = trial.write(1, put("a", "1"));

@@ -14,12 +14,12 @@ fn a_leader_with_a_lease_serves_reads_without_the_core() {
     let first = trial.leader(DATA).unwrap();
     // The transfer that made it leader was in an earlier term: the lease is valid.
     let reader = reader(&mut trial, first);
-    let lease = reader.lease(&Header::default(), trial.now).unwrap();
-    assert!(reader.is_still_valid(lease, trial.now));
-    assert!(reader.lease(&Header::default(), trial.now + 405_000_001).is_none());
+    let lease = reader.permit(&Header::default(), trial.now).unwrap();
+    assert!(reader.effects(&lease, trial.now).is_some());
+    assert!(reader.permit(&Header::default(), trial.now + 405_000_001).is_none());
     let follower = if first == 1 { 2 } else { 1 };
     let other = trial.store(follower).core.readers().get(DATA).unwrap();
-    assert!(other.lease(&Header::default(), trial.now).is_none());
+    assert!(other.permit(&Header::default(), trial.now).is_none());
 }
 
 // Catalogue: 2.
@@ -33,7 +33,7 @@ fn a_lease_ends_before_another_peer_can_lead() {
     for _ in 0..60 {
         trial.ticks(1);
         if trial.leader(DATA) != Some(1) {
-            assert!(reader.lease(&Header::default(), trial.now).is_none());
+            assert!(reader.permit(&Header::default(), trial.now).is_none());
             return;
         }
     }
@@ -68,7 +68,7 @@ fn a_follower_that_answered_a_leader_withholds_its_vote_also_in_a_later_term() {
         trial.ticks(1);
         let deposed = trial.leader(DATA) != Some(1);
         assert!(
-            !deposed || reader.lease(&Header::default(), trial.now).is_none(),
+            !deposed || reader.permit(&Header::default(), trial.now).is_none(),
             "two may serve reads"
         );
     }
@@ -90,7 +90,7 @@ fn a_store_whose_replica_has_not_begun_lends_no_lease() {
     assert_eq!(trial.leader(child), Some(1));
     trial.ticks(4);
     let reader = trial.store(1).core.readers().get(child).unwrap();
-    assert!(reader.lease(&Header::default(), trial.now).is_some(), "store 2 supported one");
+    assert!(reader.permit(&Header::default(), trial.now).is_some(), "store 2 supported one");
     trial.cut.extend([(1, 2), (2, 1)]);
     // Store 2 has asked store 3 for its vote by then.
     trial.ticks(25);
@@ -98,7 +98,7 @@ fn a_store_whose_replica_has_not_begun_lends_no_lease() {
     trial.settle();
     for _ in 0..60 {
         if trial.leader(child) != Some(1) {
-            assert!(reader.lease(&Header::default(), trial.now).is_none(), "two may serve reads");
+            assert!(reader.permit(&Header::default(), trial.now).is_none(), "two may serve reads");
             return;
         }
         trial.ticks(1);
@@ -124,7 +124,7 @@ fn ticks_that_were_missed_do_not_shorten_a_promise() {
     for _ in 0..40 {
         trial.ticks(1);
         let deposed = trial.leader(DATA) != Some(1);
-        assert!(!deposed || reader.lease(&Header::default(), trial.now).is_none());
+        assert!(!deposed || reader.permit(&Header::default(), trial.now).is_none());
     }
 }
 
@@ -133,16 +133,16 @@ fn no_lease_counts_in_a_term_in_which_leadership_was_offered() {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);
     trial.ticks(4);
-    assert!(reader(&mut trial, 1).lease(&Header::default(), trial.now).is_some());
+    assert!(reader(&mut trial, 1).permit(&Header::default(), trial.now).is_some());
     // The transfer message is lost: store 1 stays leader, but the target may still campaign later.
     trial.lose = |m| matches!(&m.body, Body::Raft(r) if r.kind == RaftKind::TimeoutNow);
     let transfer = trial.admin(1, DATA, Admin::TransferLeader(PeerId(102)));
     trial.settle();
-    assert!(reader(&mut trial, 1).lease(&Header::default(), trial.now).is_none());
+    assert!(reader(&mut trial, 1).permit(&Header::default(), trial.now).is_none());
     trial.ticks(30);
     assert_eq!(trial.unknown(transfer), Some(Unknown::TransferTimedOut));
     assert_eq!(trial.leader(DATA), Some(1));
-    assert!(reader(&mut trial, 1).lease(&Header::default(), trial.now).is_none());
+    assert!(reader(&mut trial, 1).permit(&Header::default(), trial.now).is_none());
     let read = trial.read(1, false);
     trial.settle();
     assert!(matches!(trial.reply(read), Some(Reply::Done(Done::ReadReady { .. }))));

@@ -117,7 +117,7 @@ fn a_quiet_region_rests_costs_nothing_and_wakes_for_a_write() {
             .readers()
             .get(DATA)
             .unwrap()
-            .lease(&Header::default(), trial.now)
+            .permit(&Header::default(), trial.now)
             .is_none()
     );
     let write = trial.write(1, put("a", "1"));

@@ -2,7 +2,7 @@
 //! splits. No acknowledged write is lost, no read is stale, and all replicas end up equal.
 
 use super::*;
-use stele_storage::{LogStore, Pair, StateMachine};
+use stele_storage::{LogStore, Overlaid, Pair, StateMachine};
 
 const KEYS: u64 = 8;
 const STORES: u64 = 5;
@@ -229,12 +229,13 @@ impl Storm {
         let reader = self.trial.store(store).core.readers().get(header.region);
         if let Some(reader) = reader
             && reader.check(&header).is_ok()
-            && let Some(lease) = reader.lease(&header, now)
+            && let Some(permit) = reader.permit(&header, now)
         {
             let view = self.trial.store(store).engine.view().unwrap();
-            if reader.is_still_valid(lease, now) {
-                reader.note_reads(1);
+            if let Some(effects) = reader.effects(&permit, now) {
+                reader.note_reads(1, !effects.is_empty());
                 self.lease_reads += 1;
+                let view = Overlaid::new(view, effects);
                 let found = view.get(&key(&name)).unwrap();
                 return self.check(key_number, at_least, found, "lease");
             }
@@ -263,9 +264,11 @@ impl Storm {
                     let view = store.engine.view().unwrap();
                     // The replica may have shrunk or been removed since.
                     let reader = store.core.readers().get(reading.header.region);
-                    if reader.is_none_or(|reader| reader.check(&reading.header).is_err()) {
+                    let Some(reader) = reader.filter(|it| it.check(&reading.header).is_ok()) else {
                         continue;
-                    }
+                    };
+                    let effects = reader.effects(&reader.permit_confirmed(), 0).unwrap();
+                    let view = Overlaid::new(view, effects);
                     let found = view.get(&key(&format!("w{}", reading.key))).unwrap();
                     self.check(reading.key, reading.at_least, found, "confirmed");
                 }

@@ -101,6 +101,56 @@ fn a_follower_with_full_tails_drops_entries_and_gets_them_again() {
     assert_eq!(trial.store(3).core.tail_bytes(), 0);
 }
 
+// A new leader does not know what a follower holds, so its heartbeats commit nothing there.
+#[test]
+fn a_follower_with_full_tails_learns_from_a_new_leader_what_is_committed() {
+    let mut trial = bounded();
+    trial.lead(DATA, 1);
+    fill_tail_of_3(&mut trial);
+    trial.lead(DATA, 2);
+    assert!(trial.store(3).core.tail_bytes() >= BYTES_MAX);
+    trial.alter = |_| {};
+    trial.ticks(60);
+    assert_eq!(trial.value(3, "k9"), Some(kilobyte()));
+    assert_eq!(trial.store(3).core.tail_bytes(), 0);
+}
+
+#[test]
+fn a_follower_with_full_tails_acknowledges_again_the_entries_that_it_holds() {
+    let mut trial = bounded();
+    trial.lead(DATA, 1);
+    trial.lose = |message| {
+        let is_answer = |raft: &RaftMessage| raft.kind == RaftKind::AppendResponse;
+        message.from_store == StoreId(3)
+            && matches!(&message.body, Body::Raft(raft) if is_answer(raft))
+    };
+    fill_tail_of_3(&mut trial);
+    trial.lose = |_| false;
+    trial.alter = |_| {};
+    trial.ticks(60);
+    assert_eq!(trial.value(3, "k9"), Some(kilobyte()));
+    assert_eq!(trial.store(3).core.tail_bytes(), 0);
+}
+
+/// Withholds the commit index from store 3 and writes until it drops entries.
+fn fill_tail_of_3(trial: &mut Trial) {
+    trial.alter = |message| {
+        if let Body::Raft(raft) = &mut message.body
+            && message.to_store == StoreId(3)
+        {
+            raft.commit = LogIndex(0);
+        }
+    };
+    for i in 0..10 {
+        let write = trial.write(1, put(&format!("k{i}"), &kilobyte()));
+        trial.settle();
+        assert!(trial.is_written(write), "{:?}", trial.reply(write));
+    }
+    let (held, last) = (trial.report(3, DATA).last, trial.report(1, DATA).last);
+    assert!(trial.report(3, DATA).applied < held && held < last, "it holds {held} of {last}");
+    assert!(trial.store(3).core.tail_bytes() >= BYTES_MAX);
+}
+
 #[test]
 fn a_region_without_a_tail_takes_entries_while_the_tails_of_others_are_full() {
     let mut trial = bounded();
@@ -172,27 +222,4 @@ fn entries_that_replace_a_full_tail_are_taken() {
     assert_eq!(trial.value(1, "new9"), Some(kilobyte()));
     assert_eq!(trial.value(1, "old0"), None);
     assert_eq!(trial.store(1).core.tail_bytes(), 0);
-}
-
-/// A new leader does not know what the follower holds, and so cannot tell it what is committed.
-#[test]
-fn a_follower_with_a_full_tail_tells_a_new_leader_what_it_holds() {
-    let mut trial = bounded();
-    trial.lead(DATA, 1);
-    trial.alter = |message| {
-        if let (Body::Raft(raft), 3) = (&mut message.body, message.to_store.0) {
-            raft.commit = LogIndex(0);
-        }
-    };
-    for i in 0..10 {
-        trial.write(1, put(&format!("k{i}"), &kilobyte()));
-        trial.settle();
-    }
-    assert!(trial.store(3).core.tail_bytes() >= BYTES_MAX);
-    assert!(trial.report(3, DATA).last < trial.report(1, DATA).last);
-    trial.lead(DATA, 2);
-    trial.alter = |_| {};
-    trial.ticks(60);
-    assert_eq!(trial.value(3, "k9"), Some(kilobyte()));
-    assert_eq!(trial.store(3).core.tail_bytes(), 0);
 }

@@ -6,7 +6,7 @@ use crate::sim::{Backend, Sim, key};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_raftstore::*;
-use stele_storage::{EngineView, Pair, StateMachine, StorageEngine};
+use stele_storage::{EngineView, Overlaid, Pair, StateMachine, StorageEngine};
 use stele_types::*;
 
 /// Nanoseconds after which a client gives up.
@@ -38,7 +38,7 @@ enum Waits {
     /// Read of a request thread: its reader and its progress.
     Lease {
         reader: Arc<Reader>,
-        lease: Lease,
+        permit: Permit,
         seen: Option<Value>,
         at_nanos: u64,
     },
@@ -154,10 +154,10 @@ impl Clients {
             Some(Pending { key: at, called, since_nanos, store, incarnation, act, what })
         };
         if self.prng.below(10) < 3 {
-            let lease = reader.check(&header).ok().and_then(|()| reader.lease(&header, local));
-            if let Some(lease) = lease {
+            let permit = reader.check(&header).ok().and_then(|()| reader.permit(&header, local));
+            if let Some(permit) = permit {
                 let at_nanos = since_nanos + self.pause_nanos();
-                let what = Waits::Lease { reader, lease, seen: None, at_nanos };
+                let what = Waits::Lease { reader, permit, seen: None, at_nanos };
                 return pending(Act::Get(0), what);
             }
         }
@@ -249,16 +249,19 @@ impl Clients {
         mut pending: Pending,
     ) -> Option<Pending> {
         let (now, local) = (sim.now, sim.local(pending.store));
-        let Waits::Lease { reader, lease, seen, at_nanos } = &mut pending.what else { return None };
+        let Waits::Lease { reader, permit, seen, at_nanos } = &mut pending.what else {
+            return None;
+        };
         if *at_nanos > now {
             return Some(pending);
         }
         match *seen {
             Some(value) => {
-                let still = reader.is_still_valid(*lease, local);
-                pending.act = Act::Get(value);
-                if still {
-                    reader.note_reads(1);
+                if let Some(effects) = reader.effects(permit, local) {
+                    reader.note_reads(1, !effects.is_empty());
+                    let effect = effects.get(&key(&self.keys[pending.key]));
+                    let value = effect.map_or(value, |effect| number(effect.as_ref()));
+                    pending.act = Act::Get(value);
                     let returned = Some(self.tick());
                     self.acknowledged += 1;
                     self.record(&pending, returned);
@@ -282,7 +285,7 @@ impl Clients {
             (Reply::Done(Done::Written { .. }), _) => {}
             (Reply::Done(Done::ReadReady { .. }), Act::Get(seen)) => {
                 let name = self.keys[pending.key].clone();
-                *seen = applied(sim, pending.store, &name);
+                *seen = visible(sim, pending.store, reader, &name);
                 // The replica may have been removed, or its range changed, before the view was
                 // taken.
                 if !is_same(sim, pending.store, reader, *version) {
@@ -344,6 +347,14 @@ fn first_break(history: &[Op]) -> String {
 fn applied<B: Backend>(sim: &mut Sim<B>, store: u64, name: &str) -> Value {
     let view = sim.node(store).engine.view().unwrap();
     number(view.get(&key(name)).unwrap().as_ref())
+}
+
+/// Returns a value as a read finds it that the core confirmed.
+fn visible<B: Backend>(sim: &mut Sim<B>, store: u64, reader: &Reader, name: &str) -> Value {
+    let permit = reader.permit_confirmed();
+    let view = sim.node(store).engine.view().unwrap();
+    let effects = reader.effects(&permit, 0).expect("nothing is applied in between");
+    number(Overlaid::new(view, effects).get(&key(name)).unwrap().as_ref())
 }
 
 /// Returns whether a reader is still that of its region on a store, at that version.

@@ -8,6 +8,7 @@ use crate::transport::BoxFuture;
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_node::pages::Pages;
+use stele_node::store::LinearizableRead;
 use stele_placement::{PairChange, SYSTEM_REGION};
 use stele_raftstore::{Done, Header, Read, Reply, RequestId, Write};
 use stele_storage::{EngineView, StateMachine};
@@ -107,7 +108,11 @@ impl System for SystemRegion {
                 Reply::Done(Done::ReadReady { .. }) => {}
                 other => return Err(not_done(other)),
             }
-            let view = store.engine().view()?;
+            let reader = store.readers().get(header.region).ok_or_else(not_here)?;
+            let view = || store.engine().view();
+            let confirmed =
+                LinearizableRead::confirmed_state(&reader, &header, store.readers(), view)?;
+            let view = confirmed.map_err(not_done)?;
             let read = tokio::task::spawn_blocking(move || pairs(&view));
             read.await.map_err(|_| Error::Busy("the server is stopping".to_owned()))?
         })

@@ -69,7 +69,7 @@ impl Group {
                 None => left.push((id, request)),
             }
         }
-        self.target.reader.note_reads(done.len() as u64);
+        self.target.reader.note_reads(done.len() as u64, view.has_effects());
         service.metrics.requests(Kind::Get, done.len(), started.elapsed(), Outcome::Served, None);
         (done, left)
     }

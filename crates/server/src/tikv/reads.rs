@@ -16,18 +16,19 @@ use stele_proto::kvrpcpb::{
     RawGetRequest, RawScanRequest,
 };
 use stele_raftstore::{Done, Read, Reply, RequestId};
-use stele_storage::{Cached, EngineView, Order, Pair, ScanOptions, StateMachine};
+use stele_storage::{Cached, EngineView, Order, Overlaid, Pair, ScanOptions, StateMachine};
 use stele_types::{ColumnFamily, KeyRange, keyspace};
 
 /// Bytes of one scan's answer; clients would take a short page for the region's end.
 const SCAN_BYTES_MAX: usize = 256 << 20;
 
-type View = <Engine as StateMachine>::View;
+type EngineState = <Engine as StateMachine>::View;
+type View = Overlaid<EngineState>;
 
 /// Returns a view that holds everything acknowledged before the request arrived.
 async fn view(target: &Target) -> Result<Arc<View>, Failure> {
     if let Some(view) = leased_view(target)? {
-        target.reader.note_reads(1);
+        target.reader.note_reads(1, view.has_effects());
         return Ok(Arc::new(view));
     }
     let store = &target.store;
@@ -38,20 +39,21 @@ async fn view(target: &Target) -> Result<Arc<View>, Failure> {
         Reply::Done(Done::ReadReady { .. }) => {}
         other => return Err(Failure::of_reply(other, region, store.id(), OnUnknown::Read)),
     }
-    let confirmed = LinearizableRead::by_round(&target.reader, &target.header);
-    let view = new_view(target)?;
-    let may_answer = confirmed.may_answer(store.readers(), store.clock().monotonic_nanos());
-    may_answer.map_err(|refusal| Failure::refused(refusal, region))?;
+    let (reader, header, readers) = (&target.reader, &target.header, store.readers());
+    let confirmed =
+        LinearizableRead::confirmed_state(reader, header, readers, || new_view(target))?;
+    let view =
+        confirmed.map_err(|reply| Failure::of_reply(reply, region, store.id(), OnUnknown::Read))?;
     Ok(Arc::new(view))
 }
 
 /// Returns such a view if a lease allows it at once.
 pub fn leased_view(target: &Target) -> Result<Option<View>, Failure> {
     let now = || target.store.clock().monotonic_nanos();
-    LinearizableRead::leased_view(&target.reader, &target.header, now, || new_view(target))
+    LinearizableRead::leased_state(&target.reader, &target.header, now, || new_view(target))
 }
 
-fn new_view(target: &Target) -> Result<View, Failure> {
+fn new_view(target: &Target) -> Result<EngineState, Failure> {
     let store = &target.store;
     store.engine().view().map_err(|error| Failure::engine(&error, store.id()))
 }
@@ -235,7 +237,7 @@ async fn page(
     let (limit, order, keys_only) = (bounds.limit, bounds.order, bounds.keys_only);
     let (view, budget) = (view.clone(), *bytes_left);
     let found = on_device(target, move || {
-        collect(&view, ScanOptions { range, order, limit, bytes_max: budget, keys_only }, now_s)
+        collect(&*view, ScanOptions { range, order, limit, bytes_max: budget, keys_only }, now_s)
     });
     let (pairs, bytes, is_whole) = found.await?;
     *bytes_left = bytes_left.saturating_sub(bytes);
@@ -251,7 +253,7 @@ async fn page(
 
 /// Returns live pairs, their bytes, and whether they are complete.
 fn collect(
-    view: &View,
+    view: &impl EngineView,
     options: ScanOptions,
     now_s: u64,
 ) -> stele_types::Result<(Vec<KvPair>, usize, bool)> {
@@ -295,14 +297,14 @@ pub async fn checksum(
         }
         let range = ColumnFamily::Default.engine_range(&range);
         let view = view.clone();
-        let part = on_device(&target, move || checksum_pairs(&view, range, now_s)).await?;
+        let part = on_device(&target, move || checksum_pairs(&*view, range, now_s)).await?;
         totals = (totals.0 ^ part.0, totals.1 + part.1, totals.2 + part.2);
     }
     Ok(totals)
 }
 
 fn checksum_pairs(
-    view: &View,
+    view: &impl EngineView,
     range: KeyRange,
     now_s: u64,
 ) -> stele_types::Result<(u64, u64, u64)> {

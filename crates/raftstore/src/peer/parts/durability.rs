@@ -68,6 +68,11 @@ impl Durability {
         self.vote.0 == term || mutant::active("raftstore.lead_before_sync")
     }
 
+    /// Returns whether the term and the start of the log are durable.
+    pub fn is_term_durable(&self, term: Term) -> bool {
+        !self.is_log_start_pending && self.vote.0 == term
+    }
+
     /// Returns those messages that may leave now, and holds the others. Invariant: a message that
     /// makes a promise leaves after the promise is durable.
     pub fn release_or_hold(&mut self, messages: Vec<Outgoing>) -> Vec<Outgoing> {

@@ -4,7 +4,7 @@
 use crate::input::{AdminCall, Header, Modify, RequestId, Write};
 use crate::output::{Modified, Timings};
 use std::collections::VecDeque;
-use stele_types::{LogIndex, Term};
+use stele_types::{LogIndex, Term, mutant};
 
 /// Request that becomes a log entry.
 pub(crate) enum Request {
@@ -68,7 +68,6 @@ pub(crate) struct Proposal {
     pub index: LogIndex,
     pub term: Term,
     pub purpose: Purpose,
-    pub bytes: u64,
     /// Times of its stages; 0 for those that it has not reached.
     pub timings: Timings,
 }
@@ -79,8 +78,6 @@ pub(crate) struct Proposals {
     waiting: VecDeque<Request>,
     waiting_bytes: u64,
     in_flight: VecDeque<Proposal>,
-    /// Bytes of `in_flight`.
-    bytes: u64,
 }
 
 impl Proposals {
@@ -134,13 +131,7 @@ impl Proposals {
 
     /// Adds a proposal; its entry follows those of all others.
     pub fn push(&mut self, proposal: Proposal) {
-        self.bytes += proposal.bytes;
         self.in_flight.push_back(proposal);
-    }
-
-    /// Returns the bytes of the proposals in flight.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// Removes the proposals up to an applied entry, each with whether it is that entry. Invariant:
@@ -150,9 +141,36 @@ impl Proposals {
     pub fn take_applied(&mut self, index: LogIndex, term: Term) -> Vec<(Proposal, bool)> {
         let reached = self.in_flight.partition_point(|proposal| proposal.index <= index);
         let taken: Vec<_> = self.in_flight.drain(..reached).collect();
-        self.bytes -= taken.iter().map(|proposal| proposal.bytes).sum::<u64>();
         let with_outcome = |proposal: Proposal| {
             let is_done = (proposal.index, proposal.term) == (index, term);
+            (proposal, is_done)
+        };
+        taken.into_iter().map(with_outcome).collect()
+    }
+
+    /// Removes the writes up to a committed entry, each with whether the log holds its entry.
+    /// Administrative changes stay.
+    ///
+    /// Invariant: the log is read after the entries that a later leader sent are in it, and the term
+    /// counts like the index. A committed entry of another term has replaced the proposal.
+    pub fn take_committed(
+        &mut self,
+        committed: LogIndex,
+        term_of: impl Fn(LogIndex) -> Option<Term>,
+    ) -> Vec<(Proposal, bool)> {
+        let reached = self.in_flight.partition_point(|proposal| proposal.index <= committed);
+        let is_admin = |proposal: &Proposal| {
+            matches!(proposal.purpose, Purpose::Admin(_))
+                && !mutant::active("raftstore.admin_answered_at_commit")
+        };
+        let reached = self.in_flight.drain(..reached);
+        let (kept, taken): (Vec<_>, Vec<_>) = reached.partition(is_admin);
+        for proposal in kept.into_iter().rev() {
+            self.in_flight.push_front(proposal);
+        }
+        let with_outcome = |proposal: Proposal| {
+            let is_done = term_of(proposal.index) == Some(proposal.term)
+                || mutant::active("raftstore.answered_by_index");
             (proposal, is_done)
         };
         taken.into_iter().map(with_outcome).collect()
@@ -161,9 +179,7 @@ impl Proposals {
     /// Removes the proposals above `index`.
     pub fn take_above(&mut self, index: LogIndex) -> Vec<Proposal> {
         let keep = self.in_flight.partition_point(|proposal| proposal.index <= index);
-        let gone: Vec<_> = self.in_flight.split_off(keep).into();
-        self.bytes -= gone.iter().map(|proposal| proposal.bytes).sum::<u64>();
-        gone
+        self.in_flight.split_off(keep).into()
     }
 
     /// Records the time at which entries up to `index` became durable here.
@@ -189,35 +205,53 @@ mod tests {
     use super::*;
     use crate::input::Admin;
 
-    /// Proposals of term 3 at indexes 5 to 8, of 10 bytes each.
+    /// Proposals of term 3 at indexes 5 to 8.
     fn in_flight() -> Proposals {
         let mut proposals = Proposals::default();
         for index in 5..=8 {
             let (index, term, timings) = (LogIndex(index), Term(3), Timings::default());
             let purpose = Purpose::Write(RequestId(index.0));
-            proposals.push(Proposal { index, term, purpose, bytes: 10, timings });
+            proposals.push(Proposal { index, term, purpose, timings });
         }
         proposals
     }
 
     #[test]
     fn an_applied_entry_answers_its_proposal_and_all_before_it() {
-        // Applied entry; answered proposals, each with whether it is done; bytes left in flight.
+        // Applied entry; answered proposals, each with whether it is done; proposals left in flight.
         let rows = [
-            ((4, 3), &[][..], 40),
-            ((5, 3), &[(5, true)], 30),
-            ((5, 4), &[(5, false)], 30),
-            ((7, 3), &[(5, false), (6, false), (7, true)], 10),
+            ((4, 3), &[][..], 4),
+            ((5, 3), &[(5, true)], 3),
+            ((5, 4), &[(5, false)], 3),
+            ((7, 3), &[(5, false), (6, false), (7, true)], 1),
         ];
-        for ((index, term), answered, bytes) in rows {
+        for ((index, term), answered, left) in rows {
             let mut proposals = in_flight();
             let taken = proposals.take_applied(LogIndex(index), Term(term));
             let taken: Vec<_> = taken.iter().map(|(it, done)| (it.purpose.id().0, *done)).collect();
-            assert_eq!((&taken[..], proposals.bytes()), (answered, bytes), "{index}, {term}");
+            assert_eq!(
+                (&taken[..], proposals.in_flight.len()),
+                (answered, left),
+                "{index}, {term}"
+            );
         }
         let mut proposals = in_flight();
         let gone = proposals.take_above(LogIndex(6));
-        assert_eq!((gone.len(), gone[0].index, proposals.bytes()), (2, LogIndex(7), 20));
+        assert_eq!((gone.len(), gone[0].index, proposals.in_flight.len()), (2, LogIndex(7), 2));
+    }
+
+    #[test]
+    fn committed_writes_are_answered_by_the_entry_of_the_log_and_changes_wait_for_apply() {
+        let mut proposals = in_flight();
+        proposals.in_flight[1].purpose = Purpose::Admin(RequestId(6));
+        // A later leader replaced entry 7.
+        let term_of = |index: LogIndex| Some(Term(if index.0 < 7 { 3 } else { 4 }));
+        let taken = proposals.take_committed(LogIndex(7), term_of);
+        let taken: Vec<_> = taken.iter().map(|(it, done)| (it.purpose.id().0, *done)).collect();
+        assert_eq!(taken, [(5, true), (7, false)]);
+        assert!(proposals.take_committed(LogIndex(7), term_of).is_empty());
+        let applied = proposals.take_applied(LogIndex(6), Term(3));
+        assert_eq!((applied.len(), applied[0].1, proposals.in_flight.len()), (1, true, 1));
     }
 
     #[test]

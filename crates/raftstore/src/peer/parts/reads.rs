@@ -14,8 +14,10 @@ pub(crate) struct Reads {
     queued: Vec<WaitingRead>,
     /// Unconfirmed rounds, oldest first.
     rounds: VecDeque<ReadIndexRound>,
-    /// Confirmed reads, each answered once this entry is applied.
+    /// Confirmed reads, each answered once this entry is visible.
     confirmed: Vec<(LogIndex, WaitingRead)>,
+    /// How many of `confirmed` were not visible when [`Reads::take_visible`] was last called.
+    late: usize,
 }
 
 /// Waiting read.
@@ -24,8 +26,8 @@ pub(crate) struct WaitingRead {
     pub header: Header,
     /// Whether a follower may serve it.
     pub replica: bool,
-    /// Least entry that must be applied before the read is answered.
-    pub min_applied: LogIndex,
+    /// Least entry that must be visible before the read is answered.
+    pub min_visible: LogIndex,
     pub arrived_nanos: u64,
     pub answer: Answer,
 }
@@ -56,7 +58,7 @@ pub(crate) struct LeaderReads {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadStep {
     Wait,
-    /// They are confirmed now, and answered once this entry is applied.
+    /// They are confirmed now, and answered once this entry is visible.
     Confirm(LogIndex),
     /// A round must start with all of them.
     StartRound,
@@ -79,7 +81,7 @@ impl Reads {
     }
 
     /// Returns the next step of a leader. A new leader may lack entries that earlier terms
-    /// committed until its own first entry is applied. Invariant: a read under a lease waits for
+    /// committed until its own first entry is visible. Invariant: a read under a lease waits for
     /// all that is committed, because a follower may have served it already.
     pub fn leader_step(&self, leader: &LeaderReads) -> ReadStep {
         let early = mutant::active("raftstore.read_before_no_op");
@@ -107,10 +109,10 @@ impl Reads {
         self.queued.extract_if(.., |read| !read.replica).collect()
     }
 
-    /// Confirms all queued reads; they are answered once `index` is applied.
+    /// Confirms all queued reads; they are answered once `index` is visible.
     pub fn confirm_queued(&mut self, index: LogIndex) {
         let queued = std::mem::take(&mut self.queued);
-        self.confirmed.extend(queued.into_iter().map(|read| (read.min_applied.max(index), read)));
+        self.confirmed.extend(queued.into_iter().map(|read| (read.min_visible.max(index), read)));
     }
 
     /// Starts a round with all queued reads.
@@ -126,16 +128,25 @@ impl Reads {
         let mut sent_nanos = None;
         for round in self.rounds.drain(..=at) {
             sent_nanos = Some(round.sent_nanos);
-            let confirmed = round.reads.into_iter().map(|read| (read.min_applied.max(index), read));
+            let confirmed = round.reads.into_iter().map(|read| (read.min_visible.max(index), read));
             self.confirmed.extend(confirmed);
         }
         sent_nanos
     }
 
-    /// Removes and returns the confirmed reads that may be answered.
-    pub fn take_applied(&mut self, applied: LogIndex) -> Vec<WaitingRead> {
-        let ready = self.confirmed.extract_if(.., |(index, _)| *index <= applied);
-        ready.map(|(_, read)| read).collect()
+    /// Removes and returns the confirmed reads that may be answered, each with whether it has waited
+    /// for entries.
+    pub fn take_visible(&mut self, visible: LogIndex) -> Vec<(WaitingRead, bool)> {
+        let (mut ready, mut rest) = (Vec::new(), Vec::new());
+        for (place, (index, read)) in std::mem::take(&mut self.confirmed).into_iter().enumerate() {
+            match index <= visible {
+                true => ready.push((read, place < self.late)),
+                false => rest.push((index, read)),
+            }
+        }
+        self.late = rest.len();
+        self.confirmed = rest;
+        ready
     }
 
     /// Returns the reads of open rounds to the queue after a change of leader: replies to the old
@@ -185,7 +196,7 @@ mod tests {
             id: RequestId(id),
             header: Header::default(),
             replica: id.is_multiple_of(2),
-            min_applied: LogIndex(0),
+            min_visible: LogIndex(0),
             arrived_nanos: id,
             answer: Answer::Ready,
         }
@@ -247,7 +258,10 @@ mod tests {
         // Applied entry, reads answered then.
         let rows: [(u64, &[u64]); 3] = [(6, &[]), (7, &[1, 2]), (8, &[])];
         for (applied, answered) in rows {
-            assert_eq!(ids(&reads.take_applied(LogIndex(applied))), answered, "{applied}");
+            let taken = reads.take_visible(LogIndex(applied)).into_iter();
+            let (taken, waited): (Vec<_>, Vec<_>) = taken.unzip();
+            assert_eq!(ids(&taken), answered, "{applied}");
+            assert!(waited.iter().all(|waited| *waited), "{applied}");
         }
         assert_eq!(ids(&reads.take_all()), [3]);
         assert!(reads.is_idle());

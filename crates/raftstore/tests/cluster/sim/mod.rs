@@ -710,7 +710,8 @@ impl<B: Backend> Sim<B> {
         let now = self.now;
         let holds = |node: &&Node<B::Engine>| {
             let reader = node.core.as_ref().and_then(|core| core.readers().get(region));
-            reader.is_some_and(|reader| reader.lease(&Header::default(), node.local(now)).is_some())
+            reader
+                .is_some_and(|reader| reader.permit(&Header::default(), node.local(now)).is_some())
         };
         self.nodes.values().filter(holds).map(|node| node.id).collect()
     }

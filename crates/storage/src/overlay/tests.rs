@@ -1,0 +1,287 @@
+use super::{BASE_BYTES, Effects, Overlaid, Overlay};
+use crate::{Cached, EngineView, Order, Pair, ScanOptions};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use stele_types::{CommandBuilder, Error, KeyRange, LogIndex, Result};
+
+enum Write {
+    Put(&'static str, &'static str),
+    Delete(&'static str),
+    DeleteRange(&'static str, &'static str),
+}
+use Write::{Delete, DeleteRange, Put};
+
+fn payload(writes: &[Write]) -> Bytes {
+    let mut builder = CommandBuilder::new();
+    for write in writes {
+        match write {
+            Put(key, value) => builder.put(key.as_bytes(), value.as_bytes(), 0),
+            Delete(key) => builder.delete(key.as_bytes()),
+            DeleteRange(start, end) => builder.delete_range(start.as_bytes(), end.as_bytes()),
+        }
+        .unwrap();
+    }
+    builder.build().bytes().clone()
+}
+
+/// Returns an overlay of entries from 1 on.
+fn overlay(entries: &[&[Write]]) -> Overlay {
+    let mut overlay = Overlay::default();
+    for (index, writes) in (1..).zip(entries) {
+        overlay.push(LogIndex(index), &payload(writes)).unwrap();
+    }
+    overlay
+}
+
+fn pair(key: &str, value: &str) -> Pair {
+    Pair { key: key.to_owned().into(), value: value.to_owned().into(), expires_at_s: 0 }
+}
+
+/// View of pairs on a device: nothing is cached, and every scan is recorded.
+#[derive(Default)]
+struct Device {
+    pairs: BTreeMap<Bytes, Bytes>,
+    scans: Mutex<Vec<ScanOptions>>,
+    noted: Mutex<usize>,
+}
+
+impl Device {
+    fn new(keys: impl IntoIterator<Item = String>) -> Self {
+        let pairs = keys.into_iter().map(|key| (key.into(), Bytes::from_static(b"old")));
+        Self { pairs: pairs.collect(), ..Self::default() }
+    }
+}
+
+impl EngineView for &Device {
+    fn get(&self, key: &[u8]) -> Result<Option<Pair>> {
+        let pair = self.pairs.get_key_value(key);
+        Ok(pair.map(|(key, value)| Pair {
+            key: key.clone(),
+            value: value.clone(),
+            expires_at_s: 0,
+        }))
+    }
+
+    fn get_cached(&self, _key: &[u8]) -> Result<Cached<Option<Pair>>> {
+        Ok(Cached::NeedsIo)
+    }
+
+    /// Ignores `bytes_max`, which no test here reaches.
+    fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
+        self.scans.lock().push(options.clone());
+        let inside = self.pairs.iter().filter(|(key, _)| options.range.contains(key));
+        let mut pairs: Vec<Pair> = inside
+            .map(|(key, value)| Pair { key: key.clone(), value: value.clone(), expires_at_s: 0 })
+            .collect();
+        if options.order == Order::Reverse {
+            pairs.reverse();
+        }
+        pairs.truncate(options.limit);
+        Ok(pairs)
+    }
+
+    fn note_scan(&self, pairs: &[Pair]) {
+        *self.noted.lock() += pairs.len();
+    }
+}
+
+fn numbered(count: usize) -> impl Iterator<Item = String> {
+    (0..count).map(|number| format!("k{number:05}"))
+}
+
+fn keys(pairs: &[Pair]) -> Vec<&str> {
+    pairs.iter().map(|pair| std::str::from_utf8(&pair.key).unwrap()).collect()
+}
+
+#[test]
+fn the_last_operation_on_a_key_wins_in_one_command_and_across_commands() {
+    let overlay = overlay(&[
+        &[Put("a", "1"), Put("a", "2"), Put("b", "1"), Delete("b"), Delete("c"), Put("c", "1")],
+        &[Put("d", "1"), Delete("e")],
+        &[Delete("d"), Put("e", "2")],
+    ]);
+    assert_eq!(overlay.get(b"a"), Some(Some(pair("a", "2"))));
+    assert_eq!(overlay.get(b"b"), Some(None));
+    assert_eq!(overlay.get(b"c"), Some(Some(pair("c", "1"))));
+    assert_eq!(overlay.get(b"d"), Some(None));
+    assert_eq!(overlay.get(b"e"), Some(Some(pair("e", "2"))));
+    assert_eq!(overlay.get(b"f"), None);
+}
+
+#[test]
+fn a_deleted_key_has_no_pair_and_no_read_of_the_device() {
+    let device = Device::new(numbered(1));
+    let overlay = overlay(&[&[Put("k00000", "new")], &[Delete("k00000")]]);
+    let view = Overlaid::new(&device, overlay.effects());
+    assert_eq!(view.get(b"k00000").unwrap(), None);
+    assert_eq!(view.get_cached(b"k00000").unwrap(), Cached::Here(None));
+    assert_eq!(view.get_cached(b"k00001").unwrap(), Cached::NeedsIo);
+    assert_eq!(view.scan(&ScanOptions::new(KeyRange::all(), 9)).unwrap(), []);
+}
+
+#[test]
+fn a_put_after_a_range_delete_is_visible_and_one_before_it_is_not() {
+    let overlay = overlay(&[
+        &[Put("b", "1"), DeleteRange("a", "d"), Put("c", "1")],
+        &[Put("a", "2"), DeleteRange("x", ""), DeleteRange("z", "y"), Put("y", "2")],
+    ]);
+    assert_eq!(overlay.get(b"a"), Some(Some(pair("a", "2"))));
+    assert_eq!(overlay.get(b"b"), Some(None));
+    assert_eq!(overlay.get(b"c"), Some(Some(pair("c", "1"))));
+    assert_eq!(overlay.get(b"d"), None);
+    assert_eq!(overlay.get(b"xx"), Some(None));
+    assert_eq!(overlay.get(b"y"), Some(Some(pair("y", "2"))));
+}
+
+#[test]
+fn a_range_delete_inside_an_older_one_leaves_both_of_its_sides() {
+    let mut overlay = overlay(&[&[DeleteRange("a", "z")], &[DeleteRange("f", "k")]]);
+    for key in [&b"a"[..], b"e", b"f", b"j", b"k", b"y"] {
+        assert_eq!(overlay.get(key), Some(None), "{key:?}");
+    }
+    overlay.note_applied(LogIndex(1));
+    for (key, effect) in [(&b"e"[..], None), (b"f", Some(None)), (b"j", Some(None)), (b"k", None)] {
+        assert_eq!(overlay.get(key), effect, "{key:?}");
+    }
+    overlay.note_applied(LogIndex(2));
+    assert!(overlay.is_empty() && overlay.effects().is_empty() && overlay.bytes() == 0);
+}
+
+#[test]
+fn an_applied_entry_takes_only_its_own_effects_with_it() {
+    let mut overlay = overlay(&[
+        &[Put("a", "1"), Put("b", "1"), DeleteRange("m", "p")],
+        &[Put("b", "2"), DeleteRange("o", "r")],
+        &[Put("c", "3")],
+    ]);
+    let bytes = overlay.bytes();
+    overlay.note_applied(LogIndex(1));
+    assert_eq!(overlay.get(b"a"), None);
+    assert_eq!(overlay.get(b"b"), Some(Some(pair("b", "2"))));
+    assert_eq!((overlay.get(b"m"), overlay.get(b"o")), (None, Some(None)));
+    assert!(overlay.bytes() < bytes);
+    overlay.note_applied(LogIndex(1));
+    assert_eq!(overlay.get(b"b"), Some(Some(pair("b", "2"))));
+    overlay.note_applied(LogIndex(2));
+    assert_eq!((overlay.get(b"b"), overlay.get(b"o")), (None, None));
+    assert_eq!(overlay.get(b"c"), Some(Some(pair("c", "3"))));
+    overlay.note_applied(LogIndex(9));
+    assert!(overlay.is_empty());
+}
+
+#[test]
+fn a_snapshot_stays_as_it_was_taken() {
+    let mut overlay = overlay(&[&[Put("a", "1"), DeleteRange("m", "p")]]);
+    let early = overlay.effects();
+    overlay.push(LogIndex(2), &payload(&[Put("a", "2"), Put("n", "2"), Delete("b")])).unwrap();
+    let late = overlay.effects();
+    overlay.note_applied(LogIndex(1));
+    overlay.clear();
+    assert_eq!(early.get(b"a"), Some(Some(pair("a", "1"))));
+    assert_eq!((early.get(b"b"), early.get(b"n")), (None, Some(None)));
+    assert_eq!(late.get(b"a"), Some(Some(pair("a", "2"))));
+    assert_eq!((late.get(b"b"), late.get(b"m")), (Some(None), Some(None)));
+    assert_eq!(overlay.get(b"a"), None);
+}
+
+#[test]
+fn an_unreadable_payload_and_an_old_entry_are_refused_and_change_nothing() {
+    let mut overlay = overlay(&[&[Put("a", "1")]]);
+    let whole = payload(&[Put("b", "2"), Put("c", "2")]);
+    let (bytes, cut) = (overlay.bytes(), whole.slice(..whole.len() - 1));
+    assert!(matches!(overlay.push(LogIndex(2), &cut), Err(Error::Invalid(_))));
+    assert!(matches!(overlay.push(LogIndex(1), &whole), Err(Error::Invalid(_))));
+    assert_eq!((overlay.get(b"b"), overlay.bytes()), (None, bytes));
+    overlay.push(LogIndex(2), &whole).unwrap();
+    assert_eq!(overlay.get(b"b"), Some(Some(pair("b", "2"))));
+}
+
+#[test]
+fn an_entry_without_effects_holds_no_memory() {
+    let mut overlay = Overlay::default();
+    overlay.push(LogIndex(1), &Bytes::new()).unwrap();
+    overlay.push(LogIndex(2), &payload(&[])).unwrap();
+    overlay.push(LogIndex(3), &payload(&[DeleteRange("b", "a"), DeleteRange("c", "c")])).unwrap();
+    assert!(overlay.is_empty() && overlay.effects().is_empty());
+    assert_eq!(overlay.bytes(), 0);
+}
+
+#[test]
+fn keys_and_values_share_the_memory_of_the_payload() {
+    let entry = payload(&[Put("key", "value")]);
+    let mut overlay = Overlay::default();
+    overlay.push(LogIndex(1), &entry).unwrap();
+    let found = overlay.effects().get(b"key").flatten().unwrap();
+    let inside = entry.as_ptr_range();
+    assert!(inside.contains(&found.key.as_ptr()) && inside.contains(&found.value.as_ptr()));
+    assert!(overlay.bytes() >= BASE_BYTES + entry.len() as u64);
+}
+
+#[test]
+fn a_scan_reads_on_when_deletes_hide_pairs() {
+    let device = Device::new(numbered(6));
+    let overlay = overlay(&[&[Delete("k00000"), Delete("k00001"), Put("k00002", "new")]]);
+    let view = Overlaid::new(&device, overlay.effects());
+    let mut options = ScanOptions::new(KeyRange::all(), 3);
+    assert_eq!(keys(&view.scan(&options).unwrap()), ["k00002", "k00003", "k00004"]);
+    options.order = Order::Reverse;
+    options.range.end = "k00004".into();
+    assert_eq!(keys(&view.scan(&options).unwrap()), ["k00003", "k00002"]);
+}
+
+#[test]
+fn a_scan_over_many_deletes_takes_few_reads_of_bounded_size() {
+    let device = Device::new(numbered(10_000));
+    let mut builder = CommandBuilder::new();
+    for key in numbered(10_000).skip(10).take(9_980) {
+        builder.delete(key.as_bytes()).unwrap();
+    }
+    let mut overlay = Overlay::default();
+    overlay.push(LogIndex(1), builder.build().bytes()).unwrap();
+    let mut options = ScanOptions::new(KeyRange::all(), 12);
+    let view = Overlaid::new(&device, overlay.effects());
+    for (order, wanted) in [(Order::Forward, "k09991"), (Order::Reverse, "k00008")] {
+        options.order = order;
+        assert_eq!(keys(&view.scan(&options).unwrap()).last(), Some(&wanted));
+        let scans = std::mem::take(&mut *device.scans.lock());
+        assert!(scans.iter().all(|scan| scan.limit <= 256 && scan.bytes_max <= options.bytes_max));
+        assert!(scans.len() < 60, "{} reads", scans.len());
+    }
+}
+
+#[test]
+fn a_scan_reads_nothing_inside_a_range_delete() {
+    let device = Device::new(numbered(10_000));
+    let overlay = overlay(&[&[DeleteRange("k00002", "k09999"), Put("k05000", "new")]]);
+    let view = Overlaid::new(&device, overlay.effects());
+    for order in [Order::Forward, Order::Reverse] {
+        let options = ScanOptions { order, ..ScanOptions::new(KeyRange::all(), 4) };
+        let mut wanted = ["k00000", "k00001", "k05000", "k09999"];
+        if order == Order::Reverse {
+            wanted.reverse();
+        }
+        assert_eq!(keys(&view.scan(&options).unwrap()), wanted);
+        let scans = std::mem::take(&mut *device.scans.lock());
+        assert!(scans.len() <= 3, "{} reads", scans.len());
+    }
+    let inside = ScanOptions::new(KeyRange::new("k00002", "k09999"), 9);
+    assert_eq!(keys(&view.scan(&inside).unwrap()), ["k05000"]);
+    assert!(device.scans.lock().is_empty());
+}
+
+#[test]
+fn a_scan_outside_of_the_effects_is_one_scan_of_the_view() {
+    let device = Device::new(numbered(4));
+    let overlay = overlay(&[&[Put("a", "1"), DeleteRange("x", "")]]);
+    let view = Overlaid::new(&device, overlay.effects());
+    let options = ScanOptions::new(KeyRange::new("k", "x"), 9);
+    let pairs = view.scan(&options).unwrap();
+    assert_eq!(pairs.len(), 4);
+    assert_eq!(*device.scans.lock(), [options]);
+    view.note_scan(&pairs);
+    assert_eq!(*device.noted.lock(), 4);
+    let bare = Overlaid::new(&device, Effects::default());
+    assert_eq!(bare.scan(&ScanOptions::new(KeyRange::all(), 9)).unwrap().len(), 4);
+    assert_eq!(device.scans.lock().len(), 2);
+}
