@@ -69,7 +69,7 @@ fn text(value: Value) -> Json {
 
 /// What is known of the values of a history.
 struct Known {
-    /// Keys whose value an operation of unknown outcome may have computed.
+    /// Keys with a value that an operation of unknown outcome may have computed.
     open: BTreeSet<u8>,
     values: BTreeSet<Value>,
 }

@@ -49,7 +49,7 @@ pub fn base_of(value: Value) -> Option<Value> {
     (value & (SUM | APPENDED) == APPENDED && base != 0).then_some(base)
 }
 
-/// Returns true for a value whose bytes follow from its number.
+/// Returns true if the bytes of a value follow from its number.
 pub fn has_known_bytes(value: Value) -> bool {
     value & APPENDED == 0
 }

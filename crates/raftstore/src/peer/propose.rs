@@ -42,7 +42,7 @@ pub(super) enum Step {
     /// It waits for its key: the pair of the key is being read from the device.
     Held,
     /// It waits for the next proposal, and with it all later requests.
-    Later(Request),
+    Later(Box<Request>),
 }
 
 impl<E: StorageEngine> Peer<E> {
@@ -93,7 +93,7 @@ impl<E: StorageEngine> Peer<E> {
                 Step::Settled => ctx.waiting_bytes -= waited_bytes,
                 Step::Held => {}
                 Step::Later(request) => {
-                    self.proposals.unpop_waiting(request);
+                    self.proposals.unpop_waiting(*request);
                     break;
                 }
             }
@@ -145,7 +145,7 @@ impl<E: StorageEngine> Peer<E> {
         match (request, phase) {
             (Request::Admin(call), _) => {
                 let later = self.propose_admin(ctx, call, proposing);
-                return Ok(later.map_or(Step::Settled, Step::Later));
+                return Ok(later.map_or(Step::Settled, |later| Step::Later(Box::new(later))));
             }
             (_, Err(rejection)) => ctx.reject(id, rejection),
             (Request::Write(write), Ok(())) => {
