@@ -42,6 +42,7 @@ async fn metrics_status_and_health_are_served_on_the_port() {
         "stele_connections_open ",
         "stele_connections_total{outcome=\"refused\"} ",
         "stele_append_p99_seconds{store=\"1\"} ",
+        "stele_linearizable_reads_total{store=\"1\",by=\"window\"} ",
         "stele_regions{store=\"1\",role=\"leader\"} 2",
     ];
     // An append follows soon if there was none yet.

@@ -28,7 +28,8 @@ impl Metrics {
         let end = text.rfind("# EOF").unwrap_or(text.len());
         text.truncate(end);
         let network = [transport(&health.transport), port(&health.port)].into_iter().flatten();
-        let stores = [families(&health.stores), repairs(&health.stores)].into_iter().flatten();
+        let stores = &health.stores;
+        let stores = [families(stores), reads(stores), repairs(stores)].into_iter().flatten();
         for family in stores.chain(network).chain(tasks(&health.tasks)) {
             if family.samples.is_empty() {
                 continue;
@@ -180,6 +181,18 @@ fn repairs(stores: &Stores) -> Vec<Family> {
         entries.samples.push((format!("store=\"{}\"", store.id), store.lost() as f64));
     }
     vec![repair, lost, scrubbed, passes, entries]
+}
+
+/// Returns the reads by what made them linearizable.
+fn reads(stores: &Stores) -> Vec<Family> {
+    let mut reads =
+        family("linearizable_reads", "counter", "Reads, by what made them linearizable");
+    for store in stores.all() {
+        for (path, count) in store.readers().counts() {
+            reads.samples.push((label(store.id(), "by", path.name()), count as f64));
+        }
+    }
+    vec![reads]
 }
 
 fn label(store: StoreId, name: &str, value: &str) -> String {
