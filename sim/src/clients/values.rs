@@ -4,7 +4,7 @@ use bytes::Bytes;
 use stele_storage::Pair;
 use stele_types::Prng;
 
-/// Number of a value; 0 for an absent value. Clients write values below [`WRITTEN_MAX`], each once. The
+/// Number of a value; 0 for an absent value. Clients write values below `WRITTEN_MAX`, each once. The
 /// number of a computed value follows from the value before it.
 pub type Value = u64;
 

@@ -155,10 +155,13 @@ impl<E: StorageEngine> Peer<E> {
     /// limit; Raft sends them again. Returns whether there were any.
     ///
     /// Invariant: every region makes progress. Entries for a region without a tail are taken. Entries
-    /// that replace others are taken: those may never be committed. The rest of the message is
+    /// that replace others are taken: those may never be committed. Entries up to the first one of
+    /// the leader's term are taken: no earlier one commits the tail. The rest of the message is
     /// processed: its commit index and the acknowledgement of entries that are here empty the tail.
     fn drop_excess(&self, ctx: &Context<E>, message: &mut RaftMessage) -> bool {
-        let has_room = ctx.has_tail_room(ctx.received_bytes) || !self.group.has_tail();
+        let has_room = ctx.has_tail_room(ctx.received_bytes)
+            || !self.group.has_tail()
+            || self.group.needs_entry_of_term(message);
         let is_excess = !has_room && self.group.is_extended_by(message);
         if is_excess {
             let last = self.group.last();

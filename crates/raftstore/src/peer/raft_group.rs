@@ -178,6 +178,15 @@ impl<E: StorageEngine> RaftGroup<E> {
         continues && message.entries.last().is_some_and(|entry| entry.index > last.0)
     }
 
+    /// Returns whether the leader that sent the message can commit the last entry only after this peer
+    /// holds an entry of the leader's term (Raft, section 5.4.2).
+    pub fn needs_entry_of_term(&self, message: &RaftMessage) -> bool {
+        let last_term = Term(self.node.raft.raft_log.last_term());
+        message.commit < self.last()
+            && last_term < message.term
+            && !mutant::active("raftstore.full_tails_end_in_an_earlier_term")
+    }
+
     /// Returns the term of an entry; `None` if the log does not hold it.
     pub fn term_of(&self, index: LogIndex) -> Option<Term> {
         // Raft returns term 0 for an absent entry.

@@ -107,9 +107,11 @@ fn a_follower_with_full_tails_learns_from_a_new_leader_what_is_committed() {
     let mut trial = bounded();
     trial.lead(DATA, 1);
     fill_tail_of_3(&mut trial);
+    trial.isolate(3);
+    trial.alter = |_| {};
     trial.lead(DATA, 2);
     assert!(trial.store(3).core.tail_bytes() >= BYTES_MAX);
-    trial.alter = |_| {};
+    trial.heal();
     trial.ticks(60);
     assert_eq!(trial.value(3, "k9"), Some(kilobyte()));
     assert_eq!(trial.store(3).core.tail_bytes(), 0);
@@ -130,6 +132,29 @@ fn a_follower_with_full_tails_acknowledges_again_the_entries_that_it_holds() {
     trial.ticks(60);
     assert_eq!(trial.value(3, "k9"), Some(kilobyte()));
     assert_eq!(trial.store(3).core.tail_bytes(), 0);
+}
+
+// Only an entry of the new leader's term commits the entries that fill the tails.
+#[test]
+fn followers_with_full_tails_of_an_earlier_term_take_the_first_entry_of_a_new_leader() {
+    let mut trial = bounded();
+    trial.lead(DATA, 1);
+    trial.lose = |message| {
+        let is_answer = |raft: &RaftMessage| raft.kind == RaftKind::AppendResponse;
+        matches!(&message.body, Body::Raft(raft) if is_answer(raft))
+    };
+    for i in 0..10 {
+        trial.write(1, put(&format!("k{i}"), &kilobyte()));
+        trial.settle();
+    }
+    trial.lose = |_| false;
+    trial.isolate(1);
+    trial.ticks(40);
+    for store in 2..=3 {
+        let report = trial.report(store, DATA);
+        assert_eq!(report.applied, report.last, "store {store}");
+        assert_eq!(trial.store(store).core.tail_bytes(), 0, "store {store}");
+    }
 }
 
 /// Withholds the commit index from store 3 and writes until it drops entries.
