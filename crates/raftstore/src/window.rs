@@ -20,8 +20,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use stele_storage::{Effects, Overlay};
-use stele_types::{LogIndex, mutant};
+use stele_storage::{Effects, Overlay, Pair};
+use stele_types::{LogIndex, Result, mutant};
 
 /// Part of the committed entries that request threads can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +118,14 @@ impl Window {
         held.overlay.note_applied(applied);
     }
 
+    /// Returns what the entries in the window do to a key; `None` if they do not change it.
+    pub fn effect(&self, key: &[u8]) -> Result<Option<Option<Pair>>> {
+        match self.is_empty() {
+            true => Ok(None),
+            false => Ok(self.entries.lock().overlay()?.get(key)),
+        }
+    }
+
     /// Publishes which part of the committed entries is in sight.
     pub fn set_coverage(&self, coverage: Coverage) {
         self.coverage.store(coverage as u8, Ordering::Release);
@@ -153,11 +161,17 @@ impl Window {
         if applied != mark.applied && !mutant::active("raftstore.window_unchecked") {
             return None;
         }
-        let Entries { fresh, overlay } = &mut *held;
-        for (index, payload) in fresh.drain(..) {
-            // A command that cannot be read stops the store when it is applied.
-            overlay.push(index, &payload).ok()?;
+        Some(held.overlay().ok()?.effects())
+    }
+}
+
+impl Entries {
+    /// Returns the overlay with all entries in it. A command that cannot be read stops the store when
+    /// it is applied.
+    fn overlay(&mut self) -> Result<&Overlay> {
+        for (index, payload) in self.fresh.drain(..) {
+            self.overlay.push(index, &payload)?;
         }
-        Some(overlay.effects())
+        Ok(&self.overlay)
     }
 }

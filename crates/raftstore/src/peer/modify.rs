@@ -91,8 +91,8 @@ impl<E: StorageEngine> Peer<E> {
         Ok(())
     }
 
-    /// Returns the pair of a key after the whole log: entries about to be proposed, then unapplied
-    /// entries, then the engine, newest first; `NeedsIo` if only the device has it.
+    /// Returns the pair of a key after the whole log: entries about to be proposed, entries that are
+    /// not visible, the window, then the engine, newest first; `NeedsIo` if only the device has it.
     fn cached_pair(
         &self,
         engine: &E,
@@ -100,16 +100,25 @@ impl<E: StorageEngine> Peer<E> {
         proposing: &[Bytes],
     ) -> Result<Cached<Option<Pair>>> {
         let newest = proposing.iter().rev();
-        let unapplied = newest.chain(self.log().newest_first(self.applied().0));
-        let overlay = match mutant::active("raftstore.lookup_before_overlay") {
-            true => None,
-            false => unapplied.filter_map(|payload| last_effect(payload, key)).next(),
-        };
-        if let Some(effect) = overlay {
-            return Ok(Cached::Here(effect));
+        let mut invisible = newest.chain(self.log().newest_first(self.visible().0));
+        if !mutant::active("raftstore.lookup_before_overlay") {
+            if let Some(effect) = invisible.find_map(|payload| last_effect(payload, key)) {
+                return Ok(Cached::Here(effect));
+            }
+            if let Some(effect) = self.window_effect(key)? {
+                return Ok(Cached::Here(effect));
+            }
         }
         // The lookup repeats a read that fails here, and records damage.
         Ok(engine.view()?.get_cached(key).unwrap_or(Cached::NeedsIo))
+    }
+
+    /// Returns what entries that are committed and not applied do to a key.
+    fn window_effect(&self, key: &Bytes) -> Result<Option<Option<Pair>>> {
+        match mutant::active("raftstore.modification_ignores_window") {
+            true => Ok(None),
+            false => self.reader.window().effect(key),
+        }
     }
 
     /// Holds the key of a modification and looks its pair up: no unapplied entry changes it.

@@ -94,6 +94,19 @@ fn without_commit_return_a_write_waits_for_the_leaders_disk_and_without_accelera
 }
 
 #[test]
+fn a_comparison_sees_what_is_answered_and_not_applied() {
+    let mut trial = with_slow_leader(|_| {});
+    let write = trial.write(1, put("a", "1"));
+    trial.settle();
+    assert!(trial.is_written(write));
+    let (kept, replaced) = (trial.cas(1, "a", None, "2"), trial.cas(1, "a", Some("1"), "3"));
+    trial.settle();
+    assert!(matches!(trial.modified(kept), Some(Modified::Unchanged { .. })));
+    assert!(matches!(trial.modified(replaced), Some(Modified::Replaced { .. })));
+    assert_eq!(trial.value(1, "a"), None, "nothing is applied");
+}
+
+#[test]
 fn a_follower_serves_what_it_knows_to_be_committed_before_its_disk_has_it() {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);
