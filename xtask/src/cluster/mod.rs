@@ -89,9 +89,10 @@ fn each(workspace: &Workspace, scenarios: &[(&str, &[&str])], release: bool) -> 
         let verdict = if *is_met { "met" } else { "NOT MET" };
         println!("{name:14} {:7.1} s  {verdict}", took.as_secs_f64());
     }
-    let failed = done.iter().filter(|(_, is_met, _)| !is_met).count();
-    if failed > 0 {
-        bail!("{failed} of {} scenarios failed", done.len());
+    let failed: Vec<&str> =
+        done.iter().filter(|(_, is_met, _)| !is_met).map(|(name, ..)| *name).collect();
+    if !failed.is_empty() {
+        bail!("{} of {} scenarios failed: {}", failed.len(), done.len(), failed.join(", "));
     }
     Ok(())
 }
