@@ -633,3 +633,32 @@ fn the_search_comes_to_the_values_though_new_runs_follow_each_other() {
     opened.maintain();
     assert_eq!(opened.store.lost_values(10)[0].key, key_of(30));
 }
+
+#[test]
+fn damage_at_which_every_merge_fails_is_found_and_covered() {
+    let disk = disk(22);
+    let mut opened = filled(&disk, Options { scrub_interval_s: 1_000_000, ..scrubbing() });
+    seconds(&opened, 3);
+    assert_eq!(opened.store.scrub_stats().passes, 1);
+    damage_run(&disk, &opened);
+    let mut rounds = 0;
+    while opened.store.maintain(1 << 20).is_ok() {
+        rounds += 1;
+        assert!(rounds < 1_000, "no merge reads the damaged run");
+        opened.put(rounds % KEYS, &value_of(rounds % KEYS));
+        opened.store.flush().unwrap();
+    }
+    let mut seconds = 0;
+    while !opened.store.has_lost() {
+        seconds += 1;
+        assert!(seconds < 10, "{:?}", opened.store.scrub_stats());
+        opened.clock.advance_seconds(1);
+        // It fails for as long as the block is not covered.
+        let _ = opened.store.maintain(1 << 20);
+    }
+    for lost in opened.store.lost_ranges() {
+        opened.store.repair_range(&lost, pairs_in(&lost)).unwrap();
+    }
+    opened.maintain();
+    is_right(&opened);
+}

@@ -36,6 +36,14 @@ impl LostBlocks {
         }
     }
 
+    /// Schedules a scrub of all runs after a failed job, unless lost blocks are known: until they are
+    /// covered, the job fails again and again.
+    pub fn note_failed_job(&self, error: &Error) {
+        if !self.has_lost() {
+            self.suspect(error);
+        }
+    }
+
     pub fn take_suspected(&self) -> bool {
         self.suspected.swap(false, Ordering::AcqRel)
     }

@@ -8,6 +8,7 @@ use stele_types::{Error, Result};
 pub(super) enum Field<'a> {
     Number { at: &'a mut u64, low: u64, high: u64, bytes: bool },
     Ratio(&'a mut f64, f64, f64),
+    Switch(&'a mut bool),
     Text(&'a mut String),
     Word(&'a mut String, &'static [&'static str]),
     List(&'a mut Vec<String>),
@@ -38,6 +39,10 @@ impl<'a> Field<'a> {
                 Ok(number) if (low..=high).contains(&number) => *at = number,
                 _ => return refuse(),
             },
+            Self::Switch(at) => match text.trim().parse() {
+                Ok(is_on) => *at = is_on,
+                Err(_) => return refuse(),
+            },
             Self::Word(at, words) if words.contains(&text) => text.clone_into(at),
             Self::Word(..) => return refuse(),
             Self::Text(at) => text.trim().clone_into(at),
@@ -52,6 +57,7 @@ impl<'a> Field<'a> {
             Self::Number { at, bytes: true, .. } => whole_units(**at),
             Self::Number { at, .. } => at.to_string(),
             Self::Ratio(at, ..) => at.to_string(),
+            Self::Switch(at) => at.to_string(),
             Self::Text(at) | Self::Word(at, _) => (*at).clone(),
             Self::List(at) => at.join(","),
             Self::Paths(at) => {
@@ -68,6 +74,7 @@ impl<'a> Field<'a> {
             }
             Self::Number { low, high, .. } => format!("{low} to {high}"),
             Self::Ratio(_, low, high) => format!("{low} to {high}"),
+            Self::Switch(_) => "true, false".to_owned(),
             Self::Word(_, words) => words.join(", "),
             Self::Text(_) => "host:port".to_owned(),
             Self::List(_) => "host:port, several separated by commas".to_owned(),

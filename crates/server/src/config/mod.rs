@@ -39,6 +39,10 @@ pub struct Config {
     /// Milliseconds of a Raft tick, the same on all nodes of a cluster; an election begins after 10 to
     /// 20 ticks without a leader.
     pub tick_ms: u64,
+    /// Whether a write is answered when any quorum has it; otherwise once the leader has applied it.
+    pub commit_return: bool,
+    /// Whether reads see entries that are committed and not applied; otherwise they wait for them.
+    pub read_acceleration: bool,
     /// Idle milliseconds before a region hibernates; 0 disables hibernation.
     pub hibernate_after_ms: u64,
     /// Log bytes kept for a lagging follower; beyond them it receives a snapshot.
@@ -70,6 +74,8 @@ impl Default for Config {
             gc_policy: "adaptive".to_owned(),
             space_amp_target: 2.0,
             tick_ms: 50,
+            commit_return: true,
+            read_acceleration: true,
             hibernate_after_ms: 5_000,
             pin_bytes_max: 1 << 30,
             region_bytes_max: 1 << 30,
@@ -187,6 +193,8 @@ impl Config {
             "gc_policy" => Field::Word(&mut self.gc_policy, &["adaptive", "nezha", "wisckey"]),
             "space_amp_target" => Field::Ratio(&mut self.space_amp_target, 1.05, 100.0),
             "tick_ms" => Field::count(&mut self.tick_ms, 5, 1_000),
+            "commit_return" => Field::Switch(&mut self.commit_return),
+            "read_acceleration" => Field::Switch(&mut self.read_acceleration),
             "hibernate_after_ms" => Field::count(&mut self.hibernate_after_ms, 0, 86_400_000),
             "pin_bytes_max" => Field::bytes(&mut self.pin_bytes_max, MIB, 1 << 44),
             "region_bytes_max" => Field::bytes(&mut self.region_bytes_max, MIB, 1 << 44),
@@ -228,7 +236,8 @@ mod tests {
 
     #[test]
     fn every_setting_of_the_table_can_be_read_and_set_to_its_default() {
-        assert!(SETTINGS.len() + stele_placement::SETTINGS.len() <= 27);
+        // Commit return and read acceleration came with the answers at commit.
+        assert!(SETTINGS.len() + stele_placement::SETTINGS.len() <= 29);
         let mut config = Config::default();
         for setting in SETTINGS {
             let text = config.get(setting.key).unwrap_or_else(|| panic!("{}", setting.key));

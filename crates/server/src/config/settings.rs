@@ -28,7 +28,7 @@ const fn setting(key: &'static str, unit: &'static str, meaning: &'static str) -
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 18] = [
+pub const SETTINGS: [Setting; 20] = [
     setting("listen", "", "Address for clients, placement, peers and HTTP."),
     setting("advertise", "", "Address advertised to clients and peers; empty: `listen`."),
     setting(
@@ -62,6 +62,16 @@ pub const SETTINGS: [Setting; 18] = [
         "tick_ms",
         "ms",
         "Raft tick, the same on all nodes; an election begins after 10 to 20 ticks without a leader.",
+    ),
+    setting(
+        "commit_return",
+        "",
+        "Answer a write when any quorum has it; `false`: once its leader has applied it.",
+    ),
+    setting(
+        "read_acceleration",
+        "",
+        "Reads see entries that are committed and not applied; `false`: they wait for them.",
     ),
     setting(
         "hibernate_after_ms",
