@@ -247,6 +247,7 @@ fn raft_options(prng: &mut Prng) -> RaftOptions {
     options.hibernate_after_ticks = pick(prng, &[0, 20, 60]);
     options.log_kept.entries = pick(prng, &[5, 20, 200]);
     options.log_kept.pin_bytes_max = pick(prng, &[1_000, 20_000, 1 << 20]);
+    options.orphaned_kept_nanos = 5 * SECOND;
     options.tail_bytes_max = pick(prng, &[20_000, 1 << 20, 256 << 20]);
     options.append_message_bytes_max = pick(prng, &[1_000, 10_000, 1 << 20]);
     options.inflight_messages_max = pick(prng, &[2, 16, 256]);

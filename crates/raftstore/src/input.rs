@@ -71,8 +71,6 @@ pub enum Input<E: StorageEngine> {
     /// The engine could not read something, or may have found damage: the next poll requests copies
     /// from other replicas.
     Damaged,
-    /// Owners of the orphaned ranges of this store, as the placement group knows them.
-    Owners(Vec<Region>),
     /// Whether leases may serve reads, as the cluster is configured. With `false`, every lease of the
     /// store ends at once, and reads wait for read index rounds.
     Leases(bool),

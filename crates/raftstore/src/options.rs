@@ -56,6 +56,9 @@ pub struct Options {
     pub read_acceleration: bool,
     /// Part of the log kept although it is applied.
     pub log_kept: LogKept,
+    /// Nanoseconds for which pairs are kept that a replica owned before a snapshot of its smaller
+    /// region replaced it: another region's replicas may need values of them.
+    pub orphaned_kept_nanos: u64,
 }
 
 /// Part of a region's log kept although a checkpoint covers it.
@@ -136,6 +139,7 @@ impl Options {
             commit_return: true,
             read_acceleration: true,
             log_kept: LogKept { entries: 1_000, pin_bytes_max: 256 << 20 },
+            orphaned_kept_nanos: 600_000_000_000,
         }
     }
 

@@ -104,16 +104,8 @@ pub fn is_admin_key(engine_key: &[u8]) -> bool {
     engine_key.starts_with(&[LOCAL, b'a']) && engine_key.len() == 10
 }
 
-/// Returns the key of the record of an orphaned range, left by a replica of a region as of a
-/// version.
-pub fn orphaned_range_key(region: RegionId, version: u64) -> Bytes {
-    let mut out = local_key(b'u', region).to_vec();
-    out.extend_from_slice(&version.to_be_bytes());
-    Bytes::from(out)
-}
-
-/// Returns the keys of all records of orphaned ranges.
-pub fn orphaned_range_keys() -> KeyRange {
+/// Returns the keys of records that earlier versions wrote for orphaned ranges. Opening drops them.
+pub fn former_orphaned_range_keys() -> KeyRange {
     KeyRange::prefix(&[LOCAL, b'u'])
 }
 

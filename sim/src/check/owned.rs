@@ -71,26 +71,32 @@ impl World {
         unowned
     }
 
-    /// Checks that orphaned ranges get an owner or are dropped within `nanos`.
-    pub(crate) fn check_orphaned_ranges(&mut self, nanos: u64) {
-        let are_claimed = |world: &mut Self| {
-            let mut cores = world.slots.values_mut().filter_map(|slot| slot.core());
-            cores.all(|core| core.orphaned_ranges().is_empty())
-        };
-        if !self.run_until(nanos, are_claimed) {
-            self.fail("a store keeps orphaned ranges".into());
+    /// Checks that the pairs of destroyed replicas are dropped at once, and those of orphaned ranges
+    /// when their time is over.
+    pub(crate) fn check_owned(&mut self) {
+        self.check_dropped(SOON_NANOS, |world, (number, key)| !world.is_orphaned(*number, key));
+        self.check_dropped(self.plan.raft.orphaned_kept_nanos + SOON_NANOS, |_, _| true);
+    }
+
+    /// Checks that pairs which no replica owns and for which `must_go` holds are dropped within
+    /// `nanos`.
+    fn check_dropped(&mut self, nanos: u64, must_go: fn(&mut Self, &(u64, Bytes)) -> bool) {
+        let mut left = self.unowned();
+        left.retain(|pair| must_go(self, pair));
+        let end = self.now + nanos;
+        while !left.is_empty() && self.now < end {
+            self.run(SECOND);
+            let unowned = self.unowned();
+            left.retain(|pair| unowned.contains(pair));
+        }
+        if let Some((number, key)) = left.first() {
+            self.fail(format!("store {number} holds {key:?}, which no replica there owns"));
         }
     }
 
-    /// Checks that the pairs of destroyed replicas are dropped.
-    pub(crate) fn check_owned(&mut self) {
-        let before = self.unowned();
-        if before.is_empty() {
-            return;
-        }
-        self.run(SOON_NANOS);
-        if let Some((number, key)) = self.unowned().into_iter().find(|it| before.contains(it)) {
-            self.fail(format!("store {number} holds {key:?}, which no replica there owns"));
-        }
+    fn is_orphaned(&mut self, number: u64, key: &Bytes) -> bool {
+        let core = self.slots.get_mut(&number).and_then(|slot| slot.core());
+        let ranges = core.map(|core| core.orphaned_ranges()).unwrap_or_default();
+        keyspace::user_key(key).is_some_and(|key| ranges.iter().any(|range| range.contains(&key)))
     }
 }

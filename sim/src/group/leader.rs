@@ -13,7 +13,7 @@ use stele_placement::{
 };
 use stele_raftstore::{Done, Header, Input, Reply, Write};
 use stele_storage::{EngineView, ScanOptions, StateMachine};
-use stele_types::{CommandBuilder, Error, KeyRange, Peer, PeerRole, Region, Result, StoreId, Term};
+use stele_types::{CommandBuilder, Error, Peer, PeerRole, Result, StoreId, Term};
 
 const PLACEMENT_NANOS: u64 = 100 * MS;
 
@@ -257,15 +257,14 @@ impl World {
                     Err(_) => Answered::Nothing,
                 });
             }),
-            Call::Report { report, orphaned_ranges } => {
+            Call::Report { report } => {
                 self.lead(id, |leader, now| {
                     leader.report(report, now, move |accepted| match accepted {
                         Ok(Accepted { answer, state, .. }) => {
                             let mut steps = answer.steps.iter();
                             let invalid =
                                 steps.find_map(|it| orders::invalid_order(state, it, now));
-                            let owners = owners(&state.cluster, &orphaned_ranges);
-                            let answer = Answer::Report { leader: id, answer, owners };
+                            let answer = Answer::Report { leader: id, answer };
                             Answered::Report(from, incarnation, Box::new(answer), invalid)
                         }
                         Err(NotDecided::Refused(reason)) => Answered::Refused(reason.to_string()),
@@ -356,17 +355,4 @@ fn decide_goal(leader: &mut PlacementLeader<Answered>, id: StoreId, goal: DrainG
         Err(NotDecided::Refused(Some(text))) => Answered::Invalid(text),
         _ => Answered::Nothing,
     });
-}
-
-/// Returns the owners of orphaned ranges on a node's stores.
-fn owners(
-    cluster: &Cluster,
-    orphaned_ranges: &[(StoreId, Vec<KeyRange>)],
-) -> Vec<(StoreId, Vec<Region>)> {
-    let owners = |ranges: &Vec<KeyRange>| {
-        let found = ranges.iter().flat_map(|range| cluster.regions().in_range(range));
-        found.map(|info| info.region.clone()).collect()
-    };
-    let orphaned_ranges = orphaned_ranges.iter().filter(|(_, ranges)| !ranges.is_empty());
-    orphaned_ranges.map(|(store, ranges)| (*store, owners(ranges))).collect()
 }

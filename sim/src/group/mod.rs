@@ -12,7 +12,7 @@ use stele_node::placement::PlacementLeader;
 use stele_node::report::split::Splitter;
 use stele_node::report::{Answer as ReportAnswer, Report, Reporter, StepKey};
 use stele_placement::{LeaderState, NewStore};
-use stele_types::{KeyRange, Region, RegionEpoch, RegionId, StoreId};
+use stele_types::{RegionEpoch, RegionId, StoreId};
 
 /// Leaderless time after which a peer is reported as stale.
 const STALE_AFTER_S: u64 = 3;
@@ -24,8 +24,6 @@ pub enum Call {
     Report {
         /// The report.
         report: Report,
-        /// Orphaned ranges by store; the answer holds their owners.
-        orphaned_ranges: Vec<(StoreId, Vec<KeyRange>)>,
     },
     /// Request for ids of new stores.
     Join {
@@ -47,8 +45,6 @@ pub enum Answer {
         leader: u64,
         /// The answer.
         answer: ReportAnswer,
-        /// Owners of orphaned ranges, by store.
-        owners: Vec<(StoreId, Vec<Region>)>,
     },
     /// Answer to a join request.
     Joined {

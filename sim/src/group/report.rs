@@ -134,7 +134,7 @@ impl World {
 
     /// Returns the next report, unless no store of the node joined.
     fn report_call(&mut self, id: u64) -> Option<Call> {
-        let (mut stores, mut regions, mut orphaned_ranges) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut stores, mut regions) = (Vec::new(), Vec::new());
         for number in self.slots_of(id) {
             let Some(slot) = self.slots.get_mut(&number) else { continue };
             let Some(store) = slot.id else { continue };
@@ -150,7 +150,6 @@ impl World {
                 ..StoreReport::default()
             });
             let Some(core) = slot.core() else { continue };
-            orphaned_ranges.push((store, core.orphaned_ranges()));
             regions.extend(core.regions().into_iter().map(|report| (store, report)));
         }
         let has_stores = !stores.is_empty();
@@ -160,7 +159,7 @@ impl World {
         let member = &mut node.member;
         let sizes = member.splitter.sizes();
         let report = member.reporter.report(this, stores, &regions, sizes);
-        has_stores.then_some(Call::Report { report, orphaned_ranges })
+        has_stores.then_some(Call::Report { report })
     }
 
     pub(crate) fn answered(&mut self, id: u64, incarnation: u64, answer: Answer) {
@@ -172,7 +171,7 @@ impl World {
         node.member.is_unanswered = false;
         match answer {
             Answer::Joined { ids } => ids.into_iter().for_each(|(slot, id)| self.joined(slot, id)),
-            Answer::Report { leader, answer, owners } => {
+            Answer::Report { leader, answer } => {
                 node.member.leader_hint = Some(leader);
                 let is_busy = answer.is_busy;
                 let (steps, removed) = node.member.reporter.answered(answer);
@@ -181,11 +180,6 @@ impl World {
                     self.report_in(id, SOON_NANOS);
                 }
                 removed.iter().for_each(|peer| self.destroy(peer));
-                for (store, owners) in owners {
-                    if let Some(slot) = self.homes.get(&store).copied() {
-                        self.push(slot, Input::Owners(owners));
-                    }
-                }
                 steps.iter().for_each(|step| self.carry_out_step(id, step));
             }
         }

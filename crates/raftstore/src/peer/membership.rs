@@ -8,7 +8,7 @@ use crate::admin::{self, Change};
 use crate::input::{ChangeKind, PeerChange};
 use crate::messages::{Body, RaftKind, RaftMessage};
 use crate::output::{Busy, Refusal, Rejection, Role};
-use crate::store::{Context, Effect, Pairs};
+use crate::store::{Context, Effect};
 use stele_storage::StorageEngine;
 use stele_types::{Peer as PeerName, PeerRole, Record, Region, mutant};
 
@@ -62,9 +62,7 @@ impl<E: StorageEngine> Peer<E> {
     /// proposes to leave a joint configuration.
     pub(super) fn members_changed(&mut self, ctx: &mut Context<E>) {
         if self.region.peer(self.name.id).is_none() {
-            let region = (*self.region).clone();
-            let pairs = Pairs::Known(region.range.clone());
-            ctx.effects.push(Effect::Destroy { region, pairs });
+            ctx.effects.push(Effect::Destroy((*self.region).clone()));
             return;
         }
         // Invariant: a membership is durable as soon as it counts. Otherwise a hibernating cluster

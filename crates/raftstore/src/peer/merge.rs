@@ -25,7 +25,7 @@ use super::raft_group::RaftGroup;
 use crate::admin::{self, Change};
 use crate::messages::Body;
 use crate::output::{Busy, Refusal};
-use crate::store::{Context, Effect, Pairs};
+use crate::store::{Context, Effect};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_storage::{EngineView, StorageEngine};
@@ -129,7 +129,7 @@ impl<E: StorageEngine> Peer<E> {
         ctx.batches.piggyback(self.region.id, self.current_hard_state());
         for region in others {
             ctx.replicated_sources.remove(&region.id);
-            ctx.effects.push(Effect::Destroy { region, pairs: Pairs::Owned });
+            ctx.effects.push(Effect::Destroy(region));
         }
     }
 
@@ -166,9 +166,7 @@ impl<E: StorageEngine> Peer<E> {
     pub fn destroy_if_merged(&mut self, ctx: &mut Context<E>) {
         let is_here = |target| region_here(ctx, target).is_some();
         if self.merge.has_ended(&self.region, is_here, |target| descriptor(ctx, target)) {
-            let region = admin::tombstone(&self.region);
-            // The target may have split off part of its keys again.
-            ctx.effects.push(Effect::Destroy { region, pairs: Pairs::Unclear });
+            ctx.effects.push(Effect::Destroy(admin::tombstone(&self.region)));
         }
     }
 

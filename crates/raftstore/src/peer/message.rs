@@ -4,7 +4,7 @@ use super::raft_group::Outgoing;
 use super::{Peer, find_values};
 use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage};
 use crate::output::Event;
-use crate::store::{Context, Effect, Pairs};
+use crate::store::{Context, Effect};
 use crate::validate::{self, PeerState};
 use stele_storage::StorageEngine;
 use stele_types::{Peer as PeerName, PeerId, mutant};
@@ -57,8 +57,7 @@ impl<E: StorageEngine> Peer<E> {
             Body::Raft(raft) => self.receive_raft(ctx, from, is_member, raft),
             // Ids are never reused: a peer that a later membership lacks is never a member again.
             Body::Gone if message.epoch.conf_version > self.region.epoch.conf_version => {
-                let (region, pairs) = ((*self.region).clone(), Pairs::Known(message.range));
-                ctx.effects.push(Effect::Destroy { region, pairs });
+                ctx.effects.push(Effect::Destroy((*self.region).clone()));
             }
             Body::Gone => {}
             Body::Merged { prepared, left, .. } => {
@@ -208,8 +207,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Destroys this replica if its peer id is `id`. A later change may have added another peer.
     pub fn destroy_if(&mut self, ctx: &mut Context<E>, id: PeerId) {
         if id == self.name.id {
-            let region = (*self.region).clone();
-            ctx.effects.push(Effect::Destroy { region, pairs: Pairs::Unclear });
+            ctx.effects.push(Effect::Destroy((*self.region).clone()));
         }
     }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
-use stele_types::{KeyRange, LogIndex, Region, RegionId, StoreId, Term};
+use stele_types::{LogIndex, Region, RegionId, StoreId, Term};
 
 /// State shared by all peers of a store.
 pub(crate) struct Context<E: StorageEngine> {
@@ -47,25 +47,14 @@ pub(crate) struct Context<E: StorageEngine> {
 /// Most lookups of a store without a result.
 const LOOKUPS_MAX: usize = 1024;
 
-/// Owner of the pairs of a replica that is removed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Pairs {
-    /// Another region on this store.
-    Owned,
-    /// A region without a replica here owns this range of them. The removed replica's range may be
-    /// larger, if it missed a split.
-    Known(KeyRange),
-    /// Unknown regions.
-    Unclear,
-}
-
 /// Effect that a peer requests from its store.
 #[derive(Clone, Debug)]
 pub(crate) enum Effect {
     /// A split created this region; its log starts after the entry.
     Create { region: Region, after: (LogIndex, Term), campaign: bool },
-    /// The replica is removed from this store.
-    Destroy { region: Region, pairs: Pairs },
+    /// The replica is removed from this store. Its pairs are dropped, unless another region here
+    /// owns them.
+    Destroy(Region),
     /// Schedules a region that another one waits for.
     Schedule(RegionId),
     /// The source's log is committed up to its preparation, and its target waits for it.

@@ -1,8 +1,8 @@
 //! Creation and removal of replicas. The tombstone and the end of the log of a removed replica
 //! become durable in one batch, then its pairs are dropped. Opening drops what a crash leaves of
-//! them: a pair that no region here owns, unless it is in an orphaned range.
+//! them: pairs that no region here owns.
 
-use super::{Effect, Pairs, RaftStore};
+use super::{Effect, RaftStore};
 use crate::log::Start;
 use crate::messages::PeerMessage;
 use crate::output::Event;
@@ -10,38 +10,25 @@ use crate::peer::Peer;
 use stele_storage::{EngineView, ScanOptions, StorageEngine};
 use stele_types::{
     ColumnFamily, Error, KeyRange, LogIndex, Mark, Record, Region, RegionId, RegionKind,
-    RegionPhase, Result, Term, keyspace,
+    RegionPhase, Result, Term, keyspace, mutant,
 };
 
 /// Removed replicas with pairs that are not dropped yet.
 #[derive(Default)]
 pub(super) struct Leaving {
     /// Tombstone waits for the next batch.
-    next: Vec<LeftReplica>,
+    next: Vec<Region>,
     /// Tombstone is in the batch in flight.
-    under_way: Vec<LeftReplica>,
+    under_way: Vec<Region>,
     /// Tombstone is durable; the device had no room for dropping the pairs.
-    waiting: Vec<LeftReplica>,
+    waiting: Vec<Region>,
     retry_at_nanos: u64,
-}
-
-/// Removed replica.
-struct LeftReplica {
-    region: Region,
-    /// Whether another region owns its pairs now.
-    kept: bool,
 }
 
 impl Leaving {
     /// Records that a batch was handed out.
     pub fn handed_out(&mut self) {
         self.under_way.append(&mut self.next);
-    }
-
-    /// Returns the regions with pairs that can be dropped: the batch is durable.
-    fn take(&mut self) -> Vec<Region> {
-        let left = std::mem::take(&mut self.under_way);
-        left.into_iter().filter(|left| !left.kept).map(|left| left.region).collect()
     }
 
     /// Returns the monotonic nanoseconds at which dropping is tried again.
@@ -51,9 +38,9 @@ impl Leaving {
 
     /// Returns whether a replica of the region, or one with some of its keys, is being removed.
     pub fn has_overlap(&self, region: &Region) -> bool {
-        let has_overlap = |left: &LeftReplica| {
-            let keys = left.region.kind == region.kind && left.region.range.overlaps(&region.range);
-            left.region.id == region.id || keys
+        let has_overlap = |left: &Region| {
+            let keys = left.kind == region.kind && left.range.overlaps(&region.range);
+            left.id == region.id || keys
         };
         self.next.iter().chain(&self.under_way).chain(&self.waiting).any(has_overlap)
     }
@@ -67,7 +54,7 @@ impl<E: StorageEngine> RaftStore<E> {
                 Effect::Create { region, after, campaign } => {
                     self.create(region, after, campaign)?;
                 }
-                Effect::Destroy { region, pairs } => self.destroy(&region, pairs)?,
+                Effect::Destroy(region) => self.destroy(&region)?,
                 Effect::Schedule(region) => self.schedule(region),
                 Effect::CommitSource { source, prepared } => {
                     if let Some(peer) = self.peers.get_mut(&source) {
@@ -106,7 +93,7 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 
     /// Removes a replica from this store.
-    pub(super) fn destroy(&mut self, last_known: &Region, pairs: Pairs) -> Result<()> {
+    pub(super) fn destroy(&mut self, last_known: &Region) -> Result<()> {
         let id = last_known.id;
         let Some(mut peer) = self.peers.remove(&id) else { return Ok(()) };
         self.ctx.readers.remove(id);
@@ -120,22 +107,20 @@ impl<E: StorageEngine> RaftStore<E> {
             tombstone.peers.retain(|other| other.store != peer.name.store);
             tombstone.peers.push(peer.name);
         }
-        if !stele_types::mutant::active("raftstore.destroy_without_tombstone") {
-            let mut writes = vec![(keyspace::region_key(id), tombstone.encode())];
-            writes.extend(self.record_orphaned_ranges(&peer.region, &pairs));
-            self.ctx.journal.put(&mut self.ctx.batches, &writes)?;
+        if !mutant::active("raftstore.destroy_without_tombstone") {
+            let descriptor = (keyspace::region_key(id), tombstone.encode());
+            self.ctx.journal.put(&mut self.ctx.batches, &[descriptor])?;
         }
         self.ctx.batches.push(Record::Mark(id, Mark::Destroy));
         self.tombstones.insert(id, tombstone);
-        let kept = pairs == Pairs::Owned;
-        self.leaving.next.push(LeftReplica { region: last_known.clone(), kept });
+        self.leaving.next.push(last_known.clone());
         self.ctx.out.events.push(Event::RegionDestroyed(id));
         Ok(())
     }
 
     /// Drops the pairs of replicas with durable tombstones.
     pub(super) fn drop_left(&mut self) -> Result<()> {
-        let left = self.leaving.take();
+        let left = std::mem::take(&mut self.leaving.under_way);
         self.drop_or_wait(left)
     }
 
@@ -145,7 +130,7 @@ impl<E: StorageEngine> RaftStore<E> {
             return Ok(());
         }
         let waiting = std::mem::take(&mut self.leaving.waiting);
-        self.drop_or_wait(waiting.into_iter().map(|left| left.region).collect())
+        self.drop_or_wait(waiting)
     }
 
     /// Drops the pairs of regions. On a full device a failed drop is retried later, and until then
@@ -153,12 +138,11 @@ impl<E: StorageEngine> RaftStore<E> {
     pub(super) fn drop_or_wait(&mut self, left: Vec<Region>) -> Result<()> {
         match self.drop_unowned(&left) {
             Err(Error::NoSpace(_) | Error::Busy(_))
-                if !stele_types::mutant::active("raftstore.stop_on_full_drop") =>
+                if !mutant::active("raftstore.stop_on_full_drop") =>
             {
                 let options = &self.ctx.options;
                 self.leaving.retry_at_nanos = self.ctx.now.monotonic_nanos + options.tick_nanos;
-                let waiting = left.into_iter().map(|region| LeftReplica { region, kept: false });
-                self.leaving.waiting.extend(waiting);
+                self.leaving.waiting.extend(left);
                 Ok(())
             }
             dropped => dropped,
@@ -187,7 +171,7 @@ impl<E: StorageEngine> RaftStore<E> {
             && message.epoch.conf_version > peer.region.epoch.conf_version;
         if newer {
             let region = (*peer.region).clone();
-            self.destroy(&region, Pairs::Known(message.range.clone()))?;
+            self.destroy(&region)?;
         }
         Ok(newer)
     }
@@ -247,8 +231,9 @@ fn gaps(kind: RegionKind, range: &KeyRange, owners: &[&Region]) -> Vec<KeyRange>
     out
 }
 
-/// Returns the ranges, ascending, with pairs that none of these regions owns. Includes ranges that
-/// cannot be read: they must be emptied too.
+/// Returns the ranges, ascending, with pairs that none of these regions owns, or with records of
+/// orphaned ranges that earlier versions wrote. Includes ranges that cannot be read: they must be
+/// emptied too.
 pub(super) fn unowned<E: StorageEngine>(engine: &E, live: &[Region]) -> Result<Vec<KeyRange>> {
     let owners: Vec<&Region> = live.iter().collect();
     let view = engine.view()?;
@@ -258,15 +243,14 @@ pub(super) fn unowned<E: StorageEngine>(engine: &E, live: &[Region]) -> Result<V
     let spaces = spaces.into_iter().flat_map(|space| data.iter().map(move |gap| (space, gap)));
     let system = gaps(RegionKind::System, &KeyRange::all(), &owners);
     let system = system.iter().map(|gap| (keyspace::SYSTEM, gap));
-    for (space, gap) in spaces.chain(system) {
-        let range = keyspace::range_in_space(space, gap);
+    let gaps = spaces.chain(system).map(|(space, gap)| keyspace::range_in_space(space, gap));
+    let former = (!mutant::active("raftstore.former_records_kept"))
+        .then(keyspace::former_orphaned_range_keys);
+    for range in former.into_iter().chain(gaps) {
         let any = ScanOptions { keys_only: true, ..ScanOptions::new(range.clone(), 1) };
         let holds_any = match view.scan(&any) {
             Ok(found) => !found.is_empty(),
-            Err(error)
-                if error.is_damage()
-                    && !stele_types::mutant::active("raftstore.lost_gap_refused") =>
-            {
+            Err(error) if error.is_damage() && !mutant::active("raftstore.lost_gap_refused") => {
                 true
             }
             Err(error) => return Err(error),

@@ -44,25 +44,11 @@ impl Journal {
         Ok(())
     }
 
-    /// Deletes keys in the same way.
-    pub fn remove(&mut self, batches: &mut GroupCommit, keys: &[Bytes]) -> Result<()> {
-        let mut command = CommandBuilder::new();
-        for key in keys {
-            command.delete(key)?;
-        }
-        self.entry(command).into_iter().for_each(|record| batches.push(record));
-        Ok(())
-    }
-
     fn records(&mut self, pairs: &[(Bytes, Bytes)]) -> Result<[Record; 2]> {
         let mut command = CommandBuilder::new();
         for (key, value) in pairs {
             command.put(key, value, 0)?;
         }
-        Ok(self.entry(command))
-    }
-
-    fn entry(&mut self, command: CommandBuilder) -> [Record; 2] {
         self.last = self.last.next();
         let entry = EntryRecord {
             region: JOURNAL,
@@ -73,7 +59,7 @@ impl Journal {
         };
         self.waiting.push_back(entry.clone());
         let hard_state = HardState { term: TERM, vote: 0, commit: self.last };
-        [Record::Entry(entry), Record::HardState(JOURNAL, hard_state)]
+        Ok([Record::Entry(entry), Record::HardState(JOURNAL, hard_state)])
     }
 
     /// Applies the oldest waiting entry, which is durable.

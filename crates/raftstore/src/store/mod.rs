@@ -17,8 +17,10 @@ mod snapshot;
 mod step;
 mod truncate;
 
-pub(crate) use context::{Context, Effect, Pairs};
+pub(crate) use context::{Context, Effect};
 pub(crate) use group_commit::Note;
+#[cfg(test)]
+pub(crate) use journal::write_now;
 
 use crate::messages::{PeerMessage, SnapshotHeader};
 use crate::peer::Peer;
@@ -56,8 +58,6 @@ pub struct RaftStore<E: StorageEngine> {
     repair: repair::Repair,
     hibernation_probe: hibernation_probe::HibernationProbe,
     orphaned_ranges: orphaned_ranges::OrphanedRanges,
-    /// Regions reported by the placement group and not processed.
-    owners: Vec<Region>,
 }
 
 impl<E: StorageEngine> RaftStore<E> {
@@ -74,6 +74,7 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         let tick = (!self.ticking.is_empty()).then_some(self.next_tick_nanos);
         let tick = tick.into_iter().chain(self.leaving.retry_at());
+        let tick = tick.chain(self.orphaned_ranges.drop_at());
         let asks = self.asks_at().into_iter().chain(self.probes_at());
         tick.chain(self.ctx.batches.retry_at()).chain(asks).min()
     }

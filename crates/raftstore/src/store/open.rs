@@ -1,5 +1,5 @@
 //! Opening of a store. Afterwards every region with a descriptor has its log, its peer and its
-//! pairs; no other pairs remain, except in orphaned ranges.
+//! pairs; no other pairs remain.
 
 use super::RaftStore;
 use super::context::Context;
@@ -48,12 +48,7 @@ impl<E: StorageEngine> RaftStore<E> {
         let journal = Journal::open(&*engine)?;
         start_logs(&*engine, &live)?;
         end_logs(&*engine, &tombstones)?;
-        let orphaned_ranges = OrphanedRanges::open(&*engine, &live)?;
-        let mut owners = live.clone();
-        if !mutant::active("raftstore.rest_dropped_at_open") {
-            owners.extend(orphaned_ranges.parts());
-        }
-        let gaps = unowned(&*engine, &owners)?;
+        let gaps = unowned(&*engine, &live)?;
         if !gaps.is_empty() && !mutant::active("raftstore.unowned_kept") {
             engine.drop_ranges(&gaps)?;
         }
@@ -74,8 +69,7 @@ impl<E: StorageEngine> RaftStore<E> {
             leaving: Leaving::default(),
             repair: Repair::default(),
             hibernation_probe: HibernationProbe::default(),
-            orphaned_ranges,
-            owners: Vec::new(),
+            orphaned_ranges: OrphanedRanges::default(),
         };
         for region in live {
             let id = region.id;

@@ -98,7 +98,6 @@ impl<E: StorageEngine> RaftStore<E> {
         let mut pairs = vec![(keyspace::ident_key(), StoreIdent { cluster, store }.encode())];
         let gone = self.tombstones.values();
         pairs.extend(gone.map(|region| (keyspace::region_key(region.id), region.encode())));
-        pairs.extend(self.orphaned_ranges.stored_pairs());
         pairs
     }
 }

@@ -1,7 +1,7 @@
 //! Receipt of snapshots. A leader, or a voter where there can be no leader yet, offers one; its
 //! pairs are staged and installed at once, and the replica starts again from it.
 
-use super::{Pairs, RaftStore};
+use super::RaftStore;
 use crate::admin;
 use crate::input::RequestId;
 use crate::log::Start;
@@ -118,15 +118,14 @@ impl<E: StorageEngine> RaftStore<E> {
             // overwrite the new descriptor.
             let under_way = self.ctx.batches.has_records_of(id)
                 || self.peers.get(&id).is_some_and(|peer| !peer.is_durable());
-            if under_way
-                || self.leaving.has_overlap(&header.region)
-                || self.record_orphaned_remainder(&header.region)?
-            {
+            if under_way || self.leaving.has_overlap(&header.region) {
                 self.arrived.push((header, ingest));
                 continue;
             }
             let region = header.region.clone();
+            let before = self.peers.get(&id).map(|peer| peer.region.clone());
             if self.install(header, ingest)? {
+                before.iter().for_each(|before| self.keep_orphaned(before, &region));
                 self.destroy_merged(&region)?;
             }
         }
@@ -140,7 +139,9 @@ impl<E: StorageEngine> RaftStore<E> {
         for id in self.overlapping(region) {
             let Some(peer) = self.peers.get(&id) else { continue };
             let source = admin::tombstone(&peer.region);
-            self.destroy(&source, Pairs::Unclear)?;
+            // The target may have split off part of its keys again.
+            self.keep_orphaned(&source, region);
+            self.destroy(&source)?;
         }
         Ok(())
     }

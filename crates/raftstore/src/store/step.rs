@@ -32,7 +32,6 @@ impl<E: StorageEngine> RaftStore<E> {
             }
             // Each poll checks for lost values.
             Input::Damaged => {}
-            Input::Owners(owners) => self.owners = owners,
             Input::Leases(on) => self.ctx.set_leases(on),
             Input::StoreUnreachable(store) => self.store_unreachable(store),
             Input::StoreReachable(store) => self.store_reachable(store),

@@ -4,6 +4,8 @@ use super::*;
 use stele_storage::{Repair, StateMachine};
 
 const CHILD: RegionId = RegionId(10);
+/// Ticks for which orphaned pairs are kept.
+const KEPT_TICKS: u64 = 400;
 
 /// Returns a cluster in which store 3 missed a split at h and more entries than the log keeps: it
 /// has the only intact copy of m, which the child now owns. Messages of the child do not reach it
@@ -11,6 +13,7 @@ const CHILD: RegionId = RegionId(10);
 fn behind() -> Trial {
     let mut trial = Trial::with(3, |options| {
         options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
+        options.orphaned_kept_nanos = KEPT_TICKS * TICK;
     });
     trial.lead(DATA, 1);
     trial.write(1, put("m", "1"));
@@ -44,14 +47,6 @@ fn comes_together(trial: &mut Trial) {
     }
     assert!(trial.store(3).core.region(CHILD).is_some());
     assert!(trial.store(3).core.orphaned_ranges().is_empty());
-    trial.restart(3);
-    assert!(trial.store(3).core.orphaned_ranges().is_empty());
-    assert_eq!(notes(trial), 0);
-}
-
-fn notes(trial: &mut Trial) -> usize {
-    let view = trial.store(3).engine.view().unwrap();
-    view.scan(&ScanOptions::new(keyspace::orphaned_range_keys(), 10)).unwrap().len()
 }
 
 /// Checks that store 3 follows in the parent and still has the child's value.
@@ -66,31 +61,6 @@ fn has_orphaned_value(trial: &mut Trial) {
 fn a_replica_behind_a_split_has_the_last_whole_copy_of_the_other_half() {
     let mut trial = behind();
     trial.heal();
-    trial.ticks(20);
-    has_orphaned_value(&mut trial);
-    comes_together(&mut trial);
-}
-
-#[test]
-fn what_is_unclaimed_outlives_a_crash() {
-    let mut trial = behind();
-    trial.heal();
-    trial.ticks(20);
-    trial.restart(3);
-    trial.ticks(2);
-    has_orphaned_value(&mut trial);
-    comes_together(&mut trial);
-}
-
-#[test]
-fn a_snapshot_of_less_waits_until_the_note_of_the_rest_is_durable() {
-    let mut trial = behind();
-    trial.store(3).stalled = true;
-    trial.heal();
-    trial.ticks(20);
-    assert_eq!(trial.report(3, DATA).region.epoch.version, 1);
-    trial.restart(3);
-    assert_eq!(trial.value(3, "m").as_deref(), Some("1"));
     trial.ticks(20);
     has_orphaned_value(&mut trial);
     comes_together(&mut trial);
@@ -111,7 +81,7 @@ fn remove(trial: &mut Trial, region: RegionId, id: u64) {
 }
 
 #[test]
-fn a_replica_that_leaves_behind_a_split_leaves_the_other_half() {
+fn a_replica_that_is_removed_behind_a_split_leaves_nothing() {
     let reported = |trial: &mut Trial| {
         trial.heal();
         trial.ticks(40);
@@ -119,52 +89,55 @@ fn a_replica_that_leaves_behind_a_split_leaves_the_other_half() {
     let placed = |trial: &mut Trial| {
         trial.admin(3, DATA, Admin::Destroy(PeerId(103)));
         trial.ticks(3);
-        trial.heal();
     };
-    for (how, is_reported) in [(&reported as &dyn Fn(&mut Trial), true), (&placed, false)] {
+    for how in [&reported as &dyn Fn(&mut Trial), &placed] {
         let mut trial = behind();
         remove(&mut trial, DATA, 103);
+        assert_eq!(trial.value(3, "m").as_deref(), Some("1"));
         how(&mut trial);
         assert!(trial.store(3).core.region(DATA).is_none());
-        let left = if is_reported { KeyRange::new("h", "") } else { KeyRange::all() };
-        assert_eq!(trial.store(3).core.orphaned_ranges(), [left]);
-        trial.restart(3);
-        assert_eq!(trial.value(3, "m").as_deref(), Some("1"));
-        let owner = trial.report(1, DATA).region;
-        trial.store(3).core.step(Input::Owners(vec![owner]));
-        trial.ticks(2);
-        assert_eq!(trial.store(3).core.orphaned_ranges(), [KeyRange::new("h", "")]);
-        comes_together(&mut trial);
+        assert!(trial.store(3).core.orphaned_ranges().is_empty());
+        assert_eq!(trial.value(3, "m"), None);
     }
 }
 
 #[test]
-fn what_no_replica_here_will_own_is_dropped_on_later_word_only() {
+fn orphaned_pairs_are_dropped_when_their_time_is_over() {
     let mut trial = behind();
     trial.heal();
     trial.ticks(20);
     has_orphaned_value(&mut trial);
-    let child = trial.report(1, CHILD).region;
-    let mut before = child.clone();
-    (before.id, before.epoch.version) = (RegionId(9), 1);
-    before.peers.retain(|peer| peer.store != StoreId(3));
-    for owner in [child, before] {
-        trial.store(3).core.step(Input::Owners(vec![owner]));
-        trial.ticks(2);
-        has_orphaned_value(&mut trial);
-    }
-    // A part is dropped, then all.
-    remove(&mut trial, CHILD, 203);
-    let after = trial.report(1, CHILD).region;
-    let part = Region { range: KeyRange::new("h", "i"), ..after.clone() };
-    trial.store(3).core.step(Input::Owners(vec![part]));
-    trial.ticks(2);
-    assert_eq!(trial.store(3).core.orphaned_ranges(), [KeyRange::new("i", "")]);
-    assert_eq!(trial.value(3, "m").as_deref(), Some("1"));
-    trial.store(3).core.step(Input::Owners(vec![after]));
-    trial.ticks(2);
+    trial.ticks(KEPT_TICKS - 20);
+    has_orphaned_value(&mut trial);
+    trial.ticks(20);
     assert!(trial.store(3).core.orphaned_ranges().is_empty());
-    assert_eq!((trial.value(3, "m"), notes(&mut trial)), (None, 0));
+    assert_eq!(trial.value(3, "m"), None);
+    assert!(trial.value(3, "a199").is_some());
+}
+
+#[test]
+fn opening_drops_orphaned_pairs_and_the_records_of_them_of_earlier_versions() {
+    let mut trial = behind();
+    trial.heal();
+    trial.ticks(20);
+    has_orphaned_value(&mut trial);
+    let region = trial.report(3, DATA).region;
+    let mut record = vec![keyspace::LOCAL, b'u'];
+    record.extend([region.id.0.to_be_bytes(), 1u64.to_be_bytes()].concat());
+    let record = Bytes::from(record);
+    let has_record =
+        |trial: &mut Trial| trial.store(3).engine.view().unwrap().get(&record).unwrap().is_some();
+    let pair = (record.clone(), Region { range: KeyRange::all(), ..region }.encode());
+    crate::store::write_now(&*trial.store(3).engine, &[pair], Vec::new()).unwrap();
+    assert!(has_record(&mut trial));
+    trial.restart(3);
+    assert!(!has_record(&mut trial));
+    assert!(trial.store(3).core.orphaned_ranges().is_empty());
+    assert_eq!(trial.value(3, "m"), None);
+    trial.ticks(20);
+    trial.write(1, put("b", "2"));
+    trial.ticks(20);
+    assert_eq!(trial.value(3, "b").as_deref(), Some("2"));
 }
 
 #[test]

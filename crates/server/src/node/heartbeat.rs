@@ -3,7 +3,6 @@
 use super::edge::Edge;
 use super::ids::IdSource;
 use super::open;
-use super::orphaned_ranges::find_owners;
 use super::split;
 use super::steps;
 use crate::config::Config;
@@ -130,7 +129,6 @@ impl Heartbeats {
             Ok(response) => {
                 self.update_members(&response);
                 self.apply(shared, &response, sequence).await;
-                find_owners(&self.stores, &self.placement).await;
                 match response.interval_ms {
                     0 => INTERVAL,
                     soon => Duration::from_millis(u64::from(soon)).min(INTERVAL),

@@ -7,7 +7,6 @@ mod ids;
 mod join_stores;
 mod listen;
 mod open;
-pub(crate) mod orphaned_ranges;
 mod recovery;
 mod split;
 mod steps;

@@ -22,8 +22,6 @@ pub const CLUSTER: ClusterId = ClusterId(7);
 /// Region of all user keys at the start.
 pub const DATA: RegionId = RegionId(2);
 const EVENTS_KEPT: usize = 40;
-/// Nanoseconds between two reports of owners by placement.
-const TELL_NANOS: u64 = 250 * MS;
 
 /// Future event of a store.
 enum Happening<E: StorageEngine> {
@@ -74,7 +72,6 @@ pub struct Sim<B: Backend> {
     pub events: Vec<String>,
     agenda: Agenda<B::Engine>,
     happenings: u64,
-    owners_reported_at: u64,
     requests: u64,
     incarnations: u64,
     next_id: u64,
@@ -139,7 +136,6 @@ impl<B: Backend> Sim<B> {
             events: Vec::new(),
             agenda: BTreeMap::new(),
             happenings: 0,
-            owners_reported_at: 0,
             requests: 0,
             incarnations: 0,
             next_id: 1_000,
@@ -259,29 +255,6 @@ impl<B: Backend> Sim<B> {
         let until = self.now + nanos;
         while self.turn(until) {}
         self.now = until;
-        self.report_owners();
-    }
-
-    /// Reports the owners of orphaned ranges to their stores, as placement does.
-    fn report_owners(&mut self) {
-        if self.now < self.owners_reported_at + TELL_NANOS {
-            return;
-        }
-        self.owners_reported_at = self.now;
-        let cores = || self.nodes.values().filter_map(|node| Some((node.id, node.core.as_ref()?)));
-        let regions: Vec<_> = cores().flat_map(|(_, core)| core.readers().all()).collect();
-        let mut reports = Vec::new();
-        for (id, core) in cores() {
-            let orphaned_ranges = core.orphaned_ranges();
-            let owns =
-                |it: &&Arc<Region>| orphaned_ranges.iter().any(|range| range.overlaps(&it.range));
-            let owners: Vec<Region> =
-                regions.iter().filter(owns).map(|it| (**it).clone()).collect();
-            reports.extend((!owners.is_empty()).then_some((id, owners)));
-        }
-        for (id, owners) in reports {
-            self.step(id, Input::Owners(owners));
-        }
     }
 
     /// Runs until a condition holds; fails if it does not within `nanos`.
@@ -311,7 +284,6 @@ impl<B: Backend> Sim<B> {
             return false;
         }
         self.now = self.now.max(at);
-        self.report_owners();
         match (happens_first, tick) {
             (false, Some((_, store))) => self.poll(store),
             _ => self.happen(),

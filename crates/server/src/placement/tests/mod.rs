@@ -1,5 +1,4 @@
 mod decisions;
 mod fake;
 mod lookups;
-mod owners;
 mod reports;
