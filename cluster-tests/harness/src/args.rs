@@ -21,6 +21,8 @@ pub struct Setup {
     pub strict: bool,
     /// Whether clients send a put or delete again after `stale_command`.
     pub repeat: bool,
+    /// Whether the syncs of one node are slow all the time.
+    pub slow_syncs: bool,
     place: RefCell<Option<tempfile::TempDir>>,
     work: PathBuf,
 }
@@ -77,6 +79,7 @@ impl Setup {
             number("seconds", self.seconds),
             switch("strict", self.strict),
             switch("repeat", self.repeat),
+            switch("slow-syncs", self.slow_syncs),
             number("seed", Some(self.seed)),
         ]
         .concat()
@@ -101,8 +104,9 @@ pub fn read(mut rest: Vec<String>) -> Result<(&'static Scenario, Setup)> {
     let scenario = SCENARIOS.iter().find(|one| one.name == name);
     let Some(scenario) = scenario else { bail!("there is no scenario `{name}`\n{}", usage()) };
     let flags = Flags::read(rest)?;
-    if name != "history" && (flags.seconds.is_some() || flags.strict || flags.repeat) {
-        bail!("only `history` takes --seconds, --strict and --repeat");
+    let is_of_history = flags.seconds.is_some() || flags.strict || flags.repeat || flags.slow_syncs;
+    if name != "history" && is_of_history {
+        bail!("only `history` takes --seconds, --strict, --repeat and --slow-syncs");
     }
     if flags.strict && flags.repeat {
         bail!("--strict allows no answer that --repeat repeats; give one of them");
@@ -118,6 +122,7 @@ pub fn read(mut rest: Vec<String>) -> Result<(&'static Scenario, Setup)> {
         short: flags.short,
         strict: flags.strict,
         repeat: flags.repeat,
+        slow_syncs: flags.slow_syncs,
         work: place.path().to_owned(),
         place: RefCell::new(Some(place)),
     };
@@ -135,6 +140,7 @@ struct Flags {
     short: bool,
     strict: bool,
     repeat: bool,
+    slow_syncs: bool,
     programs: Programs,
 }
 
@@ -147,6 +153,7 @@ impl Flags {
                 "--short" => Some(&mut read.short),
                 "--strict" => Some(&mut read.strict),
                 "--repeat" => Some(&mut read.repeat),
+                "--slow-syncs" => Some(&mut read.slow_syncs),
                 _ => None,
             };
             if let Some(switch) = switch {
@@ -178,7 +185,7 @@ fn usage() -> String {
         SCENARIOS.iter().map(|one| format!("  {:12} {}", one.name, one.what)).collect();
     format!(
         "usage: cluster-tests SCENARIO --stele FILE [--short] [--rounds N] [--seed N] [--work DIR]\n\
-         history: [--seconds N] [--strict | --repeat]\n{}",
+         history: [--seconds N] [--strict | --repeat] [--slow-syncs]\n{}",
         lines.join("\n")
     )
 }
@@ -200,8 +207,8 @@ mod tests {
 
     #[test]
     fn a_replay_repeats_the_flags_of_the_run() {
-        let run = "history --stele x --seconds 5 --strict --seed 9";
-        assert_eq!(replay(run).unwrap(), " --seconds 5 --strict --seed 9");
+        let run = "history --stele x --seconds 5 --strict --slow-syncs --seed 9";
+        assert_eq!(replay(run).unwrap(), " --seconds 5 --strict --slow-syncs --seed 9");
         let run = "kill --short --stele x --seed 3 --rounds 2";
         assert_eq!(replay(run).unwrap(), " --short --rounds 2 --seed 3");
     }

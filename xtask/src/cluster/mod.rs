@@ -33,7 +33,7 @@ const CI: [(&str, &[&str]); 17] = [
 ];
 
 /// Scenarios that take long or need an otherwise idle machine.
-const REST: [&str; 2] = ["disk-full", "idle"];
+const REST: [&str; 3] = ["disk-full", "idle", "slow-disk"];
 
 /// Runs `cluster ARGUMENTS`: `ci`, `all`, or one scenario with its arguments. With `--stele FILE`,
 /// another server than that of this source is tested.

@@ -1,6 +1,7 @@
 //! One `stele server` process.
 
 use super::process;
+use super::syncs::{Injection, LOG_WRITER, TracedSyncs};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use std::fs::File;
@@ -38,12 +39,13 @@ pub struct Node {
     /// Launch options.
     pub launch: Launch,
     child: Option<Child>,
+    slow: Option<TracedSyncs>,
 }
 
 impl Node {
     /// Starts the process without waiting.
     pub fn start(launch: Launch) -> Result<Self> {
-        let mut node = Self { launch, child: None };
+        let mut node = Self { launch, child: None, slow: None };
         node.restart()?;
         Ok(node)
     }
@@ -97,6 +99,7 @@ impl Node {
 
     /// Kills the process with SIGKILL and waits for its end.
     pub fn kill(&mut self) -> Result<()> {
+        self.slow = None;
         if let Some(mut child) = self.child.take() {
             child.kill()?;
             child.wait()?;
@@ -106,6 +109,7 @@ impl Node {
 
     /// Stops the process with SIGTERM. If it does not end within `limit`, kills it and fails.
     pub async fn stop(&mut self, limit: Duration) -> Result<()> {
+        self.slow = None;
         let Some(mut child) = self.child.take() else { return Ok(()) };
         process::signal(child.id(), Signal::TERM)?;
         let deadline = Instant::now() + limit;
@@ -137,6 +141,27 @@ impl Node {
             );
             tokio::time::sleep(READY_POLL).await;
         }
+    }
+
+    /// Makes each sync of the log take this much longer, until the process ends or
+    /// [`Node::restore_syncs`].
+    pub async fn slow_syncs(&mut self, delay: Duration) -> Result<()> {
+        self.slow = None;
+        let trace = self.launch.log.with_extension("syncs");
+        let attached =
+            TracedSyncs::attach(self.process()?, LOG_WRITER, Injection::Delay(delay), trace);
+        self.slow = Some(attached.await?);
+        Ok(())
+    }
+
+    /// Returns whether the syncs of the log are slowed down.
+    pub fn has_slow_syncs(&self) -> bool {
+        self.slow.is_some()
+    }
+
+    /// Ends what [`Node::slow_syncs`] began.
+    pub fn restore_syncs(&mut self) {
+        self.slow = None;
     }
 
     /// Stops the process with SIGSTOP.

@@ -1,5 +1,5 @@
-//! A sync that fails once. `strace` attaches to one thread of a node, injects EIO into one
-//! `fdatasync` or `fsync`, and records the thread's file operations before and after.
+//! Syncs that fail or are slow. `strace` attaches to one thread of a node and injects EIO into one
+//! `fdatasync` or `fsync`, or a delay into all. It records the thread's file operations.
 
 use super::process;
 use anyhow::{Context, Result, bail, ensure};
@@ -9,12 +9,25 @@ use std::time::{Duration, Instant};
 
 /// Traced calls: those that write to files or sync them.
 const CALLS: &str = "fdatasync,fsync,pwrite64,pwritev,pwritev2,io_submit,ftruncate,fallocate";
+const SYNCS: &str = "fdatasync,fsync";
 const ATTACHED_LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(10);
 
+/// Prefix of the name of the thread that syncs the log.
+pub const LOG_WRITER: &str = "stele-write-";
+
+/// Change of the syncs of a thread.
+#[derive(Clone, Copy, Debug)]
+pub enum Injection {
+    /// The call with this number, of each kind of sync, fails.
+    Fail { nth: u64 },
+    /// Each sync takes this much longer.
+    Delay(Duration),
+}
+
 /// A thread under trace; detached when dropped.
 #[derive(Debug)]
-pub struct FailingSync {
+pub struct TracedSyncs {
     strace: Child,
     trace: PathBuf,
 }
@@ -30,13 +43,22 @@ pub struct Trace {
     pub after: Vec<String>,
 }
 
-impl FailingSync {
-    /// Makes the `nth` call of each kind of sync fail in the thread with this name prefix.
-    pub async fn attach(process: u32, thread: &str, nth: u64, trace: PathBuf) -> Result<Self> {
+impl TracedSyncs {
+    /// Changes the syncs of the thread with this name prefix.
+    pub async fn attach(
+        process: u32,
+        thread: &str,
+        injection: Injection,
+        trace: PathBuf,
+    ) -> Result<Self> {
         let id = process::thread(process, thread)?;
+        let (calls, change) = match injection {
+            Injection::Fail { nth } => (CALLS, format!("error=EIO:when={nth}")),
+            Injection::Delay(delay) => (SYNCS, format!("delay_exit={}", delay.as_micros())),
+        };
         let mut command = Command::new("strace");
-        command.args(["-y", "-e", &format!("trace={CALLS}"), "-p", &id.to_string()]);
-        command.args(["-e", &format!("inject=fdatasync,fsync:error=EIO:when={nth}"), "-o"]);
+        command.args(["-y", "-e", &format!("trace={calls}"), "-p", &id.to_string()]);
+        command.args(["-e", &format!("inject={SYNCS}:{change}"), "-o"]);
         command.arg(&trace).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let strace = command.spawn().context("starting strace (apt-get install strace)")?;
         let mut attached = Self { strace, trace };
@@ -60,7 +82,7 @@ impl FailingSync {
     }
 }
 
-impl Drop for FailingSync {
+impl Drop for TracedSyncs {
     fn drop(&mut self) {
         // strace may have ended with the thread. The traced process continues.
         let _ = self.strace.kill();

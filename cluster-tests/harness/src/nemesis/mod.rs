@@ -26,6 +26,8 @@ pub enum Fault {
     Pause,
     /// A node sends at a low rate.
     Slow,
+    /// Each sync of a node's log takes long.
+    SlowSyncs,
     /// Messages of one direction between a node and the others are lost.
     OneWay,
     /// Messages of both directions between a node and the others are lost.
@@ -40,8 +42,15 @@ pub enum Fault {
     Move,
 }
 
-const NODE_FAULTS: [Fault; 6] =
-    [Fault::Kill, Fault::Stop, Fault::Pause, Fault::Slow, Fault::OneWay, Fault::CutOff];
+const NODE_FAULTS: [Fault; 7] = [
+    Fault::Kill,
+    Fault::Stop,
+    Fault::Pause,
+    Fault::Slow,
+    Fault::SlowSyncs,
+    Fault::OneWay,
+    Fault::CutOff,
+];
 const REGION_CHANGES: [Fault; 4] = [Fault::Transfer, Fault::Split, Fault::Merge, Fault::Move];
 
 impl Fault {
@@ -51,6 +60,7 @@ impl Fault {
             Self::Stop => "stop",
             Self::Pause => "pause",
             Self::Slow => "slow",
+            Self::SlowSyncs => "slow_syncs",
             Self::OneWay => "one_way",
             Self::CutOff => "cut_off",
             Self::Transfer => "transfer",
@@ -165,7 +175,7 @@ mod tests {
         for seed in 0..20 {
             let mut nemesis = Nemesis::new(seed);
             for _ in 0..3 {
-                let mut drawn: Vec<Fault> = (0..10).map(|_| nemesis.draw()).collect();
+                let mut drawn: Vec<Fault> = (0..11).map(|_| nemesis.draw()).collect();
                 drawn.sort();
                 let all: Vec<Fault> = NODE_FAULTS.into_iter().chain(REGION_CHANGES).collect();
                 assert_eq!(drawn, all, "seed {seed}");

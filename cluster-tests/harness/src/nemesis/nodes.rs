@@ -14,12 +14,16 @@ const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// Rates of a slow node. A node of a cluster under load sends some megabits per second.
 const RATES_KBIT: [u64; 4] = [64, 256, 1_024, 4_096];
 
+/// A sync takes about a millisecond without the fault.
+const SYNC_DELAYS_MS: [u64; 3] = [5, 20, 100];
+
 /// A fault in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Active {
     Down(Vec<usize>),
     Paused(usize),
     Slow(usize),
+    SlowSyncs(usize),
     Cut(usize),
 }
 
@@ -27,7 +31,9 @@ impl Active {
     fn affects(&self, node: usize) -> bool {
         match self {
             Self::Down(nodes) => nodes.contains(&node),
-            Self::Paused(other) | Self::Slow(other) | Self::Cut(other) => *other == node,
+            Self::Paused(other) | Self::Slow(other) | Self::SlowSyncs(other) | Self::Cut(other) => {
+                *other == node
+            }
         }
     }
 }
@@ -59,6 +65,13 @@ impl Nemesis {
                 self.say(format!("node {victim} sends {rate} kbit/s"));
                 Active::Slow(victim)
             }
+            Fault::SlowSyncs => {
+                let delay_ms =
+                    SYNC_DELAYS_MS[self.prng.below(SYNC_DELAYS_MS.len() as u64) as usize];
+                node.slow_syncs(Duration::from_millis(delay_ms)).await?;
+                self.say(format!("a sync of node {victim} takes {delay_ms} ms longer"));
+                Active::SlowSyncs(victim)
+            }
             Fault::OneWay => {
                 let direction = if self.prng.coin() { Direction::From } else { Direction::To };
                 network(cluster)?.isolate(victim, direction)?;
@@ -84,6 +97,7 @@ impl Nemesis {
                 Active::Down(victims) => self.restart(cluster, &victims).await?,
                 Active::Paused(victim) => cluster.nodes[victim].resume()?,
                 Active::Slow(victim) => network(cluster)?.restore_rate(victim)?,
+                Active::SlowSyncs(victim) => cluster.nodes[victim].restore_syncs(),
                 Active::Cut(_) => network(cluster)?.heal_all()?,
             }
         }

@@ -4,7 +4,7 @@ use crate::args::{Setup, need};
 use crate::client::{Session, SessionOptions};
 use crate::cluster::Cluster;
 use crate::cluster::node::tail;
-use crate::cluster::syncs::FailingSync;
+use crate::cluster::syncs::{Injection, LOG_WRITER, TracedSyncs};
 use crate::history::{Checker, LEDGER_PREFIX, Ledger, Load, LoadOptions};
 use crate::report::{Report, percentile, rounded};
 use crate::verify;
@@ -64,12 +64,12 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         let kind = KINDS[round as usize % KINDS.len()];
         let text = format!("round {round}, {kind:?}, node {victim} (leader {leader})");
         let (thread, nth) = match kind {
-            Kind::Log => ("stele-write-", 1 + prng.below(LOG_NTH_MAX)),
+            Kind::Log => (LOG_WRITER, 1 + prng.below(LOG_NTH_MAX)),
             Kind::Maintenance => ("stele-maintain", 1 + prng.below(MAINTENANCE_NTH_MAX)),
         };
         let trace = setup.work().join(format!("syncs-{name}.log"));
         let process = cluster.nodes[victim].process()?;
-        let attached = FailingSync::attach(process, thread, nth, trace).await?;
+        let attached = TracedSyncs::attach(process, thread, Injection::Fail { nth }, trace).await?;
         if kind == Kind::Maintenance {
             fill(&cluster, round).await?;
         }
@@ -97,7 +97,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
 }
 
 /// Waits for the end of the node; returns the file of the failed sync.
-async fn fail(cluster: &mut Cluster, victim: usize, attached: FailingSync) -> Result<String> {
+async fn fail(cluster: &mut Cluster, victim: usize, attached: TracedSyncs) -> Result<String> {
     let node = &mut cluster.nodes[victim];
     let ended = node.wait_end(ENDED_LIMIT).await;
     let seen = attached.trace()?;

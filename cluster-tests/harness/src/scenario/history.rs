@@ -29,6 +29,9 @@ const CALM: Duration = Duration::from_secs(2);
 const REPLICATED_LIMIT: Duration = Duration::from_secs(120);
 const READ_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
+/// Node of `--slow-syncs`, and what each of its syncs takes longer: about 20 times as long.
+const SLOW_NODE: usize = 0;
+const SYNC_DELAY: Duration = Duration::from_millis(20);
 /// Setting that the server must know for `--strict`.
 const UNDETERMINED_WRITES: (&str, &str) = ("undetermined_writes_fail", "1");
 /// Time until every node has received a setting with a heartbeat.
@@ -49,6 +52,10 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let started = Instant::now();
     let mut disturbed = Ok(());
     while started.elapsed() < duration && disturbed.is_ok() {
+        let slow = &mut cluster.nodes[SLOW_NODE];
+        if setup.slow_syncs && !slow.has_slow_syncs() {
+            slow.slow_syncs(SYNC_DELAY).await?;
+        }
         let target = Target { round: clients.round(), keys };
         disturbed = nemesis.step(&mut cluster, &target).await;
     }

@@ -17,6 +17,7 @@ mod power_cut;
 mod replace;
 mod resize;
 mod shape;
+mod slow_disk;
 mod stale_reads;
 mod start;
 mod ycsb;
@@ -65,6 +66,7 @@ scenarios! {
     resize "resize" "three nodes become five and three again, under load"
     shape "shape" "manual splits, transfers, moves and merges; nothing is lost, all replicas are equal"
     idle "idle" "processor time of a thousand idle regions"
+    slow_disk "slow-disk" "latency of puts and gets while the syncs of the leader's log take ten times as long"
     bytes_written "bytes-written" "bytes that each node writes per byte of payload"
     hostile "hostile" "garbage, oversized and hostile bytes on the port"
     ycsb "ycsb" "go-ycsb load and workloads A to F, also during a kill, a split and a transfer"

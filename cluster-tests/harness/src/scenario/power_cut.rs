@@ -7,12 +7,14 @@ use crate::history::{Checker, Ledger, Load, LoadOptions};
 use crate::report::{Report, percentile, rounded};
 use crate::verify;
 use anyhow::{Context, Result};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use stele_types::Prng;
 
 const FULL_ROUNDS: u64 = 24;
 const SHORT_ROUNDS: u64 = 3;
 const WRITERS: usize = 3;
+/// What a sync takes longer on disks that are slow before their power is cut.
+const SYNC_DELAY: Duration = Duration::from_millis(50);
 const DISK_BYTES: u64 = 1 << 30;
 /// Small memtables, for frequent flushes and with them runs, manifests and checkpoints.
 const SETTINGS: [(&str, &str); 2] = [("reserved_bytes", "64MiB"), ("memtable_bytes_max", "1MiB")];
@@ -84,6 +86,13 @@ impl World {
         wait(&mut prng, 300, 1_500).await;
         change_shape(&self.cluster, &mut prng).await;
         let victims = choose(&mut prng, self.cluster.nodes.len(), count);
+        if prng.coin() {
+            // Writes of a leader among them are answered before its own sync.
+            for victim in &victims {
+                self.cluster.nodes[*victim].slow_syncs(SYNC_DELAY).await?;
+            }
+            wait(&mut prng, 100, 500).await;
+        }
         self.cut(&victims)?;
         wait(&mut prng, 0, 1_000).await;
         self.restore(&victims)?;
