@@ -1,5 +1,6 @@
 //! State shared by all peers of a store, lent to the one that is working.
 
+use super::applies::Applies;
 use super::group_commit::GroupCommit;
 use super::journal::Journal;
 use crate::input::{Now, RequestId};
@@ -7,6 +8,7 @@ use crate::log::Tails;
 use crate::options::Options;
 use crate::output::{Done, Lookup, LookupId, Outputs, Rejection, Reply, Unknown};
 use crate::readers::Readers;
+use crate::times::StageTimes;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,10 +25,13 @@ pub(crate) struct Context<E: StorageEngine> {
     pub batches: GroupCommit,
     pub journal: Journal,
     pub readers: Arc<Readers>,
+    pub times: Arc<StageTimes>,
     /// Whether leases may serve reads.
     pub leases: bool,
     /// Effects requested by peers; run while no peer is working.
     pub effects: Vec<Effect>,
+    /// Entries that the owner of the store applies.
+    pub applies: Applies,
     /// Bytes of waiting requests in this store.
     pub waiting_bytes: u64,
     /// Bytes of entries in memory that are not applied, over all regions.
@@ -52,8 +57,8 @@ const LOOKUPS_MAX: usize = 1024;
 pub(crate) enum Effect {
     /// A split created this region; its log starts after the entry.
     Create { region: Region, after: (LogIndex, Term), campaign: bool },
-    /// The replica is removed from this store. Its pairs are dropped, unless another region here
-    /// owns them.
+    /// The replica is removed from this store, once none of its entries is handed out. Its pairs are
+    /// dropped, unless another region here owns them.
     Destroy(Region),
     /// Schedules a region that another one waits for.
     Schedule(RegionId),
@@ -73,7 +78,9 @@ impl<E: StorageEngine> Context<E> {
             batches: GroupCommit::default(),
             journal: Journal::default(),
             readers: Arc::new(Readers::default()),
+            times: Arc::default(),
             effects: Vec::new(),
+            applies: Applies::default(),
             waiting_bytes: 0,
             tails: Tails::default(),
             received_bytes: 0,

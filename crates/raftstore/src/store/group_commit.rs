@@ -32,7 +32,7 @@ pub(crate) struct Note {
 /// | 7 one write and one sync | `StorageEngine::append` | loop, or a thread beside it |
 /// | 8 the batch is persisted: held messages leave | `Input::Appended`, [`GroupCommit::finish`], `Peer::ready_durable` | loop, start of `poll` |
 /// | 9 a quorum commits | `RaftGroup::note_durable` for this disk, `RaftGroup::step` for the others | loop |
-/// | 10 committed entries that are durable here are applied in order | `Peer::apply_committed`, `StorageEngine::apply` | loop, in `poll` |
+/// | 10 committed entries that are durable here are applied in order | `Peer::apply_committed`, `StorageEngine::apply` | loop, in `poll`; with [`crate::Options::apply_queue`] a thread beside it |
 /// | 11 committed entries are visible, and the client is answered | `Peer::publish`, `Peer::answer_committed`, `Outputs::replies` | loop; the owner sends |
 ///
 /// What may overlap: step 7 of one batch, on this store and on the followers, with steps 1 to 5 and
@@ -74,6 +74,8 @@ pub(crate) struct InFlight {
     pub append: Append,
     /// Readies with records in the batch, in order.
     pub notes: Vec<Note>,
+    /// Monotonic nanoseconds at which it was first handed out.
+    pub began_nanos: u64,
     /// Monotonic nanoseconds at which to hand it out again after a full device.
     retry_at: Option<u64>,
 }
@@ -135,7 +137,8 @@ impl GroupCommit {
         let append =
             Append { ticket: Ticket(self.last_ticket), batch: Arc::new(LogBatch { records }) };
         let notes = std::mem::take(&mut self.notes);
-        self.in_flight = Some(InFlight { append: append.clone(), notes, retry_at: None });
+        let (began_nanos, retry_at) = (now_nanos, None);
+        self.in_flight = Some(InFlight { append: append.clone(), notes, began_nanos, retry_at });
         Some(append)
     }
 

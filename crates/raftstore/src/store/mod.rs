@@ -1,6 +1,7 @@
 //! All replicas of one store.
 
 mod absent_replica;
+mod applies;
 mod context;
 mod destroy;
 mod entries;
@@ -25,6 +26,7 @@ pub(crate) use journal::write_now;
 use crate::messages::{PeerMessage, SnapshotHeader};
 use crate::peer::Peer;
 use crate::readers::Readers;
+use crate::times::StageTimes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stele_storage::StorageEngine;
@@ -64,6 +66,16 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Returns the region states that request threads may use.
     pub fn readers(&self) -> Arc<Readers> {
         self.ctx.readers.clone()
+    }
+
+    /// Returns the times of the stages of writes and reads, for measurements.
+    pub fn times(&self) -> Arc<StageTimes> {
+        self.ctx.times.clone()
+    }
+
+    /// Returns whether entries are applied beside the loop ([`crate::Options::apply_queue`]).
+    pub fn has_apply_queue(&self) -> bool {
+        self.ctx.options.apply_queue
     }
 
     /// Returns the monotonic nanoseconds at which [`RaftStore::poll`] must be called at the latest;

@@ -22,6 +22,7 @@ impl<E: StorageEngine> RaftStore<E> {
         self.tick();
         self.drop_waiting()?;
         self.replace_stale_peers()?;
+        self.destroy_waiting()?;
         self.run_effects()?;
         self.install_snapshots()?;
         self.settle_orphaned_ranges()?;
@@ -99,7 +100,7 @@ impl<E: StorageEngine> RaftStore<E> {
                 .get_mut(&note.region)
                 .filter(|peer| peer.incarnation == note.incarnation);
             if let Some(peer) = peer {
-                peer.ready_durable(&mut self.ctx, note.number);
+                peer.ready_durable(&mut self.ctx, note.number, done.began_nanos);
                 self.dirty.insert(note.region);
             }
         }

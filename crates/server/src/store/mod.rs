@@ -2,6 +2,7 @@
 //! that the rest of the node uses.
 
 mod append_times;
+mod applier;
 mod lookups;
 mod maintain;
 mod store_loop;
@@ -10,6 +11,7 @@ mod writer;
 use crate::load::LoadSamples;
 use crate::threads::Thread;
 use append_times::AppendTimes;
+use applier::Applier;
 use lookups::Lookups;
 use maintain::Counts;
 pub use maintain::StageWork;
@@ -20,7 +22,7 @@ use std::thread::JoinHandle;
 use stele_node::store::{Ended, Item, NotTaken, StoreLoop};
 use stele_raftstore::{
     AdminCall, Event, Input, Modify, PeerMessage, RaftStore, Read, Readers, Reply, RequestId,
-    SendSnapshot, Unknown, Write,
+    SendSnapshot, StageTimes, Unknown, Write,
 };
 use stele_storage::StorageEngine;
 use stele_types::{Clock, Error, RegionId, Result, StoreId};
@@ -52,6 +54,7 @@ pub struct StoreHandle<E: StorageEngine = Engine> {
     id: StoreId,
     engine: Arc<E>,
     readers: Arc<Readers>,
+    times: Arc<StageTimes>,
     inbox: Arc<Inbox<E>>,
     clock: Arc<dyn Clock>,
     load: LoadSamples,
@@ -78,14 +81,19 @@ where
     ) -> Result<Arc<Self>> {
         let inbox = Arc::new(Inbox::new(pending_bytes_max));
         let running = Arc::new(AtomicBool::new(true));
-        let readers = core.readers();
+        let (readers, times) = (core.readers(), core.times());
         let wants_checkpoint = Arc::new(AtomicBool::new(false));
         let appends = Arc::new(AppendTimes::default());
         let (writer, write_thread) =
             Writer::start(id, engine.clone(), clock.clone(), appends.clone())?;
         let (lookups, lookup_threads) = Lookups::start(id, &engine, &inbox)?;
+        let applying = core
+            .has_apply_queue()
+            .then(|| Applier::start(id, engine.clone(), inbox.clone(), clock.clone()));
+        let (applier, apply_thread) = applying.transpose()?.unzip();
         let loop_thread = LoopThread {
             writer,
+            applier,
             lookups,
             store_loop: StoreLoop::new(core),
             inbox: inbox.clone(),
@@ -110,13 +118,14 @@ where
             maintain::run(&*maintained, &stopping, &wants_checkpoint, &items, &counting);
         })?;
         let mut threads = vec![loop_thread, write_thread, maintenance];
-        threads.extend(lookup_threads);
+        threads.extend(lookup_threads.into_iter().chain(apply_thread));
         let threads = Mutex::new(threads);
         let load = LoadSamples::default();
         Ok(Arc::new(Self {
             id,
             engine,
             readers,
+            times,
             inbox,
             clock,
             load,
@@ -140,6 +149,11 @@ where
     /// Returns the replicas that may serve reads without the loop.
     pub fn readers(&self) -> &Arc<Readers> {
         &self.readers
+    }
+
+    /// Returns the times of the stages of writes and reads.
+    pub fn times(&self) -> &Arc<StageTimes> {
+        &self.times
     }
 
     /// Returns the clock that measures leases.
