@@ -11,6 +11,7 @@
 //! | `nezha` | Stele's unified log | locators; all values are sorted whenever enough are unsorted |
 //! | `stele` | Stele's unified log | locators; the product's garbage collection |
 
+pub mod buc;
 pub mod harness;
 pub mod measure;
 #[cfg(feature = "rocksdb")]
