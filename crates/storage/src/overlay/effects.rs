@@ -44,7 +44,8 @@ impl Effects {
         &'a self,
         range: &'a KeyRange,
     ) -> Option<impl Iterator<Item = KeyChange> + 'a> {
-        if !range.is_empty() && self.range_deletes.has_overlap(range) {
+        let is_blind = mutant::active("overlay.changes_without_range_deletes");
+        if !range.is_empty() && !is_blind && self.range_deletes.has_overlap(range) {
             return None;
         }
         let points = (!range.is_empty()).then(|| self.points(range, Order::Forward));
