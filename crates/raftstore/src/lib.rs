@@ -42,8 +42,8 @@ pub use messages::{
 };
 pub use options::{LeaseTimes, LogKept, Options};
 pub use output::{
-    Append, Busy, Done, Event, Lookup, LookupId, Modified, Outputs, Refusal, RegionReport, Reply,
-    Role, SendSnapshot, Ticket, Timings, Traffic, Unknown,
+    Append, Apply, Busy, Done, Event, Lookup, LookupId, Modified, Outputs, Refusal, RegionReport,
+    Reply, Role, SendSnapshot, Ticket, Timings, Traffic, Unknown,
 };
 pub use readers::{Permit, ReadPath, Reader, Readers};
 pub use store::RaftStore;

@@ -1,5 +1,5 @@
 //! The turn of a store's loop. A turn steps all waiting items, then lets the core do what is due.
-//! Its results are carried out in this order: send, append, reply.
+//! Its results are carried out in this order: send, append, apply, reply.
 //!
 //! Items that arrive while a batch is written wait for the next turn, or are stepped meanwhile if
 //! another thread writes: this is the group commit.
@@ -8,7 +8,7 @@ use super::queue::{Item, Permit};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_raftstore::{
-    Append, Event, Lookup, Now, Outputs, PeerMessage, RaftStore, Readers, Reply, RequestId,
+    Append, Apply, Event, Lookup, Now, Outputs, PeerMessage, RaftStore, Readers, Reply, RequestId,
     SendSnapshot, Unknown,
 };
 use stele_storage::StorageEngine;
@@ -22,6 +22,10 @@ pub struct Turn<E: StorageEngine, A> {
     /// Batch to write and sync. Its result comes back as
     /// [`Input::Appended`](stele_raftstore::Input::Appended); at most one is under way.
     pub append: Option<Append>,
+    /// Entries to apply beside the loop, by one thread of the store in the order of all turns. Each
+    /// is reported as [`Input::Applied`](stele_raftstore::Input::Applied). A failure ends the loop as
+    /// [`Item::Stopped`].
+    pub applies: Vec<Apply>,
     /// Replies to callers.
     pub replies: Vec<(A, Reply)>,
     /// Snapshots to send.
@@ -117,14 +121,22 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
     }
 
     fn turn_of(&mut self, outputs: Outputs<E>) -> Turn<E, A> {
-        let Outputs { messages, append, replies, snapshots, lookups, events, wants_checkpoint } =
-            outputs;
+        let Outputs {
+            messages,
+            append,
+            applies,
+            replies,
+            snapshots,
+            lookups,
+            events,
+            wants_checkpoint,
+        } = outputs;
         let replies = replies.into_iter().filter_map(|(id, reply)| {
             let (caller, _permit) = self.callers.remove(&id)?;
             Some((caller, reply))
         });
         let replies = replies.collect();
-        Turn { messages, append, replies, snapshots, lookups, events, wants_checkpoint }
+        Turn { messages, append, applies, replies, snapshots, lookups, events, wants_checkpoint }
     }
 
     fn ended(&mut self, error: Error, refused: Vec<(A, Reply)>) -> Ended<A> {

@@ -7,18 +7,25 @@ use crate::output::Event;
 use crate::store::{Context, Effect};
 use std::sync::Arc;
 use stele_storage::StorageEngine;
-use stele_types::{CommittedEntry, Error, LogIndex, Region, Result};
+use stele_types::{CommittedEntry, Error, LogIndex, Region, Result, mutant};
 
 impl<E: StorageEngine> Peer<E> {
     /// Applies all entries that may be applied now.
     pub(super) fn apply_committed(&mut self, ctx: &mut Context<E>) -> Result<()> {
+        if self.must_await_applies(ctx) {
+            return Ok(());
+        }
         let mut run: Vec<CommittedEntry> = Vec::new();
         let mut bytes = 0;
         while let Some(durable) = self.group.next_to_apply() {
             if admin::is_admin(&durable.payload) {
                 self.apply_run(ctx, std::mem::take(&mut run))?;
                 bytes = 0;
-                if !self.apply_admin(ctx, durable)? {
+                // Invariant: an administrative entry is applied when everything before it is. It moves
+                // keys to other regions, changes members or ends the replica.
+                let awaits =
+                    self.is_applying(ctx) && !mutant::active("raftstore.admin_before_applied");
+                if awaits || !self.apply_admin(ctx, durable)? {
                     break;
                 }
                 self.group.pop_to_apply();
@@ -38,11 +45,15 @@ impl<E: StorageEngine> Peer<E> {
     fn apply_run(&mut self, ctx: &mut Context<E>, run: Vec<CommittedEntry>) -> Result<()> {
         let Some(index) = run.last().map(|last| last.index) else { return Ok(()) };
         self.show_before_apply(ctx, &run);
-        ctx.engine.apply(self.region.id, &run)?;
         for entry in &run {
             self.traffic.write_ops += u64::from(entry.is_command);
             self.traffic.write_bytes += entry.payload.len() as u64;
         }
+        if self.hands_out(ctx) {
+            self.hand_out(ctx, run);
+            return Ok(());
+        }
+        ctx.engine.apply(self.region.id, &run)?;
         self.note_applied(index);
         run.iter().for_each(|entry| self.answer_applied(ctx, entry.index, entry.term));
         Ok(())

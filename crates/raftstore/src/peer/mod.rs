@@ -4,6 +4,7 @@
 mod admin;
 mod answer;
 mod apply;
+mod apply_queue;
 mod check;
 mod hibernate;
 mod lease;

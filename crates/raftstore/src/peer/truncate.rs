@@ -13,6 +13,10 @@ impl<E: StorageEngine> Peer<E> {
     /// Truncates entries that a checkpoint covers (without one a crash would lose them), except the
     /// latest entries and those a follower lacks. A follower that lags by too many bytes gets a
     /// snapshot instead, and the entries it pinned request a checkpoint at once.
+    ///
+    /// Invariant: nothing above `applied` is truncated. An engine that applies beside the loop may
+    /// have a later checkpoint, and entries that were handed out are in the log until they are
+    /// reported.
     pub fn truncate_log(&mut self, ctx: &mut Context<E>) {
         let kept = ctx.options.log_kept;
         let Some(progress) = ctx.engine.progress(self.region.id) else { return };

@@ -1,5 +1,6 @@
 //! State shared by all peers of a store, lent to the one that is working.
 
+use super::applies::Applies;
 use super::group_commit::GroupCommit;
 use super::journal::Journal;
 use crate::input::{Now, RequestId};
@@ -27,6 +28,8 @@ pub(crate) struct Context<E: StorageEngine> {
     pub leases: bool,
     /// Effects requested by peers; run while no peer is working.
     pub effects: Vec<Effect>,
+    /// Entries that the owner of the store applies.
+    pub applies: Applies,
     /// Bytes of waiting requests in this store.
     pub waiting_bytes: u64,
     /// Bytes of entries in memory that are not applied, over all regions.
@@ -64,7 +67,7 @@ pub(crate) enum Pairs {
 pub(crate) enum Effect {
     /// A split created this region; its log starts after the entry.
     Create { region: Region, after: (LogIndex, Term), campaign: bool },
-    /// The replica is removed from this store.
+    /// The replica is removed from this store, once none of its entries is handed out.
     Destroy { region: Region, pairs: Pairs },
     /// Schedules a region that another one waits for.
     Schedule(RegionId),
@@ -85,6 +88,7 @@ impl<E: StorageEngine> Context<E> {
             journal: Journal::default(),
             readers: Arc::new(Readers::default()),
             effects: Vec::new(),
+            applies: Applies::default(),
             waiting_bytes: 0,
             tails: Tails::default(),
             received_bytes: 0,

@@ -1,6 +1,7 @@
 //! All replicas of one store.
 
 mod absent_replica;
+mod applies;
 mod context;
 mod destroy;
 mod entries;
@@ -64,6 +65,11 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Returns the region states that request threads may use.
     pub fn readers(&self) -> Arc<Readers> {
         self.ctx.readers.clone()
+    }
+
+    /// Returns whether entries are applied beside the loop ([`crate::Options::apply_queue`]).
+    pub fn has_apply_queue(&self) -> bool {
+        self.ctx.options.apply_queue
     }
 
     /// Returns the monotonic nanoseconds at which [`RaftStore::poll`] must be called at the latest;

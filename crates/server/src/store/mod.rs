@@ -2,6 +2,7 @@
 //! that the rest of the node uses.
 
 mod append_times;
+mod applier;
 mod lookups;
 mod maintain;
 mod store_loop;
@@ -10,6 +11,7 @@ mod writer;
 use crate::load::LoadSamples;
 use crate::threads::Thread;
 use append_times::AppendTimes;
+use applier::Applier;
 use lookups::Lookups;
 use maintain::Counts;
 pub use maintain::StageWork;
@@ -84,8 +86,13 @@ where
         let (writer, write_thread) =
             Writer::start(id, engine.clone(), clock.clone(), appends.clone())?;
         let (lookups, lookup_threads) = Lookups::start(id, &engine, &inbox)?;
+        let applying = core
+            .has_apply_queue()
+            .then(|| Applier::start(id, engine.clone(), inbox.clone(), clock.clone()));
+        let (applier, apply_thread) = applying.transpose()?.unzip();
         let loop_thread = LoopThread {
             writer,
+            applier,
             lookups,
             store_loop: StoreLoop::new(core),
             inbox: inbox.clone(),
@@ -110,7 +117,7 @@ where
             maintain::run(&*maintained, &stopping, &wants_checkpoint, &items, &counting);
         })?;
         let mut threads = vec![loop_thread, write_thread, maintenance];
-        threads.extend(lookup_threads);
+        threads.extend(lookup_threads.into_iter().chain(apply_thread));
         let threads = Mutex::new(threads);
         let load = LoadSamples::default();
         Ok(Arc::new(Self {

@@ -1,5 +1,7 @@
-//! Thread of one store's loop: turns, and what each turn orders, in its order: send, append, reply.
+//! Thread of one store's loop: turns, and what each turn orders, in its order: send, append, apply,
+//! reply.
 
+use super::applier::Applier;
 use super::lookups::Lookups;
 use super::writer::Writer;
 use super::{Caller, OutputSink};
@@ -8,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
 use stele_node::store::{Ended, Item, Queue, StoreLoop, Turn};
-use stele_raftstore::{Append, Now};
+use stele_raftstore::Now;
 use stele_storage::StorageEngine;
 use stele_types::Clock;
 
@@ -47,6 +49,8 @@ impl<E: StorageEngine> Inbox<E> {
 pub(super) struct LoopThread<E: StorageEngine> {
     pub store_loop: StoreLoop<E, Caller>,
     pub writer: Writer<E>,
+    /// `None`: the core applies.
+    pub applier: Option<Applier>,
     pub lookups: Lookups,
     pub inbox: Arc<Inbox<E>>,
     pub clock: Arc<dyn Clock>,
@@ -67,9 +71,7 @@ where
         let mut items = Vec::new();
         loop {
             let turn = self.store_loop.turn(&mut items, self.now())?;
-            if let Some(append) = self.carry_out(turn) {
-                self.writer.write(append);
-            }
+            self.carry_out(turn);
             if !self.wait(&mut items) {
                 break;
             }
@@ -101,9 +103,15 @@ where
         }
     }
 
-    fn carry_out(&self, turn: Turn<E, Caller>) -> Option<Append> {
+    fn carry_out(&mut self, turn: Turn<E, Caller>) {
         if !turn.messages.is_empty() {
             self.sink.send(turn.messages);
+        }
+        if let Some(append) = turn.append {
+            self.writer.write(append);
+        }
+        if let Some(applier) = &self.applier {
+            turn.applies.into_iter().for_each(|apply| applier.apply(apply));
         }
         answer(turn.replies);
         for snapshot in turn.snapshots {
@@ -118,7 +126,6 @@ where
         if turn.wants_checkpoint {
             self.wants_checkpoint.store(true, Ordering::Release);
         }
-        turn.append
     }
 
     fn now(&self) -> Now {
