@@ -144,6 +144,7 @@ fn open_core<E: StorageEngine>(
     let mut options = Options::new(store, CLUSTER, incarnation, incarnation ^ store.0);
     options.election_ticks_min = setup.election_ticks;
     options.election_ticks_max = setup.election_ticks * 2;
+    options.apply_queue = setup.mode.apply_queue;
     options.commit_return = setup.mode.commit_return;
     options.read_acceleration = setup.mode.read_acceleration;
     options.hibernate_after_ticks = 0;

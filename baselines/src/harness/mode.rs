@@ -5,6 +5,8 @@ use std::time::Duration;
 /// When a group answers writes and serves reads (BUC-Raft).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
+    /// Whether a thread applies beside the store's loop. Otherwise the loop applies.
+    pub apply_queue: bool,
     /// Whether writes are answered when they are committed, before they are applied.
     pub commit_return: bool,
     /// Whether reads see committed entries that are not applied. Otherwise they wait.
@@ -16,16 +18,24 @@ pub struct Mode {
 
 impl Mode {
     /// Mode of the product.
-    pub const PRODUCT: Self =
-        Self { commit_return: true, read_acceleration: true, costed_scans: false };
+    pub const PRODUCT: Self = Self {
+        apply_queue: false,
+        commit_return: true,
+        read_acceleration: true,
+        costed_scans: false,
+    };
     /// `Raft` of the BUC-Raft paper: writes are answered when they are applied, and reads wait until
     /// all that is committed is applied.
-    pub const RAFT: Self =
-        Self { commit_return: false, read_acceleration: false, costed_scans: false };
+    pub const RAFT: Self = Self {
+        apply_queue: true,
+        commit_return: false,
+        read_acceleration: false,
+        costed_scans: false,
+    };
     /// `CR` of the paper: commit return alone.
     pub const CR: Self = Self { commit_return: true, ..Self::RAFT };
     /// `BUC-Raft` of the paper: commit return and read acceleration.
-    pub const BUC: Self = Self { commit_return: true, read_acceleration: true, costed_scans: true };
+    pub const BUC: Self = Self { read_acceleration: true, costed_scans: true, ..Self::CR };
 }
 
 /// Settings of a group.
