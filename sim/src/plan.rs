@@ -124,6 +124,7 @@ impl Plan {
         raft.tick_nanos = tick_nanos(seed);
         raft.commit_return = fork(seed, "commit return").below(6) > 0;
         raft.read_acceleration = fork(seed, "read acceleration").below(6) > 0;
+        raft.apply_queue = WITH_APPLY_QUEUE.contains(&(seed % 20));
         Self {
             seed,
             mode,
@@ -191,6 +192,10 @@ fn tick_nanos(seed: u64) -> u64 {
 /// Remainders by 20 of the seeds with read-modify-writes other than comparisons. The seeds that once
 /// showed a fault have none of them either.
 const WITH_MODIFICATIONS: [u64; 6] = [0, 2, 5, 11, 18, 19];
+
+/// Remainders by 20 of the seeds of which stores apply entries beside their loops. The seeds that once
+/// showed a fault have none of them either.
+const WITH_APPLY_QUEUE: [u64; 6] = [0, 3, 5, 13, 18, 19];
 
 /// Draws the share of such operations.
 fn modify_permille(seed: u64) -> u64 {

@@ -14,6 +14,7 @@ mod output;
 mod peer;
 mod readers;
 mod store;
+mod times;
 #[cfg(test)]
 mod trial;
 mod validate;
@@ -47,3 +48,4 @@ pub use output::{
 };
 pub use readers::{Permit, ReadPath, Reader, Readers};
 pub use store::RaftStore;
+pub use times::{StageSums, StageTimes};

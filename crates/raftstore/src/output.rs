@@ -232,6 +232,8 @@ pub struct Timings {
     /// The entry was proposed. A modification that changes nothing was decided then, and has no
     /// later stage.
     pub proposed_nanos: u64,
+    /// The batch with the entry was handed out, to be written.
+    pub append_began_nanos: u64,
     /// The entry was durable on the local disk.
     pub durable_nanos: u64,
     /// The entry was committed. Without commit return, also durable here.
@@ -242,9 +244,10 @@ impl Timings {
     /// Returns the times in order. A stage that was not reached before the answer has the time of
     /// the one before it; a quorum that was faster than the local disk has the time of that.
     pub(crate) fn ordered(self) -> Self {
-        let durable_nanos = self.durable_nanos.max(self.proposed_nanos);
+        let append_began_nanos = self.append_began_nanos.max(self.proposed_nanos);
+        let durable_nanos = self.durable_nanos.max(append_began_nanos);
         let committed_nanos = self.committed_nanos.max(durable_nanos);
-        Self { durable_nanos, committed_nanos, ..self }
+        Self { append_began_nanos, durable_nanos, committed_nanos, ..self }
     }
 }
 

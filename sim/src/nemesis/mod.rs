@@ -110,6 +110,11 @@ impl Nemesis {
         self.blocked.insert(way, until);
     }
 
+    /// Returns true if there are faults now.
+    pub fn is_active(&self) -> bool {
+        self.is_active
+    }
+
     /// Returns true if such messages are blocked now.
     pub fn is_blocked(&self, way: (RegionId, u64, u64), now: u64) -> bool {
         self.is_active && self.blocked.get(&way).is_some_and(|until| now < *until)

@@ -4,6 +4,7 @@ use super::slot::{Running, Slot};
 use super::{Happening, NodeClock, Requester, World};
 use crate::nemesis::Undo;
 use crate::plan::{CLUSTER, MS, SECOND, fork};
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -170,6 +171,8 @@ impl World {
             readers: None,
             queue: Queue::new(self.plan.queue_bytes_max),
             is_writing: false,
+            applies: VecDeque::new(),
+            is_applying: false,
             wake_at: None,
             maintenance: Maintenance::default(),
             wants_checkpoint: AtomicBool::new(false),

@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    fn push_item(&mut self, slot: u64, push: impl FnOnce(&Queue<Engine, Requester>)) {
+    pub(super) fn push_item(&mut self, slot: u64, push: impl FnOnce(&Queue<Engine, Requester>)) {
         let running = self.slots.get(&slot).and_then(|slot| slot.running.as_ref());
         if let Some(running) = running.filter(|running| running.store_loop.is_some()) {
             push(&running.queue);
@@ -138,6 +138,9 @@ impl World {
             && let Some(running) = self.slots.get(&number).and_then(|slot| slot.running.as_ref())
         {
             running.wants_checkpoint.store(true, Ordering::Release);
+        }
+        for apply in turn.applies {
+            self.queue_apply(number, apply);
         }
         for (requester, reply) in turn.replies {
             self.reply(number, requester, reply);

@@ -1,6 +1,7 @@
 //! Simulated cluster in one thread. Events are queued by virtual time, and all random choices
 //! follow from the seed.
 
+mod applies;
 mod forged_messages;
 mod lifecycle;
 mod lookups;
@@ -29,7 +30,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_engine::Store as Engine;
 use stele_node::report::StepKey;
-use stele_raftstore::{Lookup, Reply, Ticket};
+use stele_raftstore::{Apply, Lookup, Reply, Ticket};
 use stele_storage::Pair;
 use stele_types::{LogBatch, Prng, RegionId, Result, StoreId};
 
@@ -46,6 +47,8 @@ pub enum Happening {
         batch: Arc<LogBatch>,
         done: Option<Result<()>>,
     },
+    /// Entries are applied; `done` is the result if the engine already holds them.
+    Applied { slot: u64, incarnation: u64, apply: Apply, began: u64, done: Option<Result<()>> },
     /// A lookup ends; `found` is its result if the key was already read.
     Lookup { slot: u64, incarnation: u64, lookup: Lookup, found: Option<Result<Option<Pair>>> },
     /// A frame of another store arrives.
@@ -139,6 +142,8 @@ pub struct Counts {
     pub refused: u64,
     /// Lookups of keys for modifications.
     pub lookups: u64,
+    /// Runs of entries applied beside a loop.
+    pub applies: u64,
 }
 
 impl Counts {
@@ -149,6 +154,7 @@ impl Counts {
         let Self { merges, leaders, members, slices, overspent, entries_recovered, .. } = other;
         self.refused += other.refused;
         self.lookups += other.lookups;
+        self.applies += other.applies;
         self.ops += ops;
         self.ambiguous += ambiguous;
         self.power_cuts += power_cuts;
@@ -179,6 +185,8 @@ pub struct Rngs {
     pub pace: Prng,
     /// Stream of lookups.
     pub lookups: Prng,
+    /// Stream of applies beside the loop.
+    pub applies: Prng,
 }
 
 /// State of a simulated cluster.
@@ -230,6 +238,7 @@ impl World {
             disk: fork(seed, "disk"),
             pace: fork(seed, "pace"),
             lookups: fork(seed, "lookups"),
+            applies: fork(seed, "applies"),
         };
         let mut world = Self {
             now: 1_000_000_000,
@@ -361,6 +370,7 @@ impl World {
         match happening {
             Happening::LoopStep { slot, .. }
             | Happening::Appended { slot, .. }
+            | Happening::Applied { slot, .. }
             | Happening::Lookup { slot, .. }
             | Happening::Frame { slot, .. }
             | Happening::Maintain { slot, .. }
@@ -387,6 +397,9 @@ impl World {
             Happening::LoopStep { slot, incarnation } => self.step_loop(slot, incarnation),
             Happening::Appended { slot, incarnation, ticket, batch, done } => {
                 self.appended(slot, incarnation, ticket, &batch, done);
+            }
+            Happening::Applied { slot, incarnation, apply, began, done } => {
+                self.applied(slot, incarnation, &apply, began, done);
             }
             Happening::Lookup { slot, incarnation, lookup, found } => {
                 self.looked_up(slot, incarnation, lookup, found);

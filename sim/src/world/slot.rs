@@ -1,11 +1,12 @@
 //! Store: its disk, and while its node runs the engine, the consensus and the inbox of its loop.
 
 use crate::world::Requester;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use stele_engine::{RecoveringStore, Store as Engine};
 use stele_node::store::{Maintenance, Queue, StoreLoop};
-use stele_raftstore::{EntryRecovery, RaftStore, Readers};
+use stele_raftstore::{Apply, EntryRecovery, RaftStore, Readers};
 use stele_types::StoreId;
 use stele_vfs::SimVfs;
 
@@ -24,6 +25,10 @@ pub struct Running {
     pub queue: Queue<Engine, Requester>,
     /// A batch is being written.
     pub is_writing: bool,
+    /// Entries that were handed out to be applied beside the loop, in order.
+    pub applies: VecDeque<Apply>,
+    /// Entries are being applied beside the loop.
+    pub is_applying: bool,
     /// Time of the loop's next turn.
     pub wake_at: Option<u64>,
     /// Policy of maintenance.

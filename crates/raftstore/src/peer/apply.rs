@@ -56,7 +56,14 @@ impl<E: StorageEngine> Peer<E> {
         ctx.engine.apply(self.region.id, &run)?;
         self.note_applied(index);
         run.iter().for_each(|entry| self.answer_applied(ctx, entry.index, entry.term));
+        let now_nanos = ctx.now.monotonic_nanos;
+        self.note_times(ctx, index, (now_nanos, now_nanos));
         Ok(())
+    }
+
+    /// Adds the times of the writes up to an entry that was applied between two times.
+    pub(super) fn note_times(&mut self, ctx: &Context<E>, index: LogIndex, applied: (u64, u64)) {
+        self.proposals.take_times(index).for_each(|timings| ctx.times.add_write(&timings, applied));
     }
 
     /// Records that entries up to `index` are applied.

@@ -39,9 +39,9 @@ impl<E: StorageEngine> Peer<E> {
         ctx.applies.hand_out(&mut ctx.out, (self.region.id, self.incarnation), run);
     }
 
-    /// Takes the report that entries up to `index` are applied, and answers their writes. A report of
-    /// entries that are not handed out has no effect.
-    pub fn applied_beside(&mut self, ctx: &mut Context<E>, index: LogIndex) {
+    /// Takes the report that entries up to `index` were applied between two times, and answers
+    /// their writes. A report of entries that are not handed out has no effect.
+    pub fn applied_beside(&mut self, ctx: &mut Context<E>, index: LogIndex, times: (u64, u64)) {
         if index <= self.applied() || !ctx.applies.note_applied(self.region.id, index) {
             return;
         }
@@ -51,6 +51,7 @@ impl<E: StorageEngine> Peer<E> {
         for (index, term) in run {
             term.into_iter().for_each(|term| self.answer_applied(ctx, index, term));
         }
+        self.note_times(ctx, self.applied(), times);
     }
 
     /// Returns whether nothing may be handed out until what is handed out is applied: a snapshot or

@@ -51,7 +51,9 @@ impl<E: StorageEngine> Peer<E> {
         }
         match self.next_read_step(ctx) {
             ReadStep::Wait => {}
-            ReadStep::Confirm(index) => self.reads.confirm_queued(index),
+            ReadStep::Confirm(index) => {
+                self.reads.confirm_queued(index, ctx.now.monotonic_nanos);
+            }
             ReadStep::StartRound => {
                 let context = self.start_round(ctx);
                 self.group.start_round(context);
@@ -61,10 +63,13 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Answers the confirmed reads for which all entries are visible.
     pub(super) fn answer_reads(&mut self, ctx: &mut Context<E>) {
-        for (read, has_waited) in self.reads.take_visible(self.visible()) {
+        for (read, waited_since) in self.reads.take_visible(self.visible()) {
             if matches!(read.answer, Answer::Ready) {
-                let path = if has_waited { ReadPath::Wait } else { ReadPath::Round };
+                let path = if waited_since.is_some() { ReadPath::Wait } else { ReadPath::Round };
                 ctx.readers.add(path, 1);
+                let waited =
+                    waited_since.map(|since| ctx.now.monotonic_nanos.saturating_sub(since));
+                waited.into_iter().for_each(|nanos| ctx.times.add_read(nanos));
             }
             self.answer_read(ctx, read);
         }
@@ -94,7 +99,8 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Confirms a round that a quorum or the leader answered.
     pub(super) fn on_round_confirmed(&mut self, ctx: &Context<E>, context: &[u8], index: LogIndex) {
-        if let Some(sent_nanos) = self.reads.confirm_round(context, index) {
+        let now = ctx.now.monotonic_nanos;
+        if let Some(sent_nanos) = self.reads.confirm_round(context, index, now) {
             self.renew_lease(ctx, sent_nanos);
         }
     }

@@ -119,11 +119,13 @@ impl<E: StorageEngine> Peer<E> {
         self.to_write(self.group.hard_state())
     }
 
-    /// Handles the durability of a ready's records and of all earlier ones.
-    pub fn ready_durable(&mut self, ctx: &mut Context<E>, number: u64) {
+    /// Handles the durability of a ready's records and of all earlier ones. Their batch was handed out
+    /// at `began_nanos`.
+    pub fn ready_durable(&mut self, ctx: &mut Context<E>, number: u64, began_nanos: u64) {
         let (ready, released) = self.durability.note_durable(number);
         self.group.note_durable(ready);
-        self.proposals.note_durable(self.group.persisted(), ctx.now.monotonic_nanos);
+        let times = (began_nanos, ctx.now.monotonic_nanos);
+        self.proposals.note_durable(self.group.persisted(), times);
         self.send_all(ctx, released);
         if self.election.take_campaigns_first() {
             self.campaign();

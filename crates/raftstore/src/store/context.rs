@@ -8,6 +8,7 @@ use crate::log::Tails;
 use crate::options::Options;
 use crate::output::{Done, Lookup, LookupId, Outputs, Rejection, Reply, Unknown};
 use crate::readers::Readers;
+use crate::times::StageTimes;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub(crate) struct Context<E: StorageEngine> {
     pub batches: GroupCommit,
     pub journal: Journal,
     pub readers: Arc<Readers>,
+    pub times: Arc<StageTimes>,
     /// Whether leases may serve reads.
     pub leases: bool,
     /// Effects requested by peers; run while no peer is working.
@@ -87,6 +89,7 @@ impl<E: StorageEngine> Context<E> {
             batches: GroupCommit::default(),
             journal: Journal::default(),
             readers: Arc::new(Readers::default()),
+            times: Arc::default(),
             effects: Vec::new(),
             applies: Applies::default(),
             waiting_bytes: 0,

@@ -74,6 +74,8 @@ pub(crate) struct InFlight {
     pub append: Append,
     /// Readies with records in the batch, in order.
     pub notes: Vec<Note>,
+    /// Monotonic nanoseconds at which it was first handed out.
+    pub began_nanos: u64,
     /// Monotonic nanoseconds at which to hand it out again after a full device.
     retry_at: Option<u64>,
 }
@@ -135,7 +137,8 @@ impl GroupCommit {
         let append =
             Append { ticket: Ticket(self.last_ticket), batch: Arc::new(LogBatch { records }) };
         let notes = std::mem::take(&mut self.notes);
-        self.in_flight = Some(InFlight { append: append.clone(), notes, retry_at: None });
+        let (began_nanos, retry_at) = (now_nanos, None);
+        self.in_flight = Some(InFlight { append: append.clone(), notes, began_nanos, retry_at });
         Some(append)
     }
 

@@ -24,6 +24,7 @@ pub(crate) use group_commit::Note;
 use crate::messages::{PeerMessage, SnapshotHeader};
 use crate::peer::Peer;
 use crate::readers::Readers;
+use crate::times::StageTimes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stele_storage::StorageEngine;
@@ -65,6 +66,11 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Returns the region states that request threads may use.
     pub fn readers(&self) -> Arc<Readers> {
         self.ctx.readers.clone()
+    }
+
+    /// Returns the times of the stages of writes and reads, for measurements.
+    pub fn times(&self) -> Arc<StageTimes> {
+        self.ctx.times.clone()
     }
 
     /// Returns whether entries are applied beside the loop ([`crate::Options::apply_queue`]).

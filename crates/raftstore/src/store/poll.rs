@@ -100,7 +100,7 @@ impl<E: StorageEngine> RaftStore<E> {
                 .get_mut(&note.region)
                 .filter(|peer| peer.incarnation == note.incarnation);
             if let Some(peer) = peer {
-                peer.ready_durable(&mut self.ctx, note.number);
+                peer.ready_durable(&mut self.ctx, note.number, done.began_nanos);
                 self.dirty.insert(note.region);
             }
         }

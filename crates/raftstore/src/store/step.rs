@@ -20,8 +20,8 @@ impl<E: StorageEngine> RaftStore<E> {
             Input::Admin(call) => self.admin(call),
             Input::Message(message) => self.receive(message),
             Input::Appended { ticket, result } => self.appended = Some((ticket, result)),
-            Input::Applied { region, incarnation, index, .. } => {
-                self.applied(region, incarnation, index);
+            Input::Applied { region, incarnation, index, began_nanos, ended_nanos } => {
+                self.applied((region, incarnation), index, (began_nanos, ended_nanos));
             }
             Input::SnapshotOffered { id, header } => self.snapshot_offered(id, &header),
             Input::SnapshotReceived { header, ingest } => {
@@ -58,13 +58,14 @@ impl<E: StorageEngine> RaftStore<E> {
         }
     }
 
-    fn applied(&mut self, region: RegionId, incarnation: u64, index: LogIndex) {
+    fn applied(&mut self, replica: (RegionId, u64), index: LogIndex, times: (u64, u64)) {
+        let (region, incarnation) = replica;
         let is_here = |peer: &&mut Peer<E>| {
             peer.incarnation == incarnation
                 || mutant::active("raftstore.applied_of_another_replica")
         };
         if let Some(peer) = self.peers.get_mut(&region).filter(is_here) {
-            peer.applied_beside(&mut self.ctx, index);
+            peer.applied_beside(&mut self.ctx, index, times);
             self.schedule(region);
         }
     }

@@ -119,6 +119,52 @@ fn what_is_handed_out_and_not_applied_survives_a_power_cut() {
 }
 
 #[test]
+fn the_stages_of_a_write_and_the_wait_of_a_read_are_measured() {
+    let mut trial = holding(|options| {
+        queue(options);
+        options.read_acceleration = false;
+    });
+    let before = trial.store(1).core.times().sums();
+    trial.store(1).stalled = true;
+    trial.isolate(3);
+    trial.cut.insert((2, 1));
+    let write = written(&mut trial, "a", "1");
+    trial.advance(1_000);
+    trial.store(1).stalled = false;
+    trial.settle();
+    trial.advance(2_000);
+    trial.heal();
+    // A follower sends its answer again when it is asked.
+    let proposed = trial.now - 3_000;
+    trial.ticks(2);
+    assert!(trial.is_written(write));
+    let committed = trial.now;
+    let read = trial.read(1, false);
+    trial.settle();
+    let Apply { region, incarnation, entries } = trial.store(1).applies.pop_front().unwrap();
+    let index = entries[0].index;
+    trial.store(1).engine.apply(region, &entries).unwrap();
+    let (began_nanos, ended_nanos) = (committed + 50, committed + 120);
+    trial.advance(200);
+    let report = Input::Applied { region, incarnation, index, began_nanos, ended_nanos };
+    trial.store(1).core.step(report);
+    trial.settle();
+    assert!(matches!(trial.reply(read), Some(Reply::Done(Done::ReadReady { .. }))));
+    let sums = trial.store(1).core.times().sums();
+    let expected = StageSums {
+        writes: before.writes + 1,
+        append_wait_nanos: before.append_wait_nanos,
+        append_nanos: before.append_nanos + 1_000,
+        commit_nanos: before.commit_nanos + committed - proposed,
+        apply_wait_nanos: before.apply_wait_nanos + 50,
+        apply_nanos: before.apply_nanos + 70,
+        waited_reads: before.waited_reads + 1,
+        read_wait_nanos: before.read_wait_nanos + 200,
+    };
+    assert_eq!(sums, expected);
+}
+
+#[test]
 fn a_report_for_another_replica_or_of_other_entries_has_no_effect() {
     let mut trial = holding(queue);
     written(&mut trial, "a", "1");
@@ -370,7 +416,7 @@ fn a_range_is_repaired_when_what_was_handed_out_is_applied() {
     trial.report_applied(1);
     trial.ticks(1);
     assert_eq!(trial.store(1).applies.len(), 1);
-    assert_eq!(trial.store(1).engine.lost_ranges(), [range.clone()]);
+    assert_eq!(trial.store(1).engine.lost_ranges(), std::slice::from_ref(&range));
     trial.apply_all(1);
     assert_eq!(copy(&mut trial, before.next(), "2").as_deref(), Some(&b"2"[..]));
 }

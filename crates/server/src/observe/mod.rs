@@ -204,7 +204,7 @@ impl Stages {
     /// Returns the stages of a write that arrived and was answered at these times, on the clock of
     /// its store.
     pub fn new(arrived_nanos: u64, timings: &Timings, answered_nanos: u64) -> Self {
-        let Timings { proposed_nanos, durable_nanos, committed_nanos } = *timings;
+        let Timings { proposed_nanos, durable_nanos, committed_nanos, .. } = *timings;
         Self {
             // A poll of the store may have begun just before the arrival.
             queue_nanos: proposed_nanos.saturating_sub(arrived_nanos),
@@ -248,7 +248,9 @@ mod tests {
             ([90, 90, 90], [0, 0, 0, 100]),
         ];
         for ([proposed_nanos, durable_nanos, committed_nanos], expected) in rows {
-            let timings = Timings { proposed_nanos, durable_nanos, committed_nanos };
+            let append_began_nanos = proposed_nanos;
+            let timings =
+                Timings { proposed_nanos, append_began_nanos, durable_nanos, committed_nanos };
             let stages = Stages::new(100, &timings, 200).by_name().map(|(_, nanos)| nanos);
             assert_eq!(stages, expected, "{timings:?}");
             assert_eq!(stages.iter().sum::<u64>(), 100, "{timings:?}");

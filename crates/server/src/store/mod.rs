@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 use stele_node::store::{Ended, Item, NotTaken, StoreLoop};
 use stele_raftstore::{
     AdminCall, Event, Input, Modify, PeerMessage, RaftStore, Read, Readers, Reply, RequestId,
-    SendSnapshot, Unknown, Write,
+    SendSnapshot, StageTimes, Unknown, Write,
 };
 use stele_storage::StorageEngine;
 use stele_types::{Clock, Error, RegionId, Result, StoreId};
@@ -54,6 +54,7 @@ pub struct StoreHandle<E: StorageEngine = Engine> {
     id: StoreId,
     engine: Arc<E>,
     readers: Arc<Readers>,
+    times: Arc<StageTimes>,
     inbox: Arc<Inbox<E>>,
     clock: Arc<dyn Clock>,
     load: LoadSamples,
@@ -80,7 +81,7 @@ where
     ) -> Result<Arc<Self>> {
         let inbox = Arc::new(Inbox::new(pending_bytes_max));
         let running = Arc::new(AtomicBool::new(true));
-        let readers = core.readers();
+        let (readers, times) = (core.readers(), core.times());
         let wants_checkpoint = Arc::new(AtomicBool::new(false));
         let appends = Arc::new(AppendTimes::default());
         let (writer, write_thread) =
@@ -124,6 +125,7 @@ where
             id,
             engine,
             readers,
+            times,
             inbox,
             clock,
             load,
@@ -147,6 +149,11 @@ where
     /// Returns the replicas that may serve reads without the loop.
     pub fn readers(&self) -> &Arc<Readers> {
         &self.readers
+    }
+
+    /// Returns the times of the stages of writes and reads.
+    pub fn times(&self) -> &Arc<StageTimes> {
+        &self.times
     }
 
     /// Returns the clock that measures leases.

@@ -78,6 +78,8 @@ pub(crate) struct Proposals {
     waiting: VecDeque<Request>,
     waiting_bytes: u64,
     in_flight: VecDeque<Proposal>,
+    /// Writes that are done, until their times are taken when they are applied.
+    done: VecDeque<(LogIndex, Timings)>,
 }
 
 impl Proposals {
@@ -145,7 +147,21 @@ impl Proposals {
             let is_done = (proposal.index, proposal.term) == (index, term);
             (proposal, is_done)
         };
-        taken.into_iter().map(with_outcome).collect()
+        let taken: Vec<_> = taken.into_iter().map(with_outcome).collect();
+        self.keep_times(&taken);
+        taken
+    }
+
+    /// Removes and returns the times of the writes up to an applied entry.
+    pub fn take_times(&mut self, index: LogIndex) -> impl Iterator<Item = Timings> {
+        let reached = self.done.partition_point(|(done, _)| *done <= index);
+        self.done.drain(..reached).map(|(_, timings)| timings)
+    }
+
+    fn keep_times(&mut self, outcomes: &[(Proposal, bool)]) {
+        let is_write = |proposal: &Proposal| !matches!(proposal.purpose, Purpose::Admin(_));
+        let done = outcomes.iter().filter(|(proposal, done)| *done && is_write(proposal));
+        self.done.extend(done.map(|(proposal, _)| (proposal.index, proposal.timings)));
     }
 
     /// Removes the writes up to a committed entry, each with whether the log holds its entry.
@@ -173,7 +189,9 @@ impl Proposals {
                 || mutant::active("raftstore.answered_by_index");
             (proposal, is_done)
         };
-        taken.into_iter().map(with_outcome).collect()
+        let taken: Vec<_> = taken.into_iter().map(with_outcome).collect();
+        self.keep_times(&taken);
+        taken
     }
 
     /// Removes the proposals above `index`.
@@ -182,8 +200,10 @@ impl Proposals {
         self.in_flight.split_off(keep).into()
     }
 
-    /// Records the time at which entries up to `index` became durable here.
-    pub fn note_durable(&mut self, index: LogIndex, now_nanos: u64) {
+    /// Records the times at which the batch with entries up to `index` was handed out, and became
+    /// durable here.
+    pub fn note_durable(&mut self, index: LogIndex, (began_nanos, now_nanos): (u64, u64)) {
+        self.note(index, |timings| &mut timings.append_began_nanos, began_nanos);
         self.note(index, |timings| &mut timings.durable_nanos, now_nanos);
     }
 
@@ -193,8 +213,10 @@ impl Proposals {
     }
 
     fn note(&mut self, index: LogIndex, stage: fn(&mut Timings) -> &mut u64, now_nanos: u64) {
-        let reached = self.in_flight.iter_mut().take_while(|proposal| proposal.index <= index);
-        for at in reached.map(|proposal| stage(&mut proposal.timings)).filter(|at| **at == 0) {
+        let done = self.done.iter_mut().map(|(index, timings)| (*index, timings));
+        let in_flight = self.in_flight.iter_mut().map(|it| (it.index, &mut it.timings));
+        let reached = done.chain(in_flight).take_while(|(reached, _)| *reached <= index);
+        for at in reached.map(|(_, timings)| stage(timings)).filter(|at| **at == 0) {
             *at = now_nanos;
         }
     }
@@ -257,9 +279,9 @@ mod tests {
     #[test]
     fn a_stage_is_recorded_once_for_all_entries_that_reached_it() {
         let mut proposals = in_flight();
-        proposals.note_durable(LogIndex(5), 100);
+        proposals.note_durable(LogIndex(5), (50, 100));
         proposals.note_committed(LogIndex(6), 200);
-        proposals.note_durable(LogIndex(8), 300);
+        proposals.note_durable(LogIndex(8), (250, 300));
         let taken = proposals.take_applied(LogIndex(8), Term(3));
         let times =
             taken.iter().map(|(it, _)| (it.timings.durable_nanos, it.timings.committed_nanos));

@@ -14,8 +14,7 @@ pub(crate) struct Reads {
     queued: Vec<WaitingRead>,
     /// Unconfirmed rounds, oldest first.
     rounds: VecDeque<ReadIndexRound>,
-    /// Confirmed reads, each answered once this entry is visible.
-    confirmed: Vec<(LogIndex, WaitingRead)>,
+    confirmed: Vec<Confirmed>,
     /// How many of `confirmed` were not visible when [`Reads::take_visible`] was last called.
     late: usize,
 }
@@ -30,6 +29,19 @@ pub(crate) struct WaitingRead {
     pub min_visible: LogIndex,
     pub arrived_nanos: u64,
     pub answer: Answer,
+}
+
+/// Confirmed read, answered once an entry is visible.
+struct Confirmed {
+    index: LogIndex,
+    at_nanos: u64,
+    read: WaitingRead,
+}
+
+impl Confirmed {
+    fn new(read: WaitingRead, index: LogIndex, at_nanos: u64) -> Self {
+        Self { index: read.min_visible.max(index), at_nanos, read }
+    }
 }
 
 /// Answer to a confirmed read.
@@ -110,9 +122,9 @@ impl Reads {
     }
 
     /// Confirms all queued reads; they are answered once `index` is visible.
-    pub fn confirm_queued(&mut self, index: LogIndex) {
-        let queued = std::mem::take(&mut self.queued);
-        self.confirmed.extend(queued.into_iter().map(|read| (read.min_visible.max(index), read)));
+    pub fn confirm_queued(&mut self, index: LogIndex, now_nanos: u64) {
+        let queued = std::mem::take(&mut self.queued).into_iter();
+        self.confirmed.extend(queued.map(|read| Confirmed::new(read, index, now_nanos)));
     }
 
     /// Starts a round with all queued reads.
@@ -123,25 +135,31 @@ impl Reads {
 
     /// Confirms a round that a quorum or the leader answered, and all rounds started before it.
     /// Returns the time at which it was sent; `None` if it is not known.
-    pub fn confirm_round(&mut self, context: &[u8], index: LogIndex) -> Option<u64> {
+    pub fn confirm_round(
+        &mut self,
+        context: &[u8],
+        index: LogIndex,
+        now_nanos: u64,
+    ) -> Option<u64> {
         let at = self.rounds.iter().position(|round| round.context == context)?;
         let mut sent_nanos = None;
         for round in self.rounds.drain(..=at) {
             sent_nanos = Some(round.sent_nanos);
-            let confirmed = round.reads.into_iter().map(|read| (read.min_visible.max(index), read));
-            self.confirmed.extend(confirmed);
+            let reads = round.reads.into_iter();
+            self.confirmed.extend(reads.map(|read| Confirmed::new(read, index, now_nanos)));
         }
         sent_nanos
     }
 
-    /// Removes and returns the confirmed reads that may be answered, each with whether it has waited
-    /// for entries.
-    pub fn take_visible(&mut self, visible: LogIndex) -> Vec<(WaitingRead, bool)> {
+    /// Removes and returns the confirmed reads that may be answered, each with the time of its
+    /// confirmation if it has waited for entries since.
+    pub fn take_visible(&mut self, visible: LogIndex) -> Vec<(WaitingRead, Option<u64>)> {
         let (mut ready, mut rest) = (Vec::new(), Vec::new());
-        for (place, (index, read)) in std::mem::take(&mut self.confirmed).into_iter().enumerate() {
+        for (place, confirmed) in std::mem::take(&mut self.confirmed).into_iter().enumerate() {
+            let Confirmed { index, at_nanos, read } = confirmed;
             match index <= visible {
-                true => ready.push((read, place < self.late)),
-                false => rest.push((index, read)),
+                true => ready.push((read, (place < self.late).then_some(at_nanos))),
+                false => rest.push(Confirmed { index, at_nanos, read }),
             }
         }
         self.late = rest.len();
@@ -166,7 +184,7 @@ impl Reads {
     /// Removes and returns all reads.
     pub fn take_all(&mut self) -> Vec<WaitingRead> {
         self.requeue();
-        let confirmed = self.confirmed.drain(..).map(|(_, read)| read);
+        let confirmed = self.confirmed.drain(..).map(|confirmed| confirmed.read);
         self.queued.drain(..).chain(confirmed).collect()
     }
 
@@ -181,8 +199,8 @@ impl Reads {
         for round in &mut self.rounds {
             gone.extend(round.reads.extract_if(.., over));
         }
-        let confirmed = self.confirmed.extract_if(.., |(_, read)| over(read));
-        gone.extend(confirmed.map(|(_, read)| read));
+        let confirmed = self.confirmed.extract_if(.., |confirmed| over(&mut confirmed.read));
+        gone.extend(confirmed.map(|confirmed| confirmed.read));
         gone
     }
 }
@@ -253,15 +271,15 @@ mod tests {
             reads.push(read(id));
             reads.start_round(vec![id as u8], 10 * id);
         }
-        assert_eq!(reads.confirm_round(&[9], LogIndex(7)), None);
-        assert_eq!(reads.confirm_round(&[2], LogIndex(7)), Some(20));
+        assert_eq!(reads.confirm_round(&[9], LogIndex(7), 40), None);
+        assert_eq!(reads.confirm_round(&[2], LogIndex(7), 40), Some(20));
         // Applied entry, reads answered then.
         let rows: [(u64, &[u64]); 3] = [(6, &[]), (7, &[1, 2]), (8, &[])];
         for (applied, answered) in rows {
             let taken = reads.take_visible(LogIndex(applied)).into_iter();
             let (taken, waited): (Vec<_>, Vec<_>) = taken.unzip();
             assert_eq!(ids(&taken), answered, "{applied}");
-            assert!(waited.iter().all(|waited| *waited), "{applied}");
+            assert!(waited.iter().all(|since| *since == Some(40)), "{applied}");
         }
         assert_eq!(ids(&reads.take_all()), [3]);
         assert!(reads.is_idle());
@@ -277,7 +295,7 @@ mod tests {
         reads.push(with_deadline(3, 50));
         reads.start_round(vec![1], 5);
         reads.push(read(4));
-        reads.confirm_queued(LogIndex(9));
+        reads.confirm_queued(LogIndex(9), 7);
         reads.push(read(5));
         // Time, earliest arrival that is kept; expired reads.
         let rows: [(u64, u64, &[u64]); 4] =
