@@ -6,7 +6,7 @@ use crate::buc::Costs;
 use anyhow::{Context, Result, bail};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stele_raftstore::{Admin, AdminCall, Header, Input, Now, Options, RaftStore};
+use stele_raftstore::{Admin, AdminCall, Header, Input, Now, Options, RaftStore, StageSums};
 use stele_server::store::StoreHandle;
 use stele_storage::StorageEngine;
 use stele_types::{
@@ -82,6 +82,11 @@ where
     /// Returns the store that leads.
     pub(super) fn leader(&self) -> &StoreHandle<E> {
         &self.stores[self.leader]
+    }
+
+    /// Returns the times of the leader's stages so far.
+    pub fn times(&self) -> StageSums {
+        self.leader().times().sums()
     }
 
     /// Returns the leader's engine.

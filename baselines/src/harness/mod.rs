@@ -11,4 +11,4 @@ mod stages;
 pub use client::Client;
 pub use cluster::Cluster;
 pub use mode::{Mode, Setup};
-pub use stages::Stages;
+pub use stages::{Stages, between};

@@ -1,12 +1,13 @@
 //! Closed loops: clients with one pending operation each.
 
 use super::machine::{cpu_seconds, written_bytes};
-use crate::harness::{Client, Cluster, Stages};
+use crate::harness::{Client, Cluster, Stages, between};
 use anyhow::{Result, anyhow};
 use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use stele_raftstore::StageSums;
 use stele_storage::StorageEngine;
 use stele_types::Prng;
 
@@ -31,6 +32,8 @@ pub struct Outcome {
     pub written_bytes: u64,
     pub times: Times,
     pub stages: Stages,
+    /// What the leader measured meanwhile.
+    pub core: StageSums,
     /// Operations completed in each 100 ms since the start.
     pub per_100_ms: Vec<u64>,
 }
@@ -116,6 +119,7 @@ where
 {
     let next = AtomicU64::new(0);
     let (cpu, written, started) = (cpu_seconds()?, written_bytes()?, Instant::now());
+    let times = cluster.times();
     let run = || -> Result<Done> {
         let mut done = Done::new()?;
         let mut client = Client::new(cluster);
@@ -155,6 +159,7 @@ where
         written_bytes: written_bytes()? - written,
         times: all.times,
         stages: all.stages,
+        core: between(&times, &cluster.times()),
         per_100_ms: all.slices,
     })
 }

@@ -256,7 +256,7 @@ where
             "per_100_ms": outcome.per_100_ms,
             "seconds": seconds,
             "cpu_us_per_op": outcome.cpu_seconds * 1e6 / *ops as f64,
-            "stages": outcome.stages.line(),
+            "stages": outcome.stages.line(&outcome.core),
         });
         if let (Some(line), Value::Object(all)) =
             (line.as_object_mut(), latencies(&times.all()?, *seconds))
