@@ -5,8 +5,9 @@ use parking_lot::Mutex;
 use std::time::Duration;
 use stele_types::LogIndex;
 
-/// Share by which earlier samples lose weight with each new one.
-const SAMPLE_WEIGHT: f64 = 1.0 / 16.0;
+/// Share by which earlier samples lose weight with each new one. A scan is shorter than an apply, so
+/// most samples see none.
+const SAMPLE_WEIGHT: f64 = 1.0 / 128.0;
 
 /// How a scan with these changes in the window is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,8 +177,8 @@ mod tests {
         assert_eq!(costs.nanos(), (Some(100.0), None));
         // Time in which nothing was completed counts, with its decayed weight.
         costs.note_applied(4, nanos(200));
-        assert_eq!(costs.nanos().1, Some((600.0 * 15.0 / 16.0 + 200.0) / 4.0));
-        (0..200).for_each(|_| costs.note_read(1, nanos(260)));
+        assert_eq!(costs.nanos().1, Some((600.0 * (1.0 - SAMPLE_WEIGHT) + 200.0) / 4.0));
+        (0..2_000).for_each(|_| costs.note_read(1, nanos(260)));
         assert!(costs.nanos().0.is_some_and(|mean| mean > 259.0), "{costs:?}");
     }
 

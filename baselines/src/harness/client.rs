@@ -143,6 +143,7 @@ where
         };
         let related = Related::of(changes, options.limit);
         let (applied, began) = (self.applied(), Instant::now());
+        let is_applying = applied < reader.visible();
         let more = match costs.decide(&related, applied) {
             Decision::Wait(relaxed) => return self.relaxed_scan(relaxed, options),
             Decision::ReadMore(more) => usize::try_from(more)?,
@@ -152,10 +153,9 @@ where
         let pairs = state.view().scan(&ScanOptions { limit, ..options.clone() })?;
         let took = began.elapsed();
         costs.note_read(pairs.len(), took);
-        let now_applied = self.applied();
-        if now_applied < reader.visible() {
-            // Entries waited for apply all the time.
-            costs.note_applied(now_applied.0.saturating_sub(applied.0), took);
+        // Whether some are applied in this time must not decide whether it counts.
+        if is_applying {
+            costs.note_applied(self.applied().0.saturating_sub(applied.0), took);
         }
         Ok(related.merge(pairs, options.limit))
     }
