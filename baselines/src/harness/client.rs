@@ -1,23 +1,32 @@
 //! Client in a closed loop: one pending request, through the leader.
 
+use super::Stages;
 use super::cluster::{Cluster, DATA};
+use crate::buc::{Decision, Related};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
+use std::time::{Duration, Instant};
 use stele_node::store::LinearizableRead;
 use stele_raftstore::{Done, Header, Input, Read, Reply, RequestId, Write};
 use stele_server::store::StoreHandle;
 use stele_storage::{EngineView, Overlaid, Pair, ScanOptions, StorageEngine};
-use stele_types::{ColumnFamily, CommandBuilder, KeyRange};
+use stele_types::{ColumnFamily, CommandBuilder, KeyRange, LogIndex};
 
 const FAMILY: ColumnFamily = ColumnFamily::Default;
 /// Overhead of a command with one pair, besides key and value.
 const OVERHEAD_BYTES: usize = 64;
 /// Byte limit of a scan, high enough that only the number of pairs limits it.
 const SCAN_BYTES_MAX: usize = 1 << 30;
+/// Pause between two checks whether an entry is applied.
+const APPLY_CHECK: Duration = Duration::from_micros(20);
+/// Longest wait of a relaxed read. A store that applies nothing for so long has stopped.
+const APPLY_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Client of a cluster.
 pub struct Client<'a, E: StorageEngine> {
+    cluster: &'a Cluster<E>,
     leader: &'a StoreHandle<E>,
+    stages: Stages,
 }
 
 impl<'a, E> Client<'a, E>
@@ -28,11 +37,25 @@ where
 {
     /// Creates a client.
     pub fn new(cluster: &'a Cluster<E>) -> Self {
-        Self { leader: cluster.leader() }
+        Self { cluster, leader: cluster.leader(), stages: Stages::default() }
+    }
+
+    /// Returns the times of the requests so far.
+    pub fn stages(&self) -> &Stages {
+        &self.stages
     }
 
     fn header() -> Header {
         Header { region: DATA, ..Header::default() }
+    }
+
+    fn now_nanos(&self) -> u64 {
+        self.leader.clock().monotonic_nanos()
+    }
+
+    /// Returns the last entry that the leader has applied.
+    fn applied(&self) -> LogIndex {
+        self.leader.engine().progress(DATA).map_or(LogIndex(0), |progress| progress.applied)
     }
 
     fn request(&mut self, make: impl FnOnce(RequestId) -> Input<E>) -> Result<Done> {
@@ -42,26 +65,46 @@ where
         }
     }
 
-    /// Puts a key. Returns when a quorum has it durably and the leader has applied it.
+    /// Puts a key. Returns when it is answered: it is on the disks of a quorum, and, without commit
+    /// return, applied.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let mut command = CommandBuilder::with_capacity(key.len() + value.len() + OVERHEAD_BYTES);
         command.put(&FAMILY.engine_key(key), value, 0)?;
+        self.write(command, false)
+    }
+
+    /// Deletes a key, as [`Client::put`] puts one.
+    pub fn delete(&mut self, key: &[u8]) -> Result<()> {
+        let mut command = CommandBuilder::with_capacity(key.len() + OVERHEAD_BYTES);
+        command.delete(&FAMILY.engine_key(key))?;
+        self.write(command, true)
+    }
+
+    fn write(&mut self, command: CommandBuilder, frees: bool) -> Result<()> {
         let command = command.build().bytes().clone();
-        let header = Self::header();
-        self.request(|id| Input::Write(Write { id, header, command, frees: false }))?;
+        let (header, arrived_nanos) = (Self::header(), self.now_nanos());
+        let done = self.request(|id| Input::Write(Write { id, header, command, frees }))?;
+        if let Done::Written { timings, .. } = done {
+            self.stages.note_write(arrived_nanos, &timings, self.now_nanos());
+        }
         Ok(())
     }
 
-    /// Returns a linearizable view: by the lease, or else by a request to the leader's loop.
-    fn view(&mut self) -> Result<Overlaid<E::View>> {
+    /// Returns a linearizable state: by the lease, or else by a request to the leader's loop.
+    fn state(&mut self) -> Result<Overlaid<E::View>> {
         let store = self.leader;
         let reader = store.readers().get(DATA).context("the region does not exist")?;
         let (header, now) = (Self::header(), || store.clock().monotonic_nanos());
         let view = || store.engine().view();
-        if let Some(view) = LinearizableRead::leased_state(&reader, &header, now, view)? {
-            return Ok(view);
+        if let Some(state) = LinearizableRead::leased_state(&reader, &header, now, view)? {
+            return Ok(state);
         }
-        self.request(|id| Input::Read(Read { id, header, replica: false }))?;
+        let (began_nanos, applied) = (now(), self.applied());
+        let done = self.request(|id| Input::Read(Read { id, header, replica: false }))?;
+        if let Done::ReadReady { visible } = done {
+            let entries = visible.0.saturating_sub(applied.0);
+            self.stages.note_wait(now().saturating_sub(began_nanos), entries);
+        }
         let readers = store.readers();
         let confirmed = LinearizableRead::confirmed_state(&reader, &header, readers, view)?;
         confirmed.map_err(|reply| anyhow::anyhow!("not done: {reply:?}"))
@@ -69,7 +112,9 @@ where
 
     /// Returns the value of a key.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Bytes>> {
-        let found = self.view()?.get(&FAMILY.engine_key(key))?;
+        let began_nanos = self.now_nanos();
+        let found = self.state()?.get(&FAMILY.engine_key(key))?;
+        self.stages.note_read(self.now_nanos().saturating_sub(began_nanos));
         Ok(found.map(|pair| pair.value))
     }
 
@@ -77,9 +122,57 @@ where
     pub fn scan(&mut self, start: &[u8], limit: usize) -> Result<Vec<Pair>> {
         let range = FAMILY.engine_range(&KeyRange::new(start.to_vec(), Bytes::new()));
         let options = ScanOptions { bytes_max: SCAN_BYTES_MAX, ..ScanOptions::new(range, limit) };
-        let view = self.view()?;
-        let pairs = view.scan(&options)?;
-        view.note_scan(&pairs);
+        let began_nanos = self.now_nanos();
+        let state = self.state()?;
+        let pairs = match self.cluster.mode().costed_scans {
+            true => self.costed_scan(&state, &options)?,
+            false => state.scan(&options)?,
+        };
+        state.note_scan(&pairs);
+        self.stages.note_read(self.now_nanos().saturating_sub(began_nanos));
         Ok(pairs)
+    }
+
+    /// Scans by the paper's cost model.
+    fn costed_scan(&self, state: &Overlaid<E::View>, options: &ScanOptions) -> Result<Vec<Pair>> {
+        let costs = self.cluster.costs();
+        let reader = self.leader.readers().get(DATA).context("the region does not exist")?;
+        let Some(changes) = state.effects().changes(&options.range) else {
+            costs.note_range_delete();
+            return self.relaxed_scan(reader.visible(), options);
+        };
+        let related = Related::of(changes, options.limit);
+        let (applied, began) = (self.applied(), Instant::now());
+        let is_applying = applied < reader.visible();
+        let more = match costs.decide(&related, applied) {
+            Decision::Wait(relaxed) => return self.relaxed_scan(relaxed, options),
+            Decision::ReadMore(more) => usize::try_from(more)?,
+            Decision::Immediate => 0,
+        };
+        let limit = options.limit + more;
+        let pairs = state.view().scan(&ScanOptions { limit, ..options.clone() })?;
+        let took = began.elapsed();
+        costs.note_read(pairs.len(), took);
+        // Whether some are applied in this time must not decide whether it counts.
+        if is_applying {
+            costs.note_applied(self.applied().0.saturating_sub(applied.0), took);
+        }
+        Ok(related.merge(pairs, options.limit))
+    }
+
+    /// Waits until `relaxed` is applied, and scans a view alone.
+    ///
+    /// The state before the wait was linearizable and all entries related to the scan are applied
+    /// now. The view may hold later ones, which are committed: the scan counts as read after them.
+    fn relaxed_scan(&self, relaxed: LogIndex, options: &ScanOptions) -> Result<Vec<Pair>> {
+        let (applied, began) = (self.applied(), Instant::now());
+        while self.applied() < relaxed {
+            if began.elapsed() > APPLY_WAIT_MAX {
+                bail!("entry {relaxed} is not applied after {APPLY_WAIT_MAX:?}");
+            }
+            std::thread::sleep(APPLY_CHECK);
+        }
+        self.cluster.costs().note_applied(relaxed.0.saturating_sub(applied.0), began.elapsed());
+        Ok(self.leader.engine().view()?.scan(options)?)
     }
 }

@@ -1,19 +1,16 @@
-//! Stores of a group, and the network between them.
+//! Stores of a group.
 
+use super::mode::{Mode, Setup};
+use super::network::Network;
+use crate::buc::Costs;
 use anyhow::{Context, Result, bail};
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stele_raftstore::{
-    Admin, AdminCall, Event, Header, Input, Now, Options, PeerMessage, RaftStore, SendSnapshot,
-};
-use stele_server::store::{OutputSink, StoreHandle};
-use stele_server::transport::message_bytes;
+use stele_raftstore::{Admin, AdminCall, Header, Input, Now, Options, RaftStore, StageSums};
+use stele_server::store::StoreHandle;
 use stele_storage::StorageEngine;
 use stele_types::{
-    Clock, ClusterId, Error, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId,
-    StoreIdent,
+    Clock, ClusterId, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId, StoreIdent,
 };
 use stele_vfs::SystemClock;
 
@@ -22,56 +19,18 @@ const CLUSTER: ClusterId = ClusterId(5);
 pub(super) const DATA: RegionId = RegionId(2);
 const ELECTED_WITHIN: Duration = Duration::from_secs(30);
 const CHECK_EVERY: Duration = Duration::from_millis(20);
+/// Messages one after the other in an election: pre-vote and vote, each with its answer.
+const ELECTION_DELAYS: u32 = 4;
 /// Bytes of requests in progress, and of waiting messages: a node's default.
 const PENDING_BYTES_MAX: u64 = 256 << 20;
-
-/// Stores by id; each is set once it has started.
-type Stores<E> = BTreeMap<StoreId, OnceLock<Weak<StoreHandle<E>>>>;
-
-/// Passes messages between the stores, and keeps the first failure.
-struct Network<E: StorageEngine> {
-    stores: Stores<E>,
-    failure: Mutex<Option<String>>,
-}
-
-impl<E: StorageEngine> Network<E> {
-    fn fail(&self, reason: String) {
-        self.failure.lock().get_or_insert(reason);
-    }
-}
-
-impl<E> OutputSink<E> for Network<E>
-where
-    E: StorageEngine + 'static,
-    E::View: 'static,
-    E::Ingest: 'static,
-{
-    fn send(&self, messages: Vec<PeerMessage>) {
-        for message in messages {
-            let to = self.stores.get(&message.to_store).and_then(|store| store.get()?.upgrade());
-            if let Some(store) = to {
-                let bytes = message_bytes(&message);
-                store.message(message, bytes);
-            }
-        }
-    }
-
-    fn send_snapshot(&self, _: SendSnapshot<E>) {
-        self.fail("a follower lags so far that it needs a snapshot".to_owned());
-    }
-
-    fn events(&self, _: Vec<Event>) {}
-
-    fn failed(&self, store: StoreId, error: Error) {
-        self.fail(format!("store {store} stopped: {error}"));
-    }
-}
 
 /// Running group of stores.
 pub struct Cluster<E: StorageEngine> {
     stores: Vec<Arc<StoreHandle<E>>>,
     leader: usize,
     network: Arc<Network<E>>,
+    mode: Mode,
+    costs: Costs,
 }
 
 fn region(stores: u64) -> Region {
@@ -91,32 +50,43 @@ where
     E::View: 'static,
     E::Ingest: 'static,
 {
-    /// Starts a group on these engines, one for each store, new or reopened. Elections start after
-    /// `election_ticks` to twice as many ticks without a leader.
-    pub fn start(engines: Vec<E>, election_ticks: u64) -> Result<Self> {
+    /// Starts a group on these engines, one for each store, new or reopened.
+    pub fn start(engines: Vec<E>, setup: &Setup) -> Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let count = engines.len() as u64;
         let ids: Vec<StoreId> = (1..=count).map(StoreId).collect();
-        let stores = ids.iter().map(|id| (*id, OnceLock::new())).collect();
-        let network = Arc::new(Network { stores, failure: Mutex::new(None) });
+        let network = Arc::new(Network::new(&ids, setup.delay)?);
         let mut stores = Vec::new();
         for (engine, id) in engines.into_iter().map(Arc::new).zip(ids) {
-            let core = open_core(&engine, id, region(count), election_ticks, &*clock)?;
+            let core = open_core(&engine, id, region(count), setup, &*clock)?;
             let (clock, sink) = (clock.clone(), network.clone());
             let store = StoreHandle::start(id, engine, core, clock, sink, PENDING_BYTES_MAX)?;
-            if let Some(slot) = network.stores.get(&id) {
-                // Each store is set once.
-                let _ = slot.set(Arc::downgrade(&store));
-            }
+            network.connect(id, &store);
             stores.push(store);
         }
-        let leader = elect(&stores, &network)?;
-        Ok(Self { stores, leader, network })
+        let leader = elect(&stores, &network, setup.delay)?;
+        let (mode, costs) = (setup.mode, Costs::default());
+        Ok(Self { stores, leader, network, mode, costs })
+    }
+
+    /// Returns when the group answers writes and serves reads.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Returns the measured costs of scans and apply, and the decisions that rest on them.
+    pub fn costs(&self) -> &Costs {
+        &self.costs
     }
 
     /// Returns the store that leads.
     pub(super) fn leader(&self) -> &StoreHandle<E> {
         &self.stores[self.leader]
+    }
+
+    /// Returns the times of the leader's stages so far.
+    pub fn times(&self) -> StageSums {
+        self.leader().times().sums()
     }
 
     /// Returns the leader's engine.
@@ -127,7 +97,7 @@ where
     /// Stops the threads and drops the engines without closing them, as in a crash.
     pub fn stop(self) -> Result<()> {
         self.stores.iter().for_each(|store| store.stop_threads());
-        match self.network.failure.lock().take() {
+        match self.network.take_failure() {
             Some(reason) => bail!(reason),
             None => Ok(()),
         }
@@ -135,7 +105,7 @@ where
 }
 
 /// Lets the first store campaign until a store leads. Returns the position of the leader.
-fn elect<E>(stores: &[Arc<StoreHandle<E>>], network: &Network<E>) -> Result<usize>
+fn elect<E>(stores: &[Arc<StoreHandle<E>>], network: &Network<E>, delay: Duration) -> Result<usize>
 where
     E: StorageEngine + 'static,
     E::View: 'static,
@@ -151,16 +121,16 @@ where
         if let Some(leader) = stores.iter().position(leads) {
             return Ok(leader);
         }
-        if let Some(reason) = network.failure.lock().take() {
+        if let Some(reason) = network.take_failure() {
             bail!(reason);
         }
         if Instant::now() > deadline {
             bail!("no leader within {ELECTED_WITHIN:?}");
         }
-        // A later round repeats what is refused.
+        // A later round repeats what is refused. The votes of this one arrive before.
         let campaign = |id| Input::Admin(AdminCall { id, header, call: Admin::Campaign });
         let _ = first.request_blocking(campaign);
-        std::thread::sleep(CHECK_EVERY);
+        std::thread::sleep(CHECK_EVERY + ELECTION_DELAYS * delay);
     }
 }
 
@@ -168,7 +138,7 @@ fn open_core<E: StorageEngine>(
     engine: &Arc<E>,
     store: StoreId,
     region: Region,
-    election_ticks: u64,
+    setup: &Setup,
     clock: &dyn Clock,
 ) -> Result<RaftStore<E>> {
     let ident = StoreIdent { cluster: CLUSTER, store };
@@ -177,8 +147,11 @@ fn open_core<E: StorageEngine>(
     }
     let incarnation = clock.unix_seconds() * 1_000_000_000 + clock.monotonic_nanos();
     let mut options = Options::new(store, CLUSTER, incarnation, incarnation ^ store.0);
-    options.election_ticks_min = election_ticks;
-    options.election_ticks_max = election_ticks * 2;
+    options.election_ticks_min = setup.election_ticks;
+    options.election_ticks_max = setup.election_ticks * 2;
+    options.apply_queue = setup.mode.apply_queue;
+    options.commit_return = setup.mode.commit_return;
+    options.read_acceleration = setup.mode.read_acceleration;
     options.hibernate_after_ticks = 0;
     let (monotonic_nanos, unix_seconds) = (clock.monotonic_nanos(), clock.unix_seconds());
     Ok(RaftStore::open(engine.clone(), options, Now { monotonic_nanos, unix_seconds })?)

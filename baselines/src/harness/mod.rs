@@ -4,6 +4,11 @@
 
 mod client;
 mod cluster;
+mod mode;
+mod network;
+mod stages;
 
 pub use client::Client;
 pub use cluster::Cluster;
+pub use mode::{Mode, Setup};
+pub use stages::{Stages, between};

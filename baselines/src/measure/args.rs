@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use stele_types::size::parse_bytes;
 
 const SWITCHES: [&str; 1] = ["quick"];
-const VALUES: [&str; 14] = [
+const VALUES: [&str; 16] = [
     "systems",
     "value",
     "bytes",
     "clients",
+    "load-clients",
+    "delay-ms",
     "ops",
     "scans",
     "scan-length",

@@ -1,12 +1,13 @@
 //! Closed loops: clients with one pending operation each.
 
 use super::machine::{cpu_seconds, written_bytes};
-use crate::harness::{Client, Cluster};
+use crate::harness::{Client, Cluster, Stages, between};
 use anyhow::{Result, anyhow};
 use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use stele_raftstore::StageSums;
 use stele_storage::StorageEngine;
 use stele_types::Prng;
 
@@ -16,31 +17,75 @@ const DIGITS: u8 = 3;
 const SLICE_MS: u128 = 100;
 const STACK_BYTES: usize = 256 << 10;
 
+/// Class of an operation. A read-modify-write is a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    Read,
+    Write,
+}
+
 /// Measurements of some operations.
 pub struct Outcome {
     pub ops: u64,
     pub seconds: f64,
     pub cpu_seconds: f64,
     pub written_bytes: u64,
-    pub nanos: Histogram<u64>,
+    pub times: Times,
+    pub stages: Stages,
+    /// What the leader measured meanwhile.
+    pub core: StageSums,
     /// Operations completed in each 100 ms since the start.
     pub per_100_ms: Vec<u64>,
 }
 
+/// Latencies by class, in nanoseconds.
+pub struct Times {
+    pub reads: Histogram<u64>,
+    pub writes: Histogram<u64>,
+}
+
+impl Times {
+    fn new() -> Result<Self> {
+        let empty = || Histogram::new_with_max(NANOS_MAX, DIGITS);
+        Ok(Self { reads: empty()?, writes: empty()? })
+    }
+
+    fn record(&mut self, class: Class, nanos: u64) {
+        match class {
+            Class::Read => self.reads.saturating_record(nanos),
+            Class::Write => self.writes.saturating_record(nanos),
+        }
+    }
+
+    fn add(&mut self, other: &Self) -> Result<()> {
+        self.reads.add(&other.reads)?;
+        self.writes.add(&other.writes)?;
+        Ok(())
+    }
+
+    /// Returns the latencies of both classes together.
+    pub fn all(&self) -> Result<Histogram<u64>> {
+        let mut all = self.reads.clone();
+        all.add(&self.writes)?;
+        Ok(all)
+    }
+}
+
 /// Measurements of one client.
 struct Done {
-    nanos: Histogram<u64>,
+    times: Times,
+    stages: Stages,
     slices: Vec<u64>,
 }
 
 impl Done {
     fn new() -> Result<Self> {
-        Ok(Self { nanos: Histogram::new_with_max(NANOS_MAX, DIGITS)?, slices: Vec::new() })
+        Ok(Self { times: Times::new()?, stages: Stages::default(), slices: Vec::new() })
     }
 
     /// Counts an operation; times are relative to the common start.
-    fn record(&mut self, began: Duration, ended: Duration) {
-        self.nanos.saturating_record((ended - began).as_nanos() as u64);
+    fn record(&mut self, class: Class, began: Duration, ended: Duration) {
+        self.times.record(class, (ended - began).as_nanos() as u64);
         let slice = (ended.as_millis() / SLICE_MS) as usize;
         if self.slices.len() <= slice {
             self.slices.resize(slice + 1, 0);
@@ -51,7 +96,8 @@ impl Done {
     }
 
     fn add(&mut self, other: &Self) -> Result<()> {
-        self.nanos.add(&other.nanos)?;
+        self.times.add(&other.times)?;
+        self.stages.add(&other.stages);
         self.slices.resize(self.slices.len().max(other.slices.len()), 0);
         self.slices.iter_mut().zip(&other.slices).for_each(|(mine, theirs)| *mine += theirs);
         Ok(())
@@ -59,12 +105,12 @@ impl Done {
 }
 
 /// Runs `ops` operations with `clients` clients; stops early if one fails. A step gets the client,
-/// the operation's number, and a random stream that follows from it.
+/// the operation's number, and a random stream that follows from it, and returns its class.
 pub fn closed_loops<E>(
     cluster: &Cluster<E>,
     clients: usize,
     ops: u64,
-    step: impl Fn(&mut Client<'_, E>, u64, &mut Prng) -> Result<()> + Sync,
+    step: impl Fn(&mut Client<'_, E>, u64, &mut Prng) -> Result<Class> + Sync,
 ) -> Result<Outcome>
 where
     E: StorageEngine + 'static,
@@ -73,20 +119,24 @@ where
 {
     let next = AtomicU64::new(0);
     let (cpu, written, started) = (cpu_seconds()?, written_bytes()?, Instant::now());
+    let times = cluster.times();
     let run = || -> Result<Done> {
         let mut done = Done::new()?;
         let mut client = Client::new(cluster);
         loop {
             let op = next.fetch_add(1, Ordering::Relaxed);
             if op >= ops {
+                done.stages = *client.stages();
                 return Ok(done);
             }
             let began = started.elapsed();
-            if let Err(error) = step(&mut client, op, &mut Prng::new(op)) {
-                next.store(ops, Ordering::Relaxed);
-                return Err(error);
+            match step(&mut client, op, &mut Prng::new(op)) {
+                Ok(class) => done.record(class, began, started.elapsed()),
+                Err(error) => {
+                    next.store(ops, Ordering::Relaxed);
+                    return Err(error);
+                }
             }
-            done.record(began, started.elapsed());
         }
     };
     let mut all = Done::new()?;
@@ -107,7 +157,9 @@ where
         seconds: started.elapsed().as_secs_f64(),
         cpu_seconds: cpu_seconds()? - cpu,
         written_bytes: written_bytes()? - written,
-        nanos: all.nanos,
+        times: all.times,
+        stages: all.stages,
+        core: between(&times, &cluster.times()),
         per_100_ms: all.slices,
     })
 }
@@ -120,11 +172,12 @@ mod tests {
     fn operations_count_in_the_slice_in_which_they_end() {
         let ms = Duration::from_millis;
         let (mut one, mut other) = (Done::new().unwrap(), Done::new().unwrap());
-        one.record(ms(0), ms(99));
-        one.record(ms(99), ms(100));
-        other.record(ms(0), ms(350));
+        one.record(Class::Read, ms(0), ms(99));
+        one.record(Class::Write, ms(99), ms(100));
+        other.record(Class::Write, ms(0), ms(350));
         one.add(&other).unwrap();
         assert_eq!(one.slices, [1, 1, 0, 1]);
-        assert_eq!(one.nanos.len(), 3);
+        let Times { reads, writes } = &one.times;
+        assert_eq!((reads.len(), writes.len(), one.times.all().unwrap().len()), (1, 2, 3));
     }
 }

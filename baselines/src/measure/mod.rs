@@ -2,6 +2,7 @@
 
 mod args;
 mod drive;
+mod loads;
 mod machine;
 mod page_cache;
 mod phases;
@@ -21,16 +22,21 @@ use system::System;
 /// Usage text of the command line.
 pub const USAGE: &str = "usage: stele-baselines <phases> [settings]
 
-  phases: put, get, scan, scan-of-N (of N pairs), mix-P (P percent gets, the others puts), ycsb (all six),
-          ycsb-a .. ycsb-f, or several separated by commas; or recovery.
+  phases: put, get, scan, scan-of-N (of N pairs), mix-P (P percent gets, the others puts),
+          scan-mix-P (P percent scans, the others puts), scan-mix-P-deletes-D (D percent of the others are deletes),
+          ycsb (all six), ycsb-a .. ycsb-f, or several separated by commas; or recovery.
           Every run starts with a load, which `put` measures. Other phases start with a cold page
           cache, and may be named more than once (scan,scan-2): scans cause an engine to sort.
 
-  --systems original,original-sync,pasv,lsm-raft,dwisckey,nezha-nogc,nezha,stele
-                    (those on RocksDB with the feature `rocksdb`; default: all but original-sync)
+  --systems original,original-sync,original-raft,original-cr,original-buc,pasv,lsm-raft,dwisckey,
+            nezha-nogc,nezha,stele
+                    (those on RocksDB with the feature `rocksdb`; default: all but original-sync and the
+                    modes of BUC-Raft)
   --value 16K       bytes of a value           --bytes 256M    bytes of loaded values
   --clients 64      closed loops               --ops N         gets, or operations of a workload
-  --scan-length 100 pairs of a scan            --scans N       scans
+  --load-clients N  closed loops of the load (default: --clients)
+  --delay-ms 0      time that a message between two stores takes
+  --scan-length 100 pairs of a scan, at most in scan-mix     --scans N       scans
   --rounds 3        for each system     --stores 3      replicas
   --sort-threshold  unsorted bytes at which `nezha` sorts (default: two fifths of --bytes)
   --buffers 64M     memtables and table files; caches in proportion
@@ -74,12 +80,14 @@ fn print_settings(what: &str, plan: &Plan, systems: &[System]) {
         "measures": what,
         "group": format!(
             "{} replicas of one region in one process on one disk, a thread and a directory each; \
-             messages in memory; elections after {} ticks of 50 ms; syncs on",
-            plan.stores, plan.election_ticks
+             messages in memory, delivered after {} ms; elections after {} ticks of 50 ms; syncs on",
+            plan.stores, plan.delay.as_millis(), plan.election_ticks
         ),
         "value_bytes": plan.value_bytes,
         "keys": plan.keys,
         "clients": plan.clients,
+        "load_clients": plan.load_clients,
+        "delay_ms": plan.delay.as_millis() as u64,
         "ops": plan.ops,
         "scans": plan.scans,
         "scan_length": plan.scan_length,

@@ -1,21 +1,19 @@
 //! Phases of a measurement, one after the other on the same data.
 
 use super::args::Args;
-use super::drive::{Outcome, closed_loops};
+use super::drive::{Class, Outcome, closed_loops};
 use super::machine::{forget_cached, settle, written_bytes};
 use super::page_cache::PageCache;
-use super::workload::{KEY_BYTES, Values, Zipf, key};
-use crate::harness::Cluster;
+use super::workload::{KEY_BYTES, Values, key};
+use crate::buc::{Costs, Counts};
+use crate::harness::{Cluster, Mode, Setup};
 use anyhow::{Context, Result, bail, ensure};
+use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use stele_storage::StorageEngine;
-use stele_types::Prng;
-
-/// Longest scan of YCSB's workload E.
-const YCSB_SCAN_MAX: u64 = 100;
 
 /// Election timeout in ticks of 50 ms: a leader that waits for its disk stays leader for as long.
 /// After its start, a store grants no vote for as long.
@@ -34,6 +32,11 @@ pub enum Phase {
     ScanOf(u64),
     /// Percentage of gets; the others are puts.
     Mix(u64),
+    /// Percentage of scans, and of deletes among the others, which are puts or deletes.
+    ScanMix {
+        scans: u64,
+        deletes: u64,
+    },
     Ycsb(char),
 }
 
@@ -61,6 +64,12 @@ impl Phase {
         if number("scan-").is_some_and(|which| which > 1) {
             return Ok(Self::Scan);
         }
+        if let Some(mix) = after("scan-mix-") {
+            let (scans, deletes) = mix.split_once("-deletes-").unwrap_or((mix, "0"));
+            if let (Ok(scans @ ..=100), Ok(deletes @ ..=100)) = (scans.parse(), deletes.parse()) {
+                return Ok(Self::ScanMix { scans, deletes });
+            }
+        }
         match (number("scan-of-"), number("mix-"), after("ycsb-").and_then(|it| it.chars().next()))
         {
             (Some(length), ..) if length > 0 => Ok(Self::ScanOf(length)),
@@ -74,6 +83,8 @@ impl Phase {
         match self {
             Self::ScanOf(length) => format!("scan-of-{length}"),
             Self::Mix(percent) => format!("mix-{percent}"),
+            Self::ScanMix { scans, deletes: 0 } => format!("scan-mix-{scans}"),
+            Self::ScanMix { scans, deletes } => format!("scan-mix-{scans}-deletes-{deletes}"),
             Self::Put => "put".into(),
             Self::Get => "get".into(),
             Self::Scan => "scan".into(),
@@ -89,6 +100,8 @@ pub struct Plan {
     pub value_bytes: u64,
     pub keys: u64,
     pub clients: usize,
+    /// Clients of the load before the other phases.
+    pub load_clients: usize,
     pub ops: u64,
     pub scans: u64,
     pub scan_length: u64,
@@ -97,6 +110,8 @@ pub struct Plan {
     pub buffers_bytes: u64,
     /// Ticks without a leader before an election.
     pub election_ticks: u64,
+    /// Time that a message between two stores takes.
+    pub delay: Duration,
     /// Time without writes after which a group counts as idle.
     pub idle: Duration,
     /// Folder of the memory cgroup, and bytes of page cache for each replica.
@@ -118,12 +133,14 @@ impl Plan {
             (None, None) => None,
             _ => bail!("--cgroup and --page-cache must be given together"),
         };
+        let clients = args.number("clients", 64, 16)?.max(1);
         std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
         Ok(Self {
             stores: args.number("stores", 3, 3)?,
             value_bytes,
             keys,
-            clients: args.number("clients", 64, 16)?.max(1) as usize,
+            clients: clients as usize,
+            load_clients: args.number("load-clients", clients, clients)?.max(1) as usize,
             ops: args.number("ops", keys, keys)?,
             scans: args.number("scans", (keys / scan_length).max(64), 32)?,
             scan_length,
@@ -131,11 +148,17 @@ impl Plan {
             sort_threshold_bytes: args.number("sort-threshold", bytes / 5 * 2, bytes / 5 * 2)?,
             buffers_bytes: args.number("buffers", 64 << 20, 64 << 20)?,
             election_ticks: if args.quick() { QUICK_ELECTION_TICKS } else { ELECTION_TICKS },
+            delay: Duration::from_millis(args.number("delay-ms", 0, 0)?),
             idle: if args.quick() { QUICK_IDLE } else { IDLE },
             page_cache,
             dir,
             args: args.clone(),
         })
+    }
+
+    /// Returns the settings of a group in this mode.
+    pub fn setup(&self, mode: Mode) -> Setup {
+        Setup { election_ticks: self.election_ticks, mode, delay: self.delay }
     }
 
     /// Limits the page cache to that of `replicas` replicas, if requested.
@@ -158,7 +181,7 @@ pub struct Measured<'a, E: StorageEngine> {
     /// Number of inserted keys.
     pub keys: AtomicU64,
     /// Number of the next key to insert.
-    inserting: AtomicU64,
+    pub inserting: AtomicU64,
 }
 
 impl<'a, E> Measured<'a, E>
@@ -175,9 +198,10 @@ where
 
     /// Puts every key once, in random order.
     pub fn load(&self) -> Result<Outcome> {
-        let Plan { clients, keys, .. } = *self.plan;
-        let outcome = closed_loops(self.cluster, clients, keys, |client, op, random| {
-            client.put(&key(op), self.values.any(random))
+        let Plan { load_clients, keys, .. } = *self.plan;
+        let outcome = closed_loops(self.cluster, load_clients, keys, |client, op, random| {
+            client.put(&key(op), self.values.any(random))?;
+            Ok(Class::Write)
         })?;
         self.keys.store(keys, Ordering::Relaxed);
         Ok(outcome)
@@ -191,7 +215,7 @@ where
         settle(self.plan.idle)?;
         let mut lines = Vec::new();
         if phases.contains(&Phase::Put) {
-            let mut line = self.line("put", &load);
+            let mut line = self.line("put", &load)?;
             let per_replica = self.plan.payload(self.plan.keys) * self.plan.stores as f64;
             let written = (written_bytes()? - before) as f64;
             line["written_per_payload"] = json!(load.written_bytes as f64 / per_replica);
@@ -214,107 +238,66 @@ where
                     self.scans((self.plan.keys / length).max(self.plan.clients as u64), *length)?
                 }
                 Phase::Mix(reads) => self.mix(*reads)?,
+                Phase::ScanMix { scans, deletes } => self.scan_mix(*scans, *deletes)?,
                 Phase::Ycsb(workload) => self.ycsb(*workload)?,
             };
-            lines.push(self.line(&format!("{}{again}", phase.name()), &outcome));
+            lines.push(self.line(&format!("{}{again}", phase.name()), &outcome)?);
             settle(self.plan.idle)?;
         }
         cache.map_or(Ok(()), PageCache::end)?;
         Ok(lines)
     }
 
-    fn line(&self, phase: &str, outcome: &Outcome) -> Value {
-        let micros = |quantile| outcome.nanos.value_at_quantile(quantile) as f64 / 1e3;
-        json!({
+    fn line(&self, phase: &str, outcome: &Outcome) -> Result<Value> {
+        let Outcome { ops, seconds, times, .. } = outcome;
+        let mut line = json!({
             "phase": phase,
-            "ops": outcome.ops,
+            "ops": ops,
             "per_100_ms": outcome.per_100_ms,
-            "seconds": outcome.seconds,
-            "ops_per_s": outcome.ops as f64 / outcome.seconds,
-            "mean_us": outcome.nanos.mean() / 1e3,
-            "p50_us": micros(0.5),
-            "p99_us": micros(0.99),
-            "cpu_us_per_op": outcome.cpu_seconds * 1e6 / outcome.ops as f64,
-        })
-    }
-
-    /// Gets loaded keys, uniformly distributed.
-    fn gets(&self) -> Result<Outcome> {
-        let Plan { clients, ops, keys, .. } = *self.plan;
-        closed_loops(self.cluster, clients, ops, |client, _, random| {
-            let found = client.get(&key(random.below(keys)))?;
-            ensure!(found.is_some_and(|it| it.len() as u64 == self.plan.value_bytes), "lost key");
-            Ok(())
-        })
-    }
-
-    /// Scans from random keys.
-    fn scans(&self, scans: u64, length: u64) -> Result<Outcome> {
-        let length = length as usize;
-        closed_loops(self.cluster, self.plan.clients, scans, |client, _, random| {
-            // Low enough that sufficient keys follow.
-            let start = random.draw() / 100 * 80;
-            let found = client.scan(&start.to_be_bytes(), length)?;
-            ensure!(found.len() == length, "a scan returned {} pairs", found.len());
-            Ok(())
-        })
-    }
-
-    /// Gets and puts keys with Zipf's distribution.
-    fn mix(&self, reads_percent: u64) -> Result<Outcome> {
-        let zipf = Zipf::new(self.plan.keys);
-        closed_loops(self.cluster, self.plan.clients, self.plan.ops, |client, _, random| {
-            let reads = random.below(100) < reads_percent;
-            let chosen = key(zipf.scattered(random));
-            if !reads {
-                return client.put(&chosen, self.values.any(random));
+            "seconds": seconds,
+            "cpu_us_per_op": outcome.cpu_seconds * 1e6 / *ops as f64,
+            "stages": outcome.stages.line(&outcome.core),
+        });
+        if let (Some(line), Value::Object(all)) =
+            (line.as_object_mut(), latencies(&times.all()?, *seconds))
+        {
+            line.extend(all);
+        }
+        for (name, class) in [("read", &times.reads), ("write", &times.writes)] {
+            if !class.is_empty() {
+                line[name] = latencies(class, *seconds);
             }
-            ensure!(client.get(&chosen)?.is_some(), "a key is missing");
-            Ok(())
-        })
+        }
+        if self.cluster.mode().costed_scans {
+            line["scan_decisions"] = decisions(self.cluster.costs());
+        }
+        Ok(line)
     }
+}
 
-    /// Runs a workload of Cooper et al. (SoCC 2010), with its authors' parameters.
-    fn ycsb(&self, workload: char) -> Result<Outcome> {
-        let Plan { clients, ops, .. } = *self.plan;
-        let reads = match workload {
-            'a' | 'f' => 50,
-            'c' => 100,
-            _ => 95,
-        };
-        let zipf = Zipf::new(self.keys.load(Ordering::Relaxed));
-        closed_loops(self.cluster, clients, ops, |client, _, random| {
-            let reads = random.below(100) < reads;
-            let chosen = |random: &mut Prng| key(zipf.scattered(random));
-            match (workload, reads) {
-                ('d', true) => {
-                    let last = self.keys.load(Ordering::Relaxed) - 1;
-                    client.get(&key(last.saturating_sub(zipf.rank(random))))?;
-                }
-                ('e', true) => {
-                    let length = 1 + random.below(YCSB_SCAN_MAX) as usize;
-                    client.scan(&chosen(random), length)?;
-                }
-                ('d' | 'e', false) => {
-                    // Counted after the insert, because the latest keys are read.
-                    let number = self.inserting.fetch_add(1, Ordering::Relaxed);
-                    client.put(&key(number), self.values.any(random))?;
-                    self.keys.fetch_add(1, Ordering::Relaxed);
-                }
-                (_, true) => {
-                    let found = client.get(&chosen(random))?;
-                    ensure!(found.is_some(), "a key is missing");
-                }
-                ('f', false) => {
-                    let key = chosen(random);
-                    client.get(&key)?;
-                    client.put(&key, self.values.any(random))?;
-                }
-                (_, false) => client.put(&chosen(random), self.values.any(random))?,
-            }
-            Ok(())
-        })
-    }
+/// Returns rate and latencies of operations in this many seconds.
+fn latencies(nanos: &Histogram<u64>, seconds: f64) -> Value {
+    let micros = |quantile| nanos.value_at_quantile(quantile) as f64 / 1e3;
+    json!({
+        "ops_per_s": nanos.len() as f64 / seconds,
+        "mean_us": nanos.mean() / 1e3,
+        "p50_us": micros(0.5),
+        "p99_us": micros(0.99),
+    })
+}
+
+/// Returns the decisions of scans since the start of the group, and the costs on which they rest.
+fn decisions(costs: &Costs) -> Value {
+    let Counts { immediate, read_more, waited, range_deletes } = costs.counts();
+    let (read_nanos, apply_nanos) = costs.nanos();
+    json!({
+        "immediate": immediate,
+        "read_more": read_more,
+        "waited": waited,
+        "range_deletes": range_deletes,
+        "pair_nanos": read_nanos,
+        "entry_nanos": apply_nanos,
+    })
 }
 
 #[cfg(test)]
@@ -323,12 +306,22 @@ mod tests {
 
     #[test]
     fn phases_are_read_back_from_their_names() {
-        let text = "put,get,scan,scan-of-1000,mix-90,ycsb-e";
+        let text = "put,get,scan,scan-of-1000,mix-90,scan-mix-50,scan-mix-50-deletes-30,ycsb-e";
         let phases = Phase::parse(text).unwrap();
         let names: Vec<String> = phases.iter().map(|phase| phase.name()).collect();
         assert_eq!(names.join(","), text);
         assert_eq!(Phase::parse("scan,scan-2").unwrap(), [Phase::Scan, Phase::Scan]);
-        for wrong in ["scan-1", "scan-of-0", "scan-of-", "mix-101", "ycsb-g", "puts", ""] {
+        for wrong in [
+            "scan-1",
+            "scan-of-0",
+            "scan-of-",
+            "mix-101",
+            "scan-mix-101",
+            "scan-mix-1-deletes-",
+            "ycsb-g",
+            "puts",
+            "",
+        ] {
             assert!(Phase::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -1,13 +1,13 @@
 //! Time to open after `kill -9` during a load, and a check of acknowledged writes.
 
 use super::args::Args;
-use super::drive::closed_loops;
+use super::drive::{Class, closed_loops};
 use super::machine::forget_cached;
 use super::page_cache::PageCache;
 use super::phases::{Measured, Plan};
 use super::system::{System, store_dirs};
 use super::workload::key;
-use crate::harness::{Client, Cluster};
+use crate::harness::{Client, Cluster, Mode};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -73,7 +73,8 @@ where
     println!("{LOADED}");
     std::io::stdout().flush()?;
     closed_loops(cluster, plan.clients, u64::MAX, |client, op, random| {
-        client.put(&key(op % plan.keys), measured.values.any(random))
+        client.put(&key(op % plan.keys), measured.values.any(random))?;
+        Ok(Class::Write)
     })?;
     Ok(())
 }
@@ -81,6 +82,7 @@ where
 /// Opens the stores one by one, and then measures the time to the first get.
 pub fn reopen<E>(
     plan: &Plan,
+    mode: Mode,
     dir: &Path,
     open: impl Fn(&Path) -> stele_types::Result<E>,
 ) -> Result<Vec<Value>>
@@ -98,7 +100,7 @@ where
         engines.push(open(&dir)?);
         opened_ms.push(began.elapsed().as_secs_f64() * 1e3);
     }
-    let cluster = Cluster::start(engines, plan.election_ticks)?;
+    let cluster = Cluster::start(engines, &plan.setup(mode))?;
     let mut client = Client::new(&cluster);
     let mut lost = 0;
     let mut serving_ms = None;

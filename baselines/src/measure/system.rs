@@ -3,7 +3,7 @@
 use super::args::Args;
 use super::phases::{Measured, Phase, Plan};
 use super::recovery;
-use crate::harness::Cluster;
+use crate::harness::{Cluster, Mode};
 #[cfg(feature = "rocksdb")]
 use crate::rocks::{self, RockStore};
 use crate::stele::{self, Design};
@@ -16,6 +16,7 @@ use stele_storage::StorageEngine;
 #[derive(Clone, Debug)]
 pub struct System {
     pub name: &'static str,
+    mode: Mode,
     kind: Kind,
 }
 
@@ -29,7 +30,11 @@ enum Kind {
 /// Action on a system's engines, independent of their type.
 trait Use {
     type Out;
-    fn with<E>(self, open: impl Fn(&Path) -> stele_types::Result<E>) -> Result<Self::Out>
+    fn with<E>(
+        self,
+        mode: Mode,
+        open: impl Fn(&Path) -> stele_types::Result<E>,
+    ) -> Result<Self::Out>
     where
         E: StorageEngine + 'static,
         E::View: 'static,
@@ -44,6 +49,7 @@ pub fn store_dirs(dir: &Path, stores: u64) -> Vec<PathBuf> {
 /// Opens a group, passes it to `f`, and stops it.
 pub fn with_group<E, T>(
     plan: &Plan,
+    mode: Mode,
     dir: &Path,
     open: impl Fn(&Path) -> stele_types::Result<E>,
     f: impl FnOnce(&Cluster<E>) -> Result<T>,
@@ -55,7 +61,7 @@ where
 {
     let dirs = store_dirs(dir, plan.stores);
     let engines = dirs.iter().map(|dir| open(dir)).collect::<stele_types::Result<Vec<E>>>()?;
-    let cluster = Cluster::start(engines, plan.election_ticks)?;
+    let cluster = Cluster::start(engines, &plan.setup(mode))?;
     let out = f(&cluster)?;
     cluster.stop()?;
     Ok(out)
@@ -66,14 +72,20 @@ struct Phases<'a>(&'a Plan, &'a [Phase], &'a Path);
 impl Use for Phases<'_> {
     type Out = Vec<Value>;
 
-    fn with<E>(self, open: impl Fn(&Path) -> stele_types::Result<E>) -> Result<Vec<Value>>
+    fn with<E>(
+        self,
+        mode: Mode,
+        open: impl Fn(&Path) -> stele_types::Result<E>,
+    ) -> Result<Vec<Value>>
     where
         E: StorageEngine + 'static,
         E::View: 'static,
         E::Ingest: 'static,
     {
         let Self(plan, phases, dir) = self;
-        with_group(plan, dir, open, |cluster| Measured::new(cluster, plan, dir).phases(phases))
+        with_group(plan, mode, dir, open, |cluster| {
+            Measured::new(cluster, plan, dir).phases(phases)
+        })
     }
 }
 
@@ -82,14 +94,14 @@ struct Load<'a>(&'a Plan);
 impl Use for Load<'_> {
     type Out = ();
 
-    fn with<E>(self, open: impl Fn(&Path) -> stele_types::Result<E>) -> Result<()>
+    fn with<E>(self, mode: Mode, open: impl Fn(&Path) -> stele_types::Result<E>) -> Result<()>
     where
         E: StorageEngine + 'static,
         E::View: 'static,
         E::Ingest: 'static,
     {
         let Self(plan) = self;
-        with_group(plan, &plan.dir, open, |cluster| recovery::load_and_go_on(cluster, plan))
+        with_group(plan, mode, &plan.dir, open, |cluster| recovery::load_and_go_on(cluster, plan))
     }
 }
 
@@ -98,14 +110,18 @@ struct Reopen<'a>(&'a Plan, &'a Path);
 impl Use for Reopen<'_> {
     type Out = Vec<Value>;
 
-    fn with<E>(self, open: impl Fn(&Path) -> stele_types::Result<E>) -> Result<Vec<Value>>
+    fn with<E>(
+        self,
+        mode: Mode,
+        open: impl Fn(&Path) -> stele_types::Result<E>,
+    ) -> Result<Vec<Value>>
     where
         E: StorageEngine + 'static,
         E::View: 'static,
         E::Ingest: 'static,
     {
         let Self(plan, dir) = self;
-        recovery::reopen(plan, dir, open)
+        recovery::reopen(plan, mode, dir, open)
     }
 }
 
@@ -118,19 +134,23 @@ impl System {
             ("stele", Design::Adaptive),
         ];
         let kind = |design: Design| Kind::Stele(Box::new(design.options_with(plan.buffers_bytes)));
-        let stele = stele.map(|(name, design)| Self { name, kind: kind(design) });
+        let mode = Mode::PRODUCT;
+        let stele = stele.map(|(name, design)| Self { name, mode, kind: kind(design) });
         #[cfg(feature = "rocksdb")]
         let rock = {
             let rock = [
-                ("original", rocks::original(false)),
-                ("original-sync", rocks::original(true)),
-                ("pasv", rocks::pasv()),
-                ("lsm-raft", rocks::lsm_raft()),
-                ("dwisckey", rocks::dwisckey()),
+                ("original", mode, rocks::original(false)),
+                ("original-sync", mode, rocks::original(true)),
+                ("original-raft", Mode::RAFT, rocks::original(true)),
+                ("original-cr", Mode::CR, rocks::original(true)),
+                ("original-buc", Mode::BUC, rocks::original(true)),
+                ("pasv", mode, rocks::pasv()),
+                ("lsm-raft", mode, rocks::lsm_raft()),
+                ("dwisckey", mode, rocks::dwisckey()),
             ];
-            rock.map(|(name, settings)| {
+            rock.map(|(name, mode, settings)| {
                 let settings = settings.with_buffers(plan.buffers_bytes);
-                Self { name, kind: Kind::Rock(Box::new(settings)) }
+                Self { name, mode, kind: Kind::Rock(Box::new(settings)) }
             })
         };
         #[cfg(not(feature = "rocksdb"))]
@@ -142,7 +162,8 @@ impl System {
     pub fn chosen(args: &Args, plan: &Plan) -> Result<Vec<Self>> {
         let all = Self::all(plan);
         let Some(names) = args.text("systems") else {
-            return Ok(all.into_iter().filter(|it| it.name != "original-sync").collect());
+            let is_usual = |it: &Self| it.mode == Mode::PRODUCT && it.name != "original-sync";
+            return Ok(all.into_iter().filter(is_usual).collect());
         };
         let find = |name: &str| {
             let known: Vec<&str> = all.iter().map(|system| system.name).collect();
@@ -156,11 +177,12 @@ impl System {
 
     /// Returns the engine's settings for the report.
     pub fn settings(&self) -> String {
+        let mode = self.mode;
         match &self.kind {
-            Kind::Stele(options) => format!("{options:?}"),
+            Kind::Stele(options) => format!("{mode:?}; {options:?}"),
             #[cfg(feature = "rocksdb")]
             Kind::Rock(settings) => format!(
-                "{:?}; key-values: {}; Raft log: {}",
+                "{mode:?}; {:?}; key-values: {}; Raft log: {}",
                 settings.persistence,
                 settings.pair_options(),
                 settings.raft_options()
@@ -170,11 +192,13 @@ impl System {
 
     fn with<U: Use>(&self, what: U) -> Result<U::Out> {
         match &self.kind {
-            Kind::Stele(options) => what.with(|dir| stele::open(dir, (**options).clone())),
+            Kind::Stele(options) => {
+                what.with(self.mode, |dir| stele::open(dir, (**options).clone()))
+            }
             #[cfg(feature = "rocksdb")]
             Kind::Rock(settings) => {
                 let settings = settings.of_a_new_group();
-                what.with(|dir| RockStore::open(dir, &settings))
+                what.with(self.mode, |dir| RockStore::open(dir, &settings))
             }
         }
     }

@@ -142,6 +142,15 @@ impl Region {
         )))
     }
 
+    /// Takes over what was applied and checkpointed while this state was written. A later incarnation
+    /// keeps its own.
+    pub fn keep_progress(&mut self, now: &Self) {
+        if now.incarnation == self.incarnation {
+            self.applied = self.applied.max(now.applied);
+            self.checkpointed = self.checkpointed.max(now.checkpointed);
+        }
+    }
+
     /// ```text
     /// state := truncated:u64 term:u64 last:u64 incarnation:u64 term:u64 vote:u64 commit:u64 destroyed:u64
     ///          (first:u64 term:u64)*                                     (all big-endian)

@@ -18,7 +18,7 @@ mod view;
 
 pub use log_store::{LogStore, Progress};
 pub use model::{ModelEngine, ModelFactory, ModelIngest, ModelView};
-pub use overlay::{Effects, Overlaid, Overlay};
+pub use overlay::{Effects, KeyChange, Overlaid, Overlay};
 pub use recoverable_log::{LostEntry, RecoverableLog};
 pub use repair::{LostValue, Repair};
 pub use snapshots::{Snapshots, check_ranges};

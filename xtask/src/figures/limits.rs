@@ -73,9 +73,13 @@ pub fn words(shown: &Shown<'_>, claim: &Claim, number: f64) -> String {
         (None, Over::Mean, 0 | 1) => String::new(),
         (None, Over::Mean, _) => " on average".to_owned(),
     };
+    let without = match claim.without.is_empty() {
+        true => String::new(),
+        false => format!(" without {}", claim.without.join(", ")),
+    };
     match (&shown.figure.base, claim.ratio) {
-        (Some(base), Some(_)) => format!("{number:.2} times {base}{over}"),
-        _ => format!("{} {}{over}", short(number), shown.figure.unit),
+        (Some(base), Some(_)) => format!("{number:.2} times {base}{over}{without}"),
+        _ => format!("{} {}{over}{without}", short(number), shown.figure.unit),
     }
 }
 

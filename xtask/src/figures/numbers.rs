@@ -99,7 +99,10 @@ impl<'a> Shown<'a> {
 
     /// Returns our number for a paper's claim, over the places of the claim.
     pub fn ours(&self, claim: &Claim) -> Option<f64> {
-        let is_meant = |place: &&Place<'_>| claim.x.as_ref().is_none_or(|x| x == place.x);
+        let is_meant = |place: &&Place<'_>| {
+            claim.x.as_ref().is_none_or(|x| x == place.x)
+                && !claim.without.iter().any(|x| x == place.x)
+        };
         let at = |place: &Place<'_>| match claim.ratio {
             Some(_) => self.ratio_to_base(&claim.series, place),
             None => self.spread(&claim.series, place).map(|spread| spread.median),
@@ -216,6 +219,8 @@ pub mod tests {
         assert!(near(puts.ours(&claim(Over::Most)), 4.0));
         let one = Claim { x: Some("16 KiB".to_owned()), ..claim(Over::Mean) };
         assert!(near(puts.ours(&one), 4.0));
+        let without = Claim { without: vec!["16 KiB".to_owned()], ..claim(Over::Most) };
+        assert!(near(puts.ours(&without), 0.5));
         assert!(puts.is_worse(1.0, 2.0) && !shown[1].is_worse(1.0, 2.0));
     }
 

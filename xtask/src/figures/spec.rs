@@ -135,6 +135,9 @@ pub struct Claim {
     pub value: Option<f64>,
     /// The only x of the claim; `None` for all.
     pub x: Option<String>,
+    /// Places that a claim about all leaves out.
+    #[serde(default)]
+    pub without: Vec<String>,
     #[serde(default)]
     pub over: Over,
 }
@@ -203,7 +206,8 @@ impl Spec {
             ensure!(one_of_them, "{}: it needs either `ratio` or `value`", claim.series);
             ensure!(claim.ratio.is_none() || figure.base.is_some(), "ratios need a base");
             let is_place = |x: &String| places.iter().any(|place| place.x == *x);
-            ensure!(claim.x.as_ref().is_none_or(is_place), "no place {:?}", claim.x);
+            let unknown = claim.x.iter().chain(&claim.without).find(|x| !is_place(x));
+            ensure!(unknown.is_none(), "no place {unknown:?}");
         }
         Ok(())
     }

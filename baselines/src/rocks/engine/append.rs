@@ -34,6 +34,8 @@ fn record(region: &mut Region, record: &Record, edit: &mut Edit, at: u64) -> Res
 }
 
 impl RockStore {
+    /// Writes a batch with a sync. Entries are applied and read meanwhile, as in TiKV, where other
+    /// threads apply.
     pub(super) fn append_records(&self, batch: &LogBatch) -> Result<()> {
         // Changes of a region must be persisted before its log is removed: they cannot be replayed
         // afterwards.
@@ -42,16 +44,16 @@ impl RockStore {
         if batch.records.iter().any(ends_incarnation) {
             self.checkpoint()?;
         }
-        let mut state = self.state.lock();
-        let mut touched: BTreeMap<RegionId, Region> = BTreeMap::new();
-        let (mut edit, mut head) = (Edit::default(), state.head);
+        let _appending = self.appending.lock();
+        let (known, mut head) = {
+            let state = self.state.lock();
+            let ids = batch.records.iter().map(region_of);
+            let known = ids.map(|id| (id, state.regions.get(&id).cloned().unwrap_or_default()));
+            (known.collect::<BTreeMap<RegionId, Region>>(), state.head)
+        };
+        let (mut touched, mut edit) = (known, Edit::default());
         for it in &batch.records {
-            let id = match it {
-                Record::Entry(entry) => entry.region,
-                Record::HardState(id, _) | Record::Mark(id, _) => *id,
-            };
-            let known = || state.regions.get(&id).cloned().unwrap_or_default();
-            let region = touched.entry(id).or_insert_with(known);
+            let region = touched.entry(region_of(it)).or_default();
             record(region, it, &mut edit, head)?;
             head += u64::from(matches!(it, Record::Entry(_)));
         }
@@ -59,8 +61,21 @@ impl RockStore {
             edit.state(*id, region);
         }
         self.log.write(&edit)?;
-        state.regions.extend(touched);
+        let mut state = self.state.lock();
+        for (id, mut region) in touched {
+            if let Some(now) = state.regions.get(&id) {
+                region.keep_progress(now);
+            }
+            state.regions.insert(id, region);
+        }
         state.head = head;
         Ok(())
+    }
+}
+
+fn region_of(record: &Record) -> RegionId {
+    match record {
+        Record::Entry(entry) => entry.region,
+        Record::HardState(id, _) | Record::Mark(id, _) => *id,
     }
 }

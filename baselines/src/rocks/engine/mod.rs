@@ -36,6 +36,8 @@ pub struct RockStore {
     tables: Tables,
     /// Unpersisted bytes after which maintenance persists the key-values.
     persist_after_bytes: u64,
+    /// Held while a batch is written. Lock order: before `state`, which is free during the write.
+    appending: Mutex<()>,
     state: Mutex<State>,
     user_bytes: AtomicU64,
 }
@@ -246,6 +248,7 @@ impl Snapshots for RockStore {
         change.pairs(&pairs);
         change.applied(id, begun);
         self.apply_and_persist(&db, &change)?;
+        let _appending = self.appending.lock();
         let mut state = self.state.lock();
         self.start_log(id, state.regions.entry(id).or_default(), begun)
     }

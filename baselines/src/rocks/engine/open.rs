@@ -29,6 +29,7 @@ impl RockStore {
             pairs: RwLock::new(Some(Arc::new(pairs))),
             persist_after_bytes: settings.persist_after_bytes,
             tables: Tables::new(dir, settings),
+            appending: Mutex::new(()),
             state: Mutex::new(state),
             user_bytes: AtomicU64::new(0),
         };

@@ -4,7 +4,7 @@ use super::range_deletes::RangeDeletes;
 use super::{Map, OpNumber, bounds};
 use crate::{Order, Pair};
 use bytes::Bytes;
-use stele_types::{KeyRange, mutant};
+use stele_types::{KeyRange, LogIndex, mutant};
 
 /// Immutable snapshot of an [`Overlay`](super::Overlay). A clone is cheap, and any thread may read
 /// it.
@@ -20,11 +20,42 @@ pub struct Effects {
 #[derive(Clone, Debug)]
 pub(super) struct Point {
     pub op: OpNumber,
+    /// Entry of the operation.
+    pub index: LogIndex,
     /// Value and expiry in Unix seconds; `None` for a delete.
     pub put: Option<(Bytes, u64)>,
 }
 
+/// Last put or delete of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyChange {
+    /// The key.
+    pub key: Bytes,
+    /// Entry that wrote it.
+    pub index: LogIndex,
+    /// Pair that the entry left; `None` for a delete.
+    pub pair: Option<Pair>,
+}
+
 impl Effects {
+    /// Returns the last change of each key in `range`, ascending; `None` if a range delete has an
+    /// effect there, which deletes an unknown number of keys.
+    pub fn changes<'a>(
+        &'a self,
+        range: &'a KeyRange,
+    ) -> Option<impl Iterator<Item = KeyChange> + 'a> {
+        let is_blind = mutant::active("overlay.changes_without_range_deletes");
+        if !range.is_empty() && !is_blind && self.range_deletes.has_overlap(range) {
+            return None;
+        }
+        let points = (!range.is_empty()).then(|| self.points(range, Order::Forward));
+        Some(points.into_iter().flatten().map(|(key, point)| KeyChange {
+            key: key.clone(),
+            index: point.index,
+            pair: point.pair(key),
+        }))
+    }
+
     /// Returns the effect on a key: `None` without one, `Some(None)` for a deleted key.
     pub fn get(&self, key: &[u8]) -> Option<Option<Pair>> {
         if mutant::active("overlay.range_delete_hides_later_put") && self.is_range_deleted(key) {

@@ -17,7 +17,7 @@ mod merge;
 mod overlaid;
 mod range_deletes;
 
-pub use effects::Effects;
+pub use effects::{Effects, KeyChange};
 pub use overlaid::Overlaid;
 
 use crate::Pair;
@@ -98,7 +98,7 @@ impl Overlay {
         let before = self.last_op;
         let mut bytes = ENTRY_BYTES + payload.len();
         for op in command.ops() {
-            bytes += self.push_op(op, payload);
+            bytes += self.push_op(index, op, payload);
         }
         if self.last_op > before {
             let bytes = bytes as u64;
@@ -110,15 +110,15 @@ impl Overlay {
 
     /// Adds one operation of a payload. Returns the upper estimate of the memory that it adds
     /// beside the payload.
-    fn push_op(&mut self, op: Op<'_>, payload: &Bytes) -> usize {
+    fn push_op(&mut self, index: LogIndex, op: Op<'_>, payload: &Bytes) -> usize {
         match op {
             Op::Put { key, value, expires_at_s, .. } => {
                 let put = (payload.slice_ref(value), expires_at_s);
-                self.push_point(payload.slice_ref(key), Some(put));
+                self.push_point(index, payload.slice_ref(key), Some(put));
                 POINT_BYTES
             }
             Op::Delete { key } => {
-                self.push_point(payload.slice_ref(key), None);
+                self.push_point(index, payload.slice_ref(key), None);
                 POINT_BYTES
             }
             Op::DeleteRange { start, end } => {
@@ -132,11 +132,11 @@ impl Overlay {
         }
     }
 
-    fn push_point(&mut self, key: Bytes, put: Option<(Bytes, u64)>) {
+    fn push_point(&mut self, index: LogIndex, key: Bytes, put: Option<(Bytes, u64)>) {
         let op = self.next_op();
         let is_older_kept = mutant::active("overlay.older_effect_wins") && self.get(&key).is_some();
         if !is_older_kept {
-            self.effects.set_point(key.clone(), Point { op, put });
+            self.effects.set_point(key.clone(), Point { op, index, put });
         }
         self.written.push_back((op, key));
     }

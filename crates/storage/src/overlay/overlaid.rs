@@ -26,6 +26,11 @@ impl<V: EngineView> Overlaid<V> {
         &self.view
     }
 
+    /// Returns the effects over the view.
+    pub fn effects(&self) -> &Effects {
+        &self.effects
+    }
+
     /// Returns whether there are effects.
     pub fn has_effects(&self) -> bool {
         !self.effects.is_empty()

@@ -285,3 +285,25 @@ fn a_scan_outside_of_the_effects_is_one_scan_of_the_view() {
     assert_eq!(bare.scan(&ScanOptions::new(KeyRange::all(), 9)).unwrap().len(), 4);
     assert_eq!(device.scans.lock().len(), 2);
 }
+
+#[test]
+fn the_last_change_of_each_key_names_its_entry_and_a_range_delete_has_none() {
+    let overlay = overlay(&[
+        &[Put("b", "1"), Put("d", "1")],
+        &[Delete("c"), Put("b", "2")],
+        &[Put("e", "3")],
+        &[DeleteRange("x", "z")],
+    ]);
+    let effects = overlay.effects();
+    let changes = |start: &'static str, end: &'static str| -> Option<Vec<(u64, Option<Pair>)>> {
+        let range = KeyRange::new(start, end);
+        let changes = effects.changes(&range)?;
+        Some(changes.map(|change| (change.index.0, change.pair)).collect())
+    };
+    let expected = [(2, Some(pair("b", "2"))), (2, None), (1, Some(pair("d", "1")))];
+    assert_eq!(changes("a", "e").unwrap(), expected);
+    assert_eq!(changes("c", "d").unwrap(), [(2, None)]);
+    assert_eq!(changes("f", "x").unwrap(), []);
+    assert_eq!(changes("f", "e").unwrap(), []);
+    assert_eq!(changes("e", ""), None);
+}

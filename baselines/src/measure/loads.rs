@@ -1,0 +1,118 @@
+//! Loads: what the clients of a phase do.
+
+use super::drive::{Class, Outcome, closed_loops};
+use super::phases::{Measured, Plan};
+use super::workload::{Zipf, key};
+use anyhow::{Result, ensure};
+use std::sync::atomic::Ordering;
+use stele_storage::StorageEngine;
+use stele_types::Prng;
+
+/// Longest scan of YCSB's workload E.
+const YCSB_SCAN_MAX: u64 = 100;
+
+impl<E> Measured<'_, E>
+where
+    E: StorageEngine + 'static,
+    E::View: 'static,
+    E::Ingest: 'static,
+{
+    /// Gets loaded keys, uniformly distributed.
+    pub fn gets(&self) -> Result<Outcome> {
+        let Plan { clients, ops, keys, .. } = *self.plan;
+        closed_loops(self.cluster, clients, ops, |client, _, random| {
+            let found = client.get(&key(random.below(keys)))?;
+            ensure!(found.is_some_and(|it| it.len() as u64 == self.plan.value_bytes), "lost key");
+            Ok(Class::Read)
+        })
+    }
+
+    /// Scans from random keys.
+    pub fn scans(&self, scans: u64, length: u64) -> Result<Outcome> {
+        let length = length as usize;
+        closed_loops(self.cluster, self.plan.clients, scans, |client, _, random| {
+            // Low enough that sufficient keys follow.
+            let start = random.draw() / 100 * 80;
+            let found = client.scan(&start.to_be_bytes(), length)?;
+            ensure!(found.len() == length, "a scan returned {} pairs", found.len());
+            Ok(Class::Read)
+        })
+    }
+
+    /// Gets and puts keys with Zipf's distribution.
+    pub fn mix(&self, reads_percent: u64) -> Result<Outcome> {
+        let zipf = Zipf::new(self.plan.keys);
+        closed_loops(self.cluster, self.plan.clients, self.plan.ops, |client, _, random| {
+            let reads = random.below(100) < reads_percent;
+            let chosen = key(zipf.scattered(random));
+            if !reads {
+                client.put(&chosen, self.values.any(random))?;
+                return Ok(Class::Write);
+            }
+            ensure!(client.get(&chosen)?.is_some(), "a key is missing");
+            Ok(Class::Read)
+        })
+    }
+
+    /// Scans from keys, and updates others, with Zipf's distribution. Some of the updates are deletes.
+    pub fn scan_mix(&self, scans_percent: u64, deletes_percent: u64) -> Result<Outcome> {
+        let Plan { clients, ops, scan_length, keys, .. } = *self.plan;
+        let zipf = Zipf::new(keys);
+        closed_loops(self.cluster, clients, ops, |client, _, random| {
+            let scans = random.below(100) < scans_percent;
+            let chosen = key(zipf.scattered(random));
+            if scans {
+                let length = 1 + random.below(scan_length) as usize;
+                client.scan(&chosen, length)?;
+                return Ok(Class::Read);
+            }
+            match random.below(100) < deletes_percent {
+                true => client.delete(&chosen)?,
+                false => client.put(&chosen, self.values.any(random))?,
+            }
+            Ok(Class::Write)
+        })
+    }
+
+    /// Runs a workload of Cooper et al. (SoCC 2010), with its authors' parameters.
+    pub fn ycsb(&self, workload: char) -> Result<Outcome> {
+        let Plan { clients, ops, .. } = *self.plan;
+        let reads = match workload {
+            'a' | 'f' => 50,
+            'c' => 100,
+            _ => 95,
+        };
+        let zipf = Zipf::new(self.keys.load(Ordering::Relaxed));
+        closed_loops(self.cluster, clients, ops, |client, _, random| {
+            let reads = random.below(100) < reads;
+            let chosen = |random: &mut Prng| key(zipf.scattered(random));
+            match (workload, reads) {
+                ('d', true) => {
+                    let last = self.keys.load(Ordering::Relaxed) - 1;
+                    client.get(&key(last.saturating_sub(zipf.rank(random))))?;
+                }
+                ('e', true) => {
+                    let length = 1 + random.below(YCSB_SCAN_MAX) as usize;
+                    client.scan(&chosen(random), length)?;
+                }
+                ('d' | 'e', false) => {
+                    // Counted after the insert, because the latest keys are read.
+                    let number = self.inserting.fetch_add(1, Ordering::Relaxed);
+                    client.put(&key(number), self.values.any(random))?;
+                    self.keys.fetch_add(1, Ordering::Relaxed);
+                }
+                (_, true) => {
+                    let found = client.get(&chosen(random))?;
+                    ensure!(found.is_some(), "a key is missing");
+                }
+                ('f', false) => {
+                    let key = chosen(random);
+                    client.get(&key)?;
+                    client.put(&key, self.values.any(random))?;
+                }
+                (_, false) => client.put(&chosen(random), self.values.any(random))?,
+            }
+            Ok(if reads { Class::Read } else { Class::Write })
+        })
+    }
+}
