@@ -25,9 +25,12 @@ const FUZZ_SECONDS: u64 = 2;
 pub struct Options {
     /// Leaves out `cargo test`.
     pub without_tests: bool,
+    /// Runs only these steps; all if empty.
+    pub only: Vec<String>,
 }
 
 /// One check.
+#[derive(Clone)]
 struct Step {
     name: &'static str,
     /// Programs that the step needs besides Rust.
@@ -70,15 +73,21 @@ const STEPS: [Step; 17] = [
     step("measured", tools::FOR_GIT, |w| measured::run(w, &measured::Options::default())),
 ];
 
-/// Runs all steps, even after a failure; fails if one failed. Names every missing tool before it
+/// Runs the chosen steps, even after a failure; fails if one failed. Names every missing tool before it
 /// starts.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    tools::require(STEPS.iter().flat_map(|step| step.tools))?;
+    let is_chosen = |name: &str| match options.only.is_empty() {
+        true => !(options.without_tests && name == TESTS),
+        false => options.only.iter().any(|only| only == name),
+    };
+    if let Some(unknown) = options.only.iter().find(|only| STEPS.iter().all(|it| it.name != **only))
+    {
+        bail!("no step `{unknown}`; there are {}", STEPS.map(|step| step.name).join(", "));
+    }
+    let steps = STEPS.into_iter().filter(|step| is_chosen(step.name));
+    tools::require(steps.clone().flat_map(|step| step.tools))?;
     let mut done: Vec<(&str, Option<String>, Duration)> = Vec::new();
-    for Step { name, run, .. } in STEPS {
-        if options.without_tests && name == TESTS {
-            continue;
-        }
+    for Step { name, run, .. } in steps {
         println!("== {name}");
         let started = Instant::now();
         let reason = run(workspace).err().map(|error| format!("{name} failed: {error:#}"));

@@ -61,7 +61,9 @@ const USAGE: &str = "usage: cargo xtask <command>
                             showed each
   histories [--seeds N]     compare the simulation's check of histories with Porcupine
   dist                      build the release binary, stripped, with its symbols in a separate file
-  ci [--without-tests]      run all checks that a change must pass; --without-tests leaves out `cargo test`
+  ci [--without-tests] [--only STEP,STEP]
+                            run all checks that a change must pass, or only these; --without-tests leaves
+                            out `cargo test`
 ";
 
 fn main() -> ExitCode {
@@ -192,7 +194,9 @@ fn sim_mutants(workspace: &Workspace, mut flags: Flags) -> Result<()> {
 }
 
 fn ci(workspace: &Workspace, mut flags: Flags) -> Result<()> {
-    let options = ci::Options { without_tests: flags.switch("--without-tests") };
+    let only = flags.value("--only")?.map(|names| names.split(',').map(str::to_owned).collect());
+    let without_tests = flags.switch("--without-tests");
+    let options = ci::Options { without_tests, only: only.unwrap_or_default() };
     flags.end()?;
     ci::run(workspace, &options)
 }

@@ -213,12 +213,14 @@ impl Proposals {
     }
 
     fn note(&mut self, index: LogIndex, stage: fn(&mut Timings) -> &mut u64, now_nanos: u64) {
-        let done = self.done.iter_mut().map(|(index, timings)| (*index, timings));
-        let in_flight = self.in_flight.iter_mut().map(|it| (it.index, &mut it.timings));
-        let reached = done.chain(in_flight).take_while(|(reached, _)| *reached <= index);
-        for at in reached.map(|(_, timings)| stage(timings)).filter(|at| **at == 0) {
-            *at = now_nanos;
-        }
+        let done = self.done.partition_point(|(done, _)| *done <= index);
+        let in_flight = self.in_flight.partition_point(|proposal| proposal.index <= index);
+        let done = self.done.range_mut(..done).rev().map(|(_, timings)| timings);
+        let in_flight = self.in_flight.range_mut(..in_flight).rev().map(|it| &mut it.timings);
+        // Stages are reached in log order: before a write that had reached it, all had. Thousands of
+        // writes that are done may wait for a slow disk.
+        in_flight.map(stage).take_while(|at| **at == 0).for_each(|at| *at = now_nanos);
+        done.map(stage).take_while(|at| **at == 0).for_each(|at| *at = now_nanos);
     }
 }
 
