@@ -156,16 +156,6 @@ impl Act {
         }
     }
 
-    /// Returns the values that it may have written to one of these keys and that are known.
-    fn written_to(&self, keys: &BTreeSet<u8>) -> Vec<Value> {
-        let of_keys = |(key, value): &(u8, Value)| keys.contains(key).then_some(*value);
-        match self {
-            Self::Write(pairs) => pairs.iter().filter_map(of_keys).collect(),
-            Self::Cas { key, new, .. } => of_keys(&(*key, *new)).into_iter().collect(),
-            Self::Modify { .. } | Self::Read(_) => Vec::new(),
-        }
-    }
-
     /// Returns the values that it may have written.
     pub fn written(&self) -> Vec<Value> {
         match self {
@@ -220,13 +210,6 @@ fn relevant(history: &[Op]) -> Vec<Op> {
     let with_base = |value| [Some(value), base_of(value)].into_iter().flatten();
     let seen = history.iter().flat_map(|op| op.act.seen()).flat_map(with_base);
     let mut seen: BTreeSet<Value> = seen.collect();
-    // An increment that met a value which is no number may have met any of its key.
-    let met = history.iter().filter_map(|op| match op.act {
-        Act::Modify { key, seen: Some(None), .. } => Some(key),
-        _ => None,
-    });
-    let met: BTreeSet<u8> = met.collect();
-    seen.extend(history.iter().flat_map(|op| op.act.written_to(&met)));
     // If the new value of a comparison with unknown outcome was seen, it saw its expected value.
     loop {
         let before = seen.len();
