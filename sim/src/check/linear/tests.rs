@@ -78,6 +78,10 @@ fn modifications_compute_from_the_value_before_them() {
     assert!(!holds(&lost));
     assert!(holds(&[put(1, 2, 7), count(3, 4, 5, Some(None)), get(5, 6, 7)]));
     assert!(!holds(&[put(1, 2, 7), count(3, 4, 5, Some(Some(sum(5))))]));
+    // Only the increment shows that the put, or the comparison, took effect.
+    assert!(holds(&[put(1, 0, 7), count(3, 4, 5, Some(None))]));
+    assert!(holds(&[cas(1, 0, 0, 7, None), count(3, 4, 5, Some(None))]));
+    assert!(!holds(&[put(1, 0, 0), count(3, 4, 5, Some(None))]));
     assert!(holds(&[count(1, 0, 5, None), get(2, 3, 0), get(4, 5, sum(5))]));
     assert!(!holds(&[count(1, 0, 5, None), get(2, 3, sum(5)), get(4, 5, sum(10))]));
     let append =
