@@ -40,8 +40,8 @@ impl Measured {
 }
 
 /// Clients put and others get, in closed loops, while the syncs of the leader's log take as long as
-/// the others' and then [`SLOWER`] times as long, in turn. Once with commit return and read
-/// acceleration, once without both. In every part, the tool that delays syncs traces the leader; while
+/// the others' and then [`SLOWER`] times as long, in turn. One cluster has commit return and read
+/// acceleration, another one has neither. In every part, the tool that delays syncs traces the leader; while
 /// its disk is as fast as the others, it delays by a microsecond.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(5, 1);

@@ -154,9 +154,10 @@ impl<E: StorageEngine> Peer<E> {
     /// limit; Raft sends them again. Returns whether there were any.
     ///
     /// Invariant: every region makes progress. Entries for a region without a tail are taken. Entries
-    /// that replace others are taken: those may never be committed. Entries up to the first one of
-    /// the leader's term are taken: no earlier one commits the tail. The rest of the message is
-    /// processed: its commit index and the acknowledgement of entries that are here empty the tail.
+    /// that replace others are taken: those may never be committed. Entries are taken while the log
+    /// ends in an earlier term than the leader's: only an entry of its own term commits the tail. The
+    /// rest of the message is processed: its commit index and the acknowledgement of entries that are
+    /// here empty the tail.
     fn drop_excess(&self, ctx: &Context<E>, message: &mut RaftMessage) -> bool {
         let has_room = ctx.has_tail_room(ctx.received_bytes)
             || !self.group.has_tail()

@@ -103,7 +103,7 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Removes a replica from this store, now or once its entries are applied.
     ///
     /// Invariant: no entry of a removed replica is applied. Its log has ended, and its keys may belong
-    /// to another region. A replica that waits is not waited for: no region here takes over its keys
+    /// to another region. Nothing else waits for such a replica: no region here takes over its keys
     /// meanwhile, because a merged source has nothing handed out.
     fn destroy_applied(&mut self, region: Region) -> Result<()> {
         let is_applied = !self.ctx.applies.has_any(region.id)

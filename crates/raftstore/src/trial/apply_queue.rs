@@ -17,6 +17,11 @@ fn queue(options: &mut Options) {
     options.apply_queue = true;
 }
 
+fn queue_with_short_log(options: &mut Options) {
+    queue(options);
+    options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
+}
+
 fn queue_alone(options: &mut Options) {
     queue(options);
     (options.commit_return, options.read_acceleration) = (false, false);
@@ -213,10 +218,7 @@ fn a_split_is_applied_when_everything_before_it_is() {
 
 #[test]
 fn a_snapshot_holds_exactly_the_entries_up_to_its_header() {
-    let mut trial = Trial::with(3, |options| {
-        queue(options);
-        options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
-    });
+    let mut trial = Trial::with(3, queue_with_short_log);
     trial.lead(DATA, 1);
     trial.isolate(3);
     written(&mut trial, "x", "1");
@@ -247,10 +249,7 @@ fn a_snapshot_holds_exactly_the_entries_up_to_its_header() {
 
 #[test]
 fn a_snapshot_is_installed_when_what_was_handed_out_is_applied() {
-    let mut trial = Trial::with(3, |options| {
-        queue(options);
-        options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
-    });
+    let mut trial = Trial::with(3, queue_with_short_log);
     trial.lead(DATA, 1);
     trial.store(3).holds_applies = true;
     written(&mut trial, "x", "1");
@@ -315,16 +314,9 @@ fn a_newer_peer_replaces_a_replica_when_what_was_handed_out_is_applied() {
 
 #[test]
 fn a_source_that_is_prepared_for_its_merge_hands_nothing_out() {
-    let region = |id: u64, start: &'static str, end: &'static str| Region {
-        id: RegionId(id),
-        range: KeyRange::new(start, end),
-        epoch: RegionEpoch { conf_version: 1, version: 2 },
-        peers: (1..=3).map(|store| peer(id * 100 + store, store)).collect(),
-        ..Region::default()
-    };
     let (source, target) = (RegionId(3), RegionId(4));
     let mut trial = Trial::with(0, queue);
-    let regions = [region(3, "", "m"), region(4, "m", "")];
+    let regions = neighbours();
     (1..=3).for_each(|store| trial.add_store(store, &regions));
     trial.lead(source, 1);
     trial.lead(target, 1);

@@ -119,14 +119,7 @@ fn after_a_crash_a_source_is_gone_that_a_snapshot_of_its_target_holds() {
 /// Returns a cluster in which stores 1 to 3 merge region 3 into region 4. Store 3 receives no
 /// message of the target, neither of the merge nor of earlier changes.
 fn merged_without_store_3() -> Trial {
-    let region = |id: u64, start: &'static str, end: &'static str| Region {
-        id: RegionId(id),
-        range: KeyRange::new(start, end),
-        epoch: RegionEpoch { conf_version: 1, version: 2 },
-        peers: (1..=3).map(|store| peer(id * 100 + store, store)).collect(),
-        ..Region::default()
-    };
-    let regions = [region(3, "", "m"), region(4, "m", "")];
+    let regions = neighbours();
     let [source, target] = [RegionId(3), RegionId(4)];
     let mut trial = Trial::new(0);
     (1..=3).for_each(|store| trial.add_store(store, &regions));

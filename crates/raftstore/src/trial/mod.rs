@@ -88,6 +88,18 @@ pub(crate) fn put(name: &str, value: &str) -> Bytes {
     builder.build().bytes().clone()
 }
 
+/// Returns regions 3 and 4 with neighbouring ranges and replicas on stores 1 to 3.
+fn neighbours() -> [Region; 2] {
+    let region = |id: u64, start: &'static str, end: &'static str| Region {
+        id: RegionId(id),
+        range: KeyRange::new(start, end),
+        epoch: RegionEpoch { conf_version: 1, version: 2 },
+        peers: (1..=3).map(|store| peer(id * 100 + store, store)).collect(),
+        ..Region::default()
+    };
+    [region(3, "", "m"), region(4, "m", "")]
+}
+
 /// Writes more on store 1 than the log keeps for an unreachable follower.
 fn outgrow_log(trial: &mut Trial) {
     for i in 0..200 {
