@@ -33,6 +33,7 @@ pub mod fuzzing {
     }
 }
 
+pub use admin::changes_members;
 pub use entry_recovery::EntryRecovery;
 pub use input::{
     Admin, AdminCall, ChangeKind, Header, Input, Modification, Modify, NewPair, NewRegion, Now,

@@ -4,7 +4,9 @@
 use super::Nemesis;
 use crate::plan::MS;
 use crate::world::World;
-use stele_raftstore::{Body, PeerMessage, RaftKind, RaftMessage, RegionReport, Role};
+use stele_raftstore::{
+    Body, PeerMessage, RaftKind, RaftMessage, RegionReport, Role, changes_members,
+};
 use stele_types::{LogIndex, RegionId};
 
 impl Nemesis {
@@ -51,11 +53,14 @@ impl World {
         self.nemesis.withheld.insert((region, slot, to), (report.committed, until));
     }
 
-    /// Returns the message to send instead, if the original shows a withheld commit index.
+    /// Returns the message to send instead, if the original shows a withheld commit index. A message
+    /// with a change of members is sent unchanged: a leader never sends it without the commit index of
+    /// the change before, on which elections rely.
     pub(crate) fn withhold(&self, way: (u64, u64), message: &PeerMessage) -> Option<PeerMessage> {
         let Body::Raft(raft) = &message.body else { return None };
         let known = self.nemesis.known((message.region, way.0, way.1), self.now)?;
-        let has_commit = matches!(raft.kind, RaftKind::Append | RaftKind::Heartbeat);
+        let has_commit = matches!(raft.kind, RaftKind::Append | RaftKind::Heartbeat)
+            && !raft.entries.iter().any(|entry| changes_members(&entry.payload));
         let raft = RaftMessage { commit: raft.commit.min(known), ..raft.clone() };
         has_commit.then(|| PeerMessage { body: Body::Raft(raft), ..message.clone() })
     }

@@ -76,6 +76,11 @@ pub(crate) fn conf_change(payload: &[u8]) -> Option<ConfChangeV2> {
     Some(out)
 }
 
+/// Returns whether an entry changes the members of its region.
+pub fn changes_members(payload: &[u8]) -> bool {
+    conf_change(payload).is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,6 +10,7 @@ mod members;
 mod range;
 mod record;
 
+pub use command::changes_members;
 pub(crate) use command::{command, conf_change, is_admin, parse};
 pub(crate) use members::{change_peers, check_members, conf_state, leave_joint};
 pub(crate) use range::{commit_merge, prepare_merge, rollback_merge, split, tombstone};

@@ -20,20 +20,16 @@
 
 use super::Peer;
 use super::membership::Plan;
-use super::parts::{has_passed, is_commit_merge};
+use super::parts::has_passed;
 use super::raft_group::RaftGroup;
 use crate::admin::{self, Change};
 use crate::messages::Body;
 use crate::output::{Busy, Refusal};
 use crate::store::{Context, Effect};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::mutant;
-use stele_types::{LogIndex, PeerId, Region, RegionId, RegionPhase, Result, Term, keyspace};
-
-/// Bytes of entries read at a time when a log is scanned.
-const FETCH_BYTES: usize = 1 << 20;
+use stele_types::{LogIndex, PeerId, Region, RegionId, RegionPhase, Term, keyspace};
 
 impl<E: StorageEngine> Peer<E> {
     pub(super) fn plan_prepare_merge(
@@ -219,25 +215,6 @@ impl<E: StorageEngine> Peer<E> {
             _ => None,
         }
     }
-}
-
-/// Returns the commit-merge entries above `applied` in a log that was opened.
-pub(super) fn merges_above<E: StorageEngine>(
-    engine: &E,
-    region: RegionId,
-    applied: LogIndex,
-    last: LogIndex,
-) -> Result<BTreeSet<LogIndex>> {
-    let mut out = BTreeSet::new();
-    let mut from = applied.next();
-    while from <= last {
-        let entries = engine.entries(region, from, last.next(), FETCH_BYTES)?;
-        let Some(end) = entries.last().map(|entry| entry.index.next()) else { break };
-        let merges = entries.iter().filter(|entry| is_commit_merge(&entry.payload));
-        out.extend(merges.map(|entry| entry.index));
-        from = end;
-    }
-    Ok(out)
 }
 
 /// Returns a region as applied by its replica on this store.

@@ -25,6 +25,7 @@ mod snapshot;
 mod split;
 mod tick;
 mod truncate;
+mod unapplied;
 
 pub(crate) use parts::Request;
 pub(crate) use repair::find_values;
@@ -43,6 +44,7 @@ use raft_group::RaftGroup;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
 use stele_types::{Error, LogIndex, Peer as PeerName, PeerId, Region, Result, StoreId, Term};
+use unapplied::Unapplied;
 
 /// Replica of one region on this store: the Raft node and the parts, wired together.
 pub(crate) struct Peer<E: StorageEngine> {
@@ -83,11 +85,12 @@ impl<E: StorageEngine> Peer<E> {
                 region.id
             )));
         };
+        let unapplied = Unapplied::read(&*ctx.engine, region.id, start)?;
+        let start = &unapplied.with_proven_commit(start);
         let group = RaftGroup::new(ctx, &region, name.id, start)?;
         let region = Arc::new(region);
         let reader = Arc::new(Reader::new(name.id, region.clone(), start.applied));
         ctx.readers.insert(region.id, reader.clone());
-        let merges = merge::merges_above(&*ctx.engine, region.id, start.applied, start.last.0)?;
         Ok(Self {
             name,
             incarnation: ctx.next_incarnation(),
@@ -103,7 +106,7 @@ impl<E: StorageEngine> Peer<E> {
             changes: Changes::default(),
             reads: Reads::default(),
             lease: LeaseRight::default(),
-            merge: Merge::new(merges),
+            merge: Merge::new(unapplied.merges),
             transfers: Transfers::default(),
             snapshots: Snapshots::default(),
             repairs: Repairs::default(),

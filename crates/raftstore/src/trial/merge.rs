@@ -21,9 +21,14 @@ fn followers() -> (Trial, Region, Region) {
 }
 
 fn append(trial: &mut Trial, region: &Region, payload: Bytes, commit: u64) {
+    append_all(trial, region, vec![payload], commit);
+}
+
+fn append_all(trial: &mut Trial, region: &Region, payloads: Vec<Bytes>, commit: u64) {
     let mut raft = RaftMessage::new(RaftKind::Append, Term(6));
     (raft.index, raft.log_term, raft.commit) = (LogIndex(5), Term(5), LogIndex(commit));
-    raft.entries = vec![RaftEntry { term: Term(6), index: LogIndex(6), payload }];
+    let entry = |(index, payload)| RaftEntry { term: Term(6), index: LogIndex(index), payload };
+    raft.entries = (6..).zip(payloads).map(entry).collect();
     let message = PeerMessage {
         from_store: StoreId(2),
         to_store: StoreId(1),
@@ -68,6 +73,35 @@ fn a_crash_while_the_target_waits_for_its_source_loses_neither() {
     trial.restart(1);
     assert!(trial.store(1).core.region(source.id).is_none());
     assert_eq!(trial.report(1, target.id).region, merged);
+}
+
+#[test]
+fn after_a_crash_a_change_of_members_proves_that_the_one_before_it_is_committed() {
+    let (mut trial, source, target) = followers();
+    let prepared = (LogIndex(6), Term(6));
+    let merging = admin::prepare_merge(&source, &target, prepared).unwrap();
+    let (merged, gone) = admin::commit_merge(&target, &merging, prepared.0).unwrap();
+    let change = Change::CommitMerge { source: source.id, prepared };
+    let record = AdminRecord { region: target.id, change };
+    let merge = admin::command(&record, &[merged.clone(), gone]).unwrap();
+    let added = |id| PeerChange {
+        kind: ChangeKind::Add,
+        peer: Peer { role: PeerRole::Learner, ..peer(id, id) },
+    };
+    let mut payloads = vec![merge.bytes().clone()];
+    let mut region = merged;
+    for id in [503, 504] {
+        let changes = vec![added(id)];
+        region = admin::change_peers(&region, &changes).unwrap();
+        let record = AdminRecord { region: target.id, change: Change::Members(changes) };
+        let command = admin::command(&record, std::slice::from_ref(&region)).unwrap();
+        payloads.push(command.bytes().clone());
+    }
+    // The merge waits for its source, so the durable commit index stays below it.
+    append_all(&mut trial, &target, payloads, 7);
+    trial.restart(1);
+    let opened = trial.report(1, target.id);
+    assert_eq!((opened.committed, opened.applied), (LogIndex(7), LogIndex(5)));
 }
 
 #[test]
