@@ -320,6 +320,7 @@ fn a_store_without_replicas_requests_no_copies() {
     assert!(opened.get(1).is_err());
     opened.maintain();
     assert!(!opened.store.has_lost());
+    assert_eq!((opened.store.lost_values(9).len(), opened.store.repair_stats().lost), (0, 1));
     assert!(disk.exists(Path::new(DIR)).unwrap());
 }
 
@@ -661,4 +662,25 @@ fn damage_at_which_every_merge_fails_is_found_and_covered() {
     }
     opened.maintain();
     is_right(&opened);
+}
+
+#[test]
+fn a_value_that_the_device_refuses_to_read_is_requested_and_replaced_elsewhere() {
+    let disk = disk(31);
+    let opened = filled(&disk, tiny());
+    let (path, offset) = opened.place(&disk, 5);
+    disk.inject(Fault::Unreadable { path, offset, bytes: 1 }).unwrap();
+    assert!(opened.get(5).unwrap_err().is_damage());
+    // A scan returns what is before it, and records everything that it cannot read.
+    assert!(opened.store.view().unwrap().scan(&ScanOptions::new(KeyRange::all(), 99)).is_err());
+    opened.maintain();
+    let lost = opened.store.lost_values(10);
+    assert!(lost.iter().any(|lost| lost.key == key_of(5)), "{lost:?}");
+    for lost in lost {
+        let key = (0..KEYS).find(|key| key_of(*key) == lost.key).unwrap();
+        opened.store.repair_value(&lost.key, value_of(key).into());
+    }
+    opened.maintain();
+    is_right(&opened);
+    assert!(!opened.store.has_lost());
 }

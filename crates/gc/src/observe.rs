@@ -98,12 +98,15 @@ impl Work {
         let needed = self.interrupted_outputs(shared);
         let infos = shared.log.files();
         self.seen.retain(|file, _| infos.iter().any(|info| info.file == *file));
+        self.unremovable.retain(|file, _| infos.iter().any(|info| info.file == *file));
         self.unreadable.retain(|file, _| version.live().contains_key(file));
         let mut files = Vec::with_capacity(infos.len());
+        let now_nanos = shared.clock.monotonic_nanos();
         for info in infos.iter().filter(|info| info.kind != FileKind::Tombstones) {
             let status = FileStatus {
                 is_below_checkpoint: info.file < checkpoint.file,
                 oldest_pinned,
+                is_unremovable: self.unremovable.get(&info.file).is_some_and(|at| now_nanos < *at),
                 ..self.file_status(info, &version, needed.as_ref(), info.file < checkpoint.file)
             };
             files.push(self.file_state(info, &version, &status));

@@ -2,13 +2,14 @@
 
 use crate::gc::Shared;
 use crate::policy::Held;
-use crate::work::Work;
+use crate::work::{BACK_OFF_NANOS, Work};
 use stele_index::Edit;
 use stele_log::FileKind;
-use stele_types::{FileId, Result, mutant};
+use stele_types::{Error, FileId, Result, mutant};
 
 impl Work {
-    /// Removes `files`; returns the bytes freed. Checks each again: a view may have pinned it.
+    /// Removes `files`; returns the bytes freed. Checks each again: a view may have pinned it. If a
+    /// removal meets damage, its file stays and the others go.
     pub fn reclaim(&mut self, shared: &Shared, files: &[FileId]) -> Result<u64> {
         let late = mutant::active("gc.remove_before_edit");
         if !late {
@@ -20,7 +21,10 @@ impl Work {
             if file.held.is_some_and(|held| held != Held::Head) {
                 continue;
             }
-            shared.log.remove(file.id)?;
+            if let Err(error) = shared.log.remove(file.id) {
+                self.note_unremovable(shared, file.id, error)?;
+                continue;
+            }
             freed += file.bytes;
             self.reclaimed_files += 1;
             self.reclaimed_bytes += file.bytes;
@@ -29,6 +33,20 @@ impl Work {
             self.prepare_removal(shared)?;
         }
         Ok(freed)
+    }
+
+    /// Remembers a file that a failed read keeps. Returns other errors. Damage is not tried again
+    /// before the next open.
+    fn note_unremovable(&mut self, shared: &Shared, file: FileId, error: Error) -> Result<()> {
+        let until_nanos = match &error {
+            _ if mutant::active("gc.unreadable_file_stops_reclaim") => return Err(error),
+            error if error.is_damage() => u64::MAX,
+            error if error.is_failed_read() => shared.clock.monotonic_nanos() + BACK_OFF_NANOS,
+            _ => return Err(error),
+        };
+        self.last_error = Some(error.to_string());
+        self.unremovable.insert(file, until_nanos);
+        Ok(())
     }
 
     /// Prepares the manifest for a removal. Invariants: before a file is removed, the manifest

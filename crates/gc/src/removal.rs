@@ -18,6 +18,8 @@ pub(crate) struct FileStatus {
     pub is_uncommitted: bool,
     /// A region's log needs an entry in it.
     pub is_wanted_by_raft: bool,
+    /// A removal of it failed, because what must outlive it could not be read.
+    pub is_unremovable: bool,
     /// Records that the current version refers to.
     pub live_records: u64,
     /// Version at which `live_records` became 0, or a later one.
@@ -58,6 +60,11 @@ pub(crate) fn held(status: &FileStatus) -> Option<Held> {
         return Some(Held::Live);
     }
     // A view of an older version still reads through the locators of that version (titan #212).
+    // Invariant: a dead file that cannot be removed holds up no other work. Its removal would come
+    // before every other job, again and again.
+    if status.is_unremovable {
+        return Some(Held::Unreadable);
+    }
     let reachable = status.dead_since.is_none_or(|since| status.oldest_pinned < since);
     (reachable && !mutant::active("gc.reclaim_ignoring_pins")).then_some(Held::View)
 }
@@ -72,6 +79,7 @@ mod tests {
         is_below_checkpoint: true,
         is_uncommitted: false,
         is_wanted_by_raft: false,
+        is_unremovable: false,
         live_records: 0,
         dead_since: Some(VersionId(7)),
         oldest_pinned: VersionId(7),
@@ -88,6 +96,8 @@ mod tests {
         assert_eq!(held(&FileStatus { is_uncommitted: true, ..DEAD }), Some(Held::Job));
         assert_eq!(held(&FileStatus { is_wanted_by_raft: true, ..DEAD }), Some(Held::Raft));
         assert_eq!(held(&FileStatus { live_records: 1, ..DEAD }), Some(Held::Live));
+        let unremovable = FileStatus { is_unremovable: true, ..DEAD };
+        assert_eq!(held(&unremovable), Some(Held::Unreadable));
         assert_eq!(held(&FileStatus { oldest_pinned: VersionId(6), ..DEAD }), Some(Held::View));
         assert_eq!(held(&FileStatus { dead_since: None, ..DEAD }), Some(Held::View));
     }

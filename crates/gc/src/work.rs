@@ -15,7 +15,7 @@ use stele_index::{Edit, Job, Live};
 use stele_types::{Error, FileId, Lsn, Result};
 
 /// Time after a failed job in which no larger job starts.
-const BACK_OFF_NANOS: u64 = 1_000_000_000;
+pub(crate) const BACK_OFF_NANOS: u64 = 1_000_000_000;
 
 /// Mutable state of garbage collection, for the one caller of a step.
 #[derive(Debug, Default)]
@@ -45,6 +45,9 @@ pub(crate) struct Work {
     pub resumed: u64,
     pub damaged: u64,
     pub last_error: Option<String>,
+    /// Dead files of which the removal could not read what it needs, with the time in nanoseconds
+    /// before which it is not tried again. Lost at a restart.
+    pub unremovable: BTreeMap<FileId, u64>,
 }
 
 impl Work {
@@ -213,7 +216,8 @@ impl Work {
 
     fn load(&self, shared: &Shared, state: &State) -> Load {
         // Work of writers would not free these bytes.
-        let stuck = |held: &Option<Held>| matches!(held, Some(Held::Raft | Held::View));
+        let stuck =
+            |held: &Option<Held>| matches!(held, Some(Held::Raft | Held::View | Held::Unreadable));
         let stuck = state.files.iter().filter(|file| stuck(&file.held_when_dead));
         let stuck: u64 = stuck.map(|file| file.bytes.saturating_sub(file.live_bytes)).sum();
         Load {

@@ -376,6 +376,7 @@ pub(crate) fn active_meta(id: FileId, recycled: bool) -> FileMeta {
         min_lsn: Lsn::new(id, 0),
         max_lsn: Lsn::new(id, u32::MAX),
         end: None,
+        is_damaged: false,
     }
 }
 

@@ -15,6 +15,9 @@ pub(crate) struct FileMeta {
     pub max_lsn: Lsn,
     /// End of a sealed segment's frames, if known.
     pub end: Option<u32>,
+    /// A tombstone file of which a part cannot be read: it stays as it is and is not merged. Not
+    /// known before the first attempt after an open.
+    pub is_damaged: bool,
 }
 
 #[derive(Debug, Default)]

@@ -25,7 +25,9 @@ pub(crate) fn remove(shared: &Shared, file: FileId) -> Result<()> {
         FileKind::Tombstones => remove_plain(shared, Name::Tombstones(file)),
     };
     result.map_err(|error| match error {
-        Error::Invalid(_) | Error::Corrupt { .. } | Error::Missing { .. } => error,
+        Error::Invalid(_) => error,
+        // Invariant: a failed read stops no writer: all that is durable stays so.
+        error if error.is_damage() || error.is_failed_read() => error,
         other => shared.poison.unless_full(other),
     })?;
     drop_tombstones(shared)
@@ -96,9 +98,16 @@ fn retain_tombstones(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<(
     // Tombstones serve the rebuild of an index from values. Where such a rebuild is possible, the
     // segment stays while its deletes are unreadable.
     let mut passes = |_: &DamagedPayload| shared.has_replicas;
-    items::of_segment(&shared.dir, file, meta.end, &mut passes, &mut |item| {
+    let read = items::of_segment(&shared.dir, file, meta.end, &mut passes, &mut |item| {
         retained_tombstones::of_item(item, &mut keep)
-    })?;
+    });
+    if let Err(error) = read {
+        let may_go = shared.has_replicas && error.is_damage();
+        if !may_go || mutant::active("log.replica_keeps_unreadable_segment") {
+            writer.abandon()?;
+            return Err(error);
+        }
+    }
     finish(shared, id, writer)
 }
 
@@ -130,6 +139,17 @@ fn finish(shared: &Shared, id: FileId, writer: TombstoneWriter) -> Result<()> {
     Ok(())
 }
 
+/// Returns whether a tombstone file can be read. Otherwise marks it as damaged.
+///
+/// Invariant: a tombstone file with damage stays, and nothing else waits for it.
+fn is_whole(shared: &Shared, file: FileId) -> bool {
+    let read = retained_tombstones::each(&shared.dir, file, &mut |_| Ok(()));
+    if read.as_ref().is_err_and(Error::is_damage) {
+        shared.catalog.write().update(file, |meta| meta.is_damaged = true);
+    }
+    read.is_ok()
+}
+
 /// Removes tombstone files older than every value, and merges many files into one.
 fn drop_tombstones(shared: &Shared) -> Result<()> {
     let (oldest, tombstone_files) = {
@@ -141,12 +161,15 @@ fn drop_tombstones(shared: &Shared) -> Result<()> {
         let newest = shared.catalog.read().get(id).map(|meta| meta.max_lsn);
         if newest.is_some_and(|newest| oldest.is_none_or(|oldest| oldest > newest)) {
             remove_plain(shared, Name::Tombstones(id))?;
-        } else {
+        } else if !shared.catalog.read().get(id).is_some_and(|meta| meta.is_damaged) {
             left.push(id);
         }
     }
     if left.len() <= TOMBSTONE_FILES_MAX {
         return Ok(());
+    }
+    if !mutant::active("log.damaged_graves_fail") {
+        left.retain(|file| is_whole(shared, *file));
     }
     let id = shared.allocate_file();
     let mut writer = TombstoneWriter::new(&shared.dir, id);

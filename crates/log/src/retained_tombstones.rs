@@ -135,6 +135,11 @@ impl TombstoneWriter {
         self.chunks.flush_full().map(|_| ())
     }
 
+    /// Removes the unfinished file.
+    pub fn abandon(self) -> Result<()> {
+        self.chunks.abandon()
+    }
+
     /// Completes the file, which is durable after the next sync of the directory. Returns `None`
     /// when there was nothing to keep.
     pub fn finish(self) -> Result<Option<FileMeta>> {

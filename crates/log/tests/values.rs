@@ -11,7 +11,7 @@ use std::sync::Arc;
 use stele_log::inspect::{self, What};
 use stele_log::{FileKind, Log, RecoverFrom, ReplayOp};
 use stele_types::{Cause, CommandBuilder, Error, FileId, LogIndex, Lsn, ValueRef};
-use stele_vfs::{SimVfs, Vfs};
+use stele_vfs::{Fault, SimVfs, Vfs};
 
 /// Returns the newest value of each key according to the files alone.
 fn rebuilt(log: &Log) -> BTreeMap<Vec<u8>, Vec<u8>> {
@@ -337,4 +337,70 @@ fn files_are_dumped_also_when_damaged() {
     })
     .unwrap();
     assert_eq!(count, 3);
+}
+
+/// Makes the device refuse to read a file after its first `kept` bytes.
+fn refuse(disk: &SimVfs, file: &str, kept: u64) {
+    let path = Path::new(DIR).join(file);
+    let bytes = disk.file_bytes(&path).unwrap() - kept;
+    disk.inject(Fault::Unreadable { path, offset: kept, bytes }).unwrap();
+}
+
+#[test]
+fn a_tombstone_file_that_cannot_be_read_stays_and_stops_nothing() {
+    let disk = disk(21);
+    let (log, _) = open(&disk);
+    let mut keys = Keys { log: &log, index: 0, expected: BTreeMap::new() };
+    (0..20).for_each(|i| keys.put(&format!("old-{i:02}"), i, 100));
+    keys.fill_segment();
+    let tombstone_files = || log.stats().tombstone_files;
+    for i in 0..20 {
+        keys.apply(|b| {
+            b.delete(format!("old-{i:02}").as_bytes()).unwrap();
+        });
+        let deletes = keys.fill_segment();
+        keys.put("kept", i, 100);
+        keys.truncate();
+        log.remove(deletes).unwrap();
+        if i == 2 {
+            let mut files = log.files();
+            files.retain(|info| info.kind == FileKind::Tombstones);
+            refuse(&disk, &format!("{:08x}.graves", files.last().unwrap().file.0), 0);
+        }
+    }
+    assert!((2..=9).contains(&tombstone_files()), "{}", tombstone_files());
+    assert!(!log.poisoned());
+    keys.put("still", 1, 100);
+}
+
+#[test]
+fn a_segment_that_cannot_be_read_stays_where_an_index_may_be_rebuilt_and_goes_on_a_replica() {
+    for checkpointed in [None, Some(BTreeMap::new())] {
+        let is_replica = checkpointed.is_some();
+        let disk = disk(22);
+        let from = RecoverFrom { checkpointed, ..RecoverFrom::default() };
+        let (log, _) = open_with(&disk, options(), from).unwrap();
+        let mut keys = Keys { log: &log, index: 0, expected: BTreeMap::new() };
+        keys.put("old", 1, 100);
+        keys.fill_segment();
+        keys.apply(|b| {
+            b.delete(b"old").unwrap();
+        });
+        let deletes = keys.fill_segment();
+        keys.truncate();
+        // A failure that says nothing about the stored bytes stops nothing.
+        refuse(&disk, &format!("{:08x}.side", deletes.0), 0);
+        disk.inject(Fault::ReadFails { path_contains: ".seg".into(), nth: 1 }).unwrap();
+        assert!(log.remove(deletes).unwrap_err().is_failed_read());
+        assert!(!log.poisoned());
+        refuse(&disk, &format!("{:08x}.seg", deletes.0), 0);
+        match log.remove(deletes) {
+            Ok(()) => assert!(is_replica),
+            Err(error) => assert!(error.is_damage() && !is_replica, "{error}"),
+        }
+        assert_eq!(log.files().iter().any(|info| info.file == deletes), !is_replica);
+        assert!(!log.poisoned());
+        keys.put("still", 1, 100);
+        assert!(disk.paths().iter().all(|path| !path.to_string_lossy().ends_with(".tmp")));
+    }
 }

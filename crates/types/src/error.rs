@@ -1,6 +1,6 @@
 //! The store's error type. Its variants are grouped by what the caller must do.
 
-use crate::Locator;
+use crate::{Locator, mutant};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,8 @@ pub enum Error {
     #[error("no space on the device for {}: writes are refused until space is freed; deletes, reads and garbage collection go on", .0.display())]
     NoSpace(PathBuf),
 
-    /// Repair: stored bytes differ from what was written. Nothing was truncated or skipped.
+    /// Repair: stored bytes differ from what was written, or the device cannot read them. Nothing
+    /// was truncated or skipped.
     #[error("corrupt data in {} at byte {offset}: {detail}; run `stele verify`, then restore from a replica or a backup", .path.display())]
     Corrupt {
         /// The damaged file.
@@ -131,6 +132,15 @@ impl Error {
         }
     }
 
+    /// Creates the error of a failed read of an existing file. Bytes that the device cannot return
+    /// are damage at `offset`; other failures say nothing about the stored bytes.
+    pub fn failed_read(path: impl AsRef<Path>, offset: u64, source: io::Error) -> Self {
+        if is_refused_by_device(&source) {
+            return Self::corrupt(path, offset, format!("the device cannot read it ({source})"));
+        }
+        Self::io("read", path, source)
+    }
+
     /// Returns a copy of the error: one failed group commit fails many callers.
     pub fn duplicate(&self) -> Self {
         match self {
@@ -167,8 +177,55 @@ impl Error {
         matches!(self, Self::Io { op: "sync" | "sync directory", .. })
     }
 
-    /// Whether stored bytes are damaged or missing.
+    /// Whether a file could not be opened or read, for a reason that leaves the stored bytes and the
+    /// durable state as they were.
+    pub fn is_failed_read(&self) -> bool {
+        matches!(self, Self::Io { op: "open" | "read" | "stat", .. })
+    }
+
+    /// Whether stored bytes are damaged, missing or refused by the device.
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Corrupt { .. } | Self::Missing { .. })
+    }
+}
+
+/// Whether the device cannot return stored bytes. A bad sector, a failed protection or checksum of
+/// the device or the file system is damage like a wrong checksum of our own: repeating the read does
+/// not help, a copy does. A full device, a lack of memory or handles and a missing file are not.
+fn is_refused_by_device(source: &io::Error) -> bool {
+    // Numbers of Linux. Its block layer returns EIO, ENODATA for a medium error, EILSEQ for a failed
+    // protection and EREMOTEIO for a failed target; file systems return EBADMSG and EUCLEAN.
+    const EIO: i32 = 5;
+    const ENODATA: i32 = 61;
+    const EBADMSG: i32 = 74;
+    const EILSEQ: i32 = 84;
+    const EUCLEAN: i32 = 117;
+    const EREMOTEIO: i32 = 121;
+    let refusals = [EIO, ENODATA, EBADMSG, EILSEQ, EUCLEAN, EREMOTEIO];
+    let is_refused = source.raw_os_error().is_some_and(|number| refusals.contains(&number));
+    is_refused && !mutant::active("types.refused_read_is_no_damage")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_reads_that_the_device_refuses_are_damage() {
+        let read = |number| Error::failed_read("f", 7, io::Error::from_raw_os_error(number));
+        for refused in [5, 61, 74, 84, 117, 121] {
+            let error = read(refused);
+            assert!(error.is_damage() && !error.is_failed_read(), "{error}");
+            assert!(
+                error.to_string().contains("f at byte 7: the device cannot read it"),
+                "{error}"
+            );
+        }
+        // ENOENT, EAGAIN, ENOMEM, EACCES, EMFILE.
+        for other in [2, 11, 12, 13, 24] {
+            let error = read(other);
+            assert!(!error.is_damage() && error.is_failed_read(), "{error}");
+        }
+        assert!(matches!(read(28), Error::NoSpace(_)));
     }
 }

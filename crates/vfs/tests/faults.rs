@@ -269,3 +269,29 @@ fn the_meter_counts_by_cause() {
     assert_eq!((added.bytes(Cause::Log), added.bytes(Cause::Sort), added.total()), (100, 15, 115));
     assert_eq!((added.calls(Cause::Sort), added.syncs, added.dir_syncs), (1, 1, 1));
 }
+
+#[test]
+fn sectors_that_the_device_refuses_stay_refused_until_they_are_written_whole() {
+    let (vfs, file) = disk(0);
+    let refuse = |offset, bytes| Fault::Unreadable { path: "d/a".into(), offset, bytes };
+    vfs.inject(refuse(1000, 100)).unwrap();
+    assert!(vfs.inject(refuse(4096, 1)).is_err(), "after the end of the file");
+    let at = |file: &Arc<dyn VfsFile>, offset| file.read_exact_at(&mut [0; 100], offset);
+    for file in [&file, &vfs.open(Path::new("d/a"), Open::READ).unwrap()] {
+        let refused = at(file, 1100).unwrap_err();
+        assert!(matches!(&refused, Error::Corrupt { offset: 1100, .. }), "{refused}");
+        at(file, 300).unwrap();
+        at(file, 1536).unwrap();
+    }
+    vfs.clear_faults();
+    for restarted in [vfs.restart(1), vfs.fork()] {
+        let file = restarted.open(Path::new("d/a"), Open::READ).unwrap();
+        assert!(at(&file, 600).unwrap_err().is_damage());
+    }
+    // A write of a part of a sector does not replace it.
+    write(&file, &[2; 512], 600).unwrap();
+    assert!(at(&file, 600).is_err());
+    write(&file, &[2; 1024], 512).unwrap();
+    at(&file, 600).unwrap();
+    assert_eq!(read(&file).unwrap()[1535], 2);
+}

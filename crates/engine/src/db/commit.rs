@@ -272,13 +272,16 @@ impl CommitSteps for Store {
 
 /// Makes writers do garbage collection in proportion to what they write while it lags behind.
 /// Writers slow down early and never stop.
+///
+/// Invariant: a fault that maintenance meets, such as damage in what it moves, fails no write. Only a
+/// stopped store refuses.
 fn assist(store: &Store, bytes: u64) -> Result<()> {
-    match store.gc().pressure() {
-        Pressure::None => Ok(()),
-        Pressure::Assist(per_byte) => {
-            let share = (bytes as f64 * per_byte) as u64;
-            store.maintain(share.max(1)).map(|_| ())
-        }
+    let Pressure::Assist(per_byte) = store.gc().pressure() else { return Ok(()) };
+    let share = (bytes as f64 * per_byte) as u64;
+    match store.maintain(share.max(1)) {
+        Err(error) if mutant::active("engine.maintenance_fails_writes") => Err(error),
+        // The statistics keep the failure.
+        Ok(_) | Err(_) => store.log().check_poison(),
     }
 }
 

@@ -13,7 +13,7 @@ pub use group::Group;
 pub use iter::DbIter;
 
 use crate::options::Options;
-use crate::store::{Opened, Replay, Store, VerifyEvent, VerifyReport, View};
+use crate::store::{Opened, RepairStats, Replay, Store, VerifyEvent, VerifyReport, View};
 use bytes::Bytes;
 use commit::CommitPipeline;
 use std::path::Path;
@@ -49,6 +49,8 @@ pub struct DbStats {
     pub log: LogStats,
     /// Hits and misses of the value cache.
     pub value_cache_hits: (u64, u64),
+    /// Values that cannot be read; nothing repairs them in a store without replicas.
+    pub repair: RepairStats,
 }
 
 impl Db {
@@ -237,6 +239,7 @@ impl Db {
             gc: self.store.gc_stats(),
             log: self.store.log_stats(),
             value_cache_hits: self.store.value_cache_hits(),
+            repair: self.store.repair_stats(),
         }
     }
 
@@ -323,7 +326,10 @@ impl Db {
             };
             match shared.value(&at) {
                 Ok(bytes) => return Ok(Some((bytes, expires_at_s))),
-                Err(error) if failed.as_ref() == Some(&value) => return Err(error),
+                Err(error) if failed.as_ref() == Some(&value) => {
+                    shared.lost_values.note(key, &at, &error);
+                    return Err(error);
+                }
                 Err(_) => failed = Some(value),
             }
         }

@@ -1,6 +1,6 @@
 //! The store as a storage engine: what consensus calls.
 
-use super::{Ingest, Store, View, install};
+use super::{Ingest, Shared, Store, View, install};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -134,7 +134,8 @@ impl Snapshots for Store {
 
 impl Repair for Store {
     fn has_lost(&self) -> bool {
-        self.shared.lost_values.has_lost() || self.shared.lost_blocks.has_lost()
+        let Shared { lost_values, lost_blocks, .. } = &*self.shared;
+        lost_values.has_replicas() && lost_values.has_lost() || lost_blocks.has_lost()
     }
 
     fn lost_values(&self, count_max: usize) -> Vec<LostValue> {

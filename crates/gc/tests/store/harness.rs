@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_gc::{Gc, GcHooks, GcOptions, Stage};
@@ -13,7 +13,7 @@ use stele_types::{
     CommandBuilder, EntryRecord, Error, FileId, KeyRange, Locator, LogBatch, LogIndex, Lsn,
     ManualClock, Mark, Op, Record, RegionId, Result, Seq, StoreId, Term, ValueRef,
 };
-use stele_vfs::{SimOptions, SimVfs, Vfs};
+use stele_vfs::{Fault, SimOptions, SimVfs, Vfs};
 
 pub const REGION: RegionId = RegionId(1);
 pub const TERM: Term = Term(1);
@@ -260,10 +260,25 @@ impl Store {
     /// Makes the value of `key` unreadable.
     pub fn damage(&self, key: &[u8]) {
         let at = self.locator(key);
-        let kind = self.log.files().iter().find(|info| info.file == at.file).map(|info| info.kind);
+        self.vfs
+            .corrupt(self.path_of(at.file), u64::from(at.offset) + 10, &[0xee])
+            .expect("corrupt");
+    }
+
+    /// Makes the device refuse to read the value of `key`.
+    pub fn refuse(&self, key: &[u8]) {
+        let at = self.locator(key);
+        let (offset, bytes) = (u64::from(at.offset), u64::from(at.length));
+        self.vfs
+            .inject(Fault::Unreadable { path: self.path_of(at.file), offset, bytes })
+            .expect("inject");
+    }
+
+    /// Returns the path of a value file.
+    pub fn path_of(&self, file: FileId) -> PathBuf {
+        let kind = self.log.files().iter().find(|info| info.file == file).map(|info| info.kind);
         let name = if kind == Some(FileKind::Sorted) { "val" } else { "seg" };
-        let path = format!("/s/log/{:08x}.{name}", at.file.0);
-        self.vfs.corrupt(&path, u64::from(at.offset) + 10, &[0xee]).expect("corrupt");
+        format!("/s/log/{:08x}.{name}", file.0).into()
     }
 
     pub fn locator(&self, key: &[u8]) -> Locator {

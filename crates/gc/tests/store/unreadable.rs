@@ -1,8 +1,9 @@
 //! Unreadable values stay in place: the owner is notified, and no job runs for them.
 
-use crate::harness::{Setup, Store, key, value};
-use stele_gc::{Forced, GcOptions, PolicyKind};
-use stele_types::CommandBuilder;
+use crate::harness::{Random, Setup, Store, key, value};
+use stele_gc::{Forced, GcOptions, Held, PolicyKind};
+use stele_types::{CommandBuilder, FileId};
+use stele_vfs::Fault;
 
 const VALUE_BYTES: usize = 4 << 10;
 const KEYS: u32 = 60;
@@ -133,4 +134,64 @@ fn a_victim_is_emptied_again_only_when_what_is_left_in_it_has_changed() {
     store.gc.force(Forced::Collect).unwrap();
     store.check();
     assert!(store.log.files().iter().all(|info| info.file != file), "nothing holds it any longer");
+}
+
+#[test]
+fn the_space_around_a_value_that_the_device_refuses_to_read_is_freed() {
+    const KEYS: u32 = 400;
+    let mut store = Store::new(Setup::default());
+    (0..KEYS).for_each(|i| store.put(&key(i), &value(i, 0, VALUE_BYTES)));
+    store.settle();
+    store.refuse(&key(7));
+    let mut random = Random::new("space_around_a_refused_value", 12);
+    for round in 1..3000 {
+        let i = random.below(u64::from(KEYS)) as u32;
+        if i != 7 {
+            store.put(&key(i), &value(i, round, VALUE_BYTES));
+        }
+        if round % 16 == 0 {
+            store.settle();
+        }
+    }
+    // Its neighbours in the refused sectors.
+    [6, 8].iter().for_each(|i| store.put(&key(*i), &value(*i, 0, VALUE_BYTES)));
+    store.settle();
+    let stats = store.gc.stats();
+    let pinned = store.vfs.file_bytes(store.path_of(store.locator(&key(7)).file)).unwrap();
+    let bound = 2.2 + pinned as f64 / stats.live_bytes as f64;
+    assert!(stats.space_amp <= bound, "{} and {pinned} pinned: {stats:?}", stats.space_amp);
+    assert!(stats.damaged > 0 && stats.reclaimed_files > 10, "{stats:?}");
+    assert!(store.get(&key(7)).unwrap_err().is_damage());
+    store.put(&key(7), &value(7, 9, VALUE_BYTES));
+    store.gc.force(Forced::Collect).unwrap();
+    store.check();
+}
+
+#[test]
+fn a_dead_segment_that_cannot_be_read_holds_up_no_other_work() {
+    let mut store = Store::new(Setup::default());
+    for round in 0..3 {
+        for i in (0..KEYS).filter(|i| round == 0 || *i > 0) {
+            store.put(&key(i), &value(i, round, VALUE_BYTES));
+        }
+    }
+    // Deletes in it could hide the value of key 0, which is older.
+    let file = FileId(store.locator(&key(0)).file.0 + 1);
+    for path in [store.path_of(file), store.path_of(file).with_extension("side")] {
+        let bytes = store.vfs.file_bytes(&path).unwrap();
+        store.vfs.inject(Fault::Unreadable { path, offset: 0, bytes }).unwrap();
+    }
+    store.gc.force(Forced::Flush).unwrap();
+    stele_gc::GcHooks::truncate(&*store.owner).unwrap();
+    store.settle();
+    store.gc.force(Forced::Collect).unwrap();
+    let stats = store.gc.stats();
+    let held = stats.files.iter().find(|state| state.id == file).map(|state| state.held);
+    assert_eq!(held, Some(Some(Held::Unreadable)), "{stats:?}");
+    assert!(stats.reclaimed_files >= 5, "{stats:?}");
+    store.check();
+    // The next open tries once more.
+    let store = store.crash(1);
+    store.settle();
+    store.check();
 }

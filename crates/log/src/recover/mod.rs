@@ -356,5 +356,13 @@ fn read_payload(dir: &Dir, name: Name, at: &Locator) -> Result<Bytes> {
 
 /// Returns the metadata that the directory alone supplies.
 pub(crate) fn unread_meta(kind: FileKind, bytes: u64, min_lsn: Lsn) -> FileMeta {
-    FileMeta { kind, bytes, payload_bytes: bytes, min_lsn, max_lsn: min_lsn, end: None }
+    FileMeta {
+        kind,
+        bytes,
+        payload_bytes: bytes,
+        min_lsn,
+        max_lsn: min_lsn,
+        end: None,
+        is_damaged: false,
+    }
 }

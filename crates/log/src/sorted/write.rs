@@ -157,6 +157,7 @@ impl SortedWriter {
             min_lsn: self.totals.min_version,
             max_lsn: self.totals.max_version,
             end: None,
+            is_damaged: false,
         };
         let path = std::mem::take(&mut self.temporary);
         Ok(SealedFile { shared: self.shared.clone(), id: self.id, path, meta, is_kept: false })

@@ -49,9 +49,11 @@ impl<E: StorageEngine> Peer<E> {
             // Nothing was proposed. The engine recorded the damage, and the store requests a copy
             // from another replica.
             Err(error)
-                if error.is_damage() && !mutant::active("raftstore.stop_on_damaged_value") =>
+                if (error.is_damage() || error.is_failed_read())
+                    && !mutant::active("raftstore.stop_on_damaged_value") =>
             {
-                let reason = "a damaged value is being fetched from another replica";
+                let reason =
+                    "the value cannot be read here; a copy is requested from other replicas";
                 ctx.reject(modify.id, Busy::Wait { reason });
                 return Ok(Step::Settled);
             }

@@ -53,7 +53,10 @@ fn a_comparison_with_a_value_that_cannot_be_read_is_refused_and_stops_nothing() 
     let cas = trial.cas(1, "a", Some("1"), "2");
     trial.isolate(1);
     trial.settle();
-    assert!(matches!(trial.busy(cas), Some(Busy::Wait { .. })), "{:?}", trial.reply(cas));
+    match trial.busy(cas) {
+        Some(Busy::Wait { reason }) => assert!(reason.contains("cannot be read"), "{reason}"),
+        _ => panic!("{:?}", trial.reply(cas)),
+    }
     trial.heal();
     trial.ticks(20);
     let cas = trial.cas(1, "a", Some("1"), "2");

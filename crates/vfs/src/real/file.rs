@@ -103,7 +103,7 @@ impl VfsFile for RealFile {
                 Ok(0) => break,
                 Ok(bytes) => got += bytes,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(self.error("read", e)),
+                Err(e) => return Err(Error::failed_read(&self.path, offset + got as u64, e)),
             }
         }
         self.meter.count_read(got as u64);

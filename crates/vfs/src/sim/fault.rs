@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// A fault of the device. `nth` counts matching operations from the injection: 1 is the next one.
 /// `path_contains` matches a part of the path; an empty string matches every path. Each fault
-/// happens once, except [`Fault::NoSpace`].
+/// happens once, except [`Fault::NoSpace`] and [`Fault::Unreadable`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// One stored bit changes now; `bit` is 0..=7.
@@ -15,6 +15,16 @@ pub enum Fault {
         offset: u64,
         /// The bit within the byte, 0..=7.
         bit: u8,
+    },
+    /// The device refuses to read these bytes from now on (EIO). Each sector is readable again after
+    /// a write replaces all of it. Restarts and [`crate::SimVfs::clear_faults`] change nothing.
+    Unreadable {
+        /// The file's path.
+        path: PathBuf,
+        /// The first byte's offset.
+        offset: u64,
+        /// The number of bytes; whole sectors of 512 bytes around them are refused.
+        bytes: u64,
     },
     /// A write reports success and goes elsewhere: to another sector of its file, otherwise to
     /// another file, otherwise nowhere.
@@ -164,7 +174,7 @@ impl Fault {
             Self::Stall { path_contains, nth } => {
                 (matches!(trigger, Trigger::Write | Trigger::Sync), path_contains, nth)
             }
-            Self::FlipBit { .. } | Self::NoSpace { .. } => return None,
+            Self::FlipBit { .. } | Self::Unreadable { .. } | Self::NoSpace { .. } => return None,
         };
         (matches && path.contains(path_contains.as_str())).then_some(nth)
     }

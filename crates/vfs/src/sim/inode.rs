@@ -3,6 +3,8 @@
 
 use super::content::Content;
 use bytes::Bytes;
+use std::collections::BTreeSet;
+use std::ops::Range;
 use stele_types::Prng;
 
 /// Unit that a device writes completely or not at all.
@@ -18,6 +20,8 @@ pub(super) struct Inode {
     pending: Vec<Change>,
     /// Whether `visible` holds bytes that no sync will make durable (after a failed sync).
     diverged: bool,
+    /// Numbers of sectors that the device refuses to read, until they are written completely.
+    pub unreadable: BTreeSet<u64>,
     /// Blocks are reserved for `[0, reserved)`.
     pub reserved: u64,
     /// Whether a visible name refers to this file.
@@ -132,7 +136,38 @@ impl Inode {
         self.change(Change::SetLen(len));
     }
 
+    /// Makes the sectors of a range unreadable.
+    pub fn refuse_reads(&mut self, range: Range<u64>) {
+        let sectors = range.start / SECTOR_BYTES..range.end.div_ceil(SECTOR_BYTES);
+        self.unreadable.extend(sectors);
+    }
+
+    /// Returns the offset of the first unreadable byte of a range.
+    pub fn refused(&self, range: Range<u64>) -> Option<u64> {
+        let end = range.end.min(self.visible.len).div_ceil(SECTOR_BYTES);
+        let first = range.start / SECTOR_BYTES;
+        let sector = self.unreadable.range(first..end.max(first)).next()?;
+        Some((sector * SECTOR_BYTES).max(range.start))
+    }
+
+    /// Gives the sectors that a change replaces completely a new place on the device.
+    fn remap(&mut self, change: &Change) {
+        match change {
+            Change::Write { offset, data } => {
+                let end = (offset + data.len() as u64) / SECTOR_BYTES;
+                let whole = offset.div_ceil(SECTOR_BYTES)..end;
+                self.unreadable.retain(|sector| !whole.contains(sector));
+            }
+            Change::SetLen(len) => {
+                self.unreadable.retain(|sector| *sector < len.div_ceil(SECTOR_BYTES));
+            }
+        }
+    }
+
     fn change(&mut self, change: Change) {
+        if !self.unreadable.is_empty() {
+            self.remap(&change);
+        }
         change.apply(&mut self.visible);
         self.pending.push(change);
     }

@@ -147,12 +147,25 @@ impl SimVfs {
         Self::with(self.shared.disk.lock().fork())
     }
 
-    /// Injects a fault. A [`Fault::FlipBit`] happens now; its file and byte must exist.
+    /// Injects a fault. A [`Fault::FlipBit`] and a [`Fault::Unreadable`] happen now; their file and
+    /// first byte must exist.
     pub fn inject(&self, fault: Fault) -> Result<()> {
         let mut disk = self.shared.disk.lock();
-        let Fault::FlipBit { path, offset, bit } = fault else {
-            disk.faults.add(fault);
-            return Ok(());
+        let (path, offset, bit) = match fault {
+            Fault::FlipBit { path, offset, bit } => (path, offset, bit),
+            Fault::Unreadable { path, offset, bytes } => {
+                let inode = disk.file_mut(&path).ok_or_else(|| missing("read", &path))?;
+                if offset >= inode.visible.len || bytes == 0 {
+                    let file = path.display();
+                    return Err(Error::invalid(format!("no byte {offset} of {file}")));
+                }
+                inode.refuse_reads(offset..offset.saturating_add(bytes));
+                return Ok(());
+            }
+            fault => {
+                disk.faults.add(fault);
+                return Ok(());
+            }
         };
         let inode = disk.file_mut(&path).ok_or_else(|| missing("flip", &path))?;
         let mut byte = [0];

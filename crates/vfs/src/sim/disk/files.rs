@@ -1,6 +1,6 @@
 //! Operations of open files. Invariant: an open file has an inode.
 
-use super::{Disk, Stalled, Step, crash_error, injected, not_found};
+use super::{Disk, Stalled, Step, crash_error, injected, not_found, refused};
 use crate::sim::event::{Event, Operation};
 use crate::sim::fault::{Fault, Trigger};
 use crate::sim::inode::Inode;
@@ -40,7 +40,11 @@ impl Disk {
         if faults.iter().any(|fault| matches!(fault, Fault::ReadFails { .. })) {
             return Err(injected("read", path));
         }
-        let got = self.inode("read", id, path)?.visible.read(buffer, offset);
+        let inode = self.inode("read", id, path)?;
+        if let Some(at) = inode.refused(offset..offset + buffer.len() as u64) {
+            return Err(refused(path, at));
+        }
+        let got = inode.visible.read(buffer, offset);
         let flips = faults.iter().filter(|fault| matches!(fault, Fault::ReadFlipsOnce { .. }));
         for _flip in flips {
             let at = self.prng.below(got as u64) as usize;

@@ -51,6 +51,12 @@ fn injected(op: &'static str, path: &Path) -> Error {
     Error::io(op, path, io::Error::other("injected fault"))
 }
 
+/// Returns the error of a sector that cannot be read: EIO.
+fn refused(path: &Path, offset: u64) -> Error {
+    const EIO: i32 = 5;
+    Error::failed_read(path, offset, io::Error::from_raw_os_error(EIO))
+}
+
 fn not_found(op: &'static str, path: &Path) -> Error {
     Error::io(op, path, io::ErrorKind::NotFound.into())
 }
@@ -92,7 +98,9 @@ impl Disk {
             let names = names.after_crash(&mut disk.prng);
             for (id, inode) in names.values().filter_map(|id| Some((id, self.inodes.get(id)?))) {
                 let content = inode.after_crash(&mut disk.prng);
-                disk.inodes.insert(*id, Inode::durable(content, inode.reserved));
+                let mut restarted = Inode::durable(content, inode.reserved);
+                restarted.unreadable.clone_from(&inode.unreadable);
+                disk.inodes.insert(*id, restarted);
             }
             disk.dirs.insert(dir.clone(), Names::durable(names));
         }
