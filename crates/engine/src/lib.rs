@@ -8,7 +8,10 @@ mod identity;
 mod options;
 mod store;
 
-pub use db::{Batch, Completion, Db, DbIter, DbStats, Group};
+pub use db::{
+    Answer, Batch, Completed, Completion, CompletionQueue, Db, DbIter, DbStats, Group, Notify,
+    QueueOptions, QueueStats, QueuedStore,
+};
 pub use options::Options;
 pub use stele_gc::{GcOptions, Phase, PolicyKind};
 pub use stele_storage::{
