@@ -11,7 +11,10 @@ mod options;
 mod shards;
 mod store;
 
-pub use db::{Batch, Completion, Db, DbIter, DbStats, Device, Group};
+pub use db::{
+    Answer, Batch, Completed, Completion, CompletionQueue, Db, DbIter, DbStats, Device, Group,
+    Notify, QueueOptions, QueueStats, QueuedStore,
+};
 pub use options::Options;
 pub use shards::{
     Partition, SHARDS_MAX, SetId, ShardPlace, Shards, ShardsIter, ShardsOptions, ShardsStats,

@@ -34,10 +34,12 @@ ranks! {
     COMMIT_OUTCOME,
     /// Wakeup of a thread of the embedded front.
     SIGNAL,
-    /// Slices that wait for a reading thread.
-    READAHEAD_QUEUE,
+    /// Reads and slices that wait for a reading thread.
+    READ_QUEUE,
     /// State of a slice that is read ahead.
     READAHEAD_SLICE,
+    /// Slots and results of a completion queue.
+    COMPLETION_QUEUE,
     /// Jobs of garbage collection; held for a slice, in which entries are frozen and files removed.
     GC_WORK,
     /// Position of the state machine: what is appended and applied.

@@ -1,14 +1,17 @@
-//! Files as a trait: the machine's file system ([`RealVfs`]), and one in memory on which every
-//! operation can fail or be interrupted by a crash ([`SimVfs`]). Below the edges only this crate
+//! Files as a trait: the machine's file system ([`RealVfs`]), one in memory on which every
+//! operation can fail or be interrupted by a crash ([`SimVfs`]), and emulated devices of stated
+//! speed ([`ProfiledVfs`]). Below the edges only this crate
 //! uses `std::fs`.
 
 mod aligned;
 mod meter;
+mod profiled;
 mod real;
 mod sim;
 
 pub use aligned::{AlignedBuf, MEMORY_ALIGN_BYTES};
 pub use meter::{Meter, MeterSnapshot};
+pub use profiled::{DeviceProfile, ProfiledVfs, Sleep};
 pub use real::{RealVfs, SystemClock};
 pub use sim::{CrashAt, CrashPoint, Event, Fault, Operation, SimOptions, SimVfs};
 

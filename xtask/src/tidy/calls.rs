@@ -21,6 +21,7 @@ struct Ban {
 const CLI: &str = "crates/cli/";
 const SERVER: &str = "crates/server/";
 const CLIENT: &str = "crates/client/";
+const EVENTFD: &str = "crates/eventfd/";
 const VFS_REAL: &str = "crates/vfs/src/real/";
 const CLOCK: &str = "crates/vfs/src/real/clock.rs";
 const FRONT: &str = "crates/engine/src/db/";
@@ -41,7 +42,7 @@ const BANS: [Ban; 19] = [
     ban(&["async_std"], true, &[], ASYNC),
     ban(&["std", "fs"], true, &[VFS_REAL, CLI, SERVER, CLIENT], FILES),
     ban(&["std", "os", "unix", "fs"], true, &[VFS_REAL, CLI, SERVER, CLIENT], FILES),
-    ban(&["rustix"], true, &["crates/vfs/", CLI, SERVER, CLIENT], FILES),
+    ban(&["rustix"], true, &["crates/vfs/", EVENTFD, CLI, SERVER, CLIENT], FILES),
     ban(&["SystemTime"], false, &[CLOCK, CLI, SERVER, CLIENT], TIME),
     ban(&["UNIX_EPOCH"], false, &[CLOCK, CLI, SERVER, CLIENT], TIME),
     ban(&["Instant", "now"], false, &[CLI, SERVER, CLIENT], TIME),
@@ -53,7 +54,7 @@ const BANS: [Ban; 19] = [
     ban(&["thread", "spawn"], false, &[FRONT, CLI, SERVER, CLIENT], THREADS),
     ban(&["thread", "scope"], false, &[FRONT, CLI, SERVER, CLIENT], THREADS),
     ban(&["thread", "Builder"], false, &[FRONT, CLI, SERVER, CLIENT], THREADS),
-    ban(&["thread", "sleep"], false, &[FRONT, CLI, SERVER, CLIENT], THREADS),
+    ban(&["thread", "sleep"], false, &[FRONT, CLOCK, CLI, SERVER, CLIENT], THREADS),
     ban(&["thread", "park"], false, &[FRONT, CLI, SERVER, CLIENT], THREADS),
     ban(&["raft"], true, &[RAFT, RAFT_LOG, RAFT_DATA], LIBRARY),
 ];

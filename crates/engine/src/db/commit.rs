@@ -9,17 +9,21 @@
 //!    Calls that arrive later form the next group.
 //! 3. **Append.** The leader encodes the group as one command and appends it: one write, one sync.
 //! 4. **Apply.** The leader applies the entry, which makes it visible.
-//! 5. **Resign.** The leader ends its leadership and wakes a member of the next group. If no member
+//! 5. **Call back.** The leader runs the callbacks of the group.
+//! 6. **Resign.** The leader ends its leadership and wakes a member of the next group. If no member
 //!    of that group waits, the commit thread leads it.
-//! 6. **Complete.** The leader gives the result to all members: waiting calls return, callbacks run.
+//! 7. **Complete.** The leader gives the result to all members: waiting calls return.
 //!
 //! Invariant: a group is applied only after its sync, and groups are applied in log order. One
 //! leader at a time keeps both.
 //!
 //! Invariant: every group gets exactly one result. If step 3 or 4 panics, the store stops: what they
-//! changed in memory may differ from the log. The leader still does steps 5 and 6, with the panic as
+//! changed in memory may differ from the log. The leader still does steps 5 to 7, with the panic as
 //! the result, and every later group fails because the store has stopped. A group that is dropped
 //! without a leader fails, too.
+//!
+//! Invariant: callbacks run in the order of commits: a leader runs those of its group before it
+//! resigns.
 //!
 //! Invariant: a callback that panics ends its own call only.
 
@@ -115,6 +119,17 @@ impl CommitPipeline {
         bytes: usize,
         add: impl FnOnce(&mut CommandBuilder) -> Result<()>,
     ) -> Result<Completion> {
+        self.submit_then(bytes, add, || None)
+    }
+
+    /// Does the same as [`CommitPipeline::submit`] with a callback, which `callback` creates after
+    /// the operations were added. Callbacks of one group run in the order of its operations.
+    pub fn submit_then(
+        self: &Arc<Self>,
+        bytes: usize,
+        add: impl FnOnce(&mut CommandBuilder) -> Result<()>,
+        callback: impl FnOnce() -> Option<Callback>,
+    ) -> Result<Completion> {
         let mut queue = self.queue.lock();
         while queue.bytes > 0 && queue.bytes + bytes > self.bytes_max {
             if queue.leading.is_some() {
@@ -140,6 +155,14 @@ impl CommitPipeline {
         // A call without operations is done at once; an empty group is never committed.
         let outcome = if added == 0 { Outcome::done() } else { group.outcome.clone() };
         queue.bytes += added;
+        // Invariant: the queue is locked from the join to the registration, so that the order of
+        // callbacks is that of operations. A group that is done at once has no others.
+        if added == 0 {
+            drop(queue);
+        }
+        if let Some(callback) = callback() {
+            outcome.on_done(callback);
+        }
         Ok(Completion { outcome, pipeline: self.clone() })
     }
 
@@ -190,6 +213,12 @@ impl CommitPipeline {
                 Err(if stays { panicked } else { self.steps.stop(panicked) })
             })
         };
+        if mutant::active("engine.leader_resigns_first") {
+            self.resign();
+            group.outcome.finish(result);
+            return true;
+        }
+        group.outcome.call_back(&result);
         self.resign();
         group.outcome.finish(result);
         true
@@ -285,7 +314,7 @@ fn assist(store: &Store, bytes: u64) -> Result<()> {
     }
 }
 
-type Callback = Box<dyn FnOnce(Result<()>) + Send>;
+pub(super) type Callback = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// Outcome of one group, shared by all its members.
 #[derive(Default)]
@@ -317,22 +346,27 @@ impl Outcome {
 
     /// Sets the result, unless there is one.
     fn finish(&self, result: Result<()>) {
-        let callbacks = {
+        {
             let mut state = self.state.lock();
             if state.result.is_some() {
                 return;
             }
             state.result = Some(copy(&result));
-            std::mem::take(&mut state.callbacks)
-        };
+        }
         self.changed.notify_all();
+        self.call_back(&result);
+    }
+
+    /// Runs the callbacks registered so far.
+    fn call_back(&self, result: &Result<()>) {
+        let callbacks = std::mem::take(&mut self.state.lock().callbacks);
         for callback in callbacks {
             if mutant::active("engine.callback_panic_spreads") {
-                callback(copy(&result));
+                callback(copy(result));
                 continue;
             }
             // The panic hook has reported it. This thread belongs to another call.
-            let _ = caught("a callback", || callback(copy(&result)));
+            let _ = caught("a callback", || callback(copy(result)));
         }
     }
 

@@ -1,7 +1,8 @@
 //! Iteration: keys and references from the index, values read in slices that grow, each slice
 //! sorted by location. In a long scan the next slices are read while the last one is used.
 
-use super::scan_readahead::{ReadaheadQueue, ScanReadahead};
+use super::read_queue::ReadQueue;
+use super::scan_readahead::ScanReadahead;
 use crate::store::{Extent, ReadSlice, SLICE_PAIRS_MAX, Slice, Store, View};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -33,7 +34,7 @@ pub struct DbIter {
     /// Slices after `ready`, each with its statistics, which count when it is reached.
     readahead: VecDeque<(ScanReadahead, Seen)>,
     /// Queue of the reading threads; `None` disables readahead.
-    queue: Option<Arc<ReadaheadQueue>>,
+    queue: Option<Arc<ReadQueue>>,
     slices: u32,
     slice_pairs: usize,
     /// Number of pairs that the caller is still expected to request.
@@ -79,7 +80,7 @@ impl Seen {
 impl DbIter {
     pub(super) fn new(
         store: &Arc<Store>,
-        queue: Option<Arc<ReadaheadQueue>>,
+        queue: Option<Arc<ReadQueue>>,
         range: KeyRange,
         order: Order,
         keys_only: bool,
@@ -156,7 +157,7 @@ impl DbIter {
         let seen = Seen::of(&slice);
         let readahead = ScanReadahead::new(&self.view, slice);
         if let Some(queue) = self.queue.as_ref().filter(|_| long) {
-            queue.submit(&readahead);
+            queue.submit_slice(&readahead);
         }
         Ok(Some((readahead, seen)))
     }

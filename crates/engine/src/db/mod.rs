@@ -2,14 +2,20 @@
 
 mod batch;
 mod commit;
+mod completion_queue;
 mod device;
 mod group;
 mod iter;
+mod queued_reads;
+mod read_queue;
 mod scan_readahead;
 mod workers;
 
 pub use batch::Batch;
 pub use commit::Completion;
+pub use completion_queue::{
+    Answer, Completed, CompletionQueue, Notify, QueueOptions, QueueStats, QueuedStore,
+};
 pub use device::Device;
 pub use group::Group;
 pub use iter::DbIter;
@@ -18,6 +24,7 @@ use crate::options::Options;
 use crate::store::{Opened, RepairStats, Replay, Store, VerifyEvent, VerifyReport, View};
 use bytes::Bytes;
 use commit::CommitPipeline;
+use queued_reads::Reader;
 use std::path::Path;
 use std::sync::Arc;
 use stele_gc::GcStats;
@@ -37,6 +44,7 @@ pub struct Db {
     pipeline: Arc<CommitPipeline>,
     store: Arc<Store>,
     clock: Arc<dyn Clock>,
+    reader: Reader,
     opened: Opened,
 }
 
@@ -88,9 +96,12 @@ impl Db {
         let store = Arc::new(store);
         let unattended = Arc::new(Signal::default());
         let pipeline = CommitPipeline::new(store.clone(), queue_bytes_max, unattended.clone());
-        let workers =
-            if background { Some(Workers::start(&store, &pipeline, unattended)?) } else { None };
-        Ok(Self { workers, pipeline, store, clock, opened })
+        let reader = Reader::new(store.clone(), clock.clone());
+        let workers = match background {
+            true => Some(Workers::start(&store, &pipeline, &reader, unattended)?),
+            false => None,
+        };
+        Ok(Self { workers, pipeline, store, clock, reader, opened })
     }
 
     /// Returns what opening found and did.
@@ -313,8 +324,7 @@ impl Db {
     }
 
     fn is_live(&self, expires_at_s: u64) -> bool {
-        let forever = expires_at_s == 0 || stele_types::mutant::active("engine.expired_served");
-        forever || expires_at_s > self.clock.unix_seconds()
+        is_live(&*self.clock, expires_at_s)
     }
 
     /// Finds a value without pinning its file: garbage collection may move or drop it between the
@@ -350,7 +360,7 @@ impl Db {
         order: Order,
         keys_only: bool,
     ) -> Result<DbIter> {
-        let readahead = self.workers.as_ref().map(Workers::readahead);
+        let readahead = self.workers.as_ref().map(|workers| workers.reads().clone());
         DbIter::new(&self.store, readahead, range, order, keys_only, self.clock.unix_seconds())
     }
 
@@ -361,6 +371,11 @@ impl Db {
     ) -> Result<impl Iterator<Item = Result<Pair>>> {
         Ok(group.filter(self.iter_with(group.range(), Order::Forward, keys_only)?))
     }
+}
+
+fn is_live(clock: &dyn Clock, expires_at_s: u64) -> bool {
+    let forever = expires_at_s == 0 || stele_types::mutant::active("engine.expired_served");
+    forever || expires_at_s > clock.unix_seconds()
 }
 
 /// Returns pairs up to the limits of a scan.

@@ -3,7 +3,6 @@
 
 use crate::store::{ReadSlice, Slice, View};
 use parking_lot::Condvar;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use stele_types::lock::{Mutex, rank};
 use stele_types::panics::caught;
@@ -14,21 +13,9 @@ const READS_MAX: usize = 256;
 /// Size below which a slice is read faster than another thread wakes up.
 const VALUE_BYTES_MIN: u64 = 128 << 10;
 
-/// Slices that wait for a thread; a few of each iterator.
-#[derive(Debug, Default)]
-pub(super) struct ReadaheadQueue {
-    waiting: Mutex<Waiting, { rank::READAHEAD_QUEUE }>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    jobs: VecDeque<Arc<Job>>,
-    stopped: bool,
-}
-
+/// A slice and its result.
 #[derive(Debug)]
-struct Job {
+pub(super) struct Job {
     state: Mutex<State, { rank::READAHEAD_SLICE }>,
     done: Condvar,
 }
@@ -50,43 +37,9 @@ pub(super) struct ScanReadahead {
     long: bool,
 }
 
-impl ReadaheadQueue {
-    /// Submits the slice to a thread if it is long enough; otherwise `take` reads it.
-    pub fn submit(&self, readahead: &ScanReadahead) {
-        let mut waiting = self.waiting.lock();
-        if readahead.long && !waiting.stopped {
-            waiting.jobs.push_back(readahead.job.clone());
-            self.changed.notify_one();
-        }
-    }
-
-    /// Reads submitted slices until stopped.
-    pub fn serve(&self) {
-        while let Some(job) = self.next() {
-            job.run();
-        }
-    }
-
-    fn next(&self) -> Option<Arc<Job>> {
-        let mut waiting = self.waiting.lock();
-        while !waiting.stopped && waiting.jobs.is_empty() {
-            self.changed.wait(waiting.for_wait());
-        }
-        waiting.jobs.pop_front()
-    }
-
-    /// Ends [`ReadaheadQueue::serve`]. Iterators continue without it.
-    pub fn stop(&self) {
-        let mut waiting = self.waiting.lock();
-        waiting.stopped = true;
-        waiting.jobs.clear();
-        self.changed.notify_all();
-    }
-}
-
 impl Job {
     /// Reads the slice unless it was read already or is no longer needed.
-    fn run(&self) {
+    pub fn run(&self) {
         let mut state = self.state.lock();
         let State::Waiting(view, slice) = std::mem::replace(&mut *state, State::Reading) else {
             *state = State::Taken;
@@ -114,6 +67,11 @@ impl ScanReadahead {
         let long = slice.value_bytes() >= VALUE_BYTES_MIN && slice.reads() <= READS_MAX;
         let state = Mutex::new(State::Waiting(view.clone(), slice));
         Self { job: Arc::new(Job { state, done: Condvar::new() }), long }
+    }
+
+    /// Returns the work for a thread, if the slice is long enough for one.
+    pub fn long_job(&self) -> Option<Arc<Job>> {
+        self.long.then(|| self.job.clone())
     }
 
     /// Returns the slice, read.

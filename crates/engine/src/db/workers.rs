@@ -1,12 +1,13 @@
 //! The store's own threads: one commits the submissions of asynchronous callers, one does
-//! maintenance, two read ahead of long scans. Without them (`Options::background` off) the callers'
+//! maintenance, two read: for completion queues, and ahead of long scans. Without them (`Options::background` off) the callers'
 //! own calls do the work.
 //!
 //! Invariant: a thread that panics stops the store, so that later writes fail instead of waiting for
 //! its work.
 
 use super::commit::CommitPipeline;
-use super::scan_readahead::ReadaheadQueue;
+use super::queued_reads::Reader;
+use super::read_queue::{READERS, ReadQueue};
 use crate::store::Store;
 use parking_lot::Condvar;
 use std::sync::Arc;
@@ -23,10 +24,6 @@ const SLICE_BYTES: u64 = 1 << 20;
 const IDLE_SLEEP: Duration = Duration::from_millis(5);
 /// Number of idle rounds after which the log's last batch is confirmed.
 const CONFIRM_AFTER_ROUNDS: u32 = 200;
-
-/// Two concurrent reads keep a device busy: 2.3 GB/s where sequential ones gave 0.9 (a virtio disk,
-/// reads of 1 MiB).
-const READERS: usize = 2;
 
 /// Wakeup of a thread that waits for work.
 #[derive(Debug, Default)]
@@ -77,7 +74,7 @@ impl Signal {
 pub(super) struct Workers {
     commit: Arc<Signal>,
     maintain: Arc<Signal>,
-    readahead: Arc<ReadaheadQueue>,
+    reads: Arc<ReadQueue>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -85,12 +82,13 @@ impl Workers {
     pub fn start(
         store: &Arc<Store>,
         pipeline: &Arc<CommitPipeline>,
+        reader: &Reader,
         unattended: Arc<Signal>,
     ) -> Result<Self> {
         let mut workers = Self {
             commit: unattended,
             maintain: Arc::default(),
-            readahead: Arc::default(),
+            reads: Arc::default(),
             threads: Vec::new(),
         };
         let (signal, committing) = (workers.commit.clone(), pipeline.clone());
@@ -98,8 +96,8 @@ impl Workers {
         let (signal, maintained) = (workers.maintain.clone(), store.clone());
         workers.spawn(store, "stele-maintain", move || maintain_loop(&signal, &maintained))?;
         for _ in 0..READERS {
-            let queue = workers.readahead.clone();
-            workers.spawn(store, "stele-read", move || queue.serve())?;
+            let (queue, reader) = (workers.reads.clone(), reader.clone());
+            workers.spawn(store, "stele-read", move || queue.serve(&reader))?;
         }
         Ok(workers)
     }
@@ -121,9 +119,9 @@ impl Workers {
         Ok(())
     }
 
-    /// Returns the queue in which iterators submit slices.
-    pub fn readahead(&self) -> Arc<ReadaheadQueue> {
-        self.readahead.clone()
+    /// Returns the queue of the reading threads.
+    pub fn reads(&self) -> &Arc<ReadQueue> {
+        &self.reads
     }
 
     /// Wakes the commit thread.
@@ -136,7 +134,7 @@ impl Drop for Workers {
     fn drop(&mut self) {
         self.commit.stop();
         self.maintain.stop();
-        self.readahead.stop();
+        self.reads.stop();
         for thread in self.threads.drain(..) {
             // No thread ends by a panic.
             let _ = thread.join();
@@ -197,10 +195,11 @@ mod tests {
     fn a_worker_that_panics_stops_the_store_with_its_message() {
         let vfs = Arc::new(SimVfs::new(SimOptions::default()));
         let (clock, dir) = (Arc::new(ManualClock::at(1)), Path::new("/store"));
-        let opened = Store::open(vfs, clock, dir, Options::default(), Replay::All);
+        let opened = Store::open(vfs, clock.clone(), dir, Options::default(), Replay::All);
         let store = Arc::new(opened.unwrap().0);
         let pipeline = CommitPipeline::new(store.clone(), 1 << 20, Arc::default());
-        let mut workers = Workers::start(&store, &pipeline, Arc::default()).unwrap();
+        let reader = Reader::new(store.clone(), clock);
+        let mut workers = Workers::start(&store, &pipeline, &reader, Arc::default()).unwrap();
         workers.spawn(&store, "stele-test", || panic!("a bug of a worker")).unwrap();
         drop(workers);
         let error = store.log().check_poison().unwrap_err();

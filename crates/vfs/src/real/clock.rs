@@ -1,6 +1,7 @@
 //! The machine's clock. It is read only here.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use crate::Sleep;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stele_types::Clock;
 
 /// The machine's clock.
@@ -30,6 +31,18 @@ impl Clock for SystemClock {
 
     fn monotonic_nanos(&self) -> u64 {
         nanos_since_boot().saturating_sub(self.started_nanos)
+    }
+}
+
+impl Sleep for SystemClock {
+    fn sleep_until(&self, monotonic_nanos: u64) {
+        loop {
+            let left = monotonic_nanos.saturating_sub(self.monotonic_nanos());
+            if left == 0 {
+                return;
+            }
+            std::thread::sleep(Duration::from_nanos(left));
+        }
     }
 }
 
@@ -68,6 +81,15 @@ mod tests {
         let after = uptime_nanos();
         assert!(before.saturating_sub(STEP_NANOS) <= now, "{now} after {before}");
         assert!(now <= after + STEP_NANOS, "{now} before {after}");
+    }
+
+    #[test]
+    fn a_sleep_ends_at_its_time() {
+        let clock = SystemClock::new();
+        let until = clock.monotonic_nanos() + 3_000_000;
+        clock.sleep_until(until);
+        assert!(clock.monotonic_nanos() >= until);
+        clock.sleep_until(0);
     }
 
     #[test]

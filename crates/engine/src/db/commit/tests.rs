@@ -217,3 +217,21 @@ fn a_call_that_no_leader_took_fails_when_the_pipeline_is_dropped() {
     assert!(text.contains("dropped") && text.contains("Db::close"), "{text}");
     assert!(!has(&store, "a"));
 }
+
+#[test]
+fn the_callbacks_of_a_group_run_before_another_thread_may_lead_the_next() {
+    within_limit(|| {
+        let store = store(&SimVfs::new(SimOptions::default()));
+        let pipeline = pipeline(&store, 1 << 20, |_| {});
+        let (led, result) = channel();
+        let next = pipeline.clone();
+        put_async(&pipeline, "a").unwrap().on_done(move |_| {
+            drop(put_async(&next, "b"));
+            led.send(next.lead_once()).unwrap();
+        });
+        assert!(pipeline.lead_once());
+        assert!(!result.recv().unwrap(), "the next group was committed before this callback");
+        pipeline.drain();
+        assert!(has(&store, "a") && has(&store, "b"));
+    });
+}
