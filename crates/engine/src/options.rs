@@ -28,6 +28,9 @@ pub struct Options {
     pub memtable_bytes_max: usize,
     /// Memory for blocks of runs. Default 64 MiB.
     pub block_cache_bytes_max: usize,
+    /// Memory for filters and fences of runs: about 1.65 bytes per key. Beyond it, a get reads them
+    /// from the device, by page and through the memory for blocks. 0: all are read. Default 64 MiB.
+    pub index_memory_bytes_max: usize,
     /// Size at which a merge starts a new run file. Default 64 MiB.
     pub run_bytes_max: u64,
     /// Log bytes after which a checkpoint is made even if the memtable is small; bounds the replay
@@ -64,6 +67,7 @@ impl Default for Options {
             inline_value_bytes_max: INLINE_VALUE_BYTES_MAX,
             memtable_bytes_max: 64 << 20,
             block_cache_bytes_max: 64 << 20,
+            index_memory_bytes_max: 64 << 20,
             run_bytes_max: 64 << 20,
             checkpoint_log_bytes_max: 4 << 30,
             queue_bytes_max: 64 << 20,
@@ -111,6 +115,7 @@ impl Options {
         IndexOptions {
             memtable_bytes_max: self.memtable_bytes_max,
             block_cache_bytes_max: self.block_cache_bytes_max,
+            index_memory_bytes_max: self.index_memory_bytes_max,
             run_bytes_max: self.run_bytes_max,
             ..IndexOptions::default()
         }

@@ -96,6 +96,7 @@ fn options(random: &mut Random) -> Options {
         inline_value_bytes_max: random.pick(&[0, 16, 64]),
         memtable_bytes_max: random.pick(&[4 << 10, 16 << 10, 1 << 20]),
         block_cache_bytes_max: random.pick(&[0, 16 << 10, 1 << 20]),
+        index_memory_bytes_max: random.pick(&[0, 4 << 10, 64 << 20]),
         run_bytes_max: random.pick(&[4 << 10, 64 << 10]),
         checkpoint_log_bytes_max: random.pick(&[64 << 10, 1 << 20]),
         reserved_bytes: 0,

@@ -521,6 +521,36 @@ fn a_run_whose_footer_filter_or_fences_are_damaged_opens_and_is_written_anew() {
     }
 }
 
+// Catalogue: 25.
+#[test]
+fn a_cold_run_whose_filter_or_fences_are_damaged_loses_nothing_and_is_rewritten() {
+    let disk = disk(15);
+    let runs = runs_of(&disk, &filled(&disk, scrubbing()));
+    for (path, parts) in &runs {
+        for &(name, offset, _) in parts.iter().filter(|it| ["filter", "fences"].contains(&it.0)) {
+            // No scrub: the read that finds the damage schedules the rewrite.
+            let scrub_bytes_per_second_max = 0;
+            let cold =
+                Options { index_memory_bytes_max: 0, scrub_bytes_per_second_max, ..scrubbing() };
+            for is_known in [false, true] {
+                let context = format!("{name} of {}, read before {is_known}", path.display());
+                let disk = disk.fork();
+                let opened = open(&disk, cold.clone());
+                if is_known {
+                    assert_eq!(check_reads(&opened, &context), 0, "{context}");
+                }
+                // Not the checksum of the whole part, which no later read needs.
+                disk.inject(Fault::FlipBit { path: path.clone(), offset, bit: 3 }).unwrap();
+                assert_eq!((opened.damaged_runs, check_reads(&opened, &context)), (0, 0));
+                assert!(!opened.store.has_lost(), "{context}");
+                is_right(&opened);
+                seconds(&opened, 4);
+                cover_and_check(&disk, opened, path, &context);
+            }
+        }
+    }
+}
+
 /// Opens a store without replicas that is not rebuilt from its values.
 fn open_alone(disk: &SimVfs) -> stele_engine::Result<()> {
     let (vfs, clock) = (Arc::new(disk.fork()), Arc::new(ManualClock::at(1_000_000)));

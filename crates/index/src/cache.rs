@@ -1,15 +1,17 @@
-//! Cache for key blocks of runs. Hash indexes of runs take up to a share of its limit.
+//! Cache for key blocks of runs, and for pages of the filters and fences of cold runs. Hash indexes
+//! of runs take up to a share of its limit. Filters and fences of other runs have a limit of their
+//! own.
 
-use crate::run::Block;
-use bytes::BytesMut;
+use crate::run::{Block, Fences};
+use bytes::{Bytes, BytesMut};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use stele_types::RunId;
 use stele_types::lock::{Mutex, rank};
+use stele_types::{RunId, mutant};
 
-/// Bookkeeping bytes per block.
+/// Bookkeeping bytes per part.
 const BLOCK_OVERHEAD_BYTES: u64 = 128;
 /// Typical size of a block, used to size tables.
 const BLOCK_BYTES: usize = 4 << 10;
@@ -26,22 +28,52 @@ const BUFFER_STEP_BYTES: usize = 256;
 /// Hash indexes take at most one part in so many of the limit.
 const RESERVED_SHARE: u64 = 4;
 
-type Key = (RunId, u32);
+/// A cached part of a run, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Part {
+    /// Key block.
+    Block(u32),
+    /// Page of the filter.
+    Filter(u32),
+    /// Page of the fences.
+    Fences(u32),
+}
+
+/// Content of a cached part.
+#[derive(Clone, Debug)]
+pub(crate) enum Cached {
+    Block(Block),
+    Filter(Bytes),
+    Fences(Arc<Fences>),
+}
+
+type Key = (RunId, Part);
 
 #[derive(Clone, Debug)]
-struct BlockWeight;
+struct PartWeight;
 
-impl Weighter<Key, Block> for BlockWeight {
-    fn weight(&self, _key: &Key, block: &Block) -> u64 {
-        block.memory_bytes() as u64 + BLOCK_OVERHEAD_BYTES
+impl Weighter<Key, Cached> for PartWeight {
+    fn weight(&self, _key: &Key, part: &Cached) -> u64 {
+        let bytes = match part {
+            Cached::Block(block) => block.memory_bytes(),
+            Cached::Filter(page) => page.len(),
+            Cached::Fences(page) => page.memory_bytes(),
+        };
+        bytes as u64 + BLOCK_OVERHEAD_BYTES
     }
 }
 
-/// Cache of key blocks, limited in bytes. Reservations count against the limit.
+/// Cache of key blocks and of pages of filters and fences, limited in bytes. Reservations count
+/// against the limit.
 #[derive(Debug)]
 pub struct BlockCache {
-    blocks: Cache<Key, Block, BlockWeight>,
+    blocks: Cache<Key, Cached, PartWeight>,
     bytes_max: u64,
+    /// Limit for pinned filters and fences, and their bytes.
+    pinned_bytes_max: u64,
+    pinned_bytes: AtomicU64,
+    cold_reads: AtomicU64,
+    cold_read_bytes: AtomicU64,
     reserved: Mutex<u64, { rank::CACHE_RESERVED }>,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -63,8 +95,21 @@ impl Drop for Reservation {
     }
 }
 
+/// Memory of pinned filters and fences, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    cache: Arc<BlockCache>,
+    bytes: u64,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.cache.pinned_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
 impl BlockCache {
-    /// Creates a cache of at most `bytes_max` bytes.
+    /// Creates a cache of at most `bytes_max` bytes. Pinned filters and fences have no limit.
     pub fn new(bytes_max: usize) -> Self {
         let shards = (bytes_max / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
         let options = OptionsBuilder::new()
@@ -75,19 +120,63 @@ impl BlockCache {
         let blocks = match options {
             Ok(options) => Cache::with_options(
                 options,
-                BlockWeight,
+                PartWeight,
                 DefaultHashBuilder::default(),
                 DefaultLifecycle::default(),
             ),
-            Err(_) => Cache::with_weighter(16, bytes_max as u64, BlockWeight),
+            Err(_) => Cache::with_weighter(16, bytes_max as u64, PartWeight),
         };
         Self {
             blocks,
             bytes_max: bytes_max as u64,
+            pinned_bytes_max: u64::MAX,
+            pinned_bytes: AtomicU64::new(0),
+            cold_reads: AtomicU64::new(0),
+            cold_read_bytes: AtomicU64::new(0),
             reserved: Mutex::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             spares: Mutex::new(Vec::with_capacity(SPARES_MAX)),
+        }
+    }
+
+    /// Limits the memory of pinned filters and fences.
+    #[must_use]
+    pub fn with_pinned_bytes_max(mut self, bytes_max: usize) -> Self {
+        self.pinned_bytes_max = bytes_max as u64;
+        self
+    }
+
+    pub(crate) fn pinned_bytes_max(&self) -> u64 {
+        self.pinned_bytes_max
+    }
+
+    /// Returns the bytes of pinned filters and fences.
+    pub fn pinned_bytes(&self) -> u64 {
+        self.pinned_bytes.load(Ordering::Acquire)
+    }
+
+    /// Takes `bytes` for pinned filters and fences. Invariant: all pins together are within the
+    /// limit.
+    pub(crate) fn pin(self: &Arc<Self>, bytes: usize) -> Option<Pin> {
+        let bytes = bytes as u64;
+        let taken = self.pinned_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, |pinned| {
+            pinned.checked_add(bytes).filter(|sum| {
+                *sum <= self.pinned_bytes_max || mutant::active("index.pinned_without_limit")
+            })
+        });
+        taken.ok().map(|_| Pin { cache: Arc::clone(self), bytes })
+    }
+
+    /// Returns the number of reads of filters and fences of cold runs, and their bytes.
+    pub fn cold_reads(&self) -> (u64, u64) {
+        (self.cold_reads.load(Ordering::Relaxed), self.cold_read_bytes.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn note_cold_read(&self, bytes: u64) {
+        if !mutant::active("index.cold_read_uncounted") {
+            self.cold_reads.fetch_add(1, Ordering::Relaxed);
+            self.cold_read_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
@@ -101,23 +190,39 @@ impl BlockCache {
         (self.hits.load(Ordering::Relaxed), self.misses.load(Ordering::Relaxed))
     }
 
-    /// Evicts the blocks of a run that is no longer read.
+    /// Evicts the parts of a run that is no longer read.
     pub fn evict_run(&self, id: RunId) {
         self.blocks.retain(|(run, _), _| *run != id);
     }
 
-    pub(crate) fn get(&self, run: RunId, block: u32) -> Option<Block> {
-        let found = self.blocks.get(&(run, block));
+    pub(crate) fn get(&self, run: RunId, part: Part) -> Option<Cached> {
+        let found = self.blocks.get(&(run, part));
         let counter = if found.is_some() { &self.hits } else { &self.misses };
         counter.fetch_add(1, Ordering::Relaxed);
         found
     }
 
-    pub(crate) fn insert(&self, run: RunId, block: u32, bytes: Block) {
+    pub(crate) fn block(&self, run: RunId, block: usize) -> Option<Block> {
+        match self.get(run, Part::Block(block as u32)) {
+            Some(Cached::Block(block)) => Some(block),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn insert_block(&self, run: RunId, at: usize, block: Block) {
+        self.insert(run, Part::Block(at as u32), Cached::Block(block));
+    }
+
+    pub(crate) fn insert(&self, run: RunId, part: Part, content: Cached) {
         let mut dropped = [None, None];
-        self.blocks.insert_with_lifecycle((run, block), bytes, &mut dropped);
-        for (_, block) in dropped.into_iter().flatten() {
-            if let Some(memory) = block.into_memory()
+        self.blocks.insert_with_lifecycle((run, part), content, &mut dropped);
+        for (_, evicted) in dropped.into_iter().flatten() {
+            let memory = match evicted {
+                Cached::Block(block) => block.into_memory(),
+                Cached::Filter(page) => page.try_into_mut().ok(),
+                Cached::Fences(_) => None,
+            };
+            if let Some(memory) = memory
                 && memory.capacity() <= SPARE_BYTES_MAX
                 && let Some(mut spares) = self.spares.try_lock()
                 && spares.len() < SPARES_MAX

@@ -14,6 +14,10 @@ pub struct IndexOptions {
     pub block_bytes: usize,
     /// Memory for cached key blocks, in bytes. Default 64 MiB.
     pub block_cache_bytes_max: usize,
+    /// Memory for filters and fences of runs, in bytes: about 1.65 bytes per key. The newest runs
+    /// come first. The others are cold: a get reads pages of them through the block cache. 0: all
+    /// runs are cold. Default 64 MiB.
+    pub index_memory_bytes_max: usize,
     /// Size at which flushes and merges start a new run file. Default 64 MiB.
     pub run_bytes_max: u64,
     /// Filter bits per key; 0 disables the filter. Default 10.
@@ -32,6 +36,7 @@ impl Default for IndexOptions {
             memtable_bytes_max: 64 << 20,
             block_bytes: 4 << 10,
             block_cache_bytes_max: 64 << 20,
+            index_memory_bytes_max: 64 << 20,
             run_bytes_max: 64 << 20,
             filter_bits_per_key: 10,
             manifest_bytes_max: 4 << 20,

@@ -47,6 +47,11 @@ fn tolerant_options() -> IndexOptions {
     IndexOptions { open_damaged_runs: true, ..small_options() }
 }
 
+/// Returns options with which the filters and fences of runs are read when they are needed.
+fn cold_options() -> IndexOptions {
+    IndexOptions { index_memory_bytes_max: 0, ..tolerant_options() }
+}
+
 fn path_of(run: RunId) -> PathBuf {
     Path::new(common::DIR).join(format!("{:08x}.run", run.0))
 }
@@ -202,7 +207,10 @@ fn a_run_that_is_gone_takes_only_its_own_keys_along_until_they_are_covered() {
     drop((version, store));
     let (mut with_ranges, mut failed) = (0, 0);
     for run in runs {
-        for cut in [true, false] {
+        for (cut, options) in [true, false]
+            .into_iter()
+            .flat_map(|cut| [(cut, tolerant_options()), (cut, cold_options())])
+        {
             let vfs = vfs.fork();
             let path = path_of(run.id());
             let context = format!("run {}, cut {cut}", run.id());
@@ -214,7 +222,7 @@ fn a_run_that_is_gone_takes_only_its_own_keys_along_until_they_are_covered() {
                 false => vfs.unlink(&path).unwrap(),
             }
             assert!(Store::open(&vfs.fork()).is_err_and(|error| error.is_damage()), "{context}");
-            let store = Store::open_with(&vfs, tolerant_options()).unwrap();
+            let store = Store::open_with(&vfs, options).unwrap();
             assert_eq!(store.opened.damaged, [run.id()], "{context}");
             failed += check_reads(&store, &model, &context);
             if !cut {
@@ -236,7 +244,7 @@ fn a_run_that_is_gone_takes_only_its_own_keys_along_until_they_are_covered() {
             again.check_files(&context);
         }
     }
-    assert!(with_ranges == 2 && failed > 100, "{with_ranges} with ranges, {failed} failed reads");
+    assert!(with_ranges == 4 && failed > 100, "{with_ranges} with ranges, {failed} failed reads");
 }
 
 #[test]
@@ -256,23 +264,71 @@ fn blocks_behind_one_that_cannot_be_told_from_the_next_are_lost_and_those_before
     })
     .unwrap();
     assert!(blocks.len() > 2, "{blocks:?}");
+    for options in [tolerant_options(), cold_options()] {
+        check_unreadable_tails(&vfs, &model, &run, &blocks, fences, &options);
+    }
+}
+
+/// Damages the fences of a run and one block, for each of `blocks`, which are offsets.
+fn check_unreadable_tails(
+    vfs: &SimVfs,
+    model: &Model,
+    run: &Run,
+    blocks: &[u64],
+    fences: u64,
+    options: &IndexOptions,
+) {
     let mut before = Bytes::new();
-    for block in &blocks {
+    for block in blocks {
         let vfs = vfs.fork();
         flip(&vfs, &path_of(run.id()), fences + 2);
         flip(&vfs, &path_of(run.id()), block + 9);
         let context = format!("block at {block}");
-        let store = Store::open_with(&vfs, tolerant_options()).unwrap();
-        check_reads(&store, &model, &context);
+        let mut store = Store::open_with(&vfs, options.clone()).unwrap();
+        check_reads(&store, model, &context);
+        if options.index_memory_bytes_max == 0 {
+            assert!(store.opened.damaged.is_empty(), "{context}");
+            store.opened.damaged = store.index.take_damaged_runs();
+        }
+        assert_eq!(store.opened.damaged, [run.id()], "{context}");
         let found = store.index.version().runs().find(|it| it.id() == run.id()).cloned().unwrap();
         let lost = lost(&found);
         assert!(lost.len() == 1 && before < lost[0].start, "{context}: {lost:?}");
         assert!(lost[0].contains(&run.meta().last_key), "{context}: {lost:?}");
         before = lost[0].start.clone();
         drop(found);
-        repair(&store, &model).unwrap();
-        assert_eq!(check_reads(&store, &model, &context), 0, "{context}");
+        repair(&store, model).unwrap();
+        assert_eq!(check_reads(&store, model, &context), 0, "{context}");
         store.check_files(&context);
+    }
+}
+
+#[test]
+fn a_cold_run_with_a_damaged_filter_or_fences_is_complete_and_a_rewrite_repairs_it() {
+    let vfs = SimVfs::default();
+    let (store, model) = filled(&vfs);
+    let runs: Vec<RunId> = store.index.version().runs().map(|run| run.id()).collect();
+    drop(store);
+    for run in runs {
+        for (name, offset, bytes) in parts(&vfs, run) {
+            if !["fences", "filter"].contains(&name) || bytes == 0 {
+                continue;
+            }
+            let context = format!("{name} of run {run}");
+            let vfs = vfs.fork();
+            flip(&vfs, &path_of(run), offset + bytes / 2);
+            // A store without replicas opens too: the data is complete.
+            let options = IndexOptions { open_damaged_runs: false, ..cold_options() };
+            let mut store = Store::open_with(&vfs, options).unwrap();
+            assert_eq!(check_reads(&store, &model, &context), 0, "{context}");
+            store.opened.damaged = store.index.take_damaged_runs();
+            assert_eq!(store.opened.damaged, [run], "{context}");
+            assert!(store.index.take_damaged_runs().is_empty(), "{context}");
+            repair(&store, &model).unwrap();
+            store.check_files(&context);
+            drop(store);
+            assert_eq!(Store::open(&vfs).unwrap().contents().unwrap(), model, "{context}");
+        }
     }
 }
 
@@ -294,7 +350,8 @@ fn any_flips_in_runs_and_manifest_cost_no_more_than_reads_until_they_are_repaire
             let at = rng.below(vfs.file_bytes(path).unwrap());
             flip(&vfs, path, at);
         }
-        let store = match Store::open_with(&vfs, tolerant_options()) {
+        let options = if seed % 3 == 0 { cold_options() } else { tolerant_options() };
+        let store = match Store::open_with(&vfs, options) {
             Ok(store) => store,
             Err(error) => {
                 // Both copies of an edit are damaged.

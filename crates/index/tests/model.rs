@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{Model, MoveFile, Op, Rng, Store, apply, contents, get, remove_range};
+use common::{Model, MoveFile, Op, Rng, Store, apply, contents, get, remove_range, small_options};
 use std::sync::Arc;
-use stele_index::{Direction, JobStep, MergeInputs, MergeSpec, View};
+use stele_index::{Direction, IndexOptions, JobStep, MergeInputs, MergeSpec, View};
 use stele_types::{Cause, Error, FileId, KeyRange};
 use stele_vfs::SimVfs;
 
@@ -22,10 +22,17 @@ struct History {
     moves: u32,
 }
 
+/// Returns options with pinned runs, a limit for some of them, or cold ones.
+fn options(kind: u64) -> IndexOptions {
+    let (index_memory_bytes_max, block_cache_bytes_max) =
+        [(64 << 20, 16 << 10), (1500, 16 << 10), (0, 0)][kind as usize % 3];
+    IndexOptions { index_memory_bytes_max, block_cache_bytes_max, ..small_options() }
+}
+
 impl History {
     fn new(seed: u64) -> Self {
         let vfs = SimVfs::default();
-        let store = Store::open(&vfs).unwrap();
+        let store = Store::open_with(&vfs, options(seed)).unwrap();
         Self {
             rng: Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             vfs,
@@ -126,7 +133,7 @@ impl History {
 
     fn reopen(&mut self) {
         self.views.clear();
-        let store = Store::open(&self.vfs.fork()).unwrap();
+        let store = Store::open_with(&self.vfs.fork(), options(self.rng.below(3))).unwrap();
         self.vfs = store.vfs.clone();
         self.store = store;
         for op in &self.log[self.store.position()..] {

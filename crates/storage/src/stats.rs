@@ -13,6 +13,10 @@ pub struct EngineStats {
     pub live_bytes: u64,
     /// Bytes of memory in memtables and caches.
     pub memory_bytes: u64,
+    /// Bytes of it in filters, fences and footers of the index, without cached pages.
+    pub index_memory_bytes: u64,
+    /// Reads of filters and fences that were not in memory.
+    pub index_cold_reads: u64,
     /// Size of the device, shared with its other users; 0 when unknown.
     pub device_bytes: u64,
     /// Free bytes of the device.

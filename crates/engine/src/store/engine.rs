@@ -109,6 +109,8 @@ impl StateMachine for Store {
             memory_bytes: shared.index.memory_bytes()
                 + shared.log.stats().memory_bytes
                 + shared.values.bytes(),
+            index_memory_bytes: shared.index.index_memory_bytes(),
+            index_cold_reads: shared.index.cold_reads().0,
             device_bytes: shared.vfs.total_bytes(&shared.dir).unwrap_or_default(),
             device_free_bytes: shared.vfs.free_bytes(&shared.dir).unwrap_or_default(),
         }

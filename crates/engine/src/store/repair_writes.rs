@@ -79,6 +79,11 @@ impl Store {
             let version = shared.index.version();
             shared.lost_blocks.retain(|run| version.runs().any(|current| current.id() == run));
         }
+        for run in shared.index.take_damaged_runs() {
+            if !mutant::active("engine.cold_damage_not_rewritten") {
+                shared.lost_blocks.schedule_rewrite(run);
+            }
+        }
         let Some(run) = shared.lost_blocks.next_rewrite() else { return Ok(()) };
         let written = self.gc.force(Forced::Rewrite(run));
         if written.is_ok() && shared.index.version().runs().any(|current| current.id() == run) {

@@ -4,6 +4,7 @@ mod commit;
 mod install;
 mod jobs;
 mod open;
+mod pinning;
 mod shared;
 mod verify;
 
@@ -153,7 +154,9 @@ impl Index {
 
     /// Makes a finished job's outputs current, durably, and drops its inputs.
     pub fn commit(&self, done: JobDone) -> Result<()> {
-        commit::commit(&self.shared, done)
+        commit::commit(&self.shared, done)?;
+        pinning::balance(&self.shared);
+        Ok(())
     }
 
     /// Returns the current version.
@@ -169,7 +172,9 @@ impl Index {
 
     /// Unlinks obsolete runs that no reader pins; returns how many. Commits do this too.
     pub fn purge(&self) -> Result<usize> {
-        self.shared.purge()
+        let removed = self.shared.purge()?;
+        pinning::balance(&self.shared);
+        Ok(removed)
     }
 
     /// Makes an edit durable.
@@ -221,7 +226,9 @@ impl Index {
         ingest: Ingest,
         region: Option<(RegionId, (LogIndex, Term))>,
     ) -> Result<()> {
-        install::install(&self.shared, ingest, region)
+        install::install(&self.shared, ingest, region)?;
+        pinning::balance(&self.shared);
+        Ok(())
     }
 
     /// Removes the contents of `ranges` (ascending, disjoint), durably and at once. Fails with
@@ -243,6 +250,24 @@ impl Index {
     /// Returns the memory of memtables, cached blocks, filters and fences, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.shared.memory_bytes()
+    }
+
+    /// Returns the memory of filters, fences and footers of the current runs, in bytes: at most
+    /// `index_memory_bytes_max`, and a few kilobytes for each run.
+    pub fn index_memory_bytes(&self) -> u64 {
+        self.shared.run_bytes()
+    }
+
+    /// Returns the number of reads of filters and fences of cold runs since the index was opened,
+    /// and their bytes.
+    pub fn cold_reads(&self) -> (u64, u64) {
+        self.shared.cache.cold_reads()
+    }
+
+    /// Returns the current runs of which reads found the filter or fences damaged since the last
+    /// call. They are complete; rewriting them repairs them.
+    pub fn take_damaged_runs(&self) -> Vec<RunId> {
+        self.version().runs().filter(|run| run.take_damaged()).map(|run| run.id()).collect()
     }
 
     /// Scrubs a part of a current run: reads about `bytes_max` bytes from block `from` on. Returns

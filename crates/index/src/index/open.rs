@@ -11,6 +11,7 @@ use crate::options::IndexOptions;
 use crate::run::{Run, RunOptions, TMP_SUFFIX, parse_run_file_name};
 use crate::version::{Pins, Version, VersionId};
 use bytes::Bytes;
+use std::cmp::Reverse;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -51,7 +52,9 @@ pub(super) fn open(
     options.validate()?;
     vfs.create_dir_all(dir)?;
     let (mut manifest, found) = Manifest::open(vfs.clone(), dir, options.manifest_bytes_max)?;
-    let cache = Arc::new(BlockCache::new(options.block_cache_bytes_max));
+    let cache = BlockCache::new(options.block_cache_bytes_max)
+        .with_pinned_bytes_max(options.index_memory_bytes_max);
+    let cache = Arc::new(cache);
     // Invariant: every current run is opened before any file is removed, so that a damaged manifest
     // does not cost runs.
     let Current { runs, damaged } = open_runs(&vfs, dir, &cache, &options, manifest.state())?;
@@ -112,7 +115,7 @@ struct Current {
     damaged: Vec<RunId>,
 }
 
-/// Opens the current runs. With `open_damaged_runs`, opens damaged ones by the manifest's copies of
+/// Opens the current runs, newest first: they take the memory for pinned filters and fences. With `open_damaged_runs`, opens damaged ones by the manifest's copies of
 /// their footers.
 fn open_runs(
     vfs: &Arc<dyn Vfs>,
@@ -122,7 +125,9 @@ fn open_runs(
     state: &ManifestState,
 ) -> Result<Current> {
     let mut current = Current { runs: Vec::with_capacity(state.runs.len()), damaged: Vec::new() };
-    for (&id, &age) in &state.runs {
+    let mut runs: Vec<(RunId, u64)> = state.runs.iter().map(|(&id, &age)| (id, age)).collect();
+    runs.sort_by_key(|&(id, age)| (Reverse(age), id));
+    for (id, age) in runs {
         let run = open_run(vfs, dir, cache, id, age).or_else(|error| {
             let copy =
                 state.footers.get(&id).filter(|_| options.open_damaged_runs && error.is_damage());
@@ -132,6 +137,7 @@ fn open_runs(
         })?;
         current.runs.push(run);
     }
+    current.damaged.sort();
     Ok(current)
 }
 

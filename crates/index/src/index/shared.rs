@@ -199,7 +199,8 @@ impl Shared {
         known.retain(|run, _| outputs.contains(run));
         for run in outputs {
             if let Entry::Vacant(vacant) = known.entry(run) {
-                vacant.insert(self.open_run(run)?.meta().refs.keys().copied().collect());
+                let run = Run::open_footer(&self.vfs, &self.dir, run, self.cache.clone())?;
+                vacant.insert(run.meta().refs.keys().copied().collect());
             }
         }
         files.extend(known.values().flatten());
@@ -209,7 +210,12 @@ impl Shared {
     pub fn memory_bytes(&self) -> u64 {
         let tables = self.tables.read().clone();
         let memtables: usize = tables.memtables().map(|memtable| memtable.bytes()).sum();
-        let runs: usize = tables.version.runs().map(|run| run.memory_bytes()).sum();
-        (memtables + runs + self.cache.used_bytes()) as u64
+        (memtables + self.cache.used_bytes()) as u64 + self.run_bytes()
+    }
+
+    /// Returns the memory of the current runs, without what the cache counts.
+    pub fn run_bytes(&self) -> u64 {
+        let version = self.tables.read().version.clone();
+        version.runs().map(|run| run.memory_bytes() as u64).sum()
     }
 }

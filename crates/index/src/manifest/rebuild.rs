@@ -91,6 +91,8 @@ pub fn rebuild(vfs: &Arc<dyn Vfs>, dir: &Path, options: &IndexOptions) -> Result
     for entry in vfs.list(dir)? {
         let Some(id) = parse_run_file_name(&entry.name) else { continue };
         let run = Run::open(vfs, dir, id, cache.clone())?;
+        // Every part is checked, but memory holds those of one run at a time.
+        let run = run.to_cold().map_or_else(|| run.clone(), |cold| run.with_parts(&cold));
         present.insert(id);
         let extra = &run.meta().extra;
         let job = jobs.entry(extra.job).or_default();

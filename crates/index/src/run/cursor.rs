@@ -1,11 +1,13 @@
 //! Cursor over a run.
 
 use super::block::{Block, Entry, KEY_SLACK_BYTES};
+use super::parts::{Held, Reads};
 use super::prefetch::LINE_BYTES;
 use super::reader::Run;
 use crate::cursor::{Cursor, prefix_of};
 use crate::slot::{Found, ValueSlice};
 use bytes::Bytes;
+use std::ops::Range;
 use std::sync::Arc;
 use stele_types::{KeyRange, Result, mutant};
 
@@ -34,6 +36,8 @@ pub struct RunCursor {
     shared_prefix: u64,
     readahead: Readahead,
     within: KeyRange,
+    /// Page of fences of the last block, in a cold run.
+    held: Held,
 }
 
 /// Readahead state: bytes of the file read before they are needed.
@@ -45,6 +49,15 @@ struct Readahead {
     bytes: u64,
     window: Bytes,
     window_at: u64,
+}
+
+impl Readahead {
+    /// Returns the bytes of a range of the file, if all of them were read.
+    fn bytes_of(&self, place: Range<u64>) -> Option<Bytes> {
+        let start = usize::try_from(place.start.checked_sub(self.window_at)?).ok()?;
+        let end = usize::try_from(place.end - self.window_at).ok()?;
+        (end <= self.window.len()).then(|| self.window.slice(start..end))
+    }
 }
 
 impl RunCursor {
@@ -65,6 +78,7 @@ impl RunCursor {
             shared_prefix: 0,
             readahead,
             within: KeyRange::all(),
+            held: None,
         }
     }
 
@@ -75,27 +89,47 @@ impl RunCursor {
         self
     }
 
+    /// Returns whether all keys of the run, which has some, are above the range.
+    pub(crate) fn is_above_all(&self) -> bool {
+        !self.within.is_below_end(&self.run.meta.first_key) && is_walk_bounded()
+    }
+
     /// Returns whether all keys from block `i` on are above the range.
     #[inline]
-    pub(crate) fn is_above(&self, i: usize) -> bool {
-        let first = if i == 0 { &self.run.meta.first_key[..] } else { self.run.fences.key(i) };
-        i < self.run.fences.len() && !self.within.is_below_end(first) && is_walk_bounded()
+    fn is_above(&mut self, i: usize) -> Result<bool> {
+        if self.within.end.is_empty() || !is_walk_bounded() || i >= self.run.blocks()? {
+            return Ok(false);
+        }
+        if i == 0 {
+            return Ok(self.is_above_all());
+        }
+        let first = self.run.fences_with(i, &mut self.held)?.key(i);
+        Ok(!self.within.is_below_end(first))
     }
 
     /// Returns whether all of the run is below the range.
     pub(crate) fn is_below_all(&self) -> bool {
-        self.is_below(self.run.fences.len())
+        let start = &self.within.start[..];
+        &self.run.meta.last_key[..] < start && is_walk_bounded()
     }
 
     /// Returns whether all keys before block `i` are below the range.
     #[inline]
-    fn is_below(&self, i: usize) -> bool {
-        let start = &self.within.start[..];
-        let below = match i < self.run.fences.len() {
-            true => self.run.fences.key(i) <= start,
-            false => &self.run.meta.last_key[..] < start,
-        };
-        below && !start.is_empty() && is_walk_bounded()
+    fn is_below(&mut self, i: usize) -> Result<bool> {
+        if self.within.start.is_empty() || !is_walk_bounded() {
+            return Ok(false);
+        }
+        if i >= self.run.blocks()? {
+            return Ok(self.is_below_all());
+        }
+        Ok(self.run.fences_with(i, &mut self.held)?.key(i) <= &self.within.start[..])
+    }
+
+    fn is_masked(&mut self, i: usize) -> Result<bool> {
+        if self.run.masked.is_empty() {
+            return Ok(false);
+        }
+        Ok(self.run.is_masked(i, self.run.fences_with(i, &mut self.held)?))
     }
 
     /// Returns the run.
@@ -105,7 +139,7 @@ impl RunCursor {
 
     /// Makes `i` the current block; returns false when there is no such block.
     fn load(&mut self, i: usize) -> Result<bool> {
-        if i >= self.run.fences.len() {
+        if i >= self.run.blocks()? {
             return Ok(false);
         }
         if self.block.is_none() || self.block_at != i {
@@ -125,49 +159,45 @@ impl RunCursor {
     }
 
     fn fetch(&mut self, i: usize, in_a_row: bool) -> Result<Block> {
-        if let Some(block) = self.in_window(i) {
+        if let Some(block) = self.in_window(i)? {
             return Ok(block);
         }
         let id = self.run.id();
         if !self.readahead.always {
-            if let Some(block) = self.run.cache.get(id, i as u32) {
+            if let Some(block) = self.run.cache.block(id, i) {
                 return Ok(block);
             }
             self.readahead.run_length = if in_a_row { self.readahead.run_length + 1 } else { 0 };
             if self.readahead.run_length < BLOCKS_BEFORE_READAHEAD {
-                let block = self.run.read_block(i)?;
-                self.run.cache.insert(id, i as u32, block.clone());
+                let block = self.run.read_block(i, &mut self.held)?;
+                self.run.cache.insert_block(id, i, block.clone());
                 return Ok(block);
             }
         }
         self.read_ahead(i)?;
-        match self.in_window(i) {
+        match self.in_window(i)? {
             Some(block) => Ok(block),
             // A damaged block read alone is read twice and reported with its offset.
-            None => self.run.read_block(i),
+            None => self.run.read_block(i, &mut self.held),
         }
     }
 
-    fn in_window(&self, i: usize) -> Option<Block> {
+    fn in_window(&mut self, i: usize) -> Result<Option<Block>> {
         if self.readahead.window.is_empty() {
-            return None;
+            return Ok(None);
         }
-        let place = self.run.fences.block(i)?;
-        let start = usize::try_from(place.start.checked_sub(self.readahead.window_at)?).ok()?;
-        let end = usize::try_from(place.end - self.readahead.window_at).ok()?;
-        if end > self.readahead.window.len() {
-            return None;
-        }
-        let raw = self.readahead.window.slice(start..end);
-        Block::open(self.run.path(), self.run.id(), place.start, &raw).ok()
+        let place = self.run.fences_with(i, &mut self.held)?.block(i);
+        let raw = place.clone().and_then(|place| self.readahead.bytes_of(place));
+        let Some((place, raw)) = place.zip(raw) else { return Ok(None) };
+        Ok(Block::open(self.run.path(), self.run.id(), place.start, &raw).ok())
     }
 
     fn read_ahead(&mut self, i: usize) -> Result<()> {
         // The pseudo-block of an unreadable tail is not read.
-        let place = self.run.fences.block(i).filter(|_| self.run.unreadable_tail != Some(i));
+        let place = self.run.fences_with(i, &mut self.held)?.readable(i);
         let Some(place) = place else { return Ok(()) };
-        let end =
-            (place.start + self.readahead.bytes).min(self.run.fences.data_bytes()).max(place.end);
+        let data_end = self.run.layout.data_bytes;
+        let end = (place.start + self.readahead.bytes).min(data_end).max(place.end);
         let mut bytes = vec![0; (end - place.start) as usize];
         match self.run.file.read_exact_at(&mut bytes, place.start) {
             Ok(()) => {}
@@ -179,7 +209,7 @@ impl RunCursor {
         self.readahead.window_at = place.start;
         self.readahead.bytes = (self.readahead.bytes * 2).min(READAHEAD_BYTES_MAX);
         // The device reads the next window during the walk over this one.
-        let left = self.run.fences.data_bytes().saturating_sub(end);
+        let left = data_end.saturating_sub(end);
         if left > 0 {
             self.run.file.will_read(end, self.readahead.bytes.min(left));
         }
@@ -227,10 +257,10 @@ impl RunCursor {
 
     /// Moves to the first entry of block `i` or of a later block, if there is one.
     fn first_of(&mut self, mut i: usize) -> Result<()> {
-        while self.run.is_masked(i) {
+        while self.is_masked(i)? {
             i += 1;
         }
-        if self.is_above(i) {
+        if self.is_above(i)? {
             return Ok(());
         }
         if self.load(i)? { self.move_to_slot(0) } else { Ok(()) }
@@ -238,10 +268,10 @@ impl RunCursor {
 
     /// Moves to the last entry before block `i`, if there is one.
     fn last_before(&mut self, mut i: usize) -> Result<()> {
-        while i > 0 && self.run.is_masked(i - 1) {
+        while i > 0 && self.is_masked(i - 1)? {
             i -= 1;
         }
-        if self.is_below(i) {
+        if self.is_below(i)? {
             return Ok(());
         }
         let Some(i) = i.checked_sub(1) else { return Ok(()) };
@@ -255,8 +285,9 @@ impl RunCursor {
     /// approached before the first one arrives, so that their cache misses overlap.
     pub(crate) fn approach(&mut self, key: &[u8]) -> Result<()> {
         self.valid = false;
-        let at = self.run.fences.find(key);
-        if self.run.is_masked(at) || self.is_above(at) {
+        let fences = self.run.fences_for(key, &mut self.held, Reads::MayWait)?;
+        let at = fences.map_or(0, |fences| fences.find(key));
+        if self.is_masked(at)? || self.is_above(at)? {
             (self.block, self.block_at) = (None, at);
             return Ok(());
         }
@@ -271,7 +302,7 @@ impl RunCursor {
     /// Completes a seek to the same key.
     pub(crate) fn arrive(&mut self, key: &[u8]) -> Result<()> {
         if self.block.is_none() {
-            return if self.run.is_masked(self.block_at) {
+            return if self.is_masked(self.block_at)? {
                 self.first_of(self.block_at)
             } else {
                 Ok(())
@@ -376,12 +407,12 @@ impl Cursor for RunCursor {
 
     fn seek_before(&mut self, bound: Option<&[u8]>) -> Result<()> {
         self.valid = false;
-        let Some(bound) = bound else { return self.last_before(self.run.fences.len()) };
+        let Some(bound) = bound else { return self.last_before(self.run.blocks()?) };
         if self.is_below_all() {
             return Ok(());
         }
-        let at = self.run.fences.find_below(bound);
-        if self.run.is_masked(at) {
+        let at = self.run.fences_below(bound, &mut self.held)?.find_below(bound);
+        if self.is_masked(at)? {
             return self.last_before(at);
         }
         if !self.load(at)? {

@@ -10,9 +10,16 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use stele_types::varint;
 
-/// Fences in memory: 20 bytes per block and the separators, which are a few bytes each.
+/// Fences of consecutive blocks in memory: 20 bytes per block and the separators, which are a few
+/// bytes each. Blocks are numbered from the start of the run.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fences {
+pub(crate) struct Fences {
+    /// Number of the first block, and its offset in the file.
+    first: usize,
+    start: u64,
+    /// First block of which neither the boundaries nor the keys are known: no later block is
+    /// readable either.
+    unreadable_from: Option<usize>,
     keys: Vec<u8>,
     /// End of each separator in `keys`.
     ends: Vec<u32>,
@@ -41,10 +48,24 @@ fn word(key: &[u8]) -> u64 {
 }
 
 impl Fences {
+    /// Returns no fences.
+    pub(super) const fn none() -> Self {
+        Self {
+            first: 0,
+            start: 0,
+            unreadable_from: None,
+            keys: Vec::new(),
+            ends: Vec::new(),
+            block_ends: Vec::new(),
+            shared: 0,
+            words: Vec::new(),
+        }
+    }
+
     pub(super) fn push(&mut self, separator: &[u8], block_bytes: u64) {
         self.keys.extend_from_slice(separator);
         self.ends.push(self.keys.len() as u32);
-        self.block_ends.push(self.data_bytes() + block_bytes);
+        self.block_ends.push(self.data_end() + block_bytes);
     }
 
     /// Adds to the size of the last block, known once it is written.
@@ -54,26 +75,65 @@ impl Fences {
         }
     }
 
+    /// Starts fences of the blocks from number `first`, which begins at offset `start`.
+    pub(super) fn starting_at(first: usize, start: u64) -> Self {
+        Self { first, start, ..Self::default() }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Returns the bytes of all blocks.
-    pub(super) fn data_bytes(&self) -> u64 {
-        self.block_ends.last().copied().unwrap_or(0)
+    /// Returns the number after that of the last block.
+    pub(super) fn end(&self) -> usize {
+        self.first + self.len()
     }
 
+    /// Returns whether block `i` is one of these.
+    pub(super) fn has(&self, i: usize) -> bool {
+        (self.first..self.end()).contains(&i)
+    }
+
+    /// Returns the offset after the last block.
+    pub(super) fn data_end(&self) -> u64 {
+        self.block_ends.last().copied().unwrap_or(self.start)
+    }
+
+    /// Marks the blocks from `i` on as unreadable.
+    pub(super) fn set_unreadable_from(&mut self, i: usize) {
+        self.unreadable_from = Some(i);
+    }
+
+    /// Returns the unreadable blocks with block `i`, if it is one of them: any of them may hold the
+    /// keys of all.
+    pub(super) fn unreadable_with(&self, i: usize) -> Option<Range<usize>> {
+        let from = self.unreadable_from.filter(|from| *from <= i)?;
+        Some(from..self.end())
+    }
+
+    fn separator_at(&self, at: usize) -> &[u8] {
+        let end = |at: usize| self.ends.get(at).map_or(0, |end| *end as usize);
+        let start = if at == 0 { 0 } else { end(at - 1) };
+        self.keys.get(start..end(at)).unwrap_or_default()
+    }
+
+    /// Returns the separator below block `i`; empty for another one's.
     pub(super) fn key(&self, i: usize) -> &[u8] {
-        let end = |i: usize| self.ends.get(i).map_or(0, |end| *end as usize);
-        let start = if i == 0 { 0 } else { end(i - 1) };
-        self.keys.get(start..end(i)).unwrap_or_default()
+        i.checked_sub(self.first).map_or(&[], |at| self.separator_at(at))
     }
 
     /// Returns the range of a block in the file.
     #[inline]
     pub(super) fn block(&self, i: usize) -> Option<Range<u64>> {
-        let start = if i == 0 { 0 } else { *self.block_ends.get(i - 1)? };
-        Some(start..*self.block_ends.get(i)?)
+        let at = i.checked_sub(self.first)?;
+        let start = if at == 0 { self.start } else { *self.block_ends.get(at - 1)? };
+        Some(start..*self.block_ends.get(at)?)
+    }
+
+    /// Returns the range of a block with known boundaries.
+    #[inline]
+    pub(super) fn readable(&self, i: usize) -> Option<Range<u64>> {
+        self.block(i).filter(|_| self.unreadable_from.is_none_or(|from| i < from))
     }
 
     /// Returns the only block that may hold `key`.
@@ -86,15 +146,15 @@ impl Fences {
         self.search(bound, |order| order == Ordering::Less)
     }
 
-    /// Returns the last fence with a wanted order to `key`; the first fence always counts as
-    /// wanted.
+    /// Returns the last block with a wanted order of its fence to `key`; the first fence always
+    /// counts as wanted.
     fn search(&self, key: &[u8], wanted: impl Fn(Ordering) -> bool) -> usize {
-        let Some(last) = self.len().checked_sub(1) else { return 0 };
-        let common = self.key(last).get(..self.shared).unwrap_or_default();
+        let Some(last) = self.len().checked_sub(1) else { return self.first };
+        let common = self.separator_at(last).get(..self.shared).unwrap_or_default();
         let key_start = key.get(..self.shared.min(key.len())).unwrap_or_default();
         match key_start.cmp(common) {
-            Ordering::Less => return 0,
-            Ordering::Greater => return last,
+            Ordering::Less => return self.first,
+            Ordering::Greater => return self.first + last,
             Ordering::Equal => {}
         }
         let key_word = word(key.get(self.shared..).unwrap_or_default());
@@ -102,53 +162,69 @@ impl Fences {
         while low < high {
             let middle = low.midpoint(high);
             let order = self.words.get(middle).map_or(Ordering::Equal, |word| word.cmp(&key_word));
-            let order = order.then_with(|| self.key(middle).cmp(key));
+            let order = order.then_with(|| self.separator_at(middle).cmp(key));
             if wanted(order) {
                 low = middle + 1;
             } else {
                 high = middle;
             }
         }
-        low - 1
+        self.first + low - 1
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.keys.len() + self.len() * 20
     }
 
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
-        for i in 0..self.len() {
-            let bytes = self.block(i).map_or(0, |place| place.end - place.start);
-            varint::put(out, bytes);
-            varint::put_bytes(out, self.key(i));
+        for i in self.first..self.end() {
+            self.encode_one(i, out);
         }
+    }
+
+    pub(super) fn encode_one(&self, i: usize, out: &mut Vec<u8>) {
+        varint::put(out, self.block(i).map_or(0, |place| place.end - place.start));
+        varint::put_bytes(out, self.key(i));
     }
 
     /// Decodes a part; `None` unless it holds `blocks` ascending fences over exactly `data_bytes`.
-    pub(super) fn decode(mut part: &[u8], blocks: u64, data_bytes: u64) -> Option<Self> {
-        let mut fences = Self::default();
+    pub(super) fn decode(part: &[u8], blocks: u64, data_bytes: u64) -> Option<Self> {
+        Self::default().decode_into(part, blocks, data_bytes)
+    }
+
+    /// Adds the fences of a part; `None` unless they are then `blocks` ascending fences up to
+    /// exactly `data_end`.
+    pub(super) fn decode_into(
+        mut self,
+        mut part: &[u8],
+        blocks: u64,
+        data_end: u64,
+    ) -> Option<Self> {
         while !part.is_empty() {
-            let bytes = varint::take(&mut part).filter(|bytes| *bytes <= data_bytes)?;
+            let bytes = varint::take(&mut part).filter(|bytes| *bytes <= data_end)?;
             let key = varint::take_bytes(&mut part)?;
-            fences.push(key, bytes);
-            let i = fences.len() - 1;
-            if i > 0 && fences.key(i - 1) >= key {
+            self.push(key, bytes);
+            let at = self.len() - 1;
+            if at > 0 && self.separator_at(at - 1) >= key {
                 return None;
             }
         }
-        if fences.len() as u64 != blocks || fences.data_bytes() != data_bytes {
+        if self.len() as u64 != blocks || self.data_end() != data_end {
             return None;
         }
-        Some(fences.ready())
+        Some(self.ready())
     }
 
-    /// Computes the shared prefix and the words that the search needs.
+    /// Computes the shared prefix and the words that the search needs, and releases spare memory.
     pub(super) fn ready(mut self) -> Self {
         if let Some(last) = self.len().checked_sub(1).filter(|last| *last > 0) {
-            self.shared = shared_prefix(self.key(1), self.key(last));
+            self.shared = shared_prefix(self.separator_at(1), self.separator_at(last));
         }
-        let after = |i| word(self.key(i).get(self.shared..).unwrap_or_default());
+        let after = |at| word(self.separator_at(at).get(self.shared..).unwrap_or_default());
         self.words = (0..self.len()).map(after).collect();
+        self.keys.shrink_to_fit();
+        self.ends.shrink_to_fit();
+        self.block_ends.shrink_to_fit();
         self
     }
 }

@@ -6,6 +6,8 @@
 //! ```
 
 const LINE_WORDS: usize = 8;
+/// Size of a line.
+pub(super) const LINE_BYTES: usize = LINE_WORDS * 8;
 const LINE_BITS: usize = LINE_WORDS * 64;
 /// Maximum number of probes: nine bits of a 64-bit hash choose a bit of a line.
 const PROBES_MAX: usize = 7;
@@ -21,6 +23,39 @@ pub(super) struct Filter {
 fn spread(hash: u64) -> u64 {
     let mixed = (hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed ^ mixed >> 32
+}
+
+/// Returns the number of the line of `hash` among `lines` lines.
+#[inline]
+pub(super) fn line_of(hash: u64, lines: usize) -> usize {
+    ((u128::from(hash) * lines as u128) >> 64) as usize
+}
+
+/// Returns whether all bits of `hash` are set in a line; `word` returns its words.
+#[inline]
+fn passes(hash: u64, probes: u8, word: impl Fn(usize) -> u64) -> bool {
+    let mut bits = spread(hash);
+    for _ in 0..probes {
+        if word((bits >> 6 & 7) as usize) >> (bits & 63) & 1 == 0 {
+            return false;
+        }
+        bits >>= 9;
+    }
+    true
+}
+
+/// Returns whether a line in the form of the file lets `hash` pass.
+pub(super) fn line_passes(line: &[u8; LINE_BYTES], hash: u64, probes: u8) -> bool {
+    let words: &[[u8; 8]] = line.as_chunks().0;
+    passes(hash, probes, |i| words.get(i).map_or(u64::MAX, |word| u64::from_le_bytes(*word)))
+}
+
+/// Returns the number of lines of a part without its trailer; `None` when it is not whole lines or
+/// `probes` is impossible.
+pub(super) fn lines_in(part_bytes: u64, probes: u8) -> Option<usize> {
+    let is_filter =
+        part_bytes.is_multiple_of(LINE_BYTES as u64) && usize::from(probes) <= PROBES_MAX;
+    is_filter.then_some(part_bytes as usize / LINE_BYTES)
 }
 
 impl Filter {
@@ -49,8 +84,7 @@ impl Filter {
 
     /// Returns the first word of the line of `hash`.
     fn line(&self, hash: u64) -> usize {
-        let lines = (self.words.len() / LINE_WORDS) as u128;
-        ((u128::from(hash) * lines) >> 64) as usize * LINE_WORDS
+        line_of(hash, self.words.len() / LINE_WORDS) * LINE_WORDS
     }
 
     /// Returns whether a key with this hash may be in the run.
@@ -64,14 +98,11 @@ impl Filter {
         else {
             return true;
         };
-        let mut bits = spread(hash);
-        for _ in 0..self.probes {
-            if line[(bits >> 6 & 7) as usize] >> (bits & 63) & 1 == 0 {
-                return false;
-            }
-            bits >>= 9;
-        }
-        true
+        passes(hash, self.probes, |i| line[i & (LINE_WORDS - 1)])
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.words.is_empty()
     }
 
     pub(super) fn probes(&self) -> u8 {
@@ -88,9 +119,7 @@ impl Filter {
 
     /// Decodes a part; `None` when it is not whole lines or `probes` is impossible.
     pub(super) fn decode(part: &[u8], probes: u8) -> Option<Self> {
-        if !part.len().is_multiple_of(LINE_WORDS * 8) || usize::from(probes) > PROBES_MAX {
-            return None;
-        }
+        lines_in(part.len() as u64, probes)?;
         let words = part.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
         Some(Self { words, probes })
     }

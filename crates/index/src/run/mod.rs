@@ -10,8 +10,15 @@
 //! In memory per key: filter 1.25 bytes, fences about 0.4, and the hash index 4.7 where the block
 //! cache grants it (at most a quarter of its limit). A get reads one key block in both cases: with
 //! the hash index without any search, otherwise by the fences and a search inside the block.
+//!
+//! Filter and fences have a limit of their own, for which the newest runs come first. The others
+//! are cold: a get reads a page of 4 KiB of the filter, and of the fences, unless the block cache
+//! has them. See `parts`, `cold` and `page_table`.
 
 mod block;
+mod cold;
+#[cfg(test)]
+mod cold_tests;
 mod cursor;
 mod fences;
 mod filter;
@@ -21,8 +28,11 @@ mod inspect;
 mod key_hash;
 mod meta;
 mod open_damaged;
+mod page_table;
+mod parts;
 mod prefetch;
 mod reader;
+mod rebuild_fences;
 mod sample;
 #[cfg(test)]
 mod tests;
@@ -33,10 +43,12 @@ mod writer;
 
 pub(crate) use block::Block;
 pub use cursor::RunCursor;
+pub(crate) use fences::Fences;
 pub use inspect::{RunItem, RunPart, RunRecord, inspect_run, inspect_run_items};
 pub use key_hash::key_hash;
 pub(crate) use meta::AGE_MAX;
 pub use meta::{Live, RunExtra, RunMeta};
+pub(crate) use parts::RunParts;
 pub use reader::Run;
 pub use unreadable_blocks::{LostBlock, ScrubbedBlocks};
 pub use verify::RunVerified;

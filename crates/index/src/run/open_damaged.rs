@@ -8,11 +8,12 @@
 //! damaged block, and it is repaired in the same way. The run's references still count, so nothing
 //! that it may reference is removed.
 
-use super::block::Block;
-use super::fences::{Fences, separator};
+use super::cold::Cold;
 use super::filter::Filter;
-use super::footer::{self, Layout};
+use super::footer;
+use super::parts::{self, Parts, Pinned};
 use super::reader::{Run, open_file, read_fences, read_filter, read_hash_index};
+use super::rebuild_fences::unless_damaged;
 use super::run_path;
 use crate::cache::BlockCache;
 use bytes::Bytes;
@@ -56,90 +57,30 @@ impl Run {
             Some(file) => file,
             None => Arc::new(MissingFile { path: run_path(dir, id) }),
         };
-        let whole = unless_damaged(read_fences(&*file, id, &layout))?;
-        // Block numbers in the hash index refer to the fences it was written with.
-        let index = match &whole {
-            Some(_) => unless_damaged(read_hash_index(&*file, id, &layout, &cache))?.flatten(),
-            None => None,
+        let cold = Parts::Cold(Arc::new(Cold::default()));
+        let masked = BTreeSet::new();
+        let mut run = Self { file, meta, layout, parts: cold, index: None, cache, masked };
+        let Some(memory) = parts::pin(&run.cache, &run.layout) else {
+            // Reads of a cold run leave a damaged filter out and rebuild damaged fences.
+            return Ok(Arc::new(run));
         };
-        let (fences, unreadable_tail) = match whole {
-            Some(fences) => (fences, None),
-            None => fences_of_blocks(&*file, id, &layout)?,
+        let file = &*run.file;
+        let whole = unless_damaged(read_fences(file, id, &layout))?;
+        // Block numbers in the hash index refer to the fences it was written with.
+        if whole.is_some() {
+            run.index = unless_damaged(read_hash_index(file, id, &layout, &run.cache))?.flatten();
+        }
+        let are_fences_rebuilt = whole.is_none();
+        let fences = match whole {
+            Some(fences) => fences,
+            None => run.rebuild_all_fences()?,
         };
         // A filter without words lets every key pass.
-        let filter: Filter = unless_damaged(read_filter(&*file, id, &layout))?.unwrap_or_default();
-        let masked = BTreeSet::new();
-        Ok(Arc::new(Self {
-            file,
-            meta,
-            layout,
-            fences,
-            filter,
-            index,
-            cache,
-            masked,
-            unreadable_tail,
-        }))
+        let filter: Filter = unless_damaged(read_filter(file, id, &layout))?.unwrap_or_default();
+        let pinned = Pinned { fences, are_fences_rebuilt, filter, _memory: memory };
+        run.parts = Parts::Pinned(Arc::new(pinned));
+        Ok(Arc::new(run))
     }
-}
-
-fn unless_damaged<T>(result: Result<T>) -> Result<Option<T>> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.is_damage() => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Size of a block in the file, its first key and its last key.
-type Outline = (u64, Vec<u8>, Vec<u8>);
-
-/// Rebuilds fences over all intact consecutive blocks from the start, and one over the rest, if
-/// any; also returns the number of the latter.
-fn fences_of_blocks(
-    file: &dyn VfsFile,
-    id: RunId,
-    layout: &Layout,
-) -> Result<(Fences, Option<usize>)> {
-    let mut fences = Fences::default();
-    let mut last_key: Option<Vec<u8>> = None;
-    while fences.data_bytes() < layout.data_bytes {
-        let at = fences.data_bytes();
-        let outline = unless_damaged(outline_at(file, id, at, layout.data_bytes - at))?.flatten();
-        let ascends = |(_, first, _): &Outline| last_key.as_ref().is_none_or(|last| last < first);
-        let Some((bytes, first, last)) = outline.filter(ascends) else { break };
-        let fence = last_key.as_ref().map_or(&[][..], |below| separator(below, &first));
-        fences.push(fence, bytes);
-        last_key = Some(last);
-    }
-    let left = layout.data_bytes - fences.data_bytes();
-    if left == 0 {
-        return Ok((fences.ready(), None));
-    }
-    // The first key above those of the last intact block.
-    let fence = last_key.map(|last| [&last[..], &[0]].concat()).unwrap_or_default();
-    let unreadable_tail = fences.len();
-    if !mutant::active("index.rubble_left_out") {
-        fences.push(&fence, left);
-    }
-    Ok((fences.ready(), Some(unreadable_tail)))
-}
-
-/// Returns the block at an offset of the file, if there is one of at most `bytes_max` bytes.
-fn outline_at(file: &dyn VfsFile, id: RunId, at: u64, bytes_max: u64) -> Result<Option<Outline>> {
-    let mut start = [0; 4];
-    file.read_exact_at(&mut start, at)?;
-    let bytes = Block::bytes_on_disk(&start).filter(|bytes| *bytes as u64 <= bytes_max);
-    let Some(bytes) = bytes else { return Ok(None) };
-    let mut raw = vec![0; bytes];
-    file.read_exact_at(&mut raw, at)?;
-    let block = Block::open(file.path(), id, at, &raw.into())?;
-    let key = |slot: usize| {
-        let entry = block.entry(slot)?;
-        Some([block.shared(), block.suffix(&entry)].concat())
-    };
-    let ends = key(0).zip(key(block.count().saturating_sub(1)));
-    Ok(ends.map(|(first, last)| (bytes as u64, first, last)))
 }
 
 /// Placeholder for the file of a missing run; every access fails.

@@ -1,12 +1,14 @@
 //! Reader of runs.
 
 use super::block::Block;
+use super::cold::Cold;
 use super::cursor::RunCursor;
 use super::fences::Fences;
 use super::filter::Filter;
 use super::footer::{self, Layout};
 use super::hash_index::HashIndex;
 use super::meta::RunMeta;
+use super::parts::{self, Held, Parts, Pinned, Reads};
 use super::{run_path, trailer};
 use crate::cache::{BlockCache, Reservation};
 use crate::slot::{Found, Lookup};
@@ -24,15 +26,15 @@ pub struct Run {
     pub(super) file: Arc<dyn VfsFile>,
     pub(super) meta: RunMeta,
     pub(super) layout: Layout,
-    pub(super) fences: Fences,
-    pub(super) filter: Filter,
-    pub(super) index: Option<(HashIndex, Reservation)>,
+    pub(super) parts: Parts,
+    pub(super) index: Option<Arc<Indexed>>,
     pub(super) cache: Arc<BlockCache>,
     /// Masked blocks: damaged, replaced by newer tiers and treated as empty.
     pub(super) masked: BTreeSet<usize>,
-    /// Pseudo-block for the end of the file, in which block boundaries cannot be found.
-    pub(super) unreadable_tail: Option<usize>,
 }
+
+/// A hash index and its memory.
+pub(super) type Indexed = (HashIndex, Reservation);
 
 /// Reads a part and checks its trailer; an empty part has none.
 pub(super) fn read_part(file: &dyn VfsFile, id: RunId, offset: u64, bytes: u64) -> Result<Vec<u8>> {
@@ -87,7 +89,7 @@ pub(super) fn read_hash_index(
     id: RunId,
     layout: &Layout,
     cache: &Arc<BlockCache>,
-) -> Result<Option<(HashIndex, Reservation)>> {
+) -> Result<Option<Arc<Indexed>>> {
     let (at, bytes) = (layout.hash_at(), layout.hash_bytes);
     let Some(memory) =
         Some(bytes).filter(|bytes| *bytes > 0).and_then(|b| cache.reserve(b as usize))
@@ -96,41 +98,61 @@ pub(super) fn read_hash_index(
     };
     let part = read_part(file, id, at, bytes)?;
     match HashIndex::decode(&part, layout.block_bits) {
-        Some(index) => Ok(Some((index, memory))),
+        Some(index) => Ok(Some(Arc::new((index, memory)))),
         None => Err(Error::corrupt(file.path(), at, "hash index does not parse")),
     }
 }
 
 impl Run {
-    /// Opens run `id` in `dir`: reads its footer, fences, filter and, if the cache grants the
-    /// memory, its hash index. Fails with [`Error::Missing`] when the file does not exist.
+    /// Opens run `id` in `dir`: reads its footer and, each if the cache grants the memory, fences
+    /// with the filter, and the hash index. Fails with [`Error::Missing`] when the file does not
+    /// exist.
     pub fn open(
         vfs: &Arc<dyn Vfs>,
         dir: &Path,
         id: RunId,
         cache: Arc<BlockCache>,
     ) -> Result<Arc<Self>> {
+        let mut run = Self::open_footer(vfs, dir, id, cache)?;
+        if let Some(memory) = parts::pin(&run.cache, &run.layout) {
+            let fences = read_fences(&*run.file, id, &run.layout)?;
+            let filter = read_filter(&*run.file, id, &run.layout)?;
+            let are_fences_rebuilt = false;
+            let pinned = Pinned { fences, are_fences_rebuilt, filter, _memory: memory };
+            run.parts = Parts::Pinned(Arc::new(pinned));
+        }
+        run.index = read_hash_index(&*run.file, id, &run.layout, &run.cache)?;
+        Ok(Arc::new(run))
+    }
+
+    /// Opens run `id` as a cold one without its hash index: reads only the footer.
+    pub(crate) fn open_footer(
+        vfs: &Arc<dyn Vfs>,
+        dir: &Path,
+        id: RunId,
+        cache: Arc<BlockCache>,
+    ) -> Result<Self> {
         let file = open_file(vfs, dir, id)?;
         let (meta, layout) = footer::read(&*file)?;
         if meta.id != id {
             let detail = format!("footer belongs to run {}", meta.id);
             return Err(Error::corrupt(file.path(), layout.footer_at(), detail));
         }
-        let fences = read_fences(&*file, id, &layout)?;
-        let filter = read_filter(&*file, id, &layout)?;
-        let index = read_hash_index(&*file, id, &layout, &cache)?;
-        let (masked, unreadable_tail) = (BTreeSet::new(), None);
-        Ok(Arc::new(Self {
-            file,
-            meta,
-            layout,
-            fences,
-            filter,
-            index,
-            cache,
-            masked,
-            unreadable_tail,
-        }))
+        let (parts, masked) = (Parts::Cold(Arc::new(Cold::default())), BTreeSet::new());
+        Ok(Self { file, meta, layout, parts, index: None, cache, masked })
+    }
+
+    /// Returns a copy that shares everything in memory.
+    pub(super) fn copy(&self) -> Self {
+        Self {
+            file: self.file.clone(),
+            meta: self.meta.clone(),
+            layout: self.layout,
+            parts: self.parts.clone(),
+            index: self.index.clone(),
+            cache: self.cache.clone(),
+            masked: self.masked.clone(),
+        }
     }
 
     /// Returns the run's number.
@@ -148,22 +170,26 @@ impl Run {
         self.file.path()
     }
 
-    /// Returns the memory held while the run is open, in bytes. Excludes cached blocks and the hash
-    /// index, which the block cache counts.
+    /// Returns the memory held while the run is open, in bytes. Excludes the hash index, cached
+    /// blocks and cached pages, which the block cache counts.
     pub fn memory_bytes(&self) -> usize {
         let meta = self.meta.refs.len() * 48 + self.meta.extra.ranges.len() * 160;
-        self.fences.memory_bytes() + self.filter.memory_bytes() + meta + size_of::<Self>()
+        let keys = self.meta.first_key.len() + self.meta.last_key.len();
+        let extra = self.meta.extra.checkpoint.len() + self.meta.extra.replaces.len() * 8;
+        self.parts_bytes() + meta + keys + extra + size_of::<Self>()
     }
 
     /// Returns whether `key` may be in the run; false is certain.
-    pub fn may_hold(&self, key_hash: u64) -> bool {
-        self.filter.may_contain(key_hash)
+    pub fn may_hold(&self, key_hash: u64) -> Result<bool> {
+        Ok(self.may_contain(key_hash, Reads::MayWait)?.unwrap_or(true))
     }
 
     /// Returns the run's entry of `key`, where `key_hash` is [`super::key_hash`] of it. Ignores the
     /// run's range tombstones: they apply to older tiers.
     pub fn get(&self, key: &[u8], key_hash: u64) -> Result<Option<Found>> {
-        match self.get_from(key, key_hash, |i| self.block(i).map(Some))? {
+        match self
+            .get_from(key, key_hash, Reads::MayWait, |i, held| self.block(i, held).map(Some))?
+        {
             Lookup::Known(found) => Ok(found),
             Lookup::NeedsIo => Err(Error::invalid("block is missing after it was read")),
         }
@@ -171,7 +197,7 @@ impl Run {
 
     /// Does what [`Run::get`] does, without waiting for the device.
     pub fn get_cached(&self, key: &[u8], key_hash: u64) -> Result<Lookup> {
-        self.get_from(key, key_hash, |i| self.block_cached(i))
+        self.get_from(key, key_hash, Reads::InMemory, |i, held| self.block_cached(i, held))
     }
 
     #[inline]
@@ -179,17 +205,24 @@ impl Run {
         &self,
         key: &[u8],
         key_hash: u64,
-        block: impl Fn(usize) -> Result<Option<Block>>,
+        reads: Reads,
+        block: impl Fn(usize, &mut Held) -> Result<Option<Block>>,
     ) -> Result<Lookup> {
-        if self.fences.len() == 0 || !self.filter.may_contain(key_hash) {
+        if self.layout.blocks == 0 {
             return Ok(Lookup::Known(None));
         }
-        let Some((index, _)) = &self.index else { return self.get_by_fences(key, block) };
-        for place in index.places(key_hash) {
-            if self.is_masked(place.block as usize) {
-                continue;
-            }
-            let Some(block) = block(place.block as usize)? else { return Ok(Lookup::NeedsIo) };
+        match self.may_contain(key_hash, reads)? {
+            Some(true) => {}
+            Some(false) => return Ok(Lookup::Known(None)),
+            None => return Ok(Lookup::NeedsIo),
+        }
+        // The hash index does not leave masked blocks out.
+        let index = self.index.as_ref().filter(|_| self.masked.is_empty());
+        let Some(index) = index else { return self.get_by_fences(key, reads, block) };
+        for place in index.0.places(key_hash) {
+            let Some(block) = block(place.block as usize, &mut None)? else {
+                return Ok(Lookup::NeedsIo);
+            };
             if let Some(entry) = block.entry_if(usize::from(place.slot), key) {
                 let found = block.found(&entry);
                 let found = found.ok_or_else(|| self.bad_block(place.block as usize))?;
@@ -202,13 +235,18 @@ impl Run {
     fn get_by_fences(
         &self,
         key: &[u8],
-        block: impl Fn(usize) -> Result<Option<Block>>,
+        reads: Reads,
+        block: impl Fn(usize, &mut Held) -> Result<Option<Block>>,
     ) -> Result<Lookup> {
-        let at = self.fences.find(key);
-        if self.is_masked(at) {
+        let mut held = None;
+        let Some(fences) = self.fences_for(key, &mut held, reads)? else {
+            return Ok(Lookup::NeedsIo);
+        };
+        let at = fences.find(key);
+        if self.is_masked(at, fences) {
             return Ok(Lookup::Known(None));
         }
-        let Some(block) = block(at)? else { return Ok(Lookup::NeedsIo) };
+        let Some(block) = block(at, &mut held)? else { return Ok(Lookup::NeedsIo) };
         let entry = match block.lower_bound(key) {
             Some((slot, true)) => block.entry(slot),
             Some((_, false)) => return Ok(Lookup::Known(None)),
@@ -220,43 +258,47 @@ impl Run {
 
     /// Returns the error for a block with a valid checksum but invalid entries.
     pub(super) fn bad_block(&self, i: usize) -> Error {
-        let offset = self.fences.block(i).map_or(0, |place| place.start);
+        let mut held = None;
+        let fences = self.fences_of(i, &mut held, Reads::InMemory).ok().flatten();
+        let place = fences.and_then(|fences| fences.block(i));
+        let offset = place.map_or(0, |place| place.start);
         Error::corrupt(self.path(), offset, "entry does not parse")
     }
 
     /// Returns a block from the cache or the file.
-    pub(super) fn block(&self, i: usize) -> Result<Block> {
-        if let Some(block) = self.cache.get(self.meta.id, i as u32) {
+    pub(super) fn block(&self, i: usize, held: &mut Held) -> Result<Block> {
+        if let Some(block) = self.cache.block(self.meta.id, i) {
             return Ok(block);
         }
-        let block = self.read_block(i)?;
-        self.cache.insert(self.meta.id, i as u32, block.clone());
+        let block = self.read_block(i, held)?;
+        self.cache.insert_block(self.meta.id, i, block.clone());
         Ok(block)
     }
 
     /// Returns a block from the cache or the page cache; `None` otherwise. Damage is left to a read
     /// that may wait.
-    fn block_cached(&self, i: usize) -> Result<Option<Block>> {
-        if let Some(block) = self.cache.get(self.meta.id, i as u32) {
+    fn block_cached(&self, i: usize, held: &mut Held) -> Result<Option<Block>> {
+        if let Some(block) = self.cache.block(self.meta.id, i) {
             return Ok(Some(block));
         }
-        let place = self.fences.block(i).filter(|_| self.unreadable_tail != Some(i));
-        let Some(place) = place else { return Err(self.bad_block(i)) };
+        let Some(fences) = self.fences_of(i, held, Reads::InMemory)? else { return Ok(None) };
+        let Some(place) = fences.readable(i) else { return Err(self.bad_block(i)) };
         let mut bytes = self.cache.buffer((place.end - place.start) as usize);
         if !self.file.read_cached_at(&mut bytes, place.start)? {
             return Ok(None);
         }
         let read = Block::open(self.path(), self.meta.id, place.start, &bytes.freeze()).ok();
         if let Some(block) = &read {
-            self.cache.insert(self.meta.id, i as u32, block.clone());
+            self.cache.insert_block(self.meta.id, i, block.clone());
         }
         Ok(read)
     }
 
-    /// Reads a block from the file.
-    pub(super) fn read_block(&self, i: usize) -> Result<Block> {
-        let place = self.fences.block(i).filter(|_| self.unreadable_tail != Some(i));
-        let Some(place) = place else { return Err(self.bad_block(i)) };
+    /// Reads a block from the file; `held` keeps the page of its fence.
+    pub(super) fn read_block(&self, i: usize, held: &mut Held) -> Result<Block> {
+        let Some(place) = self.fences_with(i, held)?.readable(i) else {
+            return Err(self.bad_block(i));
+        };
         let mut bytes = self.cache.buffer((place.end - place.start) as usize);
         self.file.read_exact_at(&mut bytes, place.start)?;
         Block::open(self.path(), self.meta.id, place.start, &bytes.freeze()).or_else(|_| {

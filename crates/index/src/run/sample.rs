@@ -2,6 +2,7 @@
 
 use super::Run;
 use super::block::Block;
+use super::parts::Reads;
 use crate::memtable::SampleSink;
 use stele_types::{KeyRange, Result};
 
@@ -11,15 +12,19 @@ const ENTRIES_MIN: usize = 8;
 
 impl Run {
     /// Returns the blocks that may hold keys of `range`.
-    pub(crate) fn blocks_in(&self, range: &KeyRange) -> std::ops::Range<usize> {
-        if self.fences.len() == 0 || range.is_empty() {
-            return 0..0;
+    pub(crate) fn blocks_in(&self, range: &KeyRange) -> Result<std::ops::Range<usize>> {
+        let blocks = self.blocks()?;
+        if blocks == 0 || range.is_empty() {
+            return Ok(0..0);
         }
+        let mut held = None;
         let last = match range.end.is_empty() {
-            true => self.fences.len() - 1,
-            false => self.fences.find_below(&range.end),
+            true => blocks - 1,
+            false => self.fences_below(&range.end, &mut held)?.find_below(&range.end),
         };
-        self.fences.find(&range.start)..last + 1
+        let fences = self.fences_for(&range.start, &mut held, Reads::MayWait)?;
+        let first = fences.map_or(0, |fences| fences.find(&range.start));
+        Ok(first..last + 1)
     }
 
     /// Passes some entries of `range`, spread over it, to `f`, from at most about `blocks_max`
@@ -30,7 +35,7 @@ impl Run {
         blocks_max: usize,
         f: &mut SampleSink<'_>,
     ) -> Result<()> {
-        let blocks = self.blocks_in(range);
+        let blocks = self.blocks_in(range)?;
         let Some(last) = blocks.len().checked_sub(1) else { return Ok(()) };
         let inner = last.saturating_sub(1);
         let stride = inner.div_ceil(blocks_max.max(1)).max(1);
@@ -58,7 +63,7 @@ impl Run {
         entries_max: usize,
         f: &mut SampleSink<'_>,
     ) -> Result<()> {
-        let block: Block = self.block(i)?;
+        let block: Block = self.block(i, &mut None)?;
         let step = block.count().div_ceil(entries_max);
         let mut key = block.shared().to_vec();
         for slot in (step / 2..block.count()).step_by(step) {

@@ -11,22 +11,27 @@ use std::sync::Arc;
 use stele_types::{Cause, Error, FileId, KeyRange, Locator, RunId, ValueRef};
 use stele_vfs::{Fault, SimOptions, SimVfs, Vfs};
 
-const DIR: &str = "/index";
-const ID: RunId = RunId(5);
+pub(super) const DIR: &str = "/index";
+pub(super) const ID: RunId = RunId(5);
 
-type Entries = BTreeMap<Vec<u8>, Found>;
+pub(super) type Entries = BTreeMap<Vec<u8>, Found>;
 
-fn disk() -> SimVfs {
+pub(super) fn disk() -> SimVfs {
     let disk = SimVfs::new(SimOptions::default());
     disk.create_dir_all(Path::new(DIR)).unwrap();
     disk
 }
 
-fn shared(disk: &SimVfs) -> Arc<dyn Vfs> {
+pub(super) fn shared(disk: &SimVfs) -> Arc<dyn Vfs> {
     Arc::new(disk.clone())
 }
 
-fn write(vfs: &Arc<dyn Vfs>, options: &RunOptions, entries: &Entries, extra: RunExtra) -> RunMeta {
+pub(super) fn write(
+    vfs: &Arc<dyn Vfs>,
+    options: &RunOptions,
+    entries: &Entries,
+    extra: RunExtra,
+) -> RunMeta {
     let mut writer = RunWriter::create(vfs, Path::new(DIR), ID, options, Cause::Flush).unwrap();
     for (key, found) in entries {
         writer.add(key, found).unwrap();
@@ -42,7 +47,14 @@ fn open(vfs: &Arc<dyn Vfs>, cache_bytes: usize) -> stele_types::Result<Arc<Run>>
     Run::open(vfs, Path::new(DIR), ID, Arc::new(BlockCache::new(cache_bytes)))
 }
 
-fn located(n: u64, expires_at_s: u64) -> Found {
+pub(super) fn open_cold(vfs: &Arc<dyn Vfs>, cache_bytes: usize) -> Arc<Run> {
+    let cache = BlockCache::new(cache_bytes).with_pinned_bytes_max(0);
+    let run = Run::open(vfs, Path::new(DIR), ID, Arc::new(cache)).unwrap();
+    assert!(!run.is_pinned());
+    run
+}
+
+pub(super) fn located(n: u64, expires_at_s: u64) -> Found {
     let n = n as u32;
     let locator =
         Locator { file: FileId(n % 3 + 1), offset: n.wrapping_mul(31), length: n % 5000, crc: !n };
@@ -72,11 +84,11 @@ fn some_entries(rng: &mut TestRng, count: u64) -> Entries {
     entries
 }
 
-fn options(block_bytes: usize) -> RunOptions {
+pub(super) fn options(block_bytes: usize) -> RunOptions {
     RunOptions { block_bytes, ..RunOptions::default() }
 }
 
-fn get(run: &Run, key: &[u8]) -> stele_types::Result<Option<Found>> {
+pub(super) fn get(run: &Run, key: &[u8]) -> stele_types::Result<Option<Found>> {
     run.get(key, key_hash(key))
 }
 
@@ -86,8 +98,11 @@ fn every_entry_comes_back_with_and_without_the_hash_index() {
     for block_bytes in [512, 4 << 10, 32 << 10] {
         let (entries, vfs) = (some_entries(&mut rng, 3000), shared(&disk()));
         write(&vfs, &options(block_bytes), &entries, RunExtra::default());
-        for cache_bytes in [0, 8 << 20] {
-            let run = open(&vfs, cache_bytes).unwrap();
+        for (cache_bytes, is_cold) in [(0, false), (8 << 20, false), (0, true), (8 << 20, true)] {
+            let run = match is_cold {
+                true => open_cold(&vfs, cache_bytes),
+                false => open(&vfs, cache_bytes).unwrap(),
+            };
             for (key, found) in &entries {
                 assert_eq!(get(&run, key).unwrap().as_ref(), Some(found), "{key:?}");
             }
@@ -173,7 +188,7 @@ fn entries_take_the_bytes_promised() {
         let run = open(&vfs, 0).unwrap();
         println!("{} bytes, {} of memory", meta.bytes, run.memory_bytes());
         assert!(run.memory_bytes() < 20_000 * 2);
-        run.fences.data_bytes() as f64 / meta.entries as f64
+        run.layout.data_bytes as f64 / meta.entries as f64
     };
     let located = bytes_per_entry(located(9, 0));
     let inline = bytes_per_entry(inline(vec![1; 20], 0));
@@ -349,11 +364,12 @@ fn a_block_of_another_place_or_run_is_not_taken() {
     write(&vfs, &options(512), &entries, RunExtra::default());
     let run = open(&vfs, 0).unwrap();
     let path = run_path(Path::new(DIR), ID);
-    let (a, b) = (run.fences.block(1).unwrap(), run.fences.block(2).unwrap());
+    let place = |i| run.fences_with(i, &mut None).unwrap().block(i).unwrap();
+    let (a, b) = (place(1), place(2));
     assert_eq!(a.end - a.start, b.end - b.start);
     let bytes = sim.read_file(&path).unwrap();
     sim.corrupt(&path, a.start, &bytes[b.start as usize..b.end as usize]).unwrap();
-    assert!(run.read_block(1).is_err_and(|error| is_typed(&error, &path)));
+    assert!(run.read_block(1, &mut None).is_err_and(|error| is_typed(&error, &path)));
     sim.write_file(run_path(Path::new(DIR), RunId(6)), &bytes);
     let other = Run::open(&vfs, Path::new(DIR), RunId(6), Arc::new(BlockCache::new(0)));
     assert!(matches!(other, Err(Error::Corrupt { .. })));
@@ -444,9 +460,11 @@ fn full_blocks_of_short_entries_lie_in_one_page_each() {
     let vfs = shared(&disk());
     write(&vfs, &RunOptions::default(), &entries, RunExtra::default());
     let run = open(&vfs, 0).unwrap();
-    assert!(run.fences.len() > 100);
-    for i in 0..run.fences.len() - 1 {
-        assert_eq!(run.fences.block(i), Some(i as u64 * 4096..(i as u64 + 1) * 4096));
+    let blocks = run.blocks().unwrap();
+    assert!(blocks > 100);
+    for i in 0..blocks - 1 {
+        let place = run.fences_with(i, &mut None).unwrap().block(i);
+        assert_eq!(place, Some(i as u64 * 4096..(i as u64 + 1) * 4096));
     }
 }
 

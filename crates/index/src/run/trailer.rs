@@ -7,16 +7,16 @@ use stele_types::{Error, Result, RunId};
 /// Size of a trailer.
 pub(super) const TRAILER_BYTES: usize = 4;
 
-/// Computes the CRC-32C of a part, mixed with the run and the part's offset: the same bytes at
+/// Mixes the CRC-32C of a part with the run and the part's offset: the same bytes at
 /// another offset or in another run have another trailer.
-fn trailer_of(id: RunId, offset: u64, bytes: &[u8]) -> u32 {
+fn trailer_of(id: RunId, offset: u64, crc: u32) -> u32 {
     let place = (id.0 ^ offset.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    crc32c(bytes) ^ (place >> 32) as u32
+    crc ^ (place >> 32) as u32
 }
 
 /// Appends the trailer of `out[from..]`, which will lie at `offset` of the file.
 pub(super) fn put(out: &mut Vec<u8>, from: usize, id: RunId, offset: u64) {
-    let crc = trailer_of(id, offset, out.get(from..).unwrap_or_default());
+    let crc = trailer_of(id, offset, crc32c(out.get(from..).unwrap_or_default()));
     out.extend_from_slice(&crc.to_le_bytes());
 }
 
@@ -25,10 +25,14 @@ pub(super) fn check<'a>(path: &Path, id: RunId, offset: u64, bytes: &'a [u8]) ->
     let Some((part, crc)) = bytes.split_last_chunk::<TRAILER_BYTES>() else {
         return Err(Error::corrupt(path, offset, "part is too short for a checksum"));
     };
-    if u32::from_le_bytes(*crc) == trailer_of(id, offset, part)
-        || stele_types::mutant::active("index.run_crc_unchecked")
-    {
+    if is_of(crc, id, offset, crc32c(part)) {
         return Ok(part);
     }
     Err(Error::corrupt(path, offset, format!("checksum of {} bytes does not match", part.len())))
+}
+
+/// Returns whether a trailer is that of the part at `offset` with this CRC-32C.
+pub(super) fn is_of(trailer: &[u8; TRAILER_BYTES], id: RunId, offset: u64, crc: u32) -> bool {
+    u32::from_le_bytes(*trailer) == trailer_of(id, offset, crc)
+        || stele_types::mutant::active("index.run_crc_unchecked")
 }

@@ -1,11 +1,12 @@
 //! Unreadable parts of a run: the scrub that finds them, and masks for blocks after their keys are
 //! replaced.
 
+use super::fences::Fences;
 use super::footer;
 use super::reader::{Run, read_part};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_types::{KeyRange, Result, RunId};
+use stele_types::{KeyRange, Result, RunId, mutant};
 
 /// A damaged block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,49 +33,47 @@ pub struct ScrubbedBlocks {
 }
 
 impl Run {
-    /// Returns whether a block is masked.
+    /// Returns whether a block is masked; `fences` are those with its fence. Invariant: as any of
+    /// several unreadable blocks may hold the keys of all, they are masked only together.
     #[inline]
-    pub(super) fn is_masked(&self, block: usize) -> bool {
-        !self.masked.is_empty() && self.masked.contains(&block)
+    pub(super) fn is_masked(&self, block: usize, fences: &Fences) -> bool {
+        if self.masked.is_empty() || !self.masked.contains(&block) {
+            return false;
+        }
+        let mut together = fences.unreadable_with(block).into_iter().flatten();
+        together.all(|other| self.masked.contains(&other))
+            || mutant::active("index.unreadable_masked_alone")
     }
 
     /// Returns the same run with these blocks masked.
     pub(crate) fn without(&self, blocks: &[usize]) -> Arc<Self> {
         let masked = self.masked.iter().chain(blocks).copied().collect();
-        Arc::new(Self {
-            file: self.file.clone(),
-            meta: self.meta.clone(),
-            layout: self.layout,
-            fences: self.fences.clone(),
-            filter: self.filter.clone(),
-            index: None,
-            cache: self.cache.clone(),
-            masked,
-            unreadable_tail: self.unreadable_tail,
-        })
+        Arc::new(Self { index: None, masked, ..self.copy() })
     }
 
-    /// Reads the file's parts again, bypassing the cache: at the beginning those held in memory,
-    /// then blocks. Fails only when reading itself fails.
+    /// Reads the file's parts again, bypassing the cache: at the beginning all others, then blocks. Fails only when reading itself fails.
     pub fn scrub_blocks(&self, from: usize, bytes_max: u64) -> Result<ScrubbedBlocks> {
         let mut scrubbed =
             ScrubbedBlocks { needs_rewrite: !self.masked.is_empty(), ..ScrubbedBlocks::default() };
         if from == 0 {
-            scrubbed.bytes += self.meta.bytes - self.fences.data_bytes().min(self.meta.bytes);
+            scrubbed.bytes += self.meta.bytes - self.layout.data_bytes.min(self.meta.bytes);
             scrubbed.needs_rewrite |= !self.has_whole_parts()?;
         }
-        for block in from..self.fences.len() {
+        let mut held = None;
+        for block in from..self.blocks()? {
             if scrubbed.bytes >= bytes_max {
                 scrubbed.next = Some(block);
                 break;
             }
-            let place = self.fences.block(block).unwrap_or_default();
+            let fences = self.fences_with(block, &mut held)?;
+            let place = fences.block(block).unwrap_or_default();
+            let is_masked = self.is_masked(block, fences);
             scrubbed.bytes += place.end - place.start;
-            match self.read_block(block) {
-                _ if self.is_masked(block) => {}
+            match self.read_block(block, &mut held) {
+                _ if is_masked => {}
                 Ok(_) => {}
                 Err(error) if error.is_damage() => {
-                    let range = self.range_of(block);
+                    let range = self.range_of(block)?;
                     scrubbed.lost.push(LostBlock { run: self.id(), block, range });
                 }
                 Err(error) => return Err(error),
@@ -111,15 +110,21 @@ impl Run {
         Ok(true)
     }
 
-    fn range_of(&self, block: usize) -> KeyRange {
-        let start = match block {
+    /// Returns the keys that only this block may hold, or the unreadable blocks with it.
+    fn range_of(&self, block: usize) -> Result<KeyRange> {
+        let (mut held, mut blocks) = (None, block..block + 1);
+        let fences = self.fences_with(block, &mut held)?;
+        if let Some(together) = fences.unreadable_with(block) {
+            blocks = together;
+        }
+        let start = match blocks.start {
             0 => self.meta.first_key.clone(),
-            _ => Bytes::copy_from_slice(self.fences.key(block)),
+            first => Bytes::copy_from_slice(fences.key(first)),
         };
-        let end = match block + 1 < self.fences.len() {
-            true => self.fences.key(block + 1).to_vec(),
+        let end = match blocks.end < self.blocks()? {
+            true => self.fences_with(blocks.end, &mut held)?.key(blocks.end).to_vec(),
             false => [&self.meta.last_key[..], &[0]].concat(),
         };
-        KeyRange { start, end: end.into() }
+        Ok(KeyRange { start, end: end.into() })
     }
 }

@@ -1,9 +1,12 @@
 //! Verification of a run against itself.
 
+use super::fences::Fences;
+use super::filter::Filter;
 use super::footer;
 use super::hash_index::{HashIndex, Place};
 use super::key_hash;
 use super::meta::Live;
+use super::parts::Held;
 use super::reader::{Run, read_part};
 use crate::slot::Found;
 use std::collections::BTreeMap;
@@ -28,7 +31,11 @@ struct Verifier<'a> {
     seen: RunVerified,
     refs: BTreeMap<FileId, Live>,
     last_key: Option<Vec<u8>>,
+    /// Parts as the file has them.
+    fences: Option<Fences>,
+    filter: Option<Filter>,
     index: Option<HashIndex>,
+    held: Held,
 }
 
 impl Run {
@@ -38,9 +45,11 @@ impl Run {
     pub fn verify(&self, report: &mut dyn FnMut(&Error)) -> Result<RunVerified> {
         let (refs, last_key) = (BTreeMap::new(), None);
         let seen = RunVerified { bytes: self.meta.bytes, ..RunVerified::default() };
-        let mut verifier = Verifier { run: self, report, seen, refs, last_key, index: None };
+        let (fences, filter, index, held) = (None, None, None, None);
+        let mut verifier =
+            Verifier { run: self, report, seen, refs, last_key, fences, filter, index, held };
         verifier.parts()?;
-        for i in 0..self.fences.len() {
+        for i in 0..self.blocks()? {
             verifier.block(i)?;
         }
         verifier.totals();
@@ -83,8 +92,11 @@ impl Verifier<'_> {
         ];
         for (i, (offset, bytes)) in parts.into_iter().enumerate() {
             let part = read_part(&*run.file, run.id(), offset, bytes);
-            if let (Some(part), 2) = (self.unless_damaged(part)?, i) {
-                self.index = HashIndex::decode(&part, layout.block_bits);
+            let Some(part) = self.unless_damaged(part)? else { continue };
+            match i {
+                0 => self.fences = Fences::decode(&part, layout.blocks, layout.data_bytes),
+                1 => self.filter = Filter::decode(&part, layout.probes),
+                _ => self.index = HashIndex::decode(&part, layout.block_bits),
             }
         }
         Ok(())
@@ -92,8 +104,10 @@ impl Verifier<'_> {
 
     fn block(&mut self, i: usize) -> Result<()> {
         let run = self.run;
-        let offset = run.fences.block(i).map_or(0, |place| place.start);
-        let Some(block) = self.unless_damaged(run.read_block(i))? else { return Ok(()) };
+        let place = run.fences_with(i, &mut self.held)?.block(i);
+        let offset = place.map_or(0, |place| place.start);
+        let read = run.read_block(i, &mut self.held);
+        let Some(block) = self.unless_damaged(read)? else { return Ok(()) };
         self.seen.blocks += 1;
         for slot in 0..block.count() {
             let entry = block.entry(slot).and_then(|entry| Some((entry, block.found(&entry)?)));
@@ -114,10 +128,10 @@ impl Verifier<'_> {
         }
         self.last_key = Some(key.to_vec());
         let hash = key_hash(key);
-        if self.run.fences.find(key) != place.block as usize {
+        if self.fences.as_ref().is_some_and(|fences| fences.find(key) != place.block as usize) {
             self.problem(offset, "fences lead to another block");
         }
-        if !self.run.filter.may_contain(hash) {
+        if self.filter.as_ref().is_some_and(|filter| !filter.may_contain(hash)) {
             self.problem(offset, "filter rejects a key of the run");
         }
         if self.index.as_ref().is_some_and(|index| !index.places(hash).any(|p| p == place)) {

@@ -77,9 +77,11 @@ impl Tier {
         })
     }
 
-    /// Returns whether the tier may hold or delete `key`; false is certain.
+    /// Returns whether the tier may hold or delete `key`; false is certain. A filter that cannot be
+    /// read does not exclude it.
     pub(crate) fn may_hold(&self, key: &[u8], hash: u64) -> bool {
-        self.ranges.covers(key) || self.run_of(key).is_some_and(|run| run.may_hold(hash))
+        let holds = |run: &Arc<Run>| run.may_hold(hash).unwrap_or(true);
+        self.ranges.covers(key) || self.run_of(key).is_some_and(holds)
     }
 
     /// Returns the only run that may hold `key`.

@@ -55,7 +55,7 @@ impl TierCursor {
     fn next_run(&mut self) -> Result<()> {
         while let Some(cursor) = self.enter(self.index() + 1) {
             cursor.seek(&[])?;
-            if cursor.valid() || cursor.is_above(0) {
+            if cursor.valid() || cursor.is_above_all() {
                 break;
             }
         }

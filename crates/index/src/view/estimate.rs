@@ -80,10 +80,11 @@ impl View {
             if let Some(memtable) = memtables.get(at) {
                 memtable.sample(range, self.seq, &mut count)?;
             } else if let Some(tier) = tiers.get(at - memtables.len()) {
-                let blocks = |run: &crate::Run| run.blocks_in(range).len();
-                let all: usize = tier.keyed().iter().map(|run| blocks(run)).sum();
-                for run in tier.keyed() {
-                    run.sample(range, (BLOCKS_MAX * blocks(run)).div_ceil(all.max(1)), &mut count)?;
+                let blocks = tier.keyed().iter().map(|run| Ok(run.blocks_in(range)?.len()));
+                let blocks = blocks.collect::<Result<Vec<_>>>()?;
+                let all: usize = blocks.iter().sum();
+                for (run, blocks) in tier.keyed().iter().zip(blocks) {
+                    run.sample(range, (BLOCKS_MAX * blocks).div_ceil(all.max(1)), &mut count)?;
                 }
             }
         }
