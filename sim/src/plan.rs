@@ -116,8 +116,12 @@ impl Plan {
         let way_least = pick(prng, &[50_000, 200_000]);
         let mut engine = engine_options(prng);
         engine.gc.space_slack_bytes = pick(&mut fork(seed, "slack"), &[0, 0, 0, 0, 0, 100_000]);
+        let mut index_memory = fork(seed, "index memory");
+        let mut index_memory_bytes_max = || pick(&mut index_memory, &[0, 4 << 10, 1 << 20]);
+        engine.index_memory_bytes_max = index_memory_bytes_max();
         let other_engine = EngineOptions {
             direct_io: engine.direct_io,
+            index_memory_bytes_max: index_memory_bytes_max(),
             ..engine_options(&mut fork(seed, "other"))
         };
         let mut raft = raft_options(prng);

@@ -49,6 +49,10 @@ pub struct Statistics {
     pub disk_bytes: u64,
     pub live_bytes: u64,
     pub memory_bytes: u64,
+    /// Bytes of it in filters, fences and footers of the index.
+    pub index_memory_bytes: u64,
+    /// Reads of filters and fences that were not in memory, since open.
+    pub index_cold_reads: u64,
     pub space_amp: f64,
     /// Phase of the Nezha policy.
     pub phase: String,
@@ -255,6 +259,8 @@ impl Store {
             disk_bytes: engine.disk_bytes,
             live_bytes: engine.live_bytes,
             memory_bytes: engine.memory_bytes,
+            index_memory_bytes: engine.index_memory_bytes,
+            index_cold_reads: engine.index_cold_reads,
             phase: format!("{:?}", gc.phase).to_lowercase(),
         }
     }

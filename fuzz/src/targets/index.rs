@@ -141,7 +141,16 @@ fn run(input: &[u8]) {
     });
     let _ = inspect_run(&disk, &path, &mut |record| drop(record.content));
     let vfs: Arc<dyn Vfs> = Arc::new(disk);
-    let Ok(run) = Run::open(&vfs, dir, RUN_ID, Arc::new(BlockCache::new(64 << 10))) else { return };
+    for pinned_bytes_max in [usize::MAX, 0] {
+        let cache = BlockCache::new(64 << 10).with_pinned_bytes_max(pinned_bytes_max);
+        if let Ok(run) = Run::open(&vfs, dir, RUN_ID, Arc::new(cache)) {
+            read(&run, &keys);
+        }
+    }
+}
+
+/// Reads an open run in every way.
+fn read(run: &Arc<Run>, keys: &[Bytes]) {
     let _ = run.verify(&mut |problem| drop(problem.to_string()));
     for key in keys.iter().map(|key| &key[..]).chain([&b"user/000077x"[..], b"", b"zz"]) {
         let _ = run.get(key, key_hash(key));

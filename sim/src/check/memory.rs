@@ -3,8 +3,8 @@
 use crate::world::World;
 use stele_storage::StateMachine;
 
-/// Limit of a store's memory besides memtables and caches: filters and fences of runs, tables of
-/// entries. More than this is a leak.
+/// Limit of a store's memory besides memtables and caches: footers of runs and tables of the pages
+/// of cold ones, tables of entries. More than this is a leak.
 const FIXED_BYTES_MAX: u64 = 4 << 20;
 /// Limit of memtables that wait for a flush, besides the active one.
 const MEMTABLES_MAX: u64 = 16;
@@ -18,6 +18,7 @@ impl World {
             MEMTABLES_MAX * options.memtable_bytes_max as u64
                 + options.entry_cache_bytes_max as u64
                 + options.block_cache_bytes_max as u64
+                + options.index_memory_bytes_max as u64
                 + options.value_cache_bytes_max as u64
         };
         let bytes_max =

@@ -35,10 +35,12 @@ pub fn stats(args: &Stats) -> Result<Outcome> {
                 ("live", statistics.live_bytes),
                 ("disk", statistics.disk_bytes),
                 ("memory", statistics.memory_bytes),
+                ("index", statistics.index_memory_bytes),
             ] {
                 out.line(&format!("{name:<10} {}", format_bytes(bytes)))?;
             }
             out.line(&format!("{:<10} {:.2}", "space-amp", statistics.space_amp))?;
+            out.line(&format!("{:<10} {}", "cold reads", statistics.index_cold_reads))?;
             out.line(&format!("{:<10} {}", "phase", statistics.phase))?;
         }
     }
@@ -52,6 +54,8 @@ fn to_json(statistics: &Statistics) -> Value {
         "live_bytes": statistics.live_bytes,
         "disk_bytes": statistics.disk_bytes,
         "memory_bytes": statistics.memory_bytes,
+        "index_memory_bytes": statistics.index_memory_bytes,
+        "index_cold_reads": statistics.index_cold_reads,
         "space_amp": statistics.space_amp,
         "phase": statistics.phase,
     })

@@ -45,7 +45,7 @@ pub const SETTINGS: [Setting; 20] = [
     setting(
         "block_cache_bytes_max",
         "bytes",
-        "Memory for index blocks, and as much for values read often, per store.",
+        "Memory for index blocks, as much for filters, and as much for values, per store.",
     ),
     setting(
         "reserved_bytes",

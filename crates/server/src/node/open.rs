@@ -56,6 +56,7 @@ fn engine_options(config: &Config) -> EngineOptions {
         entry_cache_bytes_max: config.memtable_bytes_max as usize / 2,
         memtable_bytes_max: config.memtable_bytes_max as usize,
         block_cache_bytes_max: config.block_cache_bytes_max as usize,
+        index_memory_bytes_max: config.block_cache_bytes_max as usize,
         value_cache_bytes_max: config.block_cache_bytes_max as usize,
         reserved_bytes: config.reserved_bytes,
         scrub_bytes_per_second_max: SCRUB_BYTES_PER_SECOND_MAX,

@@ -97,6 +97,8 @@ async fn status(State(health): State<Health>) -> Json<Value> {
                 "disk_bytes": stats.disk_bytes,
                 "live_bytes": stats.live_bytes,
                 "memory_bytes": stats.memory_bytes,
+                "index_memory_bytes": stats.index_memory_bytes,
+                "index_cold_reads": stats.index_cold_reads,
                 "write_amp": stats.write_amp(),
                 "space_amp": stats.space_amp(),
                 "written_bytes": stats.written_bytes.iter().copied()

@@ -123,6 +123,8 @@ fn families(stores: &Stores) -> Vec<Family> {
     let mut slices = family("gc_slices", "counter", "Slices of garbage collection, by stage");
     let mut p99 = family("append_p99_seconds", "gauge", "p99 of the last 1024 appends to the log");
     let mut values = family("value_cache_gets", "counter", "Gets of the value cache, by hit");
+    let mut cold =
+        family("index_cold_reads", "counter", "Reads of filters and fences not in memory");
     let mut phase = family("gc_phase", "gauge", "1 for the current phase of garbage collection");
     for store in stores.all() {
         let id = store.id();
@@ -135,6 +137,7 @@ fn families(stores: &Stores) -> Vec<Family> {
             ("disk", stats.disk_bytes),
             ("live", stats.live_bytes),
             ("memory", stats.memory_bytes),
+            ("index_memory", stats.index_memory_bytes),
         ];
         for (name, bytes) in what {
             sizes.samples.push((label(id, "what", name), bytes as f64));
@@ -153,10 +156,11 @@ fn families(stores: &Stores) -> Vec<Family> {
         let (hits, misses) = store.engine().value_cache_hits();
         values.samples.push((label(id, "found", "yes"), hits as f64));
         values.samples.push((label(id, "found", "no"), misses as f64));
+        cold.samples.push((format!("store=\"{id}\""), stats.index_cold_reads as f64));
         let current = format!("{:?}", store.engine().gc_stats().phase).to_lowercase();
         phase.samples.push((label(id, "phase", &current), 1.0));
     }
-    vec![written, user, sizes, amp, regions, work, gc_bytes, slices, p99, values, phase]
+    vec![written, user, sizes, amp, regions, work, gc_bytes, slices, p99, values, cold, phase]
 }
 
 /// Returns the metrics of damage, repair and scrubbing.
