@@ -4,16 +4,19 @@
 //! STORE := "stele store\n" "format " n "\n" "store " id "\n" "crc32c " hex "\n"
 //! ```
 
-use std::io::IoSlice;
+use crate::checked_text::{self, CheckedText};
 use std::path::Path;
 use std::sync::Arc;
 use stele_types::limits::FORMAT_VERSION;
-use stele_types::{Cause, Error, Result, StoreId, checksum};
-use stele_vfs::{Create, Open, Vfs};
+use stele_types::{Error, Result, StoreId, mutant};
+use stele_vfs::Vfs;
 
 const NAME: &str = "STORE";
 const MAGIC: &str = "stele store";
 const FILE_BYTES_MAX: u64 = 4096;
+
+/// Entries that make a directory a store, or part of a damaged one.
+pub(crate) const PARTS: [&str; 3] = [NAME, "log", "index"];
 
 /// Reads the identity of `dir`, or creates it. Fails with [`Error::NewerFormat`],
 /// [`Error::WrongStore`] or [`Error::Corrupt`], having changed nothing.
@@ -24,10 +27,7 @@ pub(crate) fn open(vfs: &Arc<dyn Vfs>, dir: &Path, wanted: Option<StoreId>) -> R
         create(vfs, dir, id)?;
         return Ok(id);
     }
-    let file = vfs.open(&path, Open::READ)?;
-    let mut bytes = vec![0; file.len()?.min(FILE_BYTES_MAX) as usize];
-    file.read_exact_at(&mut bytes, 0)?;
-    let found = parse(&path, &bytes)?;
+    let found = parse(&path, &CheckedText::read(vfs, &path, MAGIC, FILE_BYTES_MAX)?)?;
     match wanted {
         Some(wanted) if wanted != found => Err(Error::WrongStore {
             path: dir.to_path_buf(),
@@ -47,43 +47,15 @@ fn create(vfs: &Arc<dyn Vfs>, dir: &Path, id: StoreId) -> Result<()> {
         });
     }
     let body = format!("{MAGIC}\nformat {FORMAT_VERSION}\nstore {id}\n");
-    let text = format!("{body}crc32c {:08x}\n", checksum::crc32c(body.as_bytes()));
-    let temporary = dir.join("STORE.tmp");
-    let how = Open { write: true, create: Create::IfMissing, direct: false };
-    let file = vfs.open(&temporary, how)?;
-    file.set_len(0)?;
-    file.write_at(&[IoSlice::new(text.as_bytes())], 0, Cause::Manifest)?;
-    // Invariant: the content is durable before the name, and the name before anything relies on it.
-    if !stele_types::mutant::active("engine.identity_unsynced") {
-        file.sync_data()?;
-    }
-    vfs.rename(&temporary, &dir.join(NAME))?;
-    vfs.sync_dir(dir)
+    checked_text::write(vfs, dir, NAME, &body, !mutant::active("engine.identity_unsynced"))
 }
 
-fn parse(path: &Path, bytes: &[u8]) -> Result<StoreId> {
-    let bad = |detail: &str| Error::corrupt(path, 0, detail);
-    let text = std::str::from_utf8(bytes).map_err(|_| bad("not text"))?;
-    let field = |name: &str| {
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).map(str::trim)
-    };
-    if text.lines().next() != Some(MAGIC) {
-        return Err(Error::WrongStore {
-            path: path.to_path_buf(),
-            detail: "the file was not written by this program".into(),
-        });
-    }
-    let format: u32 =
-        field("format").and_then(|f| f.parse().ok()).ok_or_else(|| bad("no format"))?;
+fn parse(path: &Path, text: &CheckedText) -> Result<StoreId> {
+    let format: u32 = text.number("format")?;
     if format > FORMAT_VERSION {
         let path = path.to_path_buf();
         return Err(Error::NewerFormat { path, found: format, supported: FORMAT_VERSION });
     }
-    let body =
-        text.find("crc32c ").and_then(|at| text.get(..at)).ok_or_else(|| bad("no checksum"))?;
-    let crc = field("crc32c").and_then(|hex| u32::from_str_radix(hex, 16).ok());
-    if crc != Some(checksum::crc32c(body.as_bytes())) {
-        return Err(bad("checksum does not match"));
-    }
-    field("store").and_then(|id| id.parse().ok()).map(StoreId).ok_or_else(|| bad("no store id"))
+    text.check()?;
+    text.number("store").map(StoreId)
 }

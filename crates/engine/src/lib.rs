@@ -2,17 +2,23 @@
 //!
 //! [`Store`] is driven by consensus (the [`stele_storage::StorageEngine`] trait); [`Db`] is the
 //! same store as an embedded key-value engine with group commit, completions and time to live.
+//! [`Shards`] is one key space over several of them, one for each device.
 
+mod checked_text;
 mod db;
 mod identity;
 mod options;
+mod shards;
 mod store;
 
 pub use db::{
-    Answer, Batch, Completed, Completion, CompletionQueue, Db, DbIter, DbStats, Group, Notify,
-    QueueOptions, QueueStats, QueuedStore,
+    Answer, Batch, Completed, Completion, CompletionQueue, Db, DbIter, DbStats, Device, Group,
+    Notify, QueueOptions, QueueStats, QueuedStore,
 };
 pub use options::Options;
+pub use shards::{
+    Partition, SHARDS_MAX, SetId, ShardPlace, Shards, ShardsIter, ShardsOptions, ShardsStats,
+};
 pub use stele_gc::{GcOptions, Phase, PolicyKind};
 pub use stele_storage::{
     Cached, EngineStats, EngineView, LogStore, Order, Pair, RangeSize, Repair, ScanOptions,

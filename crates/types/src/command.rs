@@ -165,6 +165,13 @@ impl CommandBuilder {
         Ok(self)
     }
 
+    /// Returns the operations so far, in order.
+    pub fn ops(&self) -> impl Iterator<Item = Op<'_>> {
+        let total = self.bytes.len();
+        let mut rest = self.bytes.get(1..).unwrap_or_default();
+        std::iter::from_fn(move || take_op(&mut rest, total))
+    }
+
     /// Returns the encoded command.
     pub fn build(self) -> Command {
         Command { bytes: Bytes::from(self.bytes) }

@@ -90,6 +90,15 @@ pub enum Error {
         detail: String,
     },
 
+    /// As its source: one shard of a set failed. The other shards serve their keys.
+    #[error("shard in {}: {source}{}", .dir.display(), shard_remedy(.source))]
+    Shard {
+        /// Directory of the shard.
+        dir: PathBuf,
+        /// Failure of the shard.
+        source: Box<Error>,
+    },
+
     /// Retry later: no node that can serve the call was reached in time. Nothing was changed.
     #[error("no answer from the cluster: {0}; check that its nodes run, then try again")]
     Unavailable(String),
@@ -120,6 +129,15 @@ impl Error {
     pub fn corrupt_value(locator: &Locator, detail: impl Into<String>) -> Self {
         let path = PathBuf::from(format!("value file {:08x}", locator.file.0));
         Self::Corrupt { path, offset: u64::from(locator.offset), detail: detail.into() }
+    }
+
+    /// Creates the error of a failed shard. A request that can never succeed stays as it is: no
+    /// shard caused it.
+    pub fn of_shard(dir: impl AsRef<Path>, source: Self) -> Self {
+        match source {
+            Self::Invalid(_) | Self::Shard { .. } => source,
+            source => Self::Shard { dir: dir.as_ref().to_path_buf(), source: Box::new(source) },
+        }
     }
 
     /// Creates the error of a failed device operation; a full device becomes [`Error::NoSpace`].
@@ -156,6 +174,9 @@ impl Error {
             Self::WrongStore { path, detail } => {
                 Self::WrongStore { path: path.clone(), detail: detail.clone() }
             }
+            Self::Shard { dir, source } => {
+                Self::Shard { dir: dir.clone(), source: Box::new(source.duplicate()) }
+            }
             Self::Unavailable(detail) => Self::Unavailable(detail.clone()),
             Self::Undetermined(detail) => Self::Undetermined(detail.clone()),
             Self::Refused(detail) => Self::Refused(detail.clone()),
@@ -164,11 +185,28 @@ impl Error {
 
     /// Whether a sync failed: the durable state since the previous one is unknown.
     pub fn is_failed_sync(&self) -> bool {
-        matches!(self, Self::Io { op: "sync" | "sync directory", .. })
+        matches!(self.of_one_store(), Self::Io { op: "sync" | "sync directory", .. })
     }
 
     /// Whether stored bytes are damaged or missing.
     pub fn is_damage(&self) -> bool {
-        matches!(self, Self::Corrupt { .. } | Self::Missing { .. })
+        matches!(self.of_one_store(), Self::Corrupt { .. } | Self::Missing { .. })
+    }
+
+    /// Returns the error of the shard that failed; an error of no shard is returned itself.
+    pub fn of_one_store(&self) -> &Self {
+        match self {
+            Self::Shard { source, .. } => source.of_one_store(),
+            error => error,
+        }
+    }
+}
+
+fn shard_remedy(source: &Error) -> &'static str {
+    match source {
+        Error::Io { .. } | Error::Corrupt { .. } | Error::Missing { .. } => {
+            "; check its device. The other shards open without it by `ShardsOptions::without_failed`"
+        }
+        _ => "",
     }
 }

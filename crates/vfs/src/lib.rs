@@ -94,6 +94,9 @@ pub trait Vfs: Send + Sync + Debug {
     fn free_bytes(&self, dir: &Path) -> Result<u64>;
     /// Returns the size in bytes of the device that holds `dir`.
     fn total_bytes(&self, dir: &Path) -> Result<u64>;
+    /// Returns the number of the device that holds `dir` (`st_dev`). Directories of one file system
+    /// have the same number. A number is valid until the device is detached.
+    fn device_number(&self, dir: &Path) -> Result<u64>;
     /// Returns the meter of bytes written through this file system, by cause.
     fn meter(&self) -> &Meter;
 }

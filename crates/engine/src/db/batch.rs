@@ -1,7 +1,7 @@
 //! A set of operations that take effect atomically.
 
 use stele_types::command::check_user_key;
-use stele_types::{CommandBuilder, Result};
+use stele_types::{CommandBuilder, Op, Result};
 
 /// Operations applied atomically: after a crash all of them are present or none.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +63,11 @@ impl Batch {
     /// Returns the encoded size in bytes.
     pub fn bytes(&self) -> usize {
         self.builder.encoded_bytes()
+    }
+
+    /// Returns the operations in order.
+    pub(crate) fn ops(&self) -> impl Iterator<Item = Op<'_>> {
+        self.builder.ops()
     }
 
     /// Adds the operations to a group, without a copy when they are its first.

@@ -1,7 +1,8 @@
 //! Key groups (KV-SSD section 3.1): keys with first four bytes that agree with a prefix in the
 //! bits of a mask.
 
-use stele_types::KeyRange;
+use stele_storage::Pair;
+use stele_types::{KeyRange, Result};
 
 /// A set of keys of at least four bytes. The first four, as a big-endian number, equal
 /// `prefix` in every bit that is set in `mask`.
@@ -24,6 +25,14 @@ impl Group {
         let Some(head) = key.first_chunk::<4>() else { return false };
         let mask = u32::from_be_bytes(self.mask);
         u32::from_be_bytes(*head) & mask == u32::from_be_bytes(self.prefix) & mask
+    }
+
+    /// Passes the pairs of the group on, and failures.
+    pub(crate) fn filter(
+        self,
+        pairs: impl Iterator<Item = Result<Pair>>,
+    ) -> impl Iterator<Item = Result<Pair>> {
+        pairs.filter(move |pair| pair.as_ref().map_or(true, |pair| self.contains(&pair.key)))
     }
 
     /// Returns the smallest range that holds the group: the mask's leading ones are a true prefix.

@@ -108,7 +108,7 @@ impl DbIter {
 
     /// Sets the number of pairs and bytes that will be requested, so that only their values are
     /// read.
-    pub(super) fn expect(mut self, pairs: usize, bytes: usize) -> Self {
+    pub(crate) fn expect(mut self, pairs: usize, bytes: usize) -> Self {
         self.slice_pairs = pairs.clamp(1, SLICE_PAIRS_MAX);
         (self.pairs_left, self.bytes_left) = (pairs, bytes as u64);
         self

@@ -3,6 +3,7 @@
 mod batch;
 mod commit;
 mod completion_queue;
+mod device;
 mod group;
 mod iter;
 mod queued_reads;
@@ -15,6 +16,7 @@ pub use commit::Completion;
 pub use completion_queue::{
     Answer, Completed, CompletionQueue, Notify, QueueOptions, QueueStats, QueuedStore,
 };
+pub use device::Device;
 pub use group::Group;
 pub use iter::DbIter;
 
@@ -30,7 +32,7 @@ use stele_index::Found;
 use stele_log::LogStats;
 use stele_storage::{EngineStats, EngineView, Maintained, Order, Pair, ScanOptions, StateMachine};
 use stele_types::{Clock, CommandBuilder, KeyRange, Result, ValueRef, checksum, command};
-use stele_vfs::{RealVfs, SystemClock, Vfs};
+use stele_vfs::{DirLock, RealVfs, SystemClock, Vfs};
 use workers::{Signal, Workers, stop_on_panic};
 
 /// An open store. Threads share it by reference. Dropping it is safe at any time, but only
@@ -72,9 +74,23 @@ impl Db {
         dir: &Path,
         options: Options,
     ) -> Result<Self> {
+        options.validate()?;
+        let lock = crate::store::lock(&vfs, dir)?;
+        Self::open_locked(vfs, clock, dir, lock, options)
+    }
+
+    /// Does the same as [`Db::open_with`] in a directory of which the caller holds the lock.
+    pub(crate) fn open_locked(
+        vfs: Arc<dyn Vfs>,
+        clock: Arc<dyn Clock>,
+        dir: &Path,
+        lock: Box<dyn DirLock>,
+        options: Options,
+    ) -> Result<Self> {
         let (background, queue_bytes_max) = (options.background, options.queue_bytes_max);
         // There is one replica: durable means committed.
-        let (store, opened) = Store::open(vfs, clock.clone(), dir, options, Replay::All)?;
+        let (store, opened) =
+            Store::open_locked(vfs, clock.clone(), dir, lock, options, Replay::All)?;
         let store = Arc::new(store);
         let unattended = Arc::new(Signal::default());
         let pipeline = CommitPipeline::new(store.clone(), queue_bytes_max, unattended.clone());
@@ -169,20 +185,7 @@ impl Db {
     /// Returns pairs of one point in time, up to the limits of `options`.
     pub fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
         let iter = self.iter_with(options.range.clone(), options.order, options.keys_only)?;
-        let mut pairs = Vec::with_capacity(options.limit.min(1024));
-        let mut bytes = 0;
-        for pair in iter.expect(options.limit, options.bytes_max).take(options.limit) {
-            let pair = pair?;
-            bytes += pair.key.len() + pair.value.len();
-            if bytes > options.bytes_max && !pairs.is_empty() {
-                break;
-            }
-            pairs.push(pair);
-            if bytes >= options.bytes_max {
-                break;
-            }
-        }
-        Ok(pairs)
+        take_up_to(options, iter.expect(options.limit, options.bytes_max))
     }
 
     /// Iterates over all pairs of `range` at this point in time.
@@ -249,6 +252,12 @@ impl Db {
             log: self.store.log_stats(),
             value_cache_hits: self.store.value_cache_hits(),
         }
+    }
+
+    /// Returns the device of the store: its size, and how much of it is used. Measures the store's
+    /// directory.
+    pub fn device(&self) -> Result<Device> {
+        Device::of(&self.store)
     }
 
     /// Checks every checksum, and the index against the log. Passes damage to `report` and
@@ -339,14 +348,22 @@ impl Db {
         }
     }
 
-    fn iter_with(&self, range: KeyRange, order: Order, keys_only: bool) -> Result<DbIter> {
+    pub(crate) fn iter_with(
+        &self,
+        range: KeyRange,
+        order: Order,
+        keys_only: bool,
+    ) -> Result<DbIter> {
         let readahead = self.workers.as_ref().map(|workers| workers.reads().clone());
         DbIter::new(&self.store, readahead, range, order, keys_only, self.clock.unix_seconds())
     }
 
-    fn iter_group(&self, group: Group, keys_only: bool) -> Result<GroupIter> {
-        let pairs = self.iter_with(group.range(), Order::Forward, keys_only)?;
-        Ok(GroupIter { group, pairs })
+    fn iter_group(
+        &self,
+        group: Group,
+        keys_only: bool,
+    ) -> Result<impl Iterator<Item = Result<Pair>>> {
+        Ok(group.filter(self.iter_with(group.range(), Order::Forward, keys_only)?))
     }
 }
 
@@ -355,18 +372,25 @@ fn is_live(clock: &dyn Clock, expires_at_s: u64) -> bool {
     forever || expires_at_s > clock.unix_seconds()
 }
 
-struct GroupIter {
-    group: Group,
-    pairs: DbIter,
-}
-
-impl Iterator for GroupIter {
-    type Item = Result<Pair>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let group = self.group;
-        self.pairs.find(|pair| pair.as_ref().map_or(true, |p| group.contains(&p.key)))
+/// Returns pairs up to the limits of a scan.
+pub(crate) fn take_up_to(
+    options: &ScanOptions,
+    iter: impl Iterator<Item = Result<Pair>>,
+) -> Result<Vec<Pair>> {
+    let mut pairs = Vec::with_capacity(options.limit.min(1024));
+    let mut bytes = 0;
+    for pair in iter.take(options.limit) {
+        let pair = pair?;
+        bytes += pair.key.len() + pair.value.len();
+        if bytes > options.bytes_max && !pairs.is_empty() {
+            break;
+        }
+        pairs.push(pair);
+        if bytes >= options.bytes_max {
+            break;
+        }
     }
+    Ok(pairs)
 }
 
 /// Consistent views through the trait; [`Db::iter`] does the same with growing slices.

@@ -26,6 +26,7 @@ pub use recovering::RecoveringStore;
 pub use verify::{VerifyEvent, VerifyReport};
 pub use view::View;
 
+pub(crate) use open::lock;
 pub(crate) use slice::{Extent, ReadSlice, SLICE_PAIRS_MAX, Slice};
 
 use crate::options::Options;

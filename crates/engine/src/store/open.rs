@@ -18,7 +18,7 @@ use stele_index::{Checkpoint, Index, Opened as KnownState};
 use stele_log::{Log, RecoverFrom, Recovery, ReplayEntry, ReplayOp};
 use stele_types::lock::Mutex;
 use stele_types::{Clock, Error, KeyRange, LogIndex, RegionId, Result, RunId, keyspace, mutant};
-use stele_vfs::Vfs;
+use stele_vfs::{DirLock, Vfs};
 
 /// Extent to which entries in the log are applied at open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +57,20 @@ impl Store {
         replay: Replay,
     ) -> Result<(Self, Opened)> {
         options.validate()?;
-        vfs.create_dir_all(dir)?;
-        let lock = vfs.lock(&dir.join("LOCK"))?;
+        let lock = lock(&vfs, dir)?;
+        Self::open_locked(vfs, clock, dir, lock, options, replay)
+    }
+
+    /// Does the same as [`Store::open`] in a directory of which the caller holds the lock.
+    pub(crate) fn open_locked(
+        vfs: Arc<dyn Vfs>,
+        clock: Arc<dyn Clock>,
+        dir: &Path,
+        lock: Box<dyn DirLock>,
+        options: Options,
+        replay: Replay,
+    ) -> Result<(Self, Opened)> {
+        options.validate()?;
         let id = identity::open(&vfs, dir, options.store)?;
         let (index_dir, log_dir) = (dir.join("index"), dir.join("log"));
         vfs.create_dir_all(&index_dir)?;
@@ -98,6 +110,12 @@ impl Store {
         let opened = Opened { recovery, replayed_entries, rebuilt, damaged_runs };
         Ok((Self { shared, gc, scrub, lock: lock.into() }, opened))
     }
+}
+
+/// Takes the lock of a directory, which is created if it is missing.
+pub(crate) fn lock(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Box<dyn DirLock>> {
+    vfs.create_dir_all(dir)?;
+    vfs.lock(&dir.join("LOCK"))
 }
 
 /// Returns the part of the log that recovery needs, according to the index.

@@ -177,6 +177,11 @@ impl Vfs for RealVfs {
         Ok(stat.f_blocks * stat.f_frsize)
     }
 
+    fn device_number(&self, dir: &Path) -> Result<u64> {
+        let stat = fs::metadata(or_current_dir(dir)).map_err(|e| Error::io("stat", dir, e))?;
+        Ok(stat.dev())
+    }
+
     fn meter(&self) -> &Meter {
         &self.meter
     }

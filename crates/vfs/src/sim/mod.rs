@@ -306,6 +306,12 @@ impl Vfs for SimVfs {
         Ok(disk.options.capacity_bytes.unwrap_or(UNLIMITED_BYTES))
     }
 
+    fn device_number(&self, dir: &Path) -> Result<u64> {
+        self.shared.disk.lock().check_power("stat", dir)?;
+        // The same for all clones, and different for each disk in use.
+        Ok(Arc::as_ptr(&self.shared) as u64)
+    }
+
     fn meter(&self) -> &Meter {
         &self.shared.meter
     }
