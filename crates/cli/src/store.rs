@@ -1,4 +1,5 @@
-//! The store behind the commands. No other module uses the engine's interface.
+//! The store behind the commands. Only `stele bench devices` uses the
+//! engine's interface beside it.
 
 use bytes::Bytes;
 use std::path::{Path, PathBuf};

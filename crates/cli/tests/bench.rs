@@ -60,3 +60,49 @@ fn each_second_a_line_tells_how_it_goes() {
     assert!(!live.is_empty(), "{ran:?}");
     assert!(live[0].contains("write-amp") && live[0].contains("space-amp"), "{ran:?}");
 }
+
+#[test]
+fn devices_are_measured_in_every_layout_and_mode_and_leave_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    for layout in ["instances", "shards", "one-store"] {
+        let line = format!(
+            "bench devices --devices $ --emulated 2 --counts 1,2 --layout {layout} \
+             --mode sync,async --threads 3 --depth 8 --pin --records 200 --value-bytes 500 \
+             --mix insert=10,update=30,read=50,delete=10 --seconds 0.2 \
+             --profile read-latency-us=300,sync-latency-us=300"
+        );
+        let ran = run(dir.path(), &line).ok();
+        let reports: Vec<serde_json::Value> =
+            ran.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let shape: Vec<_> = reports
+            .iter()
+            .map(|it| {
+                (it["configuration"]["mode"].as_str().unwrap(), it["devices"].as_u64().unwrap())
+            })
+            .collect();
+        assert_eq!(shape, [("sync", 1), ("sync", 2), ("async", 1), ("async", 2)]);
+        for report in &reports {
+            assert_eq!(report["configuration"]["layout"], layout);
+            assert_eq!(report["configuration"]["emulated"]["read_latency_us"], 300);
+            assert_eq!(report["errors"], 0);
+            assert!(report["operations"].as_u64().unwrap() > 0, "{report}");
+            assert_eq!(report["linear_share"].is_null(), report["devices"] == 1);
+            let (peak, bound) = (&report["queue_bytes_peak"], &report["queue_bytes_max"]);
+            assert!(peak.as_u64() <= bound.as_u64(), "{report}");
+        }
+        assert!(reports[2]["queue_bytes_max"] == 8 * 516, "{}", reports[2]);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn arguments_for_devices_that_contradict_each_other_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |options: &str, words: &str| {
+        run(dir.path(), &format!("bench devices --devices $ {options}")).fails(2, words);
+    };
+    refused("--layout one-store", "stripe (RAID-0)");
+    refused("--counts 1,2", "2 of 1 devices");
+    refused("--mix read=10", "100 together");
+    refused("--seconds 0", "--seconds");
+}

@@ -197,6 +197,6 @@ pub struct BenchWire {
     pub html: Option<std::path::PathBuf>,
 }
 
-fn size(text: &str) -> std::result::Result<u64, String> {
+pub(super) fn size(text: &str) -> std::result::Result<u64, String> {
     stele_types::size::parse_bytes(text).map_err(|error| error.to_string())
 }

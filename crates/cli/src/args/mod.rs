@@ -2,11 +2,13 @@
 
 mod bench;
 mod ctl;
+mod devices;
 mod playground;
 mod server;
 
 pub use bench::{Bench, BenchWire, Distribution, Load, Policy, Workload};
 pub use ctl::{AddStore, Ctl, CtlCommand, Regions};
+pub use devices::{BenchDevices, Layout, Mode, Shares};
 pub use playground::Playground;
 pub use server::Server;
 
@@ -70,6 +72,8 @@ pub enum BenchTarget {
     Engine(Bench),
     /// Measure a cluster, or another server, over the network
     Wire(BenchWire),
+    /// Measure stores on several devices in one process
+    Devices(BenchDevices),
 }
 
 /// Store to open.

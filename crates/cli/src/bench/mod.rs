@@ -1,6 +1,7 @@
 //! `stele bench`: the same workloads on an embedded store and over the wire.
 
 mod choice;
+pub mod devices;
 pub mod engine;
 mod latency;
 mod process_io;

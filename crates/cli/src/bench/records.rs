@@ -17,11 +17,15 @@ const NOISE_BYTES: usize = 1 << 20;
 
 impl Records {
     pub fn new(load: &Load) -> Self {
-        let (key_bytes, value_bytes) = (load.key_bytes as usize, load.value_bytes as usize);
-        let mut prng = Prng::new(load.seed ^ 0x6e6f_6973_6500);
+        Self::with(load.key_bytes, load.value_bytes, load.ordered, load.seed)
+    }
+
+    pub fn with(key_bytes: u64, value_bytes: u64, ordered: bool, seed: u64) -> Self {
+        let (key_bytes, value_bytes) = (key_bytes as usize, value_bytes as usize);
+        let mut prng = Prng::new(seed ^ 0x6e6f_6973_6500);
         let words = (value_bytes + NOISE_BYTES) / 8 + 1;
         let noise = (0..words).flat_map(|_| prng.next().to_le_bytes()).collect::<Vec<u8>>();
-        Self { key_bytes, value_bytes, ordered: load.ordered, noise: noise.into() }
+        Self { key_bytes, value_bytes, ordered, noise: noise.into() }
     }
 
     /// Returns the key of record `index`: eight bytes unique to the record, then padding.

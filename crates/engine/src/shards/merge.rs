@@ -3,7 +3,8 @@
 use crate::db::DbIter;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
-use std::path::PathBuf;
+use std::path::Path;
+use std::sync::Arc;
 use stele_storage::{Order, Pair};
 use stele_types::{Error, Result};
 
@@ -31,7 +32,7 @@ enum State {
 /// Part of one shard.
 #[derive(Debug)]
 pub(super) struct Source {
-    pub dir: PathBuf,
+    pub dir: Arc<Path>,
     /// An error is yielded in place of all pairs of the shard.
     pub pairs: Result<Box<DbIter>>,
 }

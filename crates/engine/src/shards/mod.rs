@@ -15,7 +15,7 @@ pub use merge::ShardsIter;
 pub use partition::{Partition, SHARDS_MAX};
 pub use stats::ShardsStats;
 
-use crate::db::{Batch, Completion, Db, Device, Group, take_up_to};
+use crate::db::{Batch, Completion, Db, Device, Group, QueuedStore, take_up_to};
 use crate::options::Options;
 use bytes::Bytes;
 use merge::Source;
@@ -68,7 +68,7 @@ pub struct Shards {
 /// One shard of an open set.
 #[derive(Debug)]
 struct Shard {
-    dir: PathBuf,
+    dir: Arc<Path>,
     vfs: Arc<dyn Vfs>,
     /// The error for which the shard was left out.
     db: Result<Db>,
@@ -82,6 +82,13 @@ impl Shard {
     /// Runs a call of this shard. Its failure names the directory.
     fn call<T>(&self, call: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
         call(self.db()?).map_err(|error| Error::of_shard(&self.dir, error))
+    }
+}
+
+impl QueuedStore for Shards {
+    fn store_of(&self, key: &[u8]) -> Result<(&Db, Option<Arc<Path>>)> {
+        let shard = self.of(key);
+        Ok((shard.db()?, Some(shard.dir.clone())))
     }
 }
 

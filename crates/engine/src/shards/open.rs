@@ -55,7 +55,7 @@ pub(super) fn open(
         let Some(place) = places.get(shard) else { break };
         let db = lock.and_then(|lock| open_db(place, shard, clock, lock));
         let db = unless_failed(&place.dir, db, may_fail)?;
-        shards.push(Shard { dir: place.dir.clone(), vfs: place.vfs.clone(), db });
+        shards.push(Shard { dir: place.dir.as_path().into(), vfs: place.vfs.clone(), db });
     }
     match shards.iter().all(|shard| shard.db.is_err()) {
         true => shards.remove(0).db.map(|_| (set, Vec::new())),

@@ -11,4 +11,5 @@ mod calls;
 mod crash_points;
 mod directories;
 mod histories;
+mod queues;
 mod world;

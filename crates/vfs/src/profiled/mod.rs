@@ -138,6 +138,10 @@ impl Vfs for ProfiledVfs {
         self.inner.total_bytes(dir)
     }
 
+    fn device_number(&self, dir: &Path) -> Result<u64> {
+        self.inner.device_number(dir)
+    }
+
     fn meter(&self) -> &Meter {
         self.inner.meter()
     }

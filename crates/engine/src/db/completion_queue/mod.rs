@@ -27,6 +27,7 @@ use super::Db;
 use bytes::Bytes;
 use start::Call;
 use state::Shared;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use stele_types::{Error, Result};
@@ -109,13 +110,14 @@ pub struct QueueStats {
 
 /// A store, or several behind one front, that answers calls of a [`CompletionQueue`].
 pub trait QueuedStore {
-    /// Returns the store that holds `key`.
-    fn store_of(&self, key: &[u8]) -> Result<&Db>;
+    /// Returns the store that holds `key`. With the directory of a shard, failures of its calls name
+    /// it, as [`Error::Shard`] does.
+    fn store_of(&self, key: &[u8]) -> Result<(&Db, Option<Arc<Path>>)>;
 }
 
 impl QueuedStore for Db {
-    fn store_of(&self, _: &[u8]) -> Result<&Db> {
-        Ok(self)
+    fn store_of(&self, _: &[u8]) -> Result<(&Db, Option<Arc<Path>>)> {
+        Ok((self, None))
     }
 }
 
@@ -218,10 +220,18 @@ impl CompletionQueue {
     }
 
     fn start(&self, store: &impl QueuedStore, tag: u64, call: Call<'_>, waits: bool) -> Result<()> {
-        let store = store.store_of(call.key())?;
         call.check(&self.shared.options)?;
-        let ticket =
-            self.shared.take_slot(tag, call.reserved_bytes(&self.shared.options), waits)?;
-        store.start_call(ticket, call)
+        let (store, shard) = store.store_of(call.key())?;
+        let reserved_bytes = call.reserved_bytes(&self.shared.options);
+        let ticket = self.shared.take_slot(tag, reserved_bytes, shard.clone(), waits)?;
+        store.start_call(ticket, call).map_err(|error| of_shard(shard.as_deref(), error))
+    }
+}
+
+/// Adds the directory of the shard in which a call failed, if the store is one.
+fn of_shard(shard: Option<&Path>, error: Error) -> Error {
+    match shard {
+        Some(dir) => Error::of_shard(dir, error),
+        None => error,
     }
 }

@@ -1,8 +1,9 @@
 //! Slots, results and memory of a completion queue.
 
-use super::{Answer, Completed, Notify, QueueOptions, QueueStats};
+use super::{Answer, Completed, Notify, QueueOptions, QueueStats, of_shard};
 use parking_lot::Condvar;
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use stele_types::lock::{Mutex, rank};
@@ -63,6 +64,7 @@ impl Shared {
         self: &Arc<Self>,
         tag: u64,
         reserved_bytes: usize,
+        shard: Option<Arc<Path>>,
         waits: bool,
     ) -> Result<Ticket> {
         let mut state = self.state.lock();
@@ -78,7 +80,7 @@ impl Shared {
         state.memory_bytes += reserved_bytes as u64;
         state.memory_bytes_peak = state.memory_bytes_peak.max(state.memory_bytes);
         drop(state);
-        Ok(Ticket { queue: self.clone(), tag, reserved_bytes, is_open: true })
+        Ok(Ticket { queue: self.clone(), tag, reserved_bytes, shard, is_open: true })
     }
 
     pub fn collect(&self, into: &mut Vec<Completed>) -> usize {
@@ -163,6 +165,8 @@ pub(in crate::db) struct Ticket {
     queue: Arc<Shared>,
     tag: u64,
     reserved_bytes: usize,
+    /// Directory of the shard that answers; `None` outside a set.
+    shard: Option<Arc<Path>>,
     is_open: bool,
 }
 
@@ -192,6 +196,7 @@ impl Ticket {
 
     fn finish(&mut self, result: Result<Answer>) {
         if std::mem::replace(&mut self.is_open, false) {
+            let result = result.map_err(|error| of_shard(self.shard.as_deref(), error));
             self.queue.complete(self.reserved_bytes, Completed { tag: self.tag, result });
         }
     }
