@@ -1,6 +1,6 @@
 //! The store's error type. Its variants are grouped by what the caller must do.
 
-use crate::Locator;
+use crate::{Locator, StoreId};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -90,6 +90,17 @@ pub enum Error {
         detail: String,
     },
 
+    /// Reject: the directory of a store is empty, as the mount point of a missing disk does.
+    #[error(
+        "{} holds no store, and store {store} was there: mount its disk and start the node again; if the disk was replaced, start it once with `--replaced-disk {}`", .dir.display(), .dir.display()
+    )]
+    StoreAbsent {
+        /// The directory.
+        dir: PathBuf,
+        /// The store that was there.
+        store: StoreId,
+    },
+
     /// Retry later: no node that can serve the call was reached in time. Nothing was changed.
     #[error("no answer from the cluster: {0}; check that its nodes run, then try again")]
     Unavailable(String),
@@ -155,6 +166,9 @@ impl Error {
             }
             Self::WrongStore { path, detail } => {
                 Self::WrongStore { path: path.clone(), detail: detail.clone() }
+            }
+            Self::StoreAbsent { dir, store } => {
+                Self::StoreAbsent { dir: dir.clone(), store: *store }
             }
             Self::Unavailable(detail) => Self::Unavailable(detail.clone()),
             Self::Undetermined(detail) => Self::Undetermined(detail.clone()),
