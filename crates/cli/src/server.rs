@@ -14,7 +14,9 @@ pub fn run(args: &Server) -> Result<Outcome> {
     if let Some(parent) = args.with_parent {
         end_with(parent)?;
     }
-    let config = Config::load(args.config.as_deref(), std::env::vars(), &args.settings.0)?;
+    let mut config = Config::load(args.config.as_deref(), std::env::vars(), &args.settings.0)?;
+    config.replaced_disks.clone_from(&args.replaced_disk);
+    config.check()?;
     log_to_stderr(&config.log_level)?;
     for line in config.effective().lines() {
         tracing::debug!("{line}");

@@ -3,6 +3,7 @@
 pub mod config;
 pub mod control;
 mod convert;
+mod failed_dir;
 pub mod load;
 pub mod members;
 pub mod node;

@@ -1,5 +1,6 @@
 //! Stores of this node.
 
+use crate::failed_dir::FailedDir;
 use crate::recovery_thread::RecoveryThread;
 use crate::store::StoreHandle;
 use parking_lot::{RwLock, RwLockWriteGuard};
@@ -12,6 +13,7 @@ pub struct Stores {
     all: RwLock<Vec<Arc<StoreHandle>>>,
     /// Stores that wait for copies of entries before they open.
     recovering: RwLock<Vec<Arc<RecoveryThread>>>,
+    failed: RwLock<Vec<FailedDir>>,
     /// Bytes of the largest Raft entry; larger batches are split.
     pub entry_bytes_max: usize,
     undetermined_writes_fail: AtomicBool,
@@ -23,6 +25,7 @@ impl Stores {
         Self {
             all: RwLock::default(),
             recovering: RwLock::default(),
+            failed: RwLock::default(),
             entry_bytes_max,
             undetermined_writes_fail: AtomicBool::new(false),
         }
@@ -69,6 +72,20 @@ impl Stores {
         self.recovering.read().clone()
     }
 
+    /// Adds a directory that serves no store, and logs it.
+    pub fn add_failed(&self, dir: FailedDir) {
+        match dir.is_expected {
+            true => tracing::warn!("{dir}"),
+            false => tracing::error!("{dir}"),
+        }
+        self.failed.write().push(dir);
+    }
+
+    /// Returns the directories that serve no store.
+    pub fn failed(&self) -> Vec<FailedDir> {
+        self.failed.read().clone()
+    }
+
     /// Locks the list of recovering stores for changes.
     pub fn recovering_mut(&self) -> RwLockWriteGuard<'_, Vec<Arc<RecoveryThread>>> {
         self.recovering.write()
@@ -89,10 +106,11 @@ impl Stores {
         self.get(id).is_some() || self.recovering_store(id).is_some()
     }
 
-    /// Returns a store with a replica of the region; the one that leads it, if there is one.
+    /// Returns a store with a replica of the region; the one that leads it, if there is one. One that
+    /// has failed knows nothing of its regions any more.
     pub fn holding(&self, region: RegionId) -> Option<Arc<StoreHandle>> {
         let mut holders = self.all();
-        holders.retain(|store| store.readers().get(region).is_some());
+        holders.retain(|store| store.is_running() && store.readers().get(region).is_some());
         let leading = holders.iter().find(|store| store.leads(region));
         leading.or(holders.first()).cloned()
     }

@@ -122,10 +122,10 @@ impl Tasks {
         let _ = self.shared.failures.send(Failure::Task(error));
     }
 
-    /// Records that a store has stopped. The node stops with its last store.
+    /// Records that a store has stopped. The node is healthy with the others, and stops with the last.
     pub fn store_failed(&self, store: StoreId, error: Error) {
         tracing::error!("store {store} has stopped: {error}");
-        self.record(&format!("store {store}"), &error, true);
+        self.record(&store_name(store), &error, false);
         // The receiver is gone once the node stops.
         let _ = self.shared.failures.send(Failure::Store(error));
     }
@@ -153,6 +153,13 @@ impl Tasks {
         (is_healthy, lines)
     }
 
+    /// Returns the reason why a store has stopped.
+    pub fn store_failure(&self, store: StoreId) -> Option<String> {
+        let reports = self.shared.reports.lock();
+        let report = reports.get(&store_name(store))?;
+        report.failed.as_ref().map(|failed| failed.reason.clone())
+    }
+
     fn record(&self, name: &str, error: &Error, is_required: bool) {
         if mutant::active("server.task_failure_unseen") {
             return;
@@ -168,6 +175,10 @@ impl Tasks {
     fn update(&self, name: &str, update: impl FnOnce(&mut TaskReport)) {
         update(self.shared.reports.lock().entry(name.to_owned()).or_default());
     }
+}
+
+fn store_name(store: StoreId) -> String {
+    format!("store {store}")
 }
 
 fn task_name(name: &str) -> String {

@@ -1,6 +1,6 @@
 //! The store's error type. Its variants are grouped by what the caller must do.
 
-use crate::{Locator, mutant};
+use crate::{Locator, StoreId, mutant};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -100,6 +100,17 @@ pub enum Error {
         source: Box<Error>,
     },
 
+    /// Reject: the directory of a store is empty, as the mount point of a missing disk does.
+    #[error(
+        "{} holds no store, and store {store} was there: mount its disk and start the node again; if the disk was replaced, start it once with `--replaced-disk {}`", .dir.display(), .dir.display()
+    )]
+    StoreAbsent {
+        /// The directory.
+        dir: PathBuf,
+        /// The store that was there.
+        store: StoreId,
+    },
+
     /// Retry later: no node that can serve the call was reached in time. Nothing was changed.
     #[error("no answer from the cluster: {0}; check that its nodes run, then try again")]
     Unavailable(String),
@@ -186,6 +197,9 @@ impl Error {
             }
             Self::Shard { dir, source } => {
                 Self::Shard { dir: dir.clone(), source: Box::new(source.duplicate()) }
+            }
+            Self::StoreAbsent { dir, store } => {
+                Self::StoreAbsent { dir: dir.clone(), store: *store }
             }
             Self::Unavailable(detail) => Self::Unavailable(detail.clone()),
             Self::Undetermined(detail) => Self::Undetermined(detail.clone()),

@@ -4,7 +4,7 @@ use super::SMALL;
 use crate::{Bound, Target};
 use std::path::Path;
 use stele_server::config::{Config, SETTINGS};
-use stele_server::members::Members;
+use stele_server::members::{self, Members};
 use stele_types::size;
 
 pub const SIZE: Target = Target {
@@ -65,13 +65,15 @@ pub const MEMBERS: Target = Target {
     name: "members_file",
     run: |input| {
         with_file("members.json", input, |dir, _| {
-            let Ok(members) = Members::open(dir) else { return };
-            let _ = (members.version(), members.addresses());
+            let Ok(Some(known)) = members::read(dir) else { return };
+            let members = Members::new(known);
+            let _ = (members.version(), members.addresses(), members.own());
         });
     },
     seeds: || {
         let text = r#"{"version":3,"stores":[{"store":1,"address":"a:1","removed":false}]}"#;
-        vec![text.as_bytes().to_vec()]
+        let own = r#"{"write":1,"cluster":7,"version":3,"stores":[],"own":{"1":"/a","2":null}}"#;
+        vec![text.as_bytes().to_vec(), own.as_bytes().to_vec()]
     },
     fix_checksums: None,
     bound: Bound { bytes: 64 << 10, per_byte: 256 },

@@ -13,6 +13,9 @@ pub struct Server {
     pub config: Option<PathBuf>,
     #[command(flatten)]
     pub settings: Settings,
+    /// Directory of a replaced disk: an empty one becomes a new store; needed once
+    #[arg(long, value_name = "DIR")]
+    pub replaced_disk: Vec<PathBuf>,
     /// Exit when the parent process with this ID ends
     #[arg(long, value_name = "PID", hide = true)]
     pub with_parent: Option<u32>,

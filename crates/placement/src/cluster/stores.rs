@@ -172,21 +172,28 @@ impl Cluster {
     }
 
     /// Plans the changes of a node's heartbeat that must be persisted: a changed address or
-    /// capacity. Fails with `Invalid` if one of the stores is not a member.
+    /// capacity. Skips removed stores: their node has others. Fails with `Invalid` if one of the
+    /// stores was never a member, or if all were removed.
     pub fn plan_heartbeat(
         &self,
         node: &NodeReport,
         reports: &[StoreReport],
     ) -> Result<Vec<PairChange>> {
         check_text("the address", &node.address)?;
-        if let Some(error) = reports.iter().find_map(|report| self.unknown_store(report.id)) {
-            return Err(Error::invalid(error));
-        }
+        self.check_members(reports)?;
         let mut changes = Vec::new();
         for report in reports {
-            let Some(store) = self.stores.get(&report.id) else { continue };
-            if store.address != node.address || store.capacity_bytes != report.capacity_bytes {
-                let (address, capacity_bytes) = (node.address.clone(), report.capacity_bytes);
+            let store = self.stores.get(&report.id);
+            let store = store.filter(|store| store.state != StoreState::Tombstone);
+            // A failed store shows no capacity, and may have moved to another node.
+            let Some(store) = store.filter(|_| !report.has_failed) else { continue };
+            // A store of which the device has not answered yet shows none either.
+            let capacity_bytes = match report.capacity_bytes {
+                0 => store.capacity_bytes,
+                bytes => bytes,
+            };
+            if store.address != node.address || store.capacity_bytes != capacity_bytes {
+                let address = node.address.clone();
                 changes.push(pairs::store(&Store { address, capacity_bytes, ..store.clone() }));
             }
         }
@@ -195,9 +202,24 @@ impl Cluster {
 
     /// Records a node's heartbeat of the time `now`. Skips stores that are not members, and those
     /// with a later heartbeat: this one waited for a decision meanwhile.
+    ///
+    /// Invariant: a store that serves on one node does not count as failed because another, which had
+    /// its disk before, reports it as missing.
     pub fn record_heartbeat(&mut self, node: &NodeReport, reports: &[StoreReport], now: Millis) {
         for report in reports {
             let Some(store) = self.stores.get_mut(&report.id) else { continue };
+            if store.state == StoreState::Tombstone {
+                continue;
+            }
+            let is_elsewhere = store.address != node.address
+                && !store.report.has_failed
+                && store.liveness(&self.config, now) == Liveness::Live;
+            if report.has_failed
+                && is_elsewhere
+                && !mutant::active("placement.failed_by_another_node")
+            {
+                continue;
+            }
             if !store.note_heartbeat(now) {
                 continue;
             }
@@ -215,13 +237,22 @@ impl Cluster {
         }
     }
 
-    fn unknown_store(&self, id: StoreId) -> Option<String> {
-        match self.stores.get(&id).map(|store| store.state) {
-            None => Some(format!("store {id} is not a member of cluster {}", self.id)),
-            Some(StoreState::Tombstone) => Some(format!(
+    fn check_members(&self, reports: &[StoreReport]) -> Result<()> {
+        let is_unknown = |report: &&StoreReport| !self.stores.contains_key(&report.id);
+        if let Some(StoreReport { id, .. }) = reports.iter().find(is_unknown) {
+            let text = format!("store {id} is not a member of cluster {}", self.id);
+            return Err(Error::invalid(text));
+        }
+        let is_removed = |report: &StoreReport| {
+            self.store(report.id).is_some_and(|store| store.state == StoreState::Tombstone)
+        };
+        let refuses = reports.iter().all(is_removed)
+            || mutant::active("placement.tombstone_refuses_node") && reports.iter().any(is_removed);
+        match reports.iter().find(|report| refuses && is_removed(report)) {
+            None => Ok(()),
+            Some(StoreReport { id, .. }) => Err(Error::invalid(format!(
                 "store {id} was removed from the cluster; start it with an empty directory"
-            )),
-            Some(_) => None,
+            ))),
         }
     }
 

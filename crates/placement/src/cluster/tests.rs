@@ -148,7 +148,11 @@ fn a_store_that_has_just_joined_counts_as_there_before_its_first_heartbeat() {
 #[test]
 fn a_heartbeat_that_waited_for_a_decision_takes_back_no_later_one() {
     let (_, mut cluster) = founded();
-    let node = |version: &str| NodeReport { version: version.into(), ..NodeReport::default() };
+    let node = |version: &str| NodeReport {
+        address: "n1:1".into(),
+        version: version.into(),
+        ..NodeReport::default()
+    };
     let report = |has_failed| StoreReport { id: StoreId(1), has_failed, ..StoreReport::default() };
     let silent = cluster.config().silent_after_seconds * 1000;
     cluster.record_heartbeat(&node("later"), &[report(true)], Millis(5_000));
@@ -179,6 +183,43 @@ fn unknown_and_removed_stores_are_turned_away_and_change_nothing() {
     commit(&mut pairs, &mut cluster, vec![pairs::store(&gone)]);
     let refused = cluster.plan_heartbeat(&moved, &[say(2)]).unwrap_err();
     assert!(refused.to_string().contains("was removed"), "{refused}");
+}
+
+#[test]
+fn a_removed_store_does_not_keep_its_node_from_reporting_the_others() {
+    let (mut pairs, mut cluster) = founded();
+    let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };
+    let say = |id| StoreReport { id: StoreId(id), capacity_bytes: 1 << 30, ..Default::default() };
+    let mut gone = cluster.store(StoreId(2)).unwrap().clone();
+    gone.state = crate::store::StoreState::Tombstone;
+    commit(&mut pairs, &mut cluster, vec![pairs::store(&gone)]);
+    let full = StoreReport { capacity_bytes: 7, ..say(2) };
+    assert_eq!(cluster.plan_heartbeat(&node, &[full, say(1)]).unwrap(), []);
+    cluster.record_heartbeat(&node, &[full, say(1)], Millis(5));
+    assert!(cluster.is_live(StoreId(1), Millis(5)));
+    assert_eq!(cluster.store(StoreId(2)).unwrap().last_heartbeat, LastHeartbeat::default());
+}
+
+#[test]
+fn a_failed_store_of_a_live_node_is_lost_at_once_unless_another_node_serves_it() {
+    let (_, mut cluster) = founded();
+    let node = |address: &str| NodeReport { address: address.into(), ..NodeReport::default() };
+    let failed = |id| StoreReport { id: StoreId(id), has_failed: true, ..StoreReport::default() };
+    let fine = |id| StoreReport { id: StoreId(id), ..StoreReport::default() };
+    cluster.record_heartbeat(&node("n1:1"), &[fine(1), fine(2)], Millis(5));
+    // Another node had the disk before.
+    assert_eq!(cluster.plan_heartbeat(&node("n2:1"), &[failed(2)]).unwrap(), []);
+    cluster.record_heartbeat(&node("n2:1"), &[failed(2)], Millis(6));
+    assert!(!cluster.is_lost(StoreId(2), Millis(6)), "its own node has it");
+    assert_eq!(cluster.plan_heartbeat(&node("n1:1"), &[fine(1), failed(2)]).unwrap(), []);
+    cluster.record_heartbeat(&node("n1:1"), &[fine(1), failed(2)], Millis(7));
+    assert!(cluster.is_lost(StoreId(2), Millis(7)), "without a wait for its silence");
+    assert_eq!(cluster.store(StoreId(2)).unwrap().capacity_bytes, 1 << 30);
+    assert!(cluster.is_live(StoreId(1), Millis(7)), "the node serves with the other");
+    // The node has another address since its restart.
+    let later = Millis(8 + cluster.config().silent_after_seconds * 1000);
+    cluster.record_heartbeat(&node("n1:2"), &[failed(1)], later);
+    assert!(cluster.is_lost(StoreId(1), later));
 }
 
 #[test]

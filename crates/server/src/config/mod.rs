@@ -25,6 +25,9 @@ pub struct Config {
     pub join: Vec<String>,
     /// One directory per device.
     pub stores: Vec<PathBuf>,
+    /// Directories with a new disk for a store that was there. Not a setting: an argument of one
+    /// start.
+    pub replaced_disks: Vec<PathBuf>,
     /// Memory for index changes before they are flushed, per store; half as much again holds recent
     /// log entries.
     pub memtable_bytes_max: u64,
@@ -68,6 +71,7 @@ impl Default for Config {
             advertise: String::new(),
             join: Vec::new(),
             stores: vec![PathBuf::from("data")],
+            replaced_disks: Vec::new(),
             memtable_bytes_max: 64 << 20,
             block_cache_bytes_max: 64 << 20,
             reserved_bytes: 256 << 20,
@@ -164,12 +168,16 @@ impl Config {
     }
 
     /// Checks what no single setting shows.
-    fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         for (at, store) in self.stores.iter().enumerate() {
             if self.stores.iter().skip(at + 1).any(|other| other == store) {
                 let text = format!("store {} is named twice", store.display());
                 return Err(Error::invalid(text));
             }
+        }
+        if let Some(dir) = self.replaced_disks.iter().find(|dir| !self.stores.contains(dir)) {
+            let text = format!("--replaced-disk {}: it is not a store directory", dir.display());
+            return Err(Error::invalid(text));
         }
         if self.advertised().starts_with("0.0.0.0") || self.advertised().starts_with("[::]") {
             return Err(Error::invalid(

@@ -67,11 +67,11 @@ const STATUS_SECTION: &str = "
 
 A node answers on its port:
 
-- `/healthz`: 200 while the node is healthy; 503 if a store has stopped, or a task has ended without
-  which the node cannot go on. Each line after the first names a store or a background task that has
-  failed, since when, and the reason. The line of a task that is not required disappears when the
-  task succeeds again.
-- `/readyz`: 200 while every region of the node has a known leader and every store is open.
+- `/healthz`: 200 while the node is healthy: a store serves, and every task runs without which the node
+  cannot go on. Each line after the first names a store or a background task that has failed, since
+  when, and the reason. The line of a task that is not required disappears when the task succeeds again.
+- `/readyz`: 200 while every region of the node has a known leader and every store serves. It names the
+  stores that serve, and those that do not, with what to do.
 - `/metrics`: statistics for Prometheus. `stele_task_failures_total` counts failures of background
   tasks. `stele_log_lines_lost_total` counts log lines that could not be written, for example to a
   full disk: the node goes on without them.
@@ -81,4 +81,22 @@ A node ends with a message and exit code 1 if its last store or a required task 
 connections, `heartbeats` reports to the placement group, `placement-ticks` drives the placement
 group, and `connection to ADDRESS (LANE)` sends messages to another node. A panic in a thread of a
 store ends the process at once.
+
+## A directory that does not open
+
+Each directory of a node opens by itself. One that does not (a missing mount, a device error, damage that
+copies cannot repair, a store of another cluster) leaves the node running with the others. The log,
+`/readyz` and `/status` name it with what to do, and `stele ctl stores` shows its store as failed. The
+placement group rebuilds the store's replicas elsewhere at once, without waiting for
+`down_after_seconds`. If no directory opens, the node does not start.
+
+Every directory records the stores of its node (`members.json`). A directory that is empty or missing
+although a store was there is refused, because it is the mount point of a missing disk:
+
+- The disk is missing: mount it, and start the node again.
+- The disk was replaced: start the node once with `--replaced-disk DIR`. The directory becomes a new
+  store. The old one stays failed until `stele ctl remove-store N`.
+- The store is not wanted any more: `stele ctl remove-store N`, and name its directory no longer.
+
+A node with one directory cannot tell a missing disk from a new node: mount it before the start.
 ";

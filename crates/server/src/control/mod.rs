@@ -108,7 +108,9 @@ macro_rules! control {
                         continue;
                     }
                     let report = replica::report(&store, RegionId(request.region_id)).await;
-                    replicas.extend(report.map(|report| replica::detail(&store, &report)));
+                    if let Some(report) = report {
+                        replicas.push(replica::detail(&store, &report).await);
+                    }
                 }
                 Ok(Response::new(RegionDetailResponse { replicas }))
             }

@@ -89,14 +89,17 @@ fn checksum_pairs(view: &View, ranges: Vec<KeyRange>) -> Result<(u64, u64, u64)>
 }
 
 /// Returns the Raft state and size of a replica.
-pub(super) fn detail(store: &StoreHandle, report: &RegionReport) -> wire::ReplicaDetail {
+pub(super) async fn detail(store: &StoreHandle, report: &RegionReport) -> wire::ReplicaDetail {
     let role = match report.role {
         Role::Leader => wire::RaftRole::Leader,
         Role::Candidate => wire::RaftRole::Candidate,
         Role::Follower => wire::RaftRole::Follower,
     };
     let reader = store.readers().get(report.region.id);
-    let size = size_of(&**store.engine(), &report.region.engine_ranges()).unwrap_or_default();
+    let (engine, ranges) = (store.engine().clone(), report.region.engine_ranges());
+    // The device may hang, which must hold no thread of the runtime.
+    let size = tokio::task::spawn_blocking(move || size_of(&*engine, &ranges)).await;
+    let size = size.ok().and_then(Result::ok).unwrap_or_default();
     wire::ReplicaDetail {
         store_id: store.id().0,
         region: report.region.encode(),

@@ -39,6 +39,27 @@ impl Edge {
         let _ = self.transport.set(transport);
     }
 
+    /// Saves the list of members in all directories. Does not wait: the device of one may hang.
+    pub fn save_members(&self, members: &Arc<Members>) {
+        for copy in members.copies() {
+            let members = members.clone();
+            self.tasks.spawn_finite("members-file", async move {
+                // Fails only by a panic, which has been logged, or when the node stops.
+                let _ = tokio::task::spawn_blocking(move || copy.save(&members)).await;
+                Ok(())
+            });
+        }
+    }
+
+    /// Tells the other nodes, and the stores of this one, that a store does not serve. Its regions
+    /// would hibernate without a leader otherwise.
+    pub fn store_gone(&self, store: StoreId) {
+        if let Some(transport) = self.transport.get() {
+            transport.store_gone(store);
+        }
+        self.unreachable(store);
+    }
+
     pub fn transport(&self) -> Option<&Transport> {
         self.transport.get()
     }
@@ -75,6 +96,8 @@ impl OutputSink for Edge {
 
     fn failed(&self, store: StoreId, error: Error) {
         self.tasks.store_failed(store, error);
+        self.store_gone(store);
+        self.report_due.notify_one();
     }
 }
 
@@ -124,6 +147,6 @@ impl Resolve for Members {
     }
 
     fn is_removed(&self, store: StoreId) -> bool {
-        self.get(store).is_some_and(|member| member.is_removed)
+        Self::is_removed(self, store)
     }
 }

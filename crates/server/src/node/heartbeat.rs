@@ -8,9 +8,11 @@ use super::steps;
 use crate::config::Config;
 use crate::members::Members;
 use crate::placement::{PlacementService, answer_of, heartbeat_request, wire_times};
+use crate::store::{Sample, StoreHandle};
 use crate::stores::Stores;
 use crate::tasks::caught;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_node::report::split::{Limits, Splitter};
@@ -18,7 +20,6 @@ use stele_node::report::{Obstacle, Reporter, StalePeer, StepKey};
 use stele_placement::{Instruction, NodeReport, StoreReport};
 use stele_proto::stele::control::v1 as wire;
 use stele_raftstore::{Input, RegionReport, RequestId};
-use stele_storage::{LogStore, StateMachine};
 use stele_types::StoreId;
 use tokio::sync::watch;
 
@@ -51,8 +52,8 @@ pub(super) struct Heartbeats {
 struct Shared {
     reporter: Mutex<Reporter>,
     splitter: Mutex<Splitter>,
-    /// Held during a measurement.
-    measuring: Arc<tokio::sync::Mutex<()>>,
+    /// Held during a measurement of a store.
+    measuring: Mutex<BTreeMap<StoreId, Arc<tokio::sync::Mutex<()>>>>,
     started: Instant,
 }
 
@@ -63,7 +64,7 @@ impl Heartbeats {
         let shared = Arc::new(Shared {
             reporter: Mutex::new(Reporter::new(0, STALE_AFTER_S)),
             splitter: Mutex::default(),
-            measuring: Arc::default(),
+            measuring: Mutex::default(),
             started: Instant::now(),
         });
         let (mut measured_at, mut reported_at) = (Instant::now(), Instant::now());
@@ -92,23 +93,29 @@ impl Heartbeats {
         Limits { bytes_max, ops_max }
     }
 
-    /// Measures region sizes and splits regions, unless the measurement before still runs.
+    /// Measures region sizes and splits regions, in each store of which the measurement before has
+    /// ended: the device of one may hang.
     fn measure_sizes(self: &Arc<Self>, shared: &Arc<Shared>) {
-        let Ok(measuring) = shared.measuring.clone().try_lock_owned() else { return };
-        let (tasks, shared) = (self.clone(), shared.clone());
-        self.edge.tasks.spawn_finite("split-check", async move {
-            let ids = IdSource(tasks.placement.clone());
-            let (splitter, started) = (&shared.splitter, shared.started);
-            split::check(&tasks.stores, &ids, tasks.limits(), splitter, started).await;
-            drop(measuring);
-            Ok(())
-        });
+        for store in self.stores.all() {
+            let measuring = shared.measuring.lock().entry(store.id()).or_default().clone();
+            let Ok(measuring) = measuring.try_lock_owned() else { continue };
+            let (tasks, shared) = (self.clone(), shared.clone());
+            self.edge.tasks.spawn_finite("split-check", async move {
+                let ids = IdSource(tasks.placement.clone());
+                let (splitter, started) = (&shared.splitter, shared.started);
+                split::check(&store, &ids, tasks.limits(), splitter, started).await;
+                let leads = |id| tasks.stores.all().iter().any(|store| store.leads(id));
+                splitter.lock().retain(leads);
+                drop(measuring);
+                Ok(())
+            });
+        }
     }
 
     /// Reports once. Returns the time until the next report.
     async fn report(self: &Arc<Self>, shared: &Arc<Shared>, interval_s: f64) -> Duration {
-        let regions = self.regions().await;
-        let report = {
+        let OfStores { stores, regions, is_complete } = self.of_stores().await;
+        let mut report = {
             let mut splitter = shared.splitter.lock();
             splitter.count_busy(&regions, interval_s, self.limits());
             let node = NodeReport {
@@ -116,9 +123,11 @@ impl Heartbeats {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 started_at: self.started_at,
             };
-            let (stores, sizes) = (self.store_reports(), splitter.sizes());
+            let sizes = splitter.sizes();
             shared.reporter.lock().report(node, stores, &regions, sizes)
         };
+        // Invariant: a report is full only with the regions of every store.
+        report.is_full &= is_complete;
         let sequence = report.sequence;
         let request = wire::HeartbeatRequest {
             members_version: self.members.version(),
@@ -142,43 +151,47 @@ impl Heartbeats {
         }
     }
 
-    async fn regions(&self) -> Vec<(StoreId, RegionReport)> {
-        let mut all = Vec::new();
-        for store in self.stores.all() {
-            let found = store.with_core(|core| core.regions()).await.unwrap_or_default();
-            all.extend(found.into_iter().map(|report| (store.id(), report)));
-        }
-        all
-    }
-
-    fn store_reports(&self) -> Vec<StoreReport> {
-        let report = |store: &Arc<crate::store::StoreHandle>| {
-            let stats = store.engine().stats();
-            StoreReport {
-                id: store.id(),
-                capacity_bytes: stats.device_bytes,
-                free_bytes: stats.device_free_bytes,
-                used_bytes: stats.disk_bytes,
-                is_full: store.engine().admit(1).is_err(),
-                has_failed: !store.is_running(),
-                append_p99_nanos: store.append_p99_nanos(),
-            }
+    /// Returns the reports of all stores and their regions.
+    ///
+    /// Invariant: no store keeps the report of another waiting. All are asked at once, with a limit,
+    /// and the last state counts of one that does not answer.
+    async fn of_stores(&self) -> OfStores {
+        let ask = |store: Arc<StoreHandle>| {
+            tokio::spawn(async move {
+                let (sample, regions) = tokio::join!(store.sample(), store.regions());
+                (store, sample, regions)
+            })
         };
-        self.stores.all().iter().map(report).collect()
+        let asked: Vec<_> = self.stores.all().into_iter().map(ask).collect();
+        let (mut stores, mut all, mut is_complete) = (Vec::new(), Vec::new(), true);
+        for asked in asked {
+            // Fails only by a panic, which has been logged, or when the node stops.
+            let Ok((store, sample, regions)) = asked.await else {
+                is_complete = false;
+                continue;
+            };
+            stores.push(store_report(&store, sample.as_deref()));
+            is_complete &= regions.is_some();
+            all.extend(regions.into_iter().flatten().map(|report| (store.id(), report)));
+        }
+        let failed = self.stores.failed().into_iter().filter_map(|dir| dir.store);
+        // It may have been removed, or have moved to another node.
+        let own = self.members.own();
+        let failed = failed.filter(|store| own.contains_key(store));
+        let report = |id| StoreReport { id, has_failed: true, ..StoreReport::default() };
+        stores.extend(failed.map(report));
+        OfStores { stores, regions: all, is_complete }
     }
 
     fn update_members(&self, response: &wire::HeartbeatResponse) {
         if response.members.is_empty() {
             return;
         }
-        match self.members.update(response.members_version, &response.members) {
-            Ok(true) => {
-                if let Some(transport) = self.edge.transport() {
-                    transport.members_changed();
-                }
+        if self.members.update(response.members_version, &response.members, &self.address) {
+            self.edge.save_members(&self.members);
+            if let Some(transport) = self.edge.transport() {
+                transport.members_changed();
             }
-            Ok(false) => {}
-            Err(error) => tracing::error!("the list of members is not kept: {error}"),
         }
     }
 
@@ -210,16 +223,18 @@ impl Heartbeats {
             }
             started
         };
-        self.destroy(&removed).await;
+        removed.into_iter().for_each(|peer| self.destroy(peer));
         steps.into_iter().for_each(|step| self.start(shared, step));
     }
 
-    async fn destroy(&self, removed: &[StalePeer]) {
-        for peer in removed {
-            let Some(store) = self.stores.get(peer.store) else { continue };
+    /// Destroys a removed replica. Does not wait: its store may hang.
+    fn destroy(&self, peer: StalePeer) {
+        let Some(store) = self.stores.get(peer.store) else { return };
+        self.edge.tasks.spawn_finite("destroy-replica", async move {
             // The next report shows whether the replica was destroyed.
             let _ = store.admin(peer.destroy(RequestId::default())).await;
-        }
+            Ok(())
+        });
     }
 
     fn start(self: &Arc<Self>, shared: &Arc<Shared>, step: Instruction) {
@@ -236,6 +251,28 @@ impl Heartbeats {
             tasks.edge.report_due.notify_one();
             panicked
         });
+    }
+}
+
+/// Reports of the stores of the node.
+struct OfStores {
+    stores: Vec<StoreReport>,
+    regions: Vec<(StoreId, RegionReport)>,
+    /// `regions` holds the regions of every store.
+    is_complete: bool,
+}
+
+/// Returns the report of a store; without a sample its sizes are unknown.
+fn store_report(store: &StoreHandle, sample: Option<&Sample>) -> StoreReport {
+    let stats = sample.map(|sample| sample.stats.clone()).unwrap_or_default();
+    StoreReport {
+        id: store.id(),
+        capacity_bytes: stats.device_bytes,
+        free_bytes: stats.device_free_bytes,
+        used_bytes: stats.disk_bytes,
+        is_full: sample.is_some_and(|sample| sample.is_full),
+        has_failed: !store.is_running(),
+        append_p99_nanos: store.append_p99_nanos(),
     }
 }
 

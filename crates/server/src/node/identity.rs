@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::members::Members;
 use crate::placement;
 use crate::store::Engine;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use stele_node::start;
@@ -20,38 +21,23 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause before the next attempt at all nodes.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Opened engines with their identities; `None` for a new directory.
-pub(super) type Opened = Vec<(Arc<Engine>, Option<StoreIdent>)>;
-
-/// Returns the cluster of the directories; `None` if all are new. Fails with `WrongStore` if they
-/// belong to different clusters.
-pub(super) fn cluster_of(
-    idents: impl IntoIterator<Item = StoreIdent>,
-) -> Result<Option<ClusterId>> {
-    let mut found: Option<StoreIdent> = None;
-    for ident in idents {
-        match found {
-            Some(first) if first.cluster != ident.cluster => {
-                return Err(Error::WrongStore {
-                    path: format!("store {}", ident.store).into(),
-                    detail: format!(
-                        "belongs to cluster {}, another directory to {}; start them as separate nodes",
-                        ident.cluster, first.cluster
-                    ),
-                });
-            }
-            _ => found = Some(ident),
-        }
-    }
-    Ok(found.map(|ident| ident.cluster))
+/// Open directory.
+pub(super) struct OpenDir {
+    pub dir: PathBuf,
+    pub engine: Arc<Engine>,
+    /// `None` in a new directory.
+    pub ident: Option<StoreIdent>,
 }
+
+/// Open directories.
+pub(super) type Opened = Vec<OpenDir>;
 
 /// Makes the directories the first stores of a new cluster.
 pub(super) fn bootstrap(opened: &mut Opened, bootstrap: &Bootstrap) -> Result<()> {
-    let engines: Vec<_> = opened.iter().map(|(engine, _)| engine.clone()).collect();
+    let engines: Vec<_> = opened.iter().map(|open| open.engine.clone()).collect();
     let idents = start::bootstrap(&engines, bootstrap)?;
-    for ((_, ident), own) in opened.iter_mut().zip(idents) {
-        *ident = Some(own);
+    for (open, own) in opened.iter_mut().zip(idents) {
+        open.ident = Some(own);
     }
     Ok(())
 }
@@ -65,10 +51,10 @@ pub(super) async fn join(
     own_address: &str,
     members: &Members,
 ) -> Result<ClusterId> {
-    let stores = opened.iter().filter(|(_, ident)| ident.is_none());
+    let stores = opened.iter().filter(|open| open.ident.is_none());
     let request = JoinRequest {
         address: own_address.to_owned(),
-        stores: stores.map(|(engine, _)| new_store(engine)).collect(),
+        stores: stores.map(|open| new_store(&open.engine)).collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         lease_times: Some(placement::wire_times(&open::lease_times(config))),
         ..JoinRequest::default()
@@ -76,15 +62,15 @@ pub(super) async fn join(
     let answer = join_with_retry(addresses, &request).await?;
     let cluster = ClusterId(answer.cluster_id);
     let mut ids = answer.store_ids.iter().copied().map(StoreId);
-    for (engine, ident) in opened.iter_mut().filter(|(_, ident)| ident.is_none()) {
+    for open in opened.iter_mut().filter(|open| open.ident.is_none()) {
         let Some(store) = ids.next() else {
             return Err(Error::invalid("the cluster allocated fewer store ids than requested"));
         };
         let own = StoreIdent { cluster, store };
-        RaftStore::write_ident(&**engine, &own)?;
-        *ident = Some(own);
+        RaftStore::write_ident(&*open.engine, &own)?;
+        open.ident = Some(own);
     }
-    members.update(answer.members_version, &answer.members)?;
+    members.update(answer.members_version, &answer.members, own_address);
     Ok(cluster)
 }
 

@@ -2,11 +2,11 @@
 //! node's own placement service, which leads or forwards to the leader.
 
 use super::edge::Edge;
-use super::{identity, open, start_store};
+use super::identity::{self, OpenDir, Opened};
+use super::{open, start_store};
 use crate::config::Config;
 use crate::members::Members;
 use crate::placement::{PlacementService, wire_times};
-use crate::store::Engine;
 use crate::stores::Stores;
 use crate::transport::Transport;
 use std::sync::Arc;
@@ -34,11 +34,7 @@ pub(super) struct StoreJoin {
 
 impl StoreJoin {
     /// Runs until all have joined or `stopping` is set.
-    pub async fn run(
-        self,
-        new: Vec<Arc<Engine>>,
-        mut stopping: watch::Receiver<bool>,
-    ) -> Result<()> {
+    pub async fn run(self, new: Opened, mut stopping: watch::Receiver<bool>) -> Result<()> {
         tokio::select! {
             joined = self.join(new) => joined,
             // A dropped sender also means stopping.
@@ -46,10 +42,10 @@ impl StoreJoin {
         }
     }
 
-    async fn join(&self, new: Vec<Arc<Engine>>) -> Result<()> {
+    async fn join(&self, new: Opened) -> Result<()> {
         let request = JoinRequest {
             address: self.address.clone(),
-            stores: new.iter().map(identity::new_store).collect(),
+            stores: new.iter().map(|open| identity::new_store(&open.engine)).collect(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             lease_times: Some(wire_times(&open::lease_times(&self.config))),
             ..JoinRequest::default()
@@ -60,11 +56,12 @@ impl StoreJoin {
                 "the cluster allocated another number of store ids than requested",
             ));
         }
-        for (engine, id) in new.into_iter().zip(answer.store_ids) {
+        for (open, id) in new.into_iter().zip(answer.store_ids) {
             let ident = StoreIdent { cluster: self.cluster, store: StoreId(id) };
-            self.start(engine, ident).await?;
+            self.start(open, ident).await?;
         }
-        self.members.update(answer.members_version, &answer.members)?;
+        self.members.update(answer.members_version, &answer.members, &self.address);
+        self.edge.save_members(&self.members);
         self.edge.report_due.notify_one();
         Ok(())
     }
@@ -89,12 +86,14 @@ impl StoreJoin {
         }
     }
 
-    async fn start(&self, engine: Arc<Engine>, ident: StoreIdent) -> Result<()> {
+    async fn start(&self, open: OpenDir, ident: StoreIdent) -> Result<()> {
+        let OpenDir { dir, engine, .. } = open;
         // The id is durable before the store uses it.
         let marked = engine.clone();
         let mark = tokio::task::spawn_blocking(move || RaftStore::write_ident(&*marked, &ident));
         mark.await.map_err(|_| Error::Busy("the server is stopping".to_owned()))??;
-        self.members.add_own(ident.store, &self.address)?;
+        self.members.keep_in(&dir);
+        self.members.add_own(ident.store, &self.address, &dir);
         self.transport.add_store(ident.store);
         self.stores.add(start_store(&self.config, engine, ident, &self.clock, &self.edge)?);
         tracing::info!("store {} has joined", ident.store);

@@ -1,5 +1,6 @@
 //! One process: its stores, its port, and the tasks that keep it part of the cluster.
 
+mod dirs;
 mod edge;
 mod heartbeat;
 mod identity;
@@ -16,6 +17,7 @@ pub(crate) use stele_node::report::split::size_of;
 
 use crate::config::Config;
 use crate::control::ControlService;
+use crate::failed_dir::FailedDir;
 use crate::members::Members;
 use crate::observe::{Health, Metrics, SlowLog, routes};
 use crate::pd::PdService;
@@ -26,13 +28,14 @@ use crate::stores::Stores;
 use crate::tasks::{Failure, Failures, Tasks};
 use crate::tikv::TikvService;
 use crate::transport::{self, Transport};
+use dirs::Dirs;
 use edge::Edge;
+use identity::Opened;
+use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stele_engine::RecoveringStore;
-use stele_node::start::{self, Directory};
 use stele_placement::Bootstrap;
 use stele_proto::keyspacepb::keyspace_server::KeyspaceServer;
 use stele_proto::meta_storagepb::meta_storage_server::MetaStorageServer;
@@ -48,6 +51,9 @@ use tonic::service::Routes;
 
 /// Largest Raft entry of a batch that is not atomic; a larger batch becomes several entries.
 const BATCH_ENTRY_BYTES_MAX: usize = 8 << 20;
+
+/// Most stores of one node, as the placement group allows.
+const STORES_MAX: u64 = 256;
 
 /// Result of a successful start.
 #[derive(Clone, Debug)]
@@ -88,20 +94,14 @@ impl Node {
         let started = Instant::now();
         let (listener, address) = listen::bind(&config).await?;
         let config = Arc::new(config);
-        let (mut opened, damaged) = open_all(&config).await?;
-        let Some(first_dir) = config.stores.first() else {
-            return Err(Error::invalid("no store is configured: set `store` to a directory"));
-        };
-        let members = Arc::new(Members::open(first_dir)?);
-        let cluster = resolve_cluster(&config, &mut opened, &damaged, &members, &address).await?;
+        let mut dirs = open_dirs(&config).await?;
+        let cluster = resolve_cluster(&config, &mut dirs, &address).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let stores = Arc::new(Stores::new(BATCH_ENTRY_BYTES_MAX));
         let (tasks, failures) = Tasks::new();
         let edge = Arc::new(Edge::new(stores.clone(), tasks.clone()));
-        let idents = idents_of(&opened, &damaged);
-        for ident in &idents {
-            members.add_own(ident.store, &address)?;
-        }
+        let idents = dirs.idents();
+        let members = dirs.keep_members(cluster, &address);
         let identity = transport::Identity {
             cluster,
             address: address.clone(),
@@ -111,16 +111,8 @@ impl Node {
         let options = transport::Options { seed: random(), ..transport::Options::default() };
         let transport = Transport::start(options, identity, members.clone(), edge.clone());
         edge.set_transport(transport.clone());
-        let mut new = Vec::new();
-        for (engine, ident) in opened {
-            let Some(ident) = ident else {
-                new.push(engine);
-                continue;
-            };
-            stores.add(start_store(&config, engine, ident, &clock, &edge)?);
-        }
         let parts = Parts { config, cluster, address, members, stores, edge, clock };
-        damaged.into_iter().try_for_each(|dir| recovery::start(dir, &parts))?;
+        let new = parts.start_stores(dirs)?;
         let (stopping, _) = watch::channel(false);
         let placement = parts.placement(&idents);
         parts.serve(listener, placement.clone(), transport.clone(), &stopping);
@@ -156,6 +148,13 @@ impl Node {
                     }
                 }
             }
+        }
+    }
+
+    /// Ends the loop of a store as a failure of its device does; for tests.
+    pub fn fail_store(&self, store: StoreId, error: Error) {
+        if let Some(store) = self.stores.get(store) {
+            store.fail(error);
         }
     }
 
@@ -199,6 +198,50 @@ struct Parts {
 }
 
 impl Parts {
+    /// Starts the stores of the directories; returns the directories that are new. A store that does
+    /// not start leaves the others running; it is an error if none starts.
+    fn start_stores(&self, dirs: Dirs) -> Result<Opened> {
+        let Dirs { opened, damaged, failed, .. } = dirs;
+        failed.into_iter().for_each(|dir| self.stores.add_failed(dir));
+        let (mut new, mut first_error) = (Vec::new(), None);
+        let mut fail = |dir, store, error: Error| {
+            self.stores.add_failed(FailedDir::new(dir, Some(store), &error));
+            first_error.get_or_insert(error);
+        };
+        for open in opened {
+            let Some(ident) = open.ident else {
+                new.push(open);
+                continue;
+            };
+            match start_store(&self.config, open.engine, ident, &self.clock, &self.edge) {
+                Ok(store) => self.stores.add(store),
+                Err(error) => fail(open.dir, ident.store, error),
+            }
+        }
+        for damaged in damaged {
+            let (dir, store) = (damaged.dir.clone(), damaged.ident.store);
+            if let Err(error) = recovery::start(damaged, self) {
+                fail(dir, store, error);
+            }
+        }
+        let none = self.stores.all().is_empty() && self.stores.recovering().is_empty();
+        self.add_absent();
+        let gone = self.stores.failed().into_iter().filter_map(|failed| failed.store);
+        gone.for_each(|store| self.edge.store_gone(store));
+        first_error.filter(|_| none).map_or(Ok(new), Err)
+    }
+
+    /// Adds the stores of the node that are in none of its directories.
+    fn add_absent(&self) {
+        let failed = self.stores.failed();
+        for (store, dir) in self.members.own() {
+            let is_failed = failed.iter().any(|failed| failed.store == Some(store));
+            if !self.stores.has(store) && !is_failed {
+                self.stores.add_failed(FailedDir::absent(store, dir));
+            }
+        }
+    }
+
     fn placement(&self, idents: &[StoreIdent]) -> Arc<PlacementService> {
         let system = system::SystemRegion::new(
             self.stores.clone(),
@@ -215,10 +258,20 @@ impl Parts {
         PlacementService::new(self.cluster, times, Arc::new(system), bootstrap)
     }
 
+    /// Returns the sizes of the devices of the stores that bootstrapped the cluster, in the order of
+    /// their numbers; 0 for one that does not serve.
+    ///
+    /// Invariant: each has its number in the first pairs, also if it is missing when they are written.
+    /// Its number would be allocated again.
     fn capacities_bytes(&self) -> Vec<u64> {
         let (open, recovering) = (self.stores.all(), self.stores.recovering());
-        let open = open.iter().map(|store| store.engine().stats().device_bytes);
-        open.chain(recovering.iter().map(|store| store.device_bytes)).collect()
+        let open = open.iter().map(|store| (store.id(), store.engine().stats().device_bytes));
+        let recovering = recovering.iter().map(|store| (store.id, store.device_bytes));
+        let known: BTreeMap<StoreId, u64> = open.chain(recovering).collect();
+        let last = self.members.own().into_keys().chain(known.keys().copied()).max();
+        // Once stores have joined, their numbers may be greater, and the pairs were written.
+        let ids = 1..=last.map_or(0, |last| last.0).min(STORES_MAX);
+        ids.map(|id| known.get(&StoreId(id)).copied().unwrap_or_default()).collect()
     }
 
     fn serve(
@@ -268,7 +321,7 @@ impl Parts {
     /// Joins new directories after the stores that are members have started.
     fn join_new_stores(
         &self,
-        new: Vec<Arc<Engine>>,
+        new: Opened,
         placement: Arc<PlacementService>,
         transport: Transport,
         stopping: &watch::Sender<bool>,
@@ -320,47 +373,22 @@ fn start_store(
     StoreHandle::start(ident.store, engine, core, clock, edge, config.pending_bytes_max)
 }
 
-/// Opens the directories; returns those that opened and those that wait for copies of entries.
-async fn open_all(config: &Arc<Config>) -> Result<(identity::Opened, Vec<recovery::DamagedDir>)> {
+/// Opens the directories of the node.
+async fn open_dirs(config: &Arc<Config>) -> Result<Dirs> {
     let config = config.clone();
-    let open = move || {
-        let (mut opened, mut damaged) = (Vec::new(), Vec::new());
-        for dir in &config.stores {
-            let open = || open::engine(&config, dir, StoreId(random() | 1));
-            let recover = || open::begin_recovery(&config, dir);
-            match start::adopt(open, recover, RecoveringStore::ident)? {
-                Directory::Open(engine, ident) => opened.push((engine, ident)),
-                Directory::Recovering(ident, log) => {
-                    damaged.push(recovery::damaged(dir, ident, log));
-                }
-            }
-        }
-        Ok((opened, damaged))
-    };
     let stopped = |_| Error::Busy("the server is stopping".to_owned());
-    tokio::task::spawn_blocking(open).await.map_err(stopped)?
-}
-
-fn idents_of(opened: &identity::Opened, damaged: &[recovery::DamagedDir]) -> Vec<StoreIdent> {
-    let opened = opened.iter().filter_map(|(_, ident)| *ident);
-    opened.chain(damaged.iter().map(|damaged| damaged.ident)).collect()
+    tokio::task::spawn_blocking(move || dirs::open_all(&config)).await.map_err(stopped)?
 }
 
 /// Returns the cluster of the directories; if all are new, they bootstrap or join one. New ones
 /// beside members join later, through this node: the cluster may be waiting for its stores.
-async fn resolve_cluster(
-    config: &Config,
-    opened: &mut identity::Opened,
-    damaged: &[recovery::DamagedDir],
-    members: &Members,
-    address: &str,
-) -> Result<ClusterId> {
-    if let Some(cluster) = identity::cluster_of(idents_of(opened, damaged))? {
+async fn resolve_cluster(config: &Config, dirs: &mut Dirs, address: &str) -> Result<ClusterId> {
+    if let Some(cluster) = dirs.cluster {
         return Ok(cluster);
     }
+    let (opened, members) = (&mut dirs.opened, &dirs.members);
     if config.join.is_empty() {
-        let capacities_bytes =
-            opened.iter().map(|(engine, _)| engine.stats().device_bytes).collect();
+        let capacities_bytes = opened.iter().map(|open| open.engine.stats().device_bytes).collect();
         let cluster = ClusterId(random() | 1);
         let bootstrap = Bootstrap { cluster, address: address.to_owned(), capacities_bytes };
         identity::bootstrap(opened, &bootstrap)?;

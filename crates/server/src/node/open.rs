@@ -6,12 +6,19 @@ use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind, RecoveringStore, Replay};
 use stele_raftstore::{LeaseTimes, Now, Options, RaftStore};
-use stele_types::{Clock, Result, StoreId, StoreIdent};
+use stele_types::{Clock, Error, Result, StoreId, StoreIdent};
 use stele_vfs::{RealVfs, SystemClock};
 
 /// Locks a directory that did not open for log entry recovery; `None` if that would not open it.
 pub(super) fn begin_recovery(config: &Config, dir: &Path) -> Result<Option<RecoveringStore>> {
     RecoveringStore::begin(Arc::new(RealVfs::new()), dir, &engine_options(config))
+}
+
+/// Returns whether no store was created in the directory. Fails if that cannot be told.
+pub(super) fn is_new(dir: &Path) -> Result<bool> {
+    let path = dir.join("STORE");
+    let found = path.try_exists().map_err(|error| Error::io("stat", &path, error));
+    found.map(|is_there| !is_there)
 }
 
 /// Opens one directory. A new one is marked with `directory_id`, which no other directory has: it
@@ -20,7 +27,7 @@ pub(super) fn engine(config: &Config, dir: &Path, directory_id: StoreId) -> Resu
     let vfs = Arc::new(RealVfs::new());
     let clock = Arc::new(SystemClock::new());
     let mut options = engine_options(config);
-    options.store = (!dir.join("STORE").exists()).then_some(directory_id);
+    options.store = is_new(dir)?.then_some(directory_id);
     let (engine, opened) = Engine::open(vfs, clock, dir, options, Replay::Committed)?;
     if opened.replayed_entries > 0 {
         let (dir, count) = (dir.display(), opened.replayed_entries);

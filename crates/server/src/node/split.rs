@@ -2,7 +2,6 @@
 
 use super::ids::IdSource;
 use crate::store::{Engine, StoreHandle};
-use crate::stores::Stores;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -16,33 +15,29 @@ use stele_raftstore::{Admin, NewRegion, RequestId};
 use stele_storage::RangeSize;
 use stele_types::Region;
 
-/// Measures every region led here, and splits those that need it.
+/// Measures every region that the store leads, and splits those that need it.
 pub(super) async fn check(
-    stores: &Stores,
+    store: &Arc<StoreHandle>,
     ids: &IdSource,
     limits: Limits,
     splitter: &Mutex<Splitter>,
     started: Instant,
 ) {
-    for store in stores.all() {
-        for region in store.readers().all() {
-            if !store.leads(region.id) {
-                continue;
-            }
-            let ranges = region.engine_ranges();
-            let measured = on_engine(&store, move |engine| size_of(engine, &ranges)).await;
-            let Ok(Ok(size)) = measured else { continue };
-            let split_by = splitter.lock().measured(&region, size, limits, started.elapsed());
-            let Some(split_by) = split_by else { continue };
-            if let Err(obstacle) = split(&store, ids, &region, split_by, size, limits).await {
-                tracing::info!("region {} is not split: {}", region.id, obstacle.reason);
-                let version = region.epoch.version;
-                splitter.lock().refused(region.id, version, started.elapsed());
-            }
+    for region in store.readers().all() {
+        if !store.leads(region.id) {
+            continue;
+        }
+        let ranges = region.engine_ranges();
+        let measured = on_engine(store, move |engine| size_of(engine, &ranges)).await;
+        let Ok(Ok(size)) = measured else { continue };
+        let split_by = splitter.lock().measured(&region, size, limits, started.elapsed());
+        let Some(split_by) = split_by else { continue };
+        if let Err(obstacle) = split(store, ids, &region, split_by, size, limits).await {
+            tracing::info!("region {} is not split: {}", region.id, obstacle.reason);
+            let version = region.epoch.version;
+            splitter.lock().refused(region.id, version, started.elapsed());
         }
     }
-    let leads = |id| stores.all().iter().any(|store| store.leads(id));
-    splitter.lock().retain(leads);
 }
 
 async fn split(

@@ -1,7 +1,7 @@
 //! HTTP on the same port: `/metrics`, `/healthz`, `/readyz`, `/status`.
 
 use super::Metrics;
-use super::scrape::counts;
+use super::scrape::{counts, samples};
 use crate::port;
 use crate::stores::Stores;
 use crate::tasks::Tasks;
@@ -13,7 +13,6 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use stele_storage::StateMachine;
 use stele_types::ClusterId;
 
 /// State that the routes report.
@@ -47,11 +46,10 @@ pub fn routes(health: Health) -> Router {
 
 async fn metrics(State(health): State<Health>) -> impl IntoResponse {
     const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, TYPE)], health.metrics.scrape(&health))
+    ([(header::CONTENT_TYPE, TYPE)], health.metrics.scrape(&health).await)
 }
 
-/// Succeeds while every store and every required task runs. Names those that have failed, also
-/// tasks that are not required.
+/// Succeeds while a store and every required task runs. Names stores and tasks that have failed.
 async fn healthz(State(health): State<Health>) -> impl IntoResponse {
     let (is_healthy, failed) = health.tasks.health();
     match is_healthy {
@@ -60,33 +58,47 @@ async fn healthz(State(health): State<Health>) -> impl IntoResponse {
     }
 }
 
-/// Succeeds while every region here has a known leader and every store is open.
+/// Succeeds while every region here has a known leader and every store serves. Names the stores that
+/// serve and those that do not, with the reason.
 async fn readyz(State(health): State<Health>) -> impl IntoResponse {
-    let (mut regions, mut with_leader) = (0, 0);
-    for store in health.stores.all().iter().filter(|store| store.is_running()) {
+    let (mut regions, mut with_leader, mut all_serve) = (0, 0, true);
+    let mut lines = String::new();
+    for store in health.stores.all() {
+        let id = store.id();
+        if !store.is_running() {
+            let reason = health.tasks.store_failure(id).unwrap_or_else(|| "it ends".to_owned());
+            lines += &format!("store {id} has stopped: {reason}\n");
+            all_serve = false;
+            continue;
+        }
+        lines += &format!("store {id} serves\n");
         for region in store.readers().all() {
             regions += 1;
             let leader = store.readers().get(region.id).and_then(|reader| reader.leader());
             with_leader += usize::from(leader.is_some());
         }
     }
-    let mut text = format!("{with_leader} of {regions} regions have a known leader\n");
     let recovering = health.stores.recovering();
     for store in &recovering {
-        text += &format!("store {} waits for {} lost entries\n", store.id, store.lost());
+        lines += &format!("store {} waits for {} lost entries\n", store.id, store.lost());
     }
+    let failed = health.stores.failed();
+    failed.iter().for_each(|dir| lines += &format!("{dir}\n"));
+    all_serve &= recovering.is_empty() && failed.iter().all(|dir| dir.is_expected);
+    let text = format!("{with_leader} of {regions} regions have a known leader\n{lines}");
     // A node with an empty store is ready: it accepts replicas.
-    let is_ready = with_leader == regions && recovering.is_empty();
+    let is_ready = with_leader == regions && all_serve;
     (if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text)
 }
 
 async fn status(State(health): State<Health>) -> Json<Value> {
+    let samples = samples(&health.stores).await;
     let stores: Vec<Value> = health
         .stores
         .all()
         .iter()
         .map(|store| {
-            let stats = store.engine().stats();
+            let stats = samples.get(&store.id()).map(|it| it.stats.clone()).unwrap_or_default();
             let (replicas, leaders) = counts(&health.stores, store.id());
             json!({
                 "store": store.id().0,
@@ -121,6 +133,18 @@ async fn status(State(health): State<Health>) -> Json<Value> {
             })
         })
         .collect();
+    let failed: Vec<Value> = health
+        .stores
+        .failed()
+        .iter()
+        .map(|failed| {
+            json!({
+                "store": failed.store.map(|store| store.0),
+                "directory": failed.dir.as_ref().map(|dir| dir.display().to_string()),
+                "reason": failed.reason,
+            })
+        })
+        .collect();
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "cluster": health.cluster.0,
@@ -128,5 +152,6 @@ async fn status(State(health): State<Health>) -> Json<Value> {
         "uptime_s": health.metrics.uptime().as_secs(),
         "stores": stores,
         "waiting_stores": recovering,
+        "failed_stores": failed,
     }))
 }

@@ -2,14 +2,19 @@
 
 use super::{Health, Metrics, log_lines_lost};
 use crate::port;
+use crate::store::{Sample, StoreHandle};
 use crate::stores::Stores;
 use crate::tasks::Tasks;
 use crate::transport::Transport;
 use prometheus_client::encoding::text::encode;
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use stele_storage::StateMachine;
 use stele_types::StoreId;
+
+/// Last known states of stores.
+pub type Samples = BTreeMap<StoreId, Arc<Sample>>;
 
 /// Metric in the text format: name, type, help and samples.
 struct Family {
@@ -21,15 +26,17 @@ struct Family {
 
 impl Metrics {
     /// Returns the text of a scrape.
-    pub fn scrape(&self, health: &Health) -> String {
+    pub async fn scrape(&self, health: &Health) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = encode(&mut text, &self.registry);
         let end = text.rfind("# EOF").unwrap_or(text.len());
         text.truncate(end);
         let network = [transport(&health.transport), port(&health.port)].into_iter().flatten();
+        let samples = samples(&health.stores).await;
         let stores = &health.stores;
-        let stores = [families(stores), reads(stores), repairs(stores)].into_iter().flatten();
+        let stores = [families(stores, &samples), reads(stores), repairs(stores, &samples)];
+        let stores = stores.into_iter().flatten();
         for family in stores.chain(network).chain(tasks(&health.tasks)) {
             if family.samples.is_empty() {
                 continue;
@@ -111,7 +118,7 @@ fn tasks(tasks: &Tasks) -> [Family; 3] {
     [running, failures, lost]
 }
 
-fn families(stores: &Stores) -> Vec<Family> {
+fn families(stores: &Stores, samples: &Samples) -> Vec<Family> {
     let mut written = family("device_written_bytes", "counter", "Bytes written, by cause");
     let mut user = family("user_bytes", "counter", "Bytes of keys and values applied");
     let mut sizes = family("store_bytes", "gauge", "Bytes on the device, live, and in memory");
@@ -128,7 +135,10 @@ fn families(stores: &Stores) -> Vec<Family> {
     let mut phase = family("gc_phase", "gauge", "1 for the current phase of garbage collection");
     for store in stores.all() {
         let id = store.id();
-        let stats = store.engine().stats();
+        let Some(Sample { stats, value_cache, gc_phase, .. }) = samples.get(&id).map(|it| &**it)
+        else {
+            continue;
+        };
         for (cause, bytes) in &stats.written_bytes {
             written.samples.push((label(id, "cause", cause), *bytes as f64));
         }
@@ -153,29 +163,27 @@ fn families(stores: &Stores) -> Vec<Family> {
             gc_bytes.samples.push((label(id, "stage", stage), done.bytes as f64));
         }
         p99.samples.push((format!("store=\"{id}\""), store.append_p99_nanos() as f64 / 1e9));
-        let (hits, misses) = store.engine().value_cache_hits();
+        let (hits, misses) = *value_cache;
         values.samples.push((label(id, "found", "yes"), hits as f64));
         values.samples.push((label(id, "found", "no"), misses as f64));
         cold.samples.push((format!("store=\"{id}\""), stats.index_cold_reads as f64));
-        let current = format!("{:?}", store.engine().gc_stats().phase).to_lowercase();
-        phase.samples.push((label(id, "phase", &current), 1.0));
+        phase.samples.push((label(id, "phase", gc_phase), 1.0));
     }
     vec![written, user, sizes, amp, regions, work, gc_bytes, slices, p99, values, cold, phase]
 }
 
 /// Returns the metrics of damage, repair and scrubbing.
-fn repairs(stores: &Stores) -> Vec<Family> {
+fn repairs(stores: &Stores, samples: &Samples) -> Vec<Family> {
     let mut repair = family("repair_values", "counter", "Values found unreadable, and repaired");
     let mut lost = family("lost_values", "gauge", "Values known to be unreadable now");
     let mut scrubbed = family("scrubbed_bytes", "counter", "Bytes verified by scrubbing");
     let mut passes = family("scrub_passes", "counter", "Completed scrub passes");
-    for store in stores.all() {
-        let (id, own) = (store.id(), format!("store=\"{}\"", store.id()));
-        let repaired = store.engine().repair_stats();
+    for (&id, sample) in samples {
+        let own = format!("store=\"{id}\"");
+        let (repaired, scrub) = (&sample.repairs, &sample.scrub);
         repair.samples.push((label(id, "what", "found"), repaired.found as f64));
         repair.samples.push((label(id, "what", "repaired"), repaired.repaired as f64));
         lost.samples.push((own.clone(), repaired.lost as f64));
-        let scrub = store.engine().scrub_stats();
         scrubbed.samples.push((own.clone(), scrub.bytes as f64));
         passes.samples.push((own, scrub.passes as f64));
     }
@@ -201,6 +209,17 @@ fn reads(stores: &Stores) -> Vec<Family> {
 
 fn label(store: StoreId, name: &str, value: &str) -> String {
     format!("store=\"{store}\",{name}=\"{value}\"")
+}
+
+/// Returns the last known state of every store.
+pub async fn samples(stores: &Stores) -> Samples {
+    let ask = |store: Arc<StoreHandle>| async move { Some((store.id(), store.sample().await?)) };
+    let asked: Vec<_> = stores.all().into_iter().map(|store| tokio::spawn(ask(store))).collect();
+    let mut samples = Samples::new();
+    for asked in asked {
+        samples.extend(asked.await.ok().flatten());
+    }
+    samples
 }
 
 /// Returns the number of replicas and of leaders on a store.

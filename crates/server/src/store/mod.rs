@@ -5,6 +5,7 @@ mod append_times;
 mod applier;
 mod lookups;
 mod maintain;
+mod sample;
 mod store_loop;
 mod writer;
 
@@ -16,13 +17,15 @@ use lookups::Lookups;
 use maintain::Counts;
 pub use maintain::StageWork;
 use parking_lot::Mutex;
+use sample::Latest;
+pub use sample::Sample;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use stele_node::store::{Ended, Item, NotTaken, StoreLoop};
 use stele_raftstore::{
-    AdminCall, Event, Input, Modify, PeerMessage, RaftStore, Read, Readers, Reply, RequestId,
-    SendSnapshot, StageTimes, Unknown, Write,
+    AdminCall, Event, Input, Modify, PeerMessage, RaftStore, Read, Readers, RegionReport, Reply,
+    RequestId, SendSnapshot, StageTimes, Unknown, Write,
 };
 use stele_storage::StorageEngine;
 use stele_types::{Clock, Error, RegionId, Result, StoreId};
@@ -60,6 +63,8 @@ pub struct StoreHandle<E: StorageEngine = Engine> {
     load: LoadSamples,
     appends: Arc<AppendTimes>,
     counts: Arc<Counts>,
+    samples: Arc<Latest<Sample>>,
+    region_reports: Arc<Latest<Vec<RegionReport>>>,
     running: Arc<AtomicBool>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -131,6 +136,8 @@ where
             load,
             appends,
             counts,
+            samples: Arc::default(),
+            region_reports: Arc::default(),
             running,
             threads,
         }))
@@ -167,9 +174,9 @@ where
     }
 
     /// Returns the 99th percentile of the last appends' durations, in nanoseconds; 0 before the
-    /// first.
+    /// first. At least the age of the append under way.
     pub fn append_p99_nanos(&self) -> u64 {
-        self.appends.p99_nanos()
+        self.appends.p99_nanos(self.clock.monotonic_nanos())
     }
 
     /// Returns the maintenance work since the start, by stage.
@@ -264,6 +271,11 @@ where
         };
         self.inbox.push(Item::Call(Box::new(call)));
         found.await.ok()
+    }
+
+    /// Ends the loop with an error.
+    pub fn fail(&self, error: Error) {
+        self.inbox.push(Item::Stopped(error));
     }
 
     /// Stops the threads after the waiting items.

@@ -33,9 +33,9 @@ where
         let (done, written) = channel();
         let thread = spawn(Thread::Write, store, move || {
             while let Ok((Append { ticket, batch }, store_loop)) = taken.recv() {
-                let began = clock.monotonic_nanos();
+                appends.begin(clock.monotonic_nanos());
                 let result = engine.append(&batch);
-                appends.record(clock.monotonic_nanos().saturating_sub(began));
+                appends.end(clock.monotonic_nanos());
                 // The loop may have ended.
                 let _ = done.send(Input::Appended { ticket, result });
                 store_loop.unpark();

@@ -50,13 +50,13 @@ pub fn split(stream: TcpStream) -> Result<(Reader, OwnedWriteHalf), CloseReason>
     Ok((Reader { stream: read, frames: Frames::new(HELLO_BYTES_MAX) }, write))
 }
 
-/// Dials a node and verifies that it is the expected one.
+/// Dials a node and verifies that it is the expected one. Returns also its stores that do not serve.
 pub async fn dial(
     shared: &Shared,
     address: &str,
     lane: Lane,
     wanted: &[StoreId],
-) -> Result<(Reader, OwnedWriteHalf), CloseReason> {
+) -> Result<(Reader, OwnedWriteHalf, Vec<StoreId>), CloseReason> {
     if shared.cuts.blocks_out(wanted) || shared.cuts.blocks_in(wanted) {
         return Err(CloseReason::Cut);
     }
@@ -64,6 +64,10 @@ pub async fn dial(
     let mut hello = Hello::new(lane, identity.cluster, &identity.address);
     hello.times = Some(identity.times);
     hello.from = shared.own.read().clone();
+    // Nodes of earlier versions refuse a hello that names a removed store.
+    if hello.from.iter().any(|store| !shared.resolve.is_removed(*store)) {
+        hello.from.retain(|store| !shared.resolve.is_removed(*store));
+    }
     hello.wanted = wanted.to_vec();
     let handshake = async {
         let stream = TcpStream::connect(address).await.map_err(CloseReason::Dial)?;
@@ -73,7 +77,11 @@ pub async fn dial(
         loop {
             let answer = reader.next(&shared.stats).await?;
             match answer.kind {
-                Kind::Welcome => return Ok((reader, writer)),
+                Kind::Welcome => {
+                    let gone = hello::read_welcome(&answer.body);
+                    let gone = gone.ok_or(CloseReason::Malformed("unreadable reply to a hello"))?;
+                    return Ok((reader, writer, gone));
+                }
                 Kind::Refused => return Err(hello::read_refused(&answer.body)),
                 Kind::Alive => {}
                 _ => return Err(CloseReason::Malformed("unexpected reply to a hello")),

@@ -32,6 +32,14 @@ pub trait Deliver: Send + Sync {
     /// Reports that messages to the store are lost from now on.
     fn unreachable(&self, store: StoreId);
 
+    /// Reports whether messages to the store get through from now on.
+    fn state(&self, store: StoreId, is_reachable: bool) {
+        match is_reachable {
+            true => self.reachable(store),
+            false => self.unreachable(store),
+        }
+    }
+
     /// Reports that messages to the store were dropped because the queue was full or their
     /// connection broke; the store is still reachable. Reported once until the queue has emptied.
     fn dropped(&self, store: StoreId);

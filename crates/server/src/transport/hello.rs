@@ -4,10 +4,14 @@
 //! connection := magic:8 (the dialling side) frame(Hello) … ; answered by Welcome or Refused
 //! hello      := oldest:u8 newest:u8 lane:u8 cluster from:stores address wanted:stores times?
 //! times      := tick_nanos election_ticks_min   (absent in hellos of earlier versions)
-//! welcome    := version:u8
+//! welcome    := version:u8 gone:stores?
+//! alive      := gone:stores?                  (a keepalive's body, on the urgent lane)
 //! refused    := reason:u8 text:bytes
 //! stores     := count store*                  (numbers are varints, bytes length-prefixed)
 //! ```
+//!
+//! `gone` are the stores of the answering node that do not serve although the node runs. It is absent
+//! without such stores. Earlier versions send no `gone`, and do not read it.
 
 use super::closed::{CloseReason, RejectReason};
 use super::options::Identity;
@@ -153,7 +157,12 @@ impl Hello {
             let text = format!("store {store} is not on this node");
             return Some((RejectReason::StoreElsewhere, text));
         }
-        if let Some(store) = self.from.iter().find(|store| is_removed(**store)) {
+        // Invariant: removed stores are not heard, and do not keep the other stores of their node from
+        // being heard. Their messages are dropped.
+        let all_removed = self.from.iter().all(|store| is_removed(*store))
+            || mutant::active("server.removed_store_refuses_node")
+                && self.from.iter().any(|store| is_removed(*store));
+        if let Some(store) = self.from.iter().find(|store| is_removed(**store) && all_removed) {
             return Some((RejectReason::StoreRemoved, format!("store {store} was removed")));
         }
         // Invariant: nodes exchange messages only if their leases and vote holds fit. A node of an
@@ -164,9 +173,33 @@ impl Hello {
     }
 }
 
-/// Encodes the acceptance of a hello.
-pub fn welcome() -> Vec<u8> {
-    vec![VERSION]
+/// Encodes the acceptance of a hello by a node with these stores that do not serve.
+pub fn welcome(gone: &[StoreId]) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    out.extend(alive(gone));
+    out
+}
+
+/// Decodes the stores of [`welcome`].
+pub fn read_welcome(body: &[u8]) -> Option<Vec<StoreId>> {
+    read_alive(body.split_first()?.1)
+}
+
+/// Encodes a keepalive of a node with these stores that do not serve.
+pub fn alive(gone: &[StoreId]) -> Vec<u8> {
+    let mut out = Vec::new();
+    if !gone.is_empty() {
+        put_stores(&mut out, gone);
+    }
+    out
+}
+
+/// Decodes the stores of [`alive`].
+pub fn read_alive(mut body: &[u8]) -> Option<Vec<StoreId>> {
+    match body.is_empty() {
+        true => Some(Vec::new()),
+        false => take_stores(&mut body),
+    }
 }
 
 /// Encodes the rejection of a hello or of a snapshot.
@@ -269,6 +302,22 @@ mod tests {
     }
 
     #[test]
+    fn a_keepalive_and_a_welcome_carry_the_stores_that_do_not_serve() {
+        let gone = [StoreId(3), StoreId(400)];
+        assert_eq!(read_alive(&alive(&gone)), Some(gone.to_vec()));
+        assert_eq!(read_welcome(&welcome(&gone)), Some(gone.to_vec()));
+        assert_eq!(
+            (alive(&[]), welcome(&[])),
+            (Vec::new(), vec![VERSION]),
+            "as earlier versions do"
+        );
+        assert_eq!(read_alive(&[]), Some(Vec::new()));
+        assert_eq!(read_welcome(&[VERSION]), Some(Vec::new()));
+        assert_eq!(read_alive(&[9]), None);
+        assert_eq!(read_welcome(&[]), None);
+    }
+
+    #[test]
     fn unwanted_nodes_are_refused_with_the_reason() {
         assert_eq!(rejection(&sample()), None);
         let other = |change: fn(&mut Hello)| {
@@ -281,7 +330,8 @@ mod tests {
         assert_eq!(other(|it| it.versions = (0, 0)), Some(RejectReason::OtherVersion));
         assert_eq!(other(|it| it.wanted = vec![StoreId(6)]), Some(RejectReason::StoreElsewhere));
         assert_eq!(other(|it| it.wanted.push(StoreId(6))), None, "a lost store beside the new one");
-        assert_eq!(other(|it| it.from.push(StoreId(7))), Some(RejectReason::StoreRemoved));
+        assert_eq!(other(|it| it.from = vec![StoreId(7)]), Some(RejectReason::StoreRemoved));
+        assert_eq!(other(|it| it.from.push(StoreId(7))), None, "its other stores are heard");
         assert_eq!(other(|it| it.versions = (0, 9)), None);
     }
 

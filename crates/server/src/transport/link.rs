@@ -50,15 +50,15 @@ pub async fn run(shared: Arc<Shared>, node: Arc<Node>, lane: Lane) {
 
 async fn once(shared: &Shared, node: &Node, lane: Lane, was_connected: &mut bool) -> CloseReason {
     let connected = connection::dial(shared, &node.address, lane, &node.stores()).await;
-    let (mut reader, mut writer) = match connected {
+    let (mut reader, mut writer, gone) = match connected {
         Ok(halves) => halves,
         Err(reason) => return reason,
     };
     *was_connected = true;
-    node.connected(lane, shared);
+    node.connected(lane, gone, shared);
     let link = node.link(lane);
     let ended = tokio::select! {
-        ended = read_keepalives(shared, node, &mut reader) => ended,
+        ended = read_keepalives(shared, node, lane, &mut reader) => ended,
         ended = write_messages(shared, node, link, lane, &mut writer) => ended,
     };
     ended.err().unwrap_or(CloseReason::Ended)
@@ -68,11 +68,18 @@ async fn once(shared: &Shared, node: &Node, lane: Lane, was_connected: &mut bool
 async fn read_keepalives(
     shared: &Shared,
     node: &Node,
+    lane: Lane,
     reader: &mut Reader,
 ) -> Result<(), CloseReason> {
     while !node.is_abandoned() {
         let frame = connection::next_frame(shared, &node.stores(), reader).await?;
         match frame.kind {
+            // Only one connection tells: keepalives of two are not ordered.
+            Kind::Alive if lane == Lane::Urgent => {
+                let gone = hello::read_alive(&frame.body);
+                let gone = gone.ok_or(CloseReason::Malformed("unreadable keepalive"))?;
+                node.set_gone(gone, shared);
+            }
             Kind::Alive => {}
             Kind::Refused => return Err(hello::read_refused(&frame.body)),
             _ => return Err(CloseReason::Malformed("the receiving side sent a message")),

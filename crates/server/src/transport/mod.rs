@@ -69,6 +69,7 @@ impl Transport {
             snapshots_in: Arc::new(Semaphore::new(options.snapshots_in_max)),
             room: Arc::new(Semaphore::new(options.received_bytes_max.div_ceil(ROOM_UNIT_BYTES))),
             own: RwLock::new(identity.stores.clone()),
+            gone: watch::Sender::new(Vec::new()),
             options,
             identity,
             resolve,
@@ -140,6 +141,15 @@ impl Transport {
     /// before does not carry its messages; it ends at the first one and is dialled again.
     pub fn add_store(&self, store: StoreId) {
         self.shared.own.write().push(store);
+    }
+
+    /// Tells all nodes, now and when they connect, that a store of this node does not serve.
+    pub fn store_gone(&self, store: StoreId) {
+        self.shared.gone.send_if_modified(|gone| {
+            let is_new = !gone.contains(&store);
+            gone.extend(is_new.then_some(store));
+            is_new
+        });
     }
 
     /// Loses messages between this node and the one that has the store; for tests.

@@ -10,7 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use stele_types::StoreId;
+use stele_types::{StoreId, mutant};
 use tokio::sync::Notify;
 
 /// One of a node's connections, as seen by senders.
@@ -34,9 +34,17 @@ pub struct Node {
     stores: RwLock<Arc<[StoreId]>>,
     urgent: Link,
     data: Link,
-    /// Last state reported to the owner; `None` before the first.
-    reachable: Mutex<Option<bool>>,
+    reported: Mutex<Reported>,
     abandoned: AtomicBool,
+}
+
+/// Last state reported to the owner.
+#[derive(Default)]
+struct Reported {
+    /// Whether the node is reachable; `None` before the first report.
+    is_reachable: Option<bool>,
+    /// Stores that do not serve although the node is reachable, as far as it tells.
+    gone: Vec<StoreId>,
 }
 
 impl Node {
@@ -46,7 +54,7 @@ impl Node {
             stores: RwLock::new(Arc::new([])),
             urgent: Link::new(options.urgent_queue_bytes_max),
             data: Link::new(options.data_queue_bytes_max),
-            reachable: Mutex::new(None),
+            reported: Mutex::default(),
             abandoned: AtomicBool::new(false),
         }
     }
@@ -75,11 +83,11 @@ impl Node {
         self.data.retry.notify_one();
     }
 
-    /// Records that a connection was made.
-    pub fn connected(&self, lane: Lane, shared: &Shared) {
+    /// Records that a connection was made to the node, with these stores that do not serve.
+    pub fn connected(&self, lane: Lane, gone: Vec<StoreId>, shared: &Shared) {
         self.link(lane).queue.open();
         if lane == Lane::Urgent {
-            self.report(true, shared);
+            self.report(true, Some(gone), shared);
             // The node is reachable again: the other connection need not wait longer.
             self.data.retry.notify_one();
         }
@@ -90,14 +98,14 @@ impl Node {
         let lost = self.link(lane).queue.close();
         super::Stats::add(&shared.stats.dropped_down, lost);
         if lane == Lane::Urgent {
-            self.report(false, shared);
-        } else if lost > 0 && *self.reachable.lock() == Some(true) {
+            self.report(false, None, shared);
+        } else if lost > 0 && self.reported.lock().is_reachable == Some(true) {
             self.stores().iter().for_each(|store| shared.deliver.dropped(*store));
         }
     }
 
     fn add(&self, store: StoreId, shared: &Shared) {
-        let reported = self.reachable.lock();
+        let reported = self.reported.lock();
         let mut stores = self.stores.write();
         if stores.contains(&store) {
             return;
@@ -105,24 +113,43 @@ impl Node {
         *stores = stores.iter().copied().chain([store]).collect();
         drop(stores);
         // Reports the state that the node's other stores have.
-        match *reported {
-            Some(true) => shared.deliver.reachable(store),
-            Some(false) => shared.deliver.unreachable(store),
-            None => {}
+        if let Some(is_reachable) = reported.is_reachable {
+            shared.deliver.state(store, is_reachable && !reported.gone.contains(&store));
         }
     }
 
-    fn report(&self, reachable: bool, shared: &Shared) {
-        let mut reported = self.reachable.lock();
-        if *reported == Some(reachable) {
+    /// Records which stores of the node do not serve.
+    ///
+    /// Invariant: a store that has failed is unreachable although its node is connected. Its regions
+    /// hibernate without a leader otherwise.
+    pub fn set_gone(&self, gone: Vec<StoreId>, shared: &Shared) {
+        let mut reported = self.reported.lock();
+        if reported.gone == gone || mutant::active("server.gone_unheard") {
             return;
         }
-        *reported = Some(reachable);
+        let before = std::mem::replace(&mut reported.gone, gone);
+        if reported.is_reachable != Some(true) {
+            return;
+        }
         for store in self.stores().iter() {
-            match reachable {
-                true => shared.deliver.reachable(*store),
-                false => shared.deliver.unreachable(*store),
+            let (was, is) = (before.contains(store), reported.gone.contains(store));
+            if was != is {
+                shared.deliver.state(*store, !is);
             }
+        }
+    }
+
+    fn report(&self, is_reachable: bool, gone: Option<Vec<StoreId>>, shared: &Shared) {
+        let mut reported = self.reported.lock();
+        if let Some(gone) = gone {
+            reported.gone = gone;
+        }
+        if reported.is_reachable == Some(is_reachable) {
+            return;
+        }
+        reported.is_reachable = Some(is_reachable);
+        for store in self.stores().iter() {
+            shared.deliver.state(*store, is_reachable && !reported.gone.contains(store));
         }
     }
 }

@@ -92,7 +92,7 @@ async fn handshake(
         return Err(CloseReason::Cut);
     }
     let is_removed = |store| shared.resolve.is_removed(store);
-    let own = shared.own.read().clone();
+    let own = shared.all_own();
     let rejection = hello.rejection(&shared.identity, &own, is_removed);
     // A node that is refused dials again several times a second.
     remote.is_logged = shared.note_rejection(&hello, rejection.as_ref().map(|(reason, _)| *reason));
@@ -101,7 +101,8 @@ async fn handshake(
         writer.write_all(&answer).await?;
         return Err(CloseReason::Refused(reason, text));
     }
-    writer.write_all(&frame::whole(Kind::Welcome, &hello::welcome())).await?;
+    let gone = shared.gone.borrow().clone();
+    writer.write_all(&frame::whole(Kind::Welcome, &hello::welcome(&gone))).await?;
     Ok(hello)
 }
 
@@ -112,7 +113,11 @@ async fn messages(
     writer: OwnedWriteHalf,
 ) -> Result<(), CloseReason> {
     let options = &shared.options;
-    let alive = frame::whole(Kind::Alive, b"");
+    let mut gone = shared.gone.subscribe();
+    if !gone.borrow().is_empty() {
+        // It may have changed since the welcome.
+        gone.mark_changed();
+    }
     let mut tick = interval(options.keepalive_interval);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let silent_ticks_max = ticks(shared);
@@ -145,15 +150,25 @@ async fn messages(
                 if silent_ticks > silent_ticks_max {
                     return Err(CloseReason::Silent);
                 }
-                // Only keepalives are written here: if one does not fit, they have not been read
-                // for hours.
-                let cut = shared.cuts.blocks_out(&hello.from);
-                if !cut && writer.try_write(&alive)? != alive.len() {
-                    return Err(CloseReason::Stalled);
-                }
+                write_alive(shared, hello, &writer)?;
+            }
+            // The sender is a part of `shared`.
+            Ok(()) = gone.changed() => {
+                write_alive(shared, hello, &writer)?;
             }
         }
     }
+}
+
+/// Writes a keepalive with the stores that do not serve. Only keepalives are written here: if one
+/// does not fit, they have not been read for hours.
+fn write_alive(shared: &Shared, hello: &Hello, writer: &OwnedWriteHalf) -> Result<(), CloseReason> {
+    let alive = frame::whole(Kind::Alive, &hello::alive(&shared.gone.borrow()));
+    let cut = shared.cuts.blocks_out(&hello.from);
+    if !cut && writer.try_write(&alive)? != alive.len() {
+        return Err(CloseReason::Stalled);
+    }
+    Ok(())
 }
 
 /// A connection's part of [`Shared::room`].
@@ -233,7 +248,9 @@ fn handle_frame(shared: &Shared, hello: &Hello, frame: Frame) -> Result<(), Clos
     if !known && !mutant::active("server.any_sender") {
         return Err(CloseReason::Malformed("the sending store is not in the hello"));
     }
-    if !shared.is_own(message.to_store) {
+    let is_heard = !shared.resolve.is_removed(message.from_store)
+        || mutant::active("server.removed_store_heard");
+    if !shared.is_own(message.to_store) || !is_heard {
         Stats::add(&shared.stats.strays_received, 1);
         return Ok(());
     }

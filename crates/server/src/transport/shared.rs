@@ -21,6 +21,8 @@ pub struct Shared {
     pub identity: Identity,
     /// Stores of this node; one may be added while it runs.
     pub own: RwLock<Vec<StoreId>>,
+    /// Stores of this node that do not serve.
+    pub gone: watch::Sender<Vec<StoreId>>,
     pub resolve: Arc<dyn Resolve>,
     pub deliver: Arc<dyn Deliver>,
     pub stats: Stats,
@@ -45,9 +47,17 @@ const REJECTED_MAX: usize = 1024;
 pub const ROOM_UNIT_BYTES: usize = 1 << 10;
 
 impl Shared {
-    /// Returns whether the store is one of this node's.
+    /// Returns whether the store is one of this node's that serve.
     pub fn is_own(&self, store: StoreId) -> bool {
-        self.own.read().contains(&store)
+        self.own.read().contains(&store) && !self.gone.borrow().contains(&store)
+    }
+
+    /// Returns the stores of this node, also those that do not serve.
+    pub fn all_own(&self) -> Vec<StoreId> {
+        let mut all = self.own.read().clone();
+        let gone = self.gone.borrow();
+        all.extend(gone.iter().filter(|store| !self.own.read().contains(store)));
+        all
     }
 
     /// Records whether a hello was rejected. Returns whether the last one of its node on that lane

@@ -130,10 +130,6 @@ impl Vfs for ProfiledVfs {
         self.inner.free_bytes(dir)
     }
 
-    fn device_number(&self, dir: &Path) -> Result<u64> {
-        self.inner.device_number(dir)
-    }
-
     fn total_bytes(&self, dir: &Path) -> Result<u64> {
         self.inner.total_bytes(dir)
     }

@@ -35,7 +35,7 @@ pub async fn open(
     header: &[u8],
 ) -> Result<SnapshotSender, CloseReason> {
     let address = shared.resolve.address(to).ok_or(CloseReason::NoAddress(to))?;
-    let (reader, writer) = connection::dial(&shared, &address, Lane::Bulk, &[to]).await?;
+    let (reader, writer, _) = connection::dial(&shared, &address, Lane::Bulk, &[to]).await?;
     let (replies, answers) = mpsc::channel(2);
     let name = format!("replies to a snapshot for store {to}");
     shared.spawn(name, read_replies(shared.clone(), to, reader, replies));

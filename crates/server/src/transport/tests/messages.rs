@@ -107,6 +107,21 @@ async fn a_removed_store_is_no_longer_heard() {
 }
 
 #[tokio::test]
+async fn a_removed_store_does_not_keep_the_others_of_its_node_from_being_heard() {
+    let (book, others) = (Arc::new(Book::default()), Arc::new(Book::default()));
+    let a = TestNode::start(&book, &[1, 4]).await;
+    let b = TestNode::start(&others, &[2]).await;
+    book.set(2, &b.address);
+    others.removed.lock().insert(StoreId(1));
+    a.send(heartbeat(1, 2, 1));
+    until_heard(&a, &b, (4, 2)).await;
+    a.send(heartbeat(1, 2, 2));
+    until_heard(&a, &b, (4, 2)).await;
+    assert!(b.seen.messages.lock().iter().all(|message| message.from_store == StoreId(4)));
+    assert_eq!(a.closed("store_removed"), 0);
+}
+
+#[tokio::test]
 async fn a_node_that_ends_is_noticed_at_once_and_found_when_it_is_back() {
     let book = Arc::new(Book::default());
     let slow = Options { backoff_max: Duration::from_secs(60), ..options() };

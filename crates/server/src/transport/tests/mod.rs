@@ -1,6 +1,7 @@
 //! Nodes on loopback: delivery, refusals, and detection of ended connections.
 
 pub mod common;
+mod gone;
 mod hostile;
 mod messages;
 mod network;

@@ -1,0 +1,138 @@
+//! The file `members.json`: the members of the cluster, and the stores of this node. Every open
+//! directory of the node has a copy. It is a cache: a damaged copy is skipped if another is readable.
+
+use super::Member;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use stele_types::{ClusterId, Error, Result, StoreId};
+
+const FILE: &str = "members.json";
+
+/// Contents of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Number of the write; it grows with each change.
+    pub write: u64,
+    /// Cluster; 0 in files of earlier builds.
+    pub cluster: ClusterId,
+    /// Version of the list of members; 0 for none.
+    pub version: u64,
+    /// Members of the cluster.
+    pub stores: BTreeMap<StoreId, Member>,
+    /// Stores of this node, with the directory of each; `None` after its disk was replaced.
+    pub own: BTreeMap<StoreId, Option<PathBuf>>,
+}
+
+impl Known {
+    /// Returns the store that was last in this directory.
+    pub fn store_in(&self, dir: &Path) -> Option<StoreId> {
+        let dir = absolute(dir);
+        let found = self.own.iter().find(|(_, at)| at.as_ref() == Some(&dir));
+        found.map(|(store, _)| *store)
+    }
+}
+
+/// Returns a directory as it is kept: the working directory of a later process may be another one.
+pub fn absolute(dir: &Path) -> PathBuf {
+    std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf())
+}
+
+/// Reads the copy in `dir`; `None` without one. Fails with `Corrupt` or `Io`.
+pub fn read(dir: &Path) -> Result<Option<Known>> {
+    let path = dir.join(FILE);
+    match std::fs::read(&path) {
+        Ok(bytes) => decode(&bytes)
+            .map(Some)
+            .ok_or_else(|| Error::corrupt(&path, 0, "not a list of members: remove it")),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io("read", &path, error)),
+    }
+}
+
+/// Replaces the copy in `dir` as a whole.
+pub fn write(dir: &Path, known: &Known) -> Result<()> {
+    let path = dir.join(FILE);
+    let next = path.with_extension("json.new");
+    let failed = |error| Error::io("write", &path, error);
+    let mut file = std::fs::File::create(&next).map_err(failed)?;
+    file.write_all(encode(known).as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+    std::fs::rename(&next, &path).map_err(failed)
+}
+
+fn encode(known: &Known) -> String {
+    let store = |(id, member): (&StoreId, &Member)| {
+        json!({
+            "store": id.0,
+            "address": member.address,
+            "removed": member.is_removed,
+            "state": member.state,
+        })
+    };
+    let own = |(id, dir): (&StoreId, &Option<PathBuf>)| {
+        (id.to_string(), json!(dir.as_ref().and_then(|dir| dir.to_str())))
+    };
+    json!({
+        "write": known.write,
+        "cluster": known.cluster.0,
+        "version": known.version,
+        "stores": known.stores.iter().map(store).collect::<Vec<_>>(),
+        "own": known.own.iter().map(own).collect::<Map<_, _>>(),
+    })
+    .to_string()
+}
+
+fn decode(bytes: &[u8]) -> Option<Known> {
+    let value: Value = serde_json::from_slice(bytes).ok()?;
+    let mut stores = BTreeMap::new();
+    for store in value.get("stores")?.as_array()? {
+        let address = store.get("address")?.as_str()?.to_owned();
+        let is_removed = store.get("removed")?.as_bool()?;
+        // Files of earlier builds have no state: it is received with the next change.
+        let state = store.get("state").and_then(Value::as_i64).unwrap_or_default();
+        let member = Member { address, is_removed, state: i32::try_from(state).ok()? };
+        stores.insert(StoreId(store.get("store")?.as_u64()?), member);
+    }
+    // Nor have they the number of the write, the cluster and the stores of the node.
+    let number = |key: &str| value.get(key).and_then(Value::as_u64).unwrap_or_default();
+    let mut own = BTreeMap::new();
+    for (id, dir) in value.get("own").and_then(Value::as_object).into_iter().flatten() {
+        own.insert(StoreId(id.parse().ok()?), dir.as_str().map(PathBuf::from));
+    }
+    let version = value.get("version")?.as_u64()?;
+    let (write, cluster) = (number("write"), ClusterId(number("cluster")));
+    Some(Known { write, cluster, version, stores, own })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_survives_the_round_trip_and_one_of_an_earlier_build_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(read(dir.path()).unwrap(), None);
+        let member = Member { address: "a:1".to_owned(), is_removed: true, state: 2 };
+        let known = Known {
+            write: 7,
+            cluster: ClusterId(9),
+            version: 3,
+            stores: BTreeMap::from([(StoreId(1), member)]),
+            own: BTreeMap::from([(StoreId(1), Some("/data/1".into())), (StoreId(2), None)]),
+        };
+        write(dir.path(), &known).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), Some(known));
+        let earlier = r#"{"version":4,"stores":[{"store":1,"address":"a:1","removed":false}]}"#;
+        std::fs::write(dir.path().join(FILE), earlier).unwrap();
+        let known = read(dir.path()).unwrap().unwrap();
+        assert_eq!((known.write, known.version, known.stores.len(), known.own.len()), (0, 4, 1, 0));
+    }
+
+    #[test]
+    fn a_damaged_copy_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(FILE), b"{").unwrap();
+        assert!(read(dir.path()).unwrap_err().to_string().contains(FILE));
+    }
+}

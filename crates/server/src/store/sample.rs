@@ -1,0 +1,160 @@
+//! Last state of a store that heartbeats, metrics and the status page show. Its device may hang: they
+//! wait for a bounded time, and then show the state before.
+
+use super::{Engine, StoreHandle};
+use crate::tasks::caught;
+use std::sync::Arc;
+use std::time::Duration;
+use stele_engine::{RepairStats, ScrubStats};
+use stele_raftstore::RegionReport;
+use stele_storage::{EngineStats, LogStore, StateMachine};
+use stele_types::mutant;
+use tokio::sync::watch;
+
+/// Longest wait for a store's answer.
+const ANSWER_MAX: Duration = Duration::from_millis(300);
+
+/// State of a store's engine.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Sizes and amplification.
+    pub stats: EngineStats,
+    /// Puts are refused because the device is full.
+    pub is_full: bool,
+    /// Hits and misses of the value cache.
+    pub value_cache: (u64, u64),
+    /// Phase of garbage collection.
+    pub gc_phase: String,
+    /// Value repair.
+    pub repairs: RepairStats,
+    /// Scrub.
+    pub scrub: ScrubStats,
+}
+
+impl Sample {
+    fn of(engine: &Engine) -> Self {
+        Self {
+            stats: engine.stats(),
+            is_full: engine.admit(1).is_err(),
+            value_cache: engine.value_cache_hits(),
+            gc_phase: format!("{:?}", engine.gc_stats().phase).to_lowercase(),
+            repairs: engine.repair_stats(),
+            scrub: engine.scrub_stats(),
+        }
+    }
+}
+
+/// Last answer to a question.
+///
+/// Invariant: a question is asked again only after its answer. One that is never answered holds one
+/// task, or one thread, and no caller longer than [`ANSWER_MAX`].
+#[derive(Debug)]
+pub(super) struct Latest<T>(watch::Sender<State<T>>);
+
+#[derive(Debug)]
+struct State<T> {
+    is_asking: bool,
+    /// Number of questions that ended.
+    ended: u64,
+    answer: Option<Arc<T>>,
+}
+
+impl<T> Default for Latest<T> {
+    fn default() -> Self {
+        Self(watch::Sender::new(State { is_asking: false, ended: 0, answer: None }))
+    }
+}
+
+impl<T: Send + Sync + 'static> Latest<T> {
+    /// Asks, unless a question is under way, and waits for its end. Returns the last answer, and
+    /// whether the question ended in time. A question that ends with `None` leaves the answer before.
+    async fn ask<F>(self: &Arc<Self>, question: impl FnOnce() -> F) -> (Option<Arc<T>>, bool)
+    where
+        F: Future<Output = Option<T>> + Send + 'static,
+    {
+        let mut ends = self.0.subscribe();
+        let before = ends.borrow_and_update().ended;
+        let begins = |state: &mut State<T>| !std::mem::replace(&mut state.is_asking, true);
+        if self.0.send_if_modified(begins) {
+            let (latest, question) = (self.clone(), question());
+            tokio::spawn(async move {
+                // A panic has been logged; the next question may be answered.
+                let answer = caught("a question to a store", question).await.ok().flatten();
+                latest.0.send_modify(|state| {
+                    (state.is_asking, state.ended) = (false, state.ended + 1);
+                    state.answer = answer.map(Arc::new).or(state.answer.take());
+                });
+            });
+        }
+        let ended = ends.wait_for(|state| state.ended > before);
+        let limit = match mutant::active("server.waits_for_a_hanging_store") {
+            true => Duration::from_secs(10),
+            false => ANSWER_MAX,
+        };
+        let in_time = tokio::time::timeout(limit, ended).await.is_ok();
+        (self.0.borrow().answer.clone(), in_time)
+    }
+}
+
+impl StoreHandle<Engine> {
+    /// Returns the state of the engine; the last known one if it does not answer in time, and `None`
+    /// before its first answer.
+    pub async fn sample(&self) -> Option<Arc<Sample>> {
+        let engine = self.engine.clone();
+        let question = || async {
+            // Fails only by a panic, which has been logged, or when the node stops.
+            tokio::task::spawn_blocking(move || Sample::of(&engine)).await.ok()
+        };
+        self.samples.ask(question).await.0
+    }
+
+    /// Returns the regions of the store: the last known ones, without traffic, if its loop does not
+    /// answer in time, and none after its end. `None` before its first answer.
+    pub async fn regions(self: &Arc<Self>) -> Option<Vec<RegionReport>> {
+        let store = self.clone();
+        let question = || async move { store.with_core(|core| core.regions()).await };
+        let (answer, in_time) = self.region_reports.ask(question).await;
+        if !self.is_running() {
+            return Some(Vec::new());
+        }
+        let mut regions = Vec::clone(&*answer?);
+        if !in_time {
+            // It was reported before.
+            regions.iter_mut().for_each(|region| region.traffic = Default::default());
+        }
+        Some(regions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Instant;
+
+    #[tokio::test]
+    async fn a_question_without_an_answer_is_asked_once_and_the_last_answer_is_returned_in_time() {
+        let latest = Arc::new(Latest::<u8>::default());
+        assert_eq!(latest.ask(|| async { Some(7) }).await, (Some(Arc::new(7)), true));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let (release, hangs) = tokio::sync::watch::channel(false);
+        let began = Instant::now();
+        for _ in 0..3 {
+            let (asked, mut hangs) = (asked.clone(), hangs.clone());
+            let question = || async move {
+                asked.fetch_add(1, Ordering::Relaxed);
+                let _ = hangs.wait_for(|released| *released).await;
+                Some(8)
+            };
+            assert_eq!(latest.ask(question).await, (Some(Arc::new(7)), false));
+        }
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        assert!(began.elapsed() < 30 * ANSWER_MAX, "{:?}", began.elapsed());
+        release.send(true).unwrap();
+        let mut ends = latest.0.subscribe();
+        ends.wait_for(|state| !state.is_asking).await.unwrap();
+        assert_eq!(latest.ask(|| async { None }).await, (Some(Arc::new(8)), true));
+        assert_eq!(latest.ask(|| async { panic!("no answer") }).await.0, Some(Arc::new(8)));
+        assert_eq!(latest.ask(|| async { Some(9) }).await, (Some(Arc::new(9)), true));
+    }
+}
