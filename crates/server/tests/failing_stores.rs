@@ -1,4 +1,4 @@
-//! A store that fails while its node runs.
+//! Stores that fail or hang while their node runs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -70,4 +70,35 @@ async fn a_store_that_fails_leads_nothing_its_regions_elect_and_its_node_goes_on
     for node in [first, second, third] {
         node.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_hangs_does_not_keep_its_node_from_reporting_and_answering_for_the_other() {
+    const HANGS: Duration = Duration::from_secs(8);
+    let root = tempfile::tempdir().unwrap();
+    let dirs = ["a", "b"].map(|name| root.path().join(name));
+    let node = start(config(&dirs, &[])).await;
+    let address = node.ready.address.clone();
+    let age_ms = |stores: &[StoreInfo], id: u64| {
+        let of = |store: &&StoreInfo| store.stats.is_some_and(|stats| stats.id == id);
+        stores.iter().find(of).map_or(-1, |store| store.heartbeat_age_ms)
+    };
+    stores(&address, |all| [1, 2].iter().all(|id| age_ms(all, *id) >= 0)).await;
+    // The second store leads nothing: the placement group goes on.
+    node.hang_store(StoreId(2), HANGS);
+    let began = Instant::now();
+    while began.elapsed() < HANGS / 2 {
+        let all = stores(&address, |all| !all.is_empty()).await;
+        for id in [1, 2] {
+            let age_ms = age_ms(&all, id);
+            assert!((0..3_000).contains(&age_ms), "store {id} was last heard {age_ms} ms ago");
+        }
+        let asked = Instant::now();
+        for path in ["/status", "/metrics", "/readyz"] {
+            assert_eq!(get(&address, path).await.0, 200);
+        }
+        assert!(asked.elapsed() < HANGS / 4, "{:?}", asked.elapsed());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    node.stop().await;
 }

@@ -158,6 +158,13 @@ impl Node {
         }
     }
 
+    /// Stops the loop of a store for this time, as a device that hangs does; for tests.
+    pub fn hang_store(&self, store: StoreId, time: Duration) {
+        if let Some(store) = self.stores.get(store) {
+            store.hang(time);
+        }
+    }
+
     /// Returns the background tasks of the node, for further ones of its owner.
     pub fn tasks(&self) -> &Tasks {
         &self.tasks

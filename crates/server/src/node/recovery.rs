@@ -2,6 +2,7 @@
 //! with its other stores, and open when nothing is missing.
 
 use super::{Parts, open, start_store};
+use crate::failed_dir::FailedDir;
 use crate::recovery_thread::{RecoveryContext, RecoveryThread};
 use crate::store::OutputSink;
 use std::path::{Path, PathBuf};
@@ -53,14 +54,17 @@ pub(super) fn start(damaged: DamagedDir, parts: &Parts) -> Result<()> {
             Ok(())
         }
     };
-    let (stores, edge) = (parts.stores.clone(), parts.edge.clone());
+    let (stores, edge, failed_dir) = (parts.stores.clone(), parts.edge.clone(), dir.clone());
     let on_end = move |ended: Result<bool>| {
         let opened =
             ended.and_then(|is_recovered| if is_recovered { open_store() } else { Ok(()) });
         stores.remove_recovering(ident.store);
         match opened {
             Ok(()) => edge.report_due.notify_one(),
-            Err(error) => edge.failed(ident.store, error),
+            Err(error) => {
+                stores.add_failed(FailedDir::new(failed_dir, Some(ident.store), &error));
+                edge.failed(ident.store, error);
+            }
         }
     };
     // Listed before its thread can remove it.

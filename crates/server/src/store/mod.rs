@@ -22,6 +22,7 @@ pub use sample::Sample;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use stele_node::store::{Ended, Item, NotTaken, StoreLoop};
 use stele_raftstore::{
     AdminCall, Event, Input, Modify, PeerMessage, RaftStore, Read, Readers, RegionReport, Reply,
@@ -271,6 +272,11 @@ where
         };
         self.inbox.push(Item::Call(Box::new(call)));
         found.await.ok()
+    }
+
+    /// Stops the loop for this time, as a device that hangs does.
+    pub fn hang(&self, time: Duration) {
+        self.inbox.push(Item::Call(Box::new(move |_| std::thread::sleep(time))));
     }
 
     /// Ends the loop with an error.
