@@ -10,6 +10,7 @@ mod child;
 mod disk;
 mod engine;
 mod index;
+mod index_memory;
 mod log;
 mod memory;
 mod report;
@@ -36,6 +37,7 @@ const USAGE: &str = "usage: bench <name> [--quick] [--save] [--dir DIR] [--round
   restart        time to open after kill -9                        --bytes 12GiB --value 16KiB
   amplification  bytes written by 64 writers, by policy            --bytes 1GiB --writers 64
   memory         resident memory after many keys                   --keys 10000000 --value 1KiB
+  index-memory   memory of filters and fences, pinned and limited  --keys 1000000,10000000 --limit 1MiB
 
 --save appends the JSON lines to bench/results/<name>.jsonl
 --dir  directory of the stores, on the disk to measure
@@ -65,6 +67,7 @@ fn run(arguments: &[String]) -> Result<()> {
         "restart" => restart::run(&args),
         "amplification" => amplification::run(&args),
         "memory" => memory::run(&args),
+        "index-memory" => index_memory::run(&args),
         other => bail!("unknown benchmark `{other}`\n\n{USAGE}"),
     }
 }

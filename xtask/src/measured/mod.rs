@@ -1,6 +1,7 @@
 //! Measurements kept in the repository. `figures` and `peers` measure. This module keeps their
 //! lines and generates one page from them, which begins with a summary of wins and losses.
 
+mod index_memory;
 mod peers;
 
 use crate::figures::{self, Comparison};
@@ -33,6 +34,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     for file in options.add.iter().flat_map(|files| files.split(',')) {
         add(root, Path::new(file)).with_context(|| format!("adding {file}"))?;
     }
+    index_memory::run(root, options.bless || options.add.is_some())?;
     let page = page(root)?;
     if options.bless || options.add.is_some() {
         return fs::write(root.join(PAGE), page).with_context(|| format!("writing {PAGE}"));
