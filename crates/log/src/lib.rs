@@ -20,6 +20,7 @@ mod options;
 mod poison;
 mod read;
 mod read_cached;
+mod read_each;
 mod read_many;
 mod read_pool;
 mod read_records;

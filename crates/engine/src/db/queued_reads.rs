@@ -6,7 +6,6 @@ use super::is_live;
 use crate::store::{Store, View};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_log::Unchecked;
 use stele_types::panics::caught;
 use stele_types::{Clock, Locator, Result, ValueRef};
 
@@ -60,25 +59,23 @@ impl Reader {
             match self.look_up(&view, &ticket, &key, wanted) {
                 Ok(LookedUp::Answered(answer)) => ticket.complete(Ok(answer)),
                 Ok(LookedUp::At(at)) => {
-                    tickets.push(ticket);
+                    tickets.push(Some(ticket));
                     places.push(at);
                 }
                 Err(error) => ticket.complete(Err(error)),
             }
         }
-        if places.is_empty() {
-            return;
-        }
-        // If the joint read fails, the values are read one by one: each gets its own result.
-        let read = shared.log.read_many(&places).map(|read| read.values);
-        let read = read.unwrap_or_else(|_| vec![Unchecked::default(); places.len()]);
-        for ((ticket, at), read) in tickets.into_iter().zip(&places).zip(read) {
-            let value = shared.log.checked(at, read);
+        shared.log.read_each(&places, |at, value| {
+            let (Some(ticket), Some(place)) =
+                (tickets.get_mut(at).and_then(Option::take), places.get(at))
+            else {
+                return;
+            };
             if let Ok(value) = &value {
-                shared.values.insert(at, value);
+                shared.values.insert(place, value);
             }
             ticket.complete(value.map(|value| Answer::Value(Some(value))));
-        }
+        });
     }
 
     fn look_up(

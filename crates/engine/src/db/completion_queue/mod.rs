@@ -48,8 +48,7 @@ const DEPTH_MAX: usize = 1 << 16;
 
 impl QueueOptions {
     /// Returns the most bytes of keys and values that calls of the queue hold. The queue itself
-    /// takes another 128 bytes per slot at most. Values that were read together share one buffer,
-    /// of which at least half are values.
+    /// takes another 128 bytes per slot at most.
     pub fn memory_bytes_max(&self) -> u64 {
         let each = self.key_bytes_max as u64 + self.value_bytes_max as u64;
         each.saturating_mul(self.depth as u64)
