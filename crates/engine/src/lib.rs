@@ -4,6 +4,10 @@
 //! same store as an embedded key-value engine with group commit, completions and time to live.
 //! [`Shards`] is one key space over several of them, one for each device.
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/embedded.md")]
+mod guide {}
+
 mod checked_text;
 mod db;
 mod identity;
@@ -11,15 +15,15 @@ mod options;
 mod shards;
 mod store;
 
-pub use db::{Batch, Completion, Db, DbIter, DbStats, Device, Group};
+pub use db::{Batch, Completion, Db, DbIter, DbStats, Device, Group, StoreMode, Stored};
 pub use options::Options;
 pub use shards::{
     Partition, SHARDS_MAX, SetId, ShardPlace, Shards, ShardsIter, ShardsOptions, ShardsStats,
 };
 pub use stele_gc::{GcOptions, Phase, PolicyKind};
 pub use stele_storage::{
-    Cached, EngineStats, EngineView, LogStore, Order, Pair, RangeSize, Repair, ScanOptions,
-    Snapshots, StateMachine, StorageEngine,
+    Cached, EngineStats, EngineView, LogStore, Modification, Modified, NewPair, Order, Pair,
+    RangeSize, Repair, ScanOptions, Snapshots, StateMachine, StorageEngine,
 };
 pub use stele_types::{Error, KeyRange, Result};
 pub use store::{
