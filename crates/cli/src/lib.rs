@@ -61,6 +61,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Ctl(args) => ctl::run(args),
         Command::Put(args) => commands::put(args),
         Command::Get(args) => commands::get(args),
+        Command::Exist(args) => commands::exist(args),
         Command::Del(args) => commands::del(args),
         Command::Incr(args) => commands::incr(args),
         Command::Append(args) => commands::append(args),

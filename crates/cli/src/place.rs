@@ -84,6 +84,29 @@ impl Place {
         }
     }
 
+    /// Sets a key if it has a value. Returns whether it was set.
+    pub fn put_if_present(&self, key: &[u8], value: Vec<u8>, ttl_s: Option<u64>) -> Result<bool> {
+        match self {
+            Self::Directory(store) => store.put_if_present(key, &value, ttl_s),
+            Self::Cluster(remote) => {
+                let ttl = ttl_s.map_or(Ttl::Endless, Ttl::Seconds);
+                let put = remote.client.put_if_present_with_ttl(bytes(key), value, ttl);
+                Ok(remote.wait(put)?.is_some())
+            }
+        }
+    }
+
+    /// Returns for each key whether it exists.
+    pub fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
+        match self {
+            Self::Directory(store) => store.exist(keys),
+            Self::Cluster(remote) => {
+                let keys = keys.iter().map(|key| bytes(key)).collect();
+                remote.wait(remote.client.exist(keys))
+            }
+        }
+    }
+
     /// Adds to the number of a key. Returns the sum.
     pub fn increment(&self, key: &[u8], by: i64) -> Result<i64> {
         match self {

@@ -4,8 +4,11 @@
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-use stele_engine::{Batch, Completion, Db, DbStats, GcOptions, Options, PolicyKind, VerifyEvent};
-use stele_types::computed::{self, Unfit};
+use stele_engine::{
+    Batch, Completion, Db, DbStats, GcOptions, Modification, Modified, NewPair, Options,
+    PolicyKind, VerifyEvent,
+};
+use stele_types::computed::Unfit;
 use stele_types::limits::VALUE_BYTES_MAX;
 use stele_types::{Error, KeyRange, Result};
 
@@ -135,58 +138,52 @@ impl Store {
         self.db.write(batch)
     }
 
-    /// Sets a key if it has no value. Returns whether it was set. This process alone has the store
-    /// open, so a read and a write after it are atomic.
+    /// Sets a key if it has no value. Returns whether it was set.
     pub fn put_if_absent(&self, key: &[u8], value: &[u8], ttl_s: Option<u64>) -> Result<bool> {
-        let is_absent = self.get(key)?.is_none();
-        if is_absent {
-            self.put(key, value, ttl_s)?;
-        }
-        Ok(is_absent)
+        let new = new_pair(value, ttl_s);
+        self.is_changed(key, Modification::Compare { expected: None, new })
+    }
+
+    /// Sets a key if it has a value. Returns whether it was set.
+    pub fn put_if_present(&self, key: &[u8], value: &[u8], ttl_s: Option<u64>) -> Result<bool> {
+        self.is_changed(key, Modification::Replace { new: new_pair(value, ttl_s) })
+    }
+
+    /// Returns for each key whether it exists.
+    pub fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        self.db.exist(&keys)
     }
 
     /// Adds to the number of a key. Returns the sum.
     pub fn increment(&self, key: &[u8], by: i64) -> Result<i64> {
-        let pair = self.pair(key)?;
-        let value = pair.as_ref().map(|pair| &pair.value[..]);
-        let sum = computed::incremented(value, by).map_err(Unfit::error)?;
-        self.replace(key, sum.to_string().as_bytes(), pair.as_ref())?;
-        Ok(sum)
+        let sum = self.computed(key, Modification::Increment { by })?;
+        let sum = std::str::from_utf8(&sum).ok().and_then(|sum| sum.parse().ok());
+        sum.ok_or_else(|| Unfit::NotANumber.error())
     }
 
     /// Appends to the value of a key. Returns its length in bytes.
     pub fn append(&self, key: &[u8], bytes: &[u8]) -> Result<u64> {
-        let pair = self.pair(key)?;
-        let value = pair.as_ref().map(|pair| &pair.value[..]);
-        let value = computed::appended(value, bytes).map_err(Unfit::error)?;
-        self.replace(key, &value, pair.as_ref())?;
-        Ok(value.len() as u64)
+        let bytes = Bytes::copy_from_slice(bytes);
+        Ok(self.computed(key, Modification::Append { bytes })?.len() as u64)
     }
 
     /// Deletes a key. Returns the value that it had.
     pub fn get_and_delete(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        let found = self.get(key)?;
-        if found.is_some() {
-            self.delete(key)?;
+        self.db.retrieve_and_delete(key)
+    }
+
+    fn is_changed(&self, key: &[u8], change: Modification) -> Result<bool> {
+        Ok(matches!(self.db.modify(key, change)?, Modified::Replaced { .. }))
+    }
+
+    /// Returns the value that a modification computes.
+    fn computed(&self, key: &[u8], change: Modification) -> Result<Bytes> {
+        match self.db.modify(key, change)? {
+            Modified::Updated { value } => Ok(value),
+            Modified::Unfit(unfit) => Err(unfit.error()),
+            Modified::Replaced { .. } | Modified::Unchanged { .. } => Ok(Bytes::new()),
         }
-        Ok(found.map(|(value, _)| value))
-    }
-
-    /// Returns the pair of a key, with its expiry.
-    fn pair(&self, key: &[u8]) -> Result<Option<Pair>> {
-        let end = [key, &[0]].concat();
-        let mut pairs = self.pairs(KeyRange::new(key.to_vec(), end), Order::Forward, false)?;
-        pairs.next().transpose()
-    }
-
-    /// Sets a key to a value computed from its pair; the expiry stays.
-    fn replace(&self, key: &[u8], value: &[u8], pair: Option<&Pair>) -> Result<()> {
-        let mut batch = Batch::new();
-        match pair.map_or(0, |pair| pair.expires_at_s) {
-            0 => batch.put(key, value)?,
-            at => batch.put_until(key, value, at)?,
-        };
-        self.db.write(batch)
     }
 
     /// Deletes a key.
@@ -278,6 +275,11 @@ pub fn check_value_bytes(bytes: u64) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!("value of {bytes} bytes; the limit is {VALUE_BYTES_MAX}")))
+}
+
+fn new_pair(value: &[u8], ttl_s: Option<u64>) -> NewPair {
+    let expires_at_s = ttl_s.map_or(0, |ttl_s| unix_seconds().saturating_add(ttl_s));
+    NewPair::Put { value: Bytes::copy_from_slice(value), expires_at_s }
 }
 
 fn to_usize(bytes: u64) -> usize {

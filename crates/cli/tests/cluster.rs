@@ -58,6 +58,11 @@ fn read_modify_writes_of_a_cluster_print_what_those_of_a_directory_do() {
     run_on(&fake, "incr --cluster @ visits").fails(1, "not a decimal number");
     run_on(&fake, "put --cluster @ --if-absent --ttl 9 k one").ok();
     run_on(&fake, "put --cluster @ --if-absent k two").fails(1, "key `k` has a value");
+    run_on(&fake, "put --cluster @ --if-present none two").fails(1, "key `none` has no value");
+    run_on(&fake, "put --cluster @ --if-present --ttl 9 k two").ok();
+    assert_eq!(run_on(&fake, "get --cluster @ k").ok().out, b"two");
+    let exist = run_on(&fake, "exist --cluster @ visits none k").fails(1, "");
+    assert_eq!(exist.text(), "visits\tyes\nnone\tno\nk\tyes\n");
     assert_eq!(run_on(&fake, "del --cluster @ --get visits").ok().out, b"400x");
     run_on(&fake, "del --cluster @ --get visits").fails(1, "key `visits` not found");
 }

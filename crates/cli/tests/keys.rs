@@ -99,12 +99,28 @@ fn a_read_modify_write_prints_what_it_made_or_found() {
     run(&store, "put --store $ --if-absent k one").ok();
     run(&store, "put --store $ --if-absent k two").fails(1, "key `k` has a value");
     assert_eq!(printed("get --store $ k"), "one");
+    run(&store, "put --store $ --if-present none two").fails(1, "key `none` has no value");
+    run(&store, "put --store $ --if-present k two").ok();
+    run(&store, "put --store $ --if-present k one").ok();
+    run(&store, "put --store $ --if-present --if-absent k one").fails(2, "cannot be used");
     run(&store, "incr --store $ k").fails(1, "not a decimal number");
     assert_eq!(printed("append --store $ --hex 6b ff"), "4\n");
     assert_eq!(printed("del --store $ --get --hex 6b"), "6f6e65ff\n");
     run(&store, "put --store $ --ttl 1000 lasting 1").ok();
     assert_eq!(printed("incr --store $ lasting"), "2\n");
     assert!(printed("scan --store $ --json").contains("expires_at_s"));
+}
+
+#[test]
+fn existence_is_one_line_for_each_key() {
+    let (_dir, store) = new();
+    run(&store, "put --store $ a 1").ok();
+    run(&store, "put --store $ b 1").ok();
+    assert_eq!(run(&store, "exist --store $ b a").ok().text(), "b\tyes\na\tyes\n");
+    assert_eq!(run(&store, "exist --store $ --hex 61").ok().text(), "61\tyes\n");
+    let one = run(&store, "exist --store $ a none").fails(1, "");
+    assert_eq!(one.text(), "a\tyes\nnone\tno\n");
+    run(&store, "exist --store $").fails(2, "required");
 }
 
 #[test]

@@ -134,6 +134,7 @@ raw_calls! {
 }
 
 call!(kv::kv_client::KvClient<Channel>, kv::ModifyRequest, kv::ModifyResponse, modify);
+call!(kv::kv_client::KvClient<Channel>, kv::ExistRequest, kv::ExistResponse, exist);
 
 macro_rules! raw_call {
     ($package:ident, $request:ident, $response:ident, $effect:ident, $failure:expr) => {
@@ -168,6 +169,7 @@ raw_call!(kvrpcpb, RawGetKeyTtlRequest, RawGetKeyTtlResponse, Read, |r| take(&mu
 raw_call!(kvrpcpb, RawCasRequest, RawCasResponse, Once, |r| take(&mut r.error));
 raw_call!(kvrpcpb, RawChecksumRequest, RawChecksumResponse, Read, |r| take(&mut r.error));
 raw_call!(kv, ModifyRequest, ModifyResponse, Once, |r| take(&mut r.error));
+raw_call!(kv, ExistRequest, ExistResponse, Read, |r| take(&mut r.error));
 
 fn take(text: &mut String) -> String {
     std::mem::take(text)

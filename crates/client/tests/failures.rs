@@ -110,7 +110,7 @@ async fn a_modification_that_may_have_happened_is_never_repeated() {
     let mut fates: Vec<Fate> = uncertain().into_iter().map(Fate::ActAndRefuse).collect();
     fates.extend([Fate::ActAndFail(Code::Unavailable), Fate::Hang]);
     fates.push(Fate::Final("undetermined: may or may not have taken effect"));
-    for (fate, number) in fates.into_iter().flat_map(|fate| (0..4).map(move |i| (fate.clone(), i)))
+    for (fate, number) in fates.into_iter().flat_map(|fate| (0..5).map(move |i| (fate.clone(), i)))
     {
         // Restores the cached leader.
         client.get("k").await.unwrap();
@@ -120,6 +120,7 @@ async fn a_modification_that_may_have_happened_is_never_repeated() {
             0 => client.put_if_absent("k", "v").await.map(drop),
             1 => client.increment("k", 1).await.map(drop),
             2 => client.append("k", "v").await.map(drop),
+            3 => client.put_if_present("k", "v").await.map(drop),
             _ => client.get_and_delete("k").await.map(drop),
         };
         assert!(matches!(ended, Err(Error::Undetermined(_))), "{fate:?}, {number}: {ended:?}");

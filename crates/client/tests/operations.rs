@@ -67,6 +67,9 @@ async fn a_read_modify_write_returns_what_it_found_or_made() {
     let (fake, client) = three_regions().await;
     assert_eq!(client.put_if_absent("k", "1").await.unwrap(), None);
     assert_eq!(client.put_if_absent("k", "2").await.unwrap().unwrap(), "1");
+    assert_eq!(client.put_if_present("none", "1").await.unwrap(), None);
+    assert_eq!(client.put_if_present("k", "3").await.unwrap().unwrap(), "1");
+    assert_eq!(client.put_if_present("k", "1").await.unwrap().unwrap(), "3");
     assert_eq!(client.increment("k", 41).await.unwrap(), 42);
     assert_eq!(client.increment("k", -50).await.unwrap(), -8);
     assert_eq!(client.increment("none", 3).await.unwrap(), 3);
@@ -75,11 +78,27 @@ async fn a_read_modify_write_returns_what_it_found_or_made() {
     assert_eq!(client.get_and_delete("k").await.unwrap(), None);
     let ttl = Ttl::Seconds(9);
     assert_eq!(client.put_if_absent_with_ttl("t", "x", ttl).await.unwrap(), None);
+    let replaced = client.put_if_present_with_ttl("t", "x", ttl).await.unwrap();
+    assert_eq!(replaced.unwrap(), "x");
     assert_eq!(client.append("t", "y").await.unwrap(), 2);
     assert_eq!(client.ttl("t").await.unwrap(), Some(ttl));
     let lock = client.family(ColumnFamily::Lock);
     assert_eq!(lock.increment("t", 1).await.unwrap(), 1);
     assert_eq!(fake.state().value("t"), Some(&b"xy"[..]));
+}
+
+#[tokio::test]
+async fn existence_of_keys_of_several_regions_comes_in_their_order() {
+    let (_fake, client) = three_regions().await;
+    for key in ["a", "m", "z"] {
+        client.put(key, "v").await.unwrap();
+    }
+    let keys = ["z", "absent", "a", "m", "n", "a"].map(Bytes::from).to_vec();
+    let exist = client.exist(keys).await.unwrap();
+    assert_eq!(exist, [true, false, true, true, false, true]);
+    assert!(client.exist(Vec::new()).await.unwrap().is_empty());
+    let lock = client.family(ColumnFamily::Lock);
+    assert_eq!(lock.exist(vec!["a".into()]).await.unwrap(), [false]);
 }
 
 #[tokio::test]

@@ -4,6 +4,10 @@
 //! same store as an embedded key-value engine with group commit, completions and time to live.
 //! [`Shards`] is one key space over several of them, one for each device.
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/embedded.md")]
+mod guide {}
+
 mod checked_text;
 mod db;
 mod identity;
@@ -13,7 +17,7 @@ mod store;
 
 pub use db::{
     Answer, Batch, Completed, Completion, CompletionQueue, Db, DbIter, DbStats, Device, Group,
-    Notify, QueueOptions, QueueStats, QueuedStore,
+    Notify, QueueOptions, QueueStats, QueuedStore, StoreMode, Stored,
 };
 pub use options::Options;
 pub use shards::{
@@ -21,8 +25,8 @@ pub use shards::{
 };
 pub use stele_gc::{GcOptions, Phase, PolicyKind};
 pub use stele_storage::{
-    Cached, EngineStats, EngineView, LogStore, Order, Pair, RangeSize, Repair, ScanOptions,
-    Snapshots, StateMachine, StorageEngine,
+    Cached, EngineStats, EngineView, LogStore, Modification, Modified, NewPair, Order, Pair,
+    RangeSize, Repair, ScanOptions, Snapshots, StateMachine, StorageEngine,
 };
 pub use stele_types::{Error, KeyRange, Result};
 pub use store::{

@@ -3,7 +3,7 @@
 use crate::messages::{PeerMessage, SnapshotHeader};
 use crate::output::{Lookup, Ticket};
 use bytes::Bytes;
-use stele_storage::{Pair, StorageEngine};
+use stele_storage::{Modification, Pair, StorageEngine};
 use stele_types::{LogIndex, Peer, PeerId, Region, RegionId, Result, StoreId};
 
 /// Time of one call, supplied by the caller.
@@ -138,59 +138,10 @@ pub struct Modify {
     pub change: Modification,
 }
 
-/// Change of a pair that depends on the pair. An expired pair counts as absent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Modification {
-    /// Makes a change if the key has the expected value.
-    Compare {
-        /// Required value; `None`: the key must have none.
-        expected: Option<Bytes>,
-        /// Change made if the comparison holds.
-        new: NewPair,
-    },
-    /// Adds to a decimal number of 64 bits with sign; an absent one counts as 0. The expiry stays.
-    Increment {
-        /// Number to add.
-        by: i64,
-    },
-    /// Adds bytes to the end of the value; an absent one counts as empty. The expiry stays.
-    Append {
-        /// Bytes to add.
-        bytes: Bytes,
-    },
-    /// Removes the key and returns its pair.
-    GetAndDelete,
-}
-
-/// What a modification makes of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NewPair {
-    /// Sets the key.
-    Put {
-        /// New value.
-        value: Bytes,
-        /// Expiry in Unix seconds; 0 disables it.
-        expires_at_s: u64,
-    },
-    /// Removes the key.
-    Delete,
-}
-
 impl Modify {
     /// Returns the bytes of the key and of the values that it carries.
     pub fn bytes(&self) -> usize {
-        let values = match &self.change {
-            Modification::Compare { expected, new } => {
-                let new = match new {
-                    NewPair::Put { value, .. } => value.len(),
-                    NewPair::Delete => 0,
-                };
-                expected.as_ref().map_or(0, Bytes::len) + new
-            }
-            Modification::Append { bytes } => bytes.len(),
-            Modification::Increment { .. } | Modification::GetAndDelete => 0,
-        };
-        self.key.len() + values
+        self.key.len() + self.change.value_bytes()
     }
 }
 

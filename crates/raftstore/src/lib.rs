@@ -36,17 +36,18 @@ pub mod fuzzing {
 pub use admin::changes_members;
 pub use entry_recovery::EntryRecovery;
 pub use input::{
-    Admin, AdminCall, ChangeKind, Header, Input, Modification, Modify, NewPair, NewRegion, Now,
-    PeerChange, Read, RequestId, Write,
+    Admin, AdminCall, ChangeKind, Header, Input, Modify, NewRegion, Now, PeerChange, Read,
+    RequestId, Write,
 };
 pub use messages::{
     Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, RangeRepairReply, SnapshotHeader,
 };
 pub use options::{LeaseTimes, LogKept, Options};
 pub use output::{
-    Append, Apply, Busy, Done, Event, Lookup, LookupId, Modified, Outputs, Refusal, RegionReport,
-    Reply, Role, SendSnapshot, Ticket, Timings, Traffic, Unknown,
+    Append, Apply, Busy, Done, Event, Lookup, LookupId, Outputs, Refusal, RegionReport, Reply,
+    Role, SendSnapshot, Ticket, Timings, Traffic, Unknown,
 };
 pub use readers::{Permit, ReadPath, Reader, Readers};
+pub use stele_storage::{Modification, Modified, NewPair};
 pub use store::RaftStore;
 pub use times::{StageSums, StageTimes};

@@ -4,8 +4,7 @@ use crate::input::RequestId;
 use crate::messages::{PeerMessage, SnapshotHeader};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_storage::{Pair, StorageEngine};
-use stele_types::computed::Unfit;
+use stele_storage::{Modified, StorageEngine};
 use stele_types::{
     CommittedEntry, KeyRange, LogBatch, LogIndex, Peer, PeerId, Region, RegionId, StoreId, Term,
 };
@@ -200,28 +199,6 @@ pub enum Done {
         /// Ranges of engine keys to send, ascending.
         ranges: Vec<KeyRange>,
     },
-}
-
-/// Result of a modification.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Modified {
-    /// The comparison held, or the key was deleted.
-    Replaced {
-        /// Pair that the key had.
-        previous: Option<Pair>,
-    },
-    /// The value was computed from the one before it.
-    Updated {
-        /// Value that the key has now.
-        value: Bytes,
-    },
-    /// Nothing changed: the comparison failed, or there was no pair to delete.
-    Unchanged {
-        /// Pair that the key has.
-        previous: Option<Pair>,
-    },
-    /// Nothing changed: the value of the key does not allow the change.
-    Unfit(Unfit),
 }
 
 /// Times of a write, ascending, in nanoseconds of the monotonic clock: each is the time of the poll

@@ -13,7 +13,8 @@ use stele_proto::stele::control::v1::control_client::ControlClient;
 use stele_proto::stele::kv::v1::kv_client::KvClient;
 use stele_proto::stele::kv::v1::modify_request::Change;
 use stele_proto::stele::kv::v1::{
-    Append, GetAndDelete, Increment, ModifyRequest, PutIfAbsent, Refusal,
+    Append, ExistRequest, GetAndDelete, Increment, ModifyRequest, PutIfAbsent, PutIfPresent,
+    Refusal,
 };
 use stele_proto::tikvpb::batch_commands_request::{Request, request::Cmd};
 use stele_proto::tikvpb::batch_commands_response::response::Cmd as Done;
@@ -151,7 +152,13 @@ async fn a_key_is_modified_in_the_terms_of_the_other_calls() {
     assert_eq!(served.get("k").await.unwrap(), "-50");
     assert_eq!(modify(Change::GetAndDelete(GetAndDelete {})).await.previous.unwrap(), "-50");
     assert_eq!(modify(Change::GetAndDelete(GetAndDelete {})).await.previous, None);
-    assert_eq!(modify(put("x")).await.previous, None);
+    let replace = |value: &'static str| {
+        Change::PutIfPresent(PutIfPresent { value: Bytes::from(value), ttl: 0 })
+    };
+    assert_eq!(modify(replace("y")).await.previous, None);
+    assert_eq!(served.get("k").await, None);
+    assert_eq!(modify(put("z")).await.previous, None);
+    assert_eq!(modify(replace("x")).await.previous.unwrap(), "z");
     assert_eq!(modify(increment(1)).await.refusal(), Refusal::NotANumber);
     let long = modify(append(vec![0; 64 << 10])).await;
     assert_eq!((long.refusal(), long.length), (Refusal::TooLong, 65_537));
@@ -167,6 +174,36 @@ async fn a_key_is_modified_in_the_terms_of_the_other_calls() {
     let foreign = Context { cluster_id: 77, ..served.context.clone() };
     let foreign = ModifyRequest { context: Some(foreign), ..request(increment(1)) };
     assert_eq!(send(foreign).await.unwrap_err().code(), Code::InvalidArgument);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn existence_of_many_keys_is_checked_in_their_order_without_expired_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let ttl = RawPutRequest { ttl: 1, ..served.put("short", "v") };
+    let puts = vec![
+        Cmd::RawPut(served.put("a", vec![7; 5000])),
+        Cmd::RawPut(served.put("b", "")),
+        Cmd::RawPut(ttl),
+    ];
+    served.send(puts).await;
+    tokio::time::sleep(std::time::Duration::from_millis(2100)).await;
+    let keys = ["short", "b", "absent", "a", "b"].map(Bytes::from).to_vec();
+    let request =
+        ExistRequest { context: Some(served.context.clone()), keys, ..ExistRequest::default() };
+    let send = async |request: ExistRequest| {
+        KvClient::new(served.channel.clone()).exist(request).await.map(|it| it.into_inner())
+    };
+    let found = send(request.clone()).await.unwrap();
+    assert!(found.region_error.is_none() && found.error.is_empty(), "{found:?}");
+    assert_eq!(found.keys, ["b", "a", "b"].map(Bytes::from));
+    let in_lock = ExistRequest { cf: "lock".to_owned(), ..request.clone() };
+    assert!(send(in_lock).await.unwrap().keys.is_empty());
+    let long_key = ExistRequest { keys: vec![vec![0; 9000].into()], ..request.clone() };
+    assert!(send(long_key).await.unwrap().error.contains("max key size"));
+    let elsewhere = Context { region_id: 77, ..served.context.clone() };
+    let elsewhere = ExistRequest { context: Some(elsewhere), ..request };
+    assert!(send(elsewhere).await.unwrap().region_error.unwrap().region_not_found.is_some());
 }
 
 fn put_answer(done: &Done) -> &RawPutResponse {

@@ -8,6 +8,7 @@
 pub mod conformance;
 mod log_store;
 mod model;
+mod modification;
 mod overlay;
 mod recoverable_log;
 mod repair;
@@ -18,6 +19,7 @@ mod view;
 
 pub use log_store::{LogStore, Progress};
 pub use model::{ModelEngine, ModelFactory, ModelIngest, ModelView};
+pub use modification::{Decision, Modification, Modified, NewPair, decide};
 pub use overlay::{Effects, KeyChange, Overlaid, Overlay};
 pub use recoverable_log::{LostEntry, RecoverableLog};
 pub use repair::{LostValue, Repair};

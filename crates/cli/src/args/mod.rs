@@ -37,6 +37,8 @@ pub enum Command {
     Put(Put),
     /// Print the value of a key
     Get(Get),
+    /// Check which keys exist; fails if one does not
+    Exist(Exist),
     /// Delete keys
     Del(Del),
     /// Add to the decimal number of a key and print the sum; a missing key counts as 0
@@ -117,6 +119,9 @@ pub struct Put {
     /// Set the key only if it has no value; otherwise fail
     #[arg(long)]
     pub if_absent: bool,
+    /// Set the key only if it has a value; otherwise fail
+    #[arg(long, conflicts_with = "if_absent")]
+    pub if_present: bool,
 }
 
 #[derive(Args, Debug)]
@@ -126,6 +131,18 @@ pub struct Get {
     /// Key to read
     pub key: String,
     /// Read the key and print the value as hexadecimal
+    #[arg(long)]
+    pub hex: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Exist {
+    #[command(flatten)]
+    pub place: Place,
+    /// Keys to check
+    #[arg(required = true)]
+    pub keys: Vec<String>,
+    /// Read and print the keys as hexadecimal
     #[arg(long)]
     pub hex: bool,
 }

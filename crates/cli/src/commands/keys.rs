@@ -1,7 +1,7 @@
 //! Commands on single keys and ranges.
 
 use crate::Outcome;
-use crate::args::{Append, Count, Del, Get, Incr, Put, Scan};
+use crate::args::{Append, Count, Del, Exist, Get, Incr, Put, Scan};
 use crate::output::Output;
 use crate::place::{Place, Wanted};
 use crate::store::{Pair, check_value_bytes};
@@ -21,18 +21,17 @@ pub fn put(args: &Put) -> Result<Outcome> {
         (None, None) => return Err(Error::invalid("give a value or --file")),
     };
     let place = Place::open_or_create(&args.place)?;
-    let is_put = match args.if_absent {
-        true => place.put_if_absent(&key, value, args.ttl)?,
-        false => place.put(&key, value, args.ttl).map(|()| true)?,
+    let (is_put, reason) = match (args.if_absent, args.if_present) {
+        (true, _) => (place.put_if_absent(&key, value, args.ttl)?, "has a value"),
+        (_, true) => (place.put_if_present(&key, value, args.ttl)?, "has no value"),
+        _ => (place.put(&key, value, args.ttl).map(|()| true)?, ""),
     };
     place.close()?;
-    match is_put {
-        true => Ok(Outcome::Done),
-        false => {
-            eprintln!("stele: key `{}` has a value; it is unchanged", printable(&key));
-            Ok(Outcome::Failed)
-        }
+    if is_put {
+        return Ok(Outcome::Done);
     }
+    eprintln!("stele: key `{}` {reason}; it is unchanged", printable(&key));
+    Ok(Outcome::Failed)
 }
 
 pub fn incr(args: &Incr) -> Result<Outcome> {
@@ -101,6 +100,24 @@ fn print_value(key: &[u8], value: Option<Bytes>, hex: bool) -> Result<Outcome> {
     }
     out.finish()?;
     Ok(Outcome::Done)
+}
+
+/// Prints a line for each key; fails if one does not exist.
+pub fn exist(args: &Exist) -> Result<Outcome> {
+    let keys = args.keys.iter().map(|key| parse(key, args.hex)).collect::<Result<Vec<_>>>()?;
+    let place = Place::open(&args.place)?;
+    let found = place.exist(&keys)?;
+    place.close()?;
+    let mut out = Output::new();
+    for (key, exists) in keys.iter().zip(&found) {
+        let key = if args.hex { to_hex(key) } else { printable(key) };
+        out.line(&format!("{key}\t{}", if *exists { "yes" } else { "no" }))?;
+    }
+    out.finish()?;
+    match found.iter().all(|exists| *exists) {
+        true => Ok(Outcome::Done),
+        false => Ok(Outcome::Failed),
+    }
 }
 
 pub fn del(args: &Del) -> Result<Outcome> {

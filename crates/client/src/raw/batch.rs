@@ -6,8 +6,9 @@ use crate::backoff::Tries;
 use crate::call::RawCall;
 use crate::raw::Ttl;
 use bytes::Bytes;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use stele_proto::kvrpcpb;
+use stele_proto::stele::kv::v1 as kv;
 use stele_types::{Error, KeyRange, Result};
 use tokio::task::JoinSet;
 
@@ -48,6 +49,9 @@ trait Item: Clone + Send + 'static {
 struct GetKey(Bytes);
 
 #[derive(Clone)]
+struct ExistKey(Bytes);
+
+#[derive(Clone)]
 struct DeleteKey(Bytes);
 
 impl Item for GetKey {
@@ -64,6 +68,23 @@ impl Item for GetKey {
     fn call(items: &[Self], cf: String) -> Self::Call {
         let keys = items.iter().map(|item| item.0.clone()).collect();
         kvrpcpb::RawBatchGetRequest { keys, cf, context: None }
+    }
+}
+
+impl Item for ExistKey {
+    type Call = kv::ExistRequest;
+
+    fn key(&self) -> &Bytes {
+        &self.0
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
+    fn call(items: &[Self], cf: String) -> Self::Call {
+        let keys = items.iter().map(|item| item.0.clone()).collect();
+        kv::ExistRequest { keys, cf, context: None }
     }
 }
 
@@ -121,6 +142,15 @@ impl Client {
             values.extend(response.pairs.into_iter().map(|pair| (pair.key, pair.value)));
         }
         Ok(keys.iter().map(|key| values.get(key).cloned()).collect())
+    }
+
+    /// Returns for each of `keys` whether it exists, in their order, each at some moment of the call.
+    /// Reads no value.
+    pub async fn exist(&self, keys: Vec<Bytes>) -> Result<Vec<bool>> {
+        let items = keys.iter().cloned().map(ExistKey).collect();
+        let answers = self.batch(items).await?;
+        let found: HashSet<Bytes> = answers.into_iter().flat_map(|answer| answer.keys).collect();
+        Ok(keys.iter().map(|key| found.contains(key)).collect())
     }
 
     /// Sets keys. Of several pairs with the same key the last takes effect. On an error some may be

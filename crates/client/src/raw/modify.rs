@@ -30,6 +30,27 @@ impl Client {
         Ok(self.modify(key.into(), Change::PutIfAbsent(put)).await?.previous)
     }
 
+    /// Sets a key if it has a value. Returns the value that it had; `None` if it had none and nothing
+    /// changed. The pair does not expire.
+    pub async fn put_if_present(
+        &self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+    ) -> Result<Option<Bytes>> {
+        self.put_if_present_with_ttl(key, value, Ttl::Endless).await
+    }
+
+    /// Like [`Client::put_if_present`], with a time to live.
+    pub async fn put_if_present_with_ttl(
+        &self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+        ttl: Ttl,
+    ) -> Result<Option<Bytes>> {
+        let put = kv::PutIfPresent { value: value.into(), ttl: ttl.seconds() };
+        Ok(self.modify(key.into(), Change::PutIfPresent(put)).await?.previous)
+    }
+
     /// Adds to the number that a key holds as decimal text, and returns the sum. A key without a value
     /// counts as 0; a time to live goes on. Fails with `Invalid` if the value is not a number of 64
     /// bits with sign, or the sum is not.

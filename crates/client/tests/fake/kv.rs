@@ -1,11 +1,13 @@
-//! Read-modify-writes of the fake cluster.
+//! Stele's own calls of the fake cluster.
 
 use super::tikv::{Answer, End};
-use super::{Service, State, Stored};
+use super::{Region, Service, State, Stored};
 use bytes::Bytes;
 use stele_proto::stele::kv::v1::kv_server::Kv;
 use stele_proto::stele::kv::v1::modify_request::Change;
-use stele_proto::stele::kv::v1::{ModifyRequest, ModifyResponse, Refusal};
+use stele_proto::stele::kv::v1::{
+    ExistRequest, ExistResponse, ModifyRequest, ModifyResponse, Refusal,
+};
 use stele_types::computed::{Unfit, appended, incremented};
 use tonic::Request;
 
@@ -31,6 +33,11 @@ fn modified(state: &mut State, request: &ModifyRequest) -> ModifyResponse {
         Change::PutIfAbsent(_) => {
             response.previous = found.map(|stored| stored.value);
             return response;
+        }
+        Change::PutIfPresent(_) if before.is_none() => return response,
+        Change::PutIfPresent(put) => {
+            response.previous = found.map(|stored| stored.value);
+            Stored { value: put.value.clone(), ttl: put.ttl }
         }
         Change::Increment(increment) => match incremented(before, increment.by) {
             Ok(sum) => {
@@ -65,5 +72,20 @@ impl Kv for Service {
         };
         let act = |state: &mut State, _: &_| modified(state, &request);
         self.run("modify", request.context.clone(), act, ended).await
+    }
+
+    async fn exist(&self, request: Request<ExistRequest>) -> Answer<ExistResponse> {
+        let ExistRequest { context, cf, keys } = request.into_inner();
+        let ended = |response: &mut ExistResponse, end| match end {
+            End::Refused(error) => response.region_error = Some(*error),
+            End::Final(text) => response.error = text.to_owned(),
+        };
+        let act = |state: &mut State, region: &Region| {
+            assert!(keys.iter().all(|key| region.range.contains(key)), "a key of another region");
+            let has = |key: &&Bytes| state.pairs.contains_key(&(cf.clone(), (*key).clone()));
+            let keys = keys.iter().filter(has).cloned().collect();
+            ExistResponse { keys, ..ExistResponse::default() }
+        };
+        self.run("exist", context, act, ended).await
     }
 }

@@ -7,7 +7,8 @@
 //! 2. **Lead.** A member that waits for its group becomes the leader if there is none, and takes the
 //!    oldest group off the queue. Before that it yields to writers that were completed just now.
 //!    Calls that arrive later form the next group.
-//! 3. **Append.** The leader encodes the group as one command and appends it: one write, one sync.
+//! 3. **Append.** The leader decides the group's modifications, adds their results, encodes the group
+//!    as one command and appends it: one write, one sync.
 //! 4. **Apply.** The leader applies the entry, which makes it visible.
 //! 5. **Call back.** The leader runs the callbacks of the group.
 //! 6. **Resign.** The leader ends its leadership and wakes a member of the next group. If no member
@@ -27,6 +28,7 @@
 //!
 //! Invariant: a callback that panics ends its own call only.
 
+use super::modify::{PendingModification, decide_all};
 use super::workers::Signal;
 use crate::store::Store;
 use parking_lot::Condvar;
@@ -52,6 +54,13 @@ const YIELDS_MAX: usize = 2;
 
 /// Steps 3 and 4, as the store does them.
 pub(crate) trait CommitSteps: Send + Sync {
+    /// Decides the modifications of a group, and adds their results to its operations.
+    fn decide(
+        &self,
+        group: &mut CommandBuilder,
+        modifications: Vec<PendingModification>,
+    ) -> Result<()>;
+
     /// Makes a group durable.
     fn append(&self, group: CommandBuilder) -> Result<CommittedEntry>;
 
@@ -85,7 +94,24 @@ struct Queue {
 #[derive(Default)]
 struct Group {
     builder: CommandBuilder,
+    modifications: Vec<PendingModification>,
+    /// Bytes that the modifications add at most.
+    modification_bytes: usize,
     outcome: Arc<Outcome>,
+}
+
+impl Group {
+    fn is_empty(&self) -> bool {
+        self.builder.is_empty() && self.modifications.is_empty()
+    }
+
+    fn ops(&self) -> usize {
+        self.builder.len() + self.modifications.len()
+    }
+
+    fn bytes(&self) -> usize {
+        self.builder.encoded_bytes() + self.modification_bytes
+    }
 }
 
 impl Drop for Group {
@@ -130,6 +156,29 @@ impl CommitPipeline {
         add: impl FnOnce(&mut CommandBuilder) -> Result<()>,
         callback: impl FnOnce() -> Option<Callback>,
     ) -> Result<Completion> {
+        self.join(bytes, |group| add(&mut group.builder), callback)
+    }
+
+    /// Joins the open group with a modification, which the group's leader decides.
+    pub fn submit_modification(
+        self: &Arc<Self>,
+        modification: PendingModification,
+    ) -> Result<Completion> {
+        let bytes = modification.bytes_max();
+        let add = |group: &mut Group| {
+            group.modification_bytes += bytes;
+            group.modifications.push(modification);
+            Ok(())
+        };
+        self.join(bytes, add, || None)
+    }
+
+    fn join(
+        self: &Arc<Self>,
+        bytes: usize,
+        add: impl FnOnce(&mut Group) -> Result<()>,
+        callback: impl FnOnce() -> Option<Callback>,
+    ) -> Result<Completion> {
         let mut queue = self.queue.lock();
         while queue.bytes > 0 && queue.bytes + bytes > self.bytes_max {
             if queue.leading.is_some() {
@@ -140,24 +189,22 @@ impl CommitPipeline {
                 queue = self.queue.lock();
             }
         }
-        let fits = |group: &Group| {
-            group.builder.is_empty() || group.builder.encoded_bytes() + bytes <= GROUP_BYTES_MAX
-        };
+        let fits = |group: &Group| group.is_empty() || group.bytes() + bytes <= GROUP_BYTES_MAX;
         if !queue.groups.back().is_some_and(fits) {
             queue.groups.push_back(Group::default());
         }
         let Some(group) = queue.groups.back_mut() else {
             return Err(Error::Busy("no open group".into()));
         };
-        let before = group.builder.encoded_bytes();
-        add(&mut group.builder)?;
-        let added = group.builder.encoded_bytes() - before;
+        let (bytes_before, ops_before) = (group.bytes(), group.ops());
+        add(group)?;
+        let (added, is_empty) = (group.bytes() - bytes_before, group.ops() == ops_before);
         // A call without operations is done at once; an empty group is never committed.
-        let outcome = if added == 0 { Outcome::done() } else { group.outcome.clone() };
+        let outcome = if is_empty { Outcome::done() } else { group.outcome.clone() };
         queue.bytes += added;
         // Invariant: the queue is locked from the join to the registration, so that the order of
         // callbacks is that of operations. A group that is done at once has no others.
-        if added == 0 {
+        if is_empty {
             drop(queue);
         }
         if let Some(callback) = callback() {
@@ -182,7 +229,7 @@ impl CommitPipeline {
     pub fn drain(&self) {
         let last = {
             let queue = self.queue.lock();
-            let filled = queue.groups.iter().rev().find(|group| !group.builder.is_empty());
+            let filled = queue.groups.iter().rev().find(|group| !group.is_empty());
             filled.map(|group| group.outcome.clone()).or_else(|| queue.leading.clone())
         };
         if let Some(outcome) = last {
@@ -201,8 +248,16 @@ impl CommitPipeline {
             self.resign();
             return true;
         };
-        let builder = std::mem::take(&mut group.builder);
-        let commit = || self.steps.append(builder).and_then(|entry| self.steps.apply(entry));
+        let mut builder = std::mem::take(&mut group.builder);
+        let modifications = std::mem::take(&mut group.modifications);
+        let commit = || {
+            self.steps.decide(&mut builder, modifications)?;
+            // Modifications that change nothing need no entry.
+            if builder.is_empty() {
+                return Ok(());
+            }
+            self.steps.append(builder).and_then(|entry| self.steps.apply(entry))
+        };
         let result = if mutant::active("engine.leader_panic_escapes") {
             commit()
         } else {
@@ -226,7 +281,7 @@ impl CommitPipeline {
 
     fn become_leader(&self) -> bool {
         let mut queue = self.queue.lock();
-        let oldest = queue.groups.front().filter(|group| !group.builder.is_empty());
+        let oldest = queue.groups.front().filter(|group| !group.is_empty());
         let oldest = oldest.map(|group| group.outcome.clone());
         if queue.leading.is_some() || oldest.is_none() {
             return false;
@@ -241,7 +296,7 @@ impl CommitPipeline {
         for _ in 0..YIELDS_MAX {
             {
                 let queue = self.queue.lock();
-                let ops = queue.groups.front().map_or(0, |group| group.builder.len());
+                let ops = queue.groups.front().map_or(0, Group::ops);
                 if ops >= queue.last_group_ops {
                     return;
                 }
@@ -253,8 +308,8 @@ impl CommitPipeline {
     fn take_group(&self) -> Option<Group> {
         let mut queue = self.queue.lock();
         let group = queue.groups.pop_front()?;
-        queue.bytes = queue.bytes.saturating_sub(group.builder.encoded_bytes());
-        queue.last_group_ops = group.builder.len();
+        queue.bytes = queue.bytes.saturating_sub(group.bytes());
+        queue.last_group_ops = group.ops();
         self.room.notify_all();
         Some(group)
     }
@@ -263,7 +318,7 @@ impl CommitPipeline {
         let next = {
             let mut queue = self.queue.lock();
             queue.leading = None;
-            let next = queue.groups.front().filter(|group| !group.builder.is_empty());
+            let next = queue.groups.front().filter(|group| !group.is_empty());
             next.map(|group| group.outcome.clone())
         };
         self.room.notify_all();
@@ -276,6 +331,14 @@ impl CommitPipeline {
 }
 
 impl CommitSteps for Store {
+    fn decide(
+        &self,
+        group: &mut CommandBuilder,
+        modifications: Vec<PendingModification>,
+    ) -> Result<()> {
+        decide_all(self, group, modifications)
+    }
+
     fn append(&self, group: CommandBuilder) -> Result<CommittedEntry> {
         assist(self, group.encoded_bytes() as u64)?;
         let payload = group.build().bytes().clone();

@@ -6,6 +6,8 @@ mod completion_queue;
 mod device;
 mod group;
 mod iter;
+mod lookup;
+mod modify;
 mod queued_reads;
 mod read_queue;
 mod scan_readahead;
@@ -19,20 +21,22 @@ pub use completion_queue::{
 pub use device::Device;
 pub use group::Group;
 pub use iter::DbIter;
+pub use modify::{StoreMode, Stored};
 
 use crate::options::Options;
 use crate::store::{Opened, RepairStats, Replay, Store, VerifyEvent, VerifyReport, View};
 use bytes::Bytes;
 use commit::CommitPipeline;
+use lookup::lookup;
 use queued_reads::Reader;
 use std::path::Path;
 use std::sync::Arc;
 use stele_gc::GcStats;
-use stele_index::Found;
 use stele_log::LogStats;
 use stele_storage::{EngineStats, EngineView, Maintained, Order, Pair, ScanOptions, StateMachine};
-use stele_types::{Clock, CommandBuilder, KeyRange, Result, ValueRef, checksum, command};
+use stele_types::{Clock, CommandBuilder, KeyRange, Result, checksum, command};
 use stele_vfs::{DirLock, RealVfs, SystemClock, Vfs};
+pub(crate) use workers::each_on_a_thread;
 use workers::{Signal, Workers, stop_on_panic};
 
 /// An open store. Threads share it by reference. Dropping it is safe at any time, but only
@@ -327,31 +331,10 @@ impl Db {
         is_live(&*self.clock, expires_at_s)
     }
 
-    /// Finds a value without pinning its file: garbage collection may move or drop it between the
-    /// lookup and the read. Then the key has a new location, and the lookup is repeated.
     fn find(&self, key: &[u8]) -> Result<Option<(Bytes, u64)>> {
-        let shared = self.store.shared();
-        let mut failed: Option<ValueRef> = None;
-        loop {
-            let (value, expires_at_s) = match shared.index.get(key)? {
-                Some(Found::Value { value, expires_at_s }) if self.is_live(expires_at_s) => {
-                    (value, expires_at_s)
-                }
-                _ => return Ok(None),
-            };
-            let at = match &value {
-                ValueRef::Inline(bytes) => return Ok(Some((bytes.clone(), expires_at_s))),
-                ValueRef::At(at) => *at,
-            };
-            match shared.value(&at) {
-                Ok(bytes) => return Ok(Some((bytes, expires_at_s))),
-                Err(error) if failed.as_ref() == Some(&value) => {
-                    shared.lost_values.note(key, &at, &error);
-                    return Err(error);
-                }
-                Err(_) => failed = Some(value),
-            }
-        }
+        let is_live = |expires_at_s| self.is_live(expires_at_s);
+        let found = lookup(self.store.shared(), key, is_live, None)?;
+        Ok(found.map(|pair| (pair.value, pair.expires_at_s)))
     }
 
     pub(crate) fn iter_with(

@@ -150,6 +150,23 @@ pub(super) fn stop_on_panic<T>(store: &Store, name: &str, work: impl FnOnce() ->
     })
 }
 
+/// Runs `work` on each item, on a thread of its own, with the item's number. Returns the results in
+/// the order of the items; a panic is the result of its item.
+pub(crate) fn each_on_a_thread<T: Send, R: Send>(
+    name: &'static str,
+    items: Vec<T>,
+    work: impl Fn(usize, T) -> Result<R> + Sync,
+) -> Vec<Result<R>> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let run =
+            |(number, item)| scope.spawn(move || caught(name, || work(number, item)).flatten());
+        let threads: Vec<_> = items.into_iter().enumerate().map(run).collect();
+        let lost = |_| Err(Error::Panicked(format!("{name} panicked")));
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(lost)).collect()
+    })
+}
+
 fn commit_loop(signal: &Signal, pipeline: &CommitPipeline) {
     while signal.wait(None) {
         while pipeline.lead_once() {}

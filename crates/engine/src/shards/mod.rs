@@ -15,14 +15,14 @@ pub use merge::ShardsIter;
 pub use partition::{Partition, SHARDS_MAX};
 pub use stats::ShardsStats;
 
-use crate::db::{Batch, Completion, Db, Device, Group, QueuedStore, take_up_to};
+use crate::db::{Batch, Completion, Db, Device, Group, QueuedStore, StoreMode, Stored, take_up_to};
 use crate::options::Options;
 use bytes::Bytes;
 use merge::Source;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_index::key_hash;
-use stele_storage::{Order, Pair, ScanOptions};
+use stele_storage::{Modification, Modified, Order, Pair, ScanOptions};
 use stele_types::{Clock, Error, KeyRange, Op, Result, command, mutant};
 use stele_vfs::{RealVfs, SystemClock, Vfs};
 
@@ -174,9 +174,24 @@ impl Shards {
         self.of(key).call(|db| db.put_ttl(key, value, ttl_s))
     }
 
-    /// Does the same as [`Shards::put`] without waiting.
+    /// Does the same as [`Shards::put`] without waiting. The completion's error names no directory.
     pub fn put_async(&self, key: &[u8], value: &[u8]) -> Result<Completion> {
         self.of(key).call(|db| db.put_async(key, value))
+    }
+
+    /// Sets `key` under the condition of `mode`; as [`Db::put_with_mode`].
+    pub fn put_with_mode(&self, key: &[u8], value: &[u8], mode: StoreMode) -> Result<Stored> {
+        self.of(key).call(|db| db.put_with_mode(key, value, mode))
+    }
+
+    /// Changes the pair of `key` depending on its value; as [`Db::modify`].
+    pub fn modify(&self, key: &[u8], change: Modification) -> Result<Modified> {
+        self.of(key).call(|db| db.modify(key, change))
+    }
+
+    /// Removes `key` and returns the value that it had; as [`Db::retrieve_and_delete`].
+    pub fn retrieve_and_delete(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.of(key).call(|db| db.retrieve_and_delete(key))
     }
 
     /// Removes `key`.
@@ -204,6 +219,16 @@ impl Shards {
         match self.shard_of_batch(&batch)? {
             Some(shard) => shard.call(|db| db.write(batch)),
             None => Ok(()),
+        }
+    }
+
+    /// Does the same as [`Shards::write`] without waiting.
+    pub fn write_async(&self, batch: Batch) -> Result<Completion> {
+        // An empty batch is done at once, in any shard that is open.
+        let any = || self.shards.iter().find(|shard| shard.db.is_ok());
+        match self.shard_of_batch(&batch)?.or_else(any) {
+            Some(shard) => shard.call(|db| db.write_async(batch)),
+            None => Err(Error::Busy("no shard is open".into())),
         }
     }
 

@@ -4,7 +4,7 @@
 use super::map::{Found, Map, SetId};
 use super::partition::Partition;
 use super::{Shard, ShardPlace, ShardsOptions};
-use crate::db::Db;
+use crate::db::{Db, each_on_a_thread};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,20 +40,25 @@ pub(super) fn open(
         locks.push(unless_failed(&place.dir, lock, may_fail)?);
     }
     let (is_new, set) = (set.is_none(), set.unwrap_or(options.set));
-    let mut unwritten = if is_new { places.len() } else { 0 };
+    let write_maps = || {
+        let shards = if is_new { 0..places.len() } else { 0..0 };
+        shards.into_iter().try_for_each(|at| write_map(&places, at, set, &options.partition))
+    };
+    // Invariant: all maps are durable before the first store exists.
+    let is_late = mutant::active("engine.shard_store_before_maps");
+    if !is_late {
+        write_maps()?;
+    }
+    // A store replays its log at open: all devices work at the same time.
+    let opening = places.iter().zip(locks).collect();
+    let opened = each_on_a_thread("opening of a shard", opening, |shard, (place, lock)| {
+        lock.and_then(|lock| open_db(place, shard, clock, lock))
+    });
+    if is_late {
+        write_maps()?;
+    }
     let mut shards = Vec::with_capacity(places.len());
-    for (shard, lock) in locks.into_iter().enumerate() {
-        // Invariant: all maps are durable before the first store exists.
-        while unwritten > 0 {
-            let at = places.len() - unwritten;
-            write_map(&places, at, set, &options.partition)?;
-            unwritten -= 1;
-            if at == shard && mutant::active("engine.shard_store_before_maps") {
-                break;
-            }
-        }
-        let Some(place) = places.get(shard) else { break };
-        let db = lock.and_then(|lock| open_db(place, shard, clock, lock));
+    for (place, db) in places.iter().zip(opened) {
         let db = unless_failed(&place.dir, db, may_fail)?;
         shards.push(Shard { dir: place.dir.as_path().into(), vfs: place.vfs.clone(), db });
     }

@@ -4,7 +4,7 @@
 use crate::common::{Random, tiny};
 use crate::world::{SHARDS, Step, World, by_hash, by_range, key};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use stele_engine::{Error, Group, Partition};
+use stele_engine::{Error, Group, Partition, StoreMode};
 use stele_vfs::{CrashAt, CrashPoint};
 
 const SEED: u64 = 0x5e1e;
@@ -16,8 +16,13 @@ fn workload() -> Vec<Step> {
         for n in 0..15 {
             let size = random.pick(&[0, 10, 64, 65, 300, 2000, 6000]);
             steps.push(Step::Put(key(random.below(21)), random.bytes(size)));
-            if n % 5 == 4 {
-                steps.push(Step::Delete(key(random.below(21))));
+            let (key, more) = (key(random.below(21)), random.bytes(80));
+            match n % 5 {
+                1 => steps.push(Step::PutWithMode(key, more, StoreMode::Append)),
+                2 => steps.push(Step::PutWithMode(key, more, StoreMode::NoOverwrite)),
+                3 => steps.push(Step::Take(key)),
+                4 => steps.push(Step::Delete(key)),
+                _ => {}
             }
         }
         let pairs = (0..2).map(|n| (key(n), (n != round).then(|| random.bytes(900)))).collect();

@@ -3,7 +3,7 @@
 
 use crate::common::{Random, tiny};
 use crate::world::{SHARDS, Step, World, by_hash, by_range, key};
-use stele_engine::{Group, Options};
+use stele_engine::{Group, Options, StoreMode};
 use stele_vfs::{CrashAt, CrashPoint};
 
 const HISTORIES: u64 = 60;
@@ -12,7 +12,15 @@ const OPS: usize = 200;
 fn step(random: &mut Random) -> Step {
     let size = random.pick(&[0, 1, 20, 64, 65, 150, 400, 1500, 5000, 30_000]);
     match random.below(100) {
-        0..=54 => Step::Put(key(random.below(21)), random.bytes(size)),
+        0..=44 => Step::Put(key(random.below(21)), random.bytes(size)),
+        45..=51 => {
+            use StoreMode::{Append, NoOverwrite, UpdateOnly};
+            let mode = random.pick(&[Append, NoOverwrite, UpdateOnly]);
+            // Appends stay below their limit.
+            let bytes = if mode == Append { 90 } else { size };
+            Step::PutWithMode(key(random.below(21)), random.bytes(bytes), mode)
+        }
+        52..=54 => Step::Take(key(random.below(21))),
         55..=64 => Step::Delete(key(random.below(21))),
         65..=68 => {
             let (a, b) = (key(random.below(21)), key(random.below(21)));

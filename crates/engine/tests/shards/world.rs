@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use stele_engine::{
     Batch, Error, Group, KeyRange, Options, Order, Partition, Result, SetId, ShardPlace, Shards,
-    ShardsOptions,
+    ShardsOptions, StoreMode,
 };
 use stele_vfs::SimVfs;
 
@@ -23,6 +23,8 @@ pub enum Step {
     DeleteRange(Vec<u8>, Vec<u8>),
     Batch(Vec<(Vec<u8>, Option<Vec<u8>>)>),
     DeleteGroup(Group),
+    PutWithMode(Vec<u8>, Vec<u8>, StoreMode),
+    Take(Vec<u8>),
     Flush,
     Maintain,
     Compact,
@@ -87,6 +89,7 @@ pub fn contents(shards: &Shards, order: Order) -> Result<Vec<(Vec<u8>, Vec<u8>)>
 
 /// Returns the content of a shard after a step.
 fn after(model: &Model, step: &Step, has: &dyn Fn(&[u8]) -> bool) -> Model {
+    let before = model;
     let mut model = model.clone();
     let mut set = |key: &Vec<u8>, value: Option<&Vec<u8>>| {
         match value.filter(|_| has(key)) {
@@ -96,12 +99,17 @@ fn after(model: &Model, step: &Step, has: &dyn Fn(&[u8]) -> bool) -> Model {
     };
     match step {
         Step::Put(key, value) => set(key, Some(value)),
-        Step::Delete(key) => set(key, None),
+        Step::Delete(key) | Step::Take(key) => set(key, None),
         Step::Batch(pairs) => pairs.iter().for_each(|(key, value)| set(key, value.as_ref())),
         Step::DeleteRange(start, end) => {
             let range = KeyRange::new(start.clone(), end.clone());
             model.retain(|key, _| !range.contains(key));
         }
+        Step::PutWithMode(key, value, mode) => match (mode, before.get(key)) {
+            (StoreMode::NoOverwrite, Some(_)) | (StoreMode::UpdateOnly, None) => {}
+            (StoreMode::Append, Some(old)) => set(key, Some(&[&old[..], value].concat())),
+            _ => set(key, Some(value)),
+        },
         Step::DeleteGroup(group) => model.retain(|key, _| !group.contains(key)),
         Step::Flush | Step::Maintain | Step::Compact => {}
     }
@@ -124,6 +132,8 @@ fn execute(shards: &Shards, step: &Step) -> Result<()> {
             shards.write(batch)
         }
         Step::DeleteGroup(group) => shards.delete_group(*group).map(|_| ()),
+        Step::PutWithMode(key, value, mode) => shards.put_with_mode(key, value, *mode).map(|_| ()),
+        Step::Take(key) => shards.retrieve_and_delete(key).map(|_| ()),
         Step::Flush => shards.flush(),
         Step::Maintain => shards.maintain(32 << 10).map(|_| ()),
         Step::Compact => shards.compact(),
@@ -169,7 +179,10 @@ impl World {
                 .collect(),
         };
         match step {
-            Step::Put(key, _) | Step::Delete(key) => vec![shards.shard_of(key)],
+            Step::Put(key, _)
+            | Step::Delete(key)
+            | Step::Take(key)
+            | Step::PutWithMode(key, ..) => vec![shards.shard_of(key)],
             Step::Batch(pairs) => {
                 let mut all: Vec<_> = pairs.iter().map(|(key, _)| shards.shard_of(key)).collect();
                 all.sort_unstable();

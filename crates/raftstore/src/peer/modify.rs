@@ -5,22 +5,12 @@
 use super::Peer;
 use super::parts::{Found, Purpose, Request, found_bytes};
 use super::propose::{Proposing, Step, is_admitted};
-use crate::input::{Modification, Modify, NewPair};
-use crate::output::{Busy, Lookup, Modified, Refusal};
+use crate::input::Modify;
+use crate::output::{Busy, Lookup, Refusal};
 use crate::store::Context;
 use bytes::Bytes;
-use stele_storage::{Cached, EngineView, Pair, StorageEngine};
-use stele_types::computed::{self, Unfit};
-use stele_types::{Command, CommandBuilder, Error, KeyRange, LogIndex, Op, Result, mutant};
-
-/// Decision on a modification.
-#[derive(Debug, PartialEq, Eq)]
-enum Decision {
-    /// The key gets this pair; the result is known before the entry is proposed.
-    Change(NewPair, Modified),
-    /// Nothing changes.
-    Keep(Modified),
-}
+use stele_storage::{Cached, Decision, EngineView, NewPair, Pair, StorageEngine, decide};
+use stele_types::{Command, Error, KeyRange, LogIndex, Op, Result, mutant};
 
 impl<E: StorageEngine> Peer<E> {
     /// Proposes a modification, answers it, or holds its key and looks its pair up. `found` is the
@@ -80,8 +70,8 @@ impl<E: StorageEngine> Peer<E> {
                 return Ok(());
             }
         };
-        let command = match command(&modify.key, &new) {
-            Ok(command) => command.bytes().clone(),
+        let command = match new.command(&modify.key) {
+            Ok(command) => command.build().bytes().clone(),
             Err(error) => {
                 ctx.reject(modify.id, Refusal::Invalid(error.to_string()));
                 return Ok(());
@@ -162,59 +152,6 @@ impl<E: StorageEngine> Peer<E> {
     }
 }
 
-/// Decides a modification on the live pair of its key.
-fn decide(change: &Modification, live: Option<Pair>) -> Decision {
-    match change {
-        Modification::Compare { expected, new } => {
-            let holds = live.as_ref().map(|pair| &pair.value) == expected.as_ref();
-            match holds {
-                true => Decision::Change(new.clone(), Modified::Replaced { previous: live }),
-                false => Decision::Keep(Modified::Unchanged { previous: live }),
-            }
-        }
-        Modification::GetAndDelete => match live {
-            Some(_) => Decision::Change(NewPair::Delete, Modified::Replaced { previous: live }),
-            None => Decision::Keep(Modified::Unchanged { previous: None }),
-        },
-        Modification::Increment { by } => {
-            let sum = computed::incremented(value_of(live.as_ref()), *by);
-            updated(live.as_ref(), sum.map(|sum| sum.to_string().into()))
-        }
-        Modification::Append { bytes } => {
-            let value = computed::appended(value_of(live.as_ref()), bytes);
-            updated(live.as_ref(), value.map(Bytes::from))
-        }
-    }
-}
-
-fn value_of(live: Option<&Pair>) -> Option<&[u8]> {
-    live.map(|pair| &pair.value[..])
-}
-
-/// Decides on a value computed from the pair; its expiry stays.
-fn updated(live: Option<&Pair>, value: Result<Bytes, Unfit>) -> Decision {
-    let expires_at_s = match mutant::active("raftstore.modification_drops_expiry") {
-        true => 0,
-        false => live.map_or(0, |pair| pair.expires_at_s),
-    };
-    match value {
-        Ok(value) => {
-            let new = NewPair::Put { value: value.clone(), expires_at_s };
-            Decision::Change(new, Modified::Updated { value })
-        }
-        Err(unfit) => Decision::Keep(Modified::Unfit(unfit)),
-    }
-}
-
-fn command(key: &Bytes, new: &NewPair) -> Result<Command> {
-    let mut builder = CommandBuilder::new();
-    match new {
-        NewPair::Put { value, expires_at_s } => builder.put(key, value, *expires_at_s)?,
-        NewPair::Delete => builder.delete(key)?,
-    };
-    Ok(builder.build())
-}
-
 /// Returns a command's effect on a key; `None` if it does not change the key.
 fn last_effect(payload: &Bytes, key: &Bytes) -> Option<Option<Pair>> {
     let mut effect = None;
@@ -239,6 +176,7 @@ fn last_effect(payload: &Bytes, key: &Bytes) -> Option<Option<Pair>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stele_types::CommandBuilder;
 
     #[test]
     fn the_last_operation_on_a_key_counts() {
@@ -253,57 +191,5 @@ mod tests {
         assert_eq!((&pair.value[..], pair.expires_at_s), (&b"2"[..], 9));
         assert_eq!(at(b"b"), Some(None));
         assert_eq!(at(b"c"), None);
-    }
-
-    fn pair(value: &[u8], expires_at_s: u64) -> Pair {
-        Pair { key: Bytes::from_static(b"k"), value: Bytes::copy_from_slice(value), expires_at_s }
-    }
-
-    #[test]
-    fn a_comparison_and_a_get_and_delete_see_the_pair_and_change_it_or_not() {
-        let new = NewPair::Put { value: Bytes::from_static(b"n"), expires_at_s: 7 };
-        let compare = |expected: Option<&[u8]>| Modification::Compare {
-            expected: expected.map(Bytes::copy_from_slice),
-            new: new.clone(),
-        };
-        let old = || Some(pair(b"o", 3));
-        let changes =
-            |to: &NewPair, previous| Decision::Change(to.clone(), Modified::Replaced { previous });
-        let keeps = |previous| Decision::Keep(Modified::Unchanged { previous });
-        let rows = [
-            (compare(None), None, changes(&new, None)),
-            (compare(None), old(), keeps(old())),
-            (compare(Some(b"o")), old(), changes(&new, old())),
-            (compare(Some(b"x")), old(), keeps(old())),
-            (compare(Some(b"o")), None, keeps(None)),
-            (Modification::GetAndDelete, old(), changes(&NewPair::Delete, old())),
-            (Modification::GetAndDelete, None, keeps(None)),
-        ];
-        for (change, live, expected) in rows {
-            assert_eq!(decide(&change, live.clone()), expected, "{change:?} on {live:?}");
-        }
-    }
-
-    #[test]
-    fn a_computed_value_keeps_the_expiry() {
-        let becomes = |value: &[u8], expires_at_s| {
-            let value = Bytes::copy_from_slice(value);
-            let new = NewPair::Put { value: value.clone(), expires_at_s };
-            Decision::Change(new, Modified::Updated { value })
-        };
-        let increment = |by| Modification::Increment { by };
-        let append = || Modification::Append { bytes: Bytes::from_static(b"5") };
-        let unfit = |unfit| Decision::Keep(Modified::Unfit(unfit));
-        let rows = [
-            (increment(1), None, becomes(b"1", 0)),
-            (increment(1), Some(pair(b"41", 9)), becomes(b"42", 9)),
-            (increment(1), Some(pair(b"x", 9)), unfit(Unfit::NotANumber)),
-            (append(), None, becomes(b"5", 0)),
-            (append(), Some(pair(b"4", 9)), becomes(b"45", 9)),
-            (append(), Some(pair(&[7; 64 << 10], 0)), unfit(Unfit::TooLong { bytes: 65_537 })),
-        ];
-        for (change, live, expected) in rows {
-            assert_eq!(decide(&change, live.clone()), expected, "{change:?}");
-        }
     }
 }

@@ -3,10 +3,10 @@
 use super::Peer;
 use super::parts::{Answer, LeaderReads, ReadStep, WaitingRead};
 use crate::input::{Modify, Read};
-use crate::output::{Busy, Done, Modified, Refusal, Timings};
+use crate::output::{Busy, Done, Refusal, Timings};
 use crate::readers::ReadPath;
 use crate::store::Context;
-use stele_storage::StorageEngine;
+use stele_storage::{Modified, StorageEngine};
 use stele_types::LogIndex;
 
 impl<E: StorageEngine> Peer<E> {

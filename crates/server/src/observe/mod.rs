@@ -42,10 +42,14 @@ pub enum Kind {
     BatchScan,
     /// Read of a pair's remaining seconds.
     Ttl,
+    /// Check of which keys exist.
+    Exist,
     /// Compare-and-swap.
     Cas,
     /// Put of a key without a value.
     PutIfAbsent,
+    /// Put of a key with a value.
+    PutIfPresent,
     /// Increment of a number.
     Increment,
     /// Append to a value.
@@ -70,8 +74,10 @@ impl Kind {
             Self::Scan => "scan",
             Self::BatchScan => "batch_scan",
             Self::Ttl => "ttl",
+            Self::Exist => "exist",
             Self::Cas => "cas",
             Self::PutIfAbsent => "put_if_absent",
+            Self::PutIfPresent => "put_if_present",
             Self::Increment => "increment",
             Self::Append => "append",
             Self::GetAndDelete => "get_and_delete",

@@ -1,5 +1,4 @@
-//! TiKV's raw key-value service: API V1 with time to live. And Stele's own calls of one key, in the same
-//! terms.
+//! TiKV's raw key-value service: API V1 with time to live. And Stele's own calls of keys, in the same terms.
 
 mod batch_commands;
 mod checks;
@@ -25,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_proto::errorpb;
 use stele_proto::kvrpcpb::*;
-use stele_proto::stele::kv::v1::{ModifyRequest, ModifyResponse};
+use stele_proto::stele::kv::v1::{ExistRequest, ExistResponse, ModifyRequest, ModifyResponse};
 use stele_raftstore::Modified;
 use stele_types::ClusterId;
 use tonic::Status;
@@ -210,6 +209,15 @@ impl TikvService {
         }
     }
 
+    async fn exist(&self, request: ExistRequest) -> ExistResponse {
+        let mut response = ExistResponse::default();
+        match self.read(Kind::Exist, || reads::exist(&self.stores, &request)).await {
+            Ok(keys) => response.keys = keys,
+            Err(failure) => (response.region_error, response.error) = parts(failure),
+        }
+        response
+    }
+
     async fn checksum(&self, request: RawChecksumRequest) -> RawChecksumResponse {
         let mut response = RawChecksumResponse::default();
         match self.read(Kind::Checksum, || reads::checksum(&self.stores, &request)).await {
@@ -296,5 +304,6 @@ impl TikvService {
         "/tikvpb.Tikv/RawCompareAndSwap": RawCasRequest = compare_and_swap;
         "/tikvpb.Tikv/RawChecksum": RawChecksumRequest = checksum;
         "/stele.kv.v1.Kv/Modify": ModifyRequest = modify;
+        "/stele.kv.v1.Kv/Exist": ExistRequest = exist;
     }
 }

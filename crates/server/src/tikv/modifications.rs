@@ -42,17 +42,18 @@ pub async fn compare_and_swap(
     decide(&target, family.engine_key(&request.key), change).await
 }
 
-/// `Modify`: puts if absent, increments, appends, or gets and deletes.
+/// `Modify`: puts if absent or if present, increments, appends, or gets and deletes.
 pub async fn modify(stores: &Stores, request: &ModifyRequest) -> Result<Decided, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     target.check_key(&request.key)?;
     let change = match &request.change {
         Some(Change::PutIfAbsent(put)) => {
-            check_value(&put.value)?;
-            let expires_at_s = expiry(&target, put.ttl);
-            let new = NewPair::Put { value: put.value.clone(), expires_at_s };
+            let new = new_pair(&target, &put.value, put.ttl)?;
             Modification::Compare { expected: None, new }
+        }
+        Some(Change::PutIfPresent(put)) => {
+            Modification::Replace { new: new_pair(&target, &put.value, put.ttl)? }
         }
         Some(Change::Increment(increment)) => Modification::Increment { by: increment.by },
         Some(Change::Append(append)) => {
@@ -65,10 +66,16 @@ pub async fn modify(stores: &Stores, request: &ModifyRequest) -> Result<Decided,
     decide(&target, family.engine_key(&request.key), change).await
 }
 
+fn new_pair(target: &Target, value: &Bytes, ttl_s: u64) -> Result<NewPair, Failure> {
+    check_value(value)?;
+    Ok(NewPair::Put { value: value.clone(), expires_at_s: expiry(target, ttl_s) })
+}
+
 /// Returns the kind of a request in metrics and logs.
 pub fn kind_of(request: &ModifyRequest) -> Kind {
     match request.change {
         Some(Change::PutIfAbsent(_)) | None => Kind::PutIfAbsent,
+        Some(Change::PutIfPresent(_)) => Kind::PutIfPresent,
         Some(Change::Increment(_)) => Kind::Increment,
         Some(Change::Append(_)) => Kind::Append,
         Some(Change::GetAndDelete(_)) => Kind::GetAndDelete,

@@ -15,6 +15,7 @@ use stele_proto::kvrpcpb::{
     self, KvPair, RawBatchGetRequest, RawBatchScanRequest, RawChecksumRequest, RawGetKeyTtlRequest,
     RawGetRequest, RawScanRequest,
 };
+use stele_proto::stele::kv::v1::ExistRequest;
 use stele_raftstore::{Done, Read, Reply, RequestId};
 use stele_storage::{Cached, EngineView, Order, Overlaid, Pair, ScanOptions, StateMachine};
 use stele_types::{ColumnFamily, KeyRange, keyspace};
@@ -147,6 +148,31 @@ pub async fn batch_get(
         }
     }
     Ok(pairs)
+}
+
+/// `Exist`: returns the keys that exist. Reads no value from the device.
+pub async fn exist(stores: &Stores, request: &ExistRequest) -> Result<Vec<Bytes>, Failure> {
+    let target = target(stores, request.context.as_ref())?;
+    let family = family(&request.cf)?;
+    for key in &request.keys {
+        target.check_key(key)?;
+    }
+    let view = view(&target).await?;
+    let keys = request.keys.clone();
+    let now_s = target.store.clock().unix_seconds();
+    on_device(&target, move || {
+        let mut found = Vec::new();
+        for key in keys {
+            let engine_key = family.engine_key(&key);
+            let only = KeyRange::new(engine_key.clone(), [&engine_key[..], &[0]].concat());
+            let options = ScanOptions { keys_only: true, ..ScanOptions::new(only, 1) };
+            if view.scan(&options)?.first().is_some_and(|pair| is_live(pair, now_s)) {
+                found.push(key);
+            }
+        }
+        Ok(found)
+    })
+    .await
 }
 
 /// `RawScan`: returns pairs of the region the request names, never beyond it.

@@ -29,6 +29,14 @@ struct Interrupted {
 }
 
 impl CommitSteps for Interrupted {
+    fn decide(
+        &self,
+        group: &mut CommandBuilder,
+        modifications: Vec<PendingModification>,
+    ) -> Result<()> {
+        CommitSteps::decide(&*self.store, group, modifications)
+    }
+
     fn append(&self, group: CommandBuilder) -> Result<CommittedEntry> {
         (self.hook)(Place::BeforeAppend);
         let entry = CommitSteps::append(&*self.store, group)?;

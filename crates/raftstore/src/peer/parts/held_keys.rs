@@ -174,7 +174,8 @@ pub(crate) fn found_bytes(found: &Found) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::input::{Admin, AdminCall, Header, Modification, Modify, Write};
+    use crate::input::{Admin, AdminCall, Header, Modify, Write};
+    use stele_storage::Modification;
     use stele_types::{CommandBuilder, Error, RegionId};
 
     fn modify(id: u64, key: &'static str, deadline_nanos: u64) -> Request {

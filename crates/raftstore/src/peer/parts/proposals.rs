@@ -2,8 +2,9 @@
 //! flight, in order of their entries.
 
 use crate::input::{AdminCall, Header, Modify, RequestId, Write};
-use crate::output::{Modified, Timings};
+use crate::output::Timings;
 use std::collections::VecDeque;
+use stele_storage::Modified;
 use stele_types::{LogIndex, Term, mutant};
 
 /// Request that becomes a log entry.

@@ -3,8 +3,9 @@
 //! read index round.
 
 use crate::input::{Header, RequestId};
-use crate::output::{Modified, Timings};
+use crate::output::Timings;
 use std::collections::VecDeque;
+use stele_storage::Modified;
 use stele_types::{LogIndex, mutant};
 
 /// Waiting reads of one region.
