@@ -14,6 +14,7 @@ pub const USAGE: &str = "usage: cargo run -p stele-sim -- [--seed N | --seeds A.
   --mode MODE         safety (default) or liveness
   --faults A,B        these faults instead of those that the seed draws; none for no faults
   --without A,B       without these faults
+  --stores N          stores of each node, instead of the seed's
   --seconds S         virtual seconds of faults, instead of the seed's
   --ops N             operations of clients at most, instead of the seed's
   --trace [FILE]      print every event; with FILE, write a trace for Perfetto
@@ -35,6 +36,7 @@ pub struct Args {
     pub mode: Mode,
     faults: Option<FaultSet>,
     without: FaultSet,
+    stores: Option<u64>,
     nanos: Option<u64>,
     ops: Option<u64>,
     /// Print trace lines as they happen.
@@ -74,6 +76,7 @@ impl Args {
                 "--mode" => args.mode = mode(&value()?)?,
                 "--faults" => args.faults = Some(faults(&value()?)?),
                 "--without" => args.without = faults(&value()?)?,
+                "--stores" => args.stores = Some(number(&value()?)?),
                 "--seconds" => args.nanos = Some(number(&value()?)? * SECOND),
                 "--nanos" => args.nanos = Some(number(&value()?)?),
                 "--ops" => args.ops = Some(number(&value()?)?),
@@ -100,6 +103,10 @@ impl Args {
         let mut plan = crate::helical::plan_of(seed, self.mode);
         plan.faults = self.faults.unwrap_or(plan.faults);
         self.without.iter().for_each(|fault| plan.faults.remove(fault));
+        if self.faults.is_some() {
+            plan.spread_stores();
+        }
+        plan.stores_per_node = self.stores.unwrap_or(plan.stores_per_node);
         plan.nanos = self.nanos.unwrap_or(plan.nanos);
         plan.ops_max = self.ops.unwrap_or(plan.ops_max);
         plan
@@ -117,8 +124,9 @@ pub fn replay(plan: &Plan) -> String {
         names => names,
     };
     format!(
-        "cargo run -p stele-sim -- --seed {} --mode {mode} --faults {faults} --nanos {} --ops {}",
-        plan.seed, plan.nanos, plan.ops_max
+        "cargo run -p stele-sim -- --seed {} --mode {mode} --faults {faults} --stores {} \
+         --nanos {} --ops {}",
+        plan.seed, plan.stores_per_node, plan.nanos, plan.ops_max
     )
 }
 

@@ -64,6 +64,9 @@ faults! {
     Depose "depose",
     Mistake "mistake",
     ClockStop "clock-stop",
+    StoreHangs "store-hangs",
+    StoreFails "store-fails",
+    Unreadable "unreadable",
 }
 
 impl Fault {
@@ -74,6 +77,11 @@ impl Fault {
     /// outlives the vote holds of clocks that go on.
     pub fn needs_leases_off(self) -> bool {
         self == Self::ClockStop
+    }
+
+    /// Returns true for a fault of one store of a node. Only some seeds draw one, apart from the others.
+    pub fn is_of_one_store(self) -> bool {
+        matches!(self, Self::StoreHangs | Self::StoreFails | Self::Unreadable)
     }
 
     /// Returns the kind with that command line name.
@@ -93,17 +101,32 @@ pub struct FaultSet(u64);
 
 impl FaultSet {
     /// Draws a subset: sometimes the empty set, otherwise each kind with a chance that is drawn
-    /// too. It contains no fault that needs leases off.
+    /// too. It contains no fault that needs leases off, and none of one store.
     pub fn draw(prng: &mut Prng) -> Self {
         let mut set = Self::default();
         let percent = [0, 10, 25, 25, 50, 50, 80, 100][prng.below(8) as usize];
-        for fault in Fault::ALL.iter().filter(|fault| !fault.needs_leases_off()) {
+        let is_apart = |fault: &&Fault| fault.needs_leases_off() || fault.is_of_one_store();
+        for fault in Fault::ALL.iter().filter(|fault| !is_apart(fault)) {
             let chosen = prng.below(100) < percent;
             if chosen && fault.is_drawn() {
                 set.insert(*fault);
             }
         }
         set
+    }
+
+    /// Adds faults of one store, each with the same chance.
+    pub fn draw_of_one_store(&mut self, prng: &mut Prng) {
+        for fault in Fault::ALL.iter().filter(|fault| fault.is_of_one_store()) {
+            if prng.below(3) > 0 {
+                self.insert(*fault);
+            }
+        }
+    }
+
+    /// Returns true if the set contains a fault of one store.
+    pub fn has_of_one_store(self) -> bool {
+        self.iter().any(Fault::is_of_one_store)
     }
 
     /// Returns true if the set contains the kind.

@@ -174,6 +174,22 @@ impl Plan {
         plan
     }
 
+    /// Adds faults of one store to the plans of some seeds.
+    pub fn with_faults_of_one_store(mut self) -> Self {
+        if WITH_FAULTS_OF_ONE_STORE.contains(&(self.seed % 20)) {
+            self.faults.draw_of_one_store(&mut fork(self.seed, "faults of one store"));
+            self.spread_stores();
+        }
+        self
+    }
+
+    /// Gives the nodes two stores in most plans with faults of one store.
+    pub fn spread_stores(&mut self) {
+        if self.faults.has_of_one_store() && self.nodes <= 4 && !self.is_helix {
+            self.stores_per_node = pick(&mut fork(self.seed, "stores of a node"), &[1, 2, 2, 2]);
+        }
+    }
+
     /// Returns the number of stores that run at the same time, at most.
     pub fn stores(&self) -> u64 {
         self.nodes * self.stores_per_node
@@ -200,6 +216,10 @@ const WITH_MODIFICATIONS: [u64; 6] = [0, 2, 5, 11, 18, 19];
 /// Remainders by 20 of the seeds of which stores apply entries beside their loops. The seeds that once
 /// showed a fault have none of them either.
 const WITH_APPLY_QUEUE: [u64; 6] = [0, 3, 5, 13, 18, 19];
+
+/// Remainders by 20 of the seeds that draw faults of one store. The seeds that once showed a fault have
+/// none of them either.
+const WITH_FAULTS_OF_ONE_STORE: [u64; 5] = [2, 5, 13, 18, 19];
 
 /// Draws the share of such operations.
 fn modify_permille(seed: u64) -> u64 {

@@ -7,7 +7,8 @@ use stele_sim::plan::{Mode, Plan, SECOND};
 use stele_sim::trace::Trace;
 use stele_sim::world::{Stop, World};
 use stele_storage::StateMachine;
-use stele_types::RegionId;
+use stele_types::{RegionId, RegionKind};
+use stele_vfs::Fault as DiskFault;
 
 /// Returns a formed cluster of three nodes with one store each, without random faults, with clients
 /// at work.
@@ -92,6 +93,74 @@ fn fault_65_nodes_that_restart_one_by_one_with_other_settings_and_back_lose_noth
         }
         finish(world);
     }
+}
+
+/// Returns the store that leads the first region of user data.
+fn leading_store(world: &World) -> u64 {
+    let leads = |slot: &u64| {
+        let readers = world.slots[slot].readers().unwrap();
+        let mut data = readers.all().into_iter().filter(|it| it.kind == RegionKind::Data);
+        data.any(|it| readers.get(it.id).is_some_and(|it| it.leading_term().is_some()))
+    };
+    world.serving().into_iter().find(leads).unwrap()
+}
+
+/// Returns a cluster with two stores on each of three nodes.
+fn cluster_of_six(seed: u64) -> World {
+    let mut plan = Plan::draw(seed, Mode::Safety);
+    (plan.nodes, plan.stores_per_node) = (3, 2);
+    plan.faults = FaultSet::default();
+    plan.faults.insert(Fault::StoreFails);
+    let mut world = World::new(plan, Trace::new(false, false));
+    world.begin_checks();
+    world.run(40 * SECOND);
+    assert_eq!(world.serving().len(), 6);
+    world.start_clients(u64::from(u32::MAX));
+    world.run(5 * SECOND);
+    world
+}
+
+#[test]
+fn fault_20_a_store_that_hangs_keeps_the_others_of_its_node_from_nothing() {
+    for loop_hangs in [false, true] {
+        let mut world = cluster_of_six(27);
+        let number = leading_store(&world);
+        let node = world.slots[&number].node;
+        let until = world.now + 20 * SECOND;
+        let slot = world.slots.get_mut(&number).unwrap();
+        (slot.hangs_until, slot.loop_hangs) = (until, loop_hangs);
+        let operations = slot.disk.operations();
+        world.run(6 * SECOND);
+        let answers = answered(&mut world, 6 * SECOND);
+        assert!(answers > 0 || !loop_hangs, "the regions have another leader");
+        assert_eq!(world.slots[&number].disk.operations(), operations, "its disk hangs");
+        let is_alone = |slot: &u64| !world.serving().contains(slot);
+        assert!(!world.slots_of(node).iter().any(is_alone), "no store of the node has stopped");
+        world.run(20 * SECOND);
+        finish(world);
+    }
+}
+
+#[test]
+fn fault_26_a_store_that_fails_alone_leads_nothing_and_its_node_goes_on() {
+    let mut world = cluster_of_six(28);
+    let number = leading_store(&world);
+    let until = world.now + 15 * SECOND;
+    let slot = world.slots.get_mut(&number).unwrap();
+    (slot.is_troubled, slot.fails_until) = (true, until);
+    let sync = DiskFault::SyncFails { path_contains: String::new(), nth: 1 };
+    slot.disk.inject(sync).unwrap();
+    let ended = |world: &mut World| world.slots[&number].has_ended_loop();
+    assert!(world.run_until(5 * SECOND, ended), "its next batch fails");
+    world.run(5 * SECOND);
+    assert!(answered(&mut world, 5 * SECOND) > 0, "the regions have another leader");
+    assert_eq!(world.serving().len(), 5, "the other store of its node serves");
+    let readers = world.slots[&number].readers().unwrap();
+    let leads = |it: &RegionId| readers.get(*it).is_some_and(|it| it.leading_term().is_some());
+    assert!(!readers.all().iter().any(|region| leads(&region.id)));
+    world.run(15 * SECOND);
+    assert_eq!(world.serving().len(), 6);
+    finish(world);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Checks that no file is leaked and none is missing: a store's directory holds exactly the files
 //! that its log and index reference, once no operation is pending.
 
-use crate::world::World;
+use crate::world::{Slot, World};
 use std::path::Path;
 use stele_engine::Store;
 use stele_storage::StateMachine;
@@ -12,7 +12,7 @@ const SLICES_MAX: usize = 400;
 
 impl World {
     pub(super) fn check_files(&mut self, number: u64) {
-        let excused = self.slots.get(&number).is_none_or(|it| it.is_damaged || it.is_troubled);
+        let excused = self.slots.get(&number).is_none_or(Slot::may_fail_reads);
         let Some(engine) = self.engine(number).filter(|_| !excused) else { return };
         let Some(slot) = self.slots.get(&number) else { return };
         for _ in 0..SLICES_MAX {

@@ -17,6 +17,23 @@ impl World {
         }
     }
 
+    /// Checks that a store leads nothing, and knows no leader, after its loop ended.
+    pub(crate) fn check_deposed(&mut self, number: u64) {
+        let readers = self.slots.get(&number).and_then(|slot| slot.readers());
+        let Some(readers) = readers else { return };
+        let leads = |region: &RegionId| {
+            let reader = readers.get(*region);
+            reader.is_some_and(|it| it.leading_term().is_some() || it.leader().is_some())
+        };
+        let leading = readers.all().into_iter().map(|region| region.id).find(leads);
+        if let Some(region) = leading {
+            self.fail(format!(
+                "the loop of store {number} has ended, and its reader still leads or knows the \
+                 leader of region {region}"
+            ));
+        }
+    }
+
     pub(super) fn check_leaders(&mut self) {
         for number in self.serving() {
             // A single voter, as its disk shows, becomes leader when it opens.

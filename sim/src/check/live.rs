@@ -1,6 +1,6 @@
 //! Checks the counted live bytes against the references in the run files.
 
-use crate::world::World;
+use crate::world::{Slot, World};
 use std::collections::BTreeMap;
 use std::path::Path;
 use stele_index::{Found, Live, RunItem, inspect_run_items};
@@ -8,7 +8,7 @@ use stele_types::{FileId, ValueRef};
 
 impl World {
     pub(super) fn check_live(&mut self, number: u64) {
-        let excused = self.slots.get(&number).is_none_or(|it| it.is_damaged || it.is_troubled);
+        let excused = self.slots.get(&number).is_none_or(Slot::may_fail_reads);
         let Some(engine) = self.engine(number).filter(|_| !excused) else { return };
         let Some(slot) = self.slots.get(&number) else { return };
         let version = engine.index().version();

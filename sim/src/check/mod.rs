@@ -20,6 +20,7 @@ mod replay;
 mod replicas;
 mod room;
 mod states;
+mod unreadable;
 mod votes;
 
 use crate::plan::{MS, Plan};
@@ -125,7 +126,7 @@ impl World {
     /// Checks a failed read: it is valid only if the store's disk is damaged or faulty.
     pub(crate) fn check_read_error(&mut self, number: u64, error: &Error) {
         let Some(slot) = self.slots.get(&number) else { return };
-        if slot.is_damaged || slot.is_troubled || slot.disk.crashed() {
+        if slot.may_fail_reads() || slot.disk.crashed() {
             return;
         }
         self.fail(format!("store {number} cannot read: {error}"));
@@ -140,6 +141,7 @@ impl World {
         self.check_durable();
         self.check_histories();
         self.check_filled();
+        self.check_unreadable();
         for slot in self.serving() {
             self.check_engine(slot);
             self.check_live(slot);

@@ -2,7 +2,7 @@
 //! replica permanently.
 
 use crate::plan::SECOND;
-use crate::world::World;
+use crate::world::{Slot, World};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use stele_storage::{EngineView, ScanOptions, StateMachine};
@@ -53,7 +53,7 @@ impl World {
     pub fn unowned(&mut self) -> Vec<(u64, Bytes)> {
         let mut unowned = Vec::new();
         for number in self.serving() {
-            let excused = self.slots.get(&number).is_none_or(|it| it.is_damaged || it.is_troubled);
+            let excused = self.slots.get(&number).is_none_or(Slot::may_fail_reads);
             let Some(engine) = self.engine(number).filter(|_| !excused) else { continue };
             let Some(core) = self.slots.get_mut(&number).and_then(|slot| slot.core()) else {
                 continue;

@@ -1,12 +1,12 @@
 //! Checks that a replay starts before all entries that it must apply.
 
-use crate::world::World;
+use crate::world::{Slot, World};
 use stele_storage::LogStore;
 
 impl World {
     /// Checks that no entry after a checkpoint lies before the checkpoint's replay position.
     pub(crate) fn check_replay(&mut self, number: u64) {
-        let excused = self.slots.get(&number).is_none_or(|it| it.is_damaged || it.is_troubled);
+        let excused = self.slots.get(&number).is_none_or(Slot::may_fail_reads);
         let Some(engine) = self.engine(number).filter(|_| !excused) else { return };
         let checkpoint = engine.index().checkpoint();
         for region in engine.log().regions() {

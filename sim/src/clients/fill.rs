@@ -3,7 +3,7 @@
 
 use super::values::value_of;
 use super::{Act, Pending, World};
-use crate::world::Requester;
+use crate::world::{Requester, Slot};
 use bytes::Bytes;
 use stele_node::store::{Batch, BatchOp};
 use stele_raftstore::{Header, Input, Reply, Write};
@@ -102,7 +102,7 @@ impl World {
     pub(crate) fn check_filled(&mut self) {
         let numbers: Vec<u32> = self.clients.filled.iter().copied().collect();
         for slot in self.serving() {
-            let excused = self.slots.get(&slot).is_none_or(|it| it.is_damaged || it.is_troubled);
+            let excused = self.slots.get(&slot).is_none_or(Slot::may_fail_reads);
             let view = self.engine(slot).and_then(|engine| engine.view().ok());
             let Some(view) = view.filter(|_| !excused) else { continue };
             for number in &numbers {

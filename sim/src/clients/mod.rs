@@ -15,6 +15,7 @@ pub use values::{
 };
 
 use crate::check::linear::{Act, Op};
+use crate::faults::Fault;
 use crate::plan::{MS, Plan, fork};
 use crate::world::{Happening, Requester, World};
 use bytes::Bytes;
@@ -221,7 +222,7 @@ impl World {
 
     /// Returns the destination for a key: mostly the store reported to lead.
     fn target(&mut self, group: usize, key: u8) -> Option<Target> {
-        let serving = self.serving();
+        let serving = self.reachable();
         let any = self.clients.prng.below(serving.len().max(1) as u64) as usize;
         let stays = self.stayed_with(&serving).filter(|_| self.clients.prng.coin());
         let first = stays.or(serving.get(any).copied())?;
@@ -229,7 +230,7 @@ impl World {
     }
 
     fn target_of(&mut self, first: u64, stays: bool, user_key: &Bytes) -> Option<Target> {
-        let serving = self.serving();
+        let serving = self.reachable();
         let reader = self.find(first, user_key)?;
         let leader = reader.leader().and_then(|peer| self.homes.get(&peer.store).copied());
         let leader = leader.filter(|slot| serving.contains(slot));
@@ -254,6 +255,18 @@ impl World {
             region,
             header,
         })
+    }
+
+    /// Returns the stores that request threads can use: those that serve, and in plans in which single
+    /// stores fail those with an ended loop, of which the readers stay.
+    fn reachable(&self) -> Vec<u64> {
+        let keeps_ended = self.plan.faults.has(Fault::StoreFails);
+        let mut reachable = self.serving();
+        if keeps_ended {
+            let ended = self.slots.values().filter(|slot| slot.has_ended_loop());
+            reachable.extend(ended.map(|slot| slot.number));
+        }
+        reachable
     }
 
     /// Returns a store of the node that operations go to.

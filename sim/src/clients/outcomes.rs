@@ -4,7 +4,7 @@ use super::values::{Value, number_in, number_of};
 use super::{Act, KEYS, Pending};
 use crate::check::linear::{Change, Op};
 use crate::world::World;
-use stele_raftstore::{Done, Modified, Refusal, Reply};
+use stele_raftstore::{Busy, Done, Modified, Refusal, Reply};
 use stele_types::computed::Unfit;
 
 impl World {
@@ -51,6 +51,12 @@ impl World {
             (Some(Reply::Refused(Refusal::Invalid(reason))), act) => {
                 let act = format!("{act:?}");
                 self.fail(format!("store {} refuses {act}: {reason}", pending.slot));
+            }
+            // Invariant: a value that cannot be read fails no write that needs none.
+            (Some(Reply::Busy(Busy::Wait { reason })), Act::Write(_))
+                if reason.contains("cannot be read") =>
+            {
+                self.fail(format!("store {} refuses a put: {reason}", pending.slot));
             }
             // The operation was not executed: a history in which its value is seen is not
             // linearizable.

@@ -4,7 +4,7 @@
 use super::values::{Value, key_of, number_in};
 use super::{Act, PATIENCE_NANOS, Pending};
 use crate::plan::MS;
-use crate::world::{Requester, World};
+use crate::world::{Requester, Slot, World};
 use std::sync::Arc;
 use stele_engine::View;
 use stele_node::store::LinearizableRead;
@@ -91,6 +91,12 @@ impl World {
         let Some(thread_read) = pending.thread_read.as_mut().filter(|_| is_running) else {
             return self.pause_client(at);
         };
+        let hangs_until = self.slots.get(&pending.slot).map_or(0, |slot| slot.hangs_until);
+        if hangs_until > self.now && self.clients.prng.coin() {
+            // The thread waits for the device.
+            self.clients.list[at].pending = Some(pending);
+            return self.client_in(at, hangs_until - self.now);
+        }
         if thread_read.permission.is_none() {
             let local = self.nodes.get(&thread_read.node).map_or(0, |node| node.local(self.now));
             let is_leased = thread_read.take_lease(local);
@@ -146,6 +152,11 @@ impl World {
             Err(_) => return Finished::Refused,
         };
         if permission.is_by_lease() {
+            if self.slots.get(&pending.slot).is_some_and(Slot::has_ended_loop) {
+                let slot = pending.slot;
+                self.fail(format!("store {slot} serves a read by a lease after its loop ended"));
+                return Finished::Refused;
+            }
             thread_read.reader.note_reads(1, state.has_effects());
             // The lease must be of the version that the request was checked against.
             if thread_read.reader.check(&thread_read.header).is_err() {

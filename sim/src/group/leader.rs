@@ -4,7 +4,7 @@
 use super::{Answer, Call};
 use crate::check::orders;
 use crate::plan::{CLUSTER, MS};
-use crate::world::{Happening, Requester, World};
+use crate::world::{Happening, Requester, Slot, World};
 use stele_node::placement::{Accepted, NotDecided, PlacementLeader, Work};
 use stele_node::store::LinearizableRead;
 use stele_placement::{
@@ -189,7 +189,7 @@ impl World {
         let is_proposing = |leader: &PlacementLeader<Answered>| leader.is_proposing();
         let leader = self.nodes.get(&id).and_then(|node| node.member.placement.as_ref());
         // The check does not find damage before the store does.
-        let is_damaged = self.slots.get(&slot).is_none_or(|it| it.is_damaged || it.is_troubled);
+        let is_damaged = self.slots.get(&slot).is_none_or(Slot::may_fail_reads);
         let readers = self.slots.get(&slot).and_then(|slot| slot.readers());
         let reader = readers.and_then(|readers| readers.get(SYSTEM_REGION));
         // A decision is answered when it is committed, and a read would wait until it is visible.

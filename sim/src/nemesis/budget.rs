@@ -13,7 +13,7 @@ impl World {
     /// Returns true if a store's disk may be damaged now.
     pub(super) fn may_lose(&mut self, number: u64) -> bool {
         let is_sound = |slot: &crate::world::Slot| {
-            let is_well = !slot.is_damaged && !slot.is_troubled && !slot.may_not_open;
+            let is_well = !slot.may_fail_reads() && !slot.may_not_open;
             slot.is_gone || (slot.is_running() && slot.recovery.is_none() && is_well)
         };
         if !self.slots.values().all(is_sound) || !self.slots.contains_key(&number) {

@@ -147,9 +147,14 @@ impl World {
             return;
         };
         let node = slot.node;
+        let is_replaced = slot.is_replaced_on_failure && !slot.is_running();
         if slot.is_damaged && !slot.is_gone {
             return self.exchange_disk(number);
         }
+        if is_replaced && !slot.is_gone && self.is_dispensable(number) {
+            return self.exchange_disk(number);
+        }
+        let Some(slot) = self.slots.get(&number) else { return };
         let is_running = slot.is_running();
         if is_running || slot.is_gone || !self.nodes.get(&node).is_some_and(|n| n.up) {
             return;

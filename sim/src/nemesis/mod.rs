@@ -8,6 +8,7 @@ mod late;
 mod machines;
 mod mistakes;
 mod regions;
+mod stores;
 mod withhold;
 
 use crate::faults::{Fault, FaultSet};
@@ -195,6 +196,9 @@ impl World {
                 self.trace
                     .note(self.now, 0, 0, || format!("forged messages for {} ms", nanos / MS));
             }
+            Fault::StoreHangs | Fault::StoreFails | Fault::Unreadable => {
+                self.trouble_store(fault);
+            }
             _ => self.trouble_disk(fault),
         }
     }
@@ -273,6 +277,7 @@ impl World {
         for slot in self.slots.keys().copied().collect::<Vec<_>>() {
             self.restore_capacity(slot);
             self.end_stall(slot);
+            self.end_hang(slot);
             let Some(it) = self.slots.get_mut(&slot) else { continue };
             it.append_nanos = SOUND_APPEND_NANOS;
             it.disk.clear_faults();

@@ -2,6 +2,7 @@
 
 use super::slot::{Running, Slot};
 use super::{Happening, NodeClock, Requester, World};
+use crate::faults::Fault;
 use crate::nemesis::Undo;
 use crate::plan::{CLUSTER, MS, SECOND, fork};
 use std::collections::VecDeque;
@@ -240,7 +241,8 @@ impl World {
             return self
                 .after(RESTART_NANOS, Happening::Undo(Undo::RestartStore(number, incarnation)));
         }
-        let (is_damaged, paths) = (slot.is_damaged || slot.may_not_open, slot.disk.paths());
+        let is_damaged = slot.is_damaged || slot.is_unreadable || slot.may_not_open;
+        let paths = slot.disk.paths();
         self.trace.note(self.now, node, number, || format!("does not open: {error}"));
         match is_damaged {
             true => {
@@ -267,6 +269,7 @@ impl World {
             running.store_loop = None;
             replies.extend(running.queue.refuse_all());
         }
+        self.check_deposed(number);
         for (requester, reply) in replies {
             let reply = has_power.then_some(reply);
             self.after(0, Happening::Reply { slot: number, requester, reply });
@@ -284,6 +287,7 @@ impl World {
             return;
         }
         let (excused, incarnation) = (slot.is_damaged || slot.is_troubled, slot.incarnation);
+        let pause = RESTART_NANOS.max(slot.fails_until.saturating_sub(self.now));
         slot.failed = Some(text.clone());
         slot.recovery = None;
         self.counts.failures += 1;
@@ -292,7 +296,7 @@ impl World {
         if !excused {
             return self.fail(format!("store {number} stops: {text}"));
         }
-        self.after(RESTART_NANOS, Happening::Undo(Undo::RestartStore(number, incarnation)));
+        self.after(pause, Happening::Undo(Undo::RestartStore(number, incarnation)));
         // A node stops with the last of its stores.
         let runs = |slot: &u64| self.slots.get(slot).is_some_and(Slot::is_running);
         if !self.slots_of(node).iter().any(runs) {
@@ -329,6 +333,7 @@ impl World {
                 Stop::Kill | Stop::Clean => slot.disk.fork(),
             };
             slot.is_troubled = false;
+            (slot.fails_until, slot.is_replaced_on_failure) = (0, false);
         }
     }
 
@@ -378,16 +383,18 @@ impl World {
     }
 
     /// Updates which stores respond. A running node responds for all its stores, including stopped
-    /// ones.
+    /// ones; in plans in which single stores fail, it says which have stopped.
     pub(super) fn update_links(&mut self) {
         self.after(LINKS_NANOS, Happening::Links);
         let runs = |node: &super::Node| node.up && node.paused_until <= self.now;
         let nodes: Vec<u64> =
             self.nodes.values().filter(|node| runs(node)).map(|node| node.id).collect();
+        let tells = self.plan.faults.has(Fault::StoreFails);
+        let serves = |slot: &Slot| !(slot.is_gone || tells && slot.failed.is_some());
         let stores: Vec<(StoreId, u64, bool)> = self
             .slots
             .values()
-            .filter_map(|slot| Some((slot.id?, slot.node, !slot.is_gone)))
+            .filter_map(|slot| Some((slot.id?, slot.node, serves(slot))))
             .collect();
         for here in &nodes {
             for (store, there, is_there) in stores.iter().filter(|(_, node, _)| node != here) {

@@ -72,7 +72,8 @@ impl World {
         }
     }
 
-    pub(super) fn push_item(&mut self, slot: u64, push: impl FnOnce(&Queue<Engine, Requester>)) {
+    /// Queues an item for a store's loop; a loop that has ended takes none.
+    pub(crate) fn push_item(&mut self, slot: u64, push: impl FnOnce(&Queue<Engine, Requester>)) {
         let running = self.slots.get(&slot).and_then(|slot| slot.running.as_ref());
         if let Some(running) = running.filter(|running| running.store_loop.is_some()) {
             push(&running.queue);

@@ -341,6 +341,46 @@ impl World {
         }
     }
 
+    /// Lets a store's disk go on, with the events that waited for it.
+    pub(super) fn end_hang(&mut self, number: u64) {
+        let now = self.now;
+        let Some(slot) = self.slots.get(&number).filter(|slot| slot.hangs_until > now) else {
+            return;
+        };
+        let until = slot.hangs_until;
+        let put_off = self.event_queue.range((until, 0)..(until + 1, 0));
+        let waits = put_off.filter(|(_, happening)| self.uses_disk_of(happening) == Some(number));
+        for (at, event) in waits.map(|(key, _)| *key).collect::<Vec<_>>() {
+            if let Some(happening) = self.event_queue.remove(&(at, event)) {
+                self.event_queue.insert((now, event), happening);
+            }
+        }
+        if let Some(slot) = self.slots.get_mut(&number) {
+            (slot.hangs_until, slot.loop_hangs) = (now, false);
+        }
+    }
+
+    /// Returns the time until which an event waits for a disk that hangs.
+    fn hang_of(&self, happening: &Happening) -> Option<u64> {
+        let slot = self.slots.get(&self.uses_disk_of(happening)?)?;
+        let is_turn = matches!(happening, Happening::LoopStep { .. });
+        (!is_turn || slot.loop_hangs).then_some(slot.hangs_until)
+    }
+
+    /// Returns the store that uses its disk in an event.
+    fn uses_disk_of(&self, happening: &Happening) -> Option<u64> {
+        match happening {
+            Happening::LoopStep { slot, .. }
+            | Happening::Appended { slot, .. }
+            | Happening::Applied { slot, .. }
+            | Happening::Lookup { slot, .. }
+            | Happening::Maintain { slot, .. }
+            | Happening::Recover { slot, .. } => Some(*slot),
+            Happening::Stream { number, .. } => self.streams.get(number).map(|stream| stream.at()),
+            _ => None,
+        }
+    }
+
     fn next(&mut self, until: u64) -> bool {
         let Some(entry) = self.event_queue.first_entry().filter(|entry| entry.key().0 <= until)
         else {
@@ -356,6 +396,10 @@ impl World {
                 return true;
             }
             node.now(self.now);
+        }
+        if let Some(until) = self.hang_of(&happening).filter(|until| *until > self.now) {
+            self.event_queue.insert((until, number), happening);
+            return true;
         }
         self.trace.mix(self.now ^ number.rotate_left(40));
         self.handle(happening);

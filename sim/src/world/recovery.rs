@@ -20,7 +20,7 @@ impl World {
     ) {
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let ((lost, _), node, incarnation) = (recovery.lost(), slot.node, slot.incarnation);
-        let is_sound = !slot.is_damaged && !slot.may_not_open;
+        let is_sound = !slot.is_damaged && !slot.is_unreadable && !slot.may_not_open;
         slot.recovery = Some(recovery);
         slot.id = Some(ident.store);
         self.homes.insert(ident.store, number);

@@ -63,6 +63,8 @@ pub struct Slot {
     pub failed: Option<String>,
     /// The disk was damaged: errors are permitted.
     pub is_damaged: bool,
+    /// The disk refuses to read some values: reads of these fail, and nothing else.
+    pub is_unreadable: bool,
     /// The disk lost or misdirected a write.
     pub has_lied: bool,
     /// The store opened after lost writes, and is replaced before it acts.
@@ -77,6 +79,14 @@ pub struct Slot {
     pub append_nanos: (u64, u64),
     /// Time before which no append completes.
     pub stalled_until: u64,
+    /// Time before which the disk does not complete any operation.
+    pub hangs_until: u64,
+    /// The loop waits for the disk while it hangs.
+    pub loop_hangs: bool,
+    /// Time before which the store is not restarted after it failed.
+    pub fails_until: u64,
+    /// The disk is replaced after the store failed.
+    pub is_replaced_on_failure: bool,
 }
 
 /// Duration of an append on a disk without faults.
@@ -97,6 +107,7 @@ impl Slot {
             replayed_bytes: 0,
             failed: None,
             is_damaged: false,
+            is_unreadable: false,
             has_lied: false,
             is_mistrusted: false,
             may_not_open: false,
@@ -104,12 +115,27 @@ impl Slot {
             is_gone: false,
             append_nanos: SOUND_APPEND_NANOS,
             stalled_until: 0,
+            hangs_until: 0,
+            loop_hangs: false,
+            fails_until: 0,
+            is_replaced_on_failure: false,
         }
     }
 
     /// Returns whether the store runs, or recovers entries before it does.
     pub fn is_running(&self) -> bool {
         (self.running.is_some() && self.failed.is_none()) || self.recovery.is_some()
+    }
+
+    /// Returns whether reads of stored data may fail.
+    pub fn may_fail_reads(&self) -> bool {
+        self.is_damaged || self.is_troubled || self.is_unreadable
+    }
+
+    /// Returns whether the loop has ended while its process goes on.
+    pub fn has_ended_loop(&self) -> bool {
+        let has_ended = |it: &Running| it.readers.is_some() && it.store_loop.is_none();
+        self.running.as_ref().is_some_and(has_ended)
     }
 
     /// Returns the engine of a running store, or of one with a loop that ended.

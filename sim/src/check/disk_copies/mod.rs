@@ -136,7 +136,7 @@ impl World {
         let node = self.nodes.get(&slot.node)?;
         let running =
             slot.running.as_ref().filter(|it| it.store_loop.is_some() && !it.is_writing)?;
-        let troubled = slot.is_damaged || slot.is_troubled || slot.may_not_open || slot.has_lied;
+        let troubled = slot.may_fail_reads() || slot.may_not_open || slot.has_lied;
         if troubled || slot.is_gone || slot.disk.crashed() || running.engine.index().poisoned() {
             return None;
         }
