@@ -77,6 +77,8 @@ pub struct StoreReport {
     pub has_failed: bool,
     /// 99th percentile of the store's last appends; 0 before the first.
     pub append_p99_nanos: u64,
+    /// Age of the append under way; 0 without one. Grows while the device hangs.
+    pub append_age_ms: u64,
 }
 
 /// Report of a node in a heartbeat.
@@ -88,6 +90,8 @@ pub struct NodeReport {
     pub version: String,
     /// Start time, in Unix seconds.
     pub started_at: u64,
+    /// Size above which the node splits regions; 0 if unknown.
+    pub region_bytes_max: u64,
 }
 
 /// Known state of a store.
@@ -156,13 +160,15 @@ impl Store {
     }
 
     /// Returns the state by heartbeats. A store without a heartbeat to this leader is disconnected.
+    /// Invariant: a store of which the device hangs is as one without heartbeats since the start of
+    /// its append, though its node reports.
     /// It is down once the persisted time and this leader's own time without a heartbeat together
     /// reach `down_after_seconds`. A grace time lets a store report that returned between two
     /// leaders.
     pub fn liveness(&self, config: &Config, now: Millis) -> Liveness {
         let down_after = config.down_after_seconds;
         let (seconds, has_heartbeat) = match self.last_heartbeat {
-            LastHeartbeat::At(moment) => (now.seconds_since(moment), true),
+            LastHeartbeat::At(moment) => (now.seconds_since(moment) + self.hanging_s(), true),
             LastHeartbeat::NotSince { loaded, disconnected_s } => match now.seconds_since(loaded) {
                 waited if waited < GRACE_S.min(down_after) => (0, false),
                 waited => (waited.saturating_add(disconnected_s), false),
@@ -172,6 +178,19 @@ impl Store {
             _ if seconds >= down_after => Liveness::Down,
             _ if !has_heartbeat || seconds >= config.silent_after_seconds => Liveness::Disconnected,
             _ => Liveness::Live,
+        }
+    }
+
+    /// Returns whether the store should lead no longer, because its append does not end. That is long
+    /// before it counts as disconnected: then no leader of it is asked to do anything.
+    pub(crate) fn hangs(&self, config: &Config) -> bool {
+        self.report.append_age_ms >= (config.silent_after_seconds * 1000 / 10).max(1000)
+    }
+
+    fn hanging_s(&self) -> u64 {
+        match mutant::active("placement.hanging_store_is_live") {
+            true => 0,
+            false => self.report.append_age_ms / 1000,
         }
     }
 
@@ -251,6 +270,12 @@ mod tests {
         assert_eq!(at(&store, 29), Liveness::Live);
         assert_eq!(at(&store, 30), Liveness::Disconnected);
         assert_eq!(at(&store, 1800), Liveness::Down);
+        store.report.append_age_ms = 29_000;
+        assert_eq!(at(&store, 0), Liveness::Live);
+        assert_eq!(at(&store, 1), Liveness::Disconnected);
+        store.report.append_age_ms = 1_800_000;
+        assert_eq!(at(&store, 0), Liveness::Down);
+        store.report.append_age_ms = 0;
         store.last_heartbeat = LastHeartbeat::NotSince { loaded: Millis(1000), disconnected_s: 0 };
         assert_eq!(at(&store, 0), Liveness::Disconnected);
         assert_eq!(at(&store, 1799), Liveness::Disconnected);

@@ -155,7 +155,9 @@ impl World {
         let has_stores = !stores.is_empty();
         let node = self.nodes.get_mut(&id)?;
         let (address, started_at) = (node.address(), node.incarnation);
-        let this = NodeReport { address, version: "simulated".into(), started_at };
+        let version = "simulated".into();
+        let region_bytes_max = self.plan.region_bytes_max;
+        let this = NodeReport { address, version, started_at, region_bytes_max };
         let member = &mut node.member;
         let sizes = member.splitter.sizes();
         let report = member.reporter.report(this, stores, &regions, sizes);

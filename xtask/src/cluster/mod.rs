@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Scenarios that a change must pass, with arguments that keep them short.
-const CI: [(&str, &[&str]); 17] = [
+const CI: [(&str, &[&str]); 18] = [
     ("start", &["--short"]),
     ("ycsb", &["--short"]),
     ("clients", &["--short"]),
@@ -30,6 +30,7 @@ const CI: [(&str, &[&str]); 17] = [
     ("power-cut", &["--short"]),
     ("failed-sync", &["--short"]),
     ("clock", &["--short"]),
+    ("device-failure", &["--short"]),
 ];
 
 /// Scenarios that take long or need an otherwise idle machine.

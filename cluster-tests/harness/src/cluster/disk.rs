@@ -1,27 +1,60 @@
-//! A small file system in a file, for a node with a disk that becomes full.
+//! A small file system in a file, for a store with a disk that becomes full, hangs or is lost.
 
+use super::power::shut_down;
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+const HINT: &str = "(apt-get install e2fsprogs mount)";
+
 /// A mounted ext4 file system; unmounted when dropped.
 #[derive(Debug)]
 pub struct SmallDisk {
+    image: PathBuf,
     mount: PathBuf,
+    bytes: u64,
 }
 
 impl SmallDisk {
     /// Creates and mounts a file system of so many bytes below `work`.
     pub fn create(work: &Path, name: &str, bytes: u64) -> Result<Self> {
         let (image, mount) = (work.join(format!("{name}.img")), work.join(name));
-        File::create(&image)?.set_len(bytes)?;
         std::fs::create_dir_all(&mount)?;
-        let (image, place) = (image.display().to_string(), mount.display().to_string());
-        let hint = "(apt-get install e2fsprogs mount)";
-        run("mkfs.ext4", &["-q", "-F", "-m", "0", &image]).context(hint)?;
-        run("mount", &["-o", "loop", &image, &place]).context(hint)?;
-        Ok(Self { mount })
+        let disk = Self { image, mount, bytes };
+        disk.replace()?;
+        Ok(disk)
+    }
+
+    /// Mounts an empty file system of the same size.
+    pub fn replace(&self) -> Result<()> {
+        // The kernel may still use the image of a file system that was lost.
+        let _ = std::fs::remove_file(&self.image);
+        File::create(&self.image)?.set_len(self.bytes)?;
+        let image = self.image.display().to_string();
+        run("mkfs.ext4", &["-q", "-F", "-m", "0", &image]).context(HINT)?;
+        run("mount", &["-o", "loop", &image, &self.place()]).context(HINT)
+    }
+
+    /// Loses the device: all I/O of open files fails, and the mount point is empty.
+    pub fn lose(&self) -> Result<()> {
+        shut_down(&File::open(&self.mount)?)
+            .with_context(|| format!("shutting down {}", self.mount.display()))?;
+        run("umount", &["-l", &self.place()])
+    }
+
+    /// Makes all writes and syncs wait until [`SmallDisk::thaw`].
+    pub fn freeze(&self) -> Result<()> {
+        run("fsfreeze", &["-f", &self.place()]).context("(apt-get install util-linux)")
+    }
+
+    /// Ends what [`SmallDisk::freeze`] began.
+    pub fn thaw(&self) -> Result<()> {
+        run("fsfreeze", &["-u", &self.place()])
+    }
+
+    fn place(&self) -> String {
+        self.mount.display().to_string()
     }
 
     /// Returns the mount point.
@@ -33,7 +66,9 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         // A lazy unmount: a node that is being killed may still hold files.
-        let _ = run("umount", &["-l", &self.mount.display().to_string()]);
+        // Writes to a frozen file system would wait permanently; most disks are not frozen.
+        let _ = self.thaw();
+        let _ = run("umount", &["-l", &self.place()]);
     }
 }
 

@@ -38,8 +38,8 @@ pub struct Spec {
     pub settings: Vec<(&'static str, String)>,
     /// Whether each node gets a network namespace, which can be partitioned.
     pub namespaces: bool,
-    /// Store directories of nodes, by number, that are not below `work`.
-    pub stores: BTreeMap<usize, PathBuf>,
+    /// Store directories of nodes, by number; the others have one below `work`.
+    pub stores: BTreeMap<usize, Vec<PathBuf>>,
 }
 
 /// A running cluster; its processes end when it is dropped.
@@ -93,12 +93,14 @@ impl Cluster {
         let setting = |(key, value): &(&str, String)| {
             (format!("STELE_{}", key.to_uppercase()), value.clone())
         };
-        let own_store = self.spec.stores.get(&number).cloned();
+        let own_stores = self.spec.stores.get(&number).cloned();
         Ok(Launch {
             stele: self.spec.stele.clone(),
             address,
             join: self.nodes.first().map(|first| first.address().to_owned()),
-            store: own_store.unwrap_or_else(|| self.spec.work.join(format!("store{number}"))),
+            stores: own_stores
+                .unwrap_or_else(|| vec![self.spec.work.join(format!("store{number}"))]),
+            replaced_disks: Vec::new(),
             log: self.spec.work.join(format!("node{number}.log")),
             settings: self.spec.settings.iter().map(setting).collect(),
             namespace,

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use stele_types::StoreId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -23,8 +24,10 @@ pub struct Launch {
     pub address: String,
     /// Address of a node of the cluster to join; `None` creates a cluster.
     pub join: Option<String>,
-    /// Directory of its only store.
-    pub store: PathBuf,
+    /// Directories of its stores.
+    pub stores: Vec<PathBuf>,
+    /// Directories of which the disk was replaced.
+    pub replaced_disks: Vec<PathBuf>,
     /// File to which its output is appended.
     pub log: PathBuf,
     /// Settings, as environment variables.
@@ -73,7 +76,13 @@ impl Node {
             None => Command::new("setpriv"),
         };
         command.args(["--pdeathsig", "KILL", "--"]).arg(&launch.stele).arg("server");
-        command.args(["--listen", &launch.address]).arg("--store").arg(&launch.store);
+        command.args(["--listen", &launch.address]);
+        launch.stores.iter().for_each(|dir| {
+            command.arg("--store").arg(dir);
+        });
+        launch.replaced_disks.iter().for_each(|dir| {
+            command.arg("--replaced-disk").arg(dir);
+        });
         if let Some(join) = &launch.join {
             command.args(["--join", join]);
         }
@@ -141,6 +150,14 @@ impl Node {
             );
             tokio::time::sleep(READY_POLL).await;
         }
+    }
+
+    /// Makes the next sync of a store's log fail. The store's thread is under trace until the result
+    /// is dropped.
+    pub async fn fail_sync(&self, store: StoreId) -> Result<TracedSyncs> {
+        let (thread, trace) =
+            (format!("{LOG_WRITER}{store}"), self.launch.log.with_extension("failed"));
+        TracedSyncs::attach(self.process()?, &thread, Injection::Fail { nth: 1 }, trace).await
     }
 
     /// Makes each sync of the log take this much longer, until the process ends or

@@ -167,7 +167,8 @@ impl Block {
     }
 }
 
-fn shut_down(root: &File) -> rustix::io::Result<()> {
+/// Makes all I/O of a file system fail.
+pub(super) fn shut_down(root: &File) -> rustix::io::Result<()> {
     // SAFETY: the request reads one `u32`, to which `Setter` points. Both file systems know the
     // request by this number, and others refuse it.
     unsafe { ioctl(root, Setter::<SHUTDOWN, u32>::new(NO_LOG_FLUSH)) }

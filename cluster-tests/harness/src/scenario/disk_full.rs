@@ -26,7 +26,7 @@ const REFUSALS: u32 = 20;
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let disk = SmallDisk::create(setup.work(), "small", DISK_BYTES)?;
     let mut spec = three(setup, &SETTINGS);
-    spec.stores = [(SMALL, disk.path().join("store"))].into();
+    spec.stores = [(SMALL, vec![disk.path().join("store")])].into();
     let mut cluster = Cluster::start(spec).await?;
     // The placement group must not request a split or move leaders either.
     cluster.set_option("balance", "0").await?;

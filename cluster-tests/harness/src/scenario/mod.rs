@@ -3,6 +3,7 @@
 mod bytes_written;
 mod clients;
 mod clock;
+mod device_failure;
 mod disk_full;
 mod failed_sync;
 mod failover;
@@ -59,6 +60,7 @@ scenarios! {
     failover "failover" "the gap in writes after kill -9 of a leader"
     power_cut "power-cut" "the power of one, two, three disks is cut under load; nothing acknowledged is lost"
     failed_sync "failed-sync" "a sync fails on one node: its store stops, the others continue, a restart recovers it"
+    device_failure "device-failure" "a node of two stores loses one device, by failure, a failed sync or a hang; its replicas are rebuilt elsewhere and nothing else moves"
     clock "clock" "wall clocks jump by hours, monotonic clocks drift apart; histories stay linearizable"
     disk_full "disk-full" "a full disk on one node: reads, deletes and transfers still work, space is reclaimed"
     replace "replace" "a node is lost with its disk and comes back with an empty one"

@@ -47,7 +47,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
             disk.loses_unflushed_writes()?,
             format!("disk {node} must lose what was never flushed"),
         );
-        spec.stores.insert(node, disk.path().join("store"));
+        spec.stores.insert(node, vec![disk.path().join("store")]);
         disks.push(disk);
     }
     let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();

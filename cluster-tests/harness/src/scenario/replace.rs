@@ -47,7 +47,9 @@ async fn replace(cluster: &mut Cluster, victim: usize) -> Result<f64> {
     let other = cluster.nodes[(victim + 1) % 3].address().to_owned();
     let node = &mut cluster.nodes[victim];
     node.kill()?;
-    std::fs::remove_dir_all(&node.launch.store)?;
+    for dir in &node.launch.stores {
+        std::fs::remove_dir_all(dir)?;
+    }
     // The node that created the cluster must join it too.
     node.launch.join = Some(other);
     let started = Instant::now();

@@ -98,6 +98,17 @@ impl Cluster {
                 .is_some_and(|store| store.state == StoreState::Up && !store.report.is_full)
     }
 
+    /// Returns the smallest size above which a node splits regions; `u64::MAX` if no node has
+    /// reported it.
+    pub(crate) fn region_bytes_max(&self) -> u64 {
+        let reported = self.stores.values().map(|store| store.node.region_bytes_max);
+        let smallest = reported.filter(|bytes| *bytes > 0).min();
+        match mutant::active("placement.merge_what_is_split") {
+            true => u64::MAX,
+            false => smallest.unwrap_or(u64::MAX),
+        }
+    }
+
     /// Returns the address of a store's node, which is its failure domain.
     pub(crate) fn node(&self, id: StoreId) -> &str {
         self.stores.get(&id).map_or("", |store| &store.address)

@@ -1,8 +1,9 @@
-//! Moves leaders off stores that should not lead: leaving ones, and full ones, which refuse every
-//! write.
+//! Moves leaders off stores that should not lead: leaving ones, full ones, which refuse every write,
+//! and those of which the device hangs.
 
 use super::View;
 use super::load::Loads;
+use crate::config::Config;
 use crate::operator::{Kind, Operator, Step, plan};
 use crate::region_info::RegionInfo;
 use crate::store::Store;
@@ -10,7 +11,9 @@ use stele_types::{Peer, StoreId};
 
 /// Returns operators that transfer leadership.
 pub fn pick(view: &View<'_>) -> Vec<Operator> {
-    let unfit: Vec<StoreId> = view.cluster.stores().filter(|s| is_unfit(s)).map(|s| s.id).collect();
+    let config = view.cluster.config();
+    let unfit: Vec<StoreId> =
+        view.cluster.stores().filter(|s| is_unfit(s, config)).map(|s| s.id).collect();
     if unfit.is_empty() {
         return Vec::new();
     }
@@ -31,6 +34,6 @@ pub fn pick(view: &View<'_>) -> Vec<Operator> {
     out
 }
 
-fn is_unfit(store: &Store) -> bool {
-    store.state.is_leaving() || store.report.is_full
+fn is_unfit(store: &Store, config: &Config) -> bool {
+    store.state.is_leaving() || store.report.is_full || store.hangs(config)
 }

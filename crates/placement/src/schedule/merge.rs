@@ -20,6 +20,8 @@ pub fn pick(view: &View<'_>) -> Vec<Operator> {
         .filter(|info| info.region.kind == RegionKind::Data)
         .map(|info| info.region.id)
         .collect();
+    // Invariant: no merge makes a region that a node splits again. Sizes are estimates.
+    let below_bytes = config.merge_below_bytes.min(view.cluster.region_bytes_max() / 2);
     let regions = view.cluster.regions();
     let mut used = BTreeSet::new();
     let mut out = Vec::new();
@@ -28,7 +30,7 @@ pub fn pick(view: &View<'_>) -> Vec<Operator> {
         let target = neighbours.into_iter().flatten().find(|target| {
             // A size of 0 has not been measured since the range changed.
             let is_measured = source.size_bytes > 0 && target.size_bytes > 0;
-            let small = source.size_bytes + target.size_bytes <= config.merge_below_bytes;
+            let small = source.size_bytes + target.size_bytes <= below_bytes;
             is_measured
                 && small
                 && free.contains(&target.region.id)

@@ -16,6 +16,7 @@ pub fn seconds(seconds: u64) -> Millis {
 pub struct Draft {
     pairs: Vec<PairChange>,
     heartbeats: Vec<(String, StoreReport, Option<u64>)>,
+    region_bytes_max: u64,
     reports: Vec<RegionReport>,
     uninformed: bool,
 }
@@ -28,6 +29,7 @@ impl Draft {
             ["set", name, value] => self.pairs.push(pairs::setting(name, value.parse().unwrap())),
             ["store", rest @ ..] => self.store(rest),
             ["region", ..] => self.reports.push(region(line)),
+            ["split", mib] => self.region_bytes_max = mib.parse::<u64>().unwrap() << 20,
             ["uninformed"] => self.uninformed = true,
             _ => return false,
         }
@@ -35,17 +37,18 @@ impl Draft {
     }
 
     /// `store ID NODE live|disconnected|down|never [draining|removing|tombstone] [full|failed]
-    /// [free=GiB] [of=GiB]`
+    /// [free=GiB] [of=GiB] [hangs=SECONDS]`
     fn store(&mut self, words: &[&str]) {
         let [id, address, liveness, rest @ ..] = words else { panic!("store {words:?}") };
         let mut store = Store { id: StoreId(id.parse().unwrap()), ..Store::default() };
         store.address = (*address).to_owned();
         store.capacity_bytes = 1000 << 30;
-        let mut free_bytes = 900 << 30;
+        let (mut free_bytes, mut append_age_ms) = (900 << 30, 0);
         for word in rest {
             match word.split_once('=') {
                 Some(("free", gib)) => free_bytes = gib.parse::<u64>().unwrap() << 30,
                 Some(("of", gib)) => store.capacity_bytes = gib.parse::<u64>().unwrap() << 30,
+                Some(("hangs", age)) => append_age_ms = age.parse::<u64>().unwrap() * 1000,
                 _ if matches!(*word, "full" | "failed") => {}
                 _ => store.state = state(word),
             }
@@ -60,6 +63,7 @@ impl Draft {
         let capacity_bytes = store.capacity_bytes;
         let mut report = StoreReport { id: store.id, capacity_bytes, ..StoreReport::default() };
         report.free_bytes = free_bytes;
+        report.append_age_ms = append_age_ms;
         report.is_full = rest.contains(&"full");
         report.has_failed = rest.contains(&"failed");
         if store.state != StoreState::Tombstone {
@@ -79,7 +83,8 @@ impl Draft {
         cluster.apply(&ids).unwrap();
         for (address, report, age) in self.heartbeats {
             let Some(age) = age else { continue };
-            let node = NodeReport { address, ..NodeReport::default() };
+            let region_bytes_max = self.region_bytes_max;
+            let node = NodeReport { address, region_bytes_max, ..NodeReport::default() };
             assert_eq!(cluster.plan_heartbeat(&node, &[report]).unwrap(), []);
             cluster.record_heartbeat(&node, &[report], seconds(START_SECONDS - age));
             if !self.uninformed {

@@ -122,6 +122,7 @@ impl Heartbeats {
                 address: self.address.clone(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 started_at: self.started_at,
+                region_bytes_max: self.config.region_bytes_max,
             };
             let sizes = splitter.sizes();
             shared.reporter.lock().report(node, stores, &regions, sizes)
@@ -273,6 +274,7 @@ fn store_report(store: &StoreHandle, sample: Option<&Sample>) -> StoreReport {
         is_full: sample.is_some_and(|sample| sample.is_full),
         has_failed: !store.is_running(),
         append_p99_nanos: store.append_p99_nanos(),
+        append_age_ms: store.append_age_nanos() / 1_000_000,
     }
 }
 

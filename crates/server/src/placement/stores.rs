@@ -148,6 +148,7 @@ fn info(state: &LeaderState, counts: &Counts, store: &Store, now: Millis) -> Sto
         disk_full: report.is_full,
         failed: report.has_failed,
         append_p99_nanos: report.append_p99_nanos,
+        append_age_ms: report.append_age_ms,
         ..StoreStats::default()
     };
     let age = match store.last_heartbeat {

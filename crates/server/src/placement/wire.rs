@@ -34,6 +34,7 @@ pub(crate) fn request(report: Report) -> wire::HeartbeatRequest {
         address: report.node.address,
         version: report.node.version,
         started_at: report.node.started_at,
+        region_bytes_max: report.node.region_bytes_max,
         sequence: report.sequence,
         stores: report.stores.iter().map(store_stats).collect(),
         regions: report.regions.into_iter().map(region_report).collect(),
@@ -53,6 +54,7 @@ pub(super) fn report_of(request: &wire::HeartbeatRequest) -> Report {
             address: request.address.clone(),
             version: request.version.clone(),
             started_at: request.started_at,
+            region_bytes_max: request.region_bytes_max,
         },
         sequence: request.sequence,
         stores: request.stores.iter().map(store_report_of).collect(),
@@ -224,6 +226,7 @@ fn store_stats(report: &StoreReport) -> wire::StoreStats {
         disk_full: report.is_full,
         failed: report.has_failed,
         append_p99_nanos: report.append_p99_nanos,
+        append_age_ms: report.append_age_ms,
         ..wire::StoreStats::default()
     }
 }
@@ -237,6 +240,7 @@ fn store_report_of(stats: &wire::StoreStats) -> StoreReport {
         is_full: stats.disk_full,
         has_failed: stats.failed,
         append_p99_nanos: stats.append_p99_nanos,
+        append_age_ms: stats.append_age_ms,
     }
 }
 

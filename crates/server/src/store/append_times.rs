@@ -38,6 +38,12 @@ impl AppendTimes {
         last.next = (at + 1) % APPENDS_MAX;
     }
 
+    /// Returns the age of the append under way; 0 without one.
+    pub fn age_nanos(&self, now_nanos: u64) -> u64 {
+        let began_nanos = self.last.lock().began_nanos;
+        began_nanos.map_or(0, |began| now_nanos.saturating_sub(began))
+    }
+
     /// Returns the 99th percentile, and at least the age of the append under way; 0 without appends.
     ///
     /// Invariant: a device that hangs shows. Its append does not end, so that no duration tells.

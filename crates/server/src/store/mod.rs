@@ -180,6 +180,11 @@ where
         self.appends.p99_nanos(self.clock.monotonic_nanos())
     }
 
+    /// Returns the age of the append under way; 0 without one.
+    pub fn append_age_nanos(&self) -> u64 {
+        self.appends.age_nanos(self.clock.monotonic_nanos())
+    }
+
     /// Returns the maintenance work since the start, by stage.
     pub fn maintained(&self) -> Vec<(&'static str, StageWork)> {
         self.counts.all()
