@@ -166,9 +166,18 @@ impl Store {
     /// reach `down_after_seconds`. A grace time lets a store report that returned between two
     /// leaders.
     pub fn liveness(&self, config: &Config, now: Millis) -> Liveness {
+        self.liveness_after(config, now, self.hanging_s())
+    }
+
+    /// Returns whether the node reports the store, which may hang.
+    pub(crate) fn is_heard(&self, config: &Config, now: Millis) -> bool {
+        self.liveness_after(config, now, 0) == Liveness::Live
+    }
+
+    fn liveness_after(&self, config: &Config, now: Millis, hanging_s: u64) -> Liveness {
         let down_after = config.down_after_seconds;
         let (seconds, has_heartbeat) = match self.last_heartbeat {
-            LastHeartbeat::At(moment) => (now.seconds_since(moment) + self.hanging_s(), true),
+            LastHeartbeat::At(moment) => (now.seconds_since(moment) + hanging_s, true),
             LastHeartbeat::NotSince { loaded, disconnected_s } => match now.seconds_since(loaded) {
                 waited if waited < GRACE_S.min(down_after) => (0, false),
                 waited => (waited.saturating_add(disconnected_s), false),
@@ -181,8 +190,7 @@ impl Store {
         }
     }
 
-    /// Returns whether the store should lead no longer, because its append does not end. That is long
-    /// before it counts as disconnected: then no leader of it is asked to do anything.
+    /// Returns whether the store should lead no longer, because its append does not end.
     pub(crate) fn hangs(&self, config: &Config) -> bool {
         self.report.append_age_ms >= (config.silent_after_seconds * 1000 / 10).max(1000)
     }

@@ -78,6 +78,15 @@ impl Cluster {
             && self.stores.get(&id).is_some_and(|store| store.state != StoreState::Tombstone)
     }
 
+    /// Whether the store can carry out a step: its node reports it, and it has not failed. Its device
+    /// may hang.
+    pub(crate) fn is_heard(&self, id: StoreId, now: Millis) -> bool {
+        self.stores.get(&id).is_some_and(|store| {
+            let is_member = store.state != StoreState::Tombstone && !store.report.has_failed;
+            is_member && store.is_heard(&self.config, now)
+        })
+    }
+
     /// Whether the store's replicas must be rebuilt elsewhere: it is removed, failed or down, or it
     /// is being removed and sends no heartbeats.
     pub(crate) fn is_lost(&self, id: StoreId, now: Millis) -> bool {

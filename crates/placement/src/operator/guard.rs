@@ -34,7 +34,9 @@ pub fn can_act(view: &View<'_>, info: &RegionInfo) -> Result<(), String> {
         return Ok(());
     }
     let region = info.region.id;
-    if info.reported.is_none() || !info.leader.is_some_and(|l| view.is_live(l.store)) {
+    if info.reported.is_none()
+        || !info.leader.is_some_and(|l| view.cluster.is_heard(l.store, view.now))
+    {
         return Err(format!("region {region} has no known leader"));
     }
     for outgoing in [true, false] {

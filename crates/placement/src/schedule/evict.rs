@@ -21,7 +21,7 @@ pub fn pick(view: &View<'_>) -> Vec<Operator> {
     let leads_unfit = |info: &&RegionInfo| info.leader.is_some_and(|l| unfit.contains(&l.store));
     let max = usize::try_from(view.cluster.config().leader_moves_max()).unwrap_or(usize::MAX);
     let mut out = Vec::new();
-    for info in view.free_regions().filter(leads_unfit).take(max) {
+    for info in view.regions_without_operator().filter(leads_unfit).take(max) {
         let unfit_peers: Vec<Peer> =
             info.region.peers.iter().filter(|p| unfit.contains(&p.store)).copied().collect();
         let next = view.next_leader(&loads, info, &unfit_peers);

@@ -94,7 +94,19 @@ impl<'a> View<'a> {
 
     /// Iterates over regions that may get an operator: with a leader and a quorum, in one
     /// configuration, not merging, and without an operator.
+    /// Invariant: a leader of which the device hangs is asked for nothing but its leadership. It
+    /// cannot apply a change.
     pub(crate) fn free_regions(self) -> impl Iterator<Item = &'a RegionInfo> {
+        let hangs = move |store| {
+            let store = self.cluster.store(store);
+            store.is_some_and(|store| store.hangs(self.cluster.config()))
+        };
+        self.regions_without_operator()
+            .filter(move |info| !info.leader.is_some_and(|leader| hangs(leader.store)))
+    }
+
+    /// Iterates over [`View::free_regions`] and those of which the leader's device hangs.
+    pub(crate) fn regions_without_operator(self) -> impl Iterator<Item = &'a RegionInfo> {
         self.cluster.regions().iter().filter(move |info| {
             !info.region.is_joint()
                 && info.region.phase == RegionPhase::Normal
