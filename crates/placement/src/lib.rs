@@ -18,6 +18,7 @@ pub mod operator;
 pub mod pairs;
 pub mod region_info;
 pub mod schedule;
+pub mod speed;
 pub mod store;
 
 pub use bootstrap::Bootstrap;
@@ -33,6 +34,7 @@ pub use operator::{Change, Kind, NewRegion, Operator, OperatorId, Order, Step};
 pub use pairs::PairChange;
 pub use region_info::{DownPeer, RegionInfo, RegionReport, Traffic};
 pub use schedule::{View, pick_all};
+pub use speed::SpeedClass;
 pub use store::{LastHeartbeat, Liveness, NodeReport, Store, StoreReport, StoreState};
 
 /// A moment on the caller's monotonic clock, in milliseconds.

@@ -12,7 +12,9 @@ pub struct DownPeer {
     pub seconds: u64,
 }
 
-/// Client operations on a region since its last report.
+/// Client operations on a region that its reporting replica has counted since its process started.
+///
+/// Totals, never reset: a report that is lost or repeated loses and repeats no operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Bytes of keys and values written.
@@ -23,8 +25,8 @@ pub struct Traffic {
     pub writes: u64,
     /// Reading operations.
     pub reads: u64,
-    /// Length of the interval that the counts cover.
-    pub interval_millis: u64,
+    /// Start of the counting process: totals with different starts are of different counters.
+    pub counted_since: u64,
 }
 
 /// A leader's report about its region.
@@ -44,7 +46,7 @@ pub struct RegionReport {
     pub size_bytes: u64,
     /// Estimated number of keys.
     pub keys: u64,
-    /// Client operations since the last report.
+    /// Client operations, in total.
     pub traffic: Traffic,
 }
 

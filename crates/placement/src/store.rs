@@ -9,7 +9,7 @@ use crate::Millis;
 use crate::config::Config;
 use bytes::Bytes;
 use std::fmt;
-use stele_types::{Error, Result, StoreId, mutant, varint};
+use stele_types::{DeviceSpeed, Error, Result, StoreId, mutant, varint};
 
 /// Membership state of a store. Persisted; the numbers belong to the format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -79,6 +79,14 @@ pub struct StoreReport {
     pub append_p99_nanos: u64,
     /// Age of the append under way; 0 without one. Grows while the device hangs.
     pub append_age_ms: u64,
+    /// Bytes of the store that are not garbage.
+    pub live_bytes: u64,
+    /// Capacity without the reserve of garbage collection; 0 if unknown.
+    pub usable_bytes: u64,
+    /// Speed of the device.
+    pub device: DeviceSpeed,
+    /// Snapshots that the store receives at present.
+    pub receiving: u64,
 }
 
 /// Report of a node in a heartbeat.
@@ -92,6 +100,8 @@ pub struct NodeReport {
     pub started_at: u64,
     /// Size above which the node splits regions; 0 if unknown.
     pub region_bytes_max: u64,
+    /// Names and values of the labels of its stores; `None` from a node of an earlier version.
+    pub labels: Option<Vec<(String, String)>>,
 }
 
 /// Known state of a store.

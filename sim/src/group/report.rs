@@ -157,7 +157,7 @@ impl World {
         let (address, started_at) = (node.address(), node.incarnation);
         let version = "simulated".into();
         let region_bytes_max = self.plan.region_bytes_max;
-        let this = NodeReport { address, version, started_at, region_bytes_max };
+        let this = NodeReport { address, version, started_at, region_bytes_max, labels: None };
         let member = &mut node.member;
         let sizes = member.splitter.sizes();
         let report = member.reporter.report(this, stores, &regions, sizes);

@@ -123,6 +123,7 @@ impl Heartbeats {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 started_at: self.started_at,
                 region_bytes_max: self.config.region_bytes_max,
+                labels: None,
             };
             let sizes = splitter.sizes();
             shared.reporter.lock().report(node, stores, &regions, sizes)
@@ -275,6 +276,8 @@ fn store_report(store: &StoreHandle, sample: Option<&Sample>) -> StoreReport {
         has_failed: !store.is_running(),
         append_p99_nanos: store.append_p99_nanos(),
         append_age_ms: store.append_age_nanos() / 1_000_000,
+        live_bytes: stats.live_bytes,
+        ..StoreReport::default()
     }
 }
 

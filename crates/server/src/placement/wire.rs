@@ -8,7 +8,10 @@ use stele_placement::{
 };
 use stele_proto::stele::control::v1 as wire;
 use stele_raftstore::LeaseTimes;
-use stele_types::{LogIndex, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId, Term};
+use stele_types::{
+    DeviceSpeed, LogIndex, OpCost, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId,
+    Term,
+};
 
 /// Encodes the times of a node's leases.
 pub(crate) fn wire_times(times: &LeaseTimes) -> wire::LeaseTimes {
@@ -35,6 +38,7 @@ pub(crate) fn request(report: Report) -> wire::HeartbeatRequest {
         version: report.node.version,
         started_at: report.node.started_at,
         region_bytes_max: report.node.region_bytes_max,
+        labels: report.node.labels.map(|labels| wire::NodeLabels { labels: labels_of(&labels) }),
         sequence: report.sequence,
         stores: report.stores.iter().map(store_stats).collect(),
         regions: report.regions.into_iter().map(region_report).collect(),
@@ -55,6 +59,7 @@ pub(super) fn report_of(request: &wire::HeartbeatRequest) -> Report {
             version: request.version.clone(),
             started_at: request.started_at,
             region_bytes_max: request.region_bytes_max,
+            labels: request.labels.as_ref().map(pairs_of),
         },
         sequence: request.sequence,
         stores: request.stores.iter().map(store_report_of).collect(),
@@ -179,7 +184,7 @@ fn region_report_of(report: &wire::RegionReport) -> Option<RegionReport> {
             read_bytes: report.read_bytes,
             writes: report.writes,
             reads: report.reads,
-            interval_millis: report.interval_ms,
+            counted_since: report.counted_since,
         },
         region,
     })
@@ -204,7 +209,7 @@ pub(super) fn report(info: &RegionInfo) -> wire::RegionReport {
         writes: info.traffic.writes,
         read_bytes: info.traffic.read_bytes,
         written_bytes: info.traffic.written_bytes,
-        interval_ms: info.traffic.interval_millis,
+        counted_since: info.traffic.counted_since,
         hibernating: false,
     }
 }
@@ -227,8 +232,31 @@ fn store_stats(report: &StoreReport) -> wire::StoreStats {
         failed: report.has_failed,
         append_p99_nanos: report.append_p99_nanos,
         append_age_ms: report.append_age_ms,
+        live: report.live_bytes,
+        usable: report.usable_bytes,
+        device: Some(device(&report.device)),
+        snapshots_receiving: u32::try_from(report.receiving).unwrap_or(u32::MAX),
         ..wire::StoreStats::default()
     }
+}
+
+/// Encodes the speed of a device.
+pub(super) fn device(speed: &DeviceSpeed) -> wire::DeviceSpeed {
+    let cost = |cost: OpCost| wire::OpCost {
+        fixed_nanos: cost.fixed_nanos,
+        picos_per_byte: cost.picos_per_byte,
+    };
+    let (write, read) = (Some(cost(speed.write)), Some(cost(speed.read)));
+    wire::DeviceSpeed { write, read, writes: speed.writes, reads: speed.reads }
+}
+
+fn device_of(speed: &wire::DeviceSpeed) -> DeviceSpeed {
+    let cost = |cost: &Option<wire::OpCost>| {
+        let cost = cost.unwrap_or_default();
+        OpCost { fixed_nanos: cost.fixed_nanos, picos_per_byte: cost.picos_per_byte }
+    };
+    let (write, read) = (cost(&speed.write), cost(&speed.read));
+    DeviceSpeed { write, read, writes: speed.writes, reads: speed.reads }
 }
 
 fn store_report_of(stats: &wire::StoreStats) -> StoreReport {
@@ -241,6 +269,10 @@ fn store_report_of(stats: &wire::StoreStats) -> StoreReport {
         has_failed: stats.failed,
         append_p99_nanos: stats.append_p99_nanos,
         append_age_ms: stats.append_age_ms,
+        live_bytes: stats.live,
+        usable_bytes: stats.usable,
+        device: stats.device.as_ref().map(device_of).unwrap_or_default(),
+        receiving: u64::from(stats.snapshots_receiving),
     }
 }
 
@@ -254,8 +286,17 @@ pub(super) fn store_state(state: StoreState) -> wire::StoreState {
 }
 
 pub(super) fn labels(store: &Store) -> Vec<wire::Label> {
-    let labels = store.labels.iter();
-    labels.map(|(key, value)| wire::Label { key: key.clone(), value: value.clone() }).collect()
+    labels_of(&store.labels)
+}
+
+fn labels_of(labels: &[(String, String)]) -> Vec<wire::Label> {
+    let label =
+        |(key, value): &(String, String)| wire::Label { key: key.clone(), value: value.clone() };
+    labels.iter().map(label).collect()
+}
+
+fn pairs_of(labels: &wire::NodeLabels) -> Vec<(String, String)> {
+    labels.labels.iter().map(|label| (label.key.clone(), label.value.clone())).collect()
 }
 
 fn step(instruction: &Instruction) -> wire::OperatorStep {
