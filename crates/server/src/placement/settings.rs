@@ -52,9 +52,10 @@ impl PlacementService {
             let answer = answer.map_err(|refusal| self.forward.learn(refusal))?.into_inner();
             return answer.item.ok_or_else(|| Status::internal("the leader's answer is empty"));
         }
-        let number = Config::setting(name).and_then(|setting| setting.value_of(value));
-        let number = number.map_err(refused)?;
-        let setting = Config::check(name, number).map_err(refused)?;
+        let setting = Config::setting(name).map_err(refused)?;
+        let number = setting.value_of(value);
+        let number = number.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        Config::check(name, number).map_err(refused)?;
         let plan = move |cluster: &Cluster, _| {
             Ok(((), cluster.plan_setting(setting.name, number).map_err(refused)?))
         };
