@@ -99,8 +99,9 @@ pub fn target(
     let mut best: Option<(Rank, StoreId)> = None;
     for load in loads.iter() {
         if let Some(rule) = refusal(view, loads, info, leaving, adding, load.store) {
-            // Stores that take nothing or have the region already are the usual case.
-            refusals.push((load.store, rule));
+            if !matches!(rule, Rule::TakesNone(_)) {
+                refusals.push((load.store, rule));
+            }
             continue;
         }
         let rule = match urgency {
