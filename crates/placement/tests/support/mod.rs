@@ -110,8 +110,8 @@ impl Draft {
 }
 
 /// Changes a report by one word. Returns false if it is none of `full failed free=GiB of=GiB
-/// used=GiB live=GiB usable=GiB hangs=SECONDS speed=OPERATIONS reads=OPERATIONS receiving=SNAPSHOTS
-/// estimate`. Without `usable`, a store with `live` can use its capacity.
+/// used=GiB live=GiB usable=GiB hangs=SECONDS speed=OPERATIONS mib=MIB reads=OPERATIONS
+/// receiving=SNAPSHOTS estimate`. `mib` after `speed` adds the time of so many MiB a second. Without `usable`, a store with `live` can use its capacity.
 pub fn change_report(report: &mut StoreReport, word: &str) -> bool {
     let (name, value) = word.split_once('=').unwrap_or((word, "1"));
     let number = || value.parse::<u64>().unwrap_or_else(|_| panic!("{word}"));
@@ -133,6 +133,7 @@ pub fn change_report(report: &mut StoreReport, word: &str) -> bool {
         "hangs" => report.append_age_ms = number() * 1000,
         "receiving" => report.receiving = number(),
         "speed" => (report.device.write, report.device.writes) = (cost(number()), 100),
+        "mib" => report.device.write.picos_per_byte = (1_000_000_000_000 / number()) >> 20,
         "reads" => (report.device.read, report.device.reads) = (cost(number()), 100),
         "estimate" => (report.device.writes, report.device.reads) = (0, 0),
         _ => return false,
