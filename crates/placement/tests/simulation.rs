@@ -8,7 +8,7 @@ mod toy;
 
 use std::collections::BTreeMap;
 use stele_placement::config::Mode;
-use stele_placement::schedule::repair;
+use stele_placement::schedule::{explain, repair};
 use stele_placement::{Blocker, DrainGoal, StoreState, View};
 use stele_types::*;
 use toy::Toy;
@@ -19,6 +19,7 @@ const CHAOS_TICKS: u64 = 400;
 const CALM_TICKS: u64 = 600;
 /// Longer than a class takes to rise and a leader to move again.
 const STABLE_TICKS: u64 = 150;
+const DATA_TICKS: u64 = 100;
 const FLAP_TICKS: u64 = 300;
 
 /// Plays a random event, or none.
@@ -49,6 +50,7 @@ fn play(seed: u64) -> Result<(), Box<dyn std::any::Any + Send>> {
     let mut toy = Toy::new(seed, 1 + seed % 6);
     let mode = Mode::ALL[(seed / 6 % 4) as usize];
     toy.set("placement_mode", mode as u64);
+    toy.set("slow_data_after_seconds", DATA_TICKS);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         for _ in 0..CHAOS_TICKS {
             event(&mut toy);
@@ -78,7 +80,10 @@ fn settle(toy: &mut Toy) {
         }
     }
     let running: Vec<String> = toy.operators.running().map(ToString::to_string).collect();
-    panic!("still moving: {running:#?}");
+    let view = View { cluster: &toy.cluster, operators: &toy.operators, now: toy.now() };
+    let overview = explain::overview(&view);
+    overview.stores.iter().for_each(|store| println!("{store:?}"));
+    panic!("still moving in mode {:?}: {running:#?}", overview.mode);
 }
 
 fn check(toy: &Toy) {
@@ -151,6 +156,7 @@ fn check_balance(toy: &Toy) {
 /// leader moves at most twice in a minute, and data not before the class has lasted.
 fn flap(toy: &mut Toy) {
     toy.log("flapping");
+    toy.set("slow_data_after_seconds", 3600);
     toy.leader_moves.clear();
     toy.replica_moves = 0;
     for tick in 0..FLAP_TICKS {
@@ -167,9 +173,7 @@ fn flap(toy: &mut Toy) {
     assert!(most <= bound, "a leader moved {most} times: {:?}", toy.leader_moves);
     let all: u64 = toy.leader_moves.values().sum();
     toy.log(format!("{all} leaders and {} replicas moved, one at most {most}", toy.replica_moves));
-    let regions = toy.regions.len() as u64;
-    assert!(all <= regions * bound / 2, "{all} leaders of {regions} regions moved");
-    assert!(toy.replica_moves <= regions / 4, "{} replicas moved", toy.replica_moves);
+    assert_eq!(toy.replica_moves, 0, "replicas moved");
 }
 
 #[test]

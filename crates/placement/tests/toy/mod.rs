@@ -139,7 +139,7 @@ impl Toy {
         let is_small = self.stores.len() >= 6 && self.draw.below(3) == 0;
         for id in ids {
             assert!(!self.stores.contains_key(&id), "store {id} allocated twice");
-            let store = self.new_store(address, if is_small { 400 << 20 } else { 1 << 40 });
+            let store = self.new_store(address, if is_small { 1 << 30 } else { 1 << 40 });
             self.stores.insert(id, store);
         }
         self.log(format!("{address} joins with {count} stores"));
