@@ -7,6 +7,9 @@ use stele_types::*;
 /// Start time of every transcript, in seconds.
 pub const START_SECONDS: u64 = 1_000_000;
 
+/// Time over which the operations of a state line are counted.
+const RATE_SECONDS: u64 = 10;
+
 pub fn seconds(seconds: u64) -> Millis {
     Millis(seconds * 1000)
 }
@@ -91,7 +94,15 @@ impl Draft {
                 cluster.note_full_report(&node.address);
             }
         }
-        for report in self.reports {
+        for mut report in self.reports {
+            if report.traffic.reads + report.traffic.writes > 0 {
+                // The first report of a counter is what later ones are compared with.
+                let rates = report.traffic;
+                report.traffic = Traffic { counted_since: 1, ..Traffic::default() };
+                cluster.observe(report.clone(), seconds(START_SECONDS - RATE_SECONDS)).unwrap();
+                report.traffic.writes = rates.writes * RATE_SECONDS;
+                report.traffic.reads = rates.reads * RATE_SECONDS;
+            }
             cluster.observe(report, seconds(START_SECONDS)).unwrap();
         }
         cluster
@@ -137,8 +148,9 @@ fn state(word: &str) -> StoreState {
 }
 
 /// `region ID START..END PEER… [vN] [cN] [tN] [size=MiB] [down=STORE:SECONDS] [pending=STORE]
-/// [merging=ID] [writes=TOTAL] [reads=TOTAL]` where PEER is a store with `l` for a learner, `i` for incoming, `d` for demoting,
-/// and `*` for the leader. Region 1 is the placement group's. The peer on store S of region R has
+/// [merging=ID] [writes=TOTAL] [reads=TOTAL]`, with operations a second instead of totals in a state
+/// line, where PEER is a store with `l` for a learner, `i` for incoming, `d` for demoting, and `*`
+/// for the leader. Region 1 is the placement group's. The peer on store S of region R has
 /// number R * 10 + S, unless it is written as `S#NUMBER`.
 pub fn region(line: &str) -> RegionReport {
     let mut words = line.split_whitespace().skip(1);
