@@ -163,12 +163,14 @@ impl World {
     /// Writes a batch beside the loop: it becomes durable before the loop gets the completion.
     fn write(&mut self, number: u64, append: Append) {
         let now = self.now;
+        let device_nanos = self.device_nanos(number, &append.batch);
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let (least, most) = slot.append_nanos;
-        let mut took = least + self.rngs.disk.below(most - least + 1);
+        let mut took = least + self.rngs.disk.below(most - least + 1) + device_nanos;
         took = took.max(slot.stalled_until.saturating_sub(now));
         let early = self.rngs.disk.below(4) == 0;
         let (node, incarnation) = (slot.node, slot.incarnation);
+        slot.device.writes_since = Some(now);
         if let Some(running) = &mut slot.running {
             running.is_writing = true;
         }

@@ -2,6 +2,7 @@
 //! follow from the seed.
 
 mod applies;
+mod device;
 mod forged_messages;
 mod lifecycle;
 mod lookups;
@@ -12,6 +13,7 @@ mod recovery;
 mod slot;
 mod streams;
 
+pub use device::Device;
 pub use lifecycle::{DIR, Stop};
 pub use loops::short;
 pub use network::{Network, Way};
@@ -144,6 +146,10 @@ pub struct Counts {
     pub lookups: u64,
     /// Runs of entries applied beside a loop.
     pub applies: u64,
+    /// Operators admitted that balance data or move leaders.
+    pub moves: u64,
+    /// Reports of stores with a nearly full device.
+    pub nearly_full: u64,
 }
 
 impl Counts {
@@ -155,6 +161,8 @@ impl Counts {
         self.refused += other.refused;
         self.lookups += other.lookups;
         self.applies += other.applies;
+        self.moves += other.moves;
+        self.nearly_full += other.nearly_full;
         self.ops += ops;
         self.ambiguous += ambiguous;
         self.power_cuts += power_cuts;
