@@ -220,6 +220,7 @@ fn settings_are_shown_and_changed() {
         source: "default".to_owned(),
         minimum: "1".to_owned(),
         maximum: "7".to_owned(),
+        names: Vec::new(),
     }];
     let shown = run_on(&fake, "ctl --cluster @ config").ok();
     let expected = "\

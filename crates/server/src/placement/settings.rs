@@ -67,6 +67,10 @@ fn item(setting: &Setting, config: &Config) -> ConfigItem {
     let value = config.get(setting.name).unwrap_or(setting.default);
     let source = if value == setting.default { "default" } else { "set" };
     let unit = crate::config::unit_of(setting.name);
+    let bound = |bound: u64| match setting.names {
+        [] => bound.to_string(),
+        _ => String::new(),
+    };
     ConfigItem {
         key: setting.name.to_owned(),
         value: setting.text_of(value),
@@ -75,7 +79,8 @@ fn item(setting: &Setting, config: &Config) -> ConfigItem {
         unit: unit.to_owned(),
         live: true,
         source: source.to_owned(),
-        minimum: setting.text_of(setting.min),
-        maximum: setting.text_of(setting.max),
+        minimum: bound(setting.min),
+        maximum: bound(setting.max),
+        names: setting.names.iter().map(|name| (*name).to_owned()).collect(),
     }
 }
