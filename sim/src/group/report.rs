@@ -175,10 +175,11 @@ impl World {
             has_failed: slot.failed.is_some(),
             ..StoreReport::default()
         };
-        if self.plan.faults.has_of_hardware() {
+        if let Some(times) = slot.device.times() {
             (report.live_bytes, report.usable_bytes) = (stats.live_bytes, usable_bytes);
-            report.append_age_ms = slot.append_age_ms(self.now);
-            (report.device, report.receiving) = (slot.device.speed(), receiving);
+            report.append_age_ms = times.append_age_nanos(self.now) / MS;
+            report.append_p99_nanos = times.write_p99_nanos(self.now);
+            (report.device, report.receiving) = (times.speed(self.now), receiving);
             let is_nearly_full = report.live_bytes * 100 >= report.usable_bytes * 95;
             self.counts.nearly_full += u64::from(is_nearly_full);
         }

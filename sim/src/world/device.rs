@@ -1,8 +1,9 @@
 //! Speed of a store's device in a run with lasting profiles.
 
-use super::{Slot, World};
+use super::World;
 use crate::hardware::{self, Profile, Small};
 use stele_types::{DeviceSpeed, LogBatch, Record};
+use stele_vfs::DeviceTimes;
 
 /// Bytes of a record besides its payload.
 const RECORD_BYTES: u64 = 32;
@@ -10,20 +11,32 @@ const RECORD_BYTES: u64 = 32;
 const RECEIVING_TIMES: u64 = 3;
 
 /// Speed of a device, and what its store has measured.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Device {
     profile: Option<Profile>,
     /// Factor by which the device is slower than its profile at present.
     slowdown: u64,
-    /// Begin of the write under way.
-    pub writes_since: Option<u64>,
+    /// Speed that the probe of the store's first start found.
+    probed: DeviceSpeed,
+    /// What the running store measures.
+    times: DeviceTimes,
 }
 
 impl Device {
     /// Creates a device; without a profile its operations take no time of their own, and its store
     /// reports no speed.
     pub fn new(profile: Option<Profile>) -> Self {
-        Self { profile, slowdown: 1, writes_since: None }
+        let Profile { write, read } = profile.unwrap_or_default();
+        let probed = DeviceSpeed { write, read, ..DeviceSpeed::default() };
+        let times = DeviceTimes::new();
+        times.set_prior(probed);
+        Self { profile, slowdown: 1, probed, times }
+    }
+
+    /// Forgets what a process measured, except the probe.
+    pub fn restart(&mut self) {
+        self.times = DeviceTimes::new();
+        self.times.set_prior(self.probed);
     }
 
     /// Changes the lasting speed.
@@ -51,10 +64,9 @@ impl Device {
         self.cost().map_or(0, |cost| cost.read.nanos(bytes))
     }
 
-    /// Returns the speed that the store reports.
-    pub fn speed(&self) -> DeviceSpeed {
-        let cost = self.cost().unwrap_or_default();
-        DeviceSpeed { write: cost.write, read: cost.read, writes: 8, reads: 8 }
+    /// Returns what the running store measures; `None` without a profile.
+    pub fn times(&self) -> Option<&DeviceTimes> {
+        self.profile.is_some().then_some(&self.times)
     }
 }
 
@@ -65,15 +77,6 @@ pub fn bytes_of(batch: &LogBatch) -> u64 {
         Record::HardState(..) | Record::Mark(..) => 0,
     };
     batch.records.iter().map(|record| RECORD_BYTES + bytes(record)).sum()
-}
-
-impl Slot {
-    /// Returns the age of the write under way, in milliseconds.
-    pub fn append_age_ms(&self, now: u64) -> u64 {
-        let writes = self.running.as_ref().is_some_and(|running| running.is_writing);
-        let since = self.device.writes_since.filter(|_| writes && self.device.cost().is_some());
-        since.map_or(0, |since| now.saturating_sub(since) / crate::plan::MS)
-    }
 }
 
 impl World {

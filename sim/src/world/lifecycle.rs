@@ -146,6 +146,7 @@ impl World {
         let Some(slot) = self.slots.get_mut(&number) else { return };
         slot.incarnation += 1;
         slot.failed = None;
+        slot.device.restart();
         self.open_slot(number);
     }
 

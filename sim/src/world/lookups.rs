@@ -50,6 +50,10 @@ impl World {
         }
         let Some(engine) = slot.engine() else { return };
         let result = found.unwrap_or_else(|| look_up(engine, &lookup));
+        if let Some(times) = slot.device.times() {
+            let began = self.now - slot.device.read_nanos(VALUE_BYTES).min(self.now);
+            times.note_read(began, self.now, VALUE_BYTES);
+        }
         self.counts.lookups += 1;
         self.push(number, Input::Found { lookup, result });
     }

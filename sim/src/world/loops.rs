@@ -1,6 +1,7 @@
 //! Virtual time for the drivers of a store: its loop, its writes and its maintenance; and messages
 //! between stores.
 
+use super::device::bytes_of;
 use super::{Happening, Requester, Running, World};
 use crate::plan::SECOND;
 use bytes::Bytes;
@@ -170,7 +171,9 @@ impl World {
         took = took.max(slot.stalled_until.saturating_sub(now));
         let early = self.rngs.disk.below(4) == 0;
         let (node, incarnation) = (slot.node, slot.incarnation);
-        slot.device.writes_since = Some(now);
+        if let Some(times) = slot.device.times() {
+            times.append_began(now);
+        }
         if let Some(running) = &mut slot.running {
             running.is_writing = true;
         }
@@ -182,7 +185,8 @@ impl World {
         }
         let records = batch.records.len();
         self.trace.span(now, took, node, number, || format!("append {records}"));
-        let happening = Happening::Appended { slot: number, incarnation, ticket, batch, done };
+        let happening =
+            Happening::Appended { slot: number, incarnation, ticket, batch, began: now, done };
         self.after(took, happening);
     }
 
@@ -192,6 +196,7 @@ impl World {
         incarnation: u64,
         ticket: Ticket,
         batch: &Arc<LogBatch>,
+        began: u64,
         done: Option<Result<()>>,
     ) {
         let now = self.now;
@@ -201,8 +206,13 @@ impl World {
         };
         if slot.stalled_until > now {
             let (batch, wait) = (batch.clone(), slot.stalled_until - now);
-            let happening = Happening::Appended { slot: number, incarnation, ticket, batch, done };
+            let happening =
+                Happening::Appended { slot: number, incarnation, ticket, batch, began, done };
             return self.after(wait, happening);
+        }
+        if let Some(times) = slot.device.times() {
+            times.append_ended(began);
+            times.note_write(began, now, bytes_of(batch));
         }
         let Some(engine) = slot.engine().cloned() else { return };
         let result = done.unwrap_or_else(|| {

@@ -41,12 +41,13 @@ use stele_types::{LogBatch, Prng, RegionId, Result, StoreId};
 pub enum Happening {
     /// The store loop runs one step.
     LoopStep { slot: u64, incarnation: u64 },
-    /// An append completes; `done` is its result if it already became durable.
+    /// An append that began at a time completes; `done` is its result if it already became durable.
     Appended {
         slot: u64,
         incarnation: u64,
         ticket: Ticket,
         batch: Arc<LogBatch>,
+        began: u64,
         done: Option<Result<()>>,
     },
     /// Entries are applied; `done` is the result if the engine already holds them.
@@ -447,8 +448,8 @@ impl World {
     fn handle(&mut self, happening: Happening) {
         match happening {
             Happening::LoopStep { slot, incarnation } => self.step_loop(slot, incarnation),
-            Happening::Appended { slot, incarnation, ticket, batch, done } => {
-                self.appended(slot, incarnation, ticket, &batch, done);
+            Happening::Appended { slot, incarnation, ticket, batch, began, done } => {
+                self.appended(slot, incarnation, ticket, &batch, began, done);
             }
             Happening::Applied { slot, incarnation, apply, began, done } => {
                 self.applied(slot, incarnation, &apply, began, done);
