@@ -105,6 +105,8 @@ pub enum Rule {
         /// Label of the failure domain; `None` for the node.
         label: Option<String>,
     },
+    /// The store refuses writes because its device is full.
+    Full,
     /// The store has no room.
     TooFull(Room),
     /// The store already receives as many replicas as allowed.

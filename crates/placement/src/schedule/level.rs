@@ -96,7 +96,7 @@ mod tests {
         assert!(improves(level(100, 3), level(50, 2), 10));
         assert!(!improves(level(100, 3), level(51, 2), 10));
         assert!(!improves(level(5, 1), level(0, 1), 10), "more than the source holds");
-        assert!(improves(level(5, 1), level(0, 1_000_000), 5));
+        assert!(improves(level(6, 1), level(0, 1_000_000), 5));
     }
 
     #[test]

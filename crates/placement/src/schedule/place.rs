@@ -31,8 +31,10 @@ pub fn refusal(
     adding: &[StoreId],
     to: StoreId,
 ) -> Option<Rule> {
-    let Some(load) = loads.get(to).filter(|load| load.is_serving) else {
-        return Some(Rule::TakesNone("takes no replicas"));
+    let load = match loads.get(to) {
+        Some(load) if load.is_serving => load,
+        Some(load) if load.is_live && load.is_full => return Some(Rule::Full),
+        _ => return Some(Rule::TakesNone("takes no replicas")),
     };
     if info.region.peer_on(to).is_some() {
         return Some(Rule::HasReplica);
@@ -121,7 +123,11 @@ pub fn target(
         (Some((_, store)), _) => Ok(store),
         (None, Some((store, rule))) => Err(format!("store {store} {rule}")),
         (None, None) if refusals.is_empty() => Err("no store takes replicas".into()),
-        (None, None) => Err(format!("no store can take it: {}", summary(&refusals))),
+        (None, None) => {
+            // Room can be added; replicas and domains are the usual reasons.
+            refusals.sort_by_key(|(store, rule)| (!matches!(rule, Rule::TooFull(_) | Rule::Full), *store));
+            Err(format!("no store can take it: {}", summary(&refusals)))
+        }
     }
 }
 

@@ -110,6 +110,7 @@ impl Rule {
             Self::SharesDomain { with, label: Some(label) } => {
                 write!(f, "shares the label `{label}` with store {with}, which has a replica")
             }
+            Self::Full => f.write_str("is full"),
             Self::TooFull(room) => write!(
                 f,
                 "is too full: {} MiB in use and {} MiB under way, up to {} MiB",
