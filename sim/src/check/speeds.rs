@@ -1,10 +1,11 @@
 //! Checks of placement without faults: moves end, and leaders leave a device that becomes slow.
 
 use crate::nemesis::SLOWER;
-use crate::plan::SECOND;
+use crate::plan::{MS, SECOND};
 use crate::world::World;
 use std::collections::BTreeSet;
-use stele_placement::{LeaderState, StoreState};
+use stele_placement::schedule::explain::explain;
+use stele_placement::{LeaderState, Millis, StoreState, View};
 use stele_raftstore::RegionReport;
 use stele_types::{PeerRole, RegionId, RegionKind, StoreId};
 
@@ -59,16 +60,40 @@ impl World {
         let has_left = |world: &mut Self| world.led_too_slowly(number).is_empty();
         let left = self.run_until(LEAVE_NANOS, has_left);
         let regions = self.led_too_slowly(number);
+        let reasons = self.explained(&regions);
         if let Some(slot) = self.slots.get_mut(&number) {
             slot.device.slow_down(1);
         }
         if !left {
             let state = self.describe();
             self.fail(format!(
-                "store {number} with a slow device leads regions {regions:?}, for which there are \
-                 faster leaders:{state}"
+                "store {number} with a slow device leads regions for which there are faster \
+                 leaders:{reasons}{state}"
             ));
         }
+    }
+
+    /// Returns why regions are led where they are, as the placement group explains it.
+    fn explained(&self, regions: &[RegionId]) -> String {
+        let leaders = self.nodes.values().filter_map(|node| {
+            let now = Millis(node.local(self.now) / MS);
+            node.member.leader_state().map(|state| (state, now))
+        });
+        let mut text = String::new();
+        for (LeaderState { cluster, operators, .. }, now) in leaders {
+            let view = View { cluster, operators, now };
+            for found in regions.iter().filter_map(|region| explain(&view, *region)) {
+                text += &format!("\n  region {}: {:?}", found.region, found.operator);
+                for member in found.members {
+                    text += &format!("\n    {}", member.leader);
+                }
+            }
+            for store in cluster.stores() {
+                let (id, device) = (store.id, store.report.device);
+                text += &format!("\n  store {id}: {:?}, {device:?}", cluster.speed(id));
+            }
+        }
+        text
     }
 
     /// Returns the store that leads the most regions of user data.

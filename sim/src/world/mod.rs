@@ -149,6 +149,8 @@ pub struct Counts {
     pub applies: u64,
     /// Operators admitted that balance data or move leaders.
     pub moves: u64,
+    /// Most of them of one region in a minute.
+    pub moves_most: u64,
     /// Reports of stores with a nearly full device.
     pub nearly_full: u64,
 }
@@ -163,6 +165,7 @@ impl Counts {
         self.lookups += other.lookups;
         self.applies += other.applies;
         self.moves += other.moves;
+        self.moves_most = self.moves_most.max(other.moves_most);
         self.nearly_full += other.nearly_full;
         self.ops += ops;
         self.ambiguous += ambiguous;
