@@ -1,6 +1,6 @@
 //! Failure domains, computed from the stores' records without the product's code: two stores share one
 //! if they are on one node, or have the same value of the widest label that has enough values for all
-//! replicas, or if others connect them so. Values of lost stores do not count.
+//! replicas, or if others connect them so. Values of stores that are lost or leave do not count.
 
 use std::collections::BTreeSet;
 use stele_placement::{Cluster, LastHeartbeat, Liveness, Millis, Operator, Store, StoreState};
@@ -17,24 +17,28 @@ impl Domains {
     /// Returns the domains of a cluster.
     pub fn of(cluster: &Cluster, now: Millis) -> Self {
         let members = cluster.stores().filter(|store| store.state != StoreState::Tombstone);
-        let (lost, present): (Vec<&Store>, Vec<&Store>) =
-            members.partition(|store| is_lost(cluster, store, now));
+        let (absent, present): (Vec<&Store>, Vec<&Store>) = members
+            .partition(|store| store.state != StoreState::Up || is_lost(cluster, store, now));
         let labels = present.iter().flat_map(|store| &store.labels);
         let names: BTreeSet<&str> = labels.map(|(name, _)| name.as_str()).collect();
         let copies = cluster.config().replicas().max(COPIES_MIN);
         let counts = names.into_iter().map(|name| (components(&present, Some(name)).len(), name));
         let widest = counts.filter(|(count, _)| *count >= copies).min().map(|(_, name)| name);
         let mut sets = components(&present, widest);
-        // A lost store is with one of its node, or else with one of its label, and connects no others.
-        for store in lost {
+        // Such a store is with one of its node, or else with one of its label, and connects no others.
+        let mut placed = present.clone();
+        for store in absent {
             let with = |other: &&&Store, by_node: bool| match by_node {
                 true => other.address == store.address,
                 false => has_same_value(store, other, widest),
             };
-            let beside = |by_node| present.iter().find(|other| with(other, by_node));
+            let beside = |by_node| placed.iter().find(|other| with(other, by_node));
             let beside = beside(true).or_else(|| beside(false)).map(|other| other.id);
-            let set = sets.iter_mut().find(|set| beside.is_some_and(|it| set.contains(&it)));
-            set.map(|set| set.insert(store.id));
+            match sets.iter_mut().find(|set| beside.is_some_and(|it| set.contains(&it))) {
+                Some(set) => drop(set.insert(store.id)),
+                None => sets.push(BTreeSet::from([store.id])),
+            }
+            placed.push(store);
         }
         Self(sets)
     }

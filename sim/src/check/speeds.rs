@@ -20,8 +20,8 @@ const MEASURE_NANOS: u64 = 15 * SECOND;
 const SLOW_NANOS: u64 = 10 * SECOND;
 const LEAVE_NANOS: u64 = 5 * SECOND;
 /// Factor by which a store must be faster to be a better leader beyond doubt. The placement group acts
-/// from 1.5, by classes of measured speeds.
-const FASTER_TIMES: u64 = 3;
+/// at once from four, by classes of measured speeds, each rounded down by up to √2.
+const FASTER_TIMES: u64 = 6;
 /// Bytes of the operations of which speeds are compared.
 const OP_BYTES: u64 = 16 << 10;
 /// Number of the first mode of placement that follows speeds, and of those.

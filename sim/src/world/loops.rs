@@ -2,7 +2,7 @@
 //! between stores.
 
 use super::device::bytes_of;
-use super::{Happening, Requester, Running, World};
+use super::{Happening, Requester, Running, SOUND_APPEND_NANOS, World};
 use crate::plan::SECOND;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -167,7 +167,14 @@ impl World {
         let device_nanos = self.device_nanos(number, &append.batch);
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let (least, most) = slot.append_nanos;
-        let mut took = least + self.rngs.disk.below(most - least + 1) + device_nanos;
+        let drawn = least + self.rngs.disk.below(most - least + 1);
+        let mut took = match device_nanos {
+            // The times of a sound device vary by as much as half of their least.
+            1.. if slot.append_nanos == SOUND_APPEND_NANOS => {
+                device_nanos + device_nanos * drawn / (2 * most)
+            }
+            _ => drawn + device_nanos,
+        };
         took = took.max(slot.stalled_until.saturating_sub(now));
         let early = self.rngs.disk.below(4) == 0;
         let (node, incarnation) = (slot.node, slot.incarnation);
