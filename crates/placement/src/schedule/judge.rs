@@ -252,7 +252,7 @@ pub fn judge_leader(
     if settled(peer.role) != PeerRole::Voter {
         return Rule::IsLearner;
     }
-    if !info.is_caught_up(peer.id) {
+    if !info.is_caught_up(peer.id) && !mutant::active("placement.lagging_leader") {
         return Rule::Lags;
     }
     let Some(to) = loads.get(peer.store).filter(|load| load.is_serving) else {
@@ -442,7 +442,8 @@ fn fixed(view: &View<'_>, loads: &Loads, info: &RegionInfo, from: StoreId) -> Op
     }
     let is_ready = |peer: &Peer| {
         let is_whole = loads.is_reachable(info, peer) && info.is_caught_up(peer.id);
-        let may_lag = peer.store == from && info.leader.is_none_or(|l| l.id != peer.id);
+        let may_lag = peer.store == from && info.leader.is_none_or(|l| l.id != peer.id)
+            || mutant::active("placement.any_replica_may_lag");
         peer.role == PeerRole::Voter && (is_whole || may_lag)
     };
     match region.peers.iter().all(is_ready) {

@@ -64,7 +64,8 @@ pub fn over_budget(view: &View<'_>, loads: &Loads, info: &RegionInfo, to: StoreI
         if is_over && !mutant::active("placement.move_budget_ignored") {
             return Some(Rule::MovesEnough { store: load.store, bytes, max });
         }
-        if let Some(measured) = load.suffers {
+        let suffers = load.suffers.filter(|_| !mutant::active("placement.suffering_store_moves"));
+        if let Some(measured) = suffers {
             let class = view.cluster.class_of(load.store);
             return Some(Rule::Suffers { store: load.store, measured, class });
         }
