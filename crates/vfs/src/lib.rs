@@ -11,7 +11,7 @@ mod sim;
 
 pub use aligned::{AlignedBuf, MEMORY_ALIGN_BYTES};
 pub use meter::{Meter, MeterSnapshot};
-pub use profiled::{DeviceProfile, ProfiledVfs, Sleep};
+pub use profiled::{DeviceProfile, DeviceScale, ProfiledVfs, ScaledVfs, Sleep};
 pub use real::{RealVfs, SystemClock};
 pub use sim::{CrashAt, CrashPoint, Event, Fault, Operation, SimOptions, SimVfs};
 

@@ -193,7 +193,7 @@ pub(super) fn not_admitted(reason: NotAdmitted) -> Status {
     }
 }
 
-fn running_info(state: &LeaderState, operator: &Operator, now: Millis) -> OperatorInfo {
+pub(super) fn running_info(state: &LeaderState, operator: &Operator, now: Millis) -> OperatorInfo {
     let waits = state.operators.wait_reason(&state.cluster, operator.region, now);
     let detail = waits.or_else(|| operator.refusal.clone()).unwrap_or_default();
     info(operator, OperatorState::Running, detail, now)
