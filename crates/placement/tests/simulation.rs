@@ -72,7 +72,7 @@ fn settle(toy: &mut Toy) {
 
 fn check(toy: &Toy) {
     let now = toy.now();
-    let nodes = toy.cluster.nodes_serving(now);
+    let nodes = toy.cluster.domains_serving(now);
     for known in toy.regions.values() {
         let region = &known.region;
         let text = format!("region {}: {region:?}", region.id);

@@ -63,28 +63,25 @@ fn votes(role: PeerRole, outgoing: bool) -> bool {
     }
 }
 
-/// Checks that no two voters share a node, unless they did before.
+/// Checks that no two voters share a failure domain, unless they did before.
 fn check_domains(cluster: &Cluster, info: &RegionInfo, last: &[Peer]) -> Result<(), String> {
     let shared = |peers: &[Peer]| {
         let voters: Vec<&Peer> =
             peers.iter().filter(|p| settled(p.role) == PeerRole::Voter).collect();
         let pair = |(at, a): (usize, &&Peer)| {
-            voters.iter().skip(at + 1).filter(|b| share_node(cluster, a.store, b.store)).count()
+            voters.iter().skip(at + 1).filter(|b| cluster.share_domain(a.store, b.store)).count()
         };
         voters.iter().enumerate().map(pair).sum::<usize>()
     };
     match shared(last) > shared(&info.region.peers) {
-        true => Err(format!("two replicas of region {} would share a node", info.region.id)),
         false => Ok(()),
+        true => {
+            let what = cluster
+                .domain_label()
+                .map_or("node".to_owned(), |it| format!("value of the label `{it}`"));
+            Err(format!("two replicas of region {} would share a {what}", info.region.id))
+        }
     }
-}
-
-/// Whether two stores are in the same failure domain.
-pub(crate) fn share_node(cluster: &Cluster, a: StoreId, b: StoreId) -> bool {
-    if mutant::active("placement.two_on_a_node") {
-        return a == b;
-    }
-    a == b || cluster.node(a) == cluster.node(b)
 }
 
 /// Checks that a majority of the voters in `last`, the configuration after the change, responds.

@@ -33,7 +33,7 @@ pub fn pick(view: &View<'_>) -> Vec<Operator> {
 fn movable<'a>(view: &View<'a>) -> BTreeMap<StoreId, Vec<&'a RegionInfo>> {
     let mut out: BTreeMap<StoreId, Vec<&RegionInfo>> = BTreeMap::new();
     let complete = |info: &&RegionInfo| {
-        let wanted = view.wanted(info.region.kind).min(view.cluster.nodes_serving(view.now));
+        let wanted = view.wanted(info.region.kind).min(view.cluster.domains_serving(view.now));
         info.region.kind == RegionKind::Data && info.region.peers.len() == wanted
     };
     for info in view.healthy_regions().filter(complete) {

@@ -62,6 +62,7 @@ pub fn pick_all(view: &View<'_>) -> Vec<Operator> {
 /// reserve. Returns the number of operators admitted.
 pub fn round(cluster: &mut Cluster, operators: &mut Operators, now: Millis) -> usize {
     operators.advance(cluster, now);
+    cluster.begin_round(operators, now);
     let mut admitted = 0;
     for (_, pick) in SCHEDULERS {
         for operator in pick(&View { cluster, operators, now }) {

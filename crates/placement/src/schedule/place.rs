@@ -3,7 +3,6 @@
 use super::View;
 use super::load::Loads;
 use crate::config::{FREE_BYTES_ENOUGH, FREE_PERCENT_MIN};
-use crate::operator::guard::share_node;
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, StoreId};
 
@@ -33,7 +32,7 @@ pub fn obstacle(
     }
     let stays = info.region.peers.iter().filter(|peer| !leaving.contains(peer));
     let mut taken = stays.map(|peer| peer.store).chain(adding.iter().copied());
-    if taken.any(|other| share_node(view.cluster, other, to)) {
+    if taken.any(|other| view.cluster.share_domain(other, to)) {
         return Some("is on a node that has a replica");
     }
     let reserve = (store.capacity_bytes / 100 * FREE_PERCENT_MIN).min(FREE_BYTES_ENOUGH);

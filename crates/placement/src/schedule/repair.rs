@@ -3,7 +3,6 @@
 use super::load::Loads;
 use super::{PROPOSALS_MAX, View, by_size, place, voters};
 use crate::cluster::drain::Blocker;
-use crate::operator::guard::share_node;
 use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, PeerRole, StoreId};
@@ -70,7 +69,7 @@ fn fault(view: &View<'_>, loads: &Loads, info: &RegionInfo) -> Option<Fault> {
     if let Some(lost) = lost.filter(|_| have <= wanted) {
         return Some(Fault::Replace(*lost, format!("store {} is lost", lost.store)));
     }
-    let missing = wanted.min(view.cluster.nodes_serving(view.now)).saturating_sub(have);
+    let missing = wanted.min(view.cluster.domains_serving(view.now)).saturating_sub(have);
     if missing > 0 {
         return Some(Fault::Missing(missing));
     }
@@ -87,7 +86,7 @@ fn pair_on_a_node(view: &View<'_>, info: &RegionInfo) -> Option<(Peer, Peer)> {
     let all: Vec<&Peer> = voters(info).collect();
     all.iter().enumerate().find_map(|(at, a)| {
         let mut rest = all.iter().skip(at + 1);
-        rest.find(|b| share_node(view.cluster, a.store, b.store)).map(|b| (**a, **b))
+        rest.find(|b| view.cluster.share_domain(a.store, b.store)).map(|b| (**a, **b))
     })
 }
 
@@ -96,7 +95,7 @@ fn is_lost_double(view: &View<'_>, info: &RegionInfo, old: &Peer) -> bool {
     let mut others = voters(info).filter(|peer| peer.id != old.id);
     view.is_lost(info, old)
         && others.any(|peer| {
-            share_node(view.cluster, peer.store, old.store) && !view.is_lost(info, peer)
+            view.cluster.share_domain(peer.store, old.store) && !view.is_lost(info, peer)
         })
 }
 

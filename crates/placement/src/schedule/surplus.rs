@@ -2,7 +2,6 @@
 
 use super::load::Loads;
 use super::{PROPOSALS_MAX, View, voters};
-use crate::operator::guard::share_node;
 use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use std::cmp::Reverse;
@@ -40,7 +39,7 @@ fn worth(
     peer: &Peer,
 ) -> (bool, bool, bool, bool, bool, Reverse<u64>, Reverse<PeerId>) {
     let mut others = voters(info).filter(|other| other.id != peer.id);
-    let alone = !others.any(|other| share_node(view.cluster, other.store, peer.store));
+    let alone = !others.any(|other| view.cluster.share_domain(other.store, peer.store));
     (
         !view.is_lost(info, peer),
         view.is_reachable(info, peer),

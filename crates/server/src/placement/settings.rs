@@ -52,13 +52,8 @@ impl PlacementService {
             let answer = answer.map_err(|refusal| self.forward.learn(refusal))?.into_inner();
             return answer.item.ok_or_else(|| Status::internal("the leader's answer is empty"));
         }
-        let number = match value {
-            "true" | "on" => 1,
-            "false" | "off" => 0,
-            value => value.parse::<u64>().map_err(|_| {
-                Status::invalid_argument(format!("{name} takes a number, not `{value}`"))
-            })?,
-        };
+        let number = Config::setting(name).and_then(|setting| setting.value_of(value));
+        let number = number.map_err(refused)?;
         let setting = Config::check(name, number).map_err(refused)?;
         let plan = move |cluster: &Cluster, _| {
             Ok(((), cluster.plan_setting(setting.name, number).map_err(refused)?))
@@ -73,13 +68,13 @@ fn item(setting: &Setting, config: &Config) -> ConfigItem {
     let unit = crate::config::unit_of(setting.name);
     ConfigItem {
         key: setting.name.to_owned(),
-        value: value.to_string(),
-        default_value: setting.default.to_string(),
+        value: setting.text_of(value),
+        default_value: setting.text_of(setting.default),
         meaning: setting.meaning.to_owned(),
         unit: unit.to_owned(),
         live: true,
         source: source.to_owned(),
-        minimum: setting.min.to_string(),
-        maximum: setting.max.to_string(),
+        minimum: setting.text_of(setting.min),
+        maximum: setting.text_of(setting.max),
     }
 }
