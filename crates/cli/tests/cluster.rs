@@ -274,7 +274,17 @@ fn a_drain_is_followed_until_the_store_is_empty() {
 #[test]
 fn settings_are_shown_and_changed() {
     let fake = Fake::start(1);
-    fake.state().config = vec![ConfigItem {
+    let mode = ConfigItem {
+        key: "placement_mode".to_owned(),
+        value: "even".to_owned(),
+        default_value: "alor".to_owned(),
+        meaning: "Placement of leaders and data.".to_owned(),
+        live: true,
+        source: "set".to_owned(),
+        names: ["even", "leaders", "alor", "quorum"].map(str::to_owned).to_vec(),
+        ..ConfigItem::default()
+    };
+    let replicas = ConfigItem {
         key: "replicas".to_owned(),
         value: "3".to_owned(),
         default_value: "3".to_owned(),
@@ -284,15 +294,20 @@ fn settings_are_shown_and_changed() {
         source: "default".to_owned(),
         minimum: "1".to_owned(),
         maximum: "7".to_owned(),
-    }];
+        names: Vec::new(),
+    };
+    fake.state().config = vec![replicas, mode];
     let shown = run_on(&fake, "ctl --cluster @ config").ok();
     let expected = "\
-key       value  default  unit    allowed  online  from     meaning
-replicas  3      3        copies  1 to 7   yes     default  Copies of each region.
+key             value  default  unit    allowed                      online  from     meaning
+replicas        3      3        copies  1 to 7                       yes     default  Copies of each region.
+placement_mode  even   alor             even, leaders, alor, quorum  yes     set      Placement of leaders and data.
 ";
     assert_eq!(shown.text(), expected);
     let json = run_on(&fake, "ctl --cluster @ --json config replicas 5").ok().json();
     assert_eq!((json["value"].clone(), json["from"].clone()), ("5".into(), "set".into()));
+    let mode = run_on(&fake, "ctl --cluster @ config placement_mode quorum").ok();
+    assert!(mode.text().contains("placement_mode  quorum"), "{mode:?}");
     run_on(&fake, "ctl --cluster @ config nonsense").fails(1, "there is no such setting");
 }
 

@@ -46,6 +46,7 @@ async fn fetch(
 
 fn row(item: &ConfigItem) -> Vec<Cell> {
     let allowed = match (item.minimum.as_str(), item.maximum.as_str()) {
+        _ if !item.names.is_empty() => item.names.join(", "),
         ("", "") => String::new(),
         (low, high) => format!("{low} to {high}"),
     };

@@ -4,10 +4,12 @@ use super::forward::leader_calls;
 use super::stores::{Counts, count};
 use super::{PlacementService, operators, regions, wire};
 use std::sync::Arc;
-use stele_placement::{LeaderState, Liveness, Millis, RegionInfo, Store, StoreReport, StoreState};
+use stele_placement::{
+    Config, LeaderState, Liveness, Millis, Rates, RegionInfo, Store, StoreState,
+};
 use stele_proto::stele::control::v1::{
-    ExplainRequest, ExplainResponse, PlacementRequest, PlacementResponse, StorePlacement,
-    StoreRole, StoreVerdict,
+    ExplainRequest, ExplainResponse, PlacementRequest, PlacementResponse, RegionHeat,
+    StorePlacement, StoreRole, StoreVerdict,
 };
 use stele_types::RegionId;
 use tonic::Status;
@@ -42,8 +44,8 @@ impl PlacementService {
 fn placement(state: &LeaderState, now: Millis) -> PlacementResponse {
     let counts = count(state);
     PlacementResponse {
-        mode: "alor".to_owned(),
-        speed_op_bytes: SPEED_OP_BYTES,
+        mode: mode(state.cluster.config()),
+        speed_op_bytes: state.cluster.config().speed_op_bytes,
         stores: members(state).map(|store| judged(state, &counts, store, now)).collect(),
         moves: state
             .operators
@@ -53,11 +55,20 @@ fn placement(state: &LeaderState, now: Millis) -> PlacementResponse {
     }
 }
 
-const SPEED_OP_BYTES: u64 = 16 << 10;
-
 /// Returns the operations a second by which a store is judged; `None` while its speed is unknown.
-pub(super) fn speed_per_second(report: &StoreReport) -> Option<u64> {
-    report.device.write.per_second(SPEED_OP_BYTES)
+pub(super) fn speed_per_second(state: &LeaderState, store: &Store) -> Option<u64> {
+    store.report.device.write.per_second(state.cluster.config().speed_op_bytes)
+}
+
+/// Returns the value of the setting `placement_mode`.
+fn mode(config: &Config) -> String {
+    let setting = Config::setting("placement_mode").ok();
+    setting.map_or(String::new(), |setting| setting.text_of(config.placement_mode))
+}
+
+fn heat(info: &RegionInfo, now: Millis) -> RegionHeat {
+    let Rates { written_bytes, read_bytes, writes, reads } = info.heat.at(now);
+    RegionHeat { written_bytes, read_bytes, writes, reads }
 }
 
 fn members(state: &LeaderState) -> impl Iterator<Item = &Store> {
@@ -73,10 +84,11 @@ fn judged(state: &LeaderState, counts: &Counts, store: &Store, now: Millis) -> S
         labels: wire::labels(store),
         class: state.cluster.class_of(store.id).0.into(),
         data_class: state.cluster.data_class_of(store.id).0.into(),
-        speed_per_second: speed_per_second(&store.report).unwrap_or(0),
+        speed_per_second: speed_per_second(state, store).unwrap_or(0),
         measured: store.report.device.writes > 0,
         replicas,
         leaders,
+        nearly_full: state.cluster.is_nearly_full(store.id),
         serving: store.state == StoreState::Up
             && state.cluster.liveness(store.id, now) == Liveness::Live,
         ..StorePlacement::default()
@@ -98,8 +110,8 @@ fn explained(
     let operator = state.operators.of(info.region.id);
     Ok(ExplainResponse {
         region: Some(regions::entry(state, info, now)),
-        mode: "alor".to_owned(),
-        heat: None,
+        mode: mode(state.cluster.config()),
+        heat: Some(heat(info, now)),
         stores: members(state).map(verdict).collect(),
         operator: operator.map(|operator| operators::running_info(state, operator, now)),
     })

@@ -76,5 +76,6 @@ fn item(setting: &Setting, config: &Config) -> ConfigItem {
         source: source.to_owned(),
         minimum: setting.text_of(setting.min),
         maximum: setting.text_of(setting.max),
+        names: setting.names.iter().map(|name| (*name).to_owned()).collect(),
     }
 }

@@ -158,7 +158,7 @@ fn info(state: &LeaderState, counts: &Counts, store: &Store, now: Millis) -> Sto
         LastHeartbeat::NotSince { .. } => -1,
     };
     let is_member = store.state != StoreState::Tombstone;
-    let speed = super::explain::speed_per_second(report);
+    let speed = super::explain::speed_per_second(state, store);
     StoreInfo {
         stats: Some(stats),
         address: store.address.clone(),
@@ -169,7 +169,7 @@ fn info(state: &LeaderState, counts: &Counts, store: &Store, now: Millis) -> Sto
         down: is_member && state.cluster.liveness(store.id, now) == Liveness::Down,
         started_at: store.node.started_at,
         score: report.used_bytes as f64,
-        class: speed.map(|_| state.cluster.class_of(store.id).0.into()),
+        class: state.cluster.speed(store.id).map(|speed| speed.class.0.into()),
         speed_per_second: speed.unwrap_or(0),
     }
 }
