@@ -56,7 +56,8 @@ struct Prompt {
 impl Prompt {
     fn start(arguments: &[&str]) -> Self {
         let mut command = stele();
-        command.arg("playground").args(arguments);
+        // Not in /tmp, which may be small: nodes keep space in reserve.
+        command.arg("playground").args(arguments).env("TMPDIR", env!("CARGO_TARGET_TMPDIR"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (send, lines) = channel();

@@ -52,9 +52,10 @@ impl PlacementService {
             let answer = answer.map_err(|refusal| self.forward.learn(refusal))?.into_inner();
             return answer.item.ok_or_else(|| Status::internal("the leader's answer is empty"));
         }
-        let number = Config::setting(name).and_then(|setting| setting.value_of(value));
-        let number = number.map_err(refused)?;
-        let setting = Config::check(name, number).map_err(refused)?;
+        let setting = Config::setting(name).map_err(refused)?;
+        let number = setting.value_of(value);
+        let number = number.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        Config::check(name, number).map_err(refused)?;
         let plan = move |cluster: &Cluster, _| {
             Ok(((), cluster.plan_setting(setting.name, number).map_err(refused)?))
         };
@@ -66,6 +67,10 @@ fn item(setting: &Setting, config: &Config) -> ConfigItem {
     let value = config.get(setting.name).unwrap_or(setting.default);
     let source = if value == setting.default { "default" } else { "set" };
     let unit = crate::config::unit_of(setting.name);
+    let bound = |bound: u64| match setting.names {
+        [] => bound.to_string(),
+        _ => String::new(),
+    };
     ConfigItem {
         key: setting.name.to_owned(),
         value: setting.text_of(value),
@@ -74,8 +79,8 @@ fn item(setting: &Setting, config: &Config) -> ConfigItem {
         unit: unit.to_owned(),
         live: true,
         source: source.to_owned(),
-        minimum: setting.text_of(setting.min),
-        maximum: setting.text_of(setting.max),
+        minimum: bound(setting.min),
+        maximum: bound(setting.max),
         names: setting.names.iter().map(|name| (*name).to_owned()).collect(),
     }
 }
