@@ -168,3 +168,6 @@ impl Heat {
         out
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,11 +12,12 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use stele_placement::schedule::{merge, repair, round};
 use stele_placement::*;
 use stele_types::*;
-use support::{Draft, START_SECONDS, order_text, region, seconds};
+use support::{Draft, START_SECONDS, change_report, order_text, region, seconds};
 
 struct Player {
     cluster: Cluster,
@@ -41,6 +42,17 @@ impl Player {
                 stores.iter().for_each(|store| self.record_heartbeat(StoreId(number(store))));
                 vec![]
             }
+            ["heartbeats", seconds, changes @ ..] => {
+                self.heartbeats(number(seconds), changes);
+                vec![]
+            }
+            ["rounds", seconds, changes @ ..] => self.rounds(number(seconds), changes),
+            ["classes"] => self.classes(),
+            ["domains"] => self.domains(),
+            ["nearly-full"] => {
+                let all = self.cluster.stores().filter(|s| self.cluster.is_nearly_full(s.id));
+                all.map(|store| format!("store {}", store.id)).collect()
+            }
             ["report", ..] => match self.cluster.observe(region(line), self.now) {
                 Ok(()) => vec![],
                 Err(stale) => vec![format!("stale: {stale}")],
@@ -59,7 +71,8 @@ impl Player {
                 text.collect()
             }
             ["set", name, value] => {
-                let changes = self.cluster.plan_setting(name, number(value));
+                let value = Config::setting(name).unwrap().value_of(value).unwrap();
+                let changes = self.cluster.plan_setting(name, value);
                 self.apply(changes)
             }
             ["drain", store] => self.state(number(store), DrainGoal::Drain),
@@ -104,6 +117,66 @@ impl Player {
         let known = self.cluster.store(store).unwrap().clone();
         let node = NodeReport { address: known.address, ..NodeReport::default() };
         self.cluster.record_heartbeat(&node, &[known.report], self.now);
+    }
+
+    /// All stores that are live report each second, with lasting changes `STORE:WORD`.
+    fn heartbeats(&mut self, seconds: u64, changes: &[&str]) {
+        let mut reports: BTreeMap<StoreId, (String, StoreReport)> = BTreeMap::new();
+        for store in self.cluster.stores().filter(|store| {
+            let is_live = self.cluster.liveness(store.id, self.now) == Liveness::Live;
+            is_live && store.state != StoreState::Tombstone
+        }) {
+            reports.insert(store.id, (store.address.clone(), store.report));
+        }
+        for change in changes {
+            let (store, word) = change.split_once(':').unwrap();
+            let (_, report) = reports.get_mut(&StoreId(store.parse().unwrap())).unwrap();
+            assert!(change_report(report, word), "{change}");
+        }
+        for _ in 0..seconds {
+            self.now = Millis(self.now.0 + 1000);
+            for (address, report) in reports.values() {
+                let node = NodeReport { address: address.clone(), ..NodeReport::default() };
+                self.cluster.record_heartbeat(&node, &[*report], self.now);
+            }
+        }
+    }
+
+    /// As [`Player::heartbeats`], with a round each second. Returns the operators that it starts.
+    fn rounds(&mut self, seconds: u64, changes: &[&str]) -> Vec<String> {
+        let mut out = Vec::new();
+        for second in 1..=seconds {
+            self.heartbeats(1, if second == 1 { changes } else { &[] });
+            let before = self.operators_text();
+            round(&mut self.cluster, &mut self.operators, self.now);
+            let new = self.operators_text().into_iter().filter(|text| !before.contains(text));
+            out.extend(new.map(|text| format!("{second} s: {text}")));
+        }
+        out
+    }
+
+    fn classes(&self) -> Vec<String> {
+        let members = self.cluster.stores().filter(|store| store.state != StoreState::Tombstone);
+        let text = members.map(|store| {
+            let (class, data) =
+                (self.cluster.class_of(store.id), self.cluster.data_class_of(store.id));
+            let unknown = if self.cluster.speed(store.id).is_none() { " (unknown)" } else { "" };
+            format!("store {}: leaders {}, data {}{unknown}", store.id, class.0, data.0)
+        });
+        text.collect()
+    }
+
+    fn domains(&self) -> Vec<String> {
+        let mut groups: BTreeMap<Domain, Vec<String>> = BTreeMap::new();
+        for store in self.cluster.stores().filter(|store| store.state != StoreState::Tombstone) {
+            groups.entry(self.cluster.domain(store.id)).or_default().push(store.id.to_string());
+        }
+        let groups: Vec<String> = groups.into_values().map(|stores| stores.join(" ")).collect();
+        vec![format!(
+            "by {}: {}",
+            self.cluster.domain_label().unwrap_or("node"),
+            groups.join(" | ")
+        )]
     }
 
     fn apply(&mut self, changes: Result<Vec<PairChange>>) -> Vec<String> {
@@ -256,6 +329,21 @@ fn changes_without_an_operator_are_ended() {
 #[test]
 fn regions_are_merged_and_never_told_to_split_by_size() {
     check("shape");
+}
+
+#[test]
+fn classes_follow_what_stores_measure() {
+    check("speed");
+}
+
+#[test]
+fn replicas_never_share_the_widest_label_that_allows_it() {
+    check("labels");
+}
+
+#[test]
+fn a_store_is_nearly_full_before_it_is_full_and_until_it_has_room() {
+    check("nearly_full");
 }
 
 #[test]

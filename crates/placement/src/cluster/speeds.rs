@@ -123,3 +123,6 @@ impl Cluster {
         self.speeds.note_medians();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -209,7 +209,10 @@ impl Cluster {
                 bytes => bytes,
             };
             // A node of an earlier version reports no labels: those of the join stay.
-            let labels = node.labels.as_ref().unwrap_or(&store.labels);
+            let reported = node.labels.as_ref();
+            let reported =
+                reported.filter(|_| !mutant::active("placement.labels_of_the_join_stay"));
+            let labels = reported.unwrap_or(&store.labels);
             let is_known = store.address == node.address
                 && store.capacity_bytes == capacity_bytes
                 && store.labels == *labels;

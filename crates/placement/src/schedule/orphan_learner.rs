@@ -1,14 +1,16 @@
 //! Learners without an operator, left by one that was cancelled. A useful one becomes a voter, any
 //! other is removed.
 
+use super::survey::Survey;
 use super::{View, voters};
 use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, PeerRole};
 
 /// Returns operators that promote or remove them.
-pub fn pick(view: &View<'_>) -> Vec<Operator> {
-    view.free_regions().filter_map(|info| promote_or_remove(view, info)).collect()
+pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
+    let regions = view.without_operator(&survey.with_learners);
+    regions.filter_map(|info| promote_or_remove(view, info)).collect()
 }
 
 fn promote_or_remove(view: &View<'_>, info: &RegionInfo) -> Option<Operator> {

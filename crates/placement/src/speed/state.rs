@@ -114,7 +114,9 @@ impl SpeedState {
         if window.is_receiving {
             self.received = Some(now);
         }
-        if window.is_measured || !self.is_measured {
+        // Invariant: an estimate changes nothing after a measurement. It knows neither load nor age.
+        let counts = window.is_measured || !self.is_measured;
+        if counts || mutant::active("placement.estimate_replaces_measurement") {
             self.is_measured |= window.is_measured;
             let seen = self.judged(window.class, now);
             self.take(seen, start, now);
