@@ -51,7 +51,7 @@ fn end_with(parent: u32) -> Result<()> {
 /// that they are as fast as they are; a file that holds no factor changes nothing.
 fn follow_scale(path: PathBuf) -> Arc<DeviceScale> {
     let scale = Arc::new(DeviceScale::new());
-    let read = |scale: &DeviceScale| match std::fs::read_to_string(&path) {
+    let read = move |scale: &DeviceScale| match std::fs::read_to_string(&path) {
         Ok(text) => text.trim().parse().is_ok_and(|factor| scale.set(factor).is_ok()),
         Err(_) => scale.set(1).is_ok(),
     };

@@ -61,7 +61,9 @@ async fn reference(setup: &Setup, nodes: usize) -> Result<f64> {
     let regions = cluster.regions().await?;
     for known in regions.iter().filter(|known| known.leader == Some(slow)) {
         let other = known.region.peers.iter().find(|peer| peer.store != slow);
-        cluster.transfer(known.region.id, other.context("a region with one replica")?.store).await?;
+        cluster
+            .transfer(known.region.id, other.context("a region with one replica")?.store)
+            .await?;
     }
     cluster.nodes[nodes - 1].slow_syncs(SYNC * SLOWER).await?;
     let load = Load::start(&cluster, setup.seed);

@@ -98,7 +98,7 @@ pub struct Regions {
 #[derive(Args, Debug)]
 pub struct Explain {
     /// Region ID
-    #[arg(required_unless_present = "key", conflicts_with = "key")]
+    #[arg(conflicts_with = "key")]
     pub region: Option<u64>,
     /// Explain the region that holds this key
     #[arg(long)]

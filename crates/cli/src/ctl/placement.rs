@@ -22,7 +22,11 @@ const SLOW_CLASSES: u32 = 2;
 pub async fn placement(control: &Control, json: bool) -> Result<Outcome> {
     let response = control.placement().await?;
     if json {
-        let head = json!({"mode": response.mode, "speed_op_bytes": response.speed_op_bytes});
+        let head = json!({
+            "mode": response.mode,
+            "speed_op_bytes": response.speed_op_bytes,
+            "domain_label": response.domain_label,
+        });
         objects(&[head], &[stores(&response), operators(&response.moves)])?;
     } else {
         print(&placement_text(&response, |store| format!("store {store}")));
@@ -71,8 +75,12 @@ fn objects(heads: &[serde_json::Value], tables: &[Vec<Vec<Cell>>]) -> Result<()>
 
 /// Formats the stores, a line for each one that is slow, and the moves. `name` names a store.
 pub fn placement_text(response: &PlacementResponse, name: impl Fn(u64) -> String) -> String {
+    let domains = match response.domain_label.as_str() {
+        "" => "node",
+        label => label,
+    };
     let mut out = format!(
-        "mode {} · ops/s: synced writes of {}\n",
+        "mode {} · ops/s: synced writes of {} · replicas differ in: {domains}\n",
         response.mode,
         format_bytes(response.speed_op_bytes)
     );
@@ -106,7 +114,8 @@ fn store_row(store: &StorePlacement, fastest: u32) -> Vec<Cell> {
         formatted("weight %", percent(store.weight_ppm / 1000), store.weight_ppm as f64 / 1e4),
         permille("wanted %", store.wanted_permille),
         permille("held %", store.held_permille),
-        bytes("held", store.held_bytes),
+        permille("fill %", store.fill_permille),
+        bytes("live", store.live_bytes),
         number("replicas", store.replicas),
         number("leaders", store.leaders),
         number("load/s", store.load_per_second),

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use stele_client::RegionRow;
 use stele_client::messages::{
-    Label, MembersResponse, OperatorInfo, OperatorState, RaftRole, ReplicaDetail, StoreInfo, StoreState,
+    Label, MembersResponse, OperatorInfo, OperatorState, RaftRole, ReplicaDetail, StoreInfo,
+    StoreState,
 };
 use stele_types::size::format_bytes;
 use stele_types::{Peer, PeerRole, RegionKind, RegionPhase};

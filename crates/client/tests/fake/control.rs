@@ -48,7 +48,8 @@ fn store_placement(state: &State, info: &StoreInfo) -> StorePlacement {
         measured: is_slow,
         wanted_permille: 333,
         held_permille: 334,
-        held_bytes: 5 << 20,
+        live_bytes: 5 << 20,
+        fill_permille: 125,
         replicas: 1,
         leaders: u64::from(id == 1),
         load_per_second: 120 * u64::from(id == 1),
@@ -202,7 +203,8 @@ impl Control for Service {
         let state = self.leader_state()?;
         let stores = state.stores.values().map(|info| store_placement(&state, info)).collect();
         let (mode, moves) = ("alor".to_owned(), state.moves.clone());
-        Ok(Response::new(PlacementResponse { mode, speed_op_bytes: 16 << 10, stores, moves }))
+        let (speed_op_bytes, domain_label) = (16 << 10, String::new());
+        Ok(Response::new(PlacementResponse { mode, speed_op_bytes, stores, moves, domain_label }))
     }
 
     async fn transfer(&self, request: Request<TransferRequest>) -> Answer<OperatorAccepted> {

@@ -18,9 +18,7 @@ pub(super) fn begin_recovery(config: &Config, dir: &Path) -> Result<Option<Recov
 pub(super) fn files(config: &Config) -> Arc<dyn Vfs> {
     let real = Arc::new(RealVfs::new());
     match &config.device_scale {
-        Some(scale) => {
-            Arc::new(ScaledVfs::new(real, scale.clone(), Arc::new(SystemClock::new())))
-        }
+        Some(scale) => Arc::new(ScaledVfs::new(real, scale.clone(), Arc::new(SystemClock::new()))),
         None => real,
     }
 }

@@ -199,6 +199,12 @@ pub(super) fn running_info(state: &LeaderState, operator: &Operator, now: Millis
     info(operator, OperatorState::Running, detail, now)
 }
 
+/// Describes an operator that the schedulers would start.
+pub(super) fn planned_info(operator: &Operator) -> OperatorInfo {
+    let state = OperatorState::Unspecified;
+    OperatorInfo { id: 0, ..info(operator, state, String::new(), operator.created) }
+}
+
 fn ended_info(ended: &Finished, now: Millis) -> OperatorInfo {
     let (state, detail) = match &ended.given_up {
         None => (OperatorState::Done, String::new()),

@@ -27,7 +27,8 @@ impl DeviceScale {
     /// outside 1 to [`Self::FACTOR_MAX`].
     pub fn set(&self, factor: u32) -> Result<()> {
         if !(1..=Self::FACTOR_MAX).contains(&factor) {
-            let text = format!("a device can be 1 to {} times slower, not {factor}", Self::FACTOR_MAX);
+            let text =
+                format!("a device can be 1 to {} times slower, not {factor}", Self::FACTOR_MAX);
             return Err(Error::invalid(text));
         }
         self.0.store(factor, Ordering::Relaxed);

@@ -44,8 +44,11 @@ async fn a_region_is_explained_for_every_store_and_an_unknown_one_is_named() {
     let grown = region(2, 2, &[stores[0]]);
     nodes.node(1).heartbeat(heartbeat(1, 1, 2, vec![report(&grown)])).await.unwrap();
     let explained = nodes.node(1).explain(explain(2)).await.unwrap();
-    let roles: Vec<_> =
-        explained.stores.iter().map(|it| (it.store.as_ref().unwrap().store_id, it.role())).collect();
+    let roles: Vec<_> = explained
+        .stores
+        .iter()
+        .map(|it| (it.store.as_ref().unwrap().store_id, it.role()))
+        .collect();
     use wire::StoreRole::{Candidate, Leader, Replica};
     assert_eq!(roles, [(1, Leader), (stores[0], Replica), (stores[1], Candidate)]);
     let by_key = wire::ExplainRequest { key: "any".into(), ..Default::default() };
