@@ -33,8 +33,9 @@ impl Rates {
 
 /// Decayed traffic of a region, and the totals from which the next report is counted.
 ///
-/// A region that a split creates starts cold, and its first reports count as of at least
-/// `KNOWN_MILLIS_MIN`. The other part keeps the heat of both until it has cooled.
+/// After a split the new region starts cold, and its own traffic shows within ten seconds. The old
+/// one keeps the heat of both, of which half is gone after a minute. After a region merge the target
+/// keeps its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heat {
     /// Decayed sums at `at`, in units of 2^-`FRACTION_BITS`.

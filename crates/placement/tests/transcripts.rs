@@ -47,6 +47,10 @@ impl Player {
                 vec![]
             }
             ["rounds", seconds, changes @ ..] => self.rounds(number(seconds), changes),
+            ["run", seconds, changes @ ..] => self.run(number(seconds), changes),
+            ["held"] => self.held(),
+            ["explain", region] => self.explain(RegionId(number(region))),
+            ["overview"] => self.overview(),
             ["classes"] => self.classes(),
             ["domains"] => self.domains(),
             ["nearly-full"] => {
@@ -153,6 +157,89 @@ impl Player {
             out.extend(new.map(|text| format!("{second} s: {text}")));
         }
         out
+    }
+
+    /// As [`Player::rounds`], with every operator carried out within its second. Returns how many
+    /// leaders and replicas moved in each second.
+    fn run(&mut self, seconds: u64, changes: &[&str]) -> Vec<String> {
+        let mut out = Vec::new();
+        for second in 1..=seconds {
+            self.heartbeats(1, if second == 1 { changes } else { &[] });
+            round(&mut self.cluster, &mut self.operators, self.now);
+            let (leaders, replicas) = self.carry_out();
+            if leaders + replicas > 0 {
+                out.push(format!("{second} s: {leaders} leaders and {replicas} replicas move"));
+            }
+        }
+        out
+    }
+
+    fn carry_out(&mut self) -> (usize, usize) {
+        let (mut leaders, mut replicas) = (0, 0);
+        for operator in self.operators.running().cloned().collect::<Vec<_>>() {
+            let info = self.cluster.regions().get(operator.region).unwrap().clone();
+            let before = info.leader.unwrap();
+            let mut region = info.region;
+            replicas += operator.receivers().count();
+            region.peers = operator.final_peers(&region);
+            region.epoch.conf_version += 1;
+            let leader = operator.final_leader().unwrap_or(before.store);
+            leaders += usize::from(leader != before.store);
+            let leader = *region.peer_on(leader).unwrap();
+            let (size_bytes, traffic, term) = (info.size_bytes, info.traffic, info.term);
+            let report =
+                RegionReport { region, leader, term, size_bytes, traffic, ..Default::default() };
+            self.cluster.observe(report, self.now).unwrap();
+        }
+        self.operators.advance(&self.cluster, self.now);
+        assert_eq!(self.operators.running().count(), 0);
+        (leaders, replicas)
+    }
+
+    fn held(&self) -> Vec<String> {
+        let replicas = support::replicas_by_store(&self.cluster);
+        let led = |store| {
+            let leaders = self.cluster.regions().iter().filter_map(|info| info.leader);
+            leaders.filter(|leader| leader.store == store).count()
+        };
+        let members = self.cluster.stores().filter(|store| store.state != StoreState::Tombstone);
+        let text = members.map(|store| {
+            let replicas = replicas.get(&store.id).copied().unwrap_or(0);
+            format!("store {}: {} leaders, {replicas} replicas", store.id, led(store.id))
+        });
+        text.collect()
+    }
+
+    fn explain(&self, region: RegionId) -> Vec<String> {
+        let view = View { cluster: &self.cluster, operators: &self.operators, now: self.now };
+        let explanation = schedule::explain::explain(&view, region).unwrap();
+        let members = explanation.members.iter().flat_map(|member| {
+            let moves = member.moves.as_ref().map(|to| format!("  replaced: {to}"));
+            [Some(member.leader.to_string()), moves].into_iter().flatten()
+        });
+        let candidates = explanation.candidates.iter().map(ToString::to_string);
+        members.chain(candidates).chain(explanation.operator.clone()).collect()
+    }
+
+    fn overview(&self) -> Vec<String> {
+        let view = View { cluster: &self.cluster, operators: &self.operators, now: self.now };
+        let overview = schedule::explain::overview(&view);
+        let stores = overview.stores.iter().map(|store| {
+            format!(
+                "store {}: {} of {} writes a second, wants {} holds {} permille, {} leaders, {} \
+                 operations, {} moving",
+                store.load.store,
+                store.class.per_second(),
+                store.writes_per_second.unwrap_or(0),
+                store.wanted_permille,
+                store.held_permille,
+                store.load.leaders,
+                store.load.led_ops,
+                store.load.moving,
+            )
+        });
+        let planned = overview.planned.iter().map(|text| format!("next: {text}"));
+        stores.chain(planned).collect()
     }
 
     fn classes(&self) -> Vec<String> {
@@ -329,6 +416,31 @@ fn changes_without_an_operator_are_ended() {
 #[test]
 fn regions_are_merged_and_never_told_to_split_by_size() {
     check("shape");
+}
+
+#[test]
+fn leaders_go_to_fast_stores_within_the_bounds_of_reads_and_moves() {
+    check("leaders");
+}
+
+#[test]
+fn data_follows_the_weights_of_the_stores() {
+    check("data");
+}
+
+#[test]
+fn in_mode_quorum_writes_wait_for_fast_stores() {
+    check("quorum");
+}
+
+#[test]
+fn a_slow_store_loses_leaders_at_once_and_data_when_it_stays_slow() {
+    check("slow_device");
+}
+
+#[test]
+fn a_decision_is_explained_by_the_rule_that_made_it() {
+    check("explain");
 }
 
 #[test]

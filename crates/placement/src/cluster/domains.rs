@@ -28,12 +28,12 @@ pub(super) struct Domains {
 const COPIES_MIN: usize = 3;
 
 impl Domains {
-    /// Groups the members by node and by the widest label of which the stores outside `lost` have
-    /// at least `copies` values.
+    /// Groups the members by node and by the widest label of which the stores outside `lost` that
+    /// stay have at least `copies` values.
     fn new(stores: &BTreeMap<StoreId, Store>, copies: usize, lost: BTreeSet<StoreId>) -> Self {
         let members = stores.values().filter(|store| store.state != StoreState::Tombstone);
         let (absent, present): (Vec<&Store>, Vec<&Store>) =
-            members.partition(|store| lost.contains(&store.id));
+            members.partition(|store| store.state.is_leaving() || lost.contains(&store.id));
         let names: BTreeSet<&str> =
             present.iter().flat_map(|store| &store.labels).map(|(name, _)| &name[..]).collect();
         let wide_enough = names.into_iter().filter_map(|name| {

@@ -37,16 +37,20 @@ impl Cluster {
         self.note_fills(&coming);
     }
 
-    /// Returns the bytes on the way to each store: the whole size of each region until its replica
-    /// has caught up.
+    /// Returns the bytes on the way to each store: the whole size of each region until the store has
+    /// a replica. From then on the store's own bytes grow: bytes that count twice would make a small
+    /// store nearly full for the time of the copy, and the region would leave again.
     pub fn bytes_coming(&self, operators: &Operators) -> BTreeMap<StoreId, u64> {
         let mut out = BTreeMap::new();
         for operator in operators.running() {
-            let size = self.regions.get(operator.region).map_or(0, |info| info.size_bytes);
-            let receivers = operator.receivers();
-            for store in receivers.filter(|_| !mutant::active("placement.coming_bytes_ignored")) {
+            let Some(info) = self.regions.get(operator.region) else { continue };
+            let counts = |store: &StoreId| {
+                info.region.peer_on(*store).is_none()
+                    && !mutant::active("placement.coming_bytes_ignored")
+            };
+            for store in operator.receivers().filter(counts) {
                 let bytes: &mut u64 = out.entry(store).or_default();
-                *bytes = bytes.saturating_add(size);
+                *bytes = bytes.saturating_add(info.size_bytes);
             }
         }
         out

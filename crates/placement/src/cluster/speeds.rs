@@ -81,7 +81,8 @@ impl Cluster {
                 before != (state.class, state.data_class)
             }
             None => {
-                let state = SpeedState::new(window.class, window.is_measured);
+                let mut state = SpeedState::new(window.class, window.is_measured);
+                state.note(window, data_after_millis, now);
                 self.speeds.states.insert(report.id, state);
                 true
             }

@@ -2,7 +2,7 @@ use super::*;
 use crate::bootstrap::Bootstrap;
 use crate::cluster::stores::NewStore;
 use crate::store::{Liveness, NodeReport, StoreReport};
-use stele_types::{KeyRange, Peer, Term};
+use stele_types::{KeyRange, Peer, Region, Term};
 
 /// Persisted pairs.
 pub(super) type Pairs = BTreeMap<Bytes, Bytes>;

@@ -17,6 +17,9 @@ use stele_types::{Peer, PeerRole, RegionKind, RegionPhase, StoreId, mutant};
 /// Classes between the best voter and the leader from which the leadership moves: a factor of 1.5
 /// at least. Stores less far apart share the leaders by load over speed.
 pub const GAP_CLASSES_MIN: u8 = 2;
+/// Classes between the best voter and the leader from which the leadership moves at once: a factor
+/// of four. Classes rise only after a minute, so that such moves stay few.
+pub const EVICTION_CLASSES_MIN: u8 = 4;
 /// Level of a store's data, in percent of the mean, up to which mode `quorum` moves replicas to it.
 pub const QUORUM_BAND_PERCENT: u64 = 110;
 
@@ -102,6 +105,8 @@ pub enum Rule {
         /// Label of the failure domain; `None` for the node.
         label: Option<String>,
     },
+    /// The store refuses writes because its device is full.
+    Full,
     /// The store has no room.
     TooFull(Room),
     /// The store already receives as many replicas as allowed.
@@ -247,7 +252,7 @@ pub fn judge_leader(
     if settled(peer.role) != PeerRole::Voter {
         return Rule::IsLearner;
     }
-    if !info.is_caught_up(peer.id) {
+    if !info.is_caught_up(peer.id) && !mutant::active("placement.lagging_leader") {
         return Rule::Lags;
     }
     let Some(to) = loads.get(peer.store).filter(|load| load.is_serving) else {
@@ -263,8 +268,11 @@ pub fn judge_leader(
         return Rule::ReadBound { reads, max: max.unwrap_or(u64::MAX) };
     }
     let rule = judge_leader_by_load(loads, cost, from, to, best);
+    let is_eviction = matches!(rule, Rule::TakesLead { class, leader }
+        if leader.0.saturating_add(EVICTION_CLASSES_MIN) <= class.0);
     if let Some(moved) = view.operators.leader_moved(info.region.id, view.now)
         && rule.is_move()
+        && !is_eviction
     {
         let left = LEADER_PAUSE_MILLIS.saturating_sub(view.now.since(moved));
         return Rule::MovedRecently { seconds: left.div_ceil(1000) };
@@ -434,7 +442,8 @@ fn fixed(view: &View<'_>, loads: &Loads, info: &RegionInfo, from: StoreId) -> Op
     }
     let is_ready = |peer: &Peer| {
         let is_whole = loads.is_reachable(info, peer) && info.is_caught_up(peer.id);
-        let may_lag = peer.store == from && !info.leader.is_some_and(|l| l.id == peer.id);
+        let may_lag = peer.store == from && info.leader.is_none_or(|l| l.id != peer.id)
+            || mutant::active("placement.any_replica_may_lag");
         peer.role == PeerRole::Voter && (is_whole || may_lag)
     };
     match region.peers.iter().all(is_ready) {

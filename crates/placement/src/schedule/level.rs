@@ -71,7 +71,7 @@ pub fn is_apart(from: Level, to: Level, mean: Level, percent: u64) -> bool {
         Some(whole) => whole / u128::from(mean.weight.max(1)),
         None => product / u128::from(mean.weight.max(1)) * u128::from(mean.held / 100 * percent),
     };
-    gap > tolerance
+    gap > tolerance || (gap > 0 && mutant::active("placement.tolerance_ignored"))
 }
 
 /// Whether a level is at most `percent` of the mean.
@@ -96,7 +96,7 @@ mod tests {
         assert!(improves(level(100, 3), level(50, 2), 10));
         assert!(!improves(level(100, 3), level(51, 2), 10));
         assert!(!improves(level(5, 1), level(0, 1), 10), "more than the source holds");
-        assert!(improves(level(5, 1), level(0, 1_000_000), 5));
+        assert!(improves(level(6, 1), level(0, 1_000_000), 5));
     }
 
     #[test]

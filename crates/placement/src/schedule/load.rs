@@ -33,6 +33,8 @@ pub struct Load {
     pub is_leaving: bool,
     /// The store should lead no longer: it leaves, is full, or its device hangs.
     pub is_unfit: bool,
+    /// The store refuses writes because its device is full.
+    pub is_full: bool,
     /// An append to the store does not end.
     pub hangs: bool,
     /// The store must give data away.

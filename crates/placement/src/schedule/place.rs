@@ -31,8 +31,10 @@ pub fn refusal(
     adding: &[StoreId],
     to: StoreId,
 ) -> Option<Rule> {
-    let Some(load) = loads.get(to).filter(|load| load.is_serving) else {
-        return Some(Rule::TakesNone("takes no replicas"));
+    let load = match loads.get(to) {
+        Some(load) if load.is_serving => load,
+        Some(load) if load.is_live && load.is_full => return Some(Rule::Full),
+        _ => return Some(Rule::TakesNone("takes no replicas")),
     };
     if info.region.peer_on(to).is_some() {
         return Some(Rule::HasReplica);
@@ -62,7 +64,8 @@ pub fn over_budget(view: &View<'_>, loads: &Loads, info: &RegionInfo, to: StoreI
         if is_over && !mutant::active("placement.move_budget_ignored") {
             return Some(Rule::MovesEnough { store: load.store, bytes, max });
         }
-        if let Some(measured) = load.suffers {
+        let suffers = load.suffers.filter(|_| !mutant::active("placement.suffering_store_moves"));
+        if let Some(measured) = suffers {
             let class = view.cluster.class_of(load.store);
             return Some(Rule::Suffers { store: load.store, measured, class });
         }
@@ -99,8 +102,9 @@ pub fn target(
     let mut best: Option<(Rank, StoreId)> = None;
     for load in loads.iter() {
         if let Some(rule) = refusal(view, loads, info, leaving, adding, load.store) {
-            // Stores that take nothing or have the region already are the usual case.
-            refusals.push((load.store, rule));
+            if !matches!(rule, Rule::TakesNone(_)) {
+                refusals.push((load.store, rule));
+            }
             continue;
         }
         let rule = match urgency {
@@ -120,7 +124,11 @@ pub fn target(
         (Some((_, store)), _) => Ok(store),
         (None, Some((store, rule))) => Err(format!("store {store} {rule}")),
         (None, None) if refusals.is_empty() => Err("no store takes replicas".into()),
-        (None, None) => Err(format!("no store can take it: {}", summary(&refusals))),
+        (None, None) => {
+            // Room can be added; replicas and domains are the usual reasons.
+            refusals.sort_by_key(|(store, rule)| (!matches!(rule, Rule::TooFull(_) | Rule::Full), *store));
+            Err(format!("no store can take it: {}", summary(&refusals)))
+        }
     }
 }
 

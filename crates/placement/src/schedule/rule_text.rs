@@ -21,9 +21,9 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Speed of a class, for people.
-fn speed(class: SpeedClass) -> String {
-    format!("{} operations a second", class.per_second())
+/// Two classes as speeds, the first that of the store itself or of the future.
+fn speeds(first: SpeedClass, word: &str, second: SpeedClass) -> String {
+    format!("{} {word} {} operations a second", first.per_second(), second.per_second())
 }
 
 /// Level in thousandths of the mean as percent.
@@ -59,7 +59,7 @@ impl Rule {
             Self::Leads => f.write_str("leads: no other voter is a better leader"),
             Self::LeadsUntil(to) => write!(f, "leads until store {to} takes the lead"),
             Self::TakesLead { class, leader } => {
-                write!(f, "takes the lead: {} against {}", speed(*class), speed(*leader))
+                write!(f, "takes the lead: {}", speeds(*class, "against", *leader))
             }
             Self::SharesLead { from_after, to_after } => write!(
                 f,
@@ -73,9 +73,8 @@ impl Rule {
             Self::Lags => f.write_str("does not lead: its replica lags or does not respond"),
             Self::Slower { class, best } => write!(
                 f,
-                "does not lead: {} against {} of a faster voter",
-                speed(*class),
-                speed(*best)
+                "does not lead: {} of a faster voter",
+                speeds(*class, "against", *best)
             ),
             Self::ReadBound { reads, max } => write!(
                 f,
@@ -111,6 +110,7 @@ impl Rule {
             Self::SharesDomain { with, label: Some(label) } => {
                 write!(f, "shares the label `{label}` with store {with}, which has a replica")
             }
+            Self::Full => f.write_str("is full"),
             Self::TooFull(room) => write!(
                 f,
                 "is too full: {} MiB in use and {} MiB under way, up to {} MiB",
@@ -129,9 +129,8 @@ impl Rule {
             ),
             Self::Suffers { store, measured, class } => write!(
                 f,
-                "waits: store {store} moves a region and does {} instead of {}",
-                speed(*measured),
-                speed(*class)
+                "waits: store {store} moves a region and does {}",
+                speeds(*measured, "instead of", *class)
             ),
             Self::DataEven { from_store, from, to } => write!(
                 f,
@@ -149,9 +148,8 @@ impl Rule {
             ),
             Self::LowersQuorum { before, after } => write!(
                 f,
-                "takes no replica: writes would wait for {}, not {}",
-                speed(*after),
-                speed(*before)
+                "takes no replica: the slowest voter that a write waits for would do {}",
+                speeds(*after, "instead of", *before)
             ),
             Self::TakesReplica { from_store, from_after, to_after, .. } => write!(
                 f,
@@ -162,16 +160,15 @@ impl Rule {
             ),
             Self::RaisesQuorum { from_store, before, after } => write!(
                 f,
-                "takes the replica of store {from_store}: writes then wait for {}, not {}",
-                speed(*after),
-                speed(*before)
+                "takes the replica of store {from_store}: the slowest voter that a write waits for \
+                 then does {}",
+                speeds(*after, "instead of", *before)
             ),
             Self::NoFasterQuorum { before, after, to_after } => write!(
                 f,
-                "takes no replica: writes would wait for {}, not {}, and it would hold {} of the \
-                 mean for its weight",
-                speed(*after),
-                speed(*before),
+                "takes no replica: the slowest voter that a write waits for would do {}, and the \
+                 store would hold {} of the mean for its weight",
+                speeds(*after, "instead of", *before),
                 percent(*to_after)
             ),
             _ => Ok(()),

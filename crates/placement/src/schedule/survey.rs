@@ -265,6 +265,7 @@ fn load_of(view: &View<'_>, store: &Store) -> Load {
         is_leaving: store.state.is_leaving(),
         is_unfit: store.state.is_leaving() || store.report.is_full || hangs,
         hangs,
+        is_full: store.report.is_full,
         // A store that is full refuses writes, whatever the sizes are.
         is_nearly_full: cluster.is_nearly_full(store.id) || store.report.is_full,
         class: view.lead_class(store.id),

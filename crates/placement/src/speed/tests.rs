@@ -34,8 +34,7 @@ impl Played {
 
     /// Reports the class for so many seconds; returns the class that is then held.
     fn seconds(&mut self, class: u8, seconds: u64) -> u8 {
-        (0..seconds).for_each(|_| drop(self.note(class)));
-        self.state.class.0
+        (0..seconds).fold(self.state.class.0, |_, _| self.note(class))
     }
 }
 

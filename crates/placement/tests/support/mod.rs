@@ -7,6 +7,9 @@ use stele_types::*;
 /// Start time of every transcript, in seconds.
 pub const START_SECONDS: u64 = 1_000_000;
 
+/// Time over which the operations of a state line are counted.
+const RATE_SECONDS: u64 = 10;
+
 pub fn seconds(seconds: u64) -> Millis {
     Millis(seconds * 1000)
 }
@@ -91,7 +94,15 @@ impl Draft {
                 cluster.note_full_report(&node.address);
             }
         }
-        for report in self.reports {
+        for mut report in self.reports {
+            if report.traffic.reads + report.traffic.writes > 0 {
+                // The first report of a counter is what later ones are compared with.
+                let rates = report.traffic;
+                report.traffic = Traffic { counted_since: 1, ..Traffic::default() };
+                cluster.observe(report.clone(), seconds(START_SECONDS - RATE_SECONDS)).unwrap();
+                report.traffic.writes = rates.writes * RATE_SECONDS;
+                report.traffic.reads = rates.reads * RATE_SECONDS;
+            }
             cluster.observe(report, seconds(START_SECONDS)).unwrap();
         }
         cluster
@@ -99,8 +110,8 @@ impl Draft {
 }
 
 /// Changes a report by one word. Returns false if it is none of `full failed free=GiB of=GiB
-/// used=GiB live=GiB usable=GiB hangs=SECONDS speed=OPERATIONS reads=OPERATIONS receiving=SNAPSHOTS
-/// estimate`. Without `usable`, a store with `live` can use its capacity.
+/// used=GiB live=GiB usable=GiB hangs=SECONDS speed=OPERATIONS mib=MIB reads=OPERATIONS
+/// receiving=SNAPSHOTS estimate`. `mib` after `speed` adds the time of so many MiB a second. Without `usable`, a store with `live` can use its capacity.
 pub fn change_report(report: &mut StoreReport, word: &str) -> bool {
     let (name, value) = word.split_once('=').unwrap_or((word, "1"));
     let number = || value.parse::<u64>().unwrap_or_else(|_| panic!("{word}"));
@@ -122,6 +133,7 @@ pub fn change_report(report: &mut StoreReport, word: &str) -> bool {
         "hangs" => report.append_age_ms = number() * 1000,
         "receiving" => report.receiving = number(),
         "speed" => (report.device.write, report.device.writes) = (cost(number()), 100),
+        "mib" => report.device.write.picos_per_byte = (1_000_000_000_000 / number()) >> 20,
         "reads" => (report.device.read, report.device.reads) = (cost(number()), 100),
         "estimate" => (report.device.writes, report.device.reads) = (0, 0),
         _ => return false,
@@ -136,8 +148,9 @@ fn state(word: &str) -> StoreState {
 }
 
 /// `region ID START..END PEER… [vN] [cN] [tN] [size=MiB] [down=STORE:SECONDS] [pending=STORE]
-/// [merging=ID] [writes=TOTAL] [reads=TOTAL]` where PEER is a store with `l` for a learner, `i` for incoming, `d` for demoting,
-/// and `*` for the leader. Region 1 is the placement group's. The peer on store S of region R has
+/// [merging=ID] [writes=TOTAL] [reads=TOTAL]`, with operations a second instead of totals in a state
+/// line, where PEER is a store with `l` for a learner, `i` for incoming, `d` for demoting, and `*`
+/// for the leader. Region 1 is the placement group's. The peer on store S of region R has
 /// number R * 10 + S, unless it is written as `S#NUMBER`.
 pub fn region(line: &str) -> RegionReport {
     let mut words = line.split_whitespace().skip(1);
