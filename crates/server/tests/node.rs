@@ -42,6 +42,9 @@ async fn metrics_status_and_health_are_served_on_the_port() {
         "stele_connections_open ",
         "stele_connections_total{outcome=\"refused\"} ",
         "stele_append_p99_seconds{store=\"1\"} ",
+        "stele_device_operation_seconds{store=\"1\",of=\"write\"} ",
+        "stele_device_byte_seconds{store=\"1\",of=\"write\"} ",
+        "stele_device_operations_per_second{store=\"1\",of=\"write\",source=",
         "stele_linearizable_reads_total{store=\"1\",by=\"window\"} ",
         "stele_regions{store=\"1\",role=\"leader\"} 2",
     ];

@@ -55,9 +55,10 @@ impl FromArgMatches for Settings {
 impl Args for Settings {
     fn augment_args(command: Command) -> Command {
         SETTINGS.iter().fold(command, |command, setting| {
-            let is_list = ["store", "join"].contains(&setting.key);
+            let is_list = ["store", "join", "label"].contains(&setting.key);
             let name = match setting.key {
                 "store" => "DIR",
+                "label" => "NAME=VALUE",
                 "listen" | "advertise" | "join" => "ADDR",
                 _ if setting.unit.is_empty() => "WORD",
                 _ => "N",

@@ -1,11 +1,13 @@
 //! Opening the directories of a node.
 
+use super::random;
 use crate::config::Config;
 use crate::store::{Core, Engine};
 use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind, RecoveringStore, Replay};
 use stele_raftstore::{LeaseTimes, Now, Options, RaftStore};
+use stele_types::size::format_bytes;
 use stele_types::{Clock, Error, Result, StoreId, StoreIdent};
 use stele_vfs::{RealVfs, ScaledVfs, SystemClock, Vfs};
 
@@ -51,8 +53,33 @@ pub(super) fn engine(config: &Config, dir: &Path, directory_id: StoreId) -> Resu
             "{dir}: {count} runs are damaged; requesting their pairs from other replicas"
         );
     }
+    estimate_speed(&engine, dir);
     Ok(engine)
 }
+
+/// Probes the device of a store at its first start, and estimates its speed from that.
+fn estimate_speed(engine: &Engine, dir: &Path) {
+    let dir = dir.display();
+    match engine.estimate_speed(random()) {
+        Ok((probed, write)) => {
+            let (large, small) = (probed.large_bytes_per_second, probed.small_nanos);
+            let per_second = write.per_second(SPEED_OP_BYTES).unwrap_or_default();
+            tracing::info!(
+                "{dir}: the device writes {} a second in large parts and 4 KiB in {} us, with syncs; \
+                 expecting {per_second} writes of {} a second",
+                format_bytes(large),
+                small / 1000,
+                format_bytes(SPEED_OP_BYTES)
+            );
+        }
+        // The speed is unknown until the store has written; a full device still serves reads.
+        Err(error) => tracing::warn!("{dir}: the speed of the device is not estimated: {error}"),
+    }
+}
+
+/// Size of the operations of which messages and metrics show the speed. The default of the cluster's
+/// setting `speed_op_bytes`.
+pub(crate) const SPEED_OP_BYTES: u64 = 16 << 10;
 
 /// A tenth of a slow disk's read throughput, and at least a terabyte a day.
 const SCRUB_BYTES_PER_SECOND_MAX: u64 = 16 << 20;

@@ -15,7 +15,7 @@ mod settings;
 mod stores;
 mod wire;
 
-pub(crate) use wire::{answer_of, request as heartbeat_request, wire_times};
+pub(crate) use wire::{answer_of, labels_of, request as heartbeat_request, wire_times};
 
 #[cfg(test)]
 mod tests;
