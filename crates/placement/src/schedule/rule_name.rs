@@ -23,6 +23,7 @@ impl Rule {
             Self::HasReplica => "has-replica",
             Self::SharesDomain { .. } => "shares-domain",
             Self::TooFull(_) => "too-full",
+            Self::Full => "full",
             Self::Receives { .. } => "receives",
             Self::MovesEnough { .. } => "moves-enough",
             Self::Suffers { .. } => "suffers",
