@@ -14,7 +14,7 @@ mod times;
 pub use aligned::{AlignedBuf, MEMORY_ALIGN_BYTES};
 pub use meter::{Meter, MeterSnapshot};
 pub use probe::{Curve, Probed, probe, remove_probe};
-pub use profiled::{DeviceProfile, ProfiledVfs, Sleep};
+pub use profiled::{DeviceProfile, DeviceScale, ProfiledVfs, ScaledVfs, Sleep};
 pub use real::{RealVfs, SystemClock};
 pub use sim::{CrashAt, CrashPoint, Event, Fault, Operation, SimOptions, SimVfs};
 pub use times::{DeviceTimer, DeviceTimes, UnderWay};

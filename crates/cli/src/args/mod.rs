@@ -9,9 +9,9 @@ mod server;
 
 pub use bench::{Bench, BenchWire, Distribution, Load, Policy, Workload};
 pub use calibrate::BenchCalibrate;
-pub use ctl::{AddStore, Ctl, CtlCommand, Regions};
+pub use ctl::{AddStore, Ctl, CtlCommand, Explain, Regions};
 pub use devices::{BenchDevices, Layout, Mode, Shares};
-pub use playground::Playground;
+pub use playground::{Playground, slow_factor};
 pub use server::Server;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};

@@ -19,6 +19,9 @@ pub struct Server {
     /// Exit when the parent process with this ID ends
     #[arg(long, value_name = "PID", hide = true)]
     pub with_parent: Option<u32>,
+    /// File with the factor by which the devices are slower, read all the time; for the playground
+    #[arg(long, value_name = "FILE", hide = true, requires = "with_parent")]
+    pub device_scale: Option<PathBuf>,
 }
 
 /// Settings given as flags: name and text, as [`stele_server::config::Config::load`] takes them.

@@ -14,6 +14,7 @@ pub mod merge;
 pub mod orphan_learner;
 pub mod place;
 pub mod repair;
+pub mod rule_name;
 pub mod rule_text;
 pub mod surplus;
 pub mod survey;

@@ -11,7 +11,9 @@ pub use settings::{SETTINGS, Setting};
 
 use field::Field;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use stele_types::{Error, Result};
+use stele_vfs::DeviceScale;
 
 /// Settings of a server. Sizes are in bytes unless a name says otherwise.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +30,9 @@ pub struct Config {
     /// Directories with a new disk for a store that was there. Not a setting: an argument of one
     /// start.
     pub replaced_disks: Vec<PathBuf>,
+    /// Factor by which the devices are slower, for experiments. Not a setting: an argument of one
+    /// start.
+    pub device_scale: Option<Arc<DeviceScale>>,
     /// Labels of the stores, each `name=value`.
     pub labels: Vec<String>,
     /// Memory for index changes before they are flushed, per store; half as much again holds recent
@@ -74,6 +79,7 @@ impl Default for Config {
             join: Vec::new(),
             stores: vec![PathBuf::from("data")],
             replaced_disks: Vec::new(),
+            device_scale: None,
             labels: Vec::new(),
             memtable_bytes_max: 64 << 20,
             block_cache_bytes_max: 64 << 20,

@@ -9,11 +9,20 @@ use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind, RecoveringSt
 use stele_raftstore::{LeaseTimes, Now, Options, RaftStore};
 use stele_types::size::format_bytes;
 use stele_types::{Clock, Error, Result, StoreId, StoreIdent};
-use stele_vfs::{RealVfs, SystemClock};
+use stele_vfs::{RealVfs, ScaledVfs, SystemClock, Vfs};
 
 /// Locks a directory that did not open for log entry recovery; `None` if that would not open it.
 pub(super) fn begin_recovery(config: &Config, dir: &Path) -> Result<Option<RecoveringStore>> {
-    RecoveringStore::begin(Arc::new(RealVfs::new()), dir, &engine_options(config))
+    RecoveringStore::begin(files(config), dir, &engine_options(config))
+}
+
+/// Returns the files of the machine; with a scale, on devices that are so much slower.
+pub(super) fn files(config: &Config) -> Arc<dyn Vfs> {
+    let real = Arc::new(RealVfs::new());
+    match &config.device_scale {
+        Some(scale) => Arc::new(ScaledVfs::new(real, scale.clone(), Arc::new(SystemClock::new()))),
+        None => real,
+    }
 }
 
 /// Returns whether no store was created in the directory. Fails if that cannot be told.
@@ -26,7 +35,7 @@ pub(super) fn is_new(dir: &Path) -> Result<bool> {
 /// Opens one directory. A new one is marked with `directory_id`, which no other directory has: it
 /// is part of every checksum and identifies the directory when it joins a cluster.
 pub(super) fn engine(config: &Config, dir: &Path, directory_id: StoreId) -> Result<Engine> {
-    let vfs = Arc::new(RealVfs::new());
+    let vfs = files(config);
     let clock = Arc::new(SystemClock::new());
     let mut options = engine_options(config);
     options.store = is_new(dir)?.then_some(directory_id);

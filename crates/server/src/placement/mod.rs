@@ -3,6 +3,7 @@
 //! [`PlacementLeader`] decides when the state is loaded and when a decision is answered. The service
 //! gives it the term and the calls, does its reads and proposals, and waits for its answers.
 
+mod explain;
 mod forward;
 mod heartbeat;
 mod leader;
