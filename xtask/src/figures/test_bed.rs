@@ -138,6 +138,10 @@ impl Measuring<'_> {
             let address = servers.addresses.first().context("no node")?;
             let placed = place(stele, address, mode)?;
             let mut measurements = Vec::new();
+            if !job.phases.contains(&LOAD) {
+                // No figure shows the load, but the other phases need its data.
+                self.phase(within(&[], &servers.bench).args(all.bench(LOAD)))?;
+            }
             for phase in &job.phases {
                 let found = match *phase {
                     SLOW => self.slow(&all, servers, options.stele.stores.last()),

@@ -55,7 +55,7 @@ pub struct Stele {
     pub arguments: Vec<String>,
     /// Settings of the cluster, set before it has regions.
     pub settings: Vec<(String, String)>,
-    /// Whether leaders may be anywhere before the measurement.
+    /// Whether leaders may be anywhere before the measurement; `measure` waits for their placement.
     pub has_uneven_leaders: bool,
 }
 
@@ -126,7 +126,9 @@ pub fn with_servers<T>(
     let nodes = groups.iter().find(|group| group.scheme == STELE).context("no node of Stele")?;
     let addresses = nodes.addresses.clone();
     regions::arrange(stele, &addresses, options.regions, &options.stele)?;
-    thread::sleep(SETTLE);
+    if !options.stele.has_uneven_leaders {
+        thread::sleep(SETTLE);
+    }
     let mut bench = Command::new(stele);
     bench.args(["bench", "wire"]);
     for group in &groups {
