@@ -58,10 +58,17 @@ fn draw(seed: u64) -> Drawn {
         cluster.note_full_report(&store.address);
     }
     cluster.begin_round(&Operators::default(), NOW);
+    draw_regions(&mut draw, &stores, &mut cluster);
+    Drawn { cluster, mode, seed }
+}
+
+/// Draws regions with voters in different failure domains.
+fn draw_regions(draw: &mut Prng, stores: &[Store], cluster: &mut Cluster) {
+    let count = stores.len() as u64;
     let regions = 1 + draw.below(60);
     for at in 0..regions {
         let mut peers: Vec<Peer> = Vec::new();
-        for store in &stores {
+        for store in stores {
             let at_random = &stores[draw.below(count) as usize];
             let is_free = |peer: &Peer| !cluster.share_domain(peer.store, at_random.id);
             if peers.len() < 3 && peers.iter().all(is_free) {
@@ -82,16 +89,10 @@ fn draw(seed: u64) -> Drawn {
         };
         let leader = region.peers[0];
         let size_bytes = (1 + draw.below(500)) << 20;
-        let report = RegionReport {
-            region,
-            leader,
-            term: Term(5),
-            size_bytes,
-            ..RegionReport::default()
-        };
+        let report =
+            RegionReport { region, leader, term: Term(5), size_bytes, ..RegionReport::default() };
         cluster.observe(report, NOW).unwrap();
     }
-    Drawn { cluster, mode, seed }
 }
 
 /// Carries an operator out at once.
@@ -146,7 +147,7 @@ fn play(drawn: Drawn) {
         for operator in data.iter().chain(&leaders) {
             let loads = Loads::of(&View { cluster: &cluster, operators: &operators, now: NOW });
             let info = cluster.regions().get(operator.region).unwrap();
-            // A leader whose region has moved data in this round may be gone.
+            // A move of data in this round may have removed the target.
             let leads = |store| info.region.peer_on(store).is_some();
             if !operator.final_leader().is_none_or(leads) {
                 continue;
@@ -177,4 +178,53 @@ fn every_move_of_a_random_cluster_improves_it_and_balancing_ends_in_every_mode()
     for seed in chosen.map_or(1..=SEEDS, |seed: u64| seed..=seed) {
         play(draw(seed));
     }
+}
+
+#[test]
+fn a_hundred_leaders_leave_a_slow_store_within_three_rounds() {
+    let mut changes = vec![pairs::cluster(ClusterId(7)), pairs::ids(100_000)];
+    let stores: Vec<Store> = (1..=3)
+        .map(|id| Store { id: StoreId(id), address: format!("n{id}"), ..Store::default() })
+        .collect();
+    changes.extend(stores.iter().map(pairs::store));
+    let pairs = changes.into_iter().filter_map(|change| Some((change.key, change.value?)));
+    let mut cluster = Cluster::load(pairs, Millis(0), 0).unwrap().unwrap();
+    for (store, per_second) in stores.iter().zip([100, 1000, 1000]) {
+        let write = OpCost { fixed_nanos: 1_000_000_000 / per_second, picos_per_byte: 0 };
+        let device = DeviceSpeed { write, writes: 10, ..DeviceSpeed::default() };
+        let report = StoreReport { id: store.id, device, ..StoreReport::default() };
+        let node = NodeReport { address: store.address.clone(), ..NodeReport::default() };
+        cluster.record_heartbeat(&node, &[report], NOW);
+        cluster.note_full_report(&store.address);
+    }
+    let mut operators = Operators::default();
+    for at in 0..100_u64 {
+        let peer = |store| Peer {
+            id: PeerId(1000 + at * 10 + store),
+            store: StoreId(store),
+            role: PeerRole::Voter,
+        };
+        let key = |at: u64| at.to_be_bytes().to_vec();
+        let region = Region {
+            id: RegionId(2 + at),
+            kind: RegionKind::Data,
+            range: KeyRange::new(key(at), if at == 99 { Vec::new() } else { key(at + 1) }),
+            epoch: RegionEpoch { conf_version: 1, version: 1 },
+            peers: (1..=3).map(peer).collect(),
+            ..Region::default()
+        };
+        let report =
+            RegionReport { region, leader: peer(1), term: Term(5), ..RegionReport::default() };
+        cluster.observe(report, NOW).unwrap();
+    }
+    for _ in 0..3 {
+        schedule::round(&mut cluster, &mut operators, NOW);
+        let running: Vec<Operator> = operators.running().cloned().collect();
+        running.iter().for_each(|operator| carry_out(&mut cluster, operator));
+        operators.advance(&cluster, NOW);
+    }
+    let leaders = cluster.regions().iter().filter_map(|info| info.leader);
+    let mut count = [0; 3];
+    leaders.for_each(|leader| count[leader.store.0 as usize - 1] += 1);
+    assert_eq!(count, [0, 50, 50]);
 }
