@@ -80,19 +80,6 @@ impl Player {
                 gone.map(|store| format!("store {} is a tombstone", store.id)).collect()
             }
             ["progress", store] => self.progress(StoreId(number(store))),
-            ["blocked"] => {
-                let view =
-                    View { cluster: &self.cluster, operators: &self.operators, now: self.now };
-                let all = repair::blocked(&view).into_iter();
-                all.map(|b| format!("region {}: {}", b.region, b.reason)).collect()
-            }
-            ["ended"] => {
-                let text = |f: &Finished| match &f.given_up {
-                    None => format!("done: {}", f.operator),
-                    Some(reason) => format!("cancelled, {reason}: {}", f.operator),
-                };
-                self.operators.ended().map(text).collect()
-            }
             ["merge", source, target] => self.merge(number(source), number(target)),
             ["take-off", region, stores @ ..] => self.take_off(number(region), stores),
             ["regions", start, end] => self.regions(start, end),
@@ -113,6 +100,19 @@ impl Player {
             ["nearly-full"] => {
                 let all = self.cluster.stores().filter(|s| self.cluster.is_nearly_full(s.id));
                 all.map(|store| format!("store {}", store.id)).collect()
+            }
+            ["blocked"] => {
+                let view =
+                    View { cluster: &self.cluster, operators: &self.operators, now: self.now };
+                let all = repair::blocked(&view).into_iter();
+                all.map(|b| format!("region {}: {}", b.region, b.reason)).collect()
+            }
+            ["ended"] => {
+                let text = |f: &Finished| match &f.given_up {
+                    None => format!("done: {}", f.operator),
+                    Some(reason) => format!("cancelled, {reason}: {}", f.operator),
+                };
+                self.operators.ended().map(text).collect()
             }
             other => panic!("no such command: {other:?}"),
         }
