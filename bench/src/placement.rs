@@ -126,7 +126,7 @@ fn region(at: u64, regions: u64, stores: u64, draw: &mut Prng) -> RegionReport {
         peers: (0..COPIES).map(peer).collect(),
         ..Region::default()
     };
-    let writes = if at % 10 == 0 { draw.below(1000) } else { 0 };
+    let writes = if at.is_multiple_of(10) { draw.below(1000) } else { 0 };
     let traffic = Traffic {
         writes,
         reads: writes * 4,

@@ -285,7 +285,8 @@ impl Toy {
                 let is_known = reported.is_some_and(|info| {
                     (&info.region, info.leader) == (&region.region, region.leader)
                 });
-                if is_known && region.region.id.0 % 3 == 0 && self.tick % 7 != 0 {
+                if is_known && region.region.id.0.is_multiple_of(3) && !self.tick.is_multiple_of(7)
+                {
                     continue;
                 }
                 let report = region_report(region, self);
