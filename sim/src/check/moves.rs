@@ -3,18 +3,23 @@
 use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_placement::{
-    Cluster, Kind, LeaderState, Millis, Operator, OperatorId, Step, Store, StoreReport,
+    Cluster, Config, Kind, LeaderState, Millis, Operator, OperatorId, Step, Store, StoreReport,
 };
-use stele_types::{RegionId, StoreId, Term};
+use stele_types::{Peer, RegionId, StoreId, Term};
 
 /// Time in which moves are counted.
 const MINUTE_MILLIS: u64 = 60_000;
-/// Limit of a region's leader moves in a minute, under one leader of the placement group, while nothing
-/// else moves the leader: the schedulers move it once, and again at once if it becomes far too slow.
-const LEADER_MOVES_MAX: usize = 2;
+/// Limit of the moves of a region's leader in a minute to share load, under one leader of the placement
+/// group and while nothing else moves the leader: the schedulers pause for a minute after a move.
+const LEADER_MOVES_MAX: usize = 1;
+/// Limit of its moves from devices that became far slower than another: each needs a class that fell by
+/// four, and classes rise at most once in a minute.
+const EVICTIONS_MAX: usize = 6;
 /// Limit of a region's replica moves in a minute, from stores with room. Each move brings the loads
 /// closer to the weights, so that more than this shows moves back and forth.
-const REPLICA_MOVES_MAX: usize = 4;
+const REPLICA_MOVES_MAX: usize = 6;
+/// The same where data follows speeds that last for less than a minute.
+const EAGER_REPLICA_MOVES_MAX: usize = 12;
 
 /// Percentage of its usable space above which a store may count as nearly full.
 const ROOM_PERCENT: u64 = 90;
@@ -27,7 +32,12 @@ type Times = BTreeMap<RegionId, Vec<Millis>>;
 pub struct Moves {
     term: Term,
     leaders: Times,
+    evictions: Times,
     replicas: Times,
+    /// Settings under which the moves were made.
+    config: Config,
+    /// Stores of the replicas after the last move of each region.
+    placed: BTreeMap<RegionId, BTreeSet<StoreId>>,
     /// Stores to which leaders were moved last.
     led_by: BTreeMap<RegionId, StoreId>,
     /// Moves under way; true if they are to be counted.
@@ -53,6 +63,10 @@ impl Moves {
         if self.term != state.term {
             *self = Self { term: state.term, last: self.last, ..Self::default() };
         }
+        if self.config != *state.cluster.config() {
+            self.config = state.cluster.config().clone();
+            self.replicas.clear();
+        }
         let is_new = |operator: &&Operator| !before.contains(&operator.id) && is_move(operator);
         let mut noted = Noted::default();
         for operator in state.operators.running().filter(is_new) {
@@ -61,6 +75,11 @@ impl Moves {
             // An election, a drain or an administrator moved the leader meanwhile.
             if self.led_by.get(&region).is_some_and(|led_by| Some(*led_by) != leader) {
                 self.leaders.remove(&region);
+                self.evictions.remove(&region);
+            }
+            let now = state.cluster.regions().get(region).map(|info| stores(&info.region.peers));
+            if self.placed.get(&region).is_some_and(|placed| Some(placed) != now.as_ref()) {
+                self.replicas.remove(&region);
             }
             let is_forced = leaves_unfit_store(&state.cluster, operator);
             if is_forced && operator.kind == Kind::Balance {
@@ -75,11 +94,20 @@ impl Moves {
             if ended.given_up.is_some() || !counts {
                 continue;
             }
+            if let Some(info) = state.cluster.regions().get(operator.region)
+                && operator.kind == Kind::Balance
+            {
+                self.placed.insert(operator.region, stores(&info.region.peers));
+            }
             if let Some(store) = operator.final_leader() {
                 self.led_by.insert(operator.region, store);
             }
             let (times, most) = match operator.kind {
-                Kind::Leaders | Kind::Evict => (&mut self.leaders, LEADER_MOVES_MAX),
+                Kind::Leaders => (&mut self.leaders, LEADER_MOVES_MAX),
+                Kind::Evict => (&mut self.evictions, EVICTIONS_MAX),
+                _ if self.config.slow_data_after_seconds < MINUTE_MILLIS / 1000 => {
+                    (&mut self.replicas, EAGER_REPLICA_MOVES_MAX)
+                }
                 _ => (&mut self.replicas, REPLICA_MOVES_MAX),
             };
             let times = times.entry(operator.region).or_default();
@@ -99,6 +127,10 @@ impl Moves {
 /// Returns whether an operator only balances.
 fn is_move(operator: &Operator) -> bool {
     matches!(operator.kind, Kind::Balance | Kind::Leaders | Kind::Evict)
+}
+
+fn stores(peers: &[Peer]) -> BTreeSet<StoreId> {
+    peers.iter().map(|peer| peer.store).collect()
 }
 
 /// Returns the store that leads the region of an operator.
