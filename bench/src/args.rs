@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use stele_types::size::parse_bytes;
 
 const SWITCHES: [&str; 2] = ["quick", "save"];
-const VALUES: [&str; 12] = [
+const VALUES: [&str; 13] = [
     "dir",
     "rounds",
     "keys",
     "stores",
+    "regions",
     "values",
     "value",
     "bytes",

@@ -1,7 +1,7 @@
 //! Measurements in child processes of this program: `bench one <name> <settings>` runs one and
 //! prints its result as the last line.
 
-use crate::{amplification, engine, index, index_memory, log, memory, restart};
+use crate::{amplification, engine, index, index_memory, log, memory, placement, restart};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::process::{Child, Command, Stdio};
@@ -22,6 +22,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
         "amplification" => amplification::one(&settings)?,
         "memory" => memory::one(&settings)?,
         "index-memory-fill" => index_memory::fill(&settings)?,
+        "placement-round" => placement::measure(&settings)?,
         "index-memory-open" => index_memory::open(&settings)?,
         other => bail!("unknown measurement `{other}`"),
     };

@@ -13,6 +13,7 @@ mod index;
 mod index_memory;
 mod log;
 mod memory;
+mod placement;
 mod report;
 mod restart;
 mod stats;
@@ -37,6 +38,7 @@ const USAGE: &str = "usage: bench <name> [--quick] [--save] [--dir DIR] [--round
   restart        time to open after kill -9                        --bytes 12GiB --value 16KiB
   amplification  bytes written by 64 writers, by policy            --bytes 1GiB --writers 64
   memory         resident memory after many keys                   --keys 10000000 --value 1KiB
+  placement      time of a round of the placement group            --regions 100000 --stores 100
   index-memory   memory of filters and fences, pinned and limited  --keys 1000000,10000000 --limit 1MiB
 
 --save appends the JSON lines to bench/results/<name>.jsonl
@@ -68,6 +70,7 @@ fn run(arguments: &[String]) -> Result<()> {
         "amplification" => amplification::run(&args),
         "memory" => memory::run(&args),
         "index-memory" => index_memory::run(&args),
+        "placement" => placement::run(&args),
         other => bail!("unknown benchmark `{other}`\n\n{USAGE}"),
     }
 }

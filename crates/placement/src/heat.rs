@@ -105,7 +105,9 @@ fn scaled(sum: u64, part: u64) -> u64 {
 impl Heat {
     /// Returns the traffic in each second, as of `now`. A region without reports cools.
     pub fn at(&self, now: Millis) -> Rates {
-        let Some(since) = self.since else { return Rates::default() };
+        let Some(since) = self.since.filter(|_| self.sums != Sums::default()) else {
+            return Rates::default();
+        };
         let kept_now = kept(now.since(self.at));
         // A constant rate that has lasted `known` sums up to rate × half-life / ln 2 × (1 - kept).
         let known = now.since(since).max(KNOWN_MILLIS_MIN);

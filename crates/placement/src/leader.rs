@@ -27,6 +27,9 @@ pub struct LeaderState {
 
 /// Interval of scheduling rounds when nothing changed.
 const ROUND_MILLIS: u64 = 1000;
+/// Regions that a round may cover for each millisecond since the last one. A round takes less time
+/// than that: in a large cluster, in which something always changes, rounds take a part of one core.
+const REGIONS_PER_MILLI: u64 = 500;
 /// Limit for the region descriptors in one proposal.
 const UNSAVED_BYTES_MAX: usize = 256 << 10;
 /// Numbers kept in reserve, so that splits and moves need no commit of their own.
@@ -114,9 +117,14 @@ impl LeaderState {
         Ok(changes)
     }
 
-    /// Runs the schedulers if something changed or the interval has passed.
+    /// Runs the schedulers if something changed, after a pause by the number of regions, or if the
+    /// interval has passed.
     pub fn schedule(&mut self, now: Millis) {
-        if !self.needs_schedule && now.since(self.scheduled) < ROUND_MILLIS {
+        let pause_millis = match self.needs_schedule {
+            true => self.cluster.regions().len() as u64 / REGIONS_PER_MILLI,
+            false => ROUND_MILLIS,
+        };
+        if now.since(self.scheduled) < pause_millis.min(ROUND_MILLIS) {
             return;
         }
         (self.needs_schedule, self.scheduled) = (false, now);

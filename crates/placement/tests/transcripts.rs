@@ -47,16 +47,6 @@ impl Player {
                 vec![]
             }
             ["rounds", seconds, changes @ ..] => self.rounds(number(seconds), changes),
-            ["run", seconds, changes @ ..] => self.run(number(seconds), changes),
-            ["held"] => self.held(),
-            ["explain", region] => self.explain(RegionId(number(region))),
-            ["overview"] => self.overview(),
-            ["classes"] => self.classes(),
-            ["domains"] => self.domains(),
-            ["nearly-full"] => {
-                let all = self.cluster.stores().filter(|s| self.cluster.is_nearly_full(s.id));
-                all.map(|store| format!("store {}", store.id)).collect()
-            }
             ["report", ..] => match self.cluster.observe(region(line), self.now) {
                 Ok(()) => vec![],
                 Err(stale) => vec![format!("stale: {stale}")],
@@ -90,6 +80,27 @@ impl Player {
                 gone.map(|store| format!("store {} is a tombstone", store.id)).collect()
             }
             ["progress", store] => self.progress(StoreId(number(store))),
+            ["merge", source, target] => self.merge(number(source), number(target)),
+            ["take-off", region, stores @ ..] => self.take_off(number(region), stores),
+            ["regions", start, end] => self.regions(start, end),
+            words => self.inspect(words),
+        }
+    }
+
+    /// Commands that run the cluster for a time, or show its state.
+    fn inspect(&mut self, words: &[&str]) -> Vec<String> {
+        let number = |text: &str| text.parse::<u64>().unwrap();
+        match words {
+            ["run", seconds, changes @ ..] => self.run(number(seconds), changes),
+            ["held"] => self.held(),
+            ["explain", region] => self.explain(RegionId(number(region))),
+            ["overview"] => self.overview(),
+            ["classes"] => self.classes(),
+            ["domains"] => self.domains(),
+            ["nearly-full"] => {
+                let all = self.cluster.stores().filter(|s| self.cluster.is_nearly_full(s.id));
+                all.map(|store| format!("store {}", store.id)).collect()
+            }
             ["blocked"] => {
                 let view =
                     View { cluster: &self.cluster, operators: &self.operators, now: self.now };
@@ -103,9 +114,6 @@ impl Player {
                 };
                 self.operators.ended().map(text).collect()
             }
-            ["merge", source, target] => self.merge(number(source), number(target)),
-            ["take-off", region, stores @ ..] => self.take_off(number(region), stores),
-            ["regions", start, end] => self.regions(start, end),
             other => panic!("no such command: {other:?}"),
         }
     }

@@ -94,8 +94,7 @@ fn best_region<'a>(
     to: &Load,
     may_lower_quorum: bool,
 ) -> Option<Move<'a>> {
-    let is_coldest_first =
-        from.is_nearly_full && !mutant::active("placement.coldest_not_first");
+    let is_coldest_first = from.is_nearly_full && !mutant::active("placement.coldest_not_first");
     let rank = |info: &RegionInfo| {
         let rates = info.heat.at(view.now);
         let heat = if is_coldest_first { (rates.ops(), rates.bytes()) } else { (0, 0) };

@@ -100,12 +100,7 @@ pub fn explain(view: &View<'_>, region: RegionId) -> Option<Explanation> {
 }
 
 /// Returns the store with the lowest level that takes the replica on `from`.
-fn best_move(
-    view: &View<'_>,
-    loads: &Loads,
-    info: &RegionInfo,
-    from: StoreId,
-) -> Option<Verdict> {
+fn best_move(view: &View<'_>, loads: &Loads, info: &RegionInfo, from: StoreId) -> Option<Verdict> {
     let judged = loads.iter().filter_map(|load| {
         let by_weight = judge_move(view, loads, info, from, load.store);
         let rule = match view.cluster.config().mode() {

@@ -249,6 +249,9 @@ pub fn judge_leader(
     peer: &Peer,
 ) -> Rule {
     let Some(leader) = info.leader else { return Rule::NoLeader };
+    if info.region.kind != RegionKind::Data {
+        return Rule::Fixed("the placement leader stays where it is");
+    }
     if settled(peer.role) != PeerRole::Voter {
         return Rule::IsLearner;
     }
@@ -297,8 +300,7 @@ fn judge_leader_by_load(
     if !loads.is_leading_apart(high, low) {
         return Rule::LeadersEven { from: permille(high), to: permille(low) };
     }
-    let (from_after, to_after) =
-        (permille(high.without(cost.ops)), permille(low.with(cost.ops)));
+    let (from_after, to_after) = (permille(high.without(cost.ops)), permille(low.with(cost.ops)));
     match improves(high, low, cost.ops) {
         true => Rule::SharesLead { from_after, to_after },
         false => Rule::LeadersNotImproved { from_after, to_after },
@@ -314,7 +316,8 @@ fn best_reader_class(
 ) -> SpeedClass {
     let others = info.region.peers.iter().filter(|peer| loads.can_lead(info, peer));
     let others = others.filter_map(|peer| loads.get(peer.store));
-    let able = others.filter(|load| load.store == from.store || load.can_read(cost.reads, Some(from)));
+    let able =
+        others.filter(|load| load.store == from.store || load.can_read(cost.reads, Some(from)));
     able.map(|load| load.class).max().unwrap_or_default()
 }
 
@@ -344,7 +347,7 @@ pub fn judge_move(
     let (before, after) = quorum_classes(loads, info, from, to);
     let lowers_quorum = view.cluster.config().mode() == Mode::Quorum && after < before;
     // Invariant: such a move lowers the bytes above the band, which no other move raises. Moves that
-    // lower and raise the class of a region thus do not alternate for ever.
+    // lower and raise the class of a region thus do not alternate permanently.
     let keeps_band = !loads.is_data_within(after_high, QUORUM_BAND_PERCENT)
         && loads.is_data_within(after_low, QUORUM_BAND_PERCENT);
     if lowers_quorum && !keeps_band && !mutant::active("placement.quorum_lowered") {

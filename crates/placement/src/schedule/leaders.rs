@@ -69,9 +69,8 @@ fn best_by_load<'a>(
     let mut descending: Vec<&Load> = loads.iter().filter(|load| load.is_serving).collect();
     descending.sort_by_key(|load| (Reverse(load.leader_level().key()), Reverse(load.store)));
     let lowest = descending.last().copied()?;
-    let is_above = |load: &&&Load| {
-        loads.is_leading_apart(load.leader_level(), lowest.leader_level())
-    };
+    let is_above =
+        |load: &&&Load| loads.is_leading_apart(load.leader_level(), lowest.leader_level());
     descending.iter().take_while(is_above).find_map(|from| {
         let led = survey.led_by(from.store).iter().filter(|id| !used.contains(id));
         led.filter_map(|id| best_target(view, loads, *id))
@@ -97,8 +96,7 @@ fn best_target<'a>(
     let judged = info.region.peers.iter().filter(|peer| {
         matches!(judge_leader(view, loads, info, cost, peer), Rule::SharesLead { .. })
     });
-    let level = |peer: &&Peer| {
-        (loads.get(peer.store).map(|load| load.leader_level().key()), peer.store)
-    };
+    let level =
+        |peer: &&Peer| (loads.get(peer.store).map(|load| load.leader_level().key()), peer.store);
     judged.min_by_key(level).map(|to| (info, cost, *to))
 }

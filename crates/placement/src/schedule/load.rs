@@ -123,6 +123,8 @@ impl Load {
 pub struct Loads {
     /// Ascending by number.
     stores: Vec<Load>,
+    /// Positions by the numbers of the stores, which are small; empty if they are not.
+    positions: Vec<Option<u16>>,
     /// Sums over the stores with a data weight.
     data: Level,
     /// Sums over the stores that take leaders.
@@ -140,17 +142,28 @@ impl Loads {
     }
 
     pub(super) fn new(stores: Vec<Load>) -> Self {
-        Self { stores, ..Self::default() }
+        let last = stores.last().map_or(0, |load| load.store.0);
+        let mut positions = Vec::new();
+        if let Ok(last) = usize::try_from(last)
+            && last <= usize::from(u16::MAX)
+        {
+            positions.resize(last + 1, None);
+            for (at, load) in (0_u16..).zip(&stores) {
+                if let Some(slot) = positions.get_mut(load.store.0 as usize) {
+                    *slot = Some(at);
+                }
+            }
+        }
+        let serving = stores.iter().filter(|load| load.is_serving);
+        let mut domains_serving: Vec<usize> = serving.map(|load| load.domain).collect();
+        domains_serving.sort_unstable();
+        domains_serving.dedup();
+        Self { stores, positions, domains_serving, ..Self::default() }
     }
 
     /// Sets the data weights and computes the means.
     pub(super) fn finish(&mut self, weigh: impl FnOnce(&mut [Load])) {
         weigh(&mut self.stores);
-        let mut domains: Vec<usize> =
-            self.stores.iter().filter(|load| load.is_serving).map(|load| load.domain).collect();
-        domains.sort_unstable();
-        domains.dedup();
-        self.domains_serving = domains;
         let weighted = self.stores.iter().filter(|load| load.weight > 0);
         self.data = sum(weighted.map(Load::data_level));
         let leading = self.stores.iter().filter(|load| load.is_serving);
@@ -164,7 +177,11 @@ impl Loads {
 
     /// Returns the position of a store; `None` for one that was removed.
     pub(super) fn position(&self, store: StoreId) -> Option<usize> {
-        self.stores.binary_search_by_key(&store, |load| load.store).ok()
+        if self.positions.is_empty() {
+            return self.stores.binary_search_by_key(&store, |load| load.store).ok();
+        }
+        let at = usize::try_from(store.0).ok()?;
+        self.positions.get(at).copied().flatten().map(usize::from)
     }
 
     /// Returns the state of a store; `None` for one that was removed.
@@ -321,7 +338,10 @@ pub struct LeaderCost {
 impl LeaderCost {
     /// Returns the work of the leader of `info`.
     pub fn of(info: &RegionInfo, now: crate::Millis) -> Self {
-        let rates = info.heat.at(now);
+        let rates = match mutant::active("placement.leaders_by_count") {
+            true => crate::heat::Rates::default(),
+            false => info.heat.at(now),
+        };
         Self { ops: rates.ops().saturating_add(IDLE_REGION_OPS), reads: rates.reads }
     }
 }

@@ -21,11 +21,11 @@ pub mod weights;
 
 use crate::Millis;
 use crate::cluster::Cluster;
+use crate::config::Mode;
 use crate::operator::guard::can_act;
 use crate::operator::tracker::Operators;
 use crate::operator::{Operator, settled};
 use crate::region_info::RegionInfo;
-use crate::config::Mode;
 use crate::speed::SpeedClass;
 use load::Loads;
 use std::cmp::Reverse;
@@ -155,7 +155,10 @@ impl<'a> View<'a> {
     }
 
     /// Iterates over the regions of a list that still have no operator.
-    pub(crate) fn without_operator(self, list: &[RegionId]) -> impl Iterator<Item = &'a RegionInfo> {
+    pub(crate) fn without_operator(
+        self,
+        list: &[RegionId],
+    ) -> impl Iterator<Item = &'a RegionInfo> {
         let free = list.iter().filter(move |id| !self.operators.has_operator(**id));
         free.filter_map(move |id| self.cluster.regions().get(*id))
     }

@@ -126,7 +126,9 @@ pub fn target(
         (None, None) if refusals.is_empty() => Err("no store takes replicas".into()),
         (None, None) => {
             // Room can be added; replicas and domains are the usual reasons.
-            refusals.sort_by_key(|(store, rule)| (!matches!(rule, Rule::TooFull(_) | Rule::Full), *store));
+            refusals.sort_by_key(|(store, rule)| {
+                (!matches!(rule, Rule::TooFull(_) | Rule::Full), *store)
+            });
             Err(format!("no store can take it: {}", summary(&refusals)))
         }
     }
@@ -137,13 +139,7 @@ type Rank = (Reverse<u8>, u128);
 
 /// Ranks a target by its level with the replica. In mode `quorum` the class that commits the
 /// region's writes comes first while the store stays within its band.
-fn rank(
-    view: &View<'_>,
-    loads: &Loads,
-    info: &RegionInfo,
-    leaving: &[Peer],
-    load: &Load,
-) -> Rank {
+fn rank(view: &View<'_>, loads: &Loads, info: &RegionInfo, leaving: &[Peer], load: &Load) -> Rank {
     let level = load.data_level().with(weight(info));
     let is_by_quorum = view.cluster.config().mode() == Mode::Quorum
         && loads.is_data_within(level, QUORUM_BAND_PERCENT);

@@ -71,11 +71,9 @@ impl Rule {
             Self::NoLeader => f.write_str("waits: the region has no known leader"),
             Self::IsLearner => f.write_str("does not lead: its replica has no vote"),
             Self::Lags => f.write_str("does not lead: its replica lags or does not respond"),
-            Self::Slower { class, best } => write!(
-                f,
-                "does not lead: {} of a faster voter",
-                speeds(*class, "against", *best)
-            ),
+            Self::Slower { class, best } => {
+                write!(f, "does not lead: {} of a faster voter", speeds(*class, "against", *best))
+            }
             Self::ReadBound { reads, max } => write!(
                 f,
                 "does not lead: it would serve {reads} reads a second, and its device may serve {max}"
@@ -132,6 +130,12 @@ impl Rule {
                 "waits: store {store} moves a region and does {}",
                 speeds(*measured, "instead of", *class)
             ),
+            _ => self.fmt_levels(f),
+        }
+    }
+
+    fn fmt_levels(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::DataEven { from_store, from, to } => write!(
                 f,
                 "takes no replica: it holds {} of the mean for its weight, store {from_store} {}, \

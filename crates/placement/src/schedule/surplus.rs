@@ -21,11 +21,7 @@ pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
     out
 }
 
-fn shrink(
-    view: &View<'_>,
-    loads: &Loads,
-    info: &RegionInfo,
-) -> Option<(Operator, Vec<Peer>)> {
+fn shrink(view: &View<'_>, loads: &Loads, info: &RegionInfo) -> Option<(Operator, Vec<Peer>)> {
     let wanted = view.wanted(info.region.kind);
     let have = voters(info).count();
     let extra = have.checked_sub(wanted).filter(|extra| *extra > 0)?;

@@ -12,7 +12,7 @@ use crate::region_info::RegionInfo;
 use crate::speed::SpeedClass;
 use crate::store::Store;
 use std::cmp::Reverse;
-use stele_types::{PeerRole, RegionId, RegionKind, RegionPhase, StoreId};
+use stele_types::{Peer, PeerRole, RegionId, RegionKind, RegionPhase, StoreId};
 
 /// Part of the usable space, in percent, up to which new replicas fill a store. Below it a nearly
 /// full store counts as normal again.
@@ -54,19 +54,17 @@ impl Survey {
         let count = loads.iter().count();
         let (replicas, led) = (vec![Vec::new(); count], vec![Vec::new(); count]);
         let mut survey = Self { loads, replicas, led, ..Self::default() };
+        survey.loads.domains_live = view.cluster.domains_serving(view.now);
+        let best_quorum = best_quorum_class(view, &survey.loads);
         let mut data_bytes = 0_u64;
         for info in view.cluster.regions().iter() {
             let operator = view.operators.of(info.region.id);
             survey.count(view, info, operator);
+            survey.sort_in(view, info, best_quorum);
             let copies = info.region.peers.len() as u64;
             data_bytes = data_bytes.saturating_add(info.size_bytes.saturating_mul(copies));
         }
-        survey.loads.domains_live = view.cluster.domains_serving(view.now);
         survey.loads.finish(|stores| weigh(stores, view, data_bytes));
-        let best_quorum = best_quorum_class(view, &survey.loads);
-        for info in view.cluster.regions().iter() {
-            survey.sort_in(view, info, best_quorum);
-        }
         survey.slow_leaders.sort_unstable();
         survey.slow_quorums.sort_unstable();
         survey
@@ -142,8 +140,7 @@ impl Survey {
         let (id, region) = (info.region.id, &info.region);
         let loads = &self.loads;
         let is_heard = |store| loads.get(store).is_some_and(|load| load.is_heard);
-        let can_act =
-            can_act_on(info, is_heard, |peer| loads.is_reachable(info, peer)).is_ok();
+        let can_act = can_act_on(info, is_heard, |peer| loads.is_reachable(info, peer)).is_ok();
         if !can_act || view.operators.has_operator(id) {
             return;
         }
@@ -183,13 +180,13 @@ impl Survey {
         let loads = &self.loads;
         let down_after = view.cluster.config().down_after_seconds;
         let is_down = |id| info.down.iter().any(|d| d.peer == id && d.seconds >= down_after);
-        let is_lost = voters(info).any(|peer| {
-            is_down(peer.id) || loads.get(peer.store).is_none_or(|load| load.is_lost)
-        });
-        let is_alone = |peer: &stele_types::Peer| {
-            !voters(info).any(|p| p.id != peer.id && loads.share_domain(p.store, peer.store))
+        let is_lost = voters(info)
+            .any(|peer| is_down(peer.id) || loads.get(peer.store).is_none_or(|load| load.is_lost));
+        let domain = |peer: &Peer| loads.get(peer.store).map(|load| load.domain);
+        let is_twin = |(at, peer): (usize, &Peer)| {
+            voters(info).take(at).any(|other| domain(other) == domain(peer))
         };
-        let is_crowded = !voters(info).all(is_alone)
+        let is_crowded = voters(info).enumerate().any(is_twin)
             && loads.domains_among(voters(info).map(|peer| peer.store)) < loads.domains_serving();
         if is_lost || have < wanted || is_crowded {
             self.faulty.push(info.region.id);
