@@ -17,6 +17,7 @@ mod moves;
 pub mod orders;
 mod owned;
 mod promises;
+mod records;
 mod repairs;
 mod replay;
 mod replicas;
@@ -37,6 +38,7 @@ use logs::Logs;
 use moves::Moves;
 use owned::Peers;
 use promises::Promises;
+use records::Unsaved;
 use repairs::Repairs;
 use states::States;
 use stele_raftstore::Event;
@@ -62,6 +64,7 @@ pub struct Checks {
     disk_copies: DiskCopies,
     /// Moves of the placement group that only balance.
     pub(crate) moves: Moves,
+    unsaved: Unsaved,
 }
 
 impl Checks {
@@ -79,6 +82,7 @@ impl Checks {
             changes: Changes::default(),
             disk_copies: DiskCopies::new(plan),
             moves: Moves::default(),
+            unsaved: Unsaved::default(),
         }
     }
 
@@ -156,6 +160,7 @@ impl World {
             self.check_files(slot);
         }
         self.check_owned();
+        self.check_labels();
     }
 
     fn check_histories(&mut self) {

@@ -2,17 +2,27 @@
 
 use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
-use stele_placement::{Cluster, Kind, LeaderState, Millis, Operator, OperatorId};
-use stele_types::{RegionId, StoreId, Term};
+use stele_placement::{
+    Cluster, Config, Kind, LeaderState, Millis, Operator, OperatorId, Step, Store, StoreReport,
+};
+use stele_types::{Peer, RegionId, StoreId, Term};
 
 /// Time in which moves are counted.
 const MINUTE_MILLIS: u64 = 60_000;
-/// Limit of a region's leader moves in a minute, under one leader of the placement group, while nothing
-/// else moves the leader: the schedulers move it once, and again at once if it becomes far too slow.
-const LEADER_MOVES_MAX: usize = 2;
-/// Limit of a region's replica moves in a minute. Each move brings the loads closer to the weights, so
-/// that more than this shows moves back and forth.
+/// Limit of the moves of a region's leader in a minute to share load, under one leader of the placement
+/// group and while nothing else moves the leader: the schedulers pause for a minute after a move.
+const LEADER_MOVES_MAX: usize = 1;
+/// Limit of its moves from devices that became far slower than another: each needs a class that fell by
+/// four, and classes rise at most once in a minute.
+const EVICTIONS_MAX: usize = 6;
+/// Limit of a region's replica moves in a minute, from stores with room. Each move brings the loads
+/// closer to the weights, so that more than this shows moves back and forth.
 const REPLICA_MOVES_MAX: usize = 6;
+/// The same where data follows speeds that last for less than a minute.
+const EAGER_REPLICA_MOVES_MAX: usize = 12;
+
+/// Percentage of its usable space above which a store may count as nearly full.
+const ROOM_PERCENT: u64 = 90;
 
 /// Moves of one region that completed, by the times of their admission.
 type Times = BTreeMap<RegionId, Vec<Millis>>;
@@ -22,7 +32,12 @@ type Times = BTreeMap<RegionId, Vec<Millis>>;
 pub struct Moves {
     term: Term,
     leaders: Times,
+    evictions: Times,
     replicas: Times,
+    /// Settings under which the moves were made.
+    config: Config,
+    /// Stores of the replicas after the last move of each region.
+    placed: BTreeMap<RegionId, BTreeSet<StoreId>>,
     /// Stores to which leaders were moved last.
     led_by: BTreeMap<RegionId, StoreId>,
     /// Moves under way; true if they are to be counted.
@@ -31,53 +46,81 @@ pub struct Moves {
     pub last: u64,
 }
 
+/// What a leader's operators show.
+#[derive(Default)]
+struct Noted {
+    /// New moves.
+    admitted: Vec<String>,
+    /// Most moves of a region in a minute.
+    most: u64,
+    /// What exceeds a bound.
+    exceeded: Option<String>,
+}
+
 impl Moves {
-    /// Notes the operators of a placement leader. Returns the number of new moves, the most of a region
-    /// in a minute, and what exceeds a bound.
-    fn note(
-        &mut self,
-        state: &LeaderState,
-        before: &BTreeSet<OperatorId>,
-    ) -> (u64, u64, Option<String>) {
+    /// Notes the operators of a placement leader.
+    fn note(&mut self, state: &LeaderState, before: &BTreeSet<OperatorId>) -> Noted {
         if self.term != state.term {
             *self = Self { term: state.term, last: self.last, ..Self::default() };
         }
+        if self.config != *state.cluster.config() {
+            self.config = state.cluster.config().clone();
+            self.replicas.clear();
+        }
         let is_new = |operator: &&Operator| !before.contains(&operator.id) && is_move(operator);
-        let mut admitted = 0;
+        let mut noted = Noted::default();
         for operator in state.operators.running().filter(is_new) {
-            admitted += 1;
+            noted.admitted.push(operator.to_string());
             let (region, leader) = (operator.region, leader_of(&state.cluster, operator));
             // An election, a drain or an administrator moved the leader meanwhile.
             if self.led_by.get(&region).is_some_and(|led_by| Some(*led_by) != leader) {
                 self.leaders.remove(&region);
+                self.evictions.remove(&region);
             }
-            self.under_way.insert(operator.id, !is_eviction(&state.cluster, operator));
+            let now = state.cluster.regions().get(region).map(|info| stores(&info.region.peers));
+            if self.placed.get(&region).is_some_and(|placed| Some(placed) != now.as_ref()) {
+                self.replicas.remove(&region);
+            }
+            let is_forced = leaves_unfit_store(&state.cluster, operator);
+            if is_forced && operator.kind == Kind::Balance {
+                // What it moves may come back when there is room.
+                self.replicas.remove(&region);
+            }
+            self.under_way.insert(operator.id, !is_forced);
         }
-        let (mut most_moves, mut exceeded) = (0, None);
         for ended in state.operators.ended() {
             let operator = &ended.operator;
             let counts = self.under_way.remove(&operator.id).unwrap_or_default();
             if ended.given_up.is_some() || !counts {
                 continue;
             }
+            if let Some(info) = state.cluster.regions().get(operator.region)
+                && operator.kind == Kind::Balance
+            {
+                self.placed.insert(operator.region, stores(&info.region.peers));
+            }
             if let Some(store) = operator.final_leader() {
                 self.led_by.insert(operator.region, store);
             }
             let (times, most) = match operator.kind {
-                Kind::Leaders | Kind::Evict => (&mut self.leaders, LEADER_MOVES_MAX),
+                Kind::Leaders => (&mut self.leaders, LEADER_MOVES_MAX),
+                Kind::Evict => (&mut self.evictions, EVICTIONS_MAX),
+                _ if self.config.slow_data_after_seconds < MINUTE_MILLIS / 1000 => {
+                    (&mut self.replicas, EAGER_REPLICA_MOVES_MAX)
+                }
                 _ => (&mut self.replicas, REPLICA_MOVES_MAX),
             };
             let times = times.entry(operator.region).or_default();
             times.retain(|at| operator.created.since(*at) < MINUTE_MILLIS);
             times.push(operator.created);
-            most_moves = most_moves.max(times.len() as u64);
+            noted.most = noted.most.max(times.len() as u64);
             if times.len() > most {
                 let times: Vec<u64> = times.iter().map(|at| at.0).collect();
-                exceeded =
+                noted.exceeded =
                     Some(format!("moves a region at {times:?} ms, limit {most}: {operator}"));
             }
         }
-        (admitted, most_moves, exceeded)
+        noted
     }
 }
 
@@ -86,20 +129,39 @@ fn is_move(operator: &Operator) -> bool {
     matches!(operator.kind, Kind::Balance | Kind::Leaders | Kind::Evict)
 }
 
+fn stores(peers: &[Peer]) -> BTreeSet<StoreId> {
+    peers.iter().map(|peer| peer.store).collect()
+}
+
 /// Returns the store that leads the region of an operator.
 fn leader_of(cluster: &Cluster, operator: &Operator) -> Option<StoreId> {
     cluster.regions().get(operator.region)?.leader.map(|leader| leader.store)
 }
 
-/// Returns whether an operator moves a leader from a store that must not lead.
-fn is_eviction(cluster: &Cluster, operator: &Operator) -> bool {
-    let must_not_lead = |store: StoreId| {
-        cluster.store(store).is_none_or(|store| {
-            let is_slow_to_answer = store.report.append_age_ms >= 100;
-            store.state.is_leaving() || store.report.is_full || is_slow_to_answer
-        })
+/// Returns whether an operator moves a leader from a store that must not lead, or data from a store
+/// without room.
+fn leaves_unfit_store(cluster: &Cluster, operator: &Operator) -> bool {
+    let has_no_room = |store: &Store| {
+        let StoreReport { is_full, live_bytes, usable_bytes, .. } = store.report;
+        // A store remains nearly full until it has enough room again.
+        is_full || usable_bytes > 0 && live_bytes * 100 >= usable_bytes * ROOM_PERCENT
     };
-    operator.kind != Kind::Balance && leader_of(cluster, operator).is_some_and(must_not_lead)
+    let must_not_lead = |store: &Store| {
+        let is_slow_to_answer = store.report.append_age_ms >= 100;
+        store.state.is_leaving() || store.report.is_full || is_slow_to_answer
+    };
+    let left = operator.steps.iter().filter_map(|step| match step {
+        Step::Enter { demote, .. } => Some(demote.iter().map(|peer| peer.store)),
+        _ => None,
+    });
+    match operator.kind {
+        Kind::Balance => {
+            let left: Vec<StoreId> = left.flatten().collect();
+            left.iter().filter_map(|store| cluster.store(*store)).any(has_no_room)
+        }
+        _ => leader_of(cluster, operator)
+            .is_some_and(|store| cluster.store(store).is_none_or(must_not_lead)),
+    }
 }
 
 impl World {
@@ -108,11 +170,12 @@ impl World {
         let Some(state) = self.nodes.get(&id).and_then(|node| node.member.leader_state()) else {
             return;
         };
-        let (admitted, most, exceeded) = self.checks.moves.note(state, before);
-        self.counts.moves += admitted;
+        let Noted { admitted, most, exceeded } = self.checks.moves.note(state, before);
+        self.counts.moves += admitted.len() as u64;
         self.counts.moves_most = self.counts.moves_most.max(most);
-        if admitted > 0 {
+        for text in admitted {
             self.checks.moves.last = self.now;
+            self.trace.note(self.now, id, 0, || format!("begins {text}"));
         }
         if let Some(text) = exceeded {
             self.fail(format!("the placement group of node {id} {text}"));

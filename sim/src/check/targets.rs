@@ -3,7 +3,7 @@
 use stele_placement::{
     Cluster, Kind, LastHeartbeat, Liveness, Millis, Operator, Step, Store, StoreState,
 };
-use stele_types::StoreId;
+use stele_types::{PeerId, StoreId};
 
 /// Percentage of a store's usable space above which it gets no replica to balance loads.
 const FULL_PERCENT: u64 = 95;
@@ -30,6 +30,9 @@ pub fn unfit_target(cluster: &Cluster, operator: &Operator, now: Millis) -> Opti
     if let Some(store) = transfers.into_iter().find(|store| !serves(*store)) {
         return Some(format!("begins {operator}, but store {store} takes no leaders"));
     }
+    if let Some(text) = lagging(cluster, operator, now) {
+        return Some(text);
+    }
     let size_bytes = cluster.regions().get(operator.region)?.size_bytes;
     let is_overfilled = |id: &StoreId| {
         let store = cluster.store(*id).filter(|store| !is_new(store));
@@ -41,4 +44,30 @@ pub fn unfit_target(cluster: &Cluster, operator: &Operator, now: Millis) -> Opti
     store.filter(|_| operator.kind == Kind::Balance).map(|store| {
         format!("begins {operator}, which fills store {store} to more than {FULL_PERCENT} %")
     })
+}
+
+/// Returns what is invalid in a move that rests on a replica that lags: only the one that leaves may.
+fn lagging(cluster: &Cluster, operator: &Operator, now: Millis) -> Option<String> {
+    let info = cluster.regions().get(operator.region)?;
+    let leaves = |peer: &PeerId| {
+        let demotes = |step: &Step| match step {
+            Step::Enter { demote, .. } => demote.iter().any(|gone| gone.id == *peer),
+            _ => false,
+        };
+        operator.steps.iter().any(demotes)
+    };
+    let moves_lead_to = |peer: &PeerId| {
+        operator.steps.iter().any(|step| matches!(step, Step::Transfer(to) if to.id == *peer))
+    };
+    // A report that arrived with this decision may be newer than the operator.
+    if info.reported == Some(now) {
+        return None;
+    }
+    let is_wrong = |peer: &&PeerId| match operator.kind {
+        Kind::Balance => !leaves(peer),
+        Kind::Leaders | Kind::Evict => moves_lead_to(peer),
+        _ => false,
+    };
+    let peer = info.pending.iter().find(is_wrong)?;
+    Some(format!("begins {operator}, although replica {peer} lags"))
 }

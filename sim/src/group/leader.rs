@@ -206,6 +206,7 @@ impl World {
         if let Some(text) = orders::other_decisions(&state.cluster, &held).or(too_many) {
             self.fail(format!("the placement group of node {id} {text}"));
         }
+        self.check_classes(id, &held);
     }
 
     fn state_pairs(&self, slot: u64) -> Result<Vec<(bytes::Bytes, bytes::Bytes)>> {

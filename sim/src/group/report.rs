@@ -187,7 +187,7 @@ impl World {
     }
 
     /// Returns the labels that a node reports now.
-    fn labels(&self, id: u64) -> Option<Vec<(String, String)>> {
+    pub(crate) fn labels(&self, id: u64) -> Option<Vec<(String, String)>> {
         let incarnation = self.nodes.get(&id)?.incarnation;
         hardware::labels(&self.plan, id, incarnation)
     }

@@ -32,8 +32,11 @@ impl Domains {
     /// stay have at least `copies` values.
     fn new(stores: &BTreeMap<StoreId, Store>, copies: usize, lost: BTreeSet<StoreId>) -> Self {
         let members = stores.values().filter(|store| store.state != StoreState::Tombstone);
-        let (absent, present): (Vec<&Store>, Vec<&Store>) =
-            members.partition(|store| store.state.is_leaving() || lost.contains(&store.id));
+        let (absent, present): (Vec<&Store>, Vec<&Store>) = members.partition(|store| {
+            let is_leaving =
+                store.state.is_leaving() && !mutant::active("placement.leaving_value_counts");
+            is_leaving || lost.contains(&store.id)
+        });
         let names: BTreeSet<&str> =
             present.iter().flat_map(|store| &store.labels).map(|(name, _)| &name[..]).collect();
         let wide_enough = names.into_iter().filter_map(|name| {

@@ -368,7 +368,11 @@ fn check_limits(view: &View<'_>, operator: &Operator) -> Result<(), String> {
         return Err(format!("{} replicas are being moved", config.moves_max));
     }
     let evictions = operators.count(&[Kind::Evict]);
-    if operator.kind == Kind::Evict && evictions >= EVICTIONS_MAX {
+    let evictions_max = match mutant::active("placement.few_evictions") {
+        true => config.leader_moves_max(),
+        false => EVICTIONS_MAX,
+    };
+    if operator.kind == Kind::Evict && evictions >= evictions_max {
         return Err(format!("{evictions} leaders are being moved off slow or unfit stores"));
     }
     let leaders = operators.count(&[Kind::Leaders]);
