@@ -165,6 +165,7 @@ fn peers_options(mut flags: Flags) -> Result<peers::Options> {
         dev: flags.switch("--dev"),
         load: flags.rest,
         within: Vec::new(),
+        stele: peers::Stele::default(),
     })
 }
 

@@ -137,8 +137,8 @@ fn measure(
     let load = load(&configuration(options), value_bytes);
     let servers =
         peers::Options { nodes: NODES, dev: options.is_dev, load, ..peers::Options::default() };
-    let printed = peers::with_servers(stele, work.path(), &servers, |bench| {
-        call(bench, CALL_LIMIT + Duration::from_secs(options.seconds))
+    let printed = peers::with_servers(stele, work.path(), &servers, |servers| {
+        call(&mut servers.bench, CALL_LIMIT + Duration::from_secs(options.seconds))
     })?;
     let object = |line: &str| serde_json::from_str::<Value>(line).ok();
     let round = printed.lines().filter_map(object).find(|line| line["round"] == 1);

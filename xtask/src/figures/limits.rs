@@ -6,32 +6,29 @@ use super::spec::{Claim, Figure, Over, Place};
 
 /// Lists other series than the base that ours does not reach, one sentence for each figure and
 /// series.
-pub fn behind_others(shown: &[Shown<'_>], ours: &str) -> Vec<String> {
-    behind(shown, |figure, series| series != ours && figure.base.as_deref() != Some(series), ours)
+pub fn behind_others(shown: &[Shown<'_>]) -> Vec<String> {
+    behind(shown, |figure, series| figure.base.as_deref() != Some(series))
 }
 
 /// Lists all other series that ours does not reach.
-pub fn behind_all(shown: &[Shown<'_>], ours: &str) -> Vec<String> {
-    behind(shown, |_, series| series != ours, ours)
+pub fn behind_all(shown: &[Shown<'_>]) -> Vec<String> {
+    behind(shown, |_, _| true)
 }
 
-fn behind(
-    shown: &[Shown<'_>],
-    is_meant: impl Fn(&Figure, &str) -> bool,
-    ours: &str,
-) -> Vec<String> {
+fn behind(shown: &[Shown<'_>], is_meant: impl Fn(&Figure, &str) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     for figure in shown {
-        let others = figure.series.iter().filter(|series| is_meant(figure.figure, series));
-        found.extend(others.filter_map(|other| behind_series(figure, ours, other)));
+        let is_other = |series: &&&str| **series != figure.ours && is_meant(figure.figure, series);
+        let others = figure.series.iter().filter(is_other);
+        found.extend(others.filter_map(|other| behind_series(figure, other)));
     }
     found
 }
 
 /// Lists claims of papers that our series does not reach, one sentence for each.
-pub fn behind_papers(shown: &[Shown<'_>], ours: &str) -> Vec<String> {
+pub fn behind_papers(shown: &[Shown<'_>]) -> Vec<String> {
     let claims = |figure: &Shown<'_>| {
-        let claims = figure.figure.paper_says.iter().filter(|claim| claim.series == ours);
+        let claims = figure.figure.paper_says.iter().filter(|claim| claim.series == figure.ours);
         claims.filter_map(|claim| behind_paper(figure, claim)).collect::<Vec<_>>()
     };
     shown.iter().flat_map(claims).collect()
@@ -47,13 +44,8 @@ pub enum Verdict {
 }
 
 /// Returns the ratio of ours to another series at one place, and its verdict.
-pub fn compare(
-    shown: &Shown<'_>,
-    ours: &str,
-    other: &str,
-    place: &Place<'_>,
-) -> Option<(f64, Verdict)> {
-    let ratios = shown.ratios(ours, other, place)?;
+pub fn compare(shown: &Shown<'_>, other: &str, place: &Place<'_>) -> Option<(f64, Verdict)> {
+    let ratios = shown.ratios(shown.ours, other, place)?;
     let is_worse = |ratio| shown.is_worse(ratio, 1.0);
     let is_noise = is_worse(ratios.min) != is_worse(ratios.max);
     let verdict = match is_worse(ratios.median) {
@@ -98,9 +90,9 @@ fn behind_paper(shown: &Shown<'_>, claim: &Claim) -> Option<String> {
     })
 }
 
-fn behind_series(shown: &Shown<'_>, ours: &str, other: &str) -> Option<String> {
+fn behind_series(shown: &Shown<'_>, other: &str) -> Option<String> {
     let at = |place: &Place<'_>| {
-        let (ratio, verdict) = compare(shown, ours, other, place)?;
+        let (ratio, verdict) = compare(shown, other, place)?;
         (verdict == Verdict::Behind).then(|| format!("{} ({ratio:.2} times)", place.x))
     };
     let places: Vec<String> = shown.places.iter().filter_map(at).collect();
@@ -109,7 +101,7 @@ fn behind_series(shown: &Shown<'_>, ours: &str, other: &str) -> Option<String> {
         None => format!("{}, {}", shown.figure.name, shown.figure.paper),
     };
     (!places.is_empty())
-        .then(|| format!("{title}: {ours} is behind {other} at {}", places.join(", ")))
+        .then(|| format!("{title}: {} is behind {other} at {}", shown.ours, places.join(", ")))
 }
 
 #[cfg(test)]
@@ -125,7 +117,7 @@ mod tests {
         let (spec, mut results) = sample();
         let at = |results: &Results, place: usize| {
             let shown = &shown(&spec, results)[0];
-            compare(shown, "stele", "original", &shown.places[place])
+            compare(shown, "original", &shown.places[place])
         };
         assert_eq!(at(&results, 0), Some((0.5, Verdict::Behind)));
         assert_eq!(at(&results, 1), Some((4.0, Verdict::Ahead)));
@@ -134,15 +126,15 @@ mod tests {
         let round = results.measured.iter_mut().filter(ours).find(|it| it.round == 0).unwrap();
         round.line["ops_per_s"] = json!(101.0);
         assert_eq!(at(&results, 0), Some((0.5, Verdict::Even)));
-        assert_eq!(behind_series(&shown(&spec, &results)[0], "stele", "original"), None);
+        assert_eq!(behind_series(&shown(&spec, &results)[0], "original"), None);
     }
 
     #[test]
     fn what_is_behind_is_listed_with_both_numbers() {
         let (spec, results) = sample();
         let shown = shown(&spec, &results);
-        let found = [behind_papers(&shown, "stele"), behind_all(&shown, "stele")].concat();
-        assert_eq!(behind_others(&shown, "stele"), [""; 0]);
+        let found = [behind_papers(&shown), behind_all(&shown)].concat();
+        assert_eq!(behind_others(&shown), [""; 0]);
         assert_eq!(
             found,
             [
@@ -160,7 +152,7 @@ mod tests {
         spec.figures[0].points = vec!["16 KiB".to_owned()];
         let behind = |spec: &Spec, results: &Results| {
             let shown = shown(spec, results);
-            [behind_papers(&shown, "stele"), behind_all(&shown, "stele")].concat()
+            [behind_papers(&shown), behind_all(&shown)].concat()
         };
         assert_eq!(behind(&spec, &results), [""; 0]);
         // Without the base there is no ratio to it.

@@ -1,9 +1,11 @@
 //! Calls of the measuring programs, and the lines that they print.
 
+use super::bed::Bed;
 use super::device::Device;
 use super::memory::Cgroup;
 use super::plan::{Amounts, Job, arguments, page_cache};
 use super::spec::{Point, Program, Spec, WIRE_PHASE};
+use super::test_bed;
 use crate::peers;
 use crate::process::{Ended, run_limited, within};
 use anyhow::{Context, Result, bail};
@@ -34,6 +36,8 @@ pub struct Measurement {
 #[derive(Debug, Default)]
 pub struct Results {
     pub measured: Vec<Measurement>,
+    /// Measurements that do not count, because the devices were not their limit.
+    pub dropped: Vec<Measurement>,
     pub failed: Vec<String>,
 }
 
@@ -53,6 +57,8 @@ pub struct Measuring<'a> {
     pub rounds: u64,
     pub device: &'a Device,
     pub cgroup: Option<&'a Cgroup>,
+    /// Unequal devices, if a run needs them.
+    pub bed: Option<&'a Bed>,
     /// File that receives a JSON line for each measurement.
     pub lines: File,
     pub results: Results,
@@ -65,7 +71,9 @@ impl Measuring<'_> {
     /// Counts the calls of these jobs.
     pub fn count(jobs: &[Job<'_>], rounds: u64) -> usize {
         let calls = |job: &Job<'_>| match job.run.program {
-            Program::Baselines => job.points.len() * job.series.len() * rounds as usize,
+            Program::Baselines | Program::TestBed => {
+                job.points.len() * job.series.len() * rounds as usize
+            }
             Program::Wire => job.points.len(),
         };
         jobs.iter().map(calls).sum()
@@ -74,20 +82,23 @@ impl Measuring<'_> {
     /// Measures all jobs, round by round, the series in turn; each series comes first in some
     /// round. Records a failed call and continues with the next one.
     pub fn measure(&mut self, jobs: &[Job<'_>]) -> Result<()> {
-        let of = |program| jobs.iter().filter(move |job| job.run.program == program);
+        let is_wire = |job: &&Job<'_>| job.run.program == Program::Wire;
         for round in 0..self.rounds {
-            for job in of(Program::Baselines) {
+            for job in jobs.iter().filter(|job| !is_wire(job)) {
                 for point in &job.points {
                     for at in 0..job.series.len() {
                         let turn = (at + round as usize) % job.series.len();
                         let series = job.series[turn];
-                        let found = self.baselines(job, point, series, round);
+                        let found = match job.run.program {
+                            Program::TestBed => self.test_bed(job, point, series, round),
+                            _ => self.baselines(job, point, series, round),
+                        };
                         self.add(job, point, series, round, found)?;
                     }
                 }
             }
         }
-        for job in of(Program::Wire) {
+        for job in jobs.iter().filter(is_wire) {
             for point in &job.points {
                 let found = self.wire(job, point);
                 self.add(job, point, "servers", 0, found)?;
@@ -111,22 +122,42 @@ impl Measuring<'_> {
         println!("{done} of {all}, {seconds} s: {run}, {}, {series}, round {round}", point.x);
         let place = json!({"run": run, "x": point.x, "series": series, "round": round});
         match found {
-            Ok(measurements) => {
-                for it in measurements {
-                    let line = json!({
-                        "run": it.run, "x": it.point, "series": it.series, "round": it.round + 1,
-                        "phase": it.phase, "measured": it.line,
-                    });
-                    writeln!(self.lines, "{line}")?;
-                    self.results.measured.push(it);
-                }
-            }
+            Ok(measurements) => measurements.into_iter().try_for_each(|it| self.keep(it))?,
             Err(error) => {
                 let reason = format!("{run}, {}, {series}, round {round}: {error:#}", point.x);
                 println!("{reason}");
                 writeln!(self.lines, "{}", json!({"failed": reason, "of": place}))?;
                 self.results.failed.push(reason);
             }
+        }
+        Ok(())
+    }
+
+    /// Writes a line and keeps it with the results, unless its phase failed or does not count.
+    fn keep(&mut self, it: Measurement) -> Result<()> {
+        let place = format!("{}, {}, {}, {}", it.run, it.point, it.series, it.phase);
+        if let Some(text) = test_bed::processors(&it.line) {
+            println!("  {place}: {text}");
+        }
+        let failed = it.line["failed"].as_str().map(str::to_owned);
+        let dropped = test_bed::reason_to_drop(&it.line).filter(|_| !self.amounts.is_tiny);
+        let name = match (&failed, &dropped) {
+            (Some(_), _) => "of",
+            (None, Some(_)) => "dropped",
+            (None, None) => "measured",
+        };
+        let line = json!({
+            "run": it.run, "x": it.point, "series": it.series, "round": it.round + 1,
+            "phase": it.phase, name: it.line,
+        });
+        writeln!(self.lines, "{line}")?;
+        if let Some(reason) = failed.as_ref().or(dropped.as_ref()) {
+            println!("  {place}: {reason}");
+        }
+        match (failed, dropped) {
+            (Some(reason), _) => self.results.failed.push(format!("{place}: {reason}")),
+            (None, Some(_)) => self.results.dropped.push(it),
+            (None, None) => self.results.measured.push(it),
         }
         Ok(())
     }
@@ -188,7 +219,9 @@ impl Measuring<'_> {
         };
         let work = tempfile::tempdir_in(&self.device.folder)?;
         let stele = &self.programs.stele;
-        let printed = peers::with_servers(stele, work.path(), &options, |bench| self.call(bench))?;
+        let printed = peers::with_servers(stele, work.path(), &options, |servers| {
+            self.call(&mut servers.bench)
+        })?;
         let lines = objects(&printed).into_iter().filter_map(|line| {
             let series = line["target"].as_str()?.split_once("://")?.0.to_owned();
             let round = line["round"].as_u64()?.checked_sub(1)?;
@@ -199,7 +232,7 @@ impl Measuring<'_> {
     }
 
     /// Runs a program to its end and returns its output.
-    fn call(&self, command: &mut Command) -> Result<String> {
+    pub(super) fn call(&self, command: &mut Command) -> Result<String> {
         let (ended, printed) = run_limited(command, CALL_LIMIT).context("calling a program")?;
         if ended == Ended::Exited(true) {
             return Ok(printed);
@@ -217,7 +250,7 @@ impl Measuring<'_> {
 }
 
 /// Returns the JSON objects among the lines of a text.
-fn objects(text: &str) -> Vec<Value> {
+pub fn objects(text: &str) -> Vec<Value> {
     let parse = |line: &str| serde_json::from_str(line).ok();
     text.lines().filter(|line| line.starts_with('{')).filter_map(parse).collect()
 }

@@ -1,8 +1,10 @@
 //! Figures of the papers, measured again: `figures.toml` declares them and the measuring programs
 //! of this repository provide the numbers. One page shows each number beside that of the paper.
 
+mod bed;
 mod device;
 mod limits;
+mod loop_device;
 mod measure;
 mod memory;
 mod numbers;
@@ -10,14 +12,18 @@ mod page;
 mod plan;
 mod plot;
 mod results;
+mod slow;
 mod spec;
+mod test_bed;
+mod throttle;
 mod undo;
 
 use crate::process::{build, build_stele};
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use bed::Bed;
 use device::{Device, Profile};
-use measure::{Measuring, Programs, Results};
+use measure::{Measurement, Measuring, Programs, Results};
 use memory::Cgroup;
 use numbers::Shown;
 use page::Header;
@@ -122,7 +128,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     };
     let amounts = Amounts { scale: options.scale, is_tiny: options.is_tiny };
     let rounds = options.rounds.unwrap_or(if options.is_tiny { 1 } else { ROUNDS });
-    let jobs = jobs(&spec, &figures, amounts, is_there);
+    let mut jobs = jobs(&spec, &figures, amounts, is_there);
     let left_out = left_out(&spec, &figures, options, has_rocksdb)?;
     let mut header = Header { left_out, ..Header::default() };
 
@@ -141,8 +147,8 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         header.left_out.push(format!("the page cache is not limited as in the papers: {error:#}"));
     }
     header.setup = setup(workspace, options, rounds, &device);
-    let is_limited = cgroup.is_ok();
-    memory_lines(&spec, &jobs, amounts, is_limited, &mut header)?;
+    let bed = make_bed(&spec, &mut jobs, amounts, &device, &mut undo, &mut header)?;
+    memory_lines(&spec, &jobs, amounts, cgroup.is_ok(), &mut header)?;
     for line in header.left_out.iter().chain(&header.setup) {
         println!("{line}");
     }
@@ -158,6 +164,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         rounds,
         device: &device,
         cgroup: cgroup.as_ref().ok(),
+        bed: bed.as_ref(),
         lines,
         results: Results::default(),
         calls: (0, Measuring::count(&jobs, rounds)),
@@ -166,14 +173,37 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     measuring.measure(&jobs)?;
     let results = measuring.results;
     drop(undo);
-    header.failed = results.failed.clone();
-    let mut shown = Vec::new();
-    for figure in figures {
-        let run = spec.run(&figure.run)?;
-        let figure = Shown::new(figure, run, amounts, &results, is_there);
-        shown.extend((!figure.series.is_empty()).then_some(figure));
+    let is_measured = |series: &str, run: &str| {
+        jobs.iter().any(|job| job.run.name == run && job.series.contains(&series))
+    };
+    finish(&out, header, &figures, &results, &spec, amounts, is_measured)
+}
+
+/// Makes the devices of the test-bed, if a job needs them. If this machine cannot have them, removes
+/// these jobs and says so on the page.
+fn make_bed(
+    spec: &Spec,
+    jobs: &mut Vec<Job<'_>>,
+    amounts: Amounts,
+    device: &Device,
+    undo: &mut Undo,
+    header: &mut Header,
+) -> Result<Option<Bed>> {
+    let clusters = test_bed::clusters(spec, jobs, amounts)?;
+    if clusters.is_empty() {
+        return Ok(None);
     }
-    finish(&out, &header, &shown, &spec.ours)
+    match Bed::make(&bed::kinds(&spec.devices)?, &clusters, &device.folder, undo) {
+        Ok(bed) => {
+            header.setup.extend(test_bed::setup(&bed));
+            Ok(Some(bed))
+        }
+        Err(error) => {
+            header.left_out.push(format!("no figures of unequal devices: {error:#}"));
+            jobs.retain(|job| job.run.program != Program::TestBed);
+            Ok(None)
+        }
+    }
 }
 
 fn declared(root: &Path) -> Result<Spec> {
@@ -208,8 +238,36 @@ fn chosen<'a>(spec: &'a Spec, beginnings: Option<&str>) -> Result<Vec<&'a Figure
 }
 
 /// Writes the page and checks that it has all declared numbers.
-fn finish(out: &Path, header: &Header, shown: &[Shown<'_>], ours: &str) -> Result<()> {
-    let page = page::page(header, shown, ours);
+fn finish(
+    out: &Path,
+    mut header: Header,
+    figures: &[&Figure],
+    results: &Results,
+    spec: &Spec,
+    amounts: Amounts,
+    is_measured: impl Fn(&str, &str) -> bool,
+) -> Result<()> {
+    header.failed = results.failed.clone();
+    let dropped = |it: &Measurement| {
+        let reason = test_bed::reason_to_drop(&it.line).unwrap_or_default();
+        format!(
+            "{}, {}, {}, {}, round {}: {reason}",
+            it.run,
+            it.point,
+            it.series,
+            it.phase,
+            it.round + 1
+        )
+    };
+    header.left_out.extend(results.dropped.iter().map(dropped));
+    let mut shown = Vec::new();
+    for figure in figures {
+        let run = spec.run(&figure.run)?;
+        let is_there = |series: &str| is_measured(series, &run.name);
+        let figure = Shown::new(figure, run, spec.ours(run), amounts, results, is_there);
+        shown.extend((!figure.series.is_empty()).then_some(figure));
+    }
+    let page = page::page(&header, &shown, &spec.ours);
     let file = out.join("figures.html");
     fs::write(&file, &page).with_context(|| format!("writing {}", file.display()))?;
     println!("{}\n{}", file.display(), out.join("figures.jsonl").display());
@@ -319,7 +377,7 @@ fn memory_lines(
             ));
         }
     }
-    if jobs.iter().any(|job| job.run.program == Program::Wire) {
+    if jobs.iter().any(|job| job.run.program != Program::Baselines) {
         header.left_out.push("the memory of real processes is not limited".to_owned());
     }
     Ok(())
@@ -355,7 +413,7 @@ impl Programs {
             let features: &[&str] = if has_rocksdb { &["--features", "rocksdb"] } else { &[] };
             programs.baselines = build(workspace, "stele-baselines", !options.is_dev, features)?;
         }
-        if needs(Program::Wire) {
+        if needs(Program::Wire) || needs(Program::TestBed) {
             programs.stele = build_stele(workspace, !options.is_dev)?;
         }
         Ok(programs)

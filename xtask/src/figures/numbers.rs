@@ -42,6 +42,8 @@ pub struct Shown<'a> {
     pub places: Vec<Place<'a>>,
     /// Series of the run that are measured.
     pub series: Vec<&'a str>,
+    /// Series that is compared with the others.
+    pub ours: &'a str,
     results: &'a Results,
 }
 
@@ -49,12 +51,13 @@ impl<'a> Shown<'a> {
     pub fn new(
         figure: &'a Figure,
         run: &'a Run,
+        ours: &'a str,
         amounts: Amounts,
         results: &'a Results,
         is_there: impl Fn(&str) -> bool,
     ) -> Self {
         let series = run.series.iter().map(String::as_str).filter(|name| is_there(name)).collect();
-        Self { figure, places: places(figure, run, amounts), series, results }
+        Self { figure, places: places(figure, run, amounts), series, ours, results }
     }
 
     /// Returns the lines of one series at one place, by round.
@@ -123,26 +126,38 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// Returns the counts of each 100 ms in the first round at the first place.
+    /// Returns the numbers of the slices of time in the first round at the first place.
     pub fn curve(&self, series: &str) -> Vec<f64> {
         let (Some(name), Some(place)) = (&self.figure.curve, self.places.first()) else {
             return Vec::new();
         };
         let Some((_, line)) = self.lines(series, place).next() else { return Vec::new() };
-        let counts = line.get(name).and_then(Value::as_array);
+        let found = name.split('.').try_fold(line, |value, name| value.get(name));
+        let counts = found.and_then(Value::as_array);
         counts.into_iter().flatten().filter_map(Value::as_f64).collect()
     }
 
-    /// Lists series and places without a number.
+    /// Returns whether a number was dropped on purpose.
+    fn is_dropped(&self, series: &str, place: &Place<'_>) -> bool {
+        self.results.dropped.iter().any(|it| {
+            (it.run == self.figure.run && it.series == series)
+                && (it.point == place.point && it.phase == place.phase)
+        })
+    }
+
+    /// Lists series and places without a number, except those that were dropped on purpose.
     pub fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
         for series in &self.series {
-            for place in &self.places {
+            let is_dropped = |place: &&Place<'_>| self.is_dropped(series, place);
+            for place in self.places.iter().filter(|place| !is_dropped(place)) {
                 if self.spread(series, place).is_none() {
                     missing.push(format!("{}: {series} at {}", self.figure.name, place.x));
                 }
             }
-            if self.figure.curve.is_some() && self.curve(series).is_empty() {
+            let needs_curve = self.figure.curve.is_some()
+                && !self.places.first().is_some_and(|it| is_dropped(&it));
+            if needs_curve && self.curve(series).is_empty() {
                 missing.push(format!("{}: the curve of {series}", self.figure.name));
             }
         }
@@ -183,7 +198,11 @@ pub mod tests {
     pub fn shown<'a>(spec: &'a Spec, results: &'a Results) -> Vec<Shown<'a>> {
         let amounts = Amounts { scale: 1.0, is_tiny: false };
         let run = &spec.runs[0];
-        spec.figures.iter().map(|it| Shown::new(it, run, amounts, results, |_| true)).collect()
+        let ours = spec.ours(run);
+        spec.figures
+            .iter()
+            .map(|it| Shown::new(it, run, ours, amounts, results, |_| true))
+            .collect()
     }
 
     #[test]

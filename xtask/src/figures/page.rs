@@ -11,6 +11,9 @@ const HEAD: &str = "<!doctype html><meta charset=utf-8><title>Stele: figures</ti
     td:first-child,th:first-child{text-align:left}small{color:#57606a}\
     h2{margin-top:2em}</style><h1>Stele: figures</h1>\n";
 
+/// Length of a slice of a curve, unless the figure states another.
+const SLICE_MS: u64 = 100;
+
 /// Notes that apply to all figures.
 #[derive(Debug, Default)]
 pub struct Header {
@@ -27,7 +30,7 @@ pub fn page(header: &Header, shown: &[Shown<'_>], ours: &str) -> String {
     let mut page = HEAD.to_owned();
     list(&mut page, "Differences from the papers", &header.left_out);
     list(&mut page, "Failed", &header.failed);
-    let behind = [behind_papers(shown, ours), behind_all(shown, ours)].concat();
+    let behind = [behind_papers(shown), behind_all(shown)].concat();
     let title = format!("Limits: where {ours} is behind a paper or another system");
     match behind.is_empty() {
         true => {
@@ -69,7 +72,10 @@ fn section(page: &mut String, shown: &Shown<'_>) {
         let lines: Vec<_> = (shown.series.iter().enumerate())
             .map(|(at, series)| (colour(at), shown.curve(series)))
             .collect();
-        let _ = writeln!(page, "<h3>In each 100 ms of the first round</h3>{}", curves(&lines));
+        let slice_ms = figure.curve_slice_ms.unwrap_or(SLICE_MS);
+        let unit = figure.curve_unit.clone().unwrap_or_else(|| format!("in {slice_ms} ms"));
+        let curves = curves(&lines, slice_ms, &unit);
+        let _ = writeln!(page, "<h3>In each {slice_ms} ms of the first round</h3>{curves}");
     }
     let _ = writeln!(page, "<h3>Median, minimum and maximum of the rounds</h3>{}", measured(shown));
     beside(page, shown);

@@ -86,8 +86,8 @@ fn one_bar(svg: &mut String, bar: &Bar, left: f64, width: f64, height: &impl Fn(
     }
 }
 
-/// Draws lines of values in each 100 ms, given as colour and values.
-pub fn curves(lines: &[(&'static str, Vec<f64>)]) -> String {
+/// Draws lines of values in each slice of time, given as colour and values.
+pub fn curves(lines: &[(&'static str, Vec<f64>)], slice_ms: u64, unit: &str) -> String {
     let all = || lines.iter().flat_map(|(_, values)| values);
     let top = all().copied().fold(0.0, f64::max);
     let longest = lines.iter().map(|(_, values)| values.len()).max().unwrap_or(0).max(2);
@@ -95,7 +95,7 @@ pub fn curves(lines: &[(&'static str, Vec<f64>)]) -> String {
         return String::new();
     }
     let mut svg = open();
-    let _ = write!(svg, "<text x=0 y=12>{} in 100 ms</text>", short(top));
+    let _ = write!(svg, "<text x=0 y=12>{} {}</text>", short(top), escaped(unit));
     for (colour, values) in lines {
         let point = |(slice, value): (usize, &f64)| {
             let x = WIDTH * slice as f64 / (longest - 1) as f64;
@@ -105,7 +105,7 @@ pub fn curves(lines: &[(&'static str, Vec<f64>)]) -> String {
         let _ =
             write!(svg, "<polyline fill=none stroke='{colour}' points='{}'/>", points.join(" "));
     }
-    let (seconds, below) = (longest as f64 / 10.0, TOP + HEIGHT + 16.0);
+    let (seconds, below) = ((longest as u64 * slice_ms) as f64 / 1e3, TOP + HEIGHT + 16.0);
     let _ = write!(svg, "<text x={} y={below} text-anchor=end>{seconds} s</text>", WIDTH - 2.0);
     svg + "</svg>"
 }
@@ -178,10 +178,12 @@ mod tests {
 
     #[test]
     fn curves_run_over_the_whole_width() {
-        let svg = curves(&[(colour(0), vec![0.0, 4.0, 2.0]), (colour(1), vec![1.0])]);
+        let svg =
+            curves(&[(colour(0), vec![0.0, 4.0, 2.0]), (colour(1), vec![1.0])], 100, "in 100 ms");
         assert!(svg.contains("points='0.0,240.0 450.0,20.0 900.0,130.0'"), "{svg}");
         assert!(svg.contains("points='0.0,185.0'") && svg.contains("0.3 s"), "{svg}");
-        assert_eq!(curves(&[(colour(0), vec![0.0])]), "");
+        assert!(svg.contains("<text x=0 y=12>4.00 in 100 ms</text>"), "{svg}");
+        assert_eq!(curves(&[(colour(0), vec![0.0])], 100, ""), "");
     }
 
     #[test]

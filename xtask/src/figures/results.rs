@@ -50,7 +50,7 @@ pub fn read(spec: &Spec, text: &str, date: &str) -> Result<Vec<Kept>> {
     let device = setting("device: ").context("it does not name its device")?;
     let device = device.split(" (").next().unwrap_or(device);
     let scale = setting("scale ").and_then(|scale| scale.split(',').next()).unwrap_or("1");
-    let device = match scale {
+    let with_scale = |device: &str| match scale {
         "1" => device.to_owned(),
         scale => format!("{device}, {scale} times the data"),
     };
@@ -60,7 +60,8 @@ pub fn read(spec: &Spec, text: &str, date: &str) -> Result<Vec<Kept>> {
         let new = Kept {
             commit: commit.to_owned(),
             date: date.to_owned(),
-            device: device.clone(),
+            // A line of the test-bed names its devices.
+            device: with_scale(line["measured"]["device"].as_str().unwrap_or(device)),
             run: text("run")?,
             x: text("x")?,
             series: text("series")?,
@@ -135,9 +136,9 @@ pub fn digest(spec: &Spec, lines: &[Kept]) -> Result<Digest> {
         let of_device: Vec<&Kept> = lines.iter().filter(|line| line.device == device).collect();
         let results = results(&of_device);
         let shown = shown(spec, &of_device, &results)?;
-        digest.comparisons.extend(shown.iter().filter_map(|it| comparison(it, &spec.ours, device)));
-        digest.behind_papers.extend(behind_papers(&shown, &spec.ours));
-        digest.behind_others.extend(behind_others(&shown, &spec.ours));
+        digest.comparisons.extend(shown.iter().filter_map(|it| comparison(it, device)));
+        digest.behind_papers.extend(behind_papers(&shown));
+        digest.behind_others.extend(behind_others(&shown));
         let _ = writeln!(digest.tables, "\n## {device}");
         for figure in &shown {
             section(&mut digest.tables, figure, &of_device);
@@ -154,7 +155,7 @@ fn shown<'a>(spec: &'a Spec, lines: &[&Kept], results: &'a Results) -> Result<Ve
         let is_there =
             |series: &str| lines.iter().any(|it| it.run == run.name && it.series == series);
         let amounts = Amounts { scale: 1.0, is_tiny: false };
-        let mut figure = Shown::new(figure, run, amounts, results, is_there);
+        let mut figure = Shown::new(figure, run, spec.ours(run), amounts, results, is_there);
         let has = |series: &str, figure: &Shown<'_>| {
             figure.places.iter().any(|place| figure.spread(series, place).is_some())
         };
@@ -167,14 +168,14 @@ fn shown<'a>(spec: &'a Spec, lines: &[&Kept], results: &'a Results) -> Result<Ve
 /// Device that the summary does not name.
 const PLAIN_DEVICE: &str = "the disk as it is";
 
-fn comparison(shown: &Shown<'_>, ours: &str, device: &str) -> Option<Comparison> {
+fn comparison(shown: &Shown<'_>, device: &str) -> Option<Comparison> {
     let (mut workload, base) = (shown.figure.summary.clone()?, shown.figure.base.clone()?);
     if device != PLAIN_DEVICE {
         let _ = write!(workload, ", on {}", device.split(';').next().unwrap_or(device));
     }
     let mut comparison = Comparison { workload, beside: base.clone(), ..Comparison::default() };
     for place in &shown.places {
-        let Some((ratio, verdict)) = compare(shown, ours, &base, place) else { continue };
+        let Some((ratio, verdict)) = compare(shown, &base, place) else { continue };
         let list = match verdict {
             Verdict::Ahead => &mut comparison.ahead,
             Verdict::Even => &mut comparison.even,

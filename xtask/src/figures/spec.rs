@@ -1,6 +1,7 @@
 //! The declarations in `figures.toml`: runs of the measuring programs, and figures made from their
 //! lines.
 
+use super::bed;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +11,7 @@ use std::fmt;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// Series that is compared with a paper's system and with all others.
+    /// Series that is compared with a paper's system and with all others, unless a run names its own.
     pub ours: String,
     /// Series that need RocksDB's library.
     pub rocksdb: Vec<String>,
@@ -20,6 +21,9 @@ pub struct Spec {
     pub page_cache_bytes_min: Setting,
     /// Lower bound in the tiny version, which also runs on machines with other work.
     pub page_cache_bytes_tiny: Setting,
+    /// Limits of the kinds of devices of the test-bed, by letter.
+    #[serde(default)]
+    pub devices: BTreeMap<String, String>,
     #[serde(rename = "run")]
     pub runs: Vec<Run>,
     #[serde(rename = "figure")]
@@ -33,6 +37,8 @@ pub struct Run {
     pub name: String,
     pub program: Program,
     pub series: Vec<String>,
+    /// Series that takes the place of `ours` of the file.
+    pub ours: Option<String>,
     /// Phases in the order in which they are measured on the same data.
     pub phases: Vec<String>,
     /// Bytes of data of a machine for each byte of its memory in the paper; here for each byte of
@@ -52,6 +58,9 @@ pub enum Program {
     Baselines,
     /// `stele bench wire` on servers that are started for it: a series is a scheme of targets.
     Wire,
+    /// `stele bench wire` on nodes with unequal devices: a series is a placement mode, a phase a
+    /// workload. An argument `phase.name` is for one phase.
+    TestBed,
 }
 
 /// Phase of every line of [`Program::Wire`].
@@ -97,8 +106,12 @@ pub struct Figure {
     pub phases: Vec<PhaseAt>,
     /// Path of the number in a line: names joined by dots; a list counts by its mean.
     pub field: String,
-    /// Path of the counts of each 100 ms in a line, for a curve.
+    /// Path of the numbers of equal slices of time in a line, for a curve.
     pub curve: Option<String>,
+    /// Length of a slice in milliseconds; 100 if it is missing.
+    pub curve_slice_ms: Option<u64>,
+    /// Numbers of the curve; "operations in each slice" if it is missing.
+    pub curve_unit: Option<String>,
     pub unit: String,
     pub better: Better,
     /// Series to which ratios are taken.
@@ -166,6 +179,7 @@ impl Spec {
         let spec: Self = toml::from_str(text)?;
         spec.page_cache_bytes_min.bytes()?;
         spec.page_cache_bytes_tiny.bytes()?;
+        let kinds = bed::kinds(&spec.devices)?;
         let mut names = BTreeSet::new();
         for figure in &spec.figures {
             ensure!(names.insert(&figure.name), "figure {} is declared twice", figure.name);
@@ -174,6 +188,17 @@ impl Spec {
         for run in &spec.runs {
             let is_used = spec.figures.iter().any(|figure| figure.run == run.name);
             ensure!(is_used, "run {}: no figure shows it", run.name);
+            let ours = spec.ours(run).to_owned();
+            ensure!(
+                run.series.contains(&ours),
+                "run {}: {ours} is not one of its series",
+                run.name
+            );
+            for point in run.points.iter().filter(|_| run.program == Program::TestBed) {
+                let cluster = point.arguments.get("cluster").or(run.arguments.get("cluster"));
+                let cluster = cluster.with_context(|| format!("run {}: no `cluster`", run.name))?;
+                bed::nodes(&kinds, &cluster.to_string())?;
+            }
         }
         Ok(spec)
     }
@@ -184,6 +209,11 @@ impl Spec {
         let run = named.next().with_context(|| format!("no run `{name}`"))?;
         ensure!(named.next().is_none(), "run {name} is declared twice");
         Ok(run)
+    }
+
+    /// Returns the series of a run that is compared with the others.
+    pub fn ours<'a>(&'a self, run: &'a Run) -> &'a str {
+        run.ours.as_ref().unwrap_or(&self.ours)
     }
 
     fn check(&self, figure: &Figure) -> Result<()> {
@@ -278,7 +308,6 @@ mod tests {
     fn the_declared_figures_are_consistent() {
         let spec = Spec::parse(include_str!("../../figures.toml")).unwrap();
         assert!(spec.figures.len() >= 15, "{}", spec.figures.len());
-        assert!(spec.runs.iter().all(|run| run.series.contains(&spec.ours)));
     }
 
     #[test]

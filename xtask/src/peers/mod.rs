@@ -4,6 +4,8 @@ mod disk;
 mod regions;
 mod tikv;
 
+pub use regions::{ctl, wait_for_rest};
+
 use crate::process::{build_stele, run_shown, within};
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail, ensure};
@@ -38,6 +40,34 @@ pub struct Options {
     pub load: Vec<String>,
     /// Prefix of every server's command, which runs the command after it.
     pub within: Vec<String>,
+    pub stele: Stele,
+}
+
+/// Options of a cluster of Stele; the default is one store a node below the work folder, with a replica
+/// of every region and evenly spread leaders.
+#[derive(Debug, Default)]
+pub struct Stele {
+    /// Replicas of every region; `None` for one on each node.
+    pub replicas: Option<usize>,
+    /// Folder of the store of each node; empty for folders below the work folder.
+    pub stores: Vec<PathBuf>,
+    /// Further arguments of every node.
+    pub arguments: Vec<String>,
+    /// Settings of the cluster, set before it has regions.
+    pub settings: Vec<(String, String)>,
+    /// Whether leaders may be anywhere before the measurement; `measure` waits for their placement.
+    pub has_uneven_leaders: bool,
+}
+
+/// Servers that are ready for a load.
+#[derive(Debug)]
+pub struct Running {
+    /// Command that measures them.
+    pub bench: Command,
+    /// Addresses of the nodes of Stele.
+    pub addresses: Vec<String>,
+    /// Processes of the nodes of Stele.
+    pub pids: Vec<String>,
 }
 
 impl Default for Options {
@@ -51,6 +81,7 @@ impl Default for Options {
             dev: false,
             load: Vec::new(),
             within: Vec::new(),
+            stele: Stele::default(),
         }
     }
 }
@@ -68,17 +99,16 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         Ok(())
     };
     show_disk()?;
-    with_servers(&stele, work.path(), options, run_shown)?;
+    with_servers(&stele, work.path(), options, |servers| run_shown(&mut servers.bench))?;
     show_disk()
 }
 
-/// Starts the servers with their data below `work`, passes the command that measures them to
-/// `measure`, and stops them.
+/// Starts the servers with their data below `work`, passes them to `measure`, and stops them.
 pub fn with_servers<T>(
     stele: &Path,
     work: &Path,
     options: &Options,
-    measure: impl FnOnce(&mut Command) -> Result<T>,
+    measure: impl FnOnce(&mut Running) -> Result<T>,
 ) -> Result<T> {
     let mut groups = vec![start_stele(stele, work, options)?];
     if let Some(etcd) = &options.etcd {
@@ -93,18 +123,20 @@ pub fn with_servers<T>(
     for group in &mut groups {
         group.wait_until_served()?;
     }
-    for group in groups.iter().filter(|group| group.scheme == STELE) {
-        regions::arrange(stele, &group.addresses, options.regions)?;
+    let nodes = groups.iter().find(|group| group.scheme == STELE).context("no node of Stele")?;
+    let addresses = nodes.addresses.clone();
+    regions::arrange(stele, &addresses, options.regions, &options.stele)?;
+    if !options.stele.has_uneven_leaders {
+        thread::sleep(SETTLE);
     }
-    thread::sleep(SETTLE);
     let mut bench = Command::new(stele);
     bench.args(["bench", "wire"]);
     for group in &groups {
         bench.arg("--target").arg(group.url());
     }
-    let pids: Vec<String> = groups.iter().map(Group::pids).collect();
+    let pids: Vec<String> = groups.iter().map(|group| group.pids().join(",")).collect();
     bench.arg("--pids").arg(pids.join("/")).args(&options.load);
-    measure(&mut bench)
+    measure(&mut Running { bench, addresses, pids: nodes.pids() })
 }
 
 /// Processes of one system, killed on drop.
@@ -125,9 +157,8 @@ impl Group {
         format!("{}://{}", self.scheme, self.addresses.join(","))
     }
 
-    fn pids(&self) -> String {
-        let pids: Vec<String> = self.processes.iter().map(|it| it.id().to_string()).collect();
-        pids.join(",")
+    fn pids(&self) -> Vec<String> {
+        self.processes.iter().map(|it| it.id().to_string()).collect()
     }
 
     /// Starts a process that writes its output to a file of `work`.
@@ -179,8 +210,10 @@ fn start_stele(binary: &Path, work: &Path, options: &Options) -> Result<Group> {
     let addresses = group.addresses.clone();
     for (number, address) in addresses.iter().enumerate() {
         let mut node = Command::new(binary);
-        node.args(["server", "--listen", address, "--store"]);
-        node.arg(work.join(format!("stele-{number}")));
+        let below = || work.join(format!("stele-{number}"));
+        let store = options.stele.stores.get(number).cloned().unwrap_or_else(below);
+        node.args(["server", "--listen", address, "--store"]).arg(store);
+        node.args(&options.stele.arguments);
         if number > 0 {
             node.args(["--join", &addresses[0]]);
         }

@@ -1,5 +1,6 @@
 //! Replicas and regions of Stele before the measurement.
 
+use super::Stele;
 use crate::process::{Ended, run_limited};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -13,15 +14,20 @@ use std::time::{Duration, Instant};
 const SPLIT_KEYS_MAX: usize = 64;
 const ARRANGED_WITHIN: Duration = Duration::from_secs(180);
 const CALL_LIMIT: Duration = Duration::from_secs(30);
+/// Time without a running operator after which a cluster is at rest: longer than the placement group
+/// takes to plan the next one.
+const REST: Duration = Duration::from_secs(3);
 /// Share of the mean by which a store may lead more regions than the mean, besides one region.
 const UNEVEN_SHARE_MAX: f64 = 0.2;
 
-/// Gives every node a replica of every region, splits the user data into `regions` regions, and
-/// waits until all exist and their leaders are spread.
-pub fn arrange(stele: &Path, addresses: &[String], regions: usize) -> Result<()> {
+/// Sets the replicas of every region, splits the user data into `regions` regions, and waits until all
+/// exist and their leaders are spread.
+pub fn arrange(stele: &Path, addresses: &[String], regions: usize, options: &Stele) -> Result<()> {
     let ctl = |arguments: &[String]| ctl(stele, &addresses[0], arguments);
-    if addresses.len() != 3 {
-        ctl(&["config", "replicas", &addresses.len().to_string()].map(str::to_owned))?;
+    let replicas = options.replicas.unwrap_or(addresses.len());
+    let number = [("replicas".to_owned(), replicas.to_string())];
+    for (key, value) in number.iter().filter(|_| replicas != 3).chain(&options.settings) {
+        ctl(&["config".to_owned(), key.clone(), value.clone()])?;
     }
     let list = || ctl(&["regions".to_owned()]);
     let first = wait_for("the first region", || {
@@ -35,9 +41,27 @@ pub fn arrange(stele: &Path, addresses: &[String], regions: usize) -> Result<()>
         // A split is refused while members change or another split is in progress.
         wait_for("a split", || ctl(&split).map(Some))?;
     }
-    wait_for("the expected regions, replicas and leaders", || {
-        Ok(is_arranged(&list()?, addresses.len(), regions).then_some(()))
-    })
+    let is_ready = |list: &[Value]| match options.has_uneven_leaders {
+        true => is_whole(list, replicas, regions),
+        false => is_arranged(list, replicas, regions),
+    };
+    wait_for("the expected regions, replicas and leaders", || Ok(is_ready(&list()?).then_some(())))
+}
+
+/// Waits until no operator has run for a while. Returns false if that does not happen within `limit`.
+pub fn wait_for_rest(stele: &Path, address: &str, limit: Duration) -> Result<bool> {
+    let started = Instant::now();
+    let mut last_seen = started;
+    while last_seen.elapsed() < REST {
+        if !ctl(stele, address, &["operators".to_owned()])?.is_empty() {
+            last_seen = Instant::now();
+        }
+        if started.elapsed() > limit {
+            return Ok(false);
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+    Ok(true)
 }
 
 /// Returns the first keys of all regions but the first. Keys of the generator begin with eight
@@ -47,20 +71,28 @@ fn keys(regions: usize) -> impl Iterator<Item = String> {
     (1..regions as u64).map(move |at| format!("{:016x}", at * part))
 }
 
+/// Returns whether all regions have a leader and all their replicas.
+fn is_whole(list: &[Value], replicas: usize, regions: usize) -> bool {
+    let has_all = |region: &Value| {
+        let stores = region["stores"].as_array().map_or(0, Vec::len);
+        stores == replicas && region["leader"].is_u64()
+    };
+    list.len() == regions && list.iter().all(has_all)
+}
+
+/// Returns whether also the leaders are spread over as many nodes as a region has replicas.
 fn is_arranged(list: &[Value], nodes: usize, regions: usize) -> bool {
     let mut leads: BTreeMap<u64, usize> = BTreeMap::new();
-    for region in list {
-        let is_whole = region["stores"].as_array().is_some_and(|it| it.len() == nodes);
-        let Some(leader) = region["leader"].as_u64().filter(|_| is_whole) else { return false };
+    for leader in list.iter().filter_map(|region| region["leader"].as_u64()) {
         *leads.entry(leader).or_default() += 1;
     }
     let mean = regions as f64 / nodes as f64;
     let most = leads.values().copied().max().unwrap_or(0);
-    list.len() == regions && most as f64 <= mean * (1.0 + UNEVEN_SHARE_MAX) + 1.0
+    is_whole(list, nodes, regions) && most as f64 <= mean * (1.0 + UNEVEN_SHARE_MAX) + 1.0
 }
 
 /// Runs `stele ctl` and returns its output, an object a line.
-fn ctl(stele: &Path, address: &str, arguments: &[String]) -> Result<Vec<Value>> {
+pub fn ctl(stele: &Path, address: &str, arguments: &[String]) -> Result<Vec<Value>> {
     let mut command = Command::new(stele);
     command.args(["ctl", "--cluster", address, "--json"]).args(arguments);
     let (ended, printed) = run_limited(&mut command, CALL_LIMIT)?;
@@ -110,6 +142,8 @@ mod tests {
         assert!(is_arranged(&heaped, 3, 9));
         heaped[2] = region(1, &[1, 2, 3]);
         assert!(!is_arranged(&heaped, 3, 9));
-        assert!(!is_arranged(&[json!({"stores": [1, 2, 3]})], 3, 1));
+        assert!(is_whole(&heaped, 3, 9) && !is_whole(&heaped, 2, 9));
+        let without_leader = [json!({"stores": [1, 2, 3]})];
+        assert!(!is_arranged(&without_leader, 3, 1) && !is_whole(&without_leader, 3, 1));
     }
 }

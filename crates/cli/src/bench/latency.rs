@@ -91,9 +91,19 @@ impl Latencies {
 
     /// Summarizes all kinds together.
     pub fn all(&self) -> Summary {
+        self.of(|_| true)
+    }
+
+    /// Summarizes the kinds that write and do not read.
+    pub fn writes(&self) -> Summary {
+        self.of(|kind| matches!(kind, Kind::Update | Kind::Insert | Kind::Delete))
+    }
+
+    fn of(&self, is_meant: impl Fn(Kind) -> bool) -> Summary {
         let mut whole = empty();
         if let Some(whole) = &mut whole {
-            for histogram in self.kinds.iter().flatten() {
+            let meant = Kind::ALL.iter().zip(&self.kinds).filter(|(kind, _)| is_meant(**kind));
+            for histogram in meant.filter_map(|(_, histogram)| histogram.as_ref()) {
                 let _ = whole.add(histogram);
             }
         }
@@ -136,7 +146,7 @@ impl Summary {
         }
     }
 
-    fn to_json(self) -> Value {
+    pub fn to_json(self) -> Value {
         json!({
             "count": self.count,
             "mean_us": self.mean_us,
@@ -163,7 +173,10 @@ mod tests {
         a.drain(&mut total);
         b.drain(&mut total);
         a.drain(&mut total);
-        assert_eq!(total.all().count, 200);
+        assert_eq!((total.all().count, total.writes().count), (200, 0));
+        a.record(Kind::Insert, Duration::from_millis(1));
+        a.drain(&mut total);
+        assert_eq!((total.all().count, total.writes().count), (201, 1));
         let read = &total.to_json()["read"];
         assert_eq!(read["count"], 100);
         assert!((read["p50_us"].as_f64().unwrap() - 50_000.0).abs() < 100.0, "{read}");

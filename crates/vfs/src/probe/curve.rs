@@ -32,7 +32,8 @@ impl Curve {
         let [low, high] = self.range;
         let x = i128::from(log2_writes.clamp(low, high.max(low)));
         let [constant, linear, quadratic] = self.coefficients.map(i128::from);
-        let y = constant + (linear * x >> FRACTION) + (quadratic * (x * x >> FRACTION) >> FRACTION);
+        let times = |left: i128, right: i128| (left * right) >> FRACTION;
+        let y = constant + times(linear, x) + times(quadratic, times(x, x));
         let distance = i64::try_from(y - x).unwrap_or_default();
         log2_writes.saturating_add(distance)
     }
@@ -60,10 +61,10 @@ pub(super) fn log2(number: u64) -> i64 {
     let mut mantissa = u128::from(number) << (63 - whole);
     let mut log = i64::from(whole);
     for _ in 0..FRACTION {
-        mantissa = mantissa * mantissa >> 63;
+        mantissa = (mantissa * mantissa) >> 63;
         let bit = mantissa >> 64;
         mantissa >>= bit;
-        log = log << 1 | i64::try_from(bit).unwrap_or_default();
+        log = (log << 1) | i64::try_from(bit).unwrap_or_default();
     }
     log
 }

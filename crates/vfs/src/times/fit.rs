@@ -1,6 +1,6 @@
 //! Cost of an operation by its size, from sums over operations.
 
-use stele_types::OpCost;
+use stele_types::{OpCost, mutant};
 
 /// Sums over operations: of their number n, bytes x and nanoseconds t, as a least-squares fit needs
 /// them.
@@ -11,13 +11,21 @@ pub(super) struct Sums {
     pub nanos: u128,
     pub bytes_squared: u128,
     pub bytes_nanos: u128,
+    pub nanos_squared: u128,
 }
 
 impl Sums {
     /// Returns the sums of one operation.
     pub fn of(bytes: u64, nanos: u64) -> Self {
         let (bytes, nanos) = (u128::from(bytes), u128::from(nanos));
-        Self { count: 1, bytes, nanos, bytes_squared: bytes * bytes, bytes_nanos: bytes * nanos }
+        Self {
+            count: 1,
+            bytes,
+            nanos,
+            bytes_squared: bytes * bytes,
+            bytes_nanos: bytes * nanos,
+            nanos_squared: nanos * nanos,
+        }
     }
 
     pub fn add(&mut self, other: &Self) {
@@ -26,6 +34,7 @@ impl Sums {
         self.nanos += other.nanos;
         self.bytes_squared += other.bytes_squared;
         self.bytes_nanos += other.bytes_nanos;
+        self.nanos_squared = self.nanos_squared.saturating_add(other.nanos_squared);
     }
 
     /// Takes out an operation that is in the sums.
@@ -35,6 +44,7 @@ impl Sums {
         self.nanos = self.nanos.saturating_sub(other.nanos);
         self.bytes_squared = self.bytes_squared.saturating_sub(other.bytes_squared);
         self.bytes_nanos = self.bytes_nanos.saturating_sub(other.bytes_nanos);
+        self.nanos_squared = self.nanos_squared.saturating_sub(other.nanos_squared);
     }
 
     /// Returns the sums of at most `count` operations that are the average of these.
@@ -42,20 +52,21 @@ impl Sums {
         if count >= self.count {
             return *self;
         }
-        let part = |sum: u128| sum * u128::from(count) / u128::from(self.count);
+        let part = |sum: u128| sum.saturating_mul(u128::from(count)) / u128::from(self.count);
         Self {
             count,
             bytes: part(self.bytes),
             nanos: part(self.nanos),
             bytes_squared: part(self.bytes_squared),
             bytes_nanos: part(self.bytes_nanos),
+            nanos_squared: part(self.nanos_squared),
         }
     }
 }
 
-/// Fits t = a + b · x by least squares, with a ≥ 0 and b ≥ 0. Where the sizes differ too little to
-/// show what a byte costs, b is that of `prior` and a follows from the mean. The prior again if there
-/// is no operation.
+/// Fits t = a + b · x by least squares, with a ≥ 0 and b ≥ 0. Where the operations do not show what a
+/// byte costs, b is that of `prior` and a follows from the mean. The prior again if there is no
+/// operation.
 pub(super) fn fit(sums: &Sums, prior: OpCost) -> OpCost {
     let count = i128::from(sums.count);
     let signed = |sum: u128| i128::try_from(sum).unwrap_or(i128::MAX);
@@ -63,20 +74,41 @@ pub(super) fn fit(sums: &Sums, prior: OpCost) -> OpCost {
     if count == 0 {
         return prior;
     }
-    // n · Σx² − (Σx)² is n² times the variance of the sizes.
+    // n · Σx² − (Σx)² is n² times the variance of the sizes, and so on.
     let spread = count.saturating_mul(signed(sums.bytes_squared)) - bytes.saturating_mul(bytes);
     let is_spread = spread.saturating_mul(SPREAD) > bytes.saturating_mul(bytes);
+    let prior_slope = i128::from(prior.picos_per_byte);
     if !is_spread {
-        return through_mean(count, bytes, nanos, i128::from(prior.picos_per_byte));
+        return through_mean(count, bytes, nanos, prior_slope);
     }
     let together = count.saturating_mul(signed(sums.bytes_nanos)) - bytes.saturating_mul(nanos);
-    through_mean(count, bytes, nanos, together.saturating_mul(PICOS) / spread.max(1))
+    let slope = together.saturating_mul(PICOS) / spread.max(1);
+    let times = count.saturating_mul(signed(sums.nanos_squared)) - nanos.saturating_mul(nanos);
+    let noise = times.saturating_sub(slope.saturating_mul(together) / PICOS).max(0);
+    let slope = match is_shown(slope - prior_slope, count, spread, noise) {
+        true => slope,
+        false => prior_slope,
+    };
+    through_mean(count, bytes, nanos, slope)
+}
+
+/// Returns whether operations show that a byte costs so many picoseconds more than was known.
+/// `noise`: n² times the variance of the times that their sizes do not explain.
+///
+/// Invariant: noise does not count as a cost of bytes. Small writes of different times would otherwise
+/// make a device look tens of times slower for large ones.
+fn is_shown(picos: i128, count: i128, spread: i128, noise: i128) -> bool {
+    let explained = picos.saturating_mul(picos).saturating_mul(spread).saturating_mul(count - 1);
+    let bound = noise.saturating_mul(PICOS * PICOS).saturating_mul(DEVIATIONS * DEVIATIONS);
+    explained > bound || mutant::active("vfs.noise_is_a_cost_of_bytes")
 }
 
 /// Picoseconds in a nanosecond.
 const PICOS: i128 = 1000;
 /// Sizes show the cost of a byte if their standard deviation is above a quarter of their mean.
 const SPREAD: i128 = 16;
+/// Standard deviations by which a cost of bytes must differ from the known one.
+const DEVIATIONS: i128 = 3;
 
 /// Returns the line of this slope through the means. Invariant: neither part is negative, and the line
 /// keeps the mean time: an operation without bytes takes no less than no time, and a byte too.
@@ -107,7 +139,8 @@ mod tests {
 
     #[test]
     fn a_cost_is_fitted_to_operations_of_different_sizes_and_never_negative() {
-        let table: &[(&str, &[(u64, u64)], OpCost)] = &[
+        type Row = (&'static str, &'static [(u64, u64)], OpCost);
+        let table: &[Row] = &[
             ("none", &[], PRIOR),
             (
                 "on a line",
@@ -123,6 +156,26 @@ mod tests {
         ];
         for (name, operations, wanted) in table {
             assert_eq!(of(operations), *wanted, "{name}");
+        }
+    }
+
+    #[test]
+    fn small_writes_of_different_times_say_nothing_about_the_cost_of_bytes() {
+        let mut prng = stele_types::Prng::new(7);
+        let mut seconds = |bytes_max: u64, picos_per_byte: u64| {
+            let mut one = || {
+                let bytes = 64 + prng.below(bytes_max);
+                (bytes, 100_000 + bytes * picos_per_byte / 1000 + prng.below(400_000))
+            };
+            let operations: Vec<_> = (0..200).map(|_| one()).collect();
+            of(&operations).nanos(16 << 10)
+        };
+        for _ in 0..50 {
+            let nanos = seconds(400, 2_000);
+            assert!((250_000..450_000).contains(&nanos), "{nanos} ns for 16 KiB");
+            // Large writes show it.
+            let nanos = seconds(64 << 10, 100_000);
+            assert!((1_800_000..2_100_000).contains(&nanos), "{nanos} ns for 16 KiB");
         }
     }
 

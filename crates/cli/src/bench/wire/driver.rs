@@ -3,7 +3,7 @@
 use super::target::Target;
 use crate::args::{BenchWire, Workload};
 use crate::bench::choice::Prng;
-use crate::bench::latency::{Kind, Latencies, Recorder};
+use crate::bench::latency::{Kind, Latencies, Recorder, Summary};
 use crate::bench::records::Records;
 use crate::bench::workload::{Mix, Step};
 use bytes::Bytes;
@@ -32,6 +32,8 @@ pub struct Run {
     pub latencies: Latencies,
     /// Completed operations per time slice.
     pub curve: Vec<u64>,
+    /// Latencies of each whole second.
+    pub per_second: Vec<Summary>,
 }
 
 struct Shared {
@@ -85,9 +87,8 @@ pub async fn run(
         clients.spawn(shared.clone().client(recorder.clone(), prng));
     }
     let duration = part.duration.or(load.duration.filter(|_| !is_load).map(Duration::from_secs));
-    let mut latencies = Latencies::default();
-    let curve =
-        watch(&shared, &mut clients, &recorders, &mut latencies, duration, load.quiet).await;
+    let Watched { curve, per_second, mut latencies } =
+        watch(&shared, &mut clients, &recorders, duration, load.quiet).await;
     let seconds = shared.started.elapsed().as_secs_f64();
     recorders.iter().for_each(|recorder| recorder.drain(&mut latencies));
     let error = shared.error.lock().take();
@@ -105,27 +106,36 @@ pub async fn run(
         read_bytes: shared.mix.read_bytes.load(Relaxed),
         latencies,
         curve,
+        per_second,
     })
 }
 
-/// Counts the operations of each slice, prints a line each second, and stops the clients at the
-/// time limit.
+/// Measurements over time.
+#[derive(Default)]
+struct Watched {
+    curve: Vec<u64>,
+    per_second: Vec<Summary>,
+    /// Latencies of the whole seconds together.
+    latencies: Latencies,
+}
+
+/// Counts the operations of each slice, summarizes and prints each second, and stops the clients at
+/// the time limit.
 async fn watch(
     shared: &Shared,
     clients: &mut JoinSet<()>,
     recorders: &[Arc<Recorder>],
-    latencies: &mut Latencies,
     duration: Option<Duration>,
     quiet: bool,
-) -> Vec<u64> {
-    let mut curve = Vec::new();
+) -> Watched {
+    let mut watched = Watched::default();
     let (mut before, mut line_before) = (0, 0);
     for slice in 1u32.. {
         let until = tokio::time::Instant::from_std(shared.started + SLICE * slice);
         let ended = async { while clients.join_next().await.is_some() {} };
         let is_over = tokio::time::timeout_at(until, ended).await.is_ok();
         let done = shared.done.load(Relaxed);
-        curve.push(done - before);
+        watched.curve.push(done - before);
         before = done;
         if is_over {
             break;
@@ -133,11 +143,15 @@ async fn watch(
         if duration.is_some_and(|duration| shared.started.elapsed() >= duration) {
             shared.stop.store(true, Relaxed);
         }
-        if slice % SLICES_PER_LINE == 0 && !quiet {
-            let mut recent = Latencies::default();
-            recorders.iter().for_each(|recorder| recorder.drain(&mut recent));
-            latencies.add(&recent);
-            let all = recent.all();
+        if slice % SLICES_PER_LINE != 0 {
+            continue;
+        }
+        let mut recent = Latencies::default();
+        recorders.iter().for_each(|recorder| recorder.drain(&mut recent));
+        watched.latencies.add(&recent);
+        let all = recent.all();
+        watched.per_second.push(all);
+        if !quiet {
             eprintln!(
                 "{:>4} s {done}/{} {:>9} op/s  p50 {:.0} µs p99 {:.0} µs p999 {:.0} µs  {} errors",
                 slice / SLICES_PER_LINE,
@@ -148,10 +162,10 @@ async fn watch(
                 all.p999_us,
                 shared.errors.load(Relaxed),
             );
-            line_before = done;
         }
+        line_before = done;
     }
-    curve
+    watched
 }
 
 impl Shared {

@@ -40,7 +40,14 @@ impl Round {
             "payload_bytes": run.payload_bytes,
             "read_bytes": run.read_bytes,
             "latency": run.latencies.to_json(),
+            "latency_all": run.latencies.all().to_json(),
+            "latency_writes": run.latencies.writes().to_json(),
             "slowest_100_ms_operations": whole_slices.iter().min(),
+            "per_100_ms": whole_slices,
+            "per_second": {
+                "mean_us": run.per_second.iter().map(|it| it.mean_us).collect::<Vec<_>>(),
+                "p99_us": run.per_second.iter().map(|it| it.p99_us).collect::<Vec<_>>(),
+            },
             "servers": self.used,
             "generator_processor_us_per_operation":
                 self.generator_seconds * 1e6 / run.operations.max(1) as f64,
