@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Scenarios that a change must pass, with arguments that keep them short.
-const CI: [(&str, &[&str]); 18] = [
+const CI: [(&str, &[&str]); 19] = [
     ("start", &["--short"]),
     ("ycsb", &["--short"]),
     ("clients", &["--short"]),
@@ -31,6 +31,7 @@ const CI: [(&str, &[&str]); 18] = [
     ("failed-sync", &["--short"]),
     ("clock", &["--short"]),
     ("device-failure", &["--short"]),
+    ("slow-store", &["--short"]),
 ];
 
 /// Scenarios that take long or need an otherwise idle machine.

@@ -164,9 +164,11 @@ fn slow_stores(response: &PlacementResponse, name: impl Fn(u64) -> String) -> Ve
             count => format!("leads {count} regions"),
         };
         Some(format!(
-            "{} is {slower} classes slower than {} ({} against {} ops/s) and {leads}",
+            "{} is {slower} classes slower than {} (class {} against {}; {} and {} ops/s now) and {leads}",
             name(store.store_id),
             name(fastest.store_id),
+            store.class,
+            fastest.class,
             store.speed_per_second,
             fastest.speed_per_second,
         ))
