@@ -105,6 +105,7 @@ impl Args {
         self.without.iter().for_each(|fault| plan.faults.remove(fault));
         if self.faults.is_some() {
             plan.spread_stores();
+            plan.lengthen();
         }
         plan.stores_per_node = self.stores.unwrap_or(plan.stores_per_node);
         plan.nanos = self.nanos.unwrap_or(plan.nanos);

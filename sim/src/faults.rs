@@ -67,6 +67,12 @@ faults! {
     StoreHangs "store-hangs",
     StoreFails "store-fails",
     Unreadable "unreadable",
+    UnequalDevices "unequal-devices",
+    SlowDevice "slow-device",
+    SpeedFlip "speed-flip",
+    SmallDevice "small-device",
+    Labels "labels",
+    ModeChange "mode-change",
 }
 
 impl Fault {
@@ -82,6 +88,22 @@ impl Fault {
     /// Returns true for a fault of one store of a node. Only some seeds draw one, apart from the others.
     pub fn is_of_one_store(self) -> bool {
         matches!(self, Self::StoreHangs | Self::StoreFails | Self::Unreadable)
+    }
+
+    /// Returns true for a fault of unequal hardware, or of the placement that follows it. Only some seeds
+    /// draw one, apart from the others.
+    pub fn is_of_hardware(self) -> bool {
+        self.changes_speeds() || matches!(self, Self::SmallDevice | Self::Labels | Self::ModeChange)
+    }
+
+    /// Returns true for a fault that lasts for the whole run.
+    pub fn is_permanent(self) -> bool {
+        self.is_of_hardware() && !matches!(self, Self::SlowDevice | Self::ModeChange)
+    }
+
+    /// Returns true for a fault that makes the speeds of devices differ.
+    pub fn changes_speeds(self) -> bool {
+        matches!(self, Self::UnequalDevices | Self::SlowDevice | Self::SpeedFlip)
     }
 
     /// Returns the kind with that command line name.
@@ -101,11 +123,13 @@ pub struct FaultSet(u64);
 
 impl FaultSet {
     /// Draws a subset: sometimes the empty set, otherwise each kind with a chance that is drawn
-    /// too. It contains no fault that needs leases off, and none of one store.
+    /// too. It contains no fault that needs leases off, none of one store and none of hardware.
     pub fn draw(prng: &mut Prng) -> Self {
         let mut set = Self::default();
         let percent = [0, 10, 25, 25, 50, 50, 80, 100][prng.below(8) as usize];
-        let is_apart = |fault: &&Fault| fault.needs_leases_off() || fault.is_of_one_store();
+        let is_apart = |fault: &&Fault| {
+            fault.needs_leases_off() || fault.is_of_one_store() || fault.is_of_hardware()
+        };
         for fault in Fault::ALL.iter().filter(|fault| !is_apart(fault)) {
             let chosen = prng.below(100) < percent;
             if chosen && fault.is_drawn() {
@@ -122,6 +146,26 @@ impl FaultSet {
                 self.insert(*fault);
             }
         }
+    }
+
+    /// Adds faults of hardware, each with the same chance, and restarts and orders that move replicas
+    /// meanwhile.
+    pub fn draw_of_hardware(&mut self, prng: &mut Prng) {
+        for fault in Fault::ALL.iter().filter(|fault| fault.is_of_hardware()) {
+            if prng.below(3) > 0 {
+                self.insert(*fault);
+            }
+        }
+        for fault in [Fault::Drain, Fault::Members, Fault::Transfer, Fault::Kill] {
+            if prng.coin() {
+                self.insert(fault);
+            }
+        }
+    }
+
+    /// Returns true if the set contains a fault of hardware.
+    pub fn has_of_hardware(self) -> bool {
+        self.iter().any(Fault::is_of_hardware)
     }
 
     /// Returns true if the set contains a fault of one store.

@@ -8,6 +8,7 @@ pub mod clients;
 pub mod damaged_payloads;
 pub mod faults;
 pub mod group;
+pub mod hardware;
 pub mod helical;
 pub mod history;
 pub mod minimise;

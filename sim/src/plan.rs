@@ -1,6 +1,7 @@
 //! Parameters that a seed decides before the run: size of the cluster, configuration and faults.
 
 use crate::faults::{Fault, FaultSet};
+use crate::hardware;
 use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind};
 use stele_raftstore::Options as RaftOptions;
 use stele_types::{ClusterId, Prng, StoreId};
@@ -93,7 +94,7 @@ pub struct Plan {
     pub other_engine: EngineOptions,
     /// Block size of the device if the log bypasses the page cache.
     pub block_bytes: Option<usize>,
-    /// Capacity of a device.
+    /// Capacity of a device that is not small.
     pub capacity_bytes: u64,
     /// Consensus options of every store, except its identity.
     pub raft: RaftOptions,
@@ -183,10 +184,36 @@ impl Plan {
         self
     }
 
-    /// Gives the nodes two stores in most plans with faults of one store.
+    /// Adds unequal hardware to the plans of some seeds.
+    pub fn with_faults_of_hardware(mut self) -> Self {
+        if WITH_FAULTS_OF_HARDWARE.contains(&(self.seed % 20)) {
+            self.faults.draw_of_hardware(&mut fork(self.seed, "faults of hardware"));
+            self.settings.extend(hardware::settings(self.seed, self.faults));
+            self.spread_stores();
+            self.lengthen();
+        }
+        self
+    }
+
+    /// Gives the nodes two stores in most plans with faults of one store or of hardware.
     pub fn spread_stores(&mut self) {
-        if self.faults.has_of_one_store() && self.nodes <= 4 && !self.is_helix {
+        let spreads = self.faults.has_of_one_store() || self.faults.has_of_hardware();
+        if spreads && self.nodes <= 4 && !self.is_helix {
             self.stores_per_node = pick(&mut fork(self.seed, "stores of a node"), &[1, 2, 2, 2]);
+        }
+    }
+
+    /// Makes plans long enough for speeds that last.
+    pub fn lengthen(&mut self) {
+        let least = hardware::seconds_min(self.seed, self.faults) * SECOND;
+        self.nanos = self.nanos.max(least);
+    }
+
+    /// Returns the bound of a client's pause that spreads its operations over the run.
+    pub fn client_pause_nanos_max(&self) -> u64 {
+        match self.nanos > SPREAD_OVER_NANOS {
+            true => self.pause_nanos_max.max(2 * self.nanos * self.clients / self.ops_max.max(1)),
+            false => self.pause_nanos_max,
         }
     }
 
@@ -220,6 +247,13 @@ const WITH_APPLY_QUEUE: [u64; 6] = [0, 3, 5, 13, 18, 19];
 /// Remainders by 20 of the seeds that draw faults of one store. The seeds that once showed a fault have
 /// none of them either.
 const WITH_FAULTS_OF_ONE_STORE: [u64; 5] = [2, 5, 13, 18, 19];
+
+/// Remainders by 20 of the seeds that draw faults of hardware. The seeds that once showed a fault have
+/// none of them either.
+const WITH_FAULTS_OF_HARDWARE: [u64; 6] = [0, 2, 3, 11, 18, 19];
+
+/// Duration of a run above which clients spread their operations over it.
+const SPREAD_OVER_NANOS: u64 = 12 * SECOND;
 
 /// Draws the share of such operations.
 fn modify_permille(seed: u64) -> u64 {

@@ -124,6 +124,7 @@ fn play(world: &mut World) {
     settle(world);
     if world.plan.mode == Mode::Liveness {
         probe(world);
+        world.check_placement();
     }
     finish(world);
     if world.plan.seed.is_multiple_of(2) {
@@ -222,7 +223,7 @@ impl World {
     }
 
     /// Describes the regions of every store, one a line.
-    fn describe(&mut self) -> String {
+    pub(crate) fn describe(&mut self) -> String {
         let mut text = String::new();
         for slot in self.slots.values() {
             if let Some(failed) = &slot.failed {

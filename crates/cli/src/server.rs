@@ -4,11 +4,18 @@ use crate::Outcome;
 use crate::args::Server;
 use crate::output::print;
 use crate::runtime;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 use stele_server::config::Config;
 use stele_server::node::{self, Ready};
 use stele_server::observe::LogWriter;
 use stele_types::{Error, Result};
+use stele_vfs::DeviceScale;
 use tracing_subscriber::EnvFilter;
+
+/// Interval in which the factor of the devices is read.
+const SCALE_INTERVAL: Duration = Duration::from_millis(200);
 
 pub fn run(args: &Server) -> Result<Outcome> {
     if let Some(parent) = args.with_parent {
@@ -16,6 +23,7 @@ pub fn run(args: &Server) -> Result<Outcome> {
     }
     let mut config = Config::load(args.config.as_deref(), std::env::vars(), &args.settings.0)?;
     config.replaced_disks.clone_from(&args.replaced_disk);
+    config.device_scale = args.device_scale.clone().map(follow_scale);
     config.check()?;
     log_to_stderr(&config.log_level)?;
     for line in config.effective().lines() {
@@ -37,6 +45,25 @@ fn end_with(parent: u32) -> Result<()> {
         return Err(Error::invalid(format!("parent process {parent} has ended")));
     }
     Ok(())
+}
+
+/// Reads the factor of the devices from `path` now, and again in short intervals. A missing file means
+/// that they are as fast as they are; a file that holds no factor changes nothing.
+fn follow_scale(path: PathBuf) -> Arc<DeviceScale> {
+    let scale = Arc::new(DeviceScale::new());
+    let read = move |scale: &DeviceScale| match std::fs::read_to_string(&path) {
+        Ok(text) => text.trim().parse().is_ok_and(|factor| scale.set(factor).is_ok()),
+        Err(_) => scale.set(1).is_ok(),
+    };
+    read(&scale);
+    let followed = Arc::clone(&scale);
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(SCALE_INTERVAL);
+            read(&followed);
+        }
+    });
+    scale
 }
 
 fn log_to_stderr(level: &str) -> Result<()> {

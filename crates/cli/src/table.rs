@@ -44,13 +44,17 @@ pub fn print(rows: &[Vec<Cell>], json: bool, none: &str) -> Result<()> {
     let mut out = Output::new();
     if json {
         for row in rows {
-            let fields = row.iter().map(|cell| (cell.name.to_owned(), cell.value.clone()));
-            out.json(fields.collect::<Map<String, Value>>())?;
+            out.json(object(row))?;
         }
     } else {
         out.bytes(text(rows, none).as_bytes())?;
     }
     out.finish()
+}
+
+/// Returns a row as a JSON object.
+pub fn object(row: &[Cell]) -> Map<String, Value> {
+    row.iter().map(|cell| (cell.name.to_owned(), cell.value.clone())).collect()
 }
 
 /// Formats the table: each column is as wide as its widest text, with two spaces between columns.

@@ -106,3 +106,18 @@ fn arguments_for_devices_that_contradict_each_other_are_refused() {
     refused("--seconds 0", 1, "--seconds");
     refused("--mix read=10", 2, "100 together");
 }
+
+#[test]
+fn calibrating_fits_a_curve_to_emulated_devices_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = "bench calibrate --store $ --emulated 3 --real --seconds 0.2 --value-bytes 4KiB";
+    let report = run(dir.path(), line).ok().json();
+    let points = report["points"].as_array().unwrap();
+    assert_eq!(points.len(), 4, "{report}");
+    let writes: Vec<f64> =
+        points.iter().map(|point| point["writes_per_second"].as_f64().unwrap()).collect();
+    assert!(writes[0] * 3.0 < writes[1], "{report}");
+    assert_eq!(report["coefficients"].as_array().unwrap().len(), 3);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    run(dir.path(), "bench calibrate --store $ --emulated 0").fails(1, "--real");
+}

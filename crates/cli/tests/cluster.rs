@@ -9,7 +9,7 @@ mod fake;
 use common::{Ran, run};
 use fake::Fake;
 use std::path::Path;
-use stele_client::messages::{ConfigItem, StoreProgress, StoreState};
+use stele_client::messages::{ConfigItem, Label, OperatorInfo, StoreProgress, StoreState};
 
 /// Runs a command line in which `@` stands for the first node's address.
 fn run_on(fake: &Fake, line: &str) -> Ran {
@@ -72,11 +72,13 @@ fn listings_are_tables_or_json_lines() {
     let fake = Fake::start(2);
     fake.state().split("m", 11);
     fake.state().placement = 1;
+    let rack = Label { key: "rack".to_owned(), value: "b".to_owned() };
+    fake.state().stores.get_mut(&2).unwrap().labels = vec![rack];
     let stores = run_on(&fake, "ctl --cluster @ stores").ok();
     let expected = "\
-store  address          state  regions  leaders      used       free   capacity  append p99   heard  version
-    1  127.0.0.1:40001  up           1        1  1.0 GiB  60.0 GiB  100.0 GiB      0.4 ms  120 ms  0.1.0
-    2  127.0.0.1:40002  up           1        0  1.0 GiB  60.0 GiB  100.0 GiB      0.4 ms  120 ms  0.1.0
+store  address          state  class  regions  leaders      used       free   capacity  append p99   heard  version  labels
+    1  127.0.0.1:40001  up        23        1        1  1.0 GiB  60.0 GiB  100.0 GiB      0.4 ms  120 ms  0.1.0
+    2  127.0.0.1:40002  up        23        1        0  1.0 GiB  60.0 GiB  100.0 GiB      0.4 ms  120 ms  0.1.0    rack=b
 ";
     assert_eq!(squeezed(&golden(&fake, &stores)), squeezed(expected));
     let json = run_on(&fake, "ctl --cluster @ --json stores").ok();
@@ -161,6 +163,71 @@ store  peer  role      term  first  last  committed  applied      size  keys  as
 }
 
 #[test]
+fn placement_is_shown_with_speeds_shares_and_planned_moves() {
+    let fake = Fake::start(2);
+    let shown = run_on(&fake, "ctl --cluster @ placement").ok();
+    let expected = "\
+mode alor · ops/s: synced writes of 16.0 KiB · replicas differ in: node
+store  address          state  class  slower  ops/s  speed     data class  weight %  wanted %  held %  fill %     live  replicas  leaders  load/s  moving  labels
+    1  127.0.0.1:40001  up        23       0   2980  estimate          23     100.0      33.3    33.4    12.5  5.0 MiB         1        1     120     0 B
+    2  127.0.0.1:40002  up        17       6    372  measured          23     100.0      33.3    33.4    12.5  5.0 MiB         1        0       0     0 B
+store 2 is 6 classes slower than store 1 (372 against 2980 ops/s) and leads nothing
+no moves
+";
+    assert_eq!(golden(&fake, &shown), expected);
+    fake.state().moves = vec![OperatorInfo {
+        region_id: 2,
+        what: "transfer leadership of region 2 to store 1".to_owned(),
+        why: "balance leaders: store 1 is faster".to_owned(),
+        steps: 1,
+        ..OperatorInfo::default()
+    }];
+    let shown = run_on(&fake, "ctl --cluster @ placement").ok();
+    let planned = "\
+operator  region  state    steps    age  what                                        why                                 detail
+       -       2  planned    0/1  0.0 s  transfer leadership of region 2 to store 1  balance leaders: store 1 is faster
+";
+    assert!(golden(&fake, &shown).ends_with(planned), "{}", shown.text());
+    let json = run_on(&fake, "ctl --cluster @ placement --json").ok();
+    let lines: Vec<serde_json::Value> =
+        json.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((lines.len(), lines[0]["mode"].as_str()), (4, Some("alor")));
+    assert_eq!(
+        (lines[2]["ops/s"].as_u64(), lines[2]["held %"].as_f64(), lines[2]["slower"].as_u64()),
+        (Some(372), Some(33.4), Some(6))
+    );
+    assert_eq!(
+        (lines[3]["operator"].as_u64(), lines[3]["state"].as_str()),
+        (None, Some("planned"))
+    );
+}
+
+#[test]
+fn the_place_of_a_region_is_explained_for_each_store() {
+    let fake = Fake::start(2);
+    let shown = run_on(&fake, "ctl --cluster @ explain 2").ok();
+    let expected = "\
+region 2 [-∞, +∞) epoch 1.1 · 5.0 MiB in about 1000 keys · ok
+mode alor · writes 96/s (1.5 MiB/s) · reads 24/s (1.0 KiB/s) · half-life of a minute
+store  address          role     class  ops/s  wanted %  held %  load/s  rule    reason
+    1  127.0.0.1:40001  leader      23   2980      33.3    33.4     120  leads   its class 23 is the highest of 2 voters
+    2  127.0.0.1:40002  replica     17    372      33.3    33.4       0  slower  its class 17 is 6 below that of store 1
+no operator is under way or planned
+";
+    assert_eq!(golden(&fake, &shown), expected);
+    let by_key = run_on(&fake, "ctl --cluster @ explain --key 7a --hex").ok();
+    assert_eq!(golden(&fake, &by_key), expected);
+    let json = run_on(&fake, "ctl --cluster @ explain 2 --json").ok();
+    let lines: Vec<serde_json::Value> =
+        json.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((lines.len(), lines[0]["written_bytes_per_s"].as_u64()), (3, Some(3 << 19)));
+    assert_eq!((lines[2]["store"].as_u64(), lines[2]["rule"].as_str()), (Some(2), Some("slower")));
+    run_on(&fake, "ctl --cluster @ explain 77").fails(1, "there is no region 77");
+    run_on(&fake, "ctl --cluster @ explain").fails(1, "or a key with --key");
+    run_on(&fake, "ctl --cluster @ explain 2 --key a").fails(2, "cannot be used");
+}
+
+#[test]
 fn replicas_are_compared() {
     let fake = Fake::start(3);
     let same = run_on(&fake, "ctl --cluster @ checksum 2").ok();
@@ -210,7 +277,17 @@ fn a_drain_is_followed_until_the_store_is_empty() {
 #[test]
 fn settings_are_shown_and_changed() {
     let fake = Fake::start(1);
-    fake.state().config = vec![ConfigItem {
+    let mode = ConfigItem {
+        key: "placement_mode".to_owned(),
+        value: "even".to_owned(),
+        default_value: "alor".to_owned(),
+        meaning: "Placement of leaders and data.".to_owned(),
+        live: true,
+        source: "set".to_owned(),
+        names: ["even", "leaders", "alor", "quorum"].map(str::to_owned).to_vec(),
+        ..ConfigItem::default()
+    };
+    let replicas = ConfigItem {
         key: "replicas".to_owned(),
         value: "3".to_owned(),
         default_value: "3".to_owned(),
@@ -220,15 +297,20 @@ fn settings_are_shown_and_changed() {
         source: "default".to_owned(),
         minimum: "1".to_owned(),
         maximum: "7".to_owned(),
-    }];
+        names: Vec::new(),
+    };
+    fake.state().config = vec![replicas, mode];
     let shown = run_on(&fake, "ctl --cluster @ config").ok();
     let expected = "\
-key       value  default  unit    allowed  online  from     meaning
-replicas  3      3        copies  1 to 7   yes     default  Copies of each region.
+key             value  default  unit    allowed                      online  from     meaning
+replicas        3      3        copies  1 to 7                       yes     default  Copies of each region.
+placement_mode  even   alor             even, leaders, alor, quorum  yes     set      Placement of leaders and data.
 ";
     assert_eq!(shown.text(), expected);
     let json = run_on(&fake, "ctl --cluster @ --json config replicas 5").ok().json();
     assert_eq!((json["value"].clone(), json["from"].clone()), ("5".into(), "set".into()));
+    let mode = run_on(&fake, "ctl --cluster @ config placement_mode quorum").ok();
+    assert!(mode.text().contains("placement_mode  quorum"), "{mode:?}");
     run_on(&fake, "ctl --cluster @ config nonsense").fails(1, "there is no such setting");
 }
 

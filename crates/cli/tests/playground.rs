@@ -1,12 +1,15 @@
-//! A playground that cannot run reports the reason immediately.
+//! Playgrounds of processes: one that cannot run reports the reason immediately, and one with a slow
+//! device shows it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
 
 use common::{Ran, stele};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// Runs a playground with empty standard input.
@@ -42,4 +45,76 @@ fn a_node_that_does_not_start_is_shown_with_the_end_of_its_log() {
     let ran = ran.fails(1, "n1 ended before it was ready; the end of its log");
     let line = ran.err.lines().nth(1).unwrap();
     assert!(line.starts_with("    ") && line.contains("in use"), "{ran:?}");
+}
+
+/// A running playground that reads lines.
+struct Prompt {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Prompt {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = stele();
+        // Not in /tmp, which may be small: nodes keep space in reserve.
+        command.arg("playground").args(arguments).env("TMPDIR", env!("CARGO_TARGET_TMPDIR"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (send, lines) = channel();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            stdout.lines().map_while(Result::ok).all(|line| send.send(line).is_ok())
+        });
+        Self { child, lines }
+    }
+
+    /// Runs a line; returns what it prints.
+    fn run(&mut self, line: &str) -> String {
+        // An unknown command ends the output of the one before it.
+        let stdin = self.child.stdin.as_mut().unwrap();
+        writeln!(stdin, "{line}\nend").unwrap();
+        let mut printed = String::new();
+        loop {
+            let line = self.lines.recv_timeout(Duration::from_secs(120)).expect(&printed);
+            if line.contains("there is no command `end`") {
+                return printed;
+            }
+            printed = printed + &line + "\n";
+        }
+    }
+}
+
+impl Drop for Prompt {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_slow_node_is_shown_with_its_class_and_a_region_with_its_reasons() {
+    let mut prompt = Prompt::start(&["--nodes", "3"]);
+    let put = prompt.run("put a 1");
+    let region = put.split("OK  region ").nth(1).and_then(|text| text.split(' ').next()).unwrap();
+    let led = prompt.run(&format!("transfer {region} n3"));
+    assert!(led.contains("is led by n3"), "{led}");
+    let said = prompt.run("slow n3 16x");
+    assert!(said.contains("n3 takes 16 times as long"), "{said}");
+    let is_shown = |line: &str| {
+        line.starts_with("n3 (store") && line.contains("slower") && line.ends_with("leads nothing")
+    };
+    let started = Instant::now();
+    let mut shown = String::new();
+    while !shown.lines().any(is_shown) {
+        assert!(started.elapsed() < Duration::from_secs(60), "{shown}");
+        let load = prompt.run("load 2");
+        assert!(load.contains("puts of 16 KiB"), "{load}");
+        shown = prompt.run("placement");
+    }
+    let explained = prompt.run("explain a");
+    for word in ["mode ", "writes ", "leader", "replica", "reason"] {
+        assert!(explained.contains(word), "no `{word}`: {explained}");
+    }
+    let off = prompt.run("slow n3 off");
+    assert!(off.contains("as fast as they are"), "{off}");
 }

@@ -278,6 +278,8 @@ control_call! {
     MergeRequest, OperatorAccepted, merge;
     SetStoreStateRequest, StoreProgress, set_store_state;
     GetStoreProgressRequest, StoreProgress, get_store_progress;
+    ExplainRequest, ExplainResponse, explain;
+    PlacementRequest, PlacementResponse, placement;
     LocalChecksumRequest, LocalChecksumResponse, local_checksum;
     RegionDetailRequest, RegionDetailResponse, region_detail;
     GetConfigRequest, GetConfigResponse, get_config;

@@ -79,6 +79,22 @@ async fn changes_return_their_operator_and_refusals_their_reason() {
 }
 
 #[tokio::test]
+async fn placement_is_explained_by_its_leader_by_region_and_by_key() {
+    let fake = Fake::start(3);
+    fake.state().placement = 2;
+    fake.state().split("m", 11);
+    let control = Client::connect(&fake.addresses()[..1]).await.unwrap().control();
+    let placement = control.placement().await.unwrap();
+    let classes: Vec<u32> = placement.stores.iter().map(|store| store.class).collect();
+    assert_eq!((placement.mode.as_str(), classes), ("alor", vec![23, 23, 17]));
+    let explained = control.explain(RegionId(2)).await.unwrap();
+    assert_eq!(explained.stores.iter().filter(|verdict| verdict.rule == "leads").count(), 1);
+    assert_eq!(control.explain_key("n".into()).await.unwrap().region, explained.region);
+    let missing = control.explain(RegionId(999)).await.unwrap_err();
+    assert!(matches!(&missing, Error::Refused(text) if text.contains("999")), "{missing}");
+}
+
+#[tokio::test]
 async fn each_replica_is_asked_on_its_own_node() {
     let mut fake = Fake::start(3);
     let control = Client::connect(&fake.addresses()).await.unwrap().control();

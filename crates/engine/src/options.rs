@@ -5,6 +5,7 @@ use stele_index::IndexOptions;
 use stele_log::LogOptions;
 use stele_types::limits::INLINE_VALUE_BYTES_MAX;
 use stele_types::{Error, Result, StoreId};
+use stele_vfs::DeviceTimer;
 
 /// Settings of one store. [`Options::validate`] checks them when it opens.
 #[derive(Clone, Debug)]
@@ -53,6 +54,8 @@ pub struct Options {
     pub rebuild: bool,
     /// Garbage collection.
     pub gc: GcOptions,
+    /// Measures the store's device. Default: by the clock that the store opens with.
+    pub timer: Option<DeviceTimer>,
 }
 
 impl Default for Options {
@@ -77,6 +80,7 @@ impl Default for Options {
             background: true,
             rebuild: true,
             gc: GcOptions::default(),
+            timer: None,
         }
     }
 }
@@ -108,6 +112,7 @@ impl Options {
             direct: self.direct_io,
             entry_cache_bytes_max: self.entry_cache_bytes_max,
             inline_value_bytes_max: self.inline_value_bytes_max,
+            timer: self.timer.clone(),
         }
     }
 
@@ -117,6 +122,7 @@ impl Options {
             block_cache_bytes_max: self.block_cache_bytes_max,
             index_memory_bytes_max: self.index_memory_bytes_max,
             run_bytes_max: self.run_bytes_max,
+            timer: self.timer.clone(),
             ..IndexOptions::default()
         }
     }

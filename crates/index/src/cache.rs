@@ -9,7 +9,8 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_types::lock::{Mutex, rank};
-use stele_types::{RunId, mutant};
+use stele_types::{Result, RunId, mutant};
+use stele_vfs::{DeviceTimer, VfsFile};
 
 /// Bookkeeping bytes per part.
 const BLOCK_OVERHEAD_BYTES: u64 = 128;
@@ -78,6 +79,8 @@ pub struct BlockCache {
     hits: AtomicU64,
     misses: AtomicU64,
     spares: Mutex<Vec<BytesMut>, { rank::CACHE_SPARES }>,
+    /// Measures reads of blocks that are not here.
+    timer: Option<DeviceTimer>,
 }
 
 /// Memory that counts against a cache's limit until it is dropped.
@@ -137,6 +140,22 @@ impl BlockCache {
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             spares: Mutex::new(Vec::with_capacity(SPARES_MAX)),
+            timer: None,
+        }
+    }
+
+    /// Measures reads of blocks that are not here.
+    #[must_use]
+    pub fn with_timer(mut self, timer: Option<DeviceTimer>) -> Self {
+        self.timer = timer;
+        self
+    }
+
+    /// Fills `buffer` from a file, measured as a read of the device if it is one.
+    pub(crate) fn fill(&self, file: &dyn VfsFile, buffer: &mut [u8], offset: u64) -> Result<()> {
+        match &self.timer {
+            Some(timer) => timer.read_exact_at(file, buffer, offset),
+            None => file.read_exact_at(buffer, offset),
         }
     }
 

@@ -1,12 +1,13 @@
 //! Settings of the index. Sizes are in bytes.
 
 use stele_types::{Error, Result};
+use stele_vfs::DeviceTimer;
 
 /// Half of what a memtable's arena can address: a batch may exceed the limit before the freeze.
 const MEMTABLE_BYTES_MAX: usize = 16 << 30;
 
 /// Settings of the index; each has a default.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct IndexOptions {
     /// Size at which the caller freezes the memtable. At most 16 GiB, default 64 MiB.
     pub memtable_bytes_max: usize,
@@ -28,6 +29,8 @@ pub struct IndexOptions {
     /// manifest's copies of their footers; reads of lost blocks fail until the blocks are repaired
     /// from other replicas. Default false.
     pub open_damaged_runs: bool,
+    /// Measures reads of blocks that need the device; `None`: nothing is measured. Default `None`.
+    pub timer: Option<DeviceTimer>,
 }
 
 impl Default for IndexOptions {
@@ -41,6 +44,7 @@ impl Default for IndexOptions {
             filter_bits_per_key: 10,
             manifest_bytes_max: 4 << 20,
             open_damaged_runs: false,
+            timer: None,
         }
     }
 }

@@ -16,7 +16,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use stele_types::{Cause, Error, FileId, Lsn, Record, Result, mutant};
-use stele_vfs::{AlignedBuf, VfsFile};
+use stele_vfs::{AlignedBuf, DeviceTimer, VfsFile};
 
 /// Capacity kept for the next batch, unless the last batch needed more.
 const BUFFER_BYTES_KEPT: usize = 4 << 20;
@@ -57,7 +57,7 @@ impl Appender {
         shared.poison.check()?;
         self.roll_if_full(shared, records)?;
         let can_pipeline = self.can_pipeline(shared, records);
-        let encoded = match can_pipeline {
+        let (encoded, begin_nanos) = match can_pipeline {
             true => self.write_pipelined(shared, records, withdraw)?,
             false => self.encode_and_write(shared, records, withdraw)?,
         };
@@ -68,6 +68,13 @@ impl Appender {
         // A sync covers only completed writes: all parts are written by now.
         if !can_pipeline || !mutant::active("log.sync_under_way") {
             self.sync(shared)?;
+        }
+        // Invariant: what counts as the device's time is one write and its sync, of a batch that a
+        // caller waits for. No lock is waited for in between, and no segment begins.
+        if let Some(timer) = &shared.options.timer
+            && (withdraw || mutant::active("log.maintenance_is_measured"))
+        {
+            timer.write_ended(begin_nanos, self.buffer.len() as u64);
         }
         if !is_early {
             self.publish(shared, &encoded)?;
@@ -113,7 +120,7 @@ impl Appender {
         shared: &Shared,
         records: &[Record],
         withdraw: bool,
-    ) -> Result<Encoded> {
+    ) -> Result<(Encoded, u64)> {
         let mut encoded = self.encode(shared, records, withdraw)?;
         let end = |this: &Self| this.end_with(this.buffer.len() as u64);
         if self.has_batches && end(self) > shared.options.segment_bytes_max {
@@ -123,8 +130,9 @@ impl Appender {
         if end(self) > u64::from(u32::MAX) {
             return Err(Error::invalid("batch does not fit into a segment"));
         }
+        let begin_nanos = begin_nanos(shared);
         self.write(shared)?;
-        Ok(encoded)
+        Ok((encoded, begin_nanos))
     }
 
     /// Whether a batch is long enough to be written while it is encoded. Only into blocks written
@@ -146,11 +154,12 @@ impl Appender {
         shared: &Shared,
         records: &[Record],
         withdraw: bool,
-    ) -> Result<Encoded> {
+    ) -> Result<(Encoded, u64)> {
         self.confirmed = false;
         self.has_remains = true;
         let memory = std::mem::replace(&mut self.buffer, AlignedBuf::in_large_pages());
         let state = shared.state.read();
+        let begin_nanos = begin_nanos(shared);
         let place = self.place(shared, &state.regions, withdraw);
         let pipelined = PipelinedWrite { file: self.file.as_ref(), at: u64::from(self.end.at) };
         let mut frame = FrameBuffer::new(memory, Some(pipelined));
@@ -166,7 +175,7 @@ impl Appender {
             true => self.written(shared),
             false => self.write(shared)?,
         }
-        encoded
+        Ok((encoded?, begin_nanos))
     }
 
     /// Writes an empty frame after the last batch. It distinguishes damage to that batch from a
@@ -378,6 +387,11 @@ pub(crate) fn active_meta(id: FileId, recycled: bool) -> FileMeta {
         end: None,
         is_damaged: false,
     }
+}
+
+/// Returns the time at which a write begins; 0 if it is not measured.
+fn begin_nanos(shared: &Shared) -> u64 {
+    shared.options.timer.as_ref().map_or(0, DeviceTimer::write_begins)
 }
 
 fn entries(records: &[Record]) -> impl Iterator<Item = &stele_types::EntryRecord> {

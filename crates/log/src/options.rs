@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use stele_types::limits::INLINE_VALUE_BYTES_MAX;
 use stele_types::{FileId, KeyRange, LogIndex, Lsn, RegionId, StoreId};
+use stele_vfs::DeviceTimer;
 
 /// Settings of one store's log.
 #[derive(Clone, Debug)]
@@ -20,6 +21,8 @@ pub struct LogOptions {
     pub entry_cache_bytes_max: usize,
     /// Values of at most this length are kept in sidecars, and replay passes them as bytes.
     pub inline_value_bytes_max: usize,
+    /// Measures writes and reads of the device; `None`: nothing is measured.
+    pub timer: Option<DeviceTimer>,
 }
 
 impl Default for LogOptions {
@@ -31,6 +34,7 @@ impl Default for LogOptions {
             direct: true,
             entry_cache_bytes_max: 16 << 20,
             inline_value_bytes_max: INLINE_VALUE_BYTES_MAX,
+            timer: None,
         }
     }
 }

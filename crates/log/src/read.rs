@@ -5,7 +5,7 @@ use crate::shared::{Counters, Shared};
 use crate::sorted;
 use bytes::Bytes;
 use stele_types::{CommittedEntry, Error, Locator, LogIndex, Lsn, RegionId, Result};
-use stele_vfs::{AlignedBuf, MEMORY_ALIGN_BYTES, VfsFile};
+use stele_vfs::{AlignedBuf, DeviceTimer, MEMORY_ALIGN_BYTES, VfsFile};
 
 /// Metadata of a record, found from its locator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,12 +33,26 @@ fn check_length(file: &dyn VfsFile, at: &Locator) -> Result<()> {
 }
 
 impl Shared {
+    /// Returns a value. Measures the read if it needs the device.
     pub fn get(&self, at: &Locator) -> Result<Bytes> {
+        self.get_with(at, self.options.timer.as_ref())
+    }
+
+    /// Returns a value that was requested from the device before: the time of this read is not that
+    /// of the device.
+    pub fn get_requested(&self, at: &Locator) -> Result<Bytes> {
+        self.get_with(at, None)
+    }
+
+    fn get_with(&self, at: &Locator, timer: Option<&DeviceTimer>) -> Result<Bytes> {
         let name = self.value_name(at.file)?;
         let file = self.handles.get(&self.dir, name)?;
         check_length(&*file, at)?;
         let mut value = vec![0; at.length as usize];
-        let got = file.read_at(&mut value, u64::from(at.offset))?;
+        let got = match timer {
+            Some(timer) => timer.read_at(&*file, &mut value, u64::from(at.offset))?,
+            None => file.read_at(&mut value, u64::from(at.offset))?,
+        };
         if got == value.len() && at.check(&value).is_ok() {
             return Ok(value.into());
         }

@@ -36,7 +36,9 @@ impl Log {
                 pending_bytes += u64::from(next.length);
                 requested += 1;
             }
-            take(i, self.get(at));
+            let is_one = order.len() == 1;
+            let value = if is_one { self.get(at) } else { self.shared.get_requested(at) };
+            take(i, value);
             pending_bytes = pending_bytes.saturating_sub(u64::from(at.length));
         }
     }

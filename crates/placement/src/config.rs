@@ -1,6 +1,28 @@
-//! Cluster settings. All are numbers and can be changed at run time.
+//! Cluster settings. All are numbers, some with names for their values, and can be changed at run
+//! time.
 
 use stele_types::{Error, Result};
+
+/// Rule by which leaders and data are placed. The numbers are the values of `placement_mode`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Leaders and data evenly, as if all devices were equally fast.
+    Even = 0,
+    /// Leaders by the speed of the devices, data evenly.
+    Leaders = 1,
+    /// Leaders and data by the speed of the devices (ALOR).
+    #[default]
+    Alor = 2,
+    /// As `Alor`; besides, a majority of each region's voters is on fast devices.
+    Quorum = 3,
+}
+
+impl Mode {
+    /// Every mode, by number.
+    pub const ALL: [Self; 4] = [Self::Even, Self::Leaders, Self::Alor, Self::Quorum];
+    /// Names of the modes, by number.
+    const NAMES: &'static [&'static str] = &["even", "leaders", "alor", "quorum"];
+}
 
 /// Description and bounds of a setting.
 #[derive(Clone, Copy, Debug)]
@@ -15,10 +37,49 @@ pub struct Setting {
     pub min: u64,
     /// Largest value, inclusive.
     pub max: u64,
+    /// Names of the values, from 0; empty for a plain number.
+    pub names: &'static [&'static str],
+}
+
+impl Setting {
+    /// Returns a value as people write it: its name, if the setting has names.
+    pub fn text_of(&self, value: u64) -> String {
+        let name = usize::try_from(value).ok().and_then(|value| self.names.get(value));
+        name.map_or_else(|| value.to_string(), |name| (*name).to_owned())
+    }
+
+    /// Returns the value that `text` states: a name, a number, or a word for 0 or 1. Fails with
+    /// `Invalid`.
+    pub fn value_of(&self, text: &str) -> Result<u64> {
+        if let Some(value) = self.names.iter().position(|name| *name == text) {
+            return Ok(value as u64);
+        }
+        let number = match text {
+            _ if !self.names.is_empty() => text.parse().ok(),
+            "true" | "on" => Some(1),
+            "false" | "off" => Some(0),
+            _ => text.parse().ok(),
+        };
+        let wanted = match self.names {
+            [] => "a number".to_owned(),
+            names => format!("one of {}", names.join(", ")),
+        };
+        let refusal = || Error::invalid(format!("{} takes {wanted}, not `{text}`", self.name));
+        number.ok_or_else(refusal)
+    }
+}
+
+macro_rules! names_or_none {
+    () => {
+        &[]
+    };
+    ($names:expr) => {
+        $names
+    };
 }
 
 macro_rules! settings {
-    ($($name:ident = $default:expr, $min:expr, $max:expr, $meaning:expr;)*) => {
+    ($($name:ident = $default:expr, $min:expr, $max:expr, $meaning:expr $(, $names:expr)?;)*) => {
         /// The values of all settings.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Config {
@@ -38,6 +99,7 @@ macro_rules! settings {
             default: $default,
             min: $min,
             max: $max,
+            names: names_or_none!($($names)?),
         },)*];
 
         impl Config {
@@ -67,7 +129,7 @@ settings! {
     down_after_seconds = 1800, 1, 604_800,
         "The replicas of a store are rebuilt on other stores after this time without a heartbeat.";
     balance = 1, 0, 1,
-        "Whether replicas and leaders are spread evenly (1) or left where they are (0).";
+        "Whether replicas and leaders are balanced, by `placement_mode` (1), or left where they are (0).";
     moves_max = 4, 0, 1024,
         "Replicas moved at the same time to balance or to drain, and half of the leaders; repairs do \
          not count.";
@@ -83,6 +145,19 @@ settings! {
     leases = 1, 0, 1,
         "Whether leaders serve reads under leases (1) or confirm each with a majority (0), for \
          machines with clocks that may stop; a node follows with its next heartbeat.";
+    placement_mode = Mode::Alor as u64, 0, 3,
+        "Placement of leaders and data: both evenly (`even`); leaders on the fastest devices and data \
+         evenly (`leaders`); both by the speed of the devices (`alor`); and besides, a majority of \
+         each region on fast devices (`quorum`).",
+        Mode::NAMES;
+    speed_op_bytes = 16 << 10, 512, 64 << 20,
+        "Size of the synced write by which the speed of devices is stated and compared.";
+    slow_data_after_seconds = 600, 10, 604_800,
+        "Data follows the speed of a device after that has changed for this time; leaders follow at \
+         once.";
+    moving_bytes_max = 2 << 30, 64 << 20, 1 << 50,
+        "Bytes of the regions that one store sends, or receives, at the same time to balance; a single \
+         region may be larger.";
 }
 
 /// Difference of two stores' loads, in percent of the average, below which they count as even.
@@ -98,21 +173,34 @@ impl Config {
         self.leases != 0
     }
 
+    /// Returns the rule by which leaders and data are placed.
+    pub fn mode(&self) -> Mode {
+        let number = usize::try_from(self.placement_mode).ok();
+        number.and_then(|number| Mode::ALL.get(number)).copied().unwrap_or_default()
+    }
+
     /// Returns the limit of concurrent leader moves. Moving a leader costs less than moving a
     /// replica.
     pub fn leader_moves_max(&self) -> u64 {
         self.moves_max.saturating_mul(2)
     }
 
+    /// Returns the description of the setting `name`. Fails with `Invalid`.
+    pub fn setting(name: &str) -> Result<&'static Setting> {
+        let setting = SETTINGS.iter().find(|setting| setting.name == name);
+        setting.ok_or_else(|| Error::invalid(format!("there is no setting `{name}`")))
+    }
+
     /// Returns the description of the setting `name` if it accepts `value`. Fails with `Invalid`.
     pub fn check(name: &str, value: u64) -> Result<&'static Setting> {
-        let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else {
-            return Err(Error::invalid(format!("there is no setting `{name}`")));
-        };
+        let setting = Self::setting(name)?;
         let (min, max) = (setting.min, setting.max);
         match (min..=max).contains(&value) {
             true => Ok(setting),
-            false => Err(Error::invalid(format!("{name} takes {min} to {max}, not {value}"))),
+            false => {
+                let (min, max) = (setting.text_of(min), setting.text_of(max));
+                Err(Error::invalid(format!("{name} takes {min} to {max}, not {value}")))
+            }
         }
     }
 
@@ -141,7 +229,28 @@ mod tests {
         for setting in SETTINGS {
             assert_eq!(config.get(setting.name), Some(setting.default));
             Config::check(setting.name, setting.default).unwrap();
+            let text = setting.text_of(setting.default);
+            assert_eq!(setting.value_of(&text).unwrap(), setting.default, "{text}");
         }
+    }
+
+    #[test]
+    fn a_value_with_a_name_is_written_and_read_by_it() {
+        let setting = Config::check("placement_mode", 3).unwrap();
+        assert_eq!(setting.text_of(3), "quorum");
+        assert_eq!(setting.value_of("leaders").unwrap(), 1);
+        assert_eq!(setting.value_of("0").unwrap(), 0);
+        let refused = setting.value_of("on").unwrap_err().to_string();
+        assert!(refused.contains("even, leaders, alor, quorum"), "{refused}");
+        assert!(Config::check("placement_mode", 4).is_err());
+        let mut config = Config::default();
+        for (number, mode) in Mode::ALL.into_iter().enumerate() {
+            config.fold("placement_mode", Some(number as u64));
+            assert_eq!(config.mode(), mode);
+        }
+        let switch = Config::check("balance", 1).unwrap();
+        assert_eq!(switch.value_of("off").unwrap(), 0);
+        assert!(switch.value_of("even").is_err());
     }
 
     #[test]

@@ -107,6 +107,7 @@ impl LeaderState {
         let mut changes = behind;
         changes.extend(cluster.plan_tombstones(now));
         changes.extend(cluster.plan_disconnections(now, unix_seconds));
+        changes.extend(cluster.plan_speeds(now, unix_seconds));
         if cluster.ids_reserved() < IDS_RESERVED_MIN {
             changes.extend(cluster.plan_ids(IDS_RESERVED_MIN)?);
         }
@@ -127,7 +128,8 @@ impl LeaderState {
     /// The changes of [`Cluster::plan_heartbeat`] must be committed before. Returns the region
     /// reports that are older than the known state.
     pub fn accept_report(&mut self, report: Report<'_>, now: Millis) -> Vec<StaleReport> {
-        self.cluster.record_heartbeat(report.node, report.stores, now);
+        // A store that has become slow loses its leaders now, not at the next interval.
+        self.needs_schedule |= self.cluster.record_heartbeat(report.node, report.stores, now);
         let address = &report.node.address;
         let this = (report.node.started_at, report.sequence);
         let last = self.reports.get(address).copied();

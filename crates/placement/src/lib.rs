@@ -13,6 +13,7 @@
 pub mod bootstrap;
 pub mod cluster;
 pub mod config;
+pub mod heat;
 pub mod leader;
 pub mod operator;
 pub mod pairs;
@@ -23,10 +24,12 @@ pub mod store;
 
 pub use bootstrap::Bootstrap;
 pub use cluster::Cluster;
+pub use cluster::domains::Domain;
 pub use cluster::drain::{Blocker, DrainProgress};
 pub use cluster::regions::{Regions, StaleReport};
 pub use cluster::stores::{DrainGoal, NewStore};
-pub use config::{Config, SETTINGS, Setting};
+pub use config::{Config, Mode, SETTINGS, Setting};
+pub use heat::{Heat, Rates};
 pub use leader::{LeaderState, Refused, Report, ReportReply};
 pub use operator::guard::guard;
 pub use operator::tracker::{Finished, Instruction, NotAdmitted, Operators};
@@ -34,7 +37,7 @@ pub use operator::{Change, Kind, NewRegion, Operator, OperatorId, Order, Step};
 pub use pairs::PairChange;
 pub use region_info::{DownPeer, RegionInfo, RegionReport, Traffic};
 pub use schedule::{View, pick_all};
-pub use speed::SpeedClass;
+pub use speed::{SpeedClass, SpeedState};
 pub use store::{LastHeartbeat, Liveness, NodeReport, Store, StoreReport, StoreState};
 
 /// A moment on the caller's monotonic clock, in milliseconds.

@@ -8,11 +8,13 @@
 //! 04 'q' id:u64be    silence := unix_seconds:varint    last heartbeat of a disconnected store
 //! 04 'r' id:u64be    region  := types::Region
 //! 04 's' id:u64be    store   := store::Store            tombstones stay
+//! 04 'v' id:u64be    speed   := speed::record           classes of a store's speed
 //! ```
 
 use bytes::Bytes;
 use stele_types::{ClusterId, Error, Region, RegionId, Result, StoreId, keyspace, varint};
 
+use crate::speed::record::SpeedRecord;
 use crate::store::Store;
 
 /// A put into the placement region, or (`value: None`) a delete.
@@ -42,6 +44,8 @@ pub(crate) enum Record {
     Store(Store),
     /// Unix second of the last heartbeat of a disconnected store; `None` deletes the record.
     Silence(StoreId, Option<u64>),
+    /// Classes of a store; `None` deletes the record.
+    Speed(StoreId, Option<SpeedRecord>),
 }
 
 const FORMAT: u8 = 1;
@@ -97,6 +101,12 @@ pub fn silence(store: StoreId, since_s: Option<u64>) -> PairChange {
     PairChange { key, value }
 }
 
+/// Encodes the record of a store's classes; `None` deletes it.
+pub(crate) fn speed(store: StoreId, record: Option<&SpeedRecord>) -> PairChange {
+    let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'v', store.0));
+    PairChange { key, value: record.map(SpeedRecord::encode) }
+}
+
 /// Encodes the record of a region.
 pub fn region(region: &Region) -> PairChange {
     put(&numbered(b'r', region.id.0), region.encode())
@@ -147,6 +157,9 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>>
             Some(id) => Some(Record::Store(Store::decode(StoreId(id), value)?)),
             None => None,
         },
+        (b'v', None) => number(name).map(|id| Record::Speed(StoreId(id), None)),
+        (b'v', Some(value)) => number(name)
+            .and_then(|id| Some(Record::Speed(StoreId(id), Some(SpeedRecord::decode(value)?)))),
         (b'c' | b'i' | b'm' | b's', None) => None,
         _ => return Ok(None),
     };
@@ -178,6 +191,7 @@ fn one_number(mut value: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::speed::SpeedClass;
 
     fn decoded(change: &PairChange) -> Record {
         decode(&change.key, change.value.as_deref()).unwrap().unwrap()
@@ -198,6 +212,28 @@ mod tests {
         let id = StoreId(3);
         assert_eq!(decoded(&silence(id, Some(99))), Record::Silence(id, Some(99)));
         assert_eq!(decoded(&silence(id, None)), Record::Silence(id, None));
+        let sample = SpeedRecord {
+            class: SpeedClass(20),
+            data_class: SpeedClass(24),
+            is_measured: true,
+            differs: Some((1 << 40, SpeedClass(21))),
+        };
+        for sample in [sample, SpeedRecord { differs: None, ..sample }, SpeedRecord::default()] {
+            assert_eq!(decoded(&speed(id, Some(&sample))), Record::Speed(id, Some(sample)));
+        }
+        assert_eq!(decoded(&speed(id, None)), Record::Speed(id, None));
+    }
+
+    #[test]
+    fn what_later_versions_append_to_the_record_of_a_speed_is_skipped() {
+        let change = speed(StoreId(3), Some(&SpeedRecord::default()));
+        let value = change.value.clone().unwrap();
+        let longer = [&value[..], b"more"].concat();
+        let expected = Record::Speed(StoreId(3), Some(SpeedRecord::default()));
+        assert_eq!(decode(&change.key, Some(&longer)).unwrap(), Some(expected));
+        for cut in 0..value.len() {
+            assert!(decode(&change.key, Some(&value[..cut])).is_err(), "cut at {cut}");
+        }
     }
 
     #[test]

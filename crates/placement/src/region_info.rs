@@ -1,6 +1,7 @@
 //! Regions as their leaders report them.
 
 use crate::Millis;
+use crate::heat::Heat;
 use stele_types::{Peer, PeerId, Region, Term};
 
 /// A replica that its leader cannot reach.
@@ -69,6 +70,8 @@ pub struct RegionInfo {
     pub keys: u64,
     /// The last report's traffic.
     pub traffic: Traffic,
+    /// Traffic of the last minutes, over all reports and leaders.
+    pub heat: Heat,
     /// Time of the last report; `None` before the first.
     pub reported: Option<Millis>,
 }
@@ -79,7 +82,7 @@ impl RegionInfo {
         Self { region, ..Self::default() }
     }
 
-    /// Creates the state of a region from its leader's report.
+    /// Creates the state of a region from its leader's report alone.
     pub fn reported(report: RegionReport, now: Millis) -> Self {
         Self {
             region: report.region,
@@ -90,6 +93,7 @@ impl RegionInfo {
             size_bytes: report.size_bytes,
             keys: report.keys,
             traffic: report.traffic,
+            heat: Heat::default(),
             reported: Some(now),
         }
     }

@@ -12,11 +12,12 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use stele_placement::schedule::{merge, repair, round};
 use stele_placement::*;
 use stele_types::*;
-use support::{Draft, START_SECONDS, order_text, region, seconds};
+use support::{Draft, START_SECONDS, change_report, order_text, region, seconds};
 
 struct Player {
     cluster: Cluster,
@@ -41,6 +42,21 @@ impl Player {
                 stores.iter().for_each(|store| self.record_heartbeat(StoreId(number(store))));
                 vec![]
             }
+            ["heartbeats", seconds, changes @ ..] => {
+                self.heartbeats(number(seconds), changes);
+                vec![]
+            }
+            ["rounds", seconds, changes @ ..] => self.rounds(number(seconds), changes),
+            ["run", seconds, changes @ ..] => self.run(number(seconds), changes),
+            ["held"] => self.held(),
+            ["explain", region] => self.explain(RegionId(number(region))),
+            ["overview"] => self.overview(),
+            ["classes"] => self.classes(),
+            ["domains"] => self.domains(),
+            ["nearly-full"] => {
+                let all = self.cluster.stores().filter(|s| self.cluster.is_nearly_full(s.id));
+                all.map(|store| format!("store {}", store.id)).collect()
+            }
             ["report", ..] => match self.cluster.observe(region(line), self.now) {
                 Ok(()) => vec![],
                 Err(stale) => vec![format!("stale: {stale}")],
@@ -59,7 +75,8 @@ impl Player {
                 text.collect()
             }
             ["set", name, value] => {
-                let changes = self.cluster.plan_setting(name, number(value));
+                let value = Config::setting(name).unwrap().value_of(value).unwrap();
+                let changes = self.cluster.plan_setting(name, value);
                 self.apply(changes)
             }
             ["drain", store] => self.state(number(store), DrainGoal::Drain),
@@ -104,6 +121,149 @@ impl Player {
         let known = self.cluster.store(store).unwrap().clone();
         let node = NodeReport { address: known.address, ..NodeReport::default() };
         self.cluster.record_heartbeat(&node, &[known.report], self.now);
+    }
+
+    /// All stores that are live report each second, with lasting changes `STORE:WORD`.
+    fn heartbeats(&mut self, seconds: u64, changes: &[&str]) {
+        let mut reports: BTreeMap<StoreId, (String, StoreReport)> = BTreeMap::new();
+        for store in self.cluster.stores().filter(|store| {
+            let is_live = self.cluster.liveness(store.id, self.now) == Liveness::Live;
+            is_live && store.state != StoreState::Tombstone
+        }) {
+            reports.insert(store.id, (store.address.clone(), store.report));
+        }
+        for change in changes {
+            let (store, word) = change.split_once(':').unwrap();
+            let (_, report) = reports.get_mut(&StoreId(store.parse().unwrap())).unwrap();
+            assert!(change_report(report, word), "{change}");
+        }
+        for _ in 0..seconds {
+            self.now = Millis(self.now.0 + 1000);
+            for (address, report) in reports.values() {
+                let node = NodeReport { address: address.clone(), ..NodeReport::default() };
+                self.cluster.record_heartbeat(&node, &[*report], self.now);
+            }
+        }
+    }
+
+    /// As [`Player::heartbeats`], with a round each second. Returns the operators that it starts.
+    fn rounds(&mut self, seconds: u64, changes: &[&str]) -> Vec<String> {
+        let mut out = Vec::new();
+        for second in 1..=seconds {
+            self.heartbeats(1, if second == 1 { changes } else { &[] });
+            let before = self.operators_text();
+            round(&mut self.cluster, &mut self.operators, self.now);
+            let new = self.operators_text().into_iter().filter(|text| !before.contains(text));
+            out.extend(new.map(|text| format!("{second} s: {text}")));
+        }
+        out
+    }
+
+    /// As [`Player::rounds`], with every operator carried out within its second. Returns how many
+    /// leaders and replicas moved in each second.
+    fn run(&mut self, seconds: u64, changes: &[&str]) -> Vec<String> {
+        let mut out = Vec::new();
+        for second in 1..=seconds {
+            self.heartbeats(1, if second == 1 { changes } else { &[] });
+            round(&mut self.cluster, &mut self.operators, self.now);
+            let (leaders, replicas) = self.carry_out();
+            if leaders + replicas > 0 {
+                out.push(format!("{second} s: {leaders} leaders and {replicas} replicas move"));
+            }
+        }
+        out
+    }
+
+    fn carry_out(&mut self) -> (usize, usize) {
+        let (mut leaders, mut replicas) = (0, 0);
+        for operator in self.operators.running().cloned().collect::<Vec<_>>() {
+            let info = self.cluster.regions().get(operator.region).unwrap().clone();
+            let before = info.leader.unwrap();
+            let mut region = info.region;
+            replicas += operator.receivers().count();
+            region.peers = operator.final_peers(&region);
+            region.epoch.conf_version += 1;
+            let leader = operator.final_leader().unwrap_or(before.store);
+            leaders += usize::from(leader != before.store);
+            let leader = *region.peer_on(leader).unwrap();
+            let (size_bytes, traffic, term) = (info.size_bytes, info.traffic, info.term);
+            let report =
+                RegionReport { region, leader, term, size_bytes, traffic, ..Default::default() };
+            self.cluster.observe(report, self.now).unwrap();
+        }
+        self.operators.advance(&self.cluster, self.now);
+        assert_eq!(self.operators.running().count(), 0);
+        (leaders, replicas)
+    }
+
+    fn held(&self) -> Vec<String> {
+        let replicas = support::replicas_by_store(&self.cluster);
+        let led = |store| {
+            let leaders = self.cluster.regions().iter().filter_map(|info| info.leader);
+            leaders.filter(|leader| leader.store == store).count()
+        };
+        let members = self.cluster.stores().filter(|store| store.state != StoreState::Tombstone);
+        let text = members.map(|store| {
+            let replicas = replicas.get(&store.id).copied().unwrap_or(0);
+            format!("store {}: {} leaders, {replicas} replicas", store.id, led(store.id))
+        });
+        text.collect()
+    }
+
+    fn explain(&self, region: RegionId) -> Vec<String> {
+        let view = View { cluster: &self.cluster, operators: &self.operators, now: self.now };
+        let explanation = schedule::explain::explain(&view, region).unwrap();
+        let members = explanation.members.iter().flat_map(|member| {
+            let moves = member.moves.as_ref().map(|to| format!("  replaced: {to}"));
+            [Some(member.leader.to_string()), moves].into_iter().flatten()
+        });
+        let candidates = explanation.candidates.iter().map(ToString::to_string);
+        members.chain(candidates).chain(explanation.operator.clone()).collect()
+    }
+
+    fn overview(&self) -> Vec<String> {
+        let view = View { cluster: &self.cluster, operators: &self.operators, now: self.now };
+        let overview = schedule::explain::overview(&view);
+        let stores = overview.stores.iter().map(|store| {
+            format!(
+                "store {}: {} of {} writes a second, wants {} holds {} permille, {} leaders, {} \
+                 operations, {} moving",
+                store.load.store,
+                store.class.per_second(),
+                store.writes_per_second.unwrap_or(0),
+                store.wanted_permille,
+                store.held_permille,
+                store.load.leaders,
+                store.load.led_ops,
+                store.load.moving,
+            )
+        });
+        let planned = overview.planned.iter().map(|text| format!("next: {text}"));
+        stores.chain(planned).collect()
+    }
+
+    fn classes(&self) -> Vec<String> {
+        let members = self.cluster.stores().filter(|store| store.state != StoreState::Tombstone);
+        let text = members.map(|store| {
+            let (class, data) =
+                (self.cluster.class_of(store.id), self.cluster.data_class_of(store.id));
+            let unknown = if self.cluster.speed(store.id).is_none() { " (unknown)" } else { "" };
+            format!("store {}: leaders {}, data {}{unknown}", store.id, class.0, data.0)
+        });
+        text.collect()
+    }
+
+    fn domains(&self) -> Vec<String> {
+        let mut groups: BTreeMap<Domain, Vec<String>> = BTreeMap::new();
+        for store in self.cluster.stores().filter(|store| store.state != StoreState::Tombstone) {
+            groups.entry(self.cluster.domain(store.id)).or_default().push(store.id.to_string());
+        }
+        let groups: Vec<String> = groups.into_values().map(|stores| stores.join(" ")).collect();
+        vec![format!(
+            "by {}: {}",
+            self.cluster.domain_label().unwrap_or("node"),
+            groups.join(" | ")
+        )]
     }
 
     fn apply(&mut self, changes: Result<Vec<PairChange>>) -> Vec<String> {
@@ -256,6 +416,46 @@ fn changes_without_an_operator_are_ended() {
 #[test]
 fn regions_are_merged_and_never_told_to_split_by_size() {
     check("shape");
+}
+
+#[test]
+fn leaders_go_to_fast_stores_within_the_bounds_of_reads_and_moves() {
+    check("leaders");
+}
+
+#[test]
+fn data_follows_the_weights_of_the_stores() {
+    check("data");
+}
+
+#[test]
+fn in_mode_quorum_writes_wait_for_fast_stores() {
+    check("quorum");
+}
+
+#[test]
+fn a_slow_store_loses_leaders_at_once_and_data_when_it_stays_slow() {
+    check("slow_device");
+}
+
+#[test]
+fn a_decision_is_explained_by_the_rule_that_made_it() {
+    check("explain");
+}
+
+#[test]
+fn classes_follow_what_stores_measure() {
+    check("speed");
+}
+
+#[test]
+fn replicas_never_share_the_widest_label_that_allows_it() {
+    check("labels");
+}
+
+#[test]
+fn a_store_is_nearly_full_before_it_is_full_and_until_it_has_room() {
+    check("nearly_full");
 }
 
 #[test]

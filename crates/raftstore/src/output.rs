@@ -370,15 +370,21 @@ pub enum Role {
     Leader,
 }
 
-/// Traffic of a region since the last report.
+/// Traffic of a region that this peer served as its leader, since the peer was created in this
+/// process.
+///
+/// Invariant: totals only grow. A report that is lost, repeated or made for another reader loses and
+/// repeats nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Commands applied.
+    /// Operations of applied commands.
     pub write_ops: u64,
     /// Bytes of these commands.
     pub write_bytes: u64,
-    /// Reads confirmed by the core and by leases.
+    /// Pairs returned by reads; a read without a pair counts as one.
     pub read_ops: u64,
+    /// Bytes of these keys and values.
+    pub read_bytes: u64,
 }
 
 /// State of a region, as this store's peer knows it.
@@ -413,6 +419,6 @@ pub struct RegionReport {
     pub leaderless_seconds: u64,
     /// Whether the peer hibernates.
     pub hibernating: bool,
-    /// Traffic since the last report.
+    /// Traffic that the peer has served.
     pub traffic: Traffic,
 }

@@ -126,6 +126,9 @@ pub struct Reader {
     window: Window,
     lease_reads: AtomicU64,
     window_reads: AtomicU64,
+    /// Pairs that reads of a leader returned, and their bytes. Only grow.
+    returned_pairs: AtomicU64,
+    returned_bytes: AtomicU64,
 }
 
 /// Lease as seen by a read.
@@ -164,6 +167,8 @@ impl Reader {
             window: Window::new(applied),
             lease_reads: AtomicU64::new(0),
             window_reads: AtomicU64::new(0),
+            returned_pairs: AtomicU64::new(0),
+            returned_bytes: AtomicU64::new(0),
         }
     }
 
@@ -241,6 +246,21 @@ impl Reader {
     pub fn note_reads(&self, reads: u64, with_effects: bool) {
         let count = if with_effects { &self.window_reads } else { &self.lease_reads };
         count.fetch_add(reads, Ordering::Relaxed);
+    }
+
+    /// Counts what a read returned: pairs, at least one, and the bytes of their keys and values. What
+    /// a follower serves is not counted: only leaders report traffic.
+    pub fn note_returned(&self, pairs: u64, bytes: u64) {
+        if self.leading_term().is_some() {
+            self.returned_pairs.fetch_add(pairs.max(1), Ordering::Relaxed);
+            self.returned_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the pairs and bytes that reads have returned.
+    pub(crate) fn returned(&self) -> (u64, u64) {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (load(&self.returned_pairs), load(&self.returned_bytes))
     }
 
     /// Returns the term in which this peer leads and serves.

@@ -60,6 +60,7 @@ impl Snapshots {
         let Some(store) = self.stores.get(header.to.store) else {
             return offer.refuse("the store is not on this node").await;
         };
+        let _receiving = store.begin_receiving();
         let offered = header.clone();
         let make = |id| Input::SnapshotOffered { id, header: offered };
         let ranges = match store.request(make).await {

@@ -11,7 +11,7 @@ use stele_proto::kvrpcpb::{Context, RawPutRequest};
 use stele_proto::pdpb::GetRegionRequest;
 use stele_proto::pdpb::pd_client::PdClient;
 use stele_proto::stele::control::v1::control_client::ControlClient;
-use stele_proto::stele::control::v1::{RegionDetailRequest, SetConfigRequest};
+use stele_proto::stele::control::v1::{ListStoresRequest, RegionDetailRequest, SetConfigRequest};
 use stele_proto::tikvpb::tikv_client::TikvClient;
 use stele_server::config::Config;
 use stele_server::node::Node;
@@ -42,6 +42,9 @@ async fn metrics_status_and_health_are_served_on_the_port() {
         "stele_connections_open ",
         "stele_connections_total{outcome=\"refused\"} ",
         "stele_append_p99_seconds{store=\"1\"} ",
+        "stele_device_operation_seconds{store=\"1\",of=\"write\"} ",
+        "stele_device_byte_seconds{store=\"1\",of=\"write\"} ",
+        "stele_device_operations_per_second{store=\"1\",of=\"write\",source=",
         "stele_linearizable_reads_total{store=\"1\",by=\"window\"} ",
         "stele_regions{store=\"1\",role=\"leader\"} 2",
     ];
@@ -115,6 +118,26 @@ async fn a_node_whose_regions_have_no_leader_is_not_ready() {
     assert!(body.contains(" of 2 regions have a known leader"), "{body}");
     assert_eq!(get(&address, "/healthz").await.0, 200, "it still runs");
     second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_joins_has_the_labels_of_its_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = start(config(&dirs(dir.path(), &["a"]), &[])).await;
+    let join = [first.ready.address.clone()];
+    let mut labelled = config(&dirs(dir.path(), &["b"]), &join);
+    labelled.set("label", "rack=b,zone=eu/west").unwrap();
+    let second = start(labelled).await;
+    let url = format!("http://{}", first.ready.address);
+    let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
+    let mut control = ControlClient::new(channel);
+    let listed = control.list_stores(ListStoresRequest::default()).await.unwrap().into_inner();
+    let joined = listed.stores.iter().find(|store| store.labels.len() == 2);
+    let labels = joined.unwrap_or_else(|| panic!("{listed:?}")).labels.iter();
+    let labels: Vec<_> = labels.map(|label| (&label.key[..], &label.value[..])).collect();
+    assert_eq!(labels, [("rack", "b"), ("zone", "eu/west")]);
+    second.stop().await;
+    first.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

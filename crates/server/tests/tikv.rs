@@ -5,11 +5,11 @@
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use stele_proto::kvrpcpb::{Context, RawGetRequest, RawPutRequest, RawPutResponse};
+use stele_proto::kvrpcpb::{Context, RawGetRequest, RawPutRequest, RawPutResponse, RawScanRequest};
 use stele_proto::pdpb::GetRegionRequest;
 use stele_proto::pdpb::pd_client::PdClient;
-use stele_proto::stele::control::v1::RegionDetailRequest;
 use stele_proto::stele::control::v1::control_client::ControlClient;
+use stele_proto::stele::control::v1::{ListRegionsRequest, RegionDetailRequest, RegionReport};
 use stele_proto::stele::kv::v1::kv_client::KvClient;
 use stele_proto::stele::kv::v1::modify_request::Change;
 use stele_proto::stele::kv::v1::{
@@ -121,6 +121,49 @@ impl Served {
         let detail = ControlClient::new(self.channel.clone()).region_detail(request).await;
         detail.unwrap().into_inner().replicas[0].last_index
     }
+
+    /// Returns the last report of the region to the placement group.
+    async fn report(&self) -> RegionReport {
+        let request =
+            ListRegionsRequest { region_id: self.context.region_id, ..Default::default() };
+        let listed = ControlClient::new(self.channel.clone()).list_regions(request).await;
+        listed.unwrap().into_inner().regions[0].report.clone().unwrap_or_default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_traffic_of_a_region_is_a_total_of_the_pairs_and_bytes_of_its_clients() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let keys = || (0..4).map(|n| format!("key{n}"));
+    served.send(keys().map(|key| Cmd::RawPut(served.put(key, vec![7; 1000]))).collect()).await;
+    assert!(served.get("key1").await.is_some());
+    assert!(served.get("none").await.is_none());
+    let context = Some(served.context.clone());
+    let scan = RawScanRequest { context, limit: 100, ..RawScanRequest::default() };
+    let scanned = TikvClient::new(served.channel.clone()).raw_scan(scan).await.unwrap();
+    assert_eq!(scanned.into_inner().kvs.len(), 4);
+    // Another reader of the same state.
+    served.last_index().await;
+    let started = Instant::now();
+    let report = loop {
+        let report = served.report().await;
+        if report.reads >= 6 && report.writes >= 4 || started.elapsed() > LIMIT {
+            break report;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!((report.reads, report.read_bytes), (1 + 1 + 4, 1004 + 4 * 1004), "{report:?}");
+    assert_eq!(report.writes, 4, "{report:?}");
+    assert!((4 * 1004..5000).contains(&report.written_bytes), "{report:?}");
+    assert!(report.counted_since > 0);
+    served.get("key2").await;
+    let started = Instant::now();
+    while served.report().await.reads != 7 {
+        assert!(started.elapsed() < LIMIT);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(served.report().await.writes, 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,11 +20,13 @@ pub enum Cause {
     Manifest,
     /// A region's snapshot, exported or installed.
     Snapshot,
+    /// The probe of the device at a store's first start.
+    Probe,
 }
 
 impl Cause {
     /// All causes, in the order of their discriminants.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Log,
         Self::Sidecar,
         Self::Flush,
@@ -33,6 +35,7 @@ impl Cause {
         Self::Sort,
         Self::Manifest,
         Self::Snapshot,
+        Self::Probe,
     ];
 
     /// Returns the name in metrics and reports.
@@ -46,6 +49,7 @@ impl Cause {
             Self::Sort => "sort",
             Self::Manifest => "manifest",
             Self::Snapshot => "snapshot",
+            Self::Probe => "probe",
         }
     }
 }

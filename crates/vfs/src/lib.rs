@@ -5,15 +5,19 @@
 
 mod aligned;
 mod meter;
+mod probe;
 mod profiled;
 mod real;
 mod sim;
+mod times;
 
 pub use aligned::{AlignedBuf, MEMORY_ALIGN_BYTES};
 pub use meter::{Meter, MeterSnapshot};
-pub use profiled::{DeviceProfile, ProfiledVfs, Sleep};
+pub use probe::{Curve, Probed, probe, remove_probe};
+pub use profiled::{DeviceProfile, DeviceScale, ProfiledVfs, ScaledVfs, Sleep};
 pub use real::{RealVfs, SystemClock};
 pub use sim::{CrashAt, CrashPoint, Event, Fault, Operation, SimOptions, SimVfs};
+pub use times::{DeviceTimer, DeviceTimes, UnderWay};
 
 use std::fmt::Debug;
 use std::io::IoSlice;

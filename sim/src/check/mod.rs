@@ -3,6 +3,7 @@
 mod changes;
 mod commits;
 mod disk_copies;
+pub mod domains;
 pub mod durable;
 mod durable_state;
 mod engines;
@@ -12,6 +13,7 @@ pub mod linear;
 mod live;
 mod logs;
 mod memory;
+mod moves;
 pub mod orders;
 mod owned;
 mod promises;
@@ -19,7 +21,9 @@ mod repairs;
 mod replay;
 mod replicas;
 mod room;
+mod speeds;
 mod states;
+mod targets;
 mod unreadable;
 mod votes;
 
@@ -30,6 +34,7 @@ use disk_copies::DiskCopies;
 use durable_state::DurableState;
 use leaders::Leaders;
 use logs::Logs;
+use moves::Moves;
 use owned::Peers;
 use promises::Promises;
 use repairs::Repairs;
@@ -55,6 +60,8 @@ pub struct Checks {
     /// Versions of regions.
     pub(crate) changes: Changes,
     disk_copies: DiskCopies,
+    /// Moves of the placement group that only balance.
+    pub(crate) moves: Moves,
 }
 
 impl Checks {
@@ -71,6 +78,7 @@ impl Checks {
             states: States::default(),
             changes: Changes::default(),
             disk_copies: DiskCopies::new(plan),
+            moves: Moves::default(),
         }
     }
 

@@ -1,14 +1,21 @@
 //! Checks the placement group's decisions. It never reverts a region to an older epoch than
 //! reported. No order costs a region its quorum, and no order differs from its operator's step.
 
+use super::domains::crowding;
+use super::targets::unfit_target;
 use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_node::report::StalePeer;
 use stele_placement::{
     Change, Cluster, DrainGoal, Instruction, LeaderState, Liveness, Millis, OperatorId, Order,
-    RegionInfo, Step, StoreState,
+    RegionInfo, SETTINGS, Step, StoreState,
 };
 use stele_types::{Peer, PeerRole, Region, RegionEpoch, RegionId, RegionPhase, StoreId};
+
+/// Limit of the records of the cluster itself, besides its settings.
+const RECORDS_MAX: usize = 8;
+/// Limit of the records of a store: itself, its last heartbeat, its class of speed.
+const RECORDS_OF_A_STORE_MAX: usize = 3;
 
 /// Returns a region with a known epoch that went back, and replaces the known epochs by the present
 /// ones.
@@ -31,6 +38,14 @@ pub fn other_decisions(state: &Cluster, held: &Cluster) -> Option<String> {
     };
     let (state, held) = (decisions(state), decisions(held));
     (state != held).then(|| format!("decides on {state}, but its store holds {held}"))
+}
+
+/// Returns how a placement state exceeds its bound: a few records for each store, one for each region.
+pub fn too_many_records(cluster: &Cluster, records: usize) -> Option<String> {
+    let (stores, regions) = (cluster.stores().count(), cluster.regions().iter().count());
+    let most = RECORDS_MAX + SETTINGS.len() + RECORDS_OF_A_STORE_MAX * stores + regions;
+    let counts = format!("{stores} stores and {regions} regions");
+    (records > most).then(|| format!("persists {records} records of {counts}, limit {most}"))
 }
 
 /// Returns what is invalid in an order that changes voters or takes a merge back.
@@ -106,7 +121,8 @@ pub fn running(leader_state: &LeaderState) -> BTreeSet<OperatorId> {
 }
 
 /// Returns what is invalid in an operator that was just admitted, so that it is not one of `before`:
-/// it costs the region its quorum.
+/// it costs the region its quorum, puts more of its voters into one failure domain, or gives a replica
+/// or a leader to a store that cannot take it.
 pub fn invalid_admission(
     leader_state: &LeaderState,
     before: &BTreeSet<OperatorId>,
@@ -134,9 +150,12 @@ pub fn invalid_admission(
                 }
             }
             let is_wrong = is_stuck || changes && few(&new);
-            is_wrong.then(|| {
+            let wrong = is_wrong.then(|| {
                 format!("begins {operator}, although most voters of {info:?} do not respond")
-            })
+            });
+            wrong
+                .or_else(|| crowding(cluster, operator, now))
+                .or_else(|| unfit_target(cluster, operator, now))
         },
     )
 }

@@ -14,8 +14,7 @@ impl World {
     /// Checks a store with less free space than its reserve: it admits at most what was allowed before.
     pub(crate) fn check_reserve(&mut self, number: u64) {
         let Some(slot) = self.slots.get(&number) else { return };
-        let Some(node) = self.nodes.get(&slot.node) else { return };
-        let options = if node.is_upgraded { &self.plan.other_engine } else { &self.plan.engine };
+        let Some(options) = self.engine_options(number) else { return };
         let reserved = options.reserved_bytes;
         let (Some(engine), Ok(free)) = (slot.engine(), slot.disk.free_bytes(Path::new(DIR))) else {
             return;

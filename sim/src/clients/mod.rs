@@ -98,7 +98,7 @@ impl Clients {
             values: 0,
             begun: 0,
             ops_max: plan.ops_max,
-            pause_nanos_max: plan.pause_nanos_max,
+            pause_nanos_max: plan.client_pause_nanos_max(),
             pause_factor: 1,
             value_bytes_max: plan.value_bytes_max,
             is_stopped: true,

@@ -87,6 +87,7 @@ impl World {
         if let Some(text) = invalid {
             self.fail(format!("the placement group of node {id} {text}"));
         }
+        self.note_moves(id, &running);
         for answered in answers {
             self.decided(id, answered);
         }
@@ -198,9 +199,11 @@ impl World {
             return;
         }
         let (now, pairs) = (self.millis(id), self.state_pairs(slot));
+        let records = pairs.as_ref().map_or(0, Vec::len);
         let held = pairs.and_then(|pairs| Cluster::load(pairs, now, 0));
         let (Ok(Some(held)), Some(state)) = (held, self.leader_state(id)) else { return };
-        if let Some(text) = orders::other_decisions(&state.cluster, &held) {
+        let too_many = orders::too_many_records(&held, records);
+        if let Some(text) = orders::other_decisions(&state.cluster, &held).or(too_many) {
             self.fail(format!("the placement group of node {id} {text}"));
         }
     }

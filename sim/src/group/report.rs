@@ -1,6 +1,7 @@
 //! Node's side of the placement group: reports, joins and answers.
 
 use super::{Answer, Call};
+use crate::hardware;
 use crate::plan::{MS, SECOND};
 use crate::world::{Happening, Requester, World};
 use bytes::Bytes;
@@ -112,6 +113,7 @@ impl World {
 
     fn join_call(&mut self, id: u64) -> Option<Call> {
         let address = self.nodes.get(&id)?.address();
+        let labels = self.labels(id).unwrap_or_default();
         let new = |number: &u64| {
             let slot = self.slots.get(number)?;
             (slot.running.is_some() && slot.id.is_none()).then_some(slot)
@@ -125,7 +127,8 @@ impl World {
             .iter()
             .map(|slot| NewStore {
                 token: Bytes::copy_from_slice(&slot.token.0.to_be_bytes()),
-                capacity_bytes: self.plan.capacity_bytes,
+                capacity_bytes: self.capacity_bytes(slot.number),
+                labels: labels.clone(),
                 ..NewStore::default()
             })
             .collect();
@@ -136,32 +139,57 @@ impl World {
     fn report_call(&mut self, id: u64) -> Option<Call> {
         let (mut stores, mut regions) = (Vec::new(), Vec::new());
         for number in self.slots_of(id) {
+            stores.extend(self.store_report(number));
             let Some(slot) = self.slots.get_mut(&number) else { continue };
             let Some(store) = slot.id else { continue };
-            let engine = slot.engine().cloned();
-            let stats = engine.as_ref().map(|engine| engine.stats()).unwrap_or_default();
-            stores.push(StoreReport {
-                id: store,
-                capacity_bytes: self.plan.capacity_bytes,
-                free_bytes: stats.device_free_bytes,
-                used_bytes: stats.disk_bytes,
-                is_full: engine.as_ref().is_some_and(|engine| engine.admit(1).is_err()),
-                has_failed: slot.failed.is_some(),
-                ..StoreReport::default()
-            });
             let Some(core) = slot.core() else { continue };
             regions.extend(core.regions().into_iter().map(|report| (store, report)));
         }
         let has_stores = !stores.is_empty();
+        let labels = self.labels(id);
         let node = self.nodes.get_mut(&id)?;
         let (address, started_at) = (node.address(), node.incarnation);
         let version = "simulated".into();
         let region_bytes_max = self.plan.region_bytes_max;
-        let this = NodeReport { address, version, started_at, region_bytes_max, labels: None };
+        let this = NodeReport { address, version, started_at, region_bytes_max, labels };
         let member = &mut node.member;
         let sizes = member.splitter.sizes();
         let report = member.reporter.report(this, stores, &regions, sizes);
         has_stores.then_some(Call::Report { report })
+    }
+
+    /// Returns the report of a store that joined. In a run without faults of hardware it lacks the
+    /// fields that reports of earlier versions lack.
+    fn store_report(&mut self, number: u64) -> Option<StoreReport> {
+        let (capacity_bytes, receiving) = (self.capacity_bytes(number), self.receiving(number));
+        let usable_bytes = self.usable_bytes(number);
+        let slot = self.slots.get(&number)?;
+        let engine = slot.engine().cloned();
+        let stats = engine.as_ref().map(|engine| engine.stats()).unwrap_or_default();
+        let mut report = StoreReport {
+            id: slot.id?,
+            capacity_bytes,
+            free_bytes: stats.device_free_bytes,
+            used_bytes: stats.disk_bytes,
+            is_full: engine.as_ref().is_some_and(|engine| engine.admit(1).is_err()),
+            has_failed: slot.failed.is_some(),
+            ..StoreReport::default()
+        };
+        if let Some(times) = slot.device.times() {
+            (report.live_bytes, report.usable_bytes) = (stats.live_bytes, usable_bytes);
+            report.append_age_ms = times.append_age_nanos(self.now) / MS;
+            report.append_p99_nanos = times.write_p99_nanos(self.now);
+            (report.device, report.receiving) = (times.speed(self.now), receiving);
+            let is_nearly_full = report.live_bytes * 100 >= report.usable_bytes * 95;
+            self.counts.nearly_full += u64::from(is_nearly_full);
+        }
+        Some(report)
+    }
+
+    /// Returns the labels that a node reports now.
+    fn labels(&self, id: u64) -> Option<Vec<(String, String)>> {
+        let incarnation = self.nodes.get(&id)?.incarnation;
+        hardware::labels(&self.plan, id, incarnation)
     }
 
     pub(crate) fn answered(&mut self, id: u64, incarnation: u64, answer: Answer) {

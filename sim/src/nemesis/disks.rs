@@ -102,7 +102,7 @@ impl World {
 
     pub(super) fn restore_capacity(&mut self, number: u64) {
         if let Some(slot) = self.slots.get(&number) {
-            slot.disk.set_capacity(Some(self.plan.capacity_bytes));
+            slot.disk.set_capacity(Some(self.capacity_bytes(number)));
         }
     }
 

@@ -4,12 +4,15 @@ mod aims;
 mod budget;
 mod depose;
 mod disks;
+mod hardware;
 mod late;
 mod machines;
 mod mistakes;
 mod regions;
 mod stores;
 mod withhold;
+
+pub use hardware::SLOWER;
 
 use crate::faults::{Fault, FaultSet};
 use crate::plan::{MS, Plan, fork};
@@ -53,6 +56,10 @@ pub enum Undo {
     Space(u64),
     /// Clears the faults of a store's disk.
     Room(u64),
+    /// Ends the time in which a store's device is slow.
+    Fast(u64),
+    /// Makes fast devices slow and slow ones fast.
+    Flip,
 }
 
 /// State of the nemesis.
@@ -78,6 +85,8 @@ pub struct Nemesis {
     lost_reports: BTreeMap<u64, u64>,
     /// Node that gets rejections of lost elections, and the end of the time.
     stale_rejection: Option<(u64, u64)>,
+    /// Times that the speeds of all devices flipped.
+    flips: u64,
 }
 
 impl Nemesis {
@@ -88,7 +97,7 @@ impl Nemesis {
             goals: Vec::new(),
             drained: Vec::new(),
             prng: fork(plan.seed, "nemesis"),
-            faults: faults.iter().collect(),
+            faults: faults.iter().filter(|fault| !fault.is_permanent()).collect(),
             calm_nanos: plan.calm_nanos,
             is_active: false,
             hostile_until: 0,
@@ -97,6 +106,7 @@ impl Nemesis {
             deposed_until: 0,
             lost_reports: BTreeMap::new(),
             stale_rejection: None,
+            flips: 0,
         }
     }
 
@@ -109,6 +119,11 @@ impl Nemesis {
     /// Blocks messages of a region from one store to another.
     pub fn block_messages(&mut self, way: (RegionId, u64, u64), until: u64) {
         self.blocked.insert(way, until);
+    }
+
+    /// Returns how often the speeds of all devices flipped.
+    pub fn flips(&self) -> u64 {
+        self.flips
     }
 
     /// Returns true if there are faults now.
@@ -136,6 +151,7 @@ impl World {
     /// Starts the faults.
     pub fn start_faults(&mut self) {
         self.nemesis.is_active = true;
+        self.start_hardware();
         self.after(0, Happening::Nemesis);
     }
 
@@ -199,6 +215,7 @@ impl World {
             Fault::StoreHangs | Fault::StoreFails | Fault::Unreadable => {
                 self.trouble_store(fault);
             }
+            _ if fault.is_of_hardware() => self.trouble_hardware(fault),
             _ => self.trouble_disk(fault),
         }
     }
@@ -240,6 +257,8 @@ impl World {
                 }
             }
             Undo::Space(slot) => self.restore_capacity(slot),
+            Undo::Fast(slot) => self.end_slowness(slot),
+            Undo::Flip => self.flip_speeds(),
             Undo::Room(slot) => {
                 if let Some(slot) = self.slots.get(&slot) {
                     slot.disk.clear_faults();
@@ -278,6 +297,7 @@ impl World {
             self.restore_capacity(slot);
             self.end_stall(slot);
             self.end_hang(slot);
+            self.end_slowness(slot);
             let Some(it) = self.slots.get_mut(&slot) else { continue };
             it.append_nanos = SOUND_APPEND_NANOS;
             it.disk.clear_faults();

@@ -1,8 +1,9 @@
 //! Lifecycle of nodes and stores: bootstrap, start, stop, failure, and replacement of disks.
 
 use super::slot::{Running, Slot};
-use super::{Happening, NodeClock, Requester, World};
+use super::{Device, Happening, NodeClock, Requester, World};
 use crate::faults::Fault;
+use crate::hardware;
 use crate::nemesis::Undo;
 use crate::plan::{CLUSTER, MS, SECOND, fork};
 use std::collections::VecDeque;
@@ -46,16 +47,17 @@ impl World {
         let disk = SimVfs::new(SimOptions {
             seed: prng.draw(),
             block_bytes: self.plan.block_bytes,
-            capacity_bytes: Some(self.plan.capacity_bytes),
+            capacity_bytes: Some(self.capacity_bytes(number)),
         });
-        self.slots.insert(number, Slot::new(number, node, disk));
+        let profile = hardware::profile(&self.plan, number, self.nemesis.flips());
+        self.slots.insert(number, Slot::new(number, node, disk, Device::new(profile)));
         number
     }
 
     /// Returns the bootstrap state of the first node.
     pub(crate) fn bootstrap_plan(&self) -> Bootstrap {
         let capacities_bytes =
-            (0..self.plan.stores_per_node).map(|_| self.plan.capacity_bytes).collect();
+            (1..=self.plan.stores_per_node).map(|number| self.capacity_bytes(number)).collect();
         let address = self.nodes.get(&1).map(super::Node::address).unwrap_or_default();
         Bootstrap { cluster: CLUSTER, address, capacities_bytes }
     }
@@ -83,14 +85,17 @@ impl World {
         let slot = self.slots.get(&number)?;
         let node = self.nodes.get(&slot.node)?;
         node.now(self.now);
-        let mut options = match node.is_upgraded {
-            true => self.plan.other_engine.clone(),
-            false => self.plan.engine.clone(),
-        };
+        let mut options = self.engine_options(number)?.clone();
         let is_new = slot.disk.file_bytes(Path::new(DIR).join("STORE")).is_none();
         options.store = is_new.then_some(slot.token);
         slot.disk.set_cached(self.plan.has_page_cache);
         Some((slot.disk.clone(), node.clock.clone(), options))
+    }
+
+    /// Returns the engine options of a store's node.
+    pub(crate) fn engine_options(&self, number: u64) -> Option<&Options> {
+        let node = self.nodes.get(&self.slots.get(&number)?.node)?;
+        Some(if node.is_upgraded { &self.plan.other_engine } else { &self.plan.engine })
     }
 
     fn engine_of(&mut self, number: u64) -> Result<Engine> {
@@ -141,6 +146,7 @@ impl World {
         let Some(slot) = self.slots.get_mut(&number) else { return };
         slot.incarnation += 1;
         slot.failed = None;
+        slot.device.restart();
         self.open_slot(number);
     }
 

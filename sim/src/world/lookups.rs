@@ -10,6 +10,8 @@ use stele_types::Result;
 
 /// Shortest duration of a lookup.
 const READ_NANOS: u64 = 20_000;
+/// Bytes of a read.
+const VALUE_BYTES: u64 = 4 << 10;
 
 impl World {
     /// Starts a lookup: mostly as long as a read of the device, sometimes long enough for an election
@@ -19,6 +21,7 @@ impl World {
         let incarnation = slot.incarnation;
         let prng = &mut self.rngs.lookups;
         let nanos = READ_NANOS
+            + slot.device.read_nanos(VALUE_BYTES)
             + match prng.below(20) {
                 0 => prng.below(2_000) * MS,
                 1..4 => prng.below(50) * MS,
@@ -47,6 +50,10 @@ impl World {
         }
         let Some(engine) = slot.engine() else { return };
         let result = found.unwrap_or_else(|| look_up(engine, &lookup));
+        if let Some(times) = slot.device.times() {
+            let began = self.now - slot.device.read_nanos(VALUE_BYTES).min(self.now);
+            times.note_read(began, self.now, VALUE_BYTES);
+        }
         self.counts.lookups += 1;
         self.push(number, Input::Found { lookup, result });
     }

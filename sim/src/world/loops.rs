@@ -1,7 +1,8 @@
 //! Virtual time for the drivers of a store: its loop, its writes and its maintenance; and messages
 //! between stores.
 
-use super::{Happening, Requester, Running, World};
+use super::device::bytes_of;
+use super::{Happening, Requester, Running, SOUND_APPEND_NANOS, World};
 use crate::plan::SECOND;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -163,12 +164,23 @@ impl World {
     /// Writes a batch beside the loop: it becomes durable before the loop gets the completion.
     fn write(&mut self, number: u64, append: Append) {
         let now = self.now;
+        let device_nanos = self.device_nanos(number, &append.batch);
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let (least, most) = slot.append_nanos;
-        let mut took = least + self.rngs.disk.below(most - least + 1);
+        let drawn = least + self.rngs.disk.below(most - least + 1);
+        let mut took = match device_nanos {
+            // The times of a sound device vary by as much as half of their least.
+            1.. if slot.append_nanos == SOUND_APPEND_NANOS => {
+                device_nanos + device_nanos * drawn / (2 * most)
+            }
+            _ => drawn + device_nanos,
+        };
         took = took.max(slot.stalled_until.saturating_sub(now));
         let early = self.rngs.disk.below(4) == 0;
         let (node, incarnation) = (slot.node, slot.incarnation);
+        if let Some(times) = slot.device.times() {
+            times.append_began(now);
+        }
         if let Some(running) = &mut slot.running {
             running.is_writing = true;
         }
@@ -180,7 +192,8 @@ impl World {
         }
         let records = batch.records.len();
         self.trace.span(now, took, node, number, || format!("append {records}"));
-        let happening = Happening::Appended { slot: number, incarnation, ticket, batch, done };
+        let happening =
+            Happening::Appended { slot: number, incarnation, ticket, batch, began: now, done };
         self.after(took, happening);
     }
 
@@ -190,6 +203,7 @@ impl World {
         incarnation: u64,
         ticket: Ticket,
         batch: &Arc<LogBatch>,
+        began: u64,
         done: Option<Result<()>>,
     ) {
         let now = self.now;
@@ -199,8 +213,13 @@ impl World {
         };
         if slot.stalled_until > now {
             let (batch, wait) = (batch.clone(), slot.stalled_until - now);
-            let happening = Happening::Appended { slot: number, incarnation, ticket, batch, done };
+            let happening =
+                Happening::Appended { slot: number, incarnation, ticket, batch, began, done };
             return self.after(wait, happening);
+        }
+        if let Some(times) = slot.device.times() {
+            times.append_ended(began);
+            times.note_write(began, now, bytes_of(batch));
         }
         let Some(engine) = slot.engine().cloned() else { return };
         let result = done.unwrap_or_else(|| {

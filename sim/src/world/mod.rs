@@ -2,6 +2,7 @@
 //! follow from the seed.
 
 mod applies;
+mod device;
 mod forged_messages;
 mod lifecycle;
 mod lookups;
@@ -12,6 +13,7 @@ mod recovery;
 mod slot;
 mod streams;
 
+pub use device::Device;
 pub use lifecycle::{DIR, Stop};
 pub use loops::short;
 pub use network::{Network, Way};
@@ -39,12 +41,13 @@ use stele_types::{LogBatch, Prng, RegionId, Result, StoreId};
 pub enum Happening {
     /// The store loop runs one step.
     LoopStep { slot: u64, incarnation: u64 },
-    /// An append completes; `done` is its result if it already became durable.
+    /// An append that began at a time completes; `done` is its result if it already became durable.
     Appended {
         slot: u64,
         incarnation: u64,
         ticket: Ticket,
         batch: Arc<LogBatch>,
+        began: u64,
         done: Option<Result<()>>,
     },
     /// Entries are applied; `done` is the result if the engine already holds them.
@@ -144,6 +147,12 @@ pub struct Counts {
     pub lookups: u64,
     /// Runs of entries applied beside a loop.
     pub applies: u64,
+    /// Operators admitted that balance data or move leaders.
+    pub moves: u64,
+    /// Most of them of one region in a minute.
+    pub moves_most: u64,
+    /// Reports of stores with a nearly full device.
+    pub nearly_full: u64,
 }
 
 impl Counts {
@@ -155,6 +164,9 @@ impl Counts {
         self.refused += other.refused;
         self.lookups += other.lookups;
         self.applies += other.applies;
+        self.moves += other.moves;
+        self.moves_most = self.moves_most.max(other.moves_most);
+        self.nearly_full += other.nearly_full;
         self.ops += ops;
         self.ambiguous += ambiguous;
         self.power_cuts += power_cuts;
@@ -439,8 +451,8 @@ impl World {
     fn handle(&mut self, happening: Happening) {
         match happening {
             Happening::LoopStep { slot, incarnation } => self.step_loop(slot, incarnation),
-            Happening::Appended { slot, incarnation, ticket, batch, done } => {
-                self.appended(slot, incarnation, ticket, &batch, done);
+            Happening::Appended { slot, incarnation, ticket, batch, began, done } => {
+                self.appended(slot, incarnation, ticket, &batch, began, done);
             }
             Happening::Applied { slot, incarnation, apply, began, done } => {
                 self.applied(slot, incarnation, &apply, began, done);

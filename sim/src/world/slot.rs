@@ -1,6 +1,6 @@
 //! Store: its disk, and while its node runs the engine, the consensus and the inbox of its loop.
 
-use crate::world::Requester;
+use crate::world::{Device, Requester};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -75,7 +75,9 @@ pub struct Slot {
     pub is_troubled: bool,
     /// The disk was removed permanently.
     pub is_gone: bool,
-    /// Shortest and longest duration of an append.
+    /// Lasting speed of the disk.
+    pub device: Device,
+    /// Shortest and longest duration of an append, besides what the device's lasting speed adds.
     pub append_nanos: (u64, u64),
     /// Time before which no append completes.
     pub stalled_until: u64,
@@ -94,7 +96,7 @@ pub const SOUND_APPEND_NANOS: (u64, u64) = (30_000, 400_000);
 
 impl Slot {
     /// Creates a store on an empty disk.
-    pub fn new(number: u64, node: u64, disk: SimVfs) -> Self {
+    pub fn new(number: u64, node: u64, disk: SimVfs, device: Device) -> Self {
         Self {
             number,
             node,
@@ -113,6 +115,7 @@ impl Slot {
             may_not_open: false,
             is_troubled: false,
             is_gone: false,
+            device,
             append_nanos: SOUND_APPEND_NANOS,
             stalled_until: 0,
             hangs_until: 0,

@@ -19,6 +19,7 @@ mod replace;
 mod resize;
 mod shape;
 mod slow_disk;
+mod slow_store;
 mod stale_reads;
 mod start;
 mod ycsb;
@@ -69,6 +70,7 @@ scenarios! {
     shape "shape" "manual splits, transfers, moves and merges; nothing is lost, all replicas are equal"
     idle "idle" "processor time of a thousand idle regions"
     slow_disk "slow-disk" "latency of puts and gets while the syncs of the leader's log take ten times as long"
+    slow_store "slow-store" "a store becomes ten times slower under load: its leaders leave, the throughput stays, they return when it is fast"
     bytes_written "bytes-written" "bytes that each node writes per byte of payload"
     hostile "hostile" "garbage, oversized and hostile bytes on the port"
     ycsb "ycsb" "go-ycsb load and workloads A to F, also during a kill, a split and a transfer"

@@ -31,6 +31,10 @@ pub enum CtlCommand {
         /// Region ID
         id: u64,
     },
+    /// Show measured speeds, weights, shares of the data, and planned moves
+    Placement,
+    /// Explain why the leader and the replicas of a region are where they are
+    Explain(Explain),
     /// Transfer the leadership of a region to another replica
     TransferLeader {
         /// Region ID
@@ -89,6 +93,19 @@ pub struct Regions {
     /// Include the region of the placement group
     #[arg(long)]
     pub system: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Explain {
+    /// Region ID
+    #[arg(conflicts_with = "key")]
+    pub region: Option<u64>,
+    /// Explain the region that holds this key
+    #[arg(long)]
+    pub key: Option<String>,
+    /// Read the key as hexadecimal
+    #[arg(long, requires = "key")]
+    pub hex: bool,
 }
 
 #[derive(Args, Debug)]

@@ -1,15 +1,17 @@
 //! The command line.
 
 mod bench;
+mod calibrate;
 mod ctl;
 mod devices;
 mod playground;
 mod server;
 
 pub use bench::{Bench, BenchWire, Distribution, Load, Policy, Workload};
-pub use ctl::{AddStore, Ctl, CtlCommand, Regions};
+pub use calibrate::BenchCalibrate;
+pub use ctl::{AddStore, Ctl, CtlCommand, Explain, Regions};
 pub use devices::{BenchDevices, Layout, Mode, Shares};
-pub use playground::Playground;
+pub use playground::{Playground, slow_factor};
 pub use server::Server;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -76,6 +78,8 @@ pub enum BenchTarget {
     Wire(BenchWire),
     /// Measure stores on several devices in one process
     Devices(BenchDevices),
+    /// Fit the curve by which a new store estimates the speed of its device
+    Calibrate(BenchCalibrate),
 }
 
 /// Store to open.

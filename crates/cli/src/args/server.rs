@@ -19,6 +19,9 @@ pub struct Server {
     /// Exit when the parent process with this ID ends
     #[arg(long, value_name = "PID", hide = true)]
     pub with_parent: Option<u32>,
+    /// File with the factor by which the devices are slower, read all the time; for the playground
+    #[arg(long, value_name = "FILE", hide = true, requires = "with_parent")]
+    pub device_scale: Option<PathBuf>,
 }
 
 /// Settings given as flags: name and text, as [`stele_server::config::Config::load`] takes them.
@@ -52,9 +55,10 @@ impl FromArgMatches for Settings {
 impl Args for Settings {
     fn augment_args(command: Command) -> Command {
         SETTINGS.iter().fold(command, |command, setting| {
-            let is_list = ["store", "join"].contains(&setting.key);
+            let is_list = ["store", "join", "label"].contains(&setting.key);
             let name = match setting.key {
                 "store" => "DIR",
+                "label" => "NAME=VALUE",
                 "listen" | "advertise" | "join" => "ADDR",
                 _ if setting.unit.is_empty() => "WORD",
                 _ => "N",

@@ -1,5 +1,6 @@
 //! `stele bench`: the same workloads on an embedded store and over the wire.
 
+pub mod calibrate;
 mod choice;
 pub mod devices;
 pub mod engine;

@@ -46,7 +46,7 @@ async fn fetch(
 
 fn row(item: &ConfigItem) -> Vec<Cell> {
     let allowed = match (item.minimum.as_str(), item.maximum.as_str()) {
-        ("", "") => String::new(),
+        ("", "") => item.names.join(", "),
         (low, high) => format!("{low} to {high}"),
     };
     let online = if item.live { "yes" } else { "restart" };

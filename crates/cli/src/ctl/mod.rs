@@ -5,6 +5,7 @@ mod checksum;
 mod config;
 mod join;
 mod leave;
+pub mod placement;
 pub mod rows;
 
 use crate::Outcome;
@@ -39,6 +40,8 @@ async fn execute(args: &Ctl, control: &Control) -> Result<Outcome> {
             show(operators(&control.operators(wanted.ended).await?), "no operators")
         }
         CtlCommand::Region { id } => one_region(control, region(*id), json).await,
+        CtlCommand::Placement => placement::placement(control, json).await,
+        CtlCommand::Explain(wanted) => placement::explain(control, wanted, json).await,
         CtlCommand::TransferLeader { region: id, store: to } => {
             let operator = control.transfer_leader(region(*id), store(*to)).await?;
             Change::new(control, operator).wait(json).await

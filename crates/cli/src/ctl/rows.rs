@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use stele_client::RegionRow;
 use stele_client::messages::{
-    MembersResponse, OperatorInfo, OperatorState, RaftRole, ReplicaDetail, StoreInfo, StoreState,
+    Label, MembersResponse, OperatorInfo, OperatorState, RaftRole, ReplicaDetail, StoreInfo,
+    StoreState,
 };
 use stele_types::size::format_bytes;
 use stele_types::{Peer, PeerRole, RegionKind, RegionPhase};
@@ -23,10 +24,11 @@ fn store(info: &StoreInfo) -> Vec<Cell> {
     let stats = info.stats.unwrap_or_default();
     let age_ms = u64::try_from(info.heartbeat_age_ms).ok();
     let p99_ms = (stats.append_p99_nanos > 0).then_some(stats.append_p99_nanos as f64 / 1e6);
-    let mut cells = vec![
+    vec![
         number("store", stats.id),
         words("address", info.address.as_str()),
         words("state", state(info)),
+        maybe("class", info.class.map(u64::from)),
         number("regions", stats.region_count),
         number("leaders", stats.leader_count),
         bytes("used", stats.used),
@@ -35,18 +37,19 @@ fn store(info: &StoreInfo) -> Vec<Cell> {
         formatted("append p99", p99_ms.map_or("-".to_owned(), |ms| format!("{ms:.1} ms")), p99_ms),
         formatted("heard", age_ms.map_or("never".to_owned(), |age| format!("{age} ms")), age_ms),
         words("version", info.version.as_str()),
-    ];
-    if !info.labels.is_empty() {
-        let labels: BTreeMap<&str, &str> =
-            info.labels.iter().map(|label| (label.key.as_str(), label.value.as_str())).collect();
-        let text: Vec<String> =
-            labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        cells.push(words_as("labels", text.join(","), json!(labels)));
-    }
-    cells
+        labels(&info.labels),
+    ]
 }
 
-fn bytes(name: &'static str, bytes: u64) -> Cell {
+/// Makes the cell of a store's labels, such as `rack=a,zone=1`.
+pub fn labels(labels: &[Label]) -> Cell {
+    let labels: BTreeMap<&str, &str> =
+        labels.iter().map(|label| (label.key.as_str(), label.value.as_str())).collect();
+    let text: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    words_as("labels", text.join(","), json!(labels))
+}
+
+pub fn bytes(name: &'static str, bytes: u64) -> Cell {
     formatted(name, format_bytes(bytes), bytes)
 }
 
@@ -103,10 +106,12 @@ pub fn operators(infos: &[OperatorInfo]) -> Vec<Vec<Cell>> {
 
 pub fn operator(info: &OperatorInfo) -> Vec<Cell> {
     let steps = format!("{}/{}", info.steps_done, info.steps);
+    // An operator without an ID is planned and has not started.
+    let id = (info.id != 0).then_some(info.id);
     vec![
-        number("operator", info.id),
+        maybe("operator", id),
         number("region", info.region_id),
-        words("state", operator_state(info.state)),
+        words("state", if id.is_some() { operator_state(info.state) } else { "planned" }),
         formatted("steps", steps, json!([info.steps_done, info.steps])),
         formatted("age", format!("{:.1} s", info.age_ms as f64 / 1e3), info.age_ms as f64 / 1e3),
         words("what", info.what.as_str()),

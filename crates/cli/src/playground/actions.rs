@@ -2,7 +2,9 @@
 
 use super::cluster::Cluster;
 use super::fault_tolerance::describe;
+use super::load;
 use super::prompt::{Command, HELP};
+use crate::ctl::placement::{explain_text, placement_text};
 use crate::ctl::{self, rows};
 use crate::output::print;
 use crate::table;
@@ -37,6 +39,22 @@ pub async fn execute(cluster: &mut Cluster, command: Command) -> Result<bool> {
             let at = cluster.nodes().find(&node)?;
             cluster.nodes().resume(at)?;
             format!("{node} resumed · {}", cluster.fault_tolerance_text())
+        }
+        Command::Slow { node, factor } => slow(cluster, &node, factor)?,
+        Command::Load { seconds } => load::run(cluster, seconds).await?,
+        Command::Placement => {
+            let response = cluster.control.placement().await?;
+            let name = |store| format!("{} (store {store})", cluster.node_name(StoreId(store)));
+            print(&placement_text(&response, name));
+            return Ok(true);
+        }
+        Command::Explain { at } => {
+            let response = match at.parse() {
+                Ok(region) => cluster.control.explain(RegionId(region)).await?,
+                Err(_) => cluster.control.explain_key(Bytes::from(at)).await?,
+            };
+            print(&explain_text(&response)?);
+            return Ok(true);
         }
         Command::Transfer { region, to } => transfer(cluster, RegionId(region), &to).await?,
         Command::Split { at, keys } => split(cluster, at, keys).await?,
@@ -97,6 +115,18 @@ async fn kill(cluster: &mut Cluster, name: &str) -> Result<String> {
     let led = cluster.regions_led_by(at);
     cluster.nodes().kill(at)?;
     Ok(format!("{name} down{}", after_loss(cluster, &led).await?))
+}
+
+fn slow(cluster: &Cluster, name: &str, factor: u32) -> Result<String> {
+    let at = cluster.nodes().find(name)?;
+    cluster.nodes().slow(at, factor)?;
+    Ok(match factor {
+        1 => format!("the devices of {name} are as fast as they are"),
+        factor => format!(
+            "each operation of the devices of {name} takes {factor} times as long · `load 10` \
+             lets it be measured, `placement` shows it"
+        ),
+    })
 }
 
 async fn pause(cluster: &mut Cluster, name: &str) -> Result<String> {

@@ -4,6 +4,7 @@ mod actions;
 mod cluster;
 mod demo;
 mod fault_tolerance;
+mod load;
 mod nodes;
 mod prompt;
 
@@ -28,7 +29,8 @@ const INTERRUPTED: i32 = 130;
 pub fn run(args: &Playground) -> Result<Outcome> {
     let home = Home::new(args.keep.as_deref())?;
     let runtime = runtime::large(0)?;
-    let nodes = Nodes::new(home.path(), args.nodes, args.stores, args.base_port)?;
+    let mut nodes = Nodes::new(home.path(), args.nodes, args.stores, args.base_port)?;
+    slow_down(&mut nodes, &args.slow)?;
     let nodes = Arc::new(Mutex::new(nodes));
     end_on_signals(&runtime, &nodes, &home);
     let outcome = play(args, &runtime, &nodes, &home);
@@ -42,6 +44,18 @@ pub fn run(args: &Playground) -> Result<Outcome> {
         }
         outcome => outcome,
     }
+}
+
+/// Makes the devices of the given nodes slower, and those of all others as fast as they are.
+fn slow_down(nodes: &mut Nodes, slow: &[(String, u32)]) -> Result<()> {
+    for at in 0..nodes.list().len() {
+        nodes.slow(at, 1)?;
+    }
+    for (name, factor) in slow {
+        let at = nodes.find(name)?;
+        nodes.slow(at, *factor)?;
+    }
+    Ok(())
 }
 
 /// Runs the cluster. Invariant: only this thread starts processes, because they end with the thread
@@ -82,7 +96,7 @@ fn next_steps(cluster: &Cluster) -> String {
     format!(
         "tikv/pd  RawClient::new(vec![{}])\n\
          shell    stele get --cluster {all} KEY · stele ctl --cluster {all} stores\n\
-         here     put a 1 · get a · kill n1 · status · help · quit\n",
+         here     put a 1 · get a · kill n1 · slow n3 8x · load 10 · placement · status · help · quit\n",
         quoted.join(", ")
     )
 }

@@ -16,6 +16,8 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 const PORT_FILE: &str = "port";
 /// File for a node's standard error.
 const LOG_FILE: &str = "log";
+/// File with the factor by which a node's devices are slower.
+const SCALE_FILE: &str = "device-scale";
 /// Lines and bytes of the log that an error shows.
 const LOG_END_LINES: usize = 8;
 const LOG_END_BYTES: u64 = 8 << 10;
@@ -118,6 +120,7 @@ impl Nodes {
         for store in 1..=stores {
             command.arg("--store").arg(node.dir.join(format!("s{store}")));
         }
+        command.arg("--device-scale").arg(node.dir.join(SCALE_FILE));
         if node.address != first {
             command.args(["--join", &first]);
         }
@@ -173,6 +176,16 @@ impl Nodes {
         }
         node.state = State::Down;
         Ok(())
+    }
+
+    /// Makes the devices of a node slower by `factor`, while it runs and at later starts; 1 makes them
+    /// as fast as they are.
+    pub fn slow(&mut self, at: usize, factor: u32) -> Result<()> {
+        let path = self.node(at)?.dir.join(SCALE_FILE);
+        // The node reads the file all the time: it must never see a part of the number.
+        let new = path.with_extension("new");
+        let written = fs::write(&new, factor.to_string()).and_then(|()| fs::rename(&new, &path));
+        written.map_err(|error| Error::io("write", &path, error))
     }
 
     /// Stops a running node with SIGSTOP.

@@ -1,5 +1,6 @@
 //! Parser of the prompt's lines, typed or piped.
 
+use crate::args::slow_factor;
 use std::io::{BufRead, IsTerminal};
 use stele_types::{Error, Result};
 
@@ -32,6 +33,20 @@ pub enum Command {
     Resume {
         node: String,
     },
+    /// Make the devices of a node slower; a factor of 1 makes them as fast as they are.
+    Slow {
+        node: String,
+        factor: u32,
+    },
+    /// Put values for some seconds.
+    Load {
+        seconds: u64,
+    },
+    /// Explain the place of the region with this number, or of the one that holds this key.
+    Explain {
+        at: String,
+    },
+    Placement,
     Transfer {
         region: u64,
         to: String,
@@ -51,6 +66,10 @@ pub const HELP: &str = "\
 put KEY VALUE        get KEY        del KEY        scan [START [END]]
 kill nX              kill a node; restart nX starts it again
 pause nX             stop a node's process; resume nX continues it
+slow nX 8x           make the node's devices 8 times slower; slow nX off ends that
+load SECONDS         put values for that time
+placement            show measured speeds, weights, shares and moves
+explain REGION|KEY   explain why a region is where it is
 transfer REGION nX   make that node (or store) the leader of a region
 split REGION|KEY     split a region in half, or at a key
 status               show nodes and stores; regions shows keys and replicas
@@ -88,6 +107,20 @@ pub fn parse(line: &str) -> Result<Option<Command>> {
         "restart" => Command::Restart { node: one("restart nX")? },
         "pause" => Command::Pause { node: one("pause nX")? },
         "resume" => Command::Resume { node: one("resume nX")? },
+        "slow" => match rest.as_slice() {
+            [node, "off"] => Command::Slow { node: (*node).to_owned(), factor: 1 },
+            [node, factor] => {
+                Command::Slow { node: (*node).to_owned(), factor: slow_factor(factor)? }
+            }
+            _ => return Err(Error::invalid("write `slow nX 8x` or `slow nX off`")),
+        },
+        "load" => {
+            let seconds = one("load SECONDS")?;
+            let wrong = |_| Error::invalid(format!("`{seconds}` is not a number of seconds"));
+            Command::Load { seconds: seconds.parse().map_err(wrong)? }
+        }
+        "explain" => Command::Explain { at: one("explain REGION|KEY")? },
+        "placement" => Command::Placement,
         "transfer" => match rest.as_slice() {
             [region, to] => {
                 let wrong = |_| Error::invalid(format!("`{region}` is not a region number"));
@@ -180,6 +213,9 @@ mod tests {
             ok("split 2 k m"),
             Command::Split { at: "2".into(), keys: vec!["k".into(), "m".into()] }
         );
+        assert_eq!(ok("slow n3 8x"), Command::Slow { node: "n3".into(), factor: 8 });
+        assert_eq!(ok("slow n3 off"), Command::Slow { node: "n3".into(), factor: 1 });
+        assert_eq!(ok("explain m"), Command::Explain { at: "m".into() });
         assert_eq!(ok("exit"), Command::Quit);
         assert_eq!(parse("  ").unwrap(), None);
         for (line, hint) in [
@@ -189,6 +225,12 @@ mod tests {
             ("kill", "kill nX"),
             ("transfer x n1", "not a region number"),
             ("split", "split REGION|KEY"),
+            ("slow n3", "slow nX off"),
+            ("slow n3 fast", "not a factor"),
+            ("slow n3 0x", "not a factor"),
+            ("load", "load SECONDS"),
+            ("load long", "not a number of seconds"),
+            ("explain", "explain REGION|KEY"),
             ("fly", "`help`"),
         ] {
             let error = parse(line).unwrap_err().to_string();

@@ -115,6 +115,23 @@ impl Control {
         self.call_leader(request).await
     }
 
+    /// Returns the stores as placement judges them, and the moves under way and planned.
+    pub async fn placement(&self) -> Result<messages::PlacementResponse> {
+        self.call_leader(messages::PlacementRequest::default()).await
+    }
+
+    /// Explains the placement of a region. Fails with `Refused` if there is none.
+    pub async fn explain(&self, region: RegionId) -> Result<messages::ExplainResponse> {
+        let request = messages::ExplainRequest { region_id: region.0, ..Default::default() };
+        self.call_leader(request).await
+    }
+
+    /// Explains the placement of the region that holds a user key.
+    pub async fn explain_key(&self, key: Bytes) -> Result<messages::ExplainResponse> {
+        let request = messages::ExplainRequest { key, ..Default::default() };
+        self.call_leader(request).await
+    }
+
     async fn set_state(
         &self,
         store: StoreId,

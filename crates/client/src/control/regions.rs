@@ -43,7 +43,7 @@ impl Control {
             };
             let response = self.call_leader(request).await?;
             for info in response.regions {
-                rows.push(row(info)?);
+                rows.push(RegionRow::from_info(info)?);
             }
             match response.next_key.filter(|next| *next > start) {
                 Some(next) => start = next,
@@ -62,7 +62,7 @@ impl Control {
         };
         let mut found = self.call_leader(request).await?.regions.into_iter();
         let missing = || Error::Refused(format!("there is no region {id}"));
-        row(found.next().ok_or_else(missing)?)
+        RegionRow::from_info(found.next().ok_or_else(missing)?)
     }
 
     /// Returns the region that holds a user key.
@@ -119,18 +119,21 @@ impl Control {
     }
 }
 
-fn row(info: messages::RegionInfo) -> Result<RegionRow> {
-    let report = info.report.unwrap_or_default();
-    let ids = |ids: Vec<u64>| ids.into_iter().map(PeerId).collect();
-    Ok(RegionRow {
-        region: Region::decode(&report.region)?,
-        leader_store: (report.leader_store != 0).then_some(StoreId(report.leader_store)),
-        down_peers: ids(report.down_peers.iter().map(|peer| peer.peer_id).collect()),
-        pending_peers: ids(report.pending_peers),
-        approximate_bytes: report.approximate_bytes,
-        approximate_keys: report.approximate_keys,
-        report_age_ms: u64::try_from(info.report_age_ms).ok(),
-        is_hibernating: report.hibernating,
-        operator: (info.operator_id != 0).then_some(info.operator_id),
-    })
+impl RegionRow {
+    /// Decodes a region of a response. Fails with `Corrupt` if its descriptor cannot be decoded.
+    pub fn from_info(info: messages::RegionInfo) -> Result<Self> {
+        let report = info.report.unwrap_or_default();
+        let ids = |ids: Vec<u64>| ids.into_iter().map(PeerId).collect();
+        Ok(Self {
+            region: Region::decode(&report.region)?,
+            leader_store: (report.leader_store != 0).then_some(StoreId(report.leader_store)),
+            down_peers: ids(report.down_peers.iter().map(|peer| peer.peer_id).collect()),
+            pending_peers: ids(report.pending_peers),
+            approximate_bytes: report.approximate_bytes,
+            approximate_keys: report.approximate_keys,
+            report_age_ms: u64::try_from(info.report_age_ms).ok(),
+            is_hibernating: report.hibernating,
+            operator: (info.operator_id != 0).then_some(info.operator_id),
+        })
+    }
 }

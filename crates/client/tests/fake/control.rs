@@ -27,7 +27,36 @@ pub fn store_info(id: u64, address: &str) -> StoreInfo {
         version: "0.1.0".to_owned(),
         heartbeat_age_ms: 120,
         started_at: 1,
+        class: Some(23),
+        speed_per_second: 2980,
         ..StoreInfo::default()
+    }
+}
+
+/// Makes the judgement of a store: the last one is eight times slower than the others.
+fn store_placement(state: &State, info: &StoreInfo) -> StorePlacement {
+    let id = info.stats.unwrap_or_default().id;
+    let is_slow = id > 1 && id == state.stores.len() as u64;
+    StorePlacement {
+        store_id: id,
+        address: info.address.clone(),
+        state: info.state,
+        labels: info.labels.clone(),
+        class: if is_slow { 17 } else { 23 },
+        data_class: 23,
+        speed_per_second: if is_slow { 372 } else { 2980 },
+        measured: is_slow,
+        wanted_permille: 333,
+        held_permille: 334,
+        live_bytes: 5 << 20,
+        fill_permille: 125,
+        replicas: 1,
+        leaders: u64::from(id == 1),
+        load_per_second: 120 * u64::from(id == 1),
+        nearly_full: false,
+        moving_bytes: 0,
+        weight_ppm: 1_000_000,
+        serving: true,
     }
 }
 
@@ -133,6 +162,49 @@ impl Control for Service {
         let wanted = |operator: &&OperatorInfo| id == 0 || operator.id == id;
         let operators = state.operators.iter().filter(wanted).cloned().collect();
         Ok(Response::new(ListOperatorsResponse { operators }))
+    }
+
+    async fn explain(&self, request: Request<ExplainRequest>) -> Answer<ExplainResponse> {
+        let ExplainRequest { region_id, key, .. } = request.into_inner();
+        let state = self.leader_state()?;
+        let is_wanted = |region: &&stele_types::Region| match region_id {
+            0 => region.range.contains(&key),
+            id => region.id.0 == id,
+        };
+        let Some(region) = state.regions.iter().find(is_wanted) else {
+            return Err(Status::not_found(format!("there is no region {region_id}")));
+        };
+        let leader = state.leader(region).map(|leader| leader.store.0);
+        let verdict = |info: &StoreInfo| {
+            let store = store_placement(&state, info);
+            let (role, rule, reason) = match leader == Some(store.store_id) {
+                true => (StoreRole::Leader, "leads", "its class 23 is the highest of 2 voters"),
+                false => (StoreRole::Replica, "slower", "its class 17 is 6 below that of store 1"),
+            };
+            let (rule, reason) = (rule.to_owned(), reason.to_owned());
+            StoreVerdict { store: Some(store), role: role as i32, rule, reason }
+        };
+        let stores = state.stores.values().map(verdict).collect();
+        Ok(Response::new(ExplainResponse {
+            region: Some(info(&state, region)),
+            mode: "alor".to_owned(),
+            heat: Some(RegionHeat {
+                written_bytes: 3 << 19,
+                read_bytes: 1 << 10,
+                writes: 96,
+                reads: 24,
+            }),
+            stores,
+            operator: state.moves.first().cloned(),
+        }))
+    }
+
+    async fn placement(&self, _: Request<PlacementRequest>) -> Answer<PlacementResponse> {
+        let state = self.leader_state()?;
+        let stores = state.stores.values().map(|info| store_placement(&state, info)).collect();
+        let (mode, moves) = ("alor".to_owned(), state.moves.clone());
+        let (speed_op_bytes, domain_label) = (16 << 10, String::new());
+        Ok(Response::new(PlacementResponse { mode, speed_op_bytes, stores, moves, domain_label }))
     }
 
     async fn transfer(&self, request: Request<TransferRequest>) -> Answer<OperatorAccepted> {

@@ -81,6 +81,8 @@ pub struct State {
     /// Responses to progress requests; the last one repeats.
     pub progress: VecDeque<messages::StoreProgress>,
     pub config: Vec<messages::ConfigItem>,
+    /// Moves of the placement group's answer.
+    pub moves: Vec<messages::OperatorInfo>,
 }
 
 impl State {

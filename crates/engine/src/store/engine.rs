@@ -15,6 +15,9 @@ use stele_types::{
 
 impl LogStore for Store {
     fn append(&self, batch: &LogBatch) -> Result<()> {
+        // Invariant: an append that waits for a device shows its age from here on, whatever it waits
+        // for: its own write, free space, or a lock of a thread that writes.
+        let _under_way = self.shared.timer.append();
         self.check_truncations(batch)?;
         self.check_space(batch)?;
         let appended = self.end_incarnations(batch).and_then(|()| self.shared.append(batch));
@@ -103,7 +106,12 @@ impl StateMachine for Store {
         let gc = self.gc.stats();
         EngineStats {
             user_bytes: shared.user_bytes.load(Ordering::Relaxed),
-            written_bytes: Cause::ALL.iter().map(|&c| (c.name(), meter.bytes(c))).collect(),
+            // The probe of a new store is not caused by its data.
+            written_bytes: Cause::ALL
+                .iter()
+                .filter(|&&cause| cause != Cause::Probe)
+                .map(|&cause| (cause.name(), meter.bytes(cause)))
+                .collect(),
             disk_bytes: super::disk_bytes(shared).unwrap_or(gc.disk_bytes),
             live_bytes: gc.live_bytes,
             memory_bytes: shared.index.memory_bytes()

@@ -16,6 +16,7 @@ mod repair_writes;
 mod scrub;
 mod slice;
 mod space;
+mod speed;
 mod value_cache;
 mod verify;
 mod view;
@@ -49,7 +50,7 @@ use stele_types::lock::{Mutex, rank};
 use stele_types::{
     Error, FileId, Locator, LogBatch, LogIndex, Record, RegionId, Result, StoreId, mutant,
 };
-use stele_vfs::{DirLock, Vfs};
+use stele_vfs::{DeviceTimer, DirLock, Vfs};
 use value_cache::ValueCache;
 
 /// One store. [`StorageEngine`](stele_storage::StorageEngine) states which calls are allowed from where.
@@ -69,6 +70,7 @@ pub(crate) struct Shared {
     pub dir: PathBuf,
     pub id: StoreId,
     pub options: Options,
+    pub timer: DeviceTimer,
     pub replay: Replay,
     pub log: Arc<Log>,
     pub index: Arc<Index>,

@@ -18,7 +18,7 @@ use stele_index::{Checkpoint, Index, Opened as KnownState};
 use stele_log::{Log, RecoverFrom, Recovery, ReplayEntry, ReplayOp};
 use stele_types::lock::Mutex;
 use stele_types::{Clock, Error, KeyRange, LogIndex, RegionId, Result, RunId, keyspace, mutant};
-use stele_vfs::{DirLock, Vfs};
+use stele_vfs::{DeviceTimer, DirLock, Vfs};
 
 /// Extent to which entries in the log are applied at open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,10 +67,11 @@ impl Store {
         clock: Arc<dyn Clock>,
         dir: &Path,
         lock: Box<dyn DirLock>,
-        options: Options,
+        mut options: Options,
         replay: Replay,
     ) -> Result<(Self, Opened)> {
         options.validate()?;
+        let timer = options.timer.get_or_insert_with(|| DeviceTimer::new(clock.clone())).clone();
         let id = identity::open(&vfs, dir, options.store)?;
         let (index_dir, log_dir) = (dir.join("index"), dir.join("log"));
         vfs.create_dir_all(&index_dir)?;
@@ -89,6 +90,7 @@ impl Store {
             dir: dir.to_path_buf(),
             id,
             options,
+            timer,
             replay,
             log: Arc::new(log),
             index: Arc::new(index),

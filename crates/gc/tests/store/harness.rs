@@ -134,6 +134,7 @@ impl Store {
             direct: false,
             entry_cache_bytes_max: 0,
             inline_value_bytes_max: 16,
+            timer: None,
         };
         let (log, _) = Log::open(disk, Path::new("/s/log"), options, from)?;
         let (log, index) = (Arc::new(log), Arc::new(index));

@@ -53,7 +53,8 @@ pub(super) fn open(
     vfs.create_dir_all(dir)?;
     let (mut manifest, found) = Manifest::open(vfs.clone(), dir, options.manifest_bytes_max)?;
     let cache = BlockCache::new(options.block_cache_bytes_max)
-        .with_pinned_bytes_max(options.index_memory_bytes_max);
+        .with_pinned_bytes_max(options.index_memory_bytes_max)
+        .with_timer(options.timer.clone());
     let cache = Arc::new(cache);
     // Invariant: every current run is opened before any file is removed, so that a damaged manifest
     // does not cost runs.

@@ -270,7 +270,8 @@ impl Run {
         if let Some(block) = self.cache.block(self.meta.id, i) {
             return Ok(block);
         }
-        let block = self.read_block(i, held)?;
+        let block =
+            self.read_block_by(i, held, |bytes, at| self.cache.fill(&*self.file, bytes, at))?;
         self.cache.insert_block(self.meta.id, i, block.clone());
         Ok(block)
     }
@@ -296,11 +297,20 @@ impl Run {
 
     /// Reads a block from the file; `held` keeps the page of its fence.
     pub(super) fn read_block(&self, i: usize, held: &mut Held) -> Result<Block> {
+        self.read_block_by(i, held, |bytes, at| self.file.read_exact_at(bytes, at))
+    }
+
+    fn read_block_by(
+        &self,
+        i: usize,
+        held: &mut Held,
+        fill: impl FnOnce(&mut [u8], u64) -> Result<()>,
+    ) -> Result<Block> {
         let Some(place) = self.fences_with(i, held)?.readable(i) else {
             return Err(self.bad_block(i));
         };
         let mut bytes = self.cache.buffer((place.end - place.start) as usize);
-        self.file.read_exact_at(&mut bytes, place.start)?;
+        fill(&mut bytes, place.start)?;
         Block::open(self.path(), self.meta.id, place.start, &bytes.freeze()).or_else(|_| {
             // A second read distinguishes damage on the device from a bit flipped in transfer.
             let mut bytes = vec![0; (place.end - place.start) as usize];

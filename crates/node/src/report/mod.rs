@@ -88,9 +88,9 @@ pub struct Reporter {
     stale_after_s: u64,
     sequence: u64,
     sends_all: bool,
-    /// Regions of the last answered report, without traffic.
+    /// Regions of the last answered report.
     known: BTreeMap<RegionId, RegionReport>,
-    /// Regions of the last report, without traffic.
+    /// Regions of the last report.
     sent: BTreeMap<RegionId, RegionReport>,
     has_unmeasured: bool,
     refusals: Vec<Refused>,
@@ -138,16 +138,15 @@ impl Reporter {
         // A new leader would report all its followers as pending, and every operator would be
         // refused: its region is reported later.
         let leading = regions.iter().filter(|(_, report)| report.is_leading);
-        let leading: Vec<_> = leading.map(|(_, report)| region_report(report, sizes)).collect();
+        let since = node.started_at.max(1);
+        let leading: Vec<_> =
+            leading.map(|(_, report)| region_report(report, sizes, since)).collect();
         self.has_unmeasured = leading.iter().any(|report| report.size_bytes == 0);
-        self.sent = leading.iter().map(|it| (it.region.id, without_traffic(it))).collect();
+        self.sent = leading.iter().map(|it| (it.region.id, it.clone())).collect();
         self.sequence += 1;
         self.refusals_sent = self.refusals.len();
         let is_wanted = |report: &RegionReport| {
-            let has_traffic = report.traffic.reads + report.traffic.writes > 0;
-            self.sends_all
-                || has_traffic
-                || self.known.get(&report.region.id) != Some(&without_traffic(report))
+            self.sends_all || self.known.get(&report.region.id) != Some(report)
         };
         Report {
             node,
@@ -199,11 +198,9 @@ impl Reporter {
     }
 }
 
-fn without_traffic(report: &RegionReport) -> RegionReport {
-    RegionReport { traffic: Traffic::default(), ..report.clone() }
-}
-
-fn region_report(report: &CoreReport, sizes: &Sizes) -> RegionReport {
+/// Builds the report of a region of which the traffic is counted by a process that started at
+/// `since`.
+fn region_report(report: &CoreReport, sizes: &Sizes, since: u64) -> RegionReport {
     // Zero means that this range was not measured.
     let measured = sizes.get(&report.region.id);
     let measured = measured.filter(|measured| measured.version == report.region.epoch.version);
@@ -222,7 +219,8 @@ fn region_report(report: &CoreReport, sizes: &Sizes) -> RegionReport {
             reads: report.traffic.read_ops,
             writes: report.traffic.write_ops,
             written_bytes: report.traffic.write_bytes,
-            ..Traffic::default()
+            read_bytes: report.traffic.read_bytes,
+            counted_since: since,
         },
     }
 }

@@ -59,6 +59,8 @@ pub struct Splitter {
     refusals: Refusals,
     /// Reports in a row in which a region was above the limit.
     busy: HashMap<RegionId, u32>,
+    /// Operations of a region's peer until the report before.
+    counted: HashMap<RegionId, (PeerId, u64)>,
 }
 
 impl Splitter {
@@ -78,8 +80,12 @@ impl Splitter {
             return;
         }
         for (_, report) in regions.iter().filter(|(_, report)| report.role == Role::Leader) {
-            let ops = (report.traffic.write_ops + report.traffic.read_ops) as f64 / interval_s;
-            if ops > limits.ops_max as f64 {
+            let total = report.traffic.write_ops + report.traffic.read_ops;
+            let before = self.counted.insert(report.region.id, (report.peer.id, total));
+            // Totals of a peer that was not seen before are of an unknown time.
+            let before = before.filter(|(peer, _)| *peer == report.peer.id);
+            let ops = before.map_or(0, |(_, before)| total.saturating_sub(before));
+            if ops as f64 / interval_s > limits.ops_max as f64 {
                 *self.busy.entry(report.region.id).or_default() += 1;
             } else {
                 self.busy.remove(&report.region.id);
@@ -122,6 +128,7 @@ impl Splitter {
         self.sizes.retain(|id, _| is_led(*id));
         self.refusals.of.retain(|id, _| is_led(*id));
         self.busy.retain(|id, _| is_led(*id));
+        self.counted.retain(|id, _| is_led(*id));
     }
 }
 
@@ -317,6 +324,28 @@ mod tests {
         assert_eq!(splitter.measured(&system, size(9000, 9), limits, now), None);
         splitter.retain(|_| false);
         assert!(splitter.sizes().is_empty());
+    }
+
+    #[test]
+    fn a_region_is_busy_by_the_operations_since_the_report_before() {
+        let mut splitter = Splitter::default();
+        let limits = Limits { bytes_max: 1000, ops_max: 10 };
+        let mut report = crate::report::tests::led(5);
+        let mut is_busy = |splitter: &mut Splitter, peer: u64, total: u64| {
+            report.1.peer.id = PeerId(peer);
+            (report.1.traffic.write_ops, report.1.traffic.read_ops) =
+                (total / 2, total - total / 2);
+            splitter.count_busy(std::slice::from_ref(&report), 2.0, limits);
+            splitter.busy.contains_key(&RegionId(5))
+        };
+        assert!(!is_busy(&mut splitter, 1, 1000), "operations of an unknown time");
+        assert!(!is_busy(&mut splitter, 1, 1020), "ten a second");
+        assert!(is_busy(&mut splitter, 1, 1041));
+        assert!(!is_busy(&mut splitter, 1, 1041), "an idle one");
+        assert!(!is_busy(&mut splitter, 2, 5000), "another peer counts by itself");
+        assert!(is_busy(&mut splitter, 2, 5100));
+        splitter.retain(|_| false);
+        assert!(splitter.counted.is_empty());
     }
 
     /// Splits as the sizes say, until no region is split.

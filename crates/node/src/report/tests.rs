@@ -7,7 +7,7 @@ use stele_types::{LogIndex, Peer, PeerRole, Region};
 
 const STORE: StoreId = StoreId(1);
 
-fn led(id: u64) -> (StoreId, CoreReport) {
+pub(super) fn led(id: u64) -> (StoreId, CoreReport) {
     let peer = Peer { id: PeerId(id), store: STORE, role: PeerRole::Voter };
     let region = Region { id: RegionId(id), peers: vec![peer], ..Region::default() };
     let report = CoreReport {
@@ -81,9 +81,36 @@ fn only_changes_are_reported_after_an_answer_and_everything_after_a_failure() {
     reporter.answered(Answer { all_wanted: true, ..answer(14) });
     assert_eq!(ids(&send(&mut reporter, &regions, &sizes)), [5, 6, 7]);
     reporter.answered(answer(15));
-    assert_eq!(ids(&send(&mut reporter, &regions, &sizes)), [6], "its traffic is reported");
+    assert_eq!(ids(&send(&mut reporter, &regions, &sizes)), [0; 0], "nothing was read since");
     reporter.failed();
     assert_eq!(ids(&send(&mut reporter, &regions, &sizes)), [5, 6, 7]);
+}
+
+#[test]
+fn traffic_is_reported_as_totals_so_that_a_lost_report_loses_none() {
+    let (mut reporter, sizes) = (Reporter::new(0, 60), Sizes::new());
+    let mut regions = [led(5)];
+    let node = NodeReport { started_at: 77, ..NodeReport::default() };
+    let mut send = |regions: &[(StoreId, CoreReport)], is_answered: bool| {
+        let report = reporter.report(node.clone(), Vec::new(), regions, &sizes);
+        if is_answered {
+            reporter.answered(answer(report.sequence));
+        }
+        report.regions.first().map(|region| region.traffic)
+    };
+    let mut traffic = Traffic { counted_since: 77, ..Traffic::default() };
+    assert_eq!(send(&regions, true), Some(traffic));
+    assert_eq!(send(&regions, true), None, "an idle region is not reported again");
+    regions[0].1.traffic.read_ops = 3;
+    regions[0].1.traffic.read_bytes = 3000;
+    (traffic.reads, traffic.read_bytes) = (3, 3000);
+    assert_eq!(send(&regions, false), Some(traffic));
+    regions[0].1.traffic.write_ops = 2;
+    regions[0].1.traffic.write_bytes = 200;
+    (traffic.writes, traffic.written_bytes) = (2, 200);
+    assert_eq!(send(&regions, false), Some(traffic), "the report before got no answer");
+    assert_eq!(send(&regions, true), Some(traffic));
+    assert_eq!(send(&regions, true), None);
 }
 
 #[test]

@@ -2,16 +2,16 @@
 //!
 //! Invariant: the persisted watermark is an upper bound of all allocated numbers. A leader
 //! allocates only numbers up to it and raises it before they run out; the next leader starts above
-//! it. A number seen in a report counts as allocated, even if the record of that is lost.
+//! it. A report with a number above it is wrong. A number up to it that was seen in a report counts
+//! as allocated.
 
 use super::Cluster;
+use super::regions::StaleReport;
 use crate::pairs::{self, PairChange};
-use stele_types::{Error, Result, mutant};
+use stele_types::{Error, Region, Result, mutant};
 
 /// Numbers reserved at once. A change of leaders wastes at most so many.
 const BATCH: u64 = 100;
-/// Largest number that can have been allocated; a report with a larger one is wrong.
-pub(super) const ID_MAX: u64 = 1 << 56;
 /// Limit for the numbers of one request.
 pub const IDS_PER_REQUEST_MAX: u64 = 10_000;
 
@@ -37,12 +37,33 @@ impl Ids {
         self.next = self.watermark.saturating_sub(unused) + 1;
     }
 
-    pub(super) fn note(&mut self, seen: u64) {
+    /// Counts a number up to the watermark as allocated.
+    fn note(&mut self, seen: u64) {
         self.next = self.next.max(seen.saturating_add(1));
     }
 }
 
 impl Cluster {
+    /// Checks that the numbers in a report were allocated, and its stores joined.
+    pub(super) fn check_ids(&self, region: &Region) -> Result<(), StaleReport> {
+        let mut numbers = region.peers.iter().map(|peer| peer.id.0).chain([region.id.0]);
+        if numbers.any(|number| number > self.ids.watermark)
+            && !mutant::active("placement.outside_number_moves_the_allocator")
+        {
+            return Err(StaleReport::Malformed("its numbers were never allocated"));
+        }
+        match region.peers.iter().all(|peer| self.stores.contains_key(&peer.store)) {
+            true => Ok(()),
+            false => Err(StaleReport::Malformed("one of its stores never joined")),
+        }
+    }
+
+    /// Counts the numbers of a checked report as allocated.
+    pub(super) fn note_ids(&mut self, region: &Region) {
+        self.ids.note(region.id.0);
+        region.peers.iter().for_each(|peer| self.ids.note(peer.id.0));
+    }
+
     /// Returns what must be committed and applied before [`Cluster::take_ids`] can allocate `count`
     /// numbers; nothing if enough are reserved. Fails with `Invalid` above the limit of one
     /// request.

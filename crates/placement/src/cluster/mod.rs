@@ -1,9 +1,12 @@
 //! The state of the placement group.
 
 pub mod disconnected;
+pub mod domains;
 pub mod drain;
+pub mod fill;
 pub mod ids;
 pub mod regions;
+pub mod speeds;
 pub mod stores;
 
 use crate::Millis;
@@ -12,12 +15,14 @@ use crate::pairs::{self, PairChange, Record};
 use crate::region_info::{RegionInfo, RegionReport};
 use crate::store::{LastHeartbeat, Store, StoreState};
 use bytes::Bytes;
+use domains::Domains;
 use drain::DrainStart;
 use ids::Ids;
 use regions::{Regions, StaleReport};
+use speeds::Speeds;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_types::{
-    ClusterId, Error, PeerId, Region, RegionEpoch, RegionId, RegionKind, Result, StoreId, mutant,
+    ClusterId, Error, PeerId, RegionEpoch, RegionId, RegionKind, Result, StoreId, mutant,
 };
 
 /// Known state of a cluster.
@@ -31,8 +36,6 @@ pub struct Cluster {
     regions: Regions,
     /// Starts of drains. Not persisted.
     drains: BTreeMap<StoreId, DrainStart>,
-    /// Greatest store number in a region's membership: it was allocated even if its record is lost.
-    store_floor: StoreId,
     /// Addresses of nodes that have sent a full report since this state was loaded.
     informed_by: BTreeSet<String>,
     loaded: Millis,
@@ -40,6 +43,12 @@ pub struct Cluster {
     loaded_s: u64,
     /// Last heartbeats of disconnected stores, in Unix seconds; persisted.
     disconnected_since: BTreeMap<StoreId, u64>,
+    /// Classes of the stores' speeds; persisted when they change.
+    speeds: Speeds,
+    /// Failure domains of the members and settings that are committed.
+    domains: Domains,
+    /// Stores that are nearly full. Not persisted.
+    nearly_full: BTreeSet<StoreId>,
 }
 
 /// Time after a change of leaders in which some stores may not have reported yet.
@@ -62,11 +71,13 @@ impl Cluster {
             members_version: 0,
             regions: Regions::default(),
             drains: BTreeMap::new(),
-            store_floor: StoreId(0),
             informed_by: BTreeSet::new(),
             loaded: now,
             loaded_s: unix_seconds,
             disconnected_since: BTreeMap::new(),
+            speeds: Speeds::default(),
+            domains: Domains::default(),
+            nearly_full: BTreeSet::new(),
         };
         let mut any = false;
         for (key, value) in pairs {
@@ -82,8 +93,9 @@ impl Cluster {
             return Err(Error::invalid("the placement state has no cluster id"));
         }
         cluster.ids.start_after_load();
-        cluster.note_ids_of_regions();
         cluster.restore_disconnections();
+        cluster.restore_speeds();
+        cluster.note_domains();
         Ok(Some(cluster))
     }
 
@@ -91,7 +103,11 @@ impl Cluster {
     pub fn apply(&mut self, changes: &[PairChange]) -> Result<()> {
         for change in changes {
             if let Some(record) = pairs::decode(&change.key, change.value.as_deref())? {
+                let moves_domains = matches!(record, Record::Store(_) | Record::Setting { .. });
                 self.fold(record);
+                if moves_domains {
+                    self.note_domains();
+                }
             }
         }
         Ok(())
@@ -112,6 +128,7 @@ impl Cluster {
             Record::Silence(id, None) => {
                 self.disconnected_since.remove(&id);
             }
+            Record::Speed(id, record) => self.speeds.fold(id, record),
         }
     }
 
@@ -121,6 +138,10 @@ impl Cluster {
         let volatile = known.unwrap_or(Store { last_heartbeat, ..Store::default() });
         if !store.state.is_leaving() {
             self.drains.remove(&store.id);
+        }
+        if store.state == StoreState::Tombstone {
+            self.speeds.forget(store.id);
+            self.nearly_full.remove(&store.id);
         }
         let Store { last_heartbeat, report, node, .. } = volatile;
         self.stores.insert(store.id, Store { last_heartbeat, report, node, ..store });
@@ -154,11 +175,11 @@ impl Cluster {
 
     /// Records a leader's report if it is newer than the known state. A changed descriptor is then
     /// due to be persisted by [`Cluster::take_region_changes`].
+    ///
+    /// Invariant: numbers from outside never raise the watermark of the allocator. A report with
+    /// numbers that were never allocated changes nothing.
     pub fn observe(&mut self, report: RegionReport, now: Millis) -> Result<(), StaleReport> {
-        let numbers = report.region.peers.iter().flat_map(|peer| [peer.id.0, peer.store.0]);
-        if numbers.chain([report.region.id.0]).any(|number| number > ids::ID_MAX) {
-            return Err(StaleReport::Malformed("its numbers were never allocated"));
-        }
+        self.check_ids(&report.region)?;
         self.note_ids(&report.region);
         self.regions.put(RegionInfo::reported(report, now))
     }
@@ -211,25 +232,12 @@ impl Cluster {
             || members.all(|store| self.informed_by.contains(&store.address))
     }
 
-    fn note_ids(&mut self, region: &Region) {
-        self.ids.note(region.id.0);
-        for peer in &region.peers {
-            self.ids.note(peer.id.0);
-            self.store_floor = self.store_floor.max(peer.store);
-        }
-    }
-
-    fn note_ids_of_regions(&mut self) {
-        let known: Vec<Region> = self.regions.iter().map(|info| info.region.clone()).collect();
-        known.iter().for_each(|region| self.note_ids(region));
-    }
-
-    /// Returns how many voters a region should have, given enough nodes. The placement region has
-    /// five on five nodes or more, so that it tolerates the failures that its cluster tolerates.
+    /// Returns how many voters a region should have, given enough failure domains. The placement
+    /// region has five in five domains or more, so that it tolerates the failures that its cluster tolerates.
     pub fn copies_wanted(&self, kind: RegionKind, now: Millis) -> usize {
         match kind {
             RegionKind::Data => self.config.replicas(),
-            RegionKind::System if self.nodes_known(now) >= 5 => 5,
+            RegionKind::System if self.domains_known(now) >= 5 => 5,
             RegionKind::System => 3,
         }
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Bound;
-use stele_types::{KeyRange, Region, RegionId, RegionKind, RegionPhase, Term, mutant};
+use stele_types::{KeyRange, Peer, Region, RegionId, RegionKind, RegionPhase, Term, mutant};
 
 /// Reason why a report was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +128,7 @@ impl Regions {
     /// Records a report if it is newer than the known state.
     pub(super) fn put(&mut self, mut info: RegionInfo) -> Result<(), StaleReport> {
         check_shape(&info)?;
+        let reporter = info.leader;
         let known = self.by_id.get(&info.region.id);
         let newer = match known {
             Some(known) => merge_known(known, &mut info)?,
@@ -137,8 +138,22 @@ impl Regions {
             self.evict_older(&info.region)?;
             self.unsaved.insert(info.region.id);
         }
+        self.warm(&mut info, reporter);
         self.insert(info);
         Ok(())
+    }
+
+    /// Adds the reported traffic to the heat of the known region.
+    /// Invariant: heat outlasts reports and leaders. A refused report adds nothing: the next one
+    /// that is accepted contains its counts.
+    fn warm(&mut self, info: &mut RegionInfo, reporter: Option<Peer>) {
+        let known = self.by_id.get_mut(&info.region.id);
+        if let Some(known) = known.filter(|_| !mutant::active("placement.heat_rebuilt")) {
+            info.heat = std::mem::take(&mut known.heat);
+        }
+        if let (Some(reporter), Some(now)) = (reporter, info.reported) {
+            info.heat.note(reporter.id, &info.traffic, &info.region.peers, now);
+        }
     }
 
     /// Removes the regions that overlap `region` if all of them are older. Regions of the same

@@ -1,6 +1,7 @@
 //! Stores: join, heartbeat, removal.
 
 use super::Cluster;
+use super::domains::Domain;
 use crate::Millis;
 use crate::pairs::{self, PairChange};
 use crate::region_info::RegionInfo;
@@ -118,29 +119,24 @@ impl Cluster {
         }
     }
 
-    /// Returns the address of a store's node, which is its failure domain.
-    pub(crate) fn node(&self, id: StoreId) -> &str {
-        self.stores.get(&id).map_or("", |store| &store.address)
-    }
-
-    fn nodes(&self, mut counts: impl FnMut(&Store) -> bool) -> usize {
-        let nodes: BTreeSet<&str> = self
-            .stores
-            .values()
+    /// Returns the number of failure domains of the stores in service that `counts` accepts.
+    fn domains(&self, mut counts: impl FnMut(&Store) -> bool) -> usize {
+        let stores = self.stores.values();
+        let domains: BTreeSet<Domain> = stores
             .filter(|store| store.state == StoreState::Up && counts(store))
-            .map(|store| store.address.as_str())
+            .map(|store| self.domain(store.id))
             .collect();
-        nodes.len()
+        domains.len()
     }
 
-    /// Returns the number of nodes that can take replicas now.
-    pub fn nodes_serving(&self, now: Millis) -> usize {
-        self.nodes(|store| self.is_live(store.id, now))
+    /// Returns the number of failure domains that can take replicas now.
+    pub fn domains_serving(&self, now: Millis) -> usize {
+        self.domains(|store| self.is_live(store.id, now))
     }
 
-    /// Returns the number of member nodes that are not down.
-    pub fn nodes_known(&self, now: Millis) -> usize {
-        self.nodes(|store| store.liveness(&self.config, now) != Liveness::Down)
+    /// Returns the number of failure domains with members that are not down.
+    pub fn domains_known(&self, now: Millis) -> usize {
+        self.domains(|store| store.liveness(&self.config, now) != Liveness::Down)
     }
 
     /// Plans the join of a node's new stores. Their numbers follow the greatest one ever used.
@@ -159,8 +155,7 @@ impl Cluster {
             let text = format!("a node has 1 to {STORES_PER_NODE_MAX} stores");
             return Err(Error::invalid(text));
         }
-        let greatest = self.stores.keys().next_back().copied().unwrap_or_default();
-        let mut id = greatest.max(self.store_floor);
+        let mut id = self.stores.keys().next_back().copied().unwrap_or_default();
         let mut ids = Vec::new();
         let mut changes = Vec::new();
         for new in stores {
@@ -191,15 +186,16 @@ impl Cluster {
         changes
     }
 
-    /// Plans the changes of a node's heartbeat that must be persisted: a changed address or
-    /// capacity. Skips removed stores: their node has others. Fails with `Invalid` if one of the
-    /// stores was never a member, or if all were removed.
+    /// Plans the changes of a node's heartbeat that must be persisted: a changed address, capacity
+    /// or label. Skips removed stores: their node has others. Fails with `Invalid` if one of the
+    /// stores was never a member, if all were removed, or if the labels are malformed.
     pub fn plan_heartbeat(
         &self,
         node: &NodeReport,
         reports: &[StoreReport],
     ) -> Result<Vec<PairChange>> {
         check_text("the address", &node.address)?;
+        check_labels(node.labels.as_deref().unwrap_or_default())?;
         self.check_members(reports)?;
         let mut changes = Vec::new();
         for report in reports {
@@ -212,9 +208,18 @@ impl Cluster {
                 0 => store.capacity_bytes,
                 bytes => bytes,
             };
-            if store.address != node.address || store.capacity_bytes != capacity_bytes {
-                let address = node.address.clone();
-                changes.push(pairs::store(&Store { address, capacity_bytes, ..store.clone() }));
+            // A node of an earlier version reports no labels: those of the join stay.
+            let reported = node.labels.as_ref();
+            let reported =
+                reported.filter(|_| !mutant::active("placement.labels_of_the_join_stay"));
+            let labels = reported.unwrap_or(&store.labels);
+            let is_known = store.address == node.address
+                && store.capacity_bytes == capacity_bytes
+                && store.labels == *labels;
+            if !is_known {
+                let (address, labels) = (node.address.clone(), labels.clone());
+                let new = Store { address, capacity_bytes, labels, ..store.clone() };
+                changes.push(pairs::store(&new));
             }
         }
         Ok(self.with_version(changes))
@@ -225,7 +230,15 @@ impl Cluster {
     ///
     /// Invariant: a store that serves on one node does not count as failed because another, which had
     /// its disk before, reports it as missing.
-    pub fn record_heartbeat(&mut self, node: &NodeReport, reports: &[StoreReport], now: Millis) {
+    ///
+    /// Returns whether the class of a store's speed changed.
+    pub fn record_heartbeat(
+        &mut self,
+        node: &NodeReport,
+        reports: &[StoreReport],
+        now: Millis,
+    ) -> bool {
+        let mut is_class_changed = false;
         for report in reports {
             let Some(store) = self.stores.get_mut(&report.id) else { continue };
             if store.state == StoreState::Tombstone {
@@ -245,7 +258,9 @@ impl Cluster {
             }
             store.report = *report;
             store.node = node.clone();
+            is_class_changed |= !report.has_failed && self.note_speed(report, now);
         }
+        is_class_changed
     }
 
     /// Counts stores that have just joined as live before their first heartbeat.
@@ -291,7 +306,7 @@ impl Cluster {
             DrainGoal::Cancel => StoreState::Up,
         };
         if state.is_leaving() && !mutant::active("placement.drain_unchecked") {
-            self.check_nodes_left(store, now)?;
+            self.check_domains_left(store, now)?;
             self.check_quorums(id, now)?;
         }
         match state == store.state {
@@ -300,19 +315,26 @@ impl Cluster {
         }
     }
 
-    /// Fails if the remaining nodes are too few for the copies that the cluster keeps.
-    fn check_nodes_left(&self, leaving: &Store, now: Millis) -> Result<()> {
-        let left = self.nodes(|store| store.id != leaving.id && self.is_live(store.id, now));
-        let before = self.nodes(|_| true).max(left);
+    /// Fails if the remaining failure domains are too few for the copies that the cluster keeps.
+    fn check_domains_left(&self, leaving: &Store, now: Millis) -> Result<()> {
+        let left = self.domains(|store| store.id != leaving.id && self.is_live(store.id, now));
+        let before = self.domains(|_| true).max(left);
         let needed = self.config.replicas().min(before).max(1);
-        match left >= needed {
-            true => Ok(()),
-            false => Err(Error::invalid(format!(
-                "store {} cannot leave: {left} nodes would remain for {needed} copies; add a node, \
-                 or lower the setting `replicas`, first",
-                leaving.id
-            ))),
+        if left >= needed {
+            return Ok(());
         }
+        let (remaining, remedy) = match self.domain_label() {
+            None => (format!("{left} nodes"), "add a node".to_owned()),
+            Some(label) => (
+                format!("nodes with {left} values of the label `{label}`"),
+                format!("add a node with another value, change the label `{label}`"),
+            ),
+        };
+        Err(Error::invalid(format!(
+            "store {} cannot leave: {remaining} would remain for {needed} copies; {remedy}, or lower \
+             the setting `replicas`, first",
+            leaving.id
+        )))
     }
 
     /// Fails if a region on the store cannot move: it needs a leader and a majority of reachable
@@ -377,8 +399,11 @@ fn check_labels(labels: &[(String, String)]) -> Result<()> {
     if labels.len() > store::LABELS_MAX {
         return Err(Error::invalid(format!("more than {} labels", store::LABELS_MAX)));
     }
-    for (name, value) in labels {
+    for (at, (name, value)) in labels.iter().enumerate() {
         check_text("a label's name", name)?;
+        if labels.iter().take(at).any(|(known, _)| known == name) {
+            return Err(Error::invalid(format!("the label `{name}` is there twice")));
+        }
         if value.len() > store::TEXT_BYTES_MAX {
             return Err(Error::invalid(format!("the label `{name}` is too long")));
         }

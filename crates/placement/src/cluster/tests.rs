@@ -2,10 +2,10 @@ use super::*;
 use crate::bootstrap::Bootstrap;
 use crate::cluster::stores::NewStore;
 use crate::store::{Liveness, NodeReport, StoreReport};
-use stele_types::{KeyRange, Peer, Term};
+use stele_types::{KeyRange, Peer, Region, Term};
 
 /// Persisted pairs.
-type Pairs = BTreeMap<Bytes, Bytes>;
+pub(super) type Pairs = BTreeMap<Bytes, Bytes>;
 
 fn persist(pairs: &mut Pairs, changes: &[PairChange]) {
     for change in changes {
@@ -16,20 +16,24 @@ fn persist(pairs: &mut Pairs, changes: &[PairChange]) {
     }
 }
 
-fn founded() -> (Pairs, Cluster) {
+/// Largest number that may have been allocated before the tests.
+const WATERMARK: u64 = 100;
+
+pub(super) fn founded() -> (Pairs, Cluster) {
     let capacities_bytes = vec![1 << 30; 2];
     let bootstrap = Bootstrap { cluster: ClusterId(77), address: "n1:1".into(), capacities_bytes };
     let mut pairs = Pairs::new();
     persist(&mut pairs, &bootstrap.pairs());
+    persist(&mut pairs, &[pairs::ids(WATERMARK)]);
     let cluster = load(&pairs);
     (pairs, cluster)
 }
 
-fn load(pairs: &Pairs) -> Cluster {
+pub(super) fn load(pairs: &Pairs) -> Cluster {
     Cluster::load(pairs.clone(), Millis(0), 0).unwrap().unwrap()
 }
 
-fn commit(pairs: &mut Pairs, cluster: &mut Cluster, changes: Vec<PairChange>) {
+pub(super) fn commit(pairs: &mut Pairs, cluster: &mut Cluster, changes: Vec<PairChange>) {
     persist(pairs, &changes);
     cluster.apply(&changes).unwrap();
 }
@@ -86,26 +90,47 @@ fn numbers_beyond_the_persisted_watermark_are_not_given_out() {
 
 // Catalogue: 48.
 #[test]
-fn numbers_seen_in_reports_count_as_given_out_when_the_state_was_rolled_back() {
+fn numbers_seen_in_reports_count_as_given_out() {
     let (mut pairs, mut cluster) = founded();
-    let mut report = report(RegionId(5000), 2);
-    report.region.peers[0].id = PeerId(6000);
-    report.region.peers[0].store = StoreId(40);
+    let first = take_ids(&mut pairs, &mut cluster, 1).start;
+    let mut report = report(RegionId(first + 5), 2);
+    report.region.peers[0].id = PeerId(first + 20);
     report.leader = report.region.peers[0];
     cluster.observe(report, Millis(1)).unwrap();
-    assert_eq!(take_ids(&mut pairs, &mut cluster, 1).start, 6001);
-    let (ids, _) = cluster.plan_join("n9:1", &[NewStore::default()]).unwrap();
-    assert_eq!(ids, [StoreId(41)]);
+    assert_eq!(take_ids(&mut pairs, &mut cluster, 1).start, first + 21);
 }
 
 #[test]
-fn an_absurd_number_in_a_report_does_not_use_up_all_others() {
+fn a_number_from_outside_never_moves_the_allocator() {
     let (mut pairs, mut cluster) = founded();
-    assert!(cluster.observe(report(RegionId(u64::MAX), 2), Millis(1)).is_err());
-    assert_eq!(take_ids(&mut pairs, &mut cluster, 1).start, 3);
+    let first = take_ids(&mut pairs, &mut cluster, 1).start;
+    let changes = cluster.plan_ids(50).unwrap();
+    commit(&mut pairs, &mut cluster, changes);
+    let reserved = cluster.ids_reserved();
+    for outside in [first + reserved + 1, 1 << 56, u64::MAX - 1, u64::MAX] {
+        let of_region = report(RegionId(outside), 2);
+        let mut of_peer = report(RegionId(2), 2);
+        of_peer.region.peers[0].id = PeerId(outside);
+        of_peer.leader = of_peer.region.peers[0];
+        let mut of_store = report(RegionId(2), 2);
+        of_store.region.peers[0].store = StoreId(outside);
+        of_store.leader = of_store.region.peers[0];
+        for report in [of_region, of_peer, of_store] {
+            let refused = cluster.observe(report, Millis(1)).unwrap_err();
+            assert!(matches!(refused, StaleReport::Malformed(_)), "{refused}");
+        }
+        assert_eq!(cluster.ids_reserved(), reserved);
+    }
+    assert_eq!(cluster.take_ids(1).unwrap().start, first + 1);
+    let (ids, _) = cluster.plan_join("n9:1", &[NewStore::default()]).unwrap();
+    assert_eq!(ids, [StoreId(3)]);
+    // A record that an earlier version made of such a report breaks nothing either.
+    persist(&mut pairs, &[pairs::region(&report(RegionId(1 << 56), 9).region)]);
+    let mut cluster = load(&pairs);
+    assert!(take_ids(&mut pairs, &mut cluster, 1).start < 1000);
 }
 
-fn report(id: RegionId, version: u64) -> RegionReport {
+pub(super) fn report(id: RegionId, version: u64) -> RegionReport {
     let peer = Peer { id: PeerId(id.0), store: StoreId(1), ..Peer::default() };
     let region = Region {
         id,
@@ -351,4 +376,63 @@ fn a_silence_is_written_down_once_and_counted_on_by_the_next_leader() {
     beat(&mut next, 2, 101);
     let back = next.plan_disconnections(Millis(101_000), 6094);
     assert!(back.contains(&pairs::silence(StoreId(2), None)), "{back:?}");
+}
+
+#[test]
+fn labels_of_a_heartbeat_are_kept_current_and_malformed_ones_are_refused() {
+    let (mut pairs, mut cluster) = founded();
+    let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let node = |labels| NodeReport { address: "n1:1".into(), labels, ..NodeReport::default() };
+    let stores = [1, 2].map(|id| StoreReport { id: StoreId(id), ..StoreReport::default() });
+    let new = node(Some(vec![label("rack", "a"), label("zone", "z")]));
+    let changes = cluster.plan_heartbeat(&new, &stores).unwrap();
+    assert_eq!(changes.len(), 3, "two stores and the members' version");
+    commit(&mut pairs, &mut cluster, changes);
+    assert_eq!(cluster.plan_heartbeat(&new, &stores).unwrap(), [], "once");
+    // A node of an earlier version says nothing about labels.
+    assert_eq!(cluster.plan_heartbeat(&node(None), &stores).unwrap(), []);
+    let restored = load(&pairs);
+    assert_eq!(restored.store(StoreId(2)).unwrap().labels, new.labels.clone().unwrap());
+    let none = cluster.plan_heartbeat(&node(Some(Vec::new())), &stores).unwrap();
+    commit(&mut pairs, &mut cluster, none);
+    assert!(load(&pairs).store(StoreId(1)).unwrap().labels.is_empty());
+    let many = (0..65).map(|number| label(&format!("l{number}"), "x")).collect();
+    let bad = [
+        vec![label("", "a")],
+        vec![label("rack", &"a".repeat(2000))],
+        vec![label("rack", "a"), label("rack", "b")],
+        many,
+    ];
+    for labels in bad {
+        let refused = cluster.plan_heartbeat(&node(Some(labels)), &stores).unwrap_err();
+        assert!(refused.to_string().contains("label"), "{refused}");
+    }
+}
+
+#[test]
+fn heat_outlasts_reports_and_refused_ones_are_counted_by_the_next() {
+    let (_, mut cluster) = founded();
+    let report = |writes, conf_version, term| {
+        let mut report = report(RegionId(2), 3);
+        report.region.epoch.conf_version = conf_version;
+        (report.term, report.traffic.writes) = (Term(term), writes);
+        report.traffic.counted_since = 7;
+        report
+    };
+    let writes = |cluster: &Cluster, now| {
+        cluster.regions().get(RegionId(2)).unwrap().heat.at(Millis(now)).writes
+    };
+    cluster.observe(report(0, 1, 5), Millis(0)).unwrap();
+    cluster.observe(report(60_000, 1, 5), Millis(600_000)).unwrap();
+    let before = writes(&cluster, 600_000);
+    assert!((680..=700).contains(&before), "{before} a second, of 60,000 in a minute");
+    // A change of the members, a new term and a report without traffic keep the heat.
+    cluster.observe(report(60_000, 2, 6), Millis(600_000)).unwrap();
+    assert_eq!(writes(&cluster, 600_000), before);
+    assert!(cluster.observe(report(90_000, 1, 6), Millis(600_000)).is_err());
+    assert!(cluster.observe(report(90_000, 2, 5), Millis(600_000)).is_err());
+    assert_eq!(writes(&cluster, 600_000), before);
+    cluster.observe(report(120_000, 2, 6), Millis(600_000)).unwrap();
+    assert!(writes(&cluster, 600_000).abs_diff(2 * before) <= 1);
+    assert!(writes(&cluster, 660_000).abs_diff(before) <= 1, "it cools without reports");
 }

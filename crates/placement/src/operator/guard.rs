@@ -30,24 +30,30 @@ pub fn guard(view: &View<'_>, operator: &Operator) -> Result<(), String> {
 /// Checks that a region has a leader and a majority of live voters. Without them a proposal waits,
 /// and may be applied long after its reason has ceased to hold.
 pub fn can_act(view: &View<'_>, info: &RegionInfo) -> Result<(), String> {
+    let is_heard = |store| view.cluster.is_heard(store, view.now);
+    can_act_on(info, is_heard, |peer| view.is_reachable(info, peer))
+}
+
+/// As [`can_act`], with the state of the stores from elsewhere.
+pub(crate) fn can_act_on(
+    info: &RegionInfo,
+    is_heard: impl Fn(StoreId) -> bool,
+    is_reachable: impl Fn(&Peer) -> bool,
+) -> Result<(), String> {
     if mutant::active("placement.act_without_quorum") {
         return Ok(());
     }
     let region = info.region.id;
-    if info.reported.is_none()
-        || !info.leader.is_some_and(|l| view.cluster.is_heard(l.store, view.now))
-    {
+    if info.reported.is_none() || !info.leader.is_some_and(|leader| is_heard(leader.store)) {
         return Err(format!("region {region} has no known leader"));
     }
-    for outgoing in [true, false] {
-        let voters: Vec<&Peer> =
-            info.region.peers.iter().filter(|peer| votes(peer.role, outgoing)).collect();
-        let live = voters.iter().filter(|peer| view.is_reachable(info, peer)).count();
-        if live < voters.len() / 2 + 1 {
-            return Err(format!(
-                "only {live} of {} voters of region {region} respond",
-                voters.len()
-            ));
+    // Without a joint configuration both majorities are the same.
+    for outgoing in [true, false].into_iter().skip(usize::from(!info.region.is_joint())) {
+        let voters = || info.region.peers.iter().filter(|peer| votes(peer.role, outgoing));
+        let count = voters().count();
+        let live = voters().filter(|peer| is_reachable(peer)).count();
+        if live < count / 2 + 1 {
+            return Err(format!("only {live} of {count} voters of region {region} respond"));
         }
     }
     Ok(())
@@ -63,28 +69,25 @@ fn votes(role: PeerRole, outgoing: bool) -> bool {
     }
 }
 
-/// Checks that no two voters share a node, unless they did before.
+/// Checks that no two voters share a failure domain, unless they did before.
 fn check_domains(cluster: &Cluster, info: &RegionInfo, last: &[Peer]) -> Result<(), String> {
     let shared = |peers: &[Peer]| {
         let voters: Vec<&Peer> =
             peers.iter().filter(|p| settled(p.role) == PeerRole::Voter).collect();
         let pair = |(at, a): (usize, &&Peer)| {
-            voters.iter().skip(at + 1).filter(|b| share_node(cluster, a.store, b.store)).count()
+            voters.iter().skip(at + 1).filter(|b| cluster.share_domain(a.store, b.store)).count()
         };
         voters.iter().enumerate().map(pair).sum::<usize>()
     };
     match shared(last) > shared(&info.region.peers) {
-        true => Err(format!("two replicas of region {} would share a node", info.region.id)),
         false => Ok(()),
+        true => {
+            let what = cluster
+                .domain_label()
+                .map_or("node".to_owned(), |it| format!("value of the label `{it}`"));
+            Err(format!("two replicas of region {} would share a {what}", info.region.id))
+        }
     }
-}
-
-/// Whether two stores are in the same failure domain.
-pub(crate) fn share_node(cluster: &Cluster, a: StoreId, b: StoreId) -> bool {
-    if mutant::active("placement.two_on_a_node") {
-        return a == b;
-    }
-    a == b || cluster.node(a) == cluster.node(b)
 }
 
 /// Checks that a majority of the voters in `last`, the configuration after the change, responds.

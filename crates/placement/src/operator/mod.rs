@@ -1,6 +1,7 @@
 //! Operators: planned changes of one region, step by step.
 
 pub mod guard;
+pub mod leader_moves;
 pub mod plan;
 pub mod status;
 pub mod tracker;
@@ -35,9 +36,11 @@ pub enum Kind {
     Drain,
     /// Removes replicas beyond the wanted number.
     Surplus,
+    /// Moves a leader off a store that should not lead, or to a faster one.
+    Evict,
     /// Moves a replica to a store with less load.
     Balance,
-    /// Moves a leader to another store.
+    /// Moves a leader to a store that has less to do.
     Leaders,
     /// Merges small neighbours.
     Merge,
@@ -52,6 +55,7 @@ impl fmt::Display for Kind {
             Self::OrphanLearner => "orphan learner",
             Self::Drain => "drain",
             Self::Surplus => "surplus",
+            Self::Evict => "evict",
             Self::Balance => "balance",
             Self::Leaders => "leaders",
             Self::Merge => "merge",

@@ -4,6 +4,7 @@ use super::guard::{can_lead, may_step};
 use super::{Change, Operator, Order, Step};
 use crate::region_info::RegionInfo;
 use crate::schedule::View;
+use std::cmp::Reverse;
 use stele_types::{Peer, PeerRole, Region, RegionId, RegionPhase, mutant};
 
 /// Status of a step.
@@ -141,7 +142,9 @@ fn leads(info: &RegionInfo, peer: &Peer) -> bool {
 /// Orders a leadership transfer to a replica outside `leaving`.
 fn transfer_leadership(view: &View<'_>, info: &RegionInfo, leaving: &[Peer]) -> Status {
     let stays = |peer: &&Peer| !leaving.iter().any(|gone| gone.id == peer.id);
-    match info.region.peers.iter().filter(stays).find(|peer| can_lead(view, info, peer)) {
+    let able = info.region.peers.iter().filter(stays).filter(|peer| can_lead(view, info, peer));
+    // The fastest, so that the schedulers do not have to move the leadership again.
+    match able.min_by_key(|peer| (Reverse(view.lead_class(peer.store)), peer.store)) {
         Some(next) => Status::Due(info.region.id, Order::TransferLeader(*next)),
         None => waiting("no replica can take the lead"),
     }

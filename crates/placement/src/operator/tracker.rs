@@ -1,6 +1,7 @@
 //! Operators under way: at most one for a region, advanced by the leaders' reports.
 
 use super::guard::guard;
+use super::leader_moves::LeaderMoves;
 use super::status::{Status, status};
 use super::{Kind, Operator, OperatorId, Order, Step};
 use crate::Millis;
@@ -64,9 +65,12 @@ pub struct Instruction {
 #[derive(Clone, Debug, Default)]
 pub struct Operators {
     running: BTreeMap<RegionId, Operator>,
+    /// Other regions that running operators change, with the operator's region.
+    others: BTreeMap<RegionId, RegionId>,
     ended: VecDeque<Finished>,
     /// Last instructions sent, by the operator's region.
     sent: BTreeMap<RegionId, Sent>,
+    leader_moves: LeaderMoves,
     last: OperatorId,
 }
 
@@ -84,6 +88,9 @@ pub const RESEND_MILLIS: u64 = 500;
 /// Upper bound of the time between two repetitions.
 pub const RESEND_MILLIS_MAX: u64 = 4_000;
 
+/// Limit for the operators that move leaders off slow or unfit stores, so that 100 leaders leave one
+/// within three rounds.
+const EVICTIONS_MAX: u64 = 64;
 /// Limit for the ended operators that are remembered.
 const ENDED_MAX: usize = 256;
 
@@ -105,11 +112,17 @@ impl Operators {
 
     /// Whether an operator changes the region, as its own or as a neighbour.
     pub fn has_operator(&self, region: RegionId) -> bool {
-        self.running.contains_key(&region) || self.merging_into(region).is_some()
+        self.running.contains_key(&region) || self.others.contains_key(&region)
     }
 
     fn merging_into(&self, region: RegionId) -> Option<&Operator> {
-        self.running.values().find(|operator| operator.other_region() == Some(region))
+        self.running.get(self.others.get(&region)?)
+    }
+
+    /// Returns the time of the last leadership transfer of a region by an operator, if it was less
+    /// than [`LEADER_PAUSE_MILLIS`] ago.
+    pub fn leader_moved(&self, region: RegionId, now: Millis) -> Option<Millis> {
+        self.leader_moves.last(region, now)
     }
 
     /// Returns how many operators of these kinds are under way.
@@ -153,6 +166,9 @@ impl Operators {
         operator.number(peers, ids);
         self.last = OperatorId(self.last.0 + 1);
         (operator.id, operator.created) = (self.last, now);
+        if let Some(other) = operator.other_region() {
+            self.others.insert(other, operator.region);
+        }
         self.running.insert(operator.region, operator);
         Ok(self.last)
     }
@@ -192,6 +208,12 @@ impl Operators {
     fn end(&mut self, region: RegionId, at: Millis, given_up: Option<String>) -> bool {
         let Some(operator) = self.running.remove(&region) else { return false };
         self.sent.remove(&region);
+        if let Some(other) = operator.other_region() {
+            self.others.remove(&other);
+        }
+        if given_up.is_none() && operator.final_leader().is_some() {
+            self.leader_moves.note(region, at);
+        }
         if self.ended.len() == ENDED_MAX {
             self.ended.pop_front();
         }
@@ -345,6 +367,10 @@ fn check_limits(view: &View<'_>, operator: &Operator) -> Result<(), String> {
     if moves.contains(&operator.kind) && operators.count(&moves) >= config.moves_max {
         return Err(format!("{} replicas are being moved", config.moves_max));
     }
+    let evictions = operators.count(&[Kind::Evict]);
+    if operator.kind == Kind::Evict && evictions >= EVICTIONS_MAX {
+        return Err(format!("{evictions} leaders are being moved off slow or unfit stores"));
+    }
     let leaders = operators.count(&[Kind::Leaders]);
     if operator.kind == Kind::Leaders && leaders >= config.leader_moves_max() {
         return Err(format!("{leaders} leaders are being moved"));
@@ -371,7 +397,7 @@ fn may_supersede(view: &View<'_>, running: &Operator, new: &Operator) -> bool {
     let settled = info.is_some_and(|i| {
         !i.region.is_joint() && i.region.phase == stele_types::RegionPhase::Normal
     });
-    new.kind <= Kind::Repair && running.kind >= Kind::Balance && settled
+    new.kind <= Kind::Repair && running.kind >= Kind::Evict && settled
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Empties leaving stores.
 
 use super::load::Loads;
+use super::place::Urgency;
+use super::survey::Survey;
 use super::{PROPOSALS_MAX, View, by_size, place, voters};
 use crate::cluster::drain::Blocker;
 use crate::operator::guard::can_act;
@@ -9,17 +11,17 @@ use crate::region_info::RegionInfo;
 use stele_types::{Peer, RegionPhase, StoreId};
 
 /// Returns operators that move replicas off leaving stores, the largest regions first.
-pub fn pick(view: &View<'_>) -> Vec<Operator> {
-    let leaving = view.cluster.stores().filter(|store| store.state.is_leaving());
-    let mut loads = Loads::of(view);
+pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
+    let mut loads = survey.loads.clone();
     let mut out = Vec::new();
-    for store in leaving {
-        let mut here: Vec<&RegionInfo> =
-            view.free_regions().filter(|info| is_voter_on(info, store.id)).collect();
+    for load in survey.loads.iter().filter(|load| load.is_leaving) {
+        let store = load.store;
+        let here = view.without_operator(survey.replicas_on(store));
+        let mut here: Vec<&RegionInfo> = here.filter(|info| is_voter_on(info, store)).collect();
         here.sort_by_key(by_size);
         for info in here.into_iter().take(PROPOSALS_MAX) {
-            if let Ok((operator, to)) = replace(view, &loads, info, store.id) {
-                loads.move_replica(info, store.id, to);
+            if let Ok((operator, to)) = replace(view, &loads, info, store) {
+                loads.move_replica(info, store, to);
                 out.extend(operator);
             }
         }
@@ -43,7 +45,7 @@ fn replace(
     if voters(info).count() > view.wanted(info.region.kind) {
         return Err("it has more replicas than wanted; one of them is removed first".into());
     }
-    let to = place::target(view, loads, info, &[*old], &[])?;
+    let to = place::target(view, loads, info, (&[*old], &[]), Urgency::Move)?;
     let leaving: Vec<Peer> = info
         .region
         .peers

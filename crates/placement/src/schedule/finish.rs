@@ -1,17 +1,16 @@
 //! Ends joint configurations and prepared merges that have lost their operator.
 
 use super::View;
-use crate::operator::guard::can_act;
+use super::survey::Survey;
 use crate::operator::status::{has_lost, may_take};
 use crate::operator::{Kind, Operator, Step, plan};
 use crate::region_info::RegionInfo;
 use stele_types::RegionPhase;
 
 /// Returns operators that end them.
-pub fn pick(view: &View<'_>) -> Vec<Operator> {
-    let alone = |info: &&RegionInfo| !view.operators.has_operator(info.region.id);
-    let all = view.cluster.regions().iter().filter(alone);
-    all.filter(|info| can_act(view, info).is_ok()).filter_map(|info| finish(view, info)).collect()
+pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
+    let unfinished = survey.unfinished.iter().filter_map(|id| view.cluster.regions().get(*id));
+    unfinished.filter_map(|info| finish(view, info)).collect()
 }
 
 fn finish(view: &View<'_>, info: &RegionInfo) -> Option<Operator> {

@@ -1,95 +1,332 @@
-//! Load of each store, as if all operators under way were done.
+//! Stores as the schedulers compare them, as if all operators under way were done.
 
-use super::{View, place};
-use crate::operator::Operator;
+use super::level::{Level, is_apart, is_within};
+use super::place;
+use crate::operator::settled;
 use crate::region_info::RegionInfo;
-use std::collections::BTreeMap;
-use stele_types::{Peer, StoreId};
+use crate::speed::SpeedClass;
+use stele_types::{Peer, PeerRole, StoreId, mutant};
 
-/// Load of one store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Operations a second that an idle region counts as, for its leader's store.
+pub const IDLE_REGION_OPS: u64 = 16;
+/// Part of a store's read speed, in percent, that leaders moved to it may use.
+pub const READS_PERCENT_MAX: u64 = 80;
+
+/// Difference of two stores' leaders by speed, in percent of the mean, below which they count as
+/// even. Rates change more than sizes.
+const LEADER_TOLERANCE_PERCENT: u64 = 10;
+
+/// State of one store in a round.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Bytes of its replicas plus a constant for each.
+    /// Number of the store.
+    pub store: StoreId,
+    /// The store sends heartbeats and has not failed.
+    pub is_live: bool,
+    /// The store's node reports it; its device may hang.
+    pub is_heard: bool,
+    /// The store takes new replicas and leaders.
+    pub is_serving: bool,
+    /// The replicas of the store must be rebuilt elsewhere.
+    pub is_lost: bool,
+    /// The replicas of the store must move elsewhere.
+    pub is_leaving: bool,
+    /// The store should lead no longer: it leaves, is full, or its device hangs.
+    pub is_unfit: bool,
+    /// The store refuses writes because its device is full.
+    pub is_full: bool,
+    /// An append to the store does not end.
+    pub hangs: bool,
+    /// The store must give data away.
+    pub is_nearly_full: bool,
+    /// Number of the failure domain: equal for stores that fail together.
+    pub domain: usize,
+    /// Class by which leaders are placed; equal for all stores in mode `even`.
+    pub class: SpeedClass,
+    /// Class by which data is placed.
+    pub data_class: SpeedClass,
+    /// Class that the store measured last, if that is at least two classes below `class`.
+    pub suffers: Option<SpeedClass>,
+    /// Data weight; 0 for a store to and from which nothing is balanced.
     pub weight: u64,
-    /// Regions it leads.
+    /// Bytes of its replicas plus a constant for each.
+    pub bytes: u64,
+    /// Regions that it leads.
     pub leaders: u64,
+    /// Operations a second of the regions that it leads plus a constant for each.
+    pub led_ops: u64,
+    /// Reading operations a second of the regions that it leads.
+    pub led_reads: u64,
+    /// Reading operations a second that the device can do; `None` if unknown.
+    pub read_speed: Option<u64>,
+    /// Bytes of the regions that it sends or receives.
+    pub moving_bytes: u64,
+    /// Regions that it sends or receives.
+    pub moving: u64,
+    /// Replicas that it is going to receive.
+    pub receiving: u64,
+    /// Space of the store, with what is under way to it.
+    pub room: Room,
 }
 
-/// Loads of all stores that take replicas.
-#[derive(Clone, Debug)]
+/// Space of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes in use.
+    pub held: u64,
+    /// Bytes of replicas that are under way to the store.
+    pub coming: u64,
+    /// Bytes up to which new replicas fill the store; `u64::MAX` if unknown.
+    pub limit: u64,
+}
+
+impl Room {
+    /// Whether `bytes` more fit.
+    pub fn fits(&self, bytes: u64) -> bool {
+        self.held.saturating_add(self.coming).saturating_add(bytes) <= self.limit
+    }
+}
+
+impl Load {
+    /// Returns what the store holds, by its data weight.
+    pub fn data_level(&self) -> Level {
+        Level { held: self.bytes, weight: self.weight.max(1) }
+    }
+
+    /// Returns the load of the leaders, by the store's speed.
+    pub fn leader_level(&self) -> Level {
+        Level { held: self.led_ops, weight: self.class.per_second() }
+    }
+
+    /// Returns the reading operations a second that leaders may cause on the store; `None` if its
+    /// read speed is unknown.
+    pub fn reads_max(&self) -> Option<u64> {
+        self.read_speed.map(|speed| speed.saturating_mul(READS_PERCENT_MAX) / 100)
+    }
+
+    /// Whether the store can serve the reads of one more leader, which `from` led before: they stay
+    /// below the bound, or `from` is even closer to the speed of its device.
+    pub fn can_read(&self, reads: u64, from: Option<&Self>) -> bool {
+        let after = self.led_reads.saturating_add(reads);
+        let is_within = self.reads_max().is_none_or(|max| after <= max);
+        let level = |load: &Self, held| Some(Level { held, weight: load.read_speed?.max(1) });
+        let relieves = from.and_then(|from| {
+            let (here, there) = (level(self, after)?, level(from, from.led_reads)?);
+            Some(!here.is_at_least(there))
+        });
+        is_within || relieves == Some(true) || mutant::active("placement.read_bound_ignored")
+    }
+}
+
+/// All stores that are not removed, and the mean levels.
+#[derive(Clone, Debug, Default)]
 pub struct Loads {
-    of: BTreeMap<StoreId, Load>,
+    /// Ascending by number.
+    stores: Vec<Load>,
+    /// Sums over the stores with a data weight.
+    data: Level,
+    /// Sums over the stores that take leaders.
+    leading: Level,
+    /// Failure domains with a store that takes replicas, ascending.
+    domains_serving: Vec<usize>,
+    /// Failure domains with a store that is a member and live, which may be full.
+    pub(super) domains_live: usize,
 }
 
 impl Loads {
     /// Computes the loads after all operators of `view` are done.
-    pub fn of(view: &View<'_>) -> Self {
-        let serving = view.cluster.stores().filter(|store| view.is_serving(store.id));
-        let mut loads = Self { of: serving.map(|store| (store.id, Load::default())).collect() };
-        for info in view.cluster.regions().iter() {
-            let operator = view.operators.of(info.region.id);
-            let weight = place::weight(info);
-            let leader = operator.and_then(Operator::final_leader);
-            let leader = leader.or(info.leader.map(|leader| leader.store));
-            match operator {
-                Some(operator) => loads.add(&operator.final_peers(&info.region), weight, leader),
-                None => loads.add(&info.region.peers, weight, leader),
-            }
-        }
-        loads
+    pub fn of(view: &super::View<'_>) -> Self {
+        super::survey::Survey::of(view).loads
     }
 
-    fn add(&mut self, peers: &[Peer], weight: u64, leader: Option<StoreId>) {
-        for peer in peers {
-            if let Some(load) = self.of.get_mut(&peer.store) {
-                load.weight += weight;
-            }
-        }
-        if let Some(load) = leader.and_then(|leader| self.of.get_mut(&leader)) {
-            load.leaders += 1;
+    pub(super) fn new(stores: Vec<Load>) -> Self {
+        Self { stores, ..Self::default() }
+    }
+
+    /// Sets the data weights and computes the means.
+    pub(super) fn finish(&mut self, weigh: impl FnOnce(&mut [Load])) {
+        weigh(&mut self.stores);
+        let mut domains: Vec<usize> =
+            self.stores.iter().filter(|load| load.is_serving).map(|load| load.domain).collect();
+        domains.sort_unstable();
+        domains.dedup();
+        self.domains_serving = domains;
+        let weighted = self.stores.iter().filter(|load| load.weight > 0);
+        self.data = sum(weighted.map(Load::data_level));
+        let leading = self.stores.iter().filter(|load| load.is_serving);
+        self.leading = sum(leading.map(Load::leader_level));
+    }
+
+    /// Iterates over the stores, ascending by number.
+    pub fn iter(&self) -> impl Iterator<Item = &Load> {
+        self.stores.iter()
+    }
+
+    /// Returns the position of a store; `None` for one that was removed.
+    pub(super) fn position(&self, store: StoreId) -> Option<usize> {
+        self.stores.binary_search_by_key(&store, |load| load.store).ok()
+    }
+
+    /// Returns the state of a store; `None` for one that was removed.
+    pub fn get(&self, store: StoreId) -> Option<&Load> {
+        self.position(store).and_then(|at| self.stores.get(at))
+    }
+
+    pub(super) fn get_mut(&mut self, store: StoreId) -> Option<&mut Load> {
+        self.position(store).and_then(|at| self.stores.get_mut(at))
+    }
+
+    pub(super) fn at(&self, at: usize) -> Option<&Load> {
+        self.stores.get(at)
+    }
+
+    /// Whether two stores are in the same failure domain. Invariant: voters of a region are not.
+    pub fn share_domain(&self, a: StoreId, b: StoreId) -> bool {
+        match (self.get(a), self.get(b)) {
+            (Some(first), Some(second)) => first.domain == second.domain,
+            _ => a == b,
         }
     }
 
-    /// Counts one more replica on a store.
+    /// Whether a replica can lead: it votes, has caught up, and its store takes leaders.
+    pub fn can_lead(&self, info: &RegionInfo, peer: &Peer) -> bool {
+        settled(peer.role) == PeerRole::Voter
+            && info.is_caught_up(peer.id)
+            && self.get(peer.store).is_some_and(|load| load.is_serving)
+    }
+
+    /// Whether the replica's store is live and the region's leader can reach the replica.
+    pub fn is_reachable(&self, info: &RegionInfo, peer: &Peer) -> bool {
+        self.get(peer.store).is_some_and(|load| load.is_live)
+            && !info.down.iter().any(|down| down.peer == peer.id)
+    }
+
+    /// Returns the greatest class of the voters that can lead.
+    pub fn best_class(&self, info: &RegionInfo) -> Option<SpeedClass> {
+        let able = info.region.peers.iter().filter(|peer| self.can_lead(info, peer));
+        able.filter_map(|peer| self.get(peer.store)).map(|load| load.class).max()
+    }
+
+    /// Returns the number of failure domains with a store that takes replicas.
+    pub(super) fn domains_serving(&self) -> usize {
+        self.domains_serving.len()
+    }
+
+    /// Returns the number of different domains of these stores that take replicas.
+    pub(super) fn domains_among(&self, stores: impl Iterator<Item = StoreId>) -> usize {
+        let mut domains: Vec<usize> = stores
+            .filter_map(|store| self.get(store).map(|load| load.domain))
+            .filter(|domain| self.domains_serving.binary_search(domain).is_ok())
+            .collect();
+        domains.sort_unstable();
+        domains.dedup();
+        domains.len()
+    }
+
+    /// Returns the mean data level.
+    pub fn data_mean(&self) -> Level {
+        self.data
+    }
+
+    /// Returns the mean load of leaders by speed.
+    pub fn leader_mean(&self) -> Level {
+        self.leading
+    }
+
+    /// Whether the data level of `from` is above that of `to` by more than the tolerance.
+    pub(super) fn is_data_apart(&self, from: Level, to: Level) -> bool {
+        is_apart(from, to, self.data, crate::config::BALANCE_TOLERANCE_PERCENT)
+    }
+
+    /// Whether the leaders' load of `from` is above that of `to` by more than the tolerance.
+    pub(super) fn is_leading_apart(&self, from: Level, to: Level) -> bool {
+        is_apart(from, to, self.leading, LEADER_TOLERANCE_PERCENT)
+    }
+
+    /// Whether a data level is at most `percent` of the mean.
+    pub(super) fn is_data_within(&self, level: Level, percent: u64) -> bool {
+        is_within(level, self.data, percent)
+    }
+
+    /// Counts a replica of `info` that is going to be copied to `to` from the region's leader.
     pub fn place(&mut self, info: &RegionInfo, to: StoreId) {
-        if let Some(load) = self.of.get_mut(&to) {
-            load.weight += place::weight(info);
+        let bytes = info.size_bytes;
+        if let Some(load) = self.get_mut(to) {
+            load.bytes = load.bytes.saturating_add(place::weight(info));
+            load.receiving += 1;
+            load.room.coming = load.room.coming.saturating_add(bytes);
+        }
+        let sender = info.leader.map(|leader| leader.store);
+        for store in [Some(to), sender].into_iter().flatten() {
+            if let Some(load) = self.get_mut(store) {
+                load.moving += 1;
+                load.moving_bytes = load.moving_bytes.saturating_add(bytes);
+            }
         }
     }
 
     /// Counts the move of a replica.
     pub fn move_replica(&mut self, info: &RegionInfo, from: StoreId, to: StoreId) {
         self.place(info, to);
-        if let Some(load) = self.of.get_mut(&from) {
-            load.weight = load.weight.saturating_sub(place::weight(info));
+        self.remove(info, from);
+    }
+
+    /// Counts the removal of a replica.
+    pub fn remove(&mut self, info: &RegionInfo, from: StoreId) {
+        if let Some(load) = self.get_mut(from) {
+            load.bytes = load.bytes.saturating_sub(place::weight(info));
         }
     }
 
-    /// Counts the move of a leader.
-    pub fn move_leader(&mut self, from: StoreId, to: StoreId) {
-        if let Some(load) = self.of.get_mut(&to) {
+    /// Counts the move of a leader of a region with this traffic.
+    pub fn move_leader(&mut self, cost: LeaderCost, from: StoreId, to: StoreId) {
+        if let Some(load) = self.get_mut(to) {
             load.leaders += 1;
+            load.led_ops = load.led_ops.saturating_add(cost.ops);
+            load.led_reads = load.led_reads.saturating_add(cost.reads);
         }
-        if let Some(load) = self.of.get_mut(&from) {
+        if let Some(load) = self.get_mut(from) {
             load.leaders = load.leaders.saturating_sub(1);
+            load.led_ops = load.led_ops.saturating_sub(cost.ops);
+            load.led_reads = load.led_reads.saturating_sub(cost.reads);
         }
     }
 
-    /// Returns the load of a store; `None` for one that takes no replicas.
-    pub fn get(&self, store: StoreId) -> Option<Load> {
-        self.of.get(&store).copied()
+    /// Returns the data class at which a write of a region with these voters is committed: that of
+    /// the second fastest of three, the third fastest of five.
+    pub fn quorum_class(&self, voters: impl Iterator<Item = StoreId>) -> SpeedClass {
+        let class = |store| self.get(store).map(|load| load.data_class).unwrap_or_default();
+        let mut classes: Vec<SpeedClass> = voters.map(class).collect();
+        classes.sort_unstable_by(|a, b| b.cmp(a));
+        classes.get(classes.len() / 2).copied().unwrap_or_default()
     }
+}
 
-    /// Returns the stores by a measure, smallest first, then by number.
-    pub fn ascending(&self, measure: impl Fn(&Load) -> u64) -> Vec<(StoreId, u64)> {
-        let mut all: Vec<_> = self.of.iter().map(|(id, load)| (*id, measure(load))).collect();
-        all.sort_by_key(|(id, value)| (*value, *id));
-        all
-    }
+fn sum(levels: impl Iterator<Item = Level>) -> Level {
+    levels.fold(Level::default(), |sum, level| Level {
+        held: sum.held.saturating_add(level.held),
+        weight: sum.weight.saturating_add(level.weight),
+    })
+}
 
-    /// Returns the average of a measure; 0 without stores.
-    pub fn average(&self, measure: impl Fn(&Load) -> u64) -> u64 {
-        let sum: u64 = self.of.values().map(measure).sum();
-        sum.checked_div(self.of.len() as u64).unwrap_or(0)
+/// Work of a region's leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaderCost {
+    /// Operations a second plus a constant.
+    pub ops: u64,
+    /// Reading operations a second.
+    pub reads: u64,
+}
+
+impl LeaderCost {
+    /// Returns the work of the leader of `info`.
+    pub fn of(info: &RegionInfo, now: crate::Millis) -> Self {
+        let rates = info.heat.at(now);
+        Self { ops: rates.ops().saturating_add(IDLE_REGION_OPS), reads: rates.reads }
     }
+}
+
+/// Iterates over the stores of these peers.
+pub(super) fn stores_of(peers: &[Peer]) -> impl Iterator<Item = StoreId> {
+    peers.iter().map(|peer| peer.store)
 }

@@ -2,6 +2,7 @@
 
 use super::View;
 use super::load::Loads;
+use super::survey::Survey;
 pub use crate::operator::status::are_neighbours;
 use crate::operator::status::same_stores;
 use crate::operator::{Kind, Operator, Step, plan};
@@ -10,7 +11,7 @@ use std::collections::BTreeSet;
 use stele_types::{PeerId, RegionId, RegionKind, StoreId};
 
 /// Returns operators that merge a region into its right or left neighbour.
-pub fn pick(view: &View<'_>) -> Vec<Operator> {
+pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
     let config = view.cluster.config();
     if config.merge_below_bytes == 0 || !view.cluster.is_informed(view.now) {
         return Vec::new();
@@ -39,7 +40,7 @@ pub fn pick(view: &View<'_>) -> Vec<Operator> {
         if let Some(target) = target.filter(|_| !used.contains(&source.region.id)) {
             used.extend([source.region.id, target.region.id]);
             let reason = format!("small, like region {}", target.region.id);
-            out.extend(merge(view, source, target, Kind::Merge, reason));
+            out.extend(merge_with(view, &survey.loads, source, target, (Kind::Merge, reason)));
         }
     }
     out
@@ -54,6 +55,16 @@ pub fn merge(
     kind: Kind,
     reason: String,
 ) -> Option<Operator> {
+    merge_with(view, &Loads::of(view), source, target, (kind, reason))
+}
+
+fn merge_with(
+    view: &View<'_>,
+    loads: &Loads,
+    source: &RegionInfo,
+    target: &RegionInfo,
+    (kind, reason): (Kind, String),
+) -> Option<Operator> {
     let mut steps = Vec::new();
     if !same_stores(&source.region, &target.region) {
         let lacks = |a: &RegionInfo, store| a.region.peer_on(store).is_none();
@@ -67,7 +78,7 @@ pub fn merge(
         let extra_peers = source.region.peers.iter().filter(|peer| lacks(target, peer.store));
         let extra_peers: Vec<_> = extra_peers.copied().collect();
         let leave: Vec<PeerId> = extra_peers.iter().map(|peer| peer.id).collect();
-        let next = view.next_leader(&Loads::of(view), source, &extra_peers);
+        let next = view.next_leader(loads, source, &extra_peers);
         steps = plan::change_members(source, &add, &leave, next);
     }
     steps.push(Step::PrepareMerge(target.region.clone()));

@@ -1,17 +1,24 @@
 //! Schedulers: pure functions from the state to operators. They propose; [`round`] admits as many
 //! as the limits allow, in order of urgency.
 
-pub mod balance_leaders;
-pub mod balance_replicas;
+pub mod balance;
 pub mod drain;
 pub mod evict;
+pub mod explain;
 pub mod finish;
+pub mod judge;
+pub mod leaders;
+pub mod level;
 pub mod load;
 pub mod merge;
 pub mod orphan_learner;
 pub mod place;
 pub mod repair;
+pub mod rule_name;
+pub mod rule_text;
 pub mod surplus;
+pub mod survey;
+pub mod weights;
 
 use crate::Millis;
 use crate::cluster::Cluster;
@@ -19,9 +26,12 @@ use crate::operator::guard::can_act;
 use crate::operator::tracker::Operators;
 use crate::operator::{Operator, settled};
 use crate::region_info::RegionInfo;
+use crate::config::Mode;
+use crate::speed::SpeedClass;
 use load::Loads;
 use std::cmp::Reverse;
-use stele_types::{Peer, PeerRole, RegionKind, RegionPhase, StoreId};
+use stele_types::{Peer, PeerRole, RegionId, RegionKind, RegionPhase, StoreId};
+use survey::Survey;
 
 /// Input of a scheduler.
 #[derive(Clone, Copy)]
@@ -38,7 +48,7 @@ pub struct View<'a> {
 pub(crate) const PROPOSALS_MAX: usize = 64;
 
 /// A function that proposes operators.
-pub type Scheduler = fn(&View<'_>) -> Vec<Operator>;
+pub type Scheduler = fn(&View<'_>, &Survey) -> Vec<Operator>;
 
 /// Every scheduler with its name, most urgent first.
 pub const SCHEDULERS: [(&str, Scheduler); 9] = [
@@ -48,24 +58,37 @@ pub const SCHEDULERS: [(&str, Scheduler); 9] = [
     ("drain", drain::pick),
     ("surplus", surplus::pick),
     ("evict", evict::pick),
-    ("balance-replicas", balance_replicas::pick),
-    ("balance-leaders", balance_leaders::pick),
+    ("balance", balance::pick),
+    ("leaders", leaders::pick),
     ("merge", merge::pick),
 ];
 
 /// Returns the proposals of all schedulers for this state.
 pub fn pick_all(view: &View<'_>) -> Vec<Operator> {
-    SCHEDULERS.iter().flat_map(|(_, pick)| pick(view)).collect()
+    let survey = Survey::of(view);
+    SCHEDULERS.iter().flat_map(|(_, pick)| pick(view, &survey)).collect()
 }
 
-/// Runs each scheduler and admits what may run now. New peers get their numbers from the cluster's
-/// reserve. Returns the number of operators admitted.
+/// Surveys the state once, runs each scheduler and admits what may run now. New peers get their
+/// numbers from the cluster's reserve. Returns the number of operators admitted.
 pub fn round(cluster: &mut Cluster, operators: &mut Operators, now: Millis) -> usize {
     operators.advance(cluster, now);
+    cluster.begin_round(operators, now);
+    let mut survey = Survey::of(&View { cluster, operators, now });
     let mut admitted = 0;
     for (_, pick) in SCHEDULERS {
-        for operator in pick(&View { cluster, operators, now }) {
-            admitted += usize::from(operators.admit(cluster, operator, now).is_ok());
+        for operator in pick(&View { cluster, operators, now }, &survey) {
+            let region = operator.region;
+            let before = operators.of(region).cloned();
+            if operators.admit(cluster, operator, now).is_err() {
+                continue;
+            }
+            admitted += 1;
+            if let (Some(info), Some(running)) =
+                (cluster.regions().get(region), operators.of(region))
+            {
+                survey.note_admitted(info, before.as_ref(), running, now);
+            }
         }
     }
     admitted
@@ -132,17 +155,23 @@ impl<'a> View<'a> {
         self.cluster.copies_wanted(kind, self.now)
     }
 
-    /// Returns the best leader outside `leaving`: of the voters that can lead, the one on the store
-    /// with the fewest leaders.
+    /// Iterates over the regions of a list that still have no operator.
+    pub(crate) fn without_operator(self, list: &[RegionId]) -> impl Iterator<Item = &'a RegionInfo> {
+        let free = list.iter().filter(move |id| !self.operators.has_operator(**id));
+        free.filter_map(move |id| self.cluster.regions().get(*id))
+    }
+
+    /// Returns the class by which leaders are placed: equal for all stores in mode `even`.
+    pub(crate) fn lead_class(&self, store: StoreId) -> SpeedClass {
+        match self.cluster.config().mode() {
+            Mode::Even => SpeedClass::default(),
+            Mode::Leaders | Mode::Alor | Mode::Quorum => self.cluster.class_of(store),
+        }
+    }
+
+    /// Returns the best leader outside `leaving`.
     pub fn next_leader(&self, loads: &Loads, info: &RegionInfo, leaving: &[Peer]) -> Option<Peer> {
-        let led = |store: StoreId| loads.get(store).map_or(u64::MAX, |load| load.leaders);
-        info.region
-            .peers
-            .iter()
-            .filter(|peer| !leaving.contains(peer))
-            .filter(|peer| crate::operator::guard::can_lead(self, info, peer))
-            .min_by_key(|peer| (led(peer.store), peer.store))
-            .copied()
+        place::next_leader(self, loads, info, leaving)
     }
 }
 
@@ -152,6 +181,6 @@ pub(crate) fn voters(info: &RegionInfo) -> impl Iterator<Item = &Peer> {
 }
 
 /// Returns a sort key: largest region first, then by number.
-pub(crate) fn by_size(info: &&RegionInfo) -> (Reverse<u64>, stele_types::RegionId) {
+pub(crate) fn by_size(info: &&RegionInfo) -> (Reverse<u64>, RegionId) {
     (Reverse(info.size_bytes), info.region.id)
 }

@@ -1,9 +1,10 @@
-//! Replicas that are lost, missing, or on one node.
+//! Replicas that are lost, missing, or in one failure domain.
 
 use super::load::Loads;
+use super::place::Urgency;
+use super::survey::Survey;
 use super::{PROPOSALS_MAX, View, by_size, place, voters};
 use crate::cluster::drain::Blocker;
-use crate::operator::guard::share_node;
 use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, PeerRole, StoreId};
@@ -18,16 +19,17 @@ enum Fault {
 
 /// Returns operators that replace, add and separate replicas, the regions with the fewest live
 /// voters first.
-pub fn pick(view: &View<'_>) -> Vec<Operator> {
-    let mut loads = Loads::of(view);
-    let mut regions: Vec<&RegionInfo> = view.free_regions().collect();
-    regions.sort_by_key(|info| (live_voters(view, info), by_size(info)));
+pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
+    let mut loads = survey.loads.clone();
+    let mut regions: Vec<&RegionInfo> = view.without_operator(&survey.faulty).collect();
+    regions.sort_by_cached_key(|info| (live_voters(&loads, info), by_size(info)));
     let mut out = Vec::new();
     for info in regions {
         if out.len() == PROPOSALS_MAX {
             break;
         }
-        if let Some(fault) = fault(view, &loads, info)
+        if may_be_repaired(view, &loads, info)
+            && let Some(fault) = fault(view, &loads, info)
             && let Ok((operator, to)) = plan_repair(view, &loads, info, fault)
         {
             to.iter().for_each(|store| loads.place(info, *store));
@@ -35,6 +37,16 @@ pub fn pick(view: &View<'_>) -> Vec<Operator> {
         }
     }
     out
+}
+
+/// Whether a domain is left for a new replica, or one of two lost in a domain is only removed. Many
+/// regions may wait for a store to come back: the search for a target is skipped.
+fn may_be_repaired(view: &View<'_>, loads: &Loads, info: &RegionInfo) -> bool {
+    let gone = |peer: &&Peer| {
+        view.is_lost(info, peer) || loads.get(peer.store).is_none_or(|load| !load.is_serving)
+    };
+    let leaving: Vec<Peer> = voters(info).filter(gone).copied().collect();
+    !place::has_every_domain(loads, info, &leaving) || pair_in_a_domain(loads, info).is_some()
 }
 
 /// Returns the regions with a fault that cannot be repaired now, with the reasons.
@@ -55,8 +67,8 @@ pub fn blocked(view: &View<'_>) -> Vec<Blocker> {
     out
 }
 
-fn live_voters(view: &View<'_>, info: &RegionInfo) -> usize {
-    voters(info).filter(|peer| view.is_reachable(info, peer)).count()
+fn live_voters(loads: &Loads, info: &RegionInfo) -> usize {
+    voters(info).filter(|peer| loads.is_reachable(info, peer)).count()
 }
 
 fn fault(view: &View<'_>, loads: &Loads, info: &RegionInfo) -> Option<Fault> {
@@ -70,25 +82,39 @@ fn fault(view: &View<'_>, loads: &Loads, info: &RegionInfo) -> Option<Fault> {
     if let Some(lost) = lost.filter(|_| have <= wanted) {
         return Some(Fault::Replace(*lost, format!("store {} is lost", lost.store)));
     }
-    let missing = wanted.min(view.cluster.nodes_serving(view.now)).saturating_sub(have);
+    let missing = wanted.min(loads.domains_live).saturating_sub(have);
     if missing > 0 {
         return Some(Fault::Missing(missing));
     }
-    let (first, second) = pair_on_a_node(view, info)?;
+    let (first, second) = pair_in_a_domain(loads, info)?;
     let leads = info.leader.is_some_and(|leader| leader.id == second.id);
     let moves = if leads { first } else { second };
-    let reason = format!("stores {} and {} are on one node", first.store, second.store);
-    // Without a better store this is not a fault: there may be fewer nodes than copies.
-    place::target(view, loads, info, &[moves], &[]).ok()?;
+    let what = match view.cluster.domain_label() {
+        None => "are on one node".to_owned(),
+        Some(label) => format!("share the label `{label}`"),
+    };
+    let reason = format!("stores {} and {} {what}", first.store, second.store);
+    // Without a better store this is not a fault: there may be fewer domains than copies.
+    find_target(view, loads, info, &[moves], &[]).ok()?;
     Some(Fault::Replace(moves, reason))
 }
 
-fn pair_on_a_node(view: &View<'_>, info: &RegionInfo) -> Option<(Peer, Peer)> {
+fn pair_in_a_domain(loads: &Loads, info: &RegionInfo) -> Option<(Peer, Peer)> {
     let all: Vec<&Peer> = voters(info).collect();
     all.iter().enumerate().find_map(|(at, a)| {
         let mut rest = all.iter().skip(at + 1);
-        rest.find(|b| share_node(view.cluster, a.store, b.store)).map(|b| (**a, **b))
+        rest.find(|b| loads.share_domain(a.store, b.store)).map(|b| (**a, **b))
     })
+}
+
+fn find_target(
+    view: &View<'_>,
+    loads: &Loads,
+    info: &RegionInfo,
+    leaving: &[Peer],
+    adding: &[StoreId],
+) -> Result<StoreId, String> {
+    place::target(view, loads, info, (leaving, adding), Urgency::Repair)
 }
 
 /// Whether the replica is lost and its node has another one that is not.
@@ -96,7 +122,7 @@ fn is_lost_double(view: &View<'_>, info: &RegionInfo, old: &Peer) -> bool {
     let mut others = voters(info).filter(|peer| peer.id != old.id);
     view.is_lost(info, old)
         && others.any(|peer| {
-            share_node(view.cluster, peer.store, old.store) && !view.is_lost(info, peer)
+            view.cluster.share_domain(peer.store, old.store) && !view.is_lost(info, peer)
         })
 }
 
@@ -108,7 +134,7 @@ fn plan_repair(
 ) -> Result<(Option<Operator>, Vec<StoreId>), String> {
     match fault {
         Fault::Replace(old, reason) => {
-            let to = match place::target(view, loads, info, &[old], &[]) {
+            let to = match find_target(view, loads, info, &[old], &[]) {
                 Ok(to) => vec![to],
                 // No node is left for a replacement, and this node has another replica: the lost
                 // one is not needed.
@@ -123,7 +149,7 @@ fn plan_repair(
             let mut to: Vec<StoreId> = Vec::new();
             let mut placed = Ok(());
             while to.len() < count {
-                match place::target(view, loads, info, &[], &to) {
+                match find_target(view, loads, info, &[], &to) {
                     Ok(store) => to.push(store),
                     Err(text) => {
                         placed = Err(text);

@@ -7,6 +7,9 @@ use stele_types::*;
 /// Start time of every transcript, in seconds.
 pub const START_SECONDS: u64 = 1_000_000;
 
+/// Time over which the operations of a state line are counted.
+const RATE_SECONDS: u64 = 10;
+
 pub fn seconds(seconds: u64) -> Millis {
     Millis(seconds * 1000)
 }
@@ -26,7 +29,10 @@ impl Draft {
     pub fn line(&mut self, line: &str) -> bool {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
-            ["set", name, value] => self.pairs.push(pairs::setting(name, value.parse().unwrap())),
+            ["set", name, value] => {
+                let value = Config::setting(name).unwrap().value_of(value).unwrap();
+                self.pairs.push(pairs::setting(name, value));
+            }
             ["store", rest @ ..] => self.store(rest),
             ["region", ..] => self.reports.push(region(line)),
             ["split", mib] => self.region_bytes_max = mib.parse::<u64>().unwrap() << 20,
@@ -37,22 +43,25 @@ impl Draft {
     }
 
     /// `store ID NODE live|disconnected|down|never [draining|removing|tombstone] [full|failed]
-    /// [free=GiB] [of=GiB] [hangs=SECONDS]`
+    /// [label=NAME:VALUE]… [WORD]…` with the words of [`change_report`].
     fn store(&mut self, words: &[&str]) {
         let [id, address, liveness, rest @ ..] = words else { panic!("store {words:?}") };
         let mut store = Store { id: StoreId(id.parse().unwrap()), ..Store::default() };
         store.address = (*address).to_owned();
         store.capacity_bytes = 1000 << 30;
-        let (mut free_bytes, mut append_age_ms) = (900 << 30, 0);
+        let mut report = StoreReport { id: store.id, free_bytes: 900 << 30, ..Default::default() };
+        report.capacity_bytes = 1000 << 30;
         for word in rest {
             match word.split_once('=') {
-                Some(("free", gib)) => free_bytes = gib.parse::<u64>().unwrap() << 30,
-                Some(("of", gib)) => store.capacity_bytes = gib.parse::<u64>().unwrap() << 30,
-                Some(("hangs", age)) => append_age_ms = age.parse::<u64>().unwrap() * 1000,
-                _ if matches!(*word, "full" | "failed") => {}
+                Some(("label", label)) => {
+                    let (name, value) = label.split_once(':').unwrap();
+                    store.labels.push((name.to_owned(), value.to_owned()));
+                }
+                _ if change_report(&mut report, word) => {}
                 _ => store.state = state(word),
             }
         }
+        store.capacity_bytes = report.capacity_bytes;
         let age_seconds = match *liveness {
             "live" => Some(0),
             "disconnected" => Some(60),
@@ -60,12 +69,6 @@ impl Draft {
             "never" => None,
             other => panic!("liveness {other}"),
         };
-        let capacity_bytes = store.capacity_bytes;
-        let mut report = StoreReport { id: store.id, capacity_bytes, ..StoreReport::default() };
-        report.free_bytes = free_bytes;
-        report.append_age_ms = append_age_ms;
-        report.is_full = rest.contains(&"full");
-        report.has_failed = rest.contains(&"failed");
         if store.state != StoreState::Tombstone {
             self.heartbeats.push((store.address.clone(), report, age_seconds));
         }
@@ -91,11 +94,51 @@ impl Draft {
                 cluster.note_full_report(&node.address);
             }
         }
-        for report in self.reports {
+        for mut report in self.reports {
+            if report.traffic.reads + report.traffic.writes > 0 {
+                // The first report of a counter is what later ones are compared with.
+                let rates = report.traffic;
+                report.traffic = Traffic { counted_since: 1, ..Traffic::default() };
+                cluster.observe(report.clone(), seconds(START_SECONDS - RATE_SECONDS)).unwrap();
+                report.traffic.writes = rates.writes * RATE_SECONDS;
+                report.traffic.reads = rates.reads * RATE_SECONDS;
+            }
             cluster.observe(report, seconds(START_SECONDS)).unwrap();
         }
         cluster
     }
+}
+
+/// Changes a report by one word. Returns false if it is none of `full failed free=GiB of=GiB
+/// used=GiB live=GiB usable=GiB hangs=SECONDS speed=OPERATIONS mib=MIB reads=OPERATIONS
+/// receiving=SNAPSHOTS estimate`. `mib` after `speed` adds the time of so many MiB a second. Without `usable`, a store with `live` can use its capacity.
+pub fn change_report(report: &mut StoreReport, word: &str) -> bool {
+    let (name, value) = word.split_once('=').unwrap_or((word, "1"));
+    let number = || value.parse::<u64>().unwrap_or_else(|_| panic!("{word}"));
+    let cost =
+        |per_second: u64| OpCost { fixed_nanos: 1_000_000_000 / per_second, picos_per_byte: 0 };
+    match name {
+        "full" => report.is_full = number() != 0,
+        "failed" => report.has_failed = number() != 0,
+        "free" => report.free_bytes = number() << 30,
+        "of" => report.capacity_bytes = number() << 30,
+        "used" => report.used_bytes = number() << 30,
+        "usable" => report.usable_bytes = number() << 30,
+        "live" => {
+            report.live_bytes = number() << 30;
+            if report.usable_bytes == 0 {
+                report.usable_bytes = report.capacity_bytes;
+            }
+        }
+        "hangs" => report.append_age_ms = number() * 1000,
+        "receiving" => report.receiving = number(),
+        "speed" => (report.device.write, report.device.writes) = (cost(number()), 100),
+        "mib" => report.device.write.picos_per_byte = (1_000_000_000_000 / number()) >> 20,
+        "reads" => (report.device.read, report.device.reads) = (cost(number()), 100),
+        "estimate" => (report.device.writes, report.device.reads) = (0, 0),
+        _ => return false,
+    }
+    true
 }
 
 fn state(word: &str) -> StoreState {
@@ -105,8 +148,9 @@ fn state(word: &str) -> StoreState {
 }
 
 /// `region ID START..END PEER… [vN] [cN] [tN] [size=MiB] [down=STORE:SECONDS] [pending=STORE]
-/// [merging=ID]` where PEER is a store with `l` for a learner, `i` for incoming, `d` for demoting,
-/// and `*` for the leader. Region 1 is the placement group's. The peer on store S of region R has
+/// [merging=ID] [writes=TOTAL] [reads=TOTAL]`, with operations a second instead of totals in a state
+/// line, where PEER is a store with `l` for a learner, `i` for incoming, `d` for demoting, and `*`
+/// for the leader. Region 1 is the placement group's. The peer on store S of region R has
 /// number R * 10 + S, unless it is written as `S#NUMBER`.
 pub fn region(line: &str) -> RegionReport {
     let mut words = line.split_whitespace().skip(1);
@@ -119,11 +163,14 @@ pub fn region(line: &str) -> RegionReport {
     region.range = KeyRange::new(start.as_bytes().to_vec(), end.as_bytes().to_vec());
     region.epoch = RegionEpoch { conf_version: 1, version: 1 };
     report.size_bytes = 10 << 20;
+    report.traffic.counted_since = 1;
     let peer_id = |store: &str| PeerId(id * 10 + store.parse::<u64>().unwrap());
     for word in words {
         let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{word}"));
         match (word.split_once('='), word.split_at(1)) {
             (Some(("size", mib)), _) => report.size_bytes = number(mib) << 20,
+            (Some(("writes", total)), _) => report.traffic.writes = number(total),
+            (Some(("reads", total)), _) => report.traffic.reads = number(total),
             (Some(("pending", store)), _) => report.pending.push(peer_id(store)),
             (Some(("down", down)), _) => {
                 let (store, seconds) = down.split_once(':').unwrap();

@@ -15,6 +15,12 @@ pub struct ToyStore {
     pub alive: bool,
     /// Tick of the last change of `alive`.
     pub changed: u64,
+    /// Operations a second that the device does now.
+    pub speed: u64,
+    /// Bytes that the store can hold.
+    pub usable_bytes: u64,
+    /// Value of the label `rack`.
+    pub rack: String,
 }
 
 /// Actual state of a region.
@@ -38,6 +44,12 @@ pub struct Toy {
     peers_ever: BTreeSet<PeerId>,
     /// Log of events, printed when a check fails.
     pub events: Vec<String>,
+    /// Transfers of leadership by operators that only move leaders, by region.
+    pub leader_moves: BTreeMap<RegionId, u64>,
+    /// Replicas that were moved for the balance.
+    pub replica_moves: u64,
+    /// Greatest number of the operators seen.
+    last_operator: OperatorId,
 }
 
 /// Ticks are seconds.
@@ -65,8 +77,12 @@ impl Toy {
             pairs,
             peers_ever: BTreeSet::new(),
             events: Vec::new(),
+            leader_moves: BTreeMap::new(),
+            replica_moves: 0,
+            last_operator: OperatorId(0),
         };
-        toy.stores.insert(StoreId(1), ToyStore { address: "n1".into(), alive: true, changed: 0 });
+        let founder = toy.new_store("n1", 1 << 40);
+        toy.stores.insert(StoreId(1), founder);
         for region in Bootstrap::regions() {
             toy.peers_ever.extend(region.peers.iter().map(|peer| peer.id));
             let leader = region.peers.first().copied();
@@ -100,14 +116,30 @@ impl Toy {
         self.cluster.apply(changes).unwrap();
     }
 
+    fn new_store(&mut self, address: &str, usable_bytes: u64) -> ToyStore {
+        let known = self.stores.values().find(|store| store.address == address);
+        let rack = known.map(|store| store.rack.clone());
+        let rack = rack.unwrap_or_else(|| format!("r{}", self.draw.below(4)));
+        let (address, changed) = (address.to_owned(), self.tick);
+        let speed = 100 << self.draw.below(7);
+        ToyStore { address, alive: true, changed, speed, usable_bytes, rack }
+    }
+
+    pub fn set(&mut self, name: &str, value: u64) {
+        let changes = self.cluster.plan_setting(name, value).unwrap();
+        self.commit(&changes);
+    }
+
     pub fn join(&mut self, address: &str) {
         let count = 1 + self.draw.below(2) as usize;
         let new = NewStore { capacity_bytes: 1 << 40, ..NewStore::default() };
         let (ids, changes) = self.cluster.plan_join(address, &vec![new; count]).unwrap();
         self.commit(&changes);
+        // A small device is nearly full at some time, but the others hold everything.
+        let is_small = self.stores.len() >= 6 && self.draw.below(3) == 0;
         for id in ids {
             assert!(!self.stores.contains_key(&id), "store {id} allocated twice");
-            let store = ToyStore { address: address.into(), alive: true, changed: self.tick };
+            let store = self.new_store(address, if is_small { 1 << 30 } else { 1 << 40 });
             self.stores.insert(id, store);
         }
         self.log(format!("{address} joins with {count} stores"));
@@ -138,6 +170,7 @@ impl Toy {
         }
         self.cluster = Cluster::load(self.pairs.clone(), self.now(), 0).unwrap().unwrap();
         self.operators = Operators::default();
+        self.last_operator = OperatorId(0);
     }
 
     fn save_regions(&mut self) {
@@ -160,15 +193,59 @@ impl Toy {
         self.save_regions();
         let tombstones = self.cluster.plan_tombstones(self.now());
         self.commit(&tombstones);
+        let speeds = self.cluster.plan_speeds(self.now(), self.tick);
+        self.commit(&speeds);
         self.cluster.note_drains(self.now());
         let now = self.now();
         round(&mut self.cluster, &mut self.operators, now);
+        self.count_moves();
         let live: Vec<StoreId> = self.live_stores().collect();
         for order in self.operators.instructions(&self.cluster, &live, self.now()) {
             if self.draw.below(100) >= lost_percent {
                 self.carry_out(&order);
             }
         }
+    }
+
+    fn count_moves(&mut self) {
+        let last = self.last_operator;
+        for operator in self.operators.running().filter(|operator| operator.id > last) {
+            self.last_operator = self.last_operator.max(operator.id);
+            match operator.kind {
+                Kind::Leaders | Kind::Evict => {
+                    *self.leader_moves.entry(operator.region).or_default() += 1;
+                }
+                Kind::Balance => self.replica_moves += 1,
+                _ => {}
+            }
+        }
+    }
+
+    /// Makes the device of a store do so many operations a second.
+    pub fn set_speed(&mut self, store: StoreId, speed: u64) {
+        if let Some(known) = self.stores.get_mut(&store) {
+            known.speed = speed;
+        }
+        self.log(format!("store {store} does {speed} operations a second"));
+    }
+
+    fn report_of(&self, id: StoreId, store: &ToyStore) -> (NodeReport, StoreReport) {
+        let labels = Some(vec![("rack".to_owned(), store.rack.clone())]);
+        let node = NodeReport { address: store.address.clone(), labels, ..NodeReport::default() };
+        let here = self.regions.values().filter(|known| known.region.peer_on(id).is_some());
+        let live_bytes: u64 = here.map(|known| known.size_bytes).sum();
+        let write = OpCost { fixed_nanos: 1_000_000_000 / store.speed, picos_per_byte: 0 };
+        let report = StoreReport {
+            id,
+            capacity_bytes: 1 << 40,
+            free_bytes: 1 << 39,
+            live_bytes,
+            usable_bytes: store.usable_bytes,
+            is_full: live_bytes >= store.usable_bytes,
+            device: DeviceSpeed { write, writes: 10, ..DeviceSpeed::default() },
+            ..StoreReport::default()
+        };
+        (node, report)
     }
 
     pub fn live_stores(&self) -> impl Iterator<Item = StoreId> {
@@ -183,15 +260,12 @@ impl Toy {
         let now = self.now();
         let live: Vec<StoreId> = self.live_stores().collect();
         for id in live {
-            let address = self.stores[&id].address.clone();
-            let node = NodeReport { address, ..NodeReport::default() };
-            let report = StoreReport {
-                id,
-                capacity_bytes: 1 << 40,
-                free_bytes: 1 << 39,
-                ..StoreReport::default()
-            };
-            if self.cluster.plan_heartbeat(&node, &[report]).is_err() {
+            let (node, report) = self.report_of(id, &self.stores[&id]);
+            let plan = self.cluster.plan_heartbeat(&node, &[report]);
+            if let Ok(changes) = &plan {
+                self.commit(changes);
+            }
+            if plan.is_err() {
                 // The store was removed while it was stopped, so it must not hold a replica.
                 for known in self.regions.values() {
                     assert!(

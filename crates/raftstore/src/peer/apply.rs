@@ -7,7 +7,7 @@ use crate::output::Event;
 use crate::store::{Context, Effect};
 use std::sync::Arc;
 use stele_storage::StorageEngine;
-use stele_types::{CommittedEntry, Error, LogIndex, Region, Result, mutant};
+use stele_types::{Command, CommittedEntry, Error, LogIndex, Region, Result, mutant};
 
 impl<E: StorageEngine> Peer<E> {
     /// Applies all entries that may be applied now.
@@ -45,10 +45,7 @@ impl<E: StorageEngine> Peer<E> {
     fn apply_run(&mut self, ctx: &mut Context<E>, run: Vec<CommittedEntry>) -> Result<()> {
         let Some(index) = run.last().map(|last| last.index) else { return Ok(()) };
         self.show_before_apply(ctx, &run);
-        for entry in &run {
-            self.traffic.write_ops += u64::from(entry.is_command);
-            self.traffic.write_bytes += entry.payload.len() as u64;
-        }
+        self.count_writes(&run);
         if self.hands_out(ctx) {
             self.hand_out(ctx, run);
             return Ok(());
@@ -59,6 +56,18 @@ impl<E: StorageEngine> Peer<E> {
         let now_nanos = ctx.now.monotonic_nanos;
         self.note_times(ctx, index, (now_nanos, now_nanos));
         Ok(())
+    }
+
+    /// Counts the operations of entries. Only a leader counts: the traffic of a region is reported
+    /// once.
+    fn count_writes(&mut self, run: &[CommittedEntry]) {
+        if !self.is_leader() && !mutant::active("raftstore.followers_count_writes") {
+            return;
+        }
+        for entry in run.iter().filter(|entry| entry.is_command) {
+            Command::each_op_of(&entry.payload, |_| self.traffic.write_ops += 1);
+            self.traffic.write_bytes += entry.payload.len() as u64;
+        }
     }
 
     /// Adds the times of the writes up to an entry that was applied between two times.

@@ -111,10 +111,7 @@ impl<E: StorageEngine> Peer<E> {
             Answer::Unchanged(result, timings) => ctx.done(id, Done::Modified { result, timings }),
             Answer::Ready => match self.check_readable(&header, &ctx.readers) {
                 Err(rejection) => ctx.reject(id, rejection),
-                Ok(()) => {
-                    self.traffic.read_ops += 1;
-                    ctx.done(id, Done::ReadReady { visible: self.visible() });
-                }
+                Ok(()) => ctx.done(id, Done::ReadReady { visible: self.visible() }),
             },
         }
     }

@@ -3,15 +3,19 @@
 use super::Peer;
 use super::parts::is_caught_up;
 use super::raft_group::Follower;
-use crate::output::RegionReport;
+use crate::output::{RegionReport, Traffic};
 use crate::store::Context;
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Peer as PeerName};
+use stele_types::{LogIndex, Peer as PeerName, mutant};
 
 impl<E: StorageEngine> Peer<E> {
-    /// Returns the peer's status and resets its traffic counters.
+    /// Returns the peer's status.
     pub fn report(&mut self, ctx: &Context<E>) -> RegionReport {
-        self.traffic.read_ops += self.reader.take_reads(&ctx.readers);
+        let (read_ops, read_bytes) = self.reader.returned();
+        let traffic = Traffic { read_ops, read_bytes, ..self.traffic };
+        if mutant::active("raftstore.report_resets_traffic") {
+            self.traffic = Traffic::default();
+        }
         let now = ctx.now.monotonic_nanos;
         let leads = self.is_leader();
         let leaderless = self.contacts.leaderless_nanos(now).unwrap_or_default();
@@ -30,7 +34,7 @@ impl<E: StorageEngine> Peer<E> {
             down_peers: if leads { self.down_peers(ctx) } else { Vec::new() },
             leaderless_seconds: leaderless / 1_000_000_000,
             hibernating: self.is_hibernating(),
-            traffic: std::mem::take(&mut self.traffic),
+            traffic,
         }
     }
 

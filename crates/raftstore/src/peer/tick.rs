@@ -15,7 +15,6 @@ impl<E: StorageEngine> Peer<E> {
         self.expire_reads(ctx);
         self.check_transfer(ctx);
         let served = self.reader.take_reads(&ctx.readers);
-        self.traffic.read_ops += served;
         self.hibernation.note_tick(served > 0);
         self.query_membership_if_leaderless(ctx);
         self.offer_snapshots_if_leaderless(ctx);

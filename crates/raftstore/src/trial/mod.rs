@@ -19,6 +19,7 @@ mod repair;
 mod space;
 mod storm;
 mod tails;
+mod traffic;
 
 use crate::*;
 use bytes::Bytes;

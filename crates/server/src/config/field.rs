@@ -1,5 +1,6 @@
 //! Reading and writing one setting as text.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use stele_types::size::parse_bytes;
 use stele_types::{Error, Result};
@@ -13,7 +14,13 @@ pub(super) enum Field<'a> {
     Word(&'a mut String, &'static [&'static str]),
     List(&'a mut Vec<String>),
     Paths(&'a mut Vec<PathBuf>),
+    Labels(&'a mut Vec<String>),
 }
+
+/// Most bytes of a label's name, and of its value.
+const LABEL_BYTES_MAX: usize = 64;
+/// Most labels of a node.
+const LABELS_MAX: usize = 64;
 
 impl<'a> Field<'a> {
     pub fn count(at: &'a mut u64, low: u64, high: u64) -> Self {
@@ -48,6 +55,10 @@ impl<'a> Field<'a> {
             Self::Text(at) => text.trim().clone_into(at),
             Self::List(at) => *at = items(text).map(str::to_owned).collect(),
             Self::Paths(at) => *at = items(text).map(PathBuf::from).collect(),
+            Self::Labels(at) => match labels(text) {
+                Some(labels) => *at = labels,
+                None => return refuse(),
+            },
         }
         Ok(())
     }
@@ -59,7 +70,7 @@ impl<'a> Field<'a> {
             Self::Ratio(at, ..) => at.to_string(),
             Self::Switch(at) => at.to_string(),
             Self::Text(at) | Self::Word(at, _) => (*at).clone(),
-            Self::List(at) => at.join(","),
+            Self::List(at) | Self::Labels(at) => at.join(","),
             Self::Paths(at) => {
                 let texts: Vec<String> = at.iter().map(|path| path.display().to_string()).collect();
                 texts.join(",")
@@ -79,8 +90,29 @@ impl<'a> Field<'a> {
             Self::Text(_) => "host:port".to_owned(),
             Self::List(_) => "host:port, several separated by commas".to_owned(),
             Self::Paths(_) => "directories, separated by commas".to_owned(),
+            Self::Labels(_) => "name=value, several separated by commas; of letters, digits, `_`, \
+                                `.`, `-`, `/`, at most 64 of them; each name once"
+                .to_owned(),
         }
     }
+}
+
+/// Reads labels; `None` unless all of them are well formed and their names differ.
+fn labels(text: &str) -> Option<Vec<String>> {
+    let is_word = |word: &str| {
+        let is_allowed = |c: u8| c.is_ascii_alphanumeric() || b"_.-/".contains(&c);
+        (1..=LABEL_BYTES_MAX).contains(&word.len()) && word.bytes().all(is_allowed)
+    };
+    let mut names = BTreeSet::new();
+    let mut labels = Vec::new();
+    for label in items(text) {
+        let (name, value) = label.split_once('=')?;
+        if !is_word(name) || !is_word(value) || !names.insert(name) {
+            return None;
+        }
+        labels.push(label.to_owned());
+    }
+    (labels.len() <= LABELS_MAX).then_some(labels)
 }
 
 fn items(text: &str) -> impl Iterator<Item = &str> {

@@ -11,7 +11,9 @@ pub use settings::{SETTINGS, Setting};
 
 use field::Field;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use stele_types::{Error, Result};
+use stele_vfs::DeviceScale;
 
 /// Settings of a server. Sizes are in bytes unless a name says otherwise.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +30,11 @@ pub struct Config {
     /// Directories with a new disk for a store that was there. Not a setting: an argument of one
     /// start.
     pub replaced_disks: Vec<PathBuf>,
+    /// Factor by which the devices are slower, for experiments. Not a setting: an argument of one
+    /// start.
+    pub device_scale: Option<Arc<DeviceScale>>,
+    /// Labels of the stores, each `name=value`.
+    pub labels: Vec<String>,
     /// Memory for index changes before they are flushed, per store; half as much again holds recent
     /// log entries.
     pub memtable_bytes_max: u64,
@@ -72,6 +79,8 @@ impl Default for Config {
             join: Vec::new(),
             stores: vec![PathBuf::from("data")],
             replaced_disks: Vec::new(),
+            device_scale: None,
+            labels: Vec::new(),
             memtable_bytes_max: 64 << 20,
             block_cache_bytes_max: 64 << 20,
             reserved_bytes: 256 << 20,
@@ -128,6 +137,13 @@ impl Config {
     /// Returns the value of a key as [`Config::set`] reads it; `None` for an unknown key.
     pub fn get(&self, key: &str) -> Option<String> {
         Some(self.clone().field(key)?.text())
+    }
+
+    /// Returns the names and values of the labels.
+    pub fn label_pairs(&self) -> Vec<(String, String)> {
+        let pair =
+            |label: &String| label.split_once('=').map(|(a, b)| (a.to_owned(), b.to_owned()));
+        self.labels.iter().filter_map(pair).collect()
     }
 
     /// Returns the address advertised to clients and peers.
@@ -195,6 +211,7 @@ impl Config {
             "advertise" => Field::Text(&mut self.advertise),
             "join" => Field::List(&mut self.join),
             "store" => Field::Paths(&mut self.stores),
+            "label" => Field::Labels(&mut self.labels),
             "memtable_bytes_max" => Field::bytes(&mut self.memtable_bytes_max, MIB, 4 * GIB),
             "block_cache_bytes_max" => Field::bytes(&mut self.block_cache_bytes_max, MIB, 1 << 40),
             "reserved_bytes" => Field::bytes(&mut self.reserved_bytes, 0, 1 << 60),
@@ -244,8 +261,9 @@ mod tests {
 
     #[test]
     fn every_setting_of_the_table_can_be_read_and_set_to_its_default() {
-        // Commit return and read acceleration came with the answers at commit.
-        assert!(SETTINGS.len() + stele_placement::SETTINGS.len() <= 29);
+        // Commit return and read acceleration came with the answers at commit; labels, modes, speeds
+        // and bytes in motion with the placement by measured speed.
+        assert!(SETTINGS.len() + stele_placement::SETTINGS.len() <= 34);
         let mut config = Config::default();
         for setting in SETTINGS {
             let text = config.get(setting.key).unwrap_or_else(|| panic!("{}", setting.key));
@@ -263,6 +281,26 @@ mod tests {
         let flags = vec![("slow_log_ms".to_owned(), "9".to_owned())];
         let config = Config::load(Some(&file), environment.into_iter(), &flags).unwrap();
         assert_eq!((config.tick_ms, config.slow_log_ms, config.stores.len()), (60, 9, 2));
+    }
+
+    #[test]
+    fn labels_are_names_with_values_and_each_name_is_given_once() {
+        let mut config = Config::default();
+        let long = "a".repeat(65);
+        for bad in ["rack", "rack=", "=a", "rack=a b", "rack=a,rack=b", "ra\"ck=a", "räck=a"] {
+            let refused = config.set("label", bad).unwrap_err().to_string();
+            assert!(refused.contains("name=value"), "{bad}: {refused}");
+        }
+        config.set("label", &format!("rack={long}")).unwrap_err();
+        config.set("label", &format!("{long}=a")).unwrap_err();
+        let many: Vec<String> = (0..65).map(|n| format!("label{n}=a")).collect();
+        config.set("label", &many.join(",")).unwrap_err();
+        assert_eq!(config, Config::default(), "what is refused changes nothing");
+        config.set("label", "rack=a-1, zone=eu/w_2.x").unwrap();
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(config.label_pairs(), [pair("rack", "a-1"), pair("zone", "eu/w_2.x")]);
+        config.set("label", "").unwrap();
+        assert_eq!(config.label_pairs(), []);
     }
 
     #[test]

@@ -21,9 +21,13 @@ pub fn reference_page() -> String {
     }
     page.push_str(CLUSTER_SECTION);
     for setting in stele_placement::SETTINGS {
-        let stele_placement::Setting { name, meaning, default, min, max } = setting;
-        let unit = unit_of(name);
-        let _ = writeln!(page, "| `{name}` | {unit} | `{default}` | {min} to {max} | {meaning} |");
+        let stele_placement::Setting { name, meaning, default, min, max, names } = setting;
+        let (unit, default) = (unit_of(name), setting.text_of(*default));
+        let bounds = match names {
+            [] => format!("{min} to {max}"),
+            names => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
+        };
+        let _ = writeln!(page, "| `{name}` | {unit} | `{default}` | {bounds} | {meaning} |");
     }
     page.push_str(STATUS_SECTION);
     page

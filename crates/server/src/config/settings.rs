@@ -28,7 +28,7 @@ const fn setting(key: &'static str, unit: &'static str, meaning: &'static str) -
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 20] = [
+pub const SETTINGS: [Setting; 21] = [
     setting("listen", "", "Address for clients, placement, peers and HTTP."),
     setting("advertise", "", "Address advertised to clients and peers; empty: `listen`."),
     setting(
@@ -37,6 +37,11 @@ pub const SETTINGS: [Setting; 20] = [
         "Nodes of the cluster to join, any of them; empty bootstraps a new cluster.",
     ),
     setting("store", "", "One directory per device; stores share nothing."),
+    setting(
+        "label",
+        "",
+        "Failure domains of the node, such as `rack=a`: copies are kept in different ones.",
+    ),
     setting(
         "memtable_bytes_max",
         "bytes",

@@ -164,4 +164,6 @@ control! {
     merge(MergeRequest) -> OperatorAccepted = merge;
     set_store_state(SetStoreStateRequest) -> StoreProgress = set_store_state;
     get_store_progress(GetStoreProgressRequest) -> StoreProgress = get_store_progress;
+    explain(ExplainRequest) -> ExplainResponse = explain;
+    placement(PlacementRequest) -> PlacementResponse = placement;
 }

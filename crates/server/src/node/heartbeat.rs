@@ -123,7 +123,7 @@ impl Heartbeats {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 started_at: self.started_at,
                 region_bytes_max: self.config.region_bytes_max,
-                labels: None,
+                labels: Some(self.config.label_pairs()),
             };
             let sizes = splitter.sizes();
             shared.reporter.lock().report(node, stores, &regions, sizes)
@@ -172,7 +172,8 @@ impl Heartbeats {
                 is_complete = false;
                 continue;
             };
-            stores.push(store_report(&store, sample.as_deref()));
+            let reserved_bytes = self.config.reserved_bytes;
+            stores.push(store_report(&store, sample.as_deref(), reserved_bytes));
             is_complete &= regions.is_some();
             all.extend(regions.into_iter().flatten().map(|report| (store.id(), report)));
         }
@@ -265,7 +266,8 @@ struct OfStores {
 }
 
 /// Returns the report of a store; without a sample its sizes are unknown.
-fn store_report(store: &StoreHandle, sample: Option<&Sample>) -> StoreReport {
+fn store_report(store: &StoreHandle, sample: Option<&Sample>, reserved_bytes: u64) -> StoreReport {
+    let engine = store.engine();
     let stats = sample.map(|sample| sample.stats.clone()).unwrap_or_default();
     StoreReport {
         id: store.id(),
@@ -274,10 +276,12 @@ fn store_report(store: &StoreHandle, sample: Option<&Sample>) -> StoreReport {
         used_bytes: stats.disk_bytes,
         is_full: sample.is_some_and(|sample| sample.is_full),
         has_failed: !store.is_running(),
-        append_p99_nanos: store.append_p99_nanos(),
-        append_age_ms: store.append_age_nanos() / 1_000_000,
+        append_p99_nanos: engine.append_p99_nanos(),
+        append_age_ms: engine.append_age_nanos() / 1_000_000,
         live_bytes: stats.live_bytes,
-        ..StoreReport::default()
+        usable_bytes: stats.device_bytes.saturating_sub(reserved_bytes),
+        device: engine.device_speed(),
+        receiving: store.receiving(),
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) async fn join(
     let stores = opened.iter().filter(|open| open.ident.is_none());
     let request = JoinRequest {
         address: own_address.to_owned(),
-        stores: stores.map(|open| new_store(&open.engine)).collect(),
+        stores: stores.map(|open| new_store(config, &open.engine)).collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         lease_times: Some(placement::wire_times(&open::lease_times(config))),
         ..JoinRequest::default()
@@ -108,10 +108,10 @@ async fn request_join(address: &str, request: &JoinRequest) -> Result<JoinRespon
     Ok(client.join(request.clone()).await?.into_inner())
 }
 
-pub(super) fn new_store(engine: &Arc<Engine>) -> NewStore {
+pub(super) fn new_store(config: &Config, engine: &Arc<Engine>) -> NewStore {
     NewStore {
         token: engine.id().0.to_be_bytes().to_vec().into(),
         capacity: engine.stats().device_bytes,
-        ..NewStore::default()
+        labels: placement::labels_of(&config.label_pairs()),
     }
 }

@@ -45,7 +45,10 @@ impl StoreJoin {
     async fn join(&self, new: Opened) -> Result<()> {
         let request = JoinRequest {
             address: self.address.clone(),
-            stores: new.iter().map(|open| identity::new_store(&open.engine)).collect(),
+            stores: new
+                .iter()
+                .map(|open| identity::new_store(&self.config, &open.engine))
+                .collect(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             lease_times: Some(wire_times(&open::lease_times(&self.config))),
             ..JoinRequest::default()

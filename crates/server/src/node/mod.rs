@@ -13,6 +13,7 @@ mod split;
 mod steps;
 mod system;
 
+pub(crate) use open::SPEED_OP_BYTES;
 pub(crate) use stele_node::report::split::size_of;
 
 use crate::config::Config;

@@ -1,17 +1,28 @@
 //! Opening the directories of a node.
 
+use super::random;
 use crate::config::Config;
 use crate::store::{Core, Engine};
 use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind, RecoveringStore, Replay};
 use stele_raftstore::{LeaseTimes, Now, Options, RaftStore};
+use stele_types::size::format_bytes;
 use stele_types::{Clock, Error, Result, StoreId, StoreIdent};
-use stele_vfs::{RealVfs, SystemClock};
+use stele_vfs::{RealVfs, ScaledVfs, SystemClock, Vfs};
 
 /// Locks a directory that did not open for log entry recovery; `None` if that would not open it.
 pub(super) fn begin_recovery(config: &Config, dir: &Path) -> Result<Option<RecoveringStore>> {
-    RecoveringStore::begin(Arc::new(RealVfs::new()), dir, &engine_options(config))
+    RecoveringStore::begin(files(config), dir, &engine_options(config))
+}
+
+/// Returns the files of the machine; with a scale, on devices that are so much slower.
+pub(super) fn files(config: &Config) -> Arc<dyn Vfs> {
+    let real = Arc::new(RealVfs::new());
+    match &config.device_scale {
+        Some(scale) => Arc::new(ScaledVfs::new(real, scale.clone(), Arc::new(SystemClock::new()))),
+        None => real,
+    }
 }
 
 /// Returns whether no store was created in the directory. Fails if that cannot be told.
@@ -24,7 +35,7 @@ pub(super) fn is_new(dir: &Path) -> Result<bool> {
 /// Opens one directory. A new one is marked with `directory_id`, which no other directory has: it
 /// is part of every checksum and identifies the directory when it joins a cluster.
 pub(super) fn engine(config: &Config, dir: &Path, directory_id: StoreId) -> Result<Engine> {
-    let vfs = Arc::new(RealVfs::new());
+    let vfs = files(config);
     let clock = Arc::new(SystemClock::new());
     let mut options = engine_options(config);
     options.store = is_new(dir)?.then_some(directory_id);
@@ -42,8 +53,33 @@ pub(super) fn engine(config: &Config, dir: &Path, directory_id: StoreId) -> Resu
             "{dir}: {count} runs are damaged; requesting their pairs from other replicas"
         );
     }
+    estimate_speed(&engine, dir);
     Ok(engine)
 }
+
+/// Probes the device of a store at its first start, and estimates its speed from that.
+fn estimate_speed(engine: &Engine, dir: &Path) {
+    let dir = dir.display();
+    match engine.estimate_speed(random()) {
+        Ok((probed, write)) => {
+            let (large, small) = (probed.large_bytes_per_second, probed.small_nanos);
+            let per_second = write.per_second(SPEED_OP_BYTES).unwrap_or_default();
+            tracing::info!(
+                "{dir}: the device writes {} a second in large parts and 4 KiB in {} us, with syncs; \
+                 expecting {per_second} writes of {} a second",
+                format_bytes(large),
+                small / 1000,
+                format_bytes(SPEED_OP_BYTES)
+            );
+        }
+        // The speed is unknown until the store has written; a full device still serves reads.
+        Err(error) => tracing::warn!("{dir}: the speed of the device is not estimated: {error}"),
+    }
+}
+
+/// Size of the operations of which messages and metrics show the speed. The default of the cluster's
+/// setting `speed_op_bytes`.
+pub(crate) const SPEED_OP_BYTES: u64 = 16 << 10;
 
 /// A tenth of a slow disk's read throughput, and at least a terabyte a day.
 const SCRUB_BYTES_PER_SECOND_MAX: u64 = 16 << 20;

@@ -1,7 +1,8 @@
 //! HTTP on the same port: `/metrics`, `/healthz`, `/readyz`, `/status`.
 
 use super::Metrics;
-use super::scrape::{counts, samples};
+use super::scrape::{counts, samples, source};
+use crate::node::SPEED_OP_BYTES;
 use crate::port;
 use crate::stores::Stores;
 use crate::tasks::Tasks;
@@ -13,7 +14,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use stele_types::ClusterId;
+use stele_types::{ClusterId, DeviceSpeed, OpCost};
 
 /// State that the routes report.
 #[derive(Clone)]
@@ -91,6 +92,26 @@ async fn readyz(State(health): State<Health>) -> impl IntoResponse {
     (if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text)
 }
 
+/// Returns what the operations of a device cost; `null` for those of which nothing is known.
+fn device(speed: DeviceSpeed) -> Value {
+    let operation = |cost: OpCost, count: u64| {
+        cost.per_second(SPEED_OP_BYTES).map(|per_second| {
+            json!({
+                "source": source(count),
+                "operations_measured": count,
+                "fixed_nanos": cost.fixed_nanos,
+                "picos_per_byte": cost.picos_per_byte,
+                "operations_per_second": per_second,
+            })
+        })
+    };
+    json!({
+        "operation_bytes": SPEED_OP_BYTES,
+        "write": operation(speed.write, speed.writes),
+        "read": operation(speed.read, speed.reads),
+    })
+}
+
 async fn status(State(health): State<Health>) -> Json<Value> {
     let samples = samples(&health.stores).await;
     let stores: Vec<Value> = health
@@ -116,7 +137,8 @@ async fn status(State(health): State<Health>) -> Json<Value> {
                 "written_bytes": stats.written_bytes.iter().copied()
                     .collect::<std::collections::BTreeMap<_, _>>(),
                 "requests_in_work_bytes": store.request_bytes(),
-                "append_p99_seconds": store.append_p99_nanos() as f64 / 1e9,
+                "append_p99_seconds": store.engine().append_p99_nanos() as f64 / 1e9,
+                "device": device(store.engine().device_speed()),
             })
         })
         .collect();

@@ -1,6 +1,7 @@
 //! `/metrics`: the registry, and statistics of the stores read at the moment of the scrape.
 
 use super::{Health, Metrics, log_lines_lost};
+use crate::node::SPEED_OP_BYTES;
 use crate::port;
 use crate::store::{Sample, StoreHandle};
 use crate::stores::Stores;
@@ -35,7 +36,8 @@ impl Metrics {
         let network = [transport(&health.transport), port(&health.port)].into_iter().flatten();
         let samples = samples(&health.stores).await;
         let stores = &health.stores;
-        let stores = [families(stores, &samples), reads(stores), repairs(stores, &samples)];
+        let stores =
+            [families(stores, &samples), devices(stores), reads(stores), repairs(stores, &samples)];
         let stores = stores.into_iter().flatten();
         for family in stores.chain(network).chain(tasks(&health.tasks)) {
             if family.samples.is_empty() {
@@ -128,7 +130,7 @@ fn families(stores: &Stores, samples: &Samples) -> Vec<Family> {
     let mut gc_bytes =
         family("gc_bytes", "counter", "Bytes read and written by garbage collection, by stage");
     let mut slices = family("gc_slices", "counter", "Slices of garbage collection, by stage");
-    let mut p99 = family("append_p99_seconds", "gauge", "p99 of the last 1024 appends to the log");
+    let mut p99 = family("append_p99_seconds", "gauge", "p99 of the log's writes in the last 10 s");
     let mut values = family("value_cache_gets", "counter", "Gets of the value cache, by hit");
     let mut cold =
         family("index_cold_reads", "counter", "Reads of filters and fences not in memory");
@@ -162,7 +164,8 @@ fn families(stores: &Stores, samples: &Samples) -> Vec<Family> {
             slices.samples.push((label(id, "stage", stage), done.slices as f64));
             gc_bytes.samples.push((label(id, "stage", stage), done.bytes as f64));
         }
-        p99.samples.push((format!("store=\"{id}\""), store.append_p99_nanos() as f64 / 1e9));
+        p99.samples
+            .push((format!("store=\"{id}\""), store.engine().append_p99_nanos() as f64 / 1e9));
         let (hits, misses) = *value_cache;
         values.samples.push((label(id, "found", "yes"), hits as f64));
         values.samples.push((label(id, "found", "no"), misses as f64));
@@ -193,6 +196,32 @@ fn repairs(stores: &Stores, samples: &Samples) -> Vec<Family> {
         entries.samples.push((format!("store=\"{}\"", store.id), store.lost() as f64));
     }
     vec![repair, lost, scrubbed, passes, entries]
+}
+
+/// Returns what the operations of the devices cost.
+fn devices(stores: &Stores) -> Vec<Family> {
+    let mut fixed = family("device_operation_seconds", "gauge", "Seconds without bytes");
+    let mut bytes = family("device_byte_seconds", "gauge", "Seconds of a byte in addition");
+    let mut speeds =
+        family("device_operations_per_second", "gauge", "Operations of 16 KiB, one by one");
+    for store in stores.all() {
+        let speed = store.engine().device_speed();
+        for (of, cost, count) in
+            [("write", speed.write, speed.writes), ("read", speed.read, speed.reads)]
+        {
+            let Some(per_second) = cost.per_second(SPEED_OP_BYTES) else { continue };
+            fixed.samples.push((label(store.id(), "of", of), cost.fixed_nanos as f64 / 1e9));
+            bytes.samples.push((label(store.id(), "of", of), cost.picos_per_byte as f64 / 1e12));
+            let source = format!("{},source=\"{}\"", label(store.id(), "of", of), source(count));
+            speeds.samples.push((source, per_second as f64));
+        }
+    }
+    vec![fixed, bytes, speeds]
+}
+
+/// Returns the name of the source of a cost that was measured with `count` operations.
+pub fn source(count: u64) -> &'static str {
+    if count > 0 { "measured" } else { "estimate" }
 }
 
 /// Returns the reads by what made them linearizable.

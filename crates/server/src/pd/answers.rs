@@ -4,7 +4,7 @@ use crate::convert;
 use stele_placement::RegionInfo;
 use stele_proto::metapb;
 use stele_proto::pdpb::{Member, PeerStats, Region, ResponseHeader};
-use stele_proto::stele::control::v1::{StoreInfo, StoreState};
+use stele_proto::stele::control::v1::{Label, StoreInfo, StoreState};
 use stele_types::ClusterId;
 
 /// Version that stores report: clients derive features from TiKV's releases.
@@ -41,6 +41,10 @@ pub(super) fn region_entry(info: &RegionInfo) -> Region {
     }
 }
 
+fn store_label(label: &Label) -> metapb::StoreLabel {
+    metapb::StoreLabel { key: label.key.clone(), value: label.value.clone() }
+}
+
 pub(super) fn store_meta(info: &StoreInfo) -> metapb::Store {
     let stats = info.stats.as_ref();
     // A store without an id gets 0; clients need only its address.
@@ -59,8 +63,24 @@ pub(super) fn store_meta(info: &StoreInfo) -> metapb::Store {
         status_address: info.address.clone(),
         state: state as i32,
         node_state: node_state as i32,
+        labels: info.labels.iter().map(store_label).collect(),
         version: TIKV_VERSION.to_owned(),
         start_timestamp: info.started_at as i64,
         ..metapb::Store::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_labels_of_a_store_are_in_the_answers_of_pd() {
+        let label = |key: &str, value: &str| Label { key: key.to_owned(), value: value.to_owned() };
+        let labels = vec![label("zone", "z1"), label("rack", "r7")];
+        let info = StoreInfo { address: "a:1".to_owned(), labels, ..StoreInfo::default() };
+        let found = store_meta(&info).labels;
+        let found: Vec<_> = found.iter().map(|it| (it.key.as_str(), it.value.as_str())).collect();
+        assert_eq!(found, [("zone", "z1"), ("rack", "r7")]);
     }
 }

@@ -3,6 +3,7 @@
 //! [`PlacementLeader`] decides when the state is loaded and when a decision is answered. The service
 //! gives it the term and the calls, does its reads and proposals, and waits for its answers.
 
+mod explain;
 mod forward;
 mod heartbeat;
 mod leader;
@@ -14,7 +15,7 @@ mod settings;
 mod stores;
 mod wire;
 
-pub(crate) use wire::{answer_of, request as heartbeat_request, wire_times};
+pub(crate) use wire::{answer_of, labels_of, request as heartbeat_request, wire_times};
 
 #[cfg(test)]
 mod tests;

@@ -193,10 +193,16 @@ pub(super) fn not_admitted(reason: NotAdmitted) -> Status {
     }
 }
 
-fn running_info(state: &LeaderState, operator: &Operator, now: Millis) -> OperatorInfo {
+pub(super) fn running_info(state: &LeaderState, operator: &Operator, now: Millis) -> OperatorInfo {
     let waits = state.operators.wait_reason(&state.cluster, operator.region, now);
     let detail = waits.or_else(|| operator.refusal.clone()).unwrap_or_default();
     info(operator, OperatorState::Running, detail, now)
+}
+
+/// Describes an operator that the schedulers would start.
+pub(super) fn planned_info(operator: &Operator) -> OperatorInfo {
+    let state = OperatorState::Unspecified;
+    OperatorInfo { id: 0, ..info(operator, state, String::new(), operator.created) }
 }
 
 fn ended_info(ended: &Finished, now: Millis) -> OperatorInfo {

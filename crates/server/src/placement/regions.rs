@@ -57,7 +57,7 @@ fn list(state: &LeaderState, request: &ListRegionsRequest, now: Millis) -> ListR
     ListRegionsResponse { regions, next_key }
 }
 
-fn entry(state: &LeaderState, info: &RegionInfo, now: Millis) -> control::RegionInfo {
+pub(super) fn entry(state: &LeaderState, info: &RegionInfo, now: Millis) -> control::RegionInfo {
     let age = info.reported.map(|at| i64::try_from(now.since(at)).unwrap_or(i64::MAX));
     let operator = state.operators.of(info.region.id);
     control::RegionInfo {

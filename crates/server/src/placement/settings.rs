@@ -52,14 +52,10 @@ impl PlacementService {
             let answer = answer.map_err(|refusal| self.forward.learn(refusal))?.into_inner();
             return answer.item.ok_or_else(|| Status::internal("the leader's answer is empty"));
         }
-        let number = match value {
-            "true" | "on" => 1,
-            "false" | "off" => 0,
-            value => value.parse::<u64>().map_err(|_| {
-                Status::invalid_argument(format!("{name} takes a number, not `{value}`"))
-            })?,
-        };
-        let setting = Config::check(name, number).map_err(refused)?;
+        let setting = Config::setting(name).map_err(refused)?;
+        let number = setting.value_of(value);
+        let number = number.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        Config::check(name, number).map_err(refused)?;
         let plan = move |cluster: &Cluster, _| {
             Ok(((), cluster.plan_setting(setting.name, number).map_err(refused)?))
         };
@@ -71,15 +67,20 @@ fn item(setting: &Setting, config: &Config) -> ConfigItem {
     let value = config.get(setting.name).unwrap_or(setting.default);
     let source = if value == setting.default { "default" } else { "set" };
     let unit = crate::config::unit_of(setting.name);
+    let bound = |bound: u64| match setting.names {
+        [] => bound.to_string(),
+        _ => String::new(),
+    };
     ConfigItem {
         key: setting.name.to_owned(),
-        value: value.to_string(),
-        default_value: setting.default.to_string(),
+        value: setting.text_of(value),
+        default_value: setting.text_of(setting.default),
         meaning: setting.meaning.to_owned(),
         unit: unit.to_owned(),
         live: true,
         source: source.to_owned(),
-        minimum: setting.min.to_string(),
-        maximum: setting.max.to_string(),
+        minimum: bound(setting.min),
+        maximum: bound(setting.max),
+        names: setting.names.iter().map(|name| (*name).to_owned()).collect(),
     }
 }

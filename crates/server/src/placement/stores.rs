@@ -23,7 +23,7 @@ leader_calls! {
 }
 
 /// Regions and leaders of a store.
-type Counts = HashMap<StoreId, (u64, u64)>;
+pub(super) type Counts = HashMap<StoreId, (u64, u64)>;
 
 impl PlacementService {
     async fn list_stores_here(
@@ -122,7 +122,7 @@ fn progress(state: &LeaderState, store: StoreId, now: Millis) -> StoreProgress {
     out
 }
 
-fn count(state: &LeaderState) -> Counts {
+pub(super) fn count(state: &LeaderState) -> Counts {
     let mut counts = Counts::new();
     for info in state.cluster.regions().iter() {
         for peer in &info.region.peers {
@@ -149,6 +149,8 @@ fn info(state: &LeaderState, counts: &Counts, store: &Store, now: Millis) -> Sto
         failed: report.has_failed,
         append_p99_nanos: report.append_p99_nanos,
         append_age_ms: report.append_age_ms,
+        live: report.live_bytes,
+        usable: report.usable_bytes,
         ..StoreStats::default()
     };
     let age = match store.last_heartbeat {
@@ -156,6 +158,7 @@ fn info(state: &LeaderState, counts: &Counts, store: &Store, now: Millis) -> Sto
         LastHeartbeat::NotSince { .. } => -1,
     };
     let is_member = store.state != StoreState::Tombstone;
+    let speed = super::explain::speed_per_second(state, store);
     StoreInfo {
         stats: Some(stats),
         address: store.address.clone(),
@@ -166,5 +169,7 @@ fn info(state: &LeaderState, counts: &Counts, store: &Store, now: Millis) -> Sto
         down: is_member && state.cluster.liveness(store.id, now) == Liveness::Down,
         started_at: store.node.started_at,
         score: report.used_bytes as f64,
+        class: state.cluster.speed(store.id).map(|speed| speed.class.0.into()),
+        speed_per_second: speed.unwrap_or(0),
     }
 }

@@ -289,7 +289,8 @@ pub(super) fn labels(store: &Store) -> Vec<wire::Label> {
     labels_of(&store.labels)
 }
 
-fn labels_of(labels: &[(String, String)]) -> Vec<wire::Label> {
+/// Encodes names and values of labels.
+pub fn labels_of(labels: &[(String, String)]) -> Vec<wire::Label> {
     let label =
         |(key, value): &(String, String)| wire::Label { key: key.clone(), value: value.clone() };
     labels.iter().map(label).collect()

@@ -1,7 +1,6 @@
 //! One store of this node: its engine, its loop's thread, its maintenance thread, and the handle
 //! that the rest of the node uses.
 
-mod append_times;
 mod applier;
 mod lookups;
 mod maintain;
@@ -11,7 +10,6 @@ mod writer;
 
 use crate::load::LoadSamples;
 use crate::threads::Thread;
-use append_times::AppendTimes;
 use applier::Applier;
 use lookups::Lookups;
 use maintain::Counts;
@@ -20,7 +18,7 @@ use parking_lot::Mutex;
 use sample::Latest;
 pub use sample::Sample;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use stele_node::store::{Ended, Item, NotTaken, StoreLoop};
@@ -62,7 +60,7 @@ pub struct StoreHandle<E: StorageEngine = Engine> {
     inbox: Arc<Inbox<E>>,
     clock: Arc<dyn Clock>,
     load: LoadSamples,
-    appends: Arc<AppendTimes>,
+    receiving: AtomicU64,
     counts: Arc<Counts>,
     samples: Arc<Latest<Sample>>,
     region_reports: Arc<Latest<Vec<RegionReport>>>,
@@ -89,9 +87,7 @@ where
         let running = Arc::new(AtomicBool::new(true));
         let (readers, times) = (core.readers(), core.times());
         let wants_checkpoint = Arc::new(AtomicBool::new(false));
-        let appends = Arc::new(AppendTimes::default());
-        let (writer, write_thread) =
-            Writer::start(id, engine.clone(), clock.clone(), appends.clone())?;
+        let (writer, write_thread) = Writer::start(id, engine.clone())?;
         let (lookups, lookup_threads) = Lookups::start(id, &engine, &inbox)?;
         let applying = core
             .has_apply_queue()
@@ -135,7 +131,7 @@ where
             inbox,
             clock,
             load,
-            appends,
+            receiving: AtomicU64::new(0),
             counts,
             samples: Arc::default(),
             region_reports: Arc::default(),
@@ -174,15 +170,15 @@ where
         &self.load
     }
 
-    /// Returns the 99th percentile of the last appends' durations, in nanoseconds; 0 before the
-    /// first. At least the age of the append under way.
-    pub fn append_p99_nanos(&self) -> u64 {
-        self.appends.p99_nanos(self.clock.monotonic_nanos())
+    /// Counts a snapshot as being received until the result is dropped.
+    pub fn begin_receiving(self: &Arc<Self>) -> Receiving<E> {
+        self.receiving.fetch_add(1, Ordering::Relaxed);
+        Receiving(self.clone())
     }
 
-    /// Returns the age of the append under way; 0 without one.
-    pub fn append_age_nanos(&self) -> u64 {
-        self.appends.age_nanos(self.clock.monotonic_nanos())
+    /// Returns the number of snapshots that the store receives now.
+    pub fn receiving(&self) -> u64 {
+        self.receiving.load(Ordering::Relaxed)
     }
 
     /// Returns the maintenance work since the start, by stage.
@@ -297,6 +293,15 @@ where
             // A panic has ended the process already.
             let _ = thread.join();
         }
+    }
+}
+
+/// A snapshot that a store receives.
+pub struct Receiving<E: StorageEngine>(Arc<StoreHandle<E>>);
+
+impl<E: StorageEngine> Drop for Receiving<E> {
+    fn drop(&mut self) {
+        self.0.receiving.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -108,21 +108,16 @@ impl StoreHandle<Engine> {
         self.samples.ask(question).await.0
     }
 
-    /// Returns the regions of the store: the last known ones, without traffic, if its loop does not
-    /// answer in time, and none after its end. `None` before its first answer.
+    /// Returns the regions of the store: the last known ones if its loop does not answer in time, and
+    /// none after its end. `None` before its first answer.
     pub async fn regions(self: &Arc<Self>) -> Option<Vec<RegionReport>> {
         let store = self.clone();
         let question = || async move { store.with_core(|core| core.regions()).await };
-        let (answer, in_time) = self.region_reports.ask(question).await;
+        let answer = self.region_reports.ask(question).await.0;
         if !self.is_running() {
             return Some(Vec::new());
         }
-        let mut regions = Vec::clone(&*answer?);
-        if !in_time {
-            // It was reported before.
-            regions.iter_mut().for_each(|region| region.traffic = Default::default());
-        }
-        Some(regions)
+        Some(Vec::clone(&*answer?))
     }
 }
 

@@ -1,6 +1,5 @@
 //! Thread that writes a store's batches beside its loop, which goes on with its items meanwhile.
 
-use super::append_times::AppendTimes;
 use super::spawn;
 use crate::threads::Thread;
 use std::sync::Arc;
@@ -8,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use stele_raftstore::{Append, Input};
 use stele_storage::StorageEngine;
-use stele_types::{Clock, Result, StoreId};
+use stele_types::{Result, StoreId};
 
 /// The loop's end of the writer: at most one batch is under way.
 pub(super) struct Writer<E: StorageEngine> {
@@ -23,19 +22,12 @@ where
     E::Ingest: 'static,
 {
     /// Starts the thread. It ends when the writer is dropped.
-    pub fn start(
-        store: StoreId,
-        engine: Arc<E>,
-        clock: Arc<dyn Clock>,
-        appends: Arc<AppendTimes>,
-    ) -> Result<(Self, JoinHandle<()>)> {
+    pub fn start(store: StoreId, engine: Arc<E>) -> Result<(Self, JoinHandle<()>)> {
         let (batches, taken) = channel::<(Append, std::thread::Thread)>();
         let (done, written) = channel();
         let thread = spawn(Thread::Write, store, move || {
             while let Ok((Append { ticket, batch }, store_loop)) = taken.recv() {
-                appends.begin(clock.monotonic_nanos());
                 let result = engine.append(&batch);
-                appends.end(clock.monotonic_nanos());
                 // The loop may have ended.
                 let _ = done.send(Input::Appended { ticket, result });
                 store_loop.unpark();

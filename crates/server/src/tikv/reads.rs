@@ -18,7 +18,7 @@ use stele_proto::kvrpcpb::{
 use stele_proto::stele::kv::v1::ExistRequest;
 use stele_raftstore::{Done, Read, Reply, RequestId};
 use stele_storage::{Cached, EngineView, Order, Overlaid, Pair, ScanOptions, StateMachine};
-use stele_types::{ColumnFamily, KeyRange, keyspace};
+use stele_types::{ColumnFamily, KeyRange, keyspace, mutant};
 
 /// Bytes of one scan's answer; clients would take a short page for the region's end.
 const SCAN_BYTES_MAX: usize = 256 << 20;
@@ -96,7 +96,20 @@ pub async fn get(stores: &Stores, request: &RawGetRequest) -> Result<Option<Byte
     target.check_key(&request.key)?;
     let view = view(&target).await?;
     let pair = live_pair(&target, &view, family.engine_key(&request.key)).await?;
+    target.reader.note_returned(1, pair.as_ref().map_or(0, bytes_of));
     Ok(pair.map(|pair| pair.value))
+}
+
+/// Returns the bytes of a pair as traffic counts them, without the byte of its family.
+fn bytes_of(pair: &Pair) -> u64 {
+    (pair.key.len().saturating_sub(1) + pair.value.len()) as u64
+}
+
+/// Counts pairs that are returned together.
+fn note_pairs(target: &Target, pairs: &[KvPair]) {
+    let bytes = pairs.iter().map(|pair| (pair.key.len() + pair.value.len()) as u64).sum();
+    let count = if mutant::active("server.scan_counts_as_one") { 1 } else { pairs.len() as u64 };
+    target.reader.note_returned(count, bytes);
 }
 
 /// Returns what a get of the target's region finds in `view`; `None` if that needs the device or
@@ -112,7 +125,9 @@ pub fn get_cached_value(
         return None;
     };
     let now_s = target.store.clock().unix_seconds();
-    Some(pair.filter(|pair| is_live(pair, now_s)).map(|pair| pair.value))
+    let pair = pair.filter(|pair| is_live(pair, now_s));
+    target.reader.note_returned(1, pair.as_ref().map_or(0, bytes_of));
+    Some(pair.map(|pair| pair.value))
 }
 
 /// `RawGetKeyTTL`: returns the seconds left, 0 for no expiry; `None` when there is no such key.
@@ -122,6 +137,7 @@ pub async fn ttl(stores: &Stores, request: &RawGetKeyTtlRequest) -> Result<Optio
     target.check_key(&request.key)?;
     let view = view(&target).await?;
     let pair = live_pair(&target, &view, family.engine_key(&request.key)).await?;
+    target.reader.note_returned(1, pair.as_ref().map_or(0, bytes_of));
     let now = target.store.clock().unix_seconds();
     Ok(pair.map(|pair| match pair.expires_at_s {
         0 => 0,
@@ -147,6 +163,7 @@ pub async fn batch_get(
             pairs.push(KvPair { key, value, ..KvPair::default() });
         }
     }
+    note_pairs(&target, &pairs);
     Ok(pairs)
 }
 
@@ -160,6 +177,7 @@ pub async fn exist(stores: &Stores, request: &ExistRequest) -> Result<Vec<Bytes>
     let view = view(&target).await?;
     let keys = request.keys.clone();
     let now_s = target.store.clock().unix_seconds();
+    target.reader.note_returned(keys.len() as u64, keys.iter().map(|key| key.len() as u64).sum());
     on_device(&target, move || {
         let mut found = Vec::new();
         for key in keys {
@@ -191,7 +209,9 @@ pub async fn scan(stores: &Stores, request: &RawScanRequest) -> Result<Vec<KvPai
     let range = KeyRange { start: low.clone(), end: high.clone() };
     let view = view(&target).await?;
     let mut bytes_left = SCAN_BYTES_MAX;
-    page(&target, &view, &bounds, &range, &mut bytes_left).await
+    let pairs = page(&target, &view, &bounds, &range, &mut bytes_left).await?;
+    note_pairs(&target, &pairs);
+    Ok(pairs)
 }
 
 /// `RawBatchScan`: returns pairs of each range, at most `each_limit` per range.
@@ -212,6 +232,7 @@ pub async fn batch_scan(
     for range in ranges(request)? {
         pairs.extend(page(&target, &view, &bounds, &range, &mut bytes_left).await?);
     }
+    note_pairs(&target, &pairs);
     Ok(pairs)
 }
 
@@ -326,6 +347,7 @@ pub async fn checksum(
         let part = on_device(&target, move || checksum_pairs(&*view, range, now_s)).await?;
         totals = (totals.0 ^ part.0, totals.1 + part.1, totals.2 + part.2);
     }
+    target.reader.note_returned(totals.1, totals.2);
     Ok(totals)
 }
 

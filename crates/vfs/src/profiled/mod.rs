@@ -1,14 +1,17 @@
 //! Emulated devices: a file system of which reads, writes and syncs take as long as a profile says.
-//! Several devices on one disk are then as independent as devices are, and as slow as stated.
+//! Several devices on one disk are then as independent as devices are, and as slow as stated. A
+//! [`ScaledVfs`] makes a real device slower by a factor.
 
 mod device;
 mod file;
+mod scaled;
 #[cfg(test)]
 mod tests;
 
 use crate::{DirEntry, DirLock, Meter, Open, Vfs, VfsFile};
 use device::Device;
 use file::ProfiledFile;
+pub use scaled::{DeviceScale, ScaledVfs};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

@@ -119,3 +119,31 @@ fn a_stripe_has_the_bandwidth_and_depth_of_its_devices_and_the_latency_of_one() 
     let refused = ProfiledVfs::new(disk, none, Arc::new(Steps::default())).unwrap_err();
     assert!(refused.to_string().contains("bandwidth"), "{refused}");
 }
+
+#[test]
+fn an_operation_takes_the_factor_of_its_time_and_a_change_counts_at_once() {
+    let clock = Arc::new(Steps::default());
+    let disk = Arc::new(SimVfs::new(SimOptions::default()));
+    let real = Arc::new(ProfiledVfs::new(disk, PROFILE, clock.clone()).unwrap());
+    let scale = Arc::new(DeviceScale::new());
+    let device = ScaledVfs::new(real, scale.clone(), clock.clone());
+    device.create_dir_all(Path::new("/d")).unwrap();
+    let file = device.open(Path::new("/d/file"), Open::CREATE).unwrap();
+    let write = || file.write_at(&[IoSlice::new(&[7; 1000])], 0, Cause::Log).unwrap();
+    let sync = || file.sync_data().unwrap();
+    assert_eq!((micros(&clock, write), micros(&clock, sync)), (40, 50));
+    scale.set(8).unwrap();
+    assert_eq!((micros(&clock, write), micros(&clock, sync)), (8 * 40, 8 * 50));
+    assert_eq!(micros(&clock, || read(&*file, 0)), 8 * 110);
+    let started = || {
+        let mut part = AlignedBuf::zeroed(1000);
+        part.as_mut_slice().fill(2);
+        drop(file.start_write(part, 0, Cause::Log).unwrap());
+        file.finish_writes().unwrap();
+    };
+    assert_eq!(micros(&clock, started), 8 * 40);
+    scale.set(1).unwrap();
+    assert_eq!((micros(&clock, started), micros(&clock, sync)), (40, 50));
+    assert!(scale.set(0).is_err() && scale.set(1001).is_err());
+    assert_eq!(scale.get(), 1, "a refused factor changes nothing");
+}

@@ -101,6 +101,25 @@ async fn a_decision_whose_proposal_was_lost_is_not_seen_and_an_unknown_one_is_lo
 }
 
 #[tokio::test]
+async fn a_setting_with_names_is_set_and_shown_by_name() {
+    let nodes = Nodes::new();
+    nodes.node(1).tick().await;
+    let set = |value| nodes.node(1).set_setting("placement_mode", value, false);
+    let item = set("quorum").await.unwrap();
+    assert_eq!((&*item.value, &*item.source), ("quorum", "set"));
+    assert_eq!(item.names, ["even", "leaders", "alor", "quorum"]);
+    assert_eq!((&*item.minimum, &*item.maximum), ("", ""));
+    assert_eq!(set("0").await.unwrap().value, "even");
+    for wrong in ["fastest", "on", "4"] {
+        assert!(set(wrong).await.is_err(), "{wrong}");
+    }
+    assert_eq!(set("4").await.unwrap_err().code(), Code::FailedPrecondition);
+    let refused = set("fastest").await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("one of even, leaders, alor, quorum"), "{refused}");
+}
+
+#[tokio::test]
 async fn a_deposed_leader_decides_nothing_and_forgets_what_it_knew() {
     let nodes = Nodes::new();
     nodes.join(1, b"a").await;

@@ -193,7 +193,7 @@ pub fn region(id: u64, conf_version: u64, others: &[u64]) -> Region {
     let mut region = Bootstrap::regions().into_iter().find(|region| region.id.0 == id).unwrap();
     region.epoch.conf_version = conf_version;
     let peer = |store: &u64| Peer {
-        id: PeerId(id * 100 + store),
+        id: PeerId(id * 20 + store),
         store: StoreId(*store),
         ..Peer::default()
     };

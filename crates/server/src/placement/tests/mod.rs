@@ -1,4 +1,5 @@
 mod decisions;
+mod explain;
 mod fake;
 mod lookups;
 mod reports;

@@ -1,7 +1,9 @@
 //! Speed classes of stores (ALOR section 3.1: leaders go to the store with the best performance).
 
-use crate::cluster::Cluster;
-use stele_types::StoreId;
+pub(crate) mod record;
+pub mod state;
+
+pub use state::{SpeedState, Window};
 
 /// Class of a store's speed: twice the binary logarithm of its operations a second, rounded down.
 /// Two neighbouring classes are a factor √2 apart.
@@ -29,18 +31,5 @@ impl SpeedClass {
     }
 }
 
-impl Cluster {
-    /// Returns the class by which leaders are placed. A store of unknown speed has the class of
-    /// most others.
-    pub fn class_of(&self, store: StoreId) -> SpeedClass {
-        const OP_BYTES: u64 = 16 << 10;
-        let device = self.store(store).map(|store| store.report.device).unwrap_or_default();
-        device.write.per_second(OP_BYTES).map(SpeedClass::of).unwrap_or_default()
-    }
-
-    /// Returns the class by which data is placed: it follows [`Cluster::class_of`] when that has
-    /// lasted.
-    pub fn data_class_of(&self, store: StoreId) -> SpeedClass {
-        self.class_of(store)
-    }
-}
+#[cfg(test)]
+mod tests;

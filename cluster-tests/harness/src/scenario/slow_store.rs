@@ -1,0 +1,314 @@
+use super::three;
+use crate::args::Setup;
+use crate::client::{Session, SessionOptions};
+use crate::cluster::Cluster;
+use crate::report::{Report, rounded};
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use stele_types::{Prng, RegionId, RegionKind, StoreId};
+use tokio::task::JoinHandle;
+
+/// Time that is added to each sync of a fast device, so that devices and not processors are the limit.
+const SYNC: Duration = Duration::from_millis(2);
+/// A sync of the slow device takes so many times as long.
+const SLOWER: u32 = 10;
+const CLIENTS: u64 = 32;
+const VALUE_BYTES: usize = 1 << 10;
+/// Keys of the load, in as many regions.
+const REGIONS: u64 = 12;
+const KEYS: u64 = 1000;
+const CALL_LIMIT: Duration = Duration::from_secs(2);
+const REFUSED_PAUSE: Duration = Duration::from_millis(20);
+const SAMPLE: Duration = Duration::from_millis(100);
+/// Requirements.
+const GONE_LIMIT_S: f64 = 5.0;
+const RECOVERED_LIMIT_S: f64 = 30.0;
+const SHARE_MIN: f64 = 0.9;
+const MOVES_MAX: u64 = 2;
+/// Time in which the slow store must lead again: a class rises after a minute.
+const RETURNED_LIMIT: Duration = Duration::from_secs(180);
+/// Time without changes after the return that shows that nothing flaps.
+const CALM: Duration = Duration::from_secs(20);
+const SPREAD_LIMIT: Duration = Duration::from_secs(90);
+
+// Catalogue: 21.
+/// One store becomes ten times slower under load, and fast again. Its leaders leave by themselves, the
+/// throughput is what the fast stores allow, and the leaders return without moving to and fro. That
+/// throughput is measured before, on a cluster in which the slow store leads nothing by order.
+pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+    let nodes = if setup.short { vec![3] } else { vec![3, 5] };
+    report.record("configuration", format!(
+        "{nodes:?} nodes, fsync on, each sync {} ms longer, {CLIENTS} clients put and get {VALUE_BYTES} B in {REGIONS} regions",
+        SYNC.as_millis()
+    ));
+    for nodes in nodes {
+        let allowed = reference(setup, nodes).await?;
+        report.record(&format!("allowed_per_s_{nodes}_nodes"), rounded(allowed));
+        Case { nodes, allowed }.run(setup, report).await?;
+    }
+    Ok(())
+}
+
+/// Returns the operations per second while one store is slow and leads nothing.
+async fn reference(setup: &Setup, nodes: usize) -> Result<f64> {
+    let mut cluster = start(setup, nodes, "reference").await?;
+    cluster.set_option("balance", "0").await?;
+    let slow = cluster.store_of(nodes - 1).await?;
+    let regions = cluster.regions().await?;
+    for known in regions.iter().filter(|known| known.leader == Some(slow)) {
+        let other = known.region.peers.iter().find(|peer| peer.store != slow);
+        cluster
+            .transfer(known.region.id, other.context("a region with one replica")?.store)
+            .await?;
+    }
+    cluster.nodes[nodes - 1].slow_syncs(SYNC * SLOWER).await?;
+    let load = Load::start(&cluster, setup.seed);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let (begun, before) = (Instant::now(), load.done());
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let per_second = (load.done() - before) as f64 / begun.elapsed().as_secs_f64();
+    load.stop().await?;
+    Ok(per_second)
+}
+
+/// Starts a cluster with regions for the load, on devices that are equally fast.
+async fn start(setup: &Setup, nodes: usize, name: &str) -> Result<Cluster> {
+    let mut own = three(setup, &[]);
+    own.nodes = nodes;
+    own.work = setup.work().join(format!("{name}-{nodes}"));
+    std::fs::create_dir_all(&own.work)?;
+    let mut cluster = Cluster::start(own).await?;
+    let keys = (1..REGIONS).map(|region| Bytes::from(format!("{region:02}"))).collect();
+    cluster.split(cluster.region_of(b"00").await?.region.id, keys).await?;
+    cluster.wait_replicated(3, SPREAD_LIMIT).await?;
+    for node in &mut cluster.nodes {
+        node.slow_syncs(SYNC).await?;
+    }
+    Ok(cluster)
+}
+
+struct Case {
+    nodes: usize,
+    allowed: f64,
+}
+
+impl Case {
+    async fn run(&self, setup: &Setup, report: &mut Report) -> Result<()> {
+        let mut cluster = start(setup, self.nodes, "measured").await?;
+        let victim = self.nodes - 1;
+        let store = cluster.store_of(victim).await?;
+        let load = Load::start(&cluster, setup.seed);
+        let led_before = self.wait_spread(&mut cluster, store).await?;
+        cluster.nodes[victim].slow_syncs(SYNC * SLOWER).await?;
+        let slow = watch(&mut cluster, &load, Duration::from_secs(40), |_| false).await?;
+        cluster.nodes[victim].slow_syncs(SYNC).await?;
+        let has_returned = |sample: &Sample| 2 * sample.led_by(store) >= led_before;
+        let mut fast = watch(&mut cluster, &load, RETURNED_LIMIT, has_returned).await?;
+        let returned_s = fast.last().filter(|sample| has_returned(sample)).map(|it| it.at_s);
+        fast.extend(watch(&mut cluster, &load, CALM, |_| false).await?);
+        load.stop().await?;
+        cluster.check_alive()?;
+        self.check(report, store, led_before, &slow, &fast, returned_s);
+        Ok(())
+    }
+
+    /// Waits until the store leads its part; returns the number of regions that it leads.
+    async fn wait_spread(&self, cluster: &mut Cluster, store: StoreId) -> Result<u64> {
+        let wanted = REGIONS / self.nodes as u64;
+        let deadline = Instant::now() + SPREAD_LIMIT;
+        loop {
+            cluster.check_alive()?;
+            let led = Sample::take(cluster, Instant::now(), 0).await?.led_by(store);
+            if led + 1 >= wanted {
+                return Ok(led);
+            }
+            ensure!(Instant::now() < deadline, "store {store} leads {led} of {REGIONS} regions");
+            tokio::time::sleep(SAMPLE).await;
+        }
+    }
+
+    fn check(
+        &self,
+        report: &mut Report,
+        store: StoreId,
+        led_before: u64,
+        slow: &[Sample],
+        fast: &[Sample],
+        returned_s: Option<f64>,
+    ) {
+        let mut record = |name: &str, value: serde_json::Value| {
+            report.record(&format!("{name}_{}_nodes", self.nodes), value);
+        };
+        let gone_s = gone_after(slow, store);
+        let late = rate(slow, RECOVERED_LIMIT_S, f64::MAX);
+        let recovered_s = slow.iter().map(|sample| sample.at_s).find(|from| {
+            rate(slow, *from, from + 3.0).is_some_and(|rate| rate >= SHARE_MIN * self.allowed)
+        });
+        let (moves_slow, moves_fast) = (changes_max(slow), changes_max(fast));
+        record("leaders_before", led_before.into());
+        record("leaders_gone_s", gone_s.map(rounded).into());
+        record("recovered_s", recovered_s.map(rounded).into());
+        record("share_of_allowed", late.map(|late| rounded(late / self.allowed)).into());
+        record("leaders_returned_s", returned_s.map(rounded).into());
+        record("moves_of_a_region_max_while_slow", moves_slow.into());
+        record("moves_of_a_region_max_after", moves_fast.into());
+        let nodes = self.nodes;
+        let in_time = gone_s.is_some_and(|gone| gone <= GONE_LIMIT_S);
+        report.require(in_time, format!("{nodes} nodes: leaders gone after {gone_s:?} s"));
+        let is_fast = late.is_some_and(|late| late >= SHARE_MIN * self.allowed);
+        report.require(is_fast, format!("{nodes} nodes: {late:?} of {} per s", self.allowed));
+        report.require(returned_s.is_some(), format!("{nodes} nodes: no leader returned"));
+        let is_calm = moves_slow <= MOVES_MAX && moves_fast <= MOVES_MAX;
+        report.require(is_calm, format!("{nodes} nodes: {moves_slow} and {moves_fast} moves"));
+    }
+}
+
+/// State at one moment.
+#[derive(Debug)]
+struct Sample {
+    /// Seconds since the start of the watch.
+    at_s: f64,
+    /// Operations done so far.
+    done: u64,
+    leaders: BTreeMap<RegionId, StoreId>,
+}
+
+impl Sample {
+    async fn take(cluster: &Cluster, zero: Instant, done: u64) -> Result<Self> {
+        let regions = cluster.regions().await?;
+        let data = regions.iter().filter(|known| known.region.kind == RegionKind::Data);
+        let leaders = data.filter_map(|known| Some((known.region.id, known.leader?))).collect();
+        Ok(Self { at_s: zero.elapsed().as_secs_f64(), done, leaders })
+    }
+
+    fn led_by(&self, store: StoreId) -> u64 {
+        self.leaders.values().filter(|leader| **leader == store).count() as u64
+    }
+}
+
+/// Samples the cluster for `limit`, or until a sample is `enough`.
+async fn watch(
+    cluster: &mut Cluster,
+    load: &Load,
+    limit: Duration,
+    enough: impl Fn(&Sample) -> bool,
+) -> Result<Vec<Sample>> {
+    let zero = Instant::now();
+    let mut samples: Vec<Sample> = Vec::new();
+    while zero.elapsed() < limit && !samples.last().is_some_and(&enough) {
+        cluster.check_alive()?;
+        samples.push(Sample::take(cluster, zero, load.done()).await?);
+        tokio::time::sleep(SAMPLE).await;
+    }
+    Ok(samples)
+}
+
+/// Returns the seconds after which the store leads nothing until the end.
+fn gone_after(samples: &[Sample], store: StoreId) -> Option<f64> {
+    let last_led = samples.iter().rposition(|sample| sample.led_by(store) > 0);
+    let first = last_led.map_or(0, |at| at + 1);
+    samples.get(first).map(|sample| sample.at_s)
+}
+
+/// Returns the operations per second from one time to another.
+fn rate(samples: &[Sample], from_s: f64, to_s: f64) -> Option<f64> {
+    let mut within = samples.iter().filter(|it| (from_s..=to_s).contains(&it.at_s));
+    let first = within.next()?;
+    let last = within.next_back()?;
+    Some((last.done - first.done) as f64 / (last.at_s - first.at_s))
+}
+
+/// Returns how often the leader of a region changed, for the region with the most changes.
+fn changes_max(samples: &[Sample]) -> u64 {
+    let mut last: BTreeMap<RegionId, (StoreId, u64)> = BTreeMap::new();
+    for (region, leader) in samples.iter().flat_map(|sample| &sample.leaders) {
+        let (known, changes) = last.entry(*region).or_insert((*leader, 0));
+        if known != leader {
+            (*known, *changes) = (*leader, *changes + 1);
+        }
+    }
+    last.values().map(|(_, changes)| *changes).max().unwrap_or(0)
+}
+
+/// Clients in closed loops that put and get in turn.
+struct Load {
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    clients: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(cluster: &Cluster, seed: u64) -> Self {
+        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let clients = (0..CLIENTS).map(|number| {
+            let options = SessionOptions { nodes: cluster.addresses(), limit: CALL_LIMIT };
+            let session = Session::new(Arc::clone(&cluster.channels), options);
+            let prng = Prng::new(seed ^ (number + 1) << 32);
+            tokio::spawn(put_and_get(session, prng, Arc::clone(&stop), Arc::clone(&done)))
+        });
+        let clients = clients.collect();
+        Self { stop, done, clients }
+    }
+
+    fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    async fn stop(self) -> Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        for client in self.clients {
+            client.await?;
+        }
+        Ok(())
+    }
+}
+
+async fn put_and_get(
+    mut session: Session,
+    mut prng: Prng,
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+) {
+    let value = Bytes::from(vec![b'v'; VALUE_BYTES]);
+    while !stop.load(Ordering::Relaxed) {
+        let key = format!("{:02}/{:04}", prng.below(REGIONS), prng.below(KEYS));
+        let is_done = match prng.coin() {
+            true => session.put(key.as_bytes(), value.clone()).await.is_done(),
+            false => session.get(key.as_bytes(), None).await.is_done(),
+        };
+        match is_done {
+            true => drop(done.fetch_add(1, Ordering::Relaxed)),
+            false => tokio::time::sleep(REFUSED_PAUSE).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(at_s: f64, done: u64, leader: u64) -> Sample {
+        Sample { at_s, done, leaders: BTreeMap::from([(RegionId(2), StoreId(leader))]) }
+    }
+
+    #[test]
+    fn a_watch_is_judged_by_its_last_state_and_its_changes() {
+        let samples = [
+            sample(0.0, 0, 3),
+            sample(1.0, 100, 1),
+            sample(2.0, 300, 3),
+            sample(3.0, 500, 1),
+            sample(4.0, 700, 1),
+        ];
+        assert_eq!(gone_after(&samples, StoreId(3)), Some(3.0), "it led again");
+        assert_eq!(gone_after(&samples, StoreId(1)), None);
+        assert_eq!(gone_after(&samples, StoreId(9)), Some(0.0));
+        assert_eq!(rate(&samples, 2.0, f64::MAX), Some(200.0));
+        assert_eq!(rate(&samples, 3.5, 9.0), None, "one sample has no rate");
+        assert_eq!(changes_max(&samples), 3);
+    }
+}

@@ -1,0 +1,177 @@
+//! Rules as text. Each reads after the name of the store.
+
+use super::judge::{Rule, Verdict};
+use crate::speed::SpeedClass;
+use std::fmt;
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "store {} {}", self.store, self.rule)
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(reason) => write!(f, "changes nothing: {reason}"),
+            Self::TakesNone(reason) => f.write_str(reason),
+            _ if self.is_of_leader() => self.fmt_leader(f),
+            _ => self.fmt_data(f),
+        }
+    }
+}
+
+/// Two classes as speeds, the first that of the store itself or of the future.
+fn speeds(first: SpeedClass, word: &str, second: SpeedClass) -> String {
+    format!("{} {word} {} operations a second", first.per_second(), second.per_second())
+}
+
+/// Level in thousandths of the mean as percent.
+fn percent(permille: u64) -> String {
+    format!("{}.{} %", permille / 10, permille % 10)
+}
+
+fn mib(bytes: u64) -> u64 {
+    bytes >> 20
+}
+
+impl Rule {
+    fn is_of_leader(&self) -> bool {
+        matches!(
+            self,
+            Self::Leads
+                | Self::LeadsUntil(_)
+                | Self::TakesLead { .. }
+                | Self::SharesLead { .. }
+                | Self::NoLeader
+                | Self::IsLearner
+                | Self::Lags
+                | Self::Slower { .. }
+                | Self::ReadBound { .. }
+                | Self::MovedRecently { .. }
+                | Self::LeadersEven { .. }
+                | Self::LeadersNotImproved { .. }
+        )
+    }
+
+    fn fmt_leader(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Leads => f.write_str("leads: no other voter is a better leader"),
+            Self::LeadsUntil(to) => write!(f, "leads until store {to} takes the lead"),
+            Self::TakesLead { class, leader } => {
+                write!(f, "takes the lead: {}", speeds(*class, "against", *leader))
+            }
+            Self::SharesLead { from_after, to_after } => write!(
+                f,
+                "takes the lead: its leaders' load is then {} of the mean for its speed, that of \
+                 the leader's store {}",
+                percent(*to_after),
+                percent(*from_after)
+            ),
+            Self::NoLeader => f.write_str("waits: the region has no known leader"),
+            Self::IsLearner => f.write_str("does not lead: its replica has no vote"),
+            Self::Lags => f.write_str("does not lead: its replica lags or does not respond"),
+            Self::Slower { class, best } => write!(
+                f,
+                "does not lead: {} of a faster voter",
+                speeds(*class, "against", *best)
+            ),
+            Self::ReadBound { reads, max } => write!(
+                f,
+                "does not lead: it would serve {reads} reads a second, and its device may serve {max}"
+            ),
+            Self::MovedRecently { seconds } => {
+                write!(f, "does not lead: the leadership may move again in {seconds} s")
+            }
+            Self::LeadersEven { from, to } => write!(
+                f,
+                "does not lead: the leaders' load for its speed is {} of the mean, that of the \
+                 leader's store {}, within the tolerance",
+                percent(*to),
+                percent(*from)
+            ),
+            Self::LeadersNotImproved { from_after, to_after } => write!(
+                f,
+                "does not lead: its leaders' load for its speed would be {} of the mean, that of \
+                 the leader's store {}",
+                percent(*to_after),
+                percent(*from_after)
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    fn fmt_data(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HasReplica => f.write_str("has a replica"),
+            Self::SharesDomain { label: None, .. } => {
+                f.write_str("is on a node that has a replica")
+            }
+            Self::SharesDomain { with, label: Some(label) } => {
+                write!(f, "shares the label `{label}` with store {with}, which has a replica")
+            }
+            Self::Full => f.write_str("is full"),
+            Self::TooFull(room) => write!(
+                f,
+                "is too full: {} MiB in use and {} MiB under way, up to {} MiB",
+                mib(room.held),
+                mib(room.coming),
+                mib(room.limit)
+            ),
+            Self::Receives { max } => {
+                write!(f, "already receives as many replicas as allowed, {max}")
+            }
+            Self::MovesEnough { store, bytes, max } => write!(
+                f,
+                "waits: store {store} already moves {} MiB of at most {} MiB",
+                mib(*bytes),
+                mib(*max)
+            ),
+            Self::Suffers { store, measured, class } => write!(
+                f,
+                "waits: store {store} moves a region and does {}",
+                speeds(*measured, "instead of", *class)
+            ),
+            Self::DataEven { from_store, from, to } => write!(
+                f,
+                "takes no replica: it holds {} of the mean for its weight, store {from_store} {}, \
+                 within the tolerance",
+                percent(*to),
+                percent(*from)
+            ),
+            Self::DataNotImproved { from_store, from_after, to_after } => write!(
+                f,
+                "takes no replica: it would hold {} of the mean for its weight, store {from_store} \
+                 {}",
+                percent(*to_after),
+                percent(*from_after)
+            ),
+            Self::LowersQuorum { before, after } => write!(
+                f,
+                "takes no replica: the slowest voter that a write waits for would do {}",
+                speeds(*after, "instead of", *before)
+            ),
+            Self::TakesReplica { from_store, from_after, to_after, .. } => write!(
+                f,
+                "takes the replica of store {from_store}: it then holds {} of the mean for its \
+                 weight, store {from_store} {}",
+                percent(*to_after),
+                percent(*from_after)
+            ),
+            Self::RaisesQuorum { from_store, before, after } => write!(
+                f,
+                "takes the replica of store {from_store}: the slowest voter that a write waits for \
+                 then does {}",
+                speeds(*after, "instead of", *before)
+            ),
+            Self::NoFasterQuorum { before, after, to_after } => write!(
+                f,
+                "takes no replica: the slowest voter that a write waits for would do {}, and the \
+                 store would hold {} of the mean for its weight",
+                speeds(*after, "instead of", *before),
+                percent(*to_after)
+            ),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Class of a store over time, by windows of about a second: one for each report.
+
+use super::SpeedClass;
+use crate::Millis;
+use crate::store::StoreReport;
+use stele_types::mutant;
+
+/// Classes of a store. A pure state machine: the reports come in with their times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpeedState {
+    /// Class by which leaders are placed.
+    pub class: SpeedClass,
+    /// Class by which data is placed.
+    pub data_class: SpeedClass,
+    /// At least one window was measured. Then estimates change nothing.
+    pub is_measured: bool,
+    /// Windows that all differ from `class` to one side.
+    window_streak: Option<Streak>,
+    /// Classes that all differ from `data_class` to one side.
+    pub(super) class_streak: Option<Streak>,
+    /// Time of the last report.
+    last: Option<Millis>,
+    /// Last time at which the store received a snapshot.
+    received: Option<Millis>,
+}
+
+/// Input from one report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Class of the operations in the window.
+    pub class: SpeedClass,
+    /// The class is measured, not an estimate.
+    pub is_measured: bool,
+    /// The store receives a snapshot.
+    pub is_receiving: bool,
+}
+
+/// A time in which all classes were on one side of the one that is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Streak {
+    /// Start, as far as this leader has seen it.
+    pub since: Millis,
+    /// Time before `since`, under earlier leaders.
+    pub before_millis: u64,
+    /// Class of the streak that is nearest to the one that is held.
+    pub nearest: SpeedClass,
+}
+
+/// Time after which a lower class counts: two windows, of which the second report may come early.
+const FALL_MILLIS: u64 = 1_750;
+/// Time after which a higher class counts. It is longer than the pauses in which a store without
+/// leaders looks faster than it is under their load.
+const RISE_MILLIS: u64 = 60_000;
+/// Longest time for which one report speaks. After a longer pause, streaks start again.
+const WINDOW_MILLIS_MAX: u64 = 5_000;
+/// Usual distance of two reports.
+const WINDOW_MILLIS: u64 = 1_000;
+/// Time after a snapshot in which its writes still slow others down.
+const RECEIVED_MILLIS: u64 = 2_000;
+/// Classes by which a window in which the store receives a snapshot counts as faster: a factor 4.
+const RECEIVING_CLASSES: u8 = 4;
+/// Age from which a write under way counts as the window's speed. Large writes take shorter.
+const STUCK_MILLIS_MIN: u64 = 1_000;
+/// Multiple of an operation's cost at the present class that a write under way must exceed.
+const STUCK_COSTS: u64 = 4;
+
+impl Window {
+    /// Returns the window of a report; `None` if it says nothing about the speed. `held` is the
+    /// store's present class, if it has one.
+    pub fn of(report: &StoreReport, op_bytes: u64, held: Option<SpeedClass>) -> Option<Self> {
+        let device = &report.device;
+        let measured = device.write.per_second(op_bytes).map(SpeedClass::of);
+        let stuck = held.and_then(|held| stuck_class(report.append_age_ms, held));
+        let class = match (measured, stuck) {
+            (Some(measured), Some(stuck)) => measured.min(stuck),
+            (measured, stuck) => measured.or(stuck)?,
+        };
+        let is_measured = device.writes > 0 || stuck.is_some();
+        Some(Self { class, is_measured, is_receiving: report.receiving > 0 })
+    }
+}
+
+/// Returns the class of a store of which a write has lasted for `age_millis`; `None` while that is
+/// within the bounds of its class.
+fn stuck_class(age_millis: u64, held: SpeedClass) -> Option<SpeedClass> {
+    let cost_millis = 1000 / held.per_second();
+    let is_stuck = age_millis >= STUCK_MILLIS_MIN && age_millis > cost_millis * STUCK_COSTS;
+    (is_stuck && !mutant::active("placement.stuck_write_ignored"))
+        .then(|| SpeedClass::of(1000 / age_millis.max(1)))
+}
+
+impl SpeedState {
+    /// Creates the state of a store that is first seen with this class.
+    pub fn new(class: SpeedClass, is_measured: bool) -> Self {
+        Self {
+            class,
+            data_class: class,
+            is_measured,
+            window_streak: None,
+            class_streak: None,
+            last: None,
+            received: None,
+        }
+    }
+
+    /// Takes the window of a report. `data_after_millis`: time after which data follows.
+    ///
+    /// Invariant: the class falls only after windows of 2 s that are all lower, to the highest of
+    /// them, and rises only after 60 s, to the lowest. Leaders that leave make a store faster, and
+    /// therefore must not bring themselves back.
+    pub fn note(&mut self, window: Window, data_after_millis: u64, now: Millis) {
+        let start = self.window_start(now);
+        self.last = Some(now);
+        if window.is_receiving {
+            self.received = Some(now);
+        }
+        // Invariant: an estimate changes nothing after a measurement. It knows neither load nor age.
+        let counts = window.is_measured || !self.is_measured;
+        if counts || mutant::active("placement.estimate_replaces_measurement") {
+            self.is_measured |= window.is_measured;
+            let seen = self.judged(window.class, now);
+            self.take(seen, start, now);
+        }
+        self.follow_with_data(data_after_millis, now);
+    }
+
+    /// Returns the start of the window that ends now. Forgets the streak of windows after a pause.
+    fn window_start(&mut self, now: Millis) -> Millis {
+        let elapsed = self.last.map_or(0, |last| now.since(last));
+        if elapsed > WINDOW_MILLIS_MAX {
+            self.window_streak = None;
+        }
+        Millis(now.0.saturating_sub(elapsed.min(WINDOW_MILLIS)))
+    }
+
+    /// Returns the class as which a window counts.
+    /// Invariant: receiving a snapshot does not make a store slow; ten times slower still shows.
+    fn judged(&self, seen: SpeedClass, now: Millis) -> SpeedClass {
+        let is_receiving = self.received.is_some_and(|at| now.since(at) <= RECEIVED_MILLIS);
+        match is_receiving && !mutant::active("placement.receiving_counts_as_slow") {
+            true if seen < self.class => {
+                SpeedClass(seen.0.saturating_add(RECEIVING_CLASSES)).min(self.class)
+            }
+            _ => seen,
+        }
+    }
+
+    fn take(&mut self, seen: SpeedClass, start: Millis, now: Millis) {
+        let fall_millis = match mutant::active("placement.fall_without_waiting") {
+            true => 0,
+            false => FALL_MILLIS,
+        };
+        let rise_millis = match mutant::active("placement.rise_at_once") {
+            true => 0,
+            false => RISE_MILLIS,
+        };
+        let waits = [fall_millis, rise_millis];
+        if let Some(class) = follow(&mut self.window_streak, self.class, seen, waits, start, now) {
+            self.class = class;
+        }
+    }
+
+    /// Invariant: data follows only a class that has lasted, in both directions: a move of data
+    /// costs more than a slow minute.
+    fn follow_with_data(&mut self, data_after_millis: u64, now: Millis) {
+        let wait = match mutant::active("placement.data_follows_at_once") {
+            true => 0,
+            false => data_after_millis,
+        };
+        let (streak, held) = (&mut self.class_streak, self.data_class);
+        if let Some(class) = follow(streak, held, self.class, [wait; 2], now, now) {
+            self.data_class = class;
+        }
+    }
+}
+
+/// Adds `seen`, which has lasted since `start`, to a streak on one side of `held`. Returns the class
+/// of the streak that is nearest to `held` when the streak has lasted: `waits` for a fall and for a
+/// rise.
+fn follow(
+    streak: &mut Option<Streak>,
+    held: SpeedClass,
+    seen: SpeedClass,
+    [fall_millis, rise_millis]: [u64; 2],
+    start: Millis,
+    now: Millis,
+) -> Option<SpeedClass> {
+    let is_fall = seen < held;
+    let before = streak.take().filter(|streak| (streak.nearest < held) == is_fall);
+    if seen == held {
+        return None;
+    }
+    let new = Streak { since: start, before_millis: 0, nearest: seen };
+    let mut this = before.unwrap_or(new);
+    this.nearest = match is_fall {
+        true => this.nearest.max(seen),
+        false => this.nearest.min(seen),
+    };
+    let lasted = now.since(this.since).saturating_add(this.before_millis);
+    if lasted >= if is_fall { fall_millis } else { rise_millis } {
+        return Some(this.nearest);
+    }
+    *streak = Some(this);
+    None
+}

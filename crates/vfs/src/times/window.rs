@@ -1,0 +1,216 @@
+//! Operations of the last seconds, in buckets of one second.
+
+use super::fit::{Sums, fit};
+use stele_types::{OpCost, mutant};
+
+const NANOS_OF_SECOND: u64 = 1_000_000_000;
+/// Seconds of the window.
+const WINDOW_SECONDS: u64 = 10;
+/// Newest seconds of which all operations count: the one that runs, and the one before.
+const RECENT_SECONDS: u64 = 2;
+/// Operations that make a measurement.
+pub(super) const OPERATIONS_MIN: u64 = 8;
+/// Slots of a histogram: four for each power of two, up to 18 minutes.
+const SLOTS: usize = 160;
+
+/// Operations that ended within the last seconds.
+#[derive(Debug)]
+pub(super) struct Window {
+    buckets: [Bucket; WINDOW_SECONDS as usize],
+}
+
+/// Operations that ended within one second.
+#[derive(Debug)]
+struct Bucket {
+    second: u64,
+    sums: Sums,
+    /// Bytes and nanoseconds of the slowest one.
+    slowest: (u64, u64),
+    /// Operations by duration.
+    histogram: [u32; SLOTS],
+}
+
+impl Default for Bucket {
+    fn default() -> Self {
+        Self { second: 0, sums: Sums::default(), slowest: (0, 0), histogram: [0; SLOTS] }
+    }
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { buckets: std::array::from_fn(|_| Bucket::default()) }
+    }
+}
+
+impl Window {
+    /// Adds an operation that ended at `end_nanos`.
+    pub fn note(&mut self, end_nanos: u64, bytes: u64, nanos: u64) {
+        let second = end_nanos / NANOS_OF_SECOND;
+        let Some(bucket) = self.buckets.get_mut((second % WINDOW_SECONDS) as usize) else { return };
+        if bucket.second > second {
+            return;
+        }
+        if bucket.second < second {
+            *bucket = Bucket { second, ..Bucket::default() };
+        }
+        bucket.sums.add(&Sums::of(bytes, nanos));
+        if nanos >= bucket.slowest.1 {
+            bucket.slowest = (bytes, nanos);
+        }
+        if let Some(slot) = bucket.histogram.get_mut(slot_of(nanos)) {
+            *slot = slot.saturating_add(1);
+        }
+    }
+
+    /// Returns the cost of an operation and the number of operations it was measured with; the prior
+    /// and 0 if they are too few.
+    pub fn cost(&self, now_nanos: u64, prior: OpCost) -> (OpCost, u64) {
+        let sums = self.newest(now_nanos);
+        if sums.count < OPERATIONS_MIN {
+            return (prior, 0);
+        }
+        let mut counted = sums;
+        // One slow operation is an exception; a slow device has more of them.
+        counted.remove(&self.slowest(now_nanos));
+        (fit(&counted, prior), sums.count)
+    }
+
+    /// Returns the sums of the newest operations.
+    ///
+    /// Invariant: what a device did before hides nothing of what it does now. All operations of the
+    /// newest seconds count, and earlier ones only as far as those are too few.
+    fn newest(&self, now_nanos: u64) -> Sums {
+        let mut sums = Sums::default();
+        for (age, bucket) in self.last(now_nanos) {
+            let is_recent = age < RECENT_SECONDS || mutant::active("vfs.past_speed_counts_in_full");
+            let lacking = OPERATIONS_MIN.saturating_sub(sums.count);
+            sums.add(&if is_recent { bucket.sums } else { bucket.sums.share(lacking) });
+        }
+        sums
+    }
+
+    fn slowest(&self, now_nanos: u64) -> Sums {
+        let recent = self.last(now_nanos).filter(|(age, _)| *age < RECENT_SECONDS);
+        let slowest = recent.map(|(_, bucket)| bucket.slowest).max_by_key(|(_, nanos)| *nanos);
+        let slowest = slowest.filter(|_| !mutant::active("vfs.one_slow_write_is_a_slow_device"));
+        slowest.map_or(Sums::default(), |(bytes, nanos)| Sums::of(bytes, nanos))
+    }
+
+    /// Returns the seconds of the window that have operations with their ages, newest first.
+    fn last(&self, now_nanos: u64) -> impl Iterator<Item = (u64, &Bucket)> {
+        let second = now_nanos / NANOS_OF_SECOND;
+        (0..WINDOW_SECONDS).filter_map(move |age| {
+            let at = second.checked_sub(age)?;
+            let bucket = self.buckets.get((at % WINDOW_SECONDS) as usize)?;
+            (bucket.second == at && bucket.sums.count > 0).then_some((age, bucket))
+        })
+    }
+
+    /// Returns the 99th percentile of the durations in the window, rounded up by at most a
+    /// quarter; 0 without operations.
+    pub fn p99_nanos(&self, now_nanos: u64) -> u64 {
+        let count: u64 = self.last(now_nanos).map(|(_, bucket)| bucket.sums.count).sum();
+        let mut above = count - (count * 99).div_ceil(100);
+        for slot in (0..SLOTS).rev() {
+            let of = |(_, bucket): (u64, &Bucket)| bucket.histogram.get(slot).copied();
+            let in_slot: u64 = self.last(now_nanos).filter_map(of).map(u64::from).sum();
+            if in_slot > above {
+                let slowest = self.last(now_nanos).map(|(_, bucket)| bucket.slowest.1).max();
+                return end_of(slot).min(slowest.unwrap_or_default());
+            }
+            above -= in_slot;
+        }
+        0
+    }
+}
+
+/// Returns the slot of a duration: four slots for each power of two.
+fn slot_of(nanos: u64) -> usize {
+    let nanos = nanos.max(4);
+    let power = nanos.ilog2();
+    let quarter = (nanos >> (power - 2)) & 3;
+    (power as usize * 4 + quarter as usize).min(SLOTS - 1)
+}
+
+/// Returns the largest duration of a slot.
+fn end_of(slot: usize) -> u64 {
+    let (power, quarter) = (slot / 4, slot as u64 % 4);
+    (((5 + quarter) << power) >> 2).saturating_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const PRIOR: OpCost = OpCost { fixed_nanos: 77, picos_per_byte: 0 };
+
+    /// Adds `count` operations of 4 KiB that end within a second.
+    fn add(window: &mut Window, second: u64, count: u64, nanos: u64) {
+        (0..count).for_each(|n| window.note(second * NANOS_OF_SECOND + n * 1000, 4096, nanos));
+    }
+
+    fn fixed(window: &Window, second: u64) -> (u64, u64) {
+        let (cost, count) = window.cost(second * NANOS_OF_SECOND, PRIOR);
+        (cost.fixed_nanos, count)
+    }
+
+    #[test]
+    fn too_few_operations_leave_the_prior_and_old_ones_count_no_longer() {
+        let mut window = Window::default();
+        assert_eq!(fixed(&window, 5), (77, 0));
+        add(&mut window, 5, 7, MS);
+        assert_eq!(fixed(&window, 5), (77, 0));
+        add(&mut window, 6, 1, MS);
+        assert_eq!(fixed(&window, 6), (MS, 8));
+        assert_eq!(fixed(&window, 14), (MS, 8), "filled up from earlier seconds");
+        assert_eq!(fixed(&window, 15), (77, 0), "the first seven have left the window");
+    }
+
+    #[test]
+    fn a_device_that_becomes_slow_shows_within_two_seconds_and_so_does_its_recovery() {
+        let mut window = Window::default();
+        (0..10).for_each(|second| add(&mut window, second, 1000, MS));
+        assert_eq!(fixed(&window, 9), (MS, 2000));
+        (10..12).for_each(|second| add(&mut window, second, 100, 10 * MS));
+        assert_eq!(fixed(&window, 11), (10 * MS, 200));
+        // So slow that few operations end.
+        add(&mut window, 13, 3, 300 * MS);
+        assert!(fixed(&window, 14).0 > 80 * MS, "{:?}", fixed(&window, 14));
+        (15..17).for_each(|second| add(&mut window, second, 1000, MS));
+        assert_eq!(fixed(&window, 16), (MS, 2000));
+    }
+
+    #[test]
+    fn one_slow_operation_is_an_exception_and_two_are_not() {
+        let mut window = Window::default();
+        add(&mut window, 3, 9, MS);
+        add(&mut window, 3, 1, 500 * MS);
+        assert_eq!(fixed(&window, 3), (MS, 10));
+        add(&mut window, 4, 1, 500 * MS);
+        assert!(fixed(&window, 4).0 > 50 * MS);
+    }
+
+    #[test]
+    fn the_99th_percentile_is_of_the_window() {
+        let mut window = Window::default();
+        assert_eq!(window.p99_nanos(0), 0);
+        add(&mut window, 1, 1, 7 * MS);
+        assert_eq!(window.p99_nanos(NANOS_OF_SECOND), 7 * MS);
+        add(&mut window, 1, 98, MS);
+        add(&mut window, 2, 1, 9 * MS);
+        let p99 = window.p99_nanos(2 * NANOS_OF_SECOND);
+        assert!((7 * MS..9 * MS).contains(&p99), "{p99}");
+        assert_eq!(window.p99_nanos(11 * NANOS_OF_SECOND), 9 * MS, "the others have left");
+        assert_eq!(window.p99_nanos(12 * NANOS_OF_SECOND), 0);
+    }
+
+    #[test]
+    fn a_slot_ends_less_than_a_quarter_above_its_start() {
+        for nanos in [4, 5, 100, 1023, 1024, 1025, 123_456_789, 1 << 39] {
+            let end = end_of(slot_of(nanos));
+            assert!((nanos..nanos + nanos / 4 + 1).contains(&end), "{nanos}: {end}");
+        }
+        assert_eq!((slot_of(0), slot_of(u64::MAX)), (8, SLOTS - 1));
+    }
+}

@@ -1,0 +1,147 @@
+//! Checks of placement without faults: moves end, and leaders leave a device that becomes slow.
+
+use crate::nemesis::SLOWER;
+use crate::plan::{MS, SECOND};
+use crate::world::World;
+use std::collections::BTreeSet;
+use stele_placement::schedule::explain::explain;
+use stele_placement::{LeaderState, Millis, StoreState, View};
+use stele_raftstore::RegionReport;
+use stele_types::{PeerRole, RegionId, RegionKind, StoreId};
+
+/// Time without a move after which moves have ended. It is longer than the minute after which a region
+/// may move again, and than the time after which a store counts as fast again.
+const QUIET_NANOS: u64 = 70 * SECOND;
+/// Limit for moves to end: of stores that were slow, a class rises after a minute, then data follows.
+const END_NANOS: u64 = 400 * SECOND;
+/// Time in which stores measure their devices before one becomes slow.
+const MEASURE_NANOS: u64 = 15 * SECOND;
+/// Time for which the device is slow before its leaders must be gone, and limit after it.
+const SLOW_NANOS: u64 = 10 * SECOND;
+const LEAVE_NANOS: u64 = 5 * SECOND;
+/// Factor by which a store must be faster to be a better leader beyond doubt. The placement group acts
+/// at once from four, by classes of measured speeds, each rounded down by up to √2.
+const FASTER_TIMES: u64 = 6;
+/// Bytes of the operations of which speeds are compared.
+const OP_BYTES: u64 = 16 << 10;
+/// Number of the first mode of placement that follows speeds, and of those.
+const FIRST_LED_MODE: u64 = 1;
+const LED_MODES: u64 = 3;
+
+impl World {
+    /// Checks the placement of a cluster without faults, in a run with lasting speeds of devices.
+    pub(crate) fn check_placement(&mut self) {
+        let may_act = |world: &Self| world.violation.is_none() && world.counts.overspent == 0;
+        if !self.plan.faults.has_of_hardware() || !may_act(self) {
+            return;
+        }
+        self.change_setting("placement_mode", FIRST_LED_MODE + self.plan.seed % LED_MODES);
+        let has_ended = |world: &mut Self| world.now - world.checks.moves.last >= QUIET_NANOS;
+        if !self.run_until(END_NANOS, has_ended) {
+            let (seconds, state) = (END_NANOS / SECOND, self.describe());
+            return self.fail(format!("moves do not end within {seconds} s:{state}"));
+        }
+        self.start_clients(u64::from(u32::MAX));
+        self.run(MEASURE_NANOS);
+        if let Some(number) = self.leading_slot_of_most() {
+            self.check_slow_device(number);
+        }
+        self.clients.stop();
+        self.run_until(60 * SECOND, |world| !world.clients.is_busy());
+    }
+
+    /// Makes a device slow, and checks that its store soon leads no region that has a better leader.
+    fn check_slow_device(&mut self, number: u64) {
+        self.trace.note(self.now, 0, number, || "its device becomes slow for the check".into());
+        if let Some(slot) = self.slots.get_mut(&number) {
+            slot.device.slow_down(SLOWER);
+        }
+        self.run(SLOW_NANOS);
+        let has_left = |world: &mut Self| world.led_too_slowly(number).is_empty();
+        let left = self.run_until(LEAVE_NANOS, has_left);
+        let regions = self.led_too_slowly(number);
+        let reasons = self.explained(&regions);
+        if let Some(slot) = self.slots.get_mut(&number) {
+            slot.device.slow_down(1);
+        }
+        if !left {
+            let state = self.describe();
+            self.fail(format!(
+                "store {number} with a slow device leads regions for which there are faster \
+                 leaders:{reasons}{state}"
+            ));
+        }
+    }
+
+    /// Returns why regions are led where they are, as the placement group explains it.
+    fn explained(&self, regions: &[RegionId]) -> String {
+        let leaders = self.nodes.values().filter_map(|node| {
+            let now = Millis(node.local(self.now) / MS);
+            node.member.leader_state().map(|state| (state, now))
+        });
+        let mut text = String::new();
+        for (LeaderState { cluster, operators, .. }, now) in leaders {
+            let view = View { cluster, operators, now };
+            for found in regions.iter().filter_map(|region| explain(&view, *region)) {
+                text += &format!("\n  region {}: {:?}", found.region, found.operator);
+                for member in found.members {
+                    text += &format!("\n    {}", member.leader);
+                }
+            }
+            for store in cluster.stores() {
+                let (id, device) = (store.id, store.report.device);
+                text += &format!("\n  store {id}: {:?}, {device:?}", cluster.speed(id));
+            }
+        }
+        text
+    }
+
+    /// Returns the store that leads the most regions of user data.
+    fn leading_slot_of_most(&mut self) -> Option<u64> {
+        let reports: Vec<_> = self.reports_by_region().into_values().flatten().collect();
+        let leads =
+            |(_, it): &&(u64, RegionReport)| it.is_leading && it.region.kind == RegionKind::Data;
+        let leading: Vec<u64> = reports.iter().filter(leads).map(|(slot, _)| *slot).collect();
+        let count = |slot: &u64| leading.iter().filter(|it| *it == slot).count();
+        leading.iter().max_by_key(|slot| (count(slot), **slot)).copied()
+    }
+
+    /// Returns the regions of user data that a store leads although one of their voters has caught up
+    /// on a faster store that takes leaders.
+    fn led_too_slowly(&mut self, number: u64) -> Vec<RegionId> {
+        let reports = self.reports_by_region();
+        let slow_nanos = self.op_nanos(number);
+        let faster: BTreeSet<u64> = self.serving().into_iter().collect();
+        let faster: BTreeSet<u64> = faster
+            .into_iter()
+            .filter(|it| self.op_nanos(*it) * FASTER_TIMES <= slow_nanos)
+            .collect();
+        let Some(state) = self.nodes.values().find_map(|node| node.member.leader_state()) else {
+            return Vec::new();
+        };
+        let led = reports.values().filter_map(|reports| {
+            let (_, led) = reports.iter().find(|(slot, it)| *slot == number && it.is_leading)?;
+            let is_better = |(slot, it): &&(u64, RegionReport)| {
+                let store = self.slots.get(slot).and_then(|slot| slot.id);
+                faster.contains(slot)
+                    && it.last >= led.committed
+                    && it.peer.role == PeerRole::Voter
+                    && !led.pending_peers.iter().any(|peer| peer.id == it.peer.id)
+                    && store.is_some_and(|store| takes_leaders(state, store))
+            };
+            let is_data = led.region.kind == RegionKind::Data;
+            (is_data && reports.iter().any(|it| is_better(&it))).then_some(led.region.id)
+        });
+        led.collect()
+    }
+
+    /// Returns the duration of a write on a store's device.
+    fn op_nanos(&self, number: u64) -> u64 {
+        self.slots.get(&number).map_or(0, |slot| slot.device.write_nanos(OP_BYTES))
+    }
+}
+
+fn takes_leaders(state: &LeaderState, store: StoreId) -> bool {
+    let store = state.cluster.store(store);
+    store.is_some_and(|store| store.state == StoreState::Up && !store.report.is_full)
+}

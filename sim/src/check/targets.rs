@@ -1,0 +1,44 @@
+//! Checks the stores to which an operator moves data or leadership, from their records and reports.
+
+use stele_placement::{
+    Cluster, Kind, LastHeartbeat, Liveness, Millis, Operator, Step, Store, StoreState,
+};
+use stele_types::StoreId;
+
+/// Percentage of a store's usable space above which it gets no replica to balance loads.
+const FULL_PERCENT: u64 = 95;
+
+/// Returns what is invalid in an operator that was just admitted: it gives a replica or a leader to a
+/// store that cannot take it.
+pub fn unfit_target(cluster: &Cluster, operator: &Operator, now: Millis) -> Option<String> {
+    // A report that arrived with this decision may be newer than the operator.
+    let is_new = |store: &Store| store.last_heartbeat == LastHeartbeat::At(now);
+    let serves = |id: StoreId| {
+        let takes = |store: &Store| {
+            let is_well = !store.report.is_full && !store.report.has_failed;
+            store.state == StoreState::Up && (is_well || is_new(store))
+        };
+        cluster.store(id).is_some_and(takes) && cluster.liveness(id, now) == Liveness::Live
+    };
+    if let Some(store) = operator.receivers().find(|store| !serves(*store)) {
+        return Some(format!("begins {operator}, but store {store} takes no replicas"));
+    }
+    let transfers = operator.steps.iter().filter_map(|step| match step {
+        Step::Transfer(to) if operator.kind != Kind::Manual => Some(to.store),
+        _ => None,
+    });
+    if let Some(store) = transfers.into_iter().find(|store| !serves(*store)) {
+        return Some(format!("begins {operator}, but store {store} takes no leaders"));
+    }
+    let size_bytes = cluster.regions().get(operator.region)?.size_bytes;
+    let is_overfilled = |id: &StoreId| {
+        let store = cluster.store(*id).filter(|store| !is_new(store));
+        let Some(report) = store.map(|store| store.report) else { return false };
+        let filled = (report.live_bytes + size_bytes) * 100;
+        report.usable_bytes > 0 && filled >= report.usable_bytes * FULL_PERCENT
+    };
+    let store = operator.receivers().find(is_overfilled);
+    store.filter(|_| operator.kind == Kind::Balance).map(|store| {
+        format!("begins {operator}, which fills store {store} to more than {FULL_PERCENT} %")
+    })
+}
