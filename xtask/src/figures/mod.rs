@@ -137,6 +137,9 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let work = options.work.clone().unwrap_or_else(|| workspace.target.join("figures-work"));
     let bytes = disk_bytes(&spec, &jobs, amounts)?;
     let device = device::prepare(options.profile, &work, bytes, &mut undo)?;
+    header.setup = setup(workspace, options, rounds, &device);
+    // Before the group of the servers: they end before their devices are unmounted.
+    let bed = make_bed(&spec, &mut jobs, amounts, &device, &mut undo, &mut header)?;
     let cgroup = match device.is_memory {
         true => Err(anyhow!(
             "the data is in memory, not on a disk; name another folder with --work DIR"
@@ -146,8 +149,6 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     if let Err(error) = &cgroup {
         header.left_out.push(format!("the page cache is not limited as in the papers: {error:#}"));
     }
-    header.setup = setup(workspace, options, rounds, &device);
-    let bed = make_bed(&spec, &mut jobs, amounts, &device, &mut undo, &mut header)?;
     memory_lines(&spec, &jobs, amounts, cgroup.is_ok(), &mut header)?;
     for line in header.left_out.iter().chain(&header.setup) {
         println!("{line}");

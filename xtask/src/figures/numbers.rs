@@ -5,6 +5,9 @@ use super::plan::{Amounts, places};
 use super::spec::{Better, Claim, Figure, Over, Place, Run};
 use serde_json::Value;
 
+/// Field with the share of the processors that servers and load generator used.
+pub const BUSY: &str = "processors_busy";
+
 /// Median, minimum and maximum of the rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
@@ -78,6 +81,12 @@ impl<'a> Shown<'a> {
     /// Summarises all rounds.
     pub fn spread(&self, series: &str, place: &Place<'_>) -> Option<Spread> {
         Spread::of(self.rounds(series, place).into_iter().map(|(_, value)| value).collect())
+    }
+
+    /// Returns the median share of the processors that was used, in percent, if it was measured.
+    pub fn processors_busy(&self, series: &str, place: &Place<'_>) -> Option<f64> {
+        let shares = self.lines(series, place).filter_map(|(_, line)| number(line, BUSY)).collect();
+        Spread::of(shares).map(|spread| spread.median * 100.0)
     }
 
     /// Returns the median of the rounds' ratios: a change between rounds affects both series.

@@ -102,6 +102,9 @@ fn table(page: &mut String, shown: &Shown<'_>) {
             if let Some(ratio) = shown.ratio_to_base(series, place) {
                 let _ = write!(page, "<br><small>{ratio:.2}×</small>");
             }
+            if let Some(busy) = shown.processors_busy(series, place) {
+                let _ = write!(page, "<br><small>processors {busy:.0} %</small>");
+            }
         }
     }
     page.push_str("</table>\n");

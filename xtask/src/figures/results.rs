@@ -3,7 +3,7 @@
 
 use super::limits::{Verdict, behind_others, behind_papers, compare, words};
 use super::measure::{Measurement, Results};
-use super::numbers::{Shown, number};
+use super::numbers::{BUSY, Shown, number};
 use super::plan::Amounts;
 use super::plot::short;
 use super::spec::Spec;
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// Fields that are kept besides those that figures show.
-const BESIDE: [&str; 2] = ["p99_us", "cpu_us_per_op"];
+const BESIDE: [&str; 3] = ["p99_us", "cpu_us_per_op", BUSY];
 
 /// Rounds of one series at one place.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
@@ -249,6 +249,7 @@ fn section(text: &mut String, shown: &Shown<'_>, lines: &[&Kept]) {
         }
         text.push('\n');
     }
+    text.push_str(&processors(shown));
     for claim in &figure.paper_says {
         let theirs = claim.ratio.or(claim.value);
         if let (Some(ours), Some(theirs)) = (shown.ours(claim), theirs) {
@@ -261,6 +262,20 @@ fn section(text: &mut String, shown: &Shown<'_>, lines: &[&Kept]) {
                 words(shown, claim, theirs)
             );
         }
+    }
+}
+
+/// Describes the use of the processors by each series, place by place; empty if it was not measured.
+fn processors(shown: &Shown<'_>) -> String {
+    let of = |series: &&str| {
+        let shares = shown.places.iter().filter_map(|place| shown.processors_busy(series, place));
+        let shares: Vec<String> = shares.map(|share| format!("{share:.0} %")).collect();
+        (!shares.is_empty()).then(|| format!("{series} {}", shares.join(", ")))
+    };
+    let all: Vec<String> = shown.series.iter().filter_map(of).collect();
+    match all.is_empty() {
+        true => String::new(),
+        false => format!("\nProcessors in use, place by place: {}.\n", all.join("; ")),
     }
 }
 
@@ -316,6 +331,18 @@ mod tests {
             ..Comparison::default()
         };
         assert_eq!(found, [expected]);
+    }
+
+    #[test]
+    fn a_line_of_the_test_bed_names_its_devices_and_the_use_of_processors() {
+        let mut line: Value = serde_json::from_str(&measured(1, "stele", 300.0)).unwrap();
+        line["measured"]["device"] = json!("unequal devices");
+        line["measured"][BUSY] = json!(0.254);
+        let kept = read(&spec(), &file(&[line.to_string()]), "2026-01-01").unwrap();
+        assert_eq!(kept[0].device, "unequal devices");
+        let tables = digest(&spec(), &kept).unwrap().tables;
+        assert!(tables.contains("## unequal devices"), "{tables}");
+        assert!(tables.contains("\nProcessors in use, place by place: stele 25 %.\n"), "{tables}");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 use super::bed::{self, Bed};
 use super::measure::{Measurement, Measuring, objects};
+use super::memory::Cgroup;
+use super::numbers::BUSY;
 use super::plan::{Amounts, Job, arguments};
 use super::slow::{self, Sample, Times};
 use super::spec::{Point, Program, Spec};
@@ -119,6 +121,9 @@ impl Measuring<'_> {
         let bed = self.bed.context("there is no test-bed")?;
         let all = Arguments::of(arguments(self.spec, job.run, point, self.amounts)?)?;
         let nodes = bed::nodes(&bed::kinds(&self.spec.devices)?, &all.cluster)?;
+        if let Some(cgroup) = self.cgroup {
+            cgroup.renew()?;
+        }
         let own = |(key, value, _): (&str, &str, &str)| (key.to_owned(), value.to_owned());
         let options = peers::Options {
             nodes: nodes.len(),
@@ -130,6 +135,8 @@ impl Measuring<'_> {
                 settings: PLACING.map(own).to_vec(),
                 has_uneven_leaders: true,
             },
+            // The end of the group ends the nodes, also if this process is killed.
+            within: self.cgroup.map(Cgroup::words).unwrap_or_default(),
             ..peers::Options::default()
         };
         let stele = &self.programs.stele;
@@ -241,8 +248,7 @@ impl Measuring<'_> {
         let mut line =
             lines.into_iter().find(|line| line["round"].is_u64()).context("no line of a round")?;
         let processors = std::thread::available_parallelism()?.get();
-        line["processors_busy"] =
-            json!(processors_busy(&line, processors).context("no use of processors")?);
+        line[BUSY] = json!(processors_busy(&line, processors).context("no use of processors")?);
         let (busy, whole) = (after.0 - before.0, after.1 - before.1);
         line["machine_busy"] = json!(busy as f64 / whole.max(1) as f64);
         Ok(line)
@@ -283,14 +289,14 @@ fn processors_busy(line: &Value, processors: usize) -> Option<f64> {
 
 /// Returns the reason to drop a measurement, if the devices were not its limit.
 pub fn reason_to_drop(line: &Value) -> Option<String> {
-    let busy = line["processors_busy"].as_f64().filter(|busy| *busy > PROCESSORS_BUSY_MAX)?;
+    let busy = line[BUSY].as_f64().filter(|busy| *busy > PROCESSORS_BUSY_MAX)?;
     let (busy, most) = (busy * 100.0, PROCESSORS_BUSY_MAX * 100.0);
     Some(format!("the processors were {busy:.0} % busy, more than {most:.0} %"))
 }
 
 /// Describes the use of the processors in a measurement, for the progress of the command.
 pub fn processors(line: &Value) -> Option<String> {
-    let busy = line["processors_busy"].as_f64()?;
+    let busy = line[BUSY].as_f64()?;
     let (speed, all) = (line["operations_per_second"].as_f64()?, line["machine_busy"].as_f64()?);
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     Some(format!(
@@ -368,10 +374,10 @@ mod tests {
                 "generator_processor_us_per_operation": us,
                 "operations_per_second": 1000.0,
             });
-            line["processors_busy"] = json!(processors_busy(&line, 2));
+            line[BUSY] = json!(processors_busy(&line, 2));
             line
         };
-        assert_eq!(line(100.0)["processors_busy"], 0.2);
+        assert_eq!(line(100.0)[BUSY], 0.2);
         assert_eq!(reason_to_drop(&line(100.0)), None);
         let reason = "the processors were 80 % busy, more than 70 %";
         assert_eq!(reason_to_drop(&line(400.0)).unwrap(), reason);

@@ -104,8 +104,8 @@ fn page(root: &Path) -> Result<String> {
     );
     text.push_str(&peers::table(&peers));
     text.push_str(
-        "\nBelow: other designs on the same consensus, three replicas in one process (`cargo xtask \
-         figures`; [their description](../baselines/README.md)).\n",
+        "\nBelow: other designs on the same consensus, three replicas in one process, and placement modes on \
+         clusters of unequal devices (`cargo xtask figures`; [their description](../baselines/README.md)).\n",
     );
     text.push_str(&digest.tables);
     Ok(text)
@@ -117,7 +117,8 @@ fn summary(rows: &[Comparison]) -> String {
         "Ratio of Stele's throughput to that of the other system: above 1, Stele is faster. The result is \
          *even* if Stele is ahead in some rounds and behind in others. `etcd` and `redis` are servers. \
          `original` is Raft with a log of its own above RocksDB with its write-ahead log, the design of \
-         etcd and TiKV; `nezha-nogc` is the Nezha design without garbage collection.\n\n\
+         etcd and TiKV; `nezha-nogc` is the Nezha design without garbage collection. `even` is Stele that spreads \
+         replicas and leaders evenly over unequal devices, beside its other placement modes.\n\n\
          | workload | beside | ahead | even | behind |\n|---|---|---|---|---|\n",
     );
     for row in rows {

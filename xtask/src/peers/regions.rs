@@ -27,7 +27,9 @@ pub fn arrange(stele: &Path, addresses: &[String], regions: usize, options: &Ste
     let replicas = options.replicas.unwrap_or(addresses.len());
     let number = [("replicas".to_owned(), replicas.to_string())];
     for (key, value) in number.iter().filter(|_| replicas != 3).chain(&options.settings) {
-        ctl(&["config".to_owned(), key.clone(), value.clone()])?;
+        let change = ["config".to_owned(), key.clone(), value.clone()];
+        // A change is refused before the placement group has a leader.
+        wait_for("a setting", || ctl(&change).map(Some))?;
     }
     let list = || ctl(&["regions".to_owned()]);
     let first = wait_for("the first region", || {
