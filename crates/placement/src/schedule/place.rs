@@ -2,7 +2,7 @@
 
 use super::View;
 use super::judge::{GAP_CLASSES_MIN, QUORUM_BAND_PERCENT, Rule, judge_leader};
-use super::load::{LeaderCost, Load, Loads, stores_of};
+use super::load::{LeaderCost, Load, Loads};
 use crate::config::{FREE_BYTES_ENOUGH, FREE_PERCENT_MIN, Mode};
 use crate::region_info::RegionInfo;
 use std::cmp::Reverse;
@@ -220,9 +220,4 @@ pub fn next_leader(
         (!can_read(load), is_slow, leader_level_key(loads, cost, load.store))
     };
     able.iter().min_by_key(|(_, load)| key(load)).map(|(peer, _)| **peer)
-}
-
-/// Returns the stores of a region's peers, for the explanation of a region.
-pub fn members(info: &RegionInfo) -> impl Iterator<Item = StoreId> {
-    stores_of(&info.region.peers)
 }
