@@ -69,7 +69,8 @@ fn best_move<'a>(
             if !loads.is_data_apart(from.data_level(), to.data_level()) {
                 break;
             }
-            if !to.is_serving || (is_in_all && from.domain != to.domain) {
+            let is_other = is_in_all && from.domain != to.domain;
+            if !to.is_serving || is_other || place::is_busy(view, loads, to) {
                 continue;
             }
             pairs += 1;

@@ -73,6 +73,14 @@ pub fn over_budget(view: &View<'_>, loads: &Loads, info: &RegionInfo, to: StoreI
     None
 }
 
+/// Whether the store takes no further region at present, of whatever size and leader: a comparison of
+/// all regions with it is needless.
+pub(super) fn is_busy(view: &View<'_>, loads: &Loads, to: &Load) -> bool {
+    let is_at_limit = to.moving_bytes >= view.cluster.config().moving_bytes_max;
+    receives_enough(view, loads, to.store).is_some()
+        || (to.moving > 0 && (is_at_limit || to.suffers.is_some()))
+}
+
 fn receives_enough(view: &View<'_>, loads: &Loads, to: StoreId) -> Option<Rule> {
     let max = view.cluster.config().snapshots_max;
     let receiving = loads.get(to).map_or(0, |load| load.receiving);
