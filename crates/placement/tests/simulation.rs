@@ -157,9 +157,10 @@ fn check_balance(toy: &Toy) {
 
 /// Changes the speed of a store every 20 seconds, as long as data needs to follow.
 ///
-/// Invariant: a class falls at most once a minute, because it rises only after one. A region of
-/// which the leader moved stays for a minute unless its store becomes four times slower. Thus a
-/// leader moves at most twice in a minute, and data not before the class has lasted.
+/// Invariant: a class falls far at most once a minute, because it rises only after one. A region of
+/// which the leader moved stays for a minute, unless its store becomes four times slower than another
+/// voter. With a change each 20 s a leader thus moves at most twice in a minute, over some minutes,
+/// and data not before the class has lasted.
 fn flap(toy: &mut Toy) {
     toy.log("flapping");
     toy.set("slow_data_after_seconds", 3600);
