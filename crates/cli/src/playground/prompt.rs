@@ -107,13 +107,7 @@ pub fn parse(line: &str) -> Result<Option<Command>> {
         "restart" => Command::Restart { node: one("restart nX")? },
         "pause" => Command::Pause { node: one("pause nX")? },
         "resume" => Command::Resume { node: one("resume nX")? },
-        "slow" => match rest.as_slice() {
-            [node, "off"] => Command::Slow { node: (*node).to_owned(), factor: 1 },
-            [node, factor] => {
-                Command::Slow { node: (*node).to_owned(), factor: slow_factor(factor)? }
-            }
-            _ => return Err(Error::invalid("write `slow nX 8x` or `slow nX off`")),
-        },
+        "slow" => slow(&rest)?,
         "load" => {
             let seconds = one("load SECONDS")?;
             let wrong = |_| Error::invalid(format!("`{seconds}` is not a number of seconds"));
@@ -146,6 +140,15 @@ pub fn parse(line: &str) -> Result<Option<Command>> {
         }
     };
     Ok(Some(command))
+}
+
+fn slow(rest: &[&str]) -> Result<Command> {
+    let (node, factor) = match rest {
+        [node, "off"] => (node, 1),
+        [node, factor] => (node, slow_factor(factor)?),
+        _ => return Err(Error::invalid("write `slow nX 8x` or `slow nX off`")),
+    };
+    Ok(Command::Slow { node: (*node).to_owned(), factor })
 }
 
 /// Source of lines.

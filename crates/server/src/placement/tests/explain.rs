@@ -9,7 +9,7 @@ fn explain(region_id: u64) -> wire::ExplainRequest {
     wire::ExplainRequest { region_id, ..Default::default() }
 }
 
-/// A beat of a store whose synced write takes so many microseconds.
+/// A beat of a store with synced writes of so many microseconds.
 fn measured(node: usize, store: u64, sequence: u64, micros: u64) -> wire::HeartbeatRequest {
     let mut beat = heartbeat(node, store, sequence, vec![]);
     let write = wire::OpCost { fixed_nanos: micros * 1000, picos_per_byte: 0 };
