@@ -50,7 +50,7 @@ pub fn summary(samples: &[Sample], curve: &[f64], store: u64, times: Times) -> V
         let within = samples.iter().filter(move |sample| sample.at >= from && sample.at < to);
         within.map(move |sample| (sample.at, sample.led_by(store)))
     };
-    let led_before = led(Duration::ZERO, slow).last().map_or(0, |(_, led)| led);
+    let led_before = led(Duration::ZERO, slow).next_back().map_or(0, |(_, led)| led);
     let gone = led(slow, fast).find(|(_, led)| *led == 0).map(|(at, _)| at - slow);
     // Half of the former leaders: afterwards the even share of the store may be another.
     let back = led(fast, times.whole()).find(|(_, led)| led * 2 >= led_before.max(1));
@@ -60,7 +60,7 @@ pub fn summary(samples: &[Sample], curve: &[f64], store: u64, times: Times) -> V
         "leaders_before": led_before,
         // The whole time if some stayed.
         "leaders_gone_s": gone.unwrap_or(times.slow).as_secs_f64(),
-        "leaders_left": led(slow, fast).last().map_or(0, |(_, led)| led),
+        "leaders_left": led(slow, fast).next_back().map_or(0, |(_, led)| led),
         "leaders_back_s": back.map_or(times.after, |(at, _)| at - fast).as_secs_f64(),
         "leaders_moved_most": moves(samples).values().max().copied().unwrap_or(0),
         "operations_before": before,
