@@ -23,9 +23,8 @@ const PROCESSORS_BUSY_MAX: f64 = 0.7;
 const REPLICAS: usize = 3;
 /// Time for the placement of empty regions.
 const REST_WITHIN: Duration = Duration::from_secs(90);
-/// Setting of the cluster that chooses the placement mode, and the mode that needs no such setting.
+/// Setting of the cluster that chooses the placement mode.
 const MODE: &str = "placement_mode";
-const EVEN: &str = "even";
 /// Settings while empty regions are placed, and their values during the measurement.
 const PLACING: [(&str, &str, &str); 2] = [("moves_max", "64", "4"), ("snapshots_max", "32", "4")];
 const LOAD: &str = "load";
@@ -125,6 +124,8 @@ impl Measuring<'_> {
             cgroup.renew()?;
         }
         let own = |(key, value, _): (&str, &str, &str)| (key.to_owned(), value.to_owned());
+        let mut settings = vec![(MODE.to_owned(), mode.to_owned())];
+        settings.extend(PLACING.map(own));
         let options = peers::Options {
             nodes: nodes.len(),
             regions: all.regions,
@@ -132,7 +133,7 @@ impl Measuring<'_> {
                 replicas: Some(REPLICAS),
                 stores: bed.stores(&nodes)?,
                 arguments: all.server.clone(),
-                settings: PLACING.map(own).to_vec(),
+                settings,
                 has_uneven_leaders: true,
             },
             // The end of the group ends the nodes, also if this process is killed.
@@ -143,7 +144,7 @@ impl Measuring<'_> {
         let work = tempfile::tempdir_in(&self.device.folder)?;
         peers::with_servers(stele, work.path(), &options, |servers| {
             let address = servers.addresses.first().context("no node")?;
-            let placed = place(stele, address, mode)?;
+            let placed = place(stele, address)?;
             let mut measurements = Vec::new();
             if !job.phases.contains(&LOAD) {
                 // No figure shows the load, but the other phases need its data.
@@ -255,16 +256,9 @@ impl Measuring<'_> {
     }
 }
 
-/// Chooses the placement mode and waits until empty regions are placed. Returns what the page of raw
-/// lines keeps about it.
-fn place(stele: &Path, address: &str, mode: &str) -> Result<Value> {
-    let chosen = ctl(stele, address, &["config", MODE, mode]);
-    if let Err(error) = chosen {
-        // A version without modes spreads everything evenly.
-        if mode != EVEN || !error.to_string().contains(MODE) {
-            return Err(error.context(format!("choosing the mode {mode}")));
-        }
-    }
+/// Waits until empty regions are placed, and sets what is for the measurement alone. Returns how long
+/// that took, for the raw lines.
+fn place(stele: &Path, address: &str) -> Result<Value> {
     let started = Instant::now();
     let is_at_rest = peers::wait_for_rest(stele, address, REST_WITHIN)?;
     for (key, _, value) in PLACING {
