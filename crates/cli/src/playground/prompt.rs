@@ -86,15 +86,7 @@ pub fn parse(line: &str) -> Result<Option<Command>> {
         _ => Err(Error::invalid(format!("write `{usage}`"))),
     };
     let command = match name {
-        "put" => {
-            // The value is the rest of the line, with its spaces.
-            let after_name = line.trim_start().split_once(char::is_whitespace);
-            let after_name = after_name.map_or("", |(_, after)| after.trim_start());
-            let Some((key, value)) = after_name.split_once(char::is_whitespace) else {
-                return Err(Error::invalid("write `put KEY VALUE`"));
-            };
-            Command::Put { key: key.to_owned(), value: value.trim().to_owned() }
-        }
+        "put" => put(line)?,
         "get" => Command::Get { key: one("get KEY")? },
         "del" => Command::Del { key: one("del KEY")? },
         "scan" => match rest.as_slice() {
@@ -140,6 +132,16 @@ pub fn parse(line: &str) -> Result<Option<Command>> {
         }
     };
     Ok(Some(command))
+}
+
+fn put(line: &str) -> Result<Command> {
+    // The value is the rest of the line, with its spaces.
+    let after_name = line.trim_start().split_once(char::is_whitespace);
+    let after_name = after_name.map_or("", |(_, after)| after.trim_start());
+    let Some((key, value)) = after_name.split_once(char::is_whitespace) else {
+        return Err(Error::invalid("write `put KEY VALUE`"));
+    };
+    Ok(Command::Put { key: key.to_owned(), value: value.trim().to_owned() })
 }
 
 fn slow(rest: &[&str]) -> Result<Command> {
