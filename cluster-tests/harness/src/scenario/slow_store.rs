@@ -36,6 +36,10 @@ const CALM: Duration = Duration::from_secs(20);
 /// Time for which the store is slow; the throughput counts after `RECOVERED_LIMIT_S`.
 const SLOW_TIME: Duration = Duration::from_secs(40);
 const SPREAD_LIMIT: Duration = Duration::from_secs(90);
+/// The short form checks only that the leaders leave and do not come back: other work on the machine
+/// decides about rates and about the first seconds.
+const SHORT_GONE_LIMIT_S: f64 = 15.0;
+const SHORT_SLOW_TIME: Duration = Duration::from_secs(20);
 
 // Catalogue: 21.
 /// One store becomes ten times slower under load, and fast again. Its leaders leave by themselves, the
@@ -47,6 +51,9 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         "{nodes:?} nodes, fsync on, each sync {} ms longer, {CLIENTS} clients put and get {VALUE_BYTES} B in {REGIONS} regions",
         SYNC.as_millis()
     ));
+    if setup.short {
+        return check_short(setup, report).await;
+    }
     for nodes in nodes {
         let before = reference(setup, nodes, "before").await?;
         let watched = watch_case(setup, nodes).await?;
@@ -57,6 +64,24 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         report.record(&format!("allowed_per_s_before_and_after_{nodes}_nodes"), both);
         watched.check(report, nodes, allowed);
     }
+    Ok(())
+}
+
+async fn check_short(setup: &Setup, report: &mut Report) -> Result<()> {
+    let mut cluster = start(setup, 3, "watched").await?;
+    let store = cluster.store_of(2).await?;
+    let load = Load::start(&cluster, setup.seed);
+    let led_before = wait_spread(&mut cluster, store).await?;
+    cluster.nodes[2].slow_syncs(SYNC * SLOWER).await?;
+    let slow = watch(&mut cluster, &load, SHORT_SLOW_TIME, |_| false).await?;
+    load.stop().await?;
+    let (gone_s, moves) = (gone_after(&slow, store), changes_max(&slow));
+    report.record("leaders_before", led_before);
+    report.record("leaders_gone_s", gone_s.map(rounded));
+    report.record("moves_of_a_region_max", moves);
+    let is_gone = gone_s.is_some_and(|gone| gone <= SHORT_GONE_LIMIT_S);
+    report.require(is_gone, format!("leaders gone after {gone_s:?} s"));
+    report.require(moves <= MOVES_MAX, format!("a region moved {moves} times"));
     Ok(())
 }
 
