@@ -4,15 +4,18 @@
 use crate::plan::SECOND;
 use crate::world::{Slot, World};
 use std::collections::BTreeMap;
-use stele_placement::{Cluster, StoreState};
+use stele_placement::{Cluster, LastHeartbeat, SpeedClass, StoreState};
 use stele_types::StoreId;
 
 /// Limit of time in which a class is not persisted.
 const UNSAVED_NANOS_MAX: u64 = 3 * SECOND;
 
-/// Stores of which the class is not persisted, with the times since when.
+/// Classes by which leaders and data are placed.
+type Classes = Option<(SpeedClass, SpeedClass)>;
+
+/// Stores of which the classes are not persisted, with these classes and the times since when.
 #[derive(Default)]
-pub struct Unsaved(BTreeMap<StoreId, u64>);
+pub struct Unsaved(BTreeMap<StoreId, (Classes, u64)>);
 
 impl World {
     /// Compares the classes in a placement leader's state with those that its store holds.
@@ -20,20 +23,17 @@ impl World {
         let Some(state) = self.nodes.get(&id).and_then(|node| node.member.leader_state()) else {
             return;
         };
-        let classes = |cluster: &Cluster, store| {
+        let classes = |cluster: &Cluster, store| -> Classes {
             cluster.speed(store).map(|speed| (speed.class, speed.data_class))
         };
-        let differs = |store: &StoreId| {
-            let is_member =
-                state.cluster.store(*store).is_some_and(|it| it.state != StoreState::Tombstone);
-            is_member && classes(&state.cluster, *store) != classes(held, *store)
-        };
-        let differing: Vec<StoreId> =
-            state.cluster.stores().map(|store| store.id).filter(differs).collect();
+        let members = state.cluster.stores().filter(|it| it.state != StoreState::Tombstone);
+        let now: BTreeMap<StoreId, Classes> =
+            members.map(|store| (store.id, classes(&state.cluster, store.id))).collect();
+        let differs = |store: &StoreId| now.get(store) != Some(&classes(held, *store));
         let unsaved = &mut self.checks.unsaved.0;
-        unsaved.retain(|store, _| differing.contains(store));
-        for store in differing {
-            let since = *unsaved.entry(store).or_insert(self.now);
+        unsaved.retain(|store, (of, _)| differs(store) && now.get(store) == Some(of));
+        for (store, of) in now.iter().filter(|(store, _)| differs(store)) {
+            let (_, since) = *unsaved.entry(*store).or_insert((*of, self.now));
             if self.now - since > UNSAVED_NANOS_MAX {
                 let seconds = UNSAVED_NANOS_MAX / SECOND;
                 let text = format!("does not persist the class of store {store} for {seconds} s");
@@ -49,8 +49,11 @@ impl World {
         let runs = |slot: &&Slot| slot.is_running() && !slot.is_gone;
         let stale = self.slots.values().filter(runs).find_map(|slot| {
             let reported = self.labels(slot.node)?;
-            let known = &state.cluster.store(slot.id?)?.labels;
-            (*known != reported).then(|| format!("{known:?}, its node reports {reported:?}"))
+            let store = state.cluster.store(slot.id?)?;
+            let (known, node) = (&store.labels, slot.node);
+            let is_heard = matches!(store.last_heartbeat, LastHeartbeat::At(_));
+            (is_heard && *known != reported)
+                .then(|| format!("{known:?}, its node {node} reports {reported:?}"))
         });
         if let Some(text) = stale {
             self.fail(format!("the placement group knows a store's labels as {text}"));

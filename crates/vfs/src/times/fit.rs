@@ -65,8 +65,8 @@ impl Sums {
 }
 
 /// Fits t = a + b · x by least squares, with a ≥ 0 and b ≥ 0. Where the operations do not show what a
-/// byte costs, b is that of `prior` and a follows from the mean. The prior again if there is no
-/// operation.
+/// byte costs, the device is as much slower or faster than `prior` for each byte as on average. The
+/// prior again if there is no operation.
 pub(super) fn fit(sums: &Sums, prior: OpCost) -> OpCost {
     let count = i128::from(sums.count);
     let signed = |sum: u128| i128::try_from(sum).unwrap_or(i128::MAX);
@@ -77,7 +77,13 @@ pub(super) fn fit(sums: &Sums, prior: OpCost) -> OpCost {
     // n · Σx² − (Σx)² is n² times the variance of the sizes, and so on.
     let spread = count.saturating_mul(signed(sums.bytes_squared)) - bytes.saturating_mul(bytes);
     let is_spread = spread.saturating_mul(SPREAD) > bytes.saturating_mul(bytes);
-    let prior_slope = i128::from(prior.picos_per_byte);
+    let known = i128::from(prior.picos_per_byte);
+    let expected = count.saturating_mul(i128::from(prior.fixed_nanos)).saturating_mul(PICOS);
+    let expected = expected.saturating_add(known.saturating_mul(bytes)).max(1);
+    let prior_slope = match mutant::active("vfs.byte_of_the_probe_stays") {
+        true => known,
+        false => known.saturating_mul(nanos.saturating_mul(PICOS)) / expected,
+    };
     if !is_spread {
         return through_mean(count, bytes, nanos, prior_slope);
     }
@@ -99,7 +105,8 @@ pub(super) fn fit(sums: &Sums, prior: OpCost) -> OpCost {
 /// make a device look tens of times slower for large ones.
 fn is_shown(picos: i128, count: i128, spread: i128, noise: i128) -> bool {
     let explained = picos.saturating_mul(picos).saturating_mul(spread).saturating_mul(count - 1);
-    let bound = noise.saturating_mul(PICOS * PICOS).saturating_mul(DEVIATIONS * DEVIATIONS);
+    let deviations = if count < FEW { DEVIATIONS_OF_FEW } else { DEVIATIONS };
+    let bound = noise.saturating_mul(PICOS * PICOS).saturating_mul(deviations * deviations);
     explained > bound || mutant::active("vfs.noise_is_a_cost_of_bytes")
 }
 
@@ -107,8 +114,12 @@ fn is_shown(picos: i128, count: i128, spread: i128, noise: i128) -> bool {
 const PICOS: i128 = 1000;
 /// Sizes show the cost of a byte if their standard deviation is above a quarter of their mean.
 const SPREAD: i128 = 16;
-/// Standard deviations by which a cost of bytes must differ from the known one.
-const DEVIATIONS: i128 = 3;
+/// Standard deviations by which a cost of bytes must differ from the known one. Each report draws
+/// anew, so that three would be exceeded by chance every few minutes.
+const DEVIATIONS: i128 = 6;
+/// The same for few operations, of which the deviation itself is uncertain.
+const DEVIATIONS_OF_FEW: i128 = 12;
+const FEW: i128 = 16;
 
 /// Returns the line of this slope through the means. Invariant: neither part is negative, and the line
 /// keeps the mean time: an operation without bytes takes no less than no time, and a byte too.
@@ -147,12 +158,12 @@ mod tests {
                 &[(4_096, 54_096), (8_192, 58_192), (65_536, 115_536)],
                 cost(50_000, 1_000),
             ),
-            ("one size: the prior's byte", &[(1_000, 9_000), (1_000, 11_000)], cost(8_000, 2_000)),
-            ("one size, faster than the prior's byte", &[(1_000, 500); 8], cost(0, 500)),
+            ("one size: as the prior, five times slower", &[(1_000, 10_035); 2], cost(35, 10_000)),
+            ("one size: as the prior, four times faster", &[(1_000, 500); 8], cost(2, 498)),
             ("no bytes", &[(0, 500), (0, 700)], cost(600, 0)),
             ("longer is faster: no cost of a byte", &[(1_000, 900), (9_000, 100)], cost(500, 0)),
             ("a steep line through no time", &[(1_000, 100), (9_000, 9_900)], cost(0, 1_000)),
-            ("at its limits", &[(u64::MAX, u64::MAX), (1, 1)], cost(0, 1_000)),
+            ("at its limits", &[(u64::MAX, u64::MAX), (1, 1)], cost(9_223_372_036_854_775, 999)),
         ];
         for (name, operations, wanted) in table {
             assert_eq!(of(operations), *wanted, "{name}");
@@ -168,14 +179,31 @@ mod tests {
                 (bytes, 100_000 + bytes * picos_per_byte / 1000 + prng.below(400_000))
             };
             let operations: Vec<_> = (0..200).map(|_| one()).collect();
-            of(&operations).nanos(16 << 10)
+            let mut sums = Sums::default();
+            operations.iter().for_each(|&(bytes, nanos)| sums.add(&Sums::of(bytes, nanos)));
+            fit(&sums, cost(300_000, 2_000)).nanos(16 << 10)
         };
         for _ in 0..50 {
             let nanos = seconds(400, 2_000);
-            assert!((250_000..450_000).contains(&nanos), "{nanos} ns for 16 KiB");
+            assert!((250_000..500_000).contains(&nanos), "{nanos} ns for 16 KiB");
             // Large writes show it.
             let nanos = seconds(64 << 10, 100_000);
             assert!((1_800_000..2_100_000).contains(&nanos), "{nanos} ns for 16 KiB");
+        }
+    }
+
+    #[test]
+    fn a_device_that_changed_since_its_probe_is_as_fast_for_large_writes_as_for_small_ones() {
+        let prior = cost(100_000, 2_000);
+        for times in [10, 1] {
+            let small = Sums::of(100, (100_000 + 200) * times);
+            let mut sums = Sums::default();
+            (0..20).for_each(|_| sums.add(&small));
+            let large = fit(&sums, prior).nanos(16 << 10);
+            let wanted = prior.nanos(16 << 10) * times;
+            assert!(large.abs_diff(wanted) <= wanted / 100, "{large} ns, not {wanted}");
+            let slow = cost(prior.fixed_nanos * 30, prior.picos_per_byte * 30);
+            assert!(fit(&sums, slow).nanos(16 << 10).abs_diff(wanted) <= wanted / 100);
         }
     }
 
