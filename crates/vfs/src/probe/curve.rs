@@ -20,9 +20,11 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// Result of `stele bench calibrate` on devices from 100 to 40,000 writes a second.
+    /// Fit to two rounds over twelve emulated devices, from 81 to 5,390 synced writes of 16 KiB a
+    /// second, by `stele bench calibrate` in memory; standard deviation 4 %. It expects 75 and 3,390
+    /// puts a second at these ends.
     pub const DEFAULT: Self =
-        Self { coefficients: [0, 1 << FRACTION, 0], range: [6 << FRACTION, 16 << FRACTION] };
+        Self { coefficients: [-92_869, 88_938, -1_568], range: [415_562, 812_382] };
 
     /// Returns the logarithm of the puts a second for the logarithm of the writes a second.
     ///
@@ -32,7 +34,8 @@ impl Curve {
         let [low, high] = self.range;
         let x = i128::from(log2_writes.clamp(low, high.max(low)));
         let [constant, linear, quadratic] = self.coefficients.map(i128::from);
-        let y = constant + (linear * x >> FRACTION) + (quadratic * (x * x >> FRACTION) >> FRACTION);
+        let times = |left: i128, right: i128| (left * right) >> FRACTION;
+        let y = constant + times(linear, x) + times(quadratic, times(x, x));
         let distance = i64::try_from(y - x).unwrap_or_default();
         log2_writes.saturating_add(distance)
     }
@@ -60,10 +63,10 @@ pub(super) fn log2(number: u64) -> i64 {
     let mut mantissa = u128::from(number) << (63 - whole);
     let mut log = i64::from(whole);
     for _ in 0..FRACTION {
-        mantissa = mantissa * mantissa >> 63;
+        mantissa = (mantissa * mantissa) >> 63;
         let bit = mantissa >> 64;
         mantissa >>= bit;
-        log = log << 1 | i64::try_from(bit).unwrap_or_default();
+        log = (log << 1) | i64::try_from(bit).unwrap_or_default();
     }
     log
 }

@@ -64,8 +64,9 @@ pub fn remove_probe(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
     }
 }
 
-/// Measures the device that holds `dir`, whose other users must be idle. `seed` decides offsets and
-/// content. Fails with `NoSpace` on a device with little free space, having written nothing.
+/// Measures the device that holds `dir`. No other program may use it meanwhile. `seed` decides
+/// offsets and content. Fails with `NoSpace` on a device with little free space, having written
+/// nothing.
 pub fn probe(vfs: &dyn Vfs, clock: &dyn Clock, dir: &Path, seed: u64) -> Result<Probed> {
     remove_probe(vfs, dir)?;
     if vfs.free_bytes(dir)? / FREE_FACTOR < LARGE_WRITES * LARGE_BYTES {

@@ -115,6 +115,17 @@ fn logarithms_are_those_of_the_mathematics() {
 }
 
 #[test]
+fn the_default_curve_expects_fewer_puts_than_writes_and_more_on_a_faster_device() {
+    let mut before = 0;
+    for writes in [10, 81, 200, 1_000, 5_390, 20_000, 100_000] {
+        let device = OpCost { fixed_nanos: 1_000_000_000 / writes, picos_per_byte: 0 };
+        let puts = Curve::DEFAULT.expected(device, 16 << 10).per_second(16 << 10).unwrap();
+        assert!(puts > before && puts * 2 > writes && puts <= writes, "{writes}: {puts}");
+        before = puts;
+    }
+}
+
+#[test]
 fn a_curve_scales_the_cost_and_keeps_its_distance_outside_of_the_fit() {
     let same = Curve { coefficients: [0, 1 << 16, 0], range: [0, 30 << 16] };
     let device = OpCost { fixed_nanos: 84_000, picos_per_byte: 1_000 };

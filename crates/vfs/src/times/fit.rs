@@ -150,7 +150,8 @@ mod tests {
 
     #[test]
     fn a_cost_is_fitted_to_operations_of_different_sizes_and_never_negative() {
-        let table: &[(&str, &[(u64, u64)], OpCost)] = &[
+        type Row = (&'static str, &'static [(u64, u64)], OpCost);
+        let table: &[Row] = &[
             ("none", &[], PRIOR),
             (
                 "on a line",

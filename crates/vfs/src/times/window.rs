@@ -135,7 +135,7 @@ fn slot_of(nanos: u64) -> usize {
 /// Returns the largest duration of a slot.
 fn end_of(slot: usize) -> u64 {
     let (power, quarter) = (slot / 4, slot as u64 % 4);
-    ((5 + quarter) << power >> 2).saturating_sub(1)
+    (((5 + quarter) << power) >> 2).saturating_sub(1)
 }
 
 #[cfg(test)]
