@@ -38,6 +38,9 @@ fn event(toy: &mut Toy) {
         7 => toy.order_state(store, DrainGoal::Cancel),
         8 if toy.draw.below(4) == 0 => toy.change_placement_leader(),
         9..=14 => toy.grow(),
+        17 if toy.draw.below(3) == 0 => toy.set_hangs(store, true),
+        18 => toy.set_hangs(store, false),
+        19..=20 => toy.lag(),
         15..=16 => {
             let speed = 100 << toy.draw.below(7);
             toy.set_speed(store, speed);
@@ -70,7 +73,10 @@ fn play(seed: u64) -> Result<(), Box<dyn std::any::Any + Send>> {
 fn settle(toy: &mut Toy) {
     toy.log("calm");
     let all: Vec<StoreId> = toy.stores.keys().copied().collect();
-    all.into_iter().for_each(|store| toy.set_alive(store, true));
+    for store in all {
+        toy.set_alive(store, true);
+        toy.set_hangs(store, false);
+    }
     let mut quiet = 0;
     for _ in 0..CALM_TICKS {
         toy.step(0);
@@ -151,9 +157,10 @@ fn check_balance(toy: &Toy) {
 
 /// Changes the speed of a store every 20 seconds, as long as data needs to follow.
 ///
-/// Invariant: a class falls at most once a minute, because it rises only after one. A region of
-/// which the leader moved stays for a minute unless its store becomes four times slower. Thus a
-/// leader moves at most twice in a minute, and data not before the class has lasted.
+/// Invariant: a class falls far at most once a minute, because it rises only after one. A region of
+/// which the leader moved stays for a minute, unless its store becomes four times slower than another
+/// voter. With a change each 20 s a leader thus moves at most twice in a minute, over some minutes,
+/// and data not before the class has lasted.
 fn flap(toy: &mut Toy) {
     toy.log("flapping");
     toy.set("slow_data_after_seconds", 3600);

@@ -120,7 +120,7 @@ impl Operators {
     }
 
     /// Returns the time of the last leadership transfer of a region by an operator, if it was less
-    /// than [`LEADER_PAUSE_MILLIS`] ago.
+    /// than [`LEADER_PAUSE_MILLIS`](super::leader_moves::LEADER_PAUSE_MILLIS) ago.
     pub fn leader_moved(&self, region: RegionId, now: Millis) -> Option<Millis> {
         self.leader_moves.last(region, now)
     }

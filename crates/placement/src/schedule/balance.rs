@@ -2,7 +2,7 @@
 //! equation 1), and in mode `quorum` to where a majority is fast.
 
 use super::judge::{Rule, judge_move, judge_quorum};
-use super::load::{Load, Loads};
+use super::load::{Load, Loads, stores_of};
 use super::survey::Survey;
 use super::{PROPOSALS_MAX, View, place};
 use crate::config::Mode;
@@ -69,7 +69,8 @@ fn best_move<'a>(
             if !loads.is_data_apart(from.data_level(), to.data_level()) {
                 break;
             }
-            if !to.is_serving || (is_in_all && from.domain != to.domain) {
+            let is_other = is_in_all && from.domain != to.domain;
+            if !to.is_serving || is_other || place::is_busy(view, loads, to) {
                 continue;
             }
             pairs += 1;
@@ -130,7 +131,7 @@ fn faster_quorum<'a>(
     let unused = |info: &&RegionInfo| !used.contains(&info.region.id);
     view.without_operator(&slowest).filter(unused).find_map(|info| {
         let mut followers: Vec<&Load> =
-            place::members(info).filter_map(|store| loads.get(store)).collect();
+            stores_of(&info.region.peers).filter_map(|store| loads.get(store)).collect();
         followers.sort_by_key(|load| (load.data_class, load.store));
         followers.iter().find_map(|from| {
             targets.iter().find_map(|to| {

@@ -252,6 +252,9 @@ pub fn judge_leader(
     if info.region.kind != RegionKind::Data {
         return Rule::Fixed("the placement leader stays where it is");
     }
+    if info.region.is_joint() || info.region.phase != RegionPhase::Normal {
+        return Rule::Fixed("another change of the region is under way");
+    }
     if settled(peer.role) != PeerRole::Voter {
         return Rule::IsLearner;
     }

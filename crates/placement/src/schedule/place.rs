@@ -2,7 +2,7 @@
 
 use super::View;
 use super::judge::{GAP_CLASSES_MIN, QUORUM_BAND_PERCENT, Rule, judge_leader};
-use super::load::{LeaderCost, Load, Loads, stores_of};
+use super::load::{LeaderCost, Load, Loads};
 use crate::config::{FREE_BYTES_ENOUGH, FREE_PERCENT_MIN, Mode};
 use crate::region_info::RegionInfo;
 use std::cmp::Reverse;
@@ -71,6 +71,14 @@ pub fn over_budget(view: &View<'_>, loads: &Loads, info: &RegionInfo, to: StoreI
         }
     }
     None
+}
+
+/// Whether the store takes no further region at present, of whatever size and leader: a comparison of
+/// all regions with it is needless.
+pub(super) fn is_busy(view: &View<'_>, loads: &Loads, to: &Load) -> bool {
+    let is_at_limit = to.moving_bytes >= view.cluster.config().moving_bytes_max;
+    receives_enough(view, loads, to.store).is_some()
+        || (to.moving > 0 && (is_at_limit || to.suffers.is_some()))
 }
 
 fn receives_enough(view: &View<'_>, loads: &Loads, to: StoreId) -> Option<Rule> {
@@ -220,9 +228,4 @@ pub fn next_leader(
         (!can_read(load), is_slow, leader_level_key(loads, cost, load.store))
     };
     able.iter().min_by_key(|(_, load)| key(load)).map(|(peer, _)| **peer)
-}
-
-/// Returns the stores of a region's peers, for the explanation of a region.
-pub fn members(info: &RegionInfo) -> impl Iterator<Item = StoreId> {
-    stores_of(&info.region.peers)
 }

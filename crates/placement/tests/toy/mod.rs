@@ -15,6 +15,8 @@ pub struct ToyStore {
     pub alive: bool,
     /// Tick of the last change of `alive`.
     pub changed: u64,
+    /// Tick since which an append to the device does not end.
+    pub hangs_since: Option<u64>,
     /// Operations a second that the device does now.
     pub speed: u64,
     /// Bytes that the store can hold.
@@ -122,7 +124,8 @@ impl Toy {
         let rack = rack.unwrap_or_else(|| format!("r{}", self.draw.below(4)));
         let (address, changed) = (address.to_owned(), self.tick);
         let speed = 100 << self.draw.below(7);
-        ToyStore { address, alive: true, changed, speed, usable_bytes, rack }
+        let hangs_since = None;
+        ToyStore { address, alive: true, changed, hangs_since, speed, usable_bytes, rack }
     }
 
     pub fn set(&mut self, name: &str, value: u64) {
@@ -221,6 +224,36 @@ impl Toy {
         }
     }
 
+    pub fn set_hangs(&mut self, store: StoreId, hangs: bool) {
+        let tick = self.tick;
+        if let Some(known) =
+            self.stores.get_mut(&store).filter(|s| s.hangs_since.is_some() != hangs)
+        {
+            known.hangs_since = hangs.then_some(tick);
+            self.log(format!(
+                "the device of store {store} {}",
+                if hangs { "hangs" } else { "works" }
+            ));
+        }
+    }
+
+    /// Makes a follower of some region lag for a time, if no other one does.
+    pub fn lag(&mut self) {
+        let ids: Vec<RegionId> = self.regions.keys().copied().collect();
+        let id = ids[self.draw.below(ids.len() as u64) as usize];
+        let ticks = 1 + self.draw.below(30);
+        let Some(known) = self.regions.get_mut(&id).filter(|known| known.copying.is_empty()) else {
+            return;
+        };
+        let leader = known.leader.map(|leader| leader.id);
+        let voters = raft::voters(&known.region, false);
+        if let Some(peer) = voters.iter().find(|peer| leader.is_some_and(|id| id != peer.id)) {
+            known.copying.insert(peer.id, ticks);
+            let peer = *peer;
+            self.log(format!("region {id} lags on store {}", peer.store));
+        }
+    }
+
     /// Makes the device of a store do so many operations a second.
     pub fn set_speed(&mut self, store: StoreId, speed: u64) {
         if let Some(known) = self.stores.get_mut(&store) {
@@ -242,6 +275,7 @@ impl Toy {
             live_bytes,
             usable_bytes: store.usable_bytes,
             is_full: live_bytes >= store.usable_bytes,
+            append_age_ms: store.hangs_since.map_or(0, |since| (self.tick - since) * 1000),
             device: DeviceSpeed { write, writes: 10, ..DeviceSpeed::default() },
             ..StoreReport::default()
         };
@@ -284,6 +318,7 @@ impl Toy {
                 let reported = self.cluster.regions().get(region.region.id);
                 let is_known = reported.is_some_and(|info| {
                     (&info.region, info.leader) == (&region.region, region.leader)
+                        && info.pending.iter().eq(region.copying.keys())
                 });
                 if is_known && region.region.id.0.is_multiple_of(3) && !self.tick.is_multiple_of(7)
                 {

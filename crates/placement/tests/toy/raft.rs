@@ -66,6 +66,11 @@ impl Toy {
         if known.region.epoch != order.epoch || !leads || !self.has_quorum(&known.region) {
             return;
         }
+        let device = self.stores.get(&order.leader.store);
+        let hangs = device.is_some_and(|store| store.hangs_since.is_some());
+        if hangs && !matches!(order.order, Order::TransferLeader(_)) {
+            return;
+        }
         match &order.order {
             Order::ChangePeers(changes) => self.change_peers(order.region, changes),
             Order::TransferLeader(to) => self.transfer(order.region, *to),
