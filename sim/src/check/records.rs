@@ -5,7 +5,7 @@ use crate::plan::SECOND;
 use crate::world::{Slot, World};
 use std::collections::BTreeMap;
 use stele_placement::{Cluster, LastHeartbeat, SpeedClass, StoreState};
-use stele_types::StoreId;
+use stele_types::{StoreId, Term};
 
 /// Limit of time in which a class is not persisted.
 const UNSAVED_NANOS_MAX: u64 = 3 * SECOND;
@@ -13,9 +13,13 @@ const UNSAVED_NANOS_MAX: u64 = 3 * SECOND;
 /// Classes by which leaders and data are placed.
 type Classes = Option<(SpeedClass, SpeedClass)>;
 
-/// Stores of which the classes are not persisted, with these classes and the times since when.
+/// Stores of which the classes are not persisted, with these classes and the times since when, under one
+/// placement leader: its node and its term.
 #[derive(Default)]
-pub struct Unsaved(BTreeMap<StoreId, (Classes, u64)>);
+pub struct Unsaved {
+    leader: (u64, Term),
+    stores: BTreeMap<StoreId, (Classes, u64)>,
+}
 
 impl World {
     /// Compares the classes in a placement leader's state with those that its store holds.
@@ -30,13 +34,20 @@ impl World {
         let now: BTreeMap<StoreId, Classes> =
             members.map(|store| (store.id, classes(&state.cluster, store.id))).collect();
         let differs = |store: &StoreId| now.get(store) != Some(&classes(held, *store));
-        let unsaved = &mut self.checks.unsaved.0;
+        let unsaved = &mut self.checks.unsaved;
+        if unsaved.leader != (id, state.term) {
+            *unsaved = Unsaved { leader: (id, state.term), ..Unsaved::default() };
+        }
+        let unsaved = &mut unsaved.stores;
         unsaved.retain(|store, (of, _)| differs(store) && now.get(store) == Some(of));
         for (store, of) in now.iter().filter(|(store, _)| differs(store)) {
             let (_, since) = *unsaved.entry(*store).or_insert((*of, self.now));
             if self.now - since > UNSAVED_NANOS_MAX {
                 let seconds = UNSAVED_NANOS_MAX / SECOND;
-                let text = format!("does not persist the class of store {store} for {seconds} s");
+                let saved = classes(held, *store);
+                let text = format!(
+                    "does not persist the classes {of:?} of store {store} for {seconds} s: {saved:?}"
+                );
                 return self.fail(format!("the placement group of node {id} {text}"));
             }
         }

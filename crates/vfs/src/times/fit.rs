@@ -114,8 +114,8 @@ fn is_shown(picos: i128, count: i128, spread: i128, noise: i128) -> bool {
 const PICOS: i128 = 1000;
 /// Sizes show the cost of a byte if their standard deviation is above a quarter of their mean.
 const SPREAD: i128 = 16;
-/// Standard deviations by which a cost of bytes must differ from the known one. Each report draws
-/// anew, so that three would be exceeded by chance every few minutes.
+/// Standard deviations by which a cost of bytes must differ from the known one. Each report is a test
+/// of its own, so that three would be exceeded by chance every few minutes.
 const DEVIATIONS: i128 = 6;
 /// The same for few operations, of which the deviation itself is uncertain.
 const DEVIATIONS_OF_FEW: i128 = 12;
