@@ -32,7 +32,7 @@ pub struct Run {
     pub latencies: Latencies,
     /// Completed operations per time slice.
     pub curve: Vec<u64>,
-    /// Latencies of each whole second.
+    /// Latencies of each second, the last of which may be shorter.
     pub per_second: Vec<Summary>,
 }
 
@@ -87,10 +87,9 @@ pub async fn run(
         clients.spawn(shared.clone().client(recorder.clone(), prng));
     }
     let duration = part.duration.or(load.duration.filter(|_| !is_load).map(Duration::from_secs));
-    let Watched { curve, per_second, mut latencies } =
+    let Watched { curve, per_second, latencies } =
         watch(&shared, &mut clients, &recorders, duration, load.quiet).await;
     let seconds = shared.started.elapsed().as_secs_f64();
-    recorders.iter().for_each(|recorder| recorder.drain(&mut latencies));
     let error = shared.error.lock().take();
     let (operations, errors) = (shared.done.load(Relaxed), shared.errors.load(Relaxed));
     if operations == 0 && errors > 0 {
@@ -115,8 +114,20 @@ pub async fn run(
 struct Watched {
     curve: Vec<u64>,
     per_second: Vec<Summary>,
-    /// Latencies of the whole seconds together.
+    /// Latencies of all seconds together.
     latencies: Latencies,
+}
+
+impl Watched {
+    /// Takes the latencies since the last call as those of a second, and returns their summary.
+    fn second(&mut self, recorders: &[Arc<Recorder>]) -> Summary {
+        let mut recent = Latencies::default();
+        recorders.iter().for_each(|recorder| recorder.drain(&mut recent));
+        self.latencies.add(&recent);
+        let all = recent.all();
+        self.per_second.push(all);
+        all
+    }
 }
 
 /// Counts the operations of each slice, summarizes and prints each second, and stops the clients at
@@ -146,11 +157,7 @@ async fn watch(
         if slice % SLICES_PER_LINE != 0 {
             continue;
         }
-        let mut recent = Latencies::default();
-        recorders.iter().for_each(|recorder| recorder.drain(&mut recent));
-        watched.latencies.add(&recent);
-        let all = recent.all();
-        watched.per_second.push(all);
+        let all = watched.second(recorders);
         if !quiet {
             eprintln!(
                 "{:>4} s {done}/{} {:>9} op/s  p50 {:.0} µs p99 {:.0} µs p999 {:.0} µs  {} errors",
@@ -164,6 +171,9 @@ async fn watch(
             );
         }
         line_before = done;
+    }
+    if watched.second(recorders).count == 0 {
+        watched.per_second.pop();
     }
     watched
 }
