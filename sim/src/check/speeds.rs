@@ -17,8 +17,8 @@ const END_NANOS: u64 = 400 * SECOND;
 /// Time in which stores measure their devices before one becomes slow: a class that fell while there
 /// were faults rises after a minute of writes.
 const MEASURE_NANOS: u64 = 75 * SECOND;
-/// Factor of the clients' pauses meanwhile.
-const CALMER: u64 = 4;
+/// Bound of a client's pause meanwhile. A store measures its device with eight writes in ten seconds.
+const PAUSE_NANOS_MAX: u64 = 200 * MS;
 /// Time for which the device is slow before its leaders must be gone, and limit after it.
 const SLOW_NANOS: u64 = 10 * SECOND;
 const LEAVE_NANOS: u64 = 5 * SECOND;
@@ -44,13 +44,12 @@ impl World {
             let (seconds, state) = (END_NANOS / SECOND, self.describe());
             return self.fail(format!("moves do not end within {seconds} s:{state}"));
         }
-        self.clients.slow_down(CALMER);
+        self.clients.set_pause_max(PAUSE_NANOS_MAX);
         self.start_clients(u64::from(u32::MAX));
         self.run(MEASURE_NANOS);
         if let Some(number) = self.leading_slot_of_most() {
             self.check_slow_device(number);
         }
-        self.clients.slow_down(1);
         self.clients.stop();
         self.run_until(60 * SECOND, |world| !world.clients.is_busy());
     }

@@ -141,6 +141,11 @@ impl Clients {
         self.pause_factor = times;
     }
 
+    /// Changes the bound of a pause between two operations.
+    pub fn set_pause_max(&mut self, nanos: u64) {
+        self.pause_nanos_max = nanos;
+    }
+
     /// Stops new operations.
     pub fn stop(&mut self) {
         self.is_stopped = true;
