@@ -180,6 +180,6 @@ mod tests {
         let read = &total.to_json()["read"];
         assert_eq!(read["count"], 100);
         assert!((read["p50_us"].as_f64().unwrap() - 50_000.0).abs() < 100.0, "{read}");
-        assert!(total.to_json().get("insert").is_none());
+        assert!(total.to_json().get("update").is_none());
     }
 }
