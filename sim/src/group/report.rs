@@ -129,7 +129,6 @@ impl World {
                 token: Bytes::copy_from_slice(&slot.token.0.to_be_bytes()),
                 capacity_bytes: self.capacity_bytes(slot.number),
                 labels: labels.clone(),
-                ..NewStore::default()
             })
             .collect();
         Some(Call::Join { address, slots: slots.iter().map(|slot| slot.number).collect(), stores })
