@@ -62,7 +62,9 @@ impl World {
             let reported = self.labels(slot.node)?;
             let store = state.cluster.store(slot.id?)?;
             let (known, node) = (&store.labels, slot.node);
-            let is_heard = matches!(store.last_heartbeat, LastHeartbeat::At(_));
+            // A process that has just started may not have reported yet.
+            let is_heard = matches!(store.last_heartbeat, LastHeartbeat::At(_))
+                && store.node.started_at == self.nodes.get(&node)?.incarnation;
             (is_heard && *known != reported)
                 .then(|| format!("{known:?}, its node {node} reports {reported:?}"))
         });
