@@ -11,9 +11,9 @@ pub enum Mode {
     /// Leaders by the speed of the devices, data evenly.
     Leaders = 1,
     /// Leaders and data by the speed of the devices (ALOR).
-    #[default]
     Alor = 2,
     /// As `Alor`; besides, a majority of each region's voters is on fast devices.
+    #[default]
     Quorum = 3,
 }
 
@@ -145,7 +145,7 @@ settings! {
     leases = 1, 0, 1,
         "Whether leaders serve reads under leases (1) or confirm each with a majority (0), for \
          machines with clocks that may stop; a node follows with its next heartbeat.";
-    placement_mode = Mode::Alor as u64, 0, 3,
+    placement_mode = Mode::Quorum as u64, 0, 3,
         "Placement of leaders and data: both evenly (`even`); leaders on the fastest devices and data \
          evenly (`leaders`); both by the speed of the devices (`alor`); and besides, a majority of \
          each region on fast devices (`quorum`).",

@@ -47,6 +47,18 @@ impl Sums {
         self.nanos_squared = self.nanos_squared.saturating_sub(other.nanos_squared);
     }
 
+    /// Takes a part of `1 / lost_part` out of the sums, `times` times.
+    pub fn decay(&mut self, lost_part: u64, times: u64) {
+        for _ in 0..times {
+            if self.count == 0 {
+                *self = Self::default();
+                break;
+            }
+            // Rounded down, so that the sums end.
+            *self = self.share(self.count - self.count.div_ceil(lost_part));
+        }
+    }
+
     /// Returns the sums of at most `count` operations that are the average of these.
     pub fn share(&self, count: u64) -> Self {
         if count >= self.count {

@@ -13,10 +13,16 @@ pub(super) const OPERATIONS_MIN: u64 = 8;
 /// Slots of a histogram: four for each power of two, up to 18 minutes.
 const SLOTS: usize = 160;
 
-/// Operations that ended within the last seconds.
+/// Part of the sums of earlier operations that is lost in a second: their half-life is 44 seconds.
+const LOST_IN_SECOND: u64 = 64;
+
+/// Operations that ended within the last seconds, and the decayed sums of all operations.
 #[derive(Debug)]
 pub(super) struct Window {
     buckets: [Bucket; WINDOW_SECONDS as usize],
+    decayed: Sums,
+    /// Second up to which `decayed` has decayed.
+    second: u64,
 }
 
 /// Operations that ended within one second.
@@ -38,7 +44,8 @@ impl Default for Bucket {
 
 impl Default for Window {
     fn default() -> Self {
-        Self { buckets: std::array::from_fn(|_| Bucket::default()) }
+        let buckets = std::array::from_fn(|_| Bucket::default());
+        Self { buckets, decayed: Sums::default(), second: 0 }
     }
 }
 
@@ -53,13 +60,18 @@ impl Window {
         if bucket.second < second {
             *bucket = Bucket { second, ..Bucket::default() };
         }
-        bucket.sums.add(&Sums::of(bytes, nanos));
+        let operation = Sums::of(bytes, nanos);
+        bucket.sums.add(&operation);
         if nanos >= bucket.slowest.1 {
             bucket.slowest = (bytes, nanos);
         }
         if let Some(slot) = bucket.histogram.get_mut(slot_of(nanos)) {
             *slot = slot.saturating_add(1);
         }
+        let elapsed = second.saturating_sub(self.second);
+        self.decayed.decay(LOST_IN_SECOND, elapsed);
+        self.second = self.second.max(second);
+        self.decayed.add(&operation);
     }
 
     /// Returns the cost of an operation and the number of operations it was measured with; the prior
@@ -72,7 +84,13 @@ impl Window {
         let mut counted = sums;
         // One slow operation is an exception; a slow device has more of them.
         counted.remove(&self.slowest(now_nanos));
-        (fit(&counted, prior), sums.count)
+        // Invariant: what a byte costs beside an operation is learned over minutes. The few writes of two
+        // seconds differ more by chance than by their sizes.
+        let known = match mutant::active("vfs.cost_of_bytes_from_two_seconds") {
+            true => prior,
+            false => fit(&self.decayed, prior),
+        };
+        (fit(&counted, known), sums.count)
     }
 
     /// Returns the sums of the newest operations.
@@ -189,6 +207,29 @@ mod tests {
         assert_eq!(fixed(&window, 3), (MS, 10));
         add(&mut window, 4, 1, 500 * MS);
         assert!(fixed(&window, 4).0 > 50 * MS);
+    }
+
+    /// Writes of a device that moves 10 MB a second in slices of 100 ms, as a throttled volume does:
+    /// large batches, and times that differ by up to a slice.
+    #[test]
+    fn large_writes_of_a_throttled_device_show_what_a_small_one_takes() {
+        let prior = OpCost { fixed_nanos: 3_000_000, picos_per_byte: 300 };
+        for seed in 0..20 {
+            let mut prng = stele_types::Prng::new(seed);
+            let (mut window, mut now_nanos) = (Window::default(), 0);
+            let mut seen = Vec::new();
+            while now_nanos < 60 * NANOS_OF_SECOND {
+                let bytes = 100_000 + prng.below(400_000);
+                let nanos = bytes * 100 + prng.below(30 * MS);
+                now_nanos += nanos;
+                window.note(now_nanos, bytes, nanos);
+                seen.push((now_nanos, window.cost(now_nanos, prior).0.nanos(16 << 10)));
+            }
+            let late: Vec<_> = seen.iter().filter(|(at, _)| *at > 20 * NANOS_OF_SECOND).collect();
+            for (at, nanos) in late {
+                assert!((5 * MS..26 * MS).contains(nanos), "seed {seed}: {nanos} ns at {at} ns");
+            }
+        }
     }
 
     #[test]
