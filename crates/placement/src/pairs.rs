@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! 04 'c'             cluster := version:u8 (1) cluster_id:varint
+//! 04 'd' id:u64be    disconnected := seconds:varint     without heartbeats, of a disconnected store
 //! 04 'i'             ids     := watermark:varint        no id above it was ever allocated
 //! 04 'm'             members := version:varint          grows with each change of a store's record
 //! 04 'n' name        setting := value:varint            absent: the default
-//! 04 'q' id:u64be    silence := unix_seconds:varint    last heartbeat of a disconnected store
+//! 04 'q' id:u64be    silence := unix_seconds:varint    of earlier versions; deleted, never written
 //! 04 'r' id:u64be    region  := types::Region
 //! 04 's' id:u64be    store   := store::Store            tombstones stay
 //! 04 'v' id:u64be    speed   := speed::record           classes of a store's speed
@@ -42,8 +43,10 @@ pub(crate) enum Record {
     },
     Region(RegionId, Option<Region>),
     Store(Store),
-    /// Unix second of the last heartbeat of a disconnected store; `None` deletes the record.
-    Silence(StoreId, Option<u64>),
+    /// Seconds without heartbeats of a disconnected store; `None` deletes the record.
+    Disconnected(StoreId, Option<u64>),
+    /// Whether there is a record of an earlier version for a disconnected store.
+    FormerSilence(StoreId, bool),
     /// Classes of a store; `None` deletes the record.
     Speed(StoreId, Option<SpeedRecord>),
 }
@@ -90,15 +93,21 @@ pub fn store(store: &Store) -> PairChange {
     put(&numbered(b's', store.id.0), store.encode())
 }
 
-/// Encodes the record of a disconnected store's last heartbeat, in Unix seconds; `None` deletes it.
-pub fn silence(store: StoreId, since_s: Option<u64>) -> PairChange {
-    let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'q', store.0));
-    let value = since_s.map(|since_s| {
+/// Encodes the record of a disconnected store's seconds without heartbeats; `None` deletes it.
+pub fn disconnected(store: StoreId, seconds: Option<u64>) -> PairChange {
+    let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'd', store.0));
+    let value = seconds.map(|seconds| {
         let mut out = Vec::new();
-        varint::put(&mut out, since_s);
+        varint::put(&mut out, seconds);
         Bytes::from(out)
     });
     PairChange { key, value }
+}
+
+/// Deletes the record of an earlier version for a disconnected store.
+pub(crate) fn no_former_silence(store: StoreId) -> PairChange {
+    let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'q', store.0));
+    PairChange { key, value: None }
 }
 
 /// Encodes the record of a store's classes; `None` deletes it.
@@ -149,10 +158,10 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>>
                 .filter(|id| *id == region.id.0)
                 .map(|id| Record::Region(RegionId(id), Some(region)))
         }
-        (b'q', None) => number(name).map(|id| Record::Silence(StoreId(id), None)),
-        (b'q', Some(value)) => {
-            number(name).and_then(|id| Some(Record::Silence(StoreId(id), Some(one_number(value)?))))
-        }
+        (b'd', None) => number(name).map(|id| Record::Disconnected(StoreId(id), None)),
+        (b'd', Some(value)) => number(name)
+            .and_then(|id| Some(Record::Disconnected(StoreId(id), Some(one_number(value)?)))),
+        (b'q', value) => number(name).map(|id| Record::FormerSilence(StoreId(id), value.is_some())),
         (b's', Some(value)) => match number(name) {
             Some(id) => Some(Record::Store(Store::decode(StoreId(id), value)?)),
             None => None,
@@ -210,8 +219,12 @@ mod tests {
         let sample = Store { id: StoreId(3), address: "a:1".into(), ..Store::default() };
         assert_eq!(decoded(&store(&sample)), Record::Store(sample));
         let id = StoreId(3);
-        assert_eq!(decoded(&silence(id, Some(99))), Record::Silence(id, Some(99)));
-        assert_eq!(decoded(&silence(id, None)), Record::Silence(id, None));
+        assert_eq!(decoded(&disconnected(id, Some(99))), Record::Disconnected(id, Some(99)));
+        assert_eq!(decoded(&disconnected(id, None)), Record::Disconnected(id, None));
+        let former = no_former_silence(id);
+        assert_eq!(decoded(&former), Record::FormerSilence(id, false));
+        let former = PairChange { value: Some(Bytes::from_static(b"\x63")), ..former };
+        assert_eq!(decoded(&former), Record::FormerSilence(id, true));
         let sample = SpeedRecord {
             class: SpeedClass(20),
             data_class: SpeedClass(24),

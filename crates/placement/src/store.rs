@@ -9,7 +9,7 @@ use crate::Millis;
 use crate::config::Config;
 use bytes::Bytes;
 use std::fmt;
-use stele_types::{DeviceSpeed, Error, Result, StoreId, mutant, varint};
+use stele_types::{Boot, BootOrder, DeviceSpeed, Error, Result, StoreId, mutant, varint};
 
 /// Membership state of a store. Persisted; the numbers belong to the format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -87,6 +87,8 @@ pub struct StoreReport {
     pub device: DeviceSpeed,
     /// Snapshots that the store receives at present.
     pub receiving: u64,
+    /// Number of starts of the store's directory; 0 if unknown.
+    pub boot_count: u64,
 }
 
 /// Report of a node in a heartbeat.
@@ -96,12 +98,30 @@ pub struct NodeReport {
     pub address: String,
     /// Version of the software.
     pub version: String,
-    /// Start time, in Unix seconds.
+    /// Start time, in Unix seconds of the node's clock. For people: clocks jump.
     pub started_at: u64,
+    /// Random number of this run of the process; 0 from a node of an earlier version.
+    pub boot_nonce: u64,
     /// Size above which the node splits regions; 0 if unknown.
     pub region_bytes_max: u64,
     /// Names and values of the labels of its stores; `None` from a node of an earlier version.
     pub labels: Option<Vec<(String, String)>>,
+}
+
+impl NodeReport {
+    /// Returns the run of a store of the node.
+    pub fn boot(&self, store: &StoreReport) -> Boot {
+        Boot { count: store.boot_count, nonce: self.boot_nonce }
+    }
+
+    /// Returns the number that the reports of one run of the process share, and those of other runs
+    /// do not.
+    pub(crate) fn run(&self) -> u64 {
+        match self.boot_nonce {
+            0 => self.started_at,
+            nonce => nonce,
+        }
+    }
 }
 
 /// Known state of a store.
@@ -126,6 +146,8 @@ pub struct Store {
     pub report: StoreReport,
     /// Last report of its node. Not persisted.
     pub node: NodeReport,
+    /// Run of the store that reported last. Not persisted.
+    pub boot: Boot,
 }
 
 /// Time of a store's last heartbeat.
@@ -167,6 +189,13 @@ impl Store {
             self.last_heartbeat = LastHeartbeat::At(at);
         }
         !is_late
+    }
+
+    /// Whether a report of the store in the run `boot` comes from a process that ended since, or from
+    /// an older copy of its directory.
+    pub(crate) fn is_of_earlier_boot(&self, boot: Boot) -> bool {
+        boot.relative_to(&self.boot) == BootOrder::Before
+            && !mutant::active("placement.earlier_boot_heard")
     }
 
     /// Returns the state by heartbeats. A store without a heartbeat to this leader is disconnected.

@@ -12,7 +12,7 @@ use stele_raftstore::PeerMessage;
 use stele_server::port;
 use stele_server::transport::frame::{Kind, whole};
 use stele_server::transport::{
-    BoxFuture, Deliver, Identity, MAGIC, Options, Resolve, SnapshotOffer, Transport,
+    Boots, BoxFuture, Deliver, Identity, MAGIC, Options, Resolve, SnapshotOffer, Transport,
 };
 use stele_types::{ClusterId, Error, StoreId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -67,6 +67,7 @@ impl Served {
                 address: address.to_string(),
                 stores: vec![StoreId(4)],
                 times: sample_hello().times.unwrap_or_default(),
+                boots: Arc::new(Boots::new(1)),
             };
             let short = Duration::from_millis(20);
             let options = Options { dial_timeout: short, stall_max: short, ..Options::default() };

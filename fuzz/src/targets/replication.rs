@@ -4,16 +4,17 @@ use super::records::{sample_command, sample_region};
 use super::{SMALL, checksums};
 use crate::{Bound, Target};
 use bytes::Bytes;
+use std::sync::Arc;
 use stele_node::snapshot::fuzzing::{snapshot_bytes, snapshot_pairs};
 use stele_raftstore::{
     Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage, RangeRepairReply,
     SnapshotHeader, wire,
 };
-use stele_server::transport::Identity;
 use stele_server::transport::frame::{Frames, Kind, whole};
 use stele_server::transport::hello::{self, Hello, Lane};
+use stele_server::transport::{Boots, Identity};
 use stele_storage::{LostEntry, LostValue, Pair};
-use stele_types::{ClusterId, KeyRange, LogIndex, RegionId, StoreId, Term};
+use stele_types::{Boot, ClusterId, KeyRange, LogIndex, RegionId, StoreId, Term};
 
 fn frame(message: &PeerMessage) -> Vec<u8> {
     let (mut frame, mut payloads) = (Vec::new(), Vec::new());
@@ -154,6 +155,7 @@ pub fn sample_hello() -> Hello {
     let mut hello = Hello::new(Lane::Data, ClusterId(9), "host:1");
     (hello.from, hello.wanted) = (vec![StoreId(1), StoreId(300)], vec![StoreId(4)]);
     hello.times = Some(LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 });
+    hello.boots = [7, 900].map(|count| Boot { count, nonce: 5 }).to_vec();
     hello
 }
 
@@ -163,7 +165,8 @@ pub const HELLO: Target = Target {
         let Some(hello) = Hello::decode(input) else { return };
         assert_eq!(Hello::decode(&hello.encode()), Some(hello.clone()));
         let (cluster, times) = (ClusterId(9), sample_hello().times.unwrap_or_default());
-        let own = Identity { cluster, address: "host:2".to_owned(), stores: Vec::new(), times };
+        let (address, stores) = ("host:2".to_owned(), Vec::new());
+        let own = Identity { cluster, address, stores, times, boots: Arc::new(Boots::new(1)) };
         hello.rejection(&own, &[StoreId(4)], |store| store == StoreId(7));
     },
     seeds: || vec![sample_hello().encode()],

@@ -150,7 +150,10 @@ impl World {
         let (address, started_at) = (node.address(), node.incarnation);
         let version = "simulated".into();
         let region_bytes_max = self.plan.region_bytes_max;
-        let this = NodeReport { address, version, started_at, region_bytes_max, labels };
+        // Drawn at random in a node.
+        let boot_nonce = started_at.max(1) << 16 | id;
+        let this =
+            NodeReport { address, version, started_at, boot_nonce, region_bytes_max, labels };
         let member = &mut node.member;
         let sizes = member.splitter.sizes();
         let report = member.reporter.report(this, stores, &regions, sizes);
@@ -172,6 +175,7 @@ impl World {
             used_bytes: stats.disk_bytes,
             is_full: engine.as_ref().is_some_and(|engine| engine.admit(1).is_err()),
             has_failed: slot.failed.is_some(),
+            boot_count: slot.incarnation,
             ..StoreReport::default()
         };
         if let Some(times) = slot.device.times() {

@@ -41,8 +41,10 @@ pub struct Cluster {
     loaded: Millis,
     /// Time of `loaded`, in Unix seconds.
     loaded_s: u64,
-    /// Last heartbeats of disconnected stores, in Unix seconds; persisted.
-    disconnected_since: BTreeMap<StoreId, u64>,
+    /// Persisted seconds without heartbeats of disconnected stores.
+    disconnected_s: BTreeMap<StoreId, u64>,
+    /// Stores of which an earlier version persisted the time of the last heartbeat.
+    former_silences: BTreeSet<StoreId>,
     /// Classes of the stores' speeds; persisted when they change.
     speeds: Speeds,
     /// Failure domains of the members and settings that are committed.
@@ -56,8 +58,8 @@ const SETTLE_MILLIS: u64 = 5_000;
 
 impl Cluster {
     /// Loads the state from `pairs`; `None` if they are empty. Fails with `Invalid` on damaged
-    /// records. Numbers that an earlier leader may have allocated are not allocated again. Times
-    /// without heartbeats are counted up to `unix_seconds`.
+    /// records. Numbers that an earlier leader may have allocated are not allocated again. How long a
+    /// store has had its class of speed is counted up to `unix_seconds`.
     pub fn load(
         pairs: impl IntoIterator<Item = (Bytes, Bytes)>,
         now: Millis,
@@ -74,7 +76,8 @@ impl Cluster {
             informed_by: BTreeSet::new(),
             loaded: now,
             loaded_s: unix_seconds,
-            disconnected_since: BTreeMap::new(),
+            disconnected_s: BTreeMap::new(),
+            former_silences: BTreeSet::new(),
             speeds: Speeds::default(),
             domains: Domains::default(),
             nearly_full: BTreeSet::new(),
@@ -122,11 +125,17 @@ impl Cluster {
             Record::Region(_, Some(region)) => self.regions.restore(region),
             Record::Region(id, None) => self.regions.forget(id),
             Record::Store(store) => self.fold_store(store),
-            Record::Silence(id, Some(since_s)) => {
-                self.disconnected_since.insert(id, since_s);
+            Record::Disconnected(id, Some(seconds)) => {
+                self.disconnected_s.insert(id, seconds);
             }
-            Record::Silence(id, None) => {
-                self.disconnected_since.remove(&id);
+            Record::Disconnected(id, None) => {
+                self.disconnected_s.remove(&id);
+            }
+            Record::FormerSilence(id, true) => {
+                self.former_silences.insert(id);
+            }
+            Record::FormerSilence(id, false) => {
+                self.former_silences.remove(&id);
             }
             Record::Speed(id, record) => self.speeds.fold(id, record),
         }
@@ -143,8 +152,8 @@ impl Cluster {
             self.speeds.forget(store.id);
             self.nearly_full.remove(&store.id);
         }
-        let Store { last_heartbeat, report, node, .. } = volatile;
-        self.stores.insert(store.id, Store { last_heartbeat, report, node, ..store });
+        let Store { last_heartbeat, report, node, boot, .. } = volatile;
+        self.stores.insert(store.id, Store { last_heartbeat, report, node, boot, ..store });
     }
 
     /// Returns the cluster's id.

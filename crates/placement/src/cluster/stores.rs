@@ -187,7 +187,7 @@ impl Cluster {
     }
 
     /// Plans the changes of a node's heartbeat that must be persisted: a changed address, capacity
-    /// or label. Skips removed stores: their node has others. Fails with `Invalid` if one of the
+    /// or label. Skips removed stores, because their node has others, and earlier runs of stores. Fails with `Invalid` if one of the
     /// stores was never a member, if all were removed, or if the labels are malformed.
     pub fn plan_heartbeat(
         &self,
@@ -201,6 +201,7 @@ impl Cluster {
         for report in reports {
             let store = self.stores.get(&report.id);
             let store = store.filter(|store| store.state != StoreState::Tombstone);
+            let store = store.filter(|store| !store.is_of_earlier_boot(node.boot(report)));
             // A failed store shows no capacity, and may have moved to another node.
             let Some(store) = store.filter(|_| !report.has_failed) else { continue };
             // A store of which the device has not answered yet shows none either.
@@ -225,8 +226,8 @@ impl Cluster {
         Ok(self.with_version(changes))
     }
 
-    /// Records a node's heartbeat of the time `now`. Skips stores that are not members, and those
-    /// with a later heartbeat: this one waited for a decision meanwhile.
+    /// Records a node's heartbeat of the time `now`. Skips stores that are not members, those with a
+    /// later heartbeat, because this one waited for a decision meanwhile, and earlier runs of stores.
     ///
     /// Invariant: a store that serves on one node does not count as failed because another, which had
     /// its disk before, reports it as missing.
@@ -253,14 +254,29 @@ impl Cluster {
             {
                 continue;
             }
-            if !store.note_heartbeat(now) {
+            let boot = node.boot(report);
+            if store.is_of_earlier_boot(boot) || !store.note_heartbeat(now) {
                 continue;
+            }
+            if boot.is_known() && !report.has_failed {
+                store.boot = boot;
             }
             store.report = *report;
             store.node = node.clone();
             is_class_changed |= !report.has_failed && self.note_speed(report, now);
         }
         is_class_changed
+    }
+
+    /// Whether a node's report comes from a process that ended since: each of its stores has reported
+    /// in a later run.
+    pub(crate) fn is_of_earlier_boot(&self, node: &NodeReport, reports: &[StoreReport]) -> bool {
+        let is_earlier = |report: &StoreReport| {
+            let store = self.stores.get(&report.id);
+            store.is_some_and(|store| store.is_of_earlier_boot(node.boot(report)))
+        };
+        let mut serving = reports.iter().filter(|report| !report.has_failed).peekable();
+        serving.peek().is_some() && serving.all(is_earlier)
     }
 
     /// Counts stores that have just joined as live before their first heartbeat.

@@ -347,7 +347,7 @@ fn a_leader_that_has_not_measured_its_region_leaves_the_size_as_it_was() {
 }
 
 #[test]
-fn a_silence_is_written_down_once_and_counted_on_by_the_next_leader() {
+fn a_silence_is_written_down_each_minute_and_counted_on_by_the_next_leader() {
     let (mut pairs, mut cluster) = founded();
     let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };
     let beat = |cluster: &mut Cluster, store: u64, seconds: u64| {
@@ -355,27 +355,95 @@ fn a_silence_is_written_down_once_and_counted_on_by_the_next_leader() {
         cluster.record_heartbeat(&node, &[report], Millis(seconds * 1000));
     };
     (1..=2).for_each(|store| beat(&mut cluster, store, 0));
-    assert!(cluster.plan_disconnections(Millis(29_000), 5029).is_empty());
-    beat(&mut cluster, 1, 29);
-    let fell_silent = cluster.plan_disconnections(Millis(31_000), 5031);
-    assert_eq!(fell_silent, [pairs::silence(StoreId(2), Some(5000))]);
-    commit(&mut pairs, &mut cluster, fell_silent);
-    assert!(cluster.plan_disconnections(Millis(32_000), 5032).is_empty(), "once");
+    assert!(cluster.plan_disconnections(Millis(29_000)).is_empty());
+    // Seconds at which the silence is written, each with the seconds of the record.
+    let mut written = Vec::new();
+    for second in 29..2000 {
+        beat(&mut cluster, 1, second);
+        let changes = cluster.plan_disconnections(Millis(second * 1000));
+        if !changes.is_empty() {
+            assert_eq!(changes, [pairs::disconnected(StoreId(2), Some(second))]);
+            commit(&mut pairs, &mut cluster, changes);
+            written.push(second);
+        }
+    }
+    let expected: Vec<u64> = (30..).step_by(60).take(31).collect();
+    assert_eq!(written, expected, "until it is down after 1800 s");
 
-    // The next leader takes over 1000 seconds later, with its own monotonic clock.
+    commit(&mut pairs, &mut cluster, vec![pairs::disconnected(StoreId(2), Some(1000))]);
     let mut next = Cluster::load(pairs.clone(), Millis(7_000), 6000).unwrap().unwrap();
     beat(&mut next, 1, 7);
     assert!(next.is_settled(Millis(12_000)) && !next.is_settled(Millis(11_999)));
     assert_eq!(next.liveness(StoreId(2), Millis(7_000 + 799_000)), Liveness::Disconnected);
     assert_eq!(next.liveness(StoreId(2), Millis(7_000 + 800_000)), Liveness::Down);
-    assert!(
-        next.plan_disconnections(Millis(100_000), 6093)
-            .iter()
-            .all(|change| { change.key != pairs::silence(StoreId(2), None).key })
-    );
+    beat(&mut next, 1, 66);
+    assert_eq!(next.plan_disconnections(Millis(66_000)), []);
+    beat(&mut next, 1, 67);
+    let counted_on = next.plan_disconnections(Millis(67_000));
+    assert_eq!(counted_on, [pairs::disconnected(StoreId(2), Some(1060))]);
     beat(&mut next, 2, 101);
-    let back = next.plan_disconnections(Millis(101_000), 6094);
-    assert!(back.contains(&pairs::silence(StoreId(2), None)), "{back:?}");
+    let back = next.plan_disconnections(Millis(101_000));
+    assert!(back.contains(&pairs::disconnected(StoreId(2), None)), "{back:?}");
+}
+
+#[test]
+fn the_time_without_heartbeats_does_not_follow_the_wall_clock_of_a_placement_leader() {
+    let (mut pairs, mut cluster) = founded();
+    commit(&mut pairs, &mut cluster, vec![pairs::disconnected(StoreId(2), Some(40))]);
+    // The wall clocks of the next leaders are right, a day ahead, and at the epoch.
+    for unix_seconds in [1_700_000_000, 1_700_086_400, 0] {
+        let next = Cluster::load(pairs.clone(), Millis(7_000), unix_seconds).unwrap().unwrap();
+        let liveness = |seconds: u64| next.liveness(StoreId(2), Millis(7_000 + seconds * 1000));
+        assert_eq!(liveness(60), Liveness::Disconnected, "{unix_seconds}");
+        assert_eq!(liveness(1759), Liveness::Disconnected, "{unix_seconds}");
+        assert_eq!(liveness(1760), Liveness::Down, "{unix_seconds}");
+    }
+}
+
+#[test]
+fn the_wall_clock_time_of_an_earlier_version_is_deleted_and_counts_for_nothing() {
+    let (mut pairs, _) = founded();
+    let former = pairs::no_former_silence(StoreId(2));
+    pairs.insert(former.key.clone(), Bytes::from_static(&[5]));
+    let mut next = Cluster::load(pairs.clone(), Millis(0), 1_700_000_000).unwrap().unwrap();
+    assert_eq!(next.liveness(StoreId(2), Millis(60_000)), Liveness::Disconnected);
+    let changes = next.plan_disconnections(Millis(1_000));
+    assert_eq!(changes, [former]);
+    commit(&mut pairs, &mut next, changes);
+    assert_eq!(next.plan_disconnections(Millis(1_000)), []);
+}
+
+#[test]
+fn a_report_of_an_earlier_run_of_a_store_takes_back_neither_state_nor_address() {
+    let (mut pairs, mut cluster) = founded();
+    let node = |address: &str, boot_nonce| NodeReport {
+        address: address.into(),
+        boot_nonce,
+        ..NodeReport::default()
+    };
+    let report = |boot_count| StoreReport {
+        id: StoreId(1),
+        capacity_bytes: 1 << 30,
+        boot_count,
+        ..StoreReport::default()
+    };
+    let (old, new) = (node("n1:1", 9), node("n1:2", 4));
+    cluster.record_heartbeat(&old, &[report(5)], Millis(1));
+    let moved = cluster.plan_heartbeat(&new, &[report(6)]).unwrap();
+    commit(&mut pairs, &mut cluster, moved);
+    cluster.record_heartbeat(&new, &[report(6)], Millis(2));
+    assert_eq!(cluster.plan_heartbeat(&old, &[report(5)]).unwrap(), []);
+    cluster.record_heartbeat(&old, &[report(5)], Millis(3));
+    let store = cluster.store(StoreId(1)).unwrap();
+    assert_eq!((&store.address[..], &store.node), ("n1:2", &new));
+    assert_eq!(store.boot, new.boot(&report(6)));
+    // Another node, which had the disk before, reports the store as missing; the run stays known.
+    let failed = StoreReport { id: StoreId(1), has_failed: true, ..StoreReport::default() };
+    cluster.record_heartbeat(&node("n1:2", 7), &[failed], Millis(4));
+    assert_eq!(cluster.store(StoreId(1)).unwrap().boot, new.boot(&report(6)));
+    // A node that was replaced by an earlier version states no run.
+    cluster.record_heartbeat(&node("n1:2", 0), &[report(0)], Millis(5));
+    assert!(!cluster.store(StoreId(1)).unwrap().report.has_failed, "it is heard");
 }
 
 #[test]

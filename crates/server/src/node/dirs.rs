@@ -3,13 +3,14 @@
 
 use super::identity::{OpenDir, Opened};
 use super::{open, random, recovery};
+use crate::boots::Boots;
 use crate::config::Config;
 use crate::failed_dir::{FailedDir, is_of_directory};
 use crate::members::{self, Known, Members};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_engine::RecoveringStore;
+use stele_engine::{RecoveringStore, next_boot_count};
 use stele_node::start::{self, Directory};
 use stele_types::{ClusterId, Error, Result, StoreId, StoreIdent, mutant};
 
@@ -32,6 +33,15 @@ impl Dirs {
     pub fn idents(&self) -> Vec<StoreIdent> {
         let opened = self.opened.iter().filter_map(|open| open.ident);
         opened.chain(self.damaged.iter().map(|damaged| damaged.ident)).collect()
+    }
+
+    /// Returns the runs of the stores, in a process with this random number.
+    pub fn boots(&self, nonce: u64) -> Arc<Boots> {
+        let boots = Boots::new(nonce);
+        let opened = self.opened.iter().filter_map(|open| Some((open.ident?, open.boot_count)));
+        let damaged = self.damaged.iter().map(|damaged| (damaged.ident, damaged.boot_count));
+        opened.chain(damaged).for_each(|(ident, count)| boots.add(ident.store, count));
+        Arc::new(boots)
     }
 
     /// Keeps the list of members, with the stores of this node, in every directory that has an
@@ -105,16 +115,30 @@ impl<'a> Opening<'a> {
     fn open(&mut self, dir: &Path) -> Result<()> {
         let open = || open::engine(self.config, dir, StoreId(random() | 1));
         let recover = || open::begin_recovery(self.config, dir);
-        match start::adopt(open, recover, RecoveringStore::ident) {
-            Ok(Directory::Open(engine, ident)) => {
-                self.opened.push(OpenDir { dir: dir.to_path_buf(), engine, ident });
+        // The directory is locked by what is open.
+        let count = |directory| Ok((directory, self.count_boot(dir)?));
+        match start::adopt(open, recover, RecoveringStore::ident).and_then(count) {
+            Ok((Directory::Open(engine, ident), boot_count)) => {
+                self.opened.push(OpenDir { dir: dir.to_path_buf(), engine, ident, boot_count });
             }
-            Ok(Directory::Recovering(ident, log)) => {
-                self.damaged.push(recovery::damaged(dir, ident, log));
+            Ok((Directory::Recovering(ident, log), boot_count)) => {
+                self.damaged.push(recovery::damaged(dir, ident, log, boot_count));
             }
             Err(error) => self.fail(dir, error)?,
         }
         Ok(())
+    }
+
+    /// Counts a start of the directory. On a full device it returns 0: the store then serves without
+    /// stating its run.
+    fn count_boot(&self, dir: &Path) -> Result<u64> {
+        match next_boot_count(&open::files(self.config), dir, 0) {
+            Err(error @ Error::NoSpace(_)) => {
+                tracing::warn!("{}: the start is not counted: {error}", dir.display());
+                Ok(0)
+            }
+            counted => counted,
+        }
     }
 
     fn fail(&mut self, dir: &Path, error: Error) -> Result<()> {

@@ -5,6 +5,7 @@ use super::ids::IdSource;
 use super::open;
 use super::split;
 use super::steps;
+use crate::boots::Boots;
 use crate::config::Config;
 use crate::members::Members;
 use crate::placement::{PlacementService, answer_of, heartbeat_request, wire_times};
@@ -45,6 +46,7 @@ pub(super) struct Heartbeats {
     pub stores: Arc<Stores>,
     pub edge: Arc<Edge>,
     pub placement: Arc<PlacementService>,
+    pub boots: Arc<Boots>,
     pub started_at: u64,
 }
 
@@ -122,6 +124,7 @@ impl Heartbeats {
                 address: self.address.clone(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 started_at: self.started_at,
+                boot_nonce: self.boots.nonce(),
                 region_bytes_max: self.config.region_bytes_max,
                 labels: Some(self.config.label_pairs()),
             };
@@ -173,7 +176,10 @@ impl Heartbeats {
                 continue;
             };
             let reserved_bytes = self.config.reserved_bytes;
-            stores.push(store_report(&store, sample.as_deref(), reserved_bytes));
+            stores.push(StoreReport {
+                boot_count: self.boots.count(store.id()),
+                ..store_report(&store, sample.as_deref(), reserved_bytes)
+            });
             is_complete &= regions.is_some();
             all.extend(regions.into_iter().flatten().map(|report| (store.id(), report)));
         }
@@ -265,7 +271,7 @@ struct OfStores {
     is_complete: bool,
 }
 
-/// Returns the report of a store; without a sample its sizes are unknown.
+/// Returns the report of a store without its run; without a sample its sizes are unknown.
 fn store_report(store: &StoreHandle, sample: Option<&Sample>, reserved_bytes: u64) -> StoreReport {
     let engine = store.engine();
     let stats = sample.map(|sample| sample.stats.clone()).unwrap_or_default();
@@ -282,6 +288,7 @@ fn store_report(store: &StoreHandle, sample: Option<&Sample>, reserved_bytes: u6
         usable_bytes: stats.device_bytes.saturating_sub(reserved_bytes),
         device: engine.device_speed(),
         receiving: store.receiving(),
+        ..StoreReport::default()
     }
 }
 

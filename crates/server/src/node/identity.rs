@@ -27,6 +27,8 @@ pub(super) struct OpenDir {
     pub engine: Arc<Engine>,
     /// `None` in a new directory.
     pub ident: Option<StoreIdent>,
+    /// Number of this start of the directory; 0 if it could not be written.
+    pub boot_count: u64,
 }
 
 /// Open directories.

@@ -4,6 +4,7 @@
 use super::edge::Edge;
 use super::identity::{self, OpenDir, Opened};
 use super::{open, start_store};
+use crate::boots::Boots;
 use crate::config::Config;
 use crate::members::Members;
 use crate::placement::{PlacementService, wire_times};
@@ -28,6 +29,7 @@ pub(super) struct StoreJoin {
     pub stores: Arc<Stores>,
     pub edge: Arc<Edge>,
     pub clock: Arc<dyn Clock>,
+    pub boots: Arc<Boots>,
     pub placement: Arc<PlacementService>,
     pub transport: Transport,
 }
@@ -90,13 +92,14 @@ impl StoreJoin {
     }
 
     async fn start(&self, open: OpenDir, ident: StoreIdent) -> Result<()> {
-        let OpenDir { dir, engine, .. } = open;
+        let OpenDir { dir, engine, boot_count, .. } = open;
         // The id is durable before the store uses it.
         let marked = engine.clone();
         let mark = tokio::task::spawn_blocking(move || RaftStore::write_ident(&*marked, &ident));
         mark.await.map_err(|_| Error::Busy("the server is stopping".to_owned()))??;
         self.members.keep_in(&dir);
         self.members.add_own(ident.store, &self.address, &dir);
+        self.boots.add(ident.store, boot_count);
         self.transport.add_store(ident.store);
         self.stores.add(start_store(&self.config, engine, ident, &self.clock, &self.edge)?);
         tracing::info!("store {} has joined", ident.store);

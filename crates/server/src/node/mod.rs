@@ -16,6 +16,7 @@ mod system;
 pub(crate) use open::SPEED_OP_BYTES;
 pub(crate) use stele_node::report::split::size_of;
 
+use crate::boots::Boots;
 use crate::config::Config;
 use crate::control::ControlService;
 use crate::failed_dir::FailedDir;
@@ -103,16 +104,18 @@ impl Node {
         let edge = Arc::new(Edge::new(stores.clone(), tasks.clone()));
         let idents = dirs.idents();
         let members = dirs.keep_members(cluster, &address);
+        let boots = dirs.boots(random() | 1);
         let identity = transport::Identity {
             cluster,
             address: address.clone(),
             stores: idents.iter().map(|ident| ident.store).collect(),
             times: open::lease_times(&config),
+            boots: boots.clone(),
         };
         let options = transport::Options { seed: random(), ..transport::Options::default() };
         let transport = Transport::start(options, identity, members.clone(), edge.clone());
         edge.set_transport(transport.clone());
-        let parts = Parts { config, cluster, address, members, stores, edge, clock };
+        let parts = Parts { config, cluster, address, members, stores, edge, clock, boots };
         let new = parts.start_stores(dirs)?;
         let (stopping, _) = watch::channel(false);
         let placement = parts.placement(&idents);
@@ -203,6 +206,7 @@ struct Parts {
     stores: Arc<Stores>,
     edge: Arc<Edge>,
     clock: Arc<dyn Clock>,
+    boots: Arc<Boots>,
 }
 
 impl Parts {
@@ -345,6 +349,7 @@ impl Parts {
             stores: self.stores.clone(),
             edge: self.edge.clone(),
             clock: self.clock.clone(),
+            boots: self.boots.clone(),
             placement,
             transport,
         };
@@ -362,6 +367,7 @@ impl Parts {
             stores: self.stores.clone(),
             edge: self.edge.clone(),
             placement,
+            boots: self.boots.clone(),
             started_at: self.clock.unix_seconds(),
         };
         self.edge.tasks.spawn_lasting("heartbeats", heartbeats.run(stopping.subscribe()));

@@ -37,6 +37,7 @@ pub(crate) fn request(report: Report) -> wire::HeartbeatRequest {
         address: report.node.address,
         version: report.node.version,
         started_at: report.node.started_at,
+        boot_nonce: report.node.boot_nonce,
         region_bytes_max: report.node.region_bytes_max,
         labels: report.node.labels.map(|labels| wire::NodeLabels { labels: labels_of(&labels) }),
         sequence: report.sequence,
@@ -58,6 +59,7 @@ pub(super) fn report_of(request: &wire::HeartbeatRequest) -> Report {
             address: request.address.clone(),
             version: request.version.clone(),
             started_at: request.started_at,
+            boot_nonce: request.boot_nonce,
             region_bytes_max: request.region_bytes_max,
             labels: request.labels.as_ref().map(pairs_of),
         },
@@ -236,6 +238,7 @@ fn store_stats(report: &StoreReport) -> wire::StoreStats {
         usable: report.usable_bytes,
         device: Some(device(&report.device)),
         snapshots_receiving: u32::try_from(report.receiving).unwrap_or(u32::MAX),
+        boot_count: report.boot_count,
         ..wire::StoreStats::default()
     }
 }
@@ -273,6 +276,7 @@ fn store_report_of(stats: &wire::StoreStats) -> StoreReport {
         usable_bytes: stats.usable,
         device: stats.device.as_ref().map(device_of).unwrap_or_default(),
         receiving: u64::from(stats.snapshots_receiving),
+        boot_count: stats.boot_count,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Options, Stats, serve};
 use crate::transport::tests::common::{self, Book, Seen, heartbeat, until};
-use crate::transport::{Identity, MAGIC, Transport};
+use crate::transport::{Boots, Identity, MAGIC, Transport};
 use axum::Router;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -43,6 +43,7 @@ async fn start(book: &Arc<Book>, store: u64, options: Options) -> Port {
         address: address.clone(),
         stores: vec![StoreId(store)],
         times: LeaseTimes::default(),
+        boots: Arc::new(Boots::new(1)),
     };
     let transport = Transport::start(common::options(), identity, book.clone(), seen.clone());
     book.set(store, &address);

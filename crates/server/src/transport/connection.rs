@@ -68,6 +68,7 @@ pub async fn dial(
     if hello.from.iter().any(|store| !shared.resolve.is_removed(*store)) {
         hello.from.retain(|store| !shared.resolve.is_removed(*store));
     }
+    hello.boots = hello.from.iter().map(|store| identity.boots.get(*store)).collect();
     hello.wanted = wanted.to_vec();
     let handshake = async {
         let stream = TcpStream::connect(address).await.map_err(CloseReason::Dial)?;

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! connection := magic:8 (the dialling side) frame(Hello) … ; answered by Welcome or Refused
-//! hello      := oldest:u8 newest:u8 lane:u8 cluster from:stores address wanted:stores times?
+//! hello      := oldest:u8 newest:u8 lane:u8 cluster from:stores address wanted:stores (times boots?)?
 //! times      := tick_nanos election_ticks_min   (absent in hellos of earlier versions)
+//! boots      := nonce count*                    (a count for each of `from`; absent in earlier ones)
 //! welcome    := version:u8 gone:stores?
 //! alive      := gone:stores?                  (a keepalive's body, on the urgent lane)
 //! refused    := reason:u8 text:bytes
@@ -17,7 +18,7 @@ use super::closed::{CloseReason, RejectReason};
 use super::options::Identity;
 use bytes::Bytes;
 use stele_raftstore::LeaseTimes;
-use stele_types::{ClusterId, StoreId, mutant, varint};
+use stele_types::{Boot, ClusterId, StoreId, mutant, varint};
 
 /// First bytes that a node sends to another: no HTTP request begins with them.
 pub const MAGIC: [u8; 8] = *b"STELEPR1";
@@ -80,6 +81,8 @@ pub struct Hello {
     pub wanted: Vec<StoreId>,
     /// Times of its leases; `None` from a node of an earlier version.
     pub times: Option<LeaseTimes>,
+    /// Runs of `from`, in its order; empty from a node of an earlier version, which may have no times.
+    pub boots: Vec<Boot>,
 }
 
 impl Hello {
@@ -94,6 +97,7 @@ impl Hello {
             address,
             wanted: Vec::new(),
             times: None,
+            boots: Vec::new(),
         }
     }
 
@@ -107,6 +111,7 @@ impl Hello {
         if let Some(times) = &self.times {
             varint::put(&mut out, times.tick_nanos);
             varint::put(&mut out, times.election_ticks_min);
+            put_boots(&mut out, &self.boots);
         }
         out
     }
@@ -115,18 +120,23 @@ impl Hello {
     pub fn decode(body: &[u8]) -> Option<Self> {
         let (&[oldest, newest, lane], mut rest) = body.split_first_chunk()?;
         let rest = &mut rest;
-        Some(Self {
+        let mut hello = Self {
             versions: (oldest, newest),
             lane: Lane::from_number(lane)?,
             cluster: ClusterId(varint::take(rest)?),
             from: take_stores(rest)?,
             address: String::from_utf8(varint::take_bytes(rest)?.to_vec()).ok()?,
             wanted: take_stores(rest)?,
-            times: match rest.is_empty() {
-                true => None,
-                false => Some(take_times(rest)?),
-            },
-        })
+            times: None,
+            boots: Vec::new(),
+        };
+        if !rest.is_empty() {
+            hello.times = Some(take_times(rest)?);
+        }
+        if !rest.is_empty() {
+            hello.boots = take_boots(rest, hello.from.len())?;
+        }
+        Some(hello)
     }
 
     /// Returns the reason to reject the connection, at the node `own` that has `stores`.
@@ -262,21 +272,37 @@ fn take_times(rest: &mut &[u8]) -> Option<LeaseTimes> {
     Some(LeaseTimes { tick_nanos, election_ticks_min })
 }
 
+fn put_boots(out: &mut Vec<u8>, boots: &[Boot]) {
+    let Some(first) = boots.first() else { return };
+    // The stores of a node run in one process.
+    varint::put(out, first.nonce);
+    boots.iter().for_each(|boot| varint::put(out, boot.count));
+}
+
+fn take_boots(rest: &mut &[u8], stores: usize) -> Option<Vec<Boot>> {
+    let nonce = varint::take(rest)?;
+    (0..stores).map(|_| Some(Boot { count: varint::take(rest)?, nonce })).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::boots::Boots;
+    use std::sync::Arc;
 
     const TIMES: LeaseTimes = LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };
 
     fn identity(address: &str) -> Identity {
         let address = address.to_owned();
-        Identity { cluster: ClusterId(9), address, stores: Vec::new(), times: TIMES }
+        let boots = Arc::new(Boots::new(1));
+        Identity { cluster: ClusterId(9), address, stores: Vec::new(), times: TIMES, boots }
     }
 
     fn sample() -> Hello {
         let mut hello = Hello::new(Lane::Data, ClusterId(9), "host:1");
         hello.times = Some(TIMES);
         hello.from = vec![StoreId(1), StoreId(300)];
+        hello.boots = [7, 900].map(|count| Boot { count, nonce: u64::MAX }).to_vec();
         hello.wanted = vec![StoreId(4)];
         hello
     }
@@ -291,10 +317,11 @@ mod tests {
     fn a_hello_survives_the_round_trip_and_every_cut_is_refused() {
         let bytes = sample().encode();
         assert_eq!(Hello::decode(&bytes), Some(sample()));
-        let earlier = Hello { times: None, ..sample() };
-        let earlier_bytes = earlier.encode();
+        let without_boots = Hello { boots: Vec::new(), ..sample() };
+        let earlier = [Hello { times: None, ..without_boots.clone() }, without_boots];
+        let lengths = earlier.each_ref().map(|hello| hello.encode().len());
         for cut in 0..bytes.len() {
-            let expected = (cut == earlier_bytes.len()).then_some(&earlier);
+            let expected = lengths.iter().position(|length| *length == cut).map(|at| &earlier[at]);
             assert_eq!(Hello::decode(&bytes[..cut]).as_ref(), expected, "cut at {cut}");
         }
         let newer = [&bytes[..], b"more"].concat();

@@ -30,6 +30,7 @@ mod stats;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use crate::boots::Boots;
 pub use closed::{CloseReason, RejectReason};
 pub use cut::Cut;
 pub use deliver::{BoxFuture, Deliver, Resolve};

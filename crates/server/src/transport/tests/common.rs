@@ -2,7 +2,8 @@
 
 use super::super::frame::{self, Kind};
 use super::super::{
-    BoxFuture, CloseReason, Cut, Deliver, Identity, Options, Resolve, SnapshotOffer, Transport,
+    Boots, BoxFuture, CloseReason, Cut, Deliver, Identity, Options, Resolve, SnapshotOffer,
+    Transport,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -203,11 +204,14 @@ impl TestNode {
         let listener = TcpListener::bind(bind).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let seen = Arc::new(Seen::default());
+        let boots = Boots::new(1);
+        stores.iter().for_each(|store| boots.add(StoreId(*store), 1));
         let identity = Identity {
             cluster: ClusterId(cluster),
             address: address.clone(),
             stores: stores.iter().copied().map(StoreId).collect(),
             times,
+            boots: Arc::new(boots),
         };
         let transport = Transport::start(options, identity, book.clone(), seen.clone());
         for store in stores {
