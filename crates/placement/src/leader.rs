@@ -140,7 +140,7 @@ impl LeaderState {
     /// The changes of [`Cluster::plan_heartbeat`] must be committed before. Returns the region
     /// reports that are older than the known state.
     pub fn accept_report(&mut self, report: Report<'_>, now: Millis) -> Vec<StaleReport> {
-        let is_earlier_run = self.cluster.is_of_earlier_boot(report.node, report.stores);
+        let is_earlier_run = self.cluster.are_of_earlier_boots(report.node, report.stores);
         // A store that has become slow loses its leaders now, not at the next interval.
         self.needs_schedule |= self.cluster.record_heartbeat(report.node, report.stores, now);
         let address = &report.node.address;
@@ -215,6 +215,8 @@ mod tests {
         let (region, term) = (info.region.clone(), Term(info.term.0 + 1));
         let peer = region.peers[0];
         let regions = vec![RegionReport { region, leader: peer, term, ..RegionReport::default() }];
+        let changes = leader.cluster.plan_heartbeat(node, &[store]).unwrap();
+        leader.apply(&changes).unwrap();
         let (stores, refusals) = (&[store][..], Vec::new());
         let report = Report { node, sequence, stores, regions, is_full: true, refusals };
         leader.accept_report(report, Millis(1));

@@ -1,6 +1,7 @@
 //! Records of the placement region.
 //!
 //! ```text
+//! 04 'b' id:u64be    boot    := count:varint nonce:varint  last run of a store
 //! 04 'c'             cluster := version:u8 (1) cluster_id:varint
 //! 04 'd' id:u64be    disconnected := seconds:varint     without heartbeats, of a disconnected store
 //! 04 'i'             ids     := watermark:varint        no id above it was ever allocated
@@ -13,7 +14,7 @@
 //! ```
 
 use bytes::Bytes;
-use stele_types::{ClusterId, Error, Region, RegionId, Result, StoreId, keyspace, varint};
+use stele_types::{Boot, ClusterId, Error, Region, RegionId, Result, StoreId, keyspace, varint};
 
 use crate::speed::record::SpeedRecord;
 use crate::store::Store;
@@ -43,6 +44,8 @@ pub(crate) enum Record {
     },
     Region(RegionId, Option<Region>),
     Store(Store),
+    /// Last run of a store.
+    Boot(StoreId, Boot),
     /// Seconds without heartbeats of a disconnected store; `None` deletes the record.
     Disconnected(StoreId, Option<u64>),
     /// Whether there is a record of an earlier version for a disconnected store.
@@ -91,6 +94,13 @@ pub fn setting(name: &str, value: u64) -> PairChange {
 /// Encodes the record of a store.
 pub fn store(store: &Store) -> PairChange {
     put(&numbered(b's', store.id.0), store.encode())
+}
+
+/// Encodes the record of a store's last run.
+pub fn boot(store: StoreId, boot: Boot) -> PairChange {
+    let mut out = Vec::new();
+    boot.put(&mut out);
+    put(&numbered(b'b', store.0), out)
 }
 
 /// Encodes the record of a disconnected store's seconds without heartbeats; `None` deletes it.
@@ -147,6 +157,9 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>>
         return Err(malformed());
     };
     let record = match (kind, value) {
+        (b'b', Some(value)) => {
+            number(name).and_then(|id| Some(Record::Boot(StoreId(id), take_boot(value)?)))
+        }
         (b'c', Some(value)) => take_cluster(value).map(Record::Cluster),
         (b'i', Some(value)) => one_number(value).map(|watermark| Record::Ids { watermark }),
         (b'm', Some(value)) => one_number(value).map(|version| Record::Members { version }),
@@ -169,7 +182,7 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>>
         (b'v', None) => number(name).map(|id| Record::Speed(StoreId(id), None)),
         (b'v', Some(value)) => number(name)
             .and_then(|id| Some(Record::Speed(StoreId(id), Some(SpeedRecord::decode(value)?)))),
-        (b'c' | b'i' | b'm' | b's', None) => None,
+        (b'b' | b'c' | b'i' | b'm' | b's', None) => None,
         _ => return Ok(None),
     };
     record.map(Some).ok_or_else(malformed)
@@ -178,6 +191,10 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>>
 fn take_cluster(value: &[u8]) -> Option<ClusterId> {
     let number = one_number(value.strip_prefix(&[FORMAT])?)?;
     Some(ClusterId(number))
+}
+
+fn take_boot(mut value: &[u8]) -> Option<Boot> {
+    Boot::take(&mut value).filter(|_| value.is_empty())
 }
 
 fn take_setting(name: &[u8], value: Option<&[u8]>) -> Option<Record> {
@@ -219,6 +236,8 @@ mod tests {
         let sample = Store { id: StoreId(3), address: "a:1".into(), ..Store::default() };
         assert_eq!(decoded(&store(&sample)), Record::Store(sample));
         let id = StoreId(3);
+        let sample = Boot { count: 300, nonce: u64::MAX };
+        assert_eq!(decoded(&boot(id, sample)), Record::Boot(id, sample));
         assert_eq!(decoded(&disconnected(id, Some(99))), Record::Disconnected(id, Some(99)));
         assert_eq!(decoded(&disconnected(id, None)), Record::Disconnected(id, None));
         let former = no_former_silence(id);

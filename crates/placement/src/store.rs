@@ -9,7 +9,7 @@ use crate::Millis;
 use crate::config::Config;
 use bytes::Bytes;
 use std::fmt;
-use stele_types::{Boot, BootOrder, DeviceSpeed, Error, Result, StoreId, mutant, varint};
+use stele_types::{Boot, DeviceSpeed, Error, Result, StoreId, mutant, varint};
 
 /// Membership state of a store. Persisted; the numbers belong to the format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -146,8 +146,6 @@ pub struct Store {
     pub report: StoreReport,
     /// Last report of its node. Not persisted.
     pub node: NodeReport,
-    /// Run of the store that reported last. Not persisted.
-    pub boot: Boot,
 }
 
 /// Time of a store's last heartbeat.
@@ -189,13 +187,6 @@ impl Store {
             self.last_heartbeat = LastHeartbeat::At(at);
         }
         !is_late
-    }
-
-    /// Whether a report of the store in the run `boot` comes from a process that ended since, or from
-    /// an older copy of its directory.
-    pub(crate) fn is_of_earlier_boot(&self, boot: Boot) -> bool {
-        boot.relative_to(&self.boot) == BootOrder::Before
-            && !mutant::active("placement.earlier_boot_heard")
     }
 
     /// Returns the state by heartbeats. A store without a heartbeat to this leader is disconnected.

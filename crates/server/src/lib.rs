@@ -1,5 +1,6 @@
 //! Network side of a node: protocols, transport, store loops, configuration and observability.
 
+mod address;
 mod boots;
 pub mod config;
 pub mod control;

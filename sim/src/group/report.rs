@@ -151,7 +151,7 @@ impl World {
         let version = "simulated".into();
         let region_bytes_max = self.plan.region_bytes_max;
         // Drawn at random in a node.
-        let boot_nonce = started_at.max(1) << 16 | id;
+        let boot_nonce = (started_at.max(1) << 16) | id;
         let this =
             NodeReport { address, version, started_at, boot_nonce, region_bytes_max, labels };
         let member = &mut node.member;

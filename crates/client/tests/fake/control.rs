@@ -119,7 +119,11 @@ fn progress(state: &mut State) -> StoreProgress {
 impl Control for Service {
     async fn members(&self, _: Request<MembersRequest>) -> Answer<MembersResponse> {
         let state = self.state();
-        let store = |id: &u64| MemberStore { id: *id, state: StoreState::Up as i32 };
+        let store = |id: &u64| MemberStore {
+            id: *id,
+            state: StoreState::Up as i32,
+            ..MemberStore::default()
+        };
         let member = |(at, node): (usize, &super::Node)| Member {
             address: node.address.clone(),
             stores: node.stores.iter().map(store).collect(),

@@ -1,5 +1,6 @@
 //! The state of the placement group.
 
+pub mod boots;
 pub mod disconnected;
 pub mod domains;
 pub mod drain;
@@ -22,7 +23,7 @@ use regions::{Regions, StaleReport};
 use speeds::Speeds;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_types::{
-    ClusterId, Error, PeerId, RegionEpoch, RegionId, RegionKind, Result, StoreId, mutant,
+    Boot, ClusterId, Error, PeerId, RegionEpoch, RegionId, RegionKind, Result, StoreId, mutant,
 };
 
 /// Known state of a cluster.
@@ -41,6 +42,8 @@ pub struct Cluster {
     loaded: Millis,
     /// Time of `loaded`, in Unix seconds.
     loaded_s: u64,
+    /// Last run of each store that stated one; persisted.
+    boots: BTreeMap<StoreId, Boot>,
     /// Persisted seconds without heartbeats of disconnected stores.
     disconnected_s: BTreeMap<StoreId, u64>,
     /// Stores of which an earlier version persisted the time of the last heartbeat.
@@ -76,6 +79,7 @@ impl Cluster {
             informed_by: BTreeSet::new(),
             loaded: now,
             loaded_s: unix_seconds,
+            boots: BTreeMap::new(),
             disconnected_s: BTreeMap::new(),
             former_silences: BTreeSet::new(),
             speeds: Speeds::default(),
@@ -125,6 +129,9 @@ impl Cluster {
             Record::Region(_, Some(region)) => self.regions.restore(region),
             Record::Region(id, None) => self.regions.forget(id),
             Record::Store(store) => self.fold_store(store),
+            Record::Boot(id, boot) => {
+                self.boots.insert(id, boot);
+            }
             Record::Disconnected(id, Some(seconds)) => {
                 self.disconnected_s.insert(id, seconds);
             }
@@ -152,8 +159,8 @@ impl Cluster {
             self.speeds.forget(store.id);
             self.nearly_full.remove(&store.id);
         }
-        let Store { last_heartbeat, report, node, boot, .. } = volatile;
-        self.stores.insert(store.id, Store { last_heartbeat, report, node, boot, ..store });
+        let Store { last_heartbeat, report, node, .. } = volatile;
+        self.stores.insert(store.id, Store { last_heartbeat, report, node, ..store });
     }
 
     /// Returns the cluster's id.

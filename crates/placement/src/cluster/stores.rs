@@ -187,7 +187,7 @@ impl Cluster {
     }
 
     /// Plans the changes of a node's heartbeat that must be persisted: a changed address, capacity
-    /// or label. Skips removed stores, because their node has others, and earlier runs of stores. Fails with `Invalid` if one of the
+    /// or label, or a new run of a store. Skips removed stores, because their node has others, and earlier runs of stores. Fails with `Invalid` if one of the
     /// stores was never a member, if all were removed, or if the labels are malformed.
     pub fn plan_heartbeat(
         &self,
@@ -197,13 +197,14 @@ impl Cluster {
         check_text("the address", &node.address)?;
         check_labels(node.labels.as_deref().unwrap_or_default())?;
         self.check_members(reports)?;
-        let mut changes = Vec::new();
+        let (mut changes, mut boots) = (Vec::new(), Vec::new());
         for report in reports {
             let store = self.stores.get(&report.id);
             let store = store.filter(|store| store.state != StoreState::Tombstone);
-            let store = store.filter(|store| !store.is_of_earlier_boot(node.boot(report)));
+            let store = store.filter(|_| !self.is_of_earlier_boot(node, report));
             // A failed store shows no capacity, and may have moved to another node.
             let Some(store) = store.filter(|_| !report.has_failed) else { continue };
+            boots.extend(self.plan_boot(report.id, node.boot(report)));
             // A store of which the device has not answered yet shows none either.
             let capacity_bytes = match report.capacity_bytes {
                 0 => store.capacity_bytes,
@@ -223,7 +224,9 @@ impl Cluster {
                 changes.push(pairs::store(&new));
             }
         }
-        Ok(self.with_version(changes))
+        let mut changes = self.with_version(changes);
+        changes.extend(boots);
+        Ok(changes)
     }
 
     /// Records a node's heartbeat of the time `now`. Skips stores that are not members, those with a
@@ -241,8 +244,9 @@ impl Cluster {
     ) -> bool {
         let mut is_class_changed = false;
         for report in reports {
+            let is_earlier = self.is_of_earlier_boot(node, report);
             let Some(store) = self.stores.get_mut(&report.id) else { continue };
-            if store.state == StoreState::Tombstone {
+            if store.state == StoreState::Tombstone || is_earlier {
                 continue;
             }
             let is_elsewhere = store.address != node.address
@@ -254,29 +258,14 @@ impl Cluster {
             {
                 continue;
             }
-            let boot = node.boot(report);
-            if store.is_of_earlier_boot(boot) || !store.note_heartbeat(now) {
+            if !store.note_heartbeat(now) {
                 continue;
-            }
-            if boot.is_known() && !report.has_failed {
-                store.boot = boot;
             }
             store.report = *report;
             store.node = node.clone();
             is_class_changed |= !report.has_failed && self.note_speed(report, now);
         }
         is_class_changed
-    }
-
-    /// Whether a node's report comes from a process that ended since: each of its stores has reported
-    /// in a later run.
-    pub(crate) fn is_of_earlier_boot(&self, node: &NodeReport, reports: &[StoreReport]) -> bool {
-        let is_earlier = |report: &StoreReport| {
-            let store = self.stores.get(&report.id);
-            store.is_some_and(|store| store.is_of_earlier_boot(node.boot(report)))
-        };
-        let mut serving = reports.iter().filter(|report| !report.has_failed).peekable();
-        serving.peek().is_some() && serving.all(is_earlier)
     }
 
     /// Counts stores that have just joined as live before their first heartbeat.

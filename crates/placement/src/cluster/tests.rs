@@ -428,6 +428,10 @@ fn a_report_of_an_earlier_run_of_a_store_takes_back_neither_state_nor_address() 
         ..StoreReport::default()
     };
     let (old, new) = (node("n1:1", 9), node("n1:2", 4));
+    let first = cluster.plan_heartbeat(&old, &[report(5)]).unwrap();
+    assert_eq!(first, [pairs::boot(StoreId(1), old.boot(&report(5)))]);
+    commit(&mut pairs, &mut cluster, first);
+    assert_eq!(cluster.plan_heartbeat(&old, &[report(5)]).unwrap(), [], "once in a run");
     cluster.record_heartbeat(&old, &[report(5)], Millis(1));
     let moved = cluster.plan_heartbeat(&new, &[report(6)]).unwrap();
     commit(&mut pairs, &mut cluster, moved);
@@ -436,11 +440,12 @@ fn a_report_of_an_earlier_run_of_a_store_takes_back_neither_state_nor_address() 
     cluster.record_heartbeat(&old, &[report(5)], Millis(3));
     let store = cluster.store(StoreId(1)).unwrap();
     assert_eq!((&store.address[..], &store.node), ("n1:2", &new));
-    assert_eq!(store.boot, new.boot(&report(6)));
+    assert_eq!(load(&pairs).boot(StoreId(1)), new.boot(&report(6)), "the next leader knows it");
     // Another node, which had the disk before, reports the store as missing; the run stays known.
     let failed = StoreReport { id: StoreId(1), has_failed: true, ..StoreReport::default() };
+    assert_eq!(cluster.plan_heartbeat(&node("n1:2", 7), &[failed]).unwrap(), []);
     cluster.record_heartbeat(&node("n1:2", 7), &[failed], Millis(4));
-    assert_eq!(cluster.store(StoreId(1)).unwrap().boot, new.boot(&report(6)));
+    assert!(cluster.store(StoreId(1)).unwrap().report.has_failed);
     // A node that was replaced by an earlier version states no run.
     cluster.record_heartbeat(&node("n1:2", 0), &[report(0)], Millis(5));
     assert!(!cluster.store(StoreId(1)).unwrap().report.has_failed, "it is heard");

@@ -9,6 +9,7 @@ pub use reference::reference_page;
 pub(crate) use reference::unit_of;
 pub use settings::{SETTINGS, Setting};
 
+use crate::address::is_address;
 use field::Field;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -195,6 +196,13 @@ impl Config {
             let text = format!("--replaced-disk {}: it is not a store directory", dir.display());
             return Err(Error::invalid(text));
         }
+        if !self.advertise.is_empty() && !is_address(&self.advertise) {
+            return Err(Error::invalid(format!(
+                "advertise is `{}`; allowed: host:port, with a host and a port from 1 to 65535, \
+                 under which other nodes and clients reach this node",
+                self.advertise
+            )));
+        }
         if self.advertised().starts_with("0.0.0.0") || self.advertised().starts_with("[::]") {
             return Err(Error::invalid(
                 "listening on every interface: set `advertise` to the address others reach",
@@ -315,5 +323,11 @@ mod tests {
         assert!(message("colour", "x").contains("tick_ms"));
         assert!(message("store", "a,a").contains("twice"));
         assert!(message("listen", "0.0.0.0:1").contains("advertise"));
+        for bad in ["node-1", "node-1:0", ":2379", "http://node-1:2379", "node-1:23790000"] {
+            assert!(message("advertise", bad).contains("with a host and a port"), "{bad}");
+        }
+        for good in ["node-1:2379", "[fd00::1]:2379", "10.0.0.7:1"] {
+            assert!(Config::load(None, none(), &flags("advertise", good)).is_ok(), "{good}");
+        }
     }
 }

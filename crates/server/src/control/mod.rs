@@ -46,16 +46,10 @@ impl ControlService {
 
     /// Returns the members that this node knows.
     fn known_members(&self) -> MembersResponse {
-        let address = self.placement.leader_address();
-        let members = self.members.by_address().into_iter().map(|(at, stores)| Member {
-            leads_placement: Some(&at) == address.as_ref(),
-            address: at,
-            stores: stores.into_iter().map(|(id, state)| MemberStore { id: id.0, state }).collect(),
-        });
         MembersResponse {
             cluster_id: self.placement.cluster().0,
             members_version: self.members.version(),
-            members: members.collect(),
+            members: self.members.list(self.placement.leader_address().as_deref()),
         }
     }
 
@@ -84,7 +78,12 @@ macro_rules! control {
             })*
 
             async fn members(&self, request: Request<MembersRequest>) -> Answer<MembersResponse> {
-                drop(request);
+                let MembersRequest { header, known } = request.into_inner();
+                let of = header.map(|header| header.cluster_id);
+                // Invariant: addresses are learned from nodes of this cluster only.
+                if of == Some(self.placement.cluster().0) {
+                    self.members.learn_list(&known);
+                }
                 Ok(Response::new(self.placement.members().unwrap_or_else(|| self.known_members())))
             }
 

@@ -44,16 +44,16 @@ impl Dirs {
         Arc::new(boots)
     }
 
-    /// Keeps the list of members, with the stores of this node, in every directory that has an
-    /// identity.
-    pub fn keep_members(&self, cluster: ClusterId, address: &str) -> Arc<Members> {
+    /// Keeps the list of members, with the stores of this node and their runs, in every directory that
+    /// has an identity.
+    pub fn keep_members(&self, cluster: ClusterId, address: &str, boots: &Boots) -> Arc<Members> {
         let members = &self.members;
         members.set_cluster(cluster);
         let opened = self.opened.iter().filter_map(|open| Some((&open.dir, open.ident?)));
         let damaged = self.damaged.iter().map(|damaged| (&damaged.dir, damaged.ident));
         for (dir, ident) in opened.chain(damaged) {
             members.keep_in(dir);
-            members.add_own(ident.store, address, dir);
+            members.add_own(ident.store, address, dir, boots.get(ident.store));
         }
         members.save();
         members.clone()
@@ -116,7 +116,7 @@ impl<'a> Opening<'a> {
         let open = || open::engine(self.config, dir, StoreId(random() | 1));
         let recover = || open::begin_recovery(self.config, dir);
         // The directory is locked by what is open.
-        let count = |directory| Ok((directory, self.count_boot(dir)?));
+        let count = |directory| self.count_boot(dir).map(|count| (directory, count));
         match start::adopt(open, recover, RecoveringStore::ident).and_then(count) {
             Ok((Directory::Open(engine, ident), boot_count)) => {
                 self.opened.push(OpenDir { dir: dir.to_path_buf(), engine, ident, boot_count });
@@ -132,7 +132,11 @@ impl<'a> Opening<'a> {
     /// Counts a start of the directory. On a full device it returns 0: the store then serves without
     /// stating its run.
     fn count_boot(&self, dir: &Path) -> Result<u64> {
-        match next_boot_count(&open::files(self.config), dir, 0) {
+        // The list of members has a copy of the number.
+        let of_copy =
+            |known: &Known| known.stores.get(&known.store_in(dir)?).map(|it| it.boot.count);
+        let known = self.copies.values().filter_map(of_copy).max().unwrap_or_default();
+        match next_boot_count(&open::files(self.config), dir, known) {
             Err(error @ Error::NoSpace(_)) => {
                 tracing::warn!("{}: the start is not counted: {error}", dir.display());
                 Ok(0)

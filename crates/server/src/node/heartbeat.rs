@@ -151,6 +151,7 @@ impl Heartbeats {
             Err(status) => {
                 tracing::debug!("heartbeat: {}", status.message());
                 shared.reporter.lock().failed();
+                self.edge.leader_unknown.notify_one();
                 RETRY_INTERVAL
             }
         }
@@ -193,14 +194,11 @@ impl Heartbeats {
     }
 
     fn update_members(&self, response: &wire::HeartbeatResponse) {
-        if response.members.is_empty() {
-            return;
-        }
-        if self.members.update(response.members_version, &response.members, &self.address) {
-            self.edge.save_members(&self.members);
-            if let Some(transport) = self.edge.transport() {
-                transport.members_changed();
-            }
+        let is_listed = !response.members.is_empty();
+        if is_listed
+            && self.members.update(response.members_version, &response.members, &self.address)
+        {
+            self.members.announce();
         }
     }
 
@@ -302,7 +300,7 @@ pub(super) async fn tick(placement: Arc<PlacementService>, mut stopping: watch::
     }
 }
 
-async fn stopped(stopping: &mut watch::Receiver<bool>) {
+pub(super) async fn stopped(stopping: &mut watch::Receiver<bool>) {
     // A dropped sender also means stopping.
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }

@@ -9,9 +9,11 @@ mod join_stores;
 mod listen;
 mod open;
 mod recovery;
+mod seeds;
 mod split;
 mod steps;
 mod system;
+mod waiting;
 
 pub(crate) use open::SPEED_OP_BYTES;
 pub(crate) use stele_node::report::split::size_of;
@@ -33,6 +35,7 @@ use crate::transport::{self, Transport};
 use dirs::Dirs;
 use edge::Edge;
 use identity::Opened;
+use seeds::{ClusterQuestion, Seeds};
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -96,15 +99,19 @@ impl Node {
         let started = Instant::now();
         let (listener, address) = listen::bind(&config).await?;
         let config = Arc::new(config);
+        let question = ClusterQuestion::ask(&config, &address);
         let mut dirs = open_dirs(&config).await?;
-        let cluster = resolve_cluster(&config, &mut dirs, &address).await?;
+        let cluster = match dirs.cluster {
+            Some(cluster) => question.check(cluster).await.map(|()| cluster)?,
+            None => new_cluster(&config, &mut dirs, &address).await?,
+        };
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let stores = Arc::new(Stores::new(BATCH_ENTRY_BYTES_MAX));
         let (tasks, failures) = Tasks::new();
         let edge = Arc::new(Edge::new(stores.clone(), tasks.clone()));
         let idents = dirs.idents();
-        let members = dirs.keep_members(cluster, &address);
         let boots = dirs.boots(random() | 1);
+        let members = dirs.keep_members(cluster, &address, &boots);
         let identity = transport::Identity {
             cluster,
             address: address.clone(),
@@ -121,6 +128,7 @@ impl Node {
         let placement = parts.placement(&idents);
         parts.serve(listener, placement.clone(), transport.clone(), &stopping);
         parts.join_new_stores(new, placement.clone(), transport.clone(), &stopping);
+        parts.start_address_exchange(&stopping);
         parts.start_heartbeats(placement, &stopping);
         let ready = Ready {
             address: parts.address,
@@ -357,6 +365,20 @@ impl Parts {
         self.edge.tasks.spawn_finite("new-directories", joining);
     }
 
+    fn start_address_exchange(&self, stopping: &watch::Sender<bool>) {
+        let (members, edge) = (self.members.clone(), self.edge.clone());
+        let using = Seeds::use_learned(members, edge, stopping.subscribe());
+        self.edge.tasks.spawn_lasting("addresses", using);
+        let seeds = Seeds {
+            config: self.config.clone(),
+            cluster: self.cluster,
+            address: self.address.clone(),
+            members: self.members.clone(),
+            edge: self.edge.clone(),
+        };
+        self.edge.tasks.spawn_lasting("seeds", seeds.run(stopping.subscribe()));
+    }
+
     fn start_heartbeats(&self, placement: Arc<PlacementService>, stopping: &watch::Sender<bool>) {
         let ticking = heartbeat::tick(placement.clone(), stopping.subscribe());
         self.edge.tasks.spawn_lasting("placement-ticks", ticking);
@@ -394,12 +416,9 @@ async fn open_dirs(config: &Arc<Config>) -> Result<Dirs> {
     tokio::task::spawn_blocking(move || dirs::open_all(&config)).await.map_err(stopped)?
 }
 
-/// Returns the cluster of the directories; if all are new, they bootstrap or join one. New ones
-/// beside members join later, through this node: the cluster may be waiting for its stores.
-async fn resolve_cluster(config: &Config, dirs: &mut Dirs, address: &str) -> Result<ClusterId> {
-    if let Some(cluster) = dirs.cluster {
-        return Ok(cluster);
-    }
+/// Bootstraps or joins a cluster with directories that are all new. New ones beside members join
+/// later, through this node: the cluster may be waiting for its stores.
+async fn new_cluster(config: &Config, dirs: &mut Dirs, address: &str) -> Result<ClusterId> {
     let (opened, members) = (&mut dirs.opened, &dirs.members);
     if config.join.is_empty() {
         let capacities_bytes = opened.iter().map(|open| open.engine.stats().device_bytes).collect();

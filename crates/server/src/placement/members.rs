@@ -2,6 +2,7 @@
 
 use super::forward::leader_calls;
 use super::{PlacementService, wire};
+use crate::members::wire_store;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_placement::{Cluster, NewStore};
@@ -67,7 +68,7 @@ pub(super) fn members_of(cluster: &Cluster, own: &str) -> Vec<Member> {
     let mut members: BTreeMap<&str, Vec<MemberStore>> = BTreeMap::new();
     for store in cluster.stores() {
         let state = wire::store_state(store.state) as i32;
-        let member = MemberStore { id: store.id.0, state };
+        let member = wire_store(store.id, state, cluster.boot(store.id));
         members.entry(&store.address).or_default().push(member);
     }
     let member = |(address, stores): (&str, Vec<MemberStore>)| Member {

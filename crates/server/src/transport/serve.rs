@@ -101,6 +101,9 @@ async fn handshake(
         writer.write_all(&answer).await?;
         return Err(CloseReason::Refused(reason, text));
     }
+    // Invariant: only a node of this cluster states addresses.
+    let runs: Vec<_> = hello.from.iter().copied().zip(hello.boots.iter().copied()).collect();
+    shared.resolve.learn(&hello.address, &runs);
     let gone = shared.gone.borrow().clone();
     writer.write_all(&frame::whole(Kind::Welcome, &hello::welcome(&gone))).await?;
     Ok(hello)

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use stele_raftstore::{Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage, wire};
 use stele_types::{
-    ClusterId, CommandBuilder, Error, KeyRange, LogIndex, Peer, PeerId, PeerRole, RegionEpoch,
-    RegionId, RegionKind, StoreId, Term,
+    Boot, ClusterId, CommandBuilder, Error, KeyRange, LogIndex, Peer, PeerId, PeerRole,
+    RegionEpoch, RegionId, RegionKind, StoreId, Term,
 };
 use tokio::net::TcpListener;
 
@@ -132,11 +132,16 @@ impl Seen {
     }
 }
 
+/// Address that a node stated, with the runs of its stores.
+pub type Stated = (String, Vec<(StoreId, Boot)>);
+
 /// Addresses of stores; shared by all nodes of a test.
 #[derive(Default)]
 pub struct Book {
     pub addresses: Mutex<HashMap<StoreId, String>>,
     pub removed: Mutex<HashSet<StoreId>>,
+    /// What nodes stated.
+    pub stated: Mutex<Vec<Stated>>,
 }
 
 impl Book {
@@ -152,6 +157,10 @@ impl Resolve for Book {
 
     fn is_removed(&self, store: StoreId) -> bool {
         self.removed.lock().contains(&store)
+    }
+
+    fn learn(&self, address: &str, stores: &[(StoreId, Boot)]) {
+        self.stated.lock().push((address.to_owned(), stores.to_vec()));
     }
 }
 
