@@ -1,4 +1,5 @@
-//! Whole nodes in this process that change their addresses, or are told a wrong one.
+//! Whole nodes in this process that change their addresses, receive a wrong one, or lose the only
+//! other node.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -137,4 +138,31 @@ async fn a_node_with_join_to_a_foreign_cluster_is_refused_unless_another_seed_is
     until(&node.ready.address, "/healthz", |status, body| status == 200 && body == "ok\n").await;
     node.stop().await;
     foreign.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_node_that_is_left_of_two_names_the_lost_quorum() {
+    let dir = tempfile::tempdir().unwrap();
+    let dirs = ["a", "b"].map(|name| dir.path().join(name));
+    let first = start(config(&dirs[..1], &[])).await;
+    let join = [first.ready.address.clone()];
+    let second = start(config(&dirs[1..], &join)).await;
+    until_voters(&join[0], 2).await;
+    first.stop().await;
+    let started = Instant::now();
+    let expected = "no leader: 1 of 2 voters of region 1 is up: no quorum";
+    loop {
+        let listed = control(&second.ready.address).list_stores(ListStoresRequest::default()).await;
+        let text = listed.map_or_else(|status| status.message().to_owned(), |_| String::new());
+        if text == expected {
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_secs(10), "{text}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let first = start(at(&dirs[..1], &join[0], &[])).await;
+    let address = &second.ready.address;
+    until(address, "/readyz", |status, body| status == 200 && body.starts_with("2 of 2")).await;
+    first.stop().await;
+    second.stop().await;
 }

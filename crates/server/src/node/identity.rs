@@ -75,6 +75,9 @@ pub(super) async fn join(
         RaftStore::write_ident(&*open.engine, &own)?;
         open.ident = Some(own);
     }
+    if let Some(text) = placement::warning_of_two(&answer.members) {
+        tracing::warn!("{text}");
+    }
     members.update(answer.members_version, &answer.members, own_address);
     Ok(cluster)
 }

@@ -125,7 +125,7 @@ impl Node {
         let parts = Parts { config, cluster, address, members, stores, edge, clock, boots };
         let new = parts.start_stores(dirs)?;
         let (stopping, _) = watch::channel(false);
-        let placement = parts.placement(&idents);
+        let placement = parts.placement(&idents, transport.clone());
         parts.serve(listener, placement.clone(), transport.clone(), &stopping);
         parts.join_new_stores(new, placement.clone(), transport.clone(), &stopping);
         parts.start_address_exchange(&stopping);
@@ -262,10 +262,11 @@ impl Parts {
         }
     }
 
-    fn placement(&self, idents: &[StoreIdent]) -> Arc<PlacementService> {
+    fn placement(&self, idents: &[StoreIdent], transport: Transport) -> Arc<PlacementService> {
         let system = system::SystemRegion::new(
             self.stores.clone(),
             self.members.clone(),
+            transport,
             self.address.clone(),
         );
         let founded = idents.iter().any(|ident| ident.store == StoreId(1));

@@ -1,10 +1,10 @@
 //! Access of the placement service to its own region.
 
 use crate::members::Members;
-use crate::placement::System;
+use crate::placement::{LostQuorum, System};
 use crate::store::StoreHandle;
 use crate::stores::Stores;
-use crate::transport::BoxFuture;
+use crate::transport::{BoxFuture, Transport};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_node::pages::Pages;
@@ -21,12 +21,18 @@ const REQUEST_TIMEOUT_NANOS: u64 = 5_000_000_000;
 pub(super) struct SystemRegion {
     stores: Arc<Stores>,
     members: Arc<Members>,
+    transport: Transport,
     address: String,
 }
 
 impl SystemRegion {
-    pub fn new(stores: Arc<Stores>, members: Arc<Members>, address: String) -> Self {
-        Self { stores, members, address }
+    pub fn new(
+        stores: Arc<Stores>,
+        members: Arc<Members>,
+        transport: Transport,
+        address: String,
+    ) -> Self {
+        Self { stores, members, transport, address }
     }
 
     fn store(&self) -> Option<Arc<StoreHandle>> {
@@ -96,6 +102,13 @@ impl System for SystemRegion {
 
     fn nodes(&self) -> Vec<String> {
         self.members.addresses()
+    }
+
+    fn lost_quorum(&self) -> Option<LostQuorum> {
+        let region = self.store()?.readers().get(SYSTEM_REGION)?.region();
+        let is_own = |store| self.stores.get(store).is_some_and(|store| store.is_running());
+        let is_up = |store| is_own(store) || self.transport.is_reachable(store);
+        LostQuorum::of(&region, is_up)
     }
 
     fn load(&self, term: Term) -> BoxFuture<'static, Result<Vec<(Bytes, Bytes)>>> {

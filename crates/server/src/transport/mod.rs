@@ -153,6 +153,11 @@ impl Transport {
         });
     }
 
+    /// Returns whether messages to the store get through, as of its node's last connection.
+    pub fn is_reachable(&self, store: StoreId) -> bool {
+        self.shared.nodes.known(store).is_some_and(|node| node.is_reachable(store))
+    }
+
     /// Loses messages between this node and the one that has the store; for tests.
     pub fn cut(&self, store: StoreId, cut: Cut) {
         self.shared.cuts.set(store, cut);

@@ -1,6 +1,6 @@
 //! A placement region in memory, shared by the services of several nodes.
 
-use super::super::{PlacementService, System};
+use super::super::{LostQuorum, PlacementService, System};
 use crate::transport::BoxFuture;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -31,6 +31,8 @@ pub struct World {
     pub leader: Option<String>,
     pub fault: Option<Fault>,
     pub proposals: u64,
+    /// Voters that all nodes reach, if they are too few.
+    pub lost_quorum: Option<LostQuorum>,
 }
 
 pub type Shared = Arc<Mutex<World>>;
@@ -94,6 +96,10 @@ impl System for FakeSystem {
 
     fn nodes(&self) -> Vec<String> {
         (1..=3).map(address).collect()
+    }
+
+    fn lost_quorum(&self) -> Option<LostQuorum> {
+        self.world.lock().lost_quorum
     }
 }
 
