@@ -1,6 +1,7 @@
 //! Scenarios, each run against a new cluster.
 
 mod bytes_written;
+mod changed_addresses;
 mod clients;
 mod clock;
 mod device_failure;
@@ -58,6 +59,7 @@ scenarios! {
     history "history" "all kinds of operations under all kinds of faults; histories are linearizable, nothing refused takes effect"
     partition "partition" "symmetric, one-way and flapping partitions; the minority writes nothing"
     pause "pause" "a leader is stopped for longer than its lease; no stale read when it resumes"
+    changed_addresses "changed-addresses" "all nodes restart on other ports, with join in a ring, at once and one by one; they find each other and lose nothing"
     failover "failover" "the gap in writes after kill -9 of a leader"
     power_cut "power-cut" "the power of one, two, three disks is cut under load; nothing acknowledged is lost"
     failed_sync "failed-sync" "a sync fails on one node: its store stops, the others continue, a restart recovers it"

@@ -83,8 +83,18 @@ A node answers on its port:
 
 A node ends with a message and exit code 1 if its last store or a required task fails: `port` accepts
 connections, `heartbeats` reports to the placement group, `placement-ticks` drives the placement
-group, and `connection to ADDRESS (LANE)` sends messages to another node. A panic in a thread of a
-store ends the process at once.
+group, `seeds` and `addresses` learn addresses of other nodes, and `connection to ADDRESS (LANE)` sends
+messages to another node. A panic in a thread of a store ends the process at once.
+
+## Addresses
+
+A node may start with another `listen` or `advertise`. It tells the nodes that it reaches, and while it finds
+no leader of the placement group it exchanges addresses with the nodes that `join` names. So all nodes
+may change their addresses at once, if each names one other node in `join`. `join` names nodes of one
+cluster: a node with directories of another cluster does not start.
+
+`advertise` takes a host and a port. A name that does not resolve is tried for 10 s; then the node does not
+start.
 
 ## A directory that does not open
 

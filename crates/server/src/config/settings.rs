@@ -34,7 +34,7 @@ pub const SETTINGS: [Setting; 21] = [
     setting(
         "join",
         "",
-        "Nodes of the cluster to join, any of them; empty bootstraps a new cluster.",
+        "Nodes of the cluster, any of them, to join it or to find it again; empty bootstraps a new one.",
     ),
     setting("store", "", "One directory per device; stores share nothing."),
     setting(

@@ -122,8 +122,8 @@ impl Members {
                 nodes.entry(member.address.clone()).or_default().push(store);
             }
         }
-        let member = |(address, stores)| control::Member {
-            leads_placement: Some(&address) == leader.map(str::to_owned).as_ref(),
+        let member = |(address, stores): (String, _)| control::Member {
+            leads_placement: leader == Some(&address[..]),
             address,
             stores,
         };

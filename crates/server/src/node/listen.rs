@@ -36,8 +36,9 @@ pub(super) async fn bind(config: &Config) -> Result<(TcpListener, String)> {
     let advertised = match config.advertise.is_empty() {
         true => bound.to_string(),
         false => {
-            let resolve = async || tokio::net::lookup_host(&config.advertise).await.map(drop);
-            until_resolved(&config.advertise, (RESOLVE_MAX, RESOLVE_PAUSE), resolve).await?;
+            let address = config.advertise.as_str();
+            let resolve = || async move { tokio::net::lookup_host(address).await.map(drop) };
+            until_resolved(address, (RESOLVE_MAX, RESOLVE_PAUSE), resolve).await?;
             config.advertise.clone()
         }
     };
@@ -45,10 +46,10 @@ pub(super) async fn bind(config: &Config) -> Result<(TcpListener, String)> {
 }
 
 /// Waits until `resolve` succeeds, with a pause between attempts. Fails with `Invalid` after `max`.
-async fn until_resolved(
+async fn until_resolved<F: Future<Output = std::io::Result<()>>>(
     address: &str,
     (max, pause): (Duration, Duration),
-    resolve: impl AsyncFn() -> std::io::Result<()>,
+    resolve: impl Fn() -> F,
 ) -> Result<()> {
     let deadline = Instant::now() + max;
     let mut is_logged = false;
@@ -98,9 +99,10 @@ mod tests {
     /// Resolves a name that appears at the attempt `appears`.
     async fn resolved_at(appears: usize) -> Result<()> {
         let attempts = AtomicUsize::new(0);
-        let resolve = async || match attempts.fetch_add(1, Ordering::Relaxed) >= appears {
-            true => Ok(()),
-            false => Err(io::Error::other("no such name")),
+        let resolve = || {
+            let has_appeared = attempts.fetch_add(1, Ordering::Relaxed) >= appears;
+            let error = || io::Error::other("no such name");
+            std::future::ready(has_appeared.then_some(()).ok_or_else(error))
         };
         until_resolved("node-1:2379", (MAX, PAUSE), resolve).await
     }
@@ -118,8 +120,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_server_that_does_not_answer_delays_a_start_by_the_same_time() {
-        let never = async || std::future::pending().await;
-        let refused = until_resolved("node-1:2379", (MAX, PAUSE), never).await;
+        let refused = until_resolved("node-1:2379", (MAX, PAUSE), std::future::pending).await;
         let text = refused.expect_err("no answer").to_string();
         assert!(text.contains("no answer"), "{text}");
     }
