@@ -323,7 +323,7 @@ mod tests {
         assert!(message("colour", "x").contains("tick_ms"));
         assert!(message("store", "a,a").contains("twice"));
         assert!(message("listen", "0.0.0.0:1").contains("advertise"));
-        for bad in ["node-1", "node-1:0", ":2379", "http://node-1:2379", "node-1:23790000"] {
+        for bad in ["node-1", "node-1:0", ":2379", "http://localhost:2379", "node-1:23790000"] {
             assert!(message("advertise", bad).contains("with a host and a port"), "{bad}");
         }
         for good in ["node-1:2379", "[fd00::1]:2379", "10.0.0.7:1"] {
