@@ -1,6 +1,8 @@
-//! Where keys are stored: a directory or a cluster. Both offer the operations of the key commands.
+//! Where keys are stored: a directory or a cluster. [`Source`] has the commands that read,
+//! [`Place`] those that write.
 
 use crate::args;
+use crate::reader::Reader;
 use crate::runtime;
 use crate::store::{Order, Pair, Store, Tuning};
 use bytes::Bytes;
@@ -9,7 +11,15 @@ use stele_client::{Client, ScanOptions, Ttl};
 use stele_types::{KeyRange, Result};
 use tokio::runtime::Runtime;
 
-/// An open store or a connection.
+/// An open store or a connection, for reading.
+pub enum Source {
+    /// A directory opened by this process, which is not changed.
+    Directory(Box<Reader>),
+    /// A cluster reached over the network.
+    Cluster(Remote),
+}
+
+/// An open store or a connection, for writing.
 pub enum Place {
     /// A store opened by this process.
     Directory(Box<Store>),
@@ -31,6 +41,61 @@ pub struct Wanted {
     pub limit: Option<usize>,
 }
 
+impl Source {
+    /// Opens an existing store, or connects to a cluster.
+    pub fn open(place: &args::Place) -> Result<Self> {
+        match &place.store {
+            Some(dir) => Ok(Self::Directory(Box::new(Reader::open(dir, &Tuning::default())?))),
+            None => Remote::connect(&place.cluster).map(Self::Cluster),
+        }
+    }
+
+    /// Returns the value of a key.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        match self {
+            Self::Directory(reader) => reader.get(key),
+            Self::Cluster(remote) => remote.wait(remote.client.get(bytes(key))),
+        }
+    }
+
+    /// Returns for each key whether it exists.
+    pub fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
+        match self {
+            Self::Directory(reader) => reader.exist(keys),
+            Self::Cluster(remote) => {
+                let keys = keys.iter().map(|key| bytes(key)).collect();
+                remote.wait(remote.client.exist(keys))
+            }
+        }
+    }
+
+    /// Calls `each` with each wanted pair, in key order.
+    pub fn each_pair(
+        &self,
+        wanted: Wanted,
+        mut each: impl FnMut(&Pair) -> Result<()>,
+    ) -> Result<()> {
+        let Wanted { range, reverse, keys_only, limit } = wanted;
+        match self {
+            Self::Directory(reader) => {
+                let order = if reverse { Order::Reverse } else { Order::Forward };
+                let mut pairs = reader.pairs(range, order, keys_only)?;
+                pairs.by_ref().take(limit.unwrap_or(usize::MAX)).try_for_each(|pair| each(&pair?))
+            }
+            Self::Cluster(remote) => {
+                let options = ScanOptions { reverse, keys_only, limit };
+                let mut scan = remote.client.scan(range, options);
+                while let Some(page) = remote.runtime.block_on(scan.next_page())? {
+                    for pair in page {
+                        each(&Pair { key: pair.key, value: pair.value, expires_at_s: 0 })?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
 impl Place {
     /// Opens an existing store, or connects to a cluster.
     pub fn open(place: &args::Place) -> Result<Self> {
@@ -45,19 +110,7 @@ impl Place {
     fn open_with(place: &args::Place, open: impl Fn(&Path) -> Result<Store>) -> Result<Self> {
         match &place.store {
             Some(dir) => Ok(Self::Directory(Box::new(open(dir)?))),
-            None => {
-                let runtime = runtime::small()?;
-                let client = runtime.block_on(runtime::connect(&place.cluster))?;
-                Ok(Self::Cluster(Remote { runtime, client }))
-            }
-        }
-    }
-
-    /// Returns the value of a key.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        match self {
-            Self::Directory(store) => Ok(store.get(key)?.map(|(value, _)| value)),
-            Self::Cluster(remote) => remote.wait(remote.client.get(bytes(key))),
+            None => Remote::connect(&place.cluster).map(Self::Cluster),
         }
     }
 
@@ -92,17 +145,6 @@ impl Place {
                 let ttl = ttl_s.map_or(Ttl::Endless, Ttl::Seconds);
                 let put = remote.client.put_if_present_with_ttl(bytes(key), value, ttl);
                 Ok(remote.wait(put)?.is_some())
-            }
-        }
-    }
-
-    /// Returns for each key whether it exists.
-    pub fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
-        match self {
-            Self::Directory(store) => store.exist(keys),
-            Self::Cluster(remote) => {
-                let keys = keys.iter().map(|key| bytes(key)).collect();
-                remote.wait(remote.client.exist(keys))
             }
         }
     }
@@ -150,32 +192,6 @@ impl Place {
         }
     }
 
-    /// Calls `each` with each wanted pair, in key order.
-    pub fn each_pair(
-        &self,
-        wanted: Wanted,
-        mut each: impl FnMut(&Pair) -> Result<()>,
-    ) -> Result<()> {
-        let Wanted { range, reverse, keys_only, limit } = wanted;
-        match self {
-            Self::Directory(store) => {
-                let order = if reverse { Order::Reverse } else { Order::Forward };
-                let mut pairs = store.pairs(range, order, keys_only)?;
-                pairs.by_ref().take(limit.unwrap_or(usize::MAX)).try_for_each(|pair| each(&pair?))
-            }
-            Self::Cluster(remote) => {
-                let options = ScanOptions { reverse, keys_only, limit };
-                let mut scan = remote.client.scan(range, options);
-                while let Some(page) = remote.runtime.block_on(scan.next_page())? {
-                    for pair in page {
-                        each(&Pair { key: pair.key, value: pair.value, expires_at_s: 0 })?;
-                    }
-                }
-                Ok(())
-            }
-        }
-    }
-
     /// Closes the store and returns the error of a failed shutdown.
     pub fn close(self) -> Result<()> {
         match self {
@@ -186,6 +202,12 @@ impl Place {
 }
 
 impl Remote {
+    fn connect(addresses: &[String]) -> Result<Self> {
+        let runtime = runtime::small()?;
+        let client = runtime.block_on(runtime::connect(addresses))?;
+        Ok(Self { runtime, client })
+    }
+
     fn wait<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         self.runtime.block_on(call)
     }

@@ -21,6 +21,7 @@ pub use db::{
     Answer, Batch, Completed, Completion, CompletionQueue, Db, DbIter, DbStats, Device, Group,
     Notify, QueueOptions, QueueStats, QueuedStore, StoreMode, Stored,
 };
+pub use identity::{DirectoryKind, directory_kind};
 pub use options::Options;
 pub use shards::{
     Partition, SHARDS_MAX, SetId, ShardPlace, Shards, ShardsIter, ShardsOptions, ShardsStats,

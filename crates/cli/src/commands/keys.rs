@@ -3,7 +3,7 @@
 use crate::Outcome;
 use crate::args::{Append, Count, Del, Exist, Get, Incr, Put, Scan};
 use crate::output::Output;
-use crate::place::{Place, Wanted};
+use crate::place::{Place, Source, Wanted};
 use crate::store::{Pair, check_value_bytes};
 use crate::text::{key_range, parse, printable, to_hex};
 use bytes::Bytes;
@@ -76,10 +76,8 @@ fn read_value(path: &Path) -> Result<Vec<u8>> {
 
 pub fn get(args: &Get) -> Result<Outcome> {
     let key = parse(&args.key, args.hex)?;
-    let place = Place::open(&args.place)?;
-    let outcome = print_value(&key, place.get(&key)?, args.hex)?;
-    place.close()?;
-    Ok(outcome)
+    let source = Source::open(&args.place)?;
+    print_value(&key, source.get(&key)?, args.hex)
 }
 
 /// Prints the value of a key; without one, a line on standard error.
@@ -105,9 +103,8 @@ fn print_value(key: &[u8], value: Option<Bytes>, hex: bool) -> Result<Outcome> {
 /// Prints a line for each key; fails if one does not exist.
 pub fn exist(args: &Exist) -> Result<Outcome> {
     let keys = args.keys.iter().map(|key| parse(key, args.hex)).collect::<Result<Vec<_>>>()?;
-    let place = Place::open(&args.place)?;
-    let found = place.exist(&keys)?;
-    place.close()?;
+    let source = Source::open(&args.place)?;
+    let found = source.exist(&keys)?;
     let mut out = Output::new();
     for (key, exists) in keys.iter().zip(&found) {
         let key = if args.hex { to_hex(key) } else { printable(key) };
@@ -146,14 +143,13 @@ pub fn scan(args: &Scan) -> Result<Outcome> {
         keys_only: args.keys_only,
         limit: args.limit,
     };
-    let place = Place::open(&args.place)?;
+    let source = Source::open(&args.place)?;
     let mut out = Output::new();
-    place.each_pair(wanted, |pair| match args.json {
+    source.each_pair(wanted, |pair| match args.json {
         true => out.json(object(pair, args)),
         false => out.line(&line(pair, args)),
     })?;
     out.finish()?;
-    place.close()?;
     Ok(Outcome::Done)
 }
 
@@ -180,13 +176,12 @@ fn object(pair: &Pair, args: &Scan) -> Map<String, Value> {
 
 pub fn count(args: &Count) -> Result<Outcome> {
     let range = key_range(&args.range, args.hex)?;
-    let place = Place::open(&args.place)?;
+    let source = Source::open(&args.place)?;
     let mut keys = 0u64;
     let wanted = Wanted { range, reverse: false, keys_only: true, limit: None };
-    place.each_pair(wanted, |_| {
+    source.each_pair(wanted, |_| {
         keys += 1;
         Ok(())
     })?;
-    place.close()?;
     print_line(&keys.to_string())
 }

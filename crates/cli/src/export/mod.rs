@@ -8,7 +8,8 @@ pub use lines::put_field;
 use crate::Outcome;
 use crate::args::Export;
 use crate::progress::Progress;
-use crate::store::{Order, Pair, Store, Tuning};
+use crate::reader::Reader;
+use crate::store::{Order, Pair, Tuning};
 use crate::text::{key_range, printable};
 use folder::Folder;
 use lines::Lines;
@@ -27,7 +28,7 @@ trait Destination {
 
 pub fn run(args: &Export) -> Result<Outcome> {
     let range = key_range(&args.range, false)?;
-    let store = Store::open(&args.target.store, &Tuning::default())?;
+    let store = Reader::open(&args.target.store, &Tuning::default())?;
     let mut to: Box<dyn Destination> = if is_lines(&args.to) {
         Box::new(Lines::new(&args.to, args.encoding)?)
     } else {
@@ -54,7 +55,6 @@ pub fn run(args: &Export) -> Result<Outcome> {
     }
     to.finish()?;
     drop(progress);
-    store.close()?;
     let seconds = started.elapsed().as_secs_f64();
     let size = format_bytes(bytes);
     eprintln!("exported {pairs} pairs ({size}) in {seconds:.1} s; {refused} refused");

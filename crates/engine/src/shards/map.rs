@@ -21,7 +21,7 @@ use stele_types::limits::FORMAT_VERSION;
 use stele_types::{Error, Result, mutant};
 use stele_vfs::Vfs;
 
-pub(super) const NAME: &str = "SHARDS";
+pub(crate) const NAME: &str = "SHARDS";
 const MAGIC: &str = "stele shards";
 /// Version of the hash in [`Partition::shard_of`].
 const HASH_VERSION: u32 = 1;

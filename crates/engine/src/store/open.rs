@@ -72,7 +72,7 @@ impl Store {
     ) -> Result<(Self, Opened)> {
         options.validate()?;
         let timer = options.timer.get_or_insert_with(|| DeviceTimer::new(clock.clone())).clone();
-        let id = identity::open(&vfs, dir, options.store)?;
+        let id = identity::open(&vfs, dir, options.store, replay)?;
         let (index_dir, log_dir) = (dir.join("index"), dir.join("log"));
         vfs.create_dir_all(&index_dir)?;
         vfs.create_dir_all(&log_dir)?;

@@ -3,7 +3,6 @@
 //! that holds what POSIX guarantees and no more: unsynced bytes are lost, torn or kept sector by
 //! sector; names without a later directory sync exist or not. Every choice follows from a seed.
 
-mod content;
 mod disk;
 mod event;
 mod fault;

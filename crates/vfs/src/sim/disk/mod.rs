@@ -3,11 +3,11 @@
 mod files;
 
 use super::SimOptions;
-use super::content::Content;
 use super::event::{CrashAt, CrashPoint, Event, Operation};
 use super::fault::{Faults, Trigger};
 use super::inode::Inode;
 use super::names::{InodeId, Names};
+use crate::content::Content;
 use crate::{Create, DirEntry, Open};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
