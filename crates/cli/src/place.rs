@@ -33,6 +33,18 @@ pub struct Remote {
     client: Client,
 }
 
+/// Number of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// Counted.
+    Exactly(u64),
+    /// Estimated: more keys than are counted.
+    About(u64),
+}
+
+/// Keys counted one by one at most; more are estimated.
+const COUNTED_MAX: usize = 10_000;
+
 /// Pairs to read, and the parts of them that are needed.
 pub struct Wanted {
     pub range: KeyRange,
@@ -184,6 +196,26 @@ impl Place {
         }
     }
 
+    /// Returns how many keys a range has.
+    pub fn keys_in(&self, range: &KeyRange) -> Result<Amount> {
+        let counted = match self {
+            Self::Directory(store) => {
+                let mut keys = store.pairs(range.clone(), Order::Forward, true)?;
+                let counted = keys.by_ref().take(COUNTED_MAX + 1);
+                counted.map(|key| key.map(|_| 1_usize)).sum::<Result<usize>>()
+            }
+            Self::Cluster(remote) => remote.wait(remote.count_keys(range)),
+        }?;
+        if counted <= COUNTED_MAX {
+            return Ok(Amount::Exactly(counted as u64));
+        }
+        let estimated = match self {
+            Self::Directory(store) => store.estimate_keys(range)?,
+            Self::Cluster(remote) => remote.wait(remote.estimate_keys(range))?,
+        };
+        Ok(Amount::About(estimated.max(counted as u64)))
+    }
+
     /// Deletes every key of a range.
     pub fn delete_range(&self, range: &KeyRange) -> Result<()> {
         match self {
@@ -206,6 +238,29 @@ impl Remote {
         let runtime = runtime::small()?;
         let client = runtime.block_on(runtime::connect(addresses))?;
         Ok(Self { runtime, client })
+    }
+
+    /// Counts the keys of a range, up to one above the maximum.
+    async fn count_keys(&self, range: &KeyRange) -> Result<usize> {
+        let limit = Some(COUNTED_MAX + 1);
+        let options = ScanOptions { reverse: false, keys_only: true, limit };
+        let mut scan = self.client.scan(range.clone(), options);
+        let mut count = 0;
+        while let Some(page) = scan.next_page().await? {
+            count += page.len();
+        }
+        Ok(count)
+    }
+
+    /// Adds up the keys that the regions of a range report; half of those of a region that is only
+    /// in part in the range.
+    async fn estimate_keys(&self, range: &KeyRange) -> Result<u64> {
+        let regions = self.client.control().regions(range, false).await?;
+        let keys = regions.iter().map(|row| {
+            let is_whole = row.region.range.without(range).is_empty();
+            if is_whole { row.approximate_keys } else { row.approximate_keys / 2 }
+        });
+        Ok(keys.sum())
     }
 
     fn wait<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use stele_engine::{
     Batch, Completion, Db, DbStats, EngineStats, GcOptions, Modification, Modified, NewPair,
-    Options, Phase, PolicyKind, VerifyEvent, VerifyReport,
+    Options, Phase, PolicyKind, StateMachine, VerifyEvent, VerifyReport,
 };
 use stele_types::computed::Unfit;
 use stele_types::limits::VALUE_BYTES_MAX;
@@ -225,6 +225,11 @@ impl Store {
             Modified::Unfit(unfit) => Err(unfit.error()),
             Modified::Replaced { .. } | Modified::Unchanged { .. } => Ok(Bytes::new()),
         }
+    }
+
+    /// Estimates the number of keys of a range.
+    pub fn estimate_keys(&self, range: &KeyRange) -> Result<u64> {
+        Ok(self.db.store().range_size(range)?.keys)
     }
 
     /// Deletes a key.

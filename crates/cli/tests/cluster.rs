@@ -41,7 +41,8 @@ fn keys_of_a_cluster_are_written_as_those_of_a_directory() {
     assert_eq!(run_on(&fake, "count --cluster @").ok().text(), "3\n");
     assert_eq!(run_on(&fake, "count --cluster @ --prefix t").ok().text(), "1\n");
     run_on(&fake, "del --cluster @ a missing").ok();
-    run_on(&fake, "del --cluster @ --start t").ok();
+    run_on(&fake, "del --cluster @ --start t").fails(1, "refused: 2 keys would be deleted");
+    run_on(&fake, "del --cluster @ --start t --yes").ok();
     assert_eq!(run_on(&fake, "count --cluster @").ok().text(), "0\n");
     run_on(&fake, "get --cluster @ a").fails(1, "key `a` not found");
     run_on(&fake, "get --cluster @ --store x a").fails(2, "cannot be used");

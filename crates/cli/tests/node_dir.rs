@@ -102,6 +102,7 @@ fn commands_that_write_are_refused_on_a_nodes_directory() {
         "append --store $ k v",
         "del --store $ a",
         "del --store $ --get a",
+        "del --store $ --prefix a --yes",
         "compact --store $",
         "bench engine --store $ --workload A --records 10 --operations 10",
         &import,

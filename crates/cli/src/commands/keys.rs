@@ -1,7 +1,7 @@
 //! Commands on single keys and ranges.
 
 use crate::Outcome;
-use crate::args::{Append, Count, Del, Exist, Get, Incr, Put, Scan};
+use crate::args::{Append, Count, Exist, Get, Incr, Put, Scan};
 use crate::output::Output;
 use crate::place::{Place, Source, Wanted};
 use crate::store::{Pair, check_value_bytes};
@@ -81,7 +81,7 @@ pub fn get(args: &Get) -> Result<Outcome> {
 }
 
 /// Prints the value of a key; without one, a line on standard error.
-fn print_value(key: &[u8], value: Option<Bytes>, hex: bool) -> Result<Outcome> {
+pub fn print_value(key: &[u8], value: Option<Bytes>, hex: bool) -> Result<Outcome> {
     let Some(value) = value else {
         eprintln!("stele: key `{}` not found", printable(key));
         return Ok(Outcome::Failed);
@@ -115,25 +115,6 @@ pub fn exist(args: &Exist) -> Result<Outcome> {
         true => Ok(Outcome::Done),
         false => Ok(Outcome::Failed),
     }
-}
-
-pub fn del(args: &Del) -> Result<Outcome> {
-    let keys = args.keys.iter().map(|key| parse(key, args.hex)).collect::<Result<Vec<_>>>()?;
-    let range = key_range(&args.range, args.hex)?;
-    if args.get {
-        let [key] = &keys[..] else { return Err(Error::invalid("--get takes one key")) };
-        let place = Place::open(&args.place)?;
-        let value = place.get_and_delete(key)?;
-        place.close()?;
-        return print_value(key, value, args.hex);
-    }
-    let place = Place::open(&args.place)?;
-    match keys.is_empty() {
-        true => place.delete_range(&range)?,
-        false => place.delete(&keys)?,
-    }
-    place.close()?;
-    Ok(Outcome::Done)
 }
 
 pub fn scan(args: &Scan) -> Result<Outcome> {
