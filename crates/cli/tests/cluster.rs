@@ -147,6 +147,47 @@ fn changes_are_waited_for_and_refusals_are_one_line() {
 }
 
 #[test]
+fn a_recovery_is_shown_first_and_carried_out_only_with_consent() {
+    let fake = Fake::start(3);
+    fake.state().split("m", 11);
+    // Region 11 keeps its majority.
+    fake.state().regions[0].peers.remove(2);
+    fake.state().regions[0].peers.remove(1);
+    let shown = run_on(&fake, "ctl --cluster @ recover --lost 2,3").ok();
+    let expected = "\
+region  keys     store  term  last  last_term  commit  result
+     2  [m, +∞)      1     6    17          6      17  goes on with store 1, from the log of store 1
+";
+    assert!(shown.text().starts_with(expected), "{}", shown.text());
+    assert!(shown.text().contains("nothing was changed"), "{shown:?}");
+    assert_eq!(fake.state().regions[1].peers.len(), 3);
+    assert_eq!(fake.state().stores[&2].state, StoreState::Up as i32);
+    fake.state().leaders.clear();
+    let done = run_on(&fake, "ctl --cluster @ recover --lost 2,3 --yes").ok();
+    assert!(done.text().contains("store 3 is removed from the cluster\n"), "{done:?}");
+    assert!(done.text().ends_with("region 2 goes on with store 1\n"), "{done:?}");
+    assert_eq!(fake.state().regions[1].peers.len(), 1);
+    let again = run_on(&fake, "ctl --cluster @ recover --lost 2,3 --yes").ok();
+    assert_eq!(again.text(), "no regions\n", "it is idempotent");
+}
+
+#[test]
+fn a_region_without_a_replica_is_named_and_the_others_go_on() {
+    let fake = Fake::start(3);
+    fake.state().split("m", 11);
+    fake.state().regions[0].peers.remove(0);
+    fake.state().leaders.clear();
+    let done = run_on(&fake, "ctl --cluster @ recover --lost 2,3 --yes");
+    let done = done.fails(1, "region 11 was not recovered: refused: no replica is left");
+    assert!(done.text().contains("LOST: no replica is left"), "{done:?}");
+    assert!(done.text().contains("keys [-∞, m): no replica is left"), "{done:?}");
+    assert!(done.text().ends_with("region 2 goes on with store 1\n"), "{done:?}");
+    run_on(&fake, "ctl --cluster @ --json recover --lost 2").fails(1, "belong to directories");
+    run_on(&fake, "ctl --store x stores").fails(1, "--store is only for `recover`");
+    run_on(&fake, "ctl --cluster @ recover --lost 9 --yes").fails(1, "there is no store 9");
+}
+
+#[test]
 fn a_region_is_shown_as_its_replicas_see_it() {
     let fake = Fake::start(2);
     let shown = run_on(&fake, "ctl --cluster @ region 2").ok();

@@ -5,6 +5,7 @@
 
 pub mod pages;
 pub mod placement;
+pub mod recover;
 pub mod report;
 pub mod snapshot;
 pub mod start;

@@ -131,6 +131,14 @@ pub fn region(region: &Region) -> PairChange {
     put(&numbered(b'r', region.id.0), region.encode())
 }
 
+/// Returns the region that a pair records; `None` for a pair of another kind. Fails with `Invalid`.
+pub fn recorded_region(key: &[u8], value: &[u8]) -> Result<Option<Region>> {
+    match decode(key, Some(value))? {
+        Some(Record::Region(_, region)) => Ok(region),
+        _ => Ok(None),
+    }
+}
+
 /// Deletes the record of a region.
 pub fn no_region(id: RegionId) -> PairChange {
     let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'r', id.0));

@@ -199,6 +199,16 @@ impl Store {
         self.liveness_after(config, now, self.hanging_s())
     }
 
+    /// Returns whether the store has sent no heartbeat for so long that its node does not run, as far
+    /// as this leader can tell. A new leader waits as long as for any store.
+    pub(crate) fn is_silent(&self, config: &Config, now: Millis) -> bool {
+        let since = match self.last_heartbeat {
+            LastHeartbeat::At(at) => at,
+            LastHeartbeat::NotSince { loaded, .. } => loaded,
+        };
+        now.seconds_since(since) >= config.silent_after_seconds || self.report.has_failed
+    }
+
     /// Returns whether the node reports the store, which may hang.
     pub(crate) fn is_heard(&self, config: &Config, now: Millis) -> bool {
         self.liveness_after(config, now, 0) == Liveness::Live

@@ -13,6 +13,7 @@ pub mod observe;
 pub mod pd;
 pub mod placement;
 pub mod port;
+pub mod recover;
 pub mod recovery_thread;
 pub mod snapshot_transfer;
 pub mod store;

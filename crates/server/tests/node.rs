@@ -11,11 +11,16 @@ use stele_proto::kvrpcpb::{Context, RawPutRequest};
 use stele_proto::pdpb::GetRegionRequest;
 use stele_proto::pdpb::pd_client::PdClient;
 use stele_proto::stele::control::v1::control_client::ControlClient;
-use stele_proto::stele::control::v1::{ListStoresRequest, RegionDetailRequest, SetConfigRequest};
+use stele_proto::stele::control::v1::{
+    ListStoresRequest, RecoverReplicaRequest, RegionDetailRequest, ReplicaDetail, SetConfigRequest,
+    SetStoreStateRequest, StoreAction,
+};
 use stele_proto::tikvpb::tikv_client::TikvClient;
 use stele_server::config::Config;
 use stele_server::node::Node;
-use tonic::transport::Endpoint;
+use stele_types::Region;
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
 
 fn has_stores(body: &str, count: usize) -> bool {
     let value: serde_json::Value = serde_json::from_str(body).unwrap();
@@ -270,4 +275,108 @@ async fn the_stages_of_writes_sum_to_their_latency() {
     let [queue, append, replicate, apply] = stages;
     assert!(queue > 0.0 && append > 0.0 && apply > 0.0 && replicate < append, "{stages:?}");
     node.stop().await;
+}
+
+type Admin = ControlClient<Channel>;
+
+async fn admin(address: &str) -> Admin {
+    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await;
+    ControlClient::new(channel.unwrap())
+}
+
+/// Returns the replicas of a region on a node.
+async fn replicas(admin: &mut Admin, region_id: u64) -> Vec<ReplicaDetail> {
+    let request = RegionDetailRequest { region_id, ..RegionDetailRequest::default() };
+    admin.region_detail(request).await.unwrap().into_inner().replicas
+}
+
+/// Returns the stores of the voters of a region, as any node knows it.
+async fn voters(nodes: &[Node], region: u64) -> Vec<u64> {
+    let mut newest = Region::default();
+    for node in nodes {
+        for replica in replicas(&mut admin(&node.ready.address).await, region).await {
+            let region = Region::decode(&replica.region).unwrap();
+            if region.epoch.conf_version > newest.epoch.conf_version {
+                newest = region;
+            }
+        }
+    }
+    let voters = newest.peers.iter().filter(|peer| peer.role == stele_types::PeerRole::Voter);
+    voters.map(|peer| peer.store.0).collect()
+}
+
+/// Makes the replica of region 2 on a store the region's without another store.
+async fn recover(admin: &mut Admin, kept: u64, lost: u64) -> Result<Vec<u8>, tonic::Status> {
+    let replica = replicas(admin, 2).await.remove(0);
+    let request = RecoverReplicaRequest {
+        header: None,
+        region_id: 2,
+        store_id: kept,
+        lost_stores: vec![lost],
+        last_index: replica.last_index,
+        last_term: replica.last_term,
+        term: replica.term,
+    };
+    Ok(admin.recover_replica(request).await?.into_inner().region.to_vec())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_goes_on_alone_only_after_the_placement_group_removed_the_lost_stores() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut nodes = vec![start(config(&dirs(dir.path(), &["a"]), &[])).await];
+    let first = nodes[0].ready.address.clone();
+    for (key, value) in [("replicas", "2"), ("silent_after_seconds", "2")] {
+        let (key, value) = (key.to_owned(), value.to_owned());
+        let request = SetConfigRequest { header: None, key, value };
+        // The placement group may still elect its leader.
+        let started = Instant::now();
+        while admin(&first).await.set_config(request.clone()).await.is_err() {
+            assert!(started.elapsed() < LIMIT);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    for name in ["b", "c"] {
+        nodes.push(start(config(&dirs(dir.path(), &[name]), std::slice::from_ref(&first))).await);
+    }
+    // The placement group survives the loss of one node, the region of two replicas does not.
+    let started = Instant::now();
+    while voters(&nodes, 1).await.len() != 3 || voters(&nodes, 2).await.len() != 2 {
+        assert!(started.elapsed() < LIMIT);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let members = voters(&nodes, 2).await;
+    let (lost, kept) = (members[0], members[1]);
+    let at = nodes.iter().position(|node| node.ready.stores[0].0 == lost).unwrap();
+    let action = StoreAction::Lost as i32;
+    let declare = SetStoreStateRequest { header: None, store_id: lost, action };
+    let kept_node = nodes.iter().find(|node| node.ready.stores[0].0 == kept).unwrap();
+    let address = kept_node.ready.address.clone();
+    let mut admin = admin(&address).await;
+    let running = admin.set_store_state(declare.clone()).await.unwrap_err();
+    assert_eq!(running.code(), Code::FailedPrecondition, "{running}");
+    nodes.remove(at).stop().await;
+    let early = recover(&mut admin, kept, lost).await.unwrap_err();
+    assert_eq!(early.code(), Code::Unavailable, "{early}");
+    assert!(early.message().contains("was declared lost"), "{early}");
+    let started = Instant::now();
+    while admin.set_store_state(declare.clone()).await.is_err() {
+        assert!(started.elapsed() < LIMIT);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let region = loop {
+        match recover(&mut admin, kept, lost).await {
+            Ok(region) => break region,
+            Err(status) => assert!(started.elapsed() < LIMIT, "{status}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let stores: Vec<u64> =
+        Region::decode(&region).unwrap().peers.iter().map(|peer| peer.store.0).collect();
+    assert_eq!(stores, [kept]);
+    let is_led = |status: u16, body: &str| status == 200 && body.starts_with("2 of 2");
+    until(&address, "/readyz", is_led).await;
+    put_values(&address, 20).await;
+    for node in nodes {
+        node.stop().await;
+    }
 }

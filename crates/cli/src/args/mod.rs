@@ -9,7 +9,7 @@ mod server;
 
 pub use bench::{Bench, BenchWire, Distribution, Load, Policy, Workload};
 pub use calibrate::BenchCalibrate;
-pub use ctl::{AddStore, Ctl, CtlCommand, Explain, Regions};
+pub use ctl::{AddStore, Ctl, CtlCommand, Explain, Recover, Regions};
 pub use devices::{BenchDevices, Layout, Mode, Shares};
 pub use playground::{Playground, slow_factor};
 pub use server::Server;
@@ -373,6 +373,11 @@ mod tests {
         assert!(parse("stele get k").is_err());
         assert!(parse("stele get --store d --cluster a:1 k").is_err());
         assert!(parse("stele ctl stores").is_err());
+        assert!(parse("stele ctl recover --lost 2").is_err());
+        assert!(parse("stele ctl --cluster a:1 recover").is_err());
+        assert!(parse("stele ctl --cluster a:1 recover --lost 2,3 --yes").is_ok());
+        assert!(parse("stele ctl --store d1 --store d2 recover --lost 2 --with f").is_ok());
+        assert!(parse("stele ctl --store d --cluster a:1 recover --lost 2").is_err());
         assert!(parse("stele ctl --cluster a:1 stores --json").is_ok());
         assert!(parse("stele ctl --cluster a:1 move 7 1 4").is_ok());
         assert!(parse("stele ctl --cluster a:1 drain 3 --wait").is_ok());

@@ -109,6 +109,11 @@ impl Control {
         self.set_state(store, messages::StoreAction::Cancel).await
     }
 
+    /// Declares a store lost permanently. Fails with `Refused` while it reports.
+    pub async fn declare_lost(&self, store: StoreId) -> Result<messages::StoreProgress> {
+        self.set_state(store, messages::StoreAction::Lost).await
+    }
+
     /// Returns the progress of a drain or a removal.
     pub async fn progress(&self, store: StoreId) -> Result<messages::StoreProgress> {
         let request = messages::GetStoreProgressRequest { store_id: store.0, ..Default::default() };

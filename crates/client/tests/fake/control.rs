@@ -257,10 +257,13 @@ impl Control for Service {
         &self,
         request: Request<SetStoreStateRequest>,
     ) -> Answer<StoreProgress> {
-        let SetStoreStateRequest { store_id, .. } = request.into_inner();
+        let SetStoreStateRequest { store_id, action, .. } = request.into_inner();
         let mut state = self.leader_state()?;
-        if !state.stores.contains_key(&store_id) {
+        let Some(store) = state.stores.get_mut(&store_id) else {
             return Err(Status::not_found(format!("there is no store {store_id}")));
+        };
+        if action == StoreAction::Lost as i32 {
+            store.state = StoreState::Removed as i32;
         }
         Ok(Response::new(progress(&mut state)))
     }
@@ -312,9 +315,29 @@ impl Control for Service {
             applied_index: 17,
             approximate_bytes: 5 << 20,
             approximate_keys: 1000,
+            last_term: 6,
             ..ReplicaDetail::default()
         };
         Ok(Response::new(RegionDetailResponse { replicas: vec![replica] }))
+    }
+
+    async fn recover_replica(
+        &self,
+        request: Request<RecoverReplicaRequest>,
+    ) -> Answer<RecoverReplicaResponse> {
+        let request = request.into_inner();
+        assert_eq!((request.last_index, request.last_term, request.term), (17, 6, 6));
+        let mut state = self.state();
+        let is_removed = |id: &u64| state.stores[id].state == StoreState::Removed as i32;
+        if !request.lost_stores.iter().all(is_removed) || state.unsettled > 0 {
+            state.unsettled = state.unsettled.saturating_sub(1);
+            return Err(Status::unavailable("this node does not know that the stores are lost"));
+        }
+        state.leaders.insert(request.region_id, request.store_id);
+        let region = state.regions.iter_mut().find(|region| region.id.0 == request.region_id);
+        let region = region.unwrap();
+        region.peers.retain(|peer| !request.lost_stores.contains(&peer.store.0));
+        Ok(Response::new(RecoverReplicaResponse { region: region.encode() }))
     }
 
     async fn get_config(&self, request: Request<GetConfigRequest>) -> Answer<GetConfigResponse> {

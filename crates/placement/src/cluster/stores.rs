@@ -45,6 +45,8 @@ pub enum DrainGoal {
     Remove,
     /// In service again.
     Cancel,
+    /// Lost permanently: removed at once, with its replicas.
+    Lost,
 }
 
 /// Limit for the stores of one node, and of one request to join.
@@ -296,8 +298,9 @@ impl Cluster {
         }
     }
 
-    /// Plans the drain or removal of a store, or cancels it. Fails with `Invalid` if the remaining
-    /// stores could not take over.
+    /// Plans the drain or removal of a store, cancels it, or declares the store lost. Fails with
+    /// `Invalid` if the remaining stores could not take over, or if a store that is said to be lost
+    /// may still run.
     pub fn plan_state(&self, id: StoreId, goal: DrainGoal, now: Millis) -> Result<Vec<PairChange>> {
         let Some(store) = self.stores.get(&id) else {
             return Err(Error::invalid(format!("there is no store {id}")));
@@ -309,7 +312,16 @@ impl Cluster {
             DrainGoal::Drain => StoreState::Draining,
             DrainGoal::Remove => StoreState::Removing,
             DrainGoal::Cancel => StoreState::Up,
+            DrainGoal::Lost => StoreState::Tombstone,
         };
+        let may_run = goal == DrainGoal::Lost && !store.is_silent(&self.config, now);
+        if may_run && !mutant::active("placement.live_store_declared_lost") {
+            return Err(Error::invalid(format!(
+                "store {id} reports, or may still report to the new placement leader; stop its node \
+                 and wait {} s",
+                self.config.silent_after_seconds
+            )));
+        }
         if state.is_leaving() && !mutant::active("placement.drain_unchecked") {
             self.check_domains_left(store, now)?;
             self.check_quorums(id, now)?;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::bootstrap::Bootstrap;
-use crate::cluster::stores::NewStore;
+use crate::cluster::stores::{DrainGoal, NewStore};
 use crate::store::{Liveness, NodeReport, StoreReport};
 use stele_types::{KeyRange, Peer, Region, Term};
 
@@ -508,4 +508,30 @@ fn heat_outlasts_reports_and_refused_ones_are_counted_by_the_next() {
     cluster.observe(report(120_000, 2, 6), Millis(600_000)).unwrap();
     assert!(writes(&cluster, 600_000).abs_diff(2 * before) <= 1);
     assert!(writes(&cluster, 660_000).abs_diff(before) <= 1, "it cools without reports");
+}
+
+#[test]
+fn a_store_that_may_run_is_not_declared_lost() {
+    let (mut pairs, mut cluster) = founded();
+    let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };
+    let report = StoreReport { id: StoreId(2), ..StoreReport::default() };
+    let declared = |cluster: &Cluster, seconds: u64| {
+        cluster.plan_state(StoreId(2), DrainGoal::Lost, Millis(seconds * 1000))
+    };
+    // A new leader has heard nothing yet.
+    assert!(declared(&cluster, 29).unwrap_err().to_string().contains("store 2 reports"));
+    assert!(declared(&cluster, 30).is_ok());
+    cluster.record_heartbeat(&node, &[report], Millis(40_000));
+    assert!(declared(&cluster, 69).is_err());
+    let failed = StoreReport { has_failed: true, ..report };
+    cluster.record_heartbeat(&node, &[failed], Millis(41_000));
+    assert!(declared(&cluster, 42).is_ok(), "its node says that it has stopped");
+    cluster.record_heartbeat(&node, &[report], Millis(43_000));
+    let changes = declared(&cluster, 73).unwrap();
+    assert_eq!(changes.len(), 2, "the store and the members' version");
+    commit(&mut pairs, &mut cluster, changes);
+    assert!(cluster.is_lost(StoreId(2), Millis(73_000)));
+    assert!(declared(&cluster, 200).unwrap_err().to_string().contains("already removed"));
+    let refused = cluster.plan_heartbeat(&node, &[report]).unwrap_err();
+    assert!(refused.to_string().contains("was removed"), "{refused}");
 }

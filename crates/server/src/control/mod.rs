@@ -114,6 +114,17 @@ macro_rules! control {
                 Ok(Response::new(RegionDetailResponse { replicas }))
             }
 
+            async fn recover_replica(
+                &self,
+                request: Request<RecoverReplicaRequest>,
+            ) -> Answer<RecoverReplicaResponse> {
+                let request = request.into_inner();
+                let store = self.store(request.store_id, RegionId(request.region_id))?;
+                let is_removed = |store| self.members.is_removed(store);
+                let region = replica::recover(&store, &request, is_removed).await?;
+                Ok(Response::new(RecoverReplicaResponse { region: region.encode() }))
+            }
+
             async fn get_config(
                 &self,
                 request: Request<GetConfigRequest>,

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_node::pages::Pages;
 use stele_proto::stele::control::v1 as wire;
-use stele_raftstore::{RegionReport, Role};
-use stele_storage::StateMachine;
-use stele_types::{KeyRange, RegionId, Result};
+use stele_raftstore::{
+    Admin, AdminCall, Done, Header, Recovery, Refusal, RegionReport, Reply, RequestId, Role,
+};
+use stele_storage::{LogStore, StateMachine};
+use stele_types::{KeyRange, LogIndex, Region, RegionId, Result, StoreId, Term, mutant};
 use tonic::Status;
 
 /// Default time for a replica to apply the requested index.
@@ -116,6 +118,35 @@ pub(super) async fn detail(store: &StoreHandle, report: &RegionReport) -> wire::
             .map_or(0, |reader| reader.lease_left_nanos(store.clock().monotonic_nanos())),
         approximate_bytes: size.bytes,
         approximate_keys: size.keys,
+        last_term: store.engine().term(report.region.id, report.last).unwrap_or_default().0,
         ..wire::ReplicaDetail::default()
+    }
+}
+
+/// Makes a replica the region's after the loss of a majority.
+///
+/// Invariant: the placement group has declared the stores lost. Otherwise they could return with a
+/// majority of the former members.
+pub(super) async fn recover(
+    store: &Arc<StoreHandle>,
+    request: &wire::RecoverReplicaRequest,
+    is_removed: impl Fn(StoreId) -> bool,
+) -> Result<Region, Status> {
+    let lost: Vec<StoreId> = request.lost_stores.iter().copied().map(StoreId).collect();
+    let unknown = lost.iter().find(|store| !is_removed(**store));
+    if let Some(store) = unknown.filter(|_| !mutant::active("server.recover_beside_live_stores")) {
+        return Err(Status::unavailable(format!(
+            "this node does not know that store {store} was declared lost; retry"
+        )));
+    }
+    let last = (LogIndex(request.last_index), Term(request.last_term));
+    let recovery = Recovery { lost, last, term: Term(request.term) };
+    let header = Header { region: RegionId(request.region_id), ..Header::default() };
+    let call = Admin::Recover(recovery);
+    match store.admin(AdminCall { id: RequestId::default(), header, call }).await {
+        Reply::Done(Done::Admin { region }) => Ok(region),
+        Reply::Busy(busy) => Err(Status::unavailable(format!("{busy:?}; retry"))),
+        Reply::Refused(Refusal::Invalid(reason)) => Err(Status::failed_precondition(reason)),
+        other => Err(Status::failed_precondition(format!("{other:?}"))),
     }
 }

@@ -438,6 +438,6 @@ async fn new_cluster(config: &Config, dirs: &mut Dirs, address: &str) -> Result<
 }
 
 /// Returns an unpredictable number: the standard library seeds its maps from the system.
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
