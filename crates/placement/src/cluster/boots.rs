@@ -4,7 +4,7 @@
 use super::Cluster;
 use crate::pairs::{self, PairChange};
 use crate::store::{NodeReport, StoreReport};
-use stele_types::{Boot, BootOrder, StoreId, mutant};
+use stele_types::{Boot, BootOrder, Error, Result, StoreId, mutant};
 
 impl Cluster {
     /// Returns the last run of a store, in which it had its address; unknown for a store of a node of
@@ -26,6 +26,25 @@ impl Cluster {
     pub(super) fn is_of_earlier_boot(&self, node: &NodeReport, report: &StoreReport) -> bool {
         node.boot(report).relative_to(&self.boot(report.id)) == BootOrder::Before
             && !mutant::active("placement.earlier_boot_heard")
+    }
+
+    /// Fails if one of the reported stores runs on another node from another copy of its directory.
+    ///
+    /// Invariant: of two runs of one store only the first one that reported is heard.
+    pub(super) fn check_copies(&self, node: &NodeReport, reports: &[StoreReport]) -> Result<()> {
+        let is_copy = |report: &&StoreReport| {
+            node.boot(report).relative_to(&self.boot(report.id)) == BootOrder::Copy
+                && !mutant::active("placement.copied_store_reports")
+        };
+        let Some(report) = reports.iter().filter(|report| !report.has_failed).find(is_copy) else {
+            return Ok(());
+        };
+        let known = self.store(report.id).map(|store| store.address.clone()).unwrap_or_default();
+        Err(Error::invalid(format!(
+            "store {} runs at {known}, and {} runs a copy of its directory: stop one of the two nodes \
+             and empty its directory",
+            report.id, node.address
+        )))
     }
 
     /// Whether a node's report comes from a process that ended since: each of its stores has reported

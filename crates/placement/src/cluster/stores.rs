@@ -199,6 +199,7 @@ impl Cluster {
         check_text("the address", &node.address)?;
         check_labels(node.labels.as_deref().unwrap_or_default())?;
         self.check_members(reports)?;
+        self.check_copies(node, reports)?;
         let (mut changes, mut boots) = (Vec::new(), Vec::new());
         for report in reports {
             let store = self.stores.get(&report.id);

@@ -535,3 +535,27 @@ fn a_store_that_may_run_is_not_declared_lost() {
     let refused = cluster.plan_heartbeat(&node, &[report]).unwrap_err();
     assert!(refused.to_string().contains("was removed"), "{refused}");
 }
+
+#[test]
+fn a_store_that_runs_from_two_copies_of_its_directory_reports_from_one_node_only() {
+    let (mut pairs, mut cluster) = founded();
+    let node = |address: &str, boot_nonce| NodeReport {
+        address: address.into(),
+        boot_nonce,
+        ..NodeReport::default()
+    };
+    let report = |boot_count| StoreReport {
+        id: StoreId(1),
+        capacity_bytes: 1 << 30,
+        boot_count,
+        ..StoreReport::default()
+    };
+    let first = node("n1:1", 7);
+    let changes = cluster.plan_heartbeat(&first, &[report(5)]).unwrap();
+    commit(&mut pairs, &mut cluster, changes);
+    let copy = node("n9:1", 8);
+    let refused = load(&pairs).plan_heartbeat(&copy, &[report(5)]).unwrap_err().to_string();
+    assert!(refused.contains("store 1 runs at n1:1, and n9:1 runs a copy"), "{refused}");
+    assert_eq!(cluster.plan_heartbeat(&first, &[report(5)]).unwrap(), [], "it is heard as before");
+    assert!(cluster.plan_heartbeat(&copy, &[report(6)]).is_ok(), "it was moved to another node");
+}

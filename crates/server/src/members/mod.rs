@@ -184,6 +184,23 @@ impl Members {
         true
     }
 
+    /// Returns the address at which a store runs, if `boot` is a run of another copy of its directory:
+    /// a run with the number of the known one and another process, or an earlier one. A directory
+    /// that was restored from an earlier state is such a copy too. Of a store of this node every
+    /// other process runs a copy.
+    pub fn other_copy(&self, store: StoreId, boot: Boot) -> Option<String> {
+        let known = self.known.read();
+        let member = known.stores.get(&store)?;
+        let is_own = known.own.contains_key(&store);
+        let is_copy = match boot.relative_to(&member.boot) {
+            BootOrder::Before | BootOrder::Copy => true,
+            BootOrder::After => is_own,
+            BootOrder::Same | BootOrder::Unknown => false,
+        };
+        (is_copy && !mutant::active("server.copied_directory_heard"))
+            .then(|| member.address.clone())
+    }
+
     /// Learns the address of a node from the node itself, or from one that learned it: for each of
     /// these stores of which the run is later than the known one. An older copy of a directory thus
     /// takes no address. Keeps at most [`STORES_MAX`] stores.
@@ -450,6 +467,28 @@ mod tests {
         members.update(2, &[member("b:4", 2, control::StoreState::Removed)], "a:1");
         members.learn("b:5", [(StoreId(2), boot(10, 1))]);
         assert!(members.is_removed(StoreId(2)) && address() == "b:4");
+    }
+
+    #[test]
+    fn a_copy_of_a_directory_is_told_from_a_later_start() {
+        let members = Members::default();
+        members.learn("b:1", [(StoreId(2), boot(7, 90))]);
+        members.add_own(StoreId(1), "a:1", Path::new("/data"), boot(3, 5));
+        let copy_of_2 = |count, nonce| members.other_copy(StoreId(2), boot(count, nonce));
+        for (count, nonce, expected) in [
+            (7, 90, None),
+            (8, 91, None),
+            (7, 91, Some("b:1")),
+            // An earlier state of the directory, which may lack acknowledged entries.
+            (6, 92, Some("b:1")),
+            (0, 93, None),
+        ] {
+            assert_eq!(copy_of_2(count, nonce).as_deref(), expected, "{count} {nonce}");
+        }
+        let copy_of_own = |count, nonce| members.other_copy(StoreId(1), boot(count, nonce));
+        assert_eq!(copy_of_own(3, 5), None);
+        assert!([2, 3, 9].map(|count| copy_of_own(count, 6)).iter().all(Option::is_some));
+        assert_eq!(members.other_copy(StoreId(9), boot(1, 1)), None);
     }
 
     #[test]

@@ -153,6 +153,10 @@ impl Resolve for Members {
         Self::is_removed(self, store)
     }
 
+    fn other_copy(&self, store: StoreId, boot: Boot) -> Option<String> {
+        Self::other_copy(self, store, boot)
+    }
+
     fn learn(&self, address: &str, stores: &[(StoreId, Boot)]) {
         Self::learn(self, address, stores.iter().copied());
     }

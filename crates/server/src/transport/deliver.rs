@@ -20,6 +20,11 @@ pub trait Resolve: Send + Sync {
         false
     }
 
+    /// Returns the address at which a store runs, if `boot` is a run of another copy of its directory.
+    fn other_copy(&self, _store: StoreId, _boot: Boot) -> Option<String> {
+        None
+    }
+
     /// Learns the address that a node states for its stores, each with its run.
     fn learn(&self, _address: &str, _stores: &[(StoreId, Boot)]) {}
 }

@@ -183,6 +183,28 @@ impl Hello {
     }
 }
 
+impl Hello {
+    /// Returns the reason to reject the connection of a node that runs a copy of a directory, of which
+    /// another copy runs at the address that `other_copy` returns.
+    ///
+    /// Invariant: two runs of one store are not both heard. They would vote twice in one term, and
+    /// acknowledge entries that only one of them holds.
+    pub fn copy_rejection(
+        &self,
+        other_copy: impl Fn(StoreId, Boot) -> Option<String>,
+    ) -> Option<(RejectReason, String)> {
+        let runs = self.from.iter().zip(&self.boots);
+        let (store, other) =
+            runs.filter_map(|(store, boot)| Some((store, other_copy(*store, *boot)?))).next()?;
+        let text = format!(
+            "store {store} runs at {other}, and {} runs a copy of its directory, or an earlier state of \
+             it: stop one of the two nodes and empty its directory",
+            self.address
+        );
+        Some((RejectReason::CopiedDirectory, text))
+    }
+}
+
 /// Encodes the acceptance of a hello by a node with these stores that do not serve.
 pub fn welcome(gone: &[StoreId]) -> Vec<u8> {
     let mut out = vec![VERSION];
@@ -360,6 +382,21 @@ mod tests {
         assert_eq!(other(|it| it.from = vec![StoreId(7)]), Some(RejectReason::StoreRemoved));
         assert_eq!(other(|it| it.from.push(StoreId(7))), None, "its other stores are heard");
         assert_eq!(other(|it| it.versions = (0, 9)), None);
+    }
+
+    #[test]
+    fn a_node_with_a_copied_directory_is_refused_with_both_addresses_and_the_remedy() {
+        let hello = sample();
+        let known = |store, boot: Boot| {
+            assert_eq!(boot.nonce, u64::MAX);
+            (store == StoreId(300) && boot.count == 900).then(|| "host:3".to_owned())
+        };
+        let (reason, text) = hello.copy_rejection(known).expect("it runs twice");
+        assert_eq!(reason, RejectReason::CopiedDirectory);
+        assert!(text.contains("store 300 runs at host:3, and host:1 runs a copy"), "{text}");
+        assert_eq!(hello.copy_rejection(|_, _| None), None);
+        let earlier = Hello { boots: Vec::new(), ..hello };
+        assert_eq!(earlier.copy_rejection(known), None, "an earlier version states no runs");
     }
 
     #[test]

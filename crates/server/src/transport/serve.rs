@@ -93,7 +93,9 @@ async fn handshake(
     }
     let is_removed = |store| shared.resolve.is_removed(store);
     let own = shared.all_own();
-    let rejection = hello.rejection(&shared.identity, &own, is_removed);
+    let rejection = hello
+        .rejection(&shared.identity, &own, is_removed)
+        .or_else(|| hello.copy_rejection(|store, boot| shared.resolve.other_copy(store, boot)));
     // A node that is refused dials again several times a second.
     remote.is_logged = shared.note_rejection(&hello, rejection.as_ref().map(|(reason, _)| *reason));
     if let Some((reason, text)) = rejection {
