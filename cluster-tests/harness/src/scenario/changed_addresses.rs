@@ -85,7 +85,7 @@ async fn move_each(cluster: &mut Cluster) -> Result<f64> {
 }
 
 /// Lets each node join the next one at its present address when it starts again.
-fn join_in_a_ring(cluster: &mut Cluster) {
+pub(super) fn join_in_a_ring(cluster: &mut Cluster) {
     let addresses: Vec<String> =
         cluster.nodes.iter().map(|node| node.address().to_owned()).collect();
     for (number, node) in cluster.nodes.iter_mut().enumerate() {
@@ -108,7 +108,7 @@ async fn first_put(cluster: &mut Cluster) -> Result<f64> {
 }
 
 /// Waits until the placement group knows the address of every node.
-async fn known_to_the_placement_group(cluster: &Cluster) -> Result<()> {
+pub(super) async fn known_to_the_placement_group(cluster: &Cluster) -> Result<()> {
     let (started, addresses) = (Instant::now(), cluster.addresses());
     loop {
         let stores = cluster.stores().await?;

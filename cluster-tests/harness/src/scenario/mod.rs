@@ -75,7 +75,7 @@ scenarios! {
     slow_store "slow-store" "a store becomes ten times slower under load: its leaders leave, the throughput stays, they return when it is fast"
     bytes_written "bytes-written" "bytes that each node writes per byte of payload"
     hostile "hostile" "garbage, oversized and hostile bytes on the port"
-    ycsb "ycsb" "go-ycsb load and workloads A to F, also during a kill, a split and a transfer"
+    ycsb "ycsb" "go-ycsb load and workloads A to F, also during a kill, a split and a transfer, and while all nodes restart on other ports"
     clients "clients" "TiKV's own Rust and Python clients"
 }
 
