@@ -165,11 +165,14 @@ fn raft_proto_eq(a: &ConfState, b: &ConfState) -> bool {
     sets(a) == sets(b) && a.auto_leave == b.auto_leave
 }
 
+/// Peers, lost ones, and the region afterwards.
+type Lost<'a> = (&'a [(u64, PeerRole)], &'a [u64], &'a str);
+
 #[test]
 fn the_peers_that_are_left_become_the_voters_if_the_others_had_a_majority() {
     use PeerRole::{DemotingVoter, IncomingVoter, Learner, Voter};
     let lost = |ids: &[u64]| ids.iter().map(|id| StoreId(100 + id)).collect::<Vec<_>>();
-    let rows: &[(&[(u64, PeerRole)], &[u64], &str)] = &[
+    let rows: &[Lost<'_>] = &[
         (&[(1, Voter), (2, Voter), (3, Voter)], &[2, 3], "v1 @3"),
         (&[(1, Voter), (2, Voter), (3, Voter)], &[2, 3, 9], "v1 @3"),
         (&[(1, Voter), (2, Voter), (3, Voter), (4, Learner)], &[1, 2], "v3 v4 @4"),
