@@ -262,8 +262,7 @@ impl Log {
         let head = self.head();
         let active = files.iter_mut().find(|info| info.file == head.file);
         if let (Some(info), Some(appender)) = (active, self.appender.try_lock()) {
-            let sidecar = appender.sidecar.as_ref();
-            info.payload_bytes = sidecar.map_or(0, |sidecar| sidecar.totals.payload_bytes);
+            info.payload_bytes = appender.sidecar.totals.payload_bytes;
         }
         for info in files.iter_mut().filter(|info| info.file == head.file) {
             info.bytes = info.bytes.max(u64::from(head.offset));

@@ -162,11 +162,7 @@ impl<'a, 'p> Recoverer<'a, 'p> {
         let found = self.scan(&mut reader, Some(end.at), &mut writer)?.0;
         check_end(&mut reader, found, end)?;
         let totals = writer.totals;
-        // A full device must not prevent opening; the next open scans again.
-        match writer.finish(end) {
-            Err(error @ Error::NoSpace(_)) => drop(error),
-            other => other?,
-        }
+        writer.finish(end);
         Ok(totals)
     }
 
@@ -176,7 +172,10 @@ impl<'a, 'p> Recoverer<'a, 'p> {
         until: Option<u32>,
         writer: &mut SidecarWriter,
     ) -> Result<(End, u32)> {
-        let mut push = |item: &Item<'_>| writer.push(item);
+        let mut push = |item: &Item<'_>| {
+            writer.push(item);
+            Ok(())
+        };
         let (regions, needed) = (&mut self.regions, &mut self.needed);
         let found = by_frames(reader, until, regions, needed, self.passes, &mut push)?;
         self.recovery.segments_scanned += 1;
@@ -222,7 +221,7 @@ impl<'a, 'p> Recoverer<'a, 'p> {
             recycled,
             buffer: AlignedBuf::in_large_pages(),
             staged: Staged::default(),
-            sidecar: Some(writer),
+            sidecar: writer,
         })
     }
 }
@@ -322,7 +321,7 @@ fn create(shared: &Shared, from: &RecoverFrom) -> Result<Appender> {
         recycled: false,
         buffer,
         staged: Staged::default(),
-        sidecar: Some(SidecarWriter::new(&shared.dir, id, inline_max)),
+        sidecar: SidecarWriter::new(&shared.dir, id, inline_max),
     })
 }
 

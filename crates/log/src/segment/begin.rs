@@ -39,13 +39,15 @@ pub(crate) fn begin(how: &Begin<'_>, buffer: &mut AlignedBuf) -> Result<Begun> {
     let source = how.dir.path_of(Name::Free(how.recycle.unwrap_or(how.id)));
     let open = Open { write: true, create: Create::IfMissing, direct: how.dir.direct };
     let file = how.dir.vfs.open(&source, open)?;
-    let begun = write(how, file, buffer);
+    let begun = write(how, file, buffer).and_then(|begun| {
+        how.dir.vfs.rename(&source, &how.dir.path_of(Name::Segment(how.id)))?;
+        Ok(begun)
+    });
     if begun.is_err() && how.recycle.is_none() {
         // It may hold the device's last free blocks; the next open removes what remains.
         let _ = how.dir.unlink(&source);
     }
     let mut begun = begun?;
-    how.dir.vfs.rename(&source, &how.dir.path_of(Name::Segment(how.id)))?;
     // A batch is acknowledged only in a segment with a durable name.
     if !mutant::active("log.skip_dir_sync") {
         how.dir.sync().map_err(fatal_if_full)?;
