@@ -47,7 +47,7 @@ fn a_newer_format_is_refused_and_left_alone() {
     run(dir.path(), "put --store $ k v").ok();
     let identity = dir.path().join("STORE");
     let text = std::fs::read_to_string(&identity).unwrap();
-    let newer = text.replace("format 1", "format 99");
+    let newer = text.replace("format 2", "format 99");
     assert_ne!(text, newer);
     std::fs::write(&identity, &newer).unwrap();
     run(dir.path(), "get --store $ k").fails(1, "use a newer version");

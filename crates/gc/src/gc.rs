@@ -1,5 +1,6 @@
 //! Interface of garbage collection: one bounded slice of work for each call.
 
+use crate::drop_time::{ClusterTime, TimeSource};
 use crate::heat::{Heat, Scanned};
 use crate::options::GcOptions;
 use crate::pressure::{ASSIST_WAITS, Load};
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     pub clock: Arc<dyn Clock>,
     pub options: GcOptions,
     pub hooks: Arc<dyn GcHooks>,
+    pub time_source: TimeSource,
+    pub cluster_time: Mutex<ClusterTime, { rank::GC_CLUSTER_TIME }>,
     /// User bytes since the store was created.
     pub user_bytes: AtomicU64,
     pub heat: Mutex<Heat, { rank::GC_HEAT }>,
@@ -58,6 +61,14 @@ pub(crate) struct Shared {
     stats: Mutex<GcStats, { rank::GC_STATS }>,
     /// The device is nearly full: freeing space takes precedence over the budget.
     pub short_of_space: AtomicBool,
+}
+
+impl Shared {
+    /// Returns the cluster's time in Unix seconds; 0 if it is unknown.
+    pub fn cluster_time_s(&self) -> u64 {
+        let time = *self.cluster_time.lock();
+        time.now_s(self.clock.monotonic_nanos())
+    }
 }
 
 /// Garbage collection of one store. All methods may be called from any thread; one step runs at a
@@ -76,6 +87,7 @@ impl Gc {
         clock: Arc<dyn Clock>,
         options: GcOptions,
         hooks: Arc<dyn GcHooks>,
+        time_source: TimeSource,
         resumed: &[u8],
     ) -> Result<Self> {
         options.validate()?;
@@ -85,6 +97,8 @@ impl Gc {
             clock,
             options,
             hooks,
+            time_source,
+            cluster_time: Mutex::default(),
             user_bytes: AtomicU64::new(0),
             heat: Mutex::default(),
             load: Mutex::default(),
@@ -128,6 +142,15 @@ impl Gc {
     /// state is as of the last flush.
     pub fn note_user_bytes(&self, bytes: u64) {
         self.shared.user_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Records the cluster's time in Unix seconds, as received now; 0 is not a time. With
+    /// [`TimeSource::Cluster`], no expired pair is dropped before the first call after a start.
+    pub fn note_cluster_time(&self, unix_s: u64) {
+        if unix_s > 0 {
+            let time = ClusterTime::new(unix_s, self.shared.clock.monotonic_nanos());
+            *self.shared.cluster_time.lock() = time;
+        }
     }
 
     /// Records that these values, which could not be read, have readable copies. Their files may be

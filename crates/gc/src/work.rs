@@ -110,6 +110,10 @@ impl Work {
                 self.start_merge(shared, first, count)?;
                 self.step_merge(shared, bytes_max)
             }
+            Choice::DropExpired { runs } => {
+                self.start_dropping_expired(shared, runs)?;
+                self.step_merge(shared, bytes_max)
+            }
             Choice::Relocate { victims } => {
                 self.start_relocate(shared, victims)?;
                 self.step_merge(shared, bytes_max)
@@ -209,6 +213,7 @@ impl Work {
             reclaimed_bytes: self.reclaimed_bytes,
             resumed: self.resumed,
             damaged: self.damaged,
+            cluster_time_s: shared.cluster_time_s(),
             last_error: self.last_error.clone(),
         };
         (stats, load)

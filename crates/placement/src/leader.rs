@@ -23,10 +23,14 @@ pub struct LeaderState {
     /// Something changed, so the schedulers run at the next opportunity.
     needs_schedule: bool,
     scheduled: Millis,
+    /// The cluster's time, and when it was determined.
+    time: (Millis, u64),
 }
 
 /// Interval of scheduling rounds when nothing changed.
 const ROUND_MILLIS: u64 = 1000;
+/// Time in which all nodes get the same time of the cluster.
+const TIME_MILLIS: u64 = 1000;
 /// Regions that a round may cover for each millisecond since the last one. A round takes less time
 /// than that: in a large cluster, in which something always changes, rounds take a part of one core.
 const REGIONS_PER_MILLI: u64 = 500;
@@ -80,13 +84,16 @@ pub struct ReportReply {
     pub leases: bool,
     /// The node answers puts and deletes of unknown outcome with an error.
     pub undetermined_writes_fail: bool,
+    /// The cluster's time in Unix seconds; 0 if it is unknown.
+    pub unix_s: u64,
 }
 
 impl LeaderState {
     /// Wraps the state that a leader of `term` loaded.
     pub fn new(term: Term, cluster: Cluster) -> Self {
         let (operators, reports) = (Operators::default(), HashMap::new());
-        Self { term, cluster, operators, reports, needs_schedule: true, scheduled: Millis(0) }
+        let (scheduled, time) = (Millis(0), (Millis(0), 0));
+        Self { term, cluster, operators, reports, needs_schedule: true, scheduled, time }
     }
 
     /// Applies committed changes. Fails with `Invalid` on a change that no plan produced.
@@ -180,6 +187,16 @@ impl LeaderState {
         let all_wanted = !self.cluster.is_informed_by(address);
         let config = self.cluster.config();
         let (leases, fail) = (config.has_leases(), config.undetermined_writes_fail != 0);
-        ReportReply { due, is_busy, all_wanted, leases, undetermined_writes_fail: fail }
+        let unix_s = self.unix_s(now);
+        ReportReply { due, is_busy, all_wanted, leases, undetermined_writes_fail: fail, unix_s }
+    }
+
+    /// Returns the cluster's time; 0 if it is unknown. It may be a second old.
+    fn unix_s(&mut self, now: Millis) -> u64 {
+        let (determined, unix_s) = self.time;
+        if unix_s == 0 || now.since(determined) >= TIME_MILLIS {
+            self.time = (now, self.cluster.unix_s());
+        }
+        self.time.1
     }
 }

@@ -102,6 +102,8 @@ pub struct NodeReport {
     pub region_bytes_max: u64,
     /// Names and values of the labels of its stores; `None` from a node of an earlier version.
     pub labels: Option<Vec<(String, String)>>,
+    /// Time of its clock, in Unix seconds; 0 from a node of an earlier version.
+    pub unix_s: u64,
 }
 
 /// Known state of a store.

@@ -219,6 +219,26 @@ async fn leases_of_a_running_cluster_end_and_begin_with_the_setting() {
     node.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn stores_receive_the_time_by_which_expired_pairs_are_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = start(config(&dirs(dir.path(), &["a"]), &[])).await;
+    let join = [first.ready.address.clone()];
+    let second = start(config(&dirs(dir.path(), &["b"]), &join)).await;
+    let time_of = |body: &str| -> f64 {
+        let line = body.lines().find_map(|line| line.strip_prefix("stele_cluster_time_seconds{"));
+        line.and_then(|line| line.split_once("} ")).map_or(0.0, |(_, time)| time.parse().unwrap())
+    };
+    let now_s = || stele_types::Clock::unix_seconds(&stele_vfs::SystemClock::new()) as f64;
+    for node in [&first, &second] {
+        let body = until(&node.ready.address, "/metrics", |_, body| time_of(body) > 0.0).await;
+        let behind_s = now_s() - time_of(&body);
+        assert!((-2.0..60.0).contains(&behind_s), "{behind_s}");
+    }
+    first.stop().await;
+    second.stop().await;
+}
+
 /// Writes one value after the other; returns once the region took all of them.
 async fn put_values(address: &str, count: usize) {
     let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await;

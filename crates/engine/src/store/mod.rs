@@ -173,6 +173,12 @@ impl Store {
         self.shared.id
     }
 
+    /// Records the cluster's time in Unix seconds, as received now. A store with replicas drops no
+    /// expired pair before the first call after it was opened.
+    pub fn note_cluster_time(&self, unix_s: u64) {
+        self.gc.note_cluster_time(unix_s);
+    }
+
     /// Flushes memtables to runs: everything applied so far no longer depends on the log's tail.
     pub fn flush(&self) -> Result<()> {
         self.stop_on_failed_sync(self.gc.force(stele_gc::Forced::Flush))

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use stele_gc::Gc;
+use stele_gc::{Gc, TimeSource};
 use stele_index::{Checkpoint, Index, Opened as KnownState};
 use stele_log::{Log, RecoverFrom, Recovery, ReplayEntry, ReplayOp};
 use stele_types::lock::Mutex;
@@ -156,8 +156,12 @@ fn start_gc(
     options: stele_gc::GcOptions,
     known: &KnownState,
 ) -> Result<Gc> {
-    let hooks = shared.clone();
-    Gc::new(shared.log.clone(), shared.index.clone(), clock, options, hooks, &known.gc_state)
+    let (log, index, hooks) = (shared.log.clone(), shared.index.clone(), shared.clone());
+    let time_source = match shared.replay {
+        Replay::All => TimeSource::Own,
+        Replay::Committed => TimeSource::Cluster,
+    };
+    Gc::new(log, index, clock, options, hooks, time_source, &known.gc_state)
 }
 
 /// Checks that the index is not older than the log. Entries are truncated only after a checkpoint

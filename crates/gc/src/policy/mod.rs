@@ -6,4 +6,4 @@ mod tiers;
 mod victims;
 
 pub use pick::{credit_for, pick, pick_collect, pick_short_of_space, space_trigger};
-pub use state::{Choice, FileState, Held, HotRange, State, TierState};
+pub use state::{Choice, ExpiredRun, FileState, Held, HotRange, State, TierState};

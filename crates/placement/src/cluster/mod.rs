@@ -8,6 +8,7 @@ pub mod ids;
 pub mod regions;
 pub mod speeds;
 pub mod stores;
+mod time;
 
 use crate::Millis;
 use crate::config::Config;

@@ -20,7 +20,8 @@ use stele_node::report::{Obstacle, Reporter, StalePeer, StepKey};
 use stele_placement::{Instruction, NodeReport, StoreReport};
 use stele_proto::stele::control::v1 as wire;
 use stele_raftstore::{Input, RegionReport, RequestId};
-use stele_types::StoreId;
+use stele_types::{Clock, StoreId, mutant};
+use stele_vfs::SystemClock;
 use tokio::sync::watch;
 
 /// Time between two reports without changes.
@@ -124,6 +125,7 @@ impl Heartbeats {
                 started_at: self.started_at,
                 region_bytes_max: self.config.region_bytes_max,
                 labels: Some(self.config.label_pairs()),
+                unix_s: SystemClock::new().unix_seconds(),
             };
             let sizes = splitter.sizes();
             shared.reporter.lock().report(node, stores, &regions, sizes)
@@ -206,6 +208,10 @@ impl Heartbeats {
         sequence: u64,
     ) {
         let (answer, refusals) = answer_of(response, sequence);
+        if !mutant::active("server.cluster_time_unnoted") {
+            let unix_s = answer.unix_s;
+            self.stores.all().iter().for_each(|store| store.engine().note_cluster_time(unix_s));
+        }
         let (steps, removed) = {
             let mut reporter = shared.reporter.lock();
             let before = reporter.settings.leases();

@@ -38,7 +38,7 @@ impl Metrics {
         let stores = &health.stores;
         let stores =
             [families(stores, &samples), devices(stores), reads(stores), repairs(stores, &samples)];
-        let stores = stores.into_iter().flatten();
+        let stores = stores.into_iter().flatten().chain([times(&samples)]);
         for family in stores.chain(network).chain(tasks(&health.tasks)) {
             if family.samples.is_empty() {
                 continue;
@@ -173,6 +173,16 @@ fn families(stores: &Stores, samples: &Samples) -> Vec<Family> {
         phase.samples.push((label(id, "phase", gc_phase), 1.0));
     }
     vec![written, user, sizes, amp, regions, work, gc_bytes, slices, p99, values, cold, phase]
+}
+
+/// Returns the time that the stores received.
+fn times(samples: &Samples) -> Family {
+    let help = "Time by which expired pairs are dropped, in Unix seconds; 0 if it is unknown";
+    let mut times = family("cluster_time_seconds", "gauge", help);
+    for (id, sample) in samples {
+        times.samples.push((format!("store=\"{id}\""), sample.cluster_time_s as f64));
+    }
+    times
 }
 
 /// Returns the metrics of damage, repair and scrubbing.

@@ -39,6 +39,7 @@ pub(crate) fn request(report: Report) -> wire::HeartbeatRequest {
         started_at: report.node.started_at,
         region_bytes_max: report.node.region_bytes_max,
         labels: report.node.labels.map(|labels| wire::NodeLabels { labels: labels_of(&labels) }),
+        unix_s: report.node.unix_s,
         sequence: report.sequence,
         stores: report.stores.iter().map(store_stats).collect(),
         regions: report.regions.into_iter().map(region_report).collect(),
@@ -60,6 +61,7 @@ pub(super) fn report_of(request: &wire::HeartbeatRequest) -> Report {
             started_at: request.started_at,
             region_bytes_max: request.region_bytes_max,
             labels: request.labels.as_ref().map(pairs_of),
+            unix_s: request.unix_s,
         },
         sequence: request.sequence,
         stores: request.stores.iter().map(store_report_of).collect(),
@@ -84,6 +86,7 @@ pub(super) fn response(answer: &Answer) -> wire::HeartbeatResponse {
         options: settings.into_iter().filter_map(option).collect(),
         interval_ms: if answer.is_busy { SOON_MILLIS } else { 0 },
         gone_peers: answer.removed.iter().map(stray_peer).collect(),
+        unix_s: answer.unix_s,
         ..wire::HeartbeatResponse::default()
     }
 }
@@ -118,6 +121,7 @@ pub(crate) fn answer_of(
         leases: flag(LEASES),
         undetermined_writes_fail: flag(UNDETERMINED_FAIL),
         removed: response.gone_peers.iter().map(stale_peer_of).collect(),
+        unix_s: response.unix_s,
     };
     (answer, refusals)
 }

@@ -252,3 +252,17 @@ async fn replies_contain_whether_leases_are_on_and_the_term_of_the_leader_that_s
     nodes.node(2).set_setting("leases", "1", false).await.unwrap();
     assert_eq!(found(2, 5).await, (Some(true), later));
 }
+
+#[tokio::test]
+async fn replies_contain_the_clusters_time_once_most_nodes_have_reported_theirs() {
+    let (nodes, stores) = three_nodes().await;
+    let found = async |node, store, unix_s| {
+        let beat = wire::HeartbeatRequest { unix_s, ..heartbeat(node, store, 2, vec![]) };
+        let answer = nodes.node(1).heartbeat(beat).await.unwrap();
+        crate::placement::answer_of(&answer, 0).0.unix_s
+    };
+    assert_eq!(found(1, 1, 90_000).await, 0, "one of three; it leads, and its clock is ahead");
+    assert_eq!(found(2, stores[0], 1_000).await, 1_000, "the lower of two");
+    nodes.clock.advance_seconds(1);
+    assert_eq!(found(3, stores[1], 1_010).await, 1_010, "the middle one");
+}
