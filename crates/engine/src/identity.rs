@@ -18,12 +18,17 @@ const FILE_BYTES_MAX: u64 = 4096;
 /// Entries that make a directory a store, or part of a damaged one.
 pub(crate) const PARTS: [&str; 3] = [NAME, "log", "index"];
 
-/// Reads the identity of `dir`, or creates it. Fails with [`Error::NewerFormat`],
-/// [`Error::WrongStore`] or [`Error::Corrupt`], having changed nothing.
+/// Reads the identity of `dir`, or creates it, at random without `wanted`. Fails with
+/// [`Error::NewerFormat`], [`Error::WrongStore`] or [`Error::Corrupt`], having changed nothing.
 pub(crate) fn open(vfs: &Arc<dyn Vfs>, dir: &Path, wanted: Option<StoreId>) -> Result<StoreId> {
     let path = dir.join(NAME);
     if !vfs.exists(&path)? {
-        let id = wanted.unwrap_or(StoreId(1));
+        // Part of every checksum: no client can make a value that counts as part of the log.
+        let id = match wanted {
+            Some(wanted) => wanted,
+            None if mutant::active("engine.known_identity") => StoreId(1),
+            None => StoreId(vfs.random()? | 1),
+        };
         create(vfs, dir, id)?;
         return Ok(id);
     }

@@ -71,3 +71,15 @@ fn settings_out_of_bounds_are_named_before_anything_is_made() {
     assert!(bad.contains("memtable_bytes_max is 1"), "{bad}");
     assert_eq!(disk.operations(), 0);
 }
+
+#[test]
+fn new_stores_have_identities_that_no_client_knows() {
+    let identities: Vec<StoreId> =
+        (1..20).map(|seed| open(&disk(seed), &tiny()).unwrap().store().id()).collect();
+    assert!(identities.iter().all(|id| id.0 > 1 << 32), "{identities:?}");
+    let distinct: std::collections::BTreeSet<_> = identities.iter().collect();
+    assert_eq!(distinct.len(), identities.len());
+    let disk = disk(7);
+    let id = open(&disk, &tiny()).unwrap().store().id();
+    assert_eq!(open(&disk, &tiny()).unwrap().store().id(), id, "it stays");
+}

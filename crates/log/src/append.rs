@@ -3,8 +3,8 @@
 use crate::FileKind;
 use crate::catalog::FileMeta;
 use crate::encode::{self, Encoded, encode, frame_bytes};
-use crate::format::CarriedRegion;
 use crate::format::frame::FRAME_HEADER_BYTES;
+use crate::format::{CarriedRegion, Origin};
 use crate::frame_buffer::{FrameBuffer, PipelinedWrite};
 use crate::log::Appended;
 use crate::segment::begin::{Begin, Begun, begin};
@@ -33,6 +33,8 @@ pub(crate) struct Appender {
     pub file: Arc<dyn VfsFile>,
     pub id: FileId,
     pub block_bytes: u32,
+    /// What the checksums of this segment's frames cover besides them.
+    pub origin: Origin,
     pub end: End,
     /// Whether batches were written here. A batch that fits into no segment goes to an empty one.
     pub has_batches: bool,
@@ -219,7 +221,7 @@ impl Appender {
         withdraw: bool,
     ) -> encode::Place<'a> {
         encode::Place {
-            store: shared.options.store,
+            origin: self.origin,
             at: self.head(),
             chain: self.end.chain,
             block_bytes: self.block_bytes,
@@ -361,7 +363,7 @@ impl Appender {
         Counters::add(&shared.counters.recycled, u64::from(recycled));
         shared.catalog.write().insert(id, active_meta(id, recycled));
         (self.file, self.block_bytes, self.end) = (begun.file, begun.block_bytes, begun.end);
-        self.id = id;
+        (self.id, self.origin) = (id, begun.origin);
         self.has_batches = false;
         self.confirmed = false;
         (self.has_remains, self.recycled) = (false, recycled);

@@ -8,7 +8,7 @@ use stele_vfs::DeviceTimer;
 /// Settings of one store's log.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
-    /// Identity of the store; part of every checksum.
+    /// Identity of the store; part of every checksum. Random, so that no client knows it.
     pub store: StoreId,
     /// Bytes at which a segment is sealed. A longer batch fills a segment alone.
     pub segment_bytes_max: u64,

@@ -101,6 +101,8 @@ pub trait Vfs: Send + Sync + Debug {
     /// Returns the number of the device that holds `dir` (`st_dev`). Directories of one file system
     /// have the same number. A number is valid until the device is detached.
     fn device_number(&self, dir: &Path) -> Result<u64>;
+    /// Returns a random number: of the machine's random source, or by the seed of a simulated disk.
+    fn random(&self) -> Result<u64>;
     /// Returns the meter of bytes written through this file system, by cause.
     fn meter(&self) -> &Meter;
 }

@@ -295,3 +295,15 @@ fn sectors_that_the_device_refuses_stay_refused_until_they_are_written_whole() {
     at(&file, 600).unwrap();
     assert_eq!(read(&file).unwrap()[1535], 2);
 }
+
+#[test]
+fn random_numbers_differ_and_those_of_a_simulated_disk_follow_from_its_seed() {
+    let draw = |vfs: &dyn Vfs| [vfs.random().unwrap(), vfs.random().unwrap()];
+    let real = stele_vfs::RealVfs::new();
+    let [first, second] = draw(&real);
+    assert!(first != second && !draw(&real).contains(&first));
+    let simulated = |seed| draw(&disk(seed).0);
+    assert_eq!(simulated(1), simulated(1));
+    assert_ne!(simulated(1), simulated(2));
+    assert_ne!(simulated(1)[0], simulated(1)[1]);
+}

@@ -214,6 +214,7 @@ impl<'a, 'p> Recoverer<'a, 'p> {
         }
         Ok(Appender {
             block_bytes: reader.block_bytes(),
+            origin: reader.origin(),
             file,
             id: newest.id,
             end,
@@ -310,8 +311,8 @@ fn write_again(reader: &mut SegmentReader, file: &dyn VfsFile, at: u32, crc: u32
 
 /// Returns a copy of the frame with this checksum, without its padding; `None` after a wrong read.
 ///
-/// Invariant: the checksum is that of the returned bytes, not of an earlier read of them. So a wrong
-/// read is never written over an acknowledged batch.
+/// Invariant: the checksum is that of the returned bytes, not of an earlier read of them. So a
+/// wrong read is never written over an acknowledged batch.
 fn checked_frame(reader: &mut SegmentReader, at: u32, crc: u32) -> Result<Option<AlignedBuf>> {
     let Some(header) = reader.named(at)? else { return Ok(None) };
     let mut frame = AlignedBuf::new();
@@ -341,6 +342,7 @@ fn create(shared: &Shared, from: &RecoverFrom) -> Result<Appender> {
         file: begun.file,
         id,
         block_bytes: begun.block_bytes,
+        origin: begun.origin,
         end: begun.end,
         has_batches: false,
         confirmed: false,

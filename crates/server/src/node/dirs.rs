@@ -2,7 +2,7 @@
 //! the node running with the others.
 
 use super::identity::{OpenDir, Opened};
-use super::{open, random, recovery};
+use super::{open, recovery};
 use crate::config::Config;
 use crate::failed_dir::{FailedDir, is_of_directory};
 use crate::members::{self, Known, Members};
@@ -103,7 +103,7 @@ impl<'a> Opening<'a> {
     }
 
     fn open(&mut self, dir: &Path) -> Result<()> {
-        let open = || open::engine(self.config, dir, StoreId(random() | 1));
+        let open = || open::engine(self.config, dir);
         let recover = || open::begin_recovery(self.config, dir);
         match start::adopt(open, recover, RecoveringStore::ident) {
             Ok(Directory::Open(engine, ident)) => {

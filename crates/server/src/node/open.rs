@@ -8,7 +8,7 @@ use std::sync::Arc;
 use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind, RecoveringStore, Replay};
 use stele_raftstore::{LeaseTimes, Now, Options, RaftStore};
 use stele_types::size::format_bytes;
-use stele_types::{Clock, Error, Result, StoreId, StoreIdent};
+use stele_types::{Clock, Error, Result, StoreIdent};
 use stele_vfs::{RealVfs, ScaledVfs, SystemClock, Vfs};
 
 /// Locks a directory that did not open for log entry recovery; `None` if that would not open it.
@@ -32,13 +32,12 @@ pub(super) fn is_new(dir: &Path) -> Result<bool> {
     found.map(|is_there| !is_there)
 }
 
-/// Opens one directory. A new one is marked with `directory_id`, which no other directory has: it
-/// is part of every checksum and identifies the directory when it joins a cluster.
-pub(super) fn engine(config: &Config, dir: &Path, directory_id: StoreId) -> Result<Engine> {
+/// Opens one directory. A new one gets a random identity, which no other directory has: it
+/// identifies the directory when it joins a cluster.
+pub(super) fn engine(config: &Config, dir: &Path) -> Result<Engine> {
     let vfs = files(config);
     let clock = Arc::new(SystemClock::new());
-    let mut options = engine_options(config);
-    options.store = is_new(dir)?.then_some(directory_id);
+    let options = engine_options(config);
     let (engine, opened) = Engine::open(vfs, clock, dir, options, Replay::Committed)?;
     if opened.replayed_entries > 0 {
         let (dir, count) = (dir.display(), opened.replayed_entries);
@@ -158,7 +157,7 @@ const ENTRY_BYTES_MAX: u64 = stele_types::limits::COMMAND_BYTES_MAX as u64;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stele_types::ClusterId;
+    use stele_types::{ClusterId, StoreId};
 
     #[test]
     fn a_store_starts_without_leases_and_with_the_tick_that_its_node_states() {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::RecoveringStore;
 use stele_raftstore::EntryRecovery;
-use stele_types::{Result, StoreId, StoreIdent};
+use stele_types::{Result, StoreIdent};
 use stele_vfs::{RealVfs, Vfs};
 
 /// Directory that does not open yet.
@@ -48,8 +48,7 @@ pub(super) fn start(damaged: DamagedDir, parts: &Parts) -> Result<()> {
         let (config, clock, dir) = (parts.config.clone(), parts.clock.clone(), dir.clone());
         let (stores, edge) = (parts.stores.clone(), parts.edge.clone());
         move || -> Result<()> {
-            // Only a new directory is marked with the id.
-            let engine = open::engine(&config, &dir, StoreId(super::random() | 1))?;
+            let engine = open::engine(&config, &dir)?;
             stores.add(start_store(&config, Arc::new(engine), ident, &clock, &edge)?);
             Ok(())
         }

@@ -325,6 +325,10 @@ impl Vfs for SimVfs {
         Ok(Arc::as_ptr(&self.shared) as u64)
     }
 
+    fn random(&self) -> Result<u64> {
+        Ok(self.shared.disk.lock().random.draw())
+    }
+
     fn meter(&self) -> &Meter {
         &self.shared.meter
     }

@@ -19,6 +19,8 @@ use stele_types::{Error, Result};
 pub(super) struct Disk {
     pub options: SimOptions,
     prng: Prng,
+    /// Numbers for the user of the disk; apart, so that they change no fault.
+    pub random: Prng,
     inodes: BTreeMap<InodeId, Inode>,
     next_inode: InodeId,
     dirs: BTreeMap<PathBuf, Names>,
@@ -74,6 +76,7 @@ impl Disk {
     pub fn new(options: SimOptions) -> Self {
         Self {
             prng: Prng::new(options.seed),
+            random: Prng::new(!options.seed),
             options,
             inodes: BTreeMap::new(),
             next_inode: 0,
