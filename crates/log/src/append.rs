@@ -310,7 +310,12 @@ impl Appender {
 
     /// Continues in a new segment. Fails with `NoSpace` and changes nothing.
     pub fn roll(&mut self, shared: &Shared) -> Result<()> {
-        let carried: Vec<CarriedRegion> = shared.state.read().regions.carried().collect();
+        let oldest = shared.catalog.read().segments().first().copied().unwrap_or(self.id);
+        let carried: Vec<CarriedRegion> = {
+            let mut state = shared.state.write();
+            state.regions.forget_destroyed(oldest);
+            state.regions.carried().collect()
+        };
         let bytes = self.file.len().map_err(|error| shared.poison.unless_full(error))?;
         let id = shared.allocate_file();
         let recycle = shared.free.lock().pop();

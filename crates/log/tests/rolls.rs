@@ -5,8 +5,8 @@ mod common;
 
 use common::*;
 use stele_log::{Log, LogOptions, RecoverFrom};
-use stele_types::{FileId, HardState, LogIndex, Record, RegionId, Term};
-use stele_vfs::{Fault, SimVfs};
+use stele_types::{Error, FileId, HardState, LogIndex, Mark, Record, RegionId, Term};
+use stele_vfs::{Fault, SimVfs, Vfs};
 
 /// Enough that the regions which a segment begins with fill more than one chunk of its sidecar.
 const REGIONS: u64 = 7_000;
@@ -104,4 +104,102 @@ fn no_failure_of_a_sidecar_stops_the_log_or_keeps_it_from_opening() {
             assert_put(&log, REGION, last + 2, BYTES);
         }
     }
+}
+
+#[test]
+fn a_new_segment_without_room_for_its_name_is_refused_and_begun_later() {
+    let (disk, log) = many_regions(1);
+    disk.inject(Fault::NoRoomForName { path_contains: "00000002.seg".into(), nth: 1 }).unwrap();
+    let mut index = 0;
+    let refused = loop {
+        index += 1;
+        if let Err(error) = put(&log, REGION, index, BYTES) {
+            break error;
+        }
+    };
+    assert!(matches!(refused, Error::NoSpace(_)) && !log.poisoned(), "{refused}");
+    let is_free = |entry: &stele_vfs::DirEntry| entry.name.starts_with("free-");
+    assert!(
+        !disk.list(std::path::Path::new(DIR)).unwrap().iter().any(is_free),
+        "it takes no space"
+    );
+    put(&log, REGION, index, BYTES).unwrap();
+    drop(log);
+    disk.crash_now();
+    let log = open_long(&disk.restart(1));
+    (1..=index).for_each(|index| assert_put(&log, REGION, index, BYTES));
+}
+
+#[test]
+fn a_new_segment_whose_name_is_in_doubt_stops_the_log_and_loses_nothing() {
+    for seed in 0..16 {
+        let (disk, log) = many_regions(seed);
+        disk.inject(Fault::RenameFails { path_contains: "00000002.seg".into(), nth: 1 }).unwrap();
+        let mut index = 0;
+        while put(&log, REGION, index + 1, BYTES).is_ok() {
+            index += 1;
+        }
+        assert!(log.poisoned(), "it may end the old segment");
+        drop(log);
+        disk.crash_now();
+        let log = open_long(&disk.restart(seed));
+        (1..=index).for_each(|index| assert_put(&log, REGION, index, BYTES));
+        put(&log, REGION, index + 1, BYTES).unwrap();
+    }
+}
+
+/// Returns the keys of a region's records that a rebuild of an index would find.
+fn keys_with(log: &Log, prefix: &[u8]) -> usize {
+    let mut count = 0;
+    log.scan_versions(&mut |op| {
+        if let stele_log::ReplayOp::Put { key, .. } = op.op {
+            count += usize::from(key.starts_with(prefix));
+        }
+        Ok(())
+    })
+    .unwrap();
+    count
+}
+
+#[test]
+fn a_destroyed_region_is_forgotten_once_no_segment_holds_its_records() {
+    const GONE: RegionId = RegionId(7);
+    let disk = disk(5);
+    let (log, _) = open(&disk);
+    let command = command(&[(b"gone", &value(1, 100))]);
+    log.append(&batch(vec![entry(GONE, 1, 1, &command)])).unwrap();
+    log.append(&batch(vec![Record::Mark(GONE, Mark::Destroy)])).unwrap();
+    let mut index = 0;
+    let mut fill = |log: &Log, segments: usize| {
+        while log.stats().segments < segments {
+            index += 1;
+            put(log, REGION, index, 900).unwrap();
+        }
+        index
+    };
+    let last = fill(&log, 4);
+    assert!(log.region(GONE).unwrap().destroyed, "its records are there");
+    assert_eq!(keys_with(&log, b"gone"), 0, "a rebuild restores nothing of it");
+    drop(log);
+    let (log, _) = open(&disk);
+    assert!(log.region(GONE).unwrap().destroyed);
+    assert_eq!(keys_with(&log, b"gone"), 0);
+    truncate(&log, REGION, last).unwrap();
+    log.remove(FileId(1)).unwrap();
+    assert!(log.region(GONE).is_some(), "until the next segment");
+    let last = fill(&log, 4);
+    assert_eq!(log.regions(), [REGION]);
+    assert_eq!(keys_with(&log, b"gone"), 0);
+    truncate(&log, REGION, last).unwrap();
+    let newest = log.head().file;
+    drop(log);
+    let from = RecoverFrom { raft_from: newest, ..RecoverFrom::default() };
+    let (log, _) = open_with(&disk, options(), from).unwrap();
+    assert_eq!(log.regions(), [REGION]);
+    // It may come back.
+    let start = Record::Mark(GONE, Mark::Start(LogIndex(3), Term(2)));
+    log.append(&batch(vec![start])).unwrap();
+    put(&log, GONE, 4, 100).unwrap();
+    drop(log);
+    assert_put(&open(&disk).0, GONE, 4, 100);
 }

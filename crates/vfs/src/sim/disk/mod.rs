@@ -5,7 +5,7 @@ mod files;
 use super::SimOptions;
 use super::content::Content;
 use super::event::{CrashAt, CrashPoint, Event, Operation};
-use super::fault::{Faults, Trigger};
+use super::fault::{Fault, Faults, Trigger};
 use super::inode::Inode;
 use super::names::{InodeId, Names};
 use crate::{Create, DirEntry, Open};
@@ -253,7 +253,14 @@ impl Disk {
         let id = self.find(from).ok_or_else(|| not_found("rename", from))?;
         let replaced = self.find(to).filter(|there| *there != id);
         let event = Event { to: Some(to.into()), ..Event::new(Operation::Rename, from) };
-        let fails = self.begin_atomic("rename", event)?;
+        let mut fails = self.begin_atomic("rename", event)?;
+        for fault in self.faults.take_due(Trigger::Rename, to) {
+            match fault {
+                Fault::NoRoomForName { .. } => return Err(Error::NoSpace(to.to_path_buf())),
+                _ if self.prng.coin() => return Err(injected("rename", to)),
+                _ => fails = Some(injected("rename", to)),
+            }
+        }
         let (dir, name) = split(to);
         self.names("rename", dir)?.rename(name, id);
         self.mark_unlinked(replaced);
