@@ -19,6 +19,7 @@ pub mod tasks;
 pub mod threads;
 pub mod tikv;
 pub mod transport;
+mod unsupported;
 
 #[doc(hidden)]
 pub mod fuzzing {

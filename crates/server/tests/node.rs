@@ -32,7 +32,9 @@ async fn metrics_status_and_health_are_served_on_the_port() {
     let node = start(config(&dirs(dir.path(), &["a"]), &[])).await;
     let address = node.ready.address.clone();
     until(&address, "/readyz", |status, body| status == 200 && body.starts_with("2 of 2")).await;
-    assert_eq!(get(&address, "/healthz").await, (200, "ok\n".to_owned()));
+    for path in ["/healthz", "/health"] {
+        assert_eq!(get(&address, path).await, (200, "ok\n".to_owned()), "{path}");
+    }
     let wanted = [
         "stele_transport_bytes_total{lane=\"data\",direction=\"sent\"} ",
         "stele_transport_frames_total{lane=\"urgent\",direction=\"received\"} ",
@@ -62,6 +64,26 @@ async fn metrics_status_and_health_are_served_on_the_port() {
     assert!(metrics.ends_with("# EOF\n"));
     let (status, body) = get(&address, "/status").await;
     assert!(status == 200 && has_stores(&body, 1), "{body}");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_page_names_the_others_and_unknown_paths_are_not_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(config(&dirs(dir.path(), &["a"]), &[])).await;
+    let address = node.ready.address.clone();
+    let (status, page) = get(&address, "/").await;
+    assert_eq!(status, 200);
+    for link in page.split("href=\"").skip(1) {
+        let path = link.split('"').next().unwrap();
+        assert_ne!(get(&address, path).await.0, 404, "{path}");
+    }
+    assert_eq!(page.matches("href=").count(), 5, "{page}");
+    for path in ["/favicon.ico", "/healthz/", "/tikvpb.Tikv/KvGet", "/pdpb"] {
+        let (status, text) = get(&address, path).await;
+        assert_eq!(status, 404, "{path}: {text}");
+        assert!(text.contains("/ lists those that do"), "{text}");
+    }
     node.stop().await;
 }
 
@@ -118,6 +140,123 @@ async fn a_node_whose_regions_have_no_leader_is_not_ready() {
     assert!(body.contains(" of 2 regions have a known leader"), "{body}");
     assert_eq!(get(&address, "/healthz").await.0, 200, "it still runs");
     second.stop().await;
+}
+
+/// Returns how many regions the first store of a node leads, and how many voters all its regions have.
+async fn leaders_and_voters(node: &Node) -> (u64, usize) {
+    let url = format!("http://{}", node.ready.address);
+    let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
+    let request = ListRegionsRequest { system: true, ..ListRegionsRequest::default() };
+    let mut control = ControlClient::new(channel);
+    let Ok(listed) = control.list_regions(request).await else { return (0, 0) };
+    let reports = listed.into_inner().regions.into_iter().filter_map(|region| region.report);
+    let (mut leaders, mut voters) = (0, 0);
+    for report in reports {
+        let peers = Region::decode(&report.region).unwrap().peers;
+        voters += peers.iter().filter(|peer| peer.role == PeerRole::Voter).count();
+        leaders += u64::from(report.leader_store == node.ready.stores[0].0);
+    }
+    (leaders, voters)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_leaves_is_unready_and_hands_its_leaders_over_before_it_stops() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = start(config(&dirs(dir.path(), &["a"]), &[])).await;
+    let join = [first.ready.address.clone()];
+    let second = start(config(&dirs(dir.path(), &["b"]), &join)).await;
+    let third = start(config(&dirs(dir.path(), &["c"]), &join)).await;
+    let address = first.ready.address.clone();
+    let started = Instant::now();
+    loop {
+        let (leaders, voters) = leaders_and_voters(&first).await;
+        if leaders > 0 && voters == 6 {
+            break;
+        }
+        assert!(started.elapsed() < LIMIT, "{leaders} leaders, {voters} voters");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let began = Instant::now();
+    first.leave().await;
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let (status, body) = get(&address, "/readyz").await;
+    assert_eq!((status, body.as_str()), (503, "the node is stopping\n"));
+    let metrics = get(&address, "/metrics").await.1;
+    assert!(metrics.contains("stele_regions{store=\"1\",role=\"leader\"} 0"), "{metrics}");
+    // Other nodes lead and take the writes while the port of this one is open.
+    put_at_leader(&[&second, &third]).await;
+    let (status, _) = get(&address, "/healthz").await;
+    assert_eq!(status, 200, "the port is open until the node stops");
+    first.stop().await;
+    assert!(tokio::net::TcpStream::connect(&address).await.is_err());
+    put_at_leader(&[&second, &third]).await;
+    third.stop().await;
+    second.stop().await;
+}
+
+/// Writes values to the one of these nodes that leads the region of user keys.
+async fn put_at_leader(nodes: &[&Node]) {
+    let url = format!("http://{}", nodes[0].ready.address);
+    let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
+    let started = Instant::now();
+    loop {
+        let request = GetRegionRequest { region_key: "k".into(), ..Default::default() };
+        let found = PdClient::new(channel.clone()).get_region(request).await;
+        let leader = found.ok().and_then(|found| found.into_inner().leader);
+        let leads = |node: &&&Node| leader.is_some_and(|it| it.store_id == node.ready.stores[0].0);
+        if let Some(node) = nodes.iter().find(leads) {
+            return put_values(&node.ready.address, 3).await;
+        }
+        assert!(started.elapsed() < LIMIT, "{leader:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_alone_keeps_its_leaders_and_stops_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(config(&dirs(dir.path(), &["a"]), &[])).await;
+    let address = node.ready.address.clone();
+    until(&address, "/readyz", |status, body| status == 200 && body.starts_with("2 of 2")).await;
+    let began = Instant::now();
+    node.leave().await;
+    put_values(&address, 3).await;
+    node.stop().await;
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_takes_over_some_settings_and_names_those_that_need_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let given = config(&dirs(dir.path(), &["a"]), &[]);
+    let node = start(given.clone()).await;
+    let url = format!("http://{}", node.ready.address);
+    let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
+    let value = async |key: &str| {
+        let keys = vec![key.to_owned()];
+        let request = GetConfigRequest { header: None, keys };
+        let found = ControlClient::new(channel.clone()).get_config(request).await.unwrap();
+        found.into_inner().items[0].value.clone()
+    };
+    let wanted = Config {
+        slow_log_ms: 7,
+        connections_max: 77,
+        space_amp_target: 3.0,
+        gc_policy: "nezha".to_owned(),
+        tick_ms: 30,
+        ..given
+    };
+    node.reload(Ok(wanted.clone()));
+    assert_eq!(value("slow_log_ms").await, "7");
+    assert_eq!(value("connections_max").await, "77");
+    assert_eq!(value("gc_policy").await, "nezha");
+    assert_eq!(value("tick_ms").await, "20", "it needs a restart");
+    node.reload(Err(stele_types::Error::invalid("no such setting")));
+    assert_eq!(value("slow_log_ms").await, "7");
+    // Out of bounds for garbage collection: nothing is taken over.
+    node.reload(Ok(Config { space_amp_target: 0.1, slow_log_ms: 9, ..wanted }));
+    assert_eq!(value("slow_log_ms").await, "7");
+    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -396,8 +396,47 @@ async fn every_call_of_the_protocol_is_served_and_others_are_named_as_unknown() 
         });
         assert!(is_served, "{path}: {refused:?}");
     }
-    let refused = empty_call(&served.channel, "/tikvpb.Tikv/KvGet").await.unwrap();
-    assert_eq!(refused.code(), Code::Unimplemented);
+    let others = [
+        ("/tikvpb.Tikv/KvGet", "raw key-value calls only"),
+        ("/pdpb.PD/StoreHeartbeat", "raw key-value calls only"),
+        ("/meta_storagepb.MetaStorage/Put", "raw key-value calls only"),
+        ("/resource_manager.ResourceManager/AcquireTokenBuckets", "raw key-value calls only"),
+        ("/stele.control.v1.Control/Recall", "upgrade the node"),
+    ];
+    for (path, text) in others {
+        let refused = empty_call(&served.channel, path).await.unwrap();
+        assert_eq!(refused.code(), Code::Unimplemented, "{path}");
+        assert!(refused.message().contains(path) && refused.message().contains(text), "{refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unsupported_commands_of_a_message_are_refused_each_and_the_others_are_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let content = Bytes::from_static(b"\x0a\x00\xff not a message");
+    let commands = vec![
+        Cmd::RawPut(served.put("k", "v")),
+        Cmd::Get(content.clone()),
+        Cmd::Prewrite(content.clone()),
+        Cmd::Coprocessor(content.clone()),
+        Cmd::BufferBatchGet(content),
+    ];
+    let mut done = served.send(commands).await;
+    assert_eq!(put_answer(&done[&1]), &RawPutResponse::default());
+    let mut refused = |id| match done.remove(&id).unwrap() {
+        Done::Get(answer) if id == 2 => answer.region_error,
+        Done::Prewrite(answer) if id == 3 => answer.region_error,
+        Done::Coprocessor(answer) if id == 4 => answer.region_error,
+        Done::BufferBatchGet(answer) if id == 5 => answer.region_error,
+        other => panic!("{id}: {other:?}"),
+    };
+    for error in (2..=5).map(|id| refused(id).unwrap()) {
+        assert_eq!(error.message, "raw key-value calls only");
+        // Clients return this one to their caller and repeat nothing.
+        assert!(error.raft_entry_too_large.is_some(), "{error:?}");
+    }
+    assert_eq!(served.get("k").await.unwrap(), "v");
 }
 
 /// Most clients accept compressed answers and gain nothing by them.

@@ -71,7 +71,8 @@ const STATUS_SECTION: &str = "
 
 A node answers on its port:
 
-- `/healthz`: 200 while the node is healthy: a store serves, and every task runs without which the node
+- `/`: a page that links to the others.
+- `/healthz`, also `/health`: 200 while the node is healthy: a store serves, and every task runs without which the node
   cannot go on. Each line after the first names a store or a background task that has failed, since
   when, and the reason. The line of a task that is not required disappears when the task succeeds again.
 - `/readyz`: 200 while every region of the node has a known leader and every store serves. It names the
@@ -80,6 +81,8 @@ A node answers on its port:
   tasks. `stele_log_lines_lost_total` counts log lines that could not be written, for example to a
   full disk: the node goes on without them.
 - `/status`: statistics of each store, as JSON.
+
+All other paths are answered with 404.
 
 A node ends with a message and exit code 1 if its last store or a required task fails: `port` accepts
 connections, `heartbeats` reports to the placement group, `placement-ticks` drives the placement

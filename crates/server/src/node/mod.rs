@@ -29,6 +29,7 @@ use crate::stores::Stores;
 use crate::tasks::{Failure, Failures, Tasks};
 use crate::tikv::TikvService;
 use crate::transport::{self, Transport};
+use crate::unsupported;
 use dirs::Dirs;
 use edge::Edge;
 use identity::Opened;
@@ -316,7 +317,8 @@ impl Parts {
             transport: transport.clone(),
             port: stats.clone(),
         });
-        let router = grpc.into_axum_router().merge(tikv.routes()).merge(status);
+        let grpc = unsupported::with_text(grpc.into_axum_router());
+        let router = grpc.merge(tikv.routes()).merge(status).fallback(unsupported::answer);
         let options = port::Options {
             connections_max: self.config.connections_max as usize,
             ..port::Options::default()

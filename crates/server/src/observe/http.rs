@@ -1,4 +1,4 @@
-//! HTTP on the same port: `/metrics`, `/healthz`, `/readyz`, `/status`.
+//! HTTP on the same port: `/`, `/metrics`, `/healthz` or `/health`, `/readyz`, `/status`.
 
 use super::Metrics;
 use super::scrape::{counts, samples, source};
@@ -9,7 +9,7 @@ use crate::tasks::Tasks;
 use crate::transport::Transport;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::response::{Html, IntoResponse};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
@@ -35,11 +35,27 @@ pub struct Health {
     pub port: Arc<port::Stats>,
 }
 
+/// Page at `/`: the other paths.
+const PAGE: &str = concat!(
+    "<!DOCTYPE html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Stele</title>\n",
+    "<h1>Stele ",
+    env!("CARGO_PKG_VERSION"),
+    "</h1>\n",
+    "<p>A node of a cluster. Clients of TiKV's raw key-value calls connect to this port.</p>\n<ul>\n",
+    "<li><a href=\"/status\">/status</a>: statistics of each store, as JSON\n",
+    "<li><a href=\"/metrics\">/metrics</a>: statistics for Prometheus\n",
+    "<li><a href=\"/healthz\">/healthz</a> or <a href=\"/health\">/health</a>: whether the node is healthy\n",
+    "<li><a href=\"/readyz\">/readyz</a>: whether every region has a leader and every store serves\n",
+    "</ul>\n</html>\n",
+);
+
 /// Returns the routes.
 pub fn routes(health: Health) -> Router {
     Router::new()
+        .route("/", get(async || Html(PAGE)))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
+        .route("/health", get(healthz))
         .route("/readyz", get(readyz))
         .route("/status", get(status))
         .with_state(health)

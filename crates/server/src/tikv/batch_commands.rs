@@ -3,7 +3,7 @@
 //! Then it has no answer, and its client must not wait for one.
 
 use super::TikvService;
-use super::{get_groups, put_groups};
+use super::{get_groups, put_groups, unsupported};
 use crate::tasks::caught;
 use std::future::Future;
 use std::sync::Arc;
@@ -203,6 +203,7 @@ async fn run(service: &TikvService, request: Request) -> Response {
         Some(Cmd::Empty(request)) => {
             Done::Empty(BatchCommandsEmptyResponse { test_id: request.test_id })
         }
+        Some(unsupported) => unsupported::refusal(&unsupported),
         // Command of a newer client: it gets an empty answer, so that the stream does not stall.
         None => Done::Empty(BatchCommandsEmptyResponse::default()),
     };
@@ -221,7 +222,8 @@ fn context(request: &Request) -> Option<&Context> {
         Cmd::RawDeleteRange(request) => request.context.as_ref(),
         Cmd::RawBatchScan(request) => request.context.as_ref(),
         Cmd::GetHealthFeedback(request) => request.context.as_ref(),
-        Cmd::Empty(_) => None,
+        // Unsupported commands and `Empty`.
+        _ => None,
     }
 }
 

@@ -7,6 +7,7 @@ mod get_groups;
 mod modifications;
 mod put_groups;
 mod reads;
+mod unsupported;
 mod wire;
 mod writes;
 
