@@ -1,8 +1,10 @@
 //! Administration of a cluster. Calls to the placement group find its leader; calls that concern
 //! one node name the node.
 
+mod comparison;
 mod regions;
 
+pub use comparison::{Comparison, Verdict};
 pub use regions::RegionRow;
 
 use crate::Options;

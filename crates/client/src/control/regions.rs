@@ -97,26 +97,6 @@ impl Control {
         let address = self.store_address(store).await?;
         Ok(self.call_node(&address, request).await?.replicas.into_iter().next())
     }
-
-    /// Computes the checksum of a store's data of a region, once it has applied `applied_index`; 0
-    /// computes it at the present index.
-    pub async fn local_checksum(
-        &self,
-        region: RegionId,
-        store: StoreId,
-        applied_index: u64,
-    ) -> Result<messages::LocalChecksumResponse> {
-        let address = self.store_address(store).await?;
-        let timeout_ms = self.options.attempt_timeout.as_millis() as u32;
-        let request = messages::LocalChecksumRequest {
-            region_id: region.0,
-            store_id: store.0,
-            applied_index,
-            timeout_ms,
-            header: None,
-        };
-        self.call_node(&address, request).await
-    }
 }
 
 impl RegionRow {

@@ -272,8 +272,13 @@ impl Control for Service {
         &self,
         request: Request<LocalChecksumRequest>,
     ) -> Answer<LocalChecksumResponse> {
-        let LocalChecksumRequest { store_id, applied_index, .. } = request.into_inner();
+        let LocalChecksumRequest { store_id, applied_index, expires_after_s, .. } =
+            request.into_inner();
         let mut state = self.state();
+        let ahead_s = state.clocks_ahead.get(&store_id).copied().unwrap_or(0);
+        let clock_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() + ahead_s;
+        // The store has removed what expired by its clock; the others have not.
+        let expired = if ahead_s > 0 && expires_after_s < clock_s { 1 } else { 0 };
         // A scripted failure stands for a replica that differs.
         let differs = matches!(state.script.pop_front(), Some(Step { .. }));
         Ok(Response::new(LocalChecksumResponse {
@@ -282,9 +287,10 @@ impl Control for Service {
             applied_index: applied_index.max(17),
             conf_version: 1,
             version: 1,
-            checksum: if differs { 0xbad } else { 0xabcd },
+            checksum: if differs { 0xbad } else { 0xabcd + expired },
             pairs: 3,
             bytes: 300,
+            clock_s,
         }))
     }
 

@@ -1,22 +1,20 @@
 //! State and checksum of one replica.
 
 use crate::node::size_of;
-use crate::store::{Core, Engine, StoreHandle};
+use crate::store::{Core, StoreHandle};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_node::pages::Pages;
 use stele_proto::stele::control::v1 as wire;
 use stele_raftstore::{RegionReport, Role};
-use stele_storage::StateMachine;
-use stele_types::{KeyRange, RegionId, Result};
+use stele_storage::{EngineView, Pair, StateMachine};
+use stele_types::{KeyRange, RegionId, Result, mutant};
 use tonic::Status;
 
 /// Default time for a replica to apply the requested index.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 /// Pause between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-
-type View = <Engine as StateMachine>::View;
 
 pub(super) async fn report(store: &StoreHandle, region: RegionId) -> Option<RegionReport> {
     store.with_core(move |core: &mut Core| core.region(region)).await.flatten()
@@ -51,8 +49,11 @@ pub(super) async fn checksum(
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     };
+    // Read after the view: every pair that the store has removed from it expired before.
+    let clock_s = store.clock().unix_seconds();
     let ranges = report.region.engine_ranges();
-    let totals = tokio::task::spawn_blocking(move || checksum_pairs(&view, ranges)).await;
+    let after_s = request.expires_after_s;
+    let totals = tokio::task::spawn_blocking(move || checksum_pairs(&view, ranges, after_s)).await;
     let (checksum, pairs, bytes) = totals
         .map_err(|_| Status::unavailable("the server is stopping"))?
         .map_err(|error| Status::data_loss(error.to_string()))?;
@@ -65,27 +66,40 @@ pub(super) async fn checksum(
         checksum,
         pairs,
         bytes,
+        clock_s,
     })
 }
 
-fn checksum_pairs(view: &View, ranges: Vec<KeyRange>) -> Result<(u64, u64, u64)> {
-    let (mut checksum, mut pairs, mut bytes) = (0, 0, 0);
+/// Returns checksum, pairs and bytes of the pairs that expire after `after_s` or never.
+///
+/// Invariant: one digest runs over all pairs in their order. The sum of one digest for each pair would not
+/// change when two keys exchange their values.
+fn checksum_pairs(
+    view: &impl EngineView,
+    ranges: Vec<KeyRange>,
+    after_s: u64,
+) -> Result<(u64, u64, u64)> {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Xz);
+    let (mut pairs, mut bytes) = (0, 0);
+    let is_left_out = |pair: &Pair| {
+        let is_expired = pair.expires_at_s != 0 && pair.expires_at_s <= after_s;
+        is_expired && !mutant::active("server.checksum_of_expired_pairs")
+    };
     for range in ranges {
         let mut pages = Pages::of_range(view, range);
         while let Some(page) = pages.next_page()? {
-            for pair in &page {
-                let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Xz);
+            for pair in page.iter().filter(|pair| !is_left_out(pair)) {
+                digest.update(&(pair.key.len() as u64).to_le_bytes());
                 digest.update(&pair.key);
                 digest.update(&(pair.value.len() as u64).to_le_bytes());
                 digest.update(&pair.value);
                 digest.update(&pair.expires_at_s.to_le_bytes());
-                checksum ^= digest.finalize();
                 pairs += 1;
                 bytes += (pair.key.len() + pair.value.len()) as u64;
             }
         }
     }
-    Ok((checksum, pairs, bytes))
+    Ok((digest.finalize(), pairs, bytes))
 }
 
 /// Returns the Raft state and size of a replica.
@@ -117,5 +131,61 @@ pub(super) async fn detail(store: &StoreHandle, report: &RegionReport) -> wire::
         approximate_bytes: size.bytes,
         approximate_keys: size.keys,
         ..wire::ReplicaDetail::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use stele_storage::{Cached, ScanOptions};
+
+    /// Pairs of a replica, in order.
+    struct Pairs(Vec<Pair>);
+
+    impl EngineView for Pairs {
+        fn get(&self, _: &[u8]) -> Result<Option<Pair>> {
+            Ok(None)
+        }
+
+        fn get_cached(&self, _: &[u8]) -> Result<Cached<Option<Pair>>> {
+            Ok(Cached::Here(None))
+        }
+
+        fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
+            let inside = self.0.iter().filter(|pair| options.range.contains(&pair.key));
+            Ok(inside.take(options.limit).cloned().collect())
+        }
+    }
+
+    /// Returns the checksum of pairs of key, value and expiry.
+    fn checksum(pairs: &[(&'static str, &'static str, u64)], after_s: u64) -> (u64, u64, u64) {
+        let pair = |(key, value, expires_at_s): &(&'static str, &'static str, u64)| Pair {
+            key: Bytes::from_static(key.as_bytes()),
+            value: Bytes::from_static(value.as_bytes()),
+            expires_at_s: *expires_at_s,
+        };
+        let view = Pairs(pairs.iter().map(pair).collect());
+        checksum_pairs(&view, vec![KeyRange::all()], after_s).unwrap()
+    }
+
+    #[test]
+    fn a_replica_that_has_removed_expired_pairs_has_the_checksum_of_one_that_has_not() {
+        let kept = [("a", "1", 0), ("b", "2", 100), ("c", "3", 101), ("d", "4", 99)];
+        let removed = [("a", "1", 0), ("c", "3", 101)];
+        assert_eq!(checksum(&kept, 100), checksum(&removed, 100));
+        assert_eq!(checksum(&kept, 100), (checksum(&removed, 100).0, 2, 4));
+        assert_ne!(checksum(&kept, 0).0, checksum(&removed, 0).0);
+        assert_eq!(checksum(&kept, 0).1, 4, "0 leaves out none");
+    }
+
+    #[test]
+    fn values_exchanged_between_keys_change_the_checksum() {
+        let right = checksum(&[("a", "1111", 0), ("b", "2222", 0)], 0);
+        let wrong = checksum(&[("a", "2222", 0), ("b", "1111", 0)], 0);
+        assert_eq!((right.1, right.2), (wrong.1, wrong.2));
+        assert_ne!(right.0, wrong.0);
+        // Lengths keep the end of a pair apart from the beginning of the next.
+        assert_ne!(checksum(&[("ab", "", 0)], 0).0, checksum(&[("a", "b", 0)], 0).0);
     }
 }
