@@ -8,11 +8,12 @@
 //! 04 'q' id:u64be    silence := unix_seconds:varint    last heartbeat of a disconnected store
 //! 04 'r' id:u64be    region  := types::Region
 //! 04 's' id:u64be    store   := store::Store            tombstones stay
+//! 04 't' id:u64be    term    := varint                  no leader of an earlier term is accepted
 //! 04 'v' id:u64be    speed   := speed::record           classes of a store's speed
 //! ```
 
 use bytes::Bytes;
-use stele_types::{ClusterId, Error, Region, RegionId, Result, StoreId, keyspace, varint};
+use stele_types::{ClusterId, Error, Region, RegionId, Result, StoreId, Term, keyspace, varint};
 
 use crate::speed::record::SpeedRecord;
 use crate::store::Store;
@@ -41,6 +42,8 @@ pub(crate) enum Record {
         value: Option<u64>,
     },
     Region(RegionId, Option<Region>),
+    /// Term of a region's leader; `None` deletes the record.
+    Term(RegionId, Option<Term>),
     Store(Store),
     /// Unix second of the last heartbeat of a disconnected store; `None` deletes the record.
     Silence(StoreId, Option<u64>),
@@ -118,6 +121,17 @@ pub fn no_region(id: RegionId) -> PairChange {
     PairChange { key, value: None }
 }
 
+/// Encodes the record of the term of a region's leader; `None` deletes it.
+pub fn term(id: RegionId, term: Option<Term>) -> PairChange {
+    let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b't', id.0));
+    let value = term.map(|term| {
+        let mut out = Vec::new();
+        varint::put(&mut out, term.0);
+        Bytes::from(out)
+    });
+    PairChange { key, value }
+}
+
 fn put(key: &[u8], value: impl Into<Bytes>) -> PairChange {
     let key = keyspace::in_space(keyspace::SYSTEM, key);
     PairChange { key, value: Some(value.into()) }
@@ -157,6 +171,9 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>>
             Some(id) => Some(Record::Store(Store::decode(StoreId(id), value)?)),
             None => None,
         },
+        (b't', None) => number(name).map(|id| Record::Term(RegionId(id), None)),
+        (b't', Some(value)) => number(name)
+            .and_then(|id| Some(Record::Term(RegionId(id), Some(Term(one_number(value)?))))),
         (b'v', None) => number(name).map(|id| Record::Speed(StoreId(id), None)),
         (b'v', Some(value)) => number(name)
             .and_then(|id| Some(Record::Speed(StoreId(id), Some(SpeedRecord::decode(value)?)))),
@@ -207,6 +224,11 @@ mod tests {
         let sample = Region { id: RegionId(9), ..Region::default() };
         assert_eq!(decoded(&region(&sample)), Record::Region(RegionId(9), Some(sample)));
         assert_eq!(decoded(&no_region(RegionId(9))), Record::Region(RegionId(9), None));
+        assert_eq!(
+            decoded(&term(RegionId(9), Some(Term(6)))),
+            Record::Term(RegionId(9), Some(Term(6)))
+        );
+        assert_eq!(decoded(&term(RegionId(9), None)), Record::Term(RegionId(9), None));
         let sample = Store { id: StoreId(3), address: "a:1".into(), ..Store::default() };
         assert_eq!(decoded(&store(&sample)), Record::Store(sample));
         let id = StoreId(3);

@@ -393,10 +393,6 @@ fn lists_of_regions_are_answered_in_both_forms() {
         ..Default::default()
     };
     agree(&[&block(2, b"a"), &number(3, 5), &block(4, b"b")], &request);
-    // A client counts the timestamps of a batch down from this one.
-    let stamp = pdpb::Timestamp { physical: 1, logical: 2, suffix_bits: 0 };
-    let response = pdpb::TsoResponse { header: None, count: 3, timestamp: Some(stamp) };
-    agree(&[&number(2, 3), &block(3, &[0x08, 1, 0x10, 2])], &response);
 }
 
 #[test]

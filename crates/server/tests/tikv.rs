@@ -6,8 +6,8 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use stele_proto::kvrpcpb::{Context, RawGetRequest, RawPutRequest, RawPutResponse, RawScanRequest};
-use stele_proto::pdpb::GetRegionRequest;
 use stele_proto::pdpb::pd_client::PdClient;
+use stele_proto::pdpb::{GetRegionRequest, TsoRequest};
 use stele_proto::stele::control::v1::control_client::ControlClient;
 use stele_proto::stele::control::v1::{ListRegionsRequest, RegionDetailRequest, RegionReport};
 use stele_proto::stele::kv::v1::kv_client::KvClient;
@@ -408,6 +408,25 @@ async fn every_call_of_the_protocol_is_served_and_others_are_named_as_unknown() 
         assert_eq!(refused.code(), Code::Unimplemented, "{path}");
         assert!(refused.message().contains(path) && refused.message().contains(text), "{refused}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stream_of_timestamps_opens_and_each_request_for_one_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    for _ in 0..2 {
+        let (sender, requests) = tokio::sync::mpsc::channel(1);
+        let requests = tokio_stream::wrappers::ReceiverStream::new(requests);
+        let mut client = PdClient::new(served.channel.clone());
+        let mut answers = client.tso(requests).await.unwrap().into_inner();
+        let unused = tokio::time::timeout(Duration::from_millis(200), answers.message()).await;
+        assert!(unused.is_err(), "{unused:?}");
+        sender.send(TsoRequest::default()).await.unwrap();
+        let refused = answers.message().await.unwrap_err();
+        assert_eq!(refused.code(), Code::Unimplemented);
+        assert!(refused.message().contains("raw key-value calls only"), "{refused}");
+    }
+    assert_eq!(served.get("k").await, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -121,6 +121,9 @@ impl Cluster {
             Record::Setting { name, value } => self.config.fold(&name, value),
             Record::Region(_, Some(region)) => self.regions.restore(region),
             Record::Region(id, None) => self.regions.forget(id),
+            Record::Term(id, Some(term)) => self.regions.restore_term(id, term),
+            // Deleted with the descriptor.
+            Record::Term(_, None) => {}
             Record::Store(store) => self.fold_store(store),
             Record::Silence(id, Some(since_s)) => {
                 self.disconnected_since.insert(id, since_s);
@@ -205,6 +208,11 @@ impl Cluster {
     /// most.
     pub fn take_region_changes(&mut self, bytes_max: usize) -> Vec<PairChange> {
         self.regions.take_unsaved(bytes_max)
+    }
+
+    /// Plans to persist what is known of these regions and is not persisted, about `bytes_max` at most.
+    pub fn plan_regions(&self, ids: &[RegionId], bytes_max: usize) -> Vec<PairChange> {
+        self.regions.plan_saves(ids, bytes_max)
     }
 
     /// Records that a node has reported every region it leads.

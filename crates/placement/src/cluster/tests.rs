@@ -269,7 +269,7 @@ fn descriptors_are_written_behind_in_bounded_batches_and_come_back() {
         let restored = load(&pairs);
         assert!(restored.regions().in_range(&KeyRange::all()).count() <= 2);
     }
-    assert_eq!(batches, 2);
+    assert_eq!(batches, 4, "two descriptors and two terms");
     let restored = load(&pairs);
     assert_eq!(restored.regions().by_key(b"z").unwrap().region.id, RegionId(10));
     assert!(restored.regions().get(RegionId(10)).unwrap().leader.is_none());
@@ -281,7 +281,59 @@ fn overlaps_in_the_persisted_state_are_settled_for_the_newer_and_cleaned_up() {
     persist(&mut pairs, &[pairs::region(&report(RegionId(50), 4).region)]);
     let mut cluster = load(&pairs);
     assert_eq!(cluster.regions().by_key(b"a").unwrap().region.id, RegionId(50));
-    assert_eq!(cluster.take_region_changes(1 << 20), [pairs::no_region(RegionId(2))]);
+    let deleted = [pairs::no_region(RegionId(2)), pairs::term(RegionId(2), None)];
+    assert_eq!(cluster.take_region_changes(1 << 20), deleted);
+}
+
+#[test]
+fn what_is_persisted_of_a_region_is_the_least_that_the_next_leader_accepts() {
+    let (mut pairs, mut cluster) = founded();
+    let at = |conf_version, term| {
+        let mut report = report(RegionId(2), 3);
+        report.region.epoch.conf_version = conf_version;
+        RegionReport { term: Term(term), ..report }
+    };
+    cluster.observe(at(4, 6), Millis(1)).unwrap();
+    assert!(!cluster.regions().is_saved(RegionId(2)));
+    // A change that is proposed is not persisted yet.
+    let changes = cluster.take_region_changes(1 << 20);
+    assert!(!cluster.regions().is_saved(RegionId(2)));
+    commit(&mut pairs, &mut cluster, changes);
+    assert!(cluster.regions().is_saved(RegionId(2)));
+    assert!(cluster.plan_regions(&[RegionId(2)], 1 << 20).is_empty());
+    // A change of the leader alone.
+    cluster.observe(at(4, 7), Millis(2)).unwrap();
+    let changes = cluster.plan_regions(&[RegionId(1), RegionId(2)], 1 << 20);
+    assert_eq!(changes.len(), 2, "{changes:?}");
+    commit(&mut pairs, &mut cluster, changes);
+    assert!(cluster.regions().is_saved(RegionId(2)));
+    assert!(cluster.take_region_changes(1 << 20).is_empty(), "it is not written twice");
+
+    let mut next = load(&pairs);
+    let known = next.regions().get(RegionId(2)).unwrap();
+    assert_eq!((known.region.epoch.conf_version, known.term, known.leader), (4, Term(7), None));
+    let deposed = next.observe(at(4, 6), Millis(3));
+    assert_eq!(deposed, Err(StaleReport::Term(RegionId(2), Term(7))));
+    assert!(next.observe(at(3, 8), Millis(3)).is_err());
+    next.observe(at(4, 7), Millis(3)).unwrap();
+    assert!(next.regions().get(RegionId(2)).unwrap().leader.is_some());
+    assert!(next.regions().is_saved(RegionId(2)));
+    assert!(next.regions().is_saved(RegionId(99)), "nothing is known of it");
+}
+
+#[test]
+fn a_region_that_is_reported_while_its_records_are_deleted_is_persisted_again() {
+    let (mut pairs, mut cluster) = founded();
+    cluster.observe(report(RegionId(50), 4), Millis(1)).unwrap();
+    let changes = cluster.take_region_changes(1 << 20);
+    assert!(changes.contains(&pairs::no_region(RegionId(2))), "{changes:?}");
+    cluster.observe(report(RegionId(2), 5), Millis(2)).unwrap();
+    commit(&mut pairs, &mut cluster, changes);
+    assert!(!cluster.regions().is_saved(RegionId(2)));
+    let changes = cluster.take_region_changes(1 << 20);
+    commit(&mut pairs, &mut cluster, changes);
+    assert!(cluster.regions().is_saved(RegionId(2)));
+    assert_eq!(load(&pairs).regions().by_key(b"a").unwrap().region.id, RegionId(2));
 }
 
 #[test]

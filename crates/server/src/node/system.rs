@@ -90,6 +90,25 @@ impl System for SystemRegion {
         })
     }
 
+    fn confirm(&self, term: Term) -> BoxFuture<'static, Result<()>> {
+        let store = self.store();
+        Box::pin(async move {
+            let store = store.ok_or_else(not_here)?;
+            let reader = store.readers().get(SYSTEM_REGION).ok_or_else(not_here)?;
+            let leads = || reader.leading_term() == Some(term.0);
+            if leads() && reader.lease_left_nanos(store.clock().monotonic_nanos()) > 0 {
+                return Ok(());
+            }
+            let header = Self::header(&store, term);
+            let read = Read { id: RequestId::default(), header, replica: false };
+            match store.read(read).await {
+                Reply::Done(Done::ReadReady { .. }) if leads() => Ok(()),
+                Reply::Done(Done::ReadReady { .. }) => Err(not_here()),
+                other => Err(not_done(other)),
+            }
+        })
+    }
+
     fn own_address(&self) -> String {
         self.address.clone()
     }

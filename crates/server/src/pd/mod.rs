@@ -2,13 +2,12 @@
 //! node answers; one that does not lead the placement group forwards to the leader.
 
 mod answers;
-mod clock;
 
 use crate::members::Members;
 use crate::placement::PlacementService;
 use crate::transport::BoxFuture;
+use crate::unsupported::RAW_CALLS_ONLY;
 use answers::{header, region_entry, store_meta};
-use clock::Timestamps;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,7 +29,6 @@ pub struct PdService {
     cluster: ClusterId,
     placement: Arc<PlacementService>,
     members: Arc<Members>,
-    timestamps: Arc<Timestamps>,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -46,7 +44,7 @@ impl PdService {
         placement: Arc<PlacementService>,
         members: Arc<Members>,
     ) -> Self {
-        Self { cluster, placement, members, timestamps: Arc::default() }
+        Self { cluster, placement, members }
     }
 
     fn check(&self, header: Option<&RequestHeader>) -> Result<(), Status> {
@@ -108,13 +106,6 @@ impl PdService {
     async fn stores_of(&self, ids: Vec<u64>) -> Result<Vec<StoreInfo>, Status> {
         let request = ListStoresRequest { ids, ..Default::default() };
         Ok(self.placement.list_stores(request).await?.stores)
-    }
-
-    fn tso(&self, request: &TsoRequest) -> Result<TsoResponse, Status> {
-        self.check(request.header.as_ref())?;
-        let timestamp = self.timestamps.take(request.count);
-        let count = request.count;
-        Ok(TsoResponse { header: self.header(), count, timestamp: Some(timestamp) })
     }
 }
 
@@ -283,10 +274,12 @@ impl Pd for PdService {
     type TsoStream = Replies<TsoResponse>;
 
     async fn tso(&self, requests: Request<Streaming<TsoRequest>>) -> Answer<Self::TsoStream> {
-        let service = self.clone();
-        let answer =
-            move |request: TsoRequest| std::future::ready(PdService::tso(&service, &request));
-        Ok(Response::new(in_order(requests.into_inner(), answer)))
+        // Clients open the stream when they start, and raw ones never use it.
+        let refuse = |_: TsoRequest| {
+            let text = format!("timestamps are not supported: {RAW_CALLS_ONLY}");
+            std::future::ready(Err(Status::unimplemented(text)))
+        };
+        Ok(Response::new(in_order(requests.into_inner(), refuse)))
     }
 }
 

@@ -52,6 +52,8 @@ pub trait System: Send + Sync + 'static {
     /// Changes pairs, all or none. Succeeds only if the change was proposed in exactly that term
     /// and is committed. After a failure the change may still be committed.
     fn propose(&self, term: Term, changes: Vec<PairChange>) -> BoxFuture<'static, Result<()>>;
+    /// Succeeds if no other node led it in a later term before the call.
+    fn confirm(&self, term: Term) -> BoxFuture<'static, Result<()>>;
     /// Returns `host:port` of the node with the leader, as far as known.
     fn leader_address(&self) -> Option<String>;
     /// Returns `host:port` of this node.
@@ -67,6 +69,8 @@ pub struct PlacementService {
     system: Arc<dyn System>,
     clock: Arc<dyn Clock>,
     leader: RwLock<PlacementLeader<()>>,
+    /// Held while regions are persisted for an answer: one proposal serves all answers that wait.
+    saving: tokio::sync::Mutex<()>,
     forward: Forward,
 }
 
@@ -99,6 +103,7 @@ impl PlacementService {
             system,
             clock,
             leader: RwLock::new(PlacementLeader::new(cluster, bootstrap.map(|it| it.pairs()))),
+            saving: tokio::sync::Mutex::default(),
             forward: Forward::default(),
         })
     }

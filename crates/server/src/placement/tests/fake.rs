@@ -31,6 +31,8 @@ pub struct World {
     pub leader: Option<String>,
     pub fault: Option<Fault>,
     pub proposals: u64,
+    /// A former leader that has not noticed, and its term.
+    pub former: Option<(String, u64)>,
 }
 
 pub type Shared = Arc<Mutex<World>>;
@@ -45,7 +47,18 @@ pub struct FakeSystem {
 impl System for FakeSystem {
     fn leader_term(&self) -> Option<Term> {
         let world = self.world.lock();
-        (world.leader.as_ref() == Some(&self.address)).then_some(Term(world.term))
+        let former = world.former.as_ref().filter(|(address, _)| *address == self.address);
+        match world.leader.as_ref() == Some(&self.address) {
+            true => Some(Term(world.term)),
+            false => former.map(|(_, term)| Term(*term)),
+        }
+    }
+
+    fn confirm(&self, term: Term) -> BoxFuture<'static, Result<()>> {
+        let world = self.world.lock();
+        let leads = world.leader.as_ref() == Some(&self.address) && Term(world.term) == term;
+        let confirmed = if leads { Ok(()) } else { Err(Error::Busy("not leader".into())) };
+        Box::pin(async move { confirmed })
     }
 
     fn load(&self, term: Term) -> BoxFuture<'static, Result<Vec<(Bytes, Bytes)>>> {
