@@ -105,7 +105,7 @@ impl Work {
         self.truncated_at = None;
         for _ in 0..JOBS_MAX {
             let state = self.observe(shared);
-            match pick_collect(&state, &shared.options) {
+            match pick_collect(&state, &shared.options()) {
                 Choice::Idle => break,
                 choice => self.start(shared, choice, u64::MAX).map(|_| ())?,
             }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stele_index::Index;
 use stele_log::{Log, StopOnPanic};
-use stele_types::lock::{Mutex, MutexGuard, rank};
+use stele_types::lock::{Mutex, MutexGuard, RwLock, rank};
 use stele_types::{Clock, Error, FileId, KeyRange, Locator, Result};
 
 /// Number of frozen memtables from which writers assist.
@@ -49,7 +49,7 @@ pub(crate) struct Shared {
     pub log: Arc<Log>,
     pub index: Arc<Index>,
     pub clock: Arc<dyn Clock>,
-    pub options: GcOptions,
+    options: RwLock<Arc<GcOptions>, { rank::GC_OPTIONS }>,
     pub hooks: Arc<dyn GcHooks>,
     /// User bytes since the store was created.
     pub user_bytes: AtomicU64,
@@ -58,6 +58,13 @@ pub(crate) struct Shared {
     stats: Mutex<GcStats, { rank::GC_STATS }>,
     /// The device is nearly full: freeing space takes precedence over the budget.
     pub short_of_space: AtomicBool,
+}
+
+impl Shared {
+    /// Returns the settings in force.
+    pub fn options(&self) -> Arc<GcOptions> {
+        self.options.read().clone()
+    }
 }
 
 /// Garbage collection of one store. All methods may be called from any thread; one step runs at a
@@ -83,7 +90,7 @@ impl Gc {
             log,
             index,
             clock,
-            options,
+            options: RwLock::new(Arc::new(options)),
             hooks,
             user_bytes: AtomicU64::new(0),
             heat: Mutex::default(),
@@ -95,6 +102,14 @@ impl Gc {
         let gc = Self { shared, work: Mutex::new(work) };
         gc.publish(&mut gc.work.lock());
         Ok(gc)
+    }
+
+    /// Replaces the settings. The running job ends as it was chosen. Fails with
+    /// [`stele_types::Error::Invalid`] when an option is out of bounds, and changes nothing.
+    pub fn set_options(&self, options: GcOptions) -> Result<()> {
+        options.validate()?;
+        *self.shared.options.write() = Arc::new(options);
+        Ok(())
     }
 
     /// Executes one bounded slice of the running or the next job: about `bytes_max` bytes read and
@@ -202,12 +217,12 @@ impl Gc {
         }
         let user_bytes = self.shared.user_bytes.load(Ordering::Relaxed);
         let load = *self.shared.load.lock();
-        load.assist(user_bytes, &self.shared.options)
+        load.assist(user_bytes, &self.shared.options())
     }
 }
 
 impl fmt::Debug for Gc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gc").field("options", &self.shared.options).finish_non_exhaustive()
+        f.debug_struct("Gc").field("options", &self.shared.options()).finish_non_exhaustive()
     }
 }

@@ -302,7 +302,7 @@ impl Work {
 
 fn mover(shared: &Shared, plan: Option<&Plan>, moved: &Arc<Moved>) -> Option<Box<dyn ValueMover>> {
     let plan = plan?.clone();
-    let file_bytes_max = shared.options.value_file_bytes_max;
+    let file_bytes_max = shared.options().value_file_bytes_max;
     let (log, hooks) = (shared.log.clone(), shared.hooks.clone());
     Some(Box::new(Mover::new(log, hooks, plan, file_bytes_max, moved.clone())))
 }

@@ -138,7 +138,7 @@ impl Work {
         let ranges = shared.index.memtable_ranges();
         let hides = hidden_by_ranges(&ranges, version.tiers());
         let state = State { memtable_hides_bytes: state.memtable_hides_bytes + hides, ..state };
-        self.space_amp = state.space_amp_weighed(&shared.options);
+        self.space_amp = state.space_amp_weighed(&shared.options());
         state
     }
 

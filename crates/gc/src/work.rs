@@ -90,7 +90,7 @@ impl Work {
         let state = self.observe(shared);
         let short = shared.short_of_space.load(Ordering::Relaxed);
         let pick = if short { pick_short_of_space } else { pick };
-        self.start(shared, pick(&state, &shared.options), bytes_max)
+        self.start(shared, pick(&state, &shared.options()), bytes_max)
     }
 
     pub fn start(&mut self, shared: &Shared, choice: Choice, bytes_max: u64) -> Result<StepDone> {
@@ -133,7 +133,7 @@ impl Work {
             }
             Choice::Reappend { below } => {
                 self.reappended_at = Some(shared.index.checkpoint().replay_from);
-                let bytes = shared.hooks.reappend(below, shared.options.reappend_bytes_max)?;
+                let bytes = shared.hooks.reappend(below, shared.options().reappend_bytes_max)?;
                 done(Stage::Reappend, bytes)
             }
         }
@@ -165,7 +165,7 @@ impl Work {
     fn add_credit(&mut self, shared: &Shared) {
         let user_bytes = shared.user_bytes.load(Ordering::Relaxed);
         let new_bytes = user_bytes.saturating_sub(self.credited_bytes);
-        self.saved.credit_bytes += credit_for(new_bytes, self.space_amp, &shared.options);
+        self.saved.credit_bytes += credit_for(new_bytes, self.space_amp, &shared.options());
         self.credited_bytes = user_bytes;
         self.saved.user_bytes = user_bytes;
     }
@@ -179,7 +179,7 @@ impl Work {
         // Memtables are replayed at the next open, and their bytes are counted again then.
         let saved = Saved {
             user_bytes: self.saved.user_bytes.saturating_sub(unflushed),
-            credit_bytes: self.saved.credit_bytes - credit_for(unflushed, 1.0, &shared.options),
+            credit_bytes: self.saved.credit_bytes - credit_for(unflushed, 1.0, &shared.options()),
             ..self.saved.clone()
         };
         shared.index.edit(Edit::GcState(saved.encode()))
@@ -188,7 +188,7 @@ impl Work {
     pub fn stats(&mut self, shared: &Shared) -> (GcStats, Load) {
         let state = self.observe(shared);
         let load = self.load(shared, &state);
-        let options = &shared.options;
+        let options = &*shared.options();
         let target = options.space_amp_target.max(space_trigger(options));
         let accepted = (options.weighed(state.live_bytes()) as f64 * target) as u64;
         let stats = GcStats {

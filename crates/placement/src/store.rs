@@ -102,6 +102,8 @@ pub struct NodeReport {
     pub region_bytes_max: u64,
     /// Names and values of the labels of its stores; `None` from a node of an earlier version.
     pub labels: Option<Vec<(String, String)>>,
+    /// The node hands its leaders over and stops.
+    pub is_stopping: bool,
 }
 
 /// Known state of a store.

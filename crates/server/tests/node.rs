@@ -11,10 +11,13 @@ use stele_proto::kvrpcpb::{Context, RawPutRequest};
 use stele_proto::pdpb::GetRegionRequest;
 use stele_proto::pdpb::pd_client::PdClient;
 use stele_proto::stele::control::v1::control_client::ControlClient;
-use stele_proto::stele::control::v1::{ListStoresRequest, RegionDetailRequest, SetConfigRequest};
+use stele_proto::stele::control::v1::{
+    GetConfigRequest, ListRegionsRequest, ListStoresRequest, RegionDetailRequest, SetConfigRequest,
+};
 use stele_proto::tikvpb::tikv_client::TikvClient;
 use stele_server::config::Config;
 use stele_server::node::Node;
+use stele_types::{PeerRole, Region};
 use tonic::transport::Endpoint;
 
 fn has_stores(body: &str, count: usize) -> bool {

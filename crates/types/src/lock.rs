@@ -56,6 +56,8 @@ ranks! {
     GC_LOAD,
     /// Statistics of garbage collection.
     GC_STATS,
+    /// Settings of garbage collection.
+    GC_OPTIONS,
     /// Values that cannot be read here.
     LOST_VALUES,
     /// Blocks of runs that cannot be read here.

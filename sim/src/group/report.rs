@@ -150,7 +150,9 @@ impl World {
         let (address, started_at) = (node.address(), node.incarnation);
         let version = "simulated".into();
         let region_bytes_max = self.plan.region_bytes_max;
-        let this = NodeReport { address, version, started_at, region_bytes_max, labels };
+        let is_stopping = false;
+        let this =
+            NodeReport { address, version, started_at, region_bytes_max, labels, is_stopping };
         let member = &mut node.member;
         let sizes = member.splitter.sizes();
         let report = member.reporter.report(this, stores, &regions, sizes);

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Scenarios that a change must pass, with arguments that keep them short.
-const CI: [(&str, &[&str]); 19] = [
+const CI: [(&str, &[&str]); 20] = [
     ("start", &["--short"]),
     ("ycsb", &["--short"]),
     ("clients", &["--short"]),
@@ -21,6 +21,7 @@ const CI: [(&str, &[&str]); 19] = [
     ("partition", &["--rounds", "4"]),
     ("pause", &["--rounds", "2"]),
     ("failover", &["--rounds", "3"]),
+    ("graceful-restart", &["--short"]),
     ("learner", &["--short"]),
     ("replace", &["--rounds", "1"]),
     ("resize", &["--short"]),

@@ -7,6 +7,7 @@ mod device_failure;
 mod disk_full;
 mod failed_sync;
 mod failover;
+mod graceful_restart;
 mod history;
 mod hostile;
 mod idle;
@@ -59,6 +60,7 @@ scenarios! {
     partition "partition" "symmetric, one-way and flapping partitions; the minority writes nothing"
     pause "pause" "a leader is stopped for longer than its lease; no stale read when it resumes"
     failover "failover" "the gap in writes after kill -9 of a leader"
+    graceful_restart "graceful-restart" "SIGTERM and a restart of the node with most leaders under load; no write waits longer than 100 ms"
     power_cut "power-cut" "the power of one, two, three disks is cut under load; nothing acknowledged is lost"
     failed_sync "failed-sync" "a sync fails on one node: its store stops, the others continue, a restart recovers it"
     device_failure "device-failure" "a node of two stores loses one device, by failure, a failed sync or a hang; its replicas are rebuilt elsewhere and nothing else moves"

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use stele_gc::Gc;
+use stele_gc::{Gc, GcOptions};
 use stele_index::{Checkpoint, Index, Opened as KnownState};
 use stele_log::{Log, RecoverFrom, Recovery, ReplayEntry, ReplayOp};
 use stele_types::lock::Mutex;
@@ -79,11 +79,7 @@ impl Store {
         let (index, known, rebuilt) = rebuild::open_index(&vfs, dir, id, &options, replay)?;
         let from = recover_from(&known, replay);
         let (log, recovery) = Log::open(vfs.clone(), &log_dir, options.log(id), from)?;
-        let mut gc_options = options.gc.clone();
-        if gc_options.space_slack_bytes > 0 {
-            let share = vfs.total_bytes(dir)? / SLACK_OF_DEVICE;
-            gc_options.space_slack_bytes = gc_options.space_slack_bytes.min(share);
-        }
+        let gc_options = of_device(&*vfs, dir, options.gc.clone())?;
         let values = ValueCache::new(options.value_cache_bytes_max);
         let shared = Arc::new(Shared {
             vfs,
@@ -150,10 +146,19 @@ fn note_damaged(shared: &Shared, damaged: &[RunId]) -> Result<()> {
     Ok(())
 }
 
+/// Limits the accepted garbage to a share of the device.
+pub(super) fn of_device(vfs: &dyn Vfs, dir: &Path, mut options: GcOptions) -> Result<GcOptions> {
+    if options.space_slack_bytes > 0 {
+        let share = vfs.total_bytes(dir)? / SLACK_OF_DEVICE;
+        options.space_slack_bytes = options.space_slack_bytes.min(share);
+    }
+    Ok(options)
+}
+
 fn start_gc(
     shared: &Arc<Shared>,
     clock: Arc<dyn Clock>,
-    options: stele_gc::GcOptions,
+    options: GcOptions,
     known: &KnownState,
 ) -> Result<Gc> {
     let hooks = shared.clone();

@@ -101,11 +101,11 @@ impl Cluster {
 
     /// Whether new replicas and leaders may be placed on the store.
     pub(crate) fn is_serving(&self, id: StoreId, now: Millis) -> bool {
-        self.is_live(id, now)
-            && self
-                .stores
-                .get(&id)
-                .is_some_and(|store| store.state == StoreState::Up && !store.report.is_full)
+        let takes_more = |store: &Store| {
+            let is_stopping = store.node.is_stopping && !mutant::active("placement.stopping_leads");
+            store.state == StoreState::Up && !store.report.is_full && !is_stopping
+        };
+        self.is_live(id, now) && self.stores.get(&id).is_some_and(takes_more)
     }
 
     /// Returns the smallest size above which a node splits regions; `u64::MAX` if no node has

@@ -189,6 +189,20 @@ fn a_heartbeat_that_waited_for_a_decision_takes_back_no_later_one() {
 }
 
 #[test]
+fn a_store_of_a_node_that_stops_is_live_and_takes_no_leaders_until_the_node_is_back() {
+    let (_, mut cluster) = founded();
+    let beat = |cluster: &mut Cluster, is_stopping, at| {
+        let node = NodeReport { address: "n1:1".into(), is_stopping, ..NodeReport::default() };
+        let report = StoreReport { id: StoreId(1), ..StoreReport::default() };
+        cluster.record_heartbeat(&node, &[report], Millis(at));
+        (cluster.is_live(StoreId(1), Millis(at)), cluster.is_serving(StoreId(1), Millis(at)))
+    };
+    assert_eq!(beat(&mut cluster, false, 5), (true, true));
+    assert_eq!(beat(&mut cluster, true, 6), (true, false));
+    assert_eq!(beat(&mut cluster, false, 9), (true, true));
+}
+
+#[test]
 fn unknown_and_removed_stores_are_turned_away_and_change_nothing() {
     let (mut pairs, mut cluster) = founded();
     let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };

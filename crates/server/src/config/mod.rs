@@ -2,12 +2,14 @@
 //! the defaults. One table names every setting; the reference page is generated from it.
 
 mod field;
+mod live;
 mod reference;
 mod settings;
 
+pub use live::LiveConfig;
 pub use reference::reference_page;
 pub(crate) use reference::unit_of;
-pub use settings::{SETTINGS, Setting};
+pub use settings::{RELOADED, SETTINGS, Setting};
 
 use field::Field;
 use std::path::{Path, PathBuf};
@@ -270,6 +272,8 @@ mod tests {
             config.set(setting.key, &text).unwrap();
         }
         assert_eq!(config, Config::default());
+        let is_known = |key: &str| SETTINGS.iter().any(|setting| setting.key == key);
+        assert!(RELOADED.iter().all(|key| is_known(key)));
     }
 
     #[test]

@@ -23,6 +23,10 @@ impl Setting {
     }
 }
 
+/// Settings that a running node takes over from its configuration at SIGHUP.
+pub const RELOADED: [&str; 5] =
+    ["gc_policy", "space_amp_target", "connections_max", "slow_log_ms", "log_level"];
+
 const fn setting(key: &'static str, unit: &'static str, meaning: &'static str) -> Setting {
     Setting { key, unit, meaning }
 }

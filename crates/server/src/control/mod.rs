@@ -3,7 +3,7 @@
 
 mod replica;
 
-use crate::config::{Config, SETTINGS};
+use crate::config::{Config, LiveConfig, RELOADED, SETTINGS};
 use crate::members::Members;
 use crate::placement::PlacementService;
 use crate::store::StoreHandle;
@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status};
 
 /// Control service of one node.
 pub struct ControlService {
-    config: Arc<Config>,
+    config: Arc<LiveConfig>,
     placement: Arc<PlacementService>,
     stores: Arc<Stores>,
     members: Arc<Members>,
@@ -27,7 +27,7 @@ type Answer<T> = Result<Response<T>, Status>;
 impl ControlService {
     /// Creates the service.
     pub fn new(
-        config: Arc<Config>,
+        config: Arc<LiveConfig>,
         placement: Arc<PlacementService>,
         stores: Arc<Stores>,
         members: Arc<Members>,
@@ -59,12 +59,13 @@ impl ControlService {
         }
     }
 
-    /// Returns the node's own settings; changing them needs a restart.
+    /// Returns the node's own settings; its configuration changes them.
     fn own_settings(&self) -> Vec<ConfigItem> {
+        let config = self.config.get();
         let default = Config::default();
         let item = |setting: &crate::config::Setting| ConfigItem {
             key: setting.key.to_owned(),
-            value: self.config.get(setting.key).unwrap_or_default(),
+            value: config.get(setting.key).unwrap_or_default(),
             default_value: default.get(setting.key).unwrap_or_default(),
             meaning: setting.meaning.to_owned(),
             unit: setting.unit.to_owned(),
@@ -138,9 +139,13 @@ macro_rules! control {
             ) -> Answer<SetConfigResponse> {
                 let SetConfigRequest { header, key, value } = request.into_inner();
                 let forwarded = header.is_some_and(|header| header.forwarded);
-                if self.config.get(&key).is_some() {
+                if self.config.get().get(&key).is_some() {
+                    let next = match RELOADED.contains(&&*key) {
+                        true => "send it SIGHUP",
+                        false => "restart it",
+                    };
                     return Err(Status::failed_precondition(format!(
-                        "{key} is a setting of each node: set it in its file and restart it"
+                        "{key} is a setting of each node: set it in its file and {next}"
                     )));
                 }
                 let item = self.placement.set_setting(&key, &value, forwarded).await?;

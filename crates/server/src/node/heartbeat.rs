@@ -124,6 +124,7 @@ impl Heartbeats {
                 started_at: self.started_at,
                 region_bytes_max: self.config.region_bytes_max,
                 labels: Some(self.config.label_pairs()),
+                is_stopping: self.stores.is_stopping(),
             };
             let sizes = splitter.sizes();
             shared.reporter.lock().report(node, stores, &regions, sizes)

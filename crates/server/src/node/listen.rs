@@ -1,10 +1,10 @@
-//! Listening port, and the signals that stop the process.
+//! Listening port, and the signals that a node obeys.
 
 use crate::config::Config;
 use std::net::SocketAddr;
 use stele_types::{Error, Result};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{self, SignalKind};
 
 /// Bound of the search for a free port after the default one.
 const PORTS_TRIED: u16 = 100;
@@ -33,16 +33,45 @@ pub(super) async fn bind(config: &Config) -> Result<(TcpListener, String)> {
     Ok((listener, advertised))
 }
 
-/// Waits for the first SIGTERM or SIGINT.
-pub(super) async fn stop_signal() {
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
-        return std::future::pending().await;
-    };
-    let Ok(mut interrupt) = signal(SignalKind::interrupt()) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// Signal that a node obeys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signal {
+    /// SIGTERM or SIGINT.
+    Stop,
+    /// SIGHUP.
+    Reload,
+}
+
+/// Receiver of the signals of the process. None is lost while it exists.
+pub(super) struct Signals {
+    terminate: unix::Signal,
+    interrupt: unix::Signal,
+    hang_up: unix::Signal,
+}
+
+impl Signals {
+    /// Replaces what the system does at these signals.
+    pub fn new() -> Result<Self> {
+        let listen =
+            |kind| unix::signal(kind).map_err(|error| Error::io("listen for", "signals", error));
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hang_up: listen(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for the next signal.
+    pub async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.terminate.recv() => Signal::Stop,
+            _ = self.interrupt.recv() => Signal::Stop,
+            _ = self.hang_up.recv() => Signal::Reload,
+        }
+    }
+
+    /// Waits for the next signal to stop.
+    pub async fn stop(&mut self) {
+        while self.next().await != Signal::Stop {}
     }
 }

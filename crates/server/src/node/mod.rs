@@ -6,9 +6,11 @@ mod heartbeat;
 mod identity;
 mod ids;
 mod join_stores;
+mod leave;
 mod listen;
 mod open;
 mod recovery;
+mod reload;
 mod split;
 mod steps;
 mod system;
@@ -16,7 +18,7 @@ mod system;
 pub(crate) use open::SPEED_OP_BYTES;
 pub(crate) use stele_node::report::split::size_of;
 
-use crate::config::Config;
+use crate::config::{Config, LiveConfig};
 use crate::control::ControlService;
 use crate::failed_dir::FailedDir;
 use crate::members::Members;
@@ -33,10 +35,13 @@ use crate::unsupported;
 use dirs::Dirs;
 use edge::Edge;
 use identity::Opened;
+use listen::{Signal, Signals};
+use reload::Reload;
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use stele_placement::Bootstrap;
 use stele_proto::keyspacepb::keyspace_server::KeyspaceServer;
@@ -47,7 +52,7 @@ use stele_storage::StateMachine;
 use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent};
 use stele_vfs::SystemClock;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tonic::codec::CompressionEncoding;
 use tonic::service::Routes;
 
@@ -70,13 +75,37 @@ pub struct Ready {
     pub took: Duration,
 }
 
-/// Runs a node until a signal stops it or its last store fails.
-pub async fn run(config: Config, on_ready: impl FnOnce(&Ready)) -> Result<()> {
-    let mut node = Node::start(config).await?;
+/// Runs a node until a signal stops it or its last store fails. `configuration` reads the settings
+/// again.
+pub async fn run(
+    config: Config,
+    on_ready: impl FnOnce(&Ready),
+    configuration: impl Fn() -> Result<Config>,
+) -> Result<()> {
+    let mut signals = Signals::new()?;
+    let mut node = tokio::select! {
+        node = Node::start(config) => node?,
+        () = signals.stop() => return Ok(()),
+    };
     on_ready(&node.ready);
-    let failure = node.wait().await;
+    let ended = loop {
+        let signal = tokio::select! {
+            ended = node.wait() => break ended,
+            signal = signals.next() => signal,
+        };
+        match signal {
+            Signal::Reload => node.reload(configuration()),
+            Signal::Stop => {
+                tokio::select! {
+                    () = node.leave() => {}
+                    () = signals.stop() => tracing::info!("the hand-over of leaders ends early"),
+                }
+                break Ok(());
+            }
+        }
+    };
     node.stop().await;
-    failure
+    ended
 }
 
 /// A running node.
@@ -88,6 +117,10 @@ pub struct Node {
     tasks: Tasks,
     failures: Failures,
     stopping: watch::Sender<bool>,
+    /// Ends when the port is closed.
+    port: oneshot::Receiver<()>,
+    edge: Arc<Edge>,
+    reload: Reload,
 }
 
 impl Node {
@@ -117,7 +150,7 @@ impl Node {
         let new = parts.start_stores(dirs)?;
         let (stopping, _) = watch::channel(false);
         let placement = parts.placement(&idents);
-        parts.serve(listener, placement.clone(), transport.clone(), &stopping);
+        let (port, reload) = parts.serve(listener, placement.clone(), transport.clone(), &stopping);
         parts.join_new_stores(new, placement.clone(), transport.clone(), &stopping);
         parts.start_heartbeats(placement, &stopping);
         let ready = Ready {
@@ -126,31 +159,38 @@ impl Node {
             stores: idents.iter().map(|ident| ident.store).collect(),
             took: started.elapsed(),
         };
-        Ok(Self { ready, stores: parts.stores, transport, tasks, failures, stopping })
+        let Parts { stores, edge, .. } = parts;
+        Ok(Self { ready, stores, transport, tasks, failures, stopping, port, edge, reload })
     }
 
-    /// Waits until the last store or a required task fails, or a stop signal arrives.
+    /// Waits until the last store or a required task fails.
     pub async fn wait(&mut self) -> Result<()> {
-        let signal = listen::stop_signal();
-        tokio::pin!(signal);
-        loop {
-            tokio::select! {
-                () = &mut signal => return Ok(()),
-                failure = self.failures.recv() => {
-                    let runs = self.stores.all().iter().any(|store| store.is_running());
-                    match failure {
-                        None => return Ok(()),
-                        Some(Failure::Task(error)) => return Err(error),
-                        Some(Failure::Store(error))
-                            if !runs && self.stores.recovering().is_empty() =>
-                        {
-                            return Err(error);
-                        }
-                        Some(Failure::Store(_)) => {}
-                    }
+        while let Some(failure) = self.failures.recv().await {
+            let runs = self.stores.all().iter().any(|store| store.is_running());
+            match failure {
+                Failure::Task(error) => return Err(error),
+                Failure::Store(error) if !runs && self.stores.recovering().is_empty() => {
+                    return Err(error);
                 }
+                Failure::Store(_) => {}
             }
         }
+        Ok(())
+    }
+
+    /// Takes over the settings that need no restart. A configuration that is refused changes nothing.
+    pub fn reload(&self, configuration: Result<Config>) {
+        let applied = configuration.and_then(|wanted| self.reload.apply(&wanted));
+        if let Err(error) = applied {
+            tracing::error!("the configuration is refused, and nothing changes: {error}");
+        }
+    }
+
+    /// Makes the node unready, tells the placement group, and hands the leaders over.
+    pub async fn leave(&self) {
+        self.stores.set_stopping();
+        self.edge.report_due.notify_one();
+        leave::hand_over(&self.stores).await;
     }
 
     /// Ends the loop of a store as a failure of its device does; for tests.
@@ -172,11 +212,14 @@ impl Node {
         &self.tasks
     }
 
-    /// Stops the tasks, the connections and the stores, in this order.
+    /// Stops the tasks, the port, the connections to other nodes and the stores, in this order:
+    /// requests in progress need the stores and the other nodes.
     pub async fn stop(self) {
         self.tasks.stop();
         // Without receivers no task runs.
         let _ = self.stopping.send(true);
+        // The sender is dropped when the port is closed.
+        let _ = self.port.await;
         self.transport.shutdown().await;
         let stores = self.stores.clone();
         let stopped = tokio::task::spawn_blocking(move || {
@@ -289,12 +332,19 @@ impl Parts {
         placement: Arc<PlacementService>,
         transport: Transport,
         stopping: &watch::Sender<bool>,
-    ) {
+    ) -> (oneshot::Receiver<()>, Reload) {
         let metrics = Arc::new(Metrics::new(SlowLog::new(self.config.slow_log_ms)));
-        let tikv = TikvService::new(self.stores.clone(), self.cluster, metrics.clone());
-        let pd = PdService::new(self.cluster, placement.clone(), self.members.clone());
+        let (stores, stop) = (self.stores.clone(), stopping.subscribe());
+        let tikv = TikvService::new(stores, self.cluster, metrics.clone(), stop.clone());
+        let pd = PdService::new(self.cluster, placement.clone(), self.members.clone(), stop);
+        let reload = Reload {
+            config: Arc::new(LiveConfig::new(self.config.clone())),
+            stores: self.stores.clone(),
+            metrics: metrics.clone(),
+            connections_max: Arc::new(AtomicU64::new(self.config.connections_max)),
+        };
         let control = ControlService::new(
-            self.config.clone(),
+            reload.config.clone(),
             placement,
             self.stores.clone(),
             self.members.clone(),
@@ -320,12 +370,17 @@ impl Parts {
         let grpc = unsupported::with_text(grpc.into_axum_router());
         let router = grpc.merge(tikv.routes()).merge(status).fallback(unsupported::answer);
         let options = port::Options {
-            connections_max: self.config.connections_max as usize,
+            connections_max: reload.connections_max.clone(),
             ..port::Options::default()
         };
         let stopped = stopping.subscribe();
         let serving = port::serve(listener, router, transport, options, stats, stopped);
-        self.edge.tasks.spawn_lasting("port", serving);
+        let (closed, port) = oneshot::channel();
+        self.edge.tasks.spawn_lasting("port", async move {
+            let _closed: oneshot::Sender<()> = closed;
+            serving.await;
+        });
+        (port, reload)
     }
 
     /// Joins new directories after the stores that are members have started.

@@ -87,7 +87,8 @@ const SCRUB_BYTES_PER_SECOND_MAX: u64 = 16 << 20;
 /// Garbage accepted in a small store, on a device of at least 64 times this size.
 const SPACE_SLACK_BYTES: u64 = 1 << 30;
 
-fn engine_options(config: &Config) -> EngineOptions {
+/// Returns the settings of garbage collection.
+pub(super) fn gc_options(config: &Config) -> GcOptions {
     let policy = match config.gc_policy.as_str() {
         "nezha" => PolicyKind::Nezha,
         "wisckey" => PolicyKind::Wisckey,
@@ -95,6 +96,16 @@ fn engine_options(config: &Config) -> EngineOptions {
     };
     let target = config.space_amp_target;
     let hard = GcOptions::default().space_amp_hard.max(target * 1.25);
+    GcOptions {
+        policy,
+        space_amp_target: target,
+        space_slack_bytes: SPACE_SLACK_BYTES,
+        space_amp_hard: hard,
+        ..GcOptions::default()
+    }
+}
+
+fn engine_options(config: &Config) -> EngineOptions {
     EngineOptions {
         entry_cache_bytes_max: config.memtable_bytes_max as usize / 2,
         memtable_bytes_max: config.memtable_bytes_max as usize,
@@ -104,13 +115,7 @@ fn engine_options(config: &Config) -> EngineOptions {
         reserved_bytes: config.reserved_bytes,
         scrub_bytes_per_second_max: SCRUB_BYTES_PER_SECOND_MAX,
         background: false,
-        gc: GcOptions {
-            policy,
-            space_amp_target: target,
-            space_slack_bytes: SPACE_SLACK_BYTES,
-            space_amp_hard: hard,
-            ..GcOptions::default()
-        },
+        gc: gc_options(config),
         ..EngineOptions::default()
     }
 }

@@ -75,9 +75,12 @@ async fn healthz(State(health): State<Health>) -> impl IntoResponse {
     }
 }
 
-/// Succeeds while every region here has a known leader and every store serves. Names the stores that
+/// Succeeds while every region here has a known leader, every store serves and the node does not stop. Names the stores that
 /// serve and those that do not, with the reason.
 async fn readyz(State(health): State<Health>) -> impl IntoResponse {
+    if health.stores.is_stopping() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the node is stopping\n".to_owned());
+    }
     let (mut regions, mut with_leader, mut all_serve) = (0, 0, true);
     let mut lines = String::new();
     for store in health.stores.all() {

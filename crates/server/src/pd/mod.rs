@@ -5,6 +5,7 @@ mod answers;
 
 use crate::members::Members;
 use crate::placement::PlacementService;
+use crate::tasks::next_until;
 use crate::transport::BoxFuture;
 use crate::unsupported::RAW_CALLS_ONLY;
 use answers::{header, region_entry, store_meta};
@@ -18,9 +19,9 @@ use stele_proto::pdpb::pd_server::Pd;
 use stele_proto::pdpb::*;
 use stele_proto::stele::control::v1::{ListStoresRequest, StoreInfo};
 use stele_types::{ClusterId, KeyRange, RegionId};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
 /// PD service of one node.
@@ -29,6 +30,8 @@ pub struct PdService {
     cluster: ClusterId,
     placement: Arc<PlacementService>,
     members: Arc<Members>,
+    /// Turns true when the node stops.
+    stop: watch::Receiver<bool>,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -43,8 +46,9 @@ impl PdService {
         cluster: ClusterId,
         placement: Arc<PlacementService>,
         members: Arc<Members>,
+        stop: watch::Receiver<bool>,
     ) -> Self {
-        Self { cluster, placement, members }
+        Self { cluster, placement, members, stop }
     }
 
     fn check(&self, header: Option<&RequestHeader>) -> Result<(), Status> {
@@ -114,9 +118,10 @@ fn at_most(limit: i32) -> usize {
     usize::try_from(limit).unwrap_or(0)
 }
 
-/// Answers each request of a stream in order, until its client ends it or one fails.
+/// Answers each request of a stream in order, until its client ends it, one fails, or `stop` turns true.
 fn in_order<Q, A, F>(
     mut requests: Streaming<Q>,
+    mut stop: watch::Receiver<bool>,
     answer: impl Fn(Q) -> F + Send + 'static,
 ) -> Replies<A>
 where
@@ -126,7 +131,7 @@ where
 {
     let (answers, out) = mpsc::channel(ANSWERS_MAX);
     tokio::spawn(async move {
-        while let Some(Ok(request)) = requests.next().await {
+        while let Some(Ok(request)) = next_until(&mut requests, &mut stop).await {
             let result = answer(request).await;
             let failed = result.is_err();
             if answers.send(result).await.is_err() || failed {
@@ -202,7 +207,7 @@ impl Pd for PdService {
             let service = service.clone();
             Box::pin(async move { service.query(request).await })
         };
-        Ok(Response::new(in_order(requests.into_inner(), answer)))
+        Ok(Response::new(in_order(requests.into_inner(), self.stop.clone(), answer)))
     }
 
     async fn scan_regions(
@@ -279,7 +284,7 @@ impl Pd for PdService {
             let text = format!("timestamps are not supported: {RAW_CALLS_ONLY}");
             std::future::ready(Err(Status::unimplemented(text)))
         };
-        Ok(Response::new(in_order(requests.into_inner(), refuse)))
+        Ok(Response::new(in_order(requests.into_inner(), self.stop.clone(), refuse)))
     }
 }
 

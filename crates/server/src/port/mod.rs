@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 /// Largest gRPC message: one largest batch or a list of many regions, and room to spare.
@@ -19,8 +19,9 @@ pub const MESSAGE_BYTES_MAX: usize = 128 << 20;
 /// Bounds of the port.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Most connections of all kinds; further ones are closed at once.
-    pub connections_max: usize,
+    /// Most connections of all kinds; further ones are closed at once. It may change while the port
+    /// serves.
+    pub connections_max: Arc<AtomicU64>,
     /// Time for the first bytes, and for the header of an HTTP/1 request.
     pub first_bytes_timeout: Duration,
     /// Most requests at the same time on one HTTP/2 connection.
@@ -45,7 +46,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            connections_max: 4096,
+            connections_max: Arc::new(AtomicU64::new(4096)),
             first_bytes_timeout: Duration::from_secs(5),
             streams_max: 4096,
             stream_window_bytes: 1 << 20,
@@ -74,7 +75,7 @@ pub struct Stats {
     pub failed: AtomicU64,
 }
 
-/// Serves the listener until `stop` turns true, then waits for requests in progress.
+/// Serves the listener until `stop` turns true, then waits for requests of clients in progress.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -83,9 +84,8 @@ pub async fn serve(
     stats: Arc<Stats>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let permits = Arc::new(Semaphore::new(options.connections_max));
     let http = Http { builder: Arc::new(builder(&options)), router, stop: stop.clone() };
-    // Closed when the last connection has dropped its receiver.
+    // Closed when the last connection of a client has dropped its receiver.
     let running = watch::Sender::new(());
     loop {
         let accepted = tokio::select! {
@@ -98,19 +98,31 @@ pub async fn serve(
             sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let Ok(permit) = permits.clone().try_acquire_owned() else {
+        // Only this task opens connections.
+        if stats.open.load(Relaxed) >= options.connections_max.load(Relaxed) {
             stats.refused.fetch_add(1, Relaxed);
             continue;
-        };
+        }
         stats.accepted.fetch_add(1, Relaxed);
         let (http, transport, stats) = (http.clone(), transport.clone(), stats.clone());
         let (first_bytes_timeout, alive) = (options.first_bytes_timeout, running.subscribe());
-        let open = Open::new(stats.clone());
+        let (open, mut stop) = (Open::new(stats.clone()), stop.clone());
         tokio::spawn(async move {
-            let _held = (permit, alive, open);
-            match timeout(first_bytes_timeout, is_node(&stream)).await {
-                Ok(Ok(true)) => transport.serve(stream).await,
-                Ok(Ok(false)) => http.serve(stream).await,
+            let _open = open;
+            let first = tokio::select! {
+                first = timeout(first_bytes_timeout, is_node(&stream)) => first,
+                _ = stop.wait_for(|stop| *stop) => return,
+            };
+            match first {
+                Ok(Ok(true)) => {
+                    // The transport closes the connections of nodes.
+                    drop(alive);
+                    transport.serve(stream).await;
+                }
+                Ok(Ok(false)) => {
+                    http.serve(stream).await;
+                    drop(alive);
+                }
                 Ok(Err(_)) => {}
                 Err(_) => {
                     stats.silent.fetch_add(1, Relaxed);

@@ -4,7 +4,7 @@
 
 use super::TikvService;
 use super::{get_groups, put_groups, unsupported};
-use crate::tasks::caught;
+use crate::tasks::{caught, next_until};
 use std::future::Future;
 use std::sync::Arc;
 use stele_proto::kvrpcpb::{
@@ -17,7 +17,6 @@ use stele_proto::tikvpb::{
 };
 use stele_types::mutant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
@@ -62,7 +61,8 @@ async fn read(
     answers: Answers,
 ) -> Result<(), Box<Status>> {
     let room = Arc::new(Semaphore::new(COMMANDS_MAX));
-    while let Some(Ok(batch)) = requests.next().await {
+    let mut stop = service.stop.clone();
+    while let Some(Ok(batch)) = next_until(&mut requests, &mut stop).await {
         let commands = batch.requests.len().clamp(1, COMMANDS_MAX) as u32;
         let Ok(permit) = room.clone().acquire_many_owned(commands).await else { return Ok(()) };
         let work = Work { service: service.clone(), answers: answers.clone(), _permit: permit };

@@ -28,6 +28,7 @@ use stele_proto::kvrpcpb::*;
 use stele_proto::stele::kv::v1::{ExistRequest, ExistResponse, ModifyRequest, ModifyResponse};
 use stele_raftstore::Modified;
 use stele_types::ClusterId;
+use tokio::sync::watch;
 use tonic::Status;
 
 /// Raw key-value service over this node's stores.
@@ -36,6 +37,8 @@ pub struct TikvService {
     stores: Arc<Stores>,
     cluster: ClusterId,
     metrics: Arc<Metrics>,
+    /// Turns true when the node stops.
+    stop: watch::Receiver<bool>,
 }
 
 /// Tries of a read of damaged data, and the pause between them: three seconds in total.
@@ -44,8 +47,13 @@ const REPAIR_PAUSE: Duration = Duration::from_millis(50);
 
 impl TikvService {
     /// Creates the service of one cluster's node.
-    pub fn new(stores: Arc<Stores>, cluster: ClusterId, metrics: Arc<Metrics>) -> Self {
-        Self { stores, cluster, metrics }
+    pub fn new(
+        stores: Arc<Stores>,
+        cluster: ClusterId,
+        metrics: Arc<Metrics>,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        Self { stores, cluster, metrics, stop }
     }
 
     async fn timed<T>(
