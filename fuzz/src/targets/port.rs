@@ -6,13 +6,15 @@ use super::replication::sample_hello;
 use crate::{Bound, Target};
 use axum::Router;
 use axum::routing::get;
+use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use stele_raftstore::PeerMessage;
 use stele_server::port;
 use stele_server::transport::frame::{Kind, whole};
+use stele_server::transport::hello::{Offer, RESUMABLE};
 use stele_server::transport::{
-    BoxFuture, Deliver, Identity, MAGIC, Options, Resolve, SnapshotOffer, Transport,
+    BoxFuture, Deliver, Identity, MAGIC, Options, Position, Resolve, SnapshotOffer, Transport,
 };
 use stele_types::{ClusterId, Error, StoreId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -37,7 +39,7 @@ impl Deliver for NullHandler {
     fn dropped(&self, _: StoreId) {}
     fn snapshot(&self, offer: SnapshotOffer) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            let Ok(mut pieces) = offer.accept().await else { return };
+            let Ok(mut pieces) = offer.accept(Position::default()).await else { return };
             while let Ok(Some(_)) = pieces.next().await {}
             pieces.done(Ok(())).await;
         })
@@ -122,9 +124,10 @@ pub const PORT: Target = Target {
     name: "server_port",
     run: |input| SERVED.with(|served| served.send(input)),
     seeds: || {
-        let offer = stele_server::transport::hello::offer(StoreId(4), StoreId(1), b"header");
-        let mut bulk = node(Kind::Offer, &offer, true);
-        bulk.extend_from_slice(&whole(Kind::Chunk, b"\0\0\0\0\0\0\0\0\x01piece"));
+        let header = Bytes::from_static(b"header");
+        let offer = Offer { to: StoreId(4), from: StoreId(1), resumes: true, header };
+        let mut bulk = node(Kind::Offer, &offer.encode(RESUMABLE), true);
+        bulk.extend_from_slice(&whole(Kind::Chunk, b"\0\0\0\0\0\0\0\0chunk"));
         let http2 =
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x05\0\0\0\x01";
         vec![

@@ -177,9 +177,10 @@ pub const ANSWERS: Target = Target {
     run: |input| {
         let _ = hello::read_refused(input).to_string();
         let body = Bytes::copy_from_slice(input);
-        if let Some((to, from, header)) = hello::read_offer(&body) {
-            let again = Bytes::from(hello::offer(to, from, &header));
-            assert_eq!(hello::read_offer(&again), Some((to, from, header)));
+        for version in [1, hello::RESUMABLE] {
+            let Some(offer) = hello::Offer::decode(&body, version) else { continue };
+            let again = Bytes::from(offer.encode(version));
+            assert_eq!(hello::Offer::decode(&again, version), Some(offer));
         }
         if let Ok(text) = std::str::from_utf8(input) {
             assert!(text.starts_with(hello::bounded(text)));
@@ -187,7 +188,9 @@ pub const ANSWERS: Target = Target {
     },
     seeds: || {
         let refused = hello::refused(stele_server::transport::RejectReason::StoreRemoved, "why");
-        vec![refused, hello::offer(StoreId(1), StoreId(300), b"header")]
+        let header = Bytes::from_static(b"header");
+        let offer = hello::Offer { to: StoreId(1), from: StoreId(300), resumes: true, header };
+        vec![refused, offer.encode(1), offer.encode(hello::RESUMABLE)]
     },
     fix_checksums: None,
     bound: SMALL,

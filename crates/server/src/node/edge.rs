@@ -60,6 +60,11 @@ impl Edge {
         self.unreachable(store);
     }
 
+    /// Ends all snapshots; they hold their stores open.
+    pub fn stop_snapshots(&self) {
+        self.snapshots.stop();
+    }
+
     pub fn transport(&self) -> Option<&Transport> {
         self.transport.get()
     }

@@ -30,7 +30,7 @@ use crate::store::{Engine, StoreHandle};
 use crate::stores::Stores;
 use crate::tasks::{Failure, Failures, Tasks};
 use crate::tikv::TikvService;
-use crate::transport::{self, Transport};
+use crate::transport::{self, Cut, Transport};
 use crate::unsupported;
 use dirs::Dirs;
 use edge::Edge;
@@ -207,6 +207,11 @@ impl Node {
         }
     }
 
+    /// Loses messages between this node and the one that has the store; for tests.
+    pub fn cut(&self, store: StoreId, cut: Cut) {
+        self.transport.cut(store, cut);
+    }
+
     /// Returns the background tasks of the node, for further ones of its owner.
     pub fn tasks(&self) -> &Tasks {
         &self.tasks
@@ -221,6 +226,7 @@ impl Node {
         // The sender is dropped when the port is closed.
         let _ = self.port.await;
         self.transport.shutdown().await;
+        self.edge.stop_snapshots();
         let stores = self.stores.clone();
         let stopped = tokio::task::spawn_blocking(move || {
             // Recovering stores first: one may be opening.

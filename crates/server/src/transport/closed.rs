@@ -75,6 +75,14 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
+    /// Whether only the connection ended: a snapshot on it may go on on another one.
+    pub fn is_break(&self) -> bool {
+        matches!(
+            self,
+            Self::Dial(_) | Self::Io(_) | Self::Ended | Self::Silent | Self::Stalled | Self::Cut
+        )
+    }
+
     /// All labels, in the order of their numbers.
     pub const LABELS: [&'static str; 15] = [
         "dial",

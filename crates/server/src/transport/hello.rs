@@ -4,7 +4,7 @@
 //! connection := magic:8 (the dialling side) frame(Hello) … ; answered by Welcome or Refused
 //! hello      := oldest:u8 newest:u8 lane:u8 cluster from:stores address wanted:stores times?
 //! times      := tick_nanos election_ticks_min   (absent in hellos of earlier versions)
-//! welcome    := version:u8 gone:stores?
+//! welcome    := version:u8 gone:stores?       (the newest version that both support)
 //! alive      := gone:stores?                  (a keepalive's body, on the urgent lane)
 //! refused    := reason:u8 text:bytes
 //! stores     := count store*                  (numbers are varints, bytes length-prefixed)
@@ -17,12 +17,16 @@ use super::closed::{CloseReason, RejectReason};
 use super::options::Identity;
 use bytes::Bytes;
 use stele_raftstore::LeaseTimes;
+use stele_types::limits::VALUE_BYTES_MAX;
 use stele_types::{ClusterId, StoreId, mutant, varint};
 
 /// First bytes that a node sends to another: no HTTP request begins with them.
 pub const MAGIC: [u8; 8] = *b"STELEPR1";
-/// Only version of the protocol; a hello names a range.
-const VERSION: u8 = 1;
+/// Versions of the protocol that this build supports. Version 2 differs in snapshots only:
+/// [`super::snapshot_stream`].
+const VERSIONS: (u8, u8) = (1, 2);
+/// Version in which a snapshot that broke off goes on.
+pub const RESUMABLE: u8 = 2;
 /// Longest hello, or reply to it, in bytes.
 pub const HELLO_BYTES_MAX: usize = 16 << 10;
 const STORES_MAX: u64 = 256;
@@ -49,7 +53,8 @@ impl Lane {
         match self {
             Self::Urgent => 1 << 20,
             Self::Data => 128 << 20,
-            Self::Bulk => (1 << 20) + (64 << 10),
+            // One pair of maximum length, with the header of its chunk.
+            Self::Bulk => VALUE_BYTES_MAX + (64 << 10),
         }
     }
 
@@ -87,7 +92,7 @@ impl Hello {
     pub fn new(lane: Lane, cluster: ClusterId, address: &str) -> Self {
         let address = address.to_owned();
         Self {
-            versions: (VERSION, VERSION),
+            versions: VERSIONS,
             lane,
             cluster,
             from: Vec::new(),
@@ -129,6 +134,11 @@ impl Hello {
         })
     }
 
+    /// Returns the newest version that both sides support, given that there is one.
+    pub fn version(&self) -> u8 {
+        self.versions.1.min(VERSIONS.1)
+    }
+
     /// Returns the reason to reject the connection, at the node `own` that has `stores`.
     pub fn rejection(
         &self,
@@ -143,9 +153,11 @@ impl Hello {
             let text = format!("this node belongs to cluster {cluster}, not {}", self.cluster);
             return Some((RejectReason::OtherCluster, text));
         }
-        if self.versions.0 > VERSION || self.versions.1 < VERSION {
-            let (oldest, newest) = self.versions;
-            let text = format!("this node supports version {VERSION}, not {oldest} to {newest}");
+        if self.versions.0 > VERSIONS.1 || self.versions.1 < VERSIONS.0 {
+            let ((own_oldest, own_newest), (oldest, newest)) = (VERSIONS, self.versions);
+            let text = format!(
+                "this node supports versions {own_oldest} to {own_newest}, not {oldest} to {newest}"
+            );
             return Some((RejectReason::OtherVersion, text));
         }
         // One expected store is enough: where a disk was replaced, the lost store and the new one
@@ -173,16 +185,18 @@ impl Hello {
     }
 }
 
-/// Encodes the acceptance of a hello by a node with these stores that do not serve.
-pub fn welcome(gone: &[StoreId]) -> Vec<u8> {
-    let mut out = vec![VERSION];
+/// Encodes the acceptance of a hello in this version, by a node with these stores that do not serve.
+pub fn welcome(version: u8, gone: &[StoreId]) -> Vec<u8> {
+    let mut out = vec![version];
     out.extend(alive(gone));
     out
 }
 
-/// Decodes the stores of [`welcome`].
-pub fn read_welcome(body: &[u8]) -> Option<Vec<StoreId>> {
-    read_alive(body.split_first()?.1)
+/// Decodes the version and the stores of [`welcome`].
+pub fn read_welcome(body: &[u8]) -> Option<(u8, Vec<StoreId>)> {
+    let (version, gone) = body.split_first()?;
+    let is_known = (VERSIONS.0..=VERSIONS.1).contains(version);
+    Some((*version, read_alive(gone)?)).filter(|_| is_known)
 }
 
 /// Encodes a keepalive of a node with these stores that do not serve.
@@ -228,21 +242,44 @@ pub fn bounded(text: &str) -> &str {
     &text[..bytes]
 }
 
-/// Encodes a snapshot's offer: the receiving and the sending store, then the header unchanged.
-pub fn offer(to: StoreId, from: StoreId, header: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    varint::put(&mut out, to.0);
-    varint::put(&mut out, from.0);
-    out.extend_from_slice(header);
-    out
+/// Snapshot that is offered on a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Receiving store.
+    pub to: StoreId,
+    /// Sending store.
+    pub from: StoreId,
+    /// The sender can go on after what the receiver has. Not sent in version 1.
+    pub resumes: bool,
+    /// Header, unchanged.
+    pub header: Bytes,
 }
 
-/// Decodes what [`offer`] encoded.
-pub fn read_offer(body: &Bytes) -> Option<(StoreId, StoreId, Bytes)> {
-    let mut rest = &body[..];
-    let to = StoreId(varint::take(&mut rest)?);
-    let from = StoreId(varint::take(&mut rest)?);
-    Some((to, from, body.slice_ref(rest)))
+impl Offer {
+    /// Encodes the frame's body.
+    pub fn encode(&self, version: u8) -> Vec<u8> {
+        let mut out = Vec::new();
+        varint::put(&mut out, self.to.0);
+        varint::put(&mut out, self.from.0);
+        if version >= RESUMABLE {
+            out.push(u8::from(self.resumes));
+        }
+        out.extend_from_slice(&self.header);
+        out
+    }
+
+    /// Decodes the body.
+    pub fn decode(body: &Bytes, version: u8) -> Option<Self> {
+        let mut rest = &body[..];
+        let to = StoreId(varint::take(&mut rest)?);
+        let from = StoreId(varint::take(&mut rest)?);
+        let mut resumes = false;
+        if version >= RESUMABLE {
+            let (flag, left) = rest.split_first()?;
+            (resumes, rest) = (*flag != 0, left);
+        }
+        Some(Self { to, from, resumes, header: body.slice_ref(rest) })
+    }
 }
 
 fn put_stores(out: &mut Vec<u8>, stores: &[StoreId]) {
@@ -305,14 +342,11 @@ mod tests {
     fn a_keepalive_and_a_welcome_carry_the_stores_that_do_not_serve() {
         let gone = [StoreId(3), StoreId(400)];
         assert_eq!(read_alive(&alive(&gone)), Some(gone.to_vec()));
-        assert_eq!(read_welcome(&welcome(&gone)), Some(gone.to_vec()));
-        assert_eq!(
-            (alive(&[]), welcome(&[])),
-            (Vec::new(), vec![VERSION]),
-            "as earlier versions do"
-        );
+        assert_eq!(read_welcome(&welcome(2, &gone)), Some((2, gone.to_vec())));
+        assert_eq!((alive(&[]), welcome(1, &[])), (Vec::new(), vec![1]), "as earlier versions do");
         assert_eq!(read_alive(&[]), Some(Vec::new()));
-        assert_eq!(read_welcome(&[VERSION]), Some(Vec::new()));
+        assert_eq!(read_welcome(&[1]), Some((1, Vec::new())));
+        assert_eq!(read_welcome(&[3]), None, "a version that was not offered");
         assert_eq!(read_alive(&[9]), None);
         assert_eq!(read_welcome(&[]), None);
     }
@@ -326,13 +360,29 @@ mod tests {
             rejection(&hello)
         };
         assert_eq!(other(|it| it.cluster = ClusterId(8)), Some(RejectReason::OtherCluster));
-        assert_eq!(other(|it| it.versions = (2, 3)), Some(RejectReason::OtherVersion));
+        assert_eq!(other(|it| it.versions = (3, 4)), Some(RejectReason::OtherVersion));
         assert_eq!(other(|it| it.versions = (0, 0)), Some(RejectReason::OtherVersion));
         assert_eq!(other(|it| it.wanted = vec![StoreId(6)]), Some(RejectReason::StoreElsewhere));
         assert_eq!(other(|it| it.wanted.push(StoreId(6))), None, "a lost store beside the new one");
         assert_eq!(other(|it| it.from = vec![StoreId(7)]), Some(RejectReason::StoreRemoved));
         assert_eq!(other(|it| it.from.push(StoreId(7))), None, "its other stores are heard");
         assert_eq!(other(|it| it.versions = (0, 9)), None);
+    }
+
+    #[test]
+    fn two_nodes_speak_the_newest_version_that_both_support() {
+        for (versions, expected) in [((1, 1), 1), ((1, 2), 2), ((2, 3), 2), ((0, 9), 2)] {
+            let hello = Hello { versions, ..sample() };
+            assert_eq!((rejection(&hello), hello.version()), (None, expected), "{versions:?}");
+        }
+        let header = Bytes::from_static(b"header");
+        let offer = Offer { to: StoreId(300), from: StoreId(1), resumes: true, header };
+        for version in [1, 2] {
+            let body = Bytes::from(offer.encode(version));
+            let expected = Offer { resumes: version == 2, ..offer.clone() };
+            assert_eq!(Offer::decode(&body, version), Some(expected));
+        }
+        assert_eq!(Offer::decode(&Bytes::from_static(&[3, 1]), 2), None);
     }
 
     #[test]

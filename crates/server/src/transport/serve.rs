@@ -102,7 +102,7 @@ async fn handshake(
         return Err(CloseReason::Refused(reason, text));
     }
     let gone = shared.gone.borrow().clone();
-    writer.write_all(&frame::whole(Kind::Welcome, &hello::welcome(&gone))).await?;
+    writer.write_all(&frame::whole(Kind::Welcome, &hello::welcome(hello.version(), &gone))).await?;
     Ok(hello)
 }
 
