@@ -10,6 +10,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stele_engine::{Batch, Db, Error, Group, KeyRange, Options, Order, ScanOptions};
+use stele_storage::{Admitted, EngineView};
 use stele_types::ManualClock;
 use stele_types::limits::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_vfs::{Fault, Vfs};
@@ -122,6 +123,44 @@ fn a_scan_reads_little_more_than_it_returns_and_an_iterator_reads_ahead() {
     assert_eq!(count, 600);
     let reads = meter().since(&before).reads;
     assert!(reads < 60, "{reads} reads for 600 values");
+}
+
+#[test]
+fn a_read_of_which_the_memory_is_refused_reads_no_value() {
+    const VALUE_BYTES: usize = 300 << 10;
+    let disk = disk(1);
+    let db = open(&disk, &Options { segment_bytes_max: 16 << 20, ..tiny() }).unwrap();
+    for n in 0..20 {
+        db.put(&numbered(n), &vec![n as u8; VALUE_BYTES]).unwrap();
+    }
+    db.compact().unwrap();
+    let view = db.view().unwrap();
+    let all = ScanOptions::new(KeyRange::all(), 20);
+    // Reads the blocks of the index.
+    view.scan(&ScanOptions { keys_only: true, ..all.clone() }).unwrap();
+    let (mut asked, before) = (Vec::new(), disk.meter().snapshot());
+    let mut refuse = |pairs, bytes| {
+        asked.push((pairs, bytes));
+        false
+    };
+    assert_eq!(view.get_admitted(&numbered(7), &mut refuse).unwrap(), Admitted::Refused);
+    assert_eq!(view.scan_admitted(&all, &mut refuse).unwrap(), Admitted::Refused);
+    let read = disk.meter().snapshot().since(&before).read_bytes;
+    assert!(read < VALUE_BYTES as u64, "{read} bytes were read");
+    let key_bytes = numbered(7).len() as u64;
+    assert_eq!(asked[0], (1, key_bytes + VALUE_BYTES as u64));
+    assert!(asked[1].1 >= asked[1].0 as u64 * VALUE_BYTES as u64, "{asked:?}");
+    let mut bytes_left = 5 * VALUE_BYTES as u64;
+    let mut admit = |_, bytes| {
+        let is_admitted = bytes <= bytes_left;
+        bytes_left = bytes_left.saturating_sub(bytes);
+        is_admitted
+    };
+    assert_eq!(view.scan_admitted(&all, &mut admit).unwrap(), Admitted::Refused, "not a part");
+    let absent = view.get_admitted(b"absent", &mut |_, _| false).unwrap();
+    assert_eq!(absent, Admitted::Read(None), "nothing needs no memory");
+    let whole = view.scan_admitted(&all, &mut |_, _| true).unwrap().read().unwrap();
+    assert_eq!(whole, view.scan(&all).unwrap());
 }
 
 #[test]

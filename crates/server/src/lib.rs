@@ -6,6 +6,7 @@ mod convert;
 mod failed_dir;
 pub mod load;
 pub mod members;
+pub mod memory;
 pub mod node;
 pub mod observe;
 pub mod pd;

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Scenarios that a change must pass, with arguments that keep them short.
-const CI: [(&str, &[&str]); 19] = [
+const CI: [(&str, &[&str]); 20] = [
     ("start", &["--short"]),
     ("ycsb", &["--short"]),
     ("clients", &["--short"]),
@@ -26,6 +26,7 @@ const CI: [(&str, &[&str]); 19] = [
     ("resize", &["--short"]),
     ("shape", &["--short"]),
     ("hostile", &["--rounds", "1"]),
+    ("memory", &["--short"]),
     ("bytes-written", &["--short"]),
     ("power-cut", &["--short"]),
     ("failed-sync", &["--short"]),

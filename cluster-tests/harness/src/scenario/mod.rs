@@ -12,6 +12,7 @@ mod hostile;
 mod idle;
 pub mod kill;
 mod learner;
+mod memory;
 mod partition;
 mod pause;
 mod power_cut;
@@ -72,6 +73,7 @@ scenarios! {
     slow_disk "slow-disk" "latency of puts and gets while the syncs of the leader's log take ten times as long"
     slow_store "slow-store" "a store becomes ten times slower under load: its leaders leave, the throughput stays, they return when it is fast"
     bytes_written "bytes-written" "bytes that each node writes per byte of payload"
+    memory "memory" "requests and answers that need more memory than a node has for them; each is whole or refused"
     hostile "hostile" "garbage, oversized and hostile bytes on the port"
     ycsb "ycsb" "go-ycsb load and workloads A to F, also during a kill, a split and a transfer"
     clients "clients" "TiKV's own Rust and Python clients"

@@ -9,6 +9,7 @@ pub use reference::reference_page;
 pub(crate) use reference::unit_of;
 pub use settings::{SETTINGS, Setting};
 
+use crate::memory::BYTES_MIN;
 use field::Field;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -63,6 +64,8 @@ pub struct Config {
     pub region_ops_max: u64,
     /// Bytes of requests in progress, per store; above, requests are refused as busy.
     pub pending_bytes_max: u64,
+    /// Memory of requests and their answers; above, requests are refused.
+    pub request_memory_bytes_max: u64,
     /// Open connections at most.
     pub connections_max: u64,
     /// Milliseconds from which a request is written to the slow log; 0 disables the log.
@@ -94,6 +97,7 @@ impl Default for Config {
             region_bytes_max: 1 << 30,
             region_ops_max: 0,
             pending_bytes_max: 256 << 20,
+            request_memory_bytes_max: 256 << 20,
             connections_max: 10_000,
             slow_log_ms: 1_000,
             log_level: "info".to_owned(),
@@ -225,6 +229,9 @@ impl Config {
             "region_bytes_max" => Field::bytes(&mut self.region_bytes_max, MIB, 1 << 44),
             "region_ops_max" => Field::count(&mut self.region_ops_max, 0, 1 << 32),
             "pending_bytes_max" => Field::bytes(&mut self.pending_bytes_max, MIB, 1 << 40),
+            "request_memory_bytes_max" => {
+                Field::bytes(&mut self.request_memory_bytes_max, BYTES_MIN, 1 << 40)
+            }
             "connections_max" => Field::count(&mut self.connections_max, 1, 1_000_000),
             "slow_log_ms" => Field::count(&mut self.slow_log_ms, 0, 86_400_000),
             "log_level" => {
@@ -262,8 +269,9 @@ mod tests {
     #[test]
     fn every_setting_of_the_table_can_be_read_and_set_to_its_default() {
         // Commit return and read acceleration came with the answers at commit; labels, modes, speeds
-        // and bytes in motion with the placement by measured speed.
-        assert!(SETTINGS.len() + stele_placement::SETTINGS.len() <= 34);
+        // and bytes in motion with the placement by measured speed; the memory of requests because
+        // machines have from 1 GiB to 1 TiB.
+        assert!(SETTINGS.len() + stele_placement::SETTINGS.len() <= 35);
         let mut config = Config::default();
         for setting in SETTINGS {
             let text = config.get(setting.key).unwrap_or_else(|| panic!("{}", setting.key));

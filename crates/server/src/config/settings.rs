@@ -28,7 +28,7 @@ const fn setting(key: &'static str, unit: &'static str, meaning: &'static str) -
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 21] = [
+pub const SETTINGS: [Setting; 22] = [
     setting("listen", "", "Address for clients, placement, peers and HTTP."),
     setting("advertise", "", "Address advertised to clients and peers; empty: `listen`."),
     setting(
@@ -98,6 +98,11 @@ pub const SETTINGS: [Setting; 21] = [
         "pending_bytes_max",
         "bytes",
         "Requests in progress, per store; above: server is busy.",
+    ),
+    setting(
+        "request_memory_bytes_max",
+        "bytes",
+        "Requests and answers in memory, of the node; one request at most 9/16: above, it is refused.",
     ),
     setting(
         "connections_max",

@@ -5,6 +5,7 @@ mod replica;
 
 use crate::config::{Config, SETTINGS};
 use crate::members::Members;
+use crate::memory::{Arrived, RequestMemory};
 use crate::placement::PlacementService;
 use crate::store::StoreHandle;
 use crate::stores::Stores;
@@ -74,6 +75,14 @@ impl ControlService {
     }
 }
 
+/// Returns the memory of a request, which the layer below the services has created.
+fn memory_of<T>(request: &Request<T>) -> Result<Arc<RequestMemory>, Status> {
+    let arrived = request.extensions().get::<Arc<Arrived>>();
+    arrived
+        .map(|arrived| arrived.take())
+        .ok_or_else(|| Status::internal("a request without memory"))
+}
+
 /// Implements the service; the listed calls go to the placement group.
 macro_rules! control {
     ($($name:ident($request:ty) -> $response:ty = $method:ident;)*) => {
@@ -92,9 +101,10 @@ macro_rules! control {
                 &self,
                 request: Request<LocalChecksumRequest>,
             ) -> Answer<LocalChecksumResponse> {
+                let memory = memory_of(&request)?;
                 let request = request.into_inner();
                 let store = self.store(request.store_id, RegionId(request.region_id))?;
-                Ok(Response::new(replica::checksum(&store, &request).await?))
+                Ok(Response::new(replica::checksum(&store, &request, memory).await?))
             }
 
             async fn region_detail(

@@ -1,5 +1,6 @@
 //! State and checksum of one replica.
 
+use crate::memory::{Charging, Exceeded, RequestMemory, next_page};
 use crate::node::size_of;
 use crate::store::{Core, Engine, StoreHandle};
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use tonic::Status;
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 /// Pause between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Bytes of pairs that are read together.
+const PAGE_BYTES_MAX: usize = 4 << 20;
 
 type View = <Engine as StateMachine>::View;
 
@@ -27,6 +30,7 @@ pub(super) async fn report(store: &StoreHandle, region: RegionId) -> Option<Regi
 pub(super) async fn checksum(
     store: &Arc<StoreHandle>,
     request: &wire::LocalChecksumRequest,
+    memory: Arc<RequestMemory>,
 ) -> Result<wire::LocalChecksumResponse, Status> {
     let region = RegionId(request.region_id);
     let limit = match request.timeout_ms {
@@ -52,10 +56,11 @@ pub(super) async fn checksum(
         tokio::time::sleep(POLL_INTERVAL).await;
     };
     let ranges = report.region.engine_ranges();
-    let totals = tokio::task::spawn_blocking(move || checksum_pairs(&view, ranges)).await;
+    let totals = tokio::task::spawn_blocking(move || checksum_pairs(&view, ranges, &memory)).await;
     let (checksum, pairs, bytes) = totals
         .map_err(|_| Status::unavailable("the server is stopping"))?
-        .map_err(|error| Status::data_loss(error.to_string()))?;
+        .map_err(|error| Status::data_loss(error.to_string()))?
+        .map_err(|exceeded| Status::resource_exhausted(exceeded.to_string()))?;
     Ok(wire::LocalChecksumResponse {
         store_id: store.id().0,
         peer_id: report.peer.id.0,
@@ -68,11 +73,22 @@ pub(super) async fn checksum(
     })
 }
 
-fn checksum_pairs(view: &View, ranges: Vec<KeyRange>) -> Result<(u64, u64, u64)> {
+fn checksum_pairs(
+    view: &View,
+    ranges: Vec<KeyRange>,
+    memory: &RequestMemory,
+) -> Result<Result<(u64, u64, u64), Exceeded>> {
     let (mut checksum, mut pairs, mut bytes) = (0, 0, 0);
     for range in ranges {
         let mut pages = Pages::of_range(view, range);
-        while let Some(page) = pages.next_page()? {
+        pages.bound(usize::MAX, PAGE_BYTES_MAX);
+        loop {
+            let mut charging = Charging::new(memory);
+            let page = match next_page(&mut pages, &mut charging)? {
+                Ok(Some(page)) => page,
+                Ok(None) => break,
+                Err(exceeded) => return Ok(Err(exceeded)),
+            };
             for pair in &page {
                 let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Xz);
                 digest.update(&pair.key);
@@ -83,9 +99,13 @@ fn checksum_pairs(view: &View, ranges: Vec<KeyRange>) -> Result<(u64, u64, u64)>
                 pairs += 1;
                 bytes += (pair.key.len() + pair.value.len()) as u64;
             }
+            drop(page);
+            if let Err(exceeded) = charging.settle(0) {
+                return Ok(Err(exceeded));
+            }
         }
     }
-    Ok((checksum, pairs, bytes))
+    Ok(Ok((checksum, pairs, bytes)))
 }
 
 /// Returns the Raft state and size of a replica.

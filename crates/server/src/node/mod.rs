@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::control::ControlService;
 use crate::failed_dir::FailedDir;
 use crate::members::Members;
+use crate::memory::NodeMemory;
 use crate::observe::{Health, Metrics, SlowLog, routes};
 use crate::pd::PdService;
 use crate::placement::PlacementService;
@@ -47,7 +48,6 @@ use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent};
 use stele_vfs::SystemClock;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tonic::codec::CompressionEncoding;
 use tonic::service::Routes;
 
 /// Largest Raft entry of a batch that is not atomic; a larger batch becomes several entries.
@@ -298,15 +298,15 @@ impl Parts {
             self.stores.clone(),
             self.members.clone(),
         );
-        let gzip = CompressionEncoding::Gzip;
         let (reporter, health) = tonic_health::server::health_reporter();
         drop(reporter);
-        let grpc = Routes::new(PdServer::new(pd.clone()).accept_compressed(gzip))
+        let grpc = Routes::new(PdServer::new(pd.clone()))
             .add_service(MetaStorageServer::new(pd.clone()))
             .add_service(KeyspaceServer::new(pd))
             .add_service(ControlServer::new(control).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(health);
         let stats = Arc::new(port::Stats::default());
+        let memory = NodeMemory::new(self.config.request_memory_bytes_max);
         let status = routes(Health {
             cluster: self.cluster,
             address: self.address.clone(),
@@ -315,6 +315,7 @@ impl Parts {
             metrics,
             transport: transport.clone(),
             port: stats.clone(),
+            memory: memory.clone(),
         });
         let router = grpc.into_axum_router().merge(tikv.routes()).merge(status);
         let options = port::Options {
@@ -322,7 +323,7 @@ impl Parts {
             ..port::Options::default()
         };
         let stopped = stopping.subscribe();
-        let serving = port::serve(listener, router, transport, options, stats, stopped);
+        let serving = port::serve(listener, router, transport, options, memory, stats, stopped);
         self.edge.tasks.spawn_lasting("port", serving);
     }
 

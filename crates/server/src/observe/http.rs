@@ -2,6 +2,7 @@
 
 use super::Metrics;
 use super::scrape::{counts, samples, source};
+use crate::memory::NodeMemory;
 use crate::node::SPEED_OP_BYTES;
 use crate::port;
 use crate::stores::Stores;
@@ -33,6 +34,8 @@ pub struct Health {
     pub transport: Transport,
     /// Statistics of the port's connections.
     pub port: Arc<port::Stats>,
+    /// Memory of requests and answers.
+    pub memory: Arc<NodeMemory>,
 }
 
 /// Returns the routes.

@@ -1,6 +1,7 @@
 //! `/metrics`: the registry, and statistics of the stores read at the moment of the scrape.
 
 use super::{Health, Metrics, log_lines_lost};
+use crate::memory::NodeMemory;
 use crate::node::SPEED_OP_BYTES;
 use crate::port;
 use crate::store::{Sample, StoreHandle};
@@ -33,7 +34,8 @@ impl Metrics {
         let _ = encode(&mut text, &self.registry);
         let end = text.rfind("# EOF").unwrap_or(text.len());
         text.truncate(end);
-        let network = [transport(&health.transport), port(&health.port)].into_iter().flatten();
+        let network = [transport(&health.transport), port(&health.port), memory(&health.memory)];
+        let network = network.into_iter().flatten();
         let samples = samples(&health.stores).await;
         let stores = &health.stores;
         let stores =
@@ -103,6 +105,18 @@ fn port(stats: &port::Stats) -> Vec<Family> {
         all.samples.push((format!("outcome=\"{outcome}\""), count.load(Relaxed) as f64));
     }
     vec![open, all]
+}
+
+/// Returns the metrics of the memory of requests.
+fn memory(memory: &NodeMemory) -> Vec<Family> {
+    let stats = memory.stats();
+    let mut used = family("request_memory_bytes", "gauge", "Memory of requests, by use");
+    used.samples.push(("use=\"requests\"".to_owned(), stats.used_bytes as f64));
+    used.samples.push(("use=\"windows\"".to_owned(), stats.window_bytes as f64));
+    let mut refused =
+        family("requests_without_memory", "counter", "Requests refused for want of memory");
+    refused.samples.push((String::new(), stats.refused as f64));
+    vec![used, refused]
 }
 
 /// Returns the metrics of background tasks and of the log.

@@ -1,6 +1,7 @@
 //! The one port of a node: nodes and clients connect to the same listener. The first bytes
 //! distinguish them: what is not another node's transport is HTTP/2 or HTTP/1.
 
+use crate::memory::{Accounted, ConnectionMemory, Limits, NodeMemory};
 use crate::transport::{MAGIC, Transport};
 use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -25,10 +26,12 @@ pub struct Options {
     pub first_bytes_timeout: Duration,
     /// Most requests at the same time on one HTTP/2 connection.
     pub streams_max: u32,
-    /// Bytes of one request's body that may arrive before they are read.
-    pub stream_window_bytes: u32,
-    /// The same for all requests of a connection.
-    pub connection_window_bytes: u32,
+    /// Bytes of one request's body that may arrive before they are read, at most.
+    pub stream_window_bytes_max: u32,
+    /// The same for all requests of a connection. The memory of the node decides.
+    pub connection_window_bytes_max: u32,
+    /// Limits of the body of a request.
+    pub body: Limits,
     /// Bytes in an HTTP/2 frame of a request. Each frame is one write of its client: with its
     /// headers it fits into the 64 KiB that the kernel passes to its device at once.
     pub frame_bytes_max: u32,
@@ -48,8 +51,13 @@ impl Default for Options {
             connections_max: 4096,
             first_bytes_timeout: Duration::from_secs(5),
             streams_max: 4096,
-            stream_window_bytes: 1 << 20,
-            connection_window_bytes: 4 << 20,
+            stream_window_bytes_max: 1 << 20,
+            connection_window_bytes_max: 4 << 20,
+            body: Limits {
+                message_bytes_max: MESSAGE_BYTES_MAX as u64,
+                time_max: Duration::from_secs(60),
+                memory_wait: Duration::from_secs(10),
+            },
             frame_bytes_max: 60 << 10,
             header_bytes_max: 16 << 10,
             keepalive_interval: Duration::from_secs(20),
@@ -80,11 +88,13 @@ pub async fn serve(
     router: Router,
     transport: Transport,
     options: Options,
+    memory: Arc<NodeMemory>,
     stats: Arc<Stats>,
     mut stop: watch::Receiver<bool>,
 ) {
     let permits = Arc::new(Semaphore::new(options.connections_max));
-    let http = Http { builder: Arc::new(builder(&options)), router, stop: stop.clone() };
+    let builder = Arc::new(builder(&options));
+    let http = Http { builder, router, memory, options: options.clone(), stop: stop.clone() };
     // Closed when the last connection has dropped its receiver.
     let running = watch::Sender::new(());
     loop {
@@ -164,8 +174,6 @@ fn builder(options: &Options) -> Builder<TokioExecutor> {
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(options.streams_max)
-        .initial_stream_window_size(options.stream_window_bytes)
-        .initial_connection_window_size(options.connection_window_bytes)
         .max_frame_size(options.frame_bytes_max)
         .max_header_list_size(options.header_bytes_max)
         .keep_alive_interval(options.keepalive_interval)
@@ -182,6 +190,8 @@ fn builder(options: &Options) -> Builder<TokioExecutor> {
 struct Http {
     builder: Arc<Builder<TokioExecutor>>,
     router: Router,
+    memory: Arc<NodeMemory>,
+    options: Options,
     stop: watch::Receiver<bool>,
 }
 
@@ -189,8 +199,17 @@ impl Http {
     async fn serve(mut self, stream: TcpStream) {
         // A refusal costs only latency.
         let _ = stream.set_nodelay(true);
-        let service = TowerToHyperService::new(self.router);
-        let connection = self.builder.serve_connection(TokioIo::new(stream), service);
+        let Options { stream_window_bytes_max, connection_window_bytes_max, body, .. } =
+            self.options;
+        let memory = ConnectionMemory::new(&self.memory, connection_window_bytes_max);
+        let window_bytes = memory.window_bytes();
+        let mut builder = (*self.builder).clone();
+        builder
+            .http2()
+            .initial_stream_window_size(window_bytes.min(stream_window_bytes_max))
+            .initial_connection_window_size(window_bytes);
+        let service = TowerToHyperService::new(Accounted::new(self.router, memory, body));
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
         // The error of a client's connection concerns only the client.
         tokio::select! {

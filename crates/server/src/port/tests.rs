@@ -1,6 +1,7 @@
 //! Clients and nodes at one port.
 
 use super::{Options, Stats, serve};
+use crate::memory::NodeMemory;
 use crate::transport::tests::common::{self, Book, Seen, heartbeat, until};
 use crate::transport::{Identity, MAGIC, Transport};
 use axum::Router;
@@ -48,7 +49,9 @@ async fn start(book: &Arc<Book>, store: u64, options: Options) -> Port {
     book.set(store, &address);
     let (stop, stopped) = watch::channel(false);
     let stats = Arc::new(Stats::default());
-    let serving = serve(listener, router, transport.clone(), options, stats.clone(), stopped);
+    let memory = NodeMemory::new(256 << 20);
+    let serving =
+        serve(listener, router, transport.clone(), options, memory, stats.clone(), stopped);
     Port { transport, seen, address, stats, stop, task: tokio::spawn(serving) }
 }
 
