@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stele_engine::{Batch, Db, Error, Group, KeyRange, Options, Order, ScanOptions};
-use stele_storage::{Admitted, EngineView};
+use stele_storage::{Admitted, EngineView, StateMachine};
 use stele_types::ManualClock;
 use stele_types::limits::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_vfs::{Fault, Vfs};
@@ -161,6 +161,16 @@ fn a_read_of_which_the_memory_is_refused_reads_no_value() {
     assert_eq!(absent, Admitted::Read(None), "nothing needs no memory");
     let whole = view.scan_admitted(&all, &mut |_, _| true).unwrap().read().unwrap();
     assert_eq!(whole, view.scan(&all).unwrap());
+}
+
+#[test]
+fn the_pressure_of_garbage_collection_is_known_to_those_that_slow_writers() {
+    let db = open(&disk(1), &tiny()).unwrap();
+    let is_felt = (0..20_000).any(|n: u32| {
+        db.put(&numbered(n * 7 % 300), &n.to_be_bytes().repeat(300)).unwrap();
+        StateMachine::pressure(&**db.store()) > 0.0
+    });
+    assert!(is_felt, "{:?}", db.stats().gc);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! State of the store, as input of the policies.
 
 use crate::gc::Shared;
-use crate::policy::{FileState, Held, State, TierState};
+use crate::policy::{FileState, Held, State, TierState, sorted_ago_s};
 use crate::removal::{self, FileStatus};
 use crate::work::Work;
 use std::collections::BTreeSet;
@@ -128,7 +128,12 @@ impl Work {
             scanned_bytes: heat.scanned_bytes(),
             hot: heat.hottest().cloned(),
             sorting: self.sorting.as_ref().map(|sorting| sorting.rest.clone()),
-            sorted_ago_s: shared.clock.unix_seconds().saturating_sub(self.saved.sorted_at_s),
+            sorted_ago_s: sorted_ago_s(
+                shared.clock.unix_seconds(),
+                self.saved.sorted_at_s,
+                self.opened_at_s,
+                &shared.options,
+            ),
             truncate_untried: self.truncated_at != Some(checkpoint),
             reappend_untried: self.reappended_at != Some(checkpoint),
             ..self.observe_memtable(shared)

@@ -27,6 +27,8 @@ pub(crate) struct Work {
     pub merge: Option<Running>,
     pub sorting: Option<Sorting>,
     pub seen: BTreeMap<FileId, Seen>,
+    /// Unix seconds at which the store was opened.
+    pub opened_at_s: u64,
     /// Records that jobs left in place because they could not be read, by file. Lost at a restart:
     /// the next job that reads them records them again.
     pub unreadable: BTreeMap<FileId, Live>,
@@ -54,8 +56,13 @@ impl Work {
     pub fn resume(shared: &Shared, resumed: &[u8]) -> Self {
         let saved = Saved::decode(resumed).unwrap_or_default();
         shared.user_bytes.store(saved.user_bytes, Ordering::Relaxed);
-        let mut work =
-            Self { credited_bytes: saved.user_bytes, saved, space_amp: 1.0, ..Self::default() };
+        let mut work = Self {
+            credited_bytes: saved.user_bytes,
+            saved,
+            space_amp: 1.0,
+            opened_at_s: shared.clock.unix_seconds(),
+            ..Self::default()
+        };
         work.memtable.resume(shared, work.saved.user_bytes);
         // No installation is running yet, so an unreferenced value file is a leftover.
         for info in shared.log.files() {

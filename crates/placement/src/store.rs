@@ -87,6 +87,8 @@ pub struct StoreReport {
     pub device: DeviceSpeed,
     /// Snapshots that the store receives at present.
     pub receiving: u64,
+    /// Nanoseconds that writers wait for each KiB because garbage collection lags; 0 for none.
+    pub slowdown_nanos_per_kib: u64,
 }
 
 /// Report of a node in a heartbeat.

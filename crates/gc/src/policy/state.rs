@@ -98,7 +98,8 @@ pub struct State {
     pub hot: Option<HotRange>,
     /// Unsorted rest of a sort in progress.
     pub sorting: Option<KeyRange>,
-    /// Seconds since everything was last sorted.
+    /// Seconds since everything was last sorted; with a schedule, since the start of the interval in
+    /// which it was.
     pub sorted_ago_s: u64,
     /// The truncation hook has not run since the checkpoint last advanced.
     pub truncate_untried: bool,

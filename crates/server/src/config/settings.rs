@@ -28,7 +28,7 @@ const fn setting(key: &'static str, unit: &'static str, meaning: &'static str) -
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 22] = [
+pub const SETTINGS: [Setting; 25] = [
     setting("listen", "", "Address for clients, placement, peers and HTTP."),
     setting("advertise", "", "Address advertised to clients and peers; empty: `listen`."),
     setting(
@@ -62,6 +62,21 @@ pub const SETTINGS: [Setting; 22] = [
         "space_amp_target",
         "ratio",
         "Accepted device bytes per live byte; 1 GiB of garbage (or 1/64 of the device) too.",
+    ),
+    setting(
+        "sort_threshold_bytes",
+        "bytes",
+        "Policy `nezha`: unsorted live bytes at which a store sorts everything.",
+    ),
+    setting(
+        "sort_interval_s",
+        "s",
+        "Time between sorts of everything, for every policy but `wisckey`; 0 disables them.",
+    ),
+    setting(
+        "scan_load_ratio",
+        "ratio",
+        "Bytes scanned for each byte sorted, before a range is sorted; 0 disables such sorts.",
     ),
     setting(
         "tick_ms",

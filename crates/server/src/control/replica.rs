@@ -56,7 +56,9 @@ pub(super) async fn checksum(
         tokio::time::sleep(POLL_INTERVAL).await;
     };
     let ranges = report.region.engine_ranges();
-    let totals = tokio::task::spawn_blocking(move || checksum_pairs(&view, ranges, &memory)).await;
+    let (waiting, charged) = (memory.waiting(), memory.clone());
+    let totals = tokio::task::spawn_blocking(move || checksum_pairs(&view, ranges, &charged)).await;
+    waiting.ended();
     let (checksum, pairs, bytes) = totals
         .map_err(|_| Status::unavailable("the server is stopping"))?
         .map_err(|error| Status::data_loss(error.to_string()))?

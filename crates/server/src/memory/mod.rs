@@ -23,7 +23,7 @@ pub use layer::Accounted;
 pub use pairs::{Charging, charge_value, next_page, pair_memory, pairs_memory, value_memory};
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use stele_types::mutant;
 use tokio::sync::watch;
 use windows::Windows;
@@ -75,6 +75,8 @@ pub enum Exceeded {
     },
     /// Other requests use the memory now.
     Shared,
+    /// The caller no longer waits for the answer.
+    Abandoned,
 }
 
 impl std::fmt::Display for Exceeded {
@@ -88,6 +90,7 @@ impl std::fmt::Display for Exceeded {
             Self::Shared => {
                 f.write_str("other requests use the memory of request_memory_bytes_max")
             }
+            Self::Abandoned => f.write_str("the caller does not wait for the answer"),
         }
     }
 }
@@ -201,21 +204,29 @@ pub struct RequestMemory {
     connection: Arc<ConnectionMemory>,
     class: Class,
     used: AtomicU64,
+    is_abandoned: AtomicBool,
     /// Message that the request is a part of: it may refer to the message's bytes.
-    message: Option<Arc<RequestMemory>>,
+    _message: Option<Arc<RequestMemory>>,
 }
 
 impl RequestMemory {
     /// Creates the memory of a request that uses none yet.
     pub fn new(connection: &Arc<ConnectionMemory>, class: Class) -> Arc<Self> {
-        let (connection, used) = (connection.clone(), AtomicU64::new(0));
-        Arc::new(Self { connection, class, used, message: None })
+        Arc::new(Self::with(connection, class, None))
     }
 
     /// Creates the memory of one of many requests in a message. The message is kept with it.
     pub fn part_of(message: &Arc<Self>) -> Arc<Self> {
-        let (connection, used) = (message.connection.clone(), AtomicU64::new(0));
-        Arc::new(Self { connection, class: message.class, used, message: Some(message.clone()) })
+        Arc::new(Self::with(&message.connection, message.class, Some(message.clone())))
+    }
+
+    fn with(
+        connection: &Arc<ConnectionMemory>,
+        class: Class,
+        message: Option<Arc<RequestMemory>>,
+    ) -> Self {
+        let (connection, used) = (connection.clone(), AtomicU64::new(0));
+        Self { connection, class, used, is_abandoned: AtomicBool::new(false), _message: message }
     }
 
     /// Returns the bytes that it uses, without those of its message.
@@ -240,6 +251,9 @@ impl RequestMemory {
             self.charge_anyway(bytes);
             return Ok(());
         }
+        if self.is_abandoned.load(Relaxed) && !mutant::active("server.scans_for_no_caller") {
+            return Err(Exceeded::Abandoned);
+        }
         let bytes_max = self.connection.node.shares.request;
         if !take(&self.used, bytes, bytes_max) {
             let bytes = self.used().saturating_add(bytes);
@@ -250,6 +264,12 @@ impl RequestMemory {
         }
         self.used.fetch_sub(bytes, Relaxed);
         Err(Exceeded::Shared)
+    }
+
+    /// Returns a guard of a caller that waits for work on another thread. Dropped before
+    /// [`Waiting::ended`], it makes the work fail when it needs memory next.
+    pub fn waiting(&self) -> Waiting<'_> {
+        Waiting(Some(self))
     }
 
     /// Counts memory that is in use already: others get less.
@@ -275,6 +295,24 @@ impl RequestMemory {
 impl Drop for RequestMemory {
     fn drop(&mut self) {
         self.release_to(0);
+    }
+}
+
+/// Guard of a caller that waits for work.
+pub struct Waiting<'a>(Option<&'a RequestMemory>);
+
+impl Waiting<'_> {
+    /// Notes that the work has ended.
+    pub fn ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(memory) = self.0 {
+            memory.is_abandoned.store(true, Relaxed);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::steps;
 use crate::config::Config;
 use crate::members::Members;
 use crate::placement::{PlacementService, answer_of, heartbeat_request, wire_times};
-use crate::store::{Sample, StoreHandle};
+use crate::store::{Sample, Slowdowns, StoreHandle};
 use crate::stores::Stores;
 use crate::tasks::caught;
 use parking_lot::Mutex;
@@ -139,6 +139,7 @@ impl Heartbeats {
         match self.placement.heartbeat(request).await {
             Ok(response) => {
                 self.update_members(&response);
+                self.slow_writers(&response);
                 self.apply(shared, &response, sequence).await;
                 match response.interval_ms {
                     0 => INTERVAL,
@@ -195,6 +196,15 @@ impl Heartbeats {
             if let Some(transport) = self.edge.transport() {
                 transport.members_changed();
             }
+        }
+    }
+
+    /// Makes writers of all stores wait for those of the cluster that lag.
+    fn slow_writers(&self, response: &wire::HeartbeatResponse) {
+        let slowdown = |it: &wire::StoreSlowdown| (StoreId(it.store_id), it.nanos_per_kib);
+        let slowdowns: Slowdowns = response.slowdowns.iter().map(slowdown).collect();
+        for store in self.stores.all() {
+            store.set_slowdowns(slowdowns.clone());
         }
     }
 
@@ -282,6 +292,7 @@ fn store_report(store: &StoreHandle, sample: Option<&Sample>, reserved_bytes: u6
         usable_bytes: stats.device_bytes.saturating_sub(reserved_bytes),
         device: engine.device_speed(),
         receiving: store.receiving(),
+        slowdown_nanos_per_kib: store.slowdown(),
     }
 }
 

@@ -13,7 +13,7 @@ use stele_vfs::{RealVfs, ScaledVfs, SystemClock, Vfs};
 
 /// Locks a directory that did not open for log entry recovery; `None` if that would not open it.
 pub(super) fn begin_recovery(config: &Config, dir: &Path) -> Result<Option<RecoveringStore>> {
-    RecoveringStore::begin(files(config), dir, &engine_options(config))
+    RecoveringStore::begin(files(config), dir, &engine_options(config, dir))
 }
 
 /// Returns the files of the machine; with a scale, on devices that are so much slower.
@@ -37,7 +37,7 @@ pub(super) fn is_new(dir: &Path) -> Result<bool> {
 pub(super) fn engine(config: &Config, dir: &Path, directory_id: StoreId) -> Result<Engine> {
     let vfs = files(config);
     let clock = Arc::new(SystemClock::new());
-    let mut options = engine_options(config);
+    let mut options = engine_options(config, dir);
     options.store = is_new(dir)?.then_some(directory_id);
     let (engine, opened) = Engine::open(vfs, clock, dir, options, Replay::Committed)?;
     if opened.replayed_entries > 0 {
@@ -87,7 +87,15 @@ const SCRUB_BYTES_PER_SECOND_MAX: u64 = 16 << 20;
 /// Garbage accepted in a small store, on a device of at least 64 times this size.
 const SPACE_SLACK_BYTES: u64 = 1 << 30;
 
-fn engine_options(config: &Config) -> EngineOptions {
+/// Returns a part of 1 that differs between the stores of a cluster and stays the same: they sort at
+/// different times.
+fn sort_phase(config: &Config, dir: &Path) -> f64 {
+    let name = format!("{} {}", config.advertised(), dir.display());
+    let hash = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Xz, name.as_bytes());
+    hash as f64 / u64::MAX as f64
+}
+
+fn engine_options(config: &Config, dir: &Path) -> EngineOptions {
     let policy = match config.gc_policy.as_str() {
         "nezha" => PolicyKind::Nezha,
         "wisckey" => PolicyKind::Wisckey,
@@ -109,6 +117,10 @@ fn engine_options(config: &Config) -> EngineOptions {
             space_amp_target: target,
             space_slack_bytes: SPACE_SLACK_BYTES,
             space_amp_hard: hard,
+            sort_threshold_bytes: config.sort_threshold_bytes,
+            sort_interval_s: config.sort_interval_s,
+            sort_phase: sort_phase(config, dir),
+            scan_load_ratio: config.scan_load_ratio,
             ..GcOptions::default()
         },
         ..EngineOptions::default()
@@ -159,6 +171,24 @@ const ENTRY_BYTES_MAX: u64 = stele_types::limits::COMMAND_BYTES_MAX as u64;
 mod tests {
     use super::*;
     use stele_types::ClusterId;
+
+    #[test]
+    fn the_triggers_of_sorts_reach_the_engine_and_stores_sort_at_different_times() {
+        let config = Config {
+            gc_policy: "nezha".to_owned(),
+            sort_threshold_bytes: 5 << 20,
+            sort_interval_s: 3600,
+            scan_load_ratio: 7.5,
+            ..Config::default()
+        };
+        let options = |dir: &str| engine_options(&config, Path::new(dir)).gc;
+        let gc = options("/a");
+        assert_eq!((gc.policy, gc.sort_threshold_bytes), (PolicyKind::Nezha, 5 << 20));
+        assert_eq!((gc.sort_interval_s, gc.scan_load_ratio), (3600, 7.5));
+        gc.validate().unwrap();
+        assert_eq!(gc.sort_phase, options("/a").sort_phase, "the same after a restart");
+        assert!((gc.sort_phase - options("/b").sort_phase).abs() > 0.001);
+    }
 
     #[test]
     fn a_store_starts_without_leases_and_with_the_tick_that_its_node_states() {

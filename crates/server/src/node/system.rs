@@ -83,7 +83,7 @@ impl System for SystemRegion {
             let command = command.build().bytes().clone();
             let header = Self::header(&store, term);
             let write = Write { id: RequestId::default(), header, command, frees: true };
-            match store.write(write).await {
+            match store.write(write, None).await {
                 Reply::Done(Done::Written { .. }) => Ok(()),
                 other => Err(not_done(other)),
             }

@@ -38,8 +38,13 @@ impl Metrics {
         let network = network.into_iter().flatten();
         let samples = samples(&health.stores).await;
         let stores = &health.stores;
-        let stores =
-            [families(stores, &samples), devices(stores), reads(stores), repairs(stores, &samples)];
+        let stores = [
+            families(stores, &samples),
+            devices(stores),
+            reads(stores),
+            slowdowns(stores),
+            repairs(stores, &samples),
+        ];
         let stores = stores.into_iter().flatten();
         for family in stores.chain(network).chain(tasks(&health.tasks)) {
             if family.samples.is_empty() {
@@ -248,6 +253,20 @@ fn reads(stores: &Stores) -> Vec<Family> {
         }
     }
     vec![reads]
+}
+
+/// Returns how much each store slows its writers.
+fn slowdowns(stores: &Stores) -> Vec<Family> {
+    let mut waits = family(
+        "writer_wait_seconds_per_mib",
+        "gauge",
+        "Time that writers wait for each MiB, because garbage collection lags",
+    );
+    for store in stores.all() {
+        let seconds = store.slowdown() as f64 * 1024.0 / 1e9;
+        waits.samples.push((format!("store=\"{}\"", store.id()), seconds));
+    }
+    vec![waits]
 }
 
 fn label(store: StoreId, name: &str, value: &str) -> String {

@@ -236,6 +236,7 @@ fn store_stats(report: &StoreReport) -> wire::StoreStats {
         usable: report.usable_bytes,
         device: Some(device(&report.device)),
         snapshots_receiving: u32::try_from(report.receiving).unwrap_or(u32::MAX),
+        slowdown_nanos_per_kib: report.slowdown_nanos_per_kib,
         ..wire::StoreStats::default()
     }
 }
@@ -273,6 +274,7 @@ fn store_report_of(stats: &wire::StoreStats) -> StoreReport {
         usable_bytes: stats.usable,
         device: stats.device.as_ref().map(device_of).unwrap_or_default(),
         receiving: u64::from(stats.snapshots_receiving),
+        slowdown_nanos_per_kib: stats.slowdown_nanos_per_kib,
     }
 }
 

@@ -116,10 +116,15 @@ impl Work {
                 }
                 cmd => {
                     let service = self.service.clone();
+                    let is_scan = matches!(cmd, Some(Cmd::RawScan(_) | Cmd::RawBatchScan(_)));
                     let request = Request { cmd };
-                    self.clone().answer(|memory| async move {
-                        vec![(id, run(&service, request, &memory).await)]
-                    });
+                    let memory = RequestMemory::part_of(&self.message);
+                    let charged = memory.clone();
+                    let work = async move { vec![(id, run(&service, request, &charged).await)] };
+                    match is_scan {
+                        true => self.clone().answer_while_open(memory, work),
+                        false => self.clone().answer_within(memory, work),
+                    }
                 }
             }
         }
@@ -159,6 +164,20 @@ impl Work {
         self.answer_within(memory, work);
     }
 
+    /// Like [`Work::answer_within`], for work that ends with the stream.
+    fn answer_while_open(
+        self: Arc<Self>,
+        memory: Memory,
+        work: impl Future<Output = Vec<Answer>> + Send + 'static,
+    ) {
+        tokio::spawn(async move {
+            tokio::select! {
+                () = answer(&self.answers, memory, work) => {}
+                () = self.answers.closed() => {}
+            }
+        });
+    }
+
     fn answer_within(
         self: Arc<Self>,
         memory: Memory,
@@ -191,7 +210,15 @@ async fn collect(
     batches: mpsc::Sender<Result<Batch, Status>>,
 ) {
     let mut ready = Vec::new();
-    while waiting.recv_many(&mut ready, ANSWERS_PER_BATCH).await > 0 {
+    loop {
+        let received = tokio::select! {
+            received = waiting.recv_many(&mut ready, ANSWERS_PER_BATCH) => received,
+            // The client is gone.
+            () = batches.closed() => return,
+        };
+        if received == 0 {
+            return;
+        }
         let mut batch = empty();
         let mut bytes = 0;
         // Invariant: the stream ends when a command will have no answer.
@@ -281,6 +308,16 @@ mod tests {
     use super::*;
     use crate::memory::{Class, ConnectionMemory, NodeMemory};
     use std::time::Duration;
+
+    #[tokio::test]
+    async fn answers_are_not_wanted_when_the_client_is_gone() {
+        let (answers, waiting) = mpsc::channel(4);
+        let (batches, out) = mpsc::channel(4);
+        tokio::spawn(collect(waiting, batches));
+        drop(out);
+        let closed = tokio::time::timeout(Duration::from_secs(30), answers.closed()).await;
+        closed.expect("commands go on");
+    }
 
     #[tokio::test]
     async fn a_command_that_panics_ends_the_stream_with_an_error() {

@@ -72,7 +72,7 @@ impl Failure {
             Exceeded::Request { bytes, .. } => {
                 Self::Region(Box::new(too_large(exceeded.to_string(), region, bytes)))
             }
-            Exceeded::Shared => server_is_busy(&exceeded.to_string()),
+            Exceeded::Shared | Exceeded::Abandoned => server_is_busy(&exceeded.to_string()),
         }
     }
 

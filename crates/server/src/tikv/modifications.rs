@@ -96,7 +96,7 @@ async fn charge_change(
         _ => 0,
     };
     charge(memory, (key.len() + written) as u64, region)?;
-    let bytes = reads::value_bytes(target, key.clone()).await?;
+    let bytes = reads::value_bytes(target, key.clone(), memory).await?;
     // The new value of an append contains the present one.
     let copies = if matches!(change, Modification::Append { .. }) { 2 } else { 1 };
     charge(memory, copies * value_memory(bytes), region)?;
@@ -162,7 +162,7 @@ async fn decide(
     let modify = Modify { id: RequestId::default(), header: target.header, key, change };
     let clock = target.store.clock();
     let arrived_nanos = clock.monotonic_nanos();
-    match target.store.modify(modify).await {
+    match target.store.modify(modify, Some(memory.clone())).await {
         Reply::Done(Done::Modified { result, timings }) => {
             let stages = Stages::new(arrived_nanos, &timings, clock.monotonic_nanos());
             // Another client may have put a longer value meanwhile. The outcome is decided.

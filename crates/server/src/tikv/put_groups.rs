@@ -85,7 +85,7 @@ impl Group {
 
     /// Proposes the entry and waits until it is applied; returns the answer to each put.
     pub async fn run(self, service: &TikvService) -> Vec<(u64, RawPutResponse)> {
-        let done = writes::propose(&self.target, self.command, false);
+        let done = writes::propose(&self.target, self.command, false, &self.memory);
         let (region_error, error): (Option<errorpb::Error>, String) =
             service.write(Kind::Put, self.ids.len(), done).await;
         let answer = |id| {

@@ -23,6 +23,7 @@ use stele_storage::{
     Admitted, Cached, EngineView, Order, Overlaid, Pair, ScanOptions, StateMachine,
 };
 use stele_types::{ColumnFamily, KeyRange, keyspace, mutant};
+use tokio::task::JoinError;
 
 /// Bytes of a page of a scan or a checksum.
 const PAGE_BYTES_MAX: usize = 4 << 20;
@@ -66,18 +67,30 @@ fn new_view(target: &Target) -> Result<EngineState, Failure> {
 /// Result of work on the device: an inner error if it has no memory.
 type Read<T> = stele_types::Result<Result<T, Exceeded>>;
 
-/// Runs work that may wait for the device.
+/// Runs work that may wait for the device. The work fails when it needs memory and its caller is
+/// gone.
 async fn on_device<T: Send + 'static>(
     target: &Target,
+    memory: &RequestMemory,
     work: impl FnOnce() -> Read<T> + Send + 'static,
 ) -> Result<T, Failure> {
     let (store, region) = (target.store.id(), target.header.region);
-    match tokio::task::spawn_blocking(work).await {
+    match blocking(memory, work).await {
         Ok(Ok(Ok(read))) => Ok(read),
         Ok(Ok(Err(exceeded))) => Err(Failure::exceeded(exceeded, region)),
         Ok(Err(error)) => Err(Failure::engine(&error, store)),
         Err(_) => Err(Failure::Final("the server is stopping".to_owned())),
     }
+}
+
+async fn blocking<T: Send + 'static>(
+    memory: &RequestMemory,
+    work: impl FnOnce() -> Read<T> + Send + 'static,
+) -> Result<Read<T>, JoinError> {
+    let waiting = memory.waiting();
+    let done = tokio::task::spawn_blocking(work).await;
+    waiting.ended();
+    done
 }
 
 /// Returns the pair of a key, with its memory charged.
@@ -97,8 +110,8 @@ async fn live_pair(
             pair
         }
         Cached::NeedsIo => {
-            let (view, memory) = (view.clone(), memory.clone());
-            on_device(target, move || get_within(&*view, &key, &memory)).await?
+            let (view, charged) = (view.clone(), memory.clone());
+            on_device(target, memory, move || get_within(&*view, &key, &charged)).await?
         }
     };
     let now = target.store.clock().unix_seconds();
@@ -123,13 +136,17 @@ fn get_within(view: &impl EngineView, key: &[u8], memory: &RequestMemory) -> Rea
 
 /// Returns the bytes of the value of a key as the store has it now, 0 without one. Reads no value that
 /// is not in memory.
-pub async fn value_bytes(target: &Target, key: Bytes) -> Result<u64, Failure> {
+pub async fn value_bytes(
+    target: &Target,
+    key: Bytes,
+    memory: &RequestMemory,
+) -> Result<u64, Failure> {
     let view = new_view(target)?;
     let store = target.store.id();
     match view.get_cached(&key).map_err(|error| Failure::engine(&error, store))? {
         Cached::Here(pair) => Ok(pair.map_or(0, |pair| pair.value.len() as u64)),
         Cached::NeedsIo => {
-            on_device(target, move || {
+            on_device(target, memory, move || {
                 let mut found = 0;
                 // It is not admitted, so it is not read.
                 view.get_admitted(&key, &mut |_, bytes| {
@@ -251,7 +268,7 @@ pub async fn exist(
     charge(memory, bytes, target.header.region)?;
     let now_s = target.store.clock().unix_seconds();
     target.reader.note_returned(keys.len() as u64, keys.iter().map(|key| key.len() as u64).sum());
-    on_device(&target, move || {
+    on_device(&target, memory, move || {
         let mut found = Vec::new();
         for key in keys {
             let engine_key = family.engine_key(&key);
@@ -362,8 +379,8 @@ async fn part(
     let range = bounds.family.engine_range(&range);
     let (limit, order, keys_only) = (bounds.limit, bounds.order, bounds.keys_only);
     let options = ScanOptions { range, order, limit, bytes_max: PAGE_BYTES_MAX, keys_only };
-    let (view, memory) = (view.clone(), memory.clone());
-    on_device(target, move || collect(&*view, options, now_s, &memory)).await
+    let (view, charged) = (view.clone(), memory.clone());
+    on_device(target, memory, move || collect(&*view, options, now_s, &charged)).await
 }
 
 /// Returns all live pairs up to the limit of the options, with their memory charged.
@@ -421,9 +438,9 @@ pub async fn checksum(
             continue;
         }
         let range = ColumnFamily::Default.engine_range(&range);
-        let (view, memory) = (view.clone(), memory.clone());
-        let part =
-            on_device(&target, move || checksum_pairs(&*view, range, now_s, &memory)).await?;
+        let (view, charged) = (view.clone(), memory.clone());
+        let sums = move || checksum_pairs(&*view, range, now_s, &charged);
+        let part = on_device(&target, memory, sums).await?;
         totals = (totals.0 ^ part.0, totals.1 + part.1, totals.2 + part.2);
     }
     target.reader.note_returned(totals.1, totals.2);
@@ -465,7 +482,10 @@ fn checksum_pairs(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{Class, ConnectionMemory, NodeMemory};
+    use crate::memory::{Class, ConnectionMemory, NodeMemory, Waiting};
+    use parking_lot::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
     use stele_engine::{Options, Replay};
     use stele_storage::LogStore;
     use stele_types::{
@@ -474,6 +494,73 @@ mod tests {
     use stele_vfs::{SimOptions, SimVfs, SystemClock};
 
     const REGION: RegionId = RegionId(2);
+
+    /// Pairs without end, of which the caller goes away while the third page is read.
+    struct Endless {
+        pages: AtomicUsize,
+        caller: Mutex<Option<Waiting<'static>>>,
+    }
+
+    impl EngineView for Endless {
+        fn get(&self, _: &[u8]) -> stele_types::Result<Option<Pair>> {
+            Ok(None)
+        }
+
+        fn get_cached(&self, _: &[u8]) -> stele_types::Result<Cached<Option<Pair>>> {
+            Ok(Cached::Here(None))
+        }
+
+        fn scan(&self, options: &ScanOptions) -> stele_types::Result<Vec<Pair>> {
+            let page = self.pages.fetch_add(1, Ordering::Relaxed);
+            assert!(page < 100, "the scan goes on");
+            if page == 2 {
+                self.caller.lock().take();
+            }
+            let key = [&options.range.start[..], &[1]].concat().into();
+            Ok(vec![Pair { key, value: Bytes::from_static(b"value"), expires_at_s: 0 }])
+        }
+    }
+
+    fn memory() -> Memory {
+        let connection = ConnectionMemory::new(&NodeMemory::new(256 << 20), 0);
+        RequestMemory::new(&connection, Class::Data)
+    }
+
+    #[test]
+    fn scans_and_checksums_end_when_their_caller_is_gone() {
+        let all = || ColumnFamily::Default.engine_range(&KeyRange::all());
+        for is_scan in [true, false] {
+            let memory: &'static Memory = Box::leak(Box::new(memory()));
+            let caller = Mutex::new(Some(memory.waiting()));
+            let view = Endless { pages: AtomicUsize::new(0), caller };
+            let gone = match is_scan {
+                true => {
+                    let options = ScanOptions::new(all(), usize::MAX);
+                    collect(&view, options, 0, memory).unwrap().unwrap_err()
+                }
+                false => checksum_pairs(&view, all(), 0, memory).unwrap().unwrap_err(),
+            };
+            assert_eq!(gone, Exceeded::Abandoned);
+            assert_eq!(view.pages.into_inner(), 3);
+        }
+    }
+
+    #[tokio::test]
+    async fn work_on_the_device_ends_when_the_request_is_dropped() {
+        let memory = memory();
+        let (charged, (ended, mut end)) = (memory.clone(), tokio::sync::mpsc::channel(1));
+        let work = move || {
+            while charged.charge(1).is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            ended.blocking_send(()).unwrap();
+            Ok(Ok(()))
+        };
+        let request = tokio::time::timeout(Duration::from_millis(20), blocking(&memory, work));
+        assert!(request.await.is_err(), "its client has closed the stream");
+        tokio::time::timeout(Duration::from_secs(30), end.recv()).await.unwrap().unwrap();
+        assert!(blocking(&self::memory(), || Ok(Ok(()))).await.is_ok());
+    }
 
     fn put(engine: &Engine, index: LogIndex, key: &[u8]) {
         let mut command = CommandBuilder::new();
@@ -492,8 +579,7 @@ mod tests {
         let options = Options { background: false, ..Options::default() };
         let opened = Engine::open(disk, clock, dir, options, Replay::Committed);
         let (engine, _) = opened.unwrap();
-        let connection = ConnectionMemory::new(&NodeMemory::new(256 << 20), 0);
-        let memory = RequestMemory::new(&connection, Class::Data);
+        let memory = memory();
         let start = Record::Mark(REGION, Mark::Start(LogIndex(0), Term(1)));
         engine.append(&LogBatch { records: vec![start] }).unwrap();
         (1..=200_u64).for_each(|at| put(&engine, LogIndex(at), &(at * 71 % 200).to_be_bytes()));

@@ -28,15 +28,16 @@ pub async fn propose(
     target: &Target,
     command: CommandBuilder,
     frees: bool,
+    memory: &Memory,
 ) -> Result<Stages, Failure> {
     let arrived_nanos = target.store.clock().monotonic_nanos();
     let command = command.build().bytes().clone();
-    written(target, propose_once(target, command, frees).await, arrived_nanos)
+    written(target, propose_once(target, command, frees, memory).await, arrived_nanos)
 }
 
-async fn propose_once(target: &Target, command: Bytes, frees: bool) -> Reply {
+async fn propose_once(target: &Target, command: Bytes, frees: bool, memory: &Memory) -> Reply {
     let write = Write { id: RequestId::default(), header: target.header, command, frees };
-    target.store.write(write).await
+    target.store.write(write, Some(memory.clone())).await
 }
 
 fn written(target: &Target, reply: Reply, arrived_nanos: u64) -> Result<Stages, Failure> {
@@ -89,7 +90,7 @@ pub async fn put(
     charge(memory, put_bytes(request) as u64, target.header.region)?;
     let mut command = CommandBuilder::with_capacity(put_bytes(request));
     add_put(&target, &mut command, request)?;
-    propose(&target, command, false).await
+    propose(&target, command, false, memory).await
 }
 
 /// `RawDelete`: proposes one delete.
@@ -104,7 +105,7 @@ pub async fn delete(
     charge(memory, request.key.len() as u64, target.header.region)?;
     let mut command = CommandBuilder::new();
     command.delete(&family.engine_key(&request.key)).map_err(invalid)?;
-    propose(&target, command, true).await
+    propose(&target, command, true, memory).await
 }
 
 /// `RawDeleteRange`: proposes one range delete.
@@ -121,7 +122,7 @@ pub async fn delete_range(
     let range = family.engine_range(&range);
     let mut command = CommandBuilder::new();
     command.delete_range(&range.start, &range.end).map_err(invalid)?;
-    propose(&target, command, true).await
+    propose(&target, command, true, memory).await
 }
 
 /// `RawBatchPut`: atomic unless larger than an entry may be; then in order, entry by entry.
@@ -147,7 +148,7 @@ pub async fn batch_put(
         value: pair.value.clone(),
         expires_at_s: expiry(&target, ttl),
     };
-    propose_batch(stores, &target, request.pairs.iter().zip(ttls).map(put), false).await
+    propose_batch(stores, &target, request.pairs.iter().zip(ttls).map(put), false, memory).await
 }
 
 /// `RawBatchDelete`: atomic unless larger than an entry may be; then in order, entry by entry.
@@ -163,7 +164,7 @@ pub async fn batch_delete(
     }
     charge_batch(memory, request.keys.iter().map(|key| (key.len(), 0)), (stores, &target))?;
     let delete = |key: &Bytes| BatchOp::Delete { key: family.engine_key(key) };
-    propose_batch(stores, &target, request.keys.iter().map(delete), true).await
+    propose_batch(stores, &target, request.keys.iter().map(delete), true, memory).await
 }
 
 /// Charges the operations of a batch, and its largest entry. All of it before the first entry is
@@ -192,6 +193,7 @@ async fn propose_batch(
     target: &Target,
     ops: impl Iterator<Item = BatchOp>,
     frees: bool,
+    memory: &Memory,
 ) -> Result<Stages, Failure> {
     let (mut ops, mut stages) = (ops.peekable(), Stages::default());
     if ops.peek().is_none() {
@@ -201,7 +203,7 @@ async fn propose_batch(
     loop {
         let arrived_nanos = target.store.clock().monotonic_nanos();
         let command = batch.next_entry().map_err(invalid)?;
-        let reply = propose_once(target, command, frees).await;
+        let reply = propose_once(target, command, frees, memory).await;
         let is_written = matches!(reply, Reply::Done(_));
         let whole = batch.replied(reply.clone());
         if is_written {
