@@ -37,7 +37,8 @@ impl Design {
             },
             Self::NezhaNoGc => GcOptions {
                 policy: PolicyKind::Nezha,
-                sort_threshold_bytes: u64::MAX,
+                // The largest value: more than any device holds.
+                sort_threshold_bytes: 1 << 50,
                 scan_load_ratio: 0.0,
                 ..GcOptions::default()
             },

@@ -31,7 +31,10 @@ const FAULTS: [(&str, &str); 66] = [
     ("a power cut", "what was synced is there"),
     ("a torn record at the end", "truncated and reported"),
     ("a bad checksum in the middle of the log", "reported, never truncated as if it were the end"),
-    ("the last acknowledged record is damaged", "no vote, no acknowledgement until repaired"),
+    (
+        "the last acknowledged record is damaged",
+        "cut and reported as uncertain; once confirmed, no vote until it is repaired",
+    ),
     ("a bit flips in a value", "never served"),
     ("a misdirected write", "found by address and epoch"),
     ("a misdirected or stale read", "found, read again"),
@@ -99,7 +102,7 @@ type Found = BTreeMap<usize, Vec<(String, String)>>;
 
 /// Writes the page with `bless`. Otherwise fails if it differs from the tests.
 pub fn run(workspace: &Workspace, bless: bool) -> Result<()> {
-    let page = page(&find(&workspace.root)?);
+    let page = page(&find(&workspace.root)?) + &crate::edges::table(&workspace.root)?;
     let path = workspace.root.join(PAGE);
     if bless {
         return std::fs::write(&path, page).with_context(|| format!("writing {PAGE}"));

@@ -4,7 +4,8 @@ use crate::process::{run_shown, run_shown_limited};
 use crate::tools::{self, Tool};
 use crate::workspace::{Workspace, cargo};
 use crate::{
-    cluster, cost, demo, docs, figures, fuzz, histories, measured, mutants, peers, soak, spec, tidy,
+    cluster, cost, demo, dependencies, docs, figures, fuzz, histories, measured, mutants, peers,
+    soak, spec, tidy,
 };
 use anyhow::{Result, bail};
 use std::process::Command;
@@ -23,10 +24,10 @@ const FUZZ_SECONDS: u64 = 2;
 /// Options of `cargo xtask ci`.
 #[derive(Debug, Default)]
 pub struct Options {
-    /// Leaves out `cargo test`.
-    pub without_tests: bool,
     /// Runs only these steps; all if empty.
     pub only: Vec<String>,
+    /// Leaves out these steps.
+    pub without: Vec<String>,
 }
 
 /// One check.
@@ -46,16 +47,16 @@ const fn step(
     Step { name, tools, run }
 }
 
-const TESTS: &str = "tests";
-
-const STEPS: [Step; 17] = [
+const STEPS: [Step; 19] = [
     step("format", &[], |w| run_cargo(w, &["fmt", "--all", "--check"])),
     step("lints", &[], |w| {
         let lint = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
         run_cargo(w, &lint)
     }),
     step("tidy", tools::FOR_GIT, tidy::run),
-    step(TESTS, &[], tests),
+    step("licenses", tools::FOR_DEPENDENCIES, dependencies::licenses),
+    step("advisories", tools::FOR_DEPENDENCIES, dependencies::advisories),
+    step("tests", &[], tests),
     step("api docs", &[], api_docs),
     step("mutants", &[], |w| mutants::run(w, &mutants::Options::default())),
     step("docs", &[], |w| docs::run(w, false)),
@@ -76,12 +77,12 @@ const STEPS: [Step; 17] = [
 /// Runs the chosen steps, even after a failure; fails if one failed. Names every missing tool before it
 /// starts.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    let is_chosen = |name: &str| match options.only.is_empty() {
-        true => !(options.without_tests && name == TESTS),
-        false => options.only.iter().any(|only| only == name),
+    let is_chosen = |name: &str| {
+        let is_in = |names: &[String]| names.iter().any(|it| it == name);
+        (options.only.is_empty() || is_in(&options.only)) && !is_in(&options.without)
     };
-    if let Some(unknown) = options.only.iter().find(|only| STEPS.iter().all(|it| it.name != **only))
-    {
+    let mut named = options.only.iter().chain(&options.without);
+    if let Some(unknown) = named.find(|name| STEPS.iter().all(|it| it.name != **name)) {
         bail!("no step `{unknown}`; there are {}", STEPS.map(|step| step.name).join(", "));
     }
     let steps = STEPS.into_iter().filter(|step| is_chosen(step.name));
@@ -102,6 +103,9 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     for (name, reason, took) in &done {
         let verdict = if reason.is_none() { "ok" } else { "FAILED" };
         println!("{name:10} {:7.1} s  {verdict}", took.as_secs_f64());
+    }
+    for name in &options.without {
+        println!("{name:10}            left out");
     }
     let passed = done.iter().filter(|(_, reason, _)| reason.is_none()).count();
     let failed = done.len() - passed;

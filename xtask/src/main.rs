@@ -5,8 +5,10 @@ mod ci;
 mod cluster;
 mod cost;
 mod demo;
+mod dependencies;
 mod dist;
 mod docs;
+mod edges;
 mod figures;
 mod fuzz;
 mod histories;
@@ -61,9 +63,8 @@ const USAGE: &str = "usage: cargo xtask <command>
                             showed each
   histories [--seeds N]     compare the simulation's check of histories with Porcupine
   dist                      build the release binary, stripped, with its symbols in a separate file
-  ci [--without-tests] [--only STEP,STEP]
-                            run all checks that a change must pass, or only these; --without-tests leaves
-                            out `cargo test`
+  ci [--only STEP,STEP] [--without STEP,STEP]
+                            run all checks that a change must pass, or only these, or all but these
 ";
 
 fn main() -> ExitCode {
@@ -195,9 +196,11 @@ fn sim_mutants(workspace: &Workspace, mut flags: Flags) -> Result<()> {
 }
 
 fn ci(workspace: &Workspace, mut flags: Flags) -> Result<()> {
-    let only = flags.value("--only")?.map(|names| names.split(',').map(str::to_owned).collect());
-    let without_tests = flags.switch("--without-tests");
-    let options = ci::Options { without_tests, only: only.unwrap_or_default() };
+    let mut names = |flag| -> Result<Vec<String>> {
+        let names = flags.value(flag)?;
+        Ok(names.map(|it| it.split(',').map(str::to_owned).collect()).unwrap_or_default())
+    };
+    let options = ci::Options { only: names("--only")?, without: names("--without")? };
     flags.end()?;
     ci::run(workspace, &options)
 }

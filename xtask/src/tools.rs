@@ -26,6 +26,9 @@ const GO: Tool = tool("go", "version", "apt-get install golang-go (1.23 or newer
 
 /// Tools of checks that read the list of tracked files or a commit.
 pub const FOR_GIT: &[Tool] = &[GIT];
+/// Tools of the check of dependencies.
+pub const FOR_DEPENDENCIES: &[Tool] =
+    &[tool("cargo-deny", "--version", "cargo install --locked cargo-deny --version 0.20.2")];
 /// Tools of a Porcupine build.
 pub const FOR_HISTORIES: &[Tool] = &[GO];
 /// Tools of a TLC run.

@@ -1,6 +1,8 @@
-//! Where keys are stored: a directory or a cluster. Both offer the operations of the key commands.
+//! Where keys are stored: a directory or a cluster. [`Source`] has the commands that read,
+//! [`Place`] those that write.
 
 use crate::args;
+use crate::reader::Reader;
 use crate::runtime;
 use crate::store::{Order, Pair, Store, Tuning};
 use bytes::Bytes;
@@ -9,7 +11,15 @@ use stele_client::{Client, ScanOptions, Ttl};
 use stele_types::{KeyRange, Result};
 use tokio::runtime::Runtime;
 
-/// An open store or a connection.
+/// An open store or a connection, for reading.
+pub enum Source {
+    /// A directory opened by this process, which is not changed.
+    Directory(Box<Reader>),
+    /// A cluster reached over the network.
+    Cluster(Remote),
+}
+
+/// An open store or a connection, for writing.
 pub enum Place {
     /// A store opened by this process.
     Directory(Box<Store>),
@@ -23,12 +33,79 @@ pub struct Remote {
     client: Client,
 }
 
+/// Number of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// Counted.
+    Exactly(u64),
+    /// Estimated: more keys than are counted.
+    About(u64),
+}
+
+/// Keys counted one by one at most; more are estimated.
+const COUNTED_MAX: usize = 10_000;
+
 /// Pairs to read, and the parts of them that are needed.
 pub struct Wanted {
     pub range: KeyRange,
     pub reverse: bool,
     pub keys_only: bool,
     pub limit: Option<usize>,
+}
+
+impl Source {
+    /// Opens an existing store, or connects to a cluster.
+    pub fn open(place: &args::Place) -> Result<Self> {
+        match &place.store {
+            Some(dir) => Ok(Self::Directory(Box::new(Reader::open(dir, &Tuning::default())?))),
+            None => Remote::connect(&place.cluster).map(Self::Cluster),
+        }
+    }
+
+    /// Returns the value of a key.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        match self {
+            Self::Directory(reader) => reader.get(key),
+            Self::Cluster(remote) => remote.wait(remote.client.get(bytes(key))),
+        }
+    }
+
+    /// Returns for each key whether it exists.
+    pub fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
+        match self {
+            Self::Directory(reader) => reader.exist(keys),
+            Self::Cluster(remote) => {
+                let keys = keys.iter().map(|key| bytes(key)).collect();
+                remote.wait(remote.client.exist(keys))
+            }
+        }
+    }
+
+    /// Calls `each` with each wanted pair, in key order.
+    pub fn each_pair(
+        &self,
+        wanted: Wanted,
+        mut each: impl FnMut(&Pair) -> Result<()>,
+    ) -> Result<()> {
+        let Wanted { range, reverse, keys_only, limit } = wanted;
+        match self {
+            Self::Directory(reader) => {
+                let order = if reverse { Order::Reverse } else { Order::Forward };
+                let mut pairs = reader.pairs(range, order, keys_only)?;
+                pairs.by_ref().take(limit.unwrap_or(usize::MAX)).try_for_each(|pair| each(&pair?))
+            }
+            Self::Cluster(remote) => {
+                let options = ScanOptions { reverse, keys_only, limit };
+                let mut scan = remote.client.scan(range, options);
+                while let Some(page) = remote.runtime.block_on(scan.next_page())? {
+                    for pair in page {
+                        each(&Pair { key: pair.key, value: pair.value, expires_at_s: 0 })?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
 }
 
 impl Place {
@@ -45,19 +122,7 @@ impl Place {
     fn open_with(place: &args::Place, open: impl Fn(&Path) -> Result<Store>) -> Result<Self> {
         match &place.store {
             Some(dir) => Ok(Self::Directory(Box::new(open(dir)?))),
-            None => {
-                let runtime = runtime::small()?;
-                let client = runtime.block_on(runtime::connect(&place.cluster))?;
-                Ok(Self::Cluster(Remote { runtime, client }))
-            }
-        }
-    }
-
-    /// Returns the value of a key.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        match self {
-            Self::Directory(store) => Ok(store.get(key)?.map(|(value, _)| value)),
-            Self::Cluster(remote) => remote.wait(remote.client.get(bytes(key))),
+            None => Remote::connect(&place.cluster).map(Self::Cluster),
         }
     }
 
@@ -92,17 +157,6 @@ impl Place {
                 let ttl = ttl_s.map_or(Ttl::Endless, Ttl::Seconds);
                 let put = remote.client.put_if_present_with_ttl(bytes(key), value, ttl);
                 Ok(remote.wait(put)?.is_some())
-            }
-        }
-    }
-
-    /// Returns for each key whether it exists.
-    pub fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
-        match self {
-            Self::Directory(store) => store.exist(keys),
-            Self::Cluster(remote) => {
-                let keys = keys.iter().map(|key| bytes(key)).collect();
-                remote.wait(remote.client.exist(keys))
             }
         }
     }
@@ -142,37 +196,31 @@ impl Place {
         }
     }
 
+    /// Returns how many keys a range has.
+    pub fn keys_in(&self, range: &KeyRange) -> Result<Amount> {
+        let counted = match self {
+            Self::Directory(store) => {
+                let mut keys = store.pairs(range.clone(), Order::Forward, true)?;
+                let counted = keys.by_ref().take(COUNTED_MAX + 1);
+                counted.map(|key| key.map(|_| 1_usize)).sum::<Result<usize>>()
+            }
+            Self::Cluster(remote) => remote.wait(remote.count_keys(range)),
+        }?;
+        if counted <= COUNTED_MAX {
+            return Ok(Amount::Exactly(counted as u64));
+        }
+        let estimated = match self {
+            Self::Directory(store) => store.estimate_keys(range)?,
+            Self::Cluster(remote) => remote.wait(remote.estimate_keys(range))?,
+        };
+        Ok(Amount::About(estimated.max(counted as u64)))
+    }
+
     /// Deletes every key of a range.
     pub fn delete_range(&self, range: &KeyRange) -> Result<()> {
         match self {
             Self::Directory(store) => store.delete_range(range),
             Self::Cluster(remote) => remote.wait(remote.client.delete_range(range.clone())),
-        }
-    }
-
-    /// Calls `each` with each wanted pair, in key order.
-    pub fn each_pair(
-        &self,
-        wanted: Wanted,
-        mut each: impl FnMut(&Pair) -> Result<()>,
-    ) -> Result<()> {
-        let Wanted { range, reverse, keys_only, limit } = wanted;
-        match self {
-            Self::Directory(store) => {
-                let order = if reverse { Order::Reverse } else { Order::Forward };
-                let mut pairs = store.pairs(range, order, keys_only)?;
-                pairs.by_ref().take(limit.unwrap_or(usize::MAX)).try_for_each(|pair| each(&pair?))
-            }
-            Self::Cluster(remote) => {
-                let options = ScanOptions { reverse, keys_only, limit };
-                let mut scan = remote.client.scan(range, options);
-                while let Some(page) = remote.runtime.block_on(scan.next_page())? {
-                    for pair in page {
-                        each(&Pair { key: pair.key, value: pair.value, expires_at_s: 0 })?;
-                    }
-                }
-                Ok(())
-            }
         }
     }
 
@@ -186,6 +234,35 @@ impl Place {
 }
 
 impl Remote {
+    fn connect(addresses: &[String]) -> Result<Self> {
+        let runtime = runtime::small()?;
+        let client = runtime.block_on(runtime::connect(addresses))?;
+        Ok(Self { runtime, client })
+    }
+
+    /// Counts the keys of a range, up to one above the maximum.
+    async fn count_keys(&self, range: &KeyRange) -> Result<usize> {
+        let limit = Some(COUNTED_MAX + 1);
+        let options = ScanOptions { reverse: false, keys_only: true, limit };
+        let mut scan = self.client.scan(range.clone(), options);
+        let mut count = 0;
+        while let Some(page) = scan.next_page().await? {
+            count += page.len();
+        }
+        Ok(count)
+    }
+
+    /// Adds up the keys that the regions of a range report; half of those of a region that is only
+    /// in part in the range.
+    async fn estimate_keys(&self, range: &KeyRange) -> Result<u64> {
+        let regions = self.client.control().regions(range, false).await?;
+        let keys = regions.iter().map(|row| {
+            let is_whole = row.region.range.without(range).is_empty();
+            if is_whole { row.approximate_keys } else { row.approximate_keys / 2 }
+        });
+        Ok(keys.sum())
+    }
+
     fn wait<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         self.runtime.block_on(call)
     }

@@ -11,8 +11,14 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 
 /// Connects to a cluster through any of these nodes.
 pub async fn connect(addresses: &[String]) -> Result<Client> {
-    let options = Options { timeout: CONNECT_WITHIN, ..Options::default() };
-    Ok(Client::connect_with(addresses, options).await?.with(Options::default()))
+    let patient = Options { on_wait: Some(report_wait), ..Options::default() };
+    let options = Options { timeout: CONNECT_WITHIN, ..patient };
+    Ok(Client::connect_with(addresses, options).await?.with(patient))
+}
+
+/// Tells the person at the terminal why a command does not go on.
+fn report_wait(reason: &str) {
+    eprintln!("stele: {reason}");
 }
 
 /// Builds a runtime on the caller's thread, for a command that waits.

@@ -14,6 +14,8 @@ use stele_types::{Error, Result};
 use stele_vfs::DeviceScale;
 use tracing_subscriber::EnvFilter;
 
+/// Longest wait for threads that read or write files when the server ends.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 /// Interval in which the factor of the devices is read.
 const SCALE_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -21,18 +23,26 @@ pub fn run(args: &Server) -> Result<Outcome> {
     if let Some(parent) = args.with_parent {
         end_with(parent)?;
     }
-    let mut config = Config::load(args.config.as_deref(), std::env::vars(), &args.settings.0)?;
+    let load = || Config::load(args.config.as_deref(), std::env::vars(), &args.settings.0);
+    let mut config = load()?;
     config.replaced_disks.clone_from(&args.replaced_disk);
     config.device_scale = args.device_scale.clone().map(follow_scale);
     config.check()?;
-    log_to_stderr(&config.log_level)?;
+    let set_log_level = log_to_stderr(&config.log_level)?;
     for line in config.effective().lines() {
         tracing::debug!("{line}");
     }
     let hint = hint(&config);
     let runtime = runtime::large(config.stores.len())?;
-    runtime.block_on(node::run(config, |ready| announce(ready, &hint)))?;
-    Ok(Outcome::Done)
+    let configuration = || {
+        let config = load()?;
+        set_log_level(&config.log_level)?;
+        Ok(config)
+    };
+    let ended = runtime.block_on(node::run(config, |ready| announce(ready, &hint), configuration));
+    // A device that hangs must not keep the process.
+    runtime.shutdown_timeout(SHUTDOWN_LIMIT);
+    ended.map(|()| Outcome::Done)
 }
 
 /// Makes the kernel kill this process when its parent process ends, for whatever reason.
@@ -66,11 +76,17 @@ fn follow_scale(path: PathBuf) -> Arc<DeviceScale> {
     scale
 }
 
-fn log_to_stderr(level: &str) -> Result<()> {
-    let filter = EnvFilter::new(format!("warn,stele={level},stele_server={level}"));
+/// Writes the log to standard error. Returns what changes its level.
+fn log_to_stderr(level: &str) -> Result<impl Fn(&str) -> Result<()> + use<>> {
+    let filter = |level: &str| EnvFilter::new(format!("warn,stele={level},stele_server={level}"));
+    let failed =
+        |error: &dyn std::fmt::Display| Error::invalid(format!("cannot set up logging: {error}"));
     let writer = || LogWriter(std::io::stderr());
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
-    log.try_init().map_err(|error| Error::invalid(format!("cannot set up logging: {error}")))
+    let log = tracing_subscriber::fmt().with_env_filter(filter(level)).with_writer(writer);
+    let log = log.with_filter_reloading();
+    let handle = log.reload_handle();
+    log.try_init().map_err(|error| failed(&error))?;
+    Ok(move |level: &str| handle.reload(filter(level)).map_err(|error| failed(&error)))
 }
 
 /// Returns the lines about data and safety that are printed at the start.

@@ -1,21 +1,27 @@
-//! The store behind the commands. Only `stele bench devices` uses the
-//! engine's interface beside it.
+//! An embedded store behind the commands that write. Only `stele bench devices` uses the engine's
+//! interface beside it; commands that read open directories with `reader`.
 
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use stele_engine::{
-    Batch, Completion, Db, DbStats, GcOptions, Modification, Modified, NewPair, Options,
-    PolicyKind, VerifyEvent,
+    Batch, Completion, Db, DbStats, EngineStats, GcOptions, Modification, Modified, NewPair,
+    Options, Phase, PolicyKind, StateMachine, VerifyEvent, VerifyReport,
 };
 use stele_types::computed::Unfit;
 use stele_types::limits::VALUE_BYTES_MAX;
 use stele_types::{Error, KeyRange, Result};
+use stele_vfs::{RealVfs, SystemClock, Vfs};
 
 pub use stele_engine::{Order, Pair};
 
 /// Entries that make a directory a store, or part of a damaged one.
 const PARTS: [&str; 3] = ["STORE", "log", "index"];
+
+/// Limit for the memory of what opening changes in a copy of a directory: usually below the size of a
+/// few memtables.
+pub const CHANGES_BYTES_MAX: u64 = 1 << 30;
 
 /// Settings that a command may change; `None` keeps the default.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +34,28 @@ pub struct Tuning {
     pub segment_bytes_max: Option<u64>,
     pub memtable_bytes_max: Option<u64>,
     pub value_cache_bytes_max: Option<u64>,
+}
+
+impl Tuning {
+    /// Returns the options of a store.
+    pub fn options(&self) -> Options {
+        let mut options = Options {
+            background: self.background,
+            rebuild: !self.without_repair,
+            gc: GcOptions { policy: self.policy, ..GcOptions::default() },
+            ..Options::default()
+        };
+        if let Some(bytes) = self.segment_bytes_max {
+            options.segment_bytes_max = bytes;
+        }
+        if let Some(bytes) = self.memtable_bytes_max {
+            options.memtable_bytes_max = to_usize(bytes);
+        }
+        if let Some(bytes) = self.value_cache_bytes_max {
+            options.value_cache_bytes_max = to_usize(bytes);
+        }
+        options
+    }
 }
 
 /// An open store.
@@ -62,6 +90,22 @@ pub struct Statistics {
     pub phase: String,
 }
 
+impl Statistics {
+    /// Returns the statistics of an engine.
+    pub fn of(engine: EngineStats, phase: Phase) -> Self {
+        Self {
+            space_amp: engine.space_amp(),
+            written_bytes: engine.written_bytes,
+            disk_bytes: engine.disk_bytes,
+            live_bytes: engine.live_bytes,
+            memory_bytes: engine.memory_bytes,
+            index_memory_bytes: engine.index_memory_bytes,
+            index_cold_reads: engine.index_cold_reads,
+            phase: format!("{phase:?}").to_lowercase(),
+        }
+    }
+}
+
 /// Result of a verification.
 #[derive(Clone, Debug, Default)]
 pub struct Verified {
@@ -75,9 +119,26 @@ pub struct Verified {
 impl Store {
     /// Opens an existing store.
     pub fn open(dir: &Path, tuning: &Tuning) -> Result<Self> {
-        // A directory without its identity is not empty: the engine reports what is missing.
+        Self::check_exists(dir)?;
+        Self::open_or_create(dir, tuning)
+    }
+
+    /// Opens a store and creates it if it does not exist.
+    pub fn open_or_create(dir: &Path, tuning: &Tuning) -> Result<Self> {
+        Self::open_on(Arc::new(RealVfs::new()), dir, tuning)
+    }
+
+    /// Does the same as [`Store::open_or_create`] on the given files.
+    pub fn open_on(vfs: Arc<dyn Vfs>, dir: &Path, tuning: &Tuning) -> Result<Self> {
+        let clock = Arc::new(SystemClock::new());
+        Ok(Self { db: Db::open_with(vfs, clock, dir, tuning.options())? })
+    }
+
+    /// Fails for a directory without a store. One that lacks only its identity is not empty: the
+    /// engine reports what is missing.
+    pub fn check_exists(dir: &Path) -> Result<()> {
         if PARTS.iter().any(|part| dir.join(part).exists()) {
-            return Self::open_or_create(dir, tuning);
+            return Ok(());
         }
         let detail =
             if dir.is_dir() { "the directory holds no store" } else { "no such directory" };
@@ -85,26 +146,6 @@ impl Store {
             path: dir.to_path_buf(),
             detail: format!("{detail}; create one with `stele put` or `stele import`"),
         })
-    }
-
-    /// Opens a store and creates it if it does not exist.
-    pub fn open_or_create(dir: &Path, tuning: &Tuning) -> Result<Self> {
-        let mut options = Options {
-            background: tuning.background,
-            rebuild: !tuning.without_repair,
-            gc: GcOptions { policy: tuning.policy, ..GcOptions::default() },
-            ..Options::default()
-        };
-        if let Some(bytes) = tuning.segment_bytes_max {
-            options.segment_bytes_max = bytes;
-        }
-        if let Some(bytes) = tuning.memtable_bytes_max {
-            options.memtable_bytes_max = to_usize(bytes);
-        }
-        if let Some(bytes) = tuning.value_cache_bytes_max {
-            options.value_cache_bytes_max = to_usize(bytes);
-        }
-        Ok(Self { db: Db::open(dir, options)? })
     }
 
     /// Returns the value, and whether the pair has a time to live.
@@ -186,6 +227,11 @@ impl Store {
         }
     }
 
+    /// Estimates the number of keys of a range.
+    pub fn estimate_keys(&self, range: &KeyRange) -> Result<u64> {
+        Ok(self.db.store().range_size(range)?.keys)
+    }
+
     /// Deletes a key.
     pub fn delete(&self, key: &[u8]) -> Result<()> {
         self.db.delete(key)
@@ -221,16 +267,7 @@ impl Store {
         damage: &mut dyn FnMut(PathBuf, String),
         checked: &dyn Fn(u64),
     ) -> Result<Verified> {
-        let report = self.db.verify(&mut |event| match event {
-            VerifyEvent::Checked(bytes) => checked(bytes),
-            VerifyEvent::Damage { path, detail } => damage(path, detail),
-        })?;
-        Ok(Verified {
-            keys: report.keys,
-            live_bytes: report.live_bytes,
-            reported_bytes: report.disk_bytes,
-            checked_bytes: report.checked_bytes,
-        })
+        verify_with(damage, checked, |sink| self.db.verify(sink))
     }
 
     /// Merges runs, sorts values and collects garbage until nothing more can be reclaimed.
@@ -251,22 +288,31 @@ impl Store {
     /// Returns the present sizes and counts.
     pub fn statistics(&self) -> Statistics {
         let DbStats { engine, gc, .. } = self.db.stats();
-        Statistics {
-            space_amp: engine.space_amp(),
-            written_bytes: engine.written_bytes,
-            disk_bytes: engine.disk_bytes,
-            live_bytes: engine.live_bytes,
-            memory_bytes: engine.memory_bytes,
-            index_memory_bytes: engine.index_memory_bytes,
-            index_cold_reads: engine.index_cold_reads,
-            phase: format!("{:?}", gc.phase).to_lowercase(),
-        }
+        Statistics::of(engine, gc.phase)
     }
 
     /// Closes the store and returns the error of a failed shutdown.
     pub fn close(self) -> Result<()> {
         self.db.close()
     }
+}
+
+/// Runs a verification of an engine with the callbacks of [`Store::verify`].
+pub fn verify_with(
+    damage: &mut dyn FnMut(PathBuf, String),
+    checked: &dyn Fn(u64),
+    run: impl FnOnce(&mut dyn FnMut(VerifyEvent)) -> Result<VerifyReport>,
+) -> Result<Verified> {
+    let report = run(&mut |event| match event {
+        VerifyEvent::Checked(bytes) => checked(bytes),
+        VerifyEvent::Damage { path, detail } => damage(path, detail),
+    })?;
+    Ok(Verified {
+        keys: report.keys,
+        live_bytes: report.live_bytes,
+        reported_bytes: report.disk_bytes,
+        checked_bytes: report.checked_bytes,
+    })
 }
 
 /// Fails with the engine's error for a value above the limit.

@@ -41,7 +41,8 @@ fn keys_of_a_cluster_are_written_as_those_of_a_directory() {
     assert_eq!(run_on(&fake, "count --cluster @").ok().text(), "3\n");
     assert_eq!(run_on(&fake, "count --cluster @ --prefix t").ok().text(), "1\n");
     run_on(&fake, "del --cluster @ a missing").ok();
-    run_on(&fake, "del --cluster @ --start t").ok();
+    run_on(&fake, "del --cluster @ --start t").fails(1, "refused: 2 keys would be deleted");
+    run_on(&fake, "del --cluster @ --start t --yes").ok();
     assert_eq!(run_on(&fake, "count --cluster @").ok().text(), "0\n");
     run_on(&fake, "get --cluster @ a").fails(1, "key `a` not found");
     run_on(&fake, "get --cluster @ --store x a").fails(2, "cannot be used");
@@ -143,6 +144,47 @@ fn changes_are_waited_for_and_refusals_are_one_line() {
     assert!(command.text().contains("Nothing was changed"), "{command:?}");
     std::fs::write(dir.path().join("x"), b"").unwrap();
     run_on(&fake, &format!("ctl --cluster @ add-store {full}")).fails(1, "it is not empty");
+}
+
+#[test]
+fn a_recovery_is_shown_first_and_carried_out_only_with_consent() {
+    let fake = Fake::start(3);
+    fake.state().split("m", 11);
+    // Region 11 keeps its majority.
+    fake.state().regions[0].peers.remove(2);
+    fake.state().regions[0].peers.remove(1);
+    let shown = run_on(&fake, "ctl --cluster @ recover --lost 2,3").ok();
+    let expected = "\
+region  keys     store  term  last  last_term  commit  result
+     2  [m, +∞)      1     6    17          6      17  goes on with store 1, from the log of store 1
+";
+    assert!(shown.text().starts_with(expected), "{}", shown.text());
+    assert!(shown.text().contains("nothing was changed"), "{shown:?}");
+    assert_eq!(fake.state().regions[1].peers.len(), 3);
+    assert_eq!(fake.state().stores[&2].state, StoreState::Up as i32);
+    fake.state().leaders.clear();
+    let done = run_on(&fake, "ctl --cluster @ recover --lost 2,3 --yes").ok();
+    assert!(done.text().contains("store 3 is removed from the cluster\n"), "{done:?}");
+    assert!(done.text().ends_with("region 2 goes on with store 1\n"), "{done:?}");
+    assert_eq!(fake.state().regions[1].peers.len(), 1);
+    let again = run_on(&fake, "ctl --cluster @ recover --lost 2,3 --yes").ok();
+    assert_eq!(again.text(), "no regions\n", "it is idempotent");
+}
+
+#[test]
+fn a_region_without_a_replica_is_named_and_the_others_go_on() {
+    let fake = Fake::start(3);
+    fake.state().split("m", 11);
+    fake.state().regions[0].peers.remove(0);
+    fake.state().leaders.clear();
+    let done = run_on(&fake, "ctl --cluster @ recover --lost 2,3 --yes");
+    let done = done.fails(1, "region 11 was not recovered: refused: no replica is left");
+    assert!(done.text().contains("LOST: no replica is left"), "{done:?}");
+    assert!(done.text().contains("keys [-∞, m): no replica is left"), "{done:?}");
+    assert!(done.text().ends_with("region 2 goes on with store 1\n"), "{done:?}");
+    run_on(&fake, "ctl --cluster @ --json recover --lost 2").fails(1, "belong to directories");
+    run_on(&fake, "ctl --store x stores").fails(1, "--store is only for `recover`");
+    run_on(&fake, "ctl --cluster @ recover --lost 9 --yes").fails(1, "there is no store 9");
 }
 
 #[test]

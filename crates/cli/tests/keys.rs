@@ -4,7 +4,8 @@
 
 mod common;
 
-use common::{content, run, run_with};
+use common::{content, run, run_with, stele};
+use std::process::Stdio;
 
 fn new() -> (tempfile::TempDir, std::path::PathBuf) {
     let dir = tempfile::tempdir().unwrap();
@@ -61,8 +62,60 @@ fn scans_follow_their_options() {
     assert_eq!(run(&store, "count --store $").ok().text(), "5\n");
     assert_eq!(run(&store, "count --store $ --prefix b/").ok().text(), "2\n");
     run(&store, "del --store $ c missing").ok();
-    run(&store, "del --store $ --prefix a/").ok();
+    run(&store, "del --store $ --prefix a/ --yes").ok();
     assert_eq!(scan(" --keys-only"), "b/1\nb/2\n");
+}
+
+#[test]
+fn a_range_is_deleted_only_when_the_command_line_or_a_person_says_so() {
+    let (_dir, store) = new();
+    for key in ["a/1", "a/2", "b"] {
+        run(&store, &format!("put --store $ {key} v")).ok();
+    }
+    let count = || run(&store, "count --store $").ok().text().trim().to_owned();
+    for (command, amount) in [
+        ("del --store $ --prefix a/", "2 keys"),
+        ("del --store $ --start b", "1 key "),
+        ("del --store $ --end b", "2 keys"),
+        ("del --store $ --start a", "3 keys"),
+    ] {
+        let refused = run_with(&store, command, b"y\n").fails(1, "add `--yes`");
+        assert!(refused.err.contains(&format!("refused: {amount}")), "{refused:?}");
+        assert_eq!(count(), "3", "`{command}` deleted something");
+    }
+    assert!(run(&store, "del --store $ --prefix x").ok().err.contains("no key"));
+    let deleted = run(&store, "del --store $ --prefix a/ --yes").ok();
+    assert!(deleted.err.contains("deleted 2 keys"), "{deleted:?}");
+    assert_eq!(count(), "1");
+    run(&store, "del --store $ --all").ok();
+    assert_eq!(count(), "0");
+}
+
+#[test]
+fn an_empty_prefix_is_no_shorter_way_to_delete_everything() {
+    let (_dir, store) = new();
+    run(&store, "put --store $ k v").ok();
+    let arguments = ["del", "--store", store.to_str().unwrap(), "--prefix", ""];
+    let ran = stele().args(arguments).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    assert_eq!(run(&store, "count --store $").ok().text(), "1\n");
+}
+
+#[test]
+fn the_number_of_many_keys_is_estimated() {
+    let (dir, store) = new();
+    let lines = dir.path().join("pairs.jsonl");
+    let line = |n: u32| format!("{{\"key\":\"key-{n:05}\",\"value\":\"v\"}}\n");
+    std::fs::write(&lines, (0..20_000).map(line).collect::<String>()).unwrap();
+    run(&store, &format!("import --store $ --from {}", lines.display())).ok();
+    let refused = run(&store, "del --store $ --prefix key-").fails(1, "refused: about ");
+    let words = refused.err.split("about ").nth(1).unwrap();
+    let keys: u64 = words.split(' ').next().unwrap().parse().unwrap();
+    assert!((10_001..=40_000).contains(&keys), "{refused:?}");
+    let some = run(&store, "del --store $ --prefix key-00").fails(1, "refused: 1000 keys");
+    assert_eq!(some.err.lines().count(), 1);
+    run(&store, "del --store $ --all").ok();
+    assert_eq!(run(&store, "count --store $").ok().text(), "0\n");
 }
 
 #[test]

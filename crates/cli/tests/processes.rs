@@ -6,7 +6,7 @@ mod common;
 
 use common::{content, run, run_with, stele};
 use std::io::{BufRead, Read, Write};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 // Catalogue: 7.
@@ -47,7 +47,7 @@ fn a_newer_format_is_refused_and_left_alone() {
     run(dir.path(), "put --store $ k v").ok();
     let identity = dir.path().join("STORE");
     let text = std::fs::read_to_string(&identity).unwrap();
-    let newer = text.replace("format 1", "format 99");
+    let newer = text.replace("format 2", "format 99");
     assert_ne!(text, newer);
     std::fs::write(&identity, &newer).unwrap();
     run(dir.path(), "get --store $ k").fails(1, "use a newer version");
@@ -114,4 +114,48 @@ fn a_server_with_a_full_log_disk_serves() {
     assert!(server.try_wait().unwrap().is_none(), "the server has ended");
     server.kill().unwrap();
     server.wait().unwrap();
+}
+
+#[test]
+fn a_hang_up_reloads_the_file_and_a_signal_to_stop_ends_the_server_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, log) = (dir.path().join("stele.toml"), dir.path().join("log"));
+    std::fs::write(&file, "slow_log_ms = 5000\nlog_level = \"info\"\n").unwrap();
+    let mut server = stele();
+    server.args(["server", "--listen", "127.0.0.1:0", "--config"]).arg(&file);
+    server.arg("--store").arg(dir.path().join("store"));
+    server.stderr(std::fs::File::create(&log).unwrap()).stdout(Stdio::piped());
+    let mut server = server.spawn().unwrap();
+    let mut lines = std::io::BufReader::new(server.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.starts_with("ready"), "{first}");
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args([name, &server.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    };
+    let logged = |text: &str| {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let found = std::fs::read_to_string(&log).unwrap();
+            if found.contains(text) {
+                return found;
+            }
+            assert!(Instant::now() < deadline, "{text}: {found}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    std::fs::write(&file, "slow_log_ms = 7\nlog_level = \"warn\"\ntick_ms = 70\n").unwrap();
+    signal("-HUP");
+    logged("tick_ms = `70` needs a restart; it stays `50`");
+    std::fs::write(&file, "slow_log_ms = 8\nno_such_setting = 1\n").unwrap();
+    signal("-HUP");
+    logged("nothing changes");
+    std::fs::write(&file, "slow_log_ms = 9\nlog_level = \"info\"\n").unwrap();
+    signal("-HUP");
+    let found = logged("slow_log_ms is `9` now; it was `7`");
+    assert!(!found.contains("slow_log_ms is `7` now"), "the level was warn: {found}");
+    signal("-TERM");
+    let ended = server.wait().unwrap();
+    assert!(ended.success(), "{ended}");
+    assert!(logged("handed 0 leaders over").contains("2 stay"));
 }

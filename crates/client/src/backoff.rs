@@ -1,8 +1,9 @@
 //! Retries of one call: their deadline, and the pauses between them.
 
+use crate::Options;
 use parking_lot::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use stele_types::{Error, Prng, Result};
+use stele_types::{Error, Prng, Result, mutant};
 use tokio::time::Instant;
 
 /// Kind of pause before the next try.
@@ -23,6 +24,31 @@ const REDIRECTIONS_WITHOUT_PAUSE: u32 = 3;
 /// Number of tries after which the region is looked up again, whatever the hints say.
 const TRIES_PER_LOOKUP: u32 = 6;
 
+/// Time after which a call reports that it waits for a quorum.
+const WAIT_REPORTED_AFTER: Duration = Duration::from_secs(2);
+/// Last words of a node's statement that too few voters are up.
+const NO_QUORUM: &str = ": no quorum";
+/// Words of a node before that statement.
+const NO_LEADER: &str = "no leader: ";
+
+/// Returns the statement in a reason that too few voters are up, without the node and what other
+/// nodes said.
+fn quorum_of(reason: &str) -> Option<&str> {
+    let end = reason.find(NO_QUORUM)? + NO_QUORUM.len();
+    let before = reason.get(..end)?;
+    let start = before.rfind(NO_LEADER).map_or(0, |at| at + NO_LEADER.len());
+    before.get(start..)
+}
+
+/// Returns the reason to keep of two nodes' reasons: the later one, unless only the earlier one tells
+/// that too few voters are up.
+pub fn more_telling(earlier: String, later: String) -> String {
+    match quorum_of(&earlier).is_some() && quorum_of(&later).is_none() {
+        true => earlier,
+        false => later,
+    }
+}
+
 /// State of one call's tries.
 pub struct Tries {
     deadline: Instant,
@@ -32,14 +58,31 @@ pub struct Tries {
     /// Whether an attempt may have taken effect.
     is_ambiguous: bool,
     last: String,
+    /// Last statement that too few voters are up, until a node has answered for the placement group.
+    /// Connections to the nodes that are down fail in between: that is its effect.
+    quorum: Option<String>,
+    on_wait: Option<fn(&str)>,
 }
 
 impl Tries {
     /// Starts the time limit.
-    pub fn new(timeout: Duration) -> Self {
+    pub fn new(options: &Options) -> Self {
         let started = Instant::now();
-        let deadline = started + timeout;
-        Self { deadline, started, count: 0, waits: 0, is_ambiguous: false, last: String::new() }
+        Self {
+            deadline: started + options.timeout,
+            started,
+            count: 0,
+            waits: 0,
+            is_ambiguous: false,
+            last: String::new(),
+            quorum: None,
+            on_wait: options.on_wait,
+        }
+    }
+
+    /// Records that a node has answered for the placement group.
+    pub fn found_leader(&mut self) {
+        self.quorum = None;
     }
 
     /// Returns the time left until the deadline.
@@ -60,6 +103,14 @@ impl Tries {
     /// Waits before the next try. Fails if the deadline would pass.
     pub async fn pause(&mut self, pause: Pause, reason: impl Into<String>) -> Result<()> {
         self.last = reason.into();
+        if let Some(quorum) = quorum_of(&self.last) {
+            self.quorum = Some(quorum.to_owned());
+        }
+        if let (Some(quorum), true) = (&self.quorum, self.started.elapsed() >= WAIT_REPORTED_AFTER)
+            && let Some(on_wait) = self.on_wait.take()
+        {
+            on_wait(&format!("{quorum}; trying for another {} s", self.left().as_secs()));
+        }
         self.count += 1;
         let duration = self.duration(pause);
         if duration >= self.left() {
@@ -75,13 +126,15 @@ impl Tries {
     /// Returns the error of a call at its deadline.
     pub fn timeout_error(&self) -> Error {
         let seconds = self.started.elapsed().as_secs_f64();
-        self.final_error(Error::Unavailable(format!("{} (after {seconds:.1} s)", self.last)))
+        let kept = self.quorum.as_ref().filter(|_| !mutant::active("client.connection_named"));
+        let reason = kept.unwrap_or(&self.last);
+        self.final_error(Error::Unavailable(format!("{reason} (after {seconds:.1} s)")))
     }
 
     /// Returns the error with which the call ends: `Undetermined` if an earlier try may have taken
     /// effect, because the last try's error says nothing about it.
     pub fn final_error(&self, error: Error) -> Error {
-        if !self.is_ambiguous || stele_types::mutant::active("client.forget_ambiguity") {
+        if !self.is_ambiguous || mutant::active("client.forget_ambiguity") {
             return error;
         }
         match error {
@@ -125,9 +178,53 @@ fn seed() -> u64 {
 mod tests {
     use super::*;
 
+    fn tries(timeout: Duration) -> Tries {
+        Tries::new(&Options { timeout, ..Options::default() })
+    }
+
+    #[tokio::test]
+    async fn a_call_that_waits_for_a_quorum_names_it_and_not_the_connection_that_failed_last() {
+        let mut tries = tries(Duration::from_millis(300));
+        let refused = "b:1: tcp connect error";
+        let quorum = "1 of 2 voters of region 1 is up: no quorum";
+        let both = format!("{refused}; a:1: no leader: {quorum}; c:1: no response");
+        tries.pause(Pause::Region, both).await.unwrap();
+        let error = loop {
+            if let Err(error) = tries.pause(Pause::Region, refused).await {
+                break error.to_string();
+            }
+        };
+        assert!(error.contains(quorum) && !error.contains("connect"), "{error}");
+        tries.found_leader();
+        assert!(tries.timeout_error().to_string().contains(refused));
+        let of_two = |earlier: &str, later: &str| more_telling(earlier.into(), later.into());
+        let stated = format!("no leader: {quorum}");
+        assert_eq!(of_two(&stated, refused), stated);
+        assert_eq!(of_two(refused, &stated), stated);
+        assert_eq!(of_two("no leader", refused), refused);
+    }
+
+    #[tokio::test]
+    async fn a_wait_for_a_quorum_is_reported_once_after_2_s_and_no_other_wait_is() {
+        static REPORTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        let on_wait: fn(&str) = |text| REPORTED.lock().push(text.to_owned());
+        let options = Options { on_wait: Some(on_wait), ..Options::default() };
+        for reason in ["no leader", "no leader: 2 of 5 voters of region 1 are up: no quorum"] {
+            let mut tries = Tries::new(&options);
+            tries.pause(Pause::Region, reason).await.unwrap();
+            assert!(REPORTED.lock().is_empty(), "2 s are not over");
+            tries.started -= WAIT_REPORTED_AFTER;
+            tries.deadline -= WAIT_REPORTED_AFTER;
+            tries.pause(Pause::Region, "b:1: tcp connect error").await.unwrap();
+            tries.pause(Pause::Region, reason).await.unwrap();
+        }
+        let text = "2 of 5 voters of region 1 are up: no quorum; trying for another 17 s";
+        assert_eq!(*REPORTED.lock(), [text]);
+    }
+
     #[tokio::test]
     async fn pauses_grow_and_end_at_the_deadline() {
-        let mut tries = Tries::new(Duration::from_millis(120));
+        let mut tries = tries(Duration::from_millis(120));
         let mut pauses = 0;
         let error = loop {
             match tries.pause(Pause::Region, "no leader").await {
@@ -142,7 +239,7 @@ mod tests {
 
     #[tokio::test]
     async fn once_an_attempt_may_have_acted_no_end_says_it_has_not() {
-        let mut tries = Tries::new(Duration::ZERO);
+        let mut tries = tries(Duration::ZERO);
         tries.note_ambiguous();
         let error = tries.pause(Pause::Region, "gone").await.unwrap_err();
         assert!(matches!(error, Error::Undetermined(_)), "{error}");
@@ -152,7 +249,7 @@ mod tests {
 
     #[tokio::test]
     async fn redirections_in_circles_wait() {
-        let mut tries = Tries::new(Duration::from_secs(5));
+        let mut tries = tries(Duration::from_secs(5));
         let started = Instant::now();
         for _ in 0..10 {
             tries.pause(Pause::None, "not leader").await.unwrap();

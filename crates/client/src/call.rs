@@ -282,6 +282,7 @@ control_call! {
     PlacementRequest, PlacementResponse, placement;
     LocalChecksumRequest, LocalChecksumResponse, local_checksum;
     RegionDetailRequest, RegionDetailResponse, region_detail;
+    RecoverReplicaRequest, RecoverReplicaResponse, recover_replica;
     GetConfigRequest, GetConfigResponse, get_config;
     SetConfigRequest, SetConfigResponse, set_config;
 }

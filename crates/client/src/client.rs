@@ -33,7 +33,7 @@ impl Client {
         }
         let connections = Arc::new(Connections::new(options));
         let pd_client = PdRpcClient::new(Arc::clone(&connections), addresses);
-        let mut tries = Tries::new(options.timeout);
+        let mut tries = Tries::new(&options);
         while let Err(reason) = pd_client.refresh().await {
             tries.pause(Pause::Region, reason).await?;
         }
@@ -74,7 +74,7 @@ impl Client {
     }
 
     pub(crate) fn tries(&self) -> Tries {
-        Tries::new(self.options.timeout)
+        Tries::new(&self.options)
     }
 
     pub(crate) fn family_name(&self) -> String {

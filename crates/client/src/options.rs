@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Timeouts, connections and retry policy of a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Time limit of a call with all its attempts.
     pub timeout: Duration,
@@ -18,6 +18,9 @@ pub struct Options {
     /// it, although that write was acknowledged. Without it, such a call fails with `Undetermined`,
     /// as a compare-and-swap always does, and the caller decides.
     pub repeat_undetermined: bool,
+    /// Receives the reason of a wait, once a call has waited 2 s because too few voters of the
+    /// placement group are up. It is called once for each call.
+    pub on_wait: Option<fn(&str)>,
 }
 
 impl Default for Options {
@@ -28,6 +31,7 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(1),
             connections_per_node: 2,
             repeat_undetermined: false,
+            on_wait: None,
         }
     }
 }

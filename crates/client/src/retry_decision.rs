@@ -59,8 +59,12 @@ pub fn decide_retry(error: &errorpb::Error) -> RetryDecision {
         return certain(Step::Stay, Pause::Busy(Duration::from_millis(requested_ms.min(10_000))));
     }
     if let Some(large) = &error.raft_entry_too_large {
-        let detail = format!("a write of {} bytes is too large: {}", large.entry_size, text(error));
-        return certain(Step::Fail(Error::Invalid(detail)), Pause::None);
+        // Without a size it is the reason why a read of several pairs failed.
+        let error = match large.entry_size {
+            0 => Error::Refused(text(error)),
+            bytes => Error::Invalid(format!("{bytes} bytes are too many: {}", text(error))),
+        };
+        return certain(Step::Fail(error), Pause::None);
     }
     if error.disk_full.is_some() {
         return certain(Step::Stay, Pause::Disk);
@@ -129,8 +133,12 @@ mod tests {
         let busy = errorpb::ServerIsBusy { backoff_ms: 70, ..errorpb::ServerIsBusy::default() };
         let busy = with(|e| e.server_is_busy = Some(busy));
         assert_eq!(busy.pause, Pause::Busy(Duration::from_millis(70)));
-        let large = with(|e| e.raft_entry_too_large = Some(errorpb::RaftEntryTooLarge::default()));
-        assert!(matches!(large.step, Step::Fail(Error::Invalid(_))));
+        let large = |entry_size| {
+            let large = errorpb::RaftEntryTooLarge { entry_size, ..Default::default() };
+            with(|e| e.raft_entry_too_large = Some(large)).step
+        };
+        assert!(matches!(large(9 << 20), Step::Fail(Error::Invalid(_))));
+        assert!(matches!(large(0), Step::Fail(Error::Refused(_))), "a reason that is no size");
         let disk = with(|e| e.disk_full = Some(errorpb::DiskFull::default()));
         assert!(matches!((disk.step, disk.pause), (Step::Stay, Pause::Disk)));
         let store = with(|e| e.store_not_match = Some(errorpb::StoreNotMatch::default()));

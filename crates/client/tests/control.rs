@@ -6,7 +6,7 @@ mod fake;
 
 use fake::Fake;
 use std::time::Duration;
-use stele_client::{Client, Options};
+use stele_client::{Client, Options, Verdict};
 use stele_types::{Error, KeyRange, RegionId, StoreId};
 
 #[tokio::test]
@@ -100,10 +100,25 @@ async fn each_replica_is_asked_on_its_own_node() {
     let control = Client::connect(&fake.addresses()).await.unwrap().control();
     let region = control.region(RegionId(2)).await.unwrap().region;
     assert_eq!(control.region_detail(&region).await.unwrap().len(), 3);
-    let checksum = control.local_checksum(RegionId(2), StoreId(3), 0).await.unwrap();
-    assert_eq!((checksum.store_id, checksum.checksum), (3, 0xabcd));
+    let compared = control.compare_replicas(RegionId(2), 1).await.unwrap();
+    let stores: Vec<u64> = compared.replicas.iter().map(|replica| replica.store_id).collect();
+    assert_eq!((stores, compared.verdict), (vec![1, 2, 3], Verdict::Identical));
     fake.kill(1);
     assert_eq!(control.region_detail(&region).await.unwrap().len(), 2);
-    let unreachable = control.local_checksum(RegionId(2), StoreId(2), 0).await.unwrap_err();
+    let unreachable = control.compare_replicas(RegionId(2), 1).await.unwrap_err();
     assert!(matches!(unreachable, Error::Unavailable(_)), "{unreachable}");
+}
+
+#[tokio::test]
+async fn a_store_that_removed_what_expired_by_its_clock_is_identical_to_the_others() {
+    let fake = Fake::start(3);
+    fake.state().clocks_ahead.insert(2, 24 * 3600);
+    let control = Client::connect(&fake.addresses()).await.unwrap().control();
+    let compared = control.compare_replicas(RegionId(2), 1).await.unwrap();
+    assert_eq!(compared.verdict, Verdict::Moving, "what the first round leaves out is too little");
+    let compared = control.compare_replicas(RegionId(2), 2).await.unwrap();
+    assert_eq!(compared.verdict, Verdict::Identical);
+    fake.state().fail("", fake::Fate::Hang);
+    let compared = control.compare_replicas(RegionId(2), 2).await.unwrap();
+    assert_eq!(compared.verdict, Verdict::Identical, "the first round is not compared");
 }

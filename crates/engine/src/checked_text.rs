@@ -1,4 +1,4 @@
-//! Small text files with a checksum, replaced as a whole: `STORE` and `SHARDS`.
+//! Small text files with a checksum, replaced as a whole: `STORE`, `BOOT`, `SPEED` and `SHARDS`.
 //!
 //! ```text
 //! file := magic "\n" (name " " value "\n")* "crc32c " hex "\n"

@@ -1,10 +1,13 @@
-//! The file `STORE`: the directory's store and format. Written first and checked first.
+//! The file `STORE`: the directory's store, kind and format. Written first and checked first.
 //!
 //! ```text
-//! STORE := "stele store\n" "format " n "\n" "store " id "\n" "crc32c " hex "\n"
+//! STORE := "stele store\n" "format " n "\n" "kind " ("embedded" | "node") "\n" "store " id "\n"
+//!          "crc32c " hex "\n"
 //! ```
 
 use crate::checked_text::{self, CheckedText};
+use crate::shards::MAP_NAME;
+use crate::store::Replay;
 use std::path::Path;
 use std::sync::Arc;
 use stele_types::limits::FORMAT_VERSION;
@@ -18,26 +21,116 @@ const FILE_BYTES_MAX: u64 = 4096;
 /// Entries that make a directory a store, or part of a damaged one.
 pub(crate) const PARTS: [&str; 3] = [NAME, "log", "index"];
 
-/// Reads the identity of `dir`, or creates it. Fails with [`Error::NewerFormat`],
-/// [`Error::WrongStore`] or [`Error::Corrupt`], having changed nothing.
-pub(crate) fn open(vfs: &Arc<dyn Vfs>, dir: &Path, wanted: Option<StoreId>) -> Result<StoreId> {
-    let path = dir.join(NAME);
-    if !vfs.exists(&path)? {
-        let id = wanted.unwrap_or(StoreId(1));
-        create(vfs, dir, id)?;
-        return Ok(id);
+/// Identity of all embedded stores in directories of which the kind is not marked.
+const FORMER_EMBEDDED: StoreId = StoreId(1);
+
+/// What a directory belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirectoryKind {
+    /// An embedded store, or a shard of a set: all pairs are those of the user.
+    Embedded,
+    /// A node of a cluster: pairs belong to regions, and change by consensus only.
+    Node,
+}
+
+impl DirectoryKind {
+    fn of(replay: Replay) -> Self {
+        match replay {
+            Replay::All => Self::Embedded,
+            Replay::Committed => Self::Node,
+        }
     }
-    let found = parse(&path, &CheckedText::read(vfs, &path, MAGIC, FILE_BYTES_MAX)?)?;
-    match wanted {
-        Some(wanted) if wanted != found => Err(Error::WrongStore {
-            path: dir.to_path_buf(),
-            detail: format!("it belongs to store {found}, not to store {wanted}"),
-        }),
-        _ => Ok(found),
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Embedded => "embedded",
+            Self::Node => "node",
+        }
+    }
+
+    /// Returns the error of opening a directory of this kind as one of the other.
+    fn refusal(self, dir: &Path) -> Error {
+        let detail = match self {
+            Self::Embedded => {
+                "it holds an embedded store, which a node cannot serve: give the node another \
+                 directory; `stele export` reads the pairs of this one"
+            }
+            Self::Node => {
+                "it belongs to a node of a cluster, and only consensus may change its pairs: start \
+                 the node and use `--cluster ADDRESS` or a client; for an embedded store give \
+                 another directory"
+            }
+        };
+        Error::WrongStore { path: dir.to_path_buf(), detail: detail.into() }
     }
 }
 
-fn create(vfs: &Arc<dyn Vfs>, dir: &Path, id: StoreId) -> Result<()> {
+/// Content of the file. Directories of earlier versions state no kind.
+struct Identity {
+    store: StoreId,
+    kind: Option<DirectoryKind>,
+}
+
+/// Reads the kind of a directory; `None` for one without a store. Fails as opening would, having
+/// changed nothing.
+pub fn directory_kind(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Option<DirectoryKind>> {
+    let Some(identity) = read(vfs, dir)? else { return Ok(None) };
+    identity.kind.map_or_else(|| unmarked_kind(vfs, dir, identity.store), Ok).map(Some)
+}
+
+/// Reads the identity of `dir`, or creates it, at random without `wanted`. Fails with [`Error::NewerFormat`],
+/// [`Error::WrongStore`] or [`Error::Corrupt`], having changed nothing.
+pub(crate) fn open(
+    vfs: &Arc<dyn Vfs>,
+    dir: &Path,
+    wanted: Option<StoreId>,
+    replay: Replay,
+) -> Result<StoreId> {
+    let opened_as = DirectoryKind::of(replay);
+    let Some(Identity { store: found, kind }) = read(vfs, dir)? else {
+        // Part of every checksum: no client can make a value that counts as part of the log.
+        let id = match wanted {
+            Some(wanted) => wanted,
+            None if mutant::active("engine.known_identity") => FORMER_EMBEDDED,
+            None => StoreId(vfs.random()? | 1),
+        };
+        create(vfs, dir, id, opened_as)?;
+        return Ok(id);
+    };
+    if let Some(wanted) = wanted.filter(|wanted| *wanted != found) {
+        return Err(Error::WrongStore {
+            path: dir.to_path_buf(),
+            detail: format!("it belongs to store {found}, not to store {wanted}"),
+        });
+    }
+    let kind = match (kind, wanted) {
+        (Some(kind), _) => kind,
+        // A caller that states the identity of an unmarked directory knows its kind too.
+        (None, Some(_)) => opened_as,
+        (None, None) => unmarked_kind(vfs, dir, found)?,
+    };
+    match kind == opened_as || mutant::active("engine.kind_unchecked") {
+        true => Ok(found),
+        false => Err(kind.refusal(dir)),
+    }
+}
+
+/// Returns the kind of a directory that does not state it. Nodes drew their identities at random;
+/// the other ones that are not 1 are those of shards.
+fn unmarked_kind(vfs: &Arc<dyn Vfs>, dir: &Path, store: StoreId) -> Result<DirectoryKind> {
+    let is_embedded = store == FORMER_EMBEDDED || vfs.exists(&dir.join(MAP_NAME))?;
+    Ok(if is_embedded { DirectoryKind::Embedded } else { DirectoryKind::Node })
+}
+
+fn read(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Option<Identity>> {
+    let path = dir.join(NAME);
+    if !vfs.exists(&path)? {
+        return Ok(None);
+    }
+    parse(&path, &CheckedText::read(vfs, &path, MAGIC, FILE_BYTES_MAX)?).map(Some)
+}
+
+fn create(vfs: &Arc<dyn Vfs>, dir: &Path, id: StoreId, kind: DirectoryKind) -> Result<()> {
     let others =
         vfs.list(dir)?.into_iter().find(|entry| entry.name == "index" || entry.name == "log");
     if let Some(other) = others {
@@ -46,16 +139,25 @@ fn create(vfs: &Arc<dyn Vfs>, dir: &Path, id: StoreId) -> Result<()> {
             detail: format!("the directory holds `{}` but no identity", other.name),
         });
     }
-    let body = format!("{MAGIC}\nformat {FORMAT_VERSION}\nstore {id}\n");
+    let kind = kind.name();
+    let body = format!("{MAGIC}\nformat {FORMAT_VERSION}\nkind {kind}\nstore {id}\n");
     checked_text::write(vfs, dir, NAME, &body, !mutant::active("engine.identity_unsynced"))
 }
 
-fn parse(path: &Path, text: &CheckedText) -> Result<StoreId> {
+fn parse(path: &Path, text: &CheckedText) -> Result<Identity> {
     let format: u32 = text.number("format")?;
     if format > FORMAT_VERSION {
         let path = path.to_path_buf();
         return Err(Error::NewerFormat { path, found: format, supported: FORMAT_VERSION });
     }
     text.check()?;
-    text.number("store").map(StoreId)
+    let kinds = [DirectoryKind::Embedded, DirectoryKind::Node];
+    let kind = match text.field("kind") {
+        None => None,
+        Some(name) => {
+            let kind = kinds.into_iter().find(|kind| kind.name() == name);
+            Some(kind.ok_or_else(|| text.bad(&format!("unknown kind `{name}`")))?)
+        }
+    };
+    Ok(Identity { store: text.number("store").map(StoreId)?, kind })
 }

@@ -8,6 +8,7 @@
 #[doc = include_str!("../../../docs/embedded.md")]
 mod guide {}
 
+mod boot_count;
 mod checked_text;
 mod db;
 mod identity;
@@ -15,10 +16,12 @@ mod options;
 mod shards;
 mod store;
 
+pub use boot_count::next_boot_count;
 pub use db::{
     Answer, Batch, Completed, Completion, CompletionQueue, Db, DbIter, DbStats, Device, Group,
     Notify, QueueOptions, QueueStats, QueuedStore, StoreMode, Stored,
 };
+pub use identity::{DirectoryKind, directory_kind};
 pub use options::Options;
 pub use shards::{
     Partition, SHARDS_MAX, SetId, ShardPlace, Shards, ShardsIter, ShardsOptions, ShardsStats,

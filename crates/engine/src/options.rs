@@ -10,8 +10,8 @@ use stele_vfs::DeviceTimer;
 /// Settings of one store. [`Options::validate`] checks them when it opens.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Identity that a new directory gets and an existing one must have. `None`: 1 for a new
-    /// directory, any for an existing one.
+    /// Identity that a new directory gets and an existing one must have. `None`: a random one for a
+    /// new directory, any for an existing one.
     pub store: Option<StoreId>,
     /// Size at which a log segment is sealed. 64 KiB to 2 GiB, default 128 MiB.
     pub segment_bytes_max: u64,

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{DIR, Model, Random, clock, difference, disk, open, tiny};
+use common::{DIR, Model, Random, clock, difference, disk, mark, open, tiny};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::{
@@ -425,7 +425,9 @@ fn fault_25_a_lost_run_is_missed_and_not_hidden_by_a_manifest_made_of_the_others
     for run in runs(&disk) {
         let lost = disk.fork();
         lost.unlink(&run).unwrap();
-        let vfs = Arc::new(lost.fork());
+        let as_replica = lost.fork();
+        mark(&as_replica, "node");
+        let vfs = Arc::new(as_replica);
         let (dir, options) = (Path::new(DIR), tiny());
         // A replica reports each key that it held as lost, and requests it from the others.
         let replica = Store::open(vfs, clock(), dir, options.clone(), Replay::Committed);

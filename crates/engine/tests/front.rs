@@ -10,6 +10,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stele_engine::{Batch, Db, Error, Group, KeyRange, Options, Order, ScanOptions};
+use stele_storage::{Admitted, EngineView, StateMachine};
 use stele_types::ManualClock;
 use stele_types::limits::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_vfs::{Fault, Vfs};
@@ -125,6 +126,54 @@ fn a_scan_reads_little_more_than_it_returns_and_an_iterator_reads_ahead() {
 }
 
 #[test]
+fn a_read_of_which_the_memory_is_refused_reads_no_value() {
+    const VALUE_BYTES: usize = 300 << 10;
+    let disk = disk(1);
+    let db = open(&disk, &Options { segment_bytes_max: 16 << 20, ..tiny() }).unwrap();
+    for n in 0..20 {
+        db.put(&numbered(n), &vec![n as u8; VALUE_BYTES]).unwrap();
+    }
+    db.compact().unwrap();
+    let view = db.view().unwrap();
+    let all = ScanOptions::new(KeyRange::all(), 20);
+    // Reads the blocks of the index.
+    view.scan(&ScanOptions { keys_only: true, ..all.clone() }).unwrap();
+    let (mut asked, before) = (Vec::new(), disk.meter().snapshot());
+    let mut refuse = |pairs, bytes| {
+        asked.push((pairs, bytes));
+        false
+    };
+    assert_eq!(view.get_admitted(&numbered(7), &mut refuse).unwrap(), Admitted::Refused);
+    assert_eq!(view.scan_admitted(&all, &mut refuse).unwrap(), Admitted::Refused);
+    let read = disk.meter().snapshot().since(&before).read_bytes;
+    assert!(read < VALUE_BYTES as u64, "{read} bytes were read");
+    let key_bytes = numbered(7).len() as u64;
+    assert_eq!(asked[0], (1, key_bytes + VALUE_BYTES as u64));
+    assert!(asked[1].1 >= asked[1].0 as u64 * VALUE_BYTES as u64, "{asked:?}");
+    let mut bytes_left = 5 * VALUE_BYTES as u64;
+    let mut admit = |_, bytes| {
+        let is_admitted = bytes <= bytes_left;
+        bytes_left = bytes_left.saturating_sub(bytes);
+        is_admitted
+    };
+    assert_eq!(view.scan_admitted(&all, &mut admit).unwrap(), Admitted::Refused, "not a part");
+    let absent = view.get_admitted(b"absent", &mut |_, _| false).unwrap();
+    assert_eq!(absent, Admitted::Read(None), "nothing needs no memory");
+    let whole = view.scan_admitted(&all, &mut |_, _| true).unwrap().read().unwrap();
+    assert_eq!(whole, view.scan(&all).unwrap());
+}
+
+#[test]
+fn the_pressure_of_garbage_collection_is_known_to_those_that_slow_writers() {
+    let db = open(&disk(1), &tiny()).unwrap();
+    let is_felt = (0..20_000).any(|n: u32| {
+        db.put(&numbered(n * 7 % 300), &n.to_be_bytes().repeat(300)).unwrap();
+        StateMachine::pressure(&**db.store()) > 0.0
+    });
+    assert!(is_felt, "{:?}", db.stats().gc);
+}
+
+#[test]
 fn an_iterator_sees_one_point_in_time_while_writes_flushes_and_collection_go_on() {
     let db = filled(100);
     let mut iter = db.iter(KeyRange::all(), Order::Forward).unwrap();
@@ -163,7 +212,7 @@ fn a_pair_with_a_time_to_live_ends_for_reads_scans_and_collection() {
     let vfs = Arc::new(disk.clone());
     let db = Db::open_with(vfs, clock.clone(), Path::new(DIR), tiny()).unwrap();
     db.put_ttl(b"short", &[1; 200], 10).unwrap();
-    db.put_ttl(b"long", &[2; 200], 100).unwrap();
+    db.put_ttl(b"long", &[2; 200], 100_000).unwrap();
     db.put_ttl(b"ever", &[3; 200], 0).unwrap();
     clock.advance_seconds(9);
     assert_eq!(db.get_with_ttl(b"short").unwrap().unwrap().1, Some(1));
@@ -173,6 +222,11 @@ fn a_pair_with_a_time_to_live_ends_for_reads_scans_and_collection() {
     assert_eq!(db.get_with_ttl(b"ever").unwrap().unwrap().1, None);
     let keys = |db: &Db| db.scan(&ScanOptions::new(KeyRange::all(), 2)).unwrap().len();
     assert_eq!(keys(&db), 2);
+    // The pair is dropped when the clock has shown for an hour that it has expired.
+    for _ in 0..8 {
+        clock.advance_seconds(600);
+        db.maintain(1).unwrap();
+    }
     db.compact().unwrap();
     let entries: u64 = db.store().index().version().tiers().iter().map(|t| t.entries).sum();
     assert_eq!((entries, keys(&db)), (2, 2));

@@ -4,7 +4,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{DIR, disk, tiny};
+use common::{DIR, disk, mark, tiny};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
@@ -312,6 +312,7 @@ fn the_search_begins_anew_only_after_its_interval() {
 fn a_store_without_replicas_requests_no_copies() {
     let disk = disk(8);
     drop(filled(&disk, tiny()));
+    mark(&disk, "embedded");
     let (vfs, clock) = (Arc::new(disk.clone()), Arc::new(ManualClock::at(1_000_000)));
     let (store, _) = Store::open(vfs, clock, Path::new(DIR), tiny(), Replay::All).unwrap();
     let clock = Arc::new(ManualClock::at(0));
@@ -553,7 +554,9 @@ fn a_cold_run_whose_filter_or_fences_are_damaged_loses_nothing_and_is_rewritten(
 
 /// Opens a store without replicas that is not rebuilt from its values.
 fn open_alone(disk: &SimVfs) -> stele_engine::Result<()> {
-    let (vfs, clock) = (Arc::new(disk.fork()), Arc::new(ManualClock::at(1_000_000)));
+    let disk = disk.fork();
+    mark(&disk, "embedded");
+    let (vfs, clock) = (Arc::new(disk), Arc::new(ManualClock::at(1_000_000)));
     let options = Options { rebuild: false, ..tiny() };
     Store::open(vfs, clock, Path::new(DIR), options, Replay::All).map(|_| ())
 }

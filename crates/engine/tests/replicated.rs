@@ -357,6 +357,32 @@ fn what_users_scan_again_and_again_gets_sorted() {
 }
 
 #[test]
+fn a_replica_drops_expired_pairs_by_the_clusters_time() {
+    let (disk, clock) = (disk(8), clock());
+    let vfs = Arc::new(disk.clone());
+    let opened = Store::open(vfs, clock.clone(), Path::new(DIR), tiny(), Replay::Committed);
+    let store = opened.unwrap().0;
+    let mut region = Region::new(&store, 5, 0);
+    let mut command = CommandBuilder::new();
+    command.put(b"short", &[1; 200], 1_000_010).unwrap();
+    command.put(b"lasting", &[2; 200], 0).unwrap();
+    region.append(command).unwrap();
+    for _ in 0..12 {
+        clock.advance_seconds(600);
+        while store.maintain(1 << 20).unwrap().more {}
+    }
+    store.compact().unwrap();
+    let has = |key: &[u8]| store.view().unwrap().get(key).unwrap().is_some();
+    assert!(has(b"short"), "by its own clock it has expired, but that may be ahead");
+    store.note_cluster_time(1_000_005);
+    store.compact().unwrap();
+    assert!(has(b"short"));
+    store.note_cluster_time(1_000_010 + 3_600);
+    store.compact().unwrap();
+    assert!(!has(b"short") && has(b"lasting"));
+}
+
+#[test]
 fn a_value_that_was_read_is_read_from_memory() {
     let disk = disk(8);
     let store = open(&disk, Options { value_cache_bytes_max: 1 << 20, ..tiny() });

@@ -57,7 +57,8 @@ impl Work {
     fn merge_all(&mut self, shared: &Shared) -> Result<()> {
         self.finish_jobs(shared)?;
         let (tiers, tombstones) = tiers_and_tombstones(shared);
-        if tiers > 1 || tombstones > 0 {
+        let has_expired = !self.observe(shared).expired.is_empty();
+        if tiers > 1 || tombstones > 0 || has_expired {
             self.start_merge(shared, 0, tiers)?;
             self.finish_jobs(shared)?;
         }
@@ -105,7 +106,7 @@ impl Work {
         self.truncated_at = None;
         for _ in 0..JOBS_MAX {
             let state = self.observe(shared);
-            match pick_collect(&state, &shared.options) {
+            match pick_collect(&state, &shared.options()) {
                 Choice::Idle => break,
                 choice => self.start(shared, choice, u64::MAX).map(|_| ())?,
             }

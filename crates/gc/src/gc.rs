@@ -1,5 +1,6 @@
 //! Interface of garbage collection: one bounded slice of work for each call.
 
+use crate::drop_time::{ClusterTime, TimeSource};
 use crate::heat::{Heat, Scanned};
 use crate::options::GcOptions;
 use crate::pressure::{ASSIST_WAITS, Load};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stele_index::Index;
 use stele_log::{Log, StopOnPanic};
-use stele_types::lock::{Mutex, MutexGuard, rank};
+use stele_types::lock::{Mutex, MutexGuard, RwLock, rank};
 use stele_types::{Clock, Error, FileId, KeyRange, Locator, Result};
 
 /// Number of frozen memtables from which writers assist.
@@ -49,8 +50,10 @@ pub(crate) struct Shared {
     pub log: Arc<Log>,
     pub index: Arc<Index>,
     pub clock: Arc<dyn Clock>,
-    pub options: GcOptions,
+    options: RwLock<Arc<GcOptions>, { rank::GC_OPTIONS }>,
     pub hooks: Arc<dyn GcHooks>,
+    pub time_source: TimeSource,
+    pub cluster_time: Mutex<ClusterTime, { rank::GC_CLUSTER_TIME }>,
     /// User bytes since the store was created.
     pub user_bytes: AtomicU64,
     pub heat: Mutex<Heat, { rank::GC_HEAT }>,
@@ -58,6 +61,19 @@ pub(crate) struct Shared {
     stats: Mutex<GcStats, { rank::GC_STATS }>,
     /// The device is nearly full: freeing space takes precedence over the budget.
     pub short_of_space: AtomicBool,
+}
+
+impl Shared {
+    /// Returns the cluster's time in Unix seconds; 0 if it is unknown.
+    pub fn cluster_time_s(&self) -> u64 {
+        let time = *self.cluster_time.lock();
+        time.now_s(self.clock.monotonic_nanos())
+    }
+
+    /// Returns the settings in force.
+    pub fn options(&self) -> Arc<GcOptions> {
+        self.options.read().clone()
+    }
 }
 
 /// Garbage collection of one store. All methods may be called from any thread; one step runs at a
@@ -76,6 +92,7 @@ impl Gc {
         clock: Arc<dyn Clock>,
         options: GcOptions,
         hooks: Arc<dyn GcHooks>,
+        time_source: TimeSource,
         resumed: &[u8],
     ) -> Result<Self> {
         options.validate()?;
@@ -83,8 +100,10 @@ impl Gc {
             log,
             index,
             clock,
-            options,
+            options: RwLock::new(Arc::new(options)),
             hooks,
+            time_source,
+            cluster_time: Mutex::default(),
             user_bytes: AtomicU64::new(0),
             heat: Mutex::default(),
             load: Mutex::default(),
@@ -95,6 +114,16 @@ impl Gc {
         let gc = Self { shared, work: Mutex::new(work) };
         gc.publish(&mut gc.work.lock());
         Ok(gc)
+    }
+
+    /// Replaces the settings except `sort_phase`, which belongs to the store. The running job ends as it
+    /// was chosen. Fails with [`stele_types::Error::Invalid`] when an option is out of bounds, and
+    /// changes nothing.
+    pub fn set_options(&self, options: GcOptions) -> Result<()> {
+        options.validate()?;
+        let mut current = self.shared.options.write();
+        *current = Arc::new(GcOptions { sort_phase: current.sort_phase, ..options });
+        Ok(())
     }
 
     /// Executes one bounded slice of the running or the next job: about `bytes_max` bytes read and
@@ -128,6 +157,15 @@ impl Gc {
     /// state is as of the last flush.
     pub fn note_user_bytes(&self, bytes: u64) {
         self.shared.user_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Records the cluster's time in Unix seconds, as received now; 0 is not a time. With
+    /// [`TimeSource::Cluster`], no expired pair is dropped before the first call after a start.
+    pub fn note_cluster_time(&self, unix_s: u64) {
+        if unix_s > 0 {
+            let time = ClusterTime::new(unix_s, self.shared.clock.monotonic_nanos());
+            *self.shared.cluster_time.lock() = time;
+        }
     }
 
     /// Records that these values, which could not be read, have readable copies. Their files may be
@@ -202,12 +240,12 @@ impl Gc {
         }
         let user_bytes = self.shared.user_bytes.load(Ordering::Relaxed);
         let load = *self.shared.load.lock();
-        load.assist(user_bytes, &self.shared.options)
+        load.assist(user_bytes, &self.shared.options())
     }
 }
 
 impl fmt::Debug for Gc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gc").field("options", &self.shared.options).finish_non_exhaustive()
+        f.debug_struct("Gc").field("options", &self.shared.options()).finish_non_exhaustive()
     }
 }

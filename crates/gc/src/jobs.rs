@@ -95,6 +95,14 @@ impl Work {
         self.start_job(shared, &version, spec, None)
     }
 
+    /// Rewrites runs of the oldest tier without the pairs that have expired.
+    pub fn start_dropping_expired(&mut self, shared: &Shared, runs: Vec<RunId>) -> Result<()> {
+        let version = shared.index.version();
+        let age = version.tiers().last().map_or(0, |tier| tier.age);
+        let spec = MergeSpec { inputs: MergeInputs::Runs { age, runs }, cause: Cause::Merge };
+        self.start_job(shared, &version, spec, None)
+    }
+
     /// Moves live values out of `victims`.
     pub fn start_relocate(&mut self, shared: &Shared, victims: Vec<FileId>) -> Result<()> {
         let version = shared.index.version();
@@ -118,7 +126,8 @@ impl Work {
         }
         let moved = Arc::<Moved>::default();
         let mover = mover(shared, plan.as_ref(), &moved);
-        let job = shared.index.start_merge(spec.clone(), mover, shared.clock.unix_seconds())?;
+        let drop_s = self.drop_s(shared);
+        let job = shared.index.start_merge(spec.clone(), mover, drop_s)?;
         self.merge = Some(self.running(version, job, &spec, plan, moved));
         Ok(())
     }
@@ -193,8 +202,8 @@ impl Work {
             moved.files.lock().push(file);
         }
         let mover = mover(shared, plan.as_ref(), moved);
-        let now_s = shared.clock.unix_seconds();
-        let Some(job) = shared.index.resume_merge(mover, now_s)? else { return Ok(()) };
+        let drop_s = self.drop_s(shared);
+        let Some(job) = shared.index.resume_merge(mover, drop_s)? else { return Ok(()) };
         self.merge = Some(self.running(&version, job, &pending.spec, plan, moved.clone()));
         self.resumed += 1;
         Ok(())
@@ -302,7 +311,7 @@ impl Work {
 
 fn mover(shared: &Shared, plan: Option<&Plan>, moved: &Arc<Moved>) -> Option<Box<dyn ValueMover>> {
     let plan = plan?.clone();
-    let file_bytes_max = shared.options.value_file_bytes_max;
+    let file_bytes_max = shared.options().value_file_bytes_max;
     let (log, hooks) = (shared.log.clone(), shared.hooks.clone());
     Some(Box::new(Mover::new(log, hooks, plan, file_bytes_max, moved.clone())))
 }

@@ -5,6 +5,7 @@
 //! the outputs of a relocation are synced, then their directory, then one manifest edit is written;
 //! only then may the victim be removed.
 
+mod drop_time;
 mod force;
 mod gc;
 mod heat;
@@ -32,11 +33,12 @@ pub mod fuzzing {
     }
 }
 
+pub use drop_time::TimeSource;
 pub use gc::{Gc, GcHooks};
 pub use heat::Scanned;
 pub use options::{GcOptions, PolicyKind};
 pub use policy::{
-    Choice, FileState, Held, HotRange, State, TierState, credit_for, pick, pick_collect,
-    pick_short_of_space, space_trigger,
+    Choice, ExpiredRun, FileState, Held, HotRange, State, TierState, credit_for, pick,
+    pick_collect, pick_short_of_space, space_trigger,
 };
 pub use stats::{Forced, GcStats, Phase, Pressure, Stage, StageBytes, StepDone};

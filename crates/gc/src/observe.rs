@@ -1,18 +1,22 @@
 //! State of the store, as input of the policies.
 
+use crate::drop_time::drop_s;
 use crate::gc::Shared;
-use crate::policy::{FileState, Held, State, TierState};
+use crate::policy::{ExpiredRun, FileState, Held, State, TierState, sorted_ago_s};
 use crate::removal::{self, FileStatus};
 use crate::work::Work;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use stele_index::{RangeSet, Tier, Version, VersionId};
+use stele_index::{RangeSet, Run, Tier, Version, VersionId};
 use stele_log::{FileKind, ValueFileInfo};
-use stele_types::{FileId, mutant};
+use stele_types::{FileId, RunId, mutant};
 
 /// Memory of one memtable entry with a short key.
 const MEMTABLE_ENTRY_BYTES: u64 = 100;
 const NANOS_PER_S: u64 = 1_000_000_000;
+/// Limit for the runs that one job rewrites to drop expired pairs: other merges wait for it.
+const EXPIRED_RUNS_MAX: usize = 8;
 
 /// State of a value file from earlier observations.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,11 +38,24 @@ impl Seen {
 pub(crate) struct TierCache {
     of: Option<VersionId>,
     tiers: Vec<TierState>,
+    /// Earliest expiry of each run of the oldest tier that has one, earliest first.
+    expiries: Vec<(u64, RunId)>,
     /// Mean size of a record.
     record_bytes: u64,
 }
 
 impl TierCache {
+    /// Returns the runs with pairs that expired by `drop_s`, at most [`EXPIRED_RUNS_MAX`].
+    fn expired(&self, drop_s: u64) -> Vec<ExpiredRun> {
+        let due = self.expiries.iter().take_while(|(earliest_s, _)| *earliest_s <= drop_s);
+        let expired = |(earliest_s, run): &(u64, RunId)| ExpiredRun {
+            run: *run,
+            since_s: drop_s.saturating_sub(*earliest_s),
+        };
+        // No expiry is known of a run that states 0: nothing is dropped before the time is known.
+        due.take(EXPIRED_RUNS_MAX).filter(|_| drop_s > 0).map(expired).collect()
+    }
+
     /// Returns the estimated bytes that all tombstones hide.
     pub fn hidden_bytes(&self) -> u64 {
         self.tiers.iter().map(|tier| tier.hides_bytes).sum()
@@ -113,11 +130,14 @@ impl Work {
         }
         let segment_bytes = infos.iter().map(|info| info.bytes).max().unwrap_or(0);
         let idle_s = self.last_write.idle_s(shared);
+        let drop_s = self.drop_s(shared);
+        let expired = self.tiers.expired(drop_s);
         let heat = shared.heat.lock();
         let state = State {
             idle_s,
             frozen: shared.index.frozen_count(),
             tiers: self.tiers.tiers.clone(),
+            expired,
             files,
             free_segments: shared.log.stats().free_segments,
             free_segment_bytes: segment_bytes,
@@ -128,7 +148,12 @@ impl Work {
             scanned_bytes: heat.scanned_bytes(),
             hot: heat.hottest().cloned(),
             sorting: self.sorting.as_ref().map(|sorting| sorting.rest.clone()),
-            sorted_ago_s: shared.clock.unix_seconds().saturating_sub(self.saved.sorted_at_s),
+            sorted_ago_s: sorted_ago_s(
+                shared.clock.unix_seconds(),
+                self.saved.sorted_at_s,
+                self.opened_at_s,
+                &shared.options(),
+            ),
             truncate_untried: self.truncated_at != Some(checkpoint),
             reappend_untried: self.reappended_at != Some(checkpoint),
             ..self.observe_memtable(shared)
@@ -138,8 +163,15 @@ impl Work {
         let ranges = shared.index.memtable_ranges();
         let hides = hidden_by_ranges(&ranges, version.tiers());
         let state = State { memtable_hides_bytes: state.memtable_hides_bytes + hides, ..state };
-        self.space_amp = state.space_amp_weighed(&shared.options);
+        self.space_amp = state.space_amp_weighed(&shared.options());
         state
+    }
+
+    /// Returns the time up to which expired pairs are dropped now; 0 if none are.
+    pub fn drop_s(&mut self, shared: &Shared) -> u64 {
+        let now_s = shared.clock.unix_seconds();
+        self.saved.seen.note(now_s);
+        drop_s(shared.time_source, now_s, &self.saved.seen, shared.cluster_time_s())
     }
 
     /// Returns the finished value files of a merge that is not resumed yet. `None` if they cannot
@@ -257,8 +289,12 @@ impl Work {
             hides_bytes: tier.tombstones * record_bytes
                 + hidden_by_ranges(tier.ranges(), tiers.get(at + 1..).unwrap_or_default()),
         };
+        let expires = |run: &Arc<Run>| (run.meta().earliest_expiry_s, run.id());
+        let oldest = tiers.last().map_or(&[][..], |tier| &tier.runs).iter().map(expires);
+        let mut expiries: Vec<_> = oldest.filter(|(first_s, _)| *first_s != u64::MAX).collect();
+        expiries.sort_unstable();
         let tiers = tiers.iter().enumerate().map(sum).collect();
-        self.tiers = TierCache { of: Some(version.id()), tiers, record_bytes };
+        self.tiers = TierCache { of: Some(version.id()), tiers, expiries, record_bytes };
     }
 }
 

@@ -53,6 +53,9 @@ pub struct GcOptions {
     /// Seconds between sorts of everything, for every policy but `wisckey`. Default 0; 0 disables
     /// this.
     pub sort_interval_s: u64,
+    /// Part of that interval by which the times of the sorts are moved: stores with different parts
+    /// sort at different times. From 0 to 1; default 0.
+    pub sort_phase: f64,
     /// Bytes scanned for each byte sorted: a range is rewritten in key order after it was scanned
     /// this many times, half as many if its values are as long as a page, a quarter if they are at
     /// most 1 KiB long. Default 2.0; 0 disables this.
@@ -80,6 +83,7 @@ impl Default for GcOptions {
             value_file_bytes_max: 128 << 20,
             sort_threshold_bytes: 4 << 30,
             sort_interval_s: 0,
+            sort_phase: 0.0,
             scan_load_ratio: 2.0,
             flush_interval_s: 300,
             reappend_bytes_max: 1 << 20,
@@ -112,6 +116,9 @@ impl GcOptions {
         within("discover_bytes_min", self.discover_bytes_min as f64, 0.0, (1u64 << 40) as f64)?;
         let file_max = (2u64 << 30) as f64;
         within("value_file_bytes_max", self.value_file_bytes_max as f64, 4096.0, file_max)?;
+        within("sort_threshold_bytes", self.sort_threshold_bytes as f64, 1.0, (1u64 << 50) as f64)?;
+        within("sort_interval_s", self.sort_interval_s as f64, 0.0, 1e9)?;
+        within("sort_phase", self.sort_phase, 0.0, 1.0)?;
         within("scan_load_ratio", self.scan_load_ratio, 0.0, 1e6)?;
         within("reappend_bytes_max", self.reappend_bytes_max as f64, 4096.0, file_max)
     }

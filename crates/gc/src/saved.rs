@@ -1,21 +1,24 @@
 //! State of garbage collection that survives restarts, saved in the manifest.
 //!
 //! ```text
-//! saved  := version:u8 (1) user_bytes:varint credit:zigzag varint overwrite_millionths:varint
+//! saved  := version:u8 (2) user_bytes:varint credit:zigzag varint overwrite_millionths:varint
 //!           sorted_at_s:varint stage_bytes:varint{4} (flush, merge, relocate, sort)
-//!           files (sorted) plan
+//!           files (sorted) plan seen
 //! files  := count:varint file:varint{count}
 //! plan   := 0:u8 | 1:u8 files (victims) | 2:u8 start:bytes end:bytes files (kept)
+//! seen   := count:varint unix_s:varint{count}
 //! bytes  := length:varint byte{length}
 //! ```
+//! `seen` is absent in version 1.
 
+use crate::drop_time::SeenTimes;
 use crate::mover::Plan;
 use crate::stats::StageBytes;
 use bytes::Bytes;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use stele_types::{FileId, KeyRange, varint};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const MILLION: f64 = 1e6;
 
 /// Saved state. Losing it costs bytes, never values.
@@ -35,6 +38,8 @@ pub(crate) struct Saved {
     pub sorted: BTreeSet<FileId>,
     /// Plan of the running or interrupted merge.
     pub plan: Option<Plan>,
+    /// Times that the clock showed.
+    pub seen: SeenTimes,
 }
 
 impl Default for Saved {
@@ -47,6 +52,7 @@ impl Default for Saved {
             bytes: StageBytes::default(),
             sorted: BTreeSet::new(),
             plan: None,
+            seen: SeenTimes::default(),
         }
     }
 }
@@ -76,13 +82,15 @@ impl Saved {
                 put_files(&mut out, keep);
             }
         }
+        varint::put(&mut out, self.seen.iter().len() as u64);
+        self.seen.iter().for_each(|seen_s| varint::put(&mut out, seen_s));
         Bytes::from(out)
     }
 
     /// Decodes the state. Returns `None` when the bytes are of another version or incomplete.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (&version, mut rest) = bytes.split_first()?;
-        if version != VERSION {
+        if !(1..=VERSION).contains(&version) {
             return None;
         }
         let rest = &mut rest;
@@ -99,7 +107,17 @@ impl Saved {
         };
         let sorted = take_files(rest)?;
         let plan = take_plan(rest)?;
-        Some(Self { user_bytes, credit_bytes, overwrite_ratio, sorted_at_s, bytes, sorted, plan })
+        let seen = if version == 1 { SeenTimes::default() } else { take_seen(rest)? };
+        Some(Self {
+            user_bytes,
+            credit_bytes,
+            overwrite_ratio,
+            sorted_at_s,
+            bytes,
+            sorted,
+            plan,
+            seen,
+        })
     }
 }
 
@@ -112,6 +130,12 @@ fn take_files(bytes: &mut &[u8]) -> Option<BTreeSet<FileId>> {
     let count = varint::take(bytes)?;
     let file = |_| varint::take(bytes).and_then(|id| u32::try_from(id).ok()).map(FileId);
     (0..count).map(file).collect()
+}
+
+fn take_seen(bytes: &mut &[u8]) -> Option<SeenTimes> {
+    let count = varint::take(bytes)?;
+    let times: Option<VecDeque<u64>> = (0..count).map(|_| varint::take(bytes)).collect();
+    SeenTimes::new(times?)
 }
 
 fn take_plan(bytes: &mut &[u8]) -> Option<Option<Plan>> {
@@ -150,6 +174,7 @@ mod tests {
                 bytes: StageBytes { flush: 1, merge: 2, relocate: 3, sort: u64::MAX },
                 sorted: files(&[2, 9, 70000]),
                 plan,
+                seen: SeenTimes::new(VecDeque::from([7, 1 << 31])).unwrap(),
             };
             let bytes = saved.encode();
             assert_eq!(Saved::decode(&bytes), Some(saved));

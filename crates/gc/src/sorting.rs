@@ -32,7 +32,7 @@ impl Work {
         if self.sorting.is_none() {
             let state = self.observe(shared);
             let known = state.known_live_bytes() as f64;
-            let resort = shared.options.policy == PolicyKind::Nezha
+            let resort = shared.options().policy == PolicyKind::Nezha
                 || state.unsorted_bytes() as f64 >= RESORT_SHARE * known;
             let keep = if resort { BTreeSet::new() } else { self.saved.sorted.clone() };
             self.sorting = Some(Sorting { whole: range.clone(), rest: range, keep });
@@ -45,7 +45,7 @@ impl Work {
             self.finish_part(shared, &rest);
             return Ok(());
         }
-        let part = match shared.options.policy {
+        let part = match shared.options().policy {
             PolicyKind::Nezha => rest,
             _ => part_of(shared, &version, &rest)?,
         };
@@ -89,7 +89,7 @@ impl Work {
 /// Returns the first part of `rest`: values of half a value file, or a quarter of a run if that is
 /// more.
 fn part_of(shared: &Shared, version: &Version, rest: &KeyRange) -> Result<KeyRange> {
-    let bytes_min = shared.options.value_file_bytes_max / 2;
+    let bytes_min = shared.options().value_file_bytes_max / 2;
     let runs = version.tiers().last().map_or(&[][..], |tier| &tier.runs);
     let mut part = rest.clone();
     let (mut bytes, mut bytes_max) = (0, bytes_min);

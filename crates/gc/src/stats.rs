@@ -136,6 +136,8 @@ pub struct GcStats {
     pub resumed: u64,
     /// Values that could not be moved because they are damaged.
     pub damaged: u64,
+    /// The cluster's time in Unix seconds, by which expired pairs are dropped; 0 if it is unknown.
+    pub cluster_time_s: u64,
     /// Reason why the last job was aborted; cleared by the next success.
     pub last_error: Option<String>,
 }

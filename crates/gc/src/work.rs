@@ -27,6 +27,8 @@ pub(crate) struct Work {
     pub merge: Option<Running>,
     pub sorting: Option<Sorting>,
     pub seen: BTreeMap<FileId, Seen>,
+    /// Unix seconds at which the store was opened.
+    pub opened_at_s: u64,
     /// Records that jobs left in place because they could not be read, by file. Lost at a restart:
     /// the next job that reads them records them again.
     pub unreadable: BTreeMap<FileId, Live>,
@@ -54,8 +56,13 @@ impl Work {
     pub fn resume(shared: &Shared, resumed: &[u8]) -> Self {
         let saved = Saved::decode(resumed).unwrap_or_default();
         shared.user_bytes.store(saved.user_bytes, Ordering::Relaxed);
-        let mut work =
-            Self { credited_bytes: saved.user_bytes, saved, space_amp: 1.0, ..Self::default() };
+        let mut work = Self {
+            credited_bytes: saved.user_bytes,
+            saved,
+            space_amp: 1.0,
+            opened_at_s: shared.clock.unix_seconds(),
+            ..Self::default()
+        };
         work.memtable.resume(shared, work.saved.user_bytes);
         // No installation is running yet, so an unreferenced value file is a leftover.
         for info in shared.log.files() {
@@ -90,7 +97,7 @@ impl Work {
         let state = self.observe(shared);
         let short = shared.short_of_space.load(Ordering::Relaxed);
         let pick = if short { pick_short_of_space } else { pick };
-        self.start(shared, pick(&state, &shared.options), bytes_max)
+        self.start(shared, pick(&state, &shared.options()), bytes_max)
     }
 
     pub fn start(&mut self, shared: &Shared, choice: Choice, bytes_max: u64) -> Result<StepDone> {
@@ -108,6 +115,10 @@ impl Work {
             }
             Choice::Merge { first, count } => {
                 self.start_merge(shared, first, count)?;
+                self.step_merge(shared, bytes_max)
+            }
+            Choice::DropExpired { runs } => {
+                self.start_dropping_expired(shared, runs)?;
                 self.step_merge(shared, bytes_max)
             }
             Choice::Relocate { victims } => {
@@ -133,7 +144,7 @@ impl Work {
             }
             Choice::Reappend { below } => {
                 self.reappended_at = Some(shared.index.checkpoint().replay_from);
-                let bytes = shared.hooks.reappend(below, shared.options.reappend_bytes_max)?;
+                let bytes = shared.hooks.reappend(below, shared.options().reappend_bytes_max)?;
                 done(Stage::Reappend, bytes)
             }
         }
@@ -165,7 +176,7 @@ impl Work {
     fn add_credit(&mut self, shared: &Shared) {
         let user_bytes = shared.user_bytes.load(Ordering::Relaxed);
         let new_bytes = user_bytes.saturating_sub(self.credited_bytes);
-        self.saved.credit_bytes += credit_for(new_bytes, self.space_amp, &shared.options);
+        self.saved.credit_bytes += credit_for(new_bytes, self.space_amp, &shared.options());
         self.credited_bytes = user_bytes;
         self.saved.user_bytes = user_bytes;
     }
@@ -179,7 +190,7 @@ impl Work {
         // Memtables are replayed at the next open, and their bytes are counted again then.
         let saved = Saved {
             user_bytes: self.saved.user_bytes.saturating_sub(unflushed),
-            credit_bytes: self.saved.credit_bytes - credit_for(unflushed, 1.0, &shared.options),
+            credit_bytes: self.saved.credit_bytes - credit_for(unflushed, 1.0, &shared.options()),
             ..self.saved.clone()
         };
         shared.index.edit(Edit::GcState(saved.encode()))
@@ -188,7 +199,7 @@ impl Work {
     pub fn stats(&mut self, shared: &Shared) -> (GcStats, Load) {
         let state = self.observe(shared);
         let load = self.load(shared, &state);
-        let options = &shared.options;
+        let options = &*shared.options();
         let target = options.space_amp_target.max(space_trigger(options));
         let accepted = (options.weighed(state.live_bytes()) as f64 * target) as u64;
         let stats = GcStats {
@@ -209,6 +220,7 @@ impl Work {
             reclaimed_bytes: self.reclaimed_bytes,
             resumed: self.resumed,
             damaged: self.damaged,
+            cluster_time_s: shared.cluster_time_s(),
             last_error: self.last_error.clone(),
         };
         (stats, load)

@@ -2,18 +2,19 @@
 //!
 //! `mem` bytes in the memtable, `age` its seconds, `idle` seconds without a write, `frozen`
 //! memtables, `tiers` bytes of records each tier refers to (newest first), `entry` index bytes for
-//! each 1000 record bytes, `hides` of the newest tier, `free` count x bytes of recycled segments,
-//! `files` id:bytes/live with a letter for the reason why it is held (h head, c checkpoint, r raft,
-//! v view, j job; `s` sorted, `u` live but unreadable), `ratio` of overwrites, `credit`, `scanned`,
-//! `hot` range=bytes/scanned, `sorting` unsorted rest of a sort.
+//! each 1000 record bytes, `expired` run/seconds since its first pair expired, `hides` of the
+//! newest tier, `free` count x bytes of recycled segments, `files` id:bytes/live with a letter for
+//! the reason why it is held (h head, c checkpoint, r raft, v view, j job; `s` sorted, `u` live but
+//! unreadable), `ratio` of overwrites, `credit`, `scanned`, `hot` range=bytes/scanned, `sorting`
+//! unsorted rest of a sort.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use stele_gc::{
-    Choice, FileState, GcOptions, Held, HotRange, PolicyKind, State, TierState, pick, pick_collect,
-    pick_short_of_space,
+    Choice, ExpiredRun, FileState, GcOptions, Held, HotRange, PolicyKind, State, TierState, pick,
+    pick_collect, pick_short_of_space,
 };
-use stele_types::{FileId, KeyRange};
+use stele_types::{FileId, KeyRange, RunId};
 
 const MIB: u64 = 1 << 20;
 
@@ -42,6 +43,13 @@ tiers=1,1,1,9000 files=1:10000/9000 credit=1 idle=5 failed => idle
 tiers=1,1,1,9000 files=1:10000/9000 credit=0 idle=5 => idle
 tiers=1,1,1,9000 files=1:10000/9000 credit=0 entry=1001 idle=5 => merge 0+3
 tiers=3,9000 files=1:10000/9000 credit=1 idle=5 => idle
+# runs with pairs that expired an hour ago, within the budget or in an idle store
+tiers=1000 files=1:1000/1000 expired=7/3599 credit=1 idle=9 => idle
+tiers=1000 files=1:1000/1000 expired=7/3600,9/3600,8/10 credit=1 => expire 7,9
+tiers=1000 files=1:1000/1000 expired=7/3600 credit=0 => idle
+tiers=1000 files=1:1000/1000 expired=7/3600 credit=0 idle=5 => expire 7
+tiers=1000 files=1:1000/1000 expired=7/3600 credit=0 idle=5 failed => idle
+tiers=1,1,1,9000 files=1:10000/9000 expired=7/3600 credit=1 idle=5 => merge 0+3
 # within the target nothing moves
 tiers=1000 files=1:500/500,2:700/500 credit=100 => idle
 # above the target: the cheapest victim, as many as one round needs
@@ -146,6 +154,7 @@ const COLLECT: &str = "
 mem=1 tiers=10 files=1:10/10 => freeze
 tiers=10,1000 files=1:1010/1010 => merge 0+2
 tiers=1000 files=1:1000/910,2:100/90 => idle
+tiers=1000 files=1:1000/910,2:100/90 expired=7/0 => expire 7
 tiers=1000 files=1:1000/910,2:100/90 free=4x300 => drop 2 free
 tiers=1000 files=1:500/400,2:600/590,3:100/10 => relocate 3,1
 tiers=1000 files=1:500/400,2:600/590r,3:100/0 => reclaim 3
@@ -157,6 +166,9 @@ const SHORT: &str = "
 tiers=1000 files=1:900/500,2:600/500 credit=0 => relocate 1
 tiers=1000 files=1:510/500,2:510/500 credit=0 => idle
 tiers=1000 files=1:510/500,2:510/500 free=2x128 credit=0 => drop 2 free
+# so are pairs that expired an hour ago
+tiers=1000 files=1:1000/1000 expired=7/3600 credit=0 => expire 7
+tiers=1000 files=1:1000/1000 expired=7/3600 credit=0 failed => idle
 # and the memtable is not flushed for each small write
 mem=1 tiers=1000 files=1:1000/1000,2:10/0h => idle
 mem=200 tiers=1000 files=1:1000/1000,2:200/0h ratio=1 => freeze
@@ -242,6 +254,7 @@ fn parse(text: &str) -> State {
                 state.free_segments = count.parse().unwrap();
                 state.free_segment_bytes = mib(bytes);
             }
+            "expired" => state.expired = value.split(',').map(expired).collect(),
             "failed" => state.backing_off = true,
             "truncated" => state.truncate_untried = false,
             "reappended" => state.reappend_untried = false,
@@ -270,6 +283,12 @@ fn parse(text: &str) -> State {
         tier.bytes = (tier.ref_bytes as f64 * entry / 1000.0) as u64;
     }
     state
+}
+
+/// Parses `7/60`: a pair of run 7 expired 60 seconds ago.
+fn expired(text: &str) -> ExpiredRun {
+    let (run, since_s) = text.split_once('/').unwrap();
+    ExpiredRun { run: RunId(run.parse().unwrap()), since_s: since_s.parse().unwrap() }
 }
 
 /// Parses `3:500/100r`: file 3 takes 500 MiB of which 100 are live, and a log holds it.
@@ -309,6 +328,10 @@ fn show(choice: &Choice) -> String {
         Choice::Freeze => "freeze".into(),
         Choice::Flush => "flush".into(),
         Choice::Merge { first, count } => format!("merge {first}+{count}"),
+        Choice::DropExpired { runs } => {
+            let ids: Vec<String> = runs.iter().map(ToString::to_string).collect();
+            format!("expire {}", ids.join(","))
+        }
         Choice::Relocate { victims } => format!("relocate {}", ids(victims)),
         Choice::Sort { range } => {
             let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();

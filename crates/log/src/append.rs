@@ -3,8 +3,8 @@
 use crate::FileKind;
 use crate::catalog::FileMeta;
 use crate::encode::{self, Encoded, encode, frame_bytes};
-use crate::format::CarriedRegion;
 use crate::format::frame::FRAME_HEADER_BYTES;
+use crate::format::{CarriedRegion, Origin};
 use crate::frame_buffer::{FrameBuffer, PipelinedWrite};
 use crate::log::Appended;
 use crate::segment::begin::{Begin, Begun, begin};
@@ -33,6 +33,8 @@ pub(crate) struct Appender {
     pub file: Arc<dyn VfsFile>,
     pub id: FileId,
     pub block_bytes: u32,
+    /// What the checksums of this segment's frames cover besides them.
+    pub origin: Origin,
     pub end: End,
     /// Whether batches were written here. A batch that fits into no segment goes to an empty one.
     pub has_batches: bool,
@@ -43,8 +45,7 @@ pub(crate) struct Appender {
     pub recycled: bool,
     pub buffer: AlignedBuf,
     pub staged: Staged,
-    /// `None` after the device was full: recovery then scans the segment.
-    pub sidecar: Option<SidecarWriter>,
+    pub sidecar: SidecarWriter,
 }
 
 impl Appender {
@@ -87,9 +88,9 @@ impl Appender {
         // Cleared first: shrinking would copy the content to the new memory.
         self.buffer.clear();
         self.buffer.shrink_to(kept.next_power_of_two());
-        let memory = self.sidecar.as_ref().map_or(0, SidecarWriter::memory_bytes);
         self.staged.shrink();
-        let memory = (self.buffer.capacity() + self.staged.memory_bytes() + memory) as u64;
+        let memory = self.staged.memory_bytes() + self.sidecar.memory_bytes();
+        let memory = (self.buffer.capacity() + memory) as u64;
         shared.counters.buffer_bytes.store(memory, Relaxed);
         Ok(Appended { payloads: encoded.payloads, head: self.head() })
     }
@@ -220,7 +221,7 @@ impl Appender {
         withdraw: bool,
     ) -> encode::Place<'a> {
         encode::Place {
-            store: shared.options.store,
+            origin: self.origin,
             at: self.head(),
             chain: self.end.chain,
             block_bytes: self.block_bytes,
@@ -291,12 +292,8 @@ impl Appender {
         state.head = Lsn::new(self.id, next.at);
         drop(state);
         let mut items = self.staged.items(self.id);
-        while let (Some(sidecar), Some(Some(item))) = (&mut self.sidecar, items.next_item()) {
-            if let Err(error) = sidecar.push(&item) {
-                shared.poison.unless_full(error);
-                // The sidecar is optional: without it recovery scans the segment.
-                self.sidecar = None;
-            }
+        while let Some(Some(item)) = items.next_item() {
+            self.sidecar.push(&item);
         }
         self.end = next;
         self.has_batches = true;
@@ -313,7 +310,13 @@ impl Appender {
 
     /// Continues in a new segment. Fails with `NoSpace` and changes nothing.
     pub fn roll(&mut self, shared: &Shared) -> Result<()> {
-        let carried: Vec<CarriedRegion> = shared.state.read().regions.carried().collect();
+        let oldest = shared.catalog.read().segments().first().copied().unwrap_or(self.id);
+        let carried: Vec<CarriedRegion> = {
+            let mut state = shared.state.write();
+            state.regions.forget_destroyed(oldest);
+            state.regions.carried().collect()
+        };
+        let bytes = self.file.len().map_err(|error| shared.poison.unless_full(error))?;
         let id = shared.allocate_file();
         let recycle = shared.free.lock().pop();
         let previous = (self.id, self.end);
@@ -322,31 +325,24 @@ impl Appender {
             shared.free.lock().extend(recycle);
             shared.poison.unless_full(error)
         })?;
-        self.seal(shared)?;
-        self.enter(shared, id, recycle.is_some(), begun, &carried)
+        // Invariant: nothing fails after the new segment has its name. The name ends the old
+        // segment: a restart does not read what is appended to it later.
+        self.seal(shared, bytes);
+        self.enter(shared, id, recycle.is_some(), begun, &carried);
+        Ok(())
     }
 
     /// Seals the old segment. Its sidecar is written after the new segment exists, because a
     /// sidecar is never required.
-    fn seal(&mut self, shared: &Shared) -> Result<()> {
-        let bytes = self.file.len()?;
-        let sidecar = self.sidecar.take();
-        let totals = sidecar.as_ref().map(|sidecar| sidecar.totals);
-        let end = self.end;
+    fn seal(&mut self, shared: &Shared, bytes: u64) {
+        let (end, payload_bytes) = (self.end, self.sidecar.totals.payload_bytes);
         shared.catalog.write().update(self.id, |meta| {
             if let FileKind::Segment { recycled, .. } = meta.kind {
                 meta.kind = FileKind::Segment { sealed: true, recycled };
             }
-            meta.bytes = bytes;
+            (meta.bytes, meta.payload_bytes) = (bytes, payload_bytes);
             meta.end = Some(end.at);
-            meta.payload_bytes = totals.map_or(bytes, |totals| totals.payload_bytes);
         });
-        let Some(sidecar) = sidecar else { return Ok(()) };
-        match sidecar.finish(end) {
-            Err(error @ Error::NoSpace(_)) => drop(error),
-            other => other.map_err(|error| shared.poison.set(error))?,
-        }
-        Ok(())
     }
 
     fn enter(
@@ -356,24 +352,27 @@ impl Appender {
         recycled: bool,
         begun: Begun,
         carried: &[CarriedRegion],
-    ) -> Result<()> {
+    ) {
         let mut sidecar =
             SidecarWriter::new(&shared.dir, id, shared.options.inline_value_bytes_max);
         for region in carried {
-            sidecar.push(&crate::format::Item::Carried(*region))?;
+            sidecar.push(&crate::format::Item::Carried(*region));
+        }
+        let has_file = sidecar.has_file();
+        std::mem::replace(&mut self.sidecar, sidecar).finish(self.end);
+        if !has_file && mutant::active("log.old_segment_after_roll") {
+            return;
         }
         Counters::add(&shared.counters.written_bytes, begun.written_bytes);
         Counters::add(&shared.counters.rolls, 1);
         Counters::add(&shared.counters.recycled, u64::from(recycled));
         shared.catalog.write().insert(id, active_meta(id, recycled));
         (self.file, self.block_bytes, self.end) = (begun.file, begun.block_bytes, begun.end);
-        self.id = id;
+        (self.id, self.origin) = (id, begun.origin);
         self.has_batches = false;
         self.confirmed = false;
         (self.has_remains, self.recycled) = (false, recycled);
-        self.sidecar = Some(sidecar);
         shared.state.write().head = self.head();
-        Ok(())
     }
 }
 

@@ -5,15 +5,13 @@ use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use crate::format::item::{
     Previous, filler, put_entry_header, put_hard_state, put_mark, put_withdrawn,
 };
-use crate::format::{Content, EntryItem, Form, Item};
+use crate::format::{Content, EntryItem, Form, Item, Origin};
 use crate::frame_buffer::FrameBuffer;
 use crate::region::Regions;
 use crate::staged::Staged;
 use std::collections::BTreeMap;
 use stele_types::checksum::{Crc32c, crc32c};
-use stele_types::{
-    EntryRecord, Error, LogIndex, Lsn, Mark, Record, RegionId, Result, StoreId, mutant,
-};
+use stele_types::{EntryRecord, Error, LogIndex, Lsn, Mark, Record, RegionId, Result, mutant};
 use stele_vfs::AlignedBuf;
 
 /// Maximum payload of one entry, and maximum frame.
@@ -40,7 +38,7 @@ const COMBINED_BYTES_MIN: usize = 2 << 10;
 
 /// Position of the frame, and the log's state before it.
 pub(crate) struct Place<'a> {
-    pub store: StoreId,
+    pub origin: Origin,
     pub at: Lsn,
     pub chain: u32,
     pub block_bytes: u32,
@@ -106,7 +104,7 @@ pub(crate) fn encode_confirmation(place: &Place<'_>, buffer: &mut AlignedBuf) {
     buffer.clear();
     let mut header =
         FrameHeader { body_bytes: 0, crc: 0, at: place.at, chain: place.chain, records: 0 };
-    header.crc = header.checksum(place.store, &[]);
+    header.crc = header.checksum(place.origin, &[]);
     buffer.extend_from_slice(&header.encode());
     buffer.pad_to_multiple(place.block_bytes as usize);
 }
@@ -353,7 +351,7 @@ impl Encoder<'_, '_> {
             chain: self.place.chain,
             records: self.count,
         };
-        header.crc = header.checksum_with_crc(self.place.store, self.body_crc.finish());
+        header.crc = header.checksum_with_crc(self.place.origin, self.body_crc.finish());
         let encoded = header.encode();
         self.buffer.set(0, &encoded);
         self.buffer.pad_to_multiple(self.place.block_bytes as usize);

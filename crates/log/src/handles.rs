@@ -1,10 +1,11 @@
 //! Open files for reading: few and shared. A file stays valid while a reader holds it.
 
-use crate::dir::{Dir, Name};
+use crate::dir::Name;
+use crate::shared::Shared;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_types::lock::{RwLock, rank};
-use stele_types::{FileId, Result};
+use stele_types::{FileId, Result, mutant};
 use stele_vfs::VfsFile;
 
 /// At most this many files are open; the one with the lowest number is closed first.
@@ -17,40 +18,53 @@ pub(crate) struct Handles {
 }
 
 impl Handles {
-    /// Returns a handle through the page cache.
-    pub fn get(&self, dir: &Dir, name: Name) -> Result<Arc<dyn VfsFile>> {
-        self.get_or_open((name.file(), false), || dir.open_read(name))
-    }
-
-    /// Returns a handle past the page cache if the options say so and the file system supports it.
-    pub fn get_direct(&self, dir: &Dir, name: Name) -> Result<Arc<dyn VfsFile>> {
-        self.get_or_open((name.file(), true), || dir.open_direct(name))
-    }
-
     /// Returns the handle through the page cache if the file is open.
     pub fn peek(&self, file: FileId) -> Option<Arc<dyn VfsFile>> {
         self.open.read().get(&(file, false)).cloned()
-    }
-
-    fn get_or_open(
-        &self,
-        key: (FileId, bool),
-        open_file: impl FnOnce() -> Result<Arc<dyn VfsFile>>,
-    ) -> Result<Arc<dyn VfsFile>> {
-        if let Some(file) = self.open.read().get(&key) {
-            return Ok(file.clone());
-        }
-        let file = open_file()?;
-        let mut open = self.open.write();
-        if open.len() >= HANDLES_MAX {
-            open.pop_first();
-        }
-        Ok(open.entry(key).or_insert(file).clone())
     }
 
     pub fn forget(&self, file: FileId) {
         let mut open = self.open.write();
         open.remove(&(file, false));
         open.remove(&(file, true));
+    }
+
+    fn insert(&self, key: (FileId, bool), file: Arc<dyn VfsFile>) -> Arc<dyn VfsFile> {
+        let mut open = self.open.write();
+        if open.len() >= HANDLES_MAX {
+            open.pop_first();
+        }
+        open.entry(key).or_insert(file).clone()
+    }
+}
+
+impl Shared {
+    /// Returns a handle through the page cache.
+    pub fn handle(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
+        self.handle_of(name, false)
+    }
+
+    /// Returns a handle past the page cache if the options say so and the file system supports it.
+    pub fn handle_direct(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
+        self.handle_of(name, true)
+    }
+
+    /// Invariant: no handle of a removed file is kept, which would hold its space on the device. A
+    /// removal takes the file out of the catalog before it forgets the handles.
+    fn handle_of(&self, name: Name, is_direct: bool) -> Result<Arc<dyn VfsFile>> {
+        let key = (name.file(), is_direct);
+        if let Some(file) = self.handles.open.read().get(&key) {
+            return Ok(file.clone());
+        }
+        let file = match is_direct {
+            true => self.dir.open_direct(name)?,
+            false => self.dir.open_read(name)?,
+        };
+        let catalog = self.catalog.read();
+        let is_known = catalog.get(name.file()).is_some();
+        match is_known || mutant::active("log.handle_of_removed_file") {
+            true => Ok(self.handles.insert(key, file)),
+            false => Ok(file),
+        }
     }
 }

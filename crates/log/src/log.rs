@@ -193,7 +193,8 @@ impl Log {
         self.shared.entries(region, from, to, bytes_max)
     }
 
-    /// Returns a region's log; `None` when nothing was ever appended for it.
+    /// Returns a region's log; `None` when nothing was ever appended for it, or when it was
+    /// destroyed and no segment holds its records any longer.
     pub fn region(&self, region: RegionId) -> Option<RegionLog> {
         self.shared.state.read().regions.get(region).map(|region| region.log())
     }
@@ -231,7 +232,7 @@ impl Log {
         self.shared.counters.payload_bytes.load(Relaxed)
     }
 
-    /// Returns all regions, including destroyed ones.
+    /// Returns all regions, including destroyed ones with records in a segment.
     pub fn regions(&self) -> Vec<RegionId> {
         self.shared.state.read().regions.ids()
     }
@@ -262,8 +263,7 @@ impl Log {
         let head = self.head();
         let active = files.iter_mut().find(|info| info.file == head.file);
         if let (Some(info), Some(appender)) = (active, self.appender.try_lock()) {
-            let sidecar = appender.sidecar.as_ref();
-            info.payload_bytes = sidecar.map_or(0, |sidecar| sidecar.totals.payload_bytes);
+            info.payload_bytes = appender.sidecar.totals.payload_bytes;
         }
         for info in files.iter_mut().filter(|info| info.file == head.file) {
             info.bytes = info.bytes.max(u64::from(head.offset));

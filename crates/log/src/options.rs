@@ -8,7 +8,7 @@ use stele_vfs::DeviceTimer;
 /// Settings of one store's log.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
-    /// Identity of the store; part of every checksum.
+    /// Identity of the store; part of every checksum. Random, so that no client knows it.
     pub store: StoreId,
     /// Bytes at which a segment is sealed. A longer batch fills a segment alone.
     pub segment_bytes_max: u64,
@@ -79,8 +79,11 @@ pub enum Tail {
         from: Lsn,
         /// Its length as far as it is known; 0 when its header is unreadable.
         bytes: u64,
-        /// Whether it may have been acknowledged and damaged afterwards: no durable frame follows
-        /// that would prove either. The region must not vote or acknowledge before it is repaired.
+        /// Whether it may have been acknowledged and damaged afterwards: no later batch and no
+        /// confirmation shows which. It is truncated all the same. After a power cut of a whole
+        /// cluster the log of each store that was writing may end like this: if such stores did not
+        /// vote, no region would get a leader. `false` if the file is too short for the batch,
+        /// which was thus never acknowledged.
         uncertain: bool,
     },
 }

@@ -46,7 +46,7 @@ impl Shared {
 
     fn get_with(&self, at: &Locator, timer: Option<&DeviceTimer>) -> Result<Bytes> {
         let name = self.value_name(at.file)?;
-        let file = self.handles.get(&self.dir, name)?;
+        let file = self.handle(name)?;
         check_length(&*file, at)?;
         let mut value = vec![0; at.length as usize];
         let got = match timer {
@@ -62,7 +62,7 @@ impl Shared {
     /// Checks that the device holds the value. Bypasses the page cache.
     pub fn check(&self, at: &Locator) -> Result<()> {
         let name = self.value_name(at.file)?;
-        check_length(&*self.handles.get(&self.dir, name)?, at)?;
+        check_length(&*self.handle(name)?, at)?;
         self.get_direct(name, at).map(|_| ())
     }
 
@@ -149,7 +149,7 @@ impl Shared {
     pub fn record_of(&self, at: &Locator) -> Result<RecordHeader> {
         match self.value_name(at.file)? {
             name @ Name::Sorted(_) => {
-                let file = self.handles.get(&self.dir, name)?;
+                let file = self.handle(name)?;
                 let (fields, key) = sorted::header_before(file.as_ref(), self.dir.store, at)?;
                 let expires_at_s = Some(fields.expires_at_s);
                 Ok(RecordHeader { version: fields.version, key: Some(key), expires_at_s })

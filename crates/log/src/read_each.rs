@@ -46,8 +46,7 @@ impl Log {
     /// Requests a value from the device. A failure shows when the value is read.
     fn will_read(&self, at: &Locator) {
         let shared = &self.shared;
-        let file =
-            shared.value_name(at.file).and_then(|name| shared.handles.get(&shared.dir, name));
+        let file = shared.value_name(at.file).and_then(|name| shared.handle(name));
         if let Ok(file) = file {
             file.will_read(u64::from(at.offset), u64::from(at.length));
         }

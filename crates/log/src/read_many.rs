@@ -177,7 +177,7 @@ impl Shared {
         let is_one = stretches.len() == 1;
         let (mut asked, mut pending_bytes) = (Vec::new(), 0);
         for stretch in stretches {
-            let file = self.handles.get(&self.dir, self.value_name(stretch.file)?)?;
+            let file = self.handle(self.value_name(stretch.file)?)?;
             let mut bytes = vec![0; stretch.bytes()];
             if !is_one && file.read_cached_at(&mut bytes, stretch.range.start)? {
                 stretch.cut_all(at, bytes, to);
@@ -200,8 +200,8 @@ impl Shared {
         let Range { start, end } = stretch.range;
         let align = MEMORY_ALIGN_BYTES as u64;
         let name = self.value_name(stretch.file)?;
-        let file = self.handles.get_direct(&self.dir, name)?;
-        let cached = by_pieces.then(|| self.handles.get(&self.dir, name)).transpose()?;
+        let file = self.handle_direct(name)?;
+        let cached = by_pieces.then(|| self.handle(name)).transpose()?;
         // A damaged locator may name any length.
         let end = if end - start > TRUSTED_LENGTH_BYTES { end.min(file.len()?) } else { end };
         let (begin, end) = (start - start % align, end.max(start).next_multiple_of(align));

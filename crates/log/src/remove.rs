@@ -39,7 +39,7 @@ fn remove_segment(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<()> 
         return Err(Error::invalid(detail));
     }
     let dir = &shared.dir;
-    let bytes = shared.handles.get(dir, Name::Segment(file))?.len()?;
+    let bytes = shared.handle(Name::Segment(file))?.len()?;
     // The deletes become durable elsewhere before the segment is removed. Otherwise a rebuild after
     // a crash in between would restore deleted keys.
     if !mutant::active("log.skip_graves") {

@@ -381,25 +381,21 @@ fn a_wrong_read_beside_a_damaged_payload_is_not_written_back() {
 // Catalogue: 15.
 #[test]
 fn a_wrong_read_that_looks_like_a_damaged_payload_does_no_harm() {
-    let mut seen = 0;
+    let mut surveyed = 0;
     for seed in 0..20 {
         let (disk, _) = ten(seed);
         let before = files(&disk);
         for nth in 1..5 {
             disk.inject(Fault::ReadFlipsOnce { path_contains: ".seg".into(), nth }).unwrap();
-            let surveyed = survey_with(&disk, &options(), &RecoverFrom::default());
+            let survey = survey_with(&disk, &options(), &RecoverFrom::default());
             disk.clear_faults();
-            let Ok(mut survey) = surveyed else { continue };
-            for damaged in damaged_payloads(&survey) {
-                seen += 1;
-                assert!(
-                    survey.restore_payload(&damaged, &payload_of(damaged.index.0, 600)).unwrap()
-                );
-            }
+            // A wrong read of a segment's header refuses the survey.
+            let Ok(survey) = survey else { continue };
+            surveyed += 1;
             assert!(survey.is_recovered() && files(&disk) == before, "seed {seed}, read {nth}");
         }
     }
-    assert!(seen > 5, "{seen}");
+    assert!(surveyed > 40, "{surveyed}");
 }
 
 #[test]

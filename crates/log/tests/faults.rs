@@ -423,6 +423,26 @@ fn fault_27_a_recycled_segments_old_records_are_not_its_own() {
 }
 
 #[test]
+fn a_frame_of_another_position_of_the_segment_is_not_its_next_one() {
+    let disk = disk(18);
+    let (log, _) = open(&disk);
+    put(&log, REGION, 1, 900).unwrap();
+    let first = log.head();
+    put(&log, REGION, 2, 900).unwrap();
+    let second = log.head();
+    assert_eq!(first.file, second.file);
+    drop(log);
+    // The second batch again, behind itself: its checksums and its salt are right there.
+    let path = segment_path(second.file);
+    let file = disk.read_file(&path).unwrap();
+    let frame = file[first.offset as usize..second.offset as usize].to_vec();
+    disk.corrupt(&path, second.offset.into(), &frame).unwrap();
+    let (log, recovery) = open(&disk);
+    assert_eq!(recovery.head, second);
+    assert_eq!(log.region(REGION).unwrap().last, LogIndex(2));
+}
+
+#[test]
 fn fault_8_and_66_other_stores_and_newer_formats_are_refused() {
     let (disk, _, head) = ten(16);
     let mut other = options();

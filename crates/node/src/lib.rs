@@ -3,8 +3,10 @@
 //! The server runs them on threads and sockets, the simulation in virtual time, the baselines with
 //! other engines. Each driver takes inputs and the time, and returns what its owner must do next.
 
+pub mod hand_over;
 pub mod pages;
 pub mod placement;
+pub mod recover;
 pub mod report;
 pub mod snapshot;
 pub mod start;

@@ -1,7 +1,7 @@
 //! Iteration over all pairs of a range, page by page: a view returns a bounded number at a time.
 
 use bytes::Bytes;
-use stele_storage::{EngineView, Order, Pair, ScanOptions};
+use stele_storage::{Admit, Admitted, EngineView, Order, Pair, ScanOptions};
 use stele_types::Result;
 
 /// Most pairs of a page; `options` may ask for fewer.
@@ -37,12 +37,28 @@ impl<'a, V: EngineView> Pages<'a, V> {
             return Ok(None);
         }
         let page = self.view.scan(&self.options)?;
-        let Some(last) = page.last() else { return Ok(None) };
+        Ok(self.advance(page))
+    }
+
+    /// Like [`Pages::next_page`], if `admit` allows the memory of the page.
+    pub fn next_admitted(&mut self, admit: Admit<'_>) -> Result<Admitted<Option<Vec<Pair>>>> {
+        if self.options.range.is_empty() {
+            return Ok(Admitted::Read(None));
+        }
+        Ok(match self.view.scan_admitted(&self.options, admit)? {
+            Admitted::Read(page) => Admitted::Read(self.advance(page)),
+            Admitted::Refused => Admitted::Refused,
+        })
+    }
+
+    /// Moves behind a page; `None` for an empty one.
+    fn advance(&mut self, page: Vec<Pair>) -> Option<Vec<Pair>> {
+        let last = page.last()?;
         match self.options.order {
             Order::Forward => self.options.range.start = after(&last.key),
             Order::Reverse => self.options.range.end = last.key.clone(),
         }
-        Ok(Some(page))
+        Some(page)
     }
 
     /// Returns the range that no page has covered yet.

@@ -8,7 +8,7 @@ use crate::{
     StoreReport,
 };
 use std::collections::HashMap;
-use stele_types::{RegionId, Result, StoreId, Term};
+use stele_types::{RegionId, Result, StoreId, Term, mutant};
 
 /// State of the placement leader for one term.
 pub struct LeaderState {
@@ -18,15 +18,19 @@ pub struct LeaderState {
     pub cluster: Cluster,
     /// Operators under way.
     pub operators: Operators,
-    /// Start time (Unix seconds) and sequence number of each node's last report, by address.
+    /// Run of the process and sequence number of each node's last report, by address.
     reports: HashMap<String, (u64, u64)>,
     /// Something changed, so the schedulers run at the next opportunity.
     needs_schedule: bool,
     scheduled: Millis,
+    /// The cluster's time, and when it was determined.
+    time: (Millis, u64),
 }
 
 /// Interval of scheduling rounds when nothing changed.
 const ROUND_MILLIS: u64 = 1000;
+/// Time in which all nodes get the same time of the cluster.
+const TIME_MILLIS: u64 = 1000;
 /// Regions that a round may cover for each millisecond since the last one. A round takes less time
 /// than that: in a large cluster, in which something always changes, rounds take a part of one core.
 const REGIONS_PER_MILLI: u64 = 500;
@@ -80,13 +84,16 @@ pub struct ReportReply {
     pub leases: bool,
     /// The node answers puts and deletes of unknown outcome with an error.
     pub undetermined_writes_fail: bool,
+    /// The cluster's time in Unix seconds; 0 if it is unknown.
+    pub unix_s: u64,
 }
 
 impl LeaderState {
     /// Wraps the state that a leader of `term` loaded.
     pub fn new(term: Term, cluster: Cluster) -> Self {
         let (operators, reports) = (Operators::default(), HashMap::new());
-        Self { term, cluster, operators, reports, needs_schedule: true, scheduled: Millis(0) }
+        let (scheduled, time) = (Millis(0), (Millis(0), 0));
+        Self { term, cluster, operators, reports, needs_schedule: true, scheduled, time }
     }
 
     /// Applies committed changes. Fails with `Invalid` on a change that no plan produced.
@@ -109,7 +116,7 @@ impl LeaderState {
     ) -> Result<Vec<PairChange>> {
         let mut changes = behind;
         changes.extend(cluster.plan_tombstones(now));
-        changes.extend(cluster.plan_disconnections(now, unix_seconds));
+        changes.extend(cluster.plan_disconnections(now));
         changes.extend(cluster.plan_speeds(now, unix_seconds));
         if cluster.ids_reserved() < IDS_RESERVED_MIN {
             changes.extend(cluster.plan_ids(IDS_RESERVED_MIN)?);
@@ -133,15 +140,25 @@ impl LeaderState {
     }
 
     /// Records a node's report. Ignores its regions if a later report of the same node came first.
+    ///
+    /// Invariant: a node that restarted is heard, whatever its wall clock shows. Reports of one run of
+    /// a process are ordered by their numbers, and runs by the boot counts of the stores.
+    ///
     /// The changes of [`Cluster::plan_heartbeat`] must be committed before. Returns the region
     /// reports that are older than the known state.
     pub fn accept_report(&mut self, report: Report<'_>, now: Millis) -> Vec<StaleReport> {
+        let is_earlier_run = self.cluster.are_of_earlier_boots(report.node, report.stores);
         // A store that has become slow loses its leaders now, not at the next interval.
         self.needs_schedule |= self.cluster.record_heartbeat(report.node, report.stores, now);
         let address = &report.node.address;
-        let this = (report.node.started_at, report.sequence);
+        let this = (report.node.run(), report.sequence);
         let last = self.reports.get(address).copied();
-        if last.is_some_and(|last| this <= last) {
+        let is_late = |last: (u64, u64)| match mutant::active("placement.runs_in_order_of_numbers")
+        {
+            true => this <= last,
+            false => this.0 == last.0 && this.1 <= last.1,
+        };
+        if is_earlier_run || last.is_some_and(is_late) {
             return Vec::new();
         }
         // Regions may wait for a node that reports for the first time.
@@ -180,6 +197,68 @@ impl LeaderState {
         let all_wanted = !self.cluster.is_informed_by(address);
         let config = self.cluster.config();
         let (leases, fail) = (config.has_leases(), config.undetermined_writes_fail != 0);
-        ReportReply { due, is_busy, all_wanted, leases, undetermined_writes_fail: fail }
+        let unix_s = self.unix_s(now);
+        ReportReply { due, is_busy, all_wanted, leases, undetermined_writes_fail: fail, unix_s }
+    }
+
+    /// Returns the cluster's time; 0 if it is unknown. It may be a second old.
+    fn unix_s(&mut self, now: Millis) -> u64 {
+        let (determined, unix_s) = self.time;
+        if unix_s == 0 || now.since(determined) >= TIME_MILLIS {
+            self.time = (now, self.cluster.unix_s());
+        }
+        self.time.1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Bootstrap;
+    use stele_types::ClusterId;
+
+    fn leader() -> LeaderState {
+        let bootstrap =
+            Bootstrap { cluster: ClusterId(7), address: "n1:1".into(), capacities_bytes: vec![1] };
+        let pairs = bootstrap.pairs().into_iter().filter_map(|it| Some((it.key, it.value?)));
+        let cluster = Cluster::load(pairs, Millis(0), 0).unwrap().unwrap();
+        LeaderState::new(Term(3), cluster)
+    }
+
+    /// Sends a report with the next term of a region; returns whether the leader took it.
+    fn is_heard(leader: &mut LeaderState, node: &NodeReport, count: u64, sequence: u64) -> bool {
+        let store = StoreReport { id: StoreId(1), boot_count: count, ..StoreReport::default() };
+        let info = leader.cluster.regions().get(RegionId(2)).unwrap();
+        let (region, term) = (info.region.clone(), Term(info.term.0 + 1));
+        let peer = region.peers[0];
+        let regions = vec![RegionReport { region, leader: peer, term, ..RegionReport::default() }];
+        let changes = leader.cluster.plan_heartbeat(node, &[store]).unwrap();
+        leader.apply(&changes).unwrap();
+        let (stores, refusals) = (&[store][..], Vec::new());
+        let report = Report { node, sequence, stores, regions, is_full: true, refusals };
+        leader.accept_report(report, Millis(1));
+        leader.cluster.regions().get(RegionId(2)).unwrap().term == term
+    }
+
+    #[test]
+    fn a_node_that_restarts_with_its_clock_set_back_is_heard_again() {
+        let run = |boot_nonce, started_at| NodeReport {
+            address: "n1:1".into(),
+            boot_nonce,
+            started_at,
+            ..NodeReport::default()
+        };
+        let (ahead, right) = (run(900, 1_700_086_400), run(4, 1_700_000_000));
+        let mut leader = leader();
+        assert!(is_heard(&mut leader, &ahead, 1, 7));
+        assert!(is_heard(&mut leader, &right, 2, 1), "the restarted process");
+        assert!(is_heard(&mut leader, &right, 2, 3));
+        assert!(!is_heard(&mut leader, &right, 2, 2), "it arrived after a later one");
+        assert!(!is_heard(&mut leader, &ahead, 1, 9), "it comes from the process that ended");
+        // A node of an earlier version states its start time only.
+        let (ahead, right) = (run(0, 1_700_086_400), run(0, 1_700_000_000));
+        assert!(is_heard(&mut leader, &ahead, 0, 7));
+        assert!(is_heard(&mut leader, &right, 0, 1));
+        assert!(!is_heard(&mut leader, &right, 0, 1));
     }
 }

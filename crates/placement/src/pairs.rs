@@ -1,18 +1,23 @@
 //! Records of the placement region.
 //!
 //! ```text
+//! 04 'b' id:u64be    boot    := count:varint nonce:varint  last run of a store
 //! 04 'c'             cluster := version:u8 (1) cluster_id:varint
+//! 04 'd' id:u64be    disconnected := seconds:varint     without heartbeats, of a disconnected store
 //! 04 'i'             ids     := watermark:varint        no id above it was ever allocated
 //! 04 'm'             members := version:varint          grows with each change of a store's record
 //! 04 'n' name        setting := value:varint            absent: the default
-//! 04 'q' id:u64be    silence := unix_seconds:varint    last heartbeat of a disconnected store
+//! 04 'q' id:u64be    silence := unix_seconds:varint    of earlier versions; deleted, never written
 //! 04 'r' id:u64be    region  := types::Region
 //! 04 's' id:u64be    store   := store::Store            tombstones stay
+//! 04 't' id:u64be    term    := varint                  no leader of an earlier term is accepted
 //! 04 'v' id:u64be    speed   := speed::record           classes of a store's speed
 //! ```
 
 use bytes::Bytes;
-use stele_types::{ClusterId, Error, Region, RegionId, Result, StoreId, keyspace, varint};
+use stele_types::{
+    Boot, ClusterId, Error, Region, RegionId, Result, StoreId, Term, keyspace, varint,
+};
 
 use crate::speed::record::SpeedRecord;
 use crate::store::Store;
@@ -41,9 +46,15 @@ pub(crate) enum Record {
         value: Option<u64>,
     },
     Region(RegionId, Option<Region>),
-    Store(Store),
-    /// Unix second of the last heartbeat of a disconnected store; `None` deletes the record.
-    Silence(StoreId, Option<u64>),
+    /// Term of a region's leader; `None` deletes the record.
+    Term(RegionId, Option<Term>),
+    Store(Box<Store>),
+    /// Last run of a store.
+    Boot(StoreId, Boot),
+    /// Seconds without heartbeats of a disconnected store; `None` deletes the record.
+    Disconnected(StoreId, Option<u64>),
+    /// Whether there is a record of an earlier version for a disconnected store.
+    FormerSilence(StoreId, bool),
     /// Classes of a store; `None` deletes the record.
     Speed(StoreId, Option<SpeedRecord>),
 }
@@ -90,15 +101,28 @@ pub fn store(store: &Store) -> PairChange {
     put(&numbered(b's', store.id.0), store.encode())
 }
 
-/// Encodes the record of a disconnected store's last heartbeat, in Unix seconds; `None` deletes it.
-pub fn silence(store: StoreId, since_s: Option<u64>) -> PairChange {
-    let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'q', store.0));
-    let value = since_s.map(|since_s| {
+/// Encodes the record of a store's last run.
+pub fn boot(store: StoreId, boot: Boot) -> PairChange {
+    let mut out = Vec::new();
+    boot.put(&mut out);
+    put(&numbered(b'b', store.0), out)
+}
+
+/// Encodes the record of a disconnected store's seconds without heartbeats; `None` deletes it.
+pub fn disconnected(store: StoreId, seconds: Option<u64>) -> PairChange {
+    let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'd', store.0));
+    let value = seconds.map(|seconds| {
         let mut out = Vec::new();
-        varint::put(&mut out, since_s);
+        varint::put(&mut out, seconds);
         Bytes::from(out)
     });
     PairChange { key, value }
+}
+
+/// Deletes the record of an earlier version for a disconnected store.
+pub(crate) fn no_former_silence(store: StoreId) -> PairChange {
+    let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'q', store.0));
+    PairChange { key, value: None }
 }
 
 /// Encodes the record of a store's classes; `None` deletes it.
@@ -112,10 +136,29 @@ pub fn region(region: &Region) -> PairChange {
     put(&numbered(b'r', region.id.0), region.encode())
 }
 
+/// Returns the region that a pair records; `None` for a pair of another kind. Fails with `Invalid`.
+pub fn recorded_region(key: &[u8], value: &[u8]) -> Result<Option<Region>> {
+    match decode(key, Some(value))? {
+        Some(Record::Region(_, region)) => Ok(region),
+        _ => Ok(None),
+    }
+}
+
 /// Deletes the record of a region.
 pub fn no_region(id: RegionId) -> PairChange {
     let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'r', id.0));
     PairChange { key, value: None }
+}
+
+/// Encodes the record of the term of a region's leader; `None` deletes it.
+pub fn term(id: RegionId, term: Option<Term>) -> PairChange {
+    let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b't', id.0));
+    let value = term.map(|term| {
+        let mut out = Vec::new();
+        varint::put(&mut out, term.0);
+        Bytes::from(out)
+    });
+    PairChange { key, value }
 }
 
 fn put(key: &[u8], value: impl Into<Bytes>) -> PairChange {
@@ -138,6 +181,9 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>>
         return Err(malformed());
     };
     let record = match (kind, value) {
+        (b'b', Some(value)) => {
+            number(name).and_then(|id| Some(Record::Boot(StoreId(id), take_boot(value)?)))
+        }
         (b'c', Some(value)) => take_cluster(value).map(Record::Cluster),
         (b'i', Some(value)) => one_number(value).map(|watermark| Record::Ids { watermark }),
         (b'm', Some(value)) => one_number(value).map(|version| Record::Members { version }),
@@ -149,18 +195,21 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>>
                 .filter(|id| *id == region.id.0)
                 .map(|id| Record::Region(RegionId(id), Some(region)))
         }
-        (b'q', None) => number(name).map(|id| Record::Silence(StoreId(id), None)),
-        (b'q', Some(value)) => {
-            number(name).and_then(|id| Some(Record::Silence(StoreId(id), Some(one_number(value)?))))
-        }
+        (b'd', None) => number(name).map(|id| Record::Disconnected(StoreId(id), None)),
+        (b'd', Some(value)) => number(name)
+            .and_then(|id| Some(Record::Disconnected(StoreId(id), Some(one_number(value)?)))),
+        (b'q', value) => number(name).map(|id| Record::FormerSilence(StoreId(id), value.is_some())),
         (b's', Some(value)) => match number(name) {
-            Some(id) => Some(Record::Store(Store::decode(StoreId(id), value)?)),
+            Some(id) => Some(Record::Store(Box::new(Store::decode(StoreId(id), value)?))),
             None => None,
         },
+        (b't', None) => number(name).map(|id| Record::Term(RegionId(id), None)),
+        (b't', Some(value)) => number(name)
+            .and_then(|id| Some(Record::Term(RegionId(id), Some(Term(one_number(value)?))))),
         (b'v', None) => number(name).map(|id| Record::Speed(StoreId(id), None)),
         (b'v', Some(value)) => number(name)
             .and_then(|id| Some(Record::Speed(StoreId(id), Some(SpeedRecord::decode(value)?)))),
-        (b'c' | b'i' | b'm' | b's', None) => None,
+        (b'b' | b'c' | b'i' | b'm' | b's', None) => None,
         _ => return Ok(None),
     };
     record.map(Some).ok_or_else(malformed)
@@ -169,6 +218,10 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>>
 fn take_cluster(value: &[u8]) -> Option<ClusterId> {
     let number = one_number(value.strip_prefix(&[FORMAT])?)?;
     Some(ClusterId(number))
+}
+
+fn take_boot(mut value: &[u8]) -> Option<Boot> {
+    Boot::take(&mut value).filter(|_| value.is_empty())
 }
 
 fn take_setting(name: &[u8], value: Option<&[u8]>) -> Option<Record> {
@@ -207,11 +260,22 @@ mod tests {
         let sample = Region { id: RegionId(9), ..Region::default() };
         assert_eq!(decoded(&region(&sample)), Record::Region(RegionId(9), Some(sample)));
         assert_eq!(decoded(&no_region(RegionId(9))), Record::Region(RegionId(9), None));
+        assert_eq!(
+            decoded(&term(RegionId(9), Some(Term(6)))),
+            Record::Term(RegionId(9), Some(Term(6)))
+        );
+        assert_eq!(decoded(&term(RegionId(9), None)), Record::Term(RegionId(9), None));
         let sample = Store { id: StoreId(3), address: "a:1".into(), ..Store::default() };
-        assert_eq!(decoded(&store(&sample)), Record::Store(sample));
+        assert_eq!(decoded(&store(&sample)), Record::Store(Box::new(sample)));
         let id = StoreId(3);
-        assert_eq!(decoded(&silence(id, Some(99))), Record::Silence(id, Some(99)));
-        assert_eq!(decoded(&silence(id, None)), Record::Silence(id, None));
+        let sample = Boot { count: 300, nonce: u64::MAX };
+        assert_eq!(decoded(&boot(id, sample)), Record::Boot(id, sample));
+        assert_eq!(decoded(&disconnected(id, Some(99))), Record::Disconnected(id, Some(99)));
+        assert_eq!(decoded(&disconnected(id, None)), Record::Disconnected(id, None));
+        let former = no_former_silence(id);
+        assert_eq!(decoded(&former), Record::FormerSilence(id, false));
+        let former = PairChange { value: Some(Bytes::from_static(b"\x63")), ..former };
+        assert_eq!(decoded(&former), Record::FormerSilence(id, true));
         let sample = SpeedRecord {
             class: SpeedClass(20),
             data_class: SpeedClass(24),

@@ -9,7 +9,7 @@ use crate::Millis;
 use crate::config::Config;
 use bytes::Bytes;
 use std::fmt;
-use stele_types::{DeviceSpeed, Error, Result, StoreId, mutant, varint};
+use stele_types::{Boot, DeviceSpeed, Error, Result, StoreId, mutant, varint};
 
 /// Membership state of a store. Persisted; the numbers belong to the format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -87,6 +87,10 @@ pub struct StoreReport {
     pub device: DeviceSpeed,
     /// Snapshots that the store receives at present.
     pub receiving: u64,
+    /// Number of starts of the store's directory; 0 if unknown.
+    pub boot_count: u64,
+    /// Nanoseconds that writers wait for each KiB because garbage collection lags; 0 for none.
+    pub slowdown_nanos_per_kib: u64,
 }
 
 /// Report of a node in a heartbeat.
@@ -96,12 +100,34 @@ pub struct NodeReport {
     pub address: String,
     /// Version of the software.
     pub version: String,
-    /// Start time, in Unix seconds.
+    /// Start time, in Unix seconds of the node's clock. For people: clocks jump.
     pub started_at: u64,
+    /// Random number of this run of the process; 0 from a node of an earlier version.
+    pub boot_nonce: u64,
     /// Size above which the node splits regions; 0 if unknown.
     pub region_bytes_max: u64,
     /// Names and values of the labels of its stores; `None` from a node of an earlier version.
     pub labels: Option<Vec<(String, String)>>,
+    /// Time of its clock, in Unix seconds; 0 from a node of an earlier version.
+    pub unix_s: u64,
+    /// The node hands its leaders over and stops.
+    pub is_stopping: bool,
+}
+
+impl NodeReport {
+    /// Returns the run of a store of the node.
+    pub fn boot(&self, store: &StoreReport) -> Boot {
+        Boot { count: store.boot_count, nonce: self.boot_nonce }
+    }
+
+    /// Returns the number that the reports of one run of the process share, and those of other runs
+    /// do not.
+    pub(crate) fn run(&self) -> u64 {
+        match self.boot_nonce {
+            0 => self.started_at,
+            nonce => nonce,
+        }
+    }
 }
 
 /// Known state of a store.
@@ -177,6 +203,16 @@ impl Store {
     /// leaders.
     pub fn liveness(&self, config: &Config, now: Millis) -> Liveness {
         self.liveness_after(config, now, self.hanging_s())
+    }
+
+    /// Returns whether the store has sent no heartbeat for so long that its node does not run, as far
+    /// as this leader can tell. A new leader waits as long as for any store.
+    pub(crate) fn is_silent(&self, config: &Config, now: Millis) -> bool {
+        let since = match self.last_heartbeat {
+            LastHeartbeat::At(at) => at,
+            LastHeartbeat::NotSince { loaded, .. } => loaded,
+        };
+        now.seconds_since(since) >= config.silent_after_seconds || self.report.has_failed
     }
 
     /// Returns whether the node reports the store, which may hang.

@@ -6,10 +6,12 @@
 #![allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod codec;
+mod decoded;
 mod pieces;
 
 pub use codec::{SizedCodec, SizedEncoder};
-pub use pieces::Pieces;
+pub use decoded::{Counter, Method};
+pub use pieces::{Pieces, SHARED_BYTES_MIN};
 
 /// `request_source` of the context of requests from Stele's client. It understands
 /// `undetermined_result`.

@@ -8,7 +8,7 @@ use tonic::Status;
 
 /// Minimum bytes of a value that is not copied. A shorter one is cheaper to copy than to send
 /// separately.
-const SHARED_BYTES_MIN: usize = 32 << 10;
+pub const SHARED_BYTES_MIN: usize = 32 << 10;
 /// Allocation size for copied bytes, which are not copied again as the message grows. Equal to the
 /// length of the HTTP/2 frames that Stele's client accepts.
 const PIECE_BYTES: usize = 60 << 10;

@@ -4,7 +4,7 @@ use crate::messages::{PeerMessage, SnapshotHeader};
 use crate::output::{Lookup, Ticket};
 use bytes::Bytes;
 use stele_storage::{Modification, Pair, StorageEngine};
-use stele_types::{LogIndex, Peer, PeerId, Region, RegionId, Result, StoreId};
+use stele_types::{LogIndex, Peer, PeerId, Region, RegionId, Result, StoreId, Term};
 
 /// Time of one call, supplied by the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -204,6 +204,23 @@ pub enum Admin {
     Wake,
     /// Destroys this replica: placement found that the peer is no longer a member.
     Destroy(PeerId),
+    /// Continues the region without a majority of its voters, which is lost permanently.
+    Recover(Recovery),
+}
+
+/// Continuation of a region of which the majority is lost. It makes one replica's log the region's:
+/// all its entries count as committed, and acknowledged entries that it lacks are lost.
+///
+/// Invariant: no other replica that is left has a log that is further ahead, by term and index of the
+/// last entry. The caller has compared them; the core only checks that this one has not changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// Stores that are lost permanently. They must never run again.
+    pub lost: Vec<StoreId>,
+    /// Index and term of the replica's last entry, as compared.
+    pub last: (LogIndex, Term),
+    /// Greatest term of all replicas that are left.
+    pub term: Term,
 }
 
 /// One change of membership.

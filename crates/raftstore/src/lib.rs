@@ -37,7 +37,7 @@ pub use admin::changes_members;
 pub use entry_recovery::EntryRecovery;
 pub use input::{
     Admin, AdminCall, ChangeKind, Header, Input, Modify, NewRegion, Now, PeerChange, Read,
-    RequestId, Write,
+    Recovery, RequestId, Write,
 };
 pub use messages::{
     Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, RangeRepairReply, SnapshotHeader,

@@ -305,6 +305,8 @@ pub enum Unknown {
     TransferTimedOut,
     /// An earlier part of the request was executed, a later one was not.
     PartlyExecuted,
+    /// The deadline passed after the request was proposed.
+    DeadlinePassed,
 }
 
 /// Reason for which a request was certainly not executed.

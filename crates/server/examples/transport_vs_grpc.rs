@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use stele_raftstore::{Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage};
 use stele_server::transport::{
-    BoxFuture, Deliver, Identity, Options, Resolve, SnapshotOffer, Transport,
+    Boots, BoxFuture, Deliver, Identity, Options, Resolve, SnapshotOffer, Transport,
 };
 use stele_types::{
     ClusterId, Command, CommandBuilder, Error, KeyRange, LogIndex, Peer, PeerId, PeerRole,
@@ -191,6 +191,7 @@ async fn framed(window: Arc<Window>) -> Send {
             address: book[number].clone(),
             stores: vec![StoreId(number as u64 + 1)],
             times: LeaseTimes::default(),
+            boots: Arc::new(Boots::new(1)),
         };
         let resolve = Arc::new(Book(book.clone()));
         let transport = Transport::start(Options::default(), identity, resolve, deliver);

@@ -1,16 +1,20 @@
 //! Network side of a node: protocols, transport, store loops, configuration and observability.
 
+mod address;
+mod boots;
 pub mod config;
 pub mod control;
 mod convert;
 mod failed_dir;
 pub mod load;
 pub mod members;
+pub mod memory;
 pub mod node;
 pub mod observe;
 pub mod pd;
 pub mod placement;
 pub mod port;
+pub mod recover;
 pub mod recovery_thread;
 pub mod snapshot_transfer;
 pub mod store;
@@ -19,6 +23,7 @@ pub mod tasks;
 pub mod threads;
 pub mod tikv;
 pub mod transport;
+mod unsupported;
 
 #[doc(hidden)]
 pub mod fuzzing {

@@ -6,7 +6,8 @@ use crate::store::StoreHandle;
 use parking_lot::{RwLock, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use stele_types::{RegionId, StoreId};
+use stele_engine::GcOptions;
+use stele_types::{RegionId, Result, StoreId};
 
 /// Stores of this node, in the order they were started.
 pub struct Stores {
@@ -17,6 +18,10 @@ pub struct Stores {
     /// Bytes of the largest Raft entry; larger batches are split.
     pub entry_bytes_max: usize,
     undetermined_writes_fail: AtomicBool,
+    /// The node hands its leaders over and stops.
+    stopping: AtomicBool,
+    /// Settings of garbage collection that replaced those of the start.
+    gc_options: RwLock<Option<GcOptions>>,
 }
 
 impl Stores {
@@ -28,7 +33,27 @@ impl Stores {
             failed: RwLock::default(),
             entry_bytes_max,
             undetermined_writes_fail: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            gc_options: RwLock::default(),
         }
+    }
+
+    /// Returns whether the node hands its leaders over and stops.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Records that the node hands its leaders over and stops.
+    pub fn set_stopping(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Replaces the settings of garbage collection of all stores, also of those that open later. Fails
+    /// with `Invalid` when one is out of bounds.
+    pub fn set_gc_options(&self, options: &GcOptions) -> Result<()> {
+        options.validate()?;
+        *self.gc_options.write() = Some(options.clone());
+        self.all().iter().try_for_each(|store| store.engine().set_gc_options(options.clone()))
     }
 
     /// Returns whether puts and deletes of unknown outcome are answered with an error, which clients
@@ -44,6 +69,10 @@ impl Stores {
 
     /// Adds a started store.
     pub fn add(&self, store: Arc<StoreHandle>) {
+        let options = self.gc_options.read().clone();
+        if let Some(Err(error)) = options.map(|options| store.engine().set_gc_options(options)) {
+            tracing::warn!("store {}: garbage collection keeps its settings: {error}", store.id());
+        }
         self.all.write().push(store);
     }
 

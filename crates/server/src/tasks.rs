@@ -12,10 +12,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use stele_types::{Error, Result, StoreId, mutant, panics};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+use tokio_stream::{Stream, StreamExt};
 
 /// Failures after which a node may have to stop.
 pub type Failures = mpsc::UnboundedReceiver<Failure>;
@@ -185,6 +187,24 @@ fn task_name(name: &str) -> String {
     format!("the task `{name}`")
 }
 
+/// Time without a request after which a stream of a node that stops ends. Its client would keep the
+/// connection open, and a command that arrives at the end of the stream is not answered.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// Returns the next item of a client's stream; `None` at its end, or when nothing arrives after `stop`
+/// turned true.
+pub async fn next_until<T>(
+    stream: &mut (impl Stream<Item = T> + Unpin),
+    stop: &mut watch::Receiver<bool>,
+) -> Option<T> {
+    tokio::select! {
+        biased;
+        next = stream.next() => return next,
+        _ = stop.wait_for(|stop| *stop) => {}
+    }
+    timeout(QUIET, stream.next()).await.ok().flatten()
+}
+
 /// Runs a future; returns [`Error::Panicked`] if it panics. The caller must not use what the future
 /// may have left half done.
 pub async fn caught<T>(name: &str, future: impl Future<Output = T>) -> Result<T> {
@@ -200,7 +220,6 @@ pub async fn caught<T>(name: &str, future: impl Future<Output = T>) -> Result<T>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     async fn until(is_so: impl Fn() -> bool) {
         let started = Instant::now();
@@ -245,6 +264,20 @@ mod tests {
         tasks.spawn_finite("split", async { Ok(()) });
         until(|| tasks.health() == (true, String::new())).await;
         assert!(failures.try_recv().is_err(), "the node goes on");
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_a_node_that_stops_ends_when_nothing_more_arrives() {
+        let (stop, mut stopped) = watch::channel(false);
+        let (sender, items) = mpsc::channel(4);
+        let mut items = tokio_stream::wrappers::ReceiverStream::new(items);
+        sender.send(1).await.unwrap();
+        sender.send(2).await.unwrap();
+        assert_eq!(next_until(&mut items, &mut stopped).await, Some(1));
+        stop.send(true).unwrap();
+        assert_eq!(next_until(&mut items, &mut stopped).await, Some(2), "what arrived is served");
+        assert_eq!(next_until(&mut items, &mut stopped).await, None, "though its client stays");
+        assert!(!sender.is_closed());
     }
 
     #[tokio::test]

@@ -11,11 +11,16 @@ use stele_proto::kvrpcpb::{Context, RawPutRequest};
 use stele_proto::pdpb::GetRegionRequest;
 use stele_proto::pdpb::pd_client::PdClient;
 use stele_proto::stele::control::v1::control_client::ControlClient;
-use stele_proto::stele::control::v1::{ListStoresRequest, RegionDetailRequest, SetConfigRequest};
+use stele_proto::stele::control::v1::{
+    GetConfigRequest, ListRegionsRequest, ListStoresRequest, RecoverReplicaRequest,
+    RegionDetailRequest, ReplicaDetail, SetConfigRequest, SetStoreStateRequest, StoreAction,
+};
 use stele_proto::tikvpb::tikv_client::TikvClient;
 use stele_server::config::Config;
 use stele_server::node::Node;
-use tonic::transport::Endpoint;
+use stele_types::{PeerRole, Region};
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
 
 fn has_stores(body: &str, count: usize) -> bool {
     let value: serde_json::Value = serde_json::from_str(body).unwrap();
@@ -32,7 +37,9 @@ async fn metrics_status_and_health_are_served_on_the_port() {
     let node = start(config(&dirs(dir.path(), &["a"]), &[])).await;
     let address = node.ready.address.clone();
     until(&address, "/readyz", |status, body| status == 200 && body.starts_with("2 of 2")).await;
-    assert_eq!(get(&address, "/healthz").await, (200, "ok\n".to_owned()));
+    for path in ["/healthz", "/health"] {
+        assert_eq!(get(&address, path).await, (200, "ok\n".to_owned()), "{path}");
+    }
     let wanted = [
         "stele_transport_bytes_total{lane=\"data\",direction=\"sent\"} ",
         "stele_transport_frames_total{lane=\"urgent\",direction=\"received\"} ",
@@ -62,6 +69,26 @@ async fn metrics_status_and_health_are_served_on_the_port() {
     assert!(metrics.ends_with("# EOF\n"));
     let (status, body) = get(&address, "/status").await;
     assert!(status == 200 && has_stores(&body, 1), "{body}");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_page_names_the_others_and_unknown_paths_are_not_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(config(&dirs(dir.path(), &["a"]), &[])).await;
+    let address = node.ready.address.clone();
+    let (status, page) = get(&address, "/").await;
+    assert_eq!(status, 200);
+    for link in page.split("href=\"").skip(1) {
+        let path = link.split('"').next().unwrap();
+        assert_ne!(get(&address, path).await.0, 404, "{path}");
+    }
+    assert_eq!(page.matches("href=").count(), 5, "{page}");
+    for path in ["/favicon.ico", "/healthz/", "/tikvpb.Tikv/KvGet", "/pdpb"] {
+        let (status, text) = get(&address, path).await;
+        assert_eq!(status, 404, "{path}: {text}");
+        assert!(text.contains("/ lists those that do"), "{text}");
+    }
     node.stop().await;
 }
 
@@ -118,6 +145,123 @@ async fn a_node_whose_regions_have_no_leader_is_not_ready() {
     assert!(body.contains(" of 2 regions have a known leader"), "{body}");
     assert_eq!(get(&address, "/healthz").await.0, 200, "it still runs");
     second.stop().await;
+}
+
+/// Returns how many regions the first store of a node leads, and how many voters all its regions have.
+async fn leaders_and_voters(node: &Node) -> (u64, usize) {
+    let url = format!("http://{}", node.ready.address);
+    let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
+    let request = ListRegionsRequest { system: true, ..ListRegionsRequest::default() };
+    let mut control = ControlClient::new(channel);
+    let Ok(listed) = control.list_regions(request).await else { return (0, 0) };
+    let reports = listed.into_inner().regions.into_iter().filter_map(|region| region.report);
+    let (mut leaders, mut voters) = (0, 0);
+    for report in reports {
+        let peers = Region::decode(&report.region).unwrap().peers;
+        voters += peers.iter().filter(|peer| peer.role == PeerRole::Voter).count();
+        leaders += u64::from(report.leader_store == node.ready.stores[0].0);
+    }
+    (leaders, voters)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_leaves_is_unready_and_hands_its_leaders_over_before_it_stops() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = start(config(&dirs(dir.path(), &["a"]), &[])).await;
+    let join = [first.ready.address.clone()];
+    let second = start(config(&dirs(dir.path(), &["b"]), &join)).await;
+    let third = start(config(&dirs(dir.path(), &["c"]), &join)).await;
+    let address = first.ready.address.clone();
+    let started = Instant::now();
+    loop {
+        let (leaders, voters) = leaders_and_voters(&first).await;
+        if leaders > 0 && voters == 6 {
+            break;
+        }
+        assert!(started.elapsed() < LIMIT, "{leaders} leaders, {voters} voters");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let began = Instant::now();
+    first.leave().await;
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let (status, body) = get(&address, "/readyz").await;
+    assert_eq!((status, body.as_str()), (503, "the node is stopping\n"));
+    let metrics = get(&address, "/metrics").await.1;
+    assert!(metrics.contains("stele_regions{store=\"1\",role=\"leader\"} 0"), "{metrics}");
+    // Other nodes lead and take the writes while the port of this one is open.
+    put_at_leader(&[&second, &third]).await;
+    let (status, _) = get(&address, "/healthz").await;
+    assert_eq!(status, 200, "the port is open until the node stops");
+    first.stop().await;
+    assert!(tokio::net::TcpStream::connect(&address).await.is_err());
+    put_at_leader(&[&second, &third]).await;
+    third.stop().await;
+    second.stop().await;
+}
+
+/// Writes values to the one of these nodes that leads the region of user keys.
+async fn put_at_leader(nodes: &[&Node]) {
+    let url = format!("http://{}", nodes[0].ready.address);
+    let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
+    let started = Instant::now();
+    loop {
+        let request = GetRegionRequest { region_key: "k".into(), ..Default::default() };
+        let found = PdClient::new(channel.clone()).get_region(request).await;
+        let leader = found.ok().and_then(|found| found.into_inner().leader);
+        let leads = |node: &&&Node| leader.is_some_and(|it| it.store_id == node.ready.stores[0].0);
+        if let Some(node) = nodes.iter().find(leads) {
+            return put_values(&node.ready.address, 3).await;
+        }
+        assert!(started.elapsed() < LIMIT, "{leader:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_alone_keeps_its_leaders_and_stops_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(config(&dirs(dir.path(), &["a"]), &[])).await;
+    let address = node.ready.address.clone();
+    until(&address, "/readyz", |status, body| status == 200 && body.starts_with("2 of 2")).await;
+    let began = Instant::now();
+    node.leave().await;
+    put_values(&address, 3).await;
+    node.stop().await;
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_takes_over_some_settings_and_names_those_that_need_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let given = config(&dirs(dir.path(), &["a"]), &[]);
+    let node = start(given.clone()).await;
+    let url = format!("http://{}", node.ready.address);
+    let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
+    let value = async |key: &str| {
+        let keys = vec![key.to_owned()];
+        let request = GetConfigRequest { header: None, keys };
+        let found = ControlClient::new(channel.clone()).get_config(request).await.unwrap();
+        found.into_inner().items[0].value.clone()
+    };
+    let wanted = Config {
+        slow_log_ms: 7,
+        connections_max: 77,
+        space_amp_target: 3.0,
+        gc_policy: "nezha".to_owned(),
+        tick_ms: 30,
+        ..given
+    };
+    node.reload(Ok(wanted.clone()));
+    assert_eq!(value("slow_log_ms").await, "7");
+    assert_eq!(value("connections_max").await, "77");
+    assert_eq!(value("gc_policy").await, "nezha");
+    assert_eq!(value("tick_ms").await, "20", "it needs a restart");
+    node.reload(Err(stele_types::Error::invalid("no such setting")));
+    assert_eq!(value("slow_log_ms").await, "7");
+    // Out of bounds for garbage collection: nothing is taken over.
+    node.reload(Ok(Config { space_amp_target: 0.1, slow_log_ms: 9, ..wanted }));
+    assert_eq!(value("slow_log_ms").await, "7");
+    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -219,6 +363,26 @@ async fn leases_of_a_running_cluster_end_and_begin_with_the_setting() {
     node.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn stores_receive_the_time_by_which_expired_pairs_are_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = start(config(&dirs(dir.path(), &["a"]), &[])).await;
+    let join = [first.ready.address.clone()];
+    let second = start(config(&dirs(dir.path(), &["b"]), &join)).await;
+    let time_of = |body: &str| -> f64 {
+        let line = body.lines().find_map(|line| line.strip_prefix("stele_cluster_time_seconds{"));
+        line.and_then(|line| line.split_once("} ")).map_or(0.0, |(_, time)| time.parse().unwrap())
+    };
+    let now_s = || stele_types::Clock::unix_seconds(&stele_vfs::SystemClock::new()) as f64;
+    for node in [&first, &second] {
+        let body = until(&node.ready.address, "/metrics", |_, body| time_of(body) > 0.0).await;
+        let behind_s = now_s() - time_of(&body);
+        assert!((-2.0..60.0).contains(&behind_s), "{behind_s}");
+    }
+    first.stop().await;
+    second.stop().await;
+}
+
 /// Writes one value after the other; returns once the region took all of them.
 async fn put_values(address: &str, count: usize) {
     let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await;
@@ -270,4 +434,108 @@ async fn the_stages_of_writes_sum_to_their_latency() {
     let [queue, append, replicate, apply] = stages;
     assert!(queue > 0.0 && append > 0.0 && apply > 0.0 && replicate < append, "{stages:?}");
     node.stop().await;
+}
+
+type Admin = ControlClient<Channel>;
+
+async fn admin(address: &str) -> Admin {
+    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await;
+    ControlClient::new(channel.unwrap())
+}
+
+/// Returns the replicas of a region on a node.
+async fn replicas(admin: &mut Admin, region_id: u64) -> Vec<ReplicaDetail> {
+    let request = RegionDetailRequest { region_id, ..RegionDetailRequest::default() };
+    admin.region_detail(request).await.unwrap().into_inner().replicas
+}
+
+/// Returns the stores of the voters of a region, as any node knows it.
+async fn voters(nodes: &[Node], region: u64) -> Vec<u64> {
+    let mut newest = Region::default();
+    for node in nodes {
+        for replica in replicas(&mut admin(&node.ready.address).await, region).await {
+            let region = Region::decode(&replica.region).unwrap();
+            if region.epoch.conf_version > newest.epoch.conf_version {
+                newest = region;
+            }
+        }
+    }
+    let voters = newest.peers.iter().filter(|peer| peer.role == stele_types::PeerRole::Voter);
+    voters.map(|peer| peer.store.0).collect()
+}
+
+/// Makes the replica of region 2 on a store the region's without another store.
+async fn recover(admin: &mut Admin, kept: u64, lost: u64) -> Result<Vec<u8>, tonic::Status> {
+    let replica = replicas(admin, 2).await.remove(0);
+    let request = RecoverReplicaRequest {
+        header: None,
+        region_id: 2,
+        store_id: kept,
+        lost_stores: vec![lost],
+        last_index: replica.last_index,
+        last_term: replica.last_term,
+        term: replica.term,
+    };
+    Ok(admin.recover_replica(request).await?.into_inner().region.to_vec())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_goes_on_alone_only_after_the_placement_group_removed_the_lost_stores() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut nodes = vec![start(config(&dirs(dir.path(), &["a"]), &[])).await];
+    let first = nodes[0].ready.address.clone();
+    for (key, value) in [("replicas", "2"), ("silent_after_seconds", "2")] {
+        let (key, value) = (key.to_owned(), value.to_owned());
+        let request = SetConfigRequest { header: None, key, value };
+        // The placement group may still elect its leader.
+        let started = Instant::now();
+        while admin(&first).await.set_config(request.clone()).await.is_err() {
+            assert!(started.elapsed() < LIMIT);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    for name in ["b", "c"] {
+        nodes.push(start(config(&dirs(dir.path(), &[name]), std::slice::from_ref(&first))).await);
+    }
+    // The placement group survives the loss of one node, the region of two replicas does not.
+    let started = Instant::now();
+    while voters(&nodes, 1).await.len() != 3 || voters(&nodes, 2).await.len() != 2 {
+        assert!(started.elapsed() < LIMIT);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let members = voters(&nodes, 2).await;
+    let (lost, kept) = (members[0], members[1]);
+    let at = nodes.iter().position(|node| node.ready.stores[0].0 == lost).unwrap();
+    let action = StoreAction::Lost as i32;
+    let declare = SetStoreStateRequest { header: None, store_id: lost, action };
+    let kept_node = nodes.iter().find(|node| node.ready.stores[0].0 == kept).unwrap();
+    let address = kept_node.ready.address.clone();
+    let mut admin = admin(&address).await;
+    let running = admin.set_store_state(declare).await.unwrap_err();
+    assert_eq!(running.code(), Code::FailedPrecondition, "{running}");
+    nodes.remove(at).stop().await;
+    let early = recover(&mut admin, kept, lost).await.unwrap_err();
+    assert_eq!(early.code(), Code::Unavailable, "{early}");
+    assert!(early.message().contains("was declared lost"), "{early}");
+    let started = Instant::now();
+    while admin.set_store_state(declare).await.is_err() {
+        assert!(started.elapsed() < LIMIT);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let region = loop {
+        match recover(&mut admin, kept, lost).await {
+            Ok(region) => break region,
+            Err(status) => assert!(started.elapsed() < LIMIT, "{status}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let stores: Vec<u64> =
+        Region::decode(&region).unwrap().peers.iter().map(|peer| peer.store.0).collect();
+    assert_eq!(stores, [kept]);
+    let is_led = |status: u16, body: &str| status == 200 && body.starts_with("2 of 2");
+    until(&address, "/readyz", is_led).await;
+    put_values(&address, 20).await;
+    for node in nodes {
+        node.stop().await;
+    }
 }

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use stele_proto::kvrpcpb::{Context, RawGetRequest, RawPutRequest, RawPutResponse, RawScanRequest};
-use stele_proto::pdpb::GetRegionRequest;
 use stele_proto::pdpb::pd_client::PdClient;
+use stele_proto::pdpb::{GetRegionRequest, TsoRequest};
 use stele_proto::stele::control::v1::control_client::ControlClient;
 use stele_proto::stele::control::v1::{ListRegionsRequest, RegionDetailRequest, RegionReport};
 use stele_proto::stele::kv::v1::kv_client::KvClient;
@@ -396,8 +396,66 @@ async fn every_call_of_the_protocol_is_served_and_others_are_named_as_unknown() 
         });
         assert!(is_served, "{path}: {refused:?}");
     }
-    let refused = empty_call(&served.channel, "/tikvpb.Tikv/KvGet").await.unwrap();
-    assert_eq!(refused.code(), Code::Unimplemented);
+    let others = [
+        ("/tikvpb.Tikv/KvGet", "raw key-value calls only"),
+        ("/pdpb.PD/StoreHeartbeat", "raw key-value calls only"),
+        ("/meta_storagepb.MetaStorage/Put", "raw key-value calls only"),
+        ("/resource_manager.ResourceManager/AcquireTokenBuckets", "raw key-value calls only"),
+        ("/stele.control.v1.Control/Recall", "upgrade the node"),
+    ];
+    for (path, text) in others {
+        let refused = empty_call(&served.channel, path).await.unwrap();
+        assert_eq!(refused.code(), Code::Unimplemented, "{path}");
+        assert!(refused.message().contains(path) && refused.message().contains(text), "{refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stream_of_timestamps_opens_and_each_request_for_one_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    for _ in 0..2 {
+        let (sender, requests) = tokio::sync::mpsc::channel(1);
+        let requests = tokio_stream::wrappers::ReceiverStream::new(requests);
+        let mut client = PdClient::new(served.channel.clone());
+        let mut answers = client.tso(requests).await.unwrap().into_inner();
+        let unused = tokio::time::timeout(Duration::from_millis(200), answers.message()).await;
+        assert!(unused.is_err(), "{unused:?}");
+        sender.send(TsoRequest::default()).await.unwrap();
+        let refused = answers.message().await.unwrap_err();
+        assert_eq!(refused.code(), Code::Unimplemented);
+        assert!(refused.message().contains("raw key-value calls only"), "{refused}");
+    }
+    assert_eq!(served.get("k").await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unsupported_commands_of_a_message_are_refused_each_and_the_others_are_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let content = Bytes::from_static(b"\x0a\x00\xff not a message");
+    let commands = vec![
+        Cmd::RawPut(served.put("k", "v")),
+        Cmd::Get(content.clone()),
+        Cmd::Prewrite(content.clone()),
+        Cmd::Coprocessor(content.clone()),
+        Cmd::BufferBatchGet(content),
+    ];
+    let mut done = served.send(commands).await;
+    assert_eq!(put_answer(&done[&1]), &RawPutResponse::default());
+    let mut refused = |id| match done.remove(&id).unwrap() {
+        Done::Get(answer) if id == 2 => answer.region_error,
+        Done::Prewrite(answer) if id == 3 => answer.region_error,
+        Done::Coprocessor(answer) if id == 4 => answer.region_error,
+        Done::BufferBatchGet(answer) if id == 5 => answer.region_error,
+        other => panic!("{id}: {other:?}"),
+    };
+    for error in (2..=5).map(|id| refused(id).unwrap()) {
+        assert_eq!(error.message, "raw key-value calls only");
+        // Clients return this one to their caller and repeat nothing.
+        assert!(error.raft_entry_too_large.is_some(), "{error:?}");
+    }
+    assert_eq!(served.get("k").await.unwrap(), "v");
 }
 
 /// Most clients accept compressed answers and gain nothing by them.

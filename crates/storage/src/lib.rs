@@ -26,7 +26,7 @@ pub use repair::{LostValue, Repair};
 pub use snapshots::{Snapshots, check_ranges};
 pub use state_machine::{Maintained, RangeSize, StateMachine};
 pub use stats::EngineStats;
-pub use view::{Cached, EngineView, Order, Pair, ScanOptions};
+pub use view::{Admit, Admitted, Cached, EngineView, Order, Pair, ScanOptions};
 
 /// Storage engine of one store.
 ///

@@ -47,7 +47,8 @@ pub trait LogStore: Send + Sync {
     /// Returns the term of a durable entry or of the truncation point.
     fn term(&self, region: RegionId, index: LogIndex) -> Option<Term>;
 
-    /// Returns a region's progress, or `None` if it was never on this store.
+    /// Returns a region's progress, or `None` if it was never on this store. A destroyed region may
+    /// be forgotten, as if it never was.
     fn progress(&self, region: RegionId) -> Option<Progress>;
 
     /// Checks that puts of `bytes` may be proposed. Fails with `NoSpace` when the remaining space

@@ -57,6 +57,11 @@ pub trait StateMachine: Send + Sync {
     /// Does background work of about `bytes_max` bytes.
     fn maintain(&self, bytes_max: u64) -> Result<Maintained>;
 
+    /// Returns the bytes of maintenance that each written byte makes due; 0 while maintenance keeps up.
+    fn pressure(&self) -> f64 {
+        0.0
+    }
+
     /// Uses a pause: maintenance found nothing to do for a while.
     fn idle(&self) {}
 

@@ -2,6 +2,7 @@
 //! errors and units. Depends on nothing else in the workspace and does no I/O.
 
 pub mod batch;
+pub mod boot;
 pub mod cause;
 pub mod checksum;
 pub mod clock;
@@ -23,6 +24,7 @@ pub mod size;
 pub mod varint;
 
 pub use batch::{CommittedEntry, EntryRecord, HardState, LogBatch, Mark, Record};
+pub use boot::{Boot, BootOrder};
 pub use cause::Cause;
 pub use clock::{Clock, ManualClock};
 pub use command::{Command, CommandBuilder, Op};

@@ -16,5 +16,5 @@ pub const INLINE_VALUE_BYTES_MAX: usize = 64;
 /// Average bytes of a record in a value file beyond key and value. Counted as live, so that a file
 /// with only live records is nearly all live.
 pub const RECORD_OVERHEAD_BYTES: u64 = 12;
-/// The on-disk format this build reads and writes.
-pub const FORMAT_VERSION: u32 = 1;
+/// The on-disk format that this build writes. It also reads all earlier ones.
+pub const FORMAT_VERSION: u32 = 2;

@@ -56,6 +56,10 @@ ranks! {
     GC_LOAD,
     /// Statistics of garbage collection.
     GC_STATS,
+    /// Cluster's time, by which expired pairs are dropped.
+    GC_CLUSTER_TIME,
+    /// Settings of garbage collection.
+    GC_OPTIONS,
     /// Values that cannot be read here.
     LOST_VALUES,
     /// Blocks of runs that cannot be read here.

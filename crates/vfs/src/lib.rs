@@ -1,9 +1,11 @@
 //! Files as a trait: the machine's file system ([`RealVfs`]), one in memory on which every
-//! operation can fail or be interrupted by a crash ([`SimVfs`]), and emulated devices of stated
-//! speed ([`ProfiledVfs`]). Below the edges only this crate
-//! uses `std::fs`.
+//! operation can fail or be interrupted by a crash ([`SimVfs`]), emulated devices of stated speed
+//! ([`ProfiledVfs`]), and one that keeps all changes in memory ([`CopyOnWriteVfs`]). Below the edges
+//! only this crate uses `std::fs`.
 
 mod aligned;
+mod content;
+mod copy_on_write;
 mod meter;
 mod probe;
 mod profiled;
@@ -12,6 +14,7 @@ mod sim;
 mod times;
 
 pub use aligned::{AlignedBuf, MEMORY_ALIGN_BYTES};
+pub use copy_on_write::CopyOnWriteVfs;
 pub use meter::{Meter, MeterSnapshot};
 pub use probe::{Curve, Probed, probe, remove_probe};
 pub use profiled::{DeviceProfile, DeviceScale, ProfiledVfs, ScaledVfs, Sleep};
@@ -101,6 +104,8 @@ pub trait Vfs: Send + Sync + Debug {
     /// Returns the number of the device that holds `dir` (`st_dev`). Directories of one file system
     /// have the same number. A number is valid until the device is detached.
     fn device_number(&self, dir: &Path) -> Result<u64>;
+    /// Returns a random number: of the machine's random source, or by the seed of a simulated disk.
+    fn random(&self) -> Result<u64>;
     /// Returns the meter of bytes written through this file system, by cause.
     fn meter(&self) -> &Meter;
 }

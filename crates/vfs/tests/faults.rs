@@ -127,6 +127,25 @@ fn a_failed_directory_sync_makes_a_part_durable() {
 }
 
 #[test]
+fn a_rename_fails_with_or_without_effect_and_one_without_room_changes_nothing() {
+    let mut renamed = std::collections::BTreeSet::new();
+    for seed in 0..SEEDS {
+        let (vfs, _) = disk(seed);
+        let (from, to) = (Path::new("d/a"), Path::new("d/b"));
+        vfs.inject(Fault::NoRoomForName { path_contains: "d/b".into(), nth: 1 }).unwrap();
+        assert!(matches!(vfs.rename(from, to), Err(Error::NoSpace(_))));
+        assert!(vfs.exists(from).unwrap() && !vfs.exists(to).unwrap());
+        vfs.inject(Fault::RenameFails { path_contains: "d/b".into(), nth: 2 }).unwrap();
+        vfs.rename(from, to).unwrap();
+        vfs.rename(to, from).unwrap();
+        assert!(matches!(vfs.rename(from, to), Err(Error::Io { op: "rename", .. })));
+        assert_ne!(vfs.exists(from).unwrap(), vfs.exists(to).unwrap());
+        renamed.insert(vfs.exists(to).unwrap());
+    }
+    assert_eq!(renamed.len(), 2);
+}
+
+#[test]
 fn reads_fail_or_flip_once() {
     let (vfs, file) = disk(0);
     vfs.inject(Fault::ReadFails { path_contains: String::new(), nth: 2 }).unwrap();
@@ -294,4 +313,16 @@ fn sectors_that_the_device_refuses_stay_refused_until_they_are_written_whole() {
     write(&file, &[2; 1024], 512).unwrap();
     at(&file, 600).unwrap();
     assert_eq!(read(&file).unwrap()[1535], 2);
+}
+
+#[test]
+fn random_numbers_differ_and_those_of_a_simulated_disk_follow_from_its_seed() {
+    let draw = |vfs: &dyn Vfs| [vfs.random().unwrap(), vfs.random().unwrap()];
+    let real = stele_vfs::RealVfs::new();
+    let [first, second] = draw(&real);
+    assert!(first != second && !draw(&real).contains(&first));
+    let simulated = |seed| draw(&disk(seed).0);
+    assert_eq!(simulated(1), simulated(1));
+    assert_ne!(simulated(1), simulated(2));
+    assert_ne!(simulated(1)[0], simulated(1)[1]);
 }

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use stele_types::Cause;
-use stele_vfs::{Create, DirEntry, Open, SimVfs, Vfs};
+use stele_vfs::{CopyOnWriteVfs, Create, DirEntry, Open, SimVfs, Vfs};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -72,7 +73,7 @@ fn model_step(model: &mut Model, step: &Step) {
     }
 }
 
-fn disk_step(vfs: &SimVfs, step: &Step) {
+fn disk_step(vfs: &dyn Vfs, step: &Step) {
     let open =
         |file| vfs.open(&path(file), Open { create: Create::IfMissing, ..Open::WRITE }).unwrap();
     match *step {
@@ -99,7 +100,7 @@ fn disk_step(vfs: &SimVfs, step: &Step) {
     }
 }
 
-fn content(vfs: &SimVfs) -> Model {
+fn content(vfs: &dyn Vfs) -> Model {
     let read = |entry: DirEntry| {
         let file = entry.name.parse().unwrap();
         let handle = vfs.open(&path(file), Open::READ).unwrap();
@@ -152,6 +153,30 @@ proptest! {
         }
         disk_step(&vfs, &Step::SyncDir);
         prop_assert_eq!(content(&vfs.restart(seed)), model);
+    }
+
+    #[test]
+    fn changes_of_a_copy_equal_a_map_of_bytes_and_the_files_below_stay_as_they_were(
+        below in steps(),
+        above in steps(),
+    ) {
+        let disk = new_disk();
+        let mut model = Model::new();
+        for step in &below {
+            disk_step(&disk, step);
+            model_step(&mut model, step);
+        }
+        let (before, operations) = (model.clone(), disk.operations());
+        let copy = CopyOnWriteVfs::new(Arc::new(disk.clone()), 1 << 20);
+        for step in &above {
+            disk_step(&copy, step);
+            model_step(&mut model, step);
+            prop_assert_eq!(content(&copy), model.clone());
+        }
+        prop_assert_eq!(content(&disk), before);
+        prop_assert_eq!(disk.operations(), operations);
+        model.keys().for_each(|file| copy.unlink(&path(*file)).unwrap());
+        prop_assert_eq!(copy.free_bytes(Path::new("d")).unwrap(), 1 << 20);
     }
 
     #[test]

@@ -6,13 +6,17 @@ use super::replication::sample_hello;
 use crate::{Bound, Target};
 use axum::Router;
 use axum::routing::get;
+use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use stele_raftstore::PeerMessage;
+use stele_server::memory::NodeMemory;
 use stele_server::port;
 use stele_server::transport::frame::{Kind, whole};
+use stele_server::transport::hello::{Offer, RESUMABLE};
 use stele_server::transport::{
-    BoxFuture, Deliver, Identity, MAGIC, Options, Resolve, SnapshotOffer, Transport,
+    Boots, BoxFuture, Deliver, Identity, MAGIC, Options, Position, Resolve, SnapshotOffer,
+    Transport,
 };
 use stele_types::{ClusterId, Error, StoreId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,6 +24,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::time::timeout;
+
+/// Memory of the port's requests.
+const MEMORY_BYTES_MAX: u64 = 64 << 20;
 
 /// Handler that knows no store and drops all messages.
 struct NullHandler;
@@ -37,7 +44,7 @@ impl Deliver for NullHandler {
     fn dropped(&self, _: StoreId) {}
     fn snapshot(&self, offer: SnapshotOffer) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            let Ok(mut pieces) = offer.accept().await else { return };
+            let Ok(mut pieces) = offer.accept(Position::default()).await else { return };
             while let Ok(Some(_)) = pieces.next().await {}
             pieces.done(Ok(())).await;
         })
@@ -67,6 +74,7 @@ impl Served {
                 address: address.to_string(),
                 stores: vec![StoreId(4)],
                 times: sample_hello().times.unwrap_or_default(),
+                boots: Arc::new(Boots::new(1)),
             };
             let short = Duration::from_millis(20);
             let options = Options { dial_timeout: short, stall_max: short, ..Options::default() };
@@ -79,6 +87,7 @@ impl Served {
                 router,
                 transport,
                 options,
+                NodeMemory::new(MEMORY_BYTES_MAX),
                 Arc::default(),
                 stopped,
             ));
@@ -122,9 +131,10 @@ pub const PORT: Target = Target {
     name: "server_port",
     run: |input| SERVED.with(|served| served.send(input)),
     seeds: || {
-        let offer = stele_server::transport::hello::offer(StoreId(4), StoreId(1), b"header");
-        let mut bulk = node(Kind::Offer, &offer, true);
-        bulk.extend_from_slice(&whole(Kind::Chunk, b"\0\0\0\0\0\0\0\0\x01piece"));
+        let header = Bytes::from_static(b"header");
+        let offer = Offer { to: StoreId(4), from: StoreId(1), resumes: true, header };
+        let mut bulk = node(Kind::Offer, &offer.encode(RESUMABLE), true);
+        bulk.extend_from_slice(&whole(Kind::Chunk, b"\0\0\0\0\0\0\0\0chunk"));
         let http2 =
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x05\0\0\0\x01";
         vec![

@@ -4,16 +4,17 @@ use super::records::{sample_command, sample_region};
 use super::{SMALL, checksums};
 use crate::{Bound, Target};
 use bytes::Bytes;
+use std::sync::Arc;
 use stele_node::snapshot::fuzzing::{snapshot_bytes, snapshot_pairs};
 use stele_raftstore::{
     Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage, RangeRepairReply,
     SnapshotHeader, wire,
 };
-use stele_server::transport::Identity;
 use stele_server::transport::frame::{Frames, Kind, whole};
 use stele_server::transport::hello::{self, Hello, Lane};
+use stele_server::transport::{Boots, Identity};
 use stele_storage::{LostEntry, LostValue, Pair};
-use stele_types::{ClusterId, KeyRange, LogIndex, RegionId, StoreId, Term};
+use stele_types::{Boot, ClusterId, KeyRange, LogIndex, RegionId, StoreId, Term};
 
 fn frame(message: &PeerMessage) -> Vec<u8> {
     let (mut frame, mut payloads) = (Vec::new(), Vec::new());
@@ -154,6 +155,7 @@ pub fn sample_hello() -> Hello {
     let mut hello = Hello::new(Lane::Data, ClusterId(9), "host:1");
     (hello.from, hello.wanted) = (vec![StoreId(1), StoreId(300)], vec![StoreId(4)]);
     hello.times = Some(LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 });
+    hello.boots = [7, 900].map(|count| Boot { count, nonce: 5 }).to_vec();
     hello
 }
 
@@ -163,7 +165,8 @@ pub const HELLO: Target = Target {
         let Some(hello) = Hello::decode(input) else { return };
         assert_eq!(Hello::decode(&hello.encode()), Some(hello.clone()));
         let (cluster, times) = (ClusterId(9), sample_hello().times.unwrap_or_default());
-        let own = Identity { cluster, address: "host:2".to_owned(), stores: Vec::new(), times };
+        let (address, stores) = ("host:2".to_owned(), Vec::new());
+        let own = Identity { cluster, address, stores, times, boots: Arc::new(Boots::new(1)) };
         hello.rejection(&own, &[StoreId(4)], |store| store == StoreId(7));
     },
     seeds: || vec![sample_hello().encode()],
@@ -177,9 +180,10 @@ pub const ANSWERS: Target = Target {
     run: |input| {
         let _ = hello::read_refused(input).to_string();
         let body = Bytes::copy_from_slice(input);
-        if let Some((to, from, header)) = hello::read_offer(&body) {
-            let again = Bytes::from(hello::offer(to, from, &header));
-            assert_eq!(hello::read_offer(&again), Some((to, from, header)));
+        for version in [1, hello::RESUMABLE] {
+            let Some(offer) = hello::Offer::decode(&body, version) else { continue };
+            let again = Bytes::from(offer.encode(version));
+            assert_eq!(hello::Offer::decode(&again, version), Some(offer));
         }
         if let Ok(text) = std::str::from_utf8(input) {
             assert!(text.starts_with(hello::bounded(text)));
@@ -187,7 +191,9 @@ pub const ANSWERS: Target = Target {
     },
     seeds: || {
         let refused = hello::refused(stele_server::transport::RejectReason::StoreRemoved, "why");
-        vec![refused, hello::offer(StoreId(1), StoreId(300), b"header")]
+        let header = Bytes::from_static(b"header");
+        let offer = hello::Offer { to: StoreId(1), from: StoreId(300), resumes: true, header };
+        vec![refused, offer.encode(1), offer.encode(hello::RESUMABLE)]
     },
     fix_checksums: None,
     bound: SMALL,

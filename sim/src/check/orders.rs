@@ -16,6 +16,8 @@ use stele_types::{Peer, PeerRole, Region, RegionEpoch, RegionId, RegionPhase, St
 const RECORDS_MAX: usize = 8;
 /// Limit of the records of a store: itself, its last heartbeat, its class of speed.
 const RECORDS_OF_A_STORE_MAX: usize = 3;
+/// Limit of the records of a region: its descriptor, the term of its leader.
+const RECORDS_OF_A_REGION_MAX: usize = 2;
 
 /// Returns a region with a known epoch that went back, and replaces the known epochs by the present
 /// ones.
@@ -40,10 +42,11 @@ pub fn other_decisions(state: &Cluster, held: &Cluster) -> Option<String> {
     (state != held).then(|| format!("decides on {state}, but its store holds {held}"))
 }
 
-/// Returns how a placement state exceeds its bound: a few records for each store, one for each region.
+/// Returns how a placement state exceeds its bound: a few records for each store and each region.
 pub fn too_many_records(cluster: &Cluster, records: usize) -> Option<String> {
     let (stores, regions) = (cluster.stores().count(), cluster.regions().iter().count());
-    let most = RECORDS_MAX + SETTINGS.len() + RECORDS_OF_A_STORE_MAX * stores + regions;
+    let of_parts = RECORDS_OF_A_STORE_MAX * stores + RECORDS_OF_A_REGION_MAX * regions;
+    let most = RECORDS_MAX + SETTINGS.len() + of_parts;
     let counts = format!("{stores} stores and {regions} regions");
     (records > most).then(|| format!("persists {records} records of {counts}, limit {most}"))
 }

@@ -149,7 +149,7 @@ impl World {
             let state = state.cluster.store(*id).map(|it| it.state);
             state.is_some_and(|state| match goal {
                 DrainGoal::Cancel => state == StoreState::Up,
-                DrainGoal::Drain | DrainGoal::Remove => state != StoreState::Up,
+                DrainGoal::Drain | DrainGoal::Remove | DrainGoal::Lost => state != StoreState::Up,
             })
         };
         let met: Vec<_> = goals.into_iter().filter(is_met).collect();

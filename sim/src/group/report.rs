@@ -145,12 +145,24 @@ impl World {
             regions.extend(core.regions().into_iter().map(|report| (store, report)));
         }
         let has_stores = !stores.is_empty();
-        let labels = self.labels(id);
+        let (labels, now) = (self.labels(id), self.now);
         let node = self.nodes.get_mut(&id)?;
         let (address, started_at) = (node.address(), node.incarnation);
         let version = "simulated".into();
         let region_bytes_max = self.plan.region_bytes_max;
-        let this = NodeReport { address, version, started_at, region_bytes_max, labels };
+        // Drawn at random in a node.
+        let boot_nonce = (started_at.max(1) << 16) | id;
+        let unix_s = node.now(now).unix_seconds;
+        let this = NodeReport {
+            address,
+            version,
+            started_at,
+            boot_nonce,
+            region_bytes_max,
+            labels,
+            unix_s,
+            is_stopping: false,
+        };
         let member = &mut node.member;
         let sizes = member.splitter.sizes();
         let report = member.reporter.report(this, stores, &regions, sizes);
@@ -172,6 +184,7 @@ impl World {
             used_bytes: stats.disk_bytes,
             is_full: engine.as_ref().is_some_and(|engine| engine.admit(1).is_err()),
             has_failed: slot.failed.is_some(),
+            boot_count: slot.incarnation,
             ..StoreReport::default()
         };
         if let Some(times) = slot.device.times() {
@@ -202,9 +215,12 @@ impl World {
             Answer::Joined { ids } => ids.into_iter().for_each(|(slot, id)| self.joined(slot, id)),
             Answer::Report { leader, answer } => {
                 node.member.leader_hint = Some(leader);
-                let is_busy = answer.is_busy;
+                let (is_busy, unix_s) = (answer.is_busy, answer.unix_s);
                 let (steps, removed) = node.member.reporter.answered(answer);
                 self.set_leases(id);
+                let slots = self.slots_of(id);
+                let engines = slots.iter().filter_map(|slot| self.slots.get(slot)?.engine());
+                engines.for_each(|engine| engine.note_cluster_time(unix_s));
                 if is_busy {
                     self.report_in(id, SOON_NANOS);
                 }

@@ -3,6 +3,7 @@
 
 use super::{Happening, Requester, World};
 use crate::plan::MS;
+use bytes::Bytes;
 use stele_engine::Store as Engine;
 use stele_node::snapshot::{Reception, Source};
 use stele_raftstore::{Done, Input, Reply, SendSnapshot, SnapshotHeader, wire};
@@ -166,14 +167,15 @@ impl World {
     fn piece(&mut self, number: u64) {
         let Some(stream) = self.streams.get_mut(&number) else { return };
         stream.ends_at = self.now + STALL_NANOS;
-        let piece = match stream.source.next_piece() {
-            Ok(Some(piece)) => piece,
+        let chunk = match stream.source.next_chunk() {
+            Ok(Some(parts)) => Bytes::from(parts.concat()),
             Ok(None) => return self.received(number),
             Err(_) => return self.end_stream(number, false),
         };
         let State::Receiving(reception) = &mut stream.state else { return };
-        match reception.receive(&piece) {
-            Ok(()) => self.stream_on(number, piece.len() as u64),
+        let bytes = chunk.len() as u64;
+        match reception.receive(chunk) {
+            Ok(()) => self.stream_on(number, bytes),
             Err(_) => self.end_stream(number, false),
         }
     }

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Scenarios that a change must pass, with arguments that keep them short.
-const CI: [(&str, &[&str]); 19] = [
+const CI: [(&str, &[&str]); 22] = [
     ("start", &["--short"]),
     ("ycsb", &["--short"]),
     ("clients", &["--short"]),
@@ -20,12 +20,15 @@ const CI: [(&str, &[&str]); 19] = [
     ("history", &["--short"]),
     ("partition", &["--rounds", "4"]),
     ("pause", &["--rounds", "2"]),
+    ("changed-addresses", &["--rounds", "2"]),
     ("failover", &["--rounds", "3"]),
+    ("graceful-restart", &["--short"]),
     ("learner", &["--short"]),
     ("replace", &["--rounds", "1"]),
     ("resize", &["--short"]),
     ("shape", &["--short"]),
     ("hostile", &["--rounds", "1"]),
+    ("memory", &["--short"]),
     ("bytes-written", &["--short"]),
     ("power-cut", &["--short"]),
     ("failed-sync", &["--short"]),

@@ -10,7 +10,7 @@ const RULE: &str = "paths";
 /// File with the paths.
 const PATHS: &str = "docs/paths.md";
 /// Headings of the paths, and the largest number of files of each.
-const FILES_MAX: [(&str, usize); 2] = [("## Put", 28), ("## Get", 20)];
+const FILES_MAX: [(&str, usize); 2] = [("## Put", 32), ("## Get", 24)];
 
 /// Row of a table: a function, and the functions that it calls on the path.
 struct Row<'a> {

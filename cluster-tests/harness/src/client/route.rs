@@ -135,6 +135,8 @@ impl Routes {
         if route.failures >= FAILURES_MAX {
             self.forget(key);
             self.failed_lookups += 1;
+            // A node may have another address since.
+            self.stores.clear();
         }
     }
 

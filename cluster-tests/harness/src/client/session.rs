@@ -197,6 +197,13 @@ impl Session {
         self.routes.of(key).await
     }
 
+    /// Returns the address of the presumed leader of a key, and the context of a request to it.
+    pub async fn leader(&mut self, key: &[u8]) -> Result<(String, kv::Context)> {
+        let route = self.routes.of(key).await?;
+        let peer = route.region.peers.get(route.leader).copied().unwrap_or_default();
+        Ok((self.routes.address(peer.store_id).await?, route.context(&peer, false)))
+    }
+
     async fn target(&mut self, key: &[u8], replica: Option<usize>) -> Result<Target> {
         let route = self.routes.of(key).await?;
         let at = replica.map_or(route.leader, |number| number % route.region.peers.len());

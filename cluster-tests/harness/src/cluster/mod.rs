@@ -11,7 +11,7 @@ pub mod power;
 pub mod process;
 pub mod syncs;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use channels::Channels;
 use network::Network;
 use node::{Launch, Node};
@@ -105,6 +105,15 @@ impl Cluster {
             settings: self.spec.settings.iter().map(setting).collect(),
             namespace,
         })
+    }
+
+    /// Gives a node that does not run another address of this machine, for its next start.
+    pub fn change_address(&mut self, node: usize) -> Result<()> {
+        ensure!(self.network.is_none(), "addresses of network namespaces are fixed");
+        let node = self.nodes.get_mut(node).context("no such node")?;
+        ensure!(!node.is_started(), "{} runs", node.address());
+        node.launch.address = free_address()?;
+        Ok(())
     }
 
     /// Adds a node and waits until it is ready.

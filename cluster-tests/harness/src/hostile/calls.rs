@@ -116,7 +116,7 @@ async fn answers(channel: Channel, method: &'static str, message: Bytes) -> Resu
 
 /// Codec that passes bytes through.
 #[derive(Clone, Copy, Debug, Default)]
-struct BytesCodec;
+pub struct BytesCodec;
 
 impl Codec for BytesCodec {
     type Encode = Bytes;

@@ -1,4 +1,5 @@
 //! Hostile input on an open port.
 
 pub mod calls;
+pub mod memory;
 pub mod sockets;

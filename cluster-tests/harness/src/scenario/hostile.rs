@@ -1,8 +1,10 @@
+use super::memory::PEAK_BYTES_MAX;
 use super::three;
 use crate::args::Setup;
 use crate::client::{Session, SessionOptions};
 use crate::cluster::{Cluster, process};
 use crate::history::Ledger;
+use crate::hostile::memory::{Attacker, Size, load, raise_file_limit};
 use crate::hostile::{calls, sockets};
 use crate::report::{Report, rounded};
 use crate::verify;
@@ -13,8 +15,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use stele_types::Prng;
 
-/// Above the sum of caches, memtables and the limit of requests in flight, with their defaults.
-const PEAK_BYTES_MAX: u64 = 1 << 30;
 const LIMIT: Duration = Duration::from_secs(20);
 
 // Catalogue: 60, 62.
@@ -22,7 +22,14 @@ const LIMIT: Duration = Duration::from_secs(20);
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(30, 2);
     let mut prng = Prng::new(setup.seed);
+    raise_file_limit();
     let mut cluster = Cluster::start(three(setup, &[])).await?;
+    let options = SessionOptions { nodes: cluster.addresses(), limit: LIMIT };
+    let mut session = Session::new(Arc::clone(&cluster.channels), options);
+    let size = Size::new(setup.short || rounds < 2);
+    // The attacks on memory address a leader, which must not move meanwhile.
+    cluster.set_option("balance", "0").await?;
+    load(&mut session, size).await?;
     let (stop, puts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let honest = tokio::spawn(honest(
         Session::new(
@@ -44,6 +51,8 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
             attacks += calls::bad_messages(&address, &mut prng).await?;
             cluster.check_alive().with_context(|| format!("round {round}: bad messages"))?;
         }
+        attacks += Attacker::new(&mut session, size).await?.run_all().await?;
+        cluster.check_alive().with_context(|| format!("round {round}: memory"))?;
         println!("round {round}: {attacks} attacks, {} honest puts", puts.load(Ordering::Relaxed));
     }
     let done = puts.load(Ordering::Relaxed);

@@ -1,17 +1,20 @@
 //! Scenarios, each run against a new cluster.
 
 mod bytes_written;
+mod changed_addresses;
 mod clients;
 mod clock;
 mod device_failure;
 mod disk_full;
 mod failed_sync;
 mod failover;
+mod graceful_restart;
 mod history;
 mod hostile;
 mod idle;
 pub mod kill;
 mod learner;
+mod memory;
 mod partition;
 mod pause;
 mod power_cut;
@@ -58,7 +61,9 @@ scenarios! {
     history "history" "all kinds of operations under all kinds of faults; histories are linearizable, nothing refused takes effect"
     partition "partition" "symmetric, one-way and flapping partitions; the minority writes nothing"
     pause "pause" "a leader is stopped for longer than its lease; no stale read when it resumes"
+    changed_addresses "changed-addresses" "all nodes restart on other ports, with join in a ring, at once and one by one; they find each other and lose nothing"
     failover "failover" "the gap in writes after kill -9 of a leader"
+    graceful_restart "graceful-restart" "SIGTERM and a restart of the node with most leaders under load; no write waits longer than 100 ms"
     power_cut "power-cut" "the power of one, two, three disks is cut under load; nothing acknowledged is lost"
     failed_sync "failed-sync" "a sync fails on one node: its store stops, the others continue, a restart recovers it"
     device_failure "device-failure" "a node of two stores loses one device, by failure, a failed sync or a hang; its replicas are rebuilt elsewhere and nothing else moves"
@@ -72,8 +77,9 @@ scenarios! {
     slow_disk "slow-disk" "latency of puts and gets while the syncs of the leader's log take ten times as long"
     slow_store "slow-store" "a store becomes ten times slower under load: its leaders leave, the throughput stays, they return when it is fast"
     bytes_written "bytes-written" "bytes that each node writes per byte of payload"
+    memory "memory" "requests and answers that need more memory than a node has for them; each is whole or refused"
     hostile "hostile" "garbage, oversized and hostile bytes on the port"
-    ycsb "ycsb" "go-ycsb load and workloads A to F, also during a kill, a split and a transfer"
+    ycsb "ycsb" "go-ycsb load and workloads A to F, also during a kill, a split and a transfer, and while all nodes restart on other ports"
     clients "clients" "TiKV's own Rust and Python clients"
 }
 

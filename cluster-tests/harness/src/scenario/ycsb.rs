@@ -1,4 +1,4 @@
-use super::three;
+use super::{changed_addresses, three};
 use crate::args::{Setup, need};
 use crate::client::{Session, SessionOptions};
 use crate::cluster::Cluster;
@@ -18,6 +18,11 @@ const PACED_PER_S: u64 = 1_000;
 /// Cost of a scan in operations; a scan reads some dozens of pairs.
 const SCAN_COST: u64 = 10;
 const TRIES_MAX: usize = 3;
+/// Length of the run in which all nodes restart and get other addresses: it must outlast that.
+const MOVE_SECONDS: u64 = 60;
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+/// Pause after the move of a node, in which the client finds the next placement leader.
+const MOVE_PAUSE: Duration = Duration::from_secs(2);
 const SERVED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Name; shares of reads, updates, inserts, scans and read-modify-writes; distribution of the keys.
@@ -38,11 +43,14 @@ enum Event {
     Nothing,
     Kill,
     SplitAndTransfer,
+    /// One node is killed, one restarts in order, and then each gets another address.
+    RestartAndMove,
 }
 
 /// Loads and runs A to F. Then runs A, E and F again while a node is killed and restarted, and
-/// while a region is split and its leadership moves. The client hides retries: its errors are those
-/// a user sees.
+/// while a region is split and its leadership moves. Last, one run of A goes on while a node is
+/// killed, another one restarts in order, and all get other addresses. The client hides retries: its
+/// errors are those a user sees.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let program = need(&setup.programs.ycsb, "--ycsb")?;
     let records: u64 = if setup.short { 2_000 } else { 100_000 };
@@ -71,6 +79,11 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
             cluster.wait_replicated(3, Duration::from_secs(60)).await?;
         }
     }
+    let mut settings = settings(&WORKLOADS[0], records, PACED_PER_S * MOVE_SECONDS);
+    settings.push(("target", PACED_PER_S.to_string()));
+    let (name, event) = ("A_RestartAndMove", Event::RestartAndMove);
+    let printed = one(&mut cluster, program, "run", &settings, event, &mut prng).await;
+    record_run(report, name, &printed.context(name)?, true);
     let regions = cluster.regions().await?;
     let users = regions.iter().filter(|one| one.region.kind == RegionKind::Data).count();
     report.record("records", records);
@@ -173,12 +186,50 @@ async fn attempt(
             let peer = known.region.peers[prng.below(3) as usize];
             cluster.transfer(known.region.id, peer.store).await?;
         }
+        Event::RestartAndMove => restart_and_move(cluster, prng).await?,
     }
     let outlasted = event == Event::Nothing || !running.is_finished();
     let printed = running.await??;
     ensure!(outlasted || !printed.succeeded, "the run ended before the event {event:?}");
     cluster.check_alive()?;
     Ok(printed)
+}
+
+/// Kills a node, restarts another one in order, and then gives each node another address.
+async fn restart_and_move(cluster: &mut Cluster, prng: &mut Prng) -> Result<()> {
+    let victim = prng.below(cluster.nodes.len() as u64) as usize;
+    cluster.nodes[victim].kill()?;
+    cluster.nodes[victim].restart()?;
+    cluster.wait_ready().await?;
+    let other = (victim + 1) % cluster.nodes.len();
+    cluster.nodes[other].stop(STOP_LIMIT).await?;
+    cluster.nodes[other].restart()?;
+    cluster.wait_ready().await?;
+    let mut unmoved: Vec<usize> = (0..cluster.nodes.len()).collect();
+    while let Some(node) = next_to_move(cluster, &unmoved).await? {
+        unmoved.retain(|other| *other != node);
+        cluster.nodes[node].stop(STOP_LIMIT).await?;
+        cluster.change_address(node)?;
+        changed_addresses::join_in_a_ring(cluster);
+        cluster.nodes[node].restart()?;
+        cluster.wait_ready().await?;
+        changed_addresses::known_to_the_placement_group(cluster).await?;
+        tokio::time::sleep(MOVE_PAUSE).await;
+    }
+    Ok(())
+}
+
+/// Returns the node that moves next: the leader of the placement group, if it has not moved. The
+/// client asks for the list of nodes when their leader does not answer, and once a minute. Otherwise
+/// it could know only former addresses.
+async fn next_to_move(cluster: &Cluster, unmoved: &[usize]) -> Result<Option<usize>> {
+    let stores = cluster.stores().await?;
+    let regions = cluster.regions().await?;
+    let placement = regions.iter().find(|one| one.region.kind == RegionKind::System);
+    let leader = placement.and_then(|one| one.leader);
+    let address = leader.and_then(|leader| Some(stores.get(&leader)?.address.clone()));
+    let leads = |node: &&usize| Some(cluster.nodes[**node].address()) == address.as_deref();
+    Ok(unmoved.iter().find(leads).or(unmoved.first()).copied())
 }
 
 fn record_run(report: &mut Report, name: &str, printed: &Printed, all_there: bool) {

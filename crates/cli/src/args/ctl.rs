@@ -6,8 +6,11 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 pub struct Ctl {
     /// Addresses of one or more nodes of the cluster
-    #[arg(long, value_name = "ADDR", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "ADDR", value_delimiter = ',', required_unless_present = "store")]
     pub cluster: Vec<String>,
+    /// Directories of nodes that do not run; only for `recover`
+    #[arg(long, value_name = "DIR", conflicts_with = "cluster")]
+    pub store: Vec<PathBuf>,
     /// Print one JSON object per line instead of a table
     #[arg(long, global = true)]
     pub json: bool,
@@ -71,6 +74,8 @@ pub enum CtlCommand {
         /// Store ID
         store: u64,
     },
+    /// Continue regions of which the majority is lost permanently; without --yes it only shows how
+    Recover(Recover),
     /// Compare the checksums of a region's replicas
     Checksum {
         /// Region ID
@@ -136,6 +141,19 @@ pub struct AddStore {
     /// Wait until a new store has joined and is balanced, and show the progress
     #[arg(long)]
     pub wait: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Recover {
+    /// Stores that are lost permanently; their nodes must never run again
+    #[arg(long, value_name = "STORE", value_delimiter = ',', required = true)]
+    pub lost: Vec<u64>,
+    /// Output of this command with --json for directories on other machines
+    #[arg(long, value_name = "FILE")]
+    pub with: Vec<PathBuf>,
+    /// Carry out what is shown
+    #[arg(long)]
+    pub yes: bool,
 }
 
 #[derive(Args, Debug)]

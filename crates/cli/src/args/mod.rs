@@ -9,7 +9,7 @@ mod server;
 
 pub use bench::{Bench, BenchWire, Distribution, Load, Policy, Workload};
 pub use calibrate::BenchCalibrate;
-pub use ctl::{AddStore, Ctl, CtlCommand, Explain, Regions};
+pub use ctl::{AddStore, Ctl, CtlCommand, Explain, Recover, Regions};
 pub use devices::{BenchDevices, Layout, Mode, Shares};
 pub use playground::{Playground, slow_factor};
 pub use server::Server;
@@ -156,13 +156,19 @@ pub struct Del {
     #[command(flatten)]
     pub place: Place,
     /// Keys to delete
-    #[arg(required_unless_present_any = ["start", "end", "prefix"],
-          conflicts_with_all = ["start", "end", "prefix"])]
+    #[arg(required_unless_present_any = ["start", "end", "prefix", "all"],
+          conflicts_with_all = ["start", "end", "prefix", "all"])]
     pub keys: Vec<String>,
     #[command(flatten)]
     pub range: Range,
-    /// Print the value that the key had; takes one key
+    /// Delete every key; on a terminal after a question
     #[arg(long, conflicts_with_all = ["start", "end", "prefix"])]
+    pub all: bool,
+    /// Delete a range or a prefix without a question; required without a terminal
+    #[arg(long)]
+    pub yes: bool,
+    /// Print the value that the key had; takes one key
+    #[arg(long, conflicts_with_all = ["start", "end", "prefix", "all"])]
     pub get: bool,
     /// Read keys and print the value as hexadecimal
     #[arg(long)]
@@ -347,6 +353,9 @@ mod tests {
         assert!(parse("stele put --store d k v --file f").is_err());
         assert!(parse("stele del --store d").is_err());
         assert!(parse("stele del --store d --prefix p").is_ok());
+        assert!(parse("stele del --store d --all --yes").is_ok());
+        assert!(parse("stele del --store d --all k").is_err());
+        assert!(parse("stele del --store d --all --prefix p").is_err());
         assert!(parse("stele del --store d --get k").is_ok());
         assert!(parse("stele del --store d --get").is_err());
         assert!(parse("stele del --store d --get --prefix p").is_err());
@@ -364,6 +373,11 @@ mod tests {
         assert!(parse("stele get k").is_err());
         assert!(parse("stele get --store d --cluster a:1 k").is_err());
         assert!(parse("stele ctl stores").is_err());
+        assert!(parse("stele ctl recover --lost 2").is_err());
+        assert!(parse("stele ctl --cluster a:1 recover").is_err());
+        assert!(parse("stele ctl --cluster a:1 recover --lost 2,3 --yes").is_ok());
+        assert!(parse("stele ctl --store d1 --store d2 recover --lost 2 --with f").is_ok());
+        assert!(parse("stele ctl --store d --cluster a:1 recover --lost 2").is_err());
         assert!(parse("stele ctl --cluster a:1 stores --json").is_ok());
         assert!(parse("stele ctl --cluster a:1 move 7 1 4").is_ok());
         assert!(parse("stele ctl --cluster a:1 drain 3 --wait").is_ok());

@@ -1,9 +1,9 @@
 //! Commands on single keys and ranges.
 
 use crate::Outcome;
-use crate::args::{Append, Count, Del, Exist, Get, Incr, Put, Scan};
+use crate::args::{Append, Count, Exist, Get, Incr, Put, Scan};
 use crate::output::Output;
-use crate::place::{Place, Wanted};
+use crate::place::{Place, Source, Wanted};
 use crate::store::{Pair, check_value_bytes};
 use crate::text::{key_range, parse, printable, to_hex};
 use bytes::Bytes;
@@ -76,14 +76,12 @@ fn read_value(path: &Path) -> Result<Vec<u8>> {
 
 pub fn get(args: &Get) -> Result<Outcome> {
     let key = parse(&args.key, args.hex)?;
-    let place = Place::open(&args.place)?;
-    let outcome = print_value(&key, place.get(&key)?, args.hex)?;
-    place.close()?;
-    Ok(outcome)
+    let source = Source::open(&args.place)?;
+    print_value(&key, source.get(&key)?, args.hex)
 }
 
 /// Prints the value of a key; without one, a line on standard error.
-fn print_value(key: &[u8], value: Option<Bytes>, hex: bool) -> Result<Outcome> {
+pub fn print_value(key: &[u8], value: Option<Bytes>, hex: bool) -> Result<Outcome> {
     let Some(value) = value else {
         eprintln!("stele: key `{}` not found", printable(key));
         return Ok(Outcome::Failed);
@@ -105,9 +103,8 @@ fn print_value(key: &[u8], value: Option<Bytes>, hex: bool) -> Result<Outcome> {
 /// Prints a line for each key; fails if one does not exist.
 pub fn exist(args: &Exist) -> Result<Outcome> {
     let keys = args.keys.iter().map(|key| parse(key, args.hex)).collect::<Result<Vec<_>>>()?;
-    let place = Place::open(&args.place)?;
-    let found = place.exist(&keys)?;
-    place.close()?;
+    let source = Source::open(&args.place)?;
+    let found = source.exist(&keys)?;
     let mut out = Output::new();
     for (key, exists) in keys.iter().zip(&found) {
         let key = if args.hex { to_hex(key) } else { printable(key) };
@@ -120,25 +117,6 @@ pub fn exist(args: &Exist) -> Result<Outcome> {
     }
 }
 
-pub fn del(args: &Del) -> Result<Outcome> {
-    let keys = args.keys.iter().map(|key| parse(key, args.hex)).collect::<Result<Vec<_>>>()?;
-    let range = key_range(&args.range, args.hex)?;
-    if args.get {
-        let [key] = &keys[..] else { return Err(Error::invalid("--get takes one key")) };
-        let place = Place::open(&args.place)?;
-        let value = place.get_and_delete(key)?;
-        place.close()?;
-        return print_value(key, value, args.hex);
-    }
-    let place = Place::open(&args.place)?;
-    match keys.is_empty() {
-        true => place.delete_range(&range)?,
-        false => place.delete(&keys)?,
-    }
-    place.close()?;
-    Ok(Outcome::Done)
-}
-
 pub fn scan(args: &Scan) -> Result<Outcome> {
     let wanted = Wanted {
         range: key_range(&args.range, args.hex)?,
@@ -146,14 +124,13 @@ pub fn scan(args: &Scan) -> Result<Outcome> {
         keys_only: args.keys_only,
         limit: args.limit,
     };
-    let place = Place::open(&args.place)?;
+    let source = Source::open(&args.place)?;
     let mut out = Output::new();
-    place.each_pair(wanted, |pair| match args.json {
+    source.each_pair(wanted, |pair| match args.json {
         true => out.json(object(pair, args)),
         false => out.line(&line(pair, args)),
     })?;
     out.finish()?;
-    place.close()?;
     Ok(Outcome::Done)
 }
 
@@ -180,13 +157,12 @@ fn object(pair: &Pair, args: &Scan) -> Map<String, Value> {
 
 pub fn count(args: &Count) -> Result<Outcome> {
     let range = key_range(&args.range, args.hex)?;
-    let place = Place::open(&args.place)?;
+    let source = Source::open(&args.place)?;
     let mut keys = 0u64;
     let wanted = Wanted { range, reverse: false, keys_only: true, limit: None };
-    place.each_pair(wanted, |_| {
+    source.each_pair(wanted, |_| {
         keys += 1;
         Ok(())
     })?;
-    place.close()?;
     print_line(&keys.to_string())
 }

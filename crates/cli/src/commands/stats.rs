@@ -4,6 +4,7 @@ use crate::Outcome;
 use crate::args::{Stats, Target};
 use crate::output::Output;
 use crate::progress::Progress;
+use crate::reader::Reader;
 use crate::store::{Statistics, Store, Tuning};
 use serde_json::{Value, json};
 use stele_types::Result;
@@ -25,7 +26,7 @@ pub fn compact(target: &Target) -> Result<Outcome> {
 }
 
 pub fn stats(args: &Stats) -> Result<Outcome> {
-    let store = Store::open(&args.target.store, &Tuning::default())?;
+    let store = Reader::open(&args.target.store, &Tuning::default())?;
     let statistics = store.statistics();
     let mut out = Output::new();
     match to_json(&statistics) {
@@ -45,7 +46,6 @@ pub fn stats(args: &Stats) -> Result<Outcome> {
         }
     }
     out.finish()?;
-    store.close()?;
     Ok(Outcome::Done)
 }
 

@@ -5,7 +5,8 @@ use crate::args::Verify;
 use crate::inspect;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::store::{Store, Tuning, Verified};
+use crate::reader::Reader;
+use crate::store::{Tuning, Verified};
 use serde_json::{Value, json};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -66,12 +67,11 @@ pub fn verify(args: &Verify) -> Result<Outcome> {
 }
 
 fn check(dir: &Path, damages: &mut Damages) -> Result<Verified> {
-    let store = Store::open(dir, &Tuning { without_repair: true, ..Tuning::default() })?;
+    let store = Reader::open(dir, &Tuning { without_repair: true, ..Tuning::default() })?;
     let progress = Progress::bytes(None, "verifying");
     let verified = store
         .verify(&mut |path, detail| damages.add(path, detail), &|bytes| progress.add(bytes))?;
     drop(progress);
-    store.close()?;
     Ok(verified)
 }
 

@@ -6,6 +6,7 @@ mod config;
 mod join;
 mod leave;
 pub mod placement;
+mod recover;
 pub mod rows;
 
 use crate::Outcome;
@@ -16,9 +17,15 @@ use crate::table::{self, Cell};
 pub use change::Change;
 use rows::{members, operators, region_line, regions, replicas, stores};
 use stele_client::Control;
-use stele_types::{KeyRange, RegionId, Result, StoreId};
+use stele_types::{Error, KeyRange, RegionId, Result, StoreId};
 
 pub fn run(args: &Ctl) -> Result<Outcome> {
+    if !args.store.is_empty() {
+        let CtlCommand::Recover(wanted) = &args.command else {
+            return Err(Error::invalid("--store is only for `recover`: give --cluster"));
+        };
+        return recover::offline(&args.store, wanted, args.json);
+    }
     runtime::small()?.block_on(async {
         let client = runtime::connect(&args.cluster).await?;
         execute(args, &client.control()).await
@@ -73,6 +80,7 @@ async fn execute(args: &Ctl, control: &Control) -> Result<Outcome> {
             let progress = control.cancel(store(*id)).await?;
             leave::follow(control, progress, false, json).await
         }
+        CtlCommand::Recover(wanted) => recover::online(control, wanted, json).await,
         CtlCommand::Checksum { region: id } => checksum::run(control, region(*id), json).await,
         CtlCommand::Config { key, value } => {
             config::run(control, &args.cluster, key.as_deref(), value.as_deref(), json).await

@@ -1,6 +1,6 @@
 //! Export of pairs as files below a directory. Invariant: no key creates a file outside it.
 
-use super::Destination;
+use super::{Destination, Syncs};
 use crate::store::Pair;
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -19,11 +19,12 @@ pub struct Folder {
     /// not at all.
     temporary: PathBuf,
     known: HashSet<PathBuf>,
+    syncs: Syncs,
 }
 
 impl Folder {
     /// Creates the directory, which must be outside the store.
-    pub fn new(root: &Path, store: &Path) -> Result<Self> {
+    pub fn new(root: &Path, store: &Path, syncs: Syncs) -> Result<Self> {
         fs::create_dir_all(root).map_err(|error| Error::io("create", root, error))?;
         let canonical =
             |path: &Path| path.canonicalize().map_err(|error| Error::io("open", path, error));
@@ -32,7 +33,7 @@ impl Folder {
             return Err(Error::invalid(format!("{} is inside the store", root.display())));
         }
         let temporary = inside.join(format!(".stele-export-{}", std::process::id()));
-        Ok(Self { root: inside, temporary, known: HashSet::new() })
+        Ok(Self { root: inside, temporary, known: HashSet::new(), syncs })
     }
 
     /// Creates the parent directories of `path`; its parts were checked. Refuses symbolic links,
@@ -79,7 +80,7 @@ impl Destination for Folder {
     }
 
     fn finish(self: Box<Self>) -> Result<()> {
-        Ok(())
+        (self.syncs.file_system)(&self.root).map_err(|error| Error::io("sync", &self.root, error))
     }
 }
 
@@ -127,7 +128,23 @@ fn relative_path(key: &[u8]) -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::SYNCS;
     use super::*;
+
+    #[test]
+    fn an_export_of_files_is_complete_only_if_they_are_durable() {
+        let (store, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let export = |syncs| {
+            let mut folder = Folder::new(to.path(), store.path(), syncs).unwrap();
+            let pair = Pair { key: "a/b".into(), value: "v".into(), expires_at_s: 0 };
+            folder.write(&pair).unwrap();
+            Box::new(folder).finish()
+        };
+        let failing = Syncs { file_system: |_| Err(io::Error::other("lost")), ..SYNCS };
+        assert!(export(failing).unwrap_err().to_string().contains("lost"));
+        export(SYNCS).unwrap();
+        assert_eq!(fs::read(to.path().join("a/b")).unwrap(), b"v");
+    }
 
     #[test]
     fn keys_that_lead_outside_are_refused() {

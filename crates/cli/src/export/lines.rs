@@ -1,6 +1,6 @@
 //! Export of pairs as JSON lines, one object each.
 
-use super::Destination;
+use super::{Destination, Syncs};
 use crate::args::Encoding;
 use crate::output::Output;
 use crate::store::Pair;
@@ -15,6 +15,7 @@ use stele_types::{Error, Result};
 pub struct Lines {
     encoding: Encoding,
     to: To,
+    syncs: Syncs,
 }
 
 enum To {
@@ -29,14 +30,14 @@ enum To {
 
 impl Lines {
     /// Creates the file, or uses standard output for `-`.
-    pub fn new(path: &Path, encoding: Encoding) -> Result<Self> {
+    pub fn new(path: &Path, encoding: Encoding, syncs: Syncs) -> Result<Self> {
         if path == Path::new("-") {
-            return Ok(Self { encoding, to: To::Standard(Output::new()) });
+            return Ok(Self { encoding, to: To::Standard(Output::new()), syncs });
         }
         let temporary = path.with_extension("jsonl.tmp");
         let file = File::create(&temporary).map_err(|e| Error::io("create", &temporary, e))?;
         let out = BufWriter::with_capacity(1 << 20, file);
-        Ok(Self { encoding, to: To::File { out, temporary, path: path.to_path_buf() } })
+        Ok(Self { encoding, to: To::File { out, temporary, path: path.to_path_buf() }, syncs })
     }
 }
 
@@ -62,9 +63,16 @@ impl Destination for Lines {
     fn finish(self: Box<Self>) -> Result<()> {
         match self.to {
             To::Standard(out) => out.finish(),
-            To::File { mut out, temporary, path } => {
-                out.flush().map_err(|error| Error::io("write", &temporary, error))?;
-                fs::rename(&temporary, &path).map_err(|error| Error::io("rename", &path, error))
+            To::File { out, temporary, path } => {
+                let file = out.into_inner();
+                let file =
+                    file.map_err(|error| Error::io("write", &temporary, error.into_error()))?;
+                // The name appears only with all of the content.
+                (self.syncs.file)(&file).map_err(|error| Error::io("sync", &temporary, error))?;
+                fs::rename(&temporary, &path).map_err(|error| Error::io("rename", &path, error))?;
+                let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+                let dir = dir.unwrap_or(Path::new("."));
+                (self.syncs.dir)(dir).map_err(|error| Error::io("sync", dir, error))
             }
         }
     }
@@ -79,4 +87,30 @@ pub fn put_field(object: &mut Map<String, Value>, name: &str, bytes: &[u8], enco
         (Encoding::Base64, _) => (format!("{name}_base64"), to_base64(bytes)),
     };
     object.insert(name, text.into());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SYNCS;
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn an_export_of_lines_is_complete_only_if_it_is_durable() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pairs.jsonl");
+        let export = |syncs| {
+            let mut lines = Lines::new(&path, Encoding::Text, syncs).unwrap();
+            let pair = Pair { key: "k".into(), value: "v".into(), expires_at_s: 0 };
+            lines.write(&pair).unwrap();
+            Box::new(lines).finish()
+        };
+        let failing = Syncs { file: |_| Err(io::Error::other("lost")), ..SYNCS };
+        assert!(export(failing).unwrap_err().to_string().contains("lost"));
+        assert!(!path.exists(), "a file that may be lost looks complete");
+        let failing = Syncs { dir: |_| Err(io::Error::other("lost")), ..SYNCS };
+        assert!(export(failing).unwrap_err().to_string().contains("lost"));
+        export(SYNCS).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1);
+    }
 }

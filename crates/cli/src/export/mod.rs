@@ -8,30 +8,50 @@ pub use lines::put_field;
 use crate::Outcome;
 use crate::args::Export;
 use crate::progress::Progress;
-use crate::store::{Order, Pair, Store, Tuning};
+use crate::reader::Reader;
+use crate::store::{Order, Pair, Tuning};
 use crate::text::{key_range, printable};
 use folder::Folder;
 use lines::Lines;
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::time::Instant;
 use stele_types::size::format_bytes;
 use stele_types::{Error, Result};
 
+/// Calls that make exported files durable; tests replace them.
+#[derive(Clone, Copy)]
+struct Syncs {
+    /// Makes a file durable.
+    file: fn(&File) -> io::Result<()>,
+    /// Makes the names in a directory durable.
+    dir: fn(&Path) -> io::Result<()>,
+    /// Makes all files of the file system durable with their names: one call for many files.
+    file_system: fn(&Path) -> io::Result<()>,
+}
+
+const SYNCS: Syncs = Syncs {
+    file: File::sync_all,
+    dir: |dir| File::open(dir)?.sync_all(),
+    file_system: |dir| Ok(rustix::fs::syncfs(File::open(dir)?)?),
+};
+
 /// Destination of exported pairs.
 trait Destination {
     /// Writes one pair. `Invalid` refuses only this pair.
     fn write(&mut self, pair: &Pair) -> Result<()>;
-    /// Completes the export and makes it visible.
+    /// Makes the export durable and completes it.
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
 pub fn run(args: &Export) -> Result<Outcome> {
     let range = key_range(&args.range, false)?;
-    let store = Store::open(&args.target.store, &Tuning::default())?;
+    let store = Reader::open(&args.target.store, &Tuning::default())?;
     let mut to: Box<dyn Destination> = if is_lines(&args.to) {
-        Box::new(Lines::new(&args.to, args.encoding)?)
+        Box::new(Lines::new(&args.to, args.encoding, SYNCS)?)
     } else {
-        Box::new(Folder::new(&args.to, &args.target.store)?)
+        Box::new(Folder::new(&args.to, &args.target.store, SYNCS)?)
     };
     let started = Instant::now();
     let progress = Progress::bytes(Some(store.statistics().live_bytes), "exporting");
@@ -54,7 +74,6 @@ pub fn run(args: &Export) -> Result<Outcome> {
     }
     to.finish()?;
     drop(progress);
-    store.close()?;
     let seconds = started.elapsed().as_secs_f64();
     let size = format_bytes(bytes);
     eprintln!("exported {pairs} pairs ({size}) in {seconds:.1} s; {refused} refused");

@@ -6,7 +6,7 @@ use super::prompt::Command;
 use crate::output::print;
 use bytes::Bytes;
 use std::time::Instant;
-use stele_client::{PutPair, ScanOptions};
+use stele_client::{PutPair, ScanOptions, Verdict};
 use stele_types::size::format_bytes;
 use stele_types::{Error, KeyRange, RegionId, Result};
 
@@ -80,33 +80,19 @@ async fn compare_replicas(cluster: &mut Cluster) -> Result<usize> {
     let rows = cluster.control.regions(&data, false).await?;
     let mut replicas = 0;
     for row in rows {
-        let stores: Vec<_> = row.region.peers.iter().map(|peer| peer.store).collect();
-        replicas += stores.len();
-        compare(cluster, row.region.id, &stores).await?;
+        replicas += compare(cluster, row.region.id).await?;
     }
     Ok(replicas)
 }
 
-async fn compare(
-    cluster: &Cluster,
-    region: RegionId,
-    stores: &[stele_types::StoreId],
-) -> Result<()> {
-    let mut index = 0;
-    for _ in 0..CHECKSUM_ROUNDS_MAX {
-        let mut checksums = Vec::new();
-        for store in stores {
-            checksums.push(cluster.control.local_checksum(region, *store, index).await?);
-        }
-        index = checksums.iter().map(|replica| replica.applied_index).max().unwrap_or(0);
-        if checksums.iter().any(|replica| replica.applied_index != index) {
-            continue;
-        }
-        let first = checksums.first().map(|replica| (replica.checksum, replica.pairs));
-        if checksums.iter().all(|replica| Some((replica.checksum, replica.pairs)) == first) {
-            return Ok(());
-        }
-        return Err(Error::Refused(format!("replicas of region {region} differ")));
+/// Compares the replicas of a region; returns their number.
+async fn compare(cluster: &Cluster, region: RegionId) -> Result<usize> {
+    let compared = cluster.control.compare_replicas(region, CHECKSUM_ROUNDS_MAX).await?;
+    match compared.verdict {
+        Verdict::Identical => Ok(compared.replicas.len()),
+        Verdict::Different => Err(Error::Refused(format!("replicas of region {region} differ"))),
+        Verdict::Moving => Err(Error::Busy(format!(
+            "no common index of the replicas of region {region}: writes continue"
+        ))),
     }
-    Err(Error::Busy(format!("no common index of the replicas of region {region}: writes continue")))
 }

@@ -1,12 +1,14 @@
 //! Administration of a cluster. Calls to the placement group find its leader; calls that concern
 //! one node name the node.
 
+mod comparison;
 mod regions;
 
+pub use comparison::{Comparison, Verdict};
 pub use regions::RegionRow;
 
 use crate::Options;
-use crate::backoff::{Pause, Tries};
+use crate::backoff::{Pause, Tries, more_telling};
 use crate::call::ControlCall;
 use crate::pd_rpc_client::{is_broken, is_not_leader, leader_of, retry_after, status_text};
 use crate::route::Router;
@@ -109,6 +111,11 @@ impl Control {
         self.set_state(store, messages::StoreAction::Cancel).await
     }
 
+    /// Declares a store lost permanently. Fails with `Refused` while it reports.
+    pub async fn declare_lost(&self, store: StoreId) -> Result<messages::StoreProgress> {
+        self.set_state(store, messages::StoreAction::Lost).await
+    }
+
     /// Returns the progress of a drain or a removal.
     pub async fn progress(&self, store: StoreId) -> Result<messages::StoreProgress> {
         let request = messages::GetStoreProgressRequest { store_id: store.0, ..Default::default() };
@@ -179,7 +186,7 @@ impl Control {
     /// Calls the leader of the placement group, found through any node that responds.
     async fn call_leader<C: ControlCall>(&self, mut call: C) -> Result<C::Response> {
         call.set_cluster(self.router.pd_client.cluster());
-        let mut tries = Tries::new(self.options.timeout);
+        let mut tries = Tries::new(&self.options);
         loop {
             let mut reason = String::new();
             let mut pause = Pause::Region;
@@ -195,7 +202,7 @@ impl Control {
                         }
                         Err(Failure::Final(error)) => return Err(error),
                         Err(Failure::Node { text, leader }) => {
-                            reason = text;
+                            reason = more_telling(reason, text);
                             next = leader;
                         }
                         // Only the leader, directly or through another node, returns this: no other
@@ -215,7 +222,7 @@ impl Control {
     /// Calls one node. Fails with `Unavailable` if it cannot be reached.
     async fn call_node<C: ControlCall>(&self, address: &str, mut call: C) -> Result<C::Response> {
         call.set_cluster(self.router.pd_client.cluster());
-        let tries = Tries::new(self.options.timeout);
+        let tries = Tries::new(&self.options);
         match self.send(address, call, &tries).await {
             Ok(response) => Ok(response),
             Err(Failure::Final(error)) => Err(error),

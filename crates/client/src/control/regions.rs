@@ -98,24 +98,15 @@ impl Control {
         Ok(self.call_node(&address, request).await?.replicas.into_iter().next())
     }
 
-    /// Computes the checksum of a store's data of a region, once it has applied `applied_index`; 0
-    /// computes it at the present index.
-    pub async fn local_checksum(
+    /// Makes a store's replica the region's after the loss of a majority, as `request` states.
+    /// Returns the region with the members that are left. Fails with `Unavailable` if the node does not
+    /// respond, or does not know yet that the stores are lost.
+    pub async fn recover_replica(
         &self,
-        region: RegionId,
-        store: StoreId,
-        applied_index: u64,
-    ) -> Result<messages::LocalChecksumResponse> {
-        let address = self.store_address(store).await?;
-        let timeout_ms = self.options.attempt_timeout.as_millis() as u32;
-        let request = messages::LocalChecksumRequest {
-            region_id: region.0,
-            store_id: store.0,
-            applied_index,
-            timeout_ms,
-            header: None,
-        };
-        self.call_node(&address, request).await
+        request: messages::RecoverReplicaRequest,
+    ) -> Result<Region> {
+        let address = self.store_address(StoreId(request.store_id)).await?;
+        Region::decode(&self.call_node(&address, request).await?.region)
     }
 }
 

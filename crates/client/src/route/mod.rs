@@ -61,10 +61,13 @@ impl Router {
         tries: &mut Tries,
     ) -> Result<()> {
         match found {
-            Ok(Some(found)) => match self.regions.install(found.region, found.leader) {
-                true => Ok(()),
-                false => tries.pause(Pause::Region, "PD returned a stale region").await,
-            },
+            Ok(Some(found)) => {
+                tries.found_leader();
+                match self.regions.install(found.region, found.leader) {
+                    true => Ok(()),
+                    false => tries.pause(Pause::Region, "PD returned a stale region").await,
+                }
+            }
             Ok(None) => tries.pause(Pause::Region, "no region holds the key yet").await,
             Err(reason) => tries.pause(Pause::Region, reason).await,
         }

@@ -119,7 +119,11 @@ fn progress(state: &mut State) -> StoreProgress {
 impl Control for Service {
     async fn members(&self, _: Request<MembersRequest>) -> Answer<MembersResponse> {
         let state = self.state();
-        let store = |id: &u64| MemberStore { id: *id, state: StoreState::Up as i32 };
+        let store = |id: &u64| MemberStore {
+            id: *id,
+            state: StoreState::Up as i32,
+            ..MemberStore::default()
+        };
         let member = |(at, node): (usize, &super::Node)| Member {
             address: node.address.clone(),
             stores: node.stores.iter().map(store).collect(),
@@ -253,10 +257,13 @@ impl Control for Service {
         &self,
         request: Request<SetStoreStateRequest>,
     ) -> Answer<StoreProgress> {
-        let SetStoreStateRequest { store_id, .. } = request.into_inner();
+        let SetStoreStateRequest { store_id, action, .. } = request.into_inner();
         let mut state = self.leader_state()?;
-        if !state.stores.contains_key(&store_id) {
+        let Some(store) = state.stores.get_mut(&store_id) else {
             return Err(Status::not_found(format!("there is no store {store_id}")));
+        };
+        if action == StoreAction::Lost as i32 {
+            store.state = StoreState::Removed as i32;
         }
         Ok(Response::new(progress(&mut state)))
     }
@@ -272,8 +279,13 @@ impl Control for Service {
         &self,
         request: Request<LocalChecksumRequest>,
     ) -> Answer<LocalChecksumResponse> {
-        let LocalChecksumRequest { store_id, applied_index, .. } = request.into_inner();
+        let LocalChecksumRequest { store_id, applied_index, expires_after_s, .. } =
+            request.into_inner();
         let mut state = self.state();
+        let ahead_s = state.clocks_ahead.get(&store_id).copied().unwrap_or(0);
+        let clock_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() + ahead_s;
+        // The store has removed what expired by its clock; the others have not.
+        let expired = if ahead_s > 0 && expires_after_s < clock_s { 1 } else { 0 };
         // A scripted failure stands for a replica that differs.
         let differs = matches!(state.script.pop_front(), Some(Step { .. }));
         Ok(Response::new(LocalChecksumResponse {
@@ -282,9 +294,10 @@ impl Control for Service {
             applied_index: applied_index.max(17),
             conf_version: 1,
             version: 1,
-            checksum: if differs { 0xbad } else { 0xabcd },
+            checksum: if differs { 0xbad } else { 0xabcd + expired },
             pairs: 3,
             bytes: 300,
+            clock_s,
         }))
     }
 
@@ -308,9 +321,29 @@ impl Control for Service {
             applied_index: 17,
             approximate_bytes: 5 << 20,
             approximate_keys: 1000,
+            last_term: 6,
             ..ReplicaDetail::default()
         };
         Ok(Response::new(RegionDetailResponse { replicas: vec![replica] }))
+    }
+
+    async fn recover_replica(
+        &self,
+        request: Request<RecoverReplicaRequest>,
+    ) -> Answer<RecoverReplicaResponse> {
+        let request = request.into_inner();
+        assert_eq!((request.last_index, request.last_term, request.term), (17, 6, 6));
+        let mut state = self.state();
+        let is_removed = |id: &u64| state.stores[id].state == StoreState::Removed as i32;
+        if !request.lost_stores.iter().all(is_removed) || state.unsettled > 0 {
+            state.unsettled = state.unsettled.saturating_sub(1);
+            return Err(Status::unavailable("this node does not know that the stores are lost"));
+        }
+        state.leaders.insert(request.region_id, request.store_id);
+        let region = state.regions.iter_mut().find(|region| region.id.0 == request.region_id);
+        let region = region.unwrap();
+        region.peers.retain(|peer| !request.lost_stores.contains(&peer.store.0));
+        Ok(Response::new(RecoverReplicaResponse { region: region.encode() }))
     }
 
     async fn get_config(&self, request: Request<GetConfigRequest>) -> Answer<GetConfigResponse> {

@@ -83,6 +83,8 @@ pub struct State {
     pub config: Vec<messages::ConfigItem>,
     /// Moves of the placement group's answer.
     pub moves: Vec<messages::OperatorInfo>,
+    /// Seconds by which the clock of a store is ahead.
+    pub clocks_ahead: BTreeMap<u64, u64>,
 }
 
 impl State {

@@ -10,6 +10,7 @@ mod open;
 mod partition;
 mod stats;
 
+pub(crate) use map::NAME as MAP_NAME;
 pub use map::SetId;
 pub use merge::ShardsIter;
 pub use partition::{Partition, SHARDS_MAX};

@@ -8,7 +8,7 @@ use crate::db::{Db, each_on_a_thread};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_types::{Clock, Error, Result, StoreId, mutant};
+use stele_types::{Clock, Error, Result, mutant};
 use stele_vfs::DirLock;
 
 /// Directories of a call, compared with each other.
@@ -51,8 +51,8 @@ pub(super) fn open(
     }
     // A store replays its log at open: all devices work at the same time.
     let opening = places.iter().zip(locks).collect();
-    let opened = each_on_a_thread("opening of a shard", opening, |shard, (place, lock)| {
-        lock.and_then(|lock| open_db(place, shard, clock, lock))
+    let opened = each_on_a_thread("opening of a shard", opening, |_, (place, lock)| {
+        lock.and_then(|lock| open_db(place, clock, lock))
     });
     if is_late {
         write_maps()?;
@@ -112,16 +112,8 @@ fn write_map(places: &[ShardPlace], shard: usize, set: SetId, partition: &Partit
     map.write(&place.vfs, &place.dir).map_err(|error| Error::of_shard(&place.dir, error))
 }
 
-fn open_db(
-    place: &ShardPlace,
-    shard: usize,
-    clock: &Arc<dyn Clock>,
-    lock: Box<dyn DirLock>,
-) -> Result<Db> {
-    let mut options = place.options.clone();
-    // Each file of a log names its store: files that were moved between shards are noticed.
-    options.store = options.store.or(Some(StoreId(shard as u64 + 1)));
-    Db::open_locked(place.vfs.clone(), clock.clone(), &place.dir, lock, options)
+fn open_db(place: &ShardPlace, clock: &Arc<dyn Clock>, lock: Box<dyn DirLock>) -> Result<Db> {
+    Db::open_locked(place.vfs.clone(), clock.clone(), &place.dir, lock, place.options.clone())
 }
 
 /// Compares the directories with each other and with the call.

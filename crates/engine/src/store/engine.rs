@@ -4,6 +4,7 @@ use super::{Ingest, Shared, Store, View, install};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use stele_gc::Pressure;
 use stele_storage::{
     EngineStats, LogStore, LostValue, Maintained, Pair, Progress, RangeSize, Repair, Snapshots,
     StateMachine,
@@ -93,6 +94,13 @@ impl StateMachine for Store {
 
     fn maintain(&self, bytes_max: u64) -> Result<Maintained> {
         self.stop_on_failed_sync(self.maintain_slice(bytes_max))
+    }
+
+    fn pressure(&self) -> f64 {
+        match self.gc.pressure() {
+            Pressure::Assist(per_byte) if !mutant::active("engine.pressure_untold") => per_byte,
+            Pressure::Assist(_) | Pressure::None => 0.0,
+        }
     }
 
     fn idle(&self) {

@@ -42,7 +42,7 @@ use space::Space;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use stele_gc::{Gc, GcHooks, GcStats, Stage};
+use stele_gc::{Gc, GcHooks, GcOptions, GcStats, Stage};
 use stele_index::Index;
 use stele_log::{Log, LogStats};
 use stele_storage::Maintained;
@@ -173,9 +173,21 @@ impl Store {
         self.shared.id
     }
 
+    /// Records the cluster's time in Unix seconds, as received now. A store with replicas drops no
+    /// expired pair before the first call after it was opened.
+    pub fn note_cluster_time(&self, unix_s: u64) {
+        self.gc.note_cluster_time(unix_s);
+    }
+
     /// Flushes memtables to runs: everything applied so far no longer depends on the log's tail.
     pub fn flush(&self) -> Result<()> {
         self.stop_on_failed_sync(self.gc.force(stele_gc::Forced::Flush))
+    }
+
+    /// Replaces the settings of garbage collection. Fails with `Invalid` when one is out of bounds, and
+    /// changes nothing.
+    pub fn set_gc_options(&self, options: GcOptions) -> Result<()> {
+        self.gc.set_options(open::of_device(&*self.shared.vfs, &self.shared.dir, options)?)
     }
 
     /// Merges, sorts and collects garbage until nothing is left to gain.

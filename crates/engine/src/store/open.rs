@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use stele_gc::Gc;
+use stele_gc::{Gc, GcOptions, TimeSource};
 use stele_index::{Checkpoint, Index, Opened as KnownState};
 use stele_log::{Log, RecoverFrom, Recovery, ReplayEntry, ReplayOp};
 use stele_types::lock::Mutex;
@@ -72,18 +72,14 @@ impl Store {
     ) -> Result<(Self, Opened)> {
         options.validate()?;
         let timer = options.timer.get_or_insert_with(|| DeviceTimer::new(clock.clone())).clone();
-        let id = identity::open(&vfs, dir, options.store)?;
+        let id = identity::open(&vfs, dir, options.store, replay)?;
         let (index_dir, log_dir) = (dir.join("index"), dir.join("log"));
         vfs.create_dir_all(&index_dir)?;
         vfs.create_dir_all(&log_dir)?;
         let (index, known, rebuilt) = rebuild::open_index(&vfs, dir, id, &options, replay)?;
         let from = recover_from(&known, replay);
         let (log, recovery) = Log::open(vfs.clone(), &log_dir, options.log(id), from)?;
-        let mut gc_options = options.gc.clone();
-        if gc_options.space_slack_bytes > 0 {
-            let share = vfs.total_bytes(dir)? / SLACK_OF_DEVICE;
-            gc_options.space_slack_bytes = gc_options.space_slack_bytes.min(share);
-        }
+        let gc_options = of_device(&*vfs, dir, options.gc.clone())?;
         let values = ValueCache::new(options.value_cache_bytes_max);
         let shared = Arc::new(Shared {
             vfs,
@@ -150,14 +146,27 @@ fn note_damaged(shared: &Shared, damaged: &[RunId]) -> Result<()> {
     Ok(())
 }
 
+/// Limits the accepted garbage to a share of the device.
+pub(super) fn of_device(vfs: &dyn Vfs, dir: &Path, mut options: GcOptions) -> Result<GcOptions> {
+    if options.space_slack_bytes > 0 {
+        let share = vfs.total_bytes(dir)? / SLACK_OF_DEVICE;
+        options.space_slack_bytes = options.space_slack_bytes.min(share);
+    }
+    Ok(options)
+}
+
 fn start_gc(
     shared: &Arc<Shared>,
     clock: Arc<dyn Clock>,
-    options: stele_gc::GcOptions,
+    options: GcOptions,
     known: &KnownState,
 ) -> Result<Gc> {
-    let hooks = shared.clone();
-    Gc::new(shared.log.clone(), shared.index.clone(), clock, options, hooks, &known.gc_state)
+    let (log, index, hooks) = (shared.log.clone(), shared.index.clone(), shared.clone());
+    let time_source = match shared.replay {
+        Replay::All => TimeSource::Own,
+        Replay::Committed => TimeSource::Cluster,
+    };
+    Gc::new(log, index, clock, options, hooks, time_source, &known.gc_state)
 }
 
 /// Checks that the index is not older than the log. Entries are truncated only after a checkpoint

@@ -59,7 +59,7 @@ impl RecoveringStore {
         options: &Options,
         lock: Box<dyn DirLock>,
     ) -> Result<Self> {
-        let id = identity::open(vfs, dir, options.store)?;
+        let id = identity::open(vfs, dir, options.store, Replay::Committed)?;
         let (index, known) = rebuild::open_undamaged(vfs, dir, id, options)?;
         let from = recover_from(&known, Replay::Committed);
         let survey =

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_gc::{Gc, Scanned};
 use stele_index::{Found, Lookup, View as IndexView, ViewIter};
-use stele_storage::{Cached, EngineView, Order, Pair, ScanOptions};
+use stele_storage::{Admit, Admitted, Cached, EngineView, Order, Pair, ScanOptions};
 use stele_types::{KeyRange, Locator, Result, ValueRef, mutant};
 
 /// One point in time of a store. While it exists, no file it refers to is removed.
@@ -75,9 +75,20 @@ impl View {
     }
 
     /// Reads the next pairs of `iter`; empty at the end.
-    pub(crate) fn next_slice(&self, iter: &mut ViewIter, extent: Extent) -> Result<Vec<Pair>> {
+    ///
+    /// Invariant: no memory is used for values that are not admitted.
+    fn next_slice(
+        &self,
+        iter: &mut ViewIter,
+        extent: Extent,
+        admit: Admit<'_>,
+    ) -> Result<Admitted<Vec<Pair>>> {
         let slice = Slice::collect(iter, extent)
             .inspect_err(|error| self.shared.lost_blocks.suspect(error))?;
+        let is_admitted = slice.is_empty() || admit(slice.len(), slice.bytes());
+        if !is_admitted && !mutant::active("engine.scan_reads_unadmitted") {
+            return Ok(Admitted::Refused);
+        }
         let mut pairs = Vec::with_capacity(slice.len());
         let mut read = self.read(slice)?;
         self.scattered_reads.fetch_add(read.scattered_reads(), Ordering::Relaxed);
@@ -90,21 +101,42 @@ impl View {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        failed.map_or(Ok(pairs), Err)
+        failed.map_or(Ok(Admitted::Read(pairs)), Err)
+    }
+
+    /// Returns the value at a location, as the value of `key`.
+    fn value_of(&self, key: &[u8], value: ValueRef) -> Result<Bytes> {
+        match value {
+            ValueRef::Inline(value) => Ok(value),
+            ValueRef::At(at) => self
+                .shared
+                .value(&at)
+                .inspect_err(|error| self.shared.lost_values.note(key, &at, error)),
+        }
     }
 }
 
 impl EngineView for View {
     fn get(&self, key: &[u8]) -> Result<Option<Pair>> {
         let Some((value, expires_at_s)) = self.reference(key)? else { return Ok(None) };
-        let value = match value {
-            ValueRef::Inline(value) => value,
-            ValueRef::At(at) => self
-                .shared
-                .value(&at)
-                .inspect_err(|error| self.shared.lost_values.note(key, &at, error))?,
-        };
+        let value = self.value_of(key, value)?;
         Ok(Some(Pair { key: Bytes::copy_from_slice(key), value, expires_at_s }))
+    }
+
+    fn get_admitted(&self, key: &[u8], admit: Admit<'_>) -> Result<Admitted<Option<Pair>>> {
+        let Some((value, expires_at_s)) = self.reference(key)? else {
+            return Ok(Admitted::Read(None));
+        };
+        let value_bytes = match &value {
+            ValueRef::Inline(value) => value.len() as u64,
+            ValueRef::At(at) => u64::from(at.length),
+        };
+        let is_admitted = admit(1, key.len() as u64 + value_bytes);
+        if !is_admitted && !mutant::active("engine.get_reads_unadmitted") {
+            return Ok(Admitted::Refused);
+        }
+        let value = self.value_of(key, value)?;
+        Ok(Admitted::Read(Some(Pair { key: Bytes::copy_from_slice(key), value, expires_at_s })))
     }
 
     fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
@@ -127,6 +159,14 @@ impl EngineView for View {
     }
 
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
+        self.scan_admitted(options, &mut |_, _| true)?.read()
+    }
+
+    fn scan_admitted(
+        &self,
+        options: &ScanOptions,
+        admit: Admit<'_>,
+    ) -> Result<Admitted<Vec<Pair>>> {
         let mut iter = self.references(options.range.clone(), options.order)?;
         let mut pairs: Vec<Pair> = Vec::new();
         let mut bytes_left = options.bytes_max as u64;
@@ -136,20 +176,22 @@ impl EngineView for View {
                 bytes_max: bytes_left.max(1),
                 keys_only: options.keys_only,
             };
-            let slice = self.next_slice(&mut iter, extent)?;
+            let Admitted::Read(slice) = self.next_slice(&mut iter, extent, &mut *admit)? else {
+                return Ok(Admitted::Refused);
+            };
             if slice.is_empty() {
                 break;
             }
             for pair in slice {
                 let bytes = (pair.key.len() + pair.value.len()) as u64;
                 if bytes > bytes_left && !pairs.is_empty() {
-                    return Ok(pairs);
+                    return Ok(Admitted::Read(pairs));
                 }
                 bytes_left = bytes_left.saturating_sub(bytes);
                 pairs.push(pair);
             }
         }
-        Ok(pairs)
+        Ok(Admitted::Read(pairs))
     }
 
     fn note_scan(&self, pairs: &[Pair]) {

@@ -47,6 +47,28 @@ pub fn open(disk: &SimVfs, options: &Options) -> stele_engine::Result<Db> {
     Db::open_with(Arc::new(disk.clone()), clock(), Path::new(DIR), options.clone())
 }
 
+/// Marks a directory as one of another kind, as if it had been created as such.
+pub fn mark(disk: &SimVfs, kind: &str) {
+    rewrite_identity(disk, |line| match line.starts_with("kind ") {
+        true => Some(format!("kind {kind}")),
+        false => Some(line.to_owned()),
+    });
+}
+
+/// Removes the mark of a directory, as if an earlier version had created it.
+pub fn unmark(disk: &SimVfs) {
+    rewrite_identity(disk, |line| (!line.starts_with("kind ")).then(|| line.to_owned()));
+}
+
+fn rewrite_identity(disk: &SimVfs, change: impl Fn(&str) -> Option<String>) {
+    let path = Path::new(DIR).join("STORE");
+    let text = String::from_utf8(disk.read_file(&path).unwrap()).unwrap();
+    let lines = text.lines().filter(|line| !line.starts_with("crc32c ")).filter_map(change);
+    let body: String = lines.map(|line| format!("{line}\n")).collect();
+    let crc = stele_types::checksum::crc32c(body.as_bytes());
+    disk.write_file(&path, format!("{body}crc32c {crc:08x}\n").as_bytes());
+}
+
 /// Expected content of a store.
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 

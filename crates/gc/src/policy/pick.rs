@@ -4,7 +4,7 @@ use super::state::{Choice, Held, State};
 use super::tiers;
 use super::victims::{self, Victims, Wanted};
 use crate::{GcOptions, PolicyKind};
-use stele_types::KeyRange;
+use stele_types::{KeyRange, mutant};
 
 /// Share of the target at which a round starts: its outputs take space until its victims are
 /// removed.
@@ -28,6 +28,9 @@ const PART_OF_LIVE: u64 = 16;
 /// bytes.
 const DISCOVER_OF_LIVE: u64 = 4;
 const DISCOVER_BYTES_FLOOR: u64 = 32 << 20;
+/// Time after the first expiry in a run before it is rewritten. So a run is rewritten at most once
+/// in this time, however many of its pairs expire.
+const EXPIRED_S_MIN: u64 = 60 * 60;
 /// Factor by which the budget grows between the target and the hard limit.
 const BUDGET_RISE: f64 = 4.0;
 
@@ -65,7 +68,9 @@ pub fn pick(state: &State, options: &GcOptions) -> Choice {
     if waited && state.has_unflushed() {
         return Choice::Freeze;
     }
-    merge_when_idle(state, options).unwrap_or(Choice::Idle)
+    merge_when_idle(state, options)
+        .or_else(|| drop_expired_in_time(state, options))
+        .unwrap_or(Choice::Idle)
 }
 
 /// Picks the next job while the device is nearly full: dead bytes are freed regardless of the
@@ -80,7 +85,12 @@ pub fn pick_short_of_space(state: &State, options: &GcOptions) -> Choice {
         discover_bytes_min: options.discover_bytes_min.min(state.disk_bytes() / DISCOVER_SHARE),
         ..options.clone()
     };
-    pick(state, &options)
+    match pick(state, &options) {
+        Choice::Idle if !state.backing_off => {
+            drop_expired(state, EXPIRED_S_MIN).unwrap_or(Choice::Idle)
+        }
+        choice => choice,
+    }
 }
 
 /// Picks the next job of a forced collection: the budget does not apply, and every file with a
@@ -100,6 +110,9 @@ pub fn pick_collect(state: &State, options: &GcOptions) -> Choice {
     }
     if state.tiers.len() > 1 {
         return Choice::Merge { first: 0, count: state.tiers.len() };
+    }
+    if let Some(choice) = drop_expired(state, 0) {
+        return choice;
     }
     const DEAD_SHARE_MIN: f64 = 0.1;
     let wanted = Wanted {
@@ -161,10 +174,27 @@ fn release(state: &State) -> Option<Choice> {
 /// Merges tiers of an idle store within the budget, so that scans get faster. A store that is
 /// mostly index has no other use for its budget, and may exceed it.
 fn merge_when_idle(state: &State, options: &GcOptions) -> Option<Choice> {
-    let is_idle = options.merge_idle_s > 0 && state.idle_s >= options.merge_idle_s;
     let can_afford = state.credit_bytes > 0 || state.index_bytes() > state.known_live_bytes();
-    let (first, count) = tiers::due_when_idle(&state.tiers).filter(|_| is_idle && can_afford)?;
-    Some(Choice::Merge { first, count })
+    let (first, count) = tiers::due_when_idle(&state.tiers).filter(|_| can_afford)?;
+    is_idle(state, options).then_some(Choice::Merge { first, count })
+}
+
+/// Rewrites runs that have held expired pairs for long, within the budget. An idle store may exceed
+/// it, because only writes earn it.
+fn drop_expired_in_time(state: &State, options: &GcOptions) -> Option<Choice> {
+    let can_afford = state.credit_bytes > 0 || is_idle(state, options);
+    drop_expired(state, EXPIRED_S_MIN).filter(|_| can_afford)
+}
+
+fn drop_expired(state: &State, since_s_min: u64) -> Option<Choice> {
+    let due = state.expired.iter().filter(|expired| expired.since_s >= since_s_min);
+    let runs: Vec<_> = due.map(|expired| expired.run).collect();
+    let has_any = !runs.is_empty() && !mutant::active("gc.expired_stay");
+    has_any.then_some(Choice::DropExpired { runs })
+}
+
+fn is_idle(state: &State, options: &GcOptions) -> bool {
+    options.merge_idle_s > 0 && state.idle_s >= options.merge_idle_s
 }
 
 fn collect_space(state: &State, options: &GcOptions) -> Option<Choice> {

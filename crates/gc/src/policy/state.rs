@@ -1,7 +1,7 @@
 //! Input and output of a policy: plain data, so that a decision is a pure function.
 
 use crate::GcOptions;
-use stele_types::{FileId, KeyRange, mutant};
+use stele_types::{FileId, KeyRange, RunId, mutant};
 
 /// One tier of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,6 +59,15 @@ impl FileState {
     }
 }
 
+/// A run of the oldest tier with an expired pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpiredRun {
+    /// Number of the run.
+    pub run: RunId,
+    /// Seconds since its first pair expired, by the time at which pairs are dropped.
+    pub since_s: u64,
+}
+
 /// State of the store, as a policy sees it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
@@ -76,6 +85,8 @@ pub struct State {
     pub frozen: usize,
     /// Tiers, newest first.
     pub tiers: Vec<TierState>,
+    /// Runs of the oldest tier with expired pairs, longest expired first; few at a time.
+    pub expired: Vec<ExpiredRun>,
     /// Value files, by id.
     pub files: Vec<FileState>,
     /// Freed segments that wait for reuse.
@@ -98,7 +109,8 @@ pub struct State {
     pub hot: Option<HotRange>,
     /// Unsorted rest of a sort in progress.
     pub sorting: Option<KeyRange>,
-    /// Seconds since everything was last sorted.
+    /// Seconds since everything was last sorted; with a schedule, since the start of the interval in
+    /// which it was.
     pub sorted_ago_s: u64,
     /// The truncation hook has not run since the checkpoint last advanced.
     pub truncate_untried: bool,
@@ -132,6 +144,11 @@ pub enum Choice {
         first: usize,
         /// Number of tiers.
         count: usize,
+    },
+    /// Rewrite these runs of the oldest tier without their expired pairs.
+    DropExpired {
+        /// Runs to rewrite.
+        runs: Vec<RunId>,
     },
     /// Move live values out of these files, merging the tiers that refer to them.
     Relocate {

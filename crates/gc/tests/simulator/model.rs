@@ -244,8 +244,11 @@ impl Model {
 
     fn carry_out(&mut self, choice: Choice) {
         match choice {
-            Choice::Idle | Choice::Truncate | Choice::Reappend { .. } | Choice::DropFree { .. } => {
-            }
+            Choice::Idle
+            | Choice::Truncate
+            | Choice::Reappend { .. }
+            | Choice::DropFree { .. }
+            | Choice::DropExpired { .. } => {}
             Choice::Freeze => self.freeze(),
             Choice::Flush => {
                 let Some((memtable, checkpoint)) = self.frozen.take() else { return };

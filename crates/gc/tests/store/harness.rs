@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use stele_gc::{Gc, GcHooks, GcOptions, Stage};
+use stele_gc::{Gc, GcHooks, GcOptions, Stage, TimeSource};
 use stele_index::{Checkpoint, Direction, Found, Index, IndexOptions};
 use stele_log::{FileKind, Log, LogOptions, RecoverFrom, ReplayOp};
 use stele_types::{
@@ -26,6 +26,9 @@ pub struct Setup {
     pub run_bytes_max: u64,
     pub memtable_bytes_max: usize,
     pub segment_bytes_max: u64,
+    pub time_source: TimeSource,
+    /// Time of the clock at the open.
+    pub unix_s: u64,
 }
 
 impl Default for Setup {
@@ -40,6 +43,8 @@ impl Default for Setup {
             run_bytes_max: 16 << 10,
             memtable_bytes_max: 32 << 10,
             segment_bytes_max: SEGMENT_BYTES,
+            time_source: TimeSource::Own,
+            unix_s: 1_000_000,
         }
     }
 }
@@ -111,7 +116,7 @@ impl Store {
 
     pub fn open(vfs: SimVfs, setup: Setup, model: BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Self> {
         let disk: Arc<dyn Vfs> = Arc::new(vfs.clone());
-        let clock = Arc::new(ManualClock::at(1_000_000));
+        let clock = Arc::new(ManualClock::at(setup.unix_s));
         let options = IndexOptions {
             memtable_bytes_max: setup.memtable_bytes_max,
             run_bytes_max: setup.run_bytes_max,
@@ -152,6 +157,7 @@ impl Store {
             clock.clone(),
             setup.gc.clone(),
             owner.clone(),
+            setup.time_source,
             &opened.gc_state,
         )?;
         gc.note_user_bytes(replayed_bytes);

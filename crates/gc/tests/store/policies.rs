@@ -43,6 +43,30 @@ fn nezha_goes_through_its_phases_and_reads_are_right_in_each() {
 }
 
 #[test]
+fn settings_that_are_replaced_count_for_the_next_choice() {
+    let mut store = Store::new(with(|gc| gc.policy = PolicyKind::Wisckey));
+    let put = |store: &mut Store, version: u32| {
+        for i in 0..150u32 {
+            store.put(&key(i * 7 % 150), &value(i * 7 % 150, version, VALUE_BYTES));
+        }
+        store.settle();
+    };
+    put(&mut store, 0);
+    assert_eq!(store.gc.stats().bytes.sort, 0, "this policy never sorts");
+    let mut options = store.setup.gc.clone();
+    options.space_amp_target = 0.5;
+    assert!(store.gc.set_options(options.clone()).is_err());
+    (options.policy, options.sort_threshold_bytes) = (PolicyKind::Nezha, 100 << 10);
+    options.space_amp_target = GcOptions::default().space_amp_target;
+    put(&mut store, 1);
+    assert_eq!(store.gc.stats().bytes.sort, 0, "settings that are refused change nothing");
+    store.gc.set_options(options).unwrap();
+    put(&mut store, 2);
+    assert!(store.gc.stats().bytes.sort > 0, "{:?}", store.gc.stats());
+    store.check();
+}
+
+#[test]
 fn sorted_values_lie_in_key_order() {
     let mut store = Store::new(Setup::default());
     for i in 0..150u32 {

@@ -57,20 +57,20 @@ pub(super) fn start_merge(
     shared: &Arc<Shared>,
     spec: MergeSpec,
     mover: Option<Box<dyn ValueMover>>,
-    now_s: u64,
+    drop_s: u64,
 ) -> Result<Job> {
     let claim = Claim::new(shared, Slot::Merge)?;
     drop_pending_merge(shared)?;
     let job = shared.allocate_run().0;
     let (mut merged, parts) = prepare(shared, &spec, job)?;
     merged.seek(&[])?;
-    Ok(parts.into_job(claim, spec, merged, mover, now_s, Vec::new()))
+    Ok(parts.into_job(claim, spec, merged, mover, drop_s, Vec::new()))
 }
 
 pub(super) fn resume_merge(
     shared: &Arc<Shared>,
     mover: Option<Box<dyn ValueMover>>,
-    now_s: u64,
+    drop_s: u64,
 ) -> Result<Option<Job>> {
     let claim = Claim::new(shared, Slot::Merge)?;
     let Some(pending) = shared.manifest.lock().state().pending.clone() else { return Ok(None) };
@@ -85,7 +85,7 @@ pub(super) fn resume_merge(
             merged.advance()?;
         }
     }
-    Ok(Some(parts.into_job(claim, spec, merged, mover, now_s, outputs)))
+    Ok(Some(parts.into_job(claim, spec, merged, mover, drop_s, outputs)))
 }
 
 pub(super) fn abandon_merge(shared: &Arc<Shared>) -> Result<()> {
@@ -153,10 +153,10 @@ impl Parts {
         spec: MergeSpec,
         merged: Merged,
         mover: Option<Box<dyn ValueMover>>,
-        now_s: u64,
+        drop_s: u64,
         finished: Vec<RunId>,
     ) -> Job {
-        let rule = DropRule::new(self.bottom, now_s, self.ranges);
+        let rule = DropRule::new(self.bottom, drop_s, self.ranges);
         let extra = RunExtra { ranges: rule.ranges().clone(), ..self.extra };
         let cause = spec.cause;
         let mut output = Output::new(claim, cause, extra, self.fences);

@@ -122,24 +122,24 @@ impl Index {
 
     /// Starts a merge and discards an interrupted one. Fails with `Busy` while another merge runs,
     /// and with `Invalid` when the inputs are not current or the tiers are not adjacent. Entries
-    /// that expired by `now_s` (Unix seconds; 0 keeps all) are dropped where no older tier lies
+    /// that expired by `drop_s` (Unix seconds; 0 keeps all) are dropped where no older tier lies
     /// below.
     pub fn start_merge(
         &self,
         spec: MergeSpec,
         mover: Option<Box<dyn ValueMover>>,
-        now_s: u64,
+        drop_s: u64,
     ) -> Result<Job> {
-        jobs::start_merge(&self.shared, spec, mover, now_s)
+        jobs::start_merge(&self.shared, spec, mover, drop_s)
     }
 
     /// Resumes the interrupted merge after its last key. Returns `None` if there is none.
     pub fn resume_merge(
         &self,
         mover: Option<Box<dyn ValueMover>>,
-        now_s: u64,
+        drop_s: u64,
     ) -> Result<Option<Job>> {
-        jobs::resume_merge(&self.shared, mover, now_s)
+        jobs::resume_merge(&self.shared, mover, drop_s)
     }
 
     /// Discards the interrupted merge and its outputs. Fails with `Busy` while a merge runs.

@@ -93,7 +93,8 @@ impl Manifest {
         bytes_max: u64,
     ) -> Result<Self> {
         let end = write_tmp(&*vfs, dir, number, &state)?;
-        let file = name_tmp(&*vfs, dir, number)?;
+        rename_tmp(&*vfs, dir, number)?;
+        let file = open_named(&*vfs, dir, number)?;
         let rewrite_at = bytes_max.max(2 * end.offset);
         let dir = dir.to_path_buf();
         Ok(Self { vfs, dir, file, end, rewrite_at, bytes_max, state, poisoned: None })
@@ -195,14 +196,21 @@ impl Manifest {
         let number = self.end.number.checked_add(1);
         let number = number
             .ok_or_else(|| Error::invalid("no manifest number is left: the last one is in use"))?;
-        let written = write_tmp(&*self.vfs, &self.dir, number, &self.state);
-        if matches!(written, Err(Error::NoSpace(_))) {
+        let written = write_tmp(&*self.vfs, &self.dir, number, &self.state).and_then(|end| {
+            rename_tmp(&*self.vfs, &self.dir, number)?;
+            Ok(end)
+        });
+        // A rename that finds no space changes nothing.
+        let is_full = matches!(written, Err(Error::NoSpace(_)));
+        if is_full && !mutant::active("index.full_rename_stops") {
             // The next attempt comes after `bytes_max` more bytes.
             self.rewrite_at += self.bytes_max;
+            // Otherwise the next attempt or the next open removes it.
+            let _ = self.vfs.unlink(&self.dir.join(TMP_NAME));
             return Ok(false);
         }
         let end = self.poison_on(written)?;
-        let named = name_tmp(&*self.vfs, &self.dir, number);
+        let named = open_named(&*self.vfs, &self.dir, number);
         let file = self.poison_on(named)?;
         self.file = file;
         self.end = end;
@@ -323,14 +331,17 @@ fn write_tmp(vfs: &dyn Vfs, dir: &Path, number: u32, state: &ManifestState) -> R
     Ok(end)
 }
 
-/// Gives the written manifest its name, durable on return: from then on the older one is stale.
-fn name_tmp(vfs: &dyn Vfs, dir: &Path, number: u32) -> Result<Arc<dyn VfsFile>> {
-    let path = path_of(dir, number);
-    vfs.rename(&dir.join(TMP_NAME), &path)?;
+/// Gives the written manifest its name: from then on the older one is stale.
+fn rename_tmp(vfs: &dyn Vfs, dir: &Path, number: u32) -> Result<()> {
+    vfs.rename(&dir.join(TMP_NAME), &path_of(dir, number))
+}
+
+/// Makes the new name durable and opens the manifest.
+fn open_named(vfs: &dyn Vfs, dir: &Path, number: u32) -> Result<Arc<dyn VfsFile>> {
     if !mutant::active("index.manifest_dir_unsynced") {
         vfs.sync_dir(dir)?;
     }
-    vfs.open(&path, Open::WRITE)
+    vfs.open(&path_of(dir, number), Open::WRITE)
 }
 
 pub(crate) fn path_of(dir: &Path, number: u32) -> PathBuf {

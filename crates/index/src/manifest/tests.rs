@@ -225,6 +225,47 @@ fn a_full_device_does_not_poison_and_later_edits_pass() {
 }
 
 #[test]
+fn a_manifest_without_room_for_its_new_name_goes_on_under_the_old_one() {
+    let vfs = SimVfs::default();
+    append(&vfs, 5);
+    let (mut manifest, _) = open(&vfs).unwrap();
+    let number = manifest.end.number;
+    vfs.inject(Fault::NoRoomForName { path_contains: "manifest-".into(), nth: 1 }).unwrap();
+    assert!(!manifest.rewrite().unwrap());
+    assert!(!manifest.poisoned());
+    assert_eq!(vfs.list(dir()).unwrap().len(), 1, "the unfinished one takes no space");
+    manifest.append(&[Change::GcState(Bytes::from_static(b"\x09\0\0\0"))]).unwrap();
+    assert_eq!(manifest.end.number, number);
+    drop(manifest);
+    for seed in 0..8 {
+        assert_eq!(last_edit(&open(&vfs.restart(seed)).unwrap().0), 9);
+    }
+    let (mut manifest, _) = open(&vfs).unwrap();
+    assert!(manifest.rewrite().unwrap());
+    assert_eq!(manifest.end.number, number + 1);
+}
+
+#[test]
+fn a_rename_or_a_sync_of_its_name_that_fails_stops_the_manifest() {
+    let faults = [
+        Fault::RenameFails { path_contains: "manifest-".into(), nth: 1 },
+        Fault::SyncDirFails { path_contains: "index".into(), nth: 1 },
+    ];
+    for (fault, seed) in faults.iter().flat_map(|fault| (0..16).map(move |seed| (fault, seed))) {
+        let vfs = SimVfs::new(stele_vfs::SimOptions { seed, ..Default::default() });
+        append(&vfs, 5);
+        let (mut manifest, _) = open(&vfs).unwrap();
+        vfs.inject(fault.clone()).unwrap();
+        assert!(matches!(manifest.rewrite(), Err(Error::Io { .. })), "{fault:?}");
+        assert!(manifest.poisoned());
+        let refused = manifest.append(&[Change::GcState(Bytes::from_static(b"later"))]);
+        assert!(matches!(refused, Err(Error::Poisoned(_))), "{refused:?}");
+        drop(manifest);
+        assert_eq!(last_edit(&open(&vfs.restart(seed)).unwrap().0), 5, "{fault:?}, seed {seed}");
+    }
+}
+
+#[test]
 fn runs_without_a_manifest_are_not_taken_for_a_new_index() {
     let vfs = SimVfs::default();
     vfs.create_dir_all(dir()).unwrap();

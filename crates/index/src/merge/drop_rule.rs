@@ -10,17 +10,17 @@ use stele_types::mutant;
 pub(crate) struct DropRule {
     /// No older tier lies below, so tombstones hide nothing.
     bottom: bool,
-    /// Present time in Unix seconds; 0 keeps expired entries.
-    now_s: u64,
+    /// Entries that expired by this time, in Unix seconds, are dropped; 0 keeps all.
+    drop_s: u64,
     /// Range tombstones of the output, for older tiers.
     ranges: Arc<RangeSet>,
 }
 
 impl DropRule {
-    pub fn new(bottom: bool, now_s: u64, ranges: RangeSet) -> Self {
+    pub fn new(bottom: bool, drop_s: u64, ranges: RangeSet) -> Self {
         let bottom = bottom || mutant::active("index.tombstone_dropped_early");
         let kept = if bottom { RangeSet::default() } else { ranges };
-        Self { bottom, now_s, ranges: Arc::new(kept) }
+        Self { bottom, drop_s, ranges: Arc::new(kept) }
     }
 
     /// Returns the range tombstones of the output.
@@ -37,7 +37,7 @@ impl DropRule {
             Found::Deleted => !self.bottom && (self.ranges.is_empty() || !self.ranges.covers(key)),
             // An expired value hides older ones, so it is dropped only at the bottom.
             Found::Value { expires_at_s, .. } => {
-                !(self.bottom && *expires_at_s != 0 && *expires_at_s <= self.now_s)
+                !(self.bottom && *expires_at_s != 0 && *expires_at_s <= self.drop_s)
             }
         }
     }

@@ -3,10 +3,11 @@
 //! ```text
 //! footer := body tail
 //! body   := meta blocks:varint data_bytes:varint fences_bytes:varint filter_bytes:varint
-//!           hash_bytes:varint probes:u8 block_bits:u8
+//!           hash_bytes:varint probes:u8 block_bits:u8 [earliest_expiry_s:varint]
 //! tail   := body_len:u32le version:u32le crc:u32le magic:8 bytes      (crc of body, body_len, version)
 //! ```
 //! Parts are contiguous, so their lengths determine their offsets; lengths include the trailers.
+//! The earliest expiry is 0 if no entry expires. It is absent in format 1.
 
 use super::meta::RunMeta;
 use std::path::Path;
@@ -74,6 +75,7 @@ fn put_body(out: &mut Vec<u8>, meta: &RunMeta, layout: &Layout) {
     ];
     sizes.into_iter().for_each(|n| varint::put(out, n));
     out.extend_from_slice(&[layout.probes, layout.block_bits]);
+    varint::put(out, meta.encoded_expiry());
 }
 
 pub(super) fn encode(meta: &RunMeta, layout: &Layout) -> Vec<u8> {
@@ -148,7 +150,7 @@ fn parse(path: &Path, length: u64, footer: &[u8]) -> Result<(RunMeta, Layout)> {
 }
 
 fn decode(mut body: &[u8], length: u64) -> Option<(RunMeta, Layout)> {
-    let meta = RunMeta::decode(&mut body, length)?;
+    let mut meta = RunMeta::decode(&mut body, length)?;
     let mut layout = Layout::default();
     let fields = [
         &mut layout.blocks,
@@ -164,8 +166,36 @@ fn decode(mut body: &[u8], length: u64) -> Option<(RunMeta, Layout)> {
             return None;
         }
     }
-    let [probes, block_bits] = *body else { return None };
-    layout.probes = probes;
-    layout.block_bits = block_bits;
-    Some((meta, layout))
+    let (&[probes, block_bits], mut expiry) = body.split_first_chunk()?;
+    (layout.probes, layout.block_bits) = (probes, block_bits);
+    let encoded = if expiry.is_empty() { 0 } else { varint::take(&mut expiry)? };
+    meta.decode_expiry(encoded);
+    expiry.is_empty().then_some((meta, layout))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_types::RunId;
+
+    fn decoded(meta: &RunMeta, without: usize) -> Option<u64> {
+        let mut body = Vec::new();
+        put_body(&mut body, meta, &Layout::default());
+        body.truncate(body.len() - without);
+        decode(&body, 1000).map(|(meta, _)| meta.earliest_expiry_s)
+    }
+
+    #[test]
+    fn a_footer_states_the_earliest_expiry_and_one_of_format_1_may_have_any() {
+        let none = RunMeta::empty(RunId(7));
+        assert_eq!((decoded(&none, 0), decoded(&none, 1)), (Some(u64::MAX), Some(u64::MAX)));
+        let mut some = none;
+        some.count_expiry(90);
+        some.count_expiry(80);
+        some.count_expiry(100);
+        assert_eq!((decoded(&some, 0), decoded(&some, 1)), (Some(80), Some(0)));
+        assert_eq!(decoded(&some, 2), None, "a footer that is cut");
+        let unknown = RunMeta { earliest_expiry_s: 0, ..some };
+        assert_eq!(decoded(&unknown, 0), Some(0), "a copy in the manifest");
+    }
 }

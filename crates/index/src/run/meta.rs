@@ -78,6 +78,9 @@ pub struct RunMeta {
     pub inline: u64,
     /// Entries with an expiry.
     pub expiring: u64,
+    /// Earliest expiry in Unix seconds; `u64::MAX` if no entry expires, 0 if it is unknown: runs of
+    /// format 1 do not state it.
+    pub earliest_expiry_s: u64,
     /// Bytes of all keys.
     pub key_bytes: u64,
     /// References of the entries by value file; exact.
@@ -98,16 +101,34 @@ impl RunMeta {
             tombstones: 0,
             inline: 0,
             expiring: 0,
+            earliest_expiry_s: u64::MAX,
             key_bytes: 0,
             refs: BTreeMap::new(),
             extra: RunExtra::default(),
         }
     }
 
-    /// Appends all but `bytes`: numbers as varints, byte strings length-prefixed, in this order:
-    /// id, entries, tombstones, inline, expiring, key bytes, first key, last key, refs {count,
-    /// (file, records, bytes)*}, age, job, part, last part, replaces {count, id*}, checkpoint,
-    /// range tombstones.
+    /// Counts an entry that expires.
+    pub(super) fn count_expiry(&mut self, expires_at_s: u64) {
+        self.expiring += 1;
+        self.earliest_expiry_s = self.earliest_expiry_s.min(expires_at_s);
+    }
+
+    /// Returns the earliest expiry as a number; 0 if there is none or it is unknown.
+    pub(super) fn encoded_expiry(&self) -> u64 {
+        if self.earliest_expiry_s == u64::MAX { 0 } else { self.earliest_expiry_s }
+    }
+
+    /// Sets the earliest expiry from the number of [`RunMeta::encoded_expiry`].
+    pub(super) fn decode_expiry(&mut self, encoded: u64) {
+        let has_none = encoded == 0 && self.expiring == 0;
+        self.earliest_expiry_s = if has_none { u64::MAX } else { encoded };
+    }
+
+    /// Appends all but `bytes` and the earliest expiry: numbers as varints, byte strings
+    /// length-prefixed, in this order: id, entries, tombstones, inline, expiring, key bytes, first
+    /// key, last key, refs {count, (file, records, bytes)*}, age, job, part, last part, replaces
+    /// {count, id*}, checkpoint, range tombstones.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         let numbers =
             [self.id.0, self.entries, self.tombstones, self.inline, self.expiring, self.key_bytes];

@@ -156,6 +156,13 @@ fn the_footer_tells_exactly_what_is_inside() {
     assert_eq!(meta.tombstones, count(|f| *f == Found::Deleted));
     let is_inline = |f: &Found| matches!(f, Found::Value { value: ValueRef::Inline(_), .. });
     assert_eq!(meta.inline, count(is_inline));
+    let expiry = |found: &Found| match found {
+        Found::Value { expires_at_s, .. } if *expires_at_s != 0 => Some(*expires_at_s),
+        _ => None,
+    };
+    let expiries: Vec<u64> = entries.values().filter_map(expiry).collect();
+    assert_eq!(meta.expiring, expiries.len() as u64);
+    assert_eq!(meta.earliest_expiry_s, *expiries.iter().min().unwrap());
     assert_eq!(meta.first_key, Bytes::new());
     assert_eq!(&meta.last_key[..], entries.last_key_value().unwrap().0);
     assert_eq!(meta.key_bytes, entries.keys().map(|k| k.len() as u64).sum::<u64>());

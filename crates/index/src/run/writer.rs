@@ -102,7 +102,9 @@ impl RunWriter {
         match found {
             Found::Deleted => self.meta.tombstones += 1,
             Found::Value { value, expires_at_s } => {
-                self.meta.expiring += u64::from(*expires_at_s != 0);
+                if *expires_at_s != 0 {
+                    self.meta.count_expiry(*expires_at_s);
+                }
                 match value {
                     ValueRef::Inline(_) => self.meta.inline += 1,
                     ValueRef::At(at) if stele_types::mutant::active("index.refs_forgotten") => {

@@ -4,18 +4,28 @@
 //! ```text
 //! frame  := body_bytes:u32 crc:u32 file:u32 offset:u32 chain:u32 records:u32 body padding
 //! body   := item* [filler]                        (see `item`)
-//! crc    := CRC-32C over store:u64, the header without crc, and body
+//! crc    := CRC-32C over store:u64, salt:u64 of the segment, the header without crc, and body
 //! chain  := crc of the previous frame, across segments; 0 before the first
 //! ```
-//! File, offset and store in the checksum detect a frame written to or read from another place, and
-//! a frame from before its segment was recycled. The chain detects a lost write.
+//! In a segment of format 1 the checksum covers no salt. No client knows the salt, so no value
+//! holds bytes that count as a frame. File, offset and store in the checksum detect a frame written
+//! to or read from another place, and a frame from before its segment was recycled. The chain
+//! detects a lost write.
 
 use super::take;
 use stele_types::checksum::{Crc32c, crc32c};
-use stele_types::{FileId, Lsn, StoreId};
+use stele_types::{FileId, Lsn, StoreId, mutant};
 
 /// Bytes of a frame's header.
 pub(crate) const FRAME_HEADER_BYTES: usize = 24;
+
+/// What the checksums of a segment's frames cover besides the frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub store: StoreId,
+    /// Random number of the segment; `None` in format 1.
+    pub salt: Option<u64>,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHeader {
@@ -49,21 +59,25 @@ impl FrameHeader {
     }
 
     /// Returns the checksum of this header with `body`.
-    pub fn checksum(&self, store: StoreId, body: &[u8]) -> u32 {
-        self.checksum_with_crc(store, crc32c(body))
+    pub fn checksum(&self, origin: Origin, body: &[u8]) -> u32 {
+        self.checksum_with_crc(origin, crc32c(body))
     }
 
     /// [`FrameHeader::checksum`] over a body of `body_bytes` with a known checksum.
-    pub fn checksum_with_crc(&self, store: StoreId, body_crc: u32) -> u32 {
+    pub fn checksum_with_crc(&self, origin: Origin, body_crc: u32) -> u32 {
         let encoded = self.encode();
         let mut crc = Crc32c::new();
-        crc.update(&store.0.to_le_bytes()).update(&encoded[0..4]).update(&encoded[8..]);
+        crc.update(&origin.store.0.to_le_bytes());
+        if let Some(salt) = origin.salt.filter(|_| !mutant::active("log.salt_ignored")) {
+            crc.update(&salt.to_le_bytes());
+        }
+        crc.update(&encoded[0..4]).update(&encoded[8..]);
         crc.update_with_crc(body_crc, u64::from(self.body_bytes)).finish()
     }
 
     /// Whether the header names the position it was read from.
     pub fn is_at(&self, at: Lsn) -> bool {
-        self.at == at || stele_types::mutant::active("log.accept_any_position")
+        self.at == at || mutant::active("log.accept_any_position")
     }
 
     /// Returns the bytes of the frame without its padding.
@@ -77,7 +91,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checksum_covers_place_store_chain_and_body() {
+    fn checksum_covers_place_store_salt_chain_and_body() {
+        let origin = Origin { store: StoreId(1), salt: Some(5) };
         let header = FrameHeader {
             body_bytes: 3,
             crc: 0,
@@ -86,16 +101,18 @@ mod tests {
             records: 1,
         };
         assert_eq!(FrameHeader::decode(&header.encode()), Some(header));
-        let sum = header.checksum(StoreId(1), b"abc");
-        assert_ne!(sum, header.checksum(StoreId(2), b"abc"));
-        assert_ne!(sum, header.checksum(StoreId(1), b"abd"));
+        let sum = header.checksum(origin, b"abc");
+        assert_ne!(sum, header.checksum(Origin { store: StoreId(2), ..origin }, b"abc"));
+        assert_ne!(sum, header.checksum(Origin { salt: Some(6), ..origin }, b"abc"));
+        assert_ne!(sum, header.checksum(Origin { salt: None, ..origin }, b"abc"));
+        assert_ne!(sum, header.checksum(origin, b"abd"));
         for other in [
             FrameHeader { at: Lsn::new(FileId(8), 512), ..header },
             FrameHeader { at: Lsn::new(FileId(7), 1024), ..header },
             FrameHeader { chain: 8, ..header },
             FrameHeader { records: 2, ..header },
         ] {
-            assert_ne!(sum, other.checksum(StoreId(1), b"abc"));
+            assert_ne!(sum, other.checksum(origin, b"abc"));
         }
     }
 }

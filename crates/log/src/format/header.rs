@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! segment block 0 := "STELESEG" format:u32 block_bytes:u32 store:u64 file:u32 previous:u32
-//!                    previous_end:u32 chain:u32 recycled:u32 crc:u32 zeros to block_bytes
+//!                    previous_end:u32 chain:u32 recycled:u32 crc:u32 salt:u64 crc:u32
+//!                    zeros to block_bytes
 //! other header    := magic:8 format:u32 file:u32 store:u64 zero:u32 crc:u32
 //! other footer    := magic:8 file:u32 zero:u32 data_end:u64 fields:6*u64 zero:u32 crc:u32
 //! ```
-//! Each crc is over all bytes before it.
+//! Each crc is over all bytes before it. Segments of format 1 have no salt and no second crc.
 
 use super::take;
 use std::path::Path;
@@ -15,7 +16,11 @@ use stele_types::limits::FORMAT_VERSION;
 use stele_types::{Error, FileId, Result, StoreId};
 
 const SEGMENT_MAGIC: &[u8; 8] = b"STELESEG";
-const SEGMENT_HEADER_BYTES: usize = 48;
+/// Bytes of the part that all formats share, and of all of it.
+const SEGMENT_PART_BYTES: usize = 48;
+const SEGMENT_HEADER_BYTES: usize = 60;
+/// Last format of which segments have no salt.
+const UNSALTED_FORMAT: u32 = 1;
 /// The smallest block: a sector, which a device does not tear.
 pub(crate) const BLOCK_BYTES_MIN: usize = 512;
 /// The largest block: above what any device requires. It limits what a header can make the reader
@@ -37,6 +42,8 @@ pub(crate) struct SegmentHeader {
     pub previous_end: u32,
     pub chain: u32,
     pub recycled: bool,
+    /// Random number that the checksums of the segment's frames cover; `None` in format 1.
+    pub salt: Option<u64>,
 }
 
 impl SegmentHeader {
@@ -44,7 +51,8 @@ impl SegmentHeader {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.block_bytes as usize);
         out.extend_from_slice(SEGMENT_MAGIC);
-        for word in [FORMAT_VERSION, self.block_bytes] {
+        let format = if self.salt.is_some() { FORMAT_VERSION } else { UNSALTED_FORMAT };
+        for word in [format, self.block_bytes] {
             out.extend_from_slice(&word.to_le_bytes());
         }
         out.extend_from_slice(&self.store.0.to_le_bytes());
@@ -52,8 +60,11 @@ impl SegmentHeader {
         for word in [self.file.0, self.previous.0, self.previous_end, self.chain, recycled] {
             out.extend_from_slice(&word.to_le_bytes());
         }
-        let crc = crc32c(&out);
-        out.extend_from_slice(&crc.to_le_bytes());
+        put_crc(&mut out);
+        if let Some(salt) = self.salt {
+            out.extend_from_slice(&salt.to_le_bytes());
+            put_crc(&mut out);
+        }
         out.resize(self.block_bytes as usize, 0);
         out
     }
@@ -76,11 +87,18 @@ impl SegmentHeader {
         Ok(header)
     }
 
-    /// Decodes a header with no check except the checksum. Also returns the format version.
+    /// Decodes a header with no check except the checksums. Also returns the format version. Of a
+    /// later format, decodes only the part that all formats share.
     pub fn parse(bytes: &[u8]) -> Option<(Self, u32)> {
-        let mut rest = checked(bytes.get(..SEGMENT_HEADER_BYTES)?)?.strip_prefix(SEGMENT_MAGIC)?;
+        let mut rest = checked(bytes.get(..SEGMENT_PART_BYTES)?)?.strip_prefix(SEGMENT_MAGIC)?;
         let rest = &mut rest;
         let format = take::u32_le(rest)?;
+        let salt = || {
+            let salted = checked(bytes.get(..SEGMENT_HEADER_BYTES)?)?;
+            take::u64_le(&mut salted.get(SEGMENT_PART_BYTES..)?)
+        };
+        let has_salt = (UNSALTED_FORMAT + 1..=FORMAT_VERSION).contains(&format);
+        let salt = if has_salt { Some(salt()?) } else { None };
         let header = Self {
             block_bytes: take::u32_le(rest)?,
             store: StoreId(take::u64_le(rest)?),
@@ -89,6 +107,7 @@ impl SegmentHeader {
             previous_end: take::u32_le(rest)?,
             chain: take::u32_le(rest)?,
             recycled: take::u32_le(rest)? != 0,
+            salt,
         };
         Some((header, format))
     }
@@ -191,6 +210,11 @@ impl Footer {
     }
 }
 
+fn put_crc(out: &mut Vec<u8>) {
+    let crc = crc32c(out);
+    out.extend_from_slice(&crc.to_le_bytes());
+}
+
 /// Returns the bytes before a trailing crc if it matches.
 fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let (content, crc) = bytes.split_last_chunk::<4>()?;
@@ -235,6 +259,7 @@ mod tests {
             previous_end: 1024,
             chain: 5,
             recycled: true,
+            salt: Some(6),
         };
         let bytes = header.encode();
         assert_eq!(bytes.len(), 512);
@@ -268,13 +293,14 @@ mod tests {
             previous_end: 1024,
             chain: 5,
             recycled: false,
+            salt: None,
         };
         let refused = |header: SegmentHeader| {
             let bytes = SegmentHeader { block_bytes: 512, ..header }.encode();
-            let mut bytes = bytes[..SEGMENT_HEADER_BYTES].to_vec();
+            let mut bytes = bytes[..SEGMENT_PART_BYTES].to_vec();
             bytes[12..16].copy_from_slice(&header.block_bytes.to_le_bytes());
-            let crc = crc32c(&bytes[..SEGMENT_HEADER_BYTES - 4]);
-            bytes[SEGMENT_HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+            let crc = crc32c(&bytes[..SEGMENT_PART_BYTES - 4]);
+            bytes[SEGMENT_PART_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
             SegmentHeader::decode(&bytes, Path::new("f"), StoreId(3), FileId(4)).is_err()
         };
         assert!(!refused(sound));
@@ -282,6 +308,32 @@ mod tests {
         assert!(refused(SegmentHeader { previous: FileId(5), ..sound }));
         assert!(refused(SegmentHeader { block_bytes: 1 << 31, ..sound }));
         assert!(refused(SegmentHeader { block_bytes: 256, ..sound }));
+    }
+
+    #[test]
+    fn a_segment_of_format_1_has_no_salt_and_every_byte_of_a_later_header_counts() {
+        let unsalted = SegmentHeader {
+            block_bytes: 512,
+            store: StoreId(3),
+            file: FileId(4),
+            previous: FileId(2),
+            previous_end: 1024,
+            chain: 5,
+            recycled: false,
+            salt: None,
+        };
+        let decode =
+            |bytes: &[u8]| SegmentHeader::decode(bytes, Path::new("f"), StoreId(3), FileId(4)).ok();
+        assert_eq!(unsalted.encode()[8..12], 1u32.to_le_bytes());
+        assert_eq!(decode(&unsalted.encode()), Some(unsalted));
+        let salted = SegmentHeader { salt: Some(9), ..unsalted };
+        let bytes = salted.encode();
+        assert_eq!(decode(&bytes), Some(salted));
+        for at in 0..SEGMENT_HEADER_BYTES {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 4;
+            assert_eq!(decode(&flipped), None, "byte {at}");
+        }
     }
 
     #[test]

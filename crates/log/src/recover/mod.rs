@@ -14,6 +14,7 @@ use crate::catalog::FileMeta;
 use crate::dir::{Dir, Name};
 use crate::entry_cache::EntryCache;
 use crate::format::Item;
+use crate::format::frame::FRAME_HEADER_BYTES;
 use crate::long_reads::LongReads;
 use crate::read_many::BUFFERS_KEPT_BYTES_MAX;
 use crate::read_pool::ReadPool;
@@ -33,6 +34,7 @@ use inventory::{Inventory, Orphans};
 use needed::Needed;
 use std::io::IoSlice;
 use std::sync::atomic::AtomicU32;
+use stele_types::checksum::crc32c;
 use stele_types::lock::{Mutex, RwLock};
 use stele_types::{Cause, Error, FileId, Locator, Lsn, Result, mutant};
 use stele_vfs::{AlignedBuf, Open, VfsFile};
@@ -162,11 +164,7 @@ impl<'a, 'p> Recoverer<'a, 'p> {
         let found = self.scan(&mut reader, Some(end.at), &mut writer)?.0;
         check_end(&mut reader, found, end)?;
         let totals = writer.totals;
-        // A full device must not prevent opening; the next open scans again.
-        match writer.finish(end) {
-            Err(error @ Error::NoSpace(_)) => drop(error),
-            other => other?,
-        }
+        writer.finish(end);
         Ok(totals)
     }
 
@@ -176,7 +174,10 @@ impl<'a, 'p> Recoverer<'a, 'p> {
         until: Option<u32>,
         writer: &mut SidecarWriter,
     ) -> Result<(End, u32)> {
-        let mut push = |item: &Item<'_>| writer.push(item);
+        let mut push = |item: &Item<'_>| {
+            writer.push(item);
+            Ok(())
+        };
         let (regions, needed) = (&mut self.regions, &mut self.needed);
         let found = by_frames(reader, until, regions, needed, self.passes, &mut push)?;
         self.recovery.segments_scanned += 1;
@@ -206,13 +207,14 @@ impl<'a, 'p> Recoverer<'a, 'p> {
             let file =
                 if aligned { file.clone() } else { self.dir.vfs.open(&path, Open::WRITE)? };
             if tail != TailState::Confirmed {
-                write_again(&mut reader, file.as_ref(), last, end.at)?;
+                write_again(&mut reader, file.as_ref(), last, end.chain)?;
             }
             file.sync_data()?;
             self.dir.sync()?;
         }
         Ok(Appender {
             block_bytes: reader.block_bytes(),
+            origin: reader.origin(),
             file,
             id: newest.id,
             end,
@@ -222,7 +224,7 @@ impl<'a, 'p> Recoverer<'a, 'p> {
             recycled,
             buffer: AlignedBuf::in_large_pages(),
             staged: Staged::default(),
-            sidecar: Some(writer),
+            sidecar: writer,
         })
     }
 }
@@ -289,12 +291,37 @@ fn check_tail(reader: &mut SegmentReader, end: End) -> Result<TailState> {
 }
 
 /// Writes the last frame's own bytes over it: whatever part a crash keeps, the bytes are the same.
-fn write_again(reader: &mut SegmentReader, file: &dyn VfsFile, from: u32, end: u32) -> Result<()> {
-    let left = reader.file_bytes().min(u64::from(end)).saturating_sub(u64::from(from));
-    let mut frame = AlignedBuf::new();
-    frame.extend_from_slice(reader.range(u64::from(from), left as usize)?.unwrap_or_default());
+fn write_again(reader: &mut SegmentReader, file: &dyn VfsFile, at: u32, crc: u32) -> Result<()> {
+    let mut frame = match checked_frame(reader, at, crc)? {
+        Some(frame) => frame,
+        None => {
+            reader.refresh()?;
+            checked_frame(reader, at, crc)?.ok_or_else(|| {
+                reader.corrupt(
+                    at,
+                    "two reads of the last batch differ from the first, which matched its \
+                     checksum; nothing was changed; check the device, then open the store again",
+                )
+            })?
+        }
+    };
     frame.pad_to_multiple(reader.block_bytes() as usize);
-    file.write_at(&[IoSlice::new(&frame)], u64::from(from), Cause::Log)
+    file.write_at(&[IoSlice::new(&frame)], u64::from(at), Cause::Log)
+}
+
+/// Returns a copy of the frame with this checksum, without its padding; `None` after a wrong read.
+///
+/// Invariant: the checksum is that of the returned bytes, not of an earlier read of them. So a
+/// wrong read is never written over an acknowledged batch.
+fn checked_frame(reader: &mut SegmentReader, at: u32, crc: u32) -> Result<Option<AlignedBuf>> {
+    let Some(header) = reader.named(at)? else { return Ok(None) };
+    let mut frame = AlignedBuf::new();
+    frame.extend_from_slice(&header.encode());
+    frame.extend_from_slice(reader.body(at, &header)?.unwrap_or_default());
+    let body_crc = crc32c(frame.get(FRAME_HEADER_BYTES..).unwrap_or_default());
+    let is_checked = header.crc == crc && reader.is_whole(&header, body_crc)
+        || mutant::active("log.written_back_unchecked");
+    Ok(is_checked.then_some(frame))
 }
 
 /// Creates the first segment of a new log.
@@ -315,6 +342,7 @@ fn create(shared: &Shared, from: &RecoverFrom) -> Result<Appender> {
         file: begun.file,
         id,
         block_bytes: begun.block_bytes,
+        origin: begun.origin,
         end: begun.end,
         has_batches: false,
         confirmed: false,
@@ -322,7 +350,7 @@ fn create(shared: &Shared, from: &RecoverFrom) -> Result<Appender> {
         recycled: false,
         buffer,
         staged: Staged::default(),
-        sidecar: Some(SidecarWriter::new(&shared.dir, id, inline_max)),
+        sidecar: SidecarWriter::new(&shared.dir, id, inline_max),
     })
 }
 

@@ -6,7 +6,7 @@ pub(crate) use state::{Place, Region};
 
 use crate::format::{CarriedRegion, Item};
 use std::collections::BTreeMap;
-use stele_types::{FileId, HardState, LogIndex, RegionId, Term};
+use stele_types::{FileId, HardState, LogIndex, RegionId, Term, mutant};
 
 /// Public state of a region's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,18 @@ impl Regions {
     /// Returns every region's state, for the start of a segment.
     pub fn carried(&self) -> impl Iterator<Item = CarriedRegion> {
         self.map.iter().map(|(id, region)| region.carry(*id))
+    }
+
+    /// Forgets destroyed regions of which no record is left: `oldest` is the first segment, and
+    /// only segments hold records of regions.
+    ///
+    /// Invariant: a destroyed region is known while a segment holds its records, because a rebuild
+    /// of a lost index would restore them. Otherwise each region that ever left would be carried
+    /// from segment to segment.
+    pub fn forget_destroyed(&mut self, oldest: FileId) {
+        let is_early = mutant::active("log.destroyed_forgotten_early");
+        let has_records = |region: &Region| region.reset().file >= oldest && !is_early;
+        self.map.retain(|_, region| !region.destroyed || has_records(region));
     }
 
     /// Returns the first segment that holds an untruncated entry.

@@ -8,7 +8,7 @@ use crate::dir::{Dir, Name};
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use crate::format::header::BLOCK_BYTES_MIN;
 use crate::format::item::put_carried;
-use crate::format::{CarriedRegion, SegmentHeader};
+use crate::format::{CarriedRegion, Origin, SegmentHeader};
 use std::io::IoSlice;
 use std::sync::Arc;
 use stele_types::{Cause, Error, FileId, Lsn, Result, mutant};
@@ -19,6 +19,7 @@ use stele_vfs::{AlignedBuf, Create, Open, VfsFile};
 pub(crate) struct Begun {
     pub file: Arc<dyn VfsFile>,
     pub block_bytes: u32,
+    pub origin: Origin,
     pub end: End,
     pub written_bytes: u64,
 }
@@ -39,13 +40,15 @@ pub(crate) fn begin(how: &Begin<'_>, buffer: &mut AlignedBuf) -> Result<Begun> {
     let source = how.dir.path_of(Name::Free(how.recycle.unwrap_or(how.id)));
     let open = Open { write: true, create: Create::IfMissing, direct: how.dir.direct };
     let file = how.dir.vfs.open(&source, open)?;
-    let begun = write(how, file, buffer);
+    let begun = write(how, file, buffer).and_then(|begun| {
+        how.dir.vfs.rename(&source, &how.dir.path_of(Name::Segment(how.id)))?;
+        Ok(begun)
+    });
     if begun.is_err() && how.recycle.is_none() {
         // It may hold the device's last free blocks; the next open removes what remains.
         let _ = how.dir.unlink(&source);
     }
     let mut begun = begun?;
-    how.dir.vfs.rename(&source, &how.dir.path_of(Name::Segment(how.id)))?;
     // A batch is acknowledged only in a segment with a durable name.
     if !mutant::active("log.skip_dir_sync") {
         how.dir.sync().map_err(fatal_if_full)?;
@@ -72,6 +75,7 @@ fn write(how: &Begin<'_>, file: Arc<dyn VfsFile>, buffer: &mut AlignedBuf) -> Re
         file.set_len(0)?;
     }
     let block_bytes = file.block_bytes().unwrap_or(BLOCK_BYTES_MIN).max(BLOCK_BYTES_MIN) as u32;
+    let salt = Some(how.dir.vfs.random()?);
     let header = SegmentHeader {
         block_bytes,
         store: how.dir.store,
@@ -80,10 +84,12 @@ fn write(how: &Begin<'_>, file: Arc<dyn VfsFile>, buffer: &mut AlignedBuf) -> Re
         previous_end: how.previous.1.at,
         chain: how.previous.1.chain,
         recycled: how.recycle.is_some(),
+        salt,
     };
+    let origin = Origin { store: how.dir.store, salt };
     buffer.clear();
     buffer.extend_from_slice(&header.encode());
-    let crc = put_first_frame(how, &header, buffer);
+    let crc = put_first_frame(how, &header, origin, buffer);
     buffer.pad_to_multiple(block_bytes as usize);
     file.write_at(&[IoSlice::new(buffer)], 0, Cause::Log)?;
     // The header is durable before the name: no segment is found without it.
@@ -91,10 +97,15 @@ fn write(how: &Begin<'_>, file: Arc<dyn VfsFile>, buffer: &mut AlignedBuf) -> Re
         file.sync_data()?;
     }
     let end = End { at: buffer.len() as u32, chain: crc };
-    Ok(Begun { file, block_bytes, end, written_bytes: buffer.len() as u64 })
+    Ok(Begun { file, block_bytes, origin, end, written_bytes: buffer.len() as u64 })
 }
 
-fn put_first_frame(how: &Begin<'_>, header: &SegmentHeader, buffer: &mut AlignedBuf) -> u32 {
+fn put_first_frame(
+    how: &Begin<'_>,
+    header: &SegmentHeader,
+    origin: Origin,
+    buffer: &mut AlignedBuf,
+) -> u32 {
     let mut body = Vec::new();
     if !mutant::active("log.skip_carry") {
         how.carried.iter().for_each(|region| put_carried(&mut body, region));
@@ -106,7 +117,7 @@ fn put_first_frame(how: &Begin<'_>, header: &SegmentHeader, buffer: &mut Aligned
         chain: header.chain,
         records: how.carried.len() as u32,
     };
-    frame.crc = frame.checksum(how.dir.store, &body);
+    frame.crc = frame.checksum(origin, &body);
     debug_assert_eq!(frame.encode().len(), FRAME_HEADER_BYTES);
     buffer.extend_from_slice(&frame.encode());
     buffer.extend_from_slice(&body);

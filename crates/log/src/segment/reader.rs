@@ -1,13 +1,13 @@
 //! Reads a segment through a sliding window of whole aligned blocks.
 
 use crate::dir::{Dir, Name};
-use crate::format::SegmentHeader;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use crate::format::header::BLOCK_BYTES_MIN;
+use crate::format::{Origin, SegmentHeader};
 use std::path::Path;
 use std::sync::Arc;
 use stele_types::checksum::crc32c;
-use stele_types::{Error, FileId, Lsn, Result, StoreId};
+use stele_types::{Error, FileId, Lsn, Result};
 use stele_vfs::{AlignedBuf, VfsFile};
 
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -25,7 +25,6 @@ pub(crate) enum Probe {
 #[derive(Debug)]
 pub(crate) struct SegmentReader {
     file: Arc<dyn VfsFile>,
-    store: StoreId,
     id: FileId,
     len: u64,
     window: AlignedBuf,
@@ -42,7 +41,6 @@ impl SegmentReader {
         let mut reader = Self {
             len: file.len()?,
             file,
-            store: dir.store,
             id,
             window: AlignedBuf::new(),
             window_at: 0,
@@ -54,6 +52,7 @@ impl SegmentReader {
                 previous_end: 0,
                 chain: 0,
                 recycled: false,
+                salt: None,
             },
             bytes_read: 0,
         };
@@ -78,6 +77,11 @@ impl SegmentReader {
 
     pub fn block_bytes(&self) -> u32 {
         self.header.block_bytes
+    }
+
+    /// Returns what the checksums of the frames cover besides them.
+    pub fn origin(&self) -> Origin {
+        Origin { store: self.header.store, salt: self.header.salt }
     }
 
     pub fn corrupt(&self, at: u32, detail: impl Into<String>) -> Error {
@@ -138,7 +142,7 @@ impl SegmentReader {
 
     /// Whether a header matches a body with this checksum.
     pub fn is_whole(&self, frame: &FrameHeader, body_crc: u32) -> bool {
-        frame.checksum_with_crc(self.store, body_crc) == frame.crc
+        frame.checksum_with_crc(self.origin(), body_crc) == frame.crc
             || stele_types::mutant::active("log.frame_crc_unchecked")
     }
 

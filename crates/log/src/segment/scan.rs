@@ -53,7 +53,7 @@ pub(crate) fn frames(
     // In a sealed segment, all frames up to its end are known to have been durable.
     let mut durable = until.unwrap_or_default();
     while until.is_none_or(|until| end.at < until) {
-        let (frame, payloads) = match reader.probe(end.at)? {
+        let (frame, payloads) = match probe(reader, end.at)? {
             Probe::Frame(frame) => (frame, Payloads::All),
             Probe::Other(_) => match damaged_payloads::passed(reader, end, &mut durable, passes)? {
                 Some(frame) => (frame, Payloads::Some),
@@ -74,6 +74,18 @@ pub(crate) fn frames(
         end = End { at: reader.after(end.at, &frame), chain: frame.crc };
     }
     Ok(end)
+}
+
+/// Probes a position. Reads again where the first read shows no whole frame.
+///
+/// Invariant: a wrong read is not the end of a log.
+fn probe(reader: &mut SegmentReader, at: u32) -> Result<Probe> {
+    let first = reader.probe(at)?;
+    if matches!(first, Probe::Frame(_)) || mutant::active("log.wrong_read_ends_log") {
+        return Ok(first);
+    }
+    reader.refresh()?;
+    reader.probe(at)
 }
 
 /// Whether this is the first frame, which carries regions and may be empty.

@@ -53,9 +53,12 @@ pub(crate) fn record_bytes(key_bytes: usize, value_bytes: u32) -> u64 {
 }
 
 /// Collects a segment's items while it is written or scanned.
+///
+/// Invariant: a sidecar makes nothing fail. After a failure of its file, the segment has none.
 #[derive(Debug)]
 pub(crate) struct SidecarWriter {
-    chunks: ChunkWriter,
+    /// `None` after a failure.
+    chunks: Option<ChunkWriter>,
     previous: Previous,
     scratch: Vec<u8>,
     inline_max: usize,
@@ -66,39 +69,57 @@ pub(crate) struct SidecarWriter {
 
 impl SidecarWriter {
     pub fn new(dir: &Dir, segment: FileId, inline_max: usize) -> Self {
-        let chunks = ChunkWriter::new(dir, Name::Sidecar(segment), Magic::Sidecar);
+        let chunks = Some(ChunkWriter::new(dir, Name::Sidecar(segment), Magic::Sidecar));
         let previous = Previous::default();
         let totals = Totals::default();
         Self { chunks, previous, scratch: Vec::new(), inline_max, has_lost_entry: false, totals }
     }
 
-    pub fn push(&mut self, item: &Item<'_>) -> Result<()> {
+    pub fn push(&mut self, item: &Item<'_>) {
         self.totals.count(item, self.inline_max);
         self.has_lost_entry |=
             matches!(item, Item::Entry(EntryItem { content: Content::Lost, .. }));
-        let (out, scratch) = (self.chunks.chunk(), &mut self.scratch);
+        let Some(chunks) = &mut self.chunks else { return };
+        let (out, scratch) = (chunks.chunk(), &mut self.scratch);
         put_digest(out, scratch, &mut self.previous, item, self.inline_max);
-        if self.chunks.flush_full()? {
-            self.previous = Previous::default();
+        match chunks.flush_full() {
+            Ok(false) => {}
+            Ok(true) => self.previous = Previous::default(),
+            Err(_) => self.drop_file(),
         }
-        Ok(())
     }
 
     /// Completes the sidecar, which is durable under its name after the next sync of the directory.
     /// A segment with an unreadable entry gets no sidecar: the entry would look like one without
     /// operations.
-    pub fn finish(self, end: End) -> Result<()> {
+    pub fn finish(mut self, end: End) {
         if self.has_lost_entry && !mutant::active("log.lost_for_empty") {
-            return self.chunks.abandon();
+            return self.drop_file();
         }
         let Totals { records, payload_bytes, tombstones } = self.totals;
         let fields =
             [u64::from(end.at), u64::from(end.chain), records, payload_bytes, tombstones, 0];
-        self.chunks.finish(fields).map(|_| ())
+        if let Some(chunks) = self.chunks.take() {
+            // After a failure the file has no name that counts.
+            let _ = chunks.finish(fields);
+        }
+    }
+
+    /// Whether no write of the file has failed.
+    pub fn has_file(&self) -> bool {
+        self.chunks.is_some()
+    }
+
+    fn drop_file(&mut self) {
+        if let Some(chunks) = self.chunks.take() {
+            // What remains is removed by the next open.
+            let _ = chunks.abandon();
+        }
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.chunks.memory_bytes() + self.scratch.capacity()
+        let chunks = self.chunks.as_ref().map_or(0, ChunkWriter::memory_bytes);
+        chunks + self.scratch.capacity()
     }
 }
 

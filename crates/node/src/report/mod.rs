@@ -78,6 +78,8 @@ pub struct Answer {
     pub undetermined_writes_fail: Option<bool>,
     /// Replicas to destroy.
     pub removed: Vec<StalePeer>,
+    /// The cluster's time in Unix seconds; 0 if it is unknown.
+    pub unix_s: u64,
 }
 
 /// State that a node keeps between its reports.

@@ -1,21 +1,39 @@
-//! Pairs of a snapshot as one stream of bytes, cut anywhere into chunks: a value may be larger than
-//! a chunk.
+//! Pairs of a snapshot as one stream of bytes.
 //!
 //! ```text
 //! pair := key_len:varint key value_len:varint expires_at_s:varint value
 //! ```
+//!
+//! Chunks of whole pairs are decoded where they are. A node of an earlier version cuts the stream
+//! anywhere.
 
 use bytes::{Buf, Bytes, BytesMut};
 use stele_storage::Pair;
 use stele_types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_types::{Error, Result, varint};
 
-/// Appends a pair.
-pub(super) fn encode(pair: &Pair, out: &mut Vec<u8>) {
-    varint::put_bytes(out, &pair.key);
-    varint::put(out, pair.value.len() as u64);
-    varint::put(out, pair.expires_at_s);
-    out.extend_from_slice(&pair.value);
+/// Shorter values are copied into the bytes around them.
+const SHARED_BYTES_MIN: usize = 2 << 10;
+
+/// Encodes pairs in parts, to be sent one after the other. A long value is a part that shares its
+/// memory.
+pub(super) fn encode(pairs: &[Pair]) -> Vec<Bytes> {
+    let (mut parts, mut copied) = (Vec::new(), Vec::new());
+    for pair in pairs {
+        varint::put_bytes(&mut copied, &pair.key);
+        varint::put(&mut copied, pair.value.len() as u64);
+        varint::put(&mut copied, pair.expires_at_s);
+        if pair.value.len() < SHARED_BYTES_MIN {
+            copied.extend_from_slice(&pair.value);
+        } else {
+            parts.push(Bytes::from(std::mem::take(&mut copied)));
+            parts.push(pair.value.clone());
+        }
+    }
+    if !copied.is_empty() {
+        parts.push(Bytes::from(copied));
+    }
+    parts
 }
 
 /// Decoder of pairs from chunks. Holds at most one unfinished pair.
@@ -25,18 +43,32 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// Adds a chunk; returns the pairs it completes. Fails with `Invalid` if the bytes cannot be
-    /// pairs.
-    pub fn push(&mut self, chunk: &[u8]) -> Result<Vec<Pair>> {
-        self.rest.extend_from_slice(chunk);
+    /// Adds a chunk; returns the pairs it completes, which share its memory if it holds whole pairs.
+    /// Fails with `Invalid` if the bytes cannot be pairs.
+    pub fn push(&mut self, mut chunk: Bytes) -> Result<Vec<Pair>> {
         let mut pairs = Vec::new();
+        if self.rest.is_empty() {
+            while let Some((header_bytes, header)) = decode_header(&chunk)? {
+                let PairHeader { key, value_bytes, expires_at_s } = header;
+                let end = header_bytes + value_bytes;
+                if chunk.len() < end {
+                    break;
+                }
+                let (key, value) = (chunk.slice_ref(key), chunk.slice(header_bytes..end));
+                chunk.advance(end);
+                pairs.push(Pair { key, value, expires_at_s });
+            }
+        }
+        self.rest.extend_from_slice(&chunk);
         while let Some((header_bytes, header)) = decode_header(&self.rest)? {
-            if self.rest.len() < header_bytes + header.value_bytes {
+            let PairHeader { key, value_bytes, expires_at_s } = header;
+            if self.rest.len() < header_bytes + value_bytes {
                 break;
             }
+            let key = Bytes::copy_from_slice(key);
             self.rest.advance(header_bytes);
-            let value = self.rest.split_to(header.value_bytes).freeze();
-            pairs.push(Pair { key: header.key, value, expires_at_s: header.expires_at_s });
+            let value = self.rest.split_to(value_bytes).freeze();
+            pairs.push(Pair { key, value, expires_at_s });
         }
         Ok(pairs)
     }
@@ -50,14 +82,14 @@ impl Decoder {
     }
 }
 
-struct PairHeader {
-    key: Bytes,
+struct PairHeader<'a> {
+    key: &'a [u8],
     value_bytes: usize,
     expires_at_s: u64,
 }
 
 /// Decodes what precedes a value, and its length; `None` when more bytes are needed.
-fn decode_header(bytes: &[u8]) -> Result<Option<(usize, PairHeader)>> {
+fn decode_header(bytes: &[u8]) -> Result<Option<(usize, PairHeader<'_>)>> {
     const HEADER_BYTES_MAX: usize = KEY_BYTES_MAX + 3 * varint::VARINT_BYTES_MAX;
     let mut rest = bytes;
     let mut take = || {
@@ -74,7 +106,7 @@ fn decode_header(bytes: &[u8]) -> Result<Option<(usize, PairHeader)>> {
         return Err(Error::invalid("a pair of a snapshot is too long"));
     }
     let value_bytes = value_bytes as usize;
-    let header = PairHeader { key: Bytes::copy_from_slice(key), value_bytes, expires_at_s };
+    let header = PairHeader { key, value_bytes, expires_at_s };
     Ok(Some((bytes.len() - rest.len(), header)))
 }
 
@@ -93,13 +125,12 @@ mod tests {
                 expires_at_s: u64::from(n % 3),
             })
             .collect();
-        let mut bytes = Vec::new();
-        pairs.iter().for_each(|pair| encode(pair, &mut bytes));
+        let bytes = encode(&pairs).concat();
         for chunk in [1, 7, 1000, bytes.len()] {
             let mut decoder = Decoder::default();
             let mut found = Vec::new();
             for part in bytes.chunks(chunk) {
-                found.extend(decoder.push(part).unwrap());
+                found.extend(decoder.push(Bytes::copy_from_slice(part)).unwrap());
             }
             decoder.finish().unwrap();
             assert_eq!(found, pairs, "chunks of {chunk}");
@@ -109,9 +140,27 @@ mod tests {
     #[test]
     fn bytes_that_can_be_no_pair_are_refused_and_hold_no_memory() {
         let mut decoder = Decoder::default();
-        assert!(decoder.push(&[0xff; KEY_BYTES_MAX * 2]).is_err());
+        assert!(decoder.push(Bytes::from(vec![0xff; KEY_BYTES_MAX * 2])).is_err());
         let mut decoder = Decoder::default();
-        decoder.push(&[200, 1, 1, 2, 3]).unwrap();
+        decoder.push(Bytes::from_static(&[200, 1, 1, 2, 3])).unwrap();
         assert!(decoder.finish().is_err());
+    }
+
+    #[test]
+    fn long_values_are_copied_neither_when_they_are_encoded_nor_when_they_are_decoded() {
+        let pair = |key: &'static str, bytes: usize| Pair {
+            key: Bytes::from_static(key.as_bytes()),
+            value: Bytes::from(vec![7; bytes]),
+            expires_at_s: 0,
+        };
+        let pairs = [pair("a", 100), pair("b", 70_000), pair("c", 5)];
+        let parts = encode(&pairs);
+        assert_eq!(parts.len(), 3, "the short ones lie in the bytes around them");
+        assert_eq!(parts[1].as_ptr(), pairs[1].value.as_ptr());
+        let chunk = Bytes::from(parts.concat());
+        let found = Decoder::default().push(chunk.clone()).unwrap();
+        assert_eq!(found, pairs);
+        let inside = chunk.as_ptr_range();
+        assert!(found.iter().all(|pair| inside.contains(&pair.value.as_ptr())));
     }
 }

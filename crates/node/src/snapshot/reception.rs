@@ -1,6 +1,7 @@
-//! Receiving side: pieces are decoded and staged; the loop installs the whole.
+//! Receiving side: chunks are decoded and staged; the loop installs the whole.
 
 use super::pairs::Decoder;
+use bytes::Bytes;
 use std::sync::Arc;
 use stele_raftstore::{Input, SnapshotHeader};
 use stele_storage::StorageEngine;
@@ -21,13 +22,13 @@ impl<E: StorageEngine> Reception<E> {
         Ok(Self { engine, header, ingest, decoder: Decoder::default() })
     }
 
-    /// Stages the pairs that a piece completes. May wait for the device.
-    pub fn receive(&mut self, piece: &[u8]) -> Result<()> {
-        let pairs = self.decoder.push(piece)?;
+    /// Stages the pairs that a chunk completes. May wait for the device.
+    pub fn receive(&mut self, chunk: Bytes) -> Result<()> {
+        let pairs = self.decoder.push(chunk)?;
         self.engine.receive(&mut self.ingest, pairs)
     }
 
-    /// Ends the reception after the last piece. Returns the input with which the loop installs the
+    /// Ends the reception after the last chunk. Returns the input with which the loop installs the
     /// snapshot. Fails with `Invalid` when a pair is unfinished.
     pub fn finish(self) -> Result<Input<E>> {
         let Self { engine, header, ingest, decoder } = self;

@@ -4,10 +4,12 @@ mod batch;
 mod maintenance;
 mod queue;
 mod read;
+mod slowdown;
 mod turn;
 
 pub use batch::{Batch, BatchOp, OP_OVERHEAD_BYTES};
 pub use maintenance::{Maintenance, Slice};
-pub use queue::{CoreCall, Item, NotTaken, Permit, Queue};
+pub use queue::{CoreCall, Item, Kept, NotTaken, Permit, Queue};
 pub use read::LinearizableRead;
+pub use slowdown::{Pace, WAIT_NANOS_MAX, WriterQueue};
 pub use turn::{Ended, StoreLoop, Turn};

@@ -3,6 +3,7 @@
 //! Raft repairs.
 
 use parking_lot::Mutex;
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stele_raftstore::{Busy, Input, PeerMessage, RaftStore, Refusal, Reply, RequestId};
@@ -73,11 +74,15 @@ impl<A> NotTaken<A> {
     }
 }
 
+/// Owner of memory that a request uses until its outcome is known.
+pub type Kept = Option<Arc<dyn Any + Send + Sync>>;
+
 /// Share of a request in the bound; released when dropped.
-#[derive(Debug)]
 pub struct Permit {
     request_bytes: Arc<AtomicU64>,
     bytes: u64,
+    /// Dropped with the permit.
+    _kept: Kept,
 }
 
 impl Drop for Permit {
@@ -123,9 +128,20 @@ impl<E: StorageEngine, A> Queue<E, A> {
         make: impl FnOnce(RequestId) -> Input<E>,
         caller: A,
     ) -> Result<bool, NotTaken<A>> {
+        self.request_keeping(make, caller, None)
+    }
+
+    /// Like [`Queue::request`]. Keeps `kept` until the outcome of the request is known, also if its
+    /// caller does not wait for it.
+    pub fn request_keeping(
+        &self,
+        make: impl FnOnce(RequestId) -> Input<E>,
+        caller: A,
+        kept: Kept,
+    ) -> Result<bool, NotTaken<A>> {
         let id = RequestId(self.next_request.fetch_add(1, Relaxed));
         let input = make(id);
-        let Some(permit) = self.admit(bytes_of(&input) + REQUEST_OVERHEAD_BYTES) else {
+        let Some(permit) = self.admit(bytes_of(&input) + REQUEST_OVERHEAD_BYTES, kept) else {
             return Err(NotTaken { caller, is_stopped: false });
         };
         let mut state = self.state.lock();
@@ -138,9 +154,9 @@ impl<E: StorageEngine, A> Queue<E, A> {
 
     /// Admits a request of `bytes`; `None` above the limit. A single request is always admitted,
     /// whatever its size.
-    fn admit(&self, bytes: u64) -> Option<Permit> {
+    fn admit(&self, bytes: u64, kept: Kept) -> Option<Permit> {
         let before = self.request_bytes.fetch_add(bytes, Relaxed);
-        let permit = Permit { request_bytes: self.request_bytes.clone(), bytes };
+        let permit = Permit { request_bytes: self.request_bytes.clone(), bytes, _kept: kept };
         let is_above = before > 0 && before + bytes > self.bytes_max;
         (!is_above || mutant::active("node.admit_all")).then_some(permit)
     }
@@ -213,6 +229,18 @@ mod tests {
     use bytes::Bytes;
     use stele_raftstore::{Header, Write};
     use stele_storage::ModelEngine;
+
+    #[test]
+    fn memory_of_a_request_is_kept_until_its_outcome_is_known() {
+        let queue = Queue::<ModelEngine, u8>::new(1000);
+        let memory = Arc::new(7);
+        queue.request_keeping(write(1), 1, Some(memory.clone())).unwrap();
+        let mut items = Vec::new();
+        queue.take(&mut items);
+        assert_eq!(Arc::strong_count(&memory), 2);
+        items.clear();
+        assert_eq!(Arc::strong_count(&memory), 1);
+    }
 
     fn write(bytes: usize) -> impl FnOnce(RequestId) -> Input<ModelEngine> {
         let (header, command) = (Header::default(), Bytes::from(vec![0; bytes]));

@@ -8,8 +8,8 @@ use super::queue::{Item, Permit};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_raftstore::{
-    Append, Apply, Event, Lookup, Now, Outputs, PeerMessage, RaftStore, Readers, Reply, RequestId,
-    SendSnapshot, Unknown,
+    Append, Apply, Event, Input, Lookup, Now, Outputs, PeerMessage, RaftStore, Readers, Reply,
+    RequestId, SendSnapshot, Unknown,
 };
 use stele_storage::StorageEngine;
 use stele_types::{Error, RegionId, mutant};
@@ -52,8 +52,25 @@ pub struct Ended<A> {
 pub struct StoreLoop<E: StorageEngine, A> {
     core: RaftStore<E>,
     readers: Arc<Readers>,
-    callers: BTreeMap<RequestId, (A, Permit)>,
+    requests: BTreeMap<RequestId, Pending<A>>,
+    /// Monotonic nanoseconds of the next check of deadlines.
+    next_check_nanos: u64,
 }
+
+/// Request that the core has taken.
+struct Pending<A> {
+    /// `None` once the caller was answered: its deadline passed.
+    caller: Option<A>,
+    /// Invariant: it is held until the core answers. A proposal uses memory also when its caller no
+    /// longer waits for it.
+    permit: Option<Permit>,
+    /// Deadline of a write; 0 without one.
+    deadline_nanos: u64,
+}
+
+/// Ticks after which a request past its deadline counts as proposed: the core refuses the others at
+/// its next tick.
+const PROPOSED_AFTER_TICKS: u64 = 2;
 
 /// Invariant: no reader of a loop that has ended leads, however it ended: nothing would depose it
 /// when another store leads, and the node would take itself for the leader.
@@ -67,7 +84,7 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
     /// Creates the loop of an open core.
     pub fn new(core: RaftStore<E>) -> Self {
         let readers = core.readers();
-        Self { core, readers, callers: BTreeMap::new() }
+        Self { core, readers, requests: BTreeMap::new(), next_check_nanos: 0 }
     }
 
     /// Returns the core, for inspection.
@@ -99,9 +116,36 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
             }
         }
         match self.core.poll(now) {
-            Ok(outputs) => Ok(self.turn_of(outputs)),
+            Ok(outputs) => {
+                let mut turn = self.turn_of(outputs);
+                turn.replies.extend(self.overdue(now.monotonic_nanos));
+                Ok(turn)
+            }
             Err(error) => Err(self.ended(error, Vec::new())),
         }
+    }
+
+    /// Returns the replies to requests of which the deadline passed after they were proposed.
+    fn overdue(&mut self, now_nanos: u64) -> Vec<(A, Reply)> {
+        if now_nanos < self.next_check_nanos {
+            return Vec::new();
+        }
+        let tick_nanos = self.core.tick_nanos();
+        self.next_check_nanos = now_nanos + tick_nanos;
+        let proposed_by = now_nanos.saturating_sub(PROPOSED_AFTER_TICKS * tick_nanos);
+        let is_overdue = |request: &&mut Pending<A>| {
+            let is_past = request.deadline_nanos != 0 && request.deadline_nanos <= proposed_by;
+            is_past && !mutant::active("node.deadline_ends_with_proposal")
+        };
+        let overdue = self.requests.values_mut().filter(is_overdue);
+        let reply = Reply::Unknown(Unknown::DeadlinePassed);
+        let answered = overdue.filter_map(|request| {
+            if mutant::active("node.deadline_frees_memory") {
+                request.permit = None;
+            }
+            Some((request.caller.take()?, reply.clone()))
+        });
+        answered.collect()
     }
 
     fn step(&mut self, item: Item<E, A>) -> Result<(), Error> {
@@ -111,7 +155,10 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
                 self.core.step(stele_raftstore::Input::Message(message));
             }
             Item::Request { id, input, caller, permit } => {
-                self.callers.insert(id, (caller, permit));
+                let deadline_nanos = deadline_of(&input);
+                let pending =
+                    Pending { caller: Some(caller), permit: Some(permit), deadline_nanos };
+                self.requests.insert(id, pending);
                 self.core.step(input);
             }
             Item::Call(call) => call(&mut self.core),
@@ -132,7 +179,7 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
             wants_checkpoint,
         } = outputs;
         let replies = replies.into_iter().filter_map(|(id, reply)| {
-            let (caller, _permit) = self.callers.remove(&id)?;
+            let caller = self.requests.remove(&id)?.caller?;
             Some((caller, reply))
         });
         let replies = replies.collect();
@@ -149,8 +196,9 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
     /// executed, and another store may still commit them.
     pub fn end(&mut self) -> Vec<(A, Reply)> {
         self.depose();
-        let taken = std::mem::take(&mut self.callers).into_values();
-        taken.map(|(caller, _)| (caller, Reply::Unknown(Unknown::StoreStopped))).collect()
+        let taken = std::mem::take(&mut self.requests).into_values();
+        let callers = taken.filter_map(|request| request.caller);
+        callers.map(|caller| (caller, Reply::Unknown(Unknown::StoreStopped))).collect()
     }
 
     fn depose(&self) {
@@ -160,11 +208,20 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
     }
 }
 
+/// Returns the deadline of a write; 0 for any other request, which the core ends.
+fn deadline_of<E: StorageEngine>(input: &Input<E>) -> u64 {
+    match input {
+        Input::Write(write) => write.header.deadline_nanos,
+        Input::Modify(modify) => modify.header.deadline_nanos,
+        _ => 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::queue::Queue;
     use super::*;
-    use stele_raftstore::{Admin, AdminCall, Done, Header, Input, Options, Refusal, Write};
+    use stele_raftstore::{Admin, AdminCall, Busy, Done, Header, Options, Refusal, Write};
     use stele_storage::{LogStore, ModelEngine};
     use stele_types::{
         ClusterId, CommandBuilder, Peer, PeerId, PeerRole, Region, StoreId, StoreIdent,
@@ -199,7 +256,11 @@ mod tests {
         }
 
         fn put(&self, caller: u8) {
-            let header = Header { region: REGION, ..Header::default() };
+            self.put_until(caller, 0);
+        }
+
+        fn put_until(&self, caller: u8, deadline_nanos: u64) {
+            let header = Header { region: REGION, deadline_nanos, ..Header::default() };
             let mut command = CommandBuilder::new();
             command.put(b"k", &[caller], 0).unwrap();
             let command = command.build().bytes().clone();
@@ -266,6 +327,31 @@ mod tests {
         let unknown = Reply::Unknown(Unknown::StoreStopped);
         let refused = Reply::Refused(Refusal::StoreStopped);
         assert_eq!(ended.replies, [(1, unknown.clone()), (2, unknown), (3, refused)]);
+    }
+
+    #[test]
+    fn a_request_past_its_deadline_is_answered_and_its_bytes_count_until_its_outcome_is_known() {
+        let mut trial = Trial::new();
+        let tick_nanos = trial.store_loop.core().tick_nanos();
+        let deadline_nanos = trial.now + 10 * tick_nanos;
+        trial.put_until(1, deadline_nanos);
+        let append = trial.turn().unwrap().append.unwrap();
+        let bytes = trial.queue.request_bytes();
+        assert!(bytes > 0);
+        trial.now = deadline_nanos - tick_nanos;
+        assert!(trial.turn().unwrap().replies.is_empty());
+        trial.now = deadline_nanos + 3 * tick_nanos;
+        let replies = trial.turn().unwrap().replies;
+        assert_eq!(replies, [(1, Reply::Unknown(Unknown::DeadlinePassed))]);
+        assert_eq!(trial.queue.request_bytes(), bytes, "its entry is in memory");
+        trial.now += 3 * tick_nanos;
+        assert!(trial.turn().unwrap().replies.is_empty(), "once");
+        trial.write(append);
+        assert!(trial.settle().is_empty(), "its caller was answered");
+        assert_eq!(trial.queue.request_bytes(), 0);
+        // One that was not proposed has no effect.
+        trial.put_until(2, trial.now);
+        assert_eq!(trial.settle(), [(2, Reply::Busy(Busy::DeadlinePassed))]);
     }
 
     #[test]

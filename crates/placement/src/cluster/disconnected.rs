@@ -1,10 +1,13 @@
 //! Time without heartbeats, across changes of the placement leader.
 //!
-//! Heartbeat times are kept in memory. When a store becomes disconnected, the time of its last
-//! heartbeat is persisted once; when heartbeats resume, the record is deleted: two small writes for
-//! each outage, none otherwise. A new leader counts on from the record, so a change of leaders does
-//! not restart the wait before lost replicas are rebuilt. Times are Unix seconds: if the clocks of
-//! two nodes differ, a store counts as down earlier or later by that difference.
+//! Heartbeat times are kept in memory. While a store is disconnected, the seconds without a
+//! heartbeat are persisted, once a minute until it is down; when heartbeats resume, the record is
+//! deleted. A new leader counts on from the record, so a change of leaders does not restart the
+//! wait before lost replicas are rebuilt.
+//!
+//! Invariant: only monotonic clocks count. A leader with a wall clock that jumped, or that differs
+//! from its predecessor's, counts no store as down earlier. The time since the last record, and the
+//! time without a leader, are not counted.
 
 use super::Cluster;
 use crate::Millis;
@@ -12,39 +15,39 @@ use crate::pairs::{self, PairChange};
 use crate::store::{LastHeartbeat, Liveness, Store, StoreState};
 use stele_types::mutant;
 
+/// Time after which the record of a disconnected store is written again.
+const RECORD_INTERVAL_S: u64 = 60;
+
 impl Cluster {
-    /// Plans the records of stores that became disconnected, or connected again, since the last
-    /// call. Called periodically.
-    pub fn plan_disconnections(&self, now: Millis, unix_seconds: u64) -> Vec<PairChange> {
-        self.stores
-            .values()
-            .filter_map(|store| self.plan_disconnection(store, now, unix_seconds))
-            .collect()
+    /// Plans the records of stores that are disconnected, or connected again. Called periodically.
+    pub fn plan_disconnections(&self, now: Millis) -> Vec<PairChange> {
+        let former = self.former_silences.iter().map(|store| pairs::no_former_silence(*store));
+        let stores = self.stores.values();
+        former.chain(stores.filter_map(|store| self.plan_disconnection(store, now))).collect()
     }
 
-    fn plan_disconnection(
-        &self,
-        store: &Store,
-        now: Millis,
-        unix_seconds: u64,
-    ) -> Option<PairChange> {
-        let is_written = self.disconnected_since.contains_key(&store.id);
+    fn plan_disconnection(&self, store: &Store, now: Millis) -> Option<PairChange> {
+        let written_s = self.disconnected_s.get(&store.id).copied();
         if store.state == StoreState::Tombstone {
-            return is_written.then(|| pairs::silence(store.id, None));
+            return written_s.map(|_| pairs::disconnected(store.id, None));
         }
         let disconnected_s = match store.last_heartbeat {
             LastHeartbeat::At(moment) => now.seconds_since(moment),
-            LastHeartbeat::NotSince { loaded, .. } => now.seconds_since(loaded),
-        };
-        let is_live = store.liveness(&self.config, now) == Liveness::Live;
-        match (is_live, is_written) {
-            (true, true) => Some(pairs::silence(store.id, None)),
-            (false, false) if disconnected_s >= self.config.silent_after_seconds => {
-                let since_s = unix_seconds.saturating_sub(disconnected_s);
-                Some(pairs::silence(store.id, Some(since_s)))
+            LastHeartbeat::NotSince { loaded, disconnected_s } => {
+                now.seconds_since(loaded).saturating_add(disconnected_s)
             }
-            _ => None,
+        };
+        if store.liveness(&self.config, now) == Liveness::Live {
+            return written_s.map(|_| pairs::disconnected(store.id, None));
         }
+        let is_due = match written_s {
+            None => disconnected_s >= self.config.silent_after_seconds,
+            Some(written_s) => {
+                written_s < self.config.down_after_seconds
+                    && disconnected_s >= written_s.saturating_add(RECORD_INTERVAL_S)
+            }
+        };
+        is_due.then(|| pairs::disconnected(store.id, Some(disconnected_s)))
     }
 
     /// Adds persisted times without heartbeats to the stores' state at the start of a leader's
@@ -53,9 +56,12 @@ impl Cluster {
         if mutant::active("placement.restart_down_timers") {
             return;
         }
-        for (id, since_s) in &self.disconnected_since {
+        for (id, seconds) in &self.disconnected_s {
             if let Some(store) = self.stores.get_mut(id) {
-                let disconnected_s = self.loaded_s.saturating_sub(*since_s);
+                let disconnected_s = match mutant::active("placement.silence_by_wall_clock") {
+                    true => self.loaded_s.saturating_sub(*seconds),
+                    false => *seconds,
+                };
                 store.last_heartbeat =
                     LastHeartbeat::NotSince { loaded: self.loaded, disconnected_s };
             }

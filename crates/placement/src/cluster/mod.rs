@@ -1,5 +1,6 @@
 //! The state of the placement group.
 
+pub mod boots;
 pub mod disconnected;
 pub mod domains;
 pub mod drain;
@@ -8,6 +9,7 @@ pub mod ids;
 pub mod regions;
 pub mod speeds;
 pub mod stores;
+mod time;
 
 use crate::Millis;
 use crate::config::Config;
@@ -22,7 +24,7 @@ use regions::{Regions, StaleReport};
 use speeds::Speeds;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_types::{
-    ClusterId, Error, PeerId, RegionEpoch, RegionId, RegionKind, Result, StoreId, mutant,
+    Boot, ClusterId, Error, PeerId, RegionEpoch, RegionId, RegionKind, Result, StoreId, mutant,
 };
 
 /// Known state of a cluster.
@@ -41,8 +43,12 @@ pub struct Cluster {
     loaded: Millis,
     /// Time of `loaded`, in Unix seconds.
     loaded_s: u64,
-    /// Last heartbeats of disconnected stores, in Unix seconds; persisted.
-    disconnected_since: BTreeMap<StoreId, u64>,
+    /// Last run of each store that stated one; persisted.
+    boots: BTreeMap<StoreId, Boot>,
+    /// Persisted seconds without heartbeats of disconnected stores.
+    disconnected_s: BTreeMap<StoreId, u64>,
+    /// Stores of which an earlier version persisted the time of the last heartbeat.
+    former_silences: BTreeSet<StoreId>,
     /// Classes of the stores' speeds; persisted when they change.
     speeds: Speeds,
     /// Failure domains of the members and settings that are committed.
@@ -56,8 +62,8 @@ const SETTLE_MILLIS: u64 = 5_000;
 
 impl Cluster {
     /// Loads the state from `pairs`; `None` if they are empty. Fails with `Invalid` on damaged
-    /// records. Numbers that an earlier leader may have allocated are not allocated again. Times
-    /// without heartbeats are counted up to `unix_seconds`.
+    /// records. Numbers that an earlier leader may have allocated are not allocated again. How long a
+    /// store has had its class of speed is counted up to `unix_seconds`.
     pub fn load(
         pairs: impl IntoIterator<Item = (Bytes, Bytes)>,
         now: Millis,
@@ -74,7 +80,9 @@ impl Cluster {
             informed_by: BTreeSet::new(),
             loaded: now,
             loaded_s: unix_seconds,
-            disconnected_since: BTreeMap::new(),
+            boots: BTreeMap::new(),
+            disconnected_s: BTreeMap::new(),
+            former_silences: BTreeSet::new(),
             speeds: Speeds::default(),
             domains: Domains::default(),
             nearly_full: BTreeSet::new(),
@@ -121,12 +129,24 @@ impl Cluster {
             Record::Setting { name, value } => self.config.fold(&name, value),
             Record::Region(_, Some(region)) => self.regions.restore(region),
             Record::Region(id, None) => self.regions.forget(id),
-            Record::Store(store) => self.fold_store(store),
-            Record::Silence(id, Some(since_s)) => {
-                self.disconnected_since.insert(id, since_s);
+            Record::Term(id, Some(term)) => self.regions.restore_term(id, term),
+            // Deleted with the descriptor.
+            Record::Term(_, None) => {}
+            Record::Store(store) => self.fold_store(*store),
+            Record::Boot(id, boot) => {
+                self.boots.insert(id, boot);
             }
-            Record::Silence(id, None) => {
-                self.disconnected_since.remove(&id);
+            Record::Disconnected(id, Some(seconds)) => {
+                self.disconnected_s.insert(id, seconds);
+            }
+            Record::Disconnected(id, None) => {
+                self.disconnected_s.remove(&id);
+            }
+            Record::FormerSilence(id, true) => {
+                self.former_silences.insert(id);
+            }
+            Record::FormerSilence(id, false) => {
+                self.former_silences.remove(&id);
             }
             Record::Speed(id, record) => self.speeds.fold(id, record),
         }
@@ -205,6 +225,11 @@ impl Cluster {
     /// most.
     pub fn take_region_changes(&mut self, bytes_max: usize) -> Vec<PairChange> {
         self.regions.take_unsaved(bytes_max)
+    }
+
+    /// Plans to persist what is known of these regions and is not persisted, about `bytes_max` at most.
+    pub fn plan_regions(&self, ids: &[RegionId], bytes_max: usize) -> Vec<PairChange> {
+        self.regions.plan_saves(ids, bytes_max)
     }
 
     /// Records that a node has reported every region it leads.

@@ -1,7 +1,8 @@
 //! Regions by number and by key.
 //!
 //! Invariants: regions of user data never overlap here, and at every key the version only grows. A
-//! client can thus rely on the greater version being later.
+//! client can thus rely on the greater version being later. What is persisted of a region is the least
+//! that a later leader knows: it accepts no report of an earlier epoch or term.
 
 use crate::pairs::{self, PairChange};
 use crate::region_info::RegionInfo;
@@ -9,7 +10,9 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Bound;
-use stele_types::{KeyRange, Peer, Region, RegionId, RegionKind, RegionPhase, Term, mutant};
+use stele_types::{
+    KeyRange, Peer, Region, RegionEpoch, RegionId, RegionKind, RegionPhase, Term, mutant,
+};
 
 /// Reason why a report was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +46,17 @@ pub struct Regions {
     by_start: BTreeMap<Bytes, RegionId>,
     /// Regions with a descriptor, or an absence, that must be persisted.
     unsaved: BTreeSet<RegionId>,
+    /// Regions with a term that must be persisted.
+    unsaved_terms: BTreeSet<RegionId>,
+    /// What is persisted of each region.
+    saved: BTreeMap<RegionId, Saved>,
+}
+
+/// What is persisted of a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Saved {
+    epoch: RegionEpoch,
+    term: Term,
 }
 
 impl Regions {
@@ -93,6 +107,13 @@ impl Regions {
         self.by_id.get(self.by_start.get(end)?)
     }
 
+    /// Whether the epoch and the term of the region are persisted, so that a later leader knows no
+    /// earlier ones.
+    pub fn is_saved(&self, id: RegionId) -> bool {
+        let Some(info) = self.by_id.get(&id) else { return true };
+        self.saved.get(&id) == Some(&Saved { epoch: info.region.epoch, term: info.term })
+    }
+
     fn at_or_before(&self, key: &[u8]) -> Option<&RegionInfo> {
         let (_, id) =
             self.by_start.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()?;
@@ -138,6 +159,9 @@ impl Regions {
             self.evict_older(&info.region)?;
             self.unsaved.insert(info.region.id);
         }
+        if self.saved.get(&info.region.id).is_none_or(|saved| saved.term < info.term) {
+            self.unsaved_terms.insert(info.region.id);
+        }
         self.warm(&mut info, reporter);
         self.insert(info);
         Ok(())
@@ -181,6 +205,10 @@ impl Regions {
 
     /// Records a persisted descriptor. One that overlaps newer ones is due to be deleted.
     pub(super) fn restore(&mut self, region: Region) {
+        self.saved.entry(region.id).or_default().epoch = region.epoch;
+        if self.by_id.get(&region.id).is_some_and(|known| known.region == region) {
+            self.unsaved.remove(&region.id);
+        }
         let is_newer = match self.by_id.get(&region.id) {
             Some(known) => is_later(&region, &known.region),
             None => true,
@@ -196,10 +224,28 @@ impl Regions {
         }
     }
 
+    /// Records a persisted term, which every later report has at least.
+    pub(super) fn restore_term(&mut self, id: RegionId, term: Term) {
+        self.saved.entry(id).or_default().term = term;
+        let Some(info) = self.by_id.get_mut(&id) else { return };
+        if info.term <= term {
+            self.unsaved_terms.remove(&id);
+        }
+        if info.term < term && !mutant::active("placement.term_forgotten") {
+            (info.term, info.leader) = (term, None);
+        }
+    }
+
     /// Removes a region after its record was deleted, unless it has been reported again.
     pub(super) fn forget(&mut self, id: RegionId) {
-        if self.by_id.get(&id).is_some_and(|info| info.reported.is_none()) {
-            self.remove(id);
+        self.saved.remove(&id);
+        match self.by_id.get(&id).map(|info| info.reported) {
+            Some(None) => self.remove(id),
+            Some(Some(_)) => {
+                self.unsaved.insert(id);
+                self.unsaved_terms.insert(id);
+            }
+            None => {}
         }
     }
 
@@ -221,19 +267,55 @@ impl Regions {
     }
 
     pub(super) fn take_unsaved(&mut self, bytes_max: usize) -> Vec<PairChange> {
-        let mut out = Vec::new();
-        let mut bytes = 0;
-        while bytes < bytes_max
+        let mut batch = Batch::default();
+        while batch.bytes < bytes_max
             && let Some(id) = self.unsaved.pop_first()
         {
-            let change = match self.by_id.get(&id) {
-                Some(info) => pairs::region(&info.region),
-                None => pairs::no_region(id),
-            };
-            bytes += change.key.len() + change.value.as_ref().map_or(0, Bytes::len);
-            out.push(change);
+            match self.by_id.get(&id) {
+                Some(info) => batch.push(pairs::region(&info.region)),
+                None => {
+                    batch.push(pairs::no_region(id));
+                    batch.push(pairs::term(id, None));
+                }
+            }
         }
-        out
+        while batch.bytes < bytes_max
+            && let Some(id) = self.unsaved_terms.pop_first()
+        {
+            // The record of a region that is gone is deleted with its descriptor.
+            if let Some(info) = self.by_id.get(&id) {
+                batch.push(pairs::term(id, Some(info.term)));
+            }
+        }
+        batch.changes
+    }
+
+    /// Returns the records of these regions that are not persisted.
+    pub(super) fn plan_saves(&self, ids: &[RegionId], bytes_max: usize) -> Vec<PairChange> {
+        let mut batch = Batch::default();
+        let unsaved = ids.iter().filter(|id| !self.is_saved(**id));
+        for info in unsaved.filter_map(|id| self.by_id.get(id)) {
+            if batch.bytes >= bytes_max {
+                break;
+            }
+            batch.push(pairs::region(&info.region));
+            batch.push(pairs::term(info.region.id, Some(info.term)));
+        }
+        batch.changes
+    }
+}
+
+/// Changes for one proposal, and their bytes.
+#[derive(Default)]
+struct Batch {
+    changes: Vec<PairChange>,
+    bytes: usize,
+}
+
+impl Batch {
+    fn push(&mut self, change: PairChange) {
+        self.bytes += change.key.len() + change.value.as_ref().map_or(0, Bytes::len);
+        self.changes.push(change);
     }
 }
 

@@ -45,6 +45,8 @@ pub enum DrainGoal {
     Remove,
     /// In service again.
     Cancel,
+    /// Lost permanently: removed at once, with its replicas.
+    Lost,
 }
 
 /// Limit for the stores of one node, and of one request to join.
@@ -101,11 +103,11 @@ impl Cluster {
 
     /// Whether new replicas and leaders may be placed on the store.
     pub(crate) fn is_serving(&self, id: StoreId, now: Millis) -> bool {
-        self.is_live(id, now)
-            && self
-                .stores
-                .get(&id)
-                .is_some_and(|store| store.state == StoreState::Up && !store.report.is_full)
+        let takes_more = |store: &Store| {
+            let is_stopping = store.node.is_stopping && !mutant::active("placement.stopping_leads");
+            store.state == StoreState::Up && !store.report.is_full && !is_stopping
+        };
+        self.is_live(id, now) && self.stores.get(&id).is_some_and(takes_more)
     }
 
     /// Returns the smallest size above which a node splits regions; `u64::MAX` if no node has
@@ -187,7 +189,7 @@ impl Cluster {
     }
 
     /// Plans the changes of a node's heartbeat that must be persisted: a changed address, capacity
-    /// or label. Skips removed stores: their node has others. Fails with `Invalid` if one of the
+    /// or label, or a new run of a store. Skips removed stores, because their node has others, and earlier runs of stores. Fails with `Invalid` if one of the
     /// stores was never a member, if all were removed, or if the labels are malformed.
     pub fn plan_heartbeat(
         &self,
@@ -197,12 +199,15 @@ impl Cluster {
         check_text("the address", &node.address)?;
         check_labels(node.labels.as_deref().unwrap_or_default())?;
         self.check_members(reports)?;
-        let mut changes = Vec::new();
+        self.check_copies(node, reports)?;
+        let (mut changes, mut boots) = (Vec::new(), Vec::new());
         for report in reports {
             let store = self.stores.get(&report.id);
             let store = store.filter(|store| store.state != StoreState::Tombstone);
+            let store = store.filter(|_| !self.is_of_earlier_boot(node, report));
             // A failed store shows no capacity, and may have moved to another node.
             let Some(store) = store.filter(|_| !report.has_failed) else { continue };
+            boots.extend(self.plan_boot(report.id, node.boot(report)));
             // A store of which the device has not answered yet shows none either.
             let capacity_bytes = match report.capacity_bytes {
                 0 => store.capacity_bytes,
@@ -222,11 +227,13 @@ impl Cluster {
                 changes.push(pairs::store(&new));
             }
         }
-        Ok(self.with_version(changes))
+        let mut changes = self.with_version(changes);
+        changes.extend(boots);
+        Ok(changes)
     }
 
-    /// Records a node's heartbeat of the time `now`. Skips stores that are not members, and those
-    /// with a later heartbeat: this one waited for a decision meanwhile.
+    /// Records a node's heartbeat of the time `now`. Skips stores that are not members, those with a
+    /// later heartbeat, because this one waited for a decision meanwhile, and earlier runs of stores.
     ///
     /// Invariant: a store that serves on one node does not count as failed because another, which had
     /// its disk before, reports it as missing.
@@ -240,8 +247,9 @@ impl Cluster {
     ) -> bool {
         let mut is_class_changed = false;
         for report in reports {
+            let is_earlier = self.is_of_earlier_boot(node, report);
             let Some(store) = self.stores.get_mut(&report.id) else { continue };
-            if store.state == StoreState::Tombstone {
+            if store.state == StoreState::Tombstone || is_earlier {
                 continue;
             }
             let is_elsewhere = store.address != node.address
@@ -291,8 +299,9 @@ impl Cluster {
         }
     }
 
-    /// Plans the drain or removal of a store, or cancels it. Fails with `Invalid` if the remaining
-    /// stores could not take over.
+    /// Plans the drain or removal of a store, cancels it, or declares the store lost. Fails with
+    /// `Invalid` if the remaining stores could not take over, or if a store that is said to be lost
+    /// may still run.
     pub fn plan_state(&self, id: StoreId, goal: DrainGoal, now: Millis) -> Result<Vec<PairChange>> {
         let Some(store) = self.stores.get(&id) else {
             return Err(Error::invalid(format!("there is no store {id}")));
@@ -304,7 +313,16 @@ impl Cluster {
             DrainGoal::Drain => StoreState::Draining,
             DrainGoal::Remove => StoreState::Removing,
             DrainGoal::Cancel => StoreState::Up,
+            DrainGoal::Lost => StoreState::Tombstone,
         };
+        let may_run = goal == DrainGoal::Lost && !store.is_silent(&self.config, now);
+        if may_run && !mutant::active("placement.live_store_declared_lost") {
+            return Err(Error::invalid(format!(
+                "store {id} reports, or may still report to the new placement leader; stop its node \
+                 and wait {} s",
+                self.config.silent_after_seconds
+            )));
+        }
         if state.is_leaving() && !mutant::active("placement.drain_unchecked") {
             self.check_domains_left(store, now)?;
             self.check_quorums(id, now)?;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::bootstrap::Bootstrap;
-use crate::cluster::stores::NewStore;
+use crate::cluster::stores::{DrainGoal, NewStore};
 use crate::store::{Liveness, NodeReport, StoreReport};
 use stele_types::{KeyRange, Peer, Region, Term};
 
@@ -189,6 +189,20 @@ fn a_heartbeat_that_waited_for_a_decision_takes_back_no_later_one() {
 }
 
 #[test]
+fn a_store_of_a_node_that_stops_is_live_and_takes_no_leaders_until_the_node_is_back() {
+    let (_, mut cluster) = founded();
+    let beat = |cluster: &mut Cluster, is_stopping, at| {
+        let node = NodeReport { address: "n1:1".into(), is_stopping, ..NodeReport::default() };
+        let report = StoreReport { id: StoreId(1), ..StoreReport::default() };
+        cluster.record_heartbeat(&node, &[report], Millis(at));
+        (cluster.is_live(StoreId(1), Millis(at)), cluster.is_serving(StoreId(1), Millis(at)))
+    };
+    assert_eq!(beat(&mut cluster, false, 5), (true, true));
+    assert_eq!(beat(&mut cluster, true, 6), (true, false));
+    assert_eq!(beat(&mut cluster, false, 9), (true, true));
+}
+
+#[test]
 fn unknown_and_removed_stores_are_turned_away_and_change_nothing() {
     let (mut pairs, mut cluster) = founded();
     let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };
@@ -269,7 +283,7 @@ fn descriptors_are_written_behind_in_bounded_batches_and_come_back() {
         let restored = load(&pairs);
         assert!(restored.regions().in_range(&KeyRange::all()).count() <= 2);
     }
-    assert_eq!(batches, 2);
+    assert_eq!(batches, 4, "two descriptors and two terms");
     let restored = load(&pairs);
     assert_eq!(restored.regions().by_key(b"z").unwrap().region.id, RegionId(10));
     assert!(restored.regions().get(RegionId(10)).unwrap().leader.is_none());
@@ -281,7 +295,59 @@ fn overlaps_in_the_persisted_state_are_settled_for_the_newer_and_cleaned_up() {
     persist(&mut pairs, &[pairs::region(&report(RegionId(50), 4).region)]);
     let mut cluster = load(&pairs);
     assert_eq!(cluster.regions().by_key(b"a").unwrap().region.id, RegionId(50));
-    assert_eq!(cluster.take_region_changes(1 << 20), [pairs::no_region(RegionId(2))]);
+    let deleted = [pairs::no_region(RegionId(2)), pairs::term(RegionId(2), None)];
+    assert_eq!(cluster.take_region_changes(1 << 20), deleted);
+}
+
+#[test]
+fn what_is_persisted_of_a_region_is_the_least_that_the_next_leader_accepts() {
+    let (mut pairs, mut cluster) = founded();
+    let at = |conf_version, term| {
+        let mut report = report(RegionId(2), 3);
+        report.region.epoch.conf_version = conf_version;
+        RegionReport { term: Term(term), ..report }
+    };
+    cluster.observe(at(4, 6), Millis(1)).unwrap();
+    assert!(!cluster.regions().is_saved(RegionId(2)));
+    // A change that is proposed is not persisted yet.
+    let changes = cluster.take_region_changes(1 << 20);
+    assert!(!cluster.regions().is_saved(RegionId(2)));
+    commit(&mut pairs, &mut cluster, changes);
+    assert!(cluster.regions().is_saved(RegionId(2)));
+    assert!(cluster.plan_regions(&[RegionId(2)], 1 << 20).is_empty());
+    // A change of the leader alone.
+    cluster.observe(at(4, 7), Millis(2)).unwrap();
+    let changes = cluster.plan_regions(&[RegionId(1), RegionId(2)], 1 << 20);
+    assert_eq!(changes.len(), 2, "{changes:?}");
+    commit(&mut pairs, &mut cluster, changes);
+    assert!(cluster.regions().is_saved(RegionId(2)));
+    assert!(cluster.take_region_changes(1 << 20).is_empty(), "it is not written twice");
+
+    let mut next = load(&pairs);
+    let known = next.regions().get(RegionId(2)).unwrap();
+    assert_eq!((known.region.epoch.conf_version, known.term, known.leader), (4, Term(7), None));
+    let deposed = next.observe(at(4, 6), Millis(3));
+    assert_eq!(deposed, Err(StaleReport::Term(RegionId(2), Term(7))));
+    assert!(next.observe(at(3, 8), Millis(3)).is_err());
+    next.observe(at(4, 7), Millis(3)).unwrap();
+    assert!(next.regions().get(RegionId(2)).unwrap().leader.is_some());
+    assert!(next.regions().is_saved(RegionId(2)));
+    assert!(next.regions().is_saved(RegionId(99)), "nothing is known of it");
+}
+
+#[test]
+fn a_region_that_is_reported_while_its_records_are_deleted_is_persisted_again() {
+    let (mut pairs, mut cluster) = founded();
+    cluster.observe(report(RegionId(50), 4), Millis(1)).unwrap();
+    let changes = cluster.take_region_changes(1 << 20);
+    assert!(changes.contains(&pairs::no_region(RegionId(2))), "{changes:?}");
+    cluster.observe(report(RegionId(2), 5), Millis(2)).unwrap();
+    commit(&mut pairs, &mut cluster, changes);
+    assert!(!cluster.regions().is_saved(RegionId(2)));
+    let changes = cluster.take_region_changes(1 << 20);
+    commit(&mut pairs, &mut cluster, changes);
+    assert!(cluster.regions().is_saved(RegionId(2)));
+    assert_eq!(load(&pairs).regions().by_key(b"a").unwrap().region.id, RegionId(2));
 }
 
 #[test]
@@ -347,7 +413,7 @@ fn a_leader_that_has_not_measured_its_region_leaves_the_size_as_it_was() {
 }
 
 #[test]
-fn a_silence_is_written_down_once_and_counted_on_by_the_next_leader() {
+fn a_silence_is_written_down_each_minute_and_counted_on_by_the_next_leader() {
     let (mut pairs, mut cluster) = founded();
     let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };
     let beat = |cluster: &mut Cluster, store: u64, seconds: u64| {
@@ -355,27 +421,100 @@ fn a_silence_is_written_down_once_and_counted_on_by_the_next_leader() {
         cluster.record_heartbeat(&node, &[report], Millis(seconds * 1000));
     };
     (1..=2).for_each(|store| beat(&mut cluster, store, 0));
-    assert!(cluster.plan_disconnections(Millis(29_000), 5029).is_empty());
-    beat(&mut cluster, 1, 29);
-    let fell_silent = cluster.plan_disconnections(Millis(31_000), 5031);
-    assert_eq!(fell_silent, [pairs::silence(StoreId(2), Some(5000))]);
-    commit(&mut pairs, &mut cluster, fell_silent);
-    assert!(cluster.plan_disconnections(Millis(32_000), 5032).is_empty(), "once");
+    assert!(cluster.plan_disconnections(Millis(29_000)).is_empty());
+    // Seconds at which the silence is written, each with the seconds of the record.
+    let mut written = Vec::new();
+    for second in 29..2000 {
+        beat(&mut cluster, 1, second);
+        let changes = cluster.plan_disconnections(Millis(second * 1000));
+        if !changes.is_empty() {
+            assert_eq!(changes, [pairs::disconnected(StoreId(2), Some(second))]);
+            commit(&mut pairs, &mut cluster, changes);
+            written.push(second);
+        }
+    }
+    let expected: Vec<u64> = (30..).step_by(60).take(31).collect();
+    assert_eq!(written, expected, "until it is down after 1800 s");
 
-    // The next leader takes over 1000 seconds later, with its own monotonic clock.
+    commit(&mut pairs, &mut cluster, vec![pairs::disconnected(StoreId(2), Some(1000))]);
     let mut next = Cluster::load(pairs.clone(), Millis(7_000), 6000).unwrap().unwrap();
     beat(&mut next, 1, 7);
     assert!(next.is_settled(Millis(12_000)) && !next.is_settled(Millis(11_999)));
     assert_eq!(next.liveness(StoreId(2), Millis(7_000 + 799_000)), Liveness::Disconnected);
     assert_eq!(next.liveness(StoreId(2), Millis(7_000 + 800_000)), Liveness::Down);
-    assert!(
-        next.plan_disconnections(Millis(100_000), 6093)
-            .iter()
-            .all(|change| { change.key != pairs::silence(StoreId(2), None).key })
-    );
+    beat(&mut next, 1, 66);
+    assert_eq!(next.plan_disconnections(Millis(66_000)), []);
+    beat(&mut next, 1, 67);
+    let counted_on = next.plan_disconnections(Millis(67_000));
+    assert_eq!(counted_on, [pairs::disconnected(StoreId(2), Some(1060))]);
     beat(&mut next, 2, 101);
-    let back = next.plan_disconnections(Millis(101_000), 6094);
-    assert!(back.contains(&pairs::silence(StoreId(2), None)), "{back:?}");
+    let back = next.plan_disconnections(Millis(101_000));
+    assert!(back.contains(&pairs::disconnected(StoreId(2), None)), "{back:?}");
+}
+
+#[test]
+fn the_time_without_heartbeats_does_not_follow_the_wall_clock_of_a_placement_leader() {
+    let (mut pairs, mut cluster) = founded();
+    commit(&mut pairs, &mut cluster, vec![pairs::disconnected(StoreId(2), Some(40))]);
+    // The wall clocks of the next leaders are right, a day ahead, and at the epoch.
+    for unix_seconds in [1_700_000_000, 1_700_086_400, 0] {
+        let next = Cluster::load(pairs.clone(), Millis(7_000), unix_seconds).unwrap().unwrap();
+        let liveness = |seconds: u64| next.liveness(StoreId(2), Millis(7_000 + seconds * 1000));
+        assert_eq!(liveness(60), Liveness::Disconnected, "{unix_seconds}");
+        assert_eq!(liveness(1759), Liveness::Disconnected, "{unix_seconds}");
+        assert_eq!(liveness(1760), Liveness::Down, "{unix_seconds}");
+    }
+}
+
+#[test]
+fn the_wall_clock_time_of_an_earlier_version_is_deleted_and_counts_for_nothing() {
+    let (mut pairs, _) = founded();
+    let former = pairs::no_former_silence(StoreId(2));
+    pairs.insert(former.key.clone(), Bytes::from_static(&[5]));
+    let mut next = Cluster::load(pairs.clone(), Millis(0), 1_700_000_000).unwrap().unwrap();
+    assert_eq!(next.liveness(StoreId(2), Millis(60_000)), Liveness::Disconnected);
+    let changes = next.plan_disconnections(Millis(1_000));
+    assert_eq!(changes, [former]);
+    commit(&mut pairs, &mut next, changes);
+    assert_eq!(next.plan_disconnections(Millis(1_000)), []);
+}
+
+#[test]
+fn a_report_of_an_earlier_run_of_a_store_takes_back_neither_state_nor_address() {
+    let (mut pairs, mut cluster) = founded();
+    let node = |address: &str, boot_nonce| NodeReport {
+        address: address.into(),
+        boot_nonce,
+        ..NodeReport::default()
+    };
+    let report = |boot_count| StoreReport {
+        id: StoreId(1),
+        capacity_bytes: 1 << 30,
+        boot_count,
+        ..StoreReport::default()
+    };
+    let (old, new) = (node("n1:1", 9), node("n1:2", 4));
+    let first = cluster.plan_heartbeat(&old, &[report(5)]).unwrap();
+    assert_eq!(first, [pairs::boot(StoreId(1), old.boot(&report(5)))]);
+    commit(&mut pairs, &mut cluster, first);
+    assert_eq!(cluster.plan_heartbeat(&old, &[report(5)]).unwrap(), [], "once in a run");
+    cluster.record_heartbeat(&old, &[report(5)], Millis(1));
+    let moved = cluster.plan_heartbeat(&new, &[report(6)]).unwrap();
+    commit(&mut pairs, &mut cluster, moved);
+    cluster.record_heartbeat(&new, &[report(6)], Millis(2));
+    assert_eq!(cluster.plan_heartbeat(&old, &[report(5)]).unwrap(), []);
+    cluster.record_heartbeat(&old, &[report(5)], Millis(3));
+    let store = cluster.store(StoreId(1)).unwrap();
+    assert_eq!((&store.address[..], &store.node), ("n1:2", &new));
+    assert_eq!(load(&pairs).boot(StoreId(1)), new.boot(&report(6)), "the next leader knows it");
+    // Another node, which had the disk before, reports the store as missing; the run stays known.
+    let failed = StoreReport { id: StoreId(1), has_failed: true, ..StoreReport::default() };
+    assert_eq!(cluster.plan_heartbeat(&node("n1:2", 7), &[failed]).unwrap(), []);
+    cluster.record_heartbeat(&node("n1:2", 7), &[failed], Millis(4));
+    assert!(cluster.store(StoreId(1)).unwrap().report.has_failed);
+    // A node that was replaced by an earlier version states no run.
+    cluster.record_heartbeat(&node("n1:2", 0), &[report(0)], Millis(5));
+    assert!(!cluster.store(StoreId(1)).unwrap().report.has_failed, "it is heard");
 }
 
 #[test]
@@ -435,4 +574,54 @@ fn heat_outlasts_reports_and_refused_ones_are_counted_by_the_next() {
     cluster.observe(report(120_000, 2, 6), Millis(600_000)).unwrap();
     assert!(writes(&cluster, 600_000).abs_diff(2 * before) <= 1);
     assert!(writes(&cluster, 660_000).abs_diff(before) <= 1, "it cools without reports");
+}
+
+#[test]
+fn a_store_that_may_run_is_not_declared_lost() {
+    let (mut pairs, mut cluster) = founded();
+    let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };
+    let report = StoreReport { id: StoreId(2), ..StoreReport::default() };
+    let declared = |cluster: &Cluster, seconds: u64| {
+        cluster.plan_state(StoreId(2), DrainGoal::Lost, Millis(seconds * 1000))
+    };
+    // A new leader has heard nothing yet.
+    assert!(declared(&cluster, 29).unwrap_err().to_string().contains("store 2 reports"));
+    assert!(declared(&cluster, 30).is_ok());
+    cluster.record_heartbeat(&node, &[report], Millis(40_000));
+    assert!(declared(&cluster, 69).is_err());
+    let failed = StoreReport { has_failed: true, ..report };
+    cluster.record_heartbeat(&node, &[failed], Millis(41_000));
+    assert!(declared(&cluster, 42).is_ok(), "its node says that it has stopped");
+    cluster.record_heartbeat(&node, &[report], Millis(43_000));
+    let changes = declared(&cluster, 73).unwrap();
+    assert_eq!(changes.len(), 2, "the store and the members' version");
+    commit(&mut pairs, &mut cluster, changes);
+    assert!(cluster.is_lost(StoreId(2), Millis(73_000)));
+    assert!(declared(&cluster, 200).unwrap_err().to_string().contains("already removed"));
+    let refused = cluster.plan_heartbeat(&node, &[report]).unwrap_err();
+    assert!(refused.to_string().contains("was removed"), "{refused}");
+}
+
+#[test]
+fn a_store_that_runs_from_two_copies_of_its_directory_reports_from_one_node_only() {
+    let (mut pairs, mut cluster) = founded();
+    let node = |address: &str, boot_nonce| NodeReport {
+        address: address.into(),
+        boot_nonce,
+        ..NodeReport::default()
+    };
+    let report = |boot_count| StoreReport {
+        id: StoreId(1),
+        capacity_bytes: 1 << 30,
+        boot_count,
+        ..StoreReport::default()
+    };
+    let first = node("n1:1", 7);
+    let changes = cluster.plan_heartbeat(&first, &[report(5)]).unwrap();
+    commit(&mut pairs, &mut cluster, changes);
+    let copy = node("n9:1", 8);
+    let refused = load(&pairs).plan_heartbeat(&copy, &[report(5)]).unwrap_err().to_string();
+    assert!(refused.contains("store 1 runs at n1:1, and n9:1 runs a copy"), "{refused}");
+    assert_eq!(cluster.plan_heartbeat(&first, &[report(5)]).unwrap(), [], "it is heard as before");
+    assert!(cluster.plan_heartbeat(&copy, &[report(6)]).is_ok(), "it was moved to another node");
 }

@@ -6,7 +6,7 @@ use crate::input::{ChangeKind, PeerChange};
 use raft::eraftpb::ConfState;
 use std::collections::BTreeSet;
 use stele_types::mutant;
-use stele_types::{Peer, PeerRole, Region, RegionPhase};
+use stele_types::{Peer, PeerRole, Region, RegionPhase, StoreId};
 
 /// Most peers of a region.
 const PEERS_MAX: usize = 32;
@@ -61,6 +61,37 @@ pub(crate) fn leave_joint(region: &Region) -> Result<Region, String> {
         };
     }
     out.epoch.conf_version += 1;
+    Ok(out)
+}
+
+/// Returns the region without its peers on lost stores. All others become voters, because each may
+/// hold entries that the others lack. Adds one to `conf_version` for each change.
+///
+/// Refused: the loss of no majority, which an ordinary change of members repairs without the loss of
+/// entries; the loss of all peers.
+pub(crate) fn recover(region: &Region, lost: &[StoreId]) -> Result<Region, String> {
+    let is_kept = |peer: &&Peer| !lost.contains(&peer.store);
+    let has_majority = |votes: fn(PeerRole) -> bool| {
+        let voters = || region.peers.iter().filter(|peer| votes(peer.role));
+        2 * voters().filter(is_kept).count() > voters().count()
+    };
+    let votes_now = |role| matches!(role, PeerRole::Voter | PeerRole::DemotingVoter);
+    let is_needless = has_majority(votes_now) && has_majority(PeerRole::votes_next);
+    if is_needless && !mutant::active("raftstore.recover_beside_a_majority") {
+        return Err("a majority of its voters is not lost: bring their nodes back".to_owned());
+    }
+    let mut out = region.clone();
+    out.peers.retain(|peer| is_kept(&peer));
+    if out.peers.is_empty() {
+        return Err("all its peers are lost".to_owned());
+    }
+    let mut changes = region.peers.len() - out.peers.len();
+    for peer in out.peers.iter_mut().filter(|peer| peer.role != PeerRole::Voter) {
+        peer.role = PeerRole::Voter;
+        changes += 1;
+    }
+    check_members(&out)?;
+    out.epoch.conf_version += changes.max(1) as u64;
     Ok(out)
 }
 

@@ -7,14 +7,15 @@
 //!         | 2 split          count of new regions
 //!         | 3 prepare merge  target index term
 //!         | 4 commit merge   source index term
-//!         | 5 rollback merge                                   (numbers are varints)
+//!         | 5 rollback merge
+//!         | 6 recover        count, then count × lost store     (numbers are varints)
 //! ```
 
 use crate::input::{ChangeKind, PeerChange};
 use stele_types::{LogIndex, Peer, PeerId, PeerRole, RegionId, StoreId, Term, varint};
 
 const FORMAT: u8 = 1;
-/// Most changes in one record, and most regions that one split creates.
+/// Most changes or stores in one record, and most regions that one split creates.
 pub(super) const PARTS_MAX: usize = 64;
 
 /// Change of one region.
@@ -55,6 +56,12 @@ pub(crate) enum Change {
     },
     /// Rollback of a preparation.
     RollbackMerge,
+    /// Continuation without the peers on these stores, which are lost permanently. No majority
+    /// agreed to it.
+    Recover {
+        /// Lost stores.
+        lost: Vec<StoreId>,
+    },
 }
 
 impl Record {
@@ -86,6 +93,11 @@ impl Record {
                 }
             }
             Change::RollbackMerge => out.push(5),
+            Change::Recover { lost } => {
+                out.push(6);
+                varint::put(&mut out, lost.len() as u64);
+                lost.iter().for_each(|store| varint::put(&mut out, store.0));
+            }
         }
         out
     }
@@ -113,6 +125,11 @@ impl Record {
                 }
             }
             5 => Change::RollbackMerge,
+            6 => {
+                let count = take_count(rest)?;
+                let lost = (0..count).map(|_| varint::take(rest).map(StoreId));
+                Change::Recover { lost: lost.collect::<Option<_>>()? }
+            }
             _ => return None,
         };
         rest.is_empty().then_some(Self { region, change })
@@ -156,6 +173,7 @@ mod tests {
             Change::PrepareMerge { target: RegionId(1 << 40), prepared: (LogIndex(300), Term(9)) },
             Change::CommitMerge { source: RegionId(7), prepared: (LogIndex(300), Term(9)) },
             Change::RollbackMerge,
+            Change::Recover { lost: vec![StoreId(2), StoreId(1 << 50)] },
         ];
         for change in changes {
             let record = Record { region: RegionId(77), change };

@@ -55,6 +55,8 @@ impl<E: StorageEngine> Peer<E> {
                 self.plan_commit_merge(ctx, source, *prepared_index)
             }
             Admin::RollbackMerge => self.plan_rollback_merge(ctx),
+            // It needs no leader, and was handled before.
+            Admin::Recover(_) => Err(Refusal::Invalid("the region has a leader".to_owned()).into()),
         };
         let planned = planned.and_then(|(change, regions)| self.admin_entry(change, &regions));
         match planned {

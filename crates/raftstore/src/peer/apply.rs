@@ -102,7 +102,10 @@ impl<E: StorageEngine> Peer<E> {
         self.reader.set_region(Arc::new(own.clone()));
         ctx.engine.apply(self.region.id, std::slice::from_ref(&entry))?;
         self.set_region(ctx, own);
-        self.group.change_members(&entry)?;
+        match &record.change {
+            Change::Recover { .. } => self.group.replace_members(&self.region, entry.index)?,
+            _ => self.group.change_members(&entry)?,
+        }
         let (index, term) = (entry.index, entry.term);
         self.note_applied(index);
         self.after_admin(ctx, &record, regions.collect(), index);
@@ -140,6 +143,10 @@ impl<E: StorageEngine> Peer<E> {
             Change::CommitMerge { .. } => self.merge_applied(ctx, others),
             Change::PrepareMerge { target, .. } => ctx.effects.push(Effect::Schedule(*target)),
             Change::RollbackMerge => {}
+            Change::Recover { .. } => {
+                self.members_changed(ctx);
+                self.campaign_after_recovery();
+            }
         }
     }
 }

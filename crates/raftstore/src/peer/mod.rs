@@ -18,6 +18,7 @@ mod publish;
 mod raft_group;
 mod read;
 mod ready;
+mod recover;
 mod repair;
 mod report;
 mod role;

@@ -8,12 +8,16 @@ use crate::options::Options;
 use crate::output::Role;
 use crate::store::Context;
 use bytes::Bytes;
-use raft::eraftpb::{Entry, HardState as RaftHardState, Message, MessageType};
+use raft::eraftpb::{
+    ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry, HardState as RaftHardState, Message,
+    MessageType,
+};
 use raft::{INVALID_ID, Progress, ProgressState, RawNode, SnapshotStatus, StateRole};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use stele_storage::StorageEngine;
 use stele_types::{
-    CommittedEntry, EntryRecord, Error, HardState, LogIndex, PeerId, RegionId, Result, Term, mutant,
+    CommittedEntry, EntryRecord, Error, HardState, LogIndex, PeerId, Region, RegionId, Result,
+    Term, mutant,
 };
 
 /// Raft node of one replica, with the committed entries that it has not applied.
@@ -392,6 +396,40 @@ impl<E: StorageEngine> RaftGroup<E> {
         self.log_mut().note_applied(entry.index.0, Some(conf));
         Ok(())
     }
+
+    /// Replaces the members by those of a recovered region, all of which are voters. No majority of
+    /// the former members takes part, so there is no joint configuration between both.
+    pub fn replace_members(&mut self, region: &Region, at: LogIndex) -> Result<()> {
+        let former = self.node.raft.prs().conf().to_conf_state();
+        let mut changes = Vec::new();
+        if !former.voters_outgoing.is_empty() {
+            // Leaves the joint configuration.
+            changes.push(ConfChangeV2::default());
+        }
+        let kept: Vec<u64> = region.peers.iter().map(|peer| peer.id.0).collect();
+        let added = kept.iter().map(|id| member_change(*id, ConfChangeType::AddNode));
+        changes.extend(added);
+        let all =
+            [&former.voters, &former.voters_outgoing, &former.learners, &former.learners_next];
+        let gone: BTreeSet<u64> = all.into_iter().flatten().copied().collect();
+        let gone = gone.into_iter().filter(|id| !kept.contains(id));
+        changes.extend(gone.map(|id| member_change(id, ConfChangeType::RemoveNode)));
+        for change in changes {
+            let conf = self.node.apply_conf_change(&change).map_err(|error| {
+                Error::invalid(format!("region {}: recovery at {at}: {error}", self.region))
+            })?;
+            self.log_mut().note_applied(at.0, Some(conf));
+        }
+        Ok(())
+    }
+}
+
+fn member_change(node_id: u64, kind: ConfChangeType) -> ConfChangeV2 {
+    let mut single = ConfChangeSingle { node_id, ..ConfChangeSingle::default() };
+    single.set_change_type(kind);
+    let mut change = ConfChangeV2::default();
+    change.set_changes(vec![single].into());
+    change
 }
 
 fn outgoing(messages: Vec<Message>) -> Vec<Outgoing> {

@@ -78,6 +78,12 @@ impl<E: StorageEngine> RaftStore<E> {
         self.ctx.options.apply_queue
     }
 
+    /// Returns the nanoseconds of a tick. Requests past their deadline that were not proposed are
+    /// refused at the next one.
+    pub fn tick_nanos(&self) -> u64 {
+        self.ctx.options.tick_nanos
+    }
+
     /// Returns the monotonic nanoseconds at which [`RaftStore::poll`] must be called at the latest;
     /// `None` for not before the next input. While every region hibernates that is once a second.
     pub fn next_tick_nanos(&self) -> Option<u64> {

@@ -1,13 +1,13 @@
 //! Inputs: each is queued with its region or stepped into its Raft node, without disk access.
 
 use super::RaftStore;
-use crate::input::{Admin, AdminCall, Header, Input, Read, RequestId, Write};
+use crate::input::{Admin, AdminCall, Header, Input, Read, Recovery, RequestId, Write};
 use crate::messages::{Body, PeerMessage};
 use crate::output::{Busy, Done, Lookup, Refusal};
 use crate::peer::{Peer, Request};
 use crate::validate;
 use stele_storage::{Pair, StorageEngine};
-use stele_types::{LogIndex, RegionId, Result, StoreId, mutant};
+use stele_types::{LogIndex, RegionId, RegionPhase, Result, StoreId, mutant};
 
 impl<E: StorageEngine> RaftStore<E> {
     /// Takes an input. Cheap: [`RaftStore::poll`] does the resulting work.
@@ -71,12 +71,18 @@ impl<E: StorageEngine> RaftStore<E> {
 
     fn admin(&mut self, call: AdminCall) {
         let AdminCall { id, header, .. } = call;
-        let at_once = matches!(call.call, Admin::Campaign | Admin::Wake | Admin::Destroy(_));
+        let at_once = matches!(
+            call.call,
+            Admin::Campaign | Admin::Wake | Admin::Destroy(_) | Admin::Recover(_)
+        );
         if !at_once {
             return self.enqueue(Request::Admin(call));
         }
         if !self.find(id, &header) {
             return;
+        }
+        if let Admin::Recover(recovery) = &call.call {
+            return self.recover(id, header.region, recovery);
         }
         let Some(peer) = self.peers.get_mut(&header.region) else { return };
         peer.wake_for_client(&mut self.ctx);
@@ -88,6 +94,23 @@ impl<E: StorageEngine> RaftStore<E> {
         let region = (*peer.region).clone();
         self.ctx.done(id, Done::Admin { region });
         self.schedule(header.region);
+    }
+
+    fn recover(&mut self, id: RequestId, region: RegionId, recovery: &Recovery) {
+        let Some(mut peer) = self.peers.remove(&region) else { return };
+        // Replicas of both regions of a merge are on the same stores.
+        let is_merge_over = |phase: &RegionPhase| match phase {
+            RegionPhase::Merging { target, target_epoch, .. } => {
+                self.peers.get(target).is_some_and(|peer| peer.region.epoch != *target_epoch)
+            }
+            RegionPhase::Normal | RegionPhase::Tombstone => false,
+        };
+        match peer.recover(&mut self.ctx, recovery, is_merge_over) {
+            Ok(region) => self.ctx.done(id, Done::Admin { region }),
+            Err(rejection) => self.ctx.reject(id, rejection),
+        }
+        self.peers.insert(region, peer);
+        self.schedule(region);
     }
 
     fn enqueue(&mut self, request: Request) {

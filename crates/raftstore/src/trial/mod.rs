@@ -15,6 +15,7 @@ mod outcomes;
 mod quorum;
 mod quorum_speed;
 mod reads;
+mod recover;
 mod repair;
 mod space;
 mod storm;

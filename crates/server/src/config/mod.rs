@@ -2,13 +2,17 @@
 //! the defaults. One table names every setting; the reference page is generated from it.
 
 mod field;
+mod live;
 mod reference;
 mod settings;
 
+pub use live::LiveConfig;
 pub use reference::reference_page;
 pub(crate) use reference::unit_of;
-pub use settings::{SETTINGS, Setting};
+pub use settings::{RELOADED, SETTINGS, Setting};
 
+use crate::address::is_address;
+use crate::memory::BYTES_MIN;
 use field::Field;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,6 +50,12 @@ pub struct Config {
     pub gc_policy: String,
     /// Accepted device bytes per live byte.
     pub space_amp_target: f64,
+    /// Policy `nezha`: unsorted live bytes at which everything is sorted, per store.
+    pub sort_threshold_bytes: u64,
+    /// Seconds between sorts of everything; 0 disables them.
+    pub sort_interval_s: u64,
+    /// Bytes scanned for each byte sorted; 0 disables sorts because of scans.
+    pub scan_load_ratio: f64,
     /// Milliseconds of a Raft tick, the same on all nodes of a cluster; an election begins after 10 to
     /// 20 ticks without a leader.
     pub tick_ms: u64,
@@ -63,6 +73,8 @@ pub struct Config {
     pub region_ops_max: u64,
     /// Bytes of requests in progress, per store; above, requests are refused as busy.
     pub pending_bytes_max: u64,
+    /// Memory of requests and their answers; above, requests are refused.
+    pub request_memory_bytes_max: u64,
     /// Open connections at most.
     pub connections_max: u64,
     /// Milliseconds from which a request is written to the slow log; 0 disables the log.
@@ -86,6 +98,9 @@ impl Default for Config {
             reserved_bytes: 256 << 20,
             gc_policy: "adaptive".to_owned(),
             space_amp_target: 2.0,
+            sort_threshold_bytes: 4 << 30,
+            sort_interval_s: 0,
+            scan_load_ratio: 2.0,
             tick_ms: 50,
             commit_return: true,
             read_acceleration: true,
@@ -94,6 +109,7 @@ impl Default for Config {
             region_bytes_max: 1 << 30,
             region_ops_max: 0,
             pending_bytes_max: 256 << 20,
+            request_memory_bytes_max: 256 << 20,
             connections_max: 10_000,
             slow_log_ms: 1_000,
             log_level: "info".to_owned(),
@@ -195,6 +211,19 @@ impl Config {
             let text = format!("--replaced-disk {}: it is not a store directory", dir.display());
             return Err(Error::invalid(text));
         }
+        if !self.advertise.is_empty() && !is_address(&self.advertise) {
+            return Err(Error::invalid(format!(
+                "advertise is `{}`; allowed: host:port, with a host and a port from 1 to 65535, \
+                 under which other nodes and clients reach this node",
+                self.advertise
+            )));
+        }
+        if self.gc_policy == "wisckey" && self.sort_interval_s > 0 {
+            return Err(Error::invalid(
+                "gc_policy is `wisckey`, which never sorts: set sort_interval_s to 0, or choose \
+                 `adaptive` or `nezha`",
+            ));
+        }
         if self.advertised().starts_with("0.0.0.0") || self.advertised().starts_with("[::]") {
             return Err(Error::invalid(
                 "listening on every interface: set `advertise` to the address others reach",
@@ -217,6 +246,9 @@ impl Config {
             "reserved_bytes" => Field::bytes(&mut self.reserved_bytes, 0, 1 << 60),
             "gc_policy" => Field::Word(&mut self.gc_policy, &["adaptive", "nezha", "wisckey"]),
             "space_amp_target" => Field::Ratio(&mut self.space_amp_target, 1.05, 100.0),
+            "sort_threshold_bytes" => Field::bytes(&mut self.sort_threshold_bytes, MIB, 1 << 44),
+            "sort_interval_s" => Field::count(&mut self.sort_interval_s, 0, 366 * 86_400),
+            "scan_load_ratio" => Field::Ratio(&mut self.scan_load_ratio, 0.0, 1_000_000.0),
             "tick_ms" => Field::count(&mut self.tick_ms, 5, 1_000),
             "commit_return" => Field::Switch(&mut self.commit_return),
             "read_acceleration" => Field::Switch(&mut self.read_acceleration),
@@ -225,6 +257,9 @@ impl Config {
             "region_bytes_max" => Field::bytes(&mut self.region_bytes_max, MIB, 1 << 44),
             "region_ops_max" => Field::count(&mut self.region_ops_max, 0, 1 << 32),
             "pending_bytes_max" => Field::bytes(&mut self.pending_bytes_max, MIB, 1 << 40),
+            "request_memory_bytes_max" => {
+                Field::bytes(&mut self.request_memory_bytes_max, BYTES_MIN, 1 << 40)
+            }
             "connections_max" => Field::count(&mut self.connections_max, 1, 1_000_000),
             "slow_log_ms" => Field::count(&mut self.slow_log_ms, 0, 86_400_000),
             "log_level" => {
@@ -262,14 +297,17 @@ mod tests {
     #[test]
     fn every_setting_of_the_table_can_be_read_and_set_to_its_default() {
         // Commit return and read acceleration came with the answers at commit; labels, modes, speeds
-        // and bytes in motion with the placement by measured speed.
-        assert!(SETTINGS.len() + stele_placement::SETTINGS.len() <= 34);
+        // and bytes in motion with the placement by measured speed; the memory of requests because
+        // machines have from 1 GiB to 1 TiB; Nezha's three triggers because they depend on the load.
+        assert!(SETTINGS.len() + stele_placement::SETTINGS.len() <= 38);
         let mut config = Config::default();
         for setting in SETTINGS {
             let text = config.get(setting.key).unwrap_or_else(|| panic!("{}", setting.key));
             config.set(setting.key, &text).unwrap();
         }
         assert_eq!(config, Config::default());
+        let is_known = |key: &str| SETTINGS.iter().any(|setting| setting.key == key);
+        assert!(RELOADED.iter().all(|key| is_known(key)));
     }
 
     #[test]
@@ -315,5 +353,17 @@ mod tests {
         assert!(message("colour", "x").contains("tick_ms"));
         assert!(message("store", "a,a").contains("twice"));
         assert!(message("listen", "0.0.0.0:1").contains("advertise"));
+        for bad in ["node-1", "node-1:0", ":2379", "http://localhost:2379", "node-1:23790000"] {
+            assert!(message("advertise", bad).contains("with a host and a port"), "{bad}");
+        }
+        for good in ["node-1:2379", "[fd00::1]:2379", "10.0.0.7:1"] {
+            assert!(Config::load(None, none(), &flags("advertise", good)).is_ok(), "{good}");
+        }
+        assert!(message("sort_threshold_bytes", "1KiB").contains("1MiB to 16TiB"));
+        assert!(message("sort_interval_s", "-1").contains("0 to 31622400"));
+        assert!(message("scan_load_ratio", "NaN").contains("0 to 1000000"));
+        let never = [flags("gc_policy", "wisckey"), flags("sort_interval_s", "60")].concat();
+        let refused = Config::load(None, none(), &never).unwrap_err().to_string();
+        assert!(refused.contains("never sorts") && refused.contains("adaptive"), "{refused}");
     }
 }

@@ -23,18 +23,22 @@ impl Setting {
     }
 }
 
+/// Settings that a running node takes over from its configuration at SIGHUP.
+pub const RELOADED: [&str; 5] =
+    ["gc_policy", "space_amp_target", "connections_max", "slow_log_ms", "log_level"];
+
 const fn setting(key: &'static str, unit: &'static str, meaning: &'static str) -> Setting {
     Setting { key, unit, meaning }
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 21] = [
+pub const SETTINGS: [Setting; 25] = [
     setting("listen", "", "Address for clients, placement, peers and HTTP."),
     setting("advertise", "", "Address advertised to clients and peers; empty: `listen`."),
     setting(
         "join",
         "",
-        "Nodes of the cluster to join, any of them; empty bootstraps a new cluster.",
+        "Nodes of the cluster, any of them, to join it or to find it again; empty bootstraps a new one.",
     ),
     setting("store", "", "One directory per device; stores share nothing."),
     setting(
@@ -62,6 +66,21 @@ pub const SETTINGS: [Setting; 21] = [
         "space_amp_target",
         "ratio",
         "Accepted device bytes per live byte; 1 GiB of garbage (or 1/64 of the device) too.",
+    ),
+    setting(
+        "sort_threshold_bytes",
+        "bytes",
+        "Policy `nezha`: unsorted live bytes at which a store sorts everything.",
+    ),
+    setting(
+        "sort_interval_s",
+        "s",
+        "Time between sorts of everything, for every policy but `wisckey`; 0 disables them.",
+    ),
+    setting(
+        "scan_load_ratio",
+        "ratio",
+        "Bytes scanned for each byte sorted, before a range is sorted; 0 disables such sorts.",
     ),
     setting(
         "tick_ms",
@@ -98,6 +117,11 @@ pub const SETTINGS: [Setting; 21] = [
         "pending_bytes_max",
         "bytes",
         "Requests in progress, per store; above: server is busy.",
+    ),
+    setting(
+        "request_memory_bytes_max",
+        "bytes",
+        "Requests and answers in memory, of the node; one request at most 9/16: above, it is refused.",
     ),
     setting(
         "connections_max",

@@ -3,8 +3,9 @@
 
 mod replica;
 
-use crate::config::{Config, SETTINGS};
+use crate::config::{Config, LiveConfig, RELOADED, SETTINGS};
 use crate::members::Members;
+use crate::memory::{Arrived, RequestMemory};
 use crate::placement::PlacementService;
 use crate::store::StoreHandle;
 use crate::stores::Stores;
@@ -16,7 +17,7 @@ use tonic::{Request, Response, Status};
 
 /// Control service of one node.
 pub struct ControlService {
-    config: Arc<Config>,
+    config: Arc<LiveConfig>,
     placement: Arc<PlacementService>,
     stores: Arc<Stores>,
     members: Arc<Members>,
@@ -27,7 +28,7 @@ type Answer<T> = Result<Response<T>, Status>;
 impl ControlService {
     /// Creates the service.
     pub fn new(
-        config: Arc<Config>,
+        config: Arc<LiveConfig>,
         placement: Arc<PlacementService>,
         stores: Arc<Stores>,
         members: Arc<Members>,
@@ -46,25 +47,20 @@ impl ControlService {
 
     /// Returns the members that this node knows.
     fn known_members(&self) -> MembersResponse {
-        let address = self.placement.leader_address();
-        let members = self.members.by_address().into_iter().map(|(at, stores)| Member {
-            leads_placement: Some(&at) == address.as_ref(),
-            address: at,
-            stores: stores.into_iter().map(|(id, state)| MemberStore { id: id.0, state }).collect(),
-        });
         MembersResponse {
             cluster_id: self.placement.cluster().0,
             members_version: self.members.version(),
-            members: members.collect(),
+            members: self.members.list(self.placement.leader_address().as_deref()),
         }
     }
 
-    /// Returns the node's own settings; changing them needs a restart.
+    /// Returns the node's own settings; its configuration changes them.
     fn own_settings(&self) -> Vec<ConfigItem> {
+        let config = self.config.get();
         let default = Config::default();
         let item = |setting: &crate::config::Setting| ConfigItem {
             key: setting.key.to_owned(),
-            value: self.config.get(setting.key).unwrap_or_default(),
+            value: config.get(setting.key).unwrap_or_default(),
             default_value: default.get(setting.key).unwrap_or_default(),
             meaning: setting.meaning.to_owned(),
             unit: setting.unit.to_owned(),
@@ -72,6 +68,14 @@ impl ControlService {
         };
         SETTINGS.iter().map(item).collect()
     }
+}
+
+/// Returns the memory of a request, which the layer below the services has created.
+fn memory_of<T>(request: &Request<T>) -> Result<Arc<RequestMemory>, Status> {
+    let arrived = request.extensions().get::<Arc<Arrived>>();
+    arrived
+        .map(|arrived| arrived.take())
+        .ok_or_else(|| Status::internal("a request without memory"))
 }
 
 /// Implements the service; the listed calls go to the placement group.
@@ -84,7 +88,12 @@ macro_rules! control {
             })*
 
             async fn members(&self, request: Request<MembersRequest>) -> Answer<MembersResponse> {
-                drop(request);
+                let MembersRequest { header, known } = request.into_inner();
+                let of = header.map(|header| header.cluster_id);
+                // Invariant: addresses are learned from nodes of this cluster only.
+                if of == Some(self.placement.cluster().0) {
+                    self.members.learn_list(&known);
+                }
                 Ok(Response::new(self.placement.members().unwrap_or_else(|| self.known_members())))
             }
 
@@ -92,9 +101,10 @@ macro_rules! control {
                 &self,
                 request: Request<LocalChecksumRequest>,
             ) -> Answer<LocalChecksumResponse> {
+                let memory = memory_of(&request)?;
                 let request = request.into_inner();
                 let store = self.store(request.store_id, RegionId(request.region_id))?;
-                Ok(Response::new(replica::checksum(&store, &request).await?))
+                Ok(Response::new(replica::checksum(&store, &request, memory).await?))
             }
 
             async fn region_detail(
@@ -113,6 +123,17 @@ macro_rules! control {
                     }
                 }
                 Ok(Response::new(RegionDetailResponse { replicas }))
+            }
+
+            async fn recover_replica(
+                &self,
+                request: Request<RecoverReplicaRequest>,
+            ) -> Answer<RecoverReplicaResponse> {
+                let request = request.into_inner();
+                let store = self.store(request.store_id, RegionId(request.region_id))?;
+                let is_removed = |store| self.members.is_removed(store);
+                let region = replica::recover(&store, &request, is_removed).await?;
+                Ok(Response::new(RecoverReplicaResponse { region: region.encode() }))
             }
 
             async fn get_config(
@@ -138,9 +159,13 @@ macro_rules! control {
             ) -> Answer<SetConfigResponse> {
                 let SetConfigRequest { header, key, value } = request.into_inner();
                 let forwarded = header.is_some_and(|header| header.forwarded);
-                if self.config.get(&key).is_some() {
+                if self.config.get().get(&key).is_some() {
+                    let next = match RELOADED.contains(&&*key) {
+                        true => "send it SIGHUP",
+                        false => "restart it",
+                    };
                     return Err(Status::failed_precondition(format!(
-                        "{key} is a setting of each node: set it in its file and restart it"
+                        "{key} is a setting of each node: set it in its file and {next}"
                     )));
                 }
                 let item = self.placement.set_setting(&key, &value, forwarded).await?;

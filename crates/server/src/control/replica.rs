@@ -1,22 +1,25 @@
 //! State and checksum of one replica.
 
+use crate::memory::{Charging, Exceeded, RequestMemory, next_page};
 use crate::node::size_of;
-use crate::store::{Core, Engine, StoreHandle};
+use crate::store::{Core, StoreHandle};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_node::pages::Pages;
 use stele_proto::stele::control::v1 as wire;
-use stele_raftstore::{RegionReport, Role};
-use stele_storage::StateMachine;
-use stele_types::{KeyRange, RegionId, Result};
+use stele_raftstore::{
+    Admin, AdminCall, Done, Header, Recovery, Refusal, RegionReport, Reply, RequestId, Role,
+};
+use stele_storage::{EngineView, LogStore, Pair, StateMachine};
+use stele_types::{KeyRange, LogIndex, Region, RegionId, Result, StoreId, Term, mutant};
 use tonic::Status;
 
 /// Default time for a replica to apply the requested index.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 /// Pause between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-
-type View = <Engine as StateMachine>::View;
+/// Bytes of pairs that are read together.
+const PAGE_BYTES_MAX: usize = 4 << 20;
 
 pub(super) async fn report(store: &StoreHandle, region: RegionId) -> Option<RegionReport> {
     store.with_core(move |core: &mut Core| core.region(region)).await.flatten()
@@ -27,6 +30,7 @@ pub(super) async fn report(store: &StoreHandle, region: RegionId) -> Option<Regi
 pub(super) async fn checksum(
     store: &Arc<StoreHandle>,
     request: &wire::LocalChecksumRequest,
+    memory: Arc<RequestMemory>,
 ) -> Result<wire::LocalChecksumResponse, Status> {
     let region = RegionId(request.region_id);
     let limit = match request.timeout_ms {
@@ -51,11 +55,18 @@ pub(super) async fn checksum(
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     };
+    // Read after the view: every pair that the store has removed from it expired before.
+    let clock_s = store.clock().unix_seconds();
     let ranges = report.region.engine_ranges();
-    let totals = tokio::task::spawn_blocking(move || checksum_pairs(&view, ranges)).await;
+    let after_s = request.expires_after_s;
+    let (waiting, charged) = (memory.waiting(), memory.clone());
+    let checksum = move || checksum_pairs(&view, ranges, after_s, &charged);
+    let totals = tokio::task::spawn_blocking(checksum).await;
+    waiting.ended();
     let (checksum, pairs, bytes) = totals
         .map_err(|_| Status::unavailable("the server is stopping"))?
-        .map_err(|error| Status::data_loss(error.to_string()))?;
+        .map_err(|error| Status::data_loss(error.to_string()))?
+        .map_err(|exceeded| Status::resource_exhausted(exceeded.to_string()))?;
     Ok(wire::LocalChecksumResponse {
         store_id: store.id().0,
         peer_id: report.peer.id.0,
@@ -65,27 +76,52 @@ pub(super) async fn checksum(
         checksum,
         pairs,
         bytes,
+        clock_s,
     })
 }
 
-fn checksum_pairs(view: &View, ranges: Vec<KeyRange>) -> Result<(u64, u64, u64)> {
-    let (mut checksum, mut pairs, mut bytes) = (0, 0, 0);
+/// Returns checksum, pairs and bytes of the pairs that expire after `after_s` or never.
+///
+/// Invariant: one digest runs over all pairs in their order. The sum of one digest for each pair would not
+/// change when two keys exchange their values.
+fn checksum_pairs(
+    view: &impl EngineView,
+    ranges: Vec<KeyRange>,
+    after_s: u64,
+    memory: &RequestMemory,
+) -> Result<Result<(u64, u64, u64), Exceeded>> {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Xz);
+    let (mut pairs, mut bytes) = (0, 0);
+    let is_left_out = |pair: &Pair| {
+        let is_expired = pair.expires_at_s != 0 && pair.expires_at_s <= after_s;
+        is_expired && !mutant::active("server.checksum_of_expired_pairs")
+    };
     for range in ranges {
         let mut pages = Pages::of_range(view, range);
-        while let Some(page) = pages.next_page()? {
-            for pair in &page {
-                let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Xz);
+        pages.bound(usize::MAX, PAGE_BYTES_MAX);
+        loop {
+            let mut charging = Charging::new(memory);
+            let page = match next_page(&mut pages, &mut charging)? {
+                Ok(Some(page)) => page,
+                Ok(None) => break,
+                Err(exceeded) => return Ok(Err(exceeded)),
+            };
+            for pair in page.iter().filter(|pair| !is_left_out(pair)) {
+                digest.update(&(pair.key.len() as u64).to_le_bytes());
                 digest.update(&pair.key);
                 digest.update(&(pair.value.len() as u64).to_le_bytes());
                 digest.update(&pair.value);
                 digest.update(&pair.expires_at_s.to_le_bytes());
-                checksum ^= digest.finalize();
                 pairs += 1;
                 bytes += (pair.key.len() + pair.value.len()) as u64;
             }
+            drop(page);
+            if let Err(exceeded) = charging.settle(0) {
+                return Ok(Err(exceeded));
+            }
         }
     }
-    Ok((checksum, pairs, bytes))
+    Ok(Ok((digest.finalize(), pairs, bytes)))
 }
 
 /// Returns the Raft state and size of a replica.
@@ -116,6 +152,94 @@ pub(super) async fn detail(store: &StoreHandle, report: &RegionReport) -> wire::
             .map_or(0, |reader| reader.lease_left_nanos(store.clock().monotonic_nanos())),
         approximate_bytes: size.bytes,
         approximate_keys: size.keys,
+        last_term: store.engine().term(report.region.id, report.last).unwrap_or_default().0,
         ..wire::ReplicaDetail::default()
+    }
+}
+
+/// Makes a replica the region's after the loss of a majority.
+///
+/// Invariant: the placement group has declared the stores lost. Otherwise they could return with a
+/// majority of the former members.
+pub(super) async fn recover(
+    store: &Arc<StoreHandle>,
+    request: &wire::RecoverReplicaRequest,
+    is_removed: impl Fn(StoreId) -> bool,
+) -> Result<Region, Status> {
+    let lost: Vec<StoreId> = request.lost_stores.iter().copied().map(StoreId).collect();
+    let unknown = lost.iter().find(|store| !is_removed(**store));
+    if let Some(store) = unknown.filter(|_| !mutant::active("server.recover_beside_live_stores")) {
+        return Err(Status::unavailable(format!(
+            "this node does not know that store {store} was declared lost; retry"
+        )));
+    }
+    let last = (LogIndex(request.last_index), Term(request.last_term));
+    let recovery = Recovery { lost, last, term: Term(request.term) };
+    let header = Header { region: RegionId(request.region_id), ..Header::default() };
+    let call = Admin::Recover(recovery);
+    match store.admin(AdminCall { id: RequestId::default(), header, call }).await {
+        Reply::Done(Done::Admin { region }) => Ok(region),
+        Reply::Busy(busy) => Err(Status::unavailable(format!("{busy:?}; retry"))),
+        Reply::Refused(Refusal::Invalid(reason)) => Err(Status::failed_precondition(reason)),
+        other => Err(Status::failed_precondition(format!("{other:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Class, ConnectionMemory, NodeMemory};
+    use bytes::Bytes;
+    use stele_storage::{Cached, ScanOptions};
+
+    /// Pairs of a replica, in order.
+    struct Pairs(Vec<Pair>);
+
+    impl EngineView for Pairs {
+        fn get(&self, _: &[u8]) -> Result<Option<Pair>> {
+            Ok(None)
+        }
+
+        fn get_cached(&self, _: &[u8]) -> Result<Cached<Option<Pair>>> {
+            Ok(Cached::Here(None))
+        }
+
+        fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
+            let inside = self.0.iter().filter(|pair| options.range.contains(&pair.key));
+            Ok(inside.take(options.limit).cloned().collect())
+        }
+    }
+
+    /// Returns the checksum of pairs of key, value and expiry.
+    fn checksum(pairs: &[(&'static str, &'static str, u64)], after_s: u64) -> (u64, u64, u64) {
+        let pair = |(key, value, expires_at_s): &(&'static str, &'static str, u64)| Pair {
+            key: Bytes::from_static(key.as_bytes()),
+            value: Bytes::from_static(value.as_bytes()),
+            expires_at_s: *expires_at_s,
+        };
+        let view = Pairs(pairs.iter().map(pair).collect());
+        let connection = ConnectionMemory::new(&NodeMemory::new(0), 0);
+        let memory = RequestMemory::new(&connection, Class::Data);
+        checksum_pairs(&view, vec![KeyRange::all()], after_s, &memory).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_replica_that_has_removed_expired_pairs_has_the_checksum_of_one_that_has_not() {
+        let kept = [("a", "1", 0), ("b", "2", 100), ("c", "3", 101), ("d", "4", 99)];
+        let removed = [("a", "1", 0), ("c", "3", 101)];
+        assert_eq!(checksum(&kept, 100), checksum(&removed, 100));
+        assert_eq!(checksum(&kept, 100), (checksum(&removed, 100).0, 2, 4));
+        assert_ne!(checksum(&kept, 0).0, checksum(&removed, 0).0);
+        assert_eq!(checksum(&kept, 0).1, 4, "0 leaves out none");
+    }
+
+    #[test]
+    fn values_exchanged_between_keys_change_the_checksum() {
+        let right = checksum(&[("a", "1111", 0), ("b", "2222", 0)], 0);
+        let wrong = checksum(&[("a", "2222", 0), ("b", "1111", 0)], 0);
+        assert_eq!((right.1, right.2), (wrong.1, wrong.2));
+        assert_ne!(right.0, wrong.0);
+        // Lengths keep the end of a pair apart from the beginning of the next.
+        assert_ne!(checksum(&[("ab", "", 0)], 0).0, checksum(&[("a", "b", 0)], 0).0);
     }
 }

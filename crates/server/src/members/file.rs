@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use stele_types::{ClusterId, Error, Result, StoreId};
+use stele_types::{Boot, ClusterId, Error, Result, StoreId};
 
 const FILE: &str = "members.json";
 
@@ -68,6 +68,7 @@ fn encode(known: &Known) -> String {
             "address": member.address,
             "removed": member.is_removed,
             "state": member.state,
+            "boot": [member.boot.count, member.boot.nonce],
         })
     };
     let own = |(id, dir): (&StoreId, &Option<PathBuf>)| {
@@ -91,10 +92,15 @@ fn decode(bytes: &[u8]) -> Option<Known> {
         let is_removed = store.get("removed")?.as_bool()?;
         // Files of earlier builds have no state: it is received with the next change.
         let state = store.get("state").and_then(Value::as_i64).unwrap_or_default();
-        let member = Member { address, is_removed, state: i32::try_from(state).ok()? };
+        let state = i32::try_from(state).ok()?;
+        // Nor have they the run.
+        let of_boot = |at: usize| store.get("boot").and_then(|it| it.get(at)?.as_u64());
+        let boot = of_boot(0).zip(of_boot(1)).map(|(count, nonce)| Boot { count, nonce });
+        let boot = boot.unwrap_or_default();
+        let member = Member { address, is_removed, state, boot };
         stores.insert(StoreId(store.get("store")?.as_u64()?), member);
     }
-    // Nor have they the number of the write, the cluster and the stores of the node.
+    // They have no number of the write, no cluster and no stores of the node.
     let number = |key: &str| value.get(key).and_then(Value::as_u64).unwrap_or_default();
     let mut own = BTreeMap::new();
     for (id, dir) in value.get("own").and_then(Value::as_object).into_iter().flatten() {
@@ -113,7 +119,8 @@ mod tests {
     fn a_copy_survives_the_round_trip_and_one_of_an_earlier_build_is_read() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path()).unwrap(), None);
-        let member = Member { address: "a:1".to_owned(), is_removed: true, state: 2 };
+        let boot = Boot { count: 3, nonce: u64::MAX };
+        let member = Member { address: "a:1".to_owned(), is_removed: true, state: 2, boot };
         let known = Known {
             write: 7,
             cluster: ClusterId(9),

@@ -2,14 +2,15 @@
 //! the node running with the others.
 
 use super::identity::{OpenDir, Opened};
-use super::{open, random, recovery};
+use super::{open, recovery};
+use crate::boots::Boots;
 use crate::config::Config;
 use crate::failed_dir::{FailedDir, is_of_directory};
 use crate::members::{self, Known, Members};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_engine::RecoveringStore;
+use stele_engine::{RecoveringStore, next_boot_count};
 use stele_node::start::{self, Directory};
 use stele_types::{ClusterId, Error, Result, StoreId, StoreIdent, mutant};
 
@@ -34,16 +35,25 @@ impl Dirs {
         opened.chain(self.damaged.iter().map(|damaged| damaged.ident)).collect()
     }
 
-    /// Keeps the list of members, with the stores of this node, in every directory that has an
-    /// identity.
-    pub fn keep_members(&self, cluster: ClusterId, address: &str) -> Arc<Members> {
+    /// Returns the runs of the stores, in a process with this random number.
+    pub fn boots(&self, nonce: u64) -> Arc<Boots> {
+        let boots = Boots::new(nonce);
+        let opened = self.opened.iter().filter_map(|open| Some((open.ident?, open.boot_count)));
+        let damaged = self.damaged.iter().map(|damaged| (damaged.ident, damaged.boot_count));
+        opened.chain(damaged).for_each(|(ident, count)| boots.add(ident.store, count));
+        Arc::new(boots)
+    }
+
+    /// Keeps the list of members, with the stores of this node and their runs, in every directory that
+    /// has an identity.
+    pub fn keep_members(&self, cluster: ClusterId, address: &str, boots: &Boots) -> Arc<Members> {
         let members = &self.members;
         members.set_cluster(cluster);
         let opened = self.opened.iter().filter_map(|open| Some((&open.dir, open.ident?)));
         let damaged = self.damaged.iter().map(|damaged| (&damaged.dir, damaged.ident));
         for (dir, ident) in opened.chain(damaged) {
             members.keep_in(dir);
-            members.add_own(ident.store, address, dir);
+            members.add_own(ident.store, address, dir, boots.get(ident.store));
         }
         members.save();
         members.clone()
@@ -103,18 +113,36 @@ impl<'a> Opening<'a> {
     }
 
     fn open(&mut self, dir: &Path) -> Result<()> {
-        let open = || open::engine(self.config, dir, StoreId(random() | 1));
+        let open = || open::engine(self.config, dir);
         let recover = || open::begin_recovery(self.config, dir);
-        match start::adopt(open, recover, RecoveringStore::ident) {
-            Ok(Directory::Open(engine, ident)) => {
-                self.opened.push(OpenDir { dir: dir.to_path_buf(), engine, ident });
+        // The directory is locked by what is open.
+        let count = |directory| self.count_boot(dir).map(|count| (directory, count));
+        match start::adopt(open, recover, RecoveringStore::ident).and_then(count) {
+            Ok((Directory::Open(engine, ident), boot_count)) => {
+                self.opened.push(OpenDir { dir: dir.to_path_buf(), engine, ident, boot_count });
             }
-            Ok(Directory::Recovering(ident, log)) => {
-                self.damaged.push(recovery::damaged(dir, ident, log));
+            Ok((Directory::Recovering(ident, log), boot_count)) => {
+                self.damaged.push(recovery::damaged(dir, ident, log, boot_count));
             }
             Err(error) => self.fail(dir, error)?,
         }
         Ok(())
+    }
+
+    /// Counts a start of the directory. On a full device it returns 0: the store then serves without
+    /// stating its run.
+    fn count_boot(&self, dir: &Path) -> Result<u64> {
+        // The list of members has a copy of the number.
+        let of_copy =
+            |known: &Known| known.stores.get(&known.store_in(dir)?).map(|it| it.boot.count);
+        let known = self.copies.values().filter_map(of_copy).max().unwrap_or_default();
+        match next_boot_count(&open::files(self.config), dir, known) {
+            Err(error @ Error::NoSpace(_)) => {
+                tracing::warn!("{}: the start is not counted: {error}", dir.display());
+                Ok(0)
+            }
+            counted => counted,
+        }
     }
 
     fn fail(&mut self, dir: &Path, error: Error) -> Result<()> {

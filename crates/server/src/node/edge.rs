@@ -8,7 +8,7 @@ use crate::tasks::Tasks;
 use crate::transport::{self, BoxFuture, CloseReason, Deliver, Resolve, SnapshotOffer, Transport};
 use std::sync::{Arc, OnceLock};
 use stele_raftstore::{Event, Input, PeerMessage, SendSnapshot};
-use stele_types::{Error, StoreId};
+use stele_types::{Boot, Error, StoreId};
 use tokio::sync::Notify;
 
 /// Router of messages, snapshots, events and failures of this node's stores.
@@ -18,6 +18,8 @@ pub(super) struct Edge {
     transport: OnceLock<Transport>,
     /// Notified when a change must be reported to the placement group soon.
     pub report_due: Notify,
+    /// Notified when a report reached no placement leader.
+    pub leader_unknown: Notify,
     /// Background tasks of the node.
     pub tasks: Tasks,
 }
@@ -29,6 +31,7 @@ impl Edge {
             stores,
             transport: OnceLock::new(),
             report_due: Notify::new(),
+            leader_unknown: Notify::new(),
             tasks,
         }
     }
@@ -58,6 +61,11 @@ impl Edge {
             transport.store_gone(store);
         }
         self.unreachable(store);
+    }
+
+    /// Ends all snapshots; they hold their stores open.
+    pub fn stop_snapshots(&self) {
+        self.snapshots.stop();
     }
 
     pub fn transport(&self) -> Option<&Transport> {
@@ -148,5 +156,13 @@ impl Resolve for Members {
 
     fn is_removed(&self, store: StoreId) -> bool {
         Self::is_removed(self, store)
+    }
+
+    fn other_copy(&self, store: StoreId, boot: Boot) -> Option<String> {
+        Self::other_copy(self, store, boot)
+    }
+
+    fn learn(&self, address: &str, stores: &[(StoreId, Boot)]) {
+        Self::learn(self, address, stores.iter().copied());
     }
 }

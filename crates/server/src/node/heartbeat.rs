@@ -5,10 +5,11 @@ use super::ids::IdSource;
 use super::open;
 use super::split;
 use super::steps;
+use crate::boots::Boots;
 use crate::config::Config;
 use crate::members::Members;
 use crate::placement::{PlacementService, answer_of, heartbeat_request, wire_times};
-use crate::store::{Sample, StoreHandle};
+use crate::store::{Sample, Slowdowns, StoreHandle};
 use crate::stores::Stores;
 use crate::tasks::caught;
 use parking_lot::Mutex;
@@ -20,7 +21,8 @@ use stele_node::report::{Obstacle, Reporter, StalePeer, StepKey};
 use stele_placement::{Instruction, NodeReport, StoreReport};
 use stele_proto::stele::control::v1 as wire;
 use stele_raftstore::{Input, RegionReport, RequestId};
-use stele_types::StoreId;
+use stele_types::{Clock, StoreId, mutant};
+use stele_vfs::SystemClock;
 use tokio::sync::watch;
 
 /// Time between two reports without changes.
@@ -45,6 +47,7 @@ pub(super) struct Heartbeats {
     pub stores: Arc<Stores>,
     pub edge: Arc<Edge>,
     pub placement: Arc<PlacementService>,
+    pub boots: Arc<Boots>,
     pub started_at: u64,
 }
 
@@ -122,8 +125,11 @@ impl Heartbeats {
                 address: self.address.clone(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 started_at: self.started_at,
+                boot_nonce: self.boots.nonce(),
                 region_bytes_max: self.config.region_bytes_max,
                 labels: Some(self.config.label_pairs()),
+                unix_s: SystemClock::new().unix_seconds(),
+                is_stopping: self.stores.is_stopping(),
             };
             let sizes = splitter.sizes();
             shared.reporter.lock().report(node, stores, &regions, sizes)
@@ -139,6 +145,7 @@ impl Heartbeats {
         match self.placement.heartbeat(request).await {
             Ok(response) => {
                 self.update_members(&response);
+                self.slow_writers(&response);
                 self.apply(shared, &response, sequence).await;
                 match response.interval_ms {
                     0 => INTERVAL,
@@ -148,6 +155,7 @@ impl Heartbeats {
             Err(status) => {
                 tracing::debug!("heartbeat: {}", status.message());
                 shared.reporter.lock().failed();
+                self.edge.leader_unknown.notify_one();
                 RETRY_INTERVAL
             }
         }
@@ -173,7 +181,10 @@ impl Heartbeats {
                 continue;
             };
             let reserved_bytes = self.config.reserved_bytes;
-            stores.push(store_report(&store, sample.as_deref(), reserved_bytes));
+            stores.push(StoreReport {
+                boot_count: self.boots.count(store.id()),
+                ..store_report(&store, sample.as_deref(), reserved_bytes)
+            });
             is_complete &= regions.is_some();
             all.extend(regions.into_iter().flatten().map(|report| (store.id(), report)));
         }
@@ -187,14 +198,20 @@ impl Heartbeats {
     }
 
     fn update_members(&self, response: &wire::HeartbeatResponse) {
-        if response.members.is_empty() {
-            return;
+        let is_listed = !response.members.is_empty();
+        if is_listed
+            && self.members.update(response.members_version, &response.members, &self.address)
+        {
+            self.members.announce();
         }
-        if self.members.update(response.members_version, &response.members, &self.address) {
-            self.edge.save_members(&self.members);
-            if let Some(transport) = self.edge.transport() {
-                transport.members_changed();
-            }
+    }
+
+    /// Makes writers of all stores wait for those of the cluster that lag.
+    fn slow_writers(&self, response: &wire::HeartbeatResponse) {
+        let slowdown = |it: &wire::StoreSlowdown| (StoreId(it.store_id), it.nanos_per_kib);
+        let slowdowns: Slowdowns = response.slowdowns.iter().map(slowdown).collect();
+        for store in self.stores.all() {
+            store.set_slowdowns(slowdowns.clone());
         }
     }
 
@@ -206,6 +223,10 @@ impl Heartbeats {
         sequence: u64,
     ) {
         let (answer, refusals) = answer_of(response, sequence);
+        if !mutant::active("server.cluster_time_unnoted") {
+            let unix_s = answer.unix_s;
+            self.stores.all().iter().for_each(|store| store.engine().note_cluster_time(unix_s));
+        }
         let (steps, removed) = {
             let mut reporter = shared.reporter.lock();
             let before = reporter.settings.leases();
@@ -265,7 +286,7 @@ struct OfStores {
     is_complete: bool,
 }
 
-/// Returns the report of a store; without a sample its sizes are unknown.
+/// Returns the report of a store without its run; without a sample its sizes are unknown.
 fn store_report(store: &StoreHandle, sample: Option<&Sample>, reserved_bytes: u64) -> StoreReport {
     let engine = store.engine();
     let stats = sample.map(|sample| sample.stats.clone()).unwrap_or_default();
@@ -282,6 +303,8 @@ fn store_report(store: &StoreHandle, sample: Option<&Sample>, reserved_bytes: u6
         usable_bytes: stats.device_bytes.saturating_sub(reserved_bytes),
         device: engine.device_speed(),
         receiving: store.receiving(),
+        slowdown_nanos_per_kib: store.slowdown(),
+        ..StoreReport::default()
     }
 }
 
@@ -295,7 +318,7 @@ pub(super) async fn tick(placement: Arc<PlacementService>, mut stopping: watch::
     }
 }
 
-async fn stopped(stopping: &mut watch::Receiver<bool>) {
+pub(super) async fn stopped(stopping: &mut watch::Receiver<bool>) {
     // A dropped sender also means stopping.
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }

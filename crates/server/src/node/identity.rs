@@ -1,13 +1,14 @@
 //! Cluster and stores of this node's directories: read back, bootstrapped or joined.
 
 use super::open;
+use super::waiting::Waiting;
 use crate::config::Config;
 use crate::members::Members;
 use crate::placement;
 use crate::store::Engine;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stele_node::start;
 use stele_placement::Bootstrap;
 use stele_proto::stele::control::v1::control_client::ControlClient;
@@ -18,6 +19,8 @@ use stele_types::{ClusterId, Error, Result, StoreId, StoreIdent};
 
 /// Timeout of one request to one node.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of a connection: a node that does not answer does not keep the next one from being asked.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause before the next attempt at all nodes.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -27,6 +30,8 @@ pub(super) struct OpenDir {
     pub engine: Arc<Engine>,
     /// `None` in a new directory.
     pub ident: Option<StoreIdent>,
+    /// Number of this start of the directory; 0 if it could not be written.
+    pub boot_count: u64,
 }
 
 /// Open directories.
@@ -70,28 +75,28 @@ pub(super) async fn join(
         RaftStore::write_ident(&*open.engine, &own)?;
         open.ident = Some(own);
     }
+    if let Some(text) = placement::warning_of_two(&answer.members) {
+        tracing::warn!("{text}");
+    }
     members.update(answer.members_version, &answer.members, own_address);
     Ok(cluster)
 }
 
 async fn join_with_retry(addresses: &[String], request: &JoinRequest) -> Result<JoinResponse> {
-    let mut logged = String::new();
+    let mut waiting = Waiting::since(Instant::now());
     loop {
+        let mut reasons = Vec::new();
         for address in addresses {
             match request_join(address, request).await {
                 Ok(answer) => return Ok(answer),
                 Err(status) if status.code() == tonic::Code::FailedPrecondition => {
                     return Err(Error::invalid(format!("{address}: {}", status.message())));
                 }
-                Err(status) => {
-                    let reason = format!("{address}: {}", status.message());
-                    if logged != reason {
-                        tracing::info!("waiting to join: {reason}");
-                        logged = reason;
-                    }
-                }
+                Err(status) => reasons.push(format!("{address}: {}", status.message())),
             }
         }
+        let line = waiting.line(&reasons.join("; "), Instant::now());
+        line.into_iter().for_each(|line| tracing::info!("{line}"));
         tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
@@ -99,7 +104,7 @@ async fn join_with_retry(addresses: &[String], request: &JoinRequest) -> Result<
 async fn request_join(address: &str, request: &JoinRequest) -> Result<JoinResponse, tonic::Status> {
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| tonic::Status::failed_precondition(error.to_string()))?
-        .connect_timeout(JOIN_TIMEOUT)
+        .connect_timeout(CONNECT_TIMEOUT)
         .timeout(JOIN_TIMEOUT);
     let unreachable = |error: tonic::transport::Error| {
         tonic::Status::unavailable(format!("not reached: {error}"))

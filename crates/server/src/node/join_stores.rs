@@ -3,17 +3,19 @@
 
 use super::edge::Edge;
 use super::identity::{self, OpenDir, Opened};
+use super::waiting::Waiting;
 use super::{open, start_store};
+use crate::boots::Boots;
 use crate::config::Config;
 use crate::members::Members;
 use crate::placement::{PlacementService, wire_times};
 use crate::stores::Stores;
 use crate::transport::Transport;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stele_proto::stele::control::v1::{JoinRequest, JoinResponse};
 use stele_raftstore::RaftStore;
-use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent};
+use stele_types::{Boot, Clock, ClusterId, Error, Result, StoreId, StoreIdent};
 use tokio::sync::watch;
 use tonic::Code;
 
@@ -28,6 +30,7 @@ pub(super) struct StoreJoin {
     pub stores: Arc<Stores>,
     pub edge: Arc<Edge>,
     pub clock: Arc<dyn Clock>,
+    pub boots: Arc<Boots>,
     pub placement: Arc<PlacementService>,
     pub transport: Transport,
 }
@@ -64,12 +67,14 @@ impl StoreJoin {
             self.start(open, ident).await?;
         }
         self.members.update(answer.members_version, &answer.members, &self.address);
-        self.edge.save_members(&self.members);
+        // The new directories have no copy of the list yet.
+        self.members.announce();
         self.edge.report_due.notify_one();
         Ok(())
     }
 
     async fn join_with_retry(&self, request: &JoinRequest) -> Result<JoinResponse> {
+        let mut waiting = Waiting::since(Instant::now());
         loop {
             match self.placement.join(request.clone()).await {
                 Ok(answer) => return Ok(answer),
@@ -82,7 +87,8 @@ impl StoreJoin {
                     return Err(Error::invalid(status.message().to_owned()));
                 }
                 Err(status) => {
-                    tracing::debug!("waiting to join: {}", status.message());
+                    let line = waiting.line(status.message(), Instant::now());
+                    line.into_iter().for_each(|line| tracing::info!("new directories: {line}"));
                     tokio::time::sleep(RETRY_PAUSE).await;
                 }
             }
@@ -90,13 +96,15 @@ impl StoreJoin {
     }
 
     async fn start(&self, open: OpenDir, ident: StoreIdent) -> Result<()> {
-        let OpenDir { dir, engine, .. } = open;
+        let OpenDir { dir, engine, boot_count, .. } = open;
         // The id is durable before the store uses it.
         let marked = engine.clone();
         let mark = tokio::task::spawn_blocking(move || RaftStore::write_ident(&*marked, &ident));
         mark.await.map_err(|_| Error::Busy("the server is stopping".to_owned()))??;
         self.members.keep_in(&dir);
-        self.members.add_own(ident.store, &self.address, &dir);
+        let boot = Boot { count: boot_count, nonce: self.boots.nonce() };
+        self.members.add_own(ident.store, &self.address, &dir, boot);
+        self.boots.add(ident.store, boot_count);
         self.transport.add_store(ident.store);
         self.stores.add(start_store(&self.config, engine, ident, &self.clock, &self.edge)?);
         tracing::info!("store {} has joined", ident.store);

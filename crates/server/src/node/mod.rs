@@ -6,20 +6,26 @@ mod heartbeat;
 mod identity;
 mod ids;
 mod join_stores;
+mod leave;
 mod listen;
 mod open;
 mod recovery;
+mod reload;
+mod seeds;
 mod split;
 mod steps;
 mod system;
+mod waiting;
 
 pub(crate) use open::SPEED_OP_BYTES;
 pub(crate) use stele_node::report::split::size_of;
 
-use crate::config::Config;
+use crate::boots::Boots;
+use crate::config::{Config, LiveConfig};
 use crate::control::ControlService;
 use crate::failed_dir::FailedDir;
 use crate::members::Members;
+use crate::memory::NodeMemory;
 use crate::observe::{Health, Metrics, SlowLog, routes};
 use crate::pd::PdService;
 use crate::placement::PlacementService;
@@ -28,14 +34,19 @@ use crate::store::{Engine, StoreHandle};
 use crate::stores::Stores;
 use crate::tasks::{Failure, Failures, Tasks};
 use crate::tikv::TikvService;
-use crate::transport::{self, Transport};
+use crate::transport::{self, Cut, Transport};
+use crate::unsupported;
 use dirs::Dirs;
 use edge::Edge;
 use identity::Opened;
+use listen::{Signal, Signals};
+use reload::Reload;
+use seeds::{ClusterQuestion, Seeds};
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use stele_placement::Bootstrap;
 use stele_proto::keyspacepb::keyspace_server::KeyspaceServer;
@@ -46,8 +57,7 @@ use stele_storage::StateMachine;
 use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent};
 use stele_vfs::SystemClock;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tonic::codec::CompressionEncoding;
+use tokio::sync::{oneshot, watch};
 use tonic::service::Routes;
 
 /// Largest Raft entry of a batch that is not atomic; a larger batch becomes several entries.
@@ -69,13 +79,37 @@ pub struct Ready {
     pub took: Duration,
 }
 
-/// Runs a node until a signal stops it or its last store fails.
-pub async fn run(config: Config, on_ready: impl FnOnce(&Ready)) -> Result<()> {
-    let mut node = Node::start(config).await?;
+/// Runs a node until a signal stops it or its last store fails. `configuration` reads the settings
+/// again.
+pub async fn run(
+    config: Config,
+    on_ready: impl FnOnce(&Ready),
+    configuration: impl Fn() -> Result<Config>,
+) -> Result<()> {
+    let mut signals = Signals::new()?;
+    let mut node = tokio::select! {
+        node = Node::start(config) => node?,
+        () = signals.stop() => return Ok(()),
+    };
     on_ready(&node.ready);
-    let failure = node.wait().await;
+    let ended = loop {
+        let signal = tokio::select! {
+            ended = node.wait() => break ended,
+            signal = signals.next() => signal,
+        };
+        match signal {
+            Signal::Reload => node.reload(configuration()),
+            Signal::Stop => {
+                tokio::select! {
+                    () = node.leave() => {}
+                    () = signals.stop() => tracing::info!("the hand-over of leaders ends early"),
+                }
+                break Ok(());
+            }
+        }
+    };
     node.stop().await;
-    failure
+    ended
 }
 
 /// A running node.
@@ -87,6 +121,10 @@ pub struct Node {
     tasks: Tasks,
     failures: Failures,
     stopping: watch::Sender<bool>,
+    /// Ends when the port is closed.
+    port: oneshot::Receiver<()>,
+    edge: Arc<Edge>,
+    reload: Reload,
 }
 
 impl Node {
@@ -95,29 +133,36 @@ impl Node {
         let started = Instant::now();
         let (listener, address) = listen::bind(&config).await?;
         let config = Arc::new(config);
+        let question = ClusterQuestion::ask(&config, &address);
         let mut dirs = open_dirs(&config).await?;
-        let cluster = resolve_cluster(&config, &mut dirs, &address).await?;
+        let cluster = match dirs.cluster {
+            Some(cluster) => question.check(cluster).await.map(|()| cluster)?,
+            None => new_cluster(&config, &mut dirs, &address).await?,
+        };
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let stores = Arc::new(Stores::new(BATCH_ENTRY_BYTES_MAX));
         let (tasks, failures) = Tasks::new();
         let edge = Arc::new(Edge::new(stores.clone(), tasks.clone()));
         let idents = dirs.idents();
-        let members = dirs.keep_members(cluster, &address);
+        let boots = dirs.boots(random() | 1);
+        let members = dirs.keep_members(cluster, &address, &boots);
         let identity = transport::Identity {
             cluster,
             address: address.clone(),
             stores: idents.iter().map(|ident| ident.store).collect(),
             times: open::lease_times(&config),
+            boots: boots.clone(),
         };
         let options = transport::Options { seed: random(), ..transport::Options::default() };
         let transport = Transport::start(options, identity, members.clone(), edge.clone());
         edge.set_transport(transport.clone());
-        let parts = Parts { config, cluster, address, members, stores, edge, clock };
+        let parts = Parts { config, cluster, address, members, stores, edge, clock, boots };
         let new = parts.start_stores(dirs)?;
         let (stopping, _) = watch::channel(false);
-        let placement = parts.placement(&idents);
-        parts.serve(listener, placement.clone(), transport.clone(), &stopping);
+        let placement = parts.placement(&idents, transport.clone());
+        let (port, reload) = parts.serve(listener, placement.clone(), transport.clone(), &stopping);
         parts.join_new_stores(new, placement.clone(), transport.clone(), &stopping);
+        parts.start_address_exchange(&stopping);
         parts.start_heartbeats(placement, &stopping);
         let ready = Ready {
             address: parts.address,
@@ -125,31 +170,38 @@ impl Node {
             stores: idents.iter().map(|ident| ident.store).collect(),
             took: started.elapsed(),
         };
-        Ok(Self { ready, stores: parts.stores, transport, tasks, failures, stopping })
+        let Parts { stores, edge, .. } = parts;
+        Ok(Self { ready, stores, transport, tasks, failures, stopping, port, edge, reload })
     }
 
-    /// Waits until the last store or a required task fails, or a stop signal arrives.
+    /// Waits until the last store or a required task fails.
     pub async fn wait(&mut self) -> Result<()> {
-        let signal = listen::stop_signal();
-        tokio::pin!(signal);
-        loop {
-            tokio::select! {
-                () = &mut signal => return Ok(()),
-                failure = self.failures.recv() => {
-                    let runs = self.stores.all().iter().any(|store| store.is_running());
-                    match failure {
-                        None => return Ok(()),
-                        Some(Failure::Task(error)) => return Err(error),
-                        Some(Failure::Store(error))
-                            if !runs && self.stores.recovering().is_empty() =>
-                        {
-                            return Err(error);
-                        }
-                        Some(Failure::Store(_)) => {}
-                    }
+        while let Some(failure) = self.failures.recv().await {
+            let runs = self.stores.all().iter().any(|store| store.is_running());
+            match failure {
+                Failure::Task(error) => return Err(error),
+                Failure::Store(error) if !runs && self.stores.recovering().is_empty() => {
+                    return Err(error);
                 }
+                Failure::Store(_) => {}
             }
         }
+        Ok(())
+    }
+
+    /// Takes over the settings that need no restart. A configuration that is refused changes nothing.
+    pub fn reload(&self, configuration: Result<Config>) {
+        let applied = configuration.and_then(|wanted| self.reload.apply(&wanted));
+        if let Err(error) = applied {
+            tracing::error!("the configuration is refused, and nothing changes: {error}");
+        }
+    }
+
+    /// Makes the node unready, tells the placement group, and hands the leaders over.
+    pub async fn leave(&self) {
+        self.stores.set_stopping();
+        self.edge.report_due.notify_one();
+        leave::hand_over(&self.stores).await;
     }
 
     /// Ends the loop of a store as a failure of its device does; for tests.
@@ -166,17 +218,26 @@ impl Node {
         }
     }
 
+    /// Loses messages between this node and the one that has the store; for tests.
+    pub fn cut(&self, store: StoreId, cut: Cut) {
+        self.transport.cut(store, cut);
+    }
+
     /// Returns the background tasks of the node, for further ones of its owner.
     pub fn tasks(&self) -> &Tasks {
         &self.tasks
     }
 
-    /// Stops the tasks, the connections and the stores, in this order.
+    /// Stops the tasks, the port, the connections to other nodes and the stores, in this order:
+    /// requests in progress need the stores and the other nodes.
     pub async fn stop(self) {
         self.tasks.stop();
         // Without receivers no task runs.
         let _ = self.stopping.send(true);
+        // The sender is dropped when the port is closed.
+        let _ = self.port.await;
         self.transport.shutdown().await;
+        self.edge.stop_snapshots();
         let stores = self.stores.clone();
         let stopped = tokio::task::spawn_blocking(move || {
             // Recovering stores first: one may be opening.
@@ -203,6 +264,7 @@ struct Parts {
     stores: Arc<Stores>,
     edge: Arc<Edge>,
     clock: Arc<dyn Clock>,
+    boots: Arc<Boots>,
 }
 
 impl Parts {
@@ -250,10 +312,11 @@ impl Parts {
         }
     }
 
-    fn placement(&self, idents: &[StoreIdent]) -> Arc<PlacementService> {
+    fn placement(&self, idents: &[StoreIdent], transport: Transport) -> Arc<PlacementService> {
         let system = system::SystemRegion::new(
             self.stores.clone(),
             self.members.clone(),
+            transport,
             self.address.clone(),
         );
         let founded = idents.iter().any(|ident| ident.store == StoreId(1));
@@ -288,25 +351,32 @@ impl Parts {
         placement: Arc<PlacementService>,
         transport: Transport,
         stopping: &watch::Sender<bool>,
-    ) {
+    ) -> (oneshot::Receiver<()>, Reload) {
         let metrics = Arc::new(Metrics::new(SlowLog::new(self.config.slow_log_ms)));
-        let tikv = TikvService::new(self.stores.clone(), self.cluster, metrics.clone());
-        let pd = PdService::new(self.cluster, placement.clone(), self.members.clone());
+        let (stores, stop) = (self.stores.clone(), stopping.subscribe());
+        let tikv = TikvService::new(stores, self.cluster, metrics.clone(), stop.clone());
+        let pd = PdService::new(self.cluster, placement.clone(), self.members.clone(), stop);
+        let reload = Reload {
+            config: Arc::new(LiveConfig::new(self.config.clone())),
+            stores: self.stores.clone(),
+            metrics: metrics.clone(),
+            connections_max: Arc::new(AtomicU64::new(self.config.connections_max)),
+        };
         let control = ControlService::new(
-            self.config.clone(),
+            reload.config.clone(),
             placement,
             self.stores.clone(),
             self.members.clone(),
         );
-        let gzip = CompressionEncoding::Gzip;
         let (reporter, health) = tonic_health::server::health_reporter();
         drop(reporter);
-        let grpc = Routes::new(PdServer::new(pd.clone()).accept_compressed(gzip))
+        let grpc = Routes::new(PdServer::new(pd.clone()))
             .add_service(MetaStorageServer::new(pd.clone()))
             .add_service(KeyspaceServer::new(pd))
             .add_service(ControlServer::new(control).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(health);
         let stats = Arc::new(port::Stats::default());
+        let memory = NodeMemory::new(self.config.request_memory_bytes_max);
         let status = routes(Health {
             cluster: self.cluster,
             address: self.address.clone(),
@@ -315,15 +385,22 @@ impl Parts {
             metrics,
             transport: transport.clone(),
             port: stats.clone(),
+            memory: memory.clone(),
         });
-        let router = grpc.into_axum_router().merge(tikv.routes()).merge(status);
+        let grpc = unsupported::with_text(grpc.into_axum_router());
+        let router = grpc.merge(tikv.routes()).merge(status).fallback(unsupported::answer);
         let options = port::Options {
-            connections_max: self.config.connections_max as usize,
+            connections_max: reload.connections_max.clone(),
             ..port::Options::default()
         };
         let stopped = stopping.subscribe();
-        let serving = port::serve(listener, router, transport, options, stats, stopped);
-        self.edge.tasks.spawn_lasting("port", serving);
+        let serving = port::serve(listener, router, transport, options, memory, stats, stopped);
+        let (closed, port) = oneshot::channel();
+        self.edge.tasks.spawn_lasting("port", async move {
+            let _closed: oneshot::Sender<()> = closed;
+            serving.await;
+        });
+        (port, reload)
     }
 
     /// Joins new directories after the stores that are members have started.
@@ -345,11 +422,26 @@ impl Parts {
             stores: self.stores.clone(),
             edge: self.edge.clone(),
             clock: self.clock.clone(),
+            boots: self.boots.clone(),
             placement,
             transport,
         };
         let joining = task.run(new, stopping.subscribe());
         self.edge.tasks.spawn_finite("new-directories", joining);
+    }
+
+    fn start_address_exchange(&self, stopping: &watch::Sender<bool>) {
+        let (members, edge) = (self.members.clone(), self.edge.clone());
+        let using = Seeds::use_learned(members, edge, stopping.subscribe());
+        self.edge.tasks.spawn_lasting("addresses", using);
+        let seeds = Seeds {
+            config: self.config.clone(),
+            cluster: self.cluster,
+            address: self.address.clone(),
+            members: self.members.clone(),
+            edge: self.edge.clone(),
+        };
+        self.edge.tasks.spawn_lasting("seeds", seeds.run(stopping.subscribe()));
     }
 
     fn start_heartbeats(&self, placement: Arc<PlacementService>, stopping: &watch::Sender<bool>) {
@@ -362,6 +454,7 @@ impl Parts {
             stores: self.stores.clone(),
             edge: self.edge.clone(),
             placement,
+            boots: self.boots.clone(),
             started_at: self.clock.unix_seconds(),
         };
         self.edge.tasks.spawn_lasting("heartbeats", heartbeats.run(stopping.subscribe()));
@@ -388,12 +481,9 @@ async fn open_dirs(config: &Arc<Config>) -> Result<Dirs> {
     tokio::task::spawn_blocking(move || dirs::open_all(&config)).await.map_err(stopped)?
 }
 
-/// Returns the cluster of the directories; if all are new, they bootstrap or join one. New ones
-/// beside members join later, through this node: the cluster may be waiting for its stores.
-async fn resolve_cluster(config: &Config, dirs: &mut Dirs, address: &str) -> Result<ClusterId> {
-    if let Some(cluster) = dirs.cluster {
-        return Ok(cluster);
-    }
+/// Bootstraps or joins a cluster with directories that are all new. New ones beside members join
+/// later, through this node: the cluster may be waiting for its stores.
+async fn new_cluster(config: &Config, dirs: &mut Dirs, address: &str) -> Result<ClusterId> {
     let (opened, members) = (&mut dirs.opened, &dirs.members);
     if config.join.is_empty() {
         let capacities_bytes = opened.iter().map(|open| open.engine.stats().device_bytes).collect();
@@ -412,6 +502,6 @@ async fn resolve_cluster(config: &Config, dirs: &mut Dirs, address: &str) -> Res
 }
 
 /// Returns an unpredictable number: the standard library seeds its maps from the system.
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

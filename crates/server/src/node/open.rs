@@ -8,12 +8,12 @@ use std::sync::Arc;
 use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind, RecoveringStore, Replay};
 use stele_raftstore::{LeaseTimes, Now, Options, RaftStore};
 use stele_types::size::format_bytes;
-use stele_types::{Clock, Error, Result, StoreId, StoreIdent};
+use stele_types::{Clock, Error, Result, StoreIdent};
 use stele_vfs::{RealVfs, ScaledVfs, SystemClock, Vfs};
 
 /// Locks a directory that did not open for log entry recovery; `None` if that would not open it.
 pub(super) fn begin_recovery(config: &Config, dir: &Path) -> Result<Option<RecoveringStore>> {
-    RecoveringStore::begin(files(config), dir, &engine_options(config))
+    RecoveringStore::begin(files(config), dir, &engine_options(config, dir))
 }
 
 /// Returns the files of the machine; with a scale, on devices that are so much slower.
@@ -32,13 +32,12 @@ pub(super) fn is_new(dir: &Path) -> Result<bool> {
     found.map(|is_there| !is_there)
 }
 
-/// Opens one directory. A new one is marked with `directory_id`, which no other directory has: it
-/// is part of every checksum and identifies the directory when it joins a cluster.
-pub(super) fn engine(config: &Config, dir: &Path, directory_id: StoreId) -> Result<Engine> {
+/// Opens one directory. A new one gets a random identity, which no other directory has: it
+/// identifies the directory when it joins a cluster.
+pub(super) fn engine(config: &Config, dir: &Path) -> Result<Engine> {
     let vfs = files(config);
     let clock = Arc::new(SystemClock::new());
-    let mut options = engine_options(config);
-    options.store = is_new(dir)?.then_some(directory_id);
+    let options = engine_options(config, dir);
     let (engine, opened) = Engine::open(vfs, clock, dir, options, Replay::Committed)?;
     if opened.replayed_entries > 0 {
         let (dir, count) = (dir.display(), opened.replayed_entries);
@@ -87,7 +86,16 @@ const SCRUB_BYTES_PER_SECOND_MAX: u64 = 16 << 20;
 /// Garbage accepted in a small store, on a device of at least 64 times this size.
 const SPACE_SLACK_BYTES: u64 = 1 << 30;
 
-fn engine_options(config: &Config) -> EngineOptions {
+/// Returns a part of 1 that differs between the stores of a cluster and stays the same: they sort at
+/// different times.
+fn sort_phase(config: &Config, dir: &Path) -> f64 {
+    let name = format!("{} {}", config.advertised(), dir.display());
+    let hash = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Xz, name.as_bytes());
+    hash as f64 / u64::MAX as f64
+}
+
+/// Returns the settings of garbage collection, which a running store can take over.
+pub(super) fn gc_options(config: &Config) -> GcOptions {
     let policy = match config.gc_policy.as_str() {
         "nezha" => PolicyKind::Nezha,
         "wisckey" => PolicyKind::Wisckey,
@@ -95,6 +103,19 @@ fn engine_options(config: &Config) -> EngineOptions {
     };
     let target = config.space_amp_target;
     let hard = GcOptions::default().space_amp_hard.max(target * 1.25);
+    GcOptions {
+        policy,
+        space_amp_target: target,
+        space_slack_bytes: SPACE_SLACK_BYTES,
+        space_amp_hard: hard,
+        sort_threshold_bytes: config.sort_threshold_bytes,
+        sort_interval_s: config.sort_interval_s,
+        scan_load_ratio: config.scan_load_ratio,
+        ..GcOptions::default()
+    }
+}
+
+fn engine_options(config: &Config, dir: &Path) -> EngineOptions {
     EngineOptions {
         entry_cache_bytes_max: config.memtable_bytes_max as usize / 2,
         memtable_bytes_max: config.memtable_bytes_max as usize,
@@ -104,13 +125,7 @@ fn engine_options(config: &Config) -> EngineOptions {
         reserved_bytes: config.reserved_bytes,
         scrub_bytes_per_second_max: SCRUB_BYTES_PER_SECOND_MAX,
         background: false,
-        gc: GcOptions {
-            policy,
-            space_amp_target: target,
-            space_slack_bytes: SPACE_SLACK_BYTES,
-            space_amp_hard: hard,
-            ..GcOptions::default()
-        },
+        gc: GcOptions { sort_phase: sort_phase(config, dir), ..gc_options(config) },
         ..EngineOptions::default()
     }
 }
@@ -158,7 +173,25 @@ const ENTRY_BYTES_MAX: u64 = stele_types::limits::COMMAND_BYTES_MAX as u64;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stele_types::ClusterId;
+    use stele_types::{ClusterId, StoreId};
+
+    #[test]
+    fn the_triggers_of_sorts_reach_the_engine_and_stores_sort_at_different_times() {
+        let config = Config {
+            gc_policy: "nezha".to_owned(),
+            sort_threshold_bytes: 5 << 20,
+            sort_interval_s: 3600,
+            scan_load_ratio: 7.5,
+            ..Config::default()
+        };
+        let options = |dir: &str| engine_options(&config, Path::new(dir)).gc;
+        let gc = options("/a");
+        assert_eq!((gc.policy, gc.sort_threshold_bytes), (PolicyKind::Nezha, 5 << 20));
+        assert_eq!((gc.sort_interval_s, gc.scan_load_ratio), (3600, 7.5));
+        gc.validate().unwrap();
+        assert_eq!(gc.sort_phase, options("/a").sort_phase, "the same after a restart");
+        assert!((gc.sort_phase - options("/b").sort_phase).abs() > 0.001);
+    }
 
     #[test]
     fn a_store_starts_without_leases_and_with_the_tick_that_its_node_states() {

@@ -9,13 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::RecoveringStore;
 use stele_raftstore::EntryRecovery;
-use stele_types::{Result, StoreId, StoreIdent};
+use stele_types::{Result, StoreIdent};
 use stele_vfs::{RealVfs, Vfs};
 
 /// Directory that does not open yet.
 pub(super) struct DamagedDir {
     pub dir: PathBuf,
     pub ident: StoreIdent,
+    /// Number of this start of the directory; 0 if it could not be written.
+    pub boot_count: u64,
     recovery: EntryRecovery<RecoveringStore>,
 }
 
@@ -24,6 +26,7 @@ pub(super) fn damaged(
     dir: &Path,
     ident: StoreIdent,
     recovery: EntryRecovery<RecoveringStore>,
+    boot_count: u64,
 ) -> DamagedDir {
     let (store, (lost, _)) = (ident.store, recovery.lost());
     tracing::warn!(
@@ -31,12 +34,12 @@ pub(super) fn damaged(
          until copies from other stores replace them",
         dir.display()
     );
-    DamagedDir { dir: dir.to_path_buf(), ident, recovery }
+    DamagedDir { dir: dir.to_path_buf(), ident, boot_count, recovery }
 }
 
 /// Starts the recovery thread of a directory; the store joins the others when it is recovered.
 pub(super) fn start(damaged: DamagedDir, parts: &Parts) -> Result<()> {
-    let DamagedDir { dir, ident, recovery } = damaged;
+    let DamagedDir { dir, ident, recovery, .. } = damaged;
     let device_bytes = RealVfs::new().total_bytes(&dir)?;
     let members = parts.members.clone();
     let context = RecoveryContext {
@@ -48,8 +51,7 @@ pub(super) fn start(damaged: DamagedDir, parts: &Parts) -> Result<()> {
         let (config, clock, dir) = (parts.config.clone(), parts.clock.clone(), dir.clone());
         let (stores, edge) = (parts.stores.clone(), parts.edge.clone());
         move || -> Result<()> {
-            // Only a new directory is marked with the id.
-            let engine = open::engine(&config, &dir, StoreId(super::random() | 1))?;
+            let engine = open::engine(&config, &dir)?;
             stores.add(start_store(&config, Arc::new(engine), ident, &clock, &edge)?);
             Ok(())
         }

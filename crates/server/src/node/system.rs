@@ -1,10 +1,10 @@
 //! Access of the placement service to its own region.
 
 use crate::members::Members;
-use crate::placement::System;
+use crate::placement::{LostQuorum, System};
 use crate::store::StoreHandle;
 use crate::stores::Stores;
-use crate::transport::BoxFuture;
+use crate::transport::{BoxFuture, Transport};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_node::pages::Pages;
@@ -21,12 +21,18 @@ const REQUEST_TIMEOUT_NANOS: u64 = 5_000_000_000;
 pub(super) struct SystemRegion {
     stores: Arc<Stores>,
     members: Arc<Members>,
+    transport: Transport,
     address: String,
 }
 
 impl SystemRegion {
-    pub fn new(stores: Arc<Stores>, members: Arc<Members>, address: String) -> Self {
-        Self { stores, members, address }
+    pub fn new(
+        stores: Arc<Stores>,
+        members: Arc<Members>,
+        transport: Transport,
+        address: String,
+    ) -> Self {
+        Self { stores, members, transport, address }
     }
 
     fn store(&self) -> Option<Arc<StoreHandle>> {
@@ -83,8 +89,27 @@ impl System for SystemRegion {
             let command = command.build().bytes().clone();
             let header = Self::header(&store, term);
             let write = Write { id: RequestId::default(), header, command, frees: true };
-            match store.write(write).await {
+            match store.write(write, None).await {
                 Reply::Done(Done::Written { .. }) => Ok(()),
+                other => Err(not_done(other)),
+            }
+        })
+    }
+
+    fn confirm(&self, term: Term) -> BoxFuture<'static, Result<()>> {
+        let store = self.store();
+        Box::pin(async move {
+            let store = store.ok_or_else(not_here)?;
+            let reader = store.readers().get(SYSTEM_REGION).ok_or_else(not_here)?;
+            let leads = || reader.leading_term() == Some(term.0);
+            if leads() && reader.lease_left_nanos(store.clock().monotonic_nanos()) > 0 {
+                return Ok(());
+            }
+            let header = Self::header(&store, term);
+            let read = Read { id: RequestId::default(), header, replica: false };
+            match store.read(read).await {
+                Reply::Done(Done::ReadReady { .. }) if leads() => Ok(()),
+                Reply::Done(Done::ReadReady { .. }) => Err(not_here()),
                 other => Err(not_done(other)),
             }
         })
@@ -96,6 +121,13 @@ impl System for SystemRegion {
 
     fn nodes(&self) -> Vec<String> {
         self.members.addresses()
+    }
+
+    fn lost_quorum(&self) -> Option<LostQuorum> {
+        let region = self.store()?.readers().get(SYSTEM_REGION)?.region();
+        let is_own = |store| self.stores.get(store).is_some_and(|store| store.is_running());
+        let is_up = |store| is_own(store) || self.transport.is_reachable(store);
+        LostQuorum::of(&region, is_up)
     }
 
     fn load(&self, term: Term) -> BoxFuture<'static, Result<Vec<(Bytes, Bytes)>>> {

@@ -1,7 +1,8 @@
-//! HTTP on the same port: `/metrics`, `/healthz`, `/readyz`, `/status`.
+//! HTTP on the same port: `/`, `/metrics`, `/healthz` or `/health`, `/readyz`, `/status`.
 
 use super::Metrics;
 use super::scrape::{counts, samples, source};
+use crate::memory::NodeMemory;
 use crate::node::SPEED_OP_BYTES;
 use crate::port;
 use crate::stores::Stores;
@@ -9,7 +10,7 @@ use crate::tasks::Tasks;
 use crate::transport::Transport;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::response::{Html, IntoResponse};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
@@ -33,13 +34,31 @@ pub struct Health {
     pub transport: Transport,
     /// Statistics of the port's connections.
     pub port: Arc<port::Stats>,
+    /// Memory of requests and answers.
+    pub memory: Arc<NodeMemory>,
 }
+
+/// Page at `/`: the other paths.
+const PAGE: &str = concat!(
+    "<!DOCTYPE html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Stele</title>\n",
+    "<h1>Stele ",
+    env!("CARGO_PKG_VERSION"),
+    "</h1>\n",
+    "<p>A node of a cluster. Clients of TiKV's raw key-value calls connect to this port.</p>\n<ul>\n",
+    "<li><a href=\"/status\">/status</a>: statistics of each store, as JSON\n",
+    "<li><a href=\"/metrics\">/metrics</a>: statistics for Prometheus\n",
+    "<li><a href=\"/healthz\">/healthz</a> or <a href=\"/health\">/health</a>: whether the node is healthy\n",
+    "<li><a href=\"/readyz\">/readyz</a>: whether every region has a leader and every store serves\n",
+    "</ul>\n</html>\n",
+);
 
 /// Returns the routes.
 pub fn routes(health: Health) -> Router {
     Router::new()
+        .route("/", get(async || Html(PAGE)))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
+        .route("/health", get(healthz))
         .route("/readyz", get(readyz))
         .route("/status", get(status))
         .with_state(health)
@@ -59,9 +78,12 @@ async fn healthz(State(health): State<Health>) -> impl IntoResponse {
     }
 }
 
-/// Succeeds while every region here has a known leader and every store serves. Names the stores that
+/// Succeeds while every region here has a known leader, every store serves and the node does not stop. Names the stores that
 /// serve and those that do not, with the reason.
 async fn readyz(State(health): State<Health>) -> impl IntoResponse {
+    if health.stores.is_stopping() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the node is stopping\n".to_owned());
+    }
     let (mut regions, mut with_leader, mut all_serve) = (0, 0, true);
     let mut lines = String::new();
     for store in health.stores.all() {

@@ -187,6 +187,11 @@ impl Metrics {
         self.slow_log.request(kind, took, outcome.unwrap_or("served"), stages.as_ref());
     }
 
+    /// Returns the log of slow requests.
+    pub fn slow_log(&self) -> &SlowLog {
+        &self.slow_log
+    }
+
     /// Returns the time since the node started.
     pub fn uptime(&self) -> Duration {
         self.started.elapsed()

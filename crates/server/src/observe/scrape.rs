@@ -1,6 +1,7 @@
 //! `/metrics`: the registry, and statistics of the stores read at the moment of the scrape.
 
 use super::{Health, Metrics, log_lines_lost};
+use crate::memory::NodeMemory;
 use crate::node::SPEED_OP_BYTES;
 use crate::port;
 use crate::store::{Sample, StoreHandle};
@@ -33,12 +34,18 @@ impl Metrics {
         let _ = encode(&mut text, &self.registry);
         let end = text.rfind("# EOF").unwrap_or(text.len());
         text.truncate(end);
-        let network = [transport(&health.transport), port(&health.port)].into_iter().flatten();
+        let network = [transport(&health.transport), port(&health.port), memory(&health.memory)];
+        let network = network.into_iter().flatten();
         let samples = samples(&health.stores).await;
         let stores = &health.stores;
-        let stores =
-            [families(stores, &samples), devices(stores), reads(stores), repairs(stores, &samples)];
-        let stores = stores.into_iter().flatten();
+        let stores = [
+            families(stores, &samples),
+            devices(stores),
+            reads(stores),
+            slowdowns(stores),
+            repairs(stores, &samples),
+        ];
+        let stores = stores.into_iter().flatten().chain([times(&samples)]);
         for family in stores.chain(network).chain(tasks(&health.tasks)) {
             if family.samples.is_empty() {
                 continue;
@@ -103,6 +110,18 @@ fn port(stats: &port::Stats) -> Vec<Family> {
         all.samples.push((format!("outcome=\"{outcome}\""), count.load(Relaxed) as f64));
     }
     vec![open, all]
+}
+
+/// Returns the metrics of the memory of requests.
+fn memory(memory: &NodeMemory) -> Vec<Family> {
+    let stats = memory.stats();
+    let mut used = family("request_memory_bytes", "gauge", "Memory of requests, by use");
+    used.samples.push(("use=\"requests\"".to_owned(), stats.used_bytes as f64));
+    used.samples.push(("use=\"windows\"".to_owned(), stats.window_bytes as f64));
+    let mut refused =
+        family("requests_without_memory", "counter", "Requests refused for want of memory");
+    refused.samples.push((String::new(), stats.refused as f64));
+    vec![used, refused]
 }
 
 /// Returns the metrics of background tasks and of the log.
@@ -175,6 +194,16 @@ fn families(stores: &Stores, samples: &Samples) -> Vec<Family> {
     vec![written, user, sizes, amp, regions, work, gc_bytes, slices, p99, values, cold, phase]
 }
 
+/// Returns the time that the stores received.
+fn times(samples: &Samples) -> Family {
+    let help = "Time by which expired pairs are dropped, in Unix seconds; 0 if it is unknown";
+    let mut times = family("cluster_time_seconds", "gauge", help);
+    for (id, sample) in samples {
+        times.samples.push((format!("store=\"{id}\""), sample.cluster_time_s as f64));
+    }
+    times
+}
+
 /// Returns the metrics of damage, repair and scrubbing.
 fn repairs(stores: &Stores, samples: &Samples) -> Vec<Family> {
     let mut repair = family("repair_values", "counter", "Values found unreadable, and repaired");
@@ -234,6 +263,20 @@ fn reads(stores: &Stores) -> Vec<Family> {
         }
     }
     vec![reads]
+}
+
+/// Returns how much each store slows its writers.
+fn slowdowns(stores: &Stores) -> Vec<Family> {
+    let mut waits = family(
+        "writer_wait_seconds_per_mib",
+        "gauge",
+        "Time that writers wait for each MiB, because garbage collection lags",
+    );
+    for store in stores.all() {
+        let seconds = store.slowdown() as f64 * 1024.0 / 1e9;
+        waits.samples.push((format!("store=\"{}\"", store.id()), seconds));
+    }
+    vec![waits]
 }
 
 fn label(store: StoreId, name: &str, value: &str) -> String {

@@ -4,6 +4,7 @@
 use super::{Kind, Stages};
 use parking_lot::Mutex;
 use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const LINES_PER_SECOND: u32 = 20;
@@ -11,7 +12,8 @@ const LINES_PER_SECOND: u32 = 20;
 /// Log of slow requests.
 #[derive(Debug)]
 pub struct SlowLog {
-    threshold: Duration,
+    /// Milliseconds; 0 disables the log.
+    threshold_ms: AtomicU64,
     window: Mutex<Window>,
 }
 
@@ -26,11 +28,17 @@ impl SlowLog {
     /// Logs requests of at least `threshold_ms`; 0 disables the log.
     pub fn new(threshold_ms: u64) -> Self {
         let window = Window { began: Instant::now(), lines: 0, left_out: 0 };
-        Self { threshold: Duration::from_millis(threshold_ms), window: Mutex::new(window) }
+        Self { threshold_ms: AtomicU64::new(threshold_ms), window: Mutex::new(window) }
+    }
+
+    /// Changes the threshold.
+    pub fn set_threshold_ms(&self, threshold_ms: u64) {
+        self.threshold_ms.store(threshold_ms, Ordering::Relaxed);
     }
 
     pub(super) fn request(&self, kind: Kind, took: Duration, outcome: &str, at: Option<&Stages>) {
-        if self.threshold.is_zero() || took < self.threshold {
+        let threshold_ms = self.threshold_ms.load(Ordering::Relaxed);
+        if threshold_ms == 0 || took < Duration::from_millis(threshold_ms) {
             return;
         }
         if let Some(left_out) = self.admit() {

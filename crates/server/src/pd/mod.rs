@@ -2,13 +2,13 @@
 //! node answers; one that does not lead the placement group forwards to the leader.
 
 mod answers;
-mod clock;
 
 use crate::members::Members;
 use crate::placement::PlacementService;
+use crate::tasks::next_until;
 use crate::transport::BoxFuture;
+use crate::unsupported::RAW_CALLS_ONLY;
 use answers::{header, region_entry, store_meta};
-use clock::Timestamps;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use stele_proto::pdpb::pd_server::Pd;
 use stele_proto::pdpb::*;
 use stele_proto::stele::control::v1::{ListStoresRequest, StoreInfo};
 use stele_types::{ClusterId, KeyRange, RegionId};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
 /// PD service of one node.
@@ -30,7 +30,8 @@ pub struct PdService {
     cluster: ClusterId,
     placement: Arc<PlacementService>,
     members: Arc<Members>,
-    timestamps: Arc<Timestamps>,
+    /// Turns true when the node stops.
+    stop: watch::Receiver<bool>,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -45,8 +46,9 @@ impl PdService {
         cluster: ClusterId,
         placement: Arc<PlacementService>,
         members: Arc<Members>,
+        stop: watch::Receiver<bool>,
     ) -> Self {
-        Self { cluster, placement, members, timestamps: Arc::default() }
+        Self { cluster, placement, members, stop }
     }
 
     fn check(&self, header: Option<&RequestHeader>) -> Result<(), Status> {
@@ -109,13 +111,6 @@ impl PdService {
         let request = ListStoresRequest { ids, ..Default::default() };
         Ok(self.placement.list_stores(request).await?.stores)
     }
-
-    fn tso(&self, request: &TsoRequest) -> Result<TsoResponse, Status> {
-        self.check(request.header.as_ref())?;
-        let timestamp = self.timestamps.take(request.count);
-        let count = request.count;
-        Ok(TsoResponse { header: self.header(), count, timestamp: Some(timestamp) })
-    }
 }
 
 /// Converts PD's limit: 0 and less mean all.
@@ -123,9 +118,10 @@ fn at_most(limit: i32) -> usize {
     usize::try_from(limit).unwrap_or(0)
 }
 
-/// Answers each request of a stream in order, until its client ends it or one fails.
+/// Answers each request of a stream in order, until its client ends it, one fails, or `stop` turns true.
 fn in_order<Q, A, F>(
     mut requests: Streaming<Q>,
+    mut stop: watch::Receiver<bool>,
     answer: impl Fn(Q) -> F + Send + 'static,
 ) -> Replies<A>
 where
@@ -135,7 +131,7 @@ where
 {
     let (answers, out) = mpsc::channel(ANSWERS_MAX);
     tokio::spawn(async move {
-        while let Some(Ok(request)) = requests.next().await {
+        while let Some(Ok(request)) = next_until(&mut requests, &mut stop).await {
             let result = answer(request).await;
             let failed = result.is_err();
             if answers.send(result).await.is_err() || failed {
@@ -211,7 +207,7 @@ impl Pd for PdService {
             let service = service.clone();
             Box::pin(async move { service.query(request).await })
         };
-        Ok(Response::new(in_order(requests.into_inner(), answer)))
+        Ok(Response::new(in_order(requests.into_inner(), self.stop.clone(), answer)))
     }
 
     async fn scan_regions(
@@ -283,10 +279,12 @@ impl Pd for PdService {
     type TsoStream = Replies<TsoResponse>;
 
     async fn tso(&self, requests: Request<Streaming<TsoRequest>>) -> Answer<Self::TsoStream> {
-        let service = self.clone();
-        let answer =
-            move |request: TsoRequest| std::future::ready(PdService::tso(&service, &request));
-        Ok(Response::new(in_order(requests.into_inner(), answer)))
+        // Clients open the stream when they start, and raw ones never use it.
+        let refuse = |_: TsoRequest| {
+            let text = format!("timestamps are not supported: {RAW_CALLS_ONLY}");
+            std::future::ready(Err(Status::unimplemented(text)))
+        };
+        Ok(Response::new(in_order(requests.into_inner(), self.stop.clone(), refuse)))
     }
 }
 

@@ -117,16 +117,28 @@ impl PlacementService {
         if header.is_some_and(|header| header.forwarded) {
             return Err(match known {
                 Some(leader) => self.forward.not_leader(&leader),
-                None => Status::unavailable("no leader"),
+                None => self.no_leader("no leader"),
             });
         }
         let mut others = self.system.nodes();
         others.retain(|node| *node != own);
         let Some(node) = known.or_else(|| self.forward.try_next(&others)) else {
-            return Err(Status::unavailable("no leader"));
+            return Err(self.no_leader("no leader"));
         };
         let client = self.forward.client(&node)?;
         Ok((client, RequestHeader { cluster_id: self.cluster.0, forwarded: true }))
+    }
+
+    /// Learns from a refusal of the node that was called for the leader. Returns the status for the
+    /// caller.
+    pub(super) fn learn(&self, refusal: Status) -> Status {
+        let refusal = self.forward.learn(refusal);
+        let has_leader = refusal.metadata().contains_key(LEADER_METADATA)
+            || refusal.metadata().contains_key(RETRY_METADATA);
+        match refusal.code() == Code::Unavailable && !has_leader {
+            true => self.no_leader(refusal.message()),
+            false => refusal,
+        }
     }
 
     /// Refuses a caller that names another cluster.
@@ -159,7 +171,7 @@ macro_rules! leader_calls {
                 let (mut client, header) = self.forward_client(request.header.as_ref())?;
                 request.header = Some(header);
                 let answer = client.$rpc(request).await.map(tonic::Response::into_inner);
-                answer.map_err(|refusal| self.forward.learn(refusal))
+                answer.map_err(|refusal| self.learn(refusal))
             })*
         }
     };

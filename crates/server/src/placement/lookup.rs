@@ -1,19 +1,29 @@
 //! Locations of keys, as PD returns them to clients. Followers forward to the leader.
+//!
+//! Invariant: epoch and term of a region in an answer were persisted before, and no other node led in a
+//! later term when the answer was made. The next leader loads what is persisted and accepts nothing
+//! earlier. Therefore no later answer goes back.
 
 use super::{PlacementService, wire};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use stele_placement::RegionInfo;
+use stele_placement::{Cluster, LeaderState, RegionInfo};
 use stele_proto::stele::control::v1::ListRegionsRequest;
-use stele_types::{KeyRange, RegionId, RegionKind};
+use stele_types::{KeyRange, RegionId, RegionKind, Term, mutant};
 use tonic::Status;
+
+/// Limit for the records that one proposal persists for an answer.
+const SAVE_BYTES_MAX: usize = 256 << 10;
+/// Limit for the proposals of one answer.
+const SAVES_MAX: usize = 1000;
 
 impl PlacementService {
     /// Returns the region that holds a key.
     pub async fn region_by_key(self: &Arc<Self>, key: &[u8]) -> Result<Option<RegionInfo>, Status> {
         if self.leads() {
-            return self.read_state(|state| state.cluster.regions().by_key(key).cloned()).await;
+            let found = |state: &LeaderState| state.cluster.regions().by_key(key).cloned();
+            return self.answer_regions(found, of_one).await;
         }
         let start_key = Bytes::copy_from_slice(key);
         let request = ListRegionsRequest { start_key, limit: 1, ..Default::default() };
@@ -27,7 +37,8 @@ impl PlacementService {
         key: &[u8],
     ) -> Result<Option<RegionInfo>, Status> {
         if self.leads() {
-            return self.read_state(|state| state.cluster.regions().before_key(key).cloned()).await;
+            let found = |state: &LeaderState| state.cluster.regions().before_key(key).cloned();
+            return self.answer_regions(found, of_one).await;
         }
         let start_key = Bytes::copy_from_slice(key);
         let request = ListRegionsRequest { start_key, previous: true, ..Default::default() };
@@ -42,8 +53,10 @@ impl PlacementService {
     ) -> Result<Option<RegionInfo>, Status> {
         let is_data = |info: &RegionInfo| info.region.kind == RegionKind::Data;
         if self.leads() {
-            let found = self.read_state(|state| state.cluster.regions().get(id).cloned()).await?;
-            return Ok(found.filter(is_data));
+            let found = |state: &LeaderState| {
+                state.cluster.regions().get(id).filter(|it| is_data(it)).cloned()
+            };
+            return self.answer_regions(found, of_one).await;
         }
         let request = ListRegionsRequest { region_id: id.0, ..Default::default() };
         let (found, _) = self.ask_for_regions(request).await?;
@@ -58,10 +71,11 @@ impl PlacementService {
     ) -> Result<Vec<RegionInfo>, Status> {
         let limit = if limit == 0 { usize::MAX } else { limit };
         if self.leads() {
-            let scan = |state: &stele_placement::LeaderState| {
-                state.cluster.regions().in_range(range).take(limit).cloned().collect()
+            let scan = |state: &LeaderState| {
+                state.cluster.regions().in_range(range).take(limit).cloned().collect::<Vec<_>>()
             };
-            return self.read_state(scan).await;
+            let ids = |found: &Vec<RegionInfo>| found.iter().map(|info| info.region.id).collect();
+            return self.answer_regions(scan, ids).await;
         }
         let mut out: Vec<RegionInfo> = Vec::new();
         let mut next = Some(range.start.clone());
@@ -116,6 +130,48 @@ impl PlacementService {
         Ok(Some(out))
     }
 
+    /// Reads an answer that holds regions. `ids` returns the regions of an answer.
+    pub(super) async fn answer_regions<T>(
+        self: &Arc<Self>,
+        read: impl Fn(&LeaderState) -> T,
+        ids: impl Fn(&T) -> Vec<RegionId>,
+    ) -> Result<T, Status> {
+        for _ in 0..SAVES_MAX {
+            let found = |state: &LeaderState| {
+                let answer = read(state);
+                (state.term, unsaved(state, ids(&answer)), answer)
+            };
+            let (term, unsaved, answer) = self.read_state(found).await?;
+            if unsaved.is_empty() {
+                self.confirm(term).await?;
+                return Ok(answer);
+            }
+            self.save_regions(unsaved).await?;
+        }
+        Err(Status::unavailable("not leader: the regions change faster than they are persisted"))
+    }
+
+    /// Fails if another node may lead in a later term.
+    async fn confirm(self: &Arc<Self>, term: Term) -> Result<(), Status> {
+        if mutant::active("server.answers_of_a_former_leader") {
+            return Ok(());
+        }
+        let confirmed = self.system.confirm(term).await;
+        confirmed.map_err(|error| Status::unavailable(format!("not leader: {error}")))
+    }
+
+    /// Persists what is known of these regions, or a part of it.
+    async fn save_regions(self: &Arc<Self>, ids: Vec<RegionId>) -> Result<(), Status> {
+        let _saving = self.saving.lock().await;
+        // The holder before may have persisted them.
+        let ids = self.read_state(|state| unsaved(state, ids)).await?;
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let plan = move |cluster: &Cluster, _| Ok(((), cluster.plan_regions(&ids, SAVE_BYTES_MAX)));
+        self.commit_decision(plan, |(), _| ()).await
+    }
+
     async fn ask_for_regions(
         self: &Arc<Self>,
         request: ListRegionsRequest,
@@ -124,6 +180,19 @@ impl PlacementService {
         let reports = answer.regions.iter().filter_map(|info| info.report.as_ref());
         Ok((reports.filter_map(wire::info_of).collect(), answer.next_key))
     }
+}
+
+fn of_one(found: &Option<RegionInfo>) -> Vec<RegionId> {
+    found.iter().map(|info| info.region.id).collect()
+}
+
+/// Returns the regions that must be persisted before they are answered.
+fn unsaved(state: &LeaderState, mut ids: Vec<RegionId>) -> Vec<RegionId> {
+    ids.retain(|id| !state.cluster.regions().is_saved(*id));
+    if mutant::active("server.answers_unsaved_regions") {
+        ids.clear();
+    }
+    ids
 }
 
 /// Returns whether regions, ascending, hold every key of `range`; if `is_cut`, only up to the last

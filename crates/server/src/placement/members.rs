@@ -2,12 +2,13 @@
 
 use super::forward::leader_calls;
 use super::{PlacementService, wire};
+use crate::members::wire_store;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_placement::{Cluster, NewStore};
 use stele_proto::stele::control::v1::{
     AllocIdsRequest, AllocIdsResponse, JoinRequest, JoinResponse, Member, MemberStore,
-    MembersResponse,
+    MembersResponse, StoreState,
 };
 use tokio::sync::oneshot;
 use tonic::Status;
@@ -34,6 +35,11 @@ impl PlacementService {
                     members_version: state.cluster.members_version(),
                     members: members_of(&state.cluster, &own),
                 });
+                if let Some(text) =
+                    response.as_ref().ok().and_then(|it| warning_of_two(&it.members))
+                {
+                    tracing::warn!("{text}");
+                }
                 // The caller may be gone.
                 let _ = sender.send(response);
             });
@@ -62,12 +68,23 @@ impl PlacementService {
     }
 }
 
+/// Returns the warning for a cluster of two nodes; `None` for any other number.
+pub(crate) fn warning_of_two(members: &[Member]) -> Option<&'static str> {
+    let removed = StoreState::Removed as i32;
+    let has_store = |member: &&Member| member.stores.iter().any(|store| store.state != removed);
+    let is_two = members.iter().filter(has_store).count() == 2;
+    is_two.then_some(
+        "the cluster has two nodes: when one of them fails, no write and no linearizable read \
+         succeeds until it is back; add a third node",
+    )
+}
+
 /// Returns the nodes with their stores. The node that answers, `own`, leads.
 pub(super) fn members_of(cluster: &Cluster, own: &str) -> Vec<Member> {
     let mut members: BTreeMap<&str, Vec<MemberStore>> = BTreeMap::new();
     for store in cluster.stores() {
         let state = wire::store_state(store.state) as i32;
-        let member = MemberStore { id: store.id.0, state };
+        let member = wire_store(store.id, state, cluster.boot(store.id));
         members.entry(&store.address).or_default().push(member);
     }
     let member = |(address, stores): (&str, Vec<MemberStore>)| Member {
@@ -81,4 +98,27 @@ pub(super) fn members_of(cluster: &Cluster, own: &str) -> Vec<Member> {
 fn new_store(store: stele_proto::stele::control::v1::NewStore) -> NewStore {
     let labels = store.labels.into_iter().map(|label| (label.key, label.value)).collect();
     NewStore { token: store.token, capacity_bytes: store.capacity, labels }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_of_two_nodes_is_warned_of_and_none_of_another_size_is() {
+        let member = |state: StoreState| Member {
+            stores: vec![MemberStore { id: 1, state: state as i32, ..MemberStore::default() }],
+            ..Member::default()
+        };
+        let up = member(StoreState::Up);
+        let gone = member(StoreState::Removed);
+        let warns = |members: &[&Member]| {
+            let members: Vec<Member> = members.iter().map(|member| (*member).clone()).collect();
+            warning_of_two(&members).is_some()
+        };
+        assert!(warns(&[&up, &up]) && warns(&[&up, &gone, &up]));
+        assert!(!warns(&[&up]) && !warns(&[&up, &up, &up]) && !warns(&[&up, &gone]));
+        let text = warning_of_two(&[up.clone(), up]).unwrap_or_default();
+        assert!(text.contains("when one of them fails") && text.contains("add a third node"));
+    }
 }

@@ -15,6 +15,7 @@ mod settings;
 mod stores;
 mod wire;
 
+pub(crate) use members::warning_of_two;
 pub(crate) use wire::{answer_of, labels_of, request as heartbeat_request, wire_times};
 
 #[cfg(test)]
@@ -24,11 +25,12 @@ use crate::transport::BoxFuture;
 use bytes::Bytes;
 use forward::Forward;
 use parking_lot::RwLock;
+use std::fmt;
 use std::sync::Arc;
 use stele_node::placement::{NotDecided, PlacementLeader, Work};
-use stele_placement::{Bootstrap, Cluster, LeaderState, Millis, PairChange};
+use stele_placement::{Bootstrap, Cluster, LeaderState, Millis, PairChange, SYSTEM_REGION};
 use stele_raftstore::LeaseTimes;
-use stele_types::{Clock, ClusterId, Error, Result, Term, mutant};
+use stele_types::{Clock, ClusterId, Error, Peer, PeerRole, Region, Result, StoreId, Term, mutant};
 use stele_vfs::SystemClock;
 use tokio::sync::oneshot;
 use tonic::{Code, Status};
@@ -52,12 +54,54 @@ pub trait System: Send + Sync + 'static {
     /// Changes pairs, all or none. Succeeds only if the change was proposed in exactly that term
     /// and is committed. After a failure the change may still be committed.
     fn propose(&self, term: Term, changes: Vec<PairChange>) -> BoxFuture<'static, Result<()>>;
+    /// Succeeds if no other node led it in a later term before the call.
+    fn confirm(&self, term: Term) -> BoxFuture<'static, Result<()>>;
     /// Returns `host:port` of the node with the leader, as far as known.
     fn leader_address(&self) -> Option<String>;
     /// Returns `host:port` of this node.
     fn own_address(&self) -> String;
     /// Returns `host:port` of every known node.
     fn nodes(&self) -> Vec<String>;
+    /// Returns the voters of the placement region if this node reaches too few of them for a leader;
+    /// `None` also without a replica on this node.
+    fn lost_quorum(&self) -> Option<LostQuorum>;
+}
+
+/// Voters of the placement region that are too few for a leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostQuorum {
+    /// Voters that this node reaches, or has.
+    pub up: usize,
+    /// All voters.
+    pub voters: usize,
+}
+
+impl LostQuorum {
+    /// Counts the voters of a region of which `is_up` tells whether they are reached. `None` if they
+    /// are enough for a leader: a majority of them, in a joint configuration of the old and of the new
+    /// ones.
+    pub fn of(region: &Region, is_up: impl Fn(StoreId) -> bool) -> Option<Self> {
+        let votes_now =
+            |peer: &&Peer| matches!(peer.role, PeerRole::Voter | PeerRole::DemotingVoter);
+        let votes_next = |peer: &&Peer| peer.role.votes_next();
+        let count = |votes: &dyn Fn(&&Peer) -> bool| {
+            let voters = region.peers.iter().filter(votes);
+            Self {
+                up: voters.clone().filter(|peer| is_up(peer.store)).count(),
+                voters: voters.count(),
+            }
+        };
+        let has_none = |it: &Self| it.up < it.voters / 2 + 1;
+        [count(&votes_now), count(&votes_next)].into_iter().find(has_none)
+    }
+}
+
+impl fmt::Display for LostQuorum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { up, voters } = self;
+        let verb = if *up == 1 { "is" } else { "are" };
+        write!(f, "{up} of {voters} voters of region {SYSTEM_REGION} {verb} up: no quorum")
+    }
 }
 
 /// Placement service of one node.
@@ -67,6 +111,8 @@ pub struct PlacementService {
     system: Arc<dyn System>,
     clock: Arc<dyn Clock>,
     leader: RwLock<PlacementLeader<()>>,
+    /// Held while regions are persisted for an answer: one proposal serves all answers that wait.
+    saving: tokio::sync::Mutex<()>,
     forward: Forward,
 }
 
@@ -99,6 +145,7 @@ impl PlacementService {
             system,
             clock,
             leader: RwLock::new(PlacementLeader::new(cluster, bootstrap.map(|it| it.pairs()))),
+            saving: tokio::sync::Mutex::default(),
             forward: Forward::default(),
         })
     }
@@ -260,7 +307,17 @@ impl PlacementService {
     fn not_leader(&self) -> Status {
         match self.system.leader_address() {
             Some(address) => self.forward.not_leader(&address),
-            None => Status::unavailable("no leader"),
+            None => self.no_leader("no leader"),
+        }
+    }
+
+    /// Creates the refusal of a call for which no leader is known. If this node knows why there is
+    /// none, it says so instead of `text`.
+    fn no_leader(&self, text: &str) -> Status {
+        let lost = self.system.lost_quorum();
+        match lost.filter(|_| !mutant::active("server.lost_quorum_unnamed")) {
+            Some(lost) => Status::unavailable(format!("no leader: {lost}")),
+            None => Status::unavailable(text),
         }
     }
 }

@@ -25,16 +25,25 @@ impl PlacementService {
         request: ListRegionsRequest,
     ) -> Result<ListRegionsResponse, Status> {
         let now = self.now();
-        self.read_state(|state| list(state, &request, now)).await
+        let ids = |answer: &(ListRegionsResponse, Vec<RegionId>)| answer.1.clone();
+        let (response, _) = self.answer_regions(|state| list(state, &request, now), ids).await?;
+        Ok(response)
     }
 }
 
-fn list(state: &LeaderState, request: &ListRegionsRequest, now: Millis) -> ListRegionsResponse {
+/// Returns a page and the numbers of its regions.
+fn list(
+    state: &LeaderState,
+    request: &ListRegionsRequest,
+    now: Millis,
+) -> (ListRegionsResponse, Vec<RegionId>) {
     let regions = state.cluster.regions();
-    let one = |info: Option<&RegionInfo>| ListRegionsResponse {
-        regions: info.map(|info| entry(state, info, now)).into_iter().collect(),
-        next_key: None,
+    let page = |found: Vec<&RegionInfo>, next_key| {
+        let ids = found.iter().map(|info| info.region.id).collect();
+        let regions = found.into_iter().map(|info| entry(state, info, now)).collect();
+        (ListRegionsResponse { regions, next_key }, ids)
     };
+    let one = |info: Option<&RegionInfo>| page(info.into_iter().collect(), None);
     if request.previous {
         return one(regions.before_key(&request.start_key));
     }
@@ -53,8 +62,7 @@ fn list(state: &LeaderState, request: &ListRegionsRequest, now: Millis) -> ListR
         system.chain(regions.in_range(&range)).filter(wanted).take(limit + 1).collect();
     let next_key = found.get(limit).map(|info| Bytes::clone(&info.region.range.start));
     found.truncate(limit);
-    let regions = found.into_iter().map(|info| entry(state, info, now)).collect();
-    ListRegionsResponse { regions, next_key }
+    page(found, next_key)
 }
 
 pub(super) fn entry(state: &LeaderState, info: &RegionInfo, now: Millis) -> control::RegionInfo {

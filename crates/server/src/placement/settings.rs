@@ -33,7 +33,7 @@ impl PlacementService {
         let keys = wanted.iter().map(|setting| setting.name.to_owned()).collect();
         let request = GetConfigRequest { header: Some(header), keys };
         let answer = client.get_config(request).await;
-        Ok(answer.map_err(|refusal| self.forward.learn(refusal))?.into_inner().items)
+        Ok(answer.map_err(|refusal| self.learn(refusal))?.into_inner().items)
     }
 
     /// Changes a setting.
@@ -49,7 +49,7 @@ impl PlacementService {
             let (key, value) = (name.to_owned(), value.to_owned());
             let request = SetConfigRequest { header: Some(header), key, value };
             let answer = client.set_config(request).await;
-            let answer = answer.map_err(|refusal| self.forward.learn(refusal))?.into_inner();
+            let answer = answer.map_err(|refusal| self.learn(refusal))?.into_inner();
             return answer.item.ok_or_else(|| Status::internal("the leader's answer is empty"));
         }
         let setting = Config::setting(name).map_err(refused)?;

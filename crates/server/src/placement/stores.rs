@@ -15,7 +15,7 @@ use tonic::Status;
 leader_calls! {
     /// Lists stores; removed ones only if they are named.
     list_stores, list_stores(ListStoresRequest) -> ListStoresResponse = list_stores_here;
-    /// Drains or removes a store, or cancels that.
+    /// Drains or removes a store, cancels that, or declares it lost.
     set_store_state, set_store_state(SetStoreStateRequest) -> StoreProgress = set_state_here;
     /// Returns the progress of a store's removal.
     get_store_progress, get_store_progress(GetStoreProgressRequest) -> StoreProgress =
@@ -62,6 +62,7 @@ impl PlacementService {
             Ok(StoreAction::Drain) => DrainGoal::Drain,
             Ok(StoreAction::Remove) => DrainGoal::Remove,
             Ok(StoreAction::Cancel) => DrainGoal::Cancel,
+            Ok(StoreAction::Lost) => DrainGoal::Lost,
             _ => return Err(Status::invalid_argument("unknown store action")),
         };
         self.known_store(store).await?;

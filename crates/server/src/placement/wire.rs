@@ -37,8 +37,11 @@ pub(crate) fn request(report: Report) -> wire::HeartbeatRequest {
         address: report.node.address,
         version: report.node.version,
         started_at: report.node.started_at,
+        boot_nonce: report.node.boot_nonce,
         region_bytes_max: report.node.region_bytes_max,
         labels: report.node.labels.map(|labels| wire::NodeLabels { labels: labels_of(&labels) }),
+        unix_s: report.node.unix_s,
+        stopping: report.node.is_stopping,
         sequence: report.sequence,
         stores: report.stores.iter().map(store_stats).collect(),
         regions: report.regions.into_iter().map(region_report).collect(),
@@ -58,8 +61,11 @@ pub(super) fn report_of(request: &wire::HeartbeatRequest) -> Report {
             address: request.address.clone(),
             version: request.version.clone(),
             started_at: request.started_at,
+            boot_nonce: request.boot_nonce,
             region_bytes_max: request.region_bytes_max,
             labels: request.labels.as_ref().map(pairs_of),
+            unix_s: request.unix_s,
+            is_stopping: request.stopping,
         },
         sequence: request.sequence,
         stores: request.stores.iter().map(store_report_of).collect(),
@@ -84,6 +90,7 @@ pub(super) fn response(answer: &Answer) -> wire::HeartbeatResponse {
         options: settings.into_iter().filter_map(option).collect(),
         interval_ms: if answer.is_busy { SOON_MILLIS } else { 0 },
         gone_peers: answer.removed.iter().map(stray_peer).collect(),
+        unix_s: answer.unix_s,
         ..wire::HeartbeatResponse::default()
     }
 }
@@ -118,6 +125,7 @@ pub(crate) fn answer_of(
         leases: flag(LEASES),
         undetermined_writes_fail: flag(UNDETERMINED_FAIL),
         removed: response.gone_peers.iter().map(stale_peer_of).collect(),
+        unix_s: response.unix_s,
     };
     (answer, refusals)
 }
@@ -236,6 +244,8 @@ fn store_stats(report: &StoreReport) -> wire::StoreStats {
         usable: report.usable_bytes,
         device: Some(device(&report.device)),
         snapshots_receiving: u32::try_from(report.receiving).unwrap_or(u32::MAX),
+        boot_count: report.boot_count,
+        slowdown_nanos_per_kib: report.slowdown_nanos_per_kib,
         ..wire::StoreStats::default()
     }
 }
@@ -273,6 +283,8 @@ fn store_report_of(stats: &wire::StoreStats) -> StoreReport {
         usable_bytes: stats.usable,
         device: stats.device.as_ref().map(device_of).unwrap_or_default(),
         receiving: u64::from(stats.snapshots_receiving),
+        boot_count: stats.boot_count,
+        slowdown_nanos_per_kib: stats.slowdown_nanos_per_kib,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The one port of a node: nodes and clients connect to the same listener. The first bytes
 //! distinguish them: what is not another node's transport is HTTP/2 or HTTP/1.
 
+use crate::memory::{Accounted, ConnectionMemory, Limits, NodeMemory};
 use crate::transport::{MAGIC, Transport};
 use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 /// Largest gRPC message: one largest batch or a list of many regions, and room to spare.
@@ -19,16 +20,19 @@ pub const MESSAGE_BYTES_MAX: usize = 128 << 20;
 /// Bounds of the port.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Most connections of all kinds; further ones are closed at once.
-    pub connections_max: usize,
+    /// Most connections of all kinds; further ones are closed at once. It may change while the port
+    /// serves.
+    pub connections_max: Arc<AtomicU64>,
     /// Time for the first bytes, and for the header of an HTTP/1 request.
     pub first_bytes_timeout: Duration,
     /// Most requests at the same time on one HTTP/2 connection.
     pub streams_max: u32,
-    /// Bytes of one request's body that may arrive before they are read.
-    pub stream_window_bytes: u32,
-    /// The same for all requests of a connection.
-    pub connection_window_bytes: u32,
+    /// Bytes of one request's body that may arrive before they are read, at most.
+    pub stream_window_bytes_max: u32,
+    /// The same for all requests of a connection. The memory of the node decides.
+    pub connection_window_bytes_max: u32,
+    /// Limits of the body of a request.
+    pub body: Limits,
     /// Bytes in an HTTP/2 frame of a request. Each frame is one write of its client: with its
     /// headers it fits into the 64 KiB that the kernel passes to its device at once.
     pub frame_bytes_max: u32,
@@ -45,11 +49,16 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            connections_max: 4096,
+            connections_max: Arc::new(AtomicU64::new(4096)),
             first_bytes_timeout: Duration::from_secs(5),
             streams_max: 4096,
-            stream_window_bytes: 1 << 20,
-            connection_window_bytes: 4 << 20,
+            stream_window_bytes_max: 1 << 20,
+            connection_window_bytes_max: 4 << 20,
+            body: Limits {
+                message_bytes_max: MESSAGE_BYTES_MAX as u64,
+                time_max: Duration::from_secs(60),
+                memory_wait: Duration::from_secs(10),
+            },
             frame_bytes_max: 60 << 10,
             header_bytes_max: 16 << 10,
             keepalive_interval: Duration::from_secs(20),
@@ -74,18 +83,19 @@ pub struct Stats {
     pub failed: AtomicU64,
 }
 
-/// Serves the listener until `stop` turns true, then waits for requests in progress.
+/// Serves the listener until `stop` turns true, then waits for requests of clients in progress.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     transport: Transport,
     options: Options,
+    memory: Arc<NodeMemory>,
     stats: Arc<Stats>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let permits = Arc::new(Semaphore::new(options.connections_max));
-    let http = Http { builder: Arc::new(builder(&options)), router, stop: stop.clone() };
-    // Closed when the last connection has dropped its receiver.
+    let builder = Arc::new(builder(&options));
+    let http = Http { builder, router, memory, options: options.clone(), stop: stop.clone() };
+    // Closed when the last connection of a client has dropped its receiver.
     let running = watch::Sender::new(());
     loop {
         let accepted = tokio::select! {
@@ -98,19 +108,31 @@ pub async fn serve(
             sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let Ok(permit) = permits.clone().try_acquire_owned() else {
+        // Only this task opens connections.
+        if stats.open.load(Relaxed) >= options.connections_max.load(Relaxed) {
             stats.refused.fetch_add(1, Relaxed);
             continue;
-        };
+        }
         stats.accepted.fetch_add(1, Relaxed);
         let (http, transport, stats) = (http.clone(), transport.clone(), stats.clone());
         let (first_bytes_timeout, alive) = (options.first_bytes_timeout, running.subscribe());
-        let open = Open::new(stats.clone());
+        let (open, mut stop) = (Open::new(stats.clone()), stop.clone());
         tokio::spawn(async move {
-            let _held = (permit, alive, open);
-            match timeout(first_bytes_timeout, is_node(&stream)).await {
-                Ok(Ok(true)) => transport.serve(stream).await,
-                Ok(Ok(false)) => http.serve(stream).await,
+            let _open = open;
+            let first = tokio::select! {
+                first = timeout(first_bytes_timeout, is_node(&stream)) => first,
+                _ = stop.wait_for(|stop| *stop) => return,
+            };
+            match first {
+                Ok(Ok(true)) => {
+                    // The transport closes the connections of nodes.
+                    drop(alive);
+                    transport.serve(stream).await;
+                }
+                Ok(Ok(false)) => {
+                    http.serve(stream).await;
+                    drop(alive);
+                }
                 Ok(Err(_)) => {}
                 Err(_) => {
                     stats.silent.fetch_add(1, Relaxed);
@@ -164,8 +186,6 @@ fn builder(options: &Options) -> Builder<TokioExecutor> {
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(options.streams_max)
-        .initial_stream_window_size(options.stream_window_bytes)
-        .initial_connection_window_size(options.connection_window_bytes)
         .max_frame_size(options.frame_bytes_max)
         .max_header_list_size(options.header_bytes_max)
         .keep_alive_interval(options.keepalive_interval)
@@ -182,6 +202,8 @@ fn builder(options: &Options) -> Builder<TokioExecutor> {
 struct Http {
     builder: Arc<Builder<TokioExecutor>>,
     router: Router,
+    memory: Arc<NodeMemory>,
+    options: Options,
     stop: watch::Receiver<bool>,
 }
 
@@ -189,8 +211,17 @@ impl Http {
     async fn serve(mut self, stream: TcpStream) {
         // A refusal costs only latency.
         let _ = stream.set_nodelay(true);
-        let service = TowerToHyperService::new(self.router);
-        let connection = self.builder.serve_connection(TokioIo::new(stream), service);
+        let Options { stream_window_bytes_max, connection_window_bytes_max, body, .. } =
+            self.options;
+        let memory = ConnectionMemory::new(&self.memory, connection_window_bytes_max);
+        let window_bytes = memory.window_bytes();
+        let mut builder = (*self.builder).clone();
+        builder
+            .http2()
+            .initial_stream_window_size(window_bytes.min(stream_window_bytes_max))
+            .initial_connection_window_size(window_bytes);
+        let service = TowerToHyperService::new(Accounted::new(self.router, memory, body));
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
         // The error of a client's connection concerns only the client.
         tokio::select! {

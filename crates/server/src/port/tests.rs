@@ -1,11 +1,12 @@
 //! Clients and nodes at one port.
 
 use super::{Options, Stats, serve};
+use crate::memory::NodeMemory;
 use crate::transport::tests::common::{self, Book, Seen, heartbeat, until};
-use crate::transport::{Identity, MAGIC, Transport};
+use crate::transport::{Boots, Identity, MAGIC, Transport};
 use axum::Router;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use stele_raftstore::LeaseTimes;
 use stele_types::{ClusterId, StoreId};
@@ -43,12 +44,15 @@ async fn start(book: &Arc<Book>, store: u64, options: Options) -> Port {
         address: address.clone(),
         stores: vec![StoreId(store)],
         times: LeaseTimes::default(),
+        boots: Arc::new(Boots::new(1)),
     };
     let transport = Transport::start(common::options(), identity, book.clone(), seen.clone());
     book.set(store, &address);
     let (stop, stopped) = watch::channel(false);
     let stats = Arc::new(Stats::default());
-    let serving = serve(listener, router, transport.clone(), options, stats.clone(), stopped);
+    let memory = NodeMemory::new(256 << 20);
+    let serving =
+        serve(listener, router, transport.clone(), options, memory, stats.clone(), stopped);
     Port { transport, seen, address, stats, stop, task: tokio::spawn(serving) }
 }
 
@@ -114,7 +118,8 @@ async fn a_silent_connection_is_closed_in_time() {
 // Catalogue: 62.
 #[tokio::test]
 async fn connections_are_bounded_and_places_come_free() {
-    let few = Options { connections_max: 2, ..hasty() };
+    let limit = Arc::new(AtomicU64::new(2));
+    let few = Options { connections_max: limit.clone(), ..hasty() };
     let a = start(&Arc::new(Book::default()), 1, few).await;
     let first = TcpStream::connect(&a.address).await.unwrap();
     let second = TcpStream::connect(&a.address).await.unwrap();
@@ -124,6 +129,12 @@ async fn connections_are_bounded_and_places_come_free() {
     assert_eq!(a.stats.refused.load(Relaxed), 1);
     drop((first, second));
     tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(get(&a.address, "/hello").await.ends_with("hello"));
+    limit.store(0, Relaxed);
+    let mut refused = TcpStream::connect(&a.address).await.unwrap();
+    assert!(matches!(refused.read(&mut [0; 8]).await, Ok(0) | Err(_)), "the limit was lowered");
+    limit.store(1, Relaxed);
+    until("all are closed", || a.stats.open.load(Relaxed) == 0).await;
     assert!(get(&a.address, "/hello").await.ends_with("hello"));
 }
 

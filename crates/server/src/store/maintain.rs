@@ -3,11 +3,12 @@
 use super::store_loop::Inbox;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use stele_node::store::{Item, Maintenance};
+use stele_node::store::{Item, Maintenance, Pace};
 use stele_raftstore::Input;
 use stele_storage::StorageEngine;
+use stele_types::Clock;
 
 /// Bytes of one slice; between slices the thread checks whether to stop.
 const SLICE_BYTES: u64 = 1 << 20;
@@ -44,9 +45,11 @@ pub(super) fn run<E: StorageEngine>(
     wants_checkpoint: &AtomicBool,
     inbox: &Inbox<E>,
     counts: &Counts,
+    (clock, slowdown): (&dyn Clock, &AtomicU64),
 ) {
-    let mut maintenance = Maintenance::default();
+    let (mut maintenance, mut pace) = (Maintenance::default(), Pace::default());
     while running.load(Ordering::Acquire) {
+        let began_nanos = clock.monotonic_nanos();
         let slice = match maintenance.slice(engine, wants_checkpoint, SLICE_BYTES) {
             Ok(slice) => slice,
             Err(error) => {
@@ -57,8 +60,12 @@ pub(super) fn run<E: StorageEngine>(
         if slice.has_new_damage {
             inbox.push(Item::Input(Input::Damaged));
         }
+        slowdown.store(pace.slowdown(engine.pressure()), Ordering::Relaxed);
         match slice.work {
-            Some(done) => counts.record(done.stage, done.bytes),
+            Some(done) => {
+                pace.worked(done.bytes, clock.monotonic_nanos().saturating_sub(began_nanos));
+                counts.record(done.stage, done.bytes);
+            }
             None => std::thread::sleep(Duration::from_nanos(slice.pause_nanos)),
         }
     }

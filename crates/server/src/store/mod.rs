@@ -5,6 +5,7 @@ mod applier;
 mod lookups;
 mod maintain;
 mod sample;
+mod slow_writers;
 mod store_loop;
 mod writer;
 
@@ -17,16 +18,18 @@ pub use maintain::StageWork;
 use parking_lot::Mutex;
 use sample::Latest;
 pub use sample::Sample;
+use slow_writers::SlowWriters;
+pub use slow_writers::Slowdowns;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use stele_node::store::{Ended, Item, NotTaken, StoreLoop};
+use stele_node::store::{Ended, Item, Kept, NotTaken, StoreLoop};
 use stele_raftstore::{
     AdminCall, Event, Input, Modify, PeerMessage, RaftStore, Read, Readers, RegionReport, Reply,
     RequestId, SendSnapshot, StageTimes, Unknown, Write,
 };
-use stele_storage::StorageEngine;
+use stele_storage::{Modification, NewPair, StorageEngine};
 use stele_types::{Clock, Error, RegionId, Result, StoreId};
 use store_loop::{Inbox, LoopThread, answer};
 use tokio::sync::oneshot;
@@ -65,6 +68,7 @@ pub struct StoreHandle<E: StorageEngine = Engine> {
     samples: Arc<Latest<Sample>>,
     region_reports: Arc<Latest<Vec<RegionReport>>>,
     running: Arc<AtomicBool>,
+    writers: SlowWriters,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -116,8 +120,11 @@ where
         let (maintained, stopping) = (engine.clone(), running.clone());
         let counts = Arc::new(Counts::default());
         let (counting, items) = (counts.clone(), inbox.clone());
+        let (writers, timer) = (SlowWriters::default(), clock.clone());
+        let slowdown = writers.own.clone();
         let maintenance = spawn(Thread::Maintenance, id, move || {
-            maintain::run(&*maintained, &stopping, &wants_checkpoint, &items, &counting);
+            let pace = (&*timer, &*slowdown);
+            maintain::run(&*maintained, &stopping, &wants_checkpoint, &items, &counting, pace);
         })?;
         let mut threads = vec![loop_thread, write_thread, maintenance];
         threads.extend(lookup_threads.into_iter().chain(apply_thread));
@@ -136,6 +143,7 @@ where
             samples: Arc::default(),
             region_reports: Arc::default(),
             running,
+            writers,
             threads,
         }))
     }
@@ -202,14 +210,41 @@ where
         self.inbox.queue.request_bytes()
     }
 
-    /// Proposes a command and waits until it is applied here.
-    pub async fn write(&self, write: Write) -> Reply {
-        self.request(|id| Input::Write(Write { id, ..write })).await
+    /// Proposes a command and waits until it is applied here, or its deadline has passed. `kept` is
+    /// kept until its outcome is known.
+    pub async fn write(&self, write: Write, kept: Kept) -> Reply {
+        if !write.frees {
+            self.slow_down(write.header.region, write.command.len() as u64).await;
+        }
+        self.request_keeping(|id| Input::Write(Write { id, ..write }), kept).await
     }
 
-    /// Proposes a read-modify-write and waits until it is applied here.
-    pub async fn modify(&self, modify: Modify) -> Reply {
-        self.request(|id| Input::Modify(Modify { id, ..modify })).await
+    /// Proposes a read-modify-write, like [`StoreHandle::write`].
+    pub async fn modify(&self, modify: Modify, kept: Kept) -> Reply {
+        if adds_bytes(&modify.change) {
+            self.slow_down(modify.header.region, modify.bytes() as u64).await;
+        }
+        self.request_keeping(|id| Input::Modify(Modify { id, ..modify }), kept).await
+    }
+
+    /// Makes a writer wait while garbage collection of a replica lags behind writers. Deletes never
+    /// wait: they free space.
+    async fn slow_down(&self, region: RegionId, bytes: u64) {
+        let region = || self.readers.get(region).map(|reader| reader.region());
+        let wait = self.writers.wait(self.clock.monotonic_nanos(), bytes, region);
+        if let Some(wait) = wait {
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Takes over how much the stores of the cluster slow their writers.
+    pub fn set_slowdowns(&self, slowdowns: Slowdowns) {
+        self.writers.reported(slowdowns, self.clock.monotonic_nanos());
+    }
+
+    /// Returns the nanoseconds that writers wait for each KiB because this store lags; 0 for none.
+    pub fn slowdown(&self) -> u64 {
+        self.writers.own.load(Ordering::Relaxed)
     }
 
     /// Waits until a view taken here sees every acknowledged write.
@@ -225,7 +260,11 @@ where
     /// Sends the core the request that `make` builds from its id, and waits for the reply. Refuses
     /// it at once when too many bytes are in progress.
     pub async fn request(&self, make: impl FnOnce(RequestId) -> Input<E>) -> Reply {
-        match self.begin(make) {
+        self.request_keeping(make, None).await
+    }
+
+    async fn request_keeping(&self, make: impl FnOnce(RequestId) -> Input<E>, kept: Kept) -> Reply {
+        match self.begin(make, kept) {
             Ok(reply) => reply.await.unwrap_or(LOST),
             Err(not_taken) => not_taken.reply(),
         }
@@ -233,7 +272,7 @@ where
 
     /// Like [`StoreHandle::request`], for callers outside an async runtime.
     pub fn request_blocking(&self, make: impl FnOnce(RequestId) -> Input<E>) -> Reply {
-        match self.begin(make) {
+        match self.begin(make, None) {
             Ok(reply) => reply.blocking_recv().unwrap_or(LOST),
             Err(not_taken) => not_taken.reply(),
         }
@@ -242,9 +281,10 @@ where
     fn begin(
         &self,
         make: impl FnOnce(RequestId) -> Input<E>,
+        kept: Kept,
     ) -> std::result::Result<oneshot::Receiver<Reply>, NotTaken<Caller>> {
         let (caller, reply) = oneshot::channel();
-        let was_empty = self.inbox.queue.request(make, caller)?;
+        let was_empty = self.inbox.queue.request_keeping(make, caller, kept)?;
         self.inbox.wake(was_empty);
         Ok(reply)
     }
@@ -293,6 +333,17 @@ where
             // A panic has ended the process already.
             let _ = thread.join();
         }
+    }
+}
+
+/// Returns whether a modification may make the store larger.
+fn adds_bytes(change: &Modification) -> bool {
+    match change {
+        Modification::Compare { new, .. } | Modification::Replace { new } => {
+            matches!(new, NewPair::Put { .. })
+        }
+        Modification::Increment { .. } | Modification::Append { .. } => true,
+        Modification::GetAndDelete => false,
     }
 }
 

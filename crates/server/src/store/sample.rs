@@ -25,6 +25,8 @@ pub struct Sample {
     pub value_cache: (u64, u64),
     /// Phase of garbage collection.
     pub gc_phase: String,
+    /// The cluster's time in Unix seconds; 0 if it is unknown.
+    pub cluster_time_s: u64,
     /// Value repair.
     pub repairs: RepairStats,
     /// Scrub.
@@ -33,11 +35,13 @@ pub struct Sample {
 
 impl Sample {
     fn of(engine: &Engine) -> Self {
+        let gc = engine.gc_stats();
         Self {
             stats: engine.stats(),
             is_full: engine.admit(1).is_err(),
             value_cache: engine.value_cache_hits(),
-            gc_phase: format!("{:?}", engine.gc_stats().phase).to_lowercase(),
+            gc_phase: format!("{:?}", gc.phase).to_lowercase(),
+            cluster_time_s: gc.cluster_time_s,
             repairs: engine.repair_stats(),
             scrub: engine.scrub_stats(),
         }

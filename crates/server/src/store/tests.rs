@@ -4,7 +4,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
 use stele_engine::{Options, Replay};
 use stele_raftstore::{
     Admin, AdminCall, Apply, Done, Event, Header, Input, Modification, Modified, Modify, Now,
@@ -46,7 +47,9 @@ fn a_store_that_its_maintenance_stopped_ends_though_nothing_is_appended() {
     engine.log().stop(Error::invalid("a sync failed"));
     let inbox = Inbox::new(1 << 20);
     let (running, wants_checkpoint) = (AtomicBool::new(true), AtomicBool::new(false));
-    maintain::run(&engine, &running, &wants_checkpoint, &inbox, &Counts::default());
+    let (clock, slowdown) = (SystemClock::new(), AtomicU64::new(0));
+    let (counts, pace) = (Counts::default(), (&clock as &dyn Clock, &slowdown));
+    maintain::run(&engine, &running, &wants_checkpoint, &inbox, &counts, pace);
     let mut items = Vec::new();
     inbox.queue.take(&mut items);
     let [Item::Stopped(error)] = &items[..] else { panic!("{} items", items.len()) };
@@ -105,6 +108,37 @@ fn entries_are_applied_beside_the_loop_and_answered_writes_are_read() {
     }
     let read = |id| Input::Read(Read { id, header, replica: false });
     assert!(matches!(handle.request_blocking(read), Reply::Done(Done::ReadReady { .. })));
+    handle.stop_threads();
+}
+
+#[test]
+fn puts_wait_while_a_replica_lags_and_deletes_do_not() {
+    let (handle, header) = start(false);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let write = |value: Option<usize>| {
+        let mut command = CommandBuilder::new();
+        match value {
+            Some(bytes) => command.put(b"k", &vec![7; bytes], 0).map(|_| ()).unwrap(),
+            None => command.delete(b"k").map(|_| ()).unwrap(),
+        }
+        let command = command.build().bytes().clone();
+        let id = stele_raftstore::RequestId::default();
+        let write = Write { id, header, command, frees: value.is_none() };
+        let started = Instant::now();
+        let reply = runtime.block_on(handle.write(write, None));
+        assert!(matches!(reply, Reply::Done(Done::Written { .. })), "{reply:?}");
+        started.elapsed()
+    };
+    let slow = Duration::from_millis(300);
+    assert!(write(Some(300 << 10)) < slow);
+    // The store of a replica of the region, and one that has none.
+    handle.set_slowdowns([(StoreId(1), 1_000_000), (StoreId(9), 1_000_000)].into());
+    assert!(write(Some(300 << 10)) >= slow);
+    assert!(write(None) < slow, "a delete frees space");
+    handle.set_slowdowns([(StoreId(9), 1_000_000)].into());
+    assert!(write(Some(300 << 10)) < slow, "no replica is there");
+    handle.set_slowdowns([].into());
+    assert!(write(Some(300 << 10)) < slow);
     handle.stop_threads();
 }
 

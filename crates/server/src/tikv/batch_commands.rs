@@ -3,8 +3,9 @@
 //! Then it has no answer, and its client must not wait for one.
 
 use super::TikvService;
-use super::{get_groups, put_groups};
-use crate::tasks::caught;
+use super::{Memory, get_groups, put_groups, unsupported};
+use crate::memory::{Arrived, Held, RequestMemory};
+use crate::tasks::{caught, next_until};
 use std::future::Future;
 use std::sync::Arc;
 use stele_proto::kvrpcpb::{
@@ -17,7 +18,6 @@ use stele_proto::tikvpb::{
 };
 use stele_types::mutant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
@@ -33,18 +33,24 @@ const ANSWERS_PER_BATCH: usize = 256;
 const BATCH_BYTES_MAX: usize = 256 << 10;
 
 type Answer = (u64, Response);
-/// Answers of a command or a group; an error if it panicked.
-type Answers = mpsc::Sender<stele_types::Result<Vec<Answer>>>;
-type Batches = ReceiverStream<Result<BatchCommandsResponse, Status>>;
+/// Answers of a command or a group, with their memory; an error if it panicked.
+type Answered = stele_types::Result<(Vec<Answer>, Memory)>;
+type Answers = mpsc::Sender<Answered>;
+type Batch = Held<BatchCommandsResponse>;
+type Batches = ReceiverStream<Result<Batch, Status>>;
 
 /// Serves one stream until its client ends it.
-pub(super) fn serve(service: TikvService, requests: Streaming<BatchCommandsRequest>) -> Batches {
+pub(super) fn serve(
+    service: TikvService,
+    requests: Streaming<BatchCommandsRequest>,
+    arrived: Arc<Arrived>,
+) -> Batches {
     let (answers, waiting) = mpsc::channel(ANSWERS_MAX);
     let (batches, out) = mpsc::channel(4);
     tokio::spawn(collect(waiting, batches.clone()));
     tokio::spawn(async move {
         let ended = tokio::select! {
-            ended = read(service, requests, answers.clone()) => ended,
+            ended = read(service, requests, &arrived, answers.clone()) => ended,
             // Without answers the stream ends: no client waits for one.
             () = answers.closed() => Ok(()),
         };
@@ -59,13 +65,23 @@ pub(super) fn serve(service: TikvService, requests: Streaming<BatchCommandsReque
 async fn read(
     service: TikvService,
     mut requests: Streaming<BatchCommandsRequest>,
+    arrived: &Arrived,
     answers: Answers,
 ) -> Result<(), Box<Status>> {
     let room = Arc::new(Semaphore::new(COMMANDS_MAX));
-    while let Some(Ok(batch)) = requests.next().await {
+    let mut stop = service.stop.clone();
+    while let Some(next) = next_until(&mut requests, &mut stop).await {
+        let batch = match (next, arrived.refusal()) {
+            (Ok(batch), _) => batch,
+            // Its commands cannot be answered one by one: they were not read.
+            (Err(status), Some(_)) => return Err(Box::new(status)),
+            (Err(_), None) => return Ok(()),
+        };
+        let message = arrived.take();
         let commands = batch.requests.len().clamp(1, COMMANDS_MAX) as u32;
         let Ok(permit) = room.clone().acquire_many_owned(commands).await else { return Ok(()) };
-        let work = Work { service: service.clone(), answers: answers.clone(), _permit: permit };
+        let (service, answers) = (service.clone(), answers.clone());
+        let work = Work { service, answers, message, _permit: permit };
         Arc::new(work).begin(batch)?;
     }
     Ok(())
@@ -75,6 +91,7 @@ async fn read(
 struct Work {
     service: TikvService,
     answers: Answers,
+    message: Memory,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -86,9 +103,10 @@ impl Work {
             self.service.check_cluster(context(&request))?;
             match request.cmd {
                 Some(Cmd::RawPut(put)) => {
-                    if let Err(failure) = puts.add(&self.service.stores, id, &put) {
+                    let added = puts.add(&self.service.stores, &self.message, (id, &put));
+                    if let Err(failure) = added {
                         let response = self.service.put_failed(failure);
-                        self.clone().answer(async move { vec![(id, put_done(response))] });
+                        self.clone().answer(|_| async move { vec![(id, put_done(response))] });
                     }
                 }
                 Some(Cmd::RawGet(get)) => {
@@ -98,22 +116,29 @@ impl Work {
                 }
                 cmd => {
                     let service = self.service.clone();
+                    let is_scan = matches!(cmd, Some(Cmd::RawScan(_) | Cmd::RawBatchScan(_)));
                     let request = Request { cmd };
-                    self.clone().answer(async move { vec![(id, run(&service, request).await)] });
+                    let memory = RequestMemory::part_of(&self.message);
+                    let charged = memory.clone();
+                    let work = async move { vec![(id, run(&service, request, &charged).await)] };
+                    match is_scan {
+                        true => self.clone().answer_while_open(memory, work),
+                        false => self.clone().answer_within(memory, work),
+                    }
                 }
             }
         }
         for group in gets.finish() {
             let work = self.clone();
-            self.clone().answer(async move {
-                let (done, left) = group.run(&work.service);
+            self.clone().answer(|memory| async move {
+                let (done, left) = group.run(&work.service, &memory);
                 left.into_iter().for_each(|get| work.clone().get(get));
                 done.into_iter().map(|(id, response)| (id, get_done(response))).collect()
             });
         }
         for group in puts.finish() {
             let service = self.service.clone();
-            self.clone().answer(async move {
+            self.clone().answer_within(group.memory(), async move {
                 let done = group.run(&service).await;
                 done.into_iter().map(|(id, response)| (id, put_done(response))).collect()
             });
@@ -124,21 +149,51 @@ impl Work {
     /// Starts a get outside of any group.
     fn get(self: Arc<Self>, (id, request): (u64, RawGetRequest)) {
         let service = self.service.clone();
-        self.answer(async move { vec![(id, get_done(service.get(request).await))] });
+        self.answer(
+            |memory| async move { vec![(id, get_done(service.get(request, &memory).await))] },
+        );
     }
 
-    fn answer(self: Arc<Self>, work: impl Future<Output = Vec<Answer>> + Send + 'static) {
+    /// Starts a command or a group, within memory of its own.
+    fn answer<W>(self: Arc<Self>, work: impl FnOnce(Memory) -> W)
+    where
+        W: Future<Output = Vec<Answer>> + Send + 'static,
+    {
+        let memory = RequestMemory::part_of(&self.message);
+        let work = work(memory.clone());
+        self.answer_within(memory, work);
+    }
+
+    /// Like [`Work::answer_within`], for work that ends with the stream.
+    fn answer_while_open(
+        self: Arc<Self>,
+        memory: Memory,
+        work: impl Future<Output = Vec<Answer>> + Send + 'static,
+    ) {
         tokio::spawn(async move {
-            answer(&self.answers, work).await;
+            tokio::select! {
+                () = answer(&self.answers, memory, work) => {}
+                () = self.answers.closed() => {}
+            }
+        });
+    }
+
+    fn answer_within(
+        self: Arc<Self>,
+        memory: Memory,
+        work: impl Future<Output = Vec<Answer>> + Send + 'static,
+    ) {
+        tokio::spawn(async move {
+            answer(&self.answers, memory, work).await;
         });
     }
 }
 
 /// Runs a command or a group and passes its answers on; a panic ends the stream.
-async fn answer(answers: &Answers, work: impl Future<Output = Vec<Answer>>) {
+async fn answer(answers: &Answers, memory: Memory, work: impl Future<Output = Vec<Answer>>) {
     let done = caught("a command", work).await;
     // The stream may have ended meanwhile.
-    let _ = answers.send(done).await;
+    let _ = answers.send(done.map(|done| (done, memory))).await;
 }
 
 fn get_done(response: RawGetResponse) -> Response {
@@ -151,12 +206,20 @@ fn put_done(response: RawPutResponse) -> Response {
 
 /// Combines answers that are ready at the same time into one message.
 async fn collect(
-    mut waiting: mpsc::Receiver<stele_types::Result<Vec<Answer>>>,
-    batches: mpsc::Sender<Result<BatchCommandsResponse, Status>>,
+    mut waiting: mpsc::Receiver<Answered>,
+    batches: mpsc::Sender<Result<Batch, Status>>,
 ) {
     let mut ready = Vec::new();
-    while waiting.recv_many(&mut ready, ANSWERS_PER_BATCH).await > 0 {
-        let mut batch = BatchCommandsResponse::default();
+    loop {
+        let received = tokio::select! {
+            received = waiting.recv_many(&mut ready, ANSWERS_PER_BATCH) => received,
+            // The client is gone.
+            () = batches.closed() => return,
+        };
+        if received == 0 {
+            return;
+        }
+        let mut batch = empty();
         let mut bytes = 0;
         // Invariant: the stream ends when a command will have no answer.
         if ready.iter().any(Result::is_err) && !mutant::active("server.command_panic_unanswered") {
@@ -165,44 +228,60 @@ async fn collect(
             let _ = batches.send(Err(Status::internal(status))).await;
             return;
         }
-        for (id, response) in ready.drain(..).flatten().flatten() {
-            bytes += prost::Message::encoded_len(&response);
-            batch.request_ids.push(id);
-            batch.responses.push(response);
-            if bytes > BATCH_BYTES_MAX {
-                bytes = 0;
-                if batches.send(Ok(std::mem::take(&mut batch))).await.is_err() {
-                    return;
+        for (answers, memory) in ready.drain(..).flatten() {
+            batch.memory.push(memory.clone());
+            for (id, response) in answers {
+                bytes += prost::Message::encoded_len(&response);
+                batch.message.request_ids.push(id);
+                batch.message.responses.push(response);
+                if bytes > BATCH_BYTES_MAX {
+                    bytes = 0;
+                    if batches.send(Ok(std::mem::replace(&mut batch, empty()))).await.is_err() {
+                        return;
+                    }
+                    // Of the group's other answers.
+                    batch.memory.push(memory.clone());
                 }
             }
         }
-        if !batch.responses.is_empty() && batches.send(Ok(batch)).await.is_err() {
+        if !batch.message.responses.is_empty() && batches.send(Ok(batch)).await.is_err() {
             return;
         }
     }
 }
 
-async fn run(service: &TikvService, request: Request) -> Response {
+fn empty() -> Batch {
+    Held { message: BatchCommandsResponse::default(), memory: Vec::new() }
+}
+
+async fn run(service: &TikvService, request: Request, memory: &Memory) -> Response {
     let done = match request.cmd {
-        Some(Cmd::RawGet(request)) => Done::RawGet(service.get(request).await),
-        Some(Cmd::RawBatchGet(request)) => Done::RawBatchGet(service.batch_get(request).await),
-        Some(Cmd::RawPut(request)) => Done::RawPut(service.put(request).await),
-        Some(Cmd::RawBatchPut(request)) => Done::RawBatchPut(service.batch_put(request).await),
-        Some(Cmd::RawDelete(request)) => Done::RawDelete(service.delete(request).await),
+        Some(Cmd::RawGet(request)) => Done::RawGet(service.get(request, memory).await),
+        Some(Cmd::RawBatchGet(request)) => {
+            Done::RawBatchGet(service.batch_get(request, memory).await)
+        }
+        Some(Cmd::RawPut(request)) => Done::RawPut(service.put(request, memory).await),
+        Some(Cmd::RawBatchPut(request)) => {
+            Done::RawBatchPut(service.batch_put(request, memory).await)
+        }
+        Some(Cmd::RawDelete(request)) => Done::RawDelete(service.delete(request, memory).await),
         Some(Cmd::RawBatchDelete(request)) => {
-            Done::RawBatchDelete(service.batch_delete(request).await)
+            Done::RawBatchDelete(service.batch_delete(request, memory).await)
         }
-        Some(Cmd::RawScan(request)) => Done::RawScan(service.scan(request).await),
+        Some(Cmd::RawScan(request)) => Done::RawScan(service.scan(request, memory).await),
         Some(Cmd::RawDeleteRange(request)) => {
-            Done::RawDeleteRange(service.delete_range(request).await)
+            Done::RawDeleteRange(service.delete_range(request, memory).await)
         }
-        Some(Cmd::RawBatchScan(request)) => Done::RawBatchScan(service.batch_scan(request).await),
+        Some(Cmd::RawBatchScan(request)) => {
+            Done::RawBatchScan(service.batch_scan(request, memory).await)
+        }
         Some(Cmd::GetHealthFeedback(_)) => {
             Done::GetHealthFeedback(GetHealthFeedbackResponse::default())
         }
         Some(Cmd::Empty(request)) => {
             Done::Empty(BatchCommandsEmptyResponse { test_id: request.test_id })
         }
+        Some(unsupported) => unsupported::refusal(&unsupported),
         // Command of a newer client: it gets an empty answer, so that the stream does not stall.
         None => Done::Empty(BatchCommandsEmptyResponse::default()),
     };
@@ -221,14 +300,26 @@ fn context(request: &Request) -> Option<&Context> {
         Cmd::RawDeleteRange(request) => request.context.as_ref(),
         Cmd::RawBatchScan(request) => request.context.as_ref(),
         Cmd::GetHealthFeedback(request) => request.context.as_ref(),
-        Cmd::Empty(_) => None,
+        // Unsupported commands and `Empty`.
+        _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::{Class, ConnectionMemory, NodeMemory};
     use std::time::Duration;
+
+    #[tokio::test]
+    async fn answers_are_not_wanted_when_the_client_is_gone() {
+        let (answers, waiting) = mpsc::channel(4);
+        let (batches, out) = mpsc::channel(4);
+        tokio::spawn(collect(waiting, batches));
+        drop(out);
+        let closed = tokio::time::timeout(Duration::from_secs(30), answers.closed()).await;
+        closed.expect("commands go on");
+    }
 
     #[tokio::test]
     async fn a_command_that_panics_ends_the_stream_with_an_error() {
@@ -236,12 +327,16 @@ mod tests {
         let (batches, mut out) = mpsc::channel(4);
         tokio::spawn(collect(waiting, batches));
         let empty = || Response { cmd: Some(Done::Empty(BatchCommandsEmptyResponse::default())) };
-        answer(&answers, async { vec![(7, empty())] }).await;
+        let memory = || {
+            let connection = ConnectionMemory::new(&NodeMemory::new(0), 0);
+            RequestMemory::new(&connection, Class::Data)
+        };
+        answer(&answers, memory(), async { vec![(7, empty())] }).await;
         let batch = out.recv().await.unwrap().unwrap();
-        assert_eq!(batch.request_ids, [7]);
-        answer(&answers, async { panic!("a bug") }).await;
+        assert_eq!(batch.message.request_ids, [7]);
+        answer(&answers, memory(), async { panic!("a bug") }).await;
         let next = tokio::time::timeout(Duration::from_secs(30), out.recv()).await;
-        let status = next.expect("the client waits").unwrap().unwrap_err();
+        let status = next.expect("the client waits").unwrap().err().unwrap();
         assert_eq!(status.code(), tonic::Code::Internal);
         assert!(out.recv().await.is_none() && answers.is_closed());
     }

@@ -1,6 +1,7 @@
 //! Failures of requests, in the terms by which clients retry.
 
 use crate::convert;
+use crate::memory::{Exceeded, RequestMemory};
 use stele_proto::errorpb;
 use stele_raftstore::{Busy, Refusal, Reply};
 use stele_types::{Error, RegionId, StoreId};
@@ -56,13 +57,31 @@ impl Failure {
             }),
             Refusal::TooLarge { bytes, bytes_max } => {
                 let text = format!("entry of {bytes} bytes; the limit is {bytes_max}");
-                Self::region(text, |error| {
-                    let too_large =
-                        errorpb::RaftEntryTooLarge { region_id: region.0, entry_size: bytes };
-                    error.raft_entry_too_large = Some(too_large);
-                })
+                Self::Region(Box::new(too_large(text, region, bytes)))
             }
             Refusal::Invalid(detail) => Self::Final(detail),
+        }
+    }
+
+    /// Converts the refusal of memory for a request or its answer: nothing was changed.
+    ///
+    /// Invariant: the client gets an error and never a part of the answer. Most clients return
+    /// `raft_entry_too_large` to their caller at once; they wait after `server_is_busy`.
+    pub fn exceeded(exceeded: Exceeded, region: RegionId) -> Self {
+        match exceeded {
+            Exceeded::Request { bytes, .. } => {
+                Self::Region(Box::new(too_large(exceeded.to_string(), region, bytes)))
+            }
+            Exceeded::Shared | Exceeded::Abandoned => server_is_busy(&exceeded.to_string()),
+        }
+    }
+
+    /// Returns the region error of a failed read of several pairs. Clients do not see an error in the
+    /// place of a pair.
+    pub fn of_pairs(self) -> errorpb::Error {
+        match self {
+            Self::Region(error) => *error,
+            Self::Final(text) | Self::Damaged(text) => too_large(text, RegionId(0), 0),
         }
     }
 
@@ -110,6 +129,11 @@ impl Failure {
     }
 }
 
+/// Charges `bytes` for a request of a region.
+pub fn charge(memory: &RequestMemory, bytes: u64, region: RegionId) -> Result<(), Failure> {
+    memory.charge(bytes).map_err(|exceeded| Failure::exceeded(exceeded, region))
+}
+
 /// Answer to a request of unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnUnknown {
@@ -150,6 +174,13 @@ pub fn server_is_busy(reason: &str) -> Failure {
         let busy = errorpb::ServerIsBusy { reason, ..errorpb::ServerIsBusy::default() };
         error.server_is_busy = Some(busy);
     })
+}
+
+/// Creates the error that clients return to their caller at once; `entry_size` 0 for another reason
+/// than a size.
+fn too_large(message: String, region: RegionId, entry_size: u64) -> errorpb::Error {
+    let too_large = errorpb::RaftEntryTooLarge { region_id: region.0, entry_size };
+    errorpb::Error { message, raft_entry_too_large: Some(too_large), ..errorpb::Error::default() }
 }
 
 fn disk_full(store: StoreId) -> Failure {

@@ -1,10 +1,10 @@
 //! Gets of one message and one region share a lease and a view, which is taken after all of them
 //! arrived. A get that needs the device, a read index round or a refusal continues alone.
 
-use super::TikvService;
 use super::checks::{Target, target};
 use super::put_groups::has_same_target;
-use super::reads;
+use super::{Memory, TikvService, reads};
+use crate::memory::charge_value;
 use crate::observe::{Kind, Outcome};
 use crate::stores::Stores;
 use std::time::Instant;
@@ -53,7 +53,11 @@ impl Groups {
 
 impl Group {
     /// Returns the answers from memory, and the gets that must continue alone.
-    pub fn run(self, service: &TikvService) -> (Vec<(u64, RawGetResponse)>, Vec<Get>) {
+    pub fn run(
+        self,
+        service: &TikvService,
+        memory: &Memory,
+    ) -> (Vec<(u64, RawGetResponse)>, Vec<Get>) {
         let started = Instant::now();
         let Ok(Some(view)) = reads::leased_view(&self.target) else {
             return (Vec::new(), self.gets);
@@ -61,6 +65,10 @@ impl Group {
         let (mut done, mut left) = (Vec::with_capacity(self.gets.len()), Vec::new());
         for (id, request) in self.gets {
             match reads::get_cached_value(&self.target, &view, &request) {
+                // One without memory is refused alone.
+                Some(Some(value)) if charge_value(memory, &value).is_err() => {
+                    left.push((id, request));
+                }
                 Some(value) => {
                     let not_found = value.is_none();
                     let value = value.unwrap_or_default();

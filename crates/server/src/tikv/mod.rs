@@ -7,18 +7,19 @@ mod get_groups;
 mod modifications;
 mod put_groups;
 mod reads;
+mod unsupported;
 mod wire;
 mod writes;
 
 pub use errors::Failure;
 
+use crate::memory::{Exceeded, Held, RequestMemory};
 use crate::observe::{Kind, Metrics, Outcome, Stages};
 use crate::port::MESSAGE_BYTES_MAX;
 use crate::stores::Stores;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::routing::post;
-use bytes::Bytes;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,8 +27,13 @@ use stele_proto::errorpb;
 use stele_proto::kvrpcpb::*;
 use stele_proto::stele::kv::v1::{ExistRequest, ExistResponse, ModifyRequest, ModifyResponse};
 use stele_raftstore::Modified;
-use stele_types::ClusterId;
+use stele_types::{ClusterId, RegionId};
+use tokio::sync::watch;
 use tonic::Status;
+use wire::Unread;
+
+/// Memory of one request.
+type Memory = Arc<RequestMemory>;
 
 /// Raw key-value service over this node's stores.
 #[derive(Clone)]
@@ -35,6 +41,8 @@ pub struct TikvService {
     stores: Arc<Stores>,
     cluster: ClusterId,
     metrics: Arc<Metrics>,
+    /// Turns true when the node stops.
+    stop: watch::Receiver<bool>,
 }
 
 /// Tries of a read of damaged data, and the pause between them: three seconds in total.
@@ -43,8 +51,13 @@ const REPAIR_PAUSE: Duration = Duration::from_millis(50);
 
 impl TikvService {
     /// Creates the service of one cluster's node.
-    pub fn new(stores: Arc<Stores>, cluster: ClusterId, metrics: Arc<Metrics>) -> Self {
-        Self { stores, cluster, metrics }
+    pub fn new(
+        stores: Arc<Stores>,
+        cluster: ClusterId,
+        metrics: Arc<Metrics>,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        Self { stores, cluster, metrics, stop }
     }
 
     async fn timed<T>(
@@ -66,12 +79,17 @@ impl TikvService {
     async fn read<T, F: Future<Output = Result<T, Failure>>>(
         &self,
         kind: Kind,
+        memory: &RequestMemory,
         work: impl Fn() -> F,
     ) -> Result<T, Failure> {
+        let used_before = memory.used();
         let repaired = async {
             for _ in 0..REPAIR_TRIES {
                 match work().await {
-                    Err(Failure::Damaged(_)) => tokio::time::sleep(REPAIR_PAUSE).await,
+                    Err(Failure::Damaged(_)) => {
+                        memory.release_to(used_before);
+                        tokio::time::sleep(REPAIR_PAUSE).await;
+                    }
                     result => return result,
                 }
             }
@@ -101,9 +119,9 @@ impl TikvService {
         Err(Box::new(Status::invalid_argument(text)))
     }
 
-    async fn get(&self, request: RawGetRequest) -> RawGetResponse {
+    async fn get(&self, request: RawGetRequest, memory: &Memory) -> RawGetResponse {
         let mut response = RawGetResponse::default();
-        match self.read(Kind::Get, || reads::get(&self.stores, &request)).await {
+        match self.read(Kind::Get, memory, || reads::get(&self.stores, &request, memory)).await {
             Ok(Some(value)) => response.value = value,
             Ok(None) => response.not_found = true,
             Err(failure) => (response.region_error, response.error) = parts(failure),
@@ -111,26 +129,35 @@ impl TikvService {
         response
     }
 
-    async fn batch_get(&self, request: RawBatchGetRequest) -> RawBatchGetResponse {
-        let found = self.read(Kind::BatchGet, || reads::batch_get(&self.stores, &request)).await;
+    async fn batch_get(&self, request: RawBatchGetRequest, memory: &Memory) -> RawBatchGetResponse {
+        let found = self
+            .read(Kind::BatchGet, memory, || reads::batch_get(&self.stores, &request, memory))
+            .await;
         let (region_error, pairs) = pairs(found);
         RawBatchGetResponse { region_error, pairs }
     }
 
-    async fn scan(&self, request: RawScanRequest) -> RawScanResponse {
-        let found = self.read(Kind::Scan, || reads::scan(&self.stores, &request)).await;
+    async fn scan(&self, request: RawScanRequest, memory: &Memory) -> RawScanResponse {
+        let found =
+            self.read(Kind::Scan, memory, || reads::scan(&self.stores, &request, memory)).await;
         let (region_error, kvs) = pairs(found);
         RawScanResponse { region_error, kvs }
     }
 
-    async fn batch_scan(&self, request: RawBatchScanRequest) -> RawBatchScanResponse {
-        let found = self.read(Kind::BatchScan, || reads::batch_scan(&self.stores, &request)).await;
+    async fn batch_scan(
+        &self,
+        request: RawBatchScanRequest,
+        memory: &Memory,
+    ) -> RawBatchScanResponse {
+        let found = self
+            .read(Kind::BatchScan, memory, || reads::batch_scan(&self.stores, &request, memory))
+            .await;
         let (region_error, kvs) = pairs(found);
         RawBatchScanResponse { region_error, kvs }
     }
 
-    async fn put(&self, request: RawPutRequest) -> RawPutResponse {
-        let done = writes::put(&self.stores, &request);
+    async fn put(&self, request: RawPutRequest, memory: &Memory) -> RawPutResponse {
+        let done = writes::put(&self.stores, &request, memory);
         let (region_error, error) = self.write(Kind::Put, 1, done).await;
         RawPutResponse { region_error, error }
     }
@@ -143,33 +170,41 @@ impl TikvService {
         RawPutResponse { region_error, error }
     }
 
-    async fn batch_put(&self, request: RawBatchPutRequest) -> RawBatchPutResponse {
-        let done = writes::batch_put(&self.stores, &request);
+    async fn batch_put(&self, request: RawBatchPutRequest, memory: &Memory) -> RawBatchPutResponse {
+        let done = writes::batch_put(&self.stores, &request, memory);
         let (region_error, error) = self.write(Kind::BatchPut, 1, done).await;
         RawBatchPutResponse { region_error, error }
     }
 
-    async fn delete(&self, request: RawDeleteRequest) -> RawDeleteResponse {
-        let done = writes::delete(&self.stores, &request);
+    async fn delete(&self, request: RawDeleteRequest, memory: &Memory) -> RawDeleteResponse {
+        let done = writes::delete(&self.stores, &request, memory);
         let (region_error, error) = self.write(Kind::Delete, 1, done).await;
         RawDeleteResponse { region_error, error }
     }
 
-    async fn batch_delete(&self, request: RawBatchDeleteRequest) -> RawBatchDeleteResponse {
-        let done = writes::batch_delete(&self.stores, &request);
+    async fn batch_delete(
+        &self,
+        request: RawBatchDeleteRequest,
+        memory: &Memory,
+    ) -> RawBatchDeleteResponse {
+        let done = writes::batch_delete(&self.stores, &request, memory);
         let (region_error, error) = self.write(Kind::BatchDelete, 1, done).await;
         RawBatchDeleteResponse { region_error, error }
     }
 
-    async fn delete_range(&self, request: RawDeleteRangeRequest) -> RawDeleteRangeResponse {
-        let done = writes::delete_range(&self.stores, &request);
+    async fn delete_range(
+        &self,
+        request: RawDeleteRangeRequest,
+        memory: &Memory,
+    ) -> RawDeleteRangeResponse {
+        let done = writes::delete_range(&self.stores, &request, memory);
         let (region_error, error) = self.write(Kind::DeleteRange, 1, done).await;
         RawDeleteRangeResponse { region_error, error }
     }
 
-    async fn ttl(&self, request: RawGetKeyTtlRequest) -> RawGetKeyTtlResponse {
+    async fn ttl(&self, request: RawGetKeyTtlRequest, memory: &Memory) -> RawGetKeyTtlResponse {
         let mut response = RawGetKeyTtlResponse::default();
-        match self.read(Kind::Ttl, || reads::ttl(&self.stores, &request)).await {
+        match self.read(Kind::Ttl, memory, || reads::ttl(&self.stores, &request, memory)).await {
             Ok(Some(ttl)) => response.ttl = ttl,
             Ok(None) => response.not_found = true,
             Err(failure) => (response.region_error, response.error) = parts(failure),
@@ -177,9 +212,9 @@ impl TikvService {
         response
     }
 
-    async fn compare_and_swap(&self, request: RawCasRequest) -> RawCasResponse {
+    async fn compare_and_swap(&self, request: RawCasRequest, memory: &Memory) -> RawCasResponse {
         let mut response = RawCasResponse::default();
-        let swap = modifications::compare_and_swap(&self.stores, &request);
+        let swap = modifications::compare_and_swap(&self.stores, &request, memory);
         match self.timed(Kind::Cas, 1, swap, |decided| Some(decided.stages)).await {
             Ok(decided) => {
                 let (succeeded, previous) = match decided.result {
@@ -197,9 +232,9 @@ impl TikvService {
         response
     }
 
-    async fn modify(&self, request: ModifyRequest) -> ModifyResponse {
+    async fn modify(&self, request: ModifyRequest, memory: &Memory) -> ModifyResponse {
         let kind = modifications::kind_of(&request);
-        let decided = modifications::modify(&self.stores, &request);
+        let decided = modifications::modify(&self.stores, &request, memory);
         match self.timed(kind, 1, decided, |decided| Some(decided.stages)).await {
             Ok(decided) => modifications::answer(&request, decided.result),
             Err(failure) => {
@@ -209,18 +244,22 @@ impl TikvService {
         }
     }
 
-    async fn exist(&self, request: ExistRequest) -> ExistResponse {
+    async fn exist(&self, request: ExistRequest, memory: &Memory) -> ExistResponse {
         let mut response = ExistResponse::default();
-        match self.read(Kind::Exist, || reads::exist(&self.stores, &request)).await {
+        match self.read(Kind::Exist, memory, || reads::exist(&self.stores, &request, memory)).await
+        {
             Ok(keys) => response.keys = keys,
             Err(failure) => (response.region_error, response.error) = parts(failure),
         }
         response
     }
 
-    async fn checksum(&self, request: RawChecksumRequest) -> RawChecksumResponse {
+    async fn checksum(&self, request: RawChecksumRequest, memory: &Memory) -> RawChecksumResponse {
         let mut response = RawChecksumResponse::default();
-        match self.read(Kind::Checksum, || reads::checksum(&self.stores, &request)).await {
+        match self
+            .read(Kind::Checksum, memory, || reads::checksum(&self.stores, &request, memory))
+            .await
+        {
             Ok((checksum, pairs, bytes)) => {
                 (response.checksum, response.total_kvs) = (checksum, pairs);
                 response.total_bytes = bytes;
@@ -245,16 +284,34 @@ fn parts(failure: Failure) -> (Option<errorpb::Error>, String) {
     }
 }
 
-/// Puts the error text into a single pair: these answers have no field for it.
 fn pairs(result: Result<Vec<KvPair>, Failure>) -> (Option<errorpb::Error>, Vec<KvPair>) {
     match result {
         Ok(pairs) => (None, pairs),
-        Err(Failure::Region(error)) => (Some(*error), Vec::new()),
-        Err(Failure::Final(abort) | Failure::Damaged(abort)) => {
-            let error = KeyError { abort, ..KeyError::default() };
-            (None, vec![KvPair { error: Some(error), key: Bytes::new(), ..KvPair::default() }])
-        }
+        Err(failure) => (Some(failure.of_pairs()), Vec::new()),
     }
+}
+
+/// Answer that can state that its request was not executed.
+trait Refuse: Default {
+    /// Returns the answer to a request without memory.
+    fn refused(exceeded: Exceeded) -> Self;
+}
+
+macro_rules! refuse {
+    ($($answer:ty)*) => {$(
+        impl Refuse for $answer {
+            fn refused(exceeded: Exceeded) -> Self {
+                let region_error = parts(Failure::exceeded(exceeded, RegionId(0))).0;
+                Self { region_error, ..Self::default() }
+            }
+        }
+    )*};
+}
+
+refuse! {
+    RawGetResponse RawBatchGetResponse RawPutResponse RawBatchPutResponse RawDeleteResponse
+    RawBatchDeleteResponse RawScanResponse RawBatchScanResponse RawDeleteRangeResponse
+    RawGetKeyTtlResponse RawCasResponse RawChecksumResponse ModifyResponse ExistResponse
 }
 
 /// Defines the unary calls: each checks the cluster and answers in its own type.
@@ -265,21 +322,31 @@ macro_rules! unary {
             Router::new()
                 $(.route($path, post(
                     async |State(service): State<Self>, request: Request| {
-                        let request: $request = match wire::message(request, MESSAGE_BYTES_MAX).await {
-                            Ok(request) => request,
-                            Err(status) => return status.into_http(),
+                        let read = wire::message::<$request>(request, MESSAGE_BYTES_MAX).await;
+                        let held = match read {
+                            Ok((request, memory)) => {
+                                if let Err(status) =
+                                    service.check_cluster(request.context.as_ref())
+                                {
+                                    return status.into_http();
+                                }
+                                let message = service.$method(request, &memory).await;
+                                Held { message, memory: vec![memory] }
+                            }
+                            Err(Unread::Exceeded(exceeded)) => {
+                                Held { message: Refuse::refused(exceeded), memory: Vec::new() }
+                            }
+                            Err(Unread::Status(status)) => return status.into_http(),
                         };
-                        if let Err(status) = service.check_cluster(request.context.as_ref()) {
-                            return status.into_http();
-                        }
-                        let response = service.$method(request).await;
-                        wire::answer(tokio_stream::once(Ok(response)))
+                        wire::answer(tokio_stream::once(Ok(held)))
                     },
                 )))*
                 .route("/tikvpb.Tikv/BatchCommands", post(
                     async |State(service): State<Self>, request: Request| {
                         match wire::messages(request, MESSAGE_BYTES_MAX) {
-                            Ok(requests) => wire::answer(batch_commands::serve(service, requests)),
+                            Ok((requests, arrived)) => {
+                                wire::answer(batch_commands::serve(service, requests, arrived))
+                            }
                             Err(status) => status.into_http(),
                         }
                     },

@@ -2,8 +2,10 @@
 //! writes.
 
 use super::checks::{Target, check_value, family, target};
-use super::errors::{Failure, OnUnknown};
+use super::errors::{Failure, OnUnknown, charge};
 use super::writes::expiry;
+use super::{Memory, reads};
+use crate::memory::value_memory;
 use crate::observe::{Kind, Stages};
 use crate::stores::Stores;
 use bytes::Bytes;
@@ -25,6 +27,7 @@ pub struct Decided {
 pub async fn compare_and_swap(
     stores: &Stores,
     request: &RawCasRequest,
+    memory: &Memory,
 ) -> Result<Decided, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
@@ -39,11 +42,15 @@ pub async fn compare_and_swap(
     };
     let expected = (!request.previous_not_exist).then(|| request.previous_value.clone());
     let change = Modification::Compare { expected, new };
-    decide(&target, family.engine_key(&request.key), change).await
+    decide(&target, family.engine_key(&request.key), change, memory).await
 }
 
 /// `Modify`: puts if absent or if present, increments, appends, or gets and deletes.
-pub async fn modify(stores: &Stores, request: &ModifyRequest) -> Result<Decided, Failure> {
+pub async fn modify(
+    stores: &Stores,
+    request: &ModifyRequest,
+    memory: &Memory,
+) -> Result<Decided, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     target.check_key(&request.key)?;
@@ -63,12 +70,45 @@ pub async fn modify(stores: &Stores, request: &ModifyRequest) -> Result<Decided,
         Some(Change::GetAndDelete(_)) => Modification::GetAndDelete,
         None => return Err(Failure::Final("the request names no change of the key".to_owned())),
     };
-    decide(&target, family.engine_key(&request.key), change).await
+    decide(&target, family.engine_key(&request.key), change, memory).await
 }
 
 fn new_pair(target: &Target, value: &Bytes, ttl_s: u64) -> Result<NewPair, Failure> {
     check_value(value)?;
     Ok(NewPair::Put { value: value.clone(), expires_at_s: expiry(target, ttl_s) })
+}
+
+/// Charges the value that a modification reads, and its command. Returns the memory of that value.
+///
+/// Invariant: it is refused before it is decided. A client that gets no answer to a decided
+/// modification does not know its outcome.
+async fn charge_change(
+    target: &Target,
+    key: &Bytes,
+    change: &Modification,
+    memory: &Memory,
+) -> Result<u64, Failure> {
+    let region = target.header.region;
+    let written = match change {
+        Modification::Compare { new: NewPair::Put { value, .. }, .. }
+        | Modification::Replace { new: NewPair::Put { value, .. } } => value.len(),
+        Modification::Append { bytes } => bytes.len(),
+        _ => 0,
+    };
+    charge(memory, (key.len() + written) as u64, region)?;
+    let bytes = reads::value_bytes(target, key.clone(), memory).await?;
+    // The new value of an append contains the present one.
+    let copies = if matches!(change, Modification::Append { .. }) { 2 } else { 1 };
+    charge(memory, copies * value_memory(bytes), region)?;
+    Ok(value_memory(bytes))
+}
+
+fn previous_memory(result: &Modified) -> u64 {
+    match result {
+        Modified::Replaced { previous: Some(pair) }
+        | Modified::Unchanged { previous: Some(pair) } => value_memory(pair.value.len() as u64),
+        _ => 0,
+    }
 }
 
 /// Returns the kind of a request in metrics and logs.
@@ -112,13 +152,21 @@ pub fn answer(request: &ModifyRequest, result: Modified) -> ModifyResponse {
     response
 }
 
-async fn decide(target: &Target, key: Bytes, change: Modification) -> Result<Decided, Failure> {
+async fn decide(
+    target: &Target,
+    key: Bytes,
+    change: Modification,
+    memory: &Memory,
+) -> Result<Decided, Failure> {
+    let charged = charge_change(target, &key, &change, memory).await?;
     let modify = Modify { id: RequestId::default(), header: target.header, key, change };
     let clock = target.store.clock();
     let arrived_nanos = clock.monotonic_nanos();
-    match target.store.modify(modify).await {
+    match target.store.modify(modify, Some(memory.clone())).await {
         Reply::Done(Done::Modified { result, timings }) => {
             let stages = Stages::new(arrived_nanos, &timings, clock.monotonic_nanos());
+            // Another client may have put a longer value meanwhile. The outcome is decided.
+            memory.charge_anyway(previous_memory(&result).saturating_sub(charged));
             Ok(Decided { result, stages })
         }
         // A repeated modification would see the effect of the first one, so clients must not repeat

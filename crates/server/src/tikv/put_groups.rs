@@ -2,10 +2,10 @@
 //! for all of them. Each put gets its own answer. They arrived at the same time, so none is
 //! guaranteed to be visible without the others.
 
-use super::TikvService;
 use super::checks::{Target, target};
-use super::errors::Failure;
-use super::writes;
+use super::errors::{Failure, charge};
+use super::{Memory, TikvService, writes};
+use crate::memory::RequestMemory;
 use crate::observe::Kind;
 use crate::stores::Stores;
 use stele_proto::errorpb;
@@ -22,6 +22,7 @@ pub(super) struct Group {
     target: Target,
     ids: Vec<u64>,
     command: CommandBuilder,
+    memory: Memory,
 }
 
 /// Puts of one message.
@@ -31,28 +32,32 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Adds a put to the group of its region. A failure concerns only this put.
+    /// Adds a put of a message to the group of its region. A failure concerns only this put.
     pub fn add(
         &mut self,
         stores: &Stores,
-        id: u64,
-        request: &RawPutRequest,
+        message: &Memory,
+        (id, request): (u64, &RawPutRequest),
     ) -> Result<(), Failure> {
         let context = request.context.as_ref();
         let fits = |group: &&mut Group| {
             context.is_some_and(|context| has_same_target(&group.context, context))
                 && group.command.encoded_bytes() + writes::put_bytes(request) <= GROUP_BYTES_MAX
         };
+        let bytes = writes::put_bytes(request) as u64;
         if let Some(group) = self.groups.iter_mut().find(fits) {
+            charge(&group.memory, bytes, group.target.header.region)?;
             writes::add_put(&group.target, &mut group.command, request)?;
             group.ids.push(id);
             return Ok(());
         }
         let target = target(stores, context)?;
+        let memory = RequestMemory::part_of(message);
+        charge(&memory, bytes, target.header.region)?;
         let mut command = CommandBuilder::with_capacity(writes::put_bytes(request));
         writes::add_put(&target, &mut command, request)?;
         let context = context.cloned().unwrap_or_default();
-        self.groups.push(Group { context, target, ids: vec![id], command });
+        self.groups.push(Group { context, target, ids: vec![id], command, memory });
         Ok(())
     }
 
@@ -73,9 +78,14 @@ pub(super) fn has_same_target(a: &Context, b: &Context) -> bool {
 }
 
 impl Group {
+    /// Returns the memory of its command.
+    pub fn memory(&self) -> Memory {
+        self.memory.clone()
+    }
+
     /// Proposes the entry and waits until it is applied; returns the answer to each put.
     pub async fn run(self, service: &TikvService) -> Vec<(u64, RawPutResponse)> {
-        let done = writes::propose(&self.target, self.command, false);
+        let done = writes::propose(&self.target, self.command, false, &self.memory);
         let (region_error, error): (Option<errorpb::Error>, String) =
             service.write(Kind::Put, self.ids.len(), done).await;
         let answer = |id| {

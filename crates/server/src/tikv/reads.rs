@@ -2,9 +2,11 @@
 //! determines when a view holds everything acknowledged before. Device reads run on a blocking
 //! thread.
 
+use super::Memory;
 use super::checks::{Target, family, target};
-use super::errors::{Failure, OnUnknown};
+use super::errors::{Failure, OnUnknown, charge};
 use crate::convert;
+use crate::memory::{Charging, Exceeded, RequestMemory, next_page, pair_memory, pairs_memory};
 use crate::store::Engine;
 use crate::stores::Stores;
 use bytes::Bytes;
@@ -12,16 +14,19 @@ use std::sync::Arc;
 use stele_node::pages::Pages;
 use stele_node::store::LinearizableRead;
 use stele_proto::kvrpcpb::{
-    self, KvPair, RawBatchGetRequest, RawBatchScanRequest, RawChecksumRequest, RawGetKeyTtlRequest,
+    KvPair, RawBatchGetRequest, RawBatchScanRequest, RawChecksumRequest, RawGetKeyTtlRequest,
     RawGetRequest, RawScanRequest,
 };
 use stele_proto::stele::kv::v1::ExistRequest;
-use stele_raftstore::{Done, Read, Reply, RequestId};
-use stele_storage::{Cached, EngineView, Order, Overlaid, Pair, ScanOptions, StateMachine};
+use stele_raftstore::{Done, Reply, RequestId};
+use stele_storage::{
+    Admitted, Cached, EngineView, Order, Overlaid, Pair, ScanOptions, StateMachine,
+};
 use stele_types::{ColumnFamily, KeyRange, keyspace, mutant};
+use tokio::task::JoinError;
 
-/// Bytes of one scan's answer; clients would take a short page for the region's end.
-const SCAN_BYTES_MAX: usize = 256 << 20;
+/// Bytes of a page of a scan or a checksum.
+const PAGE_BYTES_MAX: usize = 4 << 20;
 
 type EngineState = <Engine as StateMachine>::View;
 type View = Overlaid<EngineState>;
@@ -35,7 +40,7 @@ async fn view(target: &Target) -> Result<Arc<View>, Failure> {
     let store = &target.store;
     let region = target.header.region;
     let replica = target.replica_read;
-    let read = Read { id: RequestId::default(), header: target.header, replica };
+    let read = stele_raftstore::Read { id: RequestId::default(), header: target.header, replica };
     match store.read(read).await {
         Reply::Done(Done::ReadReady { .. }) => {}
         other => return Err(Failure::of_reply(other, region, store.id(), OnUnknown::Read)),
@@ -59,30 +64,100 @@ fn new_view(target: &Target) -> Result<EngineState, Failure> {
     store.engine().view().map_err(|error| Failure::engine(&error, store.id()))
 }
 
-/// Runs work that may wait for the device.
+/// Result of work on the device: an inner error if it has no memory.
+type Read<T> = stele_types::Result<Result<T, Exceeded>>;
+
+/// Runs work that may wait for the device. The work fails when it needs memory and its caller is
+/// gone.
 async fn on_device<T: Send + 'static>(
     target: &Target,
-    work: impl FnOnce() -> stele_types::Result<T> + Send + 'static,
+    memory: &RequestMemory,
+    work: impl FnOnce() -> Read<T> + Send + 'static,
 ) -> Result<T, Failure> {
-    let store = target.store.id();
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result.map_err(|error| Failure::engine(&error, store)),
+    let (store, region) = (target.store.id(), target.header.region);
+    match blocking(memory, work).await {
+        Ok(Ok(Ok(read))) => Ok(read),
+        Ok(Ok(Err(exceeded))) => Err(Failure::exceeded(exceeded, region)),
+        Ok(Err(error)) => Err(Failure::engine(&error, store)),
         Err(_) => Err(Failure::Final("the server is stopping".to_owned())),
     }
 }
 
-async fn live_pair(target: &Target, view: &Arc<View>, key: Bytes) -> Result<Option<Pair>, Failure> {
+async fn blocking<T: Send + 'static>(
+    memory: &RequestMemory,
+    work: impl FnOnce() -> Read<T> + Send + 'static,
+) -> Result<Read<T>, JoinError> {
+    let waiting = memory.waiting();
+    let done = tokio::task::spawn_blocking(work).await;
+    waiting.ended();
+    done
+}
+
+/// Returns the pair of a key, with its memory charged.
+async fn live_pair(
+    target: &Target,
+    view: &Arc<View>,
+    key: Bytes,
+    memory: &Memory,
+) -> Result<Option<Pair>, Failure> {
     let store = target.store.id();
     let found = view.get_cached(&key).map_err(|error| Failure::engine(&error, store))?;
     let pair = match found {
-        Cached::Here(pair) => pair,
+        Cached::Here(pair) => {
+            // Its length is bounded: only short values are read without asking.
+            let bytes = pair.as_ref().map_or(0, |pair| memory_of(&key, pair.value.len() as u64));
+            charge(memory, bytes, target.header.region)?;
+            pair
+        }
         Cached::NeedsIo => {
-            let view = view.clone();
-            on_device(target, move || view.get(&key)).await?
+            let (view, charged) = (view.clone(), memory.clone());
+            on_device(target, memory, move || get_within(&*view, &key, &charged)).await?
         }
     };
     let now = target.store.clock().unix_seconds();
     Ok(pair.filter(|pair| is_live(pair, now)))
+}
+
+fn memory_of(key: &[u8], value_bytes: u64) -> u64 {
+    pair_memory(key.len() as u64, value_bytes)
+}
+
+/// Reads a pair from the device, if there is memory for its value.
+fn get_within(view: &impl EngineView, key: &[u8], memory: &RequestMemory) -> Read<Option<Pair>> {
+    let mut charging = Charging::new(memory);
+    let read = view.get_admitted(key, &mut |_, bytes| {
+        charging.admit(memory_of(key, bytes.saturating_sub(key.len() as u64)))
+    })?;
+    Ok(match read {
+        Admitted::Read(pair) => Ok(pair),
+        Admitted::Refused => Err(charging.exceeded()),
+    })
+}
+
+/// Returns the bytes of the value of a key as the store has it now, 0 without one. Reads no value that
+/// is not in memory.
+pub async fn value_bytes(
+    target: &Target,
+    key: Bytes,
+    memory: &RequestMemory,
+) -> Result<u64, Failure> {
+    let view = new_view(target)?;
+    let store = target.store.id();
+    match view.get_cached(&key).map_err(|error| Failure::engine(&error, store))? {
+        Cached::Here(pair) => Ok(pair.map_or(0, |pair| pair.value.len() as u64)),
+        Cached::NeedsIo => {
+            on_device(target, memory, move || {
+                let mut found = 0;
+                // It is not admitted, so it is not read.
+                view.get_admitted(&key, &mut |_, bytes| {
+                    found = bytes.saturating_sub(key.len() as u64);
+                    false
+                })?;
+                Ok(Ok(found))
+            })
+            .await
+        }
+    }
 }
 
 fn is_live(pair: &Pair, now_s: u64) -> bool {
@@ -90,12 +165,16 @@ fn is_live(pair: &Pair, now_s: u64) -> bool {
 }
 
 /// `RawGet`: returns the value, if there is one.
-pub async fn get(stores: &Stores, request: &RawGetRequest) -> Result<Option<Bytes>, Failure> {
+pub async fn get(
+    stores: &Stores,
+    request: &RawGetRequest,
+    memory: &Memory,
+) -> Result<Option<Bytes>, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     target.check_key(&request.key)?;
     let view = view(&target).await?;
-    let pair = live_pair(&target, &view, family.engine_key(&request.key)).await?;
+    let pair = live_pair(&target, &view, family.engine_key(&request.key), memory).await?;
     target.reader.note_returned(1, pair.as_ref().map_or(0, bytes_of));
     Ok(pair.map(|pair| pair.value))
 }
@@ -131,12 +210,16 @@ pub fn get_cached_value(
 }
 
 /// `RawGetKeyTTL`: returns the seconds left, 0 for no expiry; `None` when there is no such key.
-pub async fn ttl(stores: &Stores, request: &RawGetKeyTtlRequest) -> Result<Option<u64>, Failure> {
+pub async fn ttl(
+    stores: &Stores,
+    request: &RawGetKeyTtlRequest,
+    memory: &Memory,
+) -> Result<Option<u64>, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     target.check_key(&request.key)?;
     let view = view(&target).await?;
-    let pair = live_pair(&target, &view, family.engine_key(&request.key)).await?;
+    let pair = live_pair(&target, &view, family.engine_key(&request.key), memory).await?;
     target.reader.note_returned(1, pair.as_ref().map_or(0, bytes_of));
     let now = target.store.clock().unix_seconds();
     Ok(pair.map(|pair| match pair.expires_at_s {
@@ -149,6 +232,7 @@ pub async fn ttl(stores: &Stores, request: &RawGetKeyTtlRequest) -> Result<Optio
 pub async fn batch_get(
     stores: &Stores,
     request: &RawBatchGetRequest,
+    memory: &Memory,
 ) -> Result<Vec<KvPair>, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
@@ -158,7 +242,7 @@ pub async fn batch_get(
     let view = view(&target).await?;
     let mut pairs = Vec::new();
     for key in &request.keys {
-        if let Some(pair) = live_pair(&target, &view, family.engine_key(key)).await? {
+        if let Some(pair) = live_pair(&target, &view, family.engine_key(key), memory).await? {
             let (key, value) = (key.clone(), pair.value);
             pairs.push(KvPair { key, value, ..KvPair::default() });
         }
@@ -168,7 +252,11 @@ pub async fn batch_get(
 }
 
 /// `Exist`: returns the keys that exist. Reads no value from the device.
-pub async fn exist(stores: &Stores, request: &ExistRequest) -> Result<Vec<Bytes>, Failure> {
+pub async fn exist(
+    stores: &Stores,
+    request: &ExistRequest,
+    memory: &Memory,
+) -> Result<Vec<Bytes>, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     for key in &request.keys {
@@ -176,9 +264,11 @@ pub async fn exist(stores: &Stores, request: &ExistRequest) -> Result<Vec<Bytes>
     }
     let view = view(&target).await?;
     let keys = request.keys.clone();
+    let bytes = keys.iter().map(|key| memory_of(key, 0)).sum();
+    charge(memory, bytes, target.header.region)?;
     let now_s = target.store.clock().unix_seconds();
     target.reader.note_returned(keys.len() as u64, keys.iter().map(|key| key.len() as u64).sum());
-    on_device(&target, move || {
+    on_device(&target, memory, move || {
         let mut found = Vec::new();
         for key in keys {
             let engine_key = family.engine_key(&key);
@@ -188,13 +278,17 @@ pub async fn exist(stores: &Stores, request: &ExistRequest) -> Result<Vec<Bytes>
                 found.push(key);
             }
         }
-        Ok(found)
+        Ok(Ok(found))
     })
     .await
 }
 
 /// `RawScan`: returns pairs of the region the request names, never beyond it.
-pub async fn scan(stores: &Stores, request: &RawScanRequest) -> Result<Vec<KvPair>, Failure> {
+pub async fn scan(
+    stores: &Stores,
+    request: &RawScanRequest,
+    memory: &Memory,
+) -> Result<Vec<KvPair>, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let bounds = ScanBounds {
         family: family(&request.cf)?,
@@ -208,8 +302,7 @@ pub async fn scan(stores: &Stores, request: &RawScanRequest) -> Result<Vec<KvPai
     };
     let range = KeyRange { start: low.clone(), end: high.clone() };
     let view = view(&target).await?;
-    let mut bytes_left = SCAN_BYTES_MAX;
-    let pairs = page(&target, &view, &bounds, &range, &mut bytes_left).await?;
+    let pairs = part(&target, &view, &bounds, &range, memory).await?;
     note_pairs(&target, &pairs);
     Ok(pairs)
 }
@@ -218,6 +311,7 @@ pub async fn scan(stores: &Stores, request: &RawScanRequest) -> Result<Vec<KvPai
 pub async fn batch_scan(
     stores: &Stores,
     request: &RawBatchScanRequest,
+    memory: &Memory,
 ) -> Result<Vec<KvPair>, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let bounds = ScanBounds {
@@ -228,9 +322,8 @@ pub async fn batch_scan(
     };
     let view = view(&target).await?;
     let mut pairs = Vec::new();
-    let mut bytes_left = SCAN_BYTES_MAX;
     for range in ranges(request)? {
-        pairs.extend(page(&target, &view, &bounds, &range, &mut bytes_left).await?);
+        pairs.extend(part(&target, &view, &bounds, &range, memory).await?);
     }
     note_pairs(&target, &pairs);
     Ok(pairs)
@@ -268,12 +361,15 @@ struct ScanBounds {
 }
 
 /// Returns live pairs of `range` in the target's region, up to the limit.
-async fn page(
+///
+/// Invariant: it returns all of them or an error. Clients would take a short answer for the end of
+/// the region.
+async fn part(
     target: &Target,
     view: &Arc<View>,
     bounds: &ScanBounds,
     range: &KeyRange,
-    bytes_left: &mut usize,
+    memory: &Memory,
 ) -> Result<Vec<KvPair>, Failure> {
     let range = convert::clamp(range, &target.region.range);
     if range.is_empty() || bounds.limit == 0 {
@@ -282,48 +378,46 @@ async fn page(
     let now_s = target.store.clock().unix_seconds();
     let range = bounds.family.engine_range(&range);
     let (limit, order, keys_only) = (bounds.limit, bounds.order, bounds.keys_only);
-    let (view, budget) = (view.clone(), *bytes_left);
-    let found = on_device(target, move || {
-        collect(&*view, ScanOptions { range, order, limit, bytes_max: budget, keys_only }, now_s)
-    });
-    let (pairs, bytes, is_whole) = found.await?;
-    *bytes_left = bytes_left.saturating_sub(bytes);
-    if is_whole {
-        return Ok(pairs);
-    }
-    let error = kvrpcpb::KeyError {
-        abort: format!("the answer would exceed {SCAN_BYTES_MAX} bytes: request fewer pairs"),
-        ..kvrpcpb::KeyError::default()
-    };
-    Ok(vec![KvPair { error: Some(error), ..KvPair::default() }])
+    let options = ScanOptions { range, order, limit, bytes_max: PAGE_BYTES_MAX, keys_only };
+    let (view, charged) = (view.clone(), memory.clone());
+    on_device(target, memory, move || collect(&*view, options, now_s, &charged)).await
 }
 
-/// Returns live pairs, their bytes, and whether they are complete.
+/// Returns all live pairs up to the limit of the options, with their memory charged.
 fn collect(
     view: &impl EngineView,
     options: ScanOptions,
     now_s: u64,
-) -> stele_types::Result<(Vec<KvPair>, usize, bool)> {
-    let (wanted, budget) = (options.limit, options.bytes_max);
+    memory: &RequestMemory,
+) -> Read<Vec<KvPair>> {
+    let wanted = options.limit;
     let mut pages = Pages::new(view, options);
-    let (mut pairs, mut bytes) = (Vec::new(), 0);
+    let mut pairs = Vec::new();
     while pairs.len() < wanted {
-        pages.bound(wanted - pairs.len(), budget.saturating_sub(bytes));
-        let Some(page) = pages.next_page()? else { break };
+        pages.bound(wanted - pairs.len(), PAGE_BYTES_MAX);
+        let mut charging = Charging::new(memory);
+        let page = match next_page(&mut pages, &mut charging)? {
+            Ok(Some(page)) => page,
+            Ok(None) => break,
+            Err(_) if mutant::active("server.scan_cut_short") => break,
+            Err(exceeded) => return Ok(Err(exceeded)),
+        };
         view.note_scan(&page);
+        let (pairs_before, mut bytes) = (pairs.len(), 0);
         for pair in page {
             if !is_live(&pair, now_s) {
                 continue;
             }
-            bytes += pair.key.len() + pair.value.len();
+            bytes += (pair.key.len() + pair.value.len()) as u64;
             let key = keyspace::user_key(&pair.key).unwrap_or_default();
             pairs.push(KvPair { key, value: pair.value, ..KvPair::default() });
         }
-        if bytes > budget {
-            return Ok((pairs, bytes, false));
+        // Pairs that have expired need no memory any more.
+        if let Err(exceeded) = charging.settle(pairs_memory(pairs.len() - pairs_before, bytes)) {
+            return Ok(Err(exceeded));
         }
     }
-    Ok((pairs, bytes, true))
+    Ok(Ok(pairs))
 }
 
 /// Returns checksum, pairs and bytes of `RawChecksum`: CRC-64/XZ of key and value of each pair, all
@@ -331,6 +425,7 @@ fn collect(
 pub async fn checksum(
     stores: &Stores,
     request: &RawChecksumRequest,
+    memory: &Memory,
 ) -> Result<(u64, u64, u64), Failure> {
     let target = target(stores, request.context.as_ref())?;
     let view = view(&target).await?;
@@ -343,8 +438,9 @@ pub async fn checksum(
             continue;
         }
         let range = ColumnFamily::Default.engine_range(&range);
-        let view = view.clone();
-        let part = on_device(&target, move || checksum_pairs(&*view, range, now_s)).await?;
+        let (view, charged) = (view.clone(), memory.clone());
+        let sums = move || checksum_pairs(&*view, range, now_s, &charged);
+        let part = on_device(&target, memory, sums).await?;
         totals = (totals.0 ^ part.0, totals.1 + part.1, totals.2 + part.2);
     }
     target.reader.note_returned(totals.1, totals.2);
@@ -355,10 +451,18 @@ fn checksum_pairs(
     view: &impl EngineView,
     range: KeyRange,
     now_s: u64,
-) -> stele_types::Result<(u64, u64, u64)> {
+    memory: &RequestMemory,
+) -> Read<(u64, u64, u64)> {
     let mut pages = Pages::of_range(view, range);
+    pages.bound(usize::MAX, PAGE_BYTES_MAX);
     let (mut checksum, mut pairs, mut bytes) = (0, 0, 0);
-    while let Some(page) = pages.next_page()? {
+    loop {
+        let mut charging = Charging::new(memory);
+        let page = match next_page(&mut pages, &mut charging)? {
+            Ok(Some(page)) => page,
+            Ok(None) => return Ok(Ok((checksum, pairs, bytes))),
+            Err(exceeded) => return Ok(Err(exceeded)),
+        };
         for pair in page.iter().filter(|pair| is_live(pair, now_s)) {
             let key = pair.key.get(1..).unwrap_or_default();
             let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Xz);
@@ -368,13 +472,20 @@ fn checksum_pairs(
             pairs += 1;
             bytes += (key.len() + pair.value.len()) as u64;
         }
+        drop(page);
+        if let Err(exceeded) = charging.settle(0) {
+            return Ok(Err(exceeded));
+        }
     }
-    Ok((checksum, pairs, bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::{Class, ConnectionMemory, NodeMemory, Waiting};
+    use parking_lot::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
     use stele_engine::{Options, Replay};
     use stele_storage::LogStore;
     use stele_types::{
@@ -383,6 +494,73 @@ mod tests {
     use stele_vfs::{SimOptions, SimVfs, SystemClock};
 
     const REGION: RegionId = RegionId(2);
+
+    /// Pairs without end, of which the caller goes away while the third page is read.
+    struct Endless {
+        pages: AtomicUsize,
+        caller: Mutex<Option<Waiting<'static>>>,
+    }
+
+    impl EngineView for Endless {
+        fn get(&self, _: &[u8]) -> stele_types::Result<Option<Pair>> {
+            Ok(None)
+        }
+
+        fn get_cached(&self, _: &[u8]) -> stele_types::Result<Cached<Option<Pair>>> {
+            Ok(Cached::Here(None))
+        }
+
+        fn scan(&self, options: &ScanOptions) -> stele_types::Result<Vec<Pair>> {
+            let page = self.pages.fetch_add(1, Ordering::Relaxed);
+            assert!(page < 100, "the scan goes on");
+            if page == 2 {
+                self.caller.lock().take();
+            }
+            let key = [&options.range.start[..], &[1]].concat().into();
+            Ok(vec![Pair { key, value: Bytes::from_static(b"value"), expires_at_s: 0 }])
+        }
+    }
+
+    fn memory() -> Memory {
+        let connection = ConnectionMemory::new(&NodeMemory::new(256 << 20), 0);
+        RequestMemory::new(&connection, Class::Data)
+    }
+
+    #[test]
+    fn scans_and_checksums_end_when_their_caller_is_gone() {
+        let all = || ColumnFamily::Default.engine_range(&KeyRange::all());
+        for is_scan in [true, false] {
+            let memory: &'static Memory = Box::leak(Box::new(memory()));
+            let caller = Mutex::new(Some(memory.waiting()));
+            let view = Endless { pages: AtomicUsize::new(0), caller };
+            let gone = match is_scan {
+                true => {
+                    let options = ScanOptions::new(all(), usize::MAX);
+                    collect(&view, options, 0, memory).unwrap().unwrap_err()
+                }
+                false => checksum_pairs(&view, all(), 0, memory).unwrap().unwrap_err(),
+            };
+            assert_eq!(gone, Exceeded::Abandoned);
+            assert_eq!(view.pages.into_inner(), 3);
+        }
+    }
+
+    #[tokio::test]
+    async fn work_on_the_device_ends_when_the_request_is_dropped() {
+        let memory = memory();
+        let (charged, (ended, mut end)) = (memory.clone(), tokio::sync::mpsc::channel(1));
+        let work = move || {
+            while charged.charge(1).is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            ended.blocking_send(()).unwrap();
+            Ok(Ok(()))
+        };
+        let request = tokio::time::timeout(Duration::from_millis(20), blocking(&memory, work));
+        assert!(request.await.is_err(), "its client has closed the stream");
+        tokio::time::timeout(Duration::from_secs(30), end.recv()).await.unwrap().unwrap();
+        assert!(blocking(&self::memory(), || Ok(Ok(()))).await.is_ok());
+    }
 
     fn put(engine: &Engine, index: LogIndex, key: &[u8]) {
         let mut command = CommandBuilder::new();
@@ -401,6 +579,7 @@ mod tests {
         let options = Options { background: false, ..Options::default() };
         let opened = Engine::open(disk, clock, dir, options, Replay::Committed);
         let (engine, _) = opened.unwrap();
+        let memory = memory();
         let start = Record::Mark(REGION, Mark::Start(LogIndex(0), Term(1)));
         engine.append(&LogBatch { records: vec![start] }).unwrap();
         (1..=200_u64).for_each(|at| put(&engine, LogIndex(at), &(at * 71 % 200).to_be_bytes()));
@@ -411,15 +590,15 @@ mod tests {
         };
         let all = ColumnFamily::Default.engine_range(&KeyRange::all());
         (0..20).for_each(|_| {
-            checksum_pairs(&engine.view().unwrap(), all.clone(), 0).unwrap();
+            checksum_pairs(&engine.view().unwrap(), all.clone(), 0, &memory).unwrap().unwrap();
         });
         assert_eq!(sorted_bytes(), 0);
         // One read returns all of them, but not ten neighbours.
         for from in (0..3).flat_map(|_| (0..200_u64).step_by(10)) {
             let range = KeyRange::new(from.to_be_bytes().to_vec(), "");
             let options = ScanOptions::new(ColumnFamily::Default.engine_range(&range), 10);
-            let found = collect(&engine.view().unwrap(), options, 0).unwrap();
-            assert_eq!(found.0.len(), 10);
+            let found = collect(&engine.view().unwrap(), options, 0, &memory).unwrap().unwrap();
+            assert_eq!(found.len(), 10);
         }
         assert!(sorted_bytes() > 200 * 9000);
     }

@@ -2,68 +2,80 @@
 //! tonic's server copies each message into one buffer. Answers are not compressed, as in TiKV: most
 //! clients announce that they accept compression, and values that compress are rare.
 
+use crate::memory::{Arrived, Exceeded, Held, IsHeld, Piece, RequestMemory};
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
+use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use bytes::Bytes;
 use http_body::Frame;
 use prost::Message;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use stele_proto::Pieces;
 use tokio_stream::Stream;
-use tonic::codec::CompressionEncoding;
 use tonic::metadata::GRPC_CONTENT_TYPE;
 use tonic::{Status, Streaming};
 use tonic_prost::ProstDecoder;
 
 /// Short messages that are ready together are sent together, up to this many bytes.
 const COALESCED_BYTES_MAX: usize = 32 << 10;
-/// Header that names the compression of a client's messages.
-const ENCODING: &str = "grpc-encoding";
-
-/// Returns the messages of a request.
-pub fn messages<T>(request: Request, bytes_max: usize) -> Result<Streaming<T>, Box<Status>>
-where
-    T: Message + Default + 'static,
-{
-    let encoding = match request.headers().get(ENCODING).map(HeaderValue::as_bytes) {
-        None | Some(b"identity") => None,
-        Some(b"gzip") => Some(CompressionEncoding::Gzip),
-        Some(other) => {
-            let other = String::from_utf8_lossy(other);
-            let text = format!("compression {other} is not supported: use gzip");
-            return Err(Box::new(Status::unimplemented(text)));
-        }
-    };
-    let decoder = ProstDecoder::default();
-    Ok(Streaming::new_request(decoder, request.into_body(), encoding, Some(bytes_max)))
+/// Reason why a request has no message.
+pub enum Unread {
+    /// The request ends with this status.
+    Status(Box<Status>),
+    /// Its message has no memory.
+    Exceeded(Exceeded),
 }
 
-/// Returns the one message of a request.
-pub async fn message<T>(request: Request, bytes_max: usize) -> Result<T, Box<Status>>
+/// Returns the messages of a request, and the memory of the last one.
+pub fn messages<T>(
+    mut request: Request,
+    bytes_max: usize,
+) -> Result<(Streaming<T>, Arc<Arrived>), Box<Status>>
 where
     T: Message + Default + 'static,
 {
-    let mut messages = messages(request, bytes_max)?;
-    let missing = || Box::new(Status::internal("a request without a message"));
-    let message = messages.message().await?.ok_or_else(missing)?;
+    let missing = || Box::new(Status::internal("a request without memory"));
+    let arrived = request.extensions_mut().remove::<Arc<Arrived>>().ok_or_else(missing)?;
+    let decoder = ProstDecoder::default();
+    Ok((Streaming::new_request(decoder, request.into_body(), None, Some(bytes_max)), arrived))
+}
+
+/// Returns the one message of a request, with its memory.
+pub async fn message<T>(
+    request: Request,
+    bytes_max: usize,
+) -> Result<(T, Arc<RequestMemory>), Unread>
+where
+    T: Message + Default + 'static,
+{
+    let (mut messages, arrived) = messages(request, bytes_max).map_err(Unread::Status)?;
+    let unread = |status| match arrived.refusal() {
+        Some(exceeded) => Unread::Exceeded(exceeded),
+        None => Unread::Status(Box::new(status)),
+    };
+    let missing = || unread(Status::internal("a request without a message"));
+    let message = messages.message().await.map_err(unread)?.ok_or_else(missing)?;
+    let memory = arrived.take();
     // A body that is not read to its end is reset, which clients may take for a failure.
-    messages.trailers().await?;
-    Ok(message)
+    messages.trailers().await.map_err(unread)?;
+    Ok((message, memory))
 }
 
 /// Creates the answer from its messages; an error ends it.
 pub fn answer<S, M>(messages: S) -> Response
 where
-    S: Stream<Item = Result<M, Status>> + Unpin + Send + 'static,
+    S: Stream<Item = Result<Held<M>, Status>> + Unpin + Send + 'static,
     M: Message + 'static,
 {
-    let body = Answer { messages, ready: Pieces::default(), end: None, is_over: false };
+    let (ready, memory) = (Pieces::default(), Arc::default());
+    let body = Answer { messages, ready, memory, end: None, is_over: false };
     let mut response = Response::new(Body::new(body));
     response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+    response.extensions_mut().insert(IsHeld);
     response
 }
 
@@ -72,6 +84,8 @@ struct Answer<S> {
     messages: S,
     /// Encoded bytes that are not sent.
     ready: Pieces,
+    /// Memory of the requests that these bytes answer.
+    memory: Arc<Vec<Arc<RequestMemory>>>,
     /// Final status, once the messages have ended.
     end: Option<Status>,
     is_over: bool,
@@ -79,26 +93,34 @@ struct Answer<S> {
 
 impl<S, M> Answer<S>
 where
-    S: Stream<Item = Result<M, Status>> + Unpin,
+    S: Stream<Item = Result<Held<M>, Status>> + Unpin,
     M: Message,
 {
-    /// Encodes messages until there is enough to send or none is ready.
+    /// Encodes messages until there is enough to send or none is ready, once all before are sent.
     fn fill(&mut self, context: &mut Context<'_>) {
+        if self.ready.bytes() > 0 {
+            return;
+        }
+        let mut memory = Vec::new();
         while self.ready.bytes() < COALESCED_BYTES_MAX && self.end.is_none() {
-            let Poll::Ready(next) = Pin::new(&mut self.messages).poll_next(context) else { return };
+            let Poll::Ready(next) = Pin::new(&mut self.messages).poll_next(context) else { break };
             let added = match next {
-                Some(Ok(message)) => self.ready.message(&message).map_err(|status| *status),
+                Some(Ok(mut held)) => {
+                    memory.append(&mut held.memory);
+                    self.ready.message(&held.message).map_err(|status| *status)
+                }
                 Some(Err(status)) => Err(status),
                 None => Err(Status::ok("")),
             };
             self.end = added.err();
         }
+        self.memory = Arc::new(memory);
     }
 }
 
 impl<S, M> HttpBody for Answer<S>
 where
-    S: Stream<Item = Result<M, Status>> + Unpin,
+    S: Stream<Item = Result<Held<M>, Status>> + Unpin,
     M: Message,
 {
     type Data = Bytes;
@@ -110,7 +132,7 @@ where
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         self.fill(context);
         if let Some(piece) = self.ready.take() {
-            return Poll::Ready(Some(Ok(Frame::data(piece))));
+            return Poll::Ready(Some(Ok(Frame::data(Piece::bytes(piece, &self.memory)))));
         }
         if self.is_over {
             return Poll::Ready(None);

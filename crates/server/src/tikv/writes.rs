@@ -1,7 +1,8 @@
 //! Writes: encoded once into the command that is proposed, replicated and logged unchanged.
 
+use super::Memory;
 use super::checks::{Target, check_value, family, target};
-use super::errors::{Failure, OnUnknown};
+use super::errors::{Failure, OnUnknown, charge};
 use crate::observe::Stages;
 use crate::stores::Stores;
 use bytes::Bytes;
@@ -27,15 +28,16 @@ pub async fn propose(
     target: &Target,
     command: CommandBuilder,
     frees: bool,
+    memory: &Memory,
 ) -> Result<Stages, Failure> {
     let arrived_nanos = target.store.clock().monotonic_nanos();
     let command = command.build().bytes().clone();
-    written(target, propose_once(target, command, frees).await, arrived_nanos)
+    written(target, propose_once(target, command, frees, memory).await, arrived_nanos)
 }
 
-async fn propose_once(target: &Target, command: Bytes, frees: bool) -> Reply {
+async fn propose_once(target: &Target, command: Bytes, frees: bool, memory: &Memory) -> Reply {
     let write = Write { id: RequestId::default(), header: target.header, command, frees };
-    target.store.write(write).await
+    target.store.write(write, Some(memory.clone())).await
 }
 
 fn written(target: &Target, reply: Reply, arrived_nanos: u64) -> Result<Stages, Failure> {
@@ -78,40 +80,57 @@ pub fn add_put(
 }
 
 /// `RawPut`: proposes one put.
-pub async fn put(stores: &Stores, request: &RawPutRequest) -> Result<Stages, Failure> {
+pub async fn put(
+    stores: &Stores,
+    request: &RawPutRequest,
+    memory: &Memory,
+) -> Result<Stages, Failure> {
     let target = target(stores, request.context.as_ref())?;
+    // The message is charged already; the command is a copy of it.
+    charge(memory, put_bytes(request) as u64, target.header.region)?;
     let mut command = CommandBuilder::with_capacity(put_bytes(request));
     add_put(&target, &mut command, request)?;
-    propose(&target, command, false).await
+    propose(&target, command, false, memory).await
 }
 
 /// `RawDelete`: proposes one delete.
-pub async fn delete(stores: &Stores, request: &RawDeleteRequest) -> Result<Stages, Failure> {
+pub async fn delete(
+    stores: &Stores,
+    request: &RawDeleteRequest,
+    memory: &Memory,
+) -> Result<Stages, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     target.check_key(&request.key)?;
+    charge(memory, request.key.len() as u64, target.header.region)?;
     let mut command = CommandBuilder::new();
     command.delete(&family.engine_key(&request.key)).map_err(invalid)?;
-    propose(&target, command, true).await
+    propose(&target, command, true, memory).await
 }
 
 /// `RawDeleteRange`: proposes one range delete.
 pub async fn delete_range(
     stores: &Stores,
     request: &RawDeleteRangeRequest,
+    memory: &Memory,
 ) -> Result<Stages, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     let range = KeyRange { start: request.start_key.clone(), end: request.end_key.clone() };
     target.check_range(&range)?;
+    charge(memory, (range.start.len() + range.end.len()) as u64, target.header.region)?;
     let range = family.engine_range(&range);
     let mut command = CommandBuilder::new();
     command.delete_range(&range.start, &range.end).map_err(invalid)?;
-    propose(&target, command, true).await
+    propose(&target, command, true, memory).await
 }
 
 /// `RawBatchPut`: atomic unless larger than an entry may be; then in order, entry by entry.
-pub async fn batch_put(stores: &Stores, request: &RawBatchPutRequest) -> Result<Stages, Failure> {
+pub async fn batch_put(
+    stores: &Stores,
+    request: &RawBatchPutRequest,
+    memory: &Memory,
+) -> Result<Stages, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     let ttls = ttls(request)?;
@@ -119,26 +138,53 @@ pub async fn batch_put(stores: &Stores, request: &RawBatchPutRequest) -> Result<
         target.check_key(&pair.key)?;
         check_value(&pair.value)?;
     }
+    charge_batch(
+        memory,
+        request.pairs.iter().map(|pair| (pair.key.len(), pair.value.len())),
+        (stores, &target),
+    )?;
     let put = |(pair, ttl): (&KvPair, u64)| BatchOp::Put {
         key: family.engine_key(&pair.key),
         value: pair.value.clone(),
         expires_at_s: expiry(&target, ttl),
     };
-    propose_batch(stores, &target, request.pairs.iter().zip(ttls).map(put), false).await
+    propose_batch(stores, &target, request.pairs.iter().zip(ttls).map(put), false, memory).await
 }
 
 /// `RawBatchDelete`: atomic unless larger than an entry may be; then in order, entry by entry.
 pub async fn batch_delete(
     stores: &Stores,
     request: &RawBatchDeleteRequest,
+    memory: &Memory,
 ) -> Result<Stages, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     for key in &request.keys {
         target.check_key(key)?;
     }
+    charge_batch(memory, request.keys.iter().map(|key| (key.len(), 0)), (stores, &target))?;
     let delete = |key: &Bytes| BatchOp::Delete { key: family.engine_key(key) };
-    propose_batch(stores, &target, request.keys.iter().map(delete), true).await
+    propose_batch(stores, &target, request.keys.iter().map(delete), true, memory).await
+}
+
+/// Charges the operations of a batch, and its largest entry. All of it before the first entry is
+/// proposed: a batch of which an entry was written cannot be refused.
+fn charge_batch(
+    memory: &Memory,
+    ops: impl Iterator<Item = (usize, usize)>,
+    (stores, target): (&Stores, &Target),
+) -> Result<(), Failure> {
+    // The list of operations doubles, while the previous half exists.
+    const BYTES: usize = 3 * size_of::<BatchOp>();
+    let (mut list_bytes, mut bytes, mut largest) = (0, 0, 0);
+    for (key_bytes, value_bytes) in ops {
+        list_bytes += BYTES + key_bytes;
+        let op_bytes = key_bytes + value_bytes + OP_OVERHEAD_BYTES;
+        bytes += op_bytes;
+        largest = op_bytes.max(largest);
+    }
+    let entry_bytes = bytes.min(largest.max(stores.entry_bytes_max));
+    charge(memory, (list_bytes + entry_bytes) as u64, target.header.region)
 }
 
 /// Proposes a batch, entry by entry.
@@ -147,6 +193,7 @@ async fn propose_batch(
     target: &Target,
     ops: impl Iterator<Item = BatchOp>,
     frees: bool,
+    memory: &Memory,
 ) -> Result<Stages, Failure> {
     let (mut ops, mut stages) = (ops.peekable(), Stages::default());
     if ops.peek().is_none() {
@@ -156,7 +203,7 @@ async fn propose_batch(
     loop {
         let arrived_nanos = target.store.clock().monotonic_nanos();
         let command = batch.next_entry().map_err(invalid)?;
-        let reply = propose_once(target, command, frees).await;
+        let reply = propose_once(target, command, frees, memory).await;
         let is_written = matches!(reply, Reply::Done(_));
         let whole = batch.replied(reply.clone());
         if is_written {

@@ -95,16 +95,15 @@ impl Batch {
         }
     }
 
-    /// Adds a frame of a small header and a payload; `crc` covers both.
-    pub fn add(&mut self, kind: Kind, header: &[u8], payload: Bytes, crc: u32) {
+    /// Adds a frame of a small header and a payload in parts; `crc` covers all.
+    pub fn add(&mut self, kind: Kind, header: &[u8], payload: Vec<Bytes>, crc: u32) {
         let start = self.buffer.len();
         self.buffer.resize(start + HEADER_BYTES, 0);
         self.buffer.extend_from_slice(header);
         self.push_buffered(start);
-        let body_bytes = header.len() + payload.len();
-        if !payload.is_empty() {
-            self.parts.push(Part::Payload(payload));
-        }
+        let body_bytes = header.len() + payload.iter().map(Bytes::len).sum::<usize>();
+        let parts = payload.into_iter().filter(|part| !part.is_empty());
+        self.parts.extend(parts.map(Part::Payload));
         self.finish(start, kind, body_bytes, crc);
     }
 

@@ -19,16 +19,19 @@ pub enum RejectReason {
     TooMany = 5,
     /// Leases and vote holds of the two nodes do not fit.
     OtherTick = 6,
+    /// A store of the caller runs elsewhere, from another copy of its directory.
+    CopiedDirectory = 7,
 }
 
 impl RejectReason {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::OtherCluster,
         Self::StoreElsewhere,
         Self::StoreRemoved,
         Self::OtherVersion,
         Self::TooMany,
         Self::OtherTick,
+        Self::CopiedDirectory,
     ];
 
     pub(super) fn from_number(number: u8) -> Option<Self> {
@@ -43,6 +46,7 @@ impl RejectReason {
             Self::OtherVersion => "other_version",
             Self::TooMany => "too_many",
             Self::OtherTick => "other_tick",
+            Self::CopiedDirectory => "copied_directory",
         }
     }
 }
@@ -75,8 +79,16 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
+    /// Whether only the connection ended: a snapshot on it may go on on another one.
+    pub fn is_break(&self) -> bool {
+        matches!(
+            self,
+            Self::Dial(_) | Self::Io(_) | Self::Ended | Self::Silent | Self::Stalled | Self::Cut
+        )
+    }
+
     /// All labels, in the order of their numbers.
-    pub const LABELS: [&'static str; 15] = [
+    pub const LABELS: [&'static str; 16] = [
         "dial",
         "no_address",
         "io",
@@ -92,6 +104,7 @@ impl CloseReason {
         "declined",
         "cut",
         "other_tick",
+        "copied_directory",
     ];
 
     /// Returns the label in metrics.

@@ -50,13 +50,23 @@ pub fn split(stream: TcpStream) -> Result<(Reader, OwnedWriteHalf), CloseReason>
     Ok((Reader { stream: read, frames: Frames::new(HELLO_BYTES_MAX) }, write))
 }
 
-/// Dials a node and verifies that it is the expected one. Returns also its stores that do not serve.
+/// Connection that a node accepted.
+pub struct Dialled {
+    pub reader: Reader,
+    pub writer: OwnedWriteHalf,
+    /// Version of the protocol that both sides use.
+    pub version: u8,
+    /// Stores of the node that do not serve.
+    pub gone: Vec<StoreId>,
+}
+
+/// Dials a node and verifies that it is the expected one.
 pub async fn dial(
     shared: &Shared,
     address: &str,
     lane: Lane,
     wanted: &[StoreId],
-) -> Result<(Reader, OwnedWriteHalf, Vec<StoreId>), CloseReason> {
+) -> Result<Dialled, CloseReason> {
     if shared.cuts.blocks_out(wanted) || shared.cuts.blocks_in(wanted) {
         return Err(CloseReason::Cut);
     }
@@ -68,6 +78,7 @@ pub async fn dial(
     if hello.from.iter().any(|store| !shared.resolve.is_removed(*store)) {
         hello.from.retain(|store| !shared.resolve.is_removed(*store));
     }
+    hello.boots = hello.from.iter().map(|store| identity.boots.get(*store)).collect();
     hello.wanted = wanted.to_vec();
     let handshake = async {
         let stream = TcpStream::connect(address).await.map_err(CloseReason::Dial)?;
@@ -78,9 +89,10 @@ pub async fn dial(
             let answer = reader.next(&shared.stats).await?;
             match answer.kind {
                 Kind::Welcome => {
-                    let gone = hello::read_welcome(&answer.body);
-                    let gone = gone.ok_or(CloseReason::Malformed("unreadable reply to a hello"))?;
-                    return Ok((reader, writer, gone));
+                    let read = hello::read_welcome(&answer.body);
+                    let (version, gone) =
+                        read.ok_or(CloseReason::Malformed("unreadable reply to a hello"))?;
+                    return Ok(Dialled { reader, writer, version, gone });
                 }
                 Kind::Refused => return Err(hello::read_refused(&answer.body)),
                 Kind::Alive => {}

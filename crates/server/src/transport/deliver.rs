@@ -5,7 +5,7 @@ use super::snapshot_stream::SnapshotOffer;
 use std::future::Future;
 use std::pin::Pin;
 use stele_raftstore::PeerMessage;
-use stele_types::{Error, StoreId};
+use stele_types::{Boot, Error, StoreId};
 
 /// Boxed future.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -19,6 +19,14 @@ pub trait Resolve: Send + Sync {
     fn is_removed(&self, _store: StoreId) -> bool {
         false
     }
+
+    /// Returns the address at which a store runs, if `boot` is a run of another copy of its directory.
+    fn other_copy(&self, _store: StoreId, _boot: Boot) -> Option<String> {
+        None
+    }
+
+    /// Learns the address that a node states for its stores, each with its run.
+    fn learn(&self, _address: &str, _stores: &[(StoreId, Boot)]) {}
 }
 
 /// Receiver of messages and events from other nodes. Except `snapshot`, the calls never block.

@@ -37,7 +37,7 @@ pub enum Kind {
     Message = 5,
     /// Header of an offered snapshot.
     Offer = 6,
-    /// Acceptance of a snapshot.
+    /// Acceptance of a snapshot, with the position from which it goes on.
     Accepted = 7,
     /// Refusal of a snapshot, before or after it was sent, with the reason.
     Declined = 8,
@@ -76,6 +76,8 @@ pub struct Frame {
     pub kind: Kind,
     /// Slice of the connection's block; messages are slices of it.
     pub body: Bytes,
+    /// CRC-32C of the body.
+    pub crc: u32,
 }
 
 /// Encodes a frame's header.
@@ -160,7 +162,7 @@ impl Frames {
         if crc32c(&body) != expected.crc && !mutant::active("server.frame_skips_crc") {
             return Err(CloseReason::Malformed("a frame's checksum does not match"));
         }
-        Ok(Some(Frame { kind: expected.kind, body }))
+        Ok(Some(Frame { kind: expected.kind, body, crc: expected.crc }))
     }
 
     fn take_header(&mut self) -> Result<Option<Expected>, CloseReason> {

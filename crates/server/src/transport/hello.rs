@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! connection := magic:8 (the dialling side) frame(Hello) … ; answered by Welcome or Refused
-//! hello      := oldest:u8 newest:u8 lane:u8 cluster from:stores address wanted:stores times?
+//! hello      := oldest:u8 newest:u8 lane:u8 cluster from:stores address wanted:stores (times boots?)?
 //! times      := tick_nanos election_ticks_min   (absent in hellos of earlier versions)
-//! welcome    := version:u8 gone:stores?
+//! boots      := nonce count*                    (a count for each of `from`; absent in earlier ones)
+//! welcome    := version:u8 gone:stores?       (the newest version that both support)
 //! alive      := gone:stores?                  (a keepalive's body, on the urgent lane)
 //! refused    := reason:u8 text:bytes
 //! stores     := count store*                  (numbers are varints, bytes length-prefixed)
@@ -17,12 +18,16 @@ use super::closed::{CloseReason, RejectReason};
 use super::options::Identity;
 use bytes::Bytes;
 use stele_raftstore::LeaseTimes;
-use stele_types::{ClusterId, StoreId, mutant, varint};
+use stele_types::limits::VALUE_BYTES_MAX;
+use stele_types::{Boot, ClusterId, StoreId, mutant, varint};
 
 /// First bytes that a node sends to another: no HTTP request begins with them.
 pub const MAGIC: [u8; 8] = *b"STELEPR1";
-/// Only version of the protocol; a hello names a range.
-const VERSION: u8 = 1;
+/// Versions of the protocol that this build supports. Version 2 differs in snapshots only:
+/// [`super::snapshot_stream`].
+const VERSIONS: (u8, u8) = (1, 2);
+/// Version in which a snapshot that broke off goes on.
+pub const RESUMABLE: u8 = 2;
 /// Longest hello, or reply to it, in bytes.
 pub const HELLO_BYTES_MAX: usize = 16 << 10;
 const STORES_MAX: u64 = 256;
@@ -49,7 +54,8 @@ impl Lane {
         match self {
             Self::Urgent => 1 << 20,
             Self::Data => 128 << 20,
-            Self::Bulk => (1 << 20) + (64 << 10),
+            // One pair of maximum length, with the header of its chunk.
+            Self::Bulk => VALUE_BYTES_MAX + (64 << 10),
         }
     }
 
@@ -80,6 +86,8 @@ pub struct Hello {
     pub wanted: Vec<StoreId>,
     /// Times of its leases; `None` from a node of an earlier version.
     pub times: Option<LeaseTimes>,
+    /// Runs of `from`, in its order; empty from a node of an earlier version, which may have no times.
+    pub boots: Vec<Boot>,
 }
 
 impl Hello {
@@ -87,13 +95,14 @@ impl Hello {
     pub fn new(lane: Lane, cluster: ClusterId, address: &str) -> Self {
         let address = address.to_owned();
         Self {
-            versions: (VERSION, VERSION),
+            versions: VERSIONS,
             lane,
             cluster,
             from: Vec::new(),
             address,
             wanted: Vec::new(),
             times: None,
+            boots: Vec::new(),
         }
     }
 
@@ -107,6 +116,7 @@ impl Hello {
         if let Some(times) = &self.times {
             varint::put(&mut out, times.tick_nanos);
             varint::put(&mut out, times.election_ticks_min);
+            put_boots(&mut out, &self.boots);
         }
         out
     }
@@ -115,18 +125,28 @@ impl Hello {
     pub fn decode(body: &[u8]) -> Option<Self> {
         let (&[oldest, newest, lane], mut rest) = body.split_first_chunk()?;
         let rest = &mut rest;
-        Some(Self {
+        let mut hello = Self {
             versions: (oldest, newest),
             lane: Lane::from_number(lane)?,
             cluster: ClusterId(varint::take(rest)?),
             from: take_stores(rest)?,
             address: String::from_utf8(varint::take_bytes(rest)?.to_vec()).ok()?,
             wanted: take_stores(rest)?,
-            times: match rest.is_empty() {
-                true => None,
-                false => Some(take_times(rest)?),
-            },
-        })
+            times: None,
+            boots: Vec::new(),
+        };
+        if !rest.is_empty() {
+            hello.times = Some(take_times(rest)?);
+        }
+        if !rest.is_empty() {
+            hello.boots = take_boots(rest, hello.from.len())?;
+        }
+        Some(hello)
+    }
+
+    /// Returns the newest version that both sides support, given that there is one.
+    pub fn version(&self) -> u8 {
+        self.versions.1.min(VERSIONS.1)
     }
 
     /// Returns the reason to reject the connection, at the node `own` that has `stores`.
@@ -143,9 +163,11 @@ impl Hello {
             let text = format!("this node belongs to cluster {cluster}, not {}", self.cluster);
             return Some((RejectReason::OtherCluster, text));
         }
-        if self.versions.0 > VERSION || self.versions.1 < VERSION {
-            let (oldest, newest) = self.versions;
-            let text = format!("this node supports version {VERSION}, not {oldest} to {newest}");
+        if self.versions.0 > VERSIONS.1 || self.versions.1 < VERSIONS.0 {
+            let ((own_oldest, own_newest), (oldest, newest)) = (VERSIONS, self.versions);
+            let text = format!(
+                "this node supports versions {own_oldest} to {own_newest}, not {oldest} to {newest}"
+            );
             return Some((RejectReason::OtherVersion, text));
         }
         // One expected store is enough: where a disk was replaced, the lost store and the new one
@@ -173,16 +195,40 @@ impl Hello {
     }
 }
 
-/// Encodes the acceptance of a hello by a node with these stores that do not serve.
-pub fn welcome(gone: &[StoreId]) -> Vec<u8> {
-    let mut out = vec![VERSION];
+impl Hello {
+    /// Returns the reason to reject the connection of a node that runs a copy of a directory, of which
+    /// another copy runs at the address that `other_copy` returns.
+    ///
+    /// Invariant: two runs of one store are not both heard. They would vote twice in one term, and
+    /// acknowledge entries that only one of them holds.
+    pub fn copy_rejection(
+        &self,
+        other_copy: impl Fn(StoreId, Boot) -> Option<String>,
+    ) -> Option<(RejectReason, String)> {
+        let runs = self.from.iter().zip(&self.boots);
+        let (store, other) =
+            runs.filter_map(|(store, boot)| Some((store, other_copy(*store, *boot)?))).next()?;
+        let text = format!(
+            "store {store} runs at {other}, and {} runs a copy of its directory, or an earlier state of \
+             it: stop one of the two nodes and empty its directory",
+            self.address
+        );
+        Some((RejectReason::CopiedDirectory, text))
+    }
+}
+
+/// Encodes the acceptance of a hello in this version, by a node with these stores that do not serve.
+pub fn welcome(version: u8, gone: &[StoreId]) -> Vec<u8> {
+    let mut out = vec![version];
     out.extend(alive(gone));
     out
 }
 
-/// Decodes the stores of [`welcome`].
-pub fn read_welcome(body: &[u8]) -> Option<Vec<StoreId>> {
-    read_alive(body.split_first()?.1)
+/// Decodes the version and the stores of [`welcome`].
+pub fn read_welcome(body: &[u8]) -> Option<(u8, Vec<StoreId>)> {
+    let (version, gone) = body.split_first()?;
+    let is_known = (VERSIONS.0..=VERSIONS.1).contains(version);
+    Some((*version, read_alive(gone)?)).filter(|_| is_known)
 }
 
 /// Encodes a keepalive of a node with these stores that do not serve.
@@ -228,21 +274,44 @@ pub fn bounded(text: &str) -> &str {
     &text[..bytes]
 }
 
-/// Encodes a snapshot's offer: the receiving and the sending store, then the header unchanged.
-pub fn offer(to: StoreId, from: StoreId, header: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    varint::put(&mut out, to.0);
-    varint::put(&mut out, from.0);
-    out.extend_from_slice(header);
-    out
+/// Snapshot that is offered on a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Receiving store.
+    pub to: StoreId,
+    /// Sending store.
+    pub from: StoreId,
+    /// The sender can go on after what the receiver has. Not sent in version 1.
+    pub resumes: bool,
+    /// Header, unchanged.
+    pub header: Bytes,
 }
 
-/// Decodes what [`offer`] encoded.
-pub fn read_offer(body: &Bytes) -> Option<(StoreId, StoreId, Bytes)> {
-    let mut rest = &body[..];
-    let to = StoreId(varint::take(&mut rest)?);
-    let from = StoreId(varint::take(&mut rest)?);
-    Some((to, from, body.slice_ref(rest)))
+impl Offer {
+    /// Encodes the frame's body.
+    pub fn encode(&self, version: u8) -> Vec<u8> {
+        let mut out = Vec::new();
+        varint::put(&mut out, self.to.0);
+        varint::put(&mut out, self.from.0);
+        if version >= RESUMABLE {
+            out.push(u8::from(self.resumes));
+        }
+        out.extend_from_slice(&self.header);
+        out
+    }
+
+    /// Decodes the body.
+    pub fn decode(body: &Bytes, version: u8) -> Option<Self> {
+        let mut rest = &body[..];
+        let to = StoreId(varint::take(&mut rest)?);
+        let from = StoreId(varint::take(&mut rest)?);
+        let mut resumes = false;
+        if version >= RESUMABLE {
+            let (flag, left) = rest.split_first()?;
+            (resumes, rest) = (*flag != 0, left);
+        }
+        Some(Self { to, from, resumes, header: body.slice_ref(rest) })
+    }
 }
 
 fn put_stores(out: &mut Vec<u8>, stores: &[StoreId]) {
@@ -262,21 +331,37 @@ fn take_times(rest: &mut &[u8]) -> Option<LeaseTimes> {
     Some(LeaseTimes { tick_nanos, election_ticks_min })
 }
 
+fn put_boots(out: &mut Vec<u8>, boots: &[Boot]) {
+    let Some(first) = boots.first() else { return };
+    // The stores of a node run in one process.
+    varint::put(out, first.nonce);
+    boots.iter().for_each(|boot| varint::put(out, boot.count));
+}
+
+fn take_boots(rest: &mut &[u8], stores: usize) -> Option<Vec<Boot>> {
+    let nonce = varint::take(rest)?;
+    (0..stores).map(|_| Some(Boot { count: varint::take(rest)?, nonce })).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::boots::Boots;
+    use std::sync::Arc;
 
     const TIMES: LeaseTimes = LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };
 
     fn identity(address: &str) -> Identity {
         let address = address.to_owned();
-        Identity { cluster: ClusterId(9), address, stores: Vec::new(), times: TIMES }
+        let boots = Arc::new(Boots::new(1));
+        Identity { cluster: ClusterId(9), address, stores: Vec::new(), times: TIMES, boots }
     }
 
     fn sample() -> Hello {
         let mut hello = Hello::new(Lane::Data, ClusterId(9), "host:1");
         hello.times = Some(TIMES);
         hello.from = vec![StoreId(1), StoreId(300)];
+        hello.boots = [7, 900].map(|count| Boot { count, nonce: u64::MAX }).to_vec();
         hello.wanted = vec![StoreId(4)];
         hello
     }
@@ -291,10 +376,11 @@ mod tests {
     fn a_hello_survives_the_round_trip_and_every_cut_is_refused() {
         let bytes = sample().encode();
         assert_eq!(Hello::decode(&bytes), Some(sample()));
-        let earlier = Hello { times: None, ..sample() };
-        let earlier_bytes = earlier.encode();
+        let without_boots = Hello { boots: Vec::new(), ..sample() };
+        let earlier = [Hello { times: None, ..without_boots.clone() }, without_boots];
+        let lengths = earlier.each_ref().map(|hello| hello.encode().len());
         for cut in 0..bytes.len() {
-            let expected = (cut == earlier_bytes.len()).then_some(&earlier);
+            let expected = lengths.iter().position(|length| *length == cut).map(|at| &earlier[at]);
             assert_eq!(Hello::decode(&bytes[..cut]).as_ref(), expected, "cut at {cut}");
         }
         let newer = [&bytes[..], b"more"].concat();
@@ -305,14 +391,11 @@ mod tests {
     fn a_keepalive_and_a_welcome_carry_the_stores_that_do_not_serve() {
         let gone = [StoreId(3), StoreId(400)];
         assert_eq!(read_alive(&alive(&gone)), Some(gone.to_vec()));
-        assert_eq!(read_welcome(&welcome(&gone)), Some(gone.to_vec()));
-        assert_eq!(
-            (alive(&[]), welcome(&[])),
-            (Vec::new(), vec![VERSION]),
-            "as earlier versions do"
-        );
+        assert_eq!(read_welcome(&welcome(2, &gone)), Some((2, gone.to_vec())));
+        assert_eq!((alive(&[]), welcome(1, &[])), (Vec::new(), vec![1]), "as earlier versions do");
         assert_eq!(read_alive(&[]), Some(Vec::new()));
-        assert_eq!(read_welcome(&[VERSION]), Some(Vec::new()));
+        assert_eq!(read_welcome(&[1]), Some((1, Vec::new())));
+        assert_eq!(read_welcome(&[3]), None, "a version that was not offered");
         assert_eq!(read_alive(&[9]), None);
         assert_eq!(read_welcome(&[]), None);
     }
@@ -326,13 +409,44 @@ mod tests {
             rejection(&hello)
         };
         assert_eq!(other(|it| it.cluster = ClusterId(8)), Some(RejectReason::OtherCluster));
-        assert_eq!(other(|it| it.versions = (2, 3)), Some(RejectReason::OtherVersion));
+        assert_eq!(other(|it| it.versions = (3, 4)), Some(RejectReason::OtherVersion));
         assert_eq!(other(|it| it.versions = (0, 0)), Some(RejectReason::OtherVersion));
         assert_eq!(other(|it| it.wanted = vec![StoreId(6)]), Some(RejectReason::StoreElsewhere));
         assert_eq!(other(|it| it.wanted.push(StoreId(6))), None, "a lost store beside the new one");
         assert_eq!(other(|it| it.from = vec![StoreId(7)]), Some(RejectReason::StoreRemoved));
         assert_eq!(other(|it| it.from.push(StoreId(7))), None, "its other stores are heard");
         assert_eq!(other(|it| it.versions = (0, 9)), None);
+    }
+
+    #[test]
+    fn a_node_with_a_copied_directory_is_refused_with_both_addresses_and_the_remedy() {
+        let hello = sample();
+        let known = |store, boot: Boot| {
+            assert_eq!(boot.nonce, u64::MAX);
+            (store == StoreId(300) && boot.count == 900).then(|| "host:3".to_owned())
+        };
+        let (reason, text) = hello.copy_rejection(known).expect("it runs twice");
+        assert_eq!(reason, RejectReason::CopiedDirectory);
+        assert!(text.contains("store 300 runs at host:3, and host:1 runs a copy"), "{text}");
+        assert_eq!(hello.copy_rejection(|_, _| None), None);
+        let earlier = Hello { boots: Vec::new(), ..hello };
+        assert_eq!(earlier.copy_rejection(known), None, "an earlier version states no runs");
+    }
+
+    #[test]
+    fn two_nodes_speak_the_newest_version_that_both_support() {
+        for (versions, expected) in [((1, 1), 1), ((1, 2), 2), ((2, 3), 2), ((0, 9), 2)] {
+            let hello = Hello { versions, ..sample() };
+            assert_eq!((rejection(&hello), hello.version()), (None, expected), "{versions:?}");
+        }
+        let header = Bytes::from_static(b"header");
+        let offer = Offer { to: StoreId(300), from: StoreId(1), resumes: true, header };
+        for version in [1, 2] {
+            let body = Bytes::from(offer.encode(version));
+            let expected = Offer { resumes: version == 2, ..offer.clone() };
+            assert_eq!(Offer::decode(&body, version), Some(expected));
+        }
+        assert_eq!(Offer::decode(&Bytes::from_static(&[3, 1]), 2), None);
     }
 
     #[test]

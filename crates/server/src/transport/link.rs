@@ -3,7 +3,7 @@
 use super::backoff::Backoff;
 use super::batch::Batch;
 use super::closed::{CloseReason, RejectReason};
-use super::connection::{self, Reader};
+use super::connection::{self, Dialled, Reader};
 use super::frame::{self, Kind};
 use super::hello::{self, Lane};
 use super::node::{Link, Node};
@@ -50,8 +50,8 @@ pub async fn run(shared: Arc<Shared>, node: Arc<Node>, lane: Lane) {
 
 async fn once(shared: &Shared, node: &Node, lane: Lane, was_connected: &mut bool) -> CloseReason {
     let connected = connection::dial(shared, &node.address, lane, &node.stores()).await;
-    let (mut reader, mut writer, gone) = match connected {
-        Ok(halves) => halves,
+    let Dialled { mut reader, mut writer, gone, .. } = match connected {
+        Ok(connected) => connected,
         Err(reason) => return reason,
     };
     *was_connected = true;

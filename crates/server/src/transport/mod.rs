@@ -30,15 +30,17 @@ mod stats;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use crate::boots::Boots;
 pub use closed::{CloseReason, RejectReason};
 pub use cut::Cut;
 pub use deliver::{BoxFuture, Deliver, Resolve};
 pub use hello::MAGIC;
 pub use options::{Identity, Options};
 pub use queue::message_bytes;
-pub use snapshot_stream::{SnapshotOffer, SnapshotReceiver, SnapshotSender};
+pub use snapshot_stream::{Position, SnapshotOffer, SnapshotReceiver, SnapshotSender};
 pub use stats::Stats;
 
+use bytes::Bytes;
 use hello::Lane;
 use node::Nodes;
 use parking_lot::{Mutex, RwLock};
@@ -117,14 +119,16 @@ impl Transport {
     }
 
     /// Offers a snapshot of `from`, a store of this node, to another store, and waits until that
-    /// store accepts it. The store then receives `header` and the pieces as they are sent.
+    /// store accepts it. The store then receives `header` and the chunks. If `resumes` is set, it may
+    /// have a part of them: [`SnapshotSender::position`].
     pub async fn open_snapshot(
         &self,
         from: StoreId,
         to: StoreId,
-        header: &[u8],
+        header: Bytes,
+        resumes: bool,
     ) -> Result<SnapshotSender, CloseReason> {
-        snapshot_stream::open(self.shared.clone(), to, from, header).await
+        snapshot_stream::open(self.shared.clone(), to, from, header, resumes).await
     }
 
     /// Serves a connection until it ends; its first bytes, not yet read, are [`MAGIC`].
@@ -150,6 +154,11 @@ impl Transport {
             gone.extend(is_new.then_some(store));
             is_new
         });
+    }
+
+    /// Returns whether messages to the store get through, as of its node's last connection.
+    pub fn is_reachable(&self, store: StoreId) -> bool {
+        self.shared.nodes.known(store).is_some_and(|node| node.is_reachable(store))
     }
 
     /// Loses messages between this node and the one that has the store; for tests.

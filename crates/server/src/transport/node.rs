@@ -77,6 +77,12 @@ impl Node {
         self.abandoned.load(Ordering::Acquire)
     }
 
+    /// Returns whether messages to a store of the node get through.
+    pub fn is_reachable(&self, store: StoreId) -> bool {
+        let reported = self.reported.lock();
+        reported.is_reachable == Some(true) && !reported.gone.contains(&store)
+    }
+
     /// Ends the pauses of both connections.
     pub fn retry(&self) {
         self.urgent.retry.notify_one();

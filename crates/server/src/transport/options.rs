@@ -1,5 +1,7 @@
 //! Bounds and pauses of the transport.
 
+use crate::boots::Boots;
+use std::sync::Arc;
 use std::time::Duration;
 use stele_raftstore::LeaseTimes;
 use stele_types::{ClusterId, StoreId};
@@ -72,4 +74,6 @@ pub struct Identity {
     pub stores: Vec<StoreId>,
     /// Times of its leases, which must be those of the other nodes.
     pub times: LeaseTimes,
+    /// Runs of its stores.
+    pub boots: Arc<Boots>,
 }

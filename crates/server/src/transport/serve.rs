@@ -93,7 +93,9 @@ async fn handshake(
     }
     let is_removed = |store| shared.resolve.is_removed(store);
     let own = shared.all_own();
-    let rejection = hello.rejection(&shared.identity, &own, is_removed);
+    let rejection = hello
+        .rejection(&shared.identity, &own, is_removed)
+        .or_else(|| hello.copy_rejection(|store, boot| shared.resolve.other_copy(store, boot)));
     // A node that is refused dials again several times a second.
     remote.is_logged = shared.note_rejection(&hello, rejection.as_ref().map(|(reason, _)| *reason));
     if let Some((reason, text)) = rejection {
@@ -101,8 +103,11 @@ async fn handshake(
         writer.write_all(&answer).await?;
         return Err(CloseReason::Refused(reason, text));
     }
+    // Invariant: only a node of this cluster states addresses.
+    let runs: Vec<_> = hello.from.iter().copied().zip(hello.boots.iter().copied()).collect();
+    shared.resolve.learn(&hello.address, &runs);
     let gone = shared.gone.borrow().clone();
-    writer.write_all(&frame::whole(Kind::Welcome, &hello::welcome(&gone))).await?;
+    writer.write_all(&frame::whole(Kind::Welcome, &hello::welcome(hello.version(), &gone))).await?;
     Ok(hello)
 }
 

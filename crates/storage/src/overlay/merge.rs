@@ -10,7 +10,7 @@
 //! [`HIDDEN_MAX`] pairs beyond their limit.
 
 use super::effects::{Effects, Point};
-use crate::{EngineView, Order, Pair, ScanOptions};
+use crate::{Admit, Admitted, EngineView, Order, Pair, ScanOptions};
 use bytes::Bytes;
 use std::iter::Peekable;
 use stele_types::{KeyRange, Result, mutant};
@@ -18,12 +18,14 @@ use stele_types::{KeyRange, Result, mutant};
 /// Most pairs that are read at once although fewer are missing.
 const HIDDEN_MAX: usize = 256;
 
-/// Scans `effects` over `view`. The range of the options must not be empty.
+/// Scans `effects` over `view`, of which `admit` allows the reads. The range of the options must not
+/// be empty.
 pub(super) fn merge<V: EngineView>(
     view: &V,
     effects: &Effects,
     options: &ScanOptions,
-) -> Result<Vec<Pair>> {
+    admit: Admit<'_>,
+) -> Result<Admitted<Vec<Pair>>> {
     let order = options.order;
     let mut points = Points { points: effects.points(&options.range, order).peekable(), order };
     let mut output = Output::new(options);
@@ -40,7 +42,9 @@ pub(super) fn merge<V: EngineView>(
             let limit = output.pairs_missing().max(pairs_min);
             let bytes_max = output.bytes_missing();
             let part = ScanOptions { range, limit, bytes_max, ..*options };
-            let pairs = view.scan(&part)?;
+            let Admitted::Read(pairs) = view.scan_admitted(&part, &mut *admit)? else {
+                return Ok(Admitted::Refused);
+            };
             rest = pairs.last().and_then(|last| after_key(part.range, &last.key, order));
             if mutant::active("overlay.scan_without_refill") {
                 rest = None;
@@ -50,7 +54,7 @@ pub(super) fn merge<V: EngineView>(
         }
         points.emit_outside(rest.as_ref(), &mut output);
     }
-    Ok(output.pairs)
+    Ok(Admitted::Read(output.pairs))
 }
 
 fn after_interval(range: KeyRange, interval: KeyRange, order: Order) -> Option<KeyRange> {

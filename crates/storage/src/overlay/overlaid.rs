@@ -2,7 +2,7 @@
 
 use super::Effects;
 use super::merge::merge;
-use crate::{Cached, EngineView, Pair, ScanOptions};
+use crate::{Admit, Admitted, Cached, EngineView, Pair, ScanOptions};
 use stele_types::Result;
 
 /// View of an engine with effects laid over it: the state after the last entry of the effects.
@@ -56,7 +56,26 @@ impl<V: EngineView> EngineView for Overlaid<V> {
         if !self.effects.has_effect_in(&options.range) {
             return self.view.scan(options);
         }
-        merge(&self.view, &self.effects, options)
+        merge(&self.view, &self.effects, options, &mut |_, _| true)?.read()
+    }
+
+    fn get_admitted(&self, key: &[u8], admit: Admit<'_>) -> Result<Admitted<Option<Pair>>> {
+        match self.effects.get(key) {
+            // Its value is in memory.
+            Some(effect) => Ok(Admitted::Read(effect)),
+            None => self.view.get_admitted(key, admit),
+        }
+    }
+
+    fn scan_admitted(
+        &self,
+        options: &ScanOptions,
+        admit: Admit<'_>,
+    ) -> Result<Admitted<Vec<Pair>>> {
+        if !self.effects.has_effect_in(&options.range) {
+            return self.view.scan_admitted(options, admit);
+        }
+        merge(&self.view, &self.effects, options, admit)
     }
 
     fn note_scan(&self, pairs: &[Pair]) {

@@ -141,6 +141,10 @@ impl Vfs for ProfiledVfs {
         self.inner.device_number(dir)
     }
 
+    fn random(&self) -> Result<u64> {
+        self.inner.random()
+    }
+
     fn meter(&self) -> &Meter {
         self.inner.meter()
     }

@@ -144,6 +144,10 @@ impl Vfs for ScaledVfs {
         self.inner.device_number(dir)
     }
 
+    fn random(&self) -> Result<u64> {
+        self.inner.random()
+    }
+
     fn meter(&self) -> &Meter {
         self.inner.meter()
     }

@@ -14,7 +14,7 @@ use queue::Queues;
 use rustix::fs::{Advice, FlockOperation, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -180,6 +180,14 @@ impl Vfs for RealVfs {
     fn device_number(&self, dir: &Path) -> Result<u64> {
         let stat = fs::metadata(or_current_dir(dir)).map_err(|e| Error::io("stat", dir, e))?;
         Ok(stat.dev())
+    }
+
+    fn random(&self) -> Result<u64> {
+        let path = Path::new("/dev/urandom");
+        let mut bytes = [0; 8];
+        let read = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
+        read.map_err(|error| Error::io("read", path, error))?;
+        Ok(u64::from_ne_bytes(bytes))
     }
 
     fn meter(&self) -> &Meter {

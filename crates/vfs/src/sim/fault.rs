@@ -59,6 +59,20 @@ pub enum Fault {
         /// Number of the sync.
         nth: u64,
     },
+    /// A rename fails; it has happened or not.
+    RenameFails {
+        /// Substring of matching new paths.
+        path_contains: String,
+        /// Number of the rename.
+        nth: u64,
+    },
+    /// A rename finds no space for the new name, and changes nothing.
+    NoRoomForName {
+        /// Substring of matching new paths.
+        path_contains: String,
+        /// Number of the rename.
+        nth: u64,
+    },
     /// A read fails.
     ReadFails {
         /// Substring of matching file paths.
@@ -110,6 +124,7 @@ pub(super) enum Trigger {
     Write,
     Sync,
     SyncDir,
+    Rename,
 }
 
 /// The faults that have not happened yet.
@@ -165,6 +180,10 @@ impl Fault {
             }
             Self::SyncDirFails { path_contains, nth } => {
                 (trigger == Trigger::SyncDir, path_contains, nth)
+            }
+            Self::RenameFails { path_contains, nth }
+            | Self::NoRoomForName { path_contains, nth } => {
+                (trigger == Trigger::Rename, path_contains, nth)
             }
             Self::ReadFails { path_contains, nth }
             | Self::ReadFlipsOnce { path_contains, nth }

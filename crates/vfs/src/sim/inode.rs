@@ -1,7 +1,7 @@
 //! A file of the simulated disk: visible content, durable content, and the unsynced changes
 //! between.
 
-use super::content::Content;
+use crate::content::Content;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::ops::Range;

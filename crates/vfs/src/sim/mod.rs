@@ -3,7 +3,6 @@
 //! that holds what POSIX guarantees and no more: unsynced bytes are lost, torn or kept sector by
 //! sector; names without a later directory sync exist or not. Every choice follows from a seed.
 
-mod content;
 mod disk;
 mod event;
 mod fault;
@@ -323,6 +322,10 @@ impl Vfs for SimVfs {
         self.shared.disk.lock().check_power("stat", dir)?;
         // The same for all clones, and different for each disk in use.
         Ok(Arc::as_ptr(&self.shared) as u64)
+    }
+
+    fn random(&self) -> Result<u64> {
+        Ok(self.shared.disk.lock().random.draw())
     }
 
     fn meter(&self) -> &Meter {

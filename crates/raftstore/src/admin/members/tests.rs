@@ -164,3 +164,33 @@ fn raft_proto_eq(a: &ConfState, b: &ConfState) -> bool {
     };
     sets(a) == sets(b) && a.auto_leave == b.auto_leave
 }
+
+/// Peers, lost ones, and the region afterwards.
+type Lost<'a> = (&'a [(u64, PeerRole)], &'a [u64], &'a str);
+
+#[test]
+fn the_peers_that_are_left_become_the_voters_if_the_others_had_a_majority() {
+    use PeerRole::{DemotingVoter, IncomingVoter, Learner, Voter};
+    let lost = |ids: &[u64]| ids.iter().map(|id| StoreId(100 + id)).collect::<Vec<_>>();
+    let rows: &[Lost<'_>] = &[
+        (&[(1, Voter), (2, Voter), (3, Voter)], &[2, 3], "v1 @3"),
+        (&[(1, Voter), (2, Voter), (3, Voter)], &[2, 3, 9], "v1 @3"),
+        (&[(1, Voter), (2, Voter), (3, Voter), (4, Learner)], &[1, 2], "v3 v4 @4"),
+        (&[(1, Voter), (2, Learner)], &[1], "v2 @3"),
+        (&[(1, Voter), (2, Voter)], &[2], "v1 @2"),
+        (&[(1, Voter), (2, Voter), (3, Voter), (4, Voter), (5, Voter)], &[1, 2, 3], "v4 v5 @4"),
+        // Of a joint configuration, one of both majorities is lost.
+        (&[(1, DemotingVoter), (2, Voter), (3, IncomingVoter)], &[1], "v2 v3 @3"),
+        (&[(1, DemotingVoter), (2, Voter), (3, IncomingVoter)], &[3], "v1 v2 @3"),
+    ];
+    for (peers, gone, after) in rows {
+        assert_eq!(roles(&recover(&region(peers), &lost(gone)).unwrap()), *after);
+    }
+    let refused =
+        |peers: &[(u64, PeerRole)], gone: &[u64]| recover(&region(peers), &lost(gone)).unwrap_err();
+    let three = [(1, Voter), (2, Voter), (3, Voter)];
+    assert!(refused(&three, &[3]).contains("majority of its voters is not lost"));
+    assert!(refused(&three, &[]).contains("majority of its voters is not lost"));
+    assert!(refused(&three, &[1, 2, 3]).contains("all its peers are lost"));
+    assert!(refused(&[(1, Voter), (2, Learner)], &[2]).contains("majority"));
+}

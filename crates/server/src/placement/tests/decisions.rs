@@ -1,8 +1,10 @@
+use super::super::LostQuorum;
 use super::fake::{Fault, Nodes, address, heartbeat, region, report};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use stele_proto::stele::control::v1 as wire;
+use stele_types::{Peer, PeerId, PeerRole, Region, StoreId};
 use tokio::sync::Semaphore;
 use tonic::Code;
 
@@ -45,6 +47,48 @@ async fn calls_are_forwarded_once_and_name_the_leader() {
     assert!(status.message().starts_with("no leader"), "{status}");
     let status = nodes.node(1).members();
     assert!(status.is_none());
+}
+
+#[tokio::test]
+async fn without_a_quorum_a_refusal_states_the_voters_that_are_up() {
+    let nodes = Nodes::new();
+    nodes.elect(None);
+    nodes.world.lock().lost_quorum = Some(LostQuorum { up: 1, voters: 2 });
+    let expected = "no leader: 1 of 2 voters of region 1 is up: no quorum";
+    // Of no forwarded call, and of one that fails at the node which it is forwarded to.
+    let forwarded = wire::RequestHeader { forwarded: true, ..Default::default() };
+    for header in [Some(forwarded), None] {
+        let request = wire::AllocIdsRequest { header, ..wire::AllocIdsRequest::default() };
+        let status = nodes.node(2).alloc_ids_of(request).await.unwrap_err();
+        assert_eq!((status.code(), status.message()), (Code::Unavailable, expected));
+    }
+    let status = nodes.node(2).region_by_key(b"k").await.unwrap_err();
+    assert_eq!(status.message(), expected);
+    let lost = LostQuorum { up: 2, voters: 5 };
+    assert_eq!(lost.to_string(), "2 of 5 voters of region 1 are up: no quorum");
+}
+
+#[test]
+fn a_quorum_is_a_majority_of_the_voters_and_in_a_joint_change_of_both_configurations() {
+    let region = |roles: &[PeerRole]| Region {
+        peers: (1..)
+            .zip(roles)
+            .map(|(id, role)| Peer { id: PeerId(id), store: StoreId(id), role: *role })
+            .collect(),
+        ..Region::default()
+    };
+    use PeerRole::{DemotingVoter, IncomingVoter, Learner, Voter};
+    let lost = |roles: &[PeerRole], up: &[u64]| {
+        LostQuorum::of(&region(roles), |store| up.contains(&store.0))
+            .map(|LostQuorum { up, voters }| (up, voters))
+    };
+    assert_eq!(lost(&[Voter], &[1]), None);
+    assert_eq!(lost(&[Voter, Voter], &[1]), Some((1, 2)));
+    assert_eq!(lost(&[Voter, Voter, Learner], &[1, 3]), Some((1, 2)), "learners have no vote");
+    assert_eq!(lost(&[Voter, Voter, Voter], &[1, 3]), None);
+    assert_eq!(lost(&[Voter, DemotingVoter, IncomingVoter], &[1, 3]), Some((1, 2)));
+    assert_eq!(lost(&[Voter, DemotingVoter, IncomingVoter], &[1, 2]), Some((1, 2)));
+    assert_eq!(lost(&[Voter, DemotingVoter, IncomingVoter], &[1, 2, 3]), None);
 }
 
 #[tokio::test]
@@ -105,8 +149,8 @@ async fn a_setting_with_names_is_set_and_shown_by_name() {
     let nodes = Nodes::new();
     nodes.node(1).tick().await;
     let set = |value| nodes.node(1).set_setting("placement_mode", value, false);
-    let item = set("quorum").await.unwrap();
-    assert_eq!((&*item.value, &*item.source), ("quorum", "set"));
+    let item = set("alor").await.unwrap();
+    assert_eq!((&*item.value, &*item.source), ("alor", "set"));
     assert_eq!(item.names, ["even", "leaders", "alor", "quorum"]);
     assert_eq!((&*item.minimum, &*item.maximum), ("", ""));
     assert_eq!(set("0").await.unwrap().value, "even");

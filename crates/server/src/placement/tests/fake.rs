@@ -1,6 +1,6 @@
 //! A placement region in memory, shared by the services of several nodes.
 
-use super::super::{PlacementService, System};
+use super::super::{LostQuorum, PlacementService, System};
 use crate::transport::BoxFuture;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -31,6 +31,10 @@ pub struct World {
     pub leader: Option<String>,
     pub fault: Option<Fault>,
     pub proposals: u64,
+    /// Voters that all nodes reach, if they are too few.
+    pub lost_quorum: Option<LostQuorum>,
+    /// A former leader that has not noticed, and its term.
+    pub former: Option<(String, u64)>,
 }
 
 pub type Shared = Arc<Mutex<World>>;
@@ -45,7 +49,18 @@ pub struct FakeSystem {
 impl System for FakeSystem {
     fn leader_term(&self) -> Option<Term> {
         let world = self.world.lock();
-        (world.leader.as_ref() == Some(&self.address)).then_some(Term(world.term))
+        let former = world.former.as_ref().filter(|(address, _)| *address == self.address);
+        match world.leader.as_ref() == Some(&self.address) {
+            true => Some(Term(world.term)),
+            false => former.map(|(_, term)| Term(*term)),
+        }
+    }
+
+    fn confirm(&self, term: Term) -> BoxFuture<'static, Result<()>> {
+        let world = self.world.lock();
+        let leads = world.leader.as_ref() == Some(&self.address) && Term(world.term) == term;
+        let confirmed = if leads { Ok(()) } else { Err(Error::Busy("not leader".into())) };
+        Box::pin(async move { confirmed })
     }
 
     fn load(&self, term: Term) -> BoxFuture<'static, Result<Vec<(Bytes, Bytes)>>> {
@@ -94,6 +109,10 @@ impl System for FakeSystem {
 
     fn nodes(&self) -> Vec<String> {
         (1..=3).map(address).collect()
+    }
+
+    fn lost_quorum(&self) -> Option<LostQuorum> {
+        self.world.lock().lost_quorum
     }
 }
 

@@ -33,6 +33,29 @@ async fn joined_stores_get_numbers_once_and_members_are_told() {
 }
 
 #[tokio::test]
+async fn nodes_learn_within_a_report_which_stores_slow_their_writers_and_silence_ends_it() {
+    let (nodes, stores) = three_nodes().await;
+    let slowdowns = async |sequence| {
+        let answer = nodes.node(1).heartbeat(heartbeat(1, 1, sequence, vec![])).await.unwrap();
+        let slowdown = |it: &wire::StoreSlowdown| (it.store_id, it.nanos_per_kib);
+        answer.slowdowns.iter().map(slowdown).collect::<Vec<_>>()
+    };
+    let lags = async |sequence, nanos_per_kib| {
+        let mut report = heartbeat(2, stores[0], sequence, vec![]);
+        report.stores[0].slowdown_nanos_per_kib = nanos_per_kib;
+        nodes.node(1).heartbeat(report).await.unwrap();
+    };
+    lags(2, 5000).await;
+    assert_eq!(slowdowns(2).await, [(stores[0], 5000)]);
+    lags(3, 0).await;
+    assert!(slowdowns(3).await.is_empty());
+    lags(4, 7000).await;
+    assert_eq!(slowdowns(4).await, [(stores[0], 7000)]);
+    nodes.clock.advance_seconds(3600);
+    assert!(slowdowns(5).await.is_empty(), "its leaders wait for a store that is gone");
+}
+
+#[tokio::test]
 async fn regions_grow_onto_new_nodes_step_by_step() {
     let (nodes, stores) = three_nodes().await;
     nodes.node(1).tick().await;
@@ -251,4 +274,18 @@ async fn replies_contain_whether_leases_are_on_and_the_term_of_the_leader_that_s
     assert!(leases == Some(false) && later > term, "{leases:?} {later}");
     nodes.node(2).set_setting("leases", "1", false).await.unwrap();
     assert_eq!(found(2, 5).await, (Some(true), later));
+}
+
+#[tokio::test]
+async fn replies_contain_the_clusters_time_once_most_nodes_have_reported_theirs() {
+    let (nodes, stores) = three_nodes().await;
+    let found = async |node, store, unix_s| {
+        let beat = wire::HeartbeatRequest { unix_s, ..heartbeat(node, store, 2, vec![]) };
+        let answer = nodes.node(1).heartbeat(beat).await.unwrap();
+        crate::placement::answer_of(&answer, 0).0.unix_s
+    };
+    assert_eq!(found(1, 1, 90_000).await, 0, "one of three; it leads, and its clock is ahead");
+    assert_eq!(found(2, stores[0], 1_000).await, 1_000, "the lower of two");
+    nodes.clock.advance_seconds(1);
+    assert_eq!(found(3, stores[1], 1_010).await, 1_010, "the middle one");
 }

@@ -1,12 +1,18 @@
-//! One snapshot on its own connection: pieces go one way; TCP provides the back-pressure.
+//! One snapshot on its own connection: chunks go one way; TCP provides the back-pressure.
 //!
 //! ```text
-//! sender:   Offer Chunk* End                  receiver: Accepted Alive* (Done | Declined)
-//! chunk  := number:u64le last:u8 bytes        (numbered from 0; `last`: a piece ends here)
-//! end    := chunks:u64le bytes:u64le crc:u32le            (over the bytes of all chunks)
+//! sender:   Offer Chunk* End                receiver: Accepted Alive* (Done | Declined)
+//! chunk    := number:u64le bytes            (numbered from 0)
+//! end      := position                      (after the last chunk)
+//! accepted := position?                     (what the receiver has; absent: nothing)
+//! position := chunks:u64le bytes:u64le crc:u32le          (over the bytes of all chunks)
 //! ```
 //!
-//! A snapshot with totals that do not match is refused as a whole; a sender that fails starts again.
+//! A snapshot with totals that do not match is refused as a whole. After a connection that broke, a sender
+//! that offers the same snapshot goes on after the receiver's position.
+//!
+//! In version 1 of the protocol a chunk has at most [`CHUNK_BYTES_MAX`] bytes, and a byte after its
+//! number, which was the end of a piece. Each snapshot begins at its first chunk.
 
 mod receive;
 mod send;
@@ -17,63 +23,102 @@ pub use send::SnapshotSender;
 pub(super) use receive::receive;
 pub(super) use send::open;
 
+use super::frame::Frame;
+use super::hello::{Lane, RESUMABLE};
 use bytes::Bytes;
-use stele_types::checksum::{Crc32c, crc32c};
-use stele_types::limits::COMMAND_BYTES_MAX;
+use stele_types::checksum::{Crc32c, crc32c, crc32c_suffix};
 use stele_types::mutant;
 
-/// Most bytes in one chunk; a longer piece is sent in several.
+/// Most bytes in one chunk of version 1.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
-/// Longest piece, in bytes.
-pub const PIECE_BYTES_MAX: usize = COMMAND_BYTES_MAX;
-const CHUNK_HEADER_BYTES: usize = 9;
-const END_BYTES: usize = 20;
+const NUMBER_BYTES: usize = 8;
+const POSITION_BYTES: usize = 20;
 
-/// Totals that both sides compute.
-#[derive(Default)]
-struct Tally {
+/// Chunks of a snapshot up to one of them, as both sides count them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
     chunks: u64,
     bytes: u64,
-    crc: Crc32c,
+    crc: u32,
+}
+
+impl Position {
+    /// Returns the number of chunks.
+    pub fn chunks(&self) -> u64 {
+        self.chunks
+    }
+
+    fn encode(&self) -> [u8; POSITION_BYTES] {
+        let mut out = [0; POSITION_BYTES];
+        out[..8].copy_from_slice(&self.chunks.to_le_bytes());
+        out[8..16].copy_from_slice(&self.bytes.to_le_bytes());
+        out[16..].copy_from_slice(&self.crc.to_le_bytes());
+        out
+    }
+
+    fn decode(body: &[u8]) -> Option<Self> {
+        let (chunks, rest) = body.split_first_chunk::<8>()?;
+        let (bytes, rest) = rest.split_first_chunk::<8>()?;
+        let crc = u32::from_le_bytes(rest.try_into().ok()?);
+        let (chunks, bytes) = (u64::from_le_bytes(*chunks), u64::from_le_bytes(*bytes));
+        Some(Self { chunks, bytes, crc })
+    }
+
+    fn add(&mut self, crc: u32, bytes: u64) {
+        let mut sum = Crc32c::new();
+        sum.update_with_crc(self.crc, self.bytes).update_with_crc(crc, bytes);
+        self.chunks += 1;
+        self.bytes += bytes;
+        self.crc = sum.finish();
+    }
+}
+
+/// Position of one side, and the layout of chunks.
+#[derive(Clone, Copy, Debug)]
+struct Tally {
+    at: Position,
+    version: u8,
 }
 
 impl Tally {
-    /// Returns the header of the next chunk and the checksum of its frame.
-    fn send(&mut self, chunk: &[u8], last: bool) -> ([u8; CHUNK_HEADER_BYTES], u32) {
-        let mut header = [u8::from(last); CHUNK_HEADER_BYTES];
-        header[..8].copy_from_slice(&self.chunks.to_le_bytes());
-        let (checksum, length) = (crc32c(chunk), chunk.len() as u64);
-        self.count(checksum, length);
-        (header, Crc32c::new().update(&header).update_with_crc(checksum, length).finish())
+    fn header_bytes(&self) -> usize {
+        NUMBER_BYTES + usize::from(self.version < RESUMABLE)
     }
 
-    /// Returns the chunk of a frame and whether a piece ends with it, if it is the next one.
-    fn receive(&mut self, body: &Bytes) -> Option<(Bytes, bool)> {
-        let (&[number @ .., last], _) = body.split_first_chunk::<CHUNK_HEADER_BYTES>()?;
+    /// Returns the header of the next chunk and the checksum of its frame.
+    fn send(&mut self, parts: &[Bytes]) -> (Vec<u8>, u32) {
+        let mut header = self.at.chunks.to_le_bytes().to_vec();
+        header.resize(self.header_bytes(), 1);
+        let mut sum = Crc32c::new();
+        for part in parts {
+            sum.update(part);
+        }
+        let (crc, bytes) = (sum.finish(), parts.iter().map(|part| part.len() as u64).sum());
+        self.at.add(crc, bytes);
+        let frame = Crc32c::new().update(&header).update_with_crc(crc, bytes).finish();
+        (header, frame)
+    }
+
+    /// Returns the chunk of a frame, if it is the next one.
+    fn receive(&mut self, frame: &Frame) -> Option<Bytes> {
+        let (number, _) = frame.body.split_first_chunk::<NUMBER_BYTES>()?;
         // Invariant: chunks are accepted in order; a gap or a repetition fails the snapshot.
-        let in_place = u64::from_le_bytes(number) == self.chunks;
+        let in_place = u64::from_le_bytes(*number) == self.at.chunks;
         if !in_place && !mutant::active("server.snapshot_gap") {
             return None;
         }
-        let chunk = body.slice(CHUNK_HEADER_BYTES..);
-        if chunk.len() > CHUNK_BYTES_MAX {
+        let header = frame.body.get(..self.header_bytes())?;
+        let chunk = frame.body.slice(header.len()..);
+        if self.version < RESUMABLE && chunk.len() > CHUNK_BYTES_MAX {
             return None;
         }
-        self.count(crc32c(&chunk), chunk.len() as u64);
-        Some((chunk, last != 0))
+        let bytes = chunk.len() as u64;
+        // The frame's checksum was verified: the chunk is not read for its own.
+        self.at.add(crc32c_suffix(crc32c(header), frame.crc, bytes), bytes);
+        Some(chunk)
     }
+}
 
-    fn count(&mut self, crc: u32, bytes: u64) {
-        self.chunks += 1;
-        self.bytes += bytes;
-        self.crc.update_with_crc(crc, bytes);
-    }
-
-    fn end(&self) -> [u8; END_BYTES] {
-        let mut end = [0; END_BYTES];
-        end[..8].copy_from_slice(&self.chunks.to_le_bytes());
-        end[8..16].copy_from_slice(&self.bytes.to_le_bytes());
-        end[16..].copy_from_slice(&self.crc.finish().to_le_bytes());
-        end
-    }
+fn frame_bytes_max() -> usize {
+    Lane::Bulk.frame_bytes_max()
 }

@@ -3,11 +3,11 @@
 use super::super::closed::CloseReason;
 use super::super::connection::Reader;
 use super::super::frame::{self, Frame, Kind};
-use super::super::hello::{self, Hello};
+use super::super::hello::{self, Hello, Offer, RESUMABLE};
 use super::super::shared::Shared;
 use super::super::stats::Stats;
-use super::{PIECE_BYTES_MAX, Tally};
-use bytes::{Bytes, BytesMut};
+use super::{Position, Tally, frame_bytes_max};
+use bytes::Bytes;
 use std::sync::Arc;
 use stele_types::{StoreId, mutant};
 use tokio::io::AsyncWriteExt;
@@ -15,11 +15,13 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 
+/// Longest offer, in bytes.
+const OFFER_BYTES_MAX: usize = 1 << 20;
+
 /// Snapshot that another node offers. It is declined when it is dropped.
 pub struct SnapshotOffer {
-    to: StoreId,
-    from: StoreId,
-    header: Bytes,
+    offer: Offer,
+    version: u8,
     connection: Connection,
 }
 
@@ -45,14 +47,15 @@ pub async fn receive(
     mut reader: Reader,
     mut writer: OwnedWriteHalf,
 ) -> Result<(), CloseReason> {
-    let stall_max = shared.options.stall_max;
+    let (stall_max, version) = (shared.options.stall_max, hello.version());
+    reader.bound(OFFER_BYTES_MAX);
     let frame = timeout(stall_max, reader.next(&shared.stats)).await;
     let frame = frame.map_err(|_| CloseReason::Silent)??;
     let offer = Some(frame).filter(|frame| frame.kind == Kind::Offer);
-    let offer = offer.and_then(|frame| hello::read_offer(&frame.body));
-    let (to, from, header) =
-        offer.ok_or(CloseReason::Malformed("a bulk connection without an offer"))?;
-    let here = shared.is_own(to) && hello.from.contains(&from);
+    let offer = offer.and_then(|frame| Offer::decode(&frame.body, version));
+    let offer = offer.ok_or(CloseReason::Malformed("a bulk connection without an offer"))?;
+    let from = offer.from;
+    let here = shared.is_own(offer.to) && hello.from.contains(&from);
     if !here {
         return Err(CloseReason::Malformed("the snapshot's stores do not match the connection"));
     }
@@ -63,7 +66,7 @@ pub async fn receive(
     };
     let (replies, answers) = mpsc::channel(2);
     let connection = Connection { shared: shared.clone(), reader, replies, _permit: permit };
-    let owner = shared.deliver.snapshot(SnapshotOffer { to, from, header, connection });
+    let owner = shared.deliver.snapshot(SnapshotOffer { offer, version, connection });
     let (written, ()) = tokio::join!(write_replies(shared, from, answers, writer), owner);
     written
 }
@@ -94,17 +97,22 @@ async fn write_replies(
 impl SnapshotOffer {
     /// Returns the receiving store.
     pub fn to(&self) -> StoreId {
-        self.to
+        self.offer.to
     }
 
     /// Returns the sending store.
     pub fn from(&self) -> StoreId {
-        self.from
+        self.offer.from
     }
 
     /// Returns the header as the sending side passed it.
     pub fn header(&self) -> Bytes {
-        self.header.clone()
+        self.offer.header.clone()
+    }
+
+    /// Returns whether the sender can go on after what this side has of the snapshot.
+    pub fn resumes(&self) -> bool {
+        self.offer.resumes
     }
 
     /// Refuses the snapshot with a reason.
@@ -112,53 +120,47 @@ impl SnapshotOffer {
         self.connection.decline(reason).await;
     }
 
-    /// Accepts the snapshot.
-    pub async fn accept(self) -> Result<SnapshotReceiver, CloseReason> {
-        let mut connection = self.connection;
-        connection.reply(frame::whole(Kind::Accepted, b"")).await?;
+    /// Accepts the snapshot, from what this side has of it on.
+    pub async fn accept(self, has: Position) -> Result<SnapshotReceiver, CloseReason> {
+        let Self { offer, version, mut connection } = self;
+        let at = if offer.resumes { has } else { Position::default() };
+        let body = at.encode();
+        let body = if version < RESUMABLE { &[][..] } else { &body };
+        connection.reply(frame::whole(Kind::Accepted, body)).await?;
         connection.reader.bound(frame_bytes_max());
-        Ok(SnapshotReceiver { connection, tally: Tally::default(), ended: false })
+        Ok(SnapshotReceiver { connection, tally: Tally { at, version }, ended: false })
     }
 }
 
-fn frame_bytes_max() -> usize {
-    hello::Lane::Bulk.frame_bytes_max()
-}
-
 impl SnapshotReceiver {
-    /// Returns the next piece, as it was sent; `None` after the last, when the totals match. After
-    /// an error nothing of the snapshot may be used.
+    /// Returns the next chunk; `None` after the last, when the totals match. After an error nothing of the
+    /// snapshot may be used, unless the connection broke: then it may go on after
+    /// [`SnapshotReceiver::position`].
     pub async fn next(&mut self) -> Result<Option<Bytes>, CloseReason> {
-        let mut piece = BytesMut::new();
         loop {
             let frame = self.connection.frame().await?;
             match frame.kind {
                 Kind::Alive => {}
                 Kind::Chunk => {
-                    let chunk = self.tally.receive(&frame.body);
-                    let (chunk, is_last) = chunk
-                        .ok_or(CloseReason::Malformed("a chunk of a snapshot is out of order"))?;
-                    if is_last && piece.is_empty() {
-                        return Ok(Some(chunk));
-                    }
-                    if piece.len() + chunk.len() > PIECE_BYTES_MAX {
-                        return Err(CloseReason::Malformed("a piece of a snapshot is too long"));
-                    }
-                    piece.extend_from_slice(&chunk);
-                    if is_last {
-                        return Ok(Some(piece.freeze()));
-                    }
+                    let chunk = self.tally.receive(&frame);
+                    let malformed = CloseReason::Malformed("a chunk of a snapshot is out of order");
+                    return chunk.map(Some).ok_or(malformed);
                 }
-                Kind::End => return self.end(&frame, piece.is_empty()).map(|()| None),
+                Kind::End => return self.end(&frame).map(|()| None),
                 _ => return Err(CloseReason::Malformed("the frame does not belong to a snapshot")),
             }
         }
     }
 
-    fn end(&mut self, frame: &Frame, is_whole: bool) -> Result<(), CloseReason> {
+    /// Returns the position after the last chunk.
+    pub fn position(&self) -> Position {
+        self.tally.at
+    }
+
+    fn end(&mut self, frame: &Frame) -> Result<(), CloseReason> {
         // Invariant: a snapshot is complete only if all chunks and bytes were received and match
         // the checksum.
-        let agrees = is_whole && frame.body[..] == self.tally.end();
+        let agrees = frame.body[..] == self.tally.at.encode();
         if !agrees && !mutant::active("server.snapshot_unchecked_end") {
             return Err(CloseReason::Malformed("the totals of a snapshot do not match"));
         }

@@ -2,12 +2,12 @@
 
 use super::super::batch::Batch;
 use super::super::closed::CloseReason;
-use super::super::connection::{self, Reader};
+use super::super::connection::{self, Dialled, Reader};
 use super::super::frame::{Frame, Kind};
-use super::super::hello::{self, Lane};
+use super::super::hello::{self, Lane, Offer, RESUMABLE};
 use super::super::shared::Shared;
 use super::super::stats::Stats;
-use super::{CHUNK_BYTES_MAX, PIECE_BYTES_MAX, Tally};
+use super::{CHUNK_BYTES_MAX, Position, Tally};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_types::StoreId;
@@ -27,28 +27,36 @@ pub struct SnapshotSender {
     batch: Batch,
 }
 
-/// Offers a snapshot and waits until the receiver accepts it.
+/// Offers a snapshot and waits until the receiver accepts it. If `resumes` is set, the receiver may have a
+/// part of it: [`SnapshotSender::position`].
 pub async fn open(
     shared: Arc<Shared>,
     to: StoreId,
     from: StoreId,
-    header: &[u8],
+    header: Bytes,
+    resumes: bool,
 ) -> Result<SnapshotSender, CloseReason> {
     let address = shared.resolve.address(to).ok_or(CloseReason::NoAddress(to))?;
-    let (reader, writer, _) = connection::dial(&shared, &address, Lane::Bulk, &[to]).await?;
+    let dialled = connection::dial(&shared, &address, Lane::Bulk, &[to]).await?;
+    let Dialled { reader, writer, version, .. } = dialled;
     let (replies, answers) = mpsc::channel(2);
     let name = format!("replies to a snapshot for store {to}");
     shared.spawn(name, read_replies(shared.clone(), to, reader, replies));
-    let tally = Tally::default();
+    let tally = Tally { at: Position::default(), version };
     let mut sender = SnapshotSender { shared, to, writer, answers, tally, batch: Batch::default() };
-    let offer = Bytes::from(hello::offer(to, from, header));
+    let offer = Bytes::from(Offer { to, from, resumes, header }.encode(version));
     let crc = crc32c(&offer);
-    sender.write(Kind::Offer, &[], offer, crc).await?;
+    sender.write(Kind::Offer, &[], vec![offer], crc).await?;
     let answer = timeout(sender.shared.options.stall_max, sender.answer()).await;
-    match answer.map_err(|_| CloseReason::Stalled)?? {
-        Kind::Accepted => Ok(sender),
-        _ => Err(CloseReason::Malformed("unexpected reply to an offer")),
-    }
+    let answer = answer.map_err(|_| CloseReason::Stalled)??;
+    let at = match answer.kind {
+        Kind::Accepted if answer.body.is_empty() => Some(Position::default()),
+        Kind::Accepted if resumes => Position::decode(&answer.body),
+        Kind::Accepted => Position::decode(&answer.body).filter(|at| *at == Position::default()),
+        _ => None,
+    };
+    sender.tally.at = at.ok_or(CloseReason::Malformed("unexpected reply to an offer"))?;
+    Ok(sender)
 }
 
 async fn read_replies(
@@ -74,29 +82,41 @@ async fn read_replies(
 }
 
 impl SnapshotSender {
-    /// Sends the next piece; waits while the network or the receiver is slower. The receiver gets
-    /// pieces as they were sent.
-    pub async fn send(&mut self, piece: Bytes) -> Result<(), CloseReason> {
-        if piece.len() > PIECE_BYTES_MAX {
-            return Err(CloseReason::Malformed("a piece of a snapshot is too long"));
+    /// Returns the position after the last chunk.
+    pub fn position(&self) -> Position {
+        self.tally.at
+    }
+
+    /// Returns whether the receiver can go on after this connection broke.
+    pub fn is_resumable(&self) -> bool {
+        self.tally.version >= RESUMABLE
+    }
+
+    /// Sends the next chunk, in parts; waits while the network or the receiver is slower.
+    pub async fn send(&mut self, parts: Vec<Bytes>) -> Result<(), CloseReason> {
+        if self.is_resumable() {
+            return self.send_chunk(parts).await;
         }
-        let mut rest = piece;
-        loop {
+        // A node of version 1 puts together what is cut.
+        let mut rest = Bytes::from(parts.concat());
+        while !rest.is_empty() {
             let chunk = rest.split_to(rest.len().min(CHUNK_BYTES_MAX));
-            let (header, crc) = self.tally.send(&chunk, rest.is_empty());
-            self.write(Kind::Chunk, &header, chunk, crc).await?;
-            if rest.is_empty() {
-                return Ok(());
-            }
+            self.send_chunk(vec![chunk]).await?;
         }
+        Ok(())
+    }
+
+    async fn send_chunk(&mut self, parts: Vec<Bytes>) -> Result<(), CloseReason> {
+        let (header, crc) = self.tally.send(&parts);
+        self.write(Kind::Chunk, &header, parts, crc).await
     }
 
     /// Ends the snapshot and waits until the receiver has received all of it.
     pub async fn finish(mut self) -> Result<(), CloseReason> {
-        let end = Bytes::copy_from_slice(&self.tally.end());
+        let end = Bytes::copy_from_slice(&self.tally.at.encode());
         let crc = crc32c(&end);
-        self.write(Kind::End, &[], end, crc).await?;
-        match self.answer().await? {
+        self.write(Kind::End, &[], vec![end], crc).await?;
+        match self.answer().await?.kind {
             Kind::Done => {
                 Stats::add(&self.shared.stats.snapshots_sent, 1);
                 Ok(())
@@ -106,7 +126,7 @@ impl SnapshotSender {
     }
 
     /// Returns the receiver's reply; waits while the connection is alive.
-    async fn answer(&mut self) -> Result<Kind, CloseReason> {
+    async fn answer(&mut self) -> Result<Frame, CloseReason> {
         read(self.answers.recv().await)
     }
 
@@ -114,7 +134,7 @@ impl SnapshotSender {
         &mut self,
         kind: Kind,
         header: &[u8],
-        payload: Bytes,
+        payload: Vec<Bytes>,
         crc: u32,
     ) -> Result<(), CloseReason> {
         if self.shared.cuts.blocks_out(&[self.to]) {
@@ -146,13 +166,13 @@ impl SnapshotSender {
     }
 }
 
-fn read(answer: Option<Result<Frame, CloseReason>>) -> Result<Kind, CloseReason> {
+fn read(answer: Option<Result<Frame, CloseReason>>) -> Result<Frame, CloseReason> {
     let frame = answer.unwrap_or(Err(CloseReason::Ended))?;
     match frame.kind {
         Kind::Declined => {
             Err(CloseReason::Declined(String::from_utf8_lossy(&frame.body).into_owned()))
         }
         Kind::Refused => Err(hello::read_refused(&frame.body)),
-        kind => Ok(kind),
+        _ => Ok(frame),
     }
 }

@@ -2,7 +2,8 @@
 
 use super::super::frame::{self, Kind};
 use super::super::{
-    BoxFuture, CloseReason, Cut, Deliver, Identity, Options, Resolve, SnapshotOffer, Transport,
+    Boots, BoxFuture, CloseReason, Cut, Deliver, Identity, Options, Resolve, SnapshotOffer,
+    Transport,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use stele_raftstore::{Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage, wire};
 use stele_types::{
-    ClusterId, CommandBuilder, Error, KeyRange, LogIndex, Peer, PeerId, PeerRole, RegionEpoch,
-    RegionId, RegionKind, StoreId, Term,
+    Boot, ClusterId, CommandBuilder, Error, KeyRange, LogIndex, Peer, PeerId, PeerRole,
+    RegionEpoch, RegionId, RegionKind, StoreId, Term,
 };
 use tokio::net::TcpListener;
 
@@ -131,11 +132,16 @@ impl Seen {
     }
 }
 
+/// Address that a node stated, with the runs of its stores.
+pub type Stated = (String, Vec<(StoreId, Boot)>);
+
 /// Addresses of stores; shared by all nodes of a test.
 #[derive(Default)]
 pub struct Book {
     pub addresses: Mutex<HashMap<StoreId, String>>,
     pub removed: Mutex<HashSet<StoreId>>,
+    /// What nodes stated.
+    pub stated: Mutex<Vec<Stated>>,
 }
 
 impl Book {
@@ -151,6 +157,10 @@ impl Resolve for Book {
 
     fn is_removed(&self, store: StoreId) -> bool {
         self.removed.lock().contains(&store)
+    }
+
+    fn learn(&self, address: &str, stores: &[(StoreId, Boot)]) {
+        self.stated.lock().push((address.to_owned(), stores.to_vec()));
     }
 }
 
@@ -203,11 +213,14 @@ impl TestNode {
         let listener = TcpListener::bind(bind).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let seen = Arc::new(Seen::default());
+        let boots = Boots::new(1);
+        stores.iter().for_each(|store| boots.add(StoreId(*store), 1));
         let identity = Identity {
             cluster: ClusterId(cluster),
             address: address.clone(),
             stores: stores.iter().copied().map(StoreId).collect(),
             times,
+            boots: Arc::new(boots),
         };
         let transport = Transport::start(options, identity, book.clone(), seen.clone());
         for store in stores {

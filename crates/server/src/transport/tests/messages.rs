@@ -9,7 +9,7 @@ use super::network::{Proxy, Weather};
 use std::sync::Arc;
 use std::time::Duration;
 use stele_raftstore::{LeaseTimes, RaftKind};
-use stele_types::StoreId;
+use stele_types::{Boot, StoreId};
 
 #[tokio::test]
 async fn messages_of_all_sizes_arrive_whole_and_in_order() {
@@ -53,6 +53,20 @@ async fn another_cluster_is_refused_and_both_logs_say_why() {
     until("the other log", || b.seen.saw_closed("other_cluster")).await;
     assert_eq!(b.seen.count(), 0);
     assert_eq!(a.seen.last_reported(2), Some("unreachable"));
+    assert!(book.stated.lock().is_empty(), "nothing is learned from it");
+}
+
+#[tokio::test]
+async fn a_node_that_dials_states_its_address_and_the_runs_of_its_stores() {
+    let book = Arc::new(Book::default());
+    let a = TestNode::start(&book, &[1, 4]).await;
+    let b = TestNode::start(&book, &[2]).await;
+    a.send(heartbeat(1, 2, 1));
+    until("the message", || b.seen.count() == 1).await;
+    let runs = [1, 4].map(|store| (StoreId(store), Boot { count: 1, nonce: 1 })).to_vec();
+    let stated = book.stated.lock().clone();
+    assert!(stated.iter().all(|it| *it == (a.address.clone(), runs.clone())), "{stated:?}");
+    assert!(!stated.is_empty());
 }
 
 #[tokio::test]

@@ -1,8 +1,9 @@
 //! Snapshots: received completely or not at all.
 
 use super::super::frame::{self, Kind};
-use super::super::hello::{self, Hello, Lane, MAGIC};
-use super::super::{Cut, SnapshotOffer};
+use super::super::hello::{Hello, Lane, MAGIC, Offer, RESUMABLE};
+use super::super::snapshot_stream::CHUNK_BYTES_MAX;
+use super::super::{CloseReason, Cut, Position, SnapshotOffer, SnapshotSender};
 use super::common::{Book, TestNode, until};
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -15,19 +16,23 @@ use tokio::net::TcpStream;
 
 type Taken = Arc<Mutex<Vec<Result<Vec<Bytes>, String>>>>;
 
-/// Accepts every snapshot; the receiver gets its pieces, or the reason of the failure.
+fn nothing() -> Position {
+    Position::default()
+}
+
+/// Accepts every snapshot; the receiver gets its chunks, or the reason of the failure.
 fn take_all(node: &TestNode) -> Taken {
     let taken = Taken::default();
     let ends = taken.clone();
     *node.seen.on_snapshot.lock() = Some(Box::new(move |offer: SnapshotOffer| {
         let ends = ends.clone();
         Box::pin(async move {
-            let mut receiver = offer.accept().await.unwrap();
-            let mut pieces = Vec::new();
+            let mut receiver = offer.accept(nothing()).await.unwrap();
+            let mut chunks = Vec::new();
             let end = loop {
                 match receiver.next().await {
-                    Ok(Some(piece)) => pieces.push(piece),
-                    Ok(None) => break Ok(pieces),
+                    Ok(Some(chunk)) => chunks.push(chunk),
+                    Ok(None) => break Ok(chunks),
                     Err(reason) => break Err(reason.label().to_owned()),
                 }
             };
@@ -46,35 +51,100 @@ async fn pair() -> (TestNode, TestNode) {
 const TO: StoreId = StoreId(2);
 const FROM: StoreId = StoreId(1);
 
+async fn open(node: &TestNode, to: StoreId) -> Result<SnapshotSender, CloseReason> {
+    node.transport.open_snapshot(FROM, to, Bytes::from_static(b"header"), false).await
+}
+
+fn chunk_of(bytes: usize) -> Vec<Bytes> {
+    vec![Bytes::from(vec![1; bytes])]
+}
+
 #[tokio::test]
-async fn pieces_arrive_as_they_were_sent_and_the_sender_learns_of_it() {
+async fn chunks_arrive_as_they_were_sent_and_the_sender_learns_of_it() {
     let (a, b) = pair().await;
     let taken = take_all(&b);
-    let pieces: Vec<Bytes> = [1usize, 0, 70_000, 1 << 20, (3 << 20) + 5, 2]
+    let chunks: Vec<Bytes> = [1usize, 0, 70_000, 1 << 20, (3 << 20) + 5, 2]
         .iter()
         .map(|bytes| Bytes::from(vec![*bytes as u8; *bytes]))
         .collect();
-    let mut sender = a.transport.open_snapshot(FROM, TO, b"header").await.unwrap();
-    for piece in &pieces {
-        sender.send(piece.clone()).await.unwrap();
+    let mut sender = open(&a, TO).await.unwrap();
+    for chunk in &chunks {
+        let half = chunk.len() / 2;
+        sender.send(vec![chunk.slice(..half), chunk.slice(half..)]).await.unwrap();
     }
     sender.finish().await.unwrap();
-    assert!(taken.lock().pop() == Some(Ok(pieces)));
+    assert!(taken.lock().pop() == Some(Ok(chunks)));
     assert_eq!((a.counter("snapshots_sent"), b.counter("snapshots_received")), (1, 1));
+}
+
+#[tokio::test]
+async fn a_snapshot_that_broke_off_goes_on_after_what_the_receiver_has() {
+    let (a, b) = pair().await;
+    type Parts = Arc<Mutex<(Position, Vec<Bytes>)>>;
+    let parts = Parts::default();
+    let kept = parts.clone();
+    *b.seen.on_snapshot.lock() = Some(Box::new(move |offer: SnapshotOffer| {
+        let kept = kept.clone();
+        Box::pin(async move {
+            let (has, mut chunks) = match offer.resumes() {
+                true => kept.lock().clone(),
+                false => Default::default(),
+            };
+            let mut receiver = offer.accept(has).await.unwrap();
+            let end = loop {
+                let next = receiver.next().await;
+                match next {
+                    Ok(Some(chunk)) => chunks.push(chunk),
+                    Ok(None) => break Ok(()),
+                    Err(reason) => break Err(reason.to_string()),
+                }
+                *kept.lock() = (receiver.position(), chunks.clone());
+            };
+            receiver.done(end).await;
+        })
+    }));
+    let offer = |resumes| {
+        let header = Bytes::from_static(b"header");
+        a.transport.open_snapshot(FROM, TO, header, resumes)
+    };
+    let mut first = offer(false).await.unwrap();
+    assert_eq!((first.position(), first.is_resumable()), (nothing(), true));
+    let mut positions = Vec::new();
+    for text in ["one", "two"] {
+        first.send(vec![Bytes::from_static(text.as_bytes())]).await.unwrap();
+        positions.push(first.position());
+    }
+    until("two chunks", || parts.lock().1.len() == 2).await;
+    drop(first);
+    let mut second = offer(true).await.unwrap();
+    assert_eq!(second.position(), positions[1]);
+    second.send(vec![Bytes::from_static(b"three")]).await.unwrap();
+    second.finish().await.unwrap();
+    assert_eq!(parts.lock().1, ["one", "two", "three"]);
+    // A sender that cannot go on begins again.
+    let third = offer(false).await.unwrap();
+    assert_eq!(third.position(), nothing());
+    // The totals are those of the whole snapshot.
+    drop(third);
+    parts.lock().0 = positions[0];
+    let mut wrong = offer(true).await.unwrap();
+    assert_eq!(wrong.position(), positions[0]);
+    wrong.send(vec![Bytes::from_static(b"two")]).await.unwrap();
+    assert_eq!(wrong.position(), positions[1]);
 }
 
 #[tokio::test]
 async fn a_refusal_arrives_with_its_reason() {
     let (a, b) = pair().await;
-    let error = a.transport.open_snapshot(FROM, TO, b"").await.err().unwrap();
+    let error = open(&a, TO).await.err().unwrap();
     assert_eq!(error.to_string(), "snapshot declined: not wanted");
     let dropped = Box::new(|offer| {
         let dropping = async move { drop::<SnapshotOffer>(offer) };
         Box::pin(dropping) as super::super::BoxFuture<'static, ()>
     });
     *b.seen.on_snapshot.lock() = Some(dropped);
-    assert!(a.transport.open_snapshot(FROM, TO, b"").await.is_err(), "no answer is a refusal");
-    assert!(a.transport.open_snapshot(FROM, StoreId(5), b"").await.is_err());
+    assert!(open(&a, TO).await.is_err(), "no answer is a refusal");
+    assert!(open(&a, StoreId(5)).await.is_err());
 }
 
 #[tokio::test]
@@ -82,14 +152,14 @@ async fn a_receiver_that_fails_stops_the_sender() {
     let (a, b) = pair().await;
     *b.seen.on_snapshot.lock() = Some(Box::new(|offer: SnapshotOffer| {
         Box::pin(async move {
-            let mut receiver = offer.accept().await.unwrap();
+            let mut receiver = offer.accept(nothing()).await.unwrap();
             receiver.next().await.unwrap();
             receiver.done(Err("disk full".to_owned())).await;
         })
     }));
-    let mut sender = a.transport.open_snapshot(FROM, TO, b"").await.unwrap();
+    let mut sender = open(&a, TO).await.unwrap();
     let error = loop {
-        if let Err(error) = sender.send(Bytes::from(vec![0; 1 << 20])).await {
+        if let Err(error) = sender.send(chunk_of(1 << 20)).await {
             break error;
         }
     };
@@ -100,16 +170,16 @@ async fn a_receiver_that_fails_stops_the_sender() {
 async fn a_snapshot_that_is_not_ended_is_not_taken() {
     let (a, b) = pair().await;
     let taken = take_all(&b);
-    let mut sender = a.transport.open_snapshot(FROM, TO, b"").await.unwrap();
-    sender.send(Bytes::from_static(b"piece")).await.unwrap();
+    let mut sender = open(&a, TO).await.unwrap();
+    sender.send(chunk_of(5)).await.unwrap();
     drop(sender);
     until("the end", || taken.lock().len() == 1).await;
     assert!(taken.lock().pop() == Some(Err("ended".to_owned())));
 
     *b.seen.on_snapshot.lock() = Some(Box::new(|offer: SnapshotOffer| {
-        Box::pin(async move { offer.accept().await.unwrap().done(Ok(())).await })
+        Box::pin(async move { offer.accept(nothing()).await.unwrap().done(Ok(())).await })
     }));
-    let sender = a.transport.open_snapshot(FROM, TO, b"").await.unwrap();
+    let sender = open(&a, TO).await.unwrap();
     let error = sender.finish().await.err().unwrap();
     assert!(error.to_string().contains("the snapshot is incomplete"), "{error}");
 }
@@ -120,9 +190,9 @@ async fn a_cut_ends_a_snapshot() {
     let (a, b) = pair().await;
     let taken = take_all(&b);
     for cut in [Cut::Out, Cut::In] {
-        let mut sender = a.transport.open_snapshot(FROM, TO, b"").await.unwrap();
+        let mut sender = open(&a, TO).await.unwrap();
         a.cut(2, cut);
-        let failed = async { while sender.send(Bytes::from_static(b"piece")).await.is_ok() {} };
+        let failed = async { while sender.send(chunk_of(5)).await.is_ok() {} };
         tokio::time::timeout(Duration::from_secs(5), failed).await.unwrap();
         drop(sender);
         a.cut(2, Cut::Nothing);
@@ -139,7 +209,7 @@ async fn a_receiver_sets_the_pace_and_may_be_busy_for_longer_than_silence_is_suf
     *b.seen.on_snapshot.lock() = Some(Box::new(move |offer: SnapshotOffer| {
         let gate = inner.clone();
         Box::pin(async move {
-            let mut receiver = offer.accept().await.unwrap();
+            let mut receiver = offer.accept(nothing()).await.unwrap();
             let _open = gate.acquire().await.unwrap();
             let mut next = receiver.next().await;
             while matches!(next, Ok(Some(_))) {
@@ -149,20 +219,20 @@ async fn a_receiver_sets_the_pace_and_may_be_busy_for_longer_than_silence_is_suf
             receiver.done(end).await;
         })
     }));
-    let mut sender = a.transport.open_snapshot(FROM, TO, b"").await.unwrap();
+    let mut sender = open(&a, TO).await.unwrap();
     let mut sent = 0;
     let stuck = async {
         while sent < 200 {
-            sender.send(Bytes::from(vec![1; 1 << 20])).await.unwrap();
+            sender.send(chunk_of(1 << 20)).await.unwrap();
             sent += 1;
         }
     };
     let waited = tokio::time::timeout(Duration::from_secs(1), stuck).await;
     assert!(waited.is_err() && sent < 100, "{sent} MiB went to a receiver that accepts none");
-    // The interrupted piece invalidates this snapshot; the receiver never gets its end.
+    // The interrupted chunk invalidates this snapshot; the receiver never gets its end.
     drop(sender);
-    let mut sender = a.transport.open_snapshot(FROM, TO, b"").await.unwrap();
-    sender.send(Bytes::from_static(b"piece")).await.unwrap();
+    let mut sender = open(&a, TO).await.unwrap();
+    sender.send(chunk_of(5)).await.unwrap();
     let late = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         gate.add_permits(1);
@@ -171,12 +241,15 @@ async fn a_receiver_sets_the_pace_and_may_be_busy_for_longer_than_silence_is_suf
     finished.unwrap();
 }
 
-/// Sends the sender's frames without [`SnapshotSender`], and returns the receiver's reply.
-async fn send_frames(node: &TestNode, frames: &[Bytes]) -> Kind {
+/// Sends the sender's frames in a version of the protocol without [`SnapshotSender`], and returns the
+/// receiver's reply.
+async fn send_frames(node: &TestNode, version: u8, frames: &[Bytes]) -> Kind {
     let mut hello = Hello::new(Lane::Bulk, ClusterId(1), "by-hand:1");
+    hello.versions = (1, version);
     hello.from = vec![FROM];
     hello.wanted = vec![TO];
-    let offer = frame::whole(Kind::Offer, &hello::offer(TO, FROM, b""));
+    let offer = Offer { to: TO, from: FROM, resumes: false, header: Bytes::new() };
+    let offer = frame::whole(Kind::Offer, &offer.encode(version));
     let greeting = [&MAGIC[..], &frame::whole(Kind::Hello, &hello.encode()), &offer].concat();
     let mut stream = TcpStream::connect(&node.address).await.unwrap();
     stream.write_all(&greeting).await.unwrap();
@@ -194,7 +267,7 @@ async fn send_frames(node: &TestNode, frames: &[Bytes]) -> Kind {
 }
 
 fn chunk(number: u64, content: &[u8]) -> Bytes {
-    frame::whole(Kind::Chunk, &[&number.to_le_bytes()[..], &[1], content].concat())
+    frame::whole(Kind::Chunk, &[&number.to_le_bytes()[..], content].concat())
 }
 
 fn end(chunks: u64, bytes: u64, crc: u32) -> Bytes {
@@ -210,30 +283,79 @@ async fn what_does_not_add_up_is_refused_as_a_whole() {
     let (one, two) = (chunk(0, b"ab"), chunk(1, b"c"));
     let checksum = crc32c(b"abc");
     let good = [one.clone(), two.clone(), end(2, 3, checksum)];
-    assert_eq!(send_frames(&b, &good).await, Kind::Done);
+    assert_eq!(send_frames(&b, RESUMABLE, &good).await, Kind::Done);
     assert!(taken.lock().pop().unwrap().is_ok());
-    let bad: [(&str, Vec<Bytes>); 8] = [
+    let bad: [(&str, Vec<Bytes>); 7] = [
         ("a gap", vec![one.clone(), chunk(2, b"c"), end(2, 3, checksum)]),
         ("a repetition", vec![one.clone(), one.clone(), end(2, 4, crc32c(b"abab"))]),
         ("another order", vec![two.clone(), one.clone(), end(2, 3, checksum)]),
         ("a chunk too few", vec![one.clone(), end(2, 3, checksum)]),
         ("another length", vec![one.clone(), two.clone(), end(2, 4, checksum)]),
         ("another checksum", vec![one.clone(), two.clone(), end(2, 3, checksum + 1)]),
-        (
-            "an unended piece",
-            vec![
-                frame::whole(Kind::Chunk, &[&0u64.to_le_bytes()[..], &[0], b"abc"].concat()),
-                end(1, 3, checksum),
-            ],
-        ),
         ("a message", vec![one.clone(), frame::whole(Kind::Message, b"abc"), end(2, 3, checksum)]),
     ];
     for (what, frames) in bad {
-        assert_ne!(send_frames(&b, &frames).await, Kind::Done, "{what}");
+        assert_ne!(send_frames(&b, RESUMABLE, &frames).await, Kind::Done, "{what}");
         until(what, || taken.lock().len() == 1).await;
         assert!(taken.lock().pop() == Some(Err("malformed".to_owned())), "{what}");
     }
     assert_eq!(b.counter("snapshots_received"), 1);
+}
+
+#[tokio::test]
+async fn a_node_of_version_1_sends_pieces_and_gets_chunks_that_are_pieces() {
+    let book = Arc::new(Book::default());
+    let (a, b) = (TestNode::start(&book, &[1]).await, TestNode::start(&book, &[2]).await);
+    let taken = take_all(&b);
+    let piece = |number: u64, last: u8, content: &[u8]| {
+        frame::whole(Kind::Chunk, &[&number.to_le_bytes()[..], &[last], content].concat())
+    };
+    // It cuts a piece into chunks; the last one of each is marked.
+    let frames =
+        [piece(0, 0, b"a"), piece(1, 1, b"b"), piece(2, 1, b"c"), end(3, 3, crc32c(b"abc"))];
+    assert_eq!(send_frames(&b, 1, &frames).await, Kind::Done);
+    assert!(taken.lock().pop() == Some(Ok(["a", "b", "c"].map(Bytes::from).to_vec())));
+    let too_long = piece(0, 1, &vec![0; CHUNK_BYTES_MAX + 1]);
+    assert_ne!(send_frames(&b, 1, &[too_long]).await, Kind::Done);
+    until("its end", || taken.lock().len() == 1).await;
+
+    // A receiver of version 1, by hand.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    book.set(9, &listener.local_addr().unwrap().to_string());
+    let receiver = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut magic = [0; MAGIC.len()];
+        stream.read_exact(&mut magic).await.unwrap();
+        let (mut frames, mut found) = (frame::Frames::new(4 << 20), Vec::new());
+        loop {
+            while let Some(frame) = frames.take().unwrap() {
+                let answer = match frame.kind {
+                    Kind::Hello => frame::whole(Kind::Welcome, &[1]),
+                    Kind::Offer => frame::whole(Kind::Accepted, b""),
+                    Kind::End => frame::whole(Kind::Done, b""),
+                    _ => Bytes::new(),
+                };
+                stream.write_all(&answer).await.unwrap();
+                found.push(frame);
+            }
+            if stream.read_buf(frames.room()).await.unwrap() == 0 {
+                return found;
+            }
+        }
+    });
+    let mut sender = open(&a, StoreId(9)).await.unwrap();
+    assert!(!sender.is_resumable());
+    sender
+        .send(vec![Bytes::from(vec![1; CHUNK_BYTES_MAX]), Bytes::from_static(b"x")])
+        .await
+        .unwrap();
+    sender.finish().await.unwrap();
+    let found = receiver.await.unwrap();
+    let kinds: Vec<Kind> = found.iter().map(|frame| frame.kind).collect();
+    assert_eq!(kinds, [Kind::Hello, Kind::Offer, Kind::Chunk, Kind::Chunk, Kind::End]);
+    assert!(found[1].body.ends_with(b"\x09\x01header"), "the offer has no flag");
+    assert_eq!(found[2].body.len(), 9 + CHUNK_BYTES_MAX);
+    assert_eq!(&found[3].body[..], b"\x01\0\0\0\0\0\0\0\x01x");
 }
 
 #[tokio::test]
@@ -243,7 +365,7 @@ async fn snapshots_on_their_way_in_are_bounded() {
     let few = super::super::Options { snapshots_in_max: 2, ..super::common::options() };
     let b = TestNode::start_with(&book, &[2], 1, few, "127.0.0.1:0").await;
     take_all(&b);
-    let open = || a.transport.open_snapshot(FROM, TO, b"");
+    let open = || open(&a, TO);
     let (first, _second) = (open().await.unwrap(), open().await.unwrap());
     assert_eq!(open().await.err().unwrap().label(), "declined");
     first.finish().await.unwrap();

@@ -327,11 +327,13 @@ impl<'f, F: Factory> Player<'f, F> {
             ensure!(self.subject.engine.progress(RegionId(region)).is_none(), "an unknown region");
             return Ok(());
         };
-        let found = self.subject.progress(region)?;
-        ensure_eq!(found.destroyed, wanted.destroyed, "region {region} destroyed");
         if wanted.destroyed {
+            let found = self.subject.engine.progress(RegionId(region));
+            ensure!(found.is_none_or(|found| found.destroyed), "region {region} is destroyed");
             return Ok(());
         }
+        let found = self.subject.progress(region)?;
+        ensure!(!found.destroyed, "region {region} is not destroyed");
         let of = |progress: &Progress| (progress.applied, progress.persisted, progress.hard_state);
         ensure_eq!(of(&found), of(&wanted), "progress of region {region}");
         Ok(())

@@ -3,11 +3,11 @@
 mod files;
 
 use super::SimOptions;
-use super::content::Content;
 use super::event::{CrashAt, CrashPoint, Event, Operation};
-use super::fault::{Faults, Trigger};
+use super::fault::{Fault, Faults, Trigger};
 use super::inode::Inode;
 use super::names::{InodeId, Names};
+use crate::content::Content;
 use crate::{Create, DirEntry, Open};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,6 +19,8 @@ use stele_types::{Error, Result};
 pub(super) struct Disk {
     pub options: SimOptions,
     prng: Prng,
+    /// Numbers for the user of the disk; apart, so that they change no fault.
+    pub random: Prng,
     inodes: BTreeMap<InodeId, Inode>,
     next_inode: InodeId,
     dirs: BTreeMap<PathBuf, Names>,
@@ -74,6 +76,7 @@ impl Disk {
     pub fn new(options: SimOptions) -> Self {
         Self {
             prng: Prng::new(options.seed),
+            random: Prng::new(!options.seed),
             options,
             inodes: BTreeMap::new(),
             next_inode: 0,
@@ -250,7 +253,14 @@ impl Disk {
         let id = self.find(from).ok_or_else(|| not_found("rename", from))?;
         let replaced = self.find(to).filter(|there| *there != id);
         let event = Event { to: Some(to.into()), ..Event::new(Operation::Rename, from) };
-        let fails = self.begin_atomic("rename", event)?;
+        let mut fails = self.begin_atomic("rename", event)?;
+        for fault in self.faults.take_due(Trigger::Rename, to) {
+            match fault {
+                Fault::NoRoomForName { .. } => return Err(Error::NoSpace(to.to_path_buf())),
+                _ if self.prng.coin() => return Err(injected("rename", to)),
+                _ => fails = Some(injected("rename", to)),
+            }
+        }
         let (dir, name) = split(to);
         self.names("rename", dir)?.rename(name, id);
         self.mark_unlinked(replaced);

@@ -1,12 +1,13 @@
-//! Content of a file, sparse and cheap to clone.
+//! Content of a file in memory, sparse and cheap to clone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-const CHUNK_BYTES: usize = 4096;
+/// Size of a chunk.
+pub(crate) const CHUNK_BYTES: usize = 4096;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Content {
+pub(crate) struct Content {
     pub len: u64,
     /// By offset ÷ `CHUNK_BYTES`. Missing chunks, and bytes from `len` on, are zero.
     chunks: BTreeMap<u64, Arc<[u8; CHUNK_BYTES]>>,
@@ -34,6 +35,25 @@ impl Content {
             Arc::make_mut(target)[from..from + bytes].copy_from_slice(&data[at..at + bytes]);
         }
         self.grow(offset + data.len() as u64);
+    }
+
+    /// Copies those of the bytes at `offset` that are in chunks; leaves the others as they are.
+    pub fn read_chunks(&self, buffer: &mut [u8], offset: u64) {
+        for (chunk, from, at, bytes) in pieces(offset, buffer.len()) {
+            if let Some(data) = self.chunks.get(&chunk) {
+                buffer[at..at + bytes].copy_from_slice(&data[from..from + bytes]);
+            }
+        }
+    }
+
+    /// Whether a chunk of `bytes` at `offset` was written.
+    pub fn has_chunks(&self, offset: u64, bytes: usize) -> bool {
+        pieces(offset, bytes).any(|(chunk, ..)| self.has_chunk(chunk))
+    }
+
+    /// Whether the chunk with this number was written.
+    pub fn has_chunk(&self, chunk: u64) -> bool {
+        self.chunks.contains_key(&chunk)
     }
 
     /// Makes the length at least `len`.
@@ -66,7 +86,7 @@ impl Content {
     /// allocated.
     pub fn fitting(&self, offset: u64, bytes: usize, reserved: u64, mut room: u64) -> usize {
         for (chunk, _, at, _) in pieces(offset, bytes) {
-            if chunk * CHUNK_BYTES as u64 >= reserved && !self.chunks.contains_key(&chunk) {
+            if chunk * CHUNK_BYTES as u64 >= reserved && !self.has_chunk(chunk) {
                 match room.checked_sub(CHUNK_BYTES as u64) {
                     Some(rest) => room = rest,
                     None => return at,
@@ -89,7 +109,10 @@ impl Content {
 }
 
 /// Splits a range into (chunk, offset in the chunk, offset in the range, bytes).
-fn pieces(offset: u64, total: usize) -> impl Iterator<Item = (u64, usize, usize, usize)> {
+pub(crate) fn pieces(
+    offset: u64,
+    total: usize,
+) -> impl Iterator<Item = (u64, usize, usize, usize)> {
     let mut at = 0;
     std::iter::from_fn(move || {
         let absolute = offset + at as u64;

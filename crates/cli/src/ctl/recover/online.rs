@@ -1,0 +1,149 @@
+//! Recovery on a cluster of which the placement group has a majority.
+
+use super::{lost_stores, show};
+use crate::Outcome;
+use crate::args::Recover;
+use crate::output::print;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+use stele_client::messages::{RecoverReplicaRequest, ReplicaDetail, StoreState};
+use stele_client::{Control, RegionRow};
+use stele_server::recover::{Planned, Replica, Verdict, plan};
+use stele_types::{Error, LogIndex, Region, RegionId, Result, StoreId, Term};
+
+/// Time for the nodes to learn that stores are lost, and for a region to elect a leader.
+const WITHIN: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(200);
+
+pub async fn run(control: &Control, wanted: &Recover, json: bool) -> Result<Outcome> {
+    if json || !wanted.with.is_empty() {
+        return Err(Error::invalid("--json and --with belong to directories: add --store"));
+    }
+    let lost = lost_stores(&wanted.lost);
+    if wanted.yes {
+        // Invariant: a lost store is removed before a region goes on without it.
+        declare_lost(control, &lost).await?;
+    }
+    let planned = survey(control, &lost).await?;
+    show(&planned, |it| it.verdict != Verdict::HasMajority, !wanted.yes)?;
+    if !wanted.yes {
+        return Ok(Outcome::Done);
+    }
+    let mut is_done = true;
+    for it in &planned {
+        match recover(control, it).await {
+            Ok(text) => text.into_iter().for_each(|text| print(&text)),
+            Err(error) => {
+                eprintln!("stele: region {} was not recovered: {error}", it.region.id);
+                is_done = false;
+            }
+        }
+    }
+    Ok(if is_done { Outcome::Done } else { Outcome::Failed })
+}
+
+async fn declare_lost(control: &Control, lost: &BTreeSet<StoreId>) -> Result<()> {
+    let wanted: Vec<StoreId> = lost.iter().copied().collect();
+    let removed: BTreeSet<u64> = control
+        .stores(&wanted)
+        .await?
+        .into_iter()
+        .filter(|store| store.state == StoreState::Removed as i32)
+        .filter_map(|store| Some(store.stats?.id))
+        .collect();
+    for store in wanted {
+        if !removed.contains(&store.0) {
+            control.declare_lost(store).await?;
+            print(&format!("store {store} is removed from the cluster\n"));
+        }
+    }
+    Ok(())
+}
+
+/// Asks the stores that are not lost for their replicas of the regions that lost a majority.
+async fn survey(control: &Control, lost: &BTreeSet<StoreId>) -> Result<Vec<Planned>> {
+    let rows = control.regions(&stele_types::KeyRange::all(), true).await?;
+    let regions: Vec<Region> = rows.into_iter().map(|row: RegionRow| row.region).collect();
+    let mut replicas = Vec::new();
+    // Without replicas, those with a majority are known by their descriptors alone.
+    for it in plan(&[], &regions, lost) {
+        if it.verdict == Verdict::HasMajority {
+            continue;
+        }
+        for peer in it.region.peers.iter().filter(|peer| !lost.contains(&peer.store)) {
+            // One that does not answer is shown as missing.
+            if let Ok(Some(detail)) = control.replica(it.region.id, peer.store).await {
+                replicas.push(replica(&detail)?);
+            }
+        }
+    }
+    Ok(plan(&replicas, &regions, lost))
+}
+
+fn replica(detail: &ReplicaDetail) -> Result<Replica> {
+    Ok(Replica {
+        store: StoreId(detail.store_id),
+        region: Region::decode(&detail.region)?,
+        term: Term(detail.term),
+        last: (LogIndex(detail.last_index), Term(detail.last_term)),
+        committed: LogIndex(detail.committed_index),
+    })
+}
+
+async fn recover(control: &Control, planned: &Planned) -> Result<Option<String>> {
+    let id = planned.region.id;
+    match &planned.verdict {
+        Verdict::HasMajority => Ok(None),
+        Verdict::GoesOn { source, recovery, .. } => {
+            let request = RecoverReplicaRequest {
+                header: None,
+                region_id: id.0,
+                store_id: source.0,
+                lost_stores: recovery.lost.iter().map(|store| store.0).collect(),
+                last_index: recovery.last.0.0,
+                last_term: recovery.last.1.0,
+                term: recovery.term.0,
+            };
+            let region = until_done(control, request).await?;
+            let stores: Vec<StoreId> = region.peers.iter().map(|peer| peer.store).collect();
+            until_led(control, id, &stores).await?;
+            Ok(Some(format!("region {id} goes on with {}\n", super::list(&stores))))
+        }
+        Verdict::Unseen(stores) => {
+            Err(Error::Refused(format!("{} must answer first", super::list(stores))))
+        }
+        Verdict::Lost => Err(Error::Refused("no replica is left".to_owned())),
+    }
+}
+
+/// Repeats the request until the node knows that the stores are lost.
+async fn until_done(control: &Control, request: RecoverReplicaRequest) -> Result<Region> {
+    let started = Instant::now();
+    loop {
+        match control.recover_replica(request.clone()).await {
+            Err(Error::Unavailable(_)) if started.elapsed() < WITHIN => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Waits until a store that is left leads the region.
+async fn until_led(control: &Control, id: RegionId, stores: &[StoreId]) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        for store in stores {
+            let detail = control.replica(id, *store).await.ok().flatten();
+            if detail.is_some_and(|detail| {
+                detail.role == stele_client::messages::RaftRole::Leader as i32
+            }) {
+                return Ok(());
+            }
+        }
+        if started.elapsed() > WITHIN {
+            return Err(Error::Unavailable(format!("region {id} has elected no leader yet")));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}

@@ -1,0 +1,269 @@
+//! The directory of a node, read without the node: the pairs of its regions, as far as they are
+//! known to be committed.
+
+use crate::store::{Order, Pair};
+use bytes::Bytes;
+use std::path::Path;
+use std::sync::Arc;
+use std::vec::IntoIter;
+use stele_engine::{EngineView, LogStore, Options, Replay, ScanOptions, StateMachine, Store, View};
+use stele_types::{
+    Clock, ColumnFamily, Command, CommittedEntry, Error, KeyRange, Op, PeerRole, Region,
+    RegionKind, RegionPhase, Result, StoreIdent, keyspace, mutant,
+};
+use stele_vfs::{SystemClock, Vfs};
+
+/// Pairs read in one scan.
+const PAGE: usize = 1024;
+/// Limit for the keys and values read in one scan.
+const PAGE_BYTES_MAX: usize = 8 << 20;
+/// Limit for the entries that are applied together.
+const APPLY_BYTES_MAX: usize = 8 << 20;
+
+/// An open directory.
+pub struct NodeDir {
+    store: Store,
+    view: Arc<View>,
+    /// Keys of the regions that have a replica here, ascending, without overlap.
+    ranges: Vec<KeyRange>,
+    /// Number of entries that are in the log and may not be committed.
+    uncertain_entries: u64,
+    now_s: u64,
+}
+
+impl NodeDir {
+    /// Opens a directory on files that opening may change.
+    pub fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Self> {
+        let clock = Arc::new(SystemClock::new());
+        let now_s = clock.unix_seconds();
+        let (store, _) = Store::open(vfs, clock, dir, options, Replay::Committed)?;
+        let (regions, uncertain_entries) = match ident(&store)? {
+            Some(ident) => {
+                apply_where_alone(&store, ident)?;
+                let regions = read_regions(&store, ident)?;
+                let uncertain = regions.iter().map(|region| uncertain_entries(&store, region));
+                let uncertain = uncertain.sum();
+                (regions, uncertain)
+            }
+            // The node never joined a cluster.
+            None => (Vec::new(), 0),
+        };
+        let view = Arc::new(store.view()?);
+        Ok(Self { store, view, ranges: joined(&regions), uncertain_entries, now_s })
+    }
+
+    /// Returns the store, for statistics and verification.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Describes why the pairs may not be those that the cluster serves; `None` if they are.
+    pub fn note(&self) -> Option<String> {
+        (self.uncertain_entries > 0).then(|| {
+            format!(
+                "{} entries in the log may not be committed; their effects are left out, and the \
+                 cluster decides about them when the node runs",
+                self.uncertain_entries
+            )
+        })
+    }
+
+    /// Returns the pair of a key. Fails if no region of this store holds the key.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Pair>> {
+        if !self.ranges.iter().any(|range| range.contains(key)) {
+            return Err(Error::invalid(
+                "this store has no replica of the key's region; read the directory of another \
+                 store, or start the node and use `--cluster ADDRESS`",
+            ));
+        }
+        let pair = self.view.get(&ColumnFamily::Default.engine_key(key))?;
+        Ok(pair.filter(|pair| is_live(pair, self.now_s)))
+    }
+
+    /// Whether regions of this store hold all keys of a range.
+    pub fn has_all(&self, range: &KeyRange) -> bool {
+        let mut rest = vec![range.clone()];
+        for own in &self.ranges {
+            rest = rest.iter().flat_map(|part| part.without(own)).collect();
+        }
+        rest.iter().all(KeyRange::is_empty)
+    }
+
+    /// Iterates over the pairs of a range that regions of this store hold.
+    pub fn pairs(&self, range: &KeyRange, order: Order, keys_only: bool) -> NodePairs {
+        let mut ranges: Vec<KeyRange> = self
+            .ranges
+            .iter()
+            .filter_map(|own| own.common(range))
+            .map(|range| ColumnFamily::Default.engine_range(&range))
+            .collect();
+        // The last one is read first.
+        if order == Order::Forward {
+            ranges.reverse();
+        }
+        let (view, page, now_s) = (self.view.clone(), Vec::new().into_iter(), self.now_s);
+        NodePairs { view, ranges, page, order, keys_only, now_s }
+    }
+}
+
+/// Pairs of a directory in key order, with user keys.
+pub struct NodePairs {
+    view: Arc<View>,
+    /// Ranges that are not read yet; the next one is the last.
+    ranges: Vec<KeyRange>,
+    page: IntoIter<Pair>,
+    order: Order,
+    keys_only: bool,
+    now_s: u64,
+}
+
+impl NodePairs {
+    /// Reads the next page; false at the end.
+    fn fill(&mut self) -> Result<bool> {
+        let Some(range) = self.ranges.pop() else { return Ok(false) };
+        let options = ScanOptions {
+            order: self.order,
+            bytes_max: PAGE_BYTES_MAX,
+            keys_only: self.keys_only,
+            ..ScanOptions::new(range.clone(), PAGE)
+        };
+        let page = self.view.scan(&options)?;
+        if let Some(last) = page.last() {
+            let rest = match self.order {
+                Order::Forward => KeyRange::new(after(&last.key), range.end),
+                Order::Reverse => KeyRange::new(range.start, last.key.clone()),
+            };
+            self.ranges.push(rest);
+        }
+        self.page = page.into_iter();
+        Ok(true)
+    }
+
+    fn step(&mut self) -> Result<Option<Pair>> {
+        loop {
+            for pair in self.page.by_ref() {
+                if is_live(&pair, self.now_s) {
+                    let key = keyspace::user_key(&pair.key).unwrap_or_default();
+                    return Ok(Some(Pair { key, ..pair }));
+                }
+            }
+            if !self.fill()? {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl Iterator for NodePairs {
+    type Item = Result<Pair>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.step();
+        if next.is_err() {
+            // After an error nothing more is yielded: a gap must not look like the end.
+            self.ranges.clear();
+            self.page = Vec::new().into_iter();
+        }
+        next.transpose()
+    }
+}
+
+fn is_live(pair: &Pair, now_s: u64) -> bool {
+    pair.expires_at_s == 0 || pair.expires_at_s > now_s
+}
+
+fn after(key: &[u8]) -> Bytes {
+    Bytes::from([key, &[0]].concat())
+}
+
+fn ident(store: &Store) -> Result<Option<StoreIdent>> {
+    let pair = store.view()?.get(&keyspace::ident_key())?;
+    pair.map(|pair| StoreIdent::decode(&pair.value)).transpose()
+}
+
+/// Returns the regions that have a replica on this store, also that of the placement group.
+fn read_regions(store: &Store, ident: StoreIdent) -> Result<Vec<Region>> {
+    let view = store.view()?;
+    let mut range = keyspace::region_keys();
+    let mut regions = Vec::new();
+    loop {
+        let page = view.scan(&ScanOptions::new(range.clone(), PAGE))?;
+        for pair in &page {
+            regions.push(Region::decode(&pair.value)?);
+        }
+        let Some(last) = page.last() else { break };
+        range = KeyRange::new(after(&last.key), range.end);
+    }
+    regions.retain(|region| {
+        region.phase != RegionPhase::Tombstone && region.peer_on(ident.store).is_some()
+    });
+    Ok(regions)
+}
+
+/// Returns the keys of data regions, ascending. Those of a region that is being merged into another
+/// may be in both.
+fn joined(regions: &[Region]) -> Vec<KeyRange> {
+    let data = regions.iter().filter(|region| region.kind == RegionKind::Data);
+    let mut ranges: Vec<KeyRange> = data.map(|region| region.range.clone()).collect();
+    ranges.sort_by(|a, b| a.start.cmp(&b.start));
+    let mut joined: Vec<KeyRange> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.end.is_empty() => {}
+            Some(last) if last.end >= range.start => {
+                let is_longer = range.end.is_empty() || range.end > last.end;
+                if is_longer {
+                    last.end = range.end;
+                }
+            }
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+/// Applies the entries of regions of which this store has the only vote: durable means committed
+/// there. An entry that changes the region is left to the node, and all after it.
+fn apply_where_alone(store: &Store, ident: StoreIdent) -> Result<()> {
+    for region in read_regions(store, ident)? {
+        let is_voter = |role| role != PeerRole::Learner;
+        let mut voters = region.peers.iter().filter(|peer| is_voter(peer.role));
+        let is_alone = voters.all(|peer| peer.store == ident.store)
+            && region.peer_on(ident.store).is_some_and(|peer| is_voter(peer.role));
+        if is_alone || mutant::active("cli.uncommitted_read") {
+            apply_all(store, &region)?;
+        }
+    }
+    Ok(())
+}
+
+fn apply_all(store: &Store, region: &Region) -> Result<()> {
+    while let Some(progress) = store.progress(region.id).filter(|it| !it.destroyed) {
+        let (from, to) = (progress.applied.next(), progress.persisted.0.next());
+        if from >= to {
+            break;
+        }
+        let entries = store.entries(region.id, from, to, APPLY_BYTES_MAX)?;
+        let plain = entries.iter().take_while(|entry| !is_admin(entry)).count();
+        let Some(entries) = entries.get(..plain).filter(|entries| !entries.is_empty()) else {
+            break;
+        };
+        store.apply(region.id, entries)?;
+    }
+    Ok(())
+}
+
+/// Whether an entry changes members or range of its region.
+fn is_admin(entry: &CommittedEntry) -> bool {
+    let first = Command::ops_of(&entry.payload).and_then(|mut ops| ops.next());
+    entry.is_command
+        && first.is_some_and(|op| matches!(op, Op::Put { key, .. } if keyspace::is_admin_key(key)))
+}
+
+fn uncertain_entries(store: &Store, region: &Region) -> u64 {
+    let progress = store.progress(region.id).filter(|progress| !progress.destroyed);
+    progress.map_or(0, |it| it.persisted.0.0.saturating_sub(it.applied.0))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+use super::*;
+use bytes::Bytes;
+use std::sync::Arc;
+use stele_placement::{Bootstrap, SYSTEM_REGION};
+use stele_raftstore::{Now, RaftStore};
+use stele_storage::{EngineView, LogStore, ModelEngine, StateMachine};
+use stele_types::{
+    ClusterId, ColumnFamily, CommandBuilder, EntryRecord, HardState, LogBatch, Peer, PeerId,
+    Record, RegionEpoch, StoreIdent,
+};
+
+const DATA: RegionId = RegionId(2);
+
+fn peer(store: u64) -> Peer {
+    Peer { id: PeerId(100 + store), store: StoreId(store), role: PeerRole::Voter }
+}
+
+fn region(id: u64, start: &'static str, end: &'static str, stores: &[u64]) -> Region {
+    Region {
+        id: RegionId(id),
+        range: KeyRange::new(start, end),
+        epoch: RegionEpoch { conf_version: 1, version: 1 },
+        peers: stores.iter().map(|store| peer(*store)).collect(),
+        ..Region::default()
+    }
+}
+
+fn replica(region: &Region, store: u64, last: u64, last_term: u64, term: u64) -> Replica {
+    let last = (LogIndex(last), Term(last_term));
+    let (store, region) = (StoreId(store), region.clone());
+    Replica { store, region, term: Term(term), last, committed: LogIndex(1) }
+}
+
+fn lost(stores: &[u64]) -> BTreeSet<StoreId> {
+    stores.iter().copied().map(StoreId).collect()
+}
+
+fn verdict(replicas: &[Replica], known: &[Region], gone: &[u64]) -> Verdict {
+    let mut planned = plan(replicas, known, &lost(gone));
+    assert_eq!(planned.len(), 1);
+    planned.remove(0).verdict
+}
+
+#[test]
+fn the_log_of_the_latest_term_goes_on_and_of_those_the_longest() {
+    let five = region(2, "", "", &[1, 2, 3, 4, 5]);
+    let source = |replicas: &[Replica]| match verdict(replicas, &[], &[1, 2, 3]) {
+        Verdict::GoesOn { source, stores, recovery } => {
+            assert_eq!(stores, [StoreId(4), StoreId(5)]);
+            assert_eq!(recovery.lost, [1, 2, 3].map(StoreId));
+            (source.0, recovery.last.0.0, recovery.term.0)
+        }
+        other => panic!("{other:?}"),
+    };
+    let of = |store, last, last_term, term| replica(&five, store, last, last_term, term);
+    assert_eq!(source(&[of(4, 20, 3, 9), of(5, 30, 3, 7)]), (5, 30, 9));
+    // A longer log of an earlier term has entries that no majority can have confirmed since.
+    assert_eq!(source(&[of(4, 20, 4, 4), of(5, 30, 3, 7)]), (4, 20, 7));
+    assert_eq!(source(&[of(4, 20, 3, 3), of(5, 20, 3, 3)]), (4, 20, 3));
+}
+
+#[test]
+fn a_region_waits_for_replicas_that_are_neither_lost_nor_seen() {
+    let five = region(2, "", "", &[1, 2, 3, 4, 5]);
+    let four = replica(&five, 4, 20, 3, 3);
+    assert_eq!(
+        verdict(std::slice::from_ref(&four), &[], &[1, 2, 3]),
+        Verdict::Unseen(vec![StoreId(5)])
+    );
+    assert_eq!(verdict(&[], std::slice::from_ref(&five), &[1, 2, 3, 4, 5]), Verdict::Lost);
+    assert_eq!(verdict(std::slice::from_ref(&four), &[], &[1, 2]), Verdict::HasMajority);
+    // A replica on a store that is said to be lost does not count.
+    let three = replica(&five, 3, 90, 9, 9);
+    assert!(matches!(
+        verdict(&[three, four], &[], &[1, 2, 3, 5]),
+        Verdict::GoesOn { source: StoreId(4), .. }
+    ));
+}
+
+#[test]
+fn a_replica_that_was_removed_does_not_count() {
+    let before = region(2, "", "", &[1, 2, 3]);
+    let mut now = region(2, "", "", &[1, 2, 4]);
+    now.epoch.conf_version = 3;
+    let (removed, member) = (replica(&before, 3, 90, 9, 9), replica(&now, 4, 20, 3, 3));
+    for replicas in [vec![removed.clone(), member.clone()], vec![member, removed]] {
+        let planned = plan(&replicas, &[], &lost(&[1, 2]));
+        assert_eq!(planned[0].region, now);
+        assert_eq!(planned[0].replicas.len(), 1);
+        assert!(matches!(planned[0].verdict, Verdict::GoesOn { source: StoreId(4), .. }));
+    }
+}
+
+#[test]
+fn keys_of_regions_without_a_replica_are_named() {
+    let [a, b, c] = [region(2, "", "c", &[1]), region(3, "c", "m", &[2]), region(4, "m", "", &[1])];
+    let left = [replica(&a, 1, 5, 1, 1), replica(&c, 1, 5, 1, 1)];
+    let planned = plan(&left, std::slice::from_ref(&b), &lost(&[2]));
+    let verdicts: Vec<_> = planned.iter().map(|it| it.verdict.clone()).collect();
+    assert_eq!(verdicts, [Verdict::HasMajority, Verdict::Lost, Verdict::HasMajority]);
+    assert_eq!(uncovered(&planned), [KeyRange::new("c", "m")]);
+    // The placement group's record may be lost too: then only the gap shows.
+    assert_eq!(uncovered(&plan(&left, &[], &lost(&[2]))), [KeyRange::new("c", "m")]);
+    assert_eq!(uncovered(&plan(&[], &[region(2, "", "", &[3])], &lost(&[]))), []);
+}
+
+/// Returns the engine of store 1 of a cluster of three, with an entry that is in its log only.
+fn survivor() -> Arc<ModelEngine> {
+    let engine = ModelEngine::new();
+    let ident = StoreIdent { cluster: ClusterId(7), store: StoreId(1) };
+    let mut regions = Bootstrap::regions();
+    for region in &mut regions {
+        region.peers.extend(
+            [2, 3].map(|store| Peer { id: PeerId(region.id.0 * 100 + store), ..peer(store) }),
+        );
+    }
+    RaftStore::bootstrap(&engine, &ident, &regions).unwrap();
+    let engine = Arc::new(engine);
+    let mut offline = Offline::open(engine.clone(), Now::default(), 1).unwrap();
+    let last = offline.replicas().into_iter().find(|it| it.region.id == DATA).unwrap().last;
+    let mut command = CommandBuilder::new();
+    command.put(&ColumnFamily::Default.engine_key(b"k"), b"v", 0).unwrap();
+    let (index, term) = (last.0.next(), Term(last.1.0 + 1));
+    let payload = command.build().bytes().clone();
+    let entry = EntryRecord { region: DATA, term, index, is_command: true, payload };
+    let hard_state = HardState { term, vote: 0, commit: last.0 };
+    let records = vec![Record::Entry(entry), Record::HardState(DATA, hard_state)];
+    engine.append(&LogBatch { records }).unwrap();
+    Arc::new(engine.crash())
+}
+
+fn value(engine: &ModelEngine) -> Option<Bytes> {
+    let key = ColumnFamily::Default.engine_key(b"k");
+    engine.view().unwrap().get(&key).unwrap().map(|pair| pair.value)
+}
+
+#[test]
+fn a_store_that_no_node_runs_goes_on_with_all_entries_of_its_log() {
+    let engine = survivor();
+    let mut offline = Offline::open(engine.clone(), Now::default(), 2).unwrap();
+    assert_eq!(value(&engine), None, "no majority confirmed the entry");
+    let known = offline.recorded_regions().unwrap();
+    let planned = plan(&offline.replicas(), &known, &lost(&[2, 3]));
+    assert_eq!(planned.len(), 2, "the placement group and the data");
+    for it in &planned {
+        let Verdict::GoesOn { source: StoreId(1), recovery, .. } = &it.verdict else {
+            panic!("{it:?}")
+        };
+        let region = offline.recover(it.region.id, recovery).unwrap();
+        assert_eq!(region.peers.len(), 1);
+        let again = offline.recover(it.region.id, recovery).unwrap_err().to_string();
+        assert!(again.contains("leads the region") || again.contains("compare"), "{again}");
+    }
+    drop(offline);
+    // After a restart it leads both regions.
+    let engine = Arc::new(engine.crash());
+    assert_eq!(value(&engine).as_deref(), Some(&b"v"[..]));
+    let mut offline = Offline::open(engine, Now::default(), 3).unwrap();
+    for it in offline.replicas() {
+        assert_eq!(it.region.peers.len(), 1, "{it:?}");
+        assert_eq!(plan(&[it], &[], &lost(&[2, 3]))[0].verdict, Verdict::HasMajority);
+    }
+}
+
+#[test]
+fn a_store_is_surveyed_with_its_replica_of_the_placement_group() {
+    let engine = survivor();
+    let mut offline = Offline::open(Arc::new(engine.crash()), Now::default(), 2).unwrap();
+    let replicas = offline.replicas();
+    let system = replicas.iter().find(|it| it.region.id == SYSTEM_REGION).unwrap();
+    assert_eq!(system.region.kind, RegionKind::System);
+    assert_eq!(offline.ident().store, StoreId(1));
+    let mut again = Offline::open(engine, Now::default(), 3).unwrap();
+    assert_eq!(again.replicas(), replicas);
+}

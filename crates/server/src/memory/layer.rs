@@ -1,0 +1,103 @@
+//! The layer below all services of a connection: every request and every answer passes it.
+
+use super::body::{Limits, RequestBody};
+use super::{AnswerBody, Arrived, Class, ConnectionMemory, IsHeld, RequestMemory};
+use axum::Router;
+use axum::body::{Body, HttpBody};
+use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use bytes::Bytes;
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use stele_proto::Method;
+use tonic::Status;
+use tower::Service;
+
+/// Memory of a request beside its headers and messages: its stream, its task and its answer's headers.
+const REQUEST_BYTES: u64 = 4 << 10;
+/// Header that names the compression of a client's messages.
+const ENCODING: &str = "grpc-encoding";
+/// Services of which the requests hold keys and values.
+const DATA: [&str; 2] = ["/tikvpb.Tikv/", "/stele.kv.v1.Kv/"];
+
+/// Services of one connection, within its memory.
+#[derive(Clone)]
+pub struct Accounted {
+    services: Router,
+    connection: Arc<ConnectionMemory>,
+    limits: Limits,
+}
+
+impl Accounted {
+    /// Creates the services of a connection.
+    pub fn new(services: Router, connection: Arc<ConnectionMemory>, limits: Limits) -> Self {
+        Self { services, connection, limits }
+    }
+}
+
+impl<B> Service<Request<B>> for Accounted
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<axum::BoxError>,
+{
+    type Response = Response<AnswerBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        // A router is always ready.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let path = request.uri().path();
+        let method = Method::at(path);
+        let is_data = DATA.iter().any(|service| path.starts_with(service));
+        let class = if is_data { Class::Data } else { Class::System };
+        let memory = RequestMemory::new(&self.connection, class);
+        let arrived = Arrived::new(&self.connection, class);
+        let encoding = method.and_then(|_| request.headers_mut().remove(ENCODING));
+        let charged = memory.charge(REQUEST_BYTES + header_bytes(request.headers()));
+        let early = match (encoding.as_ref().map(HeaderValue::as_bytes), charged) {
+            (None | Some(b"identity" | b"gzip"), Ok(())) => None,
+            // Its body is refused, in the terms of its service.
+            (None | Some(b"identity" | b"gzip"), Err(exceeded)) if method.is_some() => {
+                arrived.refuse(exceeded);
+                None
+            }
+            (None | Some(b"identity" | b"gzip"), Err(exceeded)) => {
+                let mut response = Response::new(Body::from(exceeded.to_string()));
+                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                Some(response)
+            }
+            (Some(other), _) => {
+                let other = String::from_utf8_lossy(other);
+                let text = format!("compression {other} is not supported: use gzip");
+                Some(Status::unimplemented(text).into_http())
+            }
+        };
+        let is_gzip = encoding.is_some_and(|encoding| encoding.as_bytes() == b"gzip");
+        request.extensions_mut().insert(arrived.clone());
+        let (held, limits) = (arrived.clone(), self.limits);
+        let request = request
+            .map(|body| RequestBody::new(body, (method, is_gzip), arrived, memory.clone(), limits));
+        let answering = match early {
+            None => Ok(self.services.call(request)),
+            Some(response) => Err(response),
+        };
+        Box::pin(async move {
+            let mut response = match answering {
+                Ok(answering) => answering.await?,
+                Err(response) => response,
+            };
+            let is_held = response.extensions_mut().remove::<IsHeld>().is_some();
+            Ok(response.map(|body| AnswerBody::new(body, memory, held, is_held)))
+        })
+    }
+}
+
+fn header_bytes(headers: &HeaderMap) -> u64 {
+    headers.iter().map(|(name, value)| (name.as_str().len() + value.len()) as u64).sum()
+}

@@ -1,0 +1,320 @@
+//! Memory of requests and answers: one budget for the node, with a share for each connection and each
+//! request. Bytes count from their arrival, or from before they are read, until the socket has taken
+//! the answer. What a request would need beyond its share is refused as a whole: a part of an answer
+//! would look like a whole one.
+//!
+//! | part of the budget | use |
+//! |---|---|
+//! | 4/16 | windows of HTTP/2: bytes that clients may send before a request is read |
+//! | 11/16 | requests for data and their answers; of one connection at most 10/16, of one request 9/16 |
+//! | 1/16 | calls of placement and control besides, so that data does not keep nodes from reporting |
+
+mod answer;
+mod arrived;
+mod body;
+mod layer;
+mod pairs;
+mod windows;
+
+pub use answer::{AnswerBody, Held, IsHeld, Piece};
+pub use arrived::Arrived;
+pub use body::Limits;
+pub use layer::Accounted;
+pub use pairs::{Charging, charge_value, next_page, pair_memory, pairs_memory, value_memory};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use stele_types::mutant;
+use tokio::sync::watch;
+use windows::Windows;
+
+/// Smallest budget: the shares of a request and of the windows must hold something.
+pub const BYTES_MIN: u64 = 16 << 20;
+
+/// Shares of the budget in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shares {
+    windows: u64,
+    data: u64,
+    all: u64,
+    connection: u64,
+    request: u64,
+}
+
+impl Shares {
+    fn of(bytes_max: u64) -> Self {
+        let share = |sixteenths| bytes_max / 16 * sixteenths;
+        Self {
+            windows: share(4),
+            data: share(11),
+            all: share(12),
+            connection: share(10),
+            request: share(9),
+        }
+    }
+}
+
+/// Kind of a request, by which part of the budget it may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Keys and values of clients.
+    Data,
+    /// Placement, control, health and statistics.
+    System,
+}
+
+/// Reason why memory was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exceeded {
+    /// The request alone needs more than any may: repeating it is useless.
+    Request {
+        /// Bytes that it needs, at least.
+        bytes: u64,
+        /// Bytes of a request at most.
+        bytes_max: u64,
+    },
+    /// Other requests use the memory now.
+    Shared,
+    /// The caller no longer waits for the answer.
+    Abandoned,
+}
+
+impl std::fmt::Display for Exceeded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Request { bytes, bytes_max } => write!(
+                f,
+                "the request and its answer need {bytes} bytes of memory or more; the limit is \
+                 {bytes_max}: request less at once, or raise request_memory_bytes_max of the node"
+            ),
+            Self::Shared => {
+                f.write_str("other requests use the memory of request_memory_bytes_max")
+            }
+            Self::Abandoned => f.write_str("the caller does not wait for the answer"),
+        }
+    }
+}
+
+/// Totals of the node's budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Bytes of requests and answers now.
+    pub used_bytes: u64,
+    /// Bytes of windows now.
+    pub window_bytes: u64,
+    /// Requests refused since the start.
+    pub refused: u64,
+}
+
+/// Budget of the node.
+#[derive(Debug)]
+pub struct NodeMemory {
+    shares: Shares,
+    used: AtomicU64,
+    windows: Windows,
+    refused: AtomicU64,
+    /// Sent when memory is released while a request waits for it.
+    released: watch::Sender<()>,
+}
+
+impl NodeMemory {
+    /// Creates the budget of `bytes_max`.
+    pub fn new(bytes_max: u64) -> Arc<Self> {
+        let shares = Shares::of(bytes_max.max(BYTES_MIN));
+        Arc::new(Self {
+            shares,
+            used: AtomicU64::new(0),
+            windows: Windows::new(shares.windows),
+            refused: AtomicU64::new(0),
+            released: watch::Sender::new(()),
+        })
+    }
+
+    /// Returns its totals.
+    pub fn stats(&self) -> MemoryStats {
+        MemoryStats {
+            used_bytes: self.used.load(Relaxed),
+            window_bytes: self.windows.bytes(),
+            refused: self.refused.load(Relaxed),
+        }
+    }
+}
+
+/// Share of one connection.
+#[derive(Debug)]
+pub struct ConnectionMemory {
+    node: Arc<NodeMemory>,
+    used: AtomicU64,
+    window_bytes: u32,
+}
+
+impl ConnectionMemory {
+    /// Creates the share of a new connection, with a window of at most `window_bytes_max`.
+    pub fn new(node: &Arc<NodeMemory>, window_bytes_max: u32) -> Arc<Self> {
+        let window_bytes = node.windows.take(window_bytes_max);
+        Arc::new(Self { node: node.clone(), used: AtomicU64::new(0), window_bytes })
+    }
+
+    /// Returns the bytes that the client may send before they are read.
+    pub fn window_bytes(&self) -> u32 {
+        self.window_bytes
+    }
+
+    fn charge(&self, class: Class, bytes: u64) -> bool {
+        let node = &self.node;
+        let node_max = match class {
+            Class::System => node.shares.all,
+            Class::Data if mutant::active("server.data_uses_all_memory") => node.shares.all,
+            Class::Data => node.shares.data,
+        };
+        let is_within = take(&self.used, bytes, node.shares.connection);
+        if is_within && take(&node.used, bytes, node_max) {
+            return true;
+        }
+        if is_within {
+            self.used.fetch_sub(bytes, Relaxed);
+        }
+        false
+    }
+
+    fn release(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Relaxed);
+        self.node.used.fetch_sub(bytes, Relaxed);
+        if self.node.released.receiver_count() > 0 {
+            self.node.released.send_replace(());
+        }
+    }
+}
+
+impl Drop for ConnectionMemory {
+    fn drop(&mut self) {
+        self.node.windows.give_back(self.window_bytes);
+    }
+}
+
+/// Adds `bytes` unless the sum exceeds `bytes_max`.
+fn take(used: &AtomicU64, bytes: u64, bytes_max: u64) -> bool {
+    let add = |used: u64| used.checked_add(bytes).filter(|used| *used <= bytes_max);
+    used.fetch_update(Relaxed, Relaxed, add).is_ok()
+}
+
+/// Memory of one request and its answer; released when the last owner drops it.
+#[derive(Debug)]
+pub struct RequestMemory {
+    connection: Arc<ConnectionMemory>,
+    class: Class,
+    used: AtomicU64,
+    is_abandoned: AtomicBool,
+    /// Message that the request is a part of: it may refer to the message's bytes.
+    _message: Option<Arc<RequestMemory>>,
+}
+
+impl RequestMemory {
+    /// Creates the memory of a request that uses none yet.
+    pub fn new(connection: &Arc<ConnectionMemory>, class: Class) -> Arc<Self> {
+        Arc::new(Self::with(connection, class, None))
+    }
+
+    /// Creates the memory of one of many requests in a message. The message is kept with it.
+    pub fn part_of(message: &Arc<Self>) -> Arc<Self> {
+        Arc::new(Self::with(&message.connection, message.class, Some(message.clone())))
+    }
+
+    fn with(
+        connection: &Arc<ConnectionMemory>,
+        class: Class,
+        message: Option<Arc<RequestMemory>>,
+    ) -> Self {
+        let (connection, used) = (connection.clone(), AtomicU64::new(0));
+        Self { connection, class, used, is_abandoned: AtomicBool::new(false), _message: message }
+    }
+
+    /// Returns the bytes that it uses, without those of its message.
+    pub fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    /// Uses `bytes` more, or none of them.
+    ///
+    /// Invariant: memory is charged before it is used.
+    pub fn charge(&self, bytes: u64) -> Result<(), Exceeded> {
+        self.try_charge(bytes).inspect_err(|_| self.note_refused())
+    }
+
+    fn note_refused(&self) {
+        self.connection.node.refused.fetch_add(1, Relaxed);
+    }
+
+    /// [`RequestMemory::charge`] of a caller that waits and tries again.
+    fn try_charge(&self, bytes: u64) -> Result<(), Exceeded> {
+        if mutant::active("server.memory_unbounded") {
+            self.charge_anyway(bytes);
+            return Ok(());
+        }
+        if self.is_abandoned.load(Relaxed) && !mutant::active("server.scans_for_no_caller") {
+            return Err(Exceeded::Abandoned);
+        }
+        let bytes_max = self.connection.node.shares.request;
+        if !take(&self.used, bytes, bytes_max) {
+            let bytes = self.used().saturating_add(bytes);
+            return Err(Exceeded::Request { bytes, bytes_max });
+        }
+        if self.connection.charge(self.class, bytes) {
+            return Ok(());
+        }
+        self.used.fetch_sub(bytes, Relaxed);
+        Err(Exceeded::Shared)
+    }
+
+    /// Returns a guard of a caller that waits for work on another thread. Dropped before
+    /// [`Waiting::ended`], it makes the work fail when it needs memory next.
+    pub fn waiting(&self) -> Waiting<'_> {
+        Waiting(Some(self))
+    }
+
+    /// Counts memory that is in use already: others get less.
+    pub fn charge_anyway(&self, bytes: u64) {
+        self.used.fetch_add(bytes, Relaxed);
+        self.connection.used.fetch_add(bytes, Relaxed);
+        self.connection.node.used.fetch_add(bytes, Relaxed);
+    }
+
+    /// Releases what was charged beyond `used_before`.
+    pub fn release_to(&self, used_before: u64) {
+        let released = self.used().saturating_sub(used_before);
+        self.used.fetch_sub(released, Relaxed);
+        self.connection.release(released);
+    }
+
+    /// Returns a receiver that is notified when memory of the node is released.
+    fn released(&self) -> watch::Receiver<()> {
+        self.connection.node.released.subscribe()
+    }
+}
+
+impl Drop for RequestMemory {
+    fn drop(&mut self) {
+        self.release_to(0);
+    }
+}
+
+/// Guard of a caller that waits for work.
+pub struct Waiting<'a>(Option<&'a RequestMemory>);
+
+impl Waiting<'_> {
+    /// Notes that the work has ended.
+    pub fn ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(memory) = self.0 {
+            memory.is_abandoned.store(true, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! Settings that a running node takes over from its configuration when it is read again.
+
+use super::open;
+use crate::config::{Config, LiveConfig, RELOADED, SETTINGS};
+use crate::observe::Metrics;
+use crate::stores::Stores;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use stele_types::{Result, mutant};
+
+/// Parts of a node that settings change while it runs.
+pub(super) struct Reload {
+    pub config: Arc<LiveConfig>,
+    pub stores: Arc<Stores>,
+    pub metrics: Arc<Metrics>,
+    /// Limit of the port's connections.
+    pub connections_max: Arc<AtomicU64>,
+}
+
+impl Reload {
+    /// Takes over the settings that need no restart, and logs every setting that differs. Fails with
+    /// `Invalid` if garbage collection refuses its settings; then nothing changes.
+    pub fn apply(&self, wanted: &Config) -> Result<()> {
+        let current = self.config.get();
+        let mut next = Config::clone(&current);
+        let mut lines = Vec::new();
+        for key in SETTINGS.map(|setting| setting.key) {
+            let texts = (current.get(key).unwrap_or_default(), wanted.get(key).unwrap_or_default());
+            let (old, new) = texts;
+            if old == new {
+                continue;
+            }
+            let is_reloaded = RELOADED.contains(&key) || mutant::active("server.reloads_anything");
+            if is_reloaded {
+                next.set(key, &new)?;
+            }
+            lines.push((key, old, new, is_reloaded));
+        }
+        self.stores.set_gc_options(&open::gc_options(&next))?;
+        self.metrics.slow_log().set_threshold_ms(next.slow_log_ms);
+        self.connections_max.store(next.connections_max, Ordering::Relaxed);
+        self.config.set(next);
+        for (key, old, new, is_reloaded) in lines {
+            match is_reloaded {
+                true => tracing::info!("{key} is `{new}` now; it was `{old}`"),
+                false => tracing::warn!("{key} = `{new}` needs a restart; it stays `{old}`"),
+            }
+        }
+        Ok(())
+    }
+}

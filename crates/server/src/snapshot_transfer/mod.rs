@@ -1,0 +1,274 @@
+//! Snapshots between stores. The sender reads a region's pairs in key order from a pinned view; the
+//! receiver writes them into a value file and staged runs, never through its log.
+//!
+//! A connection that breaks does not end a snapshot: both sides keep what they have for `BROKEN_MAX`, and
+//! the sender goes on after the receiver's position. An aborted snapshot leaves nothing.
+
+mod positions;
+mod staged;
+
+use crate::store::{Engine, StoreHandle};
+use crate::stores::Stores;
+use crate::tasks::caught;
+use crate::transport::{CloseReason, Position, SnapshotOffer, SnapshotReceiver, Transport};
+use bytes::Bytes;
+use positions::Positions;
+use staged::{Staged, StagedSnapshots, Turn};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stele_node::snapshot::{Reception, Source};
+use stele_raftstore::{Done, Input, Reply, SendSnapshot, wire};
+use stele_types::{Error, Result, StoreId};
+use tokio::sync::{Semaphore, watch};
+
+/// Bytes of one chunk, approximately.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Most pairs of one chunk.
+const CHUNK_PAIRS: usize = 1024;
+/// Most snapshots sent at the same time, and most received.
+const SNAPSHOTS_MAX: usize = 2;
+/// Longest time for which the view of a snapshot stays pinned, and what was received stays staged, after
+/// its connection broke.
+const BROKEN_MAX: Duration = Duration::from_secs(60);
+/// Pause before the next connection.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+
+/// Sender and receiver of a node's snapshots.
+pub struct Snapshots {
+    stores: Arc<Stores>,
+    sending: Arc<Semaphore>,
+    receiving: Arc<Semaphore>,
+    staged: Arc<StagedSnapshots<Reception<Engine>>>,
+    stop: watch::Sender<bool>,
+}
+
+impl Snapshots {
+    /// Creates the service for a node's stores.
+    pub fn new(stores: Arc<Stores>) -> Self {
+        let limit = || Arc::new(Semaphore::new(SNAPSHOTS_MAX));
+        let (sending, receiving, stop) = (limit(), limit(), watch::Sender::new(false));
+        let staged = Arc::new(StagedSnapshots::new(BROKEN_MAX));
+        Self { stores, sending, receiving, staged, stop }
+    }
+
+    /// Ends all snapshots, also those that wait for another connection.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+        self.staged.close();
+    }
+
+    /// Streams a snapshot and reports the outcome to the sending store.
+    pub async fn send(&self, transport: Transport, snapshot: SendSnapshot<Engine>) {
+        let (region, to) = (snapshot.header.region.id, snapshot.header.to.id);
+        let from = self.stores.get(snapshot.header.from.store);
+        // The store must learn the end, also if it is a panic: otherwise it waits for it.
+        let sending = self.stream(&transport, snapshot);
+        let mut stop = self.stop.subscribe();
+        let result = tokio::select! {
+            result = caught("a snapshot", sending) => result.flatten(),
+            _ = stop.wait_for(|stop| *stop) => Err(stopping()),
+        };
+        if let Err(error) = &result {
+            tracing::info!("snapshot of region {region} to peer {to} ended: {error}");
+        }
+        if let Some(store) = from {
+            store.input(Input::SnapshotSent { region, to, ok: result.is_ok() });
+        }
+    }
+
+    /// Sends a snapshot on one connection after the other, while these break.
+    async fn stream(&self, transport: &Transport, snapshot: SendSnapshot<Engine>) -> Result<()> {
+        let mut header = Vec::new();
+        wire::encode_snapshot(&snapshot.header, &mut header);
+        let mut sending = Sending {
+            from: snapshot.header.from.store,
+            to: snapshot.to_store,
+            header: Bytes::from(header),
+            source: Some(Source::new(&snapshot, CHUNK_BYTES, CHUNK_PAIRS)),
+            positions: Positions::default(),
+            received_chunks: 0,
+        };
+        let mut broken_at = None;
+        loop {
+            let room = self.sending.acquire().await;
+            let before = sending.received_chunks;
+            let sent = sending.on_connection(transport).await;
+            drop(room);
+            if sending.received_chunks > before {
+                broken_at = None;
+            }
+            let reason = match sent {
+                Ok(()) => return Ok(()),
+                Err(Failure::Broken(reason)) => reason,
+                Err(Failure::Final(error)) => return Err(error),
+            };
+            let since = broken_at.get_or_insert_with(Instant::now);
+            if sending.positions.is_empty() || since.elapsed() >= BROKEN_MAX {
+                return Err(closed(reason));
+            }
+            tracing::debug!("snapshot to store {} goes on: {reason}", sending.to);
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    /// Receives a snapshot that another store offers, if this store accepts it.
+    pub async fn receive(&self, offer: SnapshotOffer) {
+        let header = match wire::decode_snapshot(&offer.header()) {
+            Ok(header) => header,
+            Err(error) => return offer.refuse(&error.to_string()).await,
+        };
+        let Some(store) = self.stores.get(header.to.store) else {
+            return offer.refuse("the store is not on this node").await;
+        };
+        let replica = (store.id(), header.region.id);
+        let mut turn = self.staged.begin(replica).await;
+        let Ok(_room) = self.receiving.try_acquire() else {
+            return offer.refuse("the store is receiving other snapshots").await;
+        };
+        let _receiving = store.begin_receiving();
+        let encoded = offer.header();
+        // Invariant: what is staged is used only for the snapshot that it is a part of, of the same
+        // sender, index and term, and only if the store still accepts that.
+        let found = self.staged.take(replica, &encoded).filter(|_| offer.resumes());
+        let offered = header.clone();
+        let make = |id| Input::SnapshotOffered { id, header: offered };
+        let ranges = match store.request(make).await {
+            Reply::Done(Done::SnapshotAccepted { ranges }) => ranges,
+            other => return offer.refuse(&format!("{other:?}")).await,
+        };
+        let engine = store.engine().clone();
+        let staged = match found {
+            Some(staged) => staged,
+            None => match blocking(move || Reception::begin(engine, header, ranges)).await {
+                Ok(reception) => Staged { reception, position: Position::default() },
+                Err(error) => return offer.refuse(&error.to_string()).await,
+            },
+        };
+        let broken = match offer.accept(staged.position).await {
+            Ok(receiver) => self.receive_chunks(&store, receiver, staged, &mut turn).await,
+            Err(_) => Some(staged),
+        };
+        if let Some(staged) = broken {
+            // The sender goes on with the next connection, which waits for the end of this turn.
+            self.staged.put(replica, encoded, staged);
+        }
+    }
+
+    /// Stages the chunks of a connection. Installs the snapshot after the last one. Returns the part that
+    /// was received if the connection broke.
+    async fn receive_chunks(
+        &self,
+        store: &Arc<StoreHandle>,
+        mut receiver: SnapshotReceiver,
+        mut staged: Staged<Reception<Engine>>,
+        turn: &mut Turn,
+    ) -> Option<Staged<Reception<Engine>>> {
+        let result = loop {
+            let next = tokio::select! {
+                next = receiver.next() => next,
+                _ = &mut turn.superseded => return Some(staged),
+            };
+            let chunk = match next {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => break blocking(move || staged.reception.finish()).await,
+                Err(reason) if reason.is_break() => return Some(staged),
+                Err(reason) => break Err(closed(reason)),
+            };
+            let Staged { mut reception, .. } = staged;
+            let received = blocking(move || reception.receive(chunk).map(|()| reception)).await;
+            match received {
+                Ok(reception) => staged = Staged { reception, position: receiver.position() },
+                Err(error) => break Err(error),
+            }
+        };
+        let result = result.map(|input| store.input(input));
+        if let Err(error) = &result {
+            tracing::info!("snapshot to store {} ended: {error}", store.id());
+        }
+        receiver.done(result.map_err(|error| error.to_string())).await;
+        None
+    }
+}
+
+/// Snapshot being sent.
+struct Sending {
+    from: StoreId,
+    to: StoreId,
+    header: Bytes,
+    /// `None` after a panic of a read.
+    source: Option<Source<Engine>>,
+    /// Positions after the last chunks; empty if the snapshot cannot go on on another connection.
+    positions: Positions,
+    /// Chunks that the receiver had when it accepted the last connection.
+    received_chunks: u64,
+}
+
+/// Reason why a connection did not send a snapshot to its end.
+enum Failure {
+    /// The connection broke.
+    Broken(CloseReason),
+    /// Another one would not help.
+    Final(Error),
+}
+
+impl From<CloseReason> for Failure {
+    fn from(reason: CloseReason) -> Self {
+        match reason.is_break() {
+            true => Self::Broken(reason),
+            false => Self::Final(closed(reason)),
+        }
+    }
+}
+
+impl Sending {
+    /// Sends on one connection, from the receiver's position to the end.
+    async fn on_connection(&mut self, transport: &Transport) -> std::result::Result<(), Failure> {
+        let resumes = !self.positions.is_empty();
+        let opened = transport.open_snapshot(self.from, self.to, self.header.clone(), resumes);
+        let mut sender = opened.await?;
+        self.received_chunks = sender.position().chunks();
+        let mut source = self.source.take().ok_or_else(|| Failure::Final(stopping()))?;
+        if resumes {
+            let Some(rest) = self.positions.rest_at(sender.position()) else {
+                return Err(Failure::Final(Error::Busy("the receiver lost its part".to_owned())));
+            };
+            source.go_back(rest);
+        }
+        if sender.is_resumable() {
+            self.positions.note(sender.position(), source.rest());
+        }
+        loop {
+            let read = blocking(move || {
+                let chunk = source.next_chunk()?;
+                Ok((source, chunk))
+            });
+            let (next, chunk) = read.await.map_err(Failure::Final)?;
+            source = next;
+            let Some(chunk) = chunk else { break };
+            let sent = sender.send(chunk).await;
+            if sender.is_resumable() {
+                self.positions.note(sender.position(), source.rest());
+            }
+            if let Err(reason) = sent {
+                self.source = Some(source);
+                return Err(reason.into());
+            }
+        }
+        self.source = Some(source);
+        sender.finish().await.map_err(Failure::from)
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| stopping())?
+}
+
+fn closed(reason: CloseReason) -> Error {
+    Error::Busy(format!("the connection ended: {reason}"))
+}
+
+fn stopping() -> Error {
+    Error::Busy("the server is stopping".to_owned())
+}
