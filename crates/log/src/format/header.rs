@@ -283,18 +283,20 @@ mod tests {
         assert_eq!(Footer::decode(&bytes, Magic::Sorted, FileId(5)), None);
     }
 
+    /// A sound header of format 1.
+    const UNSALTED: SegmentHeader = SegmentHeader {
+        block_bytes: 512,
+        store: StoreId(3),
+        file: FileId(4),
+        previous: FileId(2),
+        previous_end: 1024,
+        chain: 5,
+        recycled: false,
+        salt: None,
+    };
+
     #[test]
     fn a_segment_that_follows_itself_or_has_blocks_of_any_size_is_refused() {
-        let sound = SegmentHeader {
-            block_bytes: 512,
-            store: StoreId(3),
-            file: FileId(4),
-            previous: FileId(2),
-            previous_end: 1024,
-            chain: 5,
-            recycled: false,
-            salt: None,
-        };
         let refused = |header: SegmentHeader| {
             let bytes = SegmentHeader { block_bytes: 512, ..header }.encode();
             let mut bytes = bytes[..SEGMENT_PART_BYTES].to_vec();
@@ -303,30 +305,20 @@ mod tests {
             bytes[SEGMENT_PART_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
             SegmentHeader::decode(&bytes, Path::new("f"), StoreId(3), FileId(4)).is_err()
         };
-        assert!(!refused(sound));
-        assert!(refused(SegmentHeader { previous: FileId(4), ..sound }));
-        assert!(refused(SegmentHeader { previous: FileId(5), ..sound }));
-        assert!(refused(SegmentHeader { block_bytes: 1 << 31, ..sound }));
-        assert!(refused(SegmentHeader { block_bytes: 256, ..sound }));
+        assert!(!refused(UNSALTED));
+        assert!(refused(SegmentHeader { previous: FileId(4), ..UNSALTED }));
+        assert!(refused(SegmentHeader { previous: FileId(5), ..UNSALTED }));
+        assert!(refused(SegmentHeader { block_bytes: 1 << 31, ..UNSALTED }));
+        assert!(refused(SegmentHeader { block_bytes: 256, ..UNSALTED }));
     }
 
     #[test]
     fn a_segment_of_format_1_has_no_salt_and_every_byte_of_a_later_header_counts() {
-        let unsalted = SegmentHeader {
-            block_bytes: 512,
-            store: StoreId(3),
-            file: FileId(4),
-            previous: FileId(2),
-            previous_end: 1024,
-            chain: 5,
-            recycled: false,
-            salt: None,
-        };
         let decode =
             |bytes: &[u8]| SegmentHeader::decode(bytes, Path::new("f"), StoreId(3), FileId(4)).ok();
-        assert_eq!(unsalted.encode()[8..12], 1u32.to_le_bytes());
-        assert_eq!(decode(&unsalted.encode()), Some(unsalted));
-        let salted = SegmentHeader { salt: Some(9), ..unsalted };
+        assert_eq!(UNSALTED.encode()[8..12], 1u32.to_le_bytes());
+        assert_eq!(decode(&UNSALTED.encode()), Some(UNSALTED));
+        let salted = SegmentHeader { salt: Some(9), ..UNSALTED };
         let bytes = salted.encode();
         assert_eq!(decode(&bytes), Some(salted));
         for at in 0..SEGMENT_HEADER_BYTES {

@@ -479,41 +479,40 @@ fn the_wall_clock_time_of_an_earlier_version_is_deleted_and_counts_for_nothing()
     assert_eq!(next.plan_disconnections(Millis(1_000)), []);
 }
 
+/// A report of a node's run at an address.
+fn node_run(address: &str, boot_nonce: u64) -> NodeReport {
+    NodeReport { address: address.into(), boot_nonce, ..NodeReport::default() }
+}
+
+/// A report of store 1 in the run of this number.
+fn store_run(boot_count: u64) -> StoreReport {
+    StoreReport { id: StoreId(1), capacity_bytes: 1 << 30, boot_count, ..StoreReport::default() }
+}
+
 #[test]
 fn a_report_of_an_earlier_run_of_a_store_takes_back_neither_state_nor_address() {
     let (mut pairs, mut cluster) = founded();
-    let node = |address: &str, boot_nonce| NodeReport {
-        address: address.into(),
-        boot_nonce,
-        ..NodeReport::default()
-    };
-    let report = |boot_count| StoreReport {
-        id: StoreId(1),
-        capacity_bytes: 1 << 30,
-        boot_count,
-        ..StoreReport::default()
-    };
-    let (old, new) = (node("n1:1", 9), node("n1:2", 4));
-    let first = cluster.plan_heartbeat(&old, &[report(5)]).unwrap();
-    assert_eq!(first, [pairs::boot(StoreId(1), old.boot(&report(5)))]);
+    let (old, new) = (node_run("n1:1", 9), node_run("n1:2", 4));
+    let first = cluster.plan_heartbeat(&old, &[store_run(5)]).unwrap();
+    assert_eq!(first, [pairs::boot(StoreId(1), old.boot(&store_run(5)))]);
     commit(&mut pairs, &mut cluster, first);
-    assert_eq!(cluster.plan_heartbeat(&old, &[report(5)]).unwrap(), [], "once in a run");
-    cluster.record_heartbeat(&old, &[report(5)], Millis(1));
-    let moved = cluster.plan_heartbeat(&new, &[report(6)]).unwrap();
+    assert_eq!(cluster.plan_heartbeat(&old, &[store_run(5)]).unwrap(), [], "once in a run");
+    cluster.record_heartbeat(&old, &[store_run(5)], Millis(1));
+    let moved = cluster.plan_heartbeat(&new, &[store_run(6)]).unwrap();
     commit(&mut pairs, &mut cluster, moved);
-    cluster.record_heartbeat(&new, &[report(6)], Millis(2));
-    assert_eq!(cluster.plan_heartbeat(&old, &[report(5)]).unwrap(), []);
-    cluster.record_heartbeat(&old, &[report(5)], Millis(3));
+    cluster.record_heartbeat(&new, &[store_run(6)], Millis(2));
+    assert_eq!(cluster.plan_heartbeat(&old, &[store_run(5)]).unwrap(), []);
+    cluster.record_heartbeat(&old, &[store_run(5)], Millis(3));
     let store = cluster.store(StoreId(1)).unwrap();
     assert_eq!((&store.address[..], &store.node), ("n1:2", &new));
-    assert_eq!(load(&pairs).boot(StoreId(1)), new.boot(&report(6)), "the next leader knows it");
+    assert_eq!(load(&pairs).boot(StoreId(1)), new.boot(&store_run(6)), "the next leader knows it");
     // Another node, which had the disk before, reports the store as missing; the run stays known.
     let failed = StoreReport { id: StoreId(1), has_failed: true, ..StoreReport::default() };
-    assert_eq!(cluster.plan_heartbeat(&node("n1:2", 7), &[failed]).unwrap(), []);
-    cluster.record_heartbeat(&node("n1:2", 7), &[failed], Millis(4));
+    assert_eq!(cluster.plan_heartbeat(&node_run("n1:2", 7), &[failed]).unwrap(), []);
+    cluster.record_heartbeat(&node_run("n1:2", 7), &[failed], Millis(4));
     assert!(cluster.store(StoreId(1)).unwrap().report.has_failed);
     // A node that was replaced by an earlier version states no run.
-    cluster.record_heartbeat(&node("n1:2", 0), &[report(0)], Millis(5));
+    cluster.record_heartbeat(&node_run("n1:2", 0), &[store_run(0)], Millis(5));
     assert!(!cluster.store(StoreId(1)).unwrap().report.has_failed, "it is heard");
 }
 
@@ -605,23 +604,16 @@ fn a_store_that_may_run_is_not_declared_lost() {
 #[test]
 fn a_store_that_runs_from_two_copies_of_its_directory_reports_from_one_node_only() {
     let (mut pairs, mut cluster) = founded();
-    let node = |address: &str, boot_nonce| NodeReport {
-        address: address.into(),
-        boot_nonce,
-        ..NodeReport::default()
-    };
-    let report = |boot_count| StoreReport {
-        id: StoreId(1),
-        capacity_bytes: 1 << 30,
-        boot_count,
-        ..StoreReport::default()
-    };
-    let first = node("n1:1", 7);
-    let changes = cluster.plan_heartbeat(&first, &[report(5)]).unwrap();
+    let first = node_run("n1:1", 7);
+    let changes = cluster.plan_heartbeat(&first, &[store_run(5)]).unwrap();
     commit(&mut pairs, &mut cluster, changes);
-    let copy = node("n9:1", 8);
-    let refused = load(&pairs).plan_heartbeat(&copy, &[report(5)]).unwrap_err().to_string();
+    let copy = node_run("n9:1", 8);
+    let refused = load(&pairs).plan_heartbeat(&copy, &[store_run(5)]).unwrap_err().to_string();
     assert!(refused.contains("store 1 runs at n1:1, and n9:1 runs a copy"), "{refused}");
-    assert_eq!(cluster.plan_heartbeat(&first, &[report(5)]).unwrap(), [], "it is heard as before");
-    assert!(cluster.plan_heartbeat(&copy, &[report(6)]).is_ok(), "it was moved to another node");
+    assert_eq!(
+        cluster.plan_heartbeat(&first, &[store_run(5)]).unwrap(),
+        [],
+        "it is heard as before"
+    );
+    assert!(cluster.plan_heartbeat(&copy, &[store_run(6)]).is_ok(), "it was moved to another node");
 }
