@@ -3,12 +3,13 @@
 
 mod programs;
 
-use crate::process::{build_stele, run_shown};
+use crate::process::build_stele;
 use crate::workspace::Workspace;
 use anyhow::{Result, bail};
 use programs::Programs;
 pub use programs::porcupine;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Scenarios that a change must pass, with arguments that keep them short.
@@ -77,7 +78,7 @@ fn each(workspace: &Workspace, scenarios: &[(&str, &[&str])], release: bool) -> 
     let programs = Programs::build(workspace, release)?;
     let work = workspace.target.join("cluster-tests/work");
     std::fs::create_dir_all(&work)?;
-    let mut done: Vec<(&str, bool, Duration)> = Vec::new();
+    let mut done: Vec<(&str, Vec<String>, Duration)> = Vec::new();
     for (name, arguments) in scenarios {
         println!("-- {name}");
         let started = Instant::now();
@@ -87,17 +88,35 @@ fn each(workspace: &Workspace, scenarios: &[(&str, &[&str])], release: bool) -> 
             harness.arg("--stele").arg(stele);
         }
         harness.args(programs.flags());
-        let result = run_shown(&mut harness);
-        done.push((name, result.is_ok(), started.elapsed()));
+        done.push((name, failures_of(&mut harness)?, started.elapsed()));
     }
-    for (name, is_met, took) in &done {
-        let verdict = if *is_met { "met" } else { "NOT MET" };
+    for (name, failures, took) in &done {
+        let verdict = if failures.is_empty() { "met" } else { "NOT MET" };
         println!("{name:14} {:7.1} s  {verdict}", took.as_secs_f64());
     }
-    let failed: Vec<&str> =
-        done.iter().filter(|(_, is_met, _)| !is_met).map(|(name, ..)| *name).collect();
+    let failed = done.iter().filter(|(_, failures, _)| !failures.is_empty());
+    let failed: Vec<String> =
+        failed.map(|(name, failures, _)| format!("{name} ({})", failures.join("; "))).collect();
     if !failed.is_empty() {
         bail!("{} of {} scenarios failed: {}", failed.len(), done.len(), failed.join(", "));
     }
     Ok(())
+}
+
+/// Runs a scenario and shows what it prints. Returns the requirements that were not met, so that the
+/// last lines of a long run name them; empty if it passed.
+fn failures_of(harness: &mut Command) -> Result<Vec<String>> {
+    let mut child = harness.stdout(Stdio::piped()).spawn()?;
+    let mut failures = Vec::new();
+    for line in child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
+        let line = line?;
+        println!("{line}");
+        failures.extend(line.strip_prefix("NOT MET: ").map(str::to_owned));
+    }
+    let status = child.wait()?;
+    match status.success() {
+        true => Ok(Vec::new()),
+        false if failures.is_empty() => Ok(vec![format!("ended with {status}")]),
+        false => Ok(failures),
+    }
 }

@@ -1,4 +1,5 @@
-//! A small file system in a file, for a store with a disk that becomes full, hangs or is lost.
+//! File systems of a scenario: a small one in a file, for a store with a disk that becomes full, hangs or
+//! is lost, and one in memory.
 
 use super::power::shut_down;
 use anyhow::{Context, Result, ensure};
@@ -69,6 +70,29 @@ impl Drop for SmallDisk {
         // Writes to a frozen file system would wait permanently; most disks are not frozen.
         let _ = self.thaw();
         let _ = run("umount", &["-l", &self.place()]);
+    }
+}
+
+/// A mounted file system in memory: what a scenario injects is all that its syncs wait for. Unmounted
+/// when dropped.
+#[derive(Debug)]
+pub struct MemoryDisk(PathBuf);
+
+impl MemoryDisk {
+    /// Mounts a file system of at most so many bytes at `place`, which it creates.
+    pub fn mount(place: &Path, bytes_max: u64) -> Result<Self> {
+        std::fs::create_dir_all(place)?;
+        let options = format!("size={bytes_max}");
+        run("mount", &["-t", "tmpfs", "-o", &options, "none", &place.display().to_string()])
+            .context("(apt-get install mount)")?;
+        Ok(Self(place.to_owned()))
+    }
+}
+
+impl Drop for MemoryDisk {
+    fn drop(&mut self) {
+        // A lazy unmount: a node that is being killed may still hold files.
+        let _ = run("umount", &["-l", &self.0.display().to_string()]);
     }
 }
 

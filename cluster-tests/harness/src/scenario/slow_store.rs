@@ -2,6 +2,7 @@ use super::three;
 use crate::args::Setup;
 use crate::client::{Session, SessionOptions};
 use crate::cluster::Cluster;
+use crate::cluster::disk::MemoryDisk;
 use crate::report::{Report, rounded};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use stele_types::{Prng, RegionId, RegionKind, StoreId};
 use tokio::task::JoinHandle;
 
 /// Time that is added to each sync of a fast device, so that devices and not processors are the limit.
-const SYNC: Duration = Duration::from_millis(2);
+const SYNC: Duration = Duration::from_millis(5);
 /// A sync of the slow device takes so many times as long.
 const SLOWER: u32 = 10;
 const CLIENTS: u64 = 32;
@@ -21,6 +22,8 @@ const VALUE_BYTES: usize = 1 << 10;
 /// Keys of the load, in as many regions.
 const REGIONS: u64 = 12;
 const KEYS: u64 = 1000;
+/// Limit for the data of a cluster.
+const DATA_BYTES_MAX: u64 = 4 << 30;
 const CALL_LIMIT: Duration = Duration::from_secs(2);
 const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 const SAMPLE: Duration = Duration::from_millis(100);
@@ -36,6 +39,9 @@ const CALM: Duration = Duration::from_secs(20);
 /// Time for which the store is slow; the throughput counts after `RECOVERED_LIMIT_S`.
 const SLOW_TIME: Duration = Duration::from_secs(40);
 const SPREAD_LIMIT: Duration = Duration::from_secs(90);
+/// Load before a store becomes slow. The delays are added after the stores' first start, so that each
+/// store must first measure that its device is no longer what its probe found.
+const WARM_UP: Duration = Duration::from_secs(12);
 /// The short form checks only that the leaders leave and do not come back: other work on the machine
 /// decides about rates and about the first seconds.
 const SHORT_GONE_LIMIT_S: f64 = 15.0;
@@ -68,11 +74,10 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
 }
 
 async fn check_short(setup: &Setup, report: &mut Report) -> Result<()> {
-    let mut cluster = start(setup, 3, "watched").await?;
-    let store = cluster.store_of(2).await?;
+    let (mut cluster, _disk) = start(setup, 3, "watched").await?;
     let load = Load::start(&cluster, setup.seed);
-    let led_before = wait_spread(&mut cluster, store).await?;
-    cluster.nodes[2].slow_syncs(SYNC * SLOWER).await?;
+    let (victim, store, led_before) = warm_up(&mut cluster).await?;
+    cluster.nodes[victim].slow_syncs(SYNC * SLOWER).await?;
     let slow = watch(&mut cluster, &load, SHORT_SLOW_TIME, |_| false).await?;
     load.stop().await?;
     let (gone_s, moves) = (gone_after(&slow, store), changes_max(&slow));
@@ -87,7 +92,7 @@ async fn check_short(setup: &Setup, report: &mut Report) -> Result<()> {
 
 /// Returns the operations per second while one store is slow and leads nothing.
 async fn reference(setup: &Setup, nodes: usize, name: &str) -> Result<f64> {
-    let mut cluster = start(setup, nodes, name).await?;
+    let (mut cluster, _disk) = start(setup, nodes, name).await?;
     cluster.set_option("balance", "0").await?;
     let slow = cluster.store_of(nodes - 1).await?;
     let regions = cluster.regions().await?;
@@ -107,12 +112,13 @@ async fn reference(setup: &Setup, nodes: usize, name: &str) -> Result<f64> {
     Ok(per_second)
 }
 
-/// Starts a cluster with regions for the load, on devices that are equally fast.
-async fn start(setup: &Setup, nodes: usize, name: &str) -> Result<Cluster> {
+/// Starts a cluster with regions for the load, on devices that are equally fast. Its data lies in memory:
+/// the disk of the machine serves all nodes at once, and other work slows it down for all of them.
+async fn start(setup: &Setup, nodes: usize, name: &str) -> Result<(Cluster, MemoryDisk)> {
     let mut own = three(setup, &[]);
     own.nodes = nodes;
     own.work = setup.work().join(format!("{name}-{nodes}"));
-    std::fs::create_dir_all(&own.work)?;
+    let disk = MemoryDisk::mount(&own.work, DATA_BYTES_MAX)?;
     let mut cluster = Cluster::start(own).await?;
     let keys = (1..REGIONS).map(|region| Bytes::from(format!("{region:02}"))).collect();
     cluster.split(cluster.region_of(b"00").await?.region.id, keys).await?;
@@ -120,20 +126,19 @@ async fn start(setup: &Setup, nodes: usize, name: &str) -> Result<Cluster> {
     for node in &mut cluster.nodes {
         node.slow_syncs(SYNC).await?;
     }
-    Ok(cluster)
+    Ok((cluster, disk))
 }
 
-/// Makes the last store slow and fast again, and watches the cluster.
+/// Makes the store with the most leaders slow and fast again, and watches the cluster.
 async fn watch_case(setup: &Setup, nodes: usize) -> Result<Watched> {
-    let mut cluster = start(setup, nodes, "watched").await?;
-    let victim = nodes - 1;
-    let store = cluster.store_of(victim).await?;
+    let (mut cluster, _disk) = start(setup, nodes, "watched").await?;
     let load = Load::start(&cluster, setup.seed);
-    let led_before = wait_spread(&mut cluster, store).await?;
+    let (victim, store, led_before) = warm_up(&mut cluster).await?;
+    let led_after = led_before.min(REGIONS / nodes as u64);
     cluster.nodes[victim].slow_syncs(SYNC * SLOWER).await?;
     let slow = watch(&mut cluster, &load, SLOW_TIME, |_| false).await?;
     cluster.nodes[victim].slow_syncs(SYNC).await?;
-    let has_returned = |sample: &Sample| 2 * sample.led_by(store) >= led_before;
+    let has_returned = |sample: &Sample| 2 * sample.led_by(store) >= led_after;
     let mut fast = watch(&mut cluster, &load, RETURNED_LIMIT, has_returned).await?;
     let returned_s = fast.last().filter(|sample| has_returned(sample)).map(|it| it.at_s);
     fast.extend(watch(&mut cluster, &load, CALM, |_| false).await?);
@@ -142,19 +147,19 @@ async fn watch_case(setup: &Setup, nodes: usize) -> Result<Watched> {
     Ok(Watched { store, led_before, slow, fast, returned_s })
 }
 
-/// Waits until the store leads its part; returns the number of regions that it leads.
-async fn wait_spread(cluster: &mut Cluster, store: StoreId) -> Result<u64> {
-    let wanted = REGIONS / cluster.nodes.len() as u64;
-    let deadline = Instant::now() + SPREAD_LIMIT;
-    loop {
-        cluster.check_alive()?;
-        let led = Sample::take(cluster, Instant::now(), 0).await?.led_by(store);
-        if led + 1 >= wanted {
-            return Ok(led);
-        }
-        ensure!(Instant::now() < deadline, "store {store} leads {led} of {REGIONS} regions");
-        tokio::time::sleep(SAMPLE).await;
+/// Lets the load run; returns the node whose store then leads most regions, the store and their number.
+async fn warm_up(cluster: &mut Cluster) -> Result<(usize, StoreId, u64)> {
+    tokio::time::sleep(WARM_UP).await;
+    cluster.check_alive()?;
+    let sample = Sample::take(cluster, Instant::now(), 0).await?;
+    let mut most = None;
+    for node in 0..cluster.nodes.len() {
+        let store = cluster.store_of(node).await?;
+        most = most.max(Some((sample.led_by(store), node, store)));
     }
+    let (led, node, store) = most.context("a cluster without nodes")?;
+    ensure!(led > 0, "no store leads a region");
+    Ok((node, store, led))
 }
 
 /// What happened to the store that became slow.

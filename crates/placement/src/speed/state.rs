@@ -177,6 +177,9 @@ impl SpeedState {
 /// Adds `seen`, which has lasted since `start`, to a streak on one side of `held`. Returns the class
 /// of the streak that is nearest to `held` when the streak has lasted: `waits` for a fall and for a
 /// rise.
+///
+/// After a fall the streak continues with the last value. The first windows of a device that becomes
+/// slow also contain fast operations; they must not make the fall take twice the wait.
 fn follow(
     streak: &mut Option<Streak>,
     held: SpeedClass,
@@ -197,9 +200,11 @@ fn follow(
         false => this.nearest.min(seen),
     };
     let lasted = now.since(this.since).saturating_add(this.before_millis);
-    if lasted >= if is_fall { fall_millis } else { rise_millis } {
-        return Some(this.nearest);
+    if lasted < if is_fall { fall_millis } else { rise_millis } {
+        *streak = Some(this);
+        return None;
     }
-    *streak = Some(this);
-    None
+    let falls_on = is_fall && seen < this.nearest && !mutant::active("placement.fall_in_steps");
+    *streak = falls_on.then_some(new);
+    Some(this.nearest)
 }

@@ -63,6 +63,13 @@ fn a_class_falls_after_two_seconds_of_slow_windows_to_the_highest_of_them() {
 }
 
 #[test]
+fn a_class_falls_on_with_the_next_window_when_the_first_one_was_partly_fast() {
+    let mut store = Played::new();
+    assert_eq!([20, 12, 12].map(|class| store.note(class)), [FAST, 20, 12]);
+    assert_eq!([10, 8, 9, 9].map(|class| store.note(class)), [12, 10, 9, 9]);
+}
+
+#[test]
 fn a_class_rises_after_a_minute_of_fast_windows_to_the_lowest_of_them() {
     let mut store = Played::new();
     store.seconds(10, 2);
@@ -207,7 +214,8 @@ fn defined(windows: &[u8]) -> Vec<u8> {
             _ => None,
         };
         if let Some(next) = next {
-            (held, start) = (*next, now + 1);
+            // The last window begins the next fall if it is lower than the class.
+            (held, start) = (*next, now + usize::from(windows[now] >= *next));
         }
         out.push(held);
     }

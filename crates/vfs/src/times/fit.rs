@@ -2,8 +2,7 @@
 
 use stele_types::{OpCost, mutant};
 
-/// Sums over operations: of their number n, bytes x and nanoseconds t, as a least-squares fit needs
-/// them.
+/// Sums over operations of their bytes and nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     pub count: u64,
@@ -46,32 +45,85 @@ impl Sums {
         self.bytes_nanos = self.bytes_nanos.saturating_sub(other.bytes_nanos);
         self.nanos_squared = self.nanos_squared.saturating_sub(other.nanos_squared);
     }
+}
 
-    /// Takes a part of `1 / lost_part` out of the sums, `times` times.
-    pub fn decay(&mut self, lost_part: u64, times: u64) {
-        for _ in 0..times {
-            if self.count == 0 {
-                *self = Self::default();
-                break;
-            }
-            // Rounded down, so that the sums end.
-            *self = self.share(self.count - self.count.div_ceil(lost_part));
+/// Operations of one second or more, as a fit needs them: what varies within each second counts, and
+/// what changed from one second to another does not.
+///
+/// Invariant: a change of the device is no cost of bytes. A device that becomes slow also gets larger
+/// batches; a line through operations before and after would call it fast for small ones. In the
+/// second of the change itself the times vary most, so that it counts least.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Pooled {
+    count: f64,
+    bytes: f64,
+    nanos: f64,
+    /// Degrees of freedom: operations, without the first one of each second.
+    free: f64,
+    /// Sums of the squares and products of the differences from the means of each second, divided by
+    /// the variance of its times.
+    bytes_squared: f64,
+    bytes_nanos: f64,
+    nanos_squared: f64,
+}
+
+impl Pooled {
+    /// Returns the operations of one second. Without sizes that differ they say nothing of bytes.
+    pub fn of(sums: &Sums) -> Self {
+        if sums.count == 0 {
+            return Self::default();
+        }
+        let (count, bytes, nanos) = (sums.count as f64, sums.bytes as f64, sums.nanos as f64);
+        let means = Self { count, bytes, nanos, ..Self::default() };
+        let bytes_squared = sums.bytes_squared as f64 - bytes * bytes / count;
+        let nanos_squared = sums.nanos_squared as f64 - nanos * nanos / count;
+        let is_spread = count * bytes_squared * SPREAD > bytes * bytes;
+        if !is_spread || count < OPERATIONS_OF_SECOND_MIN {
+            return means;
+        }
+        let noise_min = nanos * nanos / count * NOISE_MIN * NOISE_MIN;
+        let weight = match mutant::active("vfs.change_is_a_cost_of_bytes") {
+            true => 1.0,
+            false => count / nanos_squared.max(noise_min),
+        };
+        Self {
+            free: count - 1.0,
+            bytes_squared: bytes_squared * weight,
+            bytes_nanos: (sums.bytes_nanos as f64 - bytes * nanos / count) * weight,
+            nanos_squared: nanos_squared * weight,
+            ..means
         }
     }
 
-    /// Returns the sums of at most `count` operations that are the average of these.
+    /// Adds the operations of another second.
+    pub fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.bytes += other.bytes;
+        self.nanos += other.nanos;
+        self.free += other.free;
+        self.bytes_squared += other.bytes_squared;
+        self.bytes_nanos += other.bytes_nanos;
+        self.nanos_squared += other.nanos_squared;
+    }
+
+    /// Returns at most `count` operations that are the average of these.
     pub fn share(&self, count: u64) -> Self {
-        if count >= self.count {
-            return *self;
+        match self.count > count as f64 {
+            true => self.times(count as f64 / self.count),
+            false => *self,
         }
-        let part = |sum: u128| sum.saturating_mul(u128::from(count)) / u128::from(self.count);
+    }
+
+    /// Returns this part of the operations.
+    pub fn times(&self, part: f64) -> Self {
         Self {
-            count,
-            bytes: part(self.bytes),
-            nanos: part(self.nanos),
-            bytes_squared: part(self.bytes_squared),
-            bytes_nanos: part(self.bytes_nanos),
-            nanos_squared: part(self.nanos_squared),
+            count: self.count * part,
+            bytes: self.bytes * part,
+            nanos: self.nanos * part,
+            free: self.free * part,
+            bytes_squared: self.bytes_squared * part,
+            bytes_nanos: self.bytes_nanos * part,
+            nanos_squared: self.nanos_squared * part,
         }
     }
 }
@@ -79,69 +131,59 @@ impl Sums {
 /// Fits t = a + b · x by least squares, with a ≥ 0 and b ≥ 0. Where the operations do not show what a
 /// byte costs, the device is as much slower or faster than `prior` for each byte as on average. The
 /// prior again if there is no operation.
-pub(super) fn fit(sums: &Sums, prior: OpCost) -> OpCost {
-    let count = i128::from(sums.count);
-    let signed = |sum: u128| i128::try_from(sum).unwrap_or(i128::MAX);
-    let (bytes, nanos) = (signed(sums.bytes), signed(sums.nanos));
-    if count == 0 {
+pub(super) fn fit(pooled: &Pooled, prior: OpCost) -> OpCost {
+    if pooled.count <= 0.0 {
         return prior;
     }
-    // n · Σx² − (Σx)² is n² times the variance of the sizes, and so on.
-    let spread = count.saturating_mul(signed(sums.bytes_squared)) - bytes.saturating_mul(bytes);
-    let is_spread = spread.saturating_mul(SPREAD) > bytes.saturating_mul(bytes);
-    let known = i128::from(prior.picos_per_byte);
-    let expected = count.saturating_mul(i128::from(prior.fixed_nanos)).saturating_mul(PICOS);
-    let expected = expected.saturating_add(known.saturating_mul(bytes)).max(1);
+    let known = prior.picos_per_byte as f64 / PICOS;
+    let expected = pooled.count * prior.fixed_nanos as f64 + known * pooled.bytes;
     let prior_slope = match mutant::active("vfs.byte_of_the_probe_stays") {
         true => known,
-        false => known.saturating_mul(nanos.saturating_mul(PICOS)) / expected,
+        false => known * pooled.nanos / expected.max(1.0),
     };
-    if !is_spread {
-        return through_mean(count, bytes, nanos, prior_slope);
-    }
-    let together = count.saturating_mul(signed(sums.bytes_nanos)) - bytes.saturating_mul(nanos);
-    let slope = together.saturating_mul(PICOS) / spread.max(1);
-    let times = count.saturating_mul(signed(sums.nanos_squared)) - nanos.saturating_mul(nanos);
-    let noise = times.saturating_sub(slope.saturating_mul(together) / PICOS).max(0);
-    let slope = match is_shown(slope - prior_slope, count, spread, noise) {
-        true => slope,
-        false => prior_slope,
-    };
-    through_mean(count, bytes, nanos, slope)
+    let slope = shown_slope(pooled, prior_slope).unwrap_or(prior_slope);
+    through_mean(pooled, slope)
 }
 
-/// Returns whether operations show that a byte costs so many picoseconds more than was known.
-/// `noise`: n² times the variance of the times that their sizes do not explain.
+/// Returns the nanoseconds that a byte costs if the operations show that they are not `known`.
 ///
 /// Invariant: noise does not count as a cost of bytes. Small writes of different times would otherwise
 /// make a device look tens of times slower for large ones.
-fn is_shown(picos: i128, count: i128, spread: i128, noise: i128) -> bool {
-    let explained = picos.saturating_mul(picos).saturating_mul(spread).saturating_mul(count - 1);
-    let deviations = if count < FEW { DEVIATIONS_OF_FEW } else { DEVIATIONS };
-    let bound = noise.saturating_mul(PICOS * PICOS).saturating_mul(deviations * deviations);
-    explained > bound || mutant::active("vfs.noise_is_a_cost_of_bytes")
+fn shown_slope(pooled: &Pooled, known: f64) -> Option<f64> {
+    if pooled.bytes_squared <= 0.0 {
+        return None;
+    }
+    let slope = pooled.bytes_nanos / pooled.bytes_squared;
+    let noise = (pooled.nanos_squared - slope * pooled.bytes_nanos).max(0.0);
+    let deviations = if pooled.free < FEW { DEVIATIONS_OF_FEW } else { DEVIATIONS };
+    let difference = (slope - known).powi(2) * pooled.bytes_squared * pooled.free;
+    let is_shown = difference > noise * deviations.powi(2);
+    (is_shown || mutant::active("vfs.noise_is_a_cost_of_bytes")).then_some(slope)
 }
 
 /// Picoseconds in a nanosecond.
-const PICOS: i128 = 1000;
+const PICOS: f64 = 1000.0;
 /// Sizes show the cost of a byte if their standard deviation is above a quarter of their mean.
-const SPREAD: i128 = 16;
+const SPREAD: f64 = 16.0;
+/// Operations that a second needs: two or three that take equally long by chance would count most.
+const OPERATIONS_OF_SECOND_MIN: f64 = 4.0;
+/// Least standard deviation of a second's times that counts, as a part of their mean, for the same reason.
+const NOISE_MIN: f64 = 0.125;
 /// Standard deviations by which a cost of bytes must differ from the known one. Each report is a test
 /// of its own, so that three would be exceeded by chance every few minutes.
-const DEVIATIONS: i128 = 6;
+const DEVIATIONS: f64 = 6.0;
 /// The same for few operations, of which the deviation itself is uncertain.
-const DEVIATIONS_OF_FEW: i128 = 12;
-const FEW: i128 = 16;
+const DEVIATIONS_OF_FEW: f64 = 12.0;
+const FEW: f64 = 16.0;
 
 /// Returns the line of this slope through the means. Invariant: neither part is negative, and the line
 /// keeps the mean time: an operation without bytes takes no less than no time, and a byte too.
-fn through_mean(count: i128, bytes: i128, nanos: i128, picos_per_byte: i128) -> OpCost {
-    let picos = nanos.saturating_mul(PICOS);
-    let steepest = if bytes > 0 { picos / bytes } else { 0 };
-    let slope = picos_per_byte.clamp(0, steepest);
-    let fixed = (picos - slope.saturating_mul(bytes)) / count / PICOS;
-    let unsigned = |number: i128| u64::try_from(number.max(0)).unwrap_or(u64::MAX);
-    OpCost { fixed_nanos: unsigned(fixed), picos_per_byte: unsigned(slope) }
+fn through_mean(pooled: &Pooled, nanos_per_byte: f64) -> OpCost {
+    let steepest = if pooled.bytes > 0.0 { pooled.nanos / pooled.bytes } else { 0.0 };
+    let slope = nanos_per_byte.clamp(0.0, steepest);
+    let fixed = (pooled.nanos - slope * pooled.bytes) / pooled.count;
+    // Numbers out of range become the nearest ones.
+    OpCost { fixed_nanos: fixed.round() as u64, picos_per_byte: (slope * PICOS).round() as u64 }
 }
 
 #[cfg(test)]
@@ -153,7 +195,7 @@ mod tests {
     fn of(operations: &[(u64, u64)]) -> OpCost {
         let mut sums = Sums::default();
         operations.iter().for_each(|&(bytes, nanos)| sums.add(&Sums::of(bytes, nanos)));
-        fit(&sums, PRIOR)
+        fit(&Pooled::of(&sums), PRIOR)
     }
 
     fn cost(fixed_nanos: u64, picos_per_byte: u64) -> OpCost {
@@ -167,15 +209,24 @@ mod tests {
             ("none", &[], PRIOR),
             (
                 "on a line",
-                &[(4_096, 54_096), (8_192, 58_192), (65_536, 115_536)],
+                &[(4_096, 54_096), (8_192, 58_192), (16_384, 66_384), (65_536, 115_536)],
                 cost(50_000, 1_000),
             ),
+            ("too few", &[(1_000, 9_000), (9_000, 17_000)], cost(9, 2_598)),
             ("one size: as the prior, five times slower", &[(1_000, 10_035); 2], cost(35, 10_000)),
             ("one size: as the prior, four times faster", &[(1_000, 500); 8], cost(2, 498)),
             ("no bytes", &[(0, 500), (0, 700)], cost(600, 0)),
-            ("longer is faster: no cost of a byte", &[(1_000, 900), (9_000, 100)], cost(500, 0)),
-            ("a steep line through no time", &[(1_000, 100), (9_000, 9_900)], cost(0, 1_000)),
-            ("at its limits", &[(u64::MAX, u64::MAX), (1, 1)], cost(9_223_372_036_854_775, 999)),
+            (
+                "longer is faster: no cost of a byte",
+                &[(1_000, 900), (9_000, 100), (2_000, 800), (8_000, 200)],
+                cost(500, 0),
+            ),
+            (
+                "a steep line through no time",
+                &[(1_000, 100), (9_000, 9_900), (2_000, 1_300), (8_000, 8_700)],
+                cost(0, 1_000),
+            ),
+            ("at its limits", &[(u64::MAX, u64::MAX), (1, 1)], cost(0, 1_000)),
         ];
         for (name, operations, wanted) in table {
             assert_eq!(of(operations), *wanted, "{name}");
@@ -193,7 +244,7 @@ mod tests {
             let operations: Vec<_> = (0..200).map(|_| one()).collect();
             let mut sums = Sums::default();
             operations.iter().for_each(|&(bytes, nanos)| sums.add(&Sums::of(bytes, nanos)));
-            fit(&sums, cost(300_000, 2_000)).nanos(16 << 10)
+            fit(&Pooled::of(&sums), cost(300_000, 2_000)).nanos(16 << 10)
         };
         for _ in 0..50 {
             let nanos = seconds(400, 2_000);
@@ -211,11 +262,11 @@ mod tests {
             let small = Sums::of(100, (100_000 + 200) * times);
             let mut sums = Sums::default();
             (0..20).for_each(|_| sums.add(&small));
-            let large = fit(&sums, prior).nanos(16 << 10);
+            let large = fit(&Pooled::of(&sums), prior).nanos(16 << 10);
             let wanted = prior.nanos(16 << 10) * times;
             assert!(large.abs_diff(wanted) <= wanted / 100, "{large} ns, not {wanted}");
             let slow = cost(prior.fixed_nanos * 30, prior.picos_per_byte * 30);
-            assert!(fit(&sums, slow).nanos(16 << 10).abs_diff(wanted) <= wanted / 100);
+            assert!(fit(&Pooled::of(&sums), slow).nanos(16 << 10).abs_diff(wanted) <= wanted / 100);
         }
     }
 
@@ -223,9 +274,10 @@ mod tests {
     fn a_share_has_the_average_of_the_whole() {
         let mut sums = Sums::default();
         (0..1_000).for_each(|n| sums.add(&Sums::of(4_096 + n % 2 * 8_192, 100 + n % 2 * 200)));
-        let share = sums.share(8);
-        assert_eq!((share.count, share.bytes, share.nanos), (8, 8 * 8_192, 8 * 200));
-        assert_eq!(fit(&share, PRIOR), fit(&sums, PRIOR));
-        assert_eq!(sums.share(1_000), sums);
+        let pooled = Pooled::of(&sums);
+        let share = pooled.share(8);
+        assert_eq!((share.count, share.bytes, share.nanos), (8.0, 65_536.0, 1_600.0));
+        assert_eq!(fit(&share, PRIOR), fit(&pooled, PRIOR));
+        assert_eq!(pooled.share(1_000), pooled);
     }
 }

@@ -1,6 +1,6 @@
 //! Operations of the last seconds, in buckets of one second.
 
-use super::fit::{Sums, fit};
+use super::fit::{Pooled, Sums, fit};
 use stele_types::{OpCost, mutant};
 
 const NANOS_OF_SECOND: u64 = 1_000_000_000;
@@ -13,15 +13,15 @@ pub(super) const OPERATIONS_MIN: u64 = 8;
 /// Slots of a histogram: four for each power of two, up to 18 minutes.
 const SLOTS: usize = 160;
 
-/// Part of the sums of earlier operations that is lost in a second: their half-life is 44 seconds.
-const LOST_IN_SECOND: u64 = 64;
+/// Part of the sums of earlier operations that is left after a second: their half-life is 44 seconds.
+const KEPT_AFTER_SECOND: f64 = 1.0 - 1.0 / 64.0;
 
-/// Operations that ended within the last seconds, and the decayed sums of all operations.
+/// Operations that ended within the last seconds, and decayed sums of all seconds before this one.
 #[derive(Debug)]
 pub(super) struct Window {
     buckets: [Bucket; WINDOW_SECONDS as usize],
-    decayed: Sums,
-    /// Second up to which `decayed` has decayed.
+    decayed: Pooled,
+    /// Newest second with an operation; it is not in `decayed` yet.
     second: u64,
 }
 
@@ -45,7 +45,7 @@ impl Default for Bucket {
 impl Default for Window {
     fn default() -> Self {
         let buckets = std::array::from_fn(|_| Bucket::default());
-        Self { buckets, decayed: Sums::default(), second: 0 }
+        Self { buckets, decayed: Pooled::default(), second: 0 }
     }
 }
 
@@ -53,6 +53,7 @@ impl Window {
     /// Adds an operation that ended at `end_nanos`.
     pub fn note(&mut self, end_nanos: u64, bytes: u64, nanos: u64) {
         let second = end_nanos / NANOS_OF_SECOND;
+        self.begin(second);
         let Some(bucket) = self.buckets.get_mut((second % WINDOW_SECONDS) as usize) else { return };
         if bucket.second > second {
             return;
@@ -68,50 +69,60 @@ impl Window {
         if let Some(slot) = bucket.histogram.get_mut(slot_of(nanos)) {
             *slot = slot.saturating_add(1);
         }
-        let elapsed = second.saturating_sub(self.second);
-        self.decayed.decay(LOST_IN_SECOND, elapsed);
-        self.second = self.second.max(second);
-        self.decayed.add(&operation);
+    }
+
+    /// Adds the newest second to the decayed sums if this one comes after it.
+    fn begin(&mut self, second: u64) {
+        let Some(elapsed) = second.checked_sub(self.second).filter(|elapsed| *elapsed > 0) else {
+            return;
+        };
+        let bucket = self.buckets.get((self.second % WINDOW_SECONDS) as usize);
+        if let Some(ended) = bucket.filter(|bucket| bucket.second == self.second) {
+            self.decayed.add(&Pooled::of(&ended.sums));
+        }
+        self.decayed = self.decayed.times(KEPT_AFTER_SECOND.powf(elapsed as f64));
+        self.second = second;
     }
 
     /// Returns the cost of an operation and the number of operations it was measured with; the prior
     /// and 0 if they are too few.
     pub fn cost(&self, now_nanos: u64, prior: OpCost) -> (OpCost, u64) {
-        let sums = self.newest(now_nanos);
-        if sums.count < OPERATIONS_MIN {
+        let (counted, count) = self.newest(now_nanos);
+        if count < OPERATIONS_MIN {
             return (prior, 0);
         }
-        let mut counted = sums;
-        // One slow operation is an exception; a slow device has more of them.
-        counted.remove(&self.slowest(now_nanos));
         // Invariant: what a byte costs beside an operation is learned over minutes. The few writes of two
         // seconds differ more by chance than by their sizes.
         let known = match mutant::active("vfs.cost_of_bytes_from_two_seconds") {
             true => prior,
             false => fit(&self.decayed, prior),
         };
-        (fit(&counted, known), sums.count)
+        (fit(&counted, known), count)
     }
 
-    /// Returns the sums of the newest operations.
+    /// Returns the newest operations without the slowest one, and their number with it. One slow
+    /// operation is an exception; a slow device has more of them.
     ///
     /// Invariant: what a device did before hides nothing of what it does now. All operations of the
     /// newest seconds count, and earlier ones only as far as those are too few.
-    fn newest(&self, now_nanos: u64) -> Sums {
-        let mut sums = Sums::default();
-        for (age, bucket) in self.last(now_nanos) {
-            let is_recent = age < RECENT_SECONDS || mutant::active("vfs.past_speed_counts_in_full");
-            let lacking = OPERATIONS_MIN.saturating_sub(sums.count);
-            sums.add(&if is_recent { bucket.sums } else { bucket.sums.share(lacking) });
-        }
-        sums
-    }
-
-    fn slowest(&self, now_nanos: u64) -> Sums {
-        let recent = self.last(now_nanos).filter(|(age, _)| *age < RECENT_SECONDS);
-        let slowest = recent.map(|(_, bucket)| bucket.slowest).max_by_key(|(_, nanos)| *nanos);
+    fn newest(&self, now_nanos: u64) -> (Pooled, u64) {
+        let recent = |age| age < RECENT_SECONDS;
+        let slowest = self.last(now_nanos).filter(|(age, _)| recent(*age));
+        let slowest = slowest.max_by_key(|(_, bucket)| bucket.slowest.1).map(|(age, _)| age);
         let slowest = slowest.filter(|_| !mutant::active("vfs.one_slow_write_is_a_slow_device"));
-        slowest.map_or(Sums::default(), |(bytes, nanos)| Sums::of(bytes, nanos))
+        let (mut pooled, mut count) = (Pooled::default(), 0);
+        for (age, bucket) in self.last(now_nanos) {
+            let mut sums = bucket.sums;
+            if slowest == Some(age) {
+                sums.remove(&Sums::of(bucket.slowest.0, bucket.slowest.1));
+            }
+            let counts_in_full = recent(age) || mutant::active("vfs.past_speed_counts_in_full");
+            let lacking = OPERATIONS_MIN.saturating_sub(count);
+            let counted = if counts_in_full { bucket.sums.count } else { lacking };
+            pooled.add(&Pooled::of(&sums).share(counted));
+            count += bucket.sums.count.min(counted);
+        }
+        (pooled, count)
     }
 
     /// Returns the seconds of the window that have operations with their ages, newest first.
@@ -228,6 +239,32 @@ mod tests {
             let late: Vec<_> = seen.iter().filter(|(at, _)| *at > 20 * NANOS_OF_SECOND).collect();
             for (at, nanos) in late {
                 assert!((5 * MS..26 * MS).contains(nanos), "seed {seed}: {nanos} ns at {at} ns");
+            }
+        }
+    }
+
+    /// A device that becomes eight times slower under group commit: its batches grow with the time that
+    /// each write takes.
+    #[test]
+    fn batches_that_grow_on_a_device_that_became_slow_show_no_cost_of_bytes() {
+        let prior = OpCost { fixed_nanos: 2_000, picos_per_byte: 300 };
+        for seed in 0..20 {
+            let mut prng = stele_types::Prng::new(seed);
+            let (mut window, mut now_nanos) = (Window::default(), 0);
+            while now_nanos < 40 * NANOS_OF_SECOND {
+                // First as its probe found it. Once slow, all clients wait for each write: equal batches.
+                let (bytes_min, bytes_range, fixed) = match now_nanos / (NANOS_OF_SECOND / 2) {
+                    0..3 => (20, 200, MS / 50),
+                    3..61 => (900, 9_000, 3 * MS),
+                    _ => (35_000, 10_000, 24 * MS),
+                };
+                let nanos = fixed + prng.below(fixed / 4);
+                now_nanos += nanos;
+                window.note(now_nanos, bytes_min + prng.below(bytes_range), nanos);
+                let nanos = window.cost(now_nanos, prior).0.nanos(16 << 10);
+                if now_nanos > 33 * NANOS_OF_SECOND {
+                    assert!((20 * MS..30 * MS).contains(&nanos), "seed {seed}: {nanos} ns");
+                }
             }
         }
     }
