@@ -58,10 +58,16 @@ struct Noted {
 }
 
 impl Moves {
+    /// Forgets all moves but the time of the last one.
+    pub fn forget(&mut self) {
+        *self = Self { last: self.last, ..Self::default() };
+    }
+
     /// Notes the operators of a placement leader.
     fn note(&mut self, state: &LeaderState, before: &BTreeSet<OperatorId>) -> Noted {
         if self.term != state.term {
-            *self = Self { term: state.term, last: self.last, ..Self::default() };
+            self.forget();
+            self.term = state.term;
         }
         if self.config != *state.cluster.config() {
             self.config = state.cluster.config().clone();

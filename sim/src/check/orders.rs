@@ -123,18 +123,28 @@ pub fn running(leader_state: &LeaderState) -> BTreeSet<OperatorId> {
     leader_state.operators.running().map(|operator| operator.id).collect()
 }
 
+/// Returns the times of the regions' last reports.
+pub fn reported(leader_state: &LeaderState) -> BTreeMap<RegionId, Option<Millis>> {
+    leader_state.cluster.regions().iter().map(|info| (info.region.id, info.reported)).collect()
+}
+
 /// Returns what is invalid in an operator that was just admitted, so that it is not one of `before`:
 /// it costs the region its quorum, puts more of its voters into one failure domain, or gives a replica
-/// or a leader to a store that cannot take it.
+/// or a leader to a store that cannot take it. A region that was reported meanwhile is left out: the report
+/// may have been taken after the admission.
 pub fn invalid_admission(
     leader_state: &LeaderState,
     before: &BTreeSet<OperatorId>,
+    reported_before: &BTreeMap<RegionId, Option<Millis>>,
     now: Millis,
 ) -> Option<String> {
     let cluster = &leader_state.cluster;
     leader_state.operators.running().filter(|operator| !before.contains(&operator.id)).find_map(
         |operator| {
             let info = cluster.regions().get(operator.region)?;
+            if reported_before.get(&operator.region) != Some(&info.reported) {
+                return None;
+            }
             let (old, mut new) = (info.region.voters_of(true), info.region.voters_of(false));
             let coming = |peer: &Peer| info.region.peer(peer.id).is_none();
             let is_there = |peer: &Peer| match coming(peer) {
@@ -154,7 +164,9 @@ pub fn invalid_admission(
             }
             let is_wrong = is_stuck || changes && few(&new);
             let wrong = is_wrong.then(|| {
-                format!("begins {operator}, although most voters of {info:?} do not respond")
+                format!(
+                    "begins {operator}, although most voters of {info:?} do not respond at {now:?}"
+                )
             });
             wrong
                 .or_else(|| crowding(cluster, operator, now))

@@ -22,6 +22,11 @@ pub struct Unsaved {
 }
 
 impl World {
+    /// Starts the times of what is not persisted again.
+    pub(crate) fn forget_unsaved(&mut self) {
+        self.checks.unsaved = Unsaved::default();
+    }
+
     /// Compares the classes in a placement leader's state with those that its store holds.
     pub(crate) fn check_classes(&mut self, id: u64, held: &Cluster) {
         let Some(state) = self.nodes.get(&id).and_then(|node| node.member.leader_state()) else {

@@ -5,7 +5,7 @@ use super::{Answer, Call};
 use crate::check::orders;
 use crate::plan::{CLUSTER, MS};
 use crate::world::{Happening, Requester, Slot, World};
-use stele_node::placement::{Accepted, NotDecided, PlacementLeader, Work};
+use stele_node::placement::{self, Accepted, NotDecided, PlacementLeader, Work};
 use stele_node::store::LinearizableRead;
 use stele_placement::{
     Cluster, DrainGoal, Kind, LeaderState, Millis, Operator, OperatorId, PairChange, SYSTEM_REGION,
@@ -13,7 +13,7 @@ use stele_placement::{
 };
 use stele_raftstore::{Done, Header, Input, Reply, Write};
 use stele_storage::{EngineView, ScanOptions, StateMachine};
-use stele_types::{CommandBuilder, Error, Peer, PeerRole, Result, StoreId, Term};
+use stele_types::{Error, Peer, PeerRole, Result, StoreId, Term};
 
 const PLACEMENT_NANOS: u64 = 100 * MS;
 
@@ -73,6 +73,7 @@ impl World {
         leader.lead(leading.map(|(_, term)| Term(term)));
         let state = leader.term().and_then(|term| leader.state(term));
         let running = state.map(orders::running).unwrap_or_default();
+        let reported = state.map(orders::reported).unwrap_or_default();
         if state.is_none() {
             member.epochs.clear();
         }
@@ -82,7 +83,7 @@ impl World {
         let state = leader.term().and_then(|term| leader.state(term));
         let invalid = state.and_then(|state| {
             let regressed = orders::regressed(&state.cluster, &mut member.epochs);
-            regressed.or_else(|| orders::invalid_admission(state, &running, now))
+            regressed.or_else(|| orders::invalid_admission(state, &running, &reported, now))
         });
         if let Some(text) = invalid {
             self.fail(format!("the placement group of node {id} {text}"));
@@ -175,9 +176,13 @@ impl World {
             self.nodes.get(&id).map_or(0, |node| node.now(self.now).unix_seconds),
         );
         match pairs.as_ref().ok().map(|pairs| Cluster::load(pairs.clone(), now, unix_seconds)) {
-            Some(Ok(Some(_))) => self
-                .trace
-                .note(self.now, id, slot, || format!("leads the placement group in term {term}")),
+            Some(Ok(Some(_))) => {
+                // A state that is loaded again in the same term knows no earlier moves.
+                self.checks.moves.forget();
+                self.trace.note(self.now, id, slot, || {
+                    format!("leads the placement group in term {term}")
+                });
+            }
             Some(Err(error)) => self.fail(format!("the placement state is invalid: {error}")),
             Some(Ok(None)) | None => {}
         }
@@ -196,6 +201,8 @@ impl World {
         // A decision is answered when it is committed, and a read would wait until it is visible.
         let sees_all = reader.is_some_and(|reader| reader.sees_all_committed());
         if leader.is_none_or(is_proposing) || is_damaged || !sees_all || self.plan.is_helix {
+            // What is not persisted may wait for the proposal under way.
+            self.forget_unsaved();
             return;
         }
         let (now, pairs) = (self.millis(id), self.state_pairs(slot));
@@ -222,21 +229,12 @@ impl World {
     }
 
     fn propose(&mut self, id: u64, slot: u64, term: u64, changes: &[PairChange]) {
-        let mut command = CommandBuilder::new();
-        for change in changes {
-            let added = match &change.value {
-                Some(value) => command.put(&change.key, value, 0).map(|_| ()),
-                None => command.delete(&change.key).map(|_| ()),
-            };
-            if let Err(error) = added {
-                return self.fail(format!("a decision does not fit a command: {error}"));
-            }
-        }
-        let command = command.build().bytes().clone();
-        let header = Header { region: SYSTEM_REGION, term, ..self.patient(slot) };
-        self.request(slot, Requester::Proposal { node: id, term }, |id| {
-            Input::Write(Write { id, header, command, frees: true })
-        });
+        let write = match placement::proposal(Term(term), changes) {
+            Ok(write) => write,
+            Err(error) => return self.fail(format!("a decision does not fit a command: {error}")),
+        };
+        let requester = Requester::Proposal { node: id, term };
+        self.request(slot, requester, |id| Input::Write(Write { id, ..write }));
     }
 
     pub(crate) fn group_proposed(&mut self, id: u64, term: u64, reply: &Reply) {

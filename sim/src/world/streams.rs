@@ -33,6 +33,8 @@ pub struct Stream {
     step: u64,
     /// The header has arrived.
     is_offered: bool,
+    /// The receiver's log held the snapshot's last entry at that time.
+    is_held: bool,
     ends_at: u64,
 }
 
@@ -73,6 +75,7 @@ impl World {
             state: State::Offered,
             step: 0,
             is_offered: false,
+            is_held: false,
             ends_at: self.now + STALL_NANOS,
         };
         self.streams.insert(number, stream);
@@ -113,7 +116,10 @@ impl World {
         }
         match &stream.state {
             State::Offered if !stream.is_offered => {
+                let (region, at) = (stream.header.region.id, stream.header.at);
+                let engine = self.slots.get(&stream.to).and_then(|slot| slot.engine());
                 stream.is_offered = true;
+                stream.is_held = engine.and_then(|engine| engine.term(region, at.0)) == Some(at.1);
                 self.offer(number);
             }
             State::Offered | State::Ended => {}
@@ -147,7 +153,8 @@ impl World {
             (other, _) => return self.fail(format!("a snapshot was answered with {other:?}")),
         };
         let (region, at) = (stream.header.region.id, stream.header.at);
-        if engine.as_ref().and_then(|engine| engine.term(region, at.0)) == Some(at.1) {
+        // The entry may also have come between the offer and this answer.
+        if stream.is_held {
             let text = format!("store {} accepts region {region} at {at:?}", stream.to);
             return self.fail(format!("{text}, which its log holds"));
         }

@@ -5,11 +5,13 @@
 //! [`PlacementLeader::poll`] and carries out the work that this returns; at most one piece of work
 //! is under way. `T` is what an answer becomes; [`PlacementLeader::take_answers`] returns them.
 
+mod proposal;
 mod requests;
 
 #[cfg(test)]
 mod tests;
 
+pub use proposal::proposal;
 pub use requests::Accepted;
 
 use bytes::Bytes;
@@ -25,8 +27,8 @@ pub const DECISIONS_MAX: usize = 1024;
 pub enum Work {
     /// Read all pairs after leadership in this term was confirmed; report [`PlacementLeader::loaded`].
     Load(Term),
-    /// Commit the changes, all or none, by a proposal of exactly this term; report
-    /// [`PlacementLeader::proposed`].
+    /// Commit the changes by a [`proposal`] of this term; report [`PlacementLeader::proposed`] when its
+    /// fate is known.
     Propose(Term, Vec<PairChange>),
 }
 

@@ -280,3 +280,10 @@ fn stores_that_join_get_the_same_ids_for_the_same_tokens() {
     assert_eq!(leader.poll(NOW), None, "the second join changes nothing");
     assert_eq!(leader.take_answers(), [("one", Ok(2)), ("two", Ok(2))]);
 }
+
+#[test]
+fn a_decision_has_no_deadline_after_which_its_fate_would_be_unknown_in_the_same_term() {
+    let changes = [stele_placement::pairs::setting("replicas", 5)];
+    let write = super::proposal(Term(7), &changes).unwrap();
+    assert_eq!((write.header.term, write.header.deadline_nanos), (7, 0));
+}

@@ -8,13 +8,14 @@ use crate::transport::{BoxFuture, Transport};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_node::pages::Pages;
+use stele_node::placement;
 use stele_node::store::LinearizableRead;
 use stele_placement::{PairChange, SYSTEM_REGION};
-use stele_raftstore::{Done, Header, Read, Reply, RequestId, Write};
+use stele_raftstore::{Done, Header, Read, Reply, RequestId};
 use stele_storage::{EngineView, StateMachine};
-use stele_types::{CommandBuilder, Error, Result, Term};
+use stele_types::{Error, Result, Term};
 
-/// Time a decision may take to commit, in nanoseconds.
+/// Time a read may take, in nanoseconds.
 const REQUEST_TIMEOUT_NANOS: u64 = 5_000_000_000;
 
 /// System region on this node, if a store holds it.
@@ -79,16 +80,7 @@ impl System for SystemRegion {
         let store = self.store();
         Box::pin(async move {
             let store = store.ok_or_else(not_here)?;
-            let mut command = CommandBuilder::new();
-            for change in &changes {
-                match &change.value {
-                    Some(value) => command.put(&change.key, value, 0)?,
-                    None => command.delete(&change.key)?,
-                };
-            }
-            let command = command.build().bytes().clone();
-            let header = Self::header(&store, term);
-            let write = Write { id: RequestId::default(), header, command, frees: true };
+            let write = placement::proposal(term, &changes)?;
             match store.write(write, None).await {
                 Reply::Done(Done::Written { .. }) => Ok(()),
                 other => Err(not_done(other)),

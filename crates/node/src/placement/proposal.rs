@@ -1,0 +1,27 @@
+//! Write of a decision to the placement region.
+
+use bytes::Bytes;
+use stele_placement::{PairChange, SYSTEM_REGION};
+use stele_raftstore::{Header, RequestId, Write};
+use stele_types::{CommandBuilder, Result, Term, mutant};
+
+/// Returns the write that commits `changes`, all or none, in exactly this term. Fails with `Invalid`
+/// on changes that do not fit one command.
+///
+/// Invariant: a decision has no deadline; it ends when it is committed, or with the term. After a
+/// deadline the leader would load its state again in the same term, without the decision, which may be
+/// committed later.
+pub fn proposal(term: Term, changes: &[PairChange]) -> Result<Write> {
+    let mut command = CommandBuilder::new();
+    for change in changes {
+        match &change.value {
+            Some(value) => command.put(&change.key, value, 0)?,
+            None => command.delete(&change.key)?,
+        };
+    }
+    let command: Bytes = command.build().bytes().clone();
+    let deadline_nanos = u64::from(mutant::active("node.decision_with_deadline"));
+    let header =
+        Header { region: SYSTEM_REGION, term: term.0, deadline_nanos, ..Header::default() };
+    Ok(Write { id: RequestId::default(), header, command, frees: true })
+}
