@@ -7,8 +7,8 @@ use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_node::report::StalePeer;
 use stele_placement::{
-    Change, Cluster, DrainGoal, Instruction, LeaderState, Liveness, Millis, OperatorId, Order,
-    RegionInfo, SETTINGS, Step, StoreState,
+    Change, Cluster, DrainGoal, Instruction, LastHeartbeat, LeaderState, Liveness, Millis,
+    OperatorId, Order, RegionInfo, SETTINGS, Step, Store, StoreState,
 };
 use stele_types::{Peer, PeerRole, Region, RegionEpoch, RegionId, RegionPhase, StoreId};
 
@@ -118,31 +118,58 @@ fn merge_target(cluster: &Cluster, source: RegionId) -> Option<&Region> {
     (beside && !is_past).then_some(target)
 }
 
-/// Returns the operators that run.
-pub fn running(leader_state: &LeaderState) -> BTreeSet<OperatorId> {
-    leader_state.operators.running().map(|operator| operator.id).collect()
+/// What a placement leader knew before a step. In one step it may admit an operator and then take reports
+/// and decisions that waited: they do not make the operator wrong.
+#[derive(Default)]
+pub struct Before {
+    /// Operators that ran.
+    pub running: BTreeSet<OperatorId>,
+    reported: BTreeMap<RegionId, Option<Millis>>,
+    stores: BTreeMap<StoreId, (StoreState, LastHeartbeat)>,
 }
 
-/// Returns the times of the regions' last reports.
-pub fn reported(leader_state: &LeaderState) -> BTreeMap<RegionId, Option<Millis>> {
-    leader_state.cluster.regions().iter().map(|info| (info.region.id, info.reported)).collect()
+impl Before {
+    /// Returns what a leader knows now; nothing without a state.
+    pub fn of(leader_state: Option<&LeaderState>) -> Self {
+        let Some(LeaderState { cluster, operators, .. }) = leader_state else {
+            return Self::default();
+        };
+        let regions = cluster.regions().iter();
+        let stores = cluster.stores();
+        Self {
+            running: operators.running().map(|operator| operator.id).collect(),
+            reported: regions.map(|info| (info.region.id, info.reported)).collect(),
+            stores: stores.map(|it| (it.id, (it.state, it.last_heartbeat))).collect(),
+        }
+    }
+
+    /// Whether the region was reported since.
+    pub fn is_reported_since(&self, info: &RegionInfo) -> bool {
+        self.reported.get(&info.region.id) != Some(&info.reported)
+    }
+
+    /// Whether the store was reported, or a decision about it was made, since.
+    pub fn is_changed_since(&self, store: &Store) -> bool {
+        self.stores.get(&store.id) != Some(&(store.state, store.last_heartbeat))
+    }
 }
 
 /// Returns what is invalid in an operator that was just admitted, so that it is not one of `before`:
 /// it costs the region its quorum, puts more of its voters into one failure domain, or gives a replica
-/// or a leader to a store that cannot take it. A region that was reported meanwhile is left out: the report
-/// may have been taken after the admission.
+/// or a leader to a store that cannot take it.
 pub fn invalid_admission(
     leader_state: &LeaderState,
-    before: &BTreeSet<OperatorId>,
-    reported_before: &BTreeMap<RegionId, Option<Millis>>,
+    before: &Before,
     now: Millis,
 ) -> Option<String> {
     let cluster = &leader_state.cluster;
-    leader_state.operators.running().filter(|operator| !before.contains(&operator.id)).find_map(
-        |operator| {
+    leader_state
+        .operators
+        .running()
+        .filter(|operator| !before.running.contains(&operator.id))
+        .find_map(|operator| {
             let info = cluster.regions().get(operator.region)?;
-            if reported_before.get(&operator.region) != Some(&info.reported) {
+            if before.is_reported_since(info) {
                 return None;
             }
             let (old, mut new) = (info.region.voters_of(true), info.region.voters_of(false));
@@ -170,9 +197,8 @@ pub fn invalid_admission(
             });
             wrong
                 .or_else(|| crowding(cluster, operator, now))
-                .or_else(|| unfit_target(cluster, operator, now))
-        },
-    )
+                .or_else(|| unfit_target(cluster, operator, before, now))
+        })
 }
 
 /// Returns a responding voter, not the leader, without which its region would lose its quorum.

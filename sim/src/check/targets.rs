@@ -1,8 +1,7 @@
 //! Checks the stores to which an operator moves data or leadership, from their records and reports.
 
-use stele_placement::{
-    Cluster, Kind, LastHeartbeat, Liveness, Millis, Operator, Step, Store, StoreState,
-};
+use super::orders::Before;
+use stele_placement::{Cluster, Kind, Liveness, Millis, Operator, Step, Store, StoreState};
 use stele_types::{PeerId, StoreId};
 
 /// Percentage of a store's usable space above which it gets no replica to balance loads.
@@ -10,13 +9,17 @@ const FULL_PERCENT: u64 = 95;
 
 /// Returns what is invalid in an operator that was just admitted: it gives a replica or a leader to a
 /// store that cannot take it.
-pub fn unfit_target(cluster: &Cluster, operator: &Operator, now: Millis) -> Option<String> {
-    // A report that arrived with this decision may be newer than the operator.
-    let is_new = |store: &Store| store.last_heartbeat == LastHeartbeat::At(now);
+pub fn unfit_target(
+    cluster: &Cluster,
+    operator: &Operator,
+    before: &Before,
+    now: Millis,
+) -> Option<String> {
+    let is_new = |store: &Store| before.is_changed_since(store);
     let serves = |id: StoreId| {
         let takes = |store: &Store| {
             let is_well = !store.report.is_full && !store.report.has_failed;
-            store.state == StoreState::Up && (is_well || is_new(store))
+            is_new(store) || store.state == StoreState::Up && is_well
         };
         cluster.store(id).is_some_and(takes) && cluster.liveness(id, now) == Liveness::Live
     };
@@ -30,7 +33,7 @@ pub fn unfit_target(cluster: &Cluster, operator: &Operator, now: Millis) -> Opti
     if let Some(store) = transfers.into_iter().find(|store| !serves(*store)) {
         return Some(format!("begins {operator}, but store {store} takes no leaders"));
     }
-    if let Some(text) = lagging(cluster, operator, now) {
+    if let Some(text) = lagging(cluster, operator, before) {
         return Some(text);
     }
     let size_bytes = cluster.regions().get(operator.region)?.size_bytes;
@@ -47,7 +50,7 @@ pub fn unfit_target(cluster: &Cluster, operator: &Operator, now: Millis) -> Opti
 }
 
 /// Returns what is invalid in a move that rests on a replica that lags: only the one that leaves may.
-fn lagging(cluster: &Cluster, operator: &Operator, now: Millis) -> Option<String> {
+fn lagging(cluster: &Cluster, operator: &Operator, before: &Before) -> Option<String> {
     let info = cluster.regions().get(operator.region)?;
     let leaves = |peer: &PeerId| {
         let demotes = |step: &Step| match step {
@@ -59,8 +62,7 @@ fn lagging(cluster: &Cluster, operator: &Operator, now: Millis) -> Option<String
     let moves_lead_to = |peer: &PeerId| {
         operator.steps.iter().any(|step| matches!(step, Step::Transfer(to) if to.id == *peer))
     };
-    // A report that arrived with this decision may be newer than the operator.
-    if info.reported == Some(now) {
+    if before.is_reported_since(info) {
         return None;
     }
     let is_wrong = |peer: &&PeerId| match operator.kind {

@@ -72,8 +72,7 @@ impl World {
         let leader = member.placement.get_or_insert_with(new);
         leader.lead(leading.map(|(_, term)| Term(term)));
         let state = leader.term().and_then(|term| leader.state(term));
-        let running = state.map(orders::running).unwrap_or_default();
-        let reported = state.map(orders::reported).unwrap_or_default();
+        let before = orders::Before::of(state);
         if state.is_none() {
             member.epochs.clear();
         }
@@ -83,12 +82,12 @@ impl World {
         let state = leader.term().and_then(|term| leader.state(term));
         let invalid = state.and_then(|state| {
             let regressed = orders::regressed(&state.cluster, &mut member.epochs);
-            regressed.or_else(|| orders::invalid_admission(state, &running, &reported, now))
+            regressed.or_else(|| orders::invalid_admission(state, &before, now))
         });
         if let Some(text) = invalid {
             self.fail(format!("the placement group of node {id} {text}"));
         }
-        self.note_moves(id, &running);
+        self.note_moves(id, &before.running);
         for answered in answers {
             self.decided(id, answered);
         }
