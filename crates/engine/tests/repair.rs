@@ -387,6 +387,25 @@ fn what_a_damaged_block_of_a_run_held_is_not_known_until_all_of_it_is_covered() 
 }
 
 #[test]
+fn a_scan_that_begins_in_a_damaged_block_schedules_the_search_for_what_it_held() {
+    let disk = disk(16);
+    let opened = filled(&disk, Options { scrub_interval_s: 1_000_000, ..scrubbing() });
+    seconds(&opened, 3);
+    damage_run(&disk, &opened);
+    let copy = open(&disk.fork(), scrubbing());
+    seconds(&copy, 3);
+    let held = copy.store.lost_ranges().remove(0);
+    for order in [Order::Forward, Order::Reverse] {
+        seconds(&opened, 3);
+        assert_eq!(opened.store.has_lost(), order == Order::Reverse, "the next search is far away");
+        let options = ScanOptions { order, ..ScanOptions::new(held.clone(), 1000) };
+        let found = opened.store.view().unwrap().scan(&options);
+        assert!(found.is_err_and(|error| error.is_damage()));
+    }
+    assert_eq!(opened.store.lost_ranges(), [held]);
+}
+
+#[test]
 fn reads_in_both_directions_do_without_a_block_that_is_covered() {
     let disk = disk(10);
     let opened = filled(&disk, scrubbing());

@@ -38,7 +38,12 @@ impl View {
             Order::Forward => stele_index::Direction::Forward,
             Order::Reverse => stele_index::Direction::Reverse,
         };
-        self.index.iter(range, direction)
+        // The first block is read here.
+        let found = self.index.iter(range, direction);
+        match mutant::active("engine.damage_at_first_key_unnoted") {
+            true => found,
+            false => found.inspect_err(|error| self.shared.lost_blocks.suspect(error)),
+        }
     }
 
     /// Returns the location of the value of `key`; reads no value.
