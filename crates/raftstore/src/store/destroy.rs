@@ -76,10 +76,21 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 
     /// Creates the replica of a split child, if it has one on this store.
+    ///
+    /// Invariant: a split creates no replica that was removed from here. The child may have come by a
+    /// snapshot and left before the replica of its parent here applies the split. Created again, it
+    /// would have forgotten its votes and its log.
     fn create(&mut self, region: Region, after: (LogIndex, Term), campaign: bool) -> Result<()> {
         let id = region.id;
-        if region.peer_on(self.ctx.options.store).is_none() || self.peers.contains_key(&id) {
+        let Some(here) = region.peer_on(self.ctx.options.store).copied() else { return Ok(()) };
+        if self.peers.contains_key(&id) {
             return Ok(());
+        }
+        let removed = self.tombstone_of(id, here.id, region.epoch.conf_version).cloned();
+        if let Some(tombstone) = removed
+            && !mutant::active("raftstore.split_over_tombstone")
+        {
+            return self.bury_again(region, tombstone);
         }
         self.tombstones.remove(&id);
         let start = match self.ctx.engine.progress(id).filter(|known| !known.destroyed) {
@@ -154,6 +165,16 @@ impl<E: StorageEngine> RaftStore<E> {
         self.tombstones.insert(id, tombstone);
         self.leaving.next.push(last_known.clone());
         self.ctx.out.events.push(Event::RegionDestroyed(id));
+        Ok(())
+    }
+
+    /// Restores the tombstone that a split overwrote with the descriptor of a child that was removed
+    /// from here, and drops what the parent held of it.
+    fn bury_again(&mut self, child: Region, tombstone: Region) -> Result<()> {
+        let descriptor = (keyspace::region_key(child.id), tombstone.encode());
+        self.ctx.journal.put(&mut self.ctx.batches, &[descriptor])?;
+        self.ctx.batches.push(Record::Mark(child.id, Mark::Destroy));
+        self.leaving.next.push(child);
         Ok(())
     }
 

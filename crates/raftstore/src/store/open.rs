@@ -42,8 +42,16 @@ impl<E: StorageEngine> RaftStore<E> {
         check_ident(&*engine, &options)?;
         Journal::open(&*engine)?;
         let (live, mut tombstones) = read_descriptors(&*engine)?;
-        let (live, left): (Vec<Region>, Vec<Region>) =
-            live.into_iter().partition(|region| region.peer_on(options.store).is_some());
+        // Invariant: a log that ended begins no more, or its replica would have forgotten its votes. A
+        // crash may leave the descriptor that a split wrote over the tombstone of its child.
+        let has_ended = |region: &Region| {
+            let progress = engine.progress(region.id);
+            progress.is_some_and(|progress| progress.destroyed)
+                && !mutant::active("raftstore.ended_log_begins_at_open")
+        };
+        let (live, left): (Vec<Region>, Vec<Region>) = live
+            .into_iter()
+            .partition(|region| region.peer_on(options.store).is_some() && !has_ended(region));
         tombstones.extend(write_tombstones(&*engine, left)?);
         let journal = Journal::open(&*engine)?;
         start_logs(&*engine, &live)?;

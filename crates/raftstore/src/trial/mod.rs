@@ -16,6 +16,7 @@ mod quorum;
 mod quorum_speed;
 mod reads;
 mod recover;
+mod removed_child;
 mod repair;
 mod space;
 mod storm;
