@@ -301,6 +301,8 @@ fn engine_options(prng: &mut Prng) -> EngineOptions {
             reappend_bytes_max: pick(prng, &[4 << 10, 64 << 10]),
             ..GcOptions::default()
         },
+        // As a node's stores have it: damage that a read meets in the index is found and repaired.
+        scrub_bytes_per_second_max: 16 << 20,
         ..EngineOptions::default()
     }
 }
