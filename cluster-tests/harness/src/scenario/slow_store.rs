@@ -147,7 +147,7 @@ async fn watch_case(setup: &Setup, nodes: usize) -> Result<Watched> {
     Ok(Watched { store, led_before, slow, fast, returned_s })
 }
 
-/// Lets the load run; returns the node whose store then leads most regions, the store and their number.
+/// Lets the load run; returns the node with the most leaders, its store and their number.
 async fn warm_up(cluster: &mut Cluster) -> Result<(usize, StoreId, u64)> {
     tokio::time::sleep(WARM_UP).await;
     cluster.check_alive()?;
