@@ -12,8 +12,9 @@ const MINUTE_MILLIS: u64 = 60_000;
 /// Limit of the moves of a region's leader in a minute to share load, under one leader of the placement
 /// group and while nothing else moves the leader: the schedulers pause for a minute after a move.
 const LEADER_MOVES_MAX: usize = 1;
-/// Limit of its moves from devices that became far slower than another: each needs a class that fell by
-/// four, and classes rise at most once in a minute.
+/// Limit of its moves from devices that became far slower than another, or the number of stores if that
+/// is more: each needs the class of one more store to fall by four, and classes rise at most once in a
+/// minute.
 const EVICTIONS_MAX: usize = 6;
 /// Limit of a region's replica moves in a minute, from stores with room. Each move brings the loads
 /// closer to the weights, so that more than this shows moves back and forth.
@@ -110,7 +111,9 @@ impl Moves {
             }
             let (times, most) = match operator.kind {
                 Kind::Leaders => (&mut self.leaders, LEADER_MOVES_MAX),
-                Kind::Evict => (&mut self.evictions, EVICTIONS_MAX),
+                Kind::Evict => {
+                    (&mut self.evictions, EVICTIONS_MAX.max(state.cluster.stores().count()))
+                }
                 _ if self.config.slow_data_after_seconds < MINUTE_MILLIS / 1000 => {
                     (&mut self.replicas, EAGER_REPLICA_MOVES_MAX)
                 }
