@@ -5,6 +5,8 @@ use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,6 +44,35 @@ pub fn run_limited(command: &mut Command, limit: Duration) -> Result<(Ended, Str
     };
     let printed = std::fs::read(output.path())?;
     Ok((ended, String::from_utf8_lossy(&printed).into_owned()))
+}
+
+/// Does `work` for each item, for as many items at a time as there are processors. Returns the results
+/// in the order in which they were done, or an error of `work`, after which no worker takes an item.
+pub fn in_parallel<T: Send, R: Send>(
+    items: impl Iterator<Item = T> + Send,
+    work: impl Fn(T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let (items, done) = (Mutex::new(items), Mutex::new(Vec::new()));
+    let failed = AtomicBool::new(false);
+    let take = || items.lock().ok().filter(|_| !failed.load(Ordering::Relaxed))?.next();
+    let worker = || -> Result<()> {
+        while let Some(item) = take() {
+            let result = work(item).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+            if let Ok(mut done) = done.lock() {
+                done.push(result);
+            }
+        }
+        Ok(())
+    };
+    let count = thread::available_parallelism().map_or(1, |count| count.get());
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..count).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().try_for_each(|worker| match worker.join() {
+            Ok(ended) => ended,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })?;
+    Ok(done.into_inner().unwrap_or_default())
 }
 
 /// Opens a file for appending, so that two writers of one file do not overwrite each other.

@@ -2,7 +2,7 @@
 //! one of CI's seeds shows it in CI's mode.
 
 use crate::mutants::{Mutant, Table};
-use crate::process::{Ended, run_limited};
+use crate::process::{Ended, in_parallel, run_limited};
 use crate::soak::{self, FOUND_SEEDS};
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, ensure};
@@ -10,8 +10,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// Packages that a run of the simulation exercises.
@@ -108,42 +106,26 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Returns the evidence of each bug that was caught. Runs as many bugs at a time as there are
-/// processors.
+/// Returns the evidence of each bug that was caught.
 fn run_all(
     program: &Path,
     chosen: &[&Mutant],
     seen: &Seen,
     seeds: &Range<u64>,
 ) -> Result<BTreeMap<String, Catch>> {
-    let (next, caught) = (Mutex::new(chosen.iter()), Mutex::new(BTreeMap::new()));
-    let take = || next.lock().ok().and_then(|mut next| next.next().copied());
-    let work = || -> Result<()> {
-        while let Some(mutant) = take() {
-            let started = Instant::now();
-            let order = order(seen.get(&mutant.name).copied(), seeds);
-            let found = run_until_caught(program, mutant, &order)?;
-            let seconds = started.elapsed().as_secs_f64();
-            let (verdict, how) = match &found {
-                Some(it) => ("caught", it.text()),
-                None => ("NOT CAUGHT", String::new()),
-            };
-            println!("{:40} {verdict:10} {seconds:6.1} s  {how}", mutant.name);
-            if let (Some(found), Ok(mut caught)) = (found, caught.lock()) {
-                caught.insert(mutant.name.clone(), found);
-            }
-        }
-        Ok(())
-    };
-    let workers = thread::available_parallelism().map_or(1, |count| count.get());
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().try_for_each(|worker| match worker.join() {
-            Ok(ended) => ended,
-            Err(panic) => std::panic::resume_unwind(panic),
-        })
+    let found = in_parallel(chosen.iter(), |mutant| {
+        let started = Instant::now();
+        let order = order(seen.get(&mutant.name).copied(), seeds);
+        let found = run_until_caught(program, mutant, &order)?;
+        let seconds = started.elapsed().as_secs_f64();
+        let (verdict, how) = match &found {
+            Some(it) => ("caught", it.text()),
+            None => ("NOT CAUGHT", String::new()),
+        };
+        println!("{:40} {verdict:10} {seconds:6.1} s  {how}", mutant.name);
+        Ok(found.map(|found| (mutant.name.clone(), found)))
     })?;
-    Ok(caught.into_inner().unwrap_or_default())
+    Ok(found.into_iter().flatten().collect())
 }
 
 impl Catch {

@@ -6,7 +6,7 @@ mod table;
 
 pub use table::{Mutant, Table};
 
-use crate::process::Ended;
+use crate::process::{Ended, in_parallel};
 use crate::workspace::Workspace;
 use anyhow::{Result, bail, ensure};
 use std::collections::BTreeMap;
@@ -46,43 +46,42 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         println!("{} deliberate bugs", chosen.len());
         return Ok(());
     }
-    let mut bench = Bench { workspace, suites: BTreeMap::new(), sound: BTreeMap::new() };
-    let mut caught = 0;
+    let mut suites: BTreeMap<&str, (Suite, Tests<'_>)> = BTreeMap::new();
     for mutant in &chosen {
-        let (is_caught, how) = bench.judge(mutant)?;
-        caught += usize::from(is_caught);
-        println!("{:width$}  {how}  {}", mutant.name, mutant.breaks);
+        let (_, tests) = match suites.entry(&mutant.package) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                entry.insert((Suite::build(workspace, &mutant.package)?, Tests::new()))
+            }
+        };
+        tests.entry(&mutant.test).or_default().push(mutant);
     }
-    println!("mutants: caught {caught}/{}", chosen.len());
-    if caught < chosen.len() {
-        bail!("{} deliberate bugs were not caught", chosen.len() - caught);
-    }
+    let jobs = suites.values().flat_map(|(suite, tests)| tests.values().map(move |it| (suite, it)));
+    let missed = in_parallel(jobs, |(suite, mutants)| judge(suite, mutants, width))?.concat();
+    println!("mutants: caught {}/{}", chosen.len() - missed.len(), chosen.len());
+    // The error names them, because it is the last of all that CI prints.
+    ensure!(missed.is_empty(), "not caught: {}", missed.join(" "));
     Ok(())
 }
 
-/// Test programs built so far, and the tests known to pass without a mutant.
-struct Bench<'a> {
-    workspace: &'a Workspace,
-    suites: BTreeMap<String, Suite>,
-    /// Time without a mutant, by package and test.
-    sound: BTreeMap<(String, String), Duration>,
-}
+/// Mutants by the test that must catch them.
+type Tests<'a> = BTreeMap<&'a str, Vec<&'a Mutant>>;
 
-impl Bench<'_> {
-    /// Returns whether the mutant is caught, and a text for the table.
-    fn judge(&mut self, mutant: &Mutant) -> Result<(bool, String)> {
-        let suite = match self.suites.entry(mutant.package.clone()) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(Suite::build(self.workspace, &mutant.package)?),
-        };
-        let sound = match self.sound.entry((mutant.package.clone(), mutant.test.clone())) {
-            Entry::Occupied(entry) => *entry.get(),
-            Entry::Vacant(entry) => *entry.insert(sound(suite, mutant)?),
-        };
-        let limit = LIMIT_MIN.max(sound * LIMIT_FACTOR);
+/// Runs the test that all of `mutants` share with each of them. Returns the names of those that
+/// passed it.
+fn judge(suite: &Suite, mutants: &[&Mutant], width: usize) -> Result<Vec<String>> {
+    let Some(first) = mutants.first() else { return Ok(Vec::new()) };
+    let limit = LIMIT_MIN.max(sound(suite, first)? * LIMIT_FACTOR);
+    let mut missed = Vec::new();
+    for mutant in mutants {
         let outcome = suite.run(&mutant.test, Some(&mutant.name), limit)?;
-        Ok(verdict(&outcome))
+        let (is_caught, how) = verdict(&outcome);
+        println!("{:width$}  {how}  {}", mutant.name, mutant.breaks);
+        if !is_caught {
+            missed.push(mutant.name.clone());
+        }
     }
+    Ok(missed)
 }
 
 /// Checks that the test runs and passes without a mutant: otherwise its failure would prove

@@ -160,8 +160,8 @@ impl<E: StorageEngine> RaftStore<E> {
         if !mutant::active("raftstore.destroy_without_tombstone") {
             let descriptor = (keyspace::region_key(id), tombstone.encode());
             self.ctx.journal.put(&mut self.ctx.batches, &[descriptor])?;
+            self.ctx.batches.push(Record::Mark(id, Mark::Destroy));
         }
-        self.ctx.batches.push(Record::Mark(id, Mark::Destroy));
         self.tombstones.insert(id, tombstone);
         self.leaving.next.push(last_known.clone());
         self.ctx.out.events.push(Event::RegionDestroyed(id));
