@@ -1,6 +1,6 @@
 //! All checks that a change must pass, in one command, each step timed.
 
-use crate::process::{run_shown, run_shown_limited};
+use crate::process::{in_parallel, run_shown, run_shown_limited};
 use crate::tools::{self, Tool};
 use crate::workspace::{Workspace, cargo};
 use crate::{
@@ -133,14 +133,13 @@ fn api_docs(workspace: &Workspace) -> Result<()> {
 
 /// Runs whole clusters in one thread, with all seeds of CI.
 fn simulation(workspace: &Workspace) -> Result<()> {
-    let range = format!("{}..{}", soak::CI_SEEDS.start, soak::CI_SEEDS.end);
-    let seeds = ["--seeds", &range, "--no-minimise", "--keep-going", "--quiet"];
-    let run = ["run", "--quiet", "--package", "stele-sim", "--"];
-    run_cargo(workspace, &[&run[..], &seeds].concat())?;
-    soak::FOUND_SEEDS.iter().try_for_each(|seed| {
-        let seed = seed.to_string();
-        run_cargo(workspace, &[&run[..], &["--seed", &seed, "--no-minimise", "--quiet"]].concat())
-    })
+    let program = soak::build(workspace, true, false)?;
+    let runs = in_parallel(soak::ci_seeds().into_iter(), |seeds| {
+        let mut run = Command::new(&program);
+        run.args(seeds.arguments()).args(["--no-minimise", "--keep-going", "--quiet"]);
+        Ok(run_shown(&mut run))
+    })?;
+    runs.into_iter().collect()
 }
 
 /// Runs every benchmark to its end at its smallest size. The numbers mean nothing.

@@ -58,7 +58,7 @@ const USAGE: &str = "usage: cargo xtask <command>
                             check the specification with TLC; NAME may be the beginning of a name
   soak [--hours H] [--from SEED] [--dev]
                             run seeds of the simulation in both modes
-  sim-mutants [--only NAME] [--seeds N] [--note]
+  sim-mutants [--only NAME] [--note]
                             run the simulation against deliberate bugs; --note records the seed that
                             showed each
   histories [--seeds N]     compare the simulation's check of histories with Porcupine
@@ -185,12 +185,8 @@ fn measured(workspace: &Workspace, mut flags: Flags) -> Result<()> {
 }
 
 fn sim_mutants(workspace: &Workspace, mut flags: Flags) -> Result<()> {
-    let seeds = soak::CI_SEEDS;
-    let options = sim_mutants::Options {
-        only: flags.value("--only")?,
-        seeds: seeds.start..seeds.start + flags.number("--seeds", seeds.end - seeds.start)?,
-        notes: flags.switch("--note"),
-    };
+    let options =
+        sim_mutants::Options { only: flags.value("--only")?, notes: flags.switch("--note") };
     flags.end()?;
     sim_mutants::run(workspace, &options)
 }

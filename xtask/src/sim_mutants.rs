@@ -1,13 +1,12 @@
 //! The simulation against the deliberate bugs of the code that it runs. A bug counts as caught if
-//! one of CI's seeds shows it in CI's mode.
+//! one of CI's seeds shows it.
 
 use crate::mutants::{Mutant, Table};
 use crate::process::{Ended, in_parallel, run_limited};
-use crate::soak::{self, FOUND_SEEDS};
+use crate::soak::{self, Seeds};
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -46,8 +45,6 @@ const PERCENT_MIN: usize = 95;
 pub struct Options {
     /// Name of a bug or its beginning.
     pub only: Option<String>,
-    /// Seeds that are run against each bug, besides [`FOUND_SEEDS`].
-    pub seeds: Range<u64>,
     /// Records which seed showed each bug.
     pub notes: bool,
 }
@@ -78,17 +75,15 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     ensure!(!chosen.is_empty(), "no deliberate bug is chosen");
     let path = workspace.root.join(SEEN);
     let seen = read(&path)?;
-    let caught = run_all(&program, &chosen, &seen, &options.seeds)?;
+    let caught = run_all(&program, &chosen, &seen)?;
     for mutant in &apart {
         println!("{:40} apart: {}", mutant.name, mutant.apart.as_deref().unwrap_or_default());
     }
     let missed = chosen.iter().map(|it| it.name.as_str());
     let missed: Vec<&str> = missed.filter(|name| !caught.contains_key(*name)).collect();
-    let (found, all, Range { start, end }) = (caught.len(), chosen.len(), &options.seeds);
-    let more = FOUND_SEEDS.len();
-    println!(
-        "simulation: caught {found}/{all} deliberate bugs by seeds {start}..{end} and {more} more each"
-    );
+    let (found, all) = (caught.len(), chosen.len());
+    let seeds: u64 = soak::ci_seeds().iter().map(|it| it.range.end - it.range.start).sum();
+    println!("simulation: caught {found}/{all} deliberate bugs by CI's {seeds} seeds");
     if !missed.is_empty() {
         println!("missed: {}", missed.join(" "));
     }
@@ -107,15 +102,10 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 }
 
 /// Returns the evidence of each bug that was caught.
-fn run_all(
-    program: &Path,
-    chosen: &[&Mutant],
-    seen: &Seen,
-    seeds: &Range<u64>,
-) -> Result<BTreeMap<String, Catch>> {
+fn run_all(program: &Path, chosen: &[&Mutant], seen: &Seen) -> Result<BTreeMap<String, Catch>> {
     let found = in_parallel(chosen.iter(), |mutant| {
         let started = Instant::now();
-        let order = order(seen.get(&mutant.name).copied(), seeds);
+        let order = order(seen.get(&mutant.name).copied(), &soak::ci_seeds());
         let found = run_until_caught(program, mutant, &order)?;
         let seconds = started.elapsed().as_secs_f64();
         let (verdict, how) = match &found {
@@ -135,28 +125,29 @@ impl Catch {
     }
 }
 
-/// Returns the seeds of one process after the other: the one that last showed the bug, those that
-/// showed other faults, then all others.
-fn order(last: Option<u64>, seeds: &Range<u64>) -> Vec<Range<u64>> {
-    let is_run = |seed: &u64| seeds.contains(seed) || FOUND_SEEDS.contains(seed);
-    let singly = last.filter(is_run).into_iter().chain(FOUND_SEEDS);
-    let starts = seeds.clone().step_by(SEEDS_TOGETHER as usize);
-    let parts = starts.map(|start| start..seeds.end.min(start + SEEDS_TOGETHER));
-    singly.map(|seed| seed..seed + 1).chain(parts).collect()
+/// Returns the seeds of one process after the other: the one that last showed the bug, in each mode in
+/// which CI runs it, then all of CI's.
+fn order(last: Option<u64>, all: &[Seeds]) -> Vec<Seeds> {
+    let first = last.into_iter().flat_map(|seed| {
+        let runs = all.iter().filter(move |it| it.range.contains(&seed));
+        runs.map(move |it| Seeds { range: seed..seed + 1, ..it.clone() })
+    });
+    let parts = all.iter().flat_map(|Seeds { mode, range }| {
+        let starts = range.clone().step_by(SEEDS_TOGETHER as usize);
+        let part = |start| start..range.end.min(start + SEEDS_TOGETHER);
+        starts.map(move |start| Seeds { mode, range: part(start) })
+    });
+    first.chain(parts).collect()
 }
 
 /// Runs one process after the other until one fails.
-fn run_until_caught(
-    program: &Path,
-    mutant: &Mutant,
-    parts: &[Range<u64>],
-) -> Result<Option<Catch>> {
+fn run_until_caught(program: &Path, mutant: &Mutant, parts: &[Seeds]) -> Result<Option<Catch>> {
     for part in parts {
-        let seeds = format!("{}..{}", part.start, part.end);
         let mut command = Command::new(program);
         command.env("STELE_MUTANT", &mutant.name);
-        command.args(["--seeds", &seeds, "--no-minimise", "--quiet"]);
+        command.args(part.arguments()).args(["--no-minimise", "--quiet"]);
         let (ended, printed) = run_limited(&mut command, LIMIT)?;
+        let seeds = format!("{} of {}..{}", part.mode, part.range.start, part.range.end);
         if let Some(found) = verdict(&ended, &printed, &seeds) {
             return Ok(Some(found));
         }
@@ -196,16 +187,22 @@ mod tests {
 
     #[test]
     fn a_seed_that_ci_does_not_run_is_not_tried() {
-        let none = order(None, &(1001..1060));
-        assert_eq!(none.len(), FOUND_SEEDS.len() + 3);
-        assert!(none.ends_with(&[1001..1026, 1026..1051, 1051..1060]));
-        for last in [1000, 1060] {
-            assert_eq!(order(Some(last), &(1001..1060)), none);
+        let seeds = |mode, range| Seeds { mode, range };
+        let all =
+            [seeds("safety", 7..8), seeds("safety", 1001..1060), seeds("liveness", 1001..1011)];
+        let parts = [
+            seeds("safety", 7..8),
+            seeds("safety", 1001..1026),
+            seeds("safety", 1026..1051),
+            seeds("safety", 1051..1060),
+            seeds("liveness", 1001..1011),
+        ];
+        for last in [None, Some(1000), Some(1060)] {
+            assert_eq!(order(last, &all), parts);
         }
-        for last in [1040, FOUND_SEEDS[0]] {
-            let first = order(Some(last), &(1001..1060));
-            assert_eq!((first[0].clone(), &first[1..]), (last..last + 1, &none[..]));
-        }
+        assert_eq!(order(Some(1040), &all), [&[seeds("safety", 1040..1041)], &parts[..]].concat());
+        let both = [seeds("safety", 1005..1006), seeds("liveness", 1005..1006)];
+        assert_eq!(order(Some(1005), &all), [&both[..], &parts].concat());
     }
 
     #[test]

@@ -8,16 +8,54 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Seeds that every change must pass.
+/// Seeds that every change must pass in safety.
 pub const CI_SEEDS: Range<u64> = 1001..2001;
-/// Further seeds that every change must pass. Each once showed a fault of the product or of a
-/// check, or shows a deliberate bug that no seed of [`CI_SEEDS`] shows.
+/// Seeds that every change must pass in liveness.
+pub const LIVENESS_SEEDS: Range<u64> = 1001..1101;
+/// Further seeds that every change must pass in safety. Each once showed a fault of the product or of
+/// a check, or shows a deliberate bug that no other of these seeds shows.
 pub const FOUND_SEEDS: [u64; 33] = [
     101_555, 104_150, 150_250, 150_310, 150_610, 151_210, 204_888, 205_794, 306_797, 306_856,
     413_061, 413_327, 418_772, 421_027, 423_126, 450_130, 511_890, 524_634, 548_504, 553_495,
     557_229, 593_937, 3_005_809, 3_005_922, 3_100_100, 3_101_080, 3_101_705, 3_102_502, 3_300_678,
     3_403_381, 3_405_340, 8_200_310, 8_231_249,
 ];
+
+/// Further seeds that every change must pass in liveness, for the same reasons.
+pub const FOUND_LIVENESS_SEEDS: [u64; 1] = [9_938_111];
+
+/// Seeds that run together in one mode of the simulation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seeds {
+    /// Value of `--mode`.
+    pub mode: &'static str,
+    /// Value of `--seeds`.
+    pub range: Range<u64>,
+}
+
+impl Seeds {
+    /// Returns the arguments of the simulation that run these seeds.
+    pub fn arguments(&self) -> [String; 4] {
+        let seeds = format!("{}..{}", self.range.start, self.range.end);
+        ["--mode".into(), self.mode.into(), "--seeds".into(), seeds]
+    }
+}
+
+/// Returns the seeds that every change must pass: those that once showed something singly, then all
+/// others.
+pub fn ci_seeds() -> Vec<Seeds> {
+    let singly = |mode, seeds: &[u64]| -> Vec<Seeds> {
+        seeds.iter().map(|&seed| Seeds { mode, range: seed..seed + 1 }).collect()
+    };
+    let together = |mode, range| vec![Seeds { mode, range }];
+    [
+        singly("safety", &FOUND_SEEDS),
+        singly("liveness", &FOUND_LIVENESS_SEEDS),
+        together("safety", CI_SEEDS),
+        together("liveness", LIVENESS_SEEDS),
+    ]
+    .concat()
+}
 
 /// Options of `cargo xtask soak`.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use crate::plan::{MS, SECOND};
 use crate::world::World;
 use std::collections::BTreeSet;
 use stele_placement::schedule::explain::explain;
-use stele_placement::{LeaderState, Millis, StoreState, View};
+use stele_placement::{LeaderState, Millis, SpeedClass, Store, StoreState, View};
 use stele_raftstore::RegionReport;
 use stele_types::{PeerRole, RegionId, RegionKind, StoreId};
 
@@ -25,6 +25,8 @@ const LEAVE_NANOS: u64 = 5 * SECOND;
 /// Factor by which a store must be faster to be a better leader beyond doubt. The placement group acts
 /// at once from four, by classes of measured speeds, each rounded down by up to √2.
 const FASTER_TIMES: u64 = 6;
+/// Classes between a store and a faster one from which the placement group acts at once: a factor 4.
+const FASTER_CLASSES: u8 = 4;
 /// Bytes of the operations of which speeds are compared.
 const OP_BYTES: u64 = 16 << 10;
 /// Number of the first mode of placement that follows speeds, and of those.
@@ -100,18 +102,30 @@ impl World {
         text
     }
 
-    /// Returns the store that leads the most regions of user data.
+    /// Returns the store that leads the most regions of user data, of those that measure their
+    /// devices.
     fn leading_slot_of_most(&mut self) -> Option<u64> {
         let reports: Vec<_> = self.reports_by_region().into_values().flatten().collect();
-        let leads =
-            |(_, it): &&(u64, RegionReport)| it.is_leading && it.region.kind == RegionKind::Data;
+        let state = self.nodes.values().find_map(|node| node.member.leader_state())?;
+        let leads = |(slot, it): &&(u64, RegionReport)| {
+            it.is_leading && it.region.kind == RegionKind::Data && self.measures(state, *slot)
+        };
         let leading: Vec<u64> = reports.iter().filter(leads).map(|(slot, _)| *slot).collect();
         let count = |slot: &u64| leading.iter().filter(|it| *it == slot).count();
         leading.iter().max_by_key(|slot| (count(slot), **slot)).copied()
     }
 
+    /// Returns whether the store of a slot has reported enough writes of the last seconds. The speed of a
+    /// device without writes is not known.
+    fn measures(&self, state: &LeaderState, slot: u64) -> bool {
+        let store = self.slots.get(&slot).and_then(|slot| slot.id);
+        let store = store.and_then(|store| state.cluster.store(store));
+        store.is_some_and(|store| store.report.device.writes > 0)
+    }
+
     /// Returns the regions of user data that a store leads although one of their voters has caught up
-    /// on a faster store that takes leaders.
+    /// on a store that takes leaders and is known to be faster. Of a store without writes it returns
+    /// none.
     fn led_too_slowly(&mut self, number: u64) -> Vec<RegionId> {
         let reports = self.reports_by_region();
         let slow_nanos = self.op_nanos(number);
@@ -120,9 +134,14 @@ impl World {
             .into_iter()
             .filter(|it| self.op_nanos(*it) * FASTER_TIMES <= slow_nanos)
             .collect();
+        let SpeedClass(slow_class) = SpeedClass::of(SECOND / slow_nanos.max(1));
+        let class_min = SpeedClass(slow_class + FASTER_CLASSES);
         let Some(state) = self.nodes.values().find_map(|node| node.member.leader_state()) else {
             return Vec::new();
         };
+        if !self.measures(state, number) {
+            return Vec::new();
+        }
         let led = reports.values().filter_map(|reports| {
             let (_, led) = reports.iter().find(|(slot, it)| *slot == number && it.is_leading)?;
             let is_better = |(slot, it): &&(u64, RegionReport)| {
@@ -131,7 +150,7 @@ impl World {
                     && it.last >= led.committed
                     && it.peer.role == PeerRole::Voter
                     && !led.pending_peers.iter().any(|peer| peer.id == it.peer.id)
-                    && store.is_some_and(|store| takes_leaders(state, store))
+                    && store.is_some_and(|store| takes_leaders(state, store, class_min))
             };
             let is_data = led.region.kind == RegionKind::Data;
             (is_data && reports.iter().any(|it| is_better(&it))).then_some(led.region.id)
@@ -145,7 +164,9 @@ impl World {
     }
 }
 
-fn takes_leaders(state: &LeaderState, store: StoreId) -> bool {
-    let store = state.cluster.store(store);
-    store.is_some_and(|store| store.state == StoreState::Up && !store.report.is_full)
+/// Returns whether a store takes leaders and is known to be of at least that class. Its class may be
+/// lower than its speed for a minute after a fault.
+fn takes_leaders(state: &LeaderState, store: StoreId, class_min: SpeedClass) -> bool {
+    let takes = |it: &Store| it.state == StoreState::Up && !it.report.is_full;
+    state.cluster.store(store).is_some_and(takes) && state.cluster.class_of(store) >= class_min
 }
