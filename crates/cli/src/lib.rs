@@ -43,7 +43,6 @@ enum Outcome {
 
 /// Runs the command given on the command line.
 pub fn main() -> ExitCode {
-    memory::retain_freed();
     match run(&Cli::parse().command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::FAILURE,

@@ -1,23 +1,20 @@
-//! Settings of the memory allocator.
+//! The memory allocator.
 
-/// Size from which an allocation has a mapping of its own, which is unmapped when it is freed.
-const MMAP_BYTES_MIN: i32 = 2 << 20;
-/// Free memory at the end of an arena that is kept; more is returned to the kernel.
-const TRIM_BYTES_MAX: i32 = 16 << 20;
+use tikv_jemallocator::Jemalloc;
 
-/// Makes the allocator keep freed memory for reuse. By default glibc returns memory from 128 KiB
-/// on, and each message with a long value faults its pages in again. Called once, before other
-/// threads start.
-pub fn retain_freed() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: the call only sets the allocator's parameters, under its own lock.
-    let _refused = unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, MMAP_BYTES_MIN) == 0
-            || libc::mallopt(libc::M_TRIM_THRESHOLD, TRIM_BYTES_MAX) == 0
-    };
-}
+/// Returns freed memory to the kernel after a moment. glibc's allocator keeps what thousands of
+/// connections or a few long answers used, and other sizes cannot reuse it.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
-#[cfg(all(test, target_env = "gnu"))]
+/// Settings of jemalloc. Freed memory is kept for 0.1 s, so that the next message with a long value does
+/// not fault its pages in again.
+// SAFETY: no other symbol of this name is defined: jemalloc's own is weak. It is a pointer to a constant
+// text that ends with 0, as jemalloc's manual (TUNING, `malloc_conf`) requires.
+#[unsafe(export_name = "_rjem_malloc_conf")]
+pub static SETTINGS: &[u8; 36] = b"dirty_decay_ms:100,muzzy_decay_ms:0\0";
+
+#[cfg(test)]
 mod tests {
     /// Returns the minor page faults of this thread so far.
     fn page_faults() -> i64 {
@@ -33,7 +30,6 @@ mod tests {
     fn long_messages_reuse_their_pages() {
         const MESSAGE_BYTES: usize = 512 << 10;
         const MESSAGES: usize = 8;
-        super::retain_freed();
         let work = || {
             let message = |_| std::hint::black_box(vec![7_u8; MESSAGE_BYTES]);
             (0..MESSAGES).map(message).collect::<Vec<_>>().len()

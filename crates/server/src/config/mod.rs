@@ -110,7 +110,7 @@ impl Default for Config {
             region_ops_max: 0,
             pending_bytes_max: 256 << 20,
             request_memory_bytes_max: 256 << 20,
-            connections_max: 10_000,
+            connections_max: 4_000,
             slow_log_ms: 1_000,
             log_level: "info".to_owned(),
         }

@@ -126,7 +126,7 @@ pub const SETTINGS: [Setting; 25] = [
     setting(
         "connections_max",
         "connections",
-        "Open connections at most; further ones are closed at once.",
+        "Open connections at most, each of up to 80 KiB besides its requests; further ones are closed.",
     ),
     setting(
         "slow_log_ms",
