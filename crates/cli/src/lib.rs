@@ -8,7 +8,6 @@ mod ctl;
 mod export;
 mod import;
 mod inspect;
-mod memory;
 mod node_dir;
 mod output;
 mod place;

@@ -1,5 +1,7 @@
 //! The program `stele`.
 
+mod memory;
+
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

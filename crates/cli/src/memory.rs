@@ -12,7 +12,7 @@ static ALLOCATOR: Jemalloc = Jemalloc;
 // SAFETY: no other symbol of this name is defined: jemalloc's own is weak. It is a pointer to a constant
 // text that ends with 0, as jemalloc's manual (TUNING, `malloc_conf`) requires.
 #[unsafe(export_name = "_rjem_malloc_conf")]
-pub static SETTINGS: &[u8; 36] = b"dirty_decay_ms:100,muzzy_decay_ms:0\0";
+static SETTINGS: &[u8; 36] = b"dirty_decay_ms:100,muzzy_decay_ms:0\0";
 
 #[cfg(test)]
 mod tests {
