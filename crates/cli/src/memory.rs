@@ -16,6 +16,10 @@ static SETTINGS: &[u8; 36] = b"dirty_decay_ms:100,muzzy_decay_ms:0\0";
 
 #[cfg(test)]
 mod tests {
+    use std::hint::black_box;
+    use std::thread::sleep;
+    use std::time::{Duration, Instant};
+
     /// Returns the minor page faults of this thread so far.
     fn page_faults() -> i64 {
         // SAFETY: a `rusage` consists of plain numbers, which the call fills.
@@ -26,12 +30,32 @@ mod tests {
         }
     }
 
+    /// Returns the memory of this process.
+    fn resident_bytes() -> u64 {
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    }
+
+    #[test]
+    fn freed_memory_is_returned_within_two_seconds() {
+        const PIECES: usize = 4096;
+        const PIECE_BYTES: usize = 16 << 10;
+        let pieces: Vec<_> = (0..PIECES).map(|_| black_box(vec![7_u8; PIECE_BYTES])).collect();
+        let held_bytes = resident_bytes();
+        drop(pieces);
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while resident_bytes() + (PIECES * PIECE_BYTES * 3 / 4) as u64 > held_bytes {
+            assert!(Instant::now() < deadline, "{} of {held_bytes} bytes left", resident_bytes());
+            sleep(Duration::from_millis(20));
+        }
+    }
+
     #[test]
     fn long_messages_reuse_their_pages() {
         const MESSAGE_BYTES: usize = 512 << 10;
         const MESSAGES: usize = 8;
         let work = || {
-            let message = |_| std::hint::black_box(vec![7_u8; MESSAGE_BYTES]);
+            let message = |_| black_box(vec![7_u8; MESSAGE_BYTES]);
             (0..MESSAGES).map(message).collect::<Vec<_>>().len()
         };
         work();
