@@ -156,16 +156,11 @@ impl Cluster {
         }
     }
 
-    /// Splits a region at user keys, or in half without keys, and waits for its parts.
+    /// Splits a region at user keys, or in half without keys, and waits until the placement group knows
+    /// its parts.
     pub async fn split(&self, region: RegionId, keys: Vec<bytes::Bytes>) -> Result<()> {
-        let before = self.regions().await?.len();
-        let wanted = before + keys.len().max(1);
-        let request = proto::SplitRequest { region_id: region.0, keys, header: None };
-        self.placement("split", |mut client| {
-            let request = request.clone();
-            async move { client.split(request).await }
-        })
-        .await?;
+        let wanted = self.regions().await?.len() + keys.len().max(1);
+        self.split_done(region, keys).await?;
         let deadline = Instant::now() + PLACEMENT_LIMIT;
         while self.regions().await?.len() < wanted {
             ensure!(Instant::now() < deadline, "region {region} was not split into {wanted}");

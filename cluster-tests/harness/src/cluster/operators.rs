@@ -59,9 +59,9 @@ impl Cluster {
         self.run_operator("split", call).await
     }
 
-    /// Splits a region at a user key; fails unless the split is done.
-    pub async fn split_done(&self, region: RegionId, key: Bytes) -> Result<()> {
-        is_done(self.try_split(region, vec![key]).await?)
+    /// Splits a region at user keys, or in half without keys; fails unless the split is done.
+    pub async fn split_done(&self, region: RegionId, keys: Vec<Bytes>) -> Result<()> {
+        is_done(self.try_split(region, keys).await?)
     }
 
     async fn run_operator<F, A>(&self, what: &str, call: F) -> Result<proto::OperatorInfo>

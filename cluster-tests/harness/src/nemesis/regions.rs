@@ -79,7 +79,7 @@ impl Nemesis {
         };
         let one = known.iter().find(|one| one.region.range.contains(key.as_bytes()));
         let id = one.context("no region holds the key")?.region.id;
-        cluster.split_done(id, Bytes::from(key.clone())).await?;
+        cluster.split_done(id, vec![Bytes::from(key.clone())]).await?;
         Ok(format!("region {id} at {key}"))
     }
 

@@ -9,7 +9,9 @@ pub mod tracker;
 use crate::Millis;
 use bytes::Bytes;
 use std::fmt;
-use stele_types::{LogIndex, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId};
+use stele_types::{
+    LogIndex, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId, mutant,
+};
 
 /// Number of an operator. Each placement leader starts again from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -200,6 +202,26 @@ impl Operator {
             }
         }
         self.number_peers(ids);
+    }
+
+    /// Continues with members that changed outside the operator, at epoch `now`. Returns whether it can:
+    /// a plan that changes members cannot, nor can a merge.
+    ///
+    /// A replaced operator may still change members, by a step that its leader has begun. Invariant:
+    /// that does not end the split or the transfer that replaced it.
+    pub(crate) fn adopt_members(&mut self, now: RegionEpoch) -> bool {
+        let is_free = |step: &Step| matches!(step, Step::Split { .. } | Step::Transfer(_));
+        if !self.steps.iter().all(is_free) || mutant::active("placement.split_ends_with_members") {
+            return false;
+        }
+        self.epoch.conf_version = now.conf_version;
+        for step in &mut self.steps {
+            // Without numbers the leader reserves as many as the members need.
+            if let Step::Split { new, .. } = step {
+                new.clear();
+            }
+        }
+        true
     }
 
     fn number_peers(&mut self, mut ids: impl Iterator<Item = u64>) {

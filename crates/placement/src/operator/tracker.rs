@@ -231,17 +231,10 @@ impl Operators {
 
     fn advance_one(&mut self, cluster: &Cluster, region: RegionId, now: Millis) {
         let Some(mut operator) = self.running.get(&region).cloned() else { return };
-        let before = operator.done;
         let outcome = progress(&View { cluster, operators: self, now }, &mut operator);
-        match outcome {
-            Some(given_up) => {
-                self.running.insert(region, operator);
-                self.end(region, now, given_up);
-            }
-            None if operator.done != before => {
-                self.running.insert(region, operator);
-            }
-            None => {}
+        self.running.insert(region, operator);
+        if let Some(given_up) = outcome {
+            self.end(region, now, given_up);
         }
     }
 
@@ -315,13 +308,15 @@ fn progress(view: &View<'_>, operator: &mut Operator) -> Option<Option<String>> 
                 }
             }
             Status::Impossible(reason) => return Some(Some(reason)),
-            // Only the operator's own steps may have changed the members.
+            // Only the operator's own steps may have changed the members, if its plan depends on them.
             Status::Due(region, _)
                 if region == operator.region
                     && now.conf_version != operator.epoch.conf_version
                     && !mutant::active("placement.ignore_conflict") =>
             {
-                return Some(Some("members changed outside this operator".into()));
+                if !operator.adopt_members(now) {
+                    return Some(Some("members changed outside this operator".into()));
+                }
             }
             Status::Due(..) | Status::Waiting(_) => {
                 let late = view.now.since(operator.created) > operator.timeout_millis;

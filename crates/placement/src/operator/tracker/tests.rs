@@ -3,7 +3,7 @@ use crate::bootstrap::Bootstrap;
 use crate::operator::plan;
 use crate::region_info::RegionReport;
 use crate::store::{NodeReport, StoreReport};
-use stele_types::{ClusterId, Term};
+use stele_types::{ClusterId, PeerId, PeerRole, Term};
 
 const STORE: StoreId = StoreId(1);
 
@@ -12,7 +12,7 @@ fn splitting(kind: Kind) -> (Cluster, Operators, OperatorId) {
     let bootstrap = Bootstrap {
         cluster: ClusterId(7),
         address: "n1:1".into(),
-        capacities_bytes: vec![1 << 30],
+        capacities_bytes: vec![1 << 30, 1 << 30],
     };
     let pairs = bootstrap.pairs().into_iter().filter_map(|pair| Some((pair.key, pair.value?)));
     let mut cluster = Cluster::load(pairs, Millis(0), 0).unwrap().unwrap();
@@ -55,6 +55,44 @@ fn the_same_instruction_is_repeated_after_growing_pauses_only() {
         }
     }
     assert_eq!(sent_at, [0, 500, 1500, 3500, 7500, 11_500, 15_500, 19_500]);
+}
+
+/// Reports region 2 with another learner, as a step of a replaced operator leaves it.
+fn report_another_learner(cluster: &mut Cluster) -> RegionEpoch {
+    let mut region = cluster.regions().get(RegionId(2)).unwrap().region.clone();
+    region.peers.push(Peer { id: PeerId(90), store: StoreId(2), role: PeerRole::Learner });
+    region.epoch.conf_version += 1;
+    let (leader, epoch) = (region.peers[0], region.epoch);
+    let report = RegionReport { region, leader, term: Term(5), ..RegionReport::default() };
+    cluster.observe(report, Millis(10)).unwrap();
+    epoch
+}
+
+#[test]
+fn a_split_goes_on_when_a_step_of_a_replaced_operator_changes_the_members() {
+    let (mut cluster, mut operators, id) = splitting(Kind::Manual);
+    assert_eq!(operators.instructions(&cluster, &[STORE], Millis(0)).len(), 1);
+    let epoch = report_another_learner(&mut cluster);
+    let due = operators.instructions(&cluster, &[STORE], Millis(10));
+    let order = Order::Split { keys: Vec::new(), new: Vec::new() };
+    assert_eq!(operators.ended().count(), 0);
+    assert_eq!(due.len(), 1);
+    assert_eq!((due[0].operator, due[0].epoch, &due[0].order), (id, epoch, &order));
+}
+
+#[test]
+fn a_plan_that_changes_members_ends_when_they_change_outside_it() {
+    let (mut cluster, mut operators, _) = splitting(Kind::Manual);
+    operators.cancel(RegionId(2), Millis(0));
+    let info = cluster.regions().get(RegionId(2)).unwrap();
+    let learner = Peer { id: PeerId(0), store: STORE, role: PeerRole::Learner };
+    let steps = vec![Step::Split { keys: Vec::new(), new: Vec::new() }, Step::Remove(learner)];
+    let operator = plan::operator(info, Kind::Manual, steps, "a test").unwrap();
+    operators.running.insert(RegionId(2), operator);
+    report_another_learner(&mut cluster);
+    assert!(operators.instructions(&cluster, &[STORE], Millis(10)).is_empty());
+    let ended = operators.ended().last().unwrap();
+    assert_eq!(ended.given_up.as_deref(), Some("members changed outside this operator"));
 }
 
 #[test]
