@@ -1,9 +1,10 @@
 //! Checks that no file is leaked and none is missing: a store's directory holds exactly the files
 //! that its log and index reference, once no operation is pending.
 
-use crate::world::{Slot, World};
+use crate::world::{PARTS_MAX, Slot, World};
 use std::path::Path;
 use stele_engine::Store;
+use stele_node::snapshot::Parts;
 use stele_storage::StateMachine;
 use stele_vfs::{SimVfs, Vfs};
 
@@ -12,6 +13,9 @@ const SLICES_MAX: usize = 400;
 
 impl World {
     pub(super) fn check_files(&mut self, number: u64) {
+        // What waits for senders that do not come back is referenced nowhere else.
+        let running = self.slots.get_mut(&number).and_then(|slot| slot.running.as_mut());
+        drop(running.map(|running| std::mem::replace(&mut running.parts, Parts::new(PARTS_MAX))));
         let excused = self.slots.get(&number).is_none_or(Slot::may_fail_reads);
         let Some(engine) = self.engine(number).filter(|_| !excused) else { return };
         let Some(slot) = self.slots.get(&number) else { return };

@@ -8,6 +8,7 @@ pub mod durable;
 mod durable_state;
 mod engines;
 mod files;
+mod handed_out;
 mod leaders;
 pub mod linear;
 mod live;
@@ -33,6 +34,7 @@ use crate::world::{Happening, World};
 use changes::Changes;
 use disk_copies::DiskCopies;
 use durable_state::DurableState;
+use handed_out::Members;
 use leaders::Leaders;
 use logs::Logs;
 use moves::Moves;
@@ -65,6 +67,7 @@ pub struct Checks {
     /// Moves of the placement group that only balance.
     pub(crate) moves: Moves,
     unsaved: Unsaved,
+    members: Members,
 }
 
 impl Checks {
@@ -83,12 +86,14 @@ impl Checks {
             disk_copies: DiskCopies::new(plan),
             moves: Moves::default(),
             unsaved: Unsaved::default(),
+            members: Members::default(),
         }
     }
 
     /// Resets what was checked of a store that started.
     pub fn started(&mut self, slot: u64) {
         self.logs.started(slot);
+        self.members.started(slot);
     }
 }
 

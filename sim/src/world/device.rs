@@ -92,7 +92,7 @@ impl World {
 
     /// Returns the number of snapshots that a store receives.
     pub(crate) fn receiving(&self, number: u64) -> u64 {
-        self.streams.values().filter(|stream| stream.at() == number).count() as u64
+        self.streams.values().filter(|stream| stream.is_received_by(number)).count() as u64
     }
 
     /// Returns the capacity of a store's device. Before and after the faults each is large enough.

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use stele_engine::{Options, RecoveringStore, Replay, Store as Engine};
+use stele_node::snapshot::Parts;
 use stele_node::start::{self, Directory};
 use stele_node::store::{Ended, Maintenance, Queue, StoreLoop};
 use stele_placement::Bootstrap;
@@ -181,6 +182,7 @@ impl World {
             applies: VecDeque::new(),
             is_applying: false,
             wake_at: None,
+            parts: Parts::new(super::streams::PARTS_MAX),
             maintenance: Maintenance::default(),
             wants_checkpoint: AtomicBool::new(false),
             stuck_since: None,
@@ -328,8 +330,9 @@ impl World {
             slot.recovery = None;
             let running = self.take_running(number);
             if how == Stop::Clean
-                && let Some(running) = running
+                && let Some(mut running) = running
             {
+                drop(running.parts.close());
                 // A disk error during shutdown is found at the next start.
                 let _ = running.engine.close();
             }

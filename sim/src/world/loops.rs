@@ -133,6 +133,7 @@ impl World {
     }
 
     fn carry_out(&mut self, number: u64, turn: Turn<Engine, Requester>) {
+        self.check_turn(number, &turn);
         for message in &turn.messages {
             self.send(number, message);
         }

@@ -19,7 +19,7 @@ pub use loops::short;
 pub use network::{Network, Way};
 pub use node::{Node, NodeClock};
 pub use slot::{Core, Running, SOUND_APPEND_NANOS, Slot};
-pub use streams::Stream;
+pub use streams::{PARTS_MAX, Stream};
 
 use crate::check::Checks;
 use crate::clients::{Clients, ThreadRead};
@@ -64,6 +64,8 @@ pub enum Happening {
     Recover { slot: u64, incarnation: u64 },
     /// A snapshot transfer continues or ends.
     Stream { number: u64, step: u64 },
+    /// Parts of snapshots have waited for too long.
+    PartsExpire { slot: u64 },
     /// A client runs its next step.
     Client { at: usize, step: u64 },
     /// A node reports to the placement group.
@@ -127,6 +129,8 @@ pub struct Counts {
     pub disk_faults: u64,
     /// Installed snapshots.
     pub snapshots: u64,
+    /// Connections on which a snapshot went on after another one broke.
+    pub resumed: u64,
     /// Regions created by splits.
     pub splits: u64,
     /// Regions merged away.
@@ -159,7 +163,7 @@ impl Counts {
     /// Adds the counters of another run.
     pub fn add(&mut self, other: &Self) {
         let Self { ops, ambiguous, power_cuts, kills, failures, replaced, .. } = other;
-        let Self { partitions, corruptions, disk_faults, snapshots, splits, .. } = other;
+        let Self { partitions, corruptions, disk_faults, snapshots, resumed, .. } = other;
         let Self { merges, leaders, members, slices, overspent, entries_recovered, .. } = other;
         self.refused += other.refused;
         self.lookups += other.lookups;
@@ -177,7 +181,8 @@ impl Counts {
         self.corruptions += corruptions;
         self.disk_faults += disk_faults;
         self.snapshots += snapshots;
-        self.splits += splits;
+        self.resumed += resumed;
+        self.splits += other.splits;
         self.merges += merges;
         self.leaders += leaders;
         self.members += members;
@@ -430,7 +435,8 @@ impl World {
             | Happening::Lookup { slot, .. }
             | Happening::Frame { slot, .. }
             | Happening::Maintain { slot, .. }
-            | Happening::Recover { slot, .. } => self.slots.get(slot).map(|slot| slot.node),
+            | Happening::Recover { slot, .. }
+            | Happening::PartsExpire { slot } => self.slots.get(slot).map(|slot| slot.node),
             Happening::Report { node, .. }
             | Happening::RunPlacement { node, .. }
             | Happening::Call { node, .. }
@@ -470,6 +476,7 @@ impl World {
             Happening::Maintain { slot, incarnation } => self.maintain(slot, incarnation),
             Happening::Recover { slot, incarnation } => self.continue_recovery(slot, incarnation),
             Happening::Stream { number, step } => self.stream(number, step),
+            Happening::PartsExpire { slot } => self.expire_parts(slot),
             Happening::Client { at, step } => self.client(at, step),
             Happening::Report { node, incarnation } => self.report(node, incarnation),
             Happening::RunPlacement { node, incarnation } => self.run_placement(node, incarnation),
@@ -505,7 +512,7 @@ impl World {
     fn lost(&mut self, requester: Requester) {
         match requester {
             Requester::Client { at, step } => self.client_reply(at, step, None),
-            Requester::Stream(number) => self.end_stream(number, false),
+            Requester::Stream(number) => self.break_stream(number),
             Requester::Load { node, term } => self.group_lost(node, term),
             Requester::Proposal { node, term } => self.group_lost(node, term),
             Requester::Step { node, key, index } => self.step_ended(node, key, index, Ok(())),

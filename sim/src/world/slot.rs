@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use stele_engine::{RecoveringStore, Store as Engine};
+use stele_node::snapshot::{Parts, Reception};
 use stele_node::store::{Maintenance, Queue, StoreLoop};
 use stele_raftstore::{Apply, EntryRecovery, RaftStore, Readers};
 use stele_types::StoreId;
@@ -31,6 +32,8 @@ pub struct Running {
     pub is_applying: bool,
     /// Time of the loop's next turn.
     pub wake_at: Option<u64>,
+    /// Parts of snapshots that were received before their connections broke.
+    pub parts: Parts<Reception<Engine>>,
     /// Policy of maintenance.
     pub maintenance: Maintenance,
     /// The core needs a checkpoint.

@@ -1,12 +1,20 @@
 //! Snapshots between stores: pairs of a pinned view out in chunks, a staged range in. They never
-//! pass through the receiver's log. An aborted snapshot leaves nothing.
+//! pass through the receiver's log.
+//!
+//! A connection that breaks does not end a snapshot: both sides keep what they have for
+//! [`BROKEN_NANOS_MAX`], and the sender goes on after the receiver's position. An aborted snapshot leaves
+//! nothing.
 
 mod pairs;
+mod parts;
+mod position;
 mod reception;
 mod source;
 
+pub use parts::{Part, Parts, Replica};
+pub use position::{POSITION_BYTES, Position};
 pub use reception::Reception;
-pub use source::{Rest, Source};
+pub use source::{BROKEN_NANOS_MAX, RETRY_NANOS, Source};
 
 #[doc(hidden)]
 pub mod fuzzing {

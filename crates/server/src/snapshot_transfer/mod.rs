@@ -1,25 +1,23 @@
 //! Snapshots between stores. The sender reads a region's pairs in key order from a pinned view; the
 //! receiver writes them into a value file and staged runs, never through its log.
 //!
-//! A connection that breaks does not end a snapshot: both sides keep what they have for `BROKEN_MAX`, and
-//! the sender goes on after the receiver's position. An aborted snapshot leaves nothing.
+//! What goes on after a connection broke, and what does not, is decided in [`stele_node::snapshot`].
 
-mod positions;
-mod staged;
+mod turns;
 
 use crate::store::{Engine, StoreHandle};
 use crate::stores::Stores;
 use crate::tasks::caught;
-use crate::transport::{CloseReason, Position, SnapshotOffer, SnapshotReceiver, Transport};
+use crate::transport::{CloseReason, SnapshotOffer, SnapshotReceiver, Transport};
 use bytes::Bytes;
-use positions::Positions;
-use staged::{Staged, StagedSnapshots, Turn};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stele_node::snapshot::{Reception, Source};
+use stele_node::snapshot::{BROKEN_NANOS_MAX, Parts, RETRY_NANOS, Reception, Replica, Source};
 use stele_raftstore::{Done, Input, Reply, SendSnapshot, wire};
 use stele_types::{Error, Result, StoreId};
 use tokio::sync::{Semaphore, watch};
+use turns::{Turn, Turns};
 
 /// Bytes of one chunk, approximately.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -27,18 +25,16 @@ const CHUNK_BYTES: usize = 1 << 20;
 const CHUNK_PAIRS: usize = 1024;
 /// Most snapshots sent at the same time, and most received.
 const SNAPSHOTS_MAX: usize = 2;
-/// Longest time for which the view of a snapshot stays pinned, and what was received stays staged, after
-/// its connection broke.
-const BROKEN_MAX: Duration = Duration::from_secs(60);
-/// Pause before the next connection.
-const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
 /// Sender and receiver of a node's snapshots.
 pub struct Snapshots {
     stores: Arc<Stores>,
     sending: Arc<Semaphore>,
     receiving: Arc<Semaphore>,
-    staged: Arc<StagedSnapshots<Reception<Engine>>>,
+    turns: Turns,
+    /// Parts that were received before their connection broke.
+    parts: Arc<Mutex<Parts<Reception<Engine>>>>,
+    started: Instant,
     stop: watch::Sender<bool>,
 }
 
@@ -47,14 +43,20 @@ impl Snapshots {
     pub fn new(stores: Arc<Stores>) -> Self {
         let limit = || Arc::new(Semaphore::new(SNAPSHOTS_MAX));
         let (sending, receiving, stop) = (limit(), limit(), watch::Sender::new(false));
-        let staged = Arc::new(StagedSnapshots::new(BROKEN_MAX));
-        Self { stores, sending, receiving, staged, stop }
+        let parts = Arc::new(Mutex::new(Parts::new(SNAPSHOTS_MAX)));
+        let (turns, started) = (Turns::default(), Instant::now());
+        Self { stores, sending, receiving, turns, parts, started, stop }
     }
 
     /// Ends all snapshots, also those that wait for another connection.
     pub fn stop(&self) {
         self.stop.send_replace(true);
-        self.staged.close();
+        let parts = self.parts.lock().close();
+        drop(parts);
+    }
+
+    fn now_nanos(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
     }
 
     /// Streams a snapshot and reports the outcome to the sending store.
@@ -85,29 +87,22 @@ impl Snapshots {
             to: snapshot.to_store,
             header: Bytes::from(header),
             source: Some(Source::new(&snapshot, CHUNK_BYTES, CHUNK_PAIRS)),
-            positions: Positions::default(),
-            received_chunks: 0,
         };
-        let mut broken_at = None;
         loop {
             let room = self.sending.acquire().await;
-            let before = sending.received_chunks;
             let sent = sending.on_connection(transport).await;
             drop(room);
-            if sending.received_chunks > before {
-                broken_at = None;
-            }
             let reason = match sent {
                 Ok(()) => return Ok(()),
                 Err(Failure::Broken(reason)) => reason,
                 Err(Failure::Final(error)) => return Err(error),
             };
-            let since = broken_at.get_or_insert_with(Instant::now);
-            if sending.positions.is_empty() || since.elapsed() >= BROKEN_MAX {
+            let now = self.now_nanos();
+            if !sending.source.as_mut().is_some_and(|source| source.may_retry(now)) {
                 return Err(closed(reason));
             }
             tracing::debug!("snapshot to store {} goes on: {reason}", sending.to);
-            tokio::time::sleep(RETRY_PAUSE).await;
+            tokio::time::sleep(Duration::from_nanos(RETRY_NANOS)).await;
         }
     }
 
@@ -121,37 +116,49 @@ impl Snapshots {
             return offer.refuse("the store is not on this node").await;
         };
         let replica = (store.id(), header.region.id);
-        let mut turn = self.staged.begin(replica).await;
+        let mut turn = self.turns.begin(replica).await;
         let Ok(_room) = self.receiving.try_acquire() else {
             return offer.refuse("the store is receiving other snapshots").await;
         };
         let _receiving = store.begin_receiving();
         let encoded = offer.header();
-        // Invariant: what is staged is used only for the snapshot that it is a part of, of the same
-        // sender, index and term, and only if the store still accepts that.
-        let found = self.staged.take(replica, &encoded).filter(|_| offer.resumes());
+        let part = self.parts.lock().take(replica);
+        let found = part.and_then(|part| part.of(&encoded)).filter(|_| offer.resumes());
         let offered = header.clone();
         let make = |id| Input::SnapshotOffered { id, header: offered };
+        // Invariant: a part, too, goes on only if the store still accepts its snapshot.
         let ranges = match store.request(make).await {
             Reply::Done(Done::SnapshotAccepted { ranges }) => ranges,
             other => return offer.refuse(&format!("{other:?}")).await,
         };
         let engine = store.engine().clone();
-        let staged = match found {
-            Some(staged) => staged,
+        let reception = match found {
+            Some(reception) => reception,
             None => match blocking(move || Reception::begin(engine, header, ranges)).await {
-                Ok(reception) => Staged { reception, position: Position::default() },
+                Ok(reception) => reception,
                 Err(error) => return offer.refuse(&error.to_string()).await,
             },
         };
-        let broken = match offer.accept(staged.position).await {
-            Ok(receiver) => self.receive_chunks(&store, receiver, staged, &mut turn).await,
-            Err(_) => Some(staged),
+        let broken = match offer.accept(reception.position()).await {
+            Ok(receiver) => self.receive_chunks(&store, receiver, reception, &mut turn).await,
+            Err(_) => Some(reception),
         };
-        if let Some(staged) = broken {
+        if let Some(reception) = broken {
             // The sender goes on with the next connection, which waits for the end of this turn.
-            self.staged.put(replica, encoded, staged);
+            self.keep(replica, encoded, reception);
         }
+    }
+
+    /// Keeps a part for its sender, for a limited time.
+    fn keep(&self, replica: Replica, header: Bytes, reception: Reception<Engine>) {
+        let dropped = self.parts.lock().put(replica, header, reception, self.now_nanos());
+        drop(dropped);
+        let (parts, started) = (self.parts.clone(), self.started);
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_nanos(BROKEN_NANOS_MAX)).await;
+            let expired = parts.lock().expire(started.elapsed().as_nanos() as u64);
+            drop(expired);
+        });
     }
 
     /// Stages the chunks of a connection. Installs the snapshot after the last one. Returns the part that
@@ -160,24 +167,25 @@ impl Snapshots {
         &self,
         store: &Arc<StoreHandle>,
         mut receiver: SnapshotReceiver,
-        mut staged: Staged<Reception<Engine>>,
+        mut reception: Reception<Engine>,
         turn: &mut Turn,
-    ) -> Option<Staged<Reception<Engine>>> {
+    ) -> Option<Reception<Engine>> {
         let result = loop {
             let next = tokio::select! {
                 next = receiver.next() => next,
-                _ = &mut turn.superseded => return Some(staged),
+                _ = &mut turn.superseded => return Some(reception),
             };
             let chunk = match next {
                 Ok(Some(chunk)) => chunk,
-                Ok(None) => break blocking(move || staged.reception.finish()).await,
-                Err(reason) if reason.is_break() => return Some(staged),
+                Ok(None) => break blocking(move || reception.finish()).await,
+                Err(reason) if reason.is_break() => return Some(reception),
                 Err(reason) => break Err(closed(reason)),
             };
-            let Staged { mut reception, .. } = staged;
-            let received = blocking(move || reception.receive(chunk).map(|()| reception)).await;
+            let after = receiver.position();
+            let received =
+                blocking(move || reception.receive(chunk, after).map(|()| reception)).await;
             match received {
-                Ok(reception) => staged = Staged { reception, position: receiver.position() },
+                Ok(received) => reception = received,
                 Err(error) => break Err(error),
             }
         };
@@ -197,10 +205,6 @@ struct Sending {
     header: Bytes,
     /// `None` after a panic of a read.
     source: Option<Source<Engine>>,
-    /// Positions after the last chunks; empty if the snapshot cannot go on on another connection.
-    positions: Positions,
-    /// Chunks that the receiver had when it accepted the last connection.
-    received_chunks: u64,
 }
 
 /// Reason why a connection did not send a snapshot to its end.
@@ -223,19 +227,15 @@ impl From<CloseReason> for Failure {
 impl Sending {
     /// Sends on one connection, from the receiver's position to the end.
     async fn on_connection(&mut self, transport: &Transport) -> std::result::Result<(), Failure> {
-        let resumes = !self.positions.is_empty();
+        let resumes = self.source.as_ref().is_some_and(Source::resumes);
         let opened = transport.open_snapshot(self.from, self.to, self.header.clone(), resumes);
         let mut sender = opened.await?;
-        self.received_chunks = sender.position().chunks();
         let mut source = self.source.take().ok_or_else(|| Failure::Final(stopping()))?;
-        if resumes {
-            let Some(rest) = self.positions.rest_at(sender.position()) else {
-                return Err(Failure::Final(Error::Busy("the receiver lost its part".to_owned())));
-            };
-            source.go_back(rest);
+        if !source.accepted(sender.position()) {
+            return Err(Failure::Final(Error::Busy("the receiver lost its part".to_owned())));
         }
         if sender.is_resumable() {
-            self.positions.note(sender.position(), source.rest());
+            source.note(sender.position());
         }
         loop {
             let read = blocking(move || {
@@ -247,7 +247,7 @@ impl Sending {
             let Some(chunk) = chunk else { break };
             let sent = sender.send(chunk).await;
             if sender.is_resumable() {
-                self.positions.note(sender.position(), source.rest());
+                source.note(sender.position());
             }
             if let Err(reason) = sent {
                 self.source = Some(source);

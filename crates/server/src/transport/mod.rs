@@ -37,7 +37,7 @@ pub use deliver::{BoxFuture, Deliver, Resolve};
 pub use hello::MAGIC;
 pub use options::{Identity, Options};
 pub use queue::message_bytes;
-pub use snapshot_stream::{Position, SnapshotOffer, SnapshotReceiver, SnapshotSender};
+pub use snapshot_stream::{SnapshotOffer, SnapshotReceiver, SnapshotSender};
 pub use stats::Stats;
 
 use bytes::Bytes;

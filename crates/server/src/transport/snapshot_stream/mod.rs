@@ -26,52 +26,13 @@ pub(super) use send::open;
 use super::frame::Frame;
 use super::hello::{Lane, RESUMABLE};
 use bytes::Bytes;
+use stele_node::snapshot::Position;
 use stele_types::checksum::{Crc32c, crc32c, crc32c_suffix};
 use stele_types::mutant;
 
 /// Most bytes in one chunk of version 1.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 const NUMBER_BYTES: usize = 8;
-const POSITION_BYTES: usize = 20;
-
-/// Chunks of a snapshot up to one of them, as both sides count them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Position {
-    chunks: u64,
-    bytes: u64,
-    crc: u32,
-}
-
-impl Position {
-    /// Returns the number of chunks.
-    pub fn chunks(&self) -> u64 {
-        self.chunks
-    }
-
-    fn encode(&self) -> [u8; POSITION_BYTES] {
-        let mut out = [0; POSITION_BYTES];
-        out[..8].copy_from_slice(&self.chunks.to_le_bytes());
-        out[8..16].copy_from_slice(&self.bytes.to_le_bytes());
-        out[16..].copy_from_slice(&self.crc.to_le_bytes());
-        out
-    }
-
-    fn decode(body: &[u8]) -> Option<Self> {
-        let (chunks, rest) = body.split_first_chunk::<8>()?;
-        let (bytes, rest) = rest.split_first_chunk::<8>()?;
-        let crc = u32::from_le_bytes(rest.try_into().ok()?);
-        let (chunks, bytes) = (u64::from_le_bytes(*chunks), u64::from_le_bytes(*bytes));
-        Some(Self { chunks, bytes, crc })
-    }
-
-    fn add(&mut self, crc: u32, bytes: u64) {
-        let mut sum = Crc32c::new();
-        sum.update_with_crc(self.crc, self.bytes).update_with_crc(crc, bytes);
-        self.chunks += 1;
-        self.bytes += bytes;
-        self.crc = sum.finish();
-    }
-}
 
 /// Position of one side, and the layout of chunks.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +48,7 @@ impl Tally {
 
     /// Returns the header of the next chunk and the checksum of its frame.
     fn send(&mut self, parts: &[Bytes]) -> (Vec<u8>, u32) {
-        let mut header = self.at.chunks.to_le_bytes().to_vec();
+        let mut header = self.at.chunks().to_le_bytes().to_vec();
         header.resize(self.header_bytes(), 1);
         let mut sum = Crc32c::new();
         for part in parts {
@@ -103,7 +64,7 @@ impl Tally {
     fn receive(&mut self, frame: &Frame) -> Option<Bytes> {
         let (number, _) = frame.body.split_first_chunk::<NUMBER_BYTES>()?;
         // Invariant: chunks are accepted in order; a gap or a repetition fails the snapshot.
-        let in_place = u64::from_le_bytes(*number) == self.at.chunks;
+        let in_place = u64::from_le_bytes(*number) == self.at.chunks();
         if !in_place && !mutant::active("server.snapshot_gap") {
             return None;
         }

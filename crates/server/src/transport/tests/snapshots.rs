@@ -3,12 +3,13 @@
 use super::super::frame::{self, Kind};
 use super::super::hello::{Hello, Lane, MAGIC, Offer, RESUMABLE};
 use super::super::snapshot_stream::CHUNK_BYTES_MAX;
-use super::super::{CloseReason, Cut, Position, SnapshotOffer, SnapshotSender};
+use super::super::{CloseReason, Cut, SnapshotOffer, SnapshotSender};
 use super::common::{Book, TestNode, until};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
+use stele_node::snapshot::Position;
 use stele_types::checksum::crc32c;
 use stele_types::{ClusterId, StoreId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
