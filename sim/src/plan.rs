@@ -98,6 +98,8 @@ pub struct Plan {
     pub capacity_bytes: u64,
     /// Consensus options of every store, except its identity.
     pub raft: RaftOptions,
+    /// Bound of the duration of most applies beside a loop, while there are faults.
+    pub apply_nanos_max: u64,
     /// Request threads pause also between the check of a read and its lease.
     pub pauses_before_lease: bool,
     /// Every replica is damaged in a different place, and there are no other faults.
@@ -158,6 +160,7 @@ impl Plan {
             other_engine,
             capacity_bytes: 1 << 30,
             raft,
+            apply_nanos_max: pick(&mut fork(seed, "apply"), &[300_000, 300_000, 60 * MS]),
             pauses_before_lease: fork(seed, "before a lease").below(4) == 0,
             is_helix: false,
             has_damaged_payloads: false,
@@ -313,7 +316,7 @@ fn raft_options(prng: &mut Prng) -> RaftOptions {
     options.log_kept.entries = pick(prng, &[5, 20, 200]);
     options.log_kept.pin_bytes_max = pick(prng, &[1_000, 20_000, 1 << 20]);
     options.orphaned_kept_nanos = 5 * SECOND;
-    options.tail_bytes_max = pick(prng, &[20_000, 1 << 20, 256 << 20]);
+    options.tail_bytes_max = pick(prng, &[4_000, 1 << 20, 256 << 20]);
     options.append_message_bytes_max = pick(prng, &[1_000, 10_000, 1 << 20]);
     options.inflight_messages_max = pick(prng, &[2, 16, 256]);
     options.uncommitted_bytes_max = pick(prng, &[20_000, 1 << 20]);

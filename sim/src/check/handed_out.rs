@@ -1,13 +1,13 @@
-//! Checks of what a turn of a store's loop hands out: snapshots of exactly their entry, and members that
-//! the next batch makes durable.
+//! Checks of what a turn of a store's loop hands out: snapshots and copies of ranges of exactly their
+//! entry, and members that the next batch makes durable.
 
 use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_engine::Store as Engine;
 use stele_node::store::Turn;
-use stele_raftstore::{Append, Event, Ticket};
-use stele_storage::LogStore;
-use stele_types::{LogIndex, Mark, Record, RegionId};
+use stele_raftstore::{Append, Body, Event, Ticket};
+use stele_storage::{LogStore, Repair};
+use stele_types::{KeyRange, LogIndex, Mark, Record, RegionId};
 
 /// Versions of the members that count on each store.
 #[derive(Default)]
@@ -67,25 +67,64 @@ impl Members {
                 Record::Mark(..) | Record::Entry(_) => {}
             }
         }
-        let here: Vec<_> = self.changed.extract_if(.., |(of, _)| *of == slot).collect();
+        let (here, others): (BTreeSet<_>, _) =
+            std::mem::take(&mut self.changed).into_iter().partition(|(of, _)| *of == slot);
+        self.changed = others;
         here.into_iter().find(|key| !self.commits.contains_key(key)).map(|(_, region)| region)
     }
 }
 
 impl World {
+    /// Returns the lost ranges with copies on the way, of regions of which entries are being applied
+    /// beside the loop. The next turn does not know that these are applied.
+    pub(crate) fn lost_while_applying(&self, number: u64) -> Vec<(RegionId, KeyRange)> {
+        let running = self.slots.get(&number).and_then(|slot| slot.running.as_ref());
+        let Some(running) = running else { return Vec::new() };
+        let queued = running.applies.iter().map(|apply| apply.region);
+        let applying: BTreeSet<RegionId> = running.applying.into_iter().chain(queued).collect();
+        let copies = self.checks.repairs.copies(number);
+        let copies: Vec<_> = copies.filter(|(region, _)| applying.contains(region)).collect();
+        if copies.is_empty() {
+            return Vec::new();
+        }
+        let lost = running.engine.lost_ranges();
+        copies.into_iter().filter(|(_, range)| lost.iter().any(|it| it.overlaps(range))).collect()
+    }
+
+    /// Checks that a turn repaired none of these ranges.
+    pub(crate) fn check_kept_lost<A>(
+        &mut self,
+        number: u64,
+        ranges: &[(RegionId, KeyRange)],
+        turn: &Turn<Engine, A>,
+    ) {
+        let Some(engine) = self.engine(number).filter(|_| !ranges.is_empty()) else { return };
+        let lost = engine.lost_ranges();
+        let is_repaired = |(region, range): &&(RegionId, KeyRange)| {
+            !lost.iter().any(|it| it.overlaps(range))
+                && !turn.events.iter().any(|event| changes(event, *region))
+        };
+        if let Some((region, range)) = ranges.iter().find(is_repaired) {
+            self.fail(format!(
+                "store {number} repairs range {range:?} of region {region} while entries are applied"
+            ));
+        }
+    }
+
     /// Checks a turn before it is carried out.
     pub(crate) fn check_turn<A>(&mut self, number: u64, turn: &Turn<Engine, A>) {
-        let engine = self.engine(number);
-        for snapshot in &turn.snapshots {
-            let (region, at) = (&snapshot.header.region, snapshot.header.at.0);
-            let applied = engine.as_ref().and_then(|engine| engine.progress(region.id));
-            let Some(applied) = applied.map(|it| it.applied) else { continue };
-            // The same turn may have applied a change of the region since.
-            let core = self.slots.get_mut(&number).and_then(|slot| slot.core());
-            let now = core.and_then(|core| core.region(region.id));
-            let has_changed = now.is_none_or(|now| now.region.epoch != region.epoch);
-            if applied != at && self.plan.raft.apply_queue && !has_changed {
-                let text = format!("sends region {} as of {at}, with {applied} applied", region.id);
+        let snapshots = turn.snapshots.iter().map(|it| (it.header.region.id, it.header.at.0));
+        let copies = turn.messages.iter().filter_map(|message| match &message.body {
+            Body::RangeRepairReply(found) => Some((message.region, found.at)),
+            _ => None,
+        });
+        let engine = self.engine(number).filter(|_| self.plan.raft.apply_queue);
+        for (region, at) in snapshots.chain(copies) {
+            let progress = engine.as_ref().and_then(|engine| engine.progress(region));
+            let Some(applied) = progress.map(|it| it.applied) else { continue };
+            // The loop may have applied a change of the region since.
+            if applied != at && !turn.events.iter().any(|event| changes(event, region)) {
+                let text = format!("sends region {region} as of {at}, with {applied} applied");
                 return self.fail(format!("store {number} {text}"));
             }
         }
@@ -105,5 +144,13 @@ impl World {
                  make durable"
             ));
         }
+    }
+}
+
+fn changes(event: &Event, of: RegionId) -> bool {
+    match event {
+        Event::RegionCreated(region) | Event::RegionChanged(region) => region.id == of,
+        Event::RegionDestroyed(region) => *region == of,
+        Event::BecameLeader { .. } | Event::LostLeader { .. } => false,
     }
 }

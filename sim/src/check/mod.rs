@@ -9,6 +9,7 @@ mod durable_state;
 mod engines;
 mod files;
 mod handed_out;
+mod known;
 mod leaders;
 pub mod linear;
 mod live;
@@ -35,6 +36,7 @@ use changes::Changes;
 use disk_copies::DiskCopies;
 use durable_state::DurableState;
 use handed_out::Members;
+use known::Known;
 use leaders::Leaders;
 use logs::Logs;
 use moves::Moves;
@@ -68,6 +70,8 @@ pub struct Checks {
     pub(crate) moves: Moves,
     unsaved: Unsaved,
     members: Members,
+    /// What the placement leader knew.
+    pub(crate) known: Known,
 }
 
 impl Checks {
@@ -87,6 +91,7 @@ impl Checks {
             moves: Moves::default(),
             unsaved: Unsaved::default(),
             members: Members::default(),
+            known: Known::default(),
         }
     }
 

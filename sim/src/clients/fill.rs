@@ -32,6 +32,8 @@ pub struct Fill {
     pub numbers: Vec<u32>,
     header: Header,
     batch: Batch,
+    /// An entry was written.
+    is_begun: bool,
 }
 
 impl World {
@@ -61,7 +63,8 @@ impl World {
         }
         self.begin_operation(at, 0, &target, Act::Write(Vec::new()));
         let batch = Batch::new(ops, self.plan.batch_entry_bytes_max);
-        self.propose_fill(at, target.slot, Fill { numbers: fills, header: target.header, batch });
+        let fill = Fill { numbers: fills, header: target.header, batch, is_begun: false };
+        self.propose_fill(at, target.slot, fill);
     }
 
     /// Proposes the next entry of a client's batch.
@@ -88,7 +91,15 @@ impl World {
         reply: Reply,
     ) -> Option<(Pending, Reply)> {
         let Some(mut fill) = pending.fill.take() else { return Some((pending, reply)) };
+        let is_begun = fill.is_begun;
+        fill.is_begun |= matches!(reply, Reply::Done(_));
         if let Some(reply) = fill.batch.replied(reply) {
+            if is_begun && matches!(reply, Reply::Refused(_) | Reply::Busy(_)) {
+                let slot = pending.slot;
+                self.fail(format!(
+                    "store {slot} refuses a batch of which it wrote a part: {reply:?}"
+                ));
+            }
             pending.fill = Some(fill);
             return Some((pending, reply));
         }

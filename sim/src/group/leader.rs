@@ -138,6 +138,7 @@ impl World {
         }
         self.after(PLACEMENT_NANOS, Happening::RunPlacement { node: id, incarnation });
         self.check_decisions(id);
+        self.check_known(id);
         let goals = self.nemesis.goals.clone();
         let unix_seconds = self.nodes.get(&id).map_or(0, |node| node.now(self.now).unix_seconds);
         self.lead(id, |leader, _| {
@@ -178,6 +179,7 @@ impl World {
             Some(Ok(Some(_))) => {
                 // A state that is loaded again in the same term knows no earlier moves.
                 self.checks.moves.forget();
+                self.checks.known.forget();
                 self.trace.note(self.now, id, slot, || {
                     format!("leads the placement group in term {term}")
                 });

@@ -215,9 +215,10 @@ fn in_entry(disk: &SimVfs, prng: &mut Prng) -> Option<DiskFault> {
 fn in_file(disk: &SimVfs, prng: &mut Prng) -> Option<DiskFault> {
     let path = flippable(disk.paths(), prng)?;
     let bytes = disk.file_bytes(&path).unwrap_or(0);
-    // The end of a file holds short parts that others depend on.
-    let offset = match prng.below(3) {
+    // The end of a file holds short parts that others depend on; the last third of a run, its filter.
+    let offset = match prng.below(4) {
         0 => bytes.saturating_sub(1 + prng.below(64)),
+        1 => bytes.saturating_sub(1 + prng.below(bytes / 3 + 1)),
         _ => prng.below(bytes),
     };
     Some(DiskFault::FlipBit { path, offset, bit: prng.below(8) as u8 })

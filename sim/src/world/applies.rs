@@ -29,17 +29,19 @@ impl World {
         let has_faults = self.nemesis.is_active();
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let (incarnation, node) = (slot.incarnation, slot.node);
-        let Some(running) = slot.running.as_mut().filter(|running| !running.is_applying) else {
+        let Some(running) = slot.running.as_mut().filter(|running| running.applying.is_none())
+        else {
             return;
         };
         let Some(apply) = running.applies.pop_front() else { return };
-        running.is_applying = true;
+        running.applying = Some(apply.region);
         let prng = &mut self.rngs.applies;
         let nanos = APPLY_NANOS
             + match prng.below(400) {
                 0 if has_faults => prng.below(APPLY_NANOS_MAX),
                 1..20 if has_faults => prng.below(300) * MS,
                 20..60 => prng.below(20) * MS,
+                _ if has_faults => prng.below(self.plan.apply_nanos_max),
                 _ => prng.below(300_000),
             };
         let is_early = prng.coin();
@@ -83,7 +85,7 @@ impl World {
             }),
         }
         if let Some(running) = self.slots.get_mut(&number).and_then(|slot| slot.running.as_mut()) {
-            running.is_applying = false;
+            running.applying = None;
         }
         self.begin_apply(number);
     }

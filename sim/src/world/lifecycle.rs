@@ -180,7 +180,7 @@ impl World {
             queue: Queue::new(self.plan.queue_bytes_max),
             is_writing: false,
             applies: VecDeque::new(),
-            is_applying: false,
+            applying: None,
             wake_at: None,
             parts: Parts::new(super::streams::PARTS_MAX),
             maintenance: Maintenance::default(),

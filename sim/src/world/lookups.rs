@@ -23,7 +23,7 @@ impl World {
         let nanos = READ_NANOS
             + slot.device.read_nanos(VALUE_BYTES)
             + match prng.below(20) {
-                0 => prng.below(2_000) * MS,
+                0 => prng.below(6_000) * MS,
                 1..4 => prng.below(50) * MS,
                 _ => prng.below(300_000),
             };

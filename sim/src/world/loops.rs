@@ -115,6 +115,7 @@ impl World {
                 self.note_range_repair(number, message);
             }
         }
+        let unsettled = self.lost_while_applying(number);
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let Some(node) = self.nodes.get(&slot.node) else { return };
         let now = node.now(global);
@@ -123,7 +124,10 @@ impl World {
         let turn = store_loop.turn(&mut items, now);
         let next = store_loop.next_turn_nanos().map(|local| node.global(local).max(global + 1));
         match turn {
-            Ok(turn) => self.carry_out(number, turn),
+            Ok(turn) => {
+                self.check_kept_lost(number, &unsettled, &turn);
+                self.carry_out(number, turn);
+            }
             Err(ended) => return self.loop_ended(number, ended),
         }
         self.check_range_repairs(number);

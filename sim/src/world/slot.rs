@@ -8,7 +8,7 @@ use stele_engine::{RecoveringStore, Store as Engine};
 use stele_node::snapshot::{Parts, Reception};
 use stele_node::store::{Maintenance, Queue, StoreLoop};
 use stele_raftstore::{Apply, EntryRecovery, RaftStore, Readers};
-use stele_types::StoreId;
+use stele_types::{RegionId, StoreId};
 use stele_vfs::SimVfs;
 
 /// Consensus of a store.
@@ -28,8 +28,8 @@ pub struct Running {
     pub is_writing: bool,
     /// Entries that were handed out to be applied beside the loop, in order.
     pub applies: VecDeque<Apply>,
-    /// Entries are being applied beside the loop.
-    pub is_applying: bool,
+    /// Region of the entries that are being applied beside the loop.
+    pub applying: Option<RegionId>,
     /// Time of the loop's next turn.
     pub wake_at: Option<u64>,
     /// Parts of snapshots that were received before their connections broke.

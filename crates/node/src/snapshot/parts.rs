@@ -77,7 +77,10 @@ impl<R> Parts<R> {
     #[must_use]
     pub fn expire(&mut self, now_nanos: u64) -> Vec<Part<R>> {
         let is_late = |part: &Part<R>| now_nanos >= part.put_at_nanos + BROKEN_NANOS_MAX;
-        self.parts.extract_if(.., |_, part| is_late(part)).map(|(_, part)| part).collect()
+        let (late, kept) =
+            std::mem::take(&mut self.parts).into_iter().partition(|(_, part)| is_late(part));
+        self.parts = kept;
+        BTreeMap::into_values(late).collect()
     }
 
     /// Removes and returns all parts, and keeps none from now on: their stores stop.
