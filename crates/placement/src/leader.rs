@@ -102,6 +102,11 @@ impl LeaderState {
         self.cluster.apply(changes)
     }
 
+    /// Takes note that these changes were refused: regions in them are still to be persisted.
+    pub fn note_refused(&mut self, changes: &[PairChange]) {
+        self.cluster.put_back(changes);
+    }
+
     /// Takes region descriptors that are not persisted yet, for the next [`LeaderState::plan_due`].
     pub fn take_unsaved_regions(&mut self) -> Vec<PairChange> {
         self.cluster.take_region_changes(UNSAVED_BYTES_MAX)

@@ -159,7 +159,7 @@ impl World {
 
     /// Ends the work of a placement leader after its store stopped.
     pub(crate) fn group_lost(&mut self, id: u64, term: u64) {
-        let stopped = || Err(Error::Busy("the store stopped".into()));
+        let stopped = || Err(Error::Undetermined("the store stopped".into()));
         self.lead(id, |leader, now| {
             leader.loaded(Term(term), stopped().map(|()| Vec::new()), now, 0);
             leader.proposed(Term(term), stopped(), now);
@@ -239,9 +239,15 @@ impl World {
     }
 
     pub(crate) fn group_proposed(&mut self, id: u64, term: u64, reply: &Reply) {
+        if !matches!(reply, Reply::Done(_)) {
+            self.trace.note(self.now, id, 0, || format!("a decision is not committed: {reply:?}"));
+            // A store with a full device, or with too many entries to apply, takes no writes.
+            self.forget_unsaved();
+        }
         let outcome = match reply {
             Reply::Done(Done::Written { .. }) => Ok(()),
-            other => Err(Error::Busy(format!("{other:?}"))),
+            Reply::Refused(_) | Reply::Busy(_) => Err(Error::Busy(format!("{reply:?}"))),
+            other => Err(Error::Undetermined(format!("{other:?}"))),
         };
         self.lead(id, |leader, now| leader.proposed(Term(term), outcome, now));
     }

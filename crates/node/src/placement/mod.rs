@@ -1,5 +1,5 @@
 //! The placement leader of one node: it loads the state of its term, commits decisions one after
-//! the other, and drops the state when its term ends or a proposal fails.
+//! the other, and drops the state when its term ends or the outcome of a proposal is unknown.
 //!
 //! The owner does the I/O. After [`PlacementLeader::lead`] and its inputs it calls
 //! [`PlacementLeader::poll`] and carries out the work that this returns; at most one piece of work
@@ -321,8 +321,9 @@ impl<T> PlacementLeader<T> {
         self.fail_waiting(&Failure::Retry(failure));
     }
 
-    /// Takes the outcome of the proposal under way. After a failure the changes may still be
-    /// committed. Invariant: then the state is dropped and loaded again, because it may lack them.
+    /// Takes the outcome of the proposal under way. Only after `Undetermined` the changes may still be
+    /// committed. Invariant: then the state is dropped and loaded again, because it may lack them. After
+    /// a refusal it stays, with its operators.
     pub fn proposed(&mut self, term: Term, outcome: Result<()>, now: Millis) {
         let outcome = outcome.or_else(|error| match mutant::active("node.keep_lost_decision") {
             true => Ok(()),
@@ -349,28 +350,32 @@ impl<T> PlacementLeader<T> {
         finish: Finish<T>,
         now: Millis,
     ) {
-        let applied = match (outcome, self.state_mut(term)) {
-            (Ok(()), Some(state)) => state.apply(changes).map(|()| state),
+        let (error, is_known) = match (outcome, self.state_mut(term)) {
             (Ok(()), None) => {
                 self.answers.extend(finish(Err(Failure::NotLeader), now));
                 return;
             }
-            (Err(error), _) => Err(error),
-        };
-        let error: Error = match applied {
-            Ok(state) => {
-                let answer = finish(Ok(state), now);
-                self.answers.extend(answer);
-                return;
+            (Ok(()), Some(state)) => match state.apply(changes) {
+                Ok(()) => {
+                    let answer = finish(Ok(state), now);
+                    self.answers.extend(answer);
+                    return;
+                }
+                Err(error) => (error, false),
+            },
+            (Err(error), _) => {
+                let is_known = !matches!(error, Error::Undetermined(_));
+                (error, is_known && !mutant::active("node.refusal_drops_state"))
             }
-            Err(error) => error,
         };
         let failure = Failure::Retry(error.to_string());
         self.answers.extend(finish(Err(failure.clone()), now));
-        if self.term == Some(term) {
-            if !mutant::active("node.keep_state_after_failure") {
-                self.state = None;
+        if is_known || mutant::active("node.keep_state_after_failure") {
+            if let Some(state) = self.state_mut(term) {
+                state.note_refused(changes);
             }
+        } else if self.term == Some(term) {
+            self.state = None;
             self.fail_waiting(&failure);
         }
     }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::report::Report;
-use stele_placement::{Bootstrap, NodeReport, StoreReport, pairs};
-use stele_types::StoreId;
+use stele_placement::{Bootstrap, NodeReport, RegionReport, StoreReport, pairs};
+use stele_types::{RegionId, StoreId};
 
 const CLUSTER: ClusterId = ClusterId(7);
 const NOW: Millis = Millis(1_000);
@@ -117,6 +117,50 @@ fn after_a_failed_proposal_waiting_decisions_fail_and_the_state_is_loaded_again(
     leader.loaded(Term(5), Ok(pairs), NOW, 0);
     assert_eq!(leader.poll(NOW), None);
     assert_eq!(leader.take_answers(), [("read", Ok(5))]);
+}
+
+fn refused() -> Result<()> {
+    Err(Error::Busy("the device is full".into()))
+}
+
+#[test]
+fn after_a_refused_proposal_the_state_stays_and_the_next_decision_goes_on() {
+    let mut leader = leading();
+    set(&mut leader, "one", 5);
+    set(&mut leader, "two", 1);
+    assert!(leader.poll(NOW).is_some());
+    leader.proposed(Term(5), refused(), NOW);
+    let answers = leader.take_answers();
+    assert!(matches!(&answers[..], [("one", Err(NotDecided::Retry(_)))]), "{answers:?}");
+    assert_eq!(replicas(&leader), Some(3));
+    let changes = vec![pairs::setting("replicas", 1)];
+    assert_eq!(leader.poll(NOW), Some(Work::Propose(Term(5), changes)));
+    leader.proposed(Term(5), Ok(()), NOW);
+    assert_eq!((replicas(&leader), leader.take_answers()), (Some(1), vec![("two", Ok(3))]));
+}
+
+#[test]
+fn a_region_of_which_the_record_was_refused_is_persisted_later() {
+    let mut leader = leading();
+    let [_, mut region] = Bootstrap::regions();
+    region.epoch.conf_version += 1;
+    let record = pairs::region(&region);
+    let info =
+        RegionReport { leader: region.peers[0], region, term: Term(9), ..RegionReport::default() };
+    let state = leader.state_mut(Term(5)).unwrap();
+    state.cluster.observe(info, NOW).unwrap();
+    for outcome in [refused(), refused(), Ok(())] {
+        let is_last = outcome.is_ok();
+        leader.tick(0);
+        let Some(Work::Propose(_, changes)) = leader.poll(NOW) else { panic!("nothing is due") };
+        assert!(changes.contains(&record), "{changes:?}");
+        assert!(changes.contains(&pairs::term(RegionId(2), Some(Term(9)))), "{changes:?}");
+        leader.proposed(Term(5), outcome, NOW);
+        leader.tick(0);
+        let next = leader.poll(NOW);
+        assert_eq!(next.is_none(), is_last, "{next:?}");
+        leader.proposed(Term(5), refused(), NOW);
+    }
 }
 
 #[test]

@@ -227,6 +227,19 @@ impl Cluster {
         self.regions.take_unsaved(bytes_max)
     }
 
+    /// Makes the regions of changes that were taken, and not committed, due again.
+    pub fn put_back(&mut self, changes: &[PairChange]) {
+        if mutant::active("placement.refused_regions_forgotten") {
+            return;
+        }
+        for change in changes {
+            // A plan's own records decode.
+            if let Ok(Some(record)) = pairs::decode(&change.key, change.value.as_deref()) {
+                self.regions.put_back(&record);
+            }
+        }
+    }
+
     /// Plans to persist what is known of these regions and is not persisted, about `bytes_max` at most.
     pub fn plan_regions(&self, ids: &[RegionId], bytes_max: usize) -> Vec<PairChange> {
         self.regions.plan_saves(ids, bytes_max)

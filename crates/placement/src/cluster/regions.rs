@@ -4,7 +4,7 @@
 //! client can thus rely on the greater version being later. What is persisted of a region is the least
 //! that a later leader knows: it accepts no report of an earlier epoch or term.
 
-use crate::pairs::{self, PairChange};
+use crate::pairs::{self, PairChange, Record};
 use crate::region_info::RegionInfo;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -288,6 +288,19 @@ impl Regions {
             }
         }
         batch.changes
+    }
+
+    /// Makes the region of a record that was taken due again.
+    pub(super) fn put_back(&mut self, record: &Record) {
+        match record {
+            Record::Region(id, _) => {
+                self.unsaved.insert(*id);
+            }
+            Record::Term(id, Some(_)) => {
+                self.unsaved_terms.insert(*id);
+            }
+            _ => {}
+        }
     }
 
     /// Returns the records of these regions that are not persisted.

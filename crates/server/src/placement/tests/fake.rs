@@ -93,7 +93,7 @@ impl System for FakeSystem {
                 };
             }
             match fault {
-                Some(_) => Err(Error::Busy("outcome unknown".into())),
+                Some(_) => Err(Error::Undetermined("outcome unknown".into())),
                 None => Ok(()),
             }
         })
