@@ -9,14 +9,14 @@ use axum::routing::get;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
+use stele_node::snapshot::Position;
 use stele_raftstore::PeerMessage;
 use stele_server::memory::NodeMemory;
 use stele_server::port;
 use stele_server::transport::frame::{Kind, whole};
 use stele_server::transport::hello::{Offer, RESUMABLE};
 use stele_server::transport::{
-    Boots, BoxFuture, Deliver, Identity, MAGIC, Options, Position, Resolve, SnapshotOffer,
-    Transport,
+    Boots, BoxFuture, Deliver, Identity, MAGIC, Options, Resolve, SnapshotOffer, Transport,
 };
 use stele_types::{ClusterId, Error, StoreId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
