@@ -181,7 +181,7 @@ impl World {
             _ => drawn + device_nanos,
         };
         took = took.max(slot.stalled_until.saturating_sub(now));
-        let early = self.rngs.disk.below(4) == 0;
+        let early = self.rngs.disk.below(4) == 0 && slot.hangs_until <= now;
         let (node, incarnation) = (slot.node, slot.incarnation);
         if let Some(times) = slot.device.times() {
             times.append_began(now);

@@ -392,7 +392,8 @@ impl World {
             | Happening::Applied { slot, .. }
             | Happening::Lookup { slot, .. }
             | Happening::Maintain { slot, .. }
-            | Happening::Recover { slot, .. } => Some(*slot),
+            | Happening::Recover { slot, .. }
+            | Happening::PartsExpire { slot } => Some(*slot),
             Happening::Stream { number, .. } => self.streams.get(number).map(|stream| stream.at()),
             _ => None,
         }
