@@ -13,18 +13,24 @@ use std::time::Duration;
 /// First seed of the sample.
 const FROM: u64 = 500;
 const RUN_LIMIT: Duration = Duration::from_secs(120);
+/// One in so many histories may have more open operations than Porcupine decides in its time.
+const DECIDED_PER_UNDECIDED: usize = 20;
 
-/// Compares the checkers on histories of `seeds` seeds. Fails if they disagree.
+/// Compares the checkers on histories of `seeds` seeds. Fails if they disagree, or if Porcupine leaves
+/// too many undecided.
 pub fn run(workspace: &Workspace, seeds: u64) -> Result<()> {
     let porcupine = cluster::porcupine(workspace)?;
     let program = soak::build(workspace, true, false)?;
     let folder = tempfile::tempdir().context("creating a folder for histories")?;
     let file = folder.path().join("history.jsonl");
-    let (mut sound, mut planted) = (0, 0);
+    let (mut sound, mut planted, mut undecided) = (0, 0, 0);
     for seed in FROM..FROM + seeds {
         for plants in [false, true] {
             let ours = ours(&program, seed, plants, &file)?;
-            let theirs = theirs(&porcupine, &file)?;
+            let Some(theirs) = theirs(&porcupine, &file)? else {
+                undecided += 1;
+                continue;
+            };
             ensure!(
                 ours == theirs,
                 "seed {seed}, stale reads {plants}: the simulation rejects {ours:?}, Porcupine rejects {theirs:?}"
@@ -35,8 +41,13 @@ pub fn run(workspace: &Workspace, seeds: u64) -> Result<()> {
         }
     }
     ensure!(planted > 0, "no stale read could be planted in {seeds} histories");
+    ensure!(
+        undecided * DECIDED_PER_UNDECIDED <= sound,
+        "Porcupine left {undecided} histories undecided and decided {sound} correct ones"
+    );
     println!(
-        "histories: both agree on {sound} correct ones and on {planted} groups with a stale read"
+        "histories: both agree on {sound} correct ones and on {planted} groups with a stale read; \
+         Porcupine left {undecided} undecided"
     );
     Ok(())
 }
@@ -52,15 +63,18 @@ fn ours(program: &Path, seed: u64, plants: bool, file: &Path) -> Result<Vec<Stri
     Ok(sorted(line.split_whitespace().map(str::to_owned)))
 }
 
-fn theirs(porcupine: &Path, file: &Path) -> Result<Vec<String>> {
+/// Returns the groups that Porcupine rejects; `None` if it did not decide in its time.
+fn theirs(porcupine: &Path, file: &Path) -> Result<Option<Vec<String>>> {
     let mut command = Command::new(porcupine);
     command.arg(file).stderr(Stdio::inherit());
     let output = command.output().context("running porcupine")?;
     let verdict: serde_json::Value =
         serde_json::from_slice(&output.stdout).context("reading porcupine's verdict")?;
-    ensure!(verdict["result"] != "unknown", "porcupine gave up: {verdict}");
+    if verdict["result"] == "unknown" {
+        return Ok(None);
+    }
     let suspects = verdict["suspects"].as_array().cloned().unwrap_or_default();
-    Ok(sorted(suspects.iter().filter_map(|name| name.as_str().map(str::to_owned))))
+    Ok(Some(sorted(suspects.iter().filter_map(|name| name.as_str().map(str::to_owned)))))
 }
 
 fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {
