@@ -31,6 +31,7 @@ type verdict struct {
 	Groups     int      `json:"groups"`
 	Seconds    float64  `json:"seconds"`
 	Suspects   []string `json:"suspects,omitempty"`
+	Undecided  []string `json:"undecided,omitempty"`
 }
 
 func main() {
@@ -103,6 +104,7 @@ func check(records []record, timeout time.Duration, picture string) (verdict, er
 				}
 			}
 		case porcupine.Unknown:
+			found.Undecided = append(found.Undecided, name)
 			if found.Result == "ok" {
 				found.Result = "unknown"
 			}

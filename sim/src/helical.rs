@@ -2,6 +2,7 @@
 //! key's on the next. Each record stays intact on one store, so nothing may be lost, and every
 //! store must repair itself from the others (helical damage: Alagappan et al., FAST 2018).
 
+use crate::check::hidden::Entries;
 use crate::faults::FaultSet;
 use crate::plan::{MS, Mode, Plan, SECOND, fork};
 use crate::run::Outcome;
@@ -237,10 +238,15 @@ impl World {
             let Some(slot) = self.slots.get(&number) else { continue };
             let version = engine.index().version();
             let runs: Vec<_> = version.runs().filter(|run| run.meta().entries > 0).collect();
+            let entries = Entries::of(&engine);
             for _ in 0..FLIPS {
                 let Some(run) = runs.get(prng.below(runs.len() as u64) as usize) else { break };
                 let path = run.path().to_path_buf();
-                let (offset, bit) = (prng.below(run.meta().bytes), prng.below(8) as u8);
+                let bytes = run.meta().bytes;
+                // Filter and fences, the parts after the blocks, are small.
+                let last = if prng.coin() { bytes / 3 } else { bytes };
+                let offset = bytes.saturating_sub(1 + prng.below(last.max(1)));
+                let bit = prng.below(8) as u8;
                 let flip = || DiskFault::FlipBit { path: path.clone(), offset, bit };
                 let is_flipped = slot.disk.inject(flip()).is_ok();
                 let lost =
@@ -256,6 +262,9 @@ impl World {
                         lost_ranges.extend(lost.into_iter().map(|lost| (number, lost.range)));
                     }
                 }
+            }
+            if let Some(hidden) = entries.hidden(&engine) {
+                self.fail(format!("damage of a run of store {number} hides a key: {hidden}"));
             }
         }
         self.counts.corruptions += flips;

@@ -9,6 +9,7 @@ mod durable_state;
 mod engines;
 mod files;
 mod handed_out;
+pub mod hidden;
 mod known;
 mod leaders;
 pub mod linear;

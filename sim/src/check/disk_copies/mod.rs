@@ -3,6 +3,7 @@
 //! what the store holds. A damaged copy may refuse to open, but never shows wrong data.
 
 mod damage;
+mod full_device;
 mod installation;
 mod long_batch;
 mod observed_state;
@@ -120,7 +121,8 @@ impl World {
         let Ok(live) = ObservedState::of(&engine) else { return };
         let mut prng = Prng::new(self.checks.disk_copies.prng.draw());
         let found = match check {
-            CopyCheck::Power => power::check(&copy, &live, &mut prng),
+            CopyCheck::Power => power::check(&copy, &live, &mut prng)
+                .or_else(|| full_device::check(&copy, &live, &mut prng)),
             CopyCheck::Damage => damage::check(&copy, &engine, &live, &mut prng),
             CopyCheck::RareOperations => rare_operations::check(&copy, &mut prng),
             CopyCheck::Snapshots => self.check_snapshot_offers(number, &copy, &mut prng),

@@ -39,7 +39,7 @@ pub fn check(copy: &DiskCopy, live: &ObservedState, prng: &mut Prng) -> Option<S
     crash_again(&copy, engine, live, prng)
 }
 
-fn same(engine: &Store, before: &[stele_storage::Pair]) -> Option<String> {
+pub(super) fn same(engine: &Store, before: &[stele_storage::Pair]) -> Option<String> {
     match pairs(engine) {
         Ok(now) => difference(before, &now),
         Err(error) => Some(format!("it cannot be read: {error}")),
@@ -166,7 +166,7 @@ fn opens(copy: &DiskCopy, prng: &mut Prng) -> Option<String> {
 }
 
 /// Opens a disk that was never damaged: the index must not be rebuilt.
-fn open_undamaged(copy: &DiskCopy) -> Result<Store, String> {
+pub(super) fn open_undamaged(copy: &DiskCopy) -> Result<Store, String> {
     match copy.open() {
         Ok((store, opened)) => match opened.rebuilt {
             None => Ok(store),
@@ -176,7 +176,7 @@ fn open_undamaged(copy: &DiskCopy) -> Result<Store, String> {
     }
 }
 
-fn work(engine: &Store, prng: &mut Prng) {
+pub(super) fn work(engine: &Store, prng: &mut Prng) {
     // The work may fail because of the injected fault.
     match prng.below(3) {
         0 => drop(engine.compact()),
@@ -188,7 +188,7 @@ fn work(engine: &Store, prng: &mut Prng) {
     }
 }
 
-fn maintain(engine: &Store) {
+pub(super) fn maintain(engine: &Store) {
     for _ in 0..SLICES_MAX {
         if !matches!(engine.maintain(SLICE_BYTES), Ok(done) if done.more) {
             return;
