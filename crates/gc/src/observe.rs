@@ -25,11 +25,13 @@ pub(crate) struct Seen {
     /// flag may belong to an installation in progress.
     was_committed: bool,
     dead_since: Option<VersionId>,
+    /// Version of the last observation without the file; 0 if there was none.
+    created_since: VersionId,
 }
 
 impl Seen {
     pub fn leftover() -> Self {
-        Self { was_committed: true, dead_since: None }
+        Self { was_committed: true, ..Self::default() }
     }
 }
 
@@ -110,7 +112,7 @@ impl Work {
         // The checkpoint is read first: it may be older than the version, never newer.
         let checkpoint = shared.index.checkpoint().replay_from;
         let version = shared.index.version();
-        let oldest_pinned = shared.index.oldest_pinned();
+        let pinned = shared.index.pinned_versions();
         self.sum_tiers(&version);
         let needed = self.interrupted_outputs(shared);
         let infos = shared.log.files();
@@ -122,12 +124,13 @@ impl Work {
         for info in infos.iter().filter(|info| info.kind != FileKind::Tombstones) {
             let status = FileStatus {
                 is_below_checkpoint: info.file < checkpoint.file,
-                oldest_pinned,
+                pinned: &pinned,
                 is_unremovable: self.unremovable.get(&info.file).is_some_and(|at| now_nanos < *at),
                 ..self.file_status(info, &version, needed.as_ref(), info.file < checkpoint.file)
             };
             files.push(self.file_state(info, &version, &status));
         }
+        self.observed = version.id();
         let segment_bytes = infos.iter().map(|info| info.bytes).max().unwrap_or(0);
         let idle_s = self.last_write.idle_s(shared);
         let drop_s = self.drop_s(shared);
@@ -189,10 +192,18 @@ impl Work {
         version: &Version,
         needed: Option<&BTreeSet<FileId>>,
         below_checkpoint: bool,
-    ) -> FileStatus {
+    ) -> FileStatus<'static> {
         let is_segment = info.kind != FileKind::Sorted;
         let live_records = version.live().get(&info.file).map_or(0, |live| live.records);
-        let seen = self.seen.entry(info.file).or_default();
+        // Invariant: the version was current before the files were listed. What was created since is
+        // in no view of an earlier version.
+        let created_since = match self.observed {
+            _ if mutant::active("gc.created_when_seen") => version.id(),
+            _ if mutant::active("gc.views_hold_later_files") => VersionId::default(),
+            observed => observed,
+        };
+        let new = || Seen { created_since, ..Seen::default() };
+        let seen = self.seen.entry(info.file).or_insert_with(new);
         if live_records > 0 {
             seen.was_committed = true;
             seen.dead_since = None;
@@ -210,6 +221,7 @@ impl Work {
             is_wanted_by_raft: info.wanted_by_raft,
             live_records,
             dead_since: seen.dead_since,
+            created_since: seen.created_since,
             ..FileStatus::default()
         }
     }
@@ -218,7 +230,7 @@ impl Work {
         &self,
         info: &ValueFileInfo,
         version: &Version,
-        status: &FileStatus,
+        status: &FileStatus<'_>,
     ) -> FileState {
         let live = version.live().get(&info.file).copied().unwrap_or_default();
         let left = self.unreadable.get(&info.file).copied().unwrap_or_default();

@@ -7,7 +7,7 @@ use stele_types::mutant;
 
 /// Known state of one value file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FileStatus {
+pub(crate) struct FileStatus<'a> {
     /// The log still appends to it.
     pub is_head: bool,
     /// A segment, not a sorted file. Memtables refer only to segments.
@@ -24,12 +24,15 @@ pub(crate) struct FileStatus {
     pub live_records: u64,
     /// Version at which `live_records` became 0, or a later one.
     pub dead_since: Option<VersionId>,
-    /// Oldest version that a reader pins.
-    pub oldest_pinned: VersionId,
+    /// A version that was current before the file was created, or at that moment. No view of an
+    /// earlier version refers to the file.
+    pub created_since: VersionId,
+    /// Versions that readers pin.
+    pub pinned: &'a [VersionId],
 }
 
 /// Returns why the file must stay even without live records; `None` if it need not.
-pub(crate) fn held_when_dead(status: &FileStatus) -> Option<Held> {
+pub(crate) fn held_when_dead(status: &FileStatus<'_>) -> Option<Held> {
     if status.is_head {
         return Some(Held::Head);
     }
@@ -52,7 +55,7 @@ pub(crate) fn held_when_dead(status: &FileStatus) -> Option<Held> {
 }
 
 /// Returns why the file cannot be removed now; `None` if it can.
-pub(crate) fn held(status: &FileStatus) -> Option<Held> {
+pub(crate) fn held(status: &FileStatus<'_>) -> Option<Held> {
     if let Some(held) = held_when_dead(status) {
         return Some(held);
     }
@@ -65,7 +68,10 @@ pub(crate) fn held(status: &FileStatus) -> Option<Held> {
     if status.is_unremovable {
         return Some(Held::Unreadable);
     }
-    let reachable = status.dead_since.is_none_or(|since| status.oldest_pinned < since);
+    let reachable = status.dead_since.is_none_or(|dead_since| {
+        let refers = |pinned: &VersionId| (status.created_since..dead_since).contains(pinned);
+        status.pinned.iter().any(refers)
+    });
     (reachable && !mutant::active("gc.reclaim_ignoring_pins")).then_some(Held::View)
 }
 
@@ -73,7 +79,7 @@ pub(crate) fn held(status: &FileStatus) -> Option<Held> {
 mod tests {
     use super::*;
 
-    const DEAD: FileStatus = FileStatus {
+    const DEAD: FileStatus<'_> = FileStatus {
         is_head: false,
         is_segment: true,
         is_below_checkpoint: true,
@@ -82,7 +88,8 @@ mod tests {
         is_unremovable: false,
         live_records: 0,
         dead_since: Some(VersionId(7)),
-        oldest_pinned: VersionId(7),
+        created_since: VersionId(4),
+        pinned: &[VersionId(3), VersionId(7)],
     };
 
     #[test]
@@ -98,7 +105,10 @@ mod tests {
         assert_eq!(held(&FileStatus { live_records: 1, ..DEAD }), Some(Held::Live));
         let unremovable = FileStatus { is_unremovable: true, ..DEAD };
         assert_eq!(held(&unremovable), Some(Held::Unreadable));
-        assert_eq!(held(&FileStatus { oldest_pinned: VersionId(6), ..DEAD }), Some(Held::View));
+        for version in 4..7 {
+            let pinned = &[VersionId(version), VersionId(8)];
+            assert_eq!(held(&FileStatus { pinned, ..DEAD }), Some(Held::View), "{version}");
+        }
         assert_eq!(held(&FileStatus { dead_since: None, ..DEAD }), Some(Held::View));
     }
 

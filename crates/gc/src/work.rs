@@ -11,7 +11,7 @@ use crate::stats::{GcStats, Phase, Stage, StepDone};
 use crate::{credit_for, space_trigger};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
-use stele_index::{Edit, Job, Live};
+use stele_index::{Edit, Job, Live, VersionId};
 use stele_types::{Error, FileId, Lsn, Result};
 
 /// Time after a failed job in which no larger job starts.
@@ -27,6 +27,8 @@ pub(crate) struct Work {
     pub merge: Option<Running>,
     pub sorting: Option<Sorting>,
     pub seen: BTreeMap<FileId, Seen>,
+    /// Version of the last observation.
+    pub observed: VersionId,
     /// Unix seconds at which the store was opened.
     pub opened_at_s: u64,
     /// Records that jobs left in place because they could not be read, by file. Lost at a restart:
@@ -227,13 +229,8 @@ impl Work {
     }
 
     fn load(&self, shared: &Shared, state: &State) -> Load {
-        // Work of writers would not free these bytes.
-        let stuck =
-            |held: &Option<Held>| matches!(held, Some(Held::Raft | Held::View | Held::Unreadable));
-        let stuck = state.files.iter().filter(|file| stuck(&file.held_when_dead));
-        let stuck: u64 = stuck.map(|file| file.bytes.saturating_sub(file.live_bytes)).sum();
         Load {
-            disk_bytes: state.disk_bytes().saturating_sub(stuck),
+            disk_bytes: state.collectable_bytes(),
             live_bytes: state.live_bytes(),
             overwrite_ratio: state.overwrite_ratio,
             user_bytes: shared.user_bytes.load(Ordering::Relaxed),

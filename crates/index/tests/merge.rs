@@ -150,7 +150,8 @@ fn a_view_keeps_its_moment_and_its_files() {
     tier(&mut store, &[put("a", 5), delete("b"), delete("c")]);
     merge_all(&store, 0);
     assert!(files.is_subset(&store.run_files()), "a file of the view is gone");
-    assert!(store.index.oldest_pinned() < store.index.version().id());
+    let (pinned, current) = (view.version().id(), store.index.version().id());
+    assert_eq!(store.index.pinned_versions(), [pinned, current]);
     let mut seen = vec![(first.0, number(&first.1))];
     while let Some((key, value, _)) = iter.next().unwrap() {
         seen.push((key, number(&value)));
@@ -160,7 +161,7 @@ fn a_view_keeps_its_moment_and_its_files() {
     assert_eq!(get(&view, b"b").unwrap(), Some((2, 0)));
     drop((view, iter));
     assert!(store.index.purge().unwrap() > 0);
-    assert_eq!(store.index.oldest_pinned(), store.index.version().id());
+    assert_eq!(store.index.pinned_versions(), [current]);
     store.check_files("after the view");
     assert_eq!(store.contents().unwrap().len(), 1);
 }

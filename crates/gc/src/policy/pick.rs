@@ -152,7 +152,7 @@ fn reclaim(state: &State) -> Option<Choice> {
 fn drop_free(state: &State, options: &GcOptions) -> Option<Choice> {
     let accepted = space_trigger(options) * options.weighed(state.live_bytes()) as f64;
     let accepted = (accepted as u64).max(2 * state.free_segment_bytes);
-    let surplus = state.disk_bytes().saturating_sub(accepted);
+    let surplus = state.collectable_bytes().saturating_sub(accepted);
     let count = surplus.div_ceil(state.free_segment_bytes.max(1)) as usize;
     let count = count.min(state.free_segments);
     (count > 0).then_some(Choice::DropFree { count })
@@ -227,7 +227,7 @@ fn round(state: &State, options: &GcOptions) -> Victims {
     let live = options.weighed(state.live_bytes()) as f64;
     let index_share = state.index_bytes() as f64 / live.max(1.0);
     let share = (5.0 * index_share).sqrt().clamp(ROUND_SHARE.0, ROUND_SHARE.1);
-    let surplus = state.disk_bytes() as f64 - space_trigger(options) * live;
+    let surplus = state.collectable_bytes() as f64 - space_trigger(options) * live;
     let hard = state.space_amp_weighed(options) >= options.space_amp_hard;
     let budget = if hard { live / 4.0 } else { state.credit_bytes.max(0) as f64 };
     let budget = budget.min(state.move_bytes_max as f64);

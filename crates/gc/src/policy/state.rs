@@ -57,6 +57,13 @@ impl FileState {
     pub fn dead_share(&self) -> f64 {
         1.0 - self.live_bytes.min(self.bytes) as f64 / self.bytes.max(1) as f64
     }
+
+    /// Returns the dead bytes that no job can free now: a view, a region's log or a failed read holds
+    /// them.
+    fn stuck_bytes(&self) -> u64 {
+        let is_stuck = matches!(self.held, Some(Held::View | Held::Unreadable | Held::Raft));
+        if is_stuck { self.bytes.saturating_sub(self.live_bytes) } else { 0 }
+    }
 }
 
 /// A run of the oldest tier with an expired pair.
@@ -193,6 +200,17 @@ impl State {
             + self.other_bytes
     }
 
+    /// Returns the bytes on the device without the dead ones that no job can free now. Invariant: the
+    /// policies and the pressure on writers go by these. What is stuck would otherwise cause live
+    /// values to be moved again and again, in vain.
+    pub fn collectable_bytes(&self) -> u64 {
+        let stuck: u64 = match mutant::active("gc.moves_for_what_is_stuck") {
+            true => 0,
+            false => self.files.iter().map(FileState::stuck_bytes).sum(),
+        };
+        self.disk_bytes().saturating_sub(stuck)
+    }
+
     /// Returns the bytes of records that runs refer to: live ones, and dead ones not yet
     /// discovered.
     pub fn known_live_bytes(&self) -> u64 {
@@ -241,15 +259,15 @@ impl State {
         ratio(self.disk_bytes(), self.live_bytes())
     }
 
-    /// Returns [`State::space_amp`] with the slack of a small store, for the limits of the
-    /// settings.
+    /// Returns [`State::space_amp`] of what jobs can free, with the slack of a small store, for the
+    /// limits of the settings.
     pub fn space_amp_weighed(&self, options: &GcOptions) -> f64 {
-        ratio(self.disk_bytes(), options.weighed(self.live_bytes()))
+        ratio(self.collectable_bytes(), options.weighed(self.live_bytes()))
     }
 
     /// Returns [`State::space_amp_weighed`] if every new record had replaced an older one.
     pub fn space_amp_at_worst(&self, options: &GcOptions) -> f64 {
-        ratio(self.disk_bytes(), options.weighed(self.least_live_bytes()))
+        ratio(self.collectable_bytes(), options.weighed(self.least_live_bytes()))
     }
 
     /// Returns the live bytes outside sorted files. Invariant: unreadable records do not count.

@@ -10,3 +10,4 @@ mod relocate;
 mod removal;
 mod space;
 mod unreadable;
+mod views;

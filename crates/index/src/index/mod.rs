@@ -164,10 +164,11 @@ impl Index {
         self.shared.tables.read().version.clone()
     }
 
-    /// Returns the oldest version that a reader pins. What became obsolete with version N may be
-    /// removed once this is at least N.
-    pub fn oldest_pinned(&self) -> VersionId {
-        self.shared.pins.oldest()
+    /// Returns the versions that readers pin, and the current one, in ascending order. What first
+    /// appeared after version M and became obsolete with version N may be removed once none is in
+    /// M..N.
+    pub fn pinned_versions(&self) -> Vec<VersionId> {
+        self.shared.pins.all()
     }
 
     /// Unlinks obsolete runs that no reader pins; returns how many. Commits do this too.

@@ -96,9 +96,13 @@ pub(crate) struct Shared {
 impl Shared {
     /// Returns one consistent state. Memtables must be read up to the sequence number only; runs
     /// hold whole memtables, which were published before they were frozen.
+    ///
+    /// Invariant: the sequence number is loaded while the version is current. A view contains nothing
+    /// that was written after a later version was published.
     pub fn snapshot(&self) -> (Arc<Tables>, Seq) {
-        let tables = self.tables.read().clone();
-        (tables, Seq(self.published.load(Ordering::Acquire)))
+        let tables = self.tables.read();
+        let seq = Seq(self.published.load(Ordering::Acquire));
+        (tables.clone(), seq)
     }
 
     pub fn allocate_run(&self) -> RunId {

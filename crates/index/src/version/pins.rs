@@ -28,4 +28,11 @@ impl Pins {
         }
         VersionId::default()
     }
+
+    /// Returns the versions that readers hold, and the current one, in ascending order.
+    pub fn all(&self) -> Vec<VersionId> {
+        let mut versions = self.versions.lock();
+        versions.retain(|(_, version)| version.strong_count() > 0);
+        versions.iter().map(|(id, _)| *id).collect()
+    }
 }

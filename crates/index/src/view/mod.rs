@@ -15,7 +15,7 @@ use std::sync::Arc;
 use stele_types::{KeyRange, Result, Seq};
 
 /// One point in time of the index: later writes, flushes and merges are not visible. While the view
-/// exists, its runs are kept and [`crate::Index::oldest_pinned`] stays at its version.
+/// exists, its runs are kept and [`crate::Index::pinned_versions`] contains its version.
 #[derive(Clone, Debug)]
 pub struct View {
     tables: Arc<Tables>,
