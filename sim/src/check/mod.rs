@@ -9,6 +9,7 @@ mod durable_state;
 mod engines;
 mod files;
 mod handed_out;
+mod held_views;
 pub mod hidden;
 mod known;
 mod leaders;
@@ -37,6 +38,7 @@ use changes::Changes;
 use disk_copies::DiskCopies;
 use durable_state::DurableState;
 use handed_out::Members;
+use held_views::HeldViews;
 use known::Known;
 use leaders::Leaders;
 use logs::Logs;
@@ -71,6 +73,7 @@ pub struct Checks {
     pub(crate) moves: Moves,
     unsaved: Unsaved,
     members: Members,
+    held_views: HeldViews,
     /// What the placement leader knew.
     pub(crate) known: Known,
 }
@@ -92,6 +95,7 @@ impl Checks {
             moves: Moves::default(),
             unsaved: Unsaved::default(),
             members: Members::default(),
+            held_views: HeldViews::new(plan),
             known: Known::default(),
         }
     }
@@ -100,6 +104,7 @@ impl Checks {
     pub fn started(&mut self, slot: u64) {
         self.logs.started(slot);
         self.members.started(slot);
+        self.held_views.started(slot);
     }
 }
 
@@ -157,6 +162,7 @@ impl World {
 
     /// Checks all invariants at the end, after faults ended and the cluster settled.
     pub fn check_end(&mut self) {
+        self.check_held_views();
         self.check_logs();
         self.check_replicas();
         self.check_leaders();

@@ -416,6 +416,7 @@ impl World {
         }
         if worked {
             self.check_replay(number);
+            self.check_held_view(number);
         }
         if is_merging {
             self.check_copy_now(number, 30);
