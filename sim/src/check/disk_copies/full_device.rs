@@ -3,7 +3,7 @@
 
 use super::DiskCopy;
 use super::observed_state::{ObservedState, catch_up};
-use super::power::{maintain, open_undamaged, same, work};
+use super::power::{cut_at_last, maintain, work};
 use crate::world::DIR;
 use std::path::Path;
 use stele_types::Prng;
@@ -30,15 +30,7 @@ pub fn check(copy: &DiskCopy, live: &ObservedState, prng: &mut Prng) -> Option<S
     maintain(&engine);
     drop(engine);
 
-    let cut = full.cut(prng);
-    cut.disk.set_capacity(Some(capacity_bytes));
-    let found = match open_undamaged(&cut) {
-        Ok(engine) => match catch_up(&engine, &live.applied()) {
-            Ok(true) => same(&engine, &live.pairs),
-            Ok(false) => None,
-            Err(error) => Some(format!("it cannot apply what it applied: {error}")),
-        },
-        Err(text) => Some(text),
-    };
+    full.disk.set_capacity(Some(capacity_bytes));
+    let found = cut_at_last(&full, &live.applied(), live, prng);
     found.map(|text| format!("opened on a full device, then a power cut: {text}"))
 }

@@ -39,7 +39,7 @@ pub fn check(copy: &DiskCopy, live: &ObservedState, prng: &mut Prng) -> Option<S
     crash_again(&copy, engine, live, prng)
 }
 
-pub(super) fn same(engine: &Store, before: &[stele_storage::Pair]) -> Option<String> {
+fn same(engine: &Store, before: &[stele_storage::Pair]) -> Option<String> {
     match pairs(engine) {
         Ok(now) => difference(before, &now),
         Err(error) => Some(format!("it cannot be read: {error}")),
@@ -99,7 +99,7 @@ fn crash_again(
 }
 
 /// Checks a final power cut: what an earlier process failed to sync must not count.
-fn cut_at_last(
+pub(super) fn cut_at_last(
     copy: &DiskCopy,
     upto: &BTreeMap<RegionId, LogIndex>,
     live: &ObservedState,
@@ -166,7 +166,7 @@ fn opens(copy: &DiskCopy, prng: &mut Prng) -> Option<String> {
 }
 
 /// Opens a disk that was never damaged: the index must not be rebuilt.
-pub(super) fn open_undamaged(copy: &DiskCopy) -> Result<Store, String> {
+fn open_undamaged(copy: &DiskCopy) -> Result<Store, String> {
     match copy.open() {
         Ok((store, opened)) => match opened.rebuilt {
             None => Ok(store),
