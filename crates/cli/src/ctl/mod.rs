@@ -46,6 +46,10 @@ async fn execute(args: &Ctl, control: &Control) -> Result<Outcome> {
         CtlCommand::Operators(wanted) => {
             show(operators(&control.operators(wanted.ended).await?), "no operators")
         }
+        CtlCommand::CancelOperator { region: id } => {
+            let ended = control.cancel_operator(region(*id)).await?;
+            show(operators(&Vec::from_iter(ended)), "the merge is being abandoned")
+        }
         CtlCommand::Region { id } => one_region(control, region(*id), json).await,
         CtlCommand::Placement => placement::placement(control, json).await,
         CtlCommand::Explain(wanted) => placement::explain(control, wanted, json).await,

@@ -56,12 +56,24 @@ impl<E: StorageEngine> Peer<E> {
         match message.body {
             Body::Raft(raft) => self.receive_raft(ctx, from, is_member, raft),
             // Ids are never reused: a peer that a later membership lacks is never a member again.
+            // Invariant: the tombstone has the epoch that this replica has applied, not that of the
+            // message. What lies in between, a merge perhaps, is not applied here.
             Body::Gone if message.epoch.conf_version > self.region.epoch.conf_version => {
-                ctx.effects.push(Effect::Destroy((*self.region).clone()));
+                ctx.note_gone(self.region.id, message.epoch);
+                let mut last_known = (*self.region).clone();
+                if mutant::active("raftstore.gone_epoch_kept") {
+                    last_known.epoch = message.epoch;
+                }
+                ctx.effects.push(Effect::Destroy(last_known));
             }
             Body::Gone => {}
             Body::Merged { prepared, left, .. } => {
                 self.on_merged(ctx, prepared, message.epoch.version, left);
+            }
+            Body::Members(members) => {
+                if message.epoch.conf_version > self.region.epoch.conf_version {
+                    self.contacts.note_later_members(&members);
+                }
             }
             Body::Prepared { prepared } => self.on_prepared(ctx, from.id, prepared),
             Body::Hibernate { term, last } => self.on_hibernate(ctx, from, term, last),
@@ -89,7 +101,10 @@ impl<E: StorageEngine> Peer<E> {
             | Body::RangeRepairRequest(_)
             | Body::RangeRepairReply(_) => {}
             // Messages between stores, not between peers.
-            Body::EntryRecoveryRequest(_) | Body::EntryRecoveryReply(_) => {}
+            Body::EntryRecoveryRequest(_)
+            | Body::EntryRecoveryReply(_)
+            | Body::MergeQuery(_)
+            | Body::MergeAnswer(_) => {}
         }
     }
 

@@ -6,6 +6,7 @@ mod answer;
 mod apply;
 mod apply_queue;
 mod check;
+mod decision;
 mod hibernate;
 mod lease;
 mod membership;
@@ -28,6 +29,7 @@ mod tick;
 mod truncate;
 mod unapplied;
 
+pub(crate) use merge::merge_answer;
 pub(crate) use parts::Request;
 pub(crate) use repair::find_values;
 pub(crate) use snapshot::snapshot_ranges;

@@ -7,9 +7,10 @@
 //! members left elect a leader; the others get the entry from it as any other.
 
 use super::Peer;
+use super::decision::preparation;
 use crate::admin::{self, Change};
 use crate::input::Recovery;
-use crate::messages::{RaftEntry, RaftKind, RaftMessage};
+use crate::messages::{RaftEntry, RaftKind, RaftMessage, Verdict};
 use crate::output::{Busy, Refusal, Rejection};
 use crate::store::Context;
 use stele_storage::StorageEngine;
@@ -19,19 +20,19 @@ use stele_types::{Error, Region, RegionPhase, Result, Term, mutant};
 const FETCH_BYTES: usize = 1 << 20;
 
 impl<E: StorageEngine> Peer<E> {
-    /// Continues the region without the lost stores. `is_merge_over` says whether the target of a
-    /// prepared merge can no longer take over this region. Returns the region as it will be.
+    /// Continues the region without the lost stores. Returns the region as it will be.
     pub fn recover(
         &mut self,
         ctx: &mut Context<E>,
         recovery: &Recovery,
-        is_merge_over: impl Fn(&RegionPhase) -> bool,
     ) -> Result<Region, Rejection> {
         let refuse = |reason: String| Rejection::from(Refusal::Invalid(reason));
         self.check_recovery(recovery)?;
         let mut region = self.newest_descriptor(ctx).map_err(|error| refuse(error.to_string()))?;
         if region.phase != RegionPhase::Normal {
-            if !is_merge_over(&region.phase) {
+            let preparation = preparation(region.id, &region.phase);
+            let verdict = preparation.map(|preparation| ctx.merge_verdict(&preparation));
+            if verdict != Some(Verdict::Refused) {
                 let reason =
                     "the region is being merged: recover the region into which, then repeat";
                 return Err(refuse(reason.to_owned()));

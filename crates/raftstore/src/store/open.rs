@@ -62,6 +62,7 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         let mut ctx = Context::new(engine, options, logger, now);
         ctx.journal = journal;
+        ctx.installed = super::installed::read(&*ctx.engine)?;
         let mut store = Self {
             next_tick_nanos: now.monotonic_nanos + ctx.options.tick_nanos,
             ctx,
@@ -82,7 +83,12 @@ impl<E: StorageEngine> RaftStore<E> {
         for region in live {
             let id = region.id;
             let progress = store.ctx.engine.progress(id).unwrap_or_default();
-            let mut peer = Peer::new(&mut store.ctx, region, &Start::of(&progress))?;
+            let start = Start::of(&progress);
+            let is_empty = start.truncated == start.last;
+            if is_empty && start.truncated != CHILD_STARTS_AFTER {
+                store.note_installed_at_open(&region)?;
+            }
+            let mut peer = Peer::new(&mut store.ctx, region, &start)?;
             peer.campaign_if_alone();
             store.peers.insert(id, peer);
             store.schedule(id);

@@ -21,6 +21,10 @@ impl<E: StorageEngine> RaftStore<E> {
                 let reason = "the pairs of a removed replica are still being dropped";
                 self.ctx.reject(id, Busy::Wait { reason });
             }
+            Ok(()) if self.has_arrived(header.region.id) => {
+                let reason = "another snapshot of the region waits to be installed";
+                self.ctx.reject(id, Busy::Wait { reason });
+            }
             Ok(()) => {
                 let ranges = snapshot_ranges(&header.region);
                 self.ctx.done(id, Done::SnapshotAccepted { ranges });
@@ -44,8 +48,24 @@ impl<E: StorageEngine> RaftStore<E> {
         }
     }
 
+    /// Keeps a received snapshot until it is installed. Invariant: at most one snapshot of a region
+    /// waits, the one of the newest peer with the most entries. Dropping the other removes its pairs.
     pub(super) fn snapshot_received(&mut self, header: SnapshotHeader, ingest: E::Ingest) {
-        self.arrived.push((header, ingest));
+        let extent = |header: &SnapshotHeader| (header.to.id, header.at.0);
+        let is_bounded = !mutant::active("raftstore.snapshots_staged_without_bound");
+        let is_same = |(other, _): &&mut (SnapshotHeader, E::Ingest)| {
+            other.region.id == header.region.id && is_bounded
+        };
+        match self.arrived.iter_mut().find(is_same) {
+            None => self.arrived.push((header, ingest)),
+            Some(waiting) if extent(&waiting.0) < extent(&header) => *waiting = (header, ingest),
+            Some(_) => {}
+        }
+    }
+
+    fn has_arrived(&self, region: RegionId) -> bool {
+        let is_here = self.arrived.iter().any(|(header, _)| header.region.id == region);
+        is_here && !mutant::active("raftstore.snapshots_staged_without_bound")
     }
 
     /// Checks that a snapshot is for a replica that is here or may be created here, is newer than
@@ -188,6 +208,7 @@ impl<E: StorageEngine> RaftStore<E> {
         answer.commit = at.0;
         peer.send(&mut self.ctx, from, Body::Raft(answer));
         self.peers.insert(id, peer);
+        self.note_installed(&region)?;
         self.schedule(id);
         Ok(true)
     }

@@ -9,6 +9,7 @@ mod hibernation;
 mod leases;
 mod many;
 mod merge;
+mod merge_decision;
 mod modify;
 mod orphaned_ranges;
 mod outcomes;

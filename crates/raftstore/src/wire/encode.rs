@@ -1,7 +1,9 @@
 //! Encoder.
 
 use super::{FORMAT, REJECT, zigzag};
-use crate::messages::{Body, PeerMessage, RaftMessage, RangeRepairReply, SnapshotHeader};
+use crate::messages::{
+    Body, MergeAnswer, PeerMessage, Preparation, RaftMessage, RangeRepairReply, SnapshotHeader,
+};
 use bytes::Bytes;
 use stele_storage::LostEntry;
 use stele_types::{Peer, varint};
@@ -24,6 +26,9 @@ pub fn encode(message: &PeerMessage, header: &mut Vec<u8>, payloads: &mut Vec<By
         Body::RangeRepairReply(_) => 9,
         Body::EntryRecoveryRequest(_) => 10,
         Body::EntryRecoveryReply(_) => 11,
+        Body::MergeQuery(_) => 13,
+        Body::MergeAnswer(_) => 14,
+        Body::Members(_) => 15,
     });
     numbers(header, [message.from_store.0, message.to_store.0, message.region.0]);
     header.push(message.kind as u8);
@@ -66,6 +71,23 @@ pub fn encode(message: &PeerMessage, header: &mut Vec<u8>, payloads: &mut Vec<By
             lost_entries(found.iter().map(|(lost, _)| lost), header);
             let filled = found.iter().filter(|(_, payload)| !payload.is_empty());
             payloads.extend(filled.map(|(_, payload)| payload.clone()));
+        }
+        Body::MergeQuery(query) => {
+            let Preparation { source, prepared: (index, term), target, target_epoch } =
+                query.preparation;
+            numbers(header, [source.0, index.0, term.0, target.0]);
+            numbers(header, [target_epoch.conf_version, target_epoch.version]);
+            header.push(u8::from(query.refuse));
+        }
+        Body::MergeAnswer(MergeAnswer { source, prepared: (index, term), verdict, stores }) => {
+            numbers(header, [source.0, index.0, term.0]);
+            header.push(*verdict as u8);
+            varint::put(header, stores.len() as u64);
+            stores.iter().for_each(|store| varint::put(header, store.0));
+        }
+        Body::Members(members) => {
+            varint::put(header, members.len() as u64);
+            members.iter().for_each(|member| peer(header, member));
         }
         Body::Gone | Body::WakeUp => {}
     }

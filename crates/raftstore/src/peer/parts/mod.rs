@@ -25,7 +25,7 @@ pub(super) use hibernation::{Hibernation, Reaction};
 pub(super) use leadership::{Leadership, Seen};
 pub(super) use lease::{LeaseRight, LeaseTerms};
 pub(super) use membership::{Changes, has_next_quorum, is_caught_up};
-pub(super) use merge::{Merge, has_passed, is_commit_merge};
+pub(super) use merge::{Merge, is_commit_merge};
 pub(crate) use proposals::Request;
 pub(super) use proposals::{Proposal, Proposals, Purpose};
 pub(super) use reads::{Answer, LeaderReads, ReadStep, Reads, WaitingRead};
