@@ -3,16 +3,21 @@
 use crate::gc::Shared;
 use crate::policy::{Choice, pick_collect};
 use crate::stats::{Forced, Stage};
-use crate::work::Work;
+use crate::work::{BACK_OFF_NANOS, Work};
 use std::sync::atomic::Ordering;
 use stele_index::{MergeInputs, MergeSpec, Tier};
-use stele_types::{Cause, Result, RunId};
+use stele_types::{Cause, Result, RunId, mutant};
 
 /// Limit for the jobs of one forced collection, even if more could be gained.
 const JOBS_MAX: usize = 1000;
 
 impl Work {
     pub fn force(&mut self, shared: &Shared, job: Forced) -> Result<()> {
+        if let Forced::Rewrite(run) = job
+            && !mutant::active("gc.rewrite_resets_back_off")
+        {
+            return self.rewrite_unless_backing_off(shared, run);
+        }
         self.back_off_until_nanos = 0;
         let done = match job {
             Forced::Flush => self.flush_all(shared),
@@ -21,6 +26,10 @@ impl Work {
             Forced::Collect => self.collect(shared),
             Forced::Rewrite(run) => self.rewrite(shared, run),
         };
+        self.end_forced(shared, done)
+    }
+
+    fn end_forced(&mut self, shared: &Shared, done: Result<()>) -> Result<()> {
         self.stage = Stage::Idle;
         if let Err(error) = &done {
             self.last_error = Some(error.to_string());
@@ -29,6 +38,21 @@ impl Work {
             self.drop_merge(shared);
         }
         done
+    }
+
+    /// Rewrites a run, or does nothing soon after a rewrite that failed. Invariant: a rewrite, which
+    /// no caller waits for, never ends the pause after a failed job. Otherwise a job that must fail
+    /// would run in every slice.
+    fn rewrite_unless_backing_off(&mut self, shared: &Shared, run: RunId) -> Result<()> {
+        let now_nanos = shared.clock.monotonic_nanos();
+        if now_nanos < self.no_rewrite_until_nanos {
+            return Ok(());
+        }
+        let done = self.rewrite(shared, run);
+        if done.is_err() {
+            self.no_rewrite_until_nanos = now_nanos.saturating_add(BACK_OFF_NANOS);
+        }
+        self.end_forced(shared, done)
     }
 
     fn flush_all(&mut self, shared: &Shared) -> Result<()> {

@@ -177,6 +177,7 @@ impl Gc {
                 left.remove(key.len(), at);
             }
         }
+        work.files.forget();
     }
 
     /// Sets whether the device is nearly full. While it is, everything that frees space is done at

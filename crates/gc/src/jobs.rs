@@ -281,6 +281,7 @@ impl Work {
         if shared.index.abandon_merge().is_ok() {
             self.saved.plan = None;
             self.seen.extend(files.into_iter().map(|file| (file, Seen::leftover())));
+            self.files.forget();
         }
     }
 

@@ -38,7 +38,7 @@ pub use gc::{Gc, GcHooks};
 pub use heat::Scanned;
 pub use options::{GcOptions, PolicyKind};
 pub use policy::{
-    Choice, ExpiredRun, FileState, Held, HotRange, State, TierState, credit_for, pick,
+    Choice, ExpiredRun, FileState, Files, Held, HotRange, State, TierState, credit_for, pick,
     pick_collect, pick_short_of_space, space_trigger,
 };
 pub use stats::{Forced, GcStats, Phase, Pressure, Stage, StageBytes, StepDone};

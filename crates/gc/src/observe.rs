@@ -2,14 +2,14 @@
 
 use crate::drop_time::drop_s;
 use crate::gc::Shared;
-use crate::policy::{ExpiredRun, FileState, Held, State, TierState, sorted_ago_s};
+use crate::policy::{ExpiredRun, FileState, Files, Held, State, TierState, sorted_ago_s};
 use crate::removal::{self, FileStatus};
 use crate::work::Work;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stele_index::{RangeSet, Run, Tier, Version, VersionId};
-use stele_log::{FileKind, ValueFileInfo};
+use stele_log::{FileKind, FileList, ValueFileInfo};
 use stele_types::{FileId, RunId, mutant};
 
 /// Memory of one memtable entry with a short key.
@@ -32,6 +32,37 @@ pub(crate) struct Seen {
 impl Seen {
     pub fn leftover() -> Self {
         Self { was_committed: true, ..Self::default() }
+    }
+}
+
+/// Files as of the last observation. Invariant: it is used only while nothing that determines the state
+/// of a file has changed, so an idle slice costs the same however many files there are.
+#[derive(Debug, Default)]
+pub(crate) struct FileCache {
+    key: Option<FilesKey>,
+    /// Versions that readers pinned. They matter if a file is dead.
+    pinned: Vec<VersionId>,
+    files: Files,
+    largest_bytes: u64,
+    /// Files of which the state was determined.
+    pub observed: u64,
+}
+
+/// What determines the states of the files, except the size of the head.
+#[derive(Debug, PartialEq, Eq)]
+struct FilesKey {
+    version: VersionId,
+    checkpoint: FileId,
+    list: FileList,
+    is_merging: bool,
+    /// Files that cannot be removed now.
+    unremovable: usize,
+}
+
+impl FileCache {
+    /// Forgets the files, because a job changed what is known of them.
+    pub fn forget(&mut self) {
+        self.key = None;
     }
 }
 
@@ -114,24 +145,7 @@ impl Work {
         let version = shared.index.version();
         let pinned = shared.index.pinned_versions();
         self.sum_tiers(&version);
-        let needed = self.interrupted_outputs(shared);
-        let infos = shared.log.files();
-        self.seen.retain(|file, _| infos.iter().any(|info| info.file == *file));
-        self.unremovable.retain(|file, _| infos.iter().any(|info| info.file == *file));
-        self.unreadable.retain(|file, _| version.live().contains_key(file));
-        let mut files = Vec::with_capacity(infos.len());
-        let now_nanos = shared.clock.monotonic_nanos();
-        for info in infos.iter().filter(|info| info.kind != FileKind::Tombstones) {
-            let status = FileStatus {
-                is_below_checkpoint: info.file < checkpoint.file,
-                pinned: &pinned,
-                is_unremovable: self.unremovable.get(&info.file).is_some_and(|at| now_nanos < *at),
-                ..self.file_status(info, &version, needed.as_ref(), info.file < checkpoint.file)
-            };
-            files.push(self.file_state(info, &version, &status));
-        }
-        self.observed = version.id();
-        let segment_bytes = infos.iter().map(|info| info.bytes).max().unwrap_or(0);
+        let (files, segment_bytes) = self.observe_files(shared, &version, checkpoint.file, pinned);
         let idle_s = self.last_write.idle_s(shared);
         let drop_s = self.drop_s(shared);
         let expired = self.tiers.expired(drop_s);
@@ -142,7 +156,7 @@ impl Work {
             tiers: self.tiers.tiers.clone(),
             expired,
             files,
-            free_segments: shared.log.stats().free_segments,
+            free_segments: shared.log.free_segments(),
             free_segment_bytes: segment_bytes,
             overwrite_ratio: self.saved.overwrite_ratio,
             credit_bytes: self.saved.credit_bytes as i64,
@@ -168,6 +182,58 @@ impl Work {
         let state = State { memtable_hides_bytes: state.memtable_hides_bytes + hides, ..state };
         self.space_amp = state.space_amp_weighed(&shared.options());
         state
+    }
+
+    /// Returns the states of all files, and the bytes of the largest.
+    fn observe_files(
+        &mut self,
+        shared: &Shared,
+        version: &Version,
+        checkpoint: FileId,
+        pinned: Vec<VersionId>,
+    ) -> (Files, u64) {
+        let now_nanos = shared.clock.monotonic_nanos();
+        // Read before the files: a later change makes the key differ.
+        let (list, head_bytes) = shared.log.file_list();
+        let key = FilesKey {
+            version: version.id(),
+            checkpoint,
+            list,
+            is_merging: self.merge.is_some(),
+            unremovable: self.unremovable.values().filter(|until| now_nanos < **until).count(),
+        };
+        let is_same = self.files.key.as_ref() == Some(&key)
+            && (!self.files.files.sums().has_dead || self.files.pinned == pinned);
+        if is_same && !mutant::active("gc.observes_each_file_again") {
+            self.files.files = self.files.files.with_bytes(key.list.head, head_bytes);
+            self.files.largest_bytes = self.files.largest_bytes.max(head_bytes);
+            return (self.files.files.clone(), self.files.largest_bytes);
+        }
+        let needed = self.interrupted_outputs(shared);
+        let infos = shared.log.files();
+        let is_listed = |file: &FileId| infos.binary_search_by_key(file, |info| info.file).is_ok();
+        self.seen.retain(|file, _| is_listed(file));
+        self.unremovable.retain(|file, _| is_listed(file));
+        self.unreadable.retain(|file, _| version.live().contains_key(file));
+        let mut files = Vec::with_capacity(infos.len());
+        for info in infos.iter().filter(|info| info.kind != FileKind::Tombstones) {
+            let status = FileStatus {
+                is_below_checkpoint: info.file < checkpoint,
+                pinned: &pinned,
+                is_unremovable: self.unremovable.get(&info.file).is_some_and(|at| now_nanos < *at),
+                ..self.file_status(info, version, needed.as_ref(), info.file < checkpoint)
+            };
+            files.push(self.file_state(info, version, &status));
+        }
+        self.observed = version.id();
+        let files = Files::from(files);
+        let largest_bytes = infos.iter().map(|info| info.bytes).max().unwrap_or(0);
+        let observed = self.files.observed + infos.len() as u64;
+        // Of an interrupted merge, the index is asked each time.
+        let is_known = needed.is_some_and(|needed| needed.is_empty());
+        let key = Some(key).filter(|_| is_known);
+        self.files = FileCache { key, pinned, files: files.clone(), largest_bytes, observed };
+        (files, largest_bytes)
     }
 
     /// Returns the time up to which expired pairs are dropped now; 0 if none are.

@@ -3,6 +3,7 @@
 use crate::gc::Shared;
 use crate::policy::Held;
 use crate::work::{BACK_OFF_NANOS, Work};
+use std::collections::BTreeSet;
 use stele_index::Edit;
 use stele_log::FileKind;
 use stele_types::{Error, FileId, Result, mutant};
@@ -17,6 +18,7 @@ impl Work {
         }
         let state = self.observe(shared);
         let mut freed = 0;
+        let files: BTreeSet<FileId> = files.iter().copied().collect();
         for file in state.files.iter().filter(|file| files.contains(&file.id)) {
             if file.held.is_some_and(|held| held != Held::Head) {
                 continue;

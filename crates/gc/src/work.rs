@@ -2,8 +2,8 @@
 
 use crate::gc::Shared;
 use crate::jobs::Running;
-use crate::observe::{LastWrite, MemtableSeen, Seen, TierCache};
-use crate::policy::{Choice, Held, State, pick, pick_short_of_space};
+use crate::observe::{FileCache, LastWrite, MemtableSeen, Seen, TierCache};
+use crate::policy::{Choice, State, pick, pick_short_of_space};
 use crate::pressure::Load;
 use crate::saved::Saved;
 use crate::sorting::Sorting;
@@ -34,6 +34,7 @@ pub(crate) struct Work {
     /// Records that jobs left in place because they could not be read, by file. Lost at a restart:
     /// the next job that reads them records them again.
     pub unreadable: BTreeMap<FileId, Live>,
+    pub files: FileCache,
     pub tiers: TierCache,
     pub memtable: MemtableSeen,
     pub last_write: LastWrite,
@@ -43,6 +44,8 @@ pub(crate) struct Work {
     pub truncated_at: Option<Lsn>,
     pub reappended_at: Option<Lsn>,
     pub back_off_until_nanos: u64,
+    /// No run is rewritten before, because a rewrite failed.
+    pub no_rewrite_until_nanos: u64,
     pub move_bytes_max: Option<u64>,
     pub reclaimed_files: u64,
     pub reclaimed_bytes: u64,
@@ -218,6 +221,7 @@ impl Work {
             tiers: state.tiers.len(),
             victims: self.merge.as_ref().map(Running::victims).unwrap_or_default(),
             files: state.files,
+            files_observed: self.files.observed,
             reclaimed_files: self.reclaimed_files,
             reclaimed_bytes: self.reclaimed_bytes,
             resumed: self.resumed,
@@ -243,7 +247,6 @@ impl Work {
         if rewriting || self.sorting.is_some() || self.flush.is_some() || state.frozen > 0 {
             return Phase::During;
         }
-        let sorted = state.files.iter().any(|file| file.is_sorted && file.held == Some(Held::Live));
-        if sorted { Phase::Post } else { Phase::Pre }
+        if state.files.sums().has_sorted_live { Phase::Post } else { Phase::Pre }
     }
 }

@@ -23,6 +23,8 @@ pub(crate) struct FileMeta {
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     files: BTreeMap<FileId, FileMeta>,
+    /// Number of changes.
+    changes: u64,
 }
 
 impl Catalog {
@@ -30,17 +32,29 @@ impl Catalog {
         self.files.get(&file).copied()
     }
 
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Counts a change of the directory that leaves the catalog as it is.
+    pub fn note_change(&mut self) {
+        self.changes += 1;
+    }
+
     pub fn insert(&mut self, file: FileId, meta: FileMeta) {
+        self.changes += 1;
         self.files.insert(file, meta);
     }
 
     pub fn update(&mut self, file: FileId, f: impl FnOnce(&mut FileMeta)) {
+        self.changes += 1;
         if let Some(meta) = self.files.get_mut(&file) {
             f(meta);
         }
     }
 
     pub fn remove(&mut self, file: FileId) {
+        self.changes += 1;
         self.files.remove(&file);
     }
 

@@ -1,6 +1,6 @@
 //! Settings of a log, and the input and result of opening one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use stele_types::limits::INLINE_VALUE_BYTES_MAX;
 use stele_types::{FileId, KeyRange, LogIndex, Lsn, RegionId, StoreId};
 use stele_vfs::DeviceTimer;
@@ -50,7 +50,7 @@ pub struct RecoverFrom {
     /// Lowest identifier for new files.
     pub next_file: FileId,
     /// Value files that runs refer to; each must exist.
-    pub needed: Vec<FileId>,
+    pub needed: BTreeSet<FileId>,
     /// `Some` if other replicas may hold a copy of what is damaged here: for each region, the last
     /// entry with its effects in runs. Payloads up to that entry, and of entries outside every
     /// region's log, may be unreadable. `None`: all payloads must be readable.

@@ -30,7 +30,10 @@ pub(crate) fn remove(shared: &Shared, file: FileId) -> Result<()> {
         error if error.is_damage() || error.is_failed_read() => error,
         other => shared.poison.unless_full(other),
     })?;
-    drop_tombstones(shared)
+    let done = drop_tombstones(shared);
+    // The catalog changed before the names did.
+    shared.catalog.write().note_change();
+    done
 }
 
 fn remove_segment(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<()> {
@@ -75,6 +78,7 @@ pub(crate) fn drop_free(shared: &Shared, count: usize) -> Result<u64> {
         let path = shared.dir.path_of(Name::Free(file));
         bytes += shared.dir.vfs.open(&path, Open::READ)?.len()?;
         shared.dir.unlink(&path).map_err(|error| shared.poison.unless_full(error))?;
+        shared.catalog.write().note_change();
     }
     Ok(bytes)
 }

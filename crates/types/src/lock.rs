@@ -60,6 +60,8 @@ ranks! {
     GC_CLUSTER_TIME,
     /// Settings of garbage collection.
     GC_OPTIONS,
+    /// Device bytes of the directory, as last counted.
+    DISK_BYTES,
     /// Values that cannot be read here.
     LOST_VALUES,
     /// Blocks of runs that cannot be read here.

@@ -408,7 +408,7 @@ impl World {
         running.stuck_since = error.as_ref().and(running.stuck_since.or(Some(self.now)));
         let stuck_nanos = running.stuck_since.map_or(0, |since| self.now - since);
         self.counts.slices += u64::from(worked);
-        let pause = if worked { SLICE_NANOS } else { slice.pause_nanos };
+        let pause = if worked { SLICE_NANOS } else { slice.pause_nanos.max(SLICE_NANOS) };
         let pause = pause + self.rngs.pace.below(pause);
         self.after(pause, Happening::Maintain { slot: number, incarnation });
         if slice.has_new_damage {

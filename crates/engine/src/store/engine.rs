@@ -120,7 +120,7 @@ impl StateMachine for Store {
                 .filter(|&&cause| cause != Cause::Probe)
                 .map(|&cause| (cause.name(), meter.bytes(cause)))
                 .collect(),
-            disk_bytes: super::disk_bytes(shared).unwrap_or(gc.disk_bytes),
+            disk_bytes: super::disk_bytes::disk_bytes(shared).unwrap_or(gc.disk_bytes),
             live_bytes: gc.live_bytes,
             memory_bytes: shared.index.memory_bytes()
                 + shared.log.stats().memory_bytes

@@ -4,6 +4,7 @@
 //! segment is removed only when nothing refers to it and a durable checkpoint covers it.
 
 mod apply;
+mod disk_bytes;
 mod engine;
 mod incarnations;
 mod install;
@@ -27,12 +28,14 @@ pub use recovering::RecoveringStore;
 pub use verify::{VerifyEvent, VerifyReport};
 pub use view::View;
 
+pub(crate) use disk_bytes::count as count_disk_bytes;
 pub(crate) use open::lock;
 pub(crate) use slice::{Extent, ReadSlice, SLICE_PAIRS_MAX, Slice};
 
 use crate::options::Options;
 use apply::ApplyState;
 use bytes::Bytes;
+use disk_bytes::DiskBytes;
 use lost_blocks::LostBlocks;
 use lost_values::LostValues;
 pub use lost_values::RepairStats;
@@ -78,6 +81,7 @@ pub(crate) struct Shared {
     pub apply: Mutex<ApplyState, { rank::APPLY }>,
     pub user_bytes: AtomicU64,
     pub space: Space,
+    pub disk_bytes: DiskBytes,
     pub lost_values: LostValues,
     pub lost_blocks: LostBlocks,
 }
@@ -220,12 +224,12 @@ impl Store {
             }
             done => Ok(done?),
         };
-        self.scrub.step(&self.shared, bytes_max);
+        let scrubbed_bytes = self.scrub.step(&self.shared, bytes_max);
         self.rewrite_damaged()?;
         let done = done?;
         let bytes = repaired_bytes + done.bytes;
         let more = done.stage != Stage::Idle || repaired_bytes > 0;
-        Ok(Maintained { bytes, more, stage: done.stage.name() })
+        Ok(Maintained { bytes, more, stage: done.stage.name(), scrubbed_bytes })
     }
 
     /// Returns garbage collection, for callers that force a job or read its statistics.
@@ -283,15 +287,4 @@ impl Store {
     pub fn close(&self) -> Result<()> {
         self.shared.log.close()
     }
-}
-
-/// Returns the device bytes that the directory's files take, as `du` counts them.
-pub(crate) fn disk_bytes(shared: &Shared) -> Result<u64> {
-    let mut total = 0;
-    for dir in [shared.dir.clone(), shared.dir.join("log"), shared.dir.join("index")] {
-        for entry in shared.vfs.list(&dir)? {
-            total += entry.allocated_bytes;
-        }
-    }
-    Ok(total)
 }

@@ -1,6 +1,7 @@
 //! Opening: checks the identity, opens the index, and replays the log.
 
 use super::apply::ApplyState;
+use super::disk_bytes::DiskBytes;
 use super::lost_blocks::LostBlocks;
 use super::lost_values::LostValues;
 use super::scrub::Scrub;
@@ -94,6 +95,7 @@ impl Store {
             apply: Mutex::new(ApplyState::resume(&known.checkpoint)),
             user_bytes: AtomicU64::new(0),
             space: Space::default(),
+            disk_bytes: DiskBytes::default(),
             lost_values: LostValues::new(replay),
             lost_blocks: LostBlocks::default(),
         });
@@ -124,7 +126,7 @@ pub(super) fn recover_from(known: &KnownState, replay: Replay) -> RecoverFrom {
         checkpoint: known.checkpoint.replay_from,
         raft_from: known.raft_from,
         next_file: known.next_file,
-        needed: known.needed.clone(),
+        needed: known.needed.iter().copied().collect(),
         // Values lost with an entry are recorded when they are read, and requested by key.
         checkpointed: (replay == Replay::Committed
             || mutant::active("engine.settled_without_replicas"))

@@ -1,6 +1,6 @@
 //! Selection of the next job.
 
-use super::state::{Choice, Held, State};
+use super::state::{Choice, State};
 use super::tiers;
 use super::victims::{self, Victims, Wanted};
 use crate::{GcOptions, PolicyKind};
@@ -141,6 +141,9 @@ pub fn space_trigger(options: &GcOptions) -> f64 {
 
 /// Picks files that nothing holds: their removal gives every other job room.
 fn reclaim(state: &State) -> Option<Choice> {
+    if state.files.sums().removable == 0 {
+        return None;
+    }
     let removable = state.files.iter().filter(|file| file.held.is_none());
     let files: Vec<_> = removable.map(|file| file.id).collect();
     (!files.is_empty()).then_some(Choice::Reclaim { files })
@@ -161,10 +164,7 @@ fn drop_free(state: &State, options: &GcOptions) -> Option<Choice> {
 /// Handles mostly dead files that only the logs of regions hold: requests truncation, then
 /// re-appends the logs' tails.
 fn release(state: &State) -> Option<Choice> {
-    let by_raft = |file: &&super::FileState| {
-        file.held_when_dead == Some(Held::Raft) && file.live_bytes <= file.bytes / 2
-    };
-    let last = state.files.iter().filter(by_raft).map(|file| file.id).max()?;
+    let last = state.files.sums().last_held_by_raft?;
     if state.truncate_untried {
         return Some(Choice::Truncate);
     }

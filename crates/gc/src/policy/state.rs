@@ -1,5 +1,6 @@
 //! Input and output of a policy: plain data, so that a decision is a pure function.
 
+use super::files::Files;
 use crate::GcOptions;
 use stele_types::{FileId, KeyRange, RunId, mutant};
 
@@ -60,7 +61,7 @@ impl FileState {
 
     /// Returns the dead bytes that no job can free now: a view, a region's log or a failed read holds
     /// them.
-    fn stuck_bytes(&self) -> u64 {
+    pub(super) fn stuck_bytes(&self) -> u64 {
         let is_stuck = matches!(self.held, Some(Held::View | Held::Unreadable | Held::Raft));
         if is_stuck { self.bytes.saturating_sub(self.live_bytes) } else { 0 }
     }
@@ -95,7 +96,7 @@ pub struct State {
     /// Runs of the oldest tier with expired pairs, longest expired first; few at a time.
     pub expired: Vec<ExpiredRun>,
     /// Value files, by id.
-    pub files: Vec<FileState>,
+    pub files: Files,
     /// Freed segments that wait for reuse.
     pub free_segments: usize,
     /// Bytes of one freed segment.
@@ -194,7 +195,7 @@ impl State {
 
     /// Returns the bytes on the device.
     pub fn disk_bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.bytes).sum::<u64>()
+        self.files.sums().bytes
             + self.index_bytes()
             + self.free_segments as u64 * self.free_segment_bytes
             + self.other_bytes
@@ -206,7 +207,7 @@ impl State {
     pub fn collectable_bytes(&self) -> u64 {
         let stuck: u64 = match mutant::active("gc.moves_for_what_is_stuck") {
             true => 0,
-            false => self.files.iter().map(FileState::stuck_bytes).sum(),
+            false => self.files.sums().stuck_bytes,
         };
         self.disk_bytes().saturating_sub(stuck)
     }
@@ -273,15 +274,12 @@ impl State {
     /// Returns the live bytes outside sorted files. Invariant: unreadable records do not count.
     /// They stay in place, and would otherwise cause everything else to be sorted repeatedly.
     pub fn unsorted_bytes(&self) -> u64 {
-        let unreadable = |file: &FileState| match mutant::active("gc.sorts_in_vain") {
+        let sums = self.files.sums();
+        let unreadable_bytes = match mutant::active("gc.sorts_in_vain") {
             true => 0,
-            false => file.unreadable_bytes,
+            false => sums.unreadable_bytes,
         };
-        let sorted = |file: &FileState| match file.is_sorted {
-            true => file.live_bytes,
-            false => unreadable(file),
-        };
-        self.known_live_bytes().saturating_sub(self.files.iter().map(sorted).sum())
+        self.known_live_bytes().saturating_sub(sums.sorted_bytes + unreadable_bytes)
     }
 }
 

@@ -171,6 +171,11 @@ impl Index {
         self.shared.pins.all()
     }
 
+    /// Returns the number of runs unlinked since the index was opened.
+    pub fn removed_runs(&self) -> u64 {
+        self.shared.removed_runs.load(Ordering::Acquire)
+    }
+
     /// Unlinks obsolete runs that no reader pins; returns how many. Commits do this too.
     pub fn purge(&self) -> Result<usize> {
         let removed = self.shared.purge()?;

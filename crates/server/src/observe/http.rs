@@ -15,6 +15,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use stele_engine::ScrubStats;
 use stele_types::{ClusterId, DeviceSpeed, OpCost};
 
 /// State that the routes report.
@@ -134,6 +135,18 @@ fn device(speed: DeviceSpeed) -> Value {
     })
 }
 
+/// Returns how far the scrub of a store is.
+fn scrub(stats: &ScrubStats) -> Value {
+    json!({
+        "read_bytes": stats.bytes,
+        "passes": stats.passes,
+        "failed_index_reads": stats.cut_short,
+        "pass_bytes": stats.pass_bytes,
+        "pass_checked_bytes": stats.pass_checked_bytes,
+        "age_s": stats.age_s,
+    })
+}
+
 async fn status(State(health): State<Health>) -> Json<Value> {
     let samples = samples(&health.stores).await;
     let stores: Vec<Value> = health
@@ -159,6 +172,7 @@ async fn status(State(health): State<Health>) -> Json<Value> {
                 "written_bytes": stats.written_bytes.iter().copied()
                     .collect::<std::collections::BTreeMap<_, _>>(),
                 "requests_in_work_bytes": store.request_bytes(),
+                "scrub": samples.get(&store.id()).map(|it| scrub(&it.scrub)),
                 "append_p99_seconds": store.engine().append_p99_nanos() as f64 / 1e9,
                 "device": device(store.engine().device_speed()),
             })

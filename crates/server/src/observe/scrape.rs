@@ -208,8 +208,15 @@ fn times(samples: &Samples) -> Family {
 fn repairs(stores: &Stores, samples: &Samples) -> Vec<Family> {
     let mut repair = family("repair_values", "counter", "Values found unreadable, and repaired");
     let mut lost = family("lost_values", "gauge", "Values known to be unreadable now");
-    let mut scrubbed = family("scrubbed_bytes", "counter", "Bytes verified by scrubbing");
+    let mut scrubbed = family("scrubbed_bytes", "counter", "Bytes read by scrubbing");
     let mut passes = family("scrub_passes", "counter", "Completed scrub passes");
+    let mut progress = family(
+        "scrub_progress_ratio",
+        "gauge",
+        "Part of the current or last scrub pass that is done",
+    );
+    let age = "Seconds since the last completed scrub pass began, or since the store was opened";
+    let mut age = family("scrub_age_seconds", "gauge", age);
     for (&id, sample) in samples {
         let own = format!("store=\"{id}\"");
         let (repaired, scrub) = (&sample.repairs, &sample.scrub);
@@ -217,14 +224,17 @@ fn repairs(stores: &Stores, samples: &Samples) -> Vec<Family> {
         repair.samples.push((label(id, "what", "repaired"), repaired.repaired as f64));
         lost.samples.push((own.clone(), repaired.lost as f64));
         scrubbed.samples.push((own.clone(), scrub.bytes as f64));
-        passes.samples.push((own, scrub.passes as f64));
+        passes.samples.push((own.clone(), scrub.passes as f64));
+        let ratio = scrub.pass_checked_bytes as f64 / scrub.pass_bytes.max(1) as f64;
+        progress.samples.push((own.clone(), ratio));
+        age.samples.push((own, scrub.age_s as f64));
     }
     let mut entries =
         family("lost_entries", "gauge", "Lost log entries of stores that are recovering");
     for store in stores.recovering() {
         entries.samples.push((format!("store=\"{}\"", store.id), store.lost() as f64));
     }
-    vec![repair, lost, scrubbed, passes, entries]
+    vec![repair, lost, scrubbed, passes, progress, age, entries]
 }
 
 /// Returns what the operations of the devices cost.

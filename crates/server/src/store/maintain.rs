@@ -66,6 +66,7 @@ pub(super) fn run<E: StorageEngine>(
                 pace.worked(done.bytes, clock.monotonic_nanos().saturating_sub(began_nanos));
                 counts.record(done.stage, done.bytes);
             }
+            None if slice.pause_nanos == 0 => {}
             None => std::thread::sleep(Duration::from_nanos(slice.pause_nanos)),
         }
     }
