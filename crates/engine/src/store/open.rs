@@ -4,7 +4,7 @@ use super::apply::ApplyState;
 use super::lost_blocks::LostBlocks;
 use super::lost_values::LostValues;
 use super::scrub::Scrub;
-use super::space::Space;
+use super::space::SpaceState;
 use super::value_cache::ValueCache;
 use super::{Shared, Store, incarnations, rebuild};
 use crate::identity;
@@ -93,7 +93,7 @@ impl Store {
             values,
             apply: Mutex::new(ApplyState::resume(&known.checkpoint)),
             user_bytes: AtomicU64::new(0),
-            space: Space::default(),
+            space: SpaceState::new(clock.clone()),
             lost_values: LostValues::new(replay),
             lost_blocks: LostBlocks::default(),
         });

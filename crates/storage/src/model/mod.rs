@@ -8,7 +8,7 @@ mod view;
 
 use crate::{
     EngineStats, LogStore, LostValue, Maintained, Pair, Progress, RangeSize, Repair, Snapshots,
-    StateMachine,
+    Space, StateMachine,
 };
 pub use factory::ModelFactory;
 pub use ingest::ModelIngest;
@@ -210,6 +210,19 @@ impl LogStore for ModelEngine {
             return Err(Error::NoSpace("model".into()));
         }
         Ok(())
+    }
+
+    fn admit_append(&self, bytes: u64) -> bool {
+        self.admit(bytes).is_ok()
+    }
+
+    fn space(&self) -> Space {
+        let is_full = self.is_full.load(Ordering::Relaxed);
+        Space { is_short: is_full, is_full, ..Space::default() }
+    }
+
+    fn take_truncation_request(&self) -> bool {
+        false
     }
 }
 
