@@ -12,7 +12,7 @@ use crate::times::StageTimes;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use stele_storage::StorageEngine;
+use stele_storage::{Space, StorageEngine};
 use stele_types::{LogIndex, Region, RegionId, StoreId, Term};
 
 /// State shared by all peers of a store.
@@ -21,6 +21,8 @@ pub(crate) struct Context<E: StorageEngine> {
     pub options: Options,
     pub logger: slog::Logger,
     pub now: Now,
+    /// Space of the device, as of the start of the poll.
+    pub space: Space,
     pub out: Outputs<E>,
     pub batches: GroupCommit,
     pub journal: Journal,
@@ -69,6 +71,7 @@ pub(crate) enum Effect {
 impl<E: StorageEngine> Context<E> {
     pub fn new(engine: Arc<E>, options: Options, logger: slog::Logger, now: Now) -> Self {
         Self {
+            space: engine.space(),
             engine,
             leases: options.leases,
             options,
