@@ -182,7 +182,7 @@ impl World {
             capacity_bytes,
             free_bytes: stats.device_free_bytes,
             used_bytes: stats.disk_bytes,
-            is_full: engine.as_ref().is_some_and(|engine| engine.admit(1).is_err()),
+            is_full: engine.as_ref().is_some_and(|engine| engine.space().is_full),
             has_failed: slot.failed.is_some(),
             boot_count: slot.incarnation,
             ..StoreReport::default()

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use stele_gc::Pressure;
 use stele_storage::{
     EngineStats, LogStore, LostValue, Maintained, Pair, Progress, RangeSize, Repair, Snapshots,
-    StateMachine,
+    Space, StateMachine,
 };
 use stele_types::{
     Cause, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId, Result,
@@ -58,6 +58,18 @@ impl LogStore for Store {
 
     fn admit(&self, bytes: u64) -> Result<()> {
         self.admit_bytes(bytes)
+    }
+
+    fn admit_append(&self, bytes: u64) -> bool {
+        self.has_room(bytes)
+    }
+
+    fn space(&self) -> Space {
+        self.read_space()
+    }
+
+    fn take_truncation_request(&self) -> bool {
+        self.shared.space.truncation_requested.swap(false, Ordering::Relaxed)
     }
 }
 

@@ -41,10 +41,10 @@ use lost_values::LostValues;
 pub use lost_values::RepairStats;
 use scrub::Scrub;
 pub use scrub::ScrubStats;
-use space::Space;
+use space::SpaceState;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use stele_gc::{Gc, GcHooks, GcOptions, GcStats, Stage};
 use stele_index::Index;
 use stele_log::{Log, LogStats};
@@ -80,8 +80,8 @@ pub(crate) struct Shared {
     pub values: ValueCache,
     pub apply: Mutex<ApplyState, { rank::APPLY }>,
     pub user_bytes: AtomicU64,
-    pub space: Space,
     pub disk_bytes: DiskBytes,
+    pub space: SpaceState,
     pub lost_values: LostValues,
     pub lost_blocks: LostBlocks,
 }
@@ -94,6 +94,7 @@ impl GcHooks for Shared {
     fn truncate(&self) -> Result<bool> {
         // With consensus, only consensus knows which entries followers still need.
         if self.replay == Replay::Committed {
+            self.space.truncation_requested.store(true, Ordering::Relaxed);
             return Ok(false);
         }
         let mut records = Vec::new();

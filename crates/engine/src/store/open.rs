@@ -5,7 +5,7 @@ use super::disk_bytes::DiskBytes;
 use super::lost_blocks::LostBlocks;
 use super::lost_values::LostValues;
 use super::scrub::Scrub;
-use super::space::Space;
+use super::space::SpaceState;
 use super::value_cache::ValueCache;
 use super::{Shared, Store, incarnations, rebuild};
 use crate::identity;
@@ -94,8 +94,8 @@ impl Store {
             values,
             apply: Mutex::new(ApplyState::resume(&known.checkpoint)),
             user_bytes: AtomicU64::new(0),
-            space: Space::default(),
             disk_bytes: DiskBytes::default(),
+            space: SpaceState::new(clock.clone()),
             lost_values: LostValues::new(replay),
             lost_blocks: LostBlocks::default(),
         });

@@ -6,6 +6,7 @@ pub mod drain;
 pub mod evict;
 pub mod explain;
 pub mod finish;
+pub mod full_replica;
 pub mod judge;
 pub mod leaders;
 pub mod level;
@@ -51,10 +52,11 @@ pub(crate) const PROPOSALS_MAX: usize = 64;
 pub type Scheduler = fn(&View<'_>, &Survey) -> Vec<Operator>;
 
 /// Every scheduler with its name, most urgent first.
-pub const SCHEDULERS: [(&str, Scheduler); 9] = [
+pub const SCHEDULERS: [(&str, Scheduler); 10] = [
     ("finish", finish::pick),
     ("orphan-learner", orphan_learner::pick),
     ("repair", repair::pick),
+    ("full-replica", full_replica::pick),
     ("drain", drain::pick),
     ("surplus", surplus::pick),
     ("evict", evict::pick),

@@ -15,10 +15,12 @@ impl<E: StorageEngine> Peer<E> {
         for message in messages {
             let (Outgoing::Message(id, _) | Outgoing::Snapshot(id)) = message;
             let Some(to) = self.peer_name(id) else { continue };
-            let Outgoing::Message(_, message) = message else {
+            let Outgoing::Message(_, mut message) = message else {
                 self.send_snapshot(ctx, to);
                 continue;
             };
+            self.fit_to_room(ctx, id, &mut message);
+            self.state_room(ctx, &mut message);
             for part in split_append(message, ctx.options.append_message_bytes_max) {
                 self.send(ctx, to, Body::Raft(part));
             }
@@ -135,6 +137,8 @@ impl<E: StorageEngine> Peer<E> {
             self.begin_transfer(ctx, from.id, None);
             return;
         }
+        self.note_room(ctx, from.id, &mut message);
+        self.drop_without_room(ctx, &mut message);
         if self.drop_excess(ctx, &mut message)
             && mutant::active("raftstore.full_tails_drop_messages")
         {

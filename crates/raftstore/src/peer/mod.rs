@@ -22,7 +22,9 @@ mod ready;
 mod recover;
 mod repair;
 mod report;
+mod restart;
 mod role;
+mod room;
 mod snapshot;
 mod split;
 mod tick;
@@ -41,7 +43,7 @@ use crate::readers::Reader;
 use crate::store::Context;
 use parts::{
     Changes, Contacts, Durability, ElectionTimer, HeldKeys, Hibernation, Leadership, LeaseRight,
-    Merge, Proposals, Reads, Repairs, Snapshots, Transfers,
+    Merge, Proposals, Reads, Repairs, Room, Snapshots, Transfers,
 };
 use raft_group::RaftGroup;
 use std::sync::Arc;
@@ -73,6 +75,7 @@ pub(crate) struct Peer<E: StorageEngine> {
     transfers: Transfers,
     snapshots: Snapshots,
     repairs: Repairs,
+    room: Room,
     /// Regions created by the last split.
     split_children: Vec<Region>,
     traffic: Traffic,
@@ -113,6 +116,7 @@ impl<E: StorageEngine> Peer<E> {
             transfers: Transfers::default(),
             snapshots: Snapshots::default(),
             repairs: Repairs::default(),
+            room: Room::default(),
             split_children: Vec::new(),
             traffic: Traffic::default(),
             region,

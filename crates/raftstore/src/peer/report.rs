@@ -43,8 +43,11 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     fn pending_peers(&self) -> Vec<PeerName> {
-        let lagging =
-            self.followers().filter(|(_, progress)| !is_caught_up(progress, self.committed()));
+        // What a follower without room lacks, it does not get from the log.
+        let lacks_room = |it: &Follower| self.room.is_full(it.id) && it.matched < self.committed();
+        let lagging = self.followers().filter(|(_, progress)| {
+            !is_caught_up(progress, self.committed()) || lacks_room(progress)
+        });
         lagging.map(|(peer, _)| *peer).collect()
     }
 

@@ -22,6 +22,7 @@ impl<E: StorageEngine> Peer<E> {
         self.offer_snapshots_if_leaderless(ctx);
         self.leave_joint_if_due(ctx);
         self.announce_prepared(ctx);
+        self.ask_for_room(ctx);
         self.destroy_if_merged(ctx);
         if self.hibernation.is_every(ASK_EVERY_TICKS) {
             self.query_outcome_if_merging(ctx);

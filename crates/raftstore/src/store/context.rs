@@ -13,7 +13,7 @@ use crate::times::StageTimes;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use stele_storage::StorageEngine;
+use stele_storage::{Space, StorageEngine};
 use stele_types::{LogIndex, Region, RegionEpoch, RegionId, StoreId, Term};
 
 /// State shared by all peers of a store.
@@ -22,6 +22,8 @@ pub(crate) struct Context<E: StorageEngine> {
     pub options: Options,
     pub logger: slog::Logger,
     pub now: Now,
+    /// Space of the device, as of the start of the poll.
+    pub space: Space,
     pub out: Outputs<E>,
     pub batches: GroupCommit,
     pub journal: Journal,
@@ -80,6 +82,7 @@ pub(crate) enum Effect {
 impl<E: StorageEngine> Context<E> {
     pub fn new(engine: Arc<E>, options: Options, logger: slog::Logger, now: Now) -> Self {
         Self {
+            space: engine.space(),
             engine,
             leases: options.leases,
             options,

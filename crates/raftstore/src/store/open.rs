@@ -8,6 +8,7 @@ use super::hibernation_probe::HibernationProbe;
 use super::journal::{Journal, write_now};
 use super::orphaned_ranges::OrphanedRanges;
 use super::repair::Repair;
+use super::truncate::Truncations;
 use crate::admin;
 use crate::input::Now;
 use crate::log::Start;
@@ -70,7 +71,7 @@ impl<E: StorageEngine> RaftStore<E> {
             tombstones: tombstones.into_iter().map(|region| (region.id, region)).collect(),
             dirty: BTreeSet::new(),
             ticking: BTreeSet::new(),
-            truncated_last: stele_types::RegionId(0),
+            truncations: Truncations::default(),
             stale: Vec::new(),
             early_votes: BTreeMap::new(),
             arrived: Vec::new(),

@@ -11,7 +11,8 @@ use crate::peer::{Peer, snapshot_ranges};
 use crate::validate;
 use stele_storage::StorageEngine;
 use stele_types::{
-    Error, HardState, LogIndex, Record, Region, RegionId, RegionPhase, Result, Term, mutant,
+    Error, HardState, LogIndex, Record, Region, RegionId, RegionKind, RegionPhase, Result, Term,
+    mutant,
 };
 
 impl<E: StorageEngine> RaftStore<E> {
@@ -25,6 +26,7 @@ impl<E: StorageEngine> RaftStore<E> {
                 let reason = "another snapshot of the region waits to be installed";
                 self.ctx.reject(id, Busy::Wait { reason });
             }
+            Ok(()) if !self.has_room_for(header) => self.ctx.reject(id, Busy::DiskFull),
             Ok(()) => {
                 let ranges = snapshot_ranges(&header.region);
                 self.ctx.done(id, Done::SnapshotAccepted { ranges });
@@ -46,6 +48,15 @@ impl<E: StorageEngine> RaftStore<E> {
                 self.ctx.reject(id, refusal);
             }
         }
+    }
+
+    /// Returns whether the pairs of a snapshot can be staged without the reserve of garbage collection.
+    /// The placement group needs little and is needed to free space.
+    fn has_room_for(&self, header: &SnapshotHeader) -> bool {
+        let bytes = header.bytes + self.ctx.batches.entry_bytes();
+        header.region.kind == RegionKind::System
+            || self.ctx.engine.admit_append(bytes)
+            || mutant::active("raftstore.snapshot_uses_reserve")
     }
 
     /// Keeps a received snapshot until it is installed. Invariant: at most one snapshot of a region

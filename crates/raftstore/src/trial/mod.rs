@@ -5,6 +5,7 @@ mod admin;
 mod apply_queue;
 mod basics;
 mod entry_recovery;
+mod full;
 mod hibernation;
 mod leases;
 mod many;
@@ -47,6 +48,10 @@ pub(crate) struct Store {
     /// The next received snapshot fills the device.
     pub fills_up: bool,
     pub full: bool,
+    /// Batches for which the device has no room.
+    pub refuses: fn(&LogBatch) -> bool,
+    /// Snapshots accepted.
+    pub accepted: u64,
     /// Lookups wait for the test.
     pub holds_lookups: bool,
     pub lookups: Vec<Lookup>,
@@ -168,6 +173,8 @@ impl Trial {
             stalled: false,
             fills_up: false,
             full: false,
+            refuses: |_| false,
+            accepted: 0,
             holds_lookups: false,
             lookups: Vec::new(),
             holds_applies: false,
@@ -267,7 +274,7 @@ impl Trial {
             return false;
         }
         let Some(append) = store.waiting.take() else { return false };
-        let result = match store.full {
+        let result = match store.full || (store.refuses)(&append.batch) {
             true => Err(Error::NoSpace("full".into())),
             false => store.engine.append(&append.batch),
         };
@@ -313,6 +320,7 @@ impl Trial {
         };
         assert_eq!(wanted, ranges);
         let receiver = self.store(to);
+        receiver.accepted += 1;
         let mut ingest = receiver.engine.begin_ingest(wanted).unwrap();
         for range in ranges {
             // Unreadable pairs are not sent.
@@ -438,6 +446,16 @@ impl Trial {
         let id = self.request();
         let header = self.header(DATA);
         self.store(store).core.step(Input::Write(Write { id, header, command, frees: false }));
+        id
+    }
+
+    pub fn delete(&mut self, store: u64, name: &str) -> RequestId {
+        let id = self.request();
+        let mut builder = CommandBuilder::new();
+        builder.delete(&key(name)).unwrap();
+        let command = builder.build().bytes().clone();
+        let header = self.header(DATA);
+        self.store(store).core.step(Input::Write(Write { id, header, command, frees: true }));
         id
     }
 

@@ -180,10 +180,9 @@ impl Heartbeats {
                 is_complete = false;
                 continue;
             };
-            let reserved_bytes = self.config.reserved_bytes;
             stores.push(StoreReport {
                 boot_count: self.boots.count(store.id()),
-                ..store_report(&store, sample.as_deref(), reserved_bytes)
+                ..store_report(&store, sample.as_deref())
             });
             is_complete &= regions.is_some();
             all.extend(regions.into_iter().flatten().map(|report| (store.id(), report)));
@@ -287,20 +286,21 @@ struct OfStores {
 }
 
 /// Returns the report of a store without its run; without a sample its sizes are unknown.
-fn store_report(store: &StoreHandle, sample: Option<&Sample>, reserved_bytes: u64) -> StoreReport {
+fn store_report(store: &StoreHandle, sample: Option<&Sample>) -> StoreReport {
     let engine = store.engine();
     let stats = sample.map(|sample| sample.stats.clone()).unwrap_or_default();
+    let space = sample.map(|sample| sample.space).unwrap_or_default();
     StoreReport {
         id: store.id(),
         capacity_bytes: stats.device_bytes,
         free_bytes: stats.device_free_bytes,
         used_bytes: stats.disk_bytes,
-        is_full: sample.is_some_and(|sample| sample.is_full),
+        is_full: space.is_full,
         has_failed: !store.is_running(),
         append_p99_nanos: engine.append_p99_nanos(),
         append_age_ms: engine.append_age_nanos() / 1_000_000,
         live_bytes: stats.live_bytes,
-        usable_bytes: stats.device_bytes.saturating_sub(reserved_bytes),
+        usable_bytes: stats.device_bytes.saturating_sub(space.reserve_bytes),
         device: engine.device_speed(),
         receiving: store.receiving(),
         slowdown_nanos_per_kib: store.slowdown(),

@@ -5,6 +5,7 @@ use super::scrape::{counts, samples, source};
 use crate::memory::NodeMemory;
 use crate::node::SPEED_OP_BYTES;
 use crate::port;
+use crate::store::full_text;
 use crate::stores::Stores;
 use crate::tasks::Tasks;
 use crate::transport::Transport;
@@ -70,11 +71,19 @@ async fn metrics(State(health): State<Health>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, TYPE)], health.metrics.scrape(&health).await)
 }
 
-/// Succeeds while a store and every required task runs. Names stores and tasks that have failed.
+/// Returns a line for each full store. It serves reads and deletes: a node that counted as failed
+/// would get no delete.
+fn full_stores(stores: &Stores) -> String {
+    let full = stores.all().into_iter().filter(|store| store.space().is_full);
+    full.map(|store| format!("{}\n", full_text(store.id(), &store.space()))).collect()
+}
+
+/// Succeeds while a store and every required task runs. Names stores and tasks that have failed, and
+/// full stores.
 async fn healthz(State(health): State<Health>) -> impl IntoResponse {
     let (is_healthy, failed) = health.tasks.health();
     match is_healthy {
-        true => (StatusCode::OK, format!("ok\n{failed}")),
+        true => (StatusCode::OK, format!("ok\n{}{failed}", full_stores(&health.stores))),
         false => (StatusCode::SERVICE_UNAVAILABLE, failed),
     }
 }
@@ -109,6 +118,7 @@ async fn readyz(State(health): State<Health>) -> impl IntoResponse {
     let failed = health.stores.failed();
     failed.iter().for_each(|dir| lines += &format!("{dir}\n"));
     all_serve &= recovering.is_empty() && failed.iter().all(|dir| dir.is_expected);
+    lines += &full_stores(&health.stores);
     let text = format!("{with_leader} of {regions} regions have a known leader\n{lines}");
     // A node with an empty store is ready: it accepts replicas.
     let is_ready = with_leader == regions && all_serve;
@@ -156,6 +166,7 @@ async fn status(State(health): State<Health>) -> Json<Value> {
         .map(|store| {
             let stats = samples.get(&store.id()).map(|it| it.stats.clone()).unwrap_or_default();
             let (replicas, leaders) = counts(&health.stores, store.id());
+            let space = store.space();
             json!({
                 "store": store.id().0,
                 "running": store.is_running(),
@@ -165,6 +176,13 @@ async fn status(State(health): State<Health>) -> Json<Value> {
                 "disk_bytes": stats.disk_bytes,
                 "live_bytes": stats.live_bytes,
                 "memory_bytes": stats.memory_bytes,
+                "space": {
+                    "free_bytes": space.free_bytes,
+                    "reserve_bytes": space.reserve_bytes,
+                    "reserve_allocated": space.is_reserve_allocated,
+                    "short": space.is_short,
+                    "full": space.is_full,
+                },
                 "index_memory_bytes": stats.index_memory_bytes,
                 "index_cold_reads": stats.index_cold_reads,
                 "write_amp": stats.write_amp(),

@@ -43,6 +43,7 @@ impl Metrics {
             devices(stores),
             reads(stores),
             slowdowns(stores),
+            space(stores),
             repairs(stores, &samples),
         ];
         let stores = stores.into_iter().flatten().chain([times(&samples)]);
@@ -273,6 +274,19 @@ fn reads(stores: &Stores) -> Vec<Family> {
         }
     }
     vec![reads]
+}
+
+/// Returns which stores have too little space.
+fn space(stores: &Stores) -> Vec<Family> {
+    let mut full = family("store_full", "gauge", "1 while the store refuses puts");
+    let mut short =
+        family("store_short_of_space", "gauge", "1 while garbage collection frees space first");
+    for store in stores.all() {
+        let (own, space) = (format!("store=\"{}\"", store.id()), store.space());
+        full.samples.push((own.clone(), f64::from(u8::from(space.is_full))));
+        short.samples.push((own, f64::from(u8::from(space.is_short))));
+    }
+    vec![full, short]
 }
 
 /// Returns how much each store slows its writers.

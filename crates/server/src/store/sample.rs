@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stele_engine::{RepairStats, ScrubStats};
 use stele_raftstore::RegionReport;
-use stele_storage::{EngineStats, LogStore, StateMachine};
+use stele_storage::{EngineStats, LogStore, Space, StateMachine};
 use stele_types::mutant;
 use tokio::sync::watch;
 
@@ -19,8 +19,8 @@ const ANSWER_MAX: Duration = Duration::from_millis(300);
 pub struct Sample {
     /// Sizes and amplification.
     pub stats: EngineStats,
-    /// Puts are refused because the device is full.
-    pub is_full: bool,
+    /// Space of the device.
+    pub space: Space,
     /// Hits and misses of the value cache.
     pub value_cache: (u64, u64),
     /// Phase of garbage collection.
@@ -38,7 +38,7 @@ impl Sample {
         let gc = engine.gc_stats();
         Self {
             stats: engine.stats(),
-            is_full: engine.admit(1).is_err(),
+            space: engine.space(),
             value_cache: engine.value_cache_hits(),
             gc_phase: format!("{:?}", gc.phase).to_lowercase(),
             cluster_time_s: gc.cluster_time_s,

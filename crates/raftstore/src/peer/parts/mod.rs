@@ -14,6 +14,7 @@ mod merge;
 mod proposals;
 mod reads;
 mod repairs;
+mod room;
 mod snapshots;
 mod transfer;
 
@@ -30,5 +31,6 @@ pub(crate) use proposals::Request;
 pub(super) use proposals::{Proposal, Proposals, Purpose};
 pub(super) use reads::{Answer, LeaderReads, ReadStep, Reads, WaitingRead};
 pub(super) use repairs::Repairs;
+pub(super) use room::Room;
 pub(super) use snapshots::Snapshots;
 pub(super) use transfer::{TransferEnd, Transfers};
