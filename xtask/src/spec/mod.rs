@@ -45,12 +45,11 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let judged = match threads(options, runs.len()) {
         Some(workers) => runs.iter().map(|run| check(&tlc, run, workers)).collect::<Result<_>>()?,
         None => {
-            // Those that may take longest first: no processor then waits long for the other.
-            runs.sort_by_key(|run| std::cmp::Reverse(run.limit));
+            // Those that explore all states first: no processor then waits long for the other.
+            runs.sort_by_key(is_bug);
             in_parallel(runs.iter(), |run| check(&tlc, run, 1))?
         }
     };
-    let is_bug = |run: &Run| matches!(run.expected, Expected::Violates(_));
     let bugs = runs.iter().filter(|run| is_bug(run)).count();
     let caught = judged.iter().filter(|(run, is_right)| *is_right && is_bug(run)).count();
     let bad: Vec<&str> =
@@ -68,6 +67,11 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 fn threads(options: &Options, runs: usize) -> Option<usize> {
     let all = available_parallelism().map_or(1, usize::from);
     options.workers.or((options.large || runs == 1).then_some(all))
+}
+
+/// Returns whether the run must find a planted bug.
+fn is_bug(run: &Run) -> bool {
+    matches!(run.expected, Expected::Violates(_))
 }
 
 /// Runs TLC once and prints its line of the table. Returns whether it ended as expected.
