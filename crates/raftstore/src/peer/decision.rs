@@ -27,8 +27,8 @@ use stele_types::{Region, RegionEpoch, RegionId, RegionPhase, keyspace, mutant};
 struct Known {
     source: Option<Region>,
     target: Option<Region>,
-    /// Epoch at which a snapshot last brought the target here.
-    installed: Option<RegionEpoch>,
+    /// Epochs between which the target changed by snapshots here.
+    skipped: Vec<Skipped>,
     /// Epoch as of which the target no longer has its replica here, as another store said.
     gone: Option<RegionEpoch>,
 }
@@ -44,7 +44,7 @@ impl<E: StorageEngine> Context<E> {
         let known = Known {
             source: region(preparation.source),
             target: region(preparation.target),
-            installed: self.installed.get(&preparation.target).copied(),
+            skipped: self.installed.get(&preparation.target).cloned().unwrap_or_default(),
             gone: self.gone.get(&preparation.target).copied(),
         };
         judge(&known, preparation.target_epoch)
@@ -73,7 +73,7 @@ fn judge(known: &Known, named: RegionEpoch) -> Verdict {
     let is_removed = target.phase == RegionPhase::Tombstone && target.epoch == named;
     match is_past(target.epoch, named) {
         true => {
-            let by_snapshot = known.installed.is_some_and(|at| is_past(at, named))
+            let by_snapshot = known.skipped.iter().any(|skipped| skipped.passes(named))
                 && !mutant::active("raftstore.rollback_by_snapshot");
             if by_snapshot { Verdict::Unknown } else { Verdict::Refused }
         }
@@ -87,8 +87,24 @@ fn judge(known: &Known, named: RegionEpoch) -> Verdict {
     }
 }
 
+/// Epochs between which a region changed on a store by a snapshot, not by entries of its log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Skipped {
+    /// Last epoch before, as applied here; zero where the region was not here.
+    pub from: RegionEpoch,
+    /// Epoch of the snapshot.
+    pub to: RegionEpoch,
+}
+
+impl Skipped {
+    /// Returns whether the region passed an epoch by the snapshot.
+    fn passes(&self, epoch: RegionEpoch) -> bool {
+        is_past(self.to, epoch) && !is_past(self.from, epoch)
+    }
+}
+
 /// Returns whether an epoch of a region is after another one of it.
-pub(crate) fn is_past(now: RegionEpoch, epoch: RegionEpoch) -> bool {
+fn is_past(now: RegionEpoch, epoch: RegionEpoch) -> bool {
     now != epoch && now.conf_version >= epoch.conf_version && now.version >= epoch.version
 }
 
@@ -120,17 +136,18 @@ mod tests {
         let live = |conf, version| region(at(conf, version), RegionPhase::Normal);
         let removed = |conf, version| region(at(conf, version), RegionPhase::Tombstone);
         let (source, merged) = (live(1, 3), removed(1, 4));
-        // Source, target, installed at, gone as of; the epoch named is 4.5.
+        // Source, target, epochs skipped by a snapshot, gone as of; the epoch named is 4.5.
         let rows = [
             ("the target never came", &source, None, None, None, Unknown),
             ("the target is behind", &source, live(3, 5), None, None, Unknown),
             ("the target is as named", &source, live(4, 5), None, None, Unknown),
             ("another membership", &source, live(5, 5), None, None, Refused),
-            ("another membership, by snapshot", &source, live(5, 5), Some(at(5, 5)), None, Refused),
+            ("that, by snapshot", &source, live(5, 5), Some((at(0, 0), at(5, 5))), None, Refused),
             ("another range, by the log", &source, live(4, 6), None, None, Refused),
-            ("another range, after a snapshot", &source, live(4, 6), Some(at(4, 5)), None, Refused),
-            ("another range, by snapshot", &source, live(4, 6), Some(at(4, 6)), None, Unknown),
-            ("later, after such a snapshot", &source, live(6, 9), Some(at(4, 6)), None, Unknown),
+            ("snapshot before", &source, live(4, 6), Some((at(0, 0), at(4, 5))), None, Refused),
+            ("snapshot later", &source, live(4, 8), Some((at(4, 6), at(4, 8))), None, Refused),
+            ("snapshot over it", &source, live(4, 6), Some((at(4, 5), at(4, 6))), None, Unknown),
+            ("later, after that", &source, live(6, 9), Some((at(0, 0), at(4, 6))), None, Unknown),
             ("committed", &merged, live(4, 6), None, None, Unknown),
             ("the source never came", &None, live(4, 6), None, None, Unknown),
             ("removed as named", &source, removed(4, 5), None, None, TargetLost),
@@ -138,18 +155,12 @@ mod tests {
             ("removed later", &source, removed(5, 6), None, None, Refused),
             ("removed, merged here", &merged, removed(4, 5), None, None, Unknown),
             ("gone in a later membership", &source, removed(4, 5), None, Some(at(6, 5)), Refused),
-            (
-                "gone after a change of range",
-                &source,
-                removed(4, 5),
-                None,
-                Some(at(6, 6)),
-                TargetLost,
-            ),
+            ("gone, another range", &source, removed(4, 5), None, Some(at(6, 6)), TargetLost),
             ("gone before", &source, removed(3, 5), None, Some(at(4, 5)), Unknown),
         ];
-        for (name, source, target, installed, gone, expected) in rows {
-            let known = Known { source: source.clone(), target, installed, gone };
+        for (name, source, target, skipped, gone, expected) in rows {
+            let skipped = skipped.map(|(from, to)| Skipped { from, to }).into_iter().collect();
+            let known = Known { source: source.clone(), target, skipped, gone };
             assert_eq!(judge(&known, at(4, 5)), expected, "{name}");
         }
     }

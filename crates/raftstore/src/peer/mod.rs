@@ -31,6 +31,7 @@ mod tick;
 mod truncate;
 mod unapplied;
 
+pub(crate) use decision::Skipped;
 pub(crate) use merge::merge_answer;
 pub(crate) use parts::Request;
 pub(crate) use repair::find_values;

@@ -130,6 +130,8 @@ impl<E: StorageEngine> Peer<E> {
             let least_nanos = ctx.options.election_ticks_min * ctx.options.tick_nanos;
             self.snapshots.note_failed(to, now, least_nanos);
         }
-        self.group.note_snapshot(to, ok);
+        if ok || !mutant::active("raftstore.lost_snapshot_untold") {
+            self.group.note_snapshot(to, ok);
+        }
     }
 }

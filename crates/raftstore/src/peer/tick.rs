@@ -71,9 +71,11 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Starts an election, if Raft allows it.
+    /// Starts an election, if this peer is a voter with a durable log. Invariant: no learner campaigns.
+    /// It may lack the changes of members that a leader must know.
     pub fn campaign(&mut self) {
-        if !self.is_leader() && self.may_campaign() {
+        let is_voter = self.group.is_voter() || mutant::active("raftstore.learner_campaigns");
+        if is_voter && !self.is_leader() && self.may_campaign() {
             self.group.campaign();
         }
     }

@@ -8,6 +8,7 @@ use crate::log::Tails;
 use crate::messages::Preparation;
 use crate::options::Options;
 use crate::output::{Done, Lookup, LookupId, Outputs, Rejection, Reply, Unknown};
+use crate::peer::Skipped;
 use crate::readers::Readers;
 use crate::times::StageTimes;
 use bytes::Bytes;
@@ -43,8 +44,8 @@ pub(crate) struct Context<E: StorageEngine> {
     pub received_bytes: u64,
     /// Merge sources that are replicated up to the preparation on all their replicas.
     pub replicated_sources: BTreeMap<RegionId, (LogIndex, Term)>,
-    /// Epochs at which snapshots last brought regions to this store.
-    pub installed: BTreeMap<RegionId, RegionEpoch>,
+    /// Epochs between which regions changed by snapshots on this store.
+    pub installed: BTreeMap<RegionId, Vec<Skipped>>,
     /// Epochs as of which regions no longer have their replica here, as other stores said. They are
     /// no state of a replica here, and not in its tombstone.
     pub gone: BTreeMap<RegionId, RegionEpoch>,

@@ -9,7 +9,6 @@ use super::journal::{Journal, write_now};
 use super::orphaned_ranges::OrphanedRanges;
 use super::repair::Repair;
 use super::truncate::Truncations;
-use crate::admin;
 use crate::input::Now;
 use crate::log::Start;
 use crate::options::Options;
@@ -148,7 +147,9 @@ fn read_descriptors<E: StorageEngine>(engine: &E) -> Result<(Vec<Region>, Vec<Re
 /// Writes the tombstones of replicas that applied their own removal, after a crash before their
 /// tombstones were durable.
 fn write_tombstones<E: StorageEngine>(engine: &E, left: Vec<Region>) -> Result<Vec<Region>> {
-    let tombstones: Vec<Region> = left.iter().map(admin::tombstone).collect();
+    // Invariant: the epoch of a tombstone is one that was applied here.
+    let tombstone = |region| Region { phase: RegionPhase::Tombstone, ..region };
+    let tombstones: Vec<Region> = left.into_iter().map(tombstone).collect();
     let pair = |region: &Region| (keyspace::region_key(region.id), region.encode());
     let pairs: Vec<_> = tombstones.iter().map(pair).collect();
     let ends = tombstones.iter().map(|region| Record::Mark(region.id, Mark::Destroy));

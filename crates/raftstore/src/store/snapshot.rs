@@ -198,6 +198,8 @@ impl<E: StorageEngine> RaftStore<E> {
         let before = self.peers.remove(&id);
         let vote = before.as_ref().map(|peer| peer.vote_in(leader_term)).unwrap_or_default();
         let owned = before.as_ref().map(|peer| (*peer.region).clone());
+        let known = owned.as_ref().or_else(|| self.tombstones.get(&id));
+        let from_epoch = known.map(|region| region.epoch).unwrap_or_default();
         if let Some(mut peer) = before {
             peer.abandon(&mut self.ctx);
         }
@@ -219,7 +221,7 @@ impl<E: StorageEngine> RaftStore<E> {
         answer.commit = at.0;
         peer.send(&mut self.ctx, from, Body::Raft(answer));
         self.peers.insert(id, peer);
-        self.note_installed(&region)?;
+        self.note_installed(&region, from_epoch)?;
         self.schedule(id);
         Ok(true)
     }

@@ -224,6 +224,36 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_to_an_earlier_preparation_refuses_no_later_one() {
+        let peers = (1..=2).map(|store| stele_types::Peer {
+            store: StoreId(store),
+            ..stele_types::Peer::default()
+        });
+        let source = Region { peers: peers.collect(), ..source() };
+        let earlier = (LogIndex(7), Term(2));
+        use Verdict::{Refused, TargetLost, Unknown};
+        // Answers (store, preparation, verdict); whether they prove the refusal.
+        let rows: [(&[(u64, (LogIndex, Term), Verdict)], bool); 7] = [
+            (&[], false),
+            (&[(1, PREPARED, Refused)], true),
+            (&[(1, earlier, Refused)], false),
+            (&[(1, earlier, TargetLost), (2, PREPARED, TargetLost)], false),
+            (&[(1, PREPARED, TargetLost), (2, PREPARED, TargetLost)], true),
+            (&[(1, PREPARED, TargetLost), (2, PREPARED, Unknown)], false),
+            (&[(1, PREPARED, Refused), (1, PREPARED, Unknown)], true),
+        ];
+        for (answers, expected) in rows {
+            let mut state = Merge::default();
+            for (store, prepared, verdict) in answers {
+                let (prepared, verdict, stores) = (*prepared, *verdict, vec![StoreId(9)]);
+                let answer = MergeAnswer { source: source.id, prepared, verdict, stores };
+                state.note_answer(&source, StoreId(*store), &answer);
+            }
+            assert_eq!(state.is_refused(&source), expected, "{answers:?}");
+        }
+    }
+
+    #[test]
     fn a_source_ends_once_the_target_committed_the_merge_and_needs_it_no_longer() {
         let other = (LogIndex(9), Term(2));
         let behind = || Some(region(5, RegionPhase::Normal));
