@@ -17,6 +17,7 @@ mod mutants;
 mod peers;
 mod process;
 mod sim_mutants;
+mod sizes;
 mod soak;
 mod spec;
 mod tidy;
