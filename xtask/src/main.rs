@@ -18,6 +18,7 @@ mod peers;
 mod process;
 mod programs;
 mod sim_mutants;
+mod sizes;
 mod soak;
 mod spec;
 mod tidy;

@@ -1,11 +1,12 @@
 //! Settings of one store. All have defaults; sizes are in bytes.
 
+use std::sync::Arc;
 use stele_gc::GcOptions;
 use stele_index::IndexOptions;
 use stele_log::LogOptions;
 use stele_types::limits::INLINE_VALUE_BYTES_MAX;
 use stele_types::{Error, Result, StoreId};
-use stele_vfs::DeviceTimer;
+use stele_vfs::{DeviceTimer, HandlePool};
 
 /// Settings of one store. [`Options::validate`] checks them when it opens.
 #[derive(Clone, Debug)]
@@ -54,6 +55,9 @@ pub struct Options {
     pub rebuild: bool,
     /// Garbage collection.
     pub gc: GcOptions,
+    /// Handles of value files that are open for reading. Stores of one process may share a pool. Default:
+    /// a pool of its own.
+    pub handles: Arc<HandlePool>,
     /// Measures the store's device. Default: by the clock that the store opens with.
     pub timer: Option<DeviceTimer>,
 }
@@ -80,6 +84,7 @@ impl Default for Options {
             background: true,
             rebuild: true,
             gc: GcOptions::default(),
+            handles: Arc::default(),
             timer: None,
         }
     }
@@ -112,6 +117,7 @@ impl Options {
             direct: self.direct_io,
             entry_cache_bytes_max: self.entry_cache_bytes_max,
             inline_value_bytes_max: self.inline_value_bytes_max,
+            handles: self.handles.clone(),
             timer: self.timer.clone(),
         }
     }

@@ -16,6 +16,7 @@ pub mod inspect;
 mod iter;
 mod log;
 mod long_reads;
+mod newest_tombstones;
 mod options;
 mod poison;
 mod read;

@@ -80,8 +80,8 @@ ranks! {
     LOG_FREE,
     /// Recent entries in memory.
     LOG_ENTRY_CACHE,
-    /// Open files of the log.
-    LOG_HANDLES,
+    /// Open files of the logs of all stores.
+    HANDLES,
     /// Read buffers to use again.
     LOG_READ_POOL,
     /// Reason why the log has stopped.

@@ -6,6 +6,7 @@
 mod aligned;
 mod content;
 mod copy_on_write;
+mod handles;
 mod meter;
 mod probe;
 mod profiled;
@@ -15,6 +16,7 @@ mod times;
 
 pub use aligned::{AlignedBuf, MEMORY_ALIGN_BYTES};
 pub use copy_on_write::CopyOnWriteVfs;
+pub use handles::{FrugalVfs, HandlePool, Handles};
 pub use meter::{Meter, MeterSnapshot};
 pub use probe::{Curve, Probed, probe, remove_probe};
 pub use profiled::{DeviceProfile, DeviceScale, ProfiledVfs, ScaledVfs, Sleep};

@@ -11,7 +11,7 @@ use stele_node::report::{Obstacle, StalePeer, steps};
 use stele_placement::{NewStore, NodeReport, SYSTEM_REGION, StoreReport};
 use stele_raftstore::{Admin, Header, Input, Read, Reply};
 use stele_storage::{LogStore, StateMachine};
-use stele_types::{Region, RegionId, StoreIdent};
+use stele_types::{LogIndex, Region, RegionId, StoreIdent};
 
 /// Interval of reports if an operator runs, or after a missing answer.
 const SOON_NANOS: u64 = 100 * MS;
@@ -275,12 +275,18 @@ impl World {
                     continue;
                 }
                 led.push(region.id);
-                let (Ok(size), now) =
-                    (size_of(&*engine, &region.engine_ranges()), self.split_time(id))
-                else {
-                    continue;
-                };
+                let visible = readers.get(region.id).map_or(LogIndex(0), |reader| reader.visible());
+                let now = self.split_time(id);
                 let Some(node) = self.nodes.get_mut(&id) else { continue };
+                let splitter = &mut node.member.splitter;
+                let size = match splitter.size_without_measuring(&region, visible, now) {
+                    Some(size) => size,
+                    None => {
+                        let Ok(size) = size_of(&*engine, &region.engine_ranges()) else { continue };
+                        splitter.note_measuring(&region, visible, now);
+                        size
+                    }
+                };
                 if node.member.splitter.measured(&region, size, limits, now).is_none() {
                     continue;
                 }

@@ -19,7 +19,7 @@ use stele_index::{Checkpoint, Index, Opened as KnownState};
 use stele_log::{Log, RecoverFrom, Recovery, ReplayEntry, ReplayOp};
 use stele_types::lock::Mutex;
 use stele_types::{Clock, Error, KeyRange, LogIndex, RegionId, Result, RunId, keyspace, mutant};
-use stele_vfs::{DeviceTimer, DirLock, Vfs};
+use stele_vfs::{DeviceTimer, DirLock, FrugalVfs, Vfs};
 
 /// Extent to which entries in the log are applied at open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,7 @@ impl Store {
         replay: Replay,
     ) -> Result<(Self, Opened)> {
         options.validate()?;
+        let vfs: Arc<dyn Vfs> = Arc::new(FrugalVfs::new(vfs, options.handles.clone()));
         let timer = options.timer.get_or_insert_with(|| DeviceTimer::new(clock.clone())).clone();
         let id = identity::open(&vfs, dir, options.store, replay)?;
         let (index_dir, log_dir) = (dir.join("index"), dir.join("log"));

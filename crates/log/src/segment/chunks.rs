@@ -135,27 +135,41 @@ impl ChunkReader {
 
     /// Calls `f` with each chunk's content and offset.
     pub fn each(&self, f: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
-        let mut at = FILE_HEADER_BYTES as u64;
         let mut content = Vec::new();
-        while at < self.footer.data_end {
-            let mut header_bytes = [0; CHUNK_HEADER_BYTES];
-            self.file.read_exact_at(&mut header_bytes, at)?;
-            let mut words = header_bytes.as_slice();
-            let bytes = take::u32_le(&mut words).unwrap_or_default();
-            let crc = take::u32_le(&mut words).unwrap_or_default();
-            let next = at + CHUNK_HEADER_BYTES as u64 + u64::from(bytes);
-            if bytes > CHUNK_BYTES_MAX || next > self.footer.data_end {
-                return Err(self.corrupt(at, "chunk is longer than the file"));
-            }
-            content.resize(bytes as usize, 0);
-            self.file.read_exact_at(&mut content, at + CHUNK_HEADER_BYTES as u64)?;
-            if chunk_crc(self.store, self.footer.file, at, &content) != crc {
-                return Err(self.corrupt(at, "chunk does not match its checksum"));
-            }
+        let mut next = self.first_chunk();
+        while let Some(at) = next {
+            next = self.read_chunk(at, &mut content)?;
             f(at, &content)?;
-            at = next;
         }
         Ok(())
+    }
+
+    /// Returns the place of the first chunk; `None` if there is none.
+    pub fn first_chunk(&self) -> Option<u64> {
+        self.chunk_from(FILE_HEADER_BYTES as u64)
+    }
+
+    fn chunk_from(&self, at: u64) -> Option<u64> {
+        (at < self.footer.data_end).then_some(at)
+    }
+
+    /// Reads the chunk at a place into `content`. Returns the place of the next one.
+    pub fn read_chunk(&self, at: u64, content: &mut Vec<u8>) -> Result<Option<u64>> {
+        let mut header_bytes = [0; CHUNK_HEADER_BYTES];
+        self.file.read_exact_at(&mut header_bytes, at)?;
+        let mut words = header_bytes.as_slice();
+        let bytes = take::u32_le(&mut words).unwrap_or_default();
+        let crc = take::u32_le(&mut words).unwrap_or_default();
+        let next = at + CHUNK_HEADER_BYTES as u64 + u64::from(bytes);
+        if bytes > CHUNK_BYTES_MAX || next > self.footer.data_end {
+            return Err(self.corrupt(at, "chunk is longer than the file"));
+        }
+        content.resize(bytes as usize, 0);
+        self.file.read_exact_at(content, at + CHUNK_HEADER_BYTES as u64)?;
+        if chunk_crc(self.store, self.footer.file, at, content) != crc {
+            return Err(self.corrupt(at, "chunk does not match its checksum"));
+        }
+        Ok(self.chunk_from(next))
     }
 
     pub fn corrupt(&self, at: u64, detail: impl Into<String>) -> Error {

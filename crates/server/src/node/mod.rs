@@ -360,7 +360,9 @@ impl Parts {
             config: Arc::new(LiveConfig::new(self.config.clone())),
             stores: self.stores.clone(),
             metrics: metrics.clone(),
-            connections_max: Arc::new(AtomicU64::new(self.config.connections_max)),
+            connections_max: Arc::new(AtomicU64::new(
+                self.config.descriptors.connections_max(self.config.connections_max),
+            )),
         };
         let control = ControlService::new(
             reload.config.clone(),
@@ -391,6 +393,7 @@ impl Parts {
         let router = grpc.merge(tikv.routes()).merge(status).fallback(unsupported::answer);
         let options = port::Options {
             connections_max: reload.connections_max.clone(),
+            handles: self.config.descriptors.handles().clone(),
             ..port::Options::default()
         };
         let stopped = stopping.subscribe();
