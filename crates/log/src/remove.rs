@@ -173,10 +173,15 @@ fn drop_tombstones(shared: &Shared) -> Result<()> {
     }
     let id = shared.allocate_file();
     let mut writer = TombstoneWriter::new(&shared.dir, id);
-    for file in &left {
+    let merged = left.iter().try_for_each(|file| {
         retained_tombstones::each(&shared.dir, *file, &mut |tombstone| {
             keep(shared, None, &mut writer, &tombstone)
-        })?;
+        })
+    });
+    if let Err(error) = merged {
+        // The next open removes what cannot be removed now. The caller learns of the first failure.
+        let _ = writer.abandon();
+        return Err(error);
     }
     finish(shared, id, writer)?;
     left.into_iter().try_for_each(|file| remove_plain(shared, Name::Tombstones(file)))
