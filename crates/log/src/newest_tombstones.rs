@@ -195,7 +195,8 @@ fn write_newest(
         Ok(())
     };
     if let Err(error) = write() {
-        writer.abandon()?;
+        // The next open removes what cannot be removed now. The caller learns of the first failure.
+        let _ = writer.abandon();
         return Err(error);
     }
     if let Some(meta) = writer.finish()? {

@@ -12,7 +12,7 @@ use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
 use stele_types::checksum::Crc32c;
-use stele_types::{Cause, Error, FileId, Result, StoreId};
+use stele_types::{Cause, Error, FileId, Result, StoreId, mutant};
 use stele_vfs::VfsFile;
 
 /// Bytes a writer buffers before it writes a chunk.
@@ -71,6 +71,9 @@ impl ChunkWriter {
     }
 
     /// Removes the unfinished file.
+    ///
+    /// Invariant: an abandoned file leaves no name, however far it came. A device that is full, or
+    /// fails a write, would hold one more unfinished file for each attempt.
     pub fn abandon(self) -> Result<()> {
         if self.file.is_some() { self.dir.unlink(&self.temporary) } else { Ok(()) }
     }
@@ -87,10 +90,14 @@ impl ChunkWriter {
     }
 
     fn opened(&mut self) -> Result<Arc<dyn VfsFile>> {
-        if let Some(file) = &self.file {
+        if let Some(file) = self.file.as_ref().filter(|_| self.offset > 0) {
             return Ok(file.clone());
         }
         let file = self.dir.create(&self.temporary, false)?;
+        if !mutant::active("log.begun_sidecar_stays") {
+            // It exists, whether its header can be written or not.
+            self.file = Some(file.clone());
+        }
         file.set_len(0)?;
         file.write_at(&[IoSlice::new(&self.header.encode())], 0, Cause::Sidecar)?;
         self.offset = FILE_HEADER_BYTES as u64;
@@ -200,4 +207,33 @@ fn chunk_crc(store: StoreId, file: FileId, offset: u64, content: &[u8]) -> u32 {
     let mut crc = Crc32c::new();
     crc.update(&store.0.to_le_bytes()).update(&file.0.to_le_bytes());
     crc.update(&offset.to_le_bytes()).update(content).finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_vfs::{Fault, SimOptions, SimVfs, Vfs};
+
+    #[test]
+    fn an_unfinished_file_is_removed_even_if_its_header_was_never_written() {
+        for nth in 1..=3 {
+            let disk = SimVfs::new(SimOptions { seed: nth, ..SimOptions::default() });
+            let path = PathBuf::from("/log");
+            disk.create_dir_all(&path).unwrap();
+            let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
+            let dir = Dir { vfs, path: path.clone(), store: StoreId(1), direct: false };
+            let mut writer = ChunkWriter::new(&dir, Name::Sidecar(FileId(7)), Magic::Sidecar);
+            // The header, the first chunk and the second one.
+            let path_contains = String::new();
+            disk.inject(Fault::WriteFails { path_contains, nth }).unwrap();
+            let failed = (0..3).find(|_| {
+                writer.chunk().resize(CHUNK_BYTES, 5);
+                writer.flush_full().is_err()
+            });
+            assert_eq!(failed, Some(nth.saturating_sub(2)));
+            assert_eq!(disk.list(&path).unwrap().len(), 1);
+            writer.abandon().unwrap();
+            assert!(disk.list(&path).unwrap().is_empty());
+        }
+    }
 }

@@ -14,6 +14,7 @@ pub mod load;
 pub mod merge;
 pub mod orphan_learner;
 pub mod place;
+pub mod planned;
 pub mod repair;
 pub mod rule_name;
 pub mod rule_text;
@@ -89,7 +90,7 @@ pub fn round(cluster: &mut Cluster, operators: &mut Operators, now: Millis) -> u
             if let (Some(info), Some(running)) =
                 (cluster.regions().get(region), operators.of(region))
             {
-                survey.note_admitted(info, before.as_ref(), running, now);
+                survey.note_admitted(cluster, info, before.as_ref(), running, now);
             }
         }
     }
