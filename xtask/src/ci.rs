@@ -124,7 +124,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     for steps in steps.chunk_by(|one, next| one.is_beside && next.is_beside) {
         match steps {
             [step] => done.push(alone(workspace, step, &before)),
-            together => done.extend(in_parallel(together.iter(), |step| beside_others(step))?),
+            together => done.extend(in_parallel(together.iter(), beside_others)?),
         }
         before.tested |= done.iter().any(|it| it.name == TESTS && it.reason.is_none());
     }
