@@ -78,13 +78,14 @@ const fn beside(name: &'static str, tools: &'static [Tool], run: Run) -> Step {
 const TESTS: &str = "tests";
 
 /// Those that run beside each other and follow each other start in this order, the longest first.
-const STEPS: [Step; 19] = [
+const STEPS: [Step; 20] = [
     beside("lints", &[], |w, _| {
         let lint = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
         run_cargo(w, &lint)
     }),
     beside("format", &[], |w, _| run_cargo(w, &["fmt", "--all", "--check"])),
     beside("tidy", tools::FOR_GIT, |w, _| tidy::run(w)),
+    beside("foreign clients", tools::FOR_CLUSTERS, |w, _| cluster::foreign(w)),
     beside("licenses", tools::FOR_DEPENDENCIES, |w, _| dependencies::licenses(w)),
     beside("advisories", tools::FOR_DEPENDENCIES, |w, _| dependencies::advisories(w)),
     beside("api docs", &[], |w, _| api_docs(w)),
@@ -123,7 +124,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     for steps in steps.chunk_by(|one, next| one.is_beside && next.is_beside) {
         match steps {
             [step] => done.push(alone(workspace, step, &before)),
-            together => done.extend(in_parallel(together.iter(), |step| beside_others(step))?),
+            together => done.extend(in_parallel(together.iter(), beside_others)?),
         }
         before.tested |= done.iter().any(|it| it.name == TESTS && it.reason.is_none());
     }
@@ -192,10 +193,10 @@ fn summarise(done: &[Done], options: &Options) -> Result<()> {
     done.iter().filter_map(|it| it.reason.as_ref()).for_each(|reason| println!("{reason}"));
     for Done { name, reason, took } in done {
         let verdict = if reason.is_none() { "ok" } else { "FAILED" };
-        println!("{name:10} {:7.1} s  {verdict}", took.as_secs_f64());
+        println!("{name:15} {:7.1} s  {verdict}", took.as_secs_f64());
     }
     for name in &options.without {
-        println!("{name:10}            left out");
+        println!("{name:15}            left out");
     }
     let passed = done.iter().filter(|it| it.reason.is_none()).count();
     let failed = done.len() - passed;

@@ -76,6 +76,11 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     }
 }
 
+/// Builds the clients and checkers in other languages, and runs their own tests.
+pub fn foreign(workspace: &Workspace) -> Result<()> {
+    Programs::foreign(workspace, PathBuf::new()).map(drop)
+}
+
 /// Runs the scenarios of CI with the development build.
 pub fn short(workspace: &Workspace) -> Result<()> {
     let all = [&CI_TOGETHER[..], &CI_ALONE].concat();

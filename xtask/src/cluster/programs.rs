@@ -24,13 +24,18 @@ pub struct Programs {
 impl Programs {
     /// Builds all programs. Fails if a tool is missing: no program is left out silently.
     pub fn build(workspace: &Workspace, release: bool) -> Result<Self> {
+        Self::foreign(workspace, build(workspace, HARNESS, release)?)
+    }
+
+    /// Builds the programs beside the harness.
+    pub fn foreign(workspace: &Workspace, harness: PathBuf) -> Result<Self> {
         tools::require(tools::FOR_CLUSTERS)?;
         let sources = workspace.root.join("cluster-tests");
         let built = workspace.target.join("cluster-tests");
         std::fs::create_dir_all(&built)?;
         let python = built.join("python/bin/python");
         Ok(Self {
-            harness: build(workspace, HARNESS, release)?,
+            harness,
             porcupine: build_go(&sources, &built, "porcupine")?,
             ycsb: build_go(&sources, &built, "ycsb")?,
             tikv_rust: build_tikv_rust(&sources, &built)?,

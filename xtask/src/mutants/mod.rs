@@ -66,7 +66,9 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let missed = in_parallel(by_test.into_iter(), |((package, test), mutants)| {
         let tests = suite.matching(package, test);
         ensure!(!tests.is_empty(), "{}: no test of {package} matches `{test}`", mutants[0].name);
-        judge(&tests, &mutants, options.tested, width)
+        judge(&tests, &mutants, options.tested, LIMIT_MIN, &|mutant, how| {
+            println!("{:width$}  {how}  {}", mutant.name, mutant.breaks);
+        })
     })?;
     let missed = missed.concat();
     println!("mutants: caught {}/{}", chosen.len() - missed.len(), chosen.len());
@@ -89,30 +91,31 @@ fn recent<'a>(workspace: &Workspace, mutants: Vec<&'a Mutant>) -> Result<Vec<&'a
     Ok(chosen)
 }
 
-/// Runs the tests that all of `mutants` share with each of them. Returns the names of those that passed
-/// them.
+/// Runs the tests that all of `mutants` share with each of them, for at least `limit_min` if they hang.
+/// Returns the names of those that passed them.
 fn judge(
     tests: &[Tests<'_>],
     mutants: &[&Mutant],
     tested: bool,
-    width: usize,
+    limit_min: Duration,
+    show: &dyn Fn(&Mutant, &str),
 ) -> Result<Vec<String>> {
     let Some(first) = mutants.first() else { return Ok(Vec::new()) };
+    let limit = |sound_took: Option<Duration>| limit(sound_took, limit_min);
     let mut sound_took = if tested { None } else { Some(sound(tests, first)?) };
     let mut missed = Vec::new();
     for mutant in mutants {
-        let mut tried = limit(sound_took);
+        let tried = limit(sound_took);
         let mut outcome = suite::run(tests, Some(&mutant.name), tried)?;
         // Until its time without a bug is known, a test past the shortest limit may only be slow.
         if outcome.ended == Ended::TimedOut && sound_took.is_none() {
             sound_took = Some(sound(tests, first)?);
             if limit(sound_took) > tried {
-                tried = limit(sound_took);
-                outcome = suite::run(tests, Some(&mutant.name), tried)?;
+                outcome = suite::run(tests, Some(&mutant.name), limit(sound_took))?;
             }
         }
         let (is_caught, how) = verdict(&outcome);
-        println!("{:width$}  {how}  {}", mutant.name, mutant.breaks);
+        show(mutant, &how);
         if !is_caught {
             missed.push(mutant.name.clone());
         }
@@ -121,8 +124,8 @@ fn judge(
 }
 
 /// Returns the time after which a test with a mutant counts as hanging, from its time without one.
-fn limit(sound_took: Option<Duration>) -> Duration {
-    LIMIT_MIN.max(sound_took.unwrap_or_default() * LIMIT_FACTOR)
+fn limit(sound_took: Option<Duration>, limit_min: Duration) -> Duration {
+    limit_min.max(sound_took.unwrap_or_default() * LIMIT_FACTOR)
 }
 
 /// Checks that the tests run and pass without a mutant: otherwise their failure would prove nothing.
@@ -151,12 +154,56 @@ fn verdict(outcome: &Outcome) -> (bool, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::run_shown;
+    use std::process::Command;
+    use std::time::Instant;
+
+    /// A test program that takes a while, passes without a bug, and obeys the name of its bug.
+    const PROGRAM: &str = "#!/bin/sh
+[ \"$1\" = --list ] && echo 'a::b: test' && exit 0
+sleep 0.1
+case \"$STELE_MUTANT\" in
+    found) exit 1 ;;
+    hangs) sleep 60 ;;
+esac
+echo \"test result: ok. 1 passed; 0 failed\"
+";
 
     #[test]
-    fn a_hanging_test_ends_at_ten_times_its_own_time_and_not_before_a_slow_machine_is_done() {
-        assert_eq!(limit(None), LIMIT_MIN);
-        assert_eq!(limit(Some(Duration::from_millis(20))), LIMIT_MIN);
-        assert_eq!(limit(Some(Duration::from_secs(3))), Duration::from_secs(30));
+    fn a_hanging_test_ends_at_ten_times_its_own_time_and_a_slow_one_is_no_catch() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("program");
+        // Written by another process: a file that this one has open for writing cannot be run.
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", "printf %s \"$1\" > \"$2\" && chmod 755 \"$2\"", "sh", PROGRAM])
+            .arg(&path);
+        run_shown(&mut shell).unwrap();
+        let suite = Suite::of(&path, "p").unwrap();
+        let entry = |name| {
+            format!("[[mutant]]\nname = '{name}'\npackage = 'p'\ntest = 't'\nbreaks = 'b'\n")
+        };
+        let table = Table::parse(&["found", "slow", "hangs"].map(entry).concat()).unwrap();
+        let mutants: Vec<&Mutant> = table.mutants.iter().collect();
+        let tests = suite.matching("p", "b");
+        assert_eq!(tests.len(), 1);
+        for tested in [false, true] {
+            let started = Instant::now();
+            let shown = std::cell::RefCell::new(Vec::new());
+            let show = |_: &Mutant, how: &str| shown.borrow_mut().push(how.to_owned());
+            let limit_min = Duration::from_millis(20);
+            let missed = judge(&tests, &mutants, tested, limit_min, &show).unwrap();
+            assert_eq!(missed, ["slow"]);
+            assert!(shown.borrow()[2].contains("hangs"), "{shown:?}");
+            assert!(started.elapsed() < Duration::from_secs(50));
+        }
+    }
+
+    #[test]
+    fn a_slow_machine_has_time_for_a_fast_test() {
+        assert_eq!(limit(None, LIMIT_MIN), LIMIT_MIN);
+        assert_eq!(limit(Some(Duration::from_millis(20)), LIMIT_MIN), LIMIT_MIN);
+        assert_eq!(limit(Some(Duration::from_secs(3)), LIMIT_MIN), Duration::from_secs(30));
     }
 
     #[test]

@@ -69,6 +69,16 @@ impl Suite {
         Ok(Self { programs })
     }
 
+    /// Returns the tests of one program.
+    #[cfg(test)]
+    pub fn of(path: &std::path::Path, package: &str) -> Result<Self> {
+        let (package, path) = (package.to_owned(), path.to_owned());
+        let folder = path.parent().context("the program has no folder")?.to_owned();
+        let program = Program { package, path, folder, tests: Vec::new() };
+        let tests = list(&program)?;
+        Ok(Self { programs: vec![Program { tests, ..program }] })
+    }
+
     /// Returns the tests of `package` with `filter` in their names, by program.
     pub fn matching(&self, package: &str, filter: &str) -> Vec<Tests<'_>> {
         let of_package = self.programs.iter().filter(|program| program.package == package);
