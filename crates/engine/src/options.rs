@@ -1,4 +1,5 @@
-//! Settings of one store. All have defaults; sizes are in bytes.
+//! Settings of one store. All have defaults; sizes are in bytes. On a small device some defaults
+//! shrink, see [`Options::within_device`].
 
 use std::sync::Arc;
 use stele_gc::GcOptions;
@@ -7,6 +8,13 @@ use stele_log::LogOptions;
 use stele_types::limits::INLINE_VALUE_BYTES_MAX;
 use stele_types::{Error, Result, StoreId};
 use stele_vfs::{DeviceTimer, HandlePool};
+
+/// Parts of the device that default sizes take at most.
+const PART_OF_DEVICE: u64 = 32;
+const RESERVE_OF_DEVICE: u64 = 16;
+const REPLAY_OF_DEVICE: u64 = 4;
+/// Size to which a default shrinks at most.
+const LEAST_BYTES: u64 = 256 << 10;
 
 /// Settings of one store. [`Options::validate`] checks them when it opens.
 #[derive(Clone, Debug)]
@@ -41,8 +49,9 @@ pub struct Options {
     /// Limit for the bytes of requests that wait for the log; above it callers wait. Default 64
     /// MiB.
     pub queue_bytes_max: usize,
-    /// Device bytes kept free for garbage collection; writes that need them are refused. Default 64
-    /// MiB.
+    /// Device bytes kept for garbage collection and deletes; puts that need them are refused. Kept by
+    /// a file of allocated blocks where the file system has them. More is kept while one merge has
+    /// to rewrite more. 0: none. Default 256 MiB.
     pub reserved_bytes: u64,
     /// Approximate bytes per second that the background scrub reads; 0 disables scrubbing. Default
     /// 0: without replicas damage cannot be repaired, and `verify` finds it too.
@@ -78,7 +87,7 @@ impl Default for Options {
             run_bytes_max: 64 << 20,
             checkpoint_log_bytes_max: 4 << 30,
             queue_bytes_max: 64 << 20,
-            reserved_bytes: 64 << 20,
+            reserved_bytes: 256 << 20,
             scrub_bytes_per_second_max: 0,
             scrub_interval_s: 24 * 60 * 60,
             background: true,
@@ -107,6 +116,44 @@ impl Options {
         within("run_bytes_max", self.run_bytes_max, 4 << 10, 4 << 30)?;
         within("checkpoint_log_bytes_max", self.checkpoint_log_bytes_max, 64 << 10, 1 << 40)?;
         within("queue_bytes_max", self.queue_bytes_max as u64, 64 << 10, 1 << 30)
+    }
+
+    /// Returns the settings for a device of this size: defaults are bounds that shrink on a small
+    /// device, and explicit sizes, which differ from the defaults, stay.
+    ///
+    /// A segment, a value file, a run and a memtable take at most a 32nd of the device each, the
+    /// reserve a 16th, and the log to replay a quarter.
+    pub fn within_device(mut self, device_bytes: u64) -> Self {
+        let default = Self::default();
+        let bound = |size: u64, default: u64, part: u64, least: u64| match size == default {
+            true => size.min((device_bytes / part).max(least)),
+            false => size,
+        };
+        self.segment_bytes_max =
+            bound(self.segment_bytes_max, default.segment_bytes_max, PART_OF_DEVICE, LEAST_BYTES);
+        self.run_bytes_max =
+            bound(self.run_bytes_max, default.run_bytes_max, PART_OF_DEVICE, LEAST_BYTES);
+        self.memtable_bytes_max = bound(
+            self.memtable_bytes_max as u64,
+            default.memtable_bytes_max as u64,
+            PART_OF_DEVICE,
+            LEAST_BYTES,
+        ) as usize;
+        self.gc.value_file_bytes_max = bound(
+            self.gc.value_file_bytes_max,
+            default.gc.value_file_bytes_max,
+            PART_OF_DEVICE,
+            LEAST_BYTES,
+        );
+        self.reserved_bytes =
+            bound(self.reserved_bytes, default.reserved_bytes, RESERVE_OF_DEVICE, LEAST_BYTES);
+        self.checkpoint_log_bytes_max = bound(
+            self.checkpoint_log_bytes_max,
+            default.checkpoint_log_bytes_max,
+            REPLAY_OF_DEVICE,
+            LEAST_BYTES,
+        );
+        self
     }
 
     pub(crate) fn log(&self, store: StoreId) -> LogOptions {

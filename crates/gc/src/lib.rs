@@ -6,6 +6,7 @@
 //! only then may the victim be removed.
 
 mod drop_time;
+mod failed_victims;
 mod force;
 mod gc;
 mod heat;
@@ -21,6 +22,7 @@ mod removal;
 mod saved;
 mod sorting;
 mod stats;
+mod trim;
 mod work;
 
 #[doc(hidden)]

@@ -12,9 +12,10 @@ use stele_index::{RangeSet, Run, Tier, Version, VersionId};
 use stele_log::{FileKind, FileList, ValueFileInfo};
 use stele_types::{FileId, RunId, mutant};
 
-/// Memory of one memtable entry with a short key.
-const MEMTABLE_ENTRY_BYTES: u64 = 100;
 const NANOS_PER_S: u64 = 1_000_000_000;
+/// Time after which a store that is short of space requests truncations again: meanwhile followers
+/// received entries.
+const TRUNCATE_AGAIN_NANOS: u64 = NANOS_PER_S;
 /// Limit for the runs that one job rewrites to drop expired pairs: other merges wait for it.
 const EXPIRED_RUNS_MAX: usize = 8;
 
@@ -57,6 +58,8 @@ struct FilesKey {
     is_merging: bool,
     /// Files that cannot be removed now.
     unremovable: usize,
+    /// Fingerprint of the files that are not victims now, because a job on them ran out of space.
+    failed_victims: u64,
 }
 
 impl FileCache {
@@ -73,7 +76,9 @@ pub(crate) struct TierCache {
     tiers: Vec<TierState>,
     /// Earliest expiry of each run of the oldest tier that has one, earliest first.
     expiries: Vec<(u64, RunId)>,
-    /// Mean size of a record.
+    /// Earliest expiry in newer tiers; `u64::MAX` for none.
+    expiry_above_s: u64,
+    /// Mean size of a record; 0 without records.
     record_bytes: u64,
 }
 
@@ -146,21 +151,29 @@ impl Work {
         let pinned = shared.index.pinned_versions();
         self.sum_tiers(&version);
         let (files, segment_bytes) = self.observe_files(shared, &version, checkpoint.file, pinned);
+        let now_nanos = shared.clock.monotonic_nanos();
         let idle_s = self.last_write.idle_s(shared);
         let drop_s = self.drop_s(shared);
         let expired = self.tiers.expired(drop_s);
+        let room_bytes = shared.hooks.room_bytes();
         let heat = shared.heat.lock();
         let state = State {
             idle_s,
             frozen: shared.index.frozen_count(),
             tiers: self.tiers.tiers.clone(),
             expired,
+            expired_above: drop_s > 0 && self.tiers.expiry_above_s <= drop_s,
             files,
             free_segments: shared.log.free_segments(),
             free_segment_bytes: segment_bytes,
             overwrite_ratio: self.saved.overwrite_ratio,
             credit_bytes: self.saved.credit_bytes as i64,
             move_bytes_max: self.move_bytes_max.unwrap_or(u64::MAX),
+            room_bytes,
+            trim_bytes: self.trim.next(&version).map(|run| run.meta().bytes),
+            freeze_ago_s: self
+                .froze_at_nanos
+                .map_or(u64::MAX, |at| now_nanos.saturating_sub(at) / NANOS_PER_S),
             backing_off: shared.clock.monotonic_nanos() < self.back_off_until_nanos,
             scanned_bytes: heat.scanned_bytes(),
             hot: heat.hottest().cloned(),
@@ -171,7 +184,9 @@ impl Work {
                 self.opened_at_s,
                 &shared.options(),
             ),
-            truncate_untried: self.truncated_at != Some(checkpoint),
+            truncate_untried: self.truncated_at != Some(checkpoint)
+                || shared.short_of_space.load(Ordering::Relaxed)
+                    && now_nanos.saturating_sub(self.truncated_at_nanos) >= TRUNCATE_AGAIN_NANOS,
             reappend_untried: self.reappended_at != Some(checkpoint),
             ..self.observe_memtable(shared)
         };
@@ -180,6 +195,7 @@ impl Work {
         let ranges = shared.index.memtable_ranges();
         let hides = hidden_by_ranges(&ranges, version.tiers());
         let state = State { memtable_hides_bytes: state.memtable_hides_bytes + hides, ..state };
+        shared.job_bytes.store(state.job_bytes(), Ordering::Relaxed);
         self.space_amp = state.space_amp_weighed(&shared.options());
         state
     }
@@ -201,6 +217,7 @@ impl Work {
             list,
             is_merging: self.merge.is_some(),
             unremovable: self.unremovable.values().filter(|until| now_nanos < **until).count(),
+            failed_victims: self.failed_victims.fingerprint(now_nanos),
         };
         let is_same = self.files.key.as_ref() == Some(&key)
             && (!self.files.files.sums().has_dead || self.files.pinned == pinned);
@@ -215,11 +232,13 @@ impl Work {
         self.seen.retain(|file, _| is_listed(file));
         self.unremovable.retain(|file, _| is_listed(file));
         self.unreadable.retain(|file, _| version.live().contains_key(file));
+        self.failed_victims.retain(|file| is_listed(&file));
         let mut files = Vec::with_capacity(infos.len());
         for info in infos.iter().filter(|info| info.kind != FileKind::Tombstones) {
             let status = FileStatus {
                 is_below_checkpoint: info.file < checkpoint,
                 pinned: &pinned,
+                has_failed: self.failed_victims.contains(info.file, now_nanos),
                 is_unremovable: self.unremovable.get(&info.file).is_some_and(|at| now_nanos < *at),
                 ..self.file_status(info, version, needed.as_ref(), info.file < checkpoint)
             };
@@ -303,6 +322,7 @@ impl Work {
         // Invariant: a file is not a victim again while its live records are just those that could
         // not be read the last time. Nothing would move, and the index would be rewritten for it.
         let is_stuck = left.records > 0 && left == live && !mutant::active("gc.victims_in_vain");
+        let is_stuck = is_stuck || status.has_failed;
         FileState {
             id: info.file,
             bytes: info.bytes,
@@ -314,9 +334,8 @@ impl Work {
         }
     }
 
-    /// Observes the memtables, which hold all user bytes since the last freeze. Deletes are short,
-    /// so a memtable larger than the bytes written is taken for deletes, each hiding a record of
-    /// mean size.
+    /// Observes the memtables, which hold all user bytes since the last freeze. Each delete is taken to
+    /// hide a record of mean size.
     fn observe_memtable(&mut self, shared: &Shared) -> State {
         let memory_bytes = shared.index.memtable_bytes() as u64;
         let user_bytes = shared.user_bytes.load(Ordering::Relaxed);
@@ -333,8 +352,16 @@ impl Work {
             return State { frozen_bytes, ..State::default() };
         }
         let written = user_bytes.saturating_sub(self.memtable.user_bytes_before);
-        let entries = memory_bytes / MEMTABLE_ENTRY_BYTES;
-        let hides = if written < memory_bytes / 2 { entries * self.tiers.record_bytes } else { 0 };
+        let (entries, tombstones) = shared.index.memtable_entries();
+        // Without runs the deletes hide records of this memtable.
+        let record_bytes = match self.tiers.record_bytes {
+            0 => written / entries.max(1),
+            mean => mean,
+        };
+        let hides = match mutant::active("gc.deletes_beside_puts_unseen") {
+            true if written >= memory_bytes / 2 => 0,
+            _ => tombstones.saturating_mul(record_bytes),
+        };
         let waited = shared.clock.monotonic_nanos().saturating_sub(self.memtable.since_nanos);
         State {
             memtable_bytes: written.max(1),
@@ -360,7 +387,13 @@ impl Work {
             .live()
             .values()
             .fold((0, 0), |(records, bytes), live| (records + live.records, bytes + live.bytes));
-        let record_bytes = bytes / u64::max(records, 1);
+        // Without references the runs hold the values.
+        let entries: u64 = version.runs().map(|run| run.meta().entries).sum();
+        let run_bytes: u64 = tiers.iter().map(|tier| tier.bytes).sum();
+        let record_bytes = match records {
+            0 => run_bytes / entries.max(1),
+            records => bytes / records,
+        };
         let sum = |(at, tier): (usize, &Tier)| TierState {
             bytes: tier.bytes,
             ref_bytes: ref_bytes(tier),
@@ -371,8 +404,13 @@ impl Work {
         let oldest = tiers.last().map_or(&[][..], |tier| &tier.runs).iter().map(expires);
         let mut expiries: Vec<_> = oldest.filter(|(first_s, _)| *first_s != u64::MAX).collect();
         expiries.sort_unstable();
+        let upper = tiers.len().saturating_sub(1);
+        let above = tiers.iter().take(upper).flat_map(|tier| &tier.runs);
+        let expiry_above_s =
+            above.map(|run| run.meta().earliest_expiry_s).min().unwrap_or(u64::MAX);
         let tiers = tiers.iter().enumerate().map(sum).collect();
-        self.tiers = TierCache { of: Some(version.id()), tiers, expiries, record_bytes };
+        let of = Some(version.id());
+        self.tiers = TierCache { of, tiers, expiries, expiry_above_s, record_bytes };
     }
 }
 

@@ -12,6 +12,10 @@ impl Work {
     /// Removes `files`; returns the bytes freed. Checks each again: a view may have pinned it. If a
     /// removal meets damage, its file stays and the others go.
     pub fn reclaim(&mut self, shared: &Shared, files: &[FileId]) -> Result<u64> {
+        if files.is_empty() {
+            return Ok(0);
+        }
+        shared.hooks.open_reserve(0);
         let late = mutant::active("gc.remove_before_edit");
         if !late {
             self.prepare_removal(shared)?;

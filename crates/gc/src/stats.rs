@@ -82,6 +82,9 @@ pub enum Forced {
     SortAll,
     /// Frees everything that can be freed for less than it costs.
     Collect,
+    /// Leaves sorted files of live values, runs, and an empty segment, as far as the device has room
+    /// for the moves.
+    Compact,
     /// Rewrites a run as it is read now, unless another merge runs.
     Rewrite(RunId),
 }

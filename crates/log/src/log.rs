@@ -301,6 +301,18 @@ impl Log {
         remove::drop_free(&self.shared, count)
     }
 
+    /// Seals the active segment, so that it can be removed once nothing needs it. Returns whether it
+    /// held a batch; otherwise does nothing. Fails with `NoSpace` and changes nothing.
+    pub fn roll(&self) -> Result<bool> {
+        let (mut appender, _stop) = self.lock_appender();
+        self.shared.poison.check()?;
+        if appender.has_batches {
+            appender.roll(&self.shared)?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
     /// Creates a sorted value file; its bytes are counted under `cause`.
     pub fn sorted_writer(&self, cause: Cause) -> Result<SortedWriter> {
         SortedWriter::create(self.shared.clone(), cause)

@@ -103,6 +103,12 @@ pub trait Vfs: Send + Sync + Debug {
     fn free_bytes(&self, dir: &Path) -> Result<u64>;
     /// Returns the size in bytes of the device that holds `dir`.
     fn total_bytes(&self, dir: &Path) -> Result<u64>;
+    /// Returns whether [`VfsFile::allocate`] keeps blocks of the device that holds `dir` from other
+    /// files until the file is truncated.
+    fn can_reserve(&self, dir: &Path) -> Result<bool> {
+        let _ = dir;
+        Ok(false)
+    }
     /// Returns the number of the device that holds `dir` (`st_dev`). Directories of one file system
     /// have the same number. A number is valid until the device is detached.
     fn device_number(&self, dir: &Path) -> Result<u64>;

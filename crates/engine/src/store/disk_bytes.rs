@@ -1,7 +1,7 @@
 //! Device bytes of the directory. Heartbeats and scrapes ask for them, and a large store has tens of
 //! thousands of files.
 
-use super::Shared;
+use super::{Shared, reserve};
 use stele_index::VersionId;
 use stele_log::FileList;
 use stele_types::lock::{Mutex, rank};
@@ -26,9 +26,9 @@ struct Files {
     removed_runs: u64,
 }
 
-/// Returns the device bytes that the directory's files take, as `du` counts them. Invariant: while no
-/// file is created or removed, only the growth of the head is added to the last count, and no file is
-/// looked at.
+/// Returns the device bytes that the directory's files take, as `du` counts them, without the
+/// reserve. Invariant: while no file is created or removed, only the growth of the head is added to
+/// the last count, and no file is looked at.
 pub(crate) fn disk_bytes(shared: &Shared) -> Result<u64> {
     // Read before the directory: a later change makes the state differ.
     let removed_runs = shared.index.removed_runs();
@@ -51,9 +51,9 @@ pub(crate) fn disk_bytes(shared: &Shared) -> Result<u64> {
 pub(crate) fn count(shared: &Shared) -> Result<u64> {
     let mut total = 0;
     for dir in [shared.dir.clone(), shared.dir.join("log"), shared.dir.join("index")] {
-        for entry in shared.vfs.list(&dir)? {
-            total += entry.allocated_bytes;
-        }
+        let files = shared.vfs.list(&dir)?.into_iter();
+        let files = files.filter(|entry| entry.name != reserve::NAME);
+        total += files.map(|entry| entry.allocated_bytes).sum::<u64>();
     }
     Ok(total)
 }

@@ -14,6 +14,7 @@ mod open;
 mod rebuild;
 mod recovering;
 mod repair_writes;
+mod reserve;
 mod scrub;
 mod slice;
 mod space;
@@ -44,7 +45,7 @@ pub use scrub::ScrubStats;
 use space::SpaceState;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use stele_gc::{Gc, GcHooks, GcOptions, GcStats, Stage};
 use stele_index::Index;
 use stele_log::{Log, LogStats};
@@ -94,7 +95,7 @@ impl GcHooks for Shared {
     fn truncate(&self) -> Result<bool> {
         // With consensus, only consensus knows which entries followers still need.
         if self.replay == Replay::Committed {
-            self.space.truncation_requested.store(true, Ordering::Relaxed);
+            self.space.request_truncation();
             return Ok(false);
         }
         let mut records = Vec::new();
@@ -120,6 +121,15 @@ impl GcHooks for Shared {
         self.log.reappend_tails(below, bytes_max, &checkpointed)
     }
 
+    fn room_bytes(&self) -> Option<u64> {
+        self.job_room_bytes().ok()
+    }
+
+    fn open_reserve(&self, bytes: u64) {
+        // Without it the write may still succeed, or fails with `NoSpace`.
+        let _ = self.open_reserve_for_job(bytes);
+    }
+
     fn note_unreadable(&self, key: &[u8], at: &Locator, error: &Error) {
         // A job on some of the tiers also reads values that a newer tier has replaced.
         if matches!(lost_values::is_at(self, key, at), Ok(true)) {
@@ -132,10 +142,25 @@ impl Shared {
     /// Appends a batch. The state machine is not locked during write and sync.
     fn append(&self, batch: &LogBatch) -> Result<()> {
         let held = mutant::active("engine.append_holds_state").then(|| self.apply.lock());
-        self.log.append(batch)?;
+        self.append_to_log(batch)?;
         drop(held);
         self.apply.lock().note_marks(batch);
         Ok(())
+    }
+
+    /// Appends a batch. One that only frees space, or that other replicas may have committed, is
+    /// written out of the reserve where the device is full: other users of it may have filled it since
+    /// it was read.
+    fn append_to_log(&self, batch: &LogBatch) -> Result<()> {
+        match self.log.append(batch) {
+            Err(Error::NoSpace(_))
+                if self.replay == Replay::Committed || space::only_frees(batch) =>
+            {
+                self.open_reserve(space::batch_bytes(batch))?;
+                self.log.append(batch).map(|_| ())
+            }
+            appended => appended.map(|_| ()),
+        }
     }
 
     /// Returns the value at a location; may wait for the device.
@@ -186,19 +211,27 @@ impl Store {
 
     /// Flushes memtables to runs: everything applied so far no longer depends on the log's tail.
     pub fn flush(&self) -> Result<()> {
-        self.stop_on_failed_sync(self.gc.force(stele_gc::Forced::Flush))
+        let done = self.gc.force(stele_gc::Forced::Flush);
+        // As far as it fits; the next maintenance tries again.
+        let _ = self.shared.refill_reserve();
+        self.stop_on_failed_sync(done)
     }
 
     /// Replaces the settings of garbage collection. Fails with `Invalid` when one is out of bounds, and
     /// changes nothing.
     pub fn set_gc_options(&self, options: GcOptions) -> Result<()> {
-        self.gc.set_options(open::of_device(&*self.shared.vfs, &self.shared.dir, options)?)
+        let shared = &self.shared;
+        let device_bytes = shared.vfs.total_bytes(&shared.dir)?;
+        let sized = Options { gc: options, ..Options::default() }.within_device(device_bytes).gc;
+        self.gc.set_options(open::of_device(&*shared.vfs, &shared.dir, sized)?)
     }
 
-    /// Merges, sorts and collects garbage until nothing is left to gain.
+    /// Merges, sorts and collects garbage until nothing is left to gain: only sorted files of live
+    /// values, runs and an empty segment remain, as far as no region's log and no view needs others.
     pub fn compact(&self) -> Result<()> {
-        let sorted = self.gc.force(stele_gc::Forced::SortAll);
-        let done = sorted.and_then(|()| self.gc.force(stele_gc::Forced::Collect));
+        let done = self.gc.force(stele_gc::Forced::Compact);
+        // As far as it fits; the next maintenance tries again.
+        let _ = self.shared.refill_reserve();
         self.stop_on_failed_sync(done)
     }
 
@@ -216,6 +249,7 @@ impl Store {
 
     fn maintain_slice(&self, bytes_max: u64) -> Result<Maintained> {
         self.shared.log.check_poison()?;
+        self.prepare_collection()?;
         let repaired_bytes = self.write_value_repairs()?;
         let done = match self.gc.step(bytes_max) {
             // Invariant: a job that meets damage at every step does not keep the scrub from finding it.
@@ -228,6 +262,10 @@ impl Store {
         let scrubbed_bytes = self.scrub.step(&self.shared, bytes_max);
         self.rewrite_damaged()?;
         let done = done?;
+        if done.stage == Stage::Idle {
+            // As far as it fits; the next idle slice tries again.
+            let _ = self.shared.refill_reserve();
+        }
         let bytes = repaired_bytes + done.bytes;
         let more = done.stage != Stage::Idle || repaired_bytes > 0;
         Ok(Maintained { bytes, more, stage: done.stage.name(), scrubbed_bytes })

@@ -4,6 +4,7 @@ use super::apply::ApplyState;
 use super::disk_bytes::DiskBytes;
 use super::lost_blocks::LostBlocks;
 use super::lost_values::LostValues;
+use super::reserve::Reserve;
 use super::scrub::Scrub;
 use super::space::SpaceState;
 use super::value_cache::ValueCache;
@@ -75,6 +76,8 @@ impl Store {
         let vfs: Arc<dyn Vfs> = Arc::new(FrugalVfs::new(vfs, options.handles.clone()));
         let timer = options.timer.get_or_insert_with(|| DeviceTimer::new(clock.clone())).clone();
         let id = identity::open(&vfs, dir, options.store, replay)?;
+        let options = options.within_device(vfs.total_bytes(dir)?);
+        let reserve = Reserve::open(&vfs, dir, options.reserved_bytes)?;
         let (index_dir, log_dir) = (dir.join("index"), dir.join("log"));
         vfs.create_dir_all(&index_dir)?;
         vfs.create_dir_all(&log_dir)?;
@@ -96,7 +99,7 @@ impl Store {
             apply: Mutex::new(ApplyState::resume(&known.checkpoint)),
             user_bytes: AtomicU64::new(0),
             disk_bytes: DiskBytes::default(),
-            space: SpaceState::new(clock.clone()),
+            space: SpaceState::new(clock.clone(), reserve),
             lost_values: LostValues::new(replay),
             lost_blocks: LostBlocks::default(),
         });
@@ -108,6 +111,8 @@ impl Store {
         let gc = Arc::new(start_gc(&shared, clock, gc_options, &known)?);
         gc.note_user_bytes(replayed_bytes);
         let damaged_runs = known.damaged.len();
+        // As far as it fits; maintenance tries again.
+        let _ = shared.refill_reserve();
         let opened = Opened { recovery, replayed_entries, rebuilt, damaged_runs };
         Ok((Self { shared, gc, scrub, lock: lock.into() }, opened))
     }

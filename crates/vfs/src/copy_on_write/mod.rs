@@ -226,6 +226,10 @@ impl Vfs for CopyOnWriteVfs {
         self.below.total_bytes(dir)
     }
 
+    fn can_reserve(&self, _dir: &Path) -> Result<bool> {
+        Ok(false)
+    }
+
     fn device_number(&self, dir: &Path) -> Result<u64> {
         self.below.device_number(dir)
     }

@@ -140,6 +140,10 @@ impl Vfs for ScaledVfs {
         self.inner.total_bytes(dir)
     }
 
+    fn can_reserve(&self, dir: &Path) -> Result<bool> {
+        self.inner.can_reserve(dir)
+    }
+
     fn device_number(&self, dir: &Path) -> Result<u64> {
         self.inner.device_number(dir)
     }

@@ -23,6 +23,21 @@ use stele_types::{Error, Result};
 /// Unit of `st_blocks`.
 const STAT_BLOCK_BYTES: u64 = 512;
 
+/// File systems on which allocated blocks do not guarantee later writes (`statfs`): tmpfs and ramfs
+/// take memory for them; btrfs, ZFS and bcachefs write to other blocks; a network or FUSE promises
+/// nothing.
+const WITHOUT_RESERVATIONS: [u32; 9] = [
+    0x0102_1994, // tmpfs
+    0x8584_58f6, // ramfs
+    0x9123_683e, // btrfs
+    0x2fc1_2fc1, // ZFS
+    0xca45_1a4e, // bcachefs
+    0x0000_6969, // NFS
+    0xff53_4d42, // CIFS
+    0xfe53_4d42, // SMB2
+    0x6573_5546, // FUSE
+];
+
 /// The machine's file system.
 #[derive(Clone, Debug, Default)]
 pub struct RealVfs {
@@ -175,6 +190,13 @@ impl Vfs for RealVfs {
         let stat = rustix::fs::statvfs(or_current_dir(dir))
             .map_err(|e| Error::io("stat", dir, e.into()))?;
         Ok(stat.f_blocks * stat.f_frsize)
+    }
+
+    fn can_reserve(&self, dir: &Path) -> Result<bool> {
+        let stat = rustix::fs::statfs(or_current_dir(dir))
+            .map_err(|e| Error::io("stat", dir, e.into()))?;
+        // The type is a signed or unsigned word of 32 or 64 bits, by platform.
+        Ok(!WITHOUT_RESERVATIONS.contains(&(stat.f_type as u32)))
     }
 
     fn device_number(&self, dir: &Path) -> Result<u64> {

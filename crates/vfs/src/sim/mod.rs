@@ -36,6 +36,8 @@ pub struct SimOptions {
     pub block_bytes: Option<usize>,
     /// Maximum bytes of all files, in chunks of 4096; `None` disables the limit.
     pub capacity_bytes: Option<u64>,
+    /// Whether allocated blocks of a file may be taken by others, as on tmpfs and btrfs.
+    pub is_without_reservations: bool,
 }
 
 type StallHook = Arc<dyn Fn(&Path) + Send + Sync>;
@@ -316,6 +318,12 @@ impl Vfs for SimVfs {
         let disk = self.shared.disk.lock();
         disk.check_power("stat", dir)?;
         Ok(disk.options.capacity_bytes.unwrap_or(UNLIMITED_BYTES))
+    }
+
+    fn can_reserve(&self, dir: &Path) -> Result<bool> {
+        let disk = self.shared.disk.lock();
+        disk.check_power("stat", dir)?;
+        Ok(!disk.options.is_without_reservations)
     }
 
     fn device_number(&self, dir: &Path) -> Result<u64> {
