@@ -26,7 +26,8 @@ pub struct Options {
     pub segment_bytes_max: u64,
     /// Freed segments kept for reuse: blocks written before need no metadata commit. Default 4.
     pub recycle_segments_max: usize,
-    /// Write the log past the page cache. Default on; off where the file system refuses it.
+    /// Write the log past the page cache. Default on; off where the file system refuses it, or writes
+    /// through the page cache all the same (btrfs, tmpfs).
     pub direct_io: bool,
     /// Memory for recent entries, for followers and slow appliers. Default 0 in the embedded store.
     pub entry_cache_bytes_max: usize,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use stele_log::{Log, LogOptions, RecoverFrom};
 use stele_types::{FileId, Result};
-use stele_vfs::{DirEntry, DirLock, Meter, Open, SimVfs, Vfs, VfsFile};
+use stele_vfs::{DirEntry, DirLock, FileSystem, Meter, Open, Pinned, SimVfs, Vfs, VfsFile};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -63,6 +63,22 @@ impl Vfs for HookedVfs {
 
     fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>> {
         self.inner.lock(path)
+    }
+
+    fn can_reserve(&self, dir: &Path) -> Result<bool> {
+        self.inner.can_reserve(dir)
+    }
+
+    fn keeps_changes(&self) -> bool {
+        self.inner.keeps_changes()
+    }
+
+    fn pin(&self, path: &Path) -> Result<Box<dyn Pinned>> {
+        self.inner.pin(path)
+    }
+
+    fn file_system(&self, file: &Path) -> Result<FileSystem> {
+        self.inner.file_system(file)
     }
 
     fn free_bytes(&self, dir: &Path) -> Result<u64> {

@@ -223,6 +223,8 @@ pub struct Recovery {
     pub last: (LogIndex, Term),
     /// Greatest term of all replicas that are left.
     pub term: Term,
+    /// Command of an entry after that of the new membership, durable and committed together with it.
+    pub command: Option<Bytes>,
 }
 
 /// One change of membership.

@@ -1,7 +1,7 @@
 //! Open files for reading, shared by all stores of a process, and a file system that closes some of
 //! them when the process has no descriptors left.
 
-use crate::{DirEntry, DirLock, Meter, Open, Vfs, VfsFile};
+use crate::{DirEntry, DirLock, FileSystem, Meter, Open, Pinned, Vfs, VfsFile};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -219,8 +219,24 @@ impl Vfs for FrugalVfs {
         self.with_descriptor(|| self.inner.lock(path))
     }
 
+    fn pin(&self, path: &Path) -> Result<Box<dyn Pinned>> {
+        self.with_descriptor(|| self.inner.pin(path))
+    }
+
+    fn file_system(&self, file: &Path) -> Result<FileSystem> {
+        self.with_descriptor(|| self.inner.file_system(file))
+    }
+
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         self.inner.free_bytes(dir)
+    }
+
+    fn can_reserve(&self, dir: &Path) -> Result<bool> {
+        self.inner.can_reserve(dir)
+    }
+
+    fn keeps_changes(&self) -> bool {
+        self.inner.keeps_changes()
     }
 
     fn total_bytes(&self, dir: &Path) -> Result<u64> {

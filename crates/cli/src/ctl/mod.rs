@@ -27,7 +27,11 @@ pub fn run(args: &Ctl) -> Result<Outcome> {
         return recover::offline(&args.store, wanted, args.json);
     }
     runtime::small()?.block_on(async {
-        let client = runtime::connect(&args.cluster).await?;
+        let client = runtime::connect(&args.cluster).await;
+        let client = client.map_err(|error| match &args.command {
+            CtlCommand::Recover(wanted) => recover::without_quorum(error, &wanted.lost),
+            _ => error,
+        })?;
         execute(args, &client.control()).await
     })
 }

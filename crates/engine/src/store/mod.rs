@@ -11,6 +11,7 @@ mod install;
 mod lost_blocks;
 mod lost_values;
 mod open;
+mod place;
 mod rebuild;
 mod recovering;
 mod repair_writes;
@@ -30,7 +31,7 @@ pub use verify::{VerifyEvent, VerifyReport};
 pub use view::View;
 
 pub(crate) use disk_bytes::count as count_disk_bytes;
-pub(crate) use open::lock;
+pub(crate) use open::{lock, lock_alone};
 pub(crate) use slice::{Extent, ReadSlice, SLICE_PAIRS_MAX, Slice};
 
 use crate::options::Options;
@@ -40,6 +41,7 @@ use disk_bytes::DiskBytes;
 use lost_blocks::LostBlocks;
 use lost_values::LostValues;
 pub use lost_values::RepairStats;
+use place::Place;
 use scrub::Scrub;
 pub use scrub::ScrubStats;
 use space::SpaceState;
@@ -65,6 +67,7 @@ pub struct Store {
     scrub: Scrub,
     /// Lock on the directory, held while the store is open or pairs are received.
     lock: Arc<dyn DirLock>,
+    place: Place,
 }
 
 /// State shared by foreground and background work.

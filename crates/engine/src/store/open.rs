@@ -4,6 +4,7 @@ use super::apply::ApplyState;
 use super::disk_bytes::DiskBytes;
 use super::lost_blocks::LostBlocks;
 use super::lost_values::LostValues;
+use super::place::Place;
 use super::reserve::Reserve;
 use super::scrub::Scrub;
 use super::space::SpaceState;
@@ -11,6 +12,7 @@ use super::value_cache::ValueCache;
 use super::{Shared, Store, incarnations, rebuild};
 use crate::identity;
 use crate::options::Options;
+use crate::shards::check_not_a_shard;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -49,8 +51,8 @@ const SLACK_OF_DEVICE: u64 = 64;
 
 impl Store {
     /// Opens the store in `dir`; creates it if there is none. Fails with `Locked` if another
-    /// process has it open, and with `NewerFormat`, `WrongStore`, `Corrupt` or `Missing`, having
-    /// changed nothing.
+    /// process has it open, and with `NewerFormat`, `WrongStore` (a shard of a set, on files that keep
+    /// changes, too), `Corrupt` or `Missing`, having changed nothing.
     pub fn open(
         vfs: Arc<dyn Vfs>,
         clock: Arc<dyn Clock>,
@@ -59,7 +61,7 @@ impl Store {
         replay: Replay,
     ) -> Result<(Self, Opened)> {
         options.validate()?;
-        let lock = lock(&vfs, dir)?;
+        let lock = lock_alone(&vfs, dir)?;
         Self::open_locked(vfs, clock, dir, lock, options, replay)
     }
 
@@ -81,6 +83,7 @@ impl Store {
         let (index_dir, log_dir) = (dir.join("index"), dir.join("log"));
         vfs.create_dir_all(&index_dir)?;
         vfs.create_dir_all(&log_dir)?;
+        let place = Place::open(&vfs, dir, options.direct_io)?;
         let (index, known, rebuilt) = rebuild::open_index(&vfs, dir, id, &options, replay)?;
         let from = recover_from(&known, replay);
         let (log, recovery) = Log::open(vfs.clone(), &log_dir, options.log(id), from)?;
@@ -114,7 +117,7 @@ impl Store {
         // As far as it fits; maintenance tries again.
         let _ = shared.refill_reserve();
         let opened = Opened { recovery, replayed_entries, rebuilt, damaged_runs };
-        Ok((Self { shared, gc, scrub, lock: lock.into() }, opened))
+        Ok((Self { shared, gc, scrub, lock: lock.into(), place }, opened))
     }
 }
 
@@ -122,6 +125,13 @@ impl Store {
 pub(crate) fn lock(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Box<dyn DirLock>> {
     vfs.create_dir_all(dir)?;
     vfs.lock(&dir.join("LOCK"))
+}
+
+/// Takes the lock of a directory that is opened as a store by itself. Fails for a shard of a set.
+pub(crate) fn lock_alone(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Box<dyn DirLock>> {
+    let lock = lock(vfs, dir)?;
+    check_not_a_shard(vfs, dir)?;
+    Ok(lock)
 }
 
 /// Returns the part of the log that recovery needs, according to the index.

@@ -50,12 +50,16 @@ impl<E: StorageEngine> Peer<E> {
         let (last, last_term) = recovery.last;
         // Invariant: no replica that is left has an entry of this term.
         let term = Term(recovery.term.max(self.term()).0 + 1);
-        let index = last.next();
         let mut message = RaftMessage::new(RaftKind::Append, term);
         (message.index, message.log_term) = (last, last_term);
-        message.commit =
-            if mutant::active("raftstore.recovery_uncommitted") { last } else { index };
-        message.entries = vec![RaftEntry { term, index, payload }];
+        let payloads = [payload].into_iter().chain(recovery.command.clone());
+        let indices = std::iter::successors(Some(last.next()), |index| Some(index.next()));
+        let entry = |(payload, index)| RaftEntry { term, index, payload };
+        message.entries = payloads.zip(indices).map(entry).collect();
+        message.commit = match message.entries.last() {
+            Some(entry) if !mutant::active("raftstore.recovery_uncommitted") => entry.index,
+            _ => last,
+        };
         self.wake(ctx);
         self.group.step(message, sender.id).map_err(|error| refuse(error.to_string()))?;
         Ok(region)

@@ -8,7 +8,7 @@
 
 mod file;
 
-pub use file::{Known, read};
+pub use file::{Known, read, write};
 
 use crate::address::is_address;
 use file::absolute;
@@ -158,6 +158,15 @@ impl Members {
             }
         }
         let mut known = self.known.write();
+        // Invariant: a removed store never becomes a member again, also if the placement group that
+        // lists it goes on from a log in which it is not removed yet.
+        let removed = known.stores.iter().filter(|(_, before)| {
+            before.is_removed && !mutant::active("server.removed_store_returns")
+        });
+        for (id, before) in removed {
+            let now = stores.entry(*id).or_insert_with(|| before.clone());
+            (now.is_removed, now.state) = (true, before.state);
+        }
         for (id, new) in &mut stores {
             let Some(before) = known.stores.get(id) else { continue };
             let is_older = matches!(
@@ -421,6 +430,26 @@ mod tests {
         assert!(!members.own().contains_key(&StoreId(1)));
         members.add_own(StoreId(1), "a:1", dirs[0].path(), Boot::UNKNOWN);
         assert!(members.is_removed(StoreId(1)), "a removed store does not come back");
+    }
+
+    fn removed(address: &str) -> Member {
+        let state = control::StoreState::Removed as i32;
+        Member { address: address.to_owned(), is_removed: true, state, ..Member::default() }
+    }
+
+    #[test]
+    fn a_store_that_was_declared_lost_stays_removed_whatever_the_placement_group_lists() {
+        let up = control::StoreState::Up;
+        let known = Known {
+            stores: [2, 3].map(|id| (StoreId(id), removed("b:1"))).into(),
+            ..Known::default()
+        };
+        let members = Members::new(known);
+        // A log of the placement group in which store 2 is still a member, and store 3 is not yet.
+        assert!(members.update(5, &[member("a:1", 1, up), member("b:1", 2, up)], "a:1"));
+        assert!(members.is_removed(StoreId(2)) && members.is_removed(StoreId(3)));
+        assert_eq!(members.stores(), [StoreId(1)]);
+        assert!(!members.update(5, &[member("a:1", 1, up), member("b:1", 2, up)], "a:1"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Reports to the placement group and its replies: every second, and soon after a change.
 
+use super::displaced::Displaced;
 use super::edge::Edge;
 use super::ids::IdSource;
 use super::open;
@@ -49,6 +50,7 @@ pub(super) struct Heartbeats {
     pub placement: Arc<PlacementService>,
     pub boots: Arc<Boots>,
     pub started_at: u64,
+    pub displaced: Displaced<Sample>,
 }
 
 /// State that the report, its steps and the measurement of sizes share.
@@ -180,6 +182,9 @@ impl Heartbeats {
                 is_complete = false;
                 continue;
             };
+            if let Some(sample) = &sample {
+                self.stop_if_displaced(&store, sample);
+            }
             stores.push(StoreReport {
                 boot_count: self.boots.count(store.id()),
                 ..store_report(&store, sample.as_deref())
@@ -194,6 +199,17 @@ impl Heartbeats {
         let report = |id| StoreReport { id, has_failed: true, ..StoreReport::default() };
         stores.extend(failed.map(report));
         OfStores { stores, regions: all, is_complete }
+    }
+
+    /// Stops a store of which the directory is no longer where it was opened: what it would acknowledge
+    /// would be lost with it. Its replicas are rebuilt elsewhere, as those of a device that failed.
+    fn stop_if_displaced(&self, store: &StoreHandle, sample: &Arc<Sample>) {
+        let reason = sample.displaced.as_ref();
+        let must_stop = self.displaced.note(store.id(), sample, reason.is_some());
+        if let Some(reason) = reason.filter(|_| must_stop && store.is_running()) {
+            let error = store.engine().stop(reason.duplicate());
+            store.fail(error);
+        }
     }
 
     fn update_members(&self, response: &wire::HeartbeatResponse) {

@@ -1,6 +1,7 @@
 //! One process: its stores, its port, and the tasks that keep it part of the cluster.
 
 mod dirs;
+mod displaced;
 mod edge;
 mod heartbeat;
 mod identity;
@@ -459,6 +460,7 @@ impl Parts {
             placement,
             boots: self.boots.clone(),
             started_at: self.clock.unix_seconds(),
+            displaced: Default::default(),
         };
         self.edge.tasks.spawn_lasting("heartbeats", heartbeats.run(stopping.subscribe()));
     }

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use stele_engine::ScrubStats;
 use stele_types::{ClusterId, DeviceSpeed, OpCost};
+use stele_vfs::{FileSystem, warnings};
 
 /// State that the routes report.
 #[derive(Clone)]
@@ -157,6 +158,17 @@ fn scrub(stats: &ScrubStats) -> Value {
     })
 }
 
+/// Returns what holds a store, with what an operator should know about it.
+fn file_system(of: &FileSystem) -> Value {
+    json!({
+        "name": of.kind.to_string(),
+        "mode": of.mode(),
+        "block_bytes": of.unit_bytes(),
+        "can_reserve_space": of.kind.can_reserve(),
+        "warnings": warnings(of),
+    })
+}
+
 async fn status(State(health): State<Health>) -> Json<Value> {
     let samples = samples(&health.stores).await;
     let stores: Vec<Value> = health
@@ -193,6 +205,7 @@ async fn status(State(health): State<Health>) -> Json<Value> {
                 "scrub": samples.get(&store.id()).map(|it| scrub(&it.scrub)),
                 "append_p99_seconds": store.engine().append_p99_nanos() as f64 / 1e9,
                 "device": device(store.engine().device_speed()),
+                "file_system": file_system(&store.engine().file_system()),
             })
         })
         .collect();

@@ -14,6 +14,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use stele_types::StoreId;
+use stele_vfs::warnings;
 
 /// Last known states of stores.
 pub type Samples = BTreeMap<StoreId, Arc<Sample>>;
@@ -41,6 +42,7 @@ impl Metrics {
         let stores = [
             families(stores, &samples),
             devices(stores),
+            file_systems(stores),
             reads(stores),
             slowdowns(stores),
             space(stores),
@@ -257,6 +259,25 @@ fn devices(stores: &Stores) -> Vec<Family> {
         }
     }
     vec![fixed, bytes, speeds]
+}
+
+/// Returns what holds each store, and how many warnings that gives.
+fn file_systems(stores: &Stores) -> Vec<Family> {
+    let mut held = family("file_system", "gauge", "1, with what holds the store as labels");
+    let mut warned =
+        family("file_system_warnings", "gauge", "Warnings about what holds the store; see /status");
+    for store in stores.all() {
+        let (id, of) = (store.id(), store.engine().file_system());
+        let (name, mode, unit) = (of.kind.to_string(), of.mode(), of.unit_bytes());
+        let can_reserve = of.kind.can_reserve();
+        let labels = format!(
+            "{},mode=\"{mode}\",block_bytes=\"{unit}\",can_reserve_space=\"{can_reserve}\"",
+            label(id, "name", &name)
+        );
+        held.samples.push((labels, 1.0));
+        warned.samples.push((format!("store=\"{id}\""), warnings(&of).len() as f64));
+    }
+    vec![held, warned]
 }
 
 /// Returns the name of the source of a cost that was measured with `count` operations.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use stele_engine::{RepairStats, ScrubStats};
 use stele_raftstore::RegionReport;
 use stele_storage::{EngineStats, LogStore, Space, StateMachine};
-use stele_types::mutant;
+use stele_types::{Error, mutant};
 use tokio::sync::watch;
 
 /// Longest wait for a store's answer.
@@ -31,6 +31,8 @@ pub struct Sample {
     pub repairs: RepairStats,
     /// Scrub.
     pub scrub: ScrubStats,
+    /// What is wrong with the place of the directory: it was moved away, deleted or replaced.
+    pub displaced: Option<Arc<Error>>,
 }
 
 impl Sample {
@@ -44,7 +46,16 @@ impl Sample {
             cluster_time_s: gc.cluster_time_s,
             repairs: engine.repair_stats(),
             scrub: engine.scrub_stats(),
+            displaced: displaced(engine),
         }
+    }
+}
+
+/// Returns what is wrong with the place of a store. A device that does not answer shows elsewhere.
+fn displaced(engine: &Engine) -> Option<Arc<Error>> {
+    match engine.check_place() {
+        Err(error @ Error::WrongStore { .. }) => Some(Arc::new(error)),
+        Ok(()) | Err(_) => None,
     }
 }
 

@@ -8,7 +8,7 @@ mod scaled;
 #[cfg(test)]
 mod tests;
 
-use crate::{DirEntry, DirLock, Meter, Open, Vfs, VfsFile};
+use crate::{DirEntry, DirLock, FileSystem, Meter, Open, Pinned, Vfs, VfsFile};
 use device::Device;
 use file::ProfiledFile;
 pub use scaled::{DeviceScale, ScaledVfs};
@@ -129,6 +129,14 @@ impl Vfs for ProfiledVfs {
         self.inner.lock(path)
     }
 
+    fn pin(&self, path: &Path) -> Result<Box<dyn Pinned>> {
+        self.inner.pin(path)
+    }
+
+    fn file_system(&self, file: &Path) -> Result<FileSystem> {
+        self.inner.file_system(file)
+    }
+
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         self.inner.free_bytes(dir)
     }
@@ -143,6 +151,10 @@ impl Vfs for ProfiledVfs {
 
     fn device_number(&self, dir: &Path) -> Result<u64> {
         self.inner.device_number(dir)
+    }
+
+    fn keeps_changes(&self) -> bool {
+        self.inner.keeps_changes()
     }
 
     fn random(&self) -> Result<u64> {

@@ -8,7 +8,7 @@ use super::fault::{Fault, Faults, Trigger};
 use super::inode::Inode;
 use super::names::{InodeId, Names};
 use crate::content::Content;
-use crate::{Create, DirEntry, Open};
+use crate::{Create, DirEntry, Open, PinState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,10 @@ pub(super) struct Disk {
     inodes: BTreeMap<InodeId, Inode>,
     next_inode: InodeId,
     dirs: BTreeMap<PathBuf, Names>,
+    /// Numbers of the directories that are pinned, and the next one. They begin behind those of files,
+    /// which do not depend on pins.
+    dir_ids: BTreeMap<PathBuf, InodeId>,
+    next_dir_id: InodeId,
     pub locks: BTreeSet<PathBuf>,
     pub next_operation: u64,
     pub events: Vec<Event>,
@@ -81,6 +85,8 @@ impl Disk {
             inodes: BTreeMap::new(),
             next_inode: 0,
             dirs: BTreeMap::new(),
+            dir_ids: BTreeMap::new(),
+            next_dir_id: 1 << 60,
             locks: BTreeSet::new(),
             next_operation: 0,
             events: Vec::new(),
@@ -325,6 +331,53 @@ impl Disk {
             fails.map_or(Ok(()), Err)?;
         }
         Ok(())
+    }
+
+    /// Returns a number of a file or directory that stays the same while it is moved.
+    pub fn pin(&mut self, path: &Path) -> Result<InodeId> {
+        self.check_power("open", path)?;
+        if let Some(id) = self.find(path) {
+            return Ok(id);
+        }
+        if !self.exists(path)? {
+            return Err(not_found("open", path));
+        }
+        if let Some(id) = self.dir_ids.get(path) {
+            return Ok(*id);
+        }
+        let id = self.next_dir_id;
+        self.next_dir_id += 1;
+        self.dir_ids.insert(path.to_path_buf(), id);
+        Ok(id)
+    }
+
+    /// Returns what a path names that named `id`.
+    pub fn pin_state(&self, path: &Path, id: InodeId) -> Result<PinState> {
+        if !self.exists(path)? {
+            return Ok(PinState::Missing);
+        }
+        let now = self.find(path).or_else(|| self.dir_ids.get(path).copied());
+        Ok(if now == Some(id) { PinState::InPlace } else { PinState::Replaced })
+    }
+
+    /// Moves a directory with all below it, or deletes it: durably, without a numbered operation. Open
+    /// files stay open.
+    pub fn move_dir(&mut self, from: &Path, to: Option<&Path>) {
+        let moved = |path: &Path| Some(to?.join(path.strip_prefix(from).ok()?));
+        let names = std::mem::take(&mut self.dirs);
+        for (path, names) in names {
+            match (path.starts_with(from), moved(&path)) {
+                (false, _) => drop(self.dirs.insert(path, names)),
+                (true, Some(path)) => drop(self.dirs.insert(path, names)),
+                (true, None) => names.inodes().for_each(|id| self.mark_unlinked(Some(id))),
+            }
+        }
+        for (path, id) in std::mem::take(&mut self.dir_ids) {
+            match path.starts_with(from) {
+                false => drop(self.dir_ids.insert(path, id)),
+                true => drop(moved(&path).map(|path| self.dir_ids.insert(path, id))),
+            }
+        }
     }
 
     fn make_dirs(&mut self, dir: &Path) {
