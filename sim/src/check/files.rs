@@ -124,7 +124,7 @@ mod tests {
         });
         assert!(found.is_some());
         assert!(leaked(&disk, db.store(), 1).unwrap().is_empty());
-        disk.write_file(&dir.join("log/00000099.side.tmp"), b"begun");
+        disk.write_file(dir.join("log/00000099.side.tmp"), b"begun");
         assert_eq!(leaked(&disk, db.store(), 1).unwrap(), ["log/00000099.side.tmp"]);
     }
 }
