@@ -214,7 +214,7 @@ mod tests {
         let at = |conf_version: u64| {
             let mut out = region(1, ("", ""), 1);
             out.epoch.conf_version = conf_version;
-            if conf_version % 2 == 0 {
+            if conf_version.is_multiple_of(2) {
                 let (id, store) = (stele_types::PeerId(4), stele_types::StoreId(4));
                 out.peers.push(Peer { id, store, role: PeerRole::IncomingVoter });
             }

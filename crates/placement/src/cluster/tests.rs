@@ -426,7 +426,7 @@ fn a_range_that_changed_keeps_the_size_of_the_regions_that_held_it_until_it_is_m
         (out.size_bytes, out.keys) = size;
         out
     };
-    let mut observe = |cluster: &mut Cluster, report| cluster.observe(report, Millis(1)).unwrap();
+    let observe = |cluster: &mut Cluster, report| cluster.observe(report, Millis(1)).unwrap();
     observe(&mut cluster, new(2, ("", ""), 5, (500, 6)));
     assert_eq!(known(&cluster, 2), (500, 6, true));
     // Both parts of a split, in either order.
