@@ -77,6 +77,8 @@ pub(crate) struct Trial {
     pub alter: fn(&mut PeerMessage),
     /// Whether senders get a failure report for each snapshot.
     pub snapshot_reports_fail: bool,
+    /// Snapshots are lost, and their senders are told.
+    pub loses_snapshots: bool,
     /// Stores that recover lost log entries.
     pub recovering: BTreeMap<u64, entry_recovery::Waiting>,
     in_flight: VecDeque<PeerMessage>,
@@ -139,6 +141,7 @@ impl Trial {
             lose: |_| false,
             alter: |_| {},
             snapshot_reports_fail: false,
+            loses_snapshots: false,
             recovering: BTreeMap::new(),
             in_flight: VecDeque::new(),
             requests: 0,
@@ -301,7 +304,8 @@ impl Trial {
         view: &stele_storage::ModelView,
         ranges: &[KeyRange],
     ) -> bool {
-        if self.cut.contains(&(from, to)) || !self.stores.contains_key(&to) {
+        let is_lost = self.cut.contains(&(from, to)) || self.loses_snapshots;
+        if is_lost || !self.stores.contains_key(&to) {
             return false;
         }
         let id = self.request();

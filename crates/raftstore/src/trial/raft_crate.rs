@@ -97,10 +97,11 @@ fn a_lost_snapshot_stops_no_replica_once_its_sender_is_told() {
     trial.isolate(3);
     outgrow_log(&mut trial);
     // Messages reach store 3 again, snapshots do not. The crate sends nothing more until it is told.
-    trial.cut.remove(&(3, 1));
+    trial.loses_snapshots = true;
+    trial.heal();
     trial.ticks(40);
     assert_eq!(trial.value(3, "b"), None);
-    trial.heal();
+    trial.loses_snapshots = false;
     trial.ticks(200);
     assert_eq!(trial.value(3, "b").as_deref(), Some("1"));
 }

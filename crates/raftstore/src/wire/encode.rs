@@ -12,24 +12,7 @@ use stele_types::{Peer, varint};
 /// frame is the header followed by the payloads in order.
 pub fn encode(message: &PeerMessage, header: &mut Vec<u8>, payloads: &mut Vec<Bytes>) {
     header.push(FORMAT);
-    header.push(match &message.body {
-        Body::Raft(_) => 0,
-        Body::Gone => 1,
-        Body::Merged { left: None, .. } => 2,
-        Body::Merged { left: Some(_), .. } => 12,
-        Body::Hibernate { .. } => 3,
-        Body::WakeUp => 4,
-        Body::Prepared { .. } => 5,
-        Body::ValueRepairRequest(_) => 6,
-        Body::ValueRepairReply(_) => 7,
-        Body::RangeRepairRequest(_) => 8,
-        Body::RangeRepairReply(_) => 9,
-        Body::EntryRecoveryRequest(_) => 10,
-        Body::EntryRecoveryReply(_) => 11,
-        Body::MergeQuery(_) => 13,
-        Body::MergeAnswer(_) => 14,
-        Body::Members(_) => 15,
-    });
+    header.push(body_number(&message.body));
     numbers(header, [message.from_store.0, message.to_store.0, message.region.0]);
     header.push(message.kind as u8);
     varint::put_bytes(header, &message.range.start);
@@ -90,6 +73,28 @@ pub fn encode(message: &PeerMessage, header: &mut Vec<u8>, payloads: &mut Vec<By
             members.iter().for_each(|member| peer(header, member));
         }
         Body::Gone | Body::WakeUp => {}
+    }
+}
+
+/// Returns the number of a body on the wire.
+fn body_number(body: &Body) -> u8 {
+    match body {
+        Body::Raft(_) => 0,
+        Body::Gone => 1,
+        Body::Merged { left: None, .. } => 2,
+        Body::Merged { left: Some(_), .. } => 12,
+        Body::Hibernate { .. } => 3,
+        Body::WakeUp => 4,
+        Body::Prepared { .. } => 5,
+        Body::ValueRepairRequest(_) => 6,
+        Body::ValueRepairReply(_) => 7,
+        Body::RangeRepairRequest(_) => 8,
+        Body::RangeRepairReply(_) => 9,
+        Body::EntryRecoveryRequest(_) => 10,
+        Body::EntryRecoveryReply(_) => 11,
+        Body::MergeQuery(_) => 13,
+        Body::MergeAnswer(_) => 14,
+        Body::Members(_) => 15,
     }
 }
 

@@ -233,7 +233,8 @@ mod tests {
         let earlier = (LogIndex(7), Term(2));
         use Verdict::{Refused, TargetLost, Unknown};
         // Answers (store, preparation, verdict); whether they prove the refusal.
-        let rows: [(&[(u64, (LogIndex, Term), Verdict)], bool); 7] = [
+        type Said = (u64, (LogIndex, Term), Verdict);
+        let rows: [(&[Said], bool); 7] = [
             (&[], false),
             (&[(1, PREPARED, Refused)], true),
             (&[(1, earlier, Refused)], false),
