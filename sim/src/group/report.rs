@@ -136,13 +136,19 @@ impl World {
 
     /// Returns the next report, unless no store of the node joined.
     fn report_call(&mut self, id: u64) -> Option<Call> {
-        let (mut stores, mut regions) = (Vec::new(), Vec::new());
+        let (mut stores, mut regions): (Vec<StoreReport>, _) = (Vec::new(), Vec::new());
         for number in self.slots_of(id) {
             stores.extend(self.store_report(number));
             let Some(slot) = self.slots.get_mut(&number) else { continue };
             let Some(store) = slot.id else { continue };
             let Some(core) = slot.core() else { continue };
-            regions.extend(core.regions().into_iter().map(|report| (store, report)));
+            let reports = core.regions();
+            // Replicas that refuse entries make the store full.
+            let refuses_entries = reports.iter().any(|report| report.lacks_room);
+            if let Some(report) = stores.last_mut().filter(|report| report.id == store) {
+                report.is_full |= refuses_entries;
+            }
+            regions.extend(reports.into_iter().map(|report| (store, report)));
         }
         let has_stores = !stores.is_empty();
         let (labels, now) = (self.labels(id), self.now);

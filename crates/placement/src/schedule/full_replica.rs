@@ -17,7 +17,8 @@ const OTHERS_MIN: usize = 2;
 pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
     let mut loads = survey.loads.clone();
     let mut out = Vec::new();
-    for load in survey.loads.iter().filter(|load| load.is_full && load.is_live) {
+    let is_candidate = |load: &&Load| load.is_full && load.is_live && !load.is_leaving;
+    for load in survey.loads.iter().filter(is_candidate) {
         for info in view.without_operator(survey.replicas_on(load.store)) {
             if out.len() == PROPOSALS_MAX {
                 return out;

@@ -33,6 +33,7 @@ impl<E: StorageEngine> Peer<E> {
             pending_peers: if leads { self.pending_peers() } else { Vec::new() },
             down_peers: if leads { self.down_peers(ctx) } else { Vec::new() },
             leaderless_seconds: leaderless / 1_000_000_000,
+            lacks_room: self.room.refused_bytes() > 0,
             hibernating: self.is_hibernating(),
             traffic,
         }

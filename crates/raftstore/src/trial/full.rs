@@ -115,6 +115,10 @@ fn a_follower_takes_no_entry_into_its_reserve_and_the_quorum_goes_on() {
     trial.send_heartbeats();
     assert!(trial.is_written(delete));
     assert_eq!(trial.value(3, "k0"), None, "a delete frees space");
+    trial.store(3).engine.set_full(false);
+    trial.ticks(20);
+    // The leader does not know when the next put leaves.
+    trial.store(3).engine.set_full(true);
     let end = trial.last(3);
     trial.puts(1, 3..8);
     trial.ticks(100);
@@ -123,10 +127,12 @@ fn a_follower_takes_no_entry_into_its_reserve_and_the_quorum_goes_on() {
     assert_eq!(trial.leader(DATA), Some(1), "heartbeats go on");
     let pending = trial.report(1, DATA).pending_peers;
     assert_eq!(pending, [peer(103, 3)]);
+    assert!(trial.report(3, DATA).lacks_room && !trial.report(2, DATA).lacks_room);
     trial.store(3).engine.set_full(false);
     trial.ticks(20);
     assert_eq!(trial.value(3, "k7"), Some("v".repeat(100)));
     assert!(trial.report(1, DATA).pending_peers.is_empty());
+    assert!(!trial.report(3, DATA).lacks_room);
 }
 
 // Catalogue: 19.

@@ -185,9 +185,13 @@ impl Heartbeats {
             if let Some(sample) = &sample {
                 self.stop_if_displaced(&store, sample);
             }
+            let refuses_entries = regions.iter().flatten().any(|report| report.lacks_room);
+            store.set_refuses_entries(refuses_entries);
+            let report = store_report(&store, sample.as_deref());
             stores.push(StoreReport {
                 boot_count: self.boots.count(store.id()),
-                ..store_report(&store, sample.as_deref())
+                is_full: report.is_full || refuses_entries,
+                ..report
             });
             is_complete &= regions.is_some();
             all.extend(regions.into_iter().flatten().map(|report| (store.id(), report)));

@@ -202,6 +202,11 @@ where
         self.counts.all()
     }
 
+    /// Records whether replicas of the store refuse entries for which there is no room.
+    pub fn set_refuses_entries(&self, refuses_entries: bool) {
+        self.space.set_refuses_entries(refuses_entries);
+    }
+
     /// Returns the space of the device, as maintenance read it last.
     pub fn space(&self) -> Space {
         self.space.last()

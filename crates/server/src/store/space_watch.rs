@@ -2,6 +2,7 @@
 //! a question to the device, which may hang.
 
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use stele_storage::Space;
 use stele_types::StoreId;
 
@@ -9,6 +10,8 @@ use stele_types::StoreId;
 #[derive(Debug)]
 pub(super) struct SpaceWatch {
     store: StoreId,
+    /// Replicas of the store refuse entries: there is room, but not for these.
+    refuses_entries: AtomicBool,
     last: Mutex<Space>,
 }
 
@@ -23,7 +26,8 @@ pub(super) enum Change {
 
 impl SpaceWatch {
     pub fn new(store: StoreId) -> Self {
-        Self { store, last: Mutex::new(Space::default()) }
+        let refuses_entries = AtomicBool::new(false);
+        Self { store, refuses_entries, last: Mutex::new(Space::default()) }
     }
 
     /// Returns the space as last read.
@@ -31,8 +35,14 @@ impl SpaceWatch {
         *self.last.lock()
     }
 
+    /// Records whether replicas of the store refuse entries. They make the store full.
+    pub fn set_refuses_entries(&self, refuses_entries: bool) {
+        self.refuses_entries.store(refuses_entries, Ordering::Relaxed);
+    }
+
     /// Records what was read. Returns a change, once.
-    pub fn note(&self, space: Space) -> Option<Change> {
+    pub fn note(&self, mut space: Space) -> Option<Change> {
+        space.is_full |= self.refuses_entries.load(Ordering::Relaxed);
         let before = std::mem::replace(&mut *self.last.lock(), space);
         let (store, free) = (self.store, mib(space.free_bytes));
         match (before.is_full, space.is_full) {
@@ -81,5 +91,8 @@ mod tests {
         assert_eq!(watch.last().free_bytes, 50 << 20);
         assert!(matches!(watch.note(space(false, 200)), Some(Change::HasRoom(_))));
         assert_eq!(watch.note(space(false, 200)), None);
+        watch.set_refuses_entries(true);
+        assert!(matches!(watch.note(space(false, 67)), Some(Change::Full(_))));
+        assert!(watch.last().is_full);
     }
 }

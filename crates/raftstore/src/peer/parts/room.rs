@@ -86,7 +86,8 @@ mod tests {
     fn a_quorum_is_full_when_too_few_voters_with_room_respond() {
         use PeerRole::{DemotingVoter, IncomingVoter, Learner, Voter};
         // Roles of peers 1, 2 .., those without room, those that do not respond.
-        let rows: [(&[PeerRole], &[u64], &[u64], bool); 9] = [
+        type Row<'a> = (&'a [PeerRole], &'a [u64], &'a [u64], bool);
+        let rows: [Row<'_>; 9] = [
             (&[Voter, Voter, Voter], &[], &[2, 3], false),
             (&[Voter, Voter, Voter], &[2], &[], false),
             (&[Voter, Voter, Voter], &[2, 3], &[], true),
