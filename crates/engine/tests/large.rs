@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::Command;
 use stele_engine::{Db, Options, StateMachine};
 
-const VALUES: u64 = 200;
+const VALUES: u64 = 90;
 /// Descriptors of a process, of which the test itself, the store and its runs need some.
-const DESCRIPTORS: u64 = 48;
+const DESCRIPTORS: u64 = 40;
 const CHILD: &str = "STELE_TEST_FEW_DESCRIPTORS";
 
 fn key(at: u64) -> Vec<u8> {

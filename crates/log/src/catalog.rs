@@ -78,6 +78,12 @@ impl Catalog {
         self.iter().filter(|(_, meta)| is(meta)).map(|(file, _)| file).collect()
     }
 
+    /// Returns the oldest segment.
+    pub fn first_segment(&self) -> Option<FileId> {
+        let is = |meta: &FileMeta| matches!(meta.kind, FileKind::Segment { .. });
+        self.iter().find(|(_, meta)| is(meta)).map(|(file, _)| file)
+    }
+
     pub fn of_kind(&self, kind: FileKind) -> Vec<FileId> {
         self.iter().filter(|(_, meta)| meta.kind == kind).map(|(file, _)| file).collect()
     }

@@ -105,7 +105,9 @@ impl Disk {
         disk.next_inode = self.next_inode;
         for (dir, names) in &self.dirs {
             let names = names.after_crash(&mut disk.prng);
-            for (id, inode) in names.values().filter_map(|id| Some((id, self.inodes.get(id)?))) {
+            for (id, inode) in
+                names.by_name.values().filter_map(|id| Some((id, self.inodes.get(id)?)))
+            {
                 let content = inode.after_crash(&mut disk.prng);
                 let mut restarted = Inode::durable(content, inode.reserved);
                 restarted.unreadable.clone_from(&inode.unreadable);
@@ -190,7 +192,7 @@ impl Disk {
 
     fn find(&self, path: &Path) -> Option<InodeId> {
         let (dir, name) = split(path);
-        self.dirs.get(dir)?.visible.get(&name).copied()
+        self.dirs.get(dir)?.visible.by_name.get(&name).copied()
     }
 
     pub fn file(&self, path: &Path) -> Option<&Inode> {
@@ -204,7 +206,7 @@ impl Disk {
     /// Returns every file's path, sorted.
     pub fn paths(&self) -> Vec<PathBuf> {
         let in_dir = |(dir, names): (&PathBuf, &Names)| -> Vec<PathBuf> {
-            names.visible.keys().map(|name| dir.join(name)).collect()
+            names.visible.by_name.keys().map(|name| dir.join(name)).collect()
         };
         self.dirs.iter().flat_map(in_dir).collect()
     }
@@ -227,7 +229,7 @@ impl Disk {
     pub fn open(&mut self, path: &Path, how: Open) -> Result<InodeId> {
         self.check_power("open", path)?;
         let (dir, name) = split(path);
-        let found = self.names("open", dir)?.visible.get(&name).copied();
+        let found = self.names("open", dir)?.visible.by_name.get(&name).copied();
         let id = match (found, how.create) {
             (Some(_), Create::New) => {
                 return Err(Error::io("open", path, io::ErrorKind::AlreadyExists.into()));
@@ -306,8 +308,9 @@ impl Disk {
         let mut prng = self.prng.clone();
         let names = self.names("sync directory", dir)?;
         if step == Step::Whole && !fails {
-            names.sync();
-            self.drop_unreachable();
+            if names.sync() {
+                self.drop_unreachable();
+            }
             return Ok(());
         }
         names.sync_partly(&mut prng);
@@ -388,7 +391,7 @@ impl Disk {
 
     pub fn list(&mut self, dir: &Path) -> Result<Vec<DirEntry>> {
         self.check_power("list", dir)?;
-        let files = self.names("list", dir)?.visible.clone();
+        let files = self.names("list", dir)?.visible.by_name.clone();
         let file = |(name, id): (String, InodeId)| {
             let inode = self.inodes.get(&id)?;
             let (bytes, allocated_bytes) = (inode.visible.len, inode.allocated_bytes());
