@@ -149,22 +149,19 @@ impl Work {
 impl Work {
     /// Frees first and sorts then: what sorts first may find no room though most bytes are dead.
     fn compact(&mut self, shared: &Shared) -> Result<()> {
-        let sorts_first = mutant::active("gc.compact_sorts_first");
-        if !sorts_first {
-            self.empty_head(shared)?;
-            let done = self.discover_all(shared);
-            self.give_up_what_does_not_fit(shared, done)?;
-        }
-        if !self.can_sort(shared) && !sorts_first {
+        self.empty_head(shared)?;
+        let done = self.discover_all(shared);
+        self.give_up_what_does_not_fit(shared, done)?;
+        if !self.can_sort(shared) {
             let done = self.collect(shared);
             self.give_up_what_does_not_fit(shared, done)?;
         }
-        while !self.can_sort(shared) && !sorts_first {
+        while !self.can_sort(shared) {
             let Some(victim) = self.segment_that_fits(shared) else { break };
             let done = self.relocate(shared, victim);
             self.give_up_what_does_not_fit(shared, done)?;
         }
-        if self.can_sort(shared) || sorts_first {
+        if self.can_sort(shared) {
             let done = self.sort_all(shared);
             self.give_up_what_does_not_fit(shared, done)?;
         }

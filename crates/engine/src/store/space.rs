@@ -211,10 +211,12 @@ impl Store {
             return true;
         }
         let mut room = self.shared.space.room.lock();
+        if room.left_bytes >= bytes {
+            return true;
+        }
         // Without a reading the device decides.
-        room.left_bytes >= bytes
-            || self.shared.read_room(&mut room, bytes).is_err()
-            || room.left_bytes >= bytes
+        let read = self.shared.read_room(&mut room, bytes);
+        read.is_err() || room.left_bytes >= bytes
     }
 
     /// Returns the space of the device; reads it again when the last reading is old.
