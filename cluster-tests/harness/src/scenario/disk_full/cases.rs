@@ -144,7 +144,7 @@ impl Trial {
             let mut prng = stele_types::Prng::new(request << 20 | at as u64);
             let words = std::iter::repeat_with(|| prng.draw().to_le_bytes()).flatten();
             let value: Vec<u8> = words.take(self.case.value_bytes).collect();
-            KvPair { key: key(request, at).into_bytes().into(), value, ..KvPair::default() }
+            KvPair { key: key(request, at).into_bytes(), value, ..KvPair::default() }
         });
         let pairs: Vec<KvPair> = pairs.collect();
         let outcome = match <[KvPair; 1]>::try_from(pairs) {
