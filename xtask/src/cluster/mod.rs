@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Scenarios that a change must pass, with arguments that keep them short.
-const CI: [(&str, &[&str]); 23] = [
+const CI: [(&str, &[&str]); 22] = [
     ("start", &["--short"]),
     ("ycsb", &["--short"]),
     ("clients", &["--short"]),
@@ -36,11 +36,10 @@ const CI: [(&str, &[&str]); 23] = [
     ("clock", &["--short"]),
     ("device-failure", &["--short"]),
     ("slow-store", &["--short"]),
-    ("disk-full", &["--short"]),
 ];
 
 /// Scenarios that take long or need an otherwise idle machine.
-const REST: [&str; 2] = ["idle", "slow-disk"];
+const REST: [&str; 3] = ["disk-full", "idle", "slow-disk"];
 
 /// Runs `cluster ARGUMENTS`: `ci`, `all`, or one scenario with its arguments. With `--stele FILE`,
 /// another server than that of this source is tested.
