@@ -144,11 +144,12 @@ impl Trial {
             let mut prng = stele_types::Prng::new(request << 20 | at as u64);
             let words = std::iter::repeat_with(|| prng.draw().to_le_bytes()).flatten();
             let value: Vec<u8> = words.take(self.case.value_bytes).collect();
-            KvPair { key: key(request, at).into_bytes(), value, ..KvPair::default() }
+            let (key, value) = (Bytes::from(key(request, at)), Bytes::from(value));
+            KvPair { key, value, ..KvPair::default() }
         });
         let pairs: Vec<KvPair> = pairs.collect();
         let outcome = match <[KvPair; 1]>::try_from(pairs) {
-            Ok([pair]) => self.session.put(&pair.key, Bytes::from(pair.value)).await,
+            Ok([pair]) => self.session.put(&pair.key, pair.value).await,
             Err(pairs) => self.session.put_many(pairs).await,
         };
         self.requests += u64::from(outcome.is_done());
