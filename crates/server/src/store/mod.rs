@@ -122,10 +122,8 @@ where
             }
         })?;
         let (maintained, stopping) = (engine.clone(), running.clone());
-        let counts = Arc::new(Counts::default());
-        let (counting, items) = (counts.clone(), inbox.clone());
-        let space = Arc::new(SpaceWatch::new(id));
-        let watch = space.clone();
+        let (counts, space) = (Arc::new(Counts::default()), Arc::new(SpaceWatch::new(id)));
+        let (counting, watch, items) = (counts.clone(), space.clone(), inbox.clone());
         let (writers, timer) = (SlowWriters::default(), clock.clone());
         let slowdown = writers.own.clone();
         let maintenance = spawn(Thread::Maintenance, id, move || {
