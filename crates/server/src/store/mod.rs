@@ -134,7 +134,6 @@ where
         let mut threads = vec![loop_thread, write_thread, maintenance];
         threads.extend(lookup_threads.into_iter().chain(apply_thread));
         let threads = Mutex::new(threads);
-        let load = LoadSamples::default();
         Ok(Arc::new(Self {
             id,
             engine,
@@ -142,7 +141,7 @@ where
             times,
             inbox,
             clock,
-            load,
+            load: LoadSamples::default(),
             receiving: AtomicU64::new(0),
             counts,
             space,
