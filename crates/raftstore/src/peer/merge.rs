@@ -74,7 +74,9 @@ impl<E: StorageEngine> Peer<E> {
         let is_refused =
             self.merge.is_refused(&here) || mutant::active("raftstore.rollback_undecided");
         if has_merged || !is_refused {
-            self.ask_for_decision(ctx, MergeQuery { preparation, refuse });
+            if self.merge.is_question_due(&here, refuse, ctx.now.monotonic_nanos) {
+                self.ask_for_decision(ctx, MergeQuery { preparation, refuse });
+            }
             return Err(Busy::Wait {
                 reason: "the target may still commit the merge: the other stores are asked",
             }

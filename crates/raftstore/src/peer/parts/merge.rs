@@ -30,10 +30,14 @@ struct Answers {
     lost_on: BTreeSet<StoreId>,
     /// Stores of the target's members, as far as other stores know.
     stores: BTreeSet<StoreId>,
+    /// Monotonic nanoseconds of the last question, and whether it requested a refusal.
+    asked: Option<(u64, bool)>,
 }
 
 /// Most stores of the target that are remembered.
 const STORES_MAX: usize = 64;
+/// Nanoseconds between two questions to all stores.
+const ASK_INTERVAL_NANOS: u64 = 100_000_000;
 
 impl Merge {
     /// Returns the state after opening a log with these commit-merge entries, which are not
@@ -118,6 +122,22 @@ impl Merge {
     /// Returns the stores of the target's members, as far as other stores answered.
     pub fn target_stores(&self) -> &BTreeSet<StoreId> {
         &self.answers.stores
+    }
+
+    /// Returns whether to ask the other stores now for the outcome of the merge of `source`, this
+    /// region, and counts it as asked. Invariant: a rollback that is requested again and again, once
+    /// for each answer perhaps, sends no more questions than time allows.
+    pub fn is_question_due(&mut self, source: &Region, refuse: bool, now_nanos: u64) -> bool {
+        let RegionPhase::Merging { prepared, term, .. } = source.phase else { return false };
+        let answers = self.answers_of((prepared, term));
+        let is_recent = |(at_nanos, refused): (u64, bool)| {
+            now_nanos.saturating_sub(at_nanos) < ASK_INTERVAL_NANOS && (refused || !refuse)
+        };
+        if answers.asked.is_some_and(is_recent) && !mutant::active("raftstore.asks_each_time") {
+            return false;
+        }
+        answers.asked = Some((now_nanos, refuse));
+        true
     }
 
     fn answers_of(&mut self, prepared: (LogIndex, Term)) -> &mut Answers {
@@ -221,6 +241,32 @@ mod tests {
             readies.iter().for_each(|entries| state.note_entries(entries));
             assert_eq!(state.commit_ceiling(LogIndex(applied)), LogIndex(ceiling), "{applied}");
         }
+    }
+
+    #[test]
+    fn the_other_stores_are_asked_for_an_outcome_at_intervals_and_at_once_for_a_refusal() {
+        const INTERVAL: u64 = ASK_INTERVAL_NANOS;
+        let (source, mut merge) = (source(), Merge::default());
+        // Refusal requested, nanoseconds, whether the question is due.
+        let rows = [
+            (false, 5, true),
+            (false, 6, false),
+            (true, 7, true),
+            (false, 8, false),
+            (true, 6 + INTERVAL, false),
+            (false, 7 + INTERVAL, true),
+        ];
+        for (refuse, now_nanos, is_due) in rows {
+            let found = merge.is_question_due(&source, refuse, now_nanos);
+            assert_eq!(found, is_due, "{refuse} at {now_nanos}");
+        }
+        let later = RegionPhase::Merging {
+            target: RegionId(7),
+            prepared: LogIndex(9),
+            term: Term(2),
+            target_epoch: RegionEpoch { conf_version: 1, version: 5 },
+        };
+        assert!(merge.is_question_due(&region(3, later), false, 8 + INTERVAL));
     }
 
     #[test]
