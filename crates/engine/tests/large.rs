@@ -64,7 +64,7 @@ fn no_file_is_looked_at_for_the_size_of_a_store_until_one_is_created_or_removed(
     let before = bytes();
     assert!(before > 300_000);
     // What only a reading of the directory shows.
-    disk.write_file(&Path::new(DIR).join("log").join("other.txt"), &[0; 1 << 20]);
+    disk.write_file(Path::new(DIR).join("log").join("other.txt"), &[0; 1 << 20]);
     assert_eq!(bytes(), before);
     db.put(&key(0), &[2; 3_000]).unwrap();
     let grown = bytes();

@@ -264,7 +264,7 @@ mod tests {
 
     fn disk(files: u64) -> SimVfs {
         let disk = SimVfs::new(SimOptions::default());
-        (0..files).for_each(|file| disk.write_file(&path(file), b"content"));
+        (0..files).for_each(|file| disk.write_file(path(file), b"content"));
         disk
     }
 
