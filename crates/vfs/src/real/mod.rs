@@ -18,7 +18,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
-use stele_types::{Error, Result};
+use std::time::UNIX_EPOCH;
+use stele_types::{Error, Place, Result};
 
 /// Unit of `st_blocks`.
 const STAT_BLOCK_BYTES: u64 = 512;
@@ -53,6 +54,18 @@ fn open_with(path: &Path, how: Open, flags: OFlags) -> io::Result<File> {
         .create_new(how.create == Create::New)
         .custom_flags(flags.bits() as i32)
         .open(path)
+}
+
+/// Returns the number that tells a snapshot of btrfs from its original: it keeps inodes and times. 0 on
+/// another file system, of which the number may change when it is mounted again.
+fn snapshot_number(dir: &Path) -> Result<u64> {
+    const BTRFS_MAGIC: u64 = 0x9123_683e;
+    let error = |e: Errno| Error::io("stat", dir, e.into());
+    let kind = rustix::fs::statfs(or_current_dir(dir)).map_err(error)?.f_type;
+    match kind as u64 & u64::from(u32::MAX) == BTRFS_MAGIC {
+        true => Ok(rustix::fs::statvfs(or_current_dir(dir)).map_err(error)?.f_fsid),
+        false => Ok(0),
+    }
 }
 
 fn or_current_dir(dir: &Path) -> &Path {
@@ -180,6 +193,16 @@ impl Vfs for RealVfs {
     fn device_number(&self, dir: &Path) -> Result<u64> {
         let stat = fs::metadata(or_current_dir(dir)).map_err(|e| Error::io("stat", dir, e))?;
         Ok(stat.dev())
+    }
+
+    fn place(&self, dir: &Path) -> Result<Option<Place>> {
+        let error = |e| Error::io("stat", dir, e);
+        let stat = fs::metadata(or_current_dir(dir)).map_err(error)?;
+        // Network file systems have no time of creation, and some of them other inodes at each mount.
+        let born = stat.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let Some(born) = born else { return Ok(None) };
+        let born_nanos = u64::try_from(born.as_nanos()).unwrap_or(u64::MAX);
+        Ok(Some(Place { inode: stat.ino(), born_nanos, file_system: snapshot_number(dir)? }))
     }
 
     fn random(&self) -> Result<u64> {
