@@ -92,6 +92,8 @@ pub struct Plan {
     pub engine: EngineOptions,
     /// Engine options after a node was restarted with other settings.
     pub other_engine: EngineOptions,
+    /// Limit of one maintenance slice.
+    pub slice_bytes: u64,
     /// Block size of the device if the log bypasses the page cache.
     pub block_bytes: Option<usize>,
     /// Capacity of a device that is not small.
@@ -122,11 +124,16 @@ impl Plan {
         let mut index_memory = fork(seed, "index memory");
         let mut index_memory_bytes_max = || pick(&mut index_memory, &[0, 4 << 10, 1 << 20]);
         engine.index_memory_bytes_max = index_memory_bytes_max();
-        let other_engine = EngineOptions {
+        let mut other_engine = EngineOptions {
             direct_io: engine.direct_io,
             index_memory_bytes_max: index_memory_bytes_max(),
             ..engine_options(&mut fork(seed, "other"))
         };
+        let mut slice_bytes = SLICE_BYTES;
+        if WITH_LONG_RUNS.contains(&(seed % 20)) {
+            slice_bytes = LONG_RUN_BYTES / SLICES_OF_LONG_RUN;
+            (engine.run_bytes_max, other_engine.run_bytes_max) = (LONG_RUN_BYTES, LONG_RUN_BYTES);
+        }
         let mut raft = raft_options(prng);
         raft.tick_nanos = tick_nanos(seed);
         raft.commit_return = fork(seed, "commit return").below(6) > 0;
@@ -155,6 +162,7 @@ impl Plan {
             heartbeat_nanos: pick(prng, &[200, 500]) * MS,
             region_bytes_max: pick(prng, &[8 << 10, 30 << 10, 1 << 30]),
             settings: settings(prng),
+            slice_bytes,
             block_bytes: engine.direct_io.then(|| pick(prng, &[512, 4096])),
             engine,
             other_engine,
@@ -246,6 +254,15 @@ const WITH_MODIFICATIONS: [u64; 6] = [0, 2, 5, 11, 18, 19];
 /// Remainders by 20 of the seeds of which stores apply entries beside their loops. The seeds that once
 /// showed a fault have none of them either.
 const WITH_APPLY_QUEUE: [u64; 6] = [0, 3, 5, 13, 18, 19];
+
+/// Remainders by 20 of the seeds with runs that are as large, relative to a slice of maintenance, as those
+/// of a large store: what is not a block of a run fills several slices. The seeds that once showed a
+/// fault have none of them either.
+const WITH_LONG_RUNS: [u64; 2] = [3, 13];
+const LONG_RUN_BYTES: u64 = 64 << 10;
+const SLICES_OF_LONG_RUN: u64 = 32;
+/// Limit of one maintenance slice of the other seeds.
+const SLICE_BYTES: u64 = 32 << 10;
 
 /// Remainders by 20 of the seeds that draw faults of one store. The seeds that once showed a fault have
 /// none of them either.

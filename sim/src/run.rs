@@ -145,7 +145,7 @@ fn settle(world: &mut World) {
         Mode::Liveness => LIVENESS_NANOS,
     };
     // The operator keeps a damaged disk until the other stores have what is on it.
-    let replaced = world.run_until(nanos, |world| world.damaged_disks().is_empty());
+    let replaced = world.run_until(nanos, |world| world.disks_to_replace().is_empty());
     if !replaced && world.counts.overspent == 0 {
         let (seconds, state) = (nanos / SECOND, world.describe());
         return world
@@ -186,8 +186,7 @@ fn finish(world: &mut World) {
         let state = world.describe();
         world.fail(format!("some keys cannot be read:{state}"));
     }
-    let quiet = |world: &mut World| world.streams.is_empty() && world.is_settled();
-    world.run_until(SETTLE_NANOS, quiet);
+    world.wait_until_quiet();
     if world.violation.is_none() {
         world.check_end();
     }
@@ -202,6 +201,13 @@ impl World {
         self.serving().len() == stores
             && regions.len() >= 2
             && regions.values().flatten().all(|(_, it)| it.region.peers.len() >= copies)
+    }
+
+    /// Waits until no snapshot is under way and all replicas agree. Invariant: only then are the files
+    /// of a store compared with what it references. A running reception owns files that nothing else
+    /// references.
+    pub(crate) fn wait_until_quiet(&mut self) {
+        self.run_until(SETTLE_NANOS, |world| world.streams.is_empty() && world.is_settled());
     }
 
     /// Returns true if every member of every region has applied its whole log and no change is

@@ -102,7 +102,9 @@ type Found = BTreeMap<usize, Vec<(String, String)>>;
 
 /// Writes the page with `bless`. Otherwise fails if it differs from the tests.
 pub fn run(workspace: &Workspace, bless: bool) -> Result<()> {
-    let page = page(&find(&workspace.root)?) + &crate::edges::table(&workspace.root)?;
+    let page = page(&find(&workspace.root)?)
+        + &crate::edges::table(&workspace.root)?
+        + &crate::sizes::table(&workspace.root)?;
     let path = workspace.root.join(PAGE);
     if bless {
         return std::fs::write(&path, page).with_context(|| format!("writing {PAGE}"));

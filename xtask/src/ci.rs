@@ -1,6 +1,8 @@
 //! All checks that a change must pass, in one command, each step timed.
 
-use crate::process::{in_parallel, run_shown, run_shown_limited};
+use crate::process::{Ended, in_parallel, run_buffered, run_limited, run_shown, run_shown_limited};
+use crate::programs::{self, BASELINES, BENCH, SIMULATION};
+use crate::soak::Seeds;
 use crate::tools::{self, Tool};
 use crate::workspace::{Workspace, cargo};
 use crate::{
@@ -17,6 +19,8 @@ const BENCHES: [&str; 6] = ["index", "engine", "log", "restart", "amplification"
 /// Time limit of all tests, including their build on a new machine. They usually take a third of
 /// it.
 const TESTS_MAX: Duration = Duration::from_secs(40 * 60);
+/// Time limit of a step that runs beside another.
+const BESIDE_MAX: Duration = Duration::from_secs(20 * 60);
 
 /// Seconds for each fuzz target. Longer runs are started manually.
 const FUZZ_SECONDS: u64 = 2;
@@ -28,6 +32,9 @@ pub struct Options {
     pub only: Vec<String>,
     /// Leaves out these steps.
     pub without: Vec<String>,
+    /// `cargo test` has just passed in so many seconds: the step is left out, and deliberate bugs need no
+    /// run of their tests without them.
+    pub tested: Option<u64>,
 }
 
 /// One check.
@@ -36,78 +43,162 @@ struct Step {
     name: &'static str,
     /// Programs that the step needs besides Rust.
     tools: &'static [Tool],
-    run: fn(&Workspace) -> Result<()>,
+    /// Whether another such step may run at the same time: it uses one processor or little time, and what it
+    /// measures means nothing.
+    is_beside: bool,
+    run: Run,
 }
 
-const fn step(
+/// What the earlier steps found.
+#[derive(Debug, Default)]
+struct Before {
+    /// Whether all tests have passed.
+    tested: bool,
+}
+
+/// Step that was run.
+#[derive(Debug)]
+struct Done {
     name: &'static str,
-    tools: &'static [Tool],
-    run: fn(&Workspace) -> Result<()>,
-) -> Step {
-    Step { name, tools, run }
+    /// `None` if it passed.
+    reason: Option<String>,
+    took: Duration,
 }
 
-const STEPS: [Step; 19] = [
-    step("format", &[], |w| run_cargo(w, &["fmt", "--all", "--check"])),
-    step("lints", &[], |w| {
+type Run = fn(&Workspace, &Before) -> Result<()>;
+
+const fn step(name: &'static str, tools: &'static [Tool], run: Run) -> Step {
+    Step { name, tools, is_beside: false, run }
+}
+
+const fn beside(name: &'static str, tools: &'static [Tool], run: Run) -> Step {
+    Step { name, tools, is_beside: true, run }
+}
+
+const TESTS: &str = "tests";
+
+/// Those that run beside each other and follow each other start in this order, the longest first.
+const STEPS: [Step; 20] = [
+    beside("lints", &[], |w, _| {
         let lint = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
         run_cargo(w, &lint)
     }),
-    step("tidy", tools::FOR_GIT, tidy::run),
-    step("licenses", tools::FOR_DEPENDENCIES, dependencies::licenses),
-    step("advisories", tools::FOR_DEPENDENCIES, dependencies::advisories),
-    step("tests", &[], tests),
-    step("api docs", &[], api_docs),
-    step("mutants", &[], |w| mutants::run(w, &mutants::Options::default())),
-    step("docs", &[], |w| docs::run(w, false)),
-    step("demo", &[], |w| demo::run(w, &demo::Options { short: true, ..demo::Options::default() })),
-    step("spec", tools::FOR_SPEC, spec::short),
-    step("clusters", tools::FOR_CLUSTERS, cluster::short),
-    step("fuzz", &[], |w| {
+    beside("format", &[], |w, _| run_cargo(w, &["fmt", "--all", "--check"])),
+    beside("tidy", tools::FOR_GIT, |w, _| tidy::run(w)),
+    beside("foreign clients", tools::FOR_CLUSTERS, |w, _| cluster::foreign(w)),
+    beside("licenses", tools::FOR_DEPENDENCIES, |w, _| dependencies::licenses(w)),
+    beside("advisories", tools::FOR_DEPENDENCIES, |w, _| dependencies::advisories(w)),
+    beside("api docs", &[], |w, _| api_docs(w)),
+    step(TESTS, &[], |w, _| tests(w)),
+    step("mutants", &[], |w, before| {
+        let Before { tested } = *before;
+        mutants::run(w, &mutants::Options { recent: true, tested, ..Default::default() })
+    }),
+    step("simulation", &[], |w, _| simulation(w)),
+    step("spec", tools::FOR_SPEC, |w, _| spec::short(w)),
+    step("clusters", tools::FOR_CLUSTERS, |w, _| cluster::short(w)),
+    beside("figures", tools::FOR_GIT, |w, _| figures::run(w, &figures::Options::tiny())),
+    beside("benches", &[], |w, _| benches(w)),
+    beside("fuzz", &[], |w, _| {
         fuzz::run(w, &fuzz::Options { seconds: FUZZ_SECONDS, ..Default::default() })
     }),
-    step("simulation", &[], simulation),
-    step("histories", tools::FOR_HISTORIES, |w| histories::run(w, 12)),
-    step("benches", &[], benches),
-    step("figures", tools::FOR_GIT, |w| figures::run(w, &figures::Options::tiny())),
-    step("cost", tools::FOR_GIT, |w| cost::run(w, &cost::Options::short())),
-    step("measured", tools::FOR_GIT, |w| measured::run(w, &measured::Options::default())),
+    beside("histories", tools::FOR_HISTORIES, |w, _| histories::run(w, 12)),
+    beside("demo", &[], |w, _| {
+        demo::run(w, &demo::Options { short: true, ..demo::Options::default() })
+    }),
+    beside("docs", &[], |w, _| docs::run(w, false)),
+    beside("cost", tools::FOR_GIT, |w, _| cost::run(w, &cost::Options::short())),
+    beside("measured", tools::FOR_GIT, |w, _| measured::run(w, &measured::Options::default())),
 ];
 
 /// Runs the chosen steps, even after a failure; fails if one failed. Names every missing tool before it
 /// starts.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    let is_chosen = |name: &str| {
-        let is_in = |names: &[String]| names.iter().any(|it| it == name);
-        (options.only.is_empty() || is_in(&options.only)) && !is_in(&options.without)
-    };
+    let steps = chosen(options)?;
+    tools::require(steps.iter().flat_map(|step| step.tools))?;
+    let mut before = Before { tested: options.tested.is_some() };
+    let mut done: Vec<Done> = Vec::new();
+    if let Some(seconds) = options.tested {
+        done.push(Done { name: TESTS, reason: None, took: Duration::from_secs(seconds) });
+    }
+    for steps in steps.chunk_by(|one, next| one.is_beside && next.is_beside) {
+        match steps {
+            [step] => done.push(alone(workspace, step, &before)),
+            together => done.extend(in_parallel(together.iter(), beside_others)?),
+        }
+        before.tested |= done.iter().any(|it| it.name == TESTS && it.reason.is_none());
+    }
+    summarise(&done, options)
+}
+
+/// Runs one step and nothing else, for [`beside_others`].
+pub fn run_step(workspace: &Workspace, name: &str) -> Result<()> {
+    match STEPS.iter().find(|step| step.name == name) {
+        Some(step) => (step.run)(workspace, &Before::default()),
+        None => bail!("no step `{name}`"),
+    }
+}
+
+/// Returns the steps that `options` choose.
+fn chosen(options: &Options) -> Result<Vec<Step>> {
+    let is_in = |names: &[String], name: &str| names.iter().any(|it| it == name);
     let mut named = options.only.iter().chain(&options.without);
     if let Some(unknown) = named.find(|name| STEPS.iter().all(|it| it.name != **name)) {
         bail!("no step `{unknown}`; there are {}", STEPS.map(|step| step.name).join(", "));
     }
-    let steps = STEPS.into_iter().filter(|step| is_chosen(step.name));
-    tools::require(steps.clone().flat_map(|step| step.tools))?;
-    let mut done: Vec<(&str, Option<String>, Duration)> = Vec::new();
-    for Step { name, run, .. } in steps {
-        println!("== {name}");
-        let started = Instant::now();
-        let reason = run(workspace).err().map(|error| format!("{name} failed: {error:#}"));
-        if let Some(reason) = &reason {
-            println!("{reason}");
-        }
-        done.push((name, reason, started.elapsed()));
+    let is_chosen = |step: &Step| {
+        let is_done = step.name == TESTS && options.tested.is_some();
+        let is_wanted = options.only.is_empty() || is_in(&options.only, step.name);
+        is_wanted && !is_done && !is_in(&options.without, step.name)
+    };
+    Ok(STEPS.into_iter().filter(is_chosen).collect())
+}
+
+fn alone(workspace: &Workspace, step: &Step, before: &Before) -> Done {
+    let name = step.name;
+    println!("== {name}");
+    let started = Instant::now();
+    let reason =
+        (step.run)(workspace, before).err().map(|error| format!("{name} failed: {error:#}"));
+    if let Some(reason) = &reason {
+        println!("{reason}");
     }
+    Done { name, reason, took: started.elapsed() }
+}
+
+/// Runs a step as a process of its own and shows its output at its end, in one piece.
+fn beside_others(step: &Step) -> Result<Done> {
+    let name = step.name;
+    let started = Instant::now();
+    let mut command = Command::new(std::env::current_exe()?);
+    let (ended, printed) = run_limited(command.args(["ci-step", name]), BESIDE_MAX)?;
+    let reason = match ended {
+        Ended::Exited(true) => None,
+        Ended::Exited(false) => Some(format!("{name} failed: {}", reason(&printed))),
+        Ended::TimedOut => Some(format!("{name} failed: no end in {} s", BESIDE_MAX.as_secs())),
+    };
+    println!("== {name}\n{}", printed.trim_end());
+    Ok(Done { name, reason, took: started.elapsed() })
+}
+
+/// Returns what a failed step's process says last about the failure.
+fn reason(printed: &str) -> &str {
+    const START: &str = "xtask: ";
+    printed.rsplit_once(START).map_or(printed, |(_, reason)| reason).trim()
+}
+
+fn summarise(done: &[Done], options: &Options) -> Result<()> {
     println!("== summary");
     // Repeats the reasons, so that the last lines alone contain them.
-    done.iter().filter_map(|(_, reason, _)| reason.as_ref()).for_each(|it| println!("{it}"));
-    for (name, reason, took) in &done {
+    done.iter().filter_map(|it| it.reason.as_ref()).for_each(|reason| println!("{reason}"));
+    for Done { name, reason, took } in done {
         let verdict = if reason.is_none() { "ok" } else { "FAILED" };
-        println!("{name:10} {:7.1} s  {verdict}", took.as_secs_f64());
+        println!("{name:15} {:7.1} s  {verdict}", took.as_secs_f64());
     }
     for name in &options.without {
-        println!("{name:10}            left out");
+        println!("{name:15}            left out");
     }
-    let passed = done.iter().filter(|(_, reason, _)| reason.is_none()).count();
+    let passed = done.iter().filter(|it| it.reason.is_none()).count();
     let failed = done.len() - passed;
     println!("steps: {passed} passed, {failed} failed");
     if failed > 0 {
@@ -133,24 +224,28 @@ fn api_docs(workspace: &Workspace) -> Result<()> {
 
 /// Runs whole clusters in one thread, with all seeds of CI.
 fn simulation(workspace: &Workspace) -> Result<()> {
-    let program = soak::build(workspace, true, false)?;
-    let runs = in_parallel(soak::ci_seeds().into_iter(), |seeds| {
+    let program = programs::build(workspace, SIMULATION, false)?;
+    // Single seeds last: no processor then waits long for the other.
+    let mut parts: Vec<Seeds> = soak::ci_seeds().iter().flat_map(Seeds::parts).collect();
+    parts.sort_by_key(|part| std::cmp::Reverse(part.range.end - part.range.start));
+    let runs = in_parallel(parts.into_iter(), |seeds| {
         let mut run = Command::new(&program);
         run.args(seeds.arguments()).args(["--no-minimise", "--keep-going", "--quiet"]);
-        Ok(run_shown(&mut run))
+        Ok(run_buffered(&mut run))
     })?;
     runs.into_iter().collect()
 }
 
 /// Runs every benchmark to its end at its smallest size. The numbers mean nothing.
 fn benches(workspace: &Workspace) -> Result<()> {
+    let program = programs::build(workspace, BENCH, false)?;
     for bench in BENCHES {
-        let run = ["run", "--quiet", "--package", "stele-bench", "--", bench, "--quick"];
-        run_cargo(workspace, &run)?;
+        run_shown(Command::new(&program).args([bench, "--quick"]).current_dir(&workspace.root))?;
     }
     // Only the group without RocksDB, which needs a library: our engine under another policy.
-    let group = ["run", "--quiet", "--package", "stele-baselines", "--", "put,get,scan", "--quick"];
-    run_cargo(workspace, &group)?;
+    let program = programs::build(workspace, BASELINES, false)?;
+    let group = ["put,get,scan", "--quick"];
+    run_shown(Command::new(program).args(group).current_dir(&workspace.root))?;
     let load = ["--workload", "a", "--records", "500", "--operations", "500", "--quiet"];
     let load = load.map(str::to_owned).to_vec();
     peers::run(workspace, &peers::Options { dev: true, load, ..peers::Options::default() })
@@ -160,6 +255,26 @@ fn benches(workspace: &Workspace) -> Result<()> {
 mod tests {
     use super::*;
     use std::io::Write;
+
+    #[test]
+    fn tests_that_have_just_passed_are_left_out() {
+        let names = |options: &Options| -> Vec<&str> {
+            chosen(options).unwrap().iter().map(|step| step.name).collect()
+        };
+        let tested = Options { tested: Some(5), ..Options::default() };
+        assert_eq!(names(&tested).len(), STEPS.len() - 1);
+        assert!(!names(&tested).contains(&TESTS));
+        let only = Options { only: vec!["spec".into(), TESTS.into()], ..Options::default() };
+        assert_eq!(names(&only), [TESTS, "spec"]);
+        let unknown = Options { without: vec!["specs".into()], ..Options::default() };
+        assert!(chosen(&unknown).is_err());
+    }
+
+    #[test]
+    fn the_reason_of_a_failed_step_is_what_its_process_says_last() {
+        assert_eq!(reason("xtask: x\nrunning\nxtask: bad: a\nb\n"), "bad: a\nb");
+        assert_eq!(reason("killed\n"), "killed");
+    }
 
     /// `cargo test` needs Rust alone. The line bypasses the capture of the test harness, so that it
     /// always shows which steps are left out.

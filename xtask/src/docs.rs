@@ -1,6 +1,7 @@
 //! Runs the commands in the documents: a command that fails is an error of its document.
 
-use crate::process::{Ended, build_stele, run_limited};
+use crate::process::{Ended, run_limited};
+use crate::programs::{self, STELE};
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
@@ -24,7 +25,7 @@ struct Block {
 /// Runs every block of every document, in one folder for each document, with the built `stele`
 /// first on PATH.
 pub fn run(workspace: &Workspace, release: bool) -> Result<()> {
-    let binary = build_stele(workspace, release)?;
+    let binary = programs::build(workspace, STELE, release)?;
     let folder = binary.parent().context("the binary has no parent folder")?;
     let mut count = 0;
     for document in DOCUMENTS {

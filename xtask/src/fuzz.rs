@@ -1,6 +1,7 @@
 //! Runs of the fuzz targets.
 
 use crate::process::run_shown;
+use crate::programs::{self, FUZZ};
 use crate::workspace::{Workspace, cargo};
 use anyhow::{Context, Result};
 use std::process::Command;
@@ -30,17 +31,25 @@ impl Default for Options {
 
 /// Runs the targets. Fails when a target finds a fault.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    let mut command = Command::new(cargo());
-    command.args(["run", "--quiet", "--package", "stele-fuzz"]).current_dir(&workspace.root);
-    if options.guided {
-        // With a named platform the flags do not apply to build scripts, which need no coverage.
-        command.args(["--target", &host()?]).env("RUSTFLAGS", COVERAGE);
-        command.env("CARGO_TARGET_DIR", workspace.target.join("guided"));
-    }
-    command.args(["--", options.only.as_deref().unwrap_or("all")]);
+    let mut command = if options.guided {
+        guided(workspace)?
+    } else {
+        Command::new(programs::build(workspace, FUZZ, false)?)
+    };
+    command.arg(options.only.as_deref().unwrap_or("all"));
     command.args(["--seconds", &options.seconds.to_string(), "--seed", &options.seed.to_string()]);
     command.arg("--out").arg(workspace.target.join("fuzz"));
     run_shown(&mut command)
+}
+
+/// Returns the command that builds the targets with coverage and runs them.
+fn guided(workspace: &Workspace) -> Result<Command> {
+    let mut command = Command::new(cargo());
+    command.args(["run", "--quiet", "--package", FUZZ.package]).current_dir(&workspace.root);
+    // With a named platform the flags do not apply to build scripts, which need no coverage.
+    command.args(["--target", &host()?]).env("RUSTFLAGS", COVERAGE);
+    command.env("CARGO_TARGET_DIR", workspace.target.join("guided")).arg("--");
+    Ok(command)
 }
 
 /// Returns the platform on which the compiler runs.

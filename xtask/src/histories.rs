@@ -3,7 +3,7 @@
 
 use crate::cluster;
 use crate::process::run_limited;
-use crate::soak;
+use crate::programs::{self, SIMULATION};
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, ensure};
 use std::path::Path;
@@ -21,7 +21,7 @@ const DECIDED_PER_UNDECIDED: usize = 20;
 /// too many groups undecided.
 pub fn run(workspace: &Workspace, seeds: u64) -> Result<()> {
     let porcupine = cluster::porcupine(workspace)?;
-    let program = soak::build(workspace, true, false)?;
+    let program = programs::build(workspace, SIMULATION, false)?;
     let folder = tempfile::tempdir().context("creating a folder for histories")?;
     let file = folder.path().join("history.jsonl");
     let (mut sound, mut planted, mut undecided) = (0, 0, 0);

@@ -16,7 +16,9 @@ mod measured;
 mod mutants;
 mod peers;
 mod process;
+mod programs;
 mod sim_mutants;
+mod sizes;
 mod soak;
 mod spec;
 mod tidy;
@@ -31,8 +33,10 @@ use workspace::Workspace;
 const USAGE: &str = "usage: cargo xtask <command>
 
   tidy                      check layers, banned calls, lengths, words, dead files, deliberate bugs
-  mutants [--only NAME] [--list]
-                            run the tests against deliberate bugs; NAME may be the beginning of a name
+  mutants [--only NAME] [--list] [--recent]
+                            run the tests against all deliberate bugs; NAME may be the beginning of a name;
+                            --recent takes those that CI takes: of packages that the last 20 commits
+                            changed, and a tenth of the others, chosen by the commit
   docs [--release]          run the sh blocks of README.md and ARCHITECTURE.md
   demo-import [--short] [--from DIR] [--work DIR] [--seed N]
                             import a folder, killed three times; export, compare, verify
@@ -63,8 +67,9 @@ const USAGE: &str = "usage: cargo xtask <command>
                             showed each
   histories [--seeds N]     compare the simulation's check of histories with Porcupine
   dist                      build the release binary, stripped, with its symbols in a separate file
-  ci [--only STEP,STEP] [--without STEP,STEP]
-                            run all checks that a change must pass, or only these, or all but these
+  ci [--only STEP,STEP] [--without STEP,STEP] [--tested SECONDS]
+                            run all checks that a change must pass, or only these, or all but these;
+                            --tested leaves out the tests, which have just passed in so many seconds
 ";
 
 fn main() -> ExitCode {
@@ -87,12 +92,7 @@ fn run(arguments: &[String]) -> Result<()> {
             flags.end()?;
             tidy::run(&workspace)
         }
-        "mutants" => {
-            let options =
-                mutants::Options { only: flags.value("--only")?, list: flags.switch("--list") };
-            flags.end()?;
-            mutants::run(&workspace, &options)
-        }
+        "mutants" => mutants::run(&workspace, &mutants_options(flags)?),
         "docs" => {
             let release = flags.switch("--release");
             flags.end()?;
@@ -103,11 +103,7 @@ fn run(arguments: &[String]) -> Result<()> {
             flags.end()?;
             demo::run(&workspace, &options)
         }
-        "fuzz" => {
-            let options = fuzz_options(&mut flags)?;
-            flags.end()?;
-            fuzz::run(&workspace, &options)
-        }
+        "fuzz" => fuzz::run(&workspace, &fuzz_options(flags)?),
         "cluster" => cluster::run(&workspace, rest),
         "peers" => peers::run(&workspace, &peers_options(flags)?),
         "cost" => {
@@ -139,12 +135,24 @@ fn run(arguments: &[String]) -> Result<()> {
         "sim-mutants" => sim_mutants(&workspace, flags),
         "histories" => compare_histories(&workspace, flags),
         "ci" => ci(&workspace, flags),
+        "ci-step" => ci::run_step(&workspace, rest.first().map_or("", String::as_str)),
         "dist" => {
             flags.end()?;
             dist::run(&workspace)
         }
         other => bail!("no command `{other}`\n\n{USAGE}"),
     }
+}
+
+fn mutants_options(mut flags: Flags) -> Result<mutants::Options> {
+    let options = mutants::Options {
+        only: flags.value("--only")?,
+        list: flags.switch("--list"),
+        recent: flags.switch("--recent"),
+        tested: false,
+    };
+    flags.end()?;
+    Ok(options)
 }
 
 fn demo_options(flags: &mut Flags) -> Result<demo::Options> {
@@ -196,7 +204,9 @@ fn ci(workspace: &Workspace, mut flags: Flags) -> Result<()> {
         let names = flags.value(flag)?;
         Ok(names.map(|it| it.split(',').map(str::to_owned).collect()).unwrap_or_default())
     };
-    let options = ci::Options { only: names("--only")?, without: names("--without")? };
+    let (only, without) = (names("--only")?, names("--without")?);
+    let tested = flags.value("--tested")?.map(|seconds| seconds.parse()).transpose()?;
+    let options = ci::Options { only, without, tested };
     flags.end()?;
     ci::run(workspace, &options)
 }
@@ -207,15 +217,17 @@ fn compare_histories(workspace: &Workspace, mut flags: Flags) -> Result<()> {
     histories::run(workspace, seeds)
 }
 
-fn fuzz_options(flags: &mut Flags) -> Result<fuzz::Options> {
+fn fuzz_options(mut flags: Flags) -> Result<fuzz::Options> {
     let defaults = fuzz::Options::default();
     let number = |text: Option<String>| text.map(|it| it.parse()).transpose();
-    Ok(fuzz::Options {
+    let options = fuzz::Options {
         seconds: number(flags.value("--seconds")?)?.unwrap_or(defaults.seconds),
         seed: number(flags.value("--seed")?)?.unwrap_or(defaults.seed),
         only: flags.value("--only")?,
         guided: flags.switch("--guided"),
-    })
+    };
+    flags.end()?;
+    Ok(options)
 }
 
 fn spec_options(flags: &mut Flags) -> Result<spec::Options> {

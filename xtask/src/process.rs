@@ -1,9 +1,8 @@
 //! Child processes with a time limit.
 
-use crate::workspace::{Workspace, cargo};
 use anyhow::{Context, Result, bail};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,9 +45,20 @@ pub fn run_limited(command: &mut Command, limit: Duration) -> Result<(Ended, Str
     Ok((ended, String::from_utf8_lossy(&printed).into_owned()))
 }
 
-/// Does `work` for each item, for as many items at a time as there are processors. Returns the results
-/// in the order in which they were done, or an error of `work`, after which no worker takes an item.
+/// Does `work` for each item, for as many items at a time as there are processors. Returns like
+/// [`in_parallel_by`].
 pub fn in_parallel<T: Send, R: Send>(
+    items: impl Iterator<Item = T> + Send,
+    work: impl Fn(T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    in_parallel_by(processors, items, work)
+}
+
+/// Does `work` for each item, for at most `workers` items at a time. Returns the results in the order in which
+/// they were done, or an error of `work`, after which no worker takes an item.
+pub fn in_parallel_by<T: Send, R: Send>(
+    workers: usize,
     items: impl Iterator<Item = T> + Send,
     work: impl Fn(T) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
@@ -64,9 +74,8 @@ pub fn in_parallel<T: Send, R: Send>(
         }
         Ok(())
     };
-    let count = thread::available_parallelism().map_or(1, |count| count.get());
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..count).map(|_| scope.spawn(worker)).collect();
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().try_for_each(|worker| match worker.join() {
             Ok(ended) => ended,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -83,6 +92,18 @@ pub fn appender(path: &Path) -> Result<File> {
 /// Runs `command` and shows its output; fails unless it succeeds.
 pub fn run_shown(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("starting {command:?}"))?;
+    if !status.success() {
+        bail!("{command:?} ended with {status}");
+    }
+    Ok(())
+}
+
+/// Runs `command` and shows its output at its end, in one piece; fails unless it succeeds.
+pub fn run_buffered(command: &mut Command) -> Result<()> {
+    let output = tempfile::NamedTempFile::new().context("creating a file for output")?;
+    command.stdin(Stdio::null()).stdout(appender(output.path())?).stderr(appender(output.path())?);
+    let status = command.status().with_context(|| format!("starting {command:?}"))?;
+    print!("{}", String::from_utf8_lossy(&std::fs::read(output.path())?));
     if !status.success() {
         bail!("{command:?} ended with {status}");
     }
@@ -141,37 +162,6 @@ pub fn within(words: &[String], command: &Command) -> Command {
     let mut wrapped = Command::new(all.next().unwrap_or_default());
     wrapped.args(all).args(command.get_args());
     wrapped
-}
-
-/// Builds the `stele` binary and returns its path.
-pub fn build_stele(workspace: &Workspace, release: bool) -> Result<PathBuf> {
-    compile(workspace, "stele-cli", release, &[])?;
-    built(workspace, "stele", release)
-}
-
-/// Builds a package and returns the path of its binary, which has the package's name.
-pub fn build(
-    workspace: &Workspace,
-    package: &str,
-    release: bool,
-    features: &[&str],
-) -> Result<PathBuf> {
-    compile(workspace, package, release, features)?;
-    built(workspace, package, release)
-}
-
-fn compile(workspace: &Workspace, package: &str, release: bool, features: &[&str]) -> Result<()> {
-    let mut build = Command::new(cargo());
-    build.args(["build", "--quiet", "--package", package]).args(features);
-    build.args(release.then_some("--release")).current_dir(&workspace.root);
-    run_shown(&mut build)
-}
-
-fn built(workspace: &Workspace, name: &str, release: bool) -> Result<PathBuf> {
-    let profile = if release { "release" } else { "debug" };
-    let binary = workspace.target.join(profile).join(name);
-    anyhow::ensure!(binary.is_file(), "{} was not built", binary.display());
-    Ok(binary)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use crate::mutants::{Mutant, Table};
 use crate::process::{Ended, in_parallel, run_limited};
+use crate::programs::{self, SIMULATION};
 use crate::soak::{self, Seeds};
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, ensure};
@@ -32,8 +33,6 @@ const SEEN_HEADER: &str =
 # Written by `cargo xtask sim-mutants --note`.
 ";
 
-/// Seeds that one process runs.
-const SEEDS_TOGETHER: u64 = 25;
 /// Time limit of one process, because a deliberate bug may hang it: ten times what the seeds of one
 /// process take on a slow machine.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -63,7 +62,7 @@ struct Catch {
 /// Runs the seeds against each deliberate bug until one finds it. Prints how many bugs were caught
 /// and which were not; fails below [`PERCENT_MIN`].
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    let program = soak::build(workspace, true, true)?;
+    let program = programs::build(workspace, SIMULATION, false)?;
     let table = Table::load(workspace)?;
     let reached =
         |it: &&Mutant| REACHED.contains(&it.package.as_str()) || ALSO.contains(&it.name.as_str());
@@ -132,12 +131,7 @@ fn order(last: Option<u64>, all: &[Seeds]) -> Vec<Seeds> {
         let runs = all.iter().filter(move |it| it.range.contains(&seed));
         runs.map(move |it| Seeds { range: seed..seed + 1, ..it.clone() })
     });
-    let parts = all.iter().flat_map(|Seeds { mode, range }| {
-        let starts = range.clone().step_by(SEEDS_TOGETHER as usize);
-        let part = |start| start..range.end.min(start + SEEDS_TOGETHER);
-        starts.map(move |start| Seeds { mode, range: part(start) })
-    });
-    first.chain(parts).collect()
+    first.chain(all.iter().flat_map(Seeds::parts)).collect()
 }
 
 /// Runs one process after the other until one fails.

@@ -1,10 +1,10 @@
 //! Long runs of the simulation over many seeds.
 
 use crate::process::run_shown;
-use crate::workspace::{Workspace, cargo};
+use crate::programs::{SIMULATION, build};
+use crate::workspace::Workspace;
 use anyhow::{Result, bail};
 use std::ops::Range;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,11 +14,46 @@ pub const CI_SEEDS: Range<u64> = 1001..2001;
 pub const LIVENESS_SEEDS: Range<u64> = 1001..1101;
 /// Further seeds that every change must pass in safety. Each once showed a fault of the product or of
 /// a check, or shows a deliberate bug that no other of these seeds shows.
-pub const FOUND_SEEDS: [u64; 37] = [
-    101_555, 104_150, 150_250, 150_310, 150_610, 151_210, 204_888, 205_794, 306_797, 306_856,
-    413_061, 413_327, 418_772, 421_027, 423_126, 450_130, 511_890, 524_634, 548_504, 553_495,
-    557_229, 593_937, 3_005_809, 3_005_922, 3_100_100, 3_101_080, 3_101_705, 3_102_502, 3_300_678,
-    3_403_381, 3_405_340, 3_708_822, 3_710_250, 3_713_438, 3_720_042, 8_200_310, 8_231_249,
+pub const FOUND_SEEDS: [u64; 39] = [
+    101_555,
+    104_150,
+    150_250,
+    150_310,
+    150_610,
+    151_210,
+    204_888,
+    205_794,
+    306_797,
+    306_856,
+    413_061,
+    413_327,
+    418_772,
+    421_027,
+    423_126,
+    450_130,
+    511_890,
+    524_634,
+    548_504,
+    553_495,
+    557_229,
+    593_937,
+    3_005_809,
+    3_005_922,
+    3_100_100,
+    3_101_080,
+    3_101_705,
+    3_102_502,
+    3_300_678,
+    3_403_381,
+    3_405_340,
+    3_708_822,
+    3_710_250,
+    3_713_438,
+    3_720_042,
+    8_200_310,
+    8_231_249,
+    2_154_189_229,
+    2_786_606_430,
 ];
 
 /// Further seeds that every change must pass in liveness, for the same reasons.
@@ -33,7 +68,18 @@ pub struct Seeds {
     pub range: Range<u64>,
 }
 
+/// Seeds that one process runs.
+const SEEDS_TOGETHER: usize = 25;
+
 impl Seeds {
+    /// Returns the same seeds as parts, each for one process.
+    pub fn parts(&self) -> impl Iterator<Item = Self> {
+        let Self { mode, range } = self.clone();
+        let starts = range.clone().step_by(SEEDS_TOGETHER);
+        let part = move |start| start..range.end.min(start + SEEDS_TOGETHER as u64);
+        starts.map(move |start| Self { mode, range: part(start) })
+    }
+
     /// Returns the arguments of the simulation that run these seeds.
     pub fn arguments(&self) -> [String; 4] {
         let seeds = format!("{}..{}", self.range.start, self.range.end);
@@ -70,7 +116,7 @@ pub struct Options {
 
 /// Runs seeds in both modes until the time is over; fails after a violation.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    let program = build(workspace, options.is_dev, false)?;
+    let program = build(workspace, SIMULATION, !options.is_dev)?;
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let from = options.from.unwrap_or_else(|| clock() % 1_000_000_000 * 1_000);
     let minutes = (options.hours * 60.0 / 2.0).to_string();
@@ -89,13 +135,16 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     }
 }
 
-/// Builds the simulation, with deliberate bugs if `mutants` is set.
-pub fn build(workspace: &Workspace, is_dev: bool, mutants: bool) -> Result<PathBuf> {
-    let mut command = Command::new(cargo());
-    command.args(["build", "--quiet", "--package", "stele-sim"]).current_dir(&workspace.root);
-    command.args((!is_dev).then_some("--release"));
-    command.args(mutants.then_some("--features=mutants"));
-    run_shown(&mut command)?;
-    let profile = if is_dev { "debug" } else { "release" };
-    Ok(workspace.target.join(profile).join("stele-sim"))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_all_seeds_once_and_small() {
+        let of = |range| Seeds { mode: "safety", range };
+        let parts: Vec<Seeds> = of(1001..1060).parts().collect();
+        assert_eq!(parts, [of(1001..1026), of(1026..1051), of(1051..1060)]);
+        assert_eq!(of(7..8).parts().collect::<Vec<_>>(), [of(7..8)]);
+        assert_eq!(of(7..7).parts().count(), 0);
+    }
 }

@@ -2,7 +2,6 @@
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -29,9 +28,6 @@ pub struct Package {
     pub name: String,
     /// Licence that the manifest states.
     pub license: Option<String>,
-    /// Cargo features by name.
-    #[serde(default)]
-    pub features: BTreeMap<String, Vec<String>>,
     /// Path of its Cargo.toml.
     pub manifest_path: PathBuf,
     /// Dependencies of all kinds.

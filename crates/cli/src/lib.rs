@@ -5,6 +5,7 @@ mod args;
 mod bench;
 mod commands;
 mod ctl;
+mod descriptors;
 mod export;
 mod import;
 mod inspect;
@@ -42,6 +43,8 @@ enum Outcome {
 
 /// Runs the command given on the command line.
 pub fn main() -> ExitCode {
+    // A large store has more files than the usual 1,024 descriptors of a process.
+    descriptors::raise();
     match run(&Cli::parse().command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::FAILURE,

@@ -8,7 +8,7 @@ use crate::store::{
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_engine::{DirectoryKind, StateMachine, directory_kind};
+use stele_engine::{DirectoryKind, StateMachine, directory_kind, shard_of};
 use stele_types::{KeyRange, Result};
 use stele_vfs::{CopyOnWriteVfs, RealVfs, Vfs};
 
@@ -24,12 +24,16 @@ enum ByKind {
 }
 
 impl Reader {
-    /// Opens the directory of an embedded store or of a node. Prints what is left out of a node's.
+    /// Opens the directory of an embedded store, of a shard or of a node. Prints what is left out.
     pub fn open(dir: &Path, tuning: &Tuning) -> Result<Self> {
         Store::check_exists(dir)?;
         let files = CopyOnWriteVfs::new(Arc::new(RealVfs::new()), CHANGES_BYTES_MAX);
         let files = Arc::new(files);
         let vfs: Arc<dyn Vfs> = files.clone();
+        if let Some(shard) = shard_of(&vfs, dir)? {
+            let dir = dir.display();
+            eprintln!("stele: {dir} is {shard}; the other shards hold other keys");
+        }
         let store = match directory_kind(&vfs, dir)? {
             Some(DirectoryKind::Node) => {
                 let node = NodeDir::open(vfs, dir, tuning.options())?;

@@ -2,12 +2,14 @@
 
 use crate::Outcome;
 use crate::args::Server;
+use crate::descriptors;
 use crate::output::print;
 use crate::runtime;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use stele_server::config::Config;
+use stele_server::descriptors::Descriptors;
 use stele_server::node::{self, Ready};
 use stele_server::observe::LogWriter;
 use stele_types::{Error, Result};
@@ -29,9 +31,14 @@ pub fn run(args: &Server) -> Result<Outcome> {
     config.moved_directories.clone_from(&args.moved_directory);
     config.device_scale = args.device_scale.clone().map(follow_scale);
     config.check()?;
+    config.descriptors = Descriptors::share(descriptors::raise(), config.stores.len());
     let set_log_level = log_to_stderr(&config.log_level)?;
     for line in config.effective().lines() {
         tracing::debug!("{line}");
+    }
+    match config.descriptors.describe(config.connections_max) {
+        Ok(line) => tracing::info!("{line}"),
+        Err(line) => tracing::warn!("{line}"),
     }
     let hint = hint(&config);
     let runtime = runtime::large(config.stores.len())?;

@@ -4,8 +4,9 @@
 
 mod common;
 
-use common::{content, run, run_with, stele};
+use common::{content, run, run_with, stele, tree};
 use std::process::Stdio;
+use stele_engine::{Options, Partition, Shards};
 
 fn new() -> (tempfile::TempDir, std::path::PathBuf) {
     let dir = tempfile::tempdir().unwrap();
@@ -223,4 +224,30 @@ fn figures_are_printed_for_people_and_machines() {
         }
     }
     assert!(run(&store, "inspect store --store $").ok().text().starts_with("STORE  stele store"));
+}
+
+#[test]
+fn a_shard_of_a_set_is_read_with_a_note_and_refused_to_commands_that_write() {
+    let (dir, shard) = new();
+    let options = || Options { background: false, ..Options::default() };
+    let dirs = [(shard.clone(), options()), (dir.path().join("other"), options())];
+    let shards = Shards::open(&dirs, Partition::Hash).unwrap();
+    let own = (0..).map(|n| format!("k{n}")).find(|key| shards.shard_of(key.as_bytes()) == 0);
+    let own = own.unwrap();
+    shards.put(own.as_bytes(), b"v").unwrap();
+    shards.close().unwrap();
+    let before = tree(&shard);
+    let pairs = dir.path().join("pairs.jsonl");
+    std::fs::write(&pairs, "{\"key\":\"a\",\"value\":\"b\"}\n").unwrap();
+    let import = format!("import --store $ --from {}", pairs.display());
+    for line in ["put --store $ k v", "del --store $ k", "compact --store $", &import] {
+        run(&shard, line).fails(1, "shard 0 of 2");
+    }
+    let export = format!("export --store $ --to {}", dir.path().join("out.jsonl").display());
+    let get = format!("get --store $ {own}");
+    for line in [&get, "scan --store $", "verify --store $", "stats --store $", &export] {
+        let ran = run(&shard, line).ok();
+        assert!(ran.err.contains("shard 0 of 2"), "{line}: {ran:?}");
+    }
+    assert!(tree(&shard) == before, "the shard was changed");
 }

@@ -1,10 +1,6 @@
 //! Administrative calls find the leader of the placement group from any node.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod fake;
-
-use fake::Fake;
+use crate::fake::{self, Fake};
 use std::time::Duration;
 use stele_client::{Client, Options, Verdict};
 use stele_types::{Error, KeyRange, RegionId, StoreId};

@@ -1,10 +1,6 @@
 //! Scripted errors: which calls are retried, where they are sent, and how they end.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod fake;
-
-use fake::{Fake, Fate, error};
+use crate::fake::{self, Fake, Fate, error};
 use std::time::{Duration, Instant};
 use stele_client::{Client, Options, Ttl};
 use stele_proto::errorpb::{self, Error as Refusal};

@@ -1,11 +1,7 @@
 //! Every operation over several regions, also while the regions change.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod fake;
-
+use crate::fake::{self, Fake};
 use bytes::Bytes;
-use fake::Fake;
 use stele_client::{Client, PutPair, ScanOptions, Swap, Ttl};
 use stele_types::computed::Unfit;
 use stele_types::{ColumnFamily, Error, KeyRange};

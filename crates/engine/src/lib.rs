@@ -24,7 +24,8 @@ pub use db::{
 pub use identity::{DirectoryKind, directory_kind};
 pub use options::Options;
 pub use shards::{
-    Partition, SHARDS_MAX, SetId, ShardPlace, Shards, ShardsIter, ShardsOptions, ShardsStats,
+    Partition, SHARDS_MAX, SetId, ShardOf, ShardPlace, Shards, ShardsIter, ShardsOptions,
+    ShardsStats, shard_of,
 };
 pub use stele_gc::{GcOptions, Phase, PolicyKind};
 pub use stele_storage::{

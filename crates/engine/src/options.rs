@@ -1,11 +1,20 @@
-//! Settings of one store. All have defaults; sizes are in bytes.
+//! Settings of one store. All have defaults; sizes are in bytes. On a small device some defaults
+//! shrink, see [`Options::within_device`].
 
+use std::sync::Arc;
 use stele_gc::GcOptions;
 use stele_index::IndexOptions;
 use stele_log::LogOptions;
 use stele_types::limits::INLINE_VALUE_BYTES_MAX;
 use stele_types::{Error, Result, StoreId};
-use stele_vfs::DeviceTimer;
+use stele_vfs::{DeviceTimer, HandlePool};
+
+/// Parts of the device that default sizes take at most.
+const PART_OF_DEVICE: u64 = 32;
+const RESERVE_OF_DEVICE: u64 = 16;
+const REPLAY_OF_DEVICE: u64 = 4;
+/// Size to which a default shrinks at most.
+const LEAST_BYTES: u64 = 256 << 10;
 
 /// Settings of one store. [`Options::validate`] checks them when it opens.
 #[derive(Clone, Debug)]
@@ -17,7 +26,8 @@ pub struct Options {
     pub segment_bytes_max: u64,
     /// Freed segments kept for reuse: blocks written before need no metadata commit. Default 4.
     pub recycle_segments_max: usize,
-    /// Write the log past the page cache. Default on; off where the file system refuses it.
+    /// Write the log past the page cache. Default on; off where the file system refuses it, or writes
+    /// through the page cache all the same (btrfs, tmpfs).
     pub direct_io: bool,
     /// Memory for recent entries, for followers and slow appliers. Default 0 in the embedded store.
     pub entry_cache_bytes_max: usize,
@@ -40,8 +50,9 @@ pub struct Options {
     /// Limit for the bytes of requests that wait for the log; above it callers wait. Default 64
     /// MiB.
     pub queue_bytes_max: usize,
-    /// Device bytes kept free for garbage collection; writes that need them are refused. Default 64
-    /// MiB.
+    /// Device bytes kept for garbage collection and deletes; puts that need them are refused. Kept by
+    /// a file of allocated blocks where the file system has them. More is kept while one merge has
+    /// to rewrite more. 0: none. Default 256 MiB.
     pub reserved_bytes: u64,
     /// Approximate bytes per second that the background scrub reads; 0 disables scrubbing. Default
     /// 0: without replicas damage cannot be repaired, and `verify` finds it too.
@@ -54,6 +65,9 @@ pub struct Options {
     pub rebuild: bool,
     /// Garbage collection.
     pub gc: GcOptions,
+    /// Handles of value files that are open for reading. Stores of one process may share a pool. Default:
+    /// a pool of its own.
+    pub handles: Arc<HandlePool>,
     /// Measures the store's device. Default: by the clock that the store opens with.
     pub timer: Option<DeviceTimer>,
 }
@@ -74,12 +88,13 @@ impl Default for Options {
             run_bytes_max: 64 << 20,
             checkpoint_log_bytes_max: 4 << 30,
             queue_bytes_max: 64 << 20,
-            reserved_bytes: 64 << 20,
+            reserved_bytes: 256 << 20,
             scrub_bytes_per_second_max: 0,
             scrub_interval_s: 24 * 60 * 60,
             background: true,
             rebuild: true,
             gc: GcOptions::default(),
+            handles: Arc::default(),
             timer: None,
         }
     }
@@ -104,6 +119,44 @@ impl Options {
         within("queue_bytes_max", self.queue_bytes_max as u64, 64 << 10, 1 << 30)
     }
 
+    /// Returns the settings for a device of this size: defaults are bounds that shrink on a small
+    /// device, and explicit sizes, which differ from the defaults, stay.
+    ///
+    /// A segment, a value file, a run and a memtable take at most a 32nd of the device each, the
+    /// reserve a 16th, and the log to replay a quarter.
+    pub fn within_device(mut self, device_bytes: u64) -> Self {
+        let default = Self::default();
+        let bound = |size: u64, default: u64, part: u64, least: u64| match size == default {
+            true => size.min((device_bytes / part).max(least)),
+            false => size,
+        };
+        self.segment_bytes_max =
+            bound(self.segment_bytes_max, default.segment_bytes_max, PART_OF_DEVICE, LEAST_BYTES);
+        self.run_bytes_max =
+            bound(self.run_bytes_max, default.run_bytes_max, PART_OF_DEVICE, LEAST_BYTES);
+        self.memtable_bytes_max = bound(
+            self.memtable_bytes_max as u64,
+            default.memtable_bytes_max as u64,
+            PART_OF_DEVICE,
+            LEAST_BYTES,
+        ) as usize;
+        self.gc.value_file_bytes_max = bound(
+            self.gc.value_file_bytes_max,
+            default.gc.value_file_bytes_max,
+            PART_OF_DEVICE,
+            LEAST_BYTES,
+        );
+        self.reserved_bytes =
+            bound(self.reserved_bytes, default.reserved_bytes, RESERVE_OF_DEVICE, LEAST_BYTES);
+        self.checkpoint_log_bytes_max = bound(
+            self.checkpoint_log_bytes_max,
+            default.checkpoint_log_bytes_max,
+            REPLAY_OF_DEVICE,
+            LEAST_BYTES,
+        );
+        self
+    }
+
     pub(crate) fn log(&self, store: StoreId) -> LogOptions {
         LogOptions {
             store,
@@ -112,6 +165,7 @@ impl Options {
             direct: self.direct_io,
             entry_cache_bytes_max: self.entry_cache_bytes_max,
             inline_value_bytes_max: self.inline_value_bytes_max,
+            handles: self.handles.clone(),
             timer: self.timer.clone(),
         }
     }

@@ -40,6 +40,17 @@ pub trait GcHooks: Send + Sync {
         Ok(0)
     }
 
+    /// Returns the bytes that jobs may write now, the reserve included; `None` if nothing limits them.
+    fn room_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Makes room for `bytes` that a job writes next out of the reserve, as far as the device lacks
+    /// it.
+    fn open_reserve(&self, bytes: u64) {
+        let _ = bytes;
+    }
+
     /// Reports that the value of `key` at this place could not be read when it was due to move. It
     /// stays in place.
     fn note_unreadable(&self, key: &[u8], at: &Locator, error: &Error);
@@ -61,6 +72,8 @@ pub(crate) struct Shared {
     stats: Mutex<GcStats, { rank::GC_STATS }>,
     /// The device is nearly full: freeing space takes precedence over the budget.
     pub short_of_space: AtomicBool,
+    /// See [`Gc::job_bytes`].
+    pub job_bytes: AtomicU64,
 }
 
 impl Shared {
@@ -109,6 +122,7 @@ impl Gc {
             load: Mutex::default(),
             stats: Mutex::default(),
             short_of_space: AtomicBool::new(false),
+            job_bytes: AtomicU64::new(0),
         };
         let work = Work::resume(&shared, resumed);
         let gc = Self { shared, work: Mutex::new(work) };
@@ -177,12 +191,19 @@ impl Gc {
                 left.remove(key.len(), at);
             }
         }
+        work.files.forget();
     }
 
     /// Sets whether the device is nearly full. While it is, everything that frees space is done at
     /// once, regardless of the budget and the target.
     pub fn set_short_of_space(&self, short: bool) {
         self.shared.short_of_space.store(short, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes that one job may have to write before it frees any: a merge of all runs, with
+    /// the live values of the largest file that has dead ones. As of the last observation.
+    pub fn job_bytes(&self) -> u64 {
+        self.shared.job_bytes.load(Ordering::Relaxed)
     }
 
     /// Records a user's scan of `range`.

@@ -68,6 +68,7 @@ impl Work {
         let Some(job) = &mut self.flush else {
             return Ok(StepDone { stage: Stage::Idle, bytes: 0 });
         };
+        shared.hooks.open_reserve(bytes_max.saturating_mul(2));
         match job.step(bytes_max)? {
             JobStep::More { bytes } => Ok(StepDone { stage: Stage::Flush, bytes }),
             JobStep::Done(done) => {
@@ -119,6 +120,7 @@ impl Work {
         spec: MergeSpec,
         plan: Option<Plan>,
     ) -> Result<()> {
+        shared.hooks.open_reserve(0);
         self.saved.plan = plan.clone();
         if plan.is_some() && !mutant::active("gc.plan_not_saved") {
             // After a crash the merge continues with the same plan.
@@ -132,7 +134,7 @@ impl Work {
         Ok(())
     }
 
-    fn running(
+    pub fn running(
         &self,
         version: &Version,
         job: Job,
@@ -213,6 +215,7 @@ impl Work {
         let Some(running) = &mut self.merge else {
             return Ok(StepDone { stage: Stage::Idle, bytes: 0 });
         };
+        shared.hooks.open_reserve(bytes_max.saturating_mul(2));
         let stage = running.stage();
         let moved_before = running.moved.bytes.load(Ordering::Relaxed);
         let step = running.job.step(bytes_max);
@@ -281,6 +284,7 @@ impl Work {
         if shared.index.abandon_merge().is_ok() {
             self.saved.plan = None;
             self.seen.extend(files.into_iter().map(|file| (file, Seen::leftover())));
+            self.files.forget();
         }
     }
 

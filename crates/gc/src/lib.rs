@@ -6,6 +6,7 @@
 //! only then may the victim be removed.
 
 mod drop_time;
+mod failed_victims;
 mod force;
 mod gc;
 mod heat;
@@ -21,6 +22,7 @@ mod removal;
 mod saved;
 mod sorting;
 mod stats;
+mod trim;
 mod work;
 
 #[doc(hidden)]
@@ -38,7 +40,7 @@ pub use gc::{Gc, GcHooks};
 pub use heat::Scanned;
 pub use options::{GcOptions, PolicyKind};
 pub use policy::{
-    Choice, ExpiredRun, FileState, Held, HotRange, State, TierState, credit_for, pick,
+    Choice, ExpiredRun, FileState, Files, Held, HotRange, State, TierState, credit_for, pick,
     pick_collect, pick_short_of_space, space_trigger,
 };
 pub use stats::{Forced, GcStats, Phase, Pressure, Stage, StageBytes, StepDone};

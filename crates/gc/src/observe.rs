@@ -2,19 +2,20 @@
 
 use crate::drop_time::drop_s;
 use crate::gc::Shared;
-use crate::policy::{ExpiredRun, FileState, Held, State, TierState, sorted_ago_s};
+use crate::policy::{ExpiredRun, FileState, Files, Held, State, TierState, sorted_ago_s};
 use crate::removal::{self, FileStatus};
 use crate::work::Work;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stele_index::{RangeSet, Run, Tier, Version, VersionId};
-use stele_log::{FileKind, ValueFileInfo};
+use stele_log::{FileKind, FileList, ValueFileInfo};
 use stele_types::{FileId, RunId, mutant};
 
-/// Memory of one memtable entry with a short key.
-const MEMTABLE_ENTRY_BYTES: u64 = 100;
 const NANOS_PER_S: u64 = 1_000_000_000;
+/// Time after which a store that is short of space requests truncations again: meanwhile followers
+/// received entries.
+const TRUNCATE_AGAIN_NANOS: u64 = NANOS_PER_S;
 /// Limit for the runs that one job rewrites to drop expired pairs: other merges wait for it.
 const EXPIRED_RUNS_MAX: usize = 8;
 
@@ -35,6 +36,39 @@ impl Seen {
     }
 }
 
+/// Files as of the last observation. Invariant: it is used only while nothing that determines the state
+/// of a file has changed, so an idle slice costs the same however many files there are.
+#[derive(Debug, Default)]
+pub(crate) struct FileCache {
+    key: Option<FilesKey>,
+    /// Versions that readers pinned. They matter if a file is dead.
+    pinned: Vec<VersionId>,
+    files: Files,
+    largest_bytes: u64,
+    /// Files of which the state was determined.
+    pub observed: u64,
+}
+
+/// What determines the states of the files, except the size of the head.
+#[derive(Debug, PartialEq, Eq)]
+struct FilesKey {
+    version: VersionId,
+    checkpoint: FileId,
+    list: FileList,
+    is_merging: bool,
+    /// Files that cannot be removed now.
+    unremovable: usize,
+    /// Fingerprint of the files that are not victims now, because a job on them ran out of space.
+    failed_victims: u64,
+}
+
+impl FileCache {
+    /// Forgets the files, because a job changed what is known of them.
+    pub fn forget(&mut self) {
+        self.key = None;
+    }
+}
+
 /// Cached sums of the tiers: there are many runs, and they change only with the version.
 #[derive(Debug, Default)]
 pub(crate) struct TierCache {
@@ -42,7 +76,9 @@ pub(crate) struct TierCache {
     tiers: Vec<TierState>,
     /// Earliest expiry of each run of the oldest tier that has one, earliest first.
     expiries: Vec<(u64, RunId)>,
-    /// Mean size of a record.
+    /// Earliest expiry in newer tiers; `u64::MAX` for none.
+    expiry_above_s: u64,
+    /// Mean size of a record; 0 without records.
     record_bytes: u64,
 }
 
@@ -114,39 +150,30 @@ impl Work {
         let version = shared.index.version();
         let pinned = shared.index.pinned_versions();
         self.sum_tiers(&version);
-        let needed = self.interrupted_outputs(shared);
-        let infos = shared.log.files();
-        self.seen.retain(|file, _| infos.iter().any(|info| info.file == *file));
-        self.unremovable.retain(|file, _| infos.iter().any(|info| info.file == *file));
-        self.unreadable.retain(|file, _| version.live().contains_key(file));
-        let mut files = Vec::with_capacity(infos.len());
+        let (files, segment_bytes) = self.observe_files(shared, &version, checkpoint.file, pinned);
         let now_nanos = shared.clock.monotonic_nanos();
-        for info in infos.iter().filter(|info| info.kind != FileKind::Tombstones) {
-            let status = FileStatus {
-                is_below_checkpoint: info.file < checkpoint.file,
-                pinned: &pinned,
-                is_unremovable: self.unremovable.get(&info.file).is_some_and(|at| now_nanos < *at),
-                ..self.file_status(info, &version, needed.as_ref(), info.file < checkpoint.file)
-            };
-            files.push(self.file_state(info, &version, &status));
-        }
-        self.observed = version.id();
-        let segment_bytes = infos.iter().map(|info| info.bytes).max().unwrap_or(0);
         let idle_s = self.last_write.idle_s(shared);
         let drop_s = self.drop_s(shared);
         let expired = self.tiers.expired(drop_s);
+        let room_bytes = shared.hooks.room_bytes();
         let heat = shared.heat.lock();
         let state = State {
             idle_s,
             frozen: shared.index.frozen_count(),
             tiers: self.tiers.tiers.clone(),
             expired,
+            expired_above: drop_s > 0 && self.tiers.expiry_above_s <= drop_s,
             files,
-            free_segments: shared.log.stats().free_segments,
+            free_segments: shared.log.free_segments(),
             free_segment_bytes: segment_bytes,
             overwrite_ratio: self.saved.overwrite_ratio,
             credit_bytes: self.saved.credit_bytes as i64,
             move_bytes_max: self.move_bytes_max.unwrap_or(u64::MAX),
+            room_bytes,
+            trim_bytes: self.trim.next(&version).map(|run| run.meta().bytes),
+            freeze_ago_s: self
+                .froze_at_nanos
+                .map_or(u64::MAX, |at| now_nanos.saturating_sub(at) / NANOS_PER_S),
             backing_off: shared.clock.monotonic_nanos() < self.back_off_until_nanos,
             scanned_bytes: heat.scanned_bytes(),
             hot: heat.hottest().cloned(),
@@ -157,7 +184,9 @@ impl Work {
                 self.opened_at_s,
                 &shared.options(),
             ),
-            truncate_untried: self.truncated_at != Some(checkpoint),
+            truncate_untried: self.truncated_at != Some(checkpoint)
+                || shared.short_of_space.load(Ordering::Relaxed)
+                    && now_nanos.saturating_sub(self.truncated_at_nanos) >= TRUNCATE_AGAIN_NANOS,
             reappend_untried: self.reappended_at != Some(checkpoint),
             ..self.observe_memtable(shared)
         };
@@ -166,8 +195,64 @@ impl Work {
         let ranges = shared.index.memtable_ranges();
         let hides = hidden_by_ranges(&ranges, version.tiers());
         let state = State { memtable_hides_bytes: state.memtable_hides_bytes + hides, ..state };
+        shared.job_bytes.store(state.job_bytes(), Ordering::Relaxed);
         self.space_amp = state.space_amp_weighed(&shared.options());
         state
+    }
+
+    /// Returns the states of all files, and the bytes of the largest.
+    fn observe_files(
+        &mut self,
+        shared: &Shared,
+        version: &Version,
+        checkpoint: FileId,
+        pinned: Vec<VersionId>,
+    ) -> (Files, u64) {
+        let now_nanos = shared.clock.monotonic_nanos();
+        // Read before the files: a later change makes the key differ.
+        let (list, head_bytes) = shared.log.file_list();
+        let key = FilesKey {
+            version: version.id(),
+            checkpoint,
+            list,
+            is_merging: self.merge.is_some(),
+            unremovable: self.unremovable.values().filter(|until| now_nanos < **until).count(),
+            failed_victims: self.failed_victims.fingerprint(now_nanos),
+        };
+        let is_same = self.files.key.as_ref() == Some(&key)
+            && (!self.files.files.sums().has_dead || self.files.pinned == pinned);
+        if is_same && !mutant::active("gc.observes_each_file_again") {
+            self.files.files = self.files.files.with_bytes(key.list.head, head_bytes);
+            self.files.largest_bytes = self.files.largest_bytes.max(head_bytes);
+            return (self.files.files.clone(), self.files.largest_bytes);
+        }
+        let needed = self.interrupted_outputs(shared);
+        let infos = shared.log.files();
+        let is_listed = |file: &FileId| infos.binary_search_by_key(file, |info| info.file).is_ok();
+        self.seen.retain(|file, _| is_listed(file));
+        self.unremovable.retain(|file, _| is_listed(file));
+        self.unreadable.retain(|file, _| version.live().contains_key(file));
+        self.failed_victims.retain(|file| is_listed(&file));
+        let mut files = Vec::with_capacity(infos.len());
+        for info in infos.iter().filter(|info| info.kind != FileKind::Tombstones) {
+            let status = FileStatus {
+                is_below_checkpoint: info.file < checkpoint,
+                pinned: &pinned,
+                has_failed: self.failed_victims.contains(info.file, now_nanos),
+                is_unremovable: self.unremovable.get(&info.file).is_some_and(|at| now_nanos < *at),
+                ..self.file_status(info, version, needed.as_ref(), info.file < checkpoint)
+            };
+            files.push(self.file_state(info, version, &status));
+        }
+        self.observed = version.id();
+        let files = Files::from(files);
+        let largest_bytes = infos.iter().map(|info| info.bytes).max().unwrap_or(0);
+        let observed = self.files.observed + infos.len() as u64;
+        // Of an interrupted merge, the index is asked each time.
+        let is_known = needed.is_some_and(|needed| needed.is_empty());
+        let key = Some(key).filter(|_| is_known);
+        self.files = FileCache { key, pinned, files: files.clone(), largest_bytes, observed };
+        (files, largest_bytes)
     }
 
     /// Returns the time up to which expired pairs are dropped now; 0 if none are.
@@ -237,6 +322,7 @@ impl Work {
         // Invariant: a file is not a victim again while its live records are just those that could
         // not be read the last time. Nothing would move, and the index would be rewritten for it.
         let is_stuck = left.records > 0 && left == live && !mutant::active("gc.victims_in_vain");
+        let is_stuck = is_stuck || status.has_failed;
         FileState {
             id: info.file,
             bytes: info.bytes,
@@ -248,9 +334,8 @@ impl Work {
         }
     }
 
-    /// Observes the memtables, which hold all user bytes since the last freeze. Deletes are short,
-    /// so a memtable larger than the bytes written is taken for deletes, each hiding a record of
-    /// mean size.
+    /// Observes the memtables, which hold all user bytes since the last freeze. Each delete is taken to
+    /// hide a record of mean size.
     fn observe_memtable(&mut self, shared: &Shared) -> State {
         let memory_bytes = shared.index.memtable_bytes() as u64;
         let user_bytes = shared.user_bytes.load(Ordering::Relaxed);
@@ -267,8 +352,16 @@ impl Work {
             return State { frozen_bytes, ..State::default() };
         }
         let written = user_bytes.saturating_sub(self.memtable.user_bytes_before);
-        let entries = memory_bytes / MEMTABLE_ENTRY_BYTES;
-        let hides = if written < memory_bytes / 2 { entries * self.tiers.record_bytes } else { 0 };
+        let (entries, tombstones) = shared.index.memtable_entries();
+        // Without runs the deletes hide records of this memtable.
+        let record_bytes = match self.tiers.record_bytes {
+            0 => written / entries.max(1),
+            mean => mean,
+        };
+        let hides = match mutant::active("gc.deletes_beside_puts_unseen") {
+            true if written >= memory_bytes / 2 => 0,
+            _ => tombstones.saturating_mul(record_bytes),
+        };
         let waited = shared.clock.monotonic_nanos().saturating_sub(self.memtable.since_nanos);
         State {
             memtable_bytes: written.max(1),
@@ -294,7 +387,13 @@ impl Work {
             .live()
             .values()
             .fold((0, 0), |(records, bytes), live| (records + live.records, bytes + live.bytes));
-        let record_bytes = bytes / u64::max(records, 1);
+        // Without references the runs hold the values.
+        let entries: u64 = version.runs().map(|run| run.meta().entries).sum();
+        let run_bytes: u64 = tiers.iter().map(|tier| tier.bytes).sum();
+        let record_bytes = match records {
+            0 => run_bytes / entries.max(1),
+            records => bytes / records,
+        };
         let sum = |(at, tier): (usize, &Tier)| TierState {
             bytes: tier.bytes,
             ref_bytes: ref_bytes(tier),
@@ -305,8 +404,13 @@ impl Work {
         let oldest = tiers.last().map_or(&[][..], |tier| &tier.runs).iter().map(expires);
         let mut expiries: Vec<_> = oldest.filter(|(first_s, _)| *first_s != u64::MAX).collect();
         expiries.sort_unstable();
+        let upper = tiers.len().saturating_sub(1);
+        let above = tiers.iter().take(upper).flat_map(|tier| &tier.runs);
+        let expiry_above_s =
+            above.map(|run| run.meta().earliest_expiry_s).min().unwrap_or(u64::MAX);
         let tiers = tiers.iter().enumerate().map(sum).collect();
-        self.tiers = TierCache { of: Some(version.id()), tiers, expiries, record_bytes };
+        let of = Some(version.id());
+        self.tiers = TierCache { of, tiers, expiries, expiry_above_s, record_bytes };
     }
 }
 

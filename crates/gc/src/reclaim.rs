@@ -3,6 +3,7 @@
 use crate::gc::Shared;
 use crate::policy::Held;
 use crate::work::{BACK_OFF_NANOS, Work};
+use std::collections::BTreeSet;
 use stele_index::Edit;
 use stele_log::FileKind;
 use stele_types::{Error, FileId, Result, mutant};
@@ -11,12 +12,17 @@ impl Work {
     /// Removes `files`; returns the bytes freed. Checks each again: a view may have pinned it. If a
     /// removal meets damage, its file stays and the others go.
     pub fn reclaim(&mut self, shared: &Shared, files: &[FileId]) -> Result<u64> {
+        if files.is_empty() {
+            return Ok(0);
+        }
+        shared.hooks.open_reserve(0);
         let late = mutant::active("gc.remove_before_edit");
         if !late {
             self.prepare_removal(shared)?;
         }
         let state = self.observe(shared);
         let mut freed = 0;
+        let files: BTreeSet<FileId> = files.iter().copied().collect();
         for file in state.files.iter().filter(|file| files.contains(&file.id)) {
             if file.held.is_some_and(|held| held != Held::Head) {
                 continue;

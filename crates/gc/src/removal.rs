@@ -20,6 +20,8 @@ pub(crate) struct FileStatus<'a> {
     pub is_wanted_by_raft: bool,
     /// A removal of it failed, because what must outlive it could not be read.
     pub is_unremovable: bool,
+    /// A job that was to empty it ran out of space recently.
+    pub has_failed: bool,
     /// Records that the current version refers to.
     pub live_records: u64,
     /// Version at which `live_records` became 0, or a later one.
@@ -86,6 +88,7 @@ mod tests {
         is_uncommitted: false,
         is_wanted_by_raft: false,
         is_unremovable: false,
+        has_failed: false,
         live_records: 0,
         dead_since: Some(VersionId(7)),
         created_since: VersionId(4),

@@ -1,6 +1,6 @@
 //! Statistics of garbage collection.
 
-use crate::policy::FileState;
+use crate::policy::Files;
 use stele_types::{FileId, RunId};
 
 /// Phase of the index's storage modules (Nezha), which determines what a read must merge.
@@ -82,6 +82,9 @@ pub enum Forced {
     SortAll,
     /// Frees everything that can be freed for less than it costs.
     Collect,
+    /// Leaves sorted files of live values, runs, and an empty segment, as far as the device has room
+    /// for the moves.
+    Compact,
     /// Rewrites a run as it is read now, unless another merge runs.
     Rewrite(RunId),
 }
@@ -127,7 +130,9 @@ pub struct GcStats {
     /// Files being emptied.
     pub victims: Vec<FileId>,
     /// Every value file with its live bytes and the reason why it is held.
-    pub files: Vec<FileState>,
+    pub files: Files,
+    /// Files of which the state was determined since the store was opened.
+    pub files_observed: u64,
     /// Files removed since the store was opened.
     pub reclaimed_files: u64,
     /// Bytes of the files removed since the store was opened.

@@ -1,13 +1,15 @@
 //! One step: continue a job, or pick and start the next.
 
+use crate::failed_victims::FailedVictims;
 use crate::gc::Shared;
 use crate::jobs::Running;
-use crate::observe::{LastWrite, MemtableSeen, Seen, TierCache};
-use crate::policy::{Choice, Held, State, pick, pick_short_of_space};
+use crate::observe::{FileCache, LastWrite, MemtableSeen, Seen, TierCache};
+use crate::policy::{Choice, State, pick, pick_short_of_space};
 use crate::pressure::Load;
 use crate::saved::Saved;
 use crate::sorting::Sorting;
 use crate::stats::{GcStats, Phase, Stage, StepDone};
+use crate::trim::Trim;
 use crate::{credit_for, space_trigger};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -34,6 +36,7 @@ pub(crate) struct Work {
     /// Records that jobs left in place because they could not be read, by file. Lost at a restart:
     /// the next job that reads them records them again.
     pub unreadable: BTreeMap<FileId, Live>,
+    pub files: FileCache,
     pub tiers: TierCache,
     pub memtable: MemtableSeen,
     pub last_write: LastWrite,
@@ -41,8 +44,16 @@ pub(crate) struct Work {
     pub stage: Stage,
     /// Checkpoints at which the hooks were last called.
     pub truncated_at: Option<Lsn>,
+    pub truncated_at_nanos: u64,
+    /// Time of the last freeze that garbage collection chose.
+    pub froze_at_nanos: Option<u64>,
+    pub trim: Trim,
+    /// Victims of jobs that ran out of space. Lost at a restart.
+    pub failed_victims: FailedVictims,
     pub reappended_at: Option<Lsn>,
     pub back_off_until_nanos: u64,
+    /// No run is rewritten before, because a rewrite failed.
+    pub no_rewrite_until_nanos: u64,
     pub move_bytes_max: Option<u64>,
     pub reclaimed_files: u64,
     pub reclaimed_bytes: u64,
@@ -107,6 +118,7 @@ impl Work {
         match choice {
             Choice::Idle => done(Stage::Idle, 0),
             Choice::Freeze => {
+                self.froze_at_nanos = Some(shared.clock.monotonic_nanos());
                 shared.hooks.freeze()?;
                 self.memtable.start(shared, shared.user_bytes.load(Ordering::Relaxed));
                 done(Stage::Flush, 0)
@@ -117,6 +129,10 @@ impl Work {
             }
             Choice::Merge { first, count } => {
                 self.start_merge(shared, first, count)?;
+                self.step_merge(shared, bytes_max)
+            }
+            Choice::Trim => {
+                self.start_trim(shared)?;
                 self.step_merge(shared, bytes_max)
             }
             Choice::DropExpired { runs } => {
@@ -139,12 +155,21 @@ impl Work {
                 let bytes = shared.log.drop_free(count)?;
                 done(Stage::Reclaim, bytes)
             }
+            Choice::Roll => {
+                shared.hooks.open_reserve(0);
+                shared.log.roll()?;
+                // The next flush moves the checkpoint past the old head.
+                self.froze_at_nanos = None;
+                done(Stage::Reclaim, 0)
+            }
             Choice::Truncate => {
+                self.truncated_at_nanos = shared.clock.monotonic_nanos();
                 self.truncated_at = Some(shared.index.checkpoint().replay_from);
                 shared.hooks.truncate()?;
                 done(Stage::Truncate, 0)
             }
             Choice::Reappend { below } => {
+                shared.hooks.open_reserve(0);
                 self.reappended_at = Some(shared.index.checkpoint().replay_from);
                 let bytes = shared.hooks.reappend(below, shared.options().reappend_bytes_max)?;
                 done(Stage::Reappend, bytes)
@@ -163,6 +188,10 @@ impl Work {
         self.last_error = Some(error.to_string());
         self.back_off_until_nanos = shared.clock.monotonic_nanos().saturating_add(BACK_OFF_NANOS);
         self.flush = None;
+        if let (Error::NoSpace(_), Some(running)) = (&error, &self.merge) {
+            let now_nanos = shared.clock.monotonic_nanos();
+            self.failed_victims.note(&running.victims(), now_nanos);
+        }
         self.drop_merge(shared);
         match error {
             Error::NoSpace(_) => Ok(StepDone { stage: Stage::Idle, bytes: 0 }),
@@ -218,6 +247,7 @@ impl Work {
             tiers: state.tiers.len(),
             victims: self.merge.as_ref().map(Running::victims).unwrap_or_default(),
             files: state.files,
+            files_observed: self.files.observed,
             reclaimed_files: self.reclaimed_files,
             reclaimed_bytes: self.reclaimed_bytes,
             resumed: self.resumed,
@@ -243,7 +273,6 @@ impl Work {
         if rewriting || self.sorting.is_some() || self.flush.is_some() || state.frozen > 0 {
             return Phase::During;
         }
-        let sorted = state.files.iter().any(|file| file.is_sorted && file.held == Some(Held::Live));
-        if sorted { Phase::Post } else { Phase::Pre }
+        if state.files.sums().has_sorted_live { Phase::Post } else { Phase::Pre }
     }
 }

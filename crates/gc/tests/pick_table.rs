@@ -3,7 +3,8 @@
 //! `mem` bytes in the memtable, `age` its seconds, `idle` seconds without a write, `frozen`
 //! memtables, `tiers` bytes of records each tier refers to (newest first), `entry` index bytes for
 //! each 1000 record bytes, `expired` run/seconds since its first pair expired, `hides` of the
-//! newest tier, `free` count x bytes of recycled segments, `files` id:bytes/live with a letter for
+//! newest tier, `memhides` of the memtable, `froze` seconds since the last freeze, `room` bytes that
+//! jobs may write, `trim` bytes of the run of the oldest tier that is next, `above` if newer tiers hold expired pairs, `free` count x bytes of recycled segments, `files` id:bytes/live with a letter for
 //! the reason why it is held (h head, c checkpoint, r raft, v view, j job; `s` sorted, `u` live but
 //! unreadable), `ratio` of overwrites, `credit`, `scanned`, `hot` range=bytes/scanned, `sorting`
 //! unsorted rest of a sort.
@@ -166,14 +167,37 @@ const SHORT: &str = "
 tiers=1000 files=1:900/500,2:600/500 credit=0 => relocate 1
 tiers=1000 files=1:510/500,2:510/500 credit=0 => idle
 tiers=1000 files=1:510/500,2:510/500 free=2x128 credit=0 => drop 2 free
-# so are pairs that expired an hour ago
-tiers=1000 files=1:1000/1000 expired=7/3600 credit=0 => expire 7
+# so are pairs that expired, a run at a time: the clocks agree on the time
+tiers=1000 files=1:1000/1000 expired=7/0 credit=0 => expire 7
+tiers=1000 files=1:1000/1000 expired=7/3600,9/3600 credit=0 => expire 7
+tiers=1,1000 above files=1:1001/1001 credit=0 => merge 0+2
 tiers=1000 files=1:1000/1000 expired=7/3600 credit=0 failed => idle
 # and the memtable is not flushed for each small write
-mem=1 tiers=1000 files=1:1000/1000,2:10/0h => idle
+mem=1 tiers=1000 files=1:1000/1000,2:1/0h => idle
 mem=200 tiers=1000 files=1:1000/1000,2:200/0h ratio=1 => freeze
 # a job that failed on a full device is not retried at once
 tiers=1000 files=1:900/500,2:600/500 credit=0 failed => idle
+# the head is sealed when an eighth of it is dead; then a checkpoint passes it
+tiers=1000 files=1:1000/1000,2:100/0h => roll
+tiers=1000 files=1:1000/1000,2:100/90h => idle
+tiers=1000 files=1:1000/1000,2:100/0h failed => roll
+tiers=1000 files=1:1000/1000,2:100/0c froze=2 => freeze
+tiers=1000 files=1:1000/1000,2:100/0c froze=1 => idle
+# deletes beside puts in the memtable show what is dead in the head
+mem=10 tiers=1000 files=1:1000/1000,2:10/0h memhides=1 => idle
+mem=100 tiers=1000 files=1:1000/1000,2:100/0h memhides=50 => roll
+mem=100 tiers=1000 files=1:1000/1000,2:100/0c memhides=50 froze=2 => freeze
+# a few bytes that tombstones hide are worth a merge, but not any number
+tiers=10,1000 hides=2 files=1:1010/1010 => merge 0+2
+tiers=10,1000 hides=30 entry=500 files=1:1010/1010 => idle
+# a victim and a merge fit into what is free
+tiers=1000 files=1:900/500,2:600/500 credit=0 room=501 => idle
+tiers=1000 files=1:900/500,2:600/500 credit=0 room=503 => relocate 1
+tiers=1000 files=1:900/500,2:300/150 credit=0 room=200 => relocate 2
+tiers=10,1000 hides=50 entry=500 files=1:1010/1010 room=500 => idle
+tiers=10,1000 hides=50 entry=500 files=1:1010/1010 room=506 => merge 0+2
+tiers=10,1000 hides=50 entry=500 files=1:1010/1010 room=500 trim=8 => trim
+tiers=10,1000 hides=50 entry=500 files=1:1010/1010 room=7 trim=8 => idle
 ";
 
 #[test]
@@ -255,6 +279,11 @@ fn parse(text: &str) -> State {
                 state.free_segment_bytes = mib(bytes);
             }
             "expired" => state.expired = value.split(',').map(expired).collect(),
+            "above" => state.expired_above = true,
+            "froze" => state.freeze_ago_s = value.parse().unwrap(),
+            "memhides" => state.memtable_hides_bytes = mib(value),
+            "trim" => state.trim_bytes = Some(mib(value)),
+            "room" => state.room_bytes = Some(mib(value)),
             "failed" => state.backing_off = true,
             "truncated" => state.truncate_untried = false,
             "reappended" => state.reappend_untried = false,
@@ -339,6 +368,8 @@ fn show(choice: &Choice) -> String {
         }
         Choice::Reclaim { files } => format!("reclaim {}", ids(files)),
         Choice::DropFree { count } => format!("drop {count} free"),
+        Choice::Trim => "trim".into(),
+        Choice::Roll => "roll".into(),
         Choice::Truncate => "truncate".into(),
         Choice::Reappend { below } => format!("reappend <{below}"),
     }

@@ -310,7 +310,7 @@ impl Appender {
 
     /// Continues in a new segment. Fails with `NoSpace` and changes nothing.
     pub fn roll(&mut self, shared: &Shared) -> Result<()> {
-        let oldest = shared.catalog.read().segments().first().copied().unwrap_or(self.id);
+        let oldest = shared.catalog.read().first_segment().unwrap_or(self.id);
         let carried: Vec<CarriedRegion> = {
             let mut state = shared.state.write();
             state.regions.forget_destroyed(oldest);

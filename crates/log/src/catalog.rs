@@ -1,7 +1,7 @@
 //! The files of the log, and what is known of each without reading it.
 
 use crate::{FileKind, ValueFileInfo};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use stele_types::{FileId, Lsn};
 
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,11 @@ pub(crate) struct FileMeta {
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     files: BTreeMap<FileId, FileMeta>,
+    /// Value files by the oldest version they may hold.
+    values: BTreeSet<(Lsn, FileId)>,
+    tombstones: BTreeSet<FileId>,
+    /// Number of changes.
+    changes: u64,
 }
 
 impl Catalog {
@@ -30,18 +35,37 @@ impl Catalog {
         self.files.get(&file).copied()
     }
 
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Counts a change of the directory that leaves the catalog as it is.
+    pub fn note_change(&mut self) {
+        self.changes += 1;
+    }
+
     pub fn insert(&mut self, file: FileId, meta: FileMeta) {
+        self.remove(file);
+        match meta.kind {
+            FileKind::Tombstones => self.tombstones.insert(file),
+            FileKind::Segment { .. } | FileKind::Sorted => self.values.insert((meta.min_lsn, file)),
+        };
         self.files.insert(file, meta);
     }
 
     pub fn update(&mut self, file: FileId, f: impl FnOnce(&mut FileMeta)) {
-        if let Some(meta) = self.files.get_mut(&file) {
-            f(meta);
+        if let Some(mut meta) = self.get(file) {
+            f(&mut meta);
+            self.insert(file, meta);
         }
     }
 
     pub fn remove(&mut self, file: FileId) {
-        self.files.remove(&file);
+        self.changes += 1;
+        if let Some(meta) = self.files.remove(&file) {
+            self.values.remove(&(meta.min_lsn, file));
+            self.tombstones.remove(&file);
+        }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (FileId, &FileMeta)> {
@@ -54,16 +78,25 @@ impl Catalog {
         self.iter().filter(|(_, meta)| is(meta)).map(|(file, _)| file).collect()
     }
 
+    /// Returns the oldest segment.
+    pub fn first_segment(&self) -> Option<FileId> {
+        let is = |meta: &FileMeta| matches!(meta.kind, FileKind::Segment { .. });
+        self.iter().find(|(_, meta)| is(meta)).map(|(file, _)| file)
+    }
+
     pub fn of_kind(&self, kind: FileKind) -> Vec<FileId> {
         self.iter().filter(|(_, meta)| meta.kind == kind).map(|(file, _)| file).collect()
     }
 
+    /// Returns the files of retained tombstones.
+    pub fn tombstones(&self) -> Vec<FileId> {
+        self.tombstones.iter().copied().collect()
+    }
+
     /// Returns the oldest version that any value file except `without` may hold.
     pub fn oldest_value(&self, without: Option<FileId>) -> Option<Lsn> {
-        self.iter()
-            .filter(|(file, meta)| Some(*file) != without && meta.kind != FileKind::Tombstones)
-            .map(|(_, meta)| meta.min_lsn)
-            .min()
+        let mut values = self.values.iter();
+        values.find(|(_, file)| Some(*file) != without).map(|(oldest, _)| *oldest)
     }
 
     pub fn infos(&self, wanted_from: FileId) -> Vec<ValueFileInfo> {

@@ -16,6 +16,7 @@ pub mod inspect;
 mod iter;
 mod log;
 mod long_reads;
+mod newest_tombstones;
 mod options;
 mod poison;
 mod read;
@@ -48,7 +49,7 @@ pub use region::RegionLog;
 pub use replay::{ReplayEntry, ReplayOp};
 pub use segment::damaged_payloads::DamagedPayload;
 pub use sorted::{SealedFile, SortedWriter};
-pub use stats::{FileKind, LogStats, ValueFileInfo};
+pub use stats::{FileKind, FileList, LogStats, ValueFileInfo};
 pub use verify::{Damage, VerifyEvent, VerifySummary};
 pub use versions::VersionedOp;
 

@@ -11,7 +11,7 @@ use crate::remove;
 use crate::replay::ReplayEntry;
 use crate::shared::Shared;
 use crate::sorted::{self, SealedFile, SortedWriter};
-use crate::stats::{LogStats, ValueFileInfo};
+use crate::stats::{FileList, LogStats, ValueFileInfo};
 use crate::verify::{VerifyEvent, VerifySummary, verify};
 use crate::versions::VersionedOp;
 use crate::{FileKind, LogOptions, RecoverFrom, Recovery, recover};
@@ -154,8 +154,8 @@ impl Log {
     }
 
     /// [`Log::read_many`] from the device itself, for scrubbing.
-    pub fn read_many_direct(&self, at: &[Locator]) -> Result<Vec<Unchecked>> {
-        Ok(self.shared.read_many_with(at, ReadMode::FROM_DEVICE)?.values)
+    pub fn read_many_direct(&self, at: &[Locator]) -> Result<ReadMany> {
+        self.shared.read_many_with(at, ReadMode::FROM_DEVICE)
     }
 
     /// Reads ahead for later calls of [`Log::record`]: each value and the record header before it.
@@ -271,6 +271,22 @@ impl Log {
         files
     }
 
+    /// Returns the state of the list that [`Log::files`] returns, and the bytes of the head as it states
+    /// them. Costs the same however many files there are.
+    pub fn file_list(&self) -> (FileList, u64) {
+        let wanted_from = self.shared.wanted_from();
+        let head = self.head();
+        let catalog = self.shared.catalog.read();
+        let bytes = catalog.get(head.file).map_or(0, |meta| meta.bytes);
+        let list = FileList { changes: catalog.changes(), wanted_from, head: head.file };
+        (list, bytes.max(u64::from(head.offset)))
+    }
+
+    /// Returns the number of freed segments that wait for reuse.
+    pub fn free_segments(&self) -> usize {
+        self.shared.free.lock().len()
+    }
+
     /// Removes a file. The caller has proven that nothing refers to it and no reader holds it.
     /// Fails with `Invalid` for a segment that Raft still needs.
     pub fn remove(&self, file: FileId) -> Result<()> {
@@ -283,6 +299,18 @@ impl Log {
     pub fn drop_free(&self, count: usize) -> Result<u64> {
         let _one = self.maintenance.lock();
         remove::drop_free(&self.shared, count)
+    }
+
+    /// Seals the active segment, so that it can be removed once nothing needs it. Returns whether it
+    /// held a batch; otherwise does nothing. Fails with `NoSpace` and changes nothing.
+    pub fn roll(&self) -> Result<bool> {
+        let (mut appender, _stop) = self.lock_appender();
+        self.shared.poison.check()?;
+        if appender.has_batches {
+            appender.roll(&self.shared)?;
+            return Ok(true);
+        }
+        Ok(false)
     }
 
     /// Creates a sorted value file; its bytes are counted under `cause`.

@@ -1,9 +1,10 @@
 //! Settings of a log, and the input and result of opening one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use stele_types::limits::INLINE_VALUE_BYTES_MAX;
 use stele_types::{FileId, KeyRange, LogIndex, Lsn, RegionId, StoreId};
-use stele_vfs::DeviceTimer;
+use stele_vfs::{DeviceTimer, HandlePool};
 
 /// Settings of one store's log.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub struct LogOptions {
     pub entry_cache_bytes_max: usize,
     /// Values of at most this length are kept in sidecars, and replay passes them as bytes.
     pub inline_value_bytes_max: usize,
+    /// Handles of files that are open for reading, perhaps shared with other stores.
+    pub handles: Arc<HandlePool>,
     /// Measures writes and reads of the device; `None`: nothing is measured.
     pub timer: Option<DeviceTimer>,
 }
@@ -34,6 +37,7 @@ impl Default for LogOptions {
             direct: true,
             entry_cache_bytes_max: 16 << 20,
             inline_value_bytes_max: INLINE_VALUE_BYTES_MAX,
+            handles: Arc::default(),
             timer: None,
         }
     }
@@ -50,7 +54,7 @@ pub struct RecoverFrom {
     /// Lowest identifier for new files.
     pub next_file: FileId,
     /// Value files that runs refer to; each must exist.
-    pub needed: Vec<FileId>,
+    pub needed: BTreeSet<FileId>,
     /// `Some` if other replicas may hold a copy of what is damaged here: for each region, the last
     /// entry with its effects in runs. Payloads up to that entry, and of entries outside every
     /// region's log, may be unreadable. `None`: all payloads must be readable.

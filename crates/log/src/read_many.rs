@@ -82,6 +82,8 @@ pub struct ReadMany {
     pub values: Vec<Unchecked>,
     /// Number of stretches read; 1 if all values are neighbours.
     pub reads: usize,
+    /// Bytes requested from files, whole blocks where the page cache is bypassed.
+    pub read_bytes: u64,
 }
 
 /// Neighbouring values that one read covers.
@@ -147,6 +149,7 @@ impl Shared {
         while let Some(stretch) = Stretch::first_of(at, &mut rest, how) {
             read.reads += 1;
             if stretch.range.end - stretch.range.start < how.direct_bytes_min {
+                read.read_bytes += stretch.bytes() as u64;
                 cached.push(stretch);
                 continue;
             }
@@ -154,6 +157,7 @@ impl Shared {
             let is_kept = how.pending_max > BACKGROUND_READS_MAX || stretch.is_mostly_wanted();
             let by_pieces = how.direct_bytes_min > 0 && is_kept;
             let next = self.direct_read(stretch, by_pieces)?;
+            read.read_bytes += next.bytes as u64;
             if pack.bytes + next.bytes > STRETCH_BYTES_MAX as usize {
                 self.read_pack(at, std::mem::take(&mut pack), &mut read.values)?;
             }

@@ -3,11 +3,11 @@
 use crate::FileKind;
 use crate::catalog::FileMeta;
 use crate::dir::Name;
+use crate::newest_tombstones::Sorter;
 use crate::recover::is_reusable;
-use crate::retained_tombstones::{self, RetainedTombstone, TombstoneWriter};
-use crate::segment::damaged_payloads::DamagedPayload;
-use crate::segment::items;
+use crate::segment::{damaged_payloads, items};
 use crate::shared::Shared;
+use crate::{newest_tombstones, retained_tombstones};
 use stele_types::{Error, FileId, Result, mutant};
 use stele_vfs::Open;
 
@@ -30,7 +30,10 @@ pub(crate) fn remove(shared: &Shared, file: FileId) -> Result<()> {
         error if error.is_damage() || error.is_failed_read() => error,
         other => shared.poison.unless_full(other),
     })?;
-    drop_tombstones(shared)
+    let done = drop_tombstones(shared);
+    // The catalog changed before the names did.
+    shared.catalog.write().note_change();
+    done
 }
 
 fn remove_segment(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<()> {
@@ -42,11 +45,11 @@ fn remove_segment(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<()> 
     let bytes = shared.handle(Name::Segment(file))?.len()?;
     // The deletes become durable elsewhere before the segment is removed. Otherwise a rebuild after
     // a crash in between would restore deleted keys.
-    if !mutant::active("log.skip_graves") {
+    if retains_tombstones(shared) && !mutant::active("log.skip_graves") {
         retain_tombstones(shared, file, meta)?;
     }
     shared.catalog.write().remove(file);
-    shared.handles.forget(file);
+    shared.handles.forget(u64::from(file.0));
     let reuse = is_reusable(shared.free.lock().len(), bytes, &shared.options);
     let path = dir.path_of(Name::Segment(file));
     if reuse {
@@ -75,13 +78,14 @@ pub(crate) fn drop_free(shared: &Shared, count: usize) -> Result<u64> {
         let path = shared.dir.path_of(Name::Free(file));
         bytes += shared.dir.vfs.open(&path, Open::READ)?.len()?;
         shared.dir.unlink(&path).map_err(|error| shared.poison.unless_full(error))?;
+        shared.catalog.write().note_change();
     }
     Ok(bytes)
 }
 
 fn remove_plain(shared: &Shared, name: Name) -> Result<()> {
     shared.catalog.write().remove(name.file());
-    shared.handles.forget(name.file());
+    shared.handles.forget(u64::from(name.file().0));
     shared.dir.unlink(&shared.dir.path_of(name))?;
     shared.dir.sync()
 }
@@ -91,52 +95,12 @@ fn retain_tombstones(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<(
     if oldest.is_none_or(|oldest| oldest > meta.max_lsn) {
         return Ok(());
     }
-    let id = shared.allocate_file();
-    let mut writer = TombstoneWriter::new(&shared.dir, id);
-    let mut keep =
-        |tombstone: RetainedTombstone<'_>| keep(shared, Some(file), &mut writer, &tombstone);
-    // Tombstones serve the rebuild of an index from values. Where such a rebuild is possible, the
-    // segment stays while its deletes are unreadable.
-    let mut passes = |_: &DamagedPayload| shared.has_replicas;
-    let read = items::of_segment(&shared.dir, file, meta.end, &mut passes, &mut |item| {
-        retained_tombstones::of_item(item, &mut keep)
-    });
-    if let Err(error) = read {
-        let may_go = shared.has_replicas && error.is_damage();
-        if !may_go || mutant::active("log.replica_keeps_unreadable_segment") {
-            writer.abandon()?;
-            return Err(error);
-        }
-    }
-    finish(shared, id, writer)
-}
-
-/// Writes a tombstone if a value file holds something older that it could hide.
-fn keep(
-    shared: &Shared,
-    without: Option<FileId>,
-    writer: &mut TombstoneWriter,
-    tombstone: &RetainedTombstone<'_>,
-) -> Result<()> {
-    let catalog = shared.catalog.read();
-    let needed = match tombstone {
-        RetainedTombstone::Op { version, .. } => {
-            catalog.oldest_value(without).is_some_and(|oldest| oldest < *version)
-        }
-        RetainedTombstone::Withdrawn(at) => {
-            without != Some(at.file) && catalog.get(at.file).is_some()
-        }
-    };
-    drop(catalog);
-    if needed { writer.push(tombstone) } else { Ok(()) }
-}
-
-fn finish(shared: &Shared, id: FileId, writer: TombstoneWriter) -> Result<()> {
-    if let Some(meta) = writer.finish()? {
-        shared.dir.sync()?;
-        shared.catalog.write().insert(id, meta);
-    }
-    Ok(())
+    let mut sorter = Sorter::new(shared, Some(file));
+    // The segment stays while its deletes are unreadable.
+    items::of_segment(&shared.dir, file, meta.end, &mut damaged_payloads::none, &mut |item| {
+        retained_tombstones::of_item(item, &mut |tombstone| sorter.add(&tombstone))
+    })?;
+    sorter.finish()
 }
 
 /// Returns whether a tombstone file can be read. Otherwise marks it as damaged.
@@ -150,34 +114,57 @@ fn is_whole(shared: &Shared, file: FileId) -> bool {
     read.is_ok()
 }
 
-/// Removes tombstone files older than every value, and merges many files into one.
+/// Removes tombstone files older than every value, and merges many files into fewer. Where replicas exist,
+/// removes all that an earlier version retained.
 fn drop_tombstones(shared: &Shared) -> Result<()> {
     let (oldest, tombstone_files) = {
         let catalog = shared.catalog.read();
-        (catalog.oldest_value(None), catalog.of_kind(FileKind::Tombstones))
+        (catalog.oldest_value(None), catalog.tombstones())
     };
     let mut left = Vec::new();
     for id in tombstone_files {
-        let newest = shared.catalog.read().get(id).map(|meta| meta.max_lsn);
-        if newest.is_some_and(|newest| oldest.is_none_or(|oldest| oldest > newest)) {
+        let Some(meta) = shared.catalog.read().get(id) else { continue };
+        let is_older = oldest.is_none_or(|oldest| oldest > meta.max_lsn);
+        if is_older || !retains_tombstones(shared) {
             remove_plain(shared, Name::Tombstones(id))?;
-        } else if !shared.catalog.read().get(id).is_some_and(|meta| meta.is_damaged) {
-            left.push(id);
+        } else if !meta.is_damaged {
+            left.push((meta.bytes, id));
         }
     }
     if left.len() <= TOMBSTONE_FILES_MAX {
         return Ok(());
     }
     if !mutant::active("log.damaged_graves_fail") {
-        left.retain(|file| is_whole(shared, *file));
+        left.retain(|(_, file)| is_whole(shared, *file));
     }
-    let id = shared.allocate_file();
-    let mut writer = TombstoneWriter::new(&shared.dir, id);
-    for file in &left {
-        retained_tombstones::each(&shared.dir, *file, &mut |tombstone| {
-            keep(shared, None, &mut writer, &tombstone)
-        })?;
+    for (_, file) in &left {
+        if !retained_tombstones::is_in_order(&shared.dir, *file)? {
+            newest_tombstones::sort(shared, *file)?;
+            return remove_plain(shared, Name::Tombstones(*file));
+        }
     }
-    finish(shared, id, writer)?;
-    left.into_iter().try_for_each(|file| remove_plain(shared, Name::Tombstones(file)))
+    let merged = alike(left);
+    newest_tombstones::merge(shared, &merged)?;
+    merged.into_iter().try_for_each(|file| remove_plain(shared, Name::Tombstones(file)))
+}
+
+/// Returns the smallest files, each at most twice as large as those before it together; at least two. So a
+/// tombstone is written again a number of times that grows with the logarithm of all.
+fn alike(mut files: Vec<(u64, FileId)>) -> Vec<FileId> {
+    files.sort_unstable();
+    let (mut sum, mut alike) = (0, Vec::new());
+    for (bytes, file) in files {
+        if alike.len() >= 2 && bytes > 2 * sum {
+            break;
+        }
+        sum += bytes;
+        alike.push(file);
+    }
+    alike
+}
+
+/// Invariant: a store with replicas retains no tombstone. They serve the rebuild of an index from values,
+/// which such a store never does.
+fn retains_tombstones(shared: &Shared) -> bool {
+    !shared.has_replicas || mutant::active("log.replica_retains_tombstones")
 }

@@ -2,7 +2,7 @@
 //! not restore older values in other files.
 //!
 //! ```text
-//! chunks of tombstone*
+//! chunks of tombstone*, in the order of what they delete if the footer says so
 //! tombstone := kind:u8 file offset [place region key_bytes key [end_bytes end]]
 //! kind      := 0 delete, 1 delete range, 2 withdrawn entry
 //! ```
@@ -21,6 +21,8 @@ use stele_vfs::DirEntry;
 const DELETE: u8 = 0;
 const DELETE_RANGE: u8 = 1;
 const WITHDRAWN: u8 = 2;
+/// Third field of the footer of a file in order; 0 in files of earlier versions.
+const IN_ORDER: u64 = 1;
 
 /// One tombstone, borrowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +77,7 @@ impl RetainedTombstone<'_> {
     }
 }
 
-fn take_tombstone<'a>(rest: &mut &'a [u8]) -> Option<RetainedTombstone<'a>> {
+pub(crate) fn take_tombstone<'a>(rest: &mut &'a [u8]) -> Option<RetainedTombstone<'a>> {
     let kind = take::u8(rest)?;
     let file = FileId(u32::try_from(varint::take(rest)?).ok()?);
     let payload = Lsn::new(file, u32::try_from(varint::take(rest)?).ok()?);
@@ -148,9 +150,16 @@ impl TombstoneWriter {
             return Ok(None);
         }
         let newest = self.newest;
-        let bytes = self.chunks.finish([self.count, newest.as_u64(), 0, 0, 0, 0])?;
+        let bytes = self.chunks.finish([self.count, newest.as_u64(), IN_ORDER, 0, 0, 0])?;
         Ok(Some(tombstones_meta(bytes, newest)))
     }
+}
+
+/// Whether a file holds its tombstones in the order of what they delete.
+pub(crate) fn is_in_order(dir: &Dir, id: FileId) -> Result<bool> {
+    let reader = ChunkReader::open(dir, Name::Tombstones(id), Magic::Tombstones)?;
+    let [_, _, order, ..] = reader.footer.fields;
+    Ok(order == IN_ORDER)
 }
 
 /// Passes all tombstones of a file to `f`.

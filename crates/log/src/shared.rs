@@ -3,7 +3,6 @@
 use crate::catalog::Catalog;
 use crate::dir::{Dir, Name};
 use crate::entry_cache::EntryCache;
-use crate::handles::Handles;
 use crate::long_reads::LongReads;
 use crate::poison::Poison;
 use crate::read_pool::ReadPool;
@@ -12,6 +11,7 @@ use crate::{FileKind, LogOptions};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use stele_types::lock::{Mutex, RwLock, rank};
 use stele_types::{Error, FileId, Lsn, Result};
+use stele_vfs::Handles;
 
 #[derive(Debug)]
 pub(crate) struct Shared {

@@ -40,6 +40,17 @@ pub struct LogStats {
     pub direct_retries: u64,
 }
 
+/// State of the list of files. While two are equal, so are the files, except for the size of the head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileList {
+    /// Number of changes of the list since the log was opened.
+    pub changes: u64,
+    /// First segment that a region needs.
+    pub wanted_from: FileId,
+    /// The active segment.
+    pub head: FileId,
+}
+
 /// Kind of a file of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {

@@ -362,7 +362,7 @@ fn fault_23_a_missing_segment_is_told_not_skipped() {
         let from = RecoverFrom {
             checkpoint: head,
             raft_from: segments[4],
-            needed: vec![*victim],
+            needed: [*victim].into(),
             ..RecoverFrom::default()
         };
         let opened = open_with(&disk, options(), from);

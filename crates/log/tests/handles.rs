@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
 use stele_log::{Log, LogOptions, RecoverFrom};
-use stele_types::{FileId, Result};
-use stele_vfs::{DirEntry, DirLock, Meter, Open, SimVfs, Vfs, VfsFile};
+use stele_types::{FileId, Place, Result};
+use stele_vfs::{DirEntry, DirLock, FileSystem, Meter, Open, Pinned, SimVfs, Vfs, VfsFile};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -65,6 +65,22 @@ impl Vfs for HookedVfs {
         self.inner.lock(path)
     }
 
+    fn can_reserve(&self, dir: &Path) -> Result<bool> {
+        self.inner.can_reserve(dir)
+    }
+
+    fn keeps_changes(&self) -> bool {
+        self.inner.keeps_changes()
+    }
+
+    fn pin(&self, path: &Path) -> Result<Box<dyn Pinned>> {
+        self.inner.pin(path)
+    }
+
+    fn file_system(&self, file: &Path) -> Result<FileSystem> {
+        self.inner.file_system(file)
+    }
+
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         self.inner.free_bytes(dir)
     }
@@ -75,6 +91,10 @@ impl Vfs for HookedVfs {
 
     fn device_number(&self, dir: &Path) -> Result<u64> {
         self.inner.device_number(dir)
+    }
+
+    fn place(&self, dir: &Path) -> Result<Option<Place>> {
+        self.inner.place(dir)
     }
 
     fn random(&self) -> Result<u64> {

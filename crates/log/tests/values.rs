@@ -391,16 +391,95 @@ fn a_segment_that_cannot_be_read_stays_where_an_index_may_be_rebuilt_and_goes_on
         // A failure that says nothing about the stored bytes stops nothing.
         refuse(&disk, &format!("{:08x}.side", deletes.0), 0);
         disk.inject(Fault::ReadFails { path_contains: ".seg".into(), nth: 1 }).unwrap();
-        assert!(log.remove(deletes).unwrap_err().is_failed_read());
-        assert!(!log.poisoned());
-        refuse(&disk, &format!("{:08x}.seg", deletes.0), 0);
-        match log.remove(deletes) {
-            Ok(()) => assert!(is_replica),
-            Err(error) => assert!(error.is_damage() && !is_replica, "{error}"),
+        if is_replica {
+            // Nothing of it is read.
+            log.remove(deletes).unwrap();
+        } else {
+            assert!(log.remove(deletes).unwrap_err().is_failed_read());
+            assert!(!log.poisoned());
+            refuse(&disk, &format!("{:08x}.seg", deletes.0), 0);
+            let error = log.remove(deletes).unwrap_err();
+            assert!(error.is_damage(), "{error}");
         }
         assert_eq!(log.files().iter().any(|info| info.file == deletes), !is_replica);
         assert!(!log.poisoned());
         keys.put("still", 1, 100);
         assert!(disk.paths().iter().all(|path| !path.to_string_lossy().ends_with(".tmp")));
     }
+}
+
+#[test]
+fn of_each_key_the_newest_delete_is_retained_however_often_the_key_is_deleted() {
+    let disk = disk(23);
+    let (log, _) = open(&disk);
+    let mut keys = Keys { log: &log, index: 0, expected: BTreeMap::new() };
+    keys.put("cold", 1, 100);
+    keys.fill_segment();
+    let key = |i: u64| format!("key-of-a-value-{i:04}");
+    let bytes = || -> u64 {
+        let files = log.files();
+        let files = files.iter().filter(|info| info.kind == FileKind::Tombstones);
+        files.map(|info| info.bytes).sum()
+    };
+    let mut first = 0;
+    for round in 0..40 {
+        // Values of the last round are hidden, and a range too.
+        (0..20).for_each(|i| keys.put(&key(10 * i), round, 10));
+        keys.apply(|b| {
+            for i in 0..200 {
+                b.delete(key(i).as_bytes()).unwrap();
+            }
+            b.delete_range(b"range", b"rangf").unwrap();
+        });
+        keys.expected.retain(|key, _| !key.starts_with(b"key-of"));
+        let segment = keys.fill_segment();
+        keys.put("kept", round, 100);
+        keys.truncate();
+        log.remove(segment).unwrap();
+        if round == 0 {
+            first = bytes();
+        }
+    }
+    let stats = log.stats();
+    assert!(stats.tombstone_files <= 12, "{stats:?}");
+    assert!(first > 4_000 && bytes() < 15 * first, "{first} {}", bytes());
+    assert_eq!(rebuilt(&log), keys.expected);
+    let expected = keys.expected.clone();
+    disk.crash_now();
+    let disk = disk.restart(5);
+    let (log, _) = open(&disk);
+    assert_eq!(rebuilt(&log), expected);
+    assert!(log.verify(&mut |_| {}).is_ok());
+}
+
+#[test]
+fn a_store_with_replicas_retains_no_tombstone_and_drops_those_that_it_finds() {
+    let disk = disk(24);
+    let from = |is_replica: bool| RecoverFrom {
+        checkpointed: is_replica.then(BTreeMap::new),
+        ..RecoverFrom::default()
+    };
+    let (log, _) = open_with(&disk, options(), from(false)).unwrap();
+    let mut keys = Keys { log: &log, index: 0, expected: BTreeMap::new() };
+    keys.put("cold", 1, 100);
+    keys.fill_segment();
+    let mut segments = Vec::new();
+    for _ in 0..3 {
+        keys.apply(|b| {
+            b.delete(b"other").unwrap();
+        });
+        segments.push(keys.fill_segment());
+    }
+    keys.put("kept", 1, 100);
+    keys.truncate();
+    log.remove(segments[0]).unwrap();
+    assert_eq!(log.stats().tombstone_files, 1);
+    drop(log);
+    let (log, _) = open_with(&disk, options(), from(true)).unwrap();
+    assert_eq!(log.stats().tombstone_files, 1);
+    log.remove(segments[1]).unwrap();
+    assert_eq!(log.stats().tombstone_files, 0);
+    log.remove(segments[2]).unwrap();
+    assert_eq!(log.stats().tombstone_files, 0);
+    assert!(log.verify(&mut |_| {}).is_ok());
 }

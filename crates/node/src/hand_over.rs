@@ -100,6 +100,7 @@ mod tests {
             pending_peers: Vec::new(),
             down_peers: Vec::new(),
             leaderless_seconds: 0,
+            lacks_room: false,
             hibernating: false,
             traffic: Default::default(),
         }

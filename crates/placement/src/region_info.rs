@@ -68,6 +68,9 @@ pub struct RegionInfo {
     pub size_bytes: u64,
     /// Estimated number of keys.
     pub keys: u64,
+    /// The leader measured this range. Otherwise size and keys follow from those of the regions that
+    /// held it before.
+    pub is_measured: bool,
     /// The last report's traffic.
     pub traffic: Traffic,
     /// Traffic of the last minutes, over all reports and leaders.
@@ -92,6 +95,7 @@ impl RegionInfo {
             pending: report.pending,
             size_bytes: report.size_bytes,
             keys: report.keys,
+            is_measured: report.size_bytes > 0,
             traffic: report.traffic,
             heat: Heat::default(),
             reported: Some(now),

@@ -466,6 +466,12 @@ fn a_store_is_nearly_full_before_it_is_full_and_until_it_has_room() {
     check("nearly_full");
 }
 
+// Catalogue: 19.
+#[test]
+fn a_replica_on_a_full_store_leaves_only_where_it_can_come_back_and_no_other_lacks_entries() {
+    check("full");
+}
+
 #[test]
 fn only_newer_regions_replace_what_is_known() {
     check("reports");

@@ -196,8 +196,10 @@ pub enum Admin {
         /// Index of the entry that prepared it.
         prepared_index: LogIndex,
     },
-    /// Rolls back a merge preparation.
+    /// Rolls back a merge preparation, once it is proven that the target refused the merge.
     RollbackMerge,
+    /// Rolls back a merge preparation; a target that has not decided refuses the merge.
+    AbandonMerge,
     /// Starts an election now.
     Campaign,
     /// Wakes the region if it hibernates.
@@ -221,6 +223,8 @@ pub struct Recovery {
     pub last: (LogIndex, Term),
     /// Greatest term of all replicas that are left.
     pub term: Term,
+    /// Command of an entry after that of the new membership, durable and committed together with it.
+    pub command: Option<Bytes>,
 }
 
 /// One change of membership.

@@ -40,7 +40,8 @@ pub use input::{
     Recovery, RequestId, Write,
 };
 pub use messages::{
-    Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, RangeRepairReply, SnapshotHeader,
+    Body, MergeAnswer, MergeQuery, PeerMessage, Preparation, RaftEntry, RaftKind, RaftMessage,
+    RangeRepairReply, SnapshotHeader, Verdict,
 };
 pub use options::{LeaseTimes, LogKept, Options};
 pub use output::{

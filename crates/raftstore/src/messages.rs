@@ -96,6 +96,67 @@ pub enum Body {
     EntryRecoveryRequest(Vec<LostEntry>),
     /// Between stores: requested entries and their payloads, as far as the sender has them.
     EntryRecoveryReply(Vec<(LostEntry, Bytes)>),
+    /// Between stores: asks what the receiver's store knows of the outcome of a merge.
+    MergeQuery(MergeQuery),
+    /// Between stores: answer to [`Body::MergeQuery`].
+    MergeAnswer(MergeAnswer),
+    /// The sender's replica was removed, and the receiver was a member at the sender's `epoch`, which
+    /// is newer than the receiver's: these were the members.
+    Members(Vec<Peer>),
+}
+
+/// Preparation of a merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preparation {
+    /// Region that is prepared.
+    pub source: RegionId,
+    /// Index and term of the entry that prepared it.
+    pub prepared: (LogIndex, Term),
+    /// Region that is to take over its keys.
+    pub target: RegionId,
+    /// Epoch at which the target may do so.
+    pub target_epoch: RegionEpoch,
+}
+
+/// Question for the outcome of a merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MergeQuery {
+    /// The preparation.
+    pub preparation: Preparation,
+    /// If the target's log has not decided, its leader refuses the merge.
+    pub refuse: bool,
+}
+
+/// What a store knows of the outcome of a merge. The numbers are part of the wire format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing: the target may still commit the merge, or has committed it.
+    Unknown = 0,
+    /// The target's log refused the merge: it passed the epoch of the preparation without a commit.
+    Refused = 1,
+    /// The target's replica on this store was removed before it passed that epoch, and will not come
+    /// again as the member that it was; the source is not merged here.
+    TargetLost = 2,
+}
+
+impl Verdict {
+    /// Returns the verdict of a wire number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        [Self::Unknown, Self::Refused, Self::TargetLost].get(usize::from(number)).copied()
+    }
+}
+
+/// Answer to a [`MergeQuery`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MergeAnswer {
+    /// Region that is prepared.
+    pub source: RegionId,
+    /// Index and term of the entry that prepared it.
+    pub prepared: (LogIndex, Term),
+    /// What the sender knows.
+    pub verdict: Verdict,
+    /// Stores of the target's members, as far as the sender knows.
+    pub stores: Vec<StoreId>,
 }
 
 /// Content of a range of engine keys.

@@ -419,6 +419,8 @@ pub struct RegionReport {
     pub down_peers: Vec<(Peer, u64)>,
     /// Seconds without a known leader; 0 while one is known.
     pub leaderless_seconds: u64,
+    /// The device here had no room for entries that the leader sent.
+    pub lacks_room: bool,
     /// Whether the peer hibernates.
     pub hibernating: bool,
     /// Traffic that the peer has served.

@@ -5,6 +5,7 @@ mod boots;
 pub mod config;
 pub mod control;
 mod convert;
+pub mod descriptors;
 mod failed_dir;
 pub mod load;
 pub mod members;

@@ -2,13 +2,16 @@
 
 pub use stele_node::recover::{Offline, Planned, Replica, Verdict, plan, uncovered};
 
+use crate::members::{self, Known};
 use crate::store::Engine;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{Options, Replay};
+use stele_proto::stele::control::v1::StoreState;
 use stele_raftstore::Now;
-use stele_types::{Clock, Result};
-use stele_vfs::{SystemClock, Vfs};
+use stele_types::{Clock, ClusterId, Result, StoreId, StoreIdent, mutant};
+use stele_vfs::{RealVfs, SystemClock, Vfs};
 
 /// A directory that no node runs.
 pub type OfflineDir = Offline<Engine>;
@@ -22,4 +25,84 @@ pub fn open(vfs: Arc<dyn Vfs>, dir: &Path) -> Result<(OfflineDir, Arc<Engine>)> 
     let engine = Arc::new(engine);
     let offline = Offline::open(engine.clone(), now, crate::node::random())?;
     Ok((offline, engine))
+}
+
+/// What the list of members in a directory says of the cluster's stores.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// Stores of the cluster.
+    pub stores: BTreeSet<StoreId>,
+    /// Version of the list; 0 for none.
+    pub version: u64,
+}
+
+/// Reads the list of members in a directory. One that is missing, damaged or of another cluster lists
+/// nothing.
+pub fn listed(dir: &Path, ident: StoreIdent) -> Listed {
+    let known = members_of(dir, ident);
+    Listed { stores: known.stores.into_keys().collect(), version: known.version }
+}
+
+/// Marks stores as removed in the list of members in a directory of a node that does not run; durable
+/// on return.
+///
+/// Invariant: the list names the lost stores as removed before a region goes on without them. So the
+/// node refuses them from its first second, before it has found the placement group.
+pub fn record_lost(dir: &Path, ident: StoreIdent, lost: &BTreeSet<StoreId>) -> Result<()> {
+    let mut known = members_of(dir, ident);
+    for store in lost {
+        let member = known.stores.entry(*store).or_default();
+        (member.is_removed, member.state) = (true, StoreState::Removed as i32);
+        known.own.remove(store);
+    }
+    known.cluster = ident.cluster;
+    known.write += 1;
+    if mutant::active("server.lost_stores_not_listed") {
+        return Ok(());
+    }
+    members::write(dir, &known)?;
+    RealVfs::new().sync_dir(dir)
+}
+
+fn members_of(dir: &Path, ident: StoreIdent) -> Known {
+    let known = members::read(dir).ok().flatten().unwrap_or_default();
+    let is_own = [ClusterId(0), ident.cluster].contains(&known.cluster);
+    if is_own { known } else { Known::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_stores_are_removed_in_the_list_of_members_also_in_a_new_and_a_damaged_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let ident = StoreIdent { cluster: ClusterId(7), store: StoreId(3) };
+        let lost = BTreeSet::from([StoreId(1), StoreId(2)]);
+        let removed = || {
+            let known = members::read(dir.path()).unwrap().unwrap();
+            let removed = known.stores.iter().filter(|(_, it)| it.is_removed);
+            (removed.map(|(id, _)| id.0).collect::<Vec<_>>(), known)
+        };
+        record_lost(dir.path(), ident, &lost).unwrap();
+        assert_eq!(removed().0, [1, 2]);
+        let mut known = removed().1;
+        known.stores.get_mut(&StoreId(2)).unwrap().is_removed = false;
+        known.stores.insert(StoreId(3), members::Member::default());
+        (known.version, known.write) = (5, 8);
+        known.own.insert(StoreId(3), Some("/data".into()));
+        members::write(dir.path(), &known).unwrap();
+        let stores = [1, 2, 3].map(StoreId).into();
+        assert_eq!(listed(dir.path(), ident), Listed { stores, version: 5 });
+        record_lost(dir.path(), ident, &lost).unwrap();
+        let (ids, known) = removed();
+        assert_eq!((&ids[..], known.version, known.write), (&[1, 2][..], 5, 9));
+        assert_eq!(known.own.len(), 1, "the stores of the node stay known");
+        // A list that was left by a node of another cluster says nothing about this one.
+        let other = StoreIdent { cluster: ClusterId(8), ..ident };
+        assert_eq!(listed(dir.path(), other), Listed::default());
+        std::fs::write(dir.path().join("members.json"), b"{").unwrap();
+        record_lost(dir.path(), ident, &lost).unwrap();
+        assert_eq!(removed().0, [1, 2]);
+    }
 }

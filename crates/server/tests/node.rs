@@ -72,6 +72,29 @@ async fn metrics_status_and_health_are_served_on_the_port() {
     node.stop().await;
 }
 
+// Catalogue: 19.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_node_stays_in_service_and_every_page_says_that_it_is_full() {
+    let dir = tempfile::tempdir().unwrap();
+    // More than any device has.
+    let reserved_bytes = 1 << 60;
+    let config = Config { reserved_bytes, ..config(&dirs(dir.path(), &["a"]), &[]) };
+    let node = start(config).await;
+    let address = node.ready.address.clone();
+    for page in ["/healthz", "/readyz"] {
+        let says = |status: u16, body: &str| status == 200 && body.contains("store 1 is full: ");
+        until(&address, page, says).await;
+    }
+    for line in ["stele_store_full{store=\"1\"} 1\n", "stele_store_short_of_space{store=\"1\"} 1\n"]
+    {
+        until(&address, "/metrics", |_, body| body.contains(line)).await;
+    }
+    let status: serde_json::Value =
+        serde_json::from_str(&get(&address, "/status").await.1).unwrap();
+    assert_eq!(status["stores"][0]["space"]["full"], true, "{status}");
+    node.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_page_names_the_others_and_unknown_paths_are_not_found() {
     let dir = tempfile::tempdir().unwrap();

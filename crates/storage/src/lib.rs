@@ -17,7 +17,7 @@ mod state_machine;
 mod stats;
 mod view;
 
-pub use log_store::{LogStore, Progress};
+pub use log_store::{LogStore, Progress, Space};
 pub use model::{ModelEngine, ModelFactory, ModelIngest, ModelView};
 pub use modification::{Decision, Modification, Modified, NewPair, decide};
 pub use overlay::{Effects, KeyChange, Overlaid, Overlay};

@@ -19,6 +19,22 @@ pub struct Progress {
     pub destroyed: bool,
 }
 
+/// Space of a store's device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes that the store may still write, the reserve included.
+    pub free_bytes: u64,
+    /// Bytes kept for what frees space: the writes of garbage collection, and deletes.
+    pub reserve_bytes: u64,
+    /// Whether the file system holds the reserve for this store, so that nothing else can take it.
+    pub is_reserve_allocated: bool,
+    /// Garbage collection works without its budget, and no region keeps entries that no live
+    /// follower lacks. Ends with more room than it begins with.
+    pub is_short: bool,
+    /// Puts are refused.
+    pub is_full: bool,
+}
+
 /// Log of one store. Reads may come from any thread.
 ///
 /// [`Mark::Destroy`](stele_types::Mark::Destroy), and a start over an earlier incarnation of a
@@ -54,4 +70,15 @@ pub trait LogStore: Send + Sync {
     /// Checks that puts of `bytes` may be proposed. Fails with `NoSpace` when the remaining space
     /// is needed to free space. Not required for entries that only free space.
     fn admit(&self, bytes: u64) -> Result<()>;
+
+    /// Checks that `bytes` of entries can be appended without the reserve. What [`LogStore::admit`]
+    /// refuses on the store that proposes, this refuses on those that receive.
+    fn admit_append(&self, bytes: u64) -> bool;
+
+    /// Returns the space of the store's device, as last read.
+    fn space(&self) -> Space;
+
+    /// Takes the request of garbage collection that the logs of regions are truncated now. Returns
+    /// `false` if there is none, or if it was taken.
+    fn take_truncation_request(&self) -> bool;
 }

@@ -22,6 +22,9 @@ pub struct Maintained {
     pub more: bool,
     /// Name of the work's stage, for metrics.
     pub stage: &'static str,
+    /// Bytes that the scrub read in addition. While a slice scrubs, the next one follows without a
+    /// pause: the scrub has a budget of its own.
+    pub scrubbed_bytes: u64,
 }
 
 /// State machine of one store. Statistics, sizes and views may be used from any thread.

@@ -9,7 +9,8 @@ pub struct EngineStats {
     pub written_bytes: Vec<(&'static str, u64)>,
     /// Bytes that the store takes on the device.
     pub disk_bytes: u64,
-    /// Bytes of live keys and values, as far as known.
+    /// Estimated bytes of live pairs, with what an engine stores beside each of them. A pair that was
+    /// replaced or deleted counts until a merge has found that.
     pub live_bytes: u64,
     /// Bytes of memory in memtables and caches.
     pub memory_bytes: u64,
@@ -19,7 +20,7 @@ pub struct EngineStats {
     pub index_cold_reads: u64,
     /// Size of the device, shared with its other users; 0 when unknown.
     pub device_bytes: u64,
-    /// Free bytes of the device.
+    /// Free bytes of the device, with those that it holds for this store.
     pub device_free_bytes: u64,
 }
 

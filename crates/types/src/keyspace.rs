@@ -104,6 +104,22 @@ pub fn is_admin_key(engine_key: &[u8]) -> bool {
     engine_key.starts_with(&[LOCAL, b'a']) && engine_key.len() == 10
 }
 
+/// Returns the key of the epoch at which a snapshot last brought a region to this store.
+pub fn installed_key(region: RegionId) -> Bytes {
+    local_key(b'e', region)
+}
+
+/// Returns the keys of the epochs at which snapshots brought regions.
+pub fn installed_keys() -> KeyRange {
+    KeyRange::prefix(&[LOCAL, b'e'])
+}
+
+/// Returns the region of an [`installed_key`].
+pub fn region_of_installed_key(engine_key: &[u8]) -> Option<RegionId> {
+    let number = engine_key.strip_prefix(&[LOCAL, b'e'])?;
+    Some(RegionId(u64::from_be_bytes(number.try_into().ok()?)))
+}
+
 /// Returns the keys of records that earlier versions wrote for orphaned ranges. Opening drops them.
 pub fn former_orphaned_range_keys() -> KeyRange {
     KeyRange::prefix(&[LOCAL, b'u'])

@@ -60,6 +60,8 @@ ranks! {
     GC_CLUSTER_TIME,
     /// Settings of garbage collection.
     GC_OPTIONS,
+    /// Device bytes of the directory, as last counted.
+    DISK_BYTES,
     /// Values that cannot be read here.
     LOST_VALUES,
     /// Blocks of runs that cannot be read here.
@@ -78,8 +80,8 @@ ranks! {
     LOG_FREE,
     /// Recent entries in memory.
     LOG_ENTRY_CACHE,
-    /// Open files of the log.
-    LOG_HANDLES,
+    /// Open files of the logs of all stores.
+    HANDLES,
     /// Read buffers to use again.
     LOG_READ_POOL,
     /// Reason why the log has stopped.

@@ -1,8 +1,9 @@
-//! Deliberate bugs, for testing the tests. With the feature `mutants`, the environment variable
-//! `STELE_MUTANT` names the active one. Without the feature every check is `false` at compile time.
+//! Deliberate bugs, for testing the tests. In a build with debug assertions, as tests are, the environment
+//! variable `STELE_MUTANT` names the active one. In any other build every check is `false` at compile time.
 
 /// Whether the deliberate bug `name` is active.
-#[cfg(feature = "mutants")]
+#[cfg(debug_assertions)]
+#[inline]
 pub fn active(name: &str) -> bool {
     use std::sync::OnceLock;
     static CHOSEN: OnceLock<Option<String>> = OnceLock::new();
@@ -10,7 +11,7 @@ pub fn active(name: &str) -> bool {
 }
 
 /// Whether the deliberate bug `name` is active: never in this build.
-#[cfg(not(feature = "mutants"))]
+#[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn active(_name: &str) -> bool {
     false

@@ -58,6 +58,14 @@ impl PeerRole {
     pub fn votes_next(self) -> bool {
         matches!(self, Self::Voter | Self::IncomingVoter)
     }
+
+    /// Whether the peer votes before the joint change (`outgoing`), or after it.
+    pub fn votes(self, outgoing: bool) -> bool {
+        match outgoing {
+            true => matches!(self, Self::Voter | Self::DemotingVoter),
+            false => self.votes_next(),
+        }
+    }
 }
 
 /// A replica of a region on a store.

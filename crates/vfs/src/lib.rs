@@ -6,7 +6,10 @@
 mod aligned;
 mod content;
 mod copy_on_write;
+mod file_system;
+mod handles;
 mod meter;
+mod pinned;
 mod probe;
 mod profiled;
 mod real;
@@ -15,7 +18,10 @@ mod times;
 
 pub use aligned::{AlignedBuf, MEMORY_ALIGN_BYTES};
 pub use copy_on_write::CopyOnWriteVfs;
+pub use file_system::{FileSystem, FsKind, warnings};
+pub use handles::{FrugalVfs, HandlePool, Handles};
 pub use meter::{Meter, MeterSnapshot};
+pub use pinned::{PinState, Pinned};
 pub use probe::{Curve, Probed, probe, remove_probe};
 pub use profiled::{DeviceProfile, DeviceScale, ProfiledVfs, ScaledVfs, Sleep};
 pub use real::{RealVfs, SystemClock};
@@ -97,18 +103,26 @@ pub trait Vfs: Send + Sync + Debug {
     /// Takes the lock file `path` (created when missing) exclusively for this process.
     /// Fails with [`stele_types::Error::Locked`] when another holder has it.
     fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>>;
+    /// Keeps a file or directory open, to compare it later with what its path names then.
+    fn pin(&self, path: &Path) -> Result<Box<dyn Pinned>>;
+    /// Returns facts about the file system that holds an existing file.
+    fn file_system(&self, file: &Path) -> Result<FileSystem>;
     /// Returns the free bytes of the device that holds `dir`.
     fn free_bytes(&self, dir: &Path) -> Result<u64>;
     /// Returns the size in bytes of the device that holds `dir`.
     fn total_bytes(&self, dir: &Path) -> Result<u64>;
+    /// Returns whether [`VfsFile::allocate`] keeps blocks of the device that holds `dir` from other
+    /// files until the file is truncated.
+    fn can_reserve(&self, dir: &Path) -> Result<bool>;
     /// Returns the number of the device that holds `dir` (`st_dev`). Directories of one file system
     /// have the same number. A number is valid until the device is detached.
     fn device_number(&self, dir: &Path) -> Result<u64>;
     /// Returns the place of `dir`, which a move within the file system keeps and a copy does not;
     /// `None` where the file system has no such numbers.
-    fn place(&self, dir: &Path) -> Result<Option<Place>> {
-        self.device_number(dir).map(|_| None)
-    }
+    fn place(&self, dir: &Path) -> Result<Option<Place>>;
+    /// Whether changes reach the files of a device or of an emulated one: false where they stay in
+    /// memory and are dropped.
+    fn keeps_changes(&self) -> bool;
     /// Returns a random number: of the machine's random source, or by the seed of a simulated disk.
     fn random(&self) -> Result<u64>;
     /// Returns the meter of bytes written through this file system, by cause.

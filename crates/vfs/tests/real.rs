@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use stele_types::{Cause, Clock, Error, Result};
-use stele_vfs::{AlignedBuf, Create, Open, RealVfs, SystemClock, Vfs, VfsFile};
+use stele_vfs::{
+    AlignedBuf, Create, FsKind, Open, PinState, RealVfs, SimVfs, SystemClock, Vfs, VfsFile,
+};
 
 /// A directory that is removed with its content.
 struct TempDir(PathBuf);
@@ -300,4 +302,54 @@ fn a_place_survives_a_move_and_a_copy_has_another() {
     // A file system without a time of creation has no places.
     assert!(before.is_none() || vfs.place(&copy).unwrap() != before);
     assert!(vfs.place(&original).is_err(), "nothing is there");
+}
+
+/// Moves and deletes a directory of which the files are open, by `mv` (to `None`: deletes).
+fn check_pins(vfs: &dyn Vfs, root: &Path, mv: impl Fn(&Path, Option<&Path>)) {
+    let (dir, away) = (root.join("store"), root.join("away"));
+    vfs.create_dir_all(&dir.join("log")).unwrap();
+    let _lock = vfs.lock(&dir.join("LOCK")).unwrap();
+    let pins = [dir.clone(), dir.join("LOCK"), dir.join("log")].map(|path| vfs.pin(&path).unwrap());
+    let states = || pins.each_ref().map(|pin| pin.state().unwrap());
+    let (here, gone, other) = (PinState::InPlace, PinState::Missing, PinState::Replaced);
+    assert_eq!(states(), [here; 3]);
+    mv(&dir, Some(&away));
+    assert_eq!(states(), [gone; 3]);
+    mv(&away, Some(&dir));
+    assert_eq!(states(), [here; 3], "it was moved back");
+    vfs.unlink(&dir.join("LOCK")).unwrap();
+    assert_eq!(states(), [here, gone, here]);
+    let _second = vfs.open(&dir.join("LOCK"), Open::CREATE).unwrap();
+    assert_eq!(states(), [here, other, here]);
+    mv(&dir, None);
+    assert_eq!(states(), [gone; 3]);
+    vfs.create_dir_all(&dir.join("log")).unwrap();
+    assert_eq!(states(), [other, gone, other]);
+    assert!(vfs.pin(&root.join("missing")).is_err());
+}
+
+#[test]
+fn a_pinned_directory_and_file_are_told_from_others_with_their_names() {
+    let dir = TempDir::new();
+    check_pins(&RealVfs::new(), &dir.0, |from, to| match to {
+        Some(to) => std::fs::rename(from, to).unwrap(),
+        None => std::fs::remove_dir_all(from).unwrap(),
+    });
+    let disk = SimVfs::default();
+    check_pins(&disk, Path::new("/"), |from, to| match to {
+        Some(to) => disk.move_dir(from, to),
+        None => disk.remove_dir(from),
+    });
+}
+
+#[test]
+fn the_facts_of_the_file_system_are_those_with_which_files_are_opened() {
+    let dir = TempDir::new();
+    let (vfs, path) = (RealVfs::new(), dir.path("file"));
+    let how = Open { write: true, create: Create::New, direct: true };
+    let file = vfs.open(&path, how).unwrap();
+    let facts = vfs.file_system(&path).unwrap();
+    assert_eq!(facts.direct_bytes, file.block_bytes().map(|bytes| bytes as u64));
+    assert!(facts.block_bytes > 0 && facts.kind != FsKind::Unread, "{facts:?}");
+    assert!(vfs.file_system(&dir.path("missing")).is_err());
 }

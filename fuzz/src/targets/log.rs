@@ -23,6 +23,7 @@ fn options() -> LogOptions {
         direct: false,
         entry_cache_bytes_max: 0,
         inline_value_bytes_max: 16,
+        handles: Arc::default(),
         timer: None,
     }
 }

@@ -14,8 +14,11 @@ pub struct Changes {
     known: BTreeMap<RegionId, BTreeMap<(u64, u64), Region>>,
     /// Last version known to each store.
     latest: BTreeMap<(u64, RegionId), Region>,
-    /// Replicas that a snapshot may change next, skipping versions.
-    installing: BTreeSet<(u64, RegionId)>,
+    /// Epochs of the snapshots that replicas received and may still install.
+    ///
+    /// Invariant: a replica skips versions only where it installs a snapshot, and then has the
+    /// snapshot's version. Several snapshots of a region may wait at once, and each is installed.
+    installing: BTreeMap<(u64, RegionId), BTreeSet<(u64, u64)>>,
     /// Regions that were destroyed on some store.
     gone: BTreeSet<RegionId>,
 }
@@ -32,8 +35,32 @@ impl Changes {
     }
 
     /// Records that a snapshot was received.
-    pub fn snapshot_received(&mut self, slot: u64, region: RegionId) {
-        self.installing.insert((slot, region));
+    pub fn snapshot_received(&mut self, slot: u64, region: &Region) {
+        self.installing.entry((slot, region.id)).or_default().insert(key(region.epoch));
+    }
+
+    /// Forgets the snapshots that a store had not installed when it stopped.
+    pub fn started(&mut self, slot: u64) {
+        self.installing.retain(|(other, _), _| *other != slot);
+    }
+
+    /// Returns whether a replica got this version from a snapshot. An earlier snapshot cannot be
+    /// installed after it.
+    fn is_installed(&mut self, slot: u64, now: &Region) -> bool {
+        let Some(waiting) = self.installing.get_mut(&(slot, now.id)) else { return false };
+        let (version, conf_version) = key(now.epoch);
+        let is_installed = waiting.contains(&(version, conf_version));
+        waiting.retain(|(v, conf)| *v > version || *conf > conf_version);
+        is_installed
+    }
+
+    /// Records the version of a replica that changed. Returns the version before it and what is
+    /// invalid in the change, judged by descriptors alone; nothing if a snapshot brought the version.
+    fn change(&mut self, slot: u64, now: &Region) -> Option<(Region, Option<String>)> {
+        let is_installed = self.is_installed(slot, now);
+        let before = self.note(slot, now).filter(|_| !is_installed)?;
+        let wrong = self.invalid_change(&before, now);
+        Some((before, wrong))
     }
 
     /// Returns true if a region ever passed an epoch, or was destroyed on a store.
@@ -96,22 +123,19 @@ impl World {
         let changes = &mut self.checks.changes;
         let now = match event {
             Event::RegionCreated(region) => {
-                changes.installing.remove(&(number, region.id));
+                changes.is_installed(number, region);
                 return drop(changes.note(number, region));
             }
             Event::RegionDestroyed(region) => {
+                changes.installing.remove(&(number, *region));
                 changes.gone.insert(*region);
                 return;
             }
             Event::RegionChanged(region) => region,
             _ => return,
         };
-        let installed = changes.installing.remove(&(number, now.id));
-        let Some(before) = changes.note(number, now).filter(|_| !installed) else { return };
-        let wrong = changes
-            .invalid_change(&before, now)
-            .or_else(|| self.invalid_merge(number, &before, now));
-        if let Some(text) = wrong {
+        let Some((before, wrong)) = changes.change(number, now) else { return };
+        if let Some(text) = wrong.or_else(|| self.invalid_merge(number, &before, now)) {
             self.fail(format!("store {number}: {now:?}, before {before:?}: {text}"));
         }
     }
@@ -183,6 +207,38 @@ mod tests {
         assert!(changes.invalid_change(&prepared(&a, &b), &back).unwrap().contains("taken back"));
         changes.note(2, &region(2, ("b", "bb"), 2));
         assert_eq!(changes.invalid_change(&prepared(&a, &b), &back), None);
+    }
+
+    #[test]
+    fn only_a_received_snapshot_excuses_that_versions_are_skipped() {
+        let at = |conf_version: u64| {
+            let mut out = region(1, ("", ""), 1);
+            out.epoch.conf_version = conf_version;
+            if conf_version.is_multiple_of(2) {
+                let (id, store) = (stele_types::PeerId(4), stele_types::StoreId(4));
+                out.peers.push(Peer { id, store, role: PeerRole::IncomingVoter });
+            }
+            out
+        };
+        let is_wrong = |changes: &mut Changes, conf_version| {
+            changes.change(1, &at(conf_version)).is_some_and(|(_, wrong)| wrong.is_some())
+        };
+        let mut changes = Changes::default();
+        changes.note(1, &at(2));
+        // Two snapshots wait, and both are installed.
+        [4, 8].iter().for_each(|conf_version| changes.snapshot_received(1, &at(*conf_version)));
+        assert!(!is_wrong(&mut changes, 4));
+        assert!(!is_wrong(&mut changes, 8));
+        assert!(is_wrong(&mut changes, 10), "no snapshot is left");
+        // A snapshot excuses its own version, on its own store, until the store stops.
+        changes.snapshot_received(1, &at(14));
+        changes.snapshot_received(2, &at(16));
+        assert!(is_wrong(&mut changes, 12));
+        assert!(!is_wrong(&mut changes, 14));
+        assert!(is_wrong(&mut changes, 16));
+        changes.snapshot_received(1, &at(18));
+        changes.started(1);
+        assert!(is_wrong(&mut changes, 18));
     }
 
     #[test]

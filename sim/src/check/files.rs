@@ -4,6 +4,7 @@
 use crate::world::{PARTS_MAX, Slot, World};
 use std::path::Path;
 use stele_engine::Store;
+use stele_log::{FileKind, ValueFileInfo};
 use stele_node::snapshot::Parts;
 use stele_storage::StateMachine;
 use stele_vfs::{SimVfs, Vfs};
@@ -51,11 +52,19 @@ fn leaked(disk: &SimVfs, engine: &Store, spare_max: usize) -> stele_types::Resul
     let mut leaked = Vec::new();
     let files = engine.log().files();
     let known: Vec<String> = files.iter().map(|file| format!("{:08x}", file.file.0)).collect();
+    // Rule: the head grows, and so does its sidecar, which is complete only when the head is sealed.
+    // Until then what exceeds a chunk of it is in an unfinished file.
+    let is_head =
+        |info: &&ValueFileInfo| matches!(info.kind, FileKind::Segment { sealed: false, .. });
+    let heads = files.iter().filter(is_head);
+    let growing: Vec<String> = heads.map(|info| format!("{:08x}.side.tmp", info.file.0)).collect();
     let mut spare = 0;
     for entry in disk.list(&Path::new(crate::world::DIR).join("log"))? {
         let stem = entry.name.split('.').next().unwrap_or_default().to_owned();
         if entry.name.starts_with("free-") {
             spare += 1;
+        } else if growing.contains(&entry.name) {
+            continue;
         } else if entry.name.ends_with(".tmp") || !known.contains(&stem) {
             leaked.push(format!("log/{}", entry.name));
         }
@@ -82,4 +91,40 @@ fn leaked(disk: &SimVfs, engine: &Store, spare_max: usize) -> stele_types::Resul
     let missing = runs.iter().filter(|run| !index.iter().any(|entry| entry.name == **run));
     leaked.extend(missing.map(|run| format!("nothing, but run {run} is missing")));
     Ok(leaked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use stele_engine::{Db, Options};
+    use stele_types::ManualClock;
+
+    #[test]
+    fn the_unfinished_sidecar_of_the_head_is_no_leak_and_that_of_another_file_is_one() {
+        let disk = SimVfs::default();
+        let dir = Path::new(crate::world::DIR);
+        let options = Options {
+            segment_bytes_max: 1 << 20,
+            inline_value_bytes_max: 64,
+            direct_io: false,
+            reserved_bytes: 0,
+            background: false,
+            ..Options::default()
+        };
+        let clock = Arc::new(ManualClock::at(1_000_000));
+        let db = Db::open_with(Arc::new(disk.clone()), clock, dir, options).unwrap();
+        let unfinished = || {
+            let entries = disk.list(&dir.join("log")).unwrap();
+            entries.into_iter().map(|entry| entry.name).find(|name| name.ends_with(".side.tmp"))
+        };
+        let found = (0..10_000_u32).find_map(|at| {
+            db.put(&at.to_be_bytes(), &[7; 60]).unwrap();
+            unfinished()
+        });
+        assert!(found.is_some());
+        assert!(leaked(&disk, db.store(), 1).unwrap().is_empty());
+        disk.write_file(dir.join("log/00000099.side.tmp"), b"begun");
+        assert_eq!(leaked(&disk, db.store(), 1).unwrap(), ["log/00000099.side.tmp"]);
+    }
 }

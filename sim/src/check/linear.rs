@@ -178,21 +178,56 @@ impl Act {
     }
 }
 
+/// Extent of a search that found no violation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// An order explains the history.
+    Complete,
+    /// The search met a limit: whether an order exists is unknown.
+    Cut,
+}
+
 /// Checks a history. Fails with the operation that no order explains, and the operations before it.
-pub fn check(history: &[Op]) -> Result<(), String> {
-    let ops = relevant(history, &BTreeSet::new());
-    let Err(at) = search(&ops) else { return Ok(()) };
-    let Act::Modify { key, seen: Some(None), .. } = ops[at].act else {
-        return Err(story(&ops, at));
+///
+/// An increment that meets a value that is not a number may have met any lost write of its key. All
+/// lost writes would make most histories too large for the search. Those of a key are included once
+/// a search fails without them.
+///
+/// Invariant: a violation is reported only if the search fails with every lost write that such an
+/// increment may have met. Until then a failure may only mean that one of them is missing.
+pub fn check(history: &[Op]) -> Result<Extent, String> {
+    let mut met = BTreeSet::new();
+    loop {
+        let ops = relevant(history, &met);
+        let at = match search(&ops) {
+            Ok(extent) => return Ok(extent),
+            Err(at) => at,
+        };
+        let more = unmet(&ops, at, &met);
+        if more.is_empty() {
+            return Err(story(&ops, at));
+        }
+        met.extend(more);
+    }
+}
+
+/// Returns keys outside `met` of increments that met a value that is not a number: the key of the failed
+/// operation, or else of all that began before it returned. Another operation of unknown outcome may
+/// have stood for the write that such an increment met, and is missing now.
+fn unmet(ops: &[Op], failed: usize, met: &BTreeSet<u8>) -> Vec<u8> {
+    let key = |op: &Op| match op.act {
+        Act::Modify { key, seen: Some(None), .. } => Some(key).filter(|key| !met.contains(key)),
+        _ => None,
     };
-    // The increment met a value that is no number: any lost write of its key. All of them would make
-    // most histories too large for the search, so they count only now.
-    let ops = relevant(history, &BTreeSet::from([key]));
-    search(&ops).map_err(|at| story(&ops, at))
+    if let Some(key) = key(&ops[failed]) {
+        return vec![key];
+    }
+    let began = |op: &&Op| ops[failed].returned.is_none_or(|returned| op.called < returned);
+    ops.iter().filter(began).filter_map(key).collect()
 }
 
 /// Searches an order of the operations. Fails with the place of the one that none explains.
-fn search(ops: &[Op]) -> Result<(), usize> {
+fn search(ops: &[Op]) -> Result<Extent, usize> {
     let mut moments: BTreeMap<u64, (usize, bool)> = BTreeMap::new();
     for (at, op) in ops.iter().enumerate() {
         moments.insert(op.called, (at, true));
@@ -209,12 +244,12 @@ fn search(ops: &[Op]) -> Result<(), usize> {
     };
     for (at, is_call) in moments.into_values() {
         match is_call {
-            true if !search.open(at) => return Ok(()),
+            true if !search.open(at) => return Ok(Extent::Cut),
             true => {}
             false => {
                 search.close(at);
                 if search.is_cut || search.states.len() > STATES_MAX {
-                    return Ok(());
+                    return Ok(Extent::Cut);
                 }
                 if search.states.is_empty() {
                     return Err(at);
@@ -222,7 +257,7 @@ fn search(ops: &[Op]) -> Result<(), usize> {
             }
         }
     }
-    Ok(())
+    Ok(Extent::Complete)
 }
 
 /// Drops operations with unknown outcome and without an effect that another operation saw. Written
@@ -240,7 +275,7 @@ fn relevant(history: &[Op], met: &BTreeSet<u8>) -> Vec<Op> {
             if let Act::Cas { expected, new, seen: None, .. } = &op.act
                 && seen.contains(new)
             {
-                seen.insert(*expected);
+                seen.extend([Some(*expected), base_of(*expected)].into_iter().flatten());
             }
         }
         if seen.len() == before {

@@ -19,6 +19,9 @@ impl World {
         let (Some(engine), Ok(free)) = (slot.engine(), slot.disk.free_bytes(Path::new(DIR))) else {
             return;
         };
+        // The device holds a part of the reserve for the store.
+        let held = slot.disk.file_bytes(Path::new(DIR).join("RESERVE")).unwrap_or_default();
+        let free = free + held;
         if reserved == 0 || free >= reserved || slot.disk.crashed() {
             return;
         }

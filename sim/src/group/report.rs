@@ -11,7 +11,7 @@ use stele_node::report::{Obstacle, StalePeer, steps};
 use stele_placement::{NewStore, NodeReport, SYSTEM_REGION, StoreReport};
 use stele_raftstore::{Admin, Header, Input, Read, Reply};
 use stele_storage::{LogStore, StateMachine};
-use stele_types::{Lineage, Region, RegionId, StartId, StoreId, StoreIdent};
+use stele_types::{Lineage, LogIndex, Region, RegionId, StartId, StoreId, StoreIdent};
 
 /// Interval of reports if an operator runs, or after a missing answer.
 const SOON_NANOS: u64 = 100 * MS;
@@ -136,13 +136,19 @@ impl World {
 
     /// Returns the next report, unless no store of the node joined.
     fn report_call(&mut self, id: u64) -> Option<Call> {
-        let (mut stores, mut regions) = (Vec::new(), Vec::new());
+        let (mut stores, mut regions): (Vec<StoreReport>, _) = (Vec::new(), Vec::new());
         for number in self.slots_of(id) {
             stores.extend(self.store_report(number));
             let Some(slot) = self.slots.get_mut(&number) else { continue };
             let Some(store) = slot.id else { continue };
             let Some(core) = slot.core() else { continue };
-            regions.extend(core.regions().into_iter().map(|report| (store, report)));
+            let reports = core.regions();
+            // Replicas that refuse entries make the store full.
+            let refuses_entries = reports.iter().any(|report| report.lacks_room);
+            if let Some(report) = stores.last_mut().filter(|report| report.id == store) {
+                report.is_full |= refuses_entries;
+            }
+            regions.extend(reports.into_iter().map(|report| (store, report)));
         }
         let has_stores = !stores.is_empty();
         let lineages = stores.iter().filter_map(|store| self.lineage(store.id)).collect();
@@ -192,7 +198,7 @@ impl World {
             capacity_bytes,
             free_bytes: stats.device_free_bytes,
             used_bytes: stats.disk_bytes,
-            is_full: engine.as_ref().is_some_and(|engine| engine.admit(1).is_err()),
+            is_full: engine.as_ref().is_some_and(|engine| engine.space().is_full),
             has_failed: slot.failed.is_some(),
             boot_count: slot.incarnation,
             ..StoreReport::default()
@@ -285,12 +291,18 @@ impl World {
                     continue;
                 }
                 led.push(region.id);
-                let (Ok(size), now) =
-                    (size_of(&*engine, &region.engine_ranges()), self.split_time(id))
-                else {
-                    continue;
-                };
+                let visible = readers.get(region.id).map_or(LogIndex(0), |reader| reader.visible());
+                let now = self.split_time(id);
                 let Some(node) = self.nodes.get_mut(&id) else { continue };
+                let splitter = &mut node.member.splitter;
+                let size = match splitter.size_without_measuring(&region, visible, now) {
+                    Some(size) => size,
+                    None => {
+                        let Ok(size) = size_of(&*engine, &region.engine_ranges()) else { continue };
+                        splitter.note_measuring(&region, visible, now);
+                        size
+                    }
+                };
                 if node.member.splitter.measured(&region, size, limits, now).is_none() {
                     continue;
                 }

@@ -72,7 +72,13 @@ impl World {
         }
         let RegionPhase::Merging { target, .. } = region.phase else { return };
         match self.nemesis.prng.below(4) {
-            0 => return self.order(number, region.id, Admin::RollbackMerge),
+            0 => {
+                let call = match self.nemesis.prng.coin() {
+                    true => Admin::AbandonMerge,
+                    false => Admin::RollbackMerge,
+                };
+                return self.order(number, region.id, call);
+            }
             1 => {
                 let Some(leader) = self.leader_of(target) else { return };
                 let reader = self.slots.get(&leader).and_then(|it| it.readers()?.get(target));

@@ -93,10 +93,13 @@ impl World {
         })
     }
 
-    /// Returns the stores with damaged disks that are still in use.
-    pub(crate) fn damaged_disks(&self) -> Vec<u64> {
-        let is_damaged = |slot: &&crate::world::Slot| slot.is_damaged && !slot.is_gone;
-        self.slots.values().filter(is_damaged).map(|slot| slot.number).collect()
+    /// Returns the stores with disks that are still in use and that the operator replaces: damaged
+    /// ones, and those with a replacement that is due later.
+    pub(crate) fn disks_to_replace(&self) -> Vec<u64> {
+        let is_due = |slot: &&crate::world::Slot| {
+            (slot.is_damaged || slot.is_to_be_replaced) && !slot.is_gone
+        };
+        self.slots.values().filter(is_due).map(|slot| slot.number).collect()
     }
 
     /// Returns the reports of all running stores, by region.

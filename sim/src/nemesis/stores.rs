@@ -88,6 +88,7 @@ impl World {
         slot.is_unreadable = true;
         self.counts.corruptions += 1;
         if self.nemesis.prng.below(3) == 0 {
+            slot.is_to_be_replaced = true;
             self.undo_later(Undo::Exchange(number), 6_000);
         }
     }

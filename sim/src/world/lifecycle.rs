@@ -49,6 +49,7 @@ impl World {
             seed: prng.draw(),
             block_bytes: self.plan.block_bytes,
             capacity_bytes: Some(self.capacity_bytes(number)),
+            ..SimOptions::default()
         });
         let profile = hardware::profile(&self.plan, number, self.nemesis.flips());
         self.slots.insert(number, Slot::new(number, node, disk, Device::new(profile)));

@@ -23,8 +23,6 @@ use stele_types::{
 const WAKE_NANOS: u64 = 2_000;
 /// Message delay between two stores of one node.
 const NEAR_NANOS: u64 = 5_000;
-/// Limit of one maintenance slice.
-const SLICE_BYTES: u64 = 32 << 10;
 /// Limit of time for a merge that cannot continue; it must be dropped at once.
 const STUCK_NANOS_MAX: u64 = 4 * SECOND;
 const SLICE_NANOS: u64 = 1_000_000;
@@ -389,7 +387,7 @@ impl World {
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let Some(running) = slot.running.as_mut() else { return };
         let Running { engine, maintenance, wants_checkpoint, .. } = running;
-        let slice = maintenance.slice(&**engine, wants_checkpoint, SLICE_BYTES);
+        let slice = maintenance.slice(&**engine, wants_checkpoint, self.plan.slice_bytes);
         slot.disk.clear_events();
         let slice = match slice {
             Ok(slice) => slice,
@@ -408,7 +406,7 @@ impl World {
         running.stuck_since = error.as_ref().and(running.stuck_since.or(Some(self.now)));
         let stuck_nanos = running.stuck_since.map_or(0, |since| self.now - since);
         self.counts.slices += u64::from(worked);
-        let pause = if worked { SLICE_NANOS } else { slice.pause_nanos };
+        let pause = if worked { SLICE_NANOS } else { slice.pause_nanos.max(SLICE_NANOS) };
         let pause = pause + self.rngs.pace.below(pause);
         self.after(pause, Happening::Maintain { slot: number, incarnation });
         if slice.has_new_damage {

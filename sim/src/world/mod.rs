@@ -157,6 +157,8 @@ pub struct Counts {
     pub moves_most: u64,
     /// Reports of stores with a nearly full device.
     pub nearly_full: u64,
+    /// Searches of the linearizability check that met a limit: their histories count as linearizable.
+    pub cut_searches: u64,
 }
 
 impl Counts {
@@ -171,6 +173,7 @@ impl Counts {
         self.moves += other.moves;
         self.moves_most = self.moves_most.max(other.moves_most);
         self.nearly_full += other.nearly_full;
+        self.cut_searches += other.cut_searches;
         self.ops += ops;
         self.ambiguous += ambiguous;
         self.power_cuts += power_cuts;

@@ -68,6 +68,8 @@ pub struct Slot {
     pub is_damaged: bool,
     /// The disk refuses to read some values: reads of these fail, and nothing else.
     pub is_unreadable: bool,
+    /// The operator replaces the disk as soon as the other stores have what is on it.
+    pub is_to_be_replaced: bool,
     /// The disk lost or misdirected a write.
     pub has_lied: bool,
     /// The store opened after lost writes, and is replaced before it acts.
@@ -113,6 +115,7 @@ impl Slot {
             failed: None,
             is_damaged: false,
             is_unreadable: false,
+            is_to_be_replaced: false,
             has_lied: false,
             is_mistrusted: false,
             may_not_open: false,

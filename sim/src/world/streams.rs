@@ -297,7 +297,7 @@ impl World {
         let Ok(input) = reception.finish() else { return self.answer_sender(&stream, false) };
         let (from, to, region) = (stream.from, stream.to, stream.header.region.id);
         self.counts.snapshots += 1;
-        self.checks.changes.snapshot_received(to, region);
+        self.checks.changes.snapshot_received(to, &stream.header.region);
         self.checks.repairs.replaced(to, region);
         self.trouble_near(to, 4);
         self.push(to, input);

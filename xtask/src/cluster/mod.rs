@@ -3,40 +3,53 @@
 
 mod programs;
 
-use crate::process::build_stele;
+use crate::process::{Ended, in_parallel_by, run_limited};
+use crate::programs::STELE;
 use crate::workspace::Workspace;
 use anyhow::{Result, bail};
 use programs::Programs;
 pub use programs::porcupine;
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Scenarios that a change must pass, with arguments that keep them short.
-const CI: [(&str, &[&str]); 22] = [
-    ("start", &["--short"]),
+/// Scenarios that a change must pass, with arguments that keep them short. They check what happens, not how
+/// fast: two run at a time.
+const CI_TOGETHER: [(&str, &[&str]); 12] = [
+    ("history", &["--short"]),
     ("ycsb", &["--short"]),
+    ("power-cut", &["--short"]),
     ("clients", &["--short"]),
     ("kill", &["--rounds", "6"]),
-    ("history", &["--short"]),
-    ("partition", &["--rounds", "4"]),
-    ("pause", &["--rounds", "2"]),
-    ("changed-addresses", &["--rounds", "2"]),
-    ("failover", &["--rounds", "3"]),
-    ("graceful-restart", &["--short"]),
+    ("resize", &["--short"]),
+    ("device-failure", &["--short"]),
+    ("failed-sync", &["--short"]),
     ("learner", &["--short"]),
     ("replace", &["--rounds", "1"]),
-    ("resize", &["--short"]),
+    ("changed-addresses", &["--rounds", "2"]),
+    ("pause", &["--rounds", "2"]),
+];
+
+/// Scenarios that a change must pass, and that check a time, a rate or a peak of memory: each has the
+/// machine to itself.
+const CI_ALONE: [(&str, &[&str]); 10] = [
+    ("start", &["--short"]),
+    ("partition", &["--rounds", "4"]),
+    ("failover", &["--rounds", "3"]),
+    ("graceful-restart", &["--short"]),
     ("shape", &["--short"]),
     ("hostile", &["--rounds", "1"]),
     ("memory", &["--short"]),
     ("bytes-written", &["--short"]),
-    ("power-cut", &["--short"]),
-    ("failed-sync", &["--short"]),
     ("clock", &["--short"]),
-    ("device-failure", &["--short"]),
     ("slow-store", &["--short"]),
 ];
+
+/// Time limit of a scenario that runs beside another.
+const TOGETHER_LIMIT: Duration = Duration::from_secs(600);
+/// Scenarios that run at the same time if they measure nothing.
+const TOGETHER: usize = 2;
 
 /// Scenarios that take long or need an otherwise idle machine.
 const REST: [&str; 3] = ["disk-full", "idle", "slow-disk"];
@@ -62,41 +75,103 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     }
 }
 
-/// Runs the scenarios of [`CI`] with the development build.
+/// Builds the clients and checkers in other languages, and runs their own tests.
+pub fn foreign(workspace: &Workspace) -> Result<()> {
+    Programs::foreign(workspace, PathBuf::new()).map(drop)
+}
+
+/// Runs the scenarios of CI with the development build.
 pub fn short(workspace: &Workspace) -> Result<()> {
-    each(workspace, &CI, false)
+    let all = [&CI_TOGETHER[..], &CI_ALONE].concat();
+    let (stele, programs) = build(workspace, &all, false)?;
+    let run = |(name, arguments): &Scenario<'_>, is_shown| {
+        scenario(workspace, stele.as_deref(), &programs, (name, arguments), is_shown)
+    };
+    let mut done = in_parallel_by(TOGETHER, CI_TOGETHER.iter(), |it| run(it, false))?;
+    for it in &CI_ALONE {
+        done.push(run(it, true)?);
+    }
+    summarise(&done)
 }
 
 fn names() -> Vec<&'static str> {
-    CI.iter().map(|(name, _)| *name).chain(REST).collect()
+    CI_TOGETHER.iter().chain(&CI_ALONE).map(|(name, _)| *name).chain(REST).collect()
+}
+
+/// Name and arguments.
+type Scenario<'a> = (&'a str, &'a [&'a str]);
+
+/// Scenario that was run.
+#[derive(Debug)]
+struct Done {
+    name: String,
+    /// Requirements that were not met; empty if it passed.
+    failures: Vec<String>,
+    took: Duration,
 }
 
 /// Runs every scenario, even after a failure; fails if one failed.
-fn each(workspace: &Workspace, scenarios: &[(&str, &[&str])], release: bool) -> Result<()> {
+fn each(workspace: &Workspace, scenarios: &[Scenario<'_>], release: bool) -> Result<()> {
+    let (stele, programs) = build(workspace, scenarios, release)?;
+    let run = |it: &Scenario<'_>| scenario(workspace, stele.as_deref(), &programs, *it, true);
+    summarise(&scenarios.iter().map(run).collect::<Result<Vec<_>>>()?)
+}
+
+/// Builds the server, unless the arguments name one, and the programs of the scenarios.
+fn build(
+    workspace: &Workspace,
+    scenarios: &[Scenario<'_>],
+    release: bool,
+) -> Result<(Option<PathBuf>, Programs)> {
     let has_server = scenarios.iter().any(|(_, arguments)| arguments.contains(&"--stele"));
-    let stele = if has_server { None } else { Some(build_stele(workspace, release)?) };
-    let programs = Programs::build(workspace, release)?;
+    let stele = match has_server {
+        true => None,
+        false => Some(crate::programs::build(workspace, STELE, release)?),
+    };
+    Ok((stele, Programs::build(workspace, release)?))
+}
+
+/// Runs one scenario. Shows its output line by line, or in one piece at its end.
+fn scenario(
+    workspace: &Workspace,
+    stele: Option<&Path>,
+    programs: &Programs,
+    (name, arguments): Scenario<'_>,
+    is_shown: bool,
+) -> Result<Done> {
     let work = workspace.target.join("cluster-tests/work");
     std::fs::create_dir_all(&work)?;
-    let mut done: Vec<(&str, Vec<String>, Duration)> = Vec::new();
-    for (name, arguments) in scenarios {
-        println!("-- {name}");
-        let started = Instant::now();
-        let mut harness = Command::new(&programs.harness);
-        harness.arg(name).args(*arguments).arg("--work").arg(&work);
-        if let Some(stele) = &stele {
-            harness.arg("--stele").arg(stele);
+    let started = Instant::now();
+    let mut harness = Command::new(&programs.harness);
+    harness.arg(name).args(arguments).arg("--work").arg(&work);
+    if let Some(stele) = stele {
+        harness.arg("--stele").arg(stele);
+    }
+    harness.args(programs.flags());
+    let failures = match is_shown {
+        true => {
+            println!("-- {name}");
+            failures_shown(&mut harness)?
         }
-        harness.args(programs.flags());
-        done.push((name, failures_of(&mut harness)?, started.elapsed()));
-    }
-    for (name, failures, took) in &done {
+        false => {
+            let (ended, printed) = run_limited(&mut harness, TOGETHER_LIMIT)?;
+            println!("-- {name}\n{}", printed.trim_end());
+            let is_met = ended == Ended::Exited(true);
+            failures(is_met, &format!("{ended:?}"), printed.lines().filter_map(not_met).collect())
+        }
+    };
+    Ok(Done { name: name.to_owned(), failures, took: started.elapsed() })
+}
+
+/// Prints one line for each scenario; fails if one failed.
+fn summarise(done: &[Done]) -> Result<()> {
+    for Done { name, failures, took } in done {
         let verdict = if failures.is_empty() { "met" } else { "NOT MET" };
-        println!("{name:14} {:7.1} s  {verdict}", took.as_secs_f64());
+        println!("{name:17} {:7.1} s  {verdict}", took.as_secs_f64());
     }
-    let failed = done.iter().filter(|(_, failures, _)| !failures.is_empty());
+    let failed = done.iter().filter(|it| !it.failures.is_empty());
     let failed: Vec<String> =
-        failed.map(|(name, failures, _)| format!("{name} ({})", failures.join("; "))).collect();
+        failed.map(|it| format!("{} ({})", it.name, it.failures.join("; "))).collect();
     if !failed.is_empty() {
         bail!("{} of {} scenarios failed: {}", failed.len(), done.len(), failed.join(", "));
     }
@@ -105,18 +180,51 @@ fn each(workspace: &Workspace, scenarios: &[(&str, &[&str])], release: bool) -> 
 
 /// Runs a scenario and shows what it prints. Returns the requirements that were not met, so that the
 /// last lines of a long run name them; empty if it passed.
-fn failures_of(harness: &mut Command) -> Result<Vec<String>> {
+fn failures_shown(harness: &mut Command) -> Result<Vec<String>> {
     let mut child = harness.stdout(Stdio::piped()).spawn()?;
-    let mut failures = Vec::new();
+    let mut found = Vec::new();
     for line in child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
         let line = line?;
         println!("{line}");
-        failures.extend(line.strip_prefix("NOT MET: ").map(str::to_owned));
+        found.extend(not_met(&line));
     }
     let status = child.wait()?;
-    match status.success() {
-        true => Ok(Vec::new()),
-        false if failures.is_empty() => Ok(vec![format!("ended with {status}")]),
-        false => Ok(failures),
+    Ok(failures(status.success(), &status.to_string(), found))
+}
+
+/// Returns the requirement that was not met, from a line of a scenario's output.
+fn not_met(line: &str) -> Option<String> {
+    line.strip_prefix("NOT MET: ").map(str::to_owned)
+}
+
+/// Returns why a scenario failed: the requirements that were not met, or how it ended.
+fn failures(is_met: bool, ended: &str, found: Vec<String>) -> Vec<String> {
+    match is_met {
+        true => Vec::new(),
+        false if found.is_empty() => vec![format!("ended with {ended}")],
+        false => found,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_scenario_names_what_was_not_met_or_how_it_ended() {
+        let printed = "put 1\nNOT MET: healed within 3 s: 4\n";
+        let found: Vec<String> = printed.lines().filter_map(not_met).collect();
+        assert_eq!(failures(false, "1", found.clone()), ["healed within 3 s: 4"]);
+        assert_eq!(failures(false, "exit status: 1", Vec::new()), ["ended with exit status: 1"]);
+        assert!(failures(true, "0", found).is_empty());
+    }
+
+    #[test]
+    fn each_scenario_of_ci_runs_once() {
+        let mut names = names();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
     }
 }

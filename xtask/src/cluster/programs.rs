@@ -1,6 +1,7 @@
 //! The harness and the foreign programs that it drives, each built with the tool of its language.
 
 use crate::process::run_shown;
+use crate::programs::{HARNESS, build};
 use crate::tools::{self, PYTHON};
 use crate::workspace::{Workspace, cargo};
 use anyhow::{Context, Result};
@@ -23,13 +24,18 @@ pub struct Programs {
 impl Programs {
     /// Builds all programs. Fails if a tool is missing: no program is left out silently.
     pub fn build(workspace: &Workspace, release: bool) -> Result<Self> {
+        Self::foreign(workspace, build(workspace, HARNESS, release)?)
+    }
+
+    /// Builds the programs beside the harness.
+    pub fn foreign(workspace: &Workspace, harness: PathBuf) -> Result<Self> {
         tools::require(tools::FOR_CLUSTERS)?;
         let sources = workspace.root.join("cluster-tests");
         let built = workspace.target.join("cluster-tests");
         std::fs::create_dir_all(&built)?;
         let python = built.join("python/bin/python");
         Ok(Self {
-            harness: build_harness(workspace, release)?,
+            harness,
             porcupine: build_go(&sources, &built, "porcupine")?,
             ycsb: build_go(&sources, &built, "ycsb")?,
             tikv_rust: build_tikv_rust(&sources, &built)?,
@@ -56,17 +62,6 @@ pub fn porcupine(workspace: &Workspace) -> Result<PathBuf> {
     let built = workspace.target.join("cluster-tests");
     std::fs::create_dir_all(&built)?;
     build_go(&workspace.root.join("cluster-tests"), &built, "porcupine")
-}
-
-fn build_harness(workspace: &Workspace, release: bool) -> Result<PathBuf> {
-    let mut build = Command::new(cargo());
-    build.args(["build", "--quiet", "--package", "stele-cluster-tests"]);
-    if release {
-        build.arg("--release");
-    }
-    run_shown(build.current_dir(&workspace.root))?;
-    let profile = if release { "release" } else { "debug" };
-    Ok(workspace.target.join(profile).join("cluster-tests"))
 }
 
 /// Builds a Go module, after its own tests: a checker that finds nothing wrong proves nothing.

@@ -5,7 +5,8 @@ mod line;
 mod page;
 
 use crate::peers;
-use crate::process::{Ended, build_stele, run_limited};
+use crate::process::{Ended, run_limited};
+use crate::programs::{self, STELE};
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail, ensure};
 use line::{Configuration, Line, Machine, Size};
@@ -82,7 +83,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         !options.note || commit.is_some(),
         "git knows no commit for the line: run --note in a repository"
     );
-    let stele = build_stele(workspace, !options.is_dev)?;
+    let stele = programs::build(workspace, STELE, !options.is_dev)?;
     let sizes = VALUE_BYTES.map(|value_bytes| measure(workspace, &stele, options, value_bytes));
     let line = Line {
         commit: commit.unwrap_or_else(|| "unknown".to_owned()),

@@ -4,7 +4,7 @@
 mod import;
 mod tree;
 
-use crate::process::build_stele;
+use crate::programs::{self, STELE};
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail, ensure};
 use import::{Seeded, import_killed};
@@ -38,7 +38,7 @@ pub struct Options {
 
 /// Runs the demonstration and prints its numbers.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    let stele = build_stele(workspace, !options.short)?;
+    let stele = programs::build(workspace, STELE, !options.short)?;
     let (source, tree) = source(options)?;
     let seed = options.seed.unwrap_or_else(import::seed_from_time);
     println!("source: {} files, {} bytes in {}", tree.files.len(), tree.bytes(), source.display());

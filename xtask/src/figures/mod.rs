@@ -18,7 +18,7 @@ mod test_bed;
 mod throttle;
 mod undo;
 
-use crate::process::{build, build_stele};
+use crate::programs::{self, BASELINES, STELE};
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bed::Bed;
@@ -412,10 +412,11 @@ impl Programs {
             Self { baselines: PathBuf::new(), stele: PathBuf::new(), etcd: options.etcd.clone() };
         if needs(Program::Baselines) {
             let features: &[&str] = if has_rocksdb { &["--features", "rocksdb"] } else { &[] };
-            programs.baselines = build(workspace, "stele-baselines", !options.is_dev, features)?;
+            programs.baselines =
+                programs::build_with(workspace, BASELINES, !options.is_dev, features)?;
         }
         if needs(Program::Wire) || needs(Program::TestBed) {
-            programs.stele = build_stele(workspace, !options.is_dev)?;
+            programs.stele = programs::build(workspace, STELE, !options.is_dev)?;
         }
         Ok(programs)
     }

@@ -1,17 +1,37 @@
-//! Test programs of a package, built with deliberate bugs, and the outcome of their runs.
+//! Test programs, the tests that each holds, and the outcome of their runs with a deliberate bug.
 
-use crate::process::{Ended, run_limited};
+use crate::process::{Ended, in_parallel, run_limited};
 use crate::workspace::{Workspace, cargo};
 use anyhow::{Context, Result, ensure};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Test programs of one package.
+/// Time limit of the list of a program's tests.
+const LIST_LIMIT: Duration = Duration::from_secs(60);
+
+/// Test programs of the packages that deliberate bugs name.
 pub struct Suite {
-    /// Paths of the programs.
-    programs: Vec<PathBuf>,
+    programs: Vec<Program>,
+}
+
+/// One test program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Program {
+    package: String,
+    path: PathBuf,
+    /// Folder of the package, in which its tests run.
     folder: PathBuf,
+    /// Full names of its tests.
+    tests: Vec<String>,
+}
+
+/// Tests of one program, by their full names.
+#[derive(Debug)]
+pub struct Tests<'a> {
+    program: &'a Program,
+    names: Vec<&'a str>,
 }
 
 /// Outcome of the tests under a filter.
@@ -28,58 +48,104 @@ pub struct Outcome {
 }
 
 impl Suite {
-    /// Builds the tests of `package` once, with the feature `mutants`.
-    pub fn build(workspace: &Workspace, package: &str) -> Result<Self> {
-        let output = Command::new(cargo())
-            .args(["test", "--no-run", "--features", "mutants", "--package", package])
-            .args(["--message-format", "json-render-diagnostics", "--quiet"])
-            .current_dir(&workspace.root)
-            .stderr(Stdio::inherit())
-            .output()
-            .context("building tests")?;
-        ensure!(output.status.success(), "the tests of {package} do not build");
-        let manifest = workspace
-            .packages
-            .iter()
-            .find(|member| member.name == package)
-            .map(|member| member.manifest_path.clone())
-            .with_context(|| format!("{package} is not a member of the workspace"))?;
-        let folder = manifest.parent().context("the manifest has no parent folder")?.to_owned();
-        Ok(Self { programs: programs(&output.stdout), folder })
+    /// Builds the tests of `packages`. With `is_all`, it builds those of the whole workspace, as `cargo test`
+    /// does, so that nothing is built twice.
+    pub fn build(workspace: &Workspace, packages: &BTreeSet<&str>, is_all: bool) -> Result<Self> {
+        let mut build = Command::new(cargo());
+        build.args(["test", "--no-run", "--message-format", "json-render-diagnostics", "--quiet"]);
+        match is_all {
+            true => build.arg("--workspace"),
+            false => build.args(packages.iter().flat_map(|package| ["--package", package])),
+        };
+        let output = build.current_dir(&workspace.root).stderr(Stdio::inherit()).output();
+        let output = output.context("building tests")?;
+        ensure!(output.status.success(), "the tests do not build");
+        let built = programs(&output.stdout, workspace);
+        let wanted = built.into_iter().filter(|it| packages.contains(it.package.as_str()));
+        let programs = in_parallel(wanted, |program| {
+            let tests = list(&program)?;
+            Ok(Program { tests, ..program })
+        })?;
+        Ok(Self { programs })
     }
 
-    /// Runs the tests that match `filter`, with the bug `mutant` switched on; each program may take
-    /// `limit`. Stops at the first program that fails.
-    pub fn run(&self, filter: &str, mutant: Option<&str>, limit: Duration) -> Result<Outcome> {
-        let started = Instant::now();
-        let mut passed = 0;
-        let mut printed = String::new();
-        let mut ended = Ended::Exited(true);
-        for program in &self.programs {
-            let mut command = Command::new(program);
-            command.arg(filter).current_dir(&self.folder).env_remove("STELE_MUTANT");
-            if let Some(mutant) = mutant {
-                command.env("STELE_MUTANT", mutant);
-            }
-            let (this, text) = run_limited(&mut command, limit)?;
-            passed += passed_tests(&text);
-            printed.push_str(&text);
-            ended = this;
-            if ended != Ended::Exited(true) {
-                break;
-            }
-        }
-        Ok(Outcome { ended, passed, took: started.elapsed(), printed })
+    /// Returns the tests of one program.
+    #[cfg(test)]
+    pub fn of(path: &std::path::Path, package: &str) -> Result<Self> {
+        let (package, path) = (package.to_owned(), path.to_owned());
+        let folder = path.parent().context("the program has no folder")?.to_owned();
+        let program = Program { package, path, folder, tests: Vec::new() };
+        let tests = list(&program)?;
+        Ok(Self { programs: vec![Program { tests, ..program }] })
+    }
+
+    /// Returns the tests of `package` with `filter` in their names, by program.
+    pub fn matching(&self, package: &str, filter: &str) -> Vec<Tests<'_>> {
+        let of_package = self.programs.iter().filter(|program| program.package == package);
+        let tests = of_package.map(|program| {
+            let names = program.tests.iter().map(String::as_str);
+            Tests { program, names: names.filter(|name| name.contains(filter)).collect() }
+        });
+        tests.filter(|tests| !tests.names.is_empty()).collect()
     }
 }
 
-/// Returns the executables in cargo's messages.
-fn programs(messages: &[u8]) -> Vec<PathBuf> {
+/// Runs `tests` with the bug `mutant` switched on; each program may take `limit`. Stops at the first
+/// program that fails.
+pub fn run(tests: &[Tests<'_>], mutant: Option<&str>, limit: Duration) -> Result<Outcome> {
+    let started = Instant::now();
+    let mut passed = 0;
+    let mut printed = String::new();
+    let mut ended = Ended::Exited(true);
+    for Tests { program, names } in tests {
+        let mut command = program.command();
+        command.args(names).arg("--exact");
+        if let Some(mutant) = mutant {
+            command.env("STELE_MUTANT", mutant);
+        }
+        let (this, text) = run_limited(&mut command, limit)?;
+        passed += passed_tests(&text);
+        printed.push_str(&text);
+        ended = this;
+        if ended != Ended::Exited(true) {
+            break;
+        }
+    }
+    Ok(Outcome { ended, passed, took: started.elapsed(), printed })
+}
+
+impl Program {
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        command.current_dir(&self.folder).env_remove("STELE_MUTANT");
+        command
+    }
+}
+
+fn list(program: &Program) -> Result<Vec<String>> {
+    let (ended, printed) = run_limited(program.command().arg("--list"), LIST_LIMIT)?;
+    ensure!(ended == Ended::Exited(true), "{} lists no tests:\n{printed}", program.path.display());
+    Ok(listed(&printed))
+}
+
+/// Returns the names in the list of a test program.
+fn listed(printed: &str) -> Vec<String> {
+    printed.lines().filter_map(|line| Some(line.strip_suffix(": test")?.to_owned())).collect()
+}
+
+/// Returns the test programs in cargo's messages.
+fn programs(messages: &[u8], workspace: &Workspace) -> Vec<Program> {
     let messages = String::from_utf8_lossy(messages);
     let values = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
     values
         .filter(|message: &serde_json::Value| message["profile"]["test"] == true)
-        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .filter_map(|message| {
+            let path = PathBuf::from(message["executable"].as_str()?);
+            let manifest = PathBuf::from(message["manifest_path"].as_str()?);
+            let package = workspace.packages.iter().find(|it| it.manifest_path == manifest)?;
+            let (package, folder) = (package.name.clone(), manifest.parent()?.to_owned());
+            Some(Program { package, path, folder, tests: Vec::new() })
+        })
         .collect()
 }
 
@@ -96,6 +162,7 @@ fn passed_tests(printed: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workspace::Package;
 
     #[test]
     fn closing_lines_are_counted() {
@@ -108,10 +175,47 @@ mod tests {
     #[test]
     fn test_programs_are_taken_from_the_messages() {
         let messages =
-            br#"{"reason":"compiler-artifact","profile":{"test":true},"executable":"a/b"}
-{"reason":"compiler-artifact","profile":{"test":false},"executable":"a/c"}
-{"reason":"compiler-artifact","profile":{"test":true},"executable":null}
+            br#"{"profile":{"test":true},"executable":"/t/b","manifest_path":"/w/log/Cargo.toml"}
+{"profile":{"test":false},"executable":"/t/c","manifest_path":"/w/log/Cargo.toml"}
+{"profile":{"test":true},"executable":null,"manifest_path":"/w/log/Cargo.toml"}
+{"profile":{"test":true},"executable":"/t/d","manifest_path":"/registry/x/Cargo.toml"}
 not json"#;
-        assert_eq!(programs(messages), [PathBuf::from("a/b")]);
+        let workspace = Workspace {
+            root: "/w".into(),
+            target: "/t".into(),
+            packages: vec![Package {
+                name: "stele-log".into(),
+                manifest_path: "/w/log/Cargo.toml".into(),
+                ..Package::default()
+            }],
+        };
+        let log = Program {
+            package: "stele-log".into(),
+            path: "/t/b".into(),
+            folder: "/w/log".into(),
+            tests: Vec::new(),
+        };
+        assert_eq!(programs(messages, &workspace), [log]);
+    }
+
+    #[test]
+    fn only_programs_that_hold_a_test_run_and_only_that_test() {
+        let program = |package: &str, list: &str| Program {
+            package: package.into(),
+            tests: listed(list),
+            ..Program::default()
+        };
+        let suite = Suite {
+            programs: vec![
+                program("log", "a::first: test\na::second: test\nb: benchmark\n\n2 tests\n"),
+                program("log", "other: test\n"),
+                program("gc", "a::first: test\n"),
+            ],
+        };
+        let found = suite.matching("log", "first");
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].names, ["a::first"]);
+        assert_eq!(suite.matching("log", "a::")[0].names.len(), 2);
+        assert!(suite.matching("gc", "other").is_empty());
     }
 }

@@ -6,7 +6,8 @@ mod tikv;
 
 pub use regions::{ctl, wait_for_rest};
 
-use crate::process::{build_stele, run_shown, within};
+use crate::process::{run_shown, within};
+use crate::programs;
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::File;
@@ -88,7 +89,7 @@ impl Default for Options {
 
 /// Starts the servers, measures them in turn and stops them.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    let stele = build_stele(workspace, !options.dev)?;
+    let stele = programs::build(workspace, programs::STELE, !options.dev)?;
     let work = tempfile::tempdir_in(&workspace.target)?;
     let show_disk = || -> Result<()> {
         let bytes_per_second = disk::bytes_per_second(work.path(), options.nodes)?;

@@ -5,10 +5,12 @@ mod readme;
 mod report;
 mod tlc;
 
+use crate::process::in_parallel;
 use crate::workspace::Workspace;
 use anyhow::{Result, bail};
 use checks::{Checks, Expected, Run};
 use report::Found;
+use std::thread::available_parallelism;
 use std::time::Duration;
 use tlc::Tlc;
 
@@ -19,7 +21,8 @@ pub struct Options {
     pub large: bool,
     /// Beginning of the names of the runs; `None` chooses by `large`.
     pub only: Option<String>,
-    /// Threads of TLC; `None` uses all processors.
+    /// Threads of TLC, for one run after the other. `None` uses one thread for each run and as many runs at a
+    /// time as there are processors, or all threads for one run after the other if `large` is set.
     pub workers: Option<usize>,
 }
 
@@ -33,34 +36,57 @@ pub fn short(workspace: &Workspace) -> Result<()> {
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     readme::check(workspace)?;
     let checks = Checks::load(workspace)?;
-    let runs = checks.runs(options.large, options.only.as_deref());
+    let mut runs = checks.runs(options.large, options.only.as_deref());
     if runs.is_empty() {
         bail!("no run of spec/checks.toml has such a name");
     }
-    let tlc = Tlc::prepare(workspace, options.workers)?;
+    let tlc = Tlc::prepare(workspace)?;
     println!("{:<13} {:<32} {:>10} {:>8}  verdict", "module", "configuration", "states", "seconds");
-    let (mut bad, mut caught, mut bugs) = (Vec::new(), 0, 0);
-    for run in &runs {
-        let outcome = tlc.check(run)?;
-        let (is_right, verdict) = judge(run, &outcome.found);
-        let seconds = outcome.took.as_secs_f64();
-        let states = outcome.states.map(|states| states.to_string()).unwrap_or_default();
-        println!("{:<13} {:<32} {states:>10} {seconds:>8.1}  {verdict}", run.module, run.name);
-        if !is_right {
-            println!("{}", outcome.tail);
-            bad.push(run.name.clone());
+    let judged = match threads(options, runs.len()) {
+        Some(workers) => runs.iter().map(|run| check(&tlc, run, workers)).collect::<Result<_>>()?,
+        None => {
+            // Those that explore all states first: no processor then waits long for the other.
+            runs.sort_by_key(is_bug);
+            in_parallel(runs.iter(), |run| check(&tlc, run, 1))?
         }
-        if matches!(run.expected, Expected::Violates(_)) {
-            bugs += 1;
-            caught += usize::from(is_right);
-        }
-    }
+    };
+    let bugs = runs.iter().filter(|run| is_bug(run)).count();
+    let caught = judged.iter().filter(|(run, is_right)| *is_right && is_bug(run)).count();
+    let bad: Vec<&str> =
+        judged.iter().filter(|(_, is_right)| !is_right).map(|(run, _)| run.name.as_str()).collect();
     let held = runs.len() - bugs;
     println!("spec: {held} configurations, planted bugs caught: {caught} of {bugs}");
     if !bad.is_empty() {
         bail!("not as expected: {}", bad.join(", "));
     }
     Ok(())
+}
+
+/// Returns the threads of each run if one run follows the other; `None` if they run beside each other, with
+/// one thread each.
+fn threads(options: &Options, runs: usize) -> Option<usize> {
+    let all = available_parallelism().map_or(1, usize::from);
+    options.workers.or((options.large || runs == 1).then_some(all))
+}
+
+/// Returns whether the run must find a planted bug.
+fn is_bug(run: &Run) -> bool {
+    matches!(run.expected, Expected::Violates(_))
+}
+
+/// Runs TLC once and prints its line of the table. Returns whether it ended as expected.
+fn check<'a>(tlc: &Tlc, run: &'a Run, workers: usize) -> Result<(&'a Run, bool)> {
+    let outcome = tlc.check(run, workers)?;
+    let (is_right, verdict) = judge(run, &outcome.found);
+    let seconds = outcome.took.as_secs_f64();
+    let states = outcome.states.map(|states| states.to_string()).unwrap_or_default();
+    let line =
+        format!("{:<13} {:<32} {states:>10} {seconds:>8.1}  {verdict}", run.module, run.name);
+    match is_right {
+        true => println!("{line}"),
+        false => println!("{line}\n{}", outcome.tail),
+    }
+    Ok((run, is_right))
 }
 
 /// Returns whether a run ended as expected, and a text about its end.
@@ -98,6 +124,15 @@ mod tests {
         assert!(!judge(&bug, &Found::Violated("LogMatching".to_owned())).0);
         assert!(!judge(&bug, &Found::NoError).0);
         assert!(!judge(&bug, &Found::TimedOut).0);
+    }
+
+    #[test]
+    fn small_runs_share_the_processors_and_large_ones_follow_each_other() {
+        assert_eq!(threads(&Options::default(), 70), None);
+        assert!(threads(&Options { large: true, ..Options::default() }, 70).is_some());
+        assert!(threads(&Options::default(), 1).is_some());
+        let workers = Some(3);
+        assert_eq!(threads(&Options { workers, ..Options::default() }, 70), workers);
     }
 
     #[test]

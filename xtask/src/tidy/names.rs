@@ -2,14 +2,11 @@
 
 use super::Finding;
 use super::source::Source;
-use crate::mutants::Table;
+use crate::mutants::{Table, names_in};
 use crate::workspace::Package;
 use std::collections::{BTreeMap, BTreeSet};
 
 const RULE: &str = "deliberate bugs";
-/// Beginning of the call that checks whether a bug is switched on, up to the opening quote of the
-/// name.
-const ASKED: &str = concat!("mutant::", "active(");
 
 /// Compares the names in product code with the table.
 pub fn check(sources: &[Source], table: &Table, packages: &[Package]) -> Vec<Finding> {
@@ -24,9 +21,8 @@ pub fn check(sources: &[Source], table: &Table, packages: &[Package]) -> Vec<Fin
         if !in_code.contains_key(mutant.name.as_str()) {
             found("is in the table but not in the code");
         }
-        let package = packages.iter().find(|package| package.name == mutant.package);
-        if !package.is_some_and(|package| package.features.contains_key("mutants")) {
-            found("its package is not a member with the feature `mutants`");
+        if packages.iter().all(|package| package.name != mutant.package) {
+            found("its package is not a member of the workspace");
         }
         if mutant.breaks.trim().is_empty() || mutant.test.trim().is_empty() {
             found("its `breaks` and `test` must not be empty");
@@ -45,11 +41,7 @@ fn in_code(sources: &[Source]) -> BTreeMap<&str, String> {
     let mut names = BTreeMap::new();
     let product = sources.iter().filter(|source| source.syntax.is_some() && source.is_product());
     for source in product {
-        for (at, _) in source.text.match_indices(ASKED) {
-            let rest = source.text[at + ASKED.len()..].trim_start();
-            let Some(name) = rest.strip_prefix('"').and_then(|rest| rest.split('"').next()) else {
-                continue;
-            };
+        for (at, name) in names_in(&source.text) {
             let line = source.text[..at].lines().count();
             names.entry(name).or_insert_with(|| format!("{}:{line}", source.path));
         }
@@ -61,15 +53,12 @@ fn in_code(sources: &[Source]) -> BTreeMap<&str, String> {
 mod tests {
     use super::super::sample;
     use super::*;
+    use crate::mutants::ASKED;
 
     fn details(code: &str, table: &str) -> Vec<String> {
         let text = code.replace("ACTIVE", ASKED);
         let sources = [sample("crates/log/src/x.rs", &text)];
-        let package = Package {
-            name: "stele-log".to_owned(),
-            features: [("mutants".to_owned(), Vec::new())].into(),
-            ..Package::default()
-        };
+        let package = Package { name: "stele-log".to_owned(), ..Package::default() };
         let table = Table::parse(table).unwrap();
         check(&sources, &table, &[package]).into_iter().map(|f| f.detail).collect()
     }
@@ -89,7 +78,7 @@ mod tests {
         assert_eq!(details(code, &more), ["is in the table but not in the code"]);
         let twice = entry("log.a", "stele-log").repeat(2);
         assert_eq!(details(code, &twice), ["is in the table twice"]);
-        let elsewhere = "its package is not a member with the feature `mutants`";
+        let elsewhere = "its package is not a member of the workspace";
         assert_eq!(details(code, &entry("log.a", "stele-gone")), [elsewhere]);
     }
 }

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_storage::{
-    EngineStats, LogStore, Maintained, Order, Pair, Progress, RangeSize, Repair, Snapshots,
+    EngineStats, LogStore, Maintained, Order, Pair, Progress, RangeSize, Repair, Snapshots, Space,
     StateMachine,
 };
 use stele_types::{
@@ -157,6 +157,19 @@ impl LogStore for RockStore {
     /// RocksDB has no reserve.
     fn admit(&self, _bytes: u64) -> Result<()> {
         Ok(())
+    }
+
+    fn admit_append(&self, _bytes: u64) -> bool {
+        true
+    }
+
+    /// RocksDB does not say how full its device is.
+    fn space(&self) -> Space {
+        Space::default()
+    }
+
+    fn take_truncation_request(&self) -> bool {
+        false
     }
 }
 

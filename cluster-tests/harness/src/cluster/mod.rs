@@ -18,9 +18,11 @@ use node::{Launch, Node};
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::ops::Range;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 const REPLICATED_LIMIT: Duration = Duration::from_secs(60);
@@ -154,16 +156,43 @@ impl Cluster {
 /// another node could take a port between its choice and the node's start.
 const PORTS: Range<u16> = 15_000..32_000;
 
-/// Returns an address with a free port that was not returned before.
+/// Returns an address with a free port that was not returned before, here or in another harness that still
+/// runs: a node that is down for a while finds its port free.
 fn free_address() -> Result<String> {
     static NEXT: LazyLock<AtomicU64> =
         LazyLock::new(|| AtomicU64::new(u64::from(std::process::id()) * 101));
+    static TAKEN: Mutex<Vec<UnixDatagram>> = Mutex::new(Vec::new());
     for _ in PORTS {
         let turn = NEXT.fetch_add(1, Ordering::Relaxed) % PORTS.len() as u64;
-        let address = format!("127.0.0.1:{}", u64::from(PORTS.start) + turn);
+        let port = PORTS.start + turn as u16;
+        let Ok(claim) = claim(port) else { continue };
+        let address = format!("127.0.0.1:{port}");
         if TcpListener::bind(&address).is_ok() {
+            TAKEN.lock().unwrap_or_else(PoisonError::into_inner).push(claim);
             return Ok(address);
         }
     }
     bail!("no port of {PORTS:?} is free")
+}
+
+/// Claims a port against other harnesses, by a socket with a name that only one process can have; the end of
+/// the process ends the claim. Fails if another one has it.
+fn claim(port: u16) -> std::io::Result<UnixDatagram> {
+    let name = format!("stele-cluster-tests-port-{port}");
+    UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_claimed_once_until_the_claim_ends() {
+        let port = PORTS.end;
+        let first = claim(port).unwrap();
+        claim(port).unwrap_err();
+        claim(port + 1).unwrap();
+        drop(first);
+        claim(port).unwrap();
+    }
 }

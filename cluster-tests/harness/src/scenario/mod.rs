@@ -68,7 +68,7 @@ scenarios! {
     failed_sync "failed-sync" "a sync fails on one node: its store stops, the others continue, a restart recovers it"
     device_failure "device-failure" "a node of two stores loses one device, by failure, a failed sync or a hang; its replicas are rebuilt elsewhere and nothing else moves"
     clock "clock" "wall clocks jump by hours, monotonic clocks drift apart; histories stay linearizable"
-    disk_full "disk-full" "a full disk on one node: reads, deletes and transfers still work, space is reclaimed"
+    disk_full "disk-full" "small disks of one node, a follower or all stores become full: reads and deletes go on, space is reclaimed, replicas come back"
     replace "replace" "a node is lost with its disk and comes back with an empty one"
     learner "learner" "a follower that is too far behind catches up by a snapshot while writes continue"
     resize "resize" "three nodes become five and three again, under load"

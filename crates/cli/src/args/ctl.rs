@@ -29,6 +29,11 @@ pub enum CtlCommand {
     Members,
     /// List the running operators, which change regions
     Operators(Operators),
+    /// Cancel the operator of a region; a merge that is not committed is abandoned
+    CancelOperator {
+        /// Region ID
+        region: u64,
+    },
     /// Show one region and the state of each of its replicas
     Region {
         /// Region ID

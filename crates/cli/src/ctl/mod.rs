@@ -33,7 +33,11 @@ pub fn run(args: &Ctl) -> Result<Outcome> {
         };
     }
     runtime::small()?.block_on(async {
-        let client = runtime::connect(&args.cluster).await?;
+        let client = runtime::connect(&args.cluster).await;
+        let client = client.map_err(|error| match &args.command {
+            CtlCommand::Recover(wanted) => recover::without_quorum(error, &wanted.lost),
+            _ => error,
+        })?;
         execute(args, &client.control()).await
     })
 }
@@ -51,6 +55,10 @@ async fn execute(args: &Ctl, control: &Control) -> Result<Outcome> {
         CtlCommand::Members => show(members(&control.members().await?), "no members"),
         CtlCommand::Operators(wanted) => {
             show(operators(&control.operators(wanted.ended).await?), "no operators")
+        }
+        CtlCommand::CancelOperator { region: id } => {
+            let ended = control.cancel_operator(region(*id)).await?;
+            show(operators(&Vec::from_iter(ended)), "the merge is being abandoned")
         }
         CtlCommand::Region { id } => one_region(control, region(*id), json).await,
         CtlCommand::Placement => placement::placement(control, json).await,

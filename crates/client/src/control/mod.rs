@@ -59,10 +59,14 @@ impl Control {
         Ok(self.call_leader(request).await?.operators.into_iter().next())
     }
 
-    /// Cancels the operator of a region.
-    pub async fn cancel_operator(&self, region: RegionId) -> Result<()> {
+    /// Cancels the operator of a region, and abandons a merge that is not committed. Returns the
+    /// operator as it ended; `None` if there was only a merge without one.
+    pub async fn cancel_operator(
+        &self,
+        region: RegionId,
+    ) -> Result<Option<messages::OperatorInfo>> {
         let request = messages::CancelOperatorRequest { region_id: region.0, ..Default::default() };
-        self.call_leader(request).await.map(drop)
+        Ok(self.call_leader(request).await?.operator)
     }
 
     /// Transfers a region's leadership. Returns the ID of the operator.

@@ -23,7 +23,7 @@ impl Device {
             number: shared.vfs.device_number(&shared.dir)?,
             capacity_bytes: shared.vfs.total_bytes(&shared.dir)?,
             free_bytes: shared.vfs.free_bytes(&shared.dir)?,
-            store_bytes: crate::store::disk_bytes(shared)?,
+            store_bytes: crate::store::count_disk_bytes(shared)?,
         })
     }
 

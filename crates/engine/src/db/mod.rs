@@ -68,7 +68,8 @@ pub struct DbStats {
 }
 
 impl Db {
-    /// Opens the store in `dir` on this machine's files; creates it if there is none.
+    /// Opens the store in `dir` on this machine's files; creates it if there is none. Fails with
+    /// `WrongStore` for a shard of a set: [`Shards`](crate::Shards) opens all of them.
     pub fn open(dir: &Path, options: Options) -> Result<Self> {
         Self::open_with(Arc::new(RealVfs::new()), Arc::new(SystemClock::new()), dir, options)
     }
@@ -81,7 +82,7 @@ impl Db {
         options: Options,
     ) -> Result<Self> {
         options.validate()?;
-        let lock = crate::store::lock(&vfs, dir)?;
+        let lock = crate::store::lock_alone(&vfs, dir)?;
         Self::open_locked(vfs, clock, dir, lock, options)
     }
 

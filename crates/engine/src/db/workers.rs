@@ -177,19 +177,16 @@ fn commit_loop(signal: &Signal, pipeline: &CommitPipeline) {
 fn maintain_loop(signal: &Signal, store: &Store) {
     let mut idle_rounds = 0;
     loop {
-        let more = match store.maintain(SLICE_BYTES) {
-            // Without bytes another caller is working: an immediate retry would only take its
-            // processor.
-            Ok(done) => done.more && done.bytes > 0,
-            // The statistics keep the failure, and a poisoned store reports it to its writers.
-            Err(_) => false,
-        };
+        // The statistics keep a failure, and a poisoned store reports it to its writers.
+        let done = store.maintain(SLICE_BYTES).unwrap_or_default();
+        // Without bytes another caller is working: an immediate retry would only take its processor.
+        let more = done.more && done.bytes > 0;
         idle_rounds = if more { 0 } else { idle_rounds + 1 };
         if idle_rounds == CONFIRM_AFTER_ROUNDS {
             // Best effort: it only helps to distinguish damage from a torn write later.
             let _ = store.log().confirm();
         }
-        if more {
+        if more || done.scrubbed_bytes > 0 {
             if signal.stopped() {
                 return;
             }

@@ -38,6 +38,54 @@ impl fmt::Display for SetId {
     }
 }
 
+/// Place of a directory in a set of shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardOf {
+    /// The set.
+    pub set: SetId,
+    /// Number of the shard in the directory, from 0.
+    pub shard: usize,
+    /// Number of shards of the set.
+    pub count: usize,
+}
+
+impl fmt::Display for ShardOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { set, shard, count } = self;
+        write!(f, "shard {shard} of {count} (counted from 0) of set {set}")
+    }
+}
+
+/// Returns the place of a directory in a set of shards; `None` for one that is part of no set. Fails
+/// with [`Error::Corrupt`] or [`Error::NewerFormat`].
+pub fn shard_of(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Option<ShardOf>> {
+    if !vfs.exists(&dir.join(NAME))? {
+        return Ok(None);
+    }
+    let Map { set, shard, count, .. } = Map::read(vfs, dir)?;
+    Ok(Some(ShardOf { set, shard, count }))
+}
+
+/// Fails with [`Error::WrongStore`] if `dir` is a shard and is opened as a store by itself on files
+/// that keep changes.
+///
+/// Invariant: the keys of a shard are those that the partition of its set assigns to it, so only its
+/// set writes to it.
+pub(crate) fn check_not_a_shard(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<()> {
+    if !vfs.keeps_changes() || mutant::active("engine.shard_opened_alone") {
+        return Ok(());
+    }
+    let Some(shard) = shard_of(vfs, dir)? else { return Ok(()) };
+    Err(Error::WrongStore {
+        path: dir.to_path_buf(),
+        detail: format!(
+            "it is {shard}, and a write to one shard alone may put a key where the set never looks \
+             for it: open all directories of the set with `Shards`; the commands that only read \
+             accept this directory"
+        ),
+    })
+}
+
 /// Content of `SHARDS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Map {

@@ -10,8 +10,8 @@ mod open;
 mod partition;
 mod stats;
 
-pub(crate) use map::NAME as MAP_NAME;
-pub use map::SetId;
+pub(crate) use map::{NAME as MAP_NAME, check_not_a_shard};
+pub use map::{SetId, ShardOf, shard_of};
 pub use merge::ShardsIter;
 pub use partition::{Partition, SHARDS_MAX};
 pub use stats::ShardsStats;

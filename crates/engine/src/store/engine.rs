@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use stele_gc::Pressure;
 use stele_storage::{
     EngineStats, LogStore, LostValue, Maintained, Pair, Progress, RangeSize, Repair, Snapshots,
-    StateMachine,
+    Space, StateMachine,
 };
 use stele_types::{
     Cause, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId, Result,
@@ -58,6 +58,18 @@ impl LogStore for Store {
 
     fn admit(&self, bytes: u64) -> Result<()> {
         self.admit_bytes(bytes)
+    }
+
+    fn admit_append(&self, bytes: u64) -> bool {
+        self.has_room(bytes)
+    }
+
+    fn space(&self) -> Space {
+        self.read_space()
+    }
+
+    fn take_truncation_request(&self) -> bool {
+        self.shared.space.take_truncation_request()
     }
 }
 
@@ -120,17 +132,28 @@ impl StateMachine for Store {
                 .filter(|&&cause| cause != Cause::Probe)
                 .map(|&cause| (cause.name(), meter.bytes(cause)))
                 .collect(),
-            disk_bytes: super::disk_bytes(shared).unwrap_or(gc.disk_bytes),
-            live_bytes: gc.live_bytes,
+            disk_bytes: super::disk_bytes::disk_bytes(shared).unwrap_or(gc.disk_bytes),
+            live_bytes: gc.live_bytes + inline_bytes(shared),
             memory_bytes: shared.index.memory_bytes()
                 + shared.log.stats().memory_bytes
                 + shared.values.bytes(),
             index_memory_bytes: shared.index.index_memory_bytes(),
             index_cold_reads: shared.index.cold_reads().0,
             device_bytes: shared.vfs.total_bytes(&shared.dir).unwrap_or_default(),
-            device_free_bytes: shared.vfs.free_bytes(&shared.dir).unwrap_or_default(),
+            device_free_bytes: shared.writable_bytes().unwrap_or_default(),
         }
     }
+}
+
+/// Estimates the bytes of pairs with values that the runs hold themselves: their share of the entries.
+fn inline_bytes(shared: &Shared) -> u64 {
+    let version = shared.index.version();
+    let of_run = |run: &std::sync::Arc<stele_index::Run>| {
+        let meta = run.meta();
+        let share = u128::from(meta.bytes) * u128::from(meta.inline);
+        (share / u128::from(meta.entries.max(1))) as u64
+    };
+    version.runs().map(of_run).sum()
 }
 
 impl Snapshots for Store {

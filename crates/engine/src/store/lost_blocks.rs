@@ -67,6 +67,13 @@ impl LostBlocks {
         lost.iter().flat_map(|lost| lost.left.iter().cloned()).take(RANGES_MAX).collect()
     }
 
+    /// Returns the first range of a lost block that ends after `key`.
+    pub fn first_lost_after(&self, key: &[u8]) -> Option<KeyRange> {
+        let lost = self.lost.lock();
+        let ranges = lost.iter().map(|lost| &lost.block.range);
+        ranges.filter(|range| key < &range.end[..]).min_by(|a, b| a.start.cmp(&b.start)).cloned()
+    }
+
     /// Records that newer tiers cover a range. Returns the blocks that are now covered completely.
     pub fn note_covered(&self, range: &KeyRange) -> BTreeMap<RunId, Vec<usize>> {
         let mut covered: BTreeMap<RunId, Vec<usize>> = BTreeMap::new();

@@ -4,15 +4,18 @@
 //! segment is removed only when nothing refers to it and a durable checkpoint covers it.
 
 mod apply;
+mod disk_bytes;
 mod engine;
 mod incarnations;
 mod install;
 mod lost_blocks;
 mod lost_values;
 mod open;
+mod place;
 mod rebuild;
 mod recovering;
 mod repair_writes;
+mod reserve;
 mod scrub;
 mod slice;
 mod space;
@@ -27,18 +30,21 @@ pub use recovering::RecoveringStore;
 pub use verify::{VerifyEvent, VerifyReport};
 pub use view::View;
 
-pub(crate) use open::lock;
+pub(crate) use disk_bytes::count as count_disk_bytes;
+pub(crate) use open::{lock, lock_alone};
 pub(crate) use slice::{Extent, ReadSlice, SLICE_PAIRS_MAX, Slice};
 
 use crate::options::Options;
 use apply::ApplyState;
 use bytes::Bytes;
+use disk_bytes::DiskBytes;
 use lost_blocks::LostBlocks;
 use lost_values::LostValues;
 pub use lost_values::RepairStats;
+use place::Place;
 use scrub::Scrub;
 pub use scrub::ScrubStats;
-use space::Space;
+use space::SpaceState;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -61,6 +67,7 @@ pub struct Store {
     scrub: Scrub,
     /// Lock on the directory, held while the store is open or pairs are received.
     lock: Arc<dyn DirLock>,
+    place: Place,
 }
 
 /// State shared by foreground and background work.
@@ -77,7 +84,8 @@ pub(crate) struct Shared {
     pub values: ValueCache,
     pub apply: Mutex<ApplyState, { rank::APPLY }>,
     pub user_bytes: AtomicU64,
-    pub space: Space,
+    pub disk_bytes: DiskBytes,
+    pub space: SpaceState,
     pub lost_values: LostValues,
     pub lost_blocks: LostBlocks,
 }
@@ -90,6 +98,7 @@ impl GcHooks for Shared {
     fn truncate(&self) -> Result<bool> {
         // With consensus, only consensus knows which entries followers still need.
         if self.replay == Replay::Committed {
+            self.space.request_truncation();
             return Ok(false);
         }
         let mut records = Vec::new();
@@ -115,6 +124,15 @@ impl GcHooks for Shared {
         self.log.reappend_tails(below, bytes_max, &checkpointed)
     }
 
+    fn room_bytes(&self) -> Option<u64> {
+        self.job_room_bytes().ok()
+    }
+
+    fn open_reserve(&self, bytes: u64) {
+        // Without it the write may still succeed, or fails with `NoSpace`.
+        let _ = self.open_reserve_for_job(bytes);
+    }
+
     fn note_unreadable(&self, key: &[u8], at: &Locator, error: &Error) {
         // A job on some of the tiers also reads values that a newer tier has replaced.
         if matches!(lost_values::is_at(self, key, at), Ok(true)) {
@@ -127,10 +145,25 @@ impl Shared {
     /// Appends a batch. The state machine is not locked during write and sync.
     fn append(&self, batch: &LogBatch) -> Result<()> {
         let held = mutant::active("engine.append_holds_state").then(|| self.apply.lock());
-        self.log.append(batch)?;
+        self.append_to_log(batch)?;
         drop(held);
         self.apply.lock().note_marks(batch);
         Ok(())
+    }
+
+    /// Appends a batch. One that only frees space, or that other replicas may have committed, is
+    /// written out of the reserve where the device is full: other users of it may have filled it since
+    /// it was read.
+    fn append_to_log(&self, batch: &LogBatch) -> Result<()> {
+        match self.log.append(batch) {
+            Err(Error::NoSpace(_))
+                if self.replay == Replay::Committed || space::only_frees(batch) =>
+            {
+                self.open_reserve(space::batch_bytes(batch))?;
+                self.log.append(batch).map(|_| ())
+            }
+            appended => appended.map(|_| ()),
+        }
     }
 
     /// Returns the value at a location; may wait for the device.
@@ -181,19 +214,27 @@ impl Store {
 
     /// Flushes memtables to runs: everything applied so far no longer depends on the log's tail.
     pub fn flush(&self) -> Result<()> {
-        self.stop_on_failed_sync(self.gc.force(stele_gc::Forced::Flush))
+        let done = self.gc.force(stele_gc::Forced::Flush);
+        // As far as it fits; the next maintenance tries again.
+        let _ = self.shared.refill_reserve();
+        self.stop_on_failed_sync(done)
     }
 
     /// Replaces the settings of garbage collection. Fails with `Invalid` when one is out of bounds, and
     /// changes nothing.
     pub fn set_gc_options(&self, options: GcOptions) -> Result<()> {
-        self.gc.set_options(open::of_device(&*self.shared.vfs, &self.shared.dir, options)?)
+        let shared = &self.shared;
+        let device_bytes = shared.vfs.total_bytes(&shared.dir)?;
+        let sized = Options { gc: options, ..Options::default() }.within_device(device_bytes).gc;
+        self.gc.set_options(open::of_device(&*shared.vfs, &shared.dir, sized)?)
     }
 
-    /// Merges, sorts and collects garbage until nothing is left to gain.
+    /// Merges, sorts and collects garbage until nothing is left to gain: only sorted files of live
+    /// values, runs and an empty segment remain, as far as no region's log and no view needs others.
     pub fn compact(&self) -> Result<()> {
-        let sorted = self.gc.force(stele_gc::Forced::SortAll);
-        let done = sorted.and_then(|()| self.gc.force(stele_gc::Forced::Collect));
+        let done = self.gc.force(stele_gc::Forced::Compact);
+        // As far as it fits; the next maintenance tries again.
+        let _ = self.shared.refill_reserve();
         self.stop_on_failed_sync(done)
     }
 
@@ -211,6 +252,7 @@ impl Store {
 
     fn maintain_slice(&self, bytes_max: u64) -> Result<Maintained> {
         self.shared.log.check_poison()?;
+        self.prepare_collection()?;
         let repaired_bytes = self.write_value_repairs()?;
         let done = match self.gc.step(bytes_max) {
             // Invariant: a job that meets damage at every step does not keep the scrub from finding it.
@@ -220,12 +262,16 @@ impl Store {
             }
             done => Ok(done?),
         };
-        self.scrub.step(&self.shared, bytes_max);
+        let scrubbed_bytes = self.scrub.step(&self.shared, bytes_max);
         self.rewrite_damaged()?;
         let done = done?;
+        if done.stage == Stage::Idle {
+            // As far as it fits; the next idle slice tries again.
+            let _ = self.shared.refill_reserve();
+        }
         let bytes = repaired_bytes + done.bytes;
         let more = done.stage != Stage::Idle || repaired_bytes > 0;
-        Ok(Maintained { bytes, more, stage: done.stage.name() })
+        Ok(Maintained { bytes, more, stage: done.stage.name(), scrubbed_bytes })
     }
 
     /// Returns garbage collection, for callers that force a job or read its statistics.
@@ -283,15 +329,4 @@ impl Store {
     pub fn close(&self) -> Result<()> {
         self.shared.log.close()
     }
-}
-
-/// Returns the device bytes that the directory's files take, as `du` counts them.
-pub(crate) fn disk_bytes(shared: &Shared) -> Result<u64> {
-    let mut total = 0;
-    for dir in [shared.dir.clone(), shared.dir.join("log"), shared.dir.join("index")] {
-        for entry in shared.vfs.list(&dir)? {
-            total += entry.allocated_bytes;
-        }
-    }
-    Ok(total)
 }

@@ -1,14 +1,18 @@
 //! Opening: checks the identity, opens the index, and replays the log.
 
 use super::apply::ApplyState;
+use super::disk_bytes::DiskBytes;
 use super::lost_blocks::LostBlocks;
 use super::lost_values::LostValues;
+use super::place::Place;
+use super::reserve::Reserve;
 use super::scrub::Scrub;
-use super::space::Space;
+use super::space::SpaceState;
 use super::value_cache::ValueCache;
 use super::{Shared, Store, incarnations, rebuild};
 use crate::identity;
 use crate::options::Options;
+use crate::shards::check_not_a_shard;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +22,7 @@ use stele_index::{Checkpoint, Index, Opened as KnownState};
 use stele_log::{Log, RecoverFrom, Recovery, ReplayEntry, ReplayOp};
 use stele_types::lock::Mutex;
 use stele_types::{Clock, Error, KeyRange, LogIndex, RegionId, Result, RunId, keyspace, mutant};
-use stele_vfs::{DeviceTimer, DirLock, Vfs};
+use stele_vfs::{DeviceTimer, DirLock, FrugalVfs, Vfs};
 
 /// Extent to which entries in the log are applied at open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +51,8 @@ const SLACK_OF_DEVICE: u64 = 64;
 
 impl Store {
     /// Opens the store in `dir`; creates it if there is none. Fails with `Locked` if another
-    /// process has it open, and with `NewerFormat`, `WrongStore`, `Corrupt` or `Missing`, having
-    /// changed nothing.
+    /// process has it open, and with `NewerFormat`, `WrongStore` (a shard of a set, on files that keep
+    /// changes, too), `Corrupt` or `Missing`, having changed nothing.
     pub fn open(
         vfs: Arc<dyn Vfs>,
         clock: Arc<dyn Clock>,
@@ -57,7 +61,7 @@ impl Store {
         replay: Replay,
     ) -> Result<(Self, Opened)> {
         options.validate()?;
-        let lock = lock(&vfs, dir)?;
+        let lock = lock_alone(&vfs, dir)?;
         Self::open_locked(vfs, clock, dir, lock, options, replay)
     }
 
@@ -71,11 +75,15 @@ impl Store {
         replay: Replay,
     ) -> Result<(Self, Opened)> {
         options.validate()?;
+        let vfs: Arc<dyn Vfs> = Arc::new(FrugalVfs::new(vfs, options.handles.clone()));
         let timer = options.timer.get_or_insert_with(|| DeviceTimer::new(clock.clone())).clone();
         let id = identity::open(&vfs, dir, options.store, replay)?;
+        let options = options.within_device(vfs.total_bytes(dir)?);
+        let reserve = Reserve::open(&vfs, dir, options.reserved_bytes)?;
         let (index_dir, log_dir) = (dir.join("index"), dir.join("log"));
         vfs.create_dir_all(&index_dir)?;
         vfs.create_dir_all(&log_dir)?;
+        let place = Place::open(&vfs, dir, options.direct_io)?;
         let (index, known, rebuilt) = rebuild::open_index(&vfs, dir, id, &options, replay)?;
         let from = recover_from(&known, replay);
         let (log, recovery) = Log::open(vfs.clone(), &log_dir, options.log(id), from)?;
@@ -93,7 +101,8 @@ impl Store {
             values,
             apply: Mutex::new(ApplyState::resume(&known.checkpoint)),
             user_bytes: AtomicU64::new(0),
-            space: Space::default(),
+            disk_bytes: DiskBytes::default(),
+            space: SpaceState::new(clock.clone(), reserve),
             lost_values: LostValues::new(replay),
             lost_blocks: LostBlocks::default(),
         });
@@ -105,8 +114,10 @@ impl Store {
         let gc = Arc::new(start_gc(&shared, clock, gc_options, &known)?);
         gc.note_user_bytes(replayed_bytes);
         let damaged_runs = known.damaged.len();
+        // As far as it fits; maintenance tries again.
+        let _ = shared.refill_reserve();
         let opened = Opened { recovery, replayed_entries, rebuilt, damaged_runs };
-        Ok((Self { shared, gc, scrub, lock: lock.into() }, opened))
+        Ok((Self { shared, gc, scrub, lock: lock.into(), place }, opened))
     }
 }
 
@@ -114,6 +125,13 @@ impl Store {
 pub(crate) fn lock(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Box<dyn DirLock>> {
     vfs.create_dir_all(dir)?;
     vfs.lock(&dir.join("LOCK"))
+}
+
+/// Takes the lock of a directory that is opened as a store by itself. Fails for a shard of a set.
+pub(crate) fn lock_alone(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Box<dyn DirLock>> {
+    let lock = lock(vfs, dir)?;
+    check_not_a_shard(vfs, dir)?;
+    Ok(lock)
 }
 
 /// Returns the part of the log that recovery needs, according to the index.
@@ -124,7 +142,7 @@ pub(super) fn recover_from(known: &KnownState, replay: Replay) -> RecoverFrom {
         checkpoint: known.checkpoint.replay_from,
         raft_from: known.raft_from,
         next_file: known.next_file,
-        needed: known.needed.clone(),
+        needed: known.needed.iter().copied().collect(),
         // Values lost with an entry are recorded when they are read, and requested by key.
         checkpointed: (replay == Replay::Committed
             || mutant::active("engine.settled_without_replicas"))

@@ -86,12 +86,16 @@ impl Store {
         }
         let Some(run) = shared.lost_blocks.next_rewrite() else { return Ok(()) };
         let written = self.gc.force(Forced::Rewrite(run));
-        if written.is_ok() && shared.index.version().runs().any(|current| current.id() == run) {
-            // Another merge runs, so the rewrite is tried again later.
+        let is_damage = written.as_ref().is_err_and(Error::is_damage);
+        if !is_damage && shared.index.version().runs().any(|current| current.id() == run) {
+            // Another merge runs, or space is short: the rewrite is tried again later.
             shared.lost_blocks.schedule_rewrite(run);
         }
         match written {
-            Err(error) if error.is_damage() => Ok(()),
+            Err(error) if error.is_damage() => {
+                shared.lost_blocks.note_failed_job(&error);
+                Ok(())
+            }
             Err(Error::NoSpace(_) | Error::Busy(_)) => Ok(()),
             done => done,
         }

@@ -3,9 +3,9 @@
 use super::Shared;
 use bytes::Bytes;
 use stele_index::{ValueSlice, ViewIter};
-use stele_log::{Log, ReadMany, Unchecked};
+use stele_log::{Log, RECORD_OVERHEAD_BYTES, ReadMany, Unchecked};
 use stele_storage::Pair;
-use stele_types::{Error, Locator, Result};
+use stele_types::{Error, Locator, Result, mutant};
 
 /// Limits for the pairs and bytes that a scan fetches together.
 pub(crate) const SLICE_PAIRS_MAX: usize = 4096;
@@ -49,14 +49,27 @@ struct SlicePair {
 impl Slice {
     /// Collects the next pairs of `iter`; empty at its end.
     pub fn collect(iter: &mut ViewIter, extent: Extent) -> Result<Self> {
+        match Self::collect_until_failure(iter, extent) {
+            (slice, None) => Ok(slice),
+            (_, Some(error)) => Err(error),
+        }
+    }
+
+    /// Collects the next pairs of `iter`, up to one that cannot be read. Returns that failure too.
+    pub fn collect_until_failure(iter: &mut ViewIter, extent: Extent) -> (Self, Option<Error>) {
         let mut slice = Self::default();
+        let failure = slice.fill(iter, extent).err();
+        (slice, failure)
+    }
+
+    fn fill(&mut self, iter: &mut ViewIter, extent: Extent) -> Result<()> {
         let pairs_max = extent.pairs_max.min(SLICE_PAIRS_MAX);
         let bytes_max = extent.bytes_max.min(SLICE_BYTES_MAX);
-        while slice.pairs.len() < pairs_max && slice.bytes < bytes_max && iter.advance()? {
+        while self.pairs.len() < pairs_max && self.bytes < bytes_max && iter.advance()? {
             let (key, value, expires_at_s) = iter.pair()?;
-            slice.push(key, value, expires_at_s, extent.keys_only);
+            self.push(key, value, expires_at_s, extent.keys_only);
         }
-        Ok(slice)
+        Ok(())
     }
 
     fn push(&mut self, key: &[u8], value: ValueSlice<'_>, expires_at_s: u64, keys_only: bool) {
@@ -114,15 +127,40 @@ impl Slice {
         self.memory.get(begin..last.key_end as usize).unwrap_or_default()
     }
 
+    /// Returns the bytes that its records take in value files.
+    pub fn record_bytes(&self) -> u64 {
+        let mut begin = 0;
+        let mut bytes = self.located_bytes();
+        for pair in &self.pairs {
+            if pair.is_located {
+                bytes += u64::from(pair.key_end - begin) + RECORD_OVERHEAD_BYTES;
+            }
+            begin = pair.value_end;
+        }
+        bytes
+    }
+
+    fn located_bytes(&self) -> u64 {
+        self.places.iter().map(|at| u64::from(at.length)).sum()
+    }
+
     /// Reads the values off the device and records each one that is damaged as lost. Returns the
-    /// last key.
-    pub fn check(self, shared: &Shared) -> Result<Bytes> {
+    /// last key, and the bytes of keys, of inline values and of the blocks read.
+    pub fn check(self, shared: &Shared) -> (Bytes, u64) {
         // If the joint read fails, the values are read one by one, which reports the failing one.
-        let read = shared.log.read_many_direct(&self.places);
-        let read = read.unwrap_or_else(|_| vec![Unchecked::default(); self.places.len()]);
+        let read = shared.log.read_many_direct(&self.places).unwrap_or_else(|_| ReadMany {
+            values: vec![Unchecked::default(); self.places.len()],
+            read_bytes: self.located_bytes(),
+            ..ReadMany::default()
+        });
+        let read_bytes = match mutant::active("engine.scrub_counts_requested_bytes") {
+            true => self.located_bytes(),
+            false => read.read_bytes,
+        };
+        let bytes = self.bytes.saturating_sub(self.located_bytes()) + read_bytes;
         let last = Bytes::copy_from_slice(self.last_key());
         let mut begin = 0;
-        let mut located = self.places.iter().zip(&read);
+        let mut located = self.places.iter().zip(&read.values);
         for pair in &self.pairs {
             let key = self.memory.get(begin..pair.key_end as usize).unwrap_or_default();
             begin = pair.value_end as usize;
@@ -133,7 +171,7 @@ impl Slice {
                 shared.lost_values.note(key, at, &error);
             }
         }
-        Ok(last)
+        (last, bytes)
     }
 
     /// Reads the values in order of location, with small gaps coalesced.
@@ -142,7 +180,7 @@ impl Slice {
             // The values are read one by one, so that only those that are damaged fail.
             Err(error) if error.is_damage() => {
                 let values = vec![Unchecked::default(); self.places.len()];
-                ReadMany { values, reads: self.places.len() }
+                ReadMany { values, reads: self.places.len(), ..ReadMany::default() }
             }
             read => read?,
         };

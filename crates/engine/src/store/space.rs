@@ -1,14 +1,181 @@
 //! Admission by free space: garbage collection needs space to free any.
 
-use super::{Replay, Store};
+use super::reserve::Reserve;
+use super::{Replay, Shared, Store};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use stele_storage::Space;
 use stele_types::lock::{Mutex, rank};
-use stele_types::{Command, Error, LogBatch, Op, Record, Result, mutant};
+use stele_types::{Clock, Command, Error, LogBatch, Op, Record, Result, mutant};
+
+/// Time for which a reading of the device's free space is fresh.
+const FRESH_NANOS: u64 = 250_000_000;
+/// Room below which the store counts as full although no put was refused.
+const LEAST_ROOM_BYTES: u64 = 4 << 10;
+/// Largest part of the device that the reserve takes because jobs need much.
+const RESERVE_OF_DEVICE: u64 = 4;
+/// Part of the reserve that jobs leave for deletes: without deletes nothing could be freed.
+const DELETES_OF_RESERVE: u64 = 8;
+/// Bytes that an append or a small job may write besides its own: a segment's begin, a manifest edit
+/// with its repetition, a sidecar, tombstones.
+const BESIDE_BYTES: u64 = 512 << 10;
 
 /// Known free space.
-#[derive(Debug, Default)]
-pub(crate) struct Space {
+#[derive(Debug)]
+pub(crate) struct SpaceState {
+    clock: Arc<dyn Clock>,
+    room: Mutex<Room, { rank::ROOM }>,
+    /// Garbage collection waits for the logs of regions to be truncated.
+    truncation_requested: AtomicBool,
+    is_short: AtomicBool,
+    /// Bytes that one job of garbage collection may have to write.
+    job_bytes: AtomicU64,
+}
+
+/// The last reading of the device.
+#[derive(Debug)]
+struct Room {
+    reserve: Reserve,
     /// Bytes that may be written before the device's free space is read again.
-    room_bytes: Mutex<u64, { rank::ROOM }>,
+    granted_bytes: u64,
+    /// Bytes above the reserve at the last reading, less what was taken since.
+    left_bytes: u64,
+    /// Free bytes of the device at the last reading, with those that the reserve holds.
+    free_bytes: u64,
+    reserve_bytes: u64,
+    read_at_nanos: Option<u64>,
+    /// The smallest put that was refused and would be refused again; 0 for none.
+    refused_bytes: u64,
+}
+
+impl SpaceState {
+    pub fn new(clock: Arc<dyn Clock>, reserve: Reserve) -> Self {
+        let room = Room {
+            reserve,
+            granted_bytes: 0,
+            left_bytes: 0,
+            free_bytes: 0,
+            reserve_bytes: 0,
+            read_at_nanos: None,
+            refused_bytes: 0,
+        };
+        Self {
+            clock,
+            room: Mutex::new(room),
+            truncation_requested: AtomicBool::new(false),
+            is_short: AtomicBool::new(false),
+            job_bytes: AtomicU64::new(0),
+        }
+    }
+
+    pub fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Relaxed)
+    }
+
+    pub fn note_job_bytes(&self, bytes: u64) {
+        self.job_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    pub fn request_truncation(&self) {
+        self.truncation_requested.store(true, Ordering::Relaxed);
+    }
+
+    pub fn take_truncation_request(&self) -> bool {
+        self.truncation_requested.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl Shared {
+    /// Returns the bytes that the store may still write, the reserve included.
+    pub fn writable_bytes(&self) -> Result<u64> {
+        let room = self.space.room.lock();
+        Ok(self.vfs.free_bytes(&self.dir)? + room.reserve.held_bytes())
+    }
+
+    /// Returns the bytes that jobs may write: all but what is kept for deletes, and as much again for
+    /// what a job writes besides its outputs.
+    pub fn job_room_bytes(&self) -> Result<u64> {
+        let kept_bytes = 2 * self.options.reserved_bytes / DELETES_OF_RESERVE;
+        Ok(self.writable_bytes()?.saturating_sub(kept_bytes))
+    }
+
+    /// Makes room for `bytes` of an append out of the reserve, as far as the device lacks it.
+    pub fn open_reserve(&self, bytes: u64) -> Result<()> {
+        self.open_reserve_to(bytes, 0)
+    }
+
+    /// Makes room for a step of a job out of the reserve. A part stays for deletes.
+    pub fn open_reserve_for_job(&self, bytes: u64) -> Result<()> {
+        self.open_reserve_to(bytes, self.options.reserved_bytes / DELETES_OF_RESERVE)
+    }
+
+    /// Invariant: what frees space gets the blocks that are held for it. No more are returned than
+    /// the next write needs: another user of the device may take what is returned.
+    fn open_reserve_to(&self, bytes: u64, kept_bytes: u64) -> Result<()> {
+        let mut room = self.space.room.lock();
+        let held = room.reserve.held_bytes();
+        if held <= kept_bytes || mutant::active("engine.reserve_stays_shut") {
+            return Ok(());
+        }
+        let needed = bytes.saturating_add(BESIDE_BYTES);
+        let lacking = needed.saturating_sub(self.vfs.free_bytes(&self.dir)?);
+        room.reserve.shrink(held.saturating_sub(lacking).max(kept_bytes))
+    }
+
+    /// Fills the reserve again with what the device has free.
+    pub fn refill_reserve(&self) -> Result<()> {
+        let mut room = self.space.room.lock();
+        if self.options.reserved_bytes == 0 || !room.reserve.can_hold() {
+            return Ok(());
+        }
+        let (held, wanted) = (room.reserve.held_bytes(), self.reserve_bytes()?);
+        if wanted < held / 2 {
+            return room.reserve.shrink(wanted);
+        }
+        let missing = wanted.saturating_sub(held);
+        let takes = missing.min(self.vfs.free_bytes(&self.dir)?);
+        // Little is not worth a call.
+        if takes <= wanted / 16 { Ok(()) } else { room.reserve.grow(held + takes) }
+    }
+
+    /// Returns the bytes kept for what frees space: as set, or what the next job needs if that is
+    /// more. What the flush of the memtables will write is kept besides.
+    fn reserve_bytes(&self) -> Result<u64> {
+        let reserved = self.options.reserved_bytes;
+        let unflushed = self.index.unflushed_bytes();
+        let job_bytes = self.space.job_bytes.load(Ordering::Relaxed) + unflushed;
+        let most = match job_bytes <= reserved {
+            true => reserved,
+            false => job_bytes.min(self.vfs.total_bytes(&self.dir)? / RESERVE_OF_DEVICE),
+        };
+        Ok(most.max(reserved) + unflushed)
+    }
+
+    /// Reads the free space of the device. Freed segments are returned to it before a put is refused
+    /// for lack of `bytes`.
+    fn read_room(&self, room: &mut Room, bytes: u64) -> Result<()> {
+        let reserve_bytes = self.reserve_bytes()?;
+        let held = room.reserve.held_bytes();
+        let mut free = self.vfs.free_bytes(&self.dir)? + held;
+        if free.saturating_sub(reserve_bytes) < bytes
+            && !mutant::active("engine.freed_segments_no_room")
+            && self.log.drop_free(usize::MAX)? > 0
+        {
+            free = self.vfs.free_bytes(&self.dir)? + held;
+        }
+        room.free_bytes = free;
+        room.reserve_bytes = reserve_bytes;
+        room.left_bytes = free.saturating_sub(reserve_bytes);
+        room.read_at_nanos = Some(self.space.clock.monotonic_nanos());
+        // Invariant: a store stops to be short with more room than it becomes short with.
+        let reserved = self.options.reserved_bytes;
+        let short_bytes = if self.space.is_short() { reserved + reserved / 2 } else { reserved };
+        self.space.is_short.store(room.left_bytes < short_bytes, Ordering::Relaxed);
+        if room.left_bytes >= room.refused_bytes {
+            room.refused_bytes = 0;
+        }
+        Ok(())
+    }
 }
 
 impl Store {
@@ -25,10 +192,52 @@ impl Store {
     /// must be appended while the device has space; there [`Store::admit_bytes`] refuses puts when
     /// proposed.
     pub(super) fn check_space(&self, batch: &LogBatch) -> Result<()> {
-        let is_refused = !self.take_room(batch_bytes(batch))?
-            && (self.shared.replay == Replay::All || mutant::active("engine.append_refused"))
+        let bytes = batch_bytes(batch);
+        if self.take_room(bytes)? {
+            return Ok(());
+        }
+        let is_refused = (self.shared.replay == Replay::All
+            || mutant::active("engine.append_refused"))
             && !only_frees(batch);
-        if is_refused { Err(Error::NoSpace(self.shared.dir.clone())) } else { Ok(()) }
+        if is_refused {
+            return Err(Error::NoSpace(self.shared.dir.clone()));
+        }
+        self.shared.open_reserve(bytes)
+    }
+
+    /// Returns whether `bytes` more leave the reserve untouched. Takes nothing.
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        if self.shared.options.reserved_bytes == 0 {
+            return true;
+        }
+        let mut room = self.shared.space.room.lock();
+        if room.left_bytes >= bytes {
+            return true;
+        }
+        // Without a reading the device decides.
+        let read = self.shared.read_room(&mut room, bytes);
+        read.is_err() || room.left_bytes >= bytes
+    }
+
+    /// Returns the space of the device; reads it again when the last reading is old.
+    pub(super) fn read_space(&self) -> Space {
+        let mut room = self.shared.space.room.lock();
+        let now_nanos = self.shared.space.clock.monotonic_nanos();
+        let is_fresh = |at: u64| now_nanos.saturating_sub(at) < FRESH_NANOS;
+        if !room.read_at_nanos.is_some_and(is_fresh) {
+            // The last reading stays.
+            let _ = self.shared.read_room(&mut room, 0);
+        }
+        let (held, is_limited) =
+            (room.reserve.held_bytes(), self.shared.options.reserved_bytes > 0);
+        let least_bytes = room.refused_bytes.max(LEAST_ROOM_BYTES);
+        Space {
+            free_bytes: room.free_bytes,
+            reserve_bytes: room.reserve_bytes,
+            is_reserve_allocated: held > 0 && held >= room.reserve_bytes / 16 * 15,
+            is_short: self.shared.space.is_short(),
+            is_full: is_limited && room.left_bytes < least_bytes,
+        }
     }
 
     /// Takes `bytes` from the space above the reserve; returns false if that is too little.
@@ -37,24 +246,38 @@ impl Store {
         if reserved == 0 {
             return Ok(true);
         }
-        let mut room_bytes = self.shared.space.room_bytes.lock();
-        if *room_bytes < bytes {
-            let free = self.shared.vfs.free_bytes(&self.shared.dir)?;
-            self.gc.set_short_of_space(free < reserved.saturating_mul(2));
-            let room = free.saturating_sub(reserved);
-            if room < bytes {
-                *room_bytes = 0;
+        let mut room = self.shared.space.room.lock();
+        if room.granted_bytes < bytes {
+            self.shared.read_room(&mut room, bytes)?;
+            if room.left_bytes < bytes {
+                room.granted_bytes = 0;
+                room.refused_bytes = match room.refused_bytes {
+                    0 => bytes,
+                    refused => refused.min(bytes),
+                };
                 return Ok(false);
             }
             // Read again soon: sidecars, runs and garbage collection take space too.
-            *room_bytes = room.min(reserved / 2).max(bytes);
+            room.granted_bytes = room.left_bytes.min(reserved / 2).max(bytes);
         }
-        *room_bytes -= bytes;
+        room.granted_bytes -= bytes;
+        room.left_bytes = room.left_bytes.saturating_sub(bytes);
         Ok(true)
+    }
+
+    /// Reads the space before a slice of garbage collection, which depends on it, and tells it.
+    pub(super) fn prepare_collection(&self) -> Result<()> {
+        if self.shared.options.reserved_bytes > 0 {
+            self.shared.space.note_job_bytes(self.gc.job_bytes());
+            let mut room = self.shared.space.room.lock();
+            self.shared.read_room(&mut room, 0)?;
+        }
+        self.gc.set_short_of_space(self.shared.space.is_short());
+        Ok(())
     }
 }
 
-fn batch_bytes(batch: &LogBatch) -> u64 {
+pub(super) fn batch_bytes(batch: &LogBatch) -> u64 {
     batch
         .records
         .iter()
@@ -62,7 +285,7 @@ fn batch_bytes(batch: &LogBatch) -> u64 {
         .sum()
 }
 
-fn only_frees(batch: &LogBatch) -> bool {
+pub(super) fn only_frees(batch: &LogBatch) -> bool {
     batch.records.iter().all(|record| match record {
         Record::Entry(entry) if entry.is_command => Command::parse(entry.payload.clone())
             .is_ok_and(|command| command.ops().all(|op| !matches!(op, Op::Put { .. }))),

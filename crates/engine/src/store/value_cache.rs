@@ -2,13 +2,19 @@
 //! never reused, so a cached value cannot be stale.
 
 use bytes::Bytes;
-use quick_cache::Weighter;
-use quick_cache::sync::Cache;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use std::sync::atomic::{AtomicU64, Ordering};
-use stele_types::Locator;
+use stele_types::{Locator, mutant};
 
 /// Cost of an entry besides its bytes.
 const ENTRY_OVERHEAD_BYTES: u64 = 96;
+/// One value must not evict a large part of the others.
+const LARGEST_VALUE_SHARE: u64 = 32;
+/// The cache drops, without an error, a value that exceeds a shard. By default the number of shards
+/// follows the processors, and shards of a large machine hold no large value.
+/// Invariant: a shard holds four of the largest values.
+const SHARDS: usize = 8;
 
 #[derive(Clone, Debug)]
 struct Weight;
@@ -32,13 +38,8 @@ impl ValueCache {
     pub fn new(bytes_max: usize) -> Self {
         // A cache smaller than a few values only costs copies.
         const BYTES_MIN: usize = 64 << 10;
-        const VALUE_BYTES_EXPECTED: usize = 1 << 10;
-        let values = (bytes_max >= BYTES_MIN).then(|| {
-            let items = (bytes_max / VALUE_BYTES_EXPECTED).min(1 << 20);
-            Cache::with_weighter(items, bytes_max as u64, Weight)
-        });
-        // One value must not evict a large part of the others.
-        let value_bytes_max = bytes_max as u64 / 32;
+        let values = if bytes_max >= BYTES_MIN { cache(bytes_max) } else { None };
+        let value_bytes_max = bytes_max as u64 / LARGEST_VALUE_SHARE;
         Self { values, value_bytes_max, hits: AtomicU64::new(0), misses: AtomicU64::new(0) }
     }
 
@@ -67,6 +68,19 @@ impl ValueCache {
     }
 }
 
+/// Returns a cache of `bytes_max`; `None` only if an option were missing.
+fn cache(bytes_max: usize) -> Option<Cache<u64, Bytes, Weight>> {
+    const VALUE_BYTES_EXPECTED: usize = 1 << 10;
+    let by_processors = mutant::active("engine.value_cache_shards_by_processors");
+    let options = OptionsBuilder::new()
+        .shards(if by_processors { 64 } else { SHARDS })
+        .estimated_items_capacity((bytes_max / VALUE_BYTES_EXPECTED).min(1 << 20))
+        .weight_capacity(bytes_max as u64)
+        .build();
+    let (hasher, lifecycle) = (DefaultHashBuilder::default(), DefaultLifecycle::default());
+    Some(Cache::with_options(options.ok()?, Weight, hasher, lifecycle))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,5 +101,13 @@ mod tests {
         assert_eq!(cache.counts(), (kept as u64, 1000));
         cache.insert(&at(0), &Bytes::from(vec![0; 64 << 10]));
         assert!(cache.get(&at(0)).is_none_or(|v| v.len() == 4096));
+    }
+
+    #[test]
+    fn the_largest_values_are_kept_on_machines_of_any_number_of_processors() {
+        let cache = ValueCache::new(8 << 20);
+        let at = Locator { file: FileId(1), offset: 0, length: 256 << 10, crc: 0 };
+        cache.insert(&at, &Bytes::from(vec![7; 256 << 10]));
+        assert!(cache.get(&at).is_some());
     }
 }

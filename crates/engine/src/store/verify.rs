@@ -1,6 +1,6 @@
 //! Verification of a whole store: every checksum of every file, then the index against the log.
 
-use super::{Store, View, disk_bytes};
+use super::{Store, View, count_disk_bytes};
 use bytes::Bytes;
 use std::path::PathBuf;
 use stele_storage::Order;
@@ -85,7 +85,7 @@ impl Store {
             reporter.damage(index_dir.clone(), detail);
         }
         self.verify_references(&mut reporter)?;
-        reporter.report.disk_bytes = disk_bytes(&self.shared)?;
+        reporter.report.disk_bytes = count_disk_bytes(&self.shared)?;
         Ok(reporter.report)
     }
 

@@ -5,11 +5,13 @@ use crate::world::{
     SET, SHARDS, by_hash, by_range, contents, dir, disks, key, open, open_without_failed, place,
     places,
 };
+use std::path::Path;
+use std::sync::Arc;
 use stele_engine::{
-    Db, Error, KeyRange, Order, Partition, Result, ScanOptions, SetId, ShardPlace, Shards,
-    ShardsOptions,
+    Db, Error, KeyRange, Order, Partition, Replay, Result, ScanOptions, SetId, ShardPlace, Shards,
+    ShardsOptions, Store, shard_of,
 };
-use stele_vfs::{Fault, SimVfs};
+use stele_vfs::{CopyOnWriteVfs, Fault, SimVfs, Vfs};
 
 fn created(partition: Partition) -> Vec<SimVfs> {
     let disks = disks(7);
@@ -88,7 +90,7 @@ fn directories_of_another_set_and_of_a_single_store_are_refused_and_left_as_they
     assert!(text.contains("/shard-2") && text.contains("set 0000000000000004"), "{text}");
     assert!(open_without_failed(&mixed, by_hash()).is_err(), "another set is not a failure");
     let single = disk(8);
-    let vfs = std::sync::Arc::new(single.clone());
+    let vfs = Arc::new(single.clone());
     Db::open_with(vfs, clock(), &dir(2), tiny()).unwrap().put(b"k", b"v").unwrap();
     for others in [&ours[..2], &disks(60)[..2]] {
         let operations = single.operations();
@@ -96,6 +98,41 @@ fn directories_of_another_set_and_of_a_single_store_are_refused_and_left_as_they
         assert!(text.contains("/shard-2") && text.contains("not a shard"), "{text}");
         assert_eq!(single.operations(), operations);
     }
+}
+
+#[test]
+fn a_shard_is_not_opened_as_a_store_by_itself_and_a_copy_of_it_is_read() {
+    let disks = created(by_hash());
+    let vfs: Arc<dyn Vfs> = Arc::new(disks[1].clone());
+    let operations = disks[1].operations();
+    let refusals = [
+        Db::open_with(vfs.clone(), clock(), &dir(1), tiny()).unwrap_err(),
+        Store::open(vfs.clone(), clock(), &dir(1), tiny(), Replay::All).unwrap_err(),
+    ];
+    for error in refusals {
+        assert!(matches!(&error, Error::WrongStore { path, .. } if *path == dir(1)), "{error}");
+        assert!(error.to_string().contains("shard 1 of 3"), "{error}");
+    }
+    assert_eq!(disks[1].operations(), operations, "the directory was changed");
+    let copy = Arc::new(CopyOnWriteVfs::new(vfs.clone(), 64 << 20));
+    let read = Db::open_with(copy, clock(), &dir(1), tiny()).unwrap();
+    let shards = open_places(places(&disks));
+    assert!(shards.is_err(), "the copy holds the lock");
+    let found = (0..21).filter(|&n| read.get(&key(n)).unwrap().is_some()).count();
+    drop(read);
+    let shards = open_places(places(&disks)).unwrap();
+    assert_eq!(found, (0..21).filter(|&n| shards.shard_of(&key(n)) == 1).count());
+    assert!(found > 0);
+    shards.close().unwrap();
+    // A directory of which the set was not completed belongs to a set, too.
+    let begun = disk(9);
+    let map = disks[2].read_file("/shard-2/SHARDS").unwrap();
+    begun.write_file("/shard-2/SHARDS", &map);
+    let begun: Arc<dyn Vfs> = Arc::new(begun);
+    assert!(Db::open_with(begun.clone(), clock(), &dir(2), tiny()).is_err());
+    let shard = shard_of(&begun, &dir(2)).unwrap().unwrap();
+    assert_eq!((shard.shard, shard.count, shard.set), (2, SHARDS, SET));
+    assert_eq!(shard_of(&vfs, Path::new("/elsewhere")).unwrap(), None);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Selection of the next job.
 
-use super::state::{Choice, Held, State};
+use super::state::{Choice, DEAD_SHARE_MIN, Held, State};
 use super::tiers;
 use super::victims::{self, Victims, Wanted};
 use crate::{GcOptions, PolicyKind};
@@ -31,6 +31,16 @@ const DISCOVER_BYTES_FLOOR: u64 = 32 << 20;
 /// Time after the first expiry in a run before it is rewritten. So a run is rewritten at most once
 /// in this time, however many of its pairs expire.
 const EXPIRED_S_MIN: u64 = 60 * 60;
+/// Dead bytes, and part of the bytes on the device, that are worth a flush or a new segment when the
+/// device is nearly full.
+const SHORT_DEAD_BYTES_MIN: u64 = 16 << 10;
+const SHORT_DEAD_OF_DISK: u64 = 1024;
+/// Part of the head of the log that must be dead before it is sealed for that.
+const HEAD_DEAD_PART: u64 = 8;
+/// Least seconds from one freeze to the next that a lack of space causes.
+const SHORT_FREEZE_S: u64 = 2;
+/// Part of the index above which bytes that tombstones hide are worth a merge of all of it.
+const MERGE_OF_INDEX: u64 = 16;
 /// Factor by which the budget grows between the target and the hard limit.
 const BUDGET_RISE: f64 = 4.0;
 
@@ -51,7 +61,9 @@ pub fn pick(state: &State, options: &GcOptions) -> Choice {
     if state.backing_off {
         return Choice::Idle;
     }
-    if let Some((first, count)) = tiers::due(&state.tiers, options) {
+    if let Some((first, count)) = tiers::due(&state.tiers, options)
+        && has_room_to_merge(state, first, count)
+    {
         return Choice::Merge { first, count };
     }
     let sorting = state.sorting.clone().map(|range| Choice::Sort { range });
@@ -73,11 +85,20 @@ pub fn pick(state: &State, options: &GcOptions) -> Choice {
         .unwrap_or(Choice::Idle)
 }
 
-/// Picks the next job while the device is nearly full: dead bytes are freed regardless of the
-/// budget and discovered early.
+/// Picks the next job while the device is nearly full: files with nothing live go first, then what
+/// tells which bytes are dead. Dead bytes are freed regardless of the budget and discovered early.
 pub fn pick_short_of_space(state: &State, options: &GcOptions) -> Choice {
     const SPACE_AMP: f64 = 1.1;
     const DISCOVER_SHARE: u64 = 32;
+    if let Some(choice) = reclaim(state).or_else(|| drop_all_free(state)) {
+        return choice;
+    }
+    if state.frozen > 0 {
+        return Choice::Flush;
+    }
+    if let Some(choice) = unhold(state) {
+        return choice;
+    }
     let options = GcOptions {
         space_amp_target: SPACE_AMP,
         space_amp_hard: SPACE_AMP,
@@ -86,11 +107,50 @@ pub fn pick_short_of_space(state: &State, options: &GcOptions) -> Choice {
         ..options.clone()
     };
     match pick(state, &options) {
-        Choice::Idle if !state.backing_off => {
-            drop_expired(state, EXPIRED_S_MIN).unwrap_or(Choice::Idle)
-        }
+        Choice::Idle if !state.backing_off => free_more(state, &options).unwrap_or(Choice::Idle),
         choice => choice,
     }
+}
+
+/// Picks what a store that is short of space does although it is within its target.
+fn free_more(state: &State, options: &GcOptions) -> Option<Choice> {
+    if let Some(choice) = merge_what_fits(state, options) {
+        return Some(choice);
+    }
+    // The clocks agree that the pairs have expired: nothing is gained by a longer wait.
+    let since_s_min = if mutant::active("gc.expired_wait_when_short") { EXPIRED_S_MIN } else { 0 };
+    if let Some(Choice::DropExpired { mut runs }) = drop_expired(state, since_s_min) {
+        runs.truncate(1);
+        return Some(Choice::DropExpired { runs });
+    }
+    relocate_any(state, options)
+}
+
+/// Picks the merge that tells which bytes are dead: of all tiers, or where they do not fit a second
+/// time of one run of the oldest tier after the other, then of the newest tiers.
+fn merge_what_fits(state: &State, options: &GcOptions) -> Option<Choice> {
+    let upper = state.tiers.len().saturating_sub(1);
+    let hides: u64 = state.tiers.iter().take(upper).map(|tier| tier.hides_bytes).sum();
+    let tells = hides >= worth_bytes(state) && hides > state.index_bytes() / MERGE_OF_INDEX;
+    let tells = tells || state.expired_above && !mutant::active("gc.expired_stay");
+    let is_due = tells || state.tiers.len() > options.tiers_max;
+    if upper == 0 || !is_due {
+        return None;
+    }
+    let at_once = merge_all(state);
+    if at_once.is_some() || mutant::active("gc.merges_only_at_once") {
+        return at_once;
+    }
+    if tells && state.trim_bytes.is_some_and(|bytes| state.has_room(bytes)) {
+        return Some(Choice::Trim);
+    }
+    let mut bytes = 0;
+    let fits = |tier: &&super::TierState| {
+        bytes += tier.bytes;
+        state.has_room(bytes)
+    };
+    let count = state.tiers.iter().take_while(fits).count();
+    (count > 1).then_some(Choice::Merge { first: 0, count })
 }
 
 /// Picks the next job of a forced collection: the budget does not apply, and every file with a
@@ -108,23 +168,61 @@ pub fn pick_collect(state: &State, options: &GcOptions) -> Choice {
     if let Some(choice) = release(state) {
         return choice;
     }
-    if state.tiers.len() > 1 {
-        return Choice::Merge { first: 0, count: state.tiers.len() };
+    if state.tiers.len() > 1
+        && let Some(choice) = merge_all(state)
+    {
+        return choice;
     }
     if let Some(choice) = drop_expired(state, 0) {
         return choice;
     }
-    const DEAD_SHARE_MIN: f64 = 0.1;
+    relocate_any(state, options).or_else(|| drop_free(state, options)).unwrap_or(Choice::Idle)
+}
+
+/// Picks a merge of all tiers if the device has room for its outputs.
+fn merge_all(state: &State) -> Option<Choice> {
+    let count = state.tiers.len();
+    state.has_room(state.index_bytes()).then_some(Choice::Merge { first: 0, count })
+}
+
+/// Picks every file with a noticeable dead share that fits.
+fn relocate_any(state: &State, options: &GcOptions) -> Option<Choice> {
     let wanted = Wanted {
         freed_bytes: u64::MAX,
         move_bytes_max: state.move_bytes_max,
         dead_share_min: DEAD_SHARE_MIN,
+        room_bytes: state.room_for_values(),
     };
     let victims = victims::choose(state, options, wanted);
-    if victims.freed_bytes > state.index_bytes() {
-        return Choice::Relocate { victims: victims.files };
+    let worth = victims.freed_bytes > state.index_bytes();
+    worth.then_some(Choice::Relocate { victims: victims.files })
+}
+
+/// Handles what keeps dead bytes from being freed in a store that is short of space: the head of the
+/// log, a checkpoint that a flush would advance, and the logs of regions.
+fn unhold(state: &State) -> Option<Choice> {
+    let is_head = |file: &&super::FileState| file.held_when_dead == Some(Held::Head);
+    let is_head_worth = state.files.iter().filter(is_head).any(|head| {
+        let dead = state.unreleased_bytes().min(head.bytes.saturating_sub(head.live_bytes));
+        dead >= worth_bytes(state) && dead >= head.bytes / HEAD_DEAD_PART
+    });
+    if is_head_worth && !mutant::active("gc.head_stays") {
+        return Some(Choice::Roll);
     }
-    drop_free(state, options).unwrap_or(Choice::Idle)
+    let waits = state.freeze_ago_s < SHORT_FREEZE_S;
+    if !waits && state.unreleased_bytes() >= worth_bytes(state) {
+        return Some(Choice::Freeze);
+    }
+    release(state)
+}
+
+fn worth_bytes(state: &State) -> u64 {
+    SHORT_DEAD_BYTES_MIN.max(state.disk_bytes() / SHORT_DEAD_OF_DISK)
+}
+
+/// Picks all freed segments: other files need their blocks.
+fn drop_all_free(state: &State) -> Option<Choice> {
+    (state.free_segments > 0).then_some(Choice::DropFree { count: state.free_segments })
 }
 
 /// Returns the budget that `user_bytes` of user writes earn at this space amplification.
@@ -141,6 +239,9 @@ pub fn space_trigger(options: &GcOptions) -> f64 {
 
 /// Picks files that nothing holds: their removal gives every other job room.
 fn reclaim(state: &State) -> Option<Choice> {
+    if state.files.sums().removable == 0 {
+        return None;
+    }
     let removable = state.files.iter().filter(|file| file.held.is_none());
     let files: Vec<_> = removable.map(|file| file.id).collect();
     (!files.is_empty()).then_some(Choice::Reclaim { files })
@@ -161,10 +262,7 @@ fn drop_free(state: &State, options: &GcOptions) -> Option<Choice> {
 /// Handles mostly dead files that only the logs of regions hold: requests truncation, then
 /// re-appends the logs' tails.
 fn release(state: &State) -> Option<Choice> {
-    let by_raft = |file: &&super::FileState| {
-        file.held_when_dead == Some(Held::Raft) && file.live_bytes <= file.bytes / 2
-    };
-    let last = state.files.iter().filter(by_raft).map(|file| file.id).max()?;
+    let last = state.files.sums().last_held_by_raft?;
     if state.truncate_untried {
         return Some(Choice::Truncate);
     }
@@ -176,7 +274,8 @@ fn release(state: &State) -> Option<Choice> {
 fn merge_when_idle(state: &State, options: &GcOptions) -> Option<Choice> {
     let can_afford = state.credit_bytes > 0 || state.index_bytes() > state.known_live_bytes();
     let (first, count) = tiers::due_when_idle(&state.tiers).filter(|_| can_afford)?;
-    is_idle(state, options).then_some(Choice::Merge { first, count })
+    let starts = is_idle(state, options) && has_room_to_merge(state, first, count);
+    starts.then_some(Choice::Merge { first, count })
 }
 
 /// Rewrites runs that have held expired pairs for long, within the budget. An idle store may exceed
@@ -191,6 +290,11 @@ fn drop_expired(state: &State, since_s_min: u64) -> Option<Choice> {
     let runs: Vec<_> = due.map(|expired| expired.run).collect();
     let has_any = !runs.is_empty() && !mutant::active("gc.expired_stay");
     has_any.then_some(Choice::DropExpired { runs })
+}
+
+/// Returns whether the outputs of a merge fit: its inputs go only after them.
+fn has_room_to_merge(state: &State, first: usize, count: usize) -> bool {
+    state.has_room(state.tiers.iter().skip(first).take(count).map(|tier| tier.bytes).sum())
 }
 
 fn is_idle(state: &State, options: &GcOptions) -> bool {
@@ -235,6 +339,7 @@ fn round(state: &State, options: &GcOptions) -> Victims {
         freed_bytes: (surplus.max(0.0) + share * live) as u64,
         move_bytes_max: budget as u64,
         dead_share_min: 0.05,
+        room_bytes: state.room_for_values(),
     };
     victims::choose(state, options, wanted)
 }
@@ -254,7 +359,7 @@ fn discover(state: &State, options: &GcOptions, suspect: bool) -> Option<Choice>
     let share_max = UNDISCOVERED_SHARE_MAX.max(index_share.sqrt());
     let unclear = share * upper as f64 >= share_max * known as f64;
     let merge = state.tiers.len() > 1 && upper >= least && unclear;
-    merge.then(|| Choice::Merge { first: 0, count: state.tiers.len() })
+    if merge { merge_all(state) } else { None }
 }
 
 /// Returns the bytes below which no flush or merge runs only to discover dead bytes. Undiscovered
@@ -269,6 +374,9 @@ fn nezha(state: &State, options: &GcOptions) -> Option<Choice> {
     if unsorted < options.sort_threshold_bytes {
         return None;
     }
+    if !state.has_room_to_sort() {
+        return collect_space(state, options);
+    }
     if state.has_unflushed() {
         return Some(Choice::Freeze);
     }
@@ -279,7 +387,10 @@ fn sort(state: &State, options: &GcOptions) -> Option<Choice> {
     let live = state.live_bytes();
     let (unsorted, unflushed) = (state.unsorted_bytes(), state.memtable_bytes);
     let worth = |bytes: u64| bytes > 0 && bytes as f64 >= UNSORTED_SHARE_MIN * live as f64;
-    if options.policy == PolicyKind::Wisckey || !worth(unsorted.saturating_add(unflushed)) {
+    if options.policy == PolicyKind::Wisckey
+        || !state.has_room_to_sort()
+        || !worth(unsorted.saturating_add(unflushed))
+    {
         return None;
     }
     // Values that only memtables refer to are sorted after a flush, out of the new runs.

@@ -1,7 +1,11 @@
 //! Input and output of a policy: plain data, so that a decision is a pure function.
 
+use super::files::Files;
 use crate::GcOptions;
 use stele_types::{FileId, KeyRange, RunId, mutant};
+
+/// Dead share of a file from which a forced collection, or one that is short of space, empties it.
+pub(crate) const DEAD_SHARE_MIN: f64 = 0.1;
 
 /// One tier of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,9 +62,14 @@ impl FileState {
         1.0 - self.live_bytes.min(self.bytes) as f64 / self.bytes.max(1) as f64
     }
 
+    /// Returns whether so much of the file is dead that a forced collection empties it.
+    pub(crate) fn is_worth_emptying(&self) -> bool {
+        self.dead_share() >= DEAD_SHARE_MIN
+    }
+
     /// Returns the dead bytes that no job can free now: a view, a region's log or a failed read holds
     /// them.
-    fn stuck_bytes(&self) -> u64 {
+    pub(super) fn stuck_bytes(&self) -> u64 {
         let is_stuck = matches!(self.held, Some(Held::View | Held::Unreadable | Held::Raft));
         if is_stuck { self.bytes.saturating_sub(self.live_bytes) } else { 0 }
     }
@@ -86,16 +95,23 @@ pub struct State {
     pub memtable_hides_bytes: u64,
     /// Seconds since the memtable was last frozen.
     pub memtable_age_s: u64,
+    /// Seconds since garbage collection last froze a memtable, empty ones included.
+    pub freeze_ago_s: u64,
     /// Seconds since a user last wrote, at the resolution of the observations.
     pub idle_s: u64,
     /// Frozen memtables that wait for their flush.
     pub frozen: usize,
     /// Tiers, newest first.
     pub tiers: Vec<TierState>,
+    /// Bytes of the run of the oldest tier that is the next to be rewritten without what newer tiers
+    /// hide; `None` if all were since the newest tier exists.
+    pub trim_bytes: Option<u64>,
     /// Runs of the oldest tier with expired pairs, longest expired first; few at a time.
     pub expired: Vec<ExpiredRun>,
+    /// Whether runs of newer tiers hold pairs that expired.
+    pub expired_above: bool,
     /// Value files, by id.
-    pub files: Vec<FileState>,
+    pub files: Files,
     /// Freed segments that wait for reuse.
     pub free_segments: usize,
     /// Bytes of one freed segment.
@@ -108,6 +124,8 @@ pub struct State {
     pub credit_bytes: i64,
     /// Limit for the bytes that one job moves; lowered after the device ran full.
     pub move_bytes_max: u64,
+    /// Bytes that a job may write before it frees any; `None` if nothing limits them.
+    pub room_bytes: Option<u64>,
     /// Whether a job failed recently: only jobs that need little space are tried.
     pub backing_off: bool,
     /// Bytes scanned since everything was last sorted.
@@ -152,6 +170,8 @@ pub enum Choice {
         /// Number of tiers.
         count: usize,
     },
+    /// Rewrite the next run of the oldest tier without what newer tiers hide.
+    Trim,
     /// Rewrite these runs of the oldest tier without their expired pairs.
     DropExpired {
         /// Runs to rewrite.
@@ -177,6 +197,8 @@ pub enum Choice {
         /// Number of segments.
         count: usize,
     },
+    /// Seal the head of the log, so that it can be removed.
+    Roll,
     /// Request the owner of the regions to truncate their logs up to the checkpoint.
     Truncate,
     /// Re-append entries of idle regions that lie below this file.
@@ -194,7 +216,7 @@ impl State {
 
     /// Returns the bytes on the device.
     pub fn disk_bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.bytes).sum::<u64>()
+        self.files.sums().bytes
             + self.index_bytes()
             + self.free_segments as u64 * self.free_segment_bytes
             + self.other_bytes
@@ -206,9 +228,49 @@ impl State {
     pub fn collectable_bytes(&self) -> u64 {
         let stuck: u64 = match mutant::active("gc.moves_for_what_is_stuck") {
             true => 0,
-            false => self.files.iter().map(FileState::stuck_bytes).sum(),
+            false => self.files.sums().stuck_bytes,
         };
         self.disk_bytes().saturating_sub(stuck)
+    }
+
+    /// Returns the bytes that one job may have to write before it frees any: all runs, and the live
+    /// values of the largest file that has dead ones.
+    pub fn job_bytes(&self) -> u64 {
+        let has_dead = |file: &&FileState| file.live_bytes > 0 && file.is_worth_emptying();
+        let largest = self.files.iter().filter(has_dead).map(|file| file.live_bytes).max();
+        self.index_bytes() + largest.unwrap_or_default()
+    }
+
+    /// Returns whether jobs may write so many bytes now.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        let is_limited = !mutant::active("gc.jobs_need_no_room");
+        self.room_bytes.is_none_or(|room| bytes <= room || !is_limited)
+    }
+
+    /// Returns whether the device has room for a second copy of what a sort moves, and of the runs: the
+    /// files that it empties go at its end.
+    pub(crate) fn has_room_to_sort(&self) -> bool {
+        self.has_room(self.index_bytes().saturating_add(self.unsorted_bytes()))
+    }
+
+    /// Returns the bytes of values that a job may move besides the runs that it rewrites.
+    pub fn room_for_values(&self) -> u64 {
+        match self.room_bytes {
+            Some(room) if !mutant::active("gc.jobs_need_no_room") => {
+                room.saturating_sub(self.index_bytes())
+            }
+            _ => u64::MAX,
+        }
+    }
+
+    /// Returns the dead bytes of the files that only a later checkpoint releases, the head included,
+    /// as far as they are known. What memtables refer to counts as live.
+    pub fn unreleased_bytes(&self) -> u64 {
+        let is_held =
+            |file: &&FileState| matches!(file.held_when_dead, Some(Held::Head | Held::Checkpoint));
+        let dead = |file: &FileState| file.bytes.saturating_sub(file.live_bytes);
+        let dead: u64 = self.files.iter().filter(is_held).map(dead).sum();
+        dead.saturating_sub(self.memtable_bytes + self.frozen_bytes) + self.memtable_hides_bytes
     }
 
     /// Returns the bytes of records that runs refer to: live ones, and dead ones not yet
@@ -273,15 +335,12 @@ impl State {
     /// Returns the live bytes outside sorted files. Invariant: unreadable records do not count.
     /// They stay in place, and would otherwise cause everything else to be sorted repeatedly.
     pub fn unsorted_bytes(&self) -> u64 {
-        let unreadable = |file: &FileState| match mutant::active("gc.sorts_in_vain") {
+        let sums = self.files.sums();
+        let unreadable_bytes = match mutant::active("gc.sorts_in_vain") {
             true => 0,
-            false => file.unreadable_bytes,
+            false => sums.unreadable_bytes,
         };
-        let sorted = |file: &FileState| match file.is_sorted {
-            true => file.live_bytes,
-            false => unreadable(file),
-        };
-        self.known_live_bytes().saturating_sub(self.files.iter().map(sorted).sum())
+        self.known_live_bytes().saturating_sub(sums.sorted_bytes + unreadable_bytes)
     }
 }
 

@@ -17,6 +17,8 @@ pub struct Victims {
     pub move_bytes: u64,
     /// Bytes the device gains, net of those moved.
     pub freed_bytes: u64,
+    /// Largest number of bytes that a job may have to write for them.
+    pub room_bytes: u64,
 }
 
 /// Limits of a selection.
@@ -28,9 +30,14 @@ pub struct Wanted {
     pub move_bytes_max: u64,
     /// Dead share below which a file is not a victim.
     pub dead_share_min: f64,
+    /// Limit for the bytes moved that no file exceeds: the device has no room for more.
+    pub room_bytes: u64,
 }
 
 /// Chooses victims among the files that could be removed once nothing in them is live.
+///
+/// Invariant: what is moved fits into the room. A job that runs out of space frees nothing, and the
+/// same choice would fail again and again.
 pub fn choose(state: &State, options: &GcOptions, wanted: Wanted) -> Victims {
     let newest = state.files.iter().map(|file| file.id.0).max().unwrap_or(0);
     let shrink = undiscovered_share(state);
@@ -49,11 +56,17 @@ pub fn choose(state: &State, options: &GcOptions, wanted: Wanted) -> Victims {
     let mut victims = Victims::default();
     for (_, file) in candidates {
         let move_bytes = live(file) as u64;
+        // The estimate may be too low: by what is known, the file must fit.
+        let needs = victims.room_bytes + file.live_bytes;
+        if needs > wanted.room_bytes {
+            continue;
+        }
         let over = victims.move_bytes + move_bytes > wanted.move_bytes_max;
         if victims.freed_bytes >= wanted.freed_bytes || (over && !victims.files.is_empty()) {
             break;
         }
         victims.files.push(file.id);
+        victims.room_bytes = needs;
         victims.move_bytes += move_bytes;
         victims.freed_bytes += file.bytes.saturating_sub(move_bytes);
     }

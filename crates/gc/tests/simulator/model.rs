@@ -245,6 +245,8 @@ impl Model {
     fn carry_out(&mut self, choice: Choice) {
         match choice {
             Choice::Idle
+            | Choice::Roll
+            | Choice::Trim
             | Choice::Truncate
             | Choice::Reappend { .. }
             | Choice::DropFree { .. }

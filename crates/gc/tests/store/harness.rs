@@ -128,7 +128,7 @@ impl Store {
             checkpoint: opened.checkpoint.replay_from,
             raft_from: opened.raft_from,
             next_file: opened.next_file,
-            needed: opened.needed.clone(),
+            needed: opened.needed.iter().copied().collect(),
             checkpointed: None,
             ..RecoverFrom::default()
         };
@@ -139,6 +139,7 @@ impl Store {
             direct: false,
             entry_cache_bytes_max: 0,
             inline_value_bytes_max: 16,
+            handles: Arc::default(),
             timer: None,
         };
         let (log, _) = Log::open(disk, Path::new("/s/log"), options, from)?;

@@ -5,6 +5,7 @@
 mod crash;
 mod expiry;
 mod harness;
+mod many_files;
 mod policies;
 mod relocate;
 mod removal;

@@ -88,6 +88,40 @@ pub(super) fn resume_merge(
     Ok(Some(parts.into_job(claim, spec, merged, mover, drop_s, outputs)))
 }
 
+/// Starts to rewrite a run of the oldest tier without the entries that newer tiers hide.
+///
+/// Invariant: only entries go that no view of this version or a later one can show. The newer tiers,
+/// which hide them, stay as they are. After an interruption the rest of the run is kept whole.
+pub(super) fn start_trim(shared: &Arc<Shared>, run: RunId, drop_s: u64) -> Result<Job> {
+    let claim = Claim::new(shared, Slot::Merge)?;
+    drop_pending_merge(shared)?;
+    let version = shared.tables.read().version.clone();
+    let Some((oldest, newer)) = version.tiers().split_last() else {
+        return Err(not_current("run", run.0));
+    };
+    let found = oldest.runs.iter().find(|other| other.id() == run);
+    let trimmed = found.ok_or_else(|| not_current("run", run.0))?;
+    let spec = MergeSpec {
+        inputs: MergeInputs::Runs { age: oldest.age, runs: vec![run] },
+        cause: Cause::Merge,
+    };
+    let job = shared.allocate_run().0;
+    let (_, parts) = prepare(shared, &spec, job)?;
+    let first = trimmed.meta().first_key.clone();
+    let end = [&trimmed.meta().last_key[..], &[0]].concat();
+    let range = KeyRange::new(first.clone(), end);
+    let source = |runs: &[Arc<Run>]| {
+        let keyed = runs.iter().filter(|run| run.meta().entries > 0).cloned().collect();
+        let cursor = SourceCursor::Tier(TierCursor::new(keyed, true, range.clone()));
+        Source::new(cursor, Arc::new(union_of(runs)))
+    };
+    let mut sources: Vec<Source> = newer.iter().map(|tier| source(&tier.runs)).collect();
+    sources.push(source(std::slice::from_ref(trimmed)));
+    let mut merged = Merged::new(sources);
+    merged.seek(&first)?;
+    Ok(parts.into_job(claim, spec, merged, None, drop_s, Vec::new()).trimming())
+}
+
 pub(super) fn abandon_merge(shared: &Arc<Shared>) -> Result<()> {
     let _claim = Claim::new(shared, Slot::Merge)?;
     drop_pending_merge(shared)?;

@@ -97,10 +97,23 @@ impl Index {
         self.shared.tables.read().active.is_empty()
     }
 
+    /// Returns how many keys the active memtable holds, and how many deletes of one key were written to
+    /// it.
+    pub fn memtable_entries(&self) -> (u64, u64) {
+        let tables = self.shared.tables.read();
+        (tables.active.entries(), tables.active.tombstones())
+    }
+
     /// Returns the keys under published range deletes of the active memtable.
     pub fn memtable_ranges(&self) -> Arc<RangeSet> {
         let (tables, seq) = self.shared.snapshot();
         tables.active.ranges(seq)
+    }
+
+    /// Returns the memory of all memtables in bytes: their runs take less.
+    pub fn unflushed_bytes(&self) -> u64 {
+        let tables = self.shared.tables.read().clone();
+        tables.memtables().map(|memtable| memtable.bytes() as u64).sum()
     }
 
     /// Returns the number of memtables that wait for a flush.
@@ -131,6 +144,13 @@ impl Index {
         drop_s: u64,
     ) -> Result<Job> {
         jobs::start_merge(&self.shared, spec, mover, drop_s)
+    }
+
+    /// Starts to rewrite a run of the oldest tier without the entries that newer tiers hide. It takes
+    /// the space of one run, where a merge of all tiers takes that of all runs. Fails as
+    /// [`Index::start_merge`] does.
+    pub fn start_trim(&self, run: RunId, drop_s: u64) -> Result<Job> {
+        jobs::start_trim(&self.shared, run, drop_s)
     }
 
     /// Resumes the interrupted merge after its last key. Returns `None` if there is none.
@@ -169,6 +189,11 @@ impl Index {
     /// M..N.
     pub fn pinned_versions(&self) -> Vec<VersionId> {
         self.shared.pins.all()
+    }
+
+    /// Returns the number of runs unlinked since the index was opened.
+    pub fn removed_runs(&self) -> u64 {
+        self.shared.removed_runs.load(Ordering::Acquire)
     }
 
     /// Unlinks obsolete runs that no reader pins; returns how many. Commits do this too.

@@ -91,6 +91,7 @@ pub(super) fn open(
         manifest: Mutex::new(manifest),
         pins,
         garbage: Mutex::new(Vec::new()),
+        removed_runs: AtomicU64::new(0),
         flushing: AtomicBool::new(false),
         flush_age: AtomicU64::new(u64::MAX),
         merging: AtomicBool::new(false),

@@ -85,6 +85,8 @@ pub(crate) struct Shared {
     pub pins: Pins,
     /// Oldest first.
     pub garbage: Mutex<Vec<Garbage>, { rank::GARBAGE }>,
+    /// Number of runs unlinked.
+    pub removed_runs: AtomicU64,
     pub flushing: AtomicBool,
     /// Age of the tier that the running flush will form; tiers installed meanwhile have lower ages.
     pub flush_age: AtomicU64,
@@ -189,6 +191,7 @@ impl Shared {
             }
             self.vfs.sync_dir(&self.dir)?;
             garbage.drain(..count);
+            self.removed_runs.fetch_add(count as u64, Ordering::Release);
             removed += count;
         }
         Ok(removed)

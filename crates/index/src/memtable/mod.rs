@@ -40,6 +40,7 @@ pub struct Memtable {
     delete_count: AtomicU64,
     delete_bytes: AtomicUsize,
     entries: AtomicU64,
+    tombstones: AtomicU64,
 }
 
 impl Default for Memtable {
@@ -66,6 +67,7 @@ impl Memtable {
             delete_count: AtomicU64::new(0),
             delete_bytes: AtomicUsize::new(0),
             entries: AtomicU64::new(0),
+            tombstones: AtomicU64::new(0),
         }
     }
 
@@ -74,6 +76,9 @@ impl Memtable {
         let epoch = self.delete_count.load(Ordering::Acquire);
         if self.tree.insert((seq.0, epoch), key, found) {
             self.entries.fetch_add(1, Ordering::Relaxed);
+        }
+        if *found == Found::Deleted {
+            self.tombstones.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -129,6 +134,11 @@ impl Memtable {
     /// Returns the number of keys that have a version.
     pub fn entries(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many times a key was deleted, without range deletes.
+    pub fn tombstones(&self) -> u64 {
+        self.tombstones.load(Ordering::Relaxed)
     }
 
     /// Returns whether nothing was ever written.

@@ -30,6 +30,8 @@ pub struct Job {
     /// `None` once the job has ended or failed.
     output: Option<Box<Output>>,
     cause: Cause,
+    /// Only entries of the oldest source are passed; the others only hide some of them.
+    is_trim: bool,
     bytes_total: u64,
     bytes_done: u64,
 }
@@ -65,7 +67,25 @@ impl Job {
         let cause = output.cause();
         let output = Some(Box::new(output));
         let lookahead = Lookahead::default();
-        Self { target, merged, rule, mover, lookahead, output, cause, bytes_total, bytes_done: 0 }
+        let (is_trim, bytes_done) = (false, 0);
+        Self {
+            target,
+            merged,
+            rule,
+            mover,
+            lookahead,
+            output,
+            cause,
+            is_trim,
+            bytes_total,
+            bytes_done,
+        }
+    }
+
+    /// Makes the job pass only what the oldest source holds and no newer one hides.
+    pub(crate) fn trimming(mut self) -> Self {
+        self.is_trim = true;
+        self
     }
 
     /// Returns the cause under which written bytes are counted.
@@ -118,7 +138,8 @@ impl Job {
     fn pass_entry(&mut self, output: &mut Output) -> Result<u64> {
         let Some(key) = self.merged.key() else { return Ok(0) };
         let mut bytes = key.len() as u64 + ENTRY_BYTES;
-        if !self.merged.is_hidden() {
+        let is_replaced = self.is_trim && !self.merged.is_from_oldest();
+        if !self.merged.is_hidden() && !is_replaced {
             let found = self.merged.found()?;
             if self.rule.keeps(key, &found) {
                 if output.is_full(key) {

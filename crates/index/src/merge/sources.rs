@@ -164,6 +164,12 @@ impl Merged {
         self.top().is_none_or(|source| each!(&source.cursor, c => c.is_deleted()))
     }
 
+    /// Returns whether no newer source than the oldest one holds the current key.
+    #[inline]
+    pub fn is_from_oldest(&self) -> bool {
+        self.order.first().is_some_and(|top| top.source + 1 == self.sources.len())
+    }
+
     /// Returns whether a range tombstone of a newer source covers the current key.
     #[inline]
     pub fn is_hidden(&self) -> bool {

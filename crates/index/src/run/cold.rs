@@ -54,9 +54,14 @@ impl Cold {
         self.is_damaged.load(Ordering::Acquire) || self.table.get().is_some_and(rebuilt)
     }
 
+    /// Records damage. Invariant: a run is reported once, however often its damage is read. A rewrite
+    /// that cannot succeed yet is not repeated with every read.
     pub(super) fn note_damage(&self) {
-        self.is_damaged.store(true, Ordering::Release);
-        self.has_new_damage.store(!mutant::active("index.cold_damage_unnoted"), Ordering::Release);
+        let is_known = self.is_damaged.swap(true, Ordering::AcqRel)
+            && !mutant::active("index.cold_damage_noted_at_each_read");
+        if !is_known && !mutant::active("index.cold_damage_unnoted") {
+            self.has_new_damage.store(true, Ordering::Release);
+        }
     }
 }
 

@@ -183,7 +183,9 @@ fn damage_of_a_cold_filter_or_of_fences_hides_no_key_and_is_noted() {
                 // No page holds a trailer.
                 let is_seen = !(is_built && name.starts_with("trailer"));
                 assert_eq!(run.take_damaged(), is_seen, "{name} {cache_bytes} {is_built}");
-                assert!(!run.take_damaged(), "{name}: it is noted once");
+                run.cache.evict_run(ID);
+                get(&run, &key(0)).unwrap();
+                assert!(!run.take_damaged(), "{name}: it is noted once, however often it is read");
                 assert!(run.scrub_blocks(0, u64::MAX).unwrap().needs_rewrite, "{name}");
             }
         }
@@ -311,4 +313,21 @@ fn a_damaged_cold_run_is_not_pinned_and_not_read_whole_again() {
     let before = sim.meter().snapshot().read_bytes;
     assert!(run.to_pinned().unwrap().is_none());
     assert_eq!(sim.meter().snapshot().read_bytes, before);
+}
+
+#[test]
+fn samples_of_idle_ranges_evict_no_block_that_reads_use() {
+    let (sim, _) = filled();
+    let run = open_cold(&shared(&sim), 1 << 20);
+    let sampled = |run: &Run| {
+        let mut keys = 0;
+        run.sample(&KeyRange::all(), 32, &mut |_, _, weight| keys += weight as u64).unwrap();
+        assert!(keys > KEYS * 8 / 10 && keys < KEYS * 12 / 10, "{keys}");
+    };
+    sampled(&run);
+    let blocks = run.blocks().unwrap();
+    assert!((0..blocks).all(|block| run.cache.block(ID, block).is_none()));
+    get(&run, &key(0)).unwrap();
+    assert!(run.cache.block(ID, 0).is_some(), "a read does fill the cache");
+    sampled(&run);
 }

@@ -63,7 +63,7 @@ impl Run {
         entries_max: usize,
         f: &mut SampleSink<'_>,
     ) -> Result<()> {
-        let block: Block = self.block(i, &mut None)?;
+        let block: Block = self.block_to_sample(i)?;
         let step = block.count().div_ceil(entries_max);
         let mut key = block.shared().to_vec();
         for slot in (step / 2..block.count()).step_by(step) {

@@ -28,6 +28,8 @@ pub struct ScrubbedBlocks {
     pub bytes: u64,
     /// Damaged blocks.
     pub lost: Vec<LostBlock>,
+    /// Number of blocks of which the read failed for another reason than damage. They are skipped.
+    pub unread: usize,
     /// Another part of the file is damaged, or blocks are masked: rewriting the run repairs it.
     pub needs_rewrite: bool,
 }
@@ -51,7 +53,11 @@ impl Run {
         Arc::new(Self { index: None, masked, ..self.copy() })
     }
 
-    /// Reads the file's parts again, bypassing the cache: at the beginning all others, then blocks. Fails only when reading itself fails.
+    /// Reads the file's parts again, bypassing the cache: at the beginning all others, then blocks until
+    /// `bytes_max` bytes are read. Fails only when reading the other parts fails.
+    ///
+    /// Invariant: each call advances by a block at least, whatever it costs. The filter, the fences and
+    /// the hash index of a run may have more bytes than any caller grants.
     pub fn scrub_blocks(&self, from: usize, bytes_max: u64) -> Result<ScrubbedBlocks> {
         let mut scrubbed =
             ScrubbedBlocks { needs_rewrite: !self.masked.is_empty(), ..ScrubbedBlocks::default() };
@@ -61,7 +67,8 @@ impl Run {
         }
         let mut held = None;
         for block in from..self.blocks()? {
-            if scrubbed.bytes >= bytes_max {
+            let may_end = block > from || mutant::active("index.scrub_stays_at_a_block");
+            if may_end && scrubbed.bytes >= bytes_max {
                 scrubbed.next = Some(block);
                 break;
             }
@@ -76,7 +83,7 @@ impl Run {
                     let range = self.range_of(block)?;
                     scrubbed.lost.push(LostBlock { run: self.id(), block, range });
                 }
-                Err(error) => return Err(error),
+                Err(_) => scrubbed.unread += 1,
             }
         }
         Ok(scrubbed)

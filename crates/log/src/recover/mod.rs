@@ -37,7 +37,7 @@ use std::sync::atomic::AtomicU32;
 use stele_types::checksum::crc32c;
 use stele_types::lock::{Mutex, RwLock};
 use stele_types::{Cause, Error, FileId, Locator, Lsn, Result, mutant};
-use stele_vfs::{AlignedBuf, Open, VfsFile};
+use stele_vfs::{AlignedBuf, Handles, Open, VfsFile};
 use survey::Survey;
 
 /// Maximum damaged entries outside every region's log that opening tolerates.
@@ -75,7 +75,7 @@ fn open_passing(
     let mut shared = Shared {
         state: RwLock::new(State::default()),
         catalog: RwLock::new(catalog),
-        handles: Default::default(),
+        handles: Handles::of(options.handles.clone()),
         cache: EntryCache::new(options.entry_cache_bytes_max),
         read_pool: ReadPool::new(BUFFERS_KEPT_BYTES_MAX),
         long_reads: LongReads::default(),

@@ -12,7 +12,7 @@ use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
 use stele_types::checksum::Crc32c;
-use stele_types::{Cause, Error, FileId, Result, StoreId};
+use stele_types::{Cause, Error, FileId, Result, StoreId, mutant};
 use stele_vfs::VfsFile;
 
 /// Bytes a writer buffers before it writes a chunk.
@@ -71,6 +71,9 @@ impl ChunkWriter {
     }
 
     /// Removes the unfinished file.
+    ///
+    /// Invariant: an abandoned file leaves no name, however far it came. A device that is full, or
+    /// fails a write, would hold one more unfinished file for each attempt.
     pub fn abandon(self) -> Result<()> {
         if self.file.is_some() { self.dir.unlink(&self.temporary) } else { Ok(()) }
     }
@@ -87,10 +90,14 @@ impl ChunkWriter {
     }
 
     fn opened(&mut self) -> Result<Arc<dyn VfsFile>> {
-        if let Some(file) = &self.file {
+        if let Some(file) = self.file.as_ref().filter(|_| self.offset > 0) {
             return Ok(file.clone());
         }
         let file = self.dir.create(&self.temporary, false)?;
+        if !mutant::active("log.begun_sidecar_stays") {
+            // It exists, whether its header can be written or not.
+            self.file = Some(file.clone());
+        }
         file.set_len(0)?;
         file.write_at(&[IoSlice::new(&self.header.encode())], 0, Cause::Sidecar)?;
         self.offset = FILE_HEADER_BYTES as u64;
@@ -135,27 +142,41 @@ impl ChunkReader {
 
     /// Calls `f` with each chunk's content and offset.
     pub fn each(&self, f: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
-        let mut at = FILE_HEADER_BYTES as u64;
         let mut content = Vec::new();
-        while at < self.footer.data_end {
-            let mut header_bytes = [0; CHUNK_HEADER_BYTES];
-            self.file.read_exact_at(&mut header_bytes, at)?;
-            let mut words = header_bytes.as_slice();
-            let bytes = take::u32_le(&mut words).unwrap_or_default();
-            let crc = take::u32_le(&mut words).unwrap_or_default();
-            let next = at + CHUNK_HEADER_BYTES as u64 + u64::from(bytes);
-            if bytes > CHUNK_BYTES_MAX || next > self.footer.data_end {
-                return Err(self.corrupt(at, "chunk is longer than the file"));
-            }
-            content.resize(bytes as usize, 0);
-            self.file.read_exact_at(&mut content, at + CHUNK_HEADER_BYTES as u64)?;
-            if chunk_crc(self.store, self.footer.file, at, &content) != crc {
-                return Err(self.corrupt(at, "chunk does not match its checksum"));
-            }
+        let mut next = self.first_chunk();
+        while let Some(at) = next {
+            next = self.read_chunk(at, &mut content)?;
             f(at, &content)?;
-            at = next;
         }
         Ok(())
+    }
+
+    /// Returns the place of the first chunk; `None` if there is none.
+    pub fn first_chunk(&self) -> Option<u64> {
+        self.chunk_from(FILE_HEADER_BYTES as u64)
+    }
+
+    fn chunk_from(&self, at: u64) -> Option<u64> {
+        (at < self.footer.data_end).then_some(at)
+    }
+
+    /// Reads the chunk at a place into `content`. Returns the place of the next one.
+    pub fn read_chunk(&self, at: u64, content: &mut Vec<u8>) -> Result<Option<u64>> {
+        let mut header_bytes = [0; CHUNK_HEADER_BYTES];
+        self.file.read_exact_at(&mut header_bytes, at)?;
+        let mut words = header_bytes.as_slice();
+        let bytes = take::u32_le(&mut words).unwrap_or_default();
+        let crc = take::u32_le(&mut words).unwrap_or_default();
+        let next = at + CHUNK_HEADER_BYTES as u64 + u64::from(bytes);
+        if bytes > CHUNK_BYTES_MAX || next > self.footer.data_end {
+            return Err(self.corrupt(at, "chunk is longer than the file"));
+        }
+        content.resize(bytes as usize, 0);
+        self.file.read_exact_at(content, at + CHUNK_HEADER_BYTES as u64)?;
+        if chunk_crc(self.store, self.footer.file, at, content) != crc {
+            return Err(self.corrupt(at, "chunk does not match its checksum"));
+        }
+        Ok(self.chunk_from(next))
     }
 
     pub fn corrupt(&self, at: u64, detail: impl Into<String>) -> Error {
@@ -186,4 +207,33 @@ fn chunk_crc(store: StoreId, file: FileId, offset: u64, content: &[u8]) -> u32 {
     let mut crc = Crc32c::new();
     crc.update(&store.0.to_le_bytes()).update(&file.0.to_le_bytes());
     crc.update(&offset.to_le_bytes()).update(content).finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_vfs::{Fault, SimOptions, SimVfs, Vfs};
+
+    #[test]
+    fn an_unfinished_file_is_removed_even_if_its_header_was_never_written() {
+        for nth in 1..=3 {
+            let disk = SimVfs::new(SimOptions { seed: nth, ..SimOptions::default() });
+            let path = PathBuf::from("/log");
+            disk.create_dir_all(&path).unwrap();
+            let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
+            let dir = Dir { vfs, path: path.clone(), store: StoreId(1), direct: false };
+            let mut writer = ChunkWriter::new(&dir, Name::Sidecar(FileId(7)), Magic::Sidecar);
+            // The header, the first chunk and the second one.
+            let path_contains = String::new();
+            disk.inject(Fault::WriteFails { path_contains, nth }).unwrap();
+            let failed = (0..3).find(|_| {
+                writer.chunk().resize(CHUNK_BYTES, 5);
+                writer.flush_full().is_err()
+            });
+            assert_eq!(failed, Some(nth.saturating_sub(2)));
+            assert_eq!(disk.list(&path).unwrap().len(), 1);
+            writer.abandon().unwrap();
+            assert!(disk.list(&path).unwrap().is_empty());
+        }
+    }
 }

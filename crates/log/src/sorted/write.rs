@@ -235,7 +235,7 @@ impl Drop for SealedFile {
     fn drop(&mut self) {
         if !self.is_kept && !mutant::active("log.sealed_left") {
             self.shared.catalog.write().remove(self.id);
-            self.shared.handles.forget(self.id);
+            self.shared.handles.forget(u64::from(self.id.0));
             // The next open removes what cannot be removed now.
             let _ = self.shared.dir.unlink(&self.path);
         }

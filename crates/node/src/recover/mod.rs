@@ -109,7 +109,8 @@ fn judge(region: &Region, replicas: &[Replica], lost: &BTreeSet<StoreId>) -> Ver
         return Verdict::Lost;
     };
     let term = replicas.iter().map(|replica| replica.term).max().unwrap_or_default();
-    let recovery = Recovery { lost: lost.iter().copied().collect(), last: source.last, term };
+    let lost = lost.iter().copied().collect();
+    let recovery = Recovery { lost, last: source.last, term, command: None };
     let stores = replicas.iter().map(|replica| replica.store).collect();
     Verdict::GoesOn { source: source.store, stores, recovery }
 }

@@ -2,17 +2,24 @@
 
 use super::Replica;
 use crate::pages::Pages;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use stele_placement::pairs;
+use stele_placement::{Cluster, Millis, SYSTEM_REGION, pairs};
 use stele_raftstore::{
     Admin, AdminCall, Busy, Done, Header, Input, Now, Options, RaftStore, Recovery, Refusal, Reply,
     RequestId,
 };
 use stele_storage::StorageEngine;
-use stele_types::{Error, LogIndex, Region, RegionId, Result, StoreIdent};
+use stele_types::{
+    Command, CommandBuilder, Error, LogIndex, Op, Region, RegionId, Result, StoreId, StoreIdent,
+    mutant,
+};
 
 /// Limit for the polls of one region's recovery: far above what its entries need.
 const POLLS_MAX: usize = 100_000;
+/// Bytes of entries read at a time.
+const FETCH_BYTES: usize = 1 << 20;
 
 /// A store that no node runs.
 pub struct Offline<E: StorageEngine> {
@@ -63,15 +70,77 @@ impl<E: StorageEngine> Offline<E> {
         Ok(regions)
     }
 
+    /// Returns the stores that the placement group has recorded, removed ones too, if it has a replica
+    /// here.
+    pub fn recorded_stores(&mut self) -> Result<BTreeSet<StoreId>> {
+        let cluster = self.placement()?;
+        Ok(cluster.iter().flat_map(Cluster::stores).map(|store| store.id).collect())
+    }
+
+    /// Returns the state of the placement group after all entries of this replica's log; `None` without
+    /// a replica. Entries that are not committed count, as they will after the recovery.
+    fn placement(&mut self) -> Result<Option<Cluster>> {
+        let mut found: BTreeMap<Bytes, Bytes> = BTreeMap::new();
+        let view = self.engine.view()?;
+        let mut pages = Pages::of_range(&view, pairs::state_range());
+        while let Some(page) = pages.next_page()? {
+            found.extend(page.into_iter().map(|pair| (pair.key, pair.value)));
+        }
+        let Some(report) = self.core.region(SYSTEM_REGION) else { return Ok(None) };
+        let (mut from, end) = (report.applied.next(), report.last.next());
+        let is_tail_read = !mutant::active("node.recovery_without_the_tail");
+        while from < end && is_tail_read {
+            let entries = self.engine.entries(SYSTEM_REGION, from, end, FETCH_BYTES)?;
+            let Some(last) = entries.last().map(|entry| entry.index) else { break };
+            entries.iter().for_each(|entry| fold(&mut found, &entry.payload));
+            from = last.next();
+        }
+        // The descriptor of the region and what the log keeps for itself have keys elsewhere.
+        found.retain(|key, _| pairs::state_range().contains(key));
+        Cluster::load(found, Millis(0), self.now.unix_seconds)
+    }
+
+    /// Returns the command that removes the lost stores from the cluster.
+    fn removal(&mut self, lost: &[StoreId], members_version: u64) -> Result<Option<Bytes>> {
+        let lost = lost.iter().copied().collect();
+        let changes = self.placement()?.map(|cluster| cluster.plan_lost(&lost, members_version));
+        let changes = changes.unwrap_or_default();
+        if changes.is_empty() || mutant::active("node.lost_stores_not_recorded") {
+            return Ok(None);
+        }
+        let mut command = CommandBuilder::new();
+        for change in changes {
+            match change.value {
+                Some(value) => command.put(&change.key, &value, 0)?,
+                None => command.delete(&change.key)?,
+            };
+        }
+        Ok(Some(command.build().bytes().clone()))
+    }
+
     /// Makes the replica on this store the region's; durable and applied on return. Fails with
-    /// `Refused` and changes nothing if it is not the replica that was compared.
-    pub fn recover(&mut self, region: RegionId, recovery: &Recovery) -> Result<Region> {
+    /// `Refused` and changes nothing if it is not the replica that was compared. `members_version` is
+    /// the greatest version of the list of members that is known.
+    ///
+    /// Invariant: the placement group goes on with the lost stores removed. So a lost store that starts
+    /// in spite of all is refused from the first second.
+    pub fn recover(
+        &mut self,
+        region: RegionId,
+        recovery: &Recovery,
+        members_version: u64,
+    ) -> Result<Region> {
         self.requests += 1;
         let id = RequestId(self.requests);
         let header = Header { region, ..Header::default() };
-        let call = Admin::Recover(recovery.clone());
-        self.core.step(Input::Admin(AdminCall { id, header, call }));
-        let end = recovery.last.0.next();
+        let command = match region == SYSTEM_REGION {
+            true => self.removal(&recovery.lost, members_version)?,
+            false => None,
+        };
+        let recovery = Recovery { command, ..recovery.clone() };
+        let entries = 1 + u64::from(recovery.command.is_some());
+        let end = LogIndex(recovery.last.0.0 + entries);
+        self.core.step(Input::Admin(AdminCall { id, header, call: Admin::Recover(recovery) }));
         let mut accepted = None;
         for _ in 0..POLLS_MAX {
             if let Some(reply) = self.poll(id)? {
@@ -97,6 +166,23 @@ impl<E: StorageEngine> Offline<E> {
             self.core.step(Input::Appended { ticket: append.ticket, result });
         }
         Ok(outputs.replies.into_iter().find(|(of, _)| *of == id).map(|(_, reply)| reply))
+    }
+}
+
+/// Adds what an entry writes.
+fn fold(pairs: &mut BTreeMap<Bytes, Bytes>, payload: &Bytes) {
+    for op in Command::ops_of(payload).into_iter().flatten() {
+        match op {
+            Op::Put { key, value, .. } => {
+                pairs.insert(Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
+            }
+            Op::Delete { key } => {
+                pairs.remove(key);
+            }
+            Op::DeleteRange { start, end } => {
+                pairs.retain(|key, _| key < start || (!end.is_empty() && key >= end))
+            }
+        }
     }
 }
 

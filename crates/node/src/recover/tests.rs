@@ -1,7 +1,7 @@
 use super::*;
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_placement::{Bootstrap, SYSTEM_REGION};
+use stele_placement::{Bootstrap, Cluster, Millis, SYSTEM_REGION, Store, StoreState, pairs};
 use stele_raftstore::{Now, RaftStore};
 use stele_storage::{EngineView, LogStore, ModelEngine, StateMachine};
 use stele_types::{
@@ -146,9 +146,9 @@ fn a_store_that_no_node_runs_goes_on_with_all_entries_of_its_log() {
         let Verdict::GoesOn { source: StoreId(1), recovery, .. } = &it.verdict else {
             panic!("{it:?}")
         };
-        let region = offline.recover(it.region.id, recovery).unwrap();
+        let region = offline.recover(it.region.id, recovery, 0).unwrap();
         assert_eq!(region.peers.len(), 1);
-        let again = offline.recover(it.region.id, recovery).unwrap_err().to_string();
+        let again = offline.recover(it.region.id, recovery, 0).unwrap_err().to_string();
         assert!(again.contains("leads the region") || again.contains("compare"), "{again}");
     }
     drop(offline);
@@ -160,6 +160,69 @@ fn a_store_that_no_node_runs_goes_on_with_all_entries_of_its_log() {
         assert_eq!(it.region.peers.len(), 1, "{it:?}");
         assert_eq!(plan(&[it], &[], &lost(&[2, 3]))[0].verdict, Verdict::HasMajority);
     }
+}
+
+/// Returns a survivor of which the placement group's log holds the first pairs, and at its end, not yet
+/// applied, the record of store 4.
+fn survivor_of_a_placement_group() -> Arc<ModelEngine> {
+    let engine = survivor();
+    let mut offline = Offline::open(engine.clone(), Now::default(), 1).unwrap();
+    let last =
+        offline.replicas().into_iter().find(|it| it.region.id == SYSTEM_REGION).unwrap().last;
+    drop(offline);
+    let capacities_bytes = vec![1; 3];
+    let first = Bootstrap { cluster: ClusterId(7), address: "a:1".into(), capacities_bytes };
+    let joined = Store { id: StoreId(4), address: "d:1".into(), ..Store::default() };
+    let (mut index, term) = (last.0, Term(last.1.0 + 1));
+    let mut records = Vec::new();
+    for changes in [first.pairs(), vec![pairs::store(&joined), pairs::members(2)]] {
+        index = index.next();
+        let mut command = CommandBuilder::new();
+        for change in changes {
+            command.put(&change.key, &change.value.unwrap(), 0).unwrap();
+        }
+        let payload = command.build().bytes().clone();
+        let region = SYSTEM_REGION;
+        records.push(Record::Entry(EntryRecord { region, term, index, is_command: true, payload }));
+    }
+    records.push(Record::HardState(SYSTEM_REGION, HardState { term, vote: 0, commit: last.0 }));
+    engine.append(&LogBatch { records }).unwrap();
+    Arc::new(engine.crash())
+}
+
+fn states(engine: &ModelEngine) -> (Vec<(u64, StoreState)>, u64) {
+    let view = engine.view().unwrap();
+    let mut pages = crate::pages::Pages::of_range(&view, pairs::state_range());
+    let mut found = Vec::new();
+    while let Some(page) = pages.next_page().unwrap() {
+        found.extend(page.into_iter().map(|pair| (pair.key, pair.value)));
+    }
+    let cluster = Cluster::load(found, Millis(0), 0).unwrap().unwrap();
+    let states = cluster.stores().map(|store| (store.id.0, store.state)).collect();
+    (states, cluster.members_version())
+}
+
+#[test]
+fn the_placement_group_goes_on_with_the_lost_stores_removed() {
+    use StoreState::{Tombstone, Up};
+    let engine = survivor_of_a_placement_group();
+    let mut offline = Offline::open(engine.clone(), Now::default(), 2).unwrap();
+    assert_eq!(offline.recorded_stores().unwrap(), lost(&[1, 2, 3, 4]), "the tail counts");
+    let gone = lost(&[2, 3, 4]);
+    let planned = plan(&offline.replicas(), &[], &gone);
+    let it = planned.iter().find(|it| it.region.id == SYSTEM_REGION).unwrap();
+    let Verdict::GoesOn { recovery, .. } = &it.verdict else { panic!("{it:?}") };
+    offline.recover(SYSTEM_REGION, recovery, 9).unwrap();
+    drop(offline);
+    let expected = vec![(1, Up), (2, Tombstone), (3, Tombstone), (4, Tombstone)];
+    assert_eq!(states(&engine), (expected.clone(), 10));
+    // The removal is durable with the new membership.
+    let engine = Arc::new(engine.crash());
+    let mut offline = Offline::open(engine.clone(), Now::default(), 3).unwrap();
+    let replicas = offline.replicas();
+    let system = replicas.iter().find(|it| it.region.id == SYSTEM_REGION).unwrap();
+    assert_eq!(system.region.peers.len(), 1);
+    assert_eq!(states(&engine), (expected, 10));
 }
 
 #[test]

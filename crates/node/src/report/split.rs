@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 use stele_raftstore::{NewRegion, RegionReport, Role};
 use stele_storage::{RangeSize, StorageEngine};
-use stele_types::{KeyRange, PeerId, Region, RegionId, RegionKind, RegionPhase, Result, keyspace};
+use stele_types::{
+    KeyRange, LogIndex, PeerId, Region, RegionId, RegionKind, RegionPhase, Result, keyspace, mutant,
+};
 
 /// Divisor of the split size that gives the smallest part: a smaller part would be a region for
 /// almost nothing, and the other part would still be too large.
@@ -17,6 +19,11 @@ const ESTIMATE_FACTOR_MAX: u64 = 2;
 /// Pause after a refused split; doubles each time.
 const PAUSE: Duration = Duration::from_secs(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1280);
+
+/// Time after which an unchanged region is measured again; doubles each time. Merges still discover what
+/// its last writes replaced.
+const UNCHANGED: Duration = Duration::from_secs(20);
+const UNCHANGED_MAX: Duration = Duration::from_secs(1280);
 
 /// Reports in a row above the limit after which a region is busy.
 const BUSY_REPORTS: u32 = 3;
@@ -42,6 +49,16 @@ pub enum SplitBy {
     Load,
 }
 
+/// Content of a region at its last measurement, and the time for which that counts.
+#[derive(Clone, Copy, Debug)]
+struct Checked {
+    version: u64,
+    /// Last entry that reads saw.
+    visible: LogIndex,
+    at: Duration,
+    counts_for: Duration,
+}
+
 /// Limits of regions before they are split.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -56,6 +73,7 @@ pub struct Limits {
 #[derive(Debug, Default)]
 pub struct Splitter {
     sizes: Sizes,
+    checked: HashMap<RegionId, Checked>,
     refusals: Refusals,
     /// Reports in a row in which a region was above the limit.
     busy: HashMap<RegionId, u32>,
@@ -93,6 +111,33 @@ impl Splitter {
         }
     }
 
+    /// Returns the size of a region as last measured, if it need not be measured now. `visible` is the
+    /// last entry that reads see.
+    ///
+    /// Invariant: a region that has changed is measured, and one that has not ever more rarely. A store
+    /// with ten thousand idle regions would otherwise read blocks all the time.
+    pub fn size_without_measuring(
+        &self,
+        region: &Region,
+        visible: LogIndex,
+        now: Duration,
+    ) -> Option<RangeSize> {
+        let checked = self.checked.get(&region.id)?;
+        let is_same = checked.version == region.epoch.version && checked.visible == visible;
+        let counts = is_same && now.saturating_sub(checked.at) < checked.counts_for;
+        let size = self.sizes.get(&region.id).filter(|_| counts)?.size;
+        (!mutant::active("node.idle_regions_measured")).then_some(size)
+    }
+
+    /// Records that a region is measured now. `visible` was read before.
+    pub fn note_measuring(&mut self, region: &Region, visible: LogIndex, now: Duration) {
+        let version = region.epoch.version;
+        let before = self.checked.get(&region.id);
+        let before = before.filter(|it| it.version == version && it.visible == visible);
+        let counts_for = before.map_or(UNCHANGED, |it| (2 * it.counts_for).min(UNCHANGED_MAX));
+        self.checked.insert(region.id, Checked { version, visible, at: now, counts_for });
+    }
+
     /// Records the size of a region led here. Returns how it must be split now, if it must.
     pub fn measured(
         &mut self,
@@ -126,6 +171,7 @@ impl Splitter {
     /// Ends a measurement: drops the regions that are no longer led here.
     pub fn retain(&mut self, is_led: impl Fn(RegionId) -> bool) {
         self.sizes.retain(|id, _| is_led(*id));
+        self.checked.retain(|id, _| is_led(*id));
         self.refusals.of.retain(|id, _| is_led(*id));
         self.busy.retain(|id, _| is_led(*id));
         self.counted.retain(|id, _| is_led(*id));
@@ -297,6 +343,32 @@ mod tests {
         assert!(refusals.may_split(id, 7, 2000, seconds(400)), "it has grown");
         refusals.of.clear();
         assert!(refusals.may_split(id, 7, 1000, seconds(400)));
+    }
+
+    #[test]
+    fn an_unchanged_region_is_measured_ever_more_rarely_and_a_changed_one_at_once() {
+        let limits = Limits { bytes_max: 1000, ops_max: 0 };
+        let (seconds, mut splitter) = (Duration::from_secs, Splitter::default());
+        let region = Region { id: RegionId(2), ..Region::default() };
+        let mut check = |region: &Region, visible, now| {
+            let (visible, now) = (LogIndex(visible), seconds(now));
+            if let Some(known) = splitter.size_without_measuring(region, visible, now) {
+                assert_eq!(known, size(900, 2));
+                return false;
+            }
+            splitter.note_measuring(region, visible, now);
+            splitter.measured(region, size(900, 2), limits, now);
+            true
+        };
+        let measured: Vec<u64> =
+            (0..500).map(|i| i * 10).filter(|&i| check(&region, 7, i)).collect();
+        assert_eq!(measured, [0, 20, 60, 140, 300, 620, 1260, 2540, 3820]);
+        assert!(check(&region, 8, 5_000), "a write");
+        assert!(!check(&region, 8, 5_010));
+        let mut split = region.clone();
+        split.epoch.version += 1;
+        assert!(check(&split, 8, 5_020), "a split");
+        assert!(check(&split, 8, 5_040), "what follows a change is measured soon");
     }
 
     #[test]

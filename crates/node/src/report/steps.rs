@@ -81,6 +81,7 @@ pub fn execution(
             Admin::CommitMerge { source: source.clone(), prepared_index: *prepared }
         }
         Order::RollbackMerge => Admin::RollbackMerge,
+        Order::AbandonMerge => Admin::AbandonMerge,
     }))
 }
 

@@ -24,6 +24,7 @@ pub(super) fn led(id: u64) -> (StoreId, CoreReport) {
         pending_peers: Vec::new(),
         down_peers: Vec::new(),
         leaderless_seconds: 0,
+        lacks_room: false,
         hibernating: false,
         traffic: stele_raftstore::Traffic::default(),
     };

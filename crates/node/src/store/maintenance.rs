@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_storage::{Maintained, StorageEngine};
-use stele_types::{Error, Result};
+use stele_types::{Error, Result, mutant};
 
 /// Pause when nothing is to be done: the first, and the longest.
 const IDLE_NANOS: u64 = 5_000_000;
@@ -16,7 +16,7 @@ const IDLE_SLICES: u32 = 20;
 pub struct Slice {
     /// Work of the slice; `None` if it did none.
     pub work: Option<Maintained>,
-    /// Time until the next slice; 0 after a slice that did work.
+    /// Time until the next slice; 0 after a slice that did work or scrubbed.
     pub pause_nanos: u64,
     /// Data was found unreadable: pass [`Input::Damaged`](stele_raftstore::Input::Damaged) to the
     /// loop, which may be waiting. Once awake it requests copies as long as anything is lost.
@@ -55,21 +55,32 @@ impl Maintenance {
             // Cleared after the checkpoint, which serves most requests made meanwhile.
             wants_checkpoint.store(false, Ordering::Release);
         }
-        let (work, failure) = match engine.maintain(bytes_max) {
-            Ok(done) => (Some(done).filter(|done| done.more && done.bytes > 0), None),
+        let (done, failure) = match engine.maintain(bytes_max) {
+            Ok(done) => (done, None),
             Err(error @ Error::Poisoned(_)) => return Err(error),
-            Err(error) => (None, Some(error)),
+            Err(error) => (Maintained::default(), Some(error)),
         };
+        let work = Some(done).filter(|done| done.more && done.bytes > 0);
         let has_lost = engine.has_lost();
         let has_new_damage = has_lost && !self.had_lost;
         self.had_lost = has_lost;
-        let pause_nanos = self.pause(engine, work.is_some());
+        let pause_nanos = self.pause(engine, work.is_some(), done.scrubbed_bytes);
         Ok(Slice { work, pause_nanos, has_new_damage, failure })
     }
 
-    fn pause<E: StorageEngine>(&mut self, engine: &E, has_worked: bool) -> u64 {
+    /// Returns the time until the next slice. Invariant: its budget alone limits the scrub, not the
+    /// pauses of an idle store. Its slices do not make the store busy either.
+    fn pause<E: StorageEngine>(
+        &mut self,
+        engine: &E,
+        has_worked: bool,
+        scrubbed_bytes: u64,
+    ) -> u64 {
         if has_worked {
             (self.idle_slices, self.pause_nanos) = (0, IDLE_NANOS);
+            return 0;
+        }
+        if scrubbed_bytes > 0 && !mutant::active("node.scrub_waits_for_work") {
             return 0;
         }
         self.idle_slices = self.idle_slices.saturating_add(1);
@@ -99,5 +110,14 @@ mod tests {
         let pauses: Vec<u64> = (0..8).map(|_| pause()).collect();
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 160, 160]);
         assert!(!wants_checkpoint.load(Ordering::Acquire));
+    }
+
+    #[test]
+    fn slices_of_a_scrub_follow_each_other_at_once_and_the_store_stays_idle() {
+        let (engine, mut maintenance) = (ModelEngine::default(), Maintenance::default());
+        let mut pause = |bytes| maintenance.pause(&engine, false, bytes) / 1_000_000;
+        let pauses: Vec<u64> = [0, 0, 7, 7, 0, 7, 0].into_iter().map(&mut pause).collect();
+        assert_eq!(pauses, [5, 10, 0, 0, 20, 0, 40]);
+        assert_eq!(maintenance.idle_slices, 4);
     }
 }

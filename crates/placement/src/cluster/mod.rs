@@ -6,6 +6,7 @@ pub mod domains;
 pub mod drain;
 pub mod fill;
 pub mod ids;
+pub mod lost;
 pub mod regions;
 pub mod speeds;
 pub mod stores;

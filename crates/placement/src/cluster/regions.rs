@@ -155,6 +155,9 @@ impl Regions {
             Some(known) => merge_known(known, &mut info)?,
             None => true,
         };
+        if !info.is_measured && !mutant::active("placement.changed_range_is_empty") {
+            (info.size_bytes, info.keys) = self.estimate(&info.region);
+        }
         if newer {
             self.evict_older(&info.region)?;
             self.unsaved.insert(info.region.id);
@@ -165,6 +168,32 @@ impl Regions {
         self.warm(&mut info, reporter);
         self.insert(info);
         Ok(())
+    }
+
+    /// Estimates the size and the keys of a range that its leader has not measured, by the regions that
+    /// are known to hold it: all of a region inside it, and half of one of which it is a part. Where
+    /// nothing is known, the other part of the same split is as large.
+    ///
+    /// Invariant: a change of ranges makes no store seem emptier. Otherwise regions would move to it
+    /// until the leaders measure the new ranges, and return afterwards.
+    fn estimate(&self, region: &Region) -> (u64, u64) {
+        if region.kind == RegionKind::System {
+            let known = self.by_id.get(&region.id);
+            return known.map(|known| (known.size_bytes, known.keys)).unwrap_or_default();
+        }
+        let held = |info: &RegionInfo| {
+            let parts = if is_within(&info.region.range, &region.range) { 1 } else { 2 };
+            (info.size_bytes / parts, info.keys / parts)
+        };
+        let add = |sum: (u64, u64), it: (u64, u64)| {
+            (sum.0.saturating_add(it.0), sum.1.saturating_add(it.1))
+        };
+        if let Some(sum) = self.in_range(&region.range).map(held).reduce(add) {
+            return sum;
+        }
+        let neighbours = [self.left_of(region), self.right_of(region)].into_iter().flatten();
+        let mut parts = neighbours.filter(|it| it.region.epoch.version == region.epoch.version);
+        parts.next().map(|it| (it.size_bytes, it.keys)).unwrap_or_default()
     }
 
     /// Adds the reported traffic to the heat of the known region.
@@ -357,10 +386,10 @@ fn merge_known(known: &RegionInfo, info: &mut RegionInfo) -> Result<bool, StaleR
         return Err(StaleReport::Epoch(known.region.id));
     }
     let is_newer = is_later(&info.region, &known.region);
-    // A leader reports 0 until it has measured its region. The size of another range is no
-    // estimate.
-    if (info.size_bytes, info.keys) == (0, 0) && new.version == old.version {
+    // A leader reports 0 until it has measured its region.
+    if !info.is_measured && new.version == old.version {
         (info.size_bytes, info.keys) = (known.size_bytes, known.keys);
+        info.is_measured = known.is_measured;
     }
     if info.term < known.term {
         if !is_newer {
@@ -370,6 +399,12 @@ fn merge_known(known: &RegionInfo, info: &mut RegionInfo) -> Result<bool, StaleR
         (info.leader, info.term) = (still.copied(), known.term);
     }
     Ok(is_newer || info.region != known.region)
+}
+
+/// Whether `outer` holds every key of `inner`.
+fn is_within(inner: &KeyRange, outer: &KeyRange) -> bool {
+    let ends_within = outer.end.is_empty() || (!inner.end.is_empty() && inner.end <= outer.end);
+    outer.start <= inner.start && ends_within
 }
 
 fn is_later(region: &Region, known: &Region) -> bool {

@@ -413,6 +413,44 @@ fn a_leader_that_has_not_measured_its_region_leaves_the_size_as_it_was() {
 }
 
 #[test]
+fn a_range_that_changed_keeps_the_size_of_the_regions_that_held_it_until_it_is_measured() {
+    let (_, mut cluster) = founded();
+    let known = |cluster: &Cluster, id| {
+        let info = cluster.regions().get(RegionId(id)).unwrap();
+        (info.size_bytes, info.keys, info.is_measured)
+    };
+    let new = |id, range: (&'static str, &'static str), version, size: (u64, u64)| {
+        let mut out = report(RegionId(id), 3);
+        out.region.range = KeyRange::new(range.0, range.1);
+        out.region.epoch.version = version;
+        (out.size_bytes, out.keys) = size;
+        out
+    };
+    let observe = |cluster: &mut Cluster, report| cluster.observe(report, Millis(1)).unwrap();
+    observe(&mut cluster, new(2, ("", ""), 5, (500, 6)));
+    assert_eq!(known(&cluster, 2), (500, 6, true));
+    // Both parts of a split, in either order.
+    let mut other = cluster.clone();
+    observe(&mut cluster, new(2, ("", "m"), 6, (0, 0)));
+    observe(&mut cluster, new(7, ("m", ""), 6, (0, 0)));
+    observe(&mut other, new(7, ("m", ""), 6, (0, 0)));
+    observe(&mut other, new(2, ("", "m"), 6, (0, 0)));
+    for cluster in [&cluster, &other] {
+        assert_eq!([known(cluster, 2), known(cluster, 7)], [(250, 3, false); 2]);
+    }
+    // A report that repeats what is not measured changes nothing, one of a measured range does.
+    observe(&mut cluster, new(7, ("m", ""), 6, (0, 0)));
+    observe(&mut cluster, new(2, ("", "m"), 6, (200, 2)));
+    assert_eq!((known(&cluster, 2), known(&cluster, 7)), ((200, 2, true), (250, 3, false)));
+    // The source of a merge has another version and the same range. The target then holds both.
+    observe(&mut cluster, new(2, ("", "m"), 7, (0, 0)));
+    assert_eq!(known(&cluster, 2), (200, 2, false));
+    observe(&mut cluster, new(7, ("", ""), 8, (0, 0)));
+    assert_eq!(known(&cluster, 7), (450, 5, false));
+    assert!(cluster.regions().get(RegionId(2)).is_none());
+}
+
+#[test]
 fn a_silence_is_written_down_each_minute_and_counted_on_by_the_next_leader() {
     let (mut pairs, mut cluster) = founded();
     let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };

@@ -112,8 +112,10 @@ pub enum Step {
     PrepareMerge(Region),
     /// Makes this neighbour take over the region's keys.
     CommitMerge(RegionId),
-    /// Resumes writes to the region.
+    /// Resumes writes to the region, of which the target has refused the merge.
     RollbackMerge,
+    /// Resumes writes to the region; a target that has not decided refuses the merge.
+    AbandonMerge,
 }
 
 /// Planned change of one region.
@@ -166,8 +168,10 @@ pub enum Order {
         /// Index of the entry that prepared it.
         prepared: LogIndex,
     },
-    /// Resume writes.
+    /// Resume writes, on proof that the target refused the merge.
     RollbackMerge,
+    /// Resume writes; a target that has not decided refuses the merge.
+    AbandonMerge,
 }
 
 impl Operator {
@@ -279,6 +283,12 @@ impl Operator {
         })
     }
 
+    /// Whether a step merges the region into another one.
+    pub fn merges(&self) -> bool {
+        let merges = |step: &Step| matches!(step, Step::PrepareMerge(_) | Step::CommitMerge(_));
+        self.steps.iter().any(merges)
+    }
+
     /// Returns the other region that the operator changes, if any: the target of a merge.
     pub fn other_region(&self) -> Option<RegionId> {
         self.steps.iter().find_map(|step| match step {
@@ -322,6 +332,7 @@ impl fmt::Display for Step {
             Self::PrepareMerge(target) => write!(f, "prepare merge into {}", target.id),
             Self::CommitMerge(target) => write!(f, "commit merge into {target}"),
             Self::RollbackMerge => f.write_str("roll merge back"),
+            Self::AbandonMerge => f.write_str("abandon merge"),
         }
     }
 }

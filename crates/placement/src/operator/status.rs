@@ -49,6 +49,10 @@ pub(crate) fn status(view: &View<'_>, operator: &Operator, info: &RegionInfo) ->
         Step::PrepareMerge(target) => prepare_status(view, info, target),
         Step::CommitMerge(target) => commit_status(view, info, *target),
         Step::RollbackMerge => rollback_status(view, info),
+        Step::AbandonMerge => match info.region.phase {
+            RegionPhase::Merging { .. } => here(Order::AbandonMerge),
+            _ => Status::Done,
+        },
     }
 }
 
@@ -213,6 +217,20 @@ fn rollback_status(view: &View<'_>, info: &RegionInfo) -> Status {
         return impossible(format!("region {target} may still take it over"));
     }
     Status::Due(info.region.id, Order::RollbackMerge)
+}
+
+/// Returns why a merge that is prepared is not committed yet: a replica of the source does not
+/// respond, and may lack part of the log.
+pub(crate) fn merge_delay(view: &View<'_>, info: &RegionInfo) -> Option<String> {
+    let RegionPhase::Merging { .. } = info.region.phase else { return None };
+    let missing = info.region.peers.iter().find(|peer| !view.is_reachable(info, peer))?;
+    Some(format!(
+        "the range takes no reads and writes until the replica on store {} responds, or for {} s: \
+         it may lack the last writes; `stele ctl cancel-operator {}` abandons the merge",
+        missing.store,
+        view.cluster.config().down_after_seconds,
+        info.region.id
+    ))
 }
 
 /// Whether both regions have replicas on the same stores, with the same roles.

@@ -2,13 +2,13 @@
 
 use super::guard::guard;
 use super::leader_moves::LeaderMoves;
-use super::status::{Status, status};
+use super::status::{Status, merge_delay, status};
 use super::{Kind, Operator, OperatorId, Order, Step};
 use crate::Millis;
 use crate::cluster::Cluster;
 use crate::schedule::View;
-use std::collections::{BTreeMap, VecDeque};
-use stele_types::{Error, Peer, RegionEpoch, RegionId, StoreId, mutant};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use stele_types::{Error, Peer, RegionEpoch, RegionId, RegionPhase, StoreId, mutant};
 
 /// Operator that ended, with its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +71,8 @@ pub struct Operators {
     /// Last instructions sent, by the operator's region.
     sent: BTreeMap<RegionId, Sent>,
     leader_moves: LeaderMoves,
+    /// Regions of which an administrator cancelled the merge: once prepared, they are rolled back.
+    abandoned: BTreeSet<RegionId>,
     last: OperatorId,
 }
 
@@ -91,6 +93,8 @@ pub const RESEND_MILLIS_MAX: u64 = 4_000;
 /// Limit for the operators that move leaders off slow or unfit stores, so that 100 leaders leave one
 /// within three rounds.
 const EVICTIONS_MAX: u64 = 64;
+/// Limit for the cancelled merges that are remembered.
+const ABANDONED_MAX: usize = 1 << 12;
 /// Limit for the ended operators that are remembered.
 const ENDED_MAX: usize = 256;
 
@@ -164,6 +168,9 @@ impl Operators {
             self.supersede(region, now);
         }
         operator.number(peers, ids);
+        if operator.steps.iter().any(|step| matches!(step, Step::PrepareMerge(_))) {
+            self.abandoned.remove(&operator.region);
+        }
         self.last = OperatorId(self.last.0 + 1);
         (operator.id, operator.created) = (self.last, now);
         if let Some(other) = operator.other_region() {
@@ -200,9 +207,28 @@ impl Operators {
         }
     }
 
-    /// Cancels the operator of a region. Completed steps stay; schedulers repair what they left.
+    /// Cancels the operator of a region. Completed steps stay; schedulers repair what they left. A
+    /// merge is abandoned: its preparation is rolled back, unless the target has committed it.
     pub fn cancel(&mut self, region: RegionId, now: Millis) -> bool {
+        if self.running.get(&region).is_some_and(Operator::merges) {
+            self.abandon(region);
+        }
         self.end(region, now, Some("cancelled by an administrator".into()))
+    }
+
+    /// Abandons the merge of a region into another one, prepared or about to be.
+    pub fn abandon(&mut self, region: RegionId) {
+        if self.abandoned.len() >= ABANDONED_MAX {
+            self.abandoned.clear();
+        }
+        if !mutant::active("placement.cancelled_merge_finished") {
+            self.abandoned.insert(region);
+        }
+    }
+
+    /// Whether an administrator cancelled the merge of the region.
+    pub fn is_abandoned(&self, region: RegionId) -> bool {
+        self.abandoned.contains(&region)
     }
 
     fn end(&mut self, region: RegionId, at: Millis, given_up: Option<String>) -> bool {
@@ -210,6 +236,9 @@ impl Operators {
         self.sent.remove(&region);
         if let Some(other) = operator.other_region() {
             self.others.remove(&other);
+        }
+        if given_up.is_none() && operator.steps.contains(&Step::AbandonMerge) {
+            self.abandoned.remove(&region);
         }
         if given_up.is_none() && operator.final_leader().is_some() {
             self.leader_moves.note(region, at);
@@ -273,8 +302,10 @@ impl Operators {
     pub fn wait_reason(&self, cluster: &Cluster, region: RegionId, now: Millis) -> Option<String> {
         let operator = self.running.get(&region)?;
         let info = cluster.regions().get(region)?;
-        match status(&View { cluster, operators: self, now }, operator, info) {
+        let view = View { cluster, operators: self, now };
+        match status(&view, operator, info) {
             Status::Waiting(reason) => Some(reason),
+            Status::Due(_, Order::CommitMerge { .. }) => merge_delay(&view, info),
             _ => None,
         }
     }
@@ -286,9 +317,17 @@ fn progress(view: &View<'_>, operator: &mut Operator) -> Option<Option<String>> 
     loop {
         let merges = matches!(
             operator.step(),
-            Some(Step::PrepareMerge(_) | Step::CommitMerge(_) | Step::RollbackMerge)
+            Some(
+                Step::PrepareMerge(_)
+                    | Step::CommitMerge(_)
+                    | Step::RollbackMerge
+                    | Step::AbandonMerge
+            )
         );
         let Some(info) = view.cluster.regions().get(operator.region) else {
+            if matches!(operator.step(), Some(Step::AbandonMerge)) {
+                return Some(Some("the target has committed the merge".into()));
+            }
             // The source region of a committed merge no longer exists.
             return Some((!merges).then(|| "the region is gone".into()));
         };
@@ -390,12 +429,16 @@ fn check_limits(view: &View<'_>, operator: &Operator) -> Result<(), String> {
 }
 
 /// Whether `new` may replace `running`: `running` only improves the balance, and no change of votes
-/// is in progress.
+/// is in progress. An administrator may also move leaders and replicas of regions with a merge that
+/// is prepared and not committed: what is left of the merge is finished or rolled back afterwards.
 fn may_supersede(view: &View<'_>, running: &Operator, new: &Operator) -> bool {
     let info = view.cluster.regions().get(running.region);
-    let settled = info.is_some_and(|i| {
-        !i.region.is_joint() && i.region.phase == stele_types::RegionPhase::Normal
-    });
+    let is_merging = info.is_some_and(|i| matches!(i.region.phase, RegionPhase::Merging { .. }));
+    if is_merging && new.kind == Kind::Manual && !new.merges() {
+        return !mutant::active("placement.merge_bars_moves");
+    }
+    let settled =
+        info.is_some_and(|i| !i.region.is_joint() && i.region.phase == RegionPhase::Normal);
     new.kind <= Kind::Repair && running.kind >= Kind::Evict && settled
 }
 

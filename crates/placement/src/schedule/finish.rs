@@ -18,6 +18,9 @@ fn finish(view: &View<'_>, info: &RegionInfo) -> Option<Operator> {
         return plan::operator(info, Kind::Finish, vec![Step::Leave], "left in a joint change");
     }
     let RegionPhase::Merging { target, .. } = info.region.phase else { return None };
+    if view.operators.is_abandoned(info.region.id) {
+        return plan::operator(info, Kind::Finish, vec![Step::AbandonMerge], "cancelled");
+    }
     let known = view.cluster.regions().get(target);
     if known.is_some_and(|known| may_take(&info.region, &known.region)) && has_lost(view, info) {
         // The merge would wait permanently for that replica. The target, which has a replica on the

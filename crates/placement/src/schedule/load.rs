@@ -2,6 +2,7 @@
 
 use super::level::{Level, is_apart, is_within};
 use super::place;
+use super::planned::Planned;
 use crate::operator::settled;
 use crate::region_info::RegionInfo;
 use crate::speed::SpeedClass;
@@ -265,11 +266,46 @@ impl Loads {
         is_within(level, self.data, percent)
     }
 
+    /// Counts what a region adds to the stores.
+    pub(super) fn add(&mut self, planned: &Planned<'_>) {
+        for store in stores_of(&planned.peers) {
+            if let Some(load) = self.get_mut(store) {
+                load.bytes = load.bytes.saturating_add(planned.weight);
+            }
+        }
+        if let Some(load) = planned.leader.and_then(|leader| self.get_mut(leader)) {
+            load.leaders += planned.leaders;
+            load.led_ops = load.led_ops.saturating_add(planned.cost.ops);
+            load.led_reads = load.led_reads.saturating_add(planned.cost.reads);
+        }
+    }
+
+    /// Takes back what [`Loads::add`] counted.
+    pub(super) fn subtract(&mut self, planned: &Planned<'_>) {
+        for store in stores_of(&planned.peers) {
+            if let Some(load) = self.get_mut(store) {
+                load.bytes = load.bytes.saturating_sub(planned.weight);
+            }
+        }
+        if let Some(load) = planned.leader.and_then(|leader| self.get_mut(leader)) {
+            load.leaders = load.leaders.saturating_sub(planned.leaders);
+            load.led_ops = load.led_ops.saturating_sub(planned.cost.ops);
+            load.led_reads = load.led_reads.saturating_sub(planned.cost.reads);
+        }
+    }
+
     /// Counts a replica of `info` that is going to be copied to `to` from the region's leader.
     pub fn place(&mut self, info: &RegionInfo, to: StoreId) {
-        let bytes = info.size_bytes;
         if let Some(load) = self.get_mut(to) {
             load.bytes = load.bytes.saturating_add(place::weight(info));
+        }
+        self.note_copy(info, to);
+    }
+
+    /// Counts the copy of a region from its leader to a store, without the replica that it makes.
+    pub(super) fn note_copy(&mut self, info: &RegionInfo, to: StoreId) {
+        let bytes = info.size_bytes;
+        if let Some(load) = self.get_mut(to) {
             load.receiving += 1;
             load.room.coming = load.room.coming.saturating_add(bytes);
         }

@@ -29,8 +29,7 @@ pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
     for source in free.iter().filter_map(|id| regions.get(*id)) {
         let neighbours = [regions.right_of(&source.region), regions.left_of(&source.region)];
         let target = neighbours.into_iter().flatten().find(|target| {
-            // A size of 0 has not been measured since the range changed.
-            let is_measured = source.size_bytes > 0 && target.size_bytes > 0;
+            let is_measured = source.is_measured && target.is_measured;
             let small = source.size_bytes + target.size_bytes <= below_bytes;
             is_measured
                 && small

@@ -6,6 +6,7 @@ pub mod drain;
 pub mod evict;
 pub mod explain;
 pub mod finish;
+pub mod full_replica;
 pub mod judge;
 pub mod leaders;
 pub mod level;
@@ -13,6 +14,7 @@ pub mod load;
 pub mod merge;
 pub mod orphan_learner;
 pub mod place;
+pub mod planned;
 pub mod repair;
 pub mod rule_name;
 pub mod rule_text;
@@ -51,10 +53,11 @@ pub(crate) const PROPOSALS_MAX: usize = 64;
 pub type Scheduler = fn(&View<'_>, &Survey) -> Vec<Operator>;
 
 /// Every scheduler with its name, most urgent first.
-pub const SCHEDULERS: [(&str, Scheduler); 9] = [
+pub const SCHEDULERS: [(&str, Scheduler); 10] = [
     ("finish", finish::pick),
     ("orphan-learner", orphan_learner::pick),
     ("repair", repair::pick),
+    ("full-replica", full_replica::pick),
     ("drain", drain::pick),
     ("surplus", surplus::pick),
     ("evict", evict::pick),
@@ -87,7 +90,7 @@ pub fn round(cluster: &mut Cluster, operators: &mut Operators, now: Millis) -> u
             if let (Some(info), Some(running)) =
                 (cluster.regions().get(region), operators.of(region))
             {
-                survey.note_admitted(info, before.as_ref(), running, now);
+                survey.note_admitted(cluster, info, before.as_ref(), running, now);
             }
         }
     }

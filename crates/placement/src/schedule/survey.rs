@@ -2,9 +2,11 @@
 //! to change. A round does it once; 100,000 regions take a few tens of milliseconds.
 
 use super::View;
-use super::load::{LeaderCost, Load, Loads, Room};
+use super::load::{Load, Loads, Room};
+use super::planned::Planned;
 use super::weights::{Share, weights};
 use super::{place, voters};
+use crate::cluster::Cluster;
 use crate::config::{Config, Mode};
 use crate::operator::Operator;
 use crate::operator::guard::can_act_on;
@@ -72,32 +74,9 @@ impl Survey {
 
     /// Adds a region to the loads, as if its operator were done.
     fn count(&mut self, view: &View<'_>, info: &RegionInfo, operator: Option<&Operator>) {
-        let weight = place::weight(info);
-        let planned = operator.map(|operator| operator.final_peers(&info.region));
-        for peer in planned.as_deref().unwrap_or(&info.region.peers) {
-            if let Some(load) = self.loads.get_mut(peer.store) {
-                load.bytes = load.bytes.saturating_add(weight);
-            }
-        }
-        let sender = info.leader.map(|leader| leader.store);
-        let leader = operator.and_then(Operator::final_leader).or(sender);
-        if let Some(load) = leader.and_then(|leader| self.loads.get_mut(leader)) {
-            let cost = LeaderCost::of(info, view.now);
-            load.leaders += 1;
-            load.led_ops = load.led_ops.saturating_add(cost.ops);
-            load.led_reads = load.led_reads.saturating_add(cost.reads);
-        }
+        self.loads.add(&Planned::of(view.cluster, info, operator, view.now));
         for receiver in operator.iter().flat_map(|operator| operator.receivers()) {
-            for store in [Some(receiver), sender].into_iter().flatten() {
-                if let Some(load) = self.loads.get_mut(store) {
-                    load.moving += 1;
-                    load.moving_bytes = load.moving_bytes.saturating_add(info.size_bytes);
-                }
-            }
-            if let Some(load) = self.loads.get_mut(receiver) {
-                load.receiving += 1;
-                load.room.coming = load.room.coming.saturating_add(info.size_bytes);
-            }
+            self.loads.note_copy(info, receiver);
         }
     }
 
@@ -105,34 +84,15 @@ impl Survey {
     /// of which the copies still count as under way.
     pub(super) fn note_admitted(
         &mut self,
+        cluster: &Cluster,
         info: &RegionInfo,
         before: Option<&Operator>,
         operator: &Operator,
         now: crate::Millis,
     ) {
-        let weight = place::weight(info);
-        let peers_before = before.map(|operator| operator.final_peers(&info.region));
-        for peer in peers_before.as_deref().unwrap_or(&info.region.peers) {
-            if let Some(load) = self.loads.get_mut(peer.store) {
-                load.bytes = load.bytes.saturating_sub(weight);
-            }
-        }
-        for receiver in operator.receivers() {
-            self.loads.place(info, receiver);
-            if let Some(load) = self.loads.get_mut(receiver) {
-                load.bytes = load.bytes.saturating_sub(weight);
-            }
-        }
-        for peer in operator.final_peers(&info.region) {
-            if let Some(load) = self.loads.get_mut(peer.store) {
-                load.bytes = load.bytes.saturating_add(weight);
-            }
-        }
-        let led_by = before.and_then(Operator::final_leader);
-        let from = led_by.or(info.leader.map(|leader| leader.store));
-        if let (Some(from), Some(to)) = (from, operator.final_leader()) {
-            self.loads.move_leader(LeaderCost::of(info, now), from, to);
-        }
+        self.loads.subtract(&Planned::of(cluster, info, before, now));
+        self.loads.add(&Planned::of(cluster, info, Some(operator), now));
+        operator.receivers().for_each(|receiver| self.loads.note_copy(info, receiver));
     }
 
     /// Puts a region into the lists of the schedulers that may have to change it.

@@ -13,5 +13,7 @@ mod record;
 pub use command::changes_members;
 pub(crate) use command::{command, conf_change, is_admin, parse};
 pub(crate) use members::{change_peers, check_members, conf_state, leave_joint, recover};
-pub(crate) use range::{commit_merge, prepare_merge, rollback_merge, split, tombstone};
+pub(crate) use range::{
+    commit_merge, prepare_merge, refuse_merge, rollback_merge, split, tombstone,
+};
 pub(crate) use record::{Change, Record};

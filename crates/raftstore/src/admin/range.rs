@@ -133,6 +133,17 @@ pub(crate) fn rollback_merge(region: &Region) -> Result<Region, String> {
     Ok(out)
 }
 
+/// Returns the region that refused a merge into it. Adds one to `conf_version` and nothing to
+/// `version`: a commit adds to `version`, so an epoch with this one and a later membership is proof that
+/// there was none.
+pub(crate) fn refuse_merge(target: &Region) -> Region {
+    let mut out = target.clone();
+    if !mutant::active("raftstore.refusal_keeps_epoch") {
+        out.epoch.conf_version += 1;
+    }
+    out
+}
+
 /// Returns the tombstone of a region removed from a store: its peers are never created again.
 pub(crate) fn tombstone(region: &Region) -> Region {
     let mut out = region.clone();

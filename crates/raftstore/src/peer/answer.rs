@@ -36,7 +36,7 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    fn answer_done(&self, ctx: &mut Context<E>, proposal: Proposal) {
+    pub(super) fn answer_done(&self, ctx: &mut Context<E>, proposal: Proposal) {
         let Proposal { index, term, purpose, timings, .. } = proposal;
         let timings = timings.ordered();
         match purpose {

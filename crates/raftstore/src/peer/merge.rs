@@ -10,8 +10,9 @@
 //!    preparation is committed, whatever the source's own leader has reported so far. Then the
 //!    source is destroyed.
 //!
-//! The preparation is rolled back only if the target is known to have another epoch: the target's
-//! log decides between the two, once.
+//! The preparation is rolled back only on proof that the target's log refused the merge, see
+//! [`super::decision`]. The leader of the source asks for it: the stores of its members, and those of
+//! the target's. A target that has not decided can be told to refuse.
 //!
 //! At open, each region's entries are applied up to its durable commit index, and the source may be
 //! behind. So the target's durable commit index stays below the commit entry until that is applied.
@@ -19,17 +20,20 @@
 //! applied.
 
 use super::Peer;
+use super::decision::preparation;
 use super::membership::Plan;
-use super::parts::has_passed;
+use super::propose::Proposing;
 use super::raft_group::RaftGroup;
 use crate::admin::{self, Change};
-use crate::messages::Body;
+use crate::input::{ChangeKind, PeerChange};
+use crate::messages::{Body, MergeAnswer, MergeQuery, PeerMessage, Preparation};
 use crate::output::{Busy, Refusal};
 use crate::store::{Context, Effect};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::mutant;
-use stele_types::{LogIndex, PeerId, Region, RegionId, RegionPhase, Term, keyspace};
+use stele_types::{LogIndex, PeerId, Region, RegionId, RegionPhase, StoreId, Term, keyspace};
 
 impl<E: StorageEngine> Peer<E> {
     pub(super) fn plan_prepare_merge(
@@ -52,20 +56,79 @@ impl<E: StorageEngine> Peer<E> {
         Ok((Change::PrepareMerge { target: target.id, prepared }, vec![region]))
     }
 
-    pub(super) fn plan_rollback_merge(&self, ctx: &Context<E>) -> Plan {
-        let region = admin::rollback_merge(&self.region).map_err(Refusal::Invalid)?;
-        let RegionPhase::Merging { target, target_epoch, .. } = self.region.phase else {
+    /// Plans the rollback of the preparation. Invariant: it is rolled back only if the target's log
+    /// is proven to have refused this preparation. Without a proof it asks for one; `refuse` makes the
+    /// target's leader refuse the merge, if nothing is decided.
+    pub(super) fn plan_rollback_merge(&mut self, ctx: &mut Context<E>, refuse: bool) -> Plan {
+        let here = self.region.clone();
+        let region = admin::rollback_merge(&here).map_err(Refusal::Invalid)?;
+        let Some(preparation) = preparation(here.id, &here.phase) else {
             return Err(Refusal::Invalid("the region is not merging".to_owned()).into());
         };
         // The applied descriptors: a target that committed the merge has written the source's
         // tombstone.
-        let has_merged = descriptor(ctx, self.region.id)
-            .is_none_or(|region| region.phase == RegionPhase::Tombstone);
-        let decided = descriptor(ctx, target).is_some_and(|now| has_passed(&now, target_epoch));
-        if has_merged || !decided && !mutant::active("raftstore.rollback_undecided") {
-            return Err(Busy::Wait { reason: "the target may still commit the merge" }.into());
+        let has_merged =
+            descriptor(ctx, here.id).is_none_or(|region| region.phase == RegionPhase::Tombstone);
+        let answer = merge_answer(ctx, &preparation);
+        self.merge.note_answer(&here, self.name.store, &answer);
+        let is_refused =
+            self.merge.is_refused(&here) || mutant::active("raftstore.rollback_undecided");
+        if has_merged || !is_refused {
+            self.ask_for_decision(ctx, MergeQuery { preparation, refuse });
+            return Err(Busy::Wait {
+                reason: "the target may still commit the merge: the other stores are asked",
+            }
+            .into());
         }
         Ok((Change::RollbackMerge, vec![region]))
+    }
+
+    /// Asks the stores of the source's members and of the target's for the outcome of the merge.
+    fn ask_for_decision(&self, ctx: &mut Context<E>, query: MergeQuery) {
+        let own = self.name.store;
+        let target = descriptor(ctx, query.preparation.target);
+        let target = target.iter().flat_map(|region| &region.peers).map(|peer| peer.store);
+        let source = self.others().map(|peer| peer.store);
+        let stores: BTreeSet<StoreId> =
+            source.chain(target).chain(self.merge.target_stores().iter().copied()).collect();
+        for store in stores.into_iter().filter(|store| *store != own) {
+            let body = Body::MergeQuery(query);
+            ctx.out.messages.push(PeerMessage::between_stores(own, store, body));
+        }
+        if query.refuse {
+            ctx.effects.push(Effect::RefuseMerge(query.preparation));
+        }
+        self.query_merge_outcome(ctx);
+    }
+
+    /// Handles a store's answer to the question for the outcome of this region's merge.
+    pub fn on_merge_answer(&mut self, from: StoreId, answer: &MergeAnswer) {
+        self.merge.note_answer(&self.region, from, answer);
+    }
+
+    /// Refuses a merge into this region, if it leads and nothing is decided: proposes an entry that
+    /// changes only the epoch. Invariant: after this entry no commit of the merge is proposed, because
+    /// a commit needs the epoch of the preparation, and all of the region that a proposal is derived
+    /// from is applied.
+    pub fn refuse_merge(&mut self, ctx: &mut Context<E>, preparation: &Preparation) {
+        self.wake_for_client(ctx);
+        let is_blocked = self.group.is_transferring()
+            || self.group.is_changing_members()
+            || self.changes.is_pending()
+            || self.check_phase().is_err()
+            || self.region.is_joint();
+        if !self.is_serving() || is_blocked || self.region.epoch != preparation.target_epoch {
+            return;
+        }
+        let region = admin::refuse_merge(&self.region);
+        // A member that stays as it is: any version of the program applies that.
+        let same = PeerChange { kind: ChangeKind::Add, peer: self.name };
+        if let Ok((entry, _)) = self.admin_entry(Change::Members(vec![same]), &[region]) {
+            let mut proposing = Proposing::default();
+            proposing.push(entry, None);
+            proposing.admin = true;
+            self.propose(ctx, proposing);
+        }
     }
 
     pub(super) fn plan_commit_merge(
@@ -172,10 +235,10 @@ impl<E: StorageEngine> Peer<E> {
         self.send_to_others(ctx, &Body::WakeUp);
     }
 
-    /// Queries the outcome if this peer is a merging source and not leader: it may be the last
-    /// replica.
+    /// Queries the outcome if this peer is a merging source. It may be the last replica, or lead
+    /// others that have not learned of the merge either.
     pub(super) fn query_outcome_if_merging(&self, ctx: &mut Context<E>) {
-        if self.preparation().is_some() && !self.is_leader() {
+        if self.preparation().is_some() {
             self.query_merge_outcome(ctx);
         }
     }
@@ -214,6 +277,21 @@ impl<E: StorageEngine> Peer<E> {
             RegionPhase::Merging { target, prepared, term, .. } => Some((target, (prepared, term))),
             _ => None,
         }
+    }
+}
+
+/// Returns this store's answer to the question for the outcome of a merge.
+pub(crate) fn merge_answer<E: StorageEngine>(
+    ctx: &Context<E>,
+    preparation: &Preparation,
+) -> MergeAnswer {
+    let known = descriptor(ctx, preparation.target);
+    let peers = known.iter().flat_map(|region| &region.peers);
+    MergeAnswer {
+        source: preparation.source,
+        prepared: preparation.prepared,
+        verdict: ctx.merge_verdict(preparation),
+        stores: peers.map(|peer| peer.store).collect(),
     }
 }
 

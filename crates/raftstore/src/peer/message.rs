@@ -15,10 +15,12 @@ impl<E: StorageEngine> Peer<E> {
         for message in messages {
             let (Outgoing::Message(id, _) | Outgoing::Snapshot(id)) = message;
             let Some(to) = self.peer_name(id) else { continue };
-            let Outgoing::Message(_, message) = message else {
+            let Outgoing::Message(_, mut message) = message else {
                 self.send_snapshot(ctx, to);
                 continue;
             };
+            self.fit_to_room(ctx, id, &mut message);
+            self.state_room(ctx, &mut message);
             for part in split_append(message, ctx.options.append_message_bytes_max) {
                 self.send(ctx, to, Body::Raft(part));
             }
@@ -56,12 +58,24 @@ impl<E: StorageEngine> Peer<E> {
         match message.body {
             Body::Raft(raft) => self.receive_raft(ctx, from, is_member, raft),
             // Ids are never reused: a peer that a later membership lacks is never a member again.
+            // Invariant: the tombstone has the epoch that this replica has applied, not that of the
+            // message. What lies in between, a merge perhaps, is not applied here.
             Body::Gone if message.epoch.conf_version > self.region.epoch.conf_version => {
-                ctx.effects.push(Effect::Destroy((*self.region).clone()));
+                ctx.note_gone(self.region.id, message.epoch);
+                let mut last_known = (*self.region).clone();
+                if mutant::active("raftstore.gone_epoch_kept") {
+                    last_known.epoch = message.epoch;
+                }
+                ctx.effects.push(Effect::Destroy(last_known));
             }
             Body::Gone => {}
             Body::Merged { prepared, left, .. } => {
                 self.on_merged(ctx, prepared, message.epoch.version, left);
+            }
+            Body::Members(members) => {
+                if message.epoch.conf_version > self.region.epoch.conf_version {
+                    self.contacts.note_later_members(&members);
+                }
             }
             Body::Prepared { prepared } => self.on_prepared(ctx, from.id, prepared),
             Body::Hibernate { term, last } => self.on_hibernate(ctx, from, term, last),
@@ -89,7 +103,10 @@ impl<E: StorageEngine> Peer<E> {
             | Body::RangeRepairRequest(_)
             | Body::RangeRepairReply(_) => {}
             // Messages between stores, not between peers.
-            Body::EntryRecoveryRequest(_) | Body::EntryRecoveryReply(_) => {}
+            Body::EntryRecoveryRequest(_)
+            | Body::EntryRecoveryReply(_)
+            | Body::MergeQuery(_)
+            | Body::MergeAnswer(_) => {}
         }
     }
 
@@ -120,6 +137,8 @@ impl<E: StorageEngine> Peer<E> {
             self.begin_transfer(ctx, from.id, None);
             return;
         }
+        self.note_room(ctx, from.id, &mut message);
+        self.drop_without_room(ctx, &mut message);
         if self.drop_excess(ctx, &mut message)
             && mutant::active("raftstore.full_tails_drop_messages")
         {
@@ -176,7 +195,8 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Returns whether all entries are durable, as Raft requires of a candidate.
     pub(super) fn may_campaign(&self) -> bool {
-        self.is_durable() && self.group.persisted() == self.group.last()
+        let is_durable = self.is_durable() && self.group.persisted() == self.group.last();
+        is_durable || mutant::active("raftstore.campaign_before_durable")
     }
 
     fn state(&self, from_is_member: bool) -> PeerState {

@@ -6,6 +6,7 @@ mod answer;
 mod apply;
 mod apply_queue;
 mod check;
+mod decision;
 mod hibernate;
 mod lease;
 mod membership;
@@ -21,13 +22,17 @@ mod ready;
 mod recover;
 mod repair;
 mod report;
+mod restart;
 mod role;
+mod room;
 mod snapshot;
 mod split;
 mod tick;
 mod truncate;
 mod unapplied;
 
+pub(crate) use decision::Skipped;
+pub(crate) use merge::merge_answer;
 pub(crate) use parts::Request;
 pub(crate) use repair::find_values;
 pub(crate) use snapshot::snapshot_ranges;
@@ -39,7 +44,7 @@ use crate::readers::Reader;
 use crate::store::Context;
 use parts::{
     Changes, Contacts, Durability, ElectionTimer, HeldKeys, Hibernation, Leadership, LeaseRight,
-    Merge, Proposals, Reads, Repairs, Snapshots, Transfers,
+    Merge, Proposals, Reads, Repairs, Room, Snapshots, Transfers,
 };
 use raft_group::RaftGroup;
 use std::sync::Arc;
@@ -71,6 +76,7 @@ pub(crate) struct Peer<E: StorageEngine> {
     transfers: Transfers,
     snapshots: Snapshots,
     repairs: Repairs,
+    room: Room,
     /// Regions created by the last split.
     split_children: Vec<Region>,
     traffic: Traffic,
@@ -111,6 +117,7 @@ impl<E: StorageEngine> Peer<E> {
             transfers: Transfers::default(),
             snapshots: Snapshots::default(),
             repairs: Repairs::default(),
+            room: Room::default(),
             split_children: Vec::new(),
             traffic: Traffic::default(),
             region,

@@ -4,7 +4,7 @@
 
 use super::Peer;
 use super::parts::{Found, Purpose, Request, found_bytes};
-use super::propose::{Proposing, Step, is_admitted};
+use super::propose::{Proposing, Step};
 use crate::input::Modify;
 use crate::output::{Busy, Lookup, Refusal};
 use crate::store::Context;
@@ -77,7 +77,7 @@ impl<E: StorageEngine> Peer<E> {
                 return Ok(());
             }
         };
-        if new == NewPair::Delete || is_admitted(ctx, modify.id, command.len())? {
+        if new == NewPair::Delete || self.is_admitted(ctx, modify.id, command.len())? {
             proposing.push(command, Some(Purpose::Modify(modify.id, result)));
         }
         Ok(())

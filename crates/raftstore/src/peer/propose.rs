@@ -3,11 +3,11 @@
 use super::Peer;
 use super::parts::{Expired, Found, Proposal, Purpose, Released, Request, found_bytes};
 use crate::input::RequestId;
-use crate::output::{Busy, Refusal, Timings, Unknown};
+use crate::output::{Busy, Refusal, Rejection, Timings, Unknown};
 use crate::store::Context;
 use bytes::Bytes;
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Result, mutant};
+use stele_types::{Error, LogIndex, Result, mutant};
 
 /// Bytes of waiting requests that are proposed although entries of their region are being written.
 const PROPOSED_AT_ONCE_BYTES: u64 = 1 << 20;
@@ -65,6 +65,10 @@ impl<E: StorageEngine> Peer<E> {
         // Waits until the first entry of the own term is applied: before that the epoch might still
         // change, and a comparison would miss writes of earlier terms.
         if !self.is_serving() || self.group.is_transferring() {
+            // Its own vote waits for room, and no other peer can lead.
+            if self.group.is_sole_voter() && ctx.batches.retry_at().is_some() {
+                self.refuse_waiting(ctx, &Busy::DiskFull);
+            }
             return Ok(());
         }
         // Group commit: what arrives while this region is written shares the next proposal. With
@@ -149,7 +153,7 @@ impl<E: StorageEngine> Peer<E> {
             }
             (_, Err(rejection)) => ctx.reject(id, rejection),
             (Request::Write(write), Ok(())) => {
-                if write.frees || is_admitted(ctx, id, write.command.len())? {
+                if write.frees || self.is_admitted(ctx, id, write.command.len())? {
                     proposing.push(write.command, Some(Purpose::Write(id)));
                 }
             }
@@ -190,7 +194,10 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Refuses all waiting requests.
-    fn refuse_waiting(&mut self, ctx: &mut Context<E>, refusal: &Refusal) {
+    pub(super) fn refuse_waiting<R>(&mut self, ctx: &mut Context<E>, refusal: &R)
+    where
+        R: Clone + Into<Rejection>,
+    {
         while let Some(request) = self.proposals.pop_waiting() {
             ctx.waiting_bytes -= request.bytes();
             ctx.reject(request.id(), refusal.clone());
@@ -220,25 +227,31 @@ impl<E: StorageEngine> Peer<E> {
         }
         self.proposals.unpop_all(released);
     }
+
+    /// Returns whether the devices here and of a quorum have room for `bytes`; otherwise refuses the
+    /// request.
+    ///
+    /// Invariant: a put that no quorum takes is refused before it is proposed. In the log it would
+    /// make all later requests wait, also the deletes that free space.
+    pub(super) fn is_admitted(
+        &self,
+        ctx: &mut Context<E>,
+        id: RequestId,
+        bytes: usize,
+    ) -> Result<bool> {
+        let admitted = match ctx.engine.admit(bytes as u64) {
+            Ok(()) => !self.is_quorum_full(ctx),
+            Err(Error::NoSpace(_)) => false,
+            Err(error) => return Err(error),
+        };
+        if !admitted {
+            ctx.reject(id, Busy::DiskFull);
+        }
+        Ok(admitted)
+    }
 }
 
 /// Returns the bytes of memory that count for an entry.
 fn entry_bytes(payload: &Bytes) -> u64 {
     payload.len() as u64 + 128
-}
-
-/// Returns whether the device has room for `bytes`; otherwise refuses the request.
-pub(super) fn is_admitted<E: StorageEngine>(
-    ctx: &mut Context<E>,
-    id: RequestId,
-    bytes: usize,
-) -> Result<bool> {
-    match ctx.engine.admit(bytes as u64) {
-        Ok(()) => Ok(true),
-        Err(stele_types::Error::NoSpace(_)) => {
-            ctx.reject(id, Busy::DiskFull);
-            Ok(false)
-        }
-        Err(error) => Err(error),
-    }
 }

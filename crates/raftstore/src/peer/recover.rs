@@ -7,9 +7,10 @@
 //! members left elect a leader; the others get the entry from it as any other.
 
 use super::Peer;
+use super::decision::preparation;
 use crate::admin::{self, Change};
 use crate::input::Recovery;
-use crate::messages::{RaftEntry, RaftKind, RaftMessage};
+use crate::messages::{RaftEntry, RaftKind, RaftMessage, Verdict};
 use crate::output::{Busy, Refusal, Rejection};
 use crate::store::Context;
 use stele_storage::StorageEngine;
@@ -19,19 +20,19 @@ use stele_types::{Error, Region, RegionPhase, Result, Term, mutant};
 const FETCH_BYTES: usize = 1 << 20;
 
 impl<E: StorageEngine> Peer<E> {
-    /// Continues the region without the lost stores. `is_merge_over` says whether the target of a
-    /// prepared merge can no longer take over this region. Returns the region as it will be.
+    /// Continues the region without the lost stores. Returns the region as it will be.
     pub fn recover(
         &mut self,
         ctx: &mut Context<E>,
         recovery: &Recovery,
-        is_merge_over: impl Fn(&RegionPhase) -> bool,
     ) -> Result<Region, Rejection> {
         let refuse = |reason: String| Rejection::from(Refusal::Invalid(reason));
         self.check_recovery(recovery)?;
         let mut region = self.newest_descriptor(ctx).map_err(|error| refuse(error.to_string()))?;
         if region.phase != RegionPhase::Normal {
-            if !is_merge_over(&region.phase) {
+            let preparation = preparation(region.id, &region.phase);
+            let verdict = preparation.map(|preparation| ctx.merge_verdict(&preparation));
+            if verdict != Some(Verdict::Refused) {
                 let reason =
                     "the region is being merged: recover the region into which, then repeat";
                 return Err(refuse(reason.to_owned()));
@@ -49,12 +50,16 @@ impl<E: StorageEngine> Peer<E> {
         let (last, last_term) = recovery.last;
         // Invariant: no replica that is left has an entry of this term.
         let term = Term(recovery.term.max(self.term()).0 + 1);
-        let index = last.next();
         let mut message = RaftMessage::new(RaftKind::Append, term);
         (message.index, message.log_term) = (last, last_term);
-        message.commit =
-            if mutant::active("raftstore.recovery_uncommitted") { last } else { index };
-        message.entries = vec![RaftEntry { term, index, payload }];
+        let payloads = [payload].into_iter().chain(recovery.command.clone());
+        let indices = std::iter::successors(Some(last.next()), |index| Some(index.next()));
+        let entry = |(payload, index)| RaftEntry { term, index, payload };
+        message.entries = payloads.zip(indices).map(entry).collect();
+        message.commit = match message.entries.last() {
+            Some(entry) if !mutant::active("raftstore.recovery_uncommitted") => entry.index,
+            _ => last,
+        };
         self.wake(ctx);
         self.group.step(message, sender.id).map_err(|error| refuse(error.to_string()))?;
         Ok(region)

@@ -33,6 +33,7 @@ impl<E: StorageEngine> Peer<E> {
             pending_peers: if leads { self.pending_peers() } else { Vec::new() },
             down_peers: if leads { self.down_peers(ctx) } else { Vec::new() },
             leaderless_seconds: leaderless / 1_000_000_000,
+            lacks_room: self.room.refused_bytes() > 0,
             hibernating: self.is_hibernating(),
             traffic,
         }
@@ -43,8 +44,11 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     fn pending_peers(&self) -> Vec<PeerName> {
-        let lagging =
-            self.followers().filter(|(_, progress)| !is_caught_up(progress, self.committed()));
+        // What a follower without room lacks, it does not get from the log.
+        let lacks_room = |it: &Follower| self.room.is_full(it.id) && it.matched < self.committed();
+        let lagging = self.followers().filter(|(_, progress)| {
+            !is_caught_up(progress, self.committed()) || lacks_room(progress)
+        });
         lagging.map(|(peer, _)| *peer).collect()
     }
 

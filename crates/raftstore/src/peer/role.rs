@@ -20,6 +20,7 @@ impl<E: StorageEngine> Peer<E> {
         }
         if transition.is_won {
             self.snapshots.clear();
+            self.room.forget_followers();
             self.contacts.restart(&self.region.peers, |_| now);
         }
         if transition.is_leader_changed {

@@ -11,7 +11,7 @@ use stele_types::{KeyRange, Peer as PeerName, PeerId, PeerRole, Region, keyspace
 
 /// Number of longest election timeouts without a leader, and without a message from a voter, after
 /// which that voter is offered a snapshot. By then every replica has been sent a vote request.
-const OFFER_AFTER: u64 = 3;
+pub(super) const OFFER_AFTER: u64 = 3;
 
 /// Returns the ranges of a region's snapshot: its descriptor and its pairs, ascending.
 pub(crate) fn snapshot_ranges(region: &Region) -> Vec<KeyRange> {
@@ -130,6 +130,8 @@ impl<E: StorageEngine> Peer<E> {
             let least_nanos = ctx.options.election_ticks_min * ctx.options.tick_nanos;
             self.snapshots.note_failed(to, now, least_nanos);
         }
-        self.group.note_snapshot(to, ok);
+        if ok || !mutant::active("raftstore.lost_snapshot_untold") {
+            self.group.note_snapshot(to, ok);
+        }
     }
 }

@@ -1,9 +1,11 @@
 //! Raft ticks.
 
 use super::Peer;
+use super::snapshot::OFFER_AFTER;
 use crate::messages::Body;
 use crate::store::{Context, Note};
 use stele_storage::StorageEngine;
+use stele_types::mutant;
 
 /// Ticks between queries of a merging replica for the outcome of the merge.
 const ASK_EVERY_TICKS: u64 = 20;
@@ -20,6 +22,7 @@ impl<E: StorageEngine> Peer<E> {
         self.offer_snapshots_if_leaderless(ctx);
         self.leave_joint_if_due(ctx);
         self.announce_prepared(ctx);
+        self.ask_for_room(ctx);
         self.destroy_if_merged(ctx);
         if self.hibernation.is_every(ASK_EVERY_TICKS) {
             self.query_outcome_if_merging(ctx);
@@ -31,17 +34,33 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Asks the members of the region whether this replica is still one, if it may not campaign and
-    /// has no leader. The reply is a heartbeat, or that it is not a member.
+    /// Asks whether this replica is still a member, if it has no leader: all members, learners too,
+    /// and those of later memberships that it heard of. The reply is a heartbeat, that it is not a
+    /// member, or the members of a later membership with it. A voter also campaigns, and asks only
+    /// where that has not helped for long: other voters may know no more than it does.
+    ///
+    /// Invariant: only a member of a later applied membership without this replica says that it is
+    /// gone. That no replica replies proves nothing.
     fn query_membership_if_leaderless(&mut self, ctx: &mut Context<E>) {
-        let leaderless_ticks = self.group.silent_ticks();
         let interval = 2 * ctx.options.election_ticks_max;
-        if self.group.is_voter() || leaderless_ticks < interval {
-            return;
-        }
-        self.contacts.set_has_leader(false, ctx.now.monotonic_nanos);
-        if leaderless_ticks.is_multiple_of(interval) {
+        let is_due = if self.group.is_voter() {
+            let (interval_nanos, now) =
+                (interval * ctx.options.tick_nanos, ctx.now.monotonic_nanos);
+            let after_nanos = OFFER_AFTER * ctx.options.election_ticks_max * ctx.options.tick_nanos;
+            self.contacts.is_question_due(now, after_nanos, interval_nanos)
+                && !mutant::active("raftstore.stale_voter_asks_nothing")
+        } else {
+            let leaderless_ticks = self.group.silent_ticks();
+            if leaderless_ticks >= interval {
+                self.contacts.set_has_leader(false, ctx.now.monotonic_nanos);
+            }
+            leaderless_ticks >= interval && leaderless_ticks.is_multiple_of(interval)
+        };
+        if is_due {
             self.send_to_others(ctx, &Body::WakeUp);
+            let later = self.contacts.later_members().iter();
+            let later = later.filter(|peer| self.region.peer(peer.id).is_none());
+            later.for_each(|peer| self.send(ctx, *peer, Body::WakeUp));
         }
     }
 
@@ -52,9 +71,11 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Starts an election, if Raft allows it.
+    /// Starts an election, if this peer is a voter with a durable log. Invariant: no learner campaigns.
+    /// It may lack the changes of members that a leader must know.
     pub fn campaign(&mut self) {
-        if !self.is_leader() && self.may_campaign() {
+        let is_voter = self.group.is_voter() || mutant::active("raftstore.learner_campaigns");
+        if is_voter && !self.is_leader() && self.may_campaign() {
             self.group.campaign();
         }
     }

@@ -40,6 +40,8 @@ impl<E: StorageEngine> RaftStore<E> {
                 self.answer(message, Body::Gone);
             } else if let Some(merged) = self.merged_body(message.region, message.from_store) {
                 self.answer(message, merged);
+            } else if let Some(members) = self.later_members(message) {
+                self.answer(message, members);
             }
             return;
         }
@@ -69,6 +71,17 @@ impl<E: StorageEngine> RaftStore<E> {
         }
     }
 
+    /// Returns the reply to a peer that asks whether it is a member, if it was one in a later
+    /// membership than it knows: the members then. One of them may know of its removal.
+    fn later_members(&self, message: &PeerMessage) -> Option<Body> {
+        let tombstone = self.tombstones.get(&message.region)?;
+        let is_later = tombstone.epoch.conf_version > message.epoch.conf_version;
+        let is_asked = message.body == Body::WakeUp;
+        let is_withheld = stele_types::mutant::active("raftstore.tombstone_names_no_members");
+        let names = is_asked && is_later && !is_withheld;
+        names.then(|| Body::Members(tombstone.peers.clone()))
+    }
+
     /// Returns the reply for a region if its last change here was its preparation for a merge. A
     /// replica elsewhere that has not learned it learns that the preparation is committed, and
     /// whether its store's replica of the target is gone. No other store may be left to report it.
@@ -89,7 +102,9 @@ impl<E: StorageEngine> RaftStore<E> {
     fn answer(&mut self, message: &PeerMessage, body: Body) {
         // A reply about a removed region has the range and epoch of its tombstone.
         let (range, epoch) = match self.tombstones.get(&message.region) {
-            Some(tombstone) if matches!(body, Body::Gone | Body::Merged { .. }) => {
+            Some(tombstone)
+                if matches!(body, Body::Gone | Body::Merged { .. } | Body::Members(_)) =>
+            {
                 (tombstone.range.clone(), tombstone.epoch)
             }
             _ => (message.range.clone(), message.epoch),

@@ -5,15 +5,17 @@ use super::group_commit::GroupCommit;
 use super::journal::Journal;
 use crate::input::{Now, RequestId};
 use crate::log::Tails;
+use crate::messages::Preparation;
 use crate::options::Options;
 use crate::output::{Done, Lookup, LookupId, Outputs, Rejection, Reply, Unknown};
+use crate::peer::Skipped;
 use crate::readers::Readers;
 use crate::times::StageTimes;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Region, RegionId, StoreId, Term};
+use stele_storage::{Space, StorageEngine};
+use stele_types::{LogIndex, Region, RegionEpoch, RegionId, StoreId, Term};
 
 /// State shared by all peers of a store.
 pub(crate) struct Context<E: StorageEngine> {
@@ -21,6 +23,8 @@ pub(crate) struct Context<E: StorageEngine> {
     pub options: Options,
     pub logger: slog::Logger,
     pub now: Now,
+    /// Space of the device, as of the start of the poll.
+    pub space: Space,
     pub out: Outputs<E>,
     pub batches: GroupCommit,
     pub journal: Journal,
@@ -40,6 +44,11 @@ pub(crate) struct Context<E: StorageEngine> {
     pub received_bytes: u64,
     /// Merge sources that are replicated up to the preparation on all their replicas.
     pub replicated_sources: BTreeMap<RegionId, (LogIndex, Term)>,
+    /// Epochs between which regions changed by snapshots on this store.
+    pub installed: BTreeMap<RegionId, Vec<Skipped>>,
+    /// Epochs as of which regions no longer have their replica here, as other stores said. They are
+    /// no state of a replica here, and not in its tombstone.
+    pub gone: BTreeMap<RegionId, RegionEpoch>,
     /// Unreachable stores, with the monotonic nanoseconds of the loss.
     pub unreachable: BTreeMap<StoreId, u64>,
     read_index_rounds: u64,
@@ -51,6 +60,9 @@ pub(crate) struct Context<E: StorageEngine> {
 
 /// Most lookups of a store without a result.
 const LOOKUPS_MAX: usize = 1024;
+
+/// Most regions that are remembered as gone.
+const GONE_MAX: usize = 1024;
 
 /// Effect that a peer requests from its store.
 #[derive(Clone, Debug)]
@@ -64,11 +76,14 @@ pub(crate) enum Effect {
     Schedule(RegionId),
     /// The source's log is committed up to its preparation, and its target waits for it.
     CommitSource { source: RegionId, prepared: (LogIndex, Term) },
+    /// The target of a merge refuses it, if it leads here and nothing is decided.
+    RefuseMerge(Preparation),
 }
 
 impl<E: StorageEngine> Context<E> {
     pub fn new(engine: Arc<E>, options: Options, logger: slog::Logger, now: Now) -> Self {
         Self {
+            space: engine.space(),
             engine,
             leases: options.leases,
             options,
@@ -85,6 +100,8 @@ impl<E: StorageEngine> Context<E> {
             tails: Tails::default(),
             received_bytes: 0,
             replicated_sources: BTreeMap::new(),
+            installed: BTreeMap::new(),
+            gone: BTreeMap::new(),
             unreachable: BTreeMap::new(),
             read_index_rounds: 0,
             incarnations: 0,
@@ -108,6 +125,14 @@ impl<E: StorageEngine> Context<E> {
     /// Records the result of a lookup.
     pub fn lookup_ended(&mut self) {
         self.lookups_under_way = self.lookups_under_way.saturating_sub(1);
+    }
+
+    /// Records the epoch as of which a region has no replica here any more.
+    pub fn note_gone(&mut self, region: RegionId, epoch: RegionEpoch) {
+        if self.gone.len() >= GONE_MAX {
+            self.gone.clear();
+        }
+        self.gone.insert(region, epoch);
     }
 
     /// Turns leases on or off. Invariant: while they are off, no peer of this store has a lease. A

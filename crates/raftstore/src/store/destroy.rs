@@ -64,6 +64,7 @@ impl<E: StorageEngine> RaftStore<E> {
                 }
                 Effect::Destroy(region) => self.destroy_applied(region)?,
                 Effect::Schedule(region) => self.schedule(region),
+                Effect::RefuseMerge(preparation) => self.refuse_merge(&preparation),
                 Effect::CommitSource { source, prepared } => {
                     if let Some(peer) = self.peers.get_mut(&source) {
                         peer.learn_committed(prepared);

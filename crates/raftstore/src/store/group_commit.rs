@@ -1,7 +1,7 @@
 //! Group commit: the records of all regions of a store share one write and one sync.
 
 use crate::output::{Append, Ticket};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stele_types::{HardState, LogBatch, LogIndex, Mark, Record, RegionId, Term};
 
@@ -47,7 +47,8 @@ pub(crate) struct Note {
 ///   of several regions that must change together are pushed in one poll.
 /// - 5: a message that makes a promise (a vote, an acknowledgement, a term) leaves after step 8 of
 ///   its ready. A leader's entries may leave before, if its term is durable.
-/// - 6: a batch that found no room is handed out again unchanged; nothing of it is lost.
+/// - 6: a batch that found no room is handed out again. Replicas with puts in it start again from
+///   their durable state instead, as after a crash; nothing else of it is lost.
 /// - 8: a batch of a replica that was replaced does not concern its successor (`Note::incarnation`).
 /// - 9: a disk counts for the quorum after its sync (`Durability::is_durable`).
 /// - 10: applied <= committed, and applied <= persisted here (`RaftGroup::next_to_apply`).
@@ -65,6 +66,10 @@ pub(crate) struct GroupCommit {
     piggybacked: BTreeMap<RegionId, HardState>,
     /// Truncations, which wait for the next batch too.
     truncations: BTreeMap<RegionId, Mark>,
+    /// The truncations wait no longer.
+    truncates_now: bool,
+    /// Bytes of entries that are not written.
+    entry_bytes: u64,
     in_flight: Option<InFlight>,
     last_ticket: u64,
 }
@@ -90,11 +95,28 @@ impl GroupCommit {
             Record::Mark(region, Mark::Destroy) => {
                 let ended = *region;
                 self.drop_piggybacked(ended);
-                self.records.retain(|record| region_of(record) != ended);
+                self.drop_waiting(|region| region == ended);
             }
             _ => {}
         }
+        self.entry_bytes += entry_bytes(&record);
         self.records.push(record);
+    }
+
+    /// Returns the bytes of entries that are not written, in flight or not.
+    pub fn entry_bytes(&self) -> u64 {
+        self.entry_bytes
+    }
+
+    fn drop_waiting(&mut self, is_dropped: impl Fn(RegionId) -> bool) {
+        let entry_bytes_left = &mut self.entry_bytes;
+        self.records.retain(|record| {
+            let stays = !is_dropped(region_of(record));
+            if !stays {
+                *entry_bytes_left = entry_bytes_left.saturating_sub(entry_bytes(record));
+            }
+            stays
+        });
     }
 
     /// Adds a hard state of which only the commit index changed; it waits for the next batch.
@@ -105,6 +127,11 @@ impl GroupCommit {
     /// Adds a truncation; it waits for the next batch.
     pub fn piggyback_truncation(&mut self, region: RegionId, index: LogIndex, term: Term) {
         self.truncations.insert(region, Mark::TruncatePrefix(index, term));
+    }
+
+    /// Lets the truncations added so far wait for no other record.
+    pub fn write_truncations(&mut self) {
+        self.truncates_now = true;
     }
 
     /// Drops a region's waiting hard state and truncation, when its log starts again or ends.
@@ -125,7 +152,8 @@ impl GroupCommit {
             under_way.retry_at.take_if(|at| *at <= now_nanos)?;
             return Some(under_way.append.clone());
         }
-        if self.records.is_empty() {
+        let truncates = std::mem::take(&mut self.truncates_now) && !self.truncations.is_empty();
+        if self.records.is_empty() && !truncates {
             return None;
         }
         let mut records = std::mem::take(&mut self.records);
@@ -144,7 +172,20 @@ impl GroupCommit {
 
     /// Ends the batch in flight: it is durable.
     pub fn finish(&mut self, ticket: Ticket) -> Option<InFlight> {
-        self.in_flight.take_if(|under_way| under_way.append.ticket == ticket)
+        let done = self.in_flight.take_if(|under_way| under_way.append.ticket == ticket)?;
+        let bytes: u64 = done.append.batch.records.iter().map(entry_bytes).sum();
+        self.entry_bytes = self.entry_bytes.saturating_sub(bytes);
+        Some(done)
+    }
+
+    /// Returns whether a batch is in flight.
+    pub fn is_under_way(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    /// Returns the batch in flight, if it is that of a ticket.
+    pub fn under_way(&self, ticket: Ticket) -> Option<&InFlight> {
+        self.in_flight.as_ref().filter(|under_way| under_way.append.ticket == ticket)
     }
 
     /// Schedules the batch to be handed out again: the device had no room. Nothing of it is lost.
@@ -152,6 +193,32 @@ impl GroupCommit {
         if let Some(under_way) = self.in_flight.as_mut().filter(|it| it.append.ticket == ticket) {
             under_way.retry_at = Some(at_nanos);
         }
+    }
+
+    /// Drops all records of some replicas, in flight or not: the device had no room. What is left of
+    /// the batch in flight is handed out again at once, as another batch.
+    ///
+    /// Invariant: the log of a replica loses the end of what was not written, never a part before
+    /// that: nothing that follows a dropped record stays.
+    pub fn give_up(&mut self, regions: &BTreeSet<RegionId>) {
+        self.drop_waiting(|region| regions.contains(&region));
+        self.notes.retain(|note| !regions.contains(&note.region));
+        regions.iter().for_each(|region| self.drop_piggybacked(*region));
+        let Some(under_way) = self.in_flight.take() else { return };
+        let InFlight { append, mut notes, began_nanos, .. } = under_way;
+        let is_kept = |record: &&Record| !regions.contains(&region_of(record));
+        let (kept, dropped): (Vec<_>, Vec<_>) = append.batch.records.iter().partition(is_kept);
+        let bytes: u64 = dropped.into_iter().map(entry_bytes).sum();
+        self.entry_bytes = self.entry_bytes.saturating_sub(bytes);
+        notes.retain(|note| !regions.contains(&note.region));
+        let records: Vec<Record> = kept.into_iter().cloned().collect();
+        if records.is_empty() {
+            return;
+        }
+        self.last_ticket += 1;
+        let append =
+            Append { ticket: Ticket(self.last_ticket), batch: Arc::new(LogBatch { records }) };
+        self.in_flight = Some(InFlight { append, notes, began_nanos, retry_at: Some(0) });
     }
 
     /// Returns whether a record of the region is in flight or waits for the next batch.
@@ -163,6 +230,13 @@ impl GroupCommit {
     /// Returns the monotonic nanoseconds at which a batch must be handed out again.
     pub fn retry_at(&self) -> Option<u64> {
         self.in_flight.as_ref().and_then(|under_way| under_way.retry_at)
+    }
+}
+
+fn entry_bytes(record: &Record) -> u64 {
+    match record {
+        Record::Entry(entry) => entry.payload.len() as u64,
+        Record::HardState(..) | Record::Mark(..) => 0,
     }
 }
 

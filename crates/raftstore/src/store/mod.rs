@@ -8,7 +8,10 @@ mod entries;
 mod group_commit;
 mod hibernation_probe;
 mod ident;
+mod installed;
 mod journal;
+mod merge_query;
+mod no_room;
 mod open;
 mod orphaned_ranges;
 mod poll;
@@ -46,8 +49,7 @@ pub struct RaftStore<E: StorageEngine> {
     /// Regions that are awake. Hibernating ones need no ticks.
     ticking: BTreeSet<RegionId>,
     next_tick_nanos: u64,
-    /// Last region checked for truncation.
-    truncated_last: RegionId,
+    truncations: truncate::Truncations,
     /// Messages for another peer of a region than the one here.
     stale: Vec<PeerMessage>,
     /// Vote requests for replicas that do not exist yet.
@@ -93,6 +95,7 @@ impl<E: StorageEngine> RaftStore<E> {
         let tick = (!self.ticking.is_empty()).then_some(self.next_tick_nanos);
         let tick = tick.into_iter().chain(self.leaving.retry_at());
         let tick = tick.chain(self.orphaned_ranges.drop_at());
+        let tick = tick.chain(self.truncates_at());
         let asks = self.asks_at().into_iter().chain(self.probes_at());
         tick.chain(self.ctx.batches.retry_at()).chain(asks).min()
     }

@@ -8,7 +8,7 @@ use super::hibernation_probe::HibernationProbe;
 use super::journal::{Journal, write_now};
 use super::orphaned_ranges::OrphanedRanges;
 use super::repair::Repair;
-use crate::admin;
+use super::truncate::Truncations;
 use crate::input::Now;
 use crate::log::Start;
 use crate::options::Options;
@@ -62,6 +62,7 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         let mut ctx = Context::new(engine, options, logger, now);
         ctx.journal = journal;
+        ctx.installed = super::installed::read(&*ctx.engine)?;
         let mut store = Self {
             next_tick_nanos: now.monotonic_nanos + ctx.options.tick_nanos,
             ctx,
@@ -69,7 +70,7 @@ impl<E: StorageEngine> RaftStore<E> {
             tombstones: tombstones.into_iter().map(|region| (region.id, region)).collect(),
             dirty: BTreeSet::new(),
             ticking: BTreeSet::new(),
-            truncated_last: stele_types::RegionId(0),
+            truncations: Truncations::default(),
             stale: Vec::new(),
             early_votes: BTreeMap::new(),
             arrived: Vec::new(),
@@ -82,7 +83,12 @@ impl<E: StorageEngine> RaftStore<E> {
         for region in live {
             let id = region.id;
             let progress = store.ctx.engine.progress(id).unwrap_or_default();
-            let mut peer = Peer::new(&mut store.ctx, region, &Start::of(&progress))?;
+            let start = Start::of(&progress);
+            let is_empty = start.truncated == start.last;
+            if is_empty && start.truncated != CHILD_STARTS_AFTER {
+                store.note_installed_at_open(&region)?;
+            }
+            let mut peer = Peer::new(&mut store.ctx, region, &start)?;
             peer.campaign_if_alone();
             store.peers.insert(id, peer);
             store.schedule(id);
@@ -141,7 +147,9 @@ fn read_descriptors<E: StorageEngine>(engine: &E) -> Result<(Vec<Region>, Vec<Re
 /// Writes the tombstones of replicas that applied their own removal, after a crash before their
 /// tombstones were durable.
 fn write_tombstones<E: StorageEngine>(engine: &E, left: Vec<Region>) -> Result<Vec<Region>> {
-    let tombstones: Vec<Region> = left.iter().map(admin::tombstone).collect();
+    // Invariant: the epoch of a tombstone is one that was applied here.
+    let tombstone = |region| Region { phase: RegionPhase::Tombstone, ..region };
+    let tombstones: Vec<Region> = left.into_iter().map(tombstone).collect();
     let pair = |region: &Region| (keyspace::region_key(region.id), region.encode());
     let pairs: Vec<_> = tombstones.iter().map(pair).collect();
     let ends = tombstones.iter().map(|region| Record::Mark(region.id, Mark::Destroy));

@@ -16,6 +16,7 @@ impl<E: StorageEngine> RaftStore<E> {
     /// must be opened again.
     pub fn poll(&mut self, now: Now) -> Result<Outputs<E>> {
         self.ctx.now = now;
+        self.ctx.space = self.ctx.engine.space();
         if let Some((ticket, result)) = self.appended.take() {
             self.appended(ticket, result)?;
         }
@@ -36,8 +37,12 @@ impl<E: StorageEngine> RaftStore<E> {
         self.ctx.received_bytes = 0;
         self.request_lost();
         self.probe_hibernating();
+        self.truncate_all_if_due();
+        // Invariant: a batch that is handed out again contains no tombstone that came later.
+        let is_again = self.ctx.batches.is_under_way()
+            && !stele_types::mutant::active("raftstore.dropped_before_tombstone");
         self.ctx.out.append = self.ctx.batches.hand_out(now.monotonic_nanos);
-        if self.ctx.out.append.is_some() {
+        if self.ctx.out.append.is_some() && !is_again {
             self.leaving.handed_out();
         }
         Ok(std::mem::take(&mut self.ctx.out))
@@ -82,9 +87,7 @@ impl<E: StorageEngine> RaftStore<E> {
             Err(Error::NoSpace(_))
                 if !stele_types::mutant::active("raftstore.drop_on_no_space") =>
             {
-                let at = self.ctx.now.monotonic_nanos + self.ctx.options.tick_nanos;
-                self.ctx.batches.retry(ticket, at);
-                return Ok(());
+                return self.retry_without_puts(ticket);
             }
             Err(error) => return Err(error),
         }

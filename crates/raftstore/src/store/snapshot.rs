@@ -11,7 +11,8 @@ use crate::peer::{Peer, snapshot_ranges};
 use crate::validate;
 use stele_storage::StorageEngine;
 use stele_types::{
-    Error, HardState, LogIndex, Record, Region, RegionId, RegionPhase, Result, Term, mutant,
+    Error, HardState, LogIndex, Record, Region, RegionId, RegionKind, RegionPhase, Result, Term,
+    mutant,
 };
 
 impl<E: StorageEngine> RaftStore<E> {
@@ -21,6 +22,11 @@ impl<E: StorageEngine> RaftStore<E> {
                 let reason = "the pairs of a removed replica are still being dropped";
                 self.ctx.reject(id, Busy::Wait { reason });
             }
+            Ok(()) if self.has_arrived(header.region.id) => {
+                let reason = "another snapshot of the region waits to be installed";
+                self.ctx.reject(id, Busy::Wait { reason });
+            }
+            Ok(()) if !self.has_room_for(header) => self.ctx.reject(id, Busy::DiskFull),
             Ok(()) => {
                 let ranges = snapshot_ranges(&header.region);
                 self.ctx.done(id, Done::SnapshotAccepted { ranges });
@@ -44,8 +50,33 @@ impl<E: StorageEngine> RaftStore<E> {
         }
     }
 
+    /// Returns whether the pairs of a snapshot can be staged without the reserve of garbage collection.
+    /// The placement group needs little and is needed to free space.
+    fn has_room_for(&self, header: &SnapshotHeader) -> bool {
+        let bytes = header.bytes + self.ctx.batches.entry_bytes();
+        header.region.kind == RegionKind::System
+            || self.ctx.engine.admit_append(bytes)
+            || mutant::active("raftstore.snapshot_uses_reserve")
+    }
+
+    /// Keeps a received snapshot until it is installed. Invariant: at most one snapshot of a region
+    /// waits, the one of the newest peer with the most entries. Dropping the other removes its pairs.
     pub(super) fn snapshot_received(&mut self, header: SnapshotHeader, ingest: E::Ingest) {
-        self.arrived.push((header, ingest));
+        let extent = |header: &SnapshotHeader| (header.to.id, header.at.0);
+        let is_bounded = !mutant::active("raftstore.snapshots_staged_without_bound");
+        let is_same = |(other, _): &&mut (SnapshotHeader, E::Ingest)| {
+            other.region.id == header.region.id && is_bounded
+        };
+        match self.arrived.iter_mut().find(is_same) {
+            None => self.arrived.push((header, ingest)),
+            Some(waiting) if extent(&waiting.0) < extent(&header) => *waiting = (header, ingest),
+            Some(_) => {}
+        }
+    }
+
+    fn has_arrived(&self, region: RegionId) -> bool {
+        let is_here = self.arrived.iter().any(|(header, _)| header.region.id == region);
+        is_here && !mutant::active("raftstore.snapshots_staged_without_bound")
     }
 
     /// Checks that a snapshot is for a replica that is here or may be created here, is newer than
@@ -167,6 +198,8 @@ impl<E: StorageEngine> RaftStore<E> {
         let before = self.peers.remove(&id);
         let vote = before.as_ref().map(|peer| peer.vote_in(leader_term)).unwrap_or_default();
         let owned = before.as_ref().map(|peer| (*peer.region).clone());
+        let known = owned.as_ref().or_else(|| self.tombstones.get(&id));
+        let from_epoch = known.map(|region| region.epoch).unwrap_or_default();
         if let Some(mut peer) = before {
             peer.abandon(&mut self.ctx);
         }
@@ -188,6 +221,7 @@ impl<E: StorageEngine> RaftStore<E> {
         answer.commit = at.0;
         peer.send(&mut self.ctx, from, Body::Raft(answer));
         self.peers.insert(id, peer);
+        self.note_installed(&region, from_epoch)?;
         self.schedule(id);
         Ok(true)
     }

@@ -7,7 +7,7 @@ use crate::output::{Busy, Done, Lookup, Refusal};
 use crate::peer::{Peer, Request};
 use crate::validate;
 use stele_storage::{Pair, StorageEngine};
-use stele_types::{LogIndex, RegionId, RegionPhase, Result, StoreId, mutant};
+use stele_types::{LogIndex, RegionId, Result, StoreId, mutant};
 
 impl<E: StorageEngine> RaftStore<E> {
     /// Takes an input. Cheap: [`RaftStore::poll`] does the resulting work.
@@ -98,14 +98,7 @@ impl<E: StorageEngine> RaftStore<E> {
 
     fn recover(&mut self, id: RequestId, region: RegionId, recovery: &Recovery) {
         let Some(mut peer) = self.peers.remove(&region) else { return };
-        // Replicas of both regions of a merge are on the same stores.
-        let is_merge_over = |phase: &RegionPhase| match phase {
-            RegionPhase::Merging { target, target_epoch, .. } => {
-                self.peers.get(target).is_some_and(|peer| peer.region.epoch != *target_epoch)
-            }
-            RegionPhase::Normal | RegionPhase::Tombstone => false,
-        };
-        match peer.recover(&mut self.ctx, recovery, is_merge_over) {
+        match peer.recover(&mut self.ctx, recovery) {
             Ok(region) => self.ctx.done(id, Done::Admin { region }),
             Err(rejection) => self.ctx.reject(id, rejection),
         }
@@ -161,6 +154,8 @@ impl<E: StorageEngine> RaftStore<E> {
             Body::EntryRecoveryRequest(lost) => return self.answer_entry_recovery(&message, lost),
             // A late reply: a running store has no lost entries.
             Body::EntryRecoveryReply(_) => return,
+            Body::MergeQuery(query) => return self.answer_merge_query(&message, query),
+            Body::MergeAnswer(answer) => return self.take_merge_answer(&message, answer),
             _ => {}
         }
         if let Err(reason) = validate::check_envelope(&message, self.ctx.options.store) {
@@ -181,8 +176,17 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Handles a message for another peer than the one here: an older one, which was removed, or a
     /// newer one, which has replaced the one here.
     fn receive_for_other(&mut self, message: PeerMessage) {
-        if matches!(message.body, Body::Raft(_)) {
-            self.stale.push(message);
+        match message.body {
+            Body::Raft(_) => self.stale.push(message),
+            // The sender asks whether it is a member, and knows the peer that was here before.
+            Body::WakeUp => {
+                let Some(peer) = self.peers.get(&message.region) else { return };
+                let is_later = message.epoch.conf_version < peer.region.epoch.conf_version;
+                if is_later && peer.region.peer(message.from.id).is_none() {
+                    peer.send(&mut self.ctx, message.from, Body::Gone);
+                }
+            }
+            _ => {}
         }
     }
 

@@ -2,7 +2,7 @@
 //! handed out, until it is reported.
 
 use super::*;
-use stele_storage::{Overlaid, Repair, StateMachine};
+use stele_storage::{Overlaid, Repair, Snapshots, StateMachine};
 
 /// Returns three stores with queues, of which the first leads, with a lease, and holds its applies.
 fn holding(options: fn(&mut Options)) -> Trial {
@@ -264,6 +264,74 @@ fn a_snapshot_is_installed_when_what_was_handed_out_is_applied() {
     trial.ticks(20);
     assert_eq!(trial.value(3, "b"), value("1"));
     assert!(trial.report(3, DATA).truncated.0 > 100);
+}
+
+#[test]
+fn one_snapshot_of_a_region_waits_and_the_sender_of_another_is_told_to_wait() {
+    let mut trial = Trial::with(3, queue_with_short_log);
+    trial.lead(DATA, 1);
+    trial.store(3).holds_applies = true;
+    written(&mut trial, "x", "1");
+    trial.send_heartbeats();
+    assert_eq!(trial.store(3).applies.len(), 1);
+    trial.isolate(3);
+    outgrow_log(&mut trial);
+    let lesser = offered(&mut trial);
+    written(&mut trial, "b", "2");
+    let greater = offered(&mut trial);
+    // Both are on their way at once. The greater one stays.
+    receive(&mut trial, &greater);
+    receive(&mut trial, &lesser);
+    let id = trial.request();
+    trial.store(3).core.step(Input::SnapshotOffered { id, header: greater.0.clone() });
+    trial.settle();
+    let reason = "another snapshot of the region waits to be installed";
+    assert_eq!(trial.busy(id), Some(&Busy::Wait { reason }));
+    trial.apply_all(3);
+    trial.settle();
+    assert_eq!(trial.report(3, DATA).applied, greater.0.at.0);
+    assert_eq!(trial.value(3, "b"), value("2"));
+    trial.heal();
+    trial.store(3).holds_applies = false;
+    trial.ticks(20);
+    trial.apply_all(3);
+    trial.ticks(20);
+    assert_eq!(trial.report(3, DATA).applied, trial.report(1, DATA).applied);
+}
+
+type Offered = (SnapshotHeader, Vec<Vec<stele_storage::Pair>>);
+
+/// Offers store 3 a snapshot of what store 1 has applied; it accepts.
+fn offered(trial: &mut Trial) -> Offered {
+    let report = trial.report(1, DATA);
+    let header = SnapshotHeader {
+        region: report.region.clone(),
+        at: (report.applied, report.term),
+        leader_term: report.term,
+        from: peer(101, 1),
+        to: peer(103, 3),
+        bytes: 0,
+    };
+    let id = trial.request();
+    trial.store(3).core.step(Input::SnapshotOffered { id, header: header.clone() });
+    trial.settle();
+    let Some(Reply::Done(Done::SnapshotAccepted { ranges })) = trial.reply(id) else {
+        panic!("{:?}", trial.reply(id));
+    };
+    let ranges = ranges.clone();
+    let view = trial.store(1).engine.view().unwrap();
+    let pairs = |range| view.scan(&ScanOptions::new(range, usize::MAX)).unwrap();
+    (header, ranges.into_iter().map(pairs).collect())
+}
+
+/// Lets store 3 receive a snapshot that it accepted.
+fn receive(trial: &mut Trial, (header, parts): &Offered) {
+    let store = trial.store(3);
+    let mut ingest =
+        store.engine.begin_ingest(crate::peer::snapshot_ranges(&header.region)).unwrap();
+    parts.iter().for_each(|pairs| store.engine.receive(&mut ingest, pairs.clone()).unwrap());
+    store.core.step(Input::SnapshotReceived { header: header.clone(), ingest });
+    trial.settle();
 }
 
 /// Returns three stores of which the third is removed while it has entries handed out.

@@ -5,20 +5,24 @@ mod admin;
 mod apply_queue;
 mod basics;
 mod entry_recovery;
+mod full;
 mod hibernation;
 mod leases;
 mod many;
 mod merge;
+mod merge_decision;
 mod modify;
 mod orphaned_ranges;
 mod outcomes;
 mod quorum;
 mod quorum_speed;
+mod raft_crate;
 mod reads;
 mod recover;
 mod removed_child;
 mod repair;
 mod space;
+mod stale_voter;
 mod storm;
 mod tails;
 mod traffic;
@@ -46,6 +50,10 @@ pub(crate) struct Store {
     /// The next received snapshot fills the device.
     pub fills_up: bool,
     pub full: bool,
+    /// Batches for which the device has no room.
+    pub refuses: fn(&LogBatch) -> bool,
+    /// Snapshots accepted.
+    pub accepted: u64,
     /// Lookups wait for the test.
     pub holds_lookups: bool,
     pub lookups: Vec<Lookup>,
@@ -69,6 +77,8 @@ pub(crate) struct Trial {
     pub alter: fn(&mut PeerMessage),
     /// Whether senders get a failure report for each snapshot.
     pub snapshot_reports_fail: bool,
+    /// Snapshots are lost, and their senders are told.
+    pub loses_snapshots: bool,
     /// Stores that recover lost log entries.
     pub recovering: BTreeMap<u64, entry_recovery::Waiting>,
     in_flight: VecDeque<PeerMessage>,
@@ -131,6 +141,7 @@ impl Trial {
             lose: |_| false,
             alter: |_| {},
             snapshot_reports_fail: false,
+            loses_snapshots: false,
             recovering: BTreeMap::new(),
             in_flight: VecDeque::new(),
             requests: 0,
@@ -167,6 +178,8 @@ impl Trial {
             stalled: false,
             fills_up: false,
             full: false,
+            refuses: |_| false,
+            accepted: 0,
             holds_lookups: false,
             lookups: Vec::new(),
             holds_applies: false,
@@ -266,7 +279,7 @@ impl Trial {
             return false;
         }
         let Some(append) = store.waiting.take() else { return false };
-        let result = match store.full {
+        let result = match store.full || (store.refuses)(&append.batch) {
             true => Err(Error::NoSpace("full".into())),
             false => store.engine.append(&append.batch),
         };
@@ -291,7 +304,8 @@ impl Trial {
         view: &stele_storage::ModelView,
         ranges: &[KeyRange],
     ) -> bool {
-        if self.cut.contains(&(from, to)) || !self.stores.contains_key(&to) {
+        let is_lost = self.cut.contains(&(from, to)) || self.loses_snapshots;
+        if is_lost || !self.stores.contains_key(&to) {
             return false;
         }
         let id = self.request();
@@ -312,6 +326,7 @@ impl Trial {
         };
         assert_eq!(wanted, ranges);
         let receiver = self.store(to);
+        receiver.accepted += 1;
         let mut ingest = receiver.engine.begin_ingest(wanted).unwrap();
         for range in ranges {
             // Unreadable pairs are not sent.
@@ -437,6 +452,16 @@ impl Trial {
         let id = self.request();
         let header = self.header(DATA);
         self.store(store).core.step(Input::Write(Write { id, header, command, frees: false }));
+        id
+    }
+
+    pub fn delete(&mut self, store: u64, name: &str) -> RequestId {
+        let id = self.request();
+        let mut builder = CommandBuilder::new();
+        builder.delete(&key(name)).unwrap();
+        let command = builder.build().bytes().clone();
+        let header = self.header(DATA);
+        self.store(store).core.step(Input::Write(Write { id, header, command, frees: true }));
         id
     }
 

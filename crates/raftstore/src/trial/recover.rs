@@ -9,7 +9,7 @@ fn recovery(trial: &mut Trial, store: u64, left: &[u64], lost: &[u64]) -> Admin 
     let last_term = trial.store(store).engine.term(DATA, last).unwrap();
     let term = left.iter().map(|it| trial.report(*it, DATA).term).max().unwrap();
     let lost = lost.iter().copied().map(StoreId).collect();
-    Admin::Recover(Recovery { lost, last: (last, last_term), term })
+    Admin::Recover(Recovery { lost, last: (last, last_term), term, command: None })
 }
 
 fn recover(trial: &mut Trial, store: u64, left: &[u64], lost: &[u64]) -> Region {

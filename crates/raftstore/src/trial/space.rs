@@ -5,34 +5,15 @@ use stele_storage::StateMachine;
 
 // Catalogue: 19.
 #[test]
-fn a_batch_that_found_no_room_is_written_later_whole() {
-    let mut trial = Trial::new(1);
-    trial.settle();
-    trial.store(1).full = true;
-    let write = trial.write(1, put("a", "1"));
-    trial.ticks(5);
-    assert_eq!(trial.reply(write), None);
-    trial.store(1).full = false;
-    trial.ticks(2);
-    assert!(trial.is_written(write));
-}
-
-// Catalogue: 19.
-#[test]
 fn a_full_device_refuses_puts_and_lets_deletes_pass() {
     let mut trial = Trial::new(1);
     trial.settle();
     trial.store(1).engine.set_full(true);
     let write = trial.write(1, put("a", "1"));
-    let id = trial.request();
-    let mut builder = CommandBuilder::new();
-    builder.delete(&key("a")).unwrap();
-    let command = builder.build().bytes().clone();
-    let delete = Write { id, header: trial.header(DATA), command, frees: true };
-    trial.store(1).core.step(Input::Write(delete));
+    let delete = trial.delete(1, "a");
     trial.settle();
     assert_eq!(trial.busy(write), Some(&Busy::DiskFull));
-    assert!(trial.is_written(id));
+    assert!(trial.is_written(delete));
 }
 
 /// Found by the simulation (seed 897).

@@ -1,8 +1,9 @@
 //! Decoder of untrusted bytes from other stores.
 
-use super::{CONTEXT_BYTES_MAX, ENTRIES_MAX, FORMAT, REJECT, VALUES_MAX, unzigzag};
+use super::{CONTEXT_BYTES_MAX, ENTRIES_MAX, FORMAT, MEMBERS_MAX, REJECT, VALUES_MAX, unzigzag};
 use crate::messages::{
-    Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, RangeRepairReply, SnapshotHeader,
+    Body, MergeAnswer, MergeQuery, PeerMessage, Preparation, RaftEntry, RaftKind, RaftMessage,
+    RangeRepairReply, SnapshotHeader, Verdict,
 };
 use bytes::Bytes;
 use stele_storage::{LostEntry, LostValue, Pair};
@@ -69,6 +70,12 @@ fn read_message(reader: &mut Reader<'_>, frame: &Bytes) -> Read<PeerMessage> {
         9 => Body::RangeRepairReply(read_found_range(reader, frame)?),
         10 => Body::EntryRecoveryRequest(read_lost_entries(reader)?),
         11 => Body::EntryRecoveryReply(read_found_entries(reader, frame)?),
+        13 => Body::MergeQuery(read_merge_query(reader)?),
+        14 => Body::MergeAnswer(read_merge_answer(reader)?),
+        15 => {
+            let count = reader.member_count()?;
+            Body::Members((0..count).map(|_| reader.peer()).collect::<Read<_>>()?)
+        }
         _ => return Err("unknown body"),
     };
     reader.end()?;
@@ -230,6 +237,32 @@ fn read_found_range(reader: &mut Reader<'_>, frame: &Bytes) -> Read<RangeRepairR
     Ok(RangeRepairReply { range, at, pairs })
 }
 
+fn read_merge_query(reader: &mut Reader<'_>) -> Read<MergeQuery> {
+    let [source, index, term, target] = reader.numbers()?;
+    let [conf_version, version] = reader.numbers()?;
+    let refuse = match reader.byte()? {
+        0 => false,
+        1 => true,
+        _ => return Err("unknown flags"),
+    };
+    let preparation = Preparation {
+        source: RegionId(source),
+        prepared: (LogIndex(index), Term(term)),
+        target: RegionId(target),
+        target_epoch: RegionEpoch { conf_version, version },
+    };
+    Ok(MergeQuery { preparation, refuse })
+}
+
+fn read_merge_answer(reader: &mut Reader<'_>) -> Read<MergeAnswer> {
+    let [source, index, term] = reader.numbers()?;
+    let verdict = Verdict::from_number(reader.byte()?).ok_or("unknown verdict")?;
+    let count = reader.member_count()?;
+    let stores = (0..count).map(|_| reader.number().map(StoreId)).collect::<Read<_>>()?;
+    let (source, prepared) = (RegionId(source), (LogIndex(index), Term(term)));
+    Ok(MergeAnswer { source, prepared, verdict, stores })
+}
+
 fn read_snapshot(reader: &mut Reader<'_>) -> Read<SnapshotHeader> {
     reader.version()?;
     let region = reader.bytes(DESCRIPTOR_BYTES_MAX, "descriptor too long")?;
@@ -295,6 +328,11 @@ impl<'a> Reader<'a> {
     fn engine_range(&mut self) -> Read<KeyRange> {
         let range = KeyRange { start: self.engine_key()?, end: self.engine_key()? };
         if range.is_empty() { Err("an empty range") } else { Ok(range) }
+    }
+
+    fn member_count(&mut self) -> Read<u64> {
+        let count = self.number()?;
+        if count > MEMBERS_MAX { Err("too many members") } else { Ok(count) }
     }
 
     fn peer(&mut self) -> Read<Peer> {

@@ -1,7 +1,9 @@
 //! Encoder.
 
 use super::{FORMAT, REJECT, zigzag};
-use crate::messages::{Body, PeerMessage, RaftMessage, RangeRepairReply, SnapshotHeader};
+use crate::messages::{
+    Body, MergeAnswer, PeerMessage, Preparation, RaftMessage, RangeRepairReply, SnapshotHeader,
+};
 use bytes::Bytes;
 use stele_storage::LostEntry;
 use stele_types::{Peer, varint};
@@ -10,21 +12,7 @@ use stele_types::{Peer, varint};
 /// frame is the header followed by the payloads in order.
 pub fn encode(message: &PeerMessage, header: &mut Vec<u8>, payloads: &mut Vec<Bytes>) {
     header.push(FORMAT);
-    header.push(match &message.body {
-        Body::Raft(_) => 0,
-        Body::Gone => 1,
-        Body::Merged { left: None, .. } => 2,
-        Body::Merged { left: Some(_), .. } => 12,
-        Body::Hibernate { .. } => 3,
-        Body::WakeUp => 4,
-        Body::Prepared { .. } => 5,
-        Body::ValueRepairRequest(_) => 6,
-        Body::ValueRepairReply(_) => 7,
-        Body::RangeRepairRequest(_) => 8,
-        Body::RangeRepairReply(_) => 9,
-        Body::EntryRecoveryRequest(_) => 10,
-        Body::EntryRecoveryReply(_) => 11,
-    });
+    header.push(body_number(&message.body));
     numbers(header, [message.from_store.0, message.to_store.0, message.region.0]);
     header.push(message.kind as u8);
     varint::put_bytes(header, &message.range.start);
@@ -67,7 +55,46 @@ pub fn encode(message: &PeerMessage, header: &mut Vec<u8>, payloads: &mut Vec<By
             let filled = found.iter().filter(|(_, payload)| !payload.is_empty());
             payloads.extend(filled.map(|(_, payload)| payload.clone()));
         }
+        Body::MergeQuery(query) => {
+            let Preparation { source, prepared: (index, term), target, target_epoch } =
+                query.preparation;
+            numbers(header, [source.0, index.0, term.0, target.0]);
+            numbers(header, [target_epoch.conf_version, target_epoch.version]);
+            header.push(u8::from(query.refuse));
+        }
+        Body::MergeAnswer(MergeAnswer { source, prepared: (index, term), verdict, stores }) => {
+            numbers(header, [source.0, index.0, term.0]);
+            header.push(*verdict as u8);
+            varint::put(header, stores.len() as u64);
+            stores.iter().for_each(|store| varint::put(header, store.0));
+        }
+        Body::Members(members) => {
+            varint::put(header, members.len() as u64);
+            members.iter().for_each(|member| peer(header, member));
+        }
         Body::Gone | Body::WakeUp => {}
+    }
+}
+
+/// Returns the number of a body on the wire.
+fn body_number(body: &Body) -> u8 {
+    match body {
+        Body::Raft(_) => 0,
+        Body::Gone => 1,
+        Body::Merged { left: None, .. } => 2,
+        Body::Merged { left: Some(_), .. } => 12,
+        Body::Hibernate { .. } => 3,
+        Body::WakeUp => 4,
+        Body::Prepared { .. } => 5,
+        Body::ValueRepairRequest(_) => 6,
+        Body::ValueRepairReply(_) => 7,
+        Body::RangeRepairRequest(_) => 8,
+        Body::RangeRepairReply(_) => 9,
+        Body::EntryRecoveryRequest(_) => 10,
+        Body::EntryRecoveryReply(_) => 11,
+        Body::MergeQuery(_) => 13,
+        Body::MergeAnswer(_) => 14,
+        Body::Members(_) => 15,
     }
 }
 

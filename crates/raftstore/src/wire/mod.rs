@@ -11,6 +11,9 @@
 //!            | 8 start:bytes end:bytes | 9 start:bytes end:bytes index ranged  (range repair)
 //!            | 10 entries | 11 entries                           (entry recovery request, reply)
 //!            | 12 index term target version     (merged; the target left the receiver's store)
+//!            | 13 source index term target conf_version version refuse:u8       (merge query)
+//!            | 14 source index term verdict:u8 count store*                      (merge answer)
+//!            | 15 count peer*                                                         (members)
 //! entries  := count (region index term length crc)*        (each one of a reply is a payload)
 //! ranged   := count (key:bytes length expires_at_s)*       (each value is a payload)
 //! lost     := count (key:bytes length crc)*
@@ -35,6 +38,9 @@ pub(crate) const CONTEXT_BYTES_MAX: usize = 64;
 
 /// Most values or entries requested, or sent, in one message.
 pub(crate) const VALUES_MAX: usize = 1 << 10;
+
+/// Most members or stores named in one message.
+const MEMBERS_MAX: u64 = 64;
 
 const REJECT: u8 = 1;
 

@@ -1,6 +1,7 @@
 use super::*;
 use crate::messages::{
-    Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, RangeRepairReply, SnapshotHeader,
+    Body, MergeAnswer, MergeQuery, PeerMessage, Preparation, RaftEntry, RaftKind, RaftMessage,
+    RangeRepairReply, SnapshotHeader, Verdict,
 };
 use bytes::Bytes;
 use proptest::collection::vec;
@@ -103,6 +104,18 @@ fn bodies() -> Vec<PeerMessage> {
     let between = |body| PeerMessage::between_stores(StoreId(1), StoreId(2), body);
     all.push(between(Body::EntryRecoveryRequest(entries.iter().map(|(lost, _)| *lost).collect())));
     all.push(between(Body::EntryRecoveryReply(entries.to_vec())));
+    let (source, prepared) = (RegionId(1 << 40), (LogIndex(300), Term(2)));
+    let target_epoch = RegionEpoch { conf_version: 5, version: 1 << 33 };
+    let preparation = Preparation { source, prepared, target: RegionId(44), target_epoch };
+    for refuse in [false, true] {
+        all.push(between(Body::MergeQuery(MergeQuery { preparation, refuse })));
+    }
+    for verdict in [Verdict::Unknown, Verdict::Refused, Verdict::TargetLost] {
+        let stores = vec![StoreId(1), StoreId(1 << 40)];
+        all.push(between(Body::MergeAnswer(MergeAnswer { source, prepared, verdict, stores })));
+    }
+    let members = vec![sample(Body::Gone).from, sample(Body::Gone).to];
+    all.push(sample(Body::Members(members)));
     all
 }
 

@@ -116,6 +116,13 @@ fn histories_with_crashes_pauses_and_slow_disks_are_linearizable() {
     histories("histories_with_crashes", dangers, 10);
 }
 
+// Catalogue: 19.
+#[test]
+fn histories_on_devices_that_fill_up_are_linearizable() {
+    let dangers = Dangers { full_disks: true, ..Dangers::ALL };
+    histories("histories_on_devices_that_fill_up", dangers, 6);
+}
+
 #[test]
 fn histories_with_changing_members_are_linearizable() {
     let dangers = Dangers { ranges: false, ..Dangers::ALL };

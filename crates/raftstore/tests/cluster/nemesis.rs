@@ -1,6 +1,6 @@
 //! Nemesis: random faults and administrator actions, by seed.
 
-use crate::sim::{Backend, MS, Sim};
+use crate::sim::{Backend, MS, NoRoom, Sim};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_raftstore::*;
@@ -13,6 +13,7 @@ pub struct Dangers {
     pub crashes: bool,
     pub pauses: bool,
     pub slow_disks: bool,
+    pub full_disks: bool,
     pub transfers: bool,
     pub members: bool,
     pub ranges: bool,
@@ -24,6 +25,7 @@ impl Dangers {
         crashes: true,
         pauses: true,
         slow_disks: true,
+        full_disks: false,
         transfers: true,
         members: true,
         ranges: true,
@@ -63,8 +65,19 @@ impl Nemesis {
             return;
         }
         self.next_at = sim.now + (100 + self.prng.below(900)) * MS;
-        let Dangers { network, crashes, pauses, slow_disks, transfers, members, ranges } =
-            self.dangers;
+        let Dangers {
+            network,
+            crashes,
+            pauses,
+            slow_disks,
+            full_disks,
+            transfers,
+            members,
+            ranges,
+        } = self.dangers;
+        if full_disks && self.prng.below(3) == 0 {
+            return self.fill_disk(sim);
+        }
         match self.prng.below(12) {
             0..4 if network => self.trouble_network(sim),
             4 if crashes => self.crash(sim),
@@ -135,6 +148,22 @@ impl Nemesis {
         let node = sim.node(store);
         node.append_nanos = (100_000, 100_000 + most);
         node.stalled = self.prng.below(4) == 0;
+    }
+
+    /// Fills the device of a store, or frees space on all.
+    fn fill_disk<B: Backend>(&mut self, sim: &mut Sim<B>) {
+        if self.prng.below(3) == 0 {
+            return free_disks(sim);
+        }
+        let store = self.any(sim);
+        let is_full = self.prng.coin();
+        let no_room = match self.prng.below(4) {
+            0 => NoRoom::All,
+            1 => NoRoom::None,
+            _ => NoRoom::Entries,
+        };
+        sim.note(format!("the disk of {store} is full: {is_full}, no room for {no_room:?}"));
+        sim.set_full(store, is_full, no_room);
     }
 
     /// Picks a region that some store leads, as far as it knows.
@@ -240,6 +269,13 @@ pub fn heal<B: Backend>(sim: &mut Sim<B>) {
     for node in sim.nodes.values_mut() {
         node.stalled = false;
         node.append_nanos = (100_000, 2_000_000);
+    }
+    free_disks(sim);
+}
+
+fn free_disks<B: Backend>(sim: &mut Sim<B>) {
+    for store in sim.nodes.keys().copied().collect::<Vec<_>>() {
+        sim.set_full(store, false, NoRoom::None);
     }
 }
 

@@ -12,6 +12,7 @@ pub(crate) use reference::unit_of;
 pub use settings::{RELOADED, SETTINGS, Setting};
 
 use crate::address::is_address;
+use crate::descriptors::Descriptors;
 use crate::memory::BYTES_MIN;
 use field::Field;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,8 @@ pub struct Config {
     /// Factor by which the devices are slower, for experiments. Not a setting: an argument of one
     /// start.
     pub device_scale: Option<Arc<DeviceScale>>,
+    /// Shares of the process's descriptors. Not a setting: they follow from the limit of the process.
+    pub descriptors: Descriptors,
     /// Labels of the stores, each `name=value`.
     pub labels: Vec<String>,
     /// Memory for index changes before they are flushed, per store; half as much again holds recent
@@ -96,6 +99,7 @@ impl Default for Config {
             replaced_disks: Vec::new(),
             moved_directories: Vec::new(),
             device_scale: None,
+            descriptors: Descriptors::default(),
             labels: Vec::new(),
             memtable_bytes_max: 64 << 20,
             block_cache_bytes_max: 64 << 20,

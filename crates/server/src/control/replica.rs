@@ -174,7 +174,7 @@ pub(super) async fn recover(
         )));
     }
     let last = (LogIndex(request.last_index), Term(request.last_term));
-    let recovery = Recovery { lost, last, term: Term(request.term) };
+    let recovery = Recovery { lost, last, term: Term(request.term), command: None };
     let header = Header { region: RegionId(request.region_id), ..Header::default() };
     let call = Admin::Recover(recovery);
     match store.admin(AdminCall { id: RequestId::default(), header, call }).await {

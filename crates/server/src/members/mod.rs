@@ -9,7 +9,7 @@
 mod file;
 mod runs;
 
-pub use file::{Known, read};
+pub use file::{Known, read, write};
 pub use runs::{Hearsay, wire_store};
 
 use file::absolute;

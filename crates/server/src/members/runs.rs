@@ -139,6 +139,7 @@ impl Members {
     pub fn update(&self, version: u64, members: &[control::Member], own: &str) -> bool {
         let mut stores = listed(members);
         let mut known = self.known.write();
+        keep_removed(&mut stores, &known);
         let mut hearsay = Vec::new();
         for (id, new) in &mut stores {
             let Some(before) = known.stores.get(id) else { continue };
@@ -219,6 +220,18 @@ fn replaces(new: &KnownRun, before: &KnownRun, is_own: bool) -> Replaces {
         _ if stated.lineage.is_known() => Replaces::No,
         BootOrder::Before | BootOrder::Unknown | BootOrder::Copy => Replaces::No,
         BootOrder::Same | BootOrder::After => Replaces::Yes,
+    }
+}
+
+/// Invariant: a removed store never becomes a member again, also if the placement group that lists it
+/// goes on from a log in which it is not removed yet.
+fn keep_removed(stores: &mut BTreeMap<StoreId, Member>, known: &Known) {
+    let removed = known.stores.iter().filter(|(_, before)| {
+        before.is_removed && !mutant::active("server.removed_store_returns")
+    });
+    for (id, before) in removed {
+        let now = stores.entry(*id).or_insert_with(|| before.clone());
+        (now.is_removed, now.state) = (true, before.state);
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use stele_node::succession::{Evidence, Probe, Refusal, Verdict};
+use stele_node::succession::{Evidence, KnownRun, Probe, Refusal, Verdict};
 use stele_types::{Boot, Lineage, StartId};
 
 fn member(address: &str, id: u64, state: control::StoreState) -> control::Member {
@@ -83,6 +83,26 @@ fn every_directory_has_a_copy_and_knows_the_stores_of_the_node_until_they_are_re
     assert!(!members.own().contains_key(&StoreId(1)));
     members.add_own(StoreId(1), "a:1", dirs[0].path(), StoreRun::default());
     assert!(members.is_removed(StoreId(1)), "a removed store does not come back");
+}
+
+fn removed(address: &str) -> Member {
+    let known = KnownRun { address: address.to_owned(), ..KnownRun::default() };
+    Member { known, is_removed: true, state: control::StoreState::Removed as i32 }
+}
+
+#[test]
+fn a_store_that_was_declared_lost_stays_removed_whatever_the_placement_group_lists() {
+    let up = control::StoreState::Up;
+    let known = Known {
+        stores: [2, 3].map(|id| (StoreId(id), removed("b:1"))).into(),
+        ..Known::default()
+    };
+    let members = Members::new(known);
+    // A log of the placement group in which store 2 is still a member, and store 3 is not yet.
+    assert!(members.update(5, &[member("a:1", 1, up), member("b:1", 2, up)], "a:1"));
+    assert!(members.is_removed(StoreId(2)) && members.is_removed(StoreId(3)));
+    assert_eq!(members.stores(), [StoreId(1)]);
+    assert!(!members.update(5, &[member("a:1", 1, up), member("b:1", 2, up)], "a:1"));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Reports to the placement group and its replies: every second, and soon after a change.
 
+use super::displaced::Displaced;
 use super::edge::Edge;
 use super::ids::IdSource;
 use super::open;
@@ -49,6 +50,7 @@ pub(super) struct Heartbeats {
     pub placement: Arc<PlacementService>,
     pub boots: Arc<Boots>,
     pub started_at: u64,
+    pub displaced: Displaced<Sample>,
 }
 
 /// State that the report, its steps and the measurement of sizes share.
@@ -188,10 +190,16 @@ impl Heartbeats {
                 is_complete = false;
                 continue;
             };
-            let reserved_bytes = self.config.reserved_bytes;
+            if let Some(sample) = &sample {
+                self.stop_if_displaced(&store, sample);
+            }
+            let refuses_entries = regions.iter().flatten().any(|report| report.lacks_room);
+            store.set_refuses_entries(refuses_entries);
+            let report = store_report(&store, sample.as_deref());
             stores.push(StoreReport {
                 boot_count: self.boots.get(store.id()).boot.count,
-                ..store_report(&store, sample.as_deref(), reserved_bytes)
+                is_full: report.is_full || refuses_entries,
+                ..report
             });
             is_complete &= regions.is_some();
             all.extend(regions.into_iter().flatten().map(|report| (store.id(), report)));
@@ -203,6 +211,17 @@ impl Heartbeats {
         let report = |id| StoreReport { id, has_failed: true, ..StoreReport::default() };
         stores.extend(failed.map(report));
         OfStores { stores, regions: all, is_complete }
+    }
+
+    /// Stops a store of which the directory is no longer where it was opened: what it would acknowledge
+    /// would be lost with it. Its replicas are rebuilt elsewhere, as those of a device that failed.
+    fn stop_if_displaced(&self, store: &StoreHandle, sample: &Arc<Sample>) {
+        let reason = sample.displaced.as_ref();
+        let must_stop = self.displaced.note(store.id(), sample, reason.is_some());
+        if let Some(reason) = reason.filter(|_| must_stop && store.is_running()) {
+            let error = store.engine().stop(reason.duplicate());
+            store.fail(error);
+        }
     }
 
     fn update_members(&self, response: &wire::HeartbeatResponse) {
@@ -295,20 +314,21 @@ struct OfStores {
 }
 
 /// Returns the report of a store without its run; without a sample its sizes are unknown.
-fn store_report(store: &StoreHandle, sample: Option<&Sample>, reserved_bytes: u64) -> StoreReport {
+fn store_report(store: &StoreHandle, sample: Option<&Sample>) -> StoreReport {
     let engine = store.engine();
     let stats = sample.map(|sample| sample.stats.clone()).unwrap_or_default();
+    let space = sample.map(|sample| sample.space).unwrap_or_default();
     StoreReport {
         id: store.id(),
         capacity_bytes: stats.device_bytes,
         free_bytes: stats.device_free_bytes,
         used_bytes: stats.disk_bytes,
-        is_full: sample.is_some_and(|sample| sample.is_full),
+        is_full: space.is_full,
         has_failed: !store.is_running(),
         append_p99_nanos: engine.append_p99_nanos(),
         append_age_ms: engine.append_age_nanos() / 1_000_000,
         live_bytes: stats.live_bytes,
-        usable_bytes: stats.device_bytes.saturating_sub(reserved_bytes),
+        usable_bytes: stats.device_bytes.saturating_sub(space.reserve_bytes),
         device: engine.device_speed(),
         receiving: store.receiving(),
         slowdown_nanos_per_kib: store.slowdown(),

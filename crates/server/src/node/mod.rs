@@ -1,6 +1,7 @@
 //! One process: its stores, its port, and the tasks that keep it part of the cluster.
 
 mod dirs;
+mod displaced;
 mod edge;
 mod heartbeat;
 mod identity;
@@ -363,7 +364,9 @@ impl Parts {
             config: Arc::new(LiveConfig::new(self.config.clone())),
             stores: self.stores.clone(),
             metrics: metrics.clone(),
-            connections_max: Arc::new(AtomicU64::new(self.config.connections_max)),
+            connections_max: Arc::new(AtomicU64::new(
+                self.config.descriptors.connections_max(self.config.connections_max),
+            )),
         };
         let control = ControlService::new(
             reload.config.clone(),
@@ -395,6 +398,7 @@ impl Parts {
         let router = grpc.merge(tikv.routes()).merge(status).fallback(unsupported::answer);
         let options = port::Options {
             connections_max: reload.connections_max.clone(),
+            handles: self.config.descriptors.handles().clone(),
             ..port::Options::default()
         };
         let stopped = stopping.subscribe();
@@ -474,6 +478,7 @@ impl Parts {
             placement,
             boots: self.boots.clone(),
             started_at: self.clock.unix_seconds(),
+            displaced: Default::default(),
         };
         self.edge.tasks.spawn_lasting("heartbeats", heartbeats.run(stopping.subscribe()));
     }

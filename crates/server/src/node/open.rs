@@ -9,7 +9,7 @@ use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind, RecoveringSt
 use stele_raftstore::{LeaseTimes, Now, Options, RaftStore};
 use stele_types::size::format_bytes;
 use stele_types::{Clock, Error, Result, StoreIdent};
-use stele_vfs::{RealVfs, ScaledVfs, SystemClock, Vfs};
+use stele_vfs::{RealVfs, ScaledVfs, SystemClock, Vfs, warnings};
 
 /// Locks a directory that did not open for log entry recovery; `None` if that would not open it.
 pub(super) fn begin_recovery(config: &Config, dir: &Path) -> Result<Option<RecoveringStore>> {
@@ -52,8 +52,20 @@ pub(super) fn engine(config: &Config, dir: &Path) -> Result<Engine> {
             "{dir}: {count} runs are damaged; requesting their pairs from other replicas"
         );
     }
+    describe_file_system(&engine, dir);
     estimate_speed(&engine, dir);
     Ok(engine)
+}
+
+/// Logs what holds the store, and what an operator should know about it.
+fn describe_file_system(engine: &Engine, dir: &Path) {
+    let (file_system, dir) = (engine.file_system(), dir.display());
+    let reserve = match file_system.kind.can_reserve() {
+        true => "",
+        false => ", space cannot be reserved",
+    };
+    tracing::info!("{dir}: the file system is {file_system}{reserve}");
+    warnings(&file_system).iter().for_each(|text| tracing::warn!("{dir}: {text}"));
 }
 
 /// Probes the device of a store at its first start, and estimates its speed from that.
@@ -123,6 +135,7 @@ fn engine_options(config: &Config, dir: &Path) -> EngineOptions {
         index_memory_bytes_max: config.block_cache_bytes_max as usize,
         value_cache_bytes_max: config.block_cache_bytes_max as usize,
         reserved_bytes: config.reserved_bytes,
+        handles: config.descriptors.handles().clone(),
         scrub_bytes_per_second_max: SCRUB_BYTES_PER_SECOND_MAX,
         background: false,
         gc: GcOptions { sort_phase: sort_phase(config, dir), ..gc_options(config) },

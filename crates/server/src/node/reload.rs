@@ -38,7 +38,8 @@ impl Reload {
         }
         self.stores.set_gc_options(&open::gc_options(&next))?;
         self.metrics.slow_log().set_threshold_ms(next.slow_log_ms);
-        self.connections_max.store(next.connections_max, Ordering::Relaxed);
+        let connections_max = next.descriptors.connections_max(next.connections_max);
+        self.connections_max.store(connections_max, Ordering::Relaxed);
         self.config.set(next);
         for (key, old, new, is_reloaded) in lines {
             match is_reloaded {

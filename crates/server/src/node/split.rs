@@ -15,7 +15,8 @@ use stele_raftstore::{Admin, NewRegion, RequestId};
 use stele_storage::RangeSize;
 use stele_types::Region;
 
-/// Measures every region that the store leads, and splits those that need it.
+/// Measures the regions that the store leads and that may have another size, and splits those that need
+/// it.
 pub(super) async fn check(
     store: &Arc<StoreHandle>,
     ids: &IdSource,
@@ -27,9 +28,19 @@ pub(super) async fn check(
         if !store.leads(region.id) {
             continue;
         }
-        let ranges = region.engine_ranges();
-        let measured = on_engine(store, move |engine| size_of(engine, &ranges)).await;
-        let Ok(Ok(size)) = measured else { continue };
+        let Some(reader) = store.readers().get(region.id) else { continue };
+        let visible = reader.visible();
+        let known = splitter.lock().size_without_measuring(&region, visible, started.elapsed());
+        let size = match known {
+            Some(size) => size,
+            None => {
+                let ranges = region.engine_ranges();
+                let measured = on_engine(store, move |engine| size_of(engine, &ranges)).await;
+                let Ok(Ok(size)) = measured else { continue };
+                splitter.lock().note_measuring(&region, visible, started.elapsed());
+                size
+            }
+        };
         let split_by = splitter.lock().measured(&region, size, limits, started.elapsed());
         let Some(split_by) = split_by else { continue };
         if let Err(obstacle) = split(store, ids, &region, split_by, size, limits).await {

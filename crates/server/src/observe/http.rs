@@ -5,6 +5,7 @@ use super::scrape::{counts, samples, source};
 use crate::memory::NodeMemory;
 use crate::node::SPEED_OP_BYTES;
 use crate::port;
+use crate::store::full_text;
 use crate::stores::Stores;
 use crate::tasks::Tasks;
 use crate::transport::Transport;
@@ -15,7 +16,9 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use stele_engine::ScrubStats;
 use stele_types::{ClusterId, DeviceSpeed, OpCost};
+use stele_vfs::{FileSystem, warnings};
 
 /// State that the routes report.
 #[derive(Clone)]
@@ -69,11 +72,19 @@ async fn metrics(State(health): State<Health>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, TYPE)], health.metrics.scrape(&health).await)
 }
 
-/// Succeeds while a store and every required task runs. Names stores and tasks that have failed.
+/// Returns a line for each full store. It serves reads and deletes: a node that counted as failed
+/// would get no delete.
+fn full_stores(stores: &Stores) -> String {
+    let full = stores.all().into_iter().filter(|store| store.space().is_full);
+    full.map(|store| format!("{}\n", full_text(store.id(), &store.space()))).collect()
+}
+
+/// Succeeds while a store and every required task runs. Names stores and tasks that have failed, and
+/// full stores.
 async fn healthz(State(health): State<Health>) -> impl IntoResponse {
     let (is_healthy, failed) = health.tasks.health();
     match is_healthy {
-        true => (StatusCode::OK, format!("ok\n{failed}")),
+        true => (StatusCode::OK, format!("ok\n{}{failed}", full_stores(&health.stores))),
         false => (StatusCode::SERVICE_UNAVAILABLE, failed),
     }
 }
@@ -108,6 +119,7 @@ async fn readyz(State(health): State<Health>) -> impl IntoResponse {
     let failed = health.stores.failed();
     failed.iter().for_each(|dir| lines += &format!("{dir}\n"));
     all_serve &= recovering.is_empty() && failed.iter().all(|dir| dir.is_expected);
+    lines += &full_stores(&health.stores);
     let text = format!("{with_leader} of {regions} regions have a known leader\n{lines}");
     // A node with an empty store is ready: it accepts replicas.
     let is_ready = with_leader == regions && all_serve;
@@ -134,6 +146,29 @@ fn device(speed: DeviceSpeed) -> Value {
     })
 }
 
+/// Returns how far the scrub of a store is.
+fn scrub(stats: &ScrubStats) -> Value {
+    json!({
+        "read_bytes": stats.bytes,
+        "passes": stats.passes,
+        "failed_index_reads": stats.cut_short,
+        "pass_bytes": stats.pass_bytes,
+        "pass_checked_bytes": stats.pass_checked_bytes,
+        "age_s": stats.age_s,
+    })
+}
+
+/// Returns what holds a store, with what an operator should know about it.
+fn file_system(of: &FileSystem) -> Value {
+    json!({
+        "name": of.kind.to_string(),
+        "mode": of.mode(),
+        "block_bytes": of.unit_bytes(),
+        "can_reserve_space": of.kind.can_reserve(),
+        "warnings": warnings(of),
+    })
+}
+
 async fn status(State(health): State<Health>) -> Json<Value> {
     let samples = samples(&health.stores).await;
     let stores: Vec<Value> = health
@@ -143,6 +178,7 @@ async fn status(State(health): State<Health>) -> Json<Value> {
         .map(|store| {
             let stats = samples.get(&store.id()).map(|it| it.stats.clone()).unwrap_or_default();
             let (replicas, leaders) = counts(&health.stores, store.id());
+            let space = store.space();
             json!({
                 "store": store.id().0,
                 "running": store.is_running(),
@@ -152,6 +188,13 @@ async fn status(State(health): State<Health>) -> Json<Value> {
                 "disk_bytes": stats.disk_bytes,
                 "live_bytes": stats.live_bytes,
                 "memory_bytes": stats.memory_bytes,
+                "space": {
+                    "free_bytes": space.free_bytes,
+                    "reserve_bytes": space.reserve_bytes,
+                    "reserve_allocated": space.is_reserve_allocated,
+                    "short": space.is_short,
+                    "full": space.is_full,
+                },
                 "index_memory_bytes": stats.index_memory_bytes,
                 "index_cold_reads": stats.index_cold_reads,
                 "write_amp": stats.write_amp(),
@@ -159,8 +202,10 @@ async fn status(State(health): State<Health>) -> Json<Value> {
                 "written_bytes": stats.written_bytes.iter().copied()
                     .collect::<std::collections::BTreeMap<_, _>>(),
                 "requests_in_work_bytes": store.request_bytes(),
+                "scrub": samples.get(&store.id()).map(|it| scrub(&it.scrub)),
                 "append_p99_seconds": store.engine().append_p99_nanos() as f64 / 1e9,
                 "device": device(store.engine().device_speed()),
+                "file_system": file_system(&store.engine().file_system()),
             })
         })
         .collect();

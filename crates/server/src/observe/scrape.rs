@@ -14,6 +14,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use stele_types::StoreId;
+use stele_vfs::warnings;
 
 /// Last known states of stores.
 pub type Samples = BTreeMap<StoreId, Arc<Sample>>;
@@ -41,8 +42,10 @@ impl Metrics {
         let stores = [
             families(stores, &samples),
             devices(stores),
+            file_systems(stores),
             reads(stores),
             slowdowns(stores),
+            space(stores),
             repairs(stores, &samples),
         ];
         let stores = stores.into_iter().flatten().chain([times(&samples)]);
@@ -208,8 +211,15 @@ fn times(samples: &Samples) -> Family {
 fn repairs(stores: &Stores, samples: &Samples) -> Vec<Family> {
     let mut repair = family("repair_values", "counter", "Values found unreadable, and repaired");
     let mut lost = family("lost_values", "gauge", "Values known to be unreadable now");
-    let mut scrubbed = family("scrubbed_bytes", "counter", "Bytes verified by scrubbing");
+    let mut scrubbed = family("scrubbed_bytes", "counter", "Bytes read by scrubbing");
     let mut passes = family("scrub_passes", "counter", "Completed scrub passes");
+    let mut progress = family(
+        "scrub_progress_ratio",
+        "gauge",
+        "Part of the current or last scrub pass that is done",
+    );
+    let age = "Seconds since the last completed scrub pass began, or since the store was opened";
+    let mut age = family("scrub_age_seconds", "gauge", age);
     for (&id, sample) in samples {
         let own = format!("store=\"{id}\"");
         let (repaired, scrub) = (&sample.repairs, &sample.scrub);
@@ -217,14 +227,17 @@ fn repairs(stores: &Stores, samples: &Samples) -> Vec<Family> {
         repair.samples.push((label(id, "what", "repaired"), repaired.repaired as f64));
         lost.samples.push((own.clone(), repaired.lost as f64));
         scrubbed.samples.push((own.clone(), scrub.bytes as f64));
-        passes.samples.push((own, scrub.passes as f64));
+        passes.samples.push((own.clone(), scrub.passes as f64));
+        let ratio = scrub.pass_checked_bytes as f64 / scrub.pass_bytes.max(1) as f64;
+        progress.samples.push((own.clone(), ratio));
+        age.samples.push((own, scrub.age_s as f64));
     }
     let mut entries =
         family("lost_entries", "gauge", "Lost log entries of stores that are recovering");
     for store in stores.recovering() {
         entries.samples.push((format!("store=\"{}\"", store.id), store.lost() as f64));
     }
-    vec![repair, lost, scrubbed, passes, entries]
+    vec![repair, lost, scrubbed, passes, progress, age, entries]
 }
 
 /// Returns what the operations of the devices cost.
@@ -248,6 +261,25 @@ fn devices(stores: &Stores) -> Vec<Family> {
     vec![fixed, bytes, speeds]
 }
 
+/// Returns what holds each store, and how many warnings that gives.
+fn file_systems(stores: &Stores) -> Vec<Family> {
+    let mut held = family("file_system", "gauge", "1, with what holds the store as labels");
+    let mut warned =
+        family("file_system_warnings", "gauge", "Warnings about what holds the store; see /status");
+    for store in stores.all() {
+        let (id, of) = (store.id(), store.engine().file_system());
+        let (name, mode, unit) = (of.kind.to_string(), of.mode(), of.unit_bytes());
+        let can_reserve = of.kind.can_reserve();
+        let labels = format!(
+            "{},mode=\"{mode}\",block_bytes=\"{unit}\",can_reserve_space=\"{can_reserve}\"",
+            label(id, "name", &name)
+        );
+        held.samples.push((labels, 1.0));
+        warned.samples.push((format!("store=\"{id}\""), warnings(&of).len() as f64));
+    }
+    vec![held, warned]
+}
+
 /// Returns the name of the source of a cost that was measured with `count` operations.
 pub fn source(count: u64) -> &'static str {
     if count > 0 { "measured" } else { "estimate" }
@@ -263,6 +295,19 @@ fn reads(stores: &Stores) -> Vec<Family> {
         }
     }
     vec![reads]
+}
+
+/// Returns which stores have too little space.
+fn space(stores: &Stores) -> Vec<Family> {
+    let mut full = family("store_full", "gauge", "1 while the store refuses puts");
+    let mut short =
+        family("store_short_of_space", "gauge", "1 while garbage collection frees space first");
+    for store in stores.all() {
+        let (own, space) = (format!("store=\"{}\"", store.id()), store.space());
+        full.samples.push((own.clone(), f64::from(u8::from(space.is_full))));
+        short.samples.push((own, f64::from(u8::from(space.is_short))));
+    }
+    vec![full, short]
 }
 
 /// Returns how much each store slows its writers.

@@ -77,7 +77,7 @@ impl PlacementService {
             let ids = |found: &Vec<RegionInfo>| found.iter().map(|info| info.region.id).collect();
             return self.answer_regions(scan, ids).await;
         }
-        let mut out: Vec<RegionInfo> = Vec::new();
+        let (mut out, mut known): (Vec<RegionInfo>, _) = (Vec::new(), BTreeSet::new());
         let mut next = Some(range.start.clone());
         while let Some(start_key) = next.filter(|_| out.len() < limit) {
             let request = ListRegionsRequest {
@@ -88,9 +88,7 @@ impl PlacementService {
             };
             let (found, continues_at) = self.ask_for_regions(request).await?;
             // Regions may have split between two pages: then the newer one is returned again.
-            let is_known = |info: &RegionInfo| out.iter().any(|o| o.region.id == info.region.id);
-            let fresh: Vec<RegionInfo> = found.into_iter().filter(|i| !is_known(i)).collect();
-            out.extend(fresh);
+            out.extend(found.into_iter().filter(|info| known.insert(info.region.id)));
             next = continues_at;
         }
         Ok(out)

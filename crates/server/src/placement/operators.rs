@@ -15,7 +15,7 @@ use stele_proto::stele::control::v1::{
     MergeRequest, MoveRequest, OperatorAccepted, OperatorInfo, OperatorState, SplitRequest,
     TransferRequest,
 };
-use stele_types::{Peer, RegionId, StoreId};
+use stele_types::{Peer, RegionId, RegionPhase, StoreId};
 use tonic::Status;
 
 /// Most keys of one split.
@@ -74,6 +74,13 @@ impl PlacementService {
             };
             let region =
                 state.operators.running().find(is_requested).map(|operator| operator.region);
+            let merging = state.cluster.regions().get(RegionId(request.region_id));
+            let merging = merging.filter(|info| is_merging(info) && request.operator_id == 0);
+            if let (None, Some(info)) = (region, merging) {
+                // The schedulers have not begun to finish the merge.
+                state.operators.abandon(info.region.id);
+                return Ok(CancelOperatorResponse { operator: None });
+            }
             let Some(region) = region.filter(|region| state.operators.cancel(*region, now)) else {
                 return Err(Status::not_found("operator not found"));
             };
@@ -108,7 +115,10 @@ impl PlacementService {
             }
             let view = View { cluster: &state.cluster, operators: &state.operators, now };
             let next = view.next_leader(&Loads::of(&view), info, &[old]);
-            planned(info, plan::change_members(info, &[to], &[old.id], next))
+            // The members of a region that is prepared for a merge do not change.
+            let mut steps = Vec::from_iter(is_merging(info).then_some(Step::AbandonMerge));
+            steps.extend(plan::change_members(info, &[to], &[old.id], next));
+            planned(info, steps)
         };
         accepted(self.order(plan).await)
     }
@@ -151,6 +161,10 @@ impl PlacementService {
 fn region(state: &LeaderState, id: u64) -> Result<&RegionInfo, Status> {
     let known = state.cluster.regions().get(RegionId(id));
     known.ok_or_else(|| Status::not_found(format!("there is no region {id}")))
+}
+
+fn is_merging(info: &RegionInfo) -> bool {
+    matches!(info.region.phase, RegionPhase::Merging { .. })
 }
 
 fn peer_on(info: &RegionInfo, store: StoreId) -> Result<Peer, Status> {

@@ -346,7 +346,8 @@ fn step(instruction: &Instruction) -> wire::OperatorStep {
             let source: Bytes = source.encode();
             Step::CommitMerge(wire::CommitMergeStep { source, prepared_index: prepared.0 })
         }
-        Order::RollbackMerge => Step::RollbackMerge(wire::RollbackMergeStep {}),
+        Order::RollbackMerge => Step::RollbackMerge(wire::RollbackMergeStep { refuse: false }),
+        Order::AbandonMerge => Step::RollbackMerge(wire::RollbackMergeStep { refuse: true }),
     };
     wire::OperatorStep {
         operator_id: instruction.operator.0,
@@ -403,6 +404,7 @@ fn instruction_of(step: &wire::OperatorStep) -> Result<Instruction, String> {
             source: region(&merge.source)?,
             prepared: LogIndex(merge.prepared_index),
         },
+        Step::RollbackMerge(merge) if merge.refuse => Order::AbandonMerge,
         Step::RollbackMerge(_) => Order::RollbackMerge,
     };
     Ok(Instruction {

@@ -10,6 +10,7 @@ use hyper_util::service::TowerToHyperService;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use stele_vfs::HandlePool;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -23,6 +24,8 @@ pub struct Options {
     /// Most connections of all kinds; further ones are closed at once. It may change while the port
     /// serves.
     pub connections_max: Arc<AtomicU64>,
+    /// Open value files, of which some are closed when no connection can be accepted.
+    pub handles: Arc<HandlePool>,
     /// Time for the first bytes, and for the header of an HTTP/1 request.
     pub first_bytes_timeout: Duration,
     /// Most requests at the same time on one HTTP/2 connection.
@@ -50,6 +53,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             connections_max: Arc::new(AtomicU64::new(4096)),
+            handles: Arc::default(),
             first_bytes_timeout: Duration::from_secs(5),
             streams_max: 4096,
             stream_window_bytes_max: 1 << 20,
@@ -104,7 +108,8 @@ pub async fn serve(
         };
         let Ok((stream, _)) = accepted else {
             stats.failed.fetch_add(1, Relaxed);
-            // Out of handles or memory: other connections must end first.
+            // Out of descriptors or memory: open files are closed, or other connections must end first.
+            options.handles.close_some();
             sleep(Duration::from_millis(50)).await;
             continue;
         };

@@ -1,5 +1,6 @@
 //! Maintenance thread of one store: slices, as [`Maintenance`] decides.
 
+use super::space_watch::{Change, SpaceWatch};
 use super::store_loop::Inbox;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -45,6 +46,7 @@ pub(super) fn run<E: StorageEngine>(
     wants_checkpoint: &AtomicBool,
     inbox: &Inbox<E>,
     counts: &Counts,
+    space: &SpaceWatch,
     (clock, slowdown): (&dyn Clock, &AtomicU64),
 ) {
     let (mut maintenance, mut pace) = (Maintenance::default(), Pace::default());
@@ -57,6 +59,11 @@ pub(super) fn run<E: StorageEngine>(
                 return;
             }
         };
+        match space.note(engine.space()) {
+            Some(Change::Full(text)) => tracing::warn!("{text}"),
+            Some(Change::HasRoom(text)) => tracing::info!("{text}"),
+            None => {}
+        }
         if slice.has_new_damage {
             inbox.push(Item::Input(Input::Damaged));
         }
@@ -66,6 +73,7 @@ pub(super) fn run<E: StorageEngine>(
                 pace.worked(done.bytes, clock.monotonic_nanos().saturating_sub(began_nanos));
                 counts.record(done.stage, done.bytes);
             }
+            None if slice.pause_nanos == 0 => {}
             None => std::thread::sleep(Duration::from_nanos(slice.pause_nanos)),
         }
     }

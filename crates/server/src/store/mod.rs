@@ -6,6 +6,7 @@ mod lookups;
 mod maintain;
 mod sample;
 mod slow_writers;
+mod space_watch;
 mod store_loop;
 mod writer;
 
@@ -20,6 +21,8 @@ use sample::Latest;
 pub use sample::Sample;
 use slow_writers::SlowWriters;
 pub use slow_writers::Slowdowns;
+use space_watch::SpaceWatch;
+pub use space_watch::full_text;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -29,7 +32,7 @@ use stele_raftstore::{
     AdminCall, Event, Input, Modify, PeerMessage, RaftStore, Read, Readers, RegionReport, Reply,
     RequestId, SendSnapshot, StageTimes, Unknown, Write,
 };
-use stele_storage::{Modification, NewPair, StorageEngine};
+use stele_storage::{Modification, NewPair, Space, StorageEngine};
 use stele_types::{Clock, Error, RegionId, Result, StoreId};
 use store_loop::{Inbox, LoopThread, answer};
 use tokio::sync::oneshot;
@@ -65,6 +68,7 @@ pub struct StoreHandle<E: StorageEngine = Engine> {
     load: LoadSamples,
     receiving: AtomicU64,
     counts: Arc<Counts>,
+    space: Arc<SpaceWatch>,
     samples: Arc<Latest<Sample>>,
     region_reports: Arc<Latest<Vec<RegionReport>>>,
     running: Arc<AtomicBool>,
@@ -120,11 +124,14 @@ where
         let (maintained, stopping) = (engine.clone(), running.clone());
         let counts = Arc::new(Counts::default());
         let (counting, items) = (counts.clone(), inbox.clone());
+        let space = Arc::new(SpaceWatch::new(id));
+        let watch = space.clone();
         let (writers, timer) = (SlowWriters::default(), clock.clone());
         let slowdown = writers.own.clone();
         let maintenance = spawn(Thread::Maintenance, id, move || {
             let pace = (&*timer, &*slowdown);
-            maintain::run(&*maintained, &stopping, &wants_checkpoint, &items, &counting, pace);
+            let (counts, space) = (&*counting, &*watch);
+            maintain::run(&*maintained, &stopping, &wants_checkpoint, &items, counts, space, pace);
         })?;
         let mut threads = vec![loop_thread, write_thread, maintenance];
         threads.extend(lookup_threads.into_iter().chain(apply_thread));
@@ -140,6 +147,7 @@ where
             load,
             receiving: AtomicU64::new(0),
             counts,
+            space,
             samples: Arc::default(),
             region_reports: Arc::default(),
             running,
@@ -192,6 +200,16 @@ where
     /// Returns the maintenance work since the start, by stage.
     pub fn maintained(&self) -> Vec<(&'static str, StageWork)> {
         self.counts.all()
+    }
+
+    /// Records whether replicas of the store refuse entries for which there is no room.
+    pub fn set_refuses_entries(&self, refuses_entries: bool) {
+        self.space.set_refuses_entries(refuses_entries);
+    }
+
+    /// Returns the space of the device, as maintenance read it last.
+    pub fn space(&self) -> Space {
+        self.space.last()
     }
 
     /// Returns whether this store's peer leads a region, as far as it knows.

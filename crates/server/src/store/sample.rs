@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use stele_engine::{RepairStats, ScrubStats};
 use stele_raftstore::RegionReport;
-use stele_storage::{EngineStats, LogStore, StateMachine};
-use stele_types::mutant;
+use stele_storage::{EngineStats, LogStore, Space, StateMachine};
+use stele_types::{Error, mutant};
 use tokio::sync::watch;
 
 /// Longest wait for a store's answer.
@@ -19,8 +19,8 @@ const ANSWER_MAX: Duration = Duration::from_millis(300);
 pub struct Sample {
     /// Sizes and amplification.
     pub stats: EngineStats,
-    /// Puts are refused because the device is full.
-    pub is_full: bool,
+    /// Space of the device.
+    pub space: Space,
     /// Hits and misses of the value cache.
     pub value_cache: (u64, u64),
     /// Phase of garbage collection.
@@ -31,6 +31,8 @@ pub struct Sample {
     pub repairs: RepairStats,
     /// Scrub.
     pub scrub: ScrubStats,
+    /// What is wrong with the place of the directory: it was moved away, deleted or replaced.
+    pub displaced: Option<Arc<Error>>,
 }
 
 impl Sample {
@@ -38,13 +40,22 @@ impl Sample {
         let gc = engine.gc_stats();
         Self {
             stats: engine.stats(),
-            is_full: engine.admit(1).is_err(),
+            space: engine.space(),
             value_cache: engine.value_cache_hits(),
             gc_phase: format!("{:?}", gc.phase).to_lowercase(),
             cluster_time_s: gc.cluster_time_s,
             repairs: engine.repair_stats(),
             scrub: engine.scrub_stats(),
+            displaced: displaced(engine),
         }
+    }
+}
+
+/// Returns what is wrong with the place of a store. A device that does not answer shows elsewhere.
+fn displaced(engine: &Engine) -> Option<Arc<Error>> {
+    match engine.check_place() {
+        Err(error @ Error::WrongStore { .. }) => Some(Arc::new(error)),
+        Ok(()) | Err(_) => None,
     }
 }
 

@@ -1,3 +1,4 @@
+use super::space_watch::SpaceWatch;
 use super::{Applier, Counts, Engine, Inbox, Item, OutputSink, StoreHandle, maintain, spawn};
 use crate::threads::Thread;
 use std::os::unix::process::ExitStatusExt;
@@ -49,7 +50,8 @@ fn a_store_that_its_maintenance_stopped_ends_though_nothing_is_appended() {
     let (running, wants_checkpoint) = (AtomicBool::new(true), AtomicBool::new(false));
     let (clock, slowdown) = (SystemClock::new(), AtomicU64::new(0));
     let (counts, pace) = (Counts::default(), (&clock as &dyn Clock, &slowdown));
-    maintain::run(&engine, &running, &wants_checkpoint, &inbox, &counts, pace);
+    let space = SpaceWatch::new(StoreId(1));
+    maintain::run(&engine, &running, &wants_checkpoint, &inbox, &counts, &space, pace);
     let mut items = Vec::new();
     inbox.queue.take(&mut items);
     let [Item::Stopped(error)] = &items[..] else { panic!("{} items", items.len()) };

@@ -184,7 +184,7 @@ fn too_large(message: String, region: RegionId, entry_size: u64) -> errorpb::Err
 }
 
 fn disk_full(store: StoreId) -> Failure {
-    Failure::region(format!("disk of store {store} is full"), |error| {
+    Failure::region(format!("disk full at store {store} or at its followers"), |error| {
         let reason = "puts are refused until space is freed; deletes and reads continue".to_owned();
         error.disk_full = Some(errorpb::DiskFull { store_id: vec![store.0], reason });
     })

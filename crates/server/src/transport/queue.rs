@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use stele_raftstore::{Body, PeerMessage, RaftEntry, RaftKind};
 use stele_storage::LostEntry;
-use stele_types::mutant;
+use stele_types::{Peer, mutant};
 use tokio::sync::Notify;
 
 /// Bytes of a message beside its keys and entries.
@@ -42,6 +42,8 @@ pub fn message_bytes(message: &PeerMessage) -> u64 {
             let bytes: usize = found.iter().map(|(_, payload)| payload.len()).sum();
             bytes as u64 + found.len() as u64 * FOUND_OVERHEAD_BYTES
         }
+        Body::MergeAnswer(answer) => answer.stores.len() as u64 * size_of::<u64>() as u64,
+        Body::Members(members) => members.len() as u64 * size_of::<Peer>() as u64,
         _ => 0,
     };
     MESSAGE_OVERHEAD_BYTES + keys as u64 + body

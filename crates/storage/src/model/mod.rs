@@ -8,7 +8,7 @@ mod view;
 
 use crate::{
     EngineStats, LogStore, LostValue, Maintained, Pair, Progress, RangeSize, Repair, Snapshots,
-    StateMachine,
+    Space, StateMachine,
 };
 pub use factory::ModelFactory;
 pub use ingest::ModelIngest;
@@ -34,6 +34,8 @@ type Pairs = BTreeMap<Bytes, (Bytes, u64)>;
 pub struct ModelEngine {
     state: Mutex<State>,
     is_full: AtomicBool,
+    is_short: AtomicBool,
+    wants_truncation: AtomicBool,
     is_cold: AtomicBool,
     lost: Mutex<Arc<BTreeSet<Bytes>>>,
     lost_ranges: Mutex<Arc<Vec<KeyRange>>>,
@@ -91,6 +93,16 @@ impl ModelEngine {
     /// Sets whether the device counts as nearly full.
     pub fn set_full(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::Relaxed);
+    }
+
+    /// Sets whether the device counts as short of space.
+    pub fn set_short(&self, is_short: bool) {
+        self.is_short.store(is_short, Ordering::Relaxed);
+    }
+
+    /// Requests that the logs of regions are truncated, as garbage collection does.
+    pub fn request_truncation(&self) {
+        self.wants_truncation.store(true, Ordering::Relaxed);
     }
 }
 
@@ -210,6 +222,20 @@ impl LogStore for ModelEngine {
             return Err(Error::NoSpace("model".into()));
         }
         Ok(())
+    }
+
+    fn admit_append(&self, bytes: u64) -> bool {
+        self.admit(bytes).is_ok()
+    }
+
+    fn space(&self) -> Space {
+        let is_full = self.is_full.load(Ordering::Relaxed);
+        let is_short = is_full || self.is_short.load(Ordering::Relaxed);
+        Space { is_short, is_full, ..Space::default() }
+    }
+
+    fn take_truncation_request(&self) -> bool {
+        self.wants_truncation.swap(false, Ordering::Relaxed)
     }
 }
 

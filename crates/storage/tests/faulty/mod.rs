@@ -4,7 +4,7 @@ use bytes::Bytes;
 use stele_storage::conformance::Factory;
 use stele_storage::{
     Cached, EngineStats, EngineView, LogStore, Maintained, ModelEngine, ModelIngest, ModelView,
-    Order, Pair, Progress, RangeSize, Repair, ScanOptions, Snapshots, StateMachine,
+    Order, Pair, Progress, RangeSize, Repair, ScanOptions, Snapshots, Space, StateMachine,
 };
 use stele_types::{
     CommittedEntry, HardState, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId, Result, Term,
@@ -216,6 +216,18 @@ impl LogStore for Faulty {
 
     fn admit(&self, bytes: u64) -> Result<()> {
         self.inner.admit(bytes)
+    }
+
+    fn admit_append(&self, bytes: u64) -> bool {
+        self.inner.admit_append(bytes)
+    }
+
+    fn space(&self) -> Space {
+        self.inner.space()
+    }
+
+    fn take_truncation_request(&self) -> bool {
+        self.inner.take_truncation_request()
     }
 }
 

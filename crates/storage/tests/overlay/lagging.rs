@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use stele_storage::conformance::Factory;
 use stele_storage::{
     EngineStats, LogStore, LostValue, Maintained, ModelEngine, ModelIngest, ModelView, Overlaid,
-    Overlay, Pair, Progress, RangeSize, Repair, Snapshots, StateMachine,
+    Overlay, Pair, Progress, RangeSize, Repair, Snapshots, Space, StateMachine,
 };
 use stele_types::{CommittedEntry, KeyRange, LogBatch, LogIndex, Prng, RegionId, Result, Term};
 
@@ -148,6 +148,18 @@ impl LogStore for Lagging {
 
     fn admit(&self, bytes: u64) -> Result<()> {
         self.inner.admit(bytes)
+    }
+
+    fn admit_append(&self, bytes: u64) -> bool {
+        self.inner.admit_append(bytes)
+    }
+
+    fn space(&self) -> Space {
+        self.inner.space()
+    }
+
+    fn take_truncation_request(&self) -> bool {
+        self.inner.take_truncation_request()
     }
 }
 

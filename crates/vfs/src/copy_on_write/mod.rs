@@ -3,7 +3,10 @@
 
 mod file;
 
-use crate::{Create, DirEntry, DirLock, Meter, Open, Vfs, VfsFile, check_open, check_rename};
+use crate::pinned::{Pinned, Unmoved};
+use crate::{
+    Create, DirEntry, DirLock, FileSystem, Meter, Open, Vfs, VfsFile, check_open, check_rename,
+};
 use file::{Budget, CopyFile, Inode};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -217,6 +220,14 @@ impl Vfs for CopyOnWriteVfs {
         Ok(Box::new(CopyLock { locks, path, _below: below }))
     }
 
+    fn pin(&self, path: &Path) -> Result<Box<dyn Pinned>> {
+        Ok(Box::new(Unmoved(path.to_path_buf())))
+    }
+
+    fn file_system(&self, file: &Path) -> Result<FileSystem> {
+        self.below.file_system(file)
+    }
+
     /// Returns the memory that is left for changes.
     fn free_bytes(&self, _dir: &Path) -> Result<u64> {
         Ok(self.budget.free_bytes())
@@ -226,12 +237,20 @@ impl Vfs for CopyOnWriteVfs {
         self.below.total_bytes(dir)
     }
 
+    fn can_reserve(&self, _dir: &Path) -> Result<bool> {
+        Ok(false)
+    }
+
     fn device_number(&self, dir: &Path) -> Result<u64> {
         self.below.device_number(dir)
     }
 
     fn place(&self, dir: &Path) -> Result<Option<Place>> {
         self.below.place(dir)
+    }
+
+    fn keeps_changes(&self) -> bool {
+        false
     }
 
     fn random(&self) -> Result<u64> {

@@ -8,7 +8,7 @@ mod scaled;
 #[cfg(test)]
 mod tests;
 
-use crate::{DirEntry, DirLock, Meter, Open, Vfs, VfsFile};
+use crate::{DirEntry, DirLock, FileSystem, Meter, Open, Pinned, Vfs, VfsFile};
 use device::Device;
 use file::ProfiledFile;
 pub use scaled::{DeviceScale, ScaledVfs};
@@ -129,6 +129,14 @@ impl Vfs for ProfiledVfs {
         self.inner.lock(path)
     }
 
+    fn pin(&self, path: &Path) -> Result<Box<dyn Pinned>> {
+        self.inner.pin(path)
+    }
+
+    fn file_system(&self, file: &Path) -> Result<FileSystem> {
+        self.inner.file_system(file)
+    }
+
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         self.inner.free_bytes(dir)
     }
@@ -137,12 +145,20 @@ impl Vfs for ProfiledVfs {
         self.inner.total_bytes(dir)
     }
 
+    fn can_reserve(&self, dir: &Path) -> Result<bool> {
+        self.inner.can_reserve(dir)
+    }
+
     fn device_number(&self, dir: &Path) -> Result<u64> {
         self.inner.device_number(dir)
     }
 
     fn place(&self, dir: &Path) -> Result<Option<Place>> {
         self.inner.place(dir)
+    }
+
+    fn keeps_changes(&self) -> bool {
+        self.inner.keeps_changes()
     }
 
     fn random(&self) -> Result<u64> {

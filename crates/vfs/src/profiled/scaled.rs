@@ -1,7 +1,7 @@
 //! A device that is slower than the real one by a factor, which may change while it is in use.
 
 use super::Sleep;
-use crate::{AlignedBuf, DirEntry, DirLock, Meter, Open, Vfs, VfsFile};
+use crate::{AlignedBuf, DirEntry, DirLock, FileSystem, Meter, Open, Pinned, Vfs, VfsFile};
 use parking_lot::Mutex;
 use std::io::IoSlice;
 use std::path::Path;
@@ -132,6 +132,14 @@ impl Vfs for ScaledVfs {
         self.inner.lock(path)
     }
 
+    fn pin(&self, path: &Path) -> Result<Box<dyn Pinned>> {
+        self.inner.pin(path)
+    }
+
+    fn file_system(&self, file: &Path) -> Result<FileSystem> {
+        self.inner.file_system(file)
+    }
+
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         self.inner.free_bytes(dir)
     }
@@ -140,12 +148,20 @@ impl Vfs for ScaledVfs {
         self.inner.total_bytes(dir)
     }
 
+    fn can_reserve(&self, dir: &Path) -> Result<bool> {
+        self.inner.can_reserve(dir)
+    }
+
     fn device_number(&self, dir: &Path) -> Result<u64> {
         self.inner.device_number(dir)
     }
 
     fn place(&self, dir: &Path) -> Result<Option<Place>> {
         self.inner.place(dir)
+    }
+
+    fn keeps_changes(&self) -> bool {
+        self.inner.keeps_changes()
     }
 
     fn random(&self) -> Result<u64> {

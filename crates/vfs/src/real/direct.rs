@@ -1,19 +1,31 @@
 //! Alignment that direct I/O needs on a file.
 
-use crate::AlignedBuf;
 use crate::aligned::MEMORY_ALIGN_BYTES;
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use crate::{AlignedBuf, FsKind};
+use rustix::fs::{AtFlags, Mode, OFlags, StatFs, StatxFlags};
 use std::fs::File;
 use std::path::Path;
 
 /// Returns the alignment of offsets and lengths for `file`, already open with `O_DIRECT`: as
 /// reported by the kernel (since Linux 6.1), otherwise found by a probe in the same directory.
-/// Returns `None` when direct writes do not work there.
+/// Returns `None` when direct writes do not work there, or go through the page cache.
 pub(super) fn block_bytes(file: &File, path: &Path) -> Option<usize> {
     match reported(file) {
         Some(block_bytes) => usable(block_bytes),
+        None if is_in_name_only(file) => None,
         None => probe(path.parent()?),
     }
+}
+
+fn is_in_name_only(file: &File) -> bool {
+    let stat = rustix::fs::fstatfs(file).ok();
+    stat.is_some_and(|stat| kind_of(&stat).is_direct_in_name_only())
+}
+
+/// Returns the kind of a file system.
+pub(super) fn kind_of(stat: &StatFs) -> FsKind {
+    // The field is signed on some machines; the numbers have 32 bits.
+    FsKind::of_number(u64::from(stat.f_type as u32))
 }
 
 /// Accepts only alignments that [`AlignedBuf`] also provides in memory.

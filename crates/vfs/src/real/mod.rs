@@ -7,7 +7,10 @@ mod queue;
 
 pub use clock::SystemClock;
 
-use crate::{Create, DirEntry, DirLock, Meter, Open, Vfs, VfsFile, check_open, check_rename};
+use crate::{
+    Create, DirEntry, DirLock, FileSystem, Meter, Open, PinState, Pinned, Vfs, VfsFile, check_open,
+    check_rename,
+};
 use file::RealFile;
 use parking_lot::Mutex;
 use queue::Queues;
@@ -16,7 +19,7 @@ use rustix::io::{Errno, retry_on_intr};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 use stele_types::{Error, Place, Result};
@@ -38,6 +41,35 @@ struct RealLock {
 }
 
 impl DirLock for RealLock {}
+
+#[derive(Debug)]
+struct RealPin {
+    file: File,
+    path: PathBuf,
+}
+
+impl Pinned for RealPin {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn state(&self) -> Result<PinState> {
+        let failed = |e| Error::io("stat", &self.path, e);
+        let own = self.file.metadata().map_err(failed)?;
+        match fs::metadata(or_current_dir(&self.path)) {
+            Ok(there) if (there.dev(), there.ino()) == (own.dev(), own.ino()) => {
+                Ok(PinState::InPlace)
+            }
+            Ok(_) => Ok(PinState::Replaced),
+            Err(e)
+                if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+            {
+                Ok(PinState::Missing)
+            }
+            Err(e) => Err(failed(e)),
+        }
+    }
+}
 
 impl RealVfs {
     /// Creates a file system with a meter at zero.
@@ -68,6 +100,20 @@ fn snapshot_number(dir: &Path) -> Result<u64> {
     }
 }
 
+/// Opens a file for direct I/O with its alignment, or through the page cache, with `None`, where the
+/// file system does not write directly.
+fn open_direct(path: &Path, how: Open) -> (io::Result<File>, Option<usize>) {
+    let file = open_with(path, how, OFlags::DIRECT);
+    // A file system without direct I/O returns EINVAL, possibly after creating the name.
+    let refused = file.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::InvalidInput);
+    let block_bytes = file.as_ref().ok().and_then(|file| direct::block_bytes(file, path));
+    if refused || (file.is_ok() && block_bytes.is_none()) {
+        let create = if path.exists() { Create::Never } else { how.create };
+        return (open_with(path, Open { create, ..how }, OFlags::empty()), None);
+    }
+    (file, block_bytes)
+}
+
 fn or_current_dir(dir: &Path) -> &Path {
     if dir.as_os_str().is_empty() { Path::new(".") } else { dir }
 }
@@ -75,22 +121,10 @@ fn or_current_dir(dir: &Path) -> &Path {
 impl Vfs for RealVfs {
     fn open(&self, path: &Path, how: Open) -> Result<Arc<dyn VfsFile>> {
         check_open(path, how)?;
-        let buffered = || open_with(path, how, OFlags::empty());
-        let mut block_bytes = None;
-        let mut file = match how.direct {
-            true => open_with(path, how, OFlags::DIRECT),
-            false => buffered(),
+        let (file, block_bytes) = match how.direct {
+            true => open_direct(path, how),
+            false => (open_with(path, how, OFlags::empty()), None),
         };
-        if how.direct {
-            // A file system without direct I/O returns EINVAL, possibly after creating the name.
-            let refused = file.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::InvalidInput);
-            block_bytes = file.as_ref().ok().and_then(|file| direct::block_bytes(file, path));
-            if refused || (file.is_ok() && block_bytes.is_none()) {
-                let there = path.exists();
-                let create = if there { Create::Never } else { how.create };
-                file = open_with(path, Open { create, ..how }, OFlags::empty());
-            }
-        }
         let file = file.map_err(|e| Error::io("open", path, e))?;
         if !how.write && block_bytes.is_none() {
             // Readers here read exactly what they need; readahead would only fill the cache.
@@ -178,6 +212,24 @@ impl Vfs for RealVfs {
         }
     }
 
+    fn pin(&self, path: &Path) -> Result<Box<dyn Pinned>> {
+        let failed = |e| Error::io("open", path, e);
+        let file = File::open(or_current_dir(path)).map_err(failed)?;
+        Ok(Box::new(RealPin { file, path: path.to_path_buf() }))
+    }
+
+    fn file_system(&self, file: &Path) -> Result<FileSystem> {
+        let failed = |e| Error::io("stat", file, e);
+        // Opened as `open` opens it, so that the mode is the one in use.
+        let (open, direct_bytes) = open_direct(file, Open { direct: true, ..Open::READ });
+        let stat = rustix::fs::fstatfs(open.map_err(failed)?).map_err(|e| failed(e.into()))?;
+        Ok(FileSystem {
+            kind: direct::kind_of(&stat),
+            block_bytes: u64::try_from(stat.f_bsize).unwrap_or_default(),
+            direct_bytes: direct_bytes.map(|bytes| bytes as u64),
+        })
+    }
+
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         let stat = rustix::fs::statvfs(or_current_dir(dir))
             .map_err(|e| Error::io("stat", dir, e.into()))?;
@@ -188,6 +240,16 @@ impl Vfs for RealVfs {
         let stat = rustix::fs::statvfs(or_current_dir(dir))
             .map_err(|e| Error::io("stat", dir, e.into()))?;
         Ok(stat.f_blocks * stat.f_frsize)
+    }
+
+    fn can_reserve(&self, dir: &Path) -> Result<bool> {
+        let stat = rustix::fs::statfs(or_current_dir(dir))
+            .map_err(|e| Error::io("stat", dir, e.into()))?;
+        Ok(direct::kind_of(&stat).can_reserve())
+    }
+
+    fn keeps_changes(&self) -> bool {
+        true
     }
 
     fn device_number(&self, dir: &Path) -> Result<u64> {

@@ -13,7 +13,10 @@ mod names;
 pub use event::{CrashAt, CrashPoint, Event, Operation};
 pub use fault::Fault;
 
-use crate::{DirEntry, DirLock, Meter, Open, Vfs, VfsFile, check_open, check_rename};
+use crate::{
+    DirEntry, DirLock, FileSystem, FsKind, Meter, Open, PinState, Pinned, Vfs, VfsFile, check_open,
+    check_rename,
+};
 use disk::Disk;
 use file::SimFile;
 use parking_lot::Mutex;
@@ -36,6 +39,8 @@ pub struct SimOptions {
     pub block_bytes: Option<usize>,
     /// Maximum bytes of all files, in chunks of 4096; `None` disables the limit.
     pub capacity_bytes: Option<u64>,
+    /// Whether allocated blocks of a file may be taken by others, as on tmpfs and btrfs.
+    pub is_without_reservations: bool,
 }
 
 type StallHook = Arc<dyn Fn(&Path) + Send + Sync>;
@@ -238,6 +243,17 @@ impl SimVfs {
         self.shared.disk.lock().place(path.as_ref(), bytes);
     }
 
+    /// Moves a directory with all below it, as an operator does while files in it are open: durable,
+    /// without a numbered operation.
+    pub fn move_dir(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) {
+        self.shared.disk.lock().move_dir(from.as_ref(), Some(to.as_ref()));
+    }
+
+    /// Deletes a directory with all below it. Otherwise like [`SimVfs::move_dir`].
+    pub fn remove_dir(&self, dir: impl AsRef<Path>) {
+        self.shared.disk.lock().move_dir(dir.as_ref(), None);
+    }
+
     /// Returns a file's length; `None` when there is no such file.
     pub fn file_bytes(&self, path: impl AsRef<Path>) -> Option<u64> {
         Some(self.shared.disk.lock().file(path.as_ref())?.visible.len)
@@ -269,6 +285,28 @@ impl DirLock for SimLock {}
 impl Drop for SimLock {
     fn drop(&mut self) {
         self.shared.disk.lock().locks.remove(&self.path);
+    }
+}
+
+struct SimPin {
+    shared: Arc<Shared>,
+    path: PathBuf,
+    id: names::InodeId,
+}
+
+impl fmt::Debug for SimPin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimPin({})", self.path.display())
+    }
+}
+
+impl Pinned for SimPin {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn state(&self) -> Result<PinState> {
+        self.shared.disk.lock().pin_state(&self.path, self.id)
     }
 }
 
@@ -319,6 +357,18 @@ impl Vfs for SimVfs {
         Ok(Box::new(SimLock { shared: Arc::clone(&self.shared), path: path.to_path_buf() }))
     }
 
+    fn pin(&self, path: &Path) -> Result<Box<dyn Pinned>> {
+        let id = self.shared.disk.lock().pin(path)?;
+        Ok(Box::new(SimPin { shared: Arc::clone(&self.shared), path: path.to_path_buf(), id }))
+    }
+
+    fn file_system(&self, file: &Path) -> Result<FileSystem> {
+        let disk = self.shared.disk.lock();
+        disk.check_power("stat", file)?;
+        let direct_bytes = disk.options.block_bytes.map(|bytes| bytes as u64);
+        Ok(FileSystem { kind: FsKind::Simulated, block_bytes: 4096, direct_bytes })
+    }
+
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         let disk = self.shared.disk.lock();
         disk.check_power("stat", dir)?;
@@ -329,6 +379,16 @@ impl Vfs for SimVfs {
         let disk = self.shared.disk.lock();
         disk.check_power("stat", dir)?;
         Ok(disk.options.capacity_bytes.unwrap_or(UNLIMITED_BYTES))
+    }
+
+    fn can_reserve(&self, dir: &Path) -> Result<bool> {
+        let disk = self.shared.disk.lock();
+        disk.check_power("stat", dir)?;
+        Ok(!disk.options.is_without_reservations)
+    }
+
+    fn keeps_changes(&self) -> bool {
+        true
     }
 
     fn device_number(&self, dir: &Path) -> Result<u64> {

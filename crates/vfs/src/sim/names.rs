@@ -4,7 +4,41 @@ use std::collections::BTreeMap;
 use stele_types::Prng;
 
 pub(super) type InodeId = u64;
-type Map = BTreeMap<String, InodeId>;
+
+/// Names of files, each of which has one at most.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Map {
+    pub by_name: BTreeMap<String, InodeId>,
+    by_inode: BTreeMap<InodeId, String>,
+    /// A file has lost its name since the last sync.
+    has_freed: bool,
+}
+
+impl Map {
+    fn insert(&mut self, name: String, inode: InodeId) {
+        self.by_inode.insert(inode, name.clone());
+        if let Some(replaced) = self.by_name.insert(name, inode)
+            && replaced != inode
+        {
+            self.by_inode.remove(&replaced);
+            self.has_freed = true;
+        }
+    }
+
+    fn remove(&mut self, name: &str) {
+        if let Some(inode) = self.by_name.remove(name) {
+            self.by_inode.remove(&inode);
+            self.has_freed = true;
+        }
+    }
+
+    /// Removes the name of a file that gets another one.
+    fn remove_name_of(&mut self, inode: InodeId) {
+        if let Some(name) = self.by_inode.remove(&inode) {
+            self.by_name.remove(&name);
+        }
+    }
+}
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
@@ -31,11 +65,11 @@ impl Change {
                 names.insert(name.clone(), *inode);
             }
             Self::Rename { to, inode } => {
-                names.retain(|_, there| there != inode);
+                names.remove_name_of(*inode);
                 names.insert(to.clone(), *inode);
             }
             Self::Unlink { name, inode } => {
-                if names.get(name) == Some(inode) {
+                if names.by_name.get(name) == Some(inode) {
                     names.remove(name);
                 }
             }
@@ -72,9 +106,12 @@ impl Names {
         self.pending.push(change);
     }
 
-    pub fn sync(&mut self) {
-        self.pending.clear();
-        self.durable.clone_from(&self.visible);
+    /// Makes all changes durable. Returns whether a file has lost its name since the last sync.
+    pub fn sync(&mut self) -> bool {
+        self.pending.drain(..).for_each(|change| change.apply(&mut self.durable));
+        let has_freed = self.visible.has_freed || self.durable.has_freed;
+        (self.visible.has_freed, self.durable.has_freed) = (false, false);
+        has_freed
     }
 
     /// Makes a random number of the oldest changes durable; the others stay unsynced.
@@ -117,6 +154,6 @@ impl Names {
             | Change::Rename { inode, .. }
             | Change::Unlink { inode, .. } => *inode,
         });
-        self.visible.values().chain(self.durable.values()).copied().chain(pending)
+        self.visible.by_name.values().chain(self.durable.by_name.values()).copied().chain(pending)
     }
 }

@@ -1,5 +1,7 @@
 use super::*;
 
+mod random_histories;
+
 fn op(called: u64, returned: u64, act: Act) -> Op {
     Op {
         called,
@@ -124,11 +126,42 @@ fn long_histories_with_lost_answers_are_checked_at_once() {
 
 /// The search visits other orders of twenty open writes first, more than it keeps.
 #[test]
-fn a_history_with_more_states_than_the_search_visits_counts_as_linearizable() {
+fn a_history_with_more_states_than_the_search_visits_counts_as_linearizable_and_as_cut() {
     let key = |at: u64| (at % u64::from(KEYS)) as u8;
     let mut ops: Vec<Op> =
         (1..=20).map(|at| op(at, 100 + at, Act::Write(vec![(key(at), at as Value)]))).collect();
     let last = (17..=20).map(|at| (key(at), at as Value)).collect();
     ops.push(op(30, 40, Act::Read(last)));
-    assert!(holds(&ops));
+    assert_eq!(check(&ops), Ok(Extent::Cut));
+    assert_eq!(check(&ops[..1]), Ok(Extent::Complete));
+}
+
+#[test]
+fn increments_of_two_keys_met_lost_writes() {
+    let put = |called, key, value| op(called, 0, Act::Write(vec![(key, value)]));
+    let failed = |called, returned, key| {
+        op(called, returned, Act::Modify { key, change: Change::Increment(5), seen: Some(None) })
+    };
+    let (one, two) = (put(1, 0, 7), put(2, 1, 8));
+    assert!(holds(&[one.clone(), failed(3, 4, 0)]));
+    assert!(holds(&[one.clone(), two.clone(), failed(3, 4, 0), failed(5, 6, 1)]));
+    assert!(!holds(&[two.clone(), failed(3, 4, 0), failed(5, 6, 1)]));
+    assert!(!holds(&[one.clone(), failed(3, 4, 0), failed(5, 6, 1)]));
+    let read = op(7, 8, Act::Read(vec![(2, 9)]));
+    assert!(!holds(&[one, two, failed(3, 4, 0), failed(5, 6, 1), read]));
+}
+
+#[test]
+fn an_operation_that_stood_for_a_lost_write_may_be_needed_later() {
+    let modify =
+        |called, returned, change, seen| op(called, returned, Act::Modify { key: 0, change, seen });
+    let failed = || modify(3, 4, Change::Increment(5), Some(None));
+    let append = || modify(2, 0, Change::Append(6), None);
+    let with = |value| get(7, 8, appended(value, 6));
+    assert!(holds(&[put(1, 0, 7), append(), failed(), put(5, 6, 30), with(30)]));
+    assert!(!holds(&[append(), failed(), put(5, 6, 30), with(30)]));
+    let lost = || cas(2, 0, 0, 8, None);
+    let delete = || put(5, 6, 0);
+    assert!(holds(&[put(1, 0, 7), lost(), failed(), delete(), get(7, 8, 8)]));
+    assert!(!holds(&[lost(), failed(), delete(), get(7, 8, 8)]));
 }

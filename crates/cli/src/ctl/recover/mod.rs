@@ -6,7 +6,7 @@ mod online;
 mod survey;
 
 pub use offline::run as offline;
-pub use online::run as online;
+pub use online::{run as online, without_quorum};
 
 use crate::table::{self, Cell, number, words};
 use crate::text::printable;

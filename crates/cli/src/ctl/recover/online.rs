@@ -6,7 +6,7 @@ use crate::args::Recover;
 use crate::output::print;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-use stele_client::messages::{RecoverReplicaRequest, ReplicaDetail, StoreState};
+use stele_client::messages::{RecoverReplicaRequest, ReplicaDetail, StoreInfo, StoreState};
 use stele_client::{Control, RegionRow};
 use stele_server::recover::{Planned, Replica, Verdict, plan};
 use stele_types::{Error, LogIndex, Region, RegionId, Result, StoreId, Term};
@@ -20,9 +20,12 @@ pub async fn run(control: &Control, wanted: &Recover, json: bool) -> Result<Outc
         return Err(Error::invalid("--json and --with belong to directories: add --store"));
     }
     let lost = lost_stores(&wanted.lost);
+    let known = control.stores(&Vec::from_iter(lost.iter().copied())).await;
+    let known = known.map_err(|error| without_quorum(error, &wanted.lost))?;
+    check_known(&lost, &known)?;
     if wanted.yes {
         // Invariant: a lost store is removed before a region goes on without it.
-        declare_lost(control, &lost).await?;
+        declare_lost(control, &lost, &known).await?;
     }
     let planned = survey(control, &lost).await?;
     show(&planned, |it| it.verdict != Verdict::HasMajority, !wanted.yes)?;
@@ -42,20 +45,47 @@ pub async fn run(control: &Control, wanted: &Recover, json: bool) -> Result<Outc
     Ok(if is_done { Outcome::Done } else { Outcome::Failed })
 }
 
-async fn declare_lost(control: &Control, lost: &BTreeSet<StoreId>) -> Result<()> {
-    let wanted: Vec<StoreId> = lost.iter().copied().collect();
-    let removed: BTreeSet<u64> = control
-        .stores(&wanted)
-        .await?
-        .into_iter()
-        .filter(|store| store.state == StoreState::Removed as i32)
-        .filter_map(|store| Some(store.stats?.id))
-        .collect();
-    for store in wanted {
-        if !removed.contains(&store.0) {
-            control.declare_lost(store).await?;
-            print(&format!("store {store} is removed from the cluster\n"));
+/// Names the offline form if no placement leader answers: it is the one that is left then.
+pub fn without_quorum(error: Error, lost: &[u64]) -> Error {
+    match error {
+        Error::Unavailable(reason) => {
+            let lost: Vec<String> = lost.iter().map(ToString::to_string).collect();
+            Error::Unavailable(format!(
+                "{reason}. If the placement group has lost its majority, stop the nodes that are left \
+                 and run `stele ctl --store DIR recover --lost {}` with their directories",
+                lost.join(",")
+            ))
         }
+        error => error,
+    }
+}
+
+fn check_known(lost: &BTreeSet<StoreId>, known: &[StoreInfo]) -> Result<()> {
+    let is_known = |store: &&StoreId| known.iter().any(|it| id_of(it) == Some(store.0));
+    match lost.iter().find(|store| !is_known(store)) {
+        None => Ok(()),
+        Some(store) => Err(Error::invalid(format!(
+            "there is no store {store} in this cluster; `stele ctl stores` lists its stores"
+        ))),
+    }
+}
+
+fn id_of(store: &StoreInfo) -> Option<u64> {
+    store.stats.as_ref().map(|stats| stats.id)
+}
+
+async fn declare_lost(
+    control: &Control,
+    lost: &BTreeSet<StoreId>,
+    known: &[StoreInfo],
+) -> Result<()> {
+    let is_removed = |store: &StoreId| {
+        let state = StoreState::Removed as i32;
+        known.iter().any(|it| it.state == state && id_of(it) == Some(store.0))
+    };
+    for store in lost.iter().filter(|store| !is_removed(store)) {
+        control.declare_lost(*store).await?;
+        print(&format!("store {store} is removed from the cluster\n"));
     }
     Ok(())
 }
@@ -145,5 +175,22 @@ async fn until_led(control: &Control, id: RegionId, stores: &[StoreId]) -> Resul
             return Err(Error::Unavailable(format!("region {id} has elected no leader yet")));
         }
         tokio::time::sleep(PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_placement_leader_the_command_for_directories_is_named() {
+        let error = without_quorum(Error::Unavailable("no leader".to_owned()), &[1, 2]);
+        let text = error.to_string();
+        assert!(
+            text.contains("no leader") && text.contains("--store DIR recover --lost 1,2"),
+            "{text}"
+        );
+        let other = without_quorum(Error::invalid("bad"), &[1]).to_string();
+        assert!(!other.contains("--store"), "{other}");
     }
 }

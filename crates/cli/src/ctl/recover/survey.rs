@@ -1,16 +1,20 @@
 //! Replicas of a directory as JSON lines, to compare them with those on other machines.
 //!
 //! ```text
+//! {"cluster":ID,"time":1790000000,"members":[1,4],"version":12}             first line; time in Unix seconds
 //! {"region":HEX,"store":4,"term":7,"last":120,"last_term":6,"commit":118}     a replica
 //! {"recorded":HEX}                                                          a region of the placement group
 //! ```
+//!
+//! Surveys of earlier versions lack the first line: their cluster is not known.
 
 use crate::text::{from_hex, to_hex};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use stele_server::recover::Replica;
-use stele_types::{Error, LogIndex, Region, Result, StoreId, Term};
+use stele_types::{ClusterId, Error, LogIndex, Region, Result, StoreId, Term, mutant};
 
 /// Longest line: a descriptor with two keys of 8 KiB in hexadecimal digits, and its peers.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -22,6 +26,21 @@ pub struct Survey {
     pub replicas: Vec<Replica>,
     /// Regions that the placement group has recorded.
     pub recorded: Vec<Region>,
+    /// Where and when the replicas were read.
+    pub origin: Origin,
+}
+
+/// Where and when replicas were read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Cluster; 0 if unknown.
+    pub cluster: ClusterId,
+    /// Time in Unix seconds; 0 if unknown.
+    pub time_s: u64,
+    /// Stores of the cluster, as far as the directories name them.
+    pub members: BTreeSet<StoreId>,
+    /// Greatest version of the list of members.
+    pub version: u64,
 }
 
 impl Survey {
@@ -38,12 +57,52 @@ impl Survey {
             })
         };
         let recorded = |region: &Region| json!({ "recorded": to_hex(&region.encode()) });
+        let Origin { cluster, time_s, members, version } = &self.origin;
+        let origin = json!({
+            "cluster": cluster.0,
+            "time": time_s,
+            "members": members.iter().map(|store| store.0).collect::<Vec<_>>(),
+            "version": version,
+        });
         let lines = self.replicas.iter().map(replica).chain(self.recorded.iter().map(recorded));
+        let lines = std::iter::once(origin).chain(lines);
         lines.filter_map(|line| line.as_object().cloned()).collect()
     }
 
-    /// Adds the survey of another machine, from a file of its lines.
-    pub fn read(&mut self, path: &Path) -> Result<()> {
+    /// Returns all stores of the cluster that are known.
+    pub fn stores(&self) -> BTreeSet<StoreId> {
+        let replicas = self.replicas.iter().map(|replica| &replica.region);
+        let peers = replicas.chain(&self.recorded).flat_map(|region| &region.peers);
+        let own = self.replicas.iter().map(|replica| replica.store);
+        let named = peers.map(|peer| peer.store).chain(own);
+        named.chain(self.origin.members.iter().copied()).collect()
+    }
+
+    /// Adds the survey of another machine, from a file of its lines. Returns where and when it was
+    /// made. Fails with `Invalid` for one of another cluster.
+    ///
+    /// Invariant: replicas of two clusters are never compared: their regions and stores have the same
+    /// numbers.
+    pub fn read(&mut self, path: &Path) -> Result<Origin> {
+        let mut other = Self::default();
+        other.read_lines(path)?;
+        let Self { replicas, recorded, origin } = other;
+        let (here, there) = (self.origin.cluster, origin.cluster);
+        if there != ClusterId(0) && there != here && !mutant::active("cli.survey_of_any_cluster") {
+            return Err(Error::invalid(format!(
+                "{} is a survey of cluster {there}, the directories belong to cluster {here}: give \
+                 one of this cluster",
+                path.display()
+            )));
+        }
+        self.replicas.extend(replicas);
+        self.recorded.extend(recorded);
+        self.origin.members.extend(&origin.members);
+        self.origin.version = self.origin.version.max(origin.version);
+        Ok(origin)
+    }
+
+    fn read_lines(&mut self, path: &Path) -> Result<()> {
         let failed = |source| Error::io("read", path, source);
         let mut lines = BufReader::new(std::fs::File::open(path).map_err(failed)?);
         for number in 1.. {
@@ -68,6 +127,9 @@ impl Survey {
             let hex = line.get(name)?.as_str()?;
             Region::decode(&from_hex(hex).ok()?).ok()
         };
+        if line.contains_key("cluster") {
+            return self.add_origin(&line);
+        }
         if line.contains_key("recorded") {
             self.recorded.push(region("recorded")?);
             return Some(());
@@ -80,6 +142,17 @@ impl Survey {
             last: (LogIndex(number("last")?), Term(number("last_term")?)),
             committed: LogIndex(number("commit")?),
         });
+        Some(())
+    }
+
+    fn add_origin(&mut self, line: &Map<String, Value>) -> Option<()> {
+        let number = |name: &str| line.get(name)?.as_u64();
+        let origin = &mut self.origin;
+        (origin.cluster, origin.time_s) = (ClusterId(number("cluster")?), number("time")?);
+        origin.version = number("version")?;
+        for store in line.get("members")?.as_array()? {
+            origin.members.insert(StoreId(store.as_u64()?));
+        }
         Some(())
     }
 }
@@ -105,6 +178,12 @@ mod tests {
                 committed: LogIndex(118),
             }],
             recorded: vec![region(8)],
+            origin: Origin {
+                cluster: ClusterId(u64::MAX),
+                time_s: 1_790_000_000,
+                members: [1, 4, 9].map(StoreId).into(),
+                version: 12,
+            },
         };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("survey");
@@ -112,12 +191,39 @@ mod tests {
         let text: String = lines.collect();
         std::fs::write(&path, &text).unwrap();
         let mut read = Survey::default();
-        read.read(&path).unwrap();
+        read.read_lines(&path).unwrap();
         assert_eq!(read, survey);
-        for bad in ["{}\n", "x\n", "{\"recorded\":\"00\"}\n", "{\"region\":\"\",\"store\":1}\n"] {
+        assert_eq!(read.stores(), [1, 4, 9].map(StoreId).into());
+        for bad in [
+            "{}\n",
+            "x\n",
+            "{\"recorded\":\"00\"}\n",
+            "{\"region\":\"\",\"store\":1}\n",
+            "{\"cluster\":7}\n",
+        ] {
             std::fs::write(&path, format!("{text}{bad}")).unwrap();
             let error = Survey::default().read(&path).unwrap_err().to_string();
-            assert!(error.contains("line 3 is no line"), "{error}");
+            assert!(error.contains("line 4 is no line"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_survey_of_another_cluster_is_refused_and_one_of_an_earlier_version_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("survey");
+        let of = |cluster: u64| Survey {
+            origin: Origin { cluster: ClusterId(cluster), ..Origin::default() },
+            ..Survey::default()
+        };
+        let write = |lines: Vec<Map<String, Value>>| {
+            let lines = lines.into_iter().map(|line| Value::Object(line).to_string() + "\n");
+            std::fs::write(&path, lines.collect::<String>()).unwrap();
+        };
+        write(of(8).lines());
+        assert!(of(8).read(&path).is_ok());
+        let error = of(7).read(&path).unwrap_err().to_string();
+        assert!(error.contains("cluster 8") && error.contains("cluster 7"), "{error}");
+        write(of(8).lines().split_off(1));
+        assert_eq!(of(7).read(&path).unwrap(), Origin::default());
     }
 }

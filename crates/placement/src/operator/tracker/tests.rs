@@ -1,9 +1,11 @@
 use super::*;
 use crate::bootstrap::Bootstrap;
 use crate::operator::plan;
+use crate::region_info::DownPeer;
 use crate::region_info::RegionReport;
+use crate::schedule::round;
 use crate::store::{NodeReport, StoreReport};
-use stele_types::{ClusterId, PeerId, PeerRole, Term};
+use stele_types::{ClusterId, KeyRange, LogIndex, PeerId, PeerRole, Region, Term};
 
 const STORE: StoreId = StoreId(1);
 
@@ -108,4 +110,84 @@ fn what_can_never_be_done_ends_an_order_at_once_with_the_leaders_words() {
     let (_, mut operators, id) = splitting(Kind::Balance);
     operators.note_refusal(id, 0, "one key only".into(), true, Millis(20));
     assert_eq!(operators.running().count(), 1);
+}
+
+fn report(cluster: &mut Cluster, region: Region, down: Vec<DownPeer>) {
+    let leader = region.peers[0];
+    let report = RegionReport { region, leader, term: Term(5), down, ..RegionReport::default() };
+    cluster.observe(report, Millis(20)).unwrap();
+}
+
+/// Returns a cluster in which region 2 is prepared to merge into region 9, and the operator that the
+/// schedulers started to finish that.
+fn merging() -> (Cluster, Operators, Region) {
+    let (mut cluster, mut operators, _) = splitting(Kind::Manual);
+    operators.cancel(RegionId(2), Millis(0));
+    let whole = cluster.regions().get(RegionId(2)).unwrap().region.clone();
+    let later = |by| RegionEpoch { version: whole.epoch.version + by, ..whole.epoch };
+    let target = Region {
+        id: RegionId(9),
+        range: KeyRange::new("m", ""),
+        epoch: later(1),
+        peers: vec![Peer { id: PeerId(91), ..whole.peers[0] }],
+        ..whole.clone()
+    };
+    let (prepared, term, target_epoch) = (LogIndex(8), Term(5), target.epoch);
+    let phase = RegionPhase::Merging { target: target.id, prepared, term, target_epoch };
+    let range = KeyRange::new("", "m");
+    let source = Region { range, epoch: later(2), phase, ..whole.clone() };
+    report(&mut cluster, source.clone(), Vec::new());
+    report(&mut cluster, target, Vec::new());
+    round(&mut cluster, &mut operators, Millis(20));
+    assert_eq!(steps(&operators), [Step::CommitMerge(RegionId(9))]);
+    (cluster, operators, source)
+}
+
+fn steps(operators: &Operators) -> Vec<Step> {
+    operators.of(RegionId(2)).map(|operator| operator.steps.clone()).unwrap_or_default()
+}
+
+#[test]
+fn a_merge_that_is_cancelled_is_abandoned_and_not_finished() {
+    let (mut cluster, mut operators, source) = merging();
+    assert!(operators.cancel(source.id, Millis(30)));
+    round(&mut cluster, &mut operators, Millis(40));
+    assert_eq!(steps(&operators), [Step::AbandonMerge]);
+    let due = operators.instructions(&cluster, &[STORE], Millis(50));
+    assert_eq!((due.len(), &due[0].order), (1, &Order::AbandonMerge));
+    // The leader rolled it back: later merges are finished again.
+    let epoch = RegionEpoch { version: source.epoch.version + 1, ..source.epoch };
+    report(
+        &mut cluster,
+        Region { phase: RegionPhase::Normal, epoch, ..source.clone() },
+        Vec::new(),
+    );
+    operators.advance(&cluster, Millis(60));
+    assert_eq!(operators.ended().last().unwrap().given_up, None);
+    assert!(!operators.is_abandoned(source.id) && !operators.has_operator(source.id));
+}
+
+#[test]
+fn leaders_and_replicas_of_both_regions_of_a_stuck_merge_can_be_moved() {
+    for region in [2, 9].map(RegionId) {
+        let (mut cluster, mut operators, _) = merging();
+        let info = cluster.regions().get(region).unwrap();
+        let steps = vec![Step::Transfer(info.region.peers[0])];
+        let operator = plan::operator(info, Kind::Manual, steps, "ordered").unwrap();
+        let admitted = operators.admit(&mut cluster, operator, Millis(30));
+        assert!(admitted.is_ok(), "region {region}: {admitted:?}");
+        assert_eq!(operators.of(region).map(|operator| operator.kind), Some(Kind::Manual));
+    }
+}
+
+#[test]
+fn a_merge_that_waits_for_a_replica_says_which_and_how_to_abandon_it() {
+    let (mut cluster, operators, source) = merging();
+    assert_eq!(operators.wait_reason(&cluster, source.id, Millis(30)), None);
+    let down = vec![DownPeer { peer: source.peers[0].id, seconds: 5 }];
+    report(&mut cluster, source.clone(), down);
+    let reason = operators.wait_reason(&cluster, source.id, Millis(30)).unwrap();
+    for part in ["store 1 responds", "1800 s", "`stele ctl cancel-operator 2` abandons"] {
+        assert!(reason.contains(part), "{reason}");
+    }
 }

@@ -15,13 +15,23 @@ pub(crate) struct Contacts {
     unknown: BTreeMap<PeerId, PeerName>,
     /// Time since which no leader is known.
     leaderless_since: Option<u64>,
+    /// Members as of a later membership that this peer has not applied.
+    later: Vec<PeerName>,
+    /// Time of the last question whether this peer is still a member.
+    asked: u64,
 }
 
 impl Contacts {
     /// Returns the contacts of a peer that starts now: it has heard from none and knows no leader.
     pub fn new(now_nanos: u64) -> Self {
         let leaderless_since = Some(now_nanos);
-        Self { last: BTreeMap::new(), unknown: BTreeMap::new(), leaderless_since }
+        Self {
+            last: BTreeMap::new(),
+            unknown: BTreeMap::new(),
+            leaderless_since,
+            later: Vec::new(),
+            asked: now_nanos,
+        }
     }
 
     /// Records a message from a peer, or one that is expected from it next.
@@ -42,9 +52,36 @@ impl Contacts {
         self.last = members.iter().map(|peer| (peer.id, since(peer))).collect();
     }
 
+    /// Remembers members as of a later membership, which may know whether this peer is one.
+    pub fn note_later_members(&mut self, members: &[PeerName]) {
+        for member in members {
+            let is_known = self.later.iter().any(|known| known.id == member.id);
+            if !is_known && self.later.len() < UNKNOWN_PEERS_MAX {
+                self.later.push(*member);
+            }
+        }
+    }
+
+    /// Returns the members as of later memberships.
+    pub fn later_members(&self) -> &[PeerName] {
+        &self.later
+    }
+
+    /// Returns whether to ask now whether this peer is still a member: no leader is known for
+    /// `after_nanos`, and the last question is `interval_nanos` ago. Counts it as asked.
+    pub fn is_question_due(&mut self, now: u64, after_nanos: u64, interval_nanos: u64) -> bool {
+        let is_alone = self.leaderless_nanos(now).is_some_and(|nanos| nanos >= after_nanos);
+        let is_due = is_alone && now.saturating_sub(self.asked) >= interval_nanos;
+        if is_due {
+            self.asked = now;
+        }
+        is_due
+    }
+
     /// Continues with a changed membership. Silence of a new member counts from now.
     pub fn set_members(&mut self, members: &[PeerName], now_nanos: u64) {
         self.unknown.clear();
+        self.later.clear();
         let known = std::mem::take(&mut self.last);
         self.restart(members, |peer| known.get(&peer.id).copied().unwrap_or(now_nanos));
     }
@@ -110,6 +147,26 @@ mod tests {
             seen.iter().for_each(|(at, leader)| contacts.set_has_leader(*leader, *at));
             assert_eq!(contacts.leaderless_nanos(10), expected, "{seen:?}");
         }
+    }
+
+    #[test]
+    fn a_peer_without_a_leader_asks_at_intervals_whether_it_is_a_member() {
+        let mut contacts = Contacts::new(0);
+        // Time, whether the question is due: without a leader for 30, each 20.
+        for (now, is_due) in [(29, false), (30, true), (31, false), (49, false), (50, true)] {
+            assert_eq!(contacts.is_question_due(now, 30, 20), is_due, "at {now}");
+        }
+        contacts.set_has_leader(true, 60);
+        assert!(!contacts.is_question_due(1_000, 30, 20));
+    }
+
+    #[test]
+    fn later_members_are_bounded_and_forgotten_with_the_next_membership() {
+        let mut contacts = Contacts::new(0);
+        (0..1_000).for_each(|id| contacts.note_later_members(&[peer(id), peer(id)]));
+        assert_eq!(contacts.later_members().len(), UNKNOWN_PEERS_MAX);
+        contacts.set_members(&[peer(1)], 0);
+        assert!(contacts.later_members().is_empty());
     }
 
     #[test]

@@ -2,9 +2,10 @@
 //! committed early, and what is known of the outcome.
 
 use crate::admin::{self, Change};
+use crate::messages::{MergeAnswer, Verdict};
 use std::collections::BTreeSet;
 use stele_types::{
-    EntryRecord, LogIndex, Region, RegionEpoch, RegionId, RegionPhase, Term, mutant,
+    EntryRecord, LogIndex, Region, RegionEpoch, RegionId, RegionPhase, StoreId, Term, mutant,
 };
 
 /// State of merges of a replica.
@@ -16,7 +17,23 @@ pub(crate) struct Merge {
     is_confirmed: bool,
     /// Another store reported that the target, after the merge, has no replica on this store.
     has_target_left: bool,
+    /// What other stores answered of the outcome.
+    answers: Answers,
 }
+
+/// Answers of stores of one preparation.
+#[derive(Debug, Default)]
+struct Answers {
+    prepared: (LogIndex, Term),
+    is_refused: bool,
+    /// Stores that have lost the target.
+    lost_on: BTreeSet<StoreId>,
+    /// Stores of the target's members, as far as other stores know.
+    stores: BTreeSet<StoreId>,
+}
+
+/// Most stores of the target that are remembered.
+const STORES_MAX: usize = 64;
 
 impl Merge {
     /// Returns the state after opening a log with these commit-merge entries, which are not
@@ -69,6 +86,47 @@ impl Merge {
         true
     }
 
+    /// Handles a store's answer to the question for the outcome of the merge of `source`, this
+    /// region. Invariant: an answer counts only for the preparation that it names. An earlier one may
+    /// have been refused by a target that has not decided the present one.
+    pub fn note_answer(&mut self, source: &Region, from: StoreId, answer: &MergeAnswer) {
+        let RegionPhase::Merging { prepared, term, .. } = source.phase else { return };
+        let is_other = answer.prepared != (prepared, term);
+        if is_other && !mutant::active("raftstore.rollback_of_another_preparation") {
+            return;
+        }
+        let answers = self.answers_of((prepared, term));
+        if answers.stores.len() + answer.stores.len() <= STORES_MAX {
+            answers.stores.extend(&answer.stores);
+        }
+        match answer.verdict {
+            Verdict::Refused => answers.is_refused = true,
+            Verdict::TargetLost => _ = answers.lost_on.insert(from),
+            Verdict::Unknown => _ = answers.lost_on.remove(&from),
+        }
+    }
+
+    /// Returns whether the answers prove that the target of `source`, this region, refused the merge,
+    /// or that no replica with its log is left.
+    pub fn is_refused(&mut self, source: &Region) -> bool {
+        let RegionPhase::Merging { prepared, term, .. } = source.phase else { return false };
+        let answers = self.answers_of((prepared, term));
+        let is_lost = |store| answers.lost_on.contains(&store);
+        answers.is_refused || source.peers.iter().all(|peer| is_lost(peer.store))
+    }
+
+    /// Returns the stores of the target's members, as far as other stores answered.
+    pub fn target_stores(&self) -> &BTreeSet<StoreId> {
+        &self.answers.stores
+    }
+
+    fn answers_of(&mut self, prepared: (LogIndex, Term)) -> &mut Answers {
+        if self.answers.prepared != prepared {
+            self.answers = Answers { prepared, ..Answers::default() };
+        }
+        &mut self.answers
+    }
+
     /// Returns whether another store reported that the target committed the merge.
     pub fn is_confirmed(&self) -> bool {
         self.is_confirmed
@@ -103,9 +161,9 @@ pub(crate) fn is_commit_merge(payload: &[u8]) -> bool {
             if matches!(record.change, Change::CommitMerge { .. }))
 }
 
-/// Returns whether a region has reached an epoch and moved past it. A tombstone of that same epoch
-/// is of a replica removed by a later change.
-pub(crate) fn has_passed(now: &Region, epoch: RegionEpoch) -> bool {
+/// Returns whether a region that is known to have committed the merge has done so after `epoch`, at
+/// which it may: a tombstone of that same epoch is of a replica removed by a later change.
+fn has_passed(now: &Region, epoch: RegionEpoch) -> bool {
     let reached =
         now.epoch.conf_version >= epoch.conf_version && now.epoch.version >= epoch.version;
     reached && (now.epoch != epoch || now.phase == RegionPhase::Tombstone)
@@ -162,6 +220,37 @@ mod tests {
             let mut state = Merge::default();
             readies.iter().for_each(|entries| state.note_entries(entries));
             assert_eq!(state.commit_ceiling(LogIndex(applied)), LogIndex(ceiling), "{applied}");
+        }
+    }
+
+    #[test]
+    fn an_answer_to_an_earlier_preparation_refuses_no_later_one() {
+        let peers = (1..=2).map(|store| stele_types::Peer {
+            store: StoreId(store),
+            ..stele_types::Peer::default()
+        });
+        let source = Region { peers: peers.collect(), ..source() };
+        let earlier = (LogIndex(7), Term(2));
+        use Verdict::{Refused, TargetLost, Unknown};
+        // Answers (store, preparation, verdict); whether they prove the refusal.
+        type Said = (u64, (LogIndex, Term), Verdict);
+        let rows: [(&[Said], bool); 7] = [
+            (&[], false),
+            (&[(1, PREPARED, Refused)], true),
+            (&[(1, earlier, Refused)], false),
+            (&[(1, earlier, TargetLost), (2, PREPARED, TargetLost)], false),
+            (&[(1, PREPARED, TargetLost), (2, PREPARED, TargetLost)], true),
+            (&[(1, PREPARED, TargetLost), (2, PREPARED, Unknown)], false),
+            (&[(1, PREPARED, Refused), (1, PREPARED, Unknown)], true),
+        ];
+        for (answers, expected) in rows {
+            let mut state = Merge::default();
+            for (store, prepared, verdict) in answers {
+                let (prepared, verdict, stores) = (*prepared, *verdict, vec![StoreId(9)]);
+                let answer = MergeAnswer { source: source.id, prepared, verdict, stores };
+                state.note_answer(&source, StoreId(*store), &answer);
+            }
+            assert_eq!(state.is_refused(&source), expected, "{answers:?}");
         }
     }
 

@@ -18,6 +18,9 @@ pub trait Backend {
     /// Removes the manifest, if the engine has one.
     fn lose_manifest(&mut self, _store: u64) {}
 
+    /// Sets whether the device of an engine counts as nearly full.
+    fn set_full(&self, _engine: &Self::Engine, _is_full: bool) {}
+
     /// Opens the engine again with the state that a power loss leaves.
     fn crash(&mut self, store: u64, engine: Arc<Self::Engine>, seed: u64) -> Arc<Self::Engine>;
 }
@@ -37,6 +40,10 @@ impl Backend for ModelBackend {
 
     fn create(&mut self, _store: u64) -> Arc<ModelEngine> {
         cold(ModelEngine::new())
+    }
+
+    fn set_full(&self, engine: &ModelEngine, is_full: bool) {
+        engine.set_full(is_full);
     }
 
     fn crash(&mut self, _store: u64, engine: Arc<ModelEngine>, _seed: u64) -> Arc<ModelEngine> {

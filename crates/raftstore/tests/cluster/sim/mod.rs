@@ -7,7 +7,7 @@ mod node;
 
 pub use backend::{Backend, ModelBackend, SteleBackend};
 pub use network::Network;
-pub use node::{Carried, Node};
+pub use node::{Carried, NoRoom, Node};
 
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -323,7 +323,7 @@ impl<B: Backend> Sim<B> {
                 if self.node(to).stalled {
                     return self.schedule(MS, to, Happening::Appended { ticket, batch, done });
                 }
-                let result = done.unwrap_or_else(|| engine.append(&batch));
+                let result = done.unwrap_or_else(|| self.node(to).append(&batch));
                 self.node(to).core().step(Input::Appended { ticket, result });
             }
             Happening::SnapshotOffered { header, carried } => self.offered(to, header, carried),
@@ -431,13 +431,20 @@ impl<B: Backend> Sim<B> {
         }
     }
 
+    /// Sets whether the device of a store counts as nearly full, and what it has no room for.
+    pub fn set_full(&mut self, store: u64, is_full: bool, no_room: NoRoom) {
+        let Some(node) = self.nodes.get_mut(&store) else { return };
+        node.no_room = no_room;
+        self.backend.set_full(&node.engine, is_full);
+    }
+
     /// The batch is durable some time before the store learns it.
     fn append(&mut self, id: u64, ticket: Ticket, batch: Arc<LogBatch>) {
         let (least, most) = self.node(id).append_nanos;
         let delay = least + self.prng.below(most - least + 1);
         let node = self.node(id);
         let early = !node.stalled && delay.is_multiple_of(4);
-        let done = early.then(|| node.engine.append(&batch));
+        let done = early.then(|| node.append(&batch));
         self.schedule(delay, id, Happening::Appended { ticket, batch, done });
     }
 

@@ -3,7 +3,17 @@
 use std::sync::Arc;
 use stele_raftstore::{Now, RaftStore};
 use stele_storage::StorageEngine;
-use stele_types::KeyRange;
+use stele_types::{Error, KeyRange, LogBatch, Record, RegionId, Result};
+
+/// Batches for which the device has no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NoRoom {
+    #[default]
+    None,
+    /// Those with entries of regions.
+    Entries,
+    All,
+}
 
 /// Simulated store: its engine, its core while it runs, its clock and its disk.
 pub struct Node<E: StorageEngine> {
@@ -20,6 +30,8 @@ pub struct Node<E: StorageEngine> {
     pub paused_until: u64,
     /// Whether appends do not complete.
     pub stalled: bool,
+    /// Batches for which its device has no room.
+    pub no_room: NoRoom,
     /// Least and greatest duration of an append.
     pub append_nanos: (u64, u64),
 }
@@ -35,6 +47,7 @@ impl<E: StorageEngine> Node<E> {
             offset_nanos: id * 1_000_000_000,
             paused_until: 0,
             stalled: false,
+            no_room: NoRoom::None,
             append_nanos: (100_000, 2_000_000),
         }
     }
@@ -55,6 +68,21 @@ impl<E: StorageEngine> Node<E> {
         Now {
             monotonic_nanos: self.local(global_nanos),
             unix_seconds: 1_700_000_000 + global_nanos / 1_000_000_000,
+        }
+    }
+
+    /// Makes a batch durable, if there is room.
+    pub fn append(&self, batch: &LogBatch) -> Result<()> {
+        let is_entry =
+            |record: &Record| matches!(record, Record::Entry(it) if it.region != RegionId(0));
+        let is_refused = match self.no_room {
+            NoRoom::None => false,
+            NoRoom::Entries => batch.records.iter().any(is_entry),
+            NoRoom::All => true,
+        };
+        match is_refused {
+            true => Err(Error::NoSpace("simulated".into())),
+            false => self.engine.append(batch),
         }
     }
 

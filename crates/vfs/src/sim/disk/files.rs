@@ -148,6 +148,9 @@ impl Disk {
     pub fn allocate(&mut self, id: InodeId, path: &Path, bytes: u64) -> Result<()> {
         let event = Event { bytes, ..Event::new(Operation::Allocate, path) };
         let fails = self.begin_atomic("allocate", event)?;
+        if self.options.is_without_reservations {
+            return fails.map_or(Ok(()), Err);
+        }
         let room = self.room_now();
         let inode = self.inode("allocate", id, path)?;
         let before = inode.allocated_bytes();

@@ -8,7 +8,7 @@ use super::fault::{Fault, Faults, Trigger};
 use super::inode::Inode;
 use super::names::{InodeId, Names};
 use crate::content::Content;
-use crate::{Create, DirEntry, Open};
+use crate::{Create, DirEntry, Open, PinState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,10 @@ pub(super) struct Disk {
     inodes: BTreeMap<InodeId, Inode>,
     next_inode: InodeId,
     dirs: BTreeMap<PathBuf, Names>,
+    /// Numbers of the directories that are pinned, and the next one. They begin behind those of files,
+    /// which do not depend on pins.
+    dir_ids: BTreeMap<PathBuf, InodeId>,
+    next_dir_id: InodeId,
     pub locks: BTreeSet<PathBuf>,
     pub next_operation: u64,
     pub events: Vec<Event>,
@@ -83,6 +87,8 @@ impl Disk {
             inodes: BTreeMap::new(),
             next_inode: 0,
             dirs: BTreeMap::new(),
+            dir_ids: BTreeMap::new(),
+            next_dir_id: 1 << 60,
             locks: BTreeSet::new(),
             next_operation: 0,
             events: Vec::new(),
@@ -103,7 +109,9 @@ impl Disk {
         disk.copies = self.copies;
         for (dir, names) in &self.dirs {
             let names = names.after_crash(&mut disk.prng);
-            for (id, inode) in names.values().filter_map(|id| Some((id, self.inodes.get(id)?))) {
+            for (id, inode) in
+                names.by_name.values().filter_map(|id| Some((id, self.inodes.get(id)?)))
+            {
                 let content = inode.after_crash(&mut disk.prng);
                 let mut restarted = Inode::durable(content, inode.reserved);
                 restarted.unreadable.clone_from(&inode.unreadable);
@@ -188,7 +196,7 @@ impl Disk {
 
     fn find(&self, path: &Path) -> Option<InodeId> {
         let (dir, name) = split(path);
-        self.dirs.get(dir)?.visible.get(&name).copied()
+        self.dirs.get(dir)?.visible.by_name.get(&name).copied()
     }
 
     pub fn file(&self, path: &Path) -> Option<&Inode> {
@@ -202,7 +210,7 @@ impl Disk {
     /// Returns every file's path, sorted.
     pub fn paths(&self) -> Vec<PathBuf> {
         let in_dir = |(dir, names): (&PathBuf, &Names)| -> Vec<PathBuf> {
-            names.visible.keys().map(|name| dir.join(name)).collect()
+            names.visible.by_name.keys().map(|name| dir.join(name)).collect()
         };
         self.dirs.iter().flat_map(in_dir).collect()
     }
@@ -225,7 +233,7 @@ impl Disk {
     pub fn open(&mut self, path: &Path, how: Open) -> Result<InodeId> {
         self.check_power("open", path)?;
         let (dir, name) = split(path);
-        let found = self.names("open", dir)?.visible.get(&name).copied();
+        let found = self.names("open", dir)?.visible.by_name.get(&name).copied();
         let id = match (found, how.create) {
             (Some(_), Create::New) => {
                 return Err(Error::io("open", path, io::ErrorKind::AlreadyExists.into()));
@@ -304,8 +312,9 @@ impl Disk {
         let mut prng = self.prng.clone();
         let names = self.names("sync directory", dir)?;
         if step == Step::Whole && !fails {
-            names.sync();
-            self.drop_unreachable();
+            if names.sync() {
+                self.drop_unreachable();
+            }
             return Ok(());
         }
         names.sync_partly(&mut prng);
@@ -331,6 +340,53 @@ impl Disk {
         Ok(())
     }
 
+    /// Returns a number of a file or directory that stays the same while it is moved.
+    pub fn pin(&mut self, path: &Path) -> Result<InodeId> {
+        self.check_power("open", path)?;
+        if let Some(id) = self.find(path) {
+            return Ok(id);
+        }
+        if !self.exists(path)? {
+            return Err(not_found("open", path));
+        }
+        if let Some(id) = self.dir_ids.get(path) {
+            return Ok(*id);
+        }
+        let id = self.next_dir_id;
+        self.next_dir_id += 1;
+        self.dir_ids.insert(path.to_path_buf(), id);
+        Ok(id)
+    }
+
+    /// Returns what a path names that named `id`.
+    pub fn pin_state(&self, path: &Path, id: InodeId) -> Result<PinState> {
+        if !self.exists(path)? {
+            return Ok(PinState::Missing);
+        }
+        let now = self.find(path).or_else(|| self.dir_ids.get(path).copied());
+        Ok(if now == Some(id) { PinState::InPlace } else { PinState::Replaced })
+    }
+
+    /// Moves a directory with all below it, or deletes it: durably, without a numbered operation. Open
+    /// files stay open.
+    pub fn move_dir(&mut self, from: &Path, to: Option<&Path>) {
+        let moved = |path: &Path| Some(to?.join(path.strip_prefix(from).ok()?));
+        let names = std::mem::take(&mut self.dirs);
+        for (path, names) in names {
+            match (path.starts_with(from), moved(&path)) {
+                (false, _) => drop(self.dirs.insert(path, names)),
+                (true, Some(path)) => drop(self.dirs.insert(path, names)),
+                (true, None) => names.inodes().for_each(|id| self.mark_unlinked(Some(id))),
+            }
+        }
+        for (path, id) in std::mem::take(&mut self.dir_ids) {
+            match path.starts_with(from) {
+                false => drop(self.dir_ids.insert(path, id)),
+                true => drop(moved(&path).map(|path| self.dir_ids.insert(path, id))),
+            }
+        }
+    }
+
     fn make_dirs(&mut self, dir: &Path) {
         for dir in dir.ancestors().filter(|dir| !is_root(dir)) {
             self.dirs.entry(dir.to_path_buf()).or_default();
@@ -339,7 +395,7 @@ impl Disk {
 
     pub fn list(&mut self, dir: &Path) -> Result<Vec<DirEntry>> {
         self.check_power("list", dir)?;
-        let files = self.names("list", dir)?.visible.clone();
+        let files = self.names("list", dir)?.visible.by_name.clone();
         let file = |(name, id): (String, InodeId)| {
             let inode = self.inodes.get(&id)?;
             let (bytes, allocated_bytes) = (inode.visible.len, inode.allocated_bytes());

@@ -1,0 +1,87 @@
+//! The place of an open store: its directory, which something else may move or delete while the store
+//! runs, and the file system that holds it.
+
+use super::Store;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use stele_types::{Error, Result, mutant};
+use stele_vfs::{FileSystem, PinState, Pinned, Vfs};
+
+const LOCK: &str = "LOCK";
+
+/// Directories and the lock file of an open store, and facts about their file system.
+#[derive(Debug)]
+pub(super) struct Place {
+    dir: PathBuf,
+    pins: Vec<Box<dyn Pinned>>,
+    pub file_system: FileSystem,
+}
+
+impl Place {
+    /// Pins the directory of a store, its subdirectories and its lock, all of which exist.
+    pub fn open(vfs: &Arc<dyn Vfs>, dir: &Path, is_direct: bool) -> Result<Self> {
+        let parts = [dir.to_path_buf(), dir.join(LOCK), dir.join("log"), dir.join("index")];
+        let pins = parts.iter().map(|path| vfs.pin(path)).collect::<Result<_>>()?;
+        // Unknown facts keep no store from opening.
+        let mut file_system = vfs.file_system(&dir.join(LOCK)).unwrap_or_default();
+        file_system.direct_bytes = file_system.direct_bytes.filter(|_| is_direct);
+        Ok(Self { dir: dir.to_path_buf(), pins, file_system })
+    }
+
+    /// Fails with [`Error::WrongStore`] if a path names something else than what is open, and with
+    /// [`Error::Io`] if that cannot be told.
+    ///
+    /// Invariant: a store acknowledges writes only in the directory that its path names, and while no
+    /// other process can lock that directory.
+    pub fn check(&self) -> Result<()> {
+        if mutant::active("engine.displaced_unnoticed") {
+            return Ok(());
+        }
+        self.pins.iter().try_for_each(|pin| match pin.state()? {
+            PinState::InPlace => Ok(()),
+            state => Err(self.displaced(pin.path(), state)),
+        })
+    }
+
+    fn displaced(&self, part: &Path, state: PinState) -> Error {
+        let what = match part.file_name().filter(|_| part != self.dir) {
+            Some(name) => format!("its `{}`", name.to_string_lossy()),
+            None => "it".to_owned(),
+        };
+        let how = match state {
+            PinState::Replaced => "was replaced by another",
+            PinState::Missing | PinState::InPlace => "was moved away or deleted",
+        };
+        let detail = if part.ends_with(LOCK) {
+            format!(
+                "{what} {how} while the store ran, so another process may open the directory, and the \
+                 store stops; make sure that no other process uses it, then start again"
+            )
+        } else {
+            format!(
+                "{what} {how} while the store ran, and the store stops: what it wrote from now on would \
+                 be lost with it; move it back, or name its new place, then start again; if it is \
+                 deleted, other replicas have its pairs"
+            )
+        };
+        Error::WrongStore { path: self.dir.clone(), detail }
+    }
+}
+
+impl Store {
+    /// Fails with [`Error::WrongStore`] if the directory of the store was moved away, deleted or replaced
+    /// since it was opened, and with [`Error::Io`] if that cannot be told. Asks the device.
+    pub fn check_place(&self) -> Result<()> {
+        self.place.check()
+    }
+
+    /// Returns facts about the file system of the store, as they were at open.
+    pub fn file_system(&self) -> FileSystem {
+        self.place.file_system
+    }
+
+    /// Stops the store as after a failed sync: it acknowledges no further write.
+    pub fn stop(&self, error: Error) -> Error {
+        self.shared.log.stop(error)
+    }
+}

@@ -1,0 +1,175 @@
+//! Scrub of stores that are large relative to a slice: runs of many slices, and damage behind damage.
+
+use super::*;
+use std::sync::atomic::{AtomicU64, Ordering};
+use stele_types::Clock;
+
+/// Relation of the sizes as on a node: slices of 1 MiB, runs of 64 MiB, 16 MiB a second.
+const SLICE_BYTES: u64 = 4 << 10;
+const RUN_BYTES: u64 = 64 * SLICE_BYTES;
+const RATE: u64 = 16 * SLICE_BYTES;
+/// Longest pause of a store's idle maintenance.
+const PAUSE_NANOS: u64 = 160_000_000;
+
+#[derive(Debug, Default)]
+struct Nanos(AtomicU64);
+
+impl Clock for Nanos {
+    fn monotonic_nanos(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn unix_seconds(&self) -> u64 {
+        1_000_000 + self.monotonic_nanos() / 1_000_000_000
+    }
+}
+
+struct Large {
+    disk: SimVfs,
+    store: Store,
+    clock: Arc<Nanos>,
+}
+
+fn options() -> Options {
+    Options {
+        memtable_bytes_max: 16 << 20,
+        run_bytes_max: RUN_BYTES,
+        segment_bytes_max: 1 << 20,
+        block_cache_bytes_max: 0,
+        // The filter and fences of no run stay in memory, as on a large store.
+        index_memory_bytes_max: 0,
+        scrub_bytes_per_second_max: RATE,
+        ..tiny()
+    }
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key-{number:08}").into_bytes()
+}
+
+/// Creates a store with these values, and flushes or compacts it.
+fn large(
+    seed: u64,
+    values: impl Iterator<Item = (u64, Vec<u8>)>,
+    end: fn(&Store) -> stele_engine::Result<()>,
+) -> Large {
+    let (disk, clock) = (disk(seed), Arc::new(Nanos::default()));
+    let vfs = Arc::new(disk.clone());
+    let opened = Store::open(vfs, clock.clone(), Path::new(DIR), options(), Replay::Committed);
+    let store = opened.unwrap().0;
+    let values: Vec<(u64, Vec<u8>)> = values.collect();
+    for (number, values) in values.chunks(500).enumerate() {
+        let mut command = CommandBuilder::new();
+        for (at, value) in values {
+            command.put(&key(*at), value, 0).unwrap();
+        }
+        let payload = command.build().bytes().clone();
+        let (region, term, index) = (REGION, Term(1), LogIndex(number as u64 + 1));
+        let entry = EntryRecord { region, term, index, is_command: true, payload: payload.clone() };
+        let hard_state = HardState { term, vote: 0, commit: index };
+        let mut records = vec![Record::Entry(entry), Record::HardState(REGION, hard_state)];
+        if number == 0 {
+            records.insert(0, Record::Mark(REGION, Mark::Start(LogIndex(0), Term(0))));
+        }
+        store.append(&LogBatch { records }).unwrap();
+        let entry = CommittedEntry { term, index, is_command: true, payload };
+        store.apply(REGION, &[entry]).unwrap();
+    }
+    end(&store).unwrap();
+    Large { disk, store, clock }
+}
+
+impl Large {
+    /// Maintains the store as its thread does until a pass is complete. Returns the seconds it took.
+    fn pass(&self) -> f64 {
+        let (began, passes) = (self.clock.monotonic_nanos(), self.store.scrub_stats().passes);
+        while self.store.scrub_stats().passes == passes {
+            let done = self.store.maintain(SLICE_BYTES).unwrap();
+            let goes_on = done.more && done.bytes > 0 || done.scrubbed_bytes > 0;
+            let nanos = if goes_on { 100_000 } else { PAUSE_NANOS };
+            self.clock.0.fetch_add(nanos, Ordering::Relaxed);
+            let seconds = (self.clock.monotonic_nanos() - began) / 1_000_000_000;
+            assert!(seconds < 1_000, "{:?}", self.store.scrub_stats());
+        }
+        (self.clock.monotonic_nanos() - began) as f64 / 1e9
+    }
+
+    fn place(&self, at: u64) -> (PathBuf, u64) {
+        let found = self.store.index().get(&key(at)).unwrap();
+        let Some(stele_index::Found::Value { value: ValueRef::At(at), .. }) = found else {
+            panic!("key {at} has no value in a file");
+        };
+        let name = format!("{:08x}.val", at.file.0);
+        let path = self.disk.paths().into_iter().find(|path| path.ends_with(&name));
+        (path.unwrap(), u64::from(at.offset))
+    }
+
+    fn lost(&self) -> Vec<Bytes> {
+        self.store.lost_values(10).into_iter().map(|lost| lost.key).collect()
+    }
+}
+
+// 10 GiB in slices of 1 MiB at 16 MiB/s take 640 s. Here all three are 256 times smaller, and so is a
+// store of 1.5 GiB: of each run, what is not a block fills many slices.
+#[test]
+fn a_pass_over_runs_whose_filter_and_fences_exceed_a_slice_ends_in_the_time_of_its_budget() {
+    let values = (0..60_000).map(|at| match at % 60 {
+        0 => (at, vec![at as u8; 4 << 10]),
+        _ => (at, vec![at as u8; 20]),
+    });
+    let large = large(41, values, Store::compact);
+    let version = large.store.index().version();
+    let run_bytes: u64 = version.runs().map(|run| run.meta().bytes).sum();
+    assert!(version.runs().any(|run| run.meta().bytes > 32 * SLICE_BYTES));
+    drop(version);
+    let (path, offset) = large.place(59_940);
+    large.disk.inject(Fault::FlipBit { path, offset, bit: 1 }).unwrap();
+    let seconds = large.pass();
+    let stats = large.store.scrub_stats();
+    assert!(stats.bytes > run_bytes + (4 << 20), "{stats:?}");
+    let scheduled = stats.bytes as f64 / RATE as f64;
+    assert!(seconds <= 1.1 * scheduled + 1.0, "{seconds} s for {scheduled}: {stats:?}");
+    assert!(seconds >= 0.9 * scheduled - 1.0, "{seconds} s for {scheduled}: {stats:?}");
+    assert_eq!(large.lost(), [key(59_940)]);
+    assert_eq!((stats.cut_short, stats.pass_checked_bytes), (0, stats.pass_bytes));
+    assert!(stats.age_s as f64 <= seconds + 1.0);
+}
+
+#[test]
+fn scattered_small_values_count_as_the_blocks_that_are_read_for_them() {
+    const VALUES: u64 = 3_000;
+    // In the order of their arrival: the values of neighbouring keys are far from each other.
+    let values = (0..VALUES).map(|at| at * 1_009 % VALUES);
+    let values = values.map(|at| (at, vec![at as u8; if at % 2 == 0 { 100 } else { 2_000 }]));
+    let large = large(42, values, Store::flush);
+    let value_bytes = VALUES / 2 * 2_100;
+    large.pass();
+    let stats = large.store.scrub_stats();
+    assert!(stats.pass_bytes < 2 * value_bytes, "{stats:?}");
+    assert!(stats.bytes > VALUES * 4096 * 9 / 10, "{stats:?}");
+}
+
+#[test]
+fn what_follows_a_damaged_block_is_scrubbed_though_the_block_is_never_covered() {
+    let values = (0..3_000).map(|at| (at, vec![at as u8; 400]));
+    let large = large(43, values, Store::compact);
+    large.pass();
+    let path = {
+        let version = large.store.index().version();
+        version
+            .runs()
+            .min_by(|a, b| a.meta().first_key.cmp(&b.meta().first_key))
+            .unwrap()
+            .path()
+            .to_path_buf()
+    };
+    large.disk.inject(Fault::FlipBit { path, offset: 40, bit: 3 }).unwrap();
+    let (path, offset) = large.place(2_999);
+    large.disk.inject(Fault::FlipBit { path, offset, bit: 1 }).unwrap();
+    large.clock.0.fetch_add(100_000 * 1_000_000_000, Ordering::Relaxed);
+    large.pass();
+    let stats = large.store.scrub_stats();
+    assert_eq!(large.store.lost_ranges().len(), 1, "{stats:?}");
+    assert_eq!(large.lost(), [key(2_999)]);
+    assert!(stats.cut_short <= 2, "{stats:?}");
+}

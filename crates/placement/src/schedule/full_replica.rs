@@ -1,0 +1,84 @@
+//! Replicas on full stores that lack entries. A full store takes no entries, and has no room for a
+//! snapshot beside what it holds of the region.
+
+use super::load::{Load, Loads};
+use super::place::Urgency;
+use super::survey::Survey;
+use super::{PROPOSALS_MAX, View, place, voters};
+use crate::operator::{Kind, Operator, plan};
+use crate::region_info::RegionInfo;
+use stele_types::{Peer, StoreId, mutant};
+
+/// Least voters that hold everything besides the replica that leaves.
+const OTHERS_MIN: usize = 2;
+
+/// Returns operators that replace such replicas, or remove them first where only their own store can
+/// take the region. Repair then adds a new one there.
+pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
+    let mut loads = survey.loads.clone();
+    let mut out = Vec::new();
+    let is_candidate = |load: &&Load| load.is_full && load.is_live && !load.is_leaving;
+    for load in survey.loads.iter().filter(is_candidate) {
+        for info in view.without_operator(survey.replicas_on(load.store)) {
+            if out.len() == PROPOSALS_MAX {
+                return out;
+            }
+            let Some(replica) = lagging(view, info, load.store) else { continue };
+            let found = replace(view, &loads, info, replica);
+            let found = found.or_else(|| drop_first(view, survey, load, info, replica));
+            let Some((operator, to)) = found else { continue };
+            to.iter().for_each(|store| loads.place(info, *store));
+            out.push(operator);
+        }
+    }
+    out
+}
+
+/// Returns the voter on a full store that lacks entries.
+///
+/// Invariant: all other voters have everything. A replica that leaves takes nothing with it.
+fn lagging<'a>(view: &View<'_>, info: &'a RegionInfo, store: StoreId) -> Option<&'a Peer> {
+    let replica = voters(info).find(|peer| peer.store == store)?;
+    let is_leader = info.leader.is_some_and(|leader| leader.id == replica.id);
+    let has_all = |peer: &&Peer| view.is_reachable(info, peer) && info.is_caught_up(peer.id);
+    let others = || voters(info).filter(|peer| peer.id != replica.id);
+    let are_whole = others().all(|peer| has_all(&peer)) && others().count() >= OTHERS_MIN
+        || mutant::active("placement.last_whole_replica_dropped");
+    (!is_leader && info.pending.contains(&replica.id) && are_whole).then_some(replica)
+}
+
+/// Moves the replica to another store that has room.
+fn replace(
+    view: &View<'_>,
+    loads: &Loads,
+    info: &RegionInfo,
+    replica: &Peer,
+) -> Option<(Operator, Vec<StoreId>)> {
+    let to = place::target(view, loads, info, (&[*replica], &[]), Urgency::Repair).ok()?;
+    let steps = plan::change_members(info, &[to], &[replica.id], None);
+    let reason = format!("store {} is full and lacks entries", replica.store);
+    Some((plan::operator(info, Kind::Repair, steps, reason)?, vec![to]))
+}
+
+/// Removes the replica, if the region fits into its store without what the store holds of it now.
+fn drop_first(
+    view: &View<'_>,
+    survey: &Survey,
+    load: &Load,
+    info: &RegionInfo,
+    replica: &Peer,
+) -> Option<(Operator, Vec<StoreId>)> {
+    let ids = survey.replicas_on(load.store).iter().filter(|id| **id != info.region.id);
+    let others = ids.filter_map(|id| view.cluster.regions().get(*id));
+    let beside = others.fold(0, |sum: u64, other| sum.saturating_add(other.size_bytes));
+    let fits = beside.saturating_add(info.size_bytes) <= load.room.limit;
+    if !fits && !mutant::active("placement.full_replica_dropped_for_nothing") {
+        return None;
+    }
+    let steps = plan::change_members(info, &[], &[replica.id], None);
+    let reason = format!(
+        "store {} is full and lacks entries; the region fits there without the old replica",
+        replica.store
+    );
+    Some((plan::operator(info, Kind::Repair, steps, reason)?, Vec::new()))
+}

@@ -1,0 +1,75 @@
+//! The workspace's own programs, built by cargo.
+
+use crate::process::run_shown;
+use crate::workspace::{Workspace, cargo};
+use anyhow::{Result, ensure};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A program and the package that it belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    /// Name of the binary.
+    pub name: &'static str,
+    /// Package that declares it.
+    pub package: &'static str,
+}
+
+/// The server with its tools.
+pub const STELE: Program = Program { name: "stele", package: "stele-cli" };
+/// The simulation.
+pub const SIMULATION: Program = Program { name: "stele-sim", package: "stele-sim" };
+/// Benchmarks beside other embedded stores.
+pub const BENCH: Program = Program { name: "bench", package: "stele-bench" };
+/// Other designs on the same consensus core.
+pub const BASELINES: Program = Program { name: "stele-baselines", package: "stele-baselines" };
+/// Scenarios on clusters of real processes.
+pub const HARNESS: Program = Program { name: "cluster-tests", package: "stele-cluster-tests" };
+/// Fuzz targets.
+pub const FUZZ: Program = Program { name: "stele-fuzz", package: "stele-fuzz" };
+
+/// Builds a program and returns its path.
+pub fn build(workspace: &Workspace, program: Program, release: bool) -> Result<PathBuf> {
+    build_with(workspace, program, release, &[])
+}
+
+/// Builds a program with further arguments for cargo, which choose features.
+pub fn build_with(
+    workspace: &Workspace,
+    program: Program,
+    release: bool,
+    features: &[&str],
+) -> Result<PathBuf> {
+    let mut build = Command::new(cargo());
+    build.args(["build", "--quiet", "--bin", program.name]).current_dir(&workspace.root);
+    build.args(selection(program, release, features)).args(features);
+    run_shown(&mut build)?;
+    let profile = if release { "release" } else { "debug" };
+    let binary = workspace.target.join(profile).join(program.name);
+    ensure!(binary.is_file(), "{} was not built", binary.display());
+    Ok(binary)
+}
+
+/// Returns the arguments that choose profile and packages. A development build selects the whole
+/// workspace, as `cargo test` does: its dependencies then have the same features, and nothing that the
+/// tests have built is built again. A release build has the features of its package alone.
+fn selection(program: Program, release: bool, features: &[&str]) -> Vec<&'static str> {
+    match (release, features.is_empty()) {
+        (false, true) => vec!["--workspace"],
+        (false, false) => vec!["--package", program.package],
+        (true, _) => vec!["--package", program.package, "--release"],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_development_build_shares_the_build_of_the_tests() {
+        assert_eq!(selection(STELE, false, &[]), ["--workspace"]);
+        assert_eq!(selection(STELE, true, &[]), ["--package", "stele-cli", "--release"]);
+        let rocksdb = ["--features", "rocksdb"];
+        assert_eq!(selection(BASELINES, false, &rocksdb), ["--package", "stele-baselines"]);
+    }
+}

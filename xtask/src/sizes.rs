@@ -1,0 +1,64 @@
+//! Constants and loops that a large store meets, with the sizes at which they were tried: a table of
+//! docs/testing.md.
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use std::fmt::Write;
+use std::path::Path;
+
+const FILE: &str = "xtask/sizes.toml";
+
+#[derive(Debug, Deserialize)]
+struct Declared {
+    size: Vec<Size>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Size {
+    /// Constant or function, as `file: name`.
+    code: String,
+    what: String,
+    /// What it means for a large store or cluster.
+    large: String,
+    tried: String,
+}
+
+/// Returns the table. Fails if a constant or a function does not exist.
+pub fn table(root: &Path) -> Result<String> {
+    let read = |name: &str| {
+        std::fs::read_to_string(root.join(name)).with_context(|| format!("reading {name}"))
+    };
+    let declared: Declared = toml::from_str(&read(FILE)?)?;
+    let mut text = String::from(
+        "\n# Sizes that were tried\n\nConstants and loops that a store of 10 TB, or a cluster of 10,000 regions \
+         and 100 stores, meets. *Read* means that the code was read and no run reached the size.\n\n\
+         | code | what | at that size | tried |\n|---|---|---|---|\n",
+    );
+    for Size { code, what, large, tried } in &declared.size {
+        let link = link(code, &read).with_context(|| format!("{FILE}: {what}"))?;
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "| {link} | {what} | {large} | {tried} |");
+    }
+    Ok(text)
+}
+
+/// Returns the link to a constant or a function. Fails if its file does not contain the name.
+fn link(code: &str, read: &impl Fn(&str) -> Result<String>) -> Result<String> {
+    let (file, name) = code.split_once(": ").context("a place is `file: name`")?;
+    ensure!(read(file)?.contains(name), "{file} does not contain `{name}`");
+    Ok(format!("[{name}](../{file})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_constant_that_does_not_exist_is_named() {
+        let read = |_: &str| Ok("const THERE: u64 = 1;".to_owned());
+        assert_eq!(link("a.rs: THERE", &read).unwrap(), "[THERE](../a.rs)");
+        let error = link("a.rs: GONE", &read).unwrap_err().to_string();
+        assert!(error.contains("a.rs does not contain `GONE`"), "{error}");
+        assert!(link("a.rs", &read).is_err());
+    }
+}
