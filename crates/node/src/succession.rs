@@ -38,6 +38,8 @@ pub struct Evidence {
     pub is_own: bool,
     /// It has a connection to or from the judging node.
     pub is_connected: bool,
+    /// The stated run was named by another node than its own, which may not know that it ended.
+    pub is_hearsay: bool,
     /// Answer of its address.
     pub probe: Probe,
 }
@@ -142,7 +144,9 @@ pub fn judge(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidenc
     }
     if run.lineage.id() == start {
         // A start that could not be written states the one before it.
-        let is_same = known.address == address && !evidence.is_own;
+        // A node dials itself too, for a snapshot between two of its stores: its process has one number.
+        let is_this = !evidence.is_own || run.boot == known.run.boot;
+        let is_same = known.address == address && is_this;
         return if is_same { Verdict::Same } else { candidate(known, run, address, evidence) };
     }
     let comes_after = run.lineage.holds(start) || is_out_of_reach(known, run);
@@ -150,10 +154,16 @@ pub fn judge(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidenc
         return candidate(known, run, address, evidence);
     }
     // The displaced run answers after all: it never ended, or was started beside its successor.
+    // Invariant: only its own node says so. Others list a run until they learn of its successor.
+    let answers = !evidence.is_hearsay || mutant::active("node.listed_run_answers");
     let is_displaced = known.displaced.as_ref().is_some_and(|(before, at)| {
         at == address && run.lineage.is_related_to(before) && !before.holds(run.lineage.id())
     });
-    match is_displaced && !evidence.is_own && !mutant::active("node.displaced_run_unheard") {
+    match is_displaced
+        && answers
+        && !evidence.is_own
+        && !mutant::active("node.displaced_run_unheard")
+    {
         true => Verdict::Refused(Refusal::Conflict),
         false => Verdict::Refused(Refusal::EarlierState),
     }

@@ -15,6 +15,7 @@ use stele_proto::stele::control::v1::control_client::ControlClient;
 use stele_proto::stele::control::v1::{KeepRunRequest, ListStoresRequest, RequestHeader};
 use stele_proto::tikvpb::tikv_client::TikvClient;
 use stele_server::config::Config;
+use stele_server::members;
 use stele_server::node::Node;
 use tonic::transport::{Channel, Endpoint};
 
@@ -132,6 +133,10 @@ async fn a_copied_directory_neither_silences_its_node_nor_fails_the_stores_of_th
     until_listed(3, &second.ready.address).await;
     second.stop().await;
     copy_dir(&dirs[1], &dirs[3]);
+    // The original's list was written more often than that of the node with the copy.
+    let mut known = members::read(&dirs[3]).unwrap().unwrap();
+    known.write += 1_000;
+    members::write(&dirs[3], &known).unwrap();
     // It has the sound store 3 and the copy of store 2, and another address.
     let config = Config { moved_directories: dirs[3..].to_vec(), ..config(&dirs[2..], &join) };
     let second = start(config).await;

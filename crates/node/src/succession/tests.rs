@@ -66,6 +66,7 @@ fn a_run_goes_on_after_the_known_one_only_if_it_comes_after_it_and_that_one_has_
         ("an earlier state", run(6, &[9, 4, 3]), HERE, alone(), EARLIER),
         ("an earlier state, elsewhere", run(4, &[4, 3]), THERE, silent(), EARLIER),
         ("another store's", run(6, &[77]), THERE, silent(), EARLIER),
+        ("this node itself", run(5, &[5, 4]), HERE, own(), Verdict::Same),
         ("a copy of a store of this node", after_5.clone(), THERE, own(), COPY),
         ("an earlier state of one of this node", run(4, &[4, 3]), THERE, own(), EARLIER),
         ("a clone on a full device", run(5, &[5, 4]), THERE, connected(), COPY),
@@ -73,6 +74,9 @@ fn a_run_goes_on_after_the_known_one_only_if_it_comes_after_it_and_that_one_has_
     ] {
         assert_eq!(judge(&known(run(5, &[5, 4])), &stated, at, &evidence), expected, "{name}");
     }
+    let elsewhere = StoreRun { boot: Boot { count: 5, nonce: 2 }, ..run(5, &[5, 4]) };
+    let verdict = judge(&known(run(5, &[5, 4])), &elsewhere, HERE, &own());
+    assert_eq!(verdict, COPY, "a clone with the address of this node");
 }
 
 #[test]
@@ -127,6 +131,8 @@ fn a_displaced_run_that_answers_after_all_stops_both_until_one_is_kept() {
     ] {
         assert_eq!(judge(&known, &stated, at, &alone()), expected, "{name}");
     }
+    let listed = Evidence { is_hearsay: true, ..alone() };
+    assert_eq!(judge(&known, &run(5, &[5, 4]), HERE, &listed), EARLIER, "another node lists it");
     known.rival = Some((lineage(&[6, 5, 4]), HERE.to_owned()));
     for (name, stated, at, expected) in [
         ("one", run(6, &[60, 5, 4]), THERE, CONFLICT),

@@ -110,7 +110,8 @@ impl Members {
         if self.own().contains_key(store) || !run.is_known() {
             return;
         }
-        if self.admit(*store, run, address, &Evidence::default()) == Verdict::Undecided {
+        let evidence = Evidence { is_hearsay: true, ..Evidence::default() };
+        if self.admit(*store, run, address, &evidence) == Verdict::Undecided {
             self.verify(hearsay);
         }
     }
@@ -226,9 +227,10 @@ fn replaces(new: &KnownRun, before: &KnownRun, is_own: bool) -> Replaces {
 /// Invariant: a removed store never becomes a member again, also if the placement group that lists it
 /// goes on from a log in which it is not removed yet.
 fn keep_removed(stores: &mut BTreeMap<StoreId, Member>, known: &Known) {
-    let removed = known.stores.iter().filter(|(_, before)| {
-        before.is_removed && !mutant::active("server.removed_store_returns")
-    });
+    let removed = known
+        .stores
+        .iter()
+        .filter(|(_, before)| before.is_removed && !mutant::active("server.removed_store_returns"));
     for (id, before) in removed {
         let now = stores.entry(*id).or_insert_with(|| before.clone());
         (now.is_removed, now.state) = (true, before.state);

@@ -93,10 +93,8 @@ fn removed(address: &str) -> Member {
 #[test]
 fn a_store_that_was_declared_lost_stays_removed_whatever_the_placement_group_lists() {
     let up = control::StoreState::Up;
-    let known = Known {
-        stores: [2, 3].map(|id| (StoreId(id), removed("b:1"))).into(),
-        ..Known::default()
-    };
+    let known =
+        Known { stores: [2, 3].map(|id| (StoreId(id), removed("b:1"))).into(), ..Known::default() };
     let members = Members::new(known);
     // A log of the placement group in which store 2 is still a member, and store 3 is not yet.
     assert!(members.update(5, &[member("a:1", 1, up), member("b:1", 2, up)], "a:1"));

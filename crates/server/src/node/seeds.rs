@@ -160,7 +160,7 @@ impl Seeds {
                 for Hearsay { store, run, address } in members.take_hearsay() {
                     let transport = transport.clone();
                     edge.tasks.spawn_finite("succession", async move {
-                        let verdict = transport.admit(store, &run, &address).await;
+                        let verdict = transport.admit_hearsay(store, &run, &address).await;
                         tracing::debug!("store {store}, {run} at {address}: {verdict:?}");
                         Ok(())
                     });

@@ -177,6 +177,11 @@ impl Transport {
         self.shared.admit(store, run, address).await
     }
 
+    /// Like [`Transport::admit`], of a run that another node than its own states.
+    pub async fn admit_hearsay(&self, store: StoreId, run: &StoreRun, address: &str) -> Verdict {
+        self.shared.judge(store, run, address, true).await
+    }
+
     /// Returns the refusal of a run, for the message.
     pub fn refused_store(
         &self,

@@ -75,6 +75,17 @@ impl Shared {
     /// Judges the run that a node at `address` states for its store. Asks the address of the known run
     /// if that has no connection, at most for [`PROBE_TIME`].
     pub async fn admit(self: &Arc<Self>, store: StoreId, run: &StoreRun, address: &str) -> Verdict {
+        self.judge(store, run, address, false).await
+    }
+
+    /// Like [`Shared::admit`], of a run that another node than its own states (`is_hearsay`) or itself.
+    pub async fn judge(
+        self: &Arc<Self>,
+        store: StoreId,
+        run: &StoreRun,
+        address: &str,
+        is_hearsay: bool,
+    ) -> Verdict {
         let mut probe = Probe::NotMade;
         let mut asked: Option<KnownRun> = None;
         loop {
@@ -84,7 +95,8 @@ impl Shared {
                 return Verdict::Undecided;
             }
             let is_connected = self.runs.is_connected(store, &known.run);
-            let evidence = Evidence { is_own: false, is_connected, probe: probe.clone() };
+            let evidence =
+                Evidence { is_own: false, is_connected, is_hearsay, probe: probe.clone() };
             let verdict = self.resolve.admit(store, run, address, &evidence);
             if verdict != Verdict::Undecided || asked.is_some() {
                 return verdict;
