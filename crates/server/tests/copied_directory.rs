@@ -5,7 +5,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{LIMIT, config, start, until};
+use common::{LIMIT, config, get, start, until};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use stele_proto::kvrpcpb::{Context, RawGetRequest, RawPutRequest};
@@ -145,6 +145,9 @@ async fn a_copied_directory_neither_silences_its_node_nor_fails_the_stores_of_th
     for id in [1, 2] {
         assert_eq!(store_at(&join[0], id).await, Some((join[0].clone(), false)));
     }
+    // It does not look for the other store of the original.
+    let (_, status) = get(&second.ready.address, "/status").await;
+    assert!(status.contains("\"failed_stores\":[]"), "{status}");
     second.stop().await;
     first.stop().await;
 }

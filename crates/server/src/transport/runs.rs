@@ -21,12 +21,14 @@ const ANSWER_TIME: Duration = Duration::from_millis(2_500);
 const ASKED_MAX: usize = 256;
 
 type Answer = Arc<[(StoreId, StoreRun)]>;
+/// Time of a question, and its answer once it is there.
+type Asked = (Instant, watch::Receiver<Option<Answer>>);
 
 /// Connected runs, and addresses that are asked.
 #[derive(Default)]
 pub struct Runs {
     connected: Mutex<HashMap<(StoreId, u128), usize>>,
-    asked: Mutex<HashMap<String, (Instant, watch::Receiver<Option<Answer>>)>>,
+    asked: Mutex<HashMap<String, Asked>>,
 }
 
 /// Connection of some runs, until it is dropped.
