@@ -15,8 +15,6 @@ pub enum Pause {
     Region,
     /// The server sheds load: the time that it requests, or 50 ms growing to at most 2 s.
     Busy(Duration),
-    /// A full device: 200 ms, growing to at most 5 s.
-    Disk,
 }
 
 /// Number of redirections followed without a pause.
@@ -155,7 +153,6 @@ impl Tries {
             Pause::None | Pause::Region => grown(2, 500),
             Pause::Busy(requested) if !requested.is_zero() => requested + grown(1, 50),
             Pause::Busy(_) => grown(50, 2_000),
-            Pause::Disk => grown(200, 5_000),
         }
     }
 }

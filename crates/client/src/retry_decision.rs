@@ -67,7 +67,8 @@ pub fn decide_retry(error: &errorpb::Error) -> RetryDecision {
         return certain(Step::Fail(error), Pause::None);
     }
     if error.disk_full.is_some() {
-        return certain(Step::Stay, Pause::Disk);
+        // It lasts until pairs are deleted. The caller decides whether to wait for that.
+        return certain(Step::Fail(Error::Refused(text(error))), Pause::None);
     }
     if error.store_not_match.is_some() {
         return certain(Step::ReloadStore, Pause::Region);
@@ -140,7 +141,7 @@ mod tests {
         assert!(matches!(large(9 << 20), Step::Fail(Error::Invalid(_))));
         assert!(matches!(large(0), Step::Fail(Error::Refused(_))), "a reason that is no size");
         let disk = with(|e| e.disk_full = Some(errorpb::DiskFull::default()));
-        assert!(matches!((disk.step, disk.pause), (Step::Stay, Pause::Disk)));
+        assert!(matches!(disk.step, Step::Fail(Error::Refused(_))) && !disk.is_ambiguous);
         let store = with(|e| e.store_not_match = Some(errorpb::StoreNotMatch::default()));
         assert!(matches!(store.step, Step::ReloadStore));
         for reload in [

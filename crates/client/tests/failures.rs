@@ -34,7 +34,6 @@ fn certain() -> Vec<Refusal> {
         error(|e| e.read_index_not_ready = Some(errorpb::ReadIndexNotReady::default())),
         error(|e| e.proposal_in_merging_mode = Some(errorpb::ProposalInMergingMode::default())),
         error(|e| e.region_not_initialized = Some(errorpb::RegionNotInitialized::default())),
-        error(|e| e.disk_full = Some(errorpb::DiskFull::default())),
         error(|e| e.mismatch_peer_id = Some(errorpb::MismatchPeerId::default())),
     ]
 }
@@ -62,6 +61,21 @@ async fn a_refusal_before_the_proposal_is_repeated_even_for_a_swap() {
         fake.state().fail("", Fate::Refuse(refusal.clone()));
         assert_eq!(strict.put_if_absent("k", "v").await.unwrap(), None, "{refusal:?}");
     }
+}
+
+// Catalogue: 19.
+#[tokio::test]
+async fn a_put_for_which_the_device_is_full_is_refused_at_once_with_the_reason() {
+    let (fake, strict) = started().await;
+    let reason = "store 3 is full: delete pairs or add space".to_owned();
+    let full = errorpb::DiskFull { store_id: vec![3], reason: reason.clone() };
+    fake.state().fail("", Fate::Refuse(error(|e| e.disk_full = Some(full.clone()))));
+    let calls = fake.state().calls.len();
+    let ended = strict.put("k", "v").await.unwrap_err();
+    assert!(matches!(&ended, Error::Refused(text) if text.contains(&reason)), "{ended}");
+    let puts = fake.state().calls.iter().skip(calls).filter(|(method, _)| *method == "put").count();
+    assert_eq!(puts, 1, "repeated");
+    strict.put("k", "v").await.unwrap();
 }
 
 // Catalogue: 61.

@@ -80,8 +80,6 @@ ranks! {
     LOG_FREE,
     /// Recent entries in memory.
     LOG_ENTRY_CACHE,
-    /// Open files of the logs of all stores.
-    HANDLES,
     /// Read buffers to use again.
     LOG_READ_POOL,
     /// Reason why the log has stopped.
@@ -108,6 +106,8 @@ ranks! {
     CACHE_RESERVED,
     /// Buffers of evicted blocks.
     CACHE_SPARES,
+    /// Open files of the logs of all stores. Any call of the file system may close some.
+    HANDLES,
 }
 
 #[cfg(debug_assertions)]

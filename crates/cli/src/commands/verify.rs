@@ -109,7 +109,8 @@ fn print(json: bool, verified: &Verified, disk_bytes: u64, damages: &Damages) ->
     out.finish()
 }
 
-/// Returns the bytes on the device below `dir`, as `du` counts them: files and directories.
+/// Returns the bytes on the device below `dir`, as `du` counts them: files and directories, without
+/// the space that the store only holds.
 fn disk_bytes(dir: &Path) -> Result<u64> {
     let failed = |source| Error::io("list", dir, source);
     let mut total = std::fs::symlink_metadata(dir).map_err(failed)?.blocks() * STAT_BLOCK_BYTES;
@@ -118,6 +119,7 @@ fn disk_bytes(dir: &Path) -> Result<u64> {
         let meta = entry.metadata().map_err(failed)?;
         total += match meta.is_dir() {
             true => disk_bytes(&entry.path())?,
+            false if entry.file_name() == stele_engine::RESERVE_FILE => 0,
             false => meta.blocks() * STAT_BLOCK_BYTES,
         };
     }

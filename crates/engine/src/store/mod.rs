@@ -27,6 +27,7 @@ mod view;
 pub use install::Ingest;
 pub use open::{Opened, Replay};
 pub use recovering::RecoveringStore;
+pub use reserve::NAME as RESERVE_FILE;
 pub use verify::{VerifyEvent, VerifyReport};
 pub use view::View;
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use stele_types::{Error, Result};
 use stele_vfs::{Create, Open, Vfs, VfsFile};
 
-/// Name of the file in the directory of a store.
-pub(crate) const NAME: &str = "RESERVE";
+/// Name of the file that holds space, in the directory of a store.
+pub const NAME: &str = "RESERVE";
 
 /// The file.
 #[derive(Debug, Default)]

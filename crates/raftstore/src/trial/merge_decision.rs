@@ -107,7 +107,7 @@ fn a_leader_of_which_the_store_lost_the_target_too_early_asks_the_other_stores_f
     trial.ticks(200);
     assert!(trial.store(3).core.region(TARGET).is_none());
     trial.lead(SOURCE, 3);
-    // What it was told is lost, and its own store applied nothing.
+    // What it received is lost, and its own store applied nothing.
     trial.restart(3);
     trial.lead(SOURCE, 3);
     assert!(rolls_back(&mut trial, SOURCE, Admin::RollbackMerge));
@@ -198,7 +198,7 @@ fn a_replica_that_is_told_it_is_gone_after_a_change_of_range_proves_nothing() {
 }
 
 /// Returns a cluster in which store 1 committed the merge and the target moved to stores 4 and 5.
-/// Store 2, slow to apply, and store 3 were told that they are gone, before they applied the commit.
+/// Store 2, slow to apply, and store 3 received `Gone` before they applied the commit.
 /// They lead the source, and hear nothing of it from store 1.
 fn committed_and_moved_away() -> Trial {
     let mut trial = cluster(|options| options.apply_queue = true);

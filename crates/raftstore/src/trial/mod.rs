@@ -77,7 +77,7 @@ pub(crate) struct Trial {
     pub alter: fn(&mut PeerMessage),
     /// Whether senders get a failure report for each snapshot.
     pub snapshot_reports_fail: bool,
-    /// Snapshots are lost, and their senders are told.
+    /// Snapshots are lost, and their senders notice.
     pub loses_snapshots: bool,
     /// Stores that recover lost log entries.
     pub recovering: BTreeMap<u64, entry_recovery::Waiting>,

@@ -96,7 +96,7 @@ fn a_lost_snapshot_stops_no_replica_once_its_sender_is_told() {
     trial.lead(DATA, 1);
     trial.isolate(3);
     outgrow_log(&mut trial);
-    // Messages reach store 3 again, snapshots do not. The crate sends nothing more until it is told.
+    // Messages reach store 3 again, snapshots do not. The crate sends nothing more before a report.
     trial.loses_snapshots = true;
     trial.heal();
     trial.ticks(40);

@@ -17,6 +17,7 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use stele_engine::ScrubStats;
+use stele_storage::Space;
 use stele_types::{ClusterId, DeviceSpeed, OpCost};
 use stele_vfs::{FileSystem, warnings};
 
@@ -158,6 +159,17 @@ fn scrub(stats: &ScrubStats) -> Value {
     })
 }
 
+/// Returns how full the device of a store is.
+fn space(of: &Space) -> Value {
+    json!({
+        "free_bytes": of.free_bytes,
+        "reserve_bytes": of.reserve_bytes,
+        "reserve_allocated": of.is_reserve_allocated,
+        "short": of.is_short,
+        "full": of.is_full,
+    })
+}
+
 /// Returns what holds a store, with what an operator should know about it.
 fn file_system(of: &FileSystem) -> Value {
     json!({
@@ -178,7 +190,6 @@ async fn status(State(health): State<Health>) -> Json<Value> {
         .map(|store| {
             let stats = samples.get(&store.id()).map(|it| it.stats.clone()).unwrap_or_default();
             let (replicas, leaders) = counts(&health.stores, store.id());
-            let space = store.space();
             json!({
                 "store": store.id().0,
                 "running": store.is_running(),
@@ -188,13 +199,7 @@ async fn status(State(health): State<Health>) -> Json<Value> {
                 "disk_bytes": stats.disk_bytes,
                 "live_bytes": stats.live_bytes,
                 "memory_bytes": stats.memory_bytes,
-                "space": {
-                    "free_bytes": space.free_bytes,
-                    "reserve_bytes": space.reserve_bytes,
-                    "reserve_allocated": space.is_reserve_allocated,
-                    "short": space.is_short,
-                    "full": space.is_full,
-                },
+                "space": space(&store.space()),
                 "index_memory_bytes": stats.index_memory_bytes,
                 "index_cold_reads": stats.index_cold_reads,
                 "write_amp": stats.write_amp(),

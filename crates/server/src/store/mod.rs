@@ -122,10 +122,8 @@ where
             }
         })?;
         let (maintained, stopping) = (engine.clone(), running.clone());
-        let counts = Arc::new(Counts::default());
-        let (counting, items) = (counts.clone(), inbox.clone());
-        let space = Arc::new(SpaceWatch::new(id));
-        let watch = space.clone();
+        let (counts, space) = (Arc::new(Counts::default()), Arc::new(SpaceWatch::new(id)));
+        let (counting, watch, items) = (counts.clone(), space.clone(), inbox.clone());
         let (writers, timer) = (SlowWriters::default(), clock.clone());
         let slowdown = writers.own.clone();
         let maintenance = spawn(Thread::Maintenance, id, move || {
@@ -136,7 +134,6 @@ where
         let mut threads = vec![loop_thread, write_thread, maintenance];
         threads.extend(lookup_threads.into_iter().chain(apply_thread));
         let threads = Mutex::new(threads);
-        let load = LoadSamples::default();
         Ok(Arc::new(Self {
             id,
             engine,
@@ -144,7 +141,7 @@ where
             times,
             inbox,
             clock,
-            load,
+            load: LoadSamples::default(),
             receiving: AtomicU64::new(0),
             counts,
             space,
