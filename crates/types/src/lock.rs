@@ -313,6 +313,6 @@ mod tests {
     fn every_rank_has_its_own_name() {
         assert_eq!(rank::NAMES[usize::from(rank::SCRUB)], "SCRUB");
         assert_eq!(rank::NAMES[usize::from(rank::CACHE_SPARES)], "CACHE_SPARES");
-        assert_eq!(rank::NAMES.len(), usize::from(rank::CACHE_SPARES) + 1);
+        assert_eq!(rank::NAMES.len(), usize::from(rank::HANDLES) + 1);
     }
 }

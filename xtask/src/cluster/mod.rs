@@ -33,7 +33,7 @@ const CI_TOGETHER: [(&str, &[&str]); 12] = [
 
 /// Scenarios that a change must pass, and that check a time, a rate or a peak of memory: each has the
 /// machine to itself.
-const CI_ALONE: [(&str, &[&str]); 10] = [
+const CI_ALONE: [(&str, &[&str]); 11] = [
     ("start", &["--short"]),
     ("partition", &["--rounds", "4"]),
     ("failover", &["--rounds", "3"]),
@@ -44,6 +44,7 @@ const CI_ALONE: [(&str, &[&str]); 10] = [
     ("bytes-written", &["--short"]),
     ("clock", &["--short"]),
     ("slow-store", &["--short"]),
+    ("disk-full", &["--short"]),
 ];
 
 /// Time limit of a scenario that runs beside another.
@@ -52,7 +53,7 @@ const TOGETHER_LIMIT: Duration = Duration::from_secs(600);
 const TOGETHER: usize = 2;
 
 /// Scenarios that take long or need an otherwise idle machine.
-const REST: [&str; 3] = ["disk-full", "idle", "slow-disk"];
+const REST: [&str; 2] = ["idle", "slow-disk"];
 
 /// Runs `cluster ARGUMENTS`: `ci`, `all`, or one scenario with its arguments. With `--stele FILE`,
 /// another server than that of this source is tested.

@@ -299,8 +299,8 @@ impl Trial {
                 self.says_full(2, report).await?;
                 break;
             }
-            // The replica that lacked room is dropped, and its store has only the placement group.
-            if stats.is_some_and(|stats| stats.region_count <= 1) {
+            // The replica that lacked room is dropped, and the region does not fit there again.
+            if stats.is_some_and(|stats| stats.live < enough * bytes / 2) {
                 break;
             }
             ensure!(started.elapsed() < SPACE_BACK_LIMIT, "the small store is not full: {stats:?}");
