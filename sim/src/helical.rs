@@ -21,8 +21,10 @@ use stele_vfs::{Fault as DiskFault, SimVfs};
 
 /// Limit for forming the cluster.
 const FORM_NANOS: u64 = 40 * SECOND;
-/// Limit for repairing all damage.
+/// Time for repairing all damage of a store whose scrub completes two passes within it.
 pub const REPAIR_NANOS: u64 = 60 * SECOND;
+/// Unit in which the scrub's budget counts values that are scattered over the device.
+const BLOCK_BYTES: u64 = 4096;
 /// Interval between two checks of all data.
 const CHECK_NANOS: u64 = 250 * MS;
 /// Limit for clearing repaired values from the list of lost values.
@@ -83,7 +85,7 @@ pub fn plan(seed: u64) -> Plan {
     (plan.nodes, plan.stores_per_node) = (3, 1);
     plan.faults = FaultSet::default();
     // A child's replicas are repaired before a snapshot of it can be made.
-    plan.raft.orphaned_kept_nanos = 2 * REPAIR_NANOS;
+    plan.raft.orphaned_kept_nanos = 10 * REPAIR_NANOS;
     plan.engine.scrub_bytes_per_second_max = 64 << 10;
     plan.engine.scrub_interval_s = 5;
     plan.engine.segment_bytes_max = 64 << 10;
@@ -177,7 +179,8 @@ impl World {
         self.clients.slow_down(SLOWER);
         self.start_clients(ops);
         let mut repaired = false;
-        while !repaired && self.now - began < REPAIR_NANOS && self.violation.is_none() {
+        let limit_nanos = self.repair_limit_nanos();
+        while !repaired && self.now - began < limit_nanos && self.violation.is_none() {
             self.run(CHECK_NANOS);
             repaired = damaged(self) == 0;
         }
@@ -191,6 +194,16 @@ impl World {
         self.clients.stop();
         self.run_until(READ_NANOS, |world| !world.clients.is_busy() && world.is_settled());
         nanos
+    }
+
+    /// Returns the limit for repairing all damage: the time of two passes, since damage may lie before the
+    /// position of the present one. Small values that lie apart cost a block each, so a pass can take longer
+    /// than their bytes suggest.
+    fn repair_limit_nanos(&self) -> u64 {
+        let engines = self.serving().into_iter().filter_map(|number| self.engine(number));
+        let bytes = engines.map(|engine| pass_bytes(&engine)).max().unwrap_or_default();
+        let rate = self.plan.engine.scrub_bytes_per_second_max.max(1);
+        REPAIR_NANOS.max(2 * bytes * SECOND / rate)
     }
 
     fn describe_damage(&self) -> String {
@@ -381,6 +394,16 @@ fn damaged_in(engine: &Store) -> usize {
     let mut damaged = 0;
     each_value(engine, &mut |_, at| damaged += usize::from(engine.log().check(at).is_err()));
     damaged
+}
+
+/// Returns what a pass of the scrub costs at most: all runs, and the blocks of each value.
+fn pass_bytes(engine: &Store) -> u64 {
+    let mut bytes: u64 = engine.index().version().runs().map(|run| run.meta().bytes).sum();
+    each_value(engine, &mut |_, at| {
+        let (start, end) = (u64::from(at.offset), u64::from(at.offset) + u64::from(at.length));
+        bytes += (end.div_ceil(BLOCK_BYTES) - start / BLOCK_BYTES) * BLOCK_BYTES;
+    });
+    bytes
 }
 
 fn each_value(engine: &Store, f: &mut dyn FnMut(&[u8], &stele_types::Locator)) {

@@ -406,31 +406,45 @@ async fn stores_receive_the_time_by_which_expired_pairs_are_dropped() {
     second.stop().await;
 }
 
-/// Writes one value after the other; returns once the region took all of them.
-async fn put_values(address: &str, count: usize) {
-    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await;
-    let channel = channel.unwrap();
-    let started = Instant::now();
-    let (region, peer) = loop {
+/// Returns where the values go, once the placement group knows a leader.
+async fn context_of_values(channel: &Channel, started: Instant) -> Context {
+    loop {
         let request = GetRegionRequest { region_key: "k".into(), ..Default::default() };
         let found = PdClient::new(channel.clone()).get_region(request).await;
         if let Ok(found) = found.map(tonic::Response::into_inner)
             && let (Some(region), Some(leader)) = (found.region, found.leader)
         {
-            break (region, Some(leader));
+            let (region_id, region_epoch, peer) = (region.id, region.region_epoch, Some(leader));
+            return Context { region_id, region_epoch, peer, ..Context::default() };
         }
         assert!(started.elapsed() < LIMIT);
         tokio::time::sleep(Duration::from_millis(20)).await;
-    };
-    let (region_id, region_epoch) = (region.id, region.region_epoch);
-    let context = Context { region_id, region_epoch, peer, ..Context::default() };
-    let mut tikv = TikvClient::new(channel);
-    for i in 0..count {
+    }
+}
+
+/// Writes one value after the other; returns once the region took all of them. As clients do, it asks again
+/// for the leader after an error of the region: what the placement group knows is a heartbeat old.
+async fn put_values(address: &str, count: usize) {
+    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await;
+    let channel = channel.unwrap();
+    let started = Instant::now();
+    let mut context = context_of_values(&channel, started).await;
+    let mut tikv = TikvClient::new(channel.clone());
+    let mut i = 0;
+    while i < count {
         let (key, value) = (format!("k{i}").into(), vec![7; 1_000].into());
-        let context = Some(context.clone());
-        let request = RawPutRequest { context, key, value, ..RawPutRequest::default() };
+        let of_region = Some(context.clone());
+        let request = RawPutRequest { context: of_region, key, value, ..RawPutRequest::default() };
         let answer = tikv.raw_put(request).await.unwrap().into_inner();
-        assert_eq!((answer.region_error, answer.error.as_str()), (None, ""));
+        assert_eq!(answer.error, "");
+        match answer.region_error {
+            None => i += 1,
+            Some(error) => {
+                assert!(started.elapsed() < LIMIT, "{error:?}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                context = context_of_values(&channel, started).await;
+            }
+        }
     }
 }
 
