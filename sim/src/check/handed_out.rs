@@ -5,7 +5,7 @@ use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_engine::Store as Engine;
 use stele_node::store::Turn;
-use stele_raftstore::{Append, Body, Event, Ticket};
+use stele_raftstore::{Append, Body, Event};
 use stele_storage::{LogStore, Repair};
 use stele_types::{KeyRange, LogIndex, Mark, Record, RegionId};
 
@@ -17,8 +17,8 @@ pub struct Members {
     changed: BTreeSet<(u64, RegionId)>,
     /// Commit indexes in the last batch of each store.
     commits: BTreeMap<(u64, RegionId), LogIndex>,
-    /// Number of that batch.
-    tickets: BTreeMap<u64, Ticket>,
+    /// That batch.
+    last: BTreeMap<u64, Append>,
 }
 
 impl Members {
@@ -27,7 +27,7 @@ impl Members {
         self.versions.retain(|(of, _), _| *of != slot);
         self.changed.retain(|(of, _)| *of != slot);
         self.commits.retain(|(of, _), _| *of != slot);
-        self.tickets.remove(&slot);
+        self.last.remove(&slot);
     }
 
     fn note(&mut self, slot: u64, event: &Event, applied: Option<LogIndex>) {
@@ -51,8 +51,10 @@ impl Members {
 
     /// Returns a replica with members that the batch does not make durable.
     fn missing(&mut self, slot: u64, append: &Append) -> Option<RegionId> {
-        // A batch that found no room is handed out again.
-        if self.tickets.insert(slot, append.ticket) == Some(append.ticket) {
+        // A batch that found no room is handed out again, or what is left of it without the puts of some
+        // replicas. What came in meanwhile follows in the next one.
+        let last = self.last.insert(slot, append.clone());
+        if last.is_some_and(|last| is_rest(append, &last)) {
             return None;
         }
         self.commits.retain(|(of, _), _| *of != slot);
@@ -72,6 +74,12 @@ impl Members {
         self.changed = others;
         here.into_iter().find(|key| !self.commits.contains_key(key)).map(|(_, region)| region)
     }
+}
+
+/// Returns whether all records of a batch are those of another one, in their order.
+fn is_rest(append: &Append, of: &Append) -> bool {
+    let mut others = of.batch.records.iter();
+    append.batch.records.iter().all(|record| others.any(|other| other == record))
 }
 
 impl World {
