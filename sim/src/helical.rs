@@ -21,7 +21,7 @@ use stele_vfs::{Fault as DiskFault, SimVfs};
 
 /// Limit for forming the cluster.
 const FORM_NANOS: u64 = 40 * SECOND;
-/// Time for repairing all damage of a store whose scrub completes two passes within it.
+/// Time for repairing all damage, if the scrub completes two passes within it.
 pub const REPAIR_NANOS: u64 = 60 * SECOND;
 /// Unit in which the scrub's budget counts values that are scattered over the device.
 const BLOCK_BYTES: u64 = 4096;

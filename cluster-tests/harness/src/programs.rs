@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Time limit of a program. The longest run takes a minute on an idle machine.
+/// Time limit of a program unless a scenario gives another one.
 const TIME_LIMIT: Duration = Duration::from_secs(240);
 /// Time for a program to print its stacks after the limit.
 const STACKS_LIMIT: Duration = Duration::from_secs(10);
@@ -35,6 +35,11 @@ impl Printed {
 /// which a Go program prints its stacks, and is then killed.
 pub fn start(command: Command) -> JoinHandle<Result<Printed>> {
     start_for(command, TIME_LIMIT, STACKS_LIMIT)
+}
+
+/// Starts a program as [`start`] does, with its own limit.
+pub fn start_within(command: Command, limit: Duration) -> JoinHandle<Result<Printed>> {
+    start_for(command, limit, STACKS_LIMIT)
 }
 
 fn start_for(command: Command, limit: Duration, grace: Duration) -> JoinHandle<Result<Printed>> {

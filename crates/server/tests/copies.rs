@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "all/common/mod.rs"]
 mod common;
 
 use bytes::Bytes;

@@ -2,6 +2,7 @@
 //! of deliberate bugs that agrees with the code. Each rule is a function from text to findings.
 
 mod calls;
+mod examples;
 mod layers;
 mod lengths;
 mod modules;
@@ -59,6 +60,7 @@ pub fn run(workspace: &Workspace) -> Result<()> {
         findings.extend(lengths::check(source));
     }
     findings.extend(paths::check(&sources));
+    findings.extend(examples::check(&sources));
     let (summary, medians) = lengths::summary(&sources);
     findings.extend(medians);
     findings.extend(names::check(&sources, &Table::load(workspace)?, &workspace.packages));

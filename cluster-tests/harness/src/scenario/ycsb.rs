@@ -20,6 +20,10 @@ const SCAN_COST: u64 = 10;
 const TRIES_MAX: usize = 3;
 /// Length of the run in which all nodes restart and get other addresses: it must outlast that.
 const MOVE_SECONDS: u64 = 60;
+/// Operations per second of a run without a pace, at least.
+const SLOWEST_PER_S: f64 = 500.0;
+/// Time limit of a run in addition to the time that its pace needs. A client that hangs is noticed then.
+const RUN_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 /// Pause after the move of a node, in which the client finds the next placement leader.
 const MOVE_PAUSE: Duration = Duration::from_secs(2);
@@ -122,6 +126,16 @@ fn pace(workload: &Workload) -> u64 {
     if scans(workload) { PACED_PER_S / SCAN_COST } else { PACED_PER_S }
 }
 
+/// Returns the time that a run needs at the pace of its settings, or at the slowest that is expected.
+fn paced(settings: &[(&str, String)]) -> Duration {
+    let number = |name: &str| -> Option<f64> {
+        let value = settings.iter().find(|(it, _)| *it == name).map(|(_, value)| value.parse());
+        value.and_then(Result::ok)
+    };
+    let operations = number("operationcount").or(number("recordcount")).unwrap_or_default();
+    Duration::from_secs_f64(operations / number("target").unwrap_or(SLOWEST_PER_S))
+}
+
 fn scans(workload: &Workload) -> bool {
     workload.1[3] > 0.0
 }
@@ -165,7 +179,7 @@ async fn attempt(
 ) -> Result<Printed> {
     let addresses = cluster.addresses().join(",");
     let process = programs::ycsb(program, &addresses, command, settings);
-    let running = programs::start(process);
+    let running = programs::start_within(process, RUN_LIMIT + paced(settings));
     tokio::time::sleep(Duration::from_millis(300 + prng.below(700))).await;
     match event {
         Event::Nothing => {}

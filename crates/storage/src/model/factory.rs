@@ -25,6 +25,6 @@ impl Factory for ModelFactory {
     }
 
     fn replay_command(&self) -> String {
-        "cargo test -p stele-storage --test conformance model_passes_random_histories".into()
+        "cargo test -p stele-storage --test all conformance model_passes_random_histories".into()
     }
 }

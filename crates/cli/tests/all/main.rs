@@ -1,0 +1,15 @@
+//! All files are one program: each program of tests takes long to build and to link.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod bench;
+mod cluster;
+mod common;
+#[path = "../../../client/tests/fake/mod.rs"]
+mod fake;
+mod import_export;
+mod keys;
+mod node_dir;
+mod playground;
+mod processes;
+mod recover;

@@ -1,0 +1,7 @@
+//! All files are one program: each program of tests takes long to build and to link.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod pick_table;
+mod simulator;
+mod store;

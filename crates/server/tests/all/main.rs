@@ -1,0 +1,17 @@
+//! All files are one program: each program of tests takes long to build and to link.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod addresses;
+mod common;
+mod copied_directory;
+mod failing_stores;
+mod full_log_disk;
+mod lost_entries;
+mod memory;
+mod moved_directory;
+mod node;
+mod reference;
+mod snapshots;
+mod tikv;
+mod two_directories;
