@@ -78,7 +78,7 @@ const fn beside(name: &'static str, tools: &'static [Tool], run: Run) -> Step {
 const TESTS: &str = "tests";
 
 /// Those that run beside each other and follow each other start in this order, the longest first.
-const STEPS: [Step; 20] = [
+const STEPS: [Step; 21] = [
     beside("lints", &[], |w, _| {
         let lint = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
         run_cargo(w, &lint)
@@ -95,8 +95,9 @@ const STEPS: [Step; 20] = [
         mutants::run(w, &mutants::Options { recent: true, tested, ..Default::default() })
     }),
     step("simulation", &[], |w, _| simulation(w)),
-    step("spec", tools::FOR_SPEC, |w, _| spec::short(w)),
-    step("clusters", tools::FOR_CLUSTERS, |w, _| cluster::short(w)),
+    beside("clusters in pairs", tools::FOR_CLUSTERS, |w, _| cluster::in_pairs(w)),
+    beside("spec", tools::FOR_SPEC, |w, _| spec::short(w)),
+    step("clusters", tools::FOR_CLUSTERS, |w, _| cluster::alone(w)),
     beside("figures", tools::FOR_GIT, |w, _| figures::run(w, &figures::Options::tiny())),
     beside("benches", &[], |w, _| benches(w)),
     beside("fuzz", &[], |w, _| {
@@ -193,10 +194,10 @@ fn summarise(done: &[Done], options: &Options) -> Result<()> {
     done.iter().filter_map(|it| it.reason.as_ref()).for_each(|reason| println!("{reason}"));
     for Done { name, reason, took } in done {
         let verdict = if reason.is_none() { "ok" } else { "FAILED" };
-        println!("{name:15} {:7.1} s  {verdict}", took.as_secs_f64());
+        println!("{name:17} {:7.1} s  {verdict}", took.as_secs_f64());
     }
     for name in &options.without {
-        println!("{name:15}            left out");
+        println!("{name:17}            left out");
     }
     let passed = done.iter().filter(|it| it.reason.is_none()).count();
     let failed = done.len() - passed;

@@ -65,7 +65,7 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let rest: Vec<&str> =
         rest.iter().map(String::as_str).filter(|argument| *argument != "--dev").collect();
     match first.as_str() {
-        "ci" => short(workspace),
+        "ci" => in_pairs(workspace).and(alone(workspace)),
         "all" => {
             let all: Vec<(&str, &[&str])> =
                 names().into_iter().map(|name| (name, &*rest)).collect();
@@ -81,18 +81,16 @@ pub fn foreign(workspace: &Workspace) -> Result<()> {
     Programs::foreign(workspace, PathBuf::new()).map(drop)
 }
 
-/// Runs the scenarios of CI with the development build.
-pub fn short(workspace: &Workspace) -> Result<()> {
-    let all = [&CI_TOGETHER[..], &CI_ALONE].concat();
-    let (stele, programs) = build(workspace, &all, false)?;
-    let run = |(name, arguments): &Scenario<'_>, is_shown| {
-        scenario(workspace, stele.as_deref(), &programs, (name, arguments), is_shown)
-    };
-    let mut done = in_parallel_by(TOGETHER, CI_TOGETHER.iter(), |it| run(it, false))?;
-    for it in &CI_ALONE {
-        done.push(run(it, true)?);
-    }
-    summarise(&done)
+/// Runs the scenarios of CI that check no time, two at a time, with the development build.
+pub fn in_pairs(workspace: &Workspace) -> Result<()> {
+    let (stele, programs) = build(workspace, &CI_TOGETHER, false)?;
+    let run = |it: &Scenario<'_>| scenario(workspace, stele.as_deref(), &programs, *it, false);
+    summarise(&in_parallel_by(TOGETHER, CI_TOGETHER.iter(), run)?)
+}
+
+/// Runs the other scenarios of CI, one after the other, with the development build.
+pub fn alone(workspace: &Workspace) -> Result<()> {
+    each(workspace, &CI_ALONE, false)
 }
 
 fn names() -> Vec<&'static str> {
