@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod faulty;
+mod room;
 
 use faulty::{Bug, FaultyFactory};
 use stele_storage::{ModelFactory, conformance};

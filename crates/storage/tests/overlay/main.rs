@@ -7,6 +7,8 @@ mod checks;
 mod history;
 mod lagging;
 mod plain;
+#[path = "../room/mod.rs"]
+mod room;
 
 use history::History;
 use lagging::LaggingFactory;
