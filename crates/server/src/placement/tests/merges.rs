@@ -56,7 +56,7 @@ async fn a_stuck_merge_is_shown_with_its_reason_and_cancelled_also_under_the_nex
     let listed = nodes.node(1).list_regions(list).await.unwrap().regions;
     assert_eq!(listed.len(), 1);
     let running = wire::ListOperatorsRequest { region_id: 2, ..Default::default() };
-    let shown = nodes.node(1).list_operators(running.clone()).await.unwrap().operators;
+    let shown = nodes.node(1).list_operators(running).await.unwrap().operators;
     assert_eq!((shown.len(), shown[0].id), (1, listed[0].operator_id), "{shown:?}");
     assert!(shown[0].what.contains("merge"), "{shown:?}");
     let reason = format!("until the replica on store {} responds", stores[1]);
