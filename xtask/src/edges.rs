@@ -50,8 +50,19 @@ pub fn table(root: &Path) -> Result<String> {
 
 /// Returns the link to a test. Fails if its file has no such function.
 fn link(test: &str, read: &impl Fn(&str) -> Result<String>) -> Result<String> {
-    let (file, name) = test.split_once(": ").context("a test is `file: function`")?;
-    ensure!(read(file)?.contains(&format!("fn {name}(")), "{file} has no function `{name}`");
+    link_to(test, |name| format!("fn {name}("), read)
+}
+
+/// Returns the link to a place, `file: name`. Fails if its file does not contain the text that
+/// `declared` makes of the name.
+pub fn link_to(
+    place: &str,
+    declared: impl Fn(&str) -> String,
+    read: &impl Fn(&str) -> Result<String>,
+) -> Result<String> {
+    let (file, name) = place.split_once(": ").context("a place is `file: name`")?;
+    let declared = declared(name);
+    ensure!(read(file)?.contains(&declared), "{file} does not contain `{declared}`");
     Ok(format!("[{name}](../{file})"))
 }
 
@@ -60,11 +71,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_test_that_does_not_exist_is_named() {
-        let read = |_: &str| Ok("fn there() {}".to_owned());
+    fn a_place_that_does_not_exist_is_named() {
+        let read = |_: &str| Ok("fn there() {} const THERE: u64 = 1;".to_owned());
         assert_eq!(link("a.rs: there", &read).unwrap(), "[there](../a.rs)");
+        assert_eq!(link_to("a.rs: THERE", str::to_owned, &read).unwrap(), "[THERE](../a.rs)");
         let error = link("a.rs: gone", &read).unwrap_err().to_string();
-        assert!(error.contains("a.rs has no function `gone`"), "{error}");
+        assert!(error.contains("a.rs does not contain `fn gone(`"), "{error}");
         assert!(link("a.rs", &read).is_err());
     }
 }

@@ -1,7 +1,8 @@
 //! Constants and loops that a large store meets, with the sizes at which they were tried: a table of
 //! docs/testing.md.
 
-use anyhow::{Context, Result, ensure};
+use crate::edges::link_to;
+use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::fmt::Write;
 use std::path::Path;
@@ -35,30 +36,10 @@ pub fn table(root: &Path) -> Result<String> {
          | code | what | at that size | tried |\n|---|---|---|---|\n",
     );
     for Size { code, what, large, tried } in &declared.size {
-        let link = link(code, &read).with_context(|| format!("{FILE}: {what}"))?;
+        let link = link_to(code, str::to_owned, &read);
+        let link = link.with_context(|| format!("{FILE}: {what}"))?;
         // Writing to a string cannot fail.
         let _ = writeln!(text, "| {link} | {what} | {large} | {tried} |");
     }
     Ok(text)
-}
-
-/// Returns the link to a constant or a function. Fails if its file does not contain the name.
-fn link(code: &str, read: &impl Fn(&str) -> Result<String>) -> Result<String> {
-    let (file, name) = code.split_once(": ").context("a place is `file: name`")?;
-    ensure!(read(file)?.contains(name), "{file} does not contain `{name}`");
-    Ok(format!("[{name}](../{file})"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_constant_that_does_not_exist_is_named() {
-        let read = |_: &str| Ok("const THERE: u64 = 1;".to_owned());
-        assert_eq!(link("a.rs: THERE", &read).unwrap(), "[THERE](../a.rs)");
-        let error = link("a.rs: GONE", &read).unwrap_err().to_string();
-        assert!(error.contains("a.rs does not contain `GONE`"), "{error}");
-        assert!(link("a.rs", &read).is_err());
-    }
 }

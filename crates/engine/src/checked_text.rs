@@ -1,9 +1,11 @@
-//! Small text files with a checksum, replaced as a whole: `STORE`, `BOOT`, `SPEED` and `SHARDS`.
+//! Small text files with a checksum, replaced as a whole: `STORE`, `BOOT`, `SPEED`, `SCRUB` and
+//! `SHARDS`.
 //!
 //! ```text
 //! file := magic "\n" (name " " value "\n")* "crc32c " hex "\n"
 //! ```
 
+use bytes::Bytes;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -92,4 +94,18 @@ pub(crate) fn write(
     }
     vfs.rename(&temporary, &dir.join(name))?;
     vfs.sync_dir(dir)
+}
+
+/// Encodes bytes as hexadecimal digits, for a line of such a file.
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Decodes [`to_hex`]; `None` for anything else.
+pub(crate) fn from_hex(hex: &str) -> Option<Bytes> {
+    let pairs = hex.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    hex.len()
+        .is_multiple_of(2)
+        .then(|| pairs.map(byte).collect::<Option<Vec<u8>>>().map(Bytes::from))?
 }

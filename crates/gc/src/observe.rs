@@ -146,7 +146,7 @@ impl MemtableSeen {
 impl Work {
     pub fn observe(&mut self, shared: &Shared) -> State {
         // The checkpoint is read first: it may be older than the version, never newer.
-        let checkpoint = shared.index.checkpoint().replay_from;
+        let checkpoint = shared.index.replay_from();
         let version = shared.index.version();
         let pinned = shared.index.pinned_versions();
         self.sum_tiers(&version);

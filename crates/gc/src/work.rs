@@ -164,13 +164,13 @@ impl Work {
             }
             Choice::Truncate => {
                 self.truncated_at_nanos = shared.clock.monotonic_nanos();
-                self.truncated_at = Some(shared.index.checkpoint().replay_from);
+                self.truncated_at = Some(shared.index.replay_from());
                 shared.hooks.truncate()?;
                 done(Stage::Truncate, 0)
             }
             Choice::Reappend { below } => {
                 shared.hooks.open_reserve(0);
-                self.reappended_at = Some(shared.index.checkpoint().replay_from);
+                self.reappended_at = Some(shared.index.replay_from());
                 let bytes = shared.hooks.reappend(below, shared.options().reappend_bytes_max)?;
                 done(Stage::Reappend, bytes)
             }

@@ -123,6 +123,7 @@ impl LeaderState {
         changes.extend(cluster.plan_tombstones(now));
         changes.extend(cluster.plan_disconnections(now));
         changes.extend(cluster.plan_speeds(now, unix_seconds));
+        changes.extend(cluster.plan_cancelled_merges(now));
         if cluster.ids_reserved() < IDS_RESERVED_MIN {
             changes.extend(cluster.plan_ids(IDS_RESERVED_MIN)?);
         }
@@ -141,6 +142,7 @@ impl LeaderState {
         }
         (self.needs_schedule, self.scheduled) = (false, now);
         self.cluster.note_drains(now);
+        self.cluster.note_cancelled_merges(now);
         round(&mut self.cluster, &mut self.operators, now);
     }
 

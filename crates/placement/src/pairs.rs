@@ -1,6 +1,7 @@
 //! Records of the placement region.
 //!
 //! ```text
+//! 04 'a' id:u64be    cancelled := nothing               an administrator cancelled the region's merge
 //! 04 'b' id:u64be    boot    := count:varint nonce:varint  last run of a store
 //! 04 'c'             cluster := version:u8 (1) cluster_id:varint
 //! 04 'd' id:u64be    disconnected := seconds:varint     without heartbeats, of a disconnected store
@@ -49,6 +50,8 @@ pub(crate) enum Record {
     /// Term of a region's leader; `None` deletes the record.
     Term(RegionId, Option<Term>),
     Store(Box<Store>),
+    /// Whether there is a record that the merge of a region was cancelled.
+    CancelledMerge(RegionId, bool),
     /// Last run of a store.
     Boot(StoreId, Boot),
     /// Seconds without heartbeats of a disconnected store; `None` deletes the record.
@@ -131,6 +134,12 @@ pub(crate) fn speed(store: StoreId, record: Option<&SpeedRecord>) -> PairChange 
     PairChange { key, value: record.map(SpeedRecord::encode) }
 }
 
+/// Encodes the record that the merge of a region was cancelled, or deletes it.
+pub(crate) fn cancelled_merge(region: RegionId, is_cancelled: bool) -> PairChange {
+    let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'a', region.0));
+    PairChange { key, value: is_cancelled.then(Bytes::new) }
+}
+
 /// Encodes the record of a region.
 pub fn region(region: &Region) -> PairChange {
     put(&numbered(b'r', region.id.0), region.encode())
@@ -183,6 +192,10 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>>
     let record = match (kind, value) {
         (b'b', Some(value)) => {
             number(name).and_then(|id| Some(Record::Boot(StoreId(id), take_boot(value)?)))
+        }
+        // Later versions may append to it.
+        (b'a', value) => {
+            number(name).map(|id| Record::CancelledMerge(RegionId(id), value.is_some()))
         }
         (b'c', Some(value)) => take_cluster(value).map(Record::Cluster),
         (b'i', Some(value)) => one_number(value).map(|watermark| Record::Ids { watermark }),
@@ -264,6 +277,10 @@ mod tests {
             decoded(&term(RegionId(9), Some(Term(6)))),
             Record::Term(RegionId(9), Some(Term(6)))
         );
+        for is_cancelled in [true, false] {
+            let record = Record::CancelledMerge(RegionId(9), is_cancelled);
+            assert_eq!(decoded(&cancelled_merge(RegionId(9), is_cancelled)), record);
+        }
         assert_eq!(decoded(&term(RegionId(9), None)), Record::Term(RegionId(9), None));
         let sample = Store { id: StoreId(3), address: "a:1".into(), ..Store::default() };
         assert_eq!(decoded(&store(&sample)), Record::Store(Box::new(sample)));

@@ -16,6 +16,8 @@ pub enum FsKind {
     Tmpfs,
     /// A layer over another file system, as in a container.
     Overlay,
+    /// Such a layer over btrfs, tmpfs, or another one with direct I/O in name only.
+    BufferedOverlay,
     /// A file system of another machine, with its name.
     Network(&'static str),
     /// A program serves the files.
@@ -38,7 +40,7 @@ impl fmt::Display for FsKind {
             Self::Xfs => "xfs",
             Self::Btrfs => "btrfs",
             Self::Tmpfs => "tmpfs",
-            Self::Overlay => "overlay",
+            Self::Overlay | Self::BufferedOverlay => "overlay",
             Self::Network(name) | Self::Local(name) => name,
             Self::Fuse => "fuse",
             Self::Simulated => "simulated",
@@ -80,7 +82,7 @@ impl FsKind {
     /// and 2 flushes of the device, also without copying on write), and a direct one of less than 4 KiB
     /// reads its block back, about once a write.
     pub fn is_direct_in_name_only(self) -> bool {
-        matches!(self, Self::Btrfs | Self::Tmpfs)
+        matches!(self, Self::Btrfs | Self::Tmpfs | Self::BufferedOverlay)
     }
 
     /// Whether bytes that were allocated can be written later on a device that became full. btrfs
@@ -88,7 +90,8 @@ impl FsKind {
     /// promises nothing.
     pub fn can_reserve(self) -> bool {
         match self {
-            Self::Btrfs | Self::Tmpfs | Self::Network(_) | Self::Fuse => false,
+            Self::Btrfs | Self::Tmpfs | Self::BufferedOverlay => false,
+            Self::Network(_) | Self::Fuse => false,
             Self::Local(name) => !matches!(name, "zfs" | "bcachefs"),
             _ => true,
         }
@@ -139,9 +142,10 @@ pub fn warnings(of: &FileSystem) -> Vec<String> {
             "tmpfs is memory: a restart of the machine loses everything that was acknowledged, and no \
              space is reserved; {DEVICE}"
         )),
-        FsKind::Overlay if of.direct_bytes.is_none() => warnings.push(
-            "the overlay lies on a file system without direct I/O, such as btrfs or tmpfs, and its \
-             files go with the container: mount a volume of ext4 or xfs for the store"
+        FsKind::BufferedOverlay => warnings.push(
+            "the overlay lies on a file system such as btrfs or tmpfs, which has direct I/O in name only \
+             and reserves no space for a full device, and its files go with the container: mount a \
+             volume of ext4 or xfs for the store"
                 .to_owned(),
         ),
         FsKind::Overlay => warnings.push(
@@ -182,6 +186,14 @@ pub fn warnings(of: &FileSystem) -> Vec<String> {
 mod tests {
     use super::*;
 
+    /// Returns the kind with this number, as a probe of direct writes finds it.
+    fn kind_of(number: u64, direct_bytes: Option<u64>) -> FsKind {
+        match FsKind::of_number(number) {
+            FsKind::Overlay if direct_bytes.is_none() => FsKind::BufferedOverlay,
+            kind => kind,
+        }
+    }
+
     #[test]
     fn each_file_system_has_its_mode_its_reserve_and_its_warning_with_a_remedy() {
         // Number of the system, alignment of direct operations; name, reserve, words of the warning.
@@ -193,7 +205,7 @@ mod tests {
             (0x9123_683e, None, "btrfs, buffered, blocks of 4096 bytes", false, "ext4 or xfs"),
             (0x0102_1994, None, "tmpfs, buffered, blocks of 4096 bytes", false, "memory"),
             (0x794c_7630, direct, "overlay, direct, blocks of 512 bytes", true, "mount a volume"),
-            (0x794c_7630, None, "overlay, buffered, blocks of 4096 bytes", true, "btrfs or tmpfs"),
+            (0x794c_7630, None, "overlay, buffered, blocks of 4096 bytes", false, "btrfs or tmpfs"),
             (0x6969, None, "nfs, buffered, blocks of 4096 bytes", false, "fail together"),
             (0xff53_4d42, None, "smb, buffered, blocks of 4096 bytes", false, "fail together"),
             (0x0102_1997, None, "9p, buffered, blocks of 4096 bytes", false, "fail together"),
@@ -203,7 +215,7 @@ mod tests {
             (0x77, direct, "unknown (0x77), direct, blocks of 512 bytes", true, "not one that"),
         ];
         for (number, direct_bytes, text, can_reserve, words) in rows {
-            let kind = FsKind::of_number(number);
+            let kind = kind_of(number, direct_bytes);
             let of = FileSystem { kind, block_bytes: 4096, direct_bytes };
             assert_eq!(of.to_string(), text);
             assert_eq!(kind.can_reserve(), can_reserve, "{text}");
@@ -213,8 +225,9 @@ mod tests {
         }
         let unread = FileSystem::default();
         assert!(warnings(&unread).is_empty(), "nothing is said of what was not read");
-        let in_name_only: Vec<FsKind> = rows.map(|(number, ..)| FsKind::of_number(number)).into();
+        let in_name_only: Vec<FsKind> = rows.map(|(number, at, ..)| kind_of(number, at)).into();
+        let expected = [FsKind::Btrfs, FsKind::Tmpfs, FsKind::BufferedOverlay];
         let in_name_only = in_name_only.into_iter().filter(|kind| kind.is_direct_in_name_only());
-        assert_eq!(in_name_only.collect::<Vec<_>>(), [FsKind::Btrfs, FsKind::Tmpfs]);
+        assert_eq!(in_name_only.collect::<Vec<_>>(), expected);
     }
 }

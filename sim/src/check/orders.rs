@@ -7,7 +7,7 @@ use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_node::report::StalePeer;
 use stele_placement::{
-    Change, Cluster, DrainGoal, Instruction, LastHeartbeat, LeaderState, Liveness, Millis,
+    Change, Cluster, DrainGoal, Instruction, Kind, LastHeartbeat, LeaderState, Liveness, Millis,
     OperatorId, Order, RegionInfo, SETTINGS, Step, Store, StoreState,
 };
 use stele_types::{Peer, PeerRole, Region, RegionEpoch, RegionId, RegionPhase, StoreId};
@@ -16,8 +16,8 @@ use stele_types::{Peer, PeerRole, Region, RegionEpoch, RegionId, RegionPhase, St
 const RECORDS_MAX: usize = 8;
 /// Limit of the records of a store: itself, its last heartbeat, its class of speed.
 const RECORDS_OF_A_STORE_MAX: usize = 3;
-/// Limit of the records of a region: its descriptor, the term of its leader.
-const RECORDS_OF_A_REGION_MAX: usize = 2;
+/// Limit of the records of a region: its descriptor, the term of its leader, a cancelled merge.
+const RECORDS_OF_A_REGION_MAX: usize = 3;
 
 /// Returns a region with a known epoch that went back, and replaces the known epochs by the present
 /// ones.
@@ -61,6 +61,9 @@ pub fn invalid_order(
         let target = merge_target(&leader_state.cluster, instruction.region)?;
         return Some(format!("orders {instruction:?}, although {target:?} may commit the merge"));
     }
+    if let Some(text) = invalid_end_of_a_merge(leader_state, instruction) {
+        return Some(text);
+    }
     let Order::ChangePeers(changes) = &instruction.order else { return None };
     let cluster = &leader_state.cluster;
     let info = cluster.regions().get(instruction.region)?;
@@ -93,6 +96,24 @@ pub fn invalid_order(
         return invalid(format!("{will} pairs of voters share a node, {were} before"));
     }
     None
+}
+
+/// Returns what is invalid in an order that ends a merge: a merge is abandoned only if an
+/// administrator cancelled it or moves a replica of its source, and a cancelled one is not committed.
+fn invalid_end_of_a_merge(state: &LeaderState, instruction: &Instruction) -> Option<String> {
+    let is_cancelled = |source| state.cluster.has_cancelled_merge(source);
+    match &instruction.order {
+        Order::AbandonMerge => {
+            let running = state.operators.of(instruction.region);
+            let is_manual = running.is_some_and(|running| running.kind == Kind::Manual);
+            (!is_manual && !is_cancelled(instruction.region))
+                .then(|| format!("orders {instruction:?}, although no administrator cancelled it"))
+        }
+        Order::CommitMerge { source, .. } if is_cancelled(source.id) => {
+            Some(format!("orders {instruction:?}, although an administrator cancelled it"))
+        }
+        _ => None,
+    }
 }
 
 /// Returns a peer that an order would give the role it has: its leader refuses such an order.

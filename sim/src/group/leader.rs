@@ -13,7 +13,7 @@ use stele_placement::{
 };
 use stele_raftstore::{Done, Header, Input, Reply, Write};
 use stele_storage::{EngineView, ScanOptions, StateMachine};
-use stele_types::{Error, Peer, PeerRole, Result, StoreId, Term};
+use stele_types::{Error, Peer, PeerRole, RegionId, Result, StoreId, Term};
 
 const PLACEMENT_NANOS: u64 = 100 * MS;
 
@@ -338,6 +338,23 @@ impl World {
                     Ok::<_, Error>(((), cluster.plan_setting(name, value)?))
                 };
                 leader.decide(plan, |_| Answered::Nothing);
+            });
+        }
+    }
+
+    /// Cancels the merge of a region, like an administrator, if the placement group has a leader.
+    pub(crate) fn cancel_merge(&mut self, region: RegionId) {
+        for id in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.lead(id, |leader, _| {
+                let plan =
+                    move |cluster: &Cluster, _| Ok(((), cluster.plan_cancelled_merge(region)?));
+                leader.decide(plan, move |decided: Result<_, NotDecided<Error>>| {
+                    if let Ok(((), state)) = decided {
+                        let now = state.cluster.regions().get(region).and_then(|it| it.reported);
+                        state.operators.cancel(region, now.unwrap_or_default());
+                    }
+                    Answered::Nothing
+                });
             });
         }
     }

@@ -70,10 +70,12 @@ impl World {
             };
             return self.order(number, region.id, Admin::ChangePeers(vec![change]));
         }
-        let RegionPhase::Merging { target, .. } = region.phase else { return };
+        let RegionPhase::Merging { target, prepared, .. } = region.phase else { return };
         match self.nemesis.prng.below(4) {
             0 => {
                 let call = match self.nemesis.prng.coin() {
+                    // Ordered as the placement group does after a cancellation, or by it.
+                    true if prepared.0 % 2 == 0 => return self.cancel_merge(region.id),
                     true => Admin::AbandonMerge,
                     false => Admin::RollbackMerge,
                 };

@@ -3,7 +3,10 @@
 use crate::common::{Ran, run};
 use crate::fake::Fake;
 use std::path::Path;
-use stele_client::messages::{ConfigItem, Label, OperatorInfo, StoreProgress, StoreState};
+use stele_client::messages::{
+    ConfigItem, Label, OperatorInfo, OperatorState, StoreProgress, StoreState,
+};
+use stele_types::{LogIndex, RegionPhase, Term};
 
 /// Runs a command line in which `@` stands for the first node's address.
 fn run_on(fake: &Fake, line: &str) -> Ran {
@@ -138,6 +141,45 @@ fn changes_are_waited_for_and_refusals_are_one_line() {
     assert!(command.text().contains("Nothing was changed"), "{command:?}");
     std::fs::write(dir.path().join("x"), b"").unwrap();
     run_on(&fake, &format!("ctl --cluster @ add-store {full}")).fails(1, "it is not empty");
+}
+
+#[test]
+fn a_stuck_merge_is_shown_with_its_reason_and_is_cancelled() {
+    let fake = Fake::start(3);
+    fake.state().split("m", 11);
+    // The left half, which is new, is prepared to merge into the other one.
+    let target = fake.state().regions[1].clone();
+    fake.state().regions[0].phase = RegionPhase::Merging {
+        target: target.id,
+        prepared: LogIndex(8),
+        term: Term(5),
+        target_epoch: target.epoch,
+    };
+    let source = fake.state().regions[0].id.0;
+    let detail = "the range takes no reads and writes until the replica on store 3 responds";
+    fake.state().operators.push(OperatorInfo {
+        id: 140,
+        region_id: source,
+        what: "commit merge".into(),
+        why: "finish".into(),
+        state: OperatorState::Running as i32,
+        steps: 1,
+        detail: detail.into(),
+        ..OperatorInfo::default()
+    });
+    let shown = run_on(&fake, &format!("ctl --cluster @ region {source}")).ok();
+    assert!(shown.text().contains(&format!("merging into {}", target.id)), "{shown:?}");
+    let listed = run_on(&fake, "ctl --cluster @ operators").ok();
+    assert!(listed.text().contains(detail), "{listed:?}");
+    let json = run_on(&fake, "ctl --cluster @ operators --json").ok().json();
+    assert_eq!((json["region"].clone(), json["state"].clone()), (source.into(), "running".into()));
+    let cancel = format!("ctl --cluster @ cancel-operator {source}");
+    let cancelled = run_on(&fake, &cancel).ok();
+    assert!(cancelled.text().contains("cancelled by an administrator"), "{cancelled:?}");
+    // Nothing runs, and the region is still prepared to merge.
+    assert_eq!(run_on(&fake, &cancel).ok().text(), "the merge is being abandoned\n");
+    fake.state().regions[0].phase = RegionPhase::Normal;
+    run_on(&fake, &cancel).fails(1, "the region has no operator");
 }
 
 #[test]

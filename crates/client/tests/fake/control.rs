@@ -4,7 +4,7 @@ use super::{CLUSTER, Service, State, Step};
 use bytes::Bytes;
 use stele_proto::stele::control::v1::control_server::Control;
 use stele_proto::stele::control::v1::*;
-use stele_types::{KeyRange, StoreId};
+use stele_types::{KeyRange, RegionPhase, StoreId};
 use tonic::{Request, Response, Status};
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -369,9 +369,25 @@ impl Control for Service {
 
     async fn cancel_operator(
         &self,
-        _: Request<CancelOperatorRequest>,
+        request: Request<CancelOperatorRequest>,
     ) -> Answer<CancelOperatorResponse> {
-        Err(Status::not_found("the region has no operator"))
+        let id = request.into_inner().region_id;
+        let mut state = self.leader_state()?;
+        let is_running = |operator: &&mut OperatorInfo| {
+            operator.region_id == id && operator.state == OperatorState::Running as i32
+        };
+        if let Some(operator) = state.operators.iter_mut().find(is_running) {
+            operator.state = OperatorState::Cancelled as i32;
+            operator.detail = "cancelled by an administrator".to_owned();
+            return Ok(Response::new(CancelOperatorResponse { operator: Some(operator.clone()) }));
+        }
+        let is_merging = |region: &stele_types::Region| {
+            region.id.0 == id && matches!(region.phase, RegionPhase::Merging { .. })
+        };
+        match state.regions.iter().any(is_merging) {
+            true => Ok(Response::new(CancelOperatorResponse { operator: None })),
+            false => Err(Status::not_found("the region has no operator")),
+        }
     }
 
     async fn join(&self, _: Request<JoinRequest>) -> Answer<JoinResponse> {

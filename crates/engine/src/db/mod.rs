@@ -8,6 +8,7 @@ mod group;
 mod iter;
 mod lookup;
 mod modify;
+mod place_watch;
 mod queued_reads;
 mod read_queue;
 mod scan_readahead;
@@ -103,7 +104,7 @@ impl Db {
         let pipeline = CommitPipeline::new(store.clone(), queue_bytes_max, unattended.clone());
         let reader = Reader::new(store.clone(), clock.clone());
         let workers = match background {
-            true => Some(Workers::start(&store, &pipeline, &reader, unattended)?),
+            true => Some(Workers::start(&store, &pipeline, &reader, unattended, clock.clone())?),
             false => None,
         };
         Ok(Self { workers, pipeline, store, clock, reader, opened })

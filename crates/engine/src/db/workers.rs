@@ -6,6 +6,7 @@
 //! its work.
 
 use super::commit::CommitPipeline;
+use super::place_watch::PlaceWatch;
 use super::queued_reads::Reader;
 use super::read_queue::{READERS, ReadQueue};
 use crate::store::Store;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use stele_storage::StateMachine;
 use stele_types::lock::{Mutex, rank};
 use stele_types::panics::caught;
-use stele_types::{Error, Result, mutant};
+use stele_types::{Clock, Error, Result, mutant};
 
 /// Bytes of one slice of maintenance; the thread checks for a stop between slices.
 const SLICE_BYTES: u64 = 1 << 20;
@@ -84,6 +85,7 @@ impl Workers {
         pipeline: &Arc<CommitPipeline>,
         reader: &Reader,
         unattended: Arc<Signal>,
+        clock: Arc<dyn Clock>,
     ) -> Result<Self> {
         let mut workers = Self {
             commit: unattended,
@@ -94,7 +96,9 @@ impl Workers {
         let (signal, committing) = (workers.commit.clone(), pipeline.clone());
         workers.spawn(store, "stele-commit", move || commit_loop(&signal, &committing))?;
         let (signal, maintained) = (workers.maintain.clone(), store.clone());
-        workers.spawn(store, "stele-maintain", move || maintain_loop(&signal, &maintained))?;
+        let watch = PlaceWatch::new(clock);
+        let run = move || maintain_loop(&signal, &maintained, watch);
+        workers.spawn(store, "stele-maintain", run)?;
         for _ in 0..READERS {
             let (queue, reader) = (workers.reads.clone(), reader.clone());
             workers.spawn(store, "stele-read", move || queue.serve(&reader))?;
@@ -174,9 +178,10 @@ fn commit_loop(signal: &Signal, pipeline: &CommitPipeline) {
     while pipeline.lead_once() {}
 }
 
-fn maintain_loop(signal: &Signal, store: &Store) {
+fn maintain_loop(signal: &Signal, store: &Store, mut watch: PlaceWatch) {
     let mut idle_rounds = 0;
     loop {
+        watch.step(store);
         // The statistics keep a failure, and a poisoned store reports it to its writers.
         let done = store.maintain(SLICE_BYTES).unwrap_or_default();
         // Without bytes another caller is working: an immediate retry would only take its processor.
@@ -212,8 +217,9 @@ mod tests {
         let opened = Store::open(vfs, clock.clone(), dir, Options::default(), Replay::All);
         let store = Arc::new(opened.unwrap().0);
         let pipeline = CommitPipeline::new(store.clone(), 1 << 20, Arc::default());
-        let reader = Reader::new(store.clone(), clock);
-        let mut workers = Workers::start(&store, &pipeline, &reader, Arc::default()).unwrap();
+        let reader = Reader::new(store.clone(), clock.clone());
+        let workers = Workers::start(&store, &pipeline, &reader, Arc::default(), clock);
+        let mut workers = workers.unwrap();
         workers.spawn(&store, "stele-test", || panic!("a bug of a worker")).unwrap();
         drop(workers);
         let error = store.log().check_poison().unwrap_err();

@@ -11,7 +11,7 @@
 //! a lost one if another directory of its set has a store.
 
 use super::partition::Partition;
-use crate::checked_text::{self, CheckedText};
+use crate::checked_text::{self, CheckedText, from_hex, to_hex};
 use crate::identity;
 use bytes::Bytes;
 use std::fmt;
@@ -190,18 +190,6 @@ impl Map {
             }
         }
     }
-}
-
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn from_hex(hex: &str) -> Option<Bytes> {
-    let pairs = hex.as_bytes().chunks(2);
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    hex.len()
-        .is_multiple_of(2)
-        .then(|| pairs.map(byte).collect::<Option<Vec<u8>>>().map(Bytes::from))?
 }
 
 #[cfg(test)]

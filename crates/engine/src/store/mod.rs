@@ -17,6 +17,7 @@ mod recovering;
 mod repair_writes;
 mod reserve;
 mod scrub;
+mod scrub_record;
 mod slice;
 mod space;
 mod speed;

@@ -110,7 +110,7 @@ impl Store {
         check_not_older(&shared, &known.checkpoint)?;
         incarnations::repeat_start_marks(&shared, &known.checkpoint)?;
         let (replayed_entries, replayed_bytes) = catch_up(&shared, &known.checkpoint, replay)?;
-        let scrub = Scrub::new(clock.clone());
+        let scrub = Scrub::open(clock.clone(), &shared);
         let gc = Arc::new(start_gc(&shared, clock, gc_options, &known)?);
         gc.note_user_bytes(replayed_bytes);
         let damaged_runs = known.damaged.len();

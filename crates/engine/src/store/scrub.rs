@@ -2,6 +2,7 @@
 //! read off the device, in key order, within a budget of bytes per second. Other bytes are not
 //! read.
 
+use super::scrub_record::Progress;
 use super::slice::{Extent, Slice};
 use super::{Shared, View};
 use bytes::Bytes;
@@ -16,6 +17,10 @@ const SECOND_NANOS: u64 = 1_000_000_000;
 const RETRY_NANOS: u64 = 60 * SECOND_NANOS;
 /// Limit for the pairs of a slice: scattered small values cost a read each.
 const PAIRS_MAX: usize = 1024;
+/// Shortest time between two records of the progress.
+const RECORD_NANOS: u64 = 10 * SECOND_NANOS;
+/// Part of a pass, as a divisor of its bytes, after which its progress is recorded again.
+const RECORD_PARTS: u64 = 100;
 
 /// Statistics of the scrub since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +35,8 @@ pub struct ScrubStats {
     pub pass_checked_bytes: u64,
     /// Bytes of runs and records to check when the current or last pass began.
     pub pass_bytes: u64,
-    /// Seconds since the last completed pass began; since the store was opened if there was none.
+    /// Seconds since the last completed pass began; since the scrub was first opened if there was
+    /// none. Counts on over restarts.
     pub age_s: u64,
 }
 
@@ -55,9 +61,19 @@ struct State {
     has_reread: bool,
     /// Bytes of values to check before the runs may be read again in this pass.
     values_owed_bytes: u64,
-    began_nanos: Option<u64>,
+    /// Start of the pass on the monotonic clock; negative if that was before the clock's start.
+    began_nanos: Option<i64>,
     is_done: bool,
+    recorded: Recorded,
     lasting: Lasting,
+}
+
+/// Progress of the pass that is on the disk.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recorded {
+    checked_bytes: u64,
+    is_done: bool,
+    at_nanos: u64,
 }
 
 /// State that outlasts a pass.
@@ -68,22 +84,31 @@ struct Lasting {
     stepped_nanos: u64,
     /// No pass begins before.
     paused_until_nanos: u64,
-    /// Start of the last completed pass; that of the store if there was none.
-    checked_nanos: u64,
+    /// Start of the last completed pass on the monotonic clock; that of the scrub if there was none.
+    checked_nanos: i64,
     stats: ScrubStats,
 }
 
 impl Scrub {
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
-        let now = clock.monotonic_nanos();
-        let lasting = Lasting { stepped_nanos: now, checked_nanos: now, ..Lasting::default() };
-        Self { clock, state: Mutex::new(State { lasting, ..State::default() }) }
+    /// Goes on with the pass of which the progress is recorded. Without a record, or with a damaged
+    /// one, a pass begins.
+    pub fn open(clock: Arc<dyn Clock>, shared: &Shared) -> Self {
+        let (now, unix_s) = (clock.monotonic_nanos(), clock.unix_seconds());
+        let checked_nanos = signed(now);
+        let lasting = Lasting { stepped_nanos: now, checked_nanos, ..Lasting::default() };
+        let mut state = State { lasting, ..State::default() };
+        if let Ok(progress) = Progress::read(shared)
+            && !mutant::active("engine.scrub_forgets_its_progress")
+        {
+            state.resume(progress, shared, now, unix_s);
+        }
+        Self { clock, state: Mutex::new(state) }
     }
 
     pub fn stats(&self) -> ScrubStats {
         let now = self.clock.monotonic_nanos();
         let Lasting { stats, checked_nanos, .. } = self.state.lock().lasting;
-        ScrubStats { age_s: now.saturating_sub(checked_nanos) / SECOND_NANOS, ..stats }
+        ScrubStats { age_s: since(now, checked_nanos) / SECOND_NANOS, ..stats }
     }
 
     /// Scrubs about `bytes_max` bytes, if the budget allows. Returns the bytes read.
@@ -92,6 +117,7 @@ impl Scrub {
         let Some(mut state) = self.state.try_lock().filter(|_| rate > 0) else { return 0 };
         let now = self.clock.monotonic_nanos();
         state.lasting.add_credit(now, rate);
+        state.record_if_due(shared, now, self.clock.unix_seconds());
         let may_read_runs = state.is_done || state.reads_values && state.values_owed_bytes == 0;
         if may_read_runs && shared.lost_blocks.take_suspected() {
             match state.is_done {
@@ -102,7 +128,7 @@ impl Scrub {
         let is_due = match state.began_nanos {
             Some(began) if state.is_done => {
                 let interval = shared.options.scrub_interval_s.saturating_mul(SECOND_NANOS);
-                now.saturating_sub(began) >= interval
+                since(now, began) >= interval
             }
             Some(_) => true,
             None => now >= state.lasting.paused_until_nanos,
@@ -132,7 +158,67 @@ impl State {
         let mut lasting = self.lasting;
         (lasting.stats.pass_bytes, lasting.stats.pass_checked_bytes) = (runs + records, 0);
         let last_run = version.runs().map(|run| run.id()).max();
-        *self = Self { last_run, began_nanos: Some(now_nanos), lasting, ..Self::default() };
+        let began_nanos = Some(signed(now_nanos));
+        let recorded = Recorded { at_nanos: now_nanos, ..Recorded::default() };
+        *self = Self { last_run, began_nanos, lasting, recorded, ..Self::default() };
+    }
+
+    /// Goes on with a recorded pass. One that waits for the next pass goes on waiting.
+    fn resume(&mut self, progress: Progress, shared: &Shared, now_nanos: u64, unix_s: u64) {
+        let at = |then_s: u64| {
+            let age_s = i64::try_from(unix_s.saturating_sub(then_s)).unwrap_or(i64::MAX);
+            signed(now_nanos).saturating_sub(age_s.saturating_mul(SECOND_NANOS as i64))
+        };
+        self.lasting.checked_nanos = at(progress.checked_unix_s);
+        let newest = shared.index.version().runs().map(|run| run.id()).max();
+        // Numbers of runs begin again where the index was rebuilt.
+        if !progress.is_done && progress.newest_run > newest {
+            return;
+        }
+        self.began_nanos = Some(at(progress.began_unix_s));
+        (self.run, self.last_run) = (progress.run, progress.newest_run);
+        (self.reads_values, self.from) = (progress.reads_values, progress.from);
+        self.is_done = progress.is_done;
+        let (checked_bytes, is_done) = (progress.checked_bytes, progress.is_done);
+        self.recorded = Recorded { checked_bytes, is_done, at_nanos: now_nanos };
+        let stats = &mut self.lasting.stats;
+        (stats.pass_bytes, stats.pass_checked_bytes) = (progress.bytes, checked_bytes);
+    }
+
+    /// Records the progress at each hundredth of a pass and at its end. Invariant: the record is not
+    /// past damage that is noted and not repaired: only the scrub finds it again after a restart.
+    fn record_if_due(&mut self, shared: &Shared, now_nanos: u64, unix_s: u64) {
+        let Some(began_nanos) = self.began_nanos else { return };
+        let Lasting { stats, checked_nanos, .. } = self.lasting;
+        let part = (stats.pass_bytes / RECORD_PARTS).max(1);
+        let new_bytes = stats.pass_checked_bytes.saturating_sub(self.recorded.checked_bytes);
+        let is_recent = now_nanos.saturating_sub(self.recorded.at_nanos) < RECORD_NANOS;
+        let has_ended = self.is_done && !self.recorded.is_done;
+        let is_damaged = shared.lost_values.has_lost() || shared.lost_blocks.has_lost();
+        if is_recent
+            || !has_ended && (self.is_done || new_bytes < part)
+            || is_damaged && !mutant::active("engine.scrub_record_passes_damage")
+        {
+            return;
+        }
+        let unix_s_of = |nanos| unix_s.saturating_sub(since(now_nanos, nanos) / SECOND_NANOS);
+        let progress = Progress {
+            began_unix_s: unix_s_of(began_nanos),
+            checked_unix_s: unix_s_of(checked_nanos),
+            is_done: self.is_done,
+            bytes: stats.pass_bytes,
+            checked_bytes: stats.pass_checked_bytes,
+            newest_run: self.last_run,
+            run: self.run,
+            reads_values: self.reads_values,
+            from: self.from.clone(),
+        };
+        let (checked_bytes, is_done) = (stats.pass_checked_bytes, self.is_done);
+        self.recorded.at_nanos = now_nanos;
+        // A device that cannot take it is tried again later: the record before stays.
+        if progress.write(shared).is_ok() {
+            self.recorded = Recorded { checked_bytes, is_done, at_nanos: now_nanos };
+        }
     }
 
     /// Reads the runs once more, those created in the meantime too, before it goes on with the values.
@@ -250,6 +336,15 @@ impl State {
         let next = version.runs().map(|run| run.id()).filter(due).min()?;
         Some((next, if next == from { block } else { 0 }))
     }
+}
+
+fn signed(nanos: u64) -> i64 {
+    i64::try_from(nanos).unwrap_or(i64::MAX)
+}
+
+/// Returns the nanoseconds from an earlier moment, perhaps before the clock's start, to `now`.
+fn since(now_nanos: u64, earlier_nanos: i64) -> u64 {
+    u64::try_from(signed(now_nanos).saturating_sub(earlier_nanos)).unwrap_or_default()
 }
 
 impl Lasting {

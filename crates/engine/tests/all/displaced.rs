@@ -1,8 +1,10 @@
 //! Directories that are moved away, deleted or replaced under a running store.
 
-use crate::common::{DIR, disk, open, tiny};
+use crate::common::{DIR, clock, disk, open, tiny};
 use std::path::Path;
-use stele_engine::{Db, Error};
+use std::sync::Arc;
+use std::time::Duration;
+use stele_engine::{Db, Error, Options};
 use stele_vfs::{FsKind, SimVfs, Vfs};
 
 fn stored(seed: u64) -> (SimVfs, Db) {
@@ -78,4 +80,23 @@ fn a_store_states_its_file_system_and_the_mode_in_which_it_uses_it() {
     let (_, db) = stored(3);
     let of = db.store().file_system();
     assert_eq!((of.kind, of.mode()), (FsKind::Simulated, "buffered"));
+}
+
+#[test]
+fn an_embedded_store_of_which_the_directory_is_moved_away_stops_by_itself() {
+    let (disk, clock) = (disk(4), clock());
+    let options = Options { background: true, ..tiny() };
+    let vfs = Arc::new(disk.clone());
+    let db = Db::open_with(vfs, clock.clone(), Path::new(DIR), options).unwrap();
+    db.put(b"k", b"v").unwrap();
+    disk.move_dir(DIR, "/away");
+    // The store's own thread checks its place every five seconds.
+    let refused = (0..2_000).find_map(|_| {
+        clock.advance_seconds(1);
+        std::thread::sleep(Duration::from_millis(5));
+        db.put(b"k", b"later").err()
+    });
+    let refused = refused.expect("writes are acknowledged in a directory that is gone");
+    assert!(matches!(refused, Error::Poisoned(_)), "{refused}");
+    assert!(refused.to_string().contains("moved away"), "{refused}");
 }

@@ -27,7 +27,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stele_types::{
-    FileId, KeyRange, LogIndex, RegionId, Result, RunId, Seq, Term, ValueRef, mutant,
+    FileId, KeyRange, LogIndex, Lsn, RegionId, Result, RunId, Seq, Term, ValueRef, mutant,
 };
 use stele_vfs::Vfs;
 
@@ -226,6 +226,12 @@ impl Index {
     /// Returns the last durable checkpoint.
     pub fn checkpoint(&self) -> Checkpoint {
         self.shared.manifest.lock().state().checkpoint.clone()
+    }
+
+    /// Returns the position from which the log must be replayed after the last durable checkpoint.
+    /// Costs the same however many regions there are.
+    pub fn replay_from(&self) -> Lsn {
+        self.shared.manifest.lock().state().checkpoint.replay_from
     }
 
     /// Returns the applied index and term of `region` in the last durable checkpoint.

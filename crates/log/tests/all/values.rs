@@ -53,7 +53,11 @@ struct Keys<'a> {
     expected: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-impl Keys<'_> {
+impl<'a> Keys<'a> {
+    fn of(log: &'a Log) -> Self {
+        Self { log, index: 0, expected: BTreeMap::new() }
+    }
+
     fn apply(&mut self, build: impl FnOnce(&mut CommandBuilder)) {
         let mut builder = CommandBuilder::new();
         build(&mut builder);
@@ -82,11 +86,19 @@ impl Keys<'_> {
     }
 }
 
+/// Cuts the power and opens the log, which holds what is expected.
+fn after_a_crash(disk: &SimVfs, expected: BTreeMap<Vec<u8>, Vec<u8>>) -> Log {
+    disk.crash_now();
+    let (log, _) = open(&disk.restart(9));
+    assert_eq!(rebuilt(&log), expected);
+    log
+}
+
 #[test]
 fn deletes_outlive_their_segment_while_an_older_value_exists() {
     let disk = disk(1);
     let (log, _) = open(&disk);
-    let mut keys = Keys { log: &log, index: 0, expected: BTreeMap::new() };
+    let mut keys = Keys::of(&log);
     for key in ["a", "b", "c", "kept"] {
         keys.put(key, 1, 100);
     }
@@ -107,12 +119,8 @@ fn deletes_outlive_their_segment_while_an_older_value_exists() {
     log.remove(deletes).unwrap();
     assert_eq!(log.stats().tombstone_files, 1);
     assert_eq!(rebuilt(&log), keys.expected);
-    let expected = keys.expected.clone();
-    disk.crash_now();
-    let disk = disk.restart(9);
-    let (log, _) = open(&disk);
+    let log = after_a_crash(&disk, keys.expected);
     assert_eq!(log.stats().tombstone_files, 1);
-    assert_eq!(rebuilt(&log), expected);
     log.remove(old).unwrap();
     assert_eq!(log.stats().tombstone_files, 0, "nothing older is left to hide");
 }
@@ -121,7 +129,7 @@ fn deletes_outlive_their_segment_while_an_older_value_exists() {
 fn withdrawn_entries_stay_withdrawn_after_the_segment_that_says_so_is_gone() {
     let disk = disk(2);
     let (log, _) = open(&disk);
-    let mut keys = Keys { log: &log, index: 0, expected: BTreeMap::new() };
+    let mut keys = Keys::of(&log);
     keys.put("first", 1, 100);
     keys.fill_segment();
     keys.put("never", 2, 100);
@@ -228,7 +236,7 @@ fn a_value_damaged_while_it_moves_does_not_get_a_sum_that_fits() {
 fn a_key_moved_to_a_sorted_file_does_not_outdo_a_newer_write() {
     let disk = disk(5);
     let (log, _) = open(&disk);
-    let mut keys = Keys { log: &log, index: 0, expected: BTreeMap::new() };
+    let mut keys = Keys::of(&log);
     keys.put("k", 1, 100);
     let old = log.entries(REGION, stele_types::LogIndex(1), stele_types::LogIndex(2), 999).unwrap();
     keys.put("k", 2, 100);
@@ -247,7 +255,7 @@ fn tails_of_idle_regions_move_on_as_a_whole() {
     for index in 1..=3 {
         put(&log, idle, index, 200).unwrap();
     }
-    let mut keys = Keys { log: &log, index: 0, expected: BTreeMap::new() };
+    let mut keys = Keys::of(&log);
     let first = keys.fill_segment();
     keys.fill_segment();
     keys.truncate();
@@ -292,7 +300,7 @@ fn rows(disk: &SimVfs, path: &Path) -> Vec<inspect::Row> {
 fn files_are_dumped_also_when_damaged() {
     let disk = disk(7);
     let (log, _) = open(&disk);
-    let mut keys = Keys { log: &log, index: 0, expected: BTreeMap::new() };
+    let mut keys = Keys::of(&log);
     keys.put("a", 1, 100);
     let old = keys.fill_segment();
     keys.apply(|b| {
@@ -347,7 +355,7 @@ fn refuse(disk: &SimVfs, file: &str, kept: u64) {
 fn a_tombstone_file_that_cannot_be_read_stays_and_stops_nothing() {
     let disk = disk(21);
     let (log, _) = open(&disk);
-    let mut keys = Keys { log: &log, index: 0, expected: BTreeMap::new() };
+    let mut keys = Keys::of(&log);
     (0..20).for_each(|i| keys.put(&format!("old-{i:02}"), i, 100));
     keys.fill_segment();
     let tombstone_files = || log.stats().tombstone_files;
@@ -377,7 +385,7 @@ fn a_segment_that_cannot_be_read_stays_where_an_index_may_be_rebuilt_and_goes_on
         let disk = disk(22);
         let from = RecoverFrom { checkpointed, ..RecoverFrom::default() };
         let (log, _) = open_with(&disk, options(), from).unwrap();
-        let mut keys = Keys { log: &log, index: 0, expected: BTreeMap::new() };
+        let mut keys = Keys::of(&log);
         keys.put("old", 1, 100);
         keys.fill_segment();
         keys.apply(|b| {
@@ -409,7 +417,7 @@ fn a_segment_that_cannot_be_read_stays_where_an_index_may_be_rebuilt_and_goes_on
 fn of_each_key_the_newest_delete_is_retained_however_often_the_key_is_deleted() {
     let disk = disk(23);
     let (log, _) = open(&disk);
-    let mut keys = Keys { log: &log, index: 0, expected: BTreeMap::new() };
+    let mut keys = Keys::of(&log);
     keys.put("cold", 1, 100);
     keys.fill_segment();
     let key = |i: u64| format!("key-of-a-value-{i:04}");
@@ -441,11 +449,7 @@ fn of_each_key_the_newest_delete_is_retained_however_often_the_key_is_deleted() 
     assert!(stats.tombstone_files <= 12, "{stats:?}");
     assert!(first > 4_000 && bytes() < 15 * first, "{first} {}", bytes());
     assert_eq!(rebuilt(&log), keys.expected);
-    let expected = keys.expected.clone();
-    disk.crash_now();
-    let disk = disk.restart(5);
-    let (log, _) = open(&disk);
-    assert_eq!(rebuilt(&log), expected);
+    let log = after_a_crash(&disk, keys.expected);
     assert!(log.verify(&mut |_| {}).is_ok());
 }
 
@@ -457,7 +461,7 @@ fn a_store_with_replicas_retains_no_tombstone_and_drops_those_that_it_finds() {
         ..RecoverFrom::default()
     };
     let (log, _) = open_with(&disk, options(), from(false)).unwrap();
-    let mut keys = Keys { log: &log, index: 0, expected: BTreeMap::new() };
+    let mut keys = Keys::of(&log);
     keys.put("cold", 1, 100);
     keys.fill_segment();
     let mut segments = Vec::new();

@@ -1,6 +1,7 @@
 //! The state of the placement group.
 
 pub mod boots;
+pub mod cancelled_merges;
 pub mod disconnected;
 pub mod domains;
 pub mod drain;
@@ -56,6 +57,9 @@ pub struct Cluster {
     domains: Domains,
     /// Stores that are nearly full. Not persisted.
     nearly_full: BTreeSet<StoreId>,
+    /// Regions of which a merge was cancelled; persisted. Since when they are not prepared to merge,
+    /// as far as this leader knows.
+    cancelled_merges: BTreeMap<RegionId, Option<Millis>>,
 }
 
 /// Time after a change of leaders in which some stores may not have reported yet.
@@ -87,6 +91,7 @@ impl Cluster {
             speeds: Speeds::default(),
             domains: Domains::default(),
             nearly_full: BTreeSet::new(),
+            cancelled_merges: BTreeMap::new(),
         };
         let mut any = false;
         for (key, value) in pairs {
@@ -104,6 +109,7 @@ impl Cluster {
         cluster.ids.start_after_load();
         cluster.restore_disconnections();
         cluster.restore_speeds();
+        cluster.restore_cancelled_merges();
         cluster.note_domains();
         Ok(Some(cluster))
     }
@@ -128,6 +134,9 @@ impl Cluster {
             Record::Ids { watermark } => self.ids.raise_watermark(watermark),
             Record::Members { version } => self.members_version = version,
             Record::Setting { name, value } => self.config.fold(&name, value),
+            Record::CancelledMerge(id, is_cancelled) => {
+                self.fold_cancelled_merge(id, is_cancelled);
+            }
             Record::Region(_, Some(region)) => self.regions.restore(region),
             Record::Region(id, None) => self.regions.forget(id),
             Record::Term(id, Some(term)) => self.regions.restore_term(id, term),

@@ -7,7 +7,7 @@ use super::{Kind, Operator, OperatorId, Order, Step};
 use crate::Millis;
 use crate::cluster::Cluster;
 use crate::schedule::View;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use stele_types::{Error, Peer, RegionEpoch, RegionId, RegionPhase, StoreId, mutant};
 
 /// Operator that ended, with its outcome.
@@ -71,8 +71,6 @@ pub struct Operators {
     /// Last instructions sent, by the operator's region.
     sent: BTreeMap<RegionId, Sent>,
     leader_moves: LeaderMoves,
-    /// Regions of which an administrator cancelled the merge: once prepared, they are rolled back.
-    abandoned: BTreeSet<RegionId>,
     last: OperatorId,
 }
 
@@ -93,8 +91,6 @@ pub const RESEND_MILLIS_MAX: u64 = 4_000;
 /// Limit for the operators that move leaders off slow or unfit stores, so that 100 leaders leave one
 /// within three rounds.
 const EVICTIONS_MAX: u64 = 64;
-/// Limit for the cancelled merges that are remembered.
-const ABANDONED_MAX: usize = 1 << 12;
 /// Limit for the ended operators that are remembered.
 const ENDED_MAX: usize = 256;
 
@@ -168,9 +164,6 @@ impl Operators {
             self.supersede(region, now);
         }
         operator.number(peers, ids);
-        if operator.steps.iter().any(|step| matches!(step, Step::PrepareMerge(_))) {
-            self.abandoned.remove(&operator.region);
-        }
         self.last = OperatorId(self.last.0 + 1);
         (operator.id, operator.created) = (self.last, now);
         if let Some(other) = operator.other_region() {
@@ -207,28 +200,11 @@ impl Operators {
         }
     }
 
-    /// Cancels the operator of a region. Completed steps stay; schedulers repair what they left. A
-    /// merge is abandoned: its preparation is rolled back, unless the target has committed it.
+    /// Cancels the operator of a region. Completed steps stay; schedulers repair what they left. That
+    /// a merge is cancelled must be committed before ([`Cluster::plan_cancelled_merge`]): then its
+    /// preparation is rolled back, unless the target has committed it.
     pub fn cancel(&mut self, region: RegionId, now: Millis) -> bool {
-        if self.running.get(&region).is_some_and(Operator::merges) {
-            self.abandon(region);
-        }
         self.end(region, now, Some("cancelled by an administrator".into()))
-    }
-
-    /// Abandons the merge of a region into another one, prepared or about to be.
-    pub fn abandon(&mut self, region: RegionId) {
-        if self.abandoned.len() >= ABANDONED_MAX {
-            self.abandoned.clear();
-        }
-        if !mutant::active("placement.cancelled_merge_finished") {
-            self.abandoned.insert(region);
-        }
-    }
-
-    /// Whether an administrator cancelled the merge of the region.
-    pub fn is_abandoned(&self, region: RegionId) -> bool {
-        self.abandoned.contains(&region)
     }
 
     fn end(&mut self, region: RegionId, at: Millis, given_up: Option<String>) -> bool {
@@ -236,9 +212,6 @@ impl Operators {
         self.sent.remove(&region);
         if let Some(other) = operator.other_region() {
             self.others.remove(&other);
-        }
-        if given_up.is_none() && operator.steps.contains(&Step::AbandonMerge) {
-            self.abandoned.remove(&region);
         }
         if given_up.is_none() && operator.final_leader().is_some() {
             self.leader_moves.note(region, at);

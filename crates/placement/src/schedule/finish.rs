@@ -5,7 +5,7 @@ use super::survey::Survey;
 use crate::operator::status::{has_lost, may_take};
 use crate::operator::{Kind, Operator, Step, plan};
 use crate::region_info::RegionInfo;
-use stele_types::RegionPhase;
+use stele_types::{RegionPhase, mutant};
 
 /// Returns operators that end them.
 pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
@@ -18,7 +18,8 @@ fn finish(view: &View<'_>, info: &RegionInfo) -> Option<Operator> {
         return plan::operator(info, Kind::Finish, vec![Step::Leave], "left in a joint change");
     }
     let RegionPhase::Merging { target, .. } = info.region.phase else { return None };
-    if view.operators.is_abandoned(info.region.id) {
+    let is_cancelled = view.cluster.has_cancelled_merge(info.region.id);
+    if is_cancelled && !mutant::active("placement.cancelled_merge_finished") {
         return plan::operator(info, Kind::Finish, vec![Step::AbandonMerge], "cancelled");
     }
     let known = view.cluster.regions().get(target);

@@ -8,7 +8,7 @@ use crate::operator::status::same_stores;
 use crate::operator::{Kind, Operator, Step, plan};
 use crate::region_info::RegionInfo;
 use std::collections::BTreeSet;
-use stele_types::{PeerId, RegionId, RegionKind, StoreId};
+use stele_types::{PeerId, RegionId, RegionKind, StoreId, mutant};
 
 /// Returns operators that merge a region into its right or left neighbour.
 pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
@@ -19,6 +19,10 @@ pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
     let free: BTreeSet<RegionId> = view
         .healthy_regions()
         .filter(|info| info.region.kind == RegionKind::Data)
+        .filter(|info| {
+            !view.cluster.has_cancelled_merge(info.region.id)
+                || mutant::active("placement.cancelled_merge_planned_again")
+        })
         .map(|info| info.region.id)
         .collect();
     // Invariant: no merge makes a region that a node splits again. Sizes are estimates.

@@ -247,8 +247,9 @@ fn a_snapshot_holds_exactly_the_entries_up_to_its_header() {
     assert_eq!(trial.value(3, "x"), value("3"));
 }
 
-#[test]
-fn a_snapshot_is_installed_when_what_was_handed_out_is_applied() {
+/// Returns three stores of which the last is isolated: it lacks entries that the leader has dropped, and
+/// holds an entry that was handed out and is not applied.
+fn in_need_of_a_snapshot() -> Trial {
     let mut trial = Trial::with(3, queue_with_short_log);
     trial.lead(DATA, 1);
     trial.store(3).holds_applies = true;
@@ -257,6 +258,12 @@ fn a_snapshot_is_installed_when_what_was_handed_out_is_applied() {
     assert_eq!(trial.store(3).applies.len(), 1);
     trial.isolate(3);
     outgrow_log(&mut trial);
+    trial
+}
+
+#[test]
+fn a_snapshot_is_installed_when_what_was_handed_out_is_applied() {
+    let mut trial = in_need_of_a_snapshot();
     trial.heal();
     trial.ticks(20);
     assert_eq!(trial.report(3, DATA).truncated.0, 5, "it waits for apply");
@@ -268,14 +275,7 @@ fn a_snapshot_is_installed_when_what_was_handed_out_is_applied() {
 
 #[test]
 fn one_snapshot_of_a_region_waits_and_the_sender_of_another_is_told_to_wait() {
-    let mut trial = Trial::with(3, queue_with_short_log);
-    trial.lead(DATA, 1);
-    trial.store(3).holds_applies = true;
-    written(&mut trial, "x", "1");
-    trial.send_heartbeats();
-    assert_eq!(trial.store(3).applies.len(), 1);
-    trial.isolate(3);
-    outgrow_log(&mut trial);
+    let mut trial = in_need_of_a_snapshot();
     let lesser = offered(&mut trial);
     written(&mut trial, "b", "2");
     let greater = offered(&mut trial);

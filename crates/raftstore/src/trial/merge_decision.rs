@@ -96,13 +96,20 @@ fn check_owners(trial: &mut Trial) {
     }
 }
 
-#[test]
-fn a_leader_of_which_the_store_lost_the_target_too_early_asks_the_other_stores_for_the_proof() {
+/// Returns a cluster in which the target refused the merge by leaving store 3, which received nothing of
+/// the target since before the preparation.
+fn refused_unheard_on_3() -> Trial {
     let mut trial = cluster(|_| {});
     trial.lose = target_lost_on_3;
     add_and_remove_a_learner(&mut trial);
     prepare(&mut trial);
     leave_3(&mut trial);
+    trial
+}
+
+#[test]
+fn a_leader_of_which_the_store_lost_the_target_too_early_asks_the_other_stores_for_the_proof() {
+    let mut trial = refused_unheard_on_3();
     trial.lose = |_| false;
     trial.ticks(200);
     assert!(trial.store(3).core.region(TARGET).is_none());
@@ -137,11 +144,7 @@ fn a_leader_of_which_the_store_never_had_the_target_rolls_back() {
 
 #[test]
 fn a_leader_of_which_the_store_was_ordered_to_destroy_the_target_rolls_back() {
-    let mut trial = cluster(|_| {});
-    trial.lose = target_lost_on_3;
-    add_and_remove_a_learner(&mut trial);
-    prepare(&mut trial);
-    leave_3(&mut trial);
+    let mut trial = refused_unheard_on_3();
     trial.admin(3, TARGET, Admin::Destroy(PeerId(403)));
     trial.ticks(5);
     trial.lose = |_| false;

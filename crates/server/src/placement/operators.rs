@@ -8,7 +8,7 @@ use stele_placement::operator::plan;
 use stele_placement::schedule::load::Loads;
 use stele_placement::schedule::merge;
 use stele_placement::{
-    Finished, Kind, LeaderState, Millis, NotAdmitted, Operator, RegionInfo, Step, View,
+    Cluster, Finished, Kind, LeaderState, Millis, NotAdmitted, Operator, RegionInfo, Step, View,
 };
 use stele_proto::stele::control::v1::{
     CancelOperatorRequest, CancelOperatorResponse, ListOperatorsRequest, ListOperatorsResponse,
@@ -67,27 +67,25 @@ impl PlacementService {
         request: CancelOperatorRequest,
     ) -> Result<CancelOperatorResponse, Status> {
         let now = self.now();
-        self.update_state(|state| {
-            let is_requested = |operator: &&Operator| match request.operator_id {
-                0 => operator.region.0 == request.region_id,
-                id => operator.id.0 == id,
+        let CancelOperatorRequest { operator_id, region_id, .. } = request;
+        let found = self.read_state(|state| cancellable(state, operator_id, RegionId(region_id)));
+        let (region, is_merge) =
+            found.await?.ok_or_else(|| Status::not_found("operator not found"))?;
+        let plan = move |cluster: &Cluster, _| {
+            let changes = match is_merge {
+                true => cluster.plan_cancelled_merge(region).map_err(super::refused)?,
+                false => Vec::new(),
             };
-            let region =
-                state.operators.running().find(is_requested).map(|operator| operator.region);
-            let merging = state.cluster.regions().get(RegionId(request.region_id));
-            let merging = merging.filter(|info| is_merging(info) && request.operator_id == 0);
-            if let (None, Some(info)) = (region, merging) {
-                // The schedulers have not begun to finish the merge.
-                state.operators.abandon(info.region.id);
-                return Ok(CancelOperatorResponse { operator: None });
-            }
-            let Some(region) = region.filter(|region| state.operators.cancel(*region, now)) else {
-                return Err(Status::not_found("operator not found"));
-            };
-            let ended = state.operators.ended().filter(|ended| ended.operator.region == region);
-            Ok(CancelOperatorResponse { operator: ended.last().map(|e| ended_info(e, now)) })
-        })
-        .await?
+            Ok(((), changes))
+        };
+        let answer = move |(), state: &mut LeaderState| {
+            let ended = state.operators.cancel(region, now).then(|| {
+                let ended = state.operators.ended().filter(|it| it.operator.region == region);
+                ended.last().map(|it| ended_info(it, now))
+            });
+            CancelOperatorResponse { operator: ended.flatten() }
+        };
+        self.commit_decision(plan, answer).await
     }
 
     async fn transfer_here(
@@ -140,6 +138,9 @@ impl PlacementService {
         self: &Arc<Self>,
         request: MergeRequest,
     ) -> Result<OperatorAccepted, Status> {
+        let source = RegionId(request.source_region);
+        let again = move |cluster: &Cluster, _| Ok(((), cluster.plan_merge_again(source)));
+        self.commit_decision(again, |(), _| ()).await?;
         let now = self.now();
         let plan = |state: &LeaderState| {
             let source = region(state, request.source_region)?;
@@ -161,6 +162,20 @@ impl PlacementService {
 fn region(state: &LeaderState, id: u64) -> Result<&RegionInfo, Status> {
     let known = state.cluster.regions().get(RegionId(id));
     known.ok_or_else(|| Status::not_found(format!("there is no region {id}")))
+}
+
+/// Returns the region of the operator to cancel, and whether that cancels a merge. Without an
+/// operator, a region that is prepared to merge: the schedulers have not begun to finish that.
+fn cancellable(state: &LeaderState, operator: u64, region: RegionId) -> Option<(RegionId, bool)> {
+    let is_requested = |running: &&Operator| match operator {
+        0 => running.region == region,
+        id => running.id.0 == id,
+    };
+    if let Some(running) = state.operators.running().find(is_requested) {
+        return Some((running.region, running.merges()));
+    }
+    let info = state.cluster.regions().get(region).filter(|_| operator == 0)?;
+    is_merging(info).then_some((region, true))
 }
 
 fn is_merging(info: &RegionInfo) -> bool {

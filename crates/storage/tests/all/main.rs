@@ -5,3 +5,4 @@
 mod conformance;
 mod faulty;
 mod overlay;
+mod room;

@@ -211,7 +211,7 @@ impl Vfs for RealVfs {
         let (open, direct_bytes) = open_direct(file, Open { direct: true, ..Open::READ });
         let stat = rustix::fs::fstatfs(open.map_err(failed)?).map_err(|e| failed(e.into()))?;
         Ok(FileSystem {
-            kind: direct::kind_of(&stat),
+            kind: direct::kind_of(&stat, file.parent().unwrap_or(Path::new(""))),
             block_bytes: u64::try_from(stat.f_bsize).unwrap_or_default(),
             direct_bytes: direct_bytes.map(|bytes| bytes as u64),
         })
@@ -232,7 +232,7 @@ impl Vfs for RealVfs {
     fn can_reserve(&self, dir: &Path) -> Result<bool> {
         let stat = rustix::fs::statfs(or_current_dir(dir))
             .map_err(|e| Error::io("stat", dir, e.into()))?;
-        Ok(direct::kind_of(&stat).can_reserve())
+        Ok(direct::kind_of(&stat, dir).can_reserve())
     }
 
     fn keeps_changes(&self) -> bool {

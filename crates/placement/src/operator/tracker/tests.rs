@@ -1,4 +1,5 @@
 use super::*;
+use crate::PairChange;
 use crate::bootstrap::Bootstrap;
 use crate::operator::plan;
 use crate::region_info::DownPeer;
@@ -9,14 +10,17 @@ use stele_types::{ClusterId, KeyRange, LogIndex, PeerId, PeerRole, Region, Term}
 
 const STORE: StoreId = StoreId(1);
 
-/// Returns a cluster of one store that leads region 2, with an operator of this kind to split it.
-fn splitting(kind: Kind) -> (Cluster, Operators, OperatorId) {
-    let bootstrap = Bootstrap {
+fn bootstrap() -> Bootstrap {
+    Bootstrap {
         cluster: ClusterId(7),
         address: "n1:1".into(),
         capacities_bytes: vec![1 << 30, 1 << 30],
-    };
-    let pairs = bootstrap.pairs().into_iter().filter_map(|pair| Some((pair.key, pair.value?)));
+    }
+}
+
+/// Returns a cluster of one store that leads region 2, with an operator of this kind to split it.
+fn splitting(kind: Kind) -> (Cluster, Operators, OperatorId) {
+    let pairs = bootstrap().pairs().into_iter().filter_map(|pair| Some((pair.key, pair.value?)));
     let mut cluster = Cluster::load(pairs, Millis(0), 0).unwrap().unwrap();
     let ids = cluster.plan_ids(10).unwrap();
     cluster.apply(&ids).unwrap();
@@ -143,6 +147,32 @@ fn merging() -> (Cluster, Operators, Region) {
     (cluster, operators, source)
 }
 
+/// Cancels the merge of region 2, as an administrator does; returns the committed changes.
+fn cancel_merge(cluster: &mut Cluster, operators: &mut Operators) -> Vec<PairChange> {
+    let changes = cluster.plan_cancelled_merge(RegionId(2)).unwrap();
+    cluster.apply(&changes).unwrap();
+    assert!(operators.cancel(RegionId(2), Millis(30)));
+    changes
+}
+
+fn rolled_back(source: &Region) -> Region {
+    let epoch = RegionEpoch { version: source.epoch.version + 1, ..source.epoch };
+    Region { phase: RegionPhase::Normal, epoch, ..source.clone() }
+}
+
+fn hear(cluster: &mut Cluster, now: Millis) {
+    let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };
+    let store = StoreReport { id: STORE, ..StoreReport::default() };
+    cluster.record_heartbeat(&node, &[store], now);
+}
+
+fn report_measured(cluster: &mut Cluster, region: &Region, now: Millis) {
+    let (region, leader, term) = (region.clone(), region.peers[0], Term(6));
+    let size_bytes = 1 << 20;
+    let report = RegionReport { region, leader, term, size_bytes, ..RegionReport::default() };
+    cluster.observe(report, now).unwrap();
+}
+
 fn steps(operators: &Operators) -> Vec<Step> {
     operators.of(RegionId(2)).map(|operator| operator.steps.clone()).unwrap_or_default()
 }
@@ -150,21 +180,62 @@ fn steps(operators: &Operators) -> Vec<Step> {
 #[test]
 fn a_merge_that_is_cancelled_is_abandoned_and_not_finished() {
     let (mut cluster, mut operators, source) = merging();
-    assert!(operators.cancel(source.id, Millis(30)));
+    cancel_merge(&mut cluster, &mut operators);
     round(&mut cluster, &mut operators, Millis(40));
     assert_eq!(steps(&operators), [Step::AbandonMerge]);
     let due = operators.instructions(&cluster, &[STORE], Millis(50));
     assert_eq!((due.len(), &due[0].order), (1, &Order::AbandonMerge));
-    // The leader rolled it back: later merges are finished again.
-    let epoch = RegionEpoch { version: source.epoch.version + 1, ..source.epoch };
-    report(
-        &mut cluster,
-        Region { phase: RegionPhase::Normal, epoch, ..source.clone() },
-        Vec::new(),
-    );
+    report(&mut cluster, rolled_back(&source), Vec::new());
     operators.advance(&cluster, Millis(60));
     assert_eq!(operators.ended().last().unwrap().given_up, None);
-    assert!(!operators.is_abandoned(source.id) && !operators.has_operator(source.id));
+    assert!(!operators.has_operator(source.id));
+    // An administrator orders a merge again: it is finished.
+    let changes = cluster.plan_merge_again(source.id);
+    cluster.apply(&changes).unwrap();
+    let version = source.epoch.version + 2;
+    let again = Region { epoch: RegionEpoch { version, ..source.epoch }, ..source };
+    report(&mut cluster, again, Vec::new());
+    round(&mut cluster, &mut operators, Millis(70));
+    assert_eq!(steps(&operators), [Step::CommitMerge(RegionId(9))]);
+}
+
+#[test]
+fn a_cancelled_merge_stays_cancelled_when_the_placement_leader_changes() {
+    let (mut before, mut operators, source) = merging();
+    let mut pairs = bootstrap().pairs();
+    pairs.extend(before.plan_ids(10).unwrap());
+    pairs.extend(before.plan_regions(&[source.id, RegionId(9)], 1 << 20));
+    pairs.extend(cancel_merge(&mut before, &mut operators));
+    let target = before.regions().get(RegionId(9)).unwrap().region.clone();
+    // The next leader has no operators, and only what was committed.
+    let pairs = pairs.into_iter().filter_map(|pair| Some((pair.key, pair.value?)));
+    let mut cluster = Cluster::load(pairs, Millis(0), 0).unwrap().unwrap();
+    let ids = cluster.plan_ids(100).unwrap();
+    cluster.apply(&ids).unwrap();
+    let mut operators = Operators::default();
+    hear(&mut cluster, Millis(10));
+    report(&mut cluster, source.clone(), Vec::new());
+    report(&mut cluster, target.clone(), Vec::new());
+    round(&mut cluster, &mut operators, Millis(20));
+    assert_eq!(steps(&operators), [Step::AbandonMerge]);
+    // The regions are small: a scheduler would merge them.
+    let changes = cluster.plan_setting("merge_below_bytes", 1 << 30).unwrap();
+    cluster.apply(&changes).unwrap();
+    cluster.note_full_report("n1:1");
+    let (source, mut target) = (rolled_back(&source), target);
+    target.epoch.conf_version += 1;
+    for (millis, expected) in [(20, 0), (60_000, 0), (700_000, 1)] {
+        let now = Millis(millis);
+        hear(&mut cluster, now);
+        report_measured(&mut cluster, &source, now);
+        report_measured(&mut cluster, &target, now);
+        operators.advance(&cluster, now);
+        let due = cluster.plan_cancelled_merges(now);
+        cluster.apply(&due).unwrap();
+        cluster.note_cancelled_merges(now);
+        round(&mut cluster, &mut operators, now);
+        assert_eq!(operators.count(&[Kind::Merge]), expected, "at {millis} ms");
+    }
 }
 
 #[test]

@@ -2,4 +2,5 @@ mod decisions;
 mod explain;
 mod fake;
 mod lookups;
+mod merges;
 mod reports;

@@ -1,10 +1,11 @@
 //! The model with one law broken at a time.
 
+use crate::room::room_of_inner;
 use bytes::Bytes;
 use stele_storage::conformance::Factory;
 use stele_storage::{
     Cached, EngineStats, EngineView, LogStore, Maintained, ModelEngine, ModelIngest, ModelView,
-    Order, Pair, Progress, RangeSize, Repair, ScanOptions, Snapshots, Space, StateMachine,
+    Order, Pair, Progress, RangeSize, Repair, ScanOptions, Snapshots, StateMachine,
 };
 use stele_types::{
     CommittedEntry, HardState, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId, Result, Term,
@@ -214,21 +215,7 @@ impl LogStore for Faulty {
         Some(progress)
     }
 
-    fn admit(&self, bytes: u64) -> Result<()> {
-        self.inner.admit(bytes)
-    }
-
-    fn admit_append(&self, bytes: u64) -> bool {
-        self.inner.admit_append(bytes)
-    }
-
-    fn space(&self) -> Space {
-        self.inner.space()
-    }
-
-    fn take_truncation_request(&self) -> bool {
-        self.inner.take_truncation_request()
-    }
+    room_of_inner!();
 }
 
 impl StateMachine for Faulty {

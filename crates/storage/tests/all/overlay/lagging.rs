@@ -1,12 +1,13 @@
 //! Engine with views that lag behind the applied entries, and the effects of later entries laid over
 //! them.
 
+use crate::room::room_of_inner;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use stele_storage::conformance::Factory;
 use stele_storage::{
     EngineStats, LogStore, LostValue, Maintained, ModelEngine, ModelIngest, ModelView, Overlaid,
-    Overlay, Pair, Progress, RangeSize, Repair, Snapshots, Space, StateMachine,
+    Overlay, Pair, Progress, RangeSize, Repair, Snapshots, StateMachine,
 };
 use stele_types::{CommittedEntry, KeyRange, LogBatch, LogIndex, Prng, RegionId, Result, Term};
 
@@ -146,21 +147,7 @@ impl LogStore for Lagging {
         self.inner.progress(region)
     }
 
-    fn admit(&self, bytes: u64) -> Result<()> {
-        self.inner.admit(bytes)
-    }
-
-    fn admit_append(&self, bytes: u64) -> bool {
-        self.inner.admit_append(bytes)
-    }
-
-    fn space(&self) -> Space {
-        self.inner.space()
-    }
-
-    fn take_truncation_request(&self) -> bool {
-        self.inner.take_truncation_request()
-    }
+    room_of_inner!();
 }
 
 impl Snapshots for Lagging {
