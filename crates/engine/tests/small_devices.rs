@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::{Batch, Db, Error, GcOptions, LogStore, Options};
 use stele_types::ManualClock;
-use stele_vfs::{SimOptions, SimVfs, Vfs};
+use stele_vfs::{Create, Open, SimOptions, SimVfs, Vfs};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -171,7 +171,7 @@ fn fill_and_delete(device_bytes: usize, value_bytes: usize) {
     small.pass(10);
     assert!(!small.db.store().space().is_full);
     let again = small.refill();
-    assert!(again >= filled / 4, "{again} of {filled} fit after half was deleted");
+    assert!(again >= filled / 3, "{again} of {filled} fit after half was deleted");
     small.check();
     let all = std::mem::take(&mut small.live);
     small.delete(all);
@@ -264,7 +264,7 @@ fn a_compaction_of_a_full_store_removes_dead_files_first() {
 fn the_reserve_is_held_by_the_file_system_and_returned_to_what_frees_space() {
     let mut small = Small::new(64 * MIB, MIB, options());
     (0..20).for_each(|_| small.put().unwrap());
-    let reserve_bytes = small.disk.file_bytes(Path::new(DIR).join("RESERVE")).unwrap();
+    let reserve_bytes = small.reserve_bytes();
     assert!(is_reserve(reserve_bytes), "{reserve_bytes} is not a 16th of the device");
     let space = small.db.store().space();
     assert!(space.is_reserve_allocated && !space.is_full, "{space:?}");
@@ -283,6 +283,67 @@ fn the_reserve_is_held_by_the_file_system_and_returned_to_what_frees_space() {
     assert!(!space.is_full && space.is_reserve_allocated, "{space:?}");
     (0..8).for_each(|_| small.put().unwrap());
     small.check();
+}
+
+impl Small {
+    fn reserve_bytes(&self) -> u64 {
+        self.disk.file_bytes(Path::new(DIR).join("RESERVE")).unwrap()
+    }
+
+    /// Lets another user of the device take everything that is free.
+    fn fill_from_outside(&self) {
+        let free = self.disk.free_bytes(Path::new(DIR)).unwrap();
+        let how = Open { create: Create::New, ..Open::WRITE };
+        let other = self.disk.open(Path::new("/other"), how).unwrap();
+        other.set_len(free).unwrap();
+        other.allocate(free).unwrap();
+    }
+}
+
+#[test]
+fn the_reserve_covers_the_largest_file_before_it_grows_and_a_store_of_few_keys_holds_little() {
+    for value_bytes in [100, MIB, 16 * MIB] {
+        let mut small = Small::new(8192 * MIB, value_bytes, options());
+        let held = small.reserve_bytes();
+        assert!(held < 5 << 20, "{held} are held by a new store");
+        // Nothing runs in between: the puts alone make the reserve grow.
+        let limit = if value_bytes == 100 { 6 * MIB } else { 48 * MIB };
+        while small.files().1 < limit as u64 {
+            small.put().unwrap();
+            let segments = small.files_with("seg");
+            let (held, largest) = (small.reserve_bytes(), segments.iter().max().unwrap());
+            assert!(held >= *largest, "{held} are held for {largest}");
+            let all = small.files().1;
+            assert!(held <= (8 << 20) + all * 3, "{held} are held for {all}");
+        }
+        let all = std::mem::take(&mut small.live);
+        small.delete(all);
+        small.db.compact().unwrap();
+        let held = small.reserve_bytes();
+        assert!(held < 16 << 20, "{held} are held by an empty store");
+    }
+}
+
+#[test]
+fn a_reserve_that_follows_the_data_suffices_to_free_a_device_that_another_user_filled() {
+    for (value_bytes, count) in [(100, 100_000), (4 * KIB, 8000), (MIB, 36), (8 * MIB, 4)] {
+        let mut small = Small::new(1024 * MIB, value_bytes, options());
+        while small.live.len() < count {
+            small.put().unwrap();
+            small.maintain();
+        }
+        assert!(small.reserve_bytes() < 64 << 20, "the reserve has not reached its size");
+        small.fill_from_outside();
+        small.clock.advance_seconds(1);
+        while small.put().is_ok() {}
+        small.delete_half();
+        small.pass(10);
+        let space = small.db.store().space();
+        assert!(!space.is_full, "{value_bytes}: {space:?}");
+        let again = small.fill();
+        assert!(again >= count / 4, "{again} of {count} values of {value_bytes} fit");
+        small.check();
+    }
 }
 
 #[test]
@@ -441,11 +502,11 @@ fn a_merge_that_does_not_fit_goes_run_by_run() {
     small.delete(gone);
     small.pass(10);
     let again = small.fill();
-    assert!(again >= filled / 40, "{again} of {filled} fit after a tenth was deleted");
+    assert!(again >= filled / 30, "{again} of {filled} fit after a tenth was deleted");
     small.check();
     small.delete_half();
     small.db.compact().unwrap();
     small.check();
     let again = small.refill();
-    assert!(again >= filled / 20, "{again} of {filled} fit after half was deleted");
+    assert!(again >= filled / 3, "{again} of {filled} fit after half was deleted");
 }
