@@ -133,7 +133,7 @@ impl StateMachine for Store {
                 .map(|&cause| (cause.name(), meter.bytes(cause)))
                 .collect(),
             disk_bytes: super::disk_bytes::disk_bytes(shared).unwrap_or(gc.disk_bytes),
-            live_bytes: gc.live_bytes + inline_bytes(shared),
+            live_bytes_estimate: gc.live_bytes + inline_bytes(shared),
             memory_bytes: shared.index.memory_bytes()
                 + shared.log.stats().memory_bytes
                 + shared.values.bytes(),

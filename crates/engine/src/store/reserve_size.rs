@@ -11,8 +11,8 @@ const BLOCK_BYTES: u64 = 4 << 10;
 /// Part of the data, and of the least reserve, that may be written before the reserve is grown again.
 const GRANT_OF_DATA: u64 = 8;
 const GRANT_OF_LEAST: u64 = 4;
-/// Number of files from which a store counts as large, without a look at each of them.
-const MANY_FILES: usize = 1024;
+/// Number of files above which a store counts as large: puts do not wait for a look at each of them.
+const MANY_FILES: usize = 128;
 
 /// Bounds of the reserve, without what memtables need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,10 +67,10 @@ pub(crate) fn written_bytes(batch_bytes: u64) -> u64 {
     batch_bytes.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(batch_bytes)
 }
 
-/// Returns the bytes of the store's files, or more than any reserve if there are many of them.
+/// Returns the bytes of the store's files, or more than any reserve if the last count, which statistics
+/// repeat, found many of them.
 pub(crate) fn data_bytes(shared: &Shared) -> u64 {
-    let log = shared.log.stats();
-    if log.segments + log.sorted_files > MANY_FILES {
+    if disk_bytes::files_counted(shared) > MANY_FILES {
         return u64::MAX;
     }
     disk_bytes::disk_bytes(shared).unwrap_or(u64::MAX)
