@@ -326,7 +326,7 @@ fn the_reserve_covers_the_largest_file_before_it_grows_and_a_store_of_few_keys_h
 
 #[test]
 fn a_reserve_that_follows_the_data_suffices_to_free_a_device_that_another_user_filled() {
-    for (value_bytes, count) in [(100, 100_000), (4 * KIB, 8000), (MIB, 36), (8 * MIB, 4)] {
+    for (value_bytes, count) in [(100, 40_000), (4 * KIB, 3000), (MIB, 20), (8 * MIB, 4)] {
         let mut small = Small::new(1024 * MIB, value_bytes, options());
         while small.live.len() < count {
             small.put().unwrap();
@@ -503,7 +503,7 @@ fn a_compaction_keeps_the_deletes_of_values_that_a_view_holds() {
 #[test]
 fn a_merge_that_does_not_fit_goes_run_by_run() {
     // All values are in the index.
-    let mut small = Small::new(16 * MIB, 60, options());
+    let mut small = Small::new(8 * MIB, 60, options());
     let filled = small.fill();
     let (gone, left): (Vec<u32>, Vec<u32>) = small.live.iter().partition(|n| **n % 10 == 0);
     small.live = left;
