@@ -18,13 +18,17 @@ const POLL: Duration = Duration::from_millis(5);
 /// nothing new.
 const COMPACTIONS_MAX: u32 = 6;
 
-/// Returns the bytes of the blocks that files below `folder` occupy, as `du` does.
+/// Returns the bytes of the blocks that files below `folder` occupy, as `du` does, without what a store
+/// only holds in reserve.
 pub fn disk_bytes(folder: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(folder).with_context(|| format!("listing {}", folder.display()))? {
         let path = entry?.path();
         // A store may remove the file meanwhile.
         let Ok(info) = path.symlink_metadata() else { continue };
+        if path.file_name().is_some_and(|name| name == stele_engine::RESERVE_FILE) {
+            continue;
+        }
         bytes += info.blocks() * BLOCK_BYTES;
         if info.is_dir() {
             bytes += disk_bytes(&path)?;
@@ -66,13 +70,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_of_all_files_count() {
+    fn blocks_of_all_files_but_the_reserve_count() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("inner")).unwrap();
         let empty = disk_bytes(folder.path()).unwrap();
         let path = folder.path().join("inner/file");
         fs::write(&path, vec![1; 100_000]).unwrap();
         fs::File::open(&path).unwrap().sync_all().unwrap();
+        fs::write(folder.path().join("inner/RESERVE"), vec![1; 100_000]).unwrap();
         let grown = disk_bytes(folder.path()).unwrap() - empty;
         assert!((100_000..120_000).contains(&grown), "{grown}");
     }

@@ -2,6 +2,7 @@
 //! interface beside it; commands that read open directories with `reader`.
 
 use bytes::Bytes;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,6 +19,9 @@ pub use stele_engine::{Order, Pair};
 
 /// Entries that make a directory a store, or part of a damaged one.
 const PARTS: [&str; 3] = ["STORE", "log", "index"];
+
+/// Unit of `st_blocks` on every system that has it.
+pub const STAT_BLOCK_BYTES: u64 = 512;
 
 /// Limit for the memory of what opening changes in a copy of a directory: usually below the size of a
 /// few memtables.
@@ -79,7 +83,7 @@ pub struct Statistics {
     /// Bytes written to files since open, by cause.
     pub written_bytes: Vec<(&'static str, u64)>,
     pub disk_bytes: u64,
-    pub live_bytes: u64,
+    pub live_bytes_estimate: u64,
     pub memory_bytes: u64,
     /// Bytes of it in filters, fences and footers of the index.
     pub index_memory_bytes: u64,
@@ -97,7 +101,7 @@ impl Statistics {
             space_amp: engine.space_amp(),
             written_bytes: engine.written_bytes,
             disk_bytes: engine.disk_bytes,
-            live_bytes: engine.live_bytes,
+            live_bytes_estimate: engine.live_bytes_estimate,
             memory_bytes: engine.memory_bytes,
             index_memory_bytes: engine.index_memory_bytes,
             index_cold_reads: engine.index_cold_reads,
@@ -106,11 +110,45 @@ impl Statistics {
     }
 }
 
+/// Bytes on the device below a directory, as `du` counts them: files and directories.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskBytes {
+    /// Bytes of everything else.
+    pub used_bytes: u64,
+    /// Bytes that a store only holds in reserve.
+    pub held_bytes: u64,
+}
+
+impl DiskBytes {
+    pub fn of(dir: &Path) -> Result<Self> {
+        let failed = |source| Error::io("list", dir, source);
+        let blocks = |meta: &std::fs::Metadata| meta.blocks() * STAT_BLOCK_BYTES;
+        let used_bytes = blocks(&std::fs::symlink_metadata(dir).map_err(failed)?);
+        let mut total = Self { used_bytes, held_bytes: 0 };
+        for entry in std::fs::read_dir(dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let meta = entry.metadata().map_err(failed)?;
+            if meta.is_dir() {
+                let below = Self::of(&entry.path())?;
+                total.used_bytes += below.used_bytes;
+                total.held_bytes += below.held_bytes;
+            } else if entry.file_name() == stele_engine::RESERVE_FILE {
+                total.held_bytes += blocks(&meta);
+            } else {
+                total.used_bytes += blocks(&meta);
+            }
+        }
+        Ok(total)
+    }
+}
+
 /// Result of a verification.
 #[derive(Clone, Debug, Default)]
 pub struct Verified {
     pub keys: u64,
+    /// Bytes of keys and values, as read.
     pub live_bytes: u64,
+    pub live_bytes_estimate: u64,
     /// Bytes on the device as the store reports them.
     pub reported_bytes: u64,
     pub checked_bytes: u64,
@@ -310,6 +348,7 @@ pub fn verify_with(
     Ok(Verified {
         keys: report.keys,
         live_bytes: report.live_bytes,
+        live_bytes_estimate: report.live_bytes_estimate,
         reported_bytes: report.disk_bytes,
         checked_bytes: report.checked_bytes,
     })

@@ -11,6 +11,9 @@ use stele_log::{Log, SortedWriter};
 use stele_types::lock::{Mutex, rank};
 use stele_types::{Cause, FileId, KeyRange, Locator, Lsn, Result, mutant};
 
+/// Bytes for which the reserve is open anyway while a slice runs: what a file buffers is one of them.
+const OPENED_BYTES: u64 = 1 << 20;
+
 /// Selection of the values to move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
@@ -105,6 +108,10 @@ impl Mover {
             Some(writer) => writer,
             None => self.writer.insert(self.log.sorted_writer(self.plan.cause())?),
         };
+        // Invariant: the reserve is opened for a value that is longer than a slice, too.
+        if value.len() as u64 > OPENED_BYTES && !mutant::active("gc.long_values_get_no_reserve") {
+            self.hooks.open_reserve(value.len() as u64 + OPENED_BYTES);
+        }
         let before = writer.bytes();
         let at = writer.append_with_crc(key, version, expires_at_s, value, value_crc)?;
         self.moved.bytes.fetch_add(writer.bytes() - before, Ordering::Relaxed);

@@ -170,7 +170,7 @@ impl Work {
             credit_bytes: self.saved.credit_bytes as i64,
             move_bytes_max: self.move_bytes_max.unwrap_or(u64::MAX),
             room_bytes,
-            trim_bytes: self.trim.next(&version).map(|run| run.meta().bytes),
+            trim_bytes: self.trim.next(&version).map(|(_, run)| run.meta().bytes),
             freeze_ago_s: self
                 .froze_at_nanos
                 .map_or(u64::MAX, |at| now_nanos.saturating_sub(at) / NANOS_PER_S),

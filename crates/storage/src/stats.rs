@@ -11,7 +11,7 @@ pub struct EngineStats {
     pub disk_bytes: u64,
     /// Estimated bytes of live pairs, with what an engine stores beside each of them. A pair that was
     /// replaced or deleted counts until a merge has found that.
-    pub live_bytes: u64,
+    pub live_bytes_estimate: u64,
     /// Bytes of memory in memtables and caches.
     pub memory_bytes: u64,
     /// Bytes of it in filters, fences and footers of the index, without cached pages.
@@ -31,9 +31,9 @@ impl EngineStats {
         ratio(written, self.user_bytes)
     }
 
-    /// Returns space amplification: device bytes per live byte.
+    /// Returns space amplification: device bytes per live byte, as estimated.
     pub fn space_amp(&self) -> f64 {
-        ratio(self.disk_bytes, self.live_bytes)
+        ratio(self.disk_bytes, self.live_bytes_estimate)
     }
 }
 

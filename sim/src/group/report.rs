@@ -194,7 +194,7 @@ impl World {
             ..StoreReport::default()
         };
         if let Some(times) = slot.device.times() {
-            (report.live_bytes, report.usable_bytes) = (stats.live_bytes, usable_bytes);
+            (report.live_bytes, report.usable_bytes) = (stats.live_bytes_estimate, usable_bytes);
             report.append_age_ms = times.append_age_nanos(self.now) / MS;
             report.append_p99_nanos = times.write_p99_nanos(self.now);
             (report.device, report.receiving) = (times.speed(self.now), receiving);

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 /// Unit of `st_blocks`, independent of the file system's blocks.
 const BLOCK_BYTES: u64 = 512;
 const READ_BYTES: usize = 1 << 20;
+/// File of a store that only holds blocks.
+const RESERVE_FILE: &str = "RESERVE";
 
 /// Regular files in a folder, with their lengths. Links are neither followed nor counted.
 #[derive(Debug, Default)]
@@ -66,14 +68,34 @@ impl Tree {
     }
 }
 
-/// Returns the bytes of the disk that a folder takes, as `du` counts them.
-pub fn disk_bytes(root: &Path) -> Result<u64> {
-    let mut bytes = fs::symlink_metadata(root)?.blocks() * BLOCK_BYTES;
-    walk(root, &mut |_, metadata| {
-        bytes += metadata.blocks() * BLOCK_BYTES;
-        Ok(())
-    })?;
-    Ok(bytes)
+/// Bytes of the disk that the folder of a store takes, as `du` counts them.
+#[derive(Clone, Copy, Debug)]
+pub struct DiskBytes {
+    /// All of them.
+    pub all: u64,
+    /// Those that the store only holds in reserve.
+    pub held: u64,
+}
+
+impl DiskBytes {
+    pub fn of(store: &Path) -> Result<Self> {
+        let all = fs::symlink_metadata(store)?.blocks() * BLOCK_BYTES;
+        let mut bytes = Self { all, held: 0 };
+        walk(store, &mut |path, metadata| {
+            let of_file = metadata.blocks() * BLOCK_BYTES;
+            bytes.all += of_file;
+            if path.file_name().is_some_and(|name| name == RESERVE_FILE) {
+                bytes.held += of_file;
+            }
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
+    /// Returns the bytes that the store uses.
+    pub fn used(&self) -> u64 {
+        self.all - self.held
+    }
 }
 
 fn walk(folder: &Path, f: &mut dyn FnMut(&Path, &fs::Metadata) -> Result<()>) -> Result<()> {
@@ -154,6 +176,6 @@ mod tests {
         assert_eq!(folders[Path::new("a")], 15);
         assert_eq!(folders[Path::new("a/b")], 10);
         assert_eq!((folders.len(), tree.bytes()), (2, 16));
-        assert!(disk_bytes(place.path()).unwrap() >= 16);
+        assert!(DiskBytes::of(place.path()).unwrap().used() >= 16);
     }
 }

@@ -5,7 +5,7 @@ use crate::args::{Stats, Target};
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::reader::Reader;
-use crate::store::{Statistics, Store, Tuning};
+use crate::store::{DiskBytes, Statistics, Store, Tuning};
 use serde_json::{Value, json};
 use stele_types::Result;
 use stele_types::size::format_bytes;
@@ -28,31 +28,34 @@ pub fn compact(target: &Target) -> Result<Outcome> {
 pub fn stats(args: &Stats) -> Result<Outcome> {
     let store = Reader::open(&args.target.store, &Tuning::default())?;
     let statistics = store.statistics();
+    let held_bytes = DiskBytes::of(&args.target.store)?.held_bytes;
     let mut out = Output::new();
-    match to_json(&statistics) {
+    match to_json(&statistics, held_bytes) {
         Value::Object(object) if args.json => out.json(object)?,
         _ => {
             for (name, bytes) in [
-                ("live", statistics.live_bytes),
+                ("live estimate", statistics.live_bytes_estimate),
                 ("disk", statistics.disk_bytes),
+                ("held in reserve", held_bytes),
                 ("memory", statistics.memory_bytes),
                 ("index", statistics.index_memory_bytes),
             ] {
-                out.line(&format!("{name:<10} {}", format_bytes(bytes)))?;
+                out.line(&format!("{name:<15} {}", format_bytes(bytes)))?;
             }
-            out.line(&format!("{:<10} {:.2}", "space-amp", statistics.space_amp))?;
-            out.line(&format!("{:<10} {}", "cold reads", statistics.index_cold_reads))?;
-            out.line(&format!("{:<10} {}", "phase", statistics.phase))?;
+            out.line(&format!("{:<15} {:.2}", "space-amp", statistics.space_amp))?;
+            out.line(&format!("{:<15} {}", "cold reads", statistics.index_cold_reads))?;
+            out.line(&format!("{:<15} {}", "phase", statistics.phase))?;
         }
     }
     out.finish()?;
     Ok(Outcome::Done)
 }
 
-fn to_json(statistics: &Statistics) -> Value {
+fn to_json(statistics: &Statistics, held_bytes: u64) -> Value {
     json!({
-        "live_bytes": statistics.live_bytes,
+        "live_bytes_estimate": statistics.live_bytes_estimate,
         "disk_bytes": statistics.disk_bytes,
+        "reserve_held_bytes": held_bytes,
         "memory_bytes": statistics.memory_bytes,
         "index_memory_bytes": statistics.index_memory_bytes,
         "index_cold_reads": statistics.index_cold_reads,

@@ -6,17 +6,14 @@ use crate::inspect;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::reader::Reader;
-use crate::store::{Tuning, Verified};
+use crate::store::{DiskBytes, Tuning, Verified};
 use serde_json::{Value, json};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use stele_types::size::format_bytes;
 use stele_types::{Error, Result};
 
 /// Maximum number of damaged places listed; all are counted.
 const DAMAGES_LISTED_MAX: usize = 1000;
-/// Unit of `st_blocks` on every system that has it.
-const STAT_BLOCK_BYTES: u64 = 512;
 /// Tolerated difference between reported and actual space, as a share of the actual space.
 const SPACE_TOLERANCE: f64 = 0.02;
 /// Further tolerated difference, for directories and the file system's rounding; matters in small
@@ -56,13 +53,13 @@ pub fn verify(args: &Verify) -> Result<Outcome> {
         }
         Err(error) => return Err(error),
     };
-    let disk_bytes = disk_bytes(dir)?;
-    let off = verified.reported_bytes.abs_diff(disk_bytes) as f64;
-    if damages.count == 0 && off > SPACE_TOLERANCE_BYTES + disk_bytes as f64 * SPACE_TOLERANCE {
-        let reported = verified.reported_bytes;
-        damages.add(dir.clone(), format!("{reported} bytes reported, {disk_bytes} on disk"));
+    let disk = DiskBytes::of(dir)?;
+    let (reported, used) = (verified.reported_bytes, disk.used_bytes);
+    let off = reported.abs_diff(used) as f64;
+    if damages.count == 0 && off > SPACE_TOLERANCE_BYTES + used as f64 * SPACE_TOLERANCE {
+        damages.add(dir.clone(), format!("{reported} bytes reported, {used} on disk"));
     }
-    print(args.json, &verified, disk_bytes, &damages)?;
+    print(args.json, &verified, disk, &damages)?;
     Ok(if damages.count == 0 { Outcome::Done } else { Outcome::Failed })
 }
 
@@ -75,7 +72,7 @@ fn check(dir: &Path, damages: &mut Damages) -> Result<Verified> {
     Ok(verified)
 }
 
-fn print(json: bool, verified: &Verified, disk_bytes: u64, damages: &Damages) -> Result<()> {
+fn print(json: bool, verified: &Verified, disk: DiskBytes, damages: &Damages) -> Result<()> {
     let mut out = Output::new();
     let ok = damages.count == 0;
     if json {
@@ -84,7 +81,9 @@ fn print(json: bool, verified: &Verified, disk_bytes: u64, damages: &Damages) ->
             "ok": ok,
             "keys": verified.keys,
             "live_bytes": verified.live_bytes,
-            "disk_bytes": disk_bytes,
+            "live_bytes_estimate": verified.live_bytes_estimate,
+            "disk_bytes": disk.used_bytes,
+            "reserve_held_bytes": disk.held_bytes,
             "reported_bytes": verified.reported_bytes,
             "checked_bytes": verified.checked_bytes,
             "damages": damages.count,
@@ -97,31 +96,17 @@ fn print(json: bool, verified: &Verified, disk_bytes: u64, damages: &Damages) ->
         out.line(&format!("damage: {}: {detail}", path.display()))?;
     }
     out.line(&format!(
-        "{}: {} keys, {} live, {} on disk ({} reported), {} checked, {} damaged places",
+        "{}: {} keys, {} live ({} estimated), {} on disk ({} reported, {} more held in reserve), \
+         {} checked, {} damaged places",
         if ok { "ok" } else { "DAMAGED" },
         verified.keys,
         format_bytes(verified.live_bytes),
-        format_bytes(disk_bytes),
+        format_bytes(verified.live_bytes_estimate),
+        format_bytes(disk.used_bytes),
         format_bytes(verified.reported_bytes),
+        format_bytes(disk.held_bytes),
         format_bytes(verified.checked_bytes),
         damages.count,
     ))?;
     out.finish()
-}
-
-/// Returns the bytes on the device below `dir`, as `du` counts them: files and directories, without
-/// the space that the store only holds.
-fn disk_bytes(dir: &Path) -> Result<u64> {
-    let failed = |source| Error::io("list", dir, source);
-    let mut total = std::fs::symlink_metadata(dir).map_err(failed)?.blocks() * STAT_BLOCK_BYTES;
-    for entry in std::fs::read_dir(dir).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let meta = entry.metadata().map_err(failed)?;
-        total += match meta.is_dir() {
-            true => disk_bytes(&entry.path())?,
-            false if entry.file_name() == stele_engine::RESERVE_FILE => 0,
-            false => meta.blocks() * STAT_BLOCK_BYTES,
-        };
-    }
-    Ok(total)
 }

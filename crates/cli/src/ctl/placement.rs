@@ -115,7 +115,7 @@ fn store_row(store: &StorePlacement, fastest: u32) -> Vec<Cell> {
         permille("wanted %", store.wanted_permille),
         permille("held %", store.held_permille),
         permille("fill %", store.fill_permille),
-        bytes("live", store.live_bytes),
+        bytes("live estimate", store.live_bytes),
         number("replicas", store.replicas),
         number("leaders", store.leaders),
         number("load/s", store.load_per_second),

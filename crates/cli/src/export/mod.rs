@@ -54,7 +54,7 @@ pub fn run(args: &Export) -> Result<Outcome> {
         Box::new(Folder::new(&args.to, &args.target.store, SYNCS)?)
     };
     let started = Instant::now();
-    let progress = Progress::bytes(Some(store.statistics().live_bytes), "exporting");
+    let progress = Progress::bytes(Some(store.statistics().live_bytes_estimate), "exporting");
     let (mut pairs, mut bytes, mut refused) = (0u64, 0u64, 0u64);
     for pair in store.pairs(range, Order::Forward, false)? {
         let pair = pair?;

@@ -1,6 +1,7 @@
 //! `stele inspect store`: identity and files of a store.
 
 use super::Printer;
+use crate::store::STAT_BLOCK_BYTES;
 use crate::text::printable;
 use serde_json::{Map, Value, json};
 use std::fs::{self, File};
@@ -11,8 +12,6 @@ use stele_types::{Error, Result};
 
 const IDENTITY: &str = "STORE";
 const IDENTITY_BYTES_MAX: u64 = 4096;
-/// Unit of `st_blocks` on every system that has it.
-const STAT_BLOCK_BYTES: u64 = 512;
 
 pub fn show(dir: &Path, printer: &mut Printer) -> Result<()> {
     let identity = dir.join(IDENTITY);

@@ -211,7 +211,12 @@ fn figures_are_printed_for_people_and_machines() {
     assert!(verified["disk_bytes"].as_u64().unwrap() >= 100_001);
     assert!(run(&store, "verify --store $").ok().text().starts_with("ok: 1 keys"));
     assert!(run(&store, "stats --store $").ok().text().contains("space-amp"));
-    assert!(run(&store, "stats --store $ --json").ok().json()["disk_bytes"].is_u64());
+    let stats = run(&store, "stats --store $ --json").ok().json();
+    assert!(stats["disk_bytes"].is_u64());
+    for name in ["live_bytes_estimate", "reserve_held_bytes"] {
+        assert!(stats[name].is_u64(), "{name} in {stats}");
+        assert_eq!(stats[name], verified[name], "{name}");
+    }
     run(&store, "compact --store $").ok();
     for part in ["store", "log", "manifest", "run"] {
         let lines = run(&store, &format!("inspect {part} --store $ --json")).ok();

@@ -1,7 +1,8 @@
 //! Commands on the directory of a node that does not run.
 
 use crate::common::{content, run, run_with, stele, tree};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -35,6 +36,15 @@ impl Server {
 
     fn run(&self, dir: &Path, line: &str) -> crate::common::Ran {
         run(dir, &line.replace('@', &self.address))
+    }
+
+    /// Returns the body of a page.
+    fn page(&self, name: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.write_all(format!("GET /{name} HTTP/1.0\r\n\r\n").as_bytes()).unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).unwrap();
+        page.split_once("\r\n\r\n").unwrap().1.to_owned()
     }
 
     /// Ends the process as a crash does.
@@ -134,4 +144,36 @@ fn reading_commands_change_nothing_in_an_embedded_store() {
     assert_eq!(run(&store, "count --store $").ok().text(), "5\n");
     run(&store, "put --store $ k9 v").ok();
     assert_eq!(run(&store, "count --store $").ok().text(), "6\n");
+}
+
+#[test]
+fn a_running_node_and_commands_on_its_directory_state_one_estimate_of_live_bytes_by_one_name() {
+    const NAME: &str = "live_bytes_estimate";
+    /// What a node writes about itself between two looks, at most.
+    const OWN_BYTES: u64 = 64 << 10;
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("node");
+    let server = Server::start(&dir);
+    for n in 0..4 {
+        let put = format!("put --cluster {} large-{n} --file -", server.address);
+        run_with(&dir, &put, &content(n, 200_000)).ok();
+        // These values are in the index.
+        server.run(&dir, &format!("put --cluster @ small-{n} inline")).ok();
+    }
+    server.run(&dir, "del --cluster @ large-0").ok();
+    let status: serde_json::Value = serde_json::from_str(&server.page("status")).unwrap();
+    let of_status = status["stores"][0][NAME].as_u64().unwrap();
+    let metrics = server.page("metrics");
+    let line = metrics.lines().find(|line| line.contains("what=\"live_estimate\"")).unwrap();
+    let of_metrics = line.split_whitespace().last().unwrap().parse::<f64>().unwrap() as u64;
+    server.kill();
+    let stats = run(&dir, "stats --store $ --json").ok().json();
+    let verified = run(&dir, "verify --store $ --json").ok().json();
+    assert_eq!(stats[NAME], verified[NAME]);
+    let of_stats = stats[NAME].as_u64().unwrap();
+    for (other, of) in [(of_status, "status"), (of_metrics, "metrics")] {
+        assert!(other.abs_diff(of_stats) <= OWN_BYTES, "{of}: {other}, offline {of_stats}");
+    }
+    let read = verified["live_bytes"].as_u64().unwrap();
+    assert!(read >= 600_000 && of_stats >= read, "{of_stats} estimated, {read} read");
 }

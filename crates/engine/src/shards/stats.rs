@@ -42,7 +42,7 @@ fn total<'a>(
     for store in stores {
         total.user_bytes += store.user_bytes;
         total.disk_bytes += store.disk_bytes;
-        total.live_bytes += store.live_bytes;
+        total.live_bytes_estimate += store.live_bytes_estimate;
         total.memory_bytes += store.memory_bytes;
         for (cause, bytes) in &store.written_bytes {
             match total.written_bytes.iter_mut().find(|(known, _)| known == cause) {

@@ -15,6 +15,7 @@ pub(crate) struct DiskBytes(Mutex<Option<Counted>, { rank::DISK_BYTES }>);
 struct Counted {
     of: Files,
     bytes: u64,
+    files: usize,
     head_bytes: u64,
 }
 
@@ -42,18 +43,30 @@ pub(crate) fn disk_bytes(shared: &Shared) -> Result<u64> {
     {
         return Ok(known.bytes + head_bytes.saturating_sub(known.head_bytes));
     }
-    let bytes = count(shared)?;
-    *shared.disk_bytes.0.lock() = Some(Counted { of, bytes, head_bytes });
+    let (bytes, files) = count_files(shared)?;
+    *shared.disk_bytes.0.lock() = Some(Counted { of, bytes, files, head_bytes });
     Ok(bytes)
+}
+
+/// Returns the number of files at the last count.
+pub(super) fn files_counted(shared: &Shared) -> usize {
+    shared.disk_bytes.0.lock().map_or(0, |known| known.files)
 }
 
 /// Asks the file system for each file.
 pub(crate) fn count(shared: &Shared) -> Result<u64> {
-    let mut total = 0;
+    count_files(shared).map(|(bytes, _)| bytes)
+}
+
+/// Returns the bytes and the number of the files.
+fn count_files(shared: &Shared) -> Result<(u64, usize)> {
+    let (mut total, mut count) = (0, 0);
     for dir in [shared.dir.clone(), shared.dir.join("log"), shared.dir.join("index")] {
         let files = shared.vfs.list(&dir)?.into_iter();
-        let files = files.filter(|entry| entry.name != reserve::NAME);
-        total += files.map(|entry| entry.allocated_bytes).sum::<u64>();
+        for entry in files.filter(|entry| entry.name != reserve::NAME) {
+            total += entry.allocated_bytes;
+            count += 1;
+        }
     }
-    Ok(total)
+    Ok((total, count))
 }

@@ -16,6 +16,7 @@ mod rebuild;
 mod recovering;
 mod repair_writes;
 mod reserve;
+mod reserve_size;
 mod scrub;
 mod scrub_record;
 mod slice;

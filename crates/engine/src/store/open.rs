@@ -6,6 +6,7 @@ use super::lost_blocks::LostBlocks;
 use super::lost_values::LostValues;
 use super::place::Place;
 use super::reserve::Reserve;
+use super::reserve_size::ReserveSize;
 use super::scrub::Scrub;
 use super::space::SpaceState;
 use super::value_cache::ValueCache;
@@ -78,7 +79,9 @@ impl Store {
         let vfs: Arc<dyn Vfs> = Arc::new(FrugalVfs::new(vfs, options.handles.clone()));
         let timer = options.timer.get_or_insert_with(|| DeviceTimer::new(clock.clone())).clone();
         let id = identity::open(&vfs, dir, options.store, replay)?;
+        let set = options.clone();
         let options = options.within_device(vfs.total_bytes(dir)?);
+        let reserve_size = ReserveSize::of(&set, &options);
         let reserve = Reserve::open(&vfs, dir, options.reserved_bytes)?;
         let (index_dir, log_dir) = (dir.join("index"), dir.join("log"));
         vfs.create_dir_all(&index_dir)?;
@@ -102,7 +105,7 @@ impl Store {
             apply: Mutex::new(ApplyState::resume(&known.checkpoint)),
             user_bytes: AtomicU64::new(0),
             disk_bytes: DiskBytes::default(),
-            space: SpaceState::new(clock.clone(), reserve),
+            space: SpaceState::new(clock.clone(), reserve, reserve_size),
             lost_values: LostValues::new(replay),
             lost_blocks: LostBlocks::default(),
         });

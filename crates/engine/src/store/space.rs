@@ -1,6 +1,7 @@
 //! Admission by free space: garbage collection needs space to free any.
 
 use super::reserve::Reserve;
+use super::reserve_size::{self, ReserveSize};
 use super::{Replay, Shared, Store};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,6 +15,8 @@ const FRESH_NANOS: u64 = 250_000_000;
 const LEAST_ROOM_BYTES: u64 = 4 << 10;
 /// Largest part of the device that the reserve takes because jobs need much.
 const RESERVE_OF_DEVICE: u64 = 4;
+/// Part of the reserve that may be missing before it is filled again.
+const LITTLE_OF_RESERVE: u64 = 16;
 /// Part of the reserve that jobs leave for deletes: without deletes nothing could be freed.
 const DELETES_OF_RESERVE: u64 = 8;
 /// Bytes that an append or a small job may write besides its own: a segment's begin, a manifest edit
@@ -24,6 +27,7 @@ const BESIDE_BYTES: u64 = 512 << 10;
 #[derive(Debug)]
 pub(crate) struct SpaceState {
     clock: Arc<dyn Clock>,
+    size: ReserveSize,
     room: Mutex<Room, { rank::ROOM }>,
     /// Garbage collection waits for the logs of regions to be truncated.
     truncation_requested: AtomicBool,
@@ -36,9 +40,11 @@ pub(crate) struct SpaceState {
 #[derive(Debug)]
 struct Room {
     reserve: Reserve,
+    /// Bytes of the store's files at the last reading.
+    data_bytes: u64,
     /// Bytes that may be written before the device's free space is read again.
     granted_bytes: u64,
-    /// Bytes above the reserve at the last reading, less what was taken since.
+    /// Bytes that may be appended beside the reserve at the last reading, less what was taken since.
     left_bytes: u64,
     /// Free bytes of the device at the last reading, with those that the reserve holds.
     free_bytes: u64,
@@ -49,9 +55,10 @@ struct Room {
 }
 
 impl SpaceState {
-    pub fn new(clock: Arc<dyn Clock>, reserve: Reserve) -> Self {
+    pub fn new(clock: Arc<dyn Clock>, reserve: Reserve, size: ReserveSize) -> Self {
         let room = Room {
             reserve,
+            data_bytes: 0,
             granted_bytes: 0,
             left_bytes: 0,
             free_bytes: 0,
@@ -61,6 +68,7 @@ impl SpaceState {
         };
         Self {
             clock,
+            size,
             room: Mutex::new(room),
             truncation_requested: AtomicBool::new(false),
             is_short: AtomicBool::new(false),
@@ -95,8 +103,18 @@ impl Shared {
     /// Returns the bytes that jobs may write: all but what is kept for deletes, and as much again for
     /// what a job writes besides its outputs.
     pub fn job_room_bytes(&self) -> Result<u64> {
-        let kept_bytes = 2 * self.options.reserved_bytes / DELETES_OF_RESERVE;
-        Ok(self.writable_bytes()?.saturating_sub(kept_bytes))
+        let data_bytes = reserve_size::data_bytes(self);
+        let mut room_bytes = self.writable_bytes()?;
+        // Invariant: a job of a store that is short of space counts on the reserve alone. Puts may take
+        // the rest meanwhile, and what does not end frees nothing.
+        if self.space.is_short() && !mutant::active("engine.jobs_count_on_the_room_of_puts") {
+            room_bytes = room_bytes.min(self.reserve_bytes(data_bytes)?);
+        }
+        Ok(room_bytes.saturating_sub(self.kept_for_deletes(data_bytes)))
+    }
+
+    fn kept_for_deletes(&self, data_bytes: u64) -> u64 {
+        2 * self.space.size.for_data(data_bytes) / DELETES_OF_RESERVE
     }
 
     /// Makes room for `bytes` of an append out of the reserve, as far as the device lacks it.
@@ -106,7 +124,11 @@ impl Shared {
 
     /// Makes room for a step of a job out of the reserve. A part stays for deletes.
     pub fn open_reserve_for_job(&self, bytes: u64) -> Result<()> {
-        self.open_reserve_to(bytes, self.options.reserved_bytes / DELETES_OF_RESERVE)
+        self.open_reserve_to(bytes, self.reserve_for_data() / DELETES_OF_RESERVE)
+    }
+
+    fn reserve_for_data(&self) -> u64 {
+        self.space.size.for_data(reserve_size::data_bytes(self))
     }
 
     /// Invariant: what frees space gets the blocks that are held for it. No more are returned than
@@ -128,22 +150,31 @@ impl Shared {
         if self.options.reserved_bytes == 0 || !room.reserve.can_hold() {
             return Ok(());
         }
-        let (held, wanted) = (room.reserve.held_bytes(), self.reserve_bytes()?);
+        let wanted = self.reserve_bytes(reserve_size::data_bytes(self))?;
+        let held = room.reserve.held_bytes();
         if wanted < held / 2 {
             return room.reserve.shrink(wanted);
         }
+        self.hold(&mut room, wanted)
+    }
+
+    /// Holds so many bytes, as far as the device has them.
+    fn hold(&self, room: &mut Room, wanted: u64) -> Result<()> {
+        let held = room.reserve.held_bytes();
         let missing = wanted.saturating_sub(held);
         let takes = missing.min(self.vfs.free_bytes(&self.dir)?);
         // Little is not worth a call.
-        if takes <= wanted / 16 { Ok(()) } else { room.reserve.grow(held + takes) }
+        if takes <= wanted / LITTLE_OF_RESERVE { Ok(()) } else { room.reserve.grow(held + takes) }
     }
 
-    /// Returns the bytes kept for what frees space: as set, or what the next job needs if that is
-    /// more. What the flush of the memtables will write is kept besides.
-    fn reserve_bytes(&self) -> Result<u64> {
-        let reserved = self.options.reserved_bytes;
+    /// Returns the bytes kept for what frees space in a store with so many bytes of files: as set, as
+    /// far as there is data, or what the next job needs if that is more. What the flush of the
+    /// memtables will write is kept besides.
+    fn reserve_bytes(&self, data_bytes: u64) -> Result<u64> {
+        let reserved = self.space.size.for_data(data_bytes);
         let unflushed = self.index.unflushed_bytes();
-        let job_bytes = self.space.job_bytes.load(Ordering::Relaxed) + unflushed;
+        let kept_bytes = self.kept_for_deletes(data_bytes);
+        let job_bytes = self.space.job_bytes.load(Ordering::Relaxed) + unflushed + kept_bytes;
         let most = match job_bytes <= reserved {
             true => reserved,
             false => job_bytes.min(self.vfs.total_bytes(&self.dir)? / RESERVE_OF_DEVICE),
@@ -151,13 +182,36 @@ impl Shared {
         Ok(most.max(reserved) + unflushed)
     }
 
+    /// Grants writes of `least_bytes` or more, until the device is read again soon: sidecars, runs and
+    /// garbage collection take space too. Returns false if another user of the device took the room.
+    ///
+    /// Invariant: the blocks that jobs will need because of what is granted are held before any of it
+    /// is written.
+    fn grant(&self, room: &mut Room, least_bytes: u64) -> Result<bool> {
+        let (size, data_bytes) = (self.space.size, room.data_bytes);
+        let granted = size.grant(data_bytes, room.left_bytes).max(least_bytes);
+        let grows = room.reserve.can_hold() && !size.is_full_size(data_bytes);
+        if grows && !mutant::active("engine.reserve_follows_the_data") {
+            let wanted = self.reserve_bytes(data_bytes.saturating_add(granted))?;
+            self.hold(room, wanted)?;
+            if room.reserve.held_bytes() < wanted - wanted / LITTLE_OF_RESERVE {
+                return Ok(false);
+            }
+        }
+        room.granted_bytes = granted;
+        Ok(true)
+    }
+
     /// Reads the free space of the device. Freed segments are returned to it before a put is refused
     /// for lack of `bytes`.
     fn read_room(&self, room: &mut Room, bytes: u64) -> Result<()> {
-        let reserve_bytes = self.reserve_bytes()?;
+        let data_bytes = reserve_size::data_bytes(self);
+        let reserve_bytes = self.reserve_bytes(data_bytes)?;
         let held = room.reserve.held_bytes();
         let mut free = self.vfs.free_bytes(&self.dir)? + held;
-        if free.saturating_sub(reserve_bytes) < bytes
+        let room_of =
+            |free: u64| self.space.size.room(data_bytes, free.saturating_sub(reserve_bytes));
+        if room_of(free) < bytes
             && !mutant::active("engine.freed_segments_no_room")
             && self.log.drop_free(usize::MAX)? > 0
         {
@@ -165,7 +219,8 @@ impl Shared {
         }
         room.free_bytes = free;
         room.reserve_bytes = reserve_bytes;
-        room.left_bytes = free.saturating_sub(reserve_bytes);
+        room.data_bytes = data_bytes;
+        room.left_bytes = room_of(free);
         room.read_at_nanos = Some(self.space.clock.monotonic_nanos());
         // Invariant: a store stops to be short with more room than it becomes short with.
         let reserved = self.options.reserved_bytes;
@@ -234,7 +289,7 @@ impl Store {
         Space {
             free_bytes: room.free_bytes,
             reserve_bytes: room.reserve_bytes,
-            is_reserve_allocated: held > 0 && held >= room.reserve_bytes / 16 * 15,
+            is_reserve_allocated: held > 0 && held >= room.reserve_bytes / LITTLE_OF_RESERVE * 15,
             is_short: self.shared.space.is_short(),
             is_full: is_limited && room.left_bytes < least_bytes,
         }
@@ -247,9 +302,10 @@ impl Store {
             return Ok(true);
         }
         let mut room = self.shared.space.room.lock();
-        if room.granted_bytes < bytes {
+        let takes = reserve_size::written_bytes(bytes);
+        if room.granted_bytes < takes {
             self.shared.read_room(&mut room, bytes)?;
-            if room.left_bytes < bytes {
+            if room.left_bytes < bytes || !self.shared.grant(&mut room, takes)? {
                 room.granted_bytes = 0;
                 room.refused_bytes = match room.refused_bytes {
                     0 => bytes,
@@ -257,10 +313,8 @@ impl Store {
                 };
                 return Ok(false);
             }
-            // Read again soon: sidecars, runs and garbage collection take space too.
-            room.granted_bytes = room.left_bytes.min(reserved / 2).max(bytes);
         }
-        room.granted_bytes -= bytes;
+        room.granted_bytes -= takes;
         room.left_bytes = room.left_bytes.saturating_sub(bytes);
         Ok(true)
     }

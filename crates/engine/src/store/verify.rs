@@ -3,7 +3,7 @@
 use super::{Store, View, count_disk_bytes};
 use bytes::Bytes;
 use std::path::PathBuf;
-use stele_storage::Order;
+use stele_storage::{Order, StateMachine};
 use stele_types::{Error, KeyRange, Result, ValueRef};
 
 /// Number of keys in one slice.
@@ -33,8 +33,10 @@ pub enum VerifyEvent {
 pub struct VerifyReport {
     /// Number of keys in the index.
     pub keys: u64,
-    /// Bytes of their keys and values.
+    /// Bytes of their keys and values, as read.
     pub live_bytes: u64,
+    /// Estimate of the live bytes, the same as in the statistics.
+    pub live_bytes_estimate: u64,
     /// Device bytes that the directory takes.
     pub disk_bytes: u64,
     /// Bytes read and checked.
@@ -85,6 +87,7 @@ impl Store {
             reporter.damage(index_dir.clone(), detail);
         }
         self.verify_references(&mut reporter)?;
+        reporter.report.live_bytes_estimate = self.stats().live_bytes_estimate;
         reporter.report.disk_bytes = count_disk_bytes(&self.shared)?;
         Ok(reporter.report)
     }

@@ -14,6 +14,7 @@ mod histories;
 mod identity;
 mod install;
 mod large;
+mod live_bytes;
 mod moves;
 mod panics;
 mod read_ahead;

@@ -35,6 +35,8 @@ const EXPIRED_S_MIN: u64 = 60 * 60;
 /// device is nearly full.
 const SHORT_DEAD_BYTES_MIN: u64 = 16 << 10;
 const SHORT_DEAD_OF_DISK: u64 = 1024;
+/// Part of the index that a job must free where the device is nearly full: it rewrites as much of it.
+const SHORT_FREED_OF_INDEX: u64 = 16;
 /// Part of the head of the log that must be dead before it is sealed for that.
 const HEAD_DEAD_PART: u64 = 8;
 /// Least seconds from one freeze to the next that a lack of space causes.
@@ -123,11 +125,16 @@ fn free_more(state: &State, options: &GcOptions) -> Option<Choice> {
         runs.truncate(1);
         return Some(Choice::DropExpired { runs });
     }
-    relocate_any(state, options)
+    // Invariant: while a job frees more than a small part of what it writes, no put is refused for good.
+    let least_freed = match mutant::active("gc.full_stores_stay_full") {
+        true => state.index_bytes(),
+        false => (state.index_bytes() / SHORT_FREED_OF_INDEX).max(SHORT_DEAD_BYTES_MIN),
+    };
+    relocate_any(state, options, least_freed)
 }
 
 /// Picks the merge that tells which bytes are dead: of all tiers, or where they do not fit a second
-/// time of one run of the oldest tier after the other, then of the newest tiers.
+/// time of one run after the other, then of the newest tiers.
 fn merge_what_fits(state: &State, options: &GcOptions) -> Option<Choice> {
     let upper = state.tiers.len().saturating_sub(1);
     let hides: u64 = state.tiers.iter().take(upper).map(|tier| tier.hides_bytes).sum();
@@ -176,7 +183,9 @@ pub fn pick_collect(state: &State, options: &GcOptions) -> Choice {
     if let Some(choice) = drop_expired(state, 0) {
         return choice;
     }
-    relocate_any(state, options).or_else(|| drop_free(state, options)).unwrap_or(Choice::Idle)
+    relocate_any(state, options, state.index_bytes())
+        .or_else(|| drop_free(state, options))
+        .unwrap_or(Choice::Idle)
 }
 
 /// Picks a merge of all tiers if the device has room for its outputs.
@@ -185,8 +194,9 @@ fn merge_all(state: &State) -> Option<Choice> {
     state.has_room(state.index_bytes()).then_some(Choice::Merge { first: 0, count })
 }
 
-/// Picks every file with a noticeable dead share that fits.
-fn relocate_any(state: &State, options: &GcOptions) -> Option<Choice> {
+/// Picks every file with a noticeable dead share that fits, if that frees more than so many bytes: the
+/// runs that refer to the files are rewritten for them.
+fn relocate_any(state: &State, options: &GcOptions, least_freed: u64) -> Option<Choice> {
     let wanted = Wanted {
         freed_bytes: u64::MAX,
         move_bytes_max: state.move_bytes_max,
@@ -194,7 +204,7 @@ fn relocate_any(state: &State, options: &GcOptions) -> Option<Choice> {
         room_bytes: state.room_for_values(),
     };
     let victims = victims::choose(state, options, wanted);
-    let worth = victims.freed_bytes > state.index_bytes();
+    let worth = victims.freed_bytes > least_freed;
     worth.then_some(Choice::Relocate { victims: victims.files })
 }
 

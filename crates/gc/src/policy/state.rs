@@ -103,8 +103,8 @@ pub struct State {
     pub frozen: usize,
     /// Tiers, newest first.
     pub tiers: Vec<TierState>,
-    /// Bytes of the run of the oldest tier that is the next to be rewritten without what newer tiers
-    /// hide; `None` if all were since the newest tier exists.
+    /// Bytes of the run that is the next to be rewritten without what newer tiers hide; `None` if all
+    /// were since tombstones were added.
     pub trim_bytes: Option<u64>,
     /// Runs of the oldest tier with expired pairs, longest expired first; few at a time.
     pub expired: Vec<ExpiredRun>,
@@ -170,7 +170,7 @@ pub enum Choice {
         /// Number of tiers.
         count: usize,
     },
-    /// Rewrite the next run of the oldest tier without what newer tiers hide.
+    /// Rewrite the next run without what newer tiers hide.
     Trim,
     /// Rewrite these runs of the oldest tier without their expired pairs.
     DropExpired {

@@ -96,15 +96,13 @@ pub(super) fn start_trim(shared: &Arc<Shared>, run: RunId, drop_s: u64) -> Resul
     let claim = Claim::new(shared, Slot::Merge)?;
     drop_pending_merge(shared)?;
     let version = shared.tables.read().version.clone();
-    let Some((oldest, newer)) = version.tiers().split_last() else {
-        return Err(not_current("run", run.0));
-    };
-    let found = oldest.runs.iter().find(|other| other.id() == run);
-    let trimmed = found.ok_or_else(|| not_current("run", run.0))?;
-    let spec = MergeSpec {
-        inputs: MergeInputs::Runs { age: oldest.age, runs: vec![run] },
-        cause: Cause::Merge,
-    };
+    let of_run = |tier: &Tier| tier.runs.iter().find(|other| other.id() == run).cloned();
+    let found = version.tiers().iter().enumerate();
+    let mut found = found.filter_map(|(at, tier)| Some((at, tier.age, of_run(tier)?)));
+    let (at, age, trimmed) = found.next().ok_or_else(|| not_current("run", run.0))?;
+    let newer = version.tiers().get(..at).unwrap_or_default();
+    let spec =
+        MergeSpec { inputs: MergeInputs::Runs { age, runs: vec![run] }, cause: Cause::Merge };
     let job = shared.allocate_run().0;
     let (_, parts) = prepare(shared, &spec, job)?;
     let first = trimmed.meta().first_key.clone();
@@ -116,7 +114,7 @@ pub(super) fn start_trim(shared: &Arc<Shared>, run: RunId, drop_s: u64) -> Resul
         Source::new(cursor, Arc::new(union_of(runs)))
     };
     let mut sources: Vec<Source> = newer.iter().map(|tier| source(&tier.runs)).collect();
-    sources.push(source(std::slice::from_ref(trimmed)));
+    sources.push(source(std::slice::from_ref(&trimmed)));
     let mut merged = Merged::new(sources);
     merged.seek(&first)?;
     Ok(parts.into_job(claim, spec, merged, None, drop_s, Vec::new()).trimming())

@@ -146,7 +146,7 @@ impl Index {
         jobs::start_merge(&self.shared, spec, mover, drop_s)
     }
 
-    /// Starts to rewrite a run of the oldest tier without the entries that newer tiers hide. It takes
+    /// Starts to rewrite a run without the entries that newer tiers hide. It takes
     /// the space of one run, where a merge of all tiers takes that of all runs. Fails as
     /// [`Index::start_merge`] does.
     pub fn start_trim(&self, run: RunId, drop_s: u64) -> Result<Job> {

@@ -114,6 +114,34 @@ fn expired_pairs_go_at_the_bottom_and_still_hide_above_it() {
 }
 
 #[test]
+fn a_trimmed_run_of_any_tier_loses_what_newer_tiers_hide_and_still_hides_older_ones() {
+    let mut store = store();
+    tier(&mut store, &[put("a", 1), put("b", 1), put("e", 1), put("f", 1)]);
+    let middle = [put("a", 2), delete("b"), put("c", 2), delete_range("e", "f"), put("g", 2)];
+    tier(&mut store, &middle);
+    tier(&mut store, &[put("c", 3), delete_range("g", "h"), delete("x")]);
+    let before = store.contents().unwrap();
+    let trim = |store: &Store, tier: usize| {
+        let run = store.index.version().tiers()[tier].runs[0].id();
+        store.finish(store.index.start_trim(run, 0).unwrap()).unwrap();
+        let version = store.index.version();
+        let entries = version.tiers().iter().map(|tier| tier.entries).collect::<Vec<_>>();
+        (entries, version.tiers().iter().filter(|tier| !tier.ranges().is_empty()).count())
+    };
+    // Of the middle tier `a`, the delete of `b` and the range stay; of the oldest one `f`.
+    assert_eq!(trim(&store, 1), (vec![2, 2, 4], 2));
+    assert_eq!(store.contents().unwrap(), before);
+    assert_eq!(trim(&store, 2), (vec![2, 2, 1], 2));
+    assert_eq!(store.contents().unwrap(), before);
+    // Where all entries go, the range tombstones stay.
+    tier(&mut store, &[delete_range("a", "z")]);
+    assert_eq!(trim(&store, 2), (vec![0, 2, 0, 1], 3));
+    assert!(store.contents().unwrap().is_empty());
+    merge_all(&store, 0);
+    assert!(store.contents().unwrap().is_empty());
+}
+
+#[test]
 fn live_counts_follow_every_change_of_runs() {
     let mut store = store();
     let live = |store: &Store, file| {

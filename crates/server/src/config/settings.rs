@@ -59,7 +59,7 @@ pub const SETTINGS: [Setting; 25] = [
     setting(
         "reserved_bytes",
         "bytes",
-        "Device space kept for garbage collection; below it, puts are refused.",
+        "Device space kept for garbage collection; below it, puts are refused. The default grows with the data.",
     ),
     setting("gc_policy", "", "Garbage collection policy; see ARCHITECTURE.md."),
     setting(

@@ -319,7 +319,7 @@ fn store_report(store: &StoreHandle, sample: Option<&Sample>) -> StoreReport {
         has_failed: !store.is_running(),
         append_p99_nanos: engine.append_p99_nanos(),
         append_age_ms: engine.append_age_nanos() / 1_000_000,
-        live_bytes: stats.live_bytes,
+        live_bytes: stats.live_bytes_estimate,
         usable_bytes: stats.device_bytes.saturating_sub(space.reserve_bytes),
         device: engine.device_speed(),
         receiving: store.receiving(),

@@ -197,7 +197,7 @@ async fn status(State(health): State<Health>) -> Json<Value> {
                 "leaders": leaders,
                 "user_bytes": stats.user_bytes,
                 "disk_bytes": stats.disk_bytes,
-                "live_bytes": stats.live_bytes,
+                "live_bytes_estimate": stats.live_bytes_estimate,
                 "memory_bytes": stats.memory_bytes,
                 "space": space(&store.space()),
                 "index_memory_bytes": stats.index_memory_bytes,

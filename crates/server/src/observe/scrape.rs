@@ -169,7 +169,7 @@ fn families(stores: &Stores, samples: &Samples) -> Vec<Family> {
         user.samples.push((format!("store=\"{id}\""), stats.user_bytes as f64));
         let what = [
             ("disk", stats.disk_bytes),
-            ("live", stats.live_bytes),
+            ("live_estimate", stats.live_bytes_estimate),
             ("memory", stats.memory_bytes),
             ("index_memory", stats.index_memory_bytes),
         ];

@@ -332,7 +332,7 @@ impl StateMachine for ModelEngine {
             state.visible.iter().map(|(key, (value, _))| key.len() + value.len()).sum();
         EngineStats {
             user_bytes: state.user_bytes,
-            live_bytes: bytes as u64,
+            live_bytes_estimate: bytes as u64,
             memory_bytes: bytes as u64,
             ..EngineStats::default()
         }

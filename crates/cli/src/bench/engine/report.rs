@@ -114,7 +114,7 @@ impl Report<'_> {
         eprintln!(
             "done: {} operations, {} errors in {:.1} s, {:.0} op/s · {loop_kind} loop · fsync on · \
              p50 {} p99 {} p999 {} max {} · payload {} · write-amp {:.3} (foreground {:.3}) · \
-             space-amp {:.2} of {}",
+             space-amp {:.2} of about {}",
             run.operations,
             run.errors,
             run.seconds,
@@ -127,7 +127,7 @@ impl Report<'_> {
             write_amp,
             ratio(self.foreground.foreground(), run.payload_bytes),
             self.statistics.space_amp,
-            format_bytes(self.statistics.live_bytes),
+            format_bytes(self.statistics.live_bytes_estimate),
         );
     }
 
@@ -154,7 +154,7 @@ impl Report<'_> {
             "write_amp_device": ratio(self.total.io.write_bytes, payload),
             "space_amp": self.statistics.space_amp,
             "disk_bytes": self.statistics.disk_bytes,
-            "live_bytes": self.statistics.live_bytes,
+            "live_bytes_estimate": self.statistics.live_bytes_estimate,
             "memory_bytes": self.statistics.memory_bytes,
             "phase": self.statistics.phase,
             "latency": run.latencies.to_json(),
