@@ -11,7 +11,7 @@ use stele_node::report::{Obstacle, StalePeer, steps};
 use stele_placement::{NewStore, NodeReport, SYSTEM_REGION, StoreReport};
 use stele_raftstore::{Admin, Header, Input, Read, Reply};
 use stele_storage::{LogStore, StateMachine};
-use stele_types::{LogIndex, Region, RegionId, StoreIdent};
+use stele_types::{Lineage, LogIndex, Region, RegionId, StartId, StoreId, StoreIdent};
 
 /// Interval of reports if an operator runs, or after a missing answer.
 const SOON_NANOS: u64 = 100 * MS;
@@ -151,6 +151,7 @@ impl World {
             regions.extend(reports.into_iter().map(|report| (store, report)));
         }
         let has_stores = !stores.is_empty();
+        let lineages = stores.iter().filter_map(|store| self.lineage(store.id)).collect();
         let (labels, now) = (self.labels(id), self.now);
         let node = self.nodes.get_mut(&id)?;
         let (address, started_at) = (node.address(), node.incarnation);
@@ -164,6 +165,7 @@ impl World {
             version,
             started_at,
             boot_nonce,
+            lineages,
             region_bytes_max,
             labels,
             unix_s,
@@ -173,6 +175,14 @@ impl World {
         let sizes = member.splitter.sizes();
         let report = member.reporter.report(this, stores, &regions, sizes);
         has_stores.then_some(Call::Report { report })
+    }
+
+    /// Returns the starts of the slot that holds a store.
+    fn lineage(&self, store: StoreId) -> Option<(StoreId, Lineage)> {
+        let (number, slot) = self.slots.iter().find(|(_, slot)| slot.id == Some(store))?;
+        let id = |start: u64| StartId(u128::from(*number) << 64 | u128::from(start));
+        let starts = (1..=slot.incarnation).rev().take(Lineage::EARLIER_MAX + 1);
+        Some((store, Lineage::new(starts.map(id))))
     }
 
     /// Returns the report of a store that joined. In a run without faults of hardware it lacks the
@@ -249,7 +259,7 @@ impl World {
         }
     }
 
-    fn joined(&mut self, number: u64, store: stele_types::StoreId) {
+    fn joined(&mut self, number: u64, store: StoreId) {
         let Some(slot) = self.slots.get(&number).filter(|slot| slot.id.is_none()) else { return };
         let Some(engine) = slot.engine().cloned() else { return };
         let ident = StoreIdent { cluster: crate::plan::CLUSTER, store };

@@ -9,10 +9,11 @@ use crate::memory::{Arrived, RequestMemory};
 use crate::placement::PlacementService;
 use crate::store::StoreHandle;
 use crate::stores::Stores;
+use crate::transport::BoxFuture;
 use std::sync::Arc;
 use stele_proto::stele::control::v1::control_server::Control;
 use stele_proto::stele::control::v1::*;
-use stele_types::{RegionId, StoreId};
+use stele_types::{RegionId, StoreId, StoreRun};
 use tonic::{Request, Response, Status};
 
 /// Control service of one node.
@@ -21,6 +22,17 @@ pub struct ControlService {
     placement: Arc<PlacementService>,
     stores: Arc<Stores>,
     members: Arc<Members>,
+    keeper: Arc<dyn KeepRun>,
+}
+
+/// The operator's choice between two runs of a store that stopped beside each other.
+pub trait KeepRun: Send + Sync {
+    /// Makes the store of this node go on; returns its new run. Fails with `Invalid` if it was not
+    /// stopped so.
+    fn keep_run(
+        self: Arc<Self>,
+        store: StoreId,
+    ) -> BoxFuture<'static, stele_types::Result<StoreRun>>;
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -32,8 +44,9 @@ impl ControlService {
         placement: Arc<PlacementService>,
         stores: Arc<Stores>,
         members: Arc<Members>,
+        keeper: Arc<dyn KeepRun>,
     ) -> Self {
-        Self { config, placement, stores, members }
+        Self { config, placement, stores, members, keeper }
     }
 
     /// Returns the store with this id; for 0, the one that holds the region.
@@ -134,6 +147,21 @@ macro_rules! control {
                 let is_removed = |store| self.members.is_removed(store);
                 let region = replica::recover(&store, &request, is_removed).await?;
                 Ok(Response::new(RecoverReplicaResponse { region: region.encode() }))
+            }
+
+            async fn keep_run(
+                &self,
+                request: Request<KeepRunRequest>,
+            ) -> Answer<KeepRunResponse> {
+                let KeepRunRequest { header, store_id } = request.into_inner();
+                let cluster = self.placement.cluster();
+                if header.is_none_or(|header| header.cluster_id != cluster.0) {
+                    let text = format!("this node belongs to cluster {cluster}");
+                    return Err(Status::failed_precondition(text));
+                }
+                let kept = self.keeper.clone().keep_run(StoreId(store_id)).await;
+                let run = kept.map_err(|error| Status::failed_precondition(error.to_string()))?;
+                Ok(Response::new(KeepRunResponse { run: run.to_string() }))
             }
 
             async fn get_config(

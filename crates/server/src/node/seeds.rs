@@ -3,7 +3,7 @@
 
 use super::edge::Edge;
 use crate::config::Config;
-use crate::members::Members;
+use crate::members::{Hearsay, Members};
 use crate::port::MESSAGE_BYTES_MAX;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -157,6 +157,14 @@ impl Seeds {
             edge.save_members(&members);
             if let Some(transport) = edge.transport() {
                 transport.members_changed();
+                for Hearsay { store, run, address } in members.take_hearsay() {
+                    let transport = transport.clone();
+                    edge.tasks.spawn_finite("succession", async move {
+                        let verdict = transport.admit_hearsay(store, &run, &address).await;
+                        tracing::debug!("store {store}, {run} at {address}: {verdict:?}");
+                        Ok(())
+                    });
+                }
             }
         }
     }
