@@ -112,8 +112,24 @@ impl DirStart {
 pub fn stop_beside(vfs: &Arc<dyn Vfs>, dir: &Path, rival: &Lineage, reason: &str) -> Result<()> {
     let last = read(vfs, dir)?;
     let ids = rival.ids().iter().chain(last.rivals.ids()).copied();
-    let reason: String = reason.chars().filter(|c| *c != '\n').take(REASON_BYTES_MAX / 4).collect();
-    BootFile { rivals: Lineage::new(ids), stopped: Some(reason), ..last }.write(vfs, dir)
+    let stopped = Some(reason_of(reason));
+    BootFile { rivals: Lineage::new(ids), stopped, ..last }.write(vfs, dir)
+}
+
+/// Replaces the reason of a directory that was stopped so; false if it is not stopped any longer. The
+/// caller holds the lock of the directory.
+pub fn describe_stop(vfs: &Arc<dyn Vfs>, dir: &Path, reason: &str) -> Result<bool> {
+    let last = read(vfs, dir)?;
+    if last.stopped.is_none() {
+        return Ok(false);
+    }
+    BootFile { stopped: Some(reason_of(reason)), ..last }.write(vfs, dir)?;
+    Ok(true)
+}
+
+/// Returns a reason that fits into one line of the file.
+fn reason_of(text: &str) -> String {
+    text.chars().filter(|c| *c != '\n').take(REASON_BYTES_MAX / 4).collect()
 }
 
 /// Makes the directory the one that serves: its next start comes after its own starts and after those

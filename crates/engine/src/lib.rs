@@ -16,7 +16,7 @@ mod options;
 mod shards;
 mod store;
 
-pub use boot_file::{DirStart, Started, keep_run, stop_beside};
+pub use boot_file::{DirStart, Started, describe_stop, keep_run, stop_beside};
 pub use db::{
     Answer, Batch, Completed, Completion, CompletionQueue, Db, DbIter, DbStats, Device, Group,
     Notify, QueueOptions, QueueStats, QueuedStore, StoreMode, Stored,

@@ -4,6 +4,10 @@
 //! Each node judges for itself, from what it knows of the store, whether the known run is connected to
 //! it, and the answer of that run's address. The placement group records the result, as a second line.
 
+mod summary;
+
+pub use summary::RunSummary;
+
 use stele_types::{BootOrder, Lineage, StoreId, StoreRun, mutant};
 
 /// What a node knows of a store's runs.
@@ -17,6 +21,42 @@ pub struct KnownRun {
     pub displaced: Option<(Lineage, String)>,
     /// Other run of the store, and its address, if both answered although neither came after the other.
     pub rival: Option<(Lineage, String)>,
+}
+
+impl KnownRun {
+    /// Judges the run that a node at `address` states, and records it if it goes on after the known one,
+    /// or if both must stop. Returns whether the record changed.
+    pub fn admit(&mut self, run: &StoreRun, address: &str, evidence: &Evidence) -> (Verdict, bool) {
+        let verdict = judge(self, run, address, evidence);
+        let is_changed = match verdict {
+            Verdict::Successor => {
+                *self = self.succeeded(run, address, evidence);
+                true
+            }
+            Verdict::Refused(Refusal::Conflict) if self.rival.is_none() => {
+                self.note_rival(run, address, evidence);
+                true
+            }
+            _ => false,
+        };
+        (verdict, is_changed)
+    }
+
+    /// Returns the record of a run that goes on after the known one.
+    fn succeeded(&self, run: &StoreRun, address: &str, evidence: &Evidence) -> Self {
+        let was_silent = evidence.probe == Probe::Silent && self.address != address;
+        let displaced = was_silent.then(|| (self.run.lineage.clone(), self.address.clone()));
+        Self { run: run.clone(), address: address.to_owned(), displaced, rival: None }
+    }
+
+    /// Records that two runs of a store answer although neither came after the other.
+    fn note_rival(&mut self, run: &StoreRun, address: &str, evidence: &Evidence) {
+        if let Probe::Answered(there) = &evidence.probe {
+            self.run.boot.count = self.run.boot.count.max(run.boot.count);
+            self.run.lineage = there.clone();
+        }
+        self.rival = Some((run.lineage.clone(), address.to_owned()));
+    }
 }
 
 /// Answer of the known run's address.
@@ -42,6 +82,8 @@ pub struct Evidence {
     pub is_hearsay: bool,
     /// Answer of its address.
     pub probe: Probe,
+    /// Answer of the address that the stated run names.
+    pub stated: Probe,
 }
 
 /// Judgement of a stated run.
@@ -53,6 +95,8 @@ pub enum Verdict {
     Successor,
     /// The known run's address must be asked first.
     Undecided,
+    /// The address of the stated run must be asked first.
+    Unverified,
     /// It is not heard.
     Refused(Refusal),
 }
@@ -119,6 +163,13 @@ pub fn judge(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidenc
         return match (run.is_known(), evidence.is_own) {
             (false, _) => Verdict::Same,
             (true, true) => Verdict::Refused(Refusal::Copy),
+            // Invariant: the address of a store is asked also if only the address is known, as from a list
+            // that names no run.
+            (true, false)
+                if !known.address.is_empty() && !mutant::active("node.unknown_run_not_asked") =>
+            {
+                candidate(known, run, address, evidence)
+            }
             (true, false) => Verdict::Successor,
         };
     }
@@ -153,19 +204,44 @@ pub fn judge(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidenc
     if comes_after || mutant::active("node.earlier_state_heard") {
         return candidate(known, run, address, evidence);
     }
-    // The displaced run answers after all: it never ended, or was started beside its successor.
-    // Invariant: only its own node says so. Others list a run until they learn of its successor.
-    let answers = !evidence.is_hearsay || mutant::active("node.listed_run_answers");
+    // Invariant: only its own node says that a displaced run goes on. Others list a run until they learn
+    // of its successor.
+    let is_stated = !evidence.is_hearsay || mutant::active("node.listed_run_answers");
     let is_displaced = known.displaced.as_ref().is_some_and(|(before, at)| {
-        at == address && run.lineage.is_related_to(before) && !before.holds(run.lineage.id())
+        let is_of_it = !before.is_known() || run.lineage.is_related_to(before);
+        at == address && is_of_it && !before.holds(run.lineage.id())
     });
-    match is_displaced
-        && answers
+    let goes_on = is_displaced
+        && is_stated
         && !evidence.is_own
-        && !mutant::active("node.displaced_run_unheard")
-    {
-        true => Verdict::Refused(Refusal::Conflict),
+        && !mutant::active("node.displaced_run_unheard");
+    match goes_on {
+        true => beside(&known.run.lineage, run, evidence, Refusal::EarlierState),
         false => Verdict::Refused(Refusal::EarlierState),
+    }
+}
+
+/// Judges a run that neither came before `other` nor after it: do both answer? It is refused as
+/// `otherwise` if it has ended.
+///
+/// Invariant: two runs stop beside each other only if both answer now. A hello of a run that has ended
+/// may arrive after its successor was accepted.
+fn beside(other: &Lineage, run: &StoreRun, evidence: &Evidence, otherwise: Refusal) -> Verdict {
+    if mutant::active("node.ended_run_conflicts") {
+        return Verdict::Refused(Refusal::Conflict);
+    }
+    let id = run.lineage.id();
+    match &evidence.stated {
+        Probe::NotMade => Verdict::Unverified,
+        Probe::Silent => Verdict::Refused(otherwise),
+        Probe::Answered(there) => {
+            let is_it = there.id() == id || there.holds(id);
+            let is_other = there.id() == other.id() || there.holds(other.id());
+            match is_it && !is_other {
+                true => Verdict::Refused(Refusal::Conflict),
+                false => Verdict::Refused(otherwise),
+            }
+        }
     }
 }
 
@@ -212,7 +288,7 @@ fn candidate(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidenc
         // It connected while its address was asked.
         Probe::Silent if evidence.is_connected && !is_there => refused(Refusal::Copy),
         Probe::Silent => Verdict::Successor,
-        Probe::Answered(there) => answered(known, run, there, refused),
+        Probe::Answered(there) => answered(known, run, there, evidence, refused),
     }
 }
 
@@ -221,6 +297,7 @@ fn answered(
     known: &KnownRun,
     run: &StoreRun,
     there: &Lineage,
+    evidence: &Evidence,
     refused: impl Fn(Refusal) -> Verdict,
 ) -> Verdict {
     let id = run.lineage.id();
@@ -233,9 +310,9 @@ fn answered(
     if there.holds(id) {
         return refused(Refusal::EarlierState);
     }
-    match run.lineage.holds(there.id()) {
+    match run.lineage.holds(there.id()) || mutant::active("node.greater_count_displaces") {
         true => refused(Refusal::Copy),
-        false => refused(Refusal::Conflict),
+        false => beside(there, run, evidence, Refusal::Copy),
     }
 }
 

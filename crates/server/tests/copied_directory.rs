@@ -198,11 +198,24 @@ async fn two_runs_of_one_parent_that_both_answer_stop_until_the_operator_keeps_o
     for address in [&at_copy, &at_second] {
         until(address, "/healthz", |_, body| body.contains("stele ctl keep-run 2")).await;
     }
+    // The message describes both directories, and asks the operator to keep both.
+    for address in [&at_copy, &at_second] {
+        let described = |_: u16, body: &str| {
+            let of =
+                |dir: &Path, at: &str| body.contains(&format!("{} at {at}, start ", dir.display()));
+            of(&dirs[1], &at_second)
+                && of(&dirs[2], &at_copy)
+                && body.matches("last write 20").count() == 2
+                && body.contains("keep both directories")
+        };
+        until(address, "/healthz", described).await;
+    }
     second.stop().await;
     let Err(error) = Node::start(at(config(&dirs[1..2], &join))).await else {
         panic!("a restart makes a stopped store serve");
     };
     assert!(error.to_string().contains("stele ctl keep-run 2"), "{error}");
+    assert!(error.to_string().contains(&dirs[2].display().to_string()), "{error}");
     let keep = |store_id| {
         let (cluster_id, forwarded) = (copy.ready.cluster.0, false);
         KeepRunRequest { header: Some(RequestHeader { cluster_id, forwarded }), store_id }

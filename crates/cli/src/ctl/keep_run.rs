@@ -2,11 +2,10 @@
 
 use crate::Outcome;
 use crate::output::print;
+use crate::store::Store;
 use std::path::PathBuf;
-use std::sync::Arc;
 use stele_client::Control;
 use stele_types::{Error, Result, StoreId};
-use stele_vfs::{RealVfs, Vfs};
 
 /// What follows, which no further command takes back.
 const REST: &str = "The other directory of the store is no longer heard. Writes that only it holds are \
@@ -22,14 +21,13 @@ pub async fn online(control: &Control, store: StoreId, address: Option<&str>) ->
     Ok(Outcome::Done)
 }
 
-/// Makes the directory of a node that does not run go on at its next start.
+/// Makes the directory of a node that does not run go on at its next start. Fails if it is another store.
 pub fn offline(dirs: &[PathBuf], store: StoreId) -> Result<Outcome> {
     let [dir] = dirs else {
         return Err(Error::invalid("name one directory with --store: that of the run to keep"));
     };
-    let files: Arc<dyn Vfs> = Arc::new(RealVfs::new());
-    let _lock = files.lock(&dir.join("LOCK"))?;
-    stele_engine::keep_run(&files, dir)?;
+    Store::check_exists(dir)?;
+    stele_server::recover::keep_run(dir, store)?;
     print(&format!("store {store} goes on with {} at its next start. {REST}", dir.display()));
     Ok(Outcome::Done)
 }

@@ -365,6 +365,16 @@ impl Control for Service {
         }
     }
 
+    async fn describe_run(
+        &self,
+        request: Request<DescribeRunRequest>,
+    ) -> Answer<DescribeRunResponse> {
+        match self.state().stores.contains_key(&request.into_inner().store_id) {
+            true => Ok(Response::new(DescribeRunResponse::default())),
+            false => Err(Status::not_found("there is no such store")),
+        }
+    }
+
     async fn set_config(&self, request: Request<SetConfigRequest>) -> Answer<SetConfigResponse> {
         let SetConfigRequest { key, value, .. } = request.into_inner();
         let mut state = self.state();

@@ -53,6 +53,42 @@ fn every_start_of_a_directory_comes_after_what_was_stated_wherever_the_power_is_
 }
 
 #[test]
+fn a_new_directory_of_which_the_first_start_was_cut_starts_as_its_first_run() {
+    let whole = disk();
+    start(&whole, 1).unwrap();
+    for (operation, at) in (0..whole.operations()).flat_map(|i| CrashAt::ALL.map(|at| (i, at))) {
+        let disk = disk();
+        disk.crash_at(CrashPoint { operation, at });
+        let stated = start(&disk, 1).is_ok();
+        for seed in 0..4 {
+            let after = disk.restart(seed);
+            if !after.exists(&Path::new(DIR).join(PLACE_OF)).unwrap() {
+                continue;
+            }
+            let next = start(&after, 2).unwrap();
+            assert!(!next.has_moved, "{operation} {at:?} {seed}");
+            let expected = [vec![2], vec![2, 1]];
+            let is_known = expected[usize::from(stated)..].contains(&ids(&next));
+            assert!(is_known, "{operation} {at:?} {seed}: {:?} after {stated}", ids(&next));
+        }
+    }
+}
+
+#[test]
+fn the_reason_of_a_stop_is_replaced_only_while_the_directory_is_stopped() {
+    let disk = disk();
+    start(&disk, 1).unwrap();
+    let (vfs, dir) = (files(&disk), Path::new(DIR));
+    assert!(!describe_stop(&vfs, dir, "both").unwrap(), "it runs");
+    stop_beside(&vfs, dir, &Lineage::new([StartId(8)]), "another run").unwrap();
+    assert!(describe_stop(&vfs, dir, "what both hold").unwrap());
+    assert!(start(&disk, 2).unwrap_err().to_string().contains("what both hold"));
+    keep_run(&vfs, dir).unwrap();
+    assert!(!describe_stop(&vfs, dir, "both").unwrap(), "the operator has chosen");
+    assert!(start(&disk, 3).unwrap().run.lineage.holds(StartId(8)), "the other run stays recorded");
+}
+
+#[test]
 fn a_missing_or_damaged_file_goes_on_after_what_is_known_from_elsewhere() {
     let disk = disk();
     let file = Path::new(DIR).join(NAME);

@@ -41,6 +41,15 @@ fn answers(ids: &[u128]) -> Evidence {
     Evidence { probe: Probe::Answered(lineage(ids)), ..alone() }
 }
 
+/// Both addresses answer: the known one, and the stated one.
+fn both_answer(known: &[u128], stated: &[u128]) -> Evidence {
+    Evidence { stated: Probe::Answered(lineage(stated)), ..answers(known) }
+}
+
+fn stated(stated: Probe) -> Evidence {
+    Evidence { stated, ..alone() }
+}
+
 const COPY: Verdict = Verdict::Refused(Refusal::Copy);
 const EARLIER: Verdict = Verdict::Refused(Refusal::EarlierState);
 const CONFLICT: Verdict = Verdict::Refused(Refusal::Conflict);
@@ -62,7 +71,15 @@ fn a_run_goes_on_after_the_known_one_only_if_it_comes_after_it_and_that_one_has_
         ("moved, under two names", after_5.clone(), THERE, answers(&[6, 5, 4]), Verdict::Successor),
         ("restarted meanwhile", after_5.clone(), THERE, answers(&[7, 6, 5]), EARLIER),
         ("a copy of an earlier run", run(7, &[8, 6, 5]), THERE, answers(&[6, 5]), COPY),
-        ("two of one parent", after_5.clone(), THERE, answers(&[9, 5, 4]), CONFLICT),
+        ("two of one parent?", after_5.clone(), THERE, answers(&[9, 5, 4]), Verdict::Unverified),
+        (
+            "two of one parent",
+            after_5.clone(),
+            THERE,
+            both_answer(&[9, 5, 4], &[6, 5, 4]),
+            CONFLICT,
+        ),
+        ("one of them ended", after_5.clone(), THERE, both_answer(&[9, 5, 4], &[9, 5, 4]), COPY),
         ("an earlier state", run(6, &[9, 4, 3]), HERE, alone(), EARLIER),
         ("an earlier state, elsewhere", run(4, &[4, 3]), THERE, silent(), EARLIER),
         ("another store's", run(6, &[77]), THERE, silent(), EARLIER),
@@ -129,7 +146,8 @@ fn a_displaced_run_that_answers_after_all_stops_both_until_one_is_kept() {
         ("a third directory", run(6, &[66, 5, 4]), "z:1", EARLIER),
         ("it was moved back", run(7, &[7, 60, 5]), HERE, Verdict::Undecided),
     ] {
-        assert_eq!(judge(&known, &stated, at, &alone()), expected, "{name}");
+        let evidence = Evidence { stated: Probe::Answered(stated.lineage.clone()), ..alone() };
+        assert_eq!(judge(&known, &stated, at, &evidence), expected, "{name}");
     }
     let listed = Evidence { is_hearsay: true, ..alone() };
     assert_eq!(judge(&known, &run(5, &[5, 4]), HERE, &listed), EARLIER, "another node lists it");
@@ -144,6 +162,48 @@ fn a_displaced_run_that_answers_after_all_stops_both_until_one_is_kept() {
     }
     let kept = run(7, &[7, 6, 5, 4, 60]);
     assert_eq!(judge(&known, &kept, HERE, &silent()), Verdict::Successor);
+}
+
+#[test]
+fn a_hello_of_an_ended_run_that_arrives_after_its_successor_was_accepted_stops_neither() {
+    let displaced = Some((lineage(&[5, 4]), HERE.to_owned()));
+    let mut known =
+        KnownRun { run: run(6, &[60, 5, 4]), address: THERE.to_owned(), displaced, rival: None };
+    let ended = run(5, &[5, 4]);
+    assert_eq!(judge(&known, &ended, HERE, &alone()), Verdict::Unverified);
+    for (name, answer, expected) in [
+        ("nothing is there", Probe::Silent, EARLIER),
+        ("the successor was moved back", Probe::Answered(lineage(&[60, 5, 4])), EARLIER),
+        ("and started again", Probe::Answered(lineage(&[61, 60, 5, 4])), EARLIER),
+        ("another store's", Probe::Answered(lineage(&[77])), EARLIER),
+        ("it never ended", Probe::Answered(lineage(&[5, 4])), CONFLICT),
+        ("it was started again", Probe::Answered(lineage(&[6, 5, 4])), CONFLICT),
+    ] {
+        assert_eq!(judge(&known, &ended, HERE, &stated(answer)), expected, "{name}");
+    }
+    let before = known.clone();
+    let (verdict, is_changed) = known.admit(&ended, HERE, &stated(Probe::Silent));
+    assert_eq!((verdict, is_changed, &known), (EARLIER, false, &before), "the successor is heard");
+}
+
+#[test]
+fn a_store_of_which_only_the_address_is_known_is_asked_there_before_another_run_is_heard() {
+    let listed = known(StoreRun::default());
+    let copied = run(6, &[6, 5]);
+    for (name, stated, at, evidence, expected) in [
+        ("its first run", copied.clone(), HERE, alone(), Verdict::Successor),
+        ("perhaps elsewhere", copied.clone(), THERE, alone(), Verdict::Undecided),
+        ("a copy", copied.clone(), THERE, answers(&[5, 4]), COPY),
+        ("an earlier state", run(5, &[5, 4]), THERE, answers(&[6, 5]), EARLIER),
+        ("moved", copied.clone(), THERE, silent(), Verdict::Successor),
+        ("it states nothing", old(0, 0), THERE, alone(), Verdict::Same),
+    ] {
+        assert_eq!(judge(&listed, &stated, at, &evidence), expected, "{name}");
+    }
+    let mut known = listed.clone();
+    assert_eq!(known.admit(&copied, THERE, &silent()), (Verdict::Successor, true));
+    let original = stated(Probe::Answered(lineage(&[5, 4])));
+    assert_eq!(judge(&known, &run(5, &[5, 4]), HERE, &original), CONFLICT, "it answers after all");
 }
 
 #[test]

@@ -2,6 +2,9 @@
 //! here.
 
 mod replica;
+mod runs;
+
+pub use runs::{KeepRun, summary_of};
 
 use crate::config::{Config, LiveConfig, RELOADED, SETTINGS};
 use crate::members::Members;
@@ -9,11 +12,10 @@ use crate::memory::{Arrived, RequestMemory};
 use crate::placement::PlacementService;
 use crate::store::StoreHandle;
 use crate::stores::Stores;
-use crate::transport::BoxFuture;
 use std::sync::Arc;
 use stele_proto::stele::control::v1::control_server::Control;
 use stele_proto::stele::control::v1::*;
-use stele_types::{RegionId, StoreId, StoreRun};
+use stele_types::{RegionId, StoreId};
 use tonic::{Request, Response, Status};
 
 /// Control service of one node.
@@ -23,16 +25,6 @@ pub struct ControlService {
     stores: Arc<Stores>,
     members: Arc<Members>,
     keeper: Arc<dyn KeepRun>,
-}
-
-/// The operator's choice between two runs of a store that stopped beside each other.
-pub trait KeepRun: Send + Sync {
-    /// Makes the store of this node go on; returns its new run. Fails with `Invalid` if it was not
-    /// stopped so.
-    fn keep_run(
-        self: Arc<Self>,
-        store: StoreId,
-    ) -> BoxFuture<'static, stele_types::Result<StoreRun>>;
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -47,6 +39,18 @@ impl ControlService {
         keeper: Arc<dyn KeepRun>,
     ) -> Self {
         Self { config, placement, stores, members, keeper }
+    }
+
+    /// Fails if the caller means another cluster.
+    fn check_cluster(&self, header: Option<RequestHeader>) -> Result<(), Status> {
+        let cluster = self.placement.cluster();
+        match header.is_some_and(|header| header.cluster_id == cluster.0) {
+            true => Ok(()),
+            false => {
+                let text = format!("this node belongs to cluster {cluster}");
+                Err(Status::failed_precondition(text))
+            }
+        }
     }
 
     /// Returns the store with this id; for 0, the one that holds the region.
@@ -154,14 +158,21 @@ macro_rules! control {
                 request: Request<KeepRunRequest>,
             ) -> Answer<KeepRunResponse> {
                 let KeepRunRequest { header, store_id } = request.into_inner();
-                let cluster = self.placement.cluster();
-                if header.is_none_or(|header| header.cluster_id != cluster.0) {
-                    let text = format!("this node belongs to cluster {cluster}");
-                    return Err(Status::failed_precondition(text));
-                }
+                self.check_cluster(header)?;
                 let kept = self.keeper.clone().keep_run(StoreId(store_id)).await;
                 let run = kept.map_err(|error| Status::failed_precondition(error.to_string()))?;
                 Ok(Response::new(KeepRunResponse { run: run.to_string() }))
+            }
+
+            async fn describe_run(
+                &self,
+                request: Request<DescribeRunRequest>,
+            ) -> Answer<DescribeRunResponse> {
+                let DescribeRunRequest { header, store_id } = request.into_inner();
+                self.check_cluster(header)?;
+                let summary = self.keeper.describe_run(StoreId(store_id));
+                let summary = summary.map_err(|error| Status::not_found(error.to_string()))?;
+                Ok(Response::new(runs::described(summary)))
             }
 
             async fn get_config(

@@ -83,6 +83,11 @@ impl Members {
         self.change(|known| known.cluster = cluster);
     }
 
+    /// Returns the cluster; 0 before it is known.
+    pub fn cluster(&self) -> ClusterId {
+        self.known.read().cluster
+    }
+
     /// Returns the version of the list; 0 for none.
     pub fn version(&self) -> u64 {
         self.known.read().version

@@ -3,7 +3,7 @@
 use super::{Known, Member, Members, STORES_MAX};
 use crate::address::is_address;
 use std::collections::BTreeMap;
-use stele_node::succession::{Evidence, KnownRun, Probe, Refusal, Verdict, judge};
+use stele_node::succession::{Evidence, KnownRun, Verdict, judge};
 use stele_proto::stele::control::v1 as control;
 use stele_types::{Boot, BootOrder, Lineage, StoreId, StoreRun, mutant};
 
@@ -66,18 +66,10 @@ impl Members {
         if member.is_removed {
             return Verdict::Same;
         }
-        let verdict = judge(&member.known, run, address, &evidence);
-        let is_changed = match verdict {
-            Verdict::Successor if is_address(address) => {
-                member.known = succeeded(&member.known, run, address, &evidence);
-                true
-            }
-            Verdict::Refused(Refusal::Conflict) if member.known.rival.is_none() => {
-                note_rival(&mut member.known, run, address, &evidence);
-                true
-            }
-            _ => false,
-        };
+        if !is_address(address) {
+            return judge(&member.known, run, address, &evidence);
+        }
+        let (verdict, is_changed) = member.known.admit(run, address, &evidence);
         if is_changed {
             self.changed(known);
         }
@@ -177,22 +169,6 @@ impl Members {
         hearsay.into_iter().for_each(|hearsay| self.verify(hearsay));
         is_changed
     }
-}
-
-/// Returns the record of a run that goes on after the known one.
-fn succeeded(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidence) -> KnownRun {
-    let was_silent = evidence.probe == Probe::Silent && known.address != address;
-    let displaced = was_silent.then(|| (known.run.lineage.clone(), known.address.clone()));
-    KnownRun { run: run.clone(), address: address.to_owned(), displaced, rival: None }
-}
-
-/// Records that two runs of a store answer although neither came after the other.
-fn note_rival(known: &mut KnownRun, run: &StoreRun, address: &str, evidence: &Evidence) {
-    if let Probe::Answered(there) = &evidence.probe {
-        known.run.boot.count = known.run.boot.count.max(run.boot.count);
-        known.run.lineage = there.clone();
-    }
-    known.rival = Some((run.lineage.clone(), address.to_owned()));
 }
 
 /// Whether what the placement group lists replaces what a node stated itself.

@@ -198,7 +198,9 @@ fn two_runs_of_one_parent_that_both_answer_are_both_no_longer_heard() {
     let members = Members::default();
     admit(&members, "b:1", &run(7, &[7]));
     let (there, here) = (run(8, &[80, 7]), run(8, &[8, 7]));
-    let both = Evidence { probe: Probe::Answered(there.lineage.clone()), ..Evidence::default() };
+    let answers = |run: &StoreRun| Probe::Answered(run.lineage.clone());
+    let (probe, stated) = (answers(&there), answers(&here));
+    let both = Evidence { probe, stated, ..Evidence::default() };
     let verdict = members.admit(StoreId(2), &here, "b:2", &both);
     assert_eq!(verdict, Verdict::Refused(Refusal::Conflict));
     assert!(!members.is_heard(StoreId(2), &there, "b:1"));
@@ -250,6 +252,58 @@ fn the_list_of_the_placement_group_takes_no_address_of_a_later_run_back() {
         }
         members.update(4, &listed("b:2", 2, &later), "a:1");
         assert_eq!(members.known_run(StoreId(2)).unwrap().run, later);
+    }
+}
+
+/// Directory of a store and the list of members of its node.
+struct Machine {
+    disk: stele_vfs::SimVfs,
+    members: Members,
+}
+
+impl Machine {
+    fn start(&self, id: u64, store: u64) -> StoreRun {
+        let files: Arc<dyn stele_vfs::Vfs> = Arc::new(self.disk.clone());
+        let start = stele_engine::DirStart {
+            id: StartId(u128::from(store) << 64 | u128::from(id)),
+            nonce: id << 8 | store,
+            known: StoreRun::default(),
+            may_have_moved: false,
+        };
+        start.count(&files, Path::new("/store")).unwrap().run
+    }
+}
+
+#[test]
+fn after_power_cuts_of_all_nodes_each_hears_the_next_run_of_every_store() {
+    let new = |_| {
+        let disk = stele_vfs::SimVfs::default();
+        stele_vfs::Vfs::create_dir_all(&disk, Path::new("/store/log")).unwrap();
+        Machine { disk, members: Members::default() }
+    };
+    let mut machines: Vec<Machine> = (0..3).map(new).collect();
+    for cut in 1..=20_u64 {
+        // A node that did not hear of some runs, and one with a list that was lost, hear the next one.
+        let unaware = (cut % 3) as usize;
+        if cut == 10 {
+            machines[1].members = Members::default();
+        }
+        let runs: Vec<StoreRun> = (0..3).map(|at| machines[at].start(cut, at as u64 + 1)).collect();
+        for (at, machine) in machines.iter().enumerate().filter(|(at, _)| *at != unaware) {
+            for (of, run) in runs.iter().enumerate().filter(|(of, _)| *of != at) {
+                // Every second time the nodes have other addresses, of which the former do not answer.
+                let address = format!("n{of}:{}", 1 + cut / 2);
+                let (store, evidence) = (StoreId(of as u64 + 1), silent());
+                let verdict = machine.members.admit(store, run, &address, &evidence);
+                assert_eq!(verdict, Verdict::Successor, "{cut}: {at} and {of}");
+                assert!(machine.members.is_heard(store, run, &address));
+                let again = machine.members.admit(store, run, &address, &Evidence::default());
+                assert_eq!(again, Verdict::Same);
+            }
+        }
+        for machine in &mut machines {
+            machine.disk = machine.disk.restart(cut);
+        }
     }
 }
 

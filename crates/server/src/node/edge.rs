@@ -1,5 +1,6 @@
 //! Exchange between the store loops, the transport and the rest of the node.
 
+use super::stopped_run::{self, StoppedRun};
 use crate::members::Members;
 use crate::snapshot_transfer::Snapshots;
 use crate::store::{Engine, OutputSink};
@@ -14,7 +15,6 @@ use std::sync::{Arc, OnceLock};
 use stele_node::succession::{Evidence, KnownRun, Refusal, Verdict};
 use stele_raftstore::{Event, Input, PeerMessage, SendSnapshot};
 use stele_types::{Error, StartId, StoreId, StoreRun, mutant};
-use stele_vfs::{RealVfs, Vfs};
 use tokio::sync::Notify;
 
 /// Router of messages, snapshots, events and failures of this node's stores.
@@ -32,6 +32,8 @@ pub(super) struct Edge {
     refused: Mutex<BTreeMap<StoreId, (Refusal, StartId)>>,
     /// Stores of this node that were stopped beside another run of theirs.
     stopped: Mutex<BTreeSet<StoreId>>,
+    /// Held while a directory's record of such a stop changes.
+    pub stop_records: Arc<Mutex<()>>,
     members: OnceLock<Arc<Members>>,
 }
 
@@ -46,6 +48,7 @@ impl Edge {
             tasks,
             refused: Mutex::default(),
             stopped: Mutex::default(),
+            stop_records: Arc::default(),
             members: OnceLock::new(),
         }
     }
@@ -82,19 +85,19 @@ impl Edge {
         if !self.stopped.lock().insert(refused.store) || mutant::active("server.rival_goes_on") {
             return;
         }
-        let dir = self.members.get().and_then(|members| members.own().remove(&refused.store));
-        let dir = dir.flatten().unwrap_or_default();
+        let store = refused.store;
+        let Some(members) = self.members.get() else { return };
+        let dir = members.own().remove(&store).flatten().unwrap_or_default();
+        // What it holds when it stops.
+        let summary = stopped_run::summary(members, &self.stores, store).ok();
         let (path, detail) = (dir.clone(), refused.text.clone());
-        if let Some(store) = self.stores.get(refused.store) {
+        if let Some(store) = self.stores.get(store) {
             store.fail(Error::WrongStore { path, detail });
         }
-        let (rival, reason) = (refused.rival.clone(), refused.text.clone());
-        self.tasks.spawn_finite("stopped-run", async move {
-            let files: Arc<dyn Vfs> = Arc::new(RealVfs::new());
-            let write = move || stele_engine::stop_beside(&files, &dir, &rival, &reason);
-            // Fails only by a panic, which has been logged, or when the node stops.
-            tokio::task::spawn_blocking(write).await.unwrap_or(Ok(()))
-        });
+        let (tasks, record) = (self.tasks.clone(), self.stop_records.clone());
+        let (refused, cluster) = (refused.clone(), members.cluster());
+        let stopped = StoppedRun { refused, dir, summary, cluster, tasks, record };
+        self.tasks.spawn_finite("stopped-run", stopped.record());
     }
 
     /// Saves the list of members in all directories. Does not wait: the device of one may hang.

@@ -2,7 +2,7 @@
 //! on, and comes after both.
 
 use super::edge::Edge;
-use super::{open, random, start_store};
+use super::{open, random, start_store, stopped_run};
 use crate::boots::Boots;
 use crate::config::Config;
 use crate::control::KeepRun;
@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_engine::{DirStart, keep_run};
+use stele_node::succession::RunSummary;
 use stele_types::{Clock, ClusterId, Error, Result, StartId, StoreId, StoreIdent, StoreRun};
 
 /// Longest wait for the readers of the stopped store, which hold its directory.
@@ -40,6 +41,10 @@ impl KeepRun for Keeper {
             kept.map_err(|_| Error::Busy("the server is stopping".to_owned()))?
         })
     }
+
+    fn describe_run(&self, store: StoreId) -> Result<RunSummary> {
+        stopped_run::summary(&self.members, &self.stores, store)
+    }
 }
 
 impl Keeper {
@@ -57,7 +62,10 @@ impl Keeper {
         }
         let engine = Arc::new(self.reopen(&dir)?);
         let files = open::files(&self.config);
-        keep_run(&files, &dir)?;
+        {
+            let _held = self.edge.stop_records.lock();
+            keep_run(&files, &dir)?;
+        }
         let start = DirStart {
             id: StartId(u128::from(random()) << 64 | u128::from(random())),
             nonce: self.boots.nonce(),

@@ -16,6 +16,7 @@ mod reload;
 mod seeds;
 mod split;
 mod steps;
+mod stopped_run;
 mod system;
 mod waiting;
 

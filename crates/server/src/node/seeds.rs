@@ -29,7 +29,7 @@ fn seeds(config: &Config, own_address: &str) -> Vec<String> {
     config.join.iter().filter(|seed| *seed != own_address).cloned().collect()
 }
 
-async fn connect(seed: &str) -> Result<ControlClient<Channel>, Status> {
+pub(super) async fn connect(seed: &str) -> Result<ControlClient<Channel>, Status> {
     let unavailable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
     let endpoint = Endpoint::from_shared(format!("http://{seed}")).map_err(unavailable)?;
     let endpoint = endpoint.connect_timeout(CALL_TIMEOUT).timeout(CALL_TIMEOUT);

@@ -129,7 +129,7 @@ impl System for SystemRegion {
             for (store, run) in runs.into_iter().filter(|_| !is_own) {
                 let refusal = match transport.admit(store, &run, &address).await {
                     Verdict::Same | Verdict::Successor => continue,
-                    Verdict::Undecided => Refusal::Copy,
+                    Verdict::Undecided | Verdict::Unverified => Refusal::Copy,
                     Verdict::Refused(refusal) => refusal,
                 };
                 refused.push(transport.refused_store(store, &run, &address, refusal));

@@ -12,7 +12,7 @@
 //! runs       := count (store boot_count boot_nonce starts)*  (of the answering node's stores)
 //! alive      := gone:stores?                  (a keepalive's body, on the urgent lane)
 //! refused    := reason:u8 text:bytes refusals?
-//! refusals   := count (store reason:u8 starts text:bytes)*   (dialling stores that are not heard)
+//! refusals   := count (store reason:u8 starts address text:bytes)*   (dialling stores that are not heard)
 //! stores     := count store*                  (numbers are varints, bytes length-prefixed)
 //! ```
 //!
@@ -484,8 +484,13 @@ mod tests {
     fn a_welcome_carries_the_runs_of_its_node_and_earlier_versions_read_the_rest() {
         let runs = [4, 5].map(StoreId).into_iter().zip(sample().runs).collect();
         let (refusal, rival) = (Refusal::Copy, Lineage::new([StartId(9)]));
-        let refused =
-            RefusedStore { store: StoreId(1), refusal, rival, text: "stop it".to_owned() };
+        let refused = RefusedStore {
+            store: StoreId(1),
+            refusal,
+            rival,
+            rival_at: "b:1".to_owned(),
+            text: "stop it".to_owned(),
+        };
         let welcome = Welcome { version: 2, gone: Vec::new(), runs, refused: vec![refused] };
         let bytes = welcome.encode();
         assert_eq!(Welcome::decode(&bytes), Some(welcome));

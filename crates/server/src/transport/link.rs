@@ -87,7 +87,7 @@ async fn judge(
     for (store, run) in welcome.runs.iter().filter(|(store, _)| stores.contains(store)) {
         match shared.admit(*store, run, &node.address).await {
             Verdict::Same | Verdict::Successor => heard.push((*store, run.clone())),
-            Verdict::Undecided | Verdict::Refused(_) => refused.push(*store),
+            Verdict::Undecided | Verdict::Unverified | Verdict::Refused(_) => refused.push(*store),
         }
     }
     (heard, refused)

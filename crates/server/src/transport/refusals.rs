@@ -18,6 +18,8 @@ pub struct RefusedStore {
     pub refusal: Refusal,
     /// Starts of the other run.
     pub rival: Lineage,
+    /// `host:port` of its node.
+    pub rival_at: String,
     /// Message for the operator, with the remedy.
     pub text: String,
 }
@@ -30,6 +32,7 @@ pub fn put(out: &mut Vec<u8>, refused: &[RefusedStore]) {
         varint::put(&mut one, it.store.0);
         one.push(it.refusal as u8);
         varint::put_bytes(&mut one, &it.rival.to_bytes());
+        varint::put_bytes(&mut one, it.rival_at.as_bytes());
         varint::put_bytes(&mut one, bounded(&it.text).as_bytes());
         bytes += one.len();
         if bytes > REFUSALS_BYTES_MAX && count > 0 {
@@ -51,9 +54,10 @@ pub fn take(rest: &mut &[u8]) -> Option<Vec<RefusedStore>> {
         let (&reason, after) = rest.split_first()?;
         *rest = after;
         let rival = take_starts(rest)?;
+        let rival_at = String::from_utf8_lossy(varint::take_bytes(rest)?).into_owned();
         let text = String::from_utf8_lossy(varint::take_bytes(rest)?).into_owned();
         if let Some(refusal) = Refusal::from_number(reason) {
-            refused.push(RefusedStore { store, refusal, rival, text });
+            refused.push(RefusedStore { store, refusal, rival, rival_at, text });
         }
     }
     Some(refused)
@@ -70,6 +74,7 @@ mod tests {
             store: StoreId(store),
             refusal: Refusal::Conflict,
             rival,
+            rival_at: "b:1".to_owned(),
             text: text.to_owned(),
         }
     }

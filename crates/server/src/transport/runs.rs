@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_node::succession::{Evidence, KnownRun, Probe, Refusal, Verdict};
-use stele_types::{Lineage, StoreId, StoreRun, mutant};
+use stele_types::{StoreId, StoreRun, mutant};
 use tokio::sync::watch;
 
 /// Time in which the address of a known run answers if that run lives.
@@ -75,7 +75,8 @@ impl Runs {
 
 impl Shared {
     /// Judges the run that a node at `address` states for its store. Asks the address of the known run
-    /// if that has no connection, at most for [`PROBE_TIME`].
+    /// if that has no connection, and the stated one where both may go on, at most for [`PROBE_TIME`]
+    /// each.
     pub async fn admit(self: &Arc<Self>, store: StoreId, run: &StoreRun, address: &str) -> Verdict {
         self.judge(store, run, address, false).await
     }
@@ -88,7 +89,7 @@ impl Shared {
         address: &str,
         is_hearsay: bool,
     ) -> Verdict {
-        let mut probe = Probe::NotMade;
+        let (mut probe, mut stated) = (Probe::NotMade, Probe::NotMade);
         let mut asked: Option<KnownRun> = None;
         loop {
             let known = self.resolve.known_run(store).unwrap_or_default();
@@ -97,17 +98,32 @@ impl Shared {
                 return Verdict::Undecided;
             }
             let is_connected = self.runs.is_connected(store, &known.run);
-            let evidence =
-                Evidence { is_own: false, is_connected, is_hearsay, probe: probe.clone() };
-            let verdict = self.resolve.admit(store, run, address, &evidence);
-            if verdict != Verdict::Undecided || asked.is_some() {
-                return verdict;
+            let (at_known, at_stated) = (probe.clone(), stated.clone());
+            let evidence = Evidence {
+                is_own: false,
+                is_connected,
+                is_hearsay,
+                probe: at_known,
+                stated: at_stated,
+            };
+            match self.resolve.admit(store, run, address, &evidence) {
+                Verdict::Undecided if probe == Probe::NotMade => {
+                    probe = self.probe(store, &known.address).await;
+                }
+                Verdict::Unverified if stated == Probe::NotMade => {
+                    stated = self.probe(store, address).await;
+                }
+                verdict => return verdict,
             }
-            let answer = self.ask(store, &known.address).await;
-            let there = answer.iter().find(|(at, _)| *at == store);
-            probe = there.map_or(Probe::Silent, |(_, run)| Probe::Answered(run.lineage.clone()));
             asked = Some(known);
         }
+    }
+
+    /// Asks an address for its run of a store.
+    async fn probe(self: &Arc<Self>, store: StoreId, address: &str) -> Probe {
+        let answer = self.ask(store, address).await;
+        let there = answer.iter().find(|(at, _)| *at == store);
+        there.map_or(Probe::Silent, |(_, run)| Probe::Answered(run.lineage.clone()))
     }
 
     /// Returns the runs of the stores of the node at `address`; none if it does not answer.
@@ -148,7 +164,7 @@ impl Shared {
             }
             let refusal = match self.admit(store, &run, &hello.address).await {
                 Verdict::Same | Verdict::Successor => continue,
-                Verdict::Undecided => Refusal::Copy,
+                Verdict::Undecided | Verdict::Unverified => Refusal::Copy,
                 Verdict::Refused(refusal) => refusal,
             };
             refused.push(self.refused_store(store, &run, &hello.address, refusal));
@@ -166,10 +182,9 @@ impl Shared {
     ) -> RefusedStore {
         let known = self.resolve.known_run(store).unwrap_or_default();
         let text = refusal.text(store, run, address, &known);
-        let rival = known.rival.map(|(rival, _)| rival);
-        let rival = rival.filter(|rival| rival.id() != run.lineage.id());
-        let rival: Lineage = rival.unwrap_or(known.run.lineage);
-        RefusedStore { store, refusal, rival, text }
+        let rival = known.rival.filter(|(rival, _)| rival.id() != run.lineage.id());
+        let (rival, rival_at) = rival.unwrap_or((known.run.lineage, known.address));
+        RefusedStore { store, refusal, rival, rival_at, text }
     }
 
     /// Passes on which stores of this node another one does not hear.

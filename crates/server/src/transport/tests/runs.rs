@@ -1,7 +1,7 @@
 //! Runs of one store from two directories: which of them is heard.
 
 use super::common::*;
-use crate::members::Members;
+use crate::members::{Members, wire_store};
 use std::path::Path;
 use std::sync::Arc;
 use stele_node::succession::{Evidence, Probe, Refusal, Verdict};
@@ -144,4 +144,58 @@ async fn an_earlier_state_at_the_known_address_is_sent_no_messages() {
     }
     assert_eq!(a.seen.last_reported(3), Some("unreachable"));
     assert_eq!(c.seen.count(), 0);
+}
+
+#[tokio::test]
+async fn a_peer_of_an_earlier_version_is_heard_before_and_after_its_upgrade() {
+    let one = start_of(1, &[1]);
+    let (a, at_a) = node(&[(1, one.clone())], ANY_PORT).await;
+    // It states no start and no number, as the first version does, then a number, then starts.
+    let numbered = StoreRun::from(start_of(3, &[5]).boot);
+    let mut address = ANY_PORT.to_owned();
+    for (index, stated) in
+        (10..).zip([StoreRun::default(), numbered, start_of(3, &[6]), start_of(3, &[7, 6])])
+    {
+        let (c, at_c) = node(&[(3, stated.clone())], &address).await;
+        knows(&at_c, 1, &one, &a);
+        at_a.update(index, &[listed_at(&c.address)], &a.address);
+        a.transport.members_changed();
+        send_until(&c, (3, 1), index, || heard(&a, index)).await;
+        send_until(&a, (1, 3), index, || heard(&c, index)).await;
+        address = c.stop().await;
+    }
+    // A start with the earlier version at that address is heard, at another one it is not.
+    let (c, at_c) = node(&[(3, StoreRun::default())], &address).await;
+    knows(&at_c, 1, &one, &a);
+    send_until(&c, (3, 1), 20, || heard(&a, 20)).await;
+    c.stop().await;
+    let (y, at_y) = node(&[(3, StoreRun::default())], ANY_PORT).await;
+    knows(&at_y, 1, &one, &a);
+    send_until(&y, (3, 1), 30, || is_refused(&y, 3, Refusal::NoStart)).await;
+    assert!(!heard(&a, 30));
+}
+
+/// Returns the entry of store 3 in a list of the placement group that records no run of it.
+fn listed_at(address: &str) -> stele_proto::stele::control::v1::Member {
+    let state = stele_proto::stele::control::v1::StoreState::Up as i32;
+    let store = wire_store(StoreId(3), state, &StoreRun::default());
+    let (address, stores) = (address.to_owned(), vec![store]);
+    stele_proto::stele::control::v1::Member { address, stores, ..Default::default() }
+}
+
+#[tokio::test]
+async fn a_late_hello_of_an_ended_run_does_not_stop_its_successor() {
+    let (one, first, moved) = (start_of(1, &[1]), start_of(3, &[5, 4]), start_of(3, &[6, 5, 4]));
+    let (a, at_a) = node(&[(1, one.clone())], ANY_PORT).await;
+    let (c, _) = node(&[(3, first.clone())], ANY_PORT).await;
+    let (y, at_y) = node(&[(3, moved)], ANY_PORT).await;
+    knows(&at_a, 3, &first, &c);
+    knows(&at_y, 1, &one, &a);
+    let ended = c.stop().await;
+    send_until(&y, (3, 1), 30, || heard(&a, 30)).await;
+    // The hello of the first run was under way when its node ended.
+    let verdict = a.transport.admit(StoreId(3), &first, &ended).await;
+    assert_eq!(verdict, Verdict::Refused(Refusal::EarlierState));
+    send_until(&y, (3, 1), 31, || heard(&a, 31)).await;
+    assert_eq!(at_a.known_run(StoreId(3)).unwrap().rival, None);
 }
