@@ -287,8 +287,23 @@ fn candidate(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidenc
         },
         // It connected while its address was asked.
         Probe::Silent if evidence.is_connected && !is_there => refused(Refusal::Copy),
+        Probe::Silent if !is_there => moved(run, &evidence.stated),
         Probe::Silent => Verdict::Successor,
         Probe::Answered(there) => answered(known, run, there, evidence, refused),
+    }
+}
+
+/// Judges a run at another address than the known one, which does not answer.
+///
+/// Invariant: a run displaces another one only if it answers at its own address. A message of a copy that
+/// has ended may arrive while the original is down, and would keep the original from being heard again.
+fn moved(run: &StoreRun, stated: &Probe) -> Verdict {
+    let id = run.lineage.id();
+    match stated {
+        _ if mutant::active("node.moved_run_not_asked") => Verdict::Successor,
+        Probe::NotMade => Verdict::Unverified,
+        Probe::Answered(there) if there.id() == id => Verdict::Successor,
+        Probe::Answered(_) | Probe::Silent => Verdict::Refused(Refusal::Copy),
     }
 }
 

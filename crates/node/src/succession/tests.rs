@@ -33,6 +33,11 @@ fn silent() -> Evidence {
     Evidence { probe: Probe::Silent, ..alone() }
 }
 
+/// The known address does not answer, and the stated one does.
+fn moved_run(stated: &[u128]) -> Evidence {
+    Evidence { stated: Probe::Answered(lineage(stated)), ..silent() }
+}
+
 fn own() -> Evidence {
     Evidence { is_own: true, ..alone() }
 }
@@ -66,7 +71,9 @@ fn a_run_goes_on_after_the_known_one_only_if_it_comes_after_it_and_that_one_has_
         ("a copy with the address", after_5.clone(), HERE, answers(&[5, 4]), COPY),
         ("a copy beside the original", after_5.clone(), THERE, connected(), COPY),
         ("moved, perhaps", after_5.clone(), THERE, alone(), Verdict::Undecided),
-        ("moved", after_5.clone(), THERE, silent(), Verdict::Successor),
+        ("moved?", after_5.clone(), THERE, silent(), Verdict::Unverified),
+        ("moved", after_5.clone(), THERE, moved_run(&[6, 5, 4]), Verdict::Successor),
+        ("moved, and started again since", after_5.clone(), THERE, moved_run(&[7, 6, 5, 4]), COPY),
         ("a copy, the original answers", after_5.clone(), THERE, answers(&[5, 4]), COPY),
         ("moved, under two names", after_5.clone(), THERE, answers(&[6, 5, 4]), Verdict::Successor),
         ("restarted meanwhile", after_5.clone(), THERE, answers(&[7, 6, 5]), EARLIER),
@@ -87,7 +94,13 @@ fn a_run_goes_on_after_the_known_one_only_if_it_comes_after_it_and_that_one_has_
         ("a copy of a store of this node", after_5.clone(), THERE, own(), COPY),
         ("an earlier state of one of this node", run(4, &[4, 3]), THERE, own(), EARLIER),
         ("a clone on a full device", run(5, &[5, 4]), THERE, connected(), COPY),
-        ("a moved disk that is full", run(0, &[5, 4]), THERE, silent(), Verdict::Successor),
+        (
+            "a moved disk that is full",
+            run(0, &[5, 4]),
+            THERE,
+            moved_run(&[5, 4]),
+            Verdict::Successor,
+        ),
     ] {
         assert_eq!(judge(&known(run(5, &[5, 4])), &stated, at, &evidence), expected, "{name}");
     }
@@ -120,7 +133,8 @@ fn nodes_of_earlier_versions_are_judged_by_their_numbers() {
         (run(6, &[1]), HERE, alone(), Verdict::Successor),
         (run(6, &[1]), THERE, connected(), COPY),
         (run(6, &[1]), THERE, alone(), Verdict::Undecided),
-        (run(6, &[1]), THERE, silent(), Verdict::Successor),
+        (run(6, &[1]), THERE, silent(), Verdict::Unverified),
+        (run(6, &[1]), THERE, moved_run(&[1]), Verdict::Successor),
         (run(4, &[1]), THERE, silent(), EARLIER),
         (run(5, &[1]), THERE, silent(), COPY),
     ] {
@@ -161,7 +175,7 @@ fn a_displaced_run_that_answers_after_all_stops_both_until_one_is_kept() {
         assert_eq!(judge(&known, &stated, at, &alone()), expected, "{name}");
     }
     let kept = run(7, &[7, 6, 5, 4, 60]);
-    assert_eq!(judge(&known, &kept, HERE, &silent()), Verdict::Successor);
+    assert_eq!(judge(&known, &kept, HERE, &moved_run(&[7, 6, 5, 4, 60])), Verdict::Successor);
 }
 
 #[test]
@@ -187,6 +201,17 @@ fn a_hello_of_an_ended_run_that_arrives_after_its_successor_was_accepted_stops_n
 }
 
 #[test]
+fn a_late_message_of_a_copy_that_has_ended_does_not_keep_the_original_from_being_heard() {
+    let mut known = known(run(5, &[5, 4]));
+    let copied = run(6, &[60, 5, 4]);
+    // The original is down, and the copy has ended.
+    assert_eq!(judge(&known, &copied, THERE, &silent()), Verdict::Unverified);
+    let nothing_there = Evidence { stated: Probe::Silent, ..silent() };
+    assert_eq!(known.admit(&copied, THERE, &nothing_there), (COPY, false));
+    assert_eq!(judge(&known, &run(6, &[6, 5, 4]), HERE, &alone()), Verdict::Successor);
+}
+
+#[test]
 fn a_store_of_which_only_the_address_is_known_is_asked_there_before_another_run_is_heard() {
     let listed = known(StoreRun::default());
     let copied = run(6, &[6, 5]);
@@ -195,13 +220,13 @@ fn a_store_of_which_only_the_address_is_known_is_asked_there_before_another_run_
         ("perhaps elsewhere", copied.clone(), THERE, alone(), Verdict::Undecided),
         ("a copy", copied.clone(), THERE, answers(&[5, 4]), COPY),
         ("an earlier state", run(5, &[5, 4]), THERE, answers(&[6, 5]), EARLIER),
-        ("moved", copied.clone(), THERE, silent(), Verdict::Successor),
+        ("moved", copied.clone(), THERE, moved_run(&[6, 5]), Verdict::Successor),
         ("it states nothing", old(0, 0), THERE, alone(), Verdict::Same),
     ] {
         assert_eq!(judge(&listed, &stated, at, &evidence), expected, "{name}");
     }
     let mut known = listed.clone();
-    assert_eq!(known.admit(&copied, THERE, &silent()), (Verdict::Successor, true));
+    assert_eq!(known.admit(&copied, THERE, &moved_run(&[6, 5])), (Verdict::Successor, true));
     let original = stated(Probe::Answered(lineage(&[5, 4])));
     assert_eq!(judge(&known, &run(5, &[5, 4]), HERE, &original), CONFLICT, "it answers after all");
 }
@@ -212,7 +237,8 @@ fn a_run_with_more_starts_than_it_names_goes_on_only_if_the_known_one_does_not_a
     let many = run(200, &(136..=200).rev().collect::<Vec<_>>());
     assert_eq!(judge(&known, &many, HERE, &alone()), Verdict::Successor);
     assert_eq!(judge(&known, &many, THERE, &connected()), COPY);
-    assert_eq!(judge(&known, &many, THERE, &silent()), Verdict::Successor);
+    let there = Evidence { stated: Probe::Answered(many.lineage.clone()), ..silent() };
+    assert_eq!(judge(&known, &many, THERE, &there), Verdict::Successor);
     let few = run(60, &(6..=60).rev().chain([4]).collect::<Vec<_>>());
     assert_eq!(judge(&known, &few, HERE, &alone()), EARLIER, "it names all of them");
 }

@@ -127,13 +127,15 @@ fn listed(address: &str, id: u64, run: &StoreRun) -> [control::Member; 1] {
     [control::Member { address, stores, ..control::Member::default() }]
 }
 
-fn silent() -> Evidence {
-    Evidence { probe: Probe::Silent, ..Evidence::default() }
+/// The known run does not answer, and this one does.
+fn moved(run: &StoreRun) -> Evidence {
+    let stated = Probe::Answered(run.lineage.clone());
+    Evidence { probe: Probe::Silent, stated, ..Evidence::default() }
 }
 
 /// Admits a run of store 2, of which the known run does not answer.
 fn admit(members: &Members, address: &str, run: &StoreRun) -> Verdict {
-    members.admit(StoreId(2), run, address, &silent())
+    members.admit(StoreId(2), run, address, &moved(run))
 }
 
 #[test]
@@ -231,7 +233,7 @@ fn every_other_process_runs_a_copy_of_a_store_of_this_node() {
 fn the_number_of_stores_is_bounded() {
     let members = Members::default();
     (0..10_000).for_each(|id| {
-        members.admit(StoreId(2 + id), &run(1, &[1]), "b:1", &silent());
+        members.admit(StoreId(2 + id), &run(1, &[1]), "b:1", &Evidence::default());
     });
     assert_eq!(members.stores().len(), STORES_MAX);
 }
@@ -293,7 +295,7 @@ fn after_power_cuts_of_all_nodes_each_hears_the_next_run_of_every_store() {
             for (of, run) in runs.iter().enumerate().filter(|(of, _)| *of != at) {
                 // Every second time the nodes have other addresses, of which the former do not answer.
                 let address = format!("n{of}:{}", 1 + cut / 2);
-                let (store, evidence) = (StoreId(of as u64 + 1), silent());
+                let (store, evidence) = (StoreId(of as u64 + 1), moved(run));
                 let verdict = machine.members.admit(store, run, &address, &evidence);
                 assert_eq!(verdict, Verdict::Successor, "{cut}: {at} and {of}");
                 assert!(machine.members.is_heard(store, run, &address));

@@ -19,12 +19,10 @@ async fn node(runs: &[(u64, StoreRun)], at: &str) -> (TestNode, Arc<Members>) {
     (node, members)
 }
 
-fn silent() -> Evidence {
-    Evidence { probe: Probe::Silent, ..Evidence::default() }
-}
-
 fn knows(members: &Members, store: u64, run: &StoreRun, node: &TestNode) {
-    members.admit(StoreId(store), run, &node.address, &silent());
+    let stated = Probe::Answered(run.lineage.clone());
+    let evidence = Evidence { probe: Probe::Silent, stated, ..Evidence::default() };
+    members.admit(StoreId(store), run, &node.address, &evidence);
 }
 
 /// Sends heartbeats with this index until `holds`.
