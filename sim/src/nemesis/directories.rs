@@ -71,7 +71,7 @@ impl World {
         self.after(pause + SECOND, Happening::Undo(Undo::SayMoved(node)));
     }
 
-    /// Starts the stores of a node that wait for the operator, who says that their directories were moved.
+    /// Starts the stores of a node that wait until the operator says that their directories were moved.
     pub(super) fn say_moved(&mut self, node: u64) {
         let waits = |slot: &Slot| slot.run.0 != slot.incarnation && slot.failed.is_some();
         let slots = self.slots_of(node);
