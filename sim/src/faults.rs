@@ -73,6 +73,9 @@ faults! {
     SmallDevice "small-device",
     Labels "labels",
     ModeChange "mode-change",
+    CopyDirectory "copy-directory",
+    MoveDirectory "move-directory",
+    RestoreDirectory "restore-directory",
 }
 
 impl Fault {
@@ -96,9 +99,16 @@ impl Fault {
         self.changes_speeds() || matches!(self, Self::SmallDevice | Self::Labels | Self::ModeChange)
     }
 
-    /// Returns true for a fault that lasts for the whole run.
+    /// Returns true for a fault that lasts for the whole run, or that has a schedule of its own.
     pub fn is_permanent(self) -> bool {
-        self.is_of_hardware() && !matches!(self, Self::SlowDevice | Self::ModeChange)
+        self.is_of_directories()
+            || self.is_of_hardware() && !matches!(self, Self::SlowDevice | Self::ModeChange)
+    }
+
+    /// Returns true for a fault of a store's directory: two directories of one store, or one at another
+    /// place. Only some seeds draw one, apart from the others.
+    pub fn is_of_directories(self) -> bool {
+        matches!(self, Self::CopyDirectory | Self::MoveDirectory | Self::RestoreDirectory)
     }
 
     /// Returns true for a fault that makes the speeds of devices differ.
@@ -123,12 +133,15 @@ pub struct FaultSet(u64);
 
 impl FaultSet {
     /// Draws a subset: sometimes the empty set, otherwise each kind with a chance that is drawn
-    /// too. It contains no fault that needs leases off, none of one store and none of hardware.
+    /// too. It contains no fault that needs leases off, none of one store, of hardware and of directories.
     pub fn draw(prng: &mut Prng) -> Self {
         let mut set = Self::default();
         let percent = [0, 10, 25, 25, 50, 50, 80, 100][prng.below(8) as usize];
         let is_apart = |fault: &&Fault| {
-            fault.needs_leases_off() || fault.is_of_one_store() || fault.is_of_hardware()
+            fault.needs_leases_off()
+                || fault.is_of_one_store()
+                || fault.is_of_hardware()
+                || fault.is_of_directories()
         };
         for fault in Fault::ALL.iter().filter(|fault| !is_apart(fault)) {
             let chosen = prng.below(100) < percent;
@@ -161,6 +174,20 @@ impl FaultSet {
                 self.insert(fault);
             }
         }
+    }
+
+    /// Adds faults of directories, each with the same chance.
+    pub fn draw_of_directories(&mut self, prng: &mut Prng) {
+        for fault in Fault::ALL.iter().filter(|fault| fault.is_of_directories()) {
+            if prng.below(3) > 0 {
+                self.insert(*fault);
+            }
+        }
+    }
+
+    /// Returns true if the set contains a fault of directories.
+    pub fn has_of_directories(self) -> bool {
+        self.iter().any(Fault::is_of_directories)
     }
 
     /// Returns true if the set contains a fault of hardware.

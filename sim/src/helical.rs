@@ -73,7 +73,10 @@ pub fn plan_of(seed: u64, mode: Mode) -> Plan {
         (Mode::Safety, HELIX) => plan(seed),
         (Mode::Safety, DAMAGED_PAYLOADS) => crate::damaged_payloads::plan(seed),
         (_, LEASES_OFF) => Plan::draw_without_leases(seed, mode),
-        _ => Plan::draw(seed, mode).with_faults_of_one_store().with_faults_of_hardware(),
+        _ => Plan::draw(seed, mode)
+            .with_faults_of_one_store()
+            .with_faults_of_hardware()
+            .with_faults_of_directories(),
     }
 }
 

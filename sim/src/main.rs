@@ -86,6 +86,7 @@ fn numbers(counts: &Counts) -> String {
     let Counts { partitions, corruptions, disk_faults, snapshots, resumed, splits, .. } = counts;
     let Counts { merges, leaders, slices, overspent, entries_recovered, .. } = counts;
     let Counts { lookups, applies, moves, moves_most, nearly_full, cut_searches, .. } = counts;
+    let Counts { copied_directories, moved_directories, restored_directories, .. } = counts;
     format!(
         "{ops} ops ({ambiguous} ambiguous), {power_cuts} power cuts, {kills} kills, {failures} \
          failures, {replaced} disks replaced, {partitions} partitions, {corruptions} corruptions, \
@@ -93,7 +94,8 @@ fn numbers(counts: &Counts) -> String {
          {merges} merges, {leaders} leaders, {slices} slices, {overspent} disks over budget, \
          {entries_recovered} entries recovered, {lookups} lookups, {applies} applies beside a loop, \
          {moves} moves, {moves_most} of one region in a minute, {nearly_full} reports of nearly full \
-         stores, {cut_searches} searches for an order cut"
+         stores, {cut_searches} searches for an order cut, {copied_directories} copied, {moved_directories} moved \
+         and {restored_directories} restored directories"
     )
 }
 

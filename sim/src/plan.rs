@@ -206,6 +206,14 @@ impl Plan {
         self
     }
 
+    /// Adds faults of directories to the plans of some seeds.
+    pub fn with_faults_of_directories(mut self) -> Self {
+        if WITH_FAULTS_OF_DIRECTORIES.contains(&(self.seed % 20)) {
+            self.faults.draw_of_directories(&mut fork(self.seed, "faults of directories"));
+        }
+        self
+    }
+
     /// Gives the nodes two stores in most plans with faults of one store or of hardware.
     pub fn spread_stores(&mut self) {
         let spreads = self.faults.has_of_one_store() || self.faults.has_of_hardware();
@@ -271,6 +279,10 @@ const WITH_FAULTS_OF_ONE_STORE: [u64; 5] = [2, 5, 13, 18, 19];
 /// Remainders by 20 of the seeds that draw faults of hardware. The seeds that once showed a fault have
 /// none of them either.
 const WITH_FAULTS_OF_HARDWARE: [u64; 6] = [0, 2, 3, 11, 18, 19];
+
+/// Remainders by 20 of the seeds that draw faults of directories. The seeds that once showed a fault have
+/// none of them either.
+const WITH_FAULTS_OF_DIRECTORIES: [u64; 2] = [5, 13];
 
 /// Duration of a run above which clients spread their operations over it.
 const SPREAD_OVER_NANOS: u64 = 12 * SECOND;

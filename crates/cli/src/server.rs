@@ -28,6 +28,7 @@ pub fn run(args: &Server) -> Result<Outcome> {
     let load = || Config::load(args.config.as_deref(), std::env::vars(), &args.settings.0);
     let mut config = load()?;
     config.replaced_disks.clone_from(&args.replaced_disk);
+    config.moved_directories.clone_from(&args.moved_directory);
     config.device_scale = args.device_scale.clone().map(follow_scale);
     config.check()?;
     config.descriptors = Descriptors::share(descriptors::raise(), config.stores.len());

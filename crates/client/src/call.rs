@@ -283,6 +283,7 @@ control_call! {
     LocalChecksumRequest, LocalChecksumResponse, local_checksum;
     RegionDetailRequest, RegionDetailResponse, region_detail;
     RecoverReplicaRequest, RecoverReplicaResponse, recover_replica;
+    KeepRunRequest, KeepRunResponse, keep_run;
     GetConfigRequest, GetConfigResponse, get_config;
     SetConfigRequest, SetConfigResponse, set_config;
 }

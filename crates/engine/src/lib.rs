@@ -8,7 +8,7 @@
 #[doc = include_str!("../../../docs/embedded.md")]
 mod guide {}
 
-mod boot_count;
+mod boot_file;
 mod checked_text;
 mod db;
 mod identity;
@@ -16,7 +16,7 @@ mod options;
 mod shards;
 mod store;
 
-pub use boot_count::next_boot_count;
+pub use boot_file::{DirStart, Started, describe_stop, keep_run, stop_beside};
 pub use db::{
     Answer, Batch, Completed, Completion, CompletionQueue, Db, DbIter, DbStats, Device, Group,
     Notify, QueueOptions, QueueStats, QueuedStore, StoreMode, Stored,

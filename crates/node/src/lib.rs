@@ -11,3 +11,4 @@ pub mod report;
 pub mod snapshot;
 pub mod start;
 pub mod store;
+pub mod succession;

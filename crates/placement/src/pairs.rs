@@ -6,6 +6,7 @@
 //! 04 'c'             cluster := version:u8 (1) cluster_id:varint
 //! 04 'd' id:u64be    disconnected := seconds:varint     without heartbeats, of a disconnected store
 //! 04 'i'             ids     := watermark:varint        no id above it was ever allocated
+//! 04 'l' id:u64be    starts  := id:16 id:16*            start of the last run, then those before it
 //! 04 'm'             members := version:varint          grows with each change of a store's record
 //! 04 'n' name        setting := value:varint            absent: the default
 //! 04 'q' id:u64be    silence := unix_seconds:varint    of earlier versions; deleted, never written
@@ -17,7 +18,7 @@
 
 use bytes::Bytes;
 use stele_types::{
-    Boot, ClusterId, Error, Region, RegionId, Result, StoreId, Term, keyspace, varint,
+    Boot, ClusterId, Error, Lineage, Region, RegionId, Result, StoreId, Term, keyspace, varint,
 };
 
 use crate::speed::record::SpeedRecord;
@@ -54,6 +55,8 @@ pub(crate) enum Record {
     CancelledMerge(RegionId, bool),
     /// Last run of a store.
     Boot(StoreId, Boot),
+    /// Starts of a store's last run.
+    Starts(StoreId, Lineage),
     /// Seconds without heartbeats of a disconnected store; `None` deletes the record.
     Disconnected(StoreId, Option<u64>),
     /// Whether there is a record of an earlier version for a disconnected store.
@@ -109,6 +112,11 @@ pub fn boot(store: StoreId, boot: Boot) -> PairChange {
     let mut out = Vec::new();
     boot.put(&mut out);
     put(&numbered(b'b', store.0), out)
+}
+
+/// Encodes the record of the starts of a store's last run.
+pub fn starts(store: StoreId, lineage: &Lineage) -> PairChange {
+    put(&numbered(b'l', store.0), lineage.to_bytes())
 }
 
 /// Encodes the record of a disconnected store's seconds without heartbeats; `None` deletes it.
@@ -199,6 +207,8 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>>
         }
         (b'c', Some(value)) => take_cluster(value).map(Record::Cluster),
         (b'i', Some(value)) => one_number(value).map(|watermark| Record::Ids { watermark }),
+        (b'l', Some(value)) => number(name)
+            .and_then(|id| Some(Record::Starts(StoreId(id), Lineage::from_bytes(value)?))),
         (b'm', Some(value)) => one_number(value).map(|version| Record::Members { version }),
         (b'n', value) => take_setting(name, value),
         (b'r', None) => number(name).map(|id| Record::Region(RegionId(id), None)),
@@ -222,7 +232,7 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>>
         (b'v', None) => number(name).map(|id| Record::Speed(StoreId(id), None)),
         (b'v', Some(value)) => number(name)
             .and_then(|id| Some(Record::Speed(StoreId(id), Some(SpeedRecord::decode(value)?)))),
-        (b'b' | b'c' | b'i' | b'm' | b's', None) => None,
+        (b'b' | b'c' | b'i' | b'l' | b'm' | b's', None) => None,
         _ => return Ok(None),
     };
     record.map(Some).ok_or_else(malformed)
@@ -258,6 +268,7 @@ fn one_number(mut value: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::speed::SpeedClass;
+    use stele_types::StartId;
 
     fn decoded(change: &PairChange) -> Record {
         decode(&change.key, change.value.as_deref()).unwrap().unwrap()
@@ -287,6 +298,8 @@ mod tests {
         let id = StoreId(3);
         let sample = Boot { count: 300, nonce: u64::MAX };
         assert_eq!(decoded(&boot(id, sample)), Record::Boot(id, sample));
+        let sample = Lineage::new([StartId(7), StartId(u128::MAX)]);
+        assert_eq!(decoded(&starts(id, &sample)), Record::Starts(id, sample));
         assert_eq!(decoded(&disconnected(id, Some(99))), Record::Disconnected(id, Some(99)));
         assert_eq!(decoded(&disconnected(id, None)), Record::Disconnected(id, None));
         let former = no_former_silence(id);

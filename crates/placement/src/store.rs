@@ -9,7 +9,8 @@ use crate::Millis;
 use crate::config::Config;
 use bytes::Bytes;
 use std::fmt;
-use stele_types::{Boot, DeviceSpeed, Error, Result, StoreId, mutant, varint};
+use std::sync::Arc;
+use stele_types::{Boot, DeviceSpeed, Error, Lineage, Result, StoreId, StoreRun, mutant, varint};
 
 /// Membership state of a store. Persisted; the numbers belong to the format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -104,6 +105,8 @@ pub struct NodeReport {
     pub started_at: u64,
     /// Random number of this run of the process; 0 from a node of an earlier version.
     pub boot_nonce: u64,
+    /// Starts of its stores, of those that state them.
+    pub lineages: Arc<[(StoreId, Lineage)]>,
     /// Size above which the node splits regions; 0 if unknown.
     pub region_bytes_max: u64,
     /// Names and values of the labels of its stores; `None` from a node of an earlier version.
@@ -116,8 +119,10 @@ pub struct NodeReport {
 
 impl NodeReport {
     /// Returns the run of a store of the node.
-    pub fn boot(&self, store: &StoreReport) -> Boot {
-        Boot { count: store.boot_count, nonce: self.boot_nonce }
+    pub fn run_of(&self, store: &StoreReport) -> StoreRun {
+        let boot = Boot { count: store.boot_count, nonce: self.boot_nonce };
+        let lineage = self.lineages.iter().find(|(id, _)| *id == store.id);
+        StoreRun { boot, lineage: lineage.map(|(_, it)| it.clone()).unwrap_or_default() }
     }
 
     /// Returns the number that the reports of one run of the process share, and those of other runs

@@ -2,24 +2,24 @@
 
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
-use stele_types::{Boot, StoreId};
+use stele_types::{StoreId, StoreRun};
 
 /// Runs of this node's stores. One store may be added while the node runs.
 #[derive(Debug)]
 pub struct Boots {
     nonce: u64,
-    counts: RwLock<BTreeMap<StoreId, u64>>,
+    runs: RwLock<BTreeMap<StoreId, StoreRun>>,
 }
 
 impl Boots {
     /// Creates the runs of a process with this random number, which is not 0, without a store.
     pub fn new(nonce: u64) -> Self {
-        Self { nonce, counts: RwLock::default() }
+        Self { nonce, runs: RwLock::default() }
     }
 
-    /// Adds a store with the number of starts of its directory; 0 if that could not be written.
-    pub fn add(&self, store: StoreId, count: u64) {
-        self.counts.write().insert(store, count);
+    /// Adds a store with the run of its directory.
+    pub fn add(&self, store: StoreId, run: StoreRun) {
+        self.runs.write().insert(store, run);
     }
 
     /// Returns the random number of the process.
@@ -27,13 +27,8 @@ impl Boots {
         self.nonce
     }
 
-    /// Returns the number of starts of a store's directory; 0 if it is unknown.
-    pub fn count(&self, store: StoreId) -> u64 {
-        self.counts.read().get(&store).copied().unwrap_or_default()
-    }
-
-    /// Returns the run of a store.
-    pub fn get(&self, store: StoreId) -> Boot {
-        Boot { count: self.count(store), nonce: self.nonce }
+    /// Returns the run of a store; unknown for one that this node does not have.
+    pub fn get(&self, store: StoreId) -> StoreRun {
+        self.runs.read().get(&store).cloned().unwrap_or_default()
     }
 }

@@ -9,9 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{Options, Replay};
 use stele_proto::stele::control::v1::StoreState;
-use stele_raftstore::Now;
-use stele_types::{Clock, ClusterId, Result, StoreId, StoreIdent, mutant};
-use stele_vfs::{RealVfs, SystemClock, Vfs};
+use stele_raftstore::{Now, RaftStore};
+use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent, mutant};
+use stele_vfs::{CopyOnWriteVfs, RealVfs, SystemClock, Vfs};
+
+/// Most bytes of the changes that opening a directory makes, and that are dropped.
+const CHANGES_BYTES_MAX: u64 = 1 << 30;
 
 /// A directory that no node runs.
 pub type OfflineDir = Offline<Engine>;
@@ -25,6 +28,36 @@ pub fn open(vfs: Arc<dyn Vfs>, dir: &Path) -> Result<(OfflineDir, Arc<Engine>)> 
     let engine = Arc::new(engine);
     let offline = Offline::open(engine.clone(), now, crate::node::random())?;
     Ok((offline, engine))
+}
+
+/// Makes the directory of a node that does not run the one of its store that goes on, at its next start.
+/// Fails with `Invalid` if it holds another store than `store`, or was not stopped beside another run.
+///
+/// Invariant: the choice is of the store that the operator names: the other directory loses writes.
+pub fn keep_run(dir: &Path, store: StoreId) -> Result<()> {
+    let real: Arc<dyn Vfs> = Arc::new(RealVfs::new());
+    // It holds the lock of the directory; what opening changes is dropped with it.
+    let engine = open_copy(real.clone(), dir)?;
+    let ident = RaftStore::ident(&engine)?;
+    let found = ident
+        .ok_or_else(|| Error::invalid(format!("{} is no member of a cluster", dir.display())))?;
+    if found.store != store && !mutant::active("server.other_store_kept") {
+        return Err(Error::invalid(format!(
+            "{} holds store {}, not store {store}: name the directory of store {store} with --store",
+            dir.display(),
+            found.store
+        )));
+    }
+    stele_engine::keep_run(&real, dir)?;
+    drop(engine);
+    Ok(())
+}
+
+fn open_copy(real: Arc<dyn Vfs>, dir: &Path) -> Result<Engine> {
+    let copy: Arc<dyn Vfs> = Arc::new(CopyOnWriteVfs::new(real, CHANGES_BYTES_MAX));
+    let options = Options { background: false, ..Options::default() };
+    let clock = Arc::new(SystemClock::new());
+    Ok(Engine::open(copy, clock, dir, options, Replay::Committed)?.0)
 }
 
 /// What the list of members in a directory says of the cluster's stores.
@@ -73,6 +106,37 @@ fn members_of(dir: &Path, ident: StoreIdent) -> Known {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stele_types::{Boot, Lineage, StartId, StoreRun};
+
+    #[test]
+    fn a_directory_is_kept_only_as_the_store_that_it_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let files: Arc<dyn Vfs> = Arc::new(RealVfs::new());
+        let clock = Arc::new(SystemClock::new());
+        let options = Options { background: false, ..Options::default() };
+        let open = Engine::open(files.clone(), clock, dir.path(), options, Replay::Committed);
+        let engine = open.unwrap().0;
+        let ident = StoreIdent { cluster: ClusterId(7), store: StoreId(3) };
+        RaftStore::write_ident(&engine, &ident).unwrap();
+        engine.close().unwrap();
+        drop(engine);
+        let start = || {
+            let known = StoreRun { boot: Boot::UNKNOWN, lineage: Lineage::default() };
+            let id = StartId(u128::from(crate::node::random()) << 1 | 1);
+            let start = stele_engine::DirStart { id, nonce: 1, known, may_have_moved: false };
+            start.count(&files, dir.path())
+        };
+        start().unwrap();
+        let text = keep_run(dir.path(), StoreId(3)).unwrap_err().to_string();
+        assert!(text.contains("was not stopped"), "{text}");
+        let rival = Lineage::new([StartId(9)]);
+        stele_engine::stop_beside(&files, dir.path(), &rival, "two runs").unwrap();
+        let text = keep_run(dir.path(), StoreId(4)).unwrap_err().to_string();
+        assert!(text.contains("holds store 3, not store 4"), "{text}");
+        assert!(start().is_err(), "it is still stopped");
+        keep_run(dir.path(), StoreId(3)).unwrap();
+        assert!(start().unwrap().run.lineage.holds(StartId(9)));
+    }
 
     #[test]
     fn lost_stores_are_removed_in_the_list_of_members_also_in_a_new_and_a_damaged_one() {

@@ -76,6 +76,13 @@ impl Stores {
         self.all.write().push(store);
     }
 
+    /// Takes out a store that has stopped.
+    pub fn remove(&self, id: StoreId) -> Option<Arc<StoreHandle>> {
+        let mut all = self.all.write();
+        let at = all.iter().position(|store| store.id() == id)?;
+        Some(all.remove(at))
+    }
+
     /// Drops all stores, which must be stopped, and so frees their directories.
     pub fn clear(&self) {
         self.all.write().clear();

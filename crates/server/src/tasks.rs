@@ -124,6 +124,17 @@ impl Tasks {
         let _ = self.shared.failures.send(Failure::Task(error));
     }
 
+    /// Records that a store has stopped beside another run of it. The node waits for the operator.
+    pub fn store_stopped(&self, store: StoreId, error: &Error) {
+        tracing::error!("store {store} has stopped: {error}");
+        self.record(&store_name(store), error, false);
+    }
+
+    /// Records that a store which had stopped goes on.
+    pub fn store_goes_on(&self, store: StoreId) {
+        self.shared.reports.lock().remove(&store_name(store));
+    }
+
     /// Records that a store has stopped. The node is healthy with the others, and stops with the last.
     pub fn store_failed(&self, store: StoreId, error: Error) {
         tracing::error!("store {store} has stopped: {error}");

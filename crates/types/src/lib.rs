@@ -14,6 +14,7 @@ pub mod ids;
 pub mod key_range;
 pub mod keyspace;
 pub mod limits;
+pub mod lineage;
 pub mod locator;
 pub mod lock;
 pub mod mutant;
@@ -33,6 +34,7 @@ pub use error::{Error, Result};
 pub use ids::{FileId, LogIndex, RegionId, RunId, Seq, StoreId, Term};
 pub use key_range::KeyRange;
 pub use keyspace::ColumnFamily;
+pub use lineage::{Lineage, Place, StartId, StoreRun};
 pub use locator::{Locator, Lsn, ValueRef};
 pub use prng::Prng;
 pub use region::{

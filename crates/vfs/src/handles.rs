@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_types::lock::{RwLock, rank};
-use stele_types::{Error, Result, mutant};
+use stele_types::{Error, Place, Result, mutant};
 
 /// Handles that a pool keeps unless stated.
 const HANDLES_MAX: usize = 1024;
@@ -245,6 +245,10 @@ impl Vfs for FrugalVfs {
 
     fn device_number(&self, dir: &Path) -> Result<u64> {
         self.inner.device_number(dir)
+    }
+
+    fn place(&self, dir: &Path) -> Result<Option<Place>> {
+        self.inner.place(dir)
     }
 
     fn random(&self) -> Result<u64> {

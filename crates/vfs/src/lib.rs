@@ -32,7 +32,7 @@ use std::fmt::Debug;
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
-use stele_types::{Cause, Result};
+use stele_types::{Cause, Place, Result};
 
 /// Options for opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +117,9 @@ pub trait Vfs: Send + Sync + Debug {
     /// Returns the number of the device that holds `dir` (`st_dev`). Directories of one file system
     /// have the same number. A number is valid until the device is detached.
     fn device_number(&self, dir: &Path) -> Result<u64>;
+    /// Returns the place of `dir`, which a move within the file system keeps and a copy does not;
+    /// `None` where the file system has no such numbers.
+    fn place(&self, dir: &Path) -> Result<Option<Place>>;
     /// Whether changes reach the files of a device or of an emulated one: false where they stay in
     /// memory and are dropped.
     fn keeps_changes(&self) -> bool;

@@ -14,8 +14,9 @@ use stele_types::{Peer, PeerRole, Region, RegionEpoch, RegionId, RegionPhase, St
 
 /// Limit of the records of the cluster itself, besides its settings.
 const RECORDS_MAX: usize = 8;
-/// Limit of the records of a store: itself, its last heartbeat, its class of speed.
-const RECORDS_OF_A_STORE_MAX: usize = 3;
+/// Limit of the records of a store: itself, its last heartbeat, the starts of its last run, its class of
+/// speed.
+const RECORDS_OF_A_STORE_MAX: usize = 4;
 /// Limit of the records of a region: its descriptor, the term of its leader, a cancelled merge.
 const RECORDS_OF_A_REGION_MAX: usize = 3;
 

@@ -266,7 +266,10 @@ impl World {
                     Err(_) => Answered::Nothing,
                 });
             }),
-            Call::Report { report } => {
+            Call::Report { mut report } => {
+                if !self.drop_unheard(id, from, &mut report) {
+                    return self.decided(id, Answered::Refused("no store is heard".into()));
+                }
                 self.lead(id, |leader, now| {
                     leader.report(report, now, move |accepted| match accepted {
                         Ok(Accepted { answer, state, .. }) => {

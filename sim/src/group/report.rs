@@ -3,7 +3,7 @@
 use super::{Answer, Call};
 use crate::hardware;
 use crate::plan::{MS, SECOND};
-use crate::world::{Happening, Requester, World};
+use crate::world::{Happening, Requester, Slot, World};
 use bytes::Bytes;
 use std::time::Duration;
 use stele_node::report::split::{Limits, balanced_key, ids_wanted, size_of};
@@ -11,7 +11,7 @@ use stele_node::report::{Obstacle, StalePeer, steps};
 use stele_placement::{NewStore, NodeReport, SYSTEM_REGION, StoreReport};
 use stele_raftstore::{Admin, Header, Input, Read, Reply};
 use stele_storage::{LogStore, StateMachine};
-use stele_types::{LogIndex, Region, RegionId, StoreIdent};
+use stele_types::{Lineage, LogIndex, Region, RegionId, StartId, StoreId, StoreIdent};
 
 /// Interval of reports if an operator runs, or after a missing answer.
 const SOON_NANOS: u64 = 100 * MS;
@@ -151,19 +151,20 @@ impl World {
             regions.extend(reports.into_iter().map(|report| (store, report)));
         }
         let has_stores = !stores.is_empty();
+        let lineages = stores.iter().filter_map(|store| self.lineage(id, store.id)).collect();
         let (labels, now) = (self.labels(id), self.now);
         let node = self.nodes.get_mut(&id)?;
         let (address, started_at) = (node.address(), node.incarnation);
         let version = "simulated".into();
         let region_bytes_max = self.plan.region_bytes_max;
-        // Drawn at random in a node.
-        let boot_nonce = (started_at.max(1) << 16) | id;
+        let boot_nonce = node.boot_nonce();
         let unix_s = node.now(now).unix_seconds;
         let this = NodeReport {
             address,
             version,
             started_at,
             boot_nonce,
+            lineages,
             region_bytes_max,
             labels,
             unix_s,
@@ -173,6 +174,18 @@ impl World {
         let sizes = member.splitter.sizes();
         let report = member.reporter.report(this, stores, &regions, sizes);
         has_stores.then_some(Call::Report { report })
+    }
+
+    /// Returns the starts of the slot of a node that holds a store.
+    fn lineage(&self, node: u64, store: StoreId) -> Option<(StoreId, Lineage)> {
+        let is_it = |slot: &Slot| slot.id == Some(store) && slot.node == node && !slot.is_gone;
+        let (number, slot) = self.slots.iter().find(|(_, slot)| is_it(slot))?;
+        if self.runs.is_some() {
+            return Some((store, slot.run.1.lineage.clone()));
+        }
+        let id = |start: u64| StartId(u128::from(*number) << 64 | u128::from(start));
+        let starts = (1..=slot.incarnation).rev().take(Lineage::EARLIER_MAX + 1);
+        Some((store, Lineage::new(starts.map(id))))
     }
 
     /// Returns the report of a store that joined. In a run without faults of hardware it lacks the
@@ -190,7 +203,7 @@ impl World {
             used_bytes: stats.disk_bytes,
             is_full: engine.as_ref().is_some_and(|engine| engine.space().is_full),
             has_failed: slot.failed.is_some(),
-            boot_count: slot.incarnation,
+            boot_count: if self.runs.is_some() { slot.run.1.boot.count } else { slot.incarnation },
             ..StoreReport::default()
         };
         if let Some(times) = slot.device.times() {
@@ -221,6 +234,8 @@ impl World {
             Answer::Joined { ids } => ids.into_iter().for_each(|(slot, id)| self.joined(slot, id)),
             Answer::Report { leader, answer } => {
                 node.member.leader_hint = Some(leader);
+                self.learn_runs(id, leader);
+                let Some(node) = self.nodes.get_mut(&id) else { return };
                 let (is_busy, unix_s) = (answer.is_busy, answer.unix_s);
                 let (steps, removed) = node.member.reporter.answered(answer);
                 self.set_leases(id);
@@ -249,7 +264,7 @@ impl World {
         }
     }
 
-    fn joined(&mut self, number: u64, store: stele_types::StoreId) {
+    fn joined(&mut self, number: u64, store: StoreId) {
         let Some(slot) = self.slots.get(&number).filter(|slot| slot.id.is_none()) else { return };
         let Some(engine) = slot.engine().cloned() else { return };
         let ident = StoreIdent { cluster: crate::plan::CLUSTER, store };

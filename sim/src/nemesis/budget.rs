@@ -105,7 +105,7 @@ impl World {
     /// Returns the reports of all running stores, by region.
     pub fn reports_by_region(&mut self) -> BTreeMap<RegionId, Vec<(u64, RegionReport)>> {
         let mut regions: BTreeMap<RegionId, Vec<(u64, RegionReport)>> = BTreeMap::new();
-        for number in self.serving() {
+        for number in self.serving_homes() {
             let Some(core) = self.slots.get_mut(&number).and_then(|slot| slot.core()) else {
                 continue;
             };

@@ -3,6 +3,7 @@
 mod aims;
 mod budget;
 mod depose;
+mod directories;
 mod disks;
 mod hardware;
 mod late;
@@ -60,6 +61,12 @@ pub enum Undo {
     Fast(u64),
     /// Makes fast devices slow and slow ones fast.
     Flip,
+    /// A fault of directories.
+    Directories,
+    /// The operator says that a node's directories were moved, if they wait for that.
+    SayMoved(u64),
+    /// Ends the runs of copied directories.
+    EndCopies,
 }
 
 /// State of the nemesis.
@@ -152,6 +159,7 @@ impl World {
     pub fn start_faults(&mut self) {
         self.nemesis.is_active = true;
         self.start_hardware();
+        self.start_directories();
         self.after(0, Happening::Nemesis);
     }
 
@@ -221,7 +229,7 @@ impl World {
     }
 
     fn any_slot(&mut self) -> Option<u64> {
-        let slots = self.serving();
+        let slots = self.serving_homes();
         let at = self.nemesis.prng.below(slots.len() as u64) as usize;
         slots.get(at).copied()
     }
@@ -259,6 +267,9 @@ impl World {
             Undo::Space(slot) => self.restore_capacity(slot),
             Undo::Fast(slot) => self.end_slowness(slot),
             Undo::Flip => self.flip_speeds(),
+            Undo::Directories => self.trouble_directories(),
+            Undo::SayMoved(node) => self.say_moved(node),
+            Undo::EndCopies => self.end_copies(),
             Undo::Room(slot) => {
                 if let Some(slot) = self.slots.get(&slot) {
                     slot.disk.clear_faults();
@@ -293,6 +304,7 @@ impl World {
         self.nemesis.withheld.clear();
         self.trace.note(self.now, 0, 0, || "everything heals".into());
         self.net.heal();
+        self.end_copies();
         for slot in self.slots.keys().copied().collect::<Vec<_>>() {
             self.restore_capacity(slot);
             self.end_stall(slot);
@@ -311,6 +323,7 @@ impl World {
                 node.set_rate(now, 1_000_000);
             }
             self.start_node(id);
+            self.say_moved(id);
         }
         // An operator replaces damaged disks: reads of damaged data fail until then.
         //

@@ -82,7 +82,7 @@ impl World {
         };
         let used_nodes: Vec<Option<u64>> =
             region.peers.iter().map(|peer| node_of(self, peer.store)).collect();
-        let free = self.serving().into_iter().find_map(|number| {
+        let free = self.serving_homes().into_iter().find_map(|number| {
             let slot = self.slots.get(&number)?;
             slot.id.filter(|_| !used_nodes.contains(&Some(slot.node)))
         });

@@ -1,6 +1,6 @@
 //! Messages that no correct peer sends: each must be rejected and change nothing.
 
-use super::{Happening, World};
+use super::{Happening, Stated, World};
 use bytes::Bytes;
 use stele_raftstore::{Body, PeerMessage, RaftKind, RaftMessage, wire};
 use stele_types::checksum::crc32c;
@@ -77,7 +77,11 @@ impl World {
         for (delay, is_damaged) in self.deliveries(from, to, frame.len() as u64) {
             if !is_damaged {
                 let frame = frame.clone();
-                self.after(delay, Happening::Frame { slot: to, from, frame, is_forged: true });
+                let stated = Stated::default();
+                self.after(
+                    delay,
+                    Happening::Frame { slot: to, from, stated, frame, is_forged: true },
+                );
             }
         }
     }

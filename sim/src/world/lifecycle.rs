@@ -162,6 +162,8 @@ impl World {
             None => Ok(None),
         };
         let found = start::adopt(|| self.engine_of(number), recover, RecoveringStore::ident);
+        // The directory is locked by what is open.
+        let found = found.and_then(|directory| self.count_start(number).map(|()| directory));
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let (incarnation, has_lied) = (slot.incarnation, slot.has_lied);
         let engine = match found {
@@ -213,7 +215,7 @@ impl World {
         let global = self.now;
         let Some(slot) = self.slots.get_mut(&number) else { return Ok(()) };
         let Some(node) = self.nodes.get(&slot.node) else { return Ok(()) };
-        let incarnation = slot.incarnation;
+        let (incarnation, is_copy) = (slot.incarnation, slot.is_copy);
         let Some(running) = slot.running.as_mut() else { return Ok(()) };
         let Some(ident) = RaftStore::ident(&*running.engine)? else { return Ok(()) };
         let mut options = self.plan.raft.clone();
@@ -224,7 +226,9 @@ impl World {
         running.readers = Some(core.readers());
         running.store_loop = Some(StoreLoop::new(core));
         slot.id = Some(ident.store);
-        self.homes.insert(ident.store, number);
+        if !is_copy {
+            self.homes.insert(ident.store, number);
+        }
         self.checks.started(number);
         self.note_regions(number);
         self.note_states(number);
@@ -242,6 +246,10 @@ impl World {
         let node = slot.node;
         if slot.disk.crashed() {
             return;
+        }
+        if slot.is_copy || self.runs.is_some() && matches!(error, Error::WrongStore { .. }) {
+            // It waits for the operator.
+            return self.trace.note(self.now, node, number, || format!("does not start: {error}"));
         }
         if matches!(error, Error::NoSpace(_)) {
             // Another user filled the device, and no space is reserved: the store opens when there
@@ -295,6 +303,9 @@ impl World {
         if slot.disk.crashed() {
             return;
         }
+        if slot.is_copy {
+            return self.end_copies();
+        }
         let (excused, incarnation) = (slot.is_damaged || slot.is_troubled, slot.incarnation);
         let pause = RESTART_NANOS.max(slot.fails_until.saturating_sub(self.now));
         slot.failed = Some(text.clone());
@@ -316,6 +327,7 @@ impl World {
 
     /// Stops a node, with the effect on its disks.
     pub fn stop_node(&mut self, id: u64, how: Stop) {
+        self.end_copies_with(id);
         let Some(node) = self.nodes.get_mut(&id).filter(|node| node.up) else { return };
         node.up = false;
         node.incarnation += 1;
@@ -372,7 +384,7 @@ impl World {
     }
 
     /// Replaces the disk of a store with an empty one; the new store joins with a new id.
-    fn replace_disk(&mut self, number: u64) {
+    pub(crate) fn replace_disk(&mut self, number: u64) {
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let (node, id) = (slot.node, slot.id);
         slot.is_gone = true;
@@ -401,9 +413,11 @@ impl World {
             self.nodes.values().filter(|node| runs(node)).map(|node| node.id).collect();
         let tells = self.plan.faults.has(Fault::StoreFails);
         let serves = |slot: &Slot| !(slot.is_gone || tells && slot.failed.is_some());
+        let is_known = |slot: &&Slot| !slot.is_copy;
         let stores: Vec<(StoreId, u64, bool)> = self
             .slots
             .values()
+            .filter(is_known)
             .filter_map(|slot| Some((slot.id?, slot.node, serves(slot))))
             .collect();
         for here in &nodes {

@@ -274,7 +274,8 @@ impl World {
 
     pub(super) fn send(&mut self, from: u64, message: &PeerMessage) {
         self.check_message(from, message);
-        let Some(to) = self.homes.get(&message.to_store).copied() else { return };
+        let Some(to) = self.route(from, message.to_store) else { return };
+        let stated = self.stated(from);
         if self.nemesis.is_blocked((message.region, from, to), self.now) {
             return;
         }
@@ -286,7 +287,8 @@ impl World {
                 true => self.damaged(&frame),
                 false => frame.clone(),
             };
-            self.after(delay, Happening::Frame { slot: to, from, frame, is_forged: false });
+            let stated = stated.clone();
+            self.after(delay, Happening::Frame { slot: to, from, stated, frame, is_forged: false });
         }
         if self.forges(message) {
             self.send_forged(from, message);
@@ -294,7 +296,7 @@ impl World {
         if let Some(news) = self.stale_rejection(from, message) {
             self.after(
                 0,
-                Happening::Frame { slot: to, from, frame: framed(&news), is_forged: true },
+                Happening::Frame { slot: to, from, stated, frame: framed(&news), is_forged: true },
             );
         }
     }

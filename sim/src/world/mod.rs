@@ -10,6 +10,7 @@ mod loops;
 mod network;
 mod node;
 mod recovery;
+mod runs;
 mod slot;
 mod streams;
 
@@ -18,6 +19,7 @@ pub use lifecycle::{DIR, Stop};
 pub use loops::short;
 pub use network::{Network, Way};
 pub use node::{Node, NodeClock};
+pub use runs::{Runs, Stated};
 pub use slot::{Core, Running, SOUND_APPEND_NANOS, Slot};
 pub use streams::{PARTS_MAX, Stream};
 
@@ -55,7 +57,7 @@ pub enum Happening {
     /// A lookup ends; `found` is its result if the key was already read.
     Lookup { slot: u64, incarnation: u64, lookup: Lookup, found: Option<Result<Option<Pair>>> },
     /// A frame of another store arrives.
-    Frame { slot: u64, from: u64, frame: Bytes, is_forged: bool },
+    Frame { slot: u64, from: u64, stated: Stated, frame: Bytes, is_forged: bool },
     /// A request gets its reply; `None` if the connection to its store was lost.
     Reply { slot: u64, requester: Requester, reply: Option<Reply> },
     /// A store's maintenance runs.
@@ -157,6 +159,12 @@ pub struct Counts {
     pub moves_most: u64,
     /// Reports of stores with a nearly full device.
     pub nearly_full: u64,
+    /// Copies of directories that were started beside their originals.
+    pub copied_directories: u64,
+    /// Moves of the directories of a node.
+    pub moved_directories: u64,
+    /// Earlier states of directories that were started.
+    pub restored_directories: u64,
     /// Searches of the linearizability check that met a limit: their histories count as linearizable.
     pub cut_searches: u64,
 }
@@ -174,6 +182,9 @@ impl Counts {
         self.moves_most = self.moves_most.max(other.moves_most);
         self.nearly_full += other.nearly_full;
         self.cut_searches += other.cut_searches;
+        self.copied_directories += other.copied_directories;
+        self.moved_directories += other.moved_directories;
+        self.restored_directories += other.restored_directories;
         self.ops += ops;
         self.ambiguous += ambiguous;
         self.power_cuts += power_cuts;
@@ -231,6 +242,8 @@ pub struct World {
     pub nemesis: Nemesis,
     /// Invariants and their state.
     pub checks: Checks,
+    /// What the nodes know of the runs of stores; `None` without faults of directories.
+    pub(crate) runs: Option<Runs>,
     /// Snapshot transfers by number.
     pub streams: BTreeMap<u64, Stream>,
     /// Record of all events.
@@ -270,6 +283,7 @@ impl World {
             clients: Clients::new(&plan),
             nemesis: Nemesis::new(&plan),
             checks: Checks::new(&plan),
+            runs: Runs::new(&plan),
             streams: BTreeMap::new(),
             trace,
             counts: Counts::default(),
@@ -470,8 +484,10 @@ impl World {
             Happening::Lookup { slot, incarnation, lookup, found } => {
                 self.looked_up(slot, incarnation, lookup, found);
             }
-            Happening::Frame { slot, from, frame, is_forged } => {
-                self.receive(slot, from, frame, is_forged);
+            Happening::Frame { slot, from, stated, frame, is_forged } => {
+                if is_forged || self.is_heard(from, &stated, slot) {
+                    self.receive(slot, from, frame, is_forged);
+                }
             }
             Happening::Reply { slot, requester, reply } => match reply {
                 Some(reply) => self.reply(slot, requester, reply),
@@ -525,7 +541,7 @@ impl World {
     }
 
     /// Takes the running parts of a store that stops with its node. Its requests get no reply.
-    fn take_running(&mut self, number: u64) -> Option<Running> {
+    pub(crate) fn take_running(&mut self, number: u64) -> Option<Running> {
         let mut running = self.slots.get_mut(&number)?.running.take()?;
         let taken = running.store_loop.take().map(|mut it| it.end()).unwrap_or_default();
         let requests = taken.into_iter().chain(running.queue.refuse_all());
@@ -537,6 +553,12 @@ impl World {
     pub fn serving(&self) -> Vec<u64> {
         let serves = |slot: &&Slot| slot.running.as_ref().is_some_and(|it| it.store_loop.is_some());
         self.slots.values().filter(serves).map(|slot| slot.number).collect()
+    }
+
+    /// Returns the stores that run with consensus, without those that run from copies.
+    pub fn serving_homes(&self) -> Vec<u64> {
+        let is_home = |number: &u64| self.slots.get(number).is_some_and(|slot| !slot.is_copy);
+        self.serving().into_iter().filter(is_home).collect()
     }
 
     /// Returns the engine of a running store.

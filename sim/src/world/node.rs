@@ -39,6 +39,8 @@ pub struct Node {
     pub up: bool,
     /// The process is paused before this global time.
     pub paused_until: u64,
+    /// Number of times that its directories were moved to another machine, which has another address.
+    pub moves: u64,
     /// The stores run with the other settings.
     pub is_upgraded: bool,
     /// Error of the wall clock in seconds.
@@ -63,6 +65,7 @@ impl Node {
             incarnation: 0,
             up: false,
             paused_until: 0,
+            moves: 0,
             is_upgraded: false,
             wall_shift_s: 0,
             member: Member::default(),
@@ -75,7 +78,15 @@ impl Node {
 
     /// Returns the address as `host:port`.
     pub fn address(&self) -> String {
-        format!("node{}:20160", self.id)
+        match self.moves {
+            0 => format!("node{}:20160", self.id),
+            moves => format!("node{}-{moves}:20160", self.id),
+        }
+    }
+
+    /// Returns the number of its process, which is drawn at random in a node.
+    pub fn boot_nonce(&self) -> u64 {
+        (self.incarnation.max(1) << 16) | self.id
     }
 
     /// Returns the monotonic clock at a global time.

@@ -8,7 +8,7 @@ use stele_engine::{RecoveringStore, Store as Engine};
 use stele_node::snapshot::{Parts, Reception};
 use stele_node::store::{Maintenance, Queue, StoreLoop};
 use stele_raftstore::{Apply, EntryRecovery, RaftStore, Readers};
-use stele_types::{RegionId, StoreId};
+use stele_types::{RegionId, StoreId, StoreRun};
 use stele_vfs::SimVfs;
 
 /// Consensus of a store.
@@ -60,6 +60,15 @@ pub struct Slot {
     pub recovery: Option<EntryRecovery<RecoveringStore>>,
     /// Incremented by each start and stop.
     pub incarnation: u64,
+    /// Incarnation of the last start that was counted, and its run; only in plans with faults of
+    /// directories.
+    pub run: (u64, StoreRun),
+    /// The operator says that the directory was moved or restored.
+    pub may_have_moved: bool,
+    /// It runs from a copy or an earlier state of a directory: no node hears it.
+    pub is_copy: bool,
+    /// Slot of the original, which runs as long as the copy does; `None` for an earlier state.
+    pub original: Option<u64>,
     /// Log bytes read at the last start.
     pub replayed_bytes: u64,
     /// Error that stopped the store.
@@ -111,6 +120,10 @@ impl Slot {
             running: None,
             recovery: None,
             incarnation: 0,
+            run: (0, StoreRun::default()),
+            may_have_moved: false,
+            is_copy: false,
+            original: None,
             replayed_bytes: 0,
             failed: None,
             is_damaged: false,

@@ -82,7 +82,7 @@ impl World {
         let source = Source::new(&snapshot, CHUNK_BYTES, CHUNK_PAIRS);
         let SendSnapshot { header, to_store, ranges, .. } = snapshot;
         let (region, peer) = (header.region.id, header.to.id);
-        let Some(to) = self.homes.get(&to_store).copied() else {
+        let Some(to) = self.route(from, to_store) else {
             return self.push(from, Input::SnapshotSent { region, to: peer, ok: false });
         };
         let node = self.slots.get(&from).map_or(0, |slot| slot.node);
@@ -171,6 +171,12 @@ impl World {
 
     /// Asks the receiver's loop. Another connection for the same replica ends.
     fn offer(&mut self, number: u64) {
+        let Some(stream) = self.streams.get(&number) else { return };
+        let (sender, receiver) = (stream.from, stream.to);
+        let stated = self.stated(sender);
+        if !self.is_heard(sender, &stated, receiver) {
+            return self.end_stream(number, false);
+        }
         let Some(stream) = self.streams.get(&number) else { return };
         let (to, region, at) = (stream.to, stream.header.region.id, stream.header.at);
         let header = match wire::decode_snapshot(&stream.encoded) {
@@ -378,7 +384,7 @@ impl World {
     }
 
     /// Ends the connections of a store that stops, and the transfers that it sends.
-    pub(super) fn end_streams_of(&mut self, slot: u64) {
+    pub(crate) fn end_streams_of(&mut self, slot: u64) {
         let numbers = |world: &Self, is_concerned: &dyn Fn(&Stream) -> bool| -> Vec<u64> {
             let concerned = world.streams.iter().filter(|(_, stream)| is_concerned(stream));
             concerned.map(|(number, _)| *number).collect()

@@ -81,6 +81,13 @@ pub enum CtlCommand {
     },
     /// Continue regions of which the majority is lost permanently; without --yes it only shows how
     Recover(Recover),
+    /// Keep one of two runs of a store that stopped beside each other, for good
+    KeepRun {
+        /// Store ID
+        store: u64,
+        /// Address of the node with the directory that goes on; not with --store, which names the directory
+        address: Option<String>,
+    },
     /// Compare the checksums of a region's replicas
     Checksum {
         /// Region ID

@@ -16,6 +16,9 @@ pub struct Server {
     /// Directory of a replaced disk: an empty one becomes a new store; needed once
     #[arg(long, value_name = "DIR")]
     pub replaced_disk: Vec<PathBuf>,
+    /// Directory that was moved or restored, and of which no copy is started; needed once
+    #[arg(long, value_name = "DIR")]
+    pub moved_directory: Vec<PathBuf>,
     /// Exit when the parent process with this ID ends
     #[arg(long, value_name = "PID", hide = true)]
     pub with_parent: Option<u32>,

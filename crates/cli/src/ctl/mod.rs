@@ -4,6 +4,7 @@ mod change;
 mod checksum;
 mod config;
 mod join;
+mod keep_run;
 mod leave;
 pub mod placement;
 mod recover;
@@ -21,10 +22,15 @@ use stele_types::{Error, KeyRange, RegionId, Result, StoreId};
 
 pub fn run(args: &Ctl) -> Result<Outcome> {
     if !args.store.is_empty() {
-        let CtlCommand::Recover(wanted) = &args.command else {
-            return Err(Error::invalid("--store is only for `recover`: give --cluster"));
+        return match &args.command {
+            CtlCommand::Recover(wanted) => recover::offline(&args.store, wanted, args.json),
+            CtlCommand::KeepRun { store, address: None } => {
+                keep_run::offline(&args.store, StoreId(*store))
+            }
+            _ => Err(Error::invalid(
+                "--store is only for `recover`, and for `keep-run` without an address: give --cluster",
+            )),
         };
-        return recover::offline(&args.store, wanted, args.json);
     }
     runtime::small()?.block_on(async {
         let client = runtime::connect(&args.cluster).await;
@@ -74,6 +80,9 @@ async fn execute(args: &Ctl, control: &Control) -> Result<Outcome> {
         CtlCommand::Move { region: id, from, to } => {
             let operator = control.move_replica(region(*id), store(*from), store(*to)).await?;
             Change::new(control, operator).wait(json).await
+        }
+        CtlCommand::KeepRun { store: id, address } => {
+            keep_run::online(control, store(*id), address.as_deref()).await
         }
         CtlCommand::AddStore(wanted) => join::run(control, &args.cluster, wanted, json).await,
         CtlCommand::RemoveStore(leave) => {

@@ -166,6 +166,13 @@ impl Control {
         Ok(self.call_node(address, request).await?.items)
     }
 
+    /// Makes the store at `address` go on that was stopped beside another run of it. Returns the new run,
+    /// for people. Fails with `Refused` if the store was not stopped there.
+    pub async fn keep_run(&self, store: StoreId, address: &str) -> Result<String> {
+        let request = messages::KeepRunRequest { store_id: store.0, header: None };
+        Ok(self.call_node(address, request).await?.run)
+    }
+
     /// Changes a setting of the node at `address`.
     pub async fn set_config(
         &self,

@@ -357,6 +357,24 @@ impl Control for Service {
         Ok(Response::new(GetConfigResponse { items }))
     }
 
+    async fn keep_run(&self, request: Request<KeepRunRequest>) -> Answer<KeepRunResponse> {
+        let store = request.into_inner().store_id;
+        match self.state().stores.contains_key(&store) {
+            true => Ok(Response::new(KeepRunResponse { run: "start 7".to_owned() })),
+            false => Err(Status::failed_precondition(format!("there is no store {store}"))),
+        }
+    }
+
+    async fn describe_run(
+        &self,
+        request: Request<DescribeRunRequest>,
+    ) -> Answer<DescribeRunResponse> {
+        match self.state().stores.contains_key(&request.into_inner().store_id) {
+            true => Ok(Response::new(DescribeRunResponse::default())),
+            false => Err(Status::not_found("there is no such store")),
+        }
+    }
+
     async fn set_config(&self, request: Request<SetConfigRequest>) -> Answer<SetConfigResponse> {
         let SetConfigRequest { key, value, .. } = request.into_inner();
         let mut state = self.state();

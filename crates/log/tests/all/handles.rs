@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
 use stele_log::{Log, LogOptions, RecoverFrom};
-use stele_types::{FileId, Result};
+use stele_types::{FileId, Place, Result};
 use stele_vfs::{DirEntry, DirLock, FileSystem, Meter, Open, Pinned, SimVfs, Vfs, VfsFile};
 
 type Hook = Box<dyn FnOnce() + Send>;
@@ -88,6 +88,10 @@ impl Vfs for HookedVfs {
 
     fn device_number(&self, dir: &Path) -> Result<u64> {
         self.inner.device_number(dir)
+    }
+
+    fn place(&self, dir: &Path) -> Result<Option<Place>> {
+        self.inner.place(dir)
     }
 
     fn random(&self) -> Result<u64> {

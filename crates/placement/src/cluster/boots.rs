@@ -1,48 +1,92 @@
 //! Last run of each store, across changes of the placement leader. It is persisted at the first
 //! report of a run, together with the address of its node.
+//!
+//! The nodes judge which run of a store they hear. This record is a second line: it takes a run only
+//! after the one that it holds.
 
 use super::Cluster;
 use crate::pairs::{self, PairChange};
 use crate::store::{NodeReport, StoreReport};
-use stele_types::{Boot, BootOrder, Error, Result, StoreId, mutant};
+use stele_types::{BootOrder, Error, Result, StoreId, StoreRun, mutant};
+
+/// A reported run beside the recorded one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reported {
+    /// It is the recorded run, or states nothing to compare.
+    Same,
+    /// It comes after the recorded one.
+    Later,
+    /// It came before the recorded one.
+    Earlier,
+    /// It is a run of another directory of the store.
+    Copy,
+}
 
 impl Cluster {
     /// Returns the last run of a store, in which it had its address; unknown for a store of a node of
     /// an earlier version.
-    pub fn boot(&self, store: StoreId) -> Boot {
-        self.boots.get(&store).copied().unwrap_or_default()
+    pub fn run_of(&self, store: StoreId) -> StoreRun {
+        self.runs.get(&store).cloned().unwrap_or_default()
     }
 
     /// Plans the record of a new run of a store.
-    pub(super) fn plan_boot(&self, store: StoreId, boot: Boot) -> Option<PairChange> {
-        let known = self.boot(store);
-        let is_new = boot.is_known()
-            && matches!(boot.relative_to(&known), BootOrder::After | BootOrder::Unknown);
-        is_new.then(|| pairs::boot(store, boot))
-    }
-
-    /// Whether a report comes from a process that ended since, or from an older copy of the store's
-    /// directory.
-    pub(super) fn is_of_earlier_boot(&self, node: &NodeReport, report: &StoreReport) -> bool {
-        node.boot(report).relative_to(&self.boot(report.id)) == BootOrder::Before
-            && !mutant::active("placement.earlier_boot_heard")
-    }
-
-    /// Fails if one of the reported stores runs on another node from another copy of its directory.
     ///
-    /// Invariant: of two runs of one store only the first one that reported is heard.
+    /// Invariant: the recorded start is replaced only by one that came after it.
+    pub(super) fn plan_run(&self, store: StoreId, run: &StoreRun) -> Vec<PairChange> {
+        let known = self.run_of(store);
+        let is_first = !known.lineage.is_known() && run.lineage.is_known();
+        let states_less = known.lineage.is_known() && !run.lineage.is_known();
+        let is_new = match compare(&known, run) {
+            _ if states_less => false,
+            Reported::Later => run.is_known(),
+            // The record was written by a node of an earlier version.
+            Reported::Same => is_first,
+            Reported::Earlier | Reported::Copy => false,
+        };
+        let boot = (is_new && run.boot.is_known()).then(|| pairs::boot(store, run.boot));
+        let starts = is_new && run.lineage.is_known();
+        boot.into_iter().chain(starts.then(|| pairs::starts(store, &run.lineage))).collect()
+    }
+
+    fn reported(&self, node: &NodeReport, report: &StoreReport) -> Reported {
+        let unknown = StoreRun::default();
+        let known = self.runs.get(&report.id).unwrap_or(&unknown);
+        let run = node.run_of(report);
+        let is_silent = known.lineage.is_known() && !run.lineage.is_known();
+        let at = self.store(report.id).map(|store| &store.address);
+        match compare(known, &run) {
+            // A store that stated a start and states none is heard only at its address.
+            _ if report.has_failed && is_silent => Reported::Same,
+            _ if is_silent && at == Some(&node.address) => Reported::Same,
+            _ if is_silent => Reported::Copy,
+            Reported::Earlier if mutant::active("placement.earlier_boot_heard") => Reported::Same,
+            Reported::Copy if mutant::active("placement.copied_store_reports") => Reported::Same,
+            reported => reported,
+        }
+    }
+
+    /// Whether a report comes from a process that ended since, or from another directory of the store.
+    ///
+    /// Invariant: of two runs of one store only one is heard.
+    pub(super) fn is_unheard(&self, node: &NodeReport, report: &StoreReport) -> bool {
+        matches!(self.reported(node, report), Reported::Earlier | Reported::Copy)
+    }
+
+    /// Fails if all stores that a node reports run elsewhere, from other directories of theirs. Some of
+    /// them do not keep the others of their node from being heard.
     pub(super) fn check_copies(&self, node: &NodeReport, reports: &[StoreReport]) -> Result<()> {
-        let is_copy = |report: &&StoreReport| {
-            node.boot(report).relative_to(&self.boot(report.id)) == BootOrder::Copy
-                && !mutant::active("placement.copied_store_reports")
+        let is_copy = |report: &&StoreReport| self.reported(node, report) == Reported::Copy;
+        let mut serving = reports.iter().filter(|report| !report.has_failed).peekable();
+        let refuses = match mutant::active("placement.copy_refuses_node") {
+            true => serving.clone().any(|report| is_copy(&report)),
+            false => serving.peek().is_some() && serving.clone().all(|report| is_copy(&report)),
         };
-        let Some(report) = reports.iter().filter(|report| !report.has_failed).find(is_copy) else {
-            return Ok(());
-        };
-        let known = self.store(report.id).map(|store| store.address.clone()).unwrap_or_default();
+        let Some(report) = serving.find(is_copy).filter(|_| refuses) else { return Ok(()) };
+        let (known, run) = (self.run_of(report.id), node.run_of(report));
+        let at = self.store(report.id).map(|store| store.address.clone()).unwrap_or_default();
         Err(Error::invalid(format!(
-            "store {} runs at {known}, and {} runs a copy of its directory: stop one of the two nodes \
-             and empty its directory",
+            "store {} runs at {at} as {known}, and {} runs another directory of it as {run}: stop the \
+             node that has the copy, and start it without that directory",
             report.id, node.address
         )))
     }
@@ -51,6 +95,29 @@ impl Cluster {
     /// in a later run.
     pub(crate) fn are_of_earlier_boots(&self, node: &NodeReport, reports: &[StoreReport]) -> bool {
         let mut serving = reports.iter().filter(|report| !report.has_failed).peekable();
-        serving.peek().is_some() && serving.all(|report| self.is_of_earlier_boot(node, report))
+        serving.peek().is_some() && serving.all(|report| self.is_unheard(node, report))
+    }
+}
+
+fn compare(known: &StoreRun, run: &StoreRun) -> Reported {
+    if known.lineage.is_known() && run.lineage.is_known() {
+        let (last, this) = (known.lineage.id(), run.lineage.id());
+        // A run with more starts since than it names is judged by the nodes alone.
+        let named = run.lineage.ids().len() as u64;
+        let is_out_of_reach = run.boot.count > known.boot.count.saturating_add(named);
+        return match () {
+            () if last == this => Reported::Same,
+            () if run.lineage.holds(last) || is_out_of_reach => Reported::Later,
+            () if known.lineage.holds(this) => Reported::Earlier,
+            () => Reported::Copy,
+        };
+    }
+    match run.boot.relative_to(&known.boot) {
+        BootOrder::Same => Reported::Same,
+        BootOrder::Before => Reported::Earlier,
+        BootOrder::Copy => Reported::Copy,
+        BootOrder::After => Reported::Later,
+        BootOrder::Unknown if run.is_known() => Reported::Later,
+        BootOrder::Unknown => Reported::Same,
     }
 }

@@ -26,7 +26,7 @@ use regions::{Regions, StaleReport};
 use speeds::Speeds;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_types::{
-    Boot, ClusterId, Error, PeerId, RegionEpoch, RegionId, RegionKind, Result, StoreId, mutant,
+    ClusterId, Error, PeerId, RegionEpoch, RegionId, RegionKind, Result, StoreId, StoreRun, mutant,
 };
 
 /// Known state of a cluster.
@@ -46,7 +46,7 @@ pub struct Cluster {
     /// Time of `loaded`, in Unix seconds.
     loaded_s: u64,
     /// Last run of each store that stated one; persisted.
-    boots: BTreeMap<StoreId, Boot>,
+    runs: BTreeMap<StoreId, StoreRun>,
     /// Persisted seconds without heartbeats of disconnected stores.
     disconnected_s: BTreeMap<StoreId, u64>,
     /// Stores of which an earlier version persisted the time of the last heartbeat.
@@ -85,7 +85,7 @@ impl Cluster {
             informed_by: BTreeSet::new(),
             loaded: now,
             loaded_s: unix_seconds,
-            boots: BTreeMap::new(),
+            runs: BTreeMap::new(),
             disconnected_s: BTreeMap::new(),
             former_silences: BTreeSet::new(),
             speeds: Speeds::default(),
@@ -144,7 +144,10 @@ impl Cluster {
             Record::Term(_, None) => {}
             Record::Store(store) => self.fold_store(*store),
             Record::Boot(id, boot) => {
-                self.boots.insert(id, boot);
+                self.runs.entry(id).or_default().boot = boot;
+            }
+            Record::Starts(id, lineage) => {
+                self.runs.entry(id).or_default().lineage = lineage;
             }
             Record::Disconnected(id, Some(seconds)) => {
                 self.disconnected_s.insert(id, seconds);

@@ -200,14 +200,14 @@ impl Cluster {
         check_labels(node.labels.as_deref().unwrap_or_default())?;
         self.check_members(reports)?;
         self.check_copies(node, reports)?;
-        let (mut changes, mut boots) = (Vec::new(), Vec::new());
+        let (mut changes, mut runs) = (Vec::new(), Vec::new());
         for report in reports {
             let store = self.stores.get(&report.id);
             let store = store.filter(|store| store.state != StoreState::Tombstone);
-            let store = store.filter(|_| !self.is_of_earlier_boot(node, report));
+            let store = store.filter(|_| !self.is_unheard(node, report));
             // A failed store shows no capacity, and may have moved to another node.
             let Some(store) = store.filter(|_| !report.has_failed) else { continue };
-            boots.extend(self.plan_boot(report.id, node.boot(report)));
+            runs.extend(self.plan_run(report.id, &node.run_of(report)));
             // A store of which the device has not answered yet shows none either.
             let capacity_bytes = match report.capacity_bytes {
                 0 => store.capacity_bytes,
@@ -228,7 +228,7 @@ impl Cluster {
             }
         }
         let mut changes = self.with_version(changes);
-        changes.extend(boots);
+        changes.extend(runs);
         Ok(changes)
     }
 
@@ -247,9 +247,9 @@ impl Cluster {
     ) -> bool {
         let mut is_class_changed = false;
         for report in reports {
-            let is_earlier = self.is_of_earlier_boot(node, report);
+            let is_unheard = self.is_unheard(node, report);
             let Some(store) = self.stores.get_mut(&report.id) else { continue };
-            if store.state == StoreState::Tombstone || is_earlier {
+            if store.state == StoreState::Tombstone || is_unheard {
                 continue;
             }
             let is_elsewhere = store.address != node.address

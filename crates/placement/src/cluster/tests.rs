@@ -2,7 +2,7 @@ use super::*;
 use crate::bootstrap::Bootstrap;
 use crate::cluster::stores::{DrainGoal, NewStore};
 use crate::store::{Liveness, NodeReport, StoreReport};
-use stele_types::{KeyRange, Peer, Region, Term};
+use stele_types::{Boot, KeyRange, Lineage, Peer, Region, StartId, Term};
 
 /// Persisted pairs.
 pub(super) type Pairs = BTreeMap<Bytes, Bytes>;
@@ -532,7 +532,7 @@ fn a_report_of_an_earlier_run_of_a_store_takes_back_neither_state_nor_address() 
     let (mut pairs, mut cluster) = founded();
     let (old, new) = (node_run("n1:1", 9), node_run("n1:2", 4));
     let first = cluster.plan_heartbeat(&old, &[store_run(5)]).unwrap();
-    assert_eq!(first, [pairs::boot(StoreId(1), old.boot(&store_run(5)))]);
+    assert_eq!(first, [pairs::boot(StoreId(1), Boot { count: 5, nonce: 9 })]);
     commit(&mut pairs, &mut cluster, first);
     assert_eq!(cluster.plan_heartbeat(&old, &[store_run(5)]).unwrap(), [], "once in a run");
     cluster.record_heartbeat(&old, &[store_run(5)], Millis(1));
@@ -543,7 +543,11 @@ fn a_report_of_an_earlier_run_of_a_store_takes_back_neither_state_nor_address() 
     cluster.record_heartbeat(&old, &[store_run(5)], Millis(3));
     let store = cluster.store(StoreId(1)).unwrap();
     assert_eq!((&store.address[..], &store.node), ("n1:2", &new));
-    assert_eq!(load(&pairs).boot(StoreId(1)), new.boot(&store_run(6)), "the next leader knows it");
+    assert_eq!(
+        load(&pairs).run_of(StoreId(1)),
+        new.run_of(&store_run(6)),
+        "the next leader knows it"
+    );
     // Another node, which had the disk before, reports the store as missing; the run stays known.
     let failed = StoreReport { id: StoreId(1), has_failed: true, ..StoreReport::default() };
     assert_eq!(cluster.plan_heartbeat(&node_run("n1:2", 7), &[failed]).unwrap(), []);
@@ -647,11 +651,78 @@ fn a_store_that_runs_from_two_copies_of_its_directory_reports_from_one_node_only
     commit(&mut pairs, &mut cluster, changes);
     let copy = node_run("n9:1", 8);
     let refused = load(&pairs).plan_heartbeat(&copy, &[store_run(5)]).unwrap_err().to_string();
-    assert!(refused.contains("store 1 runs at n1:1, and n9:1 runs a copy"), "{refused}");
+    assert!(
+        refused.contains("store 1 runs at n1:1 as start 5, and n9:1 runs another"),
+        "{refused}"
+    );
     assert_eq!(
         cluster.plan_heartbeat(&first, &[store_run(5)]).unwrap(),
         [],
         "it is heard as before"
     );
     assert!(cluster.plan_heartbeat(&copy, &[store_run(6)]).is_ok(), "it was moved to another node");
+}
+
+/// A report of a node that states these starts of store 1.
+fn node_starts(address: &str, nonce: u64, ids: &[u128]) -> NodeReport {
+    let lineage = Lineage::new(ids.iter().copied().map(StartId));
+    NodeReport { lineages: [(StoreId(1), lineage)].into(), ..node_run(address, nonce) }
+}
+
+#[test]
+fn the_recorded_start_of_a_store_is_replaced_only_by_one_that_came_after_it() {
+    let (mut pairs, mut cluster) = founded();
+    let known = node_starts("n1:1", 7, &[5, 4]);
+    let changes = cluster.plan_heartbeat(&known, &[store_run(5)]).unwrap();
+    assert_eq!(changes.len(), 2, "the number for earlier versions, and the starts");
+    commit(&mut pairs, &mut cluster, changes);
+    let after = node_starts("n9:1", 8, &[6, 5, 4]);
+    for (name, report, count) in [
+        ("an earlier state with a greater number", node_starts("n9:1", 8, &[9, 4]), 6),
+        ("a directory of another store", node_starts("n9:1", 8, &[77]), 6),
+        ("no start", node_run("n9:1", 8), 6),
+    ] {
+        let cluster = load(&pairs);
+        let refused = cluster.plan_heartbeat(&report, &[store_run(count)]);
+        assert!(refused.is_err_and(|it| it.to_string().contains("runs at n1:1")), "{name}");
+    }
+    let earlier = node_starts("n9:1", 8, &[4]);
+    assert_eq!(cluster.plan_heartbeat(&earlier, &[store_run(4)]).unwrap(), []);
+    assert_eq!(cluster.plan_heartbeat(&node_run("n1:1", 9), &[store_run(0)]).unwrap(), []);
+    let changes = cluster.plan_heartbeat(&after, &[store_run(6)]).unwrap();
+    commit(&mut pairs, &mut cluster, changes);
+    let next = load(&pairs);
+    assert_eq!(next.run_of(StoreId(1)), after.run_of(&store_run(6)), "the next leader knows it");
+    assert_eq!(next.store(StoreId(1)).unwrap().address, "n9:1");
+    assert_eq!(next.plan_heartbeat(&known, &[store_run(5)]).unwrap(), [], "it ended");
+}
+
+#[test]
+fn a_record_of_an_earlier_version_takes_the_first_starts_that_are_stated() {
+    let (mut pairs, mut cluster) = founded();
+    let changes = cluster.plan_heartbeat(&node_run("n1:1", 7), &[store_run(5)]).unwrap();
+    commit(&mut pairs, &mut cluster, changes);
+    let stale = node_starts("n9:1", 8, &[1]);
+    assert_eq!(cluster.plan_heartbeat(&stale, &[store_run(4)]).unwrap(), []);
+    let upgraded = node_starts("n1:1", 9, &[6]);
+    let changes = cluster.plan_heartbeat(&upgraded, &[store_run(6)]).unwrap();
+    commit(&mut pairs, &mut cluster, changes);
+    assert_eq!(load(&pairs).run_of(StoreId(1)), upgraded.run_of(&store_run(6)));
+}
+
+#[test]
+fn a_copied_store_does_not_keep_the_other_stores_of_its_node_from_reporting() {
+    let (mut pairs, mut cluster) = founded();
+    let known = node_starts("n1:1", 7, &[5, 4]);
+    let changes = cluster.plan_heartbeat(&known, &[store_run(5)]).unwrap();
+    commit(&mut pairs, &mut cluster, changes);
+    cluster.record_heartbeat(&known, &[store_run(5)], Millis(1));
+    let other = StoreReport { id: StoreId(2), capacity_bytes: 9, ..StoreReport::default() };
+    let both = node_starts("n2:1", 8, &[8, 4]);
+    let changes = cluster.plan_heartbeat(&both, &[store_run(6), other]).unwrap();
+    commit(&mut pairs, &mut cluster, changes);
+    cluster.record_heartbeat(&both, &[store_run(6), other], Millis(2));
+    let address = |id| &cluster.store(StoreId(id)).unwrap().address[..];
+    assert_eq!((address(1), address(2)), ("n1:1", "n2:1"));
+    assert_eq!(cluster.store(StoreId(1)).unwrap().node, known);
 }

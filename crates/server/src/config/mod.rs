@@ -35,6 +35,9 @@ pub struct Config {
     /// Directories with a new disk for a store that was there. Not a setting: an argument of one
     /// start.
     pub replaced_disks: Vec<PathBuf>,
+    /// Directories that were moved or restored, and of which no copy is started. Not a setting: an
+    /// argument of one start.
+    pub moved_directories: Vec<PathBuf>,
     /// Factor by which the devices are slower, for experiments. Not a setting: an argument of one
     /// start.
     pub device_scale: Option<Arc<DeviceScale>>,
@@ -94,6 +97,7 @@ impl Default for Config {
             join: Vec::new(),
             stores: vec![PathBuf::from("data")],
             replaced_disks: Vec::new(),
+            moved_directories: Vec::new(),
             device_scale: None,
             descriptors: Descriptors::default(),
             labels: Vec::new(),
@@ -213,6 +217,10 @@ impl Config {
         }
         if let Some(dir) = self.replaced_disks.iter().find(|dir| !self.stores.contains(dir)) {
             let text = format!("--replaced-disk {}: it is not a store directory", dir.display());
+            return Err(Error::invalid(text));
+        }
+        if let Some(dir) = self.moved_directories.iter().find(|dir| !self.stores.contains(dir)) {
+            let text = format!("--moved-directory {}: it is not a store directory", dir.display());
             return Err(Error::invalid(text));
         }
         if !self.advertise.is_empty() && !is_address(&self.advertise) {

@@ -124,4 +124,18 @@ although a store was there is refused, because it is the mount point of a missin
 - The store is not wanted any more: `stele ctl remove-store N`, and name its directory no longer.
 
 A node with one directory cannot tell a missing disk from a new node: mount it before the start.
+
+## A directory that was moved or copied
+
+A directory (`BOOT`) remembers its starts and its place in the file system: inode and time of creation of
+`log/`, which a move within the file system keeps, and a copy does not. A directory at another place does not
+serve, because the original may run:
+
+- It was moved to another file system, or restored, and no other directory of its store will be started: start
+  the node once with `--moved-directory DIR`.
+- It is a copy: start the node with the original.
+
+The only node of a cluster serves with a warning. The other nodes check each start once more: they hear a run
+only if it comes after the last one that they know, and if that one has ended
+([recovery.md](recovery.md#two-directories-of-one-store)).
 ";

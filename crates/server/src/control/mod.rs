@@ -2,6 +2,9 @@
 //! here.
 
 mod replica;
+mod runs;
+
+pub use runs::{KeepRun, summary_of};
 
 use crate::config::{Config, LiveConfig, RELOADED, SETTINGS};
 use crate::members::Members;
@@ -21,6 +24,7 @@ pub struct ControlService {
     placement: Arc<PlacementService>,
     stores: Arc<Stores>,
     members: Arc<Members>,
+    keeper: Arc<dyn KeepRun>,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -32,8 +36,21 @@ impl ControlService {
         placement: Arc<PlacementService>,
         stores: Arc<Stores>,
         members: Arc<Members>,
+        keeper: Arc<dyn KeepRun>,
     ) -> Self {
-        Self { config, placement, stores, members }
+        Self { config, placement, stores, members, keeper }
+    }
+
+    /// Fails if the caller means another cluster.
+    fn check_cluster(&self, header: Option<RequestHeader>) -> Result<(), Status> {
+        let cluster = self.placement.cluster();
+        match header.is_some_and(|header| header.cluster_id == cluster.0) {
+            true => Ok(()),
+            false => {
+                let text = format!("this node belongs to cluster {cluster}");
+                Err(Status::failed_precondition(text))
+            }
+        }
     }
 
     /// Returns the store with this id; for 0, the one that holds the region.
@@ -134,6 +151,28 @@ macro_rules! control {
                 let is_removed = |store| self.members.is_removed(store);
                 let region = replica::recover(&store, &request, is_removed).await?;
                 Ok(Response::new(RecoverReplicaResponse { region: region.encode() }))
+            }
+
+            async fn keep_run(
+                &self,
+                request: Request<KeepRunRequest>,
+            ) -> Answer<KeepRunResponse> {
+                let KeepRunRequest { header, store_id } = request.into_inner();
+                self.check_cluster(header)?;
+                let kept = self.keeper.clone().keep_run(StoreId(store_id)).await;
+                let run = kept.map_err(|error| Status::failed_precondition(error.to_string()))?;
+                Ok(Response::new(KeepRunResponse { run: run.to_string() }))
+            }
+
+            async fn describe_run(
+                &self,
+                request: Request<DescribeRunRequest>,
+            ) -> Answer<DescribeRunResponse> {
+                let DescribeRunRequest { header, store_id } = request.into_inner();
+                self.check_cluster(header)?;
+                let summary = self.keeper.describe_run(StoreId(store_id));
+                let summary = summary.map_err(|error| Status::not_found(error.to_string()))?;
+                Ok(Response::new(runs::described(summary)))
             }
 
             async fn get_config(

@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use stele_types::{Boot, ClusterId, Error, Result, StoreId};
+use stele_node::succession::KnownRun;
+use stele_types::{Boot, ClusterId, Error, Lineage, Result, StartId, StoreId, StoreRun};
 
 const FILE: &str = "members.json";
 
@@ -26,6 +27,12 @@ pub struct Known {
 }
 
 impl Known {
+    /// Returns whether the node is the only one of its cluster.
+    pub fn is_sole_node(&self) -> bool {
+        let mut live = self.stores.iter().filter(|(_, member)| !member.is_removed);
+        live.all(|(store, _)| self.own.contains_key(store))
+    }
+
     /// Returns the store that was last in this directory.
     pub fn store_in(&self, dir: &Path) -> Option<StoreId> {
         let dir = absolute(dir);
@@ -65,10 +72,11 @@ fn encode(known: &Known) -> String {
     let store = |(id, member): (&StoreId, &Member)| {
         json!({
             "store": id.0,
-            "address": member.address,
+            "address": member.known.address,
             "removed": member.is_removed,
             "state": member.state,
-            "boot": [member.boot.count, member.boot.nonce],
+            "boot": [member.known.run.boot.count, member.known.run.boot.nonce],
+            "starts": member.known.run.lineage.ids().iter().map(StartId::to_string).collect::<Vec<_>>(),
         })
     };
     let own = |(id, dir): (&StoreId, &Option<PathBuf>)| {
@@ -97,7 +105,11 @@ fn decode(bytes: &[u8]) -> Option<Known> {
         let of_boot = |at: usize| store.get("boot").and_then(|it| it.get(at)?.as_u64());
         let boot = of_boot(0).zip(of_boot(1)).map(|(count, nonce)| Boot { count, nonce });
         let boot = boot.unwrap_or_default();
-        let member = Member { address, is_removed, state, boot };
+        let starts = store.get("starts").and_then(Value::as_array).into_iter().flatten();
+        let starts = starts.filter_map(|id| StartId::from_hex(id.as_str()?));
+        let run = StoreRun { boot, lineage: Lineage::new(starts) };
+        let known = KnownRun { run, address, ..KnownRun::default() };
+        let member = Member { known, is_removed, state };
         stores.insert(StoreId(store.get("store")?.as_u64()?), member);
     }
     // They have no number of the write, no cluster and no stores of the node.
@@ -120,7 +132,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path()).unwrap(), None);
         let boot = Boot { count: 3, nonce: u64::MAX };
-        let member = Member { address: "a:1".to_owned(), is_removed: true, state: 2, boot };
+        let lineage = Lineage::new([StartId(5), StartId(u128::MAX)]);
+        let run = StoreRun { boot, lineage };
+        let own = KnownRun { run, address: "a:1".to_owned(), ..KnownRun::default() };
+        let member = Member { known: own, is_removed: true, state: 2 };
         let known = Known {
             write: 7,
             cluster: ClusterId(9),

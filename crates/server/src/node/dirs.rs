@@ -2,7 +2,7 @@
 //! the node running with the others.
 
 use super::identity::{OpenDir, Opened};
-use super::{open, recovery};
+use super::{open, random, recovery};
 use crate::boots::Boots;
 use crate::config::Config;
 use crate::failed_dir::{FailedDir, is_of_directory};
@@ -10,9 +10,9 @@ use crate::members::{self, Known, Members};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_engine::{RecoveringStore, next_boot_count};
+use stele_engine::{DirStart, RecoveringStore, Started};
 use stele_node::start::{self, Directory};
-use stele_types::{ClusterId, Error, Result, StoreId, StoreIdent, mutant};
+use stele_types::{ClusterId, Error, Result, StartId, StoreId, StoreIdent, mutant};
 
 /// Directories after the attempt to open each.
 pub(super) struct Dirs {
@@ -26,6 +26,8 @@ pub(super) struct Dirs {
     pub members: Arc<Members>,
     /// Cluster of the stores; `None` if all directories are new.
     pub cluster: Option<ClusterId>,
+    /// Random number of the process.
+    nonce: u64,
 }
 
 impl Dirs {
@@ -35,12 +37,12 @@ impl Dirs {
         opened.chain(self.damaged.iter().map(|damaged| damaged.ident)).collect()
     }
 
-    /// Returns the runs of the stores, in a process with this random number.
-    pub fn boots(&self, nonce: u64) -> Arc<Boots> {
-        let boots = Boots::new(nonce);
-        let opened = self.opened.iter().filter_map(|open| Some((open.ident?, open.boot_count)));
-        let damaged = self.damaged.iter().map(|damaged| (damaged.ident, damaged.boot_count));
-        opened.chain(damaged).for_each(|(ident, count)| boots.add(ident.store, count));
+    /// Returns the runs of the stores.
+    pub fn boots(&self) -> Arc<Boots> {
+        let boots = Boots::new(self.nonce);
+        let opened = self.opened.iter().filter_map(|open| Some((open.ident?, &open.run)));
+        let damaged = self.damaged.iter().map(|damaged| (damaged.ident, &damaged.run));
+        opened.chain(damaged).for_each(|(ident, run)| boots.add(ident.store, run.clone()));
         Arc::new(boots)
     }
 
@@ -95,8 +97,12 @@ struct Opening<'a> {
     damaged: Vec<recovery::DamagedDir>,
     failed: Vec<Failed>,
     copies: BTreeMap<PathBuf, Known>,
+    /// Directories at other places than at their last starts, also those that do not start for it.
+    moved: Vec<PathBuf>,
     /// First error of a copy of the list of members that cannot be read.
     unreadable: Option<Error>,
+    /// Random number of the process.
+    nonce: u64,
 }
 
 impl<'a> Opening<'a> {
@@ -109,40 +115,65 @@ impl<'a> Opening<'a> {
             }
         }
         let (opened, damaged, failed) = (Vec::new(), Vec::new(), Vec::new());
-        Self { config, opened, damaged, failed, copies, unreadable }
+        let (moved, nonce) = (Vec::new(), random() | 1);
+        Self { config, opened, damaged, failed, copies, moved, unreadable, nonce }
     }
 
     fn open(&mut self, dir: &Path) -> Result<()> {
         let open = || open::engine(self.config, dir);
         let recover = || open::begin_recovery(self.config, dir);
         // The directory is locked by what is open.
-        let count = |directory| self.count_boot(dir).map(|count| (directory, count));
-        match start::adopt(open, recover, RecoveringStore::ident).and_then(count) {
-            Ok((Directory::Open(engine, ident), boot_count)) => {
-                self.opened.push(OpenDir { dir: dir.to_path_buf(), engine, ident, boot_count });
+        let count = |directory| self.count_start(dir).map(|started| (directory, started));
+        let (directory, started) =
+            match start::adopt(open, recover, RecoveringStore::ident).and_then(count) {
+                Ok(started) => started,
+                Err(error) => {
+                    let is_moved = matches!(error, Error::WrongStore { .. });
+                    self.moved.extend(is_moved.then(|| dir.to_path_buf()));
+                    return self.fail(dir, error);
+                }
+            };
+        if started.has_moved {
+            self.moved.push(dir.to_path_buf());
+        }
+        let run = started.run;
+        match directory {
+            Directory::Open(engine, ident) => {
+                self.opened.push(OpenDir { dir: dir.to_path_buf(), engine, ident, run });
             }
-            Ok((Directory::Recovering(ident, log), boot_count)) => {
-                self.damaged.push(recovery::damaged(dir, ident, log, boot_count));
+            Directory::Recovering(ident, log) => {
+                self.damaged.push(recovery::damaged(dir, ident, log, run));
             }
-            Err(error) => self.fail(dir, error)?,
         }
         Ok(())
     }
 
-    /// Counts a start of the directory. On a full device it returns 0: the store then serves without
-    /// stating its run.
-    fn count_boot(&self, dir: &Path) -> Result<u64> {
-        // The list of members has a copy of the number.
+    /// Counts a start of the directory.
+    fn count_start(&self, dir: &Path) -> Result<Started> {
+        // The list of members has a copy of the last run.
         let of_copy =
-            |known: &Known| known.stores.get(&known.store_in(dir)?).map(|it| it.boot.count);
-        let known = self.copies.values().filter_map(of_copy).max().unwrap_or_default();
-        match next_boot_count(&open::files(self.config), dir, known) {
-            Err(error @ Error::NoSpace(_)) => {
-                tracing::warn!("{}: the start is not counted: {error}", dir.display());
-                Ok(0)
-            }
-            counted => counted,
+            |known: &Known| Some(known.stores.get(&known.store_in(dir)?)?.known.run.clone());
+        let known = self.copies.values().filter_map(of_copy).max_by_key(|run| run.boot.count);
+        let is_said = self.config.moved_directories.iter().any(|moved| moved == dir);
+        let is_sole = self.copies.get(dir).is_some_and(Known::is_sole_node);
+        let start = DirStart {
+            id: StartId(u128::from(random()) << 64 | u128::from(random())),
+            nonce: self.nonce,
+            known: known.unwrap_or_default(),
+            may_have_moved: is_said || is_sole,
+        };
+        let started = start.count(&open::files(self.config), dir)?;
+        if started.has_moved && !is_said {
+            tracing::warn!(
+                "{} is not where it was at its last start: it was moved, restored or copied. The node is \
+                 the only one of its cluster and serves; never start the other directory, if there is one",
+                dir.display()
+            );
         }
+        if started.run.boot.count == 0 {
+            tracing::warn!("{}: the device is full: the start is not counted", dir.display());
+        }
+        Ok(started)
     }
 
     fn fail(&mut self, dir: &Path, error: Error) -> Result<()> {
@@ -184,8 +215,19 @@ impl<'a> Opening<'a> {
             here.is_some_and(other) || (known.cluster != ClusterId(0) && other(known.cluster))
         };
         let copies = self.copies.iter().filter(|(dir, known)| !is_foreign(dir, known));
-        let newest = copies.max_by_key(|(_, known)| (known.write, known.version));
-        newest.map(|(_, known)| known.clone()).unwrap_or_default()
+        // Invariant: a directory that was copied or moved does not tell which other stores the node has.
+        // They may be those of the node that has the original.
+        let is_continued = |dir: &Path| {
+            !self.moved.iter().any(|moved| moved == dir)
+                || mutant::active("server.copy_brings_stores")
+        };
+        let newest =
+            copies.max_by_key(|(dir, known)| (is_continued(dir), known.write, known.version));
+        let Some((dir, known)) = newest else { return Known::default() };
+        match is_continued(dir) {
+            true => known.clone(),
+            false => Known { own: BTreeMap::new(), ..known.clone() },
+        }
     }
 
     /// Takes out the stores that do not belong to this node's cluster, or no longer, or twice.
@@ -273,7 +315,8 @@ impl<'a> Opening<'a> {
             FailedDir { is_expected, ..FailedDir::new(dir, store, &error) }
         });
         let failed = failed.collect();
-        Ok(Dirs { opened, damaged: self.damaged, failed, members: Arc::new(members), cluster })
+        let (damaged, nonce) = (self.damaged, self.nonce);
+        Ok(Dirs { opened, damaged, failed, members: Arc::new(members), cluster, nonce })
     }
 }
 

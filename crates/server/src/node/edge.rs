@@ -1,14 +1,20 @@
 //! Exchange between the store loops, the transport and the rest of the node.
 
+use super::stopped_run::{self, StoppedRun};
 use crate::members::Members;
 use crate::snapshot_transfer::Snapshots;
 use crate::store::{Engine, OutputSink};
 use crate::stores::Stores;
 use crate::tasks::Tasks;
-use crate::transport::{self, BoxFuture, CloseReason, Deliver, Resolve, SnapshotOffer, Transport};
+use crate::transport::{
+    self, BoxFuture, CloseReason, Deliver, RefusedStore, Resolve, SnapshotOffer, Transport,
+};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
+use stele_node::succession::{Evidence, KnownRun, Refusal, Verdict};
 use stele_raftstore::{Event, Input, PeerMessage, SendSnapshot};
-use stele_types::{Boot, Error, StoreId};
+use stele_types::{Error, StartId, StoreId, StoreRun, mutant};
 use tokio::sync::Notify;
 
 /// Router of messages, snapshots, events and failures of this node's stores.
@@ -22,6 +28,13 @@ pub(super) struct Edge {
     pub leader_unknown: Notify,
     /// Background tasks of the node.
     pub tasks: Tasks,
+    /// Last refusal of each store of this node by another one, for the log.
+    refused: Mutex<BTreeMap<StoreId, (Refusal, StartId)>>,
+    /// Stores of this node that were stopped beside another run of theirs.
+    stopped: Mutex<BTreeSet<StoreId>>,
+    /// Held while a directory's record of such a stop changes.
+    pub stop_records: Arc<Mutex<()>>,
+    members: OnceLock<Arc<Members>>,
 }
 
 impl Edge {
@@ -33,6 +46,10 @@ impl Edge {
             report_due: Notify::new(),
             leader_unknown: Notify::new(),
             tasks,
+            refused: Mutex::default(),
+            stopped: Mutex::default(),
+            stop_records: Arc::default(),
+            members: OnceLock::new(),
         }
     }
 
@@ -40,6 +57,47 @@ impl Edge {
     pub fn set_transport(&self, transport: Transport) {
         // A second call would be a mistake and has no effect.
         let _ = self.transport.set(transport);
+    }
+
+    /// Sets the list of members. Called once, before the first store starts.
+    pub fn set_members(&self, members: Arc<Members>) {
+        // A second call would be a mistake and has no effect.
+        let _ = self.members.set(members);
+    }
+
+    /// Returns whether a store was stopped beside another run of it.
+    pub fn is_stopped_beside(&self, store: StoreId) -> bool {
+        self.stopped.lock().contains(&store)
+    }
+
+    /// Records that a store which was stopped beside another run goes on.
+    pub fn goes_on(&self, store: StoreId) {
+        self.stopped.lock().remove(&store);
+        self.refused.lock().remove(&store);
+        self.tasks.store_goes_on(store);
+    }
+
+    /// Stops a store, until the operator chooses one of its runs.
+    ///
+    /// Invariant: of two runs of one parent that both answer none votes, acknowledges, or reads under a
+    /// lease: neither knows which writes the other one acknowledged. A restart does not change that.
+    fn stop_beside(&self, refused: &RefusedStore) {
+        if !self.stopped.lock().insert(refused.store) || mutant::active("server.rival_goes_on") {
+            return;
+        }
+        let store = refused.store;
+        let Some(members) = self.members.get() else { return };
+        let dir = members.own().remove(&store).flatten().unwrap_or_default();
+        // What it holds when it stops.
+        let summary = stopped_run::summary(members, &self.stores, store).ok();
+        let (path, detail) = (dir.clone(), refused.text.clone());
+        if let Some(store) = self.stores.get(store) {
+            store.fail(Error::WrongStore { path, detail });
+        }
+        let (tasks, record) = (self.tasks.clone(), self.stop_records.clone());
+        let (refused, cluster) = (refused.clone(), members.cluster());
+        let stopped = StoppedRun { refused, dir, summary, cluster, tasks, record };
+        self.tasks.spawn_finite("stopped-run", stopped.record());
     }
 
     /// Saves the list of members in all directories. Does not wait: the device of one may hang.
@@ -103,7 +161,10 @@ impl OutputSink for Edge {
     }
 
     fn failed(&self, store: StoreId, error: Error) {
-        self.tasks.store_failed(store, error);
+        match self.is_stopped_beside(store) {
+            true => self.tasks.store_stopped(store, &error),
+            false => self.tasks.store_failed(store, error),
+        }
         self.store_gone(store);
         self.report_due.notify_one();
     }
@@ -140,6 +201,27 @@ impl Deliver for Edge {
         self.tasks.end_node(task, error);
     }
 
+    fn refused(&self, refused: &RefusedStore) {
+        let key = (refused.refusal, refused.rival.id());
+        // It is refused several times a second.
+        if self.refused.lock().insert(refused.store, key) != Some(key) {
+            tracing::error!(
+                "store {} is not heard by another node: {}",
+                refused.store,
+                refused.text
+            );
+        }
+        if refused.refusal == Refusal::Conflict {
+            self.stop_beside(refused);
+        }
+    }
+
+    fn refuses(&self, remote: &str, refused: &[RefusedStore]) {
+        for it in refused {
+            tracing::warn!("store {} of {remote} is not heard: {}", it.store, it.text);
+        }
+    }
+
     fn closed(&self, peer: &str, reason: &CloseReason) {
         match reason {
             // A refusal stays until a setting or a member changes.
@@ -151,18 +233,22 @@ impl Deliver for Edge {
 
 impl Resolve for Members {
     fn address(&self, store: StoreId) -> Option<String> {
-        self.get(store).filter(|member| !member.is_removed).map(|member| member.address)
+        self.get(store).filter(|member| !member.is_removed).map(|member| member.known.address)
     }
 
     fn is_removed(&self, store: StoreId) -> bool {
         Self::is_removed(self, store)
     }
 
-    fn other_copy(&self, store: StoreId, boot: Boot) -> Option<String> {
-        Self::other_copy(self, store, boot)
+    fn known_run(&self, store: StoreId) -> Option<KnownRun> {
+        Self::known_run(self, store)
     }
 
-    fn learn(&self, address: &str, stores: &[(StoreId, Boot)]) {
-        Self::learn(self, address, stores.iter().copied());
+    fn admit(&self, store: StoreId, run: &StoreRun, address: &str, evidence: &Evidence) -> Verdict {
+        Self::admit(self, store, run, address, evidence)
+    }
+
+    fn is_heard(&self, store: StoreId, run: &StoreRun, address: &str) -> bool {
+        Self::is_heard(self, store, run, address)
     }
 }

@@ -128,6 +128,11 @@ impl Heartbeats {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 started_at: self.started_at,
                 boot_nonce: self.boots.nonce(),
+                lineages: stores
+                    .iter()
+                    .map(|store| (store.id, self.boots.get(store.id).lineage))
+                    .filter(|(_, lineage)| lineage.is_known())
+                    .collect(),
                 region_bytes_max: self.config.region_bytes_max,
                 labels: Some(self.config.label_pairs()),
                 unix_s: SystemClock::new().unix_seconds(),
@@ -174,7 +179,10 @@ impl Heartbeats {
                 (store, sample, regions)
             })
         };
-        let asked: Vec<_> = self.stores.all().into_iter().map(ask).collect();
+        // A store that waits for the operator has not failed, and does not serve.
+        let mut reported = self.stores.all();
+        reported.retain(|store| !self.edge.is_stopped_beside(store.id()));
+        let asked: Vec<_> = reported.into_iter().map(ask).collect();
         let (mut stores, mut all, mut is_complete) = (Vec::new(), Vec::new(), true);
         for asked in asked {
             // Fails only by a panic, which has been logged, or when the node stops.
@@ -189,7 +197,7 @@ impl Heartbeats {
             store.set_refuses_entries(refuses_entries);
             let report = store_report(&store, sample.as_deref());
             stores.push(StoreReport {
-                boot_count: self.boots.count(store.id()),
+                boot_count: self.boots.get(store.id()).boot.count,
                 is_full: report.is_full || refuses_entries,
                 ..report
             });

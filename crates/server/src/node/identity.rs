@@ -15,7 +15,7 @@ use stele_proto::stele::control::v1::control_client::ControlClient;
 use stele_proto::stele::control::v1::{JoinRequest, JoinResponse, NewStore};
 use stele_raftstore::RaftStore;
 use stele_storage::StateMachine;
-use stele_types::{ClusterId, Error, Result, StoreId, StoreIdent};
+use stele_types::{ClusterId, Error, Result, StoreId, StoreIdent, StoreRun};
 
 /// Timeout of one request to one node.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,8 +30,8 @@ pub(super) struct OpenDir {
     pub engine: Arc<Engine>,
     /// `None` in a new directory.
     pub ident: Option<StoreIdent>,
-    /// Number of this start of the directory; 0 if it could not be written.
-    pub boot_count: u64,
+    /// Run of the directory.
+    pub run: StoreRun,
 }
 
 /// Open directories.

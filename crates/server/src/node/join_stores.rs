@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_proto::stele::control::v1::{JoinRequest, JoinResponse};
 use stele_raftstore::RaftStore;
-use stele_types::{Boot, Clock, ClusterId, Error, Result, StoreId, StoreIdent};
+use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent};
 use tokio::sync::watch;
 use tonic::Code;
 
@@ -96,15 +96,14 @@ impl StoreJoin {
     }
 
     async fn start(&self, open: OpenDir, ident: StoreIdent) -> Result<()> {
-        let OpenDir { dir, engine, boot_count, .. } = open;
+        let OpenDir { dir, engine, run, .. } = open;
         // The id is durable before the store uses it.
         let marked = engine.clone();
         let mark = tokio::task::spawn_blocking(move || RaftStore::write_ident(&*marked, &ident));
         mark.await.map_err(|_| Error::Busy("the server is stopping".to_owned()))??;
         self.members.keep_in(&dir);
-        let boot = Boot { count: boot_count, nonce: self.boots.nonce() };
-        self.members.add_own(ident.store, &self.address, &dir, boot);
-        self.boots.add(ident.store, boot_count);
+        self.members.add_own(ident.store, &self.address, &dir, run.clone());
+        self.boots.add(ident.store, run);
         self.transport.add_store(ident.store);
         self.stores.add(start_store(&self.config, engine, ident, &self.clock, &self.edge)?);
         tracing::info!("store {} has joined", ident.store);

@@ -7,6 +7,7 @@ mod heartbeat;
 mod identity;
 mod ids;
 mod join_stores;
+mod keep_run;
 mod leave;
 mod listen;
 mod open;
@@ -15,6 +16,7 @@ mod reload;
 mod seeds;
 mod split;
 mod steps;
+mod stopped_run;
 mod system;
 mod waiting;
 
@@ -40,6 +42,7 @@ use crate::unsupported;
 use dirs::Dirs;
 use edge::Edge;
 use identity::Opened;
+use keep_run::Keeper;
 use listen::{Signal, Signals};
 use reload::Reload;
 use seeds::{ClusterQuestion, Seeds};
@@ -151,8 +154,9 @@ impl Node {
         let (tasks, failures) = Tasks::new();
         let edge = Arc::new(Edge::new(stores.clone(), tasks.clone()));
         let idents = dirs.idents();
-        let boots = dirs.boots(random() | 1);
+        let boots = dirs.boots();
         let members = dirs.keep_members(cluster, &address, &boots);
+        edge.set_members(members.clone());
         let identity = transport::Identity {
             cluster,
             address: address.clone(),
@@ -376,6 +380,7 @@ impl Parts {
             placement,
             self.stores.clone(),
             self.members.clone(),
+            Arc::new(self.keeper(transport.clone())),
         );
         let (reporter, health) = tonic_health::server::health_reporter();
         drop(reporter);
@@ -411,6 +416,20 @@ impl Parts {
             serving.await;
         });
         (port, reload)
+    }
+
+    fn keeper(&self, transport: Transport) -> Keeper {
+        Keeper {
+            config: self.config.clone(),
+            cluster: self.cluster,
+            address: self.address.clone(),
+            members: self.members.clone(),
+            stores: self.stores.clone(),
+            edge: self.edge.clone(),
+            clock: self.clock.clone(),
+            boots: self.boots.clone(),
+            transport,
+        }
     }
 
     /// Joins new directories after the stores that are members have started.

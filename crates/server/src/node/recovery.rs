@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::RecoveringStore;
 use stele_raftstore::EntryRecovery;
-use stele_types::{Result, StoreIdent};
+use stele_types::{Result, StoreIdent, StoreRun};
 use stele_vfs::{RealVfs, Vfs};
 
 /// Directory that does not open yet.
 pub(super) struct DamagedDir {
     pub dir: PathBuf,
     pub ident: StoreIdent,
-    /// Number of this start of the directory; 0 if it could not be written.
-    pub boot_count: u64,
+    /// Run of the directory.
+    pub run: StoreRun,
     recovery: EntryRecovery<RecoveringStore>,
 }
 
@@ -26,7 +26,7 @@ pub(super) fn damaged(
     dir: &Path,
     ident: StoreIdent,
     recovery: EntryRecovery<RecoveringStore>,
-    boot_count: u64,
+    run: StoreRun,
 ) -> DamagedDir {
     let (store, (lost, _)) = (ident.store, recovery.lost());
     tracing::warn!(
@@ -34,7 +34,7 @@ pub(super) fn damaged(
          until copies from other stores replace them",
         dir.display()
     );
-    DamagedDir { dir: dir.to_path_buf(), ident, boot_count, recovery }
+    DamagedDir { dir: dir.to_path_buf(), ident, run, recovery }
 }
 
 /// Starts the recovery thread of a directory; the store joins the others when it is recovered.

@@ -3,7 +3,7 @@
 
 use super::edge::Edge;
 use crate::config::Config;
-use crate::members::Members;
+use crate::members::{Hearsay, Members};
 use crate::port::MESSAGE_BYTES_MAX;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn seeds(config: &Config, own_address: &str) -> Vec<String> {
     config.join.iter().filter(|seed| *seed != own_address).cloned().collect()
 }
 
-async fn connect(seed: &str) -> Result<ControlClient<Channel>, Status> {
+pub(super) async fn connect(seed: &str) -> Result<ControlClient<Channel>, Status> {
     let unavailable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
     let endpoint = Endpoint::from_shared(format!("http://{seed}")).map_err(unavailable)?;
     let endpoint = endpoint.connect_timeout(CALL_TIMEOUT).timeout(CALL_TIMEOUT);
@@ -157,6 +157,14 @@ impl Seeds {
             edge.save_members(&members);
             if let Some(transport) = edge.transport() {
                 transport.members_changed();
+                for Hearsay { store, run, address } in members.take_hearsay() {
+                    let transport = transport.clone();
+                    edge.tasks.spawn_finite("succession", async move {
+                        let verdict = transport.admit_hearsay(store, &run, &address).await;
+                        tracing::debug!("store {store}, {run} at {address}: {verdict:?}");
+                        Ok(())
+                    });
+                }
             }
         }
     }

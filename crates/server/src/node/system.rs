@@ -4,16 +4,17 @@ use crate::members::Members;
 use crate::placement::{LostQuorum, System};
 use crate::store::StoreHandle;
 use crate::stores::Stores;
-use crate::transport::{BoxFuture, Transport};
+use crate::transport::{BoxFuture, RefusedStore, Transport};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_node::pages::Pages;
 use stele_node::placement;
 use stele_node::store::LinearizableRead;
+use stele_node::succession::{Refusal, Verdict};
 use stele_placement::{PairChange, SYSTEM_REGION};
 use stele_raftstore::{Done, Header, Read, Reply, RequestId};
 use stele_storage::{EngineView, StateMachine};
-use stele_types::{Error, Result, Term};
+use stele_types::{Error, Result, StoreId, StoreRun, Term};
 
 /// Time a read may take, in nanoseconds.
 const REQUEST_TIMEOUT_NANOS: u64 = 5_000_000_000;
@@ -73,7 +74,7 @@ impl System for SystemRegion {
     fn leader_address(&self) -> Option<String> {
         let reader = self.store()?.readers().get(SYSTEM_REGION)?;
         let leader = reader.leader()?;
-        self.members.get(leader.store).map(|member| member.address)
+        self.members.get(leader.store).map(|member| member.known.address)
     }
 
     fn propose(&self, term: Term, changes: Vec<PairChange>) -> BoxFuture<'static, Result<()>> {
@@ -113,6 +114,28 @@ impl System for SystemRegion {
 
     fn nodes(&self) -> Vec<String> {
         self.members.addresses()
+    }
+
+    fn judge(
+        &self,
+        address: String,
+        runs: Vec<(StoreId, StoreRun)>,
+    ) -> BoxFuture<'static, Vec<RefusedStore>> {
+        let transport = self.transport.clone();
+        // Its own stores report to this node directly.
+        let is_own = address == self.address;
+        Box::pin(async move {
+            let mut refused = Vec::new();
+            for (store, run) in runs.into_iter().filter(|_| !is_own) {
+                let refusal = match transport.admit(store, &run, &address).await {
+                    Verdict::Same | Verdict::Successor => continue,
+                    Verdict::Undecided | Verdict::Unverified => Refusal::Copy,
+                    Verdict::Refused(refusal) => refusal,
+                };
+                refused.push(transport.refused_store(store, &run, &address, refusal));
+            }
+            refused
+        })
     }
 
     fn lost_quorum(&self) -> Option<LostQuorum> {

@@ -84,7 +84,7 @@ pub(super) fn members_of(cluster: &Cluster, own: &str) -> Vec<Member> {
     let mut members: BTreeMap<&str, Vec<MemberStore>> = BTreeMap::new();
     for store in cluster.stores() {
         let state = wire::store_state(store.state) as i32;
-        let member = wire_store(store.id, state, cluster.boot(store.id));
+        let member = wire_store(store.id, state, &cluster.run_of(store.id));
         members.entry(&store.address).or_default().push(member);
     }
     let member = |(address, stores): (&str, Vec<MemberStore>)| Member {

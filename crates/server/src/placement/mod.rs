@@ -21,7 +21,7 @@ pub(crate) use wire::{answer_of, labels_of, request as heartbeat_request, wire_t
 #[cfg(test)]
 mod tests;
 
-use crate::transport::BoxFuture;
+use crate::transport::{BoxFuture, RefusedStore};
 use bytes::Bytes;
 use forward::Forward;
 use parking_lot::RwLock;
@@ -30,7 +30,9 @@ use std::sync::Arc;
 use stele_node::placement::{NotDecided, PlacementLeader, Work};
 use stele_placement::{Bootstrap, Cluster, LeaderState, Millis, PairChange, SYSTEM_REGION};
 use stele_raftstore::LeaseTimes;
-use stele_types::{Clock, ClusterId, Error, Peer, PeerRole, Region, Result, StoreId, Term, mutant};
+use stele_types::{
+    Clock, ClusterId, Error, Peer, PeerRole, Region, Result, StoreId, StoreRun, Term, mutant,
+};
 use stele_vfs::SystemClock;
 use tokio::sync::oneshot;
 use tonic::{Code, Status};
@@ -62,6 +64,15 @@ pub trait System: Send + Sync + 'static {
     fn own_address(&self) -> String;
     /// Returns `host:port` of every known node.
     fn nodes(&self) -> Vec<String>;
+    /// Judges the runs of the stores that another node reports from this address; returns the refusal of
+    /// each that is not heard.
+    fn judge(
+        &self,
+        _address: String,
+        _runs: Vec<(StoreId, StoreRun)>,
+    ) -> BoxFuture<'static, Vec<RefusedStore>> {
+        Box::pin(async { Vec::new() })
+    }
     /// Returns the voters of the placement region if this node reaches too few of them for a leader;
     /// `None` also without a replica on this node.
     fn lost_quorum(&self) -> Option<LostQuorum>;

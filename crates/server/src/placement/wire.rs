@@ -9,8 +9,8 @@ use stele_placement::{
 use stele_proto::stele::control::v1 as wire;
 use stele_raftstore::LeaseTimes;
 use stele_types::{
-    DeviceSpeed, LogIndex, OpCost, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId,
-    Term,
+    DeviceSpeed, Lineage, LogIndex, OpCost, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId,
+    StoreId, Term,
 };
 
 /// Encodes the times of a node's leases.
@@ -33,6 +33,7 @@ const UNDETERMINED_FAIL: &str = "undetermined_writes_fail";
 
 /// Encodes a node's report.
 pub(crate) fn request(report: Report) -> wire::HeartbeatRequest {
+    let starts = report.node.lineages.iter().map(starts_of).collect();
     wire::HeartbeatRequest {
         address: report.node.address,
         version: report.node.version,
@@ -44,6 +45,7 @@ pub(crate) fn request(report: Report) -> wire::HeartbeatRequest {
         stopping: report.node.is_stopping,
         sequence: report.sequence,
         stores: report.stores.iter().map(store_stats).collect(),
+        starts,
         regions: report.regions.into_iter().map(region_report).collect(),
         all_regions: report.is_full,
         outcomes: report.refusals.into_iter().map(outcome).collect(),
@@ -62,6 +64,7 @@ pub(super) fn report_of(request: &wire::HeartbeatRequest) -> Report {
             version: request.version.clone(),
             started_at: request.started_at,
             boot_nonce: request.boot_nonce,
+            lineages: request.starts.iter().filter_map(lineage_of).collect(),
             region_bytes_max: request.region_bytes_max,
             labels: request.labels.as_ref().map(pairs_of),
             unix_s: request.unix_s,
@@ -228,6 +231,16 @@ pub(super) fn info_of(report: &wire::RegionReport) -> Option<RegionInfo> {
         0 => Some(RegionInfo::new(Region::decode(&report.region).ok()?)),
         _ => Some(RegionInfo::reported(region_report_of(report)?, stele_placement::Millis(0))),
     }
+}
+
+/// Decodes the starts of a store that states them.
+fn lineage_of(stated: &wire::StoreStarts) -> Option<(StoreId, Lineage)> {
+    let lineage = Lineage::from_bytes(&stated.starts).filter(Lineage::is_known)?;
+    Some((StoreId(stated.store_id), lineage))
+}
+
+fn starts_of((store, lineage): &(StoreId, Lineage)) -> wire::StoreStarts {
+    wire::StoreStarts { store_id: store.0, starts: lineage.to_bytes().into() }
 }
 
 fn store_stats(report: &StoreReport) -> wire::StoreStats {

@@ -74,6 +74,8 @@ pub enum CloseReason {
     Refused(RejectReason, String),
     /// A snapshot was refused or not installed.
     Declined(String),
+    /// A store of the other side runs elsewhere now, or must not be heard.
+    Displaced,
     /// A test cut it.
     Cut,
 }
@@ -88,7 +90,7 @@ impl CloseReason {
     }
 
     /// All labels, in the order of their numbers.
-    pub const LABELS: [&'static str; 16] = [
+    pub const LABELS: [&'static str; 17] = [
         "dial",
         "no_address",
         "io",
@@ -105,6 +107,7 @@ impl CloseReason {
         "cut",
         "other_tick",
         "copied_directory",
+        "displaced",
     ];
 
     /// Returns the label in metrics.
@@ -119,6 +122,7 @@ impl CloseReason {
             Self::Malformed(_) | Self::Unreadable(_) => "malformed",
             Self::Refused(reason, _) => reason.label(),
             Self::Declined(_) => "declined",
+            Self::Displaced => "displaced",
             Self::Cut => "cut",
         }
     }
@@ -136,6 +140,7 @@ impl fmt::Display for CloseReason {
             Self::Dial(error) => write!(f, "cannot connect: {error}"),
             Self::NoAddress(store) => write!(f, "no address of store {store} is known"),
             Self::Io(error) => write!(f, "connection failed: {error}"),
+            Self::Displaced => f.write_str("another run of its store is heard now"),
             Self::Ended => f.write_str("closed by the other side"),
             Self::Silent => f.write_str("nothing received from the other side for too long"),
             Self::Stalled => f.write_str("the other side accepts no bytes"),

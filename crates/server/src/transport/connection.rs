@@ -2,7 +2,8 @@
 
 use super::closed::CloseReason;
 use super::frame::{self, Frame, Frames, Kind};
-use super::hello::{self, HELLO_BYTES_MAX, Hello, Lane, MAGIC};
+use super::hello::{self, HELLO_BYTES_MAX, Hello, Lane, MAGIC, Welcome};
+use super::runs::PROBE_TIME;
 use super::shared::Shared;
 use super::stats::Stats;
 use stele_types::{StoreId, mutant};
@@ -54,10 +55,8 @@ pub fn split(stream: TcpStream) -> Result<(Reader, OwnedWriteHalf), CloseReason>
 pub struct Dialled {
     pub reader: Reader,
     pub writer: OwnedWriteHalf,
-    /// Version of the protocol that both sides use.
-    pub version: u8,
-    /// Stores of the node that do not serve.
-    pub gone: Vec<StoreId>,
+    /// What the node answered.
+    pub welcome: Welcome,
 }
 
 /// Dials a node and verifies that it is the expected one.
@@ -78,7 +77,7 @@ pub async fn dial(
     if hello.from.iter().any(|store| !shared.resolve.is_removed(*store)) {
         hello.from.retain(|store| !shared.resolve.is_removed(*store));
     }
-    hello.boots = hello.from.iter().map(|store| identity.boots.get(*store)).collect();
+    hello.runs = hello.from.iter().map(|store| identity.boots.get(*store)).collect();
     hello.wanted = wanted.to_vec();
     let handshake = async {
         let stream = TcpStream::connect(address).await.map_err(CloseReason::Dial)?;
@@ -89,18 +88,27 @@ pub async fn dial(
             let answer = reader.next(&shared.stats).await?;
             match answer.kind {
                 Kind::Welcome => {
-                    let read = hello::read_welcome(&answer.body);
-                    let (version, gone) =
-                        read.ok_or(CloseReason::Malformed("unreadable reply to a hello"))?;
-                    return Ok(Dialled { reader, writer, version, gone });
+                    let welcome = Welcome::decode(&answer.body);
+                    let welcome =
+                        welcome.ok_or(CloseReason::Malformed("unreadable reply to a hello"))?;
+                    shared.note_refused(&welcome.refused);
+                    return Ok(Dialled { reader, writer, welcome });
                 }
-                Kind::Refused => return Err(hello::read_refused(&answer.body)),
+                Kind::Refused => {
+                    let (reason, refused) = hello::read_refused(&answer.body);
+                    shared.note_refused(&refused);
+                    return Err(reason);
+                }
                 Kind::Alive => {}
                 _ => return Err(CloseReason::Malformed("unexpected reply to a hello")),
             }
         }
     };
-    let connected = timeout(shared.options.dial_timeout, handshake).await;
+    let limit = match lane {
+        Lane::Probe => PROBE_TIME,
+        _ => shared.options.dial_timeout,
+    };
+    let connected = timeout(limit, handshake).await;
     let connected = connected.map_err(|_| CloseReason::Silent)??;
     Stats::add(&shared.stats.connections_out, 1);
     Ok(connected)

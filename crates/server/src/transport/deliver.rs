@@ -1,11 +1,13 @@
 //! Interfaces that the transport's owner implements.
 
 use super::closed::CloseReason;
+use super::refusals::RefusedStore;
 use super::snapshot_stream::SnapshotOffer;
 use std::future::Future;
 use std::pin::Pin;
+use stele_node::succession::{Evidence, KnownRun, Verdict};
 use stele_raftstore::PeerMessage;
-use stele_types::{Boot, Error, StoreId};
+use stele_types::{Error, StoreId, StoreRun};
 
 /// Boxed future.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -20,13 +22,26 @@ pub trait Resolve: Send + Sync {
         false
     }
 
-    /// Returns the address at which a store runs, if `boot` is a run of another copy of its directory.
-    fn other_copy(&self, _store: StoreId, _boot: Boot) -> Option<String> {
+    /// Returns the last accepted run of a store, if known.
+    fn known_run(&self, _store: StoreId) -> Option<KnownRun> {
         None
     }
 
-    /// Learns the address that a node states for its stores, each with its run.
-    fn learn(&self, _address: &str, _stores: &[(StoreId, Boot)]) {}
+    /// Judges the run that a node at `address` states for its store, and learns it if it is accepted.
+    fn admit(
+        &self,
+        _store: StoreId,
+        _run: &StoreRun,
+        _address: &str,
+        _evidence: &Evidence,
+    ) -> Verdict {
+        Verdict::Same
+    }
+
+    /// Returns whether messages of this run, of a node at `address`, are heard now.
+    fn is_heard(&self, _store: StoreId, _run: &StoreRun, _address: &str) -> bool {
+        true
+    }
 }
 
 /// Receiver of messages and events from other nodes. Except `snapshot`, the calls never block.
@@ -57,6 +72,12 @@ pub trait Deliver: Send + Sync {
 
     /// Reports that a task of the transport failed, so that messages to a node are no longer sent.
     fn task_failed(&self, task: &str, error: Error);
+
+    /// Reports that another node does not hear a store of this one.
+    fn refused(&self, _refused: &RefusedStore) {}
+
+    /// Reports that this node does not hear some stores of `remote`, for the log.
+    fn refuses(&self, _remote: &str, _refused: &[RefusedStore]) {}
 
     /// Reports that a connection from or to `remote` ended, for the log.
     fn closed(&self, _remote: &str, _reason: &CloseReason) {}

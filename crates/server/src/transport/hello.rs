@@ -2,12 +2,17 @@
 //!
 //! ```text
 //! connection := magic:8 (the dialling side) frame(Hello) … ; answered by Welcome or Refused
-//! hello      := oldest:u8 newest:u8 lane:u8 cluster from:stores address wanted:stores (times boots?)?
+//! hello      := oldest:u8 newest:u8 lane:u8 cluster from:stores address wanted:stores
+//!               (times (boots lineages?)?)?
 //! times      := tick_nanos election_ticks_min   (absent in hellos of earlier versions)
 //! boots      := nonce count*                    (a count for each of `from`; absent in earlier ones)
-//! welcome    := version:u8 gone:stores?       (the newest version that both support)
+//! lineages   := starts*                         (for each of `from`; absent in earlier ones)
+//! starts     := bytes of 16 for the start and each one before it, newest first
+//! welcome    := version:u8 (gone:stores (runs refusals)?)?   (the newest version that both support)
+//! runs       := count (store boot_count boot_nonce starts)*  (of the answering node's stores)
 //! alive      := gone:stores?                  (a keepalive's body, on the urgent lane)
-//! refused    := reason:u8 text:bytes
+//! refused    := reason:u8 text:bytes refusals?
+//! refusals   := count (store reason:u8 starts address text:bytes)*   (dialling stores that are not heard)
 //! stores     := count store*                  (numbers are varints, bytes length-prefixed)
 //! ```
 //!
@@ -16,10 +21,11 @@
 
 use super::closed::{CloseReason, RejectReason};
 use super::options::Identity;
+use super::refusals::{self, RefusedStore};
 use bytes::Bytes;
 use stele_raftstore::LeaseTimes;
 use stele_types::limits::VALUE_BYTES_MAX;
-use stele_types::{Boot, ClusterId, StoreId, mutant, varint};
+use stele_types::{Boot, ClusterId, Lineage, StartId, StoreId, StoreRun, mutant, varint};
 
 /// First bytes that a node sends to another: no HTTP request begins with them.
 pub const MAGIC: [u8; 8] = *b"STELEPR1";
@@ -42,17 +48,22 @@ pub enum Lane {
     Data = 1,
     /// One snapshot.
     Bulk = 2,
+    /// A question for the runs of the answering node's stores: it answers and ends the connection.
+    /// Nodes of earlier versions end it without an answer.
+    Probe = 3,
 }
 
 impl Lane {
     fn from_number(number: u8) -> Option<Self> {
-        [Self::Urgent, Self::Data, Self::Bulk].into_iter().find(|lane| *lane as u8 == number)
+        [Self::Urgent, Self::Data, Self::Bulk, Self::Probe]
+            .into_iter()
+            .find(|lane| *lane as u8 == number)
     }
 
     /// Returns the longest body of a frame, in bytes.
     pub fn frame_bytes_max(self) -> usize {
         match self {
-            Self::Urgent => 1 << 20,
+            Self::Urgent | Self::Probe => 1 << 20,
             Self::Data => 128 << 20,
             // One pair of maximum length, with the header of its chunk.
             Self::Bulk => VALUE_BYTES_MAX + (64 << 10),
@@ -65,6 +76,7 @@ impl Lane {
             Self::Urgent => "urgent",
             Self::Data => "data",
             Self::Bulk => "bulk",
+            Self::Probe => "probe",
         }
     }
 }
@@ -87,7 +99,7 @@ pub struct Hello {
     /// Times of its leases; `None` from a node of an earlier version.
     pub times: Option<LeaseTimes>,
     /// Runs of `from`, in its order; empty from a node of an earlier version, which may have no times.
-    pub boots: Vec<Boot>,
+    pub runs: Vec<StoreRun>,
 }
 
 impl Hello {
@@ -102,7 +114,7 @@ impl Hello {
             address,
             wanted: Vec::new(),
             times: None,
-            boots: Vec::new(),
+            runs: Vec::new(),
         }
     }
 
@@ -116,7 +128,7 @@ impl Hello {
         if let Some(times) = &self.times {
             varint::put(&mut out, times.tick_nanos);
             varint::put(&mut out, times.election_ticks_min);
-            put_boots(&mut out, &self.boots);
+            put_runs(&mut out, &self.runs);
         }
         out
     }
@@ -133,13 +145,13 @@ impl Hello {
             address: String::from_utf8(varint::take_bytes(rest)?.to_vec()).ok()?,
             wanted: take_stores(rest)?,
             times: None,
-            boots: Vec::new(),
+            runs: Vec::new(),
         };
         if !rest.is_empty() {
             hello.times = Some(take_times(rest)?);
         }
         if !rest.is_empty() {
-            hello.boots = take_boots(rest, hello.from.len())?;
+            hello.runs = take_runs(rest, hello.from.len())?;
         }
         Some(hello)
     }
@@ -195,40 +207,59 @@ impl Hello {
     }
 }
 
-impl Hello {
-    /// Returns the reason to reject the connection of a node that runs a copy of a directory, of which
-    /// another copy runs at the address that `other_copy` returns.
-    ///
-    /// Invariant: two runs of one store are not both heard. They would vote twice in one term, and
-    /// acknowledge entries that only one of them holds.
-    pub fn copy_rejection(
-        &self,
-        other_copy: impl Fn(StoreId, Boot) -> Option<String>,
-    ) -> Option<(RejectReason, String)> {
-        let runs = self.from.iter().zip(&self.boots);
-        let (store, other) =
-            runs.filter_map(|(store, boot)| Some((store, other_copy(*store, *boot)?))).next()?;
-        let text = format!(
-            "store {store} runs at {other}, and {} runs a copy of its directory, or an earlier state of \
-             it: stop one of the two nodes and empty its directory",
-            self.address
-        );
-        Some((RejectReason::CopiedDirectory, text))
+/// Answer to a hello that is accepted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Welcome {
+    /// Newest version that both sides support.
+    pub version: u8,
+    /// Stores of the answering node that do not serve.
+    pub gone: Vec<StoreId>,
+    /// Runs of its stores that serve; empty from a node of an earlier version.
+    pub runs: Vec<(StoreId, StoreRun)>,
+    /// Stores of the dialling node that are not heard.
+    pub refused: Vec<RefusedStore>,
+}
+
+impl Welcome {
+    /// Encodes the frame's body.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![self.version];
+        if self.runs.is_empty() && self.refused.is_empty() {
+            out.extend(alive(&self.gone));
+            return out;
+        }
+        put_stores(&mut out, &self.gone);
+        varint::put(&mut out, self.runs.len() as u64);
+        let earlier_max = earlier_max(self.runs.len());
+        for (store, run) in &self.runs {
+            varint::put(&mut out, store.0);
+            run.boot.put(&mut out);
+            varint::put_bytes(&mut out, &run.lineage.shortened(earlier_max).to_bytes());
+        }
+        refusals::put(&mut out, &self.refused);
+        out
     }
-}
 
-/// Encodes the acceptance of a hello in this version, by a node with these stores that do not serve.
-pub fn welcome(version: u8, gone: &[StoreId]) -> Vec<u8> {
-    let mut out = vec![version];
-    out.extend(alive(gone));
-    out
-}
-
-/// Decodes the version and the stores of [`welcome`].
-pub fn read_welcome(body: &[u8]) -> Option<(u8, Vec<StoreId>)> {
-    let (version, gone) = body.split_first()?;
-    let is_known = (VERSIONS.0..=VERSIONS.1).contains(version);
-    Some((*version, read_alive(gone)?)).filter(|_| is_known)
+    /// Decodes the body; a newer version may have appended fields.
+    pub fn decode(body: &[u8]) -> Option<Self> {
+        let (&version, mut rest) = body.split_first()?;
+        let gone = match rest.is_empty() {
+            true => Vec::new(),
+            false => take_stores(&mut rest)?,
+        };
+        let (mut runs, mut refused) = (Vec::new(), Vec::new());
+        if !rest.is_empty() {
+            let count = varint::take(&mut rest).filter(|count| *count <= STORES_MAX)?;
+            for _ in 0..count {
+                let store = StoreId(varint::take(&mut rest)?);
+                let boot = Boot::take(&mut rest)?;
+                runs.push((store, StoreRun { boot, lineage: take_starts(&mut rest)? }));
+            }
+            refused = refusals::take(&mut rest)?;
+        }
+        let is_known = (VERSIONS.0..=VERSIONS.1).contains(&version);
+        is_known.then_some(Self { version, gone, runs, refused })
+    }
 }
 
 /// Encodes a keepalive of a node with these stores that do not serve.
@@ -248,21 +279,29 @@ pub fn read_alive(mut body: &[u8]) -> Option<Vec<StoreId>> {
     }
 }
 
-/// Encodes the rejection of a hello or of a snapshot.
-pub fn refused(reason: RejectReason, text: &str) -> Vec<u8> {
+/// Encodes the rejection of a hello or of a snapshot, with the dialling stores that are not heard.
+pub fn refused(reason: RejectReason, text: &str, stores: &[RefusedStore]) -> Vec<u8> {
     let mut out = vec![reason as u8];
     varint::put_bytes(&mut out, bounded(text).as_bytes());
+    if !stores.is_empty() {
+        refusals::put(&mut out, stores);
+    }
     out
 }
 
 /// Decodes what [`refused`] encoded.
-pub fn read_refused(body: &[u8]) -> CloseReason {
+pub fn read_refused(body: &[u8]) -> (CloseReason, Vec<RefusedStore>) {
     let read = || {
         let (&reason, mut rest) = body.split_first()?;
         let text = String::from_utf8_lossy(varint::take_bytes(&mut rest)?).into_owned();
-        Some(CloseReason::Refused(RejectReason::from_number(reason)?, text))
+        let stores = match rest.is_empty() {
+            true => Vec::new(),
+            false => refusals::take(&mut rest)?,
+        };
+        Some((CloseReason::Refused(RejectReason::from_number(reason)?, text), stores))
     };
-    read().unwrap_or(CloseReason::Malformed("unknown reason of a refusal"))
+    let malformed = CloseReason::Malformed("unknown reason of a refusal");
+    read().unwrap_or((malformed, Vec::new()))
 }
 
 /// Returns a prefix of a text that fits into a frame.
@@ -331,16 +370,42 @@ fn take_times(rest: &mut &[u8]) -> Option<LeaseTimes> {
     Some(LeaseTimes { tick_nanos, election_ticks_min })
 }
 
-fn put_boots(out: &mut Vec<u8>, boots: &[Boot]) {
-    let Some(first) = boots.first() else { return };
-    // The stores of a node run in one process.
-    varint::put(out, first.nonce);
-    boots.iter().for_each(|boot| varint::put(out, boot.count));
+/// Bytes for the starts of all stores of a hello or welcome, which fit into [`HELLO_BYTES_MAX`].
+const STARTS_BYTES_MAX: usize = 8 << 10;
+
+/// Returns how many earlier starts of each of `stores` stores fit.
+fn earlier_max(stores: usize) -> usize {
+    let ids = STARTS_BYTES_MAX / stores.max(1) / StartId::BYTES;
+    ids.saturating_sub(1).min(Lineage::EARLIER_MAX)
 }
 
-fn take_boots(rest: &mut &[u8], stores: usize) -> Option<Vec<Boot>> {
+fn put_runs(out: &mut Vec<u8>, runs: &[StoreRun]) {
+    let Some(first) = runs.first() else { return };
+    // The stores of a node run in one process.
+    varint::put(out, first.boot.nonce);
+    runs.iter().for_each(|run| varint::put(out, run.boot.count));
+    let earlier_max = earlier_max(runs.len());
+    for run in runs {
+        varint::put_bytes(out, &run.lineage.shortened(earlier_max).to_bytes());
+    }
+}
+
+fn take_runs(rest: &mut &[u8], stores: usize) -> Option<Vec<StoreRun>> {
     let nonce = varint::take(rest)?;
-    (0..stores).map(|_| Some(Boot { count: varint::take(rest)?, nonce })).collect()
+    let boots = (0..stores).map(|_| Some(Boot { count: varint::take(rest)?, nonce }));
+    let mut runs: Vec<StoreRun> =
+        boots.map(|boot| boot.map(StoreRun::from)).collect::<Option<_>>()?;
+    if !rest.is_empty() {
+        for run in &mut runs {
+            run.lineage = take_starts(rest)?;
+        }
+    }
+    Some(runs)
+}
+
+/// Takes the starts of one run.
+pub(super) fn take_starts(rest: &mut &[u8]) -> Option<Lineage> {
+    Lineage::from_bytes(varint::take_bytes(rest)?)
 }
 
 #[cfg(test)]
@@ -348,6 +413,7 @@ mod tests {
     use super::*;
     use crate::boots::Boots;
     use std::sync::Arc;
+    use stele_node::succession::Refusal;
 
     const TIMES: LeaseTimes = LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };
 
@@ -361,7 +427,11 @@ mod tests {
         let mut hello = Hello::new(Lane::Data, ClusterId(9), "host:1");
         hello.times = Some(TIMES);
         hello.from = vec![StoreId(1), StoreId(300)];
-        hello.boots = [7, 900].map(|count| Boot { count, nonce: u64::MAX }).to_vec();
+        let run = |count| {
+            let lineage = Lineage::new([count, count - 1].map(|id| StartId(u128::from(id))));
+            StoreRun { boot: Boot { count, nonce: u64::MAX }, lineage }
+        };
+        hello.runs = [7, 900].map(run).to_vec();
         hello.wanted = vec![StoreId(4)];
         hello
     }
@@ -376,9 +446,13 @@ mod tests {
     fn a_hello_survives_the_round_trip_and_every_cut_is_refused() {
         let bytes = sample().encode();
         assert_eq!(Hello::decode(&bytes), Some(sample()));
-        let without_boots = Hello { boots: Vec::new(), ..sample() };
-        let earlier = [Hello { times: None, ..without_boots.clone() }, without_boots];
-        let lengths = earlier.each_ref().map(|hello| hello.encode().len());
+        let without_runs = Hello { runs: Vec::new(), ..sample() };
+        let only_boots = sample().runs.iter().map(|run| run.boot.into()).collect();
+        let only_boots = Hello { runs: only_boots, ..sample() };
+        let earlier = [Hello { times: None, ..without_runs.clone() }, without_runs, only_boots];
+        let mut lengths = earlier.each_ref().map(|hello| hello.encode().len());
+        // Without starts it ends after the numbers.
+        lengths[2] -= 2;
         for cut in 0..bytes.len() {
             let expected = lengths.iter().position(|length| *length == cut).map(|at| &earlier[at]);
             assert_eq!(Hello::decode(&bytes[..cut]).as_ref(), expected, "cut at {cut}");
@@ -390,14 +464,54 @@ mod tests {
     #[test]
     fn a_keepalive_and_a_welcome_carry_the_stores_that_do_not_serve() {
         let gone = [StoreId(3), StoreId(400)];
+        let welcome = |version, gone: &[StoreId]| Welcome {
+            version,
+            gone: gone.to_vec(),
+            ..Welcome::default()
+        };
         assert_eq!(read_alive(&alive(&gone)), Some(gone.to_vec()));
-        assert_eq!(read_welcome(&welcome(2, &gone)), Some((2, gone.to_vec())));
-        assert_eq!((alive(&[]), welcome(1, &[])), (Vec::new(), vec![1]), "as earlier versions do");
+        assert_eq!(Welcome::decode(&welcome(2, &gone).encode()), Some(welcome(2, &gone)));
+        let bytes = welcome(1, &[]).encode();
+        assert_eq!((alive(&[]), bytes), (Vec::new(), vec![1]), "as earlier versions do");
         assert_eq!(read_alive(&[]), Some(Vec::new()));
-        assert_eq!(read_welcome(&[1]), Some((1, Vec::new())));
-        assert_eq!(read_welcome(&[3]), None, "a version that was not offered");
+        assert_eq!(Welcome::decode(&[1]), Some(welcome(1, &[])));
+        assert_eq!(Welcome::decode(&[3]), None, "a version that was not offered");
         assert_eq!(read_alive(&[9]), None);
-        assert_eq!(read_welcome(&[]), None);
+        assert_eq!(Welcome::decode(&[]), None);
+    }
+
+    #[test]
+    fn a_welcome_carries_the_runs_of_its_node_and_earlier_versions_read_the_rest() {
+        let runs = [4, 5].map(StoreId).into_iter().zip(sample().runs).collect();
+        let (refusal, rival) = (Refusal::Copy, Lineage::new([StartId(9)]));
+        let refused = RefusedStore {
+            store: StoreId(1),
+            refusal,
+            rival,
+            rival_at: "b:1".to_owned(),
+            text: "stop it".to_owned(),
+        };
+        let welcome = Welcome { version: 2, gone: Vec::new(), runs, refused: vec![refused] };
+        let bytes = welcome.encode();
+        assert_eq!(Welcome::decode(&bytes), Some(welcome));
+        assert_eq!(read_alive(&bytes[1..]), Some(Vec::new()), "as earlier versions read it");
+        (3..bytes.len()).for_each(|cut| assert_eq!(Welcome::decode(&bytes[..cut]), None, "{cut}"));
+    }
+
+    #[test]
+    fn the_starts_of_many_stores_fit_into_a_hello() {
+        let lineage = Lineage::new((1..=65).map(StartId));
+        let run = StoreRun { boot: Boot { count: 1 << 40, nonce: u64::MAX }, lineage };
+        for stores in [1, 8, 9, 256] {
+            let from = (0..stores).map(|id| StoreId(1 << 20 | id)).collect();
+            let runs = vec![run.clone(); stores as usize];
+            let hello = Hello { from, runs, ..sample() };
+            let bytes = hello.encode();
+            assert!(bytes.len() <= HELLO_BYTES_MAX, "{stores}: {}", bytes.len());
+            let read = Hello::decode(&bytes).unwrap().runs;
+            let named = if stores <= 8 { 64 } else { 2 };
+            assert!(read.iter().all(|it| it.lineage.ids().len() >= named), "{stores}");
+        }
     }
 
     #[test]
@@ -416,21 +530,6 @@ mod tests {
         assert_eq!(other(|it| it.from = vec![StoreId(7)]), Some(RejectReason::StoreRemoved));
         assert_eq!(other(|it| it.from.push(StoreId(7))), None, "its other stores are heard");
         assert_eq!(other(|it| it.versions = (0, 9)), None);
-    }
-
-    #[test]
-    fn a_node_with_a_copied_directory_is_refused_with_both_addresses_and_the_remedy() {
-        let hello = sample();
-        let known = |store, boot: Boot| {
-            assert_eq!(boot.nonce, u64::MAX);
-            (store == StoreId(300) && boot.count == 900).then(|| "host:3".to_owned())
-        };
-        let (reason, text) = hello.copy_rejection(known).expect("it runs twice");
-        assert_eq!(reason, RejectReason::CopiedDirectory);
-        assert!(text.contains("store 300 runs at host:3, and host:1 runs a copy"), "{text}");
-        assert_eq!(hello.copy_rejection(|_, _| None), None);
-        let earlier = Hello { boots: Vec::new(), ..hello };
-        assert_eq!(earlier.copy_rejection(known), None, "an earlier version states no runs");
     }
 
     #[test]
@@ -465,15 +564,15 @@ mod tests {
 
     #[test]
     fn a_refusal_arrives_with_its_reason_and_a_bounded_text() {
-        let body = refused(RejectReason::StoreRemoved, &"ä".repeat(5000));
+        let body = refused(RejectReason::StoreRemoved, &"ä".repeat(5000), &[]);
         assert!(body.len() < HELLO_BYTES_MAX);
-        match read_refused(&body) {
+        match read_refused(&body).0 {
             CloseReason::Refused(RejectReason::StoreRemoved, text) => {
                 assert!(text.starts_with("ää"))
             }
             other => panic!("{other}"),
         }
-        assert_eq!(read_refused(&[]).label(), "malformed");
-        assert_eq!(read_refused(&[99, 0]).label(), "malformed");
+        assert_eq!(read_refused(&[]).0.label(), "malformed");
+        assert_eq!(read_refused(&[99, 0]).0.label(), "malformed");
     }
 }

@@ -5,12 +5,15 @@ use super::batch::Batch;
 use super::closed::{CloseReason, RejectReason};
 use super::connection::{self, Dialled, Reader};
 use super::frame::{self, Kind};
-use super::hello::{self, Lane};
+use super::hello::{self, Lane, Welcome};
 use super::node::{Link, Node};
 use super::shared::Shared;
 use super::stats::Stats;
 use std::sync::Arc;
+use stele_node::succession::Verdict;
+use stele_raftstore::PeerMessage;
 use stele_types::checksum::crc32c;
+use stele_types::{StoreId, StoreRun};
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::time::timeout;
@@ -48,20 +51,46 @@ pub async fn run(shared: Arc<Shared>, node: Arc<Node>, lane: Lane) {
     }
 }
 
-async fn once(shared: &Shared, node: &Node, lane: Lane, was_connected: &mut bool) -> CloseReason {
+async fn once(
+    shared: &Arc<Shared>,
+    node: &Node,
+    lane: Lane,
+    was_connected: &mut bool,
+) -> CloseReason {
     let connected = connection::dial(shared, &node.address, lane, &node.stores()).await;
-    let Dialled { mut reader, mut writer, gone, .. } = match connected {
+    let Dialled { mut reader, mut writer, welcome } = match connected {
         Ok(connected) => connected,
         Err(reason) => return reason,
     };
     *was_connected = true;
-    node.connected(lane, gone, shared);
+    let (heard, refused) = judge(shared, node, &welcome).await;
+    let _connected = shared.runs.connect(heard);
+    node.connected(lane, (welcome.gone, refused), shared);
     let link = node.link(lane);
     let ended = tokio::select! {
+        () = node.ended() => return CloseReason::Ended,
         ended = read_keepalives(shared, node, lane, &mut reader) => ended,
         ended = write_messages(shared, node, link, lane, &mut writer) => ended,
     };
     ended.err().unwrap_or(CloseReason::Ended)
+}
+
+/// Judges the runs that an answering node states for the stores that are reached through it. Returns
+/// those that are accepted, and the stores to which no messages are sent.
+async fn judge(
+    shared: &Arc<Shared>,
+    node: &Node,
+    welcome: &Welcome,
+) -> (Vec<(StoreId, StoreRun)>, Vec<StoreId>) {
+    let (mut heard, mut refused) = (Vec::new(), Vec::new());
+    let stores = node.stores();
+    for (store, run) in welcome.runs.iter().filter(|(store, _)| stores.contains(store)) {
+        match shared.admit(*store, run, &node.address).await {
+            Verdict::Same | Verdict::Successor => heard.push((*store, run.clone())),
+            Verdict::Undecided | Verdict::Unverified | Verdict::Refused(_) => refused.push(*store),
+        }
+    }
+    (heard, refused)
 }
 
 /// Reads keepalives; the receiving side sends nothing else.
@@ -81,7 +110,7 @@ async fn read_keepalives(
                 node.set_gone(gone, shared);
             }
             Kind::Alive => {}
-            Kind::Refused => return Err(hello::read_refused(&frame.body)),
+            Kind::Refused => return Err(hello::read_refused(&frame.body).0),
             _ => return Err(CloseReason::Malformed("the receiving side sent a message")),
         }
     }
@@ -110,7 +139,9 @@ async fn write_messages(
             }
             continue;
         }
-        for message in messages.drain(..).filter(|_| !cut) {
+        let refused = node.refused();
+        let is_sent = |message: &PeerMessage| !cut && !refused.contains(&message.to_store);
+        for message in messages.drain(..).filter(is_sent) {
             match batch.add_message(lane, &message) {
                 true => Stats::add(&stats.messages_sent, 1),
                 false => Stats::add(&stats.dropped_large, 1),

@@ -22,6 +22,8 @@ mod link;
 mod node;
 mod options;
 mod queue;
+pub mod refusals;
+mod runs;
 mod serve;
 mod shared;
 pub mod snapshot_stream;
@@ -37,6 +39,7 @@ pub use deliver::{BoxFuture, Deliver, Resolve};
 pub use hello::MAGIC;
 pub use options::{Identity, Options};
 pub use queue::message_bytes;
+pub use refusals::RefusedStore;
 pub use snapshot_stream::{SnapshotOffer, SnapshotReceiver, SnapshotSender};
 pub use stats::Stats;
 
@@ -46,8 +49,9 @@ use node::Nodes;
 use parking_lot::{Mutex, RwLock};
 use shared::{ROOM_UNIT_BYTES, Shared};
 use std::sync::Arc;
+use stele_node::succession::{Refusal, Verdict};
 use stele_raftstore::PeerMessage;
-use stele_types::StoreId;
+use stele_types::{StoreId, StoreRun};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
@@ -82,6 +86,7 @@ impl Transport {
             runtime: Handle::current(),
             stop: watch::Sender::new(false),
             rejected: Mutex::default(),
+            runs: runs::Runs::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -105,7 +110,8 @@ impl Transport {
 
     fn send_to(&self, store: StoreId, lane: Lane, messages: Vec<PeerMessage>) {
         let (shared, stats) = (&self.shared, &self.shared.stats);
-        let Ok(node) = shared.nodes.route(store, shared) else {
+        let route = shared.nodes.route(store, shared);
+        let Some(node) = route.ok().filter(|node| !node.refuses(store)) else {
             Stats::add(&stats.dropped_unknown, messages.len());
             shared.deliver.unreachable(store);
             return;
@@ -154,6 +160,37 @@ impl Transport {
             gone.extend(is_new.then_some(store));
             is_new
         });
+    }
+
+    /// Tells all nodes that a store of this node serves again.
+    pub fn store_serves(&self, store: StoreId) {
+        self.shared.gone.send_if_modified(|gone| {
+            let before = gone.len();
+            gone.retain(|it| *it != store);
+            gone.len() < before
+        });
+    }
+
+    /// Judges the run that another node states for a store at `address`. Asks the address of the known
+    /// run if that has no connection.
+    pub async fn admit(&self, store: StoreId, run: &StoreRun, address: &str) -> Verdict {
+        self.shared.admit(store, run, address).await
+    }
+
+    /// Like [`Transport::admit`], of a run that another node than its own states.
+    pub async fn admit_hearsay(&self, store: StoreId, run: &StoreRun, address: &str) -> Verdict {
+        self.shared.judge(store, run, address, true).await
+    }
+
+    /// Returns the refusal of a run, for the message.
+    pub fn refused_store(
+        &self,
+        store: StoreId,
+        run: &StoreRun,
+        address: &str,
+        refusal: Refusal,
+    ) -> RefusedStore {
+        self.shared.refused_store(store, run, address, refusal)
     }
 
     /// Returns whether messages to the store get through, as of its node's last connection.

@@ -36,6 +36,7 @@ pub struct Node {
     data: Link,
     reported: Mutex<Reported>,
     abandoned: AtomicBool,
+    end: Notify,
 }
 
 /// Last state reported to the owner.
@@ -45,6 +46,8 @@ struct Reported {
     is_reachable: Option<bool>,
     /// Stores that do not serve although the node is reachable, as far as it tells.
     gone: Vec<StoreId>,
+    /// Stores of the node of which another run is the known one: they are counted as gone.
+    refused: Vec<StoreId>,
 }
 
 impl Node {
@@ -56,6 +59,7 @@ impl Node {
             data: Link::new(options.data_queue_bytes_max),
             reported: Mutex::default(),
             abandoned: AtomicBool::new(false),
+            end: Notify::new(),
         }
     }
 
@@ -68,13 +72,31 @@ impl Node {
     pub fn link(&self, lane: Lane) -> &Link {
         match lane {
             Lane::Urgent => &self.urgent,
-            Lane::Data | Lane::Bulk => &self.data,
+            Lane::Data | Lane::Bulk | Lane::Probe => &self.data,
         }
     }
 
     /// Returns whether no store is reached through it any longer.
     pub fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
+    }
+
+    /// Waits until no store is reached through it any longer.
+    pub async fn ended(&self) {
+        let ended = self.end.notified();
+        if !self.is_abandoned() {
+            ended.await;
+        }
+    }
+
+    /// Returns the stores of the node of which another run is the known one.
+    pub fn refused(&self) -> Vec<StoreId> {
+        self.reported.lock().refused.clone()
+    }
+
+    /// Returns whether the node states a run of the store that is not the known one.
+    pub fn refuses(&self, store: StoreId) -> bool {
+        self.reported.lock().refused.contains(&store)
     }
 
     /// Returns whether messages to a store of the node get through.
@@ -89,8 +111,17 @@ impl Node {
         self.data.retry.notify_one();
     }
 
-    /// Records that a connection was made to the node, with these stores that do not serve.
-    pub fn connected(&self, lane: Lane, gone: Vec<StoreId>, shared: &Shared) {
+    /// Records that a connection was made to the node, with these stores that do not serve, and those
+    /// that are not the known ones.
+    pub fn connected(
+        &self,
+        lane: Lane,
+        (mut gone, refused): (Vec<StoreId>, Vec<StoreId>),
+        shared: &Shared,
+    ) {
+        gone.extend(&refused);
+        // Before the queue takes messages for them.
+        self.reported.lock().refused = refused;
         self.link(lane).queue.open();
         if lane == Lane::Urgent {
             self.report(true, Some(gone), shared);
@@ -128,8 +159,9 @@ impl Node {
     ///
     /// Invariant: a store that has failed is unreachable although its node is connected. Its regions
     /// hibernate without a leader otherwise.
-    pub fn set_gone(&self, gone: Vec<StoreId>, shared: &Shared) {
+    pub fn set_gone(&self, mut gone: Vec<StoreId>, shared: &Shared) {
         let mut reported = self.reported.lock();
+        gone.extend(&reported.refused);
         if reported.gone == gone || mutant::active("server.gone_unheard") {
             return;
         }
@@ -216,6 +248,7 @@ impl Nodes {
         if stay.is_empty() {
             by_address.remove(&node.address);
             node.abandoned.store(true, Ordering::Release);
+            node.end.notify_waiters();
             node.urgent.queue.close();
             node.data.queue.close();
             node.retry();

@@ -4,14 +4,15 @@ use super::BoxFuture;
 use super::closed::{CloseReason, RejectReason};
 use super::connection::{self, Reader};
 use super::frame::{self, Frame, Kind};
-use super::hello::{self, Hello, Lane, MAGIC};
+use super::hello::{self, Hello, Lane, MAGIC, Welcome};
 use super::queue::message_bytes;
+use super::refusals::RefusedStore;
 use super::shared::{ROOM_UNIT_BYTES, Shared};
 use super::snapshot_stream;
 use super::stats::Stats;
 use std::sync::Arc;
 use stele_raftstore::wire;
-use stele_types::mutant;
+use stele_types::{StoreId, StoreRun, mutant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
@@ -59,25 +60,75 @@ async fn serve(
     let (mut reader, mut writer) = connection::split(stream)?;
     let handshake = handshake(shared, &mut reader, &mut writer, remote);
     let hello = timeout(shared.options.dial_timeout, handshake).await;
-    let hello = hello.map_err(|_| CloseReason::Silent)??;
+    let Greeted { hello, refused } = hello.map_err(|_| CloseReason::Silent)??;
     Stats::add(&shared.stats.connections_in, 1);
+    let heard = Heard::new(&hello, &refused);
+    let _connected = shared.runs.connect(heard.runs.clone());
     // A node that dialled this one can be dialled: pauses end.
     for node in hello.from.iter().filter_map(|store| shared.nodes.known(*store)) {
         node.retry();
     }
     reader.bound(hello.lane.frame_bytes_max());
     match hello.lane {
-        Lane::Urgent | Lane::Data => messages(shared, &hello, reader, writer).await,
-        Lane::Bulk => snapshot_stream::receive(shared, &hello, reader, writer).await,
+        Lane::Urgent | Lane::Data => messages(shared, &hello, &heard, reader, writer).await,
+        Lane::Bulk => {
+            let is_heard = |store| heard.holds(store);
+            snapshot_stream::receive(shared, &hello, is_heard, reader, writer).await
+        }
+        Lane::Probe => Ok(()),
+    }
+}
+
+/// Accepted hello.
+struct Greeted {
+    hello: Hello,
+    /// Stores that are not heard.
+    refused: Vec<RefusedStore>,
+}
+
+/// Stores of a connection that are heard, with their runs.
+struct Heard {
+    address: String,
+    runs: Vec<(StoreId, StoreRun)>,
+}
+
+impl Heard {
+    fn new(hello: &Hello, refused: &[RefusedStore]) -> Self {
+        let mut runs = hello.runs_of_stores();
+        runs.retain(|(store, _)| !refused.iter().any(|it| it.store == *store));
+        if hello.lane == Lane::Probe {
+            runs.clear();
+        }
+        Self { address: hello.address.clone(), runs }
+    }
+
+    /// Fails if another run of one of the stores was accepted since.
+    ///
+    /// Invariant: when a run is accepted, no message of the displaced one is delivered any more, and its
+    /// connections end.
+    fn check(&self, shared: &Shared, of: impl Fn(StoreId) -> bool) -> Result<(), CloseReason> {
+        let is_heard = |(store, run): &(StoreId, StoreRun)| {
+            !of(*store)
+                || shared.resolve.is_heard(*store, run, &self.address)
+                || mutant::active("server.displaced_run_heard")
+        };
+        match self.runs.iter().all(is_heard) {
+            true => Ok(()),
+            false => Err(CloseReason::Displaced),
+        }
+    }
+
+    fn holds(&self, store: StoreId) -> bool {
+        self.runs.iter().any(|(it, _)| *it == store)
     }
 }
 
 async fn handshake(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     reader: &mut Reader,
     writer: &mut OwnedWriteHalf,
     remote: &mut Remote,
-) -> Result<Hello, CloseReason> {
+) -> Result<Greeted, CloseReason> {
     let mut magic = [0; MAGIC.len()];
     reader.parts().1.read_exact(&mut magic).await?;
     if magic != MAGIC {
@@ -93,27 +144,46 @@ async fn handshake(
     }
     let is_removed = |store| shared.resolve.is_removed(store);
     let own = shared.all_own();
-    let rejection = hello
-        .rejection(&shared.identity, &own, is_removed)
-        .or_else(|| hello.copy_rejection(|store, boot| shared.resolve.other_copy(store, boot)));
+    let mut rejection = hello.rejection(&shared.identity, &own, is_removed);
+    // Invariant: only a node of this cluster states addresses.
+    let mut refused = Vec::new();
+    if rejection.is_none() && hello.lane != Lane::Probe {
+        refused = shared.refused_stores(&hello).await;
+    }
+    let is_heard = |store: &StoreId| {
+        !is_removed(*store) && !refused.iter().any(|it: &RefusedStore| it.store == *store)
+    };
+    if let Some(first) = refused.first()
+        && (!hello.from.iter().any(is_heard) || mutant::active("server.copy_refuses_node"))
+    {
+        rejection = Some((RejectReason::CopiedDirectory, first.text.clone()));
+    }
     // A node that is refused dials again several times a second.
-    remote.is_logged = shared.note_rejection(&hello, rejection.as_ref().map(|(reason, _)| *reason));
+    let reason = rejection.as_ref().map(|(reason, _)| *reason);
+    let logged = reason.or_else(|| refused.first().map(|_| RejectReason::CopiedDirectory));
+    remote.is_logged = shared.note_rejection(&hello, logged);
     if let Some((reason, text)) = rejection {
-        let answer = frame::whole(Kind::Refused, &hello::refused(reason, &text));
+        let answer = frame::whole(Kind::Refused, &hello::refused(reason, &text, &refused));
         writer.write_all(&answer).await?;
         return Err(CloseReason::Refused(reason, text));
     }
-    // Invariant: only a node of this cluster states addresses.
-    let runs: Vec<_> = hello.from.iter().copied().zip(hello.boots.iter().copied()).collect();
-    shared.resolve.learn(&hello.address, &runs);
+    if !refused.is_empty() && !remote.is_logged {
+        shared.deliver.refuses(&remote.name, &refused);
+    }
+    remote.is_logged = false;
     let gone = shared.gone.borrow().clone();
-    writer.write_all(&frame::whole(Kind::Welcome, &hello::welcome(hello.version(), &gone))).await?;
-    Ok(hello)
+    let serving = shared.all_own().into_iter().filter(|store| shared.is_own(*store));
+    let runs = serving.map(|store| (store, shared.identity.boots.get(store)));
+    let runs = runs.filter(|(_, run)| run.is_known()).collect();
+    let welcome = Welcome { version: hello.version(), gone, runs, refused: refused.clone() };
+    writer.write_all(&frame::whole(Kind::Welcome, &welcome.encode())).await?;
+    Ok(Greeted { hello, refused })
 }
 
 async fn messages(
     shared: &Shared,
     hello: &Hello,
+    heard: &Heard,
     mut reader: Reader,
     writer: OwnedWriteHalf,
 ) -> Result<(), CloseReason> {
@@ -131,7 +201,7 @@ async fn messages(
     let mut room = Room::new(shared);
     loop {
         while let Some(frame) = frames.take()? {
-            handle_frame(shared, hello, frame)?;
+            handle_frame(shared, hello, heard, frame)?;
             room.release();
         }
         room.request(frames.begun_bytes());
@@ -155,6 +225,7 @@ async fn messages(
                 if silent_ticks > silent_ticks_max {
                     return Err(CloseReason::Silent);
                 }
+                heard.check(shared, |_| true)?;
                 write_alive(shared, hello, &writer)?;
             }
             // The sender is a part of `shared`.
@@ -233,7 +304,12 @@ fn ticks(shared: &Shared) -> u32 {
     u32::try_from(options.silence_max.as_millis().div_ceil(interval) + 1).unwrap_or(u32::MAX)
 }
 
-fn handle_frame(shared: &Shared, hello: &Hello, frame: Frame) -> Result<(), CloseReason> {
+fn handle_frame(
+    shared: &Shared,
+    hello: &Hello,
+    heard: &Heard,
+    frame: Frame,
+) -> Result<(), CloseReason> {
     match frame.kind {
         Kind::Alive => return Ok(()),
         Kind::Message => {}
@@ -253,8 +329,10 @@ fn handle_frame(shared: &Shared, hello: &Hello, frame: Frame) -> Result<(), Clos
     if !known && !mutant::active("server.any_sender") {
         return Err(CloseReason::Malformed("the sending store is not in the hello"));
     }
-    let is_heard = !shared.resolve.is_removed(message.from_store)
+    let from = message.from_store;
+    let is_heard = (!shared.resolve.is_removed(from) && heard.holds(from))
         || mutant::active("server.removed_store_heard");
+    heard.check(shared, |store| store == from)?;
     if !shared.is_own(message.to_store) || !is_heard {
         Stats::add(&shared.stats.strays_received, 1);
         return Ok(());

@@ -6,6 +6,7 @@ use super::deliver::{Deliver, Resolve};
 use super::hello::{Hello, Lane};
 use super::node::Nodes;
 use super::options::{Identity, Options};
+use super::runs::Runs;
 use super::stats::Stats;
 use crate::tasks::caught;
 use parking_lot::{Mutex, RwLock};
@@ -34,6 +35,7 @@ pub struct Shared {
     pub stop: watch::Sender<bool>,
     /// Nodes with a rejected last connection, with the lane and the reason.
     pub rejected: Mutex<HashMap<(String, Lane), RejectReason>>,
+    pub runs: Runs,
     pub incoming: Arc<Semaphore>,
     pub snapshots_in: Arc<Semaphore>,
     /// Budget for incomplete large frames of all connections, in units of [`ROOM_UNIT_BYTES`].

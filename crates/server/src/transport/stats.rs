@@ -80,7 +80,7 @@ impl Stats {
         match lane {
             Lane::Urgent => urgent,
             Lane::Data => data,
-            Lane::Bulk => bulk,
+            Lane::Bulk | Lane::Probe => bulk,
         }
     }
 

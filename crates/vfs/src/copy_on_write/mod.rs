@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use stele_types::{Error, Result, mutant};
+use stele_types::{Error, Place, Result, mutant};
 
 /// Changes in memory over another file system. Nothing else may change the files below meanwhile.
 #[derive(Debug)]
@@ -243,6 +243,10 @@ impl Vfs for CopyOnWriteVfs {
 
     fn device_number(&self, dir: &Path) -> Result<u64> {
         self.below.device_number(dir)
+    }
+
+    fn place(&self, dir: &Path) -> Result<Option<Place>> {
+        self.below.place(dir)
     }
 
     fn keeps_changes(&self) -> bool {

@@ -15,7 +15,7 @@ pub use scaled::{DeviceScale, ScaledVfs};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use stele_types::{Clock, Error, Result};
+use stele_types::{Clock, Error, Place, Result};
 
 /// A clock by which a caller can wait.
 pub trait Sleep: Clock {
@@ -151,6 +151,10 @@ impl Vfs for ProfiledVfs {
 
     fn device_number(&self, dir: &Path) -> Result<u64> {
         self.inner.device_number(dir)
+    }
+
+    fn place(&self, dir: &Path) -> Result<Option<Place>> {
+        self.inner.place(dir)
     }
 
     fn keeps_changes(&self) -> bool {

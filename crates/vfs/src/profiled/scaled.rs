@@ -7,7 +7,7 @@ use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use stele_types::{Cause, Error, Result, mutant};
+use stele_types::{Cause, Error, Place, Result, mutant};
 
 /// Factor by which the operations of a device take longer; shared by the device and by the caller
 /// that changes it.
@@ -154,6 +154,10 @@ impl Vfs for ScaledVfs {
 
     fn device_number(&self, dir: &Path) -> Result<u64> {
         self.inner.device_number(dir)
+    }
+
+    fn place(&self, dir: &Path) -> Result<Option<Place>> {
+        self.inner.place(dir)
     }
 
     fn keeps_changes(&self) -> bool {

@@ -8,20 +8,20 @@ mod queue;
 pub use clock::SystemClock;
 
 use crate::{
-    Create, DirEntry, DirLock, FileSystem, Meter, Open, PinState, Pinned, Vfs, VfsFile, check_open,
-    check_rename,
+    Create, DirEntry, DirLock, FileSystem, FsKind, Meter, Open, PinState, Pinned, Vfs, VfsFile,
+    check_open, check_rename,
 };
 use file::RealFile;
 use parking_lot::Mutex;
 use queue::Queues;
-use rustix::fs::{Advice, FlockOperation, OFlags};
+use rustix::fs::{Advice, AtFlags, CWD, FlockOperation, OFlags, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_types::{Error, Result};
+use stele_types::{Error, Place, Result};
 
 /// Unit of `st_blocks`.
 const STAT_BLOCK_BYTES: u64 = 512;
@@ -85,6 +85,17 @@ fn open_with(path: &Path, how: Open, flags: OFlags) -> io::Result<File> {
         .create_new(how.create == Create::New)
         .custom_flags(flags.bits() as i32)
         .open(path)
+}
+
+/// Returns the number that tells a snapshot of btrfs from its original: it keeps inodes and times. 0 on
+/// another file system, of which the number may change when it is mounted again.
+fn snapshot_number(dir: &Path) -> Result<u64> {
+    let error = |e: Errno| Error::io("stat", dir, e.into());
+    let stat = rustix::fs::statfs(or_current_dir(dir)).map_err(error)?;
+    match direct::kind_of(&stat) == FsKind::Btrfs {
+        true => Ok(rustix::fs::statvfs(or_current_dir(dir)).map_err(error)?.f_fsid),
+        false => Ok(0),
+    }
 }
 
 /// Opens a file for direct I/O with its alignment, or through the page cache, with `None`, where the
@@ -242,6 +253,21 @@ impl Vfs for RealVfs {
     fn device_number(&self, dir: &Path) -> Result<u64> {
         let stat = fs::metadata(or_current_dir(dir)).map_err(|e| Error::io("stat", dir, e))?;
         Ok(stat.dev())
+    }
+
+    fn place(&self, dir: &Path) -> Result<Option<Place>> {
+        let wanted = StatxFlags::INO | StatxFlags::BTIME;
+        let stat = match rustix::fs::statx(CWD, or_current_dir(dir), AtFlags::empty(), wanted) {
+            Err(Errno::NOSYS) => return Ok(None),
+            stat => stat.map_err(|e| Error::io("stat", dir, e.into()))?,
+        };
+        // Network file systems have no time of creation, and some of them other inodes at each mount.
+        let is_known = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let seconds = u64::try_from(stat.stx_btime.tv_sec).ok().filter(|_| is_known);
+        let Some(seconds) = seconds else { return Ok(None) };
+        let nanos = u64::from(stat.stx_btime.tv_nsec);
+        let born_nanos = seconds.saturating_mul(1_000_000_000).saturating_add(nanos);
+        Ok(Some(Place { inode: stat.stx_ino, born_nanos, file_system: snapshot_number(dir)? }))
     }
 
     fn random(&self) -> Result<u64> {

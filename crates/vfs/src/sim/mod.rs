@@ -25,7 +25,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use stele_types::{Error, Result};
+use stele_types::{Error, Place, Result};
 
 /// Free bytes of a disk without a capacity.
 const UNLIMITED_BYTES: u64 = 1 << 40;
@@ -149,6 +149,19 @@ impl SimVfs {
     /// synced or not. Otherwise like [`SimVfs::restart`].
     pub fn fork(&self) -> Self {
         Self::with(self.shared.disk.lock().fork())
+    }
+
+    /// Returns a disk with copies of all files in other places: what `cp -a` makes of a directory of a
+    /// process that was killed. A disk that moves to another node is [`SimVfs::fork`].
+    pub fn copy(&self) -> Self {
+        let mut disk = self.shared.disk.lock().fork();
+        disk.copies = disk.copies.map(|copies| copies + 1);
+        Self::with(disk)
+    }
+
+    /// Sets whether directories have a place, as on most file systems (the default).
+    pub fn set_places(&self, has_places: bool) {
+        self.shared.disk.lock().copies = has_places.then_some(1);
     }
 
     /// Injects a fault. A [`Fault::FlipBit`] and a [`Fault::Unreadable`] happen now; their file and
@@ -382,6 +395,12 @@ impl Vfs for SimVfs {
         self.shared.disk.lock().check_power("stat", dir)?;
         // The same for all clones, and different for each disk in use.
         Ok(Arc::as_ptr(&self.shared) as u64)
+    }
+
+    fn place(&self, dir: &Path) -> Result<Option<Place>> {
+        let disk = self.shared.disk.lock();
+        disk.check_power("stat", dir)?;
+        Ok(disk.copies.map(|copies| Place { inode: 1, born_nanos: copies, file_system: 0 }))
     }
 
     fn random(&self) -> Result<u64> {

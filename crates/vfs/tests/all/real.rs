@@ -286,6 +286,22 @@ fn the_clock_goes_forward() {
     assert!(clock.monotonic_nanos() >= first);
 }
 
+#[test]
+fn a_place_survives_a_move_and_a_copy_has_another() {
+    let root = TempDir::new();
+    let [original, moved, copy] = ["a", "b", "c"].map(|name| root.path(name));
+    std::fs::create_dir(&original).unwrap();
+    let vfs = RealVfs::new();
+    let before = vfs.place(&original).unwrap();
+    std::fs::write(original.join("file"), b"more").unwrap();
+    std::fs::rename(&original, &moved).unwrap();
+    assert_eq!(vfs.place(&moved).unwrap(), before);
+    std::fs::create_dir(&copy).unwrap();
+    // A file system without a time of creation has no places.
+    assert!(before.is_none() || vfs.place(&copy).unwrap() != before);
+    assert!(vfs.place(&original).is_err(), "nothing is there");
+}
+
 /// Moves and deletes a directory of which the files are open, by `mv` (to `None`: deletes).
 fn check_pins(vfs: &dyn Vfs, root: &Path, mv: impl Fn(&Path, Option<&Path>)) {
     let (dir, away) = (root.join("store"), root.join("away"));

@@ -41,10 +41,11 @@ struct Connection {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Passes an offered snapshot to the owner.
+/// Passes an offered snapshot to the owner, if its sending store is heard.
 pub async fn receive(
     shared: &Arc<Shared>,
     hello: &Hello,
+    is_heard: impl Fn(StoreId) -> bool,
     mut reader: Reader,
     mut writer: OwnedWriteHalf,
 ) -> Result<(), CloseReason> {
@@ -56,7 +57,7 @@ pub async fn receive(
     let offer = offer.and_then(|frame| Offer::decode(&frame.body, version));
     let offer = offer.ok_or(CloseReason::Malformed("a bulk connection without an offer"))?;
     let from = offer.from;
-    let here = shared.is_own(offer.to) && hello.from.contains(&from);
+    let here = shared.is_own(offer.to) && is_heard(from);
     if !here {
         return Err(CloseReason::Malformed("the snapshot's stores do not match the connection"));
     }

@@ -39,7 +39,8 @@ pub async fn open(
 ) -> Result<SnapshotSender, CloseReason> {
     let address = shared.resolve.address(to).ok_or(CloseReason::NoAddress(to))?;
     let dialled = connection::dial(&shared, &address, Lane::Bulk, &[to]).await?;
-    let Dialled { reader, writer, version, .. } = dialled;
+    let Dialled { reader, writer, welcome } = dialled;
+    let version = welcome.version;
     let (replies, answers) = mpsc::channel(2);
     let name = format!("replies to a snapshot for store {to}");
     shared.spawn(name, read_replies(shared.clone(), to, reader, replies));
@@ -173,7 +174,7 @@ fn read(answer: Option<Result<Frame, CloseReason>>) -> Result<Frame, CloseReason
         Kind::Declined => {
             Err(CloseReason::Declined(String::from_utf8_lossy(&frame.body).into_owned()))
         }
-        Kind::Refused => Err(hello::read_refused(&frame.body)),
+        Kind::Refused => Err(hello::read_refused(&frame.body).0),
         _ => Ok(frame),
     }
 }

@@ -2,18 +2,19 @@
 
 use super::super::frame::{self, Kind};
 use super::super::{
-    Boots, BoxFuture, CloseReason, Cut, Deliver, Identity, Options, Resolve, SnapshotOffer,
-    Transport,
+    Boots, BoxFuture, CloseReason, Cut, Deliver, Identity, Options, RefusedStore, Resolve,
+    SnapshotOffer, Transport,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
+use stele_node::succession::{Evidence, Refusal, Verdict};
 use stele_raftstore::{Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage, wire};
 use stele_types::{
-    Boot, ClusterId, CommandBuilder, Error, KeyRange, LogIndex, Peer, PeerId, PeerRole,
-    RegionEpoch, RegionId, RegionKind, StoreId, Term,
+    Boot, ClusterId, CommandBuilder, Error, KeyRange, Lineage, LogIndex, Peer, PeerId, PeerRole,
+    RegionEpoch, RegionId, RegionKind, StartId, StoreId, StoreRun, Term,
 };
 use tokio::net::TcpListener;
 
@@ -82,6 +83,8 @@ pub struct Seen {
     /// Reachability and drops as they were reported.
     pub reported: Mutex<Vec<(&'static str, u64)>>,
     pub closed: Mutex<Vec<String>>,
+    /// Stores of the node that others do not hear.
+    pub refused: Mutex<Vec<(StoreId, Refusal)>>,
     pub on_snapshot: Mutex<Option<OnSnapshot>>,
 }
 
@@ -113,6 +116,10 @@ impl Deliver for Seen {
         self.closed.lock().push(format!("{task} failed: {error}"));
     }
 
+    fn refused(&self, refused: &RefusedStore) {
+        self.refused.lock().push((refused.store, refused.refusal));
+    }
+
     fn closed(&self, remote: &str, reason: &CloseReason) {
         self.closed.lock().push(format!("{remote}: {} ({reason})", reason.label()));
     }
@@ -132,8 +139,8 @@ impl Seen {
     }
 }
 
-/// Address that a node stated, with the runs of its stores.
-pub type Stated = (String, Vec<(StoreId, Boot)>);
+/// Address that a node stated, with the run of a store.
+pub type Stated = (String, StoreId, StoreRun);
 
 /// Addresses of stores; shared by all nodes of a test.
 #[derive(Default)]
@@ -159,8 +166,15 @@ impl Resolve for Book {
         self.removed.lock().contains(&store)
     }
 
-    fn learn(&self, address: &str, stores: &[(StoreId, Boot)]) {
-        self.stated.lock().push((address.to_owned(), stores.to_vec()));
+    fn admit(
+        &self,
+        store: StoreId,
+        run: &StoreRun,
+        address: &str,
+        _evidence: &Evidence,
+    ) -> Verdict {
+        self.stated.lock().push((address.to_owned(), store, run.clone()));
+        Verdict::Same
     }
 }
 
@@ -179,6 +193,14 @@ pub fn options() -> Options {
 
 /// Times of the leases of all test nodes.
 pub const TIMES: LeaseTimes = LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };
+
+/// Returns a run of a store with these starts.
+pub fn start_of(store: u64, starts: &[u64]) -> StoreRun {
+    let id = |start: &u64| StartId(u128::from(store) << 64 | u128::from(*start));
+    let before = starts.last().copied().unwrap_or(1) - 1;
+    let boot = Boot { count: before + starts.len() as u64, nonce: 1 };
+    StoreRun { boot, lineage: Lineage::new(starts.iter().map(id)) }
+}
 
 /// Node with its listener.
 pub struct TestNode {
@@ -210,22 +232,35 @@ impl TestNode {
         options: Options,
         bind: &str,
     ) -> Self {
+        let runs = stores.iter().map(|store| (*store, start_of(*store, &[1]))).collect::<Vec<_>>();
+        let node = Self::start_runs(book.clone(), &runs, (cluster, times), options, bind).await;
+        for store in stores {
+            book.set(*store, &node.address);
+        }
+        node
+    }
+
+    /// Starts a node with these runs of stores, which resolves by `resolve`.
+    pub async fn start_runs(
+        resolve: Arc<dyn Resolve>,
+        runs: &[(u64, StoreRun)],
+        (cluster, times): (u64, LeaseTimes),
+        options: Options,
+        bind: &str,
+    ) -> Self {
         let listener = TcpListener::bind(bind).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let seen = Arc::new(Seen::default());
         let boots = Boots::new(1);
-        stores.iter().for_each(|store| boots.add(StoreId(*store), 1));
+        runs.iter().for_each(|(store, run)| boots.add(StoreId(*store), run.clone()));
         let identity = Identity {
             cluster: ClusterId(cluster),
             address: address.clone(),
-            stores: stores.iter().copied().map(StoreId).collect(),
+            stores: runs.iter().map(|(store, _)| StoreId(*store)).collect(),
             times,
             boots: Arc::new(boots),
         };
-        let transport = Transport::start(options, identity, book.clone(), seen.clone());
-        for store in stores {
-            book.set(*store, &address);
-        }
+        let transport = Transport::start(options, identity, resolve, seen.clone());
         let accepting = transport.clone();
         let listening = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {

@@ -3,13 +3,14 @@
 use super::super::hello::Lane;
 use super::super::{Cut, Options};
 use super::common::{
-    Book, TIMES, TestNode, append, heartbeat, index_of, message, options, until, until_heard,
+    Book, TIMES, TestNode, append, heartbeat, index_of, message, options, start_of, until,
+    until_heard,
 };
 use super::network::{Proxy, Weather};
 use std::sync::Arc;
 use std::time::Duration;
 use stele_raftstore::{LeaseTimes, RaftKind};
-use stele_types::{Boot, StoreId};
+use stele_types::StoreId;
 
 #[tokio::test]
 async fn messages_of_all_sizes_arrive_whole_and_in_order() {
@@ -63,10 +64,13 @@ async fn a_node_that_dials_states_its_address_and_the_runs_of_its_stores() {
     let b = TestNode::start(&book, &[2]).await;
     a.send(heartbeat(1, 2, 1));
     until("the message", || b.seen.count() == 1).await;
-    let runs = [1, 4].map(|store| (StoreId(store), Boot { count: 1, nonce: 1 })).to_vec();
     let stated = book.stated.lock().clone();
-    assert!(stated.iter().all(|it| *it == (a.address.clone(), runs.clone())), "{stated:?}");
-    assert!(!stated.is_empty());
+    for store in [1, 4] {
+        let expected = (a.address.clone(), StoreId(store), start_of(store, &[1]));
+        assert!(stated.contains(&expected), "{stated:?}");
+    }
+    let answered = (b.address.clone(), StoreId(2), start_of(2, &[1]));
+    until("the answer", || book.stated.lock().contains(&answered)).await;
 }
 
 #[tokio::test]

@@ -5,4 +5,5 @@ mod gone;
 mod hostile;
 mod messages;
 mod network;
+mod runs;
 mod snapshots;

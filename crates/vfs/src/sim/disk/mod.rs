@@ -36,6 +36,8 @@ pub(super) struct Disk {
     pub crashed: bool,
     pub faults: Faults,
     pub stalls: u64,
+    /// Number of the copy, by which the places of its directories differ; `None` without places.
+    pub copies: Option<u64>,
 }
 
 /// Extent to which an operation takes effect.
@@ -95,6 +97,7 @@ impl Disk {
             crashed: false,
             faults: Faults::default(),
             stalls: 0,
+            copies: Some(1),
         }
     }
 
@@ -103,6 +106,7 @@ impl Disk {
         let mut disk = Self::new(SimOptions { seed, ..self.options.clone() });
         disk.record_writes = self.record_writes;
         disk.next_inode = self.next_inode;
+        disk.copies = self.copies;
         for (dir, names) in &self.dirs {
             let names = names.after_crash(&mut disk.prng);
             for (id, inode) in

@@ -1,0 +1,341 @@
+//! Succession of a store's runs: whether a run that another node states goes on where the known one
+//! ended, or is a run of another directory of the same store.
+//!
+//! Each node judges for itself, from what it knows of the store, whether the known run is connected to
+//! it, and the answer of that run's address. The placement group records the result, as a second line.
+
+mod summary;
+
+pub use summary::RunSummary;
+
+use stele_types::{BootOrder, Lineage, StoreId, StoreRun, mutant};
+
+/// What a node knows of a store's runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownRun {
+    /// Last accepted run.
+    pub run: StoreRun,
+    /// `host:port` of its node.
+    pub address: String,
+    /// Run before it and its address, if it was accepted because that address did not answer.
+    pub displaced: Option<(Lineage, String)>,
+    /// Other run of the store, and its address, if both answered although neither came after the other.
+    pub rival: Option<(Lineage, String)>,
+}
+
+impl KnownRun {
+    /// Judges the run that a node at `address` states, and records it if it goes on after the known one,
+    /// or if both must stop. Returns whether the record changed.
+    pub fn admit(&mut self, run: &StoreRun, address: &str, evidence: &Evidence) -> (Verdict, bool) {
+        let verdict = judge(self, run, address, evidence);
+        let is_changed = match verdict {
+            Verdict::Successor => {
+                *self = self.succeeded(run, address, evidence);
+                true
+            }
+            Verdict::Refused(Refusal::Conflict) if self.rival.is_none() => {
+                self.note_rival(run, address, evidence);
+                true
+            }
+            _ => false,
+        };
+        (verdict, is_changed)
+    }
+
+    /// Returns the record of a run that goes on after the known one.
+    fn succeeded(&self, run: &StoreRun, address: &str, evidence: &Evidence) -> Self {
+        let was_silent = evidence.probe == Probe::Silent && self.address != address;
+        let displaced = was_silent.then(|| (self.run.lineage.clone(), self.address.clone()));
+        Self { run: run.clone(), address: address.to_owned(), displaced, rival: None }
+    }
+
+    /// Records that two runs of a store answer although neither came after the other.
+    fn note_rival(&mut self, run: &StoreRun, address: &str, evidence: &Evidence) {
+        if let Probe::Answered(there) = &evidence.probe {
+            self.run.boot.count = self.run.boot.count.max(run.boot.count);
+            self.run.lineage = there.clone();
+        }
+        self.rival = Some((run.lineage.clone(), address.to_owned()));
+    }
+}
+
+/// Answer of the known run's address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Probe {
+    /// It was not asked.
+    #[default]
+    NotMade,
+    /// It did not answer in time, or without a run of the store.
+    Silent,
+    /// A node there runs the store, with this lineage.
+    Answered(Lineage),
+}
+
+/// What a node observes of the known run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// It is a run of the judging node.
+    pub is_own: bool,
+    /// It has a connection to or from the judging node.
+    pub is_connected: bool,
+    /// The stated run was named by another node than its own, which may not know that it ended.
+    pub is_hearsay: bool,
+    /// Answer of its address.
+    pub probe: Probe,
+    /// Answer of the address that the stated run names.
+    pub stated: Probe,
+}
+
+/// Judgement of a stated run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is the known run, or one that states nothing to compare.
+    Same,
+    /// It goes on after the known run, which has ended.
+    Successor,
+    /// The known run's address must be asked first.
+    Undecided,
+    /// The address of the stated run must be asked first.
+    Unverified,
+    /// It is not heard.
+    Refused(Refusal),
+}
+
+/// Reason not to hear a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The known run lives: this is a run of a copy of its directory.
+    Copy = 1,
+    /// It does not come after the known run: its directory lacks what that run acknowledged.
+    EarlierState = 2,
+    /// Both runs came after the same one and both answer: neither is heard.
+    Conflict = 3,
+    /// It states no start, although the known run did.
+    NoStart = 4,
+}
+
+impl Refusal {
+    /// Returns the reason with this number on the wire.
+    pub fn from_number(number: u8) -> Option<Self> {
+        let all = [Self::Copy, Self::EarlierState, Self::Conflict, Self::NoStart];
+        all.into_iter().find(|reason| *reason as u8 == number)
+    }
+
+    /// Returns the message for the operator of the node at `address`, where the run is that is refused.
+    pub fn text(self, store: StoreId, run: &StoreRun, address: &str, known: &KnownRun) -> String {
+        let (at, other) = (&known.address, &known.run);
+        match self {
+            Self::Copy => format!(
+                "store {store} runs at {at} as {other}, and {address} runs a copy of its directory as \
+                 {run}: stop the node that has the copy, and start it without that directory"
+            ),
+            Self::EarlierState => format!(
+                "store {store} ran at {at} as {other}, and the directory at {address} does not come \
+                 after it ({run}): it is an earlier state or another copy, and lacks entries that were \
+                 acknowledged; start the directory of {at}"
+            ),
+            Self::Conflict => {
+                let (rival, rival_at) = match &known.rival {
+                    Some((rival, at)) if rival.id() != run.lineage.id() => (rival.id(), at),
+                    _ => (other.lineage.id(), at),
+                };
+                format!(
+                    "store {store} runs from two directories that both go on after the same run: {run} \
+                     at {address}, and start {rival} at {rival_at}. Neither serves, because each may \
+                     hold writes that the other one lacks. Compare the nodes with `stele ctl stores`, \
+                     and choose the one to keep with `stele ctl keep-run {store} ADDRESS`"
+                )
+            }
+            Self::NoStart => format!(
+                "store {store} ran at {at} as {other}, and {address} states no start of its \
+                 directory: start it with this version of the program, on a device with free space"
+            ),
+        }
+    }
+}
+
+/// Judges the run that a node at `address` states, where `known` is the last accepted run of its store.
+///
+/// Invariant: of two runs of one store at most one is heard. Both would vote in one term, and
+/// acknowledge entries that only one of them holds.
+pub fn judge(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidence) -> Verdict {
+    if !known.run.is_known() {
+        return match (run.is_known(), evidence.is_own) {
+            (false, _) => Verdict::Same,
+            (true, true) => Verdict::Refused(Refusal::Copy),
+            // Invariant: the address of a store is asked also if only the address is known, as from a list
+            // that names no run.
+            (true, false)
+                if !known.address.is_empty() && !mutant::active("node.unknown_run_not_asked") =>
+            {
+                candidate(known, run, address, evidence)
+            }
+            (true, false) => Verdict::Successor,
+        };
+    }
+    if !run.lineage.is_known() {
+        return without_start(known, run, address, evidence);
+    }
+    if !known.run.lineage.is_known() {
+        // The known run is of a node of an earlier version, which states only a number.
+        return match run.boot.relative_to(&known.run.boot) {
+            BootOrder::Before => Verdict::Refused(Refusal::EarlierState),
+            BootOrder::Copy => Verdict::Refused(Refusal::Copy),
+            BootOrder::Same if known.address == address => Verdict::Successor,
+            _ => candidate(known, run, address, evidence),
+        };
+    }
+    let start = known.run.lineage.id();
+    if let Some((rival, _)) = &known.rival {
+        // Only a run that was kept comes after both.
+        let comes_after = run.lineage.holds(start) && run.lineage.holds(rival.id());
+        if !comes_after && !mutant::active("node.rival_heard") {
+            return Verdict::Refused(Refusal::Conflict);
+        }
+    }
+    if run.lineage.id() == start {
+        // A start that could not be written states the one before it.
+        // A node dials itself too, for a snapshot between two of its stores: its process has one number.
+        let is_this = !evidence.is_own || run.boot == known.run.boot;
+        let is_same = known.address == address && is_this;
+        return if is_same { Verdict::Same } else { candidate(known, run, address, evidence) };
+    }
+    let comes_after = run.lineage.holds(start) || is_out_of_reach(known, run);
+    if comes_after || mutant::active("node.earlier_state_heard") {
+        return candidate(known, run, address, evidence);
+    }
+    // Invariant: only its own node says that a displaced run goes on. Others list a run until they learn
+    // of its successor.
+    let is_stated = !evidence.is_hearsay || mutant::active("node.listed_run_answers");
+    let is_displaced = known.displaced.as_ref().is_some_and(|(before, at)| {
+        let is_of_it = !before.is_known() || run.lineage.is_related_to(before);
+        at == address && is_of_it && !before.holds(run.lineage.id())
+    });
+    let goes_on = is_displaced
+        && is_stated
+        && !evidence.is_own
+        && !mutant::active("node.displaced_run_unheard");
+    match goes_on {
+        true => beside(&known.run.lineage, run, evidence, Refusal::EarlierState),
+        false => Verdict::Refused(Refusal::EarlierState),
+    }
+}
+
+/// Judges a run that neither came before `other` nor after it: do both answer? It is refused as
+/// `otherwise` if it has ended.
+///
+/// Invariant: two runs stop beside each other only if both answer now. A hello of a run that has ended
+/// may arrive after its successor was accepted.
+fn beside(other: &Lineage, run: &StoreRun, evidence: &Evidence, otherwise: Refusal) -> Verdict {
+    if mutant::active("node.ended_run_conflicts") {
+        return Verdict::Refused(Refusal::Conflict);
+    }
+    let id = run.lineage.id();
+    match &evidence.stated {
+        Probe::NotMade => Verdict::Unverified,
+        Probe::Silent => Verdict::Refused(otherwise),
+        Probe::Answered(there) => {
+            let is_it = there.id() == id || there.holds(id);
+            let is_other = there.id() == other.id() || there.holds(other.id());
+            match is_it && !is_other {
+                true => Verdict::Refused(Refusal::Conflict),
+                false => Verdict::Refused(otherwise),
+            }
+        }
+    }
+}
+
+/// Judges a run of a node of an earlier version, which states a number or nothing.
+fn without_start(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidence) -> Verdict {
+    if known.run.lineage.is_known() {
+        // Invariant: a store that stated a start and states none is heard only at the known address.
+        let is_there = known.address == address || mutant::active("node.no_start_heard");
+        return match is_there && !evidence.is_own {
+            true => Verdict::Same,
+            false => Verdict::Refused(Refusal::NoStart),
+        };
+    }
+    match run.boot.relative_to(&known.run.boot) {
+        BootOrder::Before => Verdict::Refused(Refusal::EarlierState),
+        BootOrder::Copy => Verdict::Refused(Refusal::Copy),
+        BootOrder::After if evidence.is_own => Verdict::Refused(Refusal::Copy),
+        BootOrder::After => Verdict::Successor,
+        BootOrder::Same | BootOrder::Unknown => Verdict::Same,
+    }
+}
+
+/// Judges a run that comes after the known one, or continues it: has that one ended?
+///
+/// Invariant: a run that lives is displaced by no copy of its directory, however often the copy was
+/// started since.
+fn candidate(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidence) -> Verdict {
+    let refused = |refusal| match mutant::active("node.greater_count_displaces") {
+        true => Verdict::Successor,
+        false => Verdict::Refused(refusal),
+    };
+    if evidence.is_own {
+        return refused(Refusal::Copy);
+    }
+    // One process has an address, unless a copy of the configuration states it too.
+    let is_there = known.address == address;
+    match &evidence.probe {
+        Probe::NotMade if is_there && !evidence.is_connected => Verdict::Successor,
+        Probe::NotMade if evidence.is_connected && !is_there => refused(Refusal::Copy),
+        Probe::NotMade => match mutant::active("node.known_run_not_probed") {
+            true => Verdict::Successor,
+            false => Verdict::Undecided,
+        },
+        // It connected while its address was asked.
+        Probe::Silent if evidence.is_connected && !is_there => refused(Refusal::Copy),
+        Probe::Silent if !is_there => moved(run, &evidence.stated),
+        Probe::Silent => Verdict::Successor,
+        Probe::Answered(there) => answered(known, run, there, evidence, refused),
+    }
+}
+
+/// Judges a run at another address than the known one, which does not answer.
+///
+/// Invariant: a run displaces another one only if it answers at its own address. A message of a copy that
+/// has ended may arrive while the original is down, and would keep the original from being heard again.
+fn moved(run: &StoreRun, stated: &Probe) -> Verdict {
+    let id = run.lineage.id();
+    match stated {
+        _ if mutant::active("node.moved_run_not_asked") => Verdict::Successor,
+        Probe::NotMade => Verdict::Unverified,
+        Probe::Answered(there) if there.id() == id => Verdict::Successor,
+        Probe::Answered(_) | Probe::Silent => Verdict::Refused(Refusal::Copy),
+    }
+}
+
+/// Judges a run beside the one that answers at the known address.
+fn answered(
+    known: &KnownRun,
+    run: &StoreRun,
+    there: &Lineage,
+    evidence: &Evidence,
+    refused: impl Fn(Refusal) -> Verdict,
+) -> Verdict {
+    let id = run.lineage.id();
+    if there.id() == known.run.lineage.id() || !there.is_known() {
+        return refused(Refusal::Copy);
+    }
+    if there.id() == id {
+        return Verdict::Successor;
+    }
+    if there.holds(id) {
+        return refused(Refusal::EarlierState);
+    }
+    match run.lineage.holds(there.id()) || mutant::active("node.greater_count_displaces") {
+        true => refused(Refusal::Copy),
+        false => beside(there, run, evidence, Refusal::Copy),
+    }
+}
+
+/// Whether a run has had so many starts since the known one that it no longer names it.
+fn is_out_of_reach(known: &KnownRun, run: &StoreRun) -> bool {
+    let named = run.lineage.ids().len() as u64;
+    run.boot.count > known.run.boot.count.saturating_add(named)
+}
+
+#[cfg(test)]
+mod tests;

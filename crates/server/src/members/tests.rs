@@ -1,0 +1,320 @@
+use super::*;
+use stele_node::succession::{Evidence, KnownRun, Probe, Refusal, Verdict};
+use stele_types::{Boot, Lineage, StartId};
+
+fn member(address: &str, id: u64, state: control::StoreState) -> control::Member {
+    let store = wire_store(StoreId(id), state as i32, &StoreRun::default());
+    let address = address.to_owned();
+    control::Member { address, stores: vec![store], ..control::Member::default() }
+}
+
+fn leading(member: control::Member) -> control::Member {
+    control::Member { leads_placement: true, ..member }
+}
+
+fn open(dir: &Path) -> Members {
+    let members = Members::new(read(dir).unwrap().unwrap_or_default());
+    members.keep_in(dir);
+    members
+}
+
+#[test]
+fn members_survive_a_restart_and_older_news_is_ignored() {
+    let dir = tempfile::tempdir().unwrap();
+    let members = open(dir.path());
+    let up = control::StoreState::Up;
+    assert!(members.update(2, &[member("a:1", 1, up), member("b:1", 2, up)], "a:1"));
+    assert!(!members.update(1, &[member("x:1", 1, up)], "a:1"));
+    members.save();
+    let again = open(dir.path());
+    assert_eq!(again.version(), 2);
+    assert_eq!(again.addresses(), ["a:1", "b:1"]);
+    assert_eq!(again.stores(), [1, 2].map(StoreId));
+    assert_eq!(again.list(Some("b:1"))[1], leading(member("b:1", 2, up)));
+    let gone = control::StoreState::Removed;
+    assert!(again.update(3, &[member("a:1", 1, gone)], "a:1"));
+    assert!(again.get(StoreId(1)).unwrap().is_removed && again.addresses().is_empty());
+    assert!(again.stores().is_empty());
+}
+
+#[test]
+fn changes_of_several_threads_are_all_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let members = open(dir.path());
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let members = &members;
+            scope.spawn(move || {
+                for at in 0..25 {
+                    let store = StoreId(thread * 100 + at);
+                    members.add_own(store, "a:1", Path::new("/data"), StoreRun::default());
+                    members.save();
+                }
+            });
+        }
+    });
+    assert_eq!(members.stores().len(), 100);
+    assert_eq!(open(dir.path()).stores(), members.stores());
+}
+
+#[test]
+fn every_directory_has_a_copy_and_knows_the_stores_of_the_node_until_they_are_removed() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let members = Members::default();
+    for (id, dir) in (1..).zip(&dirs) {
+        members.keep_in(dir.path());
+        members.add_own(StoreId(id), "a:1", dir.path(), StoreRun::default());
+    }
+    members.save();
+    for dir in &dirs {
+        let known = read(dir.path()).unwrap().unwrap();
+        assert_eq!(known.store_in(dirs[0].path()), Some(StoreId(1)));
+        assert_eq!(known.store_in(dirs[1].path()), Some(StoreId(2)));
+    }
+    let up = control::StoreState::Up;
+    assert!(members.update(3, &[member("a:1", 1, up), member("b:1", 2, up)], "a:1"));
+    assert_eq!(members.own().len(), 1, "another node has the disk of store 2");
+    assert!(members.update(4, &[member("a:2", 1, up)], "a:2"));
+    assert_eq!(members.own().len(), 1, "the node has another address");
+    members.replace_disk(dirs[0].path());
+    assert_eq!(members.store_in(dirs[0].path()), None);
+    assert!(members.own().contains_key(&StoreId(1)), "it is still a store of the node");
+    assert!(members.update(9, &[member("a:1", 1, control::StoreState::Removed)], "a:1"));
+    assert!(!members.own().contains_key(&StoreId(1)));
+    members.add_own(StoreId(1), "a:1", dirs[0].path(), StoreRun::default());
+    assert!(members.is_removed(StoreId(1)), "a removed store does not come back");
+}
+
+fn removed(address: &str) -> Member {
+    let known = KnownRun { address: address.to_owned(), ..KnownRun::default() };
+    Member { known, is_removed: true, state: control::StoreState::Removed as i32 }
+}
+
+#[test]
+fn a_store_that_was_declared_lost_stays_removed_whatever_the_placement_group_lists() {
+    let up = control::StoreState::Up;
+    let known =
+        Known { stores: [2, 3].map(|id| (StoreId(id), removed("b:1"))).into(), ..Known::default() };
+    let members = Members::new(known);
+    // A log of the placement group in which store 2 is still a member, and store 3 is not yet.
+    assert!(members.update(5, &[member("a:1", 1, up), member("b:1", 2, up)], "a:1"));
+    assert!(members.is_removed(StoreId(2)) && members.is_removed(StoreId(3)));
+    assert_eq!(members.stores(), [StoreId(1)]);
+    assert!(!members.update(5, &[member("a:1", 1, up), member("b:1", 2, up)], "a:1"));
+}
+
+#[test]
+fn a_copy_that_cannot_be_written_does_not_keep_the_others_from_being_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let members = Members::default();
+    members.keep_in(&dir.path().join("missing"));
+    members.keep_in(dir.path());
+    members.add_own(StoreId(4), "a:1", dir.path(), StoreRun::default());
+    members.save();
+    assert_eq!(open(dir.path()).stores(), [StoreId(4)]);
+}
+
+/// Returns a run with this number and these starts.
+fn run(count: u64, ids: &[u128]) -> StoreRun {
+    let lineage = Lineage::new(ids.iter().copied().map(StartId));
+    StoreRun { boot: Boot { count, nonce: 9 }, lineage }
+}
+
+/// Returns the list of the placement group with one store in one run.
+fn listed(address: &str, id: u64, run: &StoreRun) -> [control::Member; 1] {
+    let store = wire_store(StoreId(id), control::StoreState::Up as i32, run);
+    let (address, stores) = (address.to_owned(), vec![store]);
+    [control::Member { address, stores, ..control::Member::default() }]
+}
+
+/// The known run does not answer, and this one does.
+fn moved(run: &StoreRun) -> Evidence {
+    let stated = Probe::Answered(run.lineage.clone());
+    Evidence { probe: Probe::Silent, stated, ..Evidence::default() }
+}
+
+/// Admits a run of store 2, of which the known run does not answer.
+fn admit(members: &Members, address: &str, run: &StoreRun) -> Verdict {
+    members.admit(StoreId(2), run, address, &moved(run))
+}
+
+#[test]
+fn an_address_is_learned_from_a_later_run_of_a_store_and_from_no_older_copy() {
+    let dir = tempfile::tempdir().unwrap();
+    let members = open(dir.path());
+    let address = || members.get(StoreId(2)).unwrap().known.address;
+    members.update(1, &[member("b:1", 2, control::StoreState::Up)], "a:1");
+    assert_eq!(admit(&members, "b:2", &run(7, &[7, 6])), Verdict::Successor);
+    for older in
+        [run(8, &[66, 6]), run(6, &[6]), StoreRun::default(), Boot { count: 8, nonce: 1 }.into()]
+    {
+        assert!(matches!(admit(&members, "b:3", &older), Verdict::Refused(_)), "{older:?}");
+        assert_eq!(address(), "b:2", "{older:?}");
+    }
+    assert_eq!(admit(&members, "b:4", &run(8, &[8, 7])), Verdict::Successor);
+    assert_eq!(address(), "b:4");
+    members.save();
+    let again = open(dir.path()).get(StoreId(2)).unwrap().known;
+    assert_eq!((again.run, again.address), (run(8, &[8, 7]), "b:4".to_owned()), "it is kept");
+    admit(&members, "no address", &run(9, &[9, 8]));
+    members.learn_list(&listed("x:1", 5, &run(1, &[1])));
+    assert_eq!(members.addresses(), ["b:4", "x:1"], "a list that was lost is learned again");
+    members.update(2, &[member("b:4", 2, control::StoreState::Removed)], "a:1");
+    admit(&members, "b:5", &run(9, &[9, 8]));
+    assert!(members.is_removed(StoreId(2)));
+}
+
+#[test]
+fn what_one_node_states_for_another_is_used_when_the_known_run_was_asked() {
+    let members = Members::default();
+    admit(&members, "b:1", &run(7, &[7]));
+    members.learn_list(&listed("b:2", 2, &run(8, &[8, 7])));
+    assert_eq!(members.get(StoreId(2)).unwrap().known.address, "b:1");
+    let waiting = members.take_hearsay();
+    assert_eq!((waiting.len(), &waiting[0].address[..]), (1, "b:2"));
+    assert!(members.take_hearsay().is_empty());
+    assert!(members.update(1, &listed("b:3", 2, &run(9, &[9, 8, 7])), "a:1"));
+    assert_eq!(members.get(StoreId(2)).unwrap().known.address, "b:1", "the list is one too");
+    assert_eq!(members.take_hearsay()[0].address, "b:3");
+    members.learn_list(&listed("b:1", 2, &run(8, &[8, 7])));
+    assert_eq!(members.known_run(StoreId(2)).unwrap().run, run(8, &[8, 7]), "it was started again");
+}
+
+#[test]
+fn a_run_is_heard_until_another_one_is_accepted() {
+    let members = Members::default();
+    let (first, next) = (run(7, &[7]), run(8, &[8, 7]));
+    assert!(members.is_heard(StoreId(2), &first, "b:1"), "nothing is known");
+    admit(&members, "b:1", &first);
+    assert!(members.is_heard(StoreId(2), &first, "b:1"));
+    let connected = Evidence { is_connected: true, ..Evidence::default() };
+    let verdict = members.admit(StoreId(2), &next, "b:2", &connected);
+    assert_eq!(verdict, Verdict::Refused(Refusal::Copy));
+    admit(&members, "b:2", &next);
+    assert!(members.is_heard(StoreId(2), &next, "b:2"));
+    assert!(!members.is_heard(StoreId(2), &first, "b:1"));
+}
+
+#[test]
+fn two_runs_of_one_parent_that_both_answer_are_both_no_longer_heard() {
+    let members = Members::default();
+    admit(&members, "b:1", &run(7, &[7]));
+    let (there, here) = (run(8, &[80, 7]), run(8, &[8, 7]));
+    let answers = |run: &StoreRun| Probe::Answered(run.lineage.clone());
+    let (probe, stated) = (answers(&there), answers(&here));
+    let both = Evidence { probe, stated, ..Evidence::default() };
+    let verdict = members.admit(StoreId(2), &here, "b:2", &both);
+    assert_eq!(verdict, Verdict::Refused(Refusal::Conflict));
+    assert!(!members.is_heard(StoreId(2), &there, "b:1"));
+    assert!(!members.is_heard(StoreId(2), &here, "b:2"));
+    assert_eq!(admit(&members, "b:1", &there), Verdict::Refused(Refusal::Conflict));
+    let kept = run(9, &[9, 8, 7, 80]);
+    assert_eq!(admit(&members, "b:2", &kept), Verdict::Successor);
+    assert!(members.is_heard(StoreId(2), &kept, "b:2"));
+}
+
+#[test]
+fn every_other_process_runs_a_copy_of_a_store_of_this_node() {
+    let members = Members::default();
+    members.add_own(StoreId(2), "a:1", Path::new("/data"), run(7, &[7, 6]));
+    for (stated, expected) in [
+        (run(8, &[8, 7]), Refusal::Copy),
+        (run(7, &[7, 6]), Refusal::Copy),
+        (run(6, &[6]), Refusal::EarlierState),
+        (StoreRun::default(), Refusal::NoStart),
+    ] {
+        assert_eq!(admit(&members, "b:1", &stated), Verdict::Refused(expected), "{stated:?}");
+    }
+    members.learn_list(&listed("b:1", 2, &run(8, &[8, 7])));
+    assert_eq!(members.get(StoreId(2)).unwrap().known.address, "a:1");
+}
+
+#[test]
+fn the_number_of_stores_is_bounded() {
+    let members = Members::default();
+    (0..10_000).for_each(|id| {
+        members.admit(StoreId(2 + id), &run(1, &[1]), "b:1", &Evidence::default());
+    });
+    assert_eq!(members.stores().len(), STORES_MAX);
+}
+
+#[test]
+fn the_list_of_the_placement_group_takes_no_address_of_a_later_run_back() {
+    for (first, older, later) in [
+        (run(7, &[7, 6]), run(6, &[6]), run(8, &[8, 7])),
+        // Of a node of an earlier version.
+        (run(7, &[]), run(6, &[]), run(8, &[])),
+    ] {
+        let members = Members::default();
+        let address = || members.get(StoreId(2)).unwrap().known.address;
+        admit(&members, "b:2", &first);
+        for (version, known) in [(1, StoreRun::default()), (2, older)] {
+            assert!(members.update(version, &listed("b:1", 2, &known), "a:1"));
+            assert_eq!(address(), "b:2", "{known:?}");
+        }
+        members.update(4, &listed("b:2", 2, &later), "a:1");
+        assert_eq!(members.known_run(StoreId(2)).unwrap().run, later);
+    }
+}
+
+/// Directory of a store and the list of members of its node.
+struct Machine {
+    disk: stele_vfs::SimVfs,
+    members: Members,
+}
+
+impl Machine {
+    fn start(&self, id: u64, store: u64) -> StoreRun {
+        let files: Arc<dyn stele_vfs::Vfs> = Arc::new(self.disk.clone());
+        let start = stele_engine::DirStart {
+            id: StartId(u128::from(store) << 64 | u128::from(id)),
+            nonce: id << 8 | store,
+            known: StoreRun::default(),
+            may_have_moved: false,
+        };
+        start.count(&files, Path::new("/store")).unwrap().run
+    }
+}
+
+#[test]
+fn after_power_cuts_of_all_nodes_each_hears_the_next_run_of_every_store() {
+    let new = |_| {
+        let disk = stele_vfs::SimVfs::default();
+        stele_vfs::Vfs::create_dir_all(&disk, Path::new("/store/log")).unwrap();
+        Machine { disk, members: Members::default() }
+    };
+    let mut machines: Vec<Machine> = (0..3).map(new).collect();
+    for cut in 1..=20_u64 {
+        // A node that did not hear of some runs, and one with a list that was lost, hear the next one.
+        let unaware = (cut % 3) as usize;
+        if cut == 10 {
+            machines[1].members = Members::default();
+        }
+        let runs: Vec<StoreRun> = (0..3).map(|at| machines[at].start(cut, at as u64 + 1)).collect();
+        for (at, machine) in machines.iter().enumerate().filter(|(at, _)| *at != unaware) {
+            for (of, run) in runs.iter().enumerate().filter(|(of, _)| *of != at) {
+                // Every second time the nodes have other addresses, of which the former do not answer.
+                let address = format!("n{of}:{}", 1 + cut / 2);
+                let (store, evidence) = (StoreId(of as u64 + 1), moved(run));
+                let verdict = machine.members.admit(store, run, &address, &evidence);
+                assert_eq!(verdict, Verdict::Successor, "{cut}: {at} and {of}");
+                assert!(machine.members.is_heard(store, run, &address));
+                let again = machine.members.admit(store, run, &address, &Evidence::default());
+                assert_eq!(again, Verdict::Same);
+            }
+        }
+        for machine in &mut machines {
+            machine.disk = machine.disk.restart(cut);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_learned_is_announced_once() {
+    let members = Members::default();
+    admit(&members, "b:2", &run(7, &[7]));
+    members.learned().await;
+    admit(&members, "b:2", &run(7, &[7]));
+    let again = tokio::time::timeout(std::time::Duration::from_millis(20), members.learned());
+    assert!(again.await.is_err(), "nothing changed");
+}

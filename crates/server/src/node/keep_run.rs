@@ -1,0 +1,101 @@
+//! The operator's choice between two runs of a store that stopped beside each other: the kept one goes
+//! on, and comes after both.
+
+use super::edge::Edge;
+use super::{open, random, start_store, stopped_run};
+use crate::boots::Boots;
+use crate::config::Config;
+use crate::control::KeepRun;
+use crate::members::Members;
+use crate::store::Engine;
+use crate::stores::Stores;
+use crate::transport::{BoxFuture, Transport};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stele_engine::{DirStart, keep_run};
+use stele_node::succession::RunSummary;
+use stele_types::{Clock, ClusterId, Error, Result, StartId, StoreId, StoreIdent, StoreRun};
+
+/// Longest wait for the readers of the stopped store, which hold its directory.
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// What a store needs to go on in this process.
+pub(super) struct Keeper {
+    pub config: Arc<Config>,
+    pub cluster: ClusterId,
+    pub address: String,
+    pub members: Arc<Members>,
+    pub stores: Arc<Stores>,
+    pub edge: Arc<Edge>,
+    pub clock: Arc<dyn Clock>,
+    pub boots: Arc<Boots>,
+    pub transport: Transport,
+}
+
+impl KeepRun for Keeper {
+    fn keep_run(self: Arc<Self>, store: StoreId) -> BoxFuture<'static, Result<StoreRun>> {
+        Box::pin(async move {
+            let kept = tokio::task::spawn_blocking(move || self.keep(store)).await;
+            kept.map_err(|_| Error::Busy("the server is stopping".to_owned()))?
+        })
+    }
+
+    fn describe_run(&self, store: StoreId) -> Result<RunSummary> {
+        stopped_run::summary(&self.members, &self.stores, store)
+    }
+}
+
+impl Keeper {
+    fn keep(&self, store: StoreId) -> Result<StoreRun> {
+        let dir = self.members.own().remove(&store).flatten();
+        let dir = dir.filter(|_| self.edge.is_stopped_beside(store)).ok_or_else(|| {
+            Error::invalid(format!(
+                "store {store} of this node was not stopped beside another run of it: name the \
+                 address of a node where it was"
+            ))
+        })?;
+        if let Some(handle) = self.stores.remove(store) {
+            // It has stopped: what remains are its threads.
+            let _ = handle.stop();
+        }
+        let engine = Arc::new(self.reopen(&dir)?);
+        let files = open::files(&self.config);
+        {
+            let _held = self.edge.stop_records.lock();
+            keep_run(&files, &dir)?;
+        }
+        let start = DirStart {
+            id: StartId(u128::from(random()) << 64 | u128::from(random())),
+            nonce: self.boots.nonce(),
+            known: self.boots.get(store),
+            may_have_moved: false,
+        };
+        let run = start.count(&files, &dir)?.run;
+        self.boots.add(store, run.clone());
+        self.members.add_own(store, &self.address, &dir, run.clone());
+        self.members.announce();
+        let ident = StoreIdent { cluster: self.cluster, store };
+        let started = start_store(&self.config, engine, ident, &self.clock, &self.edge)?;
+        self.edge.goes_on(store);
+        self.stores.add(started);
+        self.transport.store_serves(store);
+        self.edge.report_due.notify_one();
+        tracing::warn!("store {store} goes on as {run}: the operator chose its directory");
+        Ok(run)
+    }
+
+    /// Opens the directory when no reader of the stopped store holds it any longer.
+    fn reopen(&self, dir: &Path) -> Result<Engine> {
+        let started = Instant::now();
+        loop {
+            match open::engine(&self.config, dir) {
+                Err(Error::Locked(_)) if started.elapsed() < CLOSE_LIMIT => {
+                    std::thread::sleep(RETRY_PAUSE);
+                }
+                opened => return opened,
+            }
+        }
+    }
+}

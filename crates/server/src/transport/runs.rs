@@ -1,0 +1,204 @@
+//! Runs of other nodes' stores: which are connected, which are heard, and the question to the address of
+//! the known one.
+
+use super::connection;
+use super::hello::{Hello, Lane};
+use super::refusals::RefusedStore;
+use super::shared::Shared;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stele_node::succession::{Evidence, KnownRun, Probe, Refusal, Verdict};
+use stele_types::{StoreId, StoreRun, mutant};
+use tokio::sync::watch;
+
+/// Time in which the address of a known run answers if that run lives.
+pub const PROBE_TIME: Duration = Duration::from_secs(2);
+/// Time for which an answer is used: a node that waits for it dials again meanwhile.
+const ANSWER_TIME: Duration = Duration::from_millis(2_500);
+/// Most addresses of which answers are kept.
+const ASKED_MAX: usize = 256;
+
+type Answer = Arc<[(StoreId, StoreRun)]>;
+/// Time of a question, and its answer once it is there.
+type Asked = (Instant, watch::Receiver<Option<Answer>>);
+
+/// Connected runs, and addresses that are asked.
+#[derive(Default)]
+pub struct Runs {
+    connected: Mutex<HashMap<(StoreId, u128), usize>>,
+    asked: Mutex<HashMap<String, Asked>>,
+}
+
+/// Connection of some runs, until it is dropped.
+pub struct Connected<'a> {
+    runs: &'a Runs,
+    keys: Vec<(StoreId, u128)>,
+}
+
+impl Drop for Connected<'_> {
+    fn drop(&mut self) {
+        let mut connected = self.runs.connected.lock();
+        for key in &self.keys {
+            if let Some(count) = connected.get_mut(key) {
+                *count -= 1;
+                if *count == 0 {
+                    connected.remove(key);
+                }
+            }
+        }
+    }
+}
+
+/// Returns what tells a run from the others of its store.
+fn key(run: &StoreRun) -> u128 {
+    match run.lineage.is_known() {
+        true => run.lineage.id().0,
+        false => u128::from(run.boot.count) << 64 | u128::from(run.boot.nonce),
+    }
+}
+
+impl Runs {
+    /// Counts a connection of these runs.
+    pub fn connect(&self, runs: impl IntoIterator<Item = (StoreId, StoreRun)>) -> Connected<'_> {
+        let keys: Vec<_> = runs.into_iter().map(|(store, run)| (store, key(&run))).collect();
+        let mut connected = self.connected.lock();
+        keys.iter().for_each(|key| *connected.entry(*key).or_default() += 1);
+        Connected { runs: self, keys }
+    }
+
+    fn is_connected(&self, store: StoreId, run: &StoreRun) -> bool {
+        self.connected.lock().contains_key(&(store, key(run)))
+    }
+}
+
+impl Shared {
+    /// Judges the run that a node at `address` states for its store. Asks the address of the known run
+    /// if that has no connection, and the stated one where both may go on, at most for [`PROBE_TIME`]
+    /// each.
+    pub async fn admit(self: &Arc<Self>, store: StoreId, run: &StoreRun, address: &str) -> Verdict {
+        self.judge(store, run, address, false).await
+    }
+
+    /// Like [`Shared::admit`], of a run that another node than its own states (`is_hearsay`) or itself.
+    pub async fn judge(
+        self: &Arc<Self>,
+        store: StoreId,
+        run: &StoreRun,
+        address: &str,
+        is_hearsay: bool,
+    ) -> Verdict {
+        let (mut probe, mut stated) = (Probe::NotMade, Probe::NotMade);
+        let mut asked: Option<KnownRun> = None;
+        loop {
+            let known = self.resolve.known_run(store).unwrap_or_default();
+            // The answer for another run than the known one proves nothing.
+            if asked.as_ref().is_some_and(|asked| *asked != known) {
+                return Verdict::Undecided;
+            }
+            let is_connected = self.runs.is_connected(store, &known.run);
+            let (at_known, at_stated) = (probe.clone(), stated.clone());
+            let evidence = Evidence {
+                is_own: false,
+                is_connected,
+                is_hearsay,
+                probe: at_known,
+                stated: at_stated,
+            };
+            match self.resolve.admit(store, run, address, &evidence) {
+                Verdict::Undecided if probe == Probe::NotMade => {
+                    probe = self.probe(store, &known.address).await;
+                }
+                Verdict::Unverified if stated == Probe::NotMade => {
+                    stated = self.probe(store, address).await;
+                }
+                verdict => return verdict,
+            }
+            asked = Some(known);
+        }
+    }
+
+    /// Asks an address for its run of a store.
+    async fn probe(self: &Arc<Self>, store: StoreId, address: &str) -> Probe {
+        let answer = self.ask(store, address).await;
+        let there = answer.iter().find(|(at, _)| *at == store);
+        there.map_or(Probe::Silent, |(_, run)| Probe::Answered(run.lineage.clone()))
+    }
+
+    /// Returns the runs of the stores of the node at `address`; none if it does not answer.
+    async fn ask(self: &Arc<Self>, store: StoreId, address: &str) -> Answer {
+        let mut answer = {
+            let mut asked = self.runs.asked.lock();
+            asked.retain(|_, (at, _)| at.elapsed() < ANSWER_TIME);
+            match asked.get(address) {
+                Some((_, answer)) => answer.clone(),
+                None if asked.len() >= ASKED_MAX => return Answer::default(),
+                None => {
+                    let (sender, answer) = watch::channel(None);
+                    asked.insert(address.to_owned(), (Instant::now(), answer.clone()));
+                    let (shared, at) = (self.clone(), address.to_owned());
+                    // It goes on when the connection that waits for it ends.
+                    self.spawn(format!("question to {address}"), async move {
+                        let dialled = connection::dial(&shared, &at, Lane::Probe, &[store]).await;
+                        let runs = dialled.map(|dialled| dialled.welcome.runs).unwrap_or_default();
+                        sender.send_replace(Some(runs.into()));
+                    });
+                    answer
+                }
+            }
+        };
+        // The sender is gone only when the node stops.
+        let answered = answer.wait_for(Option::is_some).await;
+        answered.ok().and_then(|answer| answer.clone()).unwrap_or_default()
+    }
+
+    /// Judges the stores of a dialling node; returns those that are not heard.
+    ///
+    /// Invariant: a refusal is of one store. The other stores of its node are heard.
+    pub async fn refused_stores(self: &Arc<Self>, hello: &Hello) -> Vec<RefusedStore> {
+        let mut refused = Vec::new();
+        for (store, run) in hello.runs_of_stores() {
+            if self.resolve.is_removed(store) || mutant::active("server.copied_directory_heard") {
+                continue;
+            }
+            let refusal = match self.admit(store, &run, &hello.address).await {
+                Verdict::Same | Verdict::Successor => continue,
+                Verdict::Undecided | Verdict::Unverified => Refusal::Copy,
+                Verdict::Refused(refusal) => refusal,
+            };
+            refused.push(self.refused_store(store, &run, &hello.address, refusal));
+        }
+        refused
+    }
+
+    /// Returns the refusal of a run, with its message.
+    pub fn refused_store(
+        &self,
+        store: StoreId,
+        run: &StoreRun,
+        address: &str,
+        refusal: Refusal,
+    ) -> RefusedStore {
+        let known = self.resolve.known_run(store).unwrap_or_default();
+        let text = refusal.text(store, run, address, &known);
+        let rival = known.rival.filter(|(rival, _)| rival.id() != run.lineage.id());
+        let (rival, rival_at) = rival.unwrap_or((known.run.lineage, known.address));
+        RefusedStore { store, refusal, rival, rival_at, text }
+    }
+
+    /// Passes on which stores of this node another one does not hear.
+    pub fn note_refused(&self, refused: &[RefusedStore]) {
+        let own = self.own.read().clone();
+        let of_own = refused.iter().filter(|it| own.contains(&it.store));
+        of_own.for_each(|it| self.deliver.refused(it));
+    }
+}
+
+impl Hello {
+    /// Returns the run of each store; unknown ones from a node of an earlier version.
+    pub fn runs_of_stores(&self) -> Vec<(StoreId, StoreRun)> {
+        let run = |at: usize| self.runs.get(at).cloned().unwrap_or_default();
+        self.from.iter().enumerate().map(|(at, store)| (*store, run(at))).collect()
+    }
+}
