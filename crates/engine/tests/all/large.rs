@@ -21,7 +21,8 @@ fn a_store_with_more_files_than_the_process_may_open_is_written_read_and_opened_
         return with_few_descriptors(Path::new(&dir));
     }
     let dir = std::env::temp_dir().join(format!("stele-few-descriptors-{}", std::process::id()));
-    let name = "a_store_with_more_files_than_the_process_may_open_is_written_read_and_opened_again";
+    let name =
+        "large::a_store_with_more_files_than_the_process_may_open_is_written_read_and_opened_again";
     let run = format!("ulimit -n {DESCRIPTORS} && exec \"$0\" --exact {name} --nocapture");
     let child = std::env::current_exe().unwrap();
     let child = Command::new("sh").arg("-c").arg(run).arg(child).env(CHILD, &dir).output().unwrap();

@@ -92,7 +92,7 @@ fn open_with(path: &Path, how: Open, flags: OFlags) -> io::Result<File> {
 fn snapshot_number(dir: &Path) -> Result<u64> {
     let error = |e: Errno| Error::io("stat", dir, e.into());
     let stat = rustix::fs::statfs(or_current_dir(dir)).map_err(error)?;
-    match direct::kind_of(&stat) == FsKind::Btrfs {
+    match direct::kind_of(&stat, dir) == FsKind::Btrfs {
         true => Ok(rustix::fs::statvfs(or_current_dir(dir)).map_err(error)?.f_fsid),
         false => Ok(0),
     }
