@@ -6,6 +6,8 @@ use super::latency::Kind;
 use super::records::Records;
 use crate::args::{Load, Workload};
 use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -28,9 +30,9 @@ pub struct Mix {
     batch: u64,
     deletes_percent: u64,
     scan_length_max: u64,
-    /// Next record to insert, and the number of records known to be inserted.
+    /// Next record to insert.
     next_insert: AtomicU64,
-    inserted: AtomicU64,
+    inserted: Inserted,
     /// Bytes of keys and values of all writes.
     pub payload_bytes: AtomicU64,
     pub read_bytes: AtomicU64,
@@ -87,7 +89,7 @@ impl Mix {
             deletes_percent: if workload == Workload::Load { 0 } else { load.deletes },
             scan_length_max: load.scan_length_max,
             next_insert: AtomicU64::new(there),
-            inserted: AtomicU64::new(there),
+            inserted: Inserted::new(there),
             payload_bytes: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             not_found: AtomicU64::new(0),
@@ -133,7 +135,7 @@ impl Mix {
     }
 
     fn chosen_key(&self, prng: &mut Prng) -> Vec<u8> {
-        self.records.key(self.choice.draw(prng, self.inserted.load(Relaxed)))
+        self.records.key(self.choice.draw(prng, self.inserted.all_below()))
     }
 
     /// Returns a value to write.
@@ -145,8 +147,9 @@ impl Mix {
     pub fn wrote(&self, step: &Step) {
         let records = step.keys.len() as u64;
         self.payload_bytes.fetch_add(records * self.records.record_bytes(), Relaxed);
-        // This may overtake the insert of a slower thread; its record then counts as not found.
-        self.inserted.fetch_max(step.inserted, Relaxed);
+        if step.inserted > 0 {
+            self.inserted.note(step.inserted - records, step.inserted);
+        }
     }
 
     /// Counts the result of a read.
@@ -155,6 +158,40 @@ impl Mix {
             Some(bytes) => self.read_bytes.fetch_add(bytes, Relaxed),
             None => self.not_found.fetch_add(1, Relaxed),
         };
+    }
+}
+
+/// Records that are inserted, by several threads: only those below every unfinished insert are read.
+struct Inserted {
+    all_below: AtomicU64,
+    /// Begin and end of finished inserts above an unfinished one.
+    beyond: Mutex<BTreeMap<u64, u64>>,
+}
+
+impl Inserted {
+    /// Finished inserts that wait for an earlier one, at most: an insert that failed never finishes.
+    const BEYOND_MAX: usize = 1 << 12;
+
+    fn new(all_below: u64) -> Self {
+        Self { all_below: AtomicU64::new(all_below), beyond: Mutex::default() }
+    }
+
+    fn all_below(&self) -> u64 {
+        self.all_below.load(Relaxed)
+    }
+
+    /// Notes that the records from `begin` to `end`, exclusive, are inserted.
+    fn note(&self, begin: u64, end: u64) {
+        let mut beyond = self.beyond.lock();
+        beyond.insert(begin, end);
+        let mut all_below = self.all_below();
+        while let Some((&first, &end)) = beyond.first_key_value()
+            && (first <= all_below || beyond.len() > Self::BEYOND_MAX)
+        {
+            all_below = end;
+            beyond.pop_first();
+        }
+        self.all_below.store(all_below, Relaxed);
     }
 }
 
@@ -169,5 +206,18 @@ mod tests {
             let whole: u64 = shares(*workload).iter().map(|(_, percent)| percent).sum();
             assert_eq!(whole, 100, "{workload:?}");
         }
+    }
+
+    #[test]
+    fn only_records_below_every_unfinished_insert_are_read() {
+        let inserted = Inserted::new(10);
+        inserted.note(12, 14);
+        assert_eq!(inserted.all_below(), 10);
+        inserted.note(10, 12);
+        assert_eq!(inserted.all_below(), 14);
+        // The insert of record 14 fails.
+        (0..5_000).for_each(|at| inserted.note(15 + at, 16 + at));
+        assert!(inserted.all_below() > 900, "{}", inserted.all_below());
+        assert!(inserted.beyond.lock().len() <= Inserted::BEYOND_MAX);
     }
 }
