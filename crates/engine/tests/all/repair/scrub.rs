@@ -248,7 +248,7 @@ fn a_pass_begins_again_where_the_record_of_its_progress_is_damaged() {
     let values = (0..2_000).map(|at| (at, vec![at as u8; 4 << 10]));
     let large = large(45, values, Store::compact);
     large.scrub_up_to(60);
-    large.disk.corrupt(&Path::new(DIR).join("SCRUB"), 30, b"7").unwrap();
+    large.disk.corrupt(Path::new(DIR).join("SCRUB"), 30, b"7").unwrap();
     let large = large.restart();
     large.pass();
     let stats = large.store.scrub_stats();
