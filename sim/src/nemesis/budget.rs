@@ -72,8 +72,12 @@ impl World {
     }
 
     /// Returns true if every region has a majority of its voters on other running stores, with
-    /// replicas.
+    /// replicas. Of regions with all replicas on stopped stores nothing is known: all others must run.
     pub(super) fn is_dispensable(&mut self, number: u64) -> bool {
+        let mut others = self.slots.values().filter(|it| it.number != number && !it.is_gone);
+        if !others.all(|it| it.is_running()) {
+            return false;
+        }
         self.reports_by_region().values().all(|reports| {
             let others = || reports.iter().filter(|(slot, _)| *slot != number);
             let newest = |(_, it): &&(u64, RegionReport)| {

@@ -151,10 +151,7 @@ impl World {
         if slot.is_damaged && !slot.is_gone {
             return self.exchange_disk(number);
         }
-        // Of regions with all replicas on stopped nodes nothing is known.
-        let mut others = self.slots.values().filter(|it| it.number != number && !it.is_gone);
-        let all_others_run = others.all(|it| it.is_running());
-        if is_replaced && !slot.is_gone && all_others_run && self.is_dispensable(number) {
+        if is_replaced && !slot.is_gone && self.is_dispensable(number) {
             return self.exchange_disk(number);
         }
         let Some(slot) = self.slots.get(&number) else { return };
