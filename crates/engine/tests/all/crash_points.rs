@@ -3,9 +3,9 @@
 //!
 //! `STELE_CRASH_STRIDE=n` checks every n-th point only (default 1: all of them).
 
-use crate::common::{Model, Random, difference, disk, leaked, open, tiny};
+use crate::common::{Model, Random, batch, difference, disk, leaked, open, tiny};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use stele_engine::{Batch, Db, Options};
+use stele_engine::{Db, Options};
 use stele_vfs::{CrashAt, CrashPoint, SimVfs};
 
 const SEED: u64 = 0x5e1e;
@@ -92,16 +92,7 @@ fn execute(db: &Db, step: &Step) -> stele_engine::Result<()> {
         Step::Put(key, value) => db.put(key, value),
         Step::Delete(key) => db.delete(key),
         Step::DeleteRange(start, end) => db.delete_range(start, end),
-        Step::Batch(pairs) => {
-            let mut batch = Batch::new();
-            for (key, value) in pairs {
-                match value {
-                    Some(value) => batch.put(key, value)?,
-                    None => batch.delete(key)?,
-                };
-            }
-            db.write(batch)
-        }
+        Step::Batch(pairs) => db.write(batch(pairs)?),
         Step::Flush => db.flush(),
         Step::Maintain => db.maintain(32 << 10).map(|_| ()),
         Step::Compact => db.compact(),

@@ -75,6 +75,16 @@ impl Small {
         count
     }
 
+    /// Deletes all, and checks that nearly as much as at first fits again.
+    fn delete_all_and_refill(&mut self, filled: usize) {
+        let all = std::mem::take(&mut self.live);
+        self.delete(all);
+        self.pass(10);
+        let again = self.refill();
+        assert!(again >= filled * 8 / 10, "{again} of {filled} fit after all was deleted");
+        self.check();
+    }
+
     /// Deletes the values with even keys.
     fn delete_half(&mut self) {
         let (gone, left) = self.live.iter().partition(|n| **n % 2 == 0);
@@ -170,12 +180,7 @@ fn fill_and_delete(device_bytes: usize, value_bytes: usize) {
     let again = small.refill();
     assert!(again >= filled / 3, "{again} of {filled} fit after half was deleted");
     small.check();
-    let all = std::mem::take(&mut small.live);
-    small.delete(all);
-    small.pass(10);
-    let again = small.refill();
-    assert!(again >= filled * 8 / 10, "{again} of {filled} fit after all was deleted");
-    small.check();
+    small.delete_all_and_refill(filled);
 }
 
 #[test]
@@ -514,10 +519,5 @@ fn a_merge_that_does_not_fit_goes_run_by_run() {
     small.check();
     let again = small.refill();
     assert!(again >= filled / 3, "{again} of {filled} fit after half was deleted");
-    let all = std::mem::take(&mut small.live);
-    small.delete(all);
-    small.pass(10);
-    let again = small.refill();
-    assert!(again >= filled * 8 / 10, "{again} of {filled} fit after all was deleted");
-    small.check();
+    small.delete_all_and_refill(filled);
 }

@@ -27,13 +27,6 @@ fn damaged_payloads(survey: &Survey) -> Vec<DamagedPayload> {
     survey.damaged_after(None).copied().collect()
 }
 
-fn refused(disk: &SimVfs) -> Error {
-    match open_with(disk, options(), RecoverFrom::default()) {
-        Ok((_, recovery)) => panic!("opened: {recovery:?}"),
-        Err(error) => error,
-    }
-}
-
 fn flip(disk: &SimVfs, at: Lsn, delta: u64) {
     let (path, offset) = (segment_path(at.file), u64::from(at.offset) + delta);
     disk.inject(Fault::FlipBit { path, offset, bit: (delta % 8) as u8 }).unwrap();

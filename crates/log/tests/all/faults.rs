@@ -18,13 +18,6 @@ fn ten(seed: u64) -> (SimVfs, Vec<Lsn>, Lsn) {
     (disk, places, head)
 }
 
-fn refused(disk: &SimVfs) -> Error {
-    match open_with(disk, options(), RecoverFrom::default()) {
-        Ok((_, recovery)) => panic!("opened: {recovery:?}"),
-        Err(error) => error,
-    }
-}
-
 fn flip(disk: &SimVfs, at: Lsn, delta: u64) {
     let (path, offset) = (segment_path(at.file), u64::from(at.offset) + delta);
     disk.inject(Fault::FlipBit { path, offset, bit: 3 }).unwrap();

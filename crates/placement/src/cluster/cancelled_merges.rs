@@ -8,7 +8,7 @@
 use super::Cluster;
 use crate::Millis;
 use crate::pairs::{self, PairChange};
-use stele_types::{Error, RegionId, RegionPhase, Result, mutant};
+use stele_types::{Error, RegionId, RegionPhase, Result};
 
 /// Seconds in which no scheduler merges a region of which a merge was cancelled. Each leader counts
 /// by its own clock from when it first knows that the region is not prepared to merge.
@@ -71,13 +71,6 @@ impl Cluster {
         match is_cancelled {
             true => _ = self.cancelled_merges.entry(region).or_default(),
             false => _ = self.cancelled_merges.remove(&region),
-        }
-    }
-
-    /// Drops what was loaded of cancelled merges, as a deliberate bug.
-    pub(super) fn restore_cancelled_merges(&mut self) {
-        if mutant::active("placement.cancelled_merge_forgotten") {
-            self.cancelled_merges.clear();
         }
     }
 }

@@ -109,7 +109,9 @@ impl Cluster {
         cluster.ids.start_after_load();
         cluster.restore_disconnections();
         cluster.restore_speeds();
-        cluster.restore_cancelled_merges();
+        if mutant::active("placement.cancelled_merge_forgotten") {
+            cluster.cancelled_merges.clear();
+        }
         cluster.note_domains();
         Ok(Some(cluster))
     }

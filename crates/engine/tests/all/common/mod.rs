@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_engine::{Db, GcOptions, KeyRange, Options, Order, Store};
+use stele_engine::{Batch, Db, GcOptions, KeyRange, Options, Order, Result, Store};
 use stele_types::ManualClock;
 use stele_vfs::{SimOptions, SimVfs, Vfs};
 
@@ -31,6 +31,18 @@ pub fn tiny() -> Options {
         gc: GcOptions::default(),
         ..Options::default()
     }
+}
+
+/// Returns a batch of puts, and of deletes where there is no value.
+pub fn batch(pairs: &[(Vec<u8>, Option<Vec<u8>>)]) -> Result<Batch> {
+    let mut batch = Batch::new();
+    for (key, value) in pairs {
+        match value {
+            Some(value) => batch.put(key, value)?,
+            None => batch.delete(key)?,
+        };
+    }
+    Ok(batch)
 }
 
 /// Creates a simulated disk.

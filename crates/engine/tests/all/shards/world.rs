@@ -1,13 +1,13 @@
 //! Disks of a set of shards, and a model of each shard. A shard of which the disk was cut has two
 //! allowed contents: with and without the call that was cut.
 
-use crate::common::{Model, clock, difference, disk, tiny};
+use crate::common::{Model, batch, clock, difference, disk, tiny};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use stele_engine::{
-    Batch, Error, Group, KeyRange, Options, Order, Partition, Result, SetId, ShardPlace, Shards,
+    Error, Group, KeyRange, Options, Order, Partition, Result, SetId, ShardPlace, Shards,
     ShardsOptions, StoreMode,
 };
 use stele_vfs::SimVfs;
@@ -121,16 +121,7 @@ fn execute(shards: &Shards, step: &Step) -> Result<()> {
         Step::Put(key, value) => shards.put(key, value),
         Step::Delete(key) => shards.delete(key),
         Step::DeleteRange(start, end) => shards.delete_range(start, end),
-        Step::Batch(pairs) => {
-            let mut batch = Batch::new();
-            for (key, value) in pairs {
-                match value {
-                    Some(value) => batch.put(key, value)?,
-                    None => batch.delete(key)?,
-                };
-            }
-            shards.write(batch)
-        }
+        Step::Batch(pairs) => shards.write(batch(pairs)?),
         Step::DeleteGroup(group) => shards.delete_group(*group).map(|_| ()),
         Step::PutWithMode(key, value, mode) => shards.put_with_mode(key, value, *mode).map(|_| ()),
         Step::Take(key) => shards.retrieve_and_delete(key).map(|_| ()),

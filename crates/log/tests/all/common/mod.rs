@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_log::{Appended, Log, LogOptions, RecoverFrom, Recovery};
 use stele_types::{
-    Command, CommandBuilder, EntryRecord, FileId, LogBatch, LogIndex, Mark, Record, RegionId,
-    Result, StoreId, Term,
+    Command, CommandBuilder, EntryRecord, Error, FileId, LogBatch, LogIndex, Mark, Record,
+    RegionId, Result, StoreId, Term,
 };
 use stele_vfs::{SimOptions, SimVfs, Vfs};
 
@@ -31,6 +31,14 @@ pub fn options() -> LogOptions {
 
 pub fn disk(seed: u64) -> SimVfs {
     SimVfs::new(SimOptions { seed, block_bytes: Some(512), ..SimOptions::default() })
+}
+
+/// Returns why the log does not open.
+pub fn refused(disk: &SimVfs) -> Error {
+    match open_with(disk, options(), RecoverFrom::default()) {
+        Ok((_, recovery)) => panic!("opened: {recovery:?}"),
+        Err(error) => error,
+    }
 }
 
 pub fn open_with(vfs: &SimVfs, options: LogOptions, from: RecoverFrom) -> Result<(Log, Recovery)> {
