@@ -49,6 +49,7 @@ use seeds::{ClusterQuestion, Seeds};
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -132,8 +133,13 @@ pub struct Node {
 }
 
 impl Node {
-    /// Opens the stores, bootstraps or joins a cluster, and serves.
-    pub async fn start(config: Config) -> Result<Self> {
+    /// Opens the stores, bootstraps or joins a cluster, and serves. The future is boxed so that this crate
+    /// contains its code once: otherwise each program that starts a node compiles all of it again.
+    pub fn start(config: Config) -> Pin<Box<dyn Future<Output = Result<Self>> + Send>> {
+        Box::pin(Self::open(config))
+    }
+
+    async fn open(config: Config) -> Result<Self> {
         let started = Instant::now();
         let (listener, address) = listen::bind(&config).await?;
         let config = Arc::new(config);
