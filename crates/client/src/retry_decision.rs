@@ -3,7 +3,7 @@
 use crate::backoff::Pause;
 use crate::convert;
 use std::time::Duration;
-use stele_proto::errorpb;
+use stele_proto::{INVALID, UNDETERMINED, errorpb};
 use stele_types::{Error, Peer, Region};
 
 /// Change before the next try.
@@ -21,6 +21,10 @@ pub enum Step {
     Reload,
     /// Look the region and the store's address up again.
     ReloadStore,
+    /// No change: call the same peer. At its deadline the call fails with this error.
+    StayOrFail(Error),
+    /// Fail the call: what it sends or wants is too long for one message or entry.
+    TooLong(Error),
     /// Fail the call.
     Fail(Error),
 }
@@ -59,16 +63,19 @@ pub fn decide_retry(error: &errorpb::Error) -> RetryDecision {
         return certain(Step::Stay, Pause::Busy(Duration::from_millis(requested_ms.min(10_000))));
     }
     if let Some(large) = &error.raft_entry_too_large {
-        // Without a size it is the reason why a read of several pairs failed.
-        let error = match large.entry_size {
-            0 => Error::Refused(text(error)),
-            bytes => Error::Invalid(format!("{bytes} bytes are too many: {}", text(error))),
+        let step = match large.entry_size {
+            0 => Step::Fail(final_error(text(error))),
+            bytes => {
+                let detail = format!("{bytes} bytes are too many: {}", text(error));
+                Step::TooLong(Error::Invalid(detail))
+            }
         };
-        return certain(Step::Fail(error), Pause::None);
+        return certain(step, Pause::None);
     }
     if error.disk_full.is_some() {
-        // It lasts until pairs are deleted. The caller decides whether to wait for that.
-        return certain(Step::Fail(Error::Refused(text(error))), Pause::None);
+        // The leader may move to a store that has room.
+        let pause = Pause::Busy(Duration::ZERO);
+        return certain(Step::StayOrFail(Error::Refused(text(error))), pause);
     }
     if error.store_not_match.is_some() {
         return certain(Step::ReloadStore, Pause::Region);
@@ -90,6 +97,15 @@ pub fn decide_retry(error: &errorpb::Error) -> RetryDecision {
         false => Step::NextPeer,
     };
     RetryDecision { step, pause: Pause::Region, is_ambiguous: true }
+}
+
+/// Returns the error of a final answer, of which the text states the kind.
+pub fn final_error(text: String) -> Error {
+    match text.strip_prefix(INVALID) {
+        Some(detail) => Error::Invalid(detail.to_owned()),
+        None if text.starts_with(UNDETERMINED) => Error::Undetermined(text),
+        None => Error::Refused(text),
+    }
 }
 
 /// Returns the text of an error.
@@ -138,10 +154,11 @@ mod tests {
             let large = errorpb::RaftEntryTooLarge { entry_size, ..Default::default() };
             with(|e| e.raft_entry_too_large = Some(large)).step
         };
-        assert!(matches!(large(9 << 20), Step::Fail(Error::Invalid(_))));
+        assert!(matches!(large(9 << 20), Step::TooLong(Error::Invalid(_))));
         assert!(matches!(large(0), Step::Fail(Error::Refused(_))), "a reason that is no size");
         let disk = with(|e| e.disk_full = Some(errorpb::DiskFull::default()));
-        assert!(matches!(disk.step, Step::Fail(Error::Refused(_))) && !disk.is_ambiguous);
+        assert!(matches!(disk.step, Step::StayOrFail(Error::Refused(_))) && !disk.is_ambiguous);
+        assert_eq!(disk.pause, Pause::Busy(Duration::ZERO));
         let store = with(|e| e.store_not_match = Some(errorpb::StoreNotMatch::default()));
         assert!(matches!(store.step, Step::ReloadStore));
         for reload in [
@@ -160,6 +177,28 @@ mod tests {
         let new =
             with(|e| e.region_not_initialized = Some(errorpb::RegionNotInitialized::default()));
         assert!(matches!(new.step, Step::NextPeer) && !new.is_ambiguous);
+    }
+
+    #[test]
+    fn a_final_answer_becomes_the_error_that_its_text_states() {
+        let ended = |message: &str| {
+            let large = errorpb::RaftEntryTooLarge::default();
+            let decision = with(|e| {
+                e.raft_entry_too_large = Some(large);
+                e.message = message.to_owned();
+            });
+            let Step::Fail(error) = decision.step else { panic!("{decision:?}") };
+            error
+        };
+        let invalid = ended("invalid request: max key size exceeded, size: 9000, limit: 8192");
+        assert!(
+            matches!(&invalid, Error::Invalid(text) if text.starts_with("max key size")),
+            "{invalid}"
+        );
+        let unknown = ended("undetermined: the write may or may not have taken effect");
+        assert!(matches!(unknown, Error::Undetermined(_)), "{unknown}");
+        let full = ended("disk full at store 3 or at its followers: puts are refused");
+        assert!(matches!(&full, Error::Refused(text) if text.starts_with("disk full")), "{full}");
     }
 
     #[test]

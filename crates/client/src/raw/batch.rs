@@ -232,7 +232,8 @@ fn take_part<I: Item>(items: &mut Vec<I>, range: &KeyRange) -> Vec<I> {
 
 /// Splits a part that was too long for one message in two. Returns any other error.
 fn split_part<I: Item>(mut part: Vec<I>, error: Error, tries: &mut Tries) -> Result<Vec<Vec<I>>> {
-    if part.len() < 2 || !matches!(error, Error::Invalid(_)) || tries.left().is_zero() {
+    let is_too_long = tries.take_too_long() && matches!(error, Error::Invalid(_));
+    if part.len() < 2 || !is_too_long || tries.left().is_zero() {
         return Err(error);
     }
     let upper = part.split_off(part.len() / 2);

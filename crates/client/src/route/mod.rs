@@ -11,7 +11,7 @@ use crate::call::{Effect, RawCall};
 use crate::connections::Connections;
 use crate::convert;
 use crate::pd_rpc_client::{Found, PdRpcClient, is_broken, status_text};
-use crate::retry_decision::{RetryDecision, Step, decide_retry, text};
+use crate::retry_decision::{RetryDecision, Step, decide_retry, final_error, text};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_proto::kvrpcpb;
@@ -117,9 +117,8 @@ impl Router {
         let failure = C::failure(&mut response);
         match failure.is_empty() {
             true => Ok(Some(response)),
-            // The text marks a compare-and-swap that was proposed and has an unknown outcome.
-            false if failure.starts_with("undetermined") => Err(Error::Undetermined(failure)),
-            false => Err(tries.final_error(Error::Refused(failure))),
+            // Nodes of earlier versions answer by a text.
+            false => Err(tries.final_error(final_error(failure))),
         }
     }
 
@@ -170,7 +169,10 @@ impl Router {
             | Code::PermissionDenied
             | Code::Unauthenticated => Err(tries.final_error(Error::Refused(reason))),
             // A message exceeds the maximum length of one side; a retry would too.
-            Code::OutOfRange => Err(tries.final_error(Error::Invalid(reason))),
+            Code::OutOfRange => {
+                tries.note_too_long();
+                Err(tries.final_error(Error::Invalid(reason)))
+            }
             Code::ResourceExhausted => {
                 tries.pause(Pause::Busy(std::time::Duration::ZERO), reason).await
             }
@@ -220,6 +222,14 @@ impl Router {
             Step::ReloadStore => {
                 self.pd_client.forget_store(route.peer.store);
                 self.regions.forget(route);
+            }
+            Step::StayOrFail(error) => {
+                let waited = tries.pause(pause, reason).await;
+                return waited.map_err(|_| tries.final_error(error));
+            }
+            Step::TooLong(error) => {
+                tries.note_too_long();
+                return Err(tries.final_error(error));
             }
             Step::Fail(error) => return Err(tries.final_error(error)),
         }
