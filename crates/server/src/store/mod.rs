@@ -136,7 +136,6 @@ where
         })?;
         let mut threads = vec![loop_thread, write_thread, maintenance];
         threads.extend(lookup_threads.into_iter().chain(apply_thread));
-        let threads = Mutex::new(threads);
         Ok(Arc::new(Self {
             id,
             engine,
@@ -153,7 +152,7 @@ where
             region_reports: Arc::default(),
             running,
             writers,
-            threads,
+            threads: Mutex::new(threads),
         }))
     }
 
