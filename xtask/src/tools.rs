@@ -22,7 +22,7 @@ const fn tool(program: &'static str, probe: &'static str, remedy: &'static str) 
 }
 
 const GIT: Tool = tool("git", "--version", "apt-get install git");
-const GO: Tool = tool("go", "version", "apt-get install golang-go (1.23 or newer)");
+const GO: Tool = tool("go", "version", "apt-get install golang-go (1.25 or newer)");
 
 /// Tools of checks that read the list of tracked files or a commit.
 pub const FOR_GIT: &[Tool] = &[GIT];
@@ -42,6 +42,8 @@ pub const FOR_DIST: &[Tool] = &[tool("objcopy", "--version", "apt-get install bi
 /// Tools of scenarios on real clusters.
 pub const FOR_CLUSTERS: &[Tool] = &[
     GO,
+    tool("javac", "-version", "apt-get install default-jdk-headless (17 or newer)"),
+    tool("mvn", "--version", "apt-get install maven"),
     tool(PYTHON, "--version", "apt-get install python3.11 python3.11-venv"),
     tool("ip", "-V", "apt-get install iproute2"),
     tool("tc", "-V", "apt-get install iproute2"),

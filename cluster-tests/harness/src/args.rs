@@ -36,6 +36,11 @@ pub struct Programs {
     /// Interpreter that has the client, and the script.
     pub python: Option<PathBuf>,
     pub python_script: Option<PathBuf>,
+    pub python_answers: Option<PathBuf>,
+    pub tikv_go: Option<PathBuf>,
+    /// File with the class path of the client, and the source of the program.
+    pub java_paths: Option<PathBuf>,
+    pub java_source: Option<PathBuf>,
 }
 
 impl Setup {
@@ -173,6 +178,10 @@ impl Flags {
                 "--tikv-rust" => read.programs.tikv_rust = Some(value.into()),
                 "--python" => read.programs.python = Some(value.into()),
                 "--python-script" => read.programs.python_script = Some(value.into()),
+                "--python-answers" => read.programs.python_answers = Some(value.into()),
+                "--tikv-go" => read.programs.tikv_go = Some(value.into()),
+                "--java-paths" => read.programs.java_paths = Some(value.into()),
+                "--java-source" => read.programs.java_source = Some(value.into()),
                 other => bail!("unexpected `{other}`\n{}", usage()),
             }
         }

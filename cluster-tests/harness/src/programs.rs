@@ -21,6 +21,8 @@ pub struct Printed {
     pub in_time: bool,
     /// Its last line, parsed.
     pub object: serde_json::Value,
+    /// All that it printed.
+    pub text: String,
     pub errors: String,
 }
 
@@ -70,7 +72,7 @@ fn start_for(command: Command, limit: Duration, grace: Duration) -> JoinHandle<R
         let object = serde_json::from_str(last).unwrap_or(serde_json::Value::Null);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         let succeeded = output.status.success() && object.is_object();
-        Ok(Printed { succeeded, in_time, object, errors })
+        Ok(Printed { succeeded, in_time, object, text, errors })
     })
 }
 

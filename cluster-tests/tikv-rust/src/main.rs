@@ -1,6 +1,8 @@
 //! Runs every raw call of TiKV's own, unmodified Rust client against the cluster at ADDR.
 //!
-//! `stele-tests-tikv-rust ADDR`
+//! `stele-tests-tikv-rust ADDR`, or `stele-tests-tikv-rust ADDR CALL DIR` for one call and what its user sees.
+
+mod answers;
 
 use anyhow::{Context, Result, ensure};
 use std::process::ExitCode;
@@ -15,9 +17,21 @@ const COUNT: usize = 300;
 #[tokio::main]
 async fn main() -> ExitCode {
     let Some(address) = std::env::args().nth(1) else {
-        eprintln!("usage: stele-tests-tikv-rust ADDR");
+        eprintln!("usage: stele-tests-tikv-rust ADDR [CALL DIR]");
         return ExitCode::from(2);
     };
+    if let (Some(call), Some(directory)) = (std::env::args().nth(2), std::env::args().nth(3)) {
+        return match answers::run(&address, &call, directory.as_ref()).await {
+            Ok(line) => {
+                println!("{line}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("tikv-rust: {error:#}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     match run(&address).await {
         Ok(checks) => {
             println!("{{\"client\":\"rust tikv-client 0.4.0\",\"checks\":{checks},\"errors\":0}}");

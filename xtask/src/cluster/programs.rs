@@ -19,6 +19,10 @@ pub struct Programs {
     tikv_rust: PathBuf,
     python: PathBuf,
     python_script: PathBuf,
+    python_answers: PathBuf,
+    tikv_go: PathBuf,
+    java_paths: PathBuf,
+    java_source: PathBuf,
 }
 
 impl Programs {
@@ -41,6 +45,10 @@ impl Programs {
             tikv_rust: build_tikv_rust(&sources, &built)?,
             python: build_python(&sources, &built, python)?,
             python_script: sources.join("python/compatibility.py"),
+            python_answers: sources.join("python/answers.py"),
+            tikv_go: build_go(&sources, &built, "tikv-go")?,
+            java_paths: java_paths(&sources, &built)?,
+            java_source: sources.join("tikv-java/Answers.java"),
         })
     }
 
@@ -52,6 +60,10 @@ impl Programs {
             ("--tikv-rust", &self.tikv_rust),
             ("--python", &self.python),
             ("--python-script", &self.python_script),
+            ("--python-answers", &self.python_answers),
+            ("--tikv-go", &self.tikv_go),
+            ("--java-paths", &self.java_paths),
+            ("--java-source", &self.java_source),
         ];
         flags.into_iter().flat_map(|(flag, path)| [flag.into(), path.into()]).collect()
     }
@@ -81,6 +93,18 @@ fn build_tikv_rust(sources: &Path, built: &Path) -> Result<PathBuf> {
     build.args(["build", "--quiet", "--locked"]).arg("--target-dir").arg(&target);
     run_shown(build.current_dir(sources.join("tikv-rust")))?;
     Ok(target.join("debug/stele-tests-tikv-rust"))
+}
+
+/// Fetches TiKV's Java client; returns the file with its class path. Java compiles the program when it runs.
+fn java_paths(sources: &Path, built: &Path) -> Result<PathBuf> {
+    let paths = built.join("tikv-java.paths");
+    if !paths.is_file() {
+        let mut fetch = Command::new("mvn");
+        fetch.args(["--quiet", "--batch-mode", "dependency:build-classpath"]);
+        fetch.arg(format!("-Dmdep.outputFile={}", paths.display()));
+        run_shown(fetch.current_dir(sources.join("tikv-java")))?;
+    }
+    Ok(paths)
 }
 
 fn build_python(sources: &Path, built: &Path, python: PathBuf) -> Result<PathBuf> {

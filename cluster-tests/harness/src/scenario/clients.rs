@@ -1,3 +1,5 @@
+mod answers;
+
 use super::three;
 use crate::args::{Setup, need};
 use crate::cluster::Cluster;
@@ -12,7 +14,7 @@ const SPLITS: [&[u8]; 5] =
     [b"python/00030", b"python/00150", b"tikv-rust/00030", b"tikv-rust/00150", b"tikv-rust0"];
 
 /// Runs TiKV's own Rust and Python clients: every raw call they offer, on one region and across
-/// several.
+/// several. Then provokes what the users of TiKV's clients see of answers other than success.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rust = need(&setup.programs.tikv_rust, "--tikv-rust")?;
     let python = need(&setup.programs.python, "--python")?;
@@ -45,5 +47,6 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         }
     }
     report.record("runs", 12);
-    Ok(())
+    drop(cluster);
+    answers::run(setup, report).await
 }

@@ -80,7 +80,7 @@ scenarios! {
     memory "memory" "requests and answers that need more memory than a node has for them; each is whole or refused"
     hostile "hostile" "garbage, oversized and hostile bytes on the port"
     ycsb "ycsb" "go-ycsb load and workloads A to F, also during a kill, a split and a transfer, and while all nodes restart on other ports"
-    clients "clients" "TiKV's own Rust and Python clients"
+    clients "clients" "TiKV's own clients: every raw call, and what their users see of other answers than success"
 }
 
 /// Configures three nodes with default settings except those given.

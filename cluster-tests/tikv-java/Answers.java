@@ -1,0 +1,73 @@
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Optional;
+import org.tikv.common.TiConfiguration;
+import org.tikv.common.TiSession;
+import org.tikv.raw.RawKVClient;
+import org.tikv.shade.com.google.protobuf.ByteString;
+
+/**
+ * Makes one call of TiKV's own, unmodified Java client and prints what its user sees.
+ *
+ * <p>java -cp CLASSPATH Answers.java ADDR CALL DIR
+ *
+ * <p>It connects, so that it knows the regions, creates DIR/ready, waits for DIR/go, and makes the call. The
+ * last line is one JSON object. Calls have 30 s: by default a call has 200 ms.
+ */
+public class Answers {
+  public static void main(String[] arguments) throws Exception {
+    if (arguments.length != 3) {
+      System.err.println("usage: Answers ADDR CALL DIR");
+      System.exit(2);
+    }
+    TiConfiguration options = TiConfiguration.createRawDefault(arguments[0]);
+    options.setTimeout(30_000);
+    options.setRawKVWriteTimeoutInMS(30_000);
+    options.setEnableAtomicForCAS(arguments[1].equals("swap"));
+    RawKVClient client = TiSession.create(options).createRawClient();
+    client.get(ByteString.copyFromUtf8("answers/warm"));
+    Path directory = Path.of(arguments[2]);
+    Files.createFile(directory.resolve("ready"));
+    while (!Files.exists(directory.resolve("go"))) {
+      Thread.sleep(10);
+    }
+    long started = System.nanoTime();
+    String error = "";
+    try {
+      call(client, arguments[1]);
+    } catch (Exception failure) {
+      StringBuilder text = new StringBuilder();
+      for (Throwable cause = failure; cause != null; cause = cause.getCause()) {
+        text.append(cause).append("; ");
+      }
+      error = text.toString();
+    }
+    double seconds = (System.nanoTime() - started) / 1e9;
+    System.out.println("{\"error\":\"" + escaped(error) + "\",\"rows\":0,\"seconds\":" + seconds + "}");
+    System.out.flush();
+    Runtime.getRuntime().halt(0);
+  }
+
+  private static void call(RawKVClient client, String call) {
+    ByteString key = ByteString.copyFromUtf8("answers/java");
+    ByteString value = ByteString.copyFromUtf8("1");
+    switch (call) {
+      case "put" -> client.put(key, value);
+      case "long-key" -> client.put(ByteString.copyFrom(new byte[9000]), value);
+      case "swap" -> client.compareAndSet(key, Optional.empty(), value);
+      default -> throw new IllegalArgumentException(call);
+    }
+  }
+
+  private static String escaped(String text) {
+    StringBuilder escaped = new StringBuilder();
+    for (char one : text.toCharArray()) {
+      if (one == '"' || one == '\\') {
+        escaped.append('\\').append(one);
+      } else {
+        escaped.append(one < ' ' ? ' ' : one);
+      }
+    }
+    return escaped.toString();
+  }
+}
