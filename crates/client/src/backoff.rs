@@ -88,6 +88,22 @@ impl Tries {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
+    /// Starts the tries of a part of the call, with the deadline of the call.
+    pub fn of_part(&self) -> Self {
+        let (last, quorum) = (String::new(), None);
+        Self { count: 0, waits: 0, is_ambiguous: false, last, quorum, ..*self }
+    }
+
+    /// Continues with a part of the call for which an attempt may have taken effect, or none.
+    pub fn continue_with(&mut self, is_ambiguous: bool) {
+        self.is_ambiguous = is_ambiguous;
+    }
+
+    /// Returns whether an attempt may have taken effect.
+    pub fn is_ambiguous(&self) -> bool {
+        self.is_ambiguous
+    }
+
     /// Records that an attempt may have taken effect: the call then does not end as if it had not.
     pub fn note_ambiguous(&mut self) {
         self.is_ambiguous = true;

@@ -21,6 +21,7 @@ mod client;
 mod connections;
 mod control;
 mod convert;
+mod delivery;
 mod options;
 mod pd_rpc_client;
 mod raw;
@@ -28,6 +29,7 @@ mod retry_decision;
 mod route;
 mod stream;
 mod transport;
+mod wire;
 
 #[doc(hidden)]
 pub mod fuzzing;
