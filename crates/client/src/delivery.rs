@@ -153,13 +153,13 @@ impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Observed<
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let departure = self.departure.clone();
-        self.connection
-            .call(request.map(|message| Body::new(ObservedBody { message, departure })))
+        self.connection.call(request.map(|message| Body::new(ObservedBody { message, departure })))
     }
 }
 
 /// Body of a request. The connection takes its bytes from it: while it has taken none, the node has at
-/// most the headers, and executes nothing.
+/// most the headers, and executes nothing. hyper takes the first bytes before the node's window has room
+/// for them, and does not tell when they leave: from then on they may be sent.
 struct ObservedBody {
     message: Body,
     departure: Departure,

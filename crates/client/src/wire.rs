@@ -51,7 +51,11 @@ impl Dial for Network {
 /// Makes a connection of a service that carries calls.
 pub fn over<S>(service: S) -> Wire
 where
-    S: Service<http::Request<Body>, Response = http::Response<Body>> + Clone + Send + Sync + 'static,
+    S: Service<http::Request<Body>, Response = http::Response<Body>>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
     S::Error: Into<BoxError>,
     S::Future: Send + 'static,
 {

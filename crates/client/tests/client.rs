@@ -7,3 +7,5 @@ mod control;
 mod failures;
 mod fake;
 mod operations;
+mod parts;
+mod unsent;

@@ -116,7 +116,9 @@ struct Progress {
 impl Progress {
     fn tried(&mut self, within: KeyRange, is_ambiguous: bool) {
         let end = match self.tried.take().filter(|_| is_ambiguous) {
-            Some(before) if before.is_below_end(&within.end) && !within.end.is_empty() => before.end,
+            Some(before) if before.is_below_end(&within.end) && !within.end.is_empty() => {
+                before.end
+            }
             _ => within.end,
         };
         self.tried = Some(KeyRange { start: within.start, end });

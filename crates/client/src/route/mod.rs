@@ -126,7 +126,8 @@ impl Router {
         let timeout = options.attempt_timeout.min(tries.left());
         call.set_context(self.context(route, timeout.as_millis() as u64));
         let departure = Departure::default();
-        let failure = match tokio::time::timeout(timeout, call.send(&connection, &departure)).await {
+        let failure = match tokio::time::timeout(timeout, call.send(&connection, &departure)).await
+        {
             Ok(Ok(response)) => return Ok(response),
             Ok(Err(status)) => Failure::of_call(status, &departure),
             Err(_) => Failure::of_timeout(&departure),

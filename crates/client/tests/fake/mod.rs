@@ -7,6 +7,7 @@ mod control;
 mod kv;
 mod pd;
 mod tikv;
+pub mod unserving;
 
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -45,6 +46,8 @@ pub enum Fate {
 #[derive(Debug)]
 pub struct Step {
     pub method: &'static str,
+    /// Number of calls with this name that come before.
+    pub after: u32,
     pub fate: Fate,
 }
 
@@ -114,7 +117,12 @@ impl State {
     }
 
     pub fn fail(&mut self, method: &'static str, fate: Fate) {
-        self.script.push_back(Step { method, fate });
+        self.fail_after(method, 0, fate);
+    }
+
+    /// Sets the outcome of a later call: so many with this name are executed before it.
+    pub fn fail_after(&mut self, method: &'static str, after: u32, fate: Fate) {
+        self.script.push_back(Step { method, after, fate });
     }
 
     /// Returns the value of a key of the default family.
@@ -123,8 +131,12 @@ impl State {
     }
 
     fn fate(&mut self, method: &'static str) -> Option<Fate> {
-        let next = self.script.front()?;
+        let next = self.script.front_mut()?;
         let hit = next.method.is_empty() || next.method == method;
+        if hit && next.after > 0 {
+            next.after -= 1;
+            return None;
+        }
         if hit { self.script.pop_front().map(|step| step.fate) } else { None }
     }
 }
