@@ -33,6 +33,8 @@ mod wire;
 
 #[doc(hidden)]
 pub mod fuzzing;
+#[doc(hidden)]
+pub mod simulation;
 
 pub use client::Client;
 pub use control::{Comparison, Control, RegionRow, Verdict};

@@ -8,4 +8,5 @@ mod failures;
 mod fake;
 mod operations;
 mod parts;
+mod simulation;
 mod unsent;
