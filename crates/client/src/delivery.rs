@@ -17,7 +17,7 @@ const WAITING: u8 = 0;
 const DEPARTED: u8 = 1;
 const WITHDRAWN: u8 = 2;
 
-/// Whether a node may have received a request whose call failed.
+/// Whether a node may have received the request of a call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// No node has executed it or will.
@@ -28,7 +28,7 @@ pub enum Delivery {
 
 /// Place of one request. Its caller and what hands it to the connection share it.
 ///
-/// Invariant: a request whose caller has been told `NotSent` is never handed to a connection.
+/// Invariant: after a request has been called `NotSent`, it is not handed to a connection.
 #[derive(Clone, Debug, Default)]
 pub struct Departure(Arc<AtomicU8>);
 

@@ -10,3 +10,4 @@ mod operations;
 mod parts;
 mod simulation;
 mod unsent;
+mod unserving;

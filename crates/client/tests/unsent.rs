@@ -1,7 +1,7 @@
 //! Requests that never left the client: they are sent elsewhere, and no outcome is unknown for them.
 
 use crate::fake::Fake;
-use crate::fake::unserving::{Node, Unserving};
+use crate::unserving::{Node, Unserving};
 use std::time::Duration;
 use stele_client::{Client, Options, Ttl};
 use stele_types::{Error, Result};

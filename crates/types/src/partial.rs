@@ -25,7 +25,7 @@ pub struct Partial {
     pub not_done: u64,
     /// Number of those that may or may not take effect, now or later.
     pub unknown: u64,
-    /// Range whose keys the call did not reach: nothing in it is done. Only a call for a range has one.
+    /// Range that the call did not reach: nothing in it is done. Only a call for a range has one.
     pub not_reached: Option<KeyRange>,
     /// First failure.
     pub first: Error,
@@ -88,7 +88,8 @@ mod tests {
 
     fn of(done: u64, not_done: u64, unknown: u64, rest: Option<KeyRange>) -> Error {
         let first = Error::Refused("no room".to_owned());
-        Partial { unit: Unit::Pairs, done, not_done, unknown, not_reached: rest, first }.into_error()
+        Partial { unit: Unit::Pairs, done, not_done, unknown, not_reached: rest, first }
+            .into_error()
     }
 
     #[test]

@@ -179,7 +179,9 @@ impl Client {
     }
 
     async fn batch<I: Item>(&self, items: Vec<I>) -> Result<Vec<Answer<I>>> {
-        items.iter().try_for_each(Item::check)?;
+        if !mutant::active("client.bad_key_is_sent") {
+            items.iter().try_for_each(Item::check)?;
+        }
         let mut rest = sorted(items);
         let items_count = rest.len();
         let mut tries = self.tries();
@@ -198,6 +200,9 @@ impl Client {
             if parts.len() >= PARTS_AT_ONCE {
                 ended.add(parts.join_next().await);
             }
+        }
+        if ended.failure.is_some() && mutant::active("client.parts_aborted") {
+            parts.abort_all();
         }
         // Invariant: each part of a write that was sent is awaited to its end, after a failure too.
         while !parts.is_empty()

@@ -6,7 +6,7 @@ use crate::convert::clamp;
 use bytes::Bytes;
 use stele_proto::kvrpcpb;
 use stele_types::command::check_user_key;
-use stele_types::{Error, KeyRange, Partial, Result, Unit};
+use stele_types::{Error, KeyRange, Partial, Result, Unit, mutant};
 
 /// A checksum of pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Client {
                 break;
             }
             progress.done_below(route.region.range.end.clone());
-            if limit == TimeLimit::Region {
+            if limit == TimeLimit::Region || mutant::active("client.range_renews_its_time") {
                 tries = self.tries();
             }
             tries.continue_with(progress.is_ambiguous);

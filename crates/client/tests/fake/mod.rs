@@ -8,7 +8,6 @@ mod kv;
 mod pd;
 mod tikv;
 mod unruly;
-pub mod unserving;
 
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};

@@ -1,4 +1,4 @@
-//! Outcomes of calls to stores whose leaders change and whose answers are of all kinds.
+//! Outcomes of calls that are drawn.
 
 use super::{Fate, error};
 use stele_proto::errorpb;

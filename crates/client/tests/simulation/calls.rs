@@ -75,7 +75,11 @@ impl Call {
     pub fn draw(id: u32, network: &Network) -> Self {
         let kind = match id {
             0 => DeleteRange,
-            _ => KINDS[network.below(KINDS.len() as u64) as usize],
+            _ => match KINDS[network.below(KINDS.len() as u64) as usize] {
+                // Its bytes take time.
+                LongPut if network.below(3) > 0 => Put,
+                kind => kind,
+            },
         };
         let count = match kind {
             BatchPut | BatchDelete | BatchWithBadKey => 2 + network.below(12) as u32,

@@ -7,7 +7,10 @@ mod network;
 
 use calls::Call;
 use network::{Dialler, Network};
+use std::panic::catch_unwind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
 use std::time::Duration;
 use stele_client::{Client, Options, simulation};
 use stele_types::{Prng, Result};
@@ -34,8 +37,8 @@ fn run(seed: u64) -> Run {
 async fn run_on_its_clock(seed: u64) -> Run {
     let network = Network::new(STORES, seed);
     let options = Options {
-        timeout: Duration::from_millis(200 + network.below(1500)),
-        attempt_timeout: Duration::from_millis(50 + network.below(250)),
+        timeout: Duration::from_millis(100 + network.below(700)),
+        attempt_timeout: Duration::from_millis(30 + network.below(200)),
         connections_per_node: 1 + network.below(2) as usize,
         repeat_undetermined: network.below(4) == 0,
         ..Options::default()
@@ -119,22 +122,39 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 fn each_end_of_a_call_is_what_the_cluster_executed() {
     let first = number(SEED).unwrap_or(1);
-    let seeds = number(SEEDS).unwrap_or(if number(SEED).is_some() { 1 } else { 1000 });
-    let mut kinds_of_end = [0; 4];
-    for seed in first..first + seeds {
-        let replay = format!(
-            "seed {seed}; replay: {SEED}={seed} cargo test -p stele-client --test client each_end"
-        );
-        let run = std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| panic!("{replay}"));
-        for (call, ended) in &run.ends {
-            if let Err(violation) = call.check(ended, &run.network) {
-                panic!("{violation}\n{call:?}\n{ended:?}\n{replay}");
-            }
-            kinds_of_end[kind_of_end(ended)] += 1;
+    let seeds = number(SEEDS).unwrap_or(if number(SEED).is_some() { 1 } else { 300 });
+    let next = AtomicU64::new(first);
+    let counts: [AtomicU64; 4] = Default::default();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, |threads| threads.get().min(4)) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Relaxed);
+                    if seed >= first + seeds {
+                        break;
+                    }
+                    check(seed, &counts);
+                }
+            });
         }
+    });
+    let counts = counts.map(AtomicU64::into_inner);
+    println!("seeds {first}..{}: {counts:?} done, not, unknown, partial", first + seeds);
+    assert!(seeds < 100 || counts.iter().all(|count| *count > 10), "{counts:?}");
+}
+
+/// Runs a seed, and counts the ends of its calls.
+fn check(seed: u64, counts: &[AtomicU64; 4]) {
+    let replay = format!(
+        "seed {seed}; replay: {SEED}={seed} cargo test -p stele-client --test client each_end"
+    );
+    let run = catch_unwind(|| run(seed)).unwrap_or_else(|_| panic!("{replay}"));
+    for (call, ended) in &run.ends {
+        if let Err(violation) = call.check(ended, &run.network) {
+            panic!("{violation}\n{call:?}\n{ended:?}\n{replay}");
+        }
+        counts[kind_of_end(ended)].fetch_add(1, Relaxed);
     }
-    println!("seeds {first}..{}: {kinds_of_end:?} done, not, unknown, partial", first + seeds);
-    assert!(seeds < 100 || kinds_of_end.iter().all(|count| *count > 20), "{kinds_of_end:?}");
 }
 
 fn kind_of_end(ended: &Result<()>) -> usize {

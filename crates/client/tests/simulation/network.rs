@@ -104,11 +104,11 @@ impl Network {
     }
 
     fn note_taken(&self, data: &[u8]) {
-        // Long values come after their keys.
-        let data = data.get(..16 << 10).unwrap_or(data);
-        let keys = data.windows(7).filter(|window| window[0] == b'#');
-        let numbers =
-            keys.filter_map(|key| std::str::from_utf8(&key[1..]).ok()?.parse::<u32>().ok());
+        // A long value comes after its key.
+        let data = data.get(..2 << 10).unwrap_or(data);
+        let after_marks = data.split(|byte| *byte == b'#').skip(1);
+        let numbers = after_marks
+            .filter_map(|key| std::str::from_utf8(key.get(..6)?).ok()?.parse::<u32>().ok());
         self.taken.lock().unwrap().extend(numbers);
     }
 }
@@ -137,7 +137,6 @@ impl Dial for Dialler {
             let network = &self.0;
             let nodes = network.state().nodes.iter().position(|node| node.address == address);
             let node = nodes.ok_or("no such host")?;
-            sleep(network.ms(3)).await;
             match network.is_down(node) {
                 true => Err(format!("{address}: connection refused")),
                 false => Ok(over(Link { network: Arc::clone(network), node })),
@@ -204,13 +203,19 @@ impl Link {
         is_lost
     }
 
-    /// Draws a delay; most are short.
-    fn delay(&self) -> Duration {
-        self.network.ms(if self.network.is_fault(6) { 300 } else { 3 })
+    /// Draws a delay; most are none.
+    fn delay(&self) -> Option<Sleep> {
+        self.network.is_fault(8).then(|| sleep(self.network.ms(250)))
+    }
+
+    async fn wait(&self) {
+        if let Some(delay) = self.delay() {
+            delay.await;
+        }
     }
 
     async fn unary(&self, request: Request) -> Result<Response, Status> {
-        sleep(self.delay()).await;
+        self.wait().await;
         let (parts, mut body) = request.into_parts();
         let mut data = Vec::new();
         while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
@@ -224,13 +229,15 @@ impl Link {
         let (link, delay) = (self.clone(), self.delay());
         // The node executes what has arrived, whether or not its caller waits.
         tokio::spawn(async move {
-            sleep(delay).await;
+            if let Some(delay) = delay {
+                delay.await;
+            }
             let body = Body::new(Arrived(VecDeque::from([Bytes::from(data)])));
             let request = http::Request::from_parts(parts, body);
             let _ = answer.send(link.network.nodes[link.node].serve(request).await);
         });
         let response = answered.await.map_err(|_| broken())?;
-        sleep(self.delay()).await;
+        self.wait().await;
         if self.has_lost() { Err(broken()) } else { Ok(response) }
     }
 
@@ -285,7 +292,7 @@ impl Pipe {
     }
 
     fn hold(&mut self) {
-        self.wait = Some(Box::pin(sleep(self.link.delay())));
+        self.wait = self.link.delay().map(Box::pin);
     }
 }
 
