@@ -317,7 +317,7 @@ impl http_body::Body for Uplink {
             }
             match ready!(Pin::new(&mut pipe.body).poll_frame(cx)) {
                 Some(Ok(frame)) => {
-                    let data = frame.data_ref().map(Bytes::clone).unwrap_or_default();
+                    let data = frame.data_ref().cloned().unwrap_or_default();
                     pipe.link.network.note_taken(&data);
                     if pipe.link.has_lost() {
                         return Poll::Ready(Some(Err(broken())));
