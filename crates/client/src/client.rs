@@ -4,6 +4,7 @@ use crate::backoff::{Pause, Tries};
 use crate::connections::Connections;
 use crate::pd_rpc_client::PdRpcClient;
 use crate::route::Router;
+use crate::wire::{Dial, Network};
 use crate::{Control, Options, convert};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -26,12 +27,22 @@ impl Client {
 
     /// Connects, with options for all calls of the handle.
     pub async fn connect_with(addresses: &[impl AsRef<str>], options: Options) -> Result<Self> {
+        let network = Network { connect_timeout: options.connect_timeout };
+        Self::connect_through(Box::new(network), addresses, options).await
+    }
+
+    /// Connects through connections that `dial` makes.
+    pub(crate) async fn connect_through(
+        dial: Box<dyn Dial>,
+        addresses: &[impl AsRef<str>],
+        options: Options,
+    ) -> Result<Self> {
         let addresses: Vec<String> =
             addresses.iter().map(|address| convert::host_port(address.as_ref())).collect();
         if addresses.iter().all(String::is_empty) {
             return Err(Error::invalid("name a node of the cluster as host:port"));
         }
-        let connections = Arc::new(Connections::new(options));
+        let connections = Arc::new(Connections::new(dial, &options));
         let pd_client = PdRpcClient::new(Arc::clone(&connections), addresses);
         let mut tries = Tries::new(&options);
         while let Err(reason) = pd_client.refresh().await {

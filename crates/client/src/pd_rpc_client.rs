@@ -1,8 +1,10 @@
 //! Client of the PD protocol: locations of regions and stores, from any node.
 
 use crate::call::{GetPrevRegion, GetRegion, PdCall, region_request};
-use crate::connections::{Connections, root_cause};
+use crate::connections::Connections;
 use crate::convert;
+use crate::delivery::Departure;
+use crate::wire::root_cause;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
@@ -156,7 +158,8 @@ impl PdRpcClient {
 
     async fn call_node<C: PdCall>(&self, address: &str, call: C) -> Result<C::Response, Refused> {
         let connection = self.connections.get(address).await.map_err(Refused::without_leader)?;
-        let answer = tokio::time::timeout(LOOKUP_TIMEOUT, call.send(&connection));
+        let departure = Departure::default();
+        let answer = tokio::time::timeout(LOOKUP_TIMEOUT, call.send(&connection, &departure));
         let mut response = match answer.await {
             Ok(Ok(response)) => response,
             Ok(Err(status)) => {

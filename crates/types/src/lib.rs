@@ -19,6 +19,7 @@ pub mod locator;
 pub mod lock;
 pub mod mutant;
 pub mod panics;
+pub mod partial;
 pub mod prng;
 pub mod region;
 pub mod size;
@@ -36,6 +37,7 @@ pub use key_range::KeyRange;
 pub use keyspace::ColumnFamily;
 pub use lineage::{Lineage, Place, StartId, StoreRun};
 pub use locator::{Locator, Lsn, ValueRef};
+pub use partial::{Partial, Unit};
 pub use prng::Prng;
 pub use region::{
     ClusterId, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionKind, RegionPhase, StoreIdent,

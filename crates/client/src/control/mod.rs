@@ -10,6 +10,7 @@ pub use regions::RegionRow;
 use crate::Options;
 use crate::backoff::{Pause, Tries, more_telling};
 use crate::call::ControlCall;
+use crate::delivery::Departure;
 use crate::pd_rpc_client::{is_broken, is_not_leader, leader_of, retry_after, status_text};
 use crate::route::Router;
 use bytes::Bytes;
@@ -253,7 +254,8 @@ impl Control {
         let unreachable = |text| Failure::Node { text, leader: None };
         let connection = connections.get(address).await.map_err(unreachable)?;
         let timeout = self.options.attempt_timeout.min(tries.left());
-        let answer = tokio::time::timeout(timeout, call.send(&connection)).await;
+        let departure = Departure::default();
+        let answer = tokio::time::timeout(timeout, call.send(&connection, &departure)).await;
         match answer {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(status)) => {
