@@ -56,6 +56,8 @@ pub struct Tries {
     waits: u32,
     /// Whether an attempt may have taken effect.
     is_ambiguous: bool,
+    /// Whether the last attempt sent or wanted too much for one message or entry.
+    is_too_long: bool,
     last: String,
     /// Last statement that too few voters are up, until a node has answered for the placement group.
     /// Connections to the nodes that are down fail in between: that is its effect.
@@ -73,6 +75,7 @@ impl Tries {
             count: 0,
             waits: 0,
             is_ambiguous: false,
+            is_too_long: false,
             last: String::new(),
             quorum: None,
             on_wait: options.on_wait,
@@ -92,7 +95,7 @@ impl Tries {
     /// Starts the tries of a part of the call, with the deadline of the call.
     pub fn of_part(&self) -> Self {
         let (last, quorum) = (String::new(), None);
-        Self { count: 0, waits: 0, is_ambiguous: false, last, quorum, ..*self }
+        Self { count: 0, waits: 0, is_ambiguous: false, is_too_long: false, last, quorum, ..*self }
     }
 
     /// Continues with a part of the call for which an attempt may have taken effect, or none.
@@ -108,6 +111,17 @@ impl Tries {
     /// Records that an attempt may have taken effect: the call then does not end as if it had not.
     pub fn note_ambiguous(&mut self) {
         self.is_ambiguous = true;
+    }
+
+    /// Records that the call fails because it sends or wants too much at once.
+    pub fn note_too_long(&mut self) {
+        self.is_too_long = true;
+    }
+
+    /// Returns whether the call failed because it sent or wanted too much at once, and forgets it: the
+    /// caller tries less.
+    pub fn take_too_long(&mut self) -> bool {
+        std::mem::take(&mut self.is_too_long)
     }
 
     /// Returns whether the region must be looked up again, because following hints did not succeed.
@@ -148,7 +162,8 @@ impl Tries {
 
     /// Returns the error with which the call ends: `Undetermined` if an earlier try may have taken
     /// effect, because the last try's error says nothing about it.
-    pub fn final_error(&self, error: Error) -> Error {
+    pub fn final_error(&mut self, error: Error) -> Error {
+        self.is_ambiguous |= matches!(error, Error::Undetermined(_));
         if !self.is_ambiguous || mutant::active("client.forget_ambiguity") {
             return error;
         }

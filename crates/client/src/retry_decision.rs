@@ -4,7 +4,7 @@ use crate::backoff::Pause;
 use crate::convert;
 use crate::delivery::{Delivery, Failure, is_from_node};
 use std::time::Duration;
-use stele_proto::errorpb;
+use stele_proto::{INVALID, UNDETERMINED, errorpb};
 use stele_types::{Error, Peer, Region};
 use tonic::Code;
 
@@ -25,6 +25,10 @@ pub enum Step {
     Reload,
     /// Look the region and the store's address up again.
     ReloadStore,
+    /// No change: call the same peer. At its deadline the call fails with this error.
+    StayOrFail(Error),
+    /// Fail the call: what it sends or wants is too long for one message or entry.
+    TooLong(Error),
     /// Fail the call.
     Fail(Error),
 }
@@ -63,16 +67,19 @@ pub fn decide_retry(error: &errorpb::Error) -> RetryDecision {
         return certain(Step::Stay, Pause::Busy(Duration::from_millis(requested_ms.min(10_000))));
     }
     if let Some(large) = &error.raft_entry_too_large {
-        // Without a size it is the reason why a read of several pairs failed.
-        let error = match large.entry_size {
-            0 => Error::Refused(text(error)),
-            bytes => Error::Invalid(format!("{bytes} bytes are too many: {}", text(error))),
+        let step = match large.entry_size {
+            0 => Step::Fail(final_error(text(error))),
+            bytes => {
+                let detail = format!("{bytes} bytes are too many: {}", text(error));
+                Step::TooLong(Error::Invalid(detail))
+            }
         };
-        return certain(Step::Fail(error), Pause::None);
+        return certain(step, Pause::None);
     }
     if error.disk_full.is_some() {
-        // It lasts until pairs are deleted. The caller decides whether to wait for that.
-        return certain(Step::Fail(Error::Refused(text(error))), Pause::None);
+        // The leader may move to a store that has room.
+        let pause = Pause::Busy(Duration::ZERO);
+        return certain(Step::StayOrFail(Error::Refused(text(error))), pause);
     }
     if error.store_not_match.is_some() {
         return certain(Step::ReloadStore, Pause::Region);
@@ -112,13 +119,22 @@ pub fn decide_after_failure(failure: &Failure, reason: &str) -> RetryDecision {
         // A request exceeds the maximum length of one side; a retry would too. So does a response,
         // but none to a write is long.
         Code::OutOfRange => {
-            return certain(Step::Fail(Error::Invalid(reason.to_owned())), Pause::None);
+            return certain(Step::TooLong(Error::Invalid(reason.to_owned())), Pause::None);
         }
         Code::ResourceExhausted => return certain(Step::Stay, Pause::Busy(Duration::ZERO)),
         _ => {}
     }
     let is_ambiguous = failure.delivery == Delivery::MaybeSent;
     RetryDecision { step: Step::NextNode, pause: Pause::Region, is_ambiguous }
+}
+
+/// Returns the error of a final answer, of which the text states the kind.
+pub fn final_error(text: String) -> Error {
+    match text.strip_prefix(INVALID) {
+        Some(detail) => Error::Invalid(detail.to_owned()),
+        None if text.starts_with(UNDETERMINED) => Error::Undetermined(text),
+        None => Error::Refused(text),
+    }
 }
 
 /// Returns the text of an error.
@@ -168,10 +184,11 @@ mod tests {
             let large = errorpb::RaftEntryTooLarge { entry_size, ..Default::default() };
             with(|e| e.raft_entry_too_large = Some(large)).step
         };
-        assert!(matches!(large(9 << 20), Step::Fail(Error::Invalid(_))));
+        assert!(matches!(large(9 << 20), Step::TooLong(Error::Invalid(_))));
         assert!(matches!(large(0), Step::Fail(Error::Refused(_))), "a reason that is no size");
         let disk = with(|e| e.disk_full = Some(errorpb::DiskFull::default()));
-        assert!(matches!(disk.step, Step::Fail(Error::Refused(_))) && !disk.is_ambiguous);
+        assert!(matches!(disk.step, Step::StayOrFail(Error::Refused(_))) && !disk.is_ambiguous);
+        assert_eq!(disk.pause, Pause::Busy(Duration::ZERO));
         let store = with(|e| e.store_not_match = Some(errorpb::StoreNotMatch::default()));
         assert!(matches!(store.step, Step::ReloadStore));
         for reload in [
@@ -205,13 +222,35 @@ mod tests {
         let refused = decided(Status::failed_precondition("no"), MaybeSent);
         assert!(matches!(refused, (Step::Fail(Error::Refused(_)), false)));
         let long = decided(Status::out_of_range("long"), MaybeSent);
-        assert!(matches!(long, (Step::Fail(Error::Invalid(_)), false)));
+        assert!(matches!(long, (Step::TooLong(Error::Invalid(_)), false)));
         let shed = || Status::resource_exhausted("memory");
         assert!(matches!(decided(shed(), MaybeSent), (Step::Stay, false)));
         // The same code, made of an error of the connection: ENHANCE_YOUR_CALM, for example.
         let mut broken = shed();
         broken.set_source(std::sync::Arc::new(std::io::Error::other("connection lost")));
         assert!(matches!(decided(broken, MaybeSent), (Step::NextNode, true)));
+    }
+
+    #[test]
+    fn a_final_answer_becomes_the_error_that_its_text_states() {
+        let ended = |message: &str| {
+            let large = errorpb::RaftEntryTooLarge::default();
+            let decision = with(|e| {
+                e.raft_entry_too_large = Some(large);
+                e.message = message.to_owned();
+            });
+            let Step::Fail(error) = decision.step else { panic!("{decision:?}") };
+            error
+        };
+        let invalid = ended("invalid request: max key size exceeded, size: 9000, limit: 8192");
+        assert!(
+            matches!(&invalid, Error::Invalid(text) if text.starts_with("max key size")),
+            "{invalid}"
+        );
+        let unknown = ended("undetermined: the write may or may not have taken effect");
+        assert!(matches!(unknown, Error::Undetermined(_)), "{unknown}");
+        let full = ended("disk full at store 3 or at its followers: puts are refused");
+        assert!(matches!(&full, Error::Refused(text) if text.starts_with("disk full")), "{full}");
     }
 
     #[test]

@@ -38,6 +38,12 @@ fn certain() -> Vec<Refusal> {
     ]
 }
 
+/// Answer that no client repeats.
+fn final_answer(text: &str) -> Refusal {
+    let error = error(|e| e.raft_entry_too_large = Some(errorpb::RaftEntryTooLarge::default()));
+    Refusal { message: text.to_owned(), ..error }
+}
+
 /// Errors after which the write may have taken effect.
 fn uncertain() -> Vec<Refusal> {
     vec![
@@ -67,15 +73,45 @@ async fn a_refusal_before_the_proposal_is_repeated_even_for_a_swap() {
 #[tokio::test]
 async fn a_put_for_which_the_device_is_full_is_refused_at_once_with_the_reason() {
     let (fake, strict) = started().await;
-    let reason = "store 3 is full: delete pairs or add space".to_owned();
-    let full = errorpb::DiskFull { store_id: vec![3], reason: reason.clone() };
-    fake.state().fail("", Fate::Refuse(error(|e| e.disk_full = Some(full.clone()))));
+    let reason = "disk full at store 3: delete pairs or add space".to_owned();
+    fake.state().fail("", Fate::Refuse(final_answer(&reason)));
     let calls = fake.state().calls.len();
     let ended = strict.put("k", "v").await.unwrap_err();
     assert!(matches!(&ended, Error::Refused(text) if text.contains(&reason)), "{ended}");
     let puts = fake.state().calls.iter().skip(calls).filter(|(method, _)| *method == "put").count();
     assert_eq!(puts, 1, "repeated");
     strict.put("k", "v").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_put_for_which_a_leader_may_find_room_is_repeated_and_at_its_deadline_refused() {
+    let (fake, strict) = started().await;
+    let full = errorpb::DiskFull { store_id: vec![1], reason: "store 1 is full".to_owned() };
+    let full = error(|e| e.disk_full = Some(full));
+    fake.state().fail("put", Fate::Refuse(full.clone()));
+    fake.state().leaders.insert(2, 3);
+    strict.put("k", "v").await.unwrap();
+    (0..40).for_each(|_| fake.state().fail("put", Fate::Refuse(full.clone())));
+    let brief = strict.with(Options { timeout: Duration::from_millis(300), ..quick() });
+    let ended = brief.put("k", "w").await.unwrap_err();
+    assert!(matches!(&ended, Error::Refused(text) if text.contains("is full")), "{ended}");
+}
+
+#[tokio::test]
+async fn an_invalid_request_is_not_split_and_its_reason_is_that_of_the_server() {
+    let (fake, client) = started().await;
+    let too_long = "max key size exceeded, size: 9000, limit: 8192";
+    let answer = final_answer(&format!("invalid request: {too_long}"));
+    let pairs = ["a", "b", "c", "d"].map(|key| stele_client::PutPair::new(key, "1"));
+    fake.state().fail("batch_put", Fate::Refuse(answer.clone()));
+    let before = fake.state().calls.len();
+    let ended = client.batch_put(pairs.to_vec()).await.unwrap_err();
+    assert!(matches!(&ended, Error::Invalid(text) if text == too_long), "{ended}");
+    assert_eq!(fake.state().calls.len(), before + 1);
+    fake.state().fail("scan", Fate::Refuse(answer));
+    let scan = client.scan(KeyRange::all(), stele_client::ScanOptions::default());
+    assert!(matches!(scan.collect().await, Err(Error::Invalid(_))));
+    assert_eq!(fake.state().calls.len(), before + 2);
 }
 
 // Catalogue: 61.
@@ -100,7 +136,8 @@ async fn a_swap_that_may_have_happened_is_never_repeated() {
     let (fake, client) = started().await;
     let mut fates: Vec<Fate> = uncertain().into_iter().map(Fate::ActAndRefuse).collect();
     fates.extend([Fate::ActAndFail(Code::Unavailable), Fate::ActAndFail(Code::Unknown)]);
-    fates.extend([Fate::Hang, Fate::Final("undetermined: may or may not have taken effect")]);
+    let unknown = "undetermined: may or may not have taken effect";
+    fates.extend([Fate::Hang, Fate::Final(unknown), Fate::ActAndRefuse(final_answer(unknown))]);
     for fate in fates {
         // Restores the cached leader.
         client.get("k").await.unwrap();

@@ -17,4 +17,11 @@ pub use pieces::{Pieces, SHARED_BYTES_MIN};
 /// `undetermined_result`.
 pub const REQUEST_SOURCE: &str = "stele";
 
+/// Beginning of the message of an error that is final because the request is invalid. The error is
+/// `raft_entry_too_large` without a size.
+pub const INVALID: &str = "invalid request: ";
+
+/// Beginning of the message of an error that is final because the outcome of a write is unknown.
+pub const UNDETERMINED: &str = "undetermined";
+
 include!(concat!(env!("OUT_DIR"), "/mod.rs"));

@@ -25,10 +25,11 @@ fn behind(shown: &[Shown<'_>], is_meant: impl Fn(&Figure, &str) -> bool) -> Vec<
     found
 }
 
-/// Lists claims of papers that our series does not reach, one sentence for each.
+/// Lists claims of papers that a series of ours does not reach, the paper's own design on our consensus
+/// included, one sentence for each.
 pub fn behind_papers(shown: &[Shown<'_>]) -> Vec<String> {
     let claims = |figure: &Shown<'_>| {
-        let claims = figure.figure.paper_says.iter().filter(|claim| claim.series == figure.ours);
+        let claims = figure.figure.paper_says.iter();
         claims.filter_map(|claim| behind_paper(figure, claim)).collect::<Vec<_>>()
     };
     shown.iter().flat_map(claims).collect()
@@ -143,6 +144,16 @@ mod tests {
                 "puts, by value size: stele is behind original at 1 KiB (0.50 times)",
             ]
         );
+    }
+
+    #[test]
+    fn a_claim_that_another_series_of_ours_misses_is_listed_as_well() {
+        let (mut spec, results) = sample();
+        spec.figures[0].paper_says[0].series = "original".to_owned();
+        spec.figures[0].paper_says[0].ratio = Some(2.0);
+        let found = behind_papers(&shown(&spec, &results));
+        let begins = "puts, A paper, figure 1: original has 1.00 times original on average";
+        assert!(matches!(&*found, [one] if one.starts_with(begins)), "{found:?}");
     }
 
     #[test]

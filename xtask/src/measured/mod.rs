@@ -28,11 +28,19 @@ pub struct Options {
     pub bless: bool,
 }
 
+/// Folder of everything that is kept.
+const KEPT: &str = "bench/results";
+
 /// Adds files, if any, and writes the page. Otherwise checks that the page agrees with the lines.
+/// Fails if a kept line was measured on a modified tree: nothing can repeat it.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let root = &workspace.root;
     for file in options.add.iter().flat_map(|files| files.split(',')) {
         add(root, Path::new(file)).with_context(|| format!("adding {file}"))?;
+    }
+    for file in fs::read_dir(root.join(KEPT)).context(KEPT)? {
+        let path = file?.path();
+        check_repeatable(&path.display().to_string(), &fs::read_to_string(&path)?)?;
     }
     index_memory::run(root, options.bless || options.add.is_some())?;
     let page = page(root)?;
@@ -41,6 +49,17 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     }
     let now = fs::read_to_string(root.join(PAGE)).unwrap_or_default();
     ensure!(now == page, "{PAGE} differs from {FIGURES} and {PEERS}: run `{BLESS}`");
+    Ok(())
+}
+
+/// Fails if a line names the commit of a modified tree.
+fn check_repeatable(file: &str, text: &str) -> Result<()> {
+    let found = text.lines().position(|line| line.contains("-dirty\""));
+    let line = found.map(|at| at + 1).unwrap_or_default();
+    ensure!(
+        found.is_none(),
+        "{file}:{line}: measured on a modified tree: remove it, or commit and measure again"
+    );
     Ok(())
 }
 
@@ -136,4 +155,18 @@ fn list(text: &mut String, title: &str, lines: &[String]) {
     lines.iter().for_each(|line| {
         let _ = writeln!(text, "- {line}");
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_was_measured_on_a_modified_tree_is_not_kept() {
+        let line = |commit: &str| format!("{{\"origin\":{{\"commit\":\"{commit}\"}}}}\n");
+        check_repeatable("f", &line("823950d").repeat(2)).unwrap();
+        let both = line("823950d") + &line("823950d-dirty");
+        let error = check_repeatable("f", &both).unwrap_err().to_string();
+        assert!(error.starts_with("f:2: measured on a modified tree"), "{error}");
+    }
 }

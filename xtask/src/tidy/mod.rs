@@ -2,6 +2,7 @@
 //! of deliberate bugs that agrees with the code. Each rule is a function from text to findings.
 
 mod calls;
+mod decisions;
 mod examples;
 mod layers;
 mod lengths;
@@ -60,6 +61,7 @@ pub fn run(workspace: &Workspace) -> Result<()> {
         findings.extend(lengths::check(source));
     }
     findings.extend(paths::check(&sources));
+    findings.extend(decisions::check(&sources));
     findings.extend(examples::check(&sources));
     let (summary, medians) = lengths::summary(&sources);
     findings.extend(medians);

@@ -73,7 +73,10 @@ impl AnswerKind {
     }
 
     fn of_region_error(error: &errorpb::Error) -> Self {
+        // The answer that ends a call in all clients: its text tells whether the outcome is known.
+        let is_final = error.raft_entry_too_large.is_some();
         let variants = [
+            (is_final && error.message.starts_with(UNDETERMINED), Self::UndeterminedText),
             (error.stale_command.is_some(), Self::StaleCommand),
             (error.undetermined_result.is_some(), Self::UndeterminedResult),
             (error.not_leader.is_some(), Self::NotLeader),
@@ -194,6 +197,10 @@ mod tests {
             region(|error| error.undetermined_result = Some(Default::default())),
             region(|error| error.message = "undetermined: the leader has changed".to_owned()),
             text("undetermined: the write may or may not have taken effect"),
+            region(|error| {
+                error.message = "undetermined: the write may or may not".to_owned();
+                error.raft_entry_too_large = Some(Default::default());
+            }),
             Answer::of_status(&Status::deadline_exceeded("Timeout expired")).kind,
             Answer::of_status(&Status::unavailable("the connection is lost")).kind,
         ];
@@ -208,6 +215,7 @@ mod tests {
             region(|error| error.mismatch_peer_id = Some(Default::default())),
             region(|error| error.read_index_not_ready = Some(Default::default())),
             region(|error| error.disk_full = Some(Default::default())),
+            region(|error| error.raft_entry_too_large = Some(Default::default())),
             region(|_| {}),
             text("the key is too long"),
             Answer::of_status(&Status::invalid_argument("no key")).kind,

@@ -240,7 +240,9 @@ impl Client {
                     ended.answers.push(answer);
                 }
                 Ok(None) => waiting.push(part),
-                Err(Error::Invalid(_)) if part.items.len() > 1 && !tries.left().is_zero() => {
+                Err(Error::Invalid(_))
+                    if tries.take_too_long() && part.items.len() > 1 && !tries.left().is_zero() =>
+                {
                     waiting.extend(part.halves());
                 }
                 Err(error) => {

@@ -124,7 +124,7 @@ impl Scan {
                 Ok(Some(response.kvs.into_iter().map(pair).collect()))
             }
             // The page exceeds the maximum length of a message: request fewer pairs.
-            Err(Error::Invalid(_)) if count > 1 => {
+            Err(Error::Invalid(_)) if count > 1 && tries.take_too_long() => {
                 self.page = (count / 4).max(1);
                 Ok(None)
             }

@@ -12,7 +12,9 @@ use crate::connections::Connections;
 use crate::convert;
 use crate::delivery::{Departure, Failure};
 use crate::pd_rpc_client::{Found, PdRpcClient, is_broken, status_text};
-use crate::retry_decision::{RetryDecision, Step, decide_after_failure, decide_retry, text};
+use crate::retry_decision::{
+    RetryDecision, Step, decide_after_failure, decide_retry, final_error, text,
+};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_proto::kvrpcpb;
@@ -102,12 +104,8 @@ impl Router {
         let failure = C::failure(&mut response);
         match failure.is_empty() {
             true => Ok(Some(response)),
-            // The text marks a compare-and-swap that was proposed and has an unknown outcome.
-            false if failure.starts_with("undetermined") => {
-                tries.note_ambiguous();
-                Err(Error::Undetermined(failure))
-            }
-            false => Err(tries.final_error(Error::Refused(failure))),
+            // Nodes of earlier versions answer by a text.
+            false => Err(tries.final_error(final_error(failure))),
         }
     }
 
@@ -207,6 +205,14 @@ impl Router {
             Step::ReloadStore => {
                 self.pd_client.forget_store(route.peer.store);
                 self.regions.forget(route);
+            }
+            Step::StayOrFail(error) => {
+                let waited = tries.pause(pause, reason).await;
+                return waited.map_err(|_| tries.final_error(error));
+            }
+            Step::TooLong(error) => {
+                tries.note_too_long();
+                return Err(tries.final_error(error));
             }
             Step::Fail(error) => return Err(tries.final_error(error)),
         }

@@ -4,6 +4,7 @@
 mod applier;
 mod lookups;
 mod maintain;
+mod room_refusals;
 mod sample;
 mod slow_writers;
 mod space_watch;
@@ -17,6 +18,7 @@ use lookups::Lookups;
 use maintain::Counts;
 pub use maintain::StageWork;
 use parking_lot::Mutex;
+use room_refusals::RoomRefusals;
 use sample::Latest;
 pub use sample::Sample;
 use slow_writers::SlowWriters;
@@ -33,7 +35,7 @@ use stele_raftstore::{
     RequestId, SendSnapshot, StageTimes, Unknown, Write,
 };
 use stele_storage::{Modification, NewPair, Space, StorageEngine};
-use stele_types::{Clock, Error, RegionId, Result, StoreId};
+use stele_types::{Clock, Error, Peer, PeerRole, Region, RegionId, Result, StoreId};
 use store_loop::{Inbox, LoopThread, answer};
 use tokio::sync::oneshot;
 use writer::Writer;
@@ -69,6 +71,7 @@ pub struct StoreHandle<E: StorageEngine = Engine> {
     receiving: AtomicU64,
     counts: Arc<Counts>,
     space: Arc<SpaceWatch>,
+    room_refusals: RoomRefusals,
     samples: Arc<Latest<Sample>>,
     region_reports: Arc<Latest<Vec<RegionReport>>>,
     running: Arc<AtomicBool>,
@@ -133,7 +136,6 @@ where
         })?;
         let mut threads = vec![loop_thread, write_thread, maintenance];
         threads.extend(lookup_threads.into_iter().chain(apply_thread));
-        let threads = Mutex::new(threads);
         Ok(Arc::new(Self {
             id,
             engine,
@@ -145,11 +147,12 @@ where
             receiving: AtomicU64::new(0),
             counts,
             space,
+            room_refusals: RoomRefusals::default(),
             samples: Arc::default(),
             region_reports: Arc::default(),
             running,
             writers,
-            threads,
+            threads: Mutex::new(threads),
         }))
     }
 
@@ -207,6 +210,15 @@ where
     /// Returns the space of the device, as maintenance read it last.
     pub fn space(&self) -> Space {
         self.space.last()
+    }
+
+    /// Records that a write to a region was refused because a device has no room. Returns whether the
+    /// region's leader may still move to a store that has some.
+    pub fn may_leader_find_room(&self, region: &Region) -> bool {
+        let may_lead = |peer: &&Peer| peer.role != PeerRole::Learner && peer.store != self.id;
+        let has_others = region.peers.iter().any(|peer| may_lead(&peer));
+        let (now_nanos, is_full) = (self.clock.monotonic_nanos(), self.space().is_full);
+        self.room_refusals.note(now_nanos, is_full) && has_others
     }
 
     /// Returns whether this store's peer leads a region, as far as it knows.

@@ -2,14 +2,16 @@
 //! is TiKV's, so that clients act on the cause and not on a symptom.
 
 use super::errors::{Failure, OnUnknown, region_not_found};
+use crate::convert;
 use crate::store::StoreHandle;
 use crate::stores::Stores;
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_proto::{errorpb, kvrpcpb};
 use stele_raftstore::{Header, Reader};
+use stele_storage::Order;
 use stele_types::limits::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use stele_types::{ColumnFamily, KeyRange, PeerId, Region, RegionId, StoreId};
+use stele_types::{ColumnFamily, KeyRange, PeerId, Region, RegionId, StoreId, mutant};
 
 /// Longest wait of a request in milliseconds, if the client sets no limit.
 const TIMEOUT_MS_DEFAULT: u64 = 20_000;
@@ -33,11 +35,11 @@ pub struct Target {
 /// Finds the store and region of a request.
 pub fn target(stores: &Stores, context: Option<&kvrpcpb::Context>) -> Result<Target, Failure> {
     let Some(context) = context else {
-        return Err(Failure::Final("the request has no context".to_owned()));
+        return Err(Failure::Invalid("the request has no context".to_owned()));
     };
     let api = kvrpcpb::ApiVersion::try_from(context.api_version);
     if !matches!(api, Ok(kvrpcpb::ApiVersion::V1 | kvrpcpb::ApiVersion::V1ttl)) {
-        return Err(Failure::Final(format!(
+        return Err(Failure::Invalid(format!(
             "Api version in request does not match with TiKV storage, cmd: raw, storage: V1TTL, \
              request: {}",
             context.api_version
@@ -94,21 +96,18 @@ impl Target {
             self.store.load().offer(self.region.id, key);
             return Ok(());
         }
-        let region = &self.region;
-        Err(Failure::region(format!("key is not in region {}", region.id), |error| {
-            error.key_not_in_region = Some(errorpb::KeyNotInRegion {
-                key: Bytes::copy_from_slice(key),
-                region_id: region.id.0,
-                start_key: region.range.start.clone(),
-                end_key: region.range.end.clone(),
-            });
-        }))
+        Err(key_not_in_region(&self.region, key))
+    }
+
+    /// Returns the part of `range` that the region holds, for a read of its pairs in order.
+    pub fn part_from(&self, range: &KeyRange, order: Order) -> Result<KeyRange, Failure> {
+        part_from(&self.region, range, order)
     }
 
     /// Checks that [start, end) is a range inside the region.
     pub fn check_range(&self, range: &KeyRange) -> Result<(), Failure> {
         if range.is_empty() {
-            return Err(Failure::Final("the end of the range is not after its start".to_owned()));
+            return Err(Failure::Invalid("the end of the range is not after its start".to_owned()));
         }
         check_key_length(&range.end)?;
         self.check_key(&range.start)?;
@@ -118,13 +117,46 @@ impl Target {
     }
 }
 
+/// Returns the part of `range` that a region holds.
+///
+/// Invariant: the bound at which the read begins lies in the region or is its end; only the other one
+/// is cut. Otherwise a client that asks the wrong region takes what is left for the whole.
+fn part_from(region: &Region, range: &KeyRange, order: Order) -> Result<KeyRange, Failure> {
+    let (first, begins_here) = match order {
+        Order::Forward => (&range.start, is_within(&region.range, &range.start)),
+        // Without a bound it begins at the end of the key space.
+        Order::Reverse if range.end.is_empty() => (&range.end, region.range.end.is_empty()),
+        Order::Reverse => (&range.end, is_within(&region.range, &range.end)),
+    };
+    match begins_here || mutant::active("server.scan_of_another_region") {
+        true => Ok(convert::clamp(range, &region.range)),
+        false => Err(key_not_in_region(region, first)),
+    }
+}
+
+/// Whether a key lies in a range or is its end.
+fn is_within(range: &KeyRange, key: &[u8]) -> bool {
+    *key >= *range.start && (range.end.is_empty() || *key <= *range.end)
+}
+
+fn key_not_in_region(region: &Region, key: &[u8]) -> Failure {
+    Failure::region(format!("key is not in region {}", region.id), |error| {
+        error.key_not_in_region = Some(errorpb::KeyNotInRegion {
+            key: Bytes::copy_from_slice(key),
+            region_id: region.id.0,
+            start_key: region.range.start.clone(),
+            end_key: region.range.end.clone(),
+        });
+    })
+}
+
 fn check_key_length(key: &[u8]) -> Result<(), Failure> {
     let size = key.len();
     if size <= USER_KEY_BYTES_MAX {
         return Ok(());
     }
     let text = format!("max key size exceeded, size: {size}, limit: {USER_KEY_BYTES_MAX}");
-    Err(Failure::Final(text))
+    Err(Failure::Invalid(text))
 }
 
 /// Fails when a value is larger than any may be.
@@ -133,12 +165,73 @@ pub fn check_value(value: &[u8]) -> Result<(), Failure> {
     if size <= VALUE_BYTES_MAX {
         return Ok(());
     }
-    Err(Failure::Final(format!("value of {size} bytes; the limit is {VALUE_BYTES_MAX}")))
+    Err(Failure::Invalid(format!("value of {size} bytes; the limit is {VALUE_BYTES_MAX}")))
 }
 
 /// Parses the column family of a request.
 pub fn family(name: &str) -> Result<ColumnFamily, Failure> {
     let unknown =
-        || Failure::Final(format!("unknown column family `{name}`: use default, lock or write"));
+        || Failure::Invalid(format!("unknown column family `{name}`: use default, lock or write"));
     ColumnFamily::from_name(name).ok_or_else(unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_types::{RegionEpoch, RegionKind, RegionPhase};
+
+    fn region(start: &'static str, end: &'static str) -> Region {
+        Region {
+            id: RegionId(4),
+            kind: RegionKind::Data,
+            epoch: RegionEpoch { conf_version: 1, version: 2 },
+            range: KeyRange::new(start, end),
+            peers: Vec::new(),
+            phase: RegionPhase::Normal,
+        }
+    }
+
+    /// Part of a range, or the key that is not in the region.
+    fn part(
+        region: &Region,
+        (start, end): (&'static str, &'static str),
+        order: Order,
+    ) -> Result<KeyRange, Bytes> {
+        part_from(region, &KeyRange::new(start, end), order).map_err(|failure| {
+            let error = failure.into_error().key_not_in_region.unwrap();
+            let (start, end) = (region.range.start.clone(), region.range.end.clone());
+            assert_eq!((error.region_id, error.start_key, error.end_key), (4, start, end));
+            error.key
+        })
+    }
+
+    #[test]
+    fn a_read_in_order_begins_in_its_region_or_at_its_end_and_only_its_other_bound_is_cut() {
+        let (first, middle, last) = (region("", "d"), region("d", "m"), region("m", ""));
+        let forward = |region, range| part(region, range, Order::Forward);
+        let reverse = |region, range| part(region, range, Order::Reverse);
+        let some = |start: &'static str, end: &'static str| Ok(KeyRange::new(start, end));
+        let not = |key: &'static str| Err(Bytes::from(key));
+
+        assert_eq!(forward(&middle, ("e", "k")), some("e", "k"));
+        assert_eq!(forward(&middle, ("d", "z")), some("d", "m"));
+        assert_eq!(forward(&middle, ("d", "")), some("d", "m"));
+        assert!(forward(&middle, ("m", "z")).unwrap().is_empty(), "its end holds no pair");
+        assert_eq!(forward(&middle, ("c", "k")), not("c"));
+        assert_eq!(forward(&middle, ("n", "z")), not("n"));
+        assert_eq!(forward(&middle, ("", "k")), not(""));
+        assert_eq!(forward(&first, ("", "k")), some("", "d"));
+        assert_eq!(forward(&last, ("z", "")), some("z", ""));
+
+        assert_eq!(reverse(&middle, ("e", "k")), some("e", "k"));
+        assert_eq!(reverse(&middle, ("a", "m")), some("d", "m"), "from the end of the region");
+        assert_eq!(reverse(&middle, ("", "k")), some("d", "k"));
+        assert!(reverse(&middle, ("a", "d")).unwrap().is_empty(), "nothing is below its start");
+        assert_eq!(reverse(&middle, ("e", "n")), not("n"));
+        assert_eq!(reverse(&middle, ("a", "c")), not("c"));
+        assert_eq!(reverse(&middle, ("e", "")), not(""), "the end of the key space");
+        assert_eq!(reverse(&first, ("", "")), not(""));
+        assert_eq!(reverse(&last, ("n", "")), some("n", ""));
+        assert_eq!(reverse(&last, ("a", "")), some("m", ""));
+    }
 }

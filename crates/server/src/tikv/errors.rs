@@ -2,7 +2,7 @@
 
 use crate::convert;
 use crate::memory::{Exceeded, RequestMemory};
-use stele_proto::errorpb;
+use stele_proto::{INVALID, errorpb};
 use stele_raftstore::{Busy, Refusal, Reply};
 use stele_types::{Error, RegionId, StoreId};
 
@@ -11,6 +11,8 @@ use stele_types::{Error, RegionId, StoreId};
 pub enum Failure {
     /// Clients retry it: at another peer, in another region, or later.
     Region(Box<errorpb::Error>),
+    /// The request can never succeed in this form. Clients return it to their caller.
+    Invalid(String),
     /// Clients return it to their caller.
     Final(String),
     /// The data cannot be read here until it is repaired from another replica.
@@ -59,7 +61,7 @@ impl Failure {
                 let text = format!("entry of {bytes} bytes; the limit is {bytes_max}");
                 Self::Region(Box::new(too_large(text, region, bytes)))
             }
-            Refusal::Invalid(detail) => Self::Final(detail),
+            Refusal::Invalid(detail) => Self::Invalid(detail),
         }
     }
 
@@ -76,13 +78,23 @@ impl Failure {
         }
     }
 
-    /// Returns the region error of a failed read of several pairs. Clients do not see an error in the
-    /// place of a pair.
-    pub fn of_pairs(self) -> errorpb::Error {
+    /// Returns the error of the answer.
+    ///
+    /// Invariant: what no retry can change is `raft_entry_too_large` without a size, and never the
+    /// `error` text of an answer. It is the one error that every client returns to its caller at once.
+    /// client-java sends a request that was answered by a text again, also a compare-and-swap.
+    pub fn into_error(self) -> errorpb::Error {
         match self {
             Self::Region(error) => *error,
+            Self::Invalid(text) => too_large(format!("{INVALID}{text}"), RegionId(0), 0),
             Self::Final(text) | Self::Damaged(text) => too_large(text, RegionId(0), 0),
         }
+    }
+
+    /// Returns the answer to a write for which a device has no room, and no leader can move to where
+    /// there is room.
+    pub fn no_room(store: StoreId) -> Self {
+        Self::Final(format!("{}: {NO_ROOM}", full(store)))
     }
 
     fn busy(busy: &Busy, region: RegionId, store: StoreId) -> Self {
@@ -152,6 +164,10 @@ pub enum OnUnknown {
 const UNDETERMINED: &str = "undetermined: the write may or may not have taken effect; \
                             read the key before trying again";
 
+/// Remedy of a full device.
+const NO_ROOM: &str =
+    "puts are refused until pairs are deleted or space is added; deletes and reads go on";
+
 /// Creates the error of a store that does not lead the region.
 pub fn not_leader(region: RegionId, leader: Option<&stele_types::Peer>) -> Failure {
     Failure::region(format!("peer is not leader of region {region}"), |error| {
@@ -183,9 +199,13 @@ fn too_large(message: String, region: RegionId, entry_size: u64) -> errorpb::Err
     errorpb::Error { message, raft_entry_too_large: Some(too_large), ..errorpb::Error::default() }
 }
 
+fn full(store: StoreId) -> String {
+    format!("disk full at store {store} or at its followers")
+}
+
 fn disk_full(store: StoreId) -> Failure {
-    Failure::region(format!("disk full at store {store} or at its followers"), |error| {
-        let reason = "puts are refused until space is freed; deletes and reads continue".to_owned();
+    Failure::region(full(store), |error| {
+        let reason = NO_ROOM.to_owned();
         error.disk_full = Some(errorpb::DiskFull { store_id: vec![store.0], reason });
     })
 }
@@ -235,10 +255,31 @@ mod tests {
                     };
                     assert!(!is_unknown && *error != bare, "{reply:?}: {error:?}");
                 }
-                Failure::Final(text) => assert!(!text.contains("undetermined"), "{reply:?}"),
-                Failure::Damaged(text) => panic!("{reply:?}: {text}"),
+                Failure::Invalid(text) => assert!(!text.contains("undetermined"), "{reply:?}"),
+                Failure::Final(text) | Failure::Damaged(text) => panic!("{reply:?}: {text}"),
             }
         }
+    }
+
+    fn is_final(error: &errorpb::Error) -> bool {
+        error.raft_entry_too_large.is_some_and(|large| large.entry_size == 0)
+    }
+
+    #[test]
+    fn what_no_retry_can_change_is_answered_by_the_error_that_every_client_returns_at_once() {
+        let no_key = failure(Reply::Refused(Refusal::Invalid("no key".into())), OnUnknown::Repeat);
+        let ends = [
+            (no_key, "invalid request: no key"),
+            (Failure::Final("the read panicked".to_owned()), "the read panicked"),
+            (Failure::Damaged("block 7".to_owned()), "block 7"),
+            (Failure::no_room(StoreId(3)), "disk full at store 3"),
+        ];
+        for (failure, text) in ends {
+            let error = failure.into_error();
+            assert!(is_final(&error) && error.message.starts_with(text), "{error:?}");
+        }
+        let full = failure(Reply::Busy(Busy::DiskFull), OnUnknown::Repeat).into_error();
+        assert!(full.disk_full.is_some() && !is_final(&full), "a leader may move: {full:?}");
     }
 
     #[test]
@@ -250,6 +291,8 @@ mod tests {
         assert!(matches!(fails, Failure::Final(text) if text.starts_with("undetermined")));
         let reports = answer(OnUnknown::Report);
         assert!(matches!(reports, Failure::Region(error) if error.undetermined_result.is_some()));
+        let error = answer(OnUnknown::Fail).into_error();
+        assert!(error.message.starts_with("undetermined") && is_final(&error), "{error:?}");
         let reads = answer(OnUnknown::Read);
         assert!(matches!(reads, Failure::Region(error) if error.not_leader.is_some()));
     }

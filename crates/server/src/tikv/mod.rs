@@ -104,9 +104,9 @@ impl TikvService {
         kind: Kind,
         count: usize,
         work: impl Future<Output = Result<Stages, Failure>>,
-    ) -> (Option<errorpb::Error>, String) {
+    ) -> Option<errorpb::Error> {
         let result = self.timed(kind, count, work, |stages| Some(*stages)).await;
-        result.err().map(parts).unwrap_or_default()
+        result.err().map(Failure::into_error)
     }
 
     /// Refuses requests for another cluster: serving them would mix up their client's data.
@@ -124,7 +124,7 @@ impl TikvService {
         match self.read(Kind::Get, memory, || reads::get(&self.stores, &request, memory)).await {
             Ok(Some(value)) => response.value = value,
             Ok(None) => response.not_found = true,
-            Err(failure) => (response.region_error, response.error) = parts(failure),
+            Err(failure) => response.region_error = Some(failure.into_error()),
         }
         response
     }
@@ -158,28 +158,27 @@ impl TikvService {
 
     async fn put(&self, request: RawPutRequest, memory: &Memory) -> RawPutResponse {
         let done = writes::put(&self.stores, &request, memory);
-        let (region_error, error) = self.write(Kind::Put, 1, done).await;
-        RawPutResponse { region_error, error }
+        let region_error = self.write(Kind::Put, 1, done).await;
+        RawPutResponse { region_error, ..RawPutResponse::default() }
     }
 
     /// Returns the answer to a put that was not proposed.
     fn put_failed(&self, failure: Failure) -> RawPutResponse {
         let outcome = outcome(&failure);
         self.metrics.requests(Kind::Put, 1, Duration::ZERO, outcome, None);
-        let (region_error, error) = parts(failure);
-        RawPutResponse { region_error, error }
+        RawPutResponse { region_error: Some(failure.into_error()), ..RawPutResponse::default() }
     }
 
     async fn batch_put(&self, request: RawBatchPutRequest, memory: &Memory) -> RawBatchPutResponse {
         let done = writes::batch_put(&self.stores, &request, memory);
-        let (region_error, error) = self.write(Kind::BatchPut, 1, done).await;
-        RawBatchPutResponse { region_error, error }
+        let region_error = self.write(Kind::BatchPut, 1, done).await;
+        RawBatchPutResponse { region_error, ..RawBatchPutResponse::default() }
     }
 
     async fn delete(&self, request: RawDeleteRequest, memory: &Memory) -> RawDeleteResponse {
         let done = writes::delete(&self.stores, &request, memory);
-        let (region_error, error) = self.write(Kind::Delete, 1, done).await;
-        RawDeleteResponse { region_error, error }
+        let region_error = self.write(Kind::Delete, 1, done).await;
+        RawDeleteResponse { region_error, ..RawDeleteResponse::default() }
     }
 
     async fn batch_delete(
@@ -188,8 +187,8 @@ impl TikvService {
         memory: &Memory,
     ) -> RawBatchDeleteResponse {
         let done = writes::batch_delete(&self.stores, &request, memory);
-        let (region_error, error) = self.write(Kind::BatchDelete, 1, done).await;
-        RawBatchDeleteResponse { region_error, error }
+        let region_error = self.write(Kind::BatchDelete, 1, done).await;
+        RawBatchDeleteResponse { region_error, ..RawBatchDeleteResponse::default() }
     }
 
     async fn delete_range(
@@ -198,8 +197,8 @@ impl TikvService {
         memory: &Memory,
     ) -> RawDeleteRangeResponse {
         let done = writes::delete_range(&self.stores, &request, memory);
-        let (region_error, error) = self.write(Kind::DeleteRange, 1, done).await;
-        RawDeleteRangeResponse { region_error, error }
+        let region_error = self.write(Kind::DeleteRange, 1, done).await;
+        RawDeleteRangeResponse { region_error, ..RawDeleteRangeResponse::default() }
     }
 
     async fn ttl(&self, request: RawGetKeyTtlRequest, memory: &Memory) -> RawGetKeyTtlResponse {
@@ -207,7 +206,7 @@ impl TikvService {
         match self.read(Kind::Ttl, memory, || reads::ttl(&self.stores, &request, memory)).await {
             Ok(Some(ttl)) => response.ttl = ttl,
             Ok(None) => response.not_found = true,
-            Err(failure) => (response.region_error, response.error) = parts(failure),
+            Err(failure) => response.region_error = Some(failure.into_error()),
         }
         response
     }
@@ -227,7 +226,7 @@ impl TikvService {
                 response.previous_not_exist = previous.is_none();
                 response.previous_value = previous.map(|pair| pair.value).unwrap_or_default();
             }
-            Err(failure) => (response.region_error, response.error) = parts(failure),
+            Err(failure) => response.region_error = Some(failure.into_error()),
         }
         response
     }
@@ -238,8 +237,8 @@ impl TikvService {
         match self.timed(kind, 1, decided, |decided| Some(decided.stages)).await {
             Ok(decided) => modifications::answer(&request, decided.result),
             Err(failure) => {
-                let (region_error, error) = parts(failure);
-                ModifyResponse { region_error, error, ..ModifyResponse::default() }
+                let region_error = Some(failure.into_error());
+                ModifyResponse { region_error, ..ModifyResponse::default() }
             }
         }
     }
@@ -249,7 +248,7 @@ impl TikvService {
         match self.read(Kind::Exist, memory, || reads::exist(&self.stores, &request, memory)).await
         {
             Ok(keys) => response.keys = keys,
-            Err(failure) => (response.region_error, response.error) = parts(failure),
+            Err(failure) => response.region_error = Some(failure.into_error()),
         }
         response
     }
@@ -264,7 +263,7 @@ impl TikvService {
                 (response.checksum, response.total_kvs) = (checksum, pairs);
                 response.total_bytes = bytes;
             }
-            Err(failure) => (response.region_error, response.error) = parts(failure),
+            Err(failure) => response.region_error = Some(failure.into_error()),
         }
         response
     }
@@ -273,21 +272,14 @@ impl TikvService {
 fn outcome(failure: &Failure) -> Outcome {
     match failure {
         Failure::Region(_) => Outcome::Retry,
-        Failure::Final(_) | Failure::Damaged(_) => Outcome::Final,
-    }
-}
-
-fn parts(failure: Failure) -> (Option<errorpb::Error>, String) {
-    match failure {
-        Failure::Region(error) => (Some(*error), String::new()),
-        Failure::Final(text) | Failure::Damaged(text) => (None, text),
+        Failure::Invalid(_) | Failure::Final(_) | Failure::Damaged(_) => Outcome::Final,
     }
 }
 
 fn pairs(result: Result<Vec<KvPair>, Failure>) -> (Option<errorpb::Error>, Vec<KvPair>) {
     match result {
         Ok(pairs) => (None, pairs),
-        Err(failure) => (Some(failure.of_pairs()), Vec::new()),
+        Err(failure) => (Some(failure.into_error()), Vec::new()),
     }
 }
 
@@ -301,7 +293,8 @@ macro_rules! refuse {
     ($($answer:ty)*) => {$(
         impl Refuse for $answer {
             fn refused(exceeded: Exceeded) -> Self {
-                let region_error = parts(Failure::exceeded(exceeded, RegionId(0))).0;
+                let failure = Failure::exceeded(exceeded, RegionId(0));
+                let region_error = Some(failure.into_error());
                 Self { region_error, ..Self::default() }
             }
         }

@@ -3,7 +3,7 @@
 
 use super::checks::{Target, check_value, family, target};
 use super::errors::{Failure, OnUnknown, charge};
-use super::writes::expiry;
+use super::writes::{expiry, not_done};
 use super::{Memory, reads};
 use crate::memory::value_memory;
 use crate::observe::{Kind, Stages};
@@ -68,7 +68,7 @@ pub async fn modify(
             Modification::Append { bytes: append.value.clone() }
         }
         Some(Change::GetAndDelete(_)) => Modification::GetAndDelete,
-        None => return Err(Failure::Final("the request names no change of the key".to_owned())),
+        None => return Err(Failure::Invalid("the request names no change of the key".to_owned())),
     };
     decide(&target, family.engine_key(&request.key), change, memory).await
 }
@@ -176,8 +176,7 @@ async fn decide(
                 OnUnknown::Report => OnUnknown::Report,
                 _ => OnUnknown::Fail,
             };
-            let (region, store) = (target.header.region, target.store.id());
-            Err(Failure::of_reply(other, region, store, on_unknown))
+            Err(not_done(target, other, on_unknown))
         }
     }
 }

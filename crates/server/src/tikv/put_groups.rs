@@ -8,7 +8,6 @@ use super::{Memory, TikvService, writes};
 use crate::memory::RequestMemory;
 use crate::observe::Kind;
 use crate::stores::Stores;
-use stele_proto::errorpb;
 use stele_proto::kvrpcpb::{Context, RawPutRequest, RawPutResponse};
 use stele_types::CommandBuilder;
 
@@ -86,11 +85,10 @@ impl Group {
     /// Proposes the entry and waits until it is applied; returns the answer to each put.
     pub async fn run(self, service: &TikvService) -> Vec<(u64, RawPutResponse)> {
         let done = writes::propose(&self.target, self.command, false, &self.memory);
-        let (region_error, error): (Option<errorpb::Error>, String) =
-            service.write(Kind::Put, self.ids.len(), done).await;
+        let region_error = service.write(Kind::Put, self.ids.len(), done).await;
         let answer = |id| {
-            let (region_error, error) = (region_error.clone(), error.clone());
-            (id, RawPutResponse { region_error, error })
+            let region_error = region_error.clone();
+            (id, RawPutResponse { region_error, ..RawPutResponse::default() })
         };
         self.ids.into_iter().map(answer).collect()
     }

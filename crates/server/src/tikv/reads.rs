@@ -4,8 +4,7 @@
 
 use super::Memory;
 use super::checks::{Target, family, target};
-use super::errors::{Failure, OnUnknown, charge};
-use crate::convert;
+use super::errors::{Failure, OnUnknown, charge, not_leader};
 use crate::memory::{Charging, Exceeded, RequestMemory, next_page, pair_memory, pairs_memory};
 use crate::store::Engine;
 use crate::stores::Stores;
@@ -79,7 +78,9 @@ async fn on_device<T: Send + 'static>(
         Ok(Ok(Ok(read))) => Ok(read),
         Ok(Ok(Err(exceeded))) => Err(Failure::exceeded(exceeded, region)),
         Ok(Err(error)) => Err(Failure::engine(&error, store)),
-        Err(_) => Err(Failure::Final("the server is stopping".to_owned())),
+        Err(panic) if panic.is_panic() => Err(Failure::Final("the read panicked".to_owned())),
+        // The node is stopping.
+        Err(_) => Err(not_leader(region, None)),
     }
 }
 
@@ -301,6 +302,7 @@ pub async fn scan(
         false => (&request.start_key, &request.end_key),
     };
     let range = KeyRange { start: low.clone(), end: high.clone() };
+    let range = target.part_from(&range, bounds.order)?;
     let view = view(&target).await?;
     let pairs = part(&target, &view, &bounds, &range, memory).await?;
     note_pairs(&target, &pairs);
@@ -320,9 +322,11 @@ pub async fn batch_scan(
         keys_only: request.key_only,
         order: if request.reverse { Order::Reverse } else { Order::Forward },
     };
+    let parts = ranges(request)?.into_iter().map(|range| target.part_from(&range, bounds.order));
+    let parts: Vec<KeyRange> = parts.collect::<Result<_, _>>()?;
     let view = view(&target).await?;
     let mut pairs = Vec::new();
-    for range in ranges(request)? {
+    for range in parts {
         pairs.extend(part(&target, &view, &bounds, &range, memory).await?);
     }
     note_pairs(&target, &pairs);
@@ -342,7 +346,7 @@ fn ranges(request: &RawBatchScanRequest) -> Result<Vec<KeyRange>, Failure> {
             continue;
         }
         if next.is_some_and(|next| *next < range.start_key) {
-            return Err(Failure::Final("the ranges of a batch scan must ascend".to_owned()));
+            return Err(Failure::Invalid("the ranges of a batch scan must ascend".to_owned()));
         }
         let end = match (range.end_key.is_empty(), next) {
             (true, Some(next)) => next.clone(),
@@ -360,7 +364,7 @@ struct ScanBounds {
     order: Order,
 }
 
-/// Returns live pairs of `range` in the target's region, up to the limit.
+/// Returns live pairs of `range`, which lies in the target's region, up to the limit.
 ///
 /// Invariant: it returns all of them or an error. Clients would take a short answer for the end of
 /// the region.
@@ -371,12 +375,11 @@ async fn part(
     range: &KeyRange,
     memory: &Memory,
 ) -> Result<Vec<KvPair>, Failure> {
-    let range = convert::clamp(range, &target.region.range);
     if range.is_empty() || bounds.limit == 0 {
         return Ok(Vec::new());
     }
     let now_s = target.store.clock().unix_seconds();
-    let range = bounds.family.engine_range(&range);
+    let range = bounds.family.engine_range(range);
     let (limit, order, keys_only) = (bounds.limit, bounds.order, bounds.keys_only);
     let options = ScanOptions { range, order, limit, bytes_max: PAGE_BYTES_MAX, keys_only };
     let (view, charged) = (view.clone(), memory.clone());
@@ -428,12 +431,15 @@ pub async fn checksum(
     memory: &Memory,
 ) -> Result<(u64, u64, u64), Failure> {
     let target = target(stores, request.context.as_ref())?;
+    let part = |range: &stele_proto::kvrpcpb::KeyRange| {
+        let range = KeyRange { start: range.start_key.clone(), end: range.end_key.clone() };
+        target.part_from(&range, Order::Forward)
+    };
+    let parts: Vec<KeyRange> = request.ranges.iter().map(part).collect::<Result<_, _>>()?;
     let view = view(&target).await?;
     let mut totals = (0, 0, 0);
     let now_s = target.store.clock().unix_seconds();
-    for range in &request.ranges {
-        let range = KeyRange { start: range.start_key.clone(), end: range.end_key.clone() };
-        let range = convert::clamp(&range, &target.region.range);
+    for range in parts {
         if range.is_empty() {
             continue;
         }

@@ -11,7 +11,7 @@ use stele_proto::kvrpcpb::{
     KvPair, RawBatchDeleteRequest, RawBatchPutRequest, RawDeleteRangeRequest, RawDeleteRequest,
     RawPutRequest,
 };
-use stele_raftstore::{Done, Reply, RequestId, Write};
+use stele_raftstore::{Busy, Done, Reply, RequestId, Write};
 use stele_types::{CommandBuilder, Error, KeyRange};
 
 /// Returns the absolute Unix seconds of a time to live; 0 for no expiry. Computed at the leader, so
@@ -49,13 +49,17 @@ fn written(target: &Target, reply: Reply, arrived_nanos: u64) -> Result<Stages, 
     }
 }
 
-fn not_done(target: &Target, reply: Reply, on_unknown: OnUnknown) -> Failure {
+/// Returns the failure of a write or modification that was not done, as far as is known.
+pub fn not_done(target: &Target, reply: Reply, on_unknown: OnUnknown) -> Failure {
+    if reply == Reply::Busy(Busy::DiskFull) && !target.store.may_leader_find_room(&target.region) {
+        return Failure::no_room(target.store.id());
+    }
     Failure::of_reply(reply, target.header.region, target.store.id(), on_unknown)
 }
 
 fn invalid(error: Error) -> Failure {
     match error {
-        Error::Invalid(detail) => Failure::Final(detail),
+        Error::Invalid(detail) => Failure::Invalid(detail),
         other => Failure::Final(other.to_string()),
     }
 }
@@ -226,7 +230,7 @@ fn ttls(request: &RawBatchPutRequest) -> Result<Vec<u64>, Failure> {
         all if all.len() == pairs => Ok(all.to_vec()),
         _ => {
             let text = "The length of ttls does not equal to the length of pairs";
-            Err(Failure::Final(text.to_owned()))
+            Err(Failure::Invalid(text.to_owned()))
         }
     }
 }

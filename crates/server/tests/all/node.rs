@@ -3,7 +3,7 @@
 use crate::common::{LIMIT, config, get, start, until};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use stele_proto::kvrpcpb::{Context, RawPutRequest};
+use stele_proto::kvrpcpb::{Context, RawDeleteRequest, RawDeleteResponse, RawPutRequest};
 use stele_proto::pdpb::GetRegionRequest;
 use stele_proto::pdpb::pd_client::PdClient;
 use stele_proto::stele::control::v1::control_client::ControlClient;
@@ -88,6 +88,20 @@ async fn a_full_node_stays_in_service_and_every_page_says_that_it_is_full() {
     let status: serde_json::Value =
         serde_json::from_str(&get(&address, "/status").await.1).unwrap();
     assert_eq!(status["stores"][0]["space"]["full"], true, "{status}");
+    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await;
+    let channel = channel.unwrap();
+    let context = Some(context_of_values(&channel, Instant::now()).await);
+    let mut tikv = TikvClient::new(channel);
+    let (key, value) = ("k".into(), vec![7; 1_000].into());
+    let put = RawPutRequest { context: context.clone(), key, value, ..RawPutRequest::default() };
+    let refused = tikv.raw_put(put).await.unwrap().into_inner().region_error.unwrap();
+    // No other peer can lead, so that no client needs to try again.
+    let full = "disk full at store 1 or at its followers: puts are refused until pairs are deleted";
+    assert!(refused.message.starts_with(full) && refused.disk_full.is_none(), "{refused:?}");
+    assert_eq!(refused.raft_entry_too_large.unwrap().entry_size, 0);
+    let delete = RawDeleteRequest { context, key: "k".into(), ..RawDeleteRequest::default() };
+    let deleted = tikv.raw_delete(delete).await.unwrap().into_inner();
+    assert_eq!(deleted, RawDeleteResponse::default());
     node.stop().await;
 }
 

@@ -3,11 +3,16 @@
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use stele_proto::kvrpcpb::{Context, RawGetRequest, RawPutRequest, RawPutResponse, RawScanRequest};
+use stele_proto::kvrpcpb::{
+    Context, KeyRange, RawBatchScanRequest, RawChecksumRequest, RawGetRequest, RawPutRequest,
+    RawPutResponse, RawScanRequest,
+};
 use stele_proto::pdpb::pd_client::PdClient;
 use stele_proto::pdpb::{GetRegionRequest, TsoRequest};
 use stele_proto::stele::control::v1::control_client::ControlClient;
-use stele_proto::stele::control::v1::{ListRegionsRequest, RegionDetailRequest, RegionReport};
+use stele_proto::stele::control::v1::{
+    ListRegionsRequest, RegionDetailRequest, RegionReport, SplitRequest,
+};
 use stele_proto::stele::kv::v1::kv_client::KvClient;
 use stele_proto::stele::kv::v1::modify_request::Change;
 use stele_proto::stele::kv::v1::{
@@ -206,9 +211,9 @@ async fn a_key_is_modified_in_the_terms_of_the_other_calls() {
     assert_eq!(served.get("k").await.unwrap(), "x");
 
     let nothing = send(ModifyRequest { change: None, ..request(increment(1)) }).await.unwrap();
-    assert!(nothing.error.contains("names no change"), "{nothing:?}");
+    assert!(ended(nothing.region_error).contains("names no change"));
     let long_key = ModifyRequest { key: vec![0; 9000].into(), ..request(increment(1)) };
-    assert!(send(long_key).await.unwrap().error.contains("max key size"));
+    assert!(ended(send(long_key).await.unwrap().region_error).contains("max key size"));
     let elsewhere = Context { region_id: 77, ..served.context.clone() };
     let elsewhere = ModifyRequest { context: Some(elsewhere), ..request(increment(1)) };
     assert!(send(elsewhere).await.unwrap().region_error.unwrap().region_not_found.is_some());
@@ -241,15 +246,109 @@ async fn existence_of_many_keys_is_checked_in_their_order_without_expired_ones()
     let in_lock = ExistRequest { cf: "lock".to_owned(), ..request.clone() };
     assert!(send(in_lock).await.unwrap().keys.is_empty());
     let long_key = ExistRequest { keys: vec![vec![0; 9000].into()], ..request.clone() };
-    assert!(send(long_key).await.unwrap().error.contains("max key size"));
+    assert!(ended(send(long_key).await.unwrap().region_error).contains("max key size"));
     let elsewhere = Context { region_id: 77, ..served.context.clone() };
     let elsewhere = ExistRequest { context: Some(elsewhere), ..request };
     assert!(send(elsewhere).await.unwrap().region_error.unwrap().region_not_found.is_some());
 }
 
+/// Returns the text of an error that every client returns to its caller at once.
+fn ended(error: Option<stele_proto::errorpb::Error>) -> String {
+    let error = error.unwrap();
+    assert_eq!(error.raft_entry_too_large.unwrap().entry_size, 0, "{error:?}");
+    error.message
+}
+
 fn put_answer(done: &Done) -> &RawPutResponse {
     let Done::RawPut(response) = done else { panic!("{done:?}") };
     response
+}
+
+/// Splits the region at `at`; returns the parts' contexts.
+async fn split(served: &Served, at: &'static str) -> [Context; 2] {
+    let request = SplitRequest {
+        region_id: served.context.region_id,
+        keys: vec![Bytes::from(at)],
+        ..SplitRequest::default()
+    };
+    ControlClient::new(served.channel.clone()).split(request).await.unwrap();
+    let started = Instant::now();
+    loop {
+        let find = async |key: &'static str| {
+            let request = GetRegionRequest { region_key: key.into(), ..Default::default() };
+            let found = PdClient::new(served.channel.clone()).get_region(request).await.unwrap();
+            let found = found.into_inner();
+            let (region_id, region_epoch) = (found.region.clone()?.id, found.region?.region_epoch);
+            Some(Context {
+                region_id,
+                region_epoch,
+                peer: Some(found.leader?),
+                ..served.context.clone()
+            })
+        };
+        if let (Some(lower), Some(upper)) = (find("").await, find(at).await)
+            && lower.region_id != upper.region_id
+        {
+            return [lower, upper];
+        }
+        assert!(started.elapsed() < LIMIT, "not split");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scans_and_checksums_of_another_region_are_refused_and_none_returns_a_part_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    served.send(["a", "k", "m", "t"].map(|key| Cmd::RawPut(served.put(key, "v"))).into()).await;
+    let [lower, upper] = split(&served, "m").await;
+    let mut client = TikvClient::new(served.channel.clone());
+    let mut scan =
+        async |context: &Context, (start, end): (&'static str, &'static str), reverse| {
+            let (start_key, end_key) = (Bytes::from(start), Bytes::from(end));
+            let context = Some(context.clone());
+            let request = RawScanRequest {
+                context: context.clone(),
+                start_key: start_key.clone(),
+                end_key: end_key.clone(),
+                limit: 10,
+                reverse,
+                ..Default::default()
+            };
+            let found = client.raw_scan(request).await.unwrap().into_inner();
+            let range = vec![KeyRange { start_key, end_key }];
+            let batch = RawBatchScanRequest {
+                context: context.clone(),
+                ranges: range.clone(),
+                each_limit: 10,
+                reverse,
+                ..Default::default()
+            };
+            let batch = client.raw_batch_scan(batch).await.unwrap().into_inner();
+            assert_eq!((&batch.kvs, &batch.region_error), (&found.kvs, &found.region_error));
+            if !reverse {
+                let sum = RawChecksumRequest { context, ranges: range, ..Default::default() };
+                let sum = client.raw_checksum(sum).await.unwrap().into_inner();
+                assert_eq!(sum.total_kvs, found.kvs.len() as u64);
+                assert_eq!(sum.region_error, found.region_error);
+            }
+            let keys: Vec<Bytes> = found.kvs.into_iter().map(|pair| pair.key).collect();
+            match found.region_error {
+                None => Ok(keys),
+                Some(error) => Err(error.key_not_in_region.unwrap().key),
+            }
+        };
+    let keys = |keys: &[&'static str]| Ok(keys.iter().map(|key| Bytes::from(*key)).collect());
+    let not = |key: &'static str| Err(Bytes::from(key));
+    assert_eq!(scan(&lower, ("", "z"), false).await, keys(&["a", "k"]));
+    assert_eq!(scan(&upper, ("m", ""), false).await, keys(&["m", "t"]));
+    assert_eq!(scan(&lower, ("p", "z"), false).await, not("p"));
+    assert_eq!(scan(&upper, ("a", "z"), false).await, not("a"));
+    // A reverse scan begins below its start key.
+    assert_eq!(scan(&lower, ("m", "a"), true).await, keys(&["k", "a"]));
+    assert_eq!(scan(&upper, ("", "a"), true).await, keys(&["t", "m"]));
+    assert_eq!(scan(&lower, ("z", "a"), true).await, not("z"));
+    assert_eq!(scan(&lower, ("", "a"), true).await, not(""));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -309,8 +408,8 @@ async fn a_put_that_is_refused_takes_no_other_with_it() {
     let commands = [served.put("a", "1"), stale, nowhere, long, served.put("b", "2")];
     let done = served.send(commands.into_iter().map(Cmd::RawPut).collect()).await;
     assert!(put_answer(&done[&2]).region_error.as_ref().unwrap().epoch_not_match.is_some());
-    assert!(put_answer(&done[&3]).error.contains("unknown column family"));
-    assert!(put_answer(&done[&4]).error.contains("max key size exceeded"));
+    assert!(ended(put_answer(&done[&3]).region_error.clone()).contains("unknown column family"));
+    assert!(ended(put_answer(&done[&4]).region_error.clone()).contains("max key size exceeded"));
     for (id, key, value) in [(1, "a", "1"), (5, "b", "2")] {
         assert_eq!(*put_answer(&done[&id]), RawPutResponse::default());
         assert_eq!(served.get(key).await.unwrap(), value);
