@@ -249,7 +249,7 @@ impl Error {
 fn shard_remedy(source: &Error) -> &'static str {
     match source {
         Error::Io { .. } | Error::Corrupt { .. } | Error::Missing { .. } => {
-            "; check its device. The other shards open without it by `ShardsOptions::without_failed`"
+            "; check its device. The other shards open without it by `Shards::open_without_failed`"
         }
         _ => "",
     }

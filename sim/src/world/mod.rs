@@ -159,6 +159,8 @@ pub struct Counts {
     pub moves_most: u64,
     /// Reports of stores with a nearly full device.
     pub nearly_full: u64,
+    /// Wishes that an idle store measures its device.
+    pub device_measurements: u64,
     /// Copies of directories that were started beside their originals.
     pub copied_directories: u64,
     /// Moves of the directories of a node.
@@ -181,6 +183,7 @@ impl Counts {
         self.moves += other.moves;
         self.moves_most = self.moves_most.max(other.moves_most);
         self.nearly_full += other.nearly_full;
+        self.device_measurements += other.device_measurements;
         self.cut_searches += other.cut_searches;
         self.copied_directories += other.copied_directories;
         self.moved_directories += other.moved_directories;

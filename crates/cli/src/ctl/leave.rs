@@ -9,7 +9,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use stele_client::Control;
 use stele_client::messages::{StoreProgress, StoreState};
-use stele_types::size::format_bytes;
+use stele_types::size::{counted, format_bytes};
 use stele_types::{Result, StoreId};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -103,8 +103,8 @@ fn seconds_left(progress: &StoreProgress) -> Option<u64> {
     progress.seconds_left.or(guessed.filter(|_| progress.bytes_left > 0))
 }
 
-/// Formats `store 3 draining: 4 of 10 replicas left (0 leaders), 1.0 GiB of 4.0 GiB, 64 MiB/s, 16 s
-/// left`.
+/// Formats `store 3 draining: 4 of 10 replicas left (0 leaders), 1.0 GiB of 4.0 GiB, 64 MiB/s, about
+/// 16 s left`.
 pub fn line(progress: &StoreProgress) -> String {
     let store = progress.store_id;
     let state = state_name(progress.state);
@@ -115,19 +115,28 @@ pub fn line(progress: &StoreProgress) -> String {
             _ => format!("store {store} is empty and stays a member; stop its node, or cancel"),
         };
     }
-    let mut text = format!(
-        "store {store} {state}: {} of {} replicas left ({} leaders), {} of {}",
-        progress.regions_left,
-        progress.regions_total,
-        progress.leaders_left,
-        format_bytes(progress.bytes_left),
-        format_bytes(progress.bytes_total),
-    );
-    if progress.bytes_per_second > 0 {
-        text.push_str(&format!(", {}/s", format_bytes(progress.bytes_per_second)));
-    }
-    if let Some(seconds) = seconds_left(progress) {
-        text.push_str(&format!(", {seconds} s left"));
+    let mut text = match progress.regions_left {
+        0 => format!("store {store} {state}: no replica is left"),
+        left => format!(
+            "store {store} {state}: {left} of {} left ({}), {} of {}",
+            counted(progress.regions_total, "replica"),
+            counted(progress.leaders_left, "leader"),
+            format_bytes(progress.bytes_left),
+            format_bytes(progress.bytes_total),
+        ),
+    };
+    // Without replicas nothing moves that takes time.
+    if progress.regions_left > 0 {
+        if progress.bytes_per_second > 0 {
+            text.push_str(&format!(", {}/s", format_bytes(progress.bytes_per_second)));
+        }
+        match seconds_left(progress) {
+            Some(0) => text.push_str(", less than a second left"),
+            Some(seconds) => text.push_str(&format!(", about {seconds} s left")),
+            None => {}
+        }
+    } else if progress.waits_for.is_empty() {
+        text.push_str("; its removal is recorded next");
     }
     if !progress.waits_for.is_empty() {
         text.push_str(&format!("; waits for: {}", progress.waits_for));
@@ -155,13 +164,13 @@ mod tests {
             bytes_per_second: 64 << 20,
             ..StoreProgress::default()
         };
-        let begin = "store 3 draining: 4 of 10 replicas left (1 leaders), 1.0 GiB of 4.0 GiB, \
+        let begin = "store 3 draining: 4 of 10 replicas left (1 leader), 1.0 GiB of 4.0 GiB, \
                      64.0 MiB/s";
-        assert_eq!(line(&progress), format!("{begin}, 16 s left"));
+        assert_eq!(line(&progress), format!("{begin}, about 16 s left"));
         progress.seconds_left = Some(20);
         progress.waits_for = "no store has room".to_owned();
         progress.waits_for_region = 7;
-        let expected = format!("{begin}, 20 s left; waits for: no store has room (region 7)");
+        let expected = format!("{begin}, about 20 s left; waits for: no store has room (region 7)");
         assert_eq!(line(&progress), expected);
         progress = StoreProgress { leaders_left: 0, regions_left: 0, ..progress };
         assert!(line(&progress).contains("is empty"));
@@ -170,6 +179,9 @@ mod tests {
             !is_over(&progress),
             "the store counts as removed only when the cluster reports it"
         );
+        progress = StoreProgress { waits_for: String::new(), ..progress };
+        let expected = "store 3 removing: no replica is left; its removal is recorded next";
+        assert_eq!(line(&progress), expected);
         progress.state = StoreState::Removed as i32;
         assert_eq!(line(&progress), "store 3 is removed");
     }

@@ -10,7 +10,7 @@ use stele_client::messages::{
     Label, MembersResponse, OperatorInfo, OperatorState, RaftRole, ReplicaDetail, StoreInfo,
     StoreState,
 };
-use stele_types::size::format_bytes;
+use stele_types::size::{counted, format_bytes};
 use stele_types::{Peer, PeerRole, RegionKind, RegionPhase};
 
 /// Maximum characters of a key in a table; longer keys are truncated.
@@ -55,7 +55,10 @@ pub fn bytes(name: &'static str, bytes: u64) -> Cell {
 
 fn state(info: &StoreInfo) -> String {
     let stats = info.stats.unwrap_or_default();
-    let mut words = vec![state_name(info.state)];
+    // Invariant: the words do not contradict each other. A store that has failed or is down is not up.
+    let is_out = info.down || stats.failed;
+    let is_up = StoreState::try_from(info.state) == Ok(StoreState::Up);
+    let mut words = Vec::from_iter((!is_out || !is_up).then(|| state_name(info.state)));
     let flags = [
         (info.down, "down"),
         (stats.failed, "failed"),
@@ -202,14 +205,14 @@ pub fn region_line(row: &RegionRow) -> String {
         if key.is_empty() { none.to_owned() } else { printable(key) }
     };
     format!(
-        "region {} [{}, {}) epoch {}.{} · {} in about {} keys · {}",
+        "region {} [{}, {}) epoch {}.{} · {} in about {} · {}",
         region.id,
         bound(&region.range.start, "-∞"),
         bound(&region.range.end, "+∞"),
         region.epoch.version,
         region.epoch.conf_version,
         format_bytes(row.approximate_bytes),
-        row.approximate_keys,
+        counted(row.approximate_keys, "key"),
         region_state(row),
     )
 }

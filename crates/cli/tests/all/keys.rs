@@ -209,7 +209,7 @@ fn figures_are_printed_for_people_and_machines() {
     assert_eq!((verified["ok"].clone(), verified["keys"].clone()), (true.into(), 1.into()));
     assert_eq!(verified["live_bytes"], 100_001);
     assert!(verified["disk_bytes"].as_u64().unwrap() >= 100_001);
-    assert!(run(&store, "verify --store $").ok().text().starts_with("ok: 1 keys"));
+    assert!(run(&store, "verify --store $").ok().text().starts_with("ok: 1 key,"));
     assert!(run(&store, "stats --store $").ok().text().contains("space-amp"));
     let stats = run(&store, "stats --store $ --json").ok().json();
     assert!(stats["disk_bytes"].is_u64());

@@ -81,6 +81,8 @@ pub struct Answer {
     pub removed: Vec<StalePeer>,
     /// The cluster's time in Unix seconds; 0 if it is unknown.
     pub unix_s: u64,
+    /// Stores that measure their devices now: they write and sync a few blocks that hold nothing.
+    pub measured: Vec<StoreId>,
 }
 
 /// State that a node keeps between its reports.

@@ -1,6 +1,7 @@
 //! Configuration: no setting is required. A TOML file, then the environment, then flags override
 //! the defaults. One table names every setting; the reference page is generated from it.
 
+mod environment;
 mod field;
 mod live;
 mod reference;
@@ -15,6 +16,7 @@ use crate::address::is_address;
 use crate::descriptors::Descriptors;
 use crate::memory::BYTES_MIN;
 use field::Field;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_types::{Error, Result};
@@ -129,9 +131,12 @@ impl Config {
     /// Loads the defaults, then the file if one is named, then `environment` (names `STELE_…`),
     /// then `flags` (pairs of key and text). Fails with `Invalid` naming the source, the key and
     /// the allowed values.
+    ///
+    /// Invariant: what looks like a setting and is none is an error in every source. A misspelt limit
+    /// would otherwise not hold, and no line would say so.
     pub fn load(
         file: Option<&Path>,
-        environment: impl Iterator<Item = (String, String)>,
+        environment: impl Iterator<Item = (OsString, OsString)>,
         flags: &[(String, String)],
     ) -> Result<Self> {
         let mut config = Self::default();
@@ -139,9 +144,15 @@ impl Config {
             config.read_file(path)?;
         }
         for (name, text) in environment {
-            if let Some(setting) = SETTINGS.iter().find(|setting| setting.variable() == name) {
-                config.set(setting.key, &text).map_err(|error| named(&name, &error))?;
+            let name = name.to_string_lossy();
+            if !environment::is_setting(&name) {
+                continue;
             }
+            let Some(setting) = SETTINGS.iter().find(|setting| setting.variable() == name) else {
+                return Err(environment::unknown(&name));
+            };
+            let text = text.to_str().ok_or_else(|| environment::not_text(&name))?;
+            config.set(setting.key, text).map_err(|error| named(&name, &error))?;
         }
         for (key, text) in flags {
             config.set(key, text).map_err(|error| named(&format!("--{key}"), &error))?;
@@ -294,6 +305,11 @@ fn detail(error: &Error) -> String {
 }
 
 fn unknown(key: &str) -> String {
+    if stele_placement::SETTINGS.iter().any(|setting| setting.name == key) {
+        return format!(
+            "`{key}` is a setting of the cluster: set it with `stele ctl config {key} VALUE`"
+        );
+    }
     let keys: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
     format!("unknown setting `{key}`; known settings: {}", keys.join(", "))
 }
@@ -302,7 +318,7 @@ fn unknown(key: &str) -> String {
 mod tests {
     use super::*;
 
-    fn none() -> std::iter::Empty<(String, String)> {
+    fn none() -> std::iter::Empty<(OsString, OsString)> {
         std::iter::empty()
     }
 
@@ -327,10 +343,48 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("stele.toml");
         std::fs::write(&file, "tick_ms = 70\nstore = [\"a\", \"b\"]\nslow_log_ms = 7\n").unwrap();
-        let environment = vec![("STELE_TICK_MS".to_owned(), "60".to_owned())];
+        let environment = vec![("STELE_TICK_MS".into(), "60".into())];
         let flags = vec![("slow_log_ms".to_owned(), "9".to_owned())];
         let config = Config::load(Some(&file), environment.into_iter(), &flags).unwrap();
         assert_eq!((config.tick_ms, config.slow_log_ms, config.stores.len()), (60, 9, 2));
+    }
+
+    #[test]
+    fn an_unknown_setting_is_an_error_in_the_file_the_environment_and_the_flags() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("stele.toml");
+        std::fs::write(&file, "memtable_bytes = 1\n").unwrap();
+        let refused = |file: Option<&Path>, name: &str, flags: &[(String, String)]| {
+            let environment = [(OsString::from(name), OsString::from("1"))];
+            Config::load(file, environment.into_iter(), flags).unwrap_err().to_string()
+        };
+        let text = refused(Some(&file), "HOME", &[]);
+        assert!(text.contains("stele.toml: unknown setting `memtable_bytes`"), "{text}");
+        let text = refused(None, "HOME", &[("tick".to_owned(), "1".to_owned())]);
+        assert!(text.contains("--tick: unknown setting `tick`"), "{text}");
+        for name in ["STELE_TICK", "STELE_tick_ms", "STELE_", "STELE_PORTS"] {
+            let text = refused(None, name, &[]);
+            assert!(text.contains(&format!("unknown setting `{name}`")), "{text}");
+            assert!(text.contains("STELE_TICK_MS"), "{text}");
+        }
+        std::fs::write(&file, "replicas = 5\n").unwrap();
+        let text = refused(Some(&file), "HOME", &[]);
+        assert!(text.contains("stele ctl config replicas"), "{text}");
+        // Others set these: a container platform beside a service of that name, and tests.
+        let foreign = ["STELE_SERVICE_HOST", "STELE_PORT_2379_TCP_ADDR", "STELE_SEED", "STELEX"];
+        let foreign = foreign.into_iter().map(|name| (name.into(), "1".into()));
+        assert_eq!(Config::load(None, foreign, &[]).unwrap(), Config::default());
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_variable_that_is_not_text_is_refused_by_name() {
+        use std::os::unix::ffi::OsStringExt;
+        let bytes = || OsString::from_vec(vec![0xff]);
+        let of = |name: &str| Config::load(None, [(name.into(), bytes())].into_iter(), &[]);
+        let refused = of("STELE_JOIN").unwrap_err().to_string();
+        assert!(refused.contains("STELE_JOIN is not text"), "{refused}");
+        of("LS_COLORS").unwrap();
     }
 
     #[test]

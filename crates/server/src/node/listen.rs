@@ -87,6 +87,8 @@ pub(super) struct Signals {
     terminate: unix::Signal,
     interrupt: unix::Signal,
     hang_up: unix::Signal,
+    /// SIGUSR1 and SIGUSR2 end a process that does not listen for them.
+    _ignored: [unix::Signal; 2],
 }
 
 impl Signals {
@@ -98,6 +100,7 @@ impl Signals {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
             hang_up: listen(SignalKind::hangup())?,
+            _ignored: [listen(SignalKind::user_defined1())?, listen(SignalKind::user_defined2())?],
         })
     }
 

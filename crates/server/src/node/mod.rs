@@ -59,7 +59,9 @@ use stele_proto::meta_storagepb::meta_storage_server::MetaStorageServer;
 use stele_proto::pdpb::pd_server::PdServer;
 use stele_proto::stele::control::v1::control_server::ControlServer;
 use stele_storage::StateMachine;
-use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent};
+use stele_types::{
+    Clock, ClusterId, Error, PeerRole, Region, RegionKind, Result, StoreId, StoreIdent,
+};
 use stele_vfs::SystemClock;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
@@ -80,6 +82,11 @@ pub struct Ready {
     pub cluster: ClusterId,
     /// Stores of this node.
     pub stores: Vec<StoreId>,
+    /// Copies of the data regions of this node: of the region that has the fewest, and of the one that
+    /// has the most. `None` if the node has none.
+    pub copies: Option<(usize, usize)>,
+    /// Nodes of the cluster, with this one, as far as they are known.
+    pub nodes: usize,
     /// Duration of the start.
     pub took: Duration,
 }
@@ -179,6 +186,8 @@ impl Node {
             address: parts.address,
             cluster,
             stores: idents.iter().map(|ident| ident.store).collect(),
+            copies: copies(&parts.stores),
+            nodes: parts.members.addresses().len(),
             took: started.elapsed(),
         };
         let Parts { stores, edge, .. } = parts;
@@ -242,6 +251,7 @@ impl Node {
     /// Stops the tasks, the port, the connections to other nodes and the stores, in this order:
     /// requests in progress need the stores and the other nodes.
     pub async fn stop(self) {
+        self.stores.set_stopping();
         self.tasks.stop();
         // Without receivers no task runs.
         let _ = self.stopping.send(true);
@@ -264,6 +274,19 @@ impl Node {
         // Other tasks hold the list: a store left in it would keep its directory locked.
         self.stores.clear();
     }
+}
+
+/// Returns the fewest and the most voters of a data region that has a replica here.
+fn copies(stores: &Stores) -> Option<(usize, usize)> {
+    let regions = stores.all().into_iter().flat_map(|store| store.readers().all());
+    let data = regions.filter(|region| region.kind == RegionKind::Data);
+    let voters = |region: Arc<Region>| {
+        region.peers.iter().filter(|peer| peer.role != PeerRole::Learner).count()
+    };
+    data.map(voters).fold(None, |range, count| match range {
+        None => Some((count, count)),
+        Some((least, most)) => Some((count.min(least), count.max(most))),
+    })
 }
 
 /// Parts that the services share.

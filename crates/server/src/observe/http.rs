@@ -1,6 +1,7 @@
 //! HTTP on the same port: `/`, `/metrics`, `/healthz` or `/health`, `/readyz`, `/status`.
 
 use super::Metrics;
+use super::exposition::Exposition;
 use super::scrape::{counts, samples, source};
 use crate::memory::NodeMemory;
 use crate::node::SPEED_OP_BYTES;
@@ -10,7 +11,7 @@ use crate::stores::Stores;
 use crate::tasks::Tasks;
 use crate::transport::Transport;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -68,9 +69,13 @@ pub fn routes(health: Health) -> Router {
         .with_state(health)
 }
 
-async fn metrics(State(health): State<Health>) -> impl IntoResponse {
-    const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, TYPE)], health.metrics.scrape(&health).await)
+async fn metrics(State(health): State<Health>, headers: HeaderMap) -> impl IntoResponse {
+    // The header may be repeated, which means the same as one list.
+    let accept: Vec<&str> =
+        headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+    let exposition = Exposition::of(&accept.join(","));
+    let scrape = exposition.format(health.metrics.scrape(&health).await);
+    ([(header::CONTENT_TYPE, exposition.content_type())], scrape)
 }
 
 /// Returns a line for each full store. It serves reads and deletes: a node that counted as failed
