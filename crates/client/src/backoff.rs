@@ -153,11 +153,12 @@ impl Tries {
     }
 
     /// Returns the error of a call at its deadline.
-    pub fn timeout_error(&self) -> Error {
+    pub fn timeout_error(&mut self) -> Error {
         let seconds = self.started.elapsed().as_secs_f64();
         let kept = self.quorum.as_ref().filter(|_| !mutant::active("client.connection_named"));
         let reason = kept.unwrap_or(&self.last);
-        self.final_error(Error::Unavailable(format!("{reason} (after {seconds:.1} s)")))
+        let detail = format!("{reason} (after {seconds:.1} s)");
+        self.final_error(Error::Unavailable(detail))
     }
 
     /// Returns the error with which the call ends: `Undetermined` if an earlier try may have taken
