@@ -63,8 +63,17 @@ async fn the_first_failure_of_a_batch_leaves_its_other_parts_to_their_end() {
     let keys: Vec<Bytes> = letters().into_iter().map(|pair| pair.key).collect();
     // Warms the cache, so that all parts are sent at once.
     client.batch_put(letters()).await.unwrap();
+    // The parts after the one that fails take longer.
+    let fail_first = |method| {
+        let busy = errorpb::ServerIsBusy { backoff_ms: 100, ..Default::default() };
+        let busy = error(|e| e.server_is_busy = Some(busy));
+        let mut state = fake.state();
+        state.fail(method, Fate::Final("no room"));
+        state.fail(method, Fate::Refuse(busy.clone()));
+        state.fail(method, Fate::Refuse(busy));
+    };
     fake.state().pairs.clear();
-    fake.state().fail("batch_put", Fate::Final("no room"));
+    fail_first("batch_put");
     let ended = partial(client.batch_put(letters()).await);
     assert_eq!(fake.state().pairs.len() as u64, ended.done, "{ended}");
     assert_eq!((ended.done + ended.not_done, ended.unknown), (26, 0), "{ended}");
@@ -73,7 +82,7 @@ async fn the_first_failure_of_a_batch_leaves_its_other_parts_to_their_end() {
     assert!(text.contains("pairs done") && text.ends_with("refused: no room"), "{text}");
 
     client.batch_put(letters()).await.unwrap();
-    fake.state().fail("batch_delete", Fate::Final("no room"));
+    fail_first("batch_delete");
     let ended = partial(client.batch_delete(keys).await);
     assert_eq!(fake.state().pairs.len() as u64, ended.not_done, "{ended}");
     assert_eq!((ended.done + ended.not_done, ended.unknown), (26, 0), "{ended}");

@@ -201,14 +201,14 @@ impl Client {
                 ended.add(parts.join_next().await);
             }
         }
-        if ended.failure.is_some() && mutant::active("client.parts_aborted") {
-            parts.abort_all();
-        }
         // Invariant: each part of a write that was sent is awaited to its end, after a failure too.
         while !parts.is_empty()
             && (ended.failure.is_none() || <I::Call as RawCall>::EFFECT != Effect::Read)
         {
             ended.add(parts.join_next().await);
+            if ended.failure.is_some() && mutant::active("client.parts_aborted") {
+                parts.abort_all();
+            }
         }
         ended.not_done += rest.len();
         ended.into_result(items_count)
