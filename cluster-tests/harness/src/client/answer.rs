@@ -148,6 +148,12 @@ impl Answer {
         Self { kind: AnswerKind::of_status(status), text: format!("{status:?}") }
     }
 
+    /// Returns whether a device has no room: a leader may still move, or the answer is final.
+    pub fn is_of_full_disk(&self) -> bool {
+        let is_final = self.kind == AnswerKind::RaftEntryTooLarge;
+        self.kind == AnswerKind::DiskFull || is_final && self.text.contains("disk full")
+    }
+
     /// Converts the answer into the outcome that it proves.
     pub fn into_outcome<T>(self) -> Outcome<T> {
         if self.kind.is_unknown() { Outcome::Ambiguous(self) } else { Outcome::Refused(self) }
@@ -224,6 +230,15 @@ mod tests {
         for kind in refusals {
             assert!(kind.is_refusal() && !kind.is_unknown(), "{kind:?}");
         }
+        let full = |set: fn(&mut errorpb::Error)| {
+            let mut error =
+                errorpb::Error { message: "disk full at store 1".into(), ..Default::default() };
+            set(&mut error);
+            Answer::of_response(Some(&error), "").unwrap().is_of_full_disk()
+        };
+        assert!(full(|error| error.disk_full = Some(Default::default())));
+        assert!(full(|error| error.raft_entry_too_large = Some(Default::default())));
+        assert!(!full(|error| error.not_leader = Some(Default::default())));
         assert!(!AnswerKind::Done.is_refusal() && !AnswerKind::Done.is_unknown());
         assert_eq!(Answer::of_response(None, ""), None);
     }

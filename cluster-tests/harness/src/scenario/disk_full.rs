@@ -2,7 +2,7 @@ mod cases;
 
 use super::three;
 use crate::args::Setup;
-use crate::client::{AnswerKind, Outcome, Session, SessionOptions};
+use crate::client::{Outcome, Session, SessionOptions};
 use crate::cluster::Cluster;
 use crate::cluster::disk::SmallDisk;
 use crate::history::Ledger;
@@ -106,7 +106,7 @@ async fn fill(cluster: &mut Cluster, session: &mut Session) -> Result<(u64, Stri
                 number += 1;
                 refusals = 0;
             }
-            Outcome::Refused(answer) if answer.kind == AnswerKind::DiskFull => {
+            Outcome::Refused(answer) if answer.is_of_full_disk() => {
                 refusals += 1;
                 if refusals == REFUSALS {
                     return Ok((number, answer.text));

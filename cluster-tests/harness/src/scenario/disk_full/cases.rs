@@ -3,7 +3,7 @@
 
 use super::brief;
 use crate::args::Setup;
-use crate::client::{AnswerKind, Outcome, Session, SessionOptions};
+use crate::client::{Outcome, Session, SessionOptions};
 use crate::cluster::disk::SmallDisk;
 use crate::cluster::node::get;
 use crate::cluster::{Cluster, Spec};
@@ -165,7 +165,7 @@ impl Trial {
             ensure!(self.requests - from <= limit, "the device does not get full");
             match self.put_next().await {
                 Outcome::Done(()) => refusals = 0,
-                Outcome::Refused(answer) if answer.kind == AnswerKind::DiskFull => {
+                Outcome::Refused(answer) if answer.is_of_full_disk() => {
                     refusals += 1;
                     tokio::time::sleep(Duration::from_millis(200)).await;
                 }
