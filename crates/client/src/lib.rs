@@ -33,7 +33,7 @@ mod transport;
 pub mod fuzzing;
 
 pub use client::Client;
-pub use control::{Comparison, Control, RegionRow, Verdict};
+pub use control::{Comparison, Control, KnownStores, RegionRow, Verdict};
 pub use options::Options;
 pub use raw::{Checksum, Pair, PutPair, Scan, ScanOptions, Swap, Ttl};
 /// Messages of the control protocol.
