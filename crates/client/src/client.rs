@@ -5,10 +5,14 @@ use crate::connections::Connections;
 use crate::pd_rpc_client::PdRpcClient;
 use crate::route::Router;
 use crate::wire::{Dial, Network};
-use crate::{Control, Options, convert};
+use crate::{Control, Options};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_types::{ClusterId, ColumnFamily, Error, RegionId, Result, StoreId};
+use std::time::Duration;
+use stele_types::{ClusterId, ColumnFamily, Error, RegionId, Result, StoreId, address};
+
+/// Time in which the addresses of all stores are awaited before the first call.
+const ADDRESSES_WITHIN: Duration = Duration::from_millis(500);
 
 /// Handle of a cluster. Clones share connections and cached regions.
 #[derive(Clone)]
@@ -19,7 +23,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects through any of these nodes (`host:port`). Fails with `Unavailable` if none responds
+    /// Connects through any of these nodes (`host:port`; `http://` before it is accepted, TLS is not
+    /// offered). Fails with `Invalid` if one is not an address, and with `Unavailable` if none responds
     /// within the default timeout.
     pub async fn connect(addresses: &[impl AsRef<str>]) -> Result<Self> {
         Self::connect_with(addresses, Options::default()).await
@@ -37,9 +42,10 @@ impl Client {
         addresses: &[impl AsRef<str>],
         options: Options,
     ) -> Result<Self> {
-        let addresses: Vec<String> =
-            addresses.iter().map(|address| convert::host_port(address.as_ref())).collect();
-        if addresses.iter().all(String::is_empty) {
+        let bare = |text: &str| address::to_connect(text).map(str::to_owned);
+        let addresses = addresses.iter().map(|address| bare(address.as_ref()));
+        let addresses = addresses.collect::<Result<Vec<String>>>()?;
+        if addresses.is_empty() {
             return Err(Error::invalid("name a node of the cluster as host:port"));
         }
         let connections = Arc::new(Connections::new(dial, &options));
@@ -48,8 +54,8 @@ impl Client {
         while let Err(reason) = pd_client.refresh().await {
             tries.pause(Pause::Region, reason).await?;
         }
-        // A store's address that is missing is looked up when it is needed.
-        let _ = pd_client.refresh_stores().await;
+        // A store's address that is missing is looked up when it is needed. Only a leader knows them.
+        let _ = tokio::time::timeout(ADDRESSES_WITHIN, pd_client.refresh_stores()).await;
         let router = Arc::new(Router::new(connections, pd_client));
         Ok(Self { router, family: ColumnFamily::Default, options })
     }

@@ -40,7 +40,7 @@ pub mod fuzzing;
 pub mod simulation;
 
 pub use client::Client;
-pub use control::{Comparison, Control, RegionRow, Verdict};
+pub use control::{Comparison, Control, KnownStores, RegionRow, Verdict};
 pub use options::Options;
 pub use raw::{Checksum, Pair, PutPair, Scan, ScanOptions, Swap, Ttl};
 /// Messages of the control protocol.

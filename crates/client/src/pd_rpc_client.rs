@@ -74,11 +74,11 @@ impl PdRpcClient {
         let response = self.call(pdpb::GetMembersRequest::default()).await?;
         let mut received: Vec<String> = Vec::new();
         for member in response.leader.iter().chain(&response.members) {
-            received.extend(member.client_urls.first().map(|url| convert::host_port(url)));
+            received.extend(member.client_urls.iter().find_map(|url| convert::host_port(url)));
         }
         let mut addresses = self.addresses.write();
         for address in received {
-            if !address.is_empty() && !addresses.contains(&address) {
+            if !addresses.contains(&address) {
                 addresses.push(address);
             }
         }
@@ -112,7 +112,9 @@ impl PdRpcClient {
         let request = pdpb::GetStoreRequest { store_id: id.0, ..pdpb::GetStoreRequest::default() };
         let response = self.call(request).await;
         let Some(store) = response?.store.filter(is_member) else { return Ok(None) };
-        let address = convert::host_port(&store.address);
+        let address = convert::host_port(&store.address).ok_or_else(|| {
+            format!("store {id} has no address to connect to: `{}`", store.address)
+        })?;
         self.stores.lock().insert(id, address.clone());
         Ok(Some(address))
     }
@@ -121,7 +123,8 @@ impl PdRpcClient {
     pub async fn refresh_stores(&self) -> Result<(), String> {
         let request = pdpb::GetAllStoresRequest { exclude_tombstone_stores: true, header: None };
         let stores = self.call(request).await?.stores.into_iter().filter(is_member);
-        let known = stores.map(|store| (StoreId(store.id), convert::host_port(&store.address)));
+        let known = stores
+            .filter_map(|store| Some((StoreId(store.id), convert::host_port(&store.address)?)));
         self.stores.lock().extend(known);
         Ok(())
     }
@@ -253,7 +256,7 @@ pub fn is_not_leader(status: &Status) -> bool {
 /// Returns the leader's address that a refusal names.
 pub fn leader_of(status: &Status) -> Option<String> {
     let address = status.metadata().get(LEADER)?.to_str().ok()?;
-    Some(convert::host_port(address)).filter(|address| !address.is_empty())
+    convert::host_port(address)
 }
 
 /// Formats a status.

@@ -1,6 +1,7 @@
 //! Types shared by all crates of Stele: identifiers, positions, the command encoding, log batches,
 //! errors and units. Depends on nothing else in the workspace and does no I/O.
 
+pub mod address;
 pub mod batch;
 pub mod boot;
 pub mod cause;

@@ -2,19 +2,79 @@
 //! and what it waits for.
 
 use super::rows::state_name;
-use crate::Outcome;
+use crate::args::Remove;
 use crate::output::print;
 use crate::table::{self, Cell, formatted, maybe, number, words};
+use crate::{Outcome, consent};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use stele_client::Control;
-use stele_client::messages::{StoreProgress, StoreState};
+use stele_client::messages::{StoreInfo, StoreProgress, StoreState};
 use stele_types::size::{counted, format_bytes};
-use stele_types::{Result, StoreId};
+use stele_types::{Error, KeyRange, Result, StoreId};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval between lines when standard output is not a terminal.
 const PRINT_EVERY: Duration = Duration::from_secs(5);
+
+/// Regions that the question names; the others are counted.
+const REGIONS_NAMED_MAX: usize = 10;
+
+/// Removes a store, after a question that names what is destroyed.
+pub async fn remove(control: &Control, wanted: &Remove, json: bool) -> Result<Outcome> {
+    let store = StoreId(wanted.leave.store);
+    let what = described(control, store).await?;
+    if wanted.yes {
+        eprintln!("stele: this will {what}");
+    }
+    if !consent::given(&what, wanted.yes)? {
+        eprintln!("stele: nothing was changed");
+        return Ok(Outcome::Failed);
+    }
+    let begun = control.remove(store).await?;
+    follow(control, begun, wanted.leave.wait, json).await
+}
+
+/// Names the store, its node, and the replicas that are moved off it and destroyed there.
+async fn described(control: &Control, store: StoreId) -> Result<String> {
+    let infos = control.stores(&[store]).await?;
+    let mut infos = infos.iter();
+    let info = infos.find(|info| info.stats.is_some_and(|stats| stats.id == store.0));
+    let info = info.ok_or_else(|| Error::Refused(format!("there is no store {store}")))?;
+    let regions = control.regions(&KeyRange::all(), true).await?;
+    let held = regions.iter().filter(|row| row.region.peer_on(store).is_some());
+    let (mut ids, mut bytes, mut only_here) = (Vec::new(), 0_u64, 0_usize);
+    for row in held {
+        ids.push(row.region.id.0);
+        bytes += row.approximate_bytes;
+        only_here += usize::from(row.region.peers.len() == 1);
+    }
+    Ok(removal(info, &ids, bytes, only_here))
+}
+
+fn removal(info: &StoreInfo, regions: &[u64], bytes: u64, only_here: usize) -> String {
+    let id = info.stats.unwrap_or_default().id;
+    let state = super::rows::state(info);
+    let mut text = format!(
+        "remove store {id} ({state}) of the node {} permanently, and destroy its {}",
+        info.address,
+        counted(regions.len() as u64, "replica")
+    );
+    if !regions.is_empty() {
+        let named: Vec<String> =
+            regions.iter().take(REGIONS_NAMED_MAX).map(u64::to_string).collect();
+        let more = regions.len().saturating_sub(named.len());
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let word = if regions.len() == 1 { "region" } else { "regions" };
+        text += &format!(" of {word} {}{more}, {}", named.join(", "), format_bytes(bytes));
+        text += ", once they are moved to other stores";
+    }
+    if only_here > 0 {
+        let have = if only_here == 1 { "has" } else { "have" };
+        text += &format!("; {} {have} no other copy", counted(only_here as u64, "region"));
+    }
+    text
+}
 
 /// Prints the progress of the store; with `wait` until it is empty.
 pub async fn follow(
@@ -150,6 +210,7 @@ pub fn line(progress: &StoreProgress) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stele_client::messages::StoreStats;
 
     #[test]
     fn the_line_says_how_far_how_fast_and_what_is_in_the_way() {
@@ -184,5 +245,26 @@ mod tests {
         assert_eq!(line(&progress), expected);
         progress.state = StoreState::Removed as i32;
         assert_eq!(line(&progress), "store 3 is removed");
+    }
+
+    #[test]
+    fn the_question_before_a_removal_names_the_store_and_its_replicas() {
+        let stats = StoreStats { id: 3, ..StoreStats::default() };
+        let info = StoreInfo {
+            stats: Some(stats),
+            address: "h:1".to_owned(),
+            state: StoreState::Up as i32,
+            ..StoreInfo::default()
+        };
+        assert_eq!(
+            removal(&info, &[1, 7], 3 << 30, 0),
+            "remove store 3 (up) of the node h:1 permanently, and destroy its 2 replicas of regions \
+             1, 7, 3.0 GiB, once they are moved to other stores"
+        );
+        let many: Vec<u64> = (1..=12).collect();
+        let text = removal(&info, &many, 1 << 20, 1);
+        assert!(text.contains("9, 10 and 2 more, 1.0 MiB"), "{text}");
+        assert!(text.ends_with("; 1 region has no other copy"), "{text}");
+        assert!(removal(&info, &[], 0, 0).ends_with("destroy its 0 replicas"));
     }
 }

@@ -116,5 +116,5 @@ fn calibrating_fits_a_curve_to_emulated_devices_and_leaves_nothing_behind() {
     }
     assert_eq!(report["coefficients"].as_array().unwrap().len(), 3);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-    run(dir.path(), "bench calibrate --store $ --emulated 0").fails(1, "--real");
+    run(dir.path(), "bench calibrate --store $ --emulated 0").fails(2, "--real");
 }

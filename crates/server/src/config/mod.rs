@@ -12,21 +12,19 @@ pub use reference::reference_page;
 pub(crate) use reference::unit_of;
 pub use settings::{RELOADED, SETTINGS, Setting};
 
-use crate::address::is_address;
 use crate::descriptors::Descriptors;
 use crate::memory::BYTES_MIN;
-use field::Field;
+use field::{Field, wrong_address};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_types::{Error, Result};
+use stele_types::{Error, Result, address};
 use stele_vfs::DeviceScale;
 
 /// Settings of a server. Sizes are in bytes unless a name says otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Address for clients, placement, peers and HTTP. If it is not set and the default port is in
-    /// use, the next free port is used.
+    /// Address for clients, placement, peers and HTTP. Port 0 stands for any free one.
     pub listen: String,
     /// Address advertised to clients and peers; empty: `listen`.
     pub advertise: String,
@@ -234,13 +232,7 @@ impl Config {
             let text = format!("--moved-directory {}: it is not a store directory", dir.display());
             return Err(Error::invalid(text));
         }
-        if !self.advertise.is_empty() && !is_address(&self.advertise) {
-            return Err(Error::invalid(format!(
-                "advertise is `{}`; allowed: host:port, with a host and a port from 1 to 65535, \
-                 under which other nodes and clients reach this node",
-                self.advertise
-            )));
-        }
+        self.check_addresses()?;
         if self.gc_policy == "wisckey" && self.sort_interval_s > 0 {
             return Err(Error::invalid(
                 "gc_policy is `wisckey`, which never sorts: set sort_interval_s to 0, or choose \
@@ -255,13 +247,23 @@ impl Config {
         Ok(())
     }
 
+    /// Checks the addresses of this node, and of others also if they were not read from text.
+    fn check_addresses(&self) -> Result<()> {
+        address::split(&self.listen).map_err(|error| wrong_address("listen", &error))?;
+        if !self.advertise.is_empty() {
+            address::check(&self.advertise).map_err(|error| wrong_address("advertise", &error))?;
+        }
+        let joined = self.join.iter().try_for_each(|seed| address::check(seed));
+        joined.map_err(|error| wrong_address("join", &error))
+    }
+
     fn field(&mut self, key: &str) -> Option<Field<'_>> {
         const MIB: u64 = 1 << 20;
         const GIB: u64 = 1 << 30;
         Some(match key {
             "listen" => Field::Text(&mut self.listen),
             "advertise" => Field::Text(&mut self.advertise),
-            "join" => Field::List(&mut self.join),
+            "join" => Field::Addresses(&mut self.join),
             "store" => Field::Paths(&mut self.stores),
             "label" => Field::Labels(&mut self.labels),
             "memtable_bytes_max" => Field::bytes(&mut self.memtable_bytes_max, MIB, 4 * GIB),
@@ -420,8 +422,21 @@ mod tests {
         assert!(message("store", "a,a").contains("twice"));
         assert!(message("listen", "0.0.0.0:1").contains("advertise"));
         for bad in ["node-1", "node-1:0", ":2379", "http://localhost:2379", "node-1:23790000"] {
-            assert!(message("advertise", bad).contains("with a host and a port"), "{bad}");
+            let refused = message("advertise", bad);
+            assert!(refused.contains("advertise: `") && refused.contains("host:port"), "{refused}");
         }
+        assert!(
+            message("listen", "2379")
+                .contains("listen: `2379` is not an address: the port is missing")
+        );
+        assert!(Config::load(None, none(), &flags("listen", "127.0.0.1:0")).is_ok(), "any port");
+        for bad in ["a:1,node-2", "a:1,b:0", "a:1,tcp://b:2"] {
+            assert!(message("join", bad).contains("join: `"), "{bad}");
+        }
+        assert!(message("join", "a:1,https://localhost:2").contains("TLS is not offered"));
+        let joined =
+            Config::load(None, none(), &flags("join", "a:1, http://localhost:2/")).unwrap();
+        assert_eq!(joined.join, ["a:1", "localhost:2"]);
         for good in ["node-1:2379", "[fd00::1]:2379", "10.0.0.7:1"] {
             assert!(Config::load(None, none(), &flags("advertise", good)).is_ok(), "{good}");
         }

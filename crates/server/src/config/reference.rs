@@ -83,6 +83,8 @@ A node answers on its port:
 - `/healthz`, also `/health`: 200 while the node is healthy: a store serves, and every task runs without which the node
   cannot go on. Each line after the first names a store or a background task that has failed, since
   when, and the reason. The line of a task that is not required disappears when the task succeeds again.
+  The first line is `ok`, or `degraded` while regions of the node have lost their majority; the next one names them,
+  the nodes that are not reached, and what to do. The log names them once, and again only when they change.
 - `/readyz`: 200 while every region of the node has a known leader and every store serves. It names the
   stores that serve, and those that do not, with what to do.
 - `/metrics`: statistics for Prometheus, in its text format 0.0.4, or as OpenMetrics 1.0.0 if `Accept` prefers it. `stele_task_failures_total` counts failures of background
@@ -103,6 +105,10 @@ A node may start with another `listen` or `advertise`. It tells the nodes that i
 no leader of the placement group it exchanges addresses with the nodes that `join` names. So all nodes
 may change their addresses at once, if each names one other node in `join`. `join` names nodes of one
 cluster: a node with directories of another cluster does not start.
+
+An address is `host:port`, an IPv6 host in brackets. In `join`, and in `--cluster` of the other commands, `http://` before it
+is accepted and means the same: connections have no TLS, and `https://` is an error. If the port of `listen` is in use the
+node does not start, and names the process that holds it where `/proc` shows it.
 
 `advertise` takes a host and a port. A name that does not resolve is tried for 10 s; then the node does not
 start.

@@ -11,6 +11,7 @@ mod keep_run;
 mod leave;
 mod listen;
 mod open;
+mod port_holder;
 mod recovery;
 mod reload;
 mod seeds;
@@ -27,6 +28,7 @@ use crate::boots::Boots;
 use crate::config::{Config, LiveConfig};
 use crate::control::ControlService;
 use crate::failed_dir::FailedDir;
+use crate::majorities::Majorities;
 use crate::members::Members;
 use crate::memory::NodeMemory;
 use crate::observe::{Health, Metrics, SlowLog, routes};
@@ -398,12 +400,14 @@ impl Parts {
                 self.config.descriptors.connections_max(self.config.connections_max),
             )),
         };
+        let majorities = self.watch_majorities(transport.clone(), stopping);
         let control = ControlService::new(
             reload.config.clone(),
             placement,
             self.stores.clone(),
             self.members.clone(),
             Arc::new(self.keeper(transport.clone())),
+            majorities.clone(),
         );
         let (reporter, health) = tonic_health::server::health_reporter();
         drop(reporter);
@@ -421,6 +425,7 @@ impl Parts {
             tasks: self.edge.tasks.clone(),
             metrics,
             transport: transport.clone(),
+            majorities,
             port: stats.clone(),
             memory: memory.clone(),
         });
@@ -439,6 +444,25 @@ impl Parts {
             serving.await;
         });
         (port, reload)
+    }
+
+    fn watch_majorities(
+        &self,
+        transport: Transport,
+        stopping: &watch::Sender<bool>,
+    ) -> Arc<Majorities> {
+        let (stores, members) = (self.stores.clone(), self.members.clone());
+        let majorities =
+            Majorities::new(self.cluster, self.address.clone(), stores, members, transport);
+        let majorities = Arc::new(majorities);
+        let (watching, mut stopping) = (majorities.clone(), stopping.subscribe());
+        self.edge.tasks.spawn_lasting("majorities", async move {
+            tokio::select! {
+                () = heartbeat::stopped(&mut stopping) => {}
+                () = watching.run() => {}
+            }
+        });
+        majorities
     }
 
     fn keeper(&self, transport: Transport) -> Keeper {

@@ -3,6 +3,7 @@
 use super::Metrics;
 use super::exposition::Exposition;
 use super::scrape::{counts, samples, source};
+use crate::majorities::Majorities;
 use crate::memory::NodeMemory;
 use crate::node::SPEED_OP_BYTES;
 use crate::port;
@@ -37,6 +38,8 @@ pub struct Health {
     pub metrics: Arc<Metrics>,
     /// Transport between nodes.
     pub transport: Transport,
+    /// Regions that have lost their majority.
+    pub majorities: Arc<Majorities>,
     /// Statistics of the port's connections.
     pub port: Arc<port::Stats>,
     /// Memory of requests and answers.
@@ -85,12 +88,17 @@ fn full_stores(stores: &Stores) -> String {
     full.map(|store| format!("{}\n", full_text(store.id(), &store.space()))).collect()
 }
 
-/// Succeeds while a store and every required task runs. Names stores and tasks that have failed, and
-/// full stores.
+/// Succeeds while a store and every required task runs. Names stores and tasks that have failed, full
+/// stores, and regions that have lost their majority: the node is degraded then, and a restart would
+/// not help.
 async fn healthz(State(health): State<Health>) -> impl IntoResponse {
     let (is_healthy, failed) = health.tasks.health();
     match is_healthy {
-        true => (StatusCode::OK, format!("ok\n{}{failed}", full_stores(&health.stores))),
+        true => {
+            let degraded = health.majorities.degraded();
+            let state = degraded.map_or("ok\n".to_owned(), |lost| format!("degraded\n{lost}\n"));
+            (StatusCode::OK, format!("{state}{}{failed}", full_stores(&health.stores)))
+        }
         false => (StatusCode::SERVICE_UNAVAILABLE, failed),
     }
 }

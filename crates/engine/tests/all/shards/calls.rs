@@ -186,7 +186,9 @@ macro_rules! assert_names {
 fn messages_of_shards_name_calls_that_exist() {
     let (disks, shards) = filled(Partition::Hash);
     let mut all = Batch::new();
-    (0..21).for_each(|n| drop(all.put(&key(n), b"new").unwrap()));
+    for n in 0..21 {
+        all.put(&key(n), b"new").unwrap();
+    }
     assert_names!(shards.write(all).unwrap_err(), Shards::shard_of);
     shards.close().unwrap();
     let alone = Db::open_with(Arc::new(disks[0].clone()), clock(), &dir(0), tiny());
