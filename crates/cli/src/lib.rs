@@ -69,10 +69,11 @@ const FAILURE: u8 = 1;
 
 /// Returns the exit code of an error.
 fn exit_code(error: &Error) -> u8 {
-    match error.of_one_store() {
+    let error = error.of_one_store();
+    match error {
         // The call can never succeed in this form, and nothing was changed.
         Error::Invalid(_) => 2,
-        Error::Undetermined(_) if !mutant::active("cli.unknown_outcome_is_a_failure") => 4,
+        _ if error.is_undetermined() && !mutant::active("cli.unknown_outcome_is_a_failure") => 4,
         _ => FAILURE,
     }
 }
