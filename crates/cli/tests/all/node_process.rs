@@ -104,11 +104,20 @@ fn a_restarted_member_prints_the_copies_that_the_cluster_has() {
     assert!(second.safety().contains("no data here yet"), "{:?}", second.printed);
     let regions = format!("ctl --cluster {} --json regions", first.address);
     until(&dirs[0], &regions, |row| row.contains("\"stores\":[1,2]"));
-    let address = second.address.clone();
-    second.stop();
-    // Without `join`: the directory knows the cluster.
-    let second = Node::start(&dirs[1], &address, &["--tick-ms", "20"]);
-    assert!(second.safety().contains("2 copies of the data here"), "{:?}", second.printed);
+    let (started, mut second) = (Instant::now(), second);
+    loop {
+        let address = second.address.clone();
+        second.stop();
+        // Without `join`: the directory knows the cluster.
+        second = Node::start(&dirs[1], &address, &["--tick-ms", "20"]);
+        if second.safety().contains("2 copies of the data here") {
+            break;
+        }
+        // The new replica has no vote yet.
+        assert!(second.safety().contains("1 copy of the data here"), "{:?}", second.printed);
+        assert!(started.elapsed() < LIMIT, "{:?}", second.printed);
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }
 
 #[test]
