@@ -27,7 +27,7 @@ pub struct Leaving {
 impl World {
     /// Lets a node hand its leaders over and stop; it starts again after `pause_nanos`, with the other
     /// settings if it `is_upgraded`.
-    pub(crate) fn leave(&mut self, node: u64, pause_nanos: u64, is_upgraded: bool) {
+    pub fn leave(&mut self, node: u64, pause_nanos: u64, is_upgraded: bool) {
         let is_up = self.nodes.get(&node).is_some_and(|node| node.up);
         if !is_up || self.leaving.contains_key(&node) {
             return;
