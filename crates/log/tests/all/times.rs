@@ -137,8 +137,7 @@ fn a_measurement_is_a_synced_write_that_leaves_the_log_as_it_is() {
     log.measure().unwrap();
     drop(log);
     // A crash at the end of a measurement, or in it, loses no entry.
-    let (log, found) = open_with(&disk.restart(5), options(), RecoverFrom::default()).unwrap();
-    drop(found);
+    let (log, _) = open_with(&disk.restart(5), options(), RecoverFrom::default()).unwrap();
     put(&log, REGION, 5, 200).unwrap();
     assert_eq!(log.region(REGION).unwrap().last, LogIndex(5));
 }
