@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(store(16_400, StoreState::Draining), "draining, not heard for 16 s");
         assert_eq!(store(16_400, StoreState::Removed), "removed");
         let down = state_of(90_000, StoreState::Up, true);
-        assert_eq!(down, "up, down, not heard for 90 s");
+        assert_eq!(down, "down, not heard for 90 s");
     }
 
     fn state_of(heartbeat_age_ms: i64, state: StoreState, down: bool) -> String {

@@ -28,7 +28,7 @@ pub struct RegionLog {
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     map: BTreeMap<RegionId, Region>,
-    /// Number of regions whose first entry is in a segment. Invariant: kept by [`Self::change`], so that no
+    /// Number of regions that have their first entry in a segment. Invariant: kept by [`Self::change`], so that no
     /// question for the first wanted segment walks all regions.
     firsts: BTreeMap<FileId, usize>,
 }
