@@ -1,7 +1,7 @@
 //! Effects of consecutive entries, sorted by key: immutable, and 32 bytes for each key.
 
 use super::intervals::Intervals;
-use super::{INTERVAL_BYTES, LAYER_BYTES, PAYLOAD_BYTES, POINT_BYTES};
+use super::{INTERVAL_BYTES, INTERVALS_BYTES, LAYER_BYTES, PAYLOAD_BYTES, POINT_BYTES};
 use crate::{Order, Pair};
 use bytes::Bytes;
 use std::cmp::Ordering;
@@ -179,9 +179,12 @@ impl Layer {
 
     /// Returns the bytes of memory: an upper estimate.
     pub(super) fn bytes(&self) -> u64 {
-        let parts = self.payloads.len() * PAYLOAD_BYTES
-            + self.points.len() * POINT_BYTES
-            + self.range_deletes.len() * INTERVAL_BYTES;
+        let intervals = match self.range_deletes.len() {
+            0 => 0,
+            count => INTERVALS_BYTES + count * INTERVAL_BYTES,
+        };
+        let parts =
+            self.payloads.len() * PAYLOAD_BYTES + self.points.len() * POINT_BYTES + intervals;
         self.payload_bytes + (LAYER_BYTES + parts) as u64
     }
 

@@ -36,6 +36,8 @@ use stele_types::{Command, Error, LogIndex, Op, Result, mutant};
 const POINT_BYTES: usize = size_of::<Point>();
 /// Nodes of the intervals may be filled to a third only.
 const INTERVAL_BYTES: usize = 3 * size_of::<(Bytes, Bytes)>() + 64;
+/// Smallest tree of intervals: one node, for up to 11 of them.
+const INTERVALS_BYTES: usize = 11 * size_of::<(Bytes, Bytes)>() + 64;
 /// Reference counts of the payload, and the allocator's rounding, with it.
 const PAYLOAD_BYTES: usize = size_of::<(LogIndex, Bytes)>() + 64;
 /// Layer without its content, and its place in the overlay, which doubles.
