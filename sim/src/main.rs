@@ -85,14 +85,17 @@ fn numbers(counts: &Counts) -> String {
     let Counts { ops, ambiguous, power_cuts, kills, failures, replaced, .. } = counts;
     let Counts { partitions, corruptions, disk_faults, snapshots, resumed, splits, .. } = counts;
     let Counts { merges, leaders, slices, overspent, entries_recovered, .. } = counts;
-    let Counts { lookups, applies, moves, moves_most, nearly_full, cut_searches, .. } = counts;
+    let Counts {
+        handed_over, lookups, applies, moves, moves_most, nearly_full, cut_searches, ..
+    } = counts;
     let Counts { copied_directories, moved_directories, restored_directories, .. } = counts;
     format!(
         "{ops} ops ({ambiguous} ambiguous), {power_cuts} power cuts, {kills} kills, {failures} \
          failures, {replaced} disks replaced, {partitions} partitions, {corruptions} corruptions, \
          {disk_faults} disk faults, {snapshots} snapshots ({resumed} resumed), {splits} splits, \
          {merges} merges, {leaders} leaders, {slices} slices, {overspent} disks over budget, \
-         {entries_recovered} entries recovered, {lookups} lookups, {applies} applies beside a loop, \
+         {entries_recovered} entries recovered, {handed_over} leaders handed over, {lookups} lookups, \
+         {applies} applies beside a loop, \
          {moves} moves, {moves_most} of one region in a minute, {nearly_full} reports of nearly full \
          stores, {cut_searches} searches for an order cut, {copied_directories} copied, {moved_directories} moved \
          and {restored_directories} restored directories"

@@ -96,8 +96,11 @@ where
         let reader = store.readers().get(DATA).context("the region does not exist")?;
         let (header, now) = (Self::header(), || store.clock().monotonic_nanos());
         let view = || store.engine().view();
-        if let Some(state) = LinearizableRead::leased_state(&reader, &header, now, view)? {
-            return Ok(state);
+        if let Some(read) = LinearizableRead::by_lease(&reader, &header, now()) {
+            let state = read.finish(view()?, store.readers(), now());
+            if let Some(state) = state.map_err(|refusal| anyhow::anyhow!("{refusal:?}"))? {
+                return Ok(state);
+            }
         }
         let (began_nanos, applied) = (now(), self.applied());
         let done = self.request(|id| Input::Read(Read { id, header, replica: false }))?;

@@ -1,9 +1,20 @@
-//! `stele`, the command-line program: nodes, clusters and stores. Exit codes: 0 success, 1 failure
-//! or damage found, 2 usage error.
+//! `stele`, the command-line program: nodes, clusters and stores.
+//!
+//! Exit codes, which `--help` prints too (`args::EXIT_CODES`):
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | yes: done, found, unharmed |
+//! | 1 | failure: not done, refused, left out in part, or damage found |
+//! | 2 | usage: the command line, a value or a setting can never be accepted; nothing was changed |
+//! | 3 | no such key: `get`, `del --get`, `put --if-present`, and `exist` if any key is missing |
+//! | 4 | unknown outcome: a write may or may not have taken effect |
 
 mod args;
+mod attributes;
 mod bench;
 mod commands;
+mod consent;
 mod ctl;
 mod descriptors;
 mod export;
@@ -30,7 +41,7 @@ pub mod fuzzing {
 use args::{Cli, Command};
 use clap::Parser;
 use std::process::ExitCode;
-use stele_types::{Error, Result};
+use stele_types::{Error, Result, mutant};
 
 /// Result of a command that ran to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +50,32 @@ enum Outcome {
     Done,
     /// The command did part of its work, or found a problem; the reasons were printed.
     Failed,
+    /// A key that the command needs does not exist; its name was printed.
+    NoSuchKey,
+}
+
+impl Outcome {
+    fn exit_code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => FAILURE,
+            Self::NoSuchKey => 3,
+        }
+    }
+}
+
+/// Exit code of a failure.
+const FAILURE: u8 = 1;
+
+/// Returns the exit code of an error.
+fn exit_code(error: &Error) -> u8 {
+    let error = error.of_one_store();
+    match error {
+        // The call can never succeed in this form, and nothing was changed.
+        Error::Invalid(_) => 2,
+        _ if error.is_undetermined() && !mutant::active("cli.unknown_outcome_is_a_failure") => 4,
+        _ => FAILURE,
+    }
 }
 
 /// Runs the command given on the command line.
@@ -46,13 +83,12 @@ pub fn main() -> ExitCode {
     // A large store has more files than the usual 1,024 descriptors of a process.
     descriptors::raise();
     match run(&Cli::parse().command) {
-        Ok(Outcome::Done) => ExitCode::SUCCESS,
-        Ok(Outcome::Failed) => ExitCode::FAILURE,
+        Ok(outcome) => ExitCode::from(outcome.exit_code()),
         // The reader of standard output closed it, as in `stele scan | head`.
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("stele: {}", one_line(&error));
-            ExitCode::FAILURE
+            ExitCode::from(exit_code(&error))
         }
     }
 }

@@ -71,9 +71,10 @@ impl NodeDir {
     /// Returns the pair of a key. Fails if no region of this store holds the key.
     pub fn get(&self, key: &[u8]) -> Result<Option<Pair>> {
         if !self.ranges.iter().any(|range| range.contains(key)) {
-            return Err(Error::invalid(
+            return Err(Error::Refused(
                 "this store has no replica of the key's region; read the directory of another \
-                 store, or start the node and use `--cluster ADDRESS`",
+                 store, or start the node and use `--cluster ADDRESS`"
+                    .to_owned(),
             ));
         }
         let pair = self.view.get(&ColumnFamily::Default.engine_key(key))?;

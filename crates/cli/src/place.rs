@@ -4,11 +4,11 @@
 use crate::args;
 use crate::reader::Reader;
 use crate::runtime;
-use crate::store::{Order, Pair, Store, Tuning};
+use crate::store::{Order, Pair, Store, Tuning, unix_seconds};
 use bytes::Bytes;
 use std::path::Path;
 use stele_client::{Client, ScanOptions, Ttl};
-use stele_types::{KeyRange, Result};
+use stele_types::{Error, KeyRange, Result};
 use tokio::runtime::Runtime;
 
 /// An open store or a connection, for reading.
@@ -38,11 +38,11 @@ pub struct Remote {
 pub enum Amount {
     /// Counted.
     Exactly(u64),
-    /// Estimated: more keys than are counted.
-    About(u64),
+    /// More keys than are counted.
+    MoreThan(u64),
 }
 
-/// Keys counted one by one at most; more are estimated.
+/// Keys counted one by one at most.
 const COUNTED_MAX: usize = 10_000;
 
 /// Pairs to read, and the parts of them that are needed.
@@ -51,7 +51,12 @@ pub struct Wanted {
     pub reverse: bool,
     pub keys_only: bool,
     pub limit: Option<usize>,
+    /// Also the times at which pairs expire: a cluster is asked for each pair.
+    pub expiry: bool,
 }
+
+/// Pairs of a cluster that are asked for their times to live at once.
+const EXPIRIES_AT_ONCE: usize = 256;
 
 impl Source {
     /// Opens an existing store, or connects to a cluster.
@@ -87,7 +92,7 @@ impl Source {
         wanted: Wanted,
         mut each: impl FnMut(&Pair) -> Result<()>,
     ) -> Result<()> {
-        let Wanted { range, reverse, keys_only, limit } = wanted;
+        let Wanted { range, reverse, keys_only, limit, expiry } = wanted;
         match self {
             Self::Directory(reader) => {
                 let order = if reverse { Order::Reverse } else { Order::Forward };
@@ -98,9 +103,15 @@ impl Source {
                 let options = ScanOptions { reverse, keys_only, limit };
                 let mut scan = remote.client.scan(range, options);
                 while let Some(page) = remote.runtime.block_on(scan.next_page())? {
-                    for pair in page {
-                        each(&Pair { key: pair.key, value: pair.value, expires_at_s: 0 })?;
-                    }
+                    let pairs: Vec<Pair> = page
+                        .into_iter()
+                        .map(|pair| Pair { key: pair.key, value: pair.value, expires_at_s: 0 })
+                        .collect();
+                    let pairs = match expiry {
+                        true => remote.wait(remote.with_expiries(pairs))?,
+                        false => pairs,
+                    };
+                    pairs.iter().try_for_each(&mut each)?;
                 }
                 Ok(())
             }
@@ -196,7 +207,7 @@ impl Place {
         }
     }
 
-    /// Returns how many keys a range has.
+    /// Returns how many keys a range has, as far as they are counted.
     pub fn keys_in(&self, range: &KeyRange) -> Result<Amount> {
         let counted = match self {
             Self::Directory(store) => {
@@ -206,14 +217,10 @@ impl Place {
             }
             Self::Cluster(remote) => remote.wait(remote.count_keys(range)),
         }?;
-        if counted <= COUNTED_MAX {
-            return Ok(Amount::Exactly(counted as u64));
-        }
-        let estimated = match self {
-            Self::Directory(store) => store.estimate_keys(range)?,
-            Self::Cluster(remote) => remote.wait(remote.estimate_keys(range))?,
-        };
-        Ok(Amount::About(estimated.max(counted as u64)))
+        Ok(match counted {
+            0..=COUNTED_MAX => Amount::Exactly(counted as u64),
+            _ => Amount::MoreThan(COUNTED_MAX as u64),
+        })
     }
 
     /// Deletes every key of a range.
@@ -252,15 +259,35 @@ impl Remote {
         Ok(count)
     }
 
-    /// Adds up the keys that the regions of a range report; half of those of a region that is only
-    /// in part in the range.
-    async fn estimate_keys(&self, range: &KeyRange) -> Result<u64> {
-        let regions = self.client.control().regions(range, false).await?;
-        let keys = regions.iter().map(|row| {
-            let is_whole = row.region.range.without(range).is_empty();
-            if is_whole { row.approximate_keys } else { row.approximate_keys / 2 }
-        });
-        Ok(keys.sum())
+    /// Adds the times at which the pairs expire, to a second. A pair that has ended since it was read is
+    /// left out: it may be one that expired.
+    async fn with_expiries(&self, pairs: Vec<Pair>) -> Result<Vec<Pair>> {
+        let mut found = Vec::with_capacity(pairs.len());
+        let mut pairs = pairs.into_iter();
+        loop {
+            let mut calls = Vec::new();
+            for pair in pairs.by_ref().take(EXPIRIES_AT_ONCE) {
+                let client = self.client.clone();
+                let key = pair.key.clone();
+                let call = tokio::spawn(async move {
+                    let ttl = client.ttl(key).await?;
+                    Ok::<_, Error>((ttl, unix_seconds()))
+                });
+                calls.push((pair, call));
+            }
+            if calls.is_empty() {
+                return Ok(found);
+            }
+            for (mut pair, call) in calls {
+                let stopped = |_| Error::Busy("the command is stopping".to_owned());
+                pair.expires_at_s = match call.await.map_err(stopped)?? {
+                    (None, _) => continue,
+                    (Some(Ttl::Endless), _) => 0,
+                    (Some(Ttl::Seconds(ttl_s)), now_s) => now_s.saturating_add(ttl_s),
+                };
+                found.push(pair);
+            }
+        }
     }
 
     fn wait<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {

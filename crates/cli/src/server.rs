@@ -5,6 +5,8 @@ use crate::args::Server;
 use crate::descriptors;
 use crate::output::print;
 use crate::runtime;
+use std::ffi::OsStr;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +27,7 @@ pub fn run(args: &Server) -> Result<Outcome> {
     if let Some(parent) = args.with_parent {
         end_with(parent)?;
     }
-    let load = || Config::load(args.config.as_deref(), std::env::vars(), &args.settings.0);
+    let load = || Config::load(args.config.as_deref(), std::env::vars_os(), &args.settings.0);
     let mut config = load()?;
     config.replaced_disks.clone_from(&args.replaced_disk);
     config.moved_directories.clone_from(&args.moved_directory);
@@ -40,14 +42,14 @@ pub fn run(args: &Server) -> Result<Outcome> {
         Ok(line) => tracing::info!("{line}"),
         Err(line) => tracing::warn!("{line}"),
     }
-    let hint = hint(&config);
+    let dirs = config.stores.clone();
     let runtime = runtime::large(config.stores.len())?;
     let configuration = || {
         let config = load()?;
         set_log_level(&config.log_level)?;
         Ok(config)
     };
-    let ended = runtime.block_on(node::run(config, |ready| announce(ready, &hint), configuration));
+    let ended = runtime.block_on(node::run(config, |ready| announce(ready, &dirs), configuration));
     // A device that hangs must not keep the process.
     runtime.shutdown_timeout(SHUTDOWN_LIMIT);
     ended.map(|()| Outcome::Done)
@@ -84,6 +86,11 @@ fn follow_scale(path: PathBuf) -> Arc<DeviceScale> {
     scale
 }
 
+/// Whether log lines have colours: on a terminal, unless the variable `NO_COLOR` is set.
+fn has_colours(is_terminal: bool, no_colour: Option<&OsStr>) -> bool {
+    is_terminal && no_colour.is_none_or(OsStr::is_empty)
+}
+
 /// Writes the log to standard error. Returns what changes its level.
 fn log_to_stderr(level: &str) -> Result<impl Fn(&str) -> Result<()> + use<>> {
     let filter = |level: &str| EnvFilter::new(format!("warn,stele={level},stele_server={level}"));
@@ -91,27 +98,42 @@ fn log_to_stderr(level: &str) -> Result<impl Fn(&str) -> Result<()> + use<>> {
         |error: &dyn std::fmt::Display| Error::invalid(format!("cannot set up logging: {error}"));
     let writer = || LogWriter(std::io::stderr());
     let log = tracing_subscriber::fmt().with_env_filter(filter(level)).with_writer(writer);
+    let no_colour = std::env::var_os("NO_COLOR");
+    let log = log.with_ansi(has_colours(std::io::stderr().is_terminal(), no_colour.as_deref()));
     let log = log.with_filter_reloading();
     let handle = log.reload_handle();
     log.try_init().map_err(|error| failed(&error))?;
     Ok(move |level: &str| handle.reload(filter(level)).map_err(|error| failed(&error)))
 }
 
-/// Returns the lines about data and safety that are printed at the start.
-fn hint(config: &Config) -> String {
-    let copies = match config.join.is_empty() {
-        true => {
+/// Returns how often the data of this node is stored in the cluster, as its regions say.
+///
+/// Invariant: the number is that of the cluster's regions, not one that the node was started with.
+fn copies_of(ready: &Ready) -> String {
+    match ready.copies {
+        None => format!(
+            "no data here yet; the cluster places it: stele ctl regions --cluster {}",
+            ready.address
+        ),
+        Some((1, 1)) if ready.nodes <= 1 => {
             "1 copy until other nodes join; tolerates 0 node failures → stele playground".to_owned()
         }
-        false => "up to 3 copies, on different nodes".to_owned(),
-    };
-    let dirs: Vec<String> = config.stores.iter().map(|dir| dir.display().to_string()).collect();
-    format!("  data       {}\n  safety     fsync on; {copies}\n", dirs.join(", "))
+        Some((1, 1)) => "1 copy of the data here; tolerates 0 node failures".to_owned(),
+        Some((least, most)) if least == most => {
+            format!("{most} copies of the data here; {} must respond", most / 2 + 1)
+        }
+        Some((least, most)) => {
+            format!("{least} to {most} copies of the data here; a majority of them must respond")
+        }
+    }
 }
 
 /// Prints the lines of a node that serves. The first begins with `ready`: the playground waits for
 /// it.
-fn announce(ready: &Ready, hint: &str) {
+fn announce(ready: &Ready, dirs: &[PathBuf]) {
+    let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+    let dirs = dirs.join(", ");
+    let safety = copies_of(ready);
     let stores = match ready.stores.len() {
         1 => "1 store".to_owned(),
         count => format!("{count} stores"),
@@ -120,8 +142,38 @@ fn announce(ready: &Ready, hint: &str) {
     let text = format!(
         "ready in {} ms · {stores} · cluster {cluster}\n  \
          tikv/pd    {address}    RawClient::new(vec![\"{address}\"])\n  \
-         next       stele put --cluster {address} greeting hello\n{hint}",
+         next       stele put --cluster {address} greeting hello\n  \
+         data       {dirs}\n  \
+         safety     fsync on; {safety}\n",
         took.as_millis(),
     );
     print(&text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_types::{ClusterId, StoreId};
+
+    #[test]
+    fn log_lines_have_colours_on_a_terminal_only() {
+        assert!(has_colours(true, None) && has_colours(true, Some(OsStr::new(""))));
+        assert!(!has_colours(true, Some(OsStr::new("1"))));
+        assert!(!has_colours(false, None));
+    }
+
+    #[test]
+    fn the_copies_are_those_of_the_regions_here() {
+        let text = |copies, nodes| {
+            let (address, stores) = ("a:1".to_owned(), vec![StoreId(1)]);
+            let took = Duration::ZERO;
+            copies_of(&Ready { address, cluster: ClusterId(1), stores, copies, nodes, took })
+        };
+        assert!(text(None, 3).starts_with("no data here yet"));
+        assert!(text(Some((1, 1)), 1).starts_with("1 copy until other nodes join"));
+        assert_eq!(text(Some((1, 1)), 2), "1 copy of the data here; tolerates 0 node failures");
+        assert_eq!(text(Some((5, 5)), 5), "5 copies of the data here; 3 must respond");
+        let mixed = text(Some((2, 3)), 3);
+        assert!(mixed.starts_with("2 to 3 copies of the data here"), "{mixed}");
+    }
 }

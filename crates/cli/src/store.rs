@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use stele_engine::{
     Batch, Completion, Db, DbStats, EngineStats, GcOptions, Modification, Modified, NewPair,
-    Options, Phase, PolicyKind, StateMachine, VerifyEvent, VerifyReport,
+    Options, Phase, PolicyKind, VerifyEvent, VerifyReport,
 };
 use stele_types::computed::Unfit;
 use stele_types::limits::VALUE_BYTES_MAX;
@@ -200,11 +200,14 @@ impl Store {
         }
     }
 
-    /// Submits a put without waiting; [`Pending::wait`] returns when it is durable.
-    pub fn put_later(&self, key: &[u8], value: &[u8], ttl_s: Option<u64>) -> Result<Pending> {
-        let Some(ttl_s) = ttl_s else { return self.db.put_async(key, value).map(Pending) };
+    /// Submits a put without waiting; [`Pending::wait`] returns when it is durable. The pair expires at
+    /// this Unix time in seconds; 0 never.
+    pub fn put_later(&self, key: &[u8], value: &[u8], expires_at_s: u64) -> Result<Pending> {
+        if expires_at_s == 0 {
+            return self.db.put_async(key, value).map(Pending);
+        }
         let mut batch = Batch::new();
-        batch.put_until(key, value, unix_seconds().saturating_add(ttl_s))?;
+        batch.put_until(key, value, expires_at_s)?;
         self.db.write_async(batch).map(Pending)
     }
 
@@ -263,11 +266,6 @@ impl Store {
             Modified::Unfit(unfit) => Err(unfit.error()),
             Modified::Replaced { .. } | Modified::Unchanged { .. } => Ok(Bytes::new()),
         }
-    }
-
-    /// Estimates the number of keys of a range.
-    pub fn estimate_keys(&self, range: &KeyRange) -> Result<u64> {
-        Ok(self.db.store().range_size(range)?.keys)
     }
 
     /// Deletes a key.
@@ -371,6 +369,7 @@ fn to_usize(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-fn unix_seconds() -> u64 {
+/// Returns the Unix time in seconds.
+pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -1,7 +1,8 @@
 //! Retries of one call: their deadline, and the pauses between them.
 
 use crate::Options;
-use parking_lot::Mutex;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stele_types::{Error, Prng, Result, mutant};
 use tokio::time::Instant;
@@ -91,6 +92,22 @@ impl Tries {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
+    /// Starts the tries of a part of the call, with the deadline of the call.
+    pub fn of_part(&self) -> Self {
+        let (last, quorum) = (String::new(), None);
+        Self { count: 0, waits: 0, is_ambiguous: false, is_too_long: false, last, quorum, ..*self }
+    }
+
+    /// Continues with a part of the call for which an attempt may have taken effect, or none.
+    pub fn continue_with(&mut self, is_ambiguous: bool) {
+        self.is_ambiguous = is_ambiguous;
+    }
+
+    /// Returns whether an attempt may have taken effect.
+    pub fn is_ambiguous(&self) -> bool {
+        self.is_ambiguous
+    }
+
     /// Records that an attempt may have taken effect: the call then does not end as if it had not.
     pub fn note_ambiguous(&mut self) {
         self.is_ambiguous = true;
@@ -136,16 +153,18 @@ impl Tries {
     }
 
     /// Returns the error of a call at its deadline.
-    pub fn timeout_error(&self) -> Error {
+    pub fn timeout_error(&mut self) -> Error {
         let seconds = self.started.elapsed().as_secs_f64();
         let kept = self.quorum.as_ref().filter(|_| !mutant::active("client.connection_named"));
         let reason = kept.unwrap_or(&self.last);
-        self.final_error(Error::Unavailable(format!("{reason} (after {seconds:.1} s)")))
+        let detail = format!("{reason} (after {seconds:.1} s)");
+        self.final_error(Error::Unavailable(detail))
     }
 
     /// Returns the error with which the call ends: `Undetermined` if an earlier try may have taken
     /// effect, because the last try's error says nothing about it.
-    pub fn final_error(&self, error: Error) -> Error {
+    pub fn final_error(&mut self, error: Error) -> Error {
+        self.is_ambiguous |= matches!(error, Error::Undetermined(_));
         if !self.is_ambiguous || mutant::active("client.forget_ambiguity") {
             return error;
         }
@@ -171,23 +190,34 @@ impl Tries {
     }
 }
 
+thread_local! {
+    /// Random part of the pauses of this thread's calls.
+    static RNG: RefCell<Prng> = RefCell::new(Prng::new(any_seed()));
+}
+
+/// Makes the pauses of this thread's calls those of a seed.
+pub fn seed_pauses(seed: u64) {
+    RNG.with_borrow_mut(|rng| *rng = Prng::new(seed));
+}
+
 /// Returns a time between half of `whole` and `whole`, so that callers that failed together do not
 /// retry together.
 fn jitter(whole: u64) -> u64 {
-    static RNG: Mutex<Option<Prng>> = Mutex::new(None);
-    let mut rng = RNG.lock();
-    let rng = rng.get_or_insert_with(|| Prng::new(seed()));
-    whole - rng.below(whole / 2 + 1)
+    RNG.with_borrow_mut(|rng| whole - rng.below(whole / 2 + 1))
 }
 
-fn seed() -> u64 {
+/// Returns a seed that differs between threads and between processes.
+fn any_seed() -> u64 {
+    static THREADS: AtomicU64 = AtomicU64::new(0);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    since.as_nanos() as u64 ^ u64::from(std::process::id()) << 32
+    let process = u64::from(std::process::id()) << 32;
+    since.as_nanos() as u64 ^ process ^ THREADS.fetch_add(1, Relaxed) << 56
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use parking_lot::Mutex;
 
     fn tries(timeout: Duration) -> Tries {
         Tries::new(&Options { timeout, ..Options::default() })

@@ -1,7 +1,9 @@
 //! Remote calls as values: their requests, and how their responses are read.
 
 use crate::connections::Connection;
+use crate::delivery::{Departure, Observed};
 use crate::stream::COMMAND_BYTES_MAX;
+use crate::wire::Wire;
 use bytes::Bytes;
 use std::future::Future;
 use stele_proto::stele::control::v1 as control;
@@ -9,7 +11,6 @@ use stele_proto::stele::kv::v1 as kv;
 use stele_proto::tikvpb::batch_commands_request::request::Cmd;
 use stele_proto::tikvpb::batch_commands_response::response::Cmd as Done;
 use stele_proto::{errorpb, kvrpcpb, pdpb};
-use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 /// Maximum length of a request or response: a page of large values.
@@ -20,10 +21,11 @@ pub trait Call: Clone + Send + Sync + 'static {
     /// Response of the call.
     type Response: Send;
 
-    /// Sends the call once.
+    /// Sends the call once. `departure` tells whether it was handed to the connection.
     fn send(
         self,
         connection: &Connection,
+        departure: &Departure,
     ) -> impl Future<Output = Result<Self::Response, Status>> + Send;
 }
 
@@ -69,8 +71,8 @@ pub trait ControlCall: Call {
 }
 
 macro_rules! unary {
-    ($client:path, $request:expr, $connection:expr, $method:ident) => {{
-        let client = <$client>::new($connection.channel.clone())
+    ($client:path, $request:expr, $connection:expr, $departure:expr, $method:ident) => {{
+        let client = <$client>::new(Observed::new($connection.wire.clone(), $departure))
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         { client }.$method($request).await.map(Response::into_inner)
@@ -82,14 +84,18 @@ macro_rules! call {
         impl Call for $request {
             type Response = $response;
 
-            async fn send(self, connection: &Connection) -> Result<Self::Response, Status> {
-                unary!($client, self, connection, $method)
+            async fn send(
+                self,
+                connection: &Connection,
+                departure: &Departure,
+            ) -> Result<Self::Response, Status> {
+                unary!($client, self, connection, departure, $method)
             }
         }
     };
 }
 
-type TikvClient = stele_proto::tikvpb::tikv_client::TikvClient<Channel>;
+type TikvClient = stele_proto::tikvpb::tikv_client::TikvClient<Observed<Wire>>;
 
 /// A call that is sent in a batch with others, unless it is long.
 macro_rules! command {
@@ -97,13 +103,17 @@ macro_rules! command {
         impl Call for kvrpcpb::$request {
             type Response = kvrpcpb::$response;
 
-            async fn send(self, connection: &Connection) -> Result<Self::Response, Status> {
+            async fn send(
+                self,
+                connection: &Connection,
+                departure: &Departure,
+            ) -> Result<Self::Response, Status> {
                 let bytes: fn(&kvrpcpb::$request) -> usize = $bytes;
                 let bytes = bytes(&self);
                 if bytes > COMMAND_BYTES_MAX {
-                    return unary!(TikvClient, self, connection, $method);
+                    return unary!(TikvClient, self, connection, departure, $method);
                 }
-                match connection.commands().call(Cmd::$command(self), bytes).await? {
+                match connection.commands().call(Cmd::$command(self), bytes, departure).await? {
                     Done::$command(response) => Ok(response),
                     _ => Err(Status::internal("the response is of another command")),
                 }
@@ -133,8 +143,8 @@ raw_calls! {
     RawChecksumRequest, RawChecksumResponse, raw_checksum;
 }
 
-call!(kv::kv_client::KvClient<Channel>, kv::ModifyRequest, kv::ModifyResponse, modify);
-call!(kv::kv_client::KvClient<Channel>, kv::ExistRequest, kv::ExistResponse, exist);
+call!(kv::kv_client::KvClient<Observed<Wire>>, kv::ModifyRequest, kv::ModifyResponse, modify);
+call!(kv::kv_client::KvClient<Observed<Wire>>, kv::ExistRequest, kv::ExistResponse, exist);
 
 macro_rules! raw_call {
     ($package:ident, $request:ident, $response:ident, $effect:ident, $failure:expr) => {
@@ -187,7 +197,7 @@ fn of_pairs(pairs: &[kvrpcpb::KvPair]) -> String {
 macro_rules! pd_call {
     ($request:ident, $response:ident, $method:ident) => {
         call!(
-            stele_proto::pdpb::pd_client::PdClient<Channel>,
+            stele_proto::pdpb::pd_client::PdClient<Observed<Wire>>,
             pdpb::$request,
             pdpb::$response,
             $method
@@ -228,8 +238,18 @@ macro_rules! region_call {
         impl Call for $name {
             type Response = pdpb::GetRegionResponse;
 
-            async fn send(self, connection: &Connection) -> Result<Self::Response, Status> {
-                unary!(stele_proto::pdpb::pd_client::PdClient<Channel>, self.0, connection, $method)
+            async fn send(
+                self,
+                connection: &Connection,
+                departure: &Departure,
+            ) -> Result<Self::Response, Status> {
+                unary!(
+                    stele_proto::pdpb::pd_client::PdClient<Observed<Wire>>,
+                    self.0,
+                    connection,
+                    departure,
+                    $method
+                )
             }
         }
 
@@ -252,7 +272,7 @@ region_call!(GetPrevRegion, get_prev_region);
 macro_rules! control_call {
     ($($request:ident, $response:ident, $method:ident;)*) => {$(
         call!(
-            control::control_client::ControlClient<Channel>,
+            control::control_client::ControlClient<Observed<Wire>>,
             control::$request,
             control::$response,
             $method

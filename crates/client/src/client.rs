@@ -4,10 +4,15 @@ use crate::backoff::{Pause, Tries};
 use crate::connections::Connections;
 use crate::pd_rpc_client::PdRpcClient;
 use crate::route::Router;
-use crate::{Control, Options, convert};
+use crate::wire::{Dial, Network};
+use crate::{Control, Options};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_types::{ClusterId, ColumnFamily, Error, RegionId, Result, StoreId};
+use std::time::Duration;
+use stele_types::{ClusterId, ColumnFamily, Error, RegionId, Result, StoreId, address};
+
+/// Time in which the addresses of all stores are awaited before the first call.
+const ADDRESSES_WITHIN: Duration = Duration::from_millis(500);
 
 /// Handle of a cluster. Clones share connections and cached regions.
 #[derive(Clone)]
@@ -18,7 +23,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects through any of these nodes (`host:port`). Fails with `Unavailable` if none responds
+    /// Connects through any of these nodes (`host:port`; `http://` before it is accepted, TLS is not
+    /// offered). Fails with `Invalid` if one is not an address, and with `Unavailable` if none responds
     /// within the default timeout.
     pub async fn connect(addresses: &[impl AsRef<str>]) -> Result<Self> {
         Self::connect_with(addresses, Options::default()).await
@@ -26,19 +32,30 @@ impl Client {
 
     /// Connects, with options for all calls of the handle.
     pub async fn connect_with(addresses: &[impl AsRef<str>], options: Options) -> Result<Self> {
-        let addresses: Vec<String> =
-            addresses.iter().map(|address| convert::host_port(address.as_ref())).collect();
-        if addresses.iter().all(String::is_empty) {
+        let network = Network { connect_timeout: options.connect_timeout };
+        Self::connect_through(Box::new(network), addresses, options).await
+    }
+
+    /// Connects through connections that `dial` makes.
+    pub(crate) async fn connect_through(
+        dial: Box<dyn Dial>,
+        addresses: &[impl AsRef<str>],
+        options: Options,
+    ) -> Result<Self> {
+        let bare = |text: &str| address::to_connect(text).map(str::to_owned);
+        let addresses = addresses.iter().map(|address| bare(address.as_ref()));
+        let addresses = addresses.collect::<Result<Vec<String>>>()?;
+        if addresses.is_empty() {
             return Err(Error::invalid("name a node of the cluster as host:port"));
         }
-        let connections = Arc::new(Connections::new(options));
+        let connections = Arc::new(Connections::new(dial, &options));
         let pd_client = PdRpcClient::new(Arc::clone(&connections), addresses);
         let mut tries = Tries::new(&options);
         while let Err(reason) = pd_client.refresh().await {
             tries.pause(Pause::Region, reason).await?;
         }
-        // A store's address that is missing is looked up when it is needed.
-        let _ = pd_client.refresh_stores().await;
+        // A store's address that is missing is looked up when it is needed. Only a leader knows them.
+        let _ = tokio::time::timeout(ADDRESSES_WITHIN, pd_client.refresh_stores()).await;
         let router = Arc::new(Router::new(connections, pd_client));
         Ok(Self { router, family: ColumnFamily::Default, options })
     }

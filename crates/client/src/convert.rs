@@ -1,7 +1,9 @@
 //! Conversion between messages and the types of `stele-types`.
 
 use stele_proto::metapb;
-use stele_types::{KeyRange, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId};
+use stele_types::{
+    KeyRange, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId, address,
+};
 
 /// Converts a peer. An unknown role becomes voter.
 pub fn peer(peer: &metapb::Peer) -> Peer {
@@ -47,9 +49,8 @@ pub fn clamp(range: &KeyRange, within: &KeyRange) -> KeyRange {
     KeyRange { start, end: end.clone() }
 }
 
-/// Removes the scheme of an address, if any.
-pub fn host_port(address: &str) -> String {
-    let address = address.trim();
-    let bare = address.split_once("://").map_or(address, |(_, rest)| rest);
-    bare.trim_end_matches('/').to_owned()
+/// Returns the `host:port` that a node states for itself or for another one; `None` if it is none that
+/// can be connected to.
+pub fn host_port(address: &str) -> Option<String> {
+    address::to_connect(address).ok().map(str::to_owned)
 }

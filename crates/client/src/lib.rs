@@ -9,11 +9,14 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A call is retried until its deadline while regions and nodes change. A write that may have taken
-//! effect is retried only if [`Options::repeat_undetermined`] is set and it is not a read-modify-write;
-//! otherwise it fails with [`stele_types::Error::Undetermined`]. The read-modify-writes are
-//! [`Client::compare_and_swap`], [`Client::put_if_absent`], [`Client::increment`], [`Client::append`] and
-//! [`Client::get_and_delete`].
+//! A call is retried until its deadline while regions and nodes change. What never left this client is
+//! sent elsewhere, and makes no outcome unknown. A write that may have taken effect is retried only if
+//! [`Options::repeat_undetermined`] is set and it is not a read-modify-write; otherwise it fails with
+//! [`stele_types::Error::Undetermined`]. The read-modify-writes are [`Client::compare_and_swap`],
+//! [`Client::put_if_absent`], [`Client::increment`], [`Client::append`] and [`Client::get_and_delete`].
+//!
+//! Writes of many keys are sent in parts. One that fails with [`stele_types::Error::Partial`] is done in
+//! part; with any other error than that and `Undetermined`, nothing was changed.
 
 mod backoff;
 mod call;
@@ -21,6 +24,7 @@ mod client;
 mod connections;
 mod control;
 mod convert;
+mod delivery;
 mod options;
 mod pd_rpc_client;
 mod raw;
@@ -28,12 +32,15 @@ mod retry_decision;
 mod route;
 mod stream;
 mod transport;
+mod wire;
 
 #[doc(hidden)]
 pub mod fuzzing;
+#[doc(hidden)]
+pub mod simulation;
 
 pub use client::Client;
-pub use control::{Comparison, Control, RegionRow, Verdict};
+pub use control::{Comparison, Control, KnownStores, RegionRow, Verdict};
 pub use options::Options;
 pub use raw::{Checksum, Pair, PutPair, Scan, ScanOptions, Swap, Ttl};
 /// Messages of the control protocol.

@@ -1,8 +1,10 @@
 //! Client of the PD protocol: locations of regions and stores, from any node.
 
 use crate::call::{GetPrevRegion, GetRegion, PdCall, region_request};
-use crate::connections::{Connections, root_cause};
+use crate::connections::Connections;
 use crate::convert;
+use crate::delivery::Departure;
+use crate::wire::root_cause;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
@@ -72,11 +74,11 @@ impl PdRpcClient {
         let response = self.call(pdpb::GetMembersRequest::default()).await?;
         let mut received: Vec<String> = Vec::new();
         for member in response.leader.iter().chain(&response.members) {
-            received.extend(member.client_urls.first().map(|url| convert::host_port(url)));
+            received.extend(member.client_urls.iter().find_map(|url| convert::host_port(url)));
         }
         let mut addresses = self.addresses.write();
         for address in received {
-            if !address.is_empty() && !addresses.contains(&address) {
+            if !addresses.contains(&address) {
                 addresses.push(address);
             }
         }
@@ -110,7 +112,9 @@ impl PdRpcClient {
         let request = pdpb::GetStoreRequest { store_id: id.0, ..pdpb::GetStoreRequest::default() };
         let response = self.call(request).await;
         let Some(store) = response?.store.filter(is_member) else { return Ok(None) };
-        let address = convert::host_port(&store.address);
+        let address = convert::host_port(&store.address).ok_or_else(|| {
+            format!("store {id} has no address to connect to: `{}`", store.address)
+        })?;
         self.stores.lock().insert(id, address.clone());
         Ok(Some(address))
     }
@@ -119,7 +123,8 @@ impl PdRpcClient {
     pub async fn refresh_stores(&self) -> Result<(), String> {
         let request = pdpb::GetAllStoresRequest { exclude_tombstone_stores: true, header: None };
         let stores = self.call(request).await?.stores.into_iter().filter(is_member);
-        let known = stores.map(|store| (StoreId(store.id), convert::host_port(&store.address)));
+        let known = stores
+            .filter_map(|store| Some((StoreId(store.id), convert::host_port(&store.address)?)));
         self.stores.lock().extend(known);
         Ok(())
     }
@@ -156,7 +161,8 @@ impl PdRpcClient {
 
     async fn call_node<C: PdCall>(&self, address: &str, call: C) -> Result<C::Response, Refused> {
         let connection = self.connections.get(address).await.map_err(Refused::without_leader)?;
-        let answer = tokio::time::timeout(LOOKUP_TIMEOUT, call.send(&connection));
+        let departure = Departure::default();
+        let answer = tokio::time::timeout(LOOKUP_TIMEOUT, call.send(&connection, &departure));
         let mut response = match answer.await {
             Ok(Ok(response)) => response,
             Ok(Err(status)) => {
@@ -250,7 +256,7 @@ pub fn is_not_leader(status: &Status) -> bool {
 /// Returns the leader's address that a refusal names.
 pub fn leader_of(status: &Status) -> Option<String> {
     let address = status.metadata().get(LEADER)?.to_str().ok()?;
-    Some(convert::host_port(address)).filter(|address| !address.is_empty())
+    convert::host_port(address)
 }
 
 /// Formats a status.

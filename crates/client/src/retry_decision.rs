@@ -1,10 +1,12 @@
-//! Decision how to retry after a region error. Pure.
+//! Decisions how to retry after a region error, and after a call without a response. Pure.
 
 use crate::backoff::Pause;
 use crate::convert;
+use crate::delivery::{Delivery, Failure, is_from_node};
 use std::time::Duration;
 use stele_proto::{INVALID, UNDETERMINED, errorpb};
 use stele_types::{Error, Peer, Region};
+use tonic::Code;
 
 /// Change before the next try.
 #[derive(Debug)]
@@ -15,6 +17,8 @@ pub enum Step {
     Follow(Peer),
     /// Call the next peer of the region.
     NextPeer,
+    /// Look the store's address up again, and call the next peer of the region.
+    NextNode,
     /// Replace the cached region by these regions.
     Install(Vec<Region>),
     /// Look the region up again.
@@ -29,7 +33,7 @@ pub enum Step {
     Fail(Error),
 }
 
-/// Decision after a region error.
+/// Decision after a failed try.
 #[derive(Debug)]
 pub struct RetryDecision {
     /// Change to make.
@@ -99,6 +103,31 @@ pub fn decide_retry(error: &errorpb::Error) -> RetryDecision {
     RetryDecision { step, pause: Pause::Region, is_ambiguous: true }
 }
 
+/// Decides how to retry after a call without a response, for a `reason`. A write is ambiguous unless
+/// it was not sent or the node itself refuses the call: then it had no effect.
+pub fn decide_after_failure(failure: &Failure, reason: &str) -> RetryDecision {
+    let certain = |step, pause| RetryDecision { step, pause, is_ambiguous: false };
+    match failure.status.code() {
+        _ if !is_from_node(&failure.status) => {}
+        Code::InvalidArgument
+        | Code::FailedPrecondition
+        | Code::Unimplemented
+        | Code::PermissionDenied
+        | Code::Unauthenticated => {
+            return certain(Step::Fail(Error::Refused(reason.to_owned())), Pause::None);
+        }
+        // A request exceeds the maximum length of one side; a retry would too. So does a response,
+        // but none to a write is long.
+        Code::OutOfRange => {
+            return certain(Step::TooLong(Error::Invalid(reason.to_owned())), Pause::None);
+        }
+        Code::ResourceExhausted => return certain(Step::Stay, Pause::Busy(Duration::ZERO)),
+        _ => {}
+    }
+    let is_ambiguous = failure.delivery == Delivery::MaybeSent;
+    RetryDecision { step: Step::NextNode, pause: Pause::Region, is_ambiguous }
+}
+
 /// Returns the error of a final answer, of which the text states the kind.
 pub fn final_error(text: String) -> Error {
     match text.strip_prefix(INVALID) {
@@ -126,6 +155,7 @@ pub fn text(error: &errorpb::Error) -> String {
 mod tests {
     use super::*;
     use stele_proto::metapb;
+    use tonic::Status;
 
     fn with(set: impl FnOnce(&mut errorpb::Error)) -> RetryDecision {
         let mut error = errorpb::Error::default();
@@ -177,6 +207,28 @@ mod tests {
         let new =
             with(|e| e.region_not_initialized = Some(errorpb::RegionNotInitialized::default()));
         assert!(matches!(new.step, Step::NextPeer) && !new.is_ambiguous);
+    }
+
+    #[test]
+    fn what_was_not_sent_is_certain_and_so_is_what_the_node_itself_refuses() {
+        use Delivery::{MaybeSent, NotSent};
+        let decided = |status, delivery| {
+            let decision = decide_after_failure(&Failure { status, delivery }, "n1: reason");
+            (decision.step, decision.is_ambiguous)
+        };
+        let lost = || Status::unavailable("connection lost");
+        assert!(matches!(decided(lost(), NotSent), (Step::NextNode, false)));
+        assert!(matches!(decided(lost(), MaybeSent), (Step::NextNode, true)));
+        let refused = decided(Status::failed_precondition("no"), MaybeSent);
+        assert!(matches!(refused, (Step::Fail(Error::Refused(_)), false)));
+        let long = decided(Status::out_of_range("long"), MaybeSent);
+        assert!(matches!(long, (Step::TooLong(Error::Invalid(_)), false)));
+        let shed = || Status::resource_exhausted("memory");
+        assert!(matches!(decided(shed(), MaybeSent), (Step::Stay, false)));
+        // The same code, made of an error of the connection: ENHANCE_YOUR_CALM, for example.
+        let mut broken = shed();
+        broken.set_source(std::sync::Arc::new(std::io::Error::other("connection lost")));
+        assert!(matches!(decided(broken, MaybeSent), (Step::NextNode, true)));
     }
 
     #[test]

@@ -7,3 +7,7 @@ mod control;
 mod failures;
 mod fake;
 mod operations;
+mod parts;
+mod simulation;
+mod unsent;
+mod unserving;

@@ -4,10 +4,6 @@
 //! same store as an embedded key-value engine with group commit, completions and time to live.
 //! [`Shards`] is one key space over several of them, one for each device.
 
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/embedded.md")]
-mod guide {}
-
 mod boot_file;
 mod checked_text;
 mod db;

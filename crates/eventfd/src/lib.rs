@@ -25,6 +25,11 @@
 //! # }
 //! ```
 
+// The guide shows this crate and the engine; here its examples are run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/embedded.md")]
+mod guide {}
+
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::{Errno, read, retry_on_intr, write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

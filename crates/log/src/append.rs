@@ -195,6 +195,27 @@ impl Appender {
         Ok(())
     }
 
+    /// Writes the empty frame after the last batch again, syncs it, and notes its time as that of a
+    /// write. Returns false, and writes nothing, in a segment without batches.
+    ///
+    /// Invariant: a measurement leaves the log as it is. The frame is the one of [`Appender::confirm`],
+    /// at the same place, which the next batch overwrites.
+    pub fn measure(&mut self, shared: &Shared) -> Result<bool> {
+        self.confirmed = false;
+        let begin_nanos = begin_nanos(shared);
+        self.confirm(shared)?;
+        if !self.confirmed {
+            return Ok(false);
+        }
+        if !mutant::active("log.measured_without_sync") {
+            self.sync(shared)?;
+        }
+        if let Some(timer) = &shared.options.timer {
+            timer.write_ended(begin_nanos, self.buffer.len() as u64);
+        }
+        Ok(true)
+    }
+
     /// Makes everything written so far durable. A failure poisons the log: the durable state is
     /// then unknown, and a later sync that succeeds proves nothing.
     pub fn sync(&mut self, shared: &Shared) -> Result<()> {

@@ -128,6 +128,13 @@ impl Log {
         appender.confirm(&self.shared)
     }
 
+    /// Measures the device by a small write with its sync, which stores nothing: for a log to which
+    /// nothing is appended. Returns false, and writes nothing, while there is no place for it.
+    pub fn measure(&self) -> Result<bool> {
+        let (mut appender, _stop) = self.lock_appender();
+        appender.measure(&self.shared)
+    }
+
     /// Returns the value at a locator. Fails with `Corrupt` when it differs from what was written.
     pub fn get(&self, at: &Locator) -> Result<Bytes> {
         self.shared.get(at)

@@ -86,6 +86,8 @@ pub struct ReportReply {
     pub undetermined_writes_fail: bool,
     /// The cluster's time in Unix seconds; 0 if it is unknown.
     pub unix_s: u64,
+    /// Stores of the node that measure their devices now.
+    pub measured: Vec<StoreId>,
 }
 
 impl LeaderState {
@@ -205,7 +207,9 @@ impl LeaderState {
         let config = self.cluster.config();
         let (leases, fail) = (config.has_leases(), config.undetermined_writes_fail != 0);
         let unix_s = self.unix_s(now);
-        ReportReply { due, is_busy, all_wanted, leases, undetermined_writes_fail: fail, unix_s }
+        let measured = self.cluster.take_measurements(stores, now);
+        let undetermined_writes_fail = fail;
+        ReportReply { due, is_busy, all_wanted, leases, undetermined_writes_fail, unix_s, measured }
     }
 
     /// Returns the cluster's time; 0 if it is unknown. It may be a second old.

@@ -7,6 +7,7 @@
 mod admin;
 mod entry_recovery;
 mod input;
+mod key_search;
 mod log;
 mod messages;
 mod options;

@@ -38,13 +38,14 @@ pub struct Options {
     /// Most unacknowledged messages with entries to one follower.
     pub inflight_messages_max: usize,
     /// Most bytes of entries of one region that are not applied, above which its leader proposes
-    /// nothing.
+    /// nothing. The effects of their operations for readers count.
     pub uncommitted_bytes_max: u64,
     /// Most bytes of waiting requests in this store, over all regions.
     pub pending_bytes_max: u64,
     /// Most bytes of entries applied in one call of the engine.
     pub apply_bytes_max: u64,
-    /// Most bytes of entries in memory that are not applied, over all regions of this store. Above
+    /// Most bytes of entries in memory that are not applied, over all regions of this store, with the
+    /// effects of their operations for readers. Above
     /// that, leaders answer new writes with busy and followers drop received entries, except for
     /// regions without any in memory.
     pub tail_bytes_max: u64,

@@ -15,13 +15,21 @@
 //!   over the view are exactly the state at R, however many of them the view holds.
 //! - The window ends before the first administrative entry that is not applied: that entry may move
 //!   keys to another region.
+//!
+//! The loop only adds payloads and drops what is applied. Readers build the effects from the payloads
+//! in pieces of whole entries, one reader at a time. Operations are read, sorted and merged while
+//! `entries` is not locked, so that the loop never waits for it.
 
+use crate::key_search::KeySearch;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use stele_storage::{Effects, Overlay, Pair};
+use stele_storage::{DueMerge, Effects, Layer, Overlay, Pair};
 use stele_types::{LogIndex, Result, mutant};
+
+/// Bytes of payloads from which effects are built at a time; one entry always fits for a reader.
+const PIECE_BYTES: usize = 64 << 10;
 
 /// Part of the committed entries that request threads can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +51,8 @@ pub(crate) struct Window {
     applied: AtomicU64,
     /// R, the last entry in the window; `applied` if the window is empty.
     visible: AtomicU64,
+    /// Held while the effects of a piece are built, before `entries`. The loop never waits for it.
+    building: Mutex<()>,
     entries: Mutex<Entries>,
 }
 
@@ -62,7 +72,7 @@ impl Mark {
 
 #[derive(Debug, Default)]
 struct Entries {
-    /// Entries that no read has looked at.
+    /// Entries that are not in the overlay. Invariant: they follow those in the overlay, without a gap.
     fresh: VecDeque<(LogIndex, Bytes)>,
     overlay: Overlay,
 }
@@ -75,6 +85,7 @@ impl Window {
             coverage: AtomicU8::new(Coverage::Part as u8),
             applied: AtomicU64::new(applied.0),
             visible: AtomicU64::new(applied.0),
+            building: Mutex::default(),
             entries: Mutex::default(),
         }
     }
@@ -112,18 +123,30 @@ impl Window {
         if mutant::active("raftstore.window_keeps_applied") {
             return;
         }
-        while held.fresh.front().is_some_and(|(index, _)| *index <= applied) {
-            held.fresh.pop_front();
-        }
-        held.overlay.note_applied(applied);
+        let count = held.fresh.iter().take_while(|(index, _)| *index <= applied).count();
+        let fresh: Vec<_> = held.fresh.drain(..count).collect();
+        let layers = held.overlay.note_applied(applied);
+        // Their memory is freed while readers go on.
+        drop(held);
+        drop((fresh, layers));
     }
 
-    /// Returns what the entries in the window do to a key; `None` if they do not change it.
-    pub fn effect(&self, key: &[u8]) -> Result<Option<Option<Pair>>> {
-        match self.is_empty() {
-            true => Ok(None),
-            false => Ok(self.entries.lock().overlay()?.get(key)),
+    /// Returns what the entries in the window do to a key; `None` if they do not change it. What no
+    /// reader has built is searched, which counts in `search`; one small piece of it is built.
+    pub fn effect(&self, key: &[u8], search: &mut KeySearch) -> Result<Option<Option<Pair>>> {
+        if self.is_empty() {
+            return Ok(None);
         }
+        if let Some(_building) = self.building.try_lock() {
+            self.build(self.visible(), false)?;
+        }
+        let held = self.entries.lock();
+        for (_, payload) in held.fresh.iter().rev() {
+            if let Some(effect) = search.last_effect(payload, key) {
+                return Ok(Some(effect));
+            }
+        }
+        Ok(held.overlay.get(key))
     }
 
     /// Publishes which part of the committed entries is in sight.
@@ -156,22 +179,209 @@ impl Window {
             // The view holds all that was committed at the mark.
             return Some(Effects::default());
         }
-        let mut held = self.entries.lock();
-        let applied = self.applied.load(Ordering::Acquire);
-        if applied != mark.applied && !mutant::active("raftstore.window_unchecked") {
-            return None;
+        // The view was taken before, and holds no later entry.
+        let wanted = LogIndex(self.visible.load(Ordering::Acquire));
+        loop {
+            {
+                let held = self.entries.lock();
+                let applied = self.applied.load(Ordering::Acquire);
+                if applied != mark.applied && !mutant::active("raftstore.window_unchecked") {
+                    return None;
+                }
+                if held.has_built(wanted) || mutant::active("raftstore.window_read_in_part") {
+                    return Some(held.overlay.effects());
+                }
+            }
+            let _building = self.building.lock();
+            // A command that cannot be read stops the store when it is applied.
+            self.build(wanted, true).ok()?;
         }
-        Some(held.overlay().ok()?.effects())
+    }
+
+    /// Builds the effects of the next entries that are not built, up to `wanted`. Called by one thread
+    /// at a time.
+    fn build(&self, wanted: LogIndex, may_be_large: bool) -> Result<()> {
+        let piece = self.entries.lock().piece(wanted, may_be_large);
+        let Some((last, _)) = piece.last().cloned() else { return Ok(()) };
+        let locked =
+            mutant::active("raftstore.window_built_under_lock").then(|| self.entries.lock());
+        let layer = Layer::of(piece)?;
+        drop(locked);
+        let mut due = self.add(last, layer)?;
+        while let Some(merge) = due {
+            let merged = merge.merge();
+            let mut held = self.entries.lock();
+            held.overlay.replace(merged);
+            due = held.overlay.due_merge();
+        }
+        Ok(())
+    }
+
+    /// Adds the effects of the next entries up to `last`. Returns the layers to merge next.
+    ///
+    /// Invariant: what was applied meanwhile is not added. Its effects would hide what is applied
+    /// after it.
+    fn add(&self, last: LogIndex, layer: Layer) -> Result<Option<DueMerge>> {
+        let mut held = self.entries.lock();
+        let count = held.fresh.iter().take_while(|(index, _)| *index <= last).count();
+        held.fresh.drain(..count);
+        let is_applied = last.0 <= self.applied.load(Ordering::Acquire);
+        if !is_applied || mutant::active("raftstore.window_adds_applied") {
+            held.overlay.add(layer)?;
+        }
+        Ok(held.overlay.due_merge())
     }
 }
 
 impl Entries {
-    /// Returns the overlay with all entries in it. A command that cannot be read stops the store when
-    /// it is applied.
-    fn overlay(&mut self) -> Result<&Overlay> {
-        for (index, payload) in self.fresh.drain(..) {
-            self.overlay.push(index, &payload)?;
+    /// Returns whether the overlay holds all entries up to `wanted` that are not applied.
+    fn has_built(&self, wanted: LogIndex) -> bool {
+        self.fresh.front().is_none_or(|(index, _)| *index > wanted)
+    }
+
+    /// Returns the first entries up to `wanted` that are not in the overlay.
+    fn piece(&self, wanted: LogIndex, may_be_large: bool) -> Vec<(LogIndex, Bytes)> {
+        let mut bytes = 0;
+        let fits = |(index, payload): &&(LogIndex, Bytes)| {
+            let is_first = bytes == 0 && may_be_large;
+            bytes += payload.len() + size_of::<(LogIndex, Bytes)>();
+            *index <= wanted && (is_first || bytes <= PIECE_BYTES)
+        };
+        self.fresh.iter().take_while(fits).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+    use stele_types::CommandBuilder;
+
+    fn deletes(keys: std::ops::Range<u64>) -> Bytes {
+        let mut builder = CommandBuilder::new();
+        for key in keys {
+            builder.delete(&key.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()).unwrap();
         }
-        Ok(&self.overlay)
+        builder.build().bytes().clone()
+    }
+
+    fn put(key: &str, value: &str) -> Bytes {
+        let mut builder = CommandBuilder::new();
+        builder.put(key.as_bytes(), value.as_bytes(), 0).unwrap();
+        builder.build().bytes().clone()
+    }
+
+    fn window(entries: impl IntoIterator<Item = Bytes>) -> Window {
+        let window = Window::new(LogIndex(0));
+        window.extend((1..).map(LogIndex).zip(entries));
+        window.set_coverage(Coverage::Window);
+        window
+    }
+
+    fn value(effect: Option<Option<Pair>>) -> Option<String> {
+        effect.flatten().map(|pair| String::from_utf8(pair.value.to_vec()).unwrap())
+    }
+
+    /// Builds the effects of one large entry beside the loop. Returns the time that the build took,
+    /// and the longest wait of the loop meanwhile.
+    fn build_beside_the_loop() -> (Duration, Duration) {
+        let window = window([deletes(0..60_000)]);
+        let mark = window.mark();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let began = Instant::now();
+                assert!(window.effects(mark).is_some());
+                began.elapsed()
+            });
+            while window.building.try_lock().is_some() && !reader.is_finished() {}
+            let (mut index, mut longest) = (1, Duration::ZERO);
+            while !reader.is_finished() {
+                index += 1;
+                let began = Instant::now();
+                window.extend([(LogIndex(index), put("a", "1"))].into_iter());
+                window.note_applied(LogIndex(0));
+                window.effect(b"b", &mut KeySearch::default()).unwrap();
+                longest = longest.max(began.elapsed());
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            (reader.join().unwrap(), longest)
+        })
+    }
+
+    #[test]
+    fn the_loop_does_not_wait_while_a_reader_builds_many_effects() {
+        // A loaded machine may stop the thread of the loop.
+        let mut tries = Vec::new();
+        while tries.len() < 5 {
+            let (build, longest) = build_beside_the_loop();
+            if longest < build / 3 {
+                return;
+            }
+            tries.push((build, longest));
+        }
+        panic!("build, longest wait: {tries:?}");
+    }
+
+    #[test]
+    fn a_million_small_deletes_leave_without_being_built() {
+        let window = window((0..20).map(|n| deletes(n * 50_000..(n + 1) * 50_000)));
+        window.note_applied(LogIndex(10));
+        let held = window.entries.lock();
+        assert_eq!((held.fresh.len(), held.overlay.is_empty()), (10, true));
+    }
+
+    #[test]
+    fn effects_hold_every_entry_that_a_view_may_hold() {
+        let entries = (0..300).map(|n| put(&format!("{n:03}"), &"v".repeat(1_000)));
+        let window = window(entries);
+        let effects = window.effects(window.mark()).unwrap();
+        for n in 0..300 {
+            assert!(effects.get(format!("{n:03}").as_bytes()).is_some(), "entry {n}");
+        }
+        // Later ones are added, and earlier ones leave with their layer.
+        window.extend([(LogIndex(301), put("000", "new"))].into_iter());
+        let effects = window.effects(window.mark()).unwrap();
+        assert_eq!(value(effects.get(b"000")).as_deref(), Some("new"));
+    }
+
+    #[test]
+    fn what_was_applied_while_it_was_built_hides_nothing_later() {
+        let window = window([put("a", "1"), put("a", "2"), put("b", "3")]);
+        let piece = window.entries.lock().piece(LogIndex(2), true);
+        assert_eq!(piece.len(), 2);
+        window.note_applied(LogIndex(2));
+        window.add(LogIndex(2), Layer::of(piece).unwrap()).unwrap();
+        let effects = window.effects(window.mark()).unwrap();
+        assert_eq!(value(effects.get(b"a")), None);
+        assert_eq!(value(effects.get(b"b")).as_deref(), Some("3"));
+        window.note_applied(LogIndex(3));
+        assert!(window.effects(window.mark()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_modification_finds_what_is_built_and_what_is_not() {
+        let window = window([put("a", "1"), put("b", "1")]);
+        window.effects(window.mark()).unwrap();
+        window.extend([(LogIndex(3), put("a", "2")), (LogIndex(4), deletes(0..9_000))].into_iter());
+        let mut search = KeySearch::default();
+        let _building = window.building.lock();
+        let mut effect = |key: &str| value(window.effect(key.as_bytes(), &mut search).unwrap());
+        assert_eq!(effect("a").as_deref(), Some("2"));
+        assert_eq!(effect("b").as_deref(), Some("1"));
+        assert_eq!(effect("c"), None);
+    }
+
+    #[test]
+    fn a_modification_builds_only_small_pieces() {
+        let window = window((0..10).map(|_| deletes(0..5_000)).chain([deletes(0..50_000)]));
+        let mut search = KeySearch::default();
+        for left in (0..10).rev() {
+            window.effect(b"a", &mut search).unwrap();
+            assert_eq!(window.entries.lock().fresh.len(), left + 1);
+        }
+        window.effect(b"a", &mut search).unwrap();
+        assert_eq!(window.entries.lock().fresh.len(), 1, "the large entry is searched");
+        assert!(window.effects(window.mark()).is_some());
+        assert_eq!(window.entries.lock().fresh.len(), 0);
     }
 }

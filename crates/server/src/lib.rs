@@ -1,6 +1,5 @@
 //! Network side of a node: protocols, transport, store loops, configuration and observability.
 
-mod address;
 mod boots;
 pub mod config;
 pub mod control;
@@ -8,6 +7,7 @@ mod convert;
 pub mod descriptors;
 mod failed_dir;
 pub mod load;
+pub mod majorities;
 pub mod members;
 pub mod memory;
 pub mod node;

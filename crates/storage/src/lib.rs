@@ -20,7 +20,9 @@ mod view;
 pub use log_store::{LogStore, Progress, Space};
 pub use model::{ModelEngine, ModelFactory, ModelIngest, ModelView};
 pub use modification::{Decision, Modification, Modified, NewPair, decide};
-pub use overlay::{Effects, KeyChange, Overlaid, Overlay};
+pub use overlay::{
+    DueMerge, Effects, KeyChange, Layer, MergedLayers, Overlaid, Overlay, effect_bytes,
+};
 pub use recoverable_log::{LostEntry, RecoverableLog};
 pub use repair::{LostValue, Repair};
 pub use snapshots::{Snapshots, check_ranges};

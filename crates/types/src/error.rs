@@ -1,6 +1,6 @@
 //! The store's error type. Its variants are grouped by what the caller must do.
 
-use crate::{Locator, StoreId, mutant};
+use crate::{Locator, Partial, StoreId, mutant};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -121,6 +121,10 @@ pub enum Error {
     )]
     Undetermined(String),
 
+    /// As its first failure: a write of several parts is done in part.
+    #[error("{0}")]
+    Partial(Box<Partial>),
+
     /// Reject: the cluster refuses in its present state. The text gives the reason.
     #[error("refused: {0}")]
     Refused(String),
@@ -203,7 +207,17 @@ impl Error {
             }
             Self::Unavailable(detail) => Self::Unavailable(detail.clone()),
             Self::Undetermined(detail) => Self::Undetermined(detail.clone()),
+            Self::Partial(partial) => Self::Partial(Box::new(partial.duplicate())),
             Self::Refused(detail) => Self::Refused(detail.clone()),
+        }
+    }
+
+    /// Whether a write, or a part of it, may or may not take effect, now or later.
+    pub fn is_undetermined(&self) -> bool {
+        match self {
+            Self::Undetermined(_) => true,
+            Self::Partial(partial) => partial.unknown > 0,
+            _ => false,
         }
     }
 
@@ -235,7 +249,7 @@ impl Error {
 fn shard_remedy(source: &Error) -> &'static str {
     match source {
         Error::Io { .. } | Error::Corrupt { .. } | Error::Missing { .. } => {
-            "; check its device. The other shards open without it by `ShardsOptions::without_failed`"
+            "; check its device. The other shards open without it by `Shards::open_without_failed`"
         }
         _ => "",
     }

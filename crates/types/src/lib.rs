@@ -1,6 +1,7 @@
 //! Types shared by all crates of Stele: identifiers, positions, the command encoding, log batches,
 //! errors and units. Depends on nothing else in the workspace and does no I/O.
 
+pub mod address;
 pub mod batch;
 pub mod boot;
 pub mod cause;
@@ -19,6 +20,7 @@ pub mod locator;
 pub mod lock;
 pub mod mutant;
 pub mod panics;
+pub mod partial;
 pub mod prng;
 pub mod region;
 pub mod size;
@@ -36,6 +38,7 @@ pub use key_range::KeyRange;
 pub use keyspace::ColumnFamily;
 pub use lineage::{Lineage, Place, StartId, StoreRun};
 pub use locator::{Locator, Lsn, ValueRef};
+pub use partial::{Partial, Unit};
 pub use prng::Prng;
 pub use region::{
     ClusterId, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionKind, RegionPhase, StoreIdent,

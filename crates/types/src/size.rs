@@ -34,9 +34,19 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
+/// Formats a number with its noun: `1 device`, `2 devices`. The plural of the noun ends in `s`.
+pub fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_thing_is_no_plural() {
+        assert_eq!([0, 1, 2].map(|count| counted(count, "key")), ["0 keys", "1 key", "2 keys"]);
+    }
 
     #[test]
     fn sizes_read_as_people_write_them() {

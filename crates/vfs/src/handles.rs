@@ -219,6 +219,10 @@ impl Vfs for FrugalVfs {
         self.with_descriptor(|| self.inner.lock(path))
     }
 
+    fn lock_for_reading(&self, path: &Path) -> Result<Option<Box<dyn DirLock>>> {
+        self.with_descriptor(|| self.inner.lock_for_reading(path))
+    }
+
     fn pin(&self, path: &Path) -> Result<Box<dyn Pinned>> {
         self.with_descriptor(|| self.inner.pin(path))
     }

@@ -26,7 +26,7 @@ pub use probe::{Curve, Probed, probe, remove_probe};
 pub use profiled::{DeviceProfile, DeviceScale, ProfiledVfs, ScaledVfs, Sleep};
 pub use real::{RealVfs, SystemClock};
 pub use sim::{CrashAt, CrashPoint, Event, Fault, Operation, SimOptions, SimVfs};
-pub use times::{DeviceTimer, DeviceTimes, UnderWay};
+pub use times::{DeviceTimer, DeviceTimes, MEASURING_OPERATIONS, UnderWay};
 
 use std::fmt::Debug;
 use std::io::IoSlice;
@@ -103,6 +103,12 @@ pub trait Vfs: Send + Sync + Debug {
     /// Takes the lock file `path` (created when missing) exclusively for this process.
     /// Fails with [`stele_types::Error::Locked`] when another holder has it.
     fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>>;
+    /// Takes the existing lock file `path` for a process that only reads, beside others that do. The
+    /// file is not opened for writing. `None` where a file system that is mounted read-only has no
+    /// locks. Fails with [`stele_types::Error::Locked`] when a holder of [`Vfs::lock`] has it.
+    fn lock_for_reading(&self, path: &Path) -> Result<Option<Box<dyn DirLock>>> {
+        self.lock(path).map(Some)
+    }
     /// Keeps a file or directory open, to compare it later with what its path names then.
     fn pin(&self, path: &Path) -> Result<Box<dyn Pinned>>;
     /// Returns facts about the file system that holds an existing file.

@@ -11,6 +11,8 @@ const MEMTABLES_MAX: u64 = 16;
 
 /// Largest entry of a plan, with what surrounds it in memory.
 const ENTRY_BYTES_MAX: u64 = 64 << 10;
+/// Most bytes that count for an unapplied entry with small operations, by its bytes in a message.
+const EFFECTS_FACTOR: u64 = 8;
 
 impl World {
     pub(super) fn check_memory(&mut self) {
@@ -42,7 +44,7 @@ impl World {
         let Some(core) = self.slots.get_mut(&number).and_then(|slot| slot.core()) else { return };
         let bytes = core.tail_bytes();
         let options = &self.plan.raft;
-        let message_bytes = options.append_message_bytes_max + ENTRY_BYTES_MAX;
+        let message_bytes = EFFECTS_FACTOR * (options.append_message_bytes_max + ENTRY_BYTES_MAX);
         let bytes_max = options.tail_bytes_max + (1 + regions) * message_bytes;
         if bytes > bytes_max {
             self.fail(format!(

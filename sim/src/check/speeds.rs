@@ -1,4 +1,5 @@
-//! Checks of placement without faults: moves end, and leaders leave a device that becomes slow.
+//! Checks of placement without faults: moves end, leaders leave a device that becomes slow, and a store
+//! that was slow counts as fast again, also without writes.
 
 use crate::nemesis::SLOWER;
 use crate::plan::{MS, SECOND};
@@ -22,6 +23,11 @@ const PAUSE_NANOS_MAX: u64 = 200 * MS;
 /// Time for which the device is slow before its leaders must be gone, and limit after it.
 const SLOW_NANOS: u64 = 10 * SECOND;
 const LEAVE_NANOS: u64 = 5 * SECOND;
+/// Time after which a store without writes counts as fast again: it measures its device once a minute,
+/// and a class rises after a minute.
+const IDLE_NANOS: u64 = 200 * SECOND;
+/// Classes by which measured writes of another size may differ from the device.
+const MEASURED_CLASSES: u8 = 2;
 /// Factor by which a store must be faster to be a better leader beyond doubt. The placement group acts
 /// at once from four, by classes of measured speeds, each rounded down by up to √2.
 const FASTER_TIMES: u64 = 6;
@@ -49,11 +55,35 @@ impl World {
         self.clients.set_pause_max(PAUSE_NANOS_MAX);
         self.start_clients(u64::from(u32::MAX));
         self.run(MEASURE_NANOS);
-        if let Some(number) = self.leading_slot_of_most() {
+        let slow = self.leading_slot_of_most();
+        if let Some(number) = slow {
             self.check_slow_device(number);
         }
         self.clients.stop();
         self.run_until(60 * SECOND, |world| !world.clients.is_busy());
+        if let Some(number) = slow.filter(|_| self.violation.is_none()) {
+            self.run(IDLE_NANOS);
+            self.check_idle_device(number);
+        }
+    }
+
+    /// Checks that a store that was slow, and to which nothing was written since, counts as fast as its
+    /// device is.
+    fn check_idle_device(&mut self, number: u64) {
+        let Some(slot) = self.slots.get(&number).filter(|slot| slot.is_running()) else { return };
+        let slower = slot.device.write_nanos(OP_BYTES).max(slot.device.probed_nanos(OP_BYTES));
+        let wanted = SpeedClass::of(SECOND / slower.max(1)).0.saturating_sub(MEASURED_CLASSES);
+        let state = self.nodes.values().find_map(|node| node.member.leader_state());
+        let Some((state, store)) = state.zip(slot.id) else { return };
+        let Some(speed) = state.cluster.speed(store).copied() else { return };
+        if speed.class.0 < wanted {
+            let text = self.describe();
+            self.fail(format!(
+                "store {number} is idle with a fast device, and stays slow: class {} of {wanted}, \
+                 {speed:?}:{text}",
+                speed.class.0
+            ));
+        }
     }
 
     /// Makes a device slow, and checks that its store soon leads no region that has a better leader.

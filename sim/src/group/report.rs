@@ -12,9 +12,12 @@ use stele_placement::{NewStore, NodeReport, SYSTEM_REGION, StoreReport};
 use stele_raftstore::{Admin, Header, Input, Read, Reply};
 use stele_storage::{LogStore, StateMachine};
 use stele_types::{Lineage, LogIndex, Region, RegionId, StartId, StoreId, StoreIdent};
+use stele_vfs::MEASURING_OPERATIONS;
 
 /// Interval of reports if an operator runs, or after a missing answer.
 const SOON_NANOS: u64 = 100 * MS;
+/// Bytes of a write by which a store measures its device.
+const MEASURED_BYTES: u64 = 4 << 10;
 /// Period, in reports, of checking region sizes.
 const SIZES_EVERY: u64 = 4;
 
@@ -237,16 +240,38 @@ impl World {
                 self.learn_runs(id, leader);
                 let Some(node) = self.nodes.get_mut(&id) else { return };
                 let (is_busy, unix_s) = (answer.is_busy, answer.unix_s);
+                let measured = answer.measured.clone();
                 let (steps, removed) = node.member.reporter.answered(answer);
                 self.set_leases(id);
                 let slots = self.slots_of(id);
                 let engines = slots.iter().filter_map(|slot| self.slots.get(slot)?.engine());
                 engines.for_each(|engine| engine.note_cluster_time(unix_s));
+                measured.into_iter().for_each(|store| self.measure_device(store));
                 if is_busy {
                     self.report_in(id, SOON_NANOS);
                 }
                 removed.iter().for_each(|peer| self.destroy(peer));
                 steps.iter().for_each(|step| self.carry_out_step(id, step));
+            }
+        }
+    }
+
+    /// Writes what a store writes to measure its device, and notes the times of that.
+    fn measure_device(&mut self, store: StoreId) {
+        let Some(number) = self.homes.get(&store).copied() else { return };
+        self.counts.device_measurements += 1;
+        let Some(slot) = self.slots.get(&number) else { return };
+        // The writes to a device that hangs take longer than the run.
+        let hangs = slot.stalled_until.max(slot.hangs_until) > self.now;
+        let Some(engine) = slot.engine().filter(|_| !hangs).cloned() else { return };
+        // Fails as a write of the store does, which then ends the store.
+        if engine.measure_writes().is_err() {
+            return;
+        }
+        let nanos = slot.device.write_nanos(MEASURED_BYTES);
+        if let Some(times) = slot.device.times() {
+            for _ in 0..MEASURING_OPERATIONS {
+                times.note_write(self.now.saturating_sub(nanos), self.now, MEASURED_BYTES);
             }
         }
     }

@@ -89,8 +89,12 @@ impl World {
                 Stop::Power => self.counts.power_cuts += 1,
                 Stop::Kill | Stop::Clean => self.counts.kills += 1,
             }
-            self.stop_node(node, how);
             let pause = self.nemesis.down_nanos();
+            if how == Stop::Clean {
+                self.leave(node, pause, false);
+                continue;
+            }
+            self.stop_node(node, how);
             self.after(pause, Happening::Undo(Undo::Start(node)));
         }
     }

@@ -207,7 +207,7 @@ impl World {
             Fault::Upgrade => {
                 let (id, pause) = (self.any_node(), self.nemesis.down_nanos());
                 self.counts.kills += 1;
-                self.upgrade(id, pause);
+                self.leave(id, pause, true);
             }
             Fault::PlacementCut => {
                 self.net.is_group_cut = true;
@@ -302,6 +302,7 @@ impl World {
         self.nemesis.is_active = false;
         self.nemesis.hostile_until = 0;
         self.nemesis.withheld.clear();
+        self.leaving.clear();
         self.trace.note(self.now, 0, 0, || "everything heals".into());
         self.net.heal();
         self.end_copies();

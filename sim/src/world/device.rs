@@ -64,6 +64,11 @@ impl Device {
         self.cost().map_or(0, |cost| cost.read.nanos(bytes))
     }
 
+    /// Returns the duration of a write that the probe of the store's first start found.
+    pub fn probed_nanos(&self, bytes: u64) -> u64 {
+        self.probed.write.nanos(bytes)
+    }
+
     /// Returns what the running store measures; `None` without a profile.
     pub fn times(&self) -> Option<&DeviceTimes> {
         self.profile.is_some().then_some(&self.times)

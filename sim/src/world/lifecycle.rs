@@ -129,15 +129,6 @@ impl World {
         self.after(2_000, Happening::RunPlacement { node: id, incarnation });
     }
 
-    /// Shuts a node down, and restarts it with the other settings after `pause`.
-    pub fn upgrade(&mut self, id: u64, pause: u64) {
-        self.stop_node(id, Stop::Clean);
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.is_upgraded = !node.is_upgraded;
-        }
-        self.after(pause, Happening::Undo(Undo::Start(id)));
-    }
-
     /// Returns the stores of a node, without replaced ones.
     pub fn slots_of(&self, node: u64) -> Vec<u64> {
         let here = |slot: &&Slot| slot.node == node && !slot.is_gone;

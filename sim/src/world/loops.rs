@@ -8,10 +8,10 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stele_engine::Store as Engine;
-use stele_node::store::{Item, Queue, Turn};
+use stele_node::store::{CarryOut, Item, Queue};
 use stele_raftstore::{
-    Admin, AdminCall, Append, ChangeKind, Event, Input, PeerChange, PeerMessage, RequestId, Ticket,
-    wire,
+    Admin, AdminCall, Append, Apply, ChangeKind, Event, Input, Lookup, PeerChange, PeerMessage,
+    Reply, RequestId, SendSnapshot, Ticket, wire,
 };
 use stele_storage::LogStore;
 use stele_types::checksum::crc32c;
@@ -26,6 +26,51 @@ const NEAR_NANOS: u64 = 5_000;
 /// Limit of time for a merge that cannot continue; it must be dropped at once.
 const STUCK_NANOS_MAX: u64 = 4 * SECOND;
 const SLICE_NANOS: u64 = 1_000_000;
+
+/// Owner of the loop of one store.
+struct Owner<'a> {
+    world: &'a mut World,
+    number: u64,
+}
+
+impl CarryOut<Engine, Requester> for Owner<'_> {
+    fn send(&mut self, messages: Vec<PeerMessage>) {
+        messages.iter().for_each(|message| self.world.send(self.number, message));
+    }
+
+    fn append(&mut self, append: Append) {
+        self.world.write(self.number, append);
+    }
+
+    fn apply(&mut self, applies: Vec<Apply>) {
+        applies.into_iter().for_each(|apply| self.world.queue_apply(self.number, apply));
+    }
+
+    fn reply(&mut self, replies: Vec<(Requester, Reply)>) {
+        for (requester, reply) in replies {
+            self.world.reply(self.number, requester, reply);
+        }
+    }
+
+    fn send_snapshot(&mut self, snapshot: SendSnapshot<Engine>) {
+        self.world.send_snapshot(self.number, snapshot);
+    }
+
+    fn look_up(&mut self, lookup: Lookup) {
+        self.world.begin_lookup(self.number, lookup);
+    }
+
+    fn handle(&mut self, events: Vec<Event>) {
+        events.into_iter().for_each(|event| self.world.handle_event(self.number, event));
+    }
+
+    fn want_checkpoint(&mut self) {
+        let slot = self.world.slots.get(&self.number);
+        if let Some(running) = slot.and_then(|slot| slot.running.as_ref()) {
+            running.wants_checkpoint.store(true, Ordering::Release);
+        }
+    }
+}
 
 impl World {
     /// Queues an input without a reply for a store's loop.
@@ -124,43 +169,14 @@ impl World {
         match turn {
             Ok(turn) => {
                 self.check_kept_lost(number, &unsettled, &turn);
-                self.carry_out(number, turn);
+                self.check_turn(number, &turn);
+                turn.carry_out(&mut Owner { world: self, number });
             }
             Err(ended) => return self.loop_ended(number, ended),
         }
         self.check_range_repairs(number);
         if let Some(next) = next {
             self.wake(number, next);
-        }
-    }
-
-    fn carry_out(&mut self, number: u64, turn: Turn<Engine, Requester>) {
-        self.check_turn(number, &turn);
-        for message in &turn.messages {
-            self.send(number, message);
-        }
-        if turn.wants_checkpoint
-            && let Some(running) = self.slots.get(&number).and_then(|slot| slot.running.as_ref())
-        {
-            running.wants_checkpoint.store(true, Ordering::Release);
-        }
-        for apply in turn.applies {
-            self.queue_apply(number, apply);
-        }
-        for (requester, reply) in turn.replies {
-            self.reply(number, requester, reply);
-        }
-        for snapshot in turn.snapshots {
-            self.send_snapshot(number, snapshot);
-        }
-        for lookup in turn.lookups {
-            self.begin_lookup(number, lookup);
-        }
-        for event in turn.events {
-            self.handle_event(number, event);
-        }
-        if let Some(append) = turn.append {
-            self.write(number, append);
         }
     }
 

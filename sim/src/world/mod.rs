@@ -4,6 +4,7 @@
 mod applies;
 mod device;
 mod forged_messages;
+mod leave;
 mod lifecycle;
 mod lookups;
 mod loops;
@@ -15,6 +16,7 @@ mod slot;
 mod streams;
 
 pub use device::Device;
+use leave::Leaving;
 pub use lifecycle::{DIR, Stop};
 pub use loops::short;
 pub use network::{Network, Way};
@@ -86,6 +88,8 @@ pub enum Happening {
     Links,
     /// The checks of a running cluster run.
     Check,
+    /// The time of a node to hand its leaders over ends.
+    Leave { node: u64, number: u64 },
 }
 
 /// Origin of a request to a store.
@@ -104,6 +108,8 @@ pub enum Requester {
     Step { node: u64, key: StepKey, index: usize },
     /// A split of a region that was too large.
     Split { node: u64, region: RegionId, version: u64 },
+    /// A node that hands its leaders over.
+    HandOver { node: u64, number: u64, region: RegionId },
     /// The reply is ignored.
     Ignored,
 }
@@ -149,6 +155,8 @@ pub struct Counts {
     pub entries_recovered: u64,
     /// Requests that were not taken into a store's queue.
     pub refused: u64,
+    /// Leaders that were handed over by nodes that stopped.
+    pub handed_over: u64,
     /// Lookups of keys for modifications.
     pub lookups: u64,
     /// Runs of entries applied beside a loop.
@@ -159,6 +167,8 @@ pub struct Counts {
     pub moves_most: u64,
     /// Reports of stores with a nearly full device.
     pub nearly_full: u64,
+    /// Wishes that an idle store measures its device.
+    pub device_measurements: u64,
     /// Copies of directories that were started beside their originals.
     pub copied_directories: u64,
     /// Moves of the directories of a node.
@@ -176,11 +186,13 @@ impl Counts {
         let Self { partitions, corruptions, disk_faults, snapshots, resumed, .. } = other;
         let Self { merges, leaders, members, slices, overspent, entries_recovered, .. } = other;
         self.refused += other.refused;
+        self.handed_over += other.handed_over;
         self.lookups += other.lookups;
         self.applies += other.applies;
         self.moves += other.moves;
         self.moves_most = self.moves_most.max(other.moves_most);
         self.nearly_full += other.nearly_full;
+        self.device_measurements += other.device_measurements;
         self.cut_searches += other.cut_searches;
         self.copied_directories += other.copied_directories;
         self.moved_directories += other.moved_directories;
@@ -244,6 +256,8 @@ pub struct World {
     pub checks: Checks,
     /// What the nodes know of the runs of stores; `None` without faults of directories.
     pub(crate) runs: Option<Runs>,
+    /// Nodes that hand their leaders over before they stop.
+    pub(crate) leaving: BTreeMap<u64, Leaving>,
     /// Snapshot transfers by number.
     pub streams: BTreeMap<u64, Stream>,
     /// Record of all events.
@@ -284,6 +298,7 @@ impl World {
             nemesis: Nemesis::new(&plan),
             checks: Checks::new(&plan),
             runs: Runs::new(&plan),
+            leaving: BTreeMap::new(),
             streams: BTreeMap::new(),
             trace,
             counts: Counts::default(),
@@ -457,6 +472,7 @@ impl World {
             | Happening::PartsExpire { slot } => self.slots.get(slot).map(|slot| slot.node),
             Happening::Report { node, .. }
             | Happening::RunPlacement { node, .. }
+            | Happening::Leave { node, .. }
             | Happening::Call { node, .. }
             | Happening::Answer { node, .. } => Some(*node),
             Happening::Client { at, .. } => self.clients.node_of(*at),
@@ -510,6 +526,7 @@ impl World {
             Happening::Undo(undo) => self.undo(undo),
             Happening::Links => self.update_links(),
             Happening::Check => self.check_running(),
+            Happening::Leave { node, number } => self.left(node, number),
         }
     }
 
@@ -524,6 +541,9 @@ impl World {
             Requester::Split { node, region, version } => {
                 self.split_replied(node, region, version, reply);
             }
+            Requester::HandOver { node, number, region } => {
+                self.transfer_ended((node, number), region, Some(reply));
+            }
             Requester::Ignored => {}
         }
     }
@@ -536,6 +556,9 @@ impl World {
             Requester::Load { node, term } => self.group_lost(node, term),
             Requester::Proposal { node, term } => self.group_lost(node, term),
             Requester::Step { node, key, index } => self.step_ended(node, key, index, Ok(())),
+            Requester::HandOver { node, number, region } => {
+                self.transfer_ended((node, number), region, None);
+            }
             Requester::Split { .. } | Requester::Ignored => {}
         }
     }

@@ -102,7 +102,7 @@ impl World {
     }
 
     /// Returns the slot of a node with this store id.
-    fn slot_on(&self, node: u64, store: StoreId) -> Option<u64> {
+    pub(super) fn slot_on(&self, node: u64, store: StoreId) -> Option<u64> {
         let is_it = |slot: &&Slot| slot.node == node && slot.id == Some(store) && !slot.is_gone;
         self.slots.values().find(is_it).map(|slot| slot.number)
     }

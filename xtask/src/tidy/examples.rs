@@ -37,11 +37,15 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// Returns the line of the first block of Rust in documentation.
+/// Returns the line of the first block of Rust in documentation, or of the first page that is included
+/// for its examples.
 fn example_line(text: &str) -> Option<usize> {
     let mut is_open = false;
     for (at, line) in text.lines().enumerate() {
         let line = line.trim_start();
+        if line.starts_with("#[doc = include_str!(") {
+            return Some(at + 1);
+        }
         let Some(text) = ["///", "//!"].iter().find_map(|mark| line.strip_prefix(mark)) else {
             continue;
         };
@@ -80,5 +84,8 @@ mod tests {
         assert!(found(on, example).is_empty());
         assert_eq!(found(off, example), [5]);
         assert_eq!(found(on, table), [0]);
+        let page = "//! A\n#[cfg(doctest)]\n#[doc = include_str!(\"a.md\")]\nmod guide {}\n";
+        assert!(found(on, page).is_empty());
+        assert_eq!(found(off, page), [3]);
     }
 }

@@ -1,12 +1,14 @@
 //! Arguments of `stele ctl`.
 
+use super::node_address;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 pub struct Ctl {
-    /// Addresses of one or more nodes of the cluster
-    #[arg(long, value_name = "ADDR", value_delimiter = ',', required_unless_present = "store")]
+    /// Addresses of one or more nodes of the cluster, as host:port
+    #[arg(long, value_name = "ADDR", value_delimiter = ',', required_unless_present = "store",
+          value_parser = node_address)]
     pub cluster: Vec<String>,
     /// Directories of nodes that do not run; only for `recover`
     #[arg(long, value_name = "DIR", conflicts_with = "cluster")]
@@ -71,7 +73,7 @@ pub enum CtlCommand {
     /// Check a directory for a new store and print the command that starts its server
     AddStore(AddStore),
     /// Move all replicas off a store and remove it from the cluster permanently
-    RemoveStore(Leave),
+    RemoveStore(Remove),
     /// Move all replicas off a store, which stays a member
     Drain(Leave),
     /// Cancel the drain or removal of a store
@@ -86,6 +88,7 @@ pub enum CtlCommand {
         /// Store ID
         store: u64,
         /// Address of the node with the directory that goes on; not with --store, which names the directory
+        #[arg(value_parser = node_address)]
         address: Option<String>,
     },
     /// Compare the checksums of a region's replicas
@@ -148,7 +151,7 @@ pub struct AddStore {
     /// Directory of the new store, on this machine
     pub dir: PathBuf,
     /// Address on which the new server listens
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = node_address)]
     pub listen: Option<String>,
     /// Wait until a new store has joined and is balanced, and show the progress
     #[arg(long)]
@@ -175,4 +178,13 @@ pub struct Leave {
     /// Wait until the store is empty, and show the progress
     #[arg(long)]
     pub wait: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Remove {
+    #[command(flatten)]
+    pub leave: Leave,
+    /// Remove the store without a question; required without a terminal
+    #[arg(long)]
+    pub yes: bool,
 }

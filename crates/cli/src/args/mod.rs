@@ -9,7 +9,7 @@ mod server;
 
 pub use bench::{Bench, BenchWire, Distribution, Load, Policy, Workload};
 pub use calibrate::BenchCalibrate;
-pub use ctl::{AddStore, Ctl, CtlCommand, Explain, Recover, Regions};
+pub use ctl::{AddStore, Ctl, CtlCommand, Explain, Recover, Regions, Remove};
 pub use devices::{BenchDevices, Layout, Mode, Shares};
 pub use playground::{Playground, slow_factor};
 pub use server::Server;
@@ -17,9 +17,18 @@ pub use server::Server;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
+/// Exit codes, as the help prints them.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+  0  yes: done, found, unharmed
+  1  failure: not done, refused, left out in part, or damage found
+  2  usage: the command line, a value or a setting can never be accepted; nothing was changed
+  3  no such key: `get`, `del --get`, `put --if-present`, and `exist` if any key is missing
+  4  unknown outcome: a write may or may not have taken effect; read before repeating it";
+
 /// Command line of `stele`. The help text is the description of the package.
 #[derive(Debug, Parser)]
-#[command(name = "stele", version, about, arg_required_else_help = true)]
+#[command(name = "stele", version, about, arg_required_else_help = true, after_help = EXIT_CODES)]
 pub struct Cli {
     /// Command to run.
     #[command(subcommand)]
@@ -39,7 +48,7 @@ pub enum Command {
     Put(Put),
     /// Print the value of a key
     Get(Get),
-    /// Check which keys exist; fails if one does not
+    /// Check which keys exist; exit code 3 if one does not
     Exist(Exist),
     /// Delete keys
     Del(Del),
@@ -97,9 +106,28 @@ pub struct Place {
     /// Directory of a store
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
-    /// Addresses of one or more nodes of a cluster
-    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    /// Addresses of one or more nodes of a cluster, as host:port
+    #[arg(long, value_name = "ADDR", value_delimiter = ',', value_parser = node_address)]
     pub cluster: Vec<String>,
+}
+
+impl Place {
+    /// Returns the name of the store or the cluster, for messages.
+    pub fn describe(&self) -> String {
+        match &self.store {
+            Some(dir) => format!("the store {}", dir.display()),
+            None => format!("the cluster at {}", self.cluster.join(",")),
+        }
+    }
+}
+
+/// Reads the address of a node to connect to.
+fn node_address(text: &str) -> Result<String, String> {
+    match stele_types::address::to_connect(text) {
+        Ok(address) => Ok(address.to_owned()),
+        Err(stele_types::Error::Invalid(reason)) => Err(reason),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 #[derive(Args, Debug)]
@@ -161,10 +189,10 @@ pub struct Del {
     pub keys: Vec<String>,
     #[command(flatten)]
     pub range: Range,
-    /// Delete every key; on a terminal after a question
+    /// Delete every key
     #[arg(long, conflicts_with_all = ["start", "end", "prefix"])]
     pub all: bool,
-    /// Delete a range or a prefix without a question; required without a terminal
+    /// Delete every key, a range or a prefix without a question; required without a terminal
     #[arg(long)]
     pub yes: bool,
     /// Print the value that the key had; takes one key
@@ -379,6 +407,21 @@ mod tests {
         assert!(parse("stele ctl --store d1 --store d2 recover --lost 2 --with f").is_ok());
         assert!(parse("stele ctl --store d --cluster a:1 recover --lost 2").is_err());
         assert!(parse("stele ctl --cluster a:1 stores --json").is_ok());
+        for bad in ["a", "a:1,", "a:0", "a:1,b", "tcp://a:1", "https://localhost:1"] {
+            let refused = parse(&format!("stele get --cluster {bad} k")).unwrap_err();
+            let text = refused.to_string();
+            assert!(
+                text.contains("is not an address") && refused.exit_code() == 2,
+                "{bad}: {text}"
+            );
+            assert!(parse(&format!("stele ctl --cluster {bad} stores")).is_err(), "{bad}");
+        }
+        let get = parse("stele get --cluster http://localhost:1/ k");
+        assert!(matches!(get, Ok(Command::Get(get)) if get.place.cluster == ["localhost:1"]));
+        assert!(parse("stele ctl --cluster a:1 remove-store 3 --yes --wait").is_ok());
+        assert!(parse("stele ctl --cluster a:1 drain 3 --yes").is_err());
+        assert!(parse("stele ctl --cluster a:1 keep-run 3 b").is_err());
+        assert!(parse("stele ctl --cluster a:1 add-store d --listen 2379").is_err());
         assert!(parse("stele ctl --cluster a:1 move 7 1 4").is_ok());
         assert!(parse("stele ctl --cluster a:1 drain 3 --wait").is_ok());
         assert!(parse("stele playground --nodes 3 --demo").is_ok());

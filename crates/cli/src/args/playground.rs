@@ -16,7 +16,8 @@ pub struct Playground {
     /// Keep the data in this directory, and use the data that it holds
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
-    /// Port of the first node; the others follow. By default free ports are chosen
+    /// Port of the first node; the others follow. Instead of one in use, the next free one is taken. By
+    /// default free ports are chosen
     #[arg(long, value_name = "N")]
     pub base_port: Option<u16>,
     /// Make the devices of a node slower, such as n3=8x; may be given for several nodes

@@ -21,23 +21,34 @@ pub fn put(args: &Put) -> Result<Outcome> {
         (None, None) => return Err(Error::invalid("give a value or --file")),
     };
     let place = Place::open_or_create(&args.place)?;
-    let (is_put, reason) = match (args.if_absent, args.if_present) {
-        (true, _) => (place.put_if_absent(&key, value, args.ttl)?, "has a value"),
-        (_, true) => (place.put_if_present(&key, value, args.ttl)?, "has no value"),
-        _ => (place.put(&key, value, args.ttl).map(|()| true)?, ""),
+    let (is_put, reason, otherwise) = match (args.if_absent, args.if_present) {
+        (true, _) => (place.put_if_absent(&key, value, args.ttl)?, "has a value", Outcome::Failed),
+        (_, true) => {
+            (place.put_if_present(&key, value, args.ttl)?, "has no value", Outcome::NoSuchKey)
+        }
+        _ => (place.put(&key, value, args.ttl).map(|()| true)?, "", Outcome::Failed),
     };
     place.close()?;
     if is_put {
         return Ok(Outcome::Done);
     }
     eprintln!("stele: key `{}` {reason}; it is unchanged", printable(&key));
-    Ok(Outcome::Failed)
+    Ok(otherwise)
+}
+
+/// Returns the error of a read-modify-write: the stored value, not the command line, is what does not
+/// fit.
+fn unfit(error: Error) -> Error {
+    match error {
+        Error::Invalid(reason) => Error::Refused(reason),
+        other => other,
+    }
 }
 
 pub fn incr(args: &Incr) -> Result<Outcome> {
     let key = parse(&args.key, args.hex)?;
     let place = Place::open_or_create(&args.place)?;
-    let sum = place.increment(&key, args.by)?;
+    let sum = place.increment(&key, args.by).map_err(unfit)?;
     place.close()?;
     print_line(&sum.to_string())
 }
@@ -45,7 +56,7 @@ pub fn incr(args: &Incr) -> Result<Outcome> {
 pub fn append(args: &Append) -> Result<Outcome> {
     let (key, value) = (parse(&args.key, args.hex)?, parse(&args.value, args.hex)?);
     let place = Place::open_or_create(&args.place)?;
-    let bytes = place.append(&key, value)?;
+    let bytes = place.append(&key, value).map_err(unfit)?;
     place.close()?;
     print_line(&bytes.to_string())
 }
@@ -84,7 +95,7 @@ pub fn get(args: &Get) -> Result<Outcome> {
 pub fn print_value(key: &[u8], value: Option<Bytes>, hex: bool) -> Result<Outcome> {
     let Some(value) = value else {
         eprintln!("stele: key `{}` not found", printable(key));
-        return Ok(Outcome::Failed);
+        return Ok(Outcome::NoSuchKey);
     };
     let mut out = Output::new();
     if hex {
@@ -100,7 +111,7 @@ pub fn print_value(key: &[u8], value: Option<Bytes>, hex: bool) -> Result<Outcom
     Ok(Outcome::Done)
 }
 
-/// Prints a line for each key; fails if one does not exist.
+/// Prints a line for each key. One that does not exist is the outcome.
 pub fn exist(args: &Exist) -> Result<Outcome> {
     let keys = args.keys.iter().map(|key| parse(key, args.hex)).collect::<Result<Vec<_>>>()?;
     let source = Source::open(&args.place)?;
@@ -113,7 +124,7 @@ pub fn exist(args: &Exist) -> Result<Outcome> {
     out.finish()?;
     match found.iter().all(|exists| *exists) {
         true => Ok(Outcome::Done),
-        false => Ok(Outcome::Failed),
+        false => Ok(Outcome::NoSuchKey),
     }
 }
 
@@ -123,6 +134,7 @@ pub fn scan(args: &Scan) -> Result<Outcome> {
         reverse: args.reverse,
         keys_only: args.keys_only,
         limit: args.limit,
+        expiry: args.json,
     };
     let source = Source::open(&args.place)?;
     let mut out = Output::new();
@@ -159,7 +171,7 @@ pub fn count(args: &Count) -> Result<Outcome> {
     let range = key_range(&args.range, args.hex)?;
     let source = Source::open(&args.place)?;
     let mut keys = 0u64;
-    let wanted = Wanted { range, reverse: false, keys_only: true, limit: None };
+    let wanted = Wanted { range, reverse: false, keys_only: true, limit: None, expiry: false };
     source.each_pair(wanted, |_| {
         keys += 1;
         Ok(())

@@ -9,7 +9,7 @@ use crate::reader::Reader;
 use crate::store::{DiskBytes, Tuning, Verified};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use stele_types::size::format_bytes;
+use stele_types::size::{counted, format_bytes};
 use stele_types::{Error, Result};
 
 /// Maximum number of damaged places listed; all are counted.
@@ -96,17 +96,17 @@ fn print(json: bool, verified: &Verified, disk: DiskBytes, damages: &Damages) ->
         out.line(&format!("damage: {}: {detail}", path.display()))?;
     }
     out.line(&format!(
-        "{}: {} keys, {} live ({} estimated), {} on disk ({} reported, {} more held in reserve), \
-         {} checked, {} damaged places",
+        "{}: {}, {} live ({} estimated), {} on disk ({} reported, {} more held in reserve), \
+         {} checked, {}",
         if ok { "ok" } else { "DAMAGED" },
-        verified.keys,
+        counted(verified.keys, "key"),
         format_bytes(verified.live_bytes),
         format_bytes(verified.live_bytes_estimate),
         format_bytes(disk.used_bytes),
         format_bytes(verified.reported_bytes),
         format_bytes(disk.held_bytes),
         format_bytes(verified.checked_bytes),
-        damages.count,
+        counted(damages.count, "damaged place"),
     ))?;
     out.finish()
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use stele_client::Control;
 use stele_client::messages::{OperatorInfo, StoreInfo};
-use stele_types::size::format_bytes;
+use stele_types::size::{counted, format_bytes};
 use stele_types::{Error, Result, StoreId};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -144,10 +144,10 @@ fn line(info: &StoreInfo, moving: usize) -> String {
         count => format!("; {count} moving"),
     };
     format!(
-        "store {} at {} has joined: {} replicas, {}{moving_text}",
+        "store {} at {} has joined: {}, {}{moving_text}",
         StoreId(stats.id),
         info.address,
-        stats.region_count,
+        counted(stats.region_count, "replica"),
         format_bytes(stats.used),
     )
 }

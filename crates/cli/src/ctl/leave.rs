@@ -2,19 +2,79 @@
 //! and what it waits for.
 
 use super::rows::state_name;
-use crate::Outcome;
+use crate::args::Remove;
 use crate::output::print;
 use crate::table::{self, Cell, formatted, maybe, number, words};
+use crate::{Outcome, consent};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use stele_client::Control;
-use stele_client::messages::{StoreProgress, StoreState};
-use stele_types::size::format_bytes;
-use stele_types::{Result, StoreId};
+use stele_client::messages::{StoreInfo, StoreProgress, StoreState};
+use stele_types::size::{counted, format_bytes};
+use stele_types::{Error, KeyRange, Result, StoreId};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval between lines when standard output is not a terminal.
 const PRINT_EVERY: Duration = Duration::from_secs(5);
+
+/// Regions that the question names; the others are counted.
+const REGIONS_NAMED_MAX: usize = 10;
+
+/// Removes a store, after a question that names what is destroyed.
+pub async fn remove(control: &Control, wanted: &Remove, json: bool) -> Result<Outcome> {
+    let store = StoreId(wanted.leave.store);
+    let what = described(control, store).await?;
+    if wanted.yes {
+        eprintln!("stele: this will {what}");
+    }
+    if !consent::given(&what, wanted.yes)? {
+        eprintln!("stele: nothing was changed");
+        return Ok(Outcome::Failed);
+    }
+    let begun = control.remove(store).await?;
+    follow(control, begun, wanted.leave.wait, json).await
+}
+
+/// Names the store, its node, and the replicas that are moved off it and destroyed there.
+async fn described(control: &Control, store: StoreId) -> Result<String> {
+    let infos = control.stores(&[store]).await?;
+    let mut infos = infos.iter();
+    let info = infos.find(|info| info.stats.is_some_and(|stats| stats.id == store.0));
+    let info = info.ok_or_else(|| Error::Refused(format!("there is no store {store}")))?;
+    let regions = control.regions(&KeyRange::all(), true).await?;
+    let held = regions.iter().filter(|row| row.region.peer_on(store).is_some());
+    let (mut ids, mut bytes, mut only_here) = (Vec::new(), 0_u64, 0_usize);
+    for row in held {
+        ids.push(row.region.id.0);
+        bytes += row.approximate_bytes;
+        only_here += usize::from(row.region.peers.len() == 1);
+    }
+    Ok(removal(info, &ids, bytes, only_here))
+}
+
+fn removal(info: &StoreInfo, regions: &[u64], bytes: u64, only_here: usize) -> String {
+    let id = info.stats.unwrap_or_default().id;
+    let state = super::rows::state(info);
+    let mut text = format!(
+        "remove store {id} ({state}) of the node {} permanently, and destroy its {}",
+        info.address,
+        counted(regions.len() as u64, "replica")
+    );
+    if !regions.is_empty() {
+        let named: Vec<String> =
+            regions.iter().take(REGIONS_NAMED_MAX).map(u64::to_string).collect();
+        let more = regions.len().saturating_sub(named.len());
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let word = if regions.len() == 1 { "region" } else { "regions" };
+        text += &format!(" of {word} {}{more}, {}", named.join(", "), format_bytes(bytes));
+        text += ", once they are moved to other stores";
+    }
+    if only_here > 0 {
+        let have = if only_here == 1 { "has" } else { "have" };
+        text += &format!("; {} {have} no other copy", counted(only_here as u64, "region"));
+    }
+    text
+}
 
 /// Prints the progress of the store; with `wait` until it is empty.
 pub async fn follow(
@@ -103,8 +163,8 @@ fn seconds_left(progress: &StoreProgress) -> Option<u64> {
     progress.seconds_left.or(guessed.filter(|_| progress.bytes_left > 0))
 }
 
-/// Formats `store 3 draining: 4 of 10 replicas left (0 leaders), 1.0 GiB of 4.0 GiB, 64 MiB/s, 16 s
-/// left`.
+/// Formats `store 3 draining: 4 of 10 replicas left (0 leaders), 1.0 GiB of 4.0 GiB, 64 MiB/s, about
+/// 16 s left`.
 pub fn line(progress: &StoreProgress) -> String {
     let store = progress.store_id;
     let state = state_name(progress.state);
@@ -115,19 +175,28 @@ pub fn line(progress: &StoreProgress) -> String {
             _ => format!("store {store} is empty and stays a member; stop its node, or cancel"),
         };
     }
-    let mut text = format!(
-        "store {store} {state}: {} of {} replicas left ({} leaders), {} of {}",
-        progress.regions_left,
-        progress.regions_total,
-        progress.leaders_left,
-        format_bytes(progress.bytes_left),
-        format_bytes(progress.bytes_total),
-    );
-    if progress.bytes_per_second > 0 {
-        text.push_str(&format!(", {}/s", format_bytes(progress.bytes_per_second)));
-    }
-    if let Some(seconds) = seconds_left(progress) {
-        text.push_str(&format!(", {seconds} s left"));
+    let mut text = match progress.regions_left {
+        0 => format!("store {store} {state}: no replica is left"),
+        left => format!(
+            "store {store} {state}: {left} of {} left ({}), {} of {}",
+            counted(progress.regions_total, "replica"),
+            counted(progress.leaders_left, "leader"),
+            format_bytes(progress.bytes_left),
+            format_bytes(progress.bytes_total),
+        ),
+    };
+    // Without replicas nothing moves that takes time.
+    if progress.regions_left > 0 {
+        if progress.bytes_per_second > 0 {
+            text.push_str(&format!(", {}/s", format_bytes(progress.bytes_per_second)));
+        }
+        match seconds_left(progress) {
+            Some(0) => text.push_str(", less than a second left"),
+            Some(seconds) => text.push_str(&format!(", about {seconds} s left")),
+            None => {}
+        }
+    } else if progress.waits_for.is_empty() {
+        text.push_str("; its removal is recorded next");
     }
     if !progress.waits_for.is_empty() {
         text.push_str(&format!("; waits for: {}", progress.waits_for));
@@ -141,6 +210,7 @@ pub fn line(progress: &StoreProgress) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stele_client::messages::StoreStats;
 
     #[test]
     fn the_line_says_how_far_how_fast_and_what_is_in_the_way() {
@@ -155,13 +225,13 @@ mod tests {
             bytes_per_second: 64 << 20,
             ..StoreProgress::default()
         };
-        let begin = "store 3 draining: 4 of 10 replicas left (1 leaders), 1.0 GiB of 4.0 GiB, \
+        let begin = "store 3 draining: 4 of 10 replicas left (1 leader), 1.0 GiB of 4.0 GiB, \
                      64.0 MiB/s";
-        assert_eq!(line(&progress), format!("{begin}, 16 s left"));
+        assert_eq!(line(&progress), format!("{begin}, about 16 s left"));
         progress.seconds_left = Some(20);
         progress.waits_for = "no store has room".to_owned();
         progress.waits_for_region = 7;
-        let expected = format!("{begin}, 20 s left; waits for: no store has room (region 7)");
+        let expected = format!("{begin}, about 20 s left; waits for: no store has room (region 7)");
         assert_eq!(line(&progress), expected);
         progress = StoreProgress { leaders_left: 0, regions_left: 0, ..progress };
         assert!(line(&progress).contains("is empty"));
@@ -170,7 +240,31 @@ mod tests {
             !is_over(&progress),
             "the store counts as removed only when the cluster reports it"
         );
+        progress = StoreProgress { waits_for: String::new(), ..progress };
+        let expected = "store 3 removing: no replica is left; its removal is recorded next";
+        assert_eq!(line(&progress), expected);
         progress.state = StoreState::Removed as i32;
         assert_eq!(line(&progress), "store 3 is removed");
+    }
+
+    #[test]
+    fn the_question_before_a_removal_names_the_store_and_its_replicas() {
+        let stats = StoreStats { id: 3, ..StoreStats::default() };
+        let info = StoreInfo {
+            stats: Some(stats),
+            address: "h:1".to_owned(),
+            state: StoreState::Up as i32,
+            ..StoreInfo::default()
+        };
+        assert_eq!(
+            removal(&info, &[1, 7], 3 << 30, 0),
+            "remove store 3 (up) of the node h:1 permanently, and destroy its 2 replicas of regions \
+             1, 7, 3.0 GiB, once they are moved to other stores"
+        );
+        let many: Vec<u64> = (1..=12).collect();
+        let text = removal(&info, &many, 1 << 20, 1);
+        assert!(text.contains("9, 10 and 2 more, 1.0 MiB"), "{text}");
+        assert!(text.ends_with("; 1 region has no other copy"), "{text}");
+        assert!(removal(&info, &[], 0, 0).ends_with("destroy its 0 replicas"));
     }
 }

@@ -16,9 +16,13 @@ use crate::output::print;
 use crate::runtime;
 use crate::table::{self, Cell};
 pub use change::Change;
-use rows::{members, operators, region_line, regions, replicas, stores};
+use rows::{known_stores, members, operators, region_line, regions, replicas, stores};
+use std::time::Duration;
 use stele_client::Control;
 use stele_types::{Error, KeyRange, RegionId, Result, StoreId};
+
+/// Time in which the leader of the placement group must answer before one node is asked what it knows.
+const LEADER_WITHIN: Duration = Duration::from_secs(1);
 
 pub fn run(args: &Ctl) -> Result<Outcome> {
     if !args.store.is_empty() {
@@ -50,7 +54,17 @@ async fn execute(args: &Ctl, control: &Control) -> Result<Outcome> {
     };
     let (region, store) = (RegionId, StoreId);
     match &args.command {
-        CtlCommand::Stores => show(stores(&control.stores(&[]).await?), "no stores"),
+        CtlCommand::Stores => {
+            let known = control.stores_or_known(LEADER_WITHIN).await?;
+            let Some((node, reason)) = known.by else {
+                return show(stores(&known.stores), "no stores");
+            };
+            let reason = if reason.is_empty() { "no leader answers".to_owned() } else { reason };
+            eprintln!(
+                "stele: the placement group does not answer ({reason}); this is what {node} knows"
+            );
+            show(known_stores(&known.stores), "no stores")
+        }
         CtlCommand::Regions(wanted) => show(wanted_regions(control, wanted).await?, "no regions"),
         CtlCommand::Members => show(members(&control.members().await?), "no members"),
         CtlCommand::Operators(wanted) => {
@@ -85,10 +99,7 @@ async fn execute(args: &Ctl, control: &Control) -> Result<Outcome> {
             keep_run::online(control, store(*id), address.as_deref()).await
         }
         CtlCommand::AddStore(wanted) => join::run(control, &args.cluster, wanted, json).await,
-        CtlCommand::RemoveStore(leave) => {
-            let begun = control.remove(store(leave.store)).await?;
-            leave::follow(control, begun, leave.wait, json).await
-        }
+        CtlCommand::RemoveStore(wanted) => leave::remove(control, wanted, json).await,
         CtlCommand::Drain(leave) => {
             let begun = control.drain(store(leave.store)).await?;
             leave::follow(control, begun, leave.wait, json).await

@@ -9,10 +9,10 @@ use crate::{Outcome, text};
 use serde_json::json;
 use stele_client::messages::{
     ExplainResponse, OperatorInfo, PlacementResponse, RegionHeat, StorePlacement, StoreRole,
-    StoreVerdict,
+    StoreState, StoreVerdict,
 };
 use stele_client::{Control, RegionRow};
-use stele_types::size::format_bytes;
+use stele_types::size::{counted, format_bytes};
 use stele_types::{Error, RegionId, Result};
 
 /// Classes below the fastest store at which a store does not lead (two classes are a factor 2).
@@ -109,12 +109,12 @@ fn store_row(store: &StorePlacement, fastest: u32) -> Vec<Cell> {
         number("class", store.class.into()),
         number("slower", fastest.saturating_sub(store.class).into()),
         speed(store),
-        words_as("speed", if store.measured { "measured" } else { "estimate" }, store.measured),
+        words_as("speed", speed_source(store), store.measured && !store.unreachable),
         number("data class", store.data_class.into()),
         formatted("weight %", percent(store.weight_ppm / 1000), store.weight_ppm as f64 / 1e4),
         permille("wanted %", store.wanted_permille),
         permille("held %", store.held_permille),
-        permille("fill %", store.fill_permille),
+        fill(store),
         bytes("live estimate", store.live_bytes),
         number("replicas", store.replicas),
         number("leaders", store.leaders),
@@ -124,16 +124,35 @@ fn store_row(store: &StorePlacement, fastest: u32) -> Vec<Cell> {
     ]
 }
 
+/// Returns the state in words that do not contradict each other: a store that is not reached is not
+/// up, whatever its place in the cluster.
 fn state(store: &StorePlacement) -> String {
-    let mut words = vec![state_name(store.state)];
-    let flags = [(!store.serving, "not serving"), (store.nearly_full, "nearly full")];
-    words.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| *word));
+    let is_up = StoreState::try_from(store.state) == Ok(StoreState::Up);
+    let mut words = Vec::new();
+    if !is_up || !store.unreachable {
+        words.push(state_name(store.state));
+    }
+    if store.unreachable {
+        words.push("unreachable");
+    } else if is_up && !store.serving {
+        words.push("takes nothing");
+    }
+    if store.nearly_full {
+        words.push("nearly full");
+    }
     words.join(", ")
 }
 
+/// Makes the cell of the last known speed; unknown for a store that does nothing.
 fn speed(store: &StorePlacement) -> Cell {
-    let known = (store.speed_per_second > 0).then_some(store.speed_per_second);
-    table::maybe("ops/s", known)
+    let is_known = store.speed_per_second > 0 && !store.unreachable;
+    table::maybe("ops/s", is_known.then_some(store.speed_per_second))
+}
+
+fn fill(store: &StorePlacement) -> Cell {
+    let known = store.fill_permille.filter(|_| !store.unreachable);
+    let text = known.map_or("-".to_owned(), |permille| percent(permille.into()));
+    formatted("fill %", text, known.map(|permille| f64::from(permille) / 10.0))
 }
 
 fn permille(name: &'static str, permille: u32) -> Cell {
@@ -150,30 +169,57 @@ fn fastest(response: &PlacementResponse) -> Option<&StorePlacement> {
     known.max_by_key(|store| (store.class, store.speed_per_second))
 }
 
-/// Returns a line for each store that is so slow that leaders are better elsewhere.
+fn speed_source(store: &StorePlacement) -> &'static str {
+    match (store.unreachable || store.speed_per_second == 0, store.measured) {
+        (true, _) => "unknown",
+        (false, true) => "measured",
+        (false, false) => "estimate",
+    }
+}
+
+/// Returns a line for each store that counts as so slow that leaders are better elsewhere.
 fn slow_stores(response: &PlacementResponse, name: impl Fn(u64) -> String) -> Vec<String> {
     let Some(fastest) = fastest(response) else { return Vec::new() };
-    let line = |store: &StorePlacement| {
-        let slower = fastest.class.saturating_sub(store.class);
-        if slower < SLOW_CLASSES || store.speed_per_second == 0 {
-            return None;
-        }
-        let leads = match store.leaders {
-            0 => "leads nothing".to_owned(),
-            1 => "leads 1 region".to_owned(),
-            count => format!("leads {count} regions"),
-        };
-        Some(format!(
-            "{} is {slower} classes slower than {} (class {} against {}; {} and {} ops/s now) and {leads}",
-            name(store.store_id),
-            name(fastest.store_id),
-            store.class,
-            fastest.class,
-            store.speed_per_second,
-            fastest.speed_per_second,
-        ))
-    };
-    response.stores.iter().filter_map(line).collect()
+    let reached = response.stores.iter().filter(|store| !store.unreachable);
+    let slow = reached.filter(|store| store.class.saturating_add(SLOW_CLASSES) <= fastest.class);
+    slow.map(|store| slow_store(store, fastest, &name)).collect()
+}
+
+/// Formats what a slow store counts as, and what it does at the moment.
+///
+/// Invariant: a line that compares speeds names the speeds by which placement decides. What was
+/// measured since may be faster for a minute, and is named as such.
+fn slow_store(
+    store: &StorePlacement,
+    fastest: &StorePlacement,
+    name: impl Fn(u64) -> String,
+) -> String {
+    let (slow, fast) = (per_second(store.class), per_second(fastest.class));
+    let mut text = format!(
+        "{} counts as {} times slower than {}: about {} a second against {fast}; it leads {}",
+        name(store.store_id),
+        fast / slow.max(1),
+        name(fastest.store_id),
+        counted(slow, "synced write"),
+        match store.leaders {
+            0 => "nothing".to_owned(),
+            count => counted(count, "region"),
+        },
+    );
+    let now = store.speed_per_second;
+    match (store.measured, now >= per_second(store.class + SLOW_CLASSES)) {
+        (true, true) => text.push_str(&format!(
+            "; its last writes were faster, {now} a second, which counts after a minute"
+        )),
+        (true, false) => {}
+        (false, _) => text.push_str("; it writes nothing at the moment"),
+    }
+    text
+}
+
+/// Returns the operations a second at which a class begins.
+fn per_second(class: u32) -> u64 {
+    2_f64.powf(f64::from(class.min(126)) / 2.0) as u64
 }
 
 fn moves(moves: &[OperatorInfo]) -> String {
@@ -230,4 +276,74 @@ fn verdict(verdict: &StoreVerdict) -> Vec<Cell> {
         words("rule", verdict.rule.as_str()),
         words("reason", verdict.reason.as_str()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(id: u64, class: u32, per_second: u64) -> StorePlacement {
+        StorePlacement {
+            store_id: id,
+            state: StoreState::Up as i32,
+            class,
+            speed_per_second: per_second,
+            measured: true,
+            serving: true,
+            fill_permille: Some(125),
+            ..StorePlacement::default()
+        }
+    }
+
+    fn lines(stores: &[StorePlacement]) -> Vec<String> {
+        let response =
+            PlacementResponse { stores: stores.to_vec(), ..PlacementResponse::default() };
+        slow_stores(&response, |id| format!("store {id}"))
+    }
+
+    #[test]
+    fn a_slow_store_is_named_with_the_speeds_by_which_it_is_judged() {
+        let fast = store(1, 20, 1100);
+        let text = lines(&[fast.clone(), StorePlacement { leaders: 1, ..store(2, 14, 130) }]);
+        assert_eq!(
+            text,
+            ["store 2 counts as 8 times slower than store 1: about 128 synced writes a second \
+              against 1024; it leads 1 region"]
+        );
+        // A write that hung made the class; the writes after it are fast again.
+        let text = lines(&[fast.clone(), store(2, 0, 4266)]);
+        assert_eq!(
+            text,
+            ["store 2 counts as 1024 times slower than store 1: about 1 synced write a second \
+              against 1024; it leads nothing; its last writes were faster, 4266 a second, which \
+              counts after a minute"]
+        );
+        let idle = StorePlacement { measured: false, ..store(2, 0, 4266) };
+        let [text] = &lines(&[fast.clone(), idle])[..] else { panic!("one line") };
+        assert!(text.ends_with("it leads nothing; it writes nothing at the moment"), "{text}");
+        assert!(!text.contains("4266"), "an estimate is not measured: {text}");
+        let dead = StorePlacement { unreachable: true, serving: false, ..store(2, 0, 4266) };
+        assert!(lines(&[fast.clone(), dead, store(3, 19, 800)]).is_empty());
+    }
+
+    #[test]
+    fn what_a_store_that_is_not_reached_reported_last_is_not_shown_as_its_state() {
+        let up = store(1, 20, 1100);
+        let row = |store: &StorePlacement| table::text(&[store_row(store, 20)], "");
+        let text = row(&up);
+        assert!(text.contains(" up ") && text.contains(" 12.5 "), "{text}");
+        let dead = StorePlacement { unreachable: true, serving: false, ..up.clone() };
+        let text = row(&dead);
+        assert!(text.contains(" unreachable ") && text.contains(" unknown "), "{text}");
+        for stale in [" up", "12.5", "1100"] {
+            assert!(!text.contains(stale), "{stale}: {text}");
+        }
+        let state = |change: StorePlacement| super::state(&change);
+        let draining = StoreState::Draining as i32;
+        assert_eq!(state(StorePlacement { state: draining, ..dead }), "draining, unreachable");
+        let leaving = StorePlacement { state: draining, serving: false, ..up.clone() };
+        assert_eq!(state(leaving), "draining");
+        let full = StorePlacement { serving: false, nearly_full: true, ..up };
+        assert_eq!(state(full), "up, takes nothing, nearly full");
+    }
 }

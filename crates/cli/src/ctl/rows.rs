@@ -10,7 +10,7 @@ use stele_client::messages::{
     Label, MembersResponse, OperatorInfo, OperatorState, RaftRole, ReplicaDetail, StoreInfo,
     StoreState,
 };
-use stele_types::size::format_bytes;
+use stele_types::size::{counted, format_bytes};
 use stele_types::{Peer, PeerRole, RegionKind, RegionPhase};
 
 /// Maximum characters of a key in a table; longer keys are truncated.
@@ -18,6 +18,29 @@ const KEY_CHARS_MAX: usize = 32;
 
 pub fn stores(infos: &[StoreInfo]) -> Vec<Vec<Cell>> {
     infos.iter().map(store).collect()
+}
+
+/// Rows of the stores as one node knows them.
+pub fn known_stores(infos: &[StoreInfo]) -> Vec<Vec<Cell>> {
+    let row = |info: &StoreInfo| {
+        let age_ms = u64::try_from(info.heartbeat_age_ms).ok();
+        let state = match age_ms {
+            Some(0) => "reached".to_owned(),
+            Some(age_ms) => format!("not heard for {} s", age_ms / 1_000),
+            None => "not reached since that node started".to_owned(),
+        };
+        vec![
+            number("store", info.stats.unwrap_or_default().id),
+            words("address", info.address.as_str()),
+            words("state", state),
+            heard(age_ms),
+        ]
+    };
+    infos.iter().map(row).collect()
+}
+
+fn heard(age_ms: Option<u64>) -> Cell {
+    formatted("heard", age_ms.map_or("never".to_owned(), |age| format!("{age} ms")), age_ms)
 }
 
 fn store(info: &StoreInfo) -> Vec<Cell> {
@@ -35,7 +58,7 @@ fn store(info: &StoreInfo) -> Vec<Cell> {
         bytes("free", stats.free),
         bytes("capacity", stats.capacity),
         formatted("append p99", p99_ms.map_or("-".to_owned(), |ms| format!("{ms:.1} ms")), p99_ms),
-        formatted("heard", age_ms.map_or("never".to_owned(), |age| format!("{age} ms")), age_ms),
+        heard(age_ms),
         words("version", info.version.as_str()),
         labels(&info.labels),
     ]
@@ -53,16 +76,27 @@ pub fn bytes(name: &'static str, bytes: u64) -> Cell {
     formatted(name, format_bytes(bytes), bytes)
 }
 
-fn state(info: &StoreInfo) -> String {
+/// Time without a report after which a store is named: three reports of a node that has nothing to
+/// report.
+const HEARD_WITHIN_MS: i64 = 3_000;
+
+/// Formats the state of a store, such as `up, not heard for 16 s`.
+pub fn state(info: &StoreInfo) -> String {
     let stats = info.stats.unwrap_or_default();
-    let mut words = vec![state_name(info.state)];
+    // Invariant: the words do not contradict each other. A store that has failed or is down is not up.
+    let is_out = info.down || stats.failed;
+    let is_up = StoreState::try_from(info.state) == Ok(StoreState::Up);
+    let mut words = Vec::from_iter((!is_out || !is_up).then(|| state_name(info.state).to_owned()));
     let flags = [
         (info.down, "down"),
         (stats.failed, "failed"),
         (stats.disk_full, "disk full"),
         (stats.busy, "busy"),
     ];
-    words.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| *word));
+    words.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| (*word).to_owned()));
+    if info.heartbeat_age_ms > HEARD_WITHIN_MS && info.state != StoreState::Removed as i32 {
+        words.push(format!("not heard for {} s", info.heartbeat_age_ms / 1_000));
+    }
     words.join(", ")
 }
 
@@ -202,14 +236,14 @@ pub fn region_line(row: &RegionRow) -> String {
         if key.is_empty() { none.to_owned() } else { printable(key) }
     };
     format!(
-        "region {} [{}, {}) epoch {}.{} · {} in about {} keys · {}",
+        "region {} [{}, {}) epoch {}.{} · {} in about {} · {}",
         region.id,
         bound(&region.range.start, "-∞"),
         bound(&region.range.end, "+∞"),
         region.epoch.version,
         region.epoch.conf_version,
         format_bytes(row.approximate_bytes),
-        row.approximate_keys,
+        counted(row.approximate_keys, "key"),
         region_state(row),
     )
 }
@@ -260,5 +294,31 @@ fn role_name(role: i32, peer: PeerRole) -> &'static str {
         (_, PeerRole::Learner) => "learner",
         (RaftRole::Follower, _) => "follower",
         (RaftRole::Unspecified, _) => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_named_after_three_reports_that_did_not_come() {
+        let store = |heartbeat_age_ms, state: StoreState| state_of(heartbeat_age_ms, state, false);
+        assert_eq!(store(3_000, StoreState::Up), "up");
+        assert_eq!(store(-1, StoreState::Up), "up");
+        assert_eq!(store(3_999, StoreState::Up), "up, not heard for 3 s");
+        assert_eq!(store(16_400, StoreState::Draining), "draining, not heard for 16 s");
+        assert_eq!(store(16_400, StoreState::Removed), "removed");
+        let down = state_of(90_000, StoreState::Up, true);
+        assert_eq!(down, "down, not heard for 90 s");
+    }
+
+    fn state_of(heartbeat_age_ms: i64, state: StoreState, down: bool) -> String {
+        super::state(&StoreInfo {
+            heartbeat_age_ms,
+            state: state as i32,
+            down,
+            ..Default::default()
+        })
     }
 }

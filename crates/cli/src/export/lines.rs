@@ -9,7 +9,6 @@ use serde_json::{Map, Value};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 use stele_types::{Error, Result};
 
 pub struct Lines {
@@ -47,9 +46,8 @@ impl Destination for Lines {
         put_field(&mut object, "key", &pair.key, self.encoding);
         put_field(&mut object, "value", &pair.value, self.encoding);
         if pair.expires_at_s != 0 {
-            let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
-            let ttl_s = pair.expires_at_s.saturating_sub(now_s).max(1);
-            object.insert("ttl_s".into(), ttl_s.into());
+            // A time, not seconds from now: those would begin again at each import.
+            object.insert("expires_at_s".into(), pair.expires_at_s.into());
         }
         match &mut self.to {
             To::Standard(out) => out.json(object),
@@ -60,7 +58,7 @@ impl Destination for Lines {
         }
     }
 
-    fn finish(self: Box<Self>) -> Result<()> {
+    fn finish(self: Box<Self>, _: &mut dyn FnMut(String)) -> Result<()> {
         match self.to {
             To::Standard(out) => out.finish(),
             To::File { out, temporary, path } => {
@@ -103,7 +101,7 @@ mod tests {
             let mut lines = Lines::new(&path, Encoding::Text, syncs).unwrap();
             let pair = Pair { key: "k".into(), value: "v".into(), expires_at_s: 0 };
             lines.write(&pair).unwrap();
-            Box::new(lines).finish()
+            Box::new(lines).finish(&mut |_| {})
         };
         let failing = Syncs { file: |_| Err(io::Error::other("lost")), ..SYNCS };
         assert!(export(failing).unwrap_err().to_string().contains("lost"));

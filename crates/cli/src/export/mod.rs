@@ -7,6 +7,7 @@ pub use lines::put_field;
 
 use crate::Outcome;
 use crate::args::Export;
+use crate::attributes::{self, Attributes};
 use crate::progress::Progress;
 use crate::reader::Reader;
 use crate::store::{Order, Pair, Tuning};
@@ -41,8 +42,8 @@ const SYNCS: Syncs = Syncs {
 trait Destination {
     /// Writes one pair. `Invalid` refuses only this pair.
     fn write(&mut self, pair: &Pair) -> Result<()>;
-    /// Makes the export durable and completes it.
-    fn finish(self: Box<Self>) -> Result<()>;
+    /// Makes the export durable and completes it. Calls `refuse` for what cannot be done.
+    fn finish(self: Box<Self>, refuse: &mut dyn FnMut(String)) -> Result<()>;
 }
 
 pub fn run(args: &Export) -> Result<Outcome> {
@@ -51,7 +52,11 @@ pub fn run(args: &Export) -> Result<Outcome> {
     let mut to: Box<dyn Destination> = if is_lines(&args.to) {
         Box::new(Lines::new(&args.to, args.encoding, SYNCS)?)
     } else {
-        Box::new(Folder::new(&args.to, &args.target.store, SYNCS)?)
+        let attributes = store.get(attributes::NAME.as_bytes())?;
+        let attributes =
+            attributes.map_or(Ok(Attributes::default()), |it| Attributes::parse(&it))?;
+        let outside = (args.target.store.as_path(), range.clone());
+        Box::new(Folder::new(&args.to, outside, attributes, SYNCS)?)
     };
     let started = Instant::now();
     let progress = Progress::bytes(Some(store.statistics().live_bytes_estimate), "exporting");
@@ -72,7 +77,10 @@ pub fn run(args: &Export) -> Result<Outcome> {
         }
         progress.add(pair_bytes);
     }
-    to.finish()?;
+    to.finish(&mut |line| {
+        refused += 1;
+        progress.warn(&line);
+    })?;
     drop(progress);
     let seconds = started.elapsed().as_secs_f64();
     let size = format_bytes(bytes);

@@ -2,10 +2,12 @@
 //! the bytes of the file system.
 
 use super::{Item, Sink};
-use crate::store::check_value_bytes;
+use crate::attributes::{self, Attribute, Attributes, FILE_MODE, FOLDER_MODE, MODE_BITS};
+use crate::store::{check_value_bytes, unix_seconds};
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use stele_types::command::check_user_key;
 use stele_types::limits::VALUE_BYTES_MAX;
@@ -13,20 +15,66 @@ use stele_types::{Error, Result};
 
 /// Entry below the directory.
 enum Found {
-    File { path: PathBuf, bytes: u64 },
-    Special,
+    File {
+        path: PathBuf,
+        bytes: u64,
+        mode: u32,
+    },
+    Folder {
+        path: PathBuf,
+        mode: u32,
+        is_empty: bool,
+    },
+    /// A symbolic link or a special file, and its kind.
+    Special(PathBuf, &'static str),
     Unreadable(Error),
 }
 
-/// Yields every file, directory by directory, in the order of names.
-pub fn read(from: &Path, sink: &mut Sink) -> Result<()> {
+/// Yields every file, directory by directory, in the order of names. Returns `kept` with the modes and
+/// empty folders of this directory.
+pub fn read(from: &Path, mut kept: Attributes, sink: &mut Sink) -> Result<Attributes> {
+    let expiries = expiries(from)?;
+    let now_s = unix_seconds();
+    let own = from.join(attributes::NAME);
     walk(from, &mut |found| match found {
-        Found::File { path, bytes } => sink.push(item(from, &path, bytes)),
-        Found::Special => sink.push(Item::Skipped),
+        Found::File { path, .. } if path == own => Ok(()),
+        Found::File { path, bytes, mode } => {
+            let key = key(from, &path);
+            let expires_at_s = expiries.get(&key).expires_at_s.unwrap_or(0);
+            kept.set(key.clone(), attribute(mode, FILE_MODE, false));
+            if expires_at_s != 0 && expires_at_s <= now_s {
+                return sink.push(Item::Expired { source_bytes: bytes });
+            }
+            sink.push(item(key, &path, bytes, expires_at_s))
+        }
+        Found::Folder { path, mode, is_empty } => {
+            let mut key = key(from, &path);
+            key.push(b'/');
+            kept.set(key, attribute(mode, FOLDER_MODE, is_empty));
+            Ok(())
+        }
+        Found::Special(path, kind) => sink.push(Item::Skipped { path, kind }),
         Found::Unreadable(error) => {
             sink.push(Item::Refused { what: String::new(), error, source_bytes: 0 })
         }
-    })
+    })?;
+    Ok(kept)
+}
+
+/// Returns the times at which pairs expire, which an export left in its directory.
+fn expiries(from: &Path) -> Result<Attributes> {
+    let path = from.join(attributes::NAME);
+    match fs::read(&path) {
+        Ok(text) => Attributes::parse(&text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Attributes::default()),
+        Err(error) => Err(Error::io("read", path, error)),
+    }
+}
+
+/// Returns the attribute of a mode; none for the usual one, unless the path would be lost without.
+fn attribute(mode: u32, usual: u32, is_needed: bool) -> Attribute {
+    let mode = mode & MODE_BITS;
+    Attribute { mode: (mode != usual || is_needed).then_some(mode), expires_at_s: None }
 }
 
 /// Returns the bytes of all files, for the progress bar.
@@ -53,19 +101,34 @@ fn walk(folder: &Path, f: &mut dyn FnMut(Found) -> Result<()>) -> Result<()> {
         let path = entry.path();
         // The metadata of the entry itself: symbolic links are not followed.
         match entry.metadata() {
-            Ok(meta) if meta.is_dir() => walk(&path, f)?,
-            Ok(meta) if meta.is_file() => f(Found::File { path, bytes: meta.len() })?,
-            Ok(_) => f(Found::Special)?,
+            Ok(meta) if meta.is_dir() => {
+                let is_empty = fs::read_dir(&path).is_ok_and(|mut below| below.next().is_none());
+                walk(&path, f)?;
+                f(Found::Folder { path, mode: meta.mode(), is_empty })?;
+            }
+            Ok(meta) if meta.is_file() => {
+                f(Found::File { path, bytes: meta.len(), mode: meta.mode() })?;
+            }
+            Ok(meta) => f(Found::Special(path, kind(meta.file_type())))?,
             Err(error) => f(Found::Unreadable(Error::io("read", &path, error)))?,
         }
     }
     Ok(())
 }
 
-fn item(from: &Path, path: &Path, source_bytes: u64) -> Item {
-    let key = key(from, path);
+fn kind(of: fs::FileType) -> &'static str {
+    match of {
+        of if of.is_symlink() => "a symbolic link",
+        of if of.is_fifo() => "a named pipe",
+        of if of.is_socket() => "a socket",
+        of if of.is_block_device() || of.is_char_device() => "a device",
+        _ => "a special file",
+    }
+}
+
+fn item(key: Vec<u8>, path: &Path, source_bytes: u64, expires_at_s: u64) -> Item {
     match check_user_key(&key).and_then(|()| load(path, source_bytes)) {
-        Ok(value) => Item::Pair { key, value, ttl_s: None, source_bytes },
+        Ok(value) => Item::Pair { key, value, expires_at_s, source_bytes },
         Err(error) => Item::Refused { what: path.display().to_string(), error, source_bytes },
     }
 }

@@ -18,16 +18,17 @@ pub mod fuzzing {
         let encodings = [Encoding::Text, Encoding::Hex, Encoding::Base64];
         encodings
             .into_iter()
-            .filter(|encoding| super::lines::parse(line, *encoding).is_ok())
+            .filter(|encoding| super::lines::parse(line, *encoding, 0).is_ok())
             .count()
     }
 }
 
 use crate::Outcome;
 use crate::args::Import;
+use crate::attributes::{self, Attributes};
 use crate::progress::Progress;
 use crate::store::{Store, Tuning};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Instant;
@@ -45,17 +46,16 @@ enum Item {
     Pair {
         key: Vec<u8>,
         value: Vec<u8>,
-        ttl_s: Option<u64>,
+        /// Unix seconds; 0 never.
+        expires_at_s: u64,
         source_bytes: u64,
     },
+    /// A pair that had expired.
+    Expired { source_bytes: u64 },
     /// An item that cannot be read or stored; the import continues.
-    Refused {
-        what: String,
-        error: Error,
-        source_bytes: u64,
-    },
+    Refused { what: String, error: Error, source_bytes: u64 },
     /// A symbolic link or other special file.
-    Skipped,
+    Skipped { path: PathBuf, kind: &'static str },
 }
 
 /// Collects items into chunks. Sending fails after the writing side has stopped.
@@ -87,17 +87,19 @@ pub fn run(args: &Import) -> Result<Outcome> {
     let total_bytes = total_bytes(from, is_folder);
     let tuning = Tuning { background: true, ..Tuning::default() };
     let store = Store::open_or_create(dir, &tuning)?;
+    let kept = if is_folder { kept_attributes(&store)? } else { Attributes::default() };
     let started = Instant::now();
     let progress = Progress::bytes(total_bytes, "importing");
     let (to, items) = sync_channel(CHUNKS_WAITING);
+    let before = kept.clone();
     let (read, written) = thread::scope(|scope| {
         let reading = scope.spawn(move || {
             let mut sink = Sink { to, chunk: Vec::new(), bytes: 0 };
-            match is_folder {
-                true => folder::read(from, &mut sink)?,
-                false => lines::read(from, args.encoding, &mut sink)?,
-            }
-            sink.flush()
+            let kept = match is_folder {
+                true => folder::read(from, before, &mut sink)?,
+                false => lines::read(from, args.encoding, &mut sink).map(|()| before)?,
+            };
+            sink.flush().map(|()| kept)
         });
         let written = write(&store, items, &progress);
         let read = reading.join().unwrap_or_else(|_| Err(Error::Busy("reading stopped".into())));
@@ -106,19 +108,37 @@ pub fn run(args: &Import) -> Result<Outcome> {
     drop(progress);
     // A failure of the writer also fails the reader, so the writer's error is the cause and comes
     // first.
-    let report = written?;
-    read?;
+    let mut report = written?;
+    let attributes = read?;
+    if attributes != kept
+        && let Err(error) = keep_attributes(&store, &attributes)
+    {
+        eprintln!("stele: modes and empty folders are not kept: {error}");
+        report.refused += 1;
+    }
     store.close()?;
     let seconds = started.elapsed().as_secs_f64();
     eprintln!(
-        "imported {} pairs ({}) in {seconds:.1} s; {} unchanged, {} links skipped, {} refused",
+        "imported {} pairs ({}) in {seconds:.1} s; {} unchanged, {} expired, {} skipped, {} refused",
         report.written,
         format_bytes(report.written_bytes),
         report.unchanged,
+        report.expired,
         report.skipped,
         report.refused
     );
-    Ok(if report.refused == 0 { Outcome::Done } else { Outcome::Failed })
+    let is_whole = report.refused == 0 && report.skipped == 0;
+    Ok(if is_whole { Outcome::Done } else { Outcome::Failed })
+}
+
+/// Returns the attributes that earlier imports of folders left in the store.
+fn kept_attributes(store: &Store) -> Result<Attributes> {
+    let text = store.get(attributes::NAME.as_bytes())?;
+    text.map_or(Ok(Attributes::default()), |(text, _)| Attributes::parse(&text))
+}
+
+fn keep_attributes(store: &Store, attributes: &Attributes) -> Result<()> {
+    store.put(attributes::NAME.as_bytes(), &attributes.text(), None)
 }
 
 fn write(store: &Store, items: Receiver<Vec<Item>>, progress: &Progress) -> Result<writer::Report> {

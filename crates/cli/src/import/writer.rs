@@ -17,6 +17,7 @@ pub struct Report {
     pub written: u64,
     pub written_bytes: u64,
     pub unchanged: u64,
+    pub expired: u64,
     pub skipped: u64,
     pub refused: u64,
 }
@@ -52,15 +53,21 @@ impl<'a> Writer<'a> {
 
     pub fn accept(&mut self, item: Item) -> Result<()> {
         match item {
-            Item::Pair { key, value, ttl_s, source_bytes } => {
-                self.put(key, &value, ttl_s, source_bytes)
+            Item::Pair { key, value, expires_at_s, source_bytes } => {
+                self.put(key, &value, expires_at_s, source_bytes)
+            }
+            Item::Expired { source_bytes } => {
+                self.report.expired += 1;
+                self.progress.add(source_bytes);
+                Ok(())
             }
             Item::Refused { what, error, source_bytes } => {
                 self.refuse(&what, &error, source_bytes);
                 Ok(())
             }
-            Item::Skipped => {
+            Item::Skipped { path, kind } => {
                 self.report.skipped += 1;
+                self.progress.warn(&format!("{}: {kind} is not stored", path.display()));
                 Ok(())
             }
         }
@@ -77,10 +84,10 @@ impl<'a> Writer<'a> {
         &mut self,
         key: Vec<u8>,
         value: &[u8],
-        ttl_s: Option<u64>,
+        expires_at_s: u64,
         source_bytes: u64,
     ) -> Result<()> {
-        if ttl_s.is_none() && self.is_unchanged(&key, value)? {
+        if expires_at_s == 0 && self.is_unchanged(&key, value)? {
             self.report.unchanged += 1;
             self.progress.add(source_bytes);
             return Ok(());
@@ -91,7 +98,7 @@ impl<'a> Writer<'a> {
         {
             self.wait_for_oldest()?;
         }
-        match self.store.put_later(&key, value, ttl_s) {
+        match self.store.put_later(&key, value, expires_at_s) {
             Ok(pending) => {
                 *self.waiting_keys.entry(key.clone()).or_default() += 1;
                 self.waiting_bytes += bytes;

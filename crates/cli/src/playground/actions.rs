@@ -13,6 +13,7 @@ use bytes::Bytes;
 use std::time::Instant;
 use stele_client::ScanOptions;
 use stele_client::messages::OperatorState;
+use stele_types::size::counted;
 use stele_types::{Error, KeyRange, RegionId, Result, StoreId};
 
 /// Maximum number of pairs that a scan prints.
@@ -105,7 +106,7 @@ async fn scan(cluster: &Cluster, range: KeyRange) -> Result<String> {
         print(&format!("{}\t{}\n", printable(&pair.key), printable(&pair.value)));
     }
     let more = if is_cut { " and more" } else { "" };
-    Ok(format!("{shown} pairs{more}"))
+    Ok(format!("{}{more}", counted(shown as u64, "pair")))
 }
 
 async fn kill(cluster: &mut Cluster, name: &str) -> Result<String> {
@@ -148,8 +149,7 @@ async fn after_loss(cluster: &mut Cluster, led: &[RegionId]) -> Result<String> {
     let more = describe(tolerance, true);
     let moved = match led.len() {
         0 => "no leader moved".to_owned(),
-        1 => format!("1 leader moved in {}", time(started)),
-        count => format!("{count} leaders moved in {}", time(started)),
+        count => format!("{} moved in {}", counted(count as u64, "leader"), time(started)),
     };
     Ok(format!(" · {moved} · {more}"))
 }

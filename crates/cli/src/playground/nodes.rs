@@ -1,6 +1,7 @@
 //! The playground's processes: one per node, each with its own directory. None outlives the
 //! playground.
 
+use crate::output::print;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::net::TcpListener;
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 use stele_types::{Error, Result};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
+/// Address on which the nodes listen.
+const HOST: &str = "127.0.0.1";
 /// File that keeps a node's port, so that the same directory always has the same port.
 const PORT_FILE: &str = "port";
 /// File for a node's standard error.
@@ -63,10 +66,10 @@ impl Nodes {
             let dir = dir.join(format!("n{number}"));
             fs::create_dir_all(&dir).map_err(|error| Error::io("create", &dir, error))?;
             let requested = base_port.map(|base| base.saturating_add((number - 1) as u16));
-            let port = port(&dir, requested, &mut reserved)?;
+            let port = port((&format!("n{number}"), &dir), requested, &mut reserved)?;
             list.push(Node {
                 name: format!("n{number}"),
-                address: format!("127.0.0.1:{port}"),
+                address: format!("{HOST}:{port}"),
                 state: State::Down,
                 dir,
                 child: None,
@@ -323,26 +326,43 @@ fn plain(line: &str) -> String {
     out
 }
 
-/// Returns the port recorded in the directory, else the requested one, else a free one.
-fn port(dir: &Path, requested: Option<u16>, reserved: &mut Vec<TcpListener>) -> Result<u16> {
+/// Returns the port recorded in the directory, else the requested one, else a free one; instead of one
+/// that is in use the next free one, which it records and prints.
+fn port(
+    (name, dir): (&str, &Path),
+    requested: Option<u16>,
+    reserved: &mut Vec<TcpListener>,
+) -> Result<u16> {
     let path = dir.join(PORT_FILE);
-    if let Ok(text) = fs::read_to_string(&path)
-        && let Ok(port) = text.trim().parse()
-    {
-        return Ok(port);
+    let recorded = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+    let wanted = recorded.or(requested).unwrap_or(0);
+    let listener = next_free(wanted)?;
+    let bound = listener.local_addr();
+    let port = bound.map_err(|error| Error::io("bind a port of", HOST, error))?.port();
+    reserved.push(listener);
+    if wanted != 0 && port != wanted {
+        print(&format!("port {wanted} is in use: {name} takes {port}\n"));
     }
-    let failed = |error| Error::io("bind a port of", "127.0.0.1", error);
-    let port = match requested {
-        Some(port) => port,
-        None => {
-            let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
-            let port = listener.local_addr().map_err(failed)?.port();
-            reserved.push(listener);
-            port
-        }
-    };
-    fs::write(&path, port.to_string()).map_err(|error| Error::io("write", &path, error))?;
+    if recorded != Some(port) {
+        fs::write(&path, port.to_string()).map_err(|error| Error::io("write", &path, error))?;
+    }
     Ok(port)
+}
+
+/// Binds the wanted port, or the next one that is free; 0 stands for any.
+fn next_free(wanted: u16) -> Result<TcpListener> {
+    let mut port = wanted;
+    loop {
+        match TcpListener::bind((HOST, port)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && port < u16::MAX => {
+                port += 1;
+            }
+            Err(error) => {
+                return Err(Error::io("bind a port of", format!("{HOST}:{port}"), error));
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -361,6 +381,28 @@ mod tests {
     }
 
     #[test]
+    fn instead_of_a_port_in_use_the_next_free_one_is_taken() {
+        let port_of =
+            |node: &Node| node.address.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
+        let held = next_free(20_360).unwrap();
+        let busy = held.local_addr().unwrap().port();
+        let dir = tempfile::tempdir().unwrap();
+        let ports = |base| {
+            let nodes = Nodes::new(dir.path(), 2, 1, Some(base)).unwrap();
+            nodes.list().iter().map(port_of).collect::<Vec<_>>()
+        };
+        let first = ports(busy);
+        assert!(first[0] > busy && first[1] > first[0], "{first:?} beside {busy}");
+        drop(held);
+        assert_eq!(ports(busy), first, "a directory keeps its port");
+        let held = TcpListener::bind((HOST, first[0])).unwrap();
+        let moved = ports(busy);
+        assert!(!moved.contains(&first[0]), "{moved:?}");
+        drop(held);
+        assert_eq!(ports(busy), moved, "the new port is recorded");
+    }
+
+    #[test]
     fn ports_are_free_distinct_and_the_same_again() {
         let dir = tempfile::tempdir().unwrap();
         let addresses = |base| {
@@ -373,7 +415,6 @@ mod tests {
         assert_eq!(addresses(Some(9)), first, "a directory keeps its port");
         let other = tempfile::tempdir().unwrap();
         let nodes = Nodes::new(other.path(), 2, 1, Some(20_160)).unwrap();
-        assert_eq!(nodes.list()[1].address, "127.0.0.1:20161");
         assert!(nodes.find("n3").unwrap_err().to_string().contains("n1, n2"));
     }
 }

@@ -35,15 +35,53 @@ fn keys_of_a_cluster_are_written_as_those_of_a_directory() {
     assert_eq!(run_on(&fake, "scan --cluster @").ok().text(), "a\t1\nt\tv\nz\t\\u{0}\\xff\n");
     let json = run_on(&fake, "scan --cluster @ --reverse --limit 1 --json").ok();
     assert_eq!(json.text(), "{\"key\":\"z\",\"value_hex\":\"00ff\"}\n");
+    let before_s = unix_seconds();
+    let json = run_on(&fake, "scan --cluster @ --prefix t --json").ok().json();
+    let expires_at_s = json["expires_at_s"].as_u64().unwrap();
+    assert!((before_s + 100..=unix_seconds() + 100).contains(&expires_at_s), "{json}");
     assert_eq!(run_on(&fake, "count --cluster @").ok().text(), "3\n");
     assert_eq!(run_on(&fake, "count --cluster @ --prefix t").ok().text(), "1\n");
     run_on(&fake, "del --cluster @ a missing").ok();
-    run_on(&fake, "del --cluster @ --start t").fails(1, "refused: 2 keys would be deleted");
+    run_on(&fake, "del --cluster @ --start t")
+        .fails(1, "this would delete 2 keys, from the cluster at 127");
     run_on(&fake, "del --cluster @ --start t --yes").ok();
     assert_eq!(run_on(&fake, "count --cluster @").ok().text(), "0\n");
-    run_on(&fake, "get --cluster @ a").fails(1, "key `a` not found");
+    run_on(&fake, "get --cluster @ a").fails(3, "key `a` not found");
     run_on(&fake, "get --cluster @ --store x a").fails(2, "cannot be used");
     run_on(&fake, "get a").fails(2, "required");
+}
+
+fn unix_seconds() -> u64 {
+    let now = std::time::SystemTime::now();
+    now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
+}
+
+#[test]
+fn the_exit_code_says_yes_failure_usage_no_such_key_or_unknown() {
+    let mut fake = Fake::start(3);
+    for (line, code) in [
+        ("put --cluster @ k 1", 0),
+        ("get --cluster @ k", 0),
+        ("get --cluster @ none", 3),
+        ("exist --cluster @ k none", 3),
+        ("put --cluster @ --if-present none 1", 3),
+        ("del --cluster @ --get none", 3),
+        ("put --cluster @ --if-absent k 2", 1),
+        ("incr --cluster @ --hex 0", 2),
+        ("ctl --cluster @ cancel 9", 1),
+        ("ctl --cluster @ nothing", 2),
+        ("get --cluster https://@ k", 2),
+        ("ctl --cluster @,node-2 stores", 2),
+    ] {
+        let ran = run_on(&fake, line);
+        assert_eq!(ran.code, code, "{line}: {ran:?}");
+    }
+    // The answer to a write is lost: it may have taken effect.
+    fake.state().fail("put", crate::fake::Fate::ActAndFail(tonic::Code::Unavailable));
+    let unknown = run_on(&fake, "put --cluster @ k 2").fails(4, "undetermined");
+    assert_eq!(unknown.err.lines().count(), 1, "{unknown:?}");
+    fake.kill(0);
+    run_on(&fake, "get --cluster @ k").fails(1, "check that its nodes run");
 }
 
 #[test]
@@ -56,13 +94,13 @@ fn read_modify_writes_of_a_cluster_print_what_those_of_a_directory_do() {
     run_on(&fake, "incr --cluster @ visits").fails(1, "not a decimal number");
     run_on(&fake, "put --cluster @ --if-absent --ttl 9 k one").ok();
     run_on(&fake, "put --cluster @ --if-absent k two").fails(1, "key `k` has a value");
-    run_on(&fake, "put --cluster @ --if-present none two").fails(1, "key `none` has no value");
+    run_on(&fake, "put --cluster @ --if-present none two").fails(3, "key `none` has no value");
     run_on(&fake, "put --cluster @ --if-present --ttl 9 k two").ok();
     assert_eq!(run_on(&fake, "get --cluster @ k").ok().out, b"two");
-    let exist = run_on(&fake, "exist --cluster @ visits none k").fails(1, "");
+    let exist = run_on(&fake, "exist --cluster @ visits none k").fails(3, "");
     assert_eq!(exist.text(), "visits\tyes\nnone\tno\nk\tyes\n");
     assert_eq!(run_on(&fake, "del --cluster @ --get visits").ok().out, b"400x");
-    run_on(&fake, "del --cluster @ --get visits").fails(1, "key `visits` not found");
+    run_on(&fake, "del --cluster @ --get visits").fails(3, "key `visits` not found");
 }
 
 #[test]
@@ -131,7 +169,7 @@ fn changes_are_waited_for_and_refusals_are_one_line() {
     assert_eq!(refused.err.lines().count(), 1);
     run_on(&fake, "ctl --cluster @ transfer-leader 77 1").fails(1, "there is no region 77");
     run_on(&fake, "ctl --cluster @ region 77").fails(1, "there is no region 77");
-    run_on(&fake, "ctl --cluster @ split 2 --hex xx").fails(1, "not hexadecimal");
+    run_on(&fake, "ctl --cluster @ split 2 --hex xx").fails(2, "not hexadecimal");
     run_on(&fake, "ctl --cluster @ cancel 9").fails(1, "there is no store 9");
     let dir = tempfile::tempdir().unwrap();
     let (empty, full) = (dir.path().join("new").display().to_string(), dir.path().display());
@@ -218,8 +256,8 @@ fn a_region_without_a_replica_is_named_and_the_others_go_on() {
     assert!(done.text().contains("LOST: no replica is left"), "{done:?}");
     assert!(done.text().contains("keys [-∞, m): no replica is left"), "{done:?}");
     assert!(done.text().ends_with("region 2 goes on with store 1\n"), "{done:?}");
-    run_on(&fake, "ctl --cluster @ --json recover --lost 2").fails(1, "belong to directories");
-    run_on(&fake, "ctl --store x stores").fails(1, "--store is only for `recover`");
+    run_on(&fake, "ctl --cluster @ --json recover --lost 2").fails(2, "belong to directories");
+    run_on(&fake, "ctl --store x stores").fails(2, "--store is only for `recover`");
     run_on(&fake, "ctl --cluster @ recover --lost 9 --yes").fails(1, "there is no store 9");
 }
 
@@ -249,7 +287,7 @@ mode alor · ops/s: synced writes of 16.0 KiB · replicas differ in: node
 store  address          state  class  slower  ops/s  speed     data class  weight %  wanted %  held %  fill %  live estimate  replicas  leaders  load/s  moving  labels
     1  127.0.0.1:40001  up        23       0   2980  estimate          23     100.0      33.3    33.4    12.5        5.0 MiB         1        1     120     0 B
     2  127.0.0.1:40002  up        17       6    372  measured          23     100.0      33.3    33.4    12.5        5.0 MiB         1        0       0     0 B
-store 2 is 6 classes slower than store 1 (class 17 against 23; 372 and 2980 ops/s now) and leads nothing
+store 2 counts as 8 times slower than store 1: about 362 synced writes a second against 2896; it leads nothing
 no moves
 ";
     assert_eq!(golden(&fake, &shown), expected);
@@ -301,7 +339,7 @@ no operator is under way or planned
     assert_eq!((lines.len(), lines[0]["written_bytes_per_s"].as_u64()), (3, Some(3 << 19)));
     assert_eq!((lines[2]["store"].as_u64(), lines[2]["rule"].as_str()), (Some(2), Some("slower")));
     run_on(&fake, "ctl --cluster @ explain 77").fails(1, "there is no region 77");
-    run_on(&fake, "ctl --cluster @ explain").fails(1, "or a key with --key");
+    run_on(&fake, "ctl --cluster @ explain").fails(2, "or a key with --key");
     run_on(&fake, "ctl --cluster @ explain 2 --key a").fails(2, "cannot be used");
 }
 
@@ -344,12 +382,38 @@ fn a_drain_is_followed_until_the_store_is_empty() {
     assert!(lines[1].contains("is empty"), "{lines:?}");
     let states = [step(4, StoreState::Removing), step(0, StoreState::Removing)];
     fake.state().progress = states.into_iter().chain([step(0, StoreState::Removed)]).collect();
-    let json = run_on(&fake, "ctl --cluster @ remove-store 3 --wait --json").ok();
+    let asked = run_on(&fake, "ctl --cluster @ remove-store 3 --wait --json");
+    let asked = asked.fails(1, "there is no terminal to ask; add `--yes`");
+    let what = "remove store 3 (up) of the node 127.0.0.1:";
+    assert!(asked.err.contains(what) && asked.err.contains("1 replica of region 2"), "{asked:?}");
+    assert_eq!(fake.state().progress.len(), 3, "nothing was asked of the cluster");
+    let json = run_on(&fake, "ctl --cluster @ remove-store 3 --wait --json --yes").ok();
+    assert!(json.err.contains(what), "{json:?}");
     assert_eq!(json.text().lines().count(), 3);
     assert_eq!(json.json()["state"], "removed");
     fake.state().progress = [blocked].into();
     let ran = run_on(&fake, "ctl --cluster @ drain 3").ok();
     assert!(ran.text().ends_with("; waits for: no store has room (region 7)\n"), "{ran:?}");
+}
+
+#[test]
+fn without_a_leader_of_the_placement_group_stores_are_listed_as_a_node_knows_them() {
+    let fake = Fake::start(3);
+    fake.state().placement = usize::MAX;
+    let started = std::time::Instant::now();
+    let stores = run_on(&fake, "ctl --cluster @ stores").ok();
+    assert!(started.elapsed() < std::time::Duration::from_secs(2), "{:?}", started.elapsed());
+    let expected = "\
+store  address          state                              heard
+    1  127.0.0.1:40001  reached                            0 ms
+    2  127.0.0.1:40002  not heard for 16 s                 16400 ms
+    3  127.0.0.1:40003  not reached since that node started  never
+";
+    assert_eq!(squeezed(&golden(&fake, &stores)), squeezed(expected));
+    assert!(stores.err.contains("1 of 3 voters of region 1 is up: no quorum"), "{stores:?}");
+    assert!(stores.err.contains("this is what 127.0.0.1:"), "{stores:?}");
+    let json = run_on(&fake, "ctl --cluster @ stores --json").ok().json();
+    assert_eq!((json["store"].as_u64(), json["heard"].as_u64()), (Some(3), None));
 }
 
 #[test]
@@ -457,6 +521,6 @@ fn the_load_generator_accounts_for_every_operation_and_compares_targets() {
     assert!(per_second < 404.0, "no operation begins before it is due: {per_second}");
     let said = std::fs::read_to_string(&html).unwrap();
     assert!(said.contains(" 400 operations are due per second"), "{said}");
-    run_on(&fake, "bench wire --target mysql://@").fails(1, "is not a target: write stele://");
-    run_on(&fake, "bench wire --target stele://@ --pids 1,2/3").fails(1, "processes of 1 targets");
+    run_on(&fake, "bench wire --target mysql://@").fails(2, "is not a target: write stele://");
+    run_on(&fake, "bench wire --target stele://@ --pids 1,2/3").fails(2, "processes of 1 targets");
 }

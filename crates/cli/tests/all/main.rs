@@ -10,6 +10,7 @@ mod fake;
 mod import_export;
 mod keys;
 mod node_dir;
+mod node_process;
 mod playground;
 mod processes;
 mod recover;

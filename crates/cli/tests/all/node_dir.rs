@@ -73,8 +73,8 @@ fn reading_commands_show_a_nodes_pairs_and_change_nothing() {
     assert_eq!((verified["ok"].clone(), verified["damages"].clone()), (true.into(), 0.into()));
     assert!(run(&dir, "stats --store $ --json").ok().json()["disk_bytes"].is_u64());
     assert_eq!(run(&dir, "get --store $ a").ok().out, b"value-a");
-    run(&dir, "get --store $ b").fails(1, "key `b` not found");
-    run(&dir, "get --store $ short").fails(1, "key `short` not found");
+    run(&dir, "get --store $ b").fails(3, "key `b` not found");
+    run(&dir, "get --store $ short").fails(3, "key `short` not found");
     assert_eq!(run(&dir, "exist --store $ a c").ok().text(), "a\tyes\nc\tyes\n");
     assert_eq!(run(&dir, "scan --store $").ok().text(), "a\tvalue-a\nc\tvalue-c\n");
     assert_eq!(run(&dir, "scan --store $ --reverse --limit 1 --keys-only").ok().text(), "c\n");

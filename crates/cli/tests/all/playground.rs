@@ -37,10 +37,13 @@ fn a_disk_without_room_is_named_at_once_with_what_it_lacks() {
 fn a_node_that_does_not_start_is_shown_with_the_end_of_its_log() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let ran = playground(&["--nodes", "1", "--base-port", &port], &[]);
+    let arguments = ["--nodes", "1", "--base-port", &port];
+    let ran = playground(&arguments, &[("STELE_TICK_MS", "9999")]);
     let ran = ran.fails(1, "n1 ended before it was ready; the end of its log");
-    let line = ran.err.lines().find(|line| line.contains("in use"));
+    let line = ran.err.lines().find(|line| line.contains("5 to 1000"));
     assert!(line.is_some_and(|line| line.starts_with("    ")), "{ran:?}");
+    let in_use = format!("port {port} is in use: n1 takes ");
+    assert!(ran.text().starts_with(&in_use), "{ran:?}");
 }
 
 /// A running playground that reads lines.

@@ -10,6 +10,7 @@ pub use regions::RegionRow;
 use crate::Options;
 use crate::backoff::{Pause, Tries, more_telling};
 use crate::call::ControlCall;
+use crate::delivery::Departure;
 use crate::pd_rpc_client::{is_broken, is_not_leader, leader_of, retry_after, status_text};
 use crate::route::Router;
 use bytes::Bytes;
@@ -44,6 +45,32 @@ impl Control {
         let ids = ids.iter().map(|id| id.0).collect();
         let request = messages::ListStoresRequest { ids, ..Default::default() };
         Ok(self.call_leader(request).await?.stores)
+    }
+
+    /// Returns the stores as the placement group reports them, or else, if it has no leader that answers
+    /// within `within`, as the first node that responds knows them.
+    pub async fn stores_or_known(&self, within: Duration) -> Result<KnownStores> {
+        let options =
+            Options { timeout: within, attempt_timeout: within, on_wait: None, ..self.options };
+        let hasty = Self { options, ..self.clone() };
+        // A call may wait longer: for the connection to a node that does not answer.
+        let error = match tokio::time::timeout(within, hasty.stores(&[])).await {
+            Ok(Ok(stores)) => return Ok(KnownStores { stores, by: None }),
+            Ok(Err(error @ Error::Unavailable(_))) => error,
+            Ok(Err(error)) => return Err(error),
+            Err(_) => Error::Unavailable(format!("no leader answers within {within:?}")),
+        };
+        for address in self.candidates() {
+            let request = messages::ListStoresRequest { known_here: true, ..Default::default() };
+            // A node of an earlier version answers as the leader does, or not at all.
+            if let Ok(answer) = hasty.call_node(&address, request).await
+                && answer.known_here
+            {
+                let by = Some((address, answer.no_leader));
+                return Ok(KnownStores { stores: answer.stores, by });
+            }
+        }
+        Err(error)
     }
 
     /// Returns the running operators; with `ended` also those that ended recently.
@@ -253,7 +280,8 @@ impl Control {
         let unreachable = |text| Failure::Node { text, leader: None };
         let connection = connections.get(address).await.map_err(unreachable)?;
         let timeout = self.options.attempt_timeout.min(tries.left());
-        let answer = tokio::time::timeout(timeout, call.send(&connection)).await;
+        let departure = Departure::default();
+        let answer = tokio::time::timeout(timeout, call.send(&connection, &departure)).await;
         match answer {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(status)) => {
@@ -280,6 +308,17 @@ impl Control {
         }
         candidates
     }
+}
+
+/// Stores of a cluster.
+#[derive(Clone, Debug)]
+pub struct KnownStores {
+    /// One entry for each. Of one node's knowledge only the address counts, and the time since that
+    /// node heard the store.
+    pub stores: Vec<messages::StoreInfo>,
+    /// Address of the node that answered for the placement group, and the reason for which that has no
+    /// leader, which may be empty. `None` if the leader answered.
+    pub by: Option<(String, String)>,
 }
 
 /// Failure of a call.

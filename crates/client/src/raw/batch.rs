@@ -1,16 +1,18 @@
 //! Operations on many keys. They are split at region boundaries and at the maximum length of a
-//! message, and the parts are sent concurrently. Each part is atomic, the whole is not.
+//! message, and the parts are sent concurrently. Each part is atomic, the whole is not: a write that fails
+//! says how much of it is done.
 
 use crate::Client;
 use crate::backoff::Tries;
-use crate::call::RawCall;
+use crate::call::{Effect, RawCall};
 use crate::raw::Ttl;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
 use stele_proto::kvrpcpb;
 use stele_proto::stele::kv::v1 as kv;
-use stele_types::{Error, KeyRange, Result};
-use tokio::task::JoinSet;
+use stele_types::command::{check_user_key, check_user_pair};
+use stele_types::{Error, KeyRange, Partial, Result, Unit, mutant};
+use tokio::task::{JoinError, JoinSet};
 
 /// Maximum number of keys and bytes in one message.
 const PART_KEYS_MAX: usize = 512;
@@ -39,10 +41,16 @@ impl PutPair {
 /// Part of a request for one key.
 trait Item: Clone + Send + 'static {
     type Call: RawCall;
+    const UNIT: Unit = Unit::Keys;
 
     fn key(&self) -> &Bytes;
     fn bytes(&self) -> usize;
     fn call(items: &[Self], cf: String) -> Self::Call;
+
+    /// Fails if no store accepts the item.
+    fn check(&self) -> Result<()> {
+        check_user_key(self.key())
+    }
 }
 
 #[derive(Clone)]
@@ -107,6 +115,7 @@ impl Item for DeleteKey {
 
 impl Item for PutPair {
     type Call = kvrpcpb::RawBatchPutRequest;
+    const UNIT: Unit = Unit::Pairs;
 
     fn key(&self) -> &Bytes {
         &self.key
@@ -131,6 +140,10 @@ impl Item for PutPair {
         let pairs = items.iter().map(pair).collect();
         kvrpcpb::RawBatchPutRequest { pairs, ttls, cf, ..kvrpcpb::RawBatchPutRequest::default() }
     }
+
+    fn check(&self) -> Result<()> {
+        check_user_pair(&self.key, &self.value)
+    }
 }
 
 impl Client {
@@ -153,61 +166,167 @@ impl Client {
         Ok(keys.iter().map(|key| found.contains(key)).collect())
     }
 
-    /// Sets keys. Of several pairs with the same key the last takes effect. On an error some may be
-    /// set.
+    /// Sets keys. Of several pairs with the same key the last takes effect. All are checked before any
+    /// is sent. Fails with `Partial` if some are set and others are not, or may not be.
     pub async fn batch_put(&self, pairs: Vec<PutPair>) -> Result<()> {
         self.batch(pairs).await.map(drop)
     }
 
-    /// Deletes keys. On an error some may be deleted.
+    /// Deletes keys. All are checked before any is sent. Fails with `Partial` if some are deleted and
+    /// others are not, or may not be.
     pub async fn batch_delete(&self, keys: Vec<Bytes>) -> Result<()> {
         self.batch(keys.into_iter().map(DeleteKey).collect()).await.map(drop)
     }
 
     async fn batch<I: Item>(&self, items: Vec<I>) -> Result<Vec<Answer<I>>> {
+        if !mutant::active("client.bad_key_is_sent") {
+            items.iter().try_for_each(Item::check)?;
+        }
         let mut rest = sorted(items);
+        let items_count = rest.len();
         let mut tries = self.tries();
         let mut parts = JoinSet::new();
-        let mut answers = Vec::new();
-        while let Some(first) = rest.first() {
-            let route = self.router.locate(first.key(), &mut tries).await?;
-            let part = take_part(&mut rest, &route.region.range);
-            if parts.len() >= PARTS_AT_ONCE {
-                answers.extend(joined(parts.join_next().await)?);
+        let mut ended = Ended::<I>::default();
+        while let Some(first) = rest.first()
+            && ended.failure.is_none()
+        {
+            match self.router.locate(first.key(), &mut tries).await {
+                Ok(route) => {
+                    let part = take_part(&mut rest, &route.region.range);
+                    parts.spawn(self.clone().part(part, tries.of_part()));
+                }
+                Err(error) => ended.fail(error),
             }
-            parts.spawn(self.clone().part(part));
+            if parts.len() >= PARTS_AT_ONCE {
+                ended.add(parts.join_next().await);
+            }
         }
-        while !parts.is_empty() {
-            answers.extend(joined(parts.join_next().await)?);
+        // Invariant: each part of a write that was sent is awaited to its end, after a failure too.
+        while !parts.is_empty()
+            && (ended.failure.is_none() || <I::Call as RawCall>::EFFECT != Effect::Read)
+        {
+            ended.add(parts.join_next().await);
+            if ended.failure.is_some() && mutant::active("client.parts_aborted") {
+                parts.abort_all();
+            }
         }
-        Ok(answers)
+        ended.not_done += rest.len();
+        ended.into_result(items_count)
     }
 
     /// Sends items that were in one region when they were split off.
-    async fn part<I: Item>(self, items: Vec<I>) -> Result<Vec<Answer<I>>> {
-        let mut tries = self.tries();
-        let mut waiting = vec![items];
-        let mut answers = Vec::new();
-        while let Some(mut items) = waiting.pop() {
-            let Some(first) = items.first() else { continue };
-            let route = self.router.locate(first.key(), &mut tries).await?;
-            let part = take_part(&mut items, &route.region.range);
-            if !items.is_empty() {
-                waiting.push(items);
-            }
-            let call = I::call(&part, self.family_name());
+    async fn part<I: Item>(self, items: Vec<I>, mut tries: Tries) -> Ended<I> {
+        let mut waiting = vec![Part { items, is_ambiguous: false }];
+        let mut ended = Ended::default();
+        while let Some(mut whole) = waiting.pop() {
+            let Some(first) = whole.items.first() else { continue };
+            tries.continue_with(whole.is_ambiguous);
+            let route = match self.router.locate(first.key(), &mut tries).await {
+                Ok(route) => route,
+                Err(error) => {
+                    waiting.push(whole);
+                    ended.fail(error);
+                    break;
+                }
+            };
+            let items = take_part(&mut whole.items, &route.region.range);
+            waiting.push(whole);
+            let call = I::call(&items, self.family_name());
             let answer = self.router.attempt(&route, &call, &self.options, &mut tries).await;
+            let part = Part { items, is_ambiguous: tries.is_ambiguous() };
             match answer {
-                Ok(Some(answer)) => answers.push(answer),
+                Ok(Some(answer)) => {
+                    ended.done += part.items.len();
+                    ended.answers.push(answer);
+                }
                 Ok(None) => waiting.push(part),
-                Err(error) => waiting.extend(split_part(part, error, &mut tries)?),
+                Err(Error::Invalid(_))
+                    if tries.take_too_long() && part.items.len() > 1 && !tries.left().is_zero() =>
+                {
+                    waiting.extend(part.halves());
+                }
+                Err(error) => {
+                    waiting.push(part);
+                    ended.fail(error);
+                    break;
+                }
             }
         }
-        Ok(answers)
+        let certain = waiting.iter().filter(|part| !part.is_ambiguous);
+        ended.not_done += certain.map(|part| part.items.len()).sum::<usize>();
+        ended
     }
 }
 
 type Answer<I> = <<I as Item>::Call as crate::call::Call>::Response;
+
+/// Items that are sent together.
+struct Part<I> {
+    items: Vec<I>,
+    /// Whether an attempt may have taken effect.
+    is_ambiguous: bool,
+}
+
+impl<I> Part<I> {
+    /// Splits a part that was too long for one message.
+    fn halves(self) -> [Self; 2] {
+        let Self { mut items, is_ambiguous } = self;
+        let upper = items.split_off(items.len() / 2);
+        [Self { items: upper, is_ambiguous }, Self { items, is_ambiguous }]
+    }
+}
+
+/// What became of items. The outcome of those that are neither done nor not done is unknown.
+struct Ended<I: Item> {
+    answers: Vec<Answer<I>>,
+    done: usize,
+    not_done: usize,
+    failure: Option<Error>,
+}
+
+impl<I: Item> Default for Ended<I> {
+    fn default() -> Self {
+        Self { answers: Vec::new(), done: 0, not_done: 0, failure: None }
+    }
+}
+
+impl<I: Item> Ended<I> {
+    /// Records a failure, unless it is not the first.
+    fn fail(&mut self, error: Error) {
+        self.failure.get_or_insert(error);
+    }
+
+    fn add(&mut self, part: Option<Result<Self, JoinError>>) {
+        match part {
+            Some(Ok(part)) => {
+                self.answers.extend(part.answers);
+                self.done += part.done;
+                self.not_done += part.not_done;
+                part.failure.into_iter().for_each(|error| self.fail(error));
+            }
+            Some(Err(error)) => {
+                self.fail(Error::Undetermined(format!("a part of the call failed: {error}")));
+            }
+            None => {}
+        }
+    }
+
+    /// Returns the answers for so many items, or how much of a write is done.
+    fn into_result(self, items: usize) -> Result<Vec<Answer<I>>> {
+        let Some(first) = self.failure else { return Ok(self.answers) };
+        if <I::Call as RawCall>::EFFECT == Effect::Read {
+            return Err(first);
+        }
+        let mut unknown = items.saturating_sub(self.done + self.not_done);
+        if mutant::active("client.unknown_part_is_not_done") {
+            unknown = 0;
+        }
+        let not_done = (items - self.done - unknown) as u64;
+        let (done, unknown) = (self.done as u64, unknown as u64);
+        let unit = I::UNIT;
+        Err(Partial { unit, done, not_done, unknown, not_reached: None, first }.into_error())
+    }
+}
 
 /// Sorts items by key and keeps the last of those with the same key.
 fn sorted<I: Item>(mut items: Vec<I>) -> Vec<I> {
@@ -228,24 +347,6 @@ fn take_part<I: Item>(items: &mut Vec<I>, range: &KeyRange) -> Vec<I> {
     let count = items.iter().enumerate().take_while(fits).count();
     let rest = items.split_off(count);
     std::mem::replace(items, rest)
-}
-
-/// Splits a part that was too long for one message in two. Returns any other error.
-fn split_part<I: Item>(mut part: Vec<I>, error: Error, tries: &mut Tries) -> Result<Vec<Vec<I>>> {
-    let is_too_long = tries.take_too_long() && matches!(error, Error::Invalid(_));
-    if part.len() < 2 || !is_too_long || tries.left().is_zero() {
-        return Err(error);
-    }
-    let upper = part.split_off(part.len() / 2);
-    Ok(vec![upper, part])
-}
-
-fn joined<T>(part: Option<Result<Result<Vec<T>>, tokio::task::JoinError>>) -> Result<Vec<T>> {
-    match part {
-        Some(Ok(answers)) => answers,
-        Some(Err(error)) => Err(Error::Unavailable(format!("a part of the call failed: {error}"))),
-        None => Ok(Vec::new()),
-    }
 }
 
 #[cfg(test)]

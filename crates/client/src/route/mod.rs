@@ -10,13 +10,15 @@ use crate::backoff::{Pause, Tries};
 use crate::call::{Effect, RawCall};
 use crate::connections::Connections;
 use crate::convert;
+use crate::delivery::{Departure, Failure};
 use crate::pd_rpc_client::{Found, PdRpcClient, is_broken, status_text};
-use crate::retry_decision::{RetryDecision, Step, decide_retry, final_error, text};
+use crate::retry_decision::{
+    RetryDecision, Step, decide_after_failure, decide_retry, final_error, text,
+};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_proto::kvrpcpb;
 use stele_types::{Error, Result};
-use tonic::{Code, Status};
 
 /// State shared by all handles of a client.
 pub struct Router {
@@ -86,32 +88,17 @@ impl Router {
             self.regions.forget(route);
         }
         let Some(address) = self.address(route, tries).await? else { return Ok(None) };
-        let connection = match self.connections.get(&address).await {
-            Ok(connection) => connection,
-            Err(reason) => {
-                self.unreachable(route);
-                tries.pause(Pause::Region, reason).await?;
-                return Ok(None);
-            }
-        };
-        let mut call = call.clone();
-        let timeout = options.attempt_timeout.min(tries.left());
-        call.set_context(self.context(route, timeout.as_millis() as u64));
-        let answer = tokio::time::timeout(timeout, call.send(&connection)).await;
-        let answer = answer.unwrap_or_else(|_| Err(Status::cancelled("no answer")));
-        let mut response = match answer {
+        let mut response = match self.call_once(&address, route, call, options, tries).await {
             Ok(response) => response,
-            Err(status) => {
-                if is_broken(&status) {
-                    self.connections.forget(&connection);
-                }
-                let reason = format!("{address}: {}", status_text(&status));
-                self.failed::<C>(route, &status, reason, options, tries).await?;
+            Err(failure) => {
+                let reason = format!("{address}: {}", status_text(&failure.status));
+                let decision = decide_after_failure(&failure, &reason);
+                self.follow::<C>(route, decision, reason, options, tries).await?;
                 return Ok(None);
             }
         };
         if let Some(error) = C::region_error(&mut response) {
-            self.refused::<C>(route, decide_retry(&error), text(&error), options, tries).await?;
+            self.follow::<C>(route, decide_retry(&error), text(&error), options, tries).await?;
             return Ok(None);
         }
         let failure = C::failure(&mut response);
@@ -120,6 +107,33 @@ impl Router {
             // Nodes of earlier versions answer by a text.
             false => Err(tries.final_error(final_error(failure))),
         }
+    }
+
+    /// Sends a call to a node once.
+    async fn call_once<C: RawCall>(
+        &self,
+        address: &str,
+        route: &Route,
+        call: &C,
+        options: &Options,
+        tries: &Tries,
+    ) -> Result<C::Response, Failure> {
+        let connection = self.connections.get(address).await;
+        let connection = connection.map_err(Failure::without_connection)?;
+        let mut call = call.clone();
+        let timeout = options.attempt_timeout.min(tries.left());
+        call.set_context(self.context(route, timeout.as_millis() as u64));
+        let departure = Departure::default();
+        let failure = match tokio::time::timeout(timeout, call.send(&connection, &departure)).await
+        {
+            Ok(Ok(response)) => return Ok(response),
+            Ok(Err(status)) => Failure::of_call(status, &departure),
+            Err(_) => Failure::of_timeout(&departure),
+        };
+        if is_broken(&failure.status) {
+            self.connections.forget(&connection);
+        }
+        Err(failure)
     }
 
     async fn address(&self, route: &Route, tries: &mut Tries) -> Result<Option<String>> {
@@ -147,44 +161,8 @@ impl Router {
         }
     }
 
-    /// Corrects the cache for an unreachable store: it may have moved, and another peer may be the
-    /// leader.
-    fn unreachable(&self, route: &Route) {
-        self.pd_client.forget_store(route.peer.store);
-        self.regions.next_peer(route);
-    }
-
-    async fn failed<C: RawCall>(
-        &self,
-        route: &Route,
-        status: &Status,
-        reason: String,
-        options: &Options,
-        tries: &mut Tries,
-    ) -> Result<()> {
-        match status.code() {
-            Code::InvalidArgument
-            | Code::FailedPrecondition
-            | Code::Unimplemented
-            | Code::PermissionDenied
-            | Code::Unauthenticated => Err(tries.final_error(Error::Refused(reason))),
-            // A message exceeds the maximum length of one side; a retry would too.
-            Code::OutOfRange => {
-                tries.note_too_long();
-                Err(tries.final_error(Error::Invalid(reason)))
-            }
-            Code::ResourceExhausted => {
-                tries.pause(Pause::Busy(std::time::Duration::ZERO), reason).await
-            }
-            _ => {
-                self.unreachable(route);
-                note_ambiguity::<C>(&reason, options, tries)?;
-                tries.pause(Pause::Region, reason).await
-            }
-        }
-    }
-
-    async fn refused<C: RawCall>(
+    /// Corrects the cache as decided, and waits before the next try. Fails if there is none.
+    async fn follow<C: RawCall>(
         &self,
         route: &Route,
         decision: RetryDecision,
@@ -204,6 +182,11 @@ impl Router {
                 }
             }
             Step::NextPeer => self.regions.next_peer(route),
+            Step::NextNode => {
+                // The store may have moved, and another peer may be the leader.
+                self.pd_client.forget_store(route.peer.store);
+                self.regions.next_peer(route);
+            }
             Step::Install(regions) => {
                 self.regions.forget(route);
                 let leads =

@@ -49,7 +49,8 @@ fn store_placement(state: &State, info: &StoreInfo) -> StorePlacement {
         wanted_permille: 333,
         held_permille: 334,
         live_bytes: 5 << 20,
-        fill_permille: 125,
+        fill_permille: Some(125),
+        unreachable: false,
         replicas: 1,
         leaders: u64::from(id == 1),
         load_per_second: 120 * u64::from(id == 1),
@@ -74,8 +75,10 @@ impl Service {
             return Ok(state);
         }
         let mut status = Status::unavailable("not leader");
-        let leader = state.nodes[state.placement].address.parse().unwrap();
-        status.metadata_mut().insert("stele-leader", leader);
+        // No node leads if the number is none of a node.
+        if let Some(leader) = state.nodes.get(state.placement) {
+            status.metadata_mut().insert("stele-leader", leader.address.parse().unwrap());
+        }
         Err(status)
     }
 }
@@ -134,9 +137,24 @@ impl Control for Service {
         Ok(Response::new(MembersResponse { cluster_id, members_version, members }))
     }
 
-    async fn list_stores(&self, _: Request<ListStoresRequest>) -> Answer<ListStoresResponse> {
-        let stores = self.leader_state()?.stores.values().cloned().collect();
-        Ok(Response::new(ListStoresResponse { cluster_id: CLUSTER, stores }))
+    async fn list_stores(&self, request: Request<ListStoresRequest>) -> Answer<ListStoresResponse> {
+        let ListStoresRequest { ids, known_here, .. } = request.into_inner();
+        let state = if known_here { self.state() } else { self.leader_state()? };
+        let is_wanted = |id: &u64| ids.is_empty() || ids.contains(id);
+        let stores = state.stores.iter().filter(|(id, _)| is_wanted(id));
+        let mut answer = ListStoresResponse {
+            cluster_id: CLUSTER,
+            stores: stores.map(|(_, info)| info.clone()).collect(),
+            known_here,
+            ..ListStoresResponse::default()
+        };
+        if known_here {
+            answer.no_leader = "1 of 3 voters of region 1 is up: no quorum".to_owned();
+            for (info, age_ms) in answer.stores.iter_mut().zip([0, 16_400, -1]) {
+                info.heartbeat_age_ms = age_ms;
+            }
+        }
+        Ok(Response::new(answer))
     }
 
     async fn list_regions(

@@ -7,6 +7,7 @@ mod control;
 mod kv;
 mod pd;
 mod tikv;
+mod unruly;
 
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -16,7 +17,7 @@ use stele_proto::stele::control::v1::{self as messages, control_server::ControlS
 use stele_proto::stele::kv::v1::kv_server::KvServer;
 use stele_proto::tikvpb::tikv_server::TikvServer;
 use stele_proto::{errorpb, metapb};
-use stele_types::{KeyRange, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId};
+use stele_types::{KeyRange, Peer, PeerId, PeerRole, Prng, Region, RegionEpoch, RegionId, StoreId};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio_stream::wrappers::TcpListenerStream;
@@ -45,6 +46,8 @@ pub enum Fate {
 #[derive(Debug)]
 pub struct Step {
     pub method: &'static str,
+    /// Number of calls with this name that come before.
+    pub after: u32,
     pub fate: Fate,
 }
 
@@ -85,9 +88,28 @@ pub struct State {
     pub moves: Vec<messages::OperatorInfo>,
     /// Seconds by which the clock of a store is ahead.
     pub clocks_ahead: BTreeMap<u64, u64>,
+    /// Draws the outcomes of calls that no script sets.
+    pub unruly: Option<Prng>,
 }
 
 impl State {
+    /// Returns a cluster without nodes: region 2 has a replica on each of so many stores.
+    pub fn with_stores(stores: u64) -> Self {
+        let peers = (1..=stores).map(|store| Peer {
+            id: PeerId(20 + store),
+            store: StoreId(store),
+            role: PeerRole::Voter,
+        });
+        let region = Region {
+            id: RegionId(2),
+            range: KeyRange::all(),
+            epoch: RegionEpoch { conf_version: 1, version: 1 },
+            peers: peers.collect(),
+            ..Region::default()
+        };
+        Self { regions: vec![region], leaders: BTreeMap::from([(2, 1)]), ..Self::default() }
+    }
+
     pub fn region_of(&self, key: &[u8]) -> &Region {
         self.regions.iter().find(|region| region.range.contains(key)).unwrap()
     }
@@ -114,7 +136,12 @@ impl State {
     }
 
     pub fn fail(&mut self, method: &'static str, fate: Fate) {
-        self.script.push_back(Step { method, fate });
+        self.fail_after(method, 0, fate);
+    }
+
+    /// Sets the outcome of a later call: so many with this name are executed before it.
+    pub fn fail_after(&mut self, method: &'static str, after: u32, fate: Fate) {
+        self.script.push_back(Step { method, after, fate });
     }
 
     /// Returns the value of a key of the default family.
@@ -123,8 +150,14 @@ impl State {
     }
 
     fn fate(&mut self, method: &'static str) -> Option<Fate> {
-        let next = self.script.front()?;
+        let Some(next) = self.script.front_mut() else {
+            return self.unruly.as_mut().and_then(unruly::draw);
+        };
         let hit = next.method.is_empty() || next.method == method;
+        if hit && next.after > 0 {
+            next.after -= 1;
+            return None;
+        }
         if hit { self.script.pop_front().map(|step| step.fate) } else { None }
     }
 }
@@ -136,9 +169,9 @@ pub struct Fake {
 }
 
 #[derive(Clone)]
-struct Service {
-    state: Arc<Mutex<State>>,
-    node: usize,
+pub struct Service {
+    pub state: Arc<Mutex<State>>,
+    pub node: usize,
 }
 
 impl Service {
@@ -150,20 +183,7 @@ impl Service {
 impl Fake {
     /// Starts nodes with one store each, numbered from 1, and region 2 with a replica on each.
     pub fn start(nodes: u64) -> Self {
-        let peers = (1..=nodes).map(|store| Peer {
-            id: PeerId(20 + store),
-            store: StoreId(store),
-            role: PeerRole::Voter,
-        });
-        let region = Region {
-            id: RegionId(2),
-            range: KeyRange::all(),
-            epoch: RegionEpoch { conf_version: 1, version: 1 },
-            peers: peers.collect(),
-            ..Region::default()
-        };
-        let state =
-            State { regions: vec![region], leaders: BTreeMap::from([(2, 1)]), ..State::default() };
+        let state = State::with_stores(nodes);
         let mut fake = Self { state: Arc::new(Mutex::new(state)), servers: Vec::new() };
         for store in 1..=nodes {
             fake.add_node(vec![store]);

@@ -80,7 +80,7 @@ pub(crate) fn check_not_a_shard(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<()> {
         path: dir.to_path_buf(),
         detail: format!(
             "it is {shard}, and a write to one shard alone may put a key where the set never looks \
-             for it: open all directories of the set with `Shards`; the commands that only read \
+             for it: open all directories of the set with `Shards::open`; the commands that only read \
              accept this directory"
         ),
     })
@@ -122,8 +122,8 @@ impl Found {
             (true, None) => Err(Error::WrongStore {
                 path: dir.to_path_buf(),
                 detail:
-                    "it holds a store that is not a shard; open it with `Db`, or give an empty \
-                         directory"
+                    "it holds a store that is not a shard; open it with `Db::open`, or give an \
+                         empty directory"
                         .into(),
             }),
         }

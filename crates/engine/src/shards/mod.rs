@@ -343,7 +343,11 @@ impl Shards {
 
     fn at(&self, number: usize) -> Result<&Shard> {
         let count = self.count();
-        let missing = || Error::invalid(format!("shard {number} of a set of {count}"));
+        let missing = || {
+            Error::invalid(format!(
+                "there is no shard {number} in a set of {count}; they are counted from 0"
+            ))
+        };
         self.shards.get(number).ok_or_else(missing)
     }
 
@@ -414,7 +418,8 @@ impl Shards {
                 let other = *only.get_or_insert(shard);
                 if shard != other {
                     return Err(Error::invalid(format!(
-                        "a batch with keys of shards {other} and {shard} cannot be atomic; split it"
+                        "a batch with keys of shards {other} and {shard} cannot be atomic; split it: \
+                         `Shards::shard_of` returns the shard of a key"
                     )));
                 }
             }

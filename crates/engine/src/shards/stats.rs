@@ -40,11 +40,25 @@ fn total<'a>(
 ) -> EngineStats {
     let mut total = EngineStats::default();
     for store in stores {
-        total.user_bytes += store.user_bytes;
-        total.disk_bytes += store.disk_bytes;
-        total.live_bytes_estimate += store.live_bytes_estimate;
-        total.memory_bytes += store.memory_bytes;
-        for (cause, bytes) in &store.written_bytes {
+        // Names every field, so that none is left out of the sums.
+        let EngineStats {
+            user_bytes,
+            written_bytes,
+            disk_bytes,
+            live_bytes_estimate,
+            memory_bytes,
+            index_memory_bytes,
+            index_cold_reads,
+            device_bytes: _,
+            device_free_bytes: _,
+        } = store;
+        total.user_bytes += user_bytes;
+        total.disk_bytes += disk_bytes;
+        total.live_bytes_estimate += live_bytes_estimate;
+        total.memory_bytes += memory_bytes;
+        total.index_memory_bytes += index_memory_bytes;
+        total.index_cold_reads += index_cold_reads;
+        for (cause, bytes) in written_bytes {
             match total.written_bytes.iter_mut().find(|(known, _)| known == cause) {
                 Some((_, sum)) => *sum += bytes,
                 None => total.written_bytes.push((cause, *bytes)),
@@ -56,4 +70,27 @@ fn total<'a>(
         total.device_free_bytes += free_bytes;
     }
     total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_over_shards_has_every_number_and_each_device_once() {
+        let store = |factor: u64| EngineStats {
+            user_bytes: factor,
+            written_bytes: vec![("log", 2 * factor), ("flush", 3 * factor)],
+            disk_bytes: 4 * factor,
+            live_bytes_estimate: 5 * factor,
+            memory_bytes: 6 * factor,
+            index_memory_bytes: 7 * factor,
+            index_cold_reads: 8 * factor,
+            device_bytes: 9 * factor,
+            device_free_bytes: 10 * factor,
+        };
+        let stores = [store(1), store(100)];
+        let total = total(stores.iter(), [(9, 10)].into_iter());
+        assert_eq!(total, EngineStats { device_bytes: 9, device_free_bytes: 10, ..store(101) });
+    }
 }

@@ -11,7 +11,7 @@ use super::{Shared, Store};
 use crate::checked_text::{self, CheckedText};
 use std::sync::Arc;
 use stele_types::{DeviceSpeed, Error, OpCost, Result, mutant};
-use stele_vfs::{Curve, DeviceTimes, Probed, probe, remove_probe};
+use stele_vfs::{Curve, DeviceTimes, MEASURING_OPERATIONS, Probed, probe, remove_probe};
 
 const NAME: &str = "SPEED";
 const MAGIC: &str = "stele speed";
@@ -40,6 +40,18 @@ impl Store {
     /// nanoseconds; 0 without any. At least the age of the append under way.
     pub fn append_p99_nanos(&self) -> u64 {
         self.device_times().write_p99_nanos(self.shared.timer.clock().monotonic_nanos())
+    }
+
+    /// Measures the device by small synced writes that store nothing: as many as make a measurement.
+    /// May wait for the device as long as a write does.
+    pub fn measure_writes(&self) -> Result<()> {
+        for _ in 0..MEASURING_OPERATIONS {
+            let _under_way = self.shared.timer.append();
+            if !self.shared.log.measure()? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Sets the estimate of the device's speed that counts until enough is measured: from the probe

@@ -91,3 +91,21 @@ fn a_store_on_a_full_device_serves_without_an_estimate() {
     append(&store, 2);
     store.estimate_speed(7).unwrap();
 }
+
+#[test]
+fn an_idle_store_measures_its_device_and_stores_nothing() {
+    let disk = disk(4);
+    let store = open(&disk);
+    store.measure_writes().unwrap();
+    assert_eq!(store.device_speed().writes, 0, "an empty log has no place for it");
+    append(&store, 1);
+    let before = stele_engine::StateMachine::stats(&store);
+    store.measure_writes().unwrap();
+    assert_eq!(store.device_speed().writes, 9);
+    let after = stele_engine::StateMachine::stats(&store);
+    assert_eq!((after.user_bytes, after.disk_bytes), (before.user_bytes, before.disk_bytes));
+    drop(store);
+    let store = open(&disk.restart(5));
+    append(&store, 2);
+    store.measure_writes().unwrap();
+}

@@ -28,6 +28,9 @@ pub struct RegionLog {
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     map: BTreeMap<RegionId, Region>,
+    /// Number of regions that have their first entry in a segment. Invariant: kept by [`Self::change`], so that no
+    /// question for the first wanted segment walks all regions.
+    firsts: BTreeMap<FileId, usize>,
 }
 
 impl Regions {
@@ -47,17 +50,42 @@ impl Regions {
     /// recovery; it describes the violation.
     pub fn apply(&mut self, item: &Item<'_>) -> Result<(), String> {
         match item {
-            Item::Entry(entry) => self.map.entry(entry.region).or_default().push(entry),
+            Item::Entry(entry) => self.change(entry.region, |region| region.push(entry)),
             Item::HardState(region, state) => {
                 self.map.entry(*region).or_default().hard_state = *state;
                 Ok(())
             }
-            Item::Mark(region, mark, at) => self.map.entry(*region).or_default().mark(mark, *at),
+            Item::Mark(region, mark, at) => self.change(*region, |region| region.mark(mark, *at)),
             Item::Carried(carried) => {
                 self.map.entry(carried.region).or_insert_with(|| Region::carried(carried));
                 Ok(())
             }
             Item::Withdrawn(_) => Ok(()),
+        }
+    }
+
+    fn change(
+        &mut self,
+        id: RegionId,
+        change: impl FnOnce(&mut Region) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let region = self.map.entry(id).or_default();
+        let before = region.first_file();
+        let done = change(region);
+        let now = region.first_file();
+        if before != now {
+            before.into_iter().for_each(|file| self.drop_first(file));
+            now.into_iter().for_each(|file| *self.firsts.entry(file).or_default() += 1);
+        }
+        done
+    }
+
+    fn drop_first(&mut self, file: FileId) {
+        if let Some(regions) = self.firsts.get_mut(&file) {
+            *regions -= 1;
+            if *regions == 0 {
+                self.firsts.remove(&file);
+            }
         }
     }
 
@@ -75,12 +103,18 @@ impl Regions {
     pub fn forget_destroyed(&mut self, oldest: FileId) {
         let is_early = mutant::active("log.destroyed_forgotten_early");
         let has_records = |region: &Region| region.reset().file >= oldest && !is_early;
-        self.map.retain(|_, region| !region.destroyed || has_records(region));
+        let mut firsts = Vec::new();
+        self.map.retain(|_, region| {
+            let stays = !region.destroyed || has_records(region);
+            firsts.extend(region.first_file().filter(|_| !stays));
+            stays
+        });
+        firsts.into_iter().for_each(|file| self.drop_first(file));
     }
 
     /// Returns the first segment that holds an untruncated entry.
     pub fn first_wanted(&self) -> Option<FileId> {
-        self.map.values().filter_map(Region::first_file).min()
+        self.firsts.keys().next().copied()
     }
 
     /// Returns a region that lacks entries known to exist, with the first and last of them.
@@ -94,5 +128,52 @@ impl Regions {
 
     pub fn memory_bytes(&self) -> usize {
         self.map.values().map(Region::memory_bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{Content, EntryItem};
+    use stele_types::{Lsn, Mark};
+
+    /// Draws changes of three regions; the generator is the minimal standard one of Park and Miller.
+    #[test]
+    fn the_first_wanted_segment_is_that_of_a_walk_over_all_regions() {
+        let (mut regions, mut state) = (Regions::default(), 7_u64);
+        let mut draw = |below: u64| {
+            state = state * 48_271 % 0x7FFF_FFFF;
+            state % below
+        };
+        for file in (1..1_500).map(|at| FileId(1 + at / 20)) {
+            let (region, at) = (RegionId(1 + draw(3)), Lsn::new(file, 512));
+            let log = regions.get(region).map(Region::log);
+            let (last, term) = log.map_or_else(Default::default, |log| (log.last, log.last_term));
+            let entry = EntryItem {
+                region,
+                term: Term(1),
+                index: last.next(),
+                is_command: false,
+                at,
+                bytes: 8,
+                crc: 0,
+                content: Content::Payload(b"12345678"),
+            };
+            let start = Mark::Start(last.next(), Term(1));
+            let item = match draw(12) {
+                0 => Item::Mark(region, Mark::TruncatePrefix(last, term), at),
+                1 => Item::Mark(region, Mark::TruncateSuffix(last), at),
+                2 => Item::Mark(region, Mark::Destroy, at),
+                3 => Item::Mark(region, start, at),
+                _ => Item::Entry(entry),
+            };
+            // Some of the changes are refused: they change nothing.
+            let _ = regions.apply(&item);
+            if draw(50) == 0 {
+                regions.forget_destroyed(file);
+            }
+            let walked = regions.iter().filter_map(|(_, region)| region.first_file()).min();
+            assert_eq!(regions.first_wanted(), walked, "after {item:?}");
+        }
     }
 }

@@ -119,3 +119,25 @@ fn a_real_file_has_the_time_of_its_own_write() {
     drop(log);
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+#[test]
+fn a_measurement_is_a_synced_write_that_leaves_the_log_as_it_is() {
+    let disk = disk(4);
+    let (log, timer, _) = timed(&disk);
+    assert!(!log.measure().unwrap(), "there is no batch to confirm");
+    (1..=3).for_each(|index| drop(put(&log, REGION, index, 200).unwrap()));
+    let (head, syncs) = (log.head(), log.stats().syncs);
+    for count in 1..=8 {
+        assert!(log.measure().unwrap());
+        assert_eq!(log.stats().syncs, syncs + count);
+    }
+    assert_eq!(log.head(), head);
+    assert_eq!(timer.times().speed(100 * SECOND).writes, 11);
+    put(&log, REGION, 4, 200).unwrap();
+    log.measure().unwrap();
+    drop(log);
+    // A crash at the end of a measurement, or in it, loses no entry.
+    let (log, _) = open_with(&disk.restart(5), options(), RecoverFrom::default()).unwrap();
+    put(&log, REGION, 5, 200).unwrap();
+    assert_eq!(log.region(REGION).unwrap().last, LogIndex(5));
+}

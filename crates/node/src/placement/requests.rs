@@ -96,6 +96,7 @@ fn accept(state: &mut LeaderState, report: Report, now: Millis) -> Accepted<'_> 
         undetermined_writes_fail: Some(reply.undetermined_writes_fail),
         removed: stale_peers.into_iter().filter_map(removed).collect(),
         unix_s: reply.unix_s,
+        measured: reply.measured,
     };
     Accepted { answer, rejected, state }
 }

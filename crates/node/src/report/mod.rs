@@ -16,6 +16,7 @@ use stele_placement::{
     DownPeer, Instruction, NodeReport, Refused, RegionReport, StoreReport, Traffic,
 };
 use stele_raftstore::{Admin, AdminCall, Header, RegionReport as CoreReport, RequestId};
+use stele_storage::RangeSize;
 use stele_types::{PeerId, RegionEpoch, RegionId, StoreId, Term, mutant};
 
 /// Replica without a leader for long, or a removed one.
@@ -80,6 +81,8 @@ pub struct Answer {
     pub removed: Vec<StalePeer>,
     /// The cluster's time in Unix seconds; 0 if it is unknown.
     pub unix_s: u64,
+    /// Stores that measure their devices now: they write and sync a few blocks that hold nothing.
+    pub measured: Vec<StoreId>,
 }
 
 /// State that a node keeps between its reports.
@@ -92,13 +95,21 @@ pub struct Reporter {
     sends_all: bool,
     /// Regions of the last answered report.
     known: BTreeMap<RegionId, RegionReport>,
-    /// Regions of the last report.
-    sent: BTreeMap<RegionId, RegionReport>,
+    /// What the last report held, until it is answered.
+    sent: Option<Sent>,
     has_unmeasured: bool,
     refusals: Vec<Refused>,
     /// Refusals at the start of `refusals` that the last report held.
     refusals_sent: usize,
     running: BTreeSet<StepKey>,
+}
+
+/// Regions of a report.
+#[derive(Clone, Debug)]
+struct Sent {
+    changed: Vec<RegionReport>,
+    /// All regions led here, ascending.
+    leading: Vec<RegionId>,
 }
 
 impl Reporter {
@@ -111,7 +122,7 @@ impl Reporter {
             sequence,
             sends_all: true,
             known: BTreeMap::new(),
-            sent: BTreeMap::new(),
+            sent: None,
             has_unmeasured: true,
             refusals: Vec::new(),
             refusals_sent: 0,
@@ -139,22 +150,28 @@ impl Reporter {
     ) -> Report {
         // A new leader would report all its followers as pending, and every operator would be
         // refused: its region is reported later.
-        let leading = regions.iter().filter(|(_, report)| report.is_leading);
+        let leading = || regions.iter().map(|(_, report)| report).filter(|it| it.is_leading);
+        let size = |report: &CoreReport| measured_size(report, sizes);
         let since = node.started_at.max(1);
-        let leading: Vec<_> =
-            leading.map(|(_, report)| region_report(report, sizes, since)).collect();
-        self.has_unmeasured = leading.iter().any(|report| report.size_bytes == 0);
-        self.sent = leading.iter().map(|it| (it.region.id, it.clone())).collect();
+        // Invariant: a region that did not change costs a comparison and no copy: a node may lead ten
+        // thousand of them.
+        let is_wanted = |report: &&CoreReport| {
+            let known = self.known.get(&report.region.id).filter(|_| !self.sends_all);
+            known.is_none_or(|known| !is_same(known, report, size(report), since))
+        };
+        let changed = leading().filter(is_wanted);
+        let changed: Vec<_> = changed.map(|it| region_report(it, size(it), since)).collect();
+        let mut ids: Vec<RegionId> = leading().map(|report| report.region.id).collect();
+        ids.sort_unstable();
+        self.has_unmeasured = leading().any(|report| size(report).bytes == 0);
+        self.sent = Some(Sent { changed: changed.clone(), leading: ids });
         self.sequence += 1;
         self.refusals_sent = self.refusals.len();
-        let is_wanted = |report: &RegionReport| {
-            self.sends_all || self.known.get(&report.region.id) != Some(report)
-        };
         Report {
             node,
             sequence: self.sequence,
             stores,
-            regions: leading.into_iter().filter(is_wanted).collect(),
+            regions: changed,
             is_full: self.sends_all,
             refusals: self.refusals.clone(),
             stale_peers: stale_peers(regions, self.stale_after_s),
@@ -172,7 +189,10 @@ impl Reporter {
     pub fn answered(&mut self, answer: Answer) -> (Vec<Instruction>, Vec<StalePeer>) {
         self.settings.accept(&answer);
         if answer.sequence == self.sequence || mutant::active("node.any_answer_counts") {
-            self.known.clone_from(&self.sent);
+            if let Some(Sent { changed, leading }) = self.sent.take() {
+                self.known.retain(|region, _| leading.binary_search(region).is_ok());
+                self.known.extend(changed.into_iter().map(|report| (report.region.id, report)));
+            }
             self.sends_all = answer.all_wanted;
             self.refusals.drain(..std::mem::take(&mut self.refusals_sent));
         }
@@ -200,30 +220,58 @@ impl Reporter {
     }
 }
 
-/// Builds the report of a region of which the traffic is counted by a process that started at
-/// `since`.
-fn region_report(report: &CoreReport, sizes: &Sizes, since: u64) -> RegionReport {
-    // Zero means that this range was not measured.
+/// Returns the measured size of a region as it is now; zero means that this range was not measured.
+fn measured_size(report: &CoreReport, sizes: &Sizes) -> RangeSize {
     let measured = sizes.get(&report.region.id);
     let measured = measured.filter(|measured| measured.version == report.region.epoch.version);
-    let size = measured.map(|of| (of.size.bytes.max(1), of.size.keys)).unwrap_or_default();
-    let down =
-        |(peer, seconds): &(stele_types::Peer, u64)| DownPeer { peer: peer.id, seconds: *seconds };
+    measured
+        .map(|of| RangeSize { bytes: of.size.bytes.max(1), keys: of.size.keys })
+        .unwrap_or_default()
+}
+
+/// Builds the report of a region of which the traffic is counted by a process that started at
+/// `since`.
+fn region_report(report: &CoreReport, size: RangeSize, since: u64) -> RegionReport {
     RegionReport {
         region: report.region.clone(),
         leader: report.peer,
         term: report.term,
-        down: report.down_peers.iter().map(down).collect(),
-        pending: report.pending_peers.iter().map(|peer| peer.id).collect(),
-        size_bytes: size.0,
-        keys: size.1,
-        traffic: Traffic {
-            reads: report.traffic.read_ops,
-            writes: report.traffic.write_ops,
-            written_bytes: report.traffic.write_bytes,
-            read_bytes: report.traffic.read_bytes,
-            counted_since: since,
-        },
+        down: down_peers(report).collect(),
+        pending: pending_peers(report).collect(),
+        size_bytes: size.bytes,
+        keys: size.keys,
+        traffic: traffic(report, since),
+    }
+}
+
+/// Returns whether [`region_report`] of the same arguments equals `known`.
+fn is_same(known: &RegionReport, report: &CoreReport, size: RangeSize, since: u64) -> bool {
+    let RegionReport { region, leader, term, down, pending, size_bytes, keys, traffic: counted } =
+        known;
+    *region == report.region
+        && *leader == report.peer
+        && *term == report.term
+        && down.iter().copied().eq(down_peers(report))
+        && pending.iter().copied().eq(pending_peers(report))
+        && (*size_bytes, *keys) == (size.bytes, size.keys)
+        && *counted == traffic(report, since)
+}
+
+fn down_peers(report: &CoreReport) -> impl Iterator<Item = DownPeer> {
+    report.down_peers.iter().map(|(peer, seconds)| DownPeer { peer: peer.id, seconds: *seconds })
+}
+
+fn pending_peers(report: &CoreReport) -> impl Iterator<Item = PeerId> {
+    report.pending_peers.iter().map(|peer| peer.id)
+}
+
+fn traffic(report: &CoreReport, since: u64) -> Traffic {
+    Traffic {
+        reads: report.traffic.read_ops,
+        writes: report.traffic.write_ops,
+        written_bytes: report.traffic.write_bytes,
+        read_bytes: report.traffic.read_bytes,
+        counted_since: since,
     }
 }
 

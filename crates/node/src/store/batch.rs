@@ -1,5 +1,5 @@
 //! A batch of operations on one region: one entry, or several in order when it is larger than an
-//! entry may be.
+//! entry may be, or has more operations.
 
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -8,6 +8,9 @@ use stele_types::{CommandBuilder, Result, mutant};
 
 /// Bytes of an operation in a command beside key and value.
 pub const OP_OVERHEAD_BYTES: usize = 32;
+
+/// Most operations of an entry. An entry is applied, and its effects are built, in one go.
+const ENTRY_OPS_MAX: usize = 1 << 16;
 
 /// Operation of a batch, with its engine key.
 #[derive(Clone, Debug)]
@@ -59,11 +62,14 @@ impl Batch {
     /// command holds.
     pub fn next_entry(&mut self) -> Result<Bytes> {
         let mut command = CommandBuilder::new();
+        let mut count = 0;
         while let Some(op) = self.ops.front() {
+            let is_full = count == ENTRY_OPS_MAX && !mutant::active("node.entry_of_any_operations");
             let fits = command.encoded_bytes() + op.bytes() <= self.entry_bytes_max;
-            if !fits && !command.is_empty() {
+            if (is_full || !fits) && !command.is_empty() {
                 break;
             }
+            count += 1;
             match op {
                 BatchOp::Put { key, value, expires_at_s } => {
                     command.put(key, value, *expires_at_s)?;
@@ -113,6 +119,19 @@ mod tests {
     fn written() -> Reply {
         let (index, term, timings) = (LogIndex(7), Term(1), Timings::default());
         Reply::Done(Done::Written { index, term, timings })
+    }
+
+    #[test]
+    fn a_batch_of_more_small_operations_than_an_entry_may_have_is_several_entries() {
+        let deletes = (0..ENTRY_OPS_MAX as u32 + 10)
+            .map(|key| BatchOp::Delete { key: Bytes::copy_from_slice(&key.to_be_bytes()) });
+        let mut batch = Batch::new(deletes, 96 << 20);
+        let counts = [batch.next_entry(), batch.next_entry()].map(|entry| {
+            let mut count = 0;
+            Command::each_op_of(&entry.unwrap(), |_| count += 1);
+            count
+        });
+        assert_eq!(counts, [ENTRY_OPS_MAX, 10]);
     }
 
     #[test]

@@ -12,4 +12,4 @@ pub use maintenance::{Maintenance, Slice};
 pub use queue::{CoreCall, Item, Kept, NotTaken, Permit, Queue};
 pub use read::LinearizableRead;
 pub use slowdown::{Pace, WAIT_NANOS_MAX, WriterQueue};
-pub use turn::{Ended, StoreLoop, Turn};
+pub use turn::{CarryOut, Ended, StoreLoop, Turn};

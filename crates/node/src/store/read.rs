@@ -68,20 +68,6 @@ impl LinearizableRead {
         self.permit.is_by_lease()
     }
 
-    /// Reads under a lease, all steps at once: `None` if no lease allowed the request before and after
-    /// the view.
-    pub fn leased_state<V: EngineView, E>(
-        reader: &Arc<Reader>,
-        header: &Header,
-        now_nanos: impl Fn() -> u64,
-        view: impl FnOnce() -> Result<V, E>,
-    ) -> Result<Option<Overlaid<V>>, E> {
-        let Some(permit) = reader.permit(header, now_nanos()) else { return Ok(None) };
-        let view = view()?;
-        let effects = reader.effects(&permit, now_nanos());
-        Ok(effects.map(|effects| Overlaid::new(view, effects)))
-    }
-
     /// Reads what the core has confirmed, all steps at once. The inner result is the reply if the
     /// replica changed.
     pub fn confirmed_state<V: EngineView, E>(

@@ -1,5 +1,5 @@
 //! The turn of a store's loop. A turn steps all waiting items, then lets the core do what is due.
-//! Its results are carried out in this order: send, append, apply, reply.
+//! [`Turn::carry_out`] carries its results out in this order: send, append, apply, reply.
 //!
 //! Items that arrive while a batch is written wait for the next turn, or are stepped meanwhile if
 //! another thread writes: this is the group commit.
@@ -37,6 +37,58 @@ pub struct Turn<E: StorageEngine, A> {
     pub events: Vec<Event>,
     /// Maintenance must checkpoint the engine soon.
     pub wants_checkpoint: bool,
+}
+
+/// What carries out the results of a turn: threads of a server, or a simulation.
+pub trait CarryOut<E: StorageEngine, A> {
+    /// Sends messages to other stores.
+    fn send(&mut self, messages: Vec<PeerMessage>);
+    /// Begins to write a batch.
+    fn append(&mut self, append: Append);
+    /// Queues entries to apply beside the loop.
+    fn apply(&mut self, applies: Vec<Apply>);
+    /// Answers callers.
+    fn reply(&mut self, replies: Vec<(A, Reply)>);
+    /// Begins to send a snapshot.
+    fn send_snapshot(&mut self, snapshot: SendSnapshot<E>);
+    /// Begins to read a key.
+    fn look_up(&mut self, lookup: Lookup);
+    /// Handles changes of regions.
+    fn handle(&mut self, events: Vec<Event>);
+    /// Lets maintenance checkpoint the engine soon.
+    fn want_checkpoint(&mut self);
+}
+
+impl<E: StorageEngine, A> Turn<E, A> {
+    /// Carries the turn out.
+    ///
+    /// Invariant: messages leave before the batch is written, so that followers persist while this
+    /// store does; the write begins before callers are answered, so that no answer delays it.
+    pub fn carry_out(self, owner: &mut impl CarryOut<E, A>) {
+        let mut append = self.append;
+        let is_late = mutant::active("node.replies_before_append");
+        if !self.messages.is_empty() {
+            owner.send(self.messages);
+        }
+        if let Some(append) = append.take_if(|_| !is_late) {
+            owner.append(append);
+        }
+        if !self.applies.is_empty() {
+            owner.apply(self.applies);
+        }
+        owner.reply(self.replies);
+        if let Some(append) = append {
+            owner.append(append);
+        }
+        self.snapshots.into_iter().for_each(|snapshot| owner.send_snapshot(snapshot));
+        self.lookups.into_iter().for_each(|lookup| owner.look_up(lookup));
+        if !self.events.is_empty() {
+            owner.handle(self.events);
+        }
+        if self.wants_checkpoint {
+            owner.want_checkpoint();
+        }
+    }
 }
 
 /// End of a store's loop by an error. Durable data stays.
@@ -313,6 +365,59 @@ mod tests {
             replies.iter().all(|(_, reply)| matches!(reply, Reply::Done(Done::Written { .. })))
         );
         assert_eq!(trial.queue.request_bytes(), 0);
+    }
+
+    /// Records the order in which a turn is carried out.
+    #[derive(Default)]
+    struct Recorded(Vec<&'static str>);
+
+    impl CarryOut<ModelEngine, u8> for Recorded {
+        fn send(&mut self, _: Vec<PeerMessage>) {
+            self.0.push("send");
+        }
+
+        fn append(&mut self, _: Append) {
+            self.0.push("append");
+        }
+
+        fn apply(&mut self, _: Vec<Apply>) {
+            self.0.push("apply");
+        }
+
+        fn reply(&mut self, _: Vec<(u8, Reply)>) {
+            self.0.push("reply");
+        }
+
+        fn send_snapshot(&mut self, _: SendSnapshot<ModelEngine>) {
+            self.0.push("snapshot");
+        }
+
+        fn look_up(&mut self, _: Lookup) {
+            self.0.push("look up");
+        }
+
+        fn handle(&mut self, _: Vec<Event>) {
+            self.0.push("events");
+        }
+
+        fn want_checkpoint(&mut self) {
+            self.0.push("checkpoint");
+        }
+    }
+
+    #[test]
+    fn a_turn_sends_then_appends_then_applies_then_replies() {
+        let mut trial = Trial::new();
+        trial.put(1);
+        let mut turn = trial.turn().unwrap();
+        let body = stele_raftstore::Body::Gone;
+        turn.messages.push(PeerMessage::between_stores(StoreId(1), StoreId(2), body));
+        turn.applies.push(Apply { region: REGION, incarnation: 1, entries: Vec::new() });
+        turn.events.push(Event::RegionChanged(Region::default()));
+        turn.wants_checkpoint = true;
+        let mut recorded = Recorded::default();
+        turn.carry_out(&mut recorded);
+        assert_eq!(recorded.0, ["send", "append", "apply", "reply", "events", "checkpoint"]);
     }
 
     #[test]

@@ -93,6 +93,16 @@ impl Cluster {
         is_changed
     }
 
+    /// Returns those of a node's stores that are to measure their devices now, each once a minute.
+    pub(crate) fn take_measurements(&mut self, stores: &[StoreId], now: Millis) -> Vec<StoreId> {
+        let mut due = Vec::new();
+        for store in stores {
+            let state = self.speeds.states.get_mut(store);
+            due.extend(state.is_some_and(|state| state.take_measurement(now)).then_some(*store));
+        }
+        due
+    }
+
     /// Plans the records of classes that changed since the last call. Called periodically.
     pub fn plan_speeds(&self, now: Millis, unix_seconds: u64) -> Vec<PairChange> {
         let is_member = |store: StoreId| {

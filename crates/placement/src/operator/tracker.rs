@@ -371,8 +371,12 @@ fn check_occupied(view: &View<'_>, operator: &Operator) -> Result<(), String> {
 fn check_limits(view: &View<'_>, operator: &Operator) -> Result<(), String> {
     let (operators, config) = (view.operators, view.cluster.config());
     let moves = [Kind::Balance, Kind::Drain, Kind::Merge];
-    if moves.contains(&operator.kind) && operators.count(&moves) >= config.moves_max {
-        return Err(format!("{} replicas are being moved", config.moves_max));
+    let moving = operators.count(&moves);
+    if moves.contains(&operator.kind) && moving >= config.moves_max {
+        return Err(format!(
+            "moves and merges under way: {moving} of at most {}",
+            config.moves_max
+        ));
     }
     let evictions = operators.count(&[Kind::Evict]);
     let evictions_max = match mutant::active("placement.few_evictions") {
@@ -380,11 +384,16 @@ fn check_limits(view: &View<'_>, operator: &Operator) -> Result<(), String> {
         false => EVICTIONS_MAX,
     };
     if operator.kind == Kind::Evict && evictions >= evictions_max {
-        return Err(format!("{evictions} leaders are being moved off slow or unfit stores"));
+        return Err(format!(
+            "leaders that leave slow or unfit stores: {evictions} of at most {evictions_max}"
+        ));
     }
     let leaders = operators.count(&[Kind::Leaders]);
     if operator.kind == Kind::Leaders && leaders >= config.leader_moves_max() {
-        return Err(format!("{leaders} leaders are being moved"));
+        return Err(format!(
+            "leaders that move: {leaders} of at most {}",
+            config.leader_moves_max()
+        ));
     }
     let sender = view.cluster.regions().get(operator.region).and_then(|info| info.leader);
     let mut receivers = operator.receivers().peekable();

@@ -72,8 +72,9 @@ pub struct StoreOverview {
     pub wanted_permille: u64,
     /// Share of all data that the store holds, in thousandths.
     pub held_permille: u64,
-    /// Share of the space in use and under way, in thousandths of what the store may hold.
-    pub fill_permille: u64,
+    /// Share of the space in use and under way, in thousandths of what the store may hold; `None` if
+    /// its sizes are unknown.
+    pub fill_permille: Option<u64>,
 }
 
 /// Explains a region; `None` if it is unknown.
@@ -134,8 +135,10 @@ pub fn overview(view: &View<'_>) -> Overview {
                 _ => permille(load.bytes, mean.held),
             },
             fill_permille: match load.room.limit {
-                u64::MAX => 0,
-                limit => permille(load.room.held.saturating_add(load.room.coming), limit),
+                u64::MAX => None,
+                // A store that has failed reports no sizes.
+                _ if report.is_none_or(|report| report.has_failed) => None,
+                limit => Some(permille(load.room.held.saturating_add(load.room.coming), limit)),
             },
             load: load.clone(),
         }

@@ -262,7 +262,7 @@ pub fn judge_leader(
         return Rule::Lags;
     }
     let Some(to) = loads.get(peer.store).filter(|load| load.is_serving) else {
-        return Rule::TakesNone("takes no leaders");
+        return Rule::TakesNone(place::takes_no_leader(loads.get(peer.store)));
     };
     let Some(from) = loads.get(leader.store) else { return Rule::NoLeader };
     let best = best_reader_class(loads, info, cost, from).max(to.class);

@@ -34,7 +34,7 @@ pub fn refusal(
     let load = match loads.get(to) {
         Some(load) if load.is_serving => load,
         Some(load) if load.is_live && load.is_full => return Some(Rule::Full),
-        _ => return Some(Rule::TakesNone("takes no replicas")),
+        load => return Some(Rule::TakesNone(takes_no_replica(load))),
     };
     if info.region.peer_on(to).is_some() {
         return Some(Rule::HasReplica);
@@ -47,6 +47,27 @@ pub fn refusal(
     }
     let fits = load.room.fits(info.size_bytes) || mutant::active("placement.room_ignored");
     (!fits).then_some(Rule::TooFull(load.room))
+}
+
+/// Returns why a store that is not full takes no replicas.
+fn takes_no_replica(load: Option<&Load>) -> &'static str {
+    match load {
+        None => "takes no replicas: it is removed",
+        Some(load) if !load.is_live => "takes no replicas: it is unreachable",
+        Some(load) if load.is_leaving => "takes no replicas: it is being emptied",
+        Some(_) => "takes no replicas: its node is stopping",
+    }
+}
+
+/// Returns why a store takes no leaders.
+pub(super) fn takes_no_leader(load: Option<&Load>) -> &'static str {
+    match load {
+        None => "takes no leaders: it is removed",
+        Some(load) if !load.is_live => "takes no leaders: it is unreachable",
+        Some(load) if load.is_leaving => "takes no leaders: it is being emptied",
+        Some(load) if load.is_full => "takes no leaders: it is full",
+        Some(_) => "takes no leaders: its node is stopping",
+    }
 }
 
 /// Returns why a region must not start to move to `to` now: the target, or the leader that sends,

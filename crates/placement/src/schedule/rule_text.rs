@@ -31,6 +31,16 @@ fn percent(permille: u64) -> String {
     format!("{}.{} %", permille / 10, permille % 10)
 }
 
+/// Returns why nothing moves from a store at the level `from` to one at `to`: a tolerance counts only
+/// where there is a difference that a move could lower.
+fn even(from: u64, to: u64) -> String {
+    match from.checked_sub(to) {
+        None => "which is less".to_owned(),
+        Some(0) => "which is as much".to_owned(),
+        Some(more) => format!("which is more by {}, within the tolerance", percent(more)),
+    }
+}
+
 fn mib(bytes: u64) -> u64 {
     bytes >> 20
 }
@@ -72,7 +82,11 @@ impl Rule {
             Self::IsLearner => f.write_str("does not lead: its replica has no vote"),
             Self::Lags => f.write_str("does not lead: its replica lags or does not respond"),
             Self::Slower { class, best } => {
-                write!(f, "does not lead: {} of a faster voter", speeds(*class, "against", *best))
+                let (class, best) = (class.per_second(), best.per_second());
+                write!(
+                    f,
+                    "does not lead: it counts as {class} operations a second, a faster voter as {best}"
+                )
             }
             Self::ReadBound { reads, max } => write!(
                 f,
@@ -84,9 +98,10 @@ impl Rule {
             Self::LeadersEven { from, to } => write!(
                 f,
                 "does not lead: the leaders' load for its speed is {} of the mean, that of the \
-                 leader's store {}, within the tolerance",
+                 leader's store {}, {}",
                 percent(*to),
-                percent(*from)
+                percent(*from),
+                even(*from, *to)
             ),
             Self::LeadersNotImproved { from_after, to_after } => write!(
                 f,
@@ -111,7 +126,7 @@ impl Rule {
             Self::Full => f.write_str("is full"),
             Self::TooFull(room) => write!(
                 f,
-                "is too full: {} MiB in use and {} MiB under way, up to {} MiB",
+                "has no room for the region: {} MiB in use and {} MiB under way, of at most {} MiB",
                 mib(room.held),
                 mib(room.coming),
                 mib(room.limit)
@@ -139,9 +154,10 @@ impl Rule {
             Self::DataEven { from_store, from, to } => write!(
                 f,
                 "takes no replica: it holds {} of the mean for its weight, store {from_store} {}, \
-                 within the tolerance",
+                 {}",
                 percent(*to),
-                percent(*from)
+                percent(*from),
+                even(*from, *to)
             ),
             Self::DataNotImproved { from_store, from_after, to_after } => write!(
                 f,

@@ -22,6 +22,12 @@ pub struct SpeedState {
     last: Option<Millis>,
     /// Last time at which the store received a snapshot.
     received: Option<Millis>,
+    /// Class of the store's probe, which it reports while it measures nothing.
+    probed: Option<SpeedClass>,
+    /// Last time of a measurement, or of a wish for one.
+    measured: Option<Millis>,
+    /// Last time of a wish for a measurement.
+    wished: Option<Millis>,
 }
 
 /// Input from one report.
@@ -61,6 +67,10 @@ const RECEIVED_MILLIS: u64 = 2_000;
 const RECEIVING_CLASSES: u8 = 4;
 /// Age from which a write under way counts as the window's speed. Large writes take shorter.
 const STUCK_MILLIS_MIN: u64 = 1_000;
+/// Time without a measurement after which a store is to measure.
+const MEASURE_MILLIS: u64 = 60_000;
+/// Time after a wish for a measurement in which its writes are the newest ones of a report.
+const WISHED_MILLIS: u64 = 12_000;
 /// Multiple of an operation's cost at the present class that a write under way must exceed.
 const STUCK_COSTS: u64 = 4;
 
@@ -100,7 +110,26 @@ impl SpeedState {
             class_streak: None,
             last: None,
             received: None,
+            probed: None,
+            measured: None,
+            wished: None,
         }
+    }
+
+    /// Returns whether the store is to measure its device now: no write has measured it for a minute,
+    /// and its class is below that of its probe. Counts as a measurement.
+    ///
+    /// Invariant: a store that became slow and then idle does not stay slow: its class follows from
+    /// measurements only, and without writes there would be none.
+    pub fn take_measurement(&mut self, now: Millis) -> bool {
+        let is_below = self.is_measured && self.probed.is_some_and(|probed| self.class < probed);
+        let is_due = is_below
+            && self.measured.is_none_or(|last| now.since(last) >= MEASURE_MILLIS)
+            && !mutant::active("placement.idle_store_stays_slow");
+        if is_due {
+            (self.measured, self.wished) = (Some(now), Some(now));
+        }
+        is_due
     }
 
     /// Takes the window of a report. `data_after_millis`: time after which data follows.
@@ -114,14 +143,26 @@ impl SpeedState {
         if window.is_receiving {
             self.received = Some(now);
         }
+        match window.is_measured {
+            true => self.measured = Some(now),
+            false => self.probed = Some(window.class),
+        }
         // Invariant: an estimate changes nothing after a measurement. It knows neither load nor age.
-        let counts = window.is_measured || !self.is_measured;
+        let counts = (window.is_measured || !self.is_measured) && !self.lowers_by_wish(window, now);
         if counts || mutant::active("placement.estimate_replaces_measurement") {
             self.is_measured |= window.is_measured;
             let seen = self.judged(window.class, now);
             self.take(seen, start, now);
         }
         self.follow_with_data(data_after_millis, now);
+    }
+
+    /// Whether a window is lower than the class and holds only what an idle store was to measure.
+    /// Invariant: a measurement on demand raises a class and does not lower it. It is eight writes of one
+    /// moment, and a class falls after two seconds of them.
+    fn lowers_by_wish(&self, window: Window, now: Millis) -> bool {
+        let is_wished = self.wished.is_some_and(|at| now.since(at) <= WISHED_MILLIS);
+        is_wished && window.is_measured && window.class < self.class
     }
 
     /// Returns the start of the window that ends now. Forgets the streak of windows after a pause.

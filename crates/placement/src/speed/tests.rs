@@ -239,3 +239,63 @@ fn random_windows_move_the_class_as_defined() {
         assert_eq!(held, defined(&windows), "seed {seed}");
     }
 }
+
+#[test]
+fn an_idle_store_that_was_slow_measures_once_a_minute_until_it_is_as_fast_as_its_probe() {
+    let mut store = Played::new();
+    let idle = Window { class: SpeedClass(FAST), is_measured: false, is_receiving: false };
+    store.window(idle);
+    assert!(!store.state.take_measurement(store.now), "its class is that of its probe");
+    assert_eq!(store.seconds(10, 3), 10);
+    let mut asked = Vec::new();
+    for second in 0..200 {
+        // A measurement is the newest for ten seconds.
+        let is_measured = asked.last().is_some_and(|last| second - last <= 10);
+        store.window(Window { is_measured, ..idle });
+        if store.state.take_measurement(store.now) {
+            asked.push(second);
+        }
+    }
+    assert_eq!(asked, [59, 129], "a minute after the last write, then after the last measurement");
+    assert_eq!(store.state.class.0, FAST);
+    // A device that is still slow stays slow, and is measured on.
+    assert_eq!(store.seconds(10, 3), 10);
+    let mut count = 0;
+    for _ in 0..300 {
+        let is_due = store.state.take_measurement(store.now);
+        count += u64::from(is_due);
+        store.window(match is_due {
+            true => Window { class: SpeedClass(10), is_measured: true, ..idle },
+            false => idle,
+        });
+    }
+    assert_eq!((count, store.state.class.0), (4, 10));
+}
+
+#[test]
+fn eight_slow_writes_of_an_idle_store_lower_no_class() {
+    let mut store = Played::new();
+    let idle = Window { class: SpeedClass(FAST), is_measured: false, is_receiving: false };
+    assert_eq!(store.seconds(10, 3), 10);
+    (0..60).for_each(|_| store.window(idle));
+    assert!(store.state.take_measurement(store.now));
+    assert_eq!(store.seconds(4, 10), 10, "a measurement on demand");
+    (0..10).for_each(|_| store.window(idle));
+    assert_eq!(store.seconds(4, 2), 4, "writes of clients");
+}
+
+#[test]
+fn a_store_that_writes_or_was_never_measured_is_not_measured_on_demand() {
+    let mut store = Played::new();
+    store.seconds(10, 3);
+    for _ in 0..300 {
+        store.note(10);
+        assert!(!store.state.take_measurement(store.now), "its writes measure it");
+    }
+    let mut new = SpeedState::new(SpeedClass(10), false);
+    let estimate = Window { class: SpeedClass(10), is_measured: false, is_receiving: false };
+    for second in 0..300 {
+        new.note(estimate, DATA_AFTER_MILLIS, Millis(second * 1000));
+        assert!(!new.take_measurement(Millis(second * 1000)), "it counts as its probe");
+    }
+}

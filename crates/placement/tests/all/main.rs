@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod balancing;
+mod rule_texts;
 mod simulation;
 mod support;
 mod toy;

@@ -101,7 +101,9 @@ fn check(toy: &Toy) {
         let has_enough = region.peers.len() >= wanted;
         let blocked = if has_enough { Vec::new() } else { repair::blocked(&view) };
         // A failure domain may have lost its large stores.
-        let is_full = |blocker: &Blocker| blocker.reason.contains("full");
+        let is_full = |blocker: &Blocker| {
+            ["is full", "has no room"].iter().any(|words| blocker.reason.contains(words))
+        };
         assert!(has_enough || blocked.iter().any(is_full), "{wanted} wanted, {text}, {blocked:?}");
         let state = |peer: &Peer| toy.cluster.store(peer.store).map(|store| store.state);
         let stays = |peer: &Peer| state(peer) == Some(StoreState::Up);

@@ -8,7 +8,7 @@ mod tail;
 pub(crate) use convert::{committed, entry, from_raft, payload_of, to_raft};
 use sizes::Sizes;
 use tail::Tail;
-pub(crate) use tail::Tails;
+pub(crate) use tail::{Tails, entry_bytes};
 
 use bytes::Bytes;
 use raft::eraftpb::{ConfState, Entry, HardState as RaftHardState, Snapshot};
@@ -151,7 +151,7 @@ impl<E: StorageEngine> RegionLog<E> {
         self.tail.iter_from(index.0).map(|(index, payload)| (LogIndex(index), payload))
     }
 
-    /// Returns the bytes of the entries in memory.
+    /// Returns the bytes of the entries in memory, with their effects for readers.
     pub fn tail_bytes(&self) -> u64 {
         self.tail.bytes()
     }

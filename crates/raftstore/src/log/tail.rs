@@ -7,9 +7,13 @@ use raft::eraftpb::Entry;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use stele_storage::effect_bytes;
+use stele_types::mutant;
 
-/// Bytes of an entry beside its payload.
-const ENTRY_OVERHEAD_BYTES: u64 = 96;
+/// Bytes of an entry beside its payload and the effects of its operations, here and in a window.
+const ENTRY_OVERHEAD_BYTES: u64 = 256;
+/// Bytes of an entry in a message beside its payload.
+const MESSAGE_ENTRY_BYTES: u64 = 96;
 
 /// Bytes of the tails of all regions of a store.
 #[derive(Clone, Debug, Default)]
@@ -23,7 +27,8 @@ impl Tails {
 
 /// Contiguous entries up to the last one of the log.
 pub(crate) struct Tail {
-    entries: VecDeque<Entry>,
+    /// Entries, with the bytes that count for each.
+    entries: VecDeque<(Entry, u64)>,
     bytes: u64,
     /// Invariant: contains the bytes of the entries, until the tail is dropped.
     tails: Tails,
@@ -35,8 +40,16 @@ impl Drop for Tail {
     }
 }
 
-fn bytes_of(entry: &Entry) -> u64 {
-    payload_of(entry).len() as u64 + ENTRY_OVERHEAD_BYTES
+/// Returns the bytes of memory that an entry may need until it is applied: its payload, and its
+/// operations as effects that readers see.
+///
+/// Invariant: operations and keys count. Those of small operations need many times the payload.
+pub(crate) fn entry_bytes(payload: &Bytes) -> u64 {
+    let effects = match mutant::active("raftstore.operations_uncounted") {
+        true => 0,
+        false => effect_bytes(payload),
+    };
+    payload.len() as u64 + effects + ENTRY_OVERHEAD_BYTES
 }
 
 impl Tail {
@@ -55,12 +68,12 @@ impl Tail {
 
     /// Returns the first entry's index; 0 for none.
     pub fn first(&self) -> u64 {
-        self.entries.front().map_or(0, |entry| entry.index)
+        self.entries.front().map_or(0, |(entry, _)| entry.index)
     }
 
     /// Returns the last entry's index and term.
     pub fn last(&self) -> Option<(u64, u64)> {
-        self.entries.back().map(|entry| (entry.index, entry.term))
+        self.entries.back().map(|(entry, _)| (entry.index, entry.term))
     }
 
     pub fn clear(&mut self) {
@@ -70,20 +83,21 @@ impl Tail {
     /// Appends entries. The first may replace an existing one and all after it.
     pub fn extend(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
-        while self.entries.back().is_some_and(|entry| entry.index >= first.index) {
+        while self.entries.back().is_some_and(|(entry, _)| entry.index >= first.index) {
             self.drop_back();
         }
         for entry in entries {
-            self.bytes += bytes_of(entry);
-            self.tails.0.fetch_add(bytes_of(entry), Ordering::Relaxed);
-            self.entries.push_back(entry.clone());
+            let bytes = entry_bytes(payload_of(entry));
+            self.bytes += bytes;
+            self.tails.0.fetch_add(bytes, Ordering::Relaxed);
+            self.entries.push_back((entry.clone(), bytes));
         }
     }
 
     /// Returns an entry's term.
     pub fn term(&self, index: u64) -> Option<u64> {
         let place = index.checked_sub(self.first())?;
-        self.entries.get(place as usize).map(|entry| entry.term)
+        self.entries.get(place as usize).map(|(entry, _)| entry.term)
     }
 
     /// Returns entries `low` to `high`, exclusive: at least one, then at most `bytes_max` bytes.
@@ -93,20 +107,21 @@ impl Tail {
         let mut bytes = 0;
         let fits = |entry: &&Entry| {
             let first = bytes == 0;
-            bytes += bytes_of(entry);
+            bytes += payload_of(entry).len() as u64 + MESSAGE_ENTRY_BYTES;
             first || bytes <= bytes_max
         };
-        self.entries.iter().skip(skip).take(count).take_while(fits).cloned().collect()
+        let entries = self.entries.iter().map(|(entry, _)| entry);
+        entries.skip(skip).take(count).take_while(fits).cloned().collect()
     }
 
     /// Returns the indexes and payloads from `index` on; none if the tail starts later.
     pub fn iter_from(&self, index: u64) -> impl Iterator<Item = (u64, &Bytes)> {
         let skip = index.checked_sub(self.first()).map_or(self.entries.len(), |skip| skip as usize);
-        self.entries.iter().skip(skip).map(|entry| (entry.index, payload_of(entry)))
+        self.entries.iter().skip(skip).map(|(entry, _)| (entry.index, payload_of(entry)))
     }
 
     pub fn newest_first(&self, above: u64) -> impl Iterator<Item = &Bytes> {
-        let newest = self.entries.iter().rev();
+        let newest = self.entries.iter().rev().map(|(entry, _)| entry);
         newest.take_while(move |entry| entry.index > above).map(payload_of)
     }
 
@@ -114,27 +129,27 @@ impl Tail {
     /// dropped.
     pub fn drop_through(&mut self, index: u64) -> Option<(u64, u64)> {
         let mut last = None;
-        while self.entries.front().is_some_and(|entry| entry.index <= index) {
+        while self.entries.front().is_some_and(|(entry, _)| entry.index <= index) {
             last = self.drop_front();
         }
         last
     }
 
     fn drop_front(&mut self) -> Option<(u64, u64)> {
-        let entry = self.entries.pop_front()?;
-        self.note_dropped(&entry);
+        let (entry, bytes) = self.entries.pop_front()?;
+        self.note_dropped(bytes);
         Some((entry.index, entry.term))
     }
 
     fn drop_back(&mut self) {
-        if let Some(entry) = self.entries.pop_back() {
-            self.note_dropped(&entry);
+        if let Some((_, bytes)) = self.entries.pop_back() {
+            self.note_dropped(bytes);
         }
     }
 
-    fn note_dropped(&mut self, entry: &Entry) {
-        self.bytes -= bytes_of(entry);
-        self.tails.0.fetch_sub(bytes_of(entry), Ordering::Relaxed);
+    fn note_dropped(&mut self, bytes: u64) {
+        self.bytes -= bytes;
+        self.tails.0.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 

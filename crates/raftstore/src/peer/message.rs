@@ -2,6 +2,7 @@
 
 use super::raft_group::Outgoing;
 use super::{Peer, find_values};
+use crate::log::entry_bytes;
 use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage};
 use crate::output::Event;
 use crate::store::{Context, Effect};
@@ -144,7 +145,10 @@ impl<E: StorageEngine> Peer<E> {
         {
             return;
         }
-        ctx.received_bytes += message.entries.iter().map(|it| it.payload.len() as u64).sum::<u64>();
+        for entry in &message.entries {
+            ctx.received_bytes += entry.payload.len() as u64;
+            ctx.received_tail_bytes += entry_bytes(&entry.payload);
+        }
         let is_heartbeat = message.kind == RaftKind::Heartbeat;
         if let Err(error) = self.group.step(message, from.id) {
             slog::debug!(ctx.logger, "raft refused a message"; "region" => self.region.id.0, "error" => %error);
@@ -178,7 +182,7 @@ impl<E: StorageEngine> Peer<E> {
     /// rest of the message is processed: its commit index and the acknowledgement of entries that are
     /// here empty the tail.
     fn drop_excess(&self, ctx: &Context<E>, message: &mut RaftMessage) -> bool {
-        let has_room = ctx.has_tail_room(ctx.received_bytes)
+        let has_room = ctx.has_tail_room(ctx.received_tail_bytes)
             || !self.group.has_tail()
             || self.group.needs_entry_of_term(message);
         let is_excess = !has_room && self.group.is_extended_by(message);

@@ -6,11 +6,12 @@ use super::Peer;
 use super::parts::{Found, Purpose, Request, found_bytes};
 use super::propose::{Proposing, Step};
 use crate::input::Modify;
+use crate::key_search::KeySearch;
 use crate::output::{Busy, Lookup, Refusal};
 use crate::store::Context;
 use bytes::Bytes;
 use stele_storage::{Cached, Decision, EngineView, NewPair, Pair, StorageEngine, decide};
-use stele_types::{Command, Error, KeyRange, LogIndex, Op, Result, mutant};
+use stele_types::{Error, LogIndex, Result, mutant};
 
 impl<E: StorageEngine> Peer<E> {
     /// Proposes a modification, answers it, or holds its key and looks its pair up. `found` is the
@@ -24,7 +25,7 @@ impl<E: StorageEngine> Peer<E> {
     ) -> Result<Step> {
         let found = match found {
             Some(found) => found,
-            None => match self.cached_pair(&ctx.engine, &modify.key, &proposing.payloads)? {
+            None => match self.cached_pair(&ctx.engine, &modify.key, proposing)? {
                 Cached::Here(pair) => Ok(pair),
                 Cached::NeedsIo => return Ok(self.look_up(ctx, modify)),
             },
@@ -89,15 +90,17 @@ impl<E: StorageEngine> Peer<E> {
         &self,
         engine: &E,
         key: &Bytes,
-        proposing: &[Bytes],
+        proposing: &mut Proposing,
     ) -> Result<Cached<Option<Pair>>> {
-        let newest = proposing.iter().rev();
-        let mut invisible = newest.chain(self.log().newest_first(self.visible().0));
+        let Proposing { payloads, search, .. } = proposing;
+        let newest = payloads.iter().rev();
         if !mutant::active("raftstore.lookup_before_overlay") {
-            if let Some(effect) = invisible.find_map(|payload| last_effect(payload, key)) {
-                return Ok(Cached::Here(effect));
+            for payload in newest.chain(self.log().newest_first(self.visible().0)) {
+                if let Some(effect) = search.last_effect(payload, key) {
+                    return Ok(Cached::Here(effect));
+                }
             }
-            if let Some(effect) = self.window_effect(key)? {
+            if let Some(effect) = self.window_effect(key, search)? {
                 return Ok(Cached::Here(effect));
             }
         }
@@ -106,10 +109,10 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Returns what entries that are committed and not applied do to a key.
-    fn window_effect(&self, key: &Bytes) -> Result<Option<Option<Pair>>> {
+    fn window_effect(&self, key: &Bytes, search: &mut KeySearch) -> Result<Option<Option<Pair>>> {
         match mutant::active("raftstore.modification_ignores_window") {
             true => Ok(None),
-            false => self.reader.window().effect(key),
+            false => self.reader.window().effect(key, search),
         }
     }
 
@@ -149,47 +152,5 @@ impl<E: StorageEngine> Peer<E> {
             ctx.waiting_bytes -= bytes;
             ctx.reject(id, refusal.clone());
         }
-    }
-}
-
-/// Returns a command's effect on a key; `None` if it does not change the key.
-fn last_effect(payload: &Bytes, key: &Bytes) -> Option<Option<Pair>> {
-    let mut effect = None;
-    Command::each_op_of(payload, |op| match op {
-        Op::Put { key: put, value, expires_at_s, value_offset, .. } if put == &key[..] => {
-            let at = value_offset as usize;
-            let value = payload.slice(at..at + value.len());
-            effect = Some(Some(Pair { key: key.clone(), value, expires_at_s }));
-        }
-        Op::Delete { key: deleted } if deleted == &key[..] => effect = Some(None),
-        Op::DeleteRange { start, end } => {
-            let range = KeyRange::new(start.to_vec(), end.to_vec());
-            if range.contains(key) {
-                effect = Some(None);
-            }
-        }
-        _ => {}
-    });
-    effect
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use stele_types::CommandBuilder;
-
-    #[test]
-    fn the_last_operation_on_a_key_counts() {
-        let mut builder = CommandBuilder::new();
-        builder.put(b"a", b"1", 0).unwrap();
-        builder.put(b"a", b"2", 9).unwrap();
-        builder.put(b"b", b"3", 0).unwrap();
-        builder.delete_range(b"b", b"c").unwrap();
-        let command = builder.build().bytes().clone();
-        let at = |key: &'static [u8]| last_effect(&command, &Bytes::from_static(key));
-        let pair = at(b"a").unwrap().unwrap();
-        assert_eq!((&pair.value[..], pair.expires_at_s), (&b"2"[..], 9));
-        assert_eq!(at(b"b"), Some(None));
-        assert_eq!(at(b"c"), None);
     }
 }

@@ -3,6 +3,8 @@
 use super::Peer;
 use super::parts::{Expired, Found, Proposal, Purpose, Released, Request, found_bytes};
 use crate::input::RequestId;
+use crate::key_search::KeySearch;
+use crate::log::entry_bytes;
 use crate::output::{Busy, Refusal, Rejection, Timings, Unknown};
 use crate::store::Context;
 use bytes::Bytes;
@@ -17,8 +19,10 @@ const PROPOSED_AT_ONCE_BYTES: u64 = 1 << 20;
 pub(super) struct Proposing {
     pub payloads: Vec<Bytes>,
     pub purposes: Vec<Option<Purpose>>,
-    /// Bytes of the entries.
+    /// Bytes of the entries, and of their effects for readers.
     bytes: u64,
+    /// Searches of modifications for their keys.
+    pub search: KeySearch,
     /// Whether the last entry changes the region or its leader: later requests wait for the next
     /// proposal.
     pub admin: bool,
@@ -52,15 +56,16 @@ impl<E: StorageEngine> Peer<E> {
         self.proposals.push_waiting(request);
     }
 
-    /// Proposes waiting requests, up to the limits.
-    pub(super) fn propose_waiting(&mut self, ctx: &mut Context<E>) -> Result<()> {
+    /// Proposes waiting requests, up to the limits. Returns whether some wait for other work of the
+    /// loop only.
+    pub(super) fn propose_waiting(&mut self, ctx: &mut Context<E>) -> Result<bool> {
         if !self.proposals.has_waiting() && !self.held.has_found() {
-            return Ok(());
+            return Ok(false);
         }
         if !self.is_leader() {
             let leader = self.leader_hint();
             self.refuse_waiting(ctx, &Refusal::NotLeader { leader });
-            return Ok(());
+            return Ok(false);
         }
         // Waits until the first entry of the own term is applied: before that the epoch might still
         // change, and a comparison would miss writes of earlier terms.
@@ -69,20 +74,27 @@ impl<E: StorageEngine> Peer<E> {
             if self.group.is_sole_voter() && ctx.batches.retry_at().is_some() {
                 self.refuse_waiting(ctx, &Busy::DiskFull);
             }
-            return Ok(());
+            return Ok(false);
         }
         // Group commit: what arrives while this region is written shares the next proposal. With
         // commit return, a quorum that is faster than this disk suffices.
         let is_committed = ctx.options.commit_return && self.group.last() <= self.committed();
         let is_written = is_committed || self.group.last() <= self.group.persisted();
         if !is_written && self.proposals.waiting_bytes() < PROPOSED_AT_ONCE_BYTES {
-            return Ok(());
+            return Ok(false);
         }
         let mut proposing = Proposing::default();
         let unapplied = self.log().tail_bytes();
         while unapplied + proposing.bytes < ctx.options.uncommitted_bytes_max
             && !self.changes.is_barred(proposing.admin)
         {
+            // Invariant: the searches of modifications never hold the loop up for long.
+            let is_exhausted =
+                proposing.search.is_exhausted() && !mutant::active("raftstore.searches_unbounded");
+            if is_exhausted {
+                self.propose(ctx, proposing);
+                return Ok(true);
+            }
             let Some((request, found)) = self.next_request() else { break };
             let waited_bytes = request.bytes() + found.as_ref().map_or(0, found_bytes);
             let is_full = !ctx.has_tail_room(proposing.bytes)
@@ -103,7 +115,7 @@ impl<E: StorageEngine> Peer<E> {
             }
         }
         self.propose(ctx, proposing);
-        Ok(())
+        Ok(false)
     }
 
     /// Removes and returns the next request to propose. A modification of which the pair was looked
@@ -249,9 +261,4 @@ impl<E: StorageEngine> Peer<E> {
         }
         Ok(admitted)
     }
-}
-
-/// Returns the bytes of memory that count for an entry.
-fn entry_bytes(payload: &Bytes) -> u64 {
-    payload.len() as u64 + 128
 }

@@ -23,11 +23,11 @@ impl<E: StorageEngine> Peer<E> {
         self.apply_range_repairs(ctx)?;
         for _ in 0..READIES_MAX {
             self.observe(ctx);
-            self.propose_waiting(ctx)?;
+            let has_more = self.propose_waiting(ctx)?;
             self.confirm_reads(ctx);
             let Some(ready) = self.group.take_ready() else {
                 let begins_to_serve = self.publish(ctx);
-                return Ok(begins_to_serve);
+                return Ok(begins_to_serve || has_more);
             };
             self.handle_ready(ctx, ready);
             self.apply_committed(ctx)?;

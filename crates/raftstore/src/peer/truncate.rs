@@ -45,6 +45,7 @@ impl<E: StorageEngine> Peer<E> {
         }
         let Some(term) = self.log().term_of(upto) else { return };
         self.log_mut().truncate(upto, term);
+        ctx.batches.piggyback(self.region.id, self.current_hard_state());
         ctx.batches.piggyback_truncation(self.region.id, LogIndex(upto), Term(term));
     }
 

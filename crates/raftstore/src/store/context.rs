@@ -38,10 +38,12 @@ pub(crate) struct Context<E: StorageEngine> {
     pub applies: Applies,
     /// Bytes of waiting requests in this store.
     pub waiting_bytes: u64,
-    /// Bytes of entries in memory that are not applied, over all regions.
+    /// Bytes of entries in memory that are not applied, and of their effects, over all regions.
     pub tails: Tails,
     /// Bytes of received entries that are in no tail yet.
     pub received_bytes: u64,
+    /// Bytes that they will have in a tail.
+    pub received_tail_bytes: u64,
     /// Merge sources that are replicated up to the preparation on all their replicas.
     pub replicated_sources: BTreeMap<RegionId, (LogIndex, Term)>,
     /// Epochs between which regions changed by snapshots on this store.
@@ -99,6 +101,7 @@ impl<E: StorageEngine> Context<E> {
             waiting_bytes: 0,
             tails: Tails::default(),
             received_bytes: 0,
+            received_tail_bytes: 0,
             replicated_sources: BTreeMap::new(),
             installed: BTreeMap::new(),
             gone: BTreeMap::new(),

@@ -17,9 +17,10 @@ use stele_types::{
 const PAGE: usize = 1_024;
 
 impl<E: StorageEngine> RaftStore<E> {
-    /// Records that a snapshot brought `region`, which was at the epoch `from` here. Invariant: the record is durable before any entry
-    /// after the snapshot. It is in the first batch after the installation; a crash before that leaves
-    /// a log without entries, and opening records the epoch of such a region.
+    /// Records that a snapshot brought `region`, which was at the epoch `from` here. Invariant: the record
+    /// is durable before the hard state of the installation and any entry after it. A crash before that
+    /// leaves a log without entries and a commit index below its start, and opening records the epoch of
+    /// such a region.
     pub(super) fn note_installed(&mut self, region: &Region, from: RegionEpoch) -> Result<()> {
         if mutant::active("raftstore.install_not_recorded") {
             return Ok(());

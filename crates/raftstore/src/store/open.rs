@@ -15,7 +15,7 @@ use crate::options::Options;
 use crate::peer::{CHILD_STARTS_AFTER, Peer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use stele_storage::{EngineView, ScanOptions, StorageEngine};
+use stele_storage::{EngineView, Progress, ScanOptions, StorageEngine};
 use stele_types::{
     Error, HardState, KeyRange, LogBatch, Mark, Record, Region, RegionPhase, Result, StoreIdent,
     keyspace, mutant,
@@ -85,7 +85,7 @@ impl<E: StorageEngine> RaftStore<E> {
             let progress = store.ctx.engine.progress(id).unwrap_or_default();
             let start = Start::of(&progress);
             let is_empty = start.truncated == start.last;
-            if is_empty && start.truncated != CHILD_STARTS_AFTER {
+            if is_empty && is_of_snapshot(&progress) && start.truncated != CHILD_STARTS_AFTER {
                 store.note_installed_at_open(&region)?;
             }
             let mut peer = Peer::new(&mut store.ctx, region, &start)?;
@@ -107,6 +107,15 @@ impl<E: StorageEngine> RaftStore<E> {
         self.peers.values_mut().for_each(|peer| peer.destroy_if_merged(&mut self.ctx));
         self.run_effects()
     }
+}
+
+/// Returns whether an empty log may begin at a snapshot of which the record is not durable.
+///
+/// Invariant: the hard state of an installation follows its record, and a truncation comes with a commit
+/// index that covers it. A sole replica keeps no entry, and what it applied is proof of a refused merge.
+fn is_of_snapshot(progress: &Progress) -> bool {
+    progress.hard_state.commit < progress.truncated.0
+        || mutant::active("raftstore.empty_log_is_of_snapshot")
 }
 
 fn check_ident<E: StorageEngine>(engine: &E, options: &Options) -> Result<()> {

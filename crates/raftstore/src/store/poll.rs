@@ -35,6 +35,7 @@ impl<E: StorageEngine> RaftStore<E> {
             self.run_effects()?;
         }
         self.ctx.received_bytes = 0;
+        self.ctx.received_tail_bytes = 0;
         self.request_lost();
         self.probe_hibernating();
         self.truncate_all_if_due();

@@ -211,6 +211,7 @@ impl<E: StorageEngine> RaftStore<E> {
         let start = Start { truncated: at, last: at, applied: at.0, hard_state };
         self.tombstones.remove(&id);
         let peer = Peer::new(&mut self.ctx, region.clone(), &start)?;
+        self.note_installed(&region, from_epoch)?;
         self.ctx.batches.push(Record::HardState(id, hard_state));
         self.ctx.out.events.push(match owned {
             Some(_) => Event::RegionChanged(region.clone()),
@@ -221,7 +222,6 @@ impl<E: StorageEngine> RaftStore<E> {
         answer.commit = at.0;
         peer.send(&mut self.ctx, from, Body::Raft(answer));
         self.peers.insert(id, peer);
-        self.note_installed(&region, from_epoch)?;
         self.schedule(id);
         Ok(true)
     }

@@ -442,6 +442,33 @@ fn a_snapshot_of_the_target_from_after_a_change_of_range_proves_nothing() {
     assert_eq!(trial.report(3, RegionId(9)).region.range, KeyRange::new("m", ""));
 }
 
+#[test]
+fn a_sole_replica_of_which_the_log_was_empty_at_a_restart_still_has_its_proof() {
+    let regions = neighbours().map(|mut region| {
+        region.peers.retain(|peer| peer.store == StoreId(1));
+        region
+    });
+    let mut trial = Trial::new(0);
+    trial.add_store(1, &regions);
+    trial.lead(SOURCE, 1);
+    trial.lead(TARGET, 1);
+    prepare(&mut trial);
+    let new = NewRegion { region: RegionId(9), peers: vec![PeerId(901)] };
+    let keys = vec![Bytes::from_static(b"x")];
+    trial.admin(1, TARGET, Admin::Split { keys, new_ids: vec![new] });
+    trial.ticks(5);
+    write(&mut trial, TARGET, "n");
+    trial.store(1).engine.checkpoint().unwrap();
+    trial.store(1).engine.request_truncation();
+    trial.ticks(25);
+    let report = trial.report(1, TARGET);
+    assert_eq!(report.truncated, report.last, "no entry is kept");
+    trial.restart(1);
+    trial.lead(SOURCE, 1);
+    assert!(rolls_back(&mut trial, SOURCE, Admin::RollbackMerge));
+    check_owners(&mut trial);
+}
+
 fn write(trial: &mut Trial, region: RegionId, name: &str) {
     let id = trial.request();
     let header = Header { region, ..Header::default() };

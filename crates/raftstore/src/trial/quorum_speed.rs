@@ -266,3 +266,24 @@ fn a_write_that_another_leader_replaced_is_never_answered_as_done() {
     assert_eq!(trial.value(1, "a"), value("4"));
     assert!(!trial.is_written(lost), "{:?}", trial.reply(lost));
 }
+
+#[test]
+fn modifications_beside_many_unapplied_operations_do_not_hold_the_loop_up() {
+    let mut trial = with_slow_leader(|_| {});
+    for number in 0..3 {
+        let mut builder = CommandBuilder::new();
+        for key in 0..50_000_u64 {
+            builder.delete(&key.to_be_bytes()).unwrap();
+        }
+        let write = trial.write(1, builder.build().bytes().clone());
+        trial.settle();
+        assert!(trial.is_written(write), "write {number}");
+    }
+    let before = trial.report(1, DATA).last;
+    let calls: Vec<_> = (0..20).map(|n| trial.cas(1, &format!("m{n}"), None, "1")).collect();
+    trial.poll(1);
+    let proposed = trial.report(1, DATA).last.0 - before.0;
+    assert!((1..=3).contains(&proposed), "{proposed} in one poll");
+    trial.settle();
+    assert!(calls.iter().all(|call| trial.modified(*call).is_some()));
+}

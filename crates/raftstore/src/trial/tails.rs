@@ -248,3 +248,48 @@ fn entries_that_replace_a_full_tail_are_taken() {
     assert_eq!(trial.value(1, "old0"), None);
     assert_eq!(trial.store(1).core.tail_bytes(), 0);
 }
+
+fn small_deletes(from: u64, count: u64) -> Bytes {
+    let mut builder = CommandBuilder::new();
+    for key in from..from + count {
+        builder.delete(&key.to_be_bytes()).unwrap();
+    }
+    builder.build().bytes().clone()
+}
+
+// Catalogue: 64.
+#[test]
+fn the_bound_of_unapplied_entries_counts_their_operations_on_leader_and_follower() {
+    const OPS: u64 = 100;
+    let mut trial = Trial::with(3, |options| options.tail_bytes_max = 40_000);
+    trial.lead(DATA, 1);
+    trial.store(3).stalled = true;
+    let [before, first] = [1, 3].map(|store| trial.report(store, DATA).last);
+    let writes: Vec<_> = (0..30)
+        .map(|number| {
+            let write = trial.write(1, small_deletes(number * OPS, OPS));
+            trial.settle();
+            write
+        })
+        .collect();
+    assert!(writes.iter().all(|write| trial.is_written(*write)), "a quorum applies them");
+    let taken = trial.report(3, DATA).last.0 - first.0;
+    assert!((1..=6).contains(&taken), "the follower took {taken} entries of {OPS} deletes");
+    trial.store(2).stalled = true;
+    let writes: Vec<_> = (0..30)
+        .map(|number| {
+            let write = trial.write(1, small_deletes(number * OPS, OPS));
+            trial.settle();
+            write
+        })
+        .collect();
+    let busy = writes.iter().filter(|write| trial.busy(**write).is_some()).count();
+    let taken = trial.report(1, DATA).last.0 - before.0 - 30;
+    assert!((1..=6).contains(&taken) && busy >= 24, "{taken} were proposed, {busy} are busy");
+    trial.store(2).stalled = false;
+    trial.store(3).stalled = false;
+    trial.ticks(60);
+    for store in 1..=3 {
+        assert_eq!(trial.store(store).core.tail_bytes(), 0, "store {store}");
+    }
+}

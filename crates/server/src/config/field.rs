@@ -3,16 +3,23 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use stele_types::size::parse_bytes;
-use stele_types::{Error, Result};
+use stele_types::{Error, Result, address};
 
 /// Reference to the value of one setting, with its bounds.
 pub(super) enum Field<'a> {
-    Number { at: &'a mut u64, low: u64, high: u64, bytes: bool },
+    Number {
+        at: &'a mut u64,
+        low: u64,
+        high: u64,
+        bytes: bool,
+    },
     Ratio(&'a mut f64, f64, f64),
     Switch(&'a mut bool),
+    /// Address of this node: not checked here, because an empty one may be allowed.
     Text(&'a mut String),
     Word(&'a mut String, &'static [&'static str]),
-    List(&'a mut Vec<String>),
+    /// Addresses of other nodes.
+    Addresses(&'a mut Vec<String>),
     Paths(&'a mut Vec<PathBuf>),
     Labels(&'a mut Vec<String>),
 }
@@ -53,7 +60,10 @@ impl<'a> Field<'a> {
             Self::Word(at, words) if words.contains(&text) => text.clone_into(at),
             Self::Word(..) => return refuse(),
             Self::Text(at) => text.trim().clone_into(at),
-            Self::List(at) => *at = items(text).map(str::to_owned).collect(),
+            Self::Addresses(at) => match addresses(text) {
+                Ok(addresses) => *at = addresses,
+                Err(error) => return Err(wrong_address(key, &error)),
+            },
             Self::Paths(at) => *at = items(text).map(PathBuf::from).collect(),
             Self::Labels(at) => match labels(text) {
                 Some(labels) => *at = labels,
@@ -70,7 +80,7 @@ impl<'a> Field<'a> {
             Self::Ratio(at, ..) => at.to_string(),
             Self::Switch(at) => at.to_string(),
             Self::Text(at) | Self::Word(at, _) => (*at).clone(),
-            Self::List(at) | Self::Labels(at) => at.join(","),
+            Self::Addresses(at) | Self::Labels(at) => at.join(","),
             Self::Paths(at) => {
                 let texts: Vec<String> = at.iter().map(|path| path.display().to_string()).collect();
                 texts.join(",")
@@ -88,13 +98,27 @@ impl<'a> Field<'a> {
             Self::Switch(_) => "true, false".to_owned(),
             Self::Word(_, words) => words.join(", "),
             Self::Text(_) => "host:port".to_owned(),
-            Self::List(_) => "host:port, several separated by commas".to_owned(),
+            Self::Addresses(_) => "host:port, several separated by commas".to_owned(),
             Self::Paths(_) => "directories, separated by commas".to_owned(),
             Self::Labels(_) => "name=value, several separated by commas; of letters, digits, `_`, \
                                 `.`, `-`, `/`, at most 64 of them; each name once"
                 .to_owned(),
         }
     }
+}
+
+/// Reads the addresses of nodes to connect to.
+fn addresses(text: &str) -> Result<Vec<String>> {
+    items(text).map(|item| address::to_connect(item).map(str::to_owned)).collect()
+}
+
+/// Returns the error of a setting that is not an address.
+pub(super) fn wrong_address(key: &str, error: &Error) -> Error {
+    let reason = match error {
+        Error::Invalid(reason) => reason.clone(),
+        other => other.to_string(),
+    };
+    Error::invalid(format!("{key}: {reason}"))
 }
 
 /// Reads labels; `None` unless all of them are well formed and their names differ.

@@ -1,6 +1,7 @@
 //! Configuration: no setting is required. A TOML file, then the environment, then flags override
 //! the defaults. One table names every setting; the reference page is generated from it.
 
+mod environment;
 mod field;
 mod live;
 mod reference;
@@ -11,20 +12,19 @@ pub use reference::reference_page;
 pub(crate) use reference::unit_of;
 pub use settings::{RELOADED, SETTINGS, Setting};
 
-use crate::address::is_address;
 use crate::descriptors::Descriptors;
 use crate::memory::BYTES_MIN;
-use field::Field;
+use field::{Field, wrong_address};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_types::{Error, Result};
+use stele_types::{Error, Result, address};
 use stele_vfs::DeviceScale;
 
 /// Settings of a server. Sizes are in bytes unless a name says otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Address for clients, placement, peers and HTTP. If it is not set and the default port is in
-    /// use, the next free port is used.
+    /// Address for clients, placement, peers and HTTP. Port 0 stands for any free one.
     pub listen: String,
     /// Address advertised to clients and peers; empty: `listen`.
     pub advertise: String,
@@ -129,9 +129,12 @@ impl Config {
     /// Loads the defaults, then the file if one is named, then `environment` (names `STELE_…`),
     /// then `flags` (pairs of key and text). Fails with `Invalid` naming the source, the key and
     /// the allowed values.
+    ///
+    /// Invariant: what looks like a setting and is none is an error in every source. A misspelt limit
+    /// would otherwise not hold, and no line would say so.
     pub fn load(
         file: Option<&Path>,
-        environment: impl Iterator<Item = (String, String)>,
+        environment: impl Iterator<Item = (OsString, OsString)>,
         flags: &[(String, String)],
     ) -> Result<Self> {
         let mut config = Self::default();
@@ -139,9 +142,15 @@ impl Config {
             config.read_file(path)?;
         }
         for (name, text) in environment {
-            if let Some(setting) = SETTINGS.iter().find(|setting| setting.variable() == name) {
-                config.set(setting.key, &text).map_err(|error| named(&name, &error))?;
+            let name = name.to_string_lossy();
+            if !environment::is_setting(&name) {
+                continue;
             }
+            let Some(setting) = SETTINGS.iter().find(|setting| setting.variable() == name) else {
+                return Err(environment::unknown(&name));
+            };
+            let text = text.to_str().ok_or_else(|| environment::not_text(&name))?;
+            config.set(setting.key, text).map_err(|error| named(&name, &error))?;
         }
         for (key, text) in flags {
             config.set(key, text).map_err(|error| named(&format!("--{key}"), &error))?;
@@ -223,13 +232,7 @@ impl Config {
             let text = format!("--moved-directory {}: it is not a store directory", dir.display());
             return Err(Error::invalid(text));
         }
-        if !self.advertise.is_empty() && !is_address(&self.advertise) {
-            return Err(Error::invalid(format!(
-                "advertise is `{}`; allowed: host:port, with a host and a port from 1 to 65535, \
-                 under which other nodes and clients reach this node",
-                self.advertise
-            )));
-        }
+        self.check_addresses()?;
         if self.gc_policy == "wisckey" && self.sort_interval_s > 0 {
             return Err(Error::invalid(
                 "gc_policy is `wisckey`, which never sorts: set sort_interval_s to 0, or choose \
@@ -244,13 +247,23 @@ impl Config {
         Ok(())
     }
 
+    /// Checks the addresses of this node, and of others also if they were not read from text.
+    fn check_addresses(&self) -> Result<()> {
+        address::split(&self.listen).map_err(|error| wrong_address("listen", &error))?;
+        if !self.advertise.is_empty() {
+            address::check(&self.advertise).map_err(|error| wrong_address("advertise", &error))?;
+        }
+        let joined = self.join.iter().try_for_each(|seed| address::check(seed));
+        joined.map_err(|error| wrong_address("join", &error))
+    }
+
     fn field(&mut self, key: &str) -> Option<Field<'_>> {
         const MIB: u64 = 1 << 20;
         const GIB: u64 = 1 << 30;
         Some(match key {
             "listen" => Field::Text(&mut self.listen),
             "advertise" => Field::Text(&mut self.advertise),
-            "join" => Field::List(&mut self.join),
+            "join" => Field::Addresses(&mut self.join),
             "store" => Field::Paths(&mut self.stores),
             "label" => Field::Labels(&mut self.labels),
             "memtable_bytes_max" => Field::bytes(&mut self.memtable_bytes_max, MIB, 4 * GIB),
@@ -294,6 +307,11 @@ fn detail(error: &Error) -> String {
 }
 
 fn unknown(key: &str) -> String {
+    if stele_placement::SETTINGS.iter().any(|setting| setting.name == key) {
+        return format!(
+            "`{key}` is a setting of the cluster: set it with `stele ctl config {key} VALUE`"
+        );
+    }
     let keys: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
     format!("unknown setting `{key}`; known settings: {}", keys.join(", "))
 }
@@ -302,7 +320,7 @@ fn unknown(key: &str) -> String {
 mod tests {
     use super::*;
 
-    fn none() -> std::iter::Empty<(String, String)> {
+    fn none() -> std::iter::Empty<(OsString, OsString)> {
         std::iter::empty()
     }
 
@@ -327,10 +345,48 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("stele.toml");
         std::fs::write(&file, "tick_ms = 70\nstore = [\"a\", \"b\"]\nslow_log_ms = 7\n").unwrap();
-        let environment = vec![("STELE_TICK_MS".to_owned(), "60".to_owned())];
+        let environment = vec![("STELE_TICK_MS".into(), "60".into())];
         let flags = vec![("slow_log_ms".to_owned(), "9".to_owned())];
         let config = Config::load(Some(&file), environment.into_iter(), &flags).unwrap();
         assert_eq!((config.tick_ms, config.slow_log_ms, config.stores.len()), (60, 9, 2));
+    }
+
+    #[test]
+    fn an_unknown_setting_is_an_error_in_the_file_the_environment_and_the_flags() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("stele.toml");
+        std::fs::write(&file, "memtable_bytes = 1\n").unwrap();
+        let refused = |file: Option<&Path>, name: &str, flags: &[(String, String)]| {
+            let environment = [(OsString::from(name), OsString::from("1"))];
+            Config::load(file, environment.into_iter(), flags).unwrap_err().to_string()
+        };
+        let text = refused(Some(&file), "HOME", &[]);
+        assert!(text.contains("stele.toml: unknown setting `memtable_bytes`"), "{text}");
+        let text = refused(None, "HOME", &[("tick".to_owned(), "1".to_owned())]);
+        assert!(text.contains("--tick: unknown setting `tick`"), "{text}");
+        for name in ["STELE_TICK", "STELE_tick_ms", "STELE_", "STELE_PORTS"] {
+            let text = refused(None, name, &[]);
+            assert!(text.contains(&format!("unknown setting `{name}`")), "{text}");
+            assert!(text.contains("STELE_TICK_MS"), "{text}");
+        }
+        std::fs::write(&file, "replicas = 5\n").unwrap();
+        let text = refused(Some(&file), "HOME", &[]);
+        assert!(text.contains("stele ctl config replicas"), "{text}");
+        // Others set these: a container platform beside a service of that name, and tests.
+        let foreign = ["STELE_SERVICE_HOST", "STELE_PORT_2379_TCP_ADDR", "STELE_SEED", "STELEX"];
+        let foreign = foreign.into_iter().map(|name| (name.into(), "1".into()));
+        assert_eq!(Config::load(None, foreign, &[]).unwrap(), Config::default());
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_variable_that_is_not_text_is_refused_by_name() {
+        use std::os::unix::ffi::OsStringExt;
+        let bytes = || OsString::from_vec(vec![0xff]);
+        let of = |name: &str| Config::load(None, [(name.into(), bytes())].into_iter(), &[]);
+        let refused = of("STELE_JOIN").unwrap_err().to_string();
+        assert!(refused.contains("STELE_JOIN is not text"), "{refused}");
+        of("LS_COLORS").unwrap();
     }
 
     #[test]
@@ -366,8 +422,21 @@ mod tests {
         assert!(message("store", "a,a").contains("twice"));
         assert!(message("listen", "0.0.0.0:1").contains("advertise"));
         for bad in ["node-1", "node-1:0", ":2379", "http://localhost:2379", "node-1:23790000"] {
-            assert!(message("advertise", bad).contains("with a host and a port"), "{bad}");
+            let refused = message("advertise", bad);
+            assert!(refused.contains("advertise: `") && refused.contains("host:port"), "{refused}");
         }
+        assert!(
+            message("listen", "2379")
+                .contains("listen: `2379` is not an address: the port is missing")
+        );
+        assert!(Config::load(None, none(), &flags("listen", "127.0.0.1:0")).is_ok(), "any port");
+        for bad in ["a:1,node-2", "a:1,b:0", "a:1,tcp://b:2"] {
+            assert!(message("join", bad).contains("join: `"), "{bad}");
+        }
+        assert!(message("join", "a:1,https://localhost:2").contains("TLS is not offered"));
+        let joined =
+            Config::load(None, none(), &flags("join", "a:1, http://localhost:2/")).unwrap();
+        assert_eq!(joined.join, ["a:1", "localhost:2"]);
         for good in ["node-1:2379", "[fd00::1]:2379", "10.0.0.7:1"] {
             assert!(Config::load(None, none(), &flags("advertise", good)).is_ok(), "{good}");
         }

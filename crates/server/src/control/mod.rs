@@ -7,6 +7,7 @@ mod runs;
 pub use runs::{KeepRun, summary_of};
 
 use crate::config::{Config, LiveConfig, RELOADED, SETTINGS};
+use crate::majorities::Majorities;
 use crate::members::Members;
 use crate::memory::{Arrived, RequestMemory};
 use crate::placement::PlacementService;
@@ -25,6 +26,7 @@ pub struct ControlService {
     stores: Arc<Stores>,
     members: Arc<Members>,
     keeper: Arc<dyn KeepRun>,
+    majorities: Arc<Majorities>,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -37,8 +39,9 @@ impl ControlService {
         stores: Arc<Stores>,
         members: Arc<Members>,
         keeper: Arc<dyn KeepRun>,
+        majorities: Arc<Majorities>,
     ) -> Self {
-        Self { config, placement, stores, members, keeper }
+        Self { config, placement, stores, members, keeper, majorities }
     }
 
     /// Fails if the caller means another cluster.
@@ -112,6 +115,18 @@ macro_rules! control {
                     self.members.learn_list(&known);
                 }
                 Ok(Response::new(self.placement.members().unwrap_or_else(|| self.known_members())))
+            }
+
+            async fn list_stores(
+                &self,
+                request: Request<ListStoresRequest>,
+            ) -> Answer<ListStoresResponse> {
+                let request = request.into_inner();
+                if request.known_here {
+                    self.check_cluster(request.header)?;
+                    return Ok(Response::new(self.majorities.known_stores(&request.ids)));
+                }
+                Ok(Response::new(self.placement.list_stores(request).await?))
             }
 
             async fn local_checksum(
@@ -218,7 +233,6 @@ control! {
     join(JoinRequest) -> JoinResponse = join;
     heartbeat(HeartbeatRequest) -> HeartbeatResponse = heartbeat;
     alloc_ids(AllocIdsRequest) -> AllocIdsResponse = alloc_ids_of;
-    list_stores(ListStoresRequest) -> ListStoresResponse = list_stores;
     list_regions(ListRegionsRequest) -> ListRegionsResponse = list_regions;
     list_operators(ListOperatorsRequest) -> ListOperatorsResponse = list_operators;
     cancel_operator(CancelOperatorRequest) -> CancelOperatorResponse = cancel_operator;

@@ -1,10 +1,10 @@
 //! Runs of stores and their addresses: what other nodes state, judged by the rule of succession.
 
 use super::{Known, Member, Members, STORES_MAX};
-use crate::address::is_address;
 use std::collections::BTreeMap;
 use stele_node::succession::{Evidence, KnownRun, Verdict, judge};
 use stele_proto::stele::control::v1 as control;
+use stele_types::address::is_address;
 use stele_types::{Boot, BootOrder, Lineage, StoreId, StoreRun, mutant};
 
 /// Most runs that wait to be verified.

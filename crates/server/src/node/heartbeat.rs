@@ -14,7 +14,7 @@ use crate::store::{Sample, Slowdowns, StoreHandle};
 use crate::stores::Stores;
 use crate::tasks::caught;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_node::report::split::{Limits, Splitter};
@@ -59,6 +59,8 @@ struct Shared {
     splitter: Mutex<Splitter>,
     /// Held during a measurement of a store.
     measuring: Mutex<BTreeMap<StoreId, Arc<tokio::sync::Mutex<()>>>>,
+    /// Stores of which the device is being measured.
+    measuring_devices: Mutex<BTreeSet<StoreId>>,
     started: Instant,
 }
 
@@ -70,6 +72,7 @@ impl Heartbeats {
             reporter: Mutex::new(Reporter::new(0, STALE_AFTER_S)),
             splitter: Mutex::default(),
             measuring: Mutex::default(),
+            measuring_devices: Mutex::default(),
             started: Instant::now(),
         });
         let (mut measured_at, mut reported_at) = (Instant::now(), Instant::now());
@@ -196,8 +199,13 @@ impl Heartbeats {
             let refuses_entries = regions.iter().flatten().any(|report| report.lacks_room);
             store.set_refuses_entries(refuses_entries);
             let report = store_report(&store, sample.as_deref());
+            // Invariant: a store that ends with its node has not failed. Its replicas would be rebuilt
+            // at once, and it would be named as failed until the node is back.
+            let ends_in_order =
+                self.stores.is_stopping() && self.edge.tasks.store_failure(store.id()).is_none();
             stores.push(StoreReport {
                 boot_count: self.boots.get(store.id()).boot.count,
+                has_failed: report.has_failed && !ends_in_order,
                 is_full: report.is_full || refuses_entries,
                 ..report
             });
@@ -254,6 +262,7 @@ impl Heartbeats {
             let unix_s = answer.unix_s;
             self.stores.all().iter().for_each(|store| store.engine().note_cluster_time(unix_s));
         }
+        answer.measured.iter().for_each(|store| self.measure_device(shared, *store));
         let (steps, removed) = {
             let mut reporter = shared.reporter.lock();
             let before = reporter.settings.leases();
@@ -276,6 +285,26 @@ impl Heartbeats {
         };
         removed.into_iter().for_each(|peer| self.destroy(peer));
         steps.into_iter().for_each(|step| self.start(shared, step));
+    }
+
+    /// Measures the device of a store on a thread of its own, one measurement at a time: the device may
+    /// hang.
+    fn measure_device(&self, shared: &Arc<Shared>, id: StoreId) {
+        let Some(store) = self.stores.get(id).filter(|store| store.is_running()) else { return };
+        if !shared.measuring_devices.lock().insert(id) {
+            return;
+        }
+        let shared = shared.clone();
+        self.edge.tasks.spawn_finite("device-measurement", async move {
+            let measured =
+                tokio::task::spawn_blocking(move || store.engine().measure_writes()).await;
+            shared.measuring_devices.lock().remove(&id);
+            // A panic in it has been logged.
+            if let Ok(Err(error)) = measured {
+                tracing::debug!("store {id} does not measure its device: {error}");
+            }
+            Ok(())
+        });
     }
 
     /// Destroys a removed replica. Does not wait: its store may hang.

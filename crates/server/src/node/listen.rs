@@ -1,37 +1,25 @@
 //! Listening port, and the signals that a node obeys.
 
+use super::port_holder::holder;
 use crate::config::Config;
-use std::net::SocketAddr;
+use std::io;
 use std::time::Duration;
-use stele_types::{Error, Result};
+use stele_types::{Error, Result, address};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{Instant, timeout_at};
-
-/// Bound of the search for a free port after the default one.
-const PORTS_TRIED: u16 = 100;
 
 /// Time in which the advertised name must resolve: a name may be entered when its node starts.
 const RESOLVE_MAX: Duration = Duration::from_secs(10);
 /// Pause before the next attempt to resolve it.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(500);
 
-/// Binds the port; returns the listener and the advertised address, which resolves. If the default
-/// port is in use, the next free one is used; a configured port is used or fails.
+/// Binds the port; returns the listener and the advertised address, which resolves. Another port than
+/// the configured one is never used: clients and other nodes would not find the node.
 pub(super) async fn bind(config: &Config) -> Result<(TcpListener, String)> {
     let configured = config.listen.as_str();
-    let is_default = configured == Config::default().listen;
-    let mut result = TcpListener::bind(configured).await;
-    if let (true, Ok(address)) = (is_default, configured.parse::<SocketAddr>()) {
-        for port in address.port() + 1..address.port() + PORTS_TRIED {
-            if !matches!(&result, Err(error) if error.kind() == std::io::ErrorKind::AddrInUse) {
-                break;
-            }
-            result = TcpListener::bind((address.ip(), port)).await;
-        }
-    }
-    let listener =
-        result.map_err(|error| Error::invalid(format!("listen on {configured}: {error}")))?;
+    let bound = TcpListener::bind(configured).await;
+    let listener = bound.map_err(|error| not_bound(configured, &error))?;
     let bound = listener.local_addr().map_err(|error| Error::io("listen", configured, error))?;
     let advertised = match config.advertise.is_empty() {
         true => bound.to_string(),
@@ -43,6 +31,17 @@ pub(super) async fn bind(config: &Config) -> Result<(TcpListener, String)> {
         }
     };
     Ok((listener, advertised))
+}
+
+fn not_bound(address: &str, error: &io::Error) -> Error {
+    if error.kind() != io::ErrorKind::AddrInUse {
+        return Error::invalid(format!("listen on {address}: {error}"));
+    }
+    let port = address::split(address).map_or(0, |(_, port)| port);
+    let by = holder(port).map_or("another process".to_owned(), |holder| holder.to_string());
+    Error::Refused(format!(
+        "listen on {address}: port {port} is in use by {by}; stop it, or set `listen` to another port"
+    ))
 }
 
 /// Waits until `resolve` succeeds, with a pause between attempts. Fails with `Invalid` after `max`.
@@ -87,6 +86,8 @@ pub(super) struct Signals {
     terminate: unix::Signal,
     interrupt: unix::Signal,
     hang_up: unix::Signal,
+    /// SIGUSR1 and SIGUSR2 end a process that does not listen for them.
+    _ignored: [unix::Signal; 2],
 }
 
 impl Signals {
@@ -98,6 +99,7 @@ impl Signals {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
             hang_up: listen(SignalKind::hangup())?,
+            _ignored: [listen(SignalKind::user_defined1())?, listen(SignalKind::user_defined2())?],
         })
     }
 
@@ -119,7 +121,6 @@ impl Signals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     const MAX: Duration = Duration::from_millis(300);
@@ -134,6 +135,19 @@ mod tests {
             std::future::ready(has_appeared.then_some(()).ok_or_else(error))
         };
         until_resolved("node-1:2379", (MAX, PAUSE), resolve).await
+    }
+
+    #[tokio::test]
+    async fn a_port_in_use_is_named_with_the_process_that_holds_it() {
+        let held = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let listen = held.local_addr().expect("bound").to_string();
+        let port = listen.rsplit_once(':').expect("a port").1;
+        let refused = bind(&Config { listen: listen.clone(), ..Config::default() }).await;
+        let text = refused.expect_err("the port is in use").to_string();
+        let process = std::process::id();
+        assert!(text.contains(&format!("port {port} is in use by process {process} (")), "{text}");
+        drop(held);
+        bind(&Config { listen, ..Config::default() }).await.expect("it is free");
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ mod keep_run;
 mod leave;
 mod listen;
 mod open;
+mod port_holder;
 mod recovery;
 mod reload;
 mod seeds;
@@ -27,6 +28,7 @@ use crate::boots::Boots;
 use crate::config::{Config, LiveConfig};
 use crate::control::ControlService;
 use crate::failed_dir::FailedDir;
+use crate::majorities::Majorities;
 use crate::members::Members;
 use crate::memory::NodeMemory;
 use crate::observe::{Health, Metrics, SlowLog, routes};
@@ -59,7 +61,9 @@ use stele_proto::meta_storagepb::meta_storage_server::MetaStorageServer;
 use stele_proto::pdpb::pd_server::PdServer;
 use stele_proto::stele::control::v1::control_server::ControlServer;
 use stele_storage::StateMachine;
-use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent};
+use stele_types::{
+    Clock, ClusterId, Error, PeerRole, Region, RegionKind, Result, StoreId, StoreIdent,
+};
 use stele_vfs::SystemClock;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
@@ -80,6 +84,11 @@ pub struct Ready {
     pub cluster: ClusterId,
     /// Stores of this node.
     pub stores: Vec<StoreId>,
+    /// Copies of the data regions of this node: of the region that has the fewest, and of the one that
+    /// has the most. `None` if the node has none.
+    pub copies: Option<(usize, usize)>,
+    /// Nodes of the cluster, with this one, as far as they are known.
+    pub nodes: usize,
     /// Duration of the start.
     pub took: Duration,
 }
@@ -179,6 +188,8 @@ impl Node {
             address: parts.address,
             cluster,
             stores: idents.iter().map(|ident| ident.store).collect(),
+            copies: copies(&parts.stores),
+            nodes: parts.members.addresses().len(),
             took: started.elapsed(),
         };
         let Parts { stores, edge, .. } = parts;
@@ -242,6 +253,7 @@ impl Node {
     /// Stops the tasks, the port, the connections to other nodes and the stores, in this order:
     /// requests in progress need the stores and the other nodes.
     pub async fn stop(self) {
+        self.stores.set_stopping();
         self.tasks.stop();
         // Without receivers no task runs.
         let _ = self.stopping.send(true);
@@ -264,6 +276,19 @@ impl Node {
         // Other tasks hold the list: a store left in it would keep its directory locked.
         self.stores.clear();
     }
+}
+
+/// Returns the fewest and the most voters of a data region that has a replica here.
+fn copies(stores: &Stores) -> Option<(usize, usize)> {
+    let regions = stores.all().into_iter().flat_map(|store| store.readers().all());
+    let data = regions.filter(|region| region.kind == RegionKind::Data);
+    let voters = |region: Arc<Region>| {
+        region.peers.iter().filter(|peer| peer.role != PeerRole::Learner).count()
+    };
+    data.map(voters).fold(None, |range, count| match range {
+        None => Some((count, count)),
+        Some((least, most)) => Some((count.min(least), count.max(most))),
+    })
 }
 
 /// Parts that the services share.
@@ -375,12 +400,14 @@ impl Parts {
                 self.config.descriptors.connections_max(self.config.connections_max),
             )),
         };
+        let majorities = self.watch_majorities(transport.clone(), stopping);
         let control = ControlService::new(
             reload.config.clone(),
             placement,
             self.stores.clone(),
             self.members.clone(),
             Arc::new(self.keeper(transport.clone())),
+            majorities.clone(),
         );
         let (reporter, health) = tonic_health::server::health_reporter();
         drop(reporter);
@@ -398,6 +425,7 @@ impl Parts {
             tasks: self.edge.tasks.clone(),
             metrics,
             transport: transport.clone(),
+            majorities,
             port: stats.clone(),
             memory: memory.clone(),
         });
@@ -416,6 +444,25 @@ impl Parts {
             serving.await;
         });
         (port, reload)
+    }
+
+    fn watch_majorities(
+        &self,
+        transport: Transport,
+        stopping: &watch::Sender<bool>,
+    ) -> Arc<Majorities> {
+        let (stores, members) = (self.stores.clone(), self.members.clone());
+        let majorities =
+            Majorities::new(self.cluster, self.address.clone(), stores, members, transport);
+        let majorities = Arc::new(majorities);
+        let (watching, mut stopping) = (majorities.clone(), stopping.subscribe());
+        self.edge.tasks.spawn_lasting("majorities", async move {
+            tokio::select! {
+                () = heartbeat::stopped(&mut stopping) => {}
+                () = watching.run() => {}
+            }
+        });
+        majorities
     }
 
     fn keeper(&self, transport: Transport) -> Keeper {

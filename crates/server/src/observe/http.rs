@@ -1,7 +1,9 @@
 //! HTTP on the same port: `/`, `/metrics`, `/healthz` or `/health`, `/readyz`, `/status`.
 
 use super::Metrics;
+use super::exposition::Exposition;
 use super::scrape::{counts, samples, source};
+use crate::majorities::Majorities;
 use crate::memory::NodeMemory;
 use crate::node::SPEED_OP_BYTES;
 use crate::port;
@@ -10,7 +12,7 @@ use crate::stores::Stores;
 use crate::tasks::Tasks;
 use crate::transport::Transport;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -36,6 +38,8 @@ pub struct Health {
     pub metrics: Arc<Metrics>,
     /// Transport between nodes.
     pub transport: Transport,
+    /// Regions that have lost their majority.
+    pub majorities: Arc<Majorities>,
     /// Statistics of the port's connections.
     pub port: Arc<port::Stats>,
     /// Memory of requests and answers.
@@ -68,9 +72,13 @@ pub fn routes(health: Health) -> Router {
         .with_state(health)
 }
 
-async fn metrics(State(health): State<Health>) -> impl IntoResponse {
-    const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, TYPE)], health.metrics.scrape(&health).await)
+async fn metrics(State(health): State<Health>, headers: HeaderMap) -> impl IntoResponse {
+    // The header may be repeated, which means the same as one list.
+    let accept: Vec<&str> =
+        headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+    let exposition = Exposition::of(&accept.join(","));
+    let scrape = exposition.format(health.metrics.scrape(&health).await);
+    ([(header::CONTENT_TYPE, exposition.content_type())], scrape)
 }
 
 /// Returns a line for each full store. It serves reads and deletes: a node that counted as failed
@@ -80,12 +88,17 @@ fn full_stores(stores: &Stores) -> String {
     full.map(|store| format!("{}\n", full_text(store.id(), &store.space()))).collect()
 }
 
-/// Succeeds while a store and every required task runs. Names stores and tasks that have failed, and
-/// full stores.
+/// Succeeds while a store and every required task runs. Names stores and tasks that have failed, full
+/// stores, and regions that have lost their majority: the node is degraded then, and a restart would
+/// not help.
 async fn healthz(State(health): State<Health>) -> impl IntoResponse {
     let (is_healthy, failed) = health.tasks.health();
     match is_healthy {
-        true => (StatusCode::OK, format!("ok\n{}{failed}", full_stores(&health.stores))),
+        true => {
+            let degraded = health.majorities.degraded();
+            let state = degraded.map_or("ok\n".to_owned(), |lost| format!("degraded\n{lost}\n"));
+            (StatusCode::OK, format!("{state}{}{failed}", full_stores(&health.stores)))
+        }
         false => (StatusCode::SERVICE_UNAVAILABLE, failed),
     }
 }

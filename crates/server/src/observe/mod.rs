@@ -1,5 +1,6 @@
 //! Observability: Prometheus metrics named after the stages of the write path, and the slow log.
 
+mod exposition;
 mod http;
 mod log;
 mod scrape;

@@ -40,7 +40,7 @@ impl PlacementService {
             let counts = count(state);
             let stores = state.cluster.stores().filter(is_wanted);
             let stores = stores.map(|store| info(state, &counts, store, now)).collect();
-            ListStoresResponse { cluster_id, stores }
+            ListStoresResponse { cluster_id, stores, ..ListStoresResponse::default() }
         })
         .await
     }

@@ -94,6 +94,7 @@ pub(super) fn response(answer: &Answer) -> wire::HeartbeatResponse {
         interval_ms: if answer.is_busy { SOON_MILLIS } else { 0 },
         gone_peers: answer.removed.iter().map(stray_peer).collect(),
         unix_s: answer.unix_s,
+        measured_stores: answer.measured.iter().map(|store| store.0).collect(),
         ..wire::HeartbeatResponse::default()
     }
 }
@@ -129,6 +130,7 @@ pub(crate) fn answer_of(
         undetermined_writes_fail: flag(UNDETERMINED_FAIL),
         removed: response.gone_peers.iter().map(stale_peer_of).collect(),
         unix_s: response.unix_s,
+        measured: response.measured_stores.iter().copied().map(StoreId).collect(),
     };
     (answer, refusals)
 }

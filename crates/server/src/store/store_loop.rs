@@ -1,5 +1,4 @@
-//! Thread of one store's loop: turns, and what each turn orders, in its order: send, append, apply,
-//! reply.
+//! Thread of one store's loop: turns, and what each turn orders.
 
 use super::applier::Applier;
 use super::lookups::Lookups;
@@ -9,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
-use stele_node::store::{Ended, Item, Queue, StoreLoop, Turn};
-use stele_raftstore::Now;
+use stele_node::store::{CarryOut, Ended, Item, Queue, StoreLoop};
+use stele_raftstore::{Append, Apply, Event, Lookup, Now, PeerMessage, Reply, SendSnapshot};
 use stele_storage::StorageEngine;
 use stele_types::Clock;
 
@@ -71,7 +70,7 @@ where
         let mut items = Vec::new();
         loop {
             let turn = self.store_loop.turn(&mut items, self.now())?;
-            self.carry_out(turn);
+            turn.carry_out(&mut self);
             if !self.wait(&mut items) {
                 break;
             }
@@ -103,31 +102,6 @@ where
         }
     }
 
-    fn carry_out(&mut self, turn: Turn<E, Caller>) {
-        if !turn.messages.is_empty() {
-            self.sink.send(turn.messages);
-        }
-        if let Some(append) = turn.append {
-            self.writer.write(append);
-        }
-        if let Some(applier) = &self.applier {
-            turn.applies.into_iter().for_each(|apply| applier.apply(apply));
-        }
-        answer(turn.replies);
-        for snapshot in turn.snapshots {
-            self.sink.send_snapshot(snapshot);
-        }
-        for lookup in turn.lookups {
-            self.lookups.begin(lookup);
-        }
-        if !turn.events.is_empty() {
-            self.sink.events(turn.events);
-        }
-        if turn.wants_checkpoint {
-            self.wants_checkpoint.store(true, Ordering::Release);
-        }
-    }
-
     fn now(&self) -> Now {
         Now {
             monotonic_nanos: self.clock.monotonic_nanos(),
@@ -136,8 +110,48 @@ where
     }
 }
 
+impl<E> CarryOut<E, Caller> for LoopThread<E>
+where
+    E: StorageEngine + 'static,
+    E::Ingest: 'static,
+{
+    fn send(&mut self, messages: Vec<PeerMessage>) {
+        self.sink.send(messages);
+    }
+
+    fn append(&mut self, append: Append) {
+        self.writer.write(append);
+    }
+
+    fn apply(&mut self, applies: Vec<Apply>) {
+        if let Some(applier) = &self.applier {
+            applies.into_iter().for_each(|apply| applier.apply(apply));
+        }
+    }
+
+    fn reply(&mut self, replies: Vec<(Caller, Reply)>) {
+        answer(replies);
+    }
+
+    fn send_snapshot(&mut self, snapshot: SendSnapshot<E>) {
+        self.sink.send_snapshot(snapshot);
+    }
+
+    fn look_up(&mut self, lookup: Lookup) {
+        self.lookups.begin(lookup);
+    }
+
+    fn handle(&mut self, events: Vec<Event>) {
+        self.sink.events(events);
+    }
+
+    fn want_checkpoint(&mut self) {
+        self.wants_checkpoint.store(true, Ordering::Release);
+    }
+}
+
 /// Answers the callers; some may have gone.
-pub(super) fn answer(replies: Vec<(Caller, stele_raftstore::Reply)>) {
+pub(super) fn answer(replies: Vec<(Caller, Reply)>) {
     for (caller, reply) in replies {
         let _ = caller.send(reply);
     }

@@ -119,11 +119,11 @@ impl Target {
 
 /// Returns the part of `range` that a region holds.
 ///
-/// Invariant: the bound at which the read begins lies in the region or is its end; only the other one
-/// is cut. Otherwise a client that asks the wrong region takes what is left for the whole.
+/// Invariant: the bound at which the read begins lies in the region, or is the end of the region for a
+/// read in descending order; only the other one is cut. Otherwise a client that asks the wrong region takes what is left for the whole.
 fn part_from(region: &Region, range: &KeyRange, order: Order) -> Result<KeyRange, Failure> {
     let (first, begins_here) = match order {
-        Order::Forward => (&range.start, is_within(&region.range, &range.start)),
+        Order::Forward => (&range.start, region.range.contains(&range.start)),
         // Without a bound it begins at the end of the key space.
         Order::Reverse if range.end.is_empty() => (&range.end, region.range.end.is_empty()),
         Order::Reverse => (&range.end, is_within(&region.range, &range.end)),
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(forward(&middle, ("e", "k")), some("e", "k"));
         assert_eq!(forward(&middle, ("d", "z")), some("d", "m"));
         assert_eq!(forward(&middle, ("d", "")), some("d", "m"));
-        assert!(forward(&middle, ("m", "z")).unwrap().is_empty(), "its end holds no pair");
+        assert_eq!(forward(&middle, ("m", "z")), not("m"), "its end is in the next region");
         assert_eq!(forward(&middle, ("c", "k")), not("c"));
         assert_eq!(forward(&middle, ("n", "z")), not("n"));
         assert_eq!(forward(&middle, ("", "k")), not(""));

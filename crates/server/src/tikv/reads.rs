@@ -54,8 +54,15 @@ async fn view(target: &Target) -> Result<Arc<View>, Failure> {
 
 /// Returns such a view if a lease allows it at once.
 pub fn leased_view(target: &Target) -> Result<Option<View>, Failure> {
-    let now = || target.store.clock().monotonic_nanos();
-    LinearizableRead::leased_state(&target.reader, &target.header, now, || new_view(target))
+    let (store, region) = (&target.store, target.header.region);
+    let now = || store.clock().monotonic_nanos();
+    let Some(read) = LinearizableRead::by_lease(&target.reader, &target.header, now()) else {
+        return Ok(None);
+    };
+    let state = read.finish(new_view(target)?, store.readers(), now());
+    state.map_err(|refusal| {
+        Failure::of_reply(Reply::Refused(refusal), region, store.id(), OnUnknown::Read)
+    })
 }
 
 fn new_view(target: &Target) -> Result<EngineState, Failure> {

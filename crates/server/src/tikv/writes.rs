@@ -129,7 +129,8 @@ pub async fn delete_range(
     propose(&target, command, true, memory).await
 }
 
-/// `RawBatchPut`: atomic unless larger than an entry may be; then in order, entry by entry.
+/// `RawBatchPut`: atomic unless larger than an entry may be, or of more operations; then in order, entry
+/// by entry.
 pub async fn batch_put(
     stores: &Stores,
     request: &RawBatchPutRequest,
@@ -155,7 +156,8 @@ pub async fn batch_put(
     propose_batch(stores, &target, request.pairs.iter().zip(ttls).map(put), false, memory).await
 }
 
-/// `RawBatchDelete`: atomic unless larger than an entry may be; then in order, entry by entry.
+/// `RawBatchDelete`: atomic unless larger than an entry may be, or of more operations; then in order, entry
+/// by entry.
 pub async fn batch_delete(
     stores: &Stores,
     request: &RawBatchDeleteRequest,

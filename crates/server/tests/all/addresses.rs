@@ -5,7 +5,7 @@ use crate::common::{LIMIT, config, start, until};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use stele_proto::stele::control::v1::control_client::ControlClient;
-use stele_proto::stele::control::v1::{ListRegionsRequest, ListStoresRequest};
+use stele_proto::stele::control::v1::{ListRegionsRequest, ListStoresRequest, RequestHeader};
 use stele_server::config::Config;
 use stele_server::node::Node;
 use stele_types::{PeerRole, Region};
@@ -156,9 +156,29 @@ async fn the_node_that_is_left_of_two_names_the_lost_quorum() {
         assert!(started.elapsed() < Duration::from_secs(10), "{text}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let first = start(at(&dirs[..1], &join[0], &[])).await;
     let address = &second.ready.address;
+    let lost = format!(
+        "degraded\nregions 1, 2 have lost their majority: they take no reads and no writes; not \
+         reached: store 1 ({}). Start their nodes again",
+        join[0]
+    );
+    until(address, "/healthz", |status, body| status == 200 && body.starts_with(&lost)).await;
+    let request = ListStoresRequest {
+        header: Some(RequestHeader { cluster_id: second.ready.cluster.0, forwarded: false }),
+        known_here: true,
+        ..ListStoresRequest::default()
+    };
+    let known = control(address).list_stores(request).await.unwrap().into_inner();
+    assert_eq!(
+        (known.known_here, known.no_leader.as_str()),
+        (true, &expected["no leader: ".len()..])
+    );
+    let ages: Vec<_> = known.stores.iter().map(|it| (&it.address, it.heartbeat_age_ms)).collect();
+    let [(former, age_ms), (own, 0)] = ages[..] else { panic!("{ages:?}") };
+    assert!((former, own) == (&join[0], address) && age_ms >= 2_000, "{ages:?}");
+    let first = start(at(&dirs[..1], &join[0], &[])).await;
     until(address, "/readyz", |status, body| status == 200 && body.starts_with("2 of 2")).await;
+    until(address, "/healthz", |status, body| status == 200 && body == "ok\n").await;
     first.stop().await;
     second.stop().await;
 }

@@ -5,6 +5,7 @@
 mod addresses;
 mod common;
 mod copied_directory;
+mod exposition;
 mod failing_stores;
 mod full_log_disk;
 mod lost_entries;

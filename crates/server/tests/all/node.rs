@@ -1,6 +1,8 @@
 //! Whole nodes in this process, observed over HTTP.
 
-use crate::common::{LIMIT, config, get, start, until};
+use crate::common::{LIMIT, config, get, get_with, start, until};
+use crate::exposition;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use stele_proto::kvrpcpb::{Context, RawDeleteRequest, RawDeleteResponse, RawPutRequest};
@@ -62,7 +64,25 @@ async fn metrics_status_and_health_are_served_on_the_port() {
     for line in wanted {
         assert_eq!(metrics.matches(&format!("\n{line}")).count(), 1, "{line}: {metrics}");
     }
-    assert!(metrics.ends_with("# EOF\n"));
+    // Without a wish the text format, in which a counter has the name of its sample.
+    let (head, text) = get_with(&address, "/metrics", "").await;
+    assert!(head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
+    let kinds = exposition::parse(&text, false).unwrap();
+    assert_eq!(kinds["stele_linearizable_reads_total"], "counter");
+    assert!(exposition::parse(&text, true).is_err(), "the parser tells the formats apart");
+    let open = "accept: text/plain;q=0.3\r\naccept: application/openmetrics-text;version=1.0.0\r\n";
+    let (head, text) = get_with(&address, "/metrics", open).await;
+    assert!(head.contains("application/openmetrics-text; version=1.0.0; charset=utf-8"), "{head}");
+    let open = exposition::parse(&text, true).unwrap();
+    assert_eq!(open["stele_linearizable_reads"], "counter");
+    assert!(exposition::parse(&text, false).is_err(), "the parser tells the formats apart");
+    // Both show the same families.
+    let with_suffix = |(name, kind): (&String, &String)| match &**kind {
+        "counter" => format!("{name}_total"),
+        _ => name.clone(),
+    };
+    let open: BTreeSet<String> = open.iter().map(with_suffix).collect();
+    assert_eq!(open, BTreeSet::from_iter(kinds.into_keys()));
     let (status, body) = get(&address, "/status").await;
     assert!(status == 200 && has_stores(&body, 1), "{body}");
     node.stop().await;

@@ -1,29 +1,18 @@
 //! Immutable snapshots of an overlay.
 
-use super::range_deletes::RangeDeletes;
-use super::{Map, OpNumber, bounds};
+use super::layer::{Head, Layer, Placed};
 use crate::{Order, Pair};
 use bytes::Bytes;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
 use stele_types::{KeyRange, LogIndex, mutant};
 
 /// Immutable snapshot of an [`Overlay`](super::Overlay). A clone is cheap, and any thread may read
 /// it.
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
-    /// Puts and deletes of single keys. Invariant: a point is newer than the range delete over its
-    /// key, if there is one.
-    points: Map<Point>,
-    pub(super) range_deletes: RangeDeletes,
-}
-
-/// Last put or delete of a key.
-#[derive(Clone, Debug)]
-pub(super) struct Point {
-    pub op: OpNumber,
-    /// Entry of the operation.
-    pub index: LogIndex,
-    /// Value and expiry in Unix seconds; `None` for a delete.
-    pub put: Option<(Bytes, u64)>,
+    /// Oldest first. What a newer layer does to a key replaces what older ones do.
+    pub(super) layers: Vec<Arc<Layer>>,
 }
 
 /// Last put or delete of a key.
@@ -45,14 +34,14 @@ impl Effects {
         range: &'a KeyRange,
     ) -> Option<impl Iterator<Item = KeyChange> + 'a> {
         let is_blind = mutant::active("overlay.changes_without_range_deletes");
-        if !range.is_empty() && !is_blind && self.range_deletes.has_overlap(range) {
+        if !range.is_empty() && !is_blind && self.has_range_delete_in(range) {
             return None;
         }
         let points = (!range.is_empty()).then(|| self.points(range, Order::Forward));
-        Some(points.into_iter().flatten().map(|(key, point)| KeyChange {
-            key: key.clone(),
-            index: point.index,
-            pair: point.pair(key),
+        Some(points.into_iter().flatten().map(|placed| KeyChange {
+            key: Bytes::copy_from_slice(placed.key()),
+            index: placed.index(),
+            pair: placed.pair(),
         }))
     }
 
@@ -61,15 +50,19 @@ impl Effects {
         if mutant::active("overlay.range_delete_hides_later_put") && self.is_range_deleted(key) {
             return Some(None);
         }
-        if let Some((key, point)) = self.points.get_key_value(key) {
-            return Some(point.pair(key));
+        let effect = |layer: &Arc<Layer>| match layer.point(key) {
+            Some(placed) => Some(placed.pair()),
+            None => layer.range_deletes().contains(key).then_some(None),
+        };
+        match mutant::active("overlay.older_effect_wins") {
+            true => self.layers.iter().find_map(effect),
+            false => self.layers.iter().rev().find_map(effect),
         }
-        self.is_range_deleted(key).then_some(None)
     }
 
     /// Whether there are no effects.
     pub fn is_empty(&self) -> bool {
-        self.points.is_empty() && self.range_deletes.is_empty()
+        self.layers.is_empty()
     }
 
     /// Whether any key of `range` has an effect.
@@ -77,68 +70,90 @@ impl Effects {
         if self.is_empty() || range.is_empty() {
             return false;
         }
-        self.points.range::<[u8], _>(bounds(range)).next().is_some()
-            || self.range_deletes.has_overlap(range)
+        self.layers.iter().any(|layer| !layer.points_in(range).is_empty())
+            || self.has_range_delete_in(range)
     }
 
-    /// Whether a range delete is the last effect on `key`, which has no point.
+    /// Whether a range delete is the last effect on `key`, which [`Effects::points`] does not return.
     pub(super) fn is_range_deleted(&self, key: &[u8]) -> bool {
-        self.range_deletes.contains(key)
+        self.layers.iter().any(|layer| layer.range_deletes().contains(key))
     }
 
-    /// Returns the range delete that covers the keys at which a scan of `range` begins.
+    /// Returns a range delete that covers the keys at which a scan of `range` begins.
     pub(super) fn range_delete_at_edge(&self, range: &KeyRange, order: Order) -> Option<KeyRange> {
-        match order {
-            Order::Forward => self.range_deletes.at(&range.start),
-            Order::Reverse => self.range_deletes.below(&range.end),
-        }
+        self.layers.iter().find_map(|layer| match order {
+            Order::Forward => layer.range_deletes().at(&range.start),
+            Order::Reverse => layer.range_deletes().below(&range.end),
+        })
     }
 
-    /// Returns the points in `range`, which must not be empty, in the order of a scan.
-    pub(super) fn points<'a>(
-        &'a self,
-        range: &'a KeyRange,
-        order: Order,
-    ) -> Box<dyn Iterator<Item = (&'a Bytes, &'a Point)> + 'a> {
-        let points = self.points.range::<[u8], _>(bounds(range));
-        match order {
-            Order::Forward => Box::new(points),
-            Order::Reverse => Box::new(points.rev()),
-        }
+    /// Returns the last put or delete of each key in `range`, which must not be empty, in the order
+    /// of a scan; not of keys of which a range delete is the last effect.
+    pub(super) fn points(&self, range: &KeyRange, order: Order) -> Points<'_> {
+        let layers = self.layers.iter().map(|layer| layer.points_in(range).iter());
+        let mut points = Points {
+            layers: &self.layers,
+            rest: layers.collect(),
+            heads: BinaryHeap::new(),
+            order,
+        };
+        (0..self.layers.len()).for_each(|number| points.advance(number));
+        points
     }
 
-    pub(super) fn set_point(&mut self, key: Bytes, point: Point) {
-        self.points.insert_mut(key, point);
-    }
-
-    /// Removes the point of `key` unless an operation after `last_op` wrote it.
-    pub(super) fn remove_point(&mut self, key: &[u8], last_op: OpNumber) {
-        let is_older =
-            |point: &Point| point.op <= last_op || mutant::active("overlay.later_effect_pruned");
-        if self.points.get(key).is_some_and(is_older) {
-            self.points.remove_mut(key);
-        }
-    }
-
-    /// Removes the points in `range`, which must not be empty.
-    pub(super) fn remove_points(&mut self, range: &KeyRange) {
-        let keys: Vec<Bytes> =
-            self.points.range::<[u8], _>(bounds(range)).map(|(key, _)| key.clone()).collect();
-        for key in keys {
-            self.points.remove_mut(&key);
-        }
+    fn has_range_delete_in(&self, range: &KeyRange) -> bool {
+        self.layers.iter().any(|layer| layer.range_deletes().has_overlap(range))
     }
 }
 
-impl Point {
-    /// Returns the pair that the point leaves under `key`.
-    pub fn pair(&self, key: &Bytes) -> Option<Pair> {
-        let (value, expires_at_s) = match &self.put {
-            Some(put) => put.clone(),
-            // BUC-Raft's Algorithm 1 returns the value of the last log entry of a key.
-            None if mutant::active("overlay.delete_returns_value") => (Bytes::new(), 0),
-            None => return None,
+/// Points of several layers in the order of a scan, one for each key.
+pub(super) struct Points<'a> {
+    layers: &'a [Arc<Layer>],
+    rest: Vec<std::slice::Iter<'a, super::layer::Point>>,
+    heads: BinaryHeap<Head<'a>>,
+    order: Order,
+}
+
+impl Points<'_> {
+    fn advance(&mut self, number: usize) {
+        let (Some(rest), Some(layer)) = (self.rest.get_mut(number), self.layers.get(number)) else {
+            return;
         };
-        Some(Pair { key: key.clone(), value, expires_at_s })
+        let point = match self.order {
+            Order::Forward => rest.next(),
+            Order::Reverse => rest.next_back(),
+        };
+        if let Some(point) = point {
+            let placed = Placed { layer, point };
+            self.heads.push(Head { placed, number, order: self.order });
+        }
+    }
+
+    fn is_deleted_after(&self, number: usize, key: &[u8]) -> bool {
+        let newer = self.layers.iter().skip(number + 1);
+        newer.into_iter().any(|layer| layer.range_deletes().contains(key))
+            && !mutant::active("overlay.scan_shows_range_deleted")
+    }
+}
+
+impl<'a> Iterator for Points<'a> {
+    type Item = Placed<'a>;
+
+    fn next(&mut self) -> Option<Placed<'a>> {
+        loop {
+            let Head { placed, number, .. } = self.heads.pop()?;
+            self.advance(number);
+            let key = placed.key();
+            while let Some(older) = self.heads.peek()
+                && older.placed.key() == key
+            {
+                let older = older.number;
+                self.heads.pop();
+                self.advance(older);
+            }
+            if !self.is_deleted_after(number, key) {
+                return Some(placed);
+            }
+        }
     }
 }

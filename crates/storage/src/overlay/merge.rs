@@ -9,7 +9,8 @@
 //! Memory is bounded by the options: each read of the view has at most their bytes and
 //! [`HIDDEN_MAX`] pairs beyond their limit.
 
-use super::effects::{Effects, Point};
+use super::effects::Effects;
+use super::layer::Placed;
 use crate::{Admit, Admitted, EngineView, Order, Pair, ScanOptions};
 use bytes::Bytes;
 use std::iter::Peekable;
@@ -85,39 +86,39 @@ fn upto(range: KeyRange, end: Bytes) -> Option<KeyRange> {
 }
 
 /// Points that are not merged yet, in the order of the scan.
-struct Points<'a, I: Iterator<Item = (&'a Bytes, &'a Point)>> {
-    points: Peekable<I>,
+struct Points<'a> {
+    points: Peekable<super::effects::Points<'a>>,
     order: Order,
 }
 
-impl<'a, I: Iterator<Item = (&'a Bytes, &'a Point)>> Points<'a, I> {
+impl<'a> Points<'a> {
     /// Moves the points outside of `rest` to the output: they come before it.
     fn emit_outside(&mut self, rest: Option<&KeyRange>, output: &mut Output<'_>) {
         while !output.is_full
-            && let Some((key, point)) =
-                self.points.next_if(|(key, _)| rest.is_none_or(|rest| !rest.contains(key)))
+            && let Some(placed) =
+                self.points.next_if(|it| rest.is_none_or(|rest| !rest.contains(it.key())))
         {
-            output.push(point.pair(key));
+            output.push(placed.pair());
         }
     }
 
     /// Moves the points before `key` to the output.
     fn emit_before(&mut self, key: &Bytes, output: &mut Output<'_>) {
         let order = self.order;
-        let is_before = |point: &Bytes| match order {
-            Order::Forward => point < key,
-            Order::Reverse => point > key,
+        let is_before = |point: &[u8]| match order {
+            Order::Forward => point < &key[..],
+            Order::Reverse => point > &key[..],
         };
         while !output.is_full
-            && let Some((key, point)) = self.points.next_if(|(key, _)| is_before(key))
+            && let Some(placed) = self.points.next_if(|it| is_before(it.key()))
         {
-            output.push(point.pair(key));
+            output.push(placed.pair());
         }
     }
 
     /// Returns the point of `key`, if it is the next one.
-    fn take(&mut self, key: &Bytes) -> Option<&'a Point> {
-        self.points.next_if(|(next, _)| *next == key).map(|(_, point)| point)
+    fn take(&mut self, key: &[u8]) -> Option<Placed<'a>> {
+        self.points.next_if(|next| next.key() == key)
     }
 }
 
@@ -144,17 +145,17 @@ impl<'a> Output<'a> {
 
     /// Adds pairs of the view, with the effects on them and before them. Returns whether any pair
     /// of the view is visible.
-    fn push_visible<'p, I: Iterator<Item = (&'p Bytes, &'p Point)>>(
+    fn push_visible(
         &mut self,
         pairs: Vec<Pair>,
-        points: &mut Points<'p, I>,
+        points: &mut Points<'_>,
         effects: &Effects,
     ) -> bool {
         let mut is_any_visible = false;
         for pair in pairs {
             points.emit_before(&pair.key, self);
             match points.take(&pair.key) {
-                Some(point) => self.push(point.pair(&pair.key)),
+                Some(placed) => self.push(placed.pair()),
                 None if effects.is_range_deleted(&pair.key) => {}
                 None => {
                     is_any_visible = true;

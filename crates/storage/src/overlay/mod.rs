@@ -11,51 +11,50 @@
 //! The caller keeps these bounds: it pushes every entry with effects in order, it names an entry as
 //! applied only when the views of later readers contain it, and a reader takes effects that reach
 //! up to the applied index of its view.
+//!
+//! The effects are in immutable layers of consecutive entries ([`Layer`]), which readers share. A
+//! layer is built and two are merged by any thread, beside the overlay; the overlay itself only adds,
+//! replaces and drops whole layers.
 
 mod effects;
+mod intervals;
+mod layer;
 mod merge;
 mod overlaid;
-mod range_deletes;
 
 pub use effects::{Effects, KeyChange};
+pub use layer::Layer;
 pub use overlaid::Overlaid;
 
 use crate::Pair;
 use bytes::Bytes;
-use effects::Point;
-use range_deletes::RangeDelete;
-use std::collections::{BTreeSet, VecDeque};
+use layer::Point;
 use std::mem::size_of;
-use std::ops::Bound;
-use stele_types::{Command, Error, KeyRange, LogIndex, Op, Result, mutant};
+use std::sync::Arc;
+use stele_types::{Command, Error, LogIndex, Op, Result, mutant};
 
-/// Persistent map by key: a clone is O(1), and a change copies O(log n) nodes that a clone shares.
-type Map<V> = rpds::RedBlackTreeMapSync<Bytes, V>;
+const POINT_BYTES: usize = size_of::<Point>();
+/// Nodes of the intervals may be filled to a third only.
+const INTERVAL_BYTES: usize = 3 * size_of::<(Bytes, Bytes)>() + 64;
+/// Smallest tree of intervals: one node, for up to 11 of them.
+const INTERVALS_BYTES: usize = 11 * size_of::<(Bytes, Bytes)>() + 64;
+/// Reference counts of the payload, and the allocator's rounding, with it.
+const PAYLOAD_BYTES: usize = size_of::<(LogIndex, Bytes)>() + 64;
+/// Layer without its content, and its place in the overlay, which doubles.
+const LAYER_BYTES: usize = size_of::<Layer>() + 128;
 
-/// Node of a map, reference counts and the allocator's rounding.
-const MAP_NODE_BYTES: usize = 80;
-/// Buffers of the queues double, and nodes of the set may be filled to a third only.
-const QUEUE_FACTOR: usize = 3;
-const ENTRY_BYTES: usize = QUEUE_FACTOR * size_of::<PushedEntry>();
-const POINT_BYTES: usize =
-    MAP_NODE_BYTES + size_of::<(Bytes, Point)>() + QUEUE_FACTOR * size_of::<(OpNumber, Bytes)>();
-const INTERVAL_BYTES: usize = MAP_NODE_BYTES
-    + size_of::<(Bytes, RangeDelete)>()
-    + QUEUE_FACTOR * size_of::<(OpNumber, Bytes)>();
-/// A range delete adds at most two intervals: itself, and the second part of one that it splits.
-const RANGE_DELETE_BYTES: usize = 2 * INTERVAL_BYTES;
-/// Smallest buffers of the queues and the set.
-const BASE_BYTES: u64 = 2 << 10;
-
-/// Returns a range as bounds of a map. It must not be empty.
-fn bounds(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
-    let end = if range.end.is_empty() { Bound::Unbounded } else { Bound::Excluded(&range.end[..]) };
-    (Bound::Included(&range.start[..]), end)
+/// Returns the bytes of memory that the effects of an entry need in an overlay beside its payload.
+/// A merge holds each key twice. An upper estimate; 0 for a payload that is not a command.
+pub fn effect_bytes(payload: &[u8]) -> u64 {
+    let mut bytes = 0;
+    Command::each_op_of(payload, |op| {
+        bytes += match op {
+            Op::Put { .. } | Op::Delete { .. } => 2 * POINT_BYTES,
+            Op::DeleteRange { .. } => 2 * INTERVAL_BYTES,
+        };
+    });
+    bytes as u64
 }
-
-/// Position of an operation among all pushed ones; the later one wins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct OpNumber(u64);
 
 /// Effects of the committed entries of one region that are not applied. Owned by the loop.
 ///
@@ -63,128 +62,88 @@ struct OpNumber(u64);
 #[derive(Default, Debug)]
 pub struct Overlay {
     effects: Effects,
-    /// Pushed entries with effects, oldest first.
-    entries: VecDeque<PushedEntry>,
-    /// Written key of each put and delete, oldest first.
-    written: VecDeque<(OpNumber, Bytes)>,
-    /// Start of each interval in the effects' range deletes, by the operation that it is from.
-    intervals: BTreeSet<(OpNumber, Bytes)>,
-    last_op: OpNumber,
-    bytes: u64,
 }
 
+/// Two neighbouring layers that are due to be merged.
 #[derive(Debug)]
-struct PushedEntry {
-    index: LogIndex,
-    last_op: OpNumber,
-    /// Upper estimate of the memory that this entry adds.
-    bytes: u64,
+pub struct DueMerge {
+    older: Arc<Layer>,
+    newer: Arc<Layer>,
+}
+
+/// Layer that replaces the two that were merged.
+#[derive(Debug)]
+pub struct MergedLayers {
+    layer: Layer,
+    from: DueMerge,
+}
+
+impl DueMerge {
+    /// Merges the layers.
+    pub fn merge(self) -> MergedLayers {
+        MergedLayers { layer: Layer::merged(&self.older, &self.newer), from: self }
+    }
 }
 
 impl Overlay {
-    /// Adds the effects of the next committed entry. `payload` is an encoded [`Command`]; an empty
-    /// one has no effects. Fails with [`Error::Invalid`] and changes nothing if `payload` is not a
-    /// readable command, or if `index` is not above the last entry.
+    /// Adds the effects of the next committed entry, and merges what is due. `payload` is an encoded
+    /// [`Command`]; an empty one has no effects. Fails with [`Error::Invalid`] and changes nothing if
+    /// `payload` is not a readable command, or if `index` is not above the last entry.
     pub fn push(&mut self, index: LogIndex, payload: &Bytes) -> Result<()> {
-        if let Some(last) = self.entries.back().map(|entry| entry.index)
-            && index <= last
-        {
-            return Err(Error::invalid(format!("overlay: entry {index} after entry {last}")));
-        }
-        if payload.is_empty() {
-            return Ok(());
-        }
-        let command = Command::parse(payload.clone())?;
-        let before = self.last_op;
-        let mut bytes = ENTRY_BYTES + payload.len();
-        for op in command.ops() {
-            bytes += self.push_op(index, op, payload);
-        }
-        if self.last_op > before {
-            let bytes = bytes as u64;
-            self.bytes += bytes;
-            self.entries.push_back(PushedEntry { index, last_op: self.last_op, bytes });
+        self.add(Layer::of([(index, payload.clone())])?)?;
+        while let Some(due) = self.due_merge() {
+            self.replace(due.merge());
         }
         Ok(())
     }
 
-    /// Adds one operation of a payload. Returns the upper estimate of the memory that it adds
-    /// beside the payload.
-    fn push_op(&mut self, index: LogIndex, op: Op<'_>, payload: &Bytes) -> usize {
-        match op {
-            Op::Put { key, value, expires_at_s, .. } => {
-                let put = (payload.slice_ref(value), expires_at_s);
-                self.push_point(index, payload.slice_ref(key), Some(put));
-                POINT_BYTES
-            }
-            Op::Delete { key } => {
-                self.push_point(index, payload.slice_ref(key), None);
-                POINT_BYTES
-            }
-            Op::DeleteRange { start, end } => {
-                let range = KeyRange::new(payload.slice_ref(start), payload.slice_ref(end));
-                if range.is_empty() {
-                    return 0;
-                }
-                self.push_range_delete(range);
-                RANGE_DELETE_BYTES
-            }
+    /// Adds the effects of the next committed entries, in O(1). Fails with [`Error::Invalid`] and
+    /// changes nothing if an entry is not above the last one.
+    pub fn add(&mut self, layer: Layer) -> Result<()> {
+        let Some((first, _)) = layer.entries() else { return Ok(()) };
+        let last = self.layers().last().and_then(|layer| layer.entries());
+        if let Some((_, last)) = last
+            && first <= last
+        {
+            return Err(Error::invalid(format!("overlay: entry {first} after entry {last}")));
+        }
+        self.effects.layers.push(Arc::new(layer));
+        Ok(())
+    }
+
+    /// Returns the layers to merge next, if there are any. A key is merged once each time the layer
+    /// that holds it doubles, and the number of layers stays logarithmic up to the size from which
+    /// on they are not merged: their keys would stay until the newest entry is applied.
+    pub fn due_merge(&self) -> Option<DueMerge> {
+        let [.., older, newer] = self.layers() else { return None };
+        let is_due = !older.is_large() && older.size() <= 2 * newer.size();
+        is_due.then(|| DueMerge { older: older.clone(), newer: newer.clone() })
+    }
+
+    /// Replaces layers with what they were merged to, unless one of them is gone.
+    pub fn replace(&mut self, merged: MergedLayers) {
+        let MergedLayers { layer, from } = merged;
+        let place = self.layers().iter().position(|it| Arc::ptr_eq(it, &from.older));
+        let Some(place) = place else { return };
+        if self.layers().get(place + 1).is_some_and(|it| Arc::ptr_eq(it, &from.newer)) {
+            self.effects.layers.splice(place..place + 2, [Arc::new(layer)]);
         }
     }
 
-    fn push_point(&mut self, index: LogIndex, key: Bytes, put: Option<(Bytes, u64)>) {
-        let op = self.next_op();
-        let is_older_kept = mutant::active("overlay.older_effect_wins") && self.get(&key).is_some();
-        if !is_older_kept {
-            self.effects.set_point(key.clone(), Point { op, index, put });
-        }
-        self.written.push_back((op, key));
-    }
-
-    fn push_range_delete(&mut self, range: KeyRange) {
-        let op = self.next_op();
-        // Invariant: a point is newer than every range delete over its key. Each point is removed
-        // at most once, so a push costs O(log n) for each operation on average.
-        self.effects.remove_points(&range);
-        let changes = self.effects.range_deletes.insert(range, op);
-        for interval in changes.removed {
-            self.intervals.remove(&interval);
-        }
-        self.intervals.extend(changes.added);
-    }
-
-    fn next_op(&mut self) -> OpNumber {
-        self.last_op = OpNumber(self.last_op.0 + 1);
-        self.last_op
-    }
-
-    /// Removes the effects of entries up to and including `applied`. Reads only what these entries
-    /// wrote.
-    pub fn note_applied(&mut self, applied: LogIndex) {
+    /// Removes the layers of which all entries are up to and including `applied`, and returns them:
+    /// to free them takes longer than to remove them.
+    ///
+    /// Invariant: a layer stays whole until its last entry is applied. What its earlier entries put
+    /// would else be missing, and what they deleted by range would hide it.
+    pub fn note_applied(&mut self, applied: LogIndex) -> Vec<Arc<Layer>> {
         let applied =
             if mutant::active("overlay.pruned_too_far") { applied.next() } else { applied };
-        let mut last_op = OpNumber::default();
-        while let Some(entry) = self.entries.front()
-            && entry.index <= applied
-        {
-            last_op = entry.last_op;
-            self.bytes -= entry.bytes;
-            self.entries.pop_front();
-        }
-        if self.entries.is_empty() {
-            return self.clear();
-        }
-        while let Some((op, key)) = self.written.front()
-            && *op <= last_op
-        {
-            self.effects.remove_point(key, last_op);
-            self.written.pop_front();
-        }
-        while let Some((op, start)) = self.intervals.first()
-            && *op <= last_op
-        {
-            self.effects.range_deletes.remove(start);
-            self.intervals.pop_first();
+        let is_applied =
+            |layer: &Arc<Layer>| layer.entries().is_none_or(|(_, last)| last <= applied);
+        let count = self.layers().iter().take_while(|layer| is_applied(layer)).count();
+        match count == self.layers().len() {
+            true => std::mem::take(&mut self.effects.layers),
+            false => self.effects.layers.drain(..count).collect(),
         }
     }
 
@@ -195,14 +154,14 @@ impl Overlay {
 
     /// Whether the overlay has no effects.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.effects.is_empty()
     }
 
     /// Returns the bytes of memory that the overlay holds: payloads with their keys and values, and
     /// its own structure. An upper estimate; memory that only snapshots of readers still hold does
     /// not count.
     pub fn bytes(&self) -> u64 {
-        if self.is_empty() { 0 } else { self.bytes + BASE_BYTES }
+        self.layers().iter().map(|layer| layer.bytes()).sum()
     }
 
     /// Returns the effect on a key: `None` without one, `Some(None)` for a deleted key.
@@ -210,9 +169,14 @@ impl Overlay {
         self.effects.get(key)
     }
 
-    /// Returns a snapshot for readers, in O(1). Later pushes do not change it.
+    /// Returns a snapshot for readers. Its cost is that of the number of layers. Later changes of the
+    /// overlay do not change it.
     pub fn effects(&self) -> Effects {
         self.effects.clone()
+    }
+
+    fn layers(&self) -> &[Arc<Layer>] {
+        &self.effects.layers
     }
 }
 

@@ -208,9 +208,12 @@ impl Vfs for CopyOnWriteVfs {
     }
 
     /// Also takes the lock below, if its file exists: no process has opened a directory without it.
+    ///
+    /// Invariant: no file below is opened for writing, so that a directory can also be read where this
+    /// process may not write.
     fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>> {
         let below = match self.below.exists(path)? {
-            true => Some(self.below.lock(path)?),
+            true => self.below.lock_for_reading(path)?,
             false => None,
         };
         if !self.locks.lock().insert(path.to_path_buf()) {

@@ -132,6 +132,10 @@ impl Vfs for ScaledVfs {
         self.inner.lock(path)
     }
 
+    fn lock_for_reading(&self, path: &Path) -> Result<Option<Box<dyn DirLock>>> {
+        self.inner.lock_for_reading(path)
+    }
+
     fn pin(&self, path: &Path) -> Result<Box<dyn Pinned>> {
         self.inner.pin(path)
     }

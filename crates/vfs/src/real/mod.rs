@@ -14,7 +14,7 @@ use crate::{
 use file::RealFile;
 use parking_lot::Mutex;
 use queue::Queues;
-use rustix::fs::{Advice, AtFlags, CWD, FlockOperation, OFlags, StatxFlags};
+use rustix::fs::{Advice, AtFlags, CWD, FlockOperation, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -85,6 +85,15 @@ fn open_with(path: &Path, how: Open, flags: OFlags) -> io::Result<File> {
         .create_new(how.create == Create::New)
         .custom_flags(flags.bits() as i32)
         .open(path)
+}
+
+/// Locks an open file.
+fn lock_file(file: File, path: &Path, kind: FlockOperation) -> Result<Box<dyn DirLock>> {
+    match retry_on_intr(|| rustix::fs::flock(&file, kind)) {
+        Ok(()) => Ok(Box::new(RealLock { _file: file })),
+        Err(Errno::WOULDBLOCK) => Err(Error::Locked(path.to_path_buf())),
+        Err(e) => Err(Error::io("lock", path, e.into())),
+    }
 }
 
 /// Returns the number that tells a snapshot of btrfs from its original: it keeps inodes and times. 0 on
@@ -203,10 +212,21 @@ impl Vfs for RealVfs {
             true => FlockOperation::NonBlockingLockShared,
             false => FlockOperation::NonBlockingLockExclusive,
         };
-        match retry_on_intr(|| rustix::fs::flock(&file, kind)) {
-            Ok(()) => Ok(Box::new(RealLock { _file: file })),
-            Err(Errno::WOULDBLOCK) => Err(Error::Locked(path.to_path_buf())),
-            Err(e) => Err(Error::io("lock", path, e.into())),
+        lock_file(file, path, kind)
+    }
+
+    fn lock_for_reading(&self, path: &Path) -> Result<Option<Box<dyn DirLock>>> {
+        let how = match stele_types::mutant::active("vfs.lock_opened_for_writing") {
+            true => Open::WRITE,
+            false => Open::READ,
+        };
+        let file = open_with(path, how, OFlags::empty()).map_err(|e| Error::io("open", path, e))?;
+        let stat = rustix::fs::fstatvfs(&file).map_err(|e| Error::io("stat", path, e.into()))?;
+        // Shared: an exclusive lock needs a file that is open for writing on some file systems (NFS).
+        match lock_file(file, path, FlockOperation::NonBlockingLockShared) {
+            // No process of this machine can write there.
+            Err(Error::Io { .. }) if stat.f_flag.contains(StatVfsMountFlags::RDONLY) => Ok(None),
+            locked => locked.map(Some),
         }
     }
 

@@ -9,7 +9,7 @@ const WINDOW_SECONDS: u64 = 10;
 /// Newest seconds of which all operations count: the one that runs, and the one before.
 const RECENT_SECONDS: u64 = 2;
 /// Operations that make a measurement.
-pub(super) const OPERATIONS_MIN: u64 = 8;
+pub const OPERATIONS_MIN: u64 = 8;
 /// Slots of a histogram: four for each power of two, up to 18 minutes.
 const SLOTS: usize = 160;
 

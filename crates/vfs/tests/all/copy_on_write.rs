@@ -125,3 +125,33 @@ fn a_copy_of_the_machines_files_leaves_them_as_they_are() {
     assert_eq!(std::fs::read(&path).unwrap(), expected);
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+#[test]
+fn a_process_that_reads_opens_no_file_for_writing_and_keeps_writers_out() {
+    let dir = std::env::temp_dir().join(format!("stele-read-only-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("LOCK");
+    std::fs::write(&path, b"").unwrap();
+    let copy = || CopyOnWriteVfs::new(Arc::new(RealVfs::new()), 1 << 20);
+    let (one, two) = (copy(), copy());
+    let held = one.lock(&path).unwrap();
+    // The kernel reports the flags of each descriptor in octal; the last two bits are the access mode.
+    let mut modes = Vec::new();
+    for descriptor in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
+        if std::fs::read_link(descriptor.path()).is_ok_and(|target| target == path) {
+            let info = Path::new("/proc/self/fdinfo").join(descriptor.file_name());
+            let info = std::fs::read_to_string(info).unwrap();
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
+            modes.push(u32::from_str_radix(flags.trim(), 8).unwrap() & 3);
+        }
+    }
+    assert_eq!(modes, [0], "open for reading only");
+    let also = two.lock(&path).unwrap();
+    assert!(matches!(RealVfs::new().lock(&path), Err(Error::Locked(_))), "two processes read");
+    drop((held, also));
+    let writes = RealVfs::new().lock(&path).unwrap();
+    assert!(matches!(one.lock(&path), Err(Error::Locked(_))), "a process writes");
+    drop(writes);
+    drop(one.lock(&path).unwrap());
+    std::fs::remove_dir_all(&dir).unwrap();
+}

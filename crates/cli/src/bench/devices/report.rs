@@ -5,7 +5,7 @@ use crate::args::{BenchDevices, Mode};
 use crate::bench::latency::Latencies;
 use clap::ValueEnum;
 use serde_json::{Value, json};
-use stele_types::size::format_bytes;
+use stele_types::size::{counted, format_bytes};
 
 /// Measurements of one mode on some devices.
 pub struct Measured {
@@ -75,11 +75,11 @@ impl Measured {
         let all = self.latencies.all();
         let linear = linear.map(|share| format!(" · {share:.3} of linear")).unwrap_or_default();
         format!(
-            "{} {} · {} devices · fsync on · {:.0} op/s{linear} · {:.1} µs processor/op · {:.2} \
+            "{} {} · {} · fsync on · {:.0} op/s{linear} · {:.1} µs processor/op · {:.2} \
              processors/device · p50 {:.0} p99 {:.0} µs · memory {}/device, queues {} of {}",
             name(args.layout),
             name(mode),
-            self.operations.len(),
+            counted(self.operations.len() as u64, "device"),
             self.per_second(),
             self.processor_us_per_operation(),
             self.processors_per_device(),

@@ -6,7 +6,7 @@ use crate::args::BenchWire;
 use bytes::Bytes;
 use std::fmt::Display;
 use stele_client::{Client, Options, ScanOptions};
-use stele_types::{Error, KeyRange, Result};
+use stele_types::{Error, KeyRange, Result, address};
 
 /// Client of a server under load.
 pub enum Target {
@@ -22,7 +22,8 @@ impl Target {
         let kinds = "stele://, tikv://, etcd:// or redis:// and HOST:PORT,…";
         let bad = || Error::invalid(format!("`{url}` is not a target: write {kinds}"));
         let (scheme, rest) = url.split_once("://").ok_or_else(bad)?;
-        let addresses: Vec<String> = rest.split(',').map(str::to_owned).collect();
+        let addresses = rest.split(',').map(|text| address::to_connect(text).map(str::to_owned));
+        let addresses = addresses.collect::<Result<Vec<String>>>()?;
         match scheme {
             "stele" | "tikv" => {
                 let connections_per_node = usize::try_from(args.connections).unwrap_or(1);

@@ -36,7 +36,7 @@ pub fn run(dirs: &[PathBuf], wanted: &Recover, json: bool) -> Result<Outcome> {
         check_cluster(clusters.map(|dir| (&*dir.path, dir.replicas.ident().cluster)))?;
         if lost.contains(&store) {
             let dir = dir.path.display();
-            return Err(Error::invalid(format!("{dir} is store {store}, which is not lost")));
+            return Err(Error::Refused(format!("{dir} is store {store}, which is not lost")));
         }
         if opened.insert(store, dir).is_some() {
             return Err(Error::invalid(format!("store {store} is given twice")));
@@ -99,7 +99,7 @@ fn check_cluster<'a>(mut dirs: impl Iterator<Item = (&'a Path, ClusterId)>) -> R
     let Some((dir, other)) = other.filter(|_| !mutant::active("cli.recover_two_clusters")) else {
         return Ok(());
     };
-    Err(Error::invalid(format!(
+    Err(Error::Refused(format!(
         "{} belongs to cluster {cluster}, and {} to cluster {other}: recover one cluster at a time",
         first.display(),
         dir.display()
@@ -112,7 +112,7 @@ fn check_known(lost: &BTreeSet<StoreId>, here: &Survey) -> Result<()> {
     let Some(unknown) = lost.iter().find(|store| !known.contains(store)) else { return Ok(()) };
     let known: Vec<StoreId> = known.into_iter().collect();
     let cluster = here.origin.cluster;
-    Err(Error::invalid(format!(
+    Err(Error::Refused(format!(
         "there is no store {unknown} in cluster {cluster}: the directories name {}",
         super::list(&known)
     )))

@@ -64,7 +64,7 @@ fn check_known(lost: &BTreeSet<StoreId>, known: &[StoreInfo]) -> Result<()> {
     let is_known = |store: &&StoreId| known.iter().any(|it| id_of(it) == Some(store.0));
     match lost.iter().find(|store| !is_known(store)) {
         None => Ok(()),
-        Some(store) => Err(Error::invalid(format!(
+        Some(store) => Err(Error::Refused(format!(
             "there is no store {store} in this cluster; `stele ctl stores` lists its stores"
         ))),
     }

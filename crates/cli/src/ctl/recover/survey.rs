@@ -89,7 +89,7 @@ impl Survey {
         let Self { replicas, recorded, origin } = other;
         let (here, there) = (self.origin.cluster, origin.cluster);
         if there != ClusterId(0) && there != here && !mutant::active("cli.survey_of_any_cluster") {
-            return Err(Error::invalid(format!(
+            return Err(Error::Refused(format!(
                 "{} is a survey of cluster {there}, the directories belong to cluster {here}: give \
                  one of this cluster",
                 path.display()
@@ -113,7 +113,7 @@ impl Survey {
             }
             self.add(&line).ok_or_else(|| {
                 let path = path.display();
-                Error::invalid(format!(
+                Error::Refused(format!(
                     "{path}, line {number} is no line of `stele ctl recover --json`"
                 ))
             })?;

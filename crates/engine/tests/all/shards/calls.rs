@@ -2,8 +2,9 @@
 
 use crate::common::{Random, clock, disk, tiny};
 use crate::shards::world::{SET, by_hash, by_range, contents, dir, disks, key, open, place};
+use std::sync::Arc;
 use stele_engine::{
-    Batch, Error, Group, KeyRange, Order, Partition, ScanOptions, Shards, ShardsOptions,
+    Batch, Db, Error, Group, KeyRange, Order, Partition, ScanOptions, Shards, ShardsOptions,
 };
 use stele_vfs::SimVfs;
 
@@ -170,4 +171,33 @@ fn shards_on_one_file_system_count_its_capacity_once() {
     assert!(device(2).utilisation() > 0.0 && device(2).utilisation() < 0.5);
     assert!(matches!(shards.device(3), Err(Error::Invalid(_))));
     assert!(shards.shard(0).is_ok() && dir(0) != dir(1));
+}
+
+/// Asserts that a message names this call, which the compiler knows, too.
+macro_rules! assert_names {
+    ($error:expr, $call:expr) => {{
+        let _ = $call;
+        let (text, call) = ($error.to_string(), stringify!($call));
+        assert!(text.contains(&format!("`{call}`")), "{call}: {text}");
+    }};
+}
+
+#[test]
+fn messages_of_shards_name_calls_that_exist() {
+    let (disks, shards) = filled(Partition::Hash);
+    let mut all = Batch::new();
+    for n in 0..21 {
+        all.put(&key(n), b"new").unwrap();
+    }
+    assert_names!(shards.write(all).unwrap_err(), Shards::shard_of);
+    shards.close().unwrap();
+    let alone = Db::open_with(Arc::new(disks[0].clone()), clock(), &dir(0), tiny());
+    assert_names!(alone.unwrap_err(), Shards::open);
+    let own = disk(5);
+    let db = Db::open_with(Arc::new(own.clone()), clock(), &dir(0), tiny()).unwrap();
+    db.close().unwrap();
+    assert_names!(open(&[own], Partition::Hash).unwrap_err(), Db::open);
+    let failed = std::io::Error::other("gone");
+    let failed = Error::of_shard("/a", Error::io("open", "/a/log", failed));
+    assert_names!(failed, Shards::open_without_failed);
 }

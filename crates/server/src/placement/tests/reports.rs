@@ -289,3 +289,29 @@ async fn replies_contain_the_clusters_time_once_most_nodes_have_reported_theirs(
     nodes.clock.advance_seconds(1);
     assert_eq!(found(3, stores[1], 1_010).await, 1_010, "the middle one");
 }
+
+#[tokio::test]
+async fn replies_name_an_idle_store_that_was_slow_for_a_measurement_once_a_minute() {
+    let (nodes, _) = three_nodes().await;
+    let mut sequence = 1;
+    let mut report = async |fixed_nanos, writes| {
+        sequence += 1;
+        nodes.clock.advance_seconds(1);
+        let mut beat = heartbeat(1, 1, sequence, vec![]);
+        let write = Some(wire::OpCost { fixed_nanos, picos_per_byte: 0 });
+        beat.stores[0].device = Some(wire::DeviceSpeed { write, writes, ..Default::default() });
+        let answer = nodes.node(1).heartbeat(beat).await.unwrap();
+        crate::placement::answer_of(&answer, 0).0.measured
+    };
+    // Slow writes for four seconds, then none: the store reports the estimate of its probe.
+    for _ in 0..4 {
+        assert_eq!(report(100_000_000, 8).await, []);
+    }
+    let mut asked = Vec::new();
+    for second in 1..=130 {
+        if report(100_000, 0).await == [StoreId(1)] {
+            asked.push(second);
+        }
+    }
+    assert_eq!(asked, [60, 120]);
+}

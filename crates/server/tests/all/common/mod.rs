@@ -36,13 +36,19 @@ pub async fn start(config: Config) -> Node {
 
 /// Returns status and body of a GET.
 pub async fn get(address: &str, path: &str) -> (u16, String) {
+    let (head, body) = get_with(address, path, "").await;
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
+}
+
+/// Returns head and body of a GET with these further lines in its head, each with its end.
+pub async fn get_with(address: &str, path: &str, lines: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{lines}connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    (head.to_owned(), body.to_owned())
 }
 
 /// Waits until the reply to a GET is accepted by `wanted`; returns the body.

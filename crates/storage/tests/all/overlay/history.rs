@@ -152,7 +152,8 @@ impl History {
         let put = found
             .as_ref()
             .map(|effect| effect.as_ref().map(|it| (it.value.clone(), it.expires_at_s)));
-        let wanted = is_written.then(|| state.cloned());
+        // An effect of an entry that is applied may stay, with those of all later ones.
+        let wanted = (is_written || found.is_some()).then(|| state.cloned());
         if put == wanted && overlay.is_empty() == is_empty && (overlay.bytes() == 0) == is_empty {
             return Ok(());
         }
