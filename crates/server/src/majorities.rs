@@ -83,8 +83,8 @@ impl Majorities {
     /// Checks in an interval, and logs what has been lost and what is back. Never returns.
     pub async fn run(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(INTERVAL).await;
             self.check(Instant::now());
+            tokio::time::sleep(INTERVAL).await;
         }
     }
 
@@ -107,10 +107,11 @@ impl Majorities {
 
     fn known_store(&self, store: StoreId, now: Instant) -> Option<StoreInfo> {
         let member = self.members.get(store)?;
-        let heard = match self.is_up(store) {
-            true => Some(now),
-            false => self.heard.lock().get(&store).copied(),
-        };
+        let mut heard = self.heard.lock();
+        if self.is_up(store) {
+            heard.insert(store, now);
+        }
+        let heard = heard.get(&store).copied();
         let age_ms = heard.map(|at| now.saturating_duration_since(at).as_millis());
         Some(StoreInfo {
             stats: Some(StoreStats { id: store.0, ..StoreStats::default() }),

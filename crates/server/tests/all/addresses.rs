@@ -16,7 +16,7 @@ fn control(address: &str) -> ControlClient<Channel> {
 }
 
 /// Waits until every region has this number of voters and no other peers.
-async fn until_voters(address: &str, count: usize) {
+pub async fn until_voters(address: &str, count: usize) {
     let started = Instant::now();
     loop {
         let request = ListRegionsRequest { system: true, ..ListRegionsRequest::default() };
@@ -144,6 +144,13 @@ async fn the_node_that_is_left_of_two_names_the_lost_quorum() {
     let join = [first.ready.address.clone()];
     let second = start(config(&dirs[1..], &join)).await;
     until_voters(&join[0], 2).await;
+    let request = ListStoresRequest {
+        header: Some(RequestHeader { cluster_id: second.ready.cluster.0, forwarded: false }),
+        known_here: true,
+        ..ListStoresRequest::default()
+    };
+    let known = control(&second.ready.address).list_stores(request.clone()).await.unwrap();
+    assert!(known.into_inner().stores.iter().all(|it| it.heartbeat_age_ms == 0));
     first.stop().await;
     let started = Instant::now();
     let expected = "no leader: 1 of 2 voters of region 1 is up: no quorum";
@@ -163,11 +170,6 @@ async fn the_node_that_is_left_of_two_names_the_lost_quorum() {
         join[0]
     );
     until(address, "/healthz", |status, body| status == 200 && body.starts_with(&lost)).await;
-    let request = ListStoresRequest {
-        header: Some(RequestHeader { cluster_id: second.ready.cluster.0, forwarded: false }),
-        known_here: true,
-        ..ListStoresRequest::default()
-    };
     let known = control(address).list_stores(request).await.unwrap().into_inner();
     assert_eq!(
         (known.known_here, known.no_leader.as_str()),
