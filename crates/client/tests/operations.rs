@@ -6,7 +6,8 @@ use stele_client::{Client, PutPair, ScanOptions, Swap, Ttl};
 use stele_types::computed::Unfit;
 use stele_types::{ColumnFamily, Error, KeyRange};
 
-async fn three_regions() -> (Fake, Client) {
+/// Starts three nodes with regions that begin at the empty key, `g` and `p`.
+pub fn start_three_regions() -> Fake {
     let fake = Fake::start(3);
     {
         let mut state = fake.state();
@@ -14,11 +15,16 @@ async fn three_regions() -> (Fake, Client) {
         state.split("p", 12);
         state.leaders.extend([(11, 2), (12, 3), (2, 1)]);
     }
+    fake
+}
+
+async fn three_regions() -> (Fake, Client) {
+    let fake = start_three_regions();
     let client = Client::connect(&fake.addresses()[..1]).await.unwrap();
     (fake, client)
 }
 
-fn letters() -> Vec<PutPair> {
+pub fn letters() -> Vec<PutPair> {
     (b'a'..=b'z').map(|c| PutPair::new(vec![c], vec![c; 3])).collect()
 }
 

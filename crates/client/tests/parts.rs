@@ -1,6 +1,7 @@
 //! Writes of several parts of which some fail.
 
 use crate::fake::{Fake, Fate, error};
+use crate::operations::{letters, start_three_regions};
 use bytes::Bytes;
 use std::time::{Duration, Instant};
 use stele_client::{Client, Options, PutPair};
@@ -9,15 +10,8 @@ use stele_types::limits::USER_KEY_BYTES_MAX;
 use stele_types::{Error, KeyRange, Partial};
 use tonic::Code;
 
-/// Starts a cluster with regions that begin at the empty key, `g` and `p`.
 async fn three_regions() -> (Fake, Client) {
-    let fake = Fake::start(3);
-    {
-        let mut state = fake.state();
-        state.split("g", 11);
-        state.split("p", 12);
-        state.leaders.extend([(11, 2), (12, 3), (2, 1)]);
-    }
+    let fake = start_three_regions();
     let options = Options {
         timeout: Duration::from_secs(2),
         attempt_timeout: Duration::from_millis(500),
@@ -25,10 +19,6 @@ async fn three_regions() -> (Fake, Client) {
     };
     let client = Client::connect_with(&fake.addresses(), options).await.unwrap();
     (fake, client)
-}
-
-fn letters() -> Vec<PutPair> {
-    (b'a'..=b'z').map(|c| PutPair::new(vec![c], vec![c; 3])).collect()
 }
 
 fn partial(result: stele_types::Result<()>) -> Box<Partial> {

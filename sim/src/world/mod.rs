@@ -167,7 +167,7 @@ pub struct Counts {
     pub moves_most: u64,
     /// Reports of stores with a nearly full device.
     pub nearly_full: u64,
-    /// Wishes that an idle store measures its device.
+    /// Requests that an idle store measures its device.
     pub device_measurements: u64,
     /// Copies of directories that were started beside their originals.
     pub copied_directories: u64,

@@ -24,10 +24,10 @@ pub struct SpeedState {
     received: Option<Millis>,
     /// Class of the store's probe, which it reports while it measures nothing.
     probed: Option<SpeedClass>,
-    /// Last time of a measurement, or of a wish for one.
+    /// Last time of a measurement, or of a request for one.
     measured: Option<Millis>,
-    /// Last time of a wish for a measurement.
-    wished: Option<Millis>,
+    /// Last time of a request for a measurement.
+    requested: Option<Millis>,
 }
 
 /// Input from one report.
@@ -69,8 +69,8 @@ const RECEIVING_CLASSES: u8 = 4;
 const STUCK_MILLIS_MIN: u64 = 1_000;
 /// Time without a measurement after which a store is to measure.
 const MEASURE_MILLIS: u64 = 60_000;
-/// Time after a wish for a measurement in which its writes are the newest ones of a report.
-const WISHED_MILLIS: u64 = 12_000;
+/// Time after a request for a measurement in which its writes are the newest ones of a report.
+const REQUESTED_MILLIS: u64 = 12_000;
 /// Multiple of an operation's cost at the present class that a write under way must exceed.
 const STUCK_COSTS: u64 = 4;
 
@@ -112,7 +112,7 @@ impl SpeedState {
             received: None,
             probed: None,
             measured: None,
-            wished: None,
+            requested: None,
         }
     }
 
@@ -127,7 +127,7 @@ impl SpeedState {
             && self.measured.is_none_or(|last| now.since(last) >= MEASURE_MILLIS)
             && !mutant::active("placement.idle_store_stays_slow");
         if is_due {
-            (self.measured, self.wished) = (Some(now), Some(now));
+            (self.measured, self.requested) = (Some(now), Some(now));
         }
         is_due
     }
@@ -148,7 +148,8 @@ impl SpeedState {
             false => self.probed = Some(window.class),
         }
         // Invariant: an estimate changes nothing after a measurement. It knows neither load nor age.
-        let counts = (window.is_measured || !self.is_measured) && !self.lowers_by_wish(window, now);
+        let counts =
+            (window.is_measured || !self.is_measured) && !self.lowers_by_request(window, now);
         if counts || mutant::active("placement.estimate_replaces_measurement") {
             self.is_measured |= window.is_measured;
             let seen = self.judged(window.class, now);
@@ -160,9 +161,9 @@ impl SpeedState {
     /// Whether a window is lower than the class and holds only what an idle store was to measure.
     /// Invariant: a measurement on demand raises a class and does not lower it. It is eight writes of one
     /// moment, and a class falls after two seconds of them.
-    fn lowers_by_wish(&self, window: Window, now: Millis) -> bool {
-        let is_wished = self.wished.is_some_and(|at| now.since(at) <= WISHED_MILLIS);
-        is_wished && window.is_measured && window.class < self.class
+    fn lowers_by_request(&self, window: Window, now: Millis) -> bool {
+        let is_requested = self.requested.is_some_and(|at| now.since(at) <= REQUESTED_MILLIS);
+        is_requested && window.is_measured && window.class < self.class
     }
 
     /// Returns the start of the window that ends now. Forgets the streak of windows after a pause.

@@ -265,24 +265,20 @@ fn the_bound_of_unapplied_entries_counts_their_operations_on_leader_and_follower
     trial.lead(DATA, 1);
     trial.store(3).stalled = true;
     let [before, first] = [1, 3].map(|store| trial.report(store, DATA).last);
-    let writes: Vec<_> = (0..30)
-        .map(|number| {
+    let write_30 = |trial: &mut Trial| -> Vec<RequestId> {
+        let write = |number| {
             let write = trial.write(1, small_deletes(number * OPS, OPS));
             trial.settle();
             write
-        })
-        .collect();
+        };
+        (0..30).map(write).collect()
+    };
+    let writes = write_30(&mut trial);
     assert!(writes.iter().all(|write| trial.is_written(*write)), "a quorum applies them");
     let taken = trial.report(3, DATA).last.0 - first.0;
     assert!((1..=6).contains(&taken), "the follower took {taken} entries of {OPS} deletes");
     trial.store(2).stalled = true;
-    let writes: Vec<_> = (0..30)
-        .map(|number| {
-            let write = trial.write(1, small_deletes(number * OPS, OPS));
-            trial.settle();
-            write
-        })
-        .collect();
+    let writes = write_30(&mut trial);
     let busy = writes.iter().filter(|write| trial.busy(**write).is_some()).count();
     let taken = trial.report(1, DATA).last.0 - before.0 - 30;
     assert!((1..=6).contains(&taken) && busy >= 24, "{taken} were proposed, {busy} are busy");

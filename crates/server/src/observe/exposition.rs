@@ -1,5 +1,5 @@
 //! The two formats of `/metrics`: OpenMetrics 1.0, and the text format 0.0.4 of Prometheus, which is
-//! what a scraper without a wish for another one reads.
+//! what a scraper reads that requests no other format.
 
 use std::fmt::Write;
 

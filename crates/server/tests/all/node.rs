@@ -64,7 +64,7 @@ async fn metrics_status_and_health_are_served_on_the_port() {
     for line in wanted {
         assert_eq!(metrics.matches(&format!("\n{line}")).count(), 1, "{line}: {metrics}");
     }
-    // Without a wish the text format, in which a counter has the name of its sample.
+    // Without `Accept` the text format, in which a counter has the name of its sample.
     let (head, text) = get_with(&address, "/metrics", "").await;
     assert!(head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
     let kinds = exposition::parse(&text, false).unwrap();
