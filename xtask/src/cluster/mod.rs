@@ -33,7 +33,7 @@ const CI_TOGETHER: [(&str, &[&str]); 12] = [
 
 /// Scenarios that a change must pass, and that check a time, a rate or a peak of memory: each has the
 /// machine to itself.
-const CI_ALONE: [(&str, &[&str]); 11] = [
+const CI_ALONE: [(&str, &[&str]); 12] = [
     ("start", &["--short"]),
     ("partition", &["--rounds", "4"]),
     ("failover", &["--rounds", "3"]),
@@ -44,6 +44,7 @@ const CI_ALONE: [(&str, &[&str]); 11] = [
     ("bytes-written", &["--short"]),
     ("clock", &["--short"]),
     ("slow-store", &["--short"]),
+    ("small-deletes", &["--short"]),
     ("disk-full", &["--short"]),
 ];
 

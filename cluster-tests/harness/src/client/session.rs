@@ -76,6 +76,20 @@ impl Session {
         }
     }
 
+    /// Deletes keys that must lie in one region.
+    pub async fn delete_many(&mut self, keys: Vec<Bytes>) -> Outcome<()> {
+        let key = keys.first().cloned().unwrap_or_default();
+        let (mut client, context, _) = match self.target(&key, None).await {
+            Ok(target) => target,
+            Err(error) => return Answer::no_route(error).into_outcome(),
+        };
+        let request = kv::RawBatchDeleteRequest { context, keys, ..Default::default() };
+        match client.raw_batch_delete(request).await.map(tonic::Response::into_inner) {
+            Ok(answer) => self.classify_response(&key, answer.region_error, answer.error, ()),
+            Err(status) => self.classify_failure(&key, &status),
+        }
+    }
+
     pub async fn delete(&mut self, key: &[u8]) -> Outcome<()> {
         let (mut client, context, _) = match self.target(key, None).await {
             Ok(target) => target,

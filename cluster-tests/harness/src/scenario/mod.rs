@@ -23,6 +23,7 @@ mod resize;
 mod shape;
 mod slow_disk;
 mod slow_store;
+mod small_deletes;
 mod stale_reads;
 mod start;
 mod ycsb;
@@ -76,6 +77,7 @@ scenarios! {
     idle "idle" "processor time of a thousand idle regions"
     slow_disk "slow-disk" "latency of puts and gets while the syncs of the leader's log take ten times as long"
     slow_store "slow-store" "a store becomes ten times slower under load: its leaders leave, the throughput stays, they return when it is fast"
+    small_deletes "small-deletes" "latency of gets beside a flood of small deletes; no leader leaves"
     bytes_written "bytes-written" "bytes that each node writes per byte of payload"
     memory "memory" "requests and answers that need more memory than a node has for them; each is whole or refused"
     hostile "hostile" "garbage, oversized and hostile bytes on the port"
