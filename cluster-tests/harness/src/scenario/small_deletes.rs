@@ -57,7 +57,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     }
     let (mut ratios, mut all) = (Vec::new(), [Vec::new(), Vec::new(), Vec::new()]);
     for round in 0..rounds {
-        let seed = setup.seed.wrapping_add(round as u64);
+        let seed = setup.seed.wrapping_add(round);
         let duration = Duration::from_secs(seconds);
         let mut parts = Vec::new();
         for (into, deleted) in all.iter_mut().zip([None, Some(OTHER), Some(READ)]) {
