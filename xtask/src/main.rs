@@ -1,6 +1,7 @@
 //! Checks and chores of the repository: `cargo xtask <command>`.
 
 mod catalogue;
+mod changes;
 mod ci;
 mod cluster;
 mod cost;
@@ -232,6 +233,7 @@ fn fuzz_options(mut flags: Flags) -> Result<fuzz::Options> {
 
 fn spec_options(flags: &mut Flags) -> Result<spec::Options> {
     Ok(spec::Options {
+        recent: false,
         large: flags.switch("--large"),
         only: flags.value("--only")?,
         workers: flags.value("--workers")?.map(|count| count.parse()).transpose()?,

@@ -1,46 +1,30 @@
 //! Deliberate bugs that CI plants: those of code that changed lately, and a part of the others.
 
 use super::table::Mutant;
+use crate::changes::{COMMITS, Changes, ONE_OF};
 use crate::workspace::{Package, Workspace};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::Command;
-
-/// Commits that count as the last ones.
-const COMMITS: usize = 20;
-/// One of so many deliberate bugs of unchanged code is chosen.
-const ONE_OF: usize = 10;
 
 /// Beginning of the call that checks whether a bug is switched on, up to the opening quote of the
 /// name.
 pub const ASKED: &str = concat!("mutant::", "active(");
 
-/// What the last commits changed.
+/// Packages that the last commits changed.
 #[derive(Debug, Default)]
 pub struct Change {
-    /// Hash of the last commit, in hexadecimal digits.
-    commit: String,
-    /// Packages with a changed file.
+    changes: Changes,
     packages: BTreeSet<String>,
 }
 
 impl Change {
-    /// Reads the last commits and the files that no commit has yet. The oldest commit of a shallow clone
-    /// counts as a change of all files.
+    /// Reads the last commits.
     pub fn read(workspace: &Workspace) -> Result<Self> {
-        let git = |arguments: &[&str]| git(&workspace.root, arguments);
-        let count = COMMITS.to_string();
-        let log = ["log", "--first-parent", "-m", "--name-only", "--format=", "-n", &count];
-        let files = [
-            git(&log)?,
-            git(&["diff", "--name-only", "HEAD"])?,
-            git(&["ls-files", "--others", "--exclude-standard"])?,
-        ]
-        .concat();
+        let changes = Changes::read(workspace)?;
         let folders = folders(workspace);
-        let packages = files.lines().filter_map(|file| package_of(file, &folders)).collect();
-        Ok(Self { commit: git(&["rev-parse", "HEAD"])?.trim().to_owned(), packages })
+        let packages = changes.files().filter_map(|file| package_of(file, &folders)).collect();
+        Ok(Self { changes, packages })
     }
 
     /// Returns the bugs with their code or test in a changed package, and the part of the others that the
@@ -51,10 +35,9 @@ impl Change {
         places: &BTreeMap<String, String>,
     ) -> Vec<&'a Mutant> {
         let is_changed = |package: &String| self.packages.contains(package);
-        let turn = turn(&self.commit);
         let is_chosen = |at: usize, mutant: &Mutant| {
             let is_of_code = places.get(&mutant.name).is_some_and(is_changed);
-            is_of_code || is_changed(&mutant.package) || at % ONE_OF == turn
+            is_of_code || is_changed(&mutant.package) || self.changes.is_turn(at)
         };
         let all = mutants.iter().enumerate();
         all.filter(|(at, mutant)| is_chosen(*at, mutant)).map(|(_, mutant)| *mutant).collect()
@@ -67,16 +50,9 @@ impl Change {
             "mutants: {chosen} of {all}: those of packages that the last {COMMITS} commits changed ({}), and one of \
              {ONE_OF} others, chosen by commit {}; `cargo xtask mutants` plants all",
             packages.join(", "),
-            self.commit
+            self.changes.commit()
         )
     }
-}
-
-/// Returns the remainder by which a commit chooses.
-fn turn(commit: &str) -> usize {
-    const DIGITS: usize = 8;
-    let start = commit.get(..DIGITS).unwrap_or_default();
-    u32::from_str_radix(start, 16).unwrap_or_default() as usize % ONE_OF
 }
 
 /// Returns the package that contains the code of each bug.
@@ -128,14 +104,6 @@ fn package_of(file: &str, folders: &[(String, String)]) -> Option<String> {
     folders.iter().find(|(folder, _)| is_below(folder)).map(|(_, package)| package.clone())
 }
 
-fn git(root: &Path, arguments: &[&str]) -> Result<String> {
-    let output = Command::new("git").args(arguments).current_dir(root).output();
-    let output = output.context("starting git")?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "git {}: {}", arguments.join(" "), errors.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,7 +124,7 @@ mod tests {
         let all: Vec<&Mutant> = table.mutants.iter().collect();
         let packages = packages.iter().map(|&it| it.to_owned()).collect();
         let places = [("m7".to_owned(), "stele-types".to_owned())].into();
-        let change = Change { commit: commit.to_owned(), packages };
+        let change = Change { changes: Changes::new(commit, &[]), packages };
         change.select(&all, &places).into_iter().map(|it| it.name.clone()).collect()
     }
 
@@ -170,18 +138,6 @@ mod tests {
         let by_code = chosen("0000000a", &["stele-types"]);
         assert_eq!(by_code.len(), 10 + 1);
         assert!(by_code.contains(&"m7".to_owned()));
-    }
-
-    #[test]
-    fn commits_choose_all_tenths() {
-        let mut all = BTreeSet::new();
-        for commit in 0..10 {
-            let some = chosen(&format!("{commit:08x}ffff"), &[]);
-            assert_eq!(some.len(), 10);
-            all.extend(some);
-        }
-        assert_eq!(all.len(), 100);
-        assert_eq!(chosen("", &[]).len(), 10);
     }
 
     #[test]

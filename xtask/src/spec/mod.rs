@@ -5,11 +5,13 @@ mod readme;
 mod report;
 mod tlc;
 
+use crate::changes::{COMMITS, Changes, ONE_OF};
 use crate::process::in_parallel;
 use crate::workspace::Workspace;
 use anyhow::{Result, bail};
 use checks::{Checks, Expected, Run};
 use report::Found;
+use std::collections::BTreeSet;
 use std::thread::available_parallelism;
 use std::time::Duration;
 use tlc::Tlc;
@@ -24,11 +26,9 @@ pub struct Options {
     /// Threads of TLC, for one run after the other. `None` uses one thread for each run and as many runs at a
     /// time as there are processors, or all threads for one run after the other if `large` is set.
     pub workers: Option<usize>,
-}
-
-/// Runs the configurations of CI.
-pub fn short(workspace: &Workspace) -> Result<()> {
-    run(workspace, &Options::default())
+    /// Runs those of modules that the last commits changed and a part of the others: what a run finds depends
+    /// on its module and its configuration alone.
+    pub recent: bool,
 }
 
 /// Runs TLC on the configurations of `spec/checks.toml` and prints a table. Fails unless all hold
@@ -39,6 +39,9 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let mut runs = checks.runs(options.large, options.only.as_deref());
     if runs.is_empty() {
         bail!("no run of spec/checks.toml has such a name");
+    }
+    if options.recent {
+        runs = recent(workspace, runs);
     }
     let tlc = Tlc::prepare(workspace)?;
     println!("{:<13} {:<32} {:>10} {:>8}  verdict", "module", "configuration", "states", "seconds");
@@ -60,6 +63,41 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         bail!("not as expected: {}", bad.join(", "));
     }
     Ok(())
+}
+
+/// Returns those of `runs` that CI starts at this commit; all if git cannot tell what changed.
+fn recent(workspace: &Workspace, runs: Vec<Run>) -> Vec<Run> {
+    let changes = match Changes::read(workspace) {
+        Ok(changes) => changes,
+        Err(error) => {
+            println!("spec: all, because git does not say what changed: {error:#}");
+            return runs;
+        }
+    };
+    let all = runs.len();
+    let chosen = select(&changes, runs);
+    println!(
+        "spec: {} of {all}: those that the last {COMMITS} commits changed, and one of {ONE_OF} others, chosen by \
+         commit {}; `cargo xtask spec` runs all",
+        chosen.len(),
+        changes.commit()
+    );
+    chosen
+}
+
+/// Returns the runs of changed modules, and the part of the others that the commit chooses. Any other change
+/// of the specification or of this tool may concern all runs.
+fn select(changes: &Changes, runs: Vec<Run>) -> Vec<Run> {
+    let is_of_spec = |file: &&str| file.starts_with("spec/") || file.starts_with("xtask/src/spec/");
+    let changed: Vec<&str> =
+        changes.files().filter(is_of_spec).filter(|file| !file.ends_with(".md")).collect();
+    let module = |file: &str| Some(file.strip_prefix("spec/")?.strip_suffix(".tla")?.to_owned());
+    let modules: Option<BTreeSet<String>> = changed.iter().map(|file| module(file)).collect();
+    let Some(modules) = modules else { return runs };
+    let runs = runs.into_iter().enumerate();
+    runs.filter(|(place, run)| modules.contains(&run.module) || changes.is_turn(*place))
+        .map(|(_, run)| run)
+        .collect()
 }
 
 /// Returns the threads of each run if one run follows the other; `None` if they run beside each other, with
@@ -110,6 +148,22 @@ fn seconds(limit: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn runs_of_changed_modules_and_a_tenth_of_the_others_are_chosen() {
+        let runs = Checks::load(&Workspace::load().unwrap()).unwrap().runs(false, None);
+        let (all, turn) = (runs.len(), "0000000a");
+        let merges = runs.iter().filter(|run| run.module == "RegionMerge").count();
+        let chosen = |files: &[&str]| select(&Changes::new(turn, files), runs.clone());
+        let tenth = chosen(&["crates/log/src/lib.rs", "spec/README.md"]);
+        assert_eq!(tenth.len(), all.div_ceil(ONE_OF));
+        let of_merges = chosen(&["spec/RegionMerge.tla"]);
+        assert_eq!(of_merges.iter().filter(|run| run.module == "RegionMerge").count(), merges);
+        assert!(of_merges.len() > merges && of_merges.len() <= merges + tenth.len());
+        for file in ["spec/lease.cfg", "spec/checks.toml", "xtask/src/spec/tlc.rs"] {
+            assert_eq!(chosen(&["spec/RegionMerge.tla", file]).len(), all, "{file}");
+        }
+    }
 
     fn run(expected: Expected) -> Run {
         let limit = Duration::from_secs(60);
