@@ -598,7 +598,8 @@ async fn a_replica_goes_on_alone_only_after_the_placement_group_removed_the_lost
     };
     let stores: Vec<u64> =
         Region::decode(&region).unwrap().peers.iter().map(|peer| peer.store.0).collect();
-    assert_eq!(stores, [kept]);
+    // The store that is left may have got a replica already.
+    assert!(stores.contains(&kept) && !stores.contains(&lost), "{stores:?}");
     let is_led = |status: u16, body: &str| status == 200 && body.starts_with("2 of 2");
     until(&address, "/readyz", is_led).await;
     put_values(&address, 20).await;
