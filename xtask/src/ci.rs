@@ -96,11 +96,11 @@ const STEPS: [Step; 21] = [
     }),
     step("simulation", &[], |w, _| simulation(w)),
     beside("clusters in pairs", tools::FOR_CLUSTERS, |w, _| cluster::in_pairs(w)),
+    beside("figures", tools::FOR_GIT, |w, _| figures::run(w, &figures::Options::tiny())),
     beside("spec", tools::FOR_SPEC, |w, _| {
         spec::run(w, &spec::Options { recent: true, ..spec::Options::default() })
     }),
     step("clusters", tools::FOR_CLUSTERS, |w, _| cluster::alone(w)),
-    beside("figures", tools::FOR_GIT, |w, _| figures::run(w, &figures::Options::tiny())),
     beside("benches", &[], |w, _| benches(w)),
     beside("fuzz", &[], |w, _| {
         fuzz::run(w, &fuzz::Options { seconds: FUZZ_SECONDS, ..Default::default() })

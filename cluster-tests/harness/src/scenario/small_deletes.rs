@@ -25,7 +25,7 @@ const BATCH_PERIOD: Duration = Duration::from_millis(250);
 const GET_PAUSE: Duration = Duration::from_millis(2);
 const LIMIT: Duration = Duration::from_secs(20);
 const FULL_SECONDS: u64 = 10;
-const SHORT_SECONDS: u64 = 4;
+const SHORT_SECONDS: u64 = 3;
 /// The 99th percentile of gets in the region of the deletes, divided by that in another region of the same
 /// stores beside the same deletes.
 const RATIO_MAX: f64 = 2.0;
