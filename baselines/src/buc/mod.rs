@@ -18,4 +18,4 @@ mod costs;
 mod related;
 
 pub use costs::{Costs, Counts, Decision};
-pub use related::Related;
+pub use related::{Related, both};

@@ -1,5 +1,6 @@
 //! Changes in the window that are related to a scan.
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use stele_storage::{KeyChange, Pair};
 use stele_types::LogIndex;
@@ -63,6 +64,26 @@ impl Related {
     }
 }
 
+/// Joins changes of entries that wait before an engine with those of later entries, both by key. A later
+/// change replaces an earlier one of its key.
+pub fn both(
+    waiting: impl Iterator<Item = KeyChange>,
+    later: impl Iterator<Item = KeyChange>,
+) -> impl Iterator<Item = KeyChange> {
+    let (mut waiting, mut later) = (waiting.peekable(), later.peekable());
+    std::iter::from_fn(move || {
+        let order = match (waiting.peek(), later.peek()) {
+            (Some(one), Some(other)) => one.key.cmp(&other.key),
+            (Some(_), None) => Ordering::Less,
+            (None, _) => Ordering::Greater,
+        };
+        if order.is_eq() {
+            waiting.next();
+        }
+        if order.is_lt() { waiting.next() } else { later.next() }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +134,15 @@ mod tests {
             let found = (related.changes.len(), related.deletes, related.relaxed.0);
             assert_eq!(found, (taken, deletes, relaxed), "{log}, {limit}");
         }
+    }
+
+    #[test]
+    fn a_later_change_replaces_one_that_waits() {
+        let waiting = vec![change("a", 1, Some("1")), change("b", 2, None), change("d", 3, None)];
+        let later = vec![change("b", 4, Some("4")), change("c", 5, None)];
+        let joined: Vec<KeyChange> = both(waiting.into_iter(), later.into_iter()).collect();
+        let found: Vec<_> = joined.iter().map(|it| (it.key.as_ref(), it.index.0)).collect();
+        assert_eq!(found, [(&b"a"[..], 1), (b"b", 4), (b"c", 5), (b"d", 3)]);
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! Client in a closed loop: one pending request, through the leader.
 
 use super::Stages;
-use super::cluster::{Cluster, DATA};
-use crate::buc::{Decision, Related};
-use anyhow::{Context, Result, bail};
+use super::cluster::{Cluster, DATA, Store};
+use crate::buc::{Decision, Related, both};
+use crate::queued::Queued;
+use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use std::time::{Duration, Instant};
 use stele_node::store::LinearizableRead;
 use stele_raftstore::{Done, Header, Input, Read, Reply, RequestId, Write};
-use stele_server::store::StoreHandle;
-use stele_storage::{EngineView, Overlaid, Pair, ScanOptions, StorageEngine};
+use stele_storage::{
+    Effects, EngineView, LogStore, Overlaid, Pair, ScanOptions, StateMachine, StorageEngine,
+};
 use stele_types::{ColumnFamily, CommandBuilder, KeyRange, LogIndex};
 
 const FAMILY: ColumnFamily = ColumnFamily::Default;
@@ -19,13 +21,16 @@ const OVERHEAD_BYTES: usize = 64;
 const SCAN_BYTES_MAX: usize = 1 << 30;
 /// Pause between two checks whether an entry is applied.
 const APPLY_CHECK: Duration = Duration::from_micros(20);
-/// Longest wait of a relaxed read. A store that applies nothing for so long has stopped.
+/// Longest wait for an entry. A store that applies nothing for so long has stopped.
 const APPLY_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// View of an engine with the effects of what waits before it, and of what the core has not applied.
+type State<E> = Overlaid<Overlaid<<E as StateMachine>::View>>;
 
 /// Client of a cluster.
 pub struct Client<'a, E: StorageEngine> {
     cluster: &'a Cluster<E>,
-    leader: &'a StoreHandle<E>,
+    leader: &'a Store<E>,
     stages: Stages,
 }
 
@@ -53,12 +58,28 @@ where
         self.leader.clock().monotonic_nanos()
     }
 
-    /// Returns the last entry that the leader has applied.
+    /// Returns the last entry that the leader's engine has applied.
     fn applied(&self) -> LogIndex {
-        self.leader.engine().progress(DATA).map_or(LogIndex(0), |progress| progress.applied)
+        self.leader.engine().inner().progress(DATA).map_or(LogIndex(0), |progress| progress.applied)
     }
 
-    fn request(&mut self, make: impl FnOnce(RequestId) -> Input<E>) -> Result<Done> {
+    /// Waits until the leader has applied an entry.
+    fn wait_applied(&self, index: LogIndex) -> Result<()> {
+        let is_applied = match self.cluster.mode().engine_queue {
+            true => self.leader.engine().wait_applied(DATA, index, APPLY_WAIT_MAX)?,
+            false => {
+                let began = Instant::now();
+                while self.applied() < index && began.elapsed() <= APPLY_WAIT_MAX {
+                    std::thread::sleep(APPLY_CHECK);
+                }
+                self.applied() >= index
+            }
+        };
+        ensure!(is_applied, "entry {index} is not applied after {APPLY_WAIT_MAX:?}");
+        Ok(())
+    }
+
+    fn request(&mut self, make: impl FnOnce(RequestId) -> Input<Queued<E>>) -> Result<Done> {
         match self.leader.request_blocking(make) {
             Reply::Done(done) => Ok(done),
             other => bail!("not done: {other:?}"),
@@ -84,14 +105,34 @@ where
         let command = command.build().bytes().clone();
         let (header, arrived_nanos) = (Self::header(), self.now_nanos());
         let done = self.request(|id| Input::Write(Write { id, header, command, frees }))?;
-        if let Done::Written { timings, .. } = done {
+        if let Done::Written { timings, index, .. } = done {
+            if self.cluster.mode().engine_queue && !self.cluster.mode().commit_return {
+                self.wait_applied(index)?;
+            }
             self.stages.note_write(arrived_nanos, &timings, self.now_nanos());
         }
         Ok(())
     }
 
+    /// Returns a linearizable state. Without read acceleration it is one in which nothing waits that was
+    /// committed before.
+    fn state(&mut self) -> Result<State<E>> {
+        let state = self.confirmed_state()?;
+        let mode = self.cluster.mode();
+        if !mode.engine_queue || mode.read_acceleration || !state.view().has_effects() {
+            return Ok(state);
+        }
+        let reader = self.leader.readers().get(DATA).context("the region does not exist")?;
+        let (began_nanos, applied, visible) = (self.now_nanos(), self.applied(), reader.visible());
+        self.wait_applied(visible)?;
+        let waited_nanos = self.now_nanos().saturating_sub(began_nanos);
+        self.stages.note_wait_for_apply(waited_nanos, visible.0.saturating_sub(applied.0));
+        let view = self.leader.engine().inner().view()?;
+        Ok(Overlaid::new(Overlaid::new(view, Effects::default()), Effects::default()))
+    }
+
     /// Returns a linearizable state: by the lease, or else by a request to the leader's loop.
-    fn state(&mut self) -> Result<Overlaid<E::View>> {
+    fn confirmed_state(&mut self) -> Result<State<E>> {
         let store = self.leader;
         let reader = store.readers().get(DATA).context("the region does not exist")?;
         let (header, now) = (Self::header(), || store.clock().monotonic_nanos());
@@ -137,14 +178,16 @@ where
     }
 
     /// Scans by the paper's cost model.
-    fn costed_scan(&self, state: &Overlaid<E::View>, options: &ScanOptions) -> Result<Vec<Pair>> {
+    fn costed_scan(&self, state: &State<E>, options: &ScanOptions) -> Result<Vec<Pair>> {
         let costs = self.cluster.costs();
         let reader = self.leader.readers().get(DATA).context("the region does not exist")?;
-        let Some(changes) = state.effects().changes(&options.range) else {
+        let waiting = state.view().effects().changes(&options.range);
+        let (Some(waiting), Some(later)) = (waiting, state.effects().changes(&options.range))
+        else {
             costs.note_range_delete();
             return self.relaxed_scan(reader.visible(), options);
         };
-        let related = Related::of(changes, options.limit);
+        let related = Related::of(both(waiting, later), options.limit);
         let (applied, began) = (self.applied(), Instant::now());
         let is_applying = applied < reader.visible();
         let more = match costs.decide(&related, applied) {
@@ -153,7 +196,7 @@ where
             Decision::Immediate => 0,
         };
         let limit = options.limit + more;
-        let pairs = state.view().scan(&ScanOptions { limit, ..options.clone() })?;
+        let pairs = state.view().view().scan(&ScanOptions { limit, ..options.clone() })?;
         let took = began.elapsed();
         costs.note_read(pairs.len(), took);
         // Whether some are applied in this time must not decide whether it counts.
@@ -169,13 +212,8 @@ where
     /// now. The view may hold later ones, which are committed: the scan counts as read after them.
     fn relaxed_scan(&self, relaxed: LogIndex, options: &ScanOptions) -> Result<Vec<Pair>> {
         let (applied, began) = (self.applied(), Instant::now());
-        while self.applied() < relaxed {
-            if began.elapsed() > APPLY_WAIT_MAX {
-                bail!("entry {relaxed} is not applied after {APPLY_WAIT_MAX:?}");
-            }
-            std::thread::sleep(APPLY_CHECK);
-        }
+        self.wait_applied(relaxed)?;
         self.cluster.costs().note_applied(relaxed.0.saturating_sub(applied.0), began.elapsed());
-        Ok(self.leader.engine().view()?.scan(options)?)
+        Ok(self.leader.engine().inner().view()?.scan(options)?)
     }
 }

@@ -3,6 +3,7 @@
 use super::mode::{Mode, Setup};
 use super::network::Network;
 use crate::buc::Costs;
+use crate::queued::{Applied, Queued};
 use anyhow::{Context, Result, bail};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,11 +25,14 @@ const ELECTION_DELAYS: u32 = 4;
 /// Bytes of requests in progress, and of waiting messages: a node's default.
 const PENDING_BYTES_MAX: u64 = 256 << 20;
 
+/// Store with its engine.
+pub(super) type Store<E> = StoreHandle<Queued<E>>;
+
 /// Running group of stores.
 pub struct Cluster<E: StorageEngine> {
-    stores: Vec<Arc<StoreHandle<E>>>,
+    stores: Vec<Arc<Store<E>>>,
     leader: usize,
-    network: Arc<Network<E>>,
+    network: Arc<Network<Queued<E>>>,
     mode: Mode,
     costs: Costs,
 }
@@ -57,7 +61,11 @@ where
         let ids: Vec<StoreId> = (1..=count).map(StoreId).collect();
         let network = Arc::new(Network::new(&ids, setup.delay)?);
         let mut stores = Vec::new();
-        for (engine, id) in engines.into_iter().map(Arc::new).zip(ids) {
+        for (engine, id) in engines.into_iter().zip(ids) {
+            let engine = Arc::new(match setup.mode.engine_queue {
+                true => Queued::new(engine, clock.clone())?,
+                false => Queued::direct(engine, clock.clone()),
+            });
             let core = open_core(&engine, id, region(count), setup, &*clock)?;
             let (clock, sink) = (clock.clone(), network.clone());
             let store = StoreHandle::start(id, engine, core, clock, sink, PENDING_BYTES_MAX)?;
@@ -80,18 +88,18 @@ where
     }
 
     /// Returns the store that leads.
-    pub(super) fn leader(&self) -> &StoreHandle<E> {
+    pub(super) fn leader(&self) -> &Store<E> {
         &self.stores[self.leader]
     }
 
-    /// Returns the times of the leader's stages so far.
-    pub fn times(&self) -> StageSums {
-        self.leader().times().sums()
+    /// Returns the times of the leader's stages so far, and of the queue before its engine.
+    pub fn times(&self) -> (StageSums, Applied) {
+        (self.leader().times().sums(), self.leader().engine().times())
     }
 
     /// Returns the leader's engine.
-    pub fn engine(&self) -> &Arc<E> {
-        self.leader().engine()
+    pub fn engine(&self) -> &E {
+        self.leader().engine().inner()
     }
 
     /// Stops the threads and drops the engines without closing them, as in a crash.

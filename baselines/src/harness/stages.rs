@@ -1,5 +1,6 @@
 //! Times of the stages of a client's requests.
 
+use crate::queued::Applied;
 use serde_json::{Value, json};
 use stele_raftstore::{StageSums, Timings};
 
@@ -16,8 +17,10 @@ pub struct Stages {
     ask_nanos: u64,
     /// Reads that asked the leader's loop for their permission.
     asked: u64,
-    /// Entries that were applied while reads waited for their permission.
+    /// Entries that were applied while reads waited for their permission, or for apply.
     gap: u64,
+    /// Nanoseconds in which reads waited for apply behind a queue.
+    read_wait_nanos: u64,
 }
 
 /// Stages of a write, in the order of their ends: proposed, handed to the log, on the local disk,
@@ -52,6 +55,12 @@ impl Stages {
         self.gap += entries;
     }
 
+    /// Adds a read's wait until the entries that waited before the engine were applied.
+    pub fn note_wait_for_apply(&mut self, nanos: u64, entries: u64) {
+        self.note_wait(nanos, entries);
+        self.read_wait_nanos += nanos;
+    }
+
     /// Adds the sums of another client.
     pub fn add(&mut self, other: &Self) {
         self.writes += other.writes;
@@ -61,24 +70,38 @@ impl Stages {
         self.ask_nanos += other.ask_nanos;
         self.asked += other.asked;
         self.gap += other.gap;
+        self.read_wait_nanos += other.read_wait_nanos;
     }
 
-    /// Returns means in microseconds and shares in percent, for a line of the report. `core` holds
+    /// Returns means in microseconds and shares in percent, for a line of the report. `times` holds
     /// what the leader measured meanwhile.
-    pub fn line(&self, core: &StageSums) -> Value {
+    pub fn line(&self, (core, queue): &(StageSums, Applied)) -> Value {
         let per = |sum: u64, count: u64| sum as f64 / count.max(1) as f64;
         let percent = |part: u64, all: u64| 100.0 * per(part, all);
-        let applying = core.apply_wait_nanos + core.apply_nanos;
-        let until_applied = core.commit_nanos + applying;
+        let of_write = |nanos: u64| per(nanos, core.writes) / 1e3;
+        let of_entry = |nanos: u64| per(nanos, queue.entries) / 1e3;
+        let (apply_wait_us, apply_us) = match queue.entries {
+            0 => (of_write(core.apply_wait_nanos), of_write(core.apply_nanos)),
+            // For the core, an entry is applied when it is queued.
+            _ => (
+                of_write(core.apply_wait_nanos + core.apply_nanos) + of_entry(queue.waited_nanos),
+                of_entry(queue.applying_nanos),
+            ),
+        };
+        let until_applied_us = of_write(core.commit_nanos) + apply_wait_us + apply_us;
+        let share = |part_us: f64| match until_applied_us > 0.0 {
+            true => 100.0 * part_us / until_applied_us,
+            false => 0.0,
+        };
         let mut line = json!({
             "ask_us": per(self.ask_nanos, self.reads) / 1e3,
             "asked_percent": percent(self.asked, self.reads),
             "gap_entries": per(self.gap, self.reads),
-            "wait_percent": percent(core.read_wait_nanos, self.read_nanos),
-            "apply_wait_us": per(core.apply_wait_nanos, core.writes) / 1e3,
-            "apply_us": per(core.apply_nanos, core.writes) / 1e3,
-            "apply_percent": percent(core.apply_nanos, until_applied),
-            "after_commit_percent": percent(applying, until_applied),
+            "wait_percent": percent(core.read_wait_nanos + self.read_wait_nanos, self.read_nanos),
+            "apply_wait_us": apply_wait_us,
+            "apply_us": apply_us,
+            "apply_percent": share(apply_us),
+            "after_commit_percent": share(apply_wait_us + apply_us),
         });
         for (name, nanos) in STAGES.iter().zip(self.write_nanos) {
             line[format!("{name}_us")] = json!(per(nanos, self.writes) / 1e3);
@@ -88,8 +111,16 @@ impl Stages {
 }
 
 /// Returns what was summed between two moments.
-pub fn between(before: &StageSums, after: &StageSums) -> StageSums {
-    StageSums {
+pub fn between(
+    (before, queue_before): &(StageSums, Applied),
+    (after, queue_after): &(StageSums, Applied),
+) -> (StageSums, Applied) {
+    let queue = Applied {
+        entries: queue_after.entries - queue_before.entries,
+        waited_nanos: queue_after.waited_nanos - queue_before.waited_nanos,
+        applying_nanos: queue_after.applying_nanos - queue_before.applying_nanos,
+    };
+    let core = StageSums {
         writes: after.writes - before.writes,
         append_wait_nanos: after.append_wait_nanos - before.append_wait_nanos,
         append_nanos: after.append_nanos - before.append_nanos,
@@ -98,7 +129,8 @@ pub fn between(before: &StageSums, after: &StageSums) -> StageSums {
         apply_nanos: after.apply_nanos - before.apply_nanos,
         waited_reads: after.waited_reads - before.waited_reads,
         read_wait_nanos: after.read_wait_nanos - before.read_wait_nanos,
-    }
+    };
+    (core, queue)
 }
 
 #[cfg(test)]
@@ -130,7 +162,11 @@ mod tests {
             read_wait_nanos: 800,
             ..StageSums::default()
         };
-        let line = stages.line(&between(&before, &after));
+        let none = Applied::default();
+        let line = stages.line(&between(&(before, none), &(after, none)));
+        let queue = Applied { entries: 2, waited_nanos: 3_000, applying_nanos: 5_000 };
+        let queued = stages.line(&between(&(before, none), &(after, queue)));
+        assert_eq!([&queued["apply_wait_us"], &queued["apply_us"]], [&json!(6.5), &json!(2.5)]);
         for (name, value) in [
             ("propose_us", 1.0),
             ("append_wait_us", 0.5),

@@ -2,6 +2,7 @@
 
 use super::machine::{cpu_seconds, written_bytes};
 use crate::harness::{Client, Cluster, Stages, between};
+use crate::queued::Applied;
 use anyhow::{Result, anyhow};
 use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +34,7 @@ pub struct Outcome {
     pub times: Times,
     pub stages: Stages,
     /// What the leader measured meanwhile.
-    pub core: StageSums,
+    pub core: (StageSums, Applied),
     /// Operations completed in each 100 ms since the start.
     pub per_100_ms: Vec<u64>,
 }

@@ -14,6 +14,14 @@ const STORES: usize = 3;
 const CLIENTS: usize = 8;
 const KEYS_EACH: usize = 20;
 const ELECTION_TICKS: u64 = 10;
+const MODES: [Mode; 6] = [
+    Mode::RAFT,
+    Mode::CR,
+    Mode::BUC,
+    Mode::RAFT.behind_queue(),
+    Mode::CR.behind_queue(),
+    Mode::BUC.behind_queue(),
+];
 
 fn key(client: usize, number: usize) -> Vec<u8> {
     format!("{client}/{number:03}").into_bytes()
@@ -76,7 +84,7 @@ fn what_a_group_on_the_unified_log_acknowledged_is_there_when_it_starts_again() 
 
 #[test]
 fn so_it_is_in_every_mode_of_buc_raft_and_with_slow_links() {
-    for mode in [Mode::RAFT, Mode::CR, Mode::BUC] {
+    for mode in MODES {
         check(setup(mode), |dir| Design::NezhaNoGc.open(dir));
     }
     let slow = Setup { delay: Duration::from_millis(1), ..setup(Mode::BUC) };
@@ -140,7 +148,7 @@ where
 
 #[test]
 fn scans_hold_what_was_acknowledged_in_every_mode() {
-    for mode in [Mode::RAFT, Mode::CR, Mode::BUC] {
+    for mode in MODES {
         check_scans(setup(mode), |dir| Design::NezhaNoGc.open(dir));
     }
 }
@@ -162,7 +170,7 @@ fn scans_on_rocksdb_hold_what_was_acknowledged_in_every_mode() {
 #[test]
 fn so_it_is_on_rocksdb() {
     use stele_baselines::rocks::{RockStore, dwisckey, lsm_raft, original, pasv};
-    for mode in [Mode::RAFT, Mode::CR, Mode::BUC] {
+    for mode in MODES {
         check(setup(mode), |dir| RockStore::open(dir, &original(true)));
     }
     for settings in [original(false), original(true), pasv(), lsm_raft(), dwisckey()] {

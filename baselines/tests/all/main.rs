@@ -5,4 +5,5 @@
 mod conformance;
 mod harness;
 mod original;
+mod queued;
 mod tables;
