@@ -23,7 +23,7 @@ const MANY: u64 = FEW + 512;
 const CALL_LIMIT: Duration = Duration::from_secs(120);
 
 /// Environment variable with which this program acts as a wrapper of the compiler.
-const WRAPS: &str = "STELE_HOUSE_WRAPS_RUSTC";
+const WRAPS: &str = "HOUSE_WRAPS_RUSTC";
 /// Name or beginning of the names of crates that are instrumented.
 const INSTRUMENTED: (&str, &str) = ("stele", "stele_");
 
@@ -71,6 +71,8 @@ pub fn build(workspace: &Workspace) -> Result<Built> {
     let mut build = Command::new(cargo());
     build.args(["build", "--quiet", "--package", STELE.package, "--bin", STELE.name]);
     build.arg("--target-dir").arg(&target).current_dir(&workspace.root);
+    // Not incremental: the code is then cut into the same parts every time.
+    build.env("CARGO_INCREMENTAL", "0");
     build.env("RUSTC_WRAPPER", std::env::current_exe()?).env(WRAPS, "1");
     run_shown(&mut build)?;
     let library = build_library(workspace, &target)?;
@@ -124,11 +126,20 @@ fn operation(servers: &Running, files: &[PathBuf], workload: &str) -> Result<Eac
     });
     let [few, many] = runs;
     let (few, many) = (few?, many?);
-    // The leader also talks to the client, so it enters most.
-    let entries: Vec<u64> = many.iter().map(Counters::total).collect();
-    let leader = (0..NODES).max_by_key(|node| entries[*node]).unwrap_or(0);
-    ensure!(entries[leader] > 0, "no server counted an entry: is it instrumented?");
+    let leader = leader(&many)?;
+    ensure!(
+        leader == self::leader(&few)?,
+        "another node became the leader meanwhile: measure again"
+    );
     Ok(many[leader].each(&few[leader], MANY - FEW))
+}
+
+/// Returns the place of the leader: it also talks to the client, so it enters most.
+fn leader(nodes: &[Counters]) -> Result<usize> {
+    let most = nodes.iter().enumerate().max_by_key(|(_, counters)| counters.total());
+    let (leader, counters) = most.context("no server was measured")?;
+    ensure!(counters.total() > 0, "no server counted an entry: is it instrumented?");
+    Ok(leader)
 }
 
 fn read(files: &[PathBuf]) -> Result<Vec<Counters>> {

@@ -25,5 +25,6 @@ pub const NAMES_AT: usize = HEADER_BYTES;
 pub const SLOTS_AT: usize = NAMES_AT + THREADS_MAX * NAME_BYTES;
 pub const FILE_BYTES: usize = SLOTS_AT + SLOTS * SLOT_BYTES;
 
-/// Environment variable with the folder of the files. Each process writes the file with its id.
-pub const FOLDER: &str = "STELE_HOUSE_COUNTERS";
+/// Environment variable with the folder of the files. Each process writes the file with its id. The name does not
+/// begin with `STELE_`, because a server refuses unknown settings.
+pub const FOLDER: &str = "HOUSE_COUNTERS";

@@ -14,6 +14,9 @@ use syn::{Block, Signature};
 /// Entries of a function in one operation, from which it counts as a part of it: less is background work.
 const ENTRIES_MIN: f64 = 0.8;
 
+/// Entries from which the functions of a lock are listed.
+const LISTED_MIN: f64 = 0.05;
+
 /// Functions of the global allocator that return memory.
 const ALLOCATIONS: [&str; 3] = ["__rust_alloc", "__rust_alloc_zeroed", "__rust_realloc"];
 /// Types of locks, and their functions that acquire one. They are generic or small, so the compiler puts a
@@ -91,7 +94,8 @@ pub struct Profile {
     functions: BTreeMap<(String, usize, String), f64>,
     /// Entries of the functions, by thread.
     threads: BTreeMap<String, f64>,
-    locks: f64,
+    /// Acquired locks, by the name of the function.
+    locks: BTreeMap<String, f64>,
     allocations: f64,
 }
 
@@ -111,7 +115,7 @@ impl Profile {
                 profile.allocations += entries;
             }
             if is_lock(&symbol.name) {
-                profile.locks += entries;
+                *profile.locks.entry(symbol.name.clone()).or_default() += entries;
             }
             let path = symbol.file.strip_prefix(&root).unwrap_or(&symbol.file);
             if let Some(function) = functions.at(path, symbol.line) {
@@ -142,16 +146,19 @@ impl Profile {
             Row::of(of("functions"), self.entered().count(), functions_max),
             Row::of(of("files"), files.len(), files_max),
             Row::mean(of("entries of functions"), self.threads.values().sum(), entries_max),
-            Row::mean(of("locks"), self.locks, locks_max),
+            Row::mean(of("locks"), self.locks.values().sum(), locks_max),
             Row::mean(of("allocations"), self.allocations, allocations_max),
         ]
     }
 
-    /// Returns the functions that an operation enters, by file, and the entries by thread.
+    /// Returns the entries by thread, the locks by their types, and the functions that an operation enters, by file.
     pub fn list(&self, operation: &str) -> String {
         let mut text = format!("## {operation}\n");
         for (thread, entries) in &self.threads {
             let _ = writeln!(text, "thread {thread}: {entries:.1} entries");
+        }
+        for (name, entries) in self.locks.iter().filter(|(_, entries)| **entries >= LISTED_MIN) {
+            let _ = writeln!(text, "lock {entries:.1} {name}");
         }
         let mut last = "";
         for ((path, line, name), entries) in self.entered() {
@@ -226,10 +233,12 @@ mod tests {
             (2.0, library("__rustc::__rust_realloc")),
             (4.0, library("__rustc::__rust_dealloc")),
             (1.0, library("<lock_api::mutex::Mutex<parking_lot::RawMutex, u8>>::lock")),
-            (2.0, library("lock_api::rwlock::RwLock<R,T>::read")),
+            (2.0, library("<lock_api::rwlock::RwLock<R, T>>::read")),
             (4.0, library("<lock_api::mutex::Mutex<R, T>>::lock::{closure#0}")),
             (8.0, library("<lock_api::mutex::MutexGuard<R, T> as Deref>::deref")),
         ]);
-        assert_eq!((found.locks, found.allocations), (3.0, 3.0));
+        let names: Vec<&String> = found.locks.keys().collect();
+        assert_eq!(names.len(), 2, "{names:?}");
+        assert_eq!((found.locks.values().sum::<f64>(), found.allocations), (3.0, 3.0));
     }
 }
