@@ -1,18 +1,18 @@
 //! The measured cluster: an instrumented build, three processes that count what they enter, and one client.
 
 use super::layout::FOLDER;
-use super::trace::Counters;
+use super::trace::{Counters, Each};
 use crate::peers::{self, Running};
 use crate::process::{Ended, run_limited, run_shown};
 use crate::programs::STELE;
 use crate::tools;
 use crate::workspace::{Workspace, cargo};
 use anyhow::{Context, Result, bail, ensure};
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 const NODES: usize = 3;
 const RECORDS: u64 = 256;
@@ -20,6 +20,8 @@ const VALUE_BYTES: u64 = 1 << 10;
 /// Operations of the two runs that are compared.
 const FEW: u64 = 64;
 const MANY: u64 = FEW + 512;
+/// Time in which background work is counted.
+const IDLE: Duration = Duration::from_secs(3);
 const CALL_LIMIT: Duration = Duration::from_secs(120);
 
 /// Environment variable with which this program acts as a wrapper of the compiler.
@@ -29,9 +31,6 @@ const INSTRUMENTED: (&str, &str) = ("stele", "stele_");
 
 /// Operations of a client: name, and workload of `stele bench wire`.
 pub const OPERATIONS: [(&str, &str); 2] = [("put", "update"), ("get", "c")];
-
-/// Mean entries of one operation on its leader, by thread and address.
-pub type Each = BTreeMap<(String, u64), f64>;
 
 /// Runs the compiler for cargo, if this program was started as its wrapper. Instruments our own crates; all others
 /// are built as ever.
@@ -102,7 +101,12 @@ pub fn measure(workspace: &Workspace, built: &Built) -> Result<Vec<Each>> {
     peers::with_servers(&built.stele, work.path(), &options, |servers| {
         let files: Vec<PathBuf> = servers.pids.iter().map(|pid| counters.join(pid)).collect();
         call(servers, &["--workload", "update", "--operations", &FEW.to_string()])?;
-        OPERATIONS.iter().map(|(_, workload)| operation(servers, &files, workload)).collect()
+        let idle = run(&files, || {
+            thread::sleep(IDLE);
+            Ok(())
+        })?;
+        let each = |(_, workload): &(_, &str)| operation(servers, &files, &idle, workload);
+        OPERATIONS.iter().map(each).collect()
     })
 }
 
@@ -115,23 +119,38 @@ fn within(library: &Path, folder: &Path) -> Result<Vec<String>> {
     Ok(vec!["env".to_owned(), library, set(FOLDER, folder.as_os_str())?])
 }
 
-/// Returns the mean entries of one operation on its leader.
-fn operation(servers: &Running, files: &[PathBuf], workload: &str) -> Result<Each> {
-    let runs = [FEW, MANY].map(|operations| {
-        let before = read(files)?;
+/// What every node entered in a time.
+struct Run {
+    nodes: Vec<Counters>,
+    seconds: f64,
+}
+
+/// Counts what every node enters while `work` is done.
+fn run(files: &[PathBuf], work: impl FnOnce() -> Result<()>) -> Result<Run> {
+    let (before, started) = (read(files)?, Instant::now());
+    work()?;
+    let (now, seconds) = (read(files)?, started.elapsed().as_secs_f64());
+    let nodes = now.into_iter().zip(&before).map(|(now, before)| now.since(before)).collect();
+    Ok(Run { nodes, seconds })
+}
+
+/// Returns the mean entries of one operation on its leader, less those of the background work of its time.
+fn operation(servers: &Running, files: &[PathBuf], idle: &Run, workload: &str) -> Result<Each> {
+    let of = |operations: u64| {
         let count = operations.to_string();
-        call(servers, &["--workload", workload, "--skip-load", "--operations", &count])?;
-        let since = read(files)?.into_iter().zip(&before).map(|(now, before)| now.since(before));
-        anyhow::Ok(since.collect::<Vec<_>>())
-    });
-    let [few, many] = runs;
-    let (few, many) = (few?, many?);
-    let leader = leader(&many)?;
+        let words = ["--workload", workload, "--skip-load", "--operations", &count];
+        run(files, || call(servers, &words))
+    };
+    let (few, many) = (of(FEW)?, of(MANY)?);
+    let leader = leader(&many.nodes)?;
     ensure!(
-        leader == self::leader(&few)?,
+        leader == self::leader(&few.nodes)?,
         "another node became the leader meanwhile: measure again"
     );
-    Ok(many[leader].each(&few[leader], MANY - FEW))
+    let operations = MANY - FEW;
+    let share = (many.seconds - few.seconds).max(0.0) / idle.seconds / operations as f64;
+    let each = many.nodes[leader].each(&few.nodes[leader], operations);
+    Ok(idle.nodes[leader].taken_from(each, share))
 }
 
 /// Returns the place of the leader: it also talks to the client, so it enters most.

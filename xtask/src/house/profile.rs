@@ -2,7 +2,7 @@
 
 use super::table::{Limit, Row};
 use super::text::product;
-use super::trace::Symbol;
+use super::trace::{Each, Symbol};
 use crate::tidy::source::{Source, lines_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Block, Signature};
 
-/// Entries of a function in one operation, from which it counts as a part of it: less is background work.
+/// Entries of a function in one operation, from which it counts as a part of it.
 const ENTRIES_MIN: f64 = 0.8;
 
 /// Entries from which the functions of a lock are listed.
@@ -102,7 +102,7 @@ pub struct Profile {
 impl Profile {
     /// Sums up counted entries. `root` is the folder of the workspace.
     pub fn of(
-        each: &BTreeMap<(String, u64), f64>,
+        each: &Each,
         symbols: &BTreeMap<u64, Symbol>,
         functions: &Functions,
         root: &Path,

@@ -38,7 +38,8 @@ impl Row {
 
     /// Returns the row of a mean.
     pub fn mean(measure: impl Into<String>, mean: f64, limit: Limit) -> Self {
-        Self { measure: measure.into(), value: Value(mean), limit }
+        // The sum of no numbers is -0.
+        Self { measure: measure.into(), value: Value(mean + 0.0), limit }
     }
 
     /// Returns whether the value keeps its limit.

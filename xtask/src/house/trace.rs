@@ -15,6 +15,9 @@ use std::process::{Command, Stdio};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counters(pub BTreeMap<(String, u64), u64>);
 
+/// Mean entries of one operation, by thread and address.
+pub type Each = BTreeMap<(String, u64), f64>;
+
 impl Counters {
     /// Reads a file of counters.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
@@ -62,11 +65,22 @@ impl Counters {
 
     /// Returns the mean entries of one operation, from these counters of a run with many operations and those of a
     /// run with few: what both runs do once, such as to connect, is in neither.
-    pub fn each(&self, few: &Self, operations: u64) -> BTreeMap<(String, u64), f64> {
+    pub fn each(&self, few: &Self, operations: u64) -> Each {
         let keys: BTreeSet<_> = self.0.keys().chain(few.0.keys()).collect();
         let count = |of: &Self, key| of.0.get(key).copied().unwrap_or(0) as f64;
         let mean = |key| (count(self, key) - count(few, key)) / operations as f64;
         keys.into_iter().map(|key| (key.clone(), mean(key))).collect()
+    }
+
+    /// Subtracts a share of these counters from mean entries; no mean becomes less than 0.
+    pub fn taken_from(&self, mut each: Each, share: f64) -> Each {
+        for (key, count) in &self.0 {
+            if let Some(mean) = each.get_mut(key) {
+                *mean -= *count as f64 * share;
+            }
+        }
+        each.retain(|_, mean| *mean > 0.0);
+        each
     }
 }
 
@@ -174,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_runs_do_once_is_no_part_of_an_operation() {
+    fn what_both_runs_do_once_and_background_work_are_no_part_of_an_operation() {
         let of = |counts: &[(u64, u64)]| {
             Counters(counts.iter().map(|(address, count)| (at("net", *address), *count)).collect())
         };
@@ -183,6 +197,8 @@ mod tests {
         let each = many.each(&few, 20);
         let expected = [(at("net", 1), 4.0), (at("net", 2), 3.0)];
         assert_eq!(each, expected.into());
+        let idle = of(&[(1, 5), (2, 40), (9, 7)]);
+        assert_eq!(idle.taken_from(each, 0.1), [(at("net", 1), 3.5)].into());
     }
 
     #[test]
