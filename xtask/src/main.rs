@@ -13,6 +13,7 @@ mod edges;
 mod figures;
 mod fuzz;
 mod histories;
+mod house;
 mod measured;
 mod mutants;
 mod peers;
@@ -66,6 +67,10 @@ const USAGE: &str = "usage: cargo xtask <command>
   sim-mutants [--only NAME] [--note]
                             run the simulation against deliberate bugs; --note records the seed that
                             showed each
+  house [--static] [--list]
+                            print the measures of the house: files, names, and what a put and a get enter on
+                            their leader, measured on an instrumented cluster; --static leaves the cluster
+                            out, --list lists the functions, short files, and names
   histories [--seeds N]     compare the simulation's check of histories with Porcupine
   dist                      build the release binary, stripped, with its symbols in a separate file
   ci [--only STEP,STEP] [--without STEP,STEP] [--tested SECONDS]
@@ -74,6 +79,9 @@ const USAGE: &str = "usage: cargo xtask <command>
 ";
 
 fn main() -> ExitCode {
+    if let Some(code) = house::as_compiler() {
+        return code;
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -134,6 +142,11 @@ fn run(arguments: &[String]) -> Result<()> {
             soak::run(&workspace, &options)
         }
         "sim-mutants" => sim_mutants(&workspace, flags),
+        "house" => {
+            let options = house::Options::from(&mut flags)?;
+            flags.end()?;
+            house::run(&workspace, &options)
+        }
         "histories" => compare_histories(&workspace, flags),
         "ci" => ci(&workspace, flags),
         "ci-step" => ci::run_step(&workspace, rest.first().map_or("", String::as_str)),

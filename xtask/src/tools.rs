@@ -39,6 +39,8 @@ pub const FOR_SPEC: &[Tool] = &[
 ];
 /// Tools that split a binary from its symbols.
 pub const FOR_DIST: &[Tool] = &[tool("objcopy", "--version", "apt-get install binutils")];
+/// Tools that name measured functions.
+pub const FOR_HOUSE: &[Tool] = &[tool("addr2line", "--version", "apt-get install binutils")];
 /// Tools of scenarios on real clusters.
 pub const FOR_CLUSTERS: &[Tool] = &[
     GO,

@@ -5,11 +5,12 @@ use serde::Deserialize;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Root files of programs that are separate workspaces.
-const APART: [&str; 1] = ["cluster-tests/tikv-rust/src/main.rs"];
+/// Root files that no package of this workspace names: a separate workspace, and a library that a command
+/// compiles alone.
+const APART: [&str; 2] = ["cluster-tests/tikv-rust/src/main.rs", "xtask/src/house/preload.rs"];
 
 /// Packages of the workspace and its folders.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub struct Workspace {
     /// Folder of the workspace's Cargo.toml.
     #[serde(rename = "workspace_root")]

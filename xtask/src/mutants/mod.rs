@@ -5,9 +5,7 @@ mod selection;
 mod suite;
 mod table;
 
-#[cfg(test)]
-pub use selection::ASKED;
-pub use selection::names_in;
+pub use selection::{ASKED, names_in};
 pub use table::{Mutant, Table};
 
 use crate::process::{Ended, in_parallel};

@@ -78,16 +78,27 @@ impl<'ast> Visit<'ast> for Functions {
     }
 }
 
-/// Returns count, median and longest product part, and a finding if the median is too high.
-pub fn summary(sources: &[Source]) -> (String, Option<Finding>) {
+/// Returns the lines of the product part of each file of a product crate, the shortest first.
+pub fn product_lengths(sources: &[Source]) -> Vec<(usize, &str)> {
     let product = sources.iter().filter(|source| source.syntax.is_some() && source.is_product());
     let mut lengths: Vec<(usize, &str)> = product
         .filter(|source| !source.is_test)
         .map(|source| (product_lines(source), source.path.as_str()))
         .collect();
     lengths.sort_unstable();
+    lengths
+}
+
+/// Returns the median of sorted lengths.
+pub fn median(lengths: &[(usize, &str)]) -> usize {
+    lengths.get(lengths.len() / 2).map_or(0, |(lines, _)| *lines)
+}
+
+/// Returns count, median and longest product part, and a finding if the median is too high.
+pub fn summary(sources: &[Source]) -> (String, Option<Finding>) {
+    let lengths = product_lengths(sources);
     let total: usize = lengths.iter().map(|(lines, _)| lines).sum();
-    let median = lengths.get(lengths.len() / 2).map_or(0, |(lines, _)| *lines);
+    let median = median(&lengths);
     let (longest, path) = lengths.last().copied().unwrap_or_default();
     let summary = format!(
         "product code: {total} lines in {} files, median {median}, longest {longest} ({path})",

@@ -5,13 +5,13 @@ mod calls;
 mod decisions;
 mod examples;
 mod layers;
-mod lengths;
+pub mod lengths;
 mod modules;
 mod names;
-mod paths;
+pub mod paths;
 mod plain;
-mod prose;
-mod source;
+pub mod prose;
+pub mod source;
 mod words;
 
 use crate::catalogue;
@@ -45,6 +45,13 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} ({})", self.place, self.detail, self.rule)
     }
+}
+
+/// Returns every text file, with the files compiled for tests only marked.
+pub fn sources(workspace: &Workspace) -> Result<Vec<source::Source>> {
+    let mut sources = source::load(workspace)?;
+    modules::check(&mut sources, &workspace.roots());
+    Ok(sources)
 }
 
 /// Checks the workspace; prints every finding and the lengths. Fails if there is a finding.
@@ -82,6 +89,6 @@ pub fn run(workspace: &Workspace) -> Result<()> {
 
 /// Parses a source for the tests of the rules.
 #[cfg(test)]
-fn sample(path: &str, text: &str) -> source::Source {
+pub fn sample(path: &str, text: &str) -> source::Source {
     source::Source::parse(path, text.to_owned()).unwrap()
 }

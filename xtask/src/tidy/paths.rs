@@ -41,6 +41,18 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
+/// Returns the rows and the files of each path: its heading, the count of rows, the count of files.
+pub fn hops(sources: &[Source]) -> Vec<(&'static str, usize, usize)> {
+    let page = sources.iter().find(|source| source.path == PATHS);
+    let text = page.map_or("", |page| &page.text);
+    let count = |(heading, _)| {
+        let rows = rows_under(text, heading);
+        let files: BTreeSet<&str> = rows.iter().map(|row| row.file).collect();
+        (heading, rows.len(), files.len())
+    };
+    FILES_MAX.map(count).to_vec()
+}
+
 fn check_row(sources: &[Source], functions: &BTreeSet<&str>, row: &Row<'_>) -> Option<Finding> {
     let found = |text: String| Some(Finding::at(RULE, PATHS, row.line, text));
     let path = format!("crates/{}", row.file);

@@ -7,6 +7,40 @@ pub fn of(path: &str, text: &str) -> Vec<(usize, String)> {
     parts.into_iter().map(|(line, part)| (line, without_code_spans(&part))).collect()
 }
 
+/// Returns the comments of Rust code: the line on which each begins, and its text without marks. Lines of
+/// comment that follow each other, with no code before them, are one comment.
+pub fn comments(text: &str) -> Vec<(usize, String)> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let mut inside = Inside::Code;
+    let mut is_open = false;
+    for (number, line) in text.lines().enumerate() {
+        let (mut rest, mut code, mut comment) = (line, String::new(), None);
+        while let Some(next) = rest.chars().next() {
+            let before = inside;
+            let (read, _, then) = step(before, rest, next);
+            match before {
+                Inside::LineComment => comment = Some(rest.trim_start_matches(['/', '!']).trim()),
+                _ => code.push_str(&rest[..read]),
+            }
+            (rest, inside) = (&rest[read..], then);
+        }
+        if inside == Inside::LineComment {
+            (comment, inside) = (comment.or(Some("")), Inside::Code);
+        }
+        let is_own_line = code.trim_matches(['/', '!', ' ']).is_empty();
+        match (comment, found.last_mut()) {
+            (Some(part), Some((_, whole))) if is_open && is_own_line => {
+                whole.push(' ');
+                whole.push_str(part);
+            }
+            (Some(part), _) => found.push((number + 1, part.to_owned())),
+            (None, _) => {}
+        }
+        is_open = comment.is_some() && is_own_line;
+    }
+    found
+}
+
 fn of_text(text: &str) -> Vec<(usize, String)> {
     text.lines().enumerate().map(|(number, line)| (number + 1, line.to_owned())).collect()
 }
@@ -119,6 +153,14 @@ mod tests {
         let found: Vec<_> = of("a.rs", text).into_iter().map(words).collect();
         let expected = [(1, "one"), (2, "two three"), (3, "four 'x"), (4, "five \"six\"")];
         assert_eq!(found, expected.map(|(line, text)| (line, text.to_owned())));
+    }
+
+    #[test]
+    fn lines_of_comment_that_follow_each_other_are_one_comment() {
+        let text = "//! one\n//!\n//! two\n\n/// three\nfn a() {\n    b(\"// no\"); // four\n    // five\n    \
+                    // six\n    c();\n}\n";
+        let expected = [(1, "one  two"), (5, "three"), (7, "four"), (8, "five six")];
+        assert_eq!(comments(text), expected.map(|(line, text)| (line, text.to_owned())));
     }
 
     #[test]
