@@ -214,6 +214,17 @@ impl Plan {
         self
     }
 
+    /// Makes the maintenance of a store slow in the plans of some seeds, with clients that write much.
+    pub fn with_slow_maintenance(mut self) -> Self {
+        if WITH_SLOW_MAINTENANCE.contains(&(self.seed % 20)) {
+            let prng = &mut fork(self.seed, "slow maintenance");
+            self.faults.insert(Fault::SlowMaintenance);
+            self.pause_nanos_max = 5 * MS;
+            self.value_bytes_max = pick(prng, &[4_000, 16_000]);
+        }
+        self
+    }
+
     /// Gives the nodes two stores in most plans with faults of one store or of hardware.
     pub fn spread_stores(&mut self) {
         let spreads = self.faults.has_of_one_store() || self.faults.has_of_hardware();
@@ -283,6 +294,10 @@ const WITH_FAULTS_OF_HARDWARE: [u64; 6] = [0, 2, 3, 11, 18, 19];
 /// Remainders by 20 of the seeds that draw faults of directories. The seeds that once showed a fault have
 /// none of them either.
 const WITH_FAULTS_OF_DIRECTORIES: [u64; 2] = [5, 13];
+
+/// Remainders by 20 of the seeds of which the maintenance of one store is slow. The seeds that once showed
+/// a fault have none of them either.
+const WITH_SLOW_MAINTENANCE: [u64; 2] = [2, 11];
 
 /// Duration of a run above which clients spread their operations over it.
 const SPREAD_OVER_NANOS: u64 = 12 * SECOND;
