@@ -104,6 +104,8 @@ pub struct Plan {
     pub apply_nanos_max: u64,
     /// Request threads pause also between the check of a read and its lease.
     pub pauses_before_lease: bool,
+    /// Writers wait while garbage collection lags.
+    pub has_slow_writers: bool,
     /// Every replica is damaged in a different place, and there are no other faults.
     pub is_helix: bool,
     /// With `is_helix`: the damage is in the logs, done while all nodes are down.
@@ -170,6 +172,7 @@ impl Plan {
             raft,
             apply_nanos_max: pick(&mut fork(seed, "apply"), &[300_000, 300_000, 60 * MS]),
             pauses_before_lease: fork(seed, "before a lease").below(4) == 0,
+            has_slow_writers: WITH_SLOW_WRITERS.contains(&(seed % 20)),
             is_helix: false,
             has_damaged_payloads: false,
         }
@@ -294,6 +297,10 @@ const WITH_FAULTS_OF_HARDWARE: [u64; 6] = [0, 2, 3, 11, 18, 19];
 /// Remainders by 20 of the seeds that draw faults of directories. The seeds that once showed a fault have
 /// none of them either.
 const WITH_FAULTS_OF_DIRECTORIES: [u64; 2] = [5, 13];
+
+/// Remainders by 20 of the seeds of which writers wait while garbage collection lags. The seeds that once
+/// showed a fault have none of them either.
+const WITH_SLOW_WRITERS: [u64; 6] = [0, 2, 3, 11, 13, 19];
 
 /// Remainders by 20 of the seeds of which the maintenance of one store is slow. The seeds that once showed
 /// a fault have none of them either.

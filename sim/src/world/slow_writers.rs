@@ -68,7 +68,7 @@ impl World {
     }
 
     fn wait_of(&self, number: u64, write: &SlowWrite) -> Option<u64> {
-        let slot = self.slots.get(&number)?;
+        let slot = self.slots.get(&number).filter(|_| self.plan.has_slow_writers)?;
         let now_nanos = self.nodes.get(&slot.node)?.local(self.now);
         let (running, readers) = (slot.running.as_ref()?, slot.readers()?);
         match write {

@@ -7,15 +7,13 @@ use stele_sim::world::World;
 use stele_storage::StateMachine;
 use stele_types::RegionKind;
 
-/// Factor of the time that maintenance of the slow store takes: about 2 MiB a second are left.
-const SLOWER: u64 = 3;
-
 /// Returns a formed cluster of three nodes, without random faults, of which the clients replace the same
 /// few values as fast as they can.
 fn cluster(seed: u64, clients: u64) -> World {
     let mut plan = Plan::draw(seed, Mode::Safety);
     (plan.nodes, plan.stores_per_node) = (3, 1);
     plan.faults = FaultSet::default();
+    plan.has_slow_writers = true;
     (plan.clients, plan.groups, plan.fill_permille) = (clients, 40, 0);
     (plan.pause_nanos_max, plan.value_bytes_max) = (MS, 16_000);
     plan.way_nanos = (50_000, 150_000);
