@@ -228,6 +228,14 @@ impl Plan {
         self
     }
 
+    /// Loses a majority of the stores at the end of the plans of some seeds.
+    pub fn with_lost_majority(mut self) -> Self {
+        if WITH_LOST_MAJORITY.contains(&(self.seed % 20)) && self.nodes >= 3 {
+            self.faults.insert(Fault::LoseMajority);
+        }
+        self
+    }
+
     /// Gives the nodes two stores in most plans with faults of one store or of hardware.
     pub fn spread_stores(&mut self) {
         let spreads = self.faults.has_of_one_store() || self.faults.has_of_hardware();
@@ -305,6 +313,10 @@ const WITH_SLOW_WRITERS: [u64; 6] = [0, 2, 3, 11, 13, 19];
 /// Remainders by 20 of the seeds of which the maintenance of one store is slow. The seeds that once showed
 /// a fault have none of them either.
 const WITH_SLOW_MAINTENANCE: [u64; 2] = [2, 11];
+
+/// Remainders by 20 of the seeds that lose a majority at the end. The seeds that once showed a fault have
+/// none of them either.
+const WITH_LOST_MAJORITY: [u64; 3] = [3, 13, 18];
 
 /// Duration of a run above which clients spread their operations over it.
 const SPREAD_OVER_NANOS: u64 = 12 * SECOND;

@@ -100,7 +100,7 @@ impl World {
         Some(if node.is_upgraded { &self.plan.other_engine } else { &self.plan.engine })
     }
 
-    fn engine_of(&mut self, number: u64) -> Result<Engine> {
+    pub(crate) fn engine_of(&mut self, number: u64) -> Result<Engine> {
         let Some((disk, clock, options)) = self.parts_of(number) else {
             return Err(Error::invalid("the store does not exist"));
         };

@@ -179,6 +179,8 @@ pub struct Counts {
     pub moved_directories: u64,
     /// Earlier states of directories that were started.
     pub restored_directories: u64,
+    /// Losses of a majority that the cluster was recovered from.
+    pub lost_majorities: u64,
     /// Writes that waited because garbage collection lagged.
     pub slowed_writes: u64,
     /// Longest of these waits.
@@ -203,6 +205,7 @@ impl Counts {
         self.device_measurements += other.device_measurements;
         self.cut_searches += other.cut_searches;
         self.slowed_writes += other.slowed_writes;
+        self.lost_majorities += other.lost_majorities;
         self.slowed_nanos_most = self.slowed_nanos_most.max(other.slowed_nanos_most);
         self.copied_directories += other.copied_directories;
         self.moved_directories += other.moved_directories;
