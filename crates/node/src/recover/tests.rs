@@ -113,7 +113,8 @@ fn a_region_that_was_merged_is_not_waited_for() {
     let part = version(region(3, "b", "m", &[1, 2, 3]), 5);
     let older = version(target.clone(), 4);
     for other in [part, older] {
-        let planned = plan(&[replica(&other, 3, 20, 3, 3)], &[source.clone()], &lost(&[1, 2]));
+        let planned =
+            plan(&[replica(&other, 3, 20, 3, 3)], std::slice::from_ref(&source), &lost(&[1, 2]));
         assert_eq!(planned[0].verdict, Verdict::Unseen(vec![StoreId(3)]));
     }
     // What is only recorded, or has no replica left, replaces nothing.
