@@ -76,6 +76,8 @@ faults! {
     CopyDirectory "copy-directory",
     MoveDirectory "move-directory",
     RestoreDirectory "restore-directory",
+    SlowMaintenance "slow-maintenance",
+    LoseMajority "lose-majority",
 }
 
 impl Fault {
@@ -102,6 +104,7 @@ impl Fault {
     /// Returns true for a fault that lasts for the whole run, or that has a schedule of its own.
     pub fn is_permanent(self) -> bool {
         self.is_of_directories()
+            || matches!(self, Self::SlowMaintenance | Self::LoseMajority)
             || self.is_of_hardware() && !matches!(self, Self::SlowDevice | Self::ModeChange)
     }
 
@@ -133,7 +136,8 @@ pub struct FaultSet(u64);
 
 impl FaultSet {
     /// Draws a subset: sometimes the empty set, otherwise each kind with a chance that is drawn
-    /// too. It contains no fault that needs leases off, none of one store, of hardware and of directories.
+    /// too. It contains no fault that needs leases off, none of one store, of hardware, of maintenance and of directories, and no
+    /// loss of a majority.
     pub fn draw(prng: &mut Prng) -> Self {
         let mut set = Self::default();
         let percent = [0, 10, 25, 25, 50, 50, 80, 100][prng.below(8) as usize];
@@ -142,6 +146,7 @@ impl FaultSet {
                 || fault.is_of_one_store()
                 || fault.is_of_hardware()
                 || fault.is_of_directories()
+                || matches!(fault, Fault::SlowMaintenance | Fault::LoseMajority)
         };
         for fault in Fault::ALL.iter().filter(|fault| !is_apart(fault)) {
             let chosen = prng.below(100) < percent;

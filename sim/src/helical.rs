@@ -76,7 +76,9 @@ pub fn plan_of(seed: u64, mode: Mode) -> Plan {
         _ => Plan::draw(seed, mode)
             .with_faults_of_one_store()
             .with_faults_of_hardware()
-            .with_faults_of_directories(),
+            .with_faults_of_directories()
+            .with_slow_maintenance()
+            .with_lost_majority(),
     }
 }
 

@@ -11,6 +11,7 @@ pub mod group;
 pub mod hardware;
 pub mod helical;
 pub mod history;
+mod lost_majority;
 pub mod minimise;
 pub mod nemesis;
 pub mod plan;

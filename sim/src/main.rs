@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use stele_sim::args::{Args, replay};
 use stele_sim::minimise::minimise;
-use stele_sim::plan::Plan;
+use stele_sim::plan::{MS, Plan};
 use stele_sim::run::{Outcome, Wanted, run};
 use stele_sim::world::Counts;
 
@@ -88,6 +88,9 @@ fn numbers(counts: &Counts) -> String {
     let Counts {
         handed_over, lookups, applies, moves, moves_most, nearly_full, cut_searches, ..
     } = counts;
+    let Counts { slowed_writes, slowed_nanos_most, .. } = counts;
+    let Counts { lost_majorities, .. } = counts;
+    let slowed_ms_most = slowed_nanos_most / MS;
     let Counts { copied_directories, moved_directories, restored_directories, .. } = counts;
     format!(
         "{ops} ops ({ambiguous} ambiguous), {power_cuts} power cuts, {kills} kills, {failures} \
@@ -97,7 +100,7 @@ fn numbers(counts: &Counts) -> String {
          {entries_recovered} entries recovered, {handed_over} leaders handed over, {lookups} lookups, \
          {applies} applies beside a loop, \
          {moves} moves, {moves_most} of one region in a minute, {nearly_full} reports of nearly full \
-         stores, {cut_searches} searches for an order cut, {copied_directories} copied, {moved_directories} moved \
+         stores, {slowed_writes} writes waited ({slowed_ms_most} ms the longest), {lost_majorities} majorities lost, {cut_searches} searches for an order cut, {copied_directories} copied, {moved_directories} moved \
          and {restored_directories} restored directories"
     )
 }

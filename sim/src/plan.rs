@@ -104,6 +104,8 @@ pub struct Plan {
     pub apply_nanos_max: u64,
     /// Request threads pause also between the check of a read and its lease.
     pub pauses_before_lease: bool,
+    /// Writers wait while garbage collection lags.
+    pub has_slow_writers: bool,
     /// Every replica is damaged in a different place, and there are no other faults.
     pub is_helix: bool,
     /// With `is_helix`: the damage is in the logs, done while all nodes are down.
@@ -170,6 +172,7 @@ impl Plan {
             raft,
             apply_nanos_max: pick(&mut fork(seed, "apply"), &[300_000, 300_000, 60 * MS]),
             pauses_before_lease: fork(seed, "before a lease").below(4) == 0,
+            has_slow_writers: WITH_SLOW_WRITERS.contains(&(seed % 20)),
             is_helix: false,
             has_damaged_payloads: false,
         }
@@ -210,6 +213,25 @@ impl Plan {
     pub fn with_faults_of_directories(mut self) -> Self {
         if WITH_FAULTS_OF_DIRECTORIES.contains(&(self.seed % 20)) {
             self.faults.draw_of_directories(&mut fork(self.seed, "faults of directories"));
+        }
+        self
+    }
+
+    /// Makes the maintenance of a store slow in the plans of some seeds, with clients that write much.
+    pub fn with_slow_maintenance(mut self) -> Self {
+        if WITH_SLOW_MAINTENANCE.contains(&(self.seed % 20)) {
+            let prng = &mut fork(self.seed, "slow maintenance");
+            self.faults.insert(Fault::SlowMaintenance);
+            self.pause_nanos_max = 5 * MS;
+            self.value_bytes_max = pick(prng, &[4_000, 16_000]);
+        }
+        self
+    }
+
+    /// Loses a majority of the stores at the end of the plans of some seeds.
+    pub fn with_lost_majority(mut self) -> Self {
+        if WITH_LOST_MAJORITY.contains(&(self.seed % 20)) && self.nodes >= 3 {
+            self.faults.insert(Fault::LoseMajority);
         }
         self
     }
@@ -283,6 +305,18 @@ const WITH_FAULTS_OF_HARDWARE: [u64; 6] = [0, 2, 3, 11, 18, 19];
 /// Remainders by 20 of the seeds that draw faults of directories. The seeds that once showed a fault have
 /// none of them either.
 const WITH_FAULTS_OF_DIRECTORIES: [u64; 2] = [5, 13];
+
+/// Remainders by 20 of the seeds of which writers wait while garbage collection lags. The seeds that once
+/// showed a fault have none of them either.
+const WITH_SLOW_WRITERS: [u64; 6] = [0, 2, 3, 11, 13, 19];
+
+/// Remainders by 20 of the seeds of which the maintenance of one store is slow. The seeds that once showed
+/// a fault have none of them either.
+const WITH_SLOW_MAINTENANCE: [u64; 2] = [2, 11];
+
+/// Remainders by 20 of the seeds that lose a majority at the end. The seeds that once showed a fault have
+/// none of them either.
+const WITH_LOST_MAJORITY: [u64; 3] = [3, 13, 18];
 
 /// Duration of a run above which clients spread their operations over it.
 const SPREAD_OVER_NANOS: u64 = 12 * SECOND;

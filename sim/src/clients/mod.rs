@@ -17,12 +17,12 @@ pub use values::{
 use crate::check::linear::{Act, Op};
 use crate::faults::Fault;
 use crate::plan::{MS, Plan, fork};
-use crate::world::{Happening, Requester, World};
+use crate::world::{Happening, Requester, SlowWrite, World};
 use bytes::Bytes;
 use fill::Fill;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use stele_raftstore::{Header, Input, Read, Reader, Write};
+use stele_raftstore::{Header, Input, Read, Reader, RequestId, Write};
 use stele_types::{ColumnFamily, CommandBuilder, Prng, Region, RegionKind, RegionPhase};
 
 /// Number of keys of a group.
@@ -367,9 +367,8 @@ impl World {
     ) {
         let requester = self.begin_operation(at, group, target, act);
         let (command, header) = (command.build().bytes().clone(), target.header);
-        self.request(target.slot, requester, |id| {
-            Input::Write(Write { id, header, command, frees })
-        });
+        let write = Write { id: RequestId::default(), header, command, frees };
+        self.request_write(target.slot, requester, SlowWrite::Write(write));
     }
 
     fn read(&mut self, at: usize, group: usize, keys: Vec<u8>, target: Target, is_final: bool) {

@@ -4,14 +4,14 @@
 use super::{Answer, Call};
 use crate::check::orders;
 use crate::plan::{CLUSTER, MS};
-use crate::world::{Happening, Requester, Slot, World};
+use crate::world::{Happening, Requester, Slot, SlowWrite, World};
 use stele_node::placement::{self, Accepted, NotDecided, PlacementLeader, Work};
 use stele_node::store::LinearizableRead;
 use stele_placement::{
     Cluster, DrainGoal, Kind, LeaderState, Millis, Operator, OperatorId, PairChange, SYSTEM_REGION,
     Step, StoreState, pairs,
 };
-use stele_raftstore::{Done, Header, Input, Reply, Write};
+use stele_raftstore::{Done, Header, Reply};
 use stele_storage::{EngineView, ScanOptions, StateMachine};
 use stele_types::{Error, Peer, PeerRole, RegionId, Result, StoreId, Term};
 
@@ -235,7 +235,7 @@ impl World {
             Err(error) => return self.fail(format!("a decision does not fit a command: {error}")),
         };
         let requester = Requester::Proposal { node: id, term };
-        self.request(slot, requester, |id| Input::Write(Write { id, ..write }));
+        self.request_write(slot, requester, SlowWrite::Write(write));
     }
 
     pub(crate) fn group_proposed(&mut self, id: u64, term: u64, reply: &Reply) {

@@ -206,6 +206,7 @@ impl World {
             used_bytes: stats.disk_bytes,
             is_full: engine.as_ref().is_some_and(|engine| engine.space().is_full),
             has_failed: slot.failed.is_some(),
+            slowdown_nanos_per_kib: slot.running.as_ref().map_or(0, |it| it.writers.own()),
             boot_count: if self.runs.is_some() { slot.run.1.boot.count } else { slot.incarnation },
             ..StoreReport::default()
         };
@@ -240,9 +241,10 @@ impl World {
                 self.learn_runs(id, leader);
                 let Some(node) = self.nodes.get_mut(&id) else { return };
                 let (is_busy, unix_s) = (answer.is_busy, answer.unix_s);
-                let measured = answer.measured.clone();
+                let (measured, slowdowns) = (answer.measured.clone(), answer.slowdowns.clone());
                 let (steps, removed) = node.member.reporter.answered(answer);
                 self.set_leases(id);
+                self.learn_slowdowns(id, &slowdowns);
                 let slots = self.slots_of(id);
                 let engines = slots.iter().filter_map(|slot| self.slots.get(slot)?.engine());
                 engines.for_each(|engine| engine.note_cluster_time(unix_s));

@@ -1,10 +1,10 @@
 //! Devices that become slow for long, speeds that flip, small devices, and changes of the mode of
-//! placement.
+//! placement; and maintenance that is slow.
 
 use super::Undo;
 use crate::faults::Fault;
 use crate::hardware::{FLIP_SECONDS, MODES};
-use crate::plan::{MS, SECOND};
+use crate::plan::{MS, SECOND, fork, pick};
 use crate::world::{Happening, World};
 
 /// Factor of a device that became slow.
@@ -22,6 +22,19 @@ impl World {
         }
         if self.plan.faults.has(Fault::SpeedFlip) {
             self.after(FLIP_SECONDS * SECOND, Happening::Undo(Undo::Flip));
+        }
+    }
+
+    /// Makes the maintenance of one store slow while there are faults.
+    pub(super) fn slow_maintenance(&mut self) {
+        if !self.plan.faults.has(Fault::SlowMaintenance) {
+            return;
+        }
+        let prng = &mut fork(self.plan.seed, "slow store");
+        let numbers: Vec<u64> = self.slots.keys().copied().collect();
+        let (number, factor) = (pick(prng, &numbers), pick(prng, &[10, 30, 100]));
+        if let Some(slot) = self.slots.get_mut(&number) {
+            slot.maintenance_factor = factor;
         }
     }
 

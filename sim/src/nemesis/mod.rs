@@ -160,6 +160,7 @@ impl World {
         self.nemesis.is_active = true;
         self.start_hardware();
         self.start_directories();
+        self.slow_maintenance();
         self.after(0, Happening::Nemesis);
     }
 
@@ -313,6 +314,7 @@ impl World {
             self.end_slowness(slot);
             let Some(it) = self.slots.get_mut(&slot) else { continue };
             it.append_nanos = SOUND_APPEND_NANOS;
+            it.maintenance_factor = 1;
             it.disk.clear_faults();
             it.disk.no_crash();
         }

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use stele_engine::{Options, RecoveringStore, Replay, Store as Engine};
 use stele_node::snapshot::Parts;
 use stele_node::start::{self, Directory};
-use stele_node::store::{Ended, Maintenance, Queue, StoreLoop};
+use stele_node::store::{Ended, Maintenance, Queue, SlowWriters, StoreLoop};
 use stele_placement::Bootstrap;
 use stele_raftstore::{Input, RaftStore};
 use stele_storage::StateMachine;
@@ -100,7 +100,7 @@ impl World {
         Some(if node.is_upgraded { &self.plan.other_engine } else { &self.plan.engine })
     }
 
-    fn engine_of(&mut self, number: u64) -> Result<Engine> {
+    pub(crate) fn engine_of(&mut self, number: u64) -> Result<Engine> {
         let Some((disk, clock, options)) = self.parts_of(number) else {
             return Err(Error::invalid("the store does not exist"));
         };
@@ -178,6 +178,7 @@ impl World {
             wake_at: None,
             parts: Parts::new(super::streams::PARTS_MAX),
             maintenance: Maintenance::default(),
+            writers: SlowWriters::default(),
             wants_checkpoint: AtomicBool::new(false),
             stuck_since: None,
         });

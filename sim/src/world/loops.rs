@@ -13,7 +13,7 @@ use stele_raftstore::{
     Admin, AdminCall, Append, Apply, ChangeKind, Event, Input, Lookup, PeerChange, PeerMessage,
     Reply, RequestId, SendSnapshot, Ticket, wire,
 };
-use stele_storage::LogStore;
+use stele_storage::{LogStore, StateMachine};
 use stele_types::checksum::crc32c;
 use stele_types::{
     Error, LogBatch, Mark, PeerRole, Record, Region, RegionId, RegionPhase, Result, StoreId,
@@ -404,7 +404,7 @@ impl World {
         self.trouble_near(number, 80);
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let Some(running) = slot.running.as_mut() else { return };
-        let Running { engine, maintenance, wants_checkpoint, .. } = running;
+        let Running { engine, maintenance, wants_checkpoint, writers, stuck_since, .. } = running;
         let slice = maintenance.slice(&**engine, wants_checkpoint, self.plan.slice_bytes);
         slot.disk.clear_events();
         let slice = match slice {
@@ -418,14 +418,22 @@ impl World {
             }
         };
         let worked = slice.work.is_some();
-        let is_merging = running.engine.index().pending_merge().is_some();
+        let is_merging = engine.index().pending_merge().is_some();
         let is_permanent = |error: &Error| !matches!(error, Error::NoSpace(_));
         let error = slice.failure.filter(|error| is_merging && is_permanent(error));
-        running.stuck_since = error.as_ref().and(running.stuck_since.or(Some(self.now)));
-        let stuck_nanos = running.stuck_since.map_or(0, |since| self.now - since);
+        *stuck_since = error.as_ref().and(stuck_since.or(Some(self.now)));
+        let stuck_nanos = stuck_since.map_or(0, |since| self.now - since);
         self.counts.slices += u64::from(worked);
-        let pause = if worked { SLICE_NANOS } else { slice.pause_nanos.max(SLICE_NANOS) };
+        let pause = match worked {
+            true => SLICE_NANOS * slot.maintenance_factor,
+            false => slice.pause_nanos.max(SLICE_NANOS),
+        };
         let pause = pause + self.rngs.pace.below(pause);
+        // A slice takes the time until the next one.
+        writers.maintained(slice.work.map(|done| (done.bytes, pause)), engine.pressure());
+        if writers.own() > 0 {
+            slot.lagged_at = Some(self.now);
+        }
         self.after(pause, Happening::Maintain { slot: number, incarnation });
         if slice.has_new_damage {
             self.push(number, Input::Damaged);

@@ -13,6 +13,7 @@ mod node;
 mod recovery;
 mod runs;
 mod slot;
+mod slow_writers;
 mod streams;
 
 pub use device::Device;
@@ -23,6 +24,7 @@ pub use network::{Network, Way};
 pub use node::{Node, NodeClock};
 pub use runs::{Runs, Stated};
 pub use slot::{Core, Running, SOUND_APPEND_NANOS, Slot};
+pub use slow_writers::SlowWrite;
 pub use streams::{PARTS_MAX, Stream};
 
 use crate::check::Checks;
@@ -62,6 +64,8 @@ pub enum Happening {
     Frame { slot: u64, from: u64, stated: Stated, frame: Bytes, is_forged: bool },
     /// A request gets its reply; `None` if the connection to its store was lost.
     Reply { slot: u64, requester: Requester, reply: Option<Reply> },
+    /// A write has waited because garbage collection lags.
+    Slowed { slot: u64, incarnation: u64, requester: Requester, write: Box<SlowWrite> },
     /// A store's maintenance runs.
     Maintain { slot: u64, incarnation: u64 },
     /// A store in log entry recovery repeats its requests.
@@ -175,6 +179,12 @@ pub struct Counts {
     pub moved_directories: u64,
     /// Earlier states of directories that were started.
     pub restored_directories: u64,
+    /// Losses of a majority that the cluster was recovered from.
+    pub lost_majorities: u64,
+    /// Writes that waited because garbage collection lagged.
+    pub slowed_writes: u64,
+    /// Longest of these waits.
+    pub slowed_nanos_most: u64,
     /// Searches of the linearizability check that met a limit: their histories count as linearizable.
     pub cut_searches: u64,
 }
@@ -194,6 +204,9 @@ impl Counts {
         self.nearly_full += other.nearly_full;
         self.device_measurements += other.device_measurements;
         self.cut_searches += other.cut_searches;
+        self.slowed_writes += other.slowed_writes;
+        self.lost_majorities += other.lost_majorities;
+        self.slowed_nanos_most = self.slowed_nanos_most.max(other.slowed_nanos_most);
         self.copied_directories += other.copied_directories;
         self.moved_directories += other.moved_directories;
         self.restored_directories += other.restored_directories;
@@ -467,6 +480,7 @@ impl World {
             | Happening::Applied { slot, .. }
             | Happening::Lookup { slot, .. }
             | Happening::Frame { slot, .. }
+            | Happening::Slowed { slot, .. }
             | Happening::Maintain { slot, .. }
             | Happening::Recover { slot, .. }
             | Happening::PartsExpire { slot } => self.slots.get(slot).map(|slot| slot.node),
@@ -509,6 +523,9 @@ impl World {
                 Some(reply) => self.reply(slot, requester, reply),
                 None => self.lost(requester),
             },
+            Happening::Slowed { slot, incarnation, requester, write } => {
+                self.waited(slot, incarnation, requester, *write);
+            }
             Happening::Maintain { slot, incarnation } => self.maintain(slot, incarnation),
             Happening::Recover { slot, incarnation } => self.continue_recovery(slot, incarnation),
             Happening::Stream { number, step } => self.stream(number, step),

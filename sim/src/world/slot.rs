@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use stele_engine::{RecoveringStore, Store as Engine};
 use stele_node::snapshot::{Parts, Reception};
-use stele_node::store::{Maintenance, Queue, StoreLoop};
+use stele_node::store::{Maintenance, Queue, SlowWriters, StoreLoop};
 use stele_raftstore::{Apply, EntryRecovery, RaftStore, Readers};
 use stele_types::{RegionId, StoreId, StoreRun};
 use stele_vfs::SimVfs;
@@ -36,6 +36,8 @@ pub struct Running {
     pub parts: Parts<Reception<Engine>>,
     /// Policy of maintenance.
     pub maintenance: Maintenance,
+    /// Writers, which wait while garbage collection lags.
+    pub writers: SlowWriters,
     /// The core needs a checkpoint.
     pub wants_checkpoint: AtomicBool,
     /// Time since when maintenance fails with an unfinished merge.
@@ -93,6 +95,10 @@ pub struct Slot {
     pub device: Device,
     /// Shortest and longest duration of an append, besides what the device's lasting speed adds.
     pub append_nanos: (u64, u64),
+    /// Factor of the time that maintenance takes.
+    pub maintenance_factor: u64,
+    /// Last time at which the store slowed its writers.
+    pub lagged_at: Option<u64>,
     /// Time before which no append completes.
     pub stalled_until: u64,
     /// Time before which the disk does not complete any operation.
@@ -136,6 +142,8 @@ impl Slot {
             is_gone: false,
             device,
             append_nanos: SOUND_APPEND_NANOS,
+            maintenance_factor: 1,
+            lagged_at: None,
             stalled_until: 0,
             hangs_until: 0,
             loop_hangs: false,

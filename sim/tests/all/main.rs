@@ -8,3 +8,4 @@ mod helical;
 mod placement;
 mod scenarios;
 mod seeds;
+mod slow_writers;

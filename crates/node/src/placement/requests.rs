@@ -2,6 +2,7 @@
 
 use super::{NotDecided, PlacementLeader};
 use crate::report::{Answer, Report, StalePeer};
+use crate::store::slowdowns;
 use stele_placement::{LeaderState, Millis, NewStore, Report as LeaderReport, StaleReport};
 use stele_types::{Error, StoreId};
 
@@ -97,6 +98,7 @@ fn accept(state: &mut LeaderState, report: Report, now: Millis) -> Accepted<'_> 
         removed: stale_peers.into_iter().filter_map(removed).collect(),
         unix_s: reply.unix_s,
         measured: reply.measured,
+        slowdowns: slowdowns(&state.cluster, now),
     };
     Accepted { answer, rejected, state }
 }

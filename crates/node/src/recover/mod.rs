@@ -3,8 +3,10 @@
 //! that are left; the same plan is carried out on a running cluster by its administrator.
 
 mod offline;
+mod together;
 
 pub use offline::Offline;
+pub use together::{NotRecovered, check_cluster, check_lost, recover_all};
 
 use std::collections::{BTreeMap, BTreeSet};
 use stele_raftstore::Recovery;
@@ -58,7 +60,7 @@ pub struct Planned {
     pub verdict: Verdict,
 }
 
-/// Decides about each region that `replicas` or `known` name, by region. `known` are the regions that
+/// Decides about each region that `replicas` or `known` name, by region, but not about merged ones. `known` are the regions that
 /// the placement group has recorded.
 pub fn plan(replicas: &[Replica], known: &[Region], lost: &BTreeSet<StoreId>) -> Vec<Planned> {
     let mut newest: BTreeMap<RegionId, &Region> = BTreeMap::new();
@@ -80,12 +82,36 @@ pub fn plan(replicas: &[Replica], known: &[Region], lost: &BTreeSet<StoreId>) ->
         left.sort_by_key(|replica| replica.store);
         left
     };
-    let planned = newest.into_values().map(|region| {
-        let replicas = of(region);
+    let found: Vec<_> = newest.into_values().map(|region| (region, of(region))).collect();
+    let held: Vec<&Region> =
+        found.iter().filter(|(_, left)| !left.is_empty()).map(|(region, _)| *region).collect();
+    let merged: BTreeSet<RegionId> = found
+        .iter()
+        .filter(|(region, _)| is_merged(region, &held))
+        .map(|(region, _)| region.id)
+        .collect();
+    let found = found.into_iter().filter(|(region, _)| !merged.contains(&region.id));
+    let planned = found.map(|(region, replicas)| {
         let verdict = judge(region, &replicas, lost);
         Planned { region: region.clone(), replicas, verdict }
     });
     planned.collect()
+}
+
+/// Whether regions of later versions hold all keys of a region: it was merged into them, and the
+/// placement group, or a replica, has not recorded that. `held` are the regions with a replica left.
+///
+/// Invariant: nothing waits for a region that was merged, and its keys have one owner.
+fn is_merged(region: &Region, held: &[&Region]) -> bool {
+    if region.kind != RegionKind::Data || mutant::active("node.merged_region_recovered") {
+        return false;
+    }
+    let later =
+        |it: &&&Region| it.kind == RegionKind::Data && it.epoch.version > region.epoch.version;
+    let cut = |rest: Vec<KeyRange>, by: &&Region| -> Vec<KeyRange> {
+        rest.iter().flat_map(|range| range.without(&by.range)).collect()
+    };
+    held.iter().filter(later).fold(vec![region.range.clone()], cut).is_empty()
 }
 
 fn judge(region: &Region, replicas: &[Replica], lost: &BTreeSet<StoreId>) -> Verdict {

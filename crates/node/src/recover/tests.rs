@@ -92,6 +92,37 @@ fn a_replica_that_was_removed_does_not_count() {
 }
 
 #[test]
+fn a_region_that_was_merged_is_not_waited_for() {
+    let version = |region: Region, version| {
+        let epoch = RegionEpoch { version, ..region.epoch };
+        Region { epoch, ..region }
+    };
+    let source = version(region(2, "", "c", &[1, 2, 3]), 4);
+    let target = version(region(3, "", "m", &[1, 2, 3]), 5);
+    let [first, second] = [replica(&target, 3, 20, 3, 3), replica(&source, 3, 9, 3, 3)];
+    // The placement group has recorded the source before the merge, or a replica is behind.
+    for planned in [
+        plan(std::slice::from_ref(&first), std::slice::from_ref(&source), &lost(&[1, 2])),
+        plan(&[first.clone(), second.clone()], &[], &lost(&[1, 2])),
+    ] {
+        let ids: Vec<u64> = planned.iter().map(|it| it.region.id.0).collect();
+        assert_eq!(ids, [3]);
+        assert!(matches!(planned[0].verdict, Verdict::GoesOn { source: StoreId(3), .. }));
+    }
+    // A part of its keys is elsewhere, or the other region is the older one.
+    let part = version(region(3, "b", "m", &[1, 2, 3]), 5);
+    let older = version(target.clone(), 4);
+    for other in [part, older] {
+        let planned =
+            plan(&[replica(&other, 3, 20, 3, 3)], std::slice::from_ref(&source), &lost(&[1, 2]));
+        assert_eq!(planned[0].verdict, Verdict::Unseen(vec![StoreId(3)]));
+    }
+    // What is only recorded, or has no replica left, replaces nothing.
+    let planned = plan(&[second], &[target], &lost(&[1, 2]));
+    assert!(matches!(planned[0].verdict, Verdict::GoesOn { .. }));
+}
+
+#[test]
 fn keys_of_regions_without_a_replica_are_named() {
     let [a, b, c] = [region(2, "", "c", &[1]), region(3, "c", "m", &[2]), region(4, "m", "", &[1])];
     let left = [replica(&a, 1, 5, 1, 1), replica(&c, 1, 5, 1, 1)];

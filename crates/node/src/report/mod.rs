@@ -10,6 +10,7 @@ mod tests;
 pub use settings::Settings;
 pub use steps::{Obstacle, StepKey};
 
+use crate::store::Slowdowns;
 use split::Sizes;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_placement::{
@@ -83,6 +84,8 @@ pub struct Answer {
     pub unix_s: u64,
     /// Stores that measure their devices now: they write and sync a few blocks that hold nothing.
     pub measured: Vec<StoreId>,
+    /// Stores of the cluster of which garbage collection lags: their writers wait.
+    pub slowdowns: Slowdowns,
 }
 
 /// State that a node keeps between its reports.

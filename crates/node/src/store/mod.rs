@@ -11,5 +11,5 @@ pub use batch::{Batch, BatchOp, OP_OVERHEAD_BYTES};
 pub use maintenance::{Maintenance, Slice};
 pub use queue::{CoreCall, Item, Kept, NotTaken, Permit, Queue};
 pub use read::LinearizableRead;
-pub use slowdown::{Pace, WAIT_NANOS_MAX, WriterQueue};
+pub use slowdown::{REPORT_NANOS, SlowWriters, Slowdowns, WAIT_NANOS_MAX, slowdowns};
 pub use turn::{CarryOut, Ended, StoreLoop, Turn};

@@ -10,7 +10,7 @@ use crate::boots::Boots;
 use crate::config::Config;
 use crate::members::Members;
 use crate::placement::{PlacementService, answer_of, heartbeat_request, wire_times};
-use crate::store::{Sample, Slowdowns, StoreHandle};
+use crate::store::{Sample, StoreHandle};
 use crate::stores::Stores;
 use crate::tasks::caught;
 use parking_lot::Mutex;
@@ -155,7 +155,6 @@ impl Heartbeats {
         match self.placement.heartbeat(request).await {
             Ok(response) => {
                 self.update_members(&response);
-                self.slow_writers(&response);
                 self.apply(shared, &response, sequence).await;
                 match response.interval_ms {
                     0 => INTERVAL,
@@ -241,15 +240,6 @@ impl Heartbeats {
         }
     }
 
-    /// Makes writers of all stores wait for those of the cluster that lag.
-    fn slow_writers(&self, response: &wire::HeartbeatResponse) {
-        let slowdown = |it: &wire::StoreSlowdown| (StoreId(it.store_id), it.nanos_per_kib);
-        let slowdowns: Slowdowns = response.slowdowns.iter().map(slowdown).collect();
-        for store in self.stores.all() {
-            store.set_slowdowns(slowdowns.clone());
-        }
-    }
-
     /// Puts the settings into force, destroys removed replicas, and starts steps.
     async fn apply(
         self: &Arc<Self>,
@@ -257,7 +247,9 @@ impl Heartbeats {
         response: &wire::HeartbeatResponse,
         sequence: u64,
     ) {
-        let (answer, refusals) = answer_of(response, sequence);
+        let (mut answer, refusals) = answer_of(response, sequence);
+        let slowdowns = std::mem::take(&mut answer.slowdowns);
+        self.stores.all().iter().for_each(|store| store.set_slowdowns(slowdowns.clone()));
         if !mutant::active("server.cluster_time_unnoted") {
             let unix_s = answer.unix_s;
             self.stores.all().iter().for_each(|store| store.engine().note_cluster_time(unix_s));

@@ -6,8 +6,7 @@ use super::{PlacementService, refused, wire};
 use std::sync::Arc;
 use stele_node::placement::Accepted;
 use stele_node::report::Report;
-use stele_placement::{Cluster, Liveness, Millis, Store};
-use stele_proto::stele::control::v1::{HeartbeatRequest, HeartbeatResponse, StoreSlowdown};
+use stele_proto::stele::control::v1::{HeartbeatRequest, HeartbeatResponse};
 use stele_types::{ClusterId, StoreId};
 use tokio::sync::oneshot;
 use tonic::Status;
@@ -30,7 +29,7 @@ impl PlacementService {
         self.input(|leader| {
             leader.report(report, now, move |accepted| {
                 let response =
-                    accepted.map(|accepted| response((cluster, &own), &request, accepted, now));
+                    accepted.map(|accepted| response((cluster, &own), &request, accepted));
                 // The caller may be gone.
                 let _ = sender.send(response);
             });
@@ -64,7 +63,6 @@ fn response(
     (cluster, own): (ClusterId, &str),
     request: &HeartbeatRequest,
     accepted: Accepted<'_>,
-    now: Millis,
 ) -> HeartbeatResponse {
     let Accepted { answer, rejected, state } = accepted;
     for rejected in rejected {
@@ -76,21 +74,6 @@ fn response(
         cluster_id: cluster.0,
         members_version,
         members: if is_known { Vec::new() } else { members_of(&state.cluster, own) },
-        slowdowns: slowdowns(&state.cluster, now),
         ..wire::response(&answer)
     }
-}
-
-/// Returns the stores that slow their writers. The last report of a store that is silent does not
-/// count: it would slow the leaders of its regions permanently.
-fn slowdowns(cluster: &Cluster, now: Millis) -> Vec<StoreSlowdown> {
-    let lags = |store: &&Store| {
-        store.report.slowdown_nanos_per_kib > 0
-            && store.liveness(cluster.config(), now) == Liveness::Live
-    };
-    let slowdown = |store: &Store| StoreSlowdown {
-        store_id: store.id.0,
-        nanos_per_kib: store.report.slowdown_nanos_per_kib,
-    };
-    cluster.stores().filter(lags).map(slowdown).collect()
 }

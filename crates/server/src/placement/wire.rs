@@ -95,6 +95,7 @@ pub(super) fn response(answer: &Answer) -> wire::HeartbeatResponse {
         gone_peers: answer.removed.iter().map(stray_peer).collect(),
         unix_s: answer.unix_s,
         measured_stores: answer.measured.iter().map(|store| store.0).collect(),
+        slowdowns: answer.slowdowns.iter().map(slowdown).collect(),
         ..wire::HeartbeatResponse::default()
     }
 }
@@ -131,8 +132,17 @@ pub(crate) fn answer_of(
         removed: response.gone_peers.iter().map(stale_peer_of).collect(),
         unix_s: response.unix_s,
         measured: response.measured_stores.iter().copied().map(StoreId).collect(),
+        slowdowns: response.slowdowns.iter().map(slowdown_of).collect(),
     };
     (answer, refusals)
+}
+
+fn slowdown((store, nanos_per_kib): (&StoreId, &u64)) -> wire::StoreSlowdown {
+    wire::StoreSlowdown { store_id: store.0, nanos_per_kib: *nanos_per_kib }
+}
+
+fn slowdown_of(stated: &wire::StoreSlowdown) -> (StoreId, u64) {
+    (StoreId(stated.store_id), stated.nanos_per_kib)
 }
 
 fn stray_peer(peer: &StalePeer) -> wire::StrayPeer {

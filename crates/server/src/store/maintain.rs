@@ -4,9 +4,9 @@ use super::space_watch::{Change, SpaceWatch};
 use super::store_loop::Inbox;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use stele_node::store::{Item, Maintenance, Pace};
+use stele_node::store::{Item, Maintenance, SlowWriters};
 use stele_raftstore::Input;
 use stele_storage::StorageEngine;
 use stele_types::Clock;
@@ -47,9 +47,9 @@ pub(super) fn run<E: StorageEngine>(
     inbox: &Inbox<E>,
     counts: &Counts,
     space: &SpaceWatch,
-    (clock, slowdown): (&dyn Clock, &AtomicU64),
+    (clock, writers): (&dyn Clock, &SlowWriters),
 ) {
-    let (mut maintenance, mut pace) = (Maintenance::default(), Pace::default());
+    let mut maintenance = Maintenance::default();
     while running.load(Ordering::Acquire) {
         let began_nanos = clock.monotonic_nanos();
         let slice = match maintenance.slice(engine, wants_checkpoint, SLICE_BYTES) {
@@ -67,12 +67,10 @@ pub(super) fn run<E: StorageEngine>(
         if slice.has_new_damage {
             inbox.push(Item::Input(Input::Damaged));
         }
-        slowdown.store(pace.slowdown(engine.pressure()), Ordering::Relaxed);
+        let nanos = clock.monotonic_nanos().saturating_sub(began_nanos);
+        writers.maintained(slice.work.map(|done| (done.bytes, nanos)), engine.pressure());
         match slice.work {
-            Some(done) => {
-                pace.worked(done.bytes, clock.monotonic_nanos().saturating_sub(began_nanos));
-                counts.record(done.stage, done.bytes);
-            }
+            Some(done) => counts.record(done.stage, done.bytes),
             None if slice.pause_nanos == 0 => {}
             None => std::thread::sleep(Duration::from_nanos(slice.pause_nanos)),
         }

@@ -6,7 +6,6 @@ mod lookups;
 mod maintain;
 mod room_refusals;
 mod sample;
-mod slow_writers;
 mod space_watch;
 mod store_loop;
 mod writer;
@@ -21,20 +20,18 @@ use parking_lot::Mutex;
 use room_refusals::RoomRefusals;
 use sample::Latest;
 pub use sample::Sample;
-use slow_writers::SlowWriters;
-pub use slow_writers::Slowdowns;
 use space_watch::SpaceWatch;
 pub use space_watch::full_text;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use stele_node::store::{Ended, Item, Kept, NotTaken, StoreLoop};
+use stele_node::store::{Ended, Item, Kept, NotTaken, SlowWriters, Slowdowns, StoreLoop};
 use stele_raftstore::{
     AdminCall, Event, Input, Modify, PeerMessage, RaftStore, Read, Readers, RegionReport, Reply,
     RequestId, SendSnapshot, StageTimes, Unknown, Write,
 };
-use stele_storage::{Modification, NewPair, Space, StorageEngine};
+use stele_storage::{Space, StorageEngine};
 use stele_types::{Clock, Error, Peer, PeerRole, Region, RegionId, Result, StoreId};
 use store_loop::{Inbox, LoopThread, answer};
 use tokio::sync::oneshot;
@@ -75,7 +72,7 @@ pub struct StoreHandle<E: StorageEngine = Engine> {
     samples: Arc<Latest<Sample>>,
     region_reports: Arc<Latest<Vec<RegionReport>>>,
     running: Arc<AtomicBool>,
-    writers: SlowWriters,
+    writers: Arc<SlowWriters>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -127,10 +124,10 @@ where
         let (maintained, stopping) = (engine.clone(), running.clone());
         let (counts, space) = (Arc::new(Counts::default()), Arc::new(SpaceWatch::new(id)));
         let (counting, watch, items) = (counts.clone(), space.clone(), inbox.clone());
-        let (writers, timer) = (SlowWriters::default(), clock.clone());
-        let slowdown = writers.own.clone();
+        let (writers, timer) = (Arc::new(SlowWriters::default()), clock.clone());
+        let slowed = writers.clone();
         let maintenance = spawn(Thread::Maintenance, id, move || {
-            let pace = (&*timer, &*slowdown);
+            let pace = (&*timer, &*slowed);
             let (counts, space) = (&*counting, &*watch);
             maintain::run(&*maintained, &stopping, &wants_checkpoint, &items, counts, space, pace);
         })?;
@@ -240,28 +237,16 @@ where
     /// Proposes a command and waits until it is applied here, or its deadline has passed. `kept` is
     /// kept until its outcome is known.
     pub async fn write(&self, write: Write, kept: Kept) -> Reply {
-        if !write.frees {
-            self.slow_down(write.header.region, write.command.len() as u64).await;
-        }
+        let now_nanos = self.clock.monotonic_nanos();
+        slow_down(self.writers.write_wait(&write, &self.readers, now_nanos)).await;
         self.request_keeping(|id| Input::Write(Write { id, ..write }), kept).await
     }
 
     /// Proposes a read-modify-write, like [`StoreHandle::write`].
     pub async fn modify(&self, modify: Modify, kept: Kept) -> Reply {
-        if adds_bytes(&modify.change) {
-            self.slow_down(modify.header.region, modify.bytes() as u64).await;
-        }
+        let now_nanos = self.clock.monotonic_nanos();
+        slow_down(self.writers.modify_wait(&modify, &self.readers, now_nanos)).await;
         self.request_keeping(|id| Input::Modify(Modify { id, ..modify }), kept).await
-    }
-
-    /// Makes a writer wait while garbage collection of a replica lags behind writers. Deletes never
-    /// wait: they free space.
-    async fn slow_down(&self, region: RegionId, bytes: u64) {
-        let region = || self.readers.get(region).map(|reader| reader.region());
-        let wait = self.writers.wait(self.clock.monotonic_nanos(), bytes, region);
-        if let Some(wait) = wait {
-            tokio::time::sleep(wait).await;
-        }
     }
 
     /// Takes over how much the stores of the cluster slow their writers.
@@ -271,7 +256,7 @@ where
 
     /// Returns the nanoseconds that writers wait for each KiB because this store lags; 0 for none.
     pub fn slowdown(&self) -> u64 {
-        self.writers.own.load(Ordering::Relaxed)
+        self.writers.own()
     }
 
     /// Waits until a view taken here sees every acknowledged write.
@@ -363,14 +348,10 @@ where
     }
 }
 
-/// Returns whether a modification may make the store larger.
-fn adds_bytes(change: &Modification) -> bool {
-    match change {
-        Modification::Compare { new, .. } | Modification::Replace { new } => {
-            matches!(new, NewPair::Put { .. })
-        }
-        Modification::Increment { .. } | Modification::Append { .. } => true,
-        Modification::GetAndDelete => false,
+/// Makes a writer wait while garbage collection of a replica lags behind writers.
+async fn slow_down(wait_nanos: Option<u64>) {
+    if let Some(nanos) = wait_nanos {
+        tokio::time::sleep(Duration::from_nanos(nanos)).await;
     }
 }
 

@@ -5,9 +5,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use stele_engine::{Options, Replay};
+use stele_node::store::SlowWriters;
 use stele_raftstore::{
     Admin, AdminCall, Apply, Done, Event, Header, Input, Modification, Modified, Modify, Now,
     Options as CoreOptions, PeerMessage, RaftStore, Read, Reply, SendSnapshot, Write,
@@ -48,8 +49,8 @@ fn a_store_that_its_maintenance_stopped_ends_though_nothing_is_appended() {
     engine.log().stop(Error::invalid("a sync failed"));
     let inbox = Inbox::new(1 << 20);
     let (running, wants_checkpoint) = (AtomicBool::new(true), AtomicBool::new(false));
-    let (clock, slowdown) = (SystemClock::new(), AtomicU64::new(0));
-    let (counts, pace) = (Counts::default(), (&clock as &dyn Clock, &slowdown));
+    let (clock, writers) = (SystemClock::new(), SlowWriters::default());
+    let (counts, pace) = (Counts::default(), (&clock as &dyn Clock, &writers));
     let space = SpaceWatch::new(StoreId(1));
     maintain::run(&engine, &running, &wants_checkpoint, &inbox, &counts, &space, pace);
     let mut items = Vec::new();
