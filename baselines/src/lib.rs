@@ -6,7 +6,7 @@
 //! | `original` | RocksDB, synced | RocksDB with its write-ahead log |
 //! | `original-raft`, `original-cr`, `original-buc` | RocksDB, synced | RocksDB with its write-ahead log, synced on each apply |
 //! | `queued-raft`, `queued-cr`, `queued-buc` | as those | as those, behind a queue of the engine |
-| `pasv` | RocksDB, synced | RocksDB without a write-ahead log; replay of the Raft log instead |
+//! | `pasv` | RocksDB, synced | RocksDB without a write-ahead log; replay of the Raft log instead |
 //! | `lsm-raft` | RocksDB, synced | the leader's as `original`; followers copy its tables |
 //! | `dwisckey` | RocksDB, synced | values in a separate value log, pointers in RocksDB |
 //! | `nezha-nogc` | Stele's unified log | locators; no garbage collection |

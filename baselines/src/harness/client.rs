@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use stele_node::store::LinearizableRead;
 use stele_raftstore::{Done, Header, Input, Read, Reply, RequestId, Write};
 use stele_storage::{
-    Effects, EngineView, LogStore, Overlaid, Pair, ScanOptions, StateMachine, StorageEngine,
+    Effects, EngineView, Overlaid, Pair, ScanOptions, StateMachine, StorageEngine,
 };
 use stele_types::{ColumnFamily, CommandBuilder, KeyRange, LogIndex};
 
