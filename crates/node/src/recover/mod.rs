@@ -60,8 +60,8 @@ pub struct Planned {
     pub verdict: Verdict,
 }
 
-/// Decides about each region that `replicas` or `known` name, by region, but not about merged ones. `known` are the regions that
-/// the placement group has recorded.
+/// Decides about each region that `replicas` or `known` name, by region, but not about merged ones.
+/// `known` are the regions that the placement group has recorded.
 pub fn plan(replicas: &[Replica], known: &[Region], lost: &BTreeSet<StoreId>) -> Vec<Planned> {
     let mut newest: BTreeMap<RegionId, &Region> = BTreeMap::new();
     for region in known.iter().chain(replicas.iter().map(|replica| &replica.region)) {
