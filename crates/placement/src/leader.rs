@@ -2,10 +2,11 @@
 //! the state, commits what is due, and sends the replies.
 
 use crate::operator::OperatorId;
+use crate::schedule::pace::Pace;
 use crate::schedule::round;
 use crate::{
-    Cluster, Instruction, Millis, NodeReport, Operators, PairChange, RegionReport, StaleReport,
-    StoreReport,
+    Cluster, Instruction, Millis, NodeReport, Operators, PairChange, RegionInfo, RegionReport,
+    StaleReport, StoreReport,
 };
 use std::collections::HashMap;
 use stele_types::{RegionId, Result, StoreId, Term, mutant};
@@ -20,20 +21,14 @@ pub struct LeaderState {
     pub operators: Operators,
     /// Run of the process and sequence number of each node's last report, by address.
     reports: HashMap<String, (u64, u64)>,
-    /// Something changed, so the schedulers run at the next opportunity.
-    needs_schedule: bool,
-    scheduled: Millis,
+    /// When the schedulers run.
+    pace: Pace,
     /// The cluster's time, and when it was determined.
     time: (Millis, u64),
 }
 
-/// Interval of scheduling rounds when nothing changed.
-const ROUND_MILLIS: u64 = 1000;
 /// Time in which all nodes get the same time of the cluster.
 const TIME_MILLIS: u64 = 1000;
-/// Regions that a round may cover for each millisecond since the last one. A round takes less time
-/// than that: in a large cluster, in which something always changes, rounds take a part of one core.
-const REGIONS_PER_MILLI: u64 = 500;
 /// Limit for the region descriptors in one proposal.
 const UNSAVED_BYTES_MAX: usize = 256 << 10;
 /// Numbers kept in reserve, so that splits and moves need no commit of their own.
@@ -94,13 +89,14 @@ impl LeaderState {
     /// Wraps the state that a leader of `term` loaded.
     pub fn new(term: Term, cluster: Cluster) -> Self {
         let (operators, reports) = (Operators::default(), HashMap::new());
-        let (scheduled, time) = (Millis(0), (Millis(0), 0));
-        Self { term, cluster, operators, reports, needs_schedule: true, scheduled, time }
+        let mut pace = Pace::default();
+        pace.note_urgent();
+        Self { term, cluster, operators, reports, pace, time: (Millis(0), 0) }
     }
 
     /// Applies committed changes. Fails with `Invalid` on a change that no plan produced.
     pub fn apply(&mut self, changes: &[PairChange]) -> Result<()> {
-        self.needs_schedule = true;
+        self.pace.note_urgent();
         self.cluster.apply(changes)
     }
 
@@ -132,17 +128,11 @@ impl LeaderState {
         Ok(changes)
     }
 
-    /// Runs the schedulers if something changed, after a pause by the number of regions, or if the
-    /// interval has passed.
+    /// Runs the schedulers if they are due.
     pub fn schedule(&mut self, now: Millis) {
-        let pause_millis = match self.needs_schedule {
-            true => self.cluster.regions().len() as u64 / REGIONS_PER_MILLI,
-            false => ROUND_MILLIS,
-        };
-        if now.since(self.scheduled) < pause_millis.min(ROUND_MILLIS) {
+        if !self.pace.begins(&self.cluster, &self.operators, now) {
             return;
         }
-        (self.needs_schedule, self.scheduled) = (false, now);
         self.cluster.note_drains(now);
         self.cluster.note_cancelled_merges(now);
         round(&mut self.cluster, &mut self.operators, now);
@@ -158,7 +148,9 @@ impl LeaderState {
     pub fn accept_report(&mut self, report: Report<'_>, now: Millis) -> Vec<StaleReport> {
         let is_earlier_run = self.cluster.are_of_earlier_boots(report.node, report.stores);
         // A store that has become slow loses its leaders now, not at the next interval.
-        self.needs_schedule |= self.cluster.record_heartbeat(report.node, report.stores, now);
+        if self.cluster.record_heartbeat(report.node, report.stores, now) {
+            self.pace.note_urgent();
+        }
         let address = &report.node.address;
         let this = (report.node.run(), report.sequence);
         let last = self.reports.get(address).copied();
@@ -171,7 +163,9 @@ impl LeaderState {
             return Vec::new();
         }
         // Regions may wait for a node that reports for the first time.
-        self.needs_schedule |= last.is_none();
+        if last.is_none() {
+            self.pace.note_urgent();
+        }
         if self.reports.len() >= NODES_MAX {
             self.reports.clear();
         }
@@ -181,8 +175,12 @@ impl LeaderState {
             let known = self.cluster.regions().get(region.region.id);
             let before = known.map(|info| (info.region.epoch, info.leader));
             let next = Some((region.region.epoch, Some(region.leader)));
+            let is_same = |it: &RegionInfo| it.down == region.down && it.pending == region.pending;
+            let has_news = !known.is_some_and(is_same);
             match self.cluster.observe(region, now) {
-                Ok(()) => self.needs_schedule |= before != next,
+                Ok(()) if before != next => self.pace.note_urgent(),
+                Ok(()) if has_news => self.pace.note_news(),
+                Ok(()) => {}
                 Err(reason) => stale.push(reason),
             }
         }

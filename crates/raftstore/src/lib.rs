@@ -46,8 +46,8 @@ pub use messages::{
 };
 pub use options::{LeaseTimes, LogKept, Options};
 pub use output::{
-    Append, Apply, Busy, Done, Event, Lookup, LookupId, Outputs, Refusal, RegionReport, Reply,
-    Role, SendSnapshot, Ticket, Timings, Traffic, Unknown,
+    Append, Apply, Busy, Changes, Collection, Done, Event, Lookup, LookupId, Outputs, Refusal,
+    RegionReport, Reply, Role, SendSnapshot, Ticket, Timings, Traffic, Unknown,
 };
 pub use readers::{Permit, ReadPath, Reader, Readers};
 pub use stele_storage::{Modification, Modified, NewPair};

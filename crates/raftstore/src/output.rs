@@ -389,6 +389,28 @@ pub struct Traffic {
     pub read_bytes: u64,
 }
 
+/// Position in the collections of reports of a store; the default is before all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Collection {
+    /// Incarnation of the process that numbers them.
+    pub incarnation: u64,
+    /// Number of the collection, from 1.
+    pub number: u64,
+}
+
+/// Reports of the regions of a store that may have changed between two collections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changes {
+    /// Collection from which the changes count; `None`: `regions` holds every region of the store.
+    pub since: Option<Collection>,
+    /// The collection that contains them.
+    pub now: Collection,
+    /// Reports of the regions that may have changed.
+    pub regions: Vec<RegionReport>,
+    /// Regions that ended here.
+    pub gone: Vec<RegionId>,
+}
+
 /// State of a region, as this store's peer knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionReport {

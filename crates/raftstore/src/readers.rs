@@ -9,18 +9,20 @@
 use crate::input::Header;
 use crate::output::Refusal;
 use crate::window::{Mark, Window};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stele_storage::Effects;
-use stele_types::{LogIndex, Peer, PeerId, Region, RegionId, RegionKind};
+use stele_types::{LogIndex, Peer, PeerId, Region, RegionId, RegionKind, mutant};
 
 /// Readable regions of a store, shared with request threads.
 #[derive(Debug, Default)]
 pub struct Readers {
     regions: RwLock<BTreeMap<RegionId, Arc<Reader>>>,
     counts: [AtomicU64; ReadPath::ALL.len()],
+    /// Regions of which reads returned something since they were last taken.
+    read: Arc<Mutex<Vec<RegionId>>>,
 }
 
 /// What made a read linearizable.
@@ -93,6 +95,16 @@ impl Readers {
         }
     }
 
+    /// Returns the regions of which reads returned something since the last call.
+    pub(crate) fn take_read(&self) -> Vec<RegionId> {
+        let read = std::mem::take(&mut *self.read.lock());
+        let regions = self.regions.read();
+        for reader in read.iter().filter_map(|region| regions.get(region)) {
+            reader.is_noted.swap(false, Ordering::AcqRel);
+        }
+        read
+    }
+
     /// Ends all leases of the store.
     pub(crate) fn end_leases(&self) {
         self.regions.read().values().for_each(|reader| reader.end_lease());
@@ -129,6 +141,9 @@ pub struct Reader {
     /// Pairs that reads of a leader returned, and their bytes. Only grow.
     returned_pairs: AtomicU64,
     returned_bytes: AtomicU64,
+    /// Regions of the store of which reads returned something, and whether this one is noted there.
+    read: Arc<Mutex<Vec<RegionId>>>,
+    is_noted: AtomicBool,
 }
 
 /// Lease as seen by a read.
@@ -154,7 +169,12 @@ impl Permit {
 }
 
 impl Reader {
-    pub(crate) fn new(peer: PeerId, region: Arc<Region>, applied: LogIndex) -> Self {
+    pub(crate) fn new(
+        readers: &Readers,
+        peer: PeerId,
+        region: Arc<Region>,
+        applied: LogIndex,
+    ) -> Self {
         Self {
             peer,
             kind: region.kind,
@@ -169,6 +189,8 @@ impl Reader {
             window_reads: AtomicU64::new(0),
             returned_pairs: AtomicU64::new(0),
             returned_bytes: AtomicU64::new(0),
+            read: readers.read.clone(),
+            is_noted: AtomicBool::new(false),
         }
     }
 
@@ -254,6 +276,13 @@ impl Reader {
         if self.leading_term().is_some() {
             self.returned_pairs.fetch_add(pairs.max(1), Ordering::Relaxed);
             self.returned_bytes.fetch_add(bytes, Ordering::Relaxed);
+            // Invariant: a region is noted after its counts have grown, and they are collected after the
+            // note is taken.
+            if !self.is_noted.swap(true, Ordering::AcqRel)
+                && !mutant::active("raftstore.reads_unreported")
+            {
+                self.read.lock().push(self.region().id);
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Invariants of the cluster, each in its own file.
 
 mod changes;
+mod collected;
 mod commits;
 mod disk_copies;
 pub mod domains;

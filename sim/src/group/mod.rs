@@ -12,6 +12,7 @@ use stele_node::placement::PlacementLeader;
 use stele_node::report::split::Splitter;
 use stele_node::report::{Answer as ReportAnswer, Report, Reporter, StepKey};
 use stele_placement::{LeaderState, NewStore};
+use stele_raftstore::RegionReport;
 use stele_types::{RegionEpoch, RegionId, StoreId};
 
 /// Leaderless time after which a peer is reported as stale.
@@ -93,6 +94,11 @@ impl Member {
     /// Resets the state for a new process; the report number stays.
     pub fn restart(&mut self) {
         *self = Self::after(self.reporter.sequence());
+    }
+
+    /// Returns the reports of a store's regions, as the node collected them.
+    pub fn collected(&self, store: StoreId) -> impl Iterator<Item = &RegionReport> {
+        self.reporter.regions_of(store)
     }
 
     /// Returns the placement leader's state, while the node leads and the state is loaded.

@@ -5,6 +5,7 @@ use crate::hardware;
 use crate::plan::{MS, SECOND};
 use crate::world::{Happening, Requester, Slot, World};
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use stele_node::report::split::{Limits, balanced_key, ids_wanted, size_of};
 use stele_node::report::{Obstacle, StalePeer, steps};
@@ -139,20 +140,22 @@ impl World {
 
     /// Returns the next report, unless no store of the node joined.
     fn report_call(&mut self, id: u64) -> Option<Call> {
-        let (mut stores, mut regions): (Vec<StoreReport>, _) = (Vec::new(), Vec::new());
+        let (mut stores, mut kept): (Vec<StoreReport>, _) = (Vec::new(), BTreeSet::new());
         for number in self.slots_of(id) {
             stores.extend(self.store_report(number));
             let Some(slot) = self.slots.get_mut(&number) else { continue };
             let Some(store) = slot.id else { continue };
             let Some(core) = slot.core() else { continue };
-            let reports = core.regions();
+            let reporter = &mut self.nodes.get_mut(&id)?.member.reporter;
+            reporter.collect(store, &core.changed_regions(reporter.collected(store)));
+            kept.insert(store);
             // Replicas that refuse entries make the store full.
-            let refuses_entries = reports.iter().any(|report| report.lacks_room);
+            let refuses_entries = reporter.refuses_entries(store);
             if let Some(report) = stores.last_mut().filter(|report| report.id == store) {
                 report.is_full |= refuses_entries;
             }
-            regions.extend(reports.into_iter().map(|report| (store, report)));
         }
+        self.slots_of(id).into_iter().for_each(|number| self.check_collected(number));
         let has_stores = !stores.is_empty();
         let lineages = stores.iter().filter_map(|store| self.lineage(id, store.id)).collect();
         let (labels, now) = (self.labels(id), self.now);
@@ -174,8 +177,9 @@ impl World {
             is_stopping: false,
         };
         let member = &mut node.member;
-        let sizes = member.splitter.sizes();
-        let report = member.reporter.report(this, stores, &regions, sizes);
+        member.reporter.keep_stores(&kept);
+        member.reporter.note_sizes(member.splitter.take_changed());
+        let report = member.reporter.report(this, stores, member.splitter.sizes());
         has_stores.then_some(Call::Report { report })
     }
 

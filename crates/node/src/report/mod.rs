@@ -1,5 +1,6 @@
 //! A node's report to the placement leader, and its answer: settings, steps, removed peers.
 
+mod known;
 pub mod settings;
 pub mod split;
 pub mod steps;
@@ -11,12 +12,15 @@ pub use settings::Settings;
 pub use steps::{Obstacle, StepKey};
 
 use crate::store::Slowdowns;
+use known::KnownRegions;
 use split::Sizes;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_placement::{
     DownPeer, Instruction, NodeReport, Refused, RegionReport, StoreReport, Traffic,
 };
-use stele_raftstore::{Admin, AdminCall, Header, RegionReport as CoreReport, RequestId};
+use stele_raftstore::{
+    Admin, AdminCall, Changes, Collection, Header, RegionReport as CoreReport, RequestId,
+};
 use stele_storage::RangeSize;
 use stele_types::{PeerId, RegionEpoch, RegionId, StoreId, Term, mutant};
 
@@ -96,11 +100,16 @@ pub struct Reporter {
     stale_after_s: u64,
     sequence: u64,
     sends_all: bool,
+    /// Regions here.
+    here: KnownRegions,
+    /// Regions to compare with what the leader knows: they may have changed.
+    due: BTreeSet<RegionId>,
     /// Regions of the last answered report.
     known: BTreeMap<RegionId, RegionReport>,
     /// What the last report held, until it is answered.
     sent: Option<Sent>,
-    has_unmeasured: bool,
+    /// Regions led here that have no measured size.
+    unmeasured: BTreeSet<RegionId>,
     refusals: Vec<Refused>,
     /// Refusals at the start of `refusals` that the last report held.
     refusals_sent: usize,
@@ -110,9 +119,11 @@ pub struct Reporter {
 /// Regions of a report.
 #[derive(Clone, Debug)]
 struct Sent {
+    /// Regions that were compared.
+    due: BTreeSet<RegionId>,
     changed: Vec<RegionReport>,
-    /// All regions led here, ascending.
-    leading: Vec<RegionId>,
+    /// Compared regions that are not led here.
+    not_led: Vec<RegionId>,
 }
 
 impl Reporter {
@@ -124,9 +135,11 @@ impl Reporter {
             stale_after_s,
             sequence,
             sends_all: true,
+            here: KnownRegions::default(),
+            due: BTreeSet::new(),
             known: BTreeMap::new(),
             sent: None,
-            has_unmeasured: true,
+            unmeasured: BTreeSet::new(),
             refusals: Vec::new(),
             refusals_sent: 0,
             running: BTreeSet::new(),
@@ -138,36 +151,73 @@ impl Reporter {
         self.sequence
     }
 
-    /// Returns whether the last report held a region without a measured size.
+    /// Returns whether a region without a measured size is led here, as of the last report.
     pub fn has_unmeasured(&self) -> bool {
-        self.has_unmeasured
+        !self.unmeasured.is_empty()
     }
 
-    /// Builds the next report from the regions of all stores.
-    pub fn report(
-        &mut self,
-        node: NodeReport,
-        stores: Vec<StoreReport>,
-        regions: &[(StoreId, CoreReport)],
-        sizes: &Sizes,
-    ) -> Report {
-        // A new leader would report all its followers as pending, and every operator would be
-        // refused: its region is reported later.
-        let leading = || regions.iter().map(|(_, report)| report).filter(|it| it.is_leading);
-        let size = |report: &CoreReport| measured_size(report, sizes);
+    /// Returns the collection from which the next list of a store's changes counts.
+    pub fn collected(&self, store: StoreId) -> Collection {
+        self.here.at(store)
+    }
+
+    /// Takes a list of a store's changes.
+    pub fn collect(&mut self, store: StoreId, changes: &Changes) {
+        self.due.extend(self.here.take(store, changes));
+    }
+
+    /// Returns the reports of a store's regions, as collected.
+    pub fn regions_of(&self, store: StoreId) -> impl Iterator<Item = &CoreReport> {
+        self.here.of(store)
+    }
+
+    /// Drops the regions of stores that are not in `kept`.
+    pub fn keep_stores(&mut self, kept: &BTreeSet<StoreId>) {
+        self.due.extend(self.here.keep(kept));
+    }
+
+    /// Notes regions of which the measured size changed.
+    pub fn note_sizes(&mut self, regions: impl IntoIterator<Item = RegionId>) {
+        self.due.extend(regions);
+    }
+
+    /// Returns whether the device of a store refuses entries.
+    pub fn refuses_entries(&self, store: StoreId) -> bool {
+        self.here.refuses_entries(store)
+    }
+
+    /// Builds the next report from the regions that were collected.
+    ///
+    /// Invariant: a region that changed is compared in every report until the leader has answered one of
+    /// them. All others cost nothing: a node may lead ten thousand.
+    pub fn report(&mut self, node: NodeReport, stores: Vec<StoreReport>, sizes: &Sizes) -> Report {
+        let mut due = std::mem::take(&mut self.due);
+        let unanswered = self.sent.take().filter(|_| !mutant::active("node.unanswered_forgotten"));
+        due.extend(unanswered.into_iter().flat_map(|sent| sent.due));
+        if self.sends_all {
+            due.extend(self.here.ids());
+        }
         let since = node.started_at.max(1);
-        // Invariant: a region that did not change costs a comparison and no copy: a node may lead ten
-        // thousand of them.
-        let is_wanted = |report: &&CoreReport| {
-            let known = self.known.get(&report.region.id).filter(|_| !self.sends_all);
-            known.is_none_or(|known| !is_same(known, report, size(report), since))
-        };
-        let changed = leading().filter(is_wanted);
-        let changed: Vec<_> = changed.map(|it| region_report(it, size(it), since)).collect();
-        let mut ids: Vec<RegionId> = leading().map(|report| report.region.id).collect();
-        ids.sort_unstable();
-        self.has_unmeasured = leading().any(|report| size(report).bytes == 0);
-        self.sent = Some(Sent { changed: changed.clone(), leading: ids });
+        let (mut changed, mut not_led) = (Vec::new(), Vec::new());
+        for id in due.iter().copied() {
+            // A new leader would report all its followers as pending, and every operator would be
+            // refused: its region is reported later.
+            let known = self.known.get(&id).filter(|_| !self.sends_all);
+            let (mut is_led, mut is_unmeasured) = (false, false);
+            for report in self.here.leading(id) {
+                let size = measured_size(report, sizes);
+                (is_led, is_unmeasured) = (true, is_unmeasured || size.bytes == 0);
+                if known.is_none_or(|known| !is_same(known, report, size, since)) {
+                    changed.push(region_report(report, size, since));
+                }
+            }
+            match is_unmeasured {
+                true => self.unmeasured.insert(id),
+                false => self.unmeasured.remove(&id),
+            };
+            not_led.extend((!is_led).then_some(id));
+        }
+        self.sent = Some(Sent { due, changed: changed.clone(), not_led });
         self.sequence += 1;
         self.refusals_sent = self.refusals.len();
         Report {
@@ -177,7 +227,7 @@ impl Reporter {
             regions: changed,
             is_full: self.sends_all,
             refusals: self.refusals.clone(),
-            stale_peers: stale_peers(regions, self.stale_after_s),
+            stale_peers: stale_peers(&self.here, self.stale_after_s),
         }
     }
 
@@ -192,8 +242,8 @@ impl Reporter {
     pub fn answered(&mut self, answer: Answer) -> (Vec<Instruction>, Vec<StalePeer>) {
         self.settings.accept(&answer);
         if answer.sequence == self.sequence || mutant::active("node.any_answer_counts") {
-            if let Some(Sent { changed, leading }) = self.sent.take() {
-                self.known.retain(|region, _| leading.binary_search(region).is_ok());
+            if let Some(Sent { changed, not_led, .. }) = self.sent.take() {
+                not_led.iter().for_each(|region| _ = self.known.remove(region));
                 self.known.extend(changed.into_iter().map(|report| (report.region.id, report)));
             }
             self.sends_all = answer.all_wanted;
@@ -279,10 +329,10 @@ fn traffic(report: &CoreReport, since: u64) -> Traffic {
 }
 
 /// Returns replicas without a leader for long: their region may have continued without them.
-fn stale_peers(regions: &[(StoreId, CoreReport)], stale_after_s: u64) -> Vec<StalePeer> {
-    let stale = regions.iter().filter(|(_, report)| report.leaderless_seconds >= stale_after_s);
-    let peer = |(store, report): &(StoreId, CoreReport)| StalePeer {
-        store: *store,
+fn stale_peers(here: &KnownRegions, stale_after_s: u64) -> Vec<StalePeer> {
+    let stale = here.leaderless().filter(|(_, report)| report.leaderless_seconds >= stale_after_s);
+    let peer = |(store, report): (StoreId, &CoreReport)| StalePeer {
+        store,
         region: report.region.id,
         peer: report.peer.id,
         epoch: report.region.epoch,

@@ -3,7 +3,7 @@
 
 use super::steps::Obstacle;
 use bytes::Bytes;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use stele_raftstore::{NewRegion, RegionReport, Role};
 use stele_storage::{RangeSize, StorageEngine};
@@ -79,6 +79,8 @@ pub struct Splitter {
     busy: HashMap<RegionId, u32>,
     /// Operations of a region's peer until the report before.
     counted: HashMap<RegionId, (PeerId, u64)>,
+    /// Regions of which the size changed.
+    changed: BTreeSet<RegionId>,
 }
 
 impl Splitter {
@@ -87,26 +89,33 @@ impl Splitter {
         &self.sizes
     }
 
-    /// Counts the regions above the limit of operations in a report over `interval_s`.
-    pub fn count_busy(
+    /// Returns the regions of which the size changed since the last call.
+    pub fn take_changed(&mut self) -> BTreeSet<RegionId> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Counts the regions above the limit of operations in a report over `interval_s`. `regions`: all
+    /// that may have changed since the report before.
+    pub fn count_busy<'a>(
         &mut self,
-        regions: &[(stele_types::StoreId, RegionReport)],
+        regions: impl Iterator<Item = &'a RegionReport>,
         interval_s: f64,
         limits: Limits,
     ) {
         if limits.ops_max == 0 {
             return;
         }
-        for (_, report) in regions.iter().filter(|(_, report)| report.role == Role::Leader) {
+        // One that is not listed served nothing.
+        let before = std::mem::take(&mut self.busy);
+        for report in regions.filter(|report| report.role == Role::Leader) {
             let total = report.traffic.write_ops + report.traffic.read_ops;
-            let before = self.counted.insert(report.region.id, (report.peer.id, total));
+            let counted = self.counted.insert(report.region.id, (report.peer.id, total));
             // Totals of a peer that was not seen before are of an unknown time.
-            let before = before.filter(|(peer, _)| *peer == report.peer.id);
-            let ops = before.map_or(0, |(_, before)| total.saturating_sub(before));
+            let counted = counted.filter(|(peer, _)| *peer == report.peer.id);
+            let ops = counted.map_or(0, |(_, counted)| total.saturating_sub(counted));
             if ops as f64 / interval_s > limits.ops_max as f64 {
-                *self.busy.entry(report.region.id).or_default() += 1;
-            } else {
-                self.busy.remove(&report.region.id);
+                let reports = before.get(&report.region.id).copied().unwrap_or_default();
+                self.busy.insert(report.region.id, reports + 1);
             }
         }
     }
@@ -147,7 +156,10 @@ impl Splitter {
         now: Duration,
     ) -> Option<SplitBy> {
         let version = region.epoch.version;
-        self.sizes.insert(region.id, Measured { version, size });
+        let now_measured = Measured { version, size };
+        if self.sizes.insert(region.id, now_measured) != Some(now_measured) {
+            self.changed.insert(region.id);
+        }
         let is_busy = self.busy.get(&region.id).is_some_and(|reports| *reports >= BUSY_REPORTS);
         if is_busy {
             self.busy.remove(&region.id);
@@ -170,7 +182,8 @@ impl Splitter {
 
     /// Ends a measurement: drops the regions that are no longer led here.
     pub fn retain(&mut self, is_led: impl Fn(RegionId) -> bool) {
-        self.sizes.retain(|id, _| is_led(*id));
+        let gone = self.sizes.extract_if(|id, _| !is_led(*id));
+        self.changed.extend(gone.map(|(id, _)| id));
         self.checked.retain(|id, _| is_led(*id));
         self.refusals.of.retain(|id, _| is_led(*id));
         self.busy.retain(|id, _| is_led(*id));
@@ -407,7 +420,7 @@ mod tests {
             report.1.peer.id = PeerId(peer);
             (report.1.traffic.write_ops, report.1.traffic.read_ops) =
                 (total / 2, total - total / 2);
-            splitter.count_busy(std::slice::from_ref(&report), 2.0, limits);
+            splitter.count_busy([&report.1].into_iter(), 2.0, limits);
             splitter.busy.contains_key(&RegionId(5))
         };
         assert!(!is_busy(&mut splitter, 1, 1000), "operations of an unknown time");

@@ -31,9 +31,26 @@ pub(super) fn led(id: u64) -> (StoreId, CoreReport) {
     (STORE, report)
 }
 
-/// Sends a report; returns its regions.
+/// Returns the list of all regions of a store, or of those that changed since a collection.
+fn changes(since: Option<u64>, now: u64, regions: &[(StoreId, CoreReport)]) -> Changes {
+    let collection = |number| Collection { incarnation: 1, number };
+    let regions = regions.iter().map(|(_, report)| report.clone()).collect();
+    let (since, now) = (since.map(collection), collection(now));
+    Changes { since, now, regions, gone: Vec::new() }
+}
+
+/// Sends a report with these regions of the store.
 fn send(reporter: &mut Reporter, regions: &[(StoreId, CoreReport)], sizes: &Sizes) -> Report {
-    reporter.report(NodeReport::default(), Vec::new(), regions, sizes)
+    let now = reporter.collected(STORE).number + 1;
+    reporter.collect(STORE, &changes(None, now, regions));
+    reporter.report(NodeReport::default(), Vec::new(), sizes)
+}
+
+/// Sends a report after a list of changed regions.
+fn send_changed(reporter: &mut Reporter, changed: &[(StoreId, CoreReport)]) -> Report {
+    let since = reporter.collected(STORE).number;
+    reporter.collect(STORE, &changes(Some(since), since + 1, changed));
+    reporter.report(NodeReport::default(), Vec::new(), &Sizes::new())
 }
 
 fn ids(report: &Report) -> Vec<u64> {
@@ -88,12 +105,93 @@ fn only_changes_are_reported_after_an_answer_and_everything_after_a_failure() {
 }
 
 #[test]
+fn a_changed_region_is_reported_until_an_answer_and_a_new_leader_gets_all() {
+    let mut reporter = Reporter::new(0, 60);
+    let regions = [led(5), led(6), led(7)];
+    send(&mut reporter, &regions, &Sizes::new());
+    reporter.answered(answer(1));
+    assert_eq!(ids(&send_changed(&mut reporter, &regions[..1])), [0; 0], "listed, and the same");
+    let mut changed = led(6);
+    changed.1.term = Term(2);
+    assert_eq!(ids(&send_changed(&mut reporter, &[changed.clone()])), [6]);
+    reporter.answered(answer(2));
+    assert_eq!(ids(&send_changed(&mut reporter, &[])), [6], "no list states it again");
+    reporter.answered(answer(4));
+    assert_eq!(ids(&send_changed(&mut reporter, &[])), [0; 0]);
+    // The leader gives up the region, and leads it again, as it was.
+    let mut follower = changed.clone();
+    follower.1.is_leading = false;
+    assert_eq!(ids(&send_changed(&mut reporter, &[follower])), [0; 0]);
+    reporter.answered(answer(6));
+    assert_eq!(ids(&send_changed(&mut reporter, &[changed])), [6]);
+    reporter.answered(Answer { all_wanted: true, ..answer(7) });
+    let full = send_changed(&mut reporter, &[]);
+    assert_eq!((ids(&full), full.is_full), (vec![5, 6, 7], true));
+    assert_eq!(full.regions[1].term, Term(2));
+    reporter.answered(answer(8));
+    reporter.failed();
+    assert_eq!(ids(&send_changed(&mut reporter, &[])), [5, 6, 7]);
+}
+
+#[test]
+fn a_list_of_changes_counts_only_if_it_continues_what_is_known() {
+    let mut reporter = Reporter::new(0, 60);
+    let mut later = led(5);
+    later.1.term = Term(2);
+    let first = changes(None, 1, &[led(5), led(6)]);
+    let second = changes(Some(1), 2, &[later]);
+    let mut term_after = |changes: &Changes| {
+        reporter.collect(STORE, changes);
+        reporter.failed();
+        let report = reporter.report(NodeReport::default(), Vec::new(), &Sizes::new());
+        (report.regions[0].term, report.regions.len())
+    };
+    assert_eq!(term_after(&first), (Term(1), 2));
+    assert_eq!(term_after(&second), (Term(2), 2));
+    assert_eq!(term_after(&first), (Term(2), 2), "a store that hangs repeats its answer");
+    assert_eq!(term_after(&changes(Some(7), 8, &[led(5)])), (Term(2), 2), "it leaves lists out");
+    let gone = Changes { gone: vec![RegionId(6)], ..changes(Some(1), 3, &[]) };
+    assert_eq!(term_after(&gone), (Term(2), 1));
+    let mut restarted = changes(None, 1, &[led(5)]);
+    restarted.now.incarnation = 2;
+    assert_eq!(term_after(&restarted), (Term(1), 1), "another process");
+    reporter.keep_stores(&BTreeSet::new());
+    reporter.failed();
+    assert!(reporter.report(NodeReport::default(), Vec::new(), &Sizes::new()).regions.is_empty());
+}
+
+#[test]
+fn a_size_that_was_measured_is_reported_although_the_region_did_not_change() {
+    let mut reporter = Reporter::new(0, 60);
+    send(&mut reporter, &[led(5), led(6)], &Sizes::new());
+    reporter.answered(answer(1));
+    let mut splitter = split::Splitter::default();
+    let limits = split::Limits { bytes_max: u64::MAX, ops_max: 0 };
+    let now = std::time::Duration::ZERO;
+    let mut report = |splitter: &mut split::Splitter| {
+        reporter.note_sizes(splitter.take_changed());
+        let report = reporter.report(NodeReport::default(), Vec::new(), splitter.sizes());
+        reporter.answered(answer(report.sequence));
+        report.regions.iter().map(|it| (it.region.id.0, it.size_bytes)).collect::<Vec<_>>()
+    };
+    assert_eq!(report(&mut splitter), []);
+    splitter.measured(&led(6).1.region, RangeSize { bytes: 70, keys: 1 }, limits, now);
+    assert_eq!(report(&mut splitter), [(6, 70)]);
+    splitter.measured(&led(6).1.region, RangeSize { bytes: 70, keys: 1 }, limits, now);
+    assert_eq!(report(&mut splitter), []);
+    splitter.retain(|_| false);
+    assert_eq!(report(&mut splitter), [(6, 0)]);
+}
+
+#[test]
 fn traffic_is_reported_as_totals_so_that_a_lost_report_loses_none() {
     let (mut reporter, sizes) = (Reporter::new(0, 60), Sizes::new());
     let mut regions = [led(5)];
     let node = NodeReport { started_at: 77, ..NodeReport::default() };
     let mut send = |regions: &[(StoreId, CoreReport)], is_answered: bool| {
-        let report = reporter.report(node.clone(), Vec::new(), regions, &sizes);
+        let now = reporter.collected(STORE).number + 1;
+        reporter.collect(STORE, &changes(None, now, regions));
+        let report = reporter.report(node.clone(), Vec::new(), &sizes);
         if is_answered {
             reporter.answered(answer(report.sequence));
         }

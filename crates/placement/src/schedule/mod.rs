@@ -13,6 +13,7 @@ pub mod level;
 pub mod load;
 pub mod merge;
 pub mod orphan_learner;
+pub mod pace;
 pub mod place;
 pub mod planned;
 pub mod repair;

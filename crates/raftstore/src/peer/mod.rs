@@ -96,7 +96,7 @@ impl<E: StorageEngine> Peer<E> {
         let start = &unapplied.with_proven_commit(start);
         let group = RaftGroup::new(ctx, &region, name.id, start)?;
         let region = Arc::new(region);
-        let reader = Arc::new(Reader::new(name.id, region.clone(), start.applied));
+        let reader = Arc::new(Reader::new(&ctx.readers, name.id, region.clone(), start.applied));
         ctx.readers.insert(region.id, reader.clone());
         Ok(Self {
             name,

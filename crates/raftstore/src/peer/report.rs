@@ -39,6 +39,15 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
+    /// Returns whether the report of this replica may change without an input, a tick or work.
+    pub fn changes_with_time(&self, ctx: &Context<E>) -> bool {
+        let is_unreachable = |peer: &PeerName| ctx.unreachable.contains_key(&peer.store);
+        let now = ctx.now.monotonic_nanos;
+        self.contacts.leaderless_nanos(now).is_some()
+            || (self.is_leader() && self.others().any(is_unreachable))
+            || (self.is_leader() && !self.down_peers(ctx).is_empty())
+    }
+
     fn followers(&self) -> impl Iterator<Item = (&PeerName, Follower)> {
         self.others().filter_map(|peer| Some((peer, self.group.follower(peer.id)?)))
     }

@@ -151,6 +151,7 @@ impl<E: StorageEngine> RaftStore<E> {
         peer.abandon(&mut self.ctx);
         self.dirty.remove(&id);
         self.ticking.remove(&id);
+        self.report_changes.note(id);
         let mut tombstone = last_known.clone();
         tombstone.phase = RegionPhase::Tombstone;
         if tombstone.peer(peer.name.id).is_none() {

@@ -62,6 +62,7 @@ pub struct RaftStore<E: StorageEngine> {
     repair: repair::Repair,
     hibernation_probe: hibernation_probe::HibernationProbe,
     orphaned_ranges: orphaned_ranges::OrphanedRanges,
+    report_changes: report::ReportChanges,
 }
 
 impl<E: StorageEngine> RaftStore<E> {

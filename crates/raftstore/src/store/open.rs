@@ -79,6 +79,7 @@ impl<E: StorageEngine> RaftStore<E> {
             repair: Repair::default(),
             hibernation_probe: HibernationProbe::default(),
             orphaned_ranges: OrphanedRanges::default(),
+            report_changes: super::report::ReportChanges::default(),
         };
         for region in live {
             let id = region.id;

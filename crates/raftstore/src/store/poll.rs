@@ -52,6 +52,7 @@ impl<E: StorageEngine> RaftStore<E> {
     fn work(&mut self) -> Result<()> {
         for region in std::mem::take(&mut self.dirty) {
             let Some(peer) = self.peers.get_mut(&region) else { continue };
+            self.report_changes.note(region);
             if peer.work(&mut self.ctx)? {
                 self.dirty.insert(region);
             }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn many(count: u64) -> Vec<Region> {
+pub(super) fn many(count: u64) -> Vec<Region> {
     let bound = |i: u64| Bytes::from(format!("{i:05}"));
     let end = |i: u64| if i == count { Bytes::new() } else { bound(i) };
     let start = |i: u64| if i == 1 { Bytes::new() } else { bound(i - 1) };

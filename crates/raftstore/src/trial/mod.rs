@@ -21,6 +21,7 @@ mod reads;
 mod recover;
 mod removed_child;
 mod repair;
+mod reports;
 mod space;
 mod stale_voter;
 mod storm;

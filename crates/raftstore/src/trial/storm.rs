@@ -39,6 +39,8 @@ struct Storm {
     lease_reads: u64,
     next_id: u64,
     calm: bool,
+    /// What the lists of changed reports state of each store.
+    known: BTreeMap<u64, reports::Known>,
 }
 
 impl Storm {
@@ -60,6 +62,7 @@ impl Storm {
             lease_reads: 0,
             next_id: 1_000,
             calm: false,
+            known: BTreeMap::new(),
         }
     }
 
@@ -159,6 +162,9 @@ impl Storm {
         self.trial.store(store).stalled = stalled;
         if self.calm || self.chance(3) {
             self.trial.answer_lookups(store);
+        }
+        if self.chance(20) {
+            self.known.entry(store).or_default().check(self.trial.store(store));
         }
         if self.chance(40) {
             self.trial.store(store).engine.maintain(0).unwrap();

@@ -21,7 +21,7 @@ use stele_node::report::split::{Limits, Splitter};
 use stele_node::report::{Obstacle, Reporter, StalePeer, StepKey};
 use stele_placement::{Instruction, NodeReport, StoreReport};
 use stele_proto::stele::control::v1 as wire;
-use stele_raftstore::{Input, RegionReport, RequestId};
+use stele_raftstore::{Changes, Input, RequestId};
 use stele_types::{Clock, StoreId, mutant};
 use stele_vfs::SystemClock;
 use tokio::sync::watch;
@@ -112,7 +112,8 @@ impl Heartbeats {
                 let ids = IdSource(tasks.placement.clone());
                 let (splitter, started) = (&shared.splitter, shared.started);
                 split::check(&store, &ids, tasks.limits(), splitter, started).await;
-                let leads = |id| tasks.stores.all().iter().any(|store| store.leads(id));
+                let stores = tasks.stores.all();
+                let leads = |id| stores.iter().any(|store| store.leads(id));
                 splitter.lock().retain(leads);
                 drop(measuring);
                 Ok(())
@@ -122,10 +123,11 @@ impl Heartbeats {
 
     /// Reports once. Returns the time until the next report.
     async fn report(self: &Arc<Self>, shared: &Arc<Shared>, interval_s: f64) -> Duration {
-        let OfStores { stores, regions, is_complete } = self.of_stores().await;
+        let OfStores { stores, changes, is_complete } = self.of_stores(shared).await;
         let mut report = {
             let mut splitter = shared.splitter.lock();
-            splitter.count_busy(&regions, interval_s, self.limits());
+            let changed = changes.iter().flat_map(|changes| &changes.regions);
+            splitter.count_busy(changed, interval_s, self.limits());
             let node = NodeReport {
                 address: self.address.clone(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -141,8 +143,9 @@ impl Heartbeats {
                 unix_s: SystemClock::new().unix_seconds(),
                 is_stopping: self.stores.is_stopping(),
             };
-            let sizes = splitter.sizes();
-            shared.reporter.lock().report(node, stores, &regions, sizes)
+            let mut reporter = shared.reporter.lock();
+            reporter.note_sizes(splitter.take_changed());
+            reporter.report(node, stores, splitter.sizes())
         };
         // Invariant: a report is full only with the regions of every store.
         report.is_full &= is_complete;
@@ -170,15 +173,16 @@ impl Heartbeats {
         }
     }
 
-    /// Returns the reports of all stores and their regions.
+    /// Returns the reports of all stores, and collects what has changed in their regions.
     ///
     /// Invariant: no store keeps the report of another waiting. All are asked at once, with a limit,
     /// and the last state counts of one that does not answer.
-    async fn of_stores(&self) -> OfStores {
+    async fn of_stores(&self, shared: &Shared) -> OfStores {
         let ask = |store: Arc<StoreHandle>| {
+            let since = shared.reporter.lock().collected(store.id());
             tokio::spawn(async move {
-                let (sample, regions) = tokio::join!(store.sample(), store.regions());
-                (store, sample, regions)
+                let (sample, changes) = tokio::join!(store.sample(), store.changed_regions(since));
+                (store, sample, changes)
             })
         };
         // A store that waits for the operator has not failed, and does not serve.
@@ -186,16 +190,27 @@ impl Heartbeats {
         reported.retain(|store| !self.edge.is_stopped_beside(store.id()));
         let asked: Vec<_> = reported.into_iter().map(ask).collect();
         let (mut stores, mut all, mut is_complete) = (Vec::new(), Vec::new(), true);
+        let mut kept = BTreeSet::new();
         for asked in asked {
             // Fails only by a panic, which has been logged, or when the node stops.
-            let Ok((store, sample, regions)) = asked.await else {
+            let Ok((store, sample, changes)) = asked.await else {
                 is_complete = false;
                 continue;
             };
             if let Some(sample) = &sample {
                 self.stop_if_displaced(&store, sample);
             }
-            let refuses_entries = regions.iter().flatten().any(|report| report.lacks_room);
+            let mut reporter = shared.reporter.lock();
+            // A store that ended leads nothing, and refuses nothing.
+            let is_running = store.is_running();
+            if is_running {
+                kept.insert(store.id());
+                changes.iter().for_each(|changes| reporter.collect(store.id(), changes));
+                is_complete &= changes.is_some();
+                all.extend(changes);
+            }
+            let refuses_entries = is_running && reporter.refuses_entries(store.id());
+            drop(reporter);
             store.set_refuses_entries(refuses_entries);
             let report = store_report(&store, sample.as_deref());
             // Invariant: a store that ends with its node has not failed. Its replicas would be rebuilt
@@ -208,16 +223,15 @@ impl Heartbeats {
                 is_full: report.is_full || refuses_entries,
                 ..report
             });
-            is_complete &= regions.is_some();
-            all.extend(regions.into_iter().flatten().map(|report| (store.id(), report)));
         }
+        shared.reporter.lock().keep_stores(&kept);
         let failed = self.stores.failed().into_iter().filter_map(|dir| dir.store);
         // It may have been removed, or have moved to another node.
         let own = self.members.own();
         let failed = failed.filter(|store| own.contains_key(store));
         let report = |id| StoreReport { id, has_failed: true, ..StoreReport::default() };
         stores.extend(failed.map(report));
-        OfStores { stores, regions: all, is_complete }
+        OfStores { stores, changes: all, is_complete }
     }
 
     /// Stops a store of which the directory is no longer where it was opened: what it would acknowledge
@@ -329,8 +343,8 @@ impl Heartbeats {
 /// Reports of the stores of the node.
 struct OfStores {
     stores: Vec<StoreReport>,
-    regions: Vec<(StoreId, RegionReport)>,
-    /// `regions` holds the regions of every store.
+    changes: Vec<Arc<Changes>>,
+    /// The regions of every store are known.
     is_complete: bool,
 }
 

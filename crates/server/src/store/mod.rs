@@ -28,7 +28,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use stele_node::store::{Ended, Item, Kept, NotTaken, SlowWriters, Slowdowns, StoreLoop};
 use stele_raftstore::{
-    AdminCall, Event, Input, Modify, PeerMessage, RaftStore, Read, Readers, RegionReport, Reply,
+    AdminCall, Changes, Event, Input, Modify, PeerMessage, RaftStore, Read, Readers, Reply,
     RequestId, SendSnapshot, StageTimes, Unknown, Write,
 };
 use stele_storage::{Space, StorageEngine};
@@ -70,7 +70,7 @@ pub struct StoreHandle<E: StorageEngine = Engine> {
     space: Arc<SpaceWatch>,
     room_refusals: RoomRefusals,
     samples: Arc<Latest<Sample>>,
-    region_reports: Arc<Latest<Vec<RegionReport>>>,
+    region_changes: Arc<Latest<Changes>>,
     running: Arc<AtomicBool>,
     writers: Arc<SlowWriters>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -146,7 +146,7 @@ where
             space,
             room_refusals: RoomRefusals::default(),
             samples: Arc::default(),
-            region_reports: Arc::default(),
+            region_changes: Arc::default(),
             running,
             writers,
             threads: Mutex::new(threads),

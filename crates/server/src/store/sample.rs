@@ -6,7 +6,7 @@ use crate::tasks::caught;
 use std::sync::Arc;
 use std::time::Duration;
 use stele_engine::{RepairStats, ScrubStats};
-use stele_raftstore::RegionReport;
+use stele_raftstore::{Changes, Collection, RegionReport};
 use stele_storage::{EngineStats, LogStore, Space, StateMachine};
 use stele_types::{Error, mutant};
 use tokio::sync::watch;
@@ -123,16 +123,23 @@ impl StoreHandle<Engine> {
         self.samples.ask(question).await.0
     }
 
-    /// Returns the regions of the store: the last known ones if its loop does not answer in time, and
-    /// none after its end. `None` before its first answer.
-    pub async fn regions(self: &Arc<Self>) -> Option<Vec<RegionReport>> {
+    /// Returns the regions of the store that may have changed since a collection; the list before if
+    /// its loop does not answer in time, and `None` before its first answer.
+    pub async fn changed_regions(self: &Arc<Self>, since: Collection) -> Option<Arc<Changes>> {
         let store = self.clone();
-        let question = || async move { store.with_core(|core| core.regions()).await };
-        let answer = self.region_reports.ask(question).await.0;
+        let question =
+            || async move { store.with_core(move |core| core.changed_regions(since)).await };
+        self.region_changes.ask(question).await.0
+    }
+
+    /// Returns the regions of the store: none after the end of its loop, and `None` if it does not
+    /// answer in time.
+    pub async fn regions(&self) -> Option<Vec<RegionReport>> {
         if !self.is_running() {
             return Some(Vec::new());
         }
-        Some(Vec::clone(&*answer?))
+        let answer = self.with_core(|core| core.regions());
+        tokio::time::timeout(ANSWER_MAX, answer).await.ok().flatten()
     }
 }
 
