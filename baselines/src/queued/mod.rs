@@ -2,7 +2,7 @@
 //! which apply is slow.
 //!
 //! A plain command is visible to views as soon as it waits: its effects lie over the inner engine's view
-//! ([`Overlay`]). What needs an exact inner state waits until nothing waits any more: administrative
+//! ([`stele_storage::Overlay`]). What needs an exact inner state waits until nothing waits any more: administrative
 //! entries, snapshots that are installed, ranges that are dropped or repaired, starts and ends of regions.
 
 mod engine;
