@@ -89,6 +89,19 @@ impl World {
         self.start_node(node);
     }
 
+    /// Restarts a node of which a store could not record its start, on a full device: others do not hear
+    /// it at another address, and tell the operator to start it when there is space.
+    pub(super) fn restart_without_start(&mut self, node: u64) {
+        let is_unrecorded = |slot: &Slot| slot.is_running() && slot.run.1.boot.count == 0;
+        let slots = self.slots_of(node);
+        let mut here = slots.iter().filter_map(|number| self.slots.get(number));
+        if self.runs.is_none() || !here.any(|slot| !slot.is_copy && is_unrecorded(slot)) {
+            return;
+        }
+        self.stop_node(node, Stop::Kill);
+        self.start_node(node);
+    }
+
     /// Starts a copy of a running store's directory on another machine, mostly with the word of the
     /// operator that it was moved. The other stores of the copied node are not there.
     fn copy_directory(&mut self) {

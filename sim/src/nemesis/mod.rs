@@ -327,6 +327,7 @@ impl World {
             }
             self.start_node(id);
             self.say_moved(id);
+            self.restart_without_start(id);
         }
         // An operator replaces damaged disks: reads of damaged data fail until then.
         //

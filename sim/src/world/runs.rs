@@ -282,8 +282,15 @@ impl World {
     pub(crate) fn learn_runs(&mut self, node: u64, leader: u64) {
         let Some(runs) = self.runs.as_ref().filter(|_| node != leader) else { return };
         let known = runs.known.range((leader, StoreId(0))..(leader + 1, StoreId(0)));
-        let known: Vec<_> = known.map(|((_, store), known)| (*store, known.clone())).collect();
-        for (store, KnownRun { run, address, .. }) in known {
+        let known = known.map(|((_, store), it)| (*store, it.run.clone(), it.address.clone()));
+        let mut known: Vec<_> = known.collect();
+        // Its own stores are in the list, also those that send nothing because they have no region.
+        for number in self.slots_of(leader) {
+            let id = self.slots.get(&number).filter(|slot| slot.is_running()).and_then(|it| it.id);
+            let Stated { run, address } = self.stated(number);
+            known.extend(id.filter(|_| run.is_known()).map(|store| (store, run, address)));
+        }
+        for (store, run, address) in known {
             if self.slot_on(node, store).is_none() {
                 self.judge_run(node, store, &run, &address, true);
             }

@@ -189,8 +189,9 @@ impl Cluster {
     }
 
     /// Plans the changes of a node's heartbeat that must be persisted: a changed address, capacity
-    /// or label, or a new run of a store. Skips removed stores, because their node has others, and earlier runs of stores. Fails with `Invalid` if one of the
-    /// stores was never a member, if all were removed, or if the labels are malformed.
+    /// or label, or a new run of a store. Skips removed stores, because their node has others, and
+    /// earlier runs of stores. Fails with `Invalid` if one of the stores was never a member, if all
+    /// were removed, or if the labels are malformed.
     pub fn plan_heartbeat(
         &self,
         node: &NodeReport,

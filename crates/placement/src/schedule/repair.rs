@@ -39,14 +39,16 @@ pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
     out
 }
 
-/// Whether a domain is left for a new replica, or one of two lost in a domain is only removed. Many
-/// regions may wait for a store to come back: the search for a target is skipped.
+/// Whether a domain is left for a new replica, or a lost one is only removed. Many regions may wait for
+/// a store to come back: the search for a target is skipped.
 fn may_be_repaired(view: &View<'_>, loads: &Loads, info: &RegionInfo) -> bool {
     let gone = |peer: &&Peer| {
         view.is_lost(info, peer) || loads.get(peer.store).is_none_or(|load| !load.is_serving)
     };
     let leaving: Vec<Peer> = voters(info).filter(gone).copied().collect();
-    !place::has_every_domain(loads, info, &leaving) || pair_in_a_domain(loads, info).is_some()
+    !place::has_every_domain(loads, info, &leaving)
+        || pair_in_a_domain(loads, info).is_some()
+        || leaving.iter().any(|peer| makes_even(view, info, peer))
 }
 
 /// Returns the regions with a fault that cannot be repaired now, with the reasons.
@@ -126,6 +128,15 @@ fn is_lost_double(view: &View<'_>, info: &RegionInfo, old: &Peer) -> bool {
         })
 }
 
+/// Whether the replica is the only lost one, and makes the number of voters even: without it, one more
+/// voter may fail. Its store may be one that is removed and stands at an address that its node no longer
+/// has.
+fn makes_even(view: &View<'_>, info: &RegionInfo, old: &Peer) -> bool {
+    let lost = voters(info).filter(|peer| view.is_lost(info, peer));
+    let is_even = voters(info).count().is_multiple_of(2);
+    is_even && lost.map(|peer| peer.id).eq([old.id])
+}
+
 fn plan_repair(
     view: &View<'_>,
     loads: &Loads,
@@ -136,9 +147,10 @@ fn plan_repair(
         Fault::Replace(old, reason) => {
             let to = match find_target(view, loads, info, &[old], &[]) {
                 Ok(to) => vec![to],
-                // No node is left for a replacement, and this node has another replica: the lost
-                // one is not needed.
-                Err(_) if is_lost_double(view, info, &old) => Vec::new(),
+                // No node is left for a replacement, and the region is safer without the lost one.
+                Err(_) if is_lost_double(view, info, &old) || makes_even(view, info, &old) => {
+                    Vec::new()
+                }
                 Err(reason) => return Err(reason),
             };
             let next = view.next_leader(loads, info, &[old]);
