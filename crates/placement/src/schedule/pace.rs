@@ -1,10 +1,10 @@
 //! Time between two rounds of the schedulers. A round surveys every region, so it waits for a reason.
 //!
-//! Invariant: a round follows within [`ROUND_MILLIS`] of a reason: a region with another epoch, leader,
+//! Invariant: a round follows within `ROUND_MILLIS` of a reason: a region with another epoch, leader,
 //! down or lagging replica; a store of which the state that schedulers read changes, also with time alone,
 //! such as one that becomes silent or down; a running operator; a leaving store; a committed decision. What
 //! is no reason, such as traffic that fades or sizes that grow, is surveyed within
-//! [`UNCHANGED_ROUND_MILLIS_MAX`], and in less where there are few regions.
+//! `UNCHANGED_ROUND_MILLIS_MAX`, and in less where there are few regions.
 
 use crate::Millis;
 use crate::cluster::Cluster;
