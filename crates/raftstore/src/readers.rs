@@ -307,6 +307,12 @@ impl Reader {
         self.window.visible()
     }
 
+    /// Returns the last applied entry: what is measured of the region now holds all up to it. Reads see
+    /// more.
+    pub fn applied(&self) -> LogIndex {
+        self.window.applied()
+    }
+
     /// Returns whether reads can see all that is committed.
     pub fn sees_all_committed(&self) -> bool {
         self.window.mark().is_whole()

@@ -95,6 +95,14 @@ impl Window {
         LogIndex(self.visible.load(Ordering::Relaxed))
     }
 
+    /// Returns the last applied entry. The engine holds the effects of all up to it.
+    pub fn applied(&self) -> LogIndex {
+        match mutant::active("raftstore.visible_counts_as_applied") {
+            true => self.visible(),
+            false => LogIndex(self.applied.load(Ordering::Acquire)),
+        }
+    }
+
     /// Returns whether no entry is in the window.
     pub fn is_empty(&self) -> bool {
         self.visible.load(Ordering::Relaxed) == self.applied.load(Ordering::Relaxed)
@@ -328,6 +336,15 @@ mod tests {
         window.note_applied(LogIndex(10));
         let held = window.entries.lock();
         assert_eq!((held.fresh.len(), held.overlay.is_empty()), (10, true));
+    }
+
+    #[test]
+    fn what_reads_see_before_it_is_applied_does_not_count_as_applied() {
+        let window = window([put("a", "1"), put("b", "2")]);
+        window.note_applied(LogIndex(1));
+        assert_eq!((window.applied(), window.visible()), (LogIndex(1), LogIndex(2)));
+        window.note_applied(LogIndex(2));
+        assert_eq!((window.applied(), window.visible()), (LogIndex(2), LogIndex(2)));
     }
 
     #[test]

@@ -327,15 +327,15 @@ impl World {
                     continue;
                 }
                 led.push(region.id);
-                let visible = readers.get(region.id).map_or(LogIndex(0), |reader| reader.visible());
+                let applied = readers.get(region.id).map_or(LogIndex(0), |reader| reader.applied());
                 let now = self.split_time(id);
                 let Some(node) = self.nodes.get_mut(&id) else { continue };
                 let splitter = &mut node.member.splitter;
-                let size = match splitter.size_without_measuring(&region, visible, now) {
+                let size = match splitter.size_without_measuring(&region, applied, now) {
                     Some(size) => size,
                     None => {
                         let Ok(size) = size_of(&*engine, &region.engine_ranges()) else { continue };
-                        splitter.note_measuring(&region, visible, now);
+                        splitter.note_measuring(&region, applied, now);
                         size
                     }
                 };

@@ -204,9 +204,49 @@ impl Cluster {
             if late.is_empty() && regions.len() >= REGIONS_MIN {
                 return Ok(());
             }
-            ensure!(Instant::now() < deadline, "no {replicas} voters within {limit:?}: {late:?}");
+            if Instant::now() >= deadline {
+                let mut reasons = String::new();
+                for one in &late {
+                    reasons += &self.explain(one.region.id).await?;
+                }
+                bail!("no {replicas} voters within {limit:?}: {late:?}{reasons}");
+            }
             tokio::time::sleep(POLL).await;
         }
+    }
+
+    /// Returns what the schedulers say of a region: the verdicts on its stores, and its operators.
+    async fn explain(&self, region: RegionId) -> Result<String> {
+        let wanted = proto::ExplainRequest { region_id: region.0, ..Default::default() };
+        let explained = self.placement("explain", |mut client| {
+            let wanted = wanted.clone();
+            async move { client.explain(wanted).await }
+        });
+        let explained = explained.await?;
+        let wanted =
+            proto::ListOperatorsRequest { region_id: region.0, ended: true, ..Default::default() };
+        let operators = self.placement("list operators", |mut client| {
+            let wanted = wanted.clone();
+            async move { client.list_operators(wanted).await }
+        });
+        let operators = operators.await?.operators;
+        let report = explained.region.and_then(|info| info.report);
+        let bytes = report.map_or(0, |report| report.approximate_bytes);
+        let mut out = format!("\nregion {region}, {bytes} bytes");
+        for verdict in explained.stores {
+            let store = verdict.store.map_or(0, |store| store.store_id);
+            out += &format!("\n  store {store}: {}: {}", verdict.rule, verdict.reason);
+        }
+        for one in explained.operator.iter().chain(&operators) {
+            let (done, steps, age) = (one.steps_done, one.steps, one.age_ms);
+            out += &format!("\n  operator {}: {} ({}), ", one.id, one.what, one.why);
+            out += &format!(
+                "{done} of {steps} steps, {age} ms old, {:?}: {}",
+                one.state(),
+                one.detail
+            );
+        }
+        Ok(out)
     }
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stele_types::{Prng, RegionKind};
 
 const VALUE_BYTES: u64 = 1_000;
@@ -18,15 +18,19 @@ const PACED_PER_S: u64 = 1_000;
 /// Cost of a scan in operations; a scan reads some dozens of pairs.
 const SCAN_COST: u64 = 10;
 const TRIES_MAX: usize = 3;
-/// Length of the run in which all nodes restart and get other addresses: it must outlast that.
-const MOVE_SECONDS: u64 = 60;
+/// Length of the run in which all nodes restart and get other addresses: it must outlast that. All
+/// connections end then, so it runs without batches, see [`one`].
+const MOVE_SECONDS: u64 = 90;
 /// Operations per second of a run without a pace, at least.
 const SLOWEST_PER_S: f64 = 500.0;
 /// Time limit of a run in addition to the time that its pace needs. A client that hangs is noticed then.
 const RUN_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
-/// Pause after the move of a node, in which the client finds the next placement leader.
-const MOVE_PAUSE: Duration = Duration::from_secs(2);
+/// Time in which client-go asks for the list of nodes again. It does so once a minute, and when the
+/// placement leader that it knows does not answer a question; a client of few regions asks none.
+const LIST_KNOWN_WITHIN: Duration = Duration::from_secs(62);
+/// Setting of the requests in a message of client-go; with 0 each request is a call.
+const BATCH_SIZE: &str = "tikv.batchsize";
 const SERVED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Name; shares of reads, updates, inserts, scans and read-modify-writes; distribution of the keys.
@@ -47,7 +51,7 @@ enum Event {
     Nothing,
     Kill,
     SplitAndTransfer,
-    /// One node is killed, one restarts in order, and then each gets another address.
+    /// Each node gets another address; meanwhile one is killed, and one restarts in order.
     RestartAndMove,
 }
 
@@ -85,6 +89,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     }
     let mut settings = settings(&WORKLOADS[0], records, PACED_PER_S * MOVE_SECONDS);
     settings.push(("target", PACED_PER_S.to_string()));
+    settings.push((BATCH_SIZE, "0".to_owned()));
     let (name, event) = ("A_RestartAndMove", Event::RestartAndMove);
     let printed = one(&mut cluster, program, "run", &settings, event, &mut prng).await;
     record_run(report, name, &printed.context(name)?, true);
@@ -144,7 +149,8 @@ fn scans(workload: &Workload) -> bool {
 /// client-go (of 2022, with a current gRPC) hangs when all connections to a killed store are idle
 /// at once: `waitConnReady` waits for a change of state that only a call would cause, and no call
 /// is made (fixed in its pull request 833). Other calls then fail with "no available connections".
-/// Meanwhile the cluster must serve other clients.
+/// Without batches each request is a call, which connects: so it runs again without them. Meanwhile the
+/// cluster must serve other clients.
 async fn one(
     cluster: &mut Cluster,
     program: &Path,
@@ -153,8 +159,9 @@ async fn one(
     event: Event,
     prng: &mut Prng,
 ) -> Result<Printed> {
+    let mut settings = settings.to_vec();
     for _ in 0..TRIES_MAX {
-        let printed = attempt(cluster, program, command, settings, event, prng).await?;
+        let printed = attempt(cluster, program, command, &settings, event, prng).await?;
         let waits = !printed.in_time && printed.errors.contains(".waitConnReady(");
         let hangs = waits || printed.errors.contains("no available connections");
         if !hangs {
@@ -164,7 +171,8 @@ async fn one(
         let mut session = Session::new(Arc::clone(&cluster.channels), options);
         let served = session.put(b"meanwhile", Bytes::from_static(b"served")).await;
         ensure!(served.is_done(), "go-ycsb hangs, and another client is not served either");
-        println!("go-ycsb hangs on an idle connection; running it again");
+        println!("go-ycsb hangs on an idle connection; running it again without batches");
+        settings.push((BATCH_SIZE, "0".to_owned()));
     }
     bail!("go-ycsb hung on an idle connection {TRIES_MAX} times")
 }
@@ -209,41 +217,40 @@ async fn attempt(
     Ok(printed)
 }
 
-/// Kills a node, restarts another one in order, and then gives each node another address.
+/// Gives all nodes but one another address, kills a node and restarts another one in order, and then gives
+/// the last one another address, too.
+///
+/// The client learns of moves from a node that it knows. So the last one moves when the client has asked
+/// for the list again.
 async fn restart_and_move(cluster: &mut Cluster, prng: &mut Prng) -> Result<()> {
-    let victim = prng.below(cluster.nodes.len() as u64) as usize;
+    let nodes = cluster.nodes.len();
+    let first = prng.below(nodes as u64) as usize;
+    let mut order: Vec<usize> = (0..nodes).map(|node| (first + node) % nodes).collect();
+    let last = order.pop().context("no nodes")?;
+    for node in order {
+        move_node(cluster, node).await?;
+    }
+    let moved_at = Instant::now();
+    let victim = prng.below(nodes as u64) as usize;
     cluster.nodes[victim].kill()?;
     cluster.nodes[victim].restart()?;
     cluster.wait_ready().await?;
-    let other = (victim + 1) % cluster.nodes.len();
+    let other = (victim + 1) % nodes;
     cluster.nodes[other].stop(STOP_LIMIT).await?;
     cluster.nodes[other].restart()?;
     cluster.wait_ready().await?;
-    let mut unmoved: Vec<usize> = (0..cluster.nodes.len()).collect();
-    while let Some(node) = next_to_move(cluster, &unmoved).await? {
-        unmoved.retain(|other| *other != node);
-        cluster.nodes[node].stop(STOP_LIMIT).await?;
-        cluster.change_address(node)?;
-        changed_addresses::join_in_a_ring(cluster);
-        cluster.nodes[node].restart()?;
-        cluster.wait_ready().await?;
-        changed_addresses::known_to_the_placement_group(cluster).await?;
-        tokio::time::sleep(MOVE_PAUSE).await;
-    }
-    Ok(())
+    tokio::time::sleep(LIST_KNOWN_WITHIN.saturating_sub(moved_at.elapsed())).await;
+    move_node(cluster, last).await
 }
 
-/// Returns the node that moves next: the leader of the placement group, if it has not moved. The
-/// client asks for the list of nodes when their leader does not answer, and once a minute. Otherwise
-/// it could know only former addresses.
-async fn next_to_move(cluster: &Cluster, unmoved: &[usize]) -> Result<Option<usize>> {
-    let stores = cluster.stores().await?;
-    let regions = cluster.regions().await?;
-    let placement = regions.iter().find(|one| one.region.kind == RegionKind::System);
-    let leader = placement.and_then(|one| one.leader);
-    let address = leader.and_then(|leader| Some(stores.get(&leader)?.address.clone()));
-    let leads = |node: &&usize| Some(cluster.nodes[**node].address()) == address.as_deref();
-    Ok(unmoved.iter().find(leads).or(unmoved.first()).copied())
+/// Restarts a node in order, with another address.
+async fn move_node(cluster: &mut Cluster, node: usize) -> Result<()> {
+    cluster.nodes[node].stop(STOP_LIMIT).await?;
+    cluster.change_address(node)?;
+    changed_addresses::join_in_a_ring(cluster);
+    cluster.nodes[node].restart()?;
+    cluster.wait_ready().await?;
+    changed_addresses::known_to_the_placement_group(cluster).await
 }
 
 fn record_run(report: &mut Report, name: &str, printed: &Printed, all_there: bool) {

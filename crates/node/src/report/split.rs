@@ -53,8 +53,8 @@ pub enum SplitBy {
 #[derive(Clone, Copy, Debug)]
 struct Checked {
     version: u64,
-    /// Last entry that reads saw.
-    visible: LogIndex,
+    /// Last entry that was applied.
+    applied: LogIndex,
     at: Duration,
     counts_for: Duration,
 }
@@ -120,31 +120,31 @@ impl Splitter {
         }
     }
 
-    /// Returns the size of a region as last measured, if it need not be measured now. `visible` is the
-    /// last entry that reads see.
+    /// Returns the size of a region as last measured, if it need not be measured now. `applied` is its
+    /// last applied entry: a measurement sees no later one, which reads may see before.
     ///
     /// Invariant: a region that has changed is measured, and one that has not ever more rarely. A store
     /// with ten thousand idle regions would otherwise read blocks all the time.
     pub fn size_without_measuring(
         &self,
         region: &Region,
-        visible: LogIndex,
+        applied: LogIndex,
         now: Duration,
     ) -> Option<RangeSize> {
         let checked = self.checked.get(&region.id)?;
-        let is_same = checked.version == region.epoch.version && checked.visible == visible;
+        let is_same = checked.version == region.epoch.version && checked.applied == applied;
         let counts = is_same && now.saturating_sub(checked.at) < checked.counts_for;
         let size = self.sizes.get(&region.id).filter(|_| counts)?.size;
         (!mutant::active("node.idle_regions_measured")).then_some(size)
     }
 
-    /// Records that a region is measured now. `visible` was read before.
-    pub fn note_measuring(&mut self, region: &Region, visible: LogIndex, now: Duration) {
+    /// Records that a region is measured now. `applied` was read before.
+    pub fn note_measuring(&mut self, region: &Region, applied: LogIndex, now: Duration) {
         let version = region.epoch.version;
         let before = self.checked.get(&region.id);
-        let before = before.filter(|it| it.version == version && it.visible == visible);
+        let before = before.filter(|it| it.version == version && it.applied == applied);
         let counts_for = before.map_or(UNCHANGED, |it| (2 * it.counts_for).min(UNCHANGED_MAX));
-        self.checked.insert(region.id, Checked { version, visible, at: now, counts_for });
+        self.checked.insert(region.id, Checked { version, applied, at: now, counts_for });
     }
 
     /// Records the size of a region led here. Returns how it must be split now, if it must.
@@ -363,13 +363,13 @@ mod tests {
         let limits = Limits { bytes_max: 1000, ops_max: 0 };
         let (seconds, mut splitter) = (Duration::from_secs, Splitter::default());
         let region = Region { id: RegionId(2), ..Region::default() };
-        let mut check = |region: &Region, visible, now| {
-            let (visible, now) = (LogIndex(visible), seconds(now));
-            if let Some(known) = splitter.size_without_measuring(region, visible, now) {
+        let mut check = |region: &Region, applied, now| {
+            let (applied, now) = (LogIndex(applied), seconds(now));
+            if let Some(known) = splitter.size_without_measuring(region, applied, now) {
                 assert_eq!(known, size(900, 2));
                 return false;
             }
-            splitter.note_measuring(region, visible, now);
+            splitter.note_measuring(region, applied, now);
             splitter.measured(region, size(900, 2), limits, now);
             true
         };

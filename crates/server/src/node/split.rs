@@ -29,15 +29,15 @@ pub(super) async fn check(
             continue;
         }
         let Some(reader) = store.readers().get(region.id) else { continue };
-        let visible = reader.visible();
-        let known = splitter.lock().size_without_measuring(&region, visible, started.elapsed());
+        let applied = reader.applied();
+        let known = splitter.lock().size_without_measuring(&region, applied, started.elapsed());
         let size = match known {
             Some(size) => size,
             None => {
                 let ranges = region.engine_ranges();
                 let measured = on_engine(store, move |engine| size_of(engine, &ranges)).await;
                 let Ok(Ok(size)) = measured else { continue };
-                splitter.lock().note_measuring(&region, visible, started.elapsed());
+                splitter.lock().note_measuring(&region, applied, started.elapsed());
                 size
             }
         };
