@@ -3,6 +3,7 @@
 //! after it has recovered all its entries, so the stores must recover from each other before any of
 //! them votes.
 
+use crate::copies::Copies;
 use crate::faults::FaultSet;
 use crate::helical::REPAIR_NANOS;
 use crate::plan::{MS, Mode, Plan, SECOND, fork};
@@ -64,11 +65,11 @@ pub fn play(world: &mut World) -> DamagedPayloads {
     world.start_clients(world.plan.ops_max);
     world.run(world.plan.nanos);
     let mut prng = fork(world.plan.seed, "holes");
-    let logs = world.logs();
+    let (logs, copies) = (world.logs(), world.copies());
     let how = if prng.coin() { Stop::Power } else { Stop::Kill };
     let nodes: Vec<u64> = world.nodes.keys().copied().collect();
     nodes.iter().for_each(|node| world.stop_node(*node, how));
-    world.damage_entries(&logs, &mut result);
+    world.damage_entries(&logs, &copies, &mut result);
     let began = world.now;
     let waiting = |world: &World| world.slots.values().filter(|it| it.recovery.is_some()).count();
     for node in nodes {
@@ -185,7 +186,12 @@ impl World {
     /// write cut by power. Invariant: payloads of a merging region are left alone. A store with an
     /// intact copy may commit the merge when it opens, which ends that log before another store
     /// requests its entries.
-    fn damage_entries(&mut self, logs: &BTreeMap<u64, Log>, result: &mut DamagedPayloads) {
+    fn damage_entries(
+        &mut self,
+        logs: &BTreeMap<u64, Log>,
+        copies: &Copies,
+        result: &mut DamagedPayloads,
+    ) {
         let mut prng = fork(self.plan.seed, "holes in entries");
         let disks: Vec<(u64, _)> =
             self.slots.values().map(|slot| (slot.number, payloads(&slot.disk))).collect();
@@ -204,6 +210,14 @@ impl World {
                 holders.retain(applies);
             }
         }
+        // Invariant: the intact copy is one that its region keeps. An entry without one is left alone.
+        for payload in disks.iter().flat_map(|(_, payloads)| payloads) {
+            if let Some(holders) = intact.get_mut(&payload.entry) {
+                let (region, ..) = payload.entry;
+                holders.retain(|slot| copies.counts_of_entry(*slot, region, &payload.keys));
+            }
+        }
+        intact.retain(|_, holders| !holders.is_empty());
         let ends: BTreeSet<RegionId> = logs.values().flat_map(|log| log.merging.clone()).collect();
         intact.retain(|(region, ..), _| !ends.contains(region));
         let mut spared: BTreeMap<Name, u64> = BTreeMap::new();

@@ -16,7 +16,7 @@ use stele_engine::Store;
 use stele_index::{Direction, Run};
 use stele_raftstore::LogKept;
 use stele_storage::Repair;
-use stele_types::{KeyRange, Prng, ValueRef, keyspace};
+use stele_types::{KeyRange, ValueRef, keyspace};
 use stele_vfs::{Fault as DiskFault, SimVfs};
 
 /// Limit for forming the cluster.
@@ -307,16 +307,22 @@ impl World {
     /// values.
     fn damage_values(&mut self) -> u64 {
         let mut prng = fork(self.plan.seed, "helix");
-        let stores = self.serving();
-        let mut intact: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+        let (stores, copies) = (self.serving(), self.copies());
+        let mut intact: BTreeMap<Vec<u8>, Option<u64>> = BTreeMap::new();
         let mut damaged = 0;
         for number in &stores {
             let Some(engine) = self.engine(*number) else { continue };
             let Some(slot) = self.slots.get(number) else { continue };
             let last = last_frame(&slot.disk);
             for place in places(&engine, &slot.disk.paths()) {
-                let spared =
-                    *intact.entry(place.key.clone()).or_insert_with(|| spare(&mut prng, &stores));
+                let spare = || {
+                    let counts = |slot: &&u64| copies.counts(**slot, &place.key);
+                    let holders: Vec<u64> = stores.iter().filter(counts).copied().collect();
+                    holders.get(prng.below(holders.len() as u64) as usize).copied()
+                };
+                let Some(spared) = *intact.entry(place.key.clone()).or_insert_with(spare) else {
+                    continue;
+                };
                 // Damage to the last frame looks like a write cut by power.
                 let is_last = last
                     .as_ref()
@@ -365,10 +371,6 @@ impl World {
         let mut engines = self.serving().into_iter().filter_map(|number| self.engine(number));
         engines.any(|engine| engine.has_lost())
     }
-}
-
-fn spare(prng: &mut Prng, stores: &[u64]) -> u64 {
-    stores.get(prng.below(stores.len() as u64) as usize).copied().unwrap_or_default()
 }
 
 /// Returns the newest segment, and the offset of the first payload in its last frame; `u64::MAX`

@@ -21,6 +21,8 @@ pub struct Payload {
     bytes: u64,
     /// The entry changes the store's local records.
     pub is_local: bool,
+    /// Engine keys of the pairs that it puts.
+    pub keys: Vec<Vec<u8>>,
     /// Frames of the log after its own.
     pub frames_after: usize,
 }
@@ -86,6 +88,7 @@ pub fn payloads(disk: &SimVfs) -> Vec<Payload> {
                         offset: row.offset,
                         bytes: u64::from(bytes),
                         is_local: false,
+                        keys: Vec::new(),
                         frames_after: frames,
                     });
                 }
@@ -93,6 +96,10 @@ pub fn payloads(disk: &SimVfs) -> Vec<Payload> {
             }
             What::Put { key, .. } if key.first() == Some(&keyspace::LOCAL) => {
                 found.last_mut().into_iter().for_each(|payload| payload.is_local = true);
+                true
+            }
+            What::Put { key, .. } => {
+                found.last_mut().into_iter().for_each(|payload| payload.keys.push(key.clone()));
                 true
             }
             What::Damage { .. } => false,

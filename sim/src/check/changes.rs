@@ -28,7 +28,8 @@ fn key(epoch: RegionEpoch) -> (u64, u64) {
 }
 
 impl Changes {
-    fn note(&mut self, slot: u64, region: &Region) -> Option<Region> {
+    /// Records the descriptor that a store has. Returns the one before it.
+    pub fn note(&mut self, slot: u64, region: &Region) -> Option<Region> {
         let versions = self.known.entry(region.id).or_default();
         versions.entry(key(region.epoch)).or_insert_with(|| region.clone());
         self.latest.insert((slot, region.id), region.clone())
@@ -61,6 +62,28 @@ impl Changes {
         let before = self.note(slot, now).filter(|_| !is_installed)?;
         let wrong = self.invalid_change(&before, now);
         Some((before, wrong))
+    }
+
+    /// Returns the newest descriptor of each region that these stores have, running or stopped. A region
+    /// that was destroyed on a store and is covered by a later version of another one ended in a merge.
+    pub fn newest(&self, counts: impl Fn(u64) -> bool) -> BTreeMap<RegionId, Region> {
+        let mut newest: BTreeMap<RegionId, Region> = BTreeMap::new();
+        for ((_, id), region) in self.latest.iter().filter(|((slot, _), _)| counts(*slot)) {
+            let is_newer = |other: &Region| key(other.epoch) < key(region.epoch);
+            if newest.get(id).is_none_or(is_newer) {
+                newest.insert(*id, region.clone());
+            }
+        }
+        let all: Vec<Region> = newest.values().cloned().collect();
+        newest.retain(|id, region| {
+            let covers = |other: &Region| {
+                other.kind == region.kind
+                    && other.epoch.version > region.epoch.version
+                    && other.range.overlaps(&region.range)
+            };
+            !self.gone.contains(id) || !all.iter().any(covers)
+        });
+        newest
     }
 
     /// Returns true if a region ever passed an epoch, or was destroyed on a store.
@@ -114,6 +137,7 @@ impl World {
     /// Records the regions of a store that started.
     pub(crate) fn note_regions(&mut self, number: u64) {
         let Some(core) = self.slots.get_mut(&number).and_then(|slot| slot.core()) else { return };
+        self.checks.changes.latest.retain(|(slot, _), _| *slot != number);
         for report in core.regions() {
             self.checks.changes.note(number, &report.region);
         }
@@ -128,6 +152,7 @@ impl World {
             }
             Event::RegionDestroyed(region) => {
                 changes.installing.remove(&(number, *region));
+                changes.latest.remove(&(number, *region));
                 changes.gone.insert(*region);
                 return;
             }
@@ -239,6 +264,24 @@ mod tests {
         changes.snapshot_received(1, &at(18));
         changes.started(1);
         assert!(is_wrong(&mut changes, 18));
+    }
+
+    #[test]
+    fn a_region_that_was_merged_is_not_the_newest_of_a_store_that_missed_the_merge() {
+        let mut changes = Changes::default();
+        let (source, target) = (region(1, ("", "b"), 1), region(2, ("b", "c"), 1));
+        [&source, &target].into_iter().for_each(|it| drop(changes.note(1, it)));
+        let newest = |changes: &Changes| -> Vec<u64> {
+            changes.newest(|slot| slot != 3).into_keys().map(|id| id.0).collect()
+        };
+        // Another store split the source: both are there.
+        changes.note(2, &region(4, ("a", "b"), 2));
+        assert_eq!(newest(&changes), [1, 2, 4]);
+        changes.note(2, &region(2, ("", "c"), 3));
+        changes.gone.insert(source.id);
+        assert_eq!(newest(&changes), [2, 4]);
+        changes.note(3, &region(5, ("x", ""), 9));
+        assert_eq!(newest(&changes), [2, 4]);
     }
 
     #[test]

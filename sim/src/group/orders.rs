@@ -16,6 +16,8 @@ impl World {
         if !node.member.running.insert(key) {
             self.fail(format!("node {id} starts {key:?}, which already runs"));
         }
+        let text = || crate::world::short(&format!("carries out {step:?}"));
+        self.trace.note(self.now, id, 0, text);
         if let Err(obstacle) = self.request_step(id, step, key) {
             self.step_ended(id, key, step.step, Err(obstacle));
         }

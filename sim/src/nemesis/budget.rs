@@ -4,10 +4,22 @@
 use crate::world::World;
 use std::collections::BTreeMap;
 use stele_raftstore::RegionReport;
-use stele_types::{LogIndex, PeerRole, RegionId};
+use stele_types::{LogIndex, Peer, PeerRole, Region, RegionId};
 
 /// Minimum of voters that tolerate the loss of one.
 const VOTERS_MIN: usize = 3;
+
+/// Returns whether a region has no majority without the lost replicas: of its voters, or, in a joint
+/// change, of either configuration.
+fn loses_quorum(region: &Region, is_lost: impl Fn(&Peer) -> bool) -> bool {
+    let too_few = |leaves: PeerRole| {
+        let votes = |it: &&Peer| ![PeerRole::Learner, leaves].contains(&it.role);
+        let voters = region.peers.iter().filter(votes);
+        let lost = voters.clone().filter(|peer| is_lost(peer)).count();
+        lost * 2 >= voters.count()
+    };
+    too_few(PeerRole::IncomingVoter) || too_few(PeerRole::DemotingVoter)
+}
 
 impl World {
     /// Returns true if a store's disk may be damaged now.
@@ -31,7 +43,7 @@ impl World {
             let newest = reports.iter().map(|(_, report)| &report.region);
             let newest = newest.max_by_key(|it| (it.epoch.version, it.epoch.conf_version));
             let (Some(committed), Some(region)) = (committed, newest) else { return false };
-            let holds = |peer: &stele_types::Peer| {
+            let holds = |peer: &Peer| {
                 let here = reports.iter().find(|(_, report)| report.peer.id == peer.id);
                 let is_up_to_date =
                     |it: &RegionReport| it.last >= committed && it.region.epoch == region.epoch;
@@ -43,31 +55,28 @@ impl World {
 
     /// Counts a disk loss outside the budget: if a region loses its quorum, the cluster need not
     /// settle.
+    ///
+    /// Invariant: a loss is counted by the newest configuration that a remaining store has, also one that
+    /// is stopped. Configurations change between the damage and its discovery.
     pub(crate) fn spend(&mut self, number: u64) {
-        let regions = self.reports_by_region();
-        let is_stuck = regions.values().any(|reports| {
-            // State known only to this store is lost with it.
-            let stay = reports.iter().filter(|(slot, _)| *slot != number);
-            let newest =
-                stay.max_by_key(|(_, it)| (it.region.epoch.version, it.region.epoch.conf_version));
-            let Some((_, RegionReport { region, .. })) = newest.or(reports.first()) else {
-                return false;
-            };
-            let is_lost = |peer: &stele_types::Peer| {
-                let home = self.homes.get(&peer.store).copied();
-                let runs = home.is_some_and(|home| self.serving().contains(&home));
-                let has = reports.iter().any(|(_, report)| report.peer.id == peer.id);
-                home.is_none() || home == Some(number) || runs && !has
-            };
-            let too_few = |leaves: PeerRole| {
-                let votes =
-                    |it: &&stele_types::Peer| ![PeerRole::Learner, leaves].contains(&it.role);
-                let voters = region.peers.iter().filter(votes);
-                let lost = voters.clone().filter(|peer| is_lost(peer)).count();
-                lost * 2 >= voters.count()
-            };
-            too_few(PeerRole::IncomingVoter) || too_few(PeerRole::DemotingVoter)
-        });
+        let reports = self.reports_by_region();
+        let remains = |other: u64| {
+            let slot = self.slots.get(&other).filter(|_| other != number);
+            slot.is_some_and(|slot| !slot.is_gone && !slot.is_copy)
+        };
+        let changes = &self.checks.changes;
+        // State known only to this store is lost with it.
+        let mut regions = changes.newest(|other| other == number || remains(other));
+        regions.extend(changes.newest(remains));
+        let serving = self.serving();
+        let is_lost = |region: &Region, peer: &Peer| {
+            let home = self.homes.get(&peer.store).copied();
+            let runs = home.is_some_and(|home| serving.contains(&home));
+            let here = reports.get(&region.id);
+            let has = here.is_some_and(|it| it.iter().any(|(_, it)| it.peer.id == peer.id));
+            home.is_none() || home == Some(number) || runs && !has
+        };
+        let is_stuck = regions.values().any(|it| loses_quorum(it, |peer| is_lost(it, peer)));
         self.counts.overspent += u64::from(is_stuck);
     }
 
@@ -87,10 +96,9 @@ impl World {
             let Some((_, RegionReport { region, .. })) = others().max_by_key(newest) else {
                 return false;
             };
-            let has = |peer: &&stele_types::Peer| others().any(|(_, it)| it.peer.id == peer.id);
+            let has = |peer: &&Peer| others().any(|(_, it)| it.peer.id == peer.id);
             [PeerRole::IncomingVoter, PeerRole::DemotingVoter].into_iter().all(|leaves| {
-                let votes =
-                    |it: &&stele_types::Peer| ![PeerRole::Learner, leaves].contains(&it.role);
+                let votes = |it: &&Peer| ![PeerRole::Learner, leaves].contains(&it.role);
                 let voters = || region.peers.iter().filter(votes);
                 voters().filter(has).count() * 2 > voters().count()
             })
@@ -118,5 +126,47 @@ impl World {
             }
         }
         regions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Mode, Plan};
+    use crate::trace::Trace;
+    use crate::world::Stop;
+    use stele_types::{PeerId, StoreId};
+
+    /// Counts the loss of store 4. It and store 1 have a configuration of three voters, store 6 one
+    /// with these roles, and none of them runs.
+    fn overspent(roles: [PeerRole; 3]) -> u64 {
+        let mut plan = Plan::draw(1, Mode::Safety);
+        (plan.nodes, plan.stores_per_node) = (3, 2);
+        let mut world = World::new(plan, Trace::new(false, false));
+        (1..=3).for_each(|node| world.stop_node(node, Stop::Power));
+        world.checks.changes = Default::default();
+        world.homes = (1..=6).map(|number| (StoreId(number), number)).collect();
+        let with = |conf_version: u64, roles: [PeerRole; 3]| {
+            let peers = [1, 4, 6].into_iter().zip(roles);
+            let peer = |(number, role)| Peer { id: PeerId(number), store: StoreId(number), role };
+            let mut region = Region { id: RegionId(2), ..Region::default() };
+            (region.epoch.conf_version, region.peers) = (conf_version, peers.map(peer).collect());
+            region
+        };
+        let (older, newer) = (with(6, [PeerRole::Voter; 3]), with(7, roles));
+        for (number, known) in [(1, &older), (4, &older), (6, &newer)] {
+            world.checks.changes.note(number, known);
+        }
+        world.spend(4);
+        world.counts.overspent
+    }
+
+    #[test]
+    fn a_lost_disk_is_counted_by_the_newest_configuration_that_a_stopped_store_has() {
+        use PeerRole::{DemotingVoter, Learner, Voter};
+        assert_eq!(overspent([Voter, Voter, Voter]), 0);
+        assert_eq!(overspent([Learner, Voter, Voter]), 1);
+        assert_eq!(overspent([Voter, Learner, Voter]), 0);
+        assert_eq!(overspent([DemotingVoter, Voter, Voter]), 1);
     }
 }
