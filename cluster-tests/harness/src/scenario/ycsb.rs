@@ -21,6 +21,8 @@ const TRIES_MAX: usize = 3;
 /// Length of the run in which all nodes restart and get other addresses: it must outlast that. All
 /// connections end then, so it runs without batches, see [`one`].
 const MOVE_SECONDS: u64 = 90;
+/// Operations per second of that run.
+const MOVE_PER_S: u64 = 500;
 /// Operations per second of a run without a pace, at least.
 const SLOWEST_PER_S: f64 = 500.0;
 /// Time limit of a run in addition to the time that its pace needs. A client that hangs is noticed then.
@@ -87,8 +89,8 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
             cluster.wait_replicated(3, Duration::from_secs(60)).await?;
         }
     }
-    let mut settings = settings(&WORKLOADS[0], records, PACED_PER_S * MOVE_SECONDS);
-    settings.push(("target", PACED_PER_S.to_string()));
+    let mut settings = settings(&WORKLOADS[0], records, MOVE_PER_S * MOVE_SECONDS);
+    settings.push(("target", MOVE_PER_S.to_string()));
     settings.push((BATCH_SIZE, "0".to_owned()));
     let (name, event) = ("A_RestartAndMove", Event::RestartAndMove);
     let printed = one(&mut cluster, program, "run", &settings, event, &mut prng).await;
