@@ -4,6 +4,7 @@
 //! other engines. Each driver takes inputs and the time, and returns what its owner must do next.
 
 pub mod hand_over;
+pub mod members;
 pub mod pages;
 pub mod placement;
 pub mod recover;

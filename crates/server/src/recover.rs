@@ -86,13 +86,8 @@ pub fn listed(dir: &Path, ident: StoreIdent) -> Listed {
 /// node refuses them from its first second, before it has found the placement group.
 pub fn record_lost(dir: &Path, ident: StoreIdent, lost: &BTreeSet<StoreId>) -> Result<()> {
     let mut known = members_of(dir, ident);
-    for store in lost {
-        let member = known.stores.entry(*store).or_default();
-        (member.is_removed, member.state) = (true, StoreState::Removed as i32);
-        known.own.remove(store);
-    }
+    known.record_lost(lost, StoreState::Removed as i32);
     known.cluster = ident.cluster;
-    known.write += 1;
     if mutant::active("server.lost_stores_not_listed") {
         return Ok(());
     }

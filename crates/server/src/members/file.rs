@@ -1,7 +1,7 @@
 //! The file `members.json`: the members of the cluster, and the stores of this node. Every open
 //! directory of the node has a copy. It is a cache: a damaged copy is skipped if another is readable.
 
-use super::Member;
+use super::{Known, Member};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -11,34 +11,9 @@ use stele_types::{Boot, ClusterId, Error, Lineage, Result, StartId, StoreId, Sto
 
 const FILE: &str = "members.json";
 
-/// Contents of the file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
-    /// Number of the write; it grows with each change.
-    pub write: u64,
-    /// Cluster; 0 in files of earlier builds.
-    pub cluster: ClusterId,
-    /// Version of the list of members; 0 for none.
-    pub version: u64,
-    /// Members of the cluster.
-    pub stores: BTreeMap<StoreId, Member>,
-    /// Stores of this node, with the directory of each; `None` after its disk was replaced.
-    pub own: BTreeMap<StoreId, Option<PathBuf>>,
-}
-
-impl Known {
-    /// Returns whether the node is the only one of its cluster.
-    pub fn is_sole_node(&self) -> bool {
-        let mut live = self.stores.iter().filter(|(_, member)| !member.is_removed);
-        live.all(|(store, _)| self.own.contains_key(store))
-    }
-
-    /// Returns the store that was last in this directory.
-    pub fn store_in(&self, dir: &Path) -> Option<StoreId> {
-        let dir = absolute(dir);
-        let found = self.own.iter().find(|(_, at)| at.as_ref() == Some(&dir));
-        found.map(|(store, _)| *store)
-    }
+/// Returns the store that was last in this directory.
+pub fn store_in(known: &Known, dir: &Path) -> Option<StoreId> {
+    known.store_at(&absolute(dir))
 }
 
 /// Returns a directory as it is kept: the working directory of a later process may be another one.

@@ -1,48 +1,34 @@
 //! Stores of the cluster with their addresses, kept in a file beside the data, so that a node that
 //! restarts finds the others before any of them leads. Beside them the stores of this node, so that
-//! one that is missing at the next start is noticed.
-//!
-//! Addresses come from the placement group, and from the nodes themselves: by their hellos and by the
-//! lists that they exchange. So nodes that all have other addresses since their restart find each
-//! other as long as each knows one node that runs.
+//! one that is missing at the next start is noticed. The decisions are those of
+//! [`stele_node::members`]; here are the lock, the files and the waiting.
 
 mod file;
-mod runs;
+mod wire;
 
-pub use file::{Known, read, write};
-pub use runs::{Hearsay, wire_store};
+pub use file::{read, store_in, write};
+pub use stele_node::members::{Hearsay, Known, Member};
+pub use wire::{encode, wire_store};
 
 use file::absolute;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_node::succession::KnownRun;
+use stele_node::members::Table;
+use stele_node::succession::{Evidence, KnownRun, Verdict};
 use stele_proto::stele::control::v1 as control;
 use stele_types::{ClusterId, Result, StoreId, StoreRun};
 use tokio::sync::Notify;
 
-/// A store of the cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Member {
-    /// Its last accepted run, with the address of its node.
-    pub known: KnownRun,
-    /// Removed permanently.
-    pub is_removed: bool,
-    /// Last reported state: a number of [`control::StoreState`].
-    pub state: i32,
-}
-
 /// Last received list of members, and the stores of this node.
 #[derive(Debug, Default)]
 pub struct Members {
-    known: RwLock<Known>,
+    table: RwLock<Table>,
     copies: Mutex<Vec<Arc<Copy>>>,
     /// Notified when an address was learned from another node, and is to be put into use and saved; or
     /// when there is hearsay.
     learned: Notify,
-    /// Runs that other nodes state for third ones, and that are to be verified.
-    hearsay: Mutex<Vec<Hearsay>>,
 }
 
 /// Copy of the file in one directory.
@@ -56,7 +42,7 @@ pub struct Copy {
 impl Members {
     /// Starts with what a copy of the file held. Nothing is written before a directory is added.
     pub fn new(known: Known) -> Self {
-        Self { known: RwLock::new(known), ..Self::default() }
+        Self { table: RwLock::new(Table::new(known)), ..Self::default() }
     }
 
     /// Keeps a copy in `dir` from now on.
@@ -80,71 +66,57 @@ impl Members {
 
     /// Sets the cluster.
     pub fn set_cluster(&self, cluster: ClusterId) {
-        self.change(|known| known.cluster = cluster);
+        self.table.write().set_cluster(cluster);
     }
 
     /// Returns the cluster; 0 before it is known.
     pub fn cluster(&self) -> ClusterId {
-        self.known.read().cluster
+        self.table.read().known().cluster
     }
 
     /// Returns the version of the list; 0 for none.
     pub fn version(&self) -> u64 {
-        self.known.read().version
+        self.table.read().known().version
     }
 
     /// Returns a store's entry; `None` if unknown.
     pub fn get(&self, store: StoreId) -> Option<Member> {
-        self.known.read().stores.get(&store).cloned()
+        self.table.read().get(store).cloned()
+    }
+
+    /// Returns the address of a store, for messages to it; `None` if it is unknown or removed.
+    pub fn address(&self, store: StoreId) -> Option<String> {
+        self.table.read().address(store).map(str::to_owned)
     }
 
     /// Returns whether the store was removed from the cluster permanently.
     pub fn is_removed(&self, store: StoreId) -> bool {
-        self.known.read().stores.get(&store).is_some_and(|member| member.is_removed)
+        self.table.read().is_removed(store)
     }
 
     /// Returns all stores that are not removed.
     pub fn stores(&self) -> Vec<StoreId> {
-        let known = self.known.read();
-        let live = known.stores.iter().filter(|(_, member)| !member.is_removed);
-        live.map(|(id, _)| *id).collect()
+        self.table.read().stores()
     }
 
     /// Returns the addresses of all nodes, each once.
     pub fn addresses(&self) -> Vec<String> {
-        let known = self.known.read();
-        let live = known.stores.values().filter(|member| !member.is_removed);
-        let mut addresses: Vec<String> = live.map(|member| member.known.address.clone()).collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        addresses
+        self.table.read().addresses()
     }
 
     /// Returns the nodes and their stores; `leader` leads the placement group.
     pub fn list(&self, leader: Option<&str>) -> Vec<control::Member> {
-        let mut nodes: BTreeMap<String, Vec<control::MemberStore>> = BTreeMap::new();
-        for (id, member) in &self.known.read().stores {
-            if !member.is_removed {
-                let store = wire_store(*id, member.state, &member.known.run);
-                nodes.entry(member.known.address.clone()).or_default().push(store);
-            }
-        }
-        let member = |(address, stores): (String, _)| control::Member {
-            leads_placement: leader == Some(&address[..]),
-            address,
-            stores,
-        };
-        nodes.into_iter().map(member).collect()
+        encode(self.table.read().list(), leader)
     }
 
     /// Returns the stores of this node, with the directory of each.
     pub fn own(&self) -> BTreeMap<StoreId, Option<PathBuf>> {
-        self.known.read().own.clone()
+        self.table.read().known().own.clone()
     }
 
     /// Returns the store that was last in this directory.
     pub fn store_in(&self, dir: &Path) -> Option<StoreId> {
-        self.known.read().store_in(dir)
+        store_in(self.table.read().known(), dir)
     }
 
     /// Announces a change of addresses to [`Members::learned`].
@@ -160,37 +132,66 @@ impl Members {
     /// Adds a store of this node in this directory, also before the placement group has listed it.
     /// The caller saves the copies.
     pub fn add_own(&self, store: StoreId, address: &str, dir: &Path, run: StoreRun) {
-        self.change(|known| {
-            let before = known.stores.get(&store);
-            let (state, is_removed) =
-                before.map_or((0, false), |member| (member.state, member.is_removed));
-            let own = KnownRun { run, address: address.to_owned(), ..KnownRun::default() };
-            let member = Member { known: own, is_removed, state };
-            known.stores.insert(store, member);
-            if !is_removed {
-                known.own.insert(store, Some(absolute(dir)));
-            }
-        });
+        self.table.write().add_own(store, address, absolute(dir), run);
     }
 
     /// Records that the disk of a directory was replaced: its store is still one of this node's, and
     /// the directory is another one's. The caller saves the copies.
     pub fn replace_disk(&self, dir: &Path) {
-        let dir = absolute(dir);
-        self.change(|known| {
-            known.own.values_mut().for_each(|at| *at = at.take().filter(|at| *at != dir));
-        });
+        self.table.write().replace_disk(&absolute(dir));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Known)) {
-        let mut known = self.known.write();
-        change(&mut known);
-        known.write += 1;
+    /// Returns the last accepted run of a store; `None` if it is not known.
+    pub fn known_run(&self, store: StoreId) -> Option<KnownRun> {
+        self.table.read().known_run(store).cloned()
+    }
+
+    /// Returns whether messages of this run are heard now.
+    pub fn is_heard(&self, store: StoreId, run: &StoreRun, address: &str) -> bool {
+        self.table.read().is_heard(store, run, address)
+    }
+
+    /// Judges the run that a node at `address` states for its store, and records it if it goes on after
+    /// the known one.
+    pub fn admit(
+        &self,
+        store: StoreId,
+        run: &StoreRun,
+        address: &str,
+        evidence: &Evidence,
+    ) -> Verdict {
+        self.learn(|table| table.admit(store, run, address, evidence))
+    }
+
+    /// Learns the addresses of a list that another node sent. What must be verified first waits in
+    /// [`Members::take_hearsay`].
+    pub fn learn_list(&self, members: &[control::Member]) {
+        self.learn(|table| table.learn_list(&wire::decode(members)));
+    }
+
+    /// Takes the runs that are to be verified.
+    pub fn take_hearsay(&self) -> Vec<Hearsay> {
+        self.table.write().take_hearsay()
+    }
+
+    /// Replaces the list by the placement group's, unless a newer one is known; true if it changed.
+    /// The caller saves the copies.
+    pub fn update(&self, version: u64, members: &[control::Member], own: &str) -> bool {
+        self.learn(|table| table.update(version, &wire::decode(members), own))
+    }
+
+    /// Changes the table, and announces what was learned.
+    fn learn<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
+        let mut table = self.table.write();
+        let result = change(&mut table);
+        let has_news = table.take_news();
+        drop(table);
+        if has_news {
+            self.announce();
+        }
+        result
     }
 }
-
-/// Most stores that are learned from other nodes.
-const STORES_MAX: usize = 4096;
 
 impl Copy {
     /// Writes what is known now, if it was not written. Does not wait for a write under way, which
@@ -201,13 +202,13 @@ impl Copy {
     pub fn save(&self, members: &Members) {
         loop {
             let Some(mut written) = self.written.try_lock() else { return };
-            let known = members.known.read().clone();
+            let known = members.table.read().known().clone();
             if let Err(error) = self.write(&known, &mut written) {
                 tracing::warn!("the list of members is not kept in one directory: {error}");
                 return;
             }
             drop(written);
-            if members.known.read().write == known.write {
+            if members.table.read().known().write == known.write {
                 return;
             }
         }

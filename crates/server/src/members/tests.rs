@@ -1,5 +1,5 @@
 use super::*;
-use stele_node::succession::{Evidence, KnownRun, Probe, Refusal, Verdict};
+use stele_node::succession::{Evidence, Probe, Verdict};
 use stele_types::{Boot, Lineage, StartId};
 
 fn member(address: &str, id: u64, state: control::StoreState) -> control::Member {
@@ -68,8 +68,8 @@ fn every_directory_has_a_copy_and_knows_the_stores_of_the_node_until_they_are_re
     members.save();
     for dir in &dirs {
         let known = read(dir.path()).unwrap().unwrap();
-        assert_eq!(known.store_in(dirs[0].path()), Some(StoreId(1)));
-        assert_eq!(known.store_in(dirs[1].path()), Some(StoreId(2)));
+        assert_eq!(store_in(&known, dirs[0].path()), Some(StoreId(1)));
+        assert_eq!(store_in(&known, dirs[1].path()), Some(StoreId(2)));
     }
     let up = control::StoreState::Up;
     assert!(members.update(3, &[member("a:1", 1, up), member("b:1", 2, up)], "a:1"));
@@ -83,24 +83,6 @@ fn every_directory_has_a_copy_and_knows_the_stores_of_the_node_until_they_are_re
     assert!(!members.own().contains_key(&StoreId(1)));
     members.add_own(StoreId(1), "a:1", dirs[0].path(), StoreRun::default());
     assert!(members.is_removed(StoreId(1)), "a removed store does not come back");
-}
-
-fn removed(address: &str) -> Member {
-    let known = KnownRun { address: address.to_owned(), ..KnownRun::default() };
-    Member { known, is_removed: true, state: control::StoreState::Removed as i32 }
-}
-
-#[test]
-fn a_store_that_was_declared_lost_stays_removed_whatever_the_placement_group_lists() {
-    let up = control::StoreState::Up;
-    let known =
-        Known { stores: [2, 3].map(|id| (StoreId(id), removed("b:1"))).into(), ..Known::default() };
-    let members = Members::new(known);
-    // A log of the placement group in which store 2 is still a member, and store 3 is not yet.
-    assert!(members.update(5, &[member("a:1", 1, up), member("b:1", 2, up)], "a:1"));
-    assert!(members.is_removed(StoreId(2)) && members.is_removed(StoreId(3)));
-    assert_eq!(members.stores(), [StoreId(1)]);
-    assert!(!members.update(5, &[member("a:1", 1, up), member("b:1", 2, up)], "a:1"));
 }
 
 #[test]
@@ -120,13 +102,6 @@ fn run(count: u64, ids: &[u128]) -> StoreRun {
     StoreRun { boot: Boot { count, nonce: 9 }, lineage }
 }
 
-/// Returns the list of the placement group with one store in one run.
-fn listed(address: &str, id: u64, run: &StoreRun) -> [control::Member; 1] {
-    let store = wire_store(StoreId(id), control::StoreState::Up as i32, run);
-    let (address, stores) = (address.to_owned(), vec![store]);
-    [control::Member { address, stores, ..control::Member::default() }]
-}
-
 /// The known run does not answer, and this one does.
 fn moved(run: &StoreRun) -> Evidence {
     let stated = Probe::Answered(run.lineage.clone());
@@ -136,125 +111,6 @@ fn moved(run: &StoreRun) -> Evidence {
 /// Admits a run of store 2, of which the known run does not answer.
 fn admit(members: &Members, address: &str, run: &StoreRun) -> Verdict {
     members.admit(StoreId(2), run, address, &moved(run))
-}
-
-#[test]
-fn an_address_is_learned_from_a_later_run_of_a_store_and_from_no_older_copy() {
-    let dir = tempfile::tempdir().unwrap();
-    let members = open(dir.path());
-    let address = || members.get(StoreId(2)).unwrap().known.address;
-    members.update(1, &[member("b:1", 2, control::StoreState::Up)], "a:1");
-    assert_eq!(admit(&members, "b:2", &run(7, &[7, 6])), Verdict::Successor);
-    for older in
-        [run(8, &[66, 6]), run(6, &[6]), StoreRun::default(), Boot { count: 8, nonce: 1 }.into()]
-    {
-        assert!(matches!(admit(&members, "b:3", &older), Verdict::Refused(_)), "{older:?}");
-        assert_eq!(address(), "b:2", "{older:?}");
-    }
-    assert_eq!(admit(&members, "b:4", &run(8, &[8, 7])), Verdict::Successor);
-    assert_eq!(address(), "b:4");
-    members.save();
-    let again = open(dir.path()).get(StoreId(2)).unwrap().known;
-    assert_eq!((again.run, again.address), (run(8, &[8, 7]), "b:4".to_owned()), "it is kept");
-    admit(&members, "no address", &run(9, &[9, 8]));
-    members.learn_list(&listed("x:1", 5, &run(1, &[1])));
-    assert_eq!(members.addresses(), ["b:4", "x:1"], "a list that was lost is learned again");
-    members.update(2, &[member("b:4", 2, control::StoreState::Removed)], "a:1");
-    admit(&members, "b:5", &run(9, &[9, 8]));
-    assert!(members.is_removed(StoreId(2)));
-}
-
-#[test]
-fn what_one_node_states_for_another_is_used_when_the_known_run_was_asked() {
-    let members = Members::default();
-    admit(&members, "b:1", &run(7, &[7]));
-    members.learn_list(&listed("b:2", 2, &run(8, &[8, 7])));
-    assert_eq!(members.get(StoreId(2)).unwrap().known.address, "b:1");
-    let waiting = members.take_hearsay();
-    assert_eq!((waiting.len(), &waiting[0].address[..]), (1, "b:2"));
-    assert!(members.take_hearsay().is_empty());
-    assert!(members.update(1, &listed("b:3", 2, &run(9, &[9, 8, 7])), "a:1"));
-    assert_eq!(members.get(StoreId(2)).unwrap().known.address, "b:1", "the list is one too");
-    assert_eq!(members.take_hearsay()[0].address, "b:3");
-    members.learn_list(&listed("b:1", 2, &run(8, &[8, 7])));
-    assert_eq!(members.known_run(StoreId(2)).unwrap().run, run(8, &[8, 7]), "it was started again");
-}
-
-#[test]
-fn a_run_is_heard_until_another_one_is_accepted() {
-    let members = Members::default();
-    let (first, next) = (run(7, &[7]), run(8, &[8, 7]));
-    assert!(members.is_heard(StoreId(2), &first, "b:1"), "nothing is known");
-    admit(&members, "b:1", &first);
-    assert!(members.is_heard(StoreId(2), &first, "b:1"));
-    let connected = Evidence { is_connected: true, ..Evidence::default() };
-    let verdict = members.admit(StoreId(2), &next, "b:2", &connected);
-    assert_eq!(verdict, Verdict::Refused(Refusal::Copy));
-    admit(&members, "b:2", &next);
-    assert!(members.is_heard(StoreId(2), &next, "b:2"));
-    assert!(!members.is_heard(StoreId(2), &first, "b:1"));
-}
-
-#[test]
-fn two_runs_of_one_parent_that_both_answer_are_both_no_longer_heard() {
-    let members = Members::default();
-    admit(&members, "b:1", &run(7, &[7]));
-    let (there, here) = (run(8, &[80, 7]), run(8, &[8, 7]));
-    let answers = |run: &StoreRun| Probe::Answered(run.lineage.clone());
-    let (probe, stated) = (answers(&there), answers(&here));
-    let both = Evidence { probe, stated, ..Evidence::default() };
-    let verdict = members.admit(StoreId(2), &here, "b:2", &both);
-    assert_eq!(verdict, Verdict::Refused(Refusal::Conflict));
-    assert!(!members.is_heard(StoreId(2), &there, "b:1"));
-    assert!(!members.is_heard(StoreId(2), &here, "b:2"));
-    assert_eq!(admit(&members, "b:1", &there), Verdict::Refused(Refusal::Conflict));
-    let kept = run(9, &[9, 8, 7, 80]);
-    assert_eq!(admit(&members, "b:2", &kept), Verdict::Successor);
-    assert!(members.is_heard(StoreId(2), &kept, "b:2"));
-}
-
-#[test]
-fn every_other_process_runs_a_copy_of_a_store_of_this_node() {
-    let members = Members::default();
-    members.add_own(StoreId(2), "a:1", Path::new("/data"), run(7, &[7, 6]));
-    for (stated, expected) in [
-        (run(8, &[8, 7]), Refusal::Copy),
-        (run(7, &[7, 6]), Refusal::Copy),
-        (run(6, &[6]), Refusal::EarlierState),
-        (StoreRun::default(), Refusal::NoStart),
-    ] {
-        assert_eq!(admit(&members, "b:1", &stated), Verdict::Refused(expected), "{stated:?}");
-    }
-    members.learn_list(&listed("b:1", 2, &run(8, &[8, 7])));
-    assert_eq!(members.get(StoreId(2)).unwrap().known.address, "a:1");
-}
-
-#[test]
-fn the_number_of_stores_is_bounded() {
-    let members = Members::default();
-    (0..10_000).for_each(|id| {
-        members.admit(StoreId(2 + id), &run(1, &[1]), "b:1", &Evidence::default());
-    });
-    assert_eq!(members.stores().len(), STORES_MAX);
-}
-
-#[test]
-fn the_list_of_the_placement_group_takes_no_address_of_a_later_run_back() {
-    for (first, older, later) in [
-        (run(7, &[7, 6]), run(6, &[6]), run(8, &[8, 7])),
-        // Of a node of an earlier version.
-        (run(7, &[]), run(6, &[]), run(8, &[])),
-    ] {
-        let members = Members::default();
-        let address = || members.get(StoreId(2)).unwrap().known.address;
-        admit(&members, "b:2", &first);
-        for (version, known) in [(1, StoreRun::default()), (2, older)] {
-            assert!(members.update(version, &listed("b:1", 2, &known), "a:1"));
-            assert_eq!(address(), "b:2", "{known:?}");
-        }
-        members.update(4, &listed("b:2", 2, &later), "a:1");
-        assert_eq!(members.known_run(StoreId(2)).unwrap().run, later);
-    }
 }
 
 /// Directory of a store and the list of members of its node.

@@ -151,8 +151,9 @@ impl<'a> Opening<'a> {
     /// Counts a start of the directory.
     fn count_start(&self, dir: &Path) -> Result<Started> {
         // The list of members has a copy of the last run.
-        let of_copy =
-            |known: &Known| Some(known.stores.get(&known.store_in(dir)?)?.known.run.clone());
+        let of_copy = |known: &Known| {
+            Some(known.stores.get(&members::store_in(known, dir)?)?.known.run.clone())
+        };
         let known = self.copies.values().filter_map(of_copy).max_by_key(|run| run.boot.count);
         let is_said = self.config.moved_directories.iter().any(|moved| moved == dir);
         let is_sole = self.copies.get(dir).is_some_and(Known::is_sole_node);
@@ -197,8 +198,9 @@ impl<'a> Opening<'a> {
         let score = |cluster: ClusterId| {
             let own = idents.iter().filter(|(_, ident)| ident.cluster == cluster);
             let dirs = self.config.stores.iter();
-            let knows =
-                |known: &&Known| dirs.clone().filter(|dir| known.store_in(dir).is_some()).count();
+            let knows = |known: &&Known| {
+                dirs.clone().filter(|dir| members::store_in(known, dir).is_some()).count()
+            };
             let copies = own.clone().filter_map(|(dir, _)| self.copies.get(*dir));
             (copies.map(|known| knows(&known)).max().unwrap_or(0), own.count())
         };
@@ -215,19 +217,8 @@ impl<'a> Opening<'a> {
             here.is_some_and(other) || (known.cluster != ClusterId(0) && other(known.cluster))
         };
         let copies = self.copies.iter().filter(|(dir, known)| !is_foreign(dir, known));
-        // Invariant: a directory that was copied or moved does not tell which other stores the node has.
-        // They may be those of the node that has the original.
-        let is_continued = |dir: &Path| {
-            !self.moved.iter().any(|moved| moved == dir)
-                || mutant::active("server.copy_brings_stores")
-        };
-        let newest =
-            copies.max_by_key(|(dir, known)| (is_continued(dir), known.write, known.version));
-        let Some((dir, known)) = newest else { return Known::default() };
-        match is_continued(dir) {
-            true => known.clone(),
-            false => Known { own: BTreeMap::new(), ..known.clone() },
-        }
+        let is_there = |dir: &Path| !self.moved.iter().any(|moved| moved == dir);
+        Known::newest(copies.map(|(dir, known)| (known, is_there(dir))))
     }
 
     /// Takes out the stores that do not belong to this node's cluster, or no longer, or twice.
@@ -278,7 +269,7 @@ impl<'a> Opening<'a> {
     /// does not become a new store: it would fill the disk of the system, and the old store would
     /// count as replaced.
     fn absent(&self, dir: &Path, known: &Known) -> Option<Error> {
-        let store = known.store_in(dir)?;
+        let store = members::store_in(known, dir)?;
         let is_replaced = self.config.replaced_disks.iter().any(|replaced| replaced == dir);
         match is_replaced || mutant::active("server.empty_mount_is_new") {
             true => None,

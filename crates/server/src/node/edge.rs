@@ -233,7 +233,7 @@ impl Deliver for Edge {
 
 impl Resolve for Members {
     fn address(&self, store: StoreId) -> Option<String> {
-        self.get(store).filter(|member| !member.is_removed).map(|member| member.known.address)
+        Self::address(self, store)
     }
 
     fn is_removed(&self, store: StoreId) -> bool {

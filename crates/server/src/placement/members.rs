@@ -2,13 +2,13 @@
 
 use super::forward::leader_calls;
 use super::{PlacementService, wire};
-use crate::members::wire_store;
-use std::collections::BTreeMap;
+use crate::members::encode;
 use std::sync::Arc;
+use stele_node::members::list_of;
 use stele_placement::{Cluster, NewStore};
 use stele_proto::stele::control::v1::{
-    AllocIdsRequest, AllocIdsResponse, JoinRequest, JoinResponse, Member, MemberStore,
-    MembersResponse, StoreState,
+    AllocIdsRequest, AllocIdsResponse, JoinRequest, JoinResponse, Member, MembersResponse,
+    StoreState,
 };
 use tokio::sync::oneshot;
 use tonic::Status;
@@ -81,18 +81,7 @@ pub(crate) fn warning_of_two(members: &[Member]) -> Option<&'static str> {
 
 /// Returns the nodes with their stores. The node that answers, `own`, leads.
 pub(super) fn members_of(cluster: &Cluster, own: &str) -> Vec<Member> {
-    let mut members: BTreeMap<&str, Vec<MemberStore>> = BTreeMap::new();
-    for store in cluster.stores() {
-        let state = wire::store_state(store.state) as i32;
-        let member = wire_store(store.id, state, &cluster.run_of(store.id));
-        members.entry(&store.address).or_default().push(member);
-    }
-    let member = |(address, stores): (&str, Vec<MemberStore>)| Member {
-        address: address.to_owned(),
-        leads_placement: address == own,
-        stores,
-    };
-    members.into_iter().map(member).collect()
+    encode(list_of(cluster, |state| wire::store_state(state) as i32), Some(own))
 }
 
 fn new_store(store: stele_proto::stele::control::v1::NewStore) -> NewStore {
@@ -103,6 +92,7 @@ fn new_store(store: stele_proto::stele::control::v1::NewStore) -> NewStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stele_proto::stele::control::v1::MemberStore;
 
     #[test]
     fn a_cluster_of_two_nodes_is_warned_of_and_none_of_another_size_is() {

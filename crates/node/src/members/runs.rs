@@ -1,65 +1,52 @@
 //! Runs of stores and their addresses: what other nodes state, judged by the rule of succession.
 
-use super::{Known, Member, Members, STORES_MAX};
+use super::{Hearsay, Known, Listed, Member, STORES_MAX, Table};
+use crate::succession::{Evidence, KnownRun, Verdict, judge};
 use std::collections::BTreeMap;
-use stele_node::succession::{Evidence, KnownRun, Verdict, judge};
-use stele_proto::stele::control::v1 as control;
 use stele_types::address::is_address;
-use stele_types::{Boot, BootOrder, Lineage, StoreId, StoreRun, mutant};
+use stele_types::{BootOrder, StoreId, StoreRun, mutant};
 
 /// Most runs that wait to be verified.
 const HEARSAY_MAX: usize = 1024;
 
-/// Run that one node states for another. It is used when the known run's address has been asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hearsay {
-    /// The store.
-    pub store: StoreId,
-    /// Its run.
-    pub run: StoreRun,
-    /// `host:port` where it is said to be.
-    pub address: String,
-}
-
-impl Members {
+impl Table {
     /// Returns the last accepted run of a store; `None` if it is not known.
-    pub fn known_run(&self, store: StoreId) -> Option<KnownRun> {
-        self.known.read().stores.get(&store).map(|member| member.known.clone())
+    pub fn known_run(&self, store: StoreId) -> Option<&KnownRun> {
+        self.get(store).map(|member| &member.known)
     }
 
     /// Returns whether messages of this run are heard now.
     pub fn is_heard(&self, store: StoreId, run: &StoreRun, address: &str) -> bool {
-        let known = self.known.read();
-        let Some(member) = known.stores.get(&store) else { return true };
+        let Some(member) = self.get(store) else { return true };
         if member.is_removed {
             return true;
         }
-        let evidence = Evidence { is_own: known.own.contains_key(&store), ..Evidence::default() };
+        let is_own = self.known.own.contains_key(&store);
+        let evidence = Evidence { is_own, ..Evidence::default() };
         judge(&member.known, run, address, &evidence) == Verdict::Same
     }
 
     /// Judges the run that a node at `address` states for its store, and records it if it goes on after
     /// the known one. Keeps at most `STORES_MAX` stores.
     pub fn admit(
-        &self,
+        &mut self,
         store: StoreId,
         run: &StoreRun,
         address: &str,
         evidence: &Evidence,
     ) -> Verdict {
-        let mut known = self.known.write();
-        let is_own = known.own.contains_key(&store);
+        let is_own = self.known.own.contains_key(&store);
         let evidence = Evidence { is_own, ..evidence.clone() };
-        let count = known.stores.len();
-        let Some(member) = known.stores.get_mut(&store) else {
+        let count = self.known.stores.len();
+        let Some(member) = self.known.stores.get_mut(&store) else {
             if run.is_known() && is_address(address) && count < STORES_MAX {
                 let of_it = KnownRun {
                     run: run.clone(),
                     address: address.to_owned(),
                     ..KnownRun::default()
                 };
-                known.stores.insert(store, Member { known: of_it, ..Member::default() });
-                self.changed(known);
+                self.known.stores.insert(store, Member { known: of_it, ..Member::default() });
+                self.note_change();
             }
             return Verdict::Successor;
         };
@@ -71,35 +58,27 @@ impl Members {
         }
         let (verdict, is_changed) = member.known.admit(run, address, &evidence);
         if is_changed {
-            self.changed(known);
+            self.note_change();
         }
         verdict
     }
 
-    fn changed(&self, mut known: parking_lot::RwLockWriteGuard<'_, Known>) {
-        known.write += 1;
-        drop(known);
-        self.announce();
+    fn note_change(&mut self) {
+        self.known.write += 1;
+        self.has_news = true;
     }
 
     /// Learns the addresses of a list that another node sent. What must be verified first waits in
-    /// [`Members::take_hearsay`].
-    pub fn learn_list(&self, members: &[control::Member]) {
-        for member in members {
-            for store in &member.stores {
-                let hearsay = Hearsay {
-                    store: StoreId(store.id),
-                    run: run_of(store),
-                    address: member.address.clone(),
-                };
-                self.learn(hearsay);
-            }
+    /// [`Table::take_hearsay`].
+    pub fn learn_list(&mut self, listed: &[Listed]) {
+        for Listed { store, run, address, .. } in listed {
+            self.learn(Hearsay { store: *store, run: run.clone(), address: address.clone() });
         }
     }
 
-    fn learn(&self, hearsay: Hearsay) {
+    fn learn(&mut self, hearsay: Hearsay) {
         let Hearsay { store, run, address } = &hearsay;
-        if self.own().contains_key(store) || !run.is_known() {
+        if self.known.own.contains_key(store) || !run.is_known() {
             return;
         }
         let evidence = Evidence { is_hearsay: true, ..Evidence::default() };
@@ -108,52 +87,46 @@ impl Members {
         }
     }
 
-    fn verify(&self, hearsay: Hearsay) {
-        let mut waiting = self.hearsay.lock();
-        if waiting.len() < HEARSAY_MAX && !waiting.contains(&hearsay) {
-            waiting.push(hearsay);
-            drop(waiting);
-            self.announce();
+    fn verify(&mut self, hearsay: Hearsay) {
+        if self.hearsay.len() < HEARSAY_MAX && !self.hearsay.contains(&hearsay) {
+            self.hearsay.push(hearsay);
+            self.has_news = true;
         }
-    }
-
-    /// Takes the runs that are to be verified.
-    pub fn take_hearsay(&self) -> Vec<Hearsay> {
-        std::mem::take(&mut *self.hearsay.lock())
     }
 
     /// Replaces the list by the placement group's, unless a newer one is known; true if it changed.
     /// Forgets stores of this node, which has the address `own`, that were removed or that another
-    /// node has now. The caller saves the copies.
+    /// node has now.
     ///
     /// Invariant: an address that a node stated itself is replaced only by that of a later run, and
     /// that of a run which has ended. The placement group may know an earlier one: a node that restarted
     /// reports to it only when it has found it.
-    pub fn update(&self, version: u64, members: &[control::Member], own: &str) -> bool {
-        let mut stores = listed(members);
-        let mut known = self.known.write();
-        keep_removed(&mut stores, &known);
-        let mut hearsay = Vec::new();
+    pub fn update(&mut self, version: u64, listed: &[Listed], own: &str) -> bool {
+        let mut stores: BTreeMap<StoreId, Member> = listed.iter().map(member_of).collect();
+        keep_removed(&mut stores, &self.known);
         for (id, new) in &mut stores {
-            let Some(before) = known.stores.get(id) else { continue };
-            if mutant::active("server.listed_address_wins") {
+            let Some(before) = self.known.stores.get(id).cloned() else { continue };
+            if mutant::active("node.listed_address_wins") {
                 continue;
             }
-            let is_own = known.own.contains_key(id);
+            let is_own = self.known.own.contains_key(id);
             match replaces(&new.known, &before.known, is_own) {
                 Replaces::Yes => {}
-                Replaces::No => new.known = before.known.clone(),
+                Replaces::No => new.known = before.known,
+                Replaces::IfEnded if mutant::active("node.listed_run_not_asked") => {}
                 Replaces::IfEnded => {
-                    let KnownRun { run, address, .. } = std::mem::take(&mut new.known);
-                    hearsay.push(Hearsay { store: *id, run, address });
-                    new.known = before.known.clone();
+                    let KnownRun { run, address, .. } =
+                        std::mem::replace(&mut new.known, before.known);
+                    self.verify(Hearsay { store: *id, run, address });
                 }
             }
         }
+        let known = &mut self.known;
         let is_changed =
             version > known.version || (version == known.version && known.stores != stores);
         if is_changed {
-            let before = std::mem::replace(&mut known.stores, stores.clone());
+            let before = std::mem::replace(&mut known.stores, stores);
+            let stores = &known.stores;
             known.own.retain(|store, _| match (before.get(store), stores.get(store)) {
                 (_, Some(now)) if now.is_removed => false,
                 // This node may have another address since its restart.
@@ -165,8 +138,6 @@ impl Members {
             known.version = version;
             known.write += 1;
         }
-        drop(known);
-        hearsay.into_iter().for_each(|hearsay| self.verify(hearsay));
         is_changed
     }
 }
@@ -206,37 +177,15 @@ fn keep_removed(stores: &mut BTreeMap<StoreId, Member>, known: &Known) {
     let removed = known
         .stores
         .iter()
-        .filter(|(_, before)| before.is_removed && !mutant::active("server.removed_store_returns"));
+        .filter(|(_, before)| before.is_removed && !mutant::active("node.removed_store_returns"));
     for (id, before) in removed {
         let now = stores.entry(*id).or_insert_with(|| before.clone());
         (now.is_removed, now.state) = (true, before.state);
     }
 }
 
-fn listed(members: &[control::Member]) -> BTreeMap<StoreId, Member> {
-    let mut stores = BTreeMap::new();
-    for member in members {
-        for store in &member.stores {
-            let is_removed = store.state == control::StoreState::Removed as i32;
-            let (address, run) = (member.address.clone(), run_of(store));
-            let known = KnownRun { run, address, ..KnownRun::default() };
-            stores.insert(StoreId(store.id), Member { known, is_removed, state: store.state });
-        }
-    }
-    stores
-}
-
-/// Encodes a store of a node.
-pub fn wire_store(id: StoreId, state: i32, run: &StoreRun) -> control::MemberStore {
-    let Boot { count, nonce } = run.boot;
-    let boot = || control::Boot { count, nonce, starts: run.lineage.to_bytes().into() };
-    control::MemberStore { id: id.0, state, boot: run.is_known().then(boot) }
-}
-
-fn run_of(store: &control::MemberStore) -> StoreRun {
-    let run = |boot: &control::Boot| StoreRun {
-        boot: Boot { count: boot.count, nonce: boot.nonce },
-        lineage: Lineage::from_bytes(&boot.starts).unwrap_or_default(),
-    };
-    store.boot.as_ref().map(run).unwrap_or_default()
+fn member_of(listed: &Listed) -> (StoreId, Member) {
+    let Listed { store, run, address, is_removed, state } = listed.clone();
+    let known = KnownRun { run, address, ..KnownRun::default() };
+    (store, Member { known, is_removed, state })
 }
