@@ -225,9 +225,8 @@ impl Cluster {
         let explained = explained.await?;
         let wanted =
             proto::ListOperatorsRequest { region_id: region.0, ended: true, ..Default::default() };
-        let operators = self.placement("list operators", |mut client| {
-            let wanted = wanted.clone();
-            async move { client.list_operators(wanted).await }
+        let operators = self.placement("list operators", |mut client| async move {
+            client.list_operators(wanted).await
         });
         let operators = operators.await?.operators;
         let report = explained.region.and_then(|info| info.report);
