@@ -7,7 +7,6 @@ mod report;
 
 pub use leader::Answered;
 
-use crate::world::MemberList;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_node::placement::PlacementLeader;
 use stele_node::report::split::Splitter;
@@ -26,8 +25,6 @@ pub enum Call {
     Report {
         /// The report.
         report: Report,
-        /// Version of the list of members that the node has.
-        members_version: u64,
     },
     /// Request for ids of new stores.
     Join {
@@ -45,19 +42,15 @@ pub enum Call {
 pub enum Answer {
     /// Answer to a report.
     Report {
-        /// Address of the node that answers.
-        leader: String,
+        /// Node that answers.
+        leader: u64,
         /// The answer.
         answer: ReportAnswer,
-        /// List of members, unless the node has it.
-        members: Option<MemberList>,
     },
     /// Answer to a join request.
     Joined {
         /// Allocated store id of each slot.
         ids: Vec<(u64, StoreId)>,
-        /// List of members.
-        members: MemberList,
     },
 }
 
@@ -71,8 +64,8 @@ pub struct Member {
     /// Steps that run, to check that none runs twice.
     running: BTreeSet<StepKey>,
     splitter: Splitter,
-    /// Address of the node that answered last.
-    leader_hint: Option<String>,
+    /// Node that answered last.
+    leader_hint: Option<u64>,
     /// Time of the next report.
     report_at: u64,
     is_unanswered: bool,
