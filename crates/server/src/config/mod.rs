@@ -150,10 +150,10 @@ impl Config {
                 return Err(environment::unknown(&name));
             };
             let text = text.to_str().ok_or_else(|| environment::not_text(&name))?;
-            config.set(setting.key, text).map_err(|error| named(&name, &error))?;
+            config.set_given(setting.key, text).map_err(|error| named(&name, &error))?;
         }
         for (key, text) in flags {
-            config.set(key, text).map_err(|error| named(&format!("--{key}"), &error))?;
+            config.set_given(key, text).map_err(|error| named(&format!("--{key}"), &error))?;
         }
         config.check()?;
         Ok(config)
@@ -165,6 +165,20 @@ impl Config {
             Some(field) => field.set(key, text),
             None => Err(Error::invalid(unknown(key))),
         }
+    }
+
+    /// Sets a key from a flag or a variable.
+    ///
+    /// Invariant: an empty `join` is an error there. A script with an empty variable would bootstrap a second
+    /// cluster.
+    fn set_given(&mut self, key: &str, text: &str) -> Result<()> {
+        self.set(key, text)?;
+        if key == "join" && self.join.is_empty() {
+            return Err(Error::invalid(
+                "join: names no node; name one, or leave the setting out to bootstrap a new cluster",
+            ));
+        }
+        Ok(())
     }
 
     /// Returns the value of a key as [`Config::set`] reads it; `None` for an unknown key.
@@ -434,6 +448,9 @@ mod tests {
             assert!(message("join", bad).contains("join: `"), "{bad}");
         }
         assert!(message("join", "a:1,https://localhost:2").contains("TLS is not offered"));
+        for empty in ["", " , "] {
+            assert!(message("join", empty).contains("join: names no node"), "{empty:?}");
+        }
         let joined =
             Config::load(None, none(), &flags("join", "a:1, http://localhost:2/")).unwrap();
         assert_eq!(joined.join, ["a:1", "localhost:2"]);
