@@ -106,9 +106,9 @@ no leader of the placement group it exchanges addresses with the nodes that `joi
 may change their addresses at once, if each names one other node in `join`. `join` names nodes of one
 cluster: a node with directories of another cluster does not start.
 
-A client of TiKV asks for the list of nodes once a minute, and in between when a call to one fails. Where nodes
-move while clients run, leave two minutes before the last one moves: a client that knows former addresses only
-does not come back.
+client-go asks for the list of nodes once a minute, and in between when the placement leader that it knows does not
+answer a question. Where all nodes move while it runs, leave two minutes before the last one moves: a client that
+knows former addresses only does not come back.
 
 An address is `host:port`, an IPv6 host in brackets. In `join`, and in `--cluster` of the other commands, `http://` before it
 is accepted and means the same: connections have no TLS, and `https://` is an error. If the port of `listen` is in use the
