@@ -129,9 +129,12 @@ impl Tries {
         self.count > 0 && self.count.is_multiple_of(TRIES_PER_LOOKUP)
     }
 
-    /// Waits before the next try. Fails if the deadline would pass.
+    /// Waits before the next try. Fails if the deadline would pass. An attempt that the deadline cut off
+    /// says less than the one before it, of which the reason stays.
     pub async fn pause(&mut self, pause: Pause, reason: impl Into<String>) -> Result<()> {
-        self.last = reason.into();
+        if self.last.is_empty() || !self.left().is_zero() {
+            self.last = reason.into();
+        }
         if let Some(quorum) = quorum_of(&self.last) {
             self.quorum = Some(quorum.to_owned());
         }
@@ -243,6 +246,19 @@ mod tests {
         assert_eq!(of_two(&stated, refused), stated);
         assert_eq!(of_two(refused, &stated), stated);
         assert_eq!(of_two("no leader", refused), refused);
+    }
+
+    #[tokio::test]
+    async fn an_attempt_that_the_deadline_cuts_off_does_not_hide_the_reason_before_it() {
+        let mut tries = tries(Duration::from_secs(20));
+        tries.pause(Pause::None, "b:1: no response").await.unwrap();
+        tries.pause(Pause::None, "the leader is new").await.unwrap();
+        tries.deadline = Instant::now();
+        let error = tries.pause(Pause::Region, "b:1: no response").await.unwrap_err().to_string();
+        assert!(error.contains("is new") && !error.contains("no response"), "{error}");
+        let mut first = Tries { deadline: Instant::now(), ..self::tries(Duration::ZERO) };
+        let error = first.pause(Pause::Region, "b:1: no response").await.unwrap_err().to_string();
+        assert!(error.contains("no response"), "{error}");
     }
 
     #[tokio::test]
