@@ -16,6 +16,9 @@ use stele_types::{ClusterId, Region, RegionId, StoreId, mutant};
 
 /// Time between two checks.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two looks at all regions while all known stores are reached and nothing was lost: then only
+/// a region with voters on unknown stores may have lost its majority.
+const INTERVAL_WITHOUT_LOSS: Duration = Duration::from_secs(10);
 /// Time for which a loss must stay as it is before it is logged: an election ends within it.
 const STABLE_AFTER: Duration = Duration::from_secs(3);
 /// Regions that a message names; the others are counted.
@@ -34,9 +37,23 @@ struct Watch {
     seen: Loss,
     since: Option<Instant>,
     logged: Loss,
+    /// Time of the last look at all regions.
+    looked: Option<Instant>,
 }
 
 impl Watch {
+    /// Whether all regions must be looked at now. Records that they are.
+    fn takes_a_look(&mut self, now: Instant, is_all_reached: bool) -> bool {
+        let is_quiet = is_all_reached && self.seen == Loss::default() && self.logged == self.seen;
+        let is_recent =
+            self.looked.is_some_and(|at| now.duration_since(at) < INTERVAL_WITHOUT_LOSS);
+        if is_quiet && is_recent {
+            return false;
+        }
+        self.looked = Some(now);
+        true
+    }
+
     /// Notes the loss at a moment. Returns whether the log must name it.
     ///
     /// Invariant: a loss is logged once, and again only when it has changed.
@@ -144,10 +161,15 @@ impl Majorities {
     }
 
     fn check(&self, now: Instant) {
+        let mut is_all_reached = true;
         for store in self.members.stores() {
-            if self.transport.is_reachable(store) {
-                self.heard.lock().insert(store, now);
+            match self.transport.is_reachable(store) {
+                true => _ = self.heard.lock().insert(store, now),
+                false => is_all_reached &= self.is_own(store),
             }
+        }
+        if !self.watch.lock().takes_a_look(now, is_all_reached) {
+            return;
         }
         let loss = self.loss();
         let is_due = self.watch.lock().note(now, loss.clone());
@@ -236,6 +258,24 @@ mod tests {
         assert!((106..120).all(|second| !note(second, loss(&[1, 2], &[3, 4]))), "it is the same");
         assert!(!note(120, loss(&[], &[])) && note(123, loss(&[], &[])), "all are back");
         assert!(!note(124, loss(&[], &[])));
+    }
+
+    #[test]
+    fn all_regions_are_looked_at_each_second_only_while_a_store_is_missing_or_a_majority() {
+        let began = Instant::now();
+        let mut watch = Watch::default();
+        let at = |second: u64| began + Duration::from_secs(second);
+        assert!(watch.takes_a_look(at(0), true) && !watch.takes_a_look(at(9), true));
+        assert!(watch.takes_a_look(at(10), true) && !watch.takes_a_look(at(11), true));
+        assert!(watch.takes_a_look(at(11), false) && watch.takes_a_look(at(12), false));
+        watch.note(at(12), loss(&[1], &[3]));
+        assert!(watch.takes_a_look(at(13), true) && watch.takes_a_look(at(14), true));
+        watch.note(at(14), loss(&[1], &[3]));
+        watch.note(at(15), loss(&[1], &[3]));
+        watch.note(at(16), loss(&[], &[]));
+        assert!(watch.takes_a_look(at(17), true), "the log does not say yet that it is back");
+        watch.note(at(19), loss(&[], &[]));
+        assert!(!watch.takes_a_look(at(20), true));
     }
 
     #[test]

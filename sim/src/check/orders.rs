@@ -272,9 +272,13 @@ fn is_available(cluster: &Cluster, info: &RegionInfo, peer: &Peer, now: Millis) 
         && !info.down.iter().any(|down| down.peer == peer.id)
 }
 
+/// Counts voters beyond one a node. A removed store never comes back, so a voter on it fails with no other
+/// one: the store that its node got instead is as good a place as any.
 fn shared_nodes(cluster: &Cluster, voters: &[Peer]) -> usize {
-    let node = |peer: &Peer| cluster.store(peer.store).map(|store| store.address.clone());
-    voters.len() - voters.iter().map(node).collect::<BTreeSet<_>>().len()
+    let stores = voters.iter().filter_map(|peer| cluster.store(peer.store));
+    let members = stores.filter(|store| store.state != StoreState::Tombstone);
+    let nodes: Vec<&str> = members.map(|store| store.address.as_str()).collect();
+    nodes.len() - nodes.iter().collect::<BTreeSet<_>>().len()
 }
 
 /// Returns what is invalid in an order that removes a store: the other stores cannot hold all
@@ -316,5 +320,28 @@ impl World {
                 return self.fail(text);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_placement::{Bootstrap, NewStore};
+    use stele_types::{ClusterId, PeerId};
+
+    #[test]
+    fn a_voter_on_a_removed_store_shares_its_node_with_no_other_voter() {
+        let address = "node:1".to_owned();
+        let first = Bootstrap { cluster: ClusterId(7), address, capacities_bytes: vec![1 << 30] };
+        let pairs = first.pairs().into_iter().filter_map(|it| Some((it.key, it.value?)));
+        let mut cluster = Cluster::load(pairs, Millis(0), 0).unwrap().unwrap();
+        let (_, changes) = cluster.plan_join("node:1", &[NewStore::default()]).unwrap();
+        cluster.apply(&changes).unwrap();
+        let voter = |id| Peer { id: PeerId(id), store: StoreId(id), role: PeerRole::Voter };
+        let voters = [1, 2].map(voter);
+        assert_eq!(shared_nodes(&cluster, &voters), 1);
+        let changes = cluster.plan_lost(&[StoreId(1)].into(), 1);
+        cluster.apply(&changes).unwrap();
+        assert_eq!(shared_nodes(&cluster, &voters), 0);
     }
 }

@@ -3,19 +3,20 @@
 
 use super::RaftStore;
 use crate::messages::Body;
-use crate::peer::Peer;
 use std::ops::Bound::{Excluded, Unbounded};
 use stele_storage::StorageEngine;
 use stele_types::{RegionId, mutant};
 
 /// Nanoseconds between two probes, regardless of the number of hibernating regions.
 const PROBE_INTERVAL_NANOS: u64 = 1_000_000_000;
+/// Replicas that are looked at for one probe: none may have others to be asked.
+const LOOKED_AT_MAX: usize = 1_000;
 
 /// Time and position of the next probe.
 #[derive(Debug, Default)]
 pub(super) struct HibernationProbe {
     next_nanos: u64,
-    /// Region probed last.
+    /// Region looked at last.
     last: RegionId,
     rounds: usize,
 }
@@ -38,14 +39,16 @@ impl<E: StorageEngine> RaftStore<E> {
         if mutant::active("raftstore.rests_for_ever") {
             return;
         }
-        let may_be_removed = |(_, peer): &(&RegionId, &Peer<E>)| peer.may_have_been_removed();
-        let after_last = (Excluded(self.hibernation_probe.last), Unbounded);
-        let next = self.peers.range(after_last).find(may_be_removed).or_else(|| {
-            self.hibernation_probe.rounds += 1;
-            self.peers.iter().find(may_be_removed)
-        });
-        let Some((region, peer)) = next else { return };
-        self.hibernation_probe.last = *region;
+        let last = self.hibernation_probe.last;
+        let after = self.peers.range((Excluded(last), Unbounded));
+        let in_turn = after.chain(self.peers.range(..=last)).take(LOOKED_AT_MAX);
+        let mut looked_at = last;
+        let next = in_turn
+            .inspect(|(region, _)| looked_at = **region)
+            .find(|(_, peer)| peer.may_have_been_removed());
+        self.hibernation_probe.last = looked_at;
+        self.hibernation_probe.rounds += usize::from(looked_at <= last);
+        let Some((_, peer)) = next else { return };
         let question = match mutant::active("raftstore.asking_wakes") {
             true => Body::WakeUp,
             false => Body::ValueRepairRequest(Vec::new()),
