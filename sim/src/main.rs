@@ -85,9 +85,7 @@ fn numbers(counts: &Counts) -> String {
     let Counts { ops, ambiguous, power_cuts, kills, failures, replaced, .. } = counts;
     let Counts { partitions, corruptions, disk_faults, snapshots, resumed, splits, .. } = counts;
     let Counts { merges, leaders, slices, overspent, entries_recovered, .. } = counts;
-    let Counts {
-        handed_over, lookups, applies, moves, moves_most, nearly_full, cut_searches, ..
-    } = counts;
+    let Counts { handed_over, lookups, moves, moves_most, nearly_full, cut_searches, .. } = counts;
     let Counts { slowed_writes, slowed_nanos_most, .. } = counts;
     let Counts { lost_majorities, .. } = counts;
     let slowed_ms_most = slowed_nanos_most / MS;
@@ -98,7 +96,6 @@ fn numbers(counts: &Counts) -> String {
          {disk_faults} disk faults, {snapshots} snapshots ({resumed} resumed), {splits} splits, \
          {merges} merges, {leaders} leaders, {slices} slices, {overspent} disks over budget, \
          {entries_recovered} entries recovered, {handed_over} leaders handed over, {lookups} lookups, \
-         {applies} applies beside a loop, \
          {moves} moves, {moves_most} of one region in a minute, {nearly_full} reports of nearly full \
          stores, {slowed_writes} writes waited ({slowed_ms_most} ms the longest), {lost_majorities} majorities lost, {cut_searches} searches for an order cut, {copied_directories} copied, {moved_directories} moved \
          and {restored_directories} restored directories"

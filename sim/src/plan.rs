@@ -100,8 +100,6 @@ pub struct Plan {
     pub capacity_bytes: u64,
     /// Consensus options of every store, except its identity.
     pub raft: RaftOptions,
-    /// Bound of the duration of most applies beside a loop, while there are faults.
-    pub apply_nanos_max: u64,
     /// Request threads pause also between the check of a read and its lease.
     pub pauses_before_lease: bool,
     /// Writers wait while garbage collection lags.
@@ -140,7 +138,6 @@ impl Plan {
         raft.tick_nanos = tick_nanos(seed);
         raft.commit_return = fork(seed, "commit return").below(6) > 0;
         raft.read_acceleration = fork(seed, "read acceleration").below(6) > 0;
-        raft.apply_queue = WITH_APPLY_QUEUE.contains(&(seed % 20));
         Self {
             seed,
             mode,
@@ -170,7 +167,6 @@ impl Plan {
             other_engine,
             capacity_bytes: 1 << 30,
             raft,
-            apply_nanos_max: pick(&mut fork(seed, "apply"), &[300_000, 300_000, 60 * MS]),
             pauses_before_lease: fork(seed, "before a lease").below(4) == 0,
             has_slow_writers: WITH_SLOW_WRITERS.contains(&(seed % 20)),
             is_helix: false,
@@ -280,10 +276,6 @@ fn tick_nanos(seed: u64) -> u64 {
 /// Remainders by 20 of the seeds with read-modify-writes other than comparisons. The seeds that once
 /// showed a fault have none of them either.
 const WITH_MODIFICATIONS: [u64; 6] = [0, 2, 5, 11, 18, 19];
-
-/// Remainders by 20 of the seeds of which stores apply entries beside their loops. The seeds that once
-/// showed a fault have none of them either.
-const WITH_APPLY_QUEUE: [u64; 6] = [0, 3, 5, 13, 18, 19];
 
 /// Remainders by 20 of the seeds with runs that are as large, relative to a slice of maintenance, as those
 /// of a large store: what is not a block of a run fills several slices. The seeds that once showed a

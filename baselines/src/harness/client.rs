@@ -19,8 +19,6 @@ const FAMILY: ColumnFamily = ColumnFamily::Default;
 const OVERHEAD_BYTES: usize = 64;
 /// Byte limit of a scan, high enough that only the number of pairs limits it.
 const SCAN_BYTES_MAX: usize = 1 << 30;
-/// Pause between two checks whether an entry is applied.
-const APPLY_CHECK: Duration = Duration::from_micros(20);
 /// Longest wait for an entry. A store that applies nothing for so long has stopped.
 const APPLY_WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -65,16 +63,7 @@ where
 
     /// Waits until the leader has applied an entry.
     fn wait_applied(&self, index: LogIndex) -> Result<()> {
-        let is_applied = match self.cluster.mode().engine_queue {
-            true => self.leader.engine().wait_applied(DATA, index, APPLY_WAIT_MAX)?,
-            false => {
-                let began = Instant::now();
-                while self.applied() < index && began.elapsed() <= APPLY_WAIT_MAX {
-                    std::thread::sleep(APPLY_CHECK);
-                }
-                self.applied() >= index
-            }
-        };
+        let is_applied = self.leader.engine().wait_applied(DATA, index, APPLY_WAIT_MAX)?;
         ensure!(is_applied, "entry {index} is not applied after {APPLY_WAIT_MAX:?}");
         Ok(())
     }
@@ -106,7 +95,7 @@ where
         let (header, arrived_nanos) = (Self::header(), self.now_nanos());
         let done = self.request(|id| Input::Write(Write { id, header, command, frees }))?;
         if let Done::Written { timings, index, .. } = done {
-            if self.cluster.mode().engine_queue && !self.cluster.mode().commit_return {
+            if self.cluster.mode().apply_queue && !self.cluster.mode().commit_return {
                 self.wait_applied(index)?;
             }
             self.stages.note_write(arrived_nanos, &timings, self.now_nanos());
@@ -119,7 +108,7 @@ where
     fn state(&mut self) -> Result<State<E>> {
         let state = self.confirmed_state()?;
         let mode = self.cluster.mode();
-        if !mode.engine_queue || mode.read_acceleration || !state.view().has_effects() {
+        if !mode.apply_queue || mode.read_acceleration || !state.view().has_effects() {
             return Ok(state);
         }
         let reader = self.leader.readers().get(DATA).context("the region does not exist")?;

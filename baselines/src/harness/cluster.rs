@@ -62,7 +62,7 @@ where
         let network = Arc::new(Network::new(&ids, setup.delay)?);
         let mut stores = Vec::new();
         for (engine, id) in engines.into_iter().zip(ids) {
-            let engine = Arc::new(match setup.mode.engine_queue {
+            let engine = Arc::new(match setup.mode.apply_queue {
                 true => Queued::new(engine, clock.clone())?,
                 false => Queued::direct(engine, clock.clone()),
             });
@@ -157,7 +157,6 @@ fn open_core<E: StorageEngine>(
     let mut options = Options::new(store, CLUSTER, incarnation, incarnation ^ store.0);
     options.election_ticks_min = setup.election_ticks;
     options.election_ticks_max = setup.election_ticks * 2;
-    options.apply_queue = setup.mode.apply_queue;
     options.commit_return = setup.mode.commit_return;
     options.read_acceleration = setup.mode.read_acceleration;
     options.hibernate_after_ticks = 0;

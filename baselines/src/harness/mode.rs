@@ -5,10 +5,8 @@ use std::time::Duration;
 /// When a group answers writes and serves reads (BUC-Raft).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
-    /// Whether a thread of the core applies beside the store's loop. Otherwise the loop applies.
-    pub apply_queue: bool,
     /// Whether the loop applies to an engine behind a queue ([`crate::queued::Queued`]).
-    pub engine_queue: bool,
+    pub apply_queue: bool,
     /// Whether writes are answered when they are committed, before they are applied.
     pub commit_return: bool,
     /// Whether reads see committed entries that are not applied. Otherwise they wait.
@@ -22,7 +20,6 @@ impl Mode {
     /// Mode of the product.
     pub const PRODUCT: Self = Self {
         apply_queue: false,
-        engine_queue: false,
         commit_return: true,
         read_acceleration: true,
         costed_scans: false,
@@ -31,7 +28,6 @@ impl Mode {
     /// all that is committed is applied.
     pub const RAFT: Self = Self {
         apply_queue: true,
-        engine_queue: false,
         commit_return: false,
         read_acceleration: false,
         costed_scans: false,
@@ -40,11 +36,6 @@ impl Mode {
     pub const CR: Self = Self { commit_return: true, ..Self::RAFT };
     /// `BUC-Raft` of the paper: commit return and read acceleration.
     pub const BUC: Self = Self { read_acceleration: true, costed_scans: true, ..Self::CR };
-
-    /// Returns the mode with a queue before the engine instead of one in the core.
-    pub const fn behind_queue(self) -> Self {
-        Self { apply_queue: false, engine_queue: true, ..self }
-    }
 }
 
 /// Settings of a group.

@@ -80,14 +80,9 @@ impl Stages {
         let percent = |part: u64, all: u64| 100.0 * per(part, all);
         let of_write = |nanos: u64| per(nanos, core.writes) / 1e3;
         let of_entry = |nanos: u64| per(nanos, queue.entries) / 1e3;
-        let (apply_wait_us, apply_us) = match queue.entries {
-            0 => (of_write(core.apply_wait_nanos), of_write(core.apply_nanos)),
-            // For the core, an entry is applied when it is queued.
-            _ => (
-                of_write(core.apply_wait_nanos + core.apply_nanos) + of_entry(queue.waited_nanos),
-                of_entry(queue.applying_nanos),
-            ),
-        };
+        // For the core, an entry is applied when the engine has queued it.
+        let apply_wait_us = of_write(core.apply_wait_nanos) + of_entry(queue.waited_nanos);
+        let apply_us = of_entry(queue.applying_nanos);
         let until_applied_us = of_write(core.commit_nanos) + apply_wait_us + apply_us;
         let share = |part_us: f64| match until_applied_us > 0.0 {
             true => 100.0 * part_us / until_applied_us,
@@ -126,7 +121,6 @@ pub fn between(
         append_nanos: after.append_nanos - before.append_nanos,
         commit_nanos: after.commit_nanos - before.commit_nanos,
         apply_wait_nanos: after.apply_wait_nanos - before.apply_wait_nanos,
-        apply_nanos: after.apply_nanos - before.apply_nanos,
         waited_reads: after.waited_reads - before.waited_reads,
         read_wait_nanos: after.read_wait_nanos - before.read_wait_nanos,
     };
@@ -153,20 +147,16 @@ mod tests {
         other.note_wait(1_000, 6);
         stages.note_read(4_000);
         stages.add(&other);
-        let before = StageSums { writes: 1, apply_nanos: 500, ..StageSums::default() };
+        let before = StageSums { writes: 1, apply_wait_nanos: 500, ..StageSums::default() };
         let after = StageSums {
             writes: 3,
             commit_nanos: 10_000,
-            apply_wait_nanos: 2_000,
-            apply_nanos: 8_500,
+            apply_wait_nanos: 1_000,
             read_wait_nanos: 800,
             ..StageSums::default()
         };
-        let none = Applied::default();
-        let line = stages.line(&between(&(before, none), &(after, none)));
-        let queue = Applied { entries: 2, waited_nanos: 3_000, applying_nanos: 5_000 };
-        let queued = stages.line(&between(&(before, none), &(after, queue)));
-        assert_eq!([&queued["apply_wait_us"], &queued["apply_us"]], [&json!(6.5), &json!(2.5)]);
+        let queue = Applied { entries: 2, waited_nanos: 1_500, applying_nanos: 8_000 };
+        let line = stages.line(&between(&(before, Applied::default()), &(after, queue)));
         for (name, value) in [
             ("propose_us", 1.0),
             ("append_wait_us", 0.5),

@@ -28,8 +28,8 @@ pub const USAGE: &str = "usage: stele-baselines <phases> [settings]
           Every run starts with a load, which `put` measures. Other phases start with a cold page
           cache, and may be named more than once (scan,scan-2): scans cause an engine to sort.
 
-  --systems original,original-sync,original-raft,original-cr,original-buc,queued-raft,queued-cr,queued-buc,
-            pasv,lsm-raft,dwisckey,nezha-nogc,nezha,stele
+  --systems original,original-sync,original-raft,original-cr,original-buc,pasv,lsm-raft,dwisckey,
+            nezha-nogc,nezha,stele
                     (those on RocksDB with the feature `rocksdb`; default: all but original-sync and the
                     modes of BUC-Raft)
   --value 16K       bytes of a value           --bytes 256M    bytes of loaded values

@@ -147,3 +147,88 @@ impl Queue {
         self.is_stopped
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use stele_types::{CommandBuilder, Term};
+
+    /// Returns a run of puts of one key, of about a hundred bytes each.
+    fn run(region: u64, indexes: std::ops::RangeInclusive<u64>) -> Run {
+        let entry = |index: u64| {
+            let mut command = CommandBuilder::new();
+            command.put(b"k", format!("{index:0>100}").as_bytes(), 0).unwrap();
+            let payload = command.build().bytes().clone();
+            CommittedEntry { index: LogIndex(index), term: Term(1), is_command: true, payload }
+        };
+        Run::new(RegionId(region), indexes.map(entry).collect(), 1_000)
+    }
+
+    fn visible(queue: &Queue) -> Option<Bytes> {
+        use stele_storage::{EngineView, ModelEngine, Overlaid, StateMachine};
+        let view = ModelEngine::new().view().unwrap();
+        let pair = Overlaid::new(view, queue.effects()).get(b"k").unwrap()?;
+        Some(pair.value.trim_ascii_start().to_vec().into())
+    }
+
+    #[test]
+    fn what_waits_is_visible_and_counts_until_it_is_applied() {
+        let mut queue = Queue::default();
+        queue.push(run(1, 5..=6)).unwrap();
+        queue.push(run(1, 7..=7)).unwrap();
+        assert_eq!(queue.last_of(RegionId(1)), Some(LogIndex(7)));
+        let first = queue.take().unwrap();
+        assert!(visible(&queue).unwrap().ends_with(b"07"), "also while the first is applied");
+        queue.note_applied(first, (1_200, 1_500), Ok(()));
+        let second = queue.take().unwrap();
+        assert!(queue.take().is_none() && !queue.is_empty(), "it is being applied");
+        queue.note_applied(second, (1_500, 1_600), Ok(()));
+        assert!(queue.is_empty() && visible(&queue).is_none());
+        assert_eq!(queue.last_of(RegionId(1)), None);
+        let times = Applied { entries: 3, waited_nanos: 900, applying_nanos: 700 };
+        assert_eq!(queue.times(), times);
+    }
+
+    #[test]
+    fn a_run_waits_for_room_and_for_the_runs_of_another_region() {
+        let mut queue = Queue::default();
+        assert!(
+            queue.has_room(&run(1, 1..=9), 10),
+            "one that is larger than the limit waits alone"
+        );
+        queue.push(run(1, 1..=2)).unwrap();
+        assert!(queue.has_room(&run(1, 3..=4), 1_000) && !queue.has_room(&run(1, 3..=4), 300));
+        assert!(!queue.has_room(&run(2, 1..=1), 1_000));
+        let taken = queue.take().unwrap();
+        assert!(!queue.has_room(&run(1, 3..=4), 300), "what is being applied still counts");
+        queue.note_applied(taken, (0, 0), Ok(()));
+        assert!(queue.has_room(&run(1, 3..=4), 300) && queue.has_room(&run(2, 1..=1), 1_000));
+    }
+
+    #[test]
+    fn a_run_follows_what_is_queued_and_persisted() {
+        let mut queue = Queue::default();
+        let progress = |applied: u64, persisted: u64| {
+            let persisted = (LogIndex(persisted), Term(1));
+            Some(Progress { applied: LogIndex(applied), persisted, ..Progress::default() })
+        };
+        assert!(queue.check_next(&run(1, 5..=6), progress(4, 6)).is_ok());
+        assert!(queue.check_next(&run(1, 5..=6), progress(4, 5)).is_err(), "6 is not persisted");
+        assert!(queue.check_next(&run(1, 6..=6), progress(4, 6)).is_err(), "5 is missing");
+        queue.push(run(1, 5..=6)).unwrap();
+        assert!(queue.check_next(&run(1, 7..=7), progress(4, 7)).is_ok());
+        assert!(queue.check_next(&run(1, 6..=7), progress(4, 7)).is_err(), "6 waits already");
+    }
+
+    #[test]
+    fn what_a_failed_apply_leaves_stays_visible_and_nothing_more_is_taken() {
+        let mut queue = Queue::default();
+        queue.push(run(1, 1..=1)).unwrap();
+        let taken = queue.take().unwrap();
+        queue.note_applied(taken, (0, 0), Err(Error::invalid("no device")));
+        assert!(visible(&queue).is_some());
+        assert!(matches!(queue.check(), Err(Error::Poisoned(text)) if text.contains("no device")));
+        assert!(queue.push(run(1, 2..=2)).is_err());
+    }
+}

@@ -14,14 +14,7 @@ const STORES: usize = 3;
 const CLIENTS: usize = 8;
 const KEYS_EACH: usize = 20;
 const ELECTION_TICKS: u64 = 10;
-const MODES: [Mode; 6] = [
-    Mode::RAFT,
-    Mode::CR,
-    Mode::BUC,
-    Mode::RAFT.behind_queue(),
-    Mode::CR.behind_queue(),
-    Mode::BUC.behind_queue(),
-];
+const MODES: [Mode; 3] = [Mode::RAFT, Mode::CR, Mode::BUC];
 
 fn key(client: usize, number: usize) -> Vec<u8> {
     format!("{client}/{number:03}").into_bytes()

@@ -45,21 +45,6 @@ pub enum Input<E: StorageEngine> {
         /// The engine's result.
         result: Result<()>,
     },
-    /// Entries that were handed out are applied, and views taken from now on hold them. Each
-    /// [`crate::Apply`] gets one report, in order. One of a replica that is no longer here has no
-    /// effect.
-    Applied {
-        /// Region of the entries.
-        region: RegionId,
-        /// Replica to which they were handed out.
-        incarnation: u64,
-        /// Last of them.
-        index: LogIndex,
-        /// Monotonic nanoseconds at which the call of the engine began.
-        began_nanos: u64,
-        /// Monotonic nanoseconds at which it ended.
-        ended_nanos: u64,
-    },
     /// A peer offers a snapshot. The reply is `SnapshotAccepted` or `Refused`.
     SnapshotOffered {
         /// Request to reply to.

@@ -46,7 +46,7 @@ pub use messages::{
 };
 pub use options::{LeaseTimes, LogKept, Options};
 pub use output::{
-    Append, Apply, Busy, Changes, Collection, Done, Event, Lookup, LookupId, Outputs, Refusal,
+    Append, Busy, Changes, Collection, Done, Event, Lookup, LookupId, Outputs, Refusal,
     RegionReport, Reply, Role, SendSnapshot, Ticket, Timings, Traffic, Unknown,
 };
 pub use readers::{Permit, ReadPath, Reader, Readers};

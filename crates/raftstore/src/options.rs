@@ -55,10 +55,6 @@ pub struct Options {
     /// Whether reads see committed entries that are not applied (BUC-Raft, read acceleration);
     /// otherwise they wait for apply.
     pub read_acceleration: bool,
-    /// Whether the owner of the store applies entries beside the loop ([`crate::Outputs::applies`]);
-    /// otherwise a poll applies them. For engines of which apply is slow: the loop goes on with
-    /// messages, batches and reads meanwhile.
-    pub apply_queue: bool,
     /// Part of the log kept although it is applied.
     pub log_kept: LogKept,
     /// Nanoseconds for which pairs are kept that a replica owned before a snapshot of its smaller
@@ -143,7 +139,6 @@ impl Options {
             tail_bytes_max: 256 << 20,
             commit_return: true,
             read_acceleration: true,
-            apply_queue: false,
             log_kept: LogKept { entries: 1_000, pin_bytes_max: 256 << 20 },
             orphaned_kept_nanos: 600_000_000_000,
         }

@@ -5,9 +5,7 @@ use crate::messages::{PeerMessage, SnapshotHeader};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_storage::{Modified, StorageEngine};
-use stele_types::{
-    CommittedEntry, KeyRange, LogBatch, LogIndex, Peer, PeerId, Region, RegionId, StoreId, Term,
-};
+use stele_types::{KeyRange, LogBatch, LogIndex, Peer, PeerId, Region, RegionId, StoreId, Term};
 
 /// Id of a batch handed to the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,16 +33,6 @@ pub struct Outputs<E: StorageEngine> {
     /// after it, no promise of the batch leaves, this disk does not count for a quorum, and none of
     /// its entries is applied.
     pub append: Option<Append>,
-    /// Entries to apply beside the loop; only with [`crate::Options::apply_queue`].
-    ///
-    /// Precedes: every entry is committed and durable here, and reads see it if they see entries
-    /// before apply. All earlier entries of its region were handed out or are applied.
-    /// Follows: the owner passes each to [`stele_storage::StateMachine::apply`], one at a time, in the
-    /// order in which they were handed out over all polls and regions of the store. Each is followed by
-    /// one report [`crate::Input::Applied`]. An apply that fails ends the store.
-    /// Invariant: administrative entries are never among them. What needs the exact state of a region
-    /// waits until no entry of it is handed out.
-    pub applies: Vec<Apply>,
     /// Replies to requests; each request gets exactly one.
     ///
     /// Precedes: a write that is done is on the disks of a quorum, and reads here see it; without
@@ -86,7 +74,6 @@ impl<E: StorageEngine> Default for Outputs<E> {
         Self {
             messages: Vec::new(),
             append: None,
-            applies: Vec::new(),
             replies: Vec::new(),
             snapshots: Vec::new(),
             lookups: Vec::new(),
@@ -105,17 +92,6 @@ pub struct Append {
     /// Records. Those of one region are in the order in which they take effect. Follows: they are
     /// not changed, also when the batch is handed out again.
     pub batch: Arc<LogBatch>,
-}
-
-/// Entries of one region to apply beside the loop.
-#[derive(Clone, Debug)]
-pub struct Apply {
-    /// Region of the entries.
-    pub region: RegionId,
-    /// Number of the replica in this process of the store; the report names it.
-    pub incarnation: u64,
-    /// Entries in log order, without gaps and at least one.
-    pub entries: Vec<CommittedEntry>,
 }
 
 /// Snapshot to stream: its header, then the pairs of `ranges` in `view`, ascending.

@@ -11,7 +11,6 @@ pub struct StageTimes {
     append: AtomicU64,
     commit: AtomicU64,
     apply_wait: AtomicU64,
-    apply: AtomicU64,
     reads: AtomicU64,
     read_wait: AtomicU64,
 }
@@ -27,10 +26,8 @@ pub struct StageSums {
     pub append_nanos: u64,
     /// From the proposal to the commit.
     pub commit_nanos: u64,
-    /// From the commit to the begin of apply: the wait for the local disk and for earlier entries.
+    /// From the commit to apply: the wait for the local disk and for earlier entries.
     pub apply_wait_nanos: u64,
-    /// From the begin to the end of apply; 0 for entries that a poll applied.
-    pub apply_nanos: u64,
     /// Reads that the core confirmed before the entries on which they depend were visible.
     pub waited_reads: u64,
     /// From the confirmation of these reads until the entries were visible.
@@ -47,14 +44,13 @@ impl StageTimes {
             append_nanos: get(&self.append),
             commit_nanos: get(&self.commit),
             apply_wait_nanos: get(&self.apply_wait),
-            apply_nanos: get(&self.apply),
             waited_reads: get(&self.reads),
             read_wait_nanos: get(&self.read_wait),
         }
     }
 
-    /// Adds a write that was applied between two times.
-    pub(crate) fn add_write(&self, timings: &Timings, (began_nanos, ended_nanos): (u64, u64)) {
+    /// Adds a write and the time of the poll that applied it.
+    pub(crate) fn add_write(&self, timings: &Timings, applied_nanos: u64) {
         let Timings { proposed_nanos, append_began_nanos, durable_nanos, committed_nanos } =
             *timings;
         let append_began_nanos = append_began_nanos.max(proposed_nanos);
@@ -63,8 +59,7 @@ impl StageTimes {
             (&self.append_wait, proposed_nanos, append_began_nanos),
             (&self.append, append_began_nanos, durable_nanos),
             (&self.commit, proposed_nanos, committed_nanos),
-            (&self.apply_wait, committed_nanos, began_nanos),
-            (&self.apply, began_nanos, ended_nanos),
+            (&self.apply_wait, committed_nanos, applied_nanos),
         ];
         for (sum, from, to) in spans {
             sum.fetch_add(to.saturating_sub(from), Ordering::Relaxed);

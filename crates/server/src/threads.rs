@@ -10,8 +10,6 @@ pub enum Thread {
     Store,
     /// Writes of a store's log, beside its loop.
     Write,
-    /// Application of entries beside a store's loop, for engines of which apply is slow.
-    Apply,
     /// Reads of pairs for the modifications of a store, beside its loop.
     Lookup,
     /// Flushes, merges, garbage collection and scrubbing of a store.
@@ -22,11 +20,10 @@ pub enum Thread {
 
 impl Thread {
     /// All kinds.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 6] = [
         Self::Network,
         Self::Store,
         Self::Write,
-        Self::Apply,
         Self::Lookup,
         Self::Maintenance,
         Self::EntryRecovery,
@@ -39,7 +36,6 @@ impl Thread {
             Self::Network => "stele-network",
             Self::Store => "stele-store-",
             Self::Write => "stele-write-",
-            Self::Apply => "stele-apply-",
             Self::Lookup => "stele-lookup-",
             Self::Maintenance => "stele-maintain-",
             Self::EntryRecovery => "stele-recover-",

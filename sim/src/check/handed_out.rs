@@ -1,13 +1,11 @@
-//! Checks of what a turn of a store's loop hands out: snapshots and copies of ranges of exactly their
-//! entry, and members that the next batch makes durable.
+//! Check of what a turn of a store's loop hands out: its next batch makes changed members durable.
 
 use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_engine::Store as Engine;
 use stele_node::store::Turn;
-use stele_raftstore::{Append, Body, Event};
-use stele_storage::{LogStore, Repair};
-use stele_types::{KeyRange, LogIndex, Mark, Record, RegionId};
+use stele_raftstore::{Append, Event};
+use stele_types::{LogIndex, Mark, Record, RegionId};
 
 /// Versions of the members that count on each store.
 #[derive(Default)]
@@ -83,59 +81,8 @@ fn is_rest(append: &Append, of: &Append) -> bool {
 }
 
 impl World {
-    /// Returns the lost ranges with copies on the way, of regions of which entries are being applied
-    /// beside the loop. The next turn does not know that these are applied.
-    pub(crate) fn lost_while_applying(&self, number: u64) -> Vec<(RegionId, KeyRange)> {
-        let running = self.slots.get(&number).and_then(|slot| slot.running.as_ref());
-        let Some(running) = running else { return Vec::new() };
-        let queued = running.applies.iter().map(|apply| apply.region);
-        let applying: BTreeSet<RegionId> = running.applying.into_iter().chain(queued).collect();
-        let copies = self.checks.repairs.copies(number);
-        let copies: Vec<_> = copies.filter(|(region, _)| applying.contains(region)).collect();
-        if copies.is_empty() {
-            return Vec::new();
-        }
-        let lost = running.engine.lost_ranges();
-        copies.into_iter().filter(|(_, range)| lost.iter().any(|it| it.overlaps(range))).collect()
-    }
-
-    /// Checks that a turn repaired none of these ranges.
-    pub(crate) fn check_kept_lost<A>(
-        &mut self,
-        number: u64,
-        ranges: &[(RegionId, KeyRange)],
-        turn: &Turn<Engine, A>,
-    ) {
-        let Some(engine) = self.engine(number).filter(|_| !ranges.is_empty()) else { return };
-        let lost = engine.lost_ranges();
-        let is_repaired = |(region, range): &&(RegionId, KeyRange)| {
-            !lost.iter().any(|it| it.overlaps(range))
-                && !turn.events.iter().any(|event| changes(event, *region))
-        };
-        if let Some((region, range)) = ranges.iter().find(is_repaired) {
-            self.fail(format!(
-                "store {number} repairs range {range:?} of region {region} while entries are applied"
-            ));
-        }
-    }
-
     /// Checks a turn before it is carried out.
     pub(crate) fn check_turn<A>(&mut self, number: u64, turn: &Turn<Engine, A>) {
-        let snapshots = turn.snapshots.iter().map(|it| (it.header.region.id, it.header.at.0));
-        let copies = turn.messages.iter().filter_map(|message| match &message.body {
-            Body::RangeRepairReply(found) => Some((message.region, found.at)),
-            _ => None,
-        });
-        let engine = self.engine(number).filter(|_| self.plan.raft.apply_queue);
-        for (region, at) in snapshots.chain(copies) {
-            let progress = engine.as_ref().and_then(|engine| engine.progress(region));
-            let Some(applied) = progress.map(|it| it.applied) else { continue };
-            // The loop may have applied a change of the region since.
-            if applied != at && !turn.events.iter().any(|event| changes(event, region)) {
-                let text = format!("sends region {region} as of {at}, with {applied} applied");
-                return self.fail(format!("store {number} {text}"));
-            }
-        }
         for event in &turn.events {
             let (Event::RegionChanged(region) | Event::RegionCreated(region)) = event else {
                 self.checks.members.note(number, event, None);
@@ -152,13 +99,5 @@ impl World {
                  make durable"
             ));
         }
-    }
-}
-
-fn changes(event: &Event, of: RegionId) -> bool {
-    match event {
-        Event::RegionCreated(region) | Event::RegionChanged(region) => region.id == of,
-        Event::RegionDestroyed(region) => *region == of,
-        Event::BecameLeader { .. } | Event::LostLeader { .. } => false,
     }
 }

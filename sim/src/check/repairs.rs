@@ -45,12 +45,6 @@ impl Repairs {
         self.ranges.retain(|answer| (answer.slot, answer.region) != (slot, region));
     }
 
-    /// Returns the ranges of which a store has copies that are not installed, with their regions.
-    pub fn copies(&self, slot: u64) -> impl Iterator<Item = (RegionId, KeyRange)> {
-        let here = self.ranges.iter().filter(move |it| it.slot == slot);
-        here.map(|it| (it.region, it.range.clone()))
-    }
-
     /// Checks a store that was polled, with the index it applied of each region and the ranges it
     /// lost. Returns a reply that it installed too early: the range is no longer lost, and no due
     /// reply covers it. Invariant: a due reply stays until its replica surely processed it. That

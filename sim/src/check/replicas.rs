@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use std::collections::BTreeMap;
-use stele_storage::{EngineView, LogStore, Pair, ScanOptions, StateMachine};
+use stele_storage::{EngineView, Pair, ScanOptions, StateMachine};
 use stele_types::{LogIndex, Region, RegionEpoch, RegionId};
 
 /// Region and applied index.
@@ -16,10 +16,7 @@ impl World {
             let Some(core) = slot.core() else { continue };
             let reports = core.regions();
             for report in reports {
-                // The core may not know yet what the engine has applied beside its loop.
-                let progress = self.engine(number).and_then(|it| it.progress(report.region.id));
-                let Some(progress) = progress else { continue };
-                let id = (report.region.id, progress.applied);
+                let id = (report.region.id, report.applied);
                 let Some(pairs) = self.pairs_of(number, &report.region) else { continue };
                 let known = first.get(&id);
                 let Some((other, epoch, theirs)) = known else {

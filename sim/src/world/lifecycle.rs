@@ -6,7 +6,6 @@ use crate::faults::Fault;
 use crate::hardware;
 use crate::nemesis::Undo;
 use crate::plan::{CLUSTER, MS, SECOND, fork};
-use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -173,8 +172,6 @@ impl World {
             readers: None,
             queue: Queue::new(self.plan.queue_bytes_max),
             is_writing: false,
-            applies: VecDeque::new(),
-            applying: None,
             wake_at: None,
             parts: Parts::new(super::streams::PARTS_MAX),
             maintenance: Maintenance::default(),

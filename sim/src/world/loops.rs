@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use stele_engine::Store as Engine;
 use stele_node::store::{CarryOut, Item, Queue};
 use stele_raftstore::{
-    Admin, AdminCall, Append, Apply, ChangeKind, Event, Input, Lookup, PeerChange, PeerMessage,
-    Reply, RequestId, SendSnapshot, Ticket, wire,
+    Admin, AdminCall, Append, ChangeKind, Event, Input, Lookup, PeerChange, PeerMessage, Reply,
+    RequestId, SendSnapshot, Ticket, wire,
 };
 use stele_storage::{LogStore, StateMachine};
 use stele_types::checksum::crc32c;
@@ -40,10 +40,6 @@ impl CarryOut<Engine, Requester> for Owner<'_> {
 
     fn append(&mut self, append: Append) {
         self.world.write(self.number, append);
-    }
-
-    fn apply(&mut self, applies: Vec<Apply>) {
-        applies.into_iter().for_each(|apply| self.world.queue_apply(self.number, apply));
     }
 
     fn reply(&mut self, replies: Vec<(Requester, Reply)>) {
@@ -158,7 +154,6 @@ impl World {
                 self.note_range_repair(number, message);
             }
         }
-        let unsettled = self.lost_while_applying(number);
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let Some(node) = self.nodes.get(&slot.node) else { return };
         let now = node.now(global);
@@ -168,7 +163,6 @@ impl World {
         let next = store_loop.next_turn_nanos().map(|local| node.global(local).max(global + 1));
         match turn {
             Ok(turn) => {
-                self.check_kept_lost(number, &unsettled, &turn);
                 self.check_turn(number, &turn);
                 turn.carry_out(&mut Owner { world: self, number });
             }

@@ -1,7 +1,6 @@
 //! Simulated cluster in one thread. Events are queued by virtual time, and all random choices
 //! follow from the seed.
 
-mod applies;
 mod device;
 mod forged_messages;
 mod leave;
@@ -38,7 +37,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_engine::Store as Engine;
 use stele_node::report::StepKey;
-use stele_raftstore::{Apply, Lookup, Reply, Ticket};
+use stele_raftstore::{Lookup, Reply, Ticket};
 use stele_storage::Pair;
 use stele_types::{LogBatch, Prng, RegionId, Result, StoreId};
 
@@ -56,8 +55,6 @@ pub enum Happening {
         began: u64,
         done: Option<Result<()>>,
     },
-    /// Entries are applied; `done` is the result if the engine already holds them.
-    Applied { slot: u64, incarnation: u64, apply: Apply, began: u64, done: Option<Result<()>> },
     /// A lookup ends; `found` is its result if the key was already read.
     Lookup { slot: u64, incarnation: u64, lookup: Lookup, found: Option<Result<Option<Pair>>> },
     /// A frame of another store arrives.
@@ -163,8 +160,6 @@ pub struct Counts {
     pub handed_over: u64,
     /// Lookups of keys for modifications.
     pub lookups: u64,
-    /// Runs of entries applied beside a loop.
-    pub applies: u64,
     /// Operators admitted that balance data or move leaders.
     pub moves: u64,
     /// Most of them of one region in a minute.
@@ -198,7 +193,6 @@ impl Counts {
         self.refused += other.refused;
         self.handed_over += other.handed_over;
         self.lookups += other.lookups;
-        self.applies += other.applies;
         self.moves += other.moves;
         self.moves_most = self.moves_most.max(other.moves_most);
         self.nearly_full += other.nearly_full;
@@ -241,8 +235,6 @@ pub struct Rngs {
     pub pace: Prng,
     /// Stream of lookups.
     pub lookups: Prng,
-    /// Stream of applies beside the loop.
-    pub applies: Prng,
 }
 
 /// State of a simulated cluster.
@@ -298,7 +290,6 @@ impl World {
             disk: fork(seed, "disk"),
             pace: fork(seed, "pace"),
             lookups: fork(seed, "lookups"),
-            applies: fork(seed, "applies"),
         };
         let mut world = Self {
             now: 1_000_000_000,
@@ -434,7 +425,6 @@ impl World {
         match happening {
             Happening::LoopStep { slot, .. }
             | Happening::Appended { slot, .. }
-            | Happening::Applied { slot, .. }
             | Happening::Lookup { slot, .. }
             | Happening::Maintain { slot, .. }
             | Happening::Recover { slot, .. }
@@ -477,7 +467,6 @@ impl World {
         match happening {
             Happening::LoopStep { slot, .. }
             | Happening::Appended { slot, .. }
-            | Happening::Applied { slot, .. }
             | Happening::Lookup { slot, .. }
             | Happening::Frame { slot, .. }
             | Happening::Slowed { slot, .. }
@@ -507,9 +496,6 @@ impl World {
             Happening::LoopStep { slot, incarnation } => self.step_loop(slot, incarnation),
             Happening::Appended { slot, incarnation, ticket, batch, began, done } => {
                 self.appended(slot, incarnation, ticket, &batch, began, done);
-            }
-            Happening::Applied { slot, incarnation, apply, began, done } => {
-                self.applied(slot, incarnation, &apply, began, done);
             }
             Happening::Lookup { slot, incarnation, lookup, found } => {
                 self.looked_up(slot, incarnation, lookup, found);

@@ -1,14 +1,13 @@
 //! Store: its disk, and while its node runs the engine, the consensus and the inbox of its loop.
 
 use crate::world::{Device, Requester};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use stele_engine::{RecoveringStore, Store as Engine};
 use stele_node::snapshot::{Parts, Reception};
 use stele_node::store::{Maintenance, Queue, SlowWriters, StoreLoop};
-use stele_raftstore::{Apply, EntryRecovery, RaftStore, Readers};
-use stele_types::{RegionId, StoreId, StoreRun};
+use stele_raftstore::{EntryRecovery, RaftStore, Readers};
+use stele_types::{StoreId, StoreRun};
 use stele_vfs::SimVfs;
 
 /// Consensus of a store.
@@ -26,10 +25,6 @@ pub struct Running {
     pub queue: Queue<Engine, Requester>,
     /// A batch is being written.
     pub is_writing: bool,
-    /// Entries that were handed out to be applied beside the loop, in order.
-    pub applies: VecDeque<Apply>,
-    /// Region of the entries that are being applied beside the loop.
-    pub applying: Option<RegionId>,
     /// Time of the loop's next turn.
     pub wake_at: Option<u64>,
     /// Parts of snapshots that were received before their connections broke.

@@ -1,5 +1,5 @@
 //! The turn of a store's loop. A turn steps all waiting items, then lets the core do what is due.
-//! [`Turn::carry_out`] carries its results out in this order: send, append, apply, reply.
+//! [`Turn::carry_out`] carries its results out in this order: send, append, reply.
 //!
 //! Items that arrive while a batch is written wait for the next turn, or are stepped meanwhile if
 //! another thread writes: this is the group commit.
@@ -8,8 +8,8 @@ use super::queue::{Item, Permit};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_raftstore::{
-    Append, Apply, Event, Input, Lookup, Now, Outputs, PeerMessage, RaftStore, Readers, Reply,
-    RequestId, SendSnapshot, Unknown,
+    Append, Event, Input, Lookup, Now, Outputs, PeerMessage, RaftStore, Readers, Reply, RequestId,
+    SendSnapshot, Unknown,
 };
 use stele_storage::StorageEngine;
 use stele_types::{Error, RegionId, mutant};
@@ -22,10 +22,6 @@ pub struct Turn<E: StorageEngine, A> {
     /// Batch to write and sync. Its result comes back as
     /// [`Input::Appended`](stele_raftstore::Input::Appended); at most one is under way.
     pub append: Option<Append>,
-    /// Entries to apply beside the loop, by one thread of the store in the order of all turns. Each
-    /// is reported as [`Input::Applied`](stele_raftstore::Input::Applied). A failure ends the loop as
-    /// [`Item::Stopped`].
-    pub applies: Vec<Apply>,
     /// Replies to callers.
     pub replies: Vec<(A, Reply)>,
     /// Snapshots to send.
@@ -45,8 +41,6 @@ pub trait CarryOut<E: StorageEngine, A> {
     fn send(&mut self, messages: Vec<PeerMessage>);
     /// Begins to write a batch.
     fn append(&mut self, append: Append);
-    /// Queues entries to apply beside the loop.
-    fn apply(&mut self, applies: Vec<Apply>);
     /// Answers callers.
     fn reply(&mut self, replies: Vec<(A, Reply)>);
     /// Begins to send a snapshot.
@@ -72,9 +66,6 @@ impl<E: StorageEngine, A> Turn<E, A> {
         }
         if let Some(append) = append.take_if(|_| !is_late) {
             owner.append(append);
-        }
-        if !self.applies.is_empty() {
-            owner.apply(self.applies);
         }
         owner.reply(self.replies);
         if let Some(append) = append {
@@ -220,22 +211,14 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
     }
 
     fn turn_of(&mut self, outputs: Outputs<E>) -> Turn<E, A> {
-        let Outputs {
-            messages,
-            append,
-            applies,
-            replies,
-            snapshots,
-            lookups,
-            events,
-            wants_checkpoint,
-        } = outputs;
+        let Outputs { messages, append, replies, snapshots, lookups, events, wants_checkpoint } =
+            outputs;
         let replies = replies.into_iter().filter_map(|(id, reply)| {
             let caller = self.requests.remove(&id)?.caller?;
             Some((caller, reply))
         });
         let replies = replies.collect();
-        Turn { messages, append, applies, replies, snapshots, lookups, events, wants_checkpoint }
+        Turn { messages, append, replies, snapshots, lookups, events, wants_checkpoint }
     }
 
     fn ended(&mut self, error: Error, refused: Vec<(A, Reply)>) -> Ended<A> {
@@ -380,10 +363,6 @@ mod tests {
             self.0.push("append");
         }
 
-        fn apply(&mut self, _: Vec<Apply>) {
-            self.0.push("apply");
-        }
-
         fn reply(&mut self, _: Vec<(u8, Reply)>) {
             self.0.push("reply");
         }
@@ -406,18 +385,17 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_sends_then_appends_then_applies_then_replies() {
+    fn a_turn_sends_then_appends_then_replies() {
         let mut trial = Trial::new();
         trial.put(1);
         let mut turn = trial.turn().unwrap();
         let body = stele_raftstore::Body::Gone;
         turn.messages.push(PeerMessage::between_stores(StoreId(1), StoreId(2), body));
-        turn.applies.push(Apply { region: REGION, incarnation: 1, entries: Vec::new() });
         turn.events.push(Event::RegionChanged(Region::default()));
         turn.wants_checkpoint = true;
         let mut recorded = Recorded::default();
         turn.carry_out(&mut recorded);
-        assert_eq!(recorded.0, ["send", "append", "apply", "reply", "events", "checkpoint"]);
+        assert_eq!(recorded.0, ["send", "append", "reply", "events", "checkpoint"]);
     }
 
     #[test]

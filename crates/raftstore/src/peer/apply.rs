@@ -12,20 +12,13 @@ use stele_types::{Command, CommittedEntry, Error, LogIndex, Region, Result, muta
 impl<E: StorageEngine> Peer<E> {
     /// Applies all entries that may be applied now.
     pub(super) fn apply_committed(&mut self, ctx: &mut Context<E>) -> Result<()> {
-        if self.must_await_applies(ctx) {
-            return Ok(());
-        }
         let mut run: Vec<CommittedEntry> = Vec::new();
         let mut bytes = 0;
         while let Some(durable) = self.group.next_to_apply() {
             if admin::is_admin(&durable.payload) {
                 self.apply_run(ctx, std::mem::take(&mut run))?;
                 bytes = 0;
-                // Invariant: an administrative entry is applied when everything before it is. It moves
-                // keys to other regions, changes members or ends the replica.
-                let awaits =
-                    self.is_applying(ctx) && !mutant::active("raftstore.admin_before_applied");
-                if awaits || !self.apply_admin(ctx, durable)? {
+                if !self.apply_admin(ctx, durable)? {
                     break;
                 }
                 self.group.pop_to_apply();
@@ -46,15 +39,13 @@ impl<E: StorageEngine> Peer<E> {
         let Some(index) = run.last().map(|last| last.index) else { return Ok(()) };
         self.show_before_apply(ctx, &run);
         self.count_writes(&run);
-        if self.hands_out(ctx) {
-            self.hand_out(ctx, run);
-            return Ok(());
-        }
         ctx.engine.apply(self.region.id, &run)?;
         self.note_applied(index);
         run.iter().for_each(|entry| self.answer_applied(ctx, entry.index, entry.term));
         let now_nanos = ctx.now.monotonic_nanos;
-        self.note_times(ctx, index, (now_nanos, now_nanos));
+        self.proposals
+            .take_times(index)
+            .for_each(|timings| ctx.times.add_write(&timings, now_nanos));
         Ok(())
     }
 
@@ -68,11 +59,6 @@ impl<E: StorageEngine> Peer<E> {
             Command::each_op_of(&entry.payload, |_| self.traffic.write_ops += 1);
             self.traffic.write_bytes += entry.payload.len() as u64;
         }
-    }
-
-    /// Adds the times of the writes up to an entry that was applied between two times.
-    pub(super) fn note_times(&mut self, ctx: &Context<E>, index: LogIndex, applied: (u64, u64)) {
-        self.proposals.take_times(index).for_each(|timings| ctx.times.add_write(&timings, applied));
     }
 
     /// Records that entries up to `index` are applied.

@@ -4,7 +4,6 @@
 mod admin;
 mod answer;
 mod apply;
-mod apply_queue;
 mod check;
 mod decision;
 mod hibernate;

@@ -17,8 +17,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Returns whether work remains.
     pub fn work(&mut self, ctx: &mut Context<E>) -> Result<bool> {
         self.election.start_vote_hold(ctx.now.monotonic_nanos);
-        self.work_between_applies(ctx)?;
-        // Entries that waited for another region, or for entries that were handed out.
+        // Entries that waited for another region.
         self.apply_committed(ctx)?;
         self.apply_range_repairs(ctx)?;
         for _ in 0..READIES_MAX {

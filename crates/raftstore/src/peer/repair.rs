@@ -40,10 +40,6 @@ impl<E: StorageEngine> Peer<E> {
         if !self.owned_ranges().iter().any(|own| range.without(own).is_empty()) {
             return;
         }
-        // The view would hold an unknown part of what is being applied. The range is requested again.
-        if self.is_applying(ctx) && !mutant::active("raftstore.range_found_before_applied") {
-            return;
-        }
         let Ok(view) = ctx.engine.view() else { return };
         let mut options = ScanOptions::new(range.clone(), VALUES_MAX);
         options.bytes_max = REPLY_BYTES_MAX;
@@ -68,12 +64,8 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Applies range repairs from other replicas. Invariant: a repair is applied only if the range
     /// holds the same here: everything up to the repair's entry is applied, and no entry applied
-    /// after it changes the range. So a repair waits while entries are being applied beside the loop,
-    /// and nothing more is handed out meanwhile.
+    /// after it changes the range.
     pub(super) fn apply_range_repairs(&mut self, ctx: &mut Context<E>) -> Result<()> {
-        if self.is_applying(ctx) && !mutant::active("raftstore.range_repaired_before_applied") {
-            return Ok(());
-        }
         let ready = self.repairs.take_applied(self.applied());
         ready.into_iter().try_for_each(|found| self.apply_range_repair(ctx, found))
     }

@@ -23,29 +23,15 @@ pub(crate) fn snapshot_ranges(region: &Region) -> Vec<KeyRange> {
 
 impl<E: StorageEngine> Peer<E> {
     /// Sends a snapshot of the applied state, which is at least as recent as the one that Raft
-    /// asked for. Invariant: the view holds exactly the entries up to the header's, so it waits until
-    /// nothing is handed out to be applied, and nothing more is handed out meanwhile. A receiver with
+    /// asked for. Invariant: the view holds exactly the entries up to the header's. A receiver with
     /// later pairs would apply their entries again, and show older values in between.
     pub(super) fn send_snapshot(&mut self, ctx: &mut Context<E>, to: PeerName) {
         if !self.snapshots.may_send(to.id, ctx.now.monotonic_nanos) {
             self.group.note_snapshot(to.id, false);
             return;
         }
-        if self.is_applying(ctx) && !mutant::active("raftstore.snapshot_before_applied") {
-            return self.snapshots.wait_for_apply(to.id);
-        }
         let snapshot = self.snapshot_for(ctx, to);
         ctx.out.snapshots.extend(snapshot);
-    }
-
-    /// Sends the snapshots that waited until nothing is handed out to be applied.
-    pub(super) fn send_applied_snapshots(&mut self, ctx: &mut Context<E>) {
-        for to in self.snapshots.take_applying() {
-            match self.peer_name(to) {
-                Some(to) => self.send_snapshot(ctx, to),
-                None => self.group.note_snapshot(to, false),
-            }
-        }
     }
 
     fn snapshot_for(&self, ctx: &Context<E>, to: PeerName) -> Option<SendSnapshot<E>> {
@@ -78,9 +64,7 @@ impl<E: StorageEngine> Peer<E> {
         let timeout_nanos = OFFER_AFTER * options.election_ticks_max * options.tick_nanos;
         let now = ctx.now.monotonic_nanos;
         let is_long = |since: u64| now.saturating_sub(since) >= timeout_nanos;
-        // A later tick offers them if entries are being applied.
         let is_alone = self.leader().is_none()
-            && !self.is_applying(ctx)
             && self.contacts.leaderless_nanos(now).is_some_and(|nanos| nanos >= timeout_nanos);
         let offers = is_alone && !self.is_leader() && self.group.is_voter();
         if !offers || mutant::active("raftstore.offers_nothing") {

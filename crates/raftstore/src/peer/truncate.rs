@@ -16,9 +16,8 @@ impl<E: StorageEngine> Peer<E> {
     /// snapshot instead, and the entries it pinned request a checkpoint at once. `at_once`: a few
     /// entries are worth a truncation.
     ///
-    /// Invariant: nothing above `applied` is truncated. An engine that applies beside the loop may
-    /// have a later checkpoint, and entries that were handed out are in the log until they are
-    /// reported.
+    /// Invariant: nothing above `applied` is truncated. An engine that applies behind a queue of its own
+    /// may have a later checkpoint.
     pub fn truncate_log(&mut self, ctx: &mut Context<E>, at_once: bool) {
         let Some(progress) = ctx.engine.progress(self.region.id) else { return };
         let pin_bytes_max = ctx.options.log_kept.pin_bytes_max;

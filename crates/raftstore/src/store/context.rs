@@ -1,6 +1,5 @@
 //! State shared by all peers of a store, lent to the one that is working.
 
-use super::applies::Applies;
 use super::group_commit::GroupCommit;
 use super::journal::Journal;
 use crate::input::{Now, RequestId};
@@ -34,8 +33,6 @@ pub(crate) struct Context<E: StorageEngine> {
     pub leases: bool,
     /// Effects requested by peers; run while no peer is working.
     pub effects: Vec<Effect>,
-    /// Entries that the owner of the store applies.
-    pub applies: Applies,
     /// Bytes of waiting requests in this store.
     pub waiting_bytes: u64,
     /// Bytes of entries in memory that are not applied, and of their effects, over all regions.
@@ -97,7 +94,6 @@ impl<E: StorageEngine> Context<E> {
             readers: Arc::new(Readers::default()),
             times: Arc::default(),
             effects: Vec::new(),
-            applies: Applies::default(),
             waiting_bytes: 0,
             tails: Tails::default(),
             received_bytes: 0,

@@ -16,8 +16,6 @@ use stele_types::{
 /// Removed replicas with pairs that are not dropped yet.
 #[derive(Default)]
 pub(super) struct Leaving {
-    /// Entries of the replica are handed out: it is here until they are applied.
-    applying: Vec<Applying>,
     /// Tombstone waits for the next batch.
     next: Vec<Region>,
     /// Tombstone is in the batch in flight.
@@ -25,12 +23,6 @@ pub(super) struct Leaving {
     /// Tombstone is durable; the device had no room for dropping the pairs.
     waiting: Vec<Region>,
     retry_at_nanos: u64,
-}
-
-/// Replica to remove once its entries are applied.
-struct Applying {
-    incarnation: u64,
-    region: Region,
 }
 
 impl Leaving {
@@ -62,7 +54,7 @@ impl<E: StorageEngine> RaftStore<E> {
                 Effect::Create { region, after, campaign } => {
                     self.create(region, after, campaign)?;
                 }
-                Effect::Destroy(region) => self.destroy_applied(region)?,
+                Effect::Destroy(region) => self.destroy(&region)?,
                 Effect::Schedule(region) => self.schedule(region),
                 Effect::RefuseMerge(preparation) => self.refuse_merge(&preparation),
                 Effect::CommitSource { source, prepared } => {
@@ -112,38 +104,7 @@ impl<E: StorageEngine> RaftStore<E> {
         Ok(())
     }
 
-    /// Removes a replica from this store, now or once its entries are applied.
-    ///
-    /// Invariant: no entry of a removed replica is applied. Its log has ended, and its keys may belong
-    /// to another region. Nothing else waits for such a replica: no region here takes over its keys
-    /// meanwhile, because a merged source has nothing handed out.
-    fn destroy_applied(&mut self, region: Region) -> Result<()> {
-        let is_applied = !self.ctx.applies.has_any(region.id)
-            || mutant::active("raftstore.destroy_before_applied");
-        if is_applied {
-            return self.destroy(&region);
-        }
-        if let Some(peer) = self.peers.get(&region.id) {
-            let waits = Applying { incarnation: peer.incarnation, region };
-            self.leaving.applying.retain(|other| other.incarnation != waits.incarnation);
-            self.leaving.applying.push(waits);
-        }
-        Ok(())
-    }
-
-    /// Removes the replicas of which the entries are applied now.
-    pub(super) fn destroy_waiting(&mut self) -> Result<()> {
-        for Applying { incarnation, region } in std::mem::take(&mut self.leaving.applying) {
-            let peer = self.peers.get(&region.id);
-            // Another replica may have replaced it.
-            if peer.is_some_and(|peer| peer.incarnation == incarnation) {
-                self.destroy_applied(region)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes a replica from this store. None of its entries is handed out.
+    /// Removes a replica from this store.
     pub(super) fn destroy(&mut self, last_known: &Region) -> Result<()> {
         let id = last_known.id;
         let Some(mut peer) = self.peers.remove(&id) else { return Ok(()) };
@@ -229,11 +190,8 @@ impl<E: StorageEngine> RaftStore<E> {
     /// whether it did.
     pub(super) fn replace_stale(&mut self, message: &PeerMessage) -> Result<bool> {
         let Some(peer) = self.peers.get(&message.region) else { return Ok(false) };
-        // Raft sends the message again if it comes while entries of the replica are handed out.
         let newer = message.to.id > peer.name.id
-            && message.epoch.conf_version > peer.region.epoch.conf_version
-            && (!self.ctx.applies.has_any(message.region)
-                || mutant::active("raftstore.replaced_before_applied"));
+            && message.epoch.conf_version > peer.region.epoch.conf_version;
         if newer {
             let region = (*peer.region).clone();
             self.destroy(&region)?;

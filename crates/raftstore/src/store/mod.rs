@@ -1,7 +1,6 @@
 //! All replicas of one store.
 
 mod absent_replica;
-mod applies;
 mod context;
 mod destroy;
 mod entries;
@@ -74,11 +73,6 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Returns the times of the stages of writes and reads, for measurements.
     pub fn times(&self) -> Arc<StageTimes> {
         self.ctx.times.clone()
-    }
-
-    /// Returns whether entries are applied beside the loop ([`crate::Options::apply_queue`]).
-    pub fn has_apply_queue(&self) -> bool {
-        self.ctx.options.apply_queue
     }
 
     /// Returns the nanoseconds of a tick. Requests past their deadline that were not proposed are

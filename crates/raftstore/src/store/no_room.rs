@@ -26,8 +26,7 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 
     /// Returns the regions of which the batch contains entries that need space. A log that begins or
-    /// ends in the batch is tried again as a whole, and so is that of a replica of which entries are
-    /// being applied.
+    /// ends in the batch is tried again as a whole.
     fn to_give_up(&self, ticket: Ticket) -> BTreeSet<RegionId> {
         let Some(under_way) = self.ctx.batches.under_way(ticket) else { return BTreeSet::new() };
         let records = || under_way.append.batch.records.iter();
@@ -51,9 +50,7 @@ impl<E: StorageEngine> RaftStore<E> {
             Record::HardState(..) | Record::Mark(..) => None,
         };
         let regions: BTreeSet<RegionId> = records().filter_map(needs_space).collect();
-        let may_restart = |region: &RegionId| {
-            !is_marked(*region) && has_log(*region) && !self.ctx.applies.has_any(*region)
-        };
+        let may_restart = |region: &RegionId| !is_marked(*region) && has_log(*region);
         regions.into_iter().filter(may_restart).collect()
     }
 

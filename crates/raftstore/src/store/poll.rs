@@ -23,7 +23,6 @@ impl<E: StorageEngine> RaftStore<E> {
         self.tick();
         self.drop_waiting()?;
         self.replace_stale_peers()?;
-        self.destroy_waiting()?;
         self.run_effects()?;
         self.install_snapshots()?;
         self.settle_orphaned_ranges()?;

@@ -146,13 +146,8 @@ impl<E: StorageEngine> RaftStore<E> {
                 continue;
             }
             // Records in flight belong before the log's new start, and a tombstone in flight would
-            // overwrite the new descriptor. Entries that are being applied belong before the new
-            // pairs. The regions that this one takes over are prepared for their merge, so no entry
-            // of them is handed out.
-            let is_applied =
-                !self.ctx.applies.has_any(id) || mutant::active("raftstore.install_before_applied");
+            // overwrite the new descriptor.
             let under_way = self.ctx.batches.has_records_of(id)
-                || !is_applied
                 || self.peers.get(&id).is_some_and(|peer| !peer.is_durable());
             if under_way || self.leaving.has_overlap(&header.region) {
                 self.arrived.push((header, ingest));

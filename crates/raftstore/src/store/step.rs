@@ -7,7 +7,7 @@ use crate::output::{Busy, Done, Lookup, Refusal};
 use crate::peer::{Peer, Request};
 use crate::validate;
 use stele_storage::{Pair, StorageEngine};
-use stele_types::{LogIndex, RegionId, Result, StoreId, mutant};
+use stele_types::{RegionId, Result, StoreId};
 
 impl<E: StorageEngine> RaftStore<E> {
     /// Takes an input. Cheap: [`RaftStore::poll`] does the resulting work.
@@ -20,9 +20,6 @@ impl<E: StorageEngine> RaftStore<E> {
             Input::Admin(call) => self.admin(call),
             Input::Message(message) => self.receive(message),
             Input::Appended { ticket, result } => self.appended = Some((ticket, result)),
-            Input::Applied { region, incarnation, index, began_nanos, ended_nanos } => {
-                self.applied((region, incarnation), index, (began_nanos, ended_nanos));
-            }
             Input::SnapshotOffered { id, header } => self.snapshot_offered(id, &header),
             Input::SnapshotReceived { header, ingest } => {
                 self.snapshot_received(header, ingest);
@@ -54,18 +51,6 @@ impl<E: StorageEngine> RaftStore<E> {
         if let Some(peer) = self.peers.get_mut(&lookup.region) {
             peer.found(&mut self.ctx, lookup, result);
             self.schedule(lookup.region);
-        }
-    }
-
-    fn applied(&mut self, replica: (RegionId, u64), index: LogIndex, times: (u64, u64)) {
-        let (region, incarnation) = replica;
-        let is_here = |peer: &&mut Peer<E>| {
-            peer.incarnation == incarnation
-                || mutant::active("raftstore.applied_of_another_replica")
-        };
-        if let Some(peer) = self.peers.get_mut(&region).filter(is_here) {
-            peer.applied_beside(&mut self.ctx, index, times);
-            self.schedule(region);
         }
     }
 

@@ -440,3 +440,71 @@ fn a_replica_that_shrinks_by_a_snapshot_leaves_pairs_that_no_region_here_owns() 
     assert_eq!(trial.value(3, "m").as_deref(), Some("new"));
     assert!(trial.store(3).core.orphaned_ranges().is_empty());
 }
+
+type Offered = (SnapshotHeader, Vec<Vec<stele_storage::Pair>>);
+
+/// Offers store 3 a snapshot of what store 1 has applied; it accepts.
+fn offered(trial: &mut Trial) -> Offered {
+    let report = trial.report(1, DATA);
+    let header = SnapshotHeader {
+        region: report.region.clone(),
+        at: (report.applied, report.term),
+        leader_term: report.term,
+        from: peer(101, 1),
+        to: peer(103, 3),
+        bytes: 0,
+    };
+    let id = trial.request();
+    trial.store(3).core.step(Input::SnapshotOffered { id, header: header.clone() });
+    trial.settle();
+    let Some(Reply::Done(Done::SnapshotAccepted { ranges })) = trial.reply(id) else {
+        panic!("{:?}", trial.reply(id));
+    };
+    let ranges = ranges.clone();
+    let view = trial.store(1).engine.view().unwrap();
+    let pairs = |range| view.scan(&ScanOptions::new(range, usize::MAX)).unwrap();
+    (header, ranges.into_iter().map(pairs).collect())
+}
+
+/// Lets store 3 receive a snapshot that it accepted.
+fn receive(trial: &mut Trial, (header, parts): &Offered) {
+    let store = trial.store(3);
+    let mut ingest =
+        store.engine.begin_ingest(crate::peer::snapshot_ranges(&header.region)).unwrap();
+    parts.iter().for_each(|pairs| store.engine.receive(&mut ingest, pairs.clone()).unwrap());
+    store.core.step(Input::SnapshotReceived { header: header.clone(), ingest });
+    trial.settle();
+}
+
+#[test]
+fn one_snapshot_of_a_region_waits_and_the_sender_of_another_is_told_to_wait() {
+    let mut trial = Trial::with(3, |options| {
+        options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
+    });
+    trial.lead(DATA, 1);
+    // A batch of store 3 is being written: no snapshot is installed meanwhile.
+    trial.store(3).stalled = true;
+    trial.write(1, put("x", "1"));
+    trial.settle();
+    trial.isolate(3);
+    outgrow_log(&mut trial);
+    let lesser = offered(&mut trial);
+    trial.write(1, put("b", "2"));
+    trial.settle();
+    let greater = offered(&mut trial);
+    // Both are on their way at once. The greater one stays.
+    receive(&mut trial, &greater);
+    receive(&mut trial, &lesser);
+    let id = trial.request();
+    trial.store(3).core.step(Input::SnapshotOffered { id, header: greater.0.clone() });
+    trial.settle();
+    let reason = "another snapshot of the region waits to be installed";
+    assert_eq!(trial.busy(id), Some(&Busy::Wait { reason }));
+    trial.store(3).stalled = false;
+    trial.settle();
+    assert_eq!(trial.report(3, DATA).applied, greater.0.at.0);
+    assert_eq!(trial.value(3, "b").as_deref(), Some("2"));
+    trial.heal();
+    trial.ticks(20);
+    assert_eq!(trial.report(3, DATA).applied, trial.report(1, DATA).applied);
+}

@@ -200,19 +200,24 @@ fn a_replica_that_is_told_it_is_gone_after_a_change_of_range_proves_nothing() {
     }
 }
 
+/// Withholds the commit index of a region from store 2, which then applies nothing of it.
+fn withhold_commits_from_2(message: &mut PeerMessage, region: RegionId) {
+    if message.region == region
+        && message.to_store == StoreId(2)
+        && let Body::Raft(raft) = &mut message.body
+    {
+        raft.commit = LogIndex(0);
+    }
+}
+
 /// Returns a cluster in which store 1 committed the merge and the target moved to stores 4 and 5.
-/// Store 2, slow to apply, and store 3 received `Gone` before they applied the commit.
+/// Stores 2 and 3 received `Gone` before they knew that the commit is one.
 /// They lead the source, and hear nothing of it from store 1.
 fn committed_and_moved_away() -> Trial {
-    let mut trial = cluster(|options| options.apply_queue = true);
+    let mut trial = cluster(|_| {});
     (4..=5).for_each(|store| trial.add_store(store, &[]));
     trial.lose = target_lost_on_3;
-    trial.store(2).holds_applies = true;
-    let id = trial.request();
-    let header = Header { region: SOURCE, ..Header::default() };
-    let write = Write { id, header, command: put("a", "1"), frees: false };
-    trial.store(1).core.step(Input::Write(write));
-    trial.ticks(3);
+    trial.alter = |message| withhold_commits_from_2(message, TARGET);
     let source = prepare(&mut trial);
     let id = commit(&mut trial, &source);
     trial.lose =
@@ -226,8 +231,7 @@ fn committed_and_moved_away() -> Trial {
     trial.lose = |message| message.region == SOURCE && touches(message, 1);
     trial.ticks(300);
     assert!((2..=3).all(|store| trial.store(store).core.region(TARGET).is_none()));
-    trial.store(2).holds_applies = false;
-    trial.apply_all(2);
+    trial.alter = |_| {};
     trial.ticks(100);
     let stores: Vec<_> = trial.report(1, TARGET).region.peers.iter().map(|it| it.store.0).collect();
     assert_eq!((stores, phase(&mut trial, 1)), (vec![1, 4, 5], None));
@@ -365,14 +369,11 @@ fn a_merge_is_rolled_back_where_the_target_is_merged_elsewhere_itself() {
 fn split_off_again_behind_a_snapshot() -> Trial {
     let [source, target] = [TARGET, SOURCE];
     let mut trial = cluster(|options| {
-        options.apply_queue = true;
         options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
     });
     (4..=5).for_each(|store| trial.add_store(store, &[]));
     trial.lose = |message| message.region == SOURCE && touches(message, 3);
-    trial.store(2).holds_applies = true;
-    write(&mut trial, source, "x");
-    trial.ticks(3);
+    trial.alter = |message| withhold_commits_from_2(message, SOURCE);
     let into = trial.report(1, target).region;
     trial.admin(1, source, Admin::PrepareMerge { target: into });
     trial.ticks(5);
@@ -404,8 +405,7 @@ fn split_off_again_behind_a_snapshot() -> Trial {
     let installed = trial.report(1, target).region;
     assert_eq!(installed.range, KeyRange::new("", "m"));
     (2..=3).for_each(|store| assert_eq!(trial.report(store, target).region, installed));
-    trial.store(2).holds_applies = false;
-    trial.apply_all(2);
+    trial.alter = |_| {};
     trial.ticks(100);
     trial
 }

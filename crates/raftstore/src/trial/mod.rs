@@ -2,7 +2,6 @@
 //! is cut, and each append completes when the test allows it.
 
 mod admin;
-mod apply_queue;
 mod basics;
 mod entry_recovery;
 mod full;
@@ -58,11 +57,6 @@ pub(crate) struct Store {
     /// Lookups wait for the test.
     pub holds_lookups: bool,
     pub lookups: Vec<Lookup>,
-    /// Entries that are handed out wait for the test.
-    pub holds_applies: bool,
-    pub applies: VecDeque<Apply>,
-    /// Reports of applied entries that the core has not got.
-    pub applied: Vec<Input<ModelEngine>>,
     waiting: Option<Append>,
     pub events: Vec<Event>,
 }
@@ -183,9 +177,6 @@ impl Trial {
             accepted: 0,
             holds_lookups: false,
             lookups: Vec::new(),
-            holds_applies: false,
-            applies: VecDeque::new(),
-            applied: Vec::new(),
             waiting: None,
             events: Vec::new(),
         };
@@ -218,7 +209,6 @@ impl Trial {
         }
         store.events.extend(outputs.events);
         store.lookups.extend(outputs.lookups);
-        store.applies.extend(outputs.applies);
         self.replies.extend(outputs.replies);
         self.in_flight.extend(outputs.messages);
         let snapshots: Vec<_> = outputs.snapshots;
@@ -228,38 +218,7 @@ impl Trial {
         for snapshot in snapshots {
             self.carry(id, snapshot);
         }
-        let applied = !self.store(id).holds_applies && self.apply_all(id);
-        busy || appended || sent || found || applied
-    }
-
-    /// Applies the first entries that a store handed out, without a report. Returns whether there
-    /// were any.
-    pub fn apply_next(&mut self, id: u64) -> bool {
-        let (now, store) = (self.now, self.store(id));
-        let Some(Apply { region, incarnation, entries }) = store.applies.pop_front() else {
-            return false;
-        };
-        store.engine.apply(region, &entries).unwrap();
-        let index = entries.last().unwrap().index;
-        let (began_nanos, ended_nanos) = (now, now);
-        let report = Input::Applied { region, incarnation, index, began_nanos, ended_nanos };
-        store.applied.push(report);
-        true
-    }
-
-    /// Reports what a store has applied. Returns whether there was anything.
-    pub fn report_applied(&mut self, id: u64) -> bool {
-        let store = self.store(id);
-        let reports = std::mem::take(&mut store.applied);
-        let any = !reports.is_empty();
-        reports.into_iter().for_each(|report| store.core.step(report));
-        any
-    }
-
-    /// Applies and reports everything that a store handed out. Returns whether there was anything.
-    pub fn apply_all(&mut self, id: u64) -> bool {
-        while self.apply_next(id) {}
-        self.report_applied(id)
+        busy || appended || sent || found
     }
 
     /// Answers the lookups of a store; returns whether there were any.
@@ -318,7 +277,6 @@ impl Trial {
             receiver.waiting = outputs.append;
         }
         receiver.events.extend(outputs.events);
-        receiver.applies.extend(outputs.applies);
         self.in_flight.extend(outputs.messages);
         self.replies.extend(outputs.replies);
         let Some(Reply::Done(Done::SnapshotAccepted { ranges: wanted })) = self.replies.remove(&id)

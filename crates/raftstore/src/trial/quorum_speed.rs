@@ -94,6 +94,38 @@ fn without_commit_return_a_write_waits_for_the_leaders_disk_and_without_accelera
 }
 
 #[test]
+fn the_stages_of_a_write_and_the_wait_of_a_read_are_measured() {
+    let mut trial = with_slow_leader(|options| options.read_acceleration = false);
+    let before = trial.store(1).core.times().sums();
+    (2..=3).for_each(|store| trial.isolate(store));
+    let (write, proposed) = (trial.write(1, put("a", "1")), trial.now);
+    trial.settle();
+    trial.advance(3_000);
+    trial.heal();
+    // A follower sends its answer again when it is asked.
+    trial.send_heartbeats();
+    assert!(trial.is_written(write));
+    let committed = trial.now;
+    let read = trial.read(1, false);
+    trial.settle();
+    trial.advance(200);
+    trial.store(1).stalled = false;
+    trial.settle();
+    assert!(matches!(trial.reply(read), Some(Reply::Done(Done::ReadReady { .. }))));
+    let sums = trial.store(1).core.times().sums();
+    let expected = StageSums {
+        writes: before.writes + 1,
+        append_wait_nanos: before.append_wait_nanos,
+        append_nanos: before.append_nanos + committed - proposed + 200,
+        commit_nanos: before.commit_nanos + committed - proposed,
+        apply_wait_nanos: before.apply_wait_nanos + 200,
+        waited_reads: before.waited_reads + 1,
+        read_wait_nanos: before.read_wait_nanos + 200,
+    };
+    assert_eq!(sums, expected);
+}
+
+#[test]
 fn a_comparison_sees_what_is_answered_and_not_applied() {
     let mut trial = with_slow_leader(|_| {});
     let write = trial.write(1, put("a", "1"));

@@ -1,7 +1,6 @@
 //! One store of this node: its engine, its loop's thread, its maintenance thread, and the handle
 //! that the rest of the node uses.
 
-mod applier;
 mod lookups;
 mod maintain;
 mod room_refusals;
@@ -12,7 +11,6 @@ mod writer;
 
 use crate::load::LoadSamples;
 use crate::threads::Thread;
-use applier::Applier;
 use lookups::Lookups;
 use maintain::Counts;
 pub use maintain::StageWork;
@@ -97,13 +95,8 @@ where
         let wants_checkpoint = Arc::new(AtomicBool::new(false));
         let (writer, write_thread) = Writer::start(id, engine.clone())?;
         let (lookups, lookup_threads) = Lookups::start(id, &engine, &inbox)?;
-        let applying = core
-            .has_apply_queue()
-            .then(|| Applier::start(id, engine.clone(), inbox.clone(), clock.clone()));
-        let (applier, apply_thread) = applying.transpose()?.unzip();
         let loop_thread = LoopThread {
             writer,
-            applier,
             lookups,
             store_loop: StoreLoop::new(core),
             inbox: inbox.clone(),
@@ -132,7 +125,7 @@ where
             maintain::run(&*maintained, &stopping, &wants_checkpoint, &items, counts, space, pace);
         })?;
         let mut threads = vec![loop_thread, write_thread, maintenance];
-        threads.extend(lookup_threads.into_iter().chain(apply_thread));
+        threads.extend(lookup_threads);
         Ok(Arc::new(Self {
             id,
             engine,

@@ -1,6 +1,5 @@
 //! Thread of one store's loop: turns, and what each turn orders.
 
-use super::applier::Applier;
 use super::lookups::Lookups;
 use super::writer::Writer;
 use super::{Caller, OutputSink};
@@ -9,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
 use stele_node::store::{CarryOut, Ended, Item, Queue, StoreLoop};
-use stele_raftstore::{Append, Apply, Event, Lookup, Now, PeerMessage, Reply, SendSnapshot};
+use stele_raftstore::{Append, Event, Lookup, Now, PeerMessage, Reply, SendSnapshot};
 use stele_storage::StorageEngine;
 use stele_types::Clock;
 
@@ -48,8 +47,6 @@ impl<E: StorageEngine> Inbox<E> {
 pub(super) struct LoopThread<E: StorageEngine> {
     pub store_loop: StoreLoop<E, Caller>,
     pub writer: Writer<E>,
-    /// `None`: the core applies.
-    pub applier: Option<Applier>,
     pub lookups: Lookups,
     pub inbox: Arc<Inbox<E>>,
     pub clock: Arc<dyn Clock>,
@@ -121,12 +118,6 @@ where
 
     fn append(&mut self, append: Append) {
         self.writer.write(append);
-    }
-
-    fn apply(&mut self, applies: Vec<Apply>) {
-        if let Some(applier) = &self.applier {
-            applies.into_iter().for_each(|apply| applier.apply(apply));
-        }
     }
 
     fn reply(&mut self, replies: Vec<(Caller, Reply)>) {

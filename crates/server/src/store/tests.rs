@@ -1,5 +1,5 @@
 use super::space_watch::SpaceWatch;
-use super::{Applier, Counts, Engine, Inbox, Item, OutputSink, StoreHandle, maintain, spawn};
+use super::{Counts, Engine, Inbox, Item, OutputSink, StoreHandle, maintain, spawn};
 use crate::threads::Thread;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use stele_engine::{Options, Replay};
 use stele_node::store::SlowWriters;
 use stele_raftstore::{
-    Admin, AdminCall, Apply, Done, Event, Header, Input, Modification, Modified, Modify, Now,
-    Options as CoreOptions, PeerMessage, RaftStore, Read, Reply, SendSnapshot, Write,
+    Admin, AdminCall, Done, Event, Header, Input, Modification, Modified, Modify, Now,
+    Options as CoreOptions, PeerMessage, RaftStore, Reply, SendSnapshot, Write,
 };
-use stele_storage::{EngineView, ModelEngine, Overlaid, StateMachine};
+use stele_storage::{EngineView, ModelEngine, StateMachine};
 use stele_types::{
-    Clock, ClusterId, CommandBuilder, CommittedEntry, Error, LogIndex, Peer, PeerId, PeerRole,
-    Region, RegionId, StoreId, StoreIdent, Term,
+    Clock, ClusterId, CommandBuilder, Error, Peer, PeerId, PeerRole, Region, RegionId, StoreId,
+    StoreIdent,
 };
 use stele_vfs::{SimOptions, SimVfs, SystemClock};
 
@@ -73,14 +73,14 @@ impl OutputSink<ModelEngine> for Alone {
 const REGION: RegionId = RegionId(2);
 
 /// Starts a store with a region of one voter, which leads it.
-fn start(apply_queue: bool) -> (Arc<StoreHandle<ModelEngine>>, Header) {
+fn start() -> (Arc<StoreHandle<ModelEngine>>, Header) {
     let (store, cluster) = (StoreId(1), ClusterId(5));
     let (engine, clock) = (Arc::new(ModelEngine::new()), Arc::new(SystemClock::new()));
     let peers = vec![Peer { id: PeerId(11), store, role: PeerRole::Voter }];
     let region = Region { id: REGION, peers, ..Region::default() };
     RaftStore::bootstrap(&*engine, &StoreIdent { cluster, store }, &[region]).unwrap();
     let now = Now { monotonic_nanos: clock.monotonic_nanos(), unix_seconds: clock.unix_seconds() };
-    let options = CoreOptions { apply_queue, ..CoreOptions::new(store, cluster, 1, 1) };
+    let options = CoreOptions::new(store, cluster, 1, 1);
     let core = RaftStore::open(engine.clone(), options, now).unwrap();
     let handle = StoreHandle::start(store, engine, core, clock, Arc::new(Alone), 1 << 20).unwrap();
     let header = Header { region: REGION, ..Header::default() };
@@ -90,33 +90,8 @@ fn start(apply_queue: bool) -> (Arc<StoreHandle<ModelEngine>>, Header) {
 }
 
 #[test]
-fn entries_are_applied_beside_the_loop_and_answered_writes_are_read() {
-    let (handle, header) = start(true);
-    for n in 0..100_u32 {
-        let mut command = CommandBuilder::new();
-        command.put(b"n", &n.to_be_bytes(), 0).unwrap();
-        let command = command.build().bytes().clone();
-        let write = |id| Input::Write(Write { id, header, command, frees: false });
-        let reply = handle.request_blocking(write);
-        assert!(matches!(reply, Reply::Done(Done::Written { .. })), "{reply:?}");
-        let reader = handle.readers().get(REGION).unwrap();
-        let pair = loop {
-            let permit = reader.permit_confirmed();
-            let view = handle.engine().view().unwrap();
-            if let Some(effects) = reader.effects(&permit, 0) {
-                break Overlaid::new(view, effects).get(b"n").unwrap().unwrap();
-            }
-        };
-        assert_eq!(pair.value[..], n.to_be_bytes());
-    }
-    let read = |id| Input::Read(Read { id, header, replica: false });
-    assert!(matches!(handle.request_blocking(read), Reply::Done(Done::ReadReady { .. })));
-    handle.stop_threads();
-}
-
-#[test]
 fn puts_wait_while_a_replica_lags_and_deletes_do_not() {
-    let (handle, header) = start(false);
+    let (handle, header) = start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let write = |value: Option<usize>| {
         let mut command = CommandBuilder::new();
@@ -146,25 +121,8 @@ fn puts_wait_while_a_replica_lags_and_deletes_do_not() {
 }
 
 #[test]
-fn an_apply_that_fails_ends_the_loop() {
-    let (engine, clock) = (Arc::new(ModelEngine::new()), Arc::new(SystemClock::new()));
-    let inbox = Arc::new(Inbox::new(1 << 20));
-    let (applier, thread) = Applier::start(StoreId(1), engine, inbox.clone(), clock).unwrap();
-    let (index, term, payload) = (LogIndex(9), Term(1), bytes::Bytes::new());
-    let entry = CommittedEntry { index, term, is_command: false, payload };
-    for _ in 0..2 {
-        let entries = vec![entry.clone()];
-        applier.apply(Apply { region: REGION, incarnation: 1, entries });
-    }
-    thread.join().unwrap();
-    let mut items = Vec::new();
-    inbox.queue.take(&mut items);
-    assert!(matches!(&items[..], [Item::Stopped(Error::Invalid(_))]), "{} items", items.len());
-}
-
-#[test]
 fn modifications_read_their_values_beside_the_loop_and_each_counts_once() {
-    let (handle, header) = start(false);
+    let (handle, header) = start();
     // Every value is read from the device.
     handle.engine().set_cold(true);
     let increment = || {

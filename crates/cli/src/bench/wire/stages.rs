@@ -17,7 +17,7 @@ fn stage(name: &str) -> &'static str {
     let kind = Thread::ALL.into_iter().find(|kind| name.starts_with(kind.prefix()));
     match kind {
         Some(Thread::Network) => "network",
-        Some(Thread::Store | Thread::Write | Thread::Apply | Thread::Lookup) => "store",
+        Some(Thread::Store | Thread::Write | Thread::Lookup) => "store",
         Some(Thread::Maintenance | Thread::EntryRecovery) => "maintenance",
         None => OTHER,
     }

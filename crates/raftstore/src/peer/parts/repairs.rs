@@ -21,11 +21,6 @@ impl Repairs {
         }
     }
 
-    /// Returns whether a repair waits only until nothing is handed out to be applied.
-    pub fn has_applied(&self, applied: LogIndex) -> bool {
-        self.waiting.iter().any(|found| found.at <= applied)
-    }
-
     /// Removes and returns the repairs that may be applied. Invariant: none from after what is
     /// applied here. Otherwise this replica would return a state and later an older one.
     pub fn take_applied(&mut self, applied: LogIndex) -> Vec<RangeRepairReply> {

@@ -1,6 +1,6 @@
 //! Backoff of snapshots to peers that did not accept the last ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use stele_types::PeerId;
 
 /// Limit of the backoff: at most 2^(this - 1) least pauses.
@@ -10,8 +10,6 @@ const FAILURES_MAX: u32 = 5;
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     waits: BTreeMap<PeerId, Wait>,
-    /// Peers to which a snapshot is sent once nothing is handed out to be applied.
-    applying: BTreeSet<PeerId>,
 }
 
 #[derive(Debug, Default)]
@@ -46,22 +44,6 @@ impl Snapshots {
     /// Forgets all failures: those of another term say nothing about what peers need now.
     pub fn clear(&mut self) {
         self.waits.clear();
-        self.applying.clear();
-    }
-
-    /// Lets a snapshot wait until the entries that are handed out are applied.
-    pub fn wait_for_apply(&mut self, to: PeerId) {
-        self.applying.insert(to);
-    }
-
-    /// Returns whether a snapshot waits for apply.
-    pub fn has_applying(&self) -> bool {
-        !self.applying.is_empty()
-    }
-
-    /// Removes and returns the receivers of the snapshots that wait for apply.
-    pub fn take_applying(&mut self) -> BTreeSet<PeerId> {
-        std::mem::take(&mut self.applying)
     }
 }
 
