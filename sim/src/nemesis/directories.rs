@@ -8,9 +8,8 @@ use super::Undo;
 use crate::faults::Fault;
 use crate::hardware;
 use crate::plan::{MS, SECOND};
-use crate::world::{Device, Happening, Node, Slot, Stop, World};
+use crate::world::{CopiedDisk, Device, Happening, Node, Slot, Stop, World};
 use stele_types::{Lineage, PeerRole, Region, StoreId};
-use stele_vfs::SimVfs;
 
 /// Longest pause between two faults of directories.
 const PAUSE_NANOS: u64 = 3 * SECOND;
@@ -114,8 +113,8 @@ impl World {
             return;
         }
         let Some(original) = self.slots.get(&number) else { return };
-        let (disk, here, id) = (original.disk.copy(), original.node, original.id);
-        let Some(id) = id else { return };
+        let (disk, here) = (CopiedDisk::of(original), original.node);
+        let Some(id) = original.id else { return };
         let Some(runs) = self.runs.as_mut() else { return };
         runs.copies += 1;
         let node = self.plan.nodes + runs.copies;
@@ -170,7 +169,7 @@ impl World {
         };
         let slot = self.slots.get(&number);
         let Some(slot) = slot.filter(|slot| slot.run.1.boot.count > 0) else { return };
-        let state = (slot.number, slot.disk.copy(), slot.run.1.clone());
+        let state = (slot.number, CopiedDisk::of(slot), slot.run.1.clone());
         if let Some(runs) = self.runs.as_mut() {
             runs.snapshot = Some(state);
         }
@@ -187,11 +186,12 @@ impl World {
         regions.iter().all(|report| voters(&report.region) >= 2)
     }
 
-    fn add_copy(&mut self, node: u64, id: StoreId, disk: SimVfs, is_said: bool) -> u64 {
+    fn add_copy(&mut self, node: u64, id: StoreId, copied: CopiedDisk, is_said: bool) -> u64 {
         let number = self.slots.len() as u64 + 1;
         let profile = hardware::profile(&self.plan, number, self.nemesis.flips());
-        let mut slot = Slot::new(number, node, disk, Device::new(profile));
+        let mut slot = Slot::new(number, node, copied.disk, Device::new(profile));
         (slot.id, slot.is_copy, slot.may_have_moved) = (Some(id), true, is_said);
+        slot.is_unreadable = copied.may_fail_reads;
         self.slots.insert(number, slot);
         number
     }

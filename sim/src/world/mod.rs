@@ -22,7 +22,7 @@ pub use loops::short;
 pub use network::{Network, Way};
 pub use node::{Node, NodeClock};
 pub use runs::{Runs, Stated};
-pub use slot::{Core, Running, SOUND_APPEND_NANOS, Slot};
+pub use slot::{CopiedDisk, Core, Running, SOUND_APPEND_NANOS, Slot};
 pub use slow_writers::SlowWrite;
 pub use streams::{PARTS_MAX, Stream};
 

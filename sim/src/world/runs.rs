@@ -2,7 +2,7 @@
 //! that of the server (`stele_node::succession`), and each start is counted in the directory. This module
 //! adds the network and the checks.
 
-use super::{DIR, Node, Slot, World};
+use super::{CopiedDisk, DIR, Node, Slot, World};
 use crate::plan::{Plan, fork};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,7 +11,7 @@ use stele_engine::DirStart;
 use stele_node::report::Report;
 use stele_node::succession::{Evidence, KnownRun, Probe, Refusal, Verdict};
 use stele_types::{Prng, Result, StartId, StoreId, StoreRun};
-use stele_vfs::{SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 /// What the nodes know of the runs of stores.
 pub struct Runs {
@@ -22,7 +22,7 @@ pub struct Runs {
     /// Slot and incarnation of the runs of each store that a node heard.
     heard: BTreeMap<StoreId, BTreeSet<(u64, u64)>>,
     /// Earlier state of a disk, with its run.
-    pub(crate) snapshot: Option<(u64, SimVfs, StoreRun)>,
+    pub(crate) snapshot: Option<(u64, CopiedDisk, StoreRun)>,
     /// Number of copies that were started.
     pub(crate) copies: u64,
 }

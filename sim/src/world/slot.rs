@@ -106,6 +106,21 @@ pub struct Slot {
     pub is_replaced_on_failure: bool,
 }
 
+/// Copy of a store's disk. What the original cannot read the copy cannot read either.
+pub struct CopiedDisk {
+    /// The copy.
+    pub disk: SimVfs,
+    /// Reads of it may fail.
+    pub may_fail_reads: bool,
+}
+
+impl CopiedDisk {
+    /// Copies the disk of a store.
+    pub fn of(slot: &Slot) -> Self {
+        Self { disk: slot.disk.copy(), may_fail_reads: slot.may_fail_reads() }
+    }
+}
+
 /// Duration of an append on a disk without faults.
 pub const SOUND_APPEND_NANOS: (u64, u64) = (30_000, 400_000);
 
@@ -176,5 +191,22 @@ impl Slot {
     /// Returns the region state for request threads of a running store.
     pub fn readers(&self) -> Option<&Arc<Readers>> {
         self.running.as_ref()?.readers.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_vfs::SimOptions;
+
+    #[test]
+    fn reads_of_a_copy_may_fail_where_those_of_its_original_may() {
+        let disk = SimVfs::new(SimOptions::default());
+        let mut slot = Slot::new(1, 1, disk, Device::new(None));
+        assert!(!CopiedDisk::of(&slot).may_fail_reads);
+        for flaws in [(true, false), (false, true)] {
+            (slot.is_unreadable, slot.is_damaged) = flaws;
+            assert!(CopiedDisk::of(&slot).may_fail_reads);
+        }
     }
 }
