@@ -9,7 +9,7 @@ use std::vec::IntoIter;
 use stele_engine::{EngineView, LogStore, Options, Replay, ScanOptions, StateMachine, Store, View};
 use stele_types::{
     Clock, ColumnFamily, Command, CommittedEntry, Error, KeyRange, Op, PeerRole, Region,
-    RegionKind, RegionPhase, Result, StoreIdent, keyspace, mutant,
+    RegionKind, RegionPhase, Result, StoreIdent, is_expired, keyspace, mutant,
 };
 use stele_vfs::{SystemClock, Vfs};
 
@@ -170,7 +170,7 @@ impl Iterator for NodePairs {
 }
 
 fn is_live(pair: &Pair, now_s: u64) -> bool {
-    pair.expires_at_s == 0 || pair.expires_at_s > now_s
+    !is_expired(pair.expires_at_s, now_s)
 }
 
 fn after(key: &[u8]) -> Bytes {

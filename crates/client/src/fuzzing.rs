@@ -1,9 +1,9 @@
 //! Consumers of untrusted responses, for fuzz targets.
 
-use crate::convert;
 use crate::retry_decision::{Step, decide_retry};
 use crate::route::RegionCache;
 use stele_proto::{errorpb, metapb, pdpb};
+use stele_types::Region;
 
 /// Caches the regions that PD returns, finds their keys, and moves from peer to peer.
 pub fn routes(answers: &[pdpb::GetRegionResponse]) {
@@ -14,8 +14,8 @@ pub fn routes(answers: &[pdpb::GetRegionResponse]) {
 }
 
 fn install(cache: &RegionCache, region: Option<&metapb::Region>, leader: Option<&metapb::Peer>) {
-    let Some(region) = region.map(convert::region) else { return };
-    cache.install(region.clone(), leader.filter(|leader| leader.id != 0).map(convert::peer));
+    let Some(region) = region.map(Region::from) else { return };
+    cache.install(region.clone(), leader.filter(|leader| leader.id != 0).map(Into::into));
     for key in [&region.range.start, &region.range.end] {
         cache.find_below(key);
         if let Some(route) = cache.find(key) {

@@ -23,7 +23,6 @@ mod call;
 mod client;
 mod connections;
 mod control;
-mod convert;
 mod delivery;
 mod options;
 mod pd_rpc_client;

@@ -2,7 +2,6 @@
 
 use crate::call::{GetPrevRegion, GetRegion, PdCall, region_request};
 use crate::connections::Connections;
-use crate::convert;
 use crate::delivery::Departure;
 use crate::wire::root_cause;
 use bytes::Bytes;
@@ -13,7 +12,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use stele_proto::{metapb, pdpb};
 use stele_types::limits::USER_KEY_BYTES_MAX;
-use stele_types::{Peer, Region, StoreId};
+use stele_types::{Peer, Region, StoreId, address};
 use tonic::{Code, Status};
 
 /// Time limit of a node for a lookup, which it serves from memory; the next node is tried after it.
@@ -74,7 +73,7 @@ impl PdRpcClient {
         let response = self.call(pdpb::GetMembersRequest::default()).await?;
         let mut received: Vec<String> = Vec::new();
         for member in response.leader.iter().chain(&response.members) {
-            received.extend(member.client_urls.iter().find_map(|url| convert::host_port(url)));
+            received.extend(member.client_urls.iter().find_map(|url| host_port(url)));
         }
         let mut addresses = self.addresses.write();
         for address in received {
@@ -112,7 +111,7 @@ impl PdRpcClient {
         let request = pdpb::GetStoreRequest { store_id: id.0, ..pdpb::GetStoreRequest::default() };
         let response = self.call(request).await;
         let Some(store) = response?.store.filter(is_member) else { return Ok(None) };
-        let address = convert::host_port(&store.address).ok_or_else(|| {
+        let address = host_port(&store.address).ok_or_else(|| {
             format!("store {id} has no address to connect to: `{}`", store.address)
         })?;
         self.stores.lock().insert(id, address.clone());
@@ -123,8 +122,8 @@ impl PdRpcClient {
     pub async fn refresh_stores(&self) -> Result<(), String> {
         let request = pdpb::GetAllStoresRequest { exclude_tombstone_stores: true, header: None };
         let stores = self.call(request).await?.stores.into_iter().filter(is_member);
-        let known = stores
-            .filter_map(|store| Some((StoreId(store.id), convert::host_port(&store.address)?)));
+        let known =
+            stores.filter_map(|store| Some((StoreId(store.id), host_port(&store.address)?)));
         self.stores.lock().extend(known);
         Ok(())
     }
@@ -217,12 +216,12 @@ impl Refused {
 }
 
 fn found(response: pdpb::GetRegionResponse) -> Option<Found> {
-    let region = convert::region(response.region.as_ref()?);
+    let region = Region::from(response.region.as_ref()?);
     let is_down = |peer: &&Peer| {
         let ids = response.down_peers.iter().filter_map(|down| down.peer.as_ref());
         ids.into_iter().any(|down| down.id == peer.id.0)
     };
-    let leader = response.leader.as_ref().filter(|leader| leader.id != 0).map(convert::peer);
+    let leader = response.leader.as_ref().filter(|leader| leader.id != 0).map(Into::into);
     let leader = leader.or_else(|| region.peers.iter().find(|peer| !is_down(peer)).copied());
     Some(Found { region, leader })
 }
@@ -256,7 +255,13 @@ pub fn is_not_leader(status: &Status) -> bool {
 /// Returns the leader's address that a refusal names.
 pub fn leader_of(status: &Status) -> Option<String> {
     let address = status.metadata().get(LEADER)?.to_str().ok()?;
-    convert::host_port(address)
+    host_port(address)
+}
+
+/// Returns the `host:port` that a node states for itself or for another one; `None` if it is none that
+/// can be connected to.
+fn host_port(address: &str) -> Option<String> {
+    address::to_connect(address).ok().map(str::to_owned)
 }
 
 /// Formats a status.

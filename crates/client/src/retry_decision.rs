@@ -1,7 +1,6 @@
 //! Decisions how to retry after a region error, and after a call without a response. Pure.
 
 use crate::backoff::Pause;
-use crate::convert;
 use crate::delivery::{Delivery, Failure, is_from_node};
 use std::time::Duration;
 use stele_proto::{INVALID, UNDETERMINED, errorpb};
@@ -51,7 +50,7 @@ pub fn decide_retry(error: &errorpb::Error) -> RetryDecision {
     let certain = |step, pause| RetryDecision { step, pause, is_ambiguous: false };
     if let Some(not_leader) = &error.not_leader {
         return match not_leader.leader.as_ref().filter(|leader| leader.store_id != 0) {
-            Some(leader) => certain(Step::Follow(convert::peer(leader)), Pause::None),
+            Some(leader) => certain(Step::Follow(leader.into()), Pause::None),
             None => certain(Step::NextPeer, Pause::Region),
         };
     }
@@ -59,7 +58,7 @@ pub fn decide_retry(error: &errorpb::Error) -> RetryDecision {
         if epoch.current_regions.is_empty() {
             return certain(Step::Reload, Pause::Region);
         }
-        let regions = epoch.current_regions.iter().map(convert::region).collect();
+        let regions = epoch.current_regions.iter().map(Into::into).collect();
         return certain(Step::Install(regions), Pause::None);
     }
     if let Some(busy) = &error.server_is_busy {

@@ -8,6 +8,7 @@
 mod codec;
 mod decoded;
 mod pieces;
+mod regions;
 
 pub use codec::{SizedCodec, SizedEncoder};
 pub use decoded::{Counter, Method};

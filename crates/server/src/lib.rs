@@ -3,7 +3,6 @@
 mod boots;
 pub mod config;
 pub mod control;
-mod convert;
 pub mod descriptors;
 mod failed_dir;
 pub mod load;

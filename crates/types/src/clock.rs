@@ -38,3 +38,9 @@ impl Clock for ManualClock {
         self.nanos.load(Ordering::Relaxed)
     }
 }
+
+/// Returns whether a pair with this expiry, in Unix seconds and 0 for none, has expired at a time.
+#[inline]
+pub fn is_expired(expires_at_s: u64, now_s: u64) -> bool {
+    expires_at_s != 0 && expires_at_s <= now_s
+}

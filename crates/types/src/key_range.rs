@@ -57,15 +57,20 @@ impl KeyRange {
             && other.is_below_end(&self.start)
     }
 
+    /// Returns the part inside `bounds`, which may be empty.
+    pub fn within(&self, bounds: &Self) -> Self {
+        let start = (&self.start).max(&bounds.start).clone();
+        let end = match (self.end.is_empty(), bounds.end.is_empty()) {
+            (true, _) => &bounds.end,
+            (_, true) => &self.end,
+            _ => (&self.end).min(&bounds.end),
+        };
+        Self { start, end: end.clone() }
+    }
+
     /// Returns the intersection; `None` if it is empty.
     pub fn common(&self, other: &Self) -> Option<Self> {
-        let start = self.start.clone().max(other.start.clone());
-        let end = match (self.end.is_empty(), other.end.is_empty()) {
-            (true, _) => other.end.clone(),
-            (_, true) => self.end.clone(),
-            _ => self.end.clone().min(other.end.clone()),
-        };
-        self.overlaps(other).then_some(Self { start, end })
+        self.overlaps(other).then(|| self.within(other))
     }
 
     /// Returns the keys that are not in `other`: none, one or two ranges, ascending.
@@ -109,6 +114,15 @@ mod tests {
                 assert_eq!(parts, usize::from(one.contains(key) && !shared), "{one:?} {other:?}");
             }
         }
+    }
+
+    #[test]
+    fn an_empty_end_is_no_bound_of_the_part_within() {
+        let range = |a: &'static str, b: &'static str| KeyRange::new(a, b);
+        assert_eq!(range("", "").within(&range("b", "d")), range("b", "d"));
+        assert_eq!(range("c", "").within(&range("b", "d")), range("c", "d"));
+        assert_eq!(range("a", "c").within(&range("b", "")), range("b", "c"));
+        assert!(range("a", "b").within(&range("c", "d")).is_empty());
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub mod varint;
 pub use batch::{CommittedEntry, EntryRecord, HardState, LogBatch, Mark, Record};
 pub use boot::{Boot, BootOrder};
 pub use cause::Cause;
-pub use clock::{Clock, ManualClock};
+pub use clock::{Clock, ManualClock, is_expired};
 pub use command::{Command, CommandBuilder, Op};
 pub use device::{DeviceSpeed, OpCost};
 pub use error::{Error, Result};

@@ -22,7 +22,7 @@ const ALLOWED: [(&str, &[&str]); 15] = [
     ("stele-raftstore", &["stele-storage", "stele-types"]),
     ("stele-placement", &["stele-types"]),
     ("stele-node", &["stele-placement", "stele-raftstore", "stele-storage", "stele-types"]),
-    ("stele-proto", &[]),
+    ("stele-proto", &["stele-types"]),
     (
         "stele-server",
         &[

@@ -9,9 +9,9 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use stele_types::command::check_user_key;
 use stele_types::limits::VALUE_BYTES_MAX;
 use stele_types::{Error, Result};
+use stele_types::{command::check_user_key, is_expired};
 
 /// Entry below the directory.
 enum Found {
@@ -42,7 +42,7 @@ pub fn read(from: &Path, mut kept: Attributes, sink: &mut Sink) -> Result<Attrib
             let key = key(from, &path);
             let expires_at_s = expiries.get(&key).expires_at_s.unwrap_or(0);
             kept.set(key.clone(), attribute(mode, FILE_MODE, false));
-            if expires_at_s != 0 && expires_at_s <= now_s {
+            if is_expired(expires_at_s, now_s) {
                 return sink.push(Item::Expired { source_bytes: bytes });
             }
             sink.push(item(key, &path, bytes, expires_at_s))

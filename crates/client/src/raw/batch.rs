@@ -8,6 +8,7 @@ use crate::call::{Effect, RawCall};
 use crate::raw::Ttl;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
+use std::marker::PhantomData;
 use stele_proto::kvrpcpb;
 use stele_proto::stele::kv::v1 as kv;
 use stele_types::command::{check_user_key, check_user_pair};
@@ -53,51 +54,41 @@ trait Item: Clone + Send + 'static {
     }
 }
 
-#[derive(Clone)]
-struct GetKey(Bytes);
+/// Request for many keys.
+trait KeysCall: RawCall {
+    fn of(keys: Vec<Bytes>, cf: String) -> Self;
+}
 
-#[derive(Clone)]
-struct ExistKey(Bytes);
-
-#[derive(Clone)]
-struct DeleteKey(Bytes);
-
-impl Item for GetKey {
-    type Call = kvrpcpb::RawBatchGetRequest;
-
-    fn key(&self) -> &Bytes {
-        &self.0
-    }
-
-    fn bytes(&self) -> usize {
-        self.0.len()
-    }
-
-    fn call(items: &[Self], cf: String) -> Self::Call {
-        let keys = items.iter().map(|item| item.0.clone()).collect();
-        kvrpcpb::RawBatchGetRequest { keys, cf, context: None }
+impl KeysCall for kvrpcpb::RawBatchGetRequest {
+    fn of(keys: Vec<Bytes>, cf: String) -> Self {
+        Self { keys, cf, context: None }
     }
 }
 
-impl Item for ExistKey {
-    type Call = kv::ExistRequest;
-
-    fn key(&self) -> &Bytes {
-        &self.0
-    }
-
-    fn bytes(&self) -> usize {
-        self.0.len()
-    }
-
-    fn call(items: &[Self], cf: String) -> Self::Call {
-        let keys = items.iter().map(|item| item.0.clone()).collect();
-        kv::ExistRequest { keys, cf, context: None }
+impl KeysCall for kv::ExistRequest {
+    fn of(keys: Vec<Bytes>, cf: String) -> Self {
+        Self { keys, cf, context: None }
     }
 }
 
-impl Item for DeleteKey {
-    type Call = kvrpcpb::RawBatchDeleteRequest;
+impl KeysCall for kvrpcpb::RawBatchDeleteRequest {
+    fn of(keys: Vec<Bytes>, cf: String) -> Self {
+        Self { keys, cf, ..Self::default() }
+    }
+}
+
+/// Key of a call for many of them.
+#[derive(Clone)]
+struct KeyOf<C>(Bytes, PhantomData<C>);
+
+impl<C> KeyOf<C> {
+    fn each(keys: Vec<Bytes>) -> Vec<Self> {
+        keys.into_iter().map(|key| Self(key, PhantomData)).collect()
+    }
+}
+
+impl<C: KeysCall> Item for KeyOf<C> {
+    type Call = C;
 
     fn key(&self) -> &Bytes {
         &self.0
@@ -107,9 +98,8 @@ impl Item for DeleteKey {
         self.0.len()
     }
 
-    fn call(items: &[Self], cf: String) -> Self::Call {
-        let keys = items.iter().map(|item| item.0.clone()).collect();
-        kvrpcpb::RawBatchDeleteRequest { keys, cf, ..kvrpcpb::RawBatchDeleteRequest::default() }
+    fn call(items: &[Self], cf: String) -> C {
+        C::of(items.iter().map(|item| item.0.clone()).collect(), cf)
     }
 }
 
@@ -149,7 +139,7 @@ impl Item for PutPair {
 impl Client {
     /// Returns the values of keys, in their order. Each is the value at some moment of the call.
     pub async fn batch_get(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Bytes>>> {
-        let items = keys.iter().cloned().map(GetKey).collect();
+        let items = KeyOf::<kvrpcpb::RawBatchGetRequest>::each(keys.clone());
         let mut values = HashMap::new();
         for response in self.batch(items).await? {
             values.extend(response.pairs.into_iter().map(|pair| (pair.key, pair.value)));
@@ -160,8 +150,7 @@ impl Client {
     /// Returns for each of `keys` whether it exists, in their order, each at some moment of the call.
     /// Reads no value.
     pub async fn exist(&self, keys: Vec<Bytes>) -> Result<Vec<bool>> {
-        let items = keys.iter().cloned().map(ExistKey).collect();
-        let answers = self.batch(items).await?;
+        let answers = self.batch(KeyOf::<kv::ExistRequest>::each(keys.clone())).await?;
         let found: HashSet<Bytes> = answers.into_iter().flat_map(|answer| answer.keys).collect();
         Ok(keys.iter().map(|key| found.contains(key)).collect())
     }
@@ -175,7 +164,7 @@ impl Client {
     /// Deletes keys. All are checked before any is sent. Fails with `Partial` if some are deleted and
     /// others are not, or may not be.
     pub async fn batch_delete(&self, keys: Vec<Bytes>) -> Result<()> {
-        self.batch(keys.into_iter().map(DeleteKey).collect()).await.map(drop)
+        self.batch(KeyOf::<kvrpcpb::RawBatchDeleteRequest>::each(keys)).await.map(drop)
     }
 
     async fn batch<I: Item>(&self, items: Vec<I>) -> Result<Vec<Answer<I>>> {
@@ -362,7 +351,8 @@ mod tests {
 
     #[test]
     fn parts_end_with_the_region_and_with_the_message() {
-        let mut items: Vec<GetKey> = ["a", "b", "m"].map(|key| GetKey(key.into())).into();
+        let keys = ["a", "b", "m"].map(Bytes::from).into();
+        let mut items = KeyOf::<kvrpcpb::RawBatchGetRequest>::each(keys);
         let part = take_part(&mut items, &KeyRange::new("", "m"));
         assert_eq!((part.len(), items.len()), (2, 1));
         let large = |key: &'static str| PutPair::new(key, vec![0; PART_BYTES_MAX]);

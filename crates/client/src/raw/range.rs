@@ -2,7 +2,6 @@
 
 use crate::Client;
 use crate::call::RawCall;
-use crate::convert::clamp;
 use bytes::Bytes;
 use stele_proto::kvrpcpb;
 use stele_types::command::check_user_key;
@@ -69,7 +68,7 @@ impl Client {
                 Ok(route) => route,
                 Err(error) => return Err((progress, error)),
             };
-            let within = clamp(&progress.rest, &route.region.range);
+            let within = progress.rest.within(&route.region.range);
             let call = call(within.clone());
             let answer = self.router.attempt(&route, &call, &self.options, &mut tries).await;
             progress.tried(within, tries.is_ambiguous());

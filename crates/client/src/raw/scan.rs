@@ -2,7 +2,6 @@
 
 use crate::Client;
 use crate::backoff::Tries;
-use crate::convert::clamp;
 use crate::route::Route;
 use bytes::Bytes;
 use stele_proto::kvrpcpb;
@@ -102,7 +101,7 @@ impl Scan {
         count: u32,
         tries: &mut Tries,
     ) -> Result<Option<Vec<Pair>>> {
-        let within = clamp(rest, &route.region.range);
+        let within = rest.within(&route.region.range);
         let (start_key, end_key) = match self.options.reverse {
             false => (within.start, within.end),
             true => (within.end, within.start),

@@ -9,7 +9,6 @@ use crate::Options;
 use crate::backoff::{Pause, Tries};
 use crate::call::{Effect, RawCall};
 use crate::connections::Connections;
-use crate::convert;
 use crate::delivery::{Departure, Failure};
 use crate::pd_rpc_client::{Found, PdRpcClient, is_broken, status_text};
 use crate::retry_decision::{
@@ -152,8 +151,8 @@ impl Router {
     fn context(&self, route: &Route, timeout_ms: u64) -> kvrpcpb::Context {
         kvrpcpb::Context {
             region_id: route.region.id.0,
-            region_epoch: Some(convert::epoch_out(route.region.epoch)),
-            peer: Some(convert::peer_out(&route.peer)),
+            region_epoch: Some(route.region.epoch.into()),
+            peer: Some((&route.peer).into()),
             max_execution_duration_ms: timeout_ms.max(1),
             cluster_id: self.pd_client.cluster(),
             request_source: stele_proto::REQUEST_SOURCE.to_owned(),

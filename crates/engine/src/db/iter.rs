@@ -10,7 +10,7 @@ use std::sync::Arc;
 use stele_gc::Scanned;
 use stele_index::ViewIter;
 use stele_storage::{Order, Pair};
-use stele_types::{KeyRange, Result};
+use stele_types::{KeyRange, Result, is_expired};
 
 /// Pairs of the first slice; small, so that a short scan reads few values it does not return.
 const FIRST_SLICE_PAIRS: usize = 16;
@@ -188,7 +188,7 @@ impl DbIter {
     fn step(&mut self) -> Result<Option<Pair>> {
         loop {
             if let Some(pair) = self.view.next_pair(&mut self.ready)? {
-                if pair.expires_at_s != 0 && pair.expires_at_s <= self.now_s {
+                if is_expired(pair.expires_at_s, self.now_s) {
                     continue;
                 }
                 return Ok(Some(pair));

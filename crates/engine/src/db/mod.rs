@@ -35,7 +35,7 @@ use std::sync::Arc;
 use stele_gc::GcStats;
 use stele_log::LogStats;
 use stele_storage::{EngineStats, EngineView, Maintained, Order, Pair, ScanOptions, StateMachine};
-use stele_types::{Clock, CommandBuilder, KeyRange, Result, checksum, command};
+use stele_types::{Clock, CommandBuilder, KeyRange, Result, checksum, command, is_expired};
 use stele_vfs::{DirLock, RealVfs, SystemClock, Vfs};
 pub(crate) use workers::each_on_a_thread;
 use workers::{Signal, Workers, stop_on_panic};
@@ -359,8 +359,8 @@ impl Db {
 }
 
 fn is_live(clock: &dyn Clock, expires_at_s: u64) -> bool {
-    let forever = expires_at_s == 0 || stele_types::mutant::active("engine.expired_served");
-    forever || expires_at_s > clock.unix_seconds()
+    !is_expired(expires_at_s, clock.unix_seconds())
+        || stele_types::mutant::active("engine.expired_served")
 }
 
 /// Returns pairs up to the limits of a scan.

@@ -14,9 +14,9 @@ use crate::store::{Shared, Store};
 use bytes::Bytes;
 use std::sync::{Arc, OnceLock};
 use stele_storage::{Decision, Modification, Modified, NewPair, Overlay, Pair, decide};
-use stele_types::computed::Unfit;
 use stele_types::limits::APPENDED_VALUE_BYTES_MAX;
 use stele_types::{CommandBuilder, Error, LogIndex, Result, command, mutant};
+use stele_types::{computed::Unfit, is_expired};
 
 /// Condition of a put (KV-SSD: store modes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl PendingModification {
     }
 
     fn is_live(&self, expires_at_s: u64) -> bool {
-        expires_at_s == 0 || expires_at_s > self.now_s
+        !is_expired(expires_at_s, self.now_s)
     }
 
     /// Returns the pair that all committed groups left.
@@ -208,7 +208,7 @@ impl Db {
             _ => command::check_user_key(key)?,
         }
         let shared = self.store.shared();
-        let is_live = |expires_at_s| expires_at_s == 0 || expires_at_s > now_s;
+        let is_live = |expires_at_s| !is_expired(expires_at_s, now_s);
         let known = if keys_only { None } else { lookup(shared, key, is_live, None)? };
         let result = Arc::new(OnceLock::new());
         let modification = PendingModification {

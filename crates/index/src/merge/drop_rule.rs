@@ -3,7 +3,7 @@
 use crate::memtable::RangeSet;
 use crate::slot::Found;
 use std::sync::Arc;
-use stele_types::mutant;
+use stele_types::{is_expired, mutant};
 
 /// Drop rule of one job; it depends on what lies below the output.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ impl DropRule {
             Found::Deleted => !self.bottom && (self.ranges.is_empty() || !self.ranges.covers(key)),
             // An expired value hides older ones, so it is dropped only at the bottom.
             Found::Value { expires_at_s, .. } => {
-                !(self.bottom && *expires_at_s != 0 && *expires_at_s <= self.drop_s)
+                !(self.bottom && is_expired(*expires_at_s, self.drop_s))
             }
         }
     }

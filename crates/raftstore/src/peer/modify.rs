@@ -11,7 +11,7 @@ use crate::output::{Busy, Lookup, Refusal};
 use crate::store::Context;
 use bytes::Bytes;
 use stele_storage::{Cached, Decision, EngineView, NewPair, Pair, StorageEngine, decide};
-use stele_types::{Error, LogIndex, Result, mutant};
+use stele_types::{Error, LogIndex, Result, is_expired, mutant};
 
 impl<E: StorageEngine> Peer<E> {
     /// Proposes a modification, answers it, or holds its key and looks its pair up. `found` is the
@@ -51,7 +51,7 @@ impl<E: StorageEngine> Peer<E> {
             Err(error) => return Err(error),
         };
         let now_s = ctx.now.unix_seconds;
-        let live = pair.filter(|pair| pair.expires_at_s == 0 || pair.expires_at_s > now_s);
+        let live = pair.filter(|pair| !is_expired(pair.expires_at_s, now_s));
         self.carry_out_decision(ctx, modify, live, proposing)?;
         Ok(Step::Settled)
     }

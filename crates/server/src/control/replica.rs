@@ -11,7 +11,9 @@ use stele_raftstore::{
     Admin, AdminCall, Done, Header, Recovery, Refusal, RegionReport, Reply, RequestId, Role,
 };
 use stele_storage::{EngineView, LogStore, Pair, StateMachine};
-use stele_types::{KeyRange, LogIndex, Region, RegionId, Result, StoreId, Term, mutant};
+use stele_types::{
+    KeyRange, LogIndex, Region, RegionId, Result, StoreId, Term, is_expired, mutant,
+};
 use tonic::Status;
 
 /// Default time for a replica to apply the requested index.
@@ -93,8 +95,8 @@ fn checksum_pairs(
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Xz);
     let (mut pairs, mut bytes) = (0, 0);
     let is_left_out = |pair: &Pair| {
-        let is_expired = pair.expires_at_s != 0 && pair.expires_at_s <= after_s;
-        is_expired && !mutant::active("server.checksum_of_expired_pairs")
+        is_expired(pair.expires_at_s, after_s)
+            && !mutant::active("server.checksum_of_expired_pairs")
     };
     for range in ranges {
         let mut pages = Pages::of_range(view, range);

@@ -1,6 +1,5 @@
 //! Regions, stores and members as PD messages.
 
-use crate::convert;
 use stele_placement::RegionInfo;
 use stele_proto::metapb;
 use stele_proto::pdpb::{Member, PeerStats, Region, ResponseHeader};
@@ -28,10 +27,10 @@ pub(super) fn member(address: &str) -> Member {
 }
 
 pub(super) fn region_entry(info: &RegionInfo) -> Region {
-    let peer_of = |id| info.region.peer(id).map(convert::peer);
+    let peer_of = |id| info.region.peer(id).map(Into::into);
     Region {
-        region: Some(convert::region(&info.region)),
-        leader: info.leader.as_ref().map(convert::peer),
+        region: Some((&info.region).into()),
+        leader: info.leader.as_ref().map(Into::into),
         down_peers: info
             .down
             .iter()

@@ -2,7 +2,6 @@
 //! is TiKV's, so that clients act on the cause and not on a symptom.
 
 use super::errors::{Failure, OnUnknown, region_not_found};
-use crate::convert;
 use crate::store::StoreHandle;
 use crate::stores::Stores;
 use bytes::Bytes;
@@ -129,7 +128,7 @@ fn part_from(region: &Region, range: &KeyRange, order: Order) -> Result<KeyRange
         Order::Reverse => (&range.end, is_within(&region.range, &range.end)),
     };
     match begins_here || mutant::active("server.scan_of_another_region") {
-        true => Ok(convert::clamp(range, &region.range)),
+        true => Ok(range.within(&region.range)),
         false => Err(key_not_in_region(region, first)),
     }
 }

@@ -1,6 +1,5 @@
 //! Failures of requests, in the terms by which clients retry.
 
-use crate::convert;
 use crate::memory::{Exceeded, RequestMemory};
 use stele_proto::{INVALID, errorpb};
 use stele_raftstore::{Busy, Refusal, Reply};
@@ -47,7 +46,7 @@ impl Failure {
             Refusal::StoreStopped => not_leader(region, None),
             Refusal::RegionNotFound => region_not_found(region),
             Refusal::EpochNotMatch { current } => {
-                let current_regions = current.iter().map(convert::region).collect();
+                let current_regions = current.iter().map(Into::into).collect();
                 Self::region(format!("epoch of region {region} does not match"), |error| {
                     error.epoch_not_match = Some(errorpb::EpochNotMatch { current_regions });
                 })
@@ -171,7 +170,7 @@ const NO_ROOM: &str =
 /// Creates the error of a store that does not lead the region.
 pub fn not_leader(region: RegionId, leader: Option<&stele_types::Peer>) -> Failure {
     Failure::region(format!("peer is not leader of region {region}"), |error| {
-        let leader = leader.map(convert::peer);
+        let leader = leader.map(Into::into);
         error.not_leader = Some(errorpb::NotLeader { region_id: region.0, leader });
     })
 }

@@ -21,7 +21,7 @@ use stele_raftstore::{Done, Reply, RequestId};
 use stele_storage::{
     Admitted, Cached, EngineView, Order, Overlaid, Pair, ScanOptions, StateMachine,
 };
-use stele_types::{ColumnFamily, KeyRange, keyspace, mutant};
+use stele_types::{ColumnFamily, KeyRange, is_expired, keyspace, mutant};
 use tokio::task::JoinError;
 
 /// Bytes of a page of a scan or a checksum.
@@ -169,7 +169,7 @@ pub async fn value_bytes(
 }
 
 fn is_live(pair: &Pair, now_s: u64) -> bool {
-    pair.expires_at_s == 0 || pair.expires_at_s > now_s
+    !is_expired(pair.expires_at_s, now_s)
 }
 
 /// `RawGet`: returns the value, if there is one.
