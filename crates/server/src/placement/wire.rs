@@ -339,6 +339,10 @@ fn pairs_of(labels: &wire::NodeLabels) -> Vec<(String, String)> {
 
 fn step(instruction: &Instruction) -> wire::OperatorStep {
     use wire::operator_step::Step;
+    let rollback = |stores: &[StoreId], refuse| {
+        let target_stores = stores.iter().map(|store| store.0).collect();
+        Step::RollbackMerge(wire::RollbackMergeStep { refuse, target_stores })
+    };
     let step = match &instruction.order {
         Order::ChangePeers(changes) => {
             let changes = changes.iter().map(change).collect();
@@ -358,8 +362,8 @@ fn step(instruction: &Instruction) -> wire::OperatorStep {
             let source: Bytes = source.encode();
             Step::CommitMerge(wire::CommitMergeStep { source, prepared_index: prepared.0 })
         }
-        Order::RollbackMerge => Step::RollbackMerge(wire::RollbackMergeStep { refuse: false }),
-        Order::AbandonMerge => Step::RollbackMerge(wire::RollbackMergeStep { refuse: true }),
+        Order::RollbackMerge(stores) => rollback(stores, false),
+        Order::AbandonMerge(stores) => rollback(stores, true),
     };
     wire::OperatorStep {
         operator_id: instruction.operator.0,
@@ -416,8 +420,10 @@ fn instruction_of(step: &wire::OperatorStep) -> Result<Instruction, String> {
             source: region(&merge.source)?,
             prepared: LogIndex(merge.prepared_index),
         },
-        Step::RollbackMerge(merge) if merge.refuse => Order::AbandonMerge,
-        Step::RollbackMerge(_) => Order::RollbackMerge,
+        Step::RollbackMerge(merge) => {
+            let stores = merge.target_stores.iter().copied().map(StoreId).collect();
+            if merge.refuse { Order::AbandonMerge(stores) } else { Order::RollbackMerge(stores) }
+        }
     };
     Ok(Instruction {
         operator: OperatorId(step.operator_id),
