@@ -441,3 +441,26 @@ fn change_of(change: &wire::PeerChange) -> Result<Change, String> {
     let peer = Peer { id: PeerId(peer.id), store: StoreId(peer.store_id), role };
     Ok(if change.remove { Change::Remove(peer) } else { Change::Add(peer) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_to_roll_back_survives_the_round_trip_with_the_stores_that_may_prove_it() {
+        let stores = || vec![StoreId(4), StoreId(1 << 40)];
+        let orders = [Order::RollbackMerge(stores()), Order::AbandonMerge(stores())];
+        for order in orders {
+            let instruction = Instruction {
+                operator: OperatorId(3),
+                step: 1,
+                region: RegionId(9),
+                epoch: RegionEpoch { conf_version: 5, version: 8 },
+                leader: Peer { id: PeerId(7), ..Peer::default() },
+                order,
+            };
+            let read = instruction_of(&step(&instruction)).unwrap();
+            assert_eq!((read.region, read.order), (instruction.region, instruction.order));
+        }
+    }
+}
