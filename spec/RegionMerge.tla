@@ -26,14 +26,15 @@ VARIABLES
     skipped,    \* servers on which the target passed the named epoch by a snapshot
     told,       \* a server was told that it is no member, as of an epoch that proves a refusal
     elsewhere,  \* last entry that the target applied on other servers; 0 for none
+    recorded,   \* the record of committed merges there is complete since the named epoch
     source,     \* server -> "merging" or "merged"
     rolled,     \* the source's log has its rollback
     lost,       \* servers that answered that their replica of the target is lost.
     promised,   \* a leader of the target answered that it refuses
     snapshots, destroyed
 
-vars == <<log, applied, live, skipped, told, elsewhere, source, rolled, lost, promised, snapshots,
-          destroyed>>
+vars == <<log, applied, live, skipped, told, elsewhere, recorded, source, rolled, lost, promised,
+          snapshots, destroyed>>
 
 Init ==
     /\ log = <<>>
@@ -42,6 +43,7 @@ Init ==
     /\ skipped = {}
     /\ told = FALSE
     /\ elsewhere = 0
+    /\ recorded = FALSE
     /\ source = [s \in Servers |-> "merging"]
     /\ rolled = FALSE
     /\ lost = {}
@@ -72,8 +74,8 @@ Propose(kind) ==
     /\ kind = "commit" => log = <<>> \/ Bug("commit_at_any_epoch")
     /\ kind = "refuse" => log = <<>>
     /\ log' = Append(log, kind)
-    /\ UNCHANGED <<applied, live, skipped, told, elsewhere, source, rolled, lost, promised,
-                   snapshots, destroyed>>
+    /\ UNCHANGED <<applied, live, skipped, told, elsewhere, recorded, source, rolled, lost,
+                   promised, snapshots, destroyed>>
 
 Apply(s) ==
     /\ s \in live
@@ -81,8 +83,8 @@ Apply(s) ==
     /\ applied' = [applied EXCEPT ![s] = @ + 1]
     /\ source' = IF log[applied[s] + 1] = "commit" /\ source[s] = "merging"
                  THEN [source EXCEPT ![s] = "merged"] ELSE source
-    /\ UNCHANGED <<log, live, skipped, told, elsewhere, rolled, lost, promised, snapshots,
-                   destroyed>>
+    /\ UNCHANGED <<log, live, skipped, told, elsewhere, recorded, rolled, lost, promised,
+                   snapshots, destroyed>>
 
 IsApplied(i) == elsewhere >= i \/ \E s \in Servers : applied[s] >= i
 
@@ -97,13 +99,20 @@ Snapshot(s, i) ==
     /\ source' = IF Owns(i) /\ source[s] = "merging"
                  THEN [source EXCEPT ![s] = "merged"] ELSE source
     /\ snapshots' = snapshots + 1
-    /\ UNCHANGED <<log, told, elsewhere, rolled, lost, promised, destroyed>>
+    /\ UNCHANGED <<log, told, elsewhere, recorded, rolled, lost, promised, destroyed>>
 
-(* Replicas of a later membership on other servers come by a snapshot, and go on by the log. *)
+(* The version of the target after entry i is a later one than the named one. *)
+Changed(i) == Has("commit", 0, i) \/ Has("range", 0, i)
+
+(* Replicas of a later membership on other servers come by a snapshot, and go on by the log. The    *)
+(* record of committed merges comes with the snapshot, unless the sender lacks it: it is of an      *)
+(* earlier version, or got a snapshot from one. A record that begins before the version changed is  *)
+(* complete.                                                                                       *)
 Elsewhere(i) ==
     /\ elsewhere < i
-    /\ \/ IsApplied(i) /\ Has("members", 0, i)
-       \/ elsewhere > 0 /\ i = elsewhere + 1
+    /\ \/ /\ IsApplied(i) /\ Has("members", 0, i)
+          /\ recorded' \in {TRUE, ~Changed(i)}
+       \/ elsewhere > 0 /\ i = elsewhere + 1 /\ UNCHANGED recorded
     /\ elsewhere' = i
     /\ UNCHANGED <<log, applied, live, skipped, told, source, rolled, lost, promised, snapshots,
                    destroyed>>
@@ -115,7 +124,7 @@ Gone(s, i) ==
     /\ live' = live \ {s}
     /\ told' = (told \/ Refuses(i) \/ Bug("gone_version"))
     /\ applied' = IF Bug("gone_epoch_kept") THEN [applied EXCEPT ![s] = i] ELSE applied
-    /\ UNCHANGED <<log, skipped, elsewhere, source, rolled, lost, promised, snapshots,
+    /\ UNCHANGED <<log, skipped, elsewhere, recorded, source, rolled, lost, promised, snapshots,
                    destroyed>>
 
 (* An administrator destroys a replica. *)
@@ -123,8 +132,8 @@ Destroy(s) ==
     /\ s \in live /\ destroyed < MaxDestroyed
     /\ live' = live \ {s}
     /\ destroyed' = destroyed + 1
-    /\ UNCHANGED <<log, applied, skipped, told, elsewhere, source, rolled, lost, promised,
-                   snapshots>>
+    /\ UNCHANGED <<log, applied, skipped, told, elsewhere, recorded, source, rolled, lost,
+                   promised, snapshots>>
 
 -----------------------------------------------------------------------------
 (* The source. *)
@@ -136,30 +145,37 @@ Proves(s) ==
     \/ applied[s] > 0 /\ source[s] # "merged" /\ (s \notin skipped \/ Bug("snapshot_proves"))
     \/ applied[s] = 0 /\ s \notin live /\ source[s] = "merging" /\ Bug("tombstone_proves")
 
+(* The proof of the other servers, which have no replica of the source: the record names each source *)
+(* that the target took over.                                                                        *)
+ProvesElsewhere ==
+    /\ Changed(elsewhere)
+    /\ \/ recorded /\ (~Has("commit", 0, elsewhere) \/ Bug("commit_unrecorded"))
+       \/ ~recorded /\ Bug("incomplete_record_proves")
+
 IsLost(s) == s \notin live /\ applied[s] = 0 /\ source[s] = "merging"
 
 AnswerLost(s) ==
     /\ IsLost(s) /\ s \notin lost
     /\ lost' = lost \cup {s}
-    /\ UNCHANGED <<log, applied, live, skipped, told, elsewhere, source, rolled, promised,
-                   snapshots, destroyed>>
+    /\ UNCHANGED <<log, applied, live, skipped, told, elsewhere, recorded, source, rolled,
+                   promised, snapshots, destroyed>>
 
 PromiseRefusal ==
     /\ Bug("refusal_unwritten") /\ log = <<>> /\ live # {} /\ ~promised
     /\ promised' = TRUE
-    /\ UNCHANGED <<log, applied, live, skipped, told, elsewhere, source, rolled, lost, snapshots,
-                   destroyed>>
+    /\ UNCHANGED <<log, applied, live, skipped, told, elsewhere, recorded, source, rolled, lost,
+                   snapshots, destroyed>>
 
 RollBack ==
     /\ ~rolled
     /\ Majority({s \in Servers : source[s] = "merging"})
-    /\ \/ told \/ \E s \in Servers : Proves(s)
+    /\ \/ told \/ ProvesElsewhere \/ \E s \in Servers : Proves(s)
        \/ lost = Servers
        \/ Bug("lost_on_most") /\ Majority(lost)
        \/ promised
     /\ rolled' = TRUE
-    /\ UNCHANGED <<log, applied, live, skipped, told, elsewhere, source, lost, promised, snapshots,
-                   destroyed>>
+    /\ UNCHANGED <<log, applied, live, skipped, told, elsewhere, recorded, source, lost, promised,
+                   snapshots, destroyed>>
 
 -----------------------------------------------------------------------------
 Next ==
@@ -183,4 +199,9 @@ OneOwner ==
 (* A target that refused leaves a proof on a server of the source, once a second entry follows. *)
 ProofRemains ==
     Len(log) > 1 /\ ~IsCommitted => \E s \in Servers : Proves(s)
+
+(* With the record the other servers have a proof of a refusal, too, once they passed the version or  *)
+(* the membership: the source is rolled back also if each server above is lost.                      *)
+ProofElsewhere ==
+    elsewhere > 0 /\ recorded /\ ~IsCommitted => ProvesElsewhere \/ Refuses(elsewhere)
 ===============================================================================

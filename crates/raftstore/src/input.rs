@@ -181,10 +181,12 @@ pub enum Admin {
         /// Index of the entry that prepared it.
         prepared_index: LogIndex,
     },
-    /// Rolls back a merge preparation, once it is proven that the target refused the merge.
-    RollbackMerge,
-    /// Rolls back a merge preparation; a target that has not decided refuses the merge.
-    AbandonMerge,
+    /// Rolls back a merge preparation, once it is proven that the target refused the merge. Names stores that
+    /// may prove it: those of the target's present members, as far as the caller knows.
+    RollbackMerge(Vec<StoreId>),
+    /// Rolls back a merge preparation like [`Admin::RollbackMerge`]; a target that has not decided refuses
+    /// the merge.
+    AbandonMerge(Vec<StoreId>),
     /// Starts an election now.
     Campaign,
     /// Wakes the region if it hibernates.

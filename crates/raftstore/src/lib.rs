@@ -5,6 +5,7 @@
 //! persisted; a message that makes a promise is sent after the promise is durable.
 
 mod admin;
+mod committed_merges;
 mod entry_recovery;
 mod input;
 mod key_search;
@@ -35,6 +36,7 @@ pub mod fuzzing {
 }
 
 pub use admin::changes_members;
+pub use committed_merges::CommittedMerges;
 pub use entry_recovery::EntryRecovery;
 pub use input::{
     Admin, AdminCall, ChangeKind, Header, Input, Modify, NewRegion, Now, PeerChange, Read,

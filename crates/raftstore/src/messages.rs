@@ -1,5 +1,6 @@
 //! Messages between peers of a region and between stores.
 
+use crate::CommittedMerges;
 use bytes::Bytes;
 use stele_storage::{LostEntry, LostValue, Pair};
 use stele_types::{
@@ -301,4 +302,6 @@ pub struct SnapshotHeader {
     pub to: Peer,
     /// Approximate bytes of keys and values that follow.
     pub bytes: u64,
+    /// Merges that the region committed, as the sender knows them; `None` from earlier versions.
+    pub merges: Option<CommittedMerges>,
 }

@@ -114,9 +114,20 @@ pub fn installed_keys() -> KeyRange {
     KeyRange::prefix(&[LOCAL, b'e'])
 }
 
-/// Returns the region of an [`installed_key`].
-pub fn region_of_installed_key(engine_key: &[u8]) -> Option<RegionId> {
-    let number = engine_key.strip_prefix(&[LOCAL, b'e'])?;
+/// Returns the key of the merges that a region committed, as known on this store.
+pub fn merges_key(region: RegionId) -> Bytes {
+    local_key(b'm', region)
+}
+
+/// Returns the keys of the merges that regions committed.
+pub fn merges_keys() -> KeyRange {
+    KeyRange::prefix(&[LOCAL, b'm'])
+}
+
+/// Returns the region of an [`installed_key`] or a [`merges_key`].
+pub fn region_of_record_key(engine_key: &[u8]) -> Option<RegionId> {
+    let prefixes = [[LOCAL, b'e'], [LOCAL, b'm']];
+    let number = prefixes.iter().find_map(|prefix| engine_key.strip_prefix(prefix))?;
     Some(RegionId(u64::from_be_bytes(number.try_into().ok()?)))
 }
 

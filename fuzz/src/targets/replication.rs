@@ -7,8 +7,8 @@ use bytes::Bytes;
 use std::sync::Arc;
 use stele_node::snapshot::fuzzing::{snapshot_bytes, snapshot_pairs};
 use stele_raftstore::{
-    Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage, RangeRepairReply,
-    SnapshotHeader, wire,
+    Body, CommittedMerges, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage,
+    RangeRepairReply, SnapshotHeader, wire,
 };
 use stele_server::transport::frame::{Frames, Kind, whole};
 use stele_server::transport::hello::{self, Hello, Lane};
@@ -110,10 +110,13 @@ pub const SNAPSHOT_HEAD: Target = Target {
         let region = sample_region(7);
         let (from, to) = (region.peers[0], region.peers[1]);
         let at = (LogIndex(300), Term(4));
-        let header = SnapshotHeader { region, at, leader_term: Term(5), from, to, bytes: 1 << 30 };
+        let mut merges = CommittedMerges::since(1 << 20);
+        merges.note(1 << 20, 1 << 21, Some(RegionId(300)));
+        let (leader_term, bytes, merges) = (Term(5), 1 << 30, Some(merges));
+        let header = SnapshotHeader { region, at, leader_term, from, to, bytes, merges };
         let mut bytes = Vec::new();
         wire::encode_snapshot(&header, &mut bytes);
-        vec![bytes]
+        vec![wire::snapshot_without_merges(&bytes.clone().into()).to_vec(), bytes]
     },
     fix_checksums: None,
     bound: SMALL,

@@ -58,7 +58,7 @@ pub fn invalid_order(
     instruction: &Instruction,
     now: Millis,
 ) -> Option<String> {
-    if matches!(instruction.order, Order::RollbackMerge) {
+    if matches!(instruction.order, Order::RollbackMerge(_)) {
         let target = merge_target(&leader_state.cluster, instruction.region)?;
         return Some(format!("orders {instruction:?}, although {target:?} may commit the merge"));
     }
@@ -104,7 +104,7 @@ pub fn invalid_order(
 fn invalid_end_of_a_merge(state: &LeaderState, instruction: &Instruction) -> Option<String> {
     let is_cancelled = |source| state.cluster.has_cancelled_merge(source);
     match &instruction.order {
-        Order::AbandonMerge => {
+        Order::AbandonMerge(_) => {
             let running = state.operators.of(instruction.region);
             let is_manual = running.is_some_and(|running| running.kind == Kind::Manual);
             (!is_manual && !is_cancelled(instruction.region))

@@ -76,8 +76,8 @@ impl World {
                 let call = match self.nemesis.prng.coin() {
                     // Ordered as the placement group does after a cancellation, or by it.
                     true if prepared.0 % 2 == 0 => return self.cancel_merge(region.id),
-                    true => Admin::AbandonMerge,
-                    false => Admin::RollbackMerge,
+                    true => Admin::AbandonMerge(vec![]),
+                    false => Admin::RollbackMerge(vec![]),
                 };
                 return self.order(number, region.id, call);
             }

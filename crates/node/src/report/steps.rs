@@ -80,8 +80,8 @@ pub fn execution(
         Order::CommitMerge { source, prepared } => {
             Admin::CommitMerge { source: source.clone(), prepared_index: *prepared }
         }
-        Order::RollbackMerge => Admin::RollbackMerge,
-        Order::AbandonMerge => Admin::AbandonMerge,
+        Order::RollbackMerge(stores) => Admin::RollbackMerge(stores.clone()),
+        Order::AbandonMerge(stores) => Admin::AbandonMerge(stores.clone()),
     }))
 }
 

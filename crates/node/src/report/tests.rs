@@ -245,7 +245,7 @@ fn peers_without_a_leader_for_long_are_reported_with_the_epoch_that_they_know() 
 #[test]
 fn a_step_runs_once_at_a_time_and_its_refusal_is_reported_until_it_is_answered() {
     let mut reporter = Reporter::new(0, 60);
-    let transfer = || step(3, 5, Order::RollbackMerge);
+    let transfer = || step(3, 5, Order::RollbackMerge(Vec::new()));
     send(&mut reporter, &[], &Sizes::new());
     let answer = |sequence| Answer { steps: vec![transfer()], ..answer(sequence) };
     assert_eq!(reporter.answered(answer(1)).0, [transfer()]);

@@ -119,7 +119,7 @@ mod tests {
         let [_, region] = Bootstrap::regions();
         let region = Region { peers: vec![from, to], ..region };
         let at = (LogIndex(9), Term(6));
-        SnapshotHeader { region, at, leader_term: Term(6), from, to, bytes: 0 }
+        SnapshotHeader { region, at, leader_term: Term(6), from, to, bytes: 0, merges: None }
     }
 
     /// Returns the source of a snapshot of [`PAIRS`] pairs, two in a chunk.

@@ -168,10 +168,11 @@ pub enum Order {
         /// Index of the entry that prepared it.
         prepared: LogIndex,
     },
-    /// Resume writes, on proof that the target refused the merge.
-    RollbackMerge,
-    /// Resume writes; a target that has not decided refuses the merge.
-    AbandonMerge,
+    /// Resume writes, on proof that the target refused the merge. Names the target's stores, as last
+    /// reported.
+    RollbackMerge(Vec<StoreId>),
+    /// Resume writes; a target that has not decided refuses the merge. Names the target's stores too.
+    AbandonMerge(Vec<StoreId>),
 }
 
 impl Operator {

@@ -5,7 +5,7 @@ use super::{Change, Operator, Order, Step};
 use crate::region_info::RegionInfo;
 use crate::schedule::View;
 use std::cmp::Reverse;
-use stele_types::{Peer, PeerRole, Region, RegionId, RegionPhase, mutant};
+use stele_types::{Peer, PeerRole, Region, RegionId, RegionPhase, StoreId, mutant};
 
 /// Status of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(crate) fn status(view: &View<'_>, operator: &Operator, info: &RegionInfo) ->
         Step::CommitMerge(target) => commit_status(view, info, *target),
         Step::RollbackMerge => rollback_status(view, info),
         Step::AbandonMerge => match info.region.phase {
-            RegionPhase::Merging { .. } => here(Order::AbandonMerge),
+            RegionPhase::Merging { .. } => here(Order::AbandonMerge(target_stores(view, info))),
             _ => Status::Done,
         },
     }
@@ -216,7 +216,15 @@ fn rollback_status(view: &View<'_>, info: &RegionInfo) -> Status {
     if may_take && !mutant::active("placement.rollback_by_old_news") {
         return impossible(format!("region {target} may still take it over"));
     }
-    Status::Due(info.region.id, Order::RollbackMerge)
+    Status::Due(info.region.id, Order::RollbackMerge(target_stores(view, info)))
+}
+
+/// Returns the stores of the region that was to take over `info`, as last reported: any of them may have the
+/// proof that it refused the merge.
+fn target_stores(view: &View<'_>, info: &RegionInfo) -> Vec<StoreId> {
+    let RegionPhase::Merging { target, .. } = info.region.phase else { return Vec::new() };
+    let known = view.cluster.regions().get(target);
+    known.iter().flat_map(|known| &known.region.peers).map(|peer| peer.store).collect()
 }
 
 /// Returns why a merge that is prepared is not committed yet: a replica of the source does not

@@ -54,8 +54,8 @@ impl<E: StorageEngine> Peer<E> {
             Admin::CommitMerge { source, prepared_index } => {
                 self.plan_commit_merge(ctx, source, *prepared_index)
             }
-            Admin::RollbackMerge => self.plan_rollback_merge(ctx, false),
-            Admin::AbandonMerge => self.plan_rollback_merge(ctx, true),
+            Admin::RollbackMerge(stores) => self.plan_rollback_merge(ctx, stores, false),
+            Admin::AbandonMerge(stores) => self.plan_rollback_merge(ctx, stores, true),
             // It needs no leader, and was handled before.
             Admin::Recover(_) => Err(Refusal::Invalid("the region has a leader".to_owned()).into()),
         };

@@ -84,6 +84,7 @@ impl<E: StorageEngine> Peer<E> {
         let mut regions = regions.into_iter();
         let own = regions.next().filter(|region| region.id == self.region.id);
         let own = own.ok_or_else(|| Error::invalid("an admin entry of another region"))?;
+        let versions = (self.region.epoch.version, own.epoch.version);
         // Request threads see the new version before any effect of it is visible.
         self.reader.set_region(Arc::new(own.clone()));
         ctx.engine.apply(self.region.id, std::slice::from_ref(&entry))?;
@@ -94,6 +95,11 @@ impl<E: StorageEngine> Peer<E> {
         }
         let (index, term) = (entry.index, entry.term);
         self.note_applied(index);
+        let source = match &record.change {
+            Change::CommitMerge { source, .. } => Some(*source),
+            _ => None,
+        };
+        ctx.note_version(self.region.id, versions, source)?;
         self.after_admin(ctx, &record, regions.collect(), index);
         self.answer_applied(ctx, index, term);
         Ok(true)

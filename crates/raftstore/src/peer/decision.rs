@@ -9,6 +9,9 @@
 //! - a target that passed the named epoch on this store by entries of its log: a commit among them
 //!   would have left the source's tombstone here. A snapshot proves nothing of the kind, as the
 //!   target may have taken over the source and split off its keys again;
+//! - a record of the merges that the target committed ([`crate::CommittedMerges`]) which is complete from the
+//!   named version to a later one, without the source. It comes with the target's snapshots, so any store
+//!   that has or had a replica of a later epoch can have it;
 //! - tombstones of the target at the named epoch on all stores of its members, and a source on all
 //!   of them that is not merged: no replica is left with the log.
 //!
@@ -29,6 +32,8 @@ struct Known {
     target: Option<Region>,
     /// Epochs between which the target changed by snapshots here.
     skipped: Vec<Skipped>,
+    /// The record of merges that the target committed has a change past the epoch without this one.
+    has_refused: bool,
     /// Epoch as of which the target no longer has its replica here, as another store said.
     gone: Option<RegionEpoch>,
 }
@@ -45,6 +50,9 @@ impl<E: StorageEngine> Context<E> {
             source: region(preparation.source),
             target: region(preparation.target),
             skipped: self.installed.get(&preparation.target).cloned().unwrap_or_default(),
+            has_refused: self.merges.get(&preparation.target).is_some_and(|merges| {
+                merges.has_refused(preparation.source, preparation.target_epoch.version)
+            }),
             gone: self.gone.get(&preparation.target).copied(),
         };
         judge(&known, preparation.target_epoch)
@@ -57,7 +65,7 @@ fn judge(known: &Known, named: RegionEpoch) -> Verdict {
             now.version == named.version || mutant::active("raftstore.rollback_by_gone_version");
         is_past(now, named) && is_uncommitted
     };
-    if known.gone.is_some_and(refuses) {
+    if known.has_refused || known.gone.is_some_and(refuses) {
         return Verdict::Refused;
     }
     let Some(target) = &known.target else { return Verdict::Unknown };
@@ -160,8 +168,10 @@ mod tests {
         ];
         for (name, source, target, skipped, gone, expected) in rows {
             let skipped = skipped.map(|(from, to)| Skipped { from, to }).into_iter().collect();
-            let known = Known { source: source.clone(), target, skipped, gone };
+            let known = Known { source: source.clone(), target, skipped, gone, ..Known::default() };
             assert_eq!(judge(&known, at(4, 5)), expected, "{name}");
         }
+        let recorded = Known { has_refused: true, ..Known::default() };
+        assert_eq!(judge(&recorded, at(4, 5)), Refused, "by the record of its merges");
     }
 }

@@ -57,9 +57,14 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Plans the rollback of the preparation. Invariant: it is rolled back only if the target's log
-    /// is proven to have refused this preparation. Without a proof it asks for one; `refuse` makes the
-    /// target's leader refuse the merge, if nothing is decided.
-    pub(super) fn plan_rollback_merge(&mut self, ctx: &mut Context<E>, refuse: bool) -> Plan {
+    /// is proven to have refused this preparation. Without a proof it asks for one, also these stores;
+    /// `refuse` makes the target's leader refuse the merge, if nothing is decided.
+    pub(super) fn plan_rollback_merge(
+        &mut self,
+        ctx: &mut Context<E>,
+        stores: &[StoreId],
+        refuse: bool,
+    ) -> Plan {
         let here = self.region.clone();
         let region = admin::rollback_merge(&here).map_err(Refusal::Invalid)?;
         let Some(preparation) = preparation(here.id, &here.phase) else {
@@ -75,7 +80,7 @@ impl<E: StorageEngine> Peer<E> {
             self.merge.is_refused(&here) || mutant::active("raftstore.rollback_undecided");
         if has_merged || !is_refused {
             if self.merge.is_question_due(&here, refuse, ctx.now.monotonic_nanos) {
-                self.ask_for_decision(ctx, MergeQuery { preparation, refuse });
+                self.ask_for_decision(ctx, MergeQuery { preparation, refuse }, stores);
             }
             return Err(Busy::Wait {
                 reason: "the target may still commit the merge: the other stores are asked",
@@ -85,14 +90,14 @@ impl<E: StorageEngine> Peer<E> {
         Ok((Change::RollbackMerge, vec![region]))
     }
 
-    /// Asks the stores of the source's members and of the target's for the outcome of the merge.
-    fn ask_for_decision(&self, ctx: &mut Context<E>, query: MergeQuery) {
+    /// Asks the stores of the source's members and of the target's for the outcome of the merge, and `more`.
+    fn ask_for_decision(&self, ctx: &mut Context<E>, query: MergeQuery, more: &[StoreId]) {
         let own = self.name.store;
         let target = descriptor(ctx, query.preparation.target);
         let target = target.iter().flat_map(|region| &region.peers).map(|peer| peer.store);
         let source = self.others().map(|peer| peer.store);
-        let stores: BTreeSet<StoreId> =
-            source.chain(target).chain(self.merge.target_stores().iter().copied()).collect();
+        let named = self.merge.target_stores().iter().chain(more).copied();
+        let stores: BTreeSet<StoreId> = source.chain(target).chain(named).collect();
         for store in stores.into_iter().filter(|store| *store != own) {
             let body = Body::MergeQuery(query);
             ctx.out.messages.push(PeerMessage::between_stores(own, store, body));

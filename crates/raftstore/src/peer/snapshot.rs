@@ -2,6 +2,7 @@
 //! replica if no leader can be elected without it.
 
 use super::Peer;
+use crate::CommittedMerges;
 use crate::messages::{Body, RaftKind, RaftMessage, SnapshotHeader};
 use crate::output::SendSnapshot;
 use crate::store::Context;
@@ -47,8 +48,17 @@ impl<E: StorageEngine> Peer<E> {
             from: self.name,
             to,
             bytes: ranges.iter().map(size).sum(),
+            merges: self.merges_to_send(ctx),
         };
         Some(SendSnapshot { header, to_store: to.store, view: Arc::new(view), ranges })
+    }
+
+    /// Returns the record of committed merges as of the applied state.
+    fn merges_to_send(&self, ctx: &Context<E>) -> Option<CommittedMerges> {
+        let version = self.region.epoch.version;
+        let known = ctx.merges.get(&self.region.id).cloned();
+        let merges = known.unwrap_or_else(|| CommittedMerges::since(version));
+        (!mutant::active("raftstore.merges_not_sent")).then_some(merges)
     }
 
     /// Offers a snapshot of the applied state to unresponsive voters if there has been no leader

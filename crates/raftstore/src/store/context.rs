@@ -2,6 +2,7 @@
 
 use super::group_commit::GroupCommit;
 use super::journal::Journal;
+use crate::CommittedMerges;
 use crate::input::{Now, RequestId};
 use crate::log::Tails;
 use crate::messages::Preparation;
@@ -45,6 +46,8 @@ pub(crate) struct Context<E: StorageEngine> {
     pub replicated_sources: BTreeMap<RegionId, (LogIndex, Term)>,
     /// Epochs between which regions changed by snapshots on this store.
     pub installed: BTreeMap<RegionId, Vec<Skipped>>,
+    /// Merges that regions committed, as far as this store knows.
+    pub merges: BTreeMap<RegionId, CommittedMerges>,
     /// Epochs as of which regions no longer have their replica here, as other stores said. They are
     /// no state of a replica here, and not in its tombstone.
     pub gone: BTreeMap<RegionId, RegionEpoch>,
@@ -100,6 +103,7 @@ impl<E: StorageEngine> Context<E> {
             received_tail_bytes: 0,
             replicated_sources: BTreeMap::new(),
             installed: BTreeMap::new(),
+            merges: BTreeMap::new(),
             gone: BTreeMap::new(),
             unreachable: BTreeMap::new(),
             read_index_rounds: 0,

@@ -1,11 +1,13 @@
-//! Records of the epochs between which each region changed by a snapshot on this store. What the
-//! region did in between was not applied here: see [`crate::peer`], the decision of a merge.
+//! Records of what each region did on this store, see [`crate::peer`], the decision of a merge: the epochs
+//! between which it changed by a snapshot, so that what it did in between was not applied here, and the
+//! merges that it committed.
 //!
 //! ```text
-//! record := (from to)*        from, to := conf_version version        (varints)
+//! installed := (from to)*        from, to := conf_version version        (varints)
 //! ```
 
-use super::RaftStore;
+use super::{Context, RaftStore};
+use crate::CommittedMerges;
 use crate::peer::Skipped;
 use std::collections::BTreeMap;
 use stele_storage::{EngineView, ScanOptions, StorageEngine};
@@ -41,6 +43,36 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 }
 
+impl<E: StorageEngine> Context<E> {
+    /// Records a change of a region's version, which took over `source` if there is one. Invariant: the record of
+    /// a committed merge is durable no later than a commit index that covers it, so that it is not missed.
+    pub(crate) fn note_version(
+        &mut self,
+        region: RegionId,
+        (before, after): (u64, u64),
+        source: Option<RegionId>,
+    ) -> Result<()> {
+        if before == after {
+            return Ok(());
+        }
+        let known = self.merges.get(&region).cloned();
+        let mut merges = known.unwrap_or_else(|| CommittedMerges::since(before));
+        merges.note(before, after, source);
+        self.keep_merges(region, merges)
+    }
+
+    /// Keeps the record of a region's merges.
+    pub(crate) fn keep_merges(&mut self, region: RegionId, merges: CommittedMerges) -> Result<()> {
+        let mut encoded = Vec::new();
+        merges.put(&mut encoded);
+        self.merges.insert(region, merges);
+        if mutant::active("raftstore.merges_in_memory") {
+            return Ok(());
+        }
+        self.journal.put(&mut self.batches, &[(keyspace::merges_key(region), encoded.into())])
+    }
+}
+
 /// Most records of a region.
 const RECORDS_MAX: usize = 16;
 
@@ -53,20 +85,29 @@ fn push(known: &mut Vec<Skipped>, next: Skipped) {
     }
 }
 
-/// Returns all records.
-pub(super) fn read<E: StorageEngine>(engine: &E) -> Result<BTreeMap<RegionId, Vec<Skipped>>> {
+/// Reads all records into the context of a store that opens.
+pub(super) fn read<E: StorageEngine>(ctx: &mut Context<E>) -> Result<()> {
+    ctx.installed = read_all(&*ctx.engine, keyspace::installed_keys(), decode)?;
+    ctx.merges = read_all(&*ctx.engine, keyspace::merges_keys(), CommittedMerges::decode)?;
+    Ok(())
+}
+
+fn read_all<E: StorageEngine, T>(
+    engine: &E,
+    mut range: KeyRange,
+    decode: impl Fn(&[u8]) -> Option<T>,
+) -> Result<BTreeMap<RegionId, T>> {
     let view = engine.view()?;
-    let mut range = keyspace::installed_keys();
     let mut found = BTreeMap::new();
     loop {
         let page = view.scan(&ScanOptions::new(range.clone(), PAGE))?;
         for pair in &page {
-            let region = keyspace::region_of_installed_key(&pair.key);
-            let record = region.zip(decode(&pair.value));
-            let Some((region, skipped)) = record else {
-                return Err(Error::invalid("malformed record of an installed snapshot"));
+            let region = keyspace::region_of_record_key(&pair.key);
+            let Some((region, record)) = region.zip(decode(&pair.value)) else {
+                let reason = "malformed record of an installed snapshot, or of committed merges";
+                return Err(Error::invalid(reason));
             };
-            found.insert(region, skipped);
+            found.insert(region, record);
         }
         match page.last().filter(|_| page.len() == PAGE) {
             Some(last) => {

@@ -2,6 +2,7 @@
 //! pairs are staged and installed at once, and the replica starts again from it.
 
 use super::RaftStore;
+use crate::CommittedMerges;
 use crate::admin;
 use crate::input::RequestId;
 use crate::log::Start;
@@ -180,7 +181,7 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Installs a snapshot. Returns whether it did: without room on the device everything stays
     /// unchanged, the store goes on, and the leader retries.
     fn install(&mut self, header: SnapshotHeader, ingest: E::Ingest) -> Result<bool> {
-        let SnapshotHeader { region, at, leader_term, from, .. } = header;
+        let SnapshotHeader { region, at, leader_term, from, merges, .. } = header;
         let id = region.id;
         match self.ctx.engine.install(id, at, ingest) {
             Err(Error::NoSpace(_) | Error::Busy(_))
@@ -207,6 +208,8 @@ impl<E: StorageEngine> RaftStore<E> {
         self.tombstones.remove(&id);
         let peer = Peer::new(&mut self.ctx, region.clone(), &start)?;
         self.note_installed(&region, from_epoch)?;
+        let unknown = || CommittedMerges::since(region.epoch.version);
+        self.ctx.keep_merges(id, merges.unwrap_or_else(unknown))?;
         self.ctx.batches.push(Record::HardState(id, hard_state));
         self.ctx.out.events.push(match owned {
             Some(_) => Event::RegionChanged(region.clone()),

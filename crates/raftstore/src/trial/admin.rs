@@ -453,6 +453,7 @@ fn offered(trial: &mut Trial) -> Offered {
         from: peer(101, 1),
         to: peer(103, 3),
         bytes: 0,
+        merges: None,
     };
     let id = trial.request();
     trial.store(3).core.step(Input::SnapshotOffered { id, header: header.clone() });

@@ -125,6 +125,7 @@ fn after_a_crash_a_source_is_gone_that_a_snapshot_of_its_target_holds() {
         from: merged.peers[1],
         to: merged.peers[0],
         bytes: 0,
+        merges: None,
         region: merged.clone(),
     };
     let id = trial.request();

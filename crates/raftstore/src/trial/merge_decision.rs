@@ -117,7 +117,7 @@ fn a_leader_of_which_the_store_lost_the_target_too_early_asks_the_other_stores_f
     // What it received is lost, and its own store applied nothing.
     trial.restart(3);
     trial.lead(SOURCE, 3);
-    assert!(rolls_back(&mut trial, SOURCE, Admin::RollbackMerge));
+    assert!(rolls_back(&mut trial, SOURCE, Admin::RollbackMerge(vec![])));
     trial.ticks(20);
     assert_eq!(trial.report(1, SOURCE).region.phase, RegionPhase::Normal);
     check_owners(&mut trial);
@@ -138,7 +138,7 @@ fn a_leader_of_which_the_store_never_had_the_target_rolls_back() {
     trial.ticks(200);
     assert!(trial.store(3).core.region(TARGET).is_none());
     trial.lead(SOURCE, 3);
-    assert!(rolls_back(&mut trial, SOURCE, Admin::RollbackMerge));
+    assert!(rolls_back(&mut trial, SOURCE, Admin::RollbackMerge(vec![])));
     check_owners(&mut trial);
 }
 
@@ -150,7 +150,7 @@ fn a_leader_of_which_the_store_was_ordered_to_destroy_the_target_rolls_back() {
     trial.lose = |_| false;
     assert!(trial.store(3).core.region(TARGET).is_none());
     trial.lead(SOURCE, 3);
-    assert!(rolls_back(&mut trial, SOURCE, Admin::RollbackMerge));
+    assert!(rolls_back(&mut trial, SOURCE, Admin::RollbackMerge(vec![])));
     check_owners(&mut trial);
 }
 
@@ -188,7 +188,7 @@ fn a_replica_that_is_told_it_is_gone_after_a_change_of_range_proves_nothing() {
         trial.ticks(100);
         assert_ne!(trial.leader(SOURCE), None);
         for _ in 0..2 {
-            let is_refused = rolls_back(&mut trial, SOURCE, Admin::AbandonMerge);
+            let is_refused = rolls_back(&mut trial, SOURCE, Admin::AbandonMerge(vec![]));
             // With the same range there was no commit, because that changes it.
             assert_eq!(is_refused, versions == 0, "{versions} changes of range");
             if versions == 0 {
@@ -242,7 +242,7 @@ fn committed_and_moved_away() -> Trial {
 fn after_a_commit_no_replica_of_the_source_is_rolled_back_and_all_of_them_leave() {
     let mut trial = committed_and_moved_away();
     assert!(trial.leader(SOURCE).is_some_and(|leader| leader != 1));
-    for call in [Admin::RollbackMerge, Admin::AbandonMerge] {
+    for call in [Admin::RollbackMerge(vec![]), Admin::AbandonMerge(vec![])] {
         assert!(!rolls_back(&mut trial, SOURCE, call));
         (2..=3).for_each(|store| trial.restart(store));
         trial.ticks(100);
@@ -261,9 +261,9 @@ fn a_target_that_has_not_decided_refuses_by_an_entry_when_the_merge_is_abandoned
     trial.lead(TARGET, 2);
     let source = prepare(&mut trial);
     let before = trial.report(2, TARGET).region;
-    assert!(!rolls_back(&mut trial, SOURCE, Admin::RollbackMerge), "nothing is decided");
+    assert!(!rolls_back(&mut trial, SOURCE, Admin::RollbackMerge(vec![])), "nothing is decided");
     assert_eq!(trial.report(2, TARGET).region, before);
-    assert!(rolls_back(&mut trial, SOURCE, Admin::AbandonMerge));
+    assert!(rolls_back(&mut trial, SOURCE, Admin::AbandonMerge(vec![])));
     let epoch = RegionEpoch { conf_version: before.epoch.conf_version + 1, ..before.epoch };
     let refused = Region { epoch, ..before };
     // Invariant: every replica of the target has the refusal, and a late commit is refused.
@@ -293,7 +293,7 @@ fn a_commit_and_an_abandonment_at_once_end_as_the_targets_log_has_them() {
         if commits_first {
             trial.admin(2, TARGET, call.clone());
         }
-        trial.admin(1, SOURCE, Admin::AbandonMerge);
+        trial.admin(1, SOURCE, Admin::AbandonMerge(vec![]));
         trial.settle();
         let late = trial.admin(2, TARGET, call);
         trial.ticks(5);
@@ -304,7 +304,7 @@ fn a_commit_and_an_abandonment_at_once_end_as_the_targets_log_has_them() {
             }
             false => {
                 assert!(!matches!(trial.reply(late), Some(Reply::Done(_))));
-                assert!(rolls_back(&mut trial, SOURCE, Admin::RollbackMerge));
+                assert!(rolls_back(&mut trial, SOURCE, Admin::RollbackMerge(vec![])));
             }
         }
         check_owners(&mut trial);
@@ -326,11 +326,11 @@ fn a_merge_is_rolled_back_where_the_target_is_destroyed_everywhere() {
     // As long as one store does not answer, its replica may be there, and the merge committed.
     [(1, 2), (2, 1)].into_iter().for_each(|way| _ = trial.cut.remove(&way));
     trial.elect(SOURCE);
-    assert!(!rolls_back(&mut trial, SOURCE, Admin::AbandonMerge));
+    assert!(!rolls_back(&mut trial, SOURCE, Admin::AbandonMerge(vec![])));
     trial.heal();
     trial.ticks(100);
     assert!(
-        rolls_back(&mut trial, SOURCE, Admin::AbandonMerge),
+        rolls_back(&mut trial, SOURCE, Admin::AbandonMerge(vec![])),
         "no replica is left that could commit"
     );
 }
@@ -359,7 +359,7 @@ fn a_merge_is_rolled_back_where_the_target_is_merged_elsewhere_itself() {
     assert!((1..=3).all(|store| trial.store(store).core.region(TARGET).is_none()));
     (1..=3).for_each(|store| trial.restart(store));
     trial.ticks(100);
-    assert!(rolls_back(&mut trial, SOURCE, Admin::RollbackMerge));
+    assert!(rolls_back(&mut trial, SOURCE, Admin::RollbackMerge(vec![])));
     check_owners(&mut trial);
 }
 
@@ -431,10 +431,10 @@ fn a_snapshot_of_the_target_from_after_a_change_of_range_proves_nothing() {
     let mut trial = split_off_again_behind_a_snapshot();
     let leader = trial.elect(TARGET);
     assert_ne!(leader, 1);
-    assert!(!rolls_back(&mut trial, TARGET, Admin::AbandonMerge));
+    assert!(!rolls_back(&mut trial, TARGET, Admin::AbandonMerge(vec![])));
     (2..=3).for_each(|store| trial.restart(store));
     trial.elect(TARGET);
-    assert!(!rolls_back(&mut trial, TARGET, Admin::AbandonMerge), "after a restart");
+    assert!(!rolls_back(&mut trial, TARGET, Admin::AbandonMerge(vec![])), "after a restart");
     check_owners(&mut trial);
     trial.lose = |_| false;
     trial.ticks(400);
@@ -465,7 +465,7 @@ fn a_sole_replica_of_which_the_log_was_empty_at_a_restart_still_has_its_proof() 
     assert_eq!(report.truncated, report.last, "no entry is kept");
     trial.restart(1);
     trial.lead(SOURCE, 1);
-    assert!(rolls_back(&mut trial, SOURCE, Admin::RollbackMerge));
+    assert!(rolls_back(&mut trial, SOURCE, Admin::RollbackMerge(vec![])));
     check_owners(&mut trial);
 }
 
@@ -475,4 +475,86 @@ fn write(trial: &mut Trial, region: RegionId, name: &str) {
     let command = put(name, &"v".repeat(100));
     trial.store(1).core.step(Input::Write(Write { id, header, command, frees: false }));
     trial.settle();
+}
+
+/// Returns a cluster in which no proof of the decision is left on the source's stores 2 and 3. The target split,
+/// or committed the merge, on store 1 alone. It moved to stores 4 and 5 by snapshots from after that,
+/// and store 1 is lost.
+fn proof_lost(commits: bool, sends_merges: bool) -> Trial {
+    let mut trial = cluster(|_| {});
+    (4..=5).for_each(|store| trial.add_store(store, &[]));
+    trial.sends_no_merges = !sends_merges;
+    trial.lose = target_lost_on_3;
+    trial.alter = |message| withhold_commits_from_2(message, TARGET);
+    let source = prepare(&mut trial);
+    trial.lose =
+        |message| target_lost_on_3(message) || message.region == SOURCE && touches(message, 1);
+    let new = NewRegion { region: RegionId(9), peers: (901..=903).map(PeerId).collect() };
+    let id = match commits {
+        true => commit(&mut trial, &source),
+        false => {
+            let keys = vec![Bytes::from_static(b"t")];
+            trial.admin(1, TARGET, Admin::Split { keys, new_ids: vec![new] })
+        }
+    };
+    trial.ticks(5);
+    assert!(matches!(trial.reply(id), Some(Reply::Done(_))), "{:?}", trial.reply(id));
+    move_to_4_and_5(&mut trial, TARGET);
+    for store in [2, 3] {
+        change(&mut trial, vec![member(ChangeKind::Remove, 400 + store, store, PeerRole::Learner)]);
+    }
+    trial.lose = |message| message.region == SOURCE && touches(message, 1);
+    trial.ticks(300);
+    let known = merges_of_target(&mut trial, 1);
+    assert!(known.is_some());
+    trial.stores.remove(&1);
+    trial.alter = |_| {};
+    trial.ticks(100);
+    (2..=5).for_each(|store| trial.restart(store));
+    trial.ticks(300);
+    assert!((2..=3).all(|store| trial.store(store).core.region(TARGET).is_none()));
+    assert!((4..=5).all(|store| trial.store(store).core.region(TARGET).is_some()));
+    // What store 1 had by the log, the others have by snapshots and after a restart.
+    for store in 4..=5 {
+        assert_eq!(merges_of_target(&mut trial, store) == known, sends_merges, "on store {store}");
+    }
+    trial.elect(TARGET);
+    trial.elect(SOURCE);
+    trial
+}
+
+/// Returns the durable record of merges that the target committed.
+fn merges_of_target(trial: &mut Trial, store: u64) -> Option<CommittedMerges> {
+    let view = trial.store(store).engine.view().unwrap();
+    let pair = view.get(&keyspace::merges_key(TARGET)).unwrap();
+    pair.map(|pair| CommittedMerges::decode(&pair.value).unwrap())
+}
+
+fn asks_4_and_5() -> Admin {
+    Admin::RollbackMerge(vec![StoreId(4), StoreId(5)])
+}
+
+#[test]
+fn a_merge_is_rolled_back_where_each_store_with_the_deciding_entry_is_lost() {
+    let mut trial = proof_lost(false, true);
+    assert!(rolls_back(&mut trial, SOURCE, asks_4_and_5()));
+    trial.ticks(20);
+    assert!((2..=3).all(|store| phase(&mut trial, store) == Some(RegionPhase::Normal)));
+    check_owners(&mut trial);
+}
+
+#[test]
+fn a_committed_merge_is_not_rolled_back_where_each_store_with_the_deciding_entry_is_lost() {
+    let mut trial = proof_lost(true, true);
+    assert!(!rolls_back(&mut trial, SOURCE, asks_4_and_5()));
+    check_owners(&mut trial);
+}
+
+#[test]
+fn a_snapshot_without_the_record_of_merges_proves_nothing() {
+    for commits in [false, true] {
+        let mut trial = proof_lost(commits, false);
+        assert!(!rolls_back(&mut trial, SOURCE, asks_4_and_5()), "{commits}");
+        check_owners(&mut trial);
+    }
 }

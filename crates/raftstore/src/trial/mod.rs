@@ -74,6 +74,8 @@ pub(crate) struct Trial {
     pub snapshot_reports_fail: bool,
     /// Snapshots are lost, and their senders notice.
     pub loses_snapshots: bool,
+    /// Snapshots carry no record of merges, as those of earlier versions.
+    pub sends_no_merges: bool,
     /// Stores that recover lost log entries.
     pub recovering: BTreeMap<u64, entry_recovery::Waiting>,
     in_flight: VecDeque<PeerMessage>,
@@ -137,6 +139,7 @@ impl Trial {
             alter: |_| {},
             snapshot_reports_fail: false,
             loses_snapshots: false,
+            sends_no_merges: false,
             recovering: BTreeMap::new(),
             in_flight: VecDeque::new(),
             requests: 0,
@@ -249,7 +252,10 @@ impl Trial {
 
     /// Transfers a snapshot at once, as a transport would.
     fn carry(&mut self, from: u64, snapshot: SendSnapshot<ModelEngine>) {
-        let SendSnapshot { header, to_store, view, ranges } = snapshot;
+        let SendSnapshot { mut header, to_store, view, ranges } = snapshot;
+        if self.sends_no_merges {
+            header.merges = None;
+        }
         let (region, to) = (header.region.id, header.to.id);
         let ok = self.carry_to(from, &header, to_store.0, &view, &ranges);
         let ok = ok && !self.snapshot_reports_fail;

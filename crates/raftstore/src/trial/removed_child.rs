@@ -45,6 +45,7 @@ fn removed() -> Trial {
         from: peer(101, 1),
         to: peer(103, 3),
         bytes: 0,
+        merges: None,
     };
     assert!(trial.carry_to(1, &header, 3, &view, &ranges));
     trial.settle();

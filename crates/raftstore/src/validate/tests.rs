@@ -367,6 +367,7 @@ fn header() -> SnapshotHeader {
         from: peer(2),
         to: peer(1),
         bytes: 0,
+        merges: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Decoder of untrusted bytes from other stores.
 
 use super::{CONTEXT_BYTES_MAX, ENTRIES_MAX, FORMAT, MEMBERS_MAX, REJECT, VALUES_MAX, unzigzag};
+use crate::CommittedMerges;
 use crate::messages::{
     Body, MergeAnswer, MergeQuery, PeerMessage, Preparation, RaftEntry, RaftKind, RaftMessage,
     RangeRepairReply, SnapshotHeader, Verdict,
@@ -270,9 +271,13 @@ fn read_snapshot(reader: &mut Reader<'_>) -> Read<SnapshotHeader> {
     let [index, term, leader_term] = reader.numbers()?;
     let (from, to) = (reader.peer()?, reader.peer()?);
     let bytes = reader.number()?;
+    let merges = match reader.rest.is_empty() {
+        true => None,
+        false => Some(CommittedMerges::take(&mut reader.rest).ok_or("malformed merges")?),
+    };
     reader.end()?;
     let at = (LogIndex(index), Term(term));
-    Ok(SnapshotHeader { region, at, leader_term: Term(leader_term), from, to, bytes })
+    Ok(SnapshotHeader { region, at, leader_term: Term(leader_term), from, to, bytes, merges })
 }
 
 #[derive(Clone, Copy)]

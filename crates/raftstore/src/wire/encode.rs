@@ -106,6 +106,19 @@ pub fn encode_snapshot(header: &SnapshotHeader, out: &mut Vec<u8>) {
     peer(out, &header.from);
     peer(out, &header.to);
     varint::put(out, header.bytes);
+    header.merges.iter().for_each(|merges| merges.put(out));
+}
+
+/// Returns an encoded header as nodes of earlier versions read it.
+pub fn snapshot_without_merges(header: &Bytes) -> Bytes {
+    match super::decode_snapshot(header) {
+        Ok(read) if read.merges.is_some() => {
+            let mut out = Vec::new();
+            encode_snapshot(&SnapshotHeader { merges: None, ..read }, &mut out);
+            out.into()
+        }
+        _ => header.clone(),
+    }
 }
 
 fn found_range(found: &RangeRepairReply, header: &mut Vec<u8>, payloads: &mut Vec<Bytes>) {

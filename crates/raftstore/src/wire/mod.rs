@@ -21,14 +21,15 @@
 //! raft     := kind:u8 flags:u8 term log_term index commit commit_term reject_hint request_snapshot
 //!             priority context:bytes count (term index length)*
 //! flags    := 1 reject
-//! snapshot := version:u8 (1) region:bytes index term leader_term from:peer to:peer bytes
+//! snapshot := version:u8 (1) region:bytes index term leader_term from:peer to:peer bytes merges?
+//!             (merges: see `CommittedMerges`; nodes of earlier versions read none)
 //! ```
 
 mod decode;
 mod encode;
 
 pub use decode::{decode, decode_snapshot};
-pub use encode::{encode, encode_snapshot};
+pub use encode::{encode, encode_snapshot, snapshot_without_merges};
 
 const FORMAT: u8 = 1;
 /// Most entries in one message. Their descriptions take more bytes in memory than in a frame.

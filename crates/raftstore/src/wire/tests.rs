@@ -1,4 +1,5 @@
 use super::*;
+use crate::CommittedMerges;
 use crate::messages::{
     Body, MergeAnswer, MergeQuery, PeerMessage, Preparation, RaftEntry, RaftKind, RaftMessage,
     RangeRepairReply, SnapshotHeader, Verdict,
@@ -60,6 +61,7 @@ fn header() -> SnapshotHeader {
         from: sample(Body::Gone).from,
         to: sample(Body::Gone).to,
         bytes: 1 << 40,
+        merges: None,
     }
 }
 
@@ -136,6 +138,29 @@ fn every_body_survives_the_round_trip_and_every_cut_or_addition_is_refused() {
         assert!(decode_snapshot(&bytes[..cut]).is_err(), "cut at {cut}");
     }
     assert!(decode_snapshot(&[&bytes[..], b"x"].concat()).is_err());
+}
+
+#[test]
+fn a_snapshot_header_carries_the_committed_merges_and_earlier_versions_get_it_without_them() {
+    let encoded = |header: &SnapshotHeader| {
+        let mut bytes = Vec::new();
+        encode_snapshot(header, &mut bytes);
+        Bytes::from(bytes)
+    };
+    let earlier = encoded(&header());
+    let mut merges = CommittedMerges::since(300);
+    merges.note(300, 1 << 40, Some(RegionId(900)));
+    let header = SnapshotHeader { merges: Some(merges), ..header() };
+    let bytes = encoded(&header);
+    assert_eq!(decode_snapshot(&bytes).unwrap(), header);
+    for cut in (0..bytes.len()).filter(|cut| *cut != earlier.len()) {
+        assert!(decode_snapshot(&bytes[..cut]).is_err(), "cut at {cut}");
+    }
+    assert!(decode_snapshot(&[&bytes[..], b"x"].concat()).is_err());
+    for bytes in [&bytes, &earlier] {
+        assert_eq!(snapshot_without_merges(bytes), earlier);
+    }
+    assert_eq!(snapshot_without_merges(&Bytes::from_static(b"?")), &b"?"[..]);
 }
 
 #[test]

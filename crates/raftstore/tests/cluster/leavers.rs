@@ -62,6 +62,7 @@ fn check_never_again<B: Backend>(sim: &mut Sim<B>, leader: u64, region: RegionId
         from: report.peer,
         to: gone,
         bytes: 0,
+        merges: None,
     };
     let id = sim.request();
     sim.step(gone.store.0, Input::SnapshotOffered { id, header });

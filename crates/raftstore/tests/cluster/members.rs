@@ -232,6 +232,7 @@ fn a_snapshot_of_what_the_log_holds_is_refused_for_entries_behind_it_were_acknow
         from: *peers.iter().find(|peer| peer.store == StoreId(1)).unwrap(),
         to: report.peer,
         bytes: 0,
+        merges: None,
     };
     let id = sim.request();
     sim.step(3, Input::SnapshotOffered { id, header });

@@ -343,7 +343,7 @@ pub fn finish_merges<B: Backend>(sim: &mut Sim<B>) {
                     sim.admin(leader, target, call);
                 }
                 _ => {
-                    sim.admin(store, source.id, Admin::RollbackMerge);
+                    sim.admin(store, source.id, Admin::RollbackMerge(vec![]));
                 }
             }
         }

@@ -96,7 +96,7 @@ fn a_prepared_source_takes_nothing_until_it_is_taken_back() {
     let id = sim.request();
     let header = Header { region: DATA, ..Header::default() };
     sim.step(leader, Input::Read(Read { id, header, replica: false }));
-    let back = sim.admin(leader, DATA, Admin::RollbackMerge);
+    let back = sim.admin(leader, DATA, Admin::RollbackMerge(vec![]));
     sim.run(SECOND);
     for refused in [write, id] {
         let reply = sim.replies.get(&refused);
@@ -114,7 +114,7 @@ fn a_prepared_source_takes_nothing_until_it_is_taken_back() {
     sim.run(SECOND);
     let reply = sim.replies.get(&commit);
     assert!(matches!(reply, Some(Reply::Refused(Refusal::Invalid(_)))), "changed: {reply:?}");
-    sim.change(DATA, Admin::RollbackMerge);
+    sim.change(DATA, Admin::RollbackMerge(vec![]));
     sim.write_surely(DATA, "a", "new");
     sim.settle();
 }

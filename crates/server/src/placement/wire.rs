@@ -339,6 +339,10 @@ fn pairs_of(labels: &wire::NodeLabels) -> Vec<(String, String)> {
 
 fn step(instruction: &Instruction) -> wire::OperatorStep {
     use wire::operator_step::Step;
+    let rollback = |stores: &[StoreId], refuse| {
+        let target_stores = stores.iter().map(|store| store.0).collect();
+        Step::RollbackMerge(wire::RollbackMergeStep { refuse, target_stores })
+    };
     let step = match &instruction.order {
         Order::ChangePeers(changes) => {
             let changes = changes.iter().map(change).collect();
@@ -358,8 +362,8 @@ fn step(instruction: &Instruction) -> wire::OperatorStep {
             let source: Bytes = source.encode();
             Step::CommitMerge(wire::CommitMergeStep { source, prepared_index: prepared.0 })
         }
-        Order::RollbackMerge => Step::RollbackMerge(wire::RollbackMergeStep { refuse: false }),
-        Order::AbandonMerge => Step::RollbackMerge(wire::RollbackMergeStep { refuse: true }),
+        Order::RollbackMerge(stores) => rollback(stores, false),
+        Order::AbandonMerge(stores) => rollback(stores, true),
     };
     wire::OperatorStep {
         operator_id: instruction.operator.0,
@@ -416,8 +420,10 @@ fn instruction_of(step: &wire::OperatorStep) -> Result<Instruction, String> {
             source: region(&merge.source)?,
             prepared: LogIndex(merge.prepared_index),
         },
-        Step::RollbackMerge(merge) if merge.refuse => Order::AbandonMerge,
-        Step::RollbackMerge(_) => Order::RollbackMerge,
+        Step::RollbackMerge(merge) => {
+            let stores = merge.target_stores.iter().copied().map(StoreId).collect();
+            if merge.refuse { Order::AbandonMerge(stores) } else { Order::RollbackMerge(stores) }
+        }
     };
     Ok(Instruction {
         operator: OperatorId(step.operator_id),
@@ -434,4 +440,27 @@ fn change_of(change: &wire::PeerChange) -> Result<Change, String> {
     let role = PeerRole::from_number(u64::from(peer.role)).ok_or("unknown role")?;
     let peer = Peer { id: PeerId(peer.id), store: StoreId(peer.store_id), role };
     Ok(if change.remove { Change::Remove(peer) } else { Change::Add(peer) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_to_roll_back_survives_the_round_trip_with_the_stores_that_may_prove_it() {
+        let stores = || vec![StoreId(4), StoreId(1 << 40)];
+        let orders = [Order::RollbackMerge(stores()), Order::AbandonMerge(stores())];
+        for order in orders {
+            let instruction = Instruction {
+                operator: OperatorId(3),
+                step: 1,
+                region: RegionId(9),
+                epoch: RegionEpoch { conf_version: 5, version: 8 },
+                leader: Peer { id: PeerId(7), ..Peer::default() },
+                order,
+            };
+            let read = instruction_of(&step(&instruction)).unwrap();
+            assert_eq!((read.region, read.order), (instruction.region, instruction.order));
+        }
+    }
 }

@@ -23,17 +23,19 @@ use super::closed::{CloseReason, RejectReason};
 use super::options::Identity;
 use super::refusals::{self, RefusedStore};
 use bytes::Bytes;
-use stele_raftstore::LeaseTimes;
+use stele_raftstore::{LeaseTimes, wire};
 use stele_types::limits::VALUE_BYTES_MAX;
 use stele_types::{Boot, ClusterId, Lineage, StartId, StoreId, StoreRun, mutant, varint};
 
 /// First bytes that a node sends to another: no HTTP request begins with them.
 pub const MAGIC: [u8; 8] = *b"STELEPR1";
-/// Versions of the protocol that this build supports. Version 2 differs in snapshots only:
+/// Versions of the protocol that this build supports. They differ in snapshots only:
 /// [`super::snapshot_stream`].
-const VERSIONS: (u8, u8) = (1, 2);
+const VERSIONS: (u8, u8) = (1, 3);
 /// Version in which a snapshot that broke off goes on.
 pub const RESUMABLE: u8 = 2;
+/// Version in which the header of a snapshot has the merges that its region committed.
+const WITH_MERGES: u8 = 3;
 /// Longest hello, or reply to it, in bytes.
 pub const HELLO_BYTES_MAX: usize = 16 << 10;
 const STORES_MAX: u64 = 256;
@@ -322,7 +324,7 @@ pub struct Offer {
     pub from: StoreId,
     /// The sender can go on after what the receiver has. Not sent in version 1.
     pub resumes: bool,
-    /// Header, unchanged.
+    /// Header, unchanged; before version 3 without the merges that the region committed.
     pub header: Bytes,
 }
 
@@ -335,7 +337,10 @@ impl Offer {
         if version >= RESUMABLE {
             out.push(u8::from(self.resumes));
         }
-        out.extend_from_slice(&self.header);
+        match version >= WITH_MERGES || mutant::active("server.merges_sent_to_earlier_versions") {
+            true => out.extend_from_slice(&self.header),
+            false => out.extend_from_slice(&wire::snapshot_without_merges(&self.header)),
+        }
         out
     }
 
@@ -414,6 +419,8 @@ mod tests {
     use crate::boots::Boots;
     use std::sync::Arc;
     use stele_node::succession::Refusal;
+    use stele_raftstore::{CommittedMerges, SnapshotHeader};
+    use stele_types::{LogIndex, Peer, Region, Term};
 
     const TIMES: LeaseTimes = LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };
 
@@ -475,7 +482,7 @@ mod tests {
         assert_eq!((alive(&[]), bytes), (Vec::new(), vec![1]), "as earlier versions do");
         assert_eq!(read_alive(&[]), Some(Vec::new()));
         assert_eq!(Welcome::decode(&[1]), Some(welcome(1, &[])));
-        assert_eq!(Welcome::decode(&[3]), None, "a version that was not offered");
+        assert_eq!(Welcome::decode(&[4]), None, "a version that was not offered");
         assert_eq!(read_alive(&[9]), None);
         assert_eq!(Welcome::decode(&[]), None);
     }
@@ -523,7 +530,7 @@ mod tests {
             rejection(&hello)
         };
         assert_eq!(other(|it| it.cluster = ClusterId(8)), Some(RejectReason::OtherCluster));
-        assert_eq!(other(|it| it.versions = (3, 4)), Some(RejectReason::OtherVersion));
+        assert_eq!(other(|it| it.versions = (4, 5)), Some(RejectReason::OtherVersion));
         assert_eq!(other(|it| it.versions = (0, 0)), Some(RejectReason::OtherVersion));
         assert_eq!(other(|it| it.wanted = vec![StoreId(6)]), Some(RejectReason::StoreElsewhere));
         assert_eq!(other(|it| it.wanted.push(StoreId(6))), None, "a lost store beside the new one");
@@ -534,18 +541,40 @@ mod tests {
 
     #[test]
     fn two_nodes_speak_the_newest_version_that_both_support() {
-        for (versions, expected) in [((1, 1), 1), ((1, 2), 2), ((2, 3), 2), ((0, 9), 2)] {
+        for (versions, expected) in [((1, 1), 1), ((1, 2), 2), ((2, 4), 3), ((0, 9), 3)] {
             let hello = Hello { versions, ..sample() };
             assert_eq!((rejection(&hello), hello.version()), (None, expected), "{versions:?}");
         }
         let header = Bytes::from_static(b"header");
         let offer = Offer { to: StoreId(300), from: StoreId(1), resumes: true, header };
-        for version in [1, 2] {
+        for version in 1..=3 {
             let body = Bytes::from(offer.encode(version));
-            let expected = Offer { resumes: version == 2, ..offer.clone() };
+            let expected = Offer { resumes: version >= 2, ..offer.clone() };
             assert_eq!(Offer::decode(&body, version), Some(expected));
         }
         assert_eq!(Offer::decode(&Bytes::from_static(&[3, 1]), 2), None);
+    }
+
+    #[test]
+    fn a_snapshot_is_offered_to_earlier_versions_without_the_committed_merges() {
+        let (at, leader_term) = ((LogIndex(300), Term(4)), Term(5));
+        let (region, from, to) = (Region::default(), Peer::default(), Peer::default());
+        let mut header =
+            SnapshotHeader { region, at, leader_term, from, to, bytes: 7, merges: None };
+        let encoded = |header: &SnapshotHeader| {
+            let mut out = Vec::new();
+            wire::encode_snapshot(header, &mut out);
+            Bytes::from(out)
+        };
+        let earlier = encoded(&header);
+        header.merges = Some(CommittedMerges::since(300));
+        let newest = encoded(&header);
+        let offer =
+            Offer { to: StoreId(3), from: StoreId(1), resumes: true, header: newest.clone() };
+        for (version, expected) in [(1, &earlier), (2, &earlier), (3, &newest)] {
+            let body = Bytes::from(offer.encode(version));
+            assert_eq!(Offer::decode(&body, version).unwrap().header, expected, "{version}");
+        }
     }
 
     #[test]

@@ -41,6 +41,7 @@ impl World {
                 from: *from,
                 to: *to,
                 bytes: 0,
+                merges: None,
             };
             core.step(Input::SnapshotOffered { id: RequestId(number as u64), header });
         }

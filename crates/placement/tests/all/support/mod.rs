@@ -228,8 +228,8 @@ pub fn order_text(order: &operator::Order) -> String {
         }
         PrepareMerge(target) => format!("prepare merge into {}", target.id),
         CommitMerge { source, prepared } => format!("take region {} at {prepared}", source.id),
-        RollbackMerge => "roll merge back".into(),
-        AbandonMerge => "abandon merge".into(),
+        RollbackMerge(_) => "roll merge back".into(),
+        AbandonMerge(_) => "abandon merge".into(),
     }
 }
 

@@ -26,6 +26,12 @@ fn merging_halves(stores: &[u64]) -> [Region; 2] {
     [source, target]
 }
 
+/// Returns the step that abandons a merge into a region: its stores may have the proof that it refused.
+fn abandon(target: &Region) -> Step {
+    let target_stores = target.peers.iter().map(|peer| peer.store.0).collect();
+    Step::RollbackMerge(wire::RollbackMergeStep { refuse: true, target_stores })
+}
+
 /// Reports the regions to the node that leads the placement group; the replica of region 2 on a store
 /// does not respond. Returns the steps for region 2.
 async fn steps_of_a_stuck_merge(
@@ -74,8 +80,7 @@ async fn a_stuck_merge_is_shown_with_its_reason_and_cancelled_also_under_the_nex
     steps_of_a_stuck_merge((&nodes, 2), 3, &regions, stores[1]).await;
     nodes.node(2).tick().await;
     let steps = steps_of_a_stuck_merge((&nodes, 2), 4, &regions, stores[1]).await;
-    let refuse = Step::RollbackMerge(wire::RollbackMergeStep { refuse: true });
-    assert_eq!(steps, [refuse]);
+    assert_eq!(steps, [abandon(&regions[1])]);
     // An administrator orders the merge after all: the preparation is used.
     let cancelled = nodes.node(2).cancel_operator(cancel()).await.unwrap();
     assert!(cancelled.operator.is_some());
@@ -112,7 +117,7 @@ async fn leadership_and_members_of_a_stuck_merge_are_moved() {
     let r#move = wire::MoveRequest { region_id: 2, from_store, to_store, header: None };
     nodes.node(1).move_replica(r#move).await.unwrap();
     let steps = steps_of_a_stuck_merge((&nodes, 1), 4, &regions, stores[1]).await;
-    assert_eq!(steps, [Step::RollbackMerge(wire::RollbackMergeStep { refuse: true })]);
+    assert_eq!(steps, [abandon(&regions[1])]);
     let mut regions = regions;
     regions[0].phase = RegionPhase::Normal;
     regions[0].epoch.version += 1;

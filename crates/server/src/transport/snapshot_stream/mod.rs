@@ -12,7 +12,8 @@
 //! that offers the same snapshot goes on after the receiver's position.
 //!
 //! In version 1 of the protocol a chunk has at most [`CHUNK_BYTES_MAX`] bytes, and a byte after its
-//! number, which was the end of a piece. Each snapshot begins at its first chunk.
+//! number, which was the end of a piece. Each snapshot begins at its first chunk. Before version 3 the header
+//! of an offer has no merges that the region committed.
 
 mod receive;
 mod send;
