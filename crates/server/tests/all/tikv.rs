@@ -286,8 +286,17 @@ async fn split(served: &Served, at: &'static str) -> [Context; 2] {
                 ..served.context.clone()
             })
         };
+        // The new region serves when its leader has applied its first entry.
+        let serves = async |context: &Context, key: &'static str| {
+            let context = Some(context.clone());
+            let get = RawGetRequest { key: key.into(), context, ..Default::default() };
+            let got = TikvClient::new(served.channel.clone()).raw_get(get).await.unwrap();
+            got.into_inner().region_error.is_none()
+        };
         if let (Some(lower), Some(upper)) = (find("").await, find(at).await)
             && lower.region_id != upper.region_id
+            && serves(&lower, "a").await
+            && serves(&upper, at).await
         {
             return [lower, upper];
         }
