@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use stele_engine::{RecoveringStore, Store as Engine};
+use stele_node::members::Known;
 use stele_node::snapshot::{Parts, Reception};
 use stele_node::store::{Maintenance, Queue, SlowWriters, StoreLoop};
 use stele_raftstore::{Apply, EntryRecovery, RaftStore, Readers};
@@ -65,6 +66,10 @@ pub struct Slot {
     /// Incarnation of the last start that was counted, and its run; only in plans with faults of
     /// directories.
     pub run: (u64, StoreRun),
+    /// What the file of the list of members in the directory holds.
+    pub members: Option<Known>,
+    /// At its last start the directory was not where it was at the start before.
+    pub has_moved: bool,
     /// The operator says that the directory was moved or restored.
     pub may_have_moved: bool,
     /// It runs from a copy or an earlier state of a directory: no node hears it.
@@ -127,6 +132,8 @@ impl Slot {
             recovery: None,
             incarnation: 0,
             run: (0, StoreRun::default()),
+            members: None,
+            has_moved: false,
             may_have_moved: false,
             is_copy: false,
             original: None,
