@@ -255,7 +255,7 @@ impl World {
 
     pub(crate) fn called(&mut self, id: u64, from: u64, incarnation: u64, call: Call) {
         if self.leading_slot(id).is_none() {
-            return;
+            return self.name_leader(id, from, incarnation);
         }
         let to = move |answer| Answered::To(from, incarnation, Box::new(answer));
         match call {
@@ -292,6 +292,15 @@ impl World {
                     self.order_harmful_removal(id, self.millis(id));
                 }
             }
+        }
+    }
+
+    /// Answers a call to a node that does not lead. The product's node forwards it, or names the leader.
+    fn name_leader(&mut self, id: u64, from: u64, incarnation: u64) {
+        let own = self.address_of(id);
+        let leader = self.known_group_leader(id).filter(|leader| Some(leader) != own.as_ref());
+        if let Some(leader) = leader.filter(|_| id != from) {
+            self.answer(id, from, incarnation, Answer::NotLeader { leader });
         }
     }
 
@@ -376,11 +385,12 @@ impl World {
     }
 }
 
-/// Decides to drain a store, or to cancel that. Another state of the store may not allow it.
+/// Returns the list of members that the placement group answers with.
 fn list(cluster: &Cluster) -> MemberList {
     (cluster.members_version(), list_of(cluster, |state| state as i32))
 }
 
+/// Decides to drain a store, or to cancel that. Another state of the store may not allow it.
 fn decide_goal(leader: &mut PlacementLeader<Answered>, id: StoreId, goal: DrainGoal) {
     let plan = move |cluster: &Cluster, now| {
         let changes = cluster.plan_state(id, goal, now).map_err(|_| None)?;

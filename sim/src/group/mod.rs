@@ -52,6 +52,11 @@ pub enum Answer {
         /// List of members, unless the node has it.
         members: Option<MemberList>,
     },
+    /// Refusal of a node that does not lead.
+    NotLeader {
+        /// Address of the node that leads, as far as this one knows.
+        leader: String,
+    },
     /// Answer to a join request.
     Joined {
         /// Allocated store id of each slot.

@@ -82,27 +82,34 @@ impl World {
     }
 
     /// Returns the node that this one asks as leader of the placement group: the one that it knows, or one
-    /// after the other. A node that knows none asks those that the operator names in `join`.
+    /// of the others after the other. One that has not joined asks also those that the operator names in
+    /// `join`, and so does one that knows no other.
     fn group_leader_of(&self, id: u64) -> Option<u64> {
-        let table = self.table(id)?;
+        if let Some(leader) = self.known_group_leader(id) {
+            return self.node_at(&leader);
+        }
+        let (node, table) = (self.nodes.get(&id)?, self.table(id)?);
+        let is_other = |address: &String| *address != node.address();
+        let seeds = || (1..=self.plan.nodes).filter_map(|seed| self.address_of(seed));
+        let mut others: Vec<String> = table.addresses().into_iter().filter(is_other).collect();
+        if others.is_empty() || table.known().own.is_empty() {
+            others = seeds().filter(is_other).chain(others).collect();
+        }
+        let next = node.member.reporter.sequence().checked_rem(others.len() as u64)?;
+        self.node_at(others.get(next as usize)?)
+    }
+
+    /// Returns the address of the node that leads the placement group, as far as this one knows.
+    pub(super) fn known_group_leader(&self, id: u64) -> Option<String> {
         for number in self.slots_of(id) {
             let reader =
                 self.slots.get(&number).and_then(|slot| slot.readers()?.get(SYSTEM_REGION));
             let leader = reader.and_then(|reader| reader.leader());
-            if let Some(known) = leader.and_then(|leader| table.known_run(leader.store)) {
-                return self.node_at(&known.address);
+            if let Some(known) = leader.and_then(|leader| self.known_run(id, leader.store)) {
+                return Some(known.address.clone());
             }
         }
-        let node = self.nodes.get(&id)?;
-        if let Some(hint) = &node.member.leader_hint {
-            return self.node_at(hint);
-        }
-        let mut nodes = table.addresses();
-        if nodes.iter().all(|address| *address == node.address()) {
-            nodes = (1..=self.plan.nodes).filter_map(|seed| self.address_of(seed)).collect();
-        }
-        let next = node.member.reporter.sequence().checked_rem(nodes.len() as u64)?;
-        self.node_at(nodes.get(next as usize)?)
+        self.nodes.get(&id)?.member.leader_hint.clone()
     }
 
     fn call(&mut self, from: u64, to: u64, call: Call) {
@@ -241,6 +248,11 @@ impl World {
         };
         node.member.is_unanswered = false;
         match answer {
+            Answer::NotLeader { leader } => {
+                node.member.reporter.failed();
+                node.member.leader_hint = Some(leader);
+                self.report_in(id, SOON_NANOS * 2);
+            }
             Answer::Joined { ids, members } => {
                 ids.into_iter().for_each(|(slot, id)| self.joined(slot, id));
                 self.update_members(id, &members);

@@ -92,7 +92,9 @@ impl World {
     /// faults of directories an address does not change, and all messages are heard.
     pub(super) fn learn_sender(&mut self, from: u64, to: u64) {
         let sender = self.slots.get(&from).and_then(|slot| Some((slot.id?, slot.node)));
-        let (Some((store, there)), Some(here)) = (sender, self.slots.get(&to)) else { return };
+        // A node listens for messages as long as one of its stores runs.
+        let receiver = self.slots.get(&to).filter(|slot| slot.is_running());
+        let (Some((store, there)), Some(here)) = (sender, receiver) else { return };
         let node = here.node;
         if self.table(node).is_none_or(|table| table.get(store).is_some()) {
             return;
@@ -177,6 +179,7 @@ mod tests {
     use crate::plan::{Mode, Plan, SECOND};
     use crate::trace::Trace;
     use crate::world::Stop;
+    use std::collections::BTreeMap;
     use stele_node::succession::Verdict;
 
     /// Returns a formed cluster without faults, in which every node knows all stores.
@@ -216,6 +219,26 @@ mod tests {
         assert_eq!(world.route(own[0], store), None, "nothing tells it the address");
         assert!(world.run_until(10 * SECOND, |world| knows_all(world, 2)), "the list tells it");
         assert_eq!((world.route(own[0], store), world.violation), (Some(number), None));
+    }
+
+    #[test]
+    fn a_node_with_a_new_disk_joins_also_if_its_list_names_only_one_that_does_not_lead() {
+        let mut world = formed();
+        let known = world.table(2).unwrap().known().clone();
+        let leader = world.slots[&first(&world).0].node;
+        let third = (1..=world.plan.nodes).find(|node| ![2, leader].contains(node)).unwrap();
+        let on_third = |store: &StoreId| world.slots[&world.homes[store]].node == third;
+        let stores = known.stores.into_iter().filter(|(store, _)| on_third(store)).collect();
+        let known = Known { stores, own: BTreeMap::new(), ..known };
+        world.stop_node(2, Stop::Kill);
+        world.slots_of(2).into_iter().for_each(|number| world.replace_disk(number));
+        let new = world.slots_of(2)[0];
+        world.slots.get_mut(&new).unwrap().members = Some(known);
+        world.start_node(2);
+        assert_eq!(world.table(2).unwrap().addresses().len(), 1);
+        assert!(world.run_until(10 * SECOND, |world| world.slots[&new].id.is_some()));
+        assert!(world.run_until(10 * SECOND, |world| knows_all(world, 2)));
+        assert_eq!(world.violation, None);
     }
 
     #[test]

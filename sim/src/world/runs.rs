@@ -101,9 +101,10 @@ impl World {
     /// Returns the answer of an address that a node asks for its run of a store.
     fn probe(&self, node: u64, store: StoreId, address: &str) -> Probe {
         let there = self.node_at(address).filter(|there| self.are_connected(node, *there));
-        let slot = there.and_then(|there| self.slots.get(&self.slot_on(there, store)?));
-        match slot.filter(|slot| slot.is_running()) {
-            Some(slot) => Probe::Answered(slot.run.1.lineage.clone()),
+        let number = there.and_then(|there| self.slot_on(there, store));
+        let is_running = |number: &u64| self.slots.get(number).is_some_and(Slot::is_running);
+        match number.filter(is_running) {
+            Some(number) => Probe::Answered(self.run_of(number).lineage),
             None => Probe::Silent,
         }
     }
@@ -111,8 +112,8 @@ impl World {
     fn is_connected(&self, node: u64, store: StoreId, run: &StoreRun) -> bool {
         let is_it = |slot: &Slot| {
             slot.id == Some(store)
-                && slot.run.1.lineage.id() == run.lineage.id()
                 && slot.is_running()
+                && self.run_of(slot.number).lineage.id() == run.lineage.id()
                 && self.are_connected(node, slot.node)
         };
         self.slots.values().any(is_it)
