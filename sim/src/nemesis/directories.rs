@@ -272,7 +272,7 @@ impl World {
     }
 
     /// Returns true if every node knows the addresses of all others. Two nodes that move at the same time
-    /// find each other only by the setting `join`, which is not simulated.
+    /// find each other only by the lists of the nodes that `join` names, which are not simulated.
     fn all_addresses_known(&self) -> bool {
         let knows = |node: u64, slot: &Slot| {
             let (Some(id), Some(there)) = (slot.id, self.nodes.get(&slot.node)) else {
