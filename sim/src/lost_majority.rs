@@ -12,6 +12,7 @@ use stele_engine::Store as Engine;
 use stele_node::recover::{
     Offline, Planned, Verdict, check_cluster, check_lost, plan, recover_all,
 };
+use stele_placement::StoreState;
 use stele_types::{ClusterId, Error, LogIndex, Prng, Region, RegionId, Result, StoreId};
 
 /// Number of draws of the nodes that are left.
@@ -45,6 +46,9 @@ pub(crate) fn play(world: &mut World) -> bool {
         world.fail(text);
         return false;
     }
+    let left: Vec<u64> = world.homes.values().copied().filter(|it| !lost.contains(it)).collect();
+    left.into_iter()
+        .for_each(|number| world.record_lost(number, &ids, StoreState::Tombstone as i32));
     lost.iter().for_each(|slot| world.replace_disk(*slot));
     nodes.iter().for_each(|node| world.start_node(*node));
     true

@@ -4,7 +4,8 @@
 use super::{Answer, Call};
 use crate::check::orders;
 use crate::plan::{CLUSTER, MS};
-use crate::world::{Happening, Requester, Slot, SlowWrite, World};
+use crate::world::{Happening, MemberList, Requester, Slot, SlowWrite, World};
+use stele_node::members::list_of;
 use stele_node::placement::{self, Accepted, NotDecided, PlacementLeader, Work};
 use stele_node::store::LinearizableRead;
 use stele_placement::{
@@ -254,29 +255,33 @@ impl World {
 
     pub(crate) fn called(&mut self, id: u64, from: u64, incarnation: u64, call: Call) {
         if self.leading_slot(id).is_none() {
-            return;
+            return self.name_leader(id, from, incarnation);
         }
         let to = move |answer| Answered::To(from, incarnation, Box::new(answer));
         match call {
             Call::Join { address, slots, stores } => self.lead(id, |leader, now| {
                 leader.join(address, stores, now, move |joined| match joined {
-                    Ok((ids, _)) => {
-                        to(Answer::Joined { ids: slots.into_iter().zip(ids).collect() })
-                    }
+                    Ok((ids, state)) => to(Answer::Joined {
+                        ids: slots.into_iter().zip(ids).collect(),
+                        members: list(&state.cluster),
+                    }),
                     Err(_) => Answered::Nothing,
                 });
             }),
-            Call::Report { mut report } => {
+            Call::Report { mut report, members_version } => {
                 if !self.drop_unheard(id, from, &mut report) {
                     return self.decided(id, Answered::Refused("no store is heard".into()));
                 }
+                let address = self.address_of(id).unwrap_or_default();
                 self.lead(id, |leader, now| {
                     leader.report(report, now, move |accepted| match accepted {
                         Ok(Accepted { answer, state, .. }) => {
                             let mut steps = answer.steps.iter();
                             let invalid =
                                 steps.find_map(|it| orders::invalid_order(state, it, now));
-                            let answer = Answer::Report { leader: id, answer };
+                            let is_known = state.cluster.members_version() == members_version;
+                            let members = (!is_known).then(|| list(&state.cluster));
+                            let answer = Answer::Report { leader: address, answer, members };
                             Answered::Report(from, incarnation, Box::new(answer), invalid)
                         }
                         Err(NotDecided::Refused(reason)) => Answered::Refused(reason.to_string()),
@@ -287,6 +292,15 @@ impl World {
                     self.order_harmful_removal(id, self.millis(id));
                 }
             }
+        }
+    }
+
+    /// Answers a call to a node that does not lead. The product's node forwards it, or names the leader.
+    fn name_leader(&mut self, id: u64, from: u64, incarnation: u64) {
+        let own = self.address_of(id);
+        let leader = self.known_group_leader(id).filter(|leader| Some(leader) != own.as_ref());
+        if let Some(leader) = leader.filter(|_| id != from) {
+            self.answer(id, from, incarnation, Answer::NotLeader { leader });
         }
     }
 
@@ -369,6 +383,11 @@ impl World {
         let (_, id) = leaders.into_iter().max()?;
         self.leader_state(id)?.cluster.take_ids(count)
     }
+}
+
+/// Returns the list of members that the placement group answers with.
+fn list(cluster: &Cluster) -> MemberList {
+    (cluster.members_version(), list_of(cluster, |state| state as i32))
 }
 
 /// Decides to drain a store, or to cancel that. Another state of the store may not allow it.

@@ -7,6 +7,7 @@ mod report;
 
 pub use leader::Answered;
 
+use crate::world::MemberList;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_node::placement::PlacementLeader;
 use stele_node::report::split::Splitter;
@@ -25,6 +26,8 @@ pub enum Call {
     Report {
         /// The report.
         report: Report,
+        /// Version of the list of members that the node has.
+        members_version: u64,
     },
     /// Request for ids of new stores.
     Join {
@@ -42,15 +45,24 @@ pub enum Call {
 pub enum Answer {
     /// Answer to a report.
     Report {
-        /// Node that answers.
-        leader: u64,
+        /// Address of the node that answers.
+        leader: String,
         /// The answer.
         answer: ReportAnswer,
+        /// List of members, unless the node has it.
+        members: Option<MemberList>,
+    },
+    /// Refusal of a node that does not lead.
+    NotLeader {
+        /// Address of the node that leads, as far as this one knows.
+        leader: String,
     },
     /// Answer to a join request.
     Joined {
         /// Allocated store id of each slot.
         ids: Vec<(u64, StoreId)>,
+        /// List of members.
+        members: MemberList,
     },
 }
 
@@ -64,8 +76,8 @@ pub struct Member {
     /// Steps that run, to check that none runs twice.
     running: BTreeSet<StepKey>,
     splitter: Splitter,
-    /// Node that answered last.
-    leader_hint: Option<u64>,
+    /// Address of the node that answered last.
+    leader_hint: Option<String>,
     /// Time of the next report.
     report_at: u64,
     is_unanswered: bool,

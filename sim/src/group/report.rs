@@ -3,7 +3,7 @@
 use super::{Answer, Call};
 use crate::hardware;
 use crate::plan::{MS, SECOND};
-use crate::world::{Happening, Requester, Slot, World};
+use crate::world::{Happening, Requester, World};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use stele_node::report::{Obstacle, StalePeer, steps};
 use stele_placement::{NewStore, NodeReport, SYSTEM_REGION, StoreReport};
 use stele_raftstore::{Admin, Header, Input, Read, Reply};
 use stele_storage::{LogStore, StateMachine};
-use stele_types::{Lineage, LogIndex, Region, RegionId, StartId, StoreId, StoreIdent};
+use stele_types::{Lineage, LogIndex, Region, RegionId, StoreId, StoreIdent};
 use stele_vfs::MEASURING_OPERATIONS;
 
 /// Interval of reports if an operator runs, or after a missing answer.
@@ -46,7 +46,7 @@ impl World {
         node.member.report_at = u64::MAX;
         self.report_in(id, interval);
         let to = self.group_leader_of(id);
-        if let Some(call) = self.join_call(id) {
+        if let Some((call, to)) = self.join_call(id).zip(to) {
             self.call(id, to, call);
         }
         if self.nodes.get(&id).is_some_and(|node| {
@@ -55,7 +55,7 @@ impl World {
         }) {
             self.split_large(id);
         }
-        if let Some(call) = self.report_call(id) {
+        if let Some((call, to)) = self.report_call(id).zip(to) {
             self.call(id, to, call);
         }
     }
@@ -81,20 +81,35 @@ impl World {
         self.after(nanos, Happening::Report { node: id, incarnation });
     }
 
-    /// Returns the node that leads the placement group, as this node knows.
-    fn group_leader_of(&mut self, id: u64) -> u64 {
+    /// Returns the node that this one asks as leader of the placement group: the one that it knows, or one
+    /// of the others after the other. One that has not joined asks also those that the operator names in
+    /// `join`, and so does one that knows no other.
+    fn group_leader_of(&self, id: u64) -> Option<u64> {
+        if let Some(leader) = self.known_group_leader(id) {
+            return self.node_at(&leader);
+        }
+        let (node, table) = (self.nodes.get(&id)?, self.table(id)?);
+        let is_other = |address: &String| *address != node.address();
+        let seeds = || (1..=self.plan.nodes).filter_map(|seed| self.address_of(seed));
+        let mut others: Vec<String> = table.addresses().into_iter().filter(is_other).collect();
+        if others.is_empty() || table.known().own.is_empty() {
+            others = seeds().filter(is_other).chain(others).collect();
+        }
+        let next = node.member.reporter.sequence().checked_rem(others.len() as u64)?;
+        self.node_at(others.get(next as usize)?)
+    }
+
+    /// Returns the address of the node that leads the placement group, as far as this one knows.
+    pub(super) fn known_group_leader(&self, id: u64) -> Option<String> {
         for number in self.slots_of(id) {
             let reader =
                 self.slots.get(&number).and_then(|slot| slot.readers()?.get(SYSTEM_REGION));
             let leader = reader.and_then(|reader| reader.leader());
-            let home = leader.and_then(|leader| self.homes.get(&leader.store));
-            if let Some(slot) = home.and_then(|home| self.slots.get(home)) {
-                return slot.node;
+            if let Some(known) = leader.and_then(|leader| self.known_run(id, leader.store)) {
+                return Some(known.address.clone());
             }
         }
-        let nodes = self.plan.nodes;
-        let Some(node) = self.nodes.get(&id) else { return id };
-        node.member.leader_hint.unwrap_or(1 + node.member.reporter.sequence() % nodes)
+        self.nodes.get(&id)?.member.leader_hint.clone()
     }
 
     fn call(&mut self, from: u64, to: u64, call: Call) {
@@ -180,26 +195,20 @@ impl World {
         member.reporter.keep_stores(&kept);
         member.reporter.note_sizes(member.splitter.take_changed());
         let report = member.reporter.report(this, stores, member.splitter.sizes());
-        has_stores.then_some(Call::Report { report })
+        let members_version = node.table.known().version;
+        has_stores.then_some(Call::Report { report, members_version })
     }
 
     /// Returns the starts of the slot of a node that holds a store.
     fn lineage(&self, node: u64, store: StoreId) -> Option<(StoreId, Lineage)> {
-        let is_it = |slot: &Slot| slot.id == Some(store) && slot.node == node && !slot.is_gone;
-        let (number, slot) = self.slots.iter().find(|(_, slot)| is_it(slot))?;
-        if self.runs.is_some() {
-            return Some((store, slot.run.1.lineage.clone()));
-        }
-        let id = |start: u64| StartId(u128::from(*number) << 64 | u128::from(start));
-        let starts = (1..=slot.incarnation).rev().take(Lineage::EARLIER_MAX + 1);
-        Some((store, Lineage::new(starts.map(id))))
+        Some((store, self.run_of(self.slot_on(node, store)?).lineage))
     }
 
     /// Returns the report of a store that joined. In a run without faults of hardware it lacks the
     /// fields that reports of earlier versions lack.
     fn store_report(&mut self, number: u64) -> Option<StoreReport> {
         let (capacity_bytes, receiving) = (self.capacity_bytes(number), self.receiving(number));
-        let usable_bytes = self.usable_bytes(number);
+        let (usable_bytes, run) = (self.usable_bytes(number), self.run_of(number));
         let slot = self.slots.get(&number)?;
         let engine = slot.engine().cloned();
         let stats = engine.as_ref().map(|engine| engine.stats()).unwrap_or_default();
@@ -211,7 +220,7 @@ impl World {
             is_full: engine.as_ref().is_some_and(|engine| engine.space().is_full),
             has_failed: slot.failed.is_some(),
             slowdown_nanos_per_kib: slot.running.as_ref().map_or(0, |it| it.writers.own()),
-            boot_count: if self.runs.is_some() { slot.run.1.boot.count } else { slot.incarnation },
+            boot_count: run.boot.count,
             ..StoreReport::default()
         };
         if let Some(times) = slot.device.times() {
@@ -239,10 +248,18 @@ impl World {
         };
         node.member.is_unanswered = false;
         match answer {
-            Answer::Joined { ids } => ids.into_iter().for_each(|(slot, id)| self.joined(slot, id)),
-            Answer::Report { leader, answer } => {
+            Answer::NotLeader { leader } => {
+                node.member.reporter.failed();
                 node.member.leader_hint = Some(leader);
-                self.learn_runs(id, leader);
+                self.report_in(id, SOON_NANOS * 2);
+            }
+            Answer::Joined { ids, members } => {
+                ids.into_iter().for_each(|(slot, id)| self.joined(slot, id));
+                self.update_members(id, &members);
+            }
+            Answer::Report { leader, answer, members } => {
+                node.member.leader_hint = Some(leader);
+                members.into_iter().for_each(|members| self.update_members(id, &members));
                 let Some(node) = self.nodes.get_mut(&id) else { return };
                 let (is_busy, unix_s) = (answer.is_busy, answer.unix_s);
                 let (measured, slowdowns) = (answer.measured.clone(), answer.slowdowns.clone());
@@ -252,19 +269,19 @@ impl World {
                 let slots = self.slots_of(id);
                 let engines = slots.iter().filter_map(|slot| self.slots.get(slot)?.engine());
                 engines.for_each(|engine| engine.note_cluster_time(unix_s));
-                measured.into_iter().for_each(|store| self.measure_device(store));
+                measured.into_iter().for_each(|store| self.measure_device(id, store));
                 if is_busy {
                     self.report_in(id, SOON_NANOS);
                 }
-                removed.iter().for_each(|peer| self.destroy(peer));
+                removed.iter().for_each(|peer| self.destroy(id, peer));
                 steps.iter().for_each(|step| self.carry_out_step(id, step));
             }
         }
     }
 
     /// Writes what a store writes to measure its device, and notes the times of that.
-    fn measure_device(&mut self, store: StoreId) {
-        let Some(number) = self.homes.get(&store).copied() else { return };
+    fn measure_device(&mut self, id: u64, store: StoreId) {
+        let Some(number) = self.slot_on(id, store) else { return };
         self.counts.device_measurements += 1;
         let Some(slot) = self.slots.get(&number) else { return };
         // The writes to a device that hangs take longer than the run.
@@ -304,10 +321,11 @@ impl World {
             let node = self.slots.get(&number).map_or(0, |slot| slot.node);
             self.trace.note(self.now, node, number, || format!("does not join: {error}"));
         }
+        self.add_own(number);
     }
 
-    fn destroy(&mut self, peer: &StalePeer) {
-        let Some(slot) = self.homes.get(&peer.store).copied() else { return };
+    fn destroy(&mut self, id: u64, peer: &StalePeer) {
+        let Some(slot) = self.slot_on(id, peer.store) else { return };
         self.trouble_near(slot, 3);
         self.request(slot, Requester::Ignored, |id| Input::Admin(peer.destroy(id)));
     }

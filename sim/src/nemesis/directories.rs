@@ -8,7 +8,7 @@ use super::Undo;
 use crate::faults::Fault;
 use crate::hardware;
 use crate::plan::{MS, SECOND};
-use crate::world::{CopiedDisk, Device, Happening, Node, Slot, Stop, World};
+use crate::world::{CopiedDirectory, Device, Happening, Node, Slot, Stop, World};
 use stele_types::{Lineage, PeerRole, Region, StoreId};
 
 /// Longest pause between two faults of directories.
@@ -113,14 +113,12 @@ impl World {
             return;
         }
         let Some(original) = self.slots.get(&number) else { return };
-        let (disk, here) = (CopiedDisk::of(original), original.node);
-        let Some(id) = original.id else { return };
+        let (directory, Some(id)) = (CopiedDirectory::of(original), original.id) else { return };
         let Some(runs) = self.runs.as_mut() else { return };
         runs.copies += 1;
         let node = self.plan.nodes + runs.copies;
-        runs.copy_known(here, node, id);
         self.nodes.insert(node, Node::new(node));
-        let slot = self.add_copy(node, id, disk, is_said);
+        let slot = self.add_copy(node, id, directory, is_said);
         if let Some(slot) = self.slots.get_mut(&slot) {
             slot.original = Some(number);
         }
@@ -133,16 +131,13 @@ impl World {
     /// Replaces the disk of a store, and starts an earlier state of its directory beside the new one.
     fn restore_directory(&mut self) {
         let found = self.runs.as_mut().and_then(|runs| runs.snapshot.take());
-        let (number, disk, run) = match found {
-            Some(found) => found,
-            None => return self.keep_state(),
-        };
+        let Some((number, directory, run)) = found else { return self.keep_state() };
         let is_later = |now: &Lineage| now.holds(run.lineage.id());
         let slot = self.slots.get(&number).filter(|slot| slot.is_running() && !slot.is_gone);
         let Some((node, Some(id))) = slot.map(|slot| (slot.node, slot.id)) else { return };
         let is_earlier = slot.is_some_and(|slot| is_later(&slot.run.1.lineage));
         let knows = |world: &Self, node| {
-            let known = world.runs.as_ref().and_then(|runs| runs.known(node, id));
+            let known = world.known_run(node, id);
             known.is_some_and(|known| is_later(&known.run.lineage))
         };
         let may = is_earlier && self.copy().is_none() && self.all_know(number, knows);
@@ -152,7 +147,7 @@ impl World {
         self.spend(number);
         self.stop_node(node, Stop::Power);
         self.replace_disk(number);
-        self.add_copy(node, id, disk, true);
+        self.add_copy(node, id, directory, true);
         self.counts.restored_directories += 1;
         self.trace.note(self.now, node, number, || "an earlier state is restored".into());
         let pause = self.draw_directories(1_500) * MS;
@@ -169,7 +164,7 @@ impl World {
         };
         let slot = self.slots.get(&number);
         let Some(slot) = slot.filter(|slot| slot.run.1.boot.count > 0) else { return };
-        let state = (slot.number, CopiedDisk::of(slot), slot.run.1.clone());
+        let state = (slot.number, CopiedDirectory::of(slot), slot.run.1.clone());
         if let Some(runs) = self.runs.as_mut() {
             runs.snapshot = Some(state);
         }
@@ -186,12 +181,12 @@ impl World {
         regions.iter().all(|report| voters(&report.region) >= 2)
     }
 
-    fn add_copy(&mut self, node: u64, id: StoreId, copied: CopiedDisk, is_said: bool) -> u64 {
+    fn add_copy(&mut self, node: u64, id: StoreId, copied: CopiedDirectory, is_said: bool) -> u64 {
         let number = self.slots.len() as u64 + 1;
         let profile = hardware::profile(&self.plan, number, self.nemesis.flips());
         let mut slot = Slot::new(number, node, copied.disk, Device::new(profile));
         (slot.id, slot.is_copy, slot.may_have_moved) = (Some(id), true, is_said);
-        slot.is_unreadable = copied.may_fail_reads;
+        (slot.members, slot.is_unreadable) = (copied.members, copied.may_fail_reads);
         self.slots.insert(number, slot);
         number
     }
@@ -209,9 +204,9 @@ impl World {
     /// Returns true if every other node knows the last run of a store, or one for which `knows` holds.
     fn all_know(&self, number: u64, knows: impl Fn(&Self, u64) -> bool) -> bool {
         let Some(slot) = self.slots.get(&number) else { return false };
-        let (Some(id), Some(runs)) = (slot.id, &self.runs) else { return false };
+        let Some(id) = slot.id else { return false };
         (1..=self.plan.nodes).filter(|node| *node != slot.node).all(|node| {
-            let known = runs.known(node, id);
+            let known = self.known_run(node, id);
             let is_last = known.is_some_and(|it| it.run.lineage.id() == slot.run.1.lineage.id());
             is_last && knows(self, node)
         })
@@ -261,16 +256,15 @@ impl World {
     }
 
     /// Returns true if every node knows the addresses of all others. Two nodes that move at the same time
-    /// find each other only by the setting `join`, which is not simulated.
+    /// find each other only by the lists of the nodes that `join` names, which are not simulated.
     fn all_addresses_known(&self) -> bool {
-        let Some(runs) = &self.runs else { return false };
         let knows = |node: u64, slot: &Slot| {
             let (Some(id), Some(there)) = (slot.id, self.nodes.get(&slot.node)) else {
                 return true;
             };
-            match runs.known(node, id) {
-                Some(known) => known.address == there.address(),
-                None => there.moves == 0,
+            match self.table(node).and_then(|table| table.get(id)) {
+                Some(member) => member.is_removed || member.known.address == there.address(),
+                None => false,
             }
         };
         let homes = || self.slots.values().filter(|slot| !slot.is_copy && !slot.is_gone);

@@ -124,6 +124,7 @@ impl World {
         for number in self.slots_of(id) {
             self.start_slot(number);
         }
+        self.load_members(id);
         self.after(1_000, Happening::Report { node: id, incarnation });
         self.after(2_000, Happening::RunPlacement { node: id, incarnation });
     }

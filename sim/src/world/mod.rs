@@ -7,6 +7,7 @@ mod leave;
 mod lifecycle;
 mod lookups;
 mod loops;
+mod members;
 mod network;
 mod node;
 mod recovery;
@@ -19,10 +20,11 @@ pub use device::Device;
 use leave::Leaving;
 pub use lifecycle::{DIR, Stop};
 pub use loops::short;
+pub use members::MemberList;
 pub use network::{Network, Way};
 pub use node::{Node, NodeClock};
 pub use runs::{Runs, Stated};
-pub use slot::{CopiedDisk, Core, Running, SOUND_APPEND_NANOS, Slot};
+pub use slot::{CopiedDirectory, Core, Running, SOUND_APPEND_NANOS, Slot};
 pub use slow_writers::SlowWrite;
 pub use streams::{PARTS_MAX, Stream};
 
@@ -259,7 +261,7 @@ pub struct World {
     pub nemesis: Nemesis,
     /// Invariants and their state.
     pub checks: Checks,
-    /// What the nodes know of the runs of stores; `None` without faults of directories.
+    /// Faults of directories, and the runs that were heard; `None` without such faults.
     pub(crate) runs: Option<Runs>,
     /// Nodes that hand their leaders over before they stop.
     pub(crate) leaving: BTreeMap<u64, Leaving>,

@@ -3,6 +3,7 @@
 use crate::group::Member;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use stele_node::members::Table;
 use stele_raftstore::Now;
 use stele_types::Clock;
 
@@ -47,6 +48,8 @@ pub struct Node {
     pub wall_shift_s: i64,
     /// State in the placement group.
     pub member: Member,
+    /// Stores of the cluster as it knows them.
+    pub table: Table,
     /// Rate of the clock in millionths, since it last showed `base_local` at the global time
     /// `base_global`.
     rate_ppm: u64,
@@ -69,6 +72,7 @@ impl Node {
             is_upgraded: false,
             wall_shift_s: 0,
             member: Member::default(),
+            table: Table::default(),
             rate_ppm: 1_000_000,
             base_local: id * 1_000_000_000,
             base_global: 0,

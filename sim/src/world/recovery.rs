@@ -4,8 +4,9 @@
 use super::{Happening, World};
 use crate::plan::SECOND;
 use stele_engine::RecoveringStore;
+use stele_node::members::Table;
 use stele_raftstore::{EntryRecovery, PeerMessage};
-use stele_types::{StoreId, StoreIdent};
+use stele_types::StoreIdent;
 
 /// Time after which an operator replaces the disk: no store has the missing entries.
 const GIVE_UP_NANOS: u64 = 5 * SECOND;
@@ -67,7 +68,8 @@ impl World {
     }
 
     fn request_entries(&mut self, number: u64) {
-        let others: Vec<StoreId> = self.homes.keys().copied().collect();
+        let node = self.slots.get(&number).map_or(0, |slot| slot.node);
+        let others = self.table(node).map(Table::stores).unwrap_or_default();
         let now = self.now;
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let Some(recovery) = slot.recovery.as_mut() else { return };

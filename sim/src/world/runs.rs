@@ -1,28 +1,27 @@
 //! Runs of stores, and which of them the nodes hear, in plans with faults of directories. The rule is
-//! that of the server (`stele_node::succession`), and each start is counted in the directory. This module
-//! adds the network and the checks.
+//! that of the server (`stele_node::succession`), by the table of each node, and each start is counted in
+//! the directory. This module adds the network and the checks.
 
-use super::{CopiedDisk, DIR, Node, Slot, World};
+use super::{CopiedDirectory, DIR, Node, Slot, World};
 use crate::plan::{Plan, fork};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use stele_engine::DirStart;
+use stele_node::members::Table;
 use stele_node::report::Report;
-use stele_node::succession::{Evidence, KnownRun, Probe, Refusal, Verdict};
-use stele_types::{Prng, Result, StartId, StoreId, StoreRun};
+use stele_node::succession::{Evidence, Probe, Refusal, Verdict};
+use stele_types::{Error, Prng, Result, StartId, StoreId, StoreRun};
 use stele_vfs::Vfs;
 
-/// What the nodes know of the runs of stores.
+/// State of the faults of directories, and the runs that were heard.
 pub struct Runs {
     /// Random stream of the faults of directories and of the starts.
     pub prng: Prng,
-    /// Last accepted run of a store, by node.
-    known: BTreeMap<(u64, StoreId), KnownRun>,
     /// Slot and incarnation of the runs of each store that a node heard.
     heard: BTreeMap<StoreId, BTreeSet<(u64, u64)>>,
     /// Earlier state of a disk, with its run.
-    pub(crate) snapshot: Option<(u64, CopiedDisk, StoreRun)>,
+    pub(crate) snapshot: Option<(u64, CopiedDirectory, StoreRun)>,
     /// Number of copies that were started.
     pub(crate) copies: u64,
 }
@@ -39,23 +38,10 @@ impl Runs {
     pub fn new(plan: &Plan) -> Option<Self> {
         plan.faults.has_of_directories().then(|| Self {
             prng: fork(plan.seed, "directories"),
-            known: BTreeMap::new(),
             heard: BTreeMap::new(),
             snapshot: None,
             copies: 0,
         })
-    }
-
-    /// Gives a node what another one knows, as a copied list of members does.
-    pub(crate) fn copy_known(&mut self, from: u64, to: u64, own: StoreId) {
-        let known = self.known.iter().filter(|((node, it), _)| *node == from && *it != own);
-        let known: Vec<_> = known.map(|((_, it), run)| ((to, *it), run.clone())).collect();
-        self.known.extend(known);
-    }
-
-    /// Returns the run of a store that a node knows.
-    pub(crate) fn known(&self, node: u64, store: StoreId) -> Option<&KnownRun> {
-        self.known.get(&(node, store))
     }
 }
 
@@ -72,10 +58,18 @@ impl World {
         let nonce = self.nodes.get(&slot.node).map_or(1, Node::boot_nonce);
         let id = u128::from(runs.prng.draw()) << 64 | u128::from(runs.prng.draw() | 1);
         let may_have_moved = slot.may_have_moved || is_sole;
-        let known = slot.run.1.clone();
+        // The list of members has a copy of the last run.
+        let kept = slot.id.zip(slot.members.as_ref());
+        let kept = kept.and_then(|(id, known)| known.stores.get(&id));
+        let known = kept.map(|member| member.known.run.clone()).unwrap_or_default();
         let start = DirStart { id: StartId(id), nonce, known, may_have_moved };
         let disk: Arc<dyn Vfs> = Arc::new(slot.disk.clone());
-        let started = start.count(&disk, Path::new(DIR))?;
+        let started = start.count(&disk, Path::new(DIR));
+        slot.has_moved = match &started {
+            Ok(started) => started.has_moved,
+            Err(error) => matches!(error, Error::WrongStore { .. }),
+        };
+        let started = started?;
         slot.run = (slot.incarnation, started.run);
         // On a full device the place is not recorded: the operator says it again.
         slot.may_have_moved &= slot.run.1.boot.count == 0;
@@ -85,30 +79,6 @@ impl World {
             ));
         }
         Ok(())
-    }
-
-    /// Returns the store that a node sends the messages for a store id to.
-    pub(super) fn route(&self, from: u64, store: StoreId) -> Option<u64> {
-        let home = self.homes.get(&store).copied();
-        let Some(runs) = &self.runs else { return home };
-        let node = self.slots.get(&from)?.node;
-        if let Some(near) = self.slot_on(node, store) {
-            return Some(near);
-        }
-        match runs.known(node, store) {
-            Some(known) => self.slot_on(self.node_at(&known.address)?, store),
-            None => home,
-        }
-    }
-
-    /// Returns the slot of a node with this store id.
-    pub(super) fn slot_on(&self, node: u64, store: StoreId) -> Option<u64> {
-        let is_it = |slot: &&Slot| slot.node == node && slot.id == Some(store) && !slot.is_gone;
-        self.slots.values().find(is_it).map(|slot| slot.number)
-    }
-
-    fn node_at(&self, address: &str) -> Option<u64> {
-        self.nodes.values().find(|node| node.address() == address).map(|node| node.id)
     }
 
     /// Returns whether two nodes run and reach each other now.
@@ -123,9 +93,10 @@ impl World {
     /// Returns the answer of an address that a node asks for its run of a store.
     fn probe(&self, node: u64, store: StoreId, address: &str) -> Probe {
         let there = self.node_at(address).filter(|there| self.are_connected(node, *there));
-        let slot = there.and_then(|there| self.slots.get(&self.slot_on(there, store)?));
-        match slot.filter(|slot| slot.is_running()) {
-            Some(slot) => Probe::Answered(slot.run.1.lineage.clone()),
+        let number = there.and_then(|there| self.slot_on(there, store));
+        let is_running = |number: &u64| self.slots.get(number).is_some_and(Slot::is_running);
+        match number.filter(is_running) {
+            Some(number) => Probe::Answered(self.run_of(number).lineage),
             None => Probe::Silent,
         }
     }
@@ -133,8 +104,8 @@ impl World {
     fn is_connected(&self, node: u64, store: StoreId, run: &StoreRun) -> bool {
         let is_it = |slot: &Slot| {
             slot.id == Some(store)
-                && slot.run.1.lineage.id() == run.lineage.id()
                 && slot.is_running()
+                && self.run_of(slot.number).lineage.id() == run.lineage.id()
                 && self.are_connected(node, slot.node)
         };
         self.slots.values().any(is_it)
@@ -142,7 +113,7 @@ impl World {
 
     /// Judges the run of a store that a node at `address` states to `node`, and records it there if it
     /// is accepted.
-    fn judge_run(
+    pub(super) fn judge_run(
         &mut self,
         node: u64,
         store: StoreId,
@@ -150,29 +121,25 @@ impl World {
         address: &str,
         is_hearsay: bool,
     ) -> Verdict {
-        let is_own = self.slot_on(node, store).is_some();
-        let mut evidence = Evidence { is_own, is_hearsay, ..Evidence::default() };
+        let is_same =
+            |table: &Table| table.known_run(store).is_some() && table.is_heard(store, run, address);
+        if self.table(node).is_some_and(is_same) {
+            return Verdict::Same;
+        }
+        let mut evidence = Evidence { is_hearsay, ..Evidence::default() };
         loop {
-            let known = self.runs.as_ref().and_then(|runs| runs.known(node, store)).cloned();
-            let mut known = known.unwrap_or_default();
+            let known = self.known_run(node, store).cloned().unwrap_or_default();
             evidence.is_connected = self.is_connected(node, store, &known.run);
-            let asked = known.address.clone();
-            let (verdict, is_changed) = known.admit(run, address, &evidence);
-            match verdict {
+            let admit = |table: &mut Table| Some(table.admit(store, run, address, &evidence));
+            match self.change_table(node, admit).unwrap_or(Verdict::Undecided) {
                 Verdict::Undecided if evidence.probe == Probe::NotMade => {
-                    evidence.probe = self.probe(node, store, &asked);
-                    continue;
+                    evidence.probe = self.probe(node, store, &known.address);
                 }
                 Verdict::Unverified if evidence.stated == Probe::NotMade => {
                     evidence.stated = self.probe(node, store, address);
-                    continue;
                 }
-                _ => {}
+                verdict => return verdict,
             }
-            if let Some(runs) = self.runs.as_mut().filter(|_| is_changed) {
-                runs.known.insert((node, store), known);
-            }
-            return verdict;
         }
     }
 
@@ -190,7 +157,11 @@ impl World {
     /// Returns whether a message between two stores passes: the receiving node hears the run of the
     /// sender, and the sending node that of the receiver.
     pub(super) fn is_heard(&mut self, from: u64, stated: &Stated, to: u64) -> bool {
+        if self.is_of_removed(from, to) {
+            return false;
+        }
         if self.runs.is_none() {
+            self.learn_sender(from, to);
             return true;
         }
         self.end_copies_without_original();
@@ -230,6 +201,13 @@ impl World {
         }
         self.note_heard(store, from);
         true
+    }
+
+    /// Returns whether the node of the receiver knows the sender as removed.
+    fn is_of_removed(&self, from: u64, to: u64) -> bool {
+        let sender = self.slots.get(&from).and_then(|slot| slot.id);
+        let table = self.slots.get(&to).and_then(|slot| self.table(slot.node));
+        sender.zip(table).is_some_and(|(store, table)| table.is_removed(store))
     }
 
     /// Checks that of the runs of a store that live only one is heard, and none of a directory that lacks
@@ -276,24 +254,5 @@ impl World {
         report.stores.retain(|store| !refused.contains(&store.id));
         report.regions.retain(|region| !refused.contains(&region.leader.store));
         refused.is_empty() || report.stores.iter().any(|store| !store.has_failed)
-    }
-
-    /// Learns what the node of the placement leader knows, as its list of members tells.
-    pub(crate) fn learn_runs(&mut self, node: u64, leader: u64) {
-        let Some(runs) = self.runs.as_ref().filter(|_| node != leader) else { return };
-        let known = runs.known.range((leader, StoreId(0))..(leader + 1, StoreId(0)));
-        let known = known.map(|((_, store), it)| (*store, it.run.clone(), it.address.clone()));
-        let mut known: Vec<_> = known.collect();
-        // Its own stores are in the list, also those that send nothing because they have no region.
-        for number in self.slots_of(leader) {
-            let id = self.slots.get(&number).filter(|slot| slot.is_running()).and_then(|it| it.id);
-            let Stated { run, address } = self.stated(number);
-            known.extend(id.filter(|_| run.is_known()).map(|store| (store, run, address)));
-        }
-        for (store, run, address) in known {
-            if self.slot_on(node, store).is_none() {
-                self.judge_run(node, store, &run, &address, true);
-            }
-        }
     }
 }

@@ -4,6 +4,7 @@ use crate::world::{Device, Requester};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use stele_engine::{RecoveringStore, Store as Engine};
+use stele_node::members::Known;
 use stele_node::snapshot::{Parts, Reception};
 use stele_node::store::{Maintenance, Queue, SlowWriters, StoreLoop};
 use stele_raftstore::{EntryRecovery, RaftStore, Readers};
@@ -60,6 +61,10 @@ pub struct Slot {
     /// Incarnation of the last start that was counted, and its run; only in plans with faults of
     /// directories.
     pub run: (u64, StoreRun),
+    /// What the file of the list of members in the directory holds.
+    pub members: Option<Known>,
+    /// At its last start the directory was not where it was at the start before.
+    pub has_moved: bool,
     /// The operator says that the directory was moved or restored.
     pub may_have_moved: bool,
     /// It runs from a copy or an earlier state of a directory: no node hears it.
@@ -106,18 +111,21 @@ pub struct Slot {
     pub is_replaced_on_failure: bool,
 }
 
-/// Copy of a store's disk. What the original cannot read the copy cannot read either.
-pub struct CopiedDisk {
-    /// The copy.
+/// Copy of a store's directory. What the original cannot read the copy cannot read either.
+pub struct CopiedDirectory {
+    /// The copied disk.
     pub disk: SimVfs,
+    /// What the file of the list of members holds.
+    pub members: Option<Known>,
     /// Reads of it may fail.
     pub may_fail_reads: bool,
 }
 
-impl CopiedDisk {
-    /// Copies the disk of a store.
+impl CopiedDirectory {
+    /// Copies the directory of a store.
     pub fn of(slot: &Slot) -> Self {
-        Self { disk: slot.disk.copy(), may_fail_reads: slot.may_fail_reads() }
+        let (disk, members) = (slot.disk.copy(), slot.members.clone());
+        Self { disk, members, may_fail_reads: slot.may_fail_reads() }
     }
 }
 
@@ -137,6 +145,8 @@ impl Slot {
             recovery: None,
             incarnation: 0,
             run: (0, StoreRun::default()),
+            members: None,
+            has_moved: false,
             may_have_moved: false,
             is_copy: false,
             original: None,
@@ -203,10 +213,10 @@ mod tests {
     fn reads_of_a_copy_may_fail_where_those_of_its_original_may() {
         let disk = SimVfs::new(SimOptions::default());
         let mut slot = Slot::new(1, 1, disk, Device::new(None));
-        assert!(!CopiedDisk::of(&slot).may_fail_reads);
+        assert!(!CopiedDirectory::of(&slot).may_fail_reads);
         for flaws in [(true, false), (false, true)] {
             (slot.is_unreadable, slot.is_damaged) = flaws;
-            assert!(CopiedDisk::of(&slot).may_fail_reads);
+            assert!(CopiedDirectory::of(&slot).may_fail_reads);
         }
     }
 }

@@ -74,22 +74,29 @@ impl LostBlocks {
         ranges.filter(|range| key < &range.end[..]).min_by(|a, b| a.start.cmp(&b.start)).cloned()
     }
 
-    /// Records that newer tiers cover a range. Returns the blocks that are now covered completely.
+    /// Records that newer tiers cover a range. Returns the runs with lost blocks that may hold keys of
+    /// it, with those of their blocks that are now covered completely.
     pub fn note_covered(&self, range: &KeyRange) -> BTreeMap<RunId, Vec<usize>> {
         let mut covered: BTreeMap<RunId, Vec<usize>> = BTreeMap::new();
         let mut lost = self.lost.lock();
         lost.retain_mut(|lost| {
+            let blocks = match lost.block.range.overlaps(range) {
+                true => Some(covered.entry(lost.block.run).or_default()),
+                false => None,
+            };
             lost.left = lost.left.iter().flat_map(|left| left.without(range)).collect();
             let is_covered =
                 lost.left.is_empty() || mutant::active("engine.bury_what_is_not_covered");
-            if is_covered {
-                covered.entry(lost.block.run).or_default().push(lost.block.block);
+            if is_covered && let Some(blocks) = blocks {
+                blocks.push(lost.block.block);
+                return false;
             }
-            !is_covered
+            true
         });
         self.count.store(lost.len(), Ordering::Release);
         drop(lost);
-        self.rewrites.lock().extend(covered.keys());
+        let is_complete = |(_, blocks): &(&RunId, &Vec<usize>)| !blocks.is_empty();
+        self.rewrites.lock().extend(covered.iter().filter(is_complete).map(|(run, _)| *run));
         covered
     }
 

@@ -56,7 +56,7 @@ impl Store {
     }
 
     /// Installs the pairs of a range that damaged blocks of runs may hold. Order: the pairs are
-    /// current in a tier above the blocks before these are masked.
+    /// current in a tier above the blocks before these are masked, for these keys or completely.
     pub(super) fn write_block_repair(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
         let shared = self.shared();
         let ranges = vec![range.clone()];
@@ -66,7 +66,10 @@ impl Store {
         let _applying = lock_flushed(self, &ranges)?;
         make_current(shared, ingest, None)?;
         for (run, blocks) in shared.lost_blocks.note_covered(range) {
-            shared.index.mask_blocks(run, &blocks);
+            shared.index.cover_range(run, range);
+            if !blocks.is_empty() {
+                shared.index.mask_blocks(run, &blocks);
+            }
         }
         Ok(())
     }

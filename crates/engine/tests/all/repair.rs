@@ -388,6 +388,32 @@ fn what_a_damaged_block_of_a_run_held_is_not_known_until_all_of_it_is_covered() 
 }
 
 #[test]
+fn the_repaired_part_of_a_damaged_block_is_read_while_the_rest_of_it_is_lost() {
+    let disk = disk(17);
+    let opened = filled(&disk, scrubbing());
+    damage_run(&disk, &opened);
+    seconds(&opened, 3);
+    let lost = opened.store.lost_ranges().remove(0);
+    let held = pairs_in(&lost);
+    let middle = held[held.len() / 2].key.clone();
+    let repaired = KeyRange { start: middle.clone(), end: lost.end.clone() };
+    let scan = |range: &KeyRange, order| {
+        let options = ScanOptions { order, ..ScanOptions::new(range.clone(), 1000) };
+        opened.store.view().unwrap().scan(&options)
+    };
+    assert!(scan(&repaired, Order::Forward).is_err_and(|error| error.is_damage()));
+    opened.store.repair_range(&repaired, pairs_in(&repaired)).unwrap();
+    let mut expected = pairs_in(&repaired);
+    assert_eq!(scan(&repaired, Order::Forward).unwrap(), expected);
+    expected.reverse();
+    assert_eq!(scan(&repaired, Order::Reverse).unwrap(), expected);
+    let absent = [&middle[..], b"-"].concat();
+    assert_eq!(opened.store.view().unwrap().get(&absent).unwrap(), None);
+    assert!(scan(&lost, Order::Forward).is_err_and(|error| error.is_damage()));
+    assert_eq!(opened.store.lost_ranges(), [KeyRange { start: lost.start, end: middle }]);
+}
+
+#[test]
 fn a_scan_that_begins_in_a_damaged_block_schedules_the_search_for_what_it_held() {
     let disk = disk(16);
     let opened = filled(&disk, Options { scrub_interval_s: 1_000_000, ..scrubbing() });

@@ -319,7 +319,13 @@ impl Index {
     /// already determines all their keys. The file stays as it is until a merge, so that the next
     /// open detects the damage again.
     pub fn mask_blocks(&self, run: RunId, blocks: &[usize]) {
-        self.shared.mask_blocks(run, blocks);
+        self.shared.mask(run, |run| run.without(blocks));
+    }
+
+    /// Records that newer tiers determine all keys of a range: views taken later read them without the
+    /// damaged blocks of this run.
+    pub fn cover_range(&self, run: RunId, range: &KeyRange) {
+        self.shared.mask(run, |run| run.covered_by(range));
     }
 
     /// Returns whether a failed write or sync of the manifest has stopped all changes.

@@ -137,15 +137,15 @@ impl Shared {
         *tables = Arc::new(Tables { active: tables.active.clone(), frozen, version });
     }
 
-    /// Masks blocks, see [`super::Index::mask_blocks`]. Views of earlier versions keep the run
+    /// Masks a part of a run, see [`super::Index::mask_blocks`]. Views of earlier versions keep the run
     /// unmasked: they do not see the tier that replaces the keys.
-    pub fn mask_blocks(&self, run: RunId, blocks: &[usize]) {
+    pub fn mask(&self, run: RunId, masked: impl FnOnce(&Run) -> Arc<Run>) {
         // While the lock is held, nothing commits between reading the version and replacing it.
         let _manifest = self.manifest.lock();
         let version = self.tables.read().version.clone();
         if let Some(found) = version.runs().find(|other| other.id() == run) {
-            let without = found.without(blocks);
-            self.publish_version(version.replace(&[run], vec![without]), None);
+            let masked = masked(found);
+            self.publish_version(version.replace(&[run], vec![masked]), None);
         }
     }
 

@@ -125,11 +125,13 @@ impl RunCursor {
         Ok(self.run.fences_with(i, &mut self.held)?.key(i) <= &self.within.start[..])
     }
 
+    /// Returns whether block `i` is not read for the keys of the range.
     fn is_masked(&mut self, i: usize) -> Result<bool> {
-        if self.run.masked.is_empty() {
+        if !self.run.has_masks() {
             return Ok(false);
         }
-        Ok(self.run.is_masked(i, self.run.fences_with(i, &mut self.held)?))
+        let is_masked = self.run.is_masked(i, self.run.fences_with(i, &mut self.held)?);
+        Ok(is_masked || self.run.is_covered_within(i, &self.within)?)
     }
 
     /// Returns the run.

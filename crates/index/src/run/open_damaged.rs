@@ -58,8 +58,8 @@ impl Run {
             None => Arc::new(MissingFile { path: run_path(dir, id) }),
         };
         let cold = Parts::Cold(Arc::new(Cold::default()));
-        let masked = BTreeSet::new();
-        let mut run = Self { file, meta, layout, parts: cold, index: None, cache, masked };
+        let (masked, covered) = (BTreeSet::new(), Vec::new());
+        let mut run = Self { file, meta, layout, parts: cold, index: None, cache, masked, covered };
         let Some(memory) = parts::pin(&run.cache, &run.layout) else {
             // Reads of a cold run leave a damaged filter out and rebuild damaged fences.
             return Ok(Arc::new(run));

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use stele_types::{Error, Result, RunId, mutant};
+use stele_types::{Error, KeyRange, Result, RunId, mutant};
 use stele_vfs::{Open, Vfs, VfsFile};
 
 /// An open run. Reads of damaged bytes fail with [`Error::Corrupt`], with file and offset.
@@ -31,6 +31,9 @@ pub struct Run {
     pub(super) cache: Arc<BlockCache>,
     /// Masked blocks: damaged, replaced by newer tiers and treated as empty.
     pub(super) masked: BTreeSet<usize>,
+    /// Ranges of keys that newer tiers determine, apart from each other. Damaged blocks are not read
+    /// for these keys.
+    pub(super) covered: Vec<KeyRange>,
 }
 
 /// A hash index and its memory.
@@ -139,7 +142,8 @@ impl Run {
             return Err(Error::corrupt(file.path(), layout.footer_at(), detail));
         }
         let (parts, masked) = (Parts::Cold(Arc::new(Cold::default())), BTreeSet::new());
-        Ok(Self { file, meta, layout, parts, index: None, cache, masked })
+        let covered = Vec::new();
+        Ok(Self { file, meta, layout, parts, index: None, cache, masked, covered })
     }
 
     /// Returns a copy that shares everything in memory.
@@ -152,6 +156,7 @@ impl Run {
             index: self.index.clone(),
             cache: self.cache.clone(),
             masked: self.masked.clone(),
+            covered: self.covered.clone(),
         }
     }
 
@@ -217,7 +222,7 @@ impl Run {
             None => return Ok(Lookup::NeedsIo),
         }
         // The hash index does not leave masked blocks out.
-        let index = self.index.as_ref().filter(|_| self.masked.is_empty());
+        let index = self.index.as_ref().filter(|_| !self.has_masks());
         let Some(index) = index else { return self.get_by_fences(key, reads, block) };
         for place in index.0.places(key_hash) {
             let Some(block) = block(place.block as usize, &mut None)? else {
@@ -243,7 +248,7 @@ impl Run {
             return Ok(Lookup::NeedsIo);
         };
         let at = fences.find(key);
-        if self.is_masked(at, fences) {
+        if self.is_masked(at, fences) || self.is_covered(key) {
             return Ok(Lookup::Known(None));
         }
         let Some(block) = block(at, &mut held)? else { return Ok(Lookup::NeedsIo) };

@@ -47,6 +47,50 @@ impl Run {
             || mutant::active("index.unreadable_masked_alone")
     }
 
+    /// Returns whether some blocks are not read for all keys or for some.
+    #[inline]
+    pub(super) fn has_masks(&self) -> bool {
+        !self.masked.is_empty() || !self.covered.is_empty()
+    }
+
+    /// Returns whether newer tiers determine the state of a key.
+    pub(super) fn is_covered(&self, key: &[u8]) -> bool {
+        self.covered.iter().any(|range| range.contains(key))
+            && !mutant::active("index.covered_part_read")
+    }
+
+    /// Returns whether newer tiers determine all keys in `within` that this block may hold, or the
+    /// unreadable blocks with it.
+    ///
+    /// Invariant: a range that newer tiers determine can be read while the rest of a damaged block is
+    /// still lost. Two stores may each need such a range of the other for the rest of their own.
+    pub(super) fn is_covered_within(&self, block: usize, within: &KeyRange) -> Result<bool> {
+        if self.covered.is_empty() || block >= self.blocks()? {
+            return Ok(false);
+        }
+        let Some(read) = self.range_of(block)?.common(within) else { return Ok(false) };
+        if mutant::active("index.covered_part_hides_block") {
+            return Ok(self.covered.iter().any(|range| range.overlaps(&read)));
+        }
+        let left = self.covered.iter().fold(vec![read], |left, range| {
+            left.iter().flat_map(|left| left.without(range)).collect()
+        });
+        Ok(left.is_empty() && !mutant::active("index.covered_part_read"))
+    }
+
+    /// Returns the same run, of which newer tiers determine the keys of `range`.
+    pub(crate) fn covered_by(&self, range: &KeyRange) -> Arc<Self> {
+        let (mut whole, mut covered) = (range.clone(), Vec::new());
+        for part in &self.covered {
+            match union(part, &whole) {
+                Some(both) => whole = both,
+                None => covered.push(part.clone()),
+            }
+        }
+        covered.push(whole);
+        Arc::new(Self { index: None, covered, ..self.copy() })
+    }
+
     /// Returns the same run with these blocks masked.
     pub(crate) fn without(&self, blocks: &[usize]) -> Arc<Self> {
         let masked = self.masked.iter().chain(blocks).copied().collect();
@@ -134,4 +178,19 @@ impl Run {
         };
         Ok(KeyRange { start, end: end.into() })
     }
+}
+
+/// Returns the range of two that overlap or touch; `None` if a key lies between them.
+fn union(one: &KeyRange, other: &KeyRange) -> Option<KeyRange> {
+    let is_reached = |first: &KeyRange, second: &KeyRange| {
+        first.is_below_end(&second.start) || first.end == second.start
+    };
+    if !is_reached(one, other) || !is_reached(other, one) {
+        return None;
+    }
+    let end = match one.end.is_empty() || other.end.is_empty() {
+        true => Bytes::new(),
+        false => one.end.clone().max(other.end.clone()),
+    };
+    Some(KeyRange { start: one.start.clone().min(other.start.clone()), end })
 }

@@ -245,6 +245,76 @@ fn a_run_that_is_gone_takes_only_its_own_keys_along_until_they_are_covered() {
 }
 
 #[test]
+fn a_range_that_newer_tiers_determine_is_read_without_the_lost_block_and_the_rest_of_it_is_not() {
+    let vfs = SimVfs::default();
+    let (store, model) = filled(&vfs);
+    let run = store.index.version().tiers()[1].runs[0].id();
+    drop(store);
+    let (name, offset, bytes) = parts(&vfs, run)[0];
+    assert_eq!(name, "blocks");
+    flip(&vfs, &path_of(run), offset + bytes / 2);
+    for options in [tolerant_options(), cold_options()] {
+        let vfs = vfs.fork();
+        let store = Store::open_with(&vfs, options).unwrap();
+        let block = store.index.version().runs().flat_map(lost).next().unwrap();
+        let held: Vec<Bytes> = model.keys().cloned().map(Bytes::from).collect();
+        let held: Vec<Bytes> = held.into_iter().filter(|key| block.contains(key)).collect();
+        let at = |n: usize| held[n * held.len() / 6].clone();
+        assert!(held.len() >= 6, "{block:?}");
+        let part = |from, to| KeyRange { start: at(from), end: at(to) };
+        let parts = [
+            KeyRange { start: block.start.clone(), end: at(2) },
+            part(3, 4),
+            part(2, 3),
+            KeyRange { start: at(4), end: block.end.clone() },
+        ];
+        let mut left = vec![block.clone()];
+        for covered in parts {
+            repair_range(&store, &model, &covered).unwrap();
+            store.index.cover_range(run, &covered);
+            left = left.iter().flat_map(|left| left.without(&covered)).collect();
+            check_parts(&store, &model, &held, &left);
+        }
+        assert!(left.is_empty());
+        assert_eq!(store.contents().unwrap(), model);
+        assert_eq!(store.index.version().runs().flat_map(lost).count(), 1, "it is still damaged");
+    }
+}
+
+/// Checks that exactly the reads of the ranges `left` fail: scans between any two of the keys that a
+/// block held, and gets of these and of absent keys beside them, unless an upper tier or the filter
+/// answers.
+fn check_parts(store: &Store, model: &Model, held: &[Bytes], left: &[KeyRange]) {
+    let view = store.index.view();
+    let mut failed = 0;
+    for (n, from) in held.iter().enumerate() {
+        let absent = [&from[..], b"-"].concat();
+        for key in [&from[..], &absent] {
+            let is_left = left.iter().any(|left| left.contains(key));
+            match get(&view, key) {
+                Ok(found) => assert_eq!(found, model.get(key).copied(), "{from:?}"),
+                Err(error) => assert!(is_left && error.is_damage(), "{from:?}: {error}"),
+            }
+        }
+        failed += usize::from(get(&view, from).is_err());
+        for to in &held[n + 1..] {
+            let range = KeyRange { start: from.clone(), end: to.clone() };
+            let is_left = left.iter().any(|left| left.overlaps(&range));
+            let within = model.iter().filter(|(key, _)| range.contains(key));
+            let mut expected: Vec<_> = within.map(|(key, value)| (key.clone(), *value)).collect();
+            for direction in [Direction::Forward, Direction::Reverse] {
+                match contents(&view, range.clone(), direction) {
+                    Ok(found) => assert!(!is_left && found == expected, "{range:?}: {found:?}"),
+                    Err(error) => assert!(is_left && error.is_damage(), "{range:?}: {error}"),
+                }
+                expected.reverse();
+            }
+        }
+    }
+    assert_eq!(failed > 0, !left.is_empty());
+}
+
+#[test]
 fn blocks_behind_one_that_cannot_be_told_from_the_next_are_lost_and_those_before_it_are_not() {
     let vfs = SimVfs::default();
     let (store, model) = filled(&vfs);
