@@ -6,17 +6,19 @@
 
 mod admin;
 mod committed_merges;
+mod context;
 mod entry_recovery;
 mod input;
+mod journal;
 mod key_search;
 mod log;
 mod messages;
 mod options;
 mod output;
 mod peer;
+mod pipeline;
 mod readers;
 mod store;
-mod times;
 #[cfg(test)]
 mod trial;
 mod validate;
@@ -51,7 +53,7 @@ pub use output::{
     Append, Busy, Changes, Collection, Done, Event, Lookup, LookupId, Outputs, Refusal,
     RegionReport, Reply, Role, SendSnapshot, Ticket, Timings, Traffic, Unknown,
 };
+pub use pipeline::{StageSums, StageTimes};
 pub use readers::{Permit, ReadPath, Reader, Readers};
 pub use stele_storage::{Modification, Modified, NewPair};
 pub use store::RaftStore;
-pub use times::{StageSums, StageTimes};

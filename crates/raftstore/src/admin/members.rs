@@ -1,7 +1,7 @@
 //! Membership of a region, as pure functions from one descriptor to the next. They follow Raft's
 //! own rules, so that the descriptor and Raft's configuration never differ.
 
-use super::record::PARTS_MAX;
+use super::PARTS_MAX;
 use crate::input::{ChangeKind, PeerChange};
 use raft::eraftpb::ConfState;
 use std::collections::BTreeSet;

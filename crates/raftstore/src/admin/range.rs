@@ -3,8 +3,8 @@
 //! After a split the region keeps the keys before the first split key: its log and its followers
 //! stay unchanged, and the new regions take the inserts at the end of ascending keys.
 
+use super::PARTS_MAX;
 use super::members::check_normal_phase;
-use super::record::PARTS_MAX;
 use crate::input::NewRegion;
 use bytes::Bytes;
 use std::collections::BTreeSet;

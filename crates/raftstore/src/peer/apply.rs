@@ -2,12 +2,16 @@
 //! replies.
 
 use super::Peer;
+use super::parts::is_commit_merge;
 use crate::admin::{self, Change, Record};
+use crate::context::{Context, Effect};
+use crate::log::Start;
 use crate::output::Event;
-use crate::store::{Context, Effect};
+use crate::window::Coverage;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
-use stele_types::{Command, CommittedEntry, Error, LogIndex, Region, Result, mutant};
+use stele_types::{Command, CommittedEntry, Error, LogIndex, Region, RegionId, Result, mutant};
 
 impl<E: StorageEngine> Peer<E> {
     /// Applies all entries that may be applied now.
@@ -140,5 +144,131 @@ impl<E: StorageEngine> Peer<E> {
                 self.campaign_after_recovery();
             }
         }
+    }
+}
+
+// Publication of what is committed: request threads see it, waiting reads are served, and writes are
+// answered.
+
+impl<E: StorageEngine> Peer<E> {
+    /// Returns the last entry that reads can see: it is applied here, or in the window.
+    pub(super) fn visible(&self) -> LogIndex {
+        self.reader.window().visible()
+    }
+
+    /// Publishes the committed entries, then answers what waits for them. Returns whether this peer
+    /// begins to serve: requests may wait for that.
+    ///
+    /// Invariant: called before the outputs of a poll leave. A write that is answered and an entry
+    /// of which a follower learns that it is committed are visible before.
+    pub(super) fn publish(&mut self, ctx: &mut Context<E>) -> bool {
+        let (committed, applied) = (self.committed(), self.applied());
+        if committed > applied && ctx.options.read_acceleration {
+            self.extend_window(committed);
+        }
+        let coverage = match self.visible() {
+            _ if committed == applied || mutant::active("raftstore.lease_ahead_of_apply") => {
+                Coverage::Applied
+            }
+            visible if visible >= committed => Coverage::Window,
+            _ => Coverage::Part,
+        };
+        self.reader.window().set_coverage(coverage);
+        let begins = self.begin_serving(ctx);
+        if ctx.options.commit_return {
+            self.answer_committed(ctx);
+        }
+        self.answer_reads(ctx);
+        begins
+    }
+
+    /// Adds committed entries to the window, up to the first administrative one: that one may move
+    /// keys to another region, and this window does not hold the entries of that one.
+    fn extend_window(&self, committed: LogIndex) {
+        let window = self.reader.window();
+        let is_plain = |payload: &bytes::Bytes| {
+            !admin::is_admin(payload) || mutant::active("raftstore.window_over_admin")
+        };
+        let next = self.log().tail_from(window.visible().next());
+        let plain = next.take_while(|(index, payload)| *index <= committed && is_plain(payload));
+        window.extend(plain.map(|(index, payload)| (index, payload.clone())));
+    }
+
+    /// Makes entries visible that are about to be applied, if the window is not empty: its effects
+    /// must not be older than a view.
+    pub(super) fn show_before_apply(&self, ctx: &Context<E>, run: &[CommittedEntry]) {
+        let window = self.reader.window();
+        if ctx.options.read_acceleration
+            && window.coverage() != Coverage::Applied
+            && !mutant::active("raftstore.apply_ahead_of_window")
+        {
+            window.extend(run.iter().map(|entry| (entry.index, entry.payload.clone())));
+        }
+        let last = run.last().map_or(LogIndex(0), |entry| entry.index);
+        debug_assert!(window.is_empty() || window.visible() >= last, "views pass the window");
+    }
+
+    /// Starts serving if an entry of this peer's own term is visible: then all that earlier terms
+    /// committed is visible too, and no administrative entry before it waits to be applied.
+    fn begin_serving(&mut self, ctx: &mut Context<E>) -> bool {
+        let term = self.term();
+        if !self.is_leader() || self.leadership.is_serving_in(term) {
+            return false;
+        }
+        let begins = self.group.term_of(self.visible()) == Some(term);
+        if begins {
+            self.start_leading(ctx);
+        }
+        begins
+    }
+}
+
+// Entries of an opened log that are not applied.
+
+/// Bytes of entries read at a time.
+const FETCH_BYTES: usize = 1 << 20;
+
+/// Unapplied entries of a log that matter before they are applied.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Unapplied {
+    /// Entries that commit a merge.
+    pub merges: BTreeSet<LogIndex>,
+    /// Last two entries that change the members, the older one first.
+    changes: [Option<LogIndex>; 2],
+}
+
+impl Unapplied {
+    /// Reads the log of a region above what is applied.
+    pub fn read<E: StorageEngine>(engine: &E, region: RegionId, start: &Start) -> Result<Self> {
+        let mut found = Self::default();
+        let (mut from, last) = (start.applied.next(), start.last.0);
+        while from <= last {
+            let entries = engine.entries(region, from, last.next(), FETCH_BYTES)?;
+            let Some(end) = entries.last().map(|entry| entry.index.next()) else { break };
+            for entry in entries {
+                if is_commit_merge(&entry.payload) {
+                    found.merges.insert(entry.index);
+                }
+                if admin::changes_members(&entry.payload) {
+                    found.changes = [found.changes[1], Some(entry.index)];
+                }
+            }
+            from = end;
+        }
+        Ok(found)
+    }
+
+    /// Returns `start` with what the log itself proves to be committed. Invariant: a replica with a
+    /// change of members in its log knows that the change before it is committed, and so does not
+    /// campaign with the members before both. A leader proposes a change only after it applied the
+    /// one before. The durable commit index can be lower, because it does not cover a merge that is
+    /// not applied.
+    pub fn with_proven_commit(&self, start: &Start) -> Start {
+        let mut start = *start;
+        let proven = self.changes[0].unwrap_or_default();
+        if !mutant::active("raftstore.earlier_change_uncommitted") {
+            start.hard_state.commit = start.hard_state.commit.max(proven);
+        }
+        start
     }
 }

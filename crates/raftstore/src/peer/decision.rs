@@ -20,8 +20,8 @@
 //! any later membership. As long as nothing is decided, the target's leader can decide: its refusal
 //! is an entry that changes nothing but the epoch.
 
+use crate::context::Context;
 use crate::messages::{Preparation, Verdict};
-use crate::store::Context;
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::{Region, RegionEpoch, RegionId, RegionPhase, keyspace, mutant};
 

@@ -21,14 +21,14 @@
 
 use super::Peer;
 use super::decision::preparation;
-use super::membership::Plan;
-use super::propose::Proposing;
+use super::members::Plan;
 use super::raft_group::RaftGroup;
+use super::write::Proposing;
 use crate::admin::{self, Change};
+use crate::context::{Context, Effect};
 use crate::input::{ChangeKind, PeerChange};
 use crate::messages::{Body, MergeAnswer, MergeQuery, PeerMessage, Preparation};
 use crate::output::{Busy, Refusal};
-use crate::store::{Context, Effect};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_storage::{EngineView, StorageEngine};

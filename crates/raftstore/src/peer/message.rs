@@ -2,10 +2,10 @@
 
 use super::raft_group::Outgoing;
 use super::{Peer, find_values};
+use crate::context::{Context, Effect};
 use crate::log::entry_bytes;
 use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage};
 use crate::output::Event;
-use crate::store::{Context, Effect};
 use crate::validate::{self, PeerState};
 use stele_storage::StorageEngine;
 use stele_types::{Peer as PeerName, PeerId, mutant};

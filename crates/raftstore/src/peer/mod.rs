@@ -1,55 +1,45 @@
 //! One replica of a region on this store: a Raft node, its position in the log, and its waiting
 //! requests.
 
-mod admin;
-mod answer;
 mod apply;
-mod check;
 mod decision;
-mod hibernate;
-mod lease;
-mod membership;
+mod lead;
+mod members;
 mod merge;
 mod message;
 mod modify;
 mod parts;
-mod propose;
-mod publish;
 mod raft_group;
 mod read;
 mod ready;
 mod recover;
 mod repair;
-mod report;
-mod restart;
-mod role;
 mod room;
 mod snapshot;
-mod split;
-mod tick;
-mod truncate;
-mod unapplied;
+mod write;
 
+use crate::context::Context;
+use crate::input::Header;
+use crate::log::{RegionLog, Start};
+use crate::output::{Busy, Refusal, RegionReport, Rejection, Traffic};
+use crate::readers::{Reader, Readers, is_stale_term};
+use apply::Unapplied;
 pub(crate) use decision::Skipped;
+pub(crate) use members::CHILD_STARTS_AFTER;
 pub(crate) use merge::merge_answer;
 pub(crate) use parts::Request;
-pub(crate) use repair::find_values;
-pub(crate) use snapshot::snapshot_ranges;
-pub(crate) use split::CHILD_STARTS_AFTER;
-
-use crate::log::{RegionLog, Start};
-use crate::output::Traffic;
-use crate::readers::Reader;
-use crate::store::Context;
 use parts::{
     Changes, Contacts, Durability, ElectionTimer, HeldKeys, Hibernation, Leadership, LeaseRight,
-    Merge, Proposals, Reads, Repairs, Room, Snapshots, Transfers,
+    Merge, Proposals, Reads, Repairs, Room, Snapshots, Transfers, is_caught_up,
 };
-use raft_group::RaftGroup;
+use raft_group::{Follower, RaftGroup};
+pub(crate) use repair::find_values;
+pub(crate) use snapshot::snapshot_ranges;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
-use stele_types::{Error, LogIndex, Peer as PeerName, PeerId, Region, Result, StoreId, Term};
-use unapplied::Unapplied;
+use stele_types::{
+    Error, LogIndex, Peer as PeerName, PeerId, Region, RegionPhase, Result, StoreId, Term, mutant,
+};
 
 /// Replica of one region on this store: the Raft node and the parts, wired together.
 pub(crate) struct Peer<E: StorageEngine> {
@@ -186,5 +176,134 @@ impl<E: StorageEngine> Peer<E> {
     /// Returns the leader's store, unless this peer leads.
     pub fn remote_leader_store(&self) -> Option<StoreId> {
         self.leader().filter(|leader| leader.id != self.name.id).map(|leader| leader.store)
+    }
+}
+
+// Request checks, in the order that clients expect.
+
+impl<E: StorageEngine> Peer<E> {
+    /// Checks that a request is for this peer.
+    pub fn check_peer(&self, header: &Header) -> Result<(), Refusal> {
+        match header.peer.filter(|asked| *asked != self.name.id) {
+            Some(asked) => Err(Refusal::MismatchPeer { asked, actual: self.name.id }),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks a request's term and its version of the range.
+    pub fn check_version(&self, header: &Header, readers: &Readers) -> Result<(), Refusal> {
+        if is_stale_term(header.term, self.term().0, self.region.kind) {
+            return Err(Refusal::StaleTerm { leader: self.leader_hint() });
+        }
+        if header.version.is_some_and(|version| version != self.region.epoch.version) {
+            return Err(Refusal::EpochNotMatch { current: self.current_regions(readers) });
+        }
+        Ok(())
+    }
+
+    /// Checks that a read may be answered: its term and version match and the region is not
+    /// merging, when its target may already be writing to it.
+    pub(super) fn check_readable(
+        &self,
+        header: &Header,
+        readers: &Readers,
+    ) -> Result<(), Rejection> {
+        self.check_version(header, readers)?;
+        match stele_types::mutant::active("raftstore.read_while_merging") {
+            true => Ok(()),
+            false => self.check_phase(),
+        }
+    }
+
+    /// Checks that the region's phase allows reads and writes.
+    pub fn check_phase(&self) -> Result<(), Rejection> {
+        match self.region.phase {
+            RegionPhase::Normal => Ok(()),
+            RegionPhase::Merging { .. } => Err(Busy::Merging.into()),
+            RegionPhase::Tombstone => Err(Refusal::RegionNotFound.into()),
+        }
+    }
+
+    /// Returns this region and those created by its last split, as currently known.
+    fn current_regions(&self, readers: &Readers) -> Vec<Region> {
+        let newest = |region: &Region| match readers.get(region.id) {
+            Some(reader) => (*reader.region()).clone(),
+            None => region.clone(),
+        };
+        std::iter::once((*self.region).clone())
+            .chain(self.split_children.iter().map(newest))
+            .collect()
+    }
+}
+
+// Status report of a peer.
+
+impl<E: StorageEngine> Peer<E> {
+    /// Returns the peer's status.
+    pub fn report(&mut self, ctx: &Context<E>) -> RegionReport {
+        let (read_ops, read_bytes) = self.reader.returned();
+        let traffic = Traffic { read_ops, read_bytes, ..self.traffic };
+        if mutant::active("raftstore.report_resets_traffic") {
+            self.traffic = Traffic::default();
+        }
+        let now = ctx.now.monotonic_nanos;
+        let leads = self.is_leader();
+        let leaderless = self.contacts.leaderless_nanos(now).unwrap_or_default();
+        RegionReport {
+            region: (*self.region).clone(),
+            peer: self.name,
+            role: self.group.role(),
+            is_leading: self.leadership.is_serving(),
+            leader: self.leader(),
+            term: self.term(),
+            last: self.group.last(),
+            committed: self.committed(),
+            applied: self.applied(),
+            truncated: LogIndex(self.log().truncated().0),
+            pending_peers: if leads { self.pending_peers() } else { Vec::new() },
+            down_peers: if leads { self.down_peers(ctx) } else { Vec::new() },
+            leaderless_seconds: leaderless / 1_000_000_000,
+            lacks_room: self.room.refused_bytes() > 0,
+            hibernating: self.is_hibernating(),
+            traffic,
+        }
+    }
+
+    /// Returns whether the report of this replica may change without an input, a tick or work.
+    pub fn changes_with_time(&self, ctx: &Context<E>) -> bool {
+        let is_unreachable = |peer: &PeerName| ctx.unreachable.contains_key(&peer.store);
+        let now = ctx.now.monotonic_nanos;
+        self.contacts.leaderless_nanos(now).is_some()
+            || (self.is_leader() && self.others().any(is_unreachable))
+            || (self.is_leader() && !self.down_peers(ctx).is_empty())
+    }
+
+    fn followers(&self) -> impl Iterator<Item = (&PeerName, Follower)> {
+        self.others().filter_map(|peer| Some((peer, self.group.follower(peer.id)?)))
+    }
+
+    fn pending_peers(&self) -> Vec<PeerName> {
+        // What a follower without room lacks, it does not get from the log.
+        let lacks_room = |it: &Follower| self.room.is_full(it.id) && it.matched < self.committed();
+        let lagging = self.followers().filter(|(_, progress)| {
+            !is_caught_up(progress, self.committed()) || lacks_room(progress)
+        });
+        lagging.map(|(peer, _)| *peer).collect()
+    }
+
+    /// Returns the peers unresponsive for longer than an election takes. A hibernating leader
+    /// receives no messages, so it counts only peers on unreachable stores.
+    pub(super) fn down_peers(&self, ctx: &Context<E>) -> Vec<(PeerName, u64)> {
+        let now = ctx.now.monotonic_nanos;
+        let timeout_nanos = ctx.options.election_ticks_max * ctx.options.tick_nanos;
+        let unresponsive = |peer: &PeerName| {
+            let since = match self.is_hibernating() {
+                true => *ctx.unreachable.get(&peer.store)?,
+                false => self.contacts.last(peer.id)?,
+            };
+            let elapsed = now.saturating_sub(since);
+            (elapsed >= timeout_nanos).then_some((*peer, elapsed / 1_000_000_000))
+        };
+        self.followers().filter_map(|(peer, _)| unresponsive(peer)).collect()
     }
 }

@@ -4,11 +4,11 @@
 
 use super::Peer;
 use super::parts::{Found, Purpose, Request, found_bytes};
-use super::propose::{Proposing, Step};
+use super::write::{Proposing, Step};
+use crate::context::Context;
 use crate::input::Modify;
 use crate::key_search::KeySearch;
 use crate::output::{Busy, Lookup, Refusal};
-use crate::store::Context;
 use bytes::Bytes;
 use stele_storage::{Cached, Decision, EngineView, NewPair, Pair, StorageEngine, decide};
 use stele_types::{Error, LogIndex, Result, is_expired, mutant};

@@ -2,11 +2,11 @@
 //! that the library reads and the conversion of its data, names the library.
 
 use crate::admin;
+use crate::context::Context;
 use crate::log::{RegionLog, Start, committed, entry, from_raft, payload_of, to_raft};
 use crate::messages::{RaftKind, RaftMessage};
 use crate::options::Options;
 use crate::output::Role;
-use crate::store::Context;
 use bytes::Bytes;
 use raft::eraftpb::{
     ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry, HardState as RaftHardState, Message,

@@ -5,7 +5,8 @@
 
 use super::Peer;
 use super::raft_group::{Outgoing, Ready};
-use crate::store::{Context, Note};
+use crate::context::Context;
+use crate::pipeline::Note;
 use stele_storage::StorageEngine;
 use stele_types::{EntryRecord, HardState, Record, Result, mutant};
 

@@ -2,8 +2,8 @@
 
 use super::Peer;
 use super::snapshot::snapshot_ranges;
+use crate::context::Context;
 use crate::messages::{Body, PeerMessage, RangeRepairReply};
-use crate::store::Context;
 use crate::wire::VALUES_MAX;
 use bytes::Bytes;
 use stele_storage::{EngineView, LostValue, ScanOptions, StorageEngine};

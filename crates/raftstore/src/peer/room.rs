@@ -11,8 +11,8 @@
 
 use super::Peer;
 use crate::admin;
+use crate::context::Context;
 use crate::messages::{Body, RaftKind, RaftMessage};
-use crate::store::Context;
 use bytes::Bytes;
 use stele_storage::StorageEngine;
 use stele_types::{Command, Op, PeerId, RegionKind, mutant};

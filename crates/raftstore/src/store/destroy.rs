@@ -2,7 +2,8 @@
 //! become durable in one batch, then its pairs are dropped. Opening drops what a crash leaves of
 //! them: pairs that no region here owns.
 
-use super::{Effect, RaftStore};
+use super::RaftStore;
+use crate::context::Effect;
 use crate::log::Start;
 use crate::messages::PeerMessage;
 use crate::output::Event;

@@ -6,8 +6,9 @@
 //! installed := (from to)*        from, to := conf_version version        (varints)
 //! ```
 
-use super::{Context, RaftStore};
+use super::RaftStore;
 use crate::CommittedMerges;
+use crate::context::Context;
 use crate::peer::Skipped;
 use std::collections::BTreeMap;
 use stele_storage::{EngineView, ScanOptions, StorageEngine};

@@ -1,34 +1,22 @@
 //! All replicas of one store.
 
 mod absent_replica;
-mod context;
 mod destroy;
 mod entries;
-mod group_commit;
-mod hibernation_probe;
-mod ident;
 mod installed;
-mod journal;
-mod merge_query;
 mod no_room;
 mod open;
-mod orphaned_ranges;
 mod poll;
 mod repair;
 mod report;
 mod snapshot;
 mod step;
-mod truncate;
 
-pub(crate) use context::{Context, Effect};
-pub(crate) use group_commit::Note;
-#[cfg(test)]
-pub(crate) use journal::write_now;
-
+use crate::context::Context;
 use crate::messages::{PeerMessage, SnapshotHeader};
 use crate::peer::Peer;
+use crate::pipeline::StageTimes;
 use crate::readers::Readers;
-use crate::times::StageTimes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stele_storage::StorageEngine;
@@ -48,7 +36,7 @@ pub struct RaftStore<E: StorageEngine> {
     /// Regions that are awake. Hibernating ones need no ticks.
     ticking: BTreeSet<RegionId>,
     next_tick_nanos: u64,
-    truncations: truncate::Truncations,
+    truncations: poll::Truncations,
     /// Messages for another peer of a region than the one here.
     stale: Vec<PeerMessage>,
     /// Vote requests for replicas that do not exist yet.
@@ -59,8 +47,8 @@ pub struct RaftStore<E: StorageEngine> {
     /// Removed replicas; their pairs are dropped once their tombstones are durable.
     leaving: destroy::Leaving,
     repair: repair::Repair,
-    hibernation_probe: hibernation_probe::HibernationProbe,
-    orphaned_ranges: orphaned_ranges::OrphanedRanges,
+    hibernation_probe: poll::HibernationProbe,
+    orphaned_ranges: snapshot::OrphanedRanges,
     report_changes: report::ReportChanges,
 }
 

@@ -2,14 +2,14 @@
 //! pairs; no other pairs remain.
 
 use super::RaftStore;
-use super::context::Context;
 use super::destroy::{Leaving, unowned};
-use super::hibernation_probe::HibernationProbe;
-use super::journal::{Journal, write_now};
-use super::orphaned_ranges::OrphanedRanges;
+use super::poll::HibernationProbe;
+use super::poll::Truncations;
 use super::repair::Repair;
-use super::truncate::Truncations;
+use super::snapshot::OrphanedRanges;
+use crate::context::Context;
 use crate::input::Now;
+use crate::journal::{Journal, write_now};
 use crate::log::Start;
 use crate::options::Options;
 use crate::peer::{CHILD_STARTS_AFTER, Peer};
@@ -203,4 +203,28 @@ pub(super) fn first_records(region: &Region) -> [Record; 2] {
     let (index, term) = CHILD_STARTS_AFTER;
     let hard_state = HardState { term, vote: 0, commit: index };
     [Record::Mark(region.id, Mark::Start(index, term)), Record::HardState(region.id, hard_state)]
+}
+
+// Identity of a store (its cluster and store id), and bootstrap of a cluster.
+
+impl<E: StorageEngine> RaftStore<E> {
+    /// Bootstraps the first store of a cluster: writes its identity and its regions in one batch.
+    /// The regions start when the store opens.
+    pub fn bootstrap(engine: &E, ident: &StoreIdent, regions: &[Region]) -> Result<()> {
+        let descriptors = regions.iter().map(|it| (keyspace::region_key(it.id), it.encode()));
+        let own = (keyspace::ident_key(), ident.encode());
+        let pairs: Vec<_> = std::iter::once(own).chain(descriptors).collect();
+        write_now(engine, &pairs, Vec::new())
+    }
+
+    /// Reads the store's identity; `None` before it is written.
+    pub fn ident(engine: &E) -> Result<Option<StoreIdent>> {
+        let pair = engine.view()?.get(&keyspace::ident_key())?;
+        pair.map(|pair| StoreIdent::decode(&pair.value)).transpose()
+    }
+
+    /// Writes the identity of a store that joins a cluster.
+    pub fn write_ident(engine: &E, ident: &StoreIdent) -> Result<()> {
+        write_now(engine, &[(keyspace::ident_key(), ident.encode())], Vec::new())
+    }
 }

@@ -1,16 +1,16 @@
 //! State shared by all peers of a store, lent to the one that is working.
 
-use super::group_commit::GroupCommit;
-use super::journal::Journal;
 use crate::CommittedMerges;
 use crate::input::{Now, RequestId};
+use crate::journal::Journal;
 use crate::log::Tails;
 use crate::messages::Preparation;
 use crate::options::Options;
 use crate::output::{Done, Lookup, LookupId, Outputs, Rejection, Reply, Unknown};
 use crate::peer::Skipped;
+use crate::pipeline::GroupCommit;
+use crate::pipeline::StageTimes;
 use crate::readers::Readers;
-use crate::times::StageTimes;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;

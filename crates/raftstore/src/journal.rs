@@ -2,7 +2,7 @@
 //! entries are committed once durable: there is one replica, and the commit index is in the same
 //! batch.
 
-use super::group_commit::GroupCommit;
+use crate::pipeline::GroupCommit;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use stele_storage::StorageEngine;
