@@ -210,26 +210,39 @@ fn withhold_commits_from_2(message: &mut PeerMessage, region: RegionId) {
     }
 }
 
+/// Prepares the merge on a cluster of which stores 2 and 3 hear nothing of what the target decides, and the
+/// source nothing of store 1. Returns the source as prepared.
+fn prepared_unheard(trial: &mut Trial) -> Region {
+    (4..=5).for_each(|store| trial.add_store(store, &[]));
+    trial.lose = target_lost_on_3;
+    trial.alter = |message| withhold_commits_from_2(message, TARGET);
+    let source = prepare(trial);
+    trial.lose =
+        |message| target_lost_on_3(message) || message.region == SOURCE && touches(message, 1);
+    source
+}
+
+/// Moves the target, which has decided by this request, from stores 2 and 3 to 4 and 5.
+fn decided_and_moves_away(trial: &mut Trial, decision: RequestId) {
+    trial.ticks(5);
+    let reply = trial.reply(decision);
+    assert!(matches!(reply, Some(Reply::Done(_))), "{reply:?}");
+    move_to_4_and_5(trial, TARGET);
+    for store in [2, 3] {
+        change(trial, vec![member(ChangeKind::Remove, 400 + store, store, PeerRole::Learner)]);
+    }
+    trial.lose = |message| message.region == SOURCE && touches(message, 1);
+    trial.ticks(300);
+}
+
 /// Returns a cluster in which store 1 committed the merge and the target moved to stores 4 and 5.
 /// Stores 2 and 3 received `Gone` before they knew that the commit is one.
 /// They lead the source, and hear nothing of it from store 1.
 fn committed_and_moved_away() -> Trial {
     let mut trial = cluster(|_| {});
-    (4..=5).for_each(|store| trial.add_store(store, &[]));
-    trial.lose = target_lost_on_3;
-    trial.alter = |message| withhold_commits_from_2(message, TARGET);
-    let source = prepare(&mut trial);
+    let source = prepared_unheard(&mut trial);
     let id = commit(&mut trial, &source);
-    trial.lose =
-        |message| target_lost_on_3(message) || message.region == SOURCE && touches(message, 1);
-    trial.ticks(5);
-    assert!(matches!(trial.reply(id), Some(Reply::Done(_))), "{:?}", trial.reply(id));
-    move_to_4_and_5(&mut trial, TARGET);
-    for store in [2, 3] {
-        change(&mut trial, vec![member(ChangeKind::Remove, 400 + store, store, PeerRole::Learner)]);
-    }
-    trial.lose = |message| message.region == SOURCE && touches(message, 1);
-    trial.ticks(300);
+    decided_and_moves_away(&mut trial, id);
     assert!((2..=3).all(|store| trial.store(store).core.region(TARGET).is_none()));
     trial.alter = |_| {};
     trial.ticks(100);
@@ -487,13 +500,8 @@ fn write(trial: &mut Trial, region: RegionId, name: &str) {
 /// and store 1 is lost.
 fn proof_lost(commits: bool, sends_merges: bool) -> Trial {
     let mut trial = cluster(|_| {});
-    (4..=5).for_each(|store| trial.add_store(store, &[]));
     trial.sends_no_merges = !sends_merges;
-    trial.lose = target_lost_on_3;
-    trial.alter = |message| withhold_commits_from_2(message, TARGET);
-    let source = prepare(&mut trial);
-    trial.lose =
-        |message| target_lost_on_3(message) || message.region == SOURCE && touches(message, 1);
+    let source = prepared_unheard(&mut trial);
     let new = NewRegion { region: RegionId(9), peers: (901..=903).map(PeerId).collect() };
     let id = match commits {
         true => commit(&mut trial, &source),
@@ -502,14 +510,7 @@ fn proof_lost(commits: bool, sends_merges: bool) -> Trial {
             trial.admin(1, TARGET, Admin::Split { keys, new_ids: vec![new] })
         }
     };
-    trial.ticks(5);
-    assert!(matches!(trial.reply(id), Some(Reply::Done(_))), "{:?}", trial.reply(id));
-    move_to_4_and_5(&mut trial, TARGET);
-    for store in [2, 3] {
-        change(&mut trial, vec![member(ChangeKind::Remove, 400 + store, store, PeerRole::Learner)]);
-    }
-    trial.lose = |message| message.region == SOURCE && touches(message, 1);
-    trial.ticks(300);
+    decided_and_moves_away(&mut trial, id);
     let known = merges_of_target(&mut trial, 1);
     assert!(known.is_some());
     trial.stores.remove(&1);
