@@ -41,6 +41,9 @@ impl World {
                 }
             }
         };
+        if let Admin::ChangePeers(changes) = &call {
+            self.spend_change(&region, changes);
+        }
         let requester = Requester::Step { node: id, key, index: step.step };
         self.request(slot, requester, |id| Input::Admin(steps::request(id, &region, call)));
         Ok(())

@@ -1,13 +1,17 @@
 //! Limits of damage: one disk, and the next only when every region has all its replicas again.
 //! Replication tolerates nothing beyond that.
 
+use crate::plan::SECOND;
 use crate::world::World;
 use std::collections::BTreeMap;
-use stele_raftstore::RegionReport;
+use stele_raftstore::{ChangeKind, PeerChange, RegionReport};
 use stele_types::{LogIndex, Peer, PeerRole, Region, RegionId};
 
 /// Minimum of voters that tolerate the loss of one.
 const VOTERS_MIN: usize = 3;
+/// Time after a loss in which a leader may still count the lost voter as one that responds: two of its
+/// checks of its followers, and a pause.
+const UNNOTICED_NANOS: u64 = 2 * SECOND;
 
 /// Returns whether a region has no majority without the lost replicas: of its voters, or, in a joint
 /// change, of either configuration.
@@ -59,6 +63,7 @@ impl World {
     /// Invariant: a loss is counted by the newest configuration that a remaining store has, also one that
     /// is stopped. Configurations change between the damage and its discovery.
     pub(crate) fn spend(&mut self, number: u64) {
+        self.lost_at = Some(self.now);
         let reports = self.reports_by_region();
         let remains = |other: u64| {
             let slot = self.slots.get(&other).filter(|_| other != number);
@@ -77,6 +82,21 @@ impl World {
             home.is_none() || home == Some(number) || runs && !has
         };
         let is_stuck = regions.values().any(|it| loses_quorum(it, |peer| is_lost(it, peer)));
+        self.counts.overspent += u64::from(is_stuck);
+    }
+
+    /// Counts a change of members that leaves a region no quorum beside a loss that its leader cannot have
+    /// noticed. One full store and one lost store at the same moment are more than three voters tolerate.
+    pub(crate) fn spend_change(&mut self, region: &Region, changes: &[PeerChange]) {
+        if self.lost_at.is_none_or(|at| self.now > at + UNNOTICED_NANOS) {
+            return;
+        }
+        let mut after = region.clone();
+        for change in changes {
+            after.peers.retain(|peer| peer.id != change.peer.id);
+            after.peers.extend((change.kind == ChangeKind::Add).then_some(change.peer));
+        }
+        let is_stuck = loses_quorum(&after, |peer| !self.homes.contains_key(&peer.store));
         self.counts.overspent += u64::from(is_stuck);
     }
 
@@ -168,5 +188,26 @@ mod tests {
         assert_eq!(overspent([Learner, Voter, Voter]), 1);
         assert_eq!(overspent([Voter, Learner, Voter]), 0);
         assert_eq!(overspent([DemotingVoter, Voter, Voter]), 1);
+    }
+
+    #[test]
+    fn a_change_that_takes_a_quorum_is_counted_only_right_after_a_loss() {
+        let mut world = World::new(Plan::draw(1, Mode::Safety), Trace::new(false, false));
+        let peer = |number, role| Peer { id: PeerId(number), store: StoreId(number), role };
+        let peers = [1, 4, 6].map(|number| peer(number, PeerRole::Voter)).to_vec();
+        let region = Region { id: RegionId(2), peers, ..Region::default() };
+        let changes = [PeerChange { kind: ChangeKind::Add, peer: peer(6, PeerRole::Learner) }];
+        world.homes = [(StoreId(1), 1), (StoreId(6), 6)].into();
+        world.spend_change(&region, &changes);
+        assert_eq!(world.counts.overspent, 0, "nothing was lost");
+        world.lost_at = Some(SECOND);
+        for (now, expected) in [(4 * SECOND, 0), (2 * SECOND, 1)] {
+            world.now = now;
+            world.spend_change(&region, &changes);
+            assert_eq!(world.counts.overspent, expected, "{now}");
+        }
+        world.homes.insert(StoreId(4), 4);
+        world.spend_change(&region, &changes);
+        assert_eq!(world.counts.overspent, 1, "two voters of two are left");
     }
 }

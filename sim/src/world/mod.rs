@@ -251,6 +251,8 @@ pub struct World {
     pub slots: BTreeMap<u64, Slot>,
     /// Slot of each store id.
     pub homes: BTreeMap<StoreId, u64>,
+    /// Time of the last loss of a disk.
+    pub lost_at: Option<u64>,
     /// Network between nodes.
     pub net: Network,
     /// Random streams.
@@ -298,6 +300,7 @@ impl World {
             nodes: (1..=plan.nodes).map(|id| (id, Node::new(id))).collect(),
             slots: BTreeMap::new(),
             homes: BTreeMap::new(),
+            lost_at: None,
             net: Network::new(plan.way_nanos),
             rngs,
             clients: Clients::new(&plan),
