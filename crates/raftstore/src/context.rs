@@ -10,7 +10,7 @@ use crate::output::{Done, Lookup, LookupId, Outputs, Rejection, Reply, Unknown};
 use crate::peer::Skipped;
 use crate::pipeline::GroupCommit;
 use crate::pipeline::StageTimes;
-use crate::readers::Readers;
+use crate::reads::Readers;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;

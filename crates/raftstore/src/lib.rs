@@ -5,6 +5,7 @@
 //! persisted; a message that makes a promise is sent after the promise is durable.
 
 mod admin;
+mod batch;
 mod committed_merges;
 mod context;
 mod entry_recovery;
@@ -12,17 +13,20 @@ mod input;
 mod journal;
 mod key_search;
 mod log;
+mod maintenance;
 mod messages;
 mod options;
 mod output;
 mod peer;
 mod pipeline;
-mod readers;
+mod queue;
+mod reads;
+mod slowdown;
 mod store;
 #[cfg(test)]
 mod trial;
+mod turn;
 mod validate;
-mod window;
 pub mod wire;
 
 #[doc(hidden)]
@@ -38,12 +42,14 @@ pub mod fuzzing {
 }
 
 pub use admin::changes_members;
+pub use batch::{Batch, BatchOp, OP_OVERHEAD_BYTES};
 pub use committed_merges::CommittedMerges;
 pub use entry_recovery::EntryRecovery;
 pub use input::{
     Admin, AdminCall, ChangeKind, Header, Input, Modify, NewRegion, Now, PeerChange, Read,
     Recovery, RequestId, Write,
 };
+pub use maintenance::{Maintenance, Slice};
 pub use messages::{
     Body, MergeAnswer, MergeQuery, PeerMessage, Preparation, RaftEntry, RaftKind, RaftMessage,
     RangeRepairReply, SnapshotHeader, Verdict,
@@ -54,6 +60,9 @@ pub use output::{
     RegionReport, Reply, Role, SendSnapshot, Ticket, Timings, Traffic, Unknown,
 };
 pub use pipeline::{StageSums, StageTimes};
-pub use readers::{Permit, ReadPath, Reader, Readers};
+pub use queue::{Admitted, CoreCall, Item, Kept, NotTaken, Queue};
+pub use reads::{LinearizableRead, ReadPath, ReadPermit, Reader, Readers};
+pub use slowdown::{REPORT_NANOS, SlowWriters, Slowdowns, WAIT_NANOS_MAX};
 pub use stele_storage::{Modification, Modified, NewPair};
 pub use store::RaftStore;
+pub use turn::{CarryOut, Ended, StoreLoop, Turn};

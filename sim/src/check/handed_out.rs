@@ -3,7 +3,7 @@
 use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_engine::Store as Engine;
-use stele_node::store::Turn;
+use stele_raftstore::Turn;
 use stele_raftstore::{Append, Event};
 use stele_types::{LogIndex, Mark, Record, RegionId};
 

@@ -7,11 +7,11 @@ use crate::plan::{CLUSTER, MS};
 use crate::world::{Happening, MemberList, Requester, Slot, SlowWrite, World};
 use stele_node::members::list_of;
 use stele_node::placement::{self, Accepted, NotDecided, PlacementLeader, Work};
-use stele_node::store::LinearizableRead;
 use stele_placement::{
     Cluster, DrainGoal, Kind, LeaderState, Millis, Operator, OperatorId, PairChange, SYSTEM_REGION,
     Step, StoreState, pairs,
 };
+use stele_raftstore::LinearizableRead;
 use stele_raftstore::{Done, Header, Reply};
 use stele_storage::{EngineView, ScanOptions, StateMachine};
 use stele_types::{Error, Peer, PeerRole, RegionId, Result, StoreId, Term};

@@ -11,7 +11,6 @@ mod tests;
 pub use settings::Settings;
 pub use steps::{Obstacle, StepKey};
 
-use crate::store::Slowdowns;
 use known::KnownRegions;
 use split::Sizes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +18,7 @@ use stele_placement::{
     DownPeer, Instruction, NodeReport, Refused, RegionReport, StoreReport, Traffic,
 };
 use stele_raftstore::{
-    Admin, AdminCall, Changes, Collection, Header, RegionReport as CoreReport, RequestId,
+    Admin, AdminCall, Changes, Collection, Header, RegionReport as CoreReport, RequestId, Slowdowns,
 };
 use stele_storage::RangeSize;
 use stele_types::{PeerId, RegionEpoch, RegionId, StoreId, Term, mutant};

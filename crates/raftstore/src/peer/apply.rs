@@ -7,7 +7,7 @@ use crate::admin::{self, Change, Record};
 use crate::context::{Context, Effect};
 use crate::log::Start;
 use crate::output::Event;
-use crate::window::Coverage;
+use crate::reads::Coverage;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_storage::StorageEngine;

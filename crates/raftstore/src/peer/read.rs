@@ -5,7 +5,7 @@ use super::parts::{Answer, LeaderReads, LeaseTerms, ReadStep, WaitingRead};
 use crate::context::Context;
 use crate::input::{Modify, Read};
 use crate::output::{Busy, Done, Refusal, Timings};
-use crate::readers::ReadPath;
+use crate::reads::ReadPath;
 use stele_storage::{Modified, StorageEngine};
 use stele_types::{LogIndex, mutant};
 

@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::messages::{PeerMessage, SnapshotHeader};
 use crate::peer::Peer;
 use crate::pipeline::StageTimes;
-use crate::readers::Readers;
+use crate::reads::Readers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stele_storage::StorageEngine;

@@ -8,7 +8,7 @@ fn reader(trial: &mut Trial, store: u64) -> Arc<Reader> {
     trial.store(store).core.readers().get(DATA).unwrap()
 }
 
-fn found(trial: &mut Trial, store: u64, permit: Permit, name: &str) -> Option<String> {
+fn found(trial: &mut Trial, store: u64, permit: ReadPermit, name: &str) -> Option<String> {
     let view = trial.store(store).engine.view().unwrap();
     let effects = reader(trial, store).effects(&permit, trial.now)?;
     let pair = Overlaid::new(view, effects).get(&key(name)).unwrap()?;

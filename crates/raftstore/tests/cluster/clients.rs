@@ -38,7 +38,7 @@ enum Waits {
     /// Read of a request thread: its reader and its progress.
     Lease {
         reader: Arc<Reader>,
-        permit: Permit,
+        permit: ReadPermit,
         seen: Option<Value>,
         at_nanos: u64,
     },

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use stele_node::store::Item;
+use stele_raftstore::Item;
 use stele_raftstore::{Input, Lookup};
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::{Result, StoreId};

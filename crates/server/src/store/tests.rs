@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use stele_engine::{Options, Replay};
-use stele_node::store::SlowWriters;
+use stele_raftstore::SlowWriters;
 use stele_raftstore::{
     Admin, AdminCall, Done, Event, Header, Input, Modification, Modified, Modify, Now,
     Options as CoreOptions, PeerMessage, RaftStore, Reply, SendSnapshot, Write,

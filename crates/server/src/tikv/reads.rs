@@ -11,12 +11,12 @@ use crate::stores::Stores;
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_node::pages::Pages;
-use stele_node::store::LinearizableRead;
 use stele_proto::kvrpcpb::{
     KvPair, RawBatchGetRequest, RawBatchScanRequest, RawChecksumRequest, RawGetKeyTtlRequest,
     RawGetRequest, RawScanRequest,
 };
 use stele_proto::stele::kv::v1::ExistRequest;
+use stele_raftstore::LinearizableRead;
 use stele_raftstore::{Done, Reply, RequestId};
 use stele_storage::{
     Admitted, Cached, EngineView, Order, Overlaid, Pair, ScanOptions, StateMachine,

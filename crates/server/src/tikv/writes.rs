@@ -6,11 +6,11 @@ use super::errors::{Failure, OnUnknown, charge};
 use crate::observe::Stages;
 use crate::stores::Stores;
 use bytes::Bytes;
-use stele_node::store::{Batch, BatchOp, OP_OVERHEAD_BYTES};
 use stele_proto::kvrpcpb::{
     KvPair, RawBatchDeleteRequest, RawBatchPutRequest, RawDeleteRangeRequest, RawDeleteRequest,
     RawPutRequest,
 };
+use stele_raftstore::{Batch, BatchOp, OP_OVERHEAD_BYTES};
 use stele_raftstore::{Busy, Done, Reply, RequestId, Write};
 use stele_types::{CommandBuilder, Error, KeyRange};
 

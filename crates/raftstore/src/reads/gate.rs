@@ -8,7 +8,7 @@
 
 use crate::input::Header;
 use crate::output::Refusal;
-use crate::window::{Mark, Window};
+use crate::reads::{Mark, Window};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -155,13 +155,13 @@ struct Lease {
 
 /// Permission to read a view that is taken from now on.
 #[derive(Clone, Copy, Debug)]
-pub struct Permit {
+pub struct ReadPermit {
     /// `None`: the core confirmed the read.
     lease: Option<Lease>,
     mark: Mark,
 }
 
-impl Permit {
+impl ReadPermit {
     /// Returns whether a lease permits the read.
     pub fn is_by_lease(&self) -> bool {
         self.lease.is_some()
@@ -226,26 +226,26 @@ impl Reader {
     /// Invariant: the lease's version is the one that the request was checked against. A split after
     /// the check moves keys to a region that another store may lead, and the lease of the new version
     /// does not cover them.
-    pub fn permit(&self, header: &Header, now_nanos: u64) -> Option<Permit> {
+    pub fn permit(&self, header: &Header, now_nanos: u64) -> Option<ReadPermit> {
         let mark = self.window.mark();
         let unchecked = stele_types::mutant::active("raftstore.lease_of_another_version");
         let is_checked = |lease: &Lease| header.version.is_none_or(|it| it == lease.version);
         let lease = self.lease(now_nanos).filter(|lease| unchecked || is_checked(lease))?;
         let is_whole =
             mark.is_whole() || stele_types::mutant::active("raftstore.lease_ahead_of_apply");
-        is_whole.then_some(Permit { lease: Some(lease), mark })
+        is_whole.then_some(ReadPermit { lease: Some(lease), mark })
     }
 
     /// Permits a read that the core confirmed. Invariant: called after the confirmation. What it waited
     /// for is visible then, and may have been in no view and in no window before.
-    pub fn permit_confirmed(&self) -> Permit {
-        Permit { lease: None, mark: self.window.mark() }
+    pub fn permit_confirmed(&self) -> ReadPermit {
+        ReadPermit { lease: None, mark: self.window.mark() }
     }
 
     /// Returns the effects to lay over a view that was taken since the permit: both are then a
     /// linearizable state. `None` if the lease is no longer valid, or entries were applied meanwhile;
     /// the caller asks for another permit.
-    pub fn effects(&self, permit: &Permit, now_nanos: u64) -> Option<Effects> {
+    pub fn effects(&self, permit: &ReadPermit, now_nanos: u64) -> Option<Effects> {
         let effects = self.window.effects(permit.mark)?;
         let is_valid = permit.lease.is_none() || permit.lease == self.lease(now_nanos);
         is_valid.then_some(effects)

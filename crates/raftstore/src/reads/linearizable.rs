@@ -1,8 +1,8 @@
 //! A linearizable read outside the loop: a lease or a round of the core permits it; then a view, and
 //! the effects of the window over it.
 
+use crate::{Busy, Header, ReadPermit, Reader, Readers, Refusal, Reply};
 use std::sync::Arc;
-use stele_raftstore::{Busy, Header, Permit, Reader, Readers, Refusal, Reply};
 use stele_storage::{EngineView, Overlaid};
 
 /// Most views that a confirmed read takes: each time entries may be applied meanwhile.
@@ -20,7 +20,7 @@ const VIEWS_MAX: usize = 100;
 pub struct LinearizableRead {
     reader: Arc<Reader>,
     header: Header,
-    permit: Permit,
+    permit: ReadPermit,
 }
 
 impl LinearizableRead {

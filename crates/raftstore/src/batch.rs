@@ -1,9 +1,9 @@
 //! A batch of operations on one region: one entry, or several in order when it is larger than an
 //! entry may be, or has more operations.
 
+use crate::{Done, Reply, Unknown};
 use bytes::Bytes;
 use std::collections::VecDeque;
-use stele_raftstore::{Done, Reply, Unknown};
 use stele_types::{CommandBuilder, Result, mutant};
 
 /// Bytes of an operation in a command beside key and value.
@@ -64,7 +64,8 @@ impl Batch {
         let mut command = CommandBuilder::new();
         let mut count = 0;
         while let Some(op) = self.ops.front() {
-            let is_full = count == ENTRY_OPS_MAX && !mutant::active("node.entry_of_any_operations");
+            let is_full =
+                count == ENTRY_OPS_MAX && !mutant::active("raftstore.entry_of_any_operations");
             let fits = command.encoded_bytes() + op.bytes() <= self.entry_bytes_max;
             if (is_full || !fits) && !command.is_empty() {
                 break;
@@ -90,7 +91,7 @@ impl Batch {
     pub fn replied(&mut self, reply: Reply) -> Option<Reply> {
         let Reply::Done(Done::Written { .. }) = reply else {
             let is_partly_written =
-                self.is_partly_written && !mutant::active("node.part_as_refused");
+                self.is_partly_written && !mutant::active("raftstore.part_as_refused");
             return Some(match is_partly_written {
                 true => Reply::Unknown(Unknown::PartlyExecuted),
                 false => reply,
@@ -104,7 +105,7 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stele_raftstore::{Busy, Refusal, Timings};
+    use crate::{Busy, Refusal, Timings};
     use stele_types::{Command, LogIndex, Term};
 
     fn puts(count: u8, value_bytes: usize) -> Vec<BatchOp> {

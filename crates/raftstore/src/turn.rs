@@ -4,13 +4,13 @@
 //! Items that arrive while a batch is written wait for the next turn, or are stepped meanwhile if
 //! another thread writes: this is the group commit.
 
-use super::queue::{Item, Permit};
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use stele_raftstore::{
+use crate::queue::{Admitted, Item};
+use crate::{
     Append, Event, Input, Lookup, Now, Outputs, PeerMessage, RaftStore, Readers, Reply, RequestId,
     SendSnapshot, Unknown,
 };
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use stele_storage::StorageEngine;
 use stele_types::{Error, RegionId, mutant};
 
@@ -20,14 +20,14 @@ pub struct Turn<E: StorageEngine, A> {
     /// this store does.
     pub messages: Vec<PeerMessage>,
     /// Batch to write and sync. Its result comes back as
-    /// [`Input::Appended`](stele_raftstore::Input::Appended); at most one is under way.
+    /// [`Input::Appended`](crate::Input::Appended); at most one is under way.
     pub append: Option<Append>,
     /// Replies to callers.
     pub replies: Vec<(A, Reply)>,
     /// Snapshots to send.
     pub snapshots: Vec<SendSnapshot<E>>,
     /// Keys to read on another thread. The result of each comes back as
-    /// [`Input::Found`](stele_raftstore::Input::Found).
+    /// [`Input::Found`](crate::Input::Found).
     pub lookups: Vec<Lookup>,
     /// Changes of regions.
     pub events: Vec<Event>,
@@ -60,7 +60,7 @@ impl<E: StorageEngine, A> Turn<E, A> {
     /// store does; the write begins before callers are answered, so that no answer delays it.
     pub fn carry_out(self, owner: &mut impl CarryOut<E, A>) {
         let mut append = self.append;
-        let is_late = mutant::active("node.replies_before_append");
+        let is_late = mutant::active("raftstore.replies_before_append");
         if !self.messages.is_empty() {
             owner.send(self.messages);
         }
@@ -106,7 +106,7 @@ struct Pending<A> {
     caller: Option<A>,
     /// Invariant: it is held until the core answers. A proposal uses memory also when its caller no
     /// longer waits for it.
-    permit: Option<Permit>,
+    permit: Option<Admitted>,
     /// Deadline of a write; 0 without one.
     deadline_nanos: u64,
 }
@@ -178,12 +178,12 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
         let proposed_by = now_nanos.saturating_sub(PROPOSED_AFTER_TICKS * tick_nanos);
         let is_overdue = |request: &&mut Pending<A>| {
             let is_past = request.deadline_nanos != 0 && request.deadline_nanos <= proposed_by;
-            is_past && !mutant::active("node.deadline_ends_with_proposal")
+            is_past && !mutant::active("raftstore.deadline_ends_with_proposal")
         };
         let overdue = self.requests.values_mut().filter(is_overdue);
         let reply = Reply::Unknown(Unknown::DeadlinePassed);
         let answered = overdue.filter_map(|request| {
-            if mutant::active("node.deadline_frees_memory") {
+            if mutant::active("raftstore.deadline_frees_memory") {
                 request.permit = None;
             }
             Some((request.caller.take()?, reply.clone()))
@@ -195,7 +195,7 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
         match item {
             Item::Input(input) => self.core.step(input),
             Item::Message { message, .. } => {
-                self.core.step(stele_raftstore::Input::Message(message));
+                self.core.step(crate::Input::Message(message));
             }
             Item::Request { id, input, caller, permit } => {
                 let deadline_nanos = deadline_of(&input);
@@ -237,7 +237,7 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
     }
 
     fn depose(&self) {
-        if !mutant::active("node.readers_outlive_loop") {
+        if !mutant::active("raftstore.readers_outlive_loop") {
             self.readers.depose_all();
         }
     }
@@ -254,9 +254,9 @@ fn deadline_of<E: StorageEngine>(input: &Input<E>) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::queue::Queue;
     use super::*;
-    use stele_raftstore::{Admin, AdminCall, Busy, Done, Header, Options, Refusal, Write};
+    use crate::queue::Queue;
+    use crate::{Admin, AdminCall, Busy, Done, Header, Options, Refusal, Write};
     use stele_storage::{LogStore, ModelEngine};
     use stele_types::{
         ClusterId, CommandBuilder, Peer, PeerId, PeerRole, Region, StoreId, StoreIdent,
@@ -389,7 +389,7 @@ mod tests {
         let mut trial = Trial::new();
         trial.put(1);
         let mut turn = trial.turn().unwrap();
-        let body = stele_raftstore::Body::Gone;
+        let body = crate::Body::Gone;
         turn.messages.push(PeerMessage::between_stores(StoreId(1), StoreId(2), body));
         turn.events.push(Event::RegionChanged(Region::default()));
         turn.wants_checkpoint = true;

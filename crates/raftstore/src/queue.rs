@@ -2,11 +2,11 @@
 //! while they wait. Above the bound, requests are refused as busy and messages are dropped, which
 //! Raft repairs.
 
+use crate::{Busy, Input, PeerMessage, RaftStore, Refusal, Reply, RequestId};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use stele_raftstore::{Busy, Input, PeerMessage, RaftStore, Refusal, Reply, RequestId};
 use stele_storage::StorageEngine;
 use stele_types::{Error, mutant};
 
@@ -29,7 +29,7 @@ pub enum Item<E: StorageEngine, A> {
         /// Caller that gets the reply.
         caller: A,
         /// The request's share of the bound.
-        permit: Permit,
+        permit: Admitted,
     },
     /// Message of a peer, with its size.
     Message {
@@ -78,14 +78,14 @@ impl<A> NotTaken<A> {
 pub type Kept = Option<Arc<dyn Any + Send + Sync>>;
 
 /// Share of a request in the bound; released when dropped.
-pub struct Permit {
+pub struct Admitted {
     request_bytes: Arc<AtomicU64>,
     bytes: u64,
     /// Dropped with the permit.
     _kept: Kept,
 }
 
-impl Drop for Permit {
+impl Drop for Admitted {
     fn drop(&mut self) {
         self.request_bytes.fetch_sub(self.bytes, Relaxed);
     }
@@ -154,11 +154,11 @@ impl<E: StorageEngine, A> Queue<E, A> {
 
     /// Admits a request of `bytes`; `None` above the limit. A single request is always admitted,
     /// whatever its size.
-    fn admit(&self, bytes: u64, kept: Kept) -> Option<Permit> {
+    fn admit(&self, bytes: u64, kept: Kept) -> Option<Admitted> {
         let before = self.request_bytes.fetch_add(bytes, Relaxed);
-        let permit = Permit { request_bytes: self.request_bytes.clone(), bytes, _kept: kept };
+        let permit = Admitted { request_bytes: self.request_bytes.clone(), bytes, _kept: kept };
         let is_above = before > 0 && before + bytes > self.bytes_max;
-        (!is_above || mutant::active("node.admit_all")).then_some(permit)
+        (!is_above || mutant::active("raftstore.admit_all")).then_some(permit)
     }
 
     /// Queues an item and returns whether the queue was empty; `None` when the loop has stopped. For
@@ -226,8 +226,8 @@ fn bytes_of<E: StorageEngine>(input: &Input<E>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Header, Write};
     use bytes::Bytes;
-    use stele_raftstore::{Header, Write};
     use stele_storage::ModelEngine;
 
     #[test]

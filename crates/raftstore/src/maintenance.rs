@@ -18,7 +18,7 @@ pub struct Slice {
     pub work: Option<Maintained>,
     /// Time until the next slice; 0 after a slice that did work or scrubbed.
     pub pause_nanos: u64,
-    /// Data was found unreadable: pass [`Input::Damaged`](stele_raftstore::Input::Damaged) to the
+    /// Data was found unreadable: pass [`Input::Damaged`](crate::Input::Damaged) to the
     /// loop, which may be waiting. Once awake it requests copies as long as anything is lost.
     pub has_new_damage: bool,
     /// Error of this slice. The engine continues, and its statistics keep the error.
@@ -80,7 +80,7 @@ impl Maintenance {
             (self.idle_slices, self.pause_nanos) = (0, IDLE_NANOS);
             return 0;
         }
-        if scrubbed_bytes > 0 && !mutant::active("node.scrub_waits_for_work") {
+        if scrubbed_bytes > 0 && !mutant::active("raftstore.scrub_waits_for_work") {
             return 0;
         }
         self.idle_slices = self.idle_slices.saturating_add(1);

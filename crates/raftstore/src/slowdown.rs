@@ -2,11 +2,10 @@
 //! part of the work; on a node they wait for as long as that work takes, because request threads must
 //! not. Writers slow down early and never stop.
 
+use crate::{Modification, Modify, NewPair, Readers, Write};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use stele_placement::{Cluster, Liveness, Millis, Store};
-use stele_raftstore::{Modification, Modify, NewPair, Readers, Write};
 use stele_types::{RegionId, StoreId, mutant};
 
 /// Longest wait of one write.
@@ -67,7 +66,7 @@ impl WriterQueue {
             return 0;
         }
         let nanos = bytes.saturating_mul(nanos_per_kib.min(NANOS_PER_KIB_MAX)) / 1024;
-        let latest_nanos = match mutant::active("node.waits_of_writers_add_up") {
+        let latest_nanos = match mutant::active("raftstore.waits_of_writers_add_up") {
             true => u64::MAX,
             false => now_nanos.saturating_add(WAIT_NANOS_MAX),
         };
@@ -79,21 +78,6 @@ impl WriterQueue {
 
 /// Nanoseconds that writers wait for each KiB, by store; those that do not lag are left out.
 pub type Slowdowns = BTreeMap<StoreId, u64>;
-
-/// Returns the stores that slow their writers.
-///
-/// Invariant: the last report of a store that is silent does not count. It would slow the leaders of its
-/// regions permanently.
-pub fn slowdowns(cluster: &Cluster, now: Millis) -> Slowdowns {
-    let lags = |store: &&Store| {
-        let report = &store.report;
-        report.slowdown_nanos_per_kib > 0
-            && (store.liveness(cluster.config(), now) == Liveness::Live
-                || mutant::active("node.silent_store_slows_writers"))
-    };
-    let slowdown = |store: &Store| (store.id, store.report.slowdown_nanos_per_kib);
-    cluster.stores().filter(lags).map(slowdown).collect()
-}
 
 /// Writers of one store, which wait while garbage collection lags here or at another replica.
 #[derive(Debug, Default)]
@@ -157,7 +141,7 @@ impl SlowWriters {
 
     /// Returns the slowdown of the replica of a region that lags most.
     fn slowest(&self, region: RegionId, readers: &Readers) -> u64 {
-        if mutant::active("node.followers_pressure_ignored") {
+        if mutant::active("raftstore.followers_pressure_ignored") {
             return 0;
         }
         let Some(region) = readers.get(region).map(|reader| reader.region()) else { return 0 };
