@@ -7,8 +7,8 @@ use crate::queued::Queued;
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use std::time::{Duration, Instant};
-use stele_raftstore::LinearizableRead;
-use stele_raftstore::{Done, Header, Input, Read, Reply, RequestId, Write};
+use stele_replica::LinearizableRead;
+use stele_replica::{Done, Header, Input, Read, Reply, RequestId, Write};
 use stele_storage::{
     Effects, EngineView, Overlaid, Pair, ScanOptions, StateMachine, StorageEngine,
 };

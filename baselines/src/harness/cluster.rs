@@ -7,7 +7,7 @@ use crate::queued::{Applied, Queued};
 use anyhow::{Context, Result, bail};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stele_raftstore::{Admin, AdminCall, Header, Input, Now, Options, RaftStore, StageSums};
+use stele_replica::{Admin, AdminCall, Header, Input, Now, Options, RaftStore, StageSums};
 use stele_server::store::StoreHandle;
 use stele_storage::StorageEngine;
 use stele_types::{

@@ -3,8 +3,8 @@
 use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_engine::Store as Engine;
-use stele_raftstore::Turn;
-use stele_raftstore::{Append, Event};
+use stele_replica::Turn;
+use stele_replica::{Append, Event};
 use stele_types::{LogIndex, Mark, Record, RegionId};
 
 /// Versions of the members that count on each store.

@@ -5,8 +5,8 @@ use super::values::value_of;
 use super::{Act, Pending, World};
 use crate::world::{Requester, Slot, SlowWrite};
 use bytes::Bytes;
-use stele_raftstore::{Batch, BatchOp};
-use stele_raftstore::{Header, Reply, RequestId, Write};
+use stele_replica::{Batch, BatchOp};
+use stele_replica::{Header, Reply, RequestId, Write};
 use stele_storage::{EngineView, StateMachine};
 use stele_types::ColumnFamily;
 

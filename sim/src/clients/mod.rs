@@ -22,7 +22,7 @@ use bytes::Bytes;
 use fill::Fill;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use stele_raftstore::{Header, Input, Read, Reader, RequestId, Write};
+use stele_replica::{Header, Input, Read, Reader, RequestId, Write};
 use stele_types::{ColumnFamily, CommandBuilder, Prng, Region, RegionKind, RegionPhase};
 
 /// Number of keys of a group.

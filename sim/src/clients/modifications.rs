@@ -4,7 +4,7 @@ use super::values::{Value, end_of, has_known_bytes, is_countable, key_of, part_o
 use super::{KEYS, Target};
 use crate::check::linear::{Act, Change, Op};
 use crate::world::{Requester, SlowWrite, World};
-use stele_raftstore::{Modification, Modify, NewPair, RequestId};
+use stele_replica::{Modification, Modify, NewPair, RequestId};
 use stele_types::ColumnFamily;
 
 /// Bound of what an increment adds.

@@ -11,8 +11,8 @@ use stele_placement::{
     Cluster, DrainGoal, Kind, LeaderState, Millis, Operator, OperatorId, PairChange, SYSTEM_REGION,
     Step, StoreState, pairs,
 };
-use stele_raftstore::LinearizableRead;
-use stele_raftstore::{Done, Header, Reply};
+use stele_replica::LinearizableRead;
+use stele_replica::{Done, Header, Reply};
 use stele_storage::{EngineView, ScanOptions, StateMachine};
 use stele_types::{Error, Peer, PeerRole, RegionId, Result, StoreId, Term};
 

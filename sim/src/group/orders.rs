@@ -5,7 +5,7 @@ use stele_node::report::split::middle_key;
 use stele_node::report::steps::{self, Execution};
 use stele_node::report::{Obstacle, StepKey};
 use stele_placement::Instruction;
-use stele_raftstore::{Admin, Done, Input, Reply};
+use stele_replica::{Admin, Done, Input, Reply};
 use stele_types::RegionId;
 
 impl World {

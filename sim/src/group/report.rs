@@ -10,7 +10,7 @@ use std::time::Duration;
 use stele_node::report::split::{Limits, balanced_key, ids_wanted, size_of};
 use stele_node::report::{Obstacle, StalePeer, steps};
 use stele_placement::{NewStore, NodeReport, SYSTEM_REGION, StoreReport};
-use stele_raftstore::{Admin, Header, Input, Read, Reply};
+use stele_replica::{Admin, Header, Input, Read, Reply};
 use stele_storage::{LogStore, StateMachine};
 use stele_types::{Lineage, LogIndex, Region, RegionId, StoreId, StoreIdent};
 use stele_vfs::MEASURING_OPERATIONS;
@@ -316,7 +316,7 @@ impl World {
         let Some(slot) = self.slots.get(&number).filter(|slot| slot.id.is_none()) else { return };
         let Some(engine) = slot.engine().cloned() else { return };
         let ident = StoreIdent { cluster: crate::plan::CLUSTER, store };
-        let written = stele_raftstore::RaftStore::write_ident(&*engine, &ident);
+        let written = stele_replica::RaftStore::write_ident(&*engine, &ident);
         if let Err(error) = written.and_then(|()| self.start_core(number)) {
             let node = self.slots.get(&number).map_or(0, |slot| slot.node);
             self.trace.note(self.now, node, number, || format!("does not join: {error}"));

@@ -3,7 +3,7 @@
 
 use crate::world::World;
 use std::collections::BTreeMap;
-use stele_raftstore::RegionReport;
+use stele_replica::RegionReport;
 use stele_types::{LogIndex, Peer, PeerRole, Region, RegionId};
 
 /// Minimum of voters that tolerate the loss of one.

@@ -8,9 +8,7 @@ use crate::world::{Happening, Requester, World};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_placement::DrainGoal;
-use stele_raftstore::{
-    Admin, AdminCall, ChangeKind, Header, Input, PeerChange, RegionReport, Role,
-};
+use stele_replica::{Admin, AdminCall, ChangeKind, Header, Input, PeerChange, RegionReport, Role};
 use stele_types::{Peer, PeerId, PeerRole, Region, RegionId, RegionKind, StoreId};
 
 impl World {

@@ -6,7 +6,7 @@ use crate::plan::SECOND;
 use std::collections::BTreeMap;
 use stele_node::hand_over::{HandOver, Transfer};
 use stele_node::report::steps;
-use stele_raftstore::{Admin, Input, RegionReport, Reply};
+use stele_replica::{Admin, Input, RegionReport, Reply};
 use stele_types::{RegionId, StoreId};
 
 /// Time for the hand-over of all leaders.

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stele_engine::Store as Engine;
-use stele_raftstore::{
+use stele_replica::{
     Admin, AdminCall, Append, ChangeKind, Event, Input, Lookup, PeerChange, PeerMessage, Reply,
     RequestId, SendSnapshot, Ticket, wire,
 };
-use stele_raftstore::{CarryOut, Item, Queue};
+use stele_replica::{CarryOut, Item, Queue};
 use stele_storage::{LogStore, StateMachine};
 use stele_types::checksum::crc32c;
 use stele_types::{

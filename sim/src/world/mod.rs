@@ -39,7 +39,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_engine::Store as Engine;
 use stele_node::report::StepKey;
-use stele_raftstore::{Lookup, Reply, Ticket};
+use stele_replica::{Lookup, Reply, Ticket};
 use stele_storage::Pair;
 use stele_types::{LogBatch, Prng, RegionId, Result, StoreId};
 

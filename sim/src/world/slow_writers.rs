@@ -1,10 +1,10 @@
 //! Writers that wait while garbage collection lags, in virtual time. The rule is that of the server
-//! (`stele_raftstore::SlowWriters`). This module adds the time and the checks.
+//! (`stele_replica::SlowWriters`). This module adds the time and the checks.
 
 use super::{Happening, Requester, Slot, World};
 use crate::plan::SECOND;
-use stele_raftstore::{Input, Modification, Modify, NewPair, RequestId, Write};
-use stele_raftstore::{REPORT_NANOS, Slowdowns, WAIT_NANOS_MAX};
+use stele_replica::{Input, Modification, Modify, NewPair, RequestId, Write};
+use stele_replica::{REPORT_NANOS, Slowdowns, WAIT_NANOS_MAX};
 
 /// Longest time from the end of a lag until a store hears of it: the last report of a store that is cut
 /// off counts until the store is silent, the answer that states it may be late, and the node may pause.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use stele_engine::Store as Engine;
 use stele_node::snapshot::{BROKEN_NANOS_MAX, Position, RETRY_NANOS, Reception, Source};
-use stele_raftstore::{Done, Input, Reply, SendSnapshot, SnapshotHeader, wire};
+use stele_replica::{Done, Input, Reply, SendSnapshot, SnapshotHeader, wire};
 use stele_storage::LogStore;
 use stele_types::KeyRange;
 use stele_types::checksum::crc32c;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use stele_placement::{PairChange, SYSTEM_REGION};
-use stele_raftstore::{Header, RequestId, Write};
+use stele_replica::{Header, RequestId, Write};
 use stele_types::{CommandBuilder, Result, Term, mutant};
 
 /// Returns the write that commits `changes`, all or none, in exactly this term. Fails with `Invalid`

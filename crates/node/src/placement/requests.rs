@@ -5,7 +5,7 @@ use crate::report::{Answer, Report, StalePeer};
 use stele_placement::{
     Cluster, LeaderState, Liveness, Millis, NewStore, Report as LeaderReport, StaleReport, Store,
 };
-use stele_raftstore::Slowdowns;
+use stele_replica::Slowdowns;
 use stele_types::{Error, StoreId, mutant};
 
 /// Report that was accepted.

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use stele_placement::{
     DownPeer, Instruction, NodeReport, Refused, RegionReport, StoreReport, Traffic,
 };
-use stele_raftstore::{
+use stele_replica::{
     Admin, AdminCall, Changes, Collection, Header, RegionReport as CoreReport, RequestId, Slowdowns,
 };
 use stele_storage::RangeSize;

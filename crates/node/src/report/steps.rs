@@ -3,7 +3,7 @@
 use super::split;
 use bytes::Bytes;
 use stele_placement::{Change, Instruction, OperatorId, Order};
-use stele_raftstore::{
+use stele_replica::{
     Admin, AdminCall, ChangeKind, Done, Header, NewRegion, PeerChange, Refusal, Reply, RequestId,
     Unknown,
 };

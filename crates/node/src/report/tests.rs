@@ -1,7 +1,7 @@
 use super::split::Measured;
 use super::*;
 use stele_placement::{OperatorId, Order};
-use stele_raftstore::{Busy, Refusal, Reply, Role, Unknown};
+use stele_replica::{Busy, Refusal, Reply, Role, Unknown};
 use stele_storage::RangeSize;
 use stele_types::{LogIndex, Peer, PeerRole, Region};
 
@@ -26,7 +26,7 @@ pub(super) fn led(id: u64) -> (StoreId, CoreReport) {
         leaderless_seconds: 0,
         lacks_room: false,
         hibernating: false,
-        traffic: stele_raftstore::Traffic::default(),
+        traffic: stele_replica::Traffic::default(),
     };
     (STORE, report)
 }
@@ -301,6 +301,6 @@ fn only_an_invalid_step_is_refused_permanently_and_an_unknown_outcome_is_no_refu
     assert!(!is_final(Reply::Busy(Busy::Merging)));
     let unknown = Unknown::LeadershipLost;
     assert_eq!(steps::outcome(Reply::Unknown(unknown)), Ok(Some(unknown)));
-    let done = stele_raftstore::Done::Admin { region: Region::default() };
+    let done = stele_replica::Done::Admin { region: Region::default() };
     assert_eq!(steps::outcome(Reply::Done(done)), Ok(None));
 }

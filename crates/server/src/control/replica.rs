@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_node::pages::Pages;
 use stele_proto::stele::control::v1 as wire;
-use stele_raftstore::{
+use stele_replica::{
     Admin, AdminCall, Done, Header, Recovery, Refusal, RegionReport, Reply, RequestId, Role,
 };
 use stele_storage::{EngineView, LogStore, Pair, StateMachine};

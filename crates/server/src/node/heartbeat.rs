@@ -21,7 +21,7 @@ use stele_node::report::split::{Limits, Splitter};
 use stele_node::report::{Obstacle, Reporter, StalePeer, StepKey};
 use stele_placement::{Instruction, NodeReport, StoreReport};
 use stele_proto::stele::control::v1 as wire;
-use stele_raftstore::{Changes, Input, RequestId};
+use stele_replica::{Changes, Input, RequestId};
 use stele_types::{Clock, StoreId, mutant};
 use stele_vfs::SystemClock;
 use tokio::sync::watch;

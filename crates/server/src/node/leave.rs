@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_node::hand_over::{HandOver, Transfer};
 use stele_node::report::steps;
-use stele_raftstore::{Admin, AdminCall, RegionReport, RequestId};
+use stele_replica::{Admin, AdminCall, RegionReport, RequestId};
 use stele_types::StoreId;
 use tokio::task::JoinSet;
 use tokio::time::timeout;

@@ -6,7 +6,7 @@ use crate::store::{Core, Engine};
 use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind, RecoveringStore, Replay};
-use stele_raftstore::{LeaseTimes, Now, Options, RaftStore};
+use stele_replica::{LeaseTimes, Now, Options, RaftStore};
 use stele_types::size::format_bytes;
 use stele_types::{Clock, Error, Result, StoreIdent};
 use stele_vfs::{RealVfs, ScaledVfs, SystemClock, Vfs, warnings};

@@ -11,7 +11,7 @@ use stele_node::report::split::{
     Limits, SplitBy, Splitter, balanced_key, ids_wanted, middle_key, size_of,
 };
 use stele_node::report::steps;
-use stele_raftstore::{Admin, NewRegion, RequestId};
+use stele_replica::{Admin, NewRegion, RequestId};
 use stele_storage::RangeSize;
 use stele_types::Region;
 

@@ -11,8 +11,8 @@ use stele_node::pages::Pages;
 use stele_node::placement;
 use stele_node::succession::{Refusal, Verdict};
 use stele_placement::{PairChange, SYSTEM_REGION};
-use stele_raftstore::LinearizableRead;
-use stele_raftstore::{Done, Header, Read, Reply, RequestId};
+use stele_replica::LinearizableRead;
+use stele_replica::{Done, Header, Read, Reply, RequestId};
 use stele_storage::{EngineView, StateMachine};
 use stele_types::{Error, Result, StoreId, StoreRun, Term};
 

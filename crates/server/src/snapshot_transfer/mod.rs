@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_node::snapshot::{BROKEN_NANOS_MAX, Parts, RETRY_NANOS, Reception, Replica, Source};
-use stele_raftstore::{Done, Input, Reply, SendSnapshot, wire};
+use stele_replica::{Done, Input, Reply, SendSnapshot, wire};
 use stele_types::{Error, Result, StoreId};
 use tokio::sync::{Semaphore, watch};
 use turns::{Turn, Turns};

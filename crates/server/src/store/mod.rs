@@ -24,11 +24,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use stele_raftstore::{
+use stele_replica::{
     AdminCall, Changes, Event, Input, Modify, PeerMessage, RaftStore, Read, Readers, Reply,
     RequestId, SendSnapshot, StageTimes, Unknown, Write,
 };
-use stele_raftstore::{Ended, Item, Kept, NotTaken, SlowWriters, Slowdowns, StoreLoop};
+use stele_replica::{Ended, Item, Kept, NotTaken, SlowWriters, Slowdowns, StoreLoop};
 use stele_storage::{Space, StorageEngine};
 use stele_types::{Clock, Error, Peer, PeerRole, Region, RegionId, Result, StoreId};
 use store_loop::{Inbox, LoopThread, answer};

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use stele_engine::{Options, Replay};
-use stele_raftstore::SlowWriters;
-use stele_raftstore::{
+use stele_replica::SlowWriters;
+use stele_replica::{
     Admin, AdminCall, Done, Event, Header, Input, Modification, Modified, Modify, Now,
     Options as CoreOptions, PeerMessage, RaftStore, Reply, SendSnapshot, Write,
 };
@@ -100,7 +100,7 @@ fn puts_wait_while_a_replica_lags_and_deletes_do_not() {
             None => command.delete(b"k").map(|_| ()).unwrap(),
         }
         let command = command.build().bytes().clone();
-        let id = stele_raftstore::RequestId::default();
+        let id = stele_replica::RequestId::default();
         let write = Write { id, header, command, frees: value.is_none() };
         let started = Instant::now();
         let reply = runtime.block_on(handle.write(write, None));

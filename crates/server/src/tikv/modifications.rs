@@ -12,7 +12,7 @@ use bytes::Bytes;
 use stele_proto::kvrpcpb::RawCasRequest;
 use stele_proto::stele::kv::v1::modify_request::Change;
 use stele_proto::stele::kv::v1::{ModifyRequest, ModifyResponse, Refusal};
-use stele_raftstore::{Done, Modification, Modified, Modify, NewPair, Reply, RequestId};
+use stele_replica::{Done, Modification, Modified, Modify, NewPair, Reply, RequestId};
 use stele_types::computed::Unfit;
 
 /// Modification that was decided.

@@ -16,8 +16,8 @@ use stele_proto::kvrpcpb::{
     RawGetRequest, RawScanRequest,
 };
 use stele_proto::stele::kv::v1::ExistRequest;
-use stele_raftstore::LinearizableRead;
-use stele_raftstore::{Done, Reply, RequestId};
+use stele_replica::LinearizableRead;
+use stele_replica::{Done, Reply, RequestId};
 use stele_storage::{
     Admitted, Cached, EngineView, Order, Overlaid, Pair, ScanOptions, StateMachine,
 };
@@ -39,7 +39,7 @@ async fn view(target: &Target) -> Result<Arc<View>, Failure> {
     let store = &target.store;
     let region = target.header.region;
     let replica = target.replica_read;
-    let read = stele_raftstore::Read { id: RequestId::default(), header: target.header, replica };
+    let read = stele_replica::Read { id: RequestId::default(), header: target.header, replica };
     match store.read(read).await {
         Reply::Done(Done::ReadReady { .. }) => {}
         other => return Err(Failure::of_reply(other, region, store.id(), OnUnknown::Read)),

@@ -10,8 +10,8 @@ use stele_proto::kvrpcpb::{
     KvPair, RawBatchDeleteRequest, RawBatchPutRequest, RawDeleteRangeRequest, RawDeleteRequest,
     RawPutRequest,
 };
-use stele_raftstore::{Batch, BatchOp, OP_OVERHEAD_BYTES};
-use stele_raftstore::{Busy, Done, Reply, RequestId, Write};
+use stele_replica::{Batch, BatchOp, OP_OVERHEAD_BYTES};
+use stele_replica::{Busy, Done, Reply, RequestId, Write};
 use stele_types::{CommandBuilder, Error, KeyRange};
 
 /// Returns the absolute Unix seconds of a time to live; 0 for no expiry. Computed at the leader, so

@@ -3,7 +3,7 @@
 use super::DiskCopy;
 use crate::world::World;
 use std::sync::Arc;
-use stele_raftstore::{Done, Input, RaftStore, Reply, RequestId, SnapshotHeader};
+use stele_replica::{Done, Input, RaftStore, Reply, RequestId, SnapshotHeader};
 use stele_storage::LogStore;
 use stele_types::Prng;
 
