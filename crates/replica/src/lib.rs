@@ -65,4 +65,4 @@ pub use reads::{LinearizableRead, ReadPath, ReadPermit, Reader, Readers};
 pub use slowdown::{REPORT_NANOS, SlowWriters, Slowdowns, WAIT_NANOS_MAX};
 pub use stele_storage::{Modification, Modified, NewPair};
 pub use store::RaftStore;
-pub use turn::{CarryOut, Ended, StoreLoop, Turn};
+pub use turn::{CarryOut, Ended, StoreLoop};

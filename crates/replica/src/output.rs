@@ -11,13 +11,14 @@ use stele_types::{KeyRange, LogBatch, LogIndex, Peer, PeerId, Region, RegionId, 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// Work for the owner of the store, from one poll.
+/// Work for the owner of the store, from one poll. `A` names the caller that gets a reply: the core
+/// knows the id of its request, the store's loop the caller itself.
 ///
 /// No field waits for another one of the same outputs: what must follow a durable batch comes out of
 /// the poll after its report. The order send, append, reply is the fastest: followers write while
 /// this store does. The owner takes the outputs of a poll before it polls again. A field of a later
 /// poll follows the same field of an earlier one.
-pub struct Outputs<E: StorageEngine> {
+pub struct Outputs<E: StorageEngine, A = RequestId> {
     /// Messages to other stores.
     ///
     /// Precedes: each promise in them (a term, a vote, an acknowledgement) is durable. A leader's
@@ -41,7 +42,7 @@ pub struct Outputs<E: StorageEngine> {
     /// effect, now or later.
     /// Follows: a view taken after a reply, with the effects of the window over it, holds the effect of
     /// its write.
-    pub replies: Vec<(RequestId, Reply)>,
+    pub replies: Vec<(A, Reply)>,
     /// Snapshots to send, each a stream of its own.
     ///
     /// Precedes: their views are taken; every entry in them is committed, and durable here.

@@ -1,5 +1,5 @@
 //! The turn of a store's loop. A turn steps all waiting items, then lets the core do what is due.
-//! [`Turn::carry_out`] carries its results out in this order: send, append, reply.
+//! [`Outputs::carry_out`] carries its results out in this order: send, append, reply.
 //!
 //! Items that arrive while a batch is written wait for the next turn, or are stepped meanwhile if
 //! another thread writes: this is the group commit.
@@ -13,27 +13,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
 use stele_types::{Error, RegionId, mutant};
-
-/// What the owner of a store does after a turn.
-pub struct Turn<E: StorageEngine, A> {
-    /// Messages to other stores. They leave before the batch is written: followers persist while
-    /// this store does.
-    pub messages: Vec<PeerMessage>,
-    /// Batch to write and sync. Its result comes back as
-    /// [`Input::Appended`](crate::Input::Appended); at most one is under way.
-    pub append: Option<Append>,
-    /// Replies to callers.
-    pub replies: Vec<(A, Reply)>,
-    /// Snapshots to send.
-    pub snapshots: Vec<SendSnapshot<E>>,
-    /// Keys to read on another thread. The result of each comes back as
-    /// [`Input::Found`](crate::Input::Found).
-    pub lookups: Vec<Lookup>,
-    /// Changes of regions.
-    pub events: Vec<Event>,
-    /// Maintenance must checkpoint the engine soon.
-    pub wants_checkpoint: bool,
-}
 
 /// What carries out the results of a turn: threads of a server, or a simulation.
 pub trait CarryOut<E: StorageEngine, A> {
@@ -53,8 +32,8 @@ pub trait CarryOut<E: StorageEngine, A> {
     fn want_checkpoint(&mut self);
 }
 
-impl<E: StorageEngine, A> Turn<E, A> {
-    /// Carries the turn out.
+impl<E: StorageEngine, A> Outputs<E, A> {
+    /// Carries the results of a turn out.
     ///
     /// Invariant: messages leave before the batch is written, so that followers persist while this
     /// store does; the write begins before callers are answered, so that no answer delays it.
@@ -151,7 +130,11 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
     }
 
     /// Steps `items` and does what is due. Leaves `items` empty. After an error the loop has ended.
-    pub fn turn(&mut self, items: &mut Vec<Item<E, A>>, now: Now) -> Result<Turn<E, A>, Ended<A>> {
+    pub fn turn(
+        &mut self,
+        items: &mut Vec<Item<E, A>>,
+        now: Now,
+    ) -> Result<Outputs<E, A>, Ended<A>> {
         let mut items = items.drain(..);
         for item in items.by_ref() {
             if let Err(error) = self.step(item) {
@@ -160,9 +143,9 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
         }
         match self.core.poll(now) {
             Ok(outputs) => {
-                let mut turn = self.turn_of(outputs);
-                turn.replies.extend(self.overdue(now.monotonic_nanos));
-                Ok(turn)
+                let mut outputs = self.for_callers(outputs);
+                outputs.replies.extend(self.overdue(now.monotonic_nanos));
+                Ok(outputs)
             }
             Err(error) => Err(self.ended(error, Vec::new())),
         }
@@ -210,7 +193,8 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
         Ok(())
     }
 
-    fn turn_of(&mut self, outputs: Outputs<E>) -> Turn<E, A> {
+    /// Replaces the id of each request that is answered by its caller.
+    fn for_callers(&mut self, outputs: Outputs<E>) -> Outputs<E, A> {
         let Outputs { messages, append, replies, snapshots, lookups, events, wants_checkpoint } =
             outputs;
         let replies = replies.into_iter().filter_map(|(id, reply)| {
@@ -218,7 +202,7 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
             Some((caller, reply))
         });
         let replies = replies.collect();
-        Turn { messages, append, replies, snapshots, lookups, events, wants_checkpoint }
+        Outputs { messages, append, replies, snapshots, lookups, events, wants_checkpoint }
     }
 
     fn ended(&mut self, error: Error, refused: Vec<(A, Reply)>) -> Ended<A> {
@@ -303,7 +287,7 @@ mod tests {
             self.queue.request(write, caller).unwrap();
         }
 
-        fn turn(&mut self) -> Result<Turn<ModelEngine, u8>, Ended<u8>> {
+        fn turn(&mut self) -> Result<Outputs<ModelEngine, u8>, Ended<u8>> {
             self.now += 1_000_000;
             let mut items = Vec::new();
             self.queue.take(&mut items);
