@@ -15,16 +15,19 @@ pub struct Now {
     pub unix_seconds: u64,
 }
 
-/// Id of a client request on this store; each request gets one reply.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Id of a request on this store. The queue of its loop gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
 /// Event that the owner of a store passes to the core.
 pub enum Input<E: StorageEngine> {
-    /// Client write.
-    Write(Write),
-    /// Client read-modify-write of one key.
-    Modify(Modify),
+    /// Request, which gets one reply.
+    Request {
+        /// Names the request in the reply.
+        id: RequestId,
+        /// The request.
+        request: Request,
+    },
     /// Result of a lookup. Every lookup gets one.
     Found {
         /// The lookup.
@@ -32,10 +35,6 @@ pub enum Input<E: StorageEngine> {
         /// The engine's result.
         result: Result<Option<Pair>>,
     },
-    /// Client read that no lease served.
-    Read(Read),
-    /// Change of a region, by placement or an administrator.
-    Admin(AdminCall),
     /// Message from another store.
     Message(PeerMessage),
     /// Result of appending a batch.
@@ -44,13 +43,6 @@ pub enum Input<E: StorageEngine> {
         ticket: Ticket,
         /// The engine's result.
         result: Result<()>,
-    },
-    /// A peer offers a snapshot. The reply is `SnapshotAccepted` or `Refused`.
-    SnapshotOffered {
-        /// Request to reply to.
-        id: RequestId,
-        /// Header of the offered snapshot.
-        header: SnapshotHeader,
     },
     /// All pairs of a snapshot have arrived.
     SnapshotReceived {
@@ -80,7 +72,65 @@ pub enum Input<E: StorageEngine> {
     StoreReachable(StoreId),
 }
 
-/// Routing fields of every request.
+impl<E: StorageEngine> Input<E> {
+    /// Returns the input of a request.
+    pub fn request(id: RequestId, request: impl Into<Request>) -> Self {
+        Self::Request { id, request: request.into() }
+    }
+}
+
+/// Input that gets a reply.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// Client write.
+    Write(Write),
+    /// Client read-modify-write of one key.
+    Modify(Modify),
+    /// Client read that no lease served.
+    Read(Read),
+    /// Change of a region, by placement or an administrator.
+    Admin(AdminCall),
+    /// Offer of a snapshot with this header, by a peer. The reply is `SnapshotAccepted`, `Refused` or
+    /// `Busy`.
+    SnapshotOffered(SnapshotHeader),
+}
+
+impl Request {
+    /// Returns the bytes of keys and values that it carries.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Write(write) => write.command.len() as u64,
+            Self::Modify(modify) => modify.bytes() as u64,
+            Self::Read(_) | Self::Admin(_) | Self::SnapshotOffered(_) => 0,
+        }
+    }
+}
+
+impl From<Write> for Request {
+    fn from(write: Write) -> Self {
+        Self::Write(write)
+    }
+}
+
+impl From<Modify> for Request {
+    fn from(modify: Modify) -> Self {
+        Self::Modify(modify)
+    }
+}
+
+impl From<Read> for Request {
+    fn from(read: Read) -> Self {
+        Self::Read(read)
+    }
+}
+
+impl From<AdminCall> for Request {
+    fn from(call: AdminCall) -> Self {
+        Self::Admin(call)
+    }
+}
+
+/// Routing fields of a request of a client or of placement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Region that the request is for.
@@ -98,8 +148,6 @@ pub struct Header {
 /// A write: one command, applied unchanged.
 #[derive(Clone, Debug)]
 pub struct Write {
-    /// Request to reply to.
-    pub id: RequestId,
     /// Routing fields. The request thread has checked that every key lies in the range of that
     /// version.
     pub header: Header,
@@ -113,8 +161,6 @@ pub struct Write {
 /// key, and the entry holds the result.
 #[derive(Clone, Debug)]
 pub struct Modify {
-    /// Request to reply to.
-    pub id: RequestId,
     /// Routing fields.
     pub header: Header,
     /// Engine key.
@@ -133,8 +179,6 @@ impl Modify {
 /// A read: the reply says when a view of the engine holds all that was acknowledged before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
-    /// Request to reply to.
-    pub id: RequestId,
     /// Routing fields.
     pub header: Header,
     /// Whether a follower may serve it.
@@ -144,8 +188,6 @@ pub struct Read {
 /// Request to change a region.
 #[derive(Clone, Debug)]
 pub struct AdminCall {
-    /// Request to reply to.
-    pub id: RequestId,
     /// Routing fields.
     pub header: Header,
     /// Requested change.

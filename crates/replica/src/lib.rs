@@ -47,7 +47,7 @@ pub use committed_merges::CommittedMerges;
 pub use entry_recovery::EntryRecovery;
 pub use input::{
     Admin, AdminCall, ChangeKind, Header, Input, Modify, NewRegion, Now, PeerChange, Read,
-    Recovery, RequestId, Write,
+    Recovery, Request, RequestId, Write,
 };
 pub use maintenance::{Maintenance, Slice};
 pub use messages::{

@@ -2,7 +2,7 @@
 //! while they wait. Above the bound, requests are refused as busy and messages are dropped, which
 //! Raft repairs.
 
-use crate::{Busy, Input, PeerMessage, RaftStore, Refusal, Reply, RequestId};
+use crate::{Busy, Input, PeerMessage, RaftStore, Refusal, Reply, Request, RequestId};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub enum Item<E: StorageEngine, A> {
         /// Id of the request.
         id: RequestId,
         /// The request.
-        input: Input<E>,
+        request: Request,
         /// Caller that gets the reply.
         caller: A,
         /// The request's share of the bound.
@@ -122,33 +122,18 @@ impl<E: StorageEngine, A> Queue<E, A> {
         self.request_bytes.load(Relaxed)
     }
 
-    /// Queues the request that `make` builds from its id. Returns whether the queue was empty.
-    pub fn request(
-        &self,
-        make: impl FnOnce(RequestId) -> Input<E>,
-        caller: A,
-    ) -> Result<bool, NotTaken<A>> {
-        self.request_keeping(make, caller, None)
-    }
-
-    /// Like [`Queue::request`]. Keeps `kept` until the outcome of the request is known, also if its
-    /// caller does not wait for it.
-    pub fn request_keeping(
-        &self,
-        make: impl FnOnce(RequestId) -> Input<E>,
-        caller: A,
-        kept: Kept,
-    ) -> Result<bool, NotTaken<A>> {
+    /// Queues a request and gives it its id. Returns whether the queue was empty. Keeps `kept` until
+    /// the outcome of the request is known, also if its caller does not wait for it.
+    pub fn submit(&self, request: Request, caller: A, kept: Kept) -> Result<bool, NotTaken<A>> {
         let id = RequestId(self.next_request.fetch_add(1, Relaxed));
-        let input = make(id);
-        let Some(permit) = self.admit(bytes_of(&input) + REQUEST_OVERHEAD_BYTES, kept) else {
+        let Some(permit) = self.admit(request.bytes() + REQUEST_OVERHEAD_BYTES, kept) else {
             return Err(NotTaken { caller, is_stopped: false });
         };
         let mut state = self.state.lock();
         if state.is_stopped {
             return Err(NotTaken { caller, is_stopped: true });
         }
-        state.items.push(Item::Request { id, input, caller, permit });
+        state.items.push(Item::Request { id, request, caller, permit });
         Ok(state.items.len() == 1)
     }
 
@@ -162,7 +147,7 @@ impl<E: StorageEngine, A> Queue<E, A> {
     }
 
     /// Queues an item and returns whether the queue was empty; `None` when the loop has stopped. For
-    /// requests see [`Queue::request`].
+    /// requests see [`Queue::submit`].
     pub fn push(&self, item: Item<E, A>) -> Option<bool> {
         let mut state = self.state.lock();
         if state.is_stopped {
@@ -214,15 +199,6 @@ impl<E: StorageEngine, A> Queue<E, A> {
     }
 }
 
-/// Returns the bytes of keys and values that a request carries.
-fn bytes_of<E: StorageEngine>(input: &Input<E>) -> u64 {
-    match input {
-        Input::Write(write) => write.command.len() as u64,
-        Input::Modify(modify) => modify.bytes() as u64,
-        _ => 0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,7 +210,7 @@ mod tests {
     fn memory_of_a_request_is_kept_until_its_outcome_is_known() {
         let queue = Queue::<ModelEngine, u8>::new(1000);
         let memory = Arc::new(7);
-        queue.request_keeping(write(1), 1, Some(memory.clone())).unwrap();
+        queue.submit(write(1), 1, Some(memory.clone())).unwrap();
         let mut items = Vec::new();
         queue.take(&mut items);
         assert_eq!(Arc::strong_count(&memory), 2);
@@ -242,35 +218,35 @@ mod tests {
         assert_eq!(Arc::strong_count(&memory), 1);
     }
 
-    fn write(bytes: usize) -> impl FnOnce(RequestId) -> Input<ModelEngine> {
+    fn write(bytes: usize) -> Request {
         let (header, command) = (Header::default(), Bytes::from(vec![0; bytes]));
-        move |id| Input::Write(Write { id, header, command, frees: false })
+        Write { header, command, frees: false }.into()
     }
 
     #[test]
     fn requests_above_the_bound_are_busy_until_others_are_answered_and_one_is_always_taken() {
         let queue = Queue::<ModelEngine, u8>::new(1000);
-        assert_eq!(queue.request(write(5000), 1), Ok(true), "one, whatever its size");
+        assert_eq!(queue.submit(write(5000), 1, None), Ok(true), "one, whatever its size");
         let is_busy = |pushed: Result<bool, NotTaken<u8>>| {
             matches!(pushed.unwrap_err().reply(), Reply::Busy(_))
         };
-        assert!(is_busy(queue.request(write(1), 2)));
+        assert!(is_busy(queue.submit(write(1), 2, None)));
         let mut items = Vec::new();
         assert!(queue.take(&mut items));
-        assert!(is_busy(queue.request(write(1), 3)), "in progress");
+        assert!(is_busy(queue.submit(write(1), 3, None)), "in progress");
         items.clear();
         assert_eq!(queue.request_bytes(), 0);
-        assert_eq!(queue.request(write(1), 4), Ok(true));
-        assert_eq!(queue.request(write(1), 5), Ok(false));
+        assert_eq!(queue.submit(write(1), 4, None), Ok(true));
+        assert_eq!(queue.submit(write(1), 5, None), Ok(false));
     }
 
     #[test]
     fn a_stopped_queue_refuses_what_comes_and_what_the_loop_did_not_take() {
         let queue = Queue::<ModelEngine, u8>::new(1000);
-        assert_eq!(queue.request(write(1), 1), Ok(true));
+        assert_eq!(queue.submit(write(1), 1, None), Ok(true));
         let refused = |caller| (caller, Reply::Refused(Refusal::StoreStopped));
         assert_eq!(queue.refuse_all(), [refused(1)]);
-        let not_taken = queue.request(write(1), 2).unwrap_err();
+        let not_taken = queue.submit(write(1), 2, None).unwrap_err();
         assert_eq!((not_taken.caller, not_taken.reply()), refused(2));
         assert!(!queue.take(&mut Vec::new()));
         assert_eq!(queue.request_bytes(), 0);

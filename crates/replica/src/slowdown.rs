@@ -2,7 +2,7 @@
 //! part of the work; on a node they wait for as long as that work takes, because request threads must
 //! not. Writers slow down early and never stop.
 
-use crate::{Modification, Modify, NewPair, Readers, Write};
+use crate::{Modification, NewPair, Readers, Request};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -114,28 +114,21 @@ impl SlowWriters {
         self.reported_until.store(until, Relaxed);
     }
 
-    /// Returns the nanoseconds that a write waits before it is proposed; `None` for none. `readers` are
-    /// the replicas of the store.
-    pub fn write_wait(&self, write: &Write, readers: &Readers, now_nanos: u64) -> Option<u64> {
-        let bytes = write.command.len() as u64;
-        self.wait((!write.frees).then_some(bytes)?, write.header.region, readers, now_nanos)
-    }
-
-    /// Returns the nanoseconds that a read-modify-write waits, like [`SlowWriters::write_wait`].
-    pub fn modify_wait(&self, modify: &Modify, readers: &Readers, now_nanos: u64) -> Option<u64> {
-        let bytes = modify.bytes() as u64;
-        let bytes = adds_bytes(&modify.change).then_some(bytes)?;
-        self.wait(bytes, modify.header.region, readers, now_nanos)
-    }
-
-    fn wait(&self, bytes: u64, region: RegionId, readers: &Readers, now_nanos: u64) -> Option<u64> {
+    /// Returns the nanoseconds that a request waits before it is proposed; `None` for none. Only one
+    /// that may make the store larger waits. `readers` are the replicas of the store.
+    pub fn wait_nanos(&self, request: &Request, readers: &Readers, now_nanos: u64) -> Option<u64> {
+        let region = match request {
+            Request::Write(write) if !write.frees => write.header.region,
+            Request::Modify(modify) if adds_bytes(&modify.change) => modify.header.region,
+            _ => return None,
+        };
         let own = self.own();
         let is_reported = now_nanos < self.reported_until.load(Relaxed);
         if own == 0 && !is_reported {
             return None;
         }
         let others = if is_reported { self.slowest(region, readers) } else { 0 };
-        let nanos = self.queue.lock().wait_nanos(now_nanos, bytes, own.max(others));
+        let nanos = self.queue.lock().wait_nanos(now_nanos, request.bytes(), own.max(others));
         (nanos >= WAIT_NANOS_MIN).then_some(nanos)
     }
 

@@ -6,8 +6,8 @@
 
 use crate::queue::{Admitted, Item};
 use crate::{
-    Append, Event, Input, Lookup, Now, Outputs, PeerMessage, RaftStore, Readers, Reply, RequestId,
-    SendSnapshot, Unknown,
+    Append, Event, Input, Lookup, Now, Outputs, PeerMessage, RaftStore, Readers, Reply, Request,
+    RequestId, SendSnapshot, Unknown,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -178,14 +178,14 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
         match item {
             Item::Input(input) => self.core.step(input),
             Item::Message { message, .. } => {
-                self.core.step(crate::Input::Message(message));
+                self.core.step(Input::Message(message));
             }
-            Item::Request { id, input, caller, permit } => {
-                let deadline_nanos = deadline_of(&input);
+            Item::Request { id, request, caller, permit } => {
+                let deadline_nanos = deadline_of(&request);
                 let pending =
                     Pending { caller: Some(caller), permit: Some(permit), deadline_nanos };
                 self.requests.insert(id, pending);
-                self.core.step(input);
+                self.core.step(Input::Request { id, request });
             }
             Item::Call(call) => call(&mut self.core),
             Item::Stopped(error) => return Err(error),
@@ -228,11 +228,11 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
 }
 
 /// Returns the deadline of a write; 0 for any other request, which the core ends.
-fn deadline_of<E: StorageEngine>(input: &Input<E>) -> u64 {
-    match input {
-        Input::Write(write) => write.header.deadline_nanos,
-        Input::Modify(modify) => modify.header.deadline_nanos,
-        _ => 0,
+fn deadline_of(request: &Request) -> u64 {
+    match request {
+        Request::Write(write) => write.header.deadline_nanos,
+        Request::Modify(modify) => modify.header.deadline_nanos,
+        Request::Read(_) | Request::Admin(_) | Request::SnapshotOffered(_) => 0,
     }
 }
 
@@ -268,8 +268,8 @@ mod tests {
             let (store_loop, queue) = (StoreLoop::new(core), Queue::new(1 << 20));
             let mut trial = Self { engine, store_loop, queue, now: 0 };
             let header = Header { region: REGION, ..Header::default() };
-            let campaign = |id| Input::Admin(AdminCall { id, header, call: Admin::Campaign });
-            trial.queue.request(campaign, 0).unwrap();
+            let campaign = AdminCall { header, call: Admin::Campaign };
+            trial.queue.submit(campaign.into(), 0, None).unwrap();
             trial.settle();
             trial
         }
@@ -283,8 +283,8 @@ mod tests {
             let mut command = CommandBuilder::new();
             command.put(b"k", &[caller], 0).unwrap();
             let command = command.build().bytes().clone();
-            let write = |id| Input::Write(Write { id, header, command, frees: false });
-            self.queue.request(write, caller).unwrap();
+            let write = Write { header, command, frees: false };
+            self.queue.submit(write.into(), caller, None).unwrap();
         }
 
         fn turn(&mut self) -> Result<Outputs<ModelEngine, u8>, Ended<u8>> {

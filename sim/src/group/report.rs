@@ -327,7 +327,7 @@ impl World {
     fn destroy(&mut self, id: u64, peer: &StalePeer) {
         let Some(slot) = self.slot_on(id, peer.store) else { return };
         self.trouble_near(slot, 3);
-        self.request(slot, Requester::Ignored, |id| Input::Admin(peer.destroy(id)));
+        self.request(slot, Requester::Ignored, peer.destroy());
     }
 
     /// Measures the regions led here, and splits those that are too large.
@@ -366,9 +366,7 @@ impl World {
                 match call {
                     Ok(call) => {
                         let by = Requester::Split { node: id, region: region.id, version };
-                        self.request(number, by, |id| {
-                            Input::Admin(steps::request(id, &region, call))
-                        });
+                        self.request(number, by, steps::request(&region, call));
                     }
                     Err(_) => self.not_split(id, region.id, version),
                 }
@@ -413,12 +411,12 @@ impl World {
             return;
         };
         let call = steps::split_request(first, region, vec![key]);
-        self.request(slot, Requester::Ignored, |id| Input::Admin(steps::request(id, region, call)));
+        self.request(slot, Requester::Ignored, steps::request(region, call));
     }
 
     pub(crate) fn group_read(&mut self, slot: u64, requester: Requester, term: u64) {
         let header = Header { region: SYSTEM_REGION, term, ..self.patient(slot) };
-        self.request(slot, requester, |id| Input::Read(Read { id, header, replica: false }));
+        self.request(slot, requester, Read { header, replica: false });
     }
 
     /// Returns a header with a deadline in five seconds.

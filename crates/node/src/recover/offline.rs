@@ -140,7 +140,7 @@ impl<E: StorageEngine> Offline<E> {
         let recovery = Recovery { command, ..recovery.clone() };
         let entries = 1 + u64::from(recovery.command.is_some());
         let end = LogIndex(recovery.last.0.0 + entries);
-        self.core.step(Input::Admin(AdminCall { id, header, call: Admin::Recover(recovery) }));
+        self.core.step(Input::request(id, AdminCall { header, call: Admin::Recover(recovery) }));
         let mut accepted = None;
         for _ in 0..POLLS_MAX {
             if let Some(reply) = self.poll(id)? {

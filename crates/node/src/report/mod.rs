@@ -18,7 +18,7 @@ use stele_placement::{
     DownPeer, Instruction, NodeReport, Refused, RegionReport, StoreReport, Traffic,
 };
 use stele_replica::{
-    Admin, AdminCall, Changes, Collection, Header, RegionReport as CoreReport, RequestId, Slowdowns,
+    Admin, AdminCall, Changes, Collection, Header, RegionReport as CoreReport, Slowdowns,
 };
 use stele_storage::RangeSize;
 use stele_types::{PeerId, RegionEpoch, RegionId, StoreId, Term, mutant};
@@ -38,9 +38,9 @@ pub struct StalePeer {
 
 impl StalePeer {
     /// Returns the request that destroys the replica.
-    pub fn destroy(&self, id: RequestId) -> AdminCall {
+    pub fn destroy(&self) -> AdminCall {
         let header = Header { region: self.region, ..Header::default() };
-        AdminCall { id, header, call: Admin::Destroy(self.peer) }
+        AdminCall { header, call: Admin::Destroy(self.peer) }
     }
 }
 

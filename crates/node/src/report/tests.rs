@@ -238,7 +238,7 @@ fn peers_without_a_leader_for_long_are_reported_with_the_epoch_that_they_know() 
     let epoch = RegionEpoch { conf_version: 4, version: 0 };
     let expected = StalePeer { store: STORE, region: RegionId(6), peer: PeerId(6), epoch };
     assert_eq!(stale, [expected]);
-    let call = expected.destroy(RequestId(3));
+    let call = expected.destroy();
     assert_eq!((call.header.region, call.call), (RegionId(6), Admin::Destroy(PeerId(6))));
 }
 
@@ -274,7 +274,7 @@ fn a_step_is_carried_out_only_in_the_epoch_that_it_was_made_for() {
         panic!("not a request")
     };
     assert_eq!(call, Admin::PrepareMerge { target: led(6).1.region });
-    let request = steps::request(RequestId(1), &region, call);
+    let request = steps::request(&region, call);
     assert_eq!((request.header.region, request.header.version), (RegionId(5), Some(0)));
     let mut later = region.clone();
     later.epoch.conf_version = 1;

@@ -1,12 +1,12 @@
 //! Membership changes. The leader leaves a joint configuration automatically.
 
 use super::Peer;
-use super::parts::{Purpose, Request, has_next_quorum, is_caught_up};
+use super::parts::{Purpose, Waiting, has_next_quorum, is_caught_up};
 use super::raft_group::Follower;
 use super::write::Proposing;
 use crate::admin::{self, Change, Record};
 use crate::context::{Context, Effect};
-use crate::input::{Admin, AdminCall, ChangeKind, NewRegion, PeerChange};
+use crate::input::{Admin, AdminCall, ChangeKind, NewRegion, PeerChange, RequestId};
 use crate::messages::{Body, RaftKind, RaftMessage};
 use crate::output::{Busy, Refusal, Rejection, Role};
 use bytes::Bytes;
@@ -127,10 +127,10 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn propose_admin(
         &mut self,
         ctx: &mut Context<E>,
+        id: RequestId,
         call: AdminCall,
         proposing: &mut Proposing,
-    ) -> Option<Request> {
-        let id = call.id;
+    ) -> Option<Waiting> {
         if self.changes.is_pending() && !matches!(call.call, Admin::TransferLeader(_)) {
             ctx.reject(id, Busy::Wait { reason: "another change of the region is in progress" });
             return None;
@@ -139,7 +139,7 @@ impl<E: StorageEngine> Peer<E> {
         let planned = match &call.call {
             // Entries before the transfer must be sent first: the target needs them all.
             Admin::TransferLeader(_) if !proposing.payloads.is_empty() => {
-                return Some(Request::Admin(call));
+                return Some(Waiting::Admin(id, call));
             }
             Admin::TransferLeader(to) => {
                 self.begin_transfer(ctx, *to, Some(id));

@@ -27,7 +27,7 @@ use apply::Unapplied;
 pub(crate) use decision::Skipped;
 pub(crate) use members::CHILD_STARTS_AFTER;
 pub(crate) use merge::merge_answer;
-pub(crate) use parts::Request;
+pub(crate) use parts::Waiting;
 use parts::{
     Changes, Contacts, Durability, ElectionTimer, HeldKeys, Hibernation, Leadership, LeaseRight,
     Merge, Proposals, Reads, Repairs, Room, Snapshots, Transfers, is_caught_up,

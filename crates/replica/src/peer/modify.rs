@@ -3,10 +3,10 @@
 //! matching).
 
 use super::Peer;
-use super::parts::{Found, Purpose, Request, found_bytes};
+use super::parts::{Found, Purpose, Waiting, found_bytes};
 use super::write::{Proposing, Step};
 use crate::context::Context;
-use crate::input::Modify;
+use crate::input::{Modify, RequestId};
 use crate::key_search::KeySearch;
 use crate::output::{Busy, Lookup, Refusal};
 use bytes::Bytes;
@@ -19,6 +19,7 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn propose_modify(
         &mut self,
         ctx: &mut Context<E>,
+        id: RequestId,
         modify: Modify,
         found: Option<Found>,
         proposing: &mut Proposing,
@@ -27,14 +28,14 @@ impl<E: StorageEngine> Peer<E> {
             Some(found) => found,
             None => match self.cached_pair(&ctx.engine, &modify.key, proposing)? {
                 Cached::Here(pair) => Ok(pair),
-                Cached::NeedsIo => return Ok(self.look_up(ctx, modify)),
+                Cached::NeedsIo => return Ok(self.look_up(ctx, id, modify)),
             },
         };
         let pair = match found {
             Ok(pair) => pair,
             Err(Error::Busy(_)) => {
                 let reason = "too many bytes of requests wait in this store";
-                ctx.reject(modify.id, Busy::Wait { reason });
+                ctx.reject(id, Busy::Wait { reason });
                 return Ok(Step::Settled);
             }
             // Nothing was proposed. The engine recorded the damage, and the store requests a copy
@@ -45,20 +46,21 @@ impl<E: StorageEngine> Peer<E> {
             {
                 let reason =
                     "the value cannot be read here; a copy is requested from other replicas";
-                ctx.reject(modify.id, Busy::Wait { reason });
+                ctx.reject(id, Busy::Wait { reason });
                 return Ok(Step::Settled);
             }
             Err(error) => return Err(error),
         };
         let now_s = ctx.now.unix_seconds;
         let live = pair.filter(|pair| !is_expired(pair.expires_at_s, now_s));
-        self.carry_out_decision(ctx, modify, live, proposing)?;
+        self.carry_out_decision(ctx, id, modify, live, proposing)?;
         Ok(Step::Settled)
     }
 
     fn carry_out_decision(
         &mut self,
         ctx: &mut Context<E>,
+        id: RequestId,
         modify: Modify,
         live: Option<Pair>,
         proposing: &mut Proposing,
@@ -67,19 +69,19 @@ impl<E: StorageEngine> Peer<E> {
             Decision::Change(new, result) => (new, result),
             Decision::Keep(result) => {
                 let last = LogIndex(self.group.last().0 + proposing.payloads.len() as u64);
-                self.answer_unchanged(ctx, modify, last, result);
+                self.answer_unchanged(ctx, (id, modify.header), last, result);
                 return Ok(());
             }
         };
         let command = match new.command(&modify.key) {
             Ok(command) => command.build().bytes().clone(),
             Err(error) => {
-                ctx.reject(modify.id, Refusal::Invalid(error.to_string()));
+                ctx.reject(id, Refusal::Invalid(error.to_string()));
                 return Ok(());
             }
         };
-        if new == NewPair::Delete || self.is_admitted(ctx, modify.id, command.len())? {
-            proposing.push(command, Some(Purpose::Modify(modify.id, result)));
+        if new == NewPair::Delete || self.is_admitted(ctx, id, command.len())? {
+            proposing.push(command, Some(Purpose::Modify(id, result)));
         }
         Ok(())
     }
@@ -117,16 +119,16 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Holds the key of a modification and looks its pair up: no unapplied entry changes it.
-    fn look_up(&mut self, ctx: &mut Context<E>, modify: Modify) -> Step {
+    fn look_up(&mut self, ctx: &mut Context<E>, id: RequestId, modify: Modify) -> Step {
         let key = modify.key.clone();
         match ctx.look_up(self.region.id, key.clone()) {
             Some(lookup) => {
-                self.held.hold(lookup, key, Request::Modify(modify));
+                self.held.hold(lookup, key, Waiting::Modify(id, modify));
                 Step::Held
             }
             None => {
                 let reason = "too many values are being read from the device";
-                ctx.reject(modify.id, Busy::Wait { reason });
+                ctx.reject(id, Busy::Wait { reason });
                 Step::Settled
             }
         }

@@ -3,7 +3,7 @@
 use super::Peer;
 use super::parts::{Answer, LeaderReads, LeaseTerms, ReadStep, WaitingRead};
 use crate::context::Context;
-use crate::input::{Modify, Read};
+use crate::input::{Header, Read, RequestId};
 use crate::output::{Busy, Done, Refusal, Timings};
 use crate::reads::ReadPath;
 use stele_storage::{Modified, StorageEngine};
@@ -11,16 +11,16 @@ use stele_types::{LogIndex, mutant};
 
 impl<E: StorageEngine> Peer<E> {
     /// Queues a client's read.
-    pub fn read(&mut self, ctx: &mut Context<E>, read: Read) {
+    pub fn read(&mut self, ctx: &mut Context<E>, id: RequestId, read: Read) {
         if !read.replica && !self.is_leader() {
-            ctx.reject(read.id, Refusal::NotLeader { leader: self.leader_hint() });
+            ctx.reject(id, Refusal::NotLeader { leader: self.leader_hint() });
             return;
         }
         if let Err(refusal) = self.check_readable(&read.header, &ctx.readers) {
-            ctx.reject(read.id, refusal);
+            ctx.reject(id, refusal);
             return;
         }
-        let Read { id, header, replica } = read;
+        let Read { header, replica } = read;
         let (arrived_nanos, min_visible) = (ctx.now.monotonic_nanos, LogIndex(0));
         let answer = Answer::Ready;
         self.reads.push(WaitingRead { id, header, replica, min_visible, arrived_nanos, answer });
@@ -32,14 +32,13 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn answer_unchanged(
         &mut self,
         ctx: &Context<E>,
-        modify: Modify,
+        (id, header): (RequestId, Header),
         min_visible: LogIndex,
         result: Modified,
     ) {
         // It needs no entry of its own.
         let timings = Timings { proposed_nanos: ctx.now.monotonic_nanos, ..Timings::default() };
         let answer = Answer::Unchanged(result, timings.ordered());
-        let Modify { id, header, .. } = modify;
         let (replica, arrived_nanos) = (false, u64::MAX);
         self.reads.push(WaitingRead { id, header, replica, min_visible, arrived_nanos, answer });
     }

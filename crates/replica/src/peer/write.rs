@@ -1,7 +1,7 @@
 //! Proposal of waiting requests: one Raft proposal for all of them.
 
 use super::Peer;
-use super::parts::{Expired, Found, Proposal, Purpose, Released, Request, found_bytes};
+use super::parts::{Expired, Found, Proposal, Purpose, Released, Waiting, found_bytes};
 use crate::context::Context;
 use crate::input::RequestId;
 use crate::key_search::KeySearch;
@@ -46,12 +46,12 @@ pub(super) enum Step {
     /// It waits for its key: the pair of the key is being read from the device.
     Held,
     /// It waits for the next proposal, and with it all later requests.
-    Later(Box<Request>),
+    Later(Box<Waiting>),
 }
 
 impl<E: StorageEngine> Peer<E> {
     /// Queues a client's request.
-    pub fn enqueue(&mut self, ctx: &mut Context<E>, request: Request) {
+    pub fn enqueue(&mut self, ctx: &mut Context<E>, request: Waiting) {
         ctx.waiting_bytes += request.bytes();
         self.proposals.push_waiting(request);
     }
@@ -99,7 +99,7 @@ impl<E: StorageEngine> Peer<E> {
             let waited_bytes = request.bytes() + found.as_ref().map_or(0, found_bytes);
             let is_full = !ctx.has_tail_room(proposing.bytes)
                 && (proposing.bytes > 0 || self.group.has_tail());
-            if is_full && !matches!(request, Request::Admin(_)) {
+            if is_full && !matches!(request, Waiting::Admin(..)) {
                 ctx.waiting_bytes -= waited_bytes;
                 let reason = "too many bytes of entries are not applied yet";
                 ctx.reject(request.id(), Busy::Wait { reason });
@@ -120,7 +120,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Removes and returns the next request to propose. A modification of which the pair was looked
     /// up comes first, with the pair; the requests that waited behind it follow.
-    fn next_request(&mut self) -> Option<(Request, Option<Found>)> {
+    fn next_request(&mut self) -> Option<(Waiting, Option<Found>)> {
         let Some(Released { request, found, behind }) = self.held.take_found() else {
             return self.proposals.pop_waiting().map(|request| (request, None));
         };
@@ -133,7 +133,7 @@ impl<E: StorageEngine> Peer<E> {
     fn propose_one(
         &mut self,
         ctx: &mut Context<E>,
-        request: Request,
+        request: Waiting,
         found: Option<Found>,
         proposing: &mut Proposing,
     ) -> Result<Step> {
@@ -159,18 +159,18 @@ impl<E: StorageEngine> Peer<E> {
             return Ok(Step::Held);
         }
         match (request, phase) {
-            (Request::Admin(call), _) => {
-                let later = self.propose_admin(ctx, call, proposing);
+            (Waiting::Admin(id, call), _) => {
+                let later = self.propose_admin(ctx, id, call, proposing);
                 return Ok(later.map_or(Step::Settled, |later| Step::Later(Box::new(later))));
             }
             (_, Err(rejection)) => ctx.reject(id, rejection),
-            (Request::Write(write), Ok(())) => {
+            (Waiting::Write(id, write), Ok(())) => {
                 if write.frees || self.is_admitted(ctx, id, write.command.len())? {
                     proposing.push(write.command, Some(Purpose::Write(id)));
                 }
             }
-            (Request::Modify(modify), Ok(())) => {
-                return self.propose_modify(ctx, modify, found, proposing);
+            (Waiting::Modify(id, modify), Ok(())) => {
+                return self.propose_modify(ctx, id, modify, found, proposing);
             }
         }
         Ok(Step::Settled)

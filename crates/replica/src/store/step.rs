@@ -1,10 +1,10 @@
 //! Inputs: each is queued with its region or stepped into its Raft node, without disk access.
 
 use super::RaftStore;
-use crate::input::{Admin, AdminCall, Header, Input, Read, Recovery, RequestId, Write};
+use crate::input::{Admin, AdminCall, Header, Input, Read, Recovery, Request, RequestId, Write};
 use crate::messages::{Body, PeerMessage};
 use crate::output::{Busy, Done, Lookup, Refusal};
-use crate::peer::{Peer, Request};
+use crate::peer::{Peer, Waiting};
 use crate::validate;
 use stele_storage::{Pair, StorageEngine};
 use stele_types::{RegionId, Result, StoreId};
@@ -13,14 +13,10 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Takes an input. Cheap: [`RaftStore::poll`] does the resulting work.
     pub fn step(&mut self, input: Input<E>) {
         match input {
-            Input::Write(write) => self.write(write),
-            Input::Modify(modify) => self.enqueue(Request::Modify(modify)),
+            Input::Request { id, request } => self.request(id, request),
             Input::Found { lookup, result } => self.found(&lookup, result),
-            Input::Read(read) => self.read(read),
-            Input::Admin(call) => self.admin(call),
             Input::Message(message) => self.receive(message),
             Input::Appended { ticket, result } => self.appended = Some((ticket, result)),
-            Input::SnapshotOffered { id, header } => self.snapshot_offered(id, &header),
             Input::SnapshotReceived { header, ingest } => {
                 self.snapshot_received(header, ingest);
             }
@@ -38,12 +34,22 @@ impl<E: StorageEngine> RaftStore<E> {
         }
     }
 
-    fn write(&mut self, write: Write) {
+    fn request(&mut self, id: RequestId, request: Request) {
+        match request {
+            Request::Write(write) => self.write(id, write),
+            Request::Modify(modify) => self.enqueue(Waiting::Modify(id, modify)),
+            Request::Read(read) => self.read(id, read),
+            Request::Admin(call) => self.admin(id, call),
+            Request::SnapshotOffered(header) => self.snapshot_offered(id, &header),
+        }
+    }
+
+    fn write(&mut self, id: RequestId, write: Write) {
         let (bytes, bytes_max) = (write.command.len() as u64, self.ctx.options.entry_bytes_max);
         if bytes > bytes_max {
-            return self.ctx.reject(write.id, Refusal::TooLarge { bytes, bytes_max });
+            return self.ctx.reject(id, Refusal::TooLarge { bytes, bytes_max });
         }
-        self.enqueue(Request::Write(write));
+        self.enqueue(Waiting::Write(id, write));
     }
 
     fn found(&mut self, lookup: &Lookup, result: Result<Option<Pair>>) {
@@ -54,14 +60,14 @@ impl<E: StorageEngine> RaftStore<E> {
         }
     }
 
-    fn admin(&mut self, call: AdminCall) {
-        let AdminCall { id, header, .. } = call;
+    fn admin(&mut self, id: RequestId, call: AdminCall) {
+        let header = call.header;
         let at_once = matches!(
             call.call,
             Admin::Campaign | Admin::Wake | Admin::Destroy(_) | Admin::Recover(_)
         );
         if !at_once {
-            return self.enqueue(Request::Admin(call));
+            return self.enqueue(Waiting::Admin(id, call));
         }
         if !self.find(id, &header) {
             return;
@@ -91,7 +97,7 @@ impl<E: StorageEngine> RaftStore<E> {
         self.schedule(region);
     }
 
-    fn enqueue(&mut self, request: Request) {
+    fn enqueue(&mut self, request: Waiting) {
         let (id, header) = (request.id(), *request.header());
         if self.ctx.waiting_bytes + request.bytes() > self.ctx.options.pending_bytes_max {
             let reason = "too many bytes of requests wait in this store";
@@ -109,13 +115,13 @@ impl<E: StorageEngine> RaftStore<E> {
         self.schedule(header.region);
     }
 
-    fn read(&mut self, read: Read) {
-        if !self.find(read.id, &read.header) {
+    fn read(&mut self, id: RequestId, read: Read) {
+        if !self.find(id, &read.header) {
             return;
         }
         let Some(peer) = self.peers.get_mut(&read.header.region) else { return };
         peer.wake_for_client(&mut self.ctx);
-        peer.read(&mut self.ctx, read);
+        peer.read(&mut self.ctx, id, read);
         self.schedule(read.header.region);
     }
 

@@ -51,8 +51,8 @@ fn a_thousand_resting_regions_cost_nothing() {
     let leader = trial.leader(region).unwrap();
     let id = trial.request();
     let header = trial.header(region);
-    let write = Write { id, header, command: put("", "1"), frees: false };
-    trial.store(leader).core.step(Input::Write(write));
+    let write = Write { header, command: put("", "1"), frees: false };
+    trial.store(leader).core.step(Input::request(id, write));
     trial.settle();
     assert!(trial.is_written(id));
     let awake = trial.store(leader).core.regions().iter().filter(|it| !it.hibernating).count();

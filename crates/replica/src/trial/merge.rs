@@ -129,7 +129,7 @@ fn after_a_crash_a_source_is_gone_that_a_snapshot_of_its_target_holds() {
         region: merged.clone(),
     };
     let id = trial.request();
-    trial.store(1).core.step(Input::SnapshotOffered { id, header: header.clone() });
+    trial.store(1).core.step(Input::request(id, Request::SnapshotOffered(header.clone())));
     trial.settle();
     let Some(Reply::Done(Done::SnapshotAccepted { ranges })) = trial.reply(id).cloned() else {
         panic!("{:?}", trial.reply(id));

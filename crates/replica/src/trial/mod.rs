@@ -277,7 +277,7 @@ impl Trial {
         let id = self.request();
         let now = self.clock();
         let receiver = self.store(to);
-        receiver.core.step(Input::SnapshotOffered { id, header: header.clone() });
+        receiver.core.step(Input::request(id, Request::SnapshotOffered(header.clone())));
         let outputs = receiver.core.poll(now).unwrap();
         if outputs.append.is_some() {
             receiver.waiting = outputs.append;
@@ -416,7 +416,7 @@ impl Trial {
     pub fn write(&mut self, store: u64, command: Bytes) -> RequestId {
         let id = self.request();
         let header = self.header(DATA);
-        self.store(store).core.step(Input::Write(Write { id, header, command, frees: false }));
+        self.store(store).core.step(Input::request(id, Write { header, command, frees: false }));
         id
     }
 
@@ -426,14 +426,14 @@ impl Trial {
         builder.delete(&key(name)).unwrap();
         let command = builder.build().bytes().clone();
         let header = self.header(DATA);
-        self.store(store).core.step(Input::Write(Write { id, header, command, frees: true }));
+        self.store(store).core.step(Input::request(id, Write { header, command, frees: true }));
         id
     }
 
     pub fn modify(&mut self, store: u64, name: &str, change: Modification) -> RequestId {
         let id = self.request();
-        let modify = Modify { id, header: self.header(DATA), key: key(name), change };
-        self.store(store).core.step(Input::Modify(modify));
+        let modify = Modify { header: self.header(DATA), key: key(name), change };
+        self.store(store).core.step(Input::request(id, modify));
         id
     }
 
@@ -455,14 +455,14 @@ impl Trial {
     pub fn read(&mut self, store: u64, replica: bool) -> RequestId {
         let id = self.request();
         let header = self.header(DATA);
-        self.store(store).core.step(Input::Read(Read { id, header, replica }));
+        self.store(store).core.step(Input::request(id, Read { header, replica }));
         id
     }
 
     pub fn admin(&mut self, store: u64, region: RegionId, call: Admin) -> RequestId {
         let id = self.request();
         let header = self.header(region);
-        self.store(store).core.step(Input::Admin(AdminCall { id, header, call }));
+        self.store(store).core.step(Input::request(id, AdminCall { header, call }));
         id
     }
 

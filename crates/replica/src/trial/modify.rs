@@ -171,10 +171,10 @@ fn a_request_that_waited_for_its_key_is_checked_again() {
     let version = Some(trial.report(1, DATA).region.epoch.version);
     let header = Header { version, ..trial.header(DATA) };
     let (id, change) = (trial.request(), Modification::Increment { by: 1 });
-    trial.store(1).core.step(Input::Modify(Modify { id, header, key: key("z"), change }));
+    trial.store(1).core.step(Input::request(id, Modify { header, key: key("z"), change }));
     let behind = trial.request();
     let (command, frees) = (put("z", "1"), false);
-    trial.store(1).core.step(Input::Write(Write { id: behind, header, command, frees }));
+    trial.store(1).core.step(Input::request(behind, Write { header, command, frees }));
     trial.settle();
     let peers = [201, 202, 203].map(PeerId).to_vec();
     let new_ids = vec![NewRegion { region: RegionId(10), peers }];
@@ -210,10 +210,10 @@ fn what_waits_for_a_key_ends_at_its_deadline_and_frees_the_key() {
     let mut trial = cold();
     let header = Header { deadline_nanos: trial.now + 4 * TICK, ..trial.header(DATA) };
     let (id, change) = (trial.request(), Modification::Increment { by: 1 });
-    trial.store(1).core.step(Input::Modify(Modify { id, header, key: key("a"), change }));
+    trial.store(1).core.step(Input::request(id, Modify { header, key: key("a"), change }));
     let late = trial.request();
     let (command, frees) = (put("a", "8"), false);
-    trial.store(1).core.step(Input::Write(Write { id: late, header, command, frees }));
+    trial.store(1).core.step(Input::request(late, Write { header, command, frees }));
     let write = trial.write(1, put("a", "9"));
     trial.ticks(2);
     assert!([id, late, write].iter().all(|id| trial.reply(*id).is_none()));

@@ -201,8 +201,8 @@ impl Storm {
         let id = self.trial.request();
         client.pending = Some((id, value));
         let command = put(&name, &format!("{value:08}"));
-        let write = Write { id, header, command, frees: false };
-        self.trial.store(store).core.step(Input::Write(write));
+        let write = Write { header, command, frees: false };
+        self.trial.store(store).core.step(Input::request(id, write));
     }
 
     fn count(&mut self, store: u64) {
@@ -221,8 +221,8 @@ impl Storm {
         };
         let id = self.trial.request();
         self.counter.pending = Some(id);
-        let modify = Modify { id, header, key: key("zcount"), change };
-        self.trial.store(store).core.step(Input::Modify(modify));
+        let modify = Modify { header, key: key("zcount"), change };
+        self.trial.store(store).core.step(Input::request(id, modify));
     }
 
     fn read(&mut self) {
@@ -249,7 +249,7 @@ impl Storm {
         let id = self.trial.request();
         let replica = self.chance(2);
         self.reads.insert(id, Reading { store, header, key: key_number, at_least });
-        self.trial.store(store).core.step(Input::Read(Read { id, header, replica }));
+        self.trial.store(store).core.step(Input::request(id, Read { header, replica }));
     }
 
     fn check(&self, key_number: u64, at_least: u64, found: Option<Pair>, how: &str) {

@@ -108,7 +108,7 @@ impl Clients {
                 let Some(reader) = find(sim, store, &key(name)) else { continue };
                 let id = sim.request();
                 let header = Header { region: reader.region().id, ..Header::default() };
-                sim.step(store, Input::Read(Read { id, header, replica: false }));
+                sim.step(store, Input::request(id, Read { header, replica: false }));
                 sim.run(20_000_000);
                 if matches!(sim.replies.get(&id), Some(Reply::Done(Done::ReadReady { .. }))) {
                     return applied(sim, store, name);
@@ -178,7 +178,7 @@ impl Clients {
         let new = self.values;
         let write = |command: CommandBuilder| {
             let command = command.build().bytes().clone();
-            Input::Write(Write { id, header, command, frees: false })
+            Input::request(id, Write { header, command, frees: false })
         };
         let mut command = CommandBuilder::new();
         match self.prng.below(10) {
@@ -196,12 +196,12 @@ impl Clients {
                     expected: (expected > 0).then(|| text(expected)),
                     new: NewPair::Put { value: text(new), expires_at_s: 0 },
                 };
-                let modify = Modify { id, header, key: name, change };
-                (Act::Cas { expected, new, seen: None }, Input::Modify(modify))
+                let modify = Modify { header, key: name, change };
+                (Act::Cas { expected, new, seen: None }, Input::request(id, modify))
             }
             _ => {
                 let replica = self.prng.coin();
-                (Act::Get(0), Input::Read(Read { id, header, replica }))
+                (Act::Get(0), Input::request(id, Read { header, replica }))
             }
         }
     }

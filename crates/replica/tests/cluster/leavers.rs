@@ -65,7 +65,7 @@ fn check_never_again<B: Backend>(sim: &mut Sim<B>, leader: u64, region: RegionId
         merges: None,
     };
     let id = sim.request();
-    sim.step(gone.store.0, Input::SnapshotOffered { id, header });
+    sim.step(gone.store.0, Input::request(id, Request::SnapshotOffered(header)));
     let reply = sim.replies.get(&id);
     assert!(matches!(reply, Some(Reply::Refused(Refusal::RegionNotFound))), "{reply:?}");
 }

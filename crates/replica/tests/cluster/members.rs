@@ -235,7 +235,7 @@ fn a_snapshot_of_what_the_log_holds_is_refused_for_entries_behind_it_were_acknow
         merges: None,
     };
     let id = sim.request();
-    sim.step(3, Input::SnapshotOffered { id, header });
+    sim.step(3, Input::request(id, Request::SnapshotOffered(header)));
     let reply = sim.replies.get(&id);
     assert!(matches!(reply, Some(Reply::Refused(Refusal::Invalid(_)))), "{reply:?}");
     let after = sim.report(3, DATA).unwrap();

@@ -76,7 +76,7 @@ fn requests_for_the_old_range_are_told_of_the_new_ones() {
     let id = sim.request();
     let header = Header { region: DATA, version: Some(1), ..Header::default() };
     let command = put("x", "v");
-    sim.step(leader, Input::Write(Write { id, header, command, frees: false }));
+    sim.step(leader, Input::request(id, Write { header, command, frees: false }));
     sim.run(SECOND);
     let Some(Reply::Refused(Refusal::EpochNotMatch { current })) = sim.replies.get(&id) else {
         panic!("{:?}", sim.replies.get(&id));
@@ -95,7 +95,7 @@ fn a_prepared_source_takes_nothing_until_it_is_taken_back() {
     let write = sim.write(leader, DATA, put("a", "new"));
     let id = sim.request();
     let header = Header { region: DATA, ..Header::default() };
-    sim.step(leader, Input::Read(Read { id, header, replica: false }));
+    sim.step(leader, Input::request(id, Read { header, replica: false }));
     let back = sim.admin(leader, DATA, Admin::RollbackMerge(vec![]));
     sim.run(SECOND);
     for refused in [write, id] {

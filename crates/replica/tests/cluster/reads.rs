@@ -13,7 +13,7 @@ fn reader<B: crate::sim::Backend>(sim: &mut Sim<B>, store: u64) -> Arc<Reader> {
 fn ask<B: crate::sim::Backend>(sim: &mut Sim<B>, store: u64, replica: bool) -> RequestId {
     let id = sim.request();
     let header = Header { region: DATA, ..Header::default() };
-    sim.step(store, Input::Read(Read { id, header, replica }));
+    sim.step(store, Input::request(id, Read { header, replica }));
     id
 }
 

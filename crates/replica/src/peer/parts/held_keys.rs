@@ -5,7 +5,7 @@
 //! finds is the pair before the entry. Requests that change a held key wait behind its modification,
 //! in order; all others go on.
 
-use super::Request;
+use super::Waiting;
 use crate::input::RequestId;
 use crate::output::{Lookup, LookupId};
 use bytes::Bytes;
@@ -28,17 +28,17 @@ pub(crate) struct HeldKeys {
 struct Hold {
     lookup: LookupId,
     /// Modification that needs the pair.
-    request: Request,
+    request: Waiting,
     found: Option<Found>,
     /// Requests that change the key too, in order of arrival.
-    behind: Vec<Request>,
+    behind: Vec<Waiting>,
 }
 
 /// Modification with the pair of its key, to be proposed before all requests that waited behind it.
 pub(crate) struct Released {
-    pub request: Request,
+    pub request: Waiting,
     pub found: Found,
-    pub behind: Vec<Request>,
+    pub behind: Vec<Waiting>,
 }
 
 /// Requests past their deadline.
@@ -47,7 +47,7 @@ pub(crate) struct Expired {
     /// Each with the bytes that count for it.
     pub gone: Vec<(RequestId, u64)>,
     /// Requests of which the key is no longer held.
-    pub released: Vec<Request>,
+    pub released: Vec<Waiting>,
 }
 
 impl HeldKeys {
@@ -61,33 +61,33 @@ impl HeldKeys {
     }
 
     /// Holds the key of a modification until its lookup has a result.
-    pub fn hold(&mut self, lookup: LookupId, key: Bytes, request: Request) {
+    pub fn hold(&mut self, lookup: LookupId, key: Bytes, request: Waiting) {
         let hold = Hold { lookup, request, found: None, behind: Vec::new() };
         self.holds.insert(key, hold);
     }
 
     /// Makes a request that changes a held key wait behind its modification.
-    pub fn wait_behind(&mut self, key: &Bytes, request: Request) {
+    pub fn wait_behind(&mut self, key: &Bytes, request: Waiting) {
         if let Some(hold) = self.holds.get_mut(key) {
             hold.behind.push(request);
         }
     }
 
     /// Returns a held key that the request changes.
-    pub fn key_changed_by(&self, request: &Request) -> Option<Bytes> {
+    pub fn key_changed_by(&self, request: &Waiting) -> Option<Bytes> {
         if self.holds.is_empty() || mutant::active("replica.key_not_held") {
             return None;
         }
         match request {
-            Request::Modify(modify) => self.held(&modify.key),
-            Request::Write(write) => {
+            Waiting::Modify(_, modify) => self.held(&modify.key),
+            Waiting::Write(_, write) => {
                 let mut key = None;
                 Command::each_op_of(&write.command, |op| {
                     key = key.take().or_else(|| self.key_changed_in(&op));
                 });
                 key
             }
-            Request::Admin(_) => None,
+            Waiting::Admin(..) => None,
         }
     }
 
@@ -178,18 +178,18 @@ mod tests {
     use stele_storage::Modification;
     use stele_types::{CommandBuilder, Error, RegionId};
 
-    fn modify(id: u64, key: &'static str, deadline_nanos: u64) -> Request {
+    fn modify(id: u64, key: &'static str, deadline_nanos: u64) -> Waiting {
         let (id, key) = (RequestId(id), Bytes::from_static(key.as_bytes()));
         let header = Header { deadline_nanos, ..Header::default() };
-        Request::Modify(Modify { id, header, key, change: Modification::GetAndDelete })
+        Waiting::Modify(id, Modify { header, key, change: Modification::GetAndDelete })
     }
 
-    fn write(id: u64, ops: impl FnOnce(&mut CommandBuilder)) -> Request {
+    fn write(id: u64, ops: impl FnOnce(&mut CommandBuilder)) -> Waiting {
         let mut builder = CommandBuilder::new();
         ops(&mut builder);
         let (id, header) = (RequestId(id), Header::default());
         let command = builder.build().bytes().clone();
-        Request::Write(Write { id, header, command, frees: false })
+        Waiting::Write(id, Write { header, command, frees: false })
     }
 
     fn lookup(id: u64, key: &'static str) -> Lookup {
@@ -214,7 +214,7 @@ mod tests {
         let range = |start: &'static str, end: &'static str| {
             write(3, move |it| drop(it.delete_range(start.as_bytes(), end.as_bytes())))
         };
-        let admin = AdminCall { id: RequestId(3), header: Header::default(), call: Admin::Wake };
+        let admin = AdminCall { header: Header::default(), call: Admin::Wake };
         let rows = [
             (put(&["a", "c", "e"]), None),
             (put(&["a", "b"]), Some("b")),
@@ -229,7 +229,7 @@ mod tests {
             (range("z", "a"), None),
             (modify(3, "d", 0), Some("d")),
             (modify(3, "c", 0), None),
-            (Request::Admin(admin), None),
+            (Waiting::Admin(RequestId(3), admin), None),
         ];
         for (row, (request, expected)) in rows.into_iter().enumerate() {
             let found = held().key_changed_by(&request);

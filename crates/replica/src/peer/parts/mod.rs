@@ -18,7 +18,7 @@ pub(super) use held_keys::{Expired, Found, HeldKeys, Released, found_bytes};
 pub(super) use lead::{Contacts, ElectionTimer, Hibernation, Leadership, Reaction, Seen};
 pub(super) use members::{Changes, TransferEnd, Transfers, has_next_quorum, is_caught_up};
 pub(super) use merge::{Merge, is_commit_merge};
-pub(crate) use proposals::Request;
+pub(crate) use proposals::Waiting;
 pub(super) use proposals::{Proposal, Proposals, Purpose};
 pub(super) use reads::{Answer, LeaderReads, LeaseRight, LeaseTerms, ReadStep, Reads, WaitingRead};
 pub(super) use room::Room;

@@ -7,27 +7,24 @@ use std::collections::VecDeque;
 use stele_storage::Modified;
 use stele_types::{LogIndex, Term, mutant};
 
-/// Request that becomes a log entry.
-pub(crate) enum Request {
-    Write(Write),
-    Modify(Modify),
-    Admin(AdminCall),
+/// Request that waits to become a log entry.
+pub(crate) enum Waiting {
+    Write(RequestId, Write),
+    Modify(RequestId, Modify),
+    Admin(RequestId, AdminCall),
 }
 
-impl Request {
+impl Waiting {
     pub fn id(&self) -> RequestId {
-        match self {
-            Self::Write(write) => write.id,
-            Self::Modify(modify) => modify.id,
-            Self::Admin(call) => call.id,
-        }
+        let (Self::Write(id, _) | Self::Modify(id, _) | Self::Admin(id, _)) = self;
+        *id
     }
 
     pub fn header(&self) -> &Header {
         match self {
-            Self::Write(write) => &write.header,
-            Self::Modify(modify) => &modify.header,
-            Self::Admin(call) => &call.header,
+            Self::Write(_, write) => &write.header,
+            Self::Modify(_, modify) => &modify.header,
+            Self::Admin(_, call) => &call.header,
         }
     }
 
@@ -35,9 +32,9 @@ impl Request {
     pub fn bytes(&self) -> u64 {
         const OVERHEAD_BYTES: usize = 128;
         let payload = match self {
-            Self::Write(write) => write.command.len(),
-            Self::Modify(modify) => modify.bytes(),
-            Self::Admin(_) => 0,
+            Self::Write(_, write) => write.command.len(),
+            Self::Modify(_, modify) => modify.bytes(),
+            Self::Admin(..) => 0,
         };
         (payload + OVERHEAD_BYTES) as u64
     }
@@ -76,7 +73,7 @@ pub(crate) struct Proposal {
 /// Waiting requests, of which the store counts the bytes, and proposals in flight.
 #[derive(Default)]
 pub(crate) struct Proposals {
-    waiting: VecDeque<Request>,
+    waiting: VecDeque<Waiting>,
     waiting_bytes: u64,
     in_flight: VecDeque<Proposal>,
     /// Writes that are done, until their times are taken when they are applied.
@@ -98,36 +95,36 @@ impl Proposals {
         self.waiting_bytes
     }
 
-    pub fn push_waiting(&mut self, request: Request) {
+    pub fn push_waiting(&mut self, request: Waiting) {
         self.waiting_bytes += request.bytes();
         self.waiting.push_back(request);
     }
 
-    pub fn pop_waiting(&mut self) -> Option<Request> {
+    pub fn pop_waiting(&mut self) -> Option<Waiting> {
         let request = self.waiting.pop_front()?;
         self.waiting_bytes -= request.bytes();
         Some(request)
     }
 
     /// Puts a request back at the front.
-    pub fn unpop_waiting(&mut self, request: Request) {
+    pub fn unpop_waiting(&mut self, request: Waiting) {
         self.waiting_bytes += request.bytes();
         self.waiting.push_front(request);
     }
 
     /// Puts requests back at the front, in their order.
-    pub fn unpop_all(&mut self, requests: Vec<Request>) {
+    pub fn unpop_all(&mut self, requests: Vec<Waiting>) {
         requests.into_iter().rev().for_each(|request| self.unpop_waiting(request));
     }
 
     /// Removes and returns waiting requests past their deadline.
-    pub fn take_expired(&mut self, now_nanos: u64) -> Vec<Request> {
+    pub fn take_expired(&mut self, now_nanos: u64) -> Vec<Waiting> {
         if !self.waiting.iter().any(|request| request.is_over(now_nanos)) {
             return Vec::new();
         }
         let all = std::mem::take(&mut self.waiting).into_iter();
         let (gone, kept): (Vec<_>, Vec<_>) = all.partition(|request| request.is_over(now_nanos));
-        self.waiting_bytes = kept.iter().map(Request::bytes).sum();
+        self.waiting_bytes = kept.iter().map(Waiting::bytes).sum();
         self.waiting = kept.into();
         gone
     }
@@ -296,8 +293,8 @@ mod tests {
         let mut proposals = Proposals::default();
         for (id, deadline_nanos) in [(1, 0), (2, 10), (3, 20), (4, 10)] {
             let header = Header { deadline_nanos, ..Header::default() };
-            let call = AdminCall { id: RequestId(id), header, call: Admin::Wake };
-            proposals.push_waiting(Request::Admin(call));
+            let call = AdminCall { header, call: Admin::Wake };
+            proposals.push_waiting(Waiting::Admin(RequestId(id), call));
         }
         let rows: [(u64, &[u64]); 3] = [(9, &[]), (10, &[2, 4]), (15, &[])];
         for (now, expired) in rows {

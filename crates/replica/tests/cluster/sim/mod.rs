@@ -354,7 +354,7 @@ impl<B: Backend> Sim<B> {
     fn offered(&mut self, to: u64, header: SnapshotHeader, carried: Carried) {
         let id = self.request();
         let way = (to, header.from.store.0);
-        self.node(to).core().step(Input::SnapshotOffered { id, header: header.clone() });
+        self.node(to).core().step(Input::request(id, Request::SnapshotOffered(header.clone())));
         self.poll(to);
         let accepted = match self.replies.remove(&id) {
             Some(Reply::Done(Done::SnapshotAccepted { ranges })) => ranges == carried.ranges,
@@ -494,14 +494,14 @@ impl<B: Backend> Sim<B> {
     pub fn write(&mut self, store: u64, region: RegionId, command: Bytes) -> RequestId {
         let id = self.request();
         let header = Header { region, ..Header::default() };
-        self.step(store, Input::Write(Write { id, header, command, frees: false }));
+        self.step(store, Input::request(id, Write { header, command, frees: false }));
         id
     }
 
     pub fn admin(&mut self, store: u64, region: RegionId, call: Admin) -> RequestId {
         let id = self.request();
         let header = Header { region, ..Header::default() };
-        self.step(store, Input::Admin(AdminCall { id, header, call }));
+        self.step(store, Input::request(id, AdminCall { header, call }));
         id
     }
 
