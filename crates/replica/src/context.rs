@@ -34,8 +34,8 @@ pub(crate) struct Context<E: StorageEngine> {
     pub leases: bool,
     /// Effects requested by peers; run while no peer is working.
     pub effects: Vec<Effect>,
-    /// Bytes of waiting requests in this store.
-    pub waiting_bytes: u64,
+    /// Bytes of the pairs that look-ups found for modifications that are not proposed yet.
+    pub found_bytes: u64,
     /// Bytes of entries in memory that are not applied, and of their effects, over all regions.
     pub tails: Tails,
     /// Bytes of received entries that are in no tail yet.
@@ -97,7 +97,7 @@ impl<E: StorageEngine> Context<E> {
             readers: Arc::new(Readers::default()),
             times: Arc::default(),
             effects: Vec::new(),
-            waiting_bytes: 0,
+            found_bytes: 0,
             tails: Tails::default(),
             received_bytes: 0,
             received_tail_bytes: 0,

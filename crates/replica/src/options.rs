@@ -40,8 +40,9 @@ pub struct Options {
     /// Most bytes of entries of one region that are not applied, above which its leader proposes
     /// nothing. The effects of their operations for readers count.
     pub uncommitted_bytes_max: u64,
-    /// Most bytes of waiting requests in this store, over all regions.
-    pub pending_bytes_max: u64,
+    /// Most bytes of pairs that look-ups found and that wait for their modifications to be proposed,
+    /// over all regions. The requests themselves are bounded by the queue.
+    pub found_bytes_max: u64,
     /// Most bytes of entries applied in one call of the engine.
     pub apply_bytes_max: u64,
     /// Most bytes of entries in memory that are not applied, over all regions of this store, with the
@@ -134,7 +135,7 @@ impl Options {
             append_message_bytes_max: 1 << 20,
             inflight_messages_max: 256,
             uncommitted_bytes_max: 64 << 20,
-            pending_bytes_max: 256 << 20,
+            found_bytes_max: 256 << 20,
             apply_bytes_max: 16 << 20,
             tail_bytes_max: 256 << 20,
             commit_return: true,

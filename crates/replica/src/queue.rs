@@ -223,6 +223,7 @@ mod tests {
         Write { header, command, frees: false }.into()
     }
 
+    // Catalogue: 63, 64.
     #[test]
     fn requests_above_the_bound_are_busy_until_others_are_answered_and_one_is_always_taken() {
         let queue = Queue::<ModelEngine, u8>::new(1000);

@@ -240,8 +240,11 @@ fn deadline_of(request: &Request) -> u64 {
 mod tests {
     use super::*;
     use crate::queue::Queue;
-    use crate::{Admin, AdminCall, Busy, Done, Header, Options, Refusal, Write};
-    use stele_storage::{LogStore, ModelEngine};
+    use crate::{
+        Admin, AdminCall, Busy, Done, Header, Modification, Modify, Options, Refusal, Write,
+    };
+    use bytes::Bytes;
+    use stele_storage::{EngineView, LogStore, ModelEngine, StateMachine};
     use stele_types::{
         ClusterId, CommandBuilder, Peer, PeerId, PeerRole, Region, StoreId, StoreIdent,
     };
@@ -419,6 +422,26 @@ mod tests {
         // One that was not proposed has no effect.
         trial.put_until(2, trial.now);
         assert_eq!(trial.settle(), [(2, Reply::Busy(Busy::DeadlinePassed))]);
+    }
+
+    #[test]
+    fn requests_that_wait_for_a_held_key_count_until_they_are_answered() {
+        let mut trial = Trial::new();
+        trial.put(1);
+        trial.settle();
+        trial.engine.set_cold(true);
+        let header = Header { region: REGION, ..Header::default() };
+        let (key, change) = (Bytes::from_static(b"k"), Modification::GetAndDelete);
+        trial.queue.submit(Modify { header, key, change }.into(), 2, None).unwrap();
+        let lookup = trial.turn().unwrap().lookups.pop().unwrap();
+        trial.put(3);
+        let bytes = trial.queue.request_bytes();
+        assert!(trial.settle().is_empty());
+        assert_eq!(trial.queue.request_bytes(), bytes);
+        let result = trial.engine.view().unwrap().get(&lookup.key);
+        trial.queue.push(Item::Input(Input::Found { lookup, result })).unwrap();
+        let callers: Vec<u8> = trial.settle().iter().map(|(caller, _)| *caller).collect();
+        assert_eq!((callers, trial.queue.request_bytes()), (vec![2, 3], 0));
     }
 
     #[test]

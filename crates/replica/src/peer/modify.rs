@@ -3,7 +3,7 @@
 //! matching).
 
 use super::Peer;
-use super::parts::{Found, Purpose, Waiting, found_bytes};
+use super::parts::{Found, Purpose, Removed, Waiting, found_bytes};
 use super::write::{Proposing, Step};
 use crate::context::Context;
 use crate::input::{Modify, RequestId};
@@ -34,7 +34,7 @@ impl<E: StorageEngine> Peer<E> {
         let pair = match found {
             Ok(pair) => pair,
             Err(Error::Busy(_)) => {
-                let reason = "too many bytes of requests wait in this store";
+                let reason = "too many bytes of pairs wait for modifications in this store";
                 ctx.reject(id, Busy::Wait { reason });
                 return Ok(Step::Settled);
             }
@@ -137,22 +137,21 @@ impl<E: StorageEngine> Peer<E> {
     /// Takes the result of a lookup, unless its modification was refused meanwhile.
     pub fn found(&mut self, ctx: &mut Context<E>, lookup: &Lookup, found: Found) {
         let bytes = found_bytes(&found);
-        let has_room = ctx.waiting_bytes + bytes <= ctx.options.pending_bytes_max;
+        let has_room = ctx.found_bytes + bytes <= ctx.options.found_bytes_max;
         let found = match has_room {
             true => found,
-            false => Err(Error::Busy("too many bytes of requests wait".to_owned())),
+            false => Err(Error::Busy("too many bytes of pairs wait".to_owned())),
         };
         if self.held.note_found(lookup, found) && has_room {
-            ctx.waiting_bytes += bytes;
+            ctx.found_bytes += bytes;
         }
     }
 
     /// Refuses the modifications of which the pair is being read, and all requests behind them. None
     /// of them was proposed.
     pub(super) fn refuse_held(&mut self, ctx: &mut Context<E>, refusal: &Refusal) {
-        for (id, bytes) in self.held.take_all() {
-            ctx.waiting_bytes -= bytes;
-            ctx.reject(id, refusal.clone());
-        }
+        let Removed { gone, found_bytes, .. } = self.held.take_all();
+        ctx.found_bytes -= found_bytes;
+        gone.into_iter().for_each(|id| ctx.reject(id, refusal.clone()));
     }
 }

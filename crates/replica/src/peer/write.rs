@@ -1,7 +1,7 @@
 //! Proposal of waiting requests: one Raft proposal for all of them.
 
 use super::Peer;
-use super::parts::{Expired, Found, Proposal, Purpose, Released, Waiting, found_bytes};
+use super::parts::{Found, Proposal, Purpose, Released, Removed, Waiting, found_bytes};
 use crate::context::Context;
 use crate::input::RequestId;
 use crate::key_search::KeySearch;
@@ -51,8 +51,7 @@ pub(super) enum Step {
 
 impl<E: StorageEngine> Peer<E> {
     /// Queues a client's request.
-    pub fn enqueue(&mut self, ctx: &mut Context<E>, request: Waiting) {
-        ctx.waiting_bytes += request.bytes();
+    pub fn enqueue(&mut self, request: Waiting) {
         self.proposals.push_waiting(request);
     }
 
@@ -96,18 +95,16 @@ impl<E: StorageEngine> Peer<E> {
                 return Ok(true);
             }
             let Some((request, found)) = self.next_request() else { break };
-            let waited_bytes = request.bytes() + found.as_ref().map_or(0, found_bytes);
+            ctx.found_bytes -= found.as_ref().map_or(0, found_bytes);
             let is_full = !ctx.has_tail_room(proposing.bytes)
                 && (proposing.bytes > 0 || self.group.has_tail());
             if is_full && !matches!(request, Waiting::Admin(..)) {
-                ctx.waiting_bytes -= waited_bytes;
                 let reason = "too many bytes of entries are not applied yet";
                 ctx.reject(request.id(), Busy::Wait { reason });
                 continue;
             }
             match self.propose_one(ctx, request, found, &mut proposing)? {
-                Step::Settled => ctx.waiting_bytes -= waited_bytes,
-                Step::Held => {}
+                Step::Settled | Step::Held => {}
                 Step::Later(request) => {
                     self.proposals.unpop_waiting(*request);
                     break;
@@ -211,7 +208,6 @@ impl<E: StorageEngine> Peer<E> {
         R: Clone + Into<Rejection>,
     {
         while let Some(request) = self.proposals.pop_waiting() {
-            ctx.waiting_bytes -= request.bytes();
             ctx.reject(request.id(), refusal.clone());
         }
     }
@@ -230,13 +226,10 @@ impl<E: StorageEngine> Peer<E> {
     /// Refuses requests past their deadline.
     pub(super) fn expire_waiting(&mut self, ctx: &mut Context<E>) {
         let now = ctx.now.monotonic_nanos;
-        let Expired { mut gone, released } = self.held.take_expired(now);
-        let waiting = self.proposals.take_expired(now);
-        gone.extend(waiting.iter().map(|request| (request.id(), request.bytes())));
-        for (id, bytes) in gone {
-            ctx.waiting_bytes -= bytes;
-            ctx.reject(id, Busy::DeadlinePassed);
-        }
+        let Removed { mut gone, found_bytes, released } = self.held.take_expired(now);
+        ctx.found_bytes -= found_bytes;
+        gone.extend(self.proposals.take_expired(now).iter().map(Waiting::id));
+        gone.into_iter().for_each(|id| ctx.reject(id, Busy::DeadlinePassed));
         self.proposals.unpop_all(released);
     }
 

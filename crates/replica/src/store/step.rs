@@ -3,7 +3,7 @@
 use super::RaftStore;
 use crate::input::{Admin, AdminCall, Header, Input, Read, Recovery, Request, RequestId, Write};
 use crate::messages::{Body, PeerMessage};
-use crate::output::{Busy, Done, Lookup, Refusal};
+use crate::output::{Done, Lookup, Refusal};
 use crate::peer::{Peer, Waiting};
 use crate::validate;
 use stele_storage::{Pair, StorageEngine};
@@ -99,17 +99,13 @@ impl<E: StorageEngine> RaftStore<E> {
 
     fn enqueue(&mut self, request: Waiting) {
         let (id, header) = (request.id(), *request.header());
-        if self.ctx.waiting_bytes + request.bytes() > self.ctx.options.pending_bytes_max {
-            let reason = "too many bytes of requests wait in this store";
-            return self.ctx.reject(id, Busy::Wait { reason });
-        }
         if !self.find(id, &header) {
             return;
         }
         let Some(peer) = self.peers.get_mut(&header.region) else { return };
         peer.wake_for_client(&mut self.ctx);
         match peer.is_leader() {
-            true => peer.enqueue(&mut self.ctx, request),
+            true => peer.enqueue(request),
             false => self.ctx.reject(id, Refusal::NotLeader { leader: peer.leader_hint() }),
         }
         self.schedule(header.region);

@@ -173,7 +173,7 @@ fn raft_options(config: &Config, ident: StoreIdent, seed: u64) -> Options {
     options.read_acceleration = config.read_acceleration;
     options.hibernate_after_ticks = config.hibernate_after_ms.div_ceil(config.tick_ms);
     options.entry_bytes_max = ENTRY_BYTES_MAX;
-    options.pending_bytes_max = config.pending_bytes_max;
+    options.found_bytes_max = config.pending_bytes_max;
     options.log_kept.pin_bytes_max = config.pin_bytes_max;
     options
 }

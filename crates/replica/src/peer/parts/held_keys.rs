@@ -41,11 +41,12 @@ pub(crate) struct Released {
     pub behind: Vec<Waiting>,
 }
 
-/// Requests past their deadline.
+/// Requests that are removed, and what this frees.
 #[derive(Default)]
-pub(crate) struct Expired {
-    /// Each with the bytes that count for it.
-    pub gone: Vec<(RequestId, u64)>,
+pub(crate) struct Removed {
+    pub gone: Vec<RequestId>,
+    /// Bytes of the pairs that were found for them.
+    pub found_bytes: u64,
     /// Requests of which the key is no longer held.
     pub released: Vec<Waiting>,
 }
@@ -128,38 +129,39 @@ impl HeldKeys {
     }
 
     /// Removes the requests past their deadline, and the holds of such modifications.
-    pub fn take_expired(&mut self, now_nanos: u64) -> Expired {
-        let mut expired = Expired::default();
+    pub fn take_expired(&mut self, now_nanos: u64) -> Removed {
+        let mut expired = Removed::default();
         for hold in self.holds.values_mut() {
             let over = hold.behind.extract_if(.., |request| request.is_over(now_nanos));
-            expired.gone.extend(over.map(|request| (request.id(), request.bytes())));
+            expired.gone.extend(over.map(|request| request.id()));
         }
         let over = self.holds.iter().filter(|(_, hold)| hold.request.is_over(now_nanos));
         for key in over.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             let Some(hold) = self.holds.remove(&key) else { continue };
             self.found.retain(|found| *found != key);
-            expired.gone.push((hold.request.id(), hold.bytes()));
+            expired.gone.push(hold.request.id());
+            expired.found_bytes += hold.found_bytes();
             expired.released.extend(hold.behind);
         }
         expired
     }
 
-    /// Removes all requests. Returns each with the bytes that count for it.
-    pub fn take_all(&mut self) -> Vec<(RequestId, u64)> {
+    /// Removes all requests.
+    pub fn take_all(&mut self) -> Removed {
         self.found.clear();
-        let mut all = Vec::new();
+        let mut all = Removed::default();
         for hold in std::mem::take(&mut self.holds).into_values() {
-            all.push((hold.request.id(), hold.bytes()));
-            all.extend(hold.behind.iter().map(|request| (request.id(), request.bytes())));
+            all.found_bytes += hold.found_bytes();
+            all.gone.push(hold.request.id());
+            all.gone.extend(hold.behind.iter().map(Waiting::id));
         }
         all
     }
 }
 
 impl Hold {
-    /// Returns the bytes that count for the modification.
-    fn bytes(&self) -> u64 {
-        self.request.bytes() + self.found.as_ref().map_or(0, found_bytes)
+    fn found_bytes(&self) -> u64 {
+        self.found.as_ref().map_or(0, found_bytes)
     }
 }
 
@@ -271,8 +273,8 @@ mod tests {
             held.wait_behind(&key, modify(3, "b", 0));
             held.wait_behind(&key, modify(4, "b", 15));
             assert!(held.note_found(&lookup(1, "b"), Ok(None)));
-            let Expired { gone, mut released } = held.take_expired(now);
-            let gone: Vec<u64> = gone.iter().map(|(id, _)| id.0).collect();
+            let Removed { gone, mut released, .. } = held.take_expired(now);
+            let gone: Vec<u64> = gone.iter().map(|id| id.0).collect();
             assert_eq!(gone, expected, "at {now}");
             released.retain(|request| request.id() != RequestId(4));
             let released: Vec<u64> = released.iter().map(|request| request.id().0).collect();
@@ -282,15 +284,22 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_all_requests_and_of_their_pairs_are_counted() {
-        let mut held = held();
-        held.wait_behind(&Bytes::from_static(b"b"), modify(3, "b", 0));
-        let value = Bytes::from(vec![0; 500]);
-        let pair = Pair { key: Bytes::from_static(b"d"), value, expires_at_s: 0 };
-        let one = modify(1, "b", 0).bytes();
-        assert!(held.note_found(&lookup(2, "d"), Ok(Some(pair))));
-        let all = held.take_all();
-        assert_eq!(all, [(RequestId(1), one), (RequestId(3), one), (RequestId(2), one + 500)]);
-        assert!(held.is_empty() && !held.has_found());
+    fn all_requests_are_removed_with_the_bytes_of_the_pairs_that_were_found() {
+        let with_pair = || {
+            let mut held = held();
+            held.wait_behind(&Bytes::from_static(b"b"), modify(3, "b", 0));
+            let value = Bytes::from(vec![0; 500]);
+            let pair = Pair { key: Bytes::from_static(b"d"), value, expires_at_s: 0 };
+            assert!(held.note_found(&lookup(2, "d"), Ok(Some(pair))));
+            held
+        };
+        let mut held = with_pair();
+        let Removed { gone, found_bytes, released } = held.take_all();
+        assert_eq!((gone, found_bytes), ([1, 3, 2].map(RequestId).to_vec(), 500));
+        assert!(released.is_empty() && held.is_empty() && !held.has_found());
+        // Time; bytes of the pairs of expired modifications.
+        for (now, bytes) in [(9, 0), (10, 0), (20, 500)] {
+            assert_eq!(with_pair().take_expired(now).found_bytes, bytes, "at {now}");
+        }
     }
 }

@@ -14,7 +14,7 @@ mod room;
 
 pub(super) use copies::{Repairs, Snapshots};
 pub(super) use durability::Durability;
-pub(super) use held_keys::{Expired, Found, HeldKeys, Released, found_bytes};
+pub(super) use held_keys::{Found, HeldKeys, Released, Removed, found_bytes};
 pub(super) use lead::{Contacts, ElectionTimer, Hibernation, Leadership, Reaction, Seen};
 pub(super) use members::{Changes, TransferEnd, Transfers, has_next_quorum, is_caught_up};
 pub(super) use merge::{Merge, is_commit_merge};
