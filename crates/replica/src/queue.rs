@@ -6,7 +6,7 @@ use crate::{Busy, Input, PeerMessage, RaftStore, Refusal, Reply, Request, Reques
 use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use stele_storage::StorageEngine;
 use stele_types::{Error, mutant};
 
@@ -96,9 +96,23 @@ struct State<E: StorageEngine, A> {
     is_stopped: bool,
 }
 
+impl<E: StorageEngine, A> State<E, A> {
+    /// Adds an item. Returns whether the queue was empty.
+    fn push(&mut self, item: Item<E, A>, is_due: &AtomicBool) -> bool {
+        self.items.push(item);
+        is_due.store(true, Relaxed);
+        self.items.len() == 1
+    }
+}
+
 /// Queue of one store's loop. Its owner wakes the loop when a call returns that the queue was empty.
 pub struct Queue<E: StorageEngine, A> {
     state: Mutex<State<E, A>>,
+    /// Whether items wait or the queue is stopped. Changed under the lock of `state` only.
+    ///
+    /// It begins as true, so that the first [`Queue::take`] locks: an item that came before the owner
+    /// could wake the loop woke nothing.
+    is_due: AtomicBool,
     next_request: AtomicU64,
     request_bytes: Arc<AtomicU64>,
     message_bytes: AtomicU64,
@@ -110,6 +124,7 @@ impl<E: StorageEngine, A> Queue<E, A> {
     pub fn new(bytes_max: u64) -> Self {
         Self {
             state: Mutex::new(State { items: Vec::new(), is_stopped: false }),
+            is_due: AtomicBool::new(true),
             next_request: AtomicU64::new(1),
             request_bytes: Arc::default(),
             message_bytes: AtomicU64::new(0),
@@ -133,8 +148,7 @@ impl<E: StorageEngine, A> Queue<E, A> {
         if state.is_stopped {
             return Err(NotTaken { caller, is_stopped: true });
         }
-        state.items.push(Item::Request { id, request, caller, permit });
-        Ok(state.items.len() == 1)
+        Ok(state.push(Item::Request { id, request, caller, permit }, &self.is_due))
     }
 
     /// Admits a request of `bytes`; `None` above the limit. A single request is always admitted,
@@ -153,8 +167,7 @@ impl<E: StorageEngine, A> Queue<E, A> {
         if state.is_stopped {
             return None;
         }
-        state.items.push(item);
-        Some(state.items.len() == 1)
+        Some(state.push(item, &self.is_due))
     }
 
     /// Queues a peer's message and returns whether the queue was empty; `None` if it was dropped
@@ -171,8 +184,14 @@ impl<E: StorageEngine, A> Queue<E, A> {
 
     /// Appends all items to `into`. Returns `false` when the queue is stopped and was empty.
     pub fn take(&self, into: &mut Vec<Item<E, A>>) -> bool {
+        // Relaxed: a loop that does not see an item here parks. The first item after a take set the
+        // flag before its caller unparks the loop, and `park` returns with all that was before.
+        if !self.is_due.load(Relaxed) {
+            return true;
+        }
         let (mut items, is_stopped) = {
             let mut state = self.state.lock();
+            self.is_due.store(state.is_stopped, Relaxed);
             (std::mem::take(&mut state.items), state.is_stopped)
         };
         let has_more = !is_stopped || !items.is_empty();
@@ -187,7 +206,9 @@ impl<E: StorageEngine, A> Queue<E, A> {
 
     /// Refuses further items; those that wait are still taken.
     pub fn stop(&self) {
-        self.state.lock().is_stopped = true;
+        let mut state = self.state.lock();
+        state.is_stopped = true;
+        self.is_due.store(true, Relaxed);
     }
 
     /// Stops the queue when the loop has ended, and returns the refusals of the requests that still
@@ -239,6 +260,20 @@ mod tests {
         assert_eq!(queue.request_bytes(), 0);
         assert_eq!(queue.submit(write(1), 4, None), Ok(true));
         assert_eq!(queue.submit(write(1), 5, None), Ok(false));
+    }
+
+    #[test]
+    fn every_take_finds_what_came_since_the_last_one_and_the_stop() {
+        let queue = Queue::<ModelEngine, u8>::new(1000);
+        for bytes in 1..3 {
+            let mut items = Vec::new();
+            assert!(queue.take(&mut items) && items.is_empty());
+            assert_eq!(queue.submit(write(bytes), 1, None), Ok(true));
+            assert!(queue.take(&mut items));
+            assert_eq!(items.len(), 1);
+        }
+        queue.stop();
+        assert!(!queue.take(&mut Vec::new()) && !queue.take(&mut Vec::new()));
     }
 
     #[test]
