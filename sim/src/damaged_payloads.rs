@@ -12,7 +12,7 @@ use crate::segments::{Name, Payload, payloads, segments};
 use crate::trace::Trace;
 use crate::world::{Stop, World};
 use std::collections::{BTreeMap, BTreeSet};
-use stele_raftstore::LogKept;
+use stele_replica::LogKept;
 use stele_storage::LogStore;
 use stele_types::{LogIndex, RegionId, RegionPhase};
 

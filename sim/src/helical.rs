@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use stele_engine::Store;
 use stele_index::{Direction, Run};
-use stele_raftstore::LogKept;
+use stele_replica::LogKept;
 use stele_storage::Repair;
 use stele_types::{KeyRange, ValueRef, keyspace};
 use stele_vfs::{Fault as DiskFault, SimVfs};

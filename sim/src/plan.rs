@@ -3,7 +3,7 @@
 use crate::faults::{Fault, FaultSet};
 use crate::hardware;
 use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind};
-use stele_raftstore::Options as RaftOptions;
+use stele_replica::Options as RaftOptions;
 use stele_types::{ClusterId, Prng, StoreId};
 
 /// A millisecond of virtual time.

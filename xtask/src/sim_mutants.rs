@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Packages that a run of the simulation exercises.
 const REACHED: [&str; 7] = [
     "stele-node",
-    "stele-raftstore",
+    "stele-replica",
     "stele-engine",
     "stele-log",
     "stele-index",

@@ -3,12 +3,10 @@
 use super::Stages;
 use super::cluster::{Cluster, DATA, Store};
 use crate::buc::{Decision, Related, both};
-use crate::queued::Queued;
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use std::time::{Duration, Instant};
-use stele_node::store::LinearizableRead;
-use stele_raftstore::{Done, Header, Input, Read, Reply, RequestId, Write};
+use stele_replica::{Done, Header, LinearizableRead, Read, Reply, Request, Write};
 use stele_storage::{
     Effects, EngineView, Overlaid, Pair, ScanOptions, StateMachine, StorageEngine,
 };
@@ -68,8 +66,8 @@ where
         Ok(())
     }
 
-    fn request(&mut self, make: impl FnOnce(RequestId) -> Input<Queued<E>>) -> Result<Done> {
-        match self.leader.request_blocking(make) {
+    fn request(&mut self, request: impl Into<Request>) -> Result<Done> {
+        match self.leader.submit_blocking(request) {
             Reply::Done(done) => Ok(done),
             other => bail!("not done: {other:?}"),
         }
@@ -93,7 +91,7 @@ where
     fn write(&mut self, command: CommandBuilder, frees: bool) -> Result<()> {
         let command = command.build().bytes().clone();
         let (header, arrived_nanos) = (Self::header(), self.now_nanos());
-        let done = self.request(|id| Input::Write(Write { id, header, command, frees }))?;
+        let done = self.request(Write { header, command, frees })?;
         if let Done::Written { timings, index, .. } = done {
             if self.cluster.mode().apply_queue && !self.cluster.mode().commit_return {
                 self.wait_applied(index)?;
@@ -133,7 +131,7 @@ where
             }
         }
         let (began_nanos, applied) = (now(), self.applied());
-        let done = self.request(|id| Input::Read(Read { id, header, replica: false }))?;
+        let done = self.request(Read { header, replica: false })?;
         if let Done::ReadReady { visible } = done {
             let entries = visible.0.saturating_sub(applied.0);
             self.stages.note_wait(now().saturating_sub(began_nanos), entries);

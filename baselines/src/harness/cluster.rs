@@ -7,7 +7,7 @@ use crate::queued::{Applied, Queued};
 use anyhow::{Context, Result, bail};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stele_raftstore::{Admin, AdminCall, Header, Input, Now, Options, RaftStore, StageSums};
+use stele_replica::{Admin, AdminCall, Header, Now, Options, RaftStore, StageSums};
 use stele_server::store::StoreHandle;
 use stele_storage::StorageEngine;
 use stele_types::{
@@ -136,8 +136,8 @@ where
             bail!("no leader within {ELECTED_WITHIN:?}");
         }
         // A later round repeats what is refused. The votes of this one arrive before.
-        let campaign = |id| Input::Admin(AdminCall { id, header, call: Admin::Campaign });
-        let _ = first.request_blocking(campaign);
+        let campaign = AdminCall { header, call: Admin::Campaign };
+        let _ = first.submit_blocking(campaign);
         std::thread::sleep(CHECK_EVERY + ELECTION_DELAYS * delay);
     }
 }

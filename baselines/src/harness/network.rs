@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
-use stele_raftstore::{Event, PeerMessage, SendSnapshot};
+use stele_replica::{Event, PeerMessage, SendSnapshot};
 use stele_server::store::{OutputSink, StoreHandle};
 use stele_server::transport::message_bytes;
 use stele_storage::StorageEngine;

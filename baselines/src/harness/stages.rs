@@ -2,7 +2,7 @@
 
 use crate::queued::Applied;
 use serde_json::{Value, json};
-use stele_raftstore::{StageSums, Timings};
+use stele_replica::{StageSums, Timings};
 
 /// Sums over the requests of a client.
 #[derive(Clone, Copy, Debug, Default)]

@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use stele_raftstore::StageSums;
+use stele_replica::StageSums;
 use stele_storage::StorageEngine;
 use stele_types::Prng;
 

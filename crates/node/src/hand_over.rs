@@ -1,7 +1,7 @@
 //! Hand-over of leaderships by a node that stops: which voter leads each region next.
 
 use std::collections::{BTreeMap, BTreeSet};
-use stele_raftstore::RegionReport;
+use stele_replica::RegionReport;
 use stele_types::{Peer, PeerId, PeerRole, Region, RegionId, RegionKind, StoreId, mutant};
 
 /// Transfer of a leadership to a voter on another node.
@@ -77,7 +77,7 @@ impl HandOver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stele_raftstore::Role;
+    use stele_replica::Role;
     use stele_types::{LogIndex, Term};
 
     /// Report of the leader on store 1 of a region with voters on stores 1 to 3 and a learner on 4.

@@ -11,5 +11,4 @@ pub mod recover;
 pub mod report;
 pub mod snapshot;
 pub mod start;
-pub mod store;
 pub mod succession;

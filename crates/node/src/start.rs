@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use stele_placement::Bootstrap;
-use stele_raftstore::{EntryRecovery, RaftStore};
+use stele_replica::{EntryRecovery, RaftStore};
 use stele_storage::{RecoverableLog, StorageEngine};
 use stele_types::{Result, StoreId, StoreIdent, mutant};
 

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use stele_raftstore::{Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage};
+use stele_replica::{Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage};
 use stele_server::transport::{
     Boots, BoxFuture, Deliver, Identity, Options, Resolve, SnapshotOffer, Transport,
 };

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_placement::SYSTEM_REGION;
 use stele_proto::stele::control::v1::{ListStoresResponse, StoreInfo, StoreStats};
-use stele_raftstore::Reader;
+use stele_replica::Reader;
 use stele_types::{ClusterId, Region, RegionId, StoreId, mutant};
 
 /// Time between two checks.

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{Options, Replay};
 use stele_proto::stele::control::v1::StoreState;
-use stele_raftstore::{Now, RaftStore};
+use stele_replica::{Now, RaftStore};
 use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent, mutant};
 use stele_vfs::{CopyOnWriteVfs, RealVfs, SystemClock, Vfs};
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use stele_raftstore::{EntryRecovery, PeerMessage};
+use stele_replica::{EntryRecovery, PeerMessage};
 use stele_storage::RecoverableLog;
 use stele_types::{Clock, Result, StoreId};
 

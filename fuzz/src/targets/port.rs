@@ -10,7 +10,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use stele_node::snapshot::Position;
-use stele_raftstore::PeerMessage;
+use stele_replica::PeerMessage;
 use stele_server::memory::NodeMemory;
 use stele_server::port;
 use stele_server::transport::frame::{Kind, whole};

@@ -209,8 +209,8 @@ pub const GC_STATE: Target = Target {
 pub const ADMIN_ENTRY: Target = Target {
     name: "admin_entry",
     run: |input| {
-        let Some(command) = stele_raftstore::fuzzing::admin(input) else { return };
-        let again = stele_raftstore::fuzzing::admin(command.bytes());
+        let Some(command) = stele_replica::fuzzing::admin(input) else { return };
+        let again = stele_replica::fuzzing::admin(command.bytes());
         assert_eq!(again.as_ref(), Some(&command));
     },
     seeds: || {

@@ -6,7 +6,7 @@ use crate::{Bound, Target};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_node::snapshot::fuzzing::{snapshot_bytes, snapshot_pairs};
-use stele_raftstore::{
+use stele_replica::{
     Body, CommittedMerges, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage,
     RangeRepairReply, SnapshotHeader, wire,
 };

@@ -4,7 +4,7 @@
 
 use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
-use stele_raftstore::Event;
+use stele_replica::Event;
 use stele_storage::LogStore;
 use stele_types::{Region, RegionEpoch, RegionId, RegionPhase};
 

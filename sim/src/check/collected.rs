@@ -1,7 +1,7 @@
 //! Checks that lists of changed regions leave nothing out.
 
 use crate::world::World;
-use stele_raftstore::RegionReport;
+use stele_replica::RegionReport;
 use stele_types::LogIndex;
 
 impl World {

@@ -3,8 +3,7 @@
 use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_engine::Store as Engine;
-use stele_node::store::Turn;
-use stele_raftstore::{Append, Event};
+use stele_replica::{Append, Event, Outputs};
 use stele_types::{LogIndex, Mark, Record, RegionId};
 
 /// Versions of the members that count on each store.
@@ -82,7 +81,7 @@ fn is_rest(append: &Append, of: &Append) -> bool {
 
 impl World {
     /// Checks a turn before it is carried out.
-    pub(crate) fn check_turn<A>(&mut self, number: u64, turn: &Turn<Engine, A>) {
+    pub(crate) fn check_turn<A>(&mut self, number: u64, turn: &Outputs<Engine, A>) {
         for event in &turn.events {
             let (Event::RegionChanged(region) | Event::RegionCreated(region)) = event else {
                 self.checks.members.note(number, event, None);

@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use std::collections::BTreeMap;
-use stele_raftstore::Role;
+use stele_replica::Role;
 use stele_types::{RegionId, Term};
 
 /// Store that led each term.

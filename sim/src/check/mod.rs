@@ -50,7 +50,7 @@ use promises::Promises;
 use records::Unsaved;
 use repairs::Repairs;
 use states::States;
-use stele_raftstore::Event;
+use stele_replica::Event;
 use stele_types::Error;
 use votes::Votes;
 

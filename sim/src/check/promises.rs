@@ -6,7 +6,7 @@ use crate::faults::Fault;
 use crate::world::World;
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use stele_raftstore::{Body, Header, PeerMessage, RaftKind, RaftMessage};
+use stele_replica::{Body, Header, PeerMessage, RaftKind, RaftMessage};
 use stele_storage::{LogStore, Progress};
 use stele_types::{RegionId, Term};
 

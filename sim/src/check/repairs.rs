@@ -5,7 +5,7 @@ use crate::world::World;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use stele_engine::Store as Engine;
-use stele_raftstore::{Body, PeerMessage};
+use stele_replica::{Body, PeerMessage};
 use stele_storage::{LogStore, Repair};
 use stele_types::checksum::crc32c;
 use stele_types::{KeyRange, LogIndex, RegionId, StoreId};

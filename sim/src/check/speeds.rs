@@ -7,7 +7,7 @@ use crate::world::World;
 use std::collections::BTreeSet;
 use stele_placement::schedule::explain::explain;
 use stele_placement::{LeaderState, Millis, SpeedClass, Store, StoreState, View};
-use stele_raftstore::RegionReport;
+use stele_replica::RegionReport;
 use stele_types::{PeerRole, RegionId, RegionKind, StoreId};
 
 /// Time without a move after which moves have ended. It is longer than the minute after which a region

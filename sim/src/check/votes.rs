@@ -6,7 +6,7 @@ use crate::faults::Fault;
 use crate::world::World;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
-use stele_raftstore::{PeerMessage, RaftKind, RaftMessage};
+use stele_replica::{PeerMessage, RaftKind, RaftMessage};
 use stele_types::{PeerId, RegionId, StoreId, Term};
 
 /// Heartbeat round, as first sent.

@@ -3,10 +3,10 @@
 
 use super::values::value_of;
 use super::{Act, Pending, World};
-use crate::world::{Requester, Slot, SlowWrite};
+use crate::world::{Requester, Slot};
 use bytes::Bytes;
-use stele_node::store::{Batch, BatchOp};
-use stele_raftstore::{Header, Reply, RequestId, Write};
+use stele_replica::{Batch, BatchOp};
+use stele_replica::{Header, Reply, Write};
 use stele_storage::{EngineView, StateMachine};
 use stele_types::ColumnFamily;
 
@@ -77,8 +77,8 @@ impl World {
             Err(error) => return self.fail(format!("a put does not fit a command: {error}")),
         };
         let requester = Requester::Client { at, step: self.clients.list[at].step };
-        let write = Write { id: RequestId::default(), header, command, frees: false };
-        self.request_write(slot, requester, SlowWrite::Write(write));
+        let write = Write { header, command, frees: false };
+        self.request(slot, requester, write);
     }
 
     /// Takes the reply to an entry of a batch. Returns the operation with the reply to the whole;

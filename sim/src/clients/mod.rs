@@ -17,12 +17,12 @@ pub use values::{
 use crate::check::linear::{Act, Op};
 use crate::faults::Fault;
 use crate::plan::{MS, Plan, fork};
-use crate::world::{Happening, Requester, SlowWrite, World};
+use crate::world::{Happening, Requester, World};
 use bytes::Bytes;
 use fill::Fill;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use stele_raftstore::{Header, Input, Read, Reader, RequestId, Write};
+use stele_replica::{Header, Read, Reader, Write};
 use stele_types::{ColumnFamily, CommandBuilder, Prng, Region, RegionKind, RegionPhase};
 
 /// Number of keys of a group.
@@ -367,8 +367,8 @@ impl World {
     ) {
         let requester = self.begin_operation(at, group, target, act);
         let (command, header) = (command.build().bytes().clone(), target.header);
-        let write = Write { id: RequestId::default(), header, command, frees };
-        self.request_write(target.slot, requester, SlowWrite::Write(write));
+        let write = Write { header, command, frees };
+        self.request(target.slot, requester, write);
     }
 
     fn read(&mut self, at: usize, group: usize, keys: Vec<u8>, target: Target, is_final: bool) {
@@ -403,7 +403,7 @@ impl World {
         if let Requester::Client { at, step } = requester {
             self.reads_waiting.insert((at, step), thread_read);
         }
-        self.request(slot, requester, |id| Input::Read(Read { id, header, replica }));
+        self.request(slot, requester, Read { header, replica });
     }
 
     /// Reads every group once more. Returns true if all were read within `nanos`.

@@ -3,8 +3,8 @@
 use super::values::{Value, end_of, has_known_bytes, is_countable, key_of, part_of, value_of};
 use super::{KEYS, Target};
 use crate::check::linear::{Act, Change, Op};
-use crate::world::{Requester, SlowWrite, World};
-use stele_raftstore::{Modification, Modify, NewPair, RequestId};
+use crate::world::{Requester, World};
+use stele_replica::{Modification, Modify, NewPair};
 use stele_types::ColumnFamily;
 
 /// Bound of what an increment adds.
@@ -88,8 +88,8 @@ impl World {
     ) {
         let key = ColumnFamily::Default.engine_key(&key_of(group, key));
         let header = target.header;
-        let modify = Modify { id: RequestId::default(), header, key, change };
-        self.request_write(target.slot, requester, SlowWrite::Modify(modify));
+        let modify = Modify { header, key, change };
+        self.request(target.slot, requester, modify);
     }
 
     /// Returns a value that the key may hold.

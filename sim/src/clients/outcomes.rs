@@ -4,7 +4,7 @@ use super::values::{Value, number_in, number_of};
 use super::{Act, KEYS, Pending};
 use crate::check::linear::{Change, Op};
 use crate::world::World;
-use stele_raftstore::{Busy, Done, Modified, Refusal, Reply};
+use stele_replica::{Busy, Done, Modified, Refusal, Reply};
 use stele_types::computed::Unfit;
 
 impl World {

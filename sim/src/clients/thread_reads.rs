@@ -7,8 +7,8 @@ use crate::plan::MS;
 use crate::world::{Requester, Slot, World};
 use std::sync::Arc;
 use stele_engine::View;
-use stele_node::store::LinearizableRead;
-use stele_raftstore::{Done, Header, Reader, Reply};
+use stele_replica::LinearizableRead;
+use stele_replica::{Done, Header, Reader, Reply};
 use stele_storage::{Cached, EngineView, Order, Overlaid, ScanOptions, StateMachine};
 use stele_types::{ColumnFamily, Result};
 

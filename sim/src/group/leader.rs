@@ -4,15 +4,15 @@
 use super::{Answer, Call};
 use crate::check::orders;
 use crate::plan::{CLUSTER, MS};
-use crate::world::{Happening, MemberList, Requester, Slot, SlowWrite, World};
+use crate::world::{Happening, MemberList, Requester, Slot, World};
 use stele_node::members::list_of;
 use stele_node::placement::{self, Accepted, NotDecided, PlacementLeader, Work};
-use stele_node::store::LinearizableRead;
 use stele_placement::{
     Cluster, DrainGoal, Kind, LeaderState, Millis, Operator, OperatorId, PairChange, SYSTEM_REGION,
     Step, StoreState, pairs,
 };
-use stele_raftstore::{Done, Header, Reply};
+use stele_replica::LinearizableRead;
+use stele_replica::{Done, Header, Reply};
 use stele_storage::{EngineView, ScanOptions, StateMachine};
 use stele_types::{Error, Peer, PeerRole, RegionId, Result, StoreId, Term};
 
@@ -236,7 +236,7 @@ impl World {
             Err(error) => return self.fail(format!("a decision does not fit a command: {error}")),
         };
         let requester = Requester::Proposal { node: id, term };
-        self.request_write(slot, requester, SlowWrite::Write(write));
+        self.request(slot, requester, write);
     }
 
     pub(crate) fn group_proposed(&mut self, id: u64, term: u64, reply: &Reply) {

@@ -13,7 +13,7 @@ use stele_node::placement::PlacementLeader;
 use stele_node::report::split::Splitter;
 use stele_node::report::{Answer as ReportAnswer, Report, Reporter, StepKey};
 use stele_placement::{LeaderState, NewStore};
-use stele_raftstore::RegionReport;
+use stele_replica::RegionReport;
 use stele_types::{RegionEpoch, RegionId, StoreId};
 
 /// Leaderless time after which a peer is reported as stale.

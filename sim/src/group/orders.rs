@@ -5,7 +5,7 @@ use stele_node::report::split::middle_key;
 use stele_node::report::steps::{self, Execution};
 use stele_node::report::{Obstacle, StepKey};
 use stele_placement::Instruction;
-use stele_raftstore::{Admin, Done, Input, Reply};
+use stele_replica::{Admin, Done, Reply};
 use stele_types::RegionId;
 
 impl World {
@@ -45,7 +45,7 @@ impl World {
             self.spend_change(&region, changes);
         }
         let requester = Requester::Step { node: id, key, index: step.step };
-        self.request(slot, requester, |id| Input::Admin(steps::request(id, &region, call)));
+        self.request(slot, requester, steps::request(&region, call));
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use stele_node::report::split::{Limits, balanced_key, ids_wanted, size_of};
 use stele_node::report::{Obstacle, StalePeer, steps};
 use stele_placement::{NewStore, NodeReport, SYSTEM_REGION, StoreReport};
-use stele_raftstore::{Admin, Header, Input, Read, Reply};
+use stele_replica::{Admin, Header, Input, Read, Reply};
 use stele_storage::{LogStore, StateMachine};
 use stele_types::{Lineage, LogIndex, Region, RegionId, StoreId, StoreIdent};
 use stele_vfs::MEASURING_OPERATIONS;
@@ -316,7 +316,7 @@ impl World {
         let Some(slot) = self.slots.get(&number).filter(|slot| slot.id.is_none()) else { return };
         let Some(engine) = slot.engine().cloned() else { return };
         let ident = StoreIdent { cluster: crate::plan::CLUSTER, store };
-        let written = stele_raftstore::RaftStore::write_ident(&*engine, &ident);
+        let written = stele_replica::RaftStore::write_ident(&*engine, &ident);
         if let Err(error) = written.and_then(|()| self.start_core(number)) {
             let node = self.slots.get(&number).map_or(0, |slot| slot.node);
             self.trace.note(self.now, node, number, || format!("does not join: {error}"));
@@ -327,7 +327,7 @@ impl World {
     fn destroy(&mut self, id: u64, peer: &StalePeer) {
         let Some(slot) = self.slot_on(id, peer.store) else { return };
         self.trouble_near(slot, 3);
-        self.request(slot, Requester::Ignored, |id| Input::Admin(peer.destroy(id)));
+        self.request(slot, Requester::Ignored, peer.destroy());
     }
 
     /// Measures the regions led here, and splits those that are too large.
@@ -366,9 +366,7 @@ impl World {
                 match call {
                     Ok(call) => {
                         let by = Requester::Split { node: id, region: region.id, version };
-                        self.request(number, by, |id| {
-                            Input::Admin(steps::request(id, &region, call))
-                        });
+                        self.request(number, by, steps::request(&region, call));
                     }
                     Err(_) => self.not_split(id, region.id, version),
                 }
@@ -413,12 +411,12 @@ impl World {
             return;
         };
         let call = steps::split_request(first, region, vec![key]);
-        self.request(slot, Requester::Ignored, |id| Input::Admin(steps::request(id, region, call)));
+        self.request(slot, Requester::Ignored, steps::request(region, call));
     }
 
     pub(crate) fn group_read(&mut self, slot: u64, requester: Requester, term: u64) {
         let header = Header { region: SYSTEM_REGION, term, ..self.patient(slot) };
-        self.request(slot, requester, |id| Input::Read(Read { id, header, replica: false }));
+        self.request(slot, requester, Read { header, replica: false });
     }
 
     /// Returns a header with a deadline in five seconds.

@@ -7,7 +7,7 @@ use crate::plan::MS;
 use crate::world::{Happening, World};
 use std::path::Path;
 use stele_placement::SYSTEM_REGION;
-use stele_raftstore::{Admin, ChangeKind, Event, PeerChange, Role};
+use stele_replica::{Admin, ChangeKind, Event, PeerChange, Role};
 use stele_types::{Peer, PeerRole, Region, RegionId, RegionPhase, StoreId};
 use stele_vfs::Vfs;
 

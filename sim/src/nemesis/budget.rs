@@ -4,7 +4,7 @@
 use crate::plan::SECOND;
 use crate::world::World;
 use std::collections::BTreeMap;
-use stele_raftstore::{ChangeKind, PeerChange, RegionReport};
+use stele_replica::{ChangeKind, PeerChange, RegionReport};
 use stele_types::{LogIndex, Peer, PeerRole, Region, RegionId};
 
 /// Minimum of voters that tolerate the loss of one.

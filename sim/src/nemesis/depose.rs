@@ -4,7 +4,7 @@
 use super::Undo;
 use crate::plan::MS;
 use crate::world::{Happening, Stop, World};
-use stele_raftstore::{Admin, Role};
+use stele_replica::{Admin, Role};
 use stele_types::{RegionId, RegionKind, StoreId};
 
 /// Time that clients keep using the node.

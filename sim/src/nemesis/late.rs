@@ -6,7 +6,7 @@ use crate::faults::Fault;
 use crate::plan::MS;
 use crate::world::World;
 use stele_placement::SYSTEM_REGION;
-use stele_raftstore::{Admin, Body, PeerMessage, RaftKind, RaftMessage};
+use stele_replica::{Admin, Body, PeerMessage, RaftKind, RaftMessage};
 use stele_types::{Region, RegionPhase};
 
 impl Nemesis {

@@ -1,7 +1,7 @@
 //! Wrong orders of administrators. They must be refused or do no harm.
 
 use crate::world::World;
-use stele_raftstore::{Admin, ChangeKind, PeerChange};
+use stele_replica::{Admin, ChangeKind, PeerChange};
 use stele_types::{LogIndex, Peer, PeerRole, Region};
 
 impl World {

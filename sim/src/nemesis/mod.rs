@@ -20,7 +20,7 @@ use crate::plan::{MS, Plan, fork};
 use crate::world::{Happening, SOUND_APPEND_NANOS, World};
 use std::collections::BTreeMap;
 use stele_placement::DrainGoal;
-use stele_raftstore::{Body, PeerMessage};
+use stele_replica::{Body, PeerMessage};
 use stele_types::{LogIndex, Prng, RegionId, StoreId};
 
 /// Interval of the operator's checks.

@@ -8,9 +8,7 @@ use crate::world::{Happening, Requester, World};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_placement::DrainGoal;
-use stele_raftstore::{
-    Admin, AdminCall, ChangeKind, Header, Input, PeerChange, RegionReport, Role,
-};
+use stele_replica::{Admin, AdminCall, ChangeKind, Header, PeerChange, RegionReport, Role};
 use stele_types::{Peer, PeerId, PeerRole, Region, RegionId, RegionKind, StoreId};
 
 impl World {
@@ -62,7 +60,7 @@ impl World {
         let text = format!("ordered for region {region}: {call:?}");
         self.trace.note(self.now, node, slot, || crate::world::short(&text));
         let header = Header { region, ..Header::default() };
-        self.request(slot, Requester::Ignored, |id| Input::Admin(AdminCall { id, header, call }));
+        self.request(slot, Requester::Ignored, AdminCall { header, call });
     }
 
     /// Adds a learner, promotes one (in place of a voter or in addition), or removes one.

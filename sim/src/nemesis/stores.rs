@@ -7,7 +7,7 @@ use crate::world::{DIR, World};
 use std::path::PathBuf;
 use stele_engine::Store as Engine;
 use stele_log::FileKind;
-use stele_node::store::Item;
+use stele_replica::Item;
 use stele_types::{Error, Prng};
 use stele_vfs::{Fault as DiskFault, SimVfs};
 

@@ -4,7 +4,7 @@
 use super::Nemesis;
 use crate::plan::MS;
 use crate::world::World;
-use stele_raftstore::{
+use stele_replica::{
     Body, PeerMessage, RaftKind, RaftMessage, RegionReport, Role, changes_members,
 };
 use stele_types::{LogIndex, RegionId};

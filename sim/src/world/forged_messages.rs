@@ -2,7 +2,7 @@
 
 use super::{Happening, Stated, World};
 use bytes::Bytes;
-use stele_raftstore::{Body, PeerMessage, RaftKind, RaftMessage, wire};
+use stele_replica::{Body, PeerMessage, RaftKind, RaftMessage, wire};
 use stele_types::checksum::crc32c;
 use stele_types::{LogIndex, Peer, Term};
 

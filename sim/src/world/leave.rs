@@ -6,7 +6,7 @@ use crate::plan::SECOND;
 use std::collections::BTreeMap;
 use stele_node::hand_over::{HandOver, Transfer};
 use stele_node::report::steps;
-use stele_raftstore::{Admin, Input, RegionReport, Reply};
+use stele_replica::{Admin, RegionReport, Reply};
 use stele_types::{RegionId, StoreId};
 
 /// Time for the hand-over of all leaders.
@@ -58,9 +58,7 @@ impl World {
         for Transfer { from, region, to } in transfers {
             let Some(slot) = self.slot_on(node, from) else { continue };
             let requester = Requester::HandOver { node, number, region: region.id };
-            self.request(slot, requester, |id| {
-                Input::Admin(steps::request(id, &region, Admin::TransferLeader(to.id)))
-            });
+            self.request(slot, requester, steps::request(&region, Admin::TransferLeader(to.id)));
         }
     }
 

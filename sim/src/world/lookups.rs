@@ -4,7 +4,7 @@
 use super::{Happening, World};
 use crate::plan::MS;
 use stele_engine::Store as Engine;
-use stele_raftstore::{Input, Lookup};
+use stele_replica::{Input, Lookup};
 use stele_storage::{EngineView, Pair, StateMachine};
 use stele_types::Result;
 

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stele_engine::Store as Engine;
-use stele_node::store::{CarryOut, Item, Queue};
-use stele_raftstore::{
+use stele_replica::{
     Admin, AdminCall, Append, ChangeKind, Event, Input, Lookup, PeerChange, PeerMessage, Reply,
-    RequestId, SendSnapshot, Ticket, wire,
+    Request, SendSnapshot, Ticket, wire,
 };
+use stele_replica::{CarryOut, Item, Queue};
 use stele_storage::{LogStore, StateMachine};
 use stele_types::checksum::crc32c;
 use stele_types::{
@@ -82,24 +82,17 @@ impl World {
         });
     }
 
-    /// Sends a store the request that `make` builds from its id. The requester gets the reply.
-    pub fn request(
-        &mut self,
-        slot: u64,
-        requester: Requester,
-        make: impl FnOnce(RequestId) -> Input<Engine>,
-    ) {
-        let mut change = None;
-        let observed = |id| {
-            let input = make(id);
-            if let Input::Admin(AdminCall { header, call, .. }) = &input {
-                change = changed_by(call).map(|merges| (header.region, merges, leaving_by(call)));
+    /// Queues a request for a store's loop. The requester gets the reply.
+    pub(super) fn submit(&mut self, slot: u64, requester: Requester, request: Request) {
+        let change = match &request {
+            Request::Admin(AdminCall { header, call }) => {
+                changed_by(call).map(|merges| (header.region, merges, leaving_by(call)))
             }
-            input
+            _ => None,
         };
         let mut refused = Some((requester, None));
         self.push_item(slot, |queue| {
-            let pushed = queue.request(observed, requester);
+            let pushed = queue.submit(request, requester, None);
             refused = pushed.err().map(|it| (it.caller, Some(it.reply())));
         });
         if let Some((requester, reply)) = refused {

@@ -25,7 +25,6 @@ pub use network::{Network, Way};
 pub use node::{Node, NodeClock};
 pub use runs::{Runs, Stated};
 pub use slot::{CopiedDirectory, Core, Running, SOUND_APPEND_NANOS, Slot};
-pub use slow_writers::SlowWrite;
 pub use streams::{PARTS_MAX, Stream};
 
 use crate::check::Checks;
@@ -39,7 +38,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_engine::Store as Engine;
 use stele_node::report::StepKey;
-use stele_raftstore::{Lookup, Reply, Ticket};
+use stele_replica::{Lookup, Reply, Request, Ticket};
 use stele_storage::Pair;
 use stele_types::{LogBatch, Prng, RegionId, Result, StoreId};
 
@@ -64,7 +63,7 @@ pub enum Happening {
     /// A request gets its reply; `None` if the connection to its store was lost.
     Reply { slot: u64, requester: Requester, reply: Option<Reply> },
     /// A write has waited because garbage collection lags.
-    Slowed { slot: u64, incarnation: u64, requester: Requester, write: Box<SlowWrite> },
+    Slowed { slot: u64, incarnation: u64, requester: Requester, request: Box<Request> },
     /// A store's maintenance runs.
     Maintain { slot: u64, incarnation: u64 },
     /// A store in log entry recovery repeats its requests.
@@ -514,8 +513,8 @@ impl World {
                 Some(reply) => self.reply(slot, requester, reply),
                 None => self.lost(requester),
             },
-            Happening::Slowed { slot, incarnation, requester, write } => {
-                self.waited(slot, incarnation, requester, *write);
+            Happening::Slowed { slot, incarnation, requester, request } => {
+                self.waited(slot, incarnation, requester, *request);
             }
             Happening::Maintain { slot, incarnation } => self.maintain(slot, incarnation),
             Happening::Recover { slot, incarnation } => self.continue_recovery(slot, incarnation),

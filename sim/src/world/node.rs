@@ -4,7 +4,7 @@ use crate::group::Member;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_node::members::Table;
-use stele_raftstore::Now;
+use stele_replica::Now;
 use stele_types::Clock;
 
 /// Unix seconds at the start of every run.

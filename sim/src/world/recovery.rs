@@ -5,7 +5,7 @@ use super::{Happening, World};
 use crate::plan::SECOND;
 use stele_engine::RecoveringStore;
 use stele_node::members::Table;
-use stele_raftstore::{EntryRecovery, PeerMessage};
+use stele_replica::{EntryRecovery, PeerMessage};
 use stele_types::StoreIdent;
 
 /// Time after which an operator replaces the disk: no store has the missing entries.

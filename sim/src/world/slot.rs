@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicBool;
 use stele_engine::{RecoveringStore, Store as Engine};
 use stele_node::members::Known;
 use stele_node::snapshot::{Parts, Reception};
-use stele_node::store::{Maintenance, Queue, SlowWriters, StoreLoop};
-use stele_raftstore::{EntryRecovery, RaftStore, Readers};
+use stele_replica::{EntryRecovery, RaftStore, Readers};
+use stele_replica::{Maintenance, Queue, SlowWriters, StoreLoop};
 use stele_types::{StoreId, StoreRun};
 use stele_vfs::SimVfs;
 

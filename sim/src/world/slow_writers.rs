@@ -1,56 +1,43 @@
 //! Writers that wait while garbage collection lags, in virtual time. The rule is that of the server
-//! (`stele_node::store::SlowWriters`). This module adds the time and the checks.
+//! (`stele_replica::SlowWriters`). This module adds the time and the checks.
 
 use super::{Happening, Requester, Slot, World};
 use crate::plan::SECOND;
-use stele_node::store::{REPORT_NANOS, Slowdowns, WAIT_NANOS_MAX};
-use stele_raftstore::{Input, Modification, Modify, NewPair, RequestId, Write};
+use stele_replica::{Modification, NewPair, REPORT_NANOS, Request, Slowdowns, WAIT_NANOS_MAX};
+use stele_types::RegionId;
 
 /// Longest time from the end of a lag until a store hears of it: the last report of a store that is cut
 /// off counts until the store is silent, the answer that states it may be late, and the node may pause.
 const LAG_KNOWN_NANOS: u64 = REPORT_NANOS + 20 * SECOND;
 
-/// Write that waits before it is proposed. Its id is drawn afterwards.
-#[expect(missing_docs, reason = "the fields are the requests")]
-pub enum SlowWrite {
-    Write(Write),
-    Modify(Modify),
-}
-
-impl SlowWrite {
-    fn make(self, id: RequestId) -> Input<stele_engine::Store> {
-        match self {
-            Self::Write(write) => Input::Write(Write { id, ..write }),
-            Self::Modify(modify) => Input::Modify(Modify { id, ..modify }),
-        }
-    }
-
-    /// Returns whether the write makes no store larger.
-    fn frees(&self) -> bool {
-        match self {
-            Self::Write(write) => write.frees,
-            Self::Modify(modify) => matches!(
-                modify.change,
-                Modification::GetAndDelete
-                    | Modification::Replace { new: NewPair::Delete }
-                    | Modification::Compare { new: NewPair::Delete, .. }
-            ),
-        }
+/// Returns the region of a request that may make a store larger.
+fn region_that_grows(request: &Request) -> Option<RegionId> {
+    match request {
+        Request::Write(write) => (!write.frees).then_some(write.header.region),
+        Request::Modify(modify) => match modify.change {
+            Modification::GetAndDelete
+            | Modification::Replace { new: NewPair::Delete }
+            | Modification::Compare { new: NewPair::Delete, .. } => None,
+            _ => Some(modify.header.region),
+        },
+        _ => None,
     }
 }
 
 impl World {
-    /// Sends a store a write, after the wait that its node makes the writer take.
-    pub(crate) fn request_write(&mut self, number: u64, requester: Requester, write: SlowWrite) {
-        let Some(nanos) = self.wait_of(number, &write) else {
-            return self.request(number, requester, |id| write.make(id));
+    /// Sends a store a request, after the wait that its node makes a writer take. The requester gets
+    /// the reply.
+    pub fn request(&mut self, number: u64, requester: Requester, request: impl Into<Request>) {
+        let request = request.into();
+        let Some(nanos) = self.wait_of(number, &request) else {
+            return self.submit(number, requester, request);
         };
-        self.check_wait(number, &write, nanos);
+        self.check_wait(number, &request, nanos);
         self.counts.slowed_writes += 1;
         self.counts.slowed_nanos_most = self.counts.slowed_nanos_most.max(nanos);
         let incarnation = self.slots.get(&number).map_or(0, |slot| slot.incarnation);
-        let write = Box::new(write);
-        self.after(nanos, Happening::Slowed { slot: number, incarnation, requester, write });
+        let request = Box::new(request);
+        self.after(nanos, Happening::Slowed { slot: number, incarnation, requester, request });
     }
 
     /// Sends a store a write that has waited; it is lost with a store that stopped meanwhile.
@@ -59,36 +46,29 @@ impl World {
         number: u64,
         incarnation: u64,
         requester: Requester,
-        write: SlowWrite,
+        request: Request,
     ) {
         match self.slots.get(&number).is_some_and(|slot| slot.incarnation == incarnation) {
-            true => self.request(number, requester, |id| write.make(id)),
+            true => self.submit(number, requester, request),
             false => self.lost(requester),
         }
     }
 
-    fn wait_of(&self, number: u64, write: &SlowWrite) -> Option<u64> {
+    fn wait_of(&self, number: u64, request: &Request) -> Option<u64> {
         let slot = self.slots.get(&number).filter(|_| self.plan.has_slow_writers)?;
         let now_nanos = self.nodes.get(&slot.node)?.local(self.now);
         let (running, readers) = (slot.running.as_ref()?, slot.readers()?);
-        match write {
-            SlowWrite::Write(write) => running.writers.write_wait(write, readers, now_nanos),
-            SlowWrite::Modify(modify) => running.writers.modify_wait(modify, readers, now_nanos),
-        }
+        running.writers.wait_nanos(request, readers, now_nanos)
     }
 
     /// Checks that a write waits within its bound, only if it makes a store larger, and only after a
     /// replica of its region lagged.
-    fn check_wait(&mut self, number: u64, write: &SlowWrite, nanos: u64) {
+    fn check_wait(&mut self, number: u64, request: &Request, nanos: u64) {
         if nanos > WAIT_NANOS_MAX {
             return self.fail(format!("a write to store {number} waits {nanos} ns"));
         }
-        if write.frees() {
-            return self.fail(format!("a write to store {number} that frees space waits"));
-        }
-        let region = match write {
-            SlowWrite::Write(write) => write.header.region,
-            SlowWrite::Modify(modify) => modify.header.region,
+        let Some(region) = region_that_grows(request) else {
+            return self.fail(format!("a request to store {number} waits and needs no space"));
         };
         let readers = self.slots.get(&number).and_then(|slot| slot.readers());
         let reader = readers.and_then(|readers| readers.get(region));

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use stele_engine::Store as Engine;
 use stele_node::snapshot::{BROKEN_NANOS_MAX, Position, RETRY_NANOS, Reception, Source};
-use stele_raftstore::{Done, Input, Reply, SendSnapshot, SnapshotHeader, wire};
+use stele_replica::{Done, Input, Reply, Request, SendSnapshot, SnapshotHeader, wire};
 use stele_storage::LogStore;
 use stele_types::KeyRange;
 use stele_types::checksum::crc32c;
@@ -196,7 +196,7 @@ impl World {
         let part = part.filter(|_| stream.source.resumes());
         stream.is_held = engine.and_then(|engine| engine.term(region, at.0)) == Some(at.1);
         stream.state = State::Asked(part.map(Box::new));
-        self.request(to, Requester::Stream(number), |id| Input::SnapshotOffered { id, header });
+        self.request(to, Requester::Stream(number), Request::SnapshotOffered(header));
     }
 
     pub(super) fn stream_reply(&mut self, number: u64, reply: Reply) {

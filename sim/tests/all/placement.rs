@@ -1,7 +1,7 @@
 //! Placement that follows the speed and the size of devices, and the labels of nodes.
 
 use std::collections::BTreeMap;
-use stele_raftstore::RegionReport;
+use stele_replica::RegionReport;
 use stele_sim::faults::{Fault, FaultSet};
 use stele_sim::plan::{Mode, Plan, SECOND};
 use stele_sim::trace::Trace;

@@ -1,6 +1,6 @@
 //! Faults of the catalogue that need a cluster and their own order of events.
 
-use stele_raftstore::LogKept;
+use stele_replica::LogKept;
 use stele_sim::faults::{Fault, FaultSet};
 use stele_sim::plan::{Mode, Plan, SECOND};
 use stele_sim::trace::Trace;

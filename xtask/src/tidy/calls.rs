@@ -29,11 +29,11 @@ const PROTO_BUILD: &str = "crates/proto/build.rs";
 const VFS_REAL: &str = "crates/vfs/src/real/";
 const CLOCK: &str = "crates/vfs/src/real/clock.rs";
 const FRONT: &str = "crates/engine/src/db/";
-const RAFT: &str = "crates/raftstore/src/peer/raft_group.rs";
-const PEER: &str = "crates/raftstore/src/peer/";
-const RAFT_LOG: &str = "crates/raftstore/src/log/";
+const RAFT: &str = "crates/replica/src/peer/raft_group.rs";
+const PEER: &str = "crates/replica/src/peer/";
+const RAFT_LOG: &str = "crates/replica/src/log/";
 /// Conversion of changes of members into the library's form.
-const RAFT_DATA: &str = "crates/raftstore/src/admin/";
+const RAFT_DATA: &str = "crates/replica/src/admin/";
 
 const FILES: &str = "files go through the vfs";
 const TIME: &str = "time is passed in (`Clock`)";
@@ -234,13 +234,13 @@ mod tests {
         assert!(found("crates/engine/src/db/worker.rs", threads).is_empty());
         assert!(found("crates/vfs/src/real/clock.rs", clock).is_empty());
         assert!(found("crates/log/tests/recovery.rs", files).is_empty());
-        assert!(found("crates/raftstore/src/peer/raft_group.rs", library).is_empty());
-        assert!(found("crates/raftstore/src/log/mod.rs", library).is_empty());
-        assert!(!found("crates/raftstore/src/peer/merge.rs", library).is_empty());
-        assert!(!found("crates/raftstore/src/store/poll.rs", library).is_empty());
+        assert!(found("crates/replica/src/peer/raft_group.rs", library).is_empty());
+        assert!(found("crates/replica/src/log/mod.rs", library).is_empty());
+        assert!(!found("crates/replica/src/peer/merge.rs", library).is_empty());
+        assert!(!found("crates/replica/src/store/poll.rs", library).is_empty());
         let store = "use crate::store::Context;";
-        assert!(!found("crates/raftstore/src/peer/merge.rs", store).is_empty());
-        assert!(found("crates/raftstore/src/trial/merge.rs", store).is_empty());
+        assert!(!found("crates/replica/src/peer/merge.rs", store).is_empty());
+        assert!(found("crates/replica/src/trial/merge.rs", store).is_empty());
         assert!(found("crates/engine/src/db/mod.rs", store).is_empty());
         assert!(!found("crates/vfs/src/sim/disk.rs", files).is_empty());
         assert!(!found("crates/engine/src/store/mod.rs", threads).is_empty());

@@ -19,9 +19,10 @@ impl LogStore for Store {
         // Invariant: an append that waits for a device shows its age from here on, whatever it waits
         // for: its own write, free space, or a lock of a thread that writes.
         let _under_way = self.shared.timer.append();
-        self.check_truncations(batch)?;
-        self.check_space(batch)?;
-        let appended = self.end_incarnations(batch).and_then(|()| self.shared.append(batch));
+        let checked = self.check(batch)?;
+        self.check_space(batch, checked.entry_bytes)?;
+        let ended = self.end_incarnations(&checked.ending);
+        let appended = ended.and_then(|()| self.shared.append(batch));
         if appended.is_err() {
             self.shared.apply.lock().restore_ending();
         }
@@ -199,19 +200,31 @@ impl Repair for Store {
     }
 }
 
+/// Batch of which no mark is refused.
+#[derive(Default)]
+struct Checked<'a> {
+    entry_bytes: u64,
+    /// Marks that end an incarnation of their region, in order.
+    ending: Vec<(RegionId, &'a Mark)>,
+}
+
 impl Store {
     /// Fails with `Invalid` if a batch truncates entries above the checkpoint of their region.
     ///
     /// Invariant: truncated ≤ checkpointed, because a crash loses effects that neither the log nor
     /// a run holds. Nothing of the batch is written before this check.
-    fn check_truncations(&self, batch: &LogBatch) -> Result<()> {
+    fn check<'a>(&self, batch: &'a LogBatch) -> Result<Checked<'a>> {
         let shared = &self.shared;
+        let mut checked = Checked::default();
         let mut started: BTreeMap<RegionId, LogIndex> = BTreeMap::new();
         for record in &batch.records {
             match record {
-                Record::Mark(region, Mark::Start(index, _)) => {
+                Record::Entry(entry) => checked.entry_bytes += entry.payload.len() as u64,
+                Record::Mark(region, mark @ Mark::Start(index, _)) => {
                     started.insert(*region, *index);
+                    checked.ending.push((*region, mark));
                 }
+                Record::Mark(region, mark @ Mark::Destroy) => checked.ending.push((*region, mark)),
                 Record::Mark(region, Mark::TruncatePrefix(index, _)) => {
                     let truncated = |log: stele_log::RegionLog| log.truncated.0;
                     let known = || {
@@ -226,9 +239,9 @@ impl Store {
                         )));
                     }
                 }
-                _ => {}
+                Record::Mark(..) | Record::HardState(..) => {}
             }
         }
-        Ok(())
+        Ok(checked)
     }
 }

@@ -6,20 +6,15 @@ use stele_index::Checkpoint;
 use stele_types::{LogBatch, Mark, Record, RegionId, Result, mutant};
 
 impl Store {
-    /// Ends the incarnations of the regions that the batch's marks end. In this order, what a
+    /// Ends the incarnations of the regions that these marks of a batch end. In this order, what a
     /// region applied is made durable without its log, its entries are truncated, and the
     /// checkpoint drops it. Its pairs thus stay (another region may have taken them over), none of
     /// its entries is applied again over newer pairs, and what it had applied does not count for
     /// its next incarnation. After a crash in between, it continues with an empty log. Invariant,
     /// on which opening relies: a destroyed region is in no checkpoint. Therefore an ending region
     /// applies nothing until the batch is appended.
-    pub(super) fn end_incarnations(&self, batch: &LogBatch) -> Result<()> {
-        for record in &batch.records {
-            if let Record::Mark(region, mark @ (Mark::Start(..) | Mark::Destroy)) = record {
-                self.end_incarnation(*region, mark)?;
-            }
-        }
-        Ok(())
+    pub(super) fn end_incarnations(&self, ending: &[(RegionId, &Mark)]) -> Result<()> {
+        ending.iter().try_for_each(|(region, mark)| self.end_incarnation(*region, mark))
     }
 
     fn end_incarnation(&self, region: RegionId, mark: &Mark) -> Result<()> {

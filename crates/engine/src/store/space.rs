@@ -242,12 +242,11 @@ impl Store {
         Err(Error::NoSpace(self.shared.dir.clone()))
     }
 
-    /// Fails with `NoSpace` for a batch that would use the reserve of a store without replicas. A
-    /// batch of deletes alone passes, because deletes free space. With consensus, committed entries
-    /// must be appended while the device has space; there [`Store::admit_bytes`] refuses puts when
-    /// proposed.
-    pub(super) fn check_space(&self, batch: &LogBatch) -> Result<()> {
-        let bytes = batch_bytes(batch);
+    /// Fails with `NoSpace` for a batch with `bytes` of entries that would use the reserve of a store
+    /// without replicas. A batch of deletes alone passes, because deletes free space. With consensus,
+    /// committed entries must be appended while the device has space; there [`Store::admit_bytes`]
+    /// refuses puts when proposed.
+    pub(super) fn check_space(&self, batch: &LogBatch, bytes: u64) -> Result<()> {
         if self.take_room(bytes)? {
             return Ok(());
         }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use stele_placement::{PairChange, SYSTEM_REGION};
-use stele_raftstore::{Header, RequestId, Write};
+use stele_replica::{Header, Write};
 use stele_types::{CommandBuilder, Result, Term, mutant};
 
 /// Returns the write that commits `changes`, all or none, in exactly this term. Fails with `Invalid`
@@ -23,5 +23,5 @@ pub fn proposal(term: Term, changes: &[PairChange]) -> Result<Write> {
     let deadline_nanos = u64::from(mutant::active("node.decision_with_deadline"));
     let header =
         Header { region: SYSTEM_REGION, term: term.0, deadline_nanos, ..Header::default() };
-    Ok(Write { id: RequestId::default(), header, command, frees: true })
+    Ok(Write { header, command, frees: true })
 }

@@ -2,9 +2,11 @@
 
 use super::{NotDecided, PlacementLeader};
 use crate::report::{Answer, Report, StalePeer};
-use crate::store::slowdowns;
-use stele_placement::{LeaderState, Millis, NewStore, Report as LeaderReport, StaleReport};
-use stele_types::{Error, StoreId};
+use stele_placement::{
+    Cluster, LeaderState, Liveness, Millis, NewStore, Report as LeaderReport, StaleReport, Store,
+};
+use stele_replica::Slowdowns;
+use stele_types::{Error, StoreId, mutant};
 
 /// Report that was accepted.
 pub struct Accepted<'a> {
@@ -101,4 +103,19 @@ fn accept(state: &mut LeaderState, report: Report, now: Millis) -> Accepted<'_> 
         slowdowns: slowdowns(&state.cluster, now),
     };
     Accepted { answer, rejected, state }
+}
+
+/// Returns the stores that slow their writers.
+///
+/// Invariant: the last report of a store that is silent does not count. It would slow the leaders of its
+/// regions permanently.
+fn slowdowns(cluster: &Cluster, now: Millis) -> Slowdowns {
+    let lags = |store: &&Store| {
+        let report = &store.report;
+        report.slowdown_nanos_per_kib > 0
+            && (store.liveness(cluster.config(), now) == Liveness::Live
+                || mutant::active("node.silent_store_slows_writers"))
+    };
+    let slowdown = |store: &Store| (store.id, store.report.slowdown_nanos_per_kib);
+    cluster.stores().filter(lags).map(slowdown).collect()
 }

@@ -9,7 +9,7 @@ pub use offline::Offline;
 pub use together::{NotRecovered, check_cluster, check_lost, recover_all};
 
 use std::collections::{BTreeMap, BTreeSet};
-use stele_raftstore::Recovery;
+use stele_replica::Recovery;
 use stele_types::{
     KeyRange, LogIndex, PeerRole, Region, RegionId, RegionKind, StoreId, Term, mutant,
 };

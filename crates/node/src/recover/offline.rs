@@ -6,7 +6,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stele_placement::{Cluster, Millis, SYSTEM_REGION, pairs};
-use stele_raftstore::{
+use stele_replica::{
     Admin, AdminCall, Busy, Done, Header, Input, Now, Options, RaftStore, Recovery, Refusal, Reply,
     RequestId,
 };
@@ -49,7 +49,7 @@ impl<E: StorageEngine> Offline<E> {
     /// Returns the replicas of the store.
     pub fn replicas(&mut self) -> Vec<Replica> {
         let store = self.ident.store;
-        let replica = |report: stele_raftstore::RegionReport| {
+        let replica = |report: stele_replica::RegionReport| {
             let last_term = self.engine.term(report.region.id, report.last).unwrap_or_default();
             let (term, last) = (report.term, (report.last, last_term));
             Replica { store, region: report.region, term, last, committed: report.committed }
@@ -140,7 +140,7 @@ impl<E: StorageEngine> Offline<E> {
         let recovery = Recovery { command, ..recovery.clone() };
         let entries = 1 + u64::from(recovery.command.is_some());
         let end = LogIndex(recovery.last.0.0 + entries);
-        self.core.step(Input::Admin(AdminCall { id, header, call: Admin::Recover(recovery) }));
+        self.core.step(Input::request(id, AdminCall { header, call: Admin::Recover(recovery) }));
         let mut accepted = None;
         for _ in 0..POLLS_MAX {
             if let Some(reply) = self.poll(id)? {

@@ -2,7 +2,7 @@ use super::*;
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_placement::{Bootstrap, Cluster, Millis, SYSTEM_REGION, Store, StoreState, pairs};
-use stele_raftstore::{Now, RaftStore};
+use stele_replica::{Now, RaftStore};
 use stele_storage::{EngineView, LogStore, ModelEngine, StateMachine};
 use stele_types::{
     ClusterId, ColumnFamily, CommandBuilder, EntryRecord, HardState, LogBatch, Peer, PeerId,

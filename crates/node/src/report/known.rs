@@ -1,7 +1,7 @@
 //! Regions of the stores of a node, as these last reported them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use stele_raftstore::{Changes, Collection, RegionReport};
+use stele_replica::{Changes, Collection, RegionReport};
 use stele_types::{RegionId, StoreId, mutant};
 
 /// Reports of the regions of a node, by store.

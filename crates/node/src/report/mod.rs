@@ -11,15 +11,14 @@ mod tests;
 pub use settings::Settings;
 pub use steps::{Obstacle, StepKey};
 
-use crate::store::Slowdowns;
 use known::KnownRegions;
 use split::Sizes;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_placement::{
     DownPeer, Instruction, NodeReport, Refused, RegionReport, StoreReport, Traffic,
 };
-use stele_raftstore::{
-    Admin, AdminCall, Changes, Collection, Header, RegionReport as CoreReport, RequestId,
+use stele_replica::{
+    Admin, AdminCall, Changes, Collection, Header, RegionReport as CoreReport, Slowdowns,
 };
 use stele_storage::RangeSize;
 use stele_types::{PeerId, RegionEpoch, RegionId, StoreId, Term, mutant};
@@ -39,9 +38,9 @@ pub struct StalePeer {
 
 impl StalePeer {
     /// Returns the request that destroys the replica.
-    pub fn destroy(&self, id: RequestId) -> AdminCall {
+    pub fn destroy(&self) -> AdminCall {
         let header = Header { region: self.region, ..Header::default() };
-        AdminCall { id, header, call: Admin::Destroy(self.peer) }
+        AdminCall { header, call: Admin::Destroy(self.peer) }
     }
 }
 

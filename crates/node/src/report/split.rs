@@ -5,7 +5,7 @@ use super::steps::Obstacle;
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
-use stele_raftstore::{NewRegion, RegionReport, Role};
+use stele_replica::{NewRegion, RegionReport, Role};
 use stele_storage::{RangeSize, StorageEngine};
 use stele_types::{
     KeyRange, LogIndex, PeerId, Region, RegionId, RegionKind, RegionPhase, Result, keyspace, mutant,

@@ -3,9 +3,8 @@
 use super::split;
 use bytes::Bytes;
 use stele_placement::{Change, Instruction, OperatorId, Order};
-use stele_raftstore::{
-    Admin, AdminCall, ChangeKind, Done, Header, NewRegion, PeerChange, Refusal, Reply, RequestId,
-    Unknown,
+use stele_replica::{
+    Admin, AdminCall, ChangeKind, Done, Header, NewRegion, PeerChange, Refusal, Reply, Unknown,
 };
 use stele_types::{Region, RegionId};
 
@@ -94,9 +93,9 @@ fn change(change: &Change) -> PeerChange {
 }
 
 /// Returns the request of a change that needs this version of a region.
-pub fn request(id: RequestId, region: &Region, call: Admin) -> AdminCall {
+pub fn request(region: &Region, call: Admin) -> AdminCall {
     let version = Some(region.epoch.version);
-    AdminCall { id, header: Header { region: region.id, version, ..Header::default() }, call }
+    AdminCall { header: Header { region: region.id, version, ..Header::default() }, call }
 }
 
 /// Returns the outcome of a change: done, or of unknown outcome. Such a change may have taken

@@ -1,7 +1,7 @@
 use super::split::Measured;
 use super::*;
 use stele_placement::{OperatorId, Order};
-use stele_raftstore::{Busy, Refusal, Reply, Role, Unknown};
+use stele_replica::{Busy, Refusal, Reply, Role, Unknown};
 use stele_storage::RangeSize;
 use stele_types::{LogIndex, Peer, PeerRole, Region};
 
@@ -26,7 +26,7 @@ pub(super) fn led(id: u64) -> (StoreId, CoreReport) {
         leaderless_seconds: 0,
         lacks_room: false,
         hibernating: false,
-        traffic: stele_raftstore::Traffic::default(),
+        traffic: stele_replica::Traffic::default(),
     };
     (STORE, report)
 }
@@ -238,7 +238,7 @@ fn peers_without_a_leader_for_long_are_reported_with_the_epoch_that_they_know() 
     let epoch = RegionEpoch { conf_version: 4, version: 0 };
     let expected = StalePeer { store: STORE, region: RegionId(6), peer: PeerId(6), epoch };
     assert_eq!(stale, [expected]);
-    let call = expected.destroy(RequestId(3));
+    let call = expected.destroy();
     assert_eq!((call.header.region, call.call), (RegionId(6), Admin::Destroy(PeerId(6))));
 }
 
@@ -274,7 +274,7 @@ fn a_step_is_carried_out_only_in_the_epoch_that_it_was_made_for() {
         panic!("not a request")
     };
     assert_eq!(call, Admin::PrepareMerge { target: led(6).1.region });
-    let request = steps::request(RequestId(1), &region, call);
+    let request = steps::request(&region, call);
     assert_eq!((request.header.region, request.header.version), (RegionId(5), Some(0)));
     let mut later = region.clone();
     later.epoch.conf_version = 1;
@@ -301,6 +301,6 @@ fn only_an_invalid_step_is_refused_permanently_and_an_unknown_outcome_is_no_refu
     assert!(!is_final(Reply::Busy(Busy::Merging)));
     let unknown = Unknown::LeadershipLost;
     assert_eq!(steps::outcome(Reply::Unknown(unknown)), Ok(Some(unknown)));
-    let done = stele_raftstore::Done::Admin { region: Region::default() };
+    let done = stele_replica::Done::Admin { region: Region::default() };
     assert_eq!(steps::outcome(Reply::Done(done)), Ok(None));
 }

@@ -4,7 +4,7 @@ use super::pairs::Decoder;
 use super::position::Position;
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_raftstore::{Input, SnapshotHeader};
+use stele_replica::{Input, SnapshotHeader};
 use stele_storage::StorageEngine;
 use stele_types::{KeyRange, Result};
 

@@ -7,7 +7,7 @@ use crate::pages::Pages;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use stele_raftstore::SendSnapshot;
+use stele_replica::SendSnapshot;
 use stele_storage::{ScanOptions, StorageEngine};
 use stele_types::{KeyRange, Result, mutant};
 
@@ -106,7 +106,7 @@ mod tests {
     use super::super::Reception;
     use super::*;
     use stele_placement::Bootstrap;
-    use stele_raftstore::{Input, SnapshotHeader};
+    use stele_replica::{Input, SnapshotHeader};
     use stele_storage::{EngineView, ModelEngine, Pair, Snapshots, StateMachine};
     use stele_types::checksum::crc32c;
     use stele_types::{LogIndex, Peer, PeerId, PeerRole, Region, RegionId, StoreId, Term};

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_node::pages::Pages;
 use stele_proto::stele::control::v1 as wire;
-use stele_raftstore::{
-    Admin, AdminCall, Done, Header, Recovery, Refusal, RegionReport, Reply, RequestId, Role,
-};
+use stele_replica::{Admin, AdminCall, Done, Header, Recovery, Refusal, RegionReport, Reply, Role};
 use stele_storage::{EngineView, LogStore, Pair, StateMachine};
 use stele_types::{
     KeyRange, LogIndex, Region, RegionId, Result, StoreId, Term, is_expired, mutant,
@@ -179,7 +177,7 @@ pub(super) async fn recover(
     let recovery = Recovery { lost, last, term: Term(request.term), command: None };
     let header = Header { region: RegionId(request.region_id), ..Header::default() };
     let call = Admin::Recover(recovery);
-    match store.admin(AdminCall { id: RequestId::default(), header, call }).await {
+    match store.submit(AdminCall { header, call }, None).await {
         Reply::Done(Done::Admin { region }) => Ok(region),
         Reply::Busy(busy) => Err(Status::unavailable(format!("{busy:?}; retry"))),
         Reply::Refused(Refusal::Invalid(reason)) => Err(Status::failed_precondition(reason)),

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 use stele_node::succession::{Evidence, KnownRun, Refusal, Verdict};
-use stele_raftstore::{Event, Input, PeerMessage, SendSnapshot};
+use stele_replica::{Event, Input, PeerMessage, SendSnapshot};
 use stele_types::{Error, StartId, StoreId, StoreRun, mutant};
 use tokio::sync::Notify;
 

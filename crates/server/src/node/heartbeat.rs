@@ -21,7 +21,7 @@ use stele_node::report::split::{Limits, Splitter};
 use stele_node::report::{Obstacle, Reporter, StalePeer, StepKey};
 use stele_placement::{Instruction, NodeReport, StoreReport};
 use stele_proto::stele::control::v1 as wire;
-use stele_raftstore::{Changes, Input, RequestId};
+use stele_replica::{Changes, Input};
 use stele_types::{Clock, StoreId, mutant};
 use stele_vfs::SystemClock;
 use tokio::sync::watch;
@@ -318,7 +318,7 @@ impl Heartbeats {
         let Some(store) = self.stores.get(peer.store) else { return };
         self.edge.tasks.spawn_finite("destroy-replica", async move {
             // The next report shows whether the replica was destroyed.
-            let _ = store.admin(peer.destroy(RequestId::default())).await;
+            let _ = store.submit(peer.destroy(), None).await;
             Ok(())
         });
     }

@@ -13,7 +13,7 @@ use stele_node::start;
 use stele_placement::Bootstrap;
 use stele_proto::stele::control::v1::control_client::ControlClient;
 use stele_proto::stele::control::v1::{JoinRequest, JoinResponse, NewStore};
-use stele_raftstore::RaftStore;
+use stele_replica::RaftStore;
 use stele_storage::StateMachine;
 use stele_types::{ClusterId, Error, Result, StoreId, StoreIdent, StoreRun};
 

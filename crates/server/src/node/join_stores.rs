@@ -14,7 +14,7 @@ use crate::transport::Transport;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_proto::stele::control::v1::{JoinRequest, JoinResponse};
-use stele_raftstore::RaftStore;
+use stele_replica::RaftStore;
 use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent};
 use tokio::sync::watch;
 use tonic::Code;

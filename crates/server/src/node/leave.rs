@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_node::hand_over::{HandOver, Transfer};
 use stele_node::report::steps;
-use stele_raftstore::{Admin, AdminCall, RegionReport, RequestId};
+use stele_replica::{Admin, RegionReport};
 use stele_types::StoreId;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -60,12 +60,8 @@ async fn rounds(stores: &[Arc<StoreHandle>], handed_over: &mut u64) {
 /// Transfers a leadership; returns whether the target leads.
 async fn carry_out(store: Option<Arc<StoreHandle>>, transfer: &Transfer) -> bool {
     let Some(store) = store else { return false };
-    let call: AdminCall = steps::request(
-        RequestId::default(),
-        &transfer.region,
-        Admin::TransferLeader(transfer.to.id),
-    );
-    let outcome = steps::outcome(store.admin(call).await);
+    let call = steps::request(&transfer.region, Admin::TransferLeader(transfer.to.id));
+    let outcome = steps::outcome(store.submit(call, None).await);
     if let Err(obstacle) = &outcome {
         tracing::info!("region {}: {}", transfer.region.id, obstacle.reason);
     }

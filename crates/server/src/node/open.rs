@@ -6,7 +6,7 @@ use crate::store::{Core, Engine};
 use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind, RecoveringStore, Replay};
-use stele_raftstore::{LeaseTimes, Now, Options, RaftStore};
+use stele_replica::{LeaseTimes, Now, Options, RaftStore};
 use stele_types::size::format_bytes;
 use stele_types::{Clock, Error, Result, StoreIdent};
 use stele_vfs::{RealVfs, ScaledVfs, SystemClock, Vfs, warnings};
@@ -173,7 +173,7 @@ fn raft_options(config: &Config, ident: StoreIdent, seed: u64) -> Options {
     options.read_acceleration = config.read_acceleration;
     options.hibernate_after_ticks = config.hibernate_after_ms.div_ceil(config.tick_ms);
     options.entry_bytes_max = ENTRY_BYTES_MAX;
-    options.pending_bytes_max = config.pending_bytes_max;
+    options.found_bytes_max = config.pending_bytes_max;
     options.log_kept.pin_bytes_max = config.pin_bytes_max;
     options
 }

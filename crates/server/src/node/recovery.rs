@@ -8,7 +8,7 @@ use crate::store::OutputSink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::RecoveringStore;
-use stele_raftstore::EntryRecovery;
+use stele_replica::EntryRecovery;
 use stele_types::{Result, StoreIdent, StoreRun};
 use stele_vfs::{RealVfs, Vfs};
 

@@ -11,7 +11,7 @@ use stele_node::report::split::{
     Limits, SplitBy, Splitter, balanced_key, ids_wanted, middle_key, size_of,
 };
 use stele_node::report::steps;
-use stele_raftstore::{Admin, NewRegion, RequestId};
+use stele_replica::{Admin, NewRegion};
 use stele_storage::RangeSize;
 use stele_types::Region;
 
@@ -101,8 +101,8 @@ pub(super) async fn change(
     region: &Region,
     call: Admin,
 ) -> Result<(), Obstacle> {
-    let request = steps::request(RequestId::default(), region, call);
-    match steps::outcome(store.admin(request).await)? {
+    let request = steps::request(region, call);
+    match steps::outcome(store.submit(request, None).await)? {
         None => tracing::info!("region {} was changed as ordered", region.id),
         // The change may have taken effect, or may still: the next reports show it.
         Some(reason) => {

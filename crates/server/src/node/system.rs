@@ -9,10 +9,10 @@ use bytes::Bytes;
 use std::sync::Arc;
 use stele_node::pages::Pages;
 use stele_node::placement;
-use stele_node::store::LinearizableRead;
 use stele_node::succession::{Refusal, Verdict};
 use stele_placement::{PairChange, SYSTEM_REGION};
-use stele_raftstore::{Done, Header, Read, Reply, RequestId};
+use stele_replica::LinearizableRead;
+use stele_replica::{Done, Header, Read, Reply};
 use stele_storage::{EngineView, StateMachine};
 use stele_types::{Error, Result, StoreId, StoreRun, Term};
 
@@ -82,7 +82,7 @@ impl System for SystemRegion {
         Box::pin(async move {
             let store = store.ok_or_else(not_here)?;
             let write = placement::proposal(term, &changes)?;
-            match store.write(write, None).await {
+            match store.submit(write, None).await {
                 Reply::Done(Done::Written { .. }) => Ok(()),
                 other => Err(not_done(other)),
             }
@@ -99,8 +99,8 @@ impl System for SystemRegion {
                 return Ok(());
             }
             let header = Self::header(&store, term);
-            let read = Read { id: RequestId::default(), header, replica: false };
-            match store.read(read).await {
+            let read = Read { header, replica: false };
+            match store.submit(read, None).await {
                 Reply::Done(Done::ReadReady { .. }) if leads() => Ok(()),
                 Reply::Done(Done::ReadReady { .. }) => Err(not_here()),
                 other => Err(not_done(other)),
@@ -150,8 +150,8 @@ impl System for SystemRegion {
         Box::pin(async move {
             let store = store.ok_or_else(not_here)?;
             let header = Self::header(&store, term);
-            let read = Read { id: RequestId::default(), header, replica: false };
-            match store.read(read).await {
+            let read = Read { header, replica: false };
+            match store.submit(read, None).await {
                 Reply::Done(Done::ReadReady { .. }) => {}
                 other => return Err(not_done(other)),
             }

@@ -18,7 +18,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt::{self, Write};
 use std::time::{Duration, Instant};
-use stele_raftstore::Timings;
+use stele_replica::Timings;
 
 /// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

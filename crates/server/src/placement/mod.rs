@@ -29,7 +29,7 @@ use std::fmt;
 use std::sync::Arc;
 use stele_node::placement::{NotDecided, PlacementLeader, Work};
 use stele_placement::{Bootstrap, Cluster, LeaderState, Millis, PairChange, SYSTEM_REGION};
-use stele_raftstore::LeaseTimes;
+use stele_replica::LeaseTimes;
 use stele_types::{
     Clock, ClusterId, Error, Peer, PeerRole, Region, Result, StoreId, StoreRun, Term, mutant,
 };

@@ -7,7 +7,7 @@ use stele_placement::{
     RegionReport, Store, StoreReport, StoreState, Traffic,
 };
 use stele_proto::stele::control::v1 as wire;
-use stele_raftstore::LeaseTimes;
+use stele_replica::LeaseTimes;
 use stele_types::{
     DeviceSpeed, Lineage, LogIndex, OpCost, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId,
     StoreId, Term,

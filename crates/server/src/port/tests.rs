@@ -8,7 +8,7 @@ use axum::Router;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use stele_raftstore::LeaseTimes;
+use stele_replica::LeaseTimes;
 use stele_types::{ClusterId, StoreId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

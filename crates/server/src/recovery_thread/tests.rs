@@ -4,7 +4,7 @@ use crate::transport::message_bytes;
 use bytes::Bytes;
 use parking_lot::Mutex as Lock;
 use std::collections::BTreeMap;
-use stele_raftstore::{Event, SendSnapshot};
+use stele_replica::{Event, SendSnapshot};
 use stele_storage::LostEntry;
 use stele_types::{CommandBuilder, Error, LogIndex, RegionId, Term, checksum};
 use stele_vfs::SystemClock;

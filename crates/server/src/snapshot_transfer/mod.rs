@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_node::snapshot::{BROKEN_NANOS_MAX, Parts, RETRY_NANOS, Reception, Replica, Source};
-use stele_raftstore::{Done, Input, Reply, SendSnapshot, wire};
+use stele_replica::{Done, Input, Reply, Request, SendSnapshot, wire};
 use stele_types::{Error, Result, StoreId};
 use tokio::sync::{Semaphore, watch};
 use turns::{Turn, Turns};
@@ -124,10 +124,9 @@ impl Snapshots {
         let encoded = offer.header();
         let part = self.parts.lock().take(replica);
         let found = part.and_then(|part| part.of(&encoded)).filter(|_| offer.resumes());
-        let offered = header.clone();
-        let make = |id| Input::SnapshotOffered { id, header: offered };
+        let offered = Request::SnapshotOffered(header.clone());
         // Invariant: a part, too, goes on only if the store still accepts its snapshot.
-        let ranges = match store.request(make).await {
+        let ranges = match store.submit(offered, None).await {
             Reply::Done(Done::SnapshotAccepted { ranges }) => ranges,
             other => return offer.refuse(&format!("{other:?}")).await,
         };

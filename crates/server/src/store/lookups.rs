@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use stele_node::store::Item;
-use stele_raftstore::{Input, Lookup};
+use stele_replica::Item;
+use stele_replica::{Input, Lookup};
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::{Result, StoreId};
 

@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use stele_node::store::{Item, Maintenance, SlowWriters};
-use stele_raftstore::Input;
+use stele_replica::Input;
+use stele_replica::{Item, Maintenance, SlowWriters};
 use stele_storage::StorageEngine;
 use stele_types::Clock;
 

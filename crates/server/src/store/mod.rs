@@ -24,11 +24,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use stele_node::store::{Ended, Item, Kept, NotTaken, SlowWriters, Slowdowns, StoreLoop};
-use stele_raftstore::{
-    AdminCall, Changes, Event, Input, Modify, PeerMessage, RaftStore, Read, Readers, Reply,
-    RequestId, SendSnapshot, StageTimes, Unknown, Write,
+use stele_replica::{
+    Changes, Event, Input, PeerMessage, RaftStore, Readers, Reply, Request, SendSnapshot,
+    StageTimes, Unknown,
 };
+use stele_replica::{Ended, Item, Kept, NotTaken, SlowWriters, Slowdowns, StoreLoop};
 use stele_storage::{Space, StorageEngine};
 use stele_types::{Clock, Error, Peer, PeerRole, Region, RegionId, Result, StoreId};
 use store_loop::{Inbox, LoopThread, answer};
@@ -227,21 +227,6 @@ where
         self.inbox.queue.request_bytes()
     }
 
-    /// Proposes a command and waits until it is applied here, or its deadline has passed. `kept` is
-    /// kept until its outcome is known.
-    pub async fn write(&self, write: Write, kept: Kept) -> Reply {
-        let now_nanos = self.clock.monotonic_nanos();
-        slow_down(self.writers.write_wait(&write, &self.readers, now_nanos)).await;
-        self.request_keeping(|id| Input::Write(Write { id, ..write }), kept).await
-    }
-
-    /// Proposes a read-modify-write, like [`StoreHandle::write`].
-    pub async fn modify(&self, modify: Modify, kept: Kept) -> Reply {
-        let now_nanos = self.clock.monotonic_nanos();
-        slow_down(self.writers.modify_wait(&modify, &self.readers, now_nanos)).await;
-        self.request_keeping(|id| Input::Modify(Modify { id, ..modify }), kept).await
-    }
-
     /// Takes over how much the stores of the cluster slow their writers.
     pub fn set_slowdowns(&self, slowdowns: Slowdowns) {
         self.writers.reported(slowdowns, self.clock.monotonic_nanos());
@@ -252,44 +237,36 @@ where
         self.writers.own()
     }
 
-    /// Waits until a view taken here sees every acknowledged write.
-    pub async fn read(&self, read: Read) -> Reply {
-        self.request(|id| Input::Read(Read { id, ..read })).await
-    }
-
-    /// Executes an administrative call on a region.
-    pub async fn admin(&self, call: AdminCall) -> Reply {
-        self.request(|id| Input::Admin(AdminCall { id, ..call })).await
-    }
-
-    /// Sends the core the request that `make` builds from its id, and waits for the reply. Refuses
-    /// it at once when too many bytes are in progress.
-    pub async fn request(&self, make: impl FnOnce(RequestId) -> Input<E>) -> Reply {
-        self.request_keeping(make, None).await
-    }
-
-    async fn request_keeping(&self, make: impl FnOnce(RequestId) -> Input<E>, kept: Kept) -> Reply {
-        match self.begin(make, kept) {
+    /// Sends the core a request and waits for the reply. A writer first waits while garbage collection
+    /// of a replica lags behind writers. Answers at once when too many bytes are in progress. `kept`
+    /// is kept until the outcome is known.
+    pub async fn submit(&self, request: impl Into<Request>, kept: Kept) -> Reply {
+        let request = request.into();
+        let now_nanos = self.clock.monotonic_nanos();
+        if let Some(nanos) = self.writers.wait_nanos(&request, &self.readers, now_nanos) {
+            tokio::time::sleep(Duration::from_nanos(nanos)).await;
+        }
+        match self.enqueue(request, kept) {
             Ok(reply) => reply.await.unwrap_or(LOST),
             Err(not_taken) => not_taken.reply(),
         }
     }
 
-    /// Like [`StoreHandle::request`], for callers outside an async runtime.
-    pub fn request_blocking(&self, make: impl FnOnce(RequestId) -> Input<E>) -> Reply {
-        match self.begin(make, None) {
+    /// Like [`StoreHandle::submit`], for callers outside an async runtime. No writer is slowed.
+    pub fn submit_blocking(&self, request: impl Into<Request>) -> Reply {
+        match self.enqueue(request.into(), None) {
             Ok(reply) => reply.blocking_recv().unwrap_or(LOST),
             Err(not_taken) => not_taken.reply(),
         }
     }
 
-    fn begin(
+    fn enqueue(
         &self,
-        make: impl FnOnce(RequestId) -> Input<E>,
+        request: Request,
         kept: Kept,
     ) -> std::result::Result<oneshot::Receiver<Reply>, NotTaken<Caller>> {
         let (caller, reply) = oneshot::channel();
-        let was_empty = self.inbox.queue.request_keeping(make, caller, kept)?;
+        let was_empty = self.inbox.queue.submit(request, caller, kept)?;
         self.inbox.wake(was_empty);
         Ok(reply)
     }
@@ -338,13 +315,6 @@ where
             // A panic has ended the process already.
             let _ = thread.join();
         }
-    }
-}
-
-/// Makes a writer wait while garbage collection of a replica lags behind writers.
-async fn slow_down(wait_nanos: Option<u64>) {
-    if let Some(nanos) = wait_nanos {
-        tokio::time::sleep(Duration::from_nanos(nanos)).await;
     }
 }
 

@@ -6,7 +6,7 @@ use crate::tasks::caught;
 use std::sync::Arc;
 use std::time::Duration;
 use stele_engine::{RepairStats, ScrubStats};
-use stele_raftstore::{Changes, Collection, RegionReport};
+use stele_replica::{Changes, Collection, RegionReport};
 use stele_storage::{EngineStats, LogStore, Space, StateMachine};
 use stele_types::{Error, mutant};
 use tokio::sync::watch;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
-use stele_node::store::{CarryOut, Ended, Item, Queue, StoreLoop};
-use stele_raftstore::{Append, Event, Lookup, Now, PeerMessage, Reply, SendSnapshot};
+use stele_replica::{Append, Event, Lookup, Now, PeerMessage, Reply, SendSnapshot};
+use stele_replica::{CarryOut, Ended, Item, Queue, StoreLoop};
 use stele_storage::StorageEngine;
 use stele_types::Clock;
 

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use stele_engine::{Options, Replay};
-use stele_node::store::SlowWriters;
-use stele_raftstore::{
-    Admin, AdminCall, Done, Event, Header, Input, Modification, Modified, Modify, Now,
+use stele_replica::SlowWriters;
+use stele_replica::{
+    Admin, AdminCall, Done, Event, Header, Modification, Modified, Modify, Now,
     Options as CoreOptions, PeerMessage, RaftStore, Reply, SendSnapshot, Write,
 };
 use stele_storage::{EngineView, ModelEngine, StateMachine};
@@ -84,8 +84,8 @@ fn start() -> (Arc<StoreHandle<ModelEngine>>, Header) {
     let core = RaftStore::open(engine.clone(), options, now).unwrap();
     let handle = StoreHandle::start(store, engine, core, clock, Arc::new(Alone), 1 << 20).unwrap();
     let header = Header { region: REGION, ..Header::default() };
-    let campaign = |id| Input::Admin(AdminCall { id, header, call: Admin::Campaign });
-    assert!(matches!(handle.request_blocking(campaign), Reply::Done(_)));
+    let campaign = AdminCall { header, call: Admin::Campaign };
+    assert!(matches!(handle.submit_blocking(campaign), Reply::Done(_)));
     (handle, header)
 }
 
@@ -100,10 +100,9 @@ fn puts_wait_while_a_replica_lags_and_deletes_do_not() {
             None => command.delete(b"k").map(|_| ()).unwrap(),
         }
         let command = command.build().bytes().clone();
-        let id = stele_raftstore::RequestId::default();
-        let write = Write { id, header, command, frees: value.is_none() };
+        let write = Write { header, command, frees: value.is_none() };
         let started = Instant::now();
-        let reply = runtime.block_on(handle.write(write, None));
+        let reply = runtime.block_on(handle.submit(write, None));
         assert!(matches!(reply, Reply::Done(Done::Written { .. })), "{reply:?}");
         started.elapsed()
     };
@@ -127,7 +126,7 @@ fn modifications_read_their_values_beside_the_loop_and_each_counts_once() {
     handle.engine().set_cold(true);
     let increment = || {
         let (key, change) = (bytes::Bytes::from("n"), Modification::Increment { by: 1 });
-        let reply = handle.request_blocking(|id| Input::Modify(Modify { id, header, key, change }));
+        let reply = handle.submit_blocking(Modify { header, key, change });
         match reply {
             Reply::Done(Done::Modified { result: Modified::Updated { value }, .. }) => value,
             other => panic!("{other:?}"),

@@ -5,7 +5,7 @@ use crate::threads::Thread;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
-use stele_raftstore::{Append, Input};
+use stele_replica::{Append, Input};
 use stele_storage::StorageEngine;
 use stele_types::{Result, StoreId};
 

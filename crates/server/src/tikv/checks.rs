@@ -7,7 +7,7 @@ use crate::stores::Stores;
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_proto::{errorpb, kvrpcpb};
-use stele_raftstore::{Header, Reader};
+use stele_replica::{Header, Reader};
 use stele_storage::Order;
 use stele_types::limits::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_types::{ColumnFamily, KeyRange, PeerId, Region, RegionId, StoreId, mutant};

@@ -2,7 +2,7 @@
 
 use crate::memory::{Exceeded, RequestMemory};
 use stele_proto::{INVALID, errorpb};
-use stele_raftstore::{Busy, Refusal, Reply};
+use stele_replica::{Busy, Refusal, Reply};
 use stele_types::{Error, RegionId, StoreId};
 
 /// Reason why a request was not served.
@@ -212,7 +212,7 @@ fn disk_full(store: StoreId) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stele_raftstore::Unknown;
+    use stele_replica::Unknown;
     use stele_types::PeerId;
 
     const REGION: RegionId = RegionId(2);

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use stele_proto::errorpb;
 use stele_proto::kvrpcpb::*;
 use stele_proto::stele::kv::v1::{ExistRequest, ExistResponse, ModifyRequest, ModifyResponse};
-use stele_raftstore::Modified;
+use stele_replica::Modified;
 use stele_types::{ClusterId, RegionId};
 use tokio::sync::watch;
 use tonic::Status;

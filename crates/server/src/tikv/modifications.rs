@@ -12,7 +12,7 @@ use bytes::Bytes;
 use stele_proto::kvrpcpb::RawCasRequest;
 use stele_proto::stele::kv::v1::modify_request::Change;
 use stele_proto::stele::kv::v1::{ModifyRequest, ModifyResponse, Refusal};
-use stele_raftstore::{Done, Modification, Modified, Modify, NewPair, Reply, RequestId};
+use stele_replica::{Done, Modification, Modified, Modify, NewPair, Reply};
 use stele_types::computed::Unfit;
 
 /// Modification that was decided.
@@ -159,10 +159,10 @@ async fn decide(
     memory: &Memory,
 ) -> Result<Decided, Failure> {
     let charged = charge_change(target, &key, &change, memory).await?;
-    let modify = Modify { id: RequestId::default(), header: target.header, key, change };
+    let modify = Modify { header: target.header, key, change };
     let clock = target.store.clock();
     let arrived_nanos = clock.monotonic_nanos();
-    match target.store.modify(modify, Some(memory.clone())).await {
+    match target.store.submit(modify, Some(memory.clone())).await {
         Reply::Done(Done::Modified { result, timings }) => {
             let stages = Stages::new(arrived_nanos, &timings, clock.monotonic_nanos());
             // Another client may have put a longer value meanwhile. The outcome is decided.

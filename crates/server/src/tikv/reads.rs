@@ -11,13 +11,13 @@ use crate::stores::Stores;
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_node::pages::Pages;
-use stele_node::store::LinearizableRead;
 use stele_proto::kvrpcpb::{
     KvPair, RawBatchGetRequest, RawBatchScanRequest, RawChecksumRequest, RawGetKeyTtlRequest,
     RawGetRequest, RawScanRequest,
 };
 use stele_proto::stele::kv::v1::ExistRequest;
-use stele_raftstore::{Done, Reply, RequestId};
+use stele_replica::LinearizableRead;
+use stele_replica::{Done, Reply};
 use stele_storage::{
     Admitted, Cached, EngineView, Order, Overlaid, Pair, ScanOptions, StateMachine,
 };
@@ -39,8 +39,8 @@ async fn view(target: &Target) -> Result<Arc<View>, Failure> {
     let store = &target.store;
     let region = target.header.region;
     let replica = target.replica_read;
-    let read = stele_raftstore::Read { id: RequestId::default(), header: target.header, replica };
-    match store.read(read).await {
+    let read = stele_replica::Read { header: target.header, replica };
+    match store.submit(read, None).await {
         Reply::Done(Done::ReadReady { .. }) => {}
         other => return Err(Failure::of_reply(other, region, store.id(), OnUnknown::Read)),
     }

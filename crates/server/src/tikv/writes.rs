@@ -6,12 +6,12 @@ use super::errors::{Failure, OnUnknown, charge};
 use crate::observe::Stages;
 use crate::stores::Stores;
 use bytes::Bytes;
-use stele_node::store::{Batch, BatchOp, OP_OVERHEAD_BYTES};
 use stele_proto::kvrpcpb::{
     KvPair, RawBatchDeleteRequest, RawBatchPutRequest, RawDeleteRangeRequest, RawDeleteRequest,
     RawPutRequest,
 };
-use stele_raftstore::{Busy, Done, Reply, RequestId, Write};
+use stele_replica::{Batch, BatchOp, OP_OVERHEAD_BYTES};
+use stele_replica::{Busy, Done, Reply, Write};
 use stele_types::{CommandBuilder, Error, KeyRange};
 
 /// Returns the absolute Unix seconds of a time to live; 0 for no expiry. Computed at the leader, so
@@ -36,8 +36,8 @@ pub async fn propose(
 }
 
 async fn propose_once(target: &Target, command: Bytes, frees: bool, memory: &Memory) -> Reply {
-    let write = Write { id: RequestId::default(), header: target.header, command, frees };
-    target.store.write(write, Some(memory.clone())).await
+    let write = Write { header: target.header, command, frees };
+    target.store.submit(write, Some(memory.clone())).await
 }
 
 fn written(target: &Target, reply: Reply, arrived_nanos: u64) -> Result<Stages, Failure> {

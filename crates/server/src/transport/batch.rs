@@ -8,7 +8,7 @@ use bytes::Bytes;
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::time::Duration;
-use stele_raftstore::{PeerMessage, wire};
+use stele_replica::{PeerMessage, wire};
 use stele_types::checksum::Crc32c;
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;

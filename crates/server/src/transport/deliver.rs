@@ -6,7 +6,7 @@ use super::snapshot_stream::SnapshotOffer;
 use std::future::Future;
 use std::pin::Pin;
 use stele_node::succession::{Evidence, KnownRun, Verdict};
-use stele_raftstore::PeerMessage;
+use stele_replica::PeerMessage;
 use stele_types::{Error, StoreId, StoreRun};
 
 /// Boxed future.

@@ -23,7 +23,7 @@ use super::closed::{CloseReason, RejectReason};
 use super::options::Identity;
 use super::refusals::{self, RefusedStore};
 use bytes::Bytes;
-use stele_raftstore::{LeaseTimes, wire};
+use stele_replica::{LeaseTimes, wire};
 use stele_types::limits::VALUE_BYTES_MAX;
 use stele_types::{Boot, ClusterId, Lineage, StartId, StoreId, StoreRun, mutant, varint};
 
@@ -419,7 +419,7 @@ mod tests {
     use crate::boots::Boots;
     use std::sync::Arc;
     use stele_node::succession::Refusal;
-    use stele_raftstore::{CommittedMerges, SnapshotHeader};
+    use stele_replica::{CommittedMerges, SnapshotHeader};
     use stele_types::{LogIndex, Peer, Region, Term};
 
     const TIMES: LeaseTimes = LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };

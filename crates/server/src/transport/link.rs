@@ -11,7 +11,7 @@ use super::shared::Shared;
 use super::stats::Stats;
 use std::sync::Arc;
 use stele_node::succession::Verdict;
-use stele_raftstore::PeerMessage;
+use stele_replica::PeerMessage;
 use stele_types::checksum::crc32c;
 use stele_types::{StoreId, StoreRun};
 use tokio::io::AsyncWriteExt;

@@ -50,7 +50,7 @@ use parking_lot::{Mutex, RwLock};
 use shared::{ROOM_UNIT_BYTES, Shared};
 use std::sync::Arc;
 use stele_node::succession::{Refusal, Verdict};
-use stele_raftstore::PeerMessage;
+use stele_replica::PeerMessage;
 use stele_types::{StoreId, StoreRun};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;

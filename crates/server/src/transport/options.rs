@@ -3,7 +3,7 @@
 use crate::boots::Boots;
 use std::sync::Arc;
 use std::time::Duration;
-use stele_raftstore::LeaseTimes;
+use stele_replica::LeaseTimes;
 use stele_types::{ClusterId, StoreId};
 
 /// Bounds and pauses of the transport.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use stele_raftstore::{Body, PeerMessage, RaftEntry, RaftKind};
+use stele_replica::{Body, PeerMessage, RaftEntry, RaftKind};
 use stele_storage::LostEntry;
 use stele_types::{Peer, mutant};
 use tokio::sync::Notify;

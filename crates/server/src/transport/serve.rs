@@ -11,7 +11,7 @@ use super::shared::{ROOM_UNIT_BYTES, Shared};
 use super::snapshot_stream;
 use super::stats::Stats;
 use std::sync::Arc;
-use stele_raftstore::wire;
+use stele_replica::wire;
 use stele_types::{StoreId, StoreRun, mutant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -3,7 +3,7 @@
 use super::DiskCopy;
 use crate::world::World;
 use std::sync::Arc;
-use stele_raftstore::{Done, Input, RaftStore, Reply, RequestId, SnapshotHeader};
+use stele_replica::{Done, Input, RaftStore, Reply, Request, RequestId, SnapshotHeader};
 use stele_storage::LogStore;
 use stele_types::Prng;
 
@@ -43,7 +43,8 @@ impl World {
                 bytes: 0,
                 merges: None,
             };
-            core.step(Input::SnapshotOffered { id: RequestId(number as u64), header });
+            let offer = Request::SnapshotOffered(header);
+            core.step(Input::request(RequestId(number as u64), offer));
         }
         let outputs = core.poll(now).ok()?;
         let accepts = |reply: &Reply| matches!(reply, Reply::Done(Done::SnapshotAccepted { .. }));

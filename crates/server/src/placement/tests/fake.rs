@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_placement::{Bootstrap, PairChange};
 use stele_proto::stele::control::v1 as wire;
-use stele_raftstore::LeaseTimes;
+use stele_replica::LeaseTimes;
 use stele_types::{
     ClusterId, Error, ManualClock, Peer, PeerId, Region, RegionId, Result, StoreId, Term,
 };

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use stele_node::succession::{Evidence, Refusal, Verdict};
-use stele_raftstore::{Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage, wire};
+use stele_replica::{Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage, wire};
 use stele_types::{
     Boot, ClusterId, CommandBuilder, Error, KeyRange, Lineage, LogIndex, Peer, PeerId, PeerRole,
     RegionEpoch, RegionId, RegionKind, StartId, StoreId, StoreRun, Term,

@@ -9,7 +9,7 @@ use super::common::{
 use super::network::{Proxy, Weather};
 use std::sync::Arc;
 use std::time::Duration;
-use stele_raftstore::{LeaseTimes, RaftKind};
+use stele_replica::{LeaseTimes, RaftKind};
 use stele_types::StoreId;
 
 #[tokio::test]
@@ -30,7 +30,7 @@ async fn messages_of_all_sizes_arrive_whole_and_in_order() {
     let came = b.seen.messages.lock().clone();
     for store in [2, 3] {
         let of = |all: &[_]| -> Vec<_> {
-            let mut all: Vec<stele_raftstore::PeerMessage> = all.to_vec();
+            let mut all: Vec<stele_replica::PeerMessage> = all.to_vec();
             all.retain(|message| message.to_store == StoreId(store));
             all
         };

@@ -1,0 +1,191 @@
+//! State shared by all peers of a store, lent to the one that is working.
+
+use crate::CommittedMerges;
+use crate::input::{Now, RequestId};
+use crate::journal::Journal;
+use crate::log::Tails;
+use crate::messages::Preparation;
+use crate::options::Options;
+use crate::output::{Done, Lookup, LookupId, Outputs, Rejection, Reply, Unknown};
+use crate::peer::Skipped;
+use crate::pipeline::GroupCommit;
+use crate::pipeline::StageTimes;
+use crate::reads::Readers;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use stele_storage::{Space, StorageEngine};
+use stele_types::{LogIndex, Region, RegionEpoch, RegionId, StoreId, Term};
+
+/// State shared by all peers of a store.
+pub(crate) struct Context<E: StorageEngine> {
+    pub engine: Arc<E>,
+    pub options: Options,
+    pub logger: slog::Logger,
+    pub now: Now,
+    /// Space of the device, as of the start of the poll.
+    pub space: Space,
+    pub out: Outputs<E>,
+    pub batches: GroupCommit,
+    pub journal: Journal,
+    pub readers: Arc<Readers>,
+    pub times: Arc<StageTimes>,
+    /// Whether leases may serve reads.
+    pub leases: bool,
+    /// Effects requested by peers; run while no peer is working.
+    pub effects: Vec<Effect>,
+    /// Bytes of the pairs that look-ups found for modifications that are not proposed yet.
+    pub found_bytes: u64,
+    /// Bytes of entries in memory that are not applied, and of their effects, over all regions.
+    pub tails: Tails,
+    /// Bytes of received entries that are in no tail yet.
+    pub received_bytes: u64,
+    /// Bytes that they will have in a tail.
+    pub received_tail_bytes: u64,
+    /// Merge sources that are replicated up to the preparation on all their replicas.
+    pub replicated_sources: BTreeMap<RegionId, (LogIndex, Term)>,
+    /// Epochs between which regions changed by snapshots on this store.
+    pub installed: BTreeMap<RegionId, Vec<Skipped>>,
+    /// Merges that regions committed, as far as this store knows.
+    pub merges: BTreeMap<RegionId, CommittedMerges>,
+    /// Epochs as of which regions no longer have their replica here, as other stores said. They are
+    /// no state of a replica here, and not in its tombstone.
+    pub gone: BTreeMap<RegionId, RegionEpoch>,
+    /// Unreachable stores, with the monotonic nanoseconds of the loss.
+    pub unreachable: BTreeMap<StoreId, u64>,
+    read_index_rounds: u64,
+    incarnations: u64,
+    /// Lookups so far, and those without a result.
+    lookups: u64,
+    lookups_under_way: usize,
+}
+
+/// Most lookups of a store without a result.
+const LOOKUPS_MAX: usize = 1024;
+
+/// Most regions that are remembered as gone.
+const GONE_MAX: usize = 1024;
+
+/// Effect that a peer requests from its store.
+#[derive(Clone, Debug)]
+pub(crate) enum Effect {
+    /// A split created this region; its log starts after the entry.
+    Create { region: Region, after: (LogIndex, Term), campaign: bool },
+    /// The replica is removed from this store, once none of its entries is handed out. Its pairs are
+    /// dropped, unless another region here owns them.
+    Destroy(Region),
+    /// Schedules a region that another one waits for.
+    Schedule(RegionId),
+    /// The source's log is committed up to its preparation, and its target waits for it.
+    CommitSource { source: RegionId, prepared: (LogIndex, Term) },
+    /// The target of a merge refuses it, if it leads here and nothing is decided.
+    RefuseMerge(Preparation),
+}
+
+impl<E: StorageEngine> Context<E> {
+    pub fn new(engine: Arc<E>, options: Options, logger: slog::Logger, now: Now) -> Self {
+        Self {
+            space: engine.space(),
+            engine,
+            leases: options.leases,
+            options,
+            logger,
+            now,
+            out: Outputs::default(),
+            batches: GroupCommit::default(),
+            journal: Journal::default(),
+            readers: Arc::new(Readers::default()),
+            times: Arc::default(),
+            effects: Vec::new(),
+            found_bytes: 0,
+            tails: Tails::default(),
+            received_bytes: 0,
+            received_tail_bytes: 0,
+            replicated_sources: BTreeMap::new(),
+            installed: BTreeMap::new(),
+            merges: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            unreachable: BTreeMap::new(),
+            read_index_rounds: 0,
+            incarnations: 0,
+            lookups: 0,
+            lookups_under_way: 0,
+        }
+    }
+
+    /// Starts a lookup and returns its id; `None` if too many have no result.
+    pub fn look_up(&mut self, region: RegionId, key: Bytes) -> Option<LookupId> {
+        if self.lookups_under_way >= LOOKUPS_MAX {
+            return None;
+        }
+        self.lookups += 1;
+        self.lookups_under_way += 1;
+        let id = LookupId(self.lookups);
+        self.out.lookups.push(Lookup { id, region, key });
+        Some(id)
+    }
+
+    /// Records the result of a lookup.
+    pub fn lookup_ended(&mut self) {
+        self.lookups_under_way = self.lookups_under_way.saturating_sub(1);
+    }
+
+    /// Records the epoch as of which a region has no replica here any more.
+    pub fn note_gone(&mut self, region: RegionId, epoch: RegionEpoch) {
+        if self.gone.len() >= GONE_MAX {
+            self.gone.clear();
+        }
+        self.gone.insert(region, epoch);
+    }
+
+    /// Turns leases on or off. Invariant: while they are off, no peer of this store has a lease. A
+    /// read in flight finds its lease ended and waits for a read index round.
+    pub fn set_leases(&mut self, on: bool) {
+        self.leases = on;
+        if !on && !stele_types::mutant::active("replica.lease_outlives_its_setting") {
+            self.readers.end_leases();
+        }
+    }
+
+    /// Returns the context of a new read index round. It is unique over all stores and process
+    /// incarnations: otherwise a late reply to an earlier round would confirm a deposed leader.
+    pub fn next_read_context(&mut self) -> Vec<u8> {
+        if !stele_types::mutant::active("replica.read_context_reused") {
+            self.read_index_rounds += 1;
+        }
+        let parts =
+            [self.options.store.0, self.options.process_incarnation, self.read_index_rounds];
+        parts.iter().flat_map(|part| part.to_be_bytes()).collect()
+    }
+
+    /// Returns the number of the next replica.
+    pub fn next_incarnation(&mut self) -> u64 {
+        self.incarnations += 1;
+        self.incarnations
+    }
+
+    /// Returns whether the tails of this store have room after `bytes` more are added.
+    pub fn has_tail_room(&self, bytes: u64) -> bool {
+        self.tails.bytes() + bytes < self.options.tail_bytes_max
+            || stele_types::mutant::active("replica.tails_unbounded")
+    }
+
+    fn reply(&mut self, id: RequestId, reply: Reply) {
+        self.out.replies.push((id, reply));
+    }
+
+    /// Answers a request that was executed.
+    pub fn done(&mut self, id: RequestId, done: Done) {
+        self.reply(id, Reply::Done(done));
+    }
+
+    /// Answers a request that was not executed and will not be.
+    pub fn reject(&mut self, id: RequestId, rejection: impl Into<Rejection>) {
+        self.reply(id, rejection.into().into());
+    }
+
+    /// Answers a request that may have been executed, or may still be.
+    pub fn unknown(&mut self, id: RequestId, reason: Unknown) {
+        self.reply(id, Reply::Unknown(reason));
+    }
+}

@@ -1,0 +1,274 @@
+//! Application of entries that are committed *and* durable here, in log order, followed by the
+//! replies.
+
+use super::Peer;
+use super::parts::is_commit_merge;
+use crate::admin::{self, Change, Record};
+use crate::context::{Context, Effect};
+use crate::log::Start;
+use crate::output::Event;
+use crate::reads::Coverage;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use stele_storage::StorageEngine;
+use stele_types::{Command, CommittedEntry, Error, LogIndex, Region, RegionId, Result, mutant};
+
+impl<E: StorageEngine> Peer<E> {
+    /// Applies all entries that may be applied now.
+    pub(super) fn apply_committed(&mut self, ctx: &mut Context<E>) -> Result<()> {
+        let mut run: Vec<CommittedEntry> = Vec::new();
+        let mut bytes = 0;
+        while let Some(durable) = self.group.next_to_apply() {
+            if admin::is_admin(&durable.payload) {
+                self.apply_run(ctx, std::mem::take(&mut run))?;
+                bytes = 0;
+                if !self.apply_admin(ctx, durable)? {
+                    break;
+                }
+                self.group.pop_to_apply();
+                continue;
+            }
+            bytes += durable.payload.len() as u64;
+            run.push(durable);
+            self.group.pop_to_apply();
+            if bytes >= ctx.options.apply_bytes_max {
+                self.apply_run(ctx, std::mem::take(&mut run))?;
+                bytes = 0;
+            }
+        }
+        self.apply_run(ctx, run)
+    }
+
+    fn apply_run(&mut self, ctx: &mut Context<E>, run: Vec<CommittedEntry>) -> Result<()> {
+        let Some(index) = run.last().map(|last| last.index) else { return Ok(()) };
+        self.show_before_apply(ctx, &run);
+        self.count_writes(&run);
+        ctx.engine.apply(self.region.id, &run)?;
+        self.note_applied(index);
+        run.iter().for_each(|entry| self.answer_applied(ctx, entry.index, entry.term));
+        let now_nanos = ctx.now.monotonic_nanos;
+        self.proposals
+            .take_times(index)
+            .for_each(|timings| ctx.times.add_write(&timings, now_nanos));
+        Ok(())
+    }
+
+    /// Counts the operations of entries. Only a leader counts: the traffic of a region is reported
+    /// once.
+    fn count_writes(&mut self, run: &[CommittedEntry]) {
+        if !self.is_leader() && !mutant::active("replica.followers_count_writes") {
+            return;
+        }
+        for entry in run.iter().filter(|entry| entry.is_command) {
+            Command::each_op_of(&entry.payload, |_| self.traffic.write_ops += 1);
+            self.traffic.write_bytes += entry.payload.len() as u64;
+        }
+    }
+
+    /// Records that entries up to `index` are applied.
+    pub(super) fn note_applied(&mut self, index: LogIndex) {
+        self.group.note_applied(index);
+        self.reader.window().note_applied(index);
+    }
+
+    /// Applies an entry that changes the region. Returns whether it was applied: a merge may have
+    /// to wait for its source.
+    fn apply_admin(&mut self, ctx: &mut Context<E>, entry: CommittedEntry) -> Result<bool> {
+        let Some((record, regions)) = admin::parse(&entry.payload) else {
+            return Err(Error::invalid(format!(
+                "region {}: entry {} is not an admin record known to this build",
+                self.region.id, entry.index
+            )));
+        };
+        if let Change::CommitMerge { source, prepared } = record.change
+            && !self.is_source_ready(ctx, source, prepared)
+        {
+            return Ok(false);
+        }
+        let mut regions = regions.into_iter();
+        let own = regions.next().filter(|region| region.id == self.region.id);
+        let own = own.ok_or_else(|| Error::invalid("an admin entry of another region"))?;
+        let versions = (self.region.epoch.version, own.epoch.version);
+        // Request threads see the new version before any effect of it is visible.
+        self.reader.set_region(Arc::new(own.clone()));
+        ctx.engine.apply(self.region.id, std::slice::from_ref(&entry))?;
+        self.set_region(ctx, own);
+        match &record.change {
+            Change::Recover { .. } => self.group.replace_members(&self.region, entry.index)?,
+            _ => self.group.change_members(&entry)?,
+        }
+        let (index, term) = (entry.index, entry.term);
+        self.note_applied(index);
+        let source = match &record.change {
+            Change::CommitMerge { source, .. } => Some(*source),
+            _ => None,
+        };
+        ctx.note_version(self.region.id, versions, source)?;
+        self.after_admin(ctx, &record, regions.collect(), index);
+        self.answer_applied(ctx, index, term);
+        Ok(true)
+    }
+
+    /// Replaces the region's descriptor.
+    fn set_region(&mut self, ctx: &mut Context<E>, region: Region) {
+        let region = Arc::new(region);
+        if let Some(name) = region.peer(self.name.id) {
+            self.name = *name;
+        }
+        self.region = region.clone();
+        self.reader.set_region(region.clone());
+        if region.phase != stele_types::RegionPhase::Normal {
+            self.reader.end_lease();
+        }
+        self.publish_leader();
+        ctx.out.events.push(Event::RegionChanged((*region).clone()));
+    }
+
+    fn after_admin(
+        &mut self,
+        ctx: &mut Context<E>,
+        record: &Record,
+        others: Vec<Region>,
+        at: LogIndex,
+    ) {
+        self.changes.note_applied(at);
+        self.group.set_commits_sent_at_once(self.changes.is_pending());
+        match &record.change {
+            Change::Members(_) | Change::LeaveJoint => self.members_changed(ctx),
+            Change::Split { .. } => self.split_applied(ctx, others),
+            Change::CommitMerge { .. } => self.merge_applied(ctx, others),
+            Change::PrepareMerge { target, .. } => ctx.effects.push(Effect::Schedule(*target)),
+            Change::RollbackMerge => {}
+            Change::Recover { .. } => {
+                self.members_changed(ctx);
+                self.campaign_after_recovery();
+            }
+        }
+    }
+}
+
+// Publication of what is committed: request threads see it, waiting reads are served, and writes are
+// answered.
+
+impl<E: StorageEngine> Peer<E> {
+    /// Returns the last entry that reads can see: it is applied here, or in the window.
+    pub(super) fn visible(&self) -> LogIndex {
+        self.reader.window().visible()
+    }
+
+    /// Publishes the committed entries, then answers what waits for them. Returns whether this peer
+    /// begins to serve: requests may wait for that.
+    ///
+    /// Invariant: called before the outputs of a poll leave. A write that is answered and an entry
+    /// of which a follower learns that it is committed are visible before.
+    pub(super) fn publish(&mut self, ctx: &mut Context<E>) -> bool {
+        let (committed, applied) = (self.committed(), self.applied());
+        if committed > applied && ctx.options.read_acceleration {
+            self.extend_window(committed);
+        }
+        let coverage = match self.visible() {
+            _ if committed == applied || mutant::active("replica.lease_ahead_of_apply") => {
+                Coverage::Applied
+            }
+            visible if visible >= committed => Coverage::Window,
+            _ => Coverage::Part,
+        };
+        self.reader.window().set_coverage(coverage);
+        let begins = self.begin_serving(ctx);
+        if ctx.options.commit_return {
+            self.answer_committed(ctx);
+        }
+        self.answer_reads(ctx);
+        begins
+    }
+
+    /// Adds committed entries to the window, up to the first administrative one: that one may move
+    /// keys to another region, and this window does not hold the entries of that one.
+    fn extend_window(&self, committed: LogIndex) {
+        let window = self.reader.window();
+        let is_plain = |payload: &bytes::Bytes| {
+            !admin::is_admin(payload) || mutant::active("replica.window_over_admin")
+        };
+        let next = self.log().tail_from(window.visible().next());
+        let plain = next.take_while(|(index, payload)| *index <= committed && is_plain(payload));
+        window.extend(plain.map(|(index, payload)| (index, payload.clone())));
+    }
+
+    /// Makes entries visible that are about to be applied, if the window is not empty: its effects
+    /// must not be older than a view.
+    pub(super) fn show_before_apply(&self, ctx: &Context<E>, run: &[CommittedEntry]) {
+        let window = self.reader.window();
+        if ctx.options.read_acceleration
+            && window.coverage() != Coverage::Applied
+            && !mutant::active("replica.apply_ahead_of_window")
+        {
+            window.extend(run.iter().map(|entry| (entry.index, entry.payload.clone())));
+        }
+        let last = run.last().map_or(LogIndex(0), |entry| entry.index);
+        debug_assert!(window.is_empty() || window.visible() >= last, "views pass the window");
+    }
+
+    /// Starts serving if an entry of this peer's own term is visible: then all that earlier terms
+    /// committed is visible too, and no administrative entry before it waits to be applied.
+    fn begin_serving(&mut self, ctx: &mut Context<E>) -> bool {
+        let term = self.term();
+        if !self.is_leader() || self.leadership.is_serving_in(term) {
+            return false;
+        }
+        let begins = self.group.term_of(self.visible()) == Some(term);
+        if begins {
+            self.start_leading(ctx);
+        }
+        begins
+    }
+}
+
+// Entries of an opened log that are not applied.
+
+/// Bytes of entries read at a time.
+const FETCH_BYTES: usize = 1 << 20;
+
+/// Unapplied entries of a log that matter before they are applied.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Unapplied {
+    /// Entries that commit a merge.
+    pub merges: BTreeSet<LogIndex>,
+    /// Last two entries that change the members, the older one first.
+    changes: [Option<LogIndex>; 2],
+}
+
+impl Unapplied {
+    /// Reads the log of a region above what is applied.
+    pub fn read<E: StorageEngine>(engine: &E, region: RegionId, start: &Start) -> Result<Self> {
+        let mut found = Self::default();
+        let (mut from, last) = (start.applied.next(), start.last.0);
+        while from <= last {
+            let entries = engine.entries(region, from, last.next(), FETCH_BYTES)?;
+            let Some(end) = entries.last().map(|entry| entry.index.next()) else { break };
+            for entry in entries {
+                if is_commit_merge(&entry.payload) {
+                    found.merges.insert(entry.index);
+                }
+                if admin::changes_members(&entry.payload) {
+                    found.changes = [found.changes[1], Some(entry.index)];
+                }
+            }
+            from = end;
+        }
+        Ok(found)
+    }
+
+    /// Returns `start` with what the log itself proves to be committed. Invariant: a replica with a
+    /// change of members in its log knows that the change before it is committed, and so does not
+    /// campaign with the members before both. A leader proposes a change only after it applied the
+    /// one before. The durable commit index can be lower, because it does not cover a merge that is
+    /// not applied.
+    pub fn with_proven_commit(&self, start: &Start) -> Start {
+        let mut start = *start;
+        let proven = self.changes[0].unwrap_or_default();
+        if !mutant::active("replica.earlier_change_uncommitted") {
+            start.hard_state.commit = start.hard_state.commit.max(proven);
+        }
+        start
+    }
+}

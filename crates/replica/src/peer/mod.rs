@@ -1,0 +1,309 @@
+//! One replica of a region on this store: a Raft node, its position in the log, and its waiting
+//! requests.
+
+mod apply;
+mod decision;
+mod lead;
+mod members;
+mod merge;
+mod message;
+mod modify;
+mod parts;
+mod raft_group;
+mod read;
+mod ready;
+mod recover;
+mod repair;
+mod room;
+mod snapshot;
+mod write;
+
+use crate::context::Context;
+use crate::input::Header;
+use crate::log::{RegionLog, Start};
+use crate::output::{Busy, Refusal, RegionReport, Rejection, Traffic};
+use crate::reads::{Reader, Readers, is_stale_term};
+use apply::Unapplied;
+pub(crate) use decision::Skipped;
+pub(crate) use members::CHILD_STARTS_AFTER;
+pub(crate) use merge::merge_answer;
+pub(crate) use parts::Waiting;
+use parts::{
+    Changes, Contacts, Durability, ElectionTimer, HeldKeys, Hibernation, Leadership, LeaseRight,
+    Merge, Proposals, Reads, Repairs, Room, Snapshots, Transfers, is_caught_up,
+};
+use raft_group::{Follower, RaftGroup};
+pub(crate) use repair::find_values;
+pub(crate) use snapshot::snapshot_ranges;
+use std::sync::Arc;
+use stele_storage::StorageEngine;
+use stele_types::{
+    Error, LogIndex, Peer as PeerName, PeerId, Region, RegionPhase, Result, StoreId, Term, mutant,
+};
+
+/// Replica of one region on this store: the Raft node and the parts, wired together.
+pub(crate) struct Peer<E: StorageEngine> {
+    /// This peer, as of the current descriptor.
+    pub name: PeerName,
+    pub region: Arc<Region>,
+    /// Number of this replica among all that this store's process has run.
+    pub incarnation: u64,
+    /// State that request threads see.
+    reader: Arc<Reader>,
+    group: RaftGroup<E>,
+    durability: Durability,
+    leadership: Leadership,
+    election: ElectionTimer,
+    hibernation: Hibernation,
+    contacts: Contacts,
+    proposals: Proposals,
+    held: HeldKeys,
+    changes: Changes,
+    reads: Reads,
+    lease: LeaseRight,
+    merge: Merge,
+    transfers: Transfers,
+    snapshots: Snapshots,
+    repairs: Repairs,
+    room: Room,
+    /// Regions created by the last split.
+    split_children: Vec<Region>,
+    traffic: Traffic,
+}
+
+impl<E: StorageEngine> Peer<E> {
+    /// Returns the replica of `region` on this store, continuing from `start`.
+    pub fn new(ctx: &mut Context<E>, region: Region, start: &Start) -> Result<Self> {
+        let store = ctx.options.store;
+        let Some(name) = region.peer_on(store).copied() else {
+            return Err(Error::invalid(format!(
+                "region {} has no peer on store {store}",
+                region.id
+            )));
+        };
+        let unapplied = Unapplied::read(&*ctx.engine, region.id, start)?;
+        let start = &unapplied.with_proven_commit(start);
+        let group = RaftGroup::new(ctx, &region, name.id, start)?;
+        let region = Arc::new(region);
+        let reader = Arc::new(Reader::new(&ctx.readers, name.id, region.clone(), start.applied));
+        ctx.readers.insert(region.id, reader.clone());
+        Ok(Self {
+            name,
+            incarnation: ctx.next_incarnation(),
+            reader,
+            group,
+            durability: Durability::new((start.hard_state.term, start.hard_state.vote)),
+            leadership: Leadership::default(),
+            election: ElectionTimer::new(&ctx.options, ctx.now, region.id, name.id),
+            hibernation: Hibernation::default(),
+            contacts: Contacts::new(ctx.now.monotonic_nanos),
+            proposals: Proposals::default(),
+            held: HeldKeys::default(),
+            changes: Changes::default(),
+            reads: Reads::default(),
+            lease: LeaseRight::default(),
+            merge: Merge::new(unapplied.merges),
+            transfers: Transfers::default(),
+            snapshots: Snapshots::default(),
+            repairs: Repairs::default(),
+            room: Room::default(),
+            split_children: Vec::new(),
+            traffic: Traffic::default(),
+            region,
+        })
+    }
+
+    pub fn is_leader(&self) -> bool {
+        self.group.is_leader()
+    }
+
+    pub fn term(&self) -> Term {
+        self.group.term()
+    }
+
+    pub fn committed(&self) -> LogIndex {
+        self.group.committed()
+    }
+
+    fn applied(&self) -> LogIndex {
+        self.group.applied()
+    }
+
+    /// Returns the peer voted for in `term`; 0 for none.
+    pub fn vote_in(&self, term: Term) -> u64 {
+        if self.term() == term { self.group.hard_state().vote } else { 0 }
+    }
+
+    /// Returns whether this peer leads and serves in the current term.
+    fn is_serving(&self) -> bool {
+        self.is_leader() && self.leadership.is_serving_in(self.term())
+    }
+
+    /// Returns the other members of the region.
+    fn others(&self) -> impl Iterator<Item = &PeerName> {
+        self.region.peers.iter().filter(|peer| peer.id != self.name.id)
+    }
+
+    fn log(&self) -> &RegionLog<E> {
+        self.group.log()
+    }
+
+    fn log_mut(&mut self) -> &mut RegionLog<E> {
+        self.group.log_mut()
+    }
+
+    /// Returns whether every entry and vote of this peer is durable.
+    pub fn is_durable(&self) -> bool {
+        self.durability.is_durable()
+    }
+
+    /// Returns the peer with this id, member or not.
+    fn peer_name(&self, id: PeerId) -> Option<PeerName> {
+        let member = self.region.peer(id).copied();
+        member.or_else(|| self.contacts.unknown(id))
+    }
+
+    /// Returns the leader, as far as this peer knows.
+    pub fn leader(&self) -> Option<PeerName> {
+        self.peer_name(self.group.leader()?)
+    }
+
+    /// Returns the peer to which clients are redirected.
+    pub fn leader_hint(&self) -> Option<PeerName> {
+        self.leader().or(self.transfers.target())
+    }
+
+    /// Returns the leader's store, unless this peer leads.
+    pub fn remote_leader_store(&self) -> Option<StoreId> {
+        self.leader().filter(|leader| leader.id != self.name.id).map(|leader| leader.store)
+    }
+}
+
+// Request checks, in the order that clients expect.
+
+impl<E: StorageEngine> Peer<E> {
+    /// Checks that a request is for this peer.
+    pub fn check_peer(&self, header: &Header) -> Result<(), Refusal> {
+        match header.peer.filter(|asked| *asked != self.name.id) {
+            Some(asked) => Err(Refusal::MismatchPeer { asked, actual: self.name.id }),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks a request's term and its version of the range.
+    pub fn check_version(&self, header: &Header, readers: &Readers) -> Result<(), Refusal> {
+        if is_stale_term(header.term, self.term().0, self.region.kind) {
+            return Err(Refusal::StaleTerm { leader: self.leader_hint() });
+        }
+        if header.version.is_some_and(|version| version != self.region.epoch.version) {
+            return Err(Refusal::EpochNotMatch { current: self.current_regions(readers) });
+        }
+        Ok(())
+    }
+
+    /// Checks that a read may be answered: its term and version match and the region is not
+    /// merging, when its target may already be writing to it.
+    pub(super) fn check_readable(
+        &self,
+        header: &Header,
+        readers: &Readers,
+    ) -> Result<(), Rejection> {
+        self.check_version(header, readers)?;
+        match stele_types::mutant::active("replica.read_while_merging") {
+            true => Ok(()),
+            false => self.check_phase(),
+        }
+    }
+
+    /// Checks that the region's phase allows reads and writes.
+    pub fn check_phase(&self) -> Result<(), Rejection> {
+        match self.region.phase {
+            RegionPhase::Normal => Ok(()),
+            RegionPhase::Merging { .. } => Err(Busy::Merging.into()),
+            RegionPhase::Tombstone => Err(Refusal::RegionNotFound.into()),
+        }
+    }
+
+    /// Returns this region and those created by its last split, as currently known.
+    fn current_regions(&self, readers: &Readers) -> Vec<Region> {
+        let newest = |region: &Region| match readers.get(region.id) {
+            Some(reader) => (*reader.region()).clone(),
+            None => region.clone(),
+        };
+        std::iter::once((*self.region).clone())
+            .chain(self.split_children.iter().map(newest))
+            .collect()
+    }
+}
+
+// Status report of a peer.
+
+impl<E: StorageEngine> Peer<E> {
+    /// Returns the peer's status.
+    pub fn report(&mut self, ctx: &Context<E>) -> RegionReport {
+        let (read_ops, read_bytes) = self.reader.returned();
+        let traffic = Traffic { read_ops, read_bytes, ..self.traffic };
+        if mutant::active("replica.report_resets_traffic") {
+            self.traffic = Traffic::default();
+        }
+        let now = ctx.now.monotonic_nanos;
+        let leads = self.is_leader();
+        let leaderless = self.contacts.leaderless_nanos(now).unwrap_or_default();
+        RegionReport {
+            region: (*self.region).clone(),
+            peer: self.name,
+            role: self.group.role(),
+            is_leading: self.leadership.is_serving(),
+            leader: self.leader(),
+            term: self.term(),
+            last: self.group.last(),
+            committed: self.committed(),
+            applied: self.applied(),
+            truncated: LogIndex(self.log().truncated().0),
+            pending_peers: if leads { self.pending_peers() } else { Vec::new() },
+            down_peers: if leads { self.down_peers(ctx) } else { Vec::new() },
+            leaderless_seconds: leaderless / 1_000_000_000,
+            lacks_room: self.room.refused_bytes() > 0,
+            hibernating: self.is_hibernating(),
+            traffic,
+        }
+    }
+
+    /// Returns whether the report of this replica may change without an input, a tick or work.
+    pub fn changes_with_time(&self, ctx: &Context<E>) -> bool {
+        let is_unreachable = |peer: &PeerName| ctx.unreachable.contains_key(&peer.store);
+        let now = ctx.now.monotonic_nanos;
+        self.contacts.leaderless_nanos(now).is_some()
+            || (self.is_leader() && self.others().any(is_unreachable))
+            || (self.is_leader() && !self.down_peers(ctx).is_empty())
+    }
+
+    fn followers(&self) -> impl Iterator<Item = (&PeerName, Follower)> {
+        self.others().filter_map(|peer| Some((peer, self.group.follower(peer.id)?)))
+    }
+
+    fn pending_peers(&self) -> Vec<PeerName> {
+        // What a follower without room lacks, it does not get from the log.
+        let lacks_room = |it: &Follower| self.room.is_full(it.id) && it.matched < self.committed();
+        let lagging = self.followers().filter(|(_, progress)| {
+            !is_caught_up(progress, self.committed()) || lacks_room(progress)
+        });
+        lagging.map(|(peer, _)| *peer).collect()
+    }
+
+    /// Returns the peers unresponsive for longer than an election takes. A hibernating leader
+    /// receives no messages, so it counts only peers on unreachable stores.
+    pub(super) fn down_peers(&self, ctx: &Context<E>) -> Vec<(PeerName, u64)> {
+        let now = ctx.now.monotonic_nanos;
+        let timeout_nanos = ctx.options.election_ticks_max * ctx.options.tick_nanos;
+        let unresponsive = |peer: &PeerName| {
+            let since = match self.is_hibernating() {
+                true => *ctx.unreachable.get(&peer.store)?,
+                false => self.contacts.last(peer.id)?,
+            };
+            let elapsed = now.saturating_sub(since);
+            (elapsed >= timeout_nanos).then_some((*peer, elapsed / 1_000_000_000))
+        };
+        self.followers().filter_map(|(peer, _)| unresponsive(peer)).collect()
+    }
+}

@@ -1,0 +1,290 @@
+//! Queue of a store's loop. Requests are bounded in bytes from acceptance to reply, peer messages
+//! while they wait. Above the bound, requests are refused as busy and messages are dropped, which
+//! Raft repairs.
+
+use crate::{Busy, Input, PeerMessage, RaftStore, Refusal, Reply, Request, RequestId};
+use parking_lot::Mutex;
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use stele_storage::StorageEngine;
+use stele_types::{Error, mutant};
+
+/// Cost of a waiting request beside its bytes.
+const REQUEST_OVERHEAD_BYTES: u64 = 256;
+
+/// Closure run on the core between two turns.
+pub type CoreCall<E> = Box<dyn FnOnce(&mut RaftStore<E>) + Send>;
+
+/// Item of the queue. `A` names the caller that gets a request's reply.
+pub enum Item<E: StorageEngine, A> {
+    /// Input of the core without a reply.
+    Input(Input<E>),
+    /// Request, with its caller.
+    Request {
+        /// Id of the request.
+        id: RequestId,
+        /// The request.
+        request: Request,
+        /// Caller that gets the reply.
+        caller: A,
+        /// The request's share of the bound.
+        permit: Admitted,
+    },
+    /// Message of a peer, with its size.
+    Message {
+        /// The message.
+        message: PeerMessage,
+        /// Its size in bytes.
+        bytes: u64,
+    },
+    /// Closure to run on the core.
+    Call(CoreCall<E>),
+    /// The engine stopped; the loop stops too.
+    Stopped(Error),
+}
+
+impl<E: StorageEngine, A> Item<E, A> {
+    /// Returns the caller of a request that the loop did not take, with its refusal.
+    pub fn refused(self) -> Option<(A, Reply)> {
+        match self {
+            Self::Request { caller, .. } => Some((caller, Reply::Refused(Refusal::StoreStopped))),
+            _ => None,
+        }
+    }
+}
+
+/// Request that was not taken into the queue: it has no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotTaken<A> {
+    /// Its caller.
+    pub caller: A,
+    /// The loop has stopped; otherwise too many bytes are in progress.
+    pub is_stopped: bool,
+}
+
+impl<A> NotTaken<A> {
+    /// Returns the reply to the request.
+    pub fn reply(&self) -> Reply {
+        let reason = "too many bytes of requests in progress";
+        match self.is_stopped {
+            true => Reply::Refused(Refusal::StoreStopped),
+            false => Reply::Busy(Busy::Wait { reason }),
+        }
+    }
+}
+
+/// Owner of memory that a request uses until its outcome is known.
+pub type Kept = Option<Arc<dyn Any + Send + Sync>>;
+
+/// Share of a request in the bound; released when dropped.
+pub struct Admitted {
+    request_bytes: Arc<AtomicU64>,
+    bytes: u64,
+    /// Dropped with the permit.
+    _kept: Kept,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.request_bytes.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+struct State<E: StorageEngine, A> {
+    items: Vec<Item<E, A>>,
+    is_stopped: bool,
+}
+
+impl<E: StorageEngine, A> State<E, A> {
+    /// Adds an item. Returns whether the queue was empty.
+    fn push(&mut self, item: Item<E, A>, is_due: &AtomicBool) -> bool {
+        self.items.push(item);
+        is_due.store(true, Relaxed);
+        self.items.len() == 1
+    }
+}
+
+/// Queue of one store's loop. Its owner wakes the loop when a call returns that the queue was empty.
+pub struct Queue<E: StorageEngine, A> {
+    state: Mutex<State<E, A>>,
+    /// Whether items wait or the queue is stopped. Changed under the lock of `state` only.
+    ///
+    /// It begins as true, so that the first [`Queue::take`] locks: an item that came before the owner
+    /// could wake the loop woke nothing.
+    is_due: AtomicBool,
+    next_request: AtomicU64,
+    request_bytes: Arc<AtomicU64>,
+    message_bytes: AtomicU64,
+    bytes_max: u64,
+}
+
+impl<E: StorageEngine, A> Queue<E, A> {
+    /// Creates the queue: `bytes_max` for requests in progress, and again for waiting messages.
+    pub fn new(bytes_max: u64) -> Self {
+        Self {
+            state: Mutex::new(State { items: Vec::new(), is_stopped: false }),
+            is_due: AtomicBool::new(true),
+            next_request: AtomicU64::new(1),
+            request_bytes: Arc::default(),
+            message_bytes: AtomicU64::new(0),
+            bytes_max,
+        }
+    }
+
+    /// Returns the bytes of requests in progress.
+    pub fn request_bytes(&self) -> u64 {
+        self.request_bytes.load(Relaxed)
+    }
+
+    /// Queues a request and gives it its id. Returns whether the queue was empty. Keeps `kept` until
+    /// the outcome of the request is known, also if its caller does not wait for it.
+    pub fn submit(&self, request: Request, caller: A, kept: Kept) -> Result<bool, NotTaken<A>> {
+        let id = RequestId(self.next_request.fetch_add(1, Relaxed));
+        let Some(permit) = self.admit(request.bytes() + REQUEST_OVERHEAD_BYTES, kept) else {
+            return Err(NotTaken { caller, is_stopped: false });
+        };
+        let mut state = self.state.lock();
+        if state.is_stopped {
+            return Err(NotTaken { caller, is_stopped: true });
+        }
+        Ok(state.push(Item::Request { id, request, caller, permit }, &self.is_due))
+    }
+
+    /// Admits a request of `bytes`; `None` above the limit. A single request is always admitted,
+    /// whatever its size.
+    fn admit(&self, bytes: u64, kept: Kept) -> Option<Admitted> {
+        let before = self.request_bytes.fetch_add(bytes, Relaxed);
+        let permit = Admitted { request_bytes: self.request_bytes.clone(), bytes, _kept: kept };
+        let is_above = before > 0 && before + bytes > self.bytes_max;
+        (!is_above || mutant::active("replica.admit_all")).then_some(permit)
+    }
+
+    /// Queues an item and returns whether the queue was empty; `None` when the loop has stopped. For
+    /// requests see [`Queue::submit`].
+    pub fn push(&self, item: Item<E, A>) -> Option<bool> {
+        let mut state = self.state.lock();
+        if state.is_stopped {
+            return None;
+        }
+        Some(state.push(item, &self.is_due))
+    }
+
+    /// Queues a peer's message and returns whether the queue was empty; `None` if it was dropped
+    /// because too many wait, or the loop has stopped.
+    pub fn push_message(&self, message: PeerMessage, bytes: u64) -> Option<bool> {
+        let before = self.message_bytes.fetch_add(bytes, Relaxed);
+        let fits = before == 0 || before + bytes <= self.bytes_max;
+        let pushed = fits.then(|| self.push(Item::Message { message, bytes })).flatten();
+        if pushed.is_none() {
+            self.message_bytes.fetch_sub(bytes, Relaxed);
+        }
+        pushed
+    }
+
+    /// Appends all items to `into`. Returns `false` when the queue is stopped and was empty.
+    pub fn take(&self, into: &mut Vec<Item<E, A>>) -> bool {
+        // Relaxed: a loop that does not see an item here parks. The first item after a take set the
+        // flag before its caller unparks the loop, and `park` returns with all that was before.
+        if !self.is_due.load(Relaxed) {
+            return true;
+        }
+        let (mut items, is_stopped) = {
+            let mut state = self.state.lock();
+            self.is_due.store(state.is_stopped, Relaxed);
+            (std::mem::take(&mut state.items), state.is_stopped)
+        };
+        let has_more = !is_stopped || !items.is_empty();
+        for item in &items {
+            if let Item::Message { bytes, .. } = item {
+                self.message_bytes.fetch_sub(*bytes, Relaxed);
+            }
+        }
+        into.append(&mut items);
+        has_more
+    }
+
+    /// Refuses further items; those that wait are still taken.
+    pub fn stop(&self) {
+        let mut state = self.state.lock();
+        state.is_stopped = true;
+        self.is_due.store(true, Relaxed);
+    }
+
+    /// Stops the queue when the loop has ended, and returns the refusals of the requests that still
+    /// waited: the loop did not take them, so they have no effect.
+    pub fn refuse_all(&self) -> Vec<(A, Reply)> {
+        self.stop();
+        let items = std::mem::take(&mut self.state.lock().items);
+        items.into_iter().filter_map(Item::refused).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Header, Write};
+    use bytes::Bytes;
+    use stele_storage::ModelEngine;
+
+    #[test]
+    fn memory_of_a_request_is_kept_until_its_outcome_is_known() {
+        let queue = Queue::<ModelEngine, u8>::new(1000);
+        let memory = Arc::new(7);
+        queue.submit(write(1), 1, Some(memory.clone())).unwrap();
+        let mut items = Vec::new();
+        queue.take(&mut items);
+        assert_eq!(Arc::strong_count(&memory), 2);
+        items.clear();
+        assert_eq!(Arc::strong_count(&memory), 1);
+    }
+
+    fn write(bytes: usize) -> Request {
+        let (header, command) = (Header::default(), Bytes::from(vec![0; bytes]));
+        Write { header, command, frees: false }.into()
+    }
+
+    // Catalogue: 63, 64.
+    #[test]
+    fn requests_above_the_bound_are_busy_until_others_are_answered_and_one_is_always_taken() {
+        let queue = Queue::<ModelEngine, u8>::new(1000);
+        assert_eq!(queue.submit(write(5000), 1, None), Ok(true), "one, whatever its size");
+        let is_busy = |pushed: Result<bool, NotTaken<u8>>| {
+            matches!(pushed.unwrap_err().reply(), Reply::Busy(_))
+        };
+        assert!(is_busy(queue.submit(write(1), 2, None)));
+        let mut items = Vec::new();
+        assert!(queue.take(&mut items));
+        assert!(is_busy(queue.submit(write(1), 3, None)), "in progress");
+        items.clear();
+        assert_eq!(queue.request_bytes(), 0);
+        assert_eq!(queue.submit(write(1), 4, None), Ok(true));
+        assert_eq!(queue.submit(write(1), 5, None), Ok(false));
+    }
+
+    #[test]
+    fn every_take_finds_what_came_since_the_last_one_and_the_stop() {
+        let queue = Queue::<ModelEngine, u8>::new(1000);
+        for bytes in 1..3 {
+            let mut items = Vec::new();
+            assert!(queue.take(&mut items) && items.is_empty());
+            assert_eq!(queue.submit(write(bytes), 1, None), Ok(true));
+            assert!(queue.take(&mut items));
+            assert_eq!(items.len(), 1);
+        }
+        queue.stop();
+        assert!(!queue.take(&mut Vec::new()) && !queue.take(&mut Vec::new()));
+    }
+
+    #[test]
+    fn a_stopped_queue_refuses_what_comes_and_what_the_loop_did_not_take() {
+        let queue = Queue::<ModelEngine, u8>::new(1000);
+        assert_eq!(queue.submit(write(1), 1, None), Ok(true));
+        let refused = |caller| (caller, Reply::Refused(Refusal::StoreStopped));
+        assert_eq!(queue.refuse_all(), [refused(1)]);
+        let not_taken = queue.submit(write(1), 2, None).unwrap_err();
+        assert_eq!((not_taken.caller, not_taken.reply()), refused(2));
+        assert!(!queue.take(&mut Vec::new()));
+        assert_eq!(queue.request_bytes(), 0);
+    }
+}

@@ -1,0 +1,379 @@
+//! Reads outside the core: the state of a region that request threads may use, and its validity.
+//!
+//! A read on a request thread: check the request, take a permit (the lease and a mark of the window),
+//! take a view of the engine, and take the effects to lay over it, if the lease is *still* valid. View
+//! and effects then hold every acknowledged write: a write is acknowledged after it is in the window
+//! or applied here, and no other peer led while the lease was valid. The lease is of the version that
+//! the request was checked against.
+
+use crate::input::Header;
+use crate::output::Refusal;
+use crate::reads::{Mark, Window};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use stele_storage::Effects;
+use stele_types::{LogIndex, Peer, PeerId, Region, RegionId, RegionKind, mutant};
+
+/// Readable regions of a store, shared with request threads.
+#[derive(Debug, Default)]
+pub struct Readers {
+    regions: RwLock<BTreeMap<RegionId, Arc<Reader>>>,
+    counts: [AtomicU64; ReadPath::ALL.len()],
+    /// Regions of which reads returned something since they were last taken.
+    read: Arc<Mutex<Vec<RegionId>>>,
+}
+
+/// What made a read linearizable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadPath {
+    /// A lease, and a view that held all that was committed.
+    Lease,
+    /// A lease, and the effects of entries that were not applied over a view.
+    Window,
+    /// The core, without waiting for entries.
+    Round,
+    /// The core, after waiting until entries were visible.
+    Wait,
+}
+
+impl ReadPath {
+    /// All paths, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Lease, Self::Window, Self::Round, Self::Wait];
+
+    /// Returns the name, for metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lease => "lease",
+            Self::Window => "window",
+            Self::Round => "round",
+            Self::Wait => "wait",
+        }
+    }
+}
+
+impl Readers {
+    /// Returns a region's reader, if this store has a replica.
+    pub fn get(&self, region: RegionId) -> Option<Arc<Reader>> {
+        self.regions.read().get(&region).cloned()
+    }
+
+    /// Returns every region here, as last published.
+    pub fn all(&self) -> Vec<Arc<Region>> {
+        self.regions.read().values().map(|reader| reader.region()).collect()
+    }
+
+    /// Returns the number of reads by path. Reads under a lease are counted at the next tick of their
+    /// region.
+    pub fn counts(&self) -> [(ReadPath, u64); ReadPath::ALL.len()] {
+        ReadPath::ALL.map(|path| (path, self.count(path).load(Ordering::Relaxed)))
+    }
+
+    pub(crate) fn add(&self, path: ReadPath, reads: u64) {
+        if reads > 0 {
+            self.count(path).fetch_add(reads, Ordering::Relaxed);
+        }
+    }
+
+    fn count(&self, path: ReadPath) -> &AtomicU64 {
+        let [lease, window, round, wait] = &self.counts;
+        match path {
+            ReadPath::Lease => lease,
+            ReadPath::Window => window,
+            ReadPath::Round => round,
+            ReadPath::Wait => wait,
+        }
+    }
+
+    /// Ends the leadership of every region and drops what is known of other leaders: the loop that
+    /// maintains the readers has ended.
+    pub fn depose_all(&self) {
+        for reader in self.regions.read().values() {
+            reader.clear_leadership();
+            *reader.leader.write() = None;
+        }
+    }
+
+    /// Returns the regions of which reads returned something since the last call.
+    pub(crate) fn take_read(&self) -> Vec<RegionId> {
+        let read = std::mem::take(&mut *self.read.lock());
+        let regions = self.regions.read();
+        for reader in read.iter().filter_map(|region| regions.get(region)) {
+            reader.is_noted.swap(false, Ordering::AcqRel);
+        }
+        read
+    }
+
+    /// Ends all leases of the store.
+    pub(crate) fn end_leases(&self) {
+        self.regions.read().values().for_each(|reader| reader.end_lease());
+    }
+
+    pub(crate) fn insert(&self, region: RegionId, reader: Arc<Reader>) {
+        self.regions.write().insert(region, reader);
+    }
+
+    pub(crate) fn remove(&self, region: RegionId) {
+        if let Some(reader) = self.regions.write().remove(&region) {
+            reader.clear_leadership();
+        }
+    }
+}
+
+/// State of one region that request threads may use.
+#[derive(Debug)]
+pub struct Reader {
+    peer: PeerId,
+    kind: RegionKind,
+    region: RwLock<Arc<Region>>,
+    leader: RwLock<Option<Peer>>,
+    version: AtomicU64,
+    /// Term in which this peer leads and serves; 0 for none.
+    term: AtomicU64,
+    /// Latest known term.
+    known_term: AtomicU64,
+    /// Monotonic nanoseconds at which the lease of `term` ends.
+    lease_until: AtomicU64,
+    window: Window,
+    lease_reads: AtomicU64,
+    window_reads: AtomicU64,
+    /// Pairs that reads of a leader returned, and their bytes. Only grow.
+    returned_pairs: AtomicU64,
+    returned_bytes: AtomicU64,
+    /// Regions of the store of which reads returned something, and whether this one is noted there.
+    read: Arc<Mutex<Vec<RegionId>>>,
+    is_noted: AtomicBool,
+}
+
+/// Lease as seen by a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lease {
+    term: u64,
+    version: u64,
+}
+
+/// Permission to read a view that is taken from now on.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadPermit {
+    /// `None`: the core confirmed the read.
+    lease: Option<Lease>,
+    mark: Mark,
+}
+
+impl ReadPermit {
+    /// Returns whether a lease permits the read.
+    pub fn is_by_lease(&self) -> bool {
+        self.lease.is_some()
+    }
+}
+
+impl Reader {
+    pub(crate) fn new(
+        readers: &Readers,
+        peer: PeerId,
+        region: Arc<Region>,
+        applied: LogIndex,
+    ) -> Self {
+        Self {
+            peer,
+            kind: region.kind,
+            version: AtomicU64::new(region.epoch.version),
+            region: RwLock::new(region),
+            leader: RwLock::new(None),
+            term: AtomicU64::new(0),
+            known_term: AtomicU64::new(0),
+            lease_until: AtomicU64::new(0),
+            window: Window::new(applied),
+            lease_reads: AtomicU64::new(0),
+            window_reads: AtomicU64::new(0),
+            returned_pairs: AtomicU64::new(0),
+            returned_bytes: AtomicU64::new(0),
+            read: readers.read.clone(),
+            is_noted: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the region, as of its last applied change.
+    pub fn region(&self) -> Arc<Region> {
+        self.region.read().clone()
+    }
+
+    /// Returns the leader, as far as this store knows.
+    pub fn leader(&self) -> Option<Peer> {
+        *self.leader.read()
+    }
+
+    /// Refuses a request for another peer, term or version. Does not check leadership: the missing
+    /// lease shows that.
+    pub fn check(&self, header: &Header) -> Result<(), Refusal> {
+        if let Some(asked) = header.peer.filter(|asked| *asked != self.peer) {
+            return Err(Refusal::MismatchPeer { asked, actual: self.peer });
+        }
+        let known = self.known_term.load(Ordering::Acquire);
+        if is_stale_term(header.term, known, self.kind) {
+            return Err(Refusal::StaleTerm { leader: self.leader() });
+        }
+        let version = self.version.load(Ordering::Acquire);
+        if header.version.is_some_and(|asked| asked != version) {
+            return Err(Refusal::EpochNotMatch { current: vec![(*self.region()).clone()] });
+        }
+        Ok(())
+    }
+
+    /// Permits a request that may be served under a lease now, if this peer leads and has one.
+    ///
+    /// Invariant: the lease's version is the one that the request was checked against. A split after
+    /// the check moves keys to a region that another store may lead, and the lease of the new version
+    /// does not cover them.
+    pub fn permit(&self, header: &Header, now_nanos: u64) -> Option<ReadPermit> {
+        let mark = self.window.mark();
+        let unchecked = stele_types::mutant::active("replica.lease_of_another_version");
+        let is_checked = |lease: &Lease| header.version.is_none_or(|it| it == lease.version);
+        let lease = self.lease(now_nanos).filter(|lease| unchecked || is_checked(lease))?;
+        let is_whole =
+            mark.is_whole() || stele_types::mutant::active("replica.lease_ahead_of_apply");
+        is_whole.then_some(ReadPermit { lease: Some(lease), mark })
+    }
+
+    /// Permits a read that the core confirmed. Invariant: called after the confirmation. What it waited
+    /// for is visible then, and may have been in no view and in no window before.
+    pub fn permit_confirmed(&self) -> ReadPermit {
+        ReadPermit { lease: None, mark: self.window.mark() }
+    }
+
+    /// Returns the effects to lay over a view that was taken since the permit: both are then a
+    /// linearizable state. `None` if the lease is no longer valid, or entries were applied meanwhile;
+    /// the caller asks for another permit.
+    pub fn effects(&self, permit: &ReadPermit, now_nanos: u64) -> Option<Effects> {
+        let effects = self.window.effects(permit.mark)?;
+        let is_valid = permit.lease.is_none() || permit.lease == self.lease(now_nanos);
+        is_valid.then_some(effects)
+    }
+
+    /// Returns the nanoseconds for which reads may be served under a lease; 0 for none.
+    pub fn lease_left_nanos(&self, now_nanos: u64) -> u64 {
+        let until = self.lease_until.load(Ordering::Acquire);
+        self.lease(now_nanos).map_or(0, |_| until.saturating_sub(now_nanos))
+    }
+
+    fn lease(&self, now_nanos: u64) -> Option<Lease> {
+        let term = self.term.load(Ordering::Acquire);
+        let version = self.version.load(Ordering::Acquire);
+        let until = self.lease_until.load(Ordering::Acquire);
+        (term != 0 && now_nanos < until).then_some(Lease { term, version })
+    }
+
+    /// Counts reads served under a lease, from a view alone or with effects over it.
+    pub fn note_reads(&self, reads: u64, with_effects: bool) {
+        let count = if with_effects { &self.window_reads } else { &self.lease_reads };
+        count.fetch_add(reads, Ordering::Relaxed);
+    }
+
+    /// Counts what a read returned: pairs, at least one, and the bytes of their keys and values. What
+    /// a follower serves is not counted: only leaders report traffic.
+    pub fn note_returned(&self, pairs: u64, bytes: u64) {
+        if self.leading_term().is_some() {
+            self.returned_pairs.fetch_add(pairs.max(1), Ordering::Relaxed);
+            self.returned_bytes.fetch_add(bytes, Ordering::Relaxed);
+            // Invariant: a region is noted after its counts have grown, and they are collected after the
+            // note is taken.
+            if !self.is_noted.swap(true, Ordering::AcqRel)
+                && !mutant::active("replica.reads_unreported")
+            {
+                self.read.lock().push(self.region().id);
+            }
+        }
+    }
+
+    /// Returns the pairs and bytes that reads have returned.
+    pub(crate) fn returned(&self) -> (u64, u64) {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (load(&self.returned_pairs), load(&self.returned_bytes))
+    }
+
+    /// Returns the term in which this peer leads and serves.
+    pub fn leading_term(&self) -> Option<u64> {
+        Some(self.term.load(Ordering::Acquire)).filter(|term| *term != 0)
+    }
+
+    /// Returns whether no other peer can lead now, regardless of what is applied here.
+    pub(crate) fn is_leased(&self, now_nanos: u64) -> bool {
+        self.lease(now_nanos).is_some()
+    }
+
+    /// Returns the last entry that reads can see.
+    pub fn visible(&self) -> LogIndex {
+        self.window.visible()
+    }
+
+    /// Returns the last applied entry: what is measured of the region now holds all up to it. Reads see
+    /// more.
+    pub fn applied(&self) -> LogIndex {
+        self.window.applied()
+    }
+
+    /// Returns whether reads can see all that is committed.
+    pub fn sees_all_committed(&self) -> bool {
+        self.window.mark().is_whole()
+    }
+
+    /// Returns the entries that are committed and not applied, to publish them.
+    pub(crate) fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// Moves the counts of reads under a lease to those of the store. Returns their number.
+    pub(crate) fn take_reads(&self, readers: &Readers) -> u64 {
+        let take = |count: &AtomicU64| match count.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => count.swap(0, Ordering::Relaxed),
+        };
+        let (lease, window) = (take(&self.lease_reads), take(&self.window_reads));
+        readers.add(ReadPath::Lease, lease);
+        readers.add(ReadPath::Window, window);
+        lease + window
+    }
+
+    /// Publishes a changed region. Called before the change is applied to the engine, so that no
+    /// view with the new range is read under the old version.
+    pub(crate) fn set_region(&self, region: Arc<Region>) {
+        self.version.store(region.epoch.version, Ordering::Release);
+        *self.region.write() = region;
+    }
+
+    pub(crate) fn set_leader(&self, leader: Option<Peer>, term: u64) {
+        self.known_term.store(term, Ordering::Release);
+        *self.leader.write() = leader;
+    }
+
+    /// Records that this peer leads `term` and serves.
+    pub(crate) fn set_leading_term(&self, term: u64) {
+        self.lease_until.store(0, Ordering::Release);
+        self.term.store(term, Ordering::Release);
+    }
+
+    /// Ends the lease until this peer leads again.
+    pub(crate) fn clear_leadership(&self) {
+        self.term.store(0, Ordering::Release);
+        self.lease_until.store(0, Ordering::Release);
+    }
+
+    pub(crate) fn renew(&self, until_nanos: u64) {
+        self.lease_until.fetch_max(until_nanos, Ordering::AcqRel);
+    }
+
+    pub(crate) fn end_lease(&self) {
+        self.lease_until.store(0, Ordering::Release);
+    }
+}
+
+/// Returns whether a request's term is that of an earlier leader. The placement group's requests
+/// are decisions based on the state of one term, so their term must match exactly.
+pub(crate) fn is_stale_term(asked: u64, known: u64, kind: RegionKind) -> bool {
+    match kind {
+        _ if asked == 0 => false,
+        RegionKind::Data => known > asked + 1,
+        RegionKind::System => known != asked,
+    }
+}

@@ -1,0 +1,11 @@
+//! Reads outside the core: the gate that checks and permits them, the window of what is committed and not
+//! applied, and the read that uses both.
+
+mod gate;
+mod linearizable;
+mod window;
+
+pub(crate) use gate::is_stale_term;
+pub use gate::{ReadPath, ReadPermit, Reader, Readers};
+pub use linearizable::LinearizableRead;
+pub(crate) use window::{Coverage, Mark, Window};

@@ -1,0 +1,286 @@
+//! One iteration: durable batches, ticks, and the work of the regions that need some. An idle
+//! region costs nothing.
+
+use super::RaftStore;
+use crate::input::Now;
+use crate::journal::JOURNAL;
+use crate::messages::Body;
+use crate::output::{Outputs, Ticket};
+use std::ops::Bound::{self, Excluded, Unbounded};
+use stele_storage::StorageEngine;
+use stele_types::{Error, Record, RegionId, Result, mutant};
+
+/// Most passes over the dirty regions in one poll; remaining work makes the next poll due at once.
+const PASSES_MAX: usize = 4;
+
+impl<E: StorageEngine> RaftStore<E> {
+    /// Does all work that is due. An error is fatal for the store: its outputs are lost, and it
+    /// must be opened again.
+    pub fn poll(&mut self, now: Now) -> Result<Outputs<E>> {
+        self.ctx.now = now;
+        self.ctx.space = self.ctx.engine.space();
+        if let Some((ticket, result)) = self.appended.take() {
+            self.appended(ticket, result)?;
+        }
+        self.tick();
+        self.drop_waiting()?;
+        self.replace_stale_peers()?;
+        self.run_effects()?;
+        self.install_snapshots()?;
+        self.settle_orphaned_ranges()?;
+        for _ in 0..PASSES_MAX {
+            if self.dirty.is_empty() {
+                break;
+            }
+            self.work()?;
+            self.run_effects()?;
+        }
+        self.ctx.received_bytes = 0;
+        self.ctx.received_tail_bytes = 0;
+        self.request_lost();
+        self.probe_hibernating();
+        self.truncate_all_if_due();
+        // Invariant: a batch that is handed out again contains no tombstone that came later.
+        let is_again = self.ctx.batches.is_under_way()
+            && !stele_types::mutant::active("replica.dropped_before_tombstone");
+        self.ctx.out.append = self.ctx.batches.hand_out(now.monotonic_nanos);
+        if self.ctx.out.append.is_some() && !is_again {
+            self.leaving.handed_out();
+        }
+        Ok(std::mem::take(&mut self.ctx.out))
+    }
+
+    fn work(&mut self) -> Result<()> {
+        for region in std::mem::take(&mut self.dirty) {
+            let Some(peer) = self.peers.get_mut(&region) else { continue };
+            self.report_changes.note(region);
+            if peer.work(&mut self.ctx)? {
+                self.dirty.insert(region);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ticks every region that is awake, once however late the call is: missed ticks must not make
+    /// a follower count its leader as unresponsive.
+    fn tick(&mut self) {
+        let now = self.ctx.now.monotonic_nanos;
+        if self.ticking.is_empty() || now < self.next_tick_nanos {
+            return;
+        }
+        self.next_tick_nanos = match stele_types::mutant::active("replica.make_up_for_ticks") {
+            true => self.next_tick_nanos + self.ctx.options.tick_nanos,
+            false => now + self.ctx.options.tick_nanos,
+        };
+        let ticking = std::mem::take(&mut self.ticking);
+        for region in ticking {
+            let Some(peer) = self.peers.get_mut(&region) else { continue };
+            peer.tick(&mut self.ctx);
+            if !peer.is_hibernating() {
+                self.ticking.insert(region);
+            }
+            self.dirty.insert(region);
+        }
+        self.truncate_logs();
+    }
+
+    fn appended(&mut self, ticket: Ticket, result: Result<()>) -> Result<()> {
+        match result {
+            Ok(()) => {}
+            Err(Error::NoSpace(_)) if !stele_types::mutant::active("replica.drop_on_no_space") => {
+                return self.retry_without_puts(ticket);
+            }
+            Err(error) => return Err(error),
+        }
+        let Some(done) = self.ctx.batches.finish(ticket) else { return Ok(()) };
+        let is_of_journal =
+            |it: &&Record| matches!(it, Record::Entry(entry) if entry.region == JOURNAL);
+        for _ in done.append.batch.records.iter().filter(is_of_journal) {
+            self.ctx.journal.apply_durable(&*self.ctx.engine)?;
+        }
+        for note in done.notes {
+            let peer = self
+                .peers
+                .get_mut(&note.region)
+                .filter(|peer| peer.incarnation == note.incarnation);
+            if let Some(peer) = peer {
+                peer.ready_durable(&mut self.ctx, note.number, done.began_nanos);
+                self.dirty.insert(note.region);
+            }
+        }
+        self.drop_left()
+    }
+
+    fn replace_stale_peers(&mut self) -> Result<()> {
+        for message in std::mem::take(&mut self.stale) {
+            if self.replace_stale(&message)? {
+                self.receive_for_absent(&message);
+            }
+        }
+        Ok(())
+    }
+}
+
+// Probe of hibernating replicas: one that was removed while unreachable gets no message and sends
+// none. The store asks for one replica after the other whether it is still a member.
+
+/// Nanoseconds between two probes, regardless of the number of hibernating regions.
+const PROBE_INTERVAL_NANOS: u64 = 1_000_000_000;
+/// Replicas that are looked at for one probe: none may have others to be asked.
+const LOOKED_AT_MAX: usize = 1_000;
+
+/// Time and position of the next probe.
+#[derive(Debug, Default)]
+pub(super) struct HibernationProbe {
+    next_nanos: u64,
+    /// Region looked at last.
+    last: RegionId,
+    rounds: usize,
+}
+
+impl<E: StorageEngine> RaftStore<E> {
+    /// Returns the monotonic nanoseconds of the next probe; `None` while every region is awake.
+    pub(super) fn probes_at(&self) -> Option<u64> {
+        (self.peers.len() > self.ticking.len()).then_some(self.hibernation_probe.next_nanos)
+    }
+
+    /// Asks another replica whether the next hibernating replica is still a member. A repair
+    /// request for no value wakes no replica, and only a store that knows of the removal answers
+    /// it, in any version of this protocol.
+    pub(super) fn probe_hibernating(&mut self) {
+        let now = self.ctx.now.monotonic_nanos;
+        if self.probes_at().is_none_or(|at| now < at) {
+            return;
+        }
+        self.hibernation_probe.next_nanos = now + PROBE_INTERVAL_NANOS;
+        if mutant::active("replica.rests_for_ever") {
+            return;
+        }
+        let last = self.hibernation_probe.last;
+        let after = self.peers.range((Excluded(last), Unbounded));
+        let in_turn = after.chain(self.peers.range(..=last)).take(LOOKED_AT_MAX);
+        let mut looked_at = last;
+        let next = in_turn
+            .inspect(|(region, _)| looked_at = **region)
+            .find(|(_, peer)| peer.may_have_been_removed());
+        self.hibernation_probe.last = looked_at;
+        self.hibernation_probe.rounds += usize::from(looked_at <= last);
+        let Some((_, peer)) = next else { return };
+        let question = match mutant::active("replica.asking_wakes") {
+            true => Body::WakeUp,
+            false => Body::ValueRepairRequest(Vec::new()),
+        };
+        peer.ask(&mut self.ctx, self.hibernation_probe.rounds, question);
+    }
+}
+
+// Truncation of logs: entries that a checkpoint covers and no follower needs.
+
+/// Most regions checked in one tick.
+const REGIONS_PER_TICK: usize = 16;
+/// Most regions of a pass checked in one poll.
+const REGIONS_PER_POLL: usize = 256;
+/// Least nanoseconds from one pass over all regions to the next.
+const PASS_INTERVAL_NANOS: u64 = 1_000_000_000;
+
+/// Order in which the logs of a store are truncated.
+#[derive(Debug, Default)]
+pub(super) struct Truncations {
+    /// Last region checked in a tick.
+    last: RegionId,
+    /// Garbage collection waits for a pass over all regions.
+    is_requested: bool,
+    /// Last region of the pass under way.
+    pass: Option<RegionId>,
+    /// Monotonic nanoseconds before which no pass begins.
+    next_nanos: u64,
+}
+
+impl Truncations {
+    /// Returns whether a pass is under way, and begins it if it is due.
+    fn begin_pass(&mut self, is_short: bool, now_nanos: u64) -> Option<RegionId> {
+        let is_due = (self.is_requested || is_short) && now_nanos >= self.next_nanos;
+        if self.pass.is_none() && is_due {
+            self.pass = Some(RegionId(0));
+            self.is_requested = false;
+            self.next_nanos = now_nanos + PASS_INTERVAL_NANOS;
+        }
+        self.pass
+    }
+
+    /// Returns the monotonic nanoseconds at which the pass under way, or the next one, goes on.
+    fn due_at(&self, is_short: bool, now_nanos: u64) -> Option<u64> {
+        match self.pass {
+            Some(_) => Some(now_nanos),
+            None => (self.is_requested || is_short).then_some(self.next_nanos),
+        }
+    }
+}
+
+impl<E: StorageEngine> RaftStore<E> {
+    /// Truncates the logs of some regions, in turn. Truncations are piggybacked on the next batch.
+    pub(super) fn truncate_logs(&mut self) {
+        let from = self.truncations.last;
+        let last = self.truncate_after(from, REGIONS_PER_TICK, false);
+        self.truncations.last = last.unwrap_or(RegionId(0));
+    }
+
+    /// Truncates the logs of all regions, hibernating ones too, when garbage collection requests it,
+    /// and once a second while the store is short of space. These truncations do not wait for another
+    /// batch: a store that accepts no put might write none.
+    pub(super) fn truncate_all_if_due(&mut self) {
+        let is_short = self.ctx.space.is_short;
+        self.truncations.is_requested |= self.ctx.engine.take_truncation_request()
+            && !mutant::active("replica.truncation_request_ignored");
+        let now = self.ctx.now.monotonic_nanos;
+        let Some(from) = self.truncations.begin_pass(is_short, now) else { return };
+        self.truncations.pass = self.truncate_after(from, REGIONS_PER_POLL, true);
+        self.ctx.batches.write_truncations();
+    }
+
+    /// Returns the monotonic nanoseconds at which a pass over all regions goes on.
+    pub(super) fn truncates_at(&self) -> Option<u64> {
+        self.truncations.due_at(self.ctx.space.is_short, self.ctx.now.monotonic_nanos)
+    }
+
+    /// Truncates the logs of at most `count` regions after `from`. Returns the last one; `None` when
+    /// there are no more.
+    fn truncate_after(&mut self, from: RegionId, count: usize, at_once: bool) -> Option<RegionId> {
+        let range = self.peers.range_mut((Bound::Excluded(from), Bound::Unbounded));
+        let (mut last, mut seen) = (from, 0);
+        for (id, peer) in range.take(count) {
+            peer.truncate_log(&mut self.ctx, at_once);
+            (last, seen) = (*id, seen + 1);
+        }
+        (seen == count).then_some(last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_begin_on_request_and_while_the_store_is_short_at_most_once_a_second() {
+        const SECOND: u64 = PASS_INTERVAL_NANOS;
+        // Nanoseconds, request, short; then whether a pass runs, and when the next one is due.
+        let rows = [
+            (0, false, false, false, None),
+            (5, true, false, true, None),
+            (6, true, false, false, Some(5 + SECOND)),
+            (5 + SECOND, false, false, true, None),
+            (6 + SECOND, false, true, false, Some(5 + 2 * SECOND)),
+            (5 + 2 * SECOND, false, true, true, Some(5 + 3 * SECOND)),
+        ];
+        let mut truncations = Truncations::default();
+        for (now, requested, short, runs, due) in rows {
+            truncations.is_requested |= requested;
+            assert_eq!(truncations.begin_pass(short, now).is_some(), runs, "at {now}");
+            if runs {
+                assert_eq!(truncations.due_at(short, now), Some(now));
+            }
+            truncations.pass = None;
+            assert_eq!(truncations.due_at(short, now), due, "at {now}");
+        }
+    }
+}

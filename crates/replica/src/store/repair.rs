@@ -1,0 +1,103 @@
+//! Requests to other replicas for values that cannot be read here. One message at a time for each
+//! region, to one replica after the other; an unanswered request is repeated.
+
+use super::RaftStore;
+use crate::messages::Body;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use stele_storage::{LostValue, Pair, StorageEngine};
+use stele_types::{KeyRange, RegionId, StoreIdent, keyspace, mutant};
+
+/// Nanoseconds between two rounds of requests.
+const REQUEST_INTERVAL_NANOS: u64 = 200_000_000;
+/// Most values requested in one round: the replies must fit in the engine.
+const REQUESTED_MAX: usize = 64;
+
+/// Time and number of the next round.
+#[derive(Debug, Default)]
+pub(super) struct Repair {
+    next_nanos: u64,
+    rounds: usize,
+}
+
+impl<E: StorageEngine> RaftStore<E> {
+    /// Returns the monotonic nanoseconds of the next round; `None` while nothing is lost.
+    pub(super) fn asks_at(&self) -> Option<u64> {
+        self.ctx.engine.has_lost().then_some(self.repair.next_nanos)
+    }
+
+    pub(super) fn request_lost(&mut self) {
+        let now = self.ctx.now.monotonic_nanos;
+        if now < self.repair.next_nanos || !self.ctx.engine.has_lost() {
+            return;
+        }
+        self.repair.next_nanos = now + REQUEST_INTERVAL_NANOS;
+        self.repair.rounds += 1;
+        if mutant::active("replica.never_asks") {
+            return;
+        }
+        let mut by_region: BTreeMap<RegionId, Vec<LostValue>> = BTreeMap::new();
+        for lost in self.ctx.engine.lost_values(REQUESTED_MAX) {
+            match self.peers.values().find(|peer| peer.is_owner_of(&lost.key)) {
+                Some(peer) => by_region.entry(peer.region.id).or_default().push(lost),
+                // The engine accepts the value if it is the lost one.
+                None => {
+                    let own = self.own_pairs().into_iter().find(|(key, _)| *key == lost.key);
+                    own.into_iter()
+                        .for_each(|(key, value)| self.ctx.engine.repair_value(&key, value));
+                }
+            }
+        }
+        self.request_lost_ranges();
+        for (region, lost) in by_region {
+            if let Some(peer) = self.peers.get(&region) {
+                peer.ask(&mut self.ctx, self.repair.rounds, Body::ValueRepairRequest(lost));
+            }
+        }
+    }
+
+    /// Requests the parts of lost ranges that regions here own from their replicas. The other
+    /// parts, except orphaned ranges, are repaired from this store alone.
+    fn request_lost_ranges(&mut self) {
+        for lost in self.ctx.engine.lost_ranges() {
+            let mut left = vec![lost.clone()];
+            for peer in self.peers.values() {
+                for own in peer.owned_ranges() {
+                    left = left.iter().flat_map(|left| left.without(&own)).collect();
+                    if let Some(part) = lost.common(&own) {
+                        peer.ask(&mut self.ctx, self.repair.rounds, Body::RangeRepairRequest(part));
+                    }
+                }
+            }
+            if !mutant::active("replica.rest_covered") {
+                let orphaned_ranges = self.orphaned_ranges.parts();
+                let orphaned_ranges = orphaned_ranges.iter().flat_map(|part| part.engine_ranges());
+                left = orphaned_ranges.fold(left, |left, range| {
+                    left.iter().flat_map(|left| left.without(&range)).collect()
+                });
+            }
+            left.iter().for_each(|left| self.repair_own_range(left));
+        }
+    }
+
+    /// Repairs a range without region keys or orphaned keys. The store has its own pairs in memory,
+    /// except the last changes of removed regions; a replica that has not learned such a change
+    /// learns it from another store.
+    fn repair_own_range(&mut self, range: &KeyRange) {
+        let mut pairs = self.own_pairs();
+        pairs.retain(|(key, _)| range.contains(key));
+        pairs.sort();
+        let pair = |(key, value)| Pair { key, value, expires_at_s: 0 };
+        // A failure is retried in the next round.
+        let _ = self.ctx.engine.repair_range(range, pairs.into_iter().map(pair).collect());
+    }
+
+    /// Returns the store's own pairs that it has in memory.
+    fn own_pairs(&self) -> Vec<(Bytes, Bytes)> {
+        let (cluster, store) = (self.ctx.options.cluster, self.ctx.options.store);
+        let mut pairs = vec![(keyspace::ident_key(), StoreIdent { cluster, store }.encode())];
+        let gone = self.tombstones.values();
+        pairs.extend(gone.map(|region| (keyspace::region_key(region.id), region.encode())));
+        pairs
+    }
+}

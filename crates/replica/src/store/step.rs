@@ -1,0 +1,210 @@
+//! Inputs: each is queued with its region or stepped into its Raft node, without disk access.
+
+use super::RaftStore;
+use crate::input::{Admin, AdminCall, Header, Input, Read, Recovery, Request, RequestId, Write};
+use crate::messages::{Body, PeerMessage};
+use crate::output::{Done, Lookup, Refusal};
+use crate::peer::{Peer, Waiting};
+use crate::validate;
+use stele_storage::{Pair, StorageEngine};
+use stele_types::{RegionId, Result, StoreId};
+
+impl<E: StorageEngine> RaftStore<E> {
+    /// Takes an input. Cheap: [`RaftStore::poll`] does the resulting work.
+    pub fn step(&mut self, input: Input<E>) {
+        match input {
+            Input::Request { id, request } => self.request(id, request),
+            Input::Found { lookup, result } => self.found(&lookup, result),
+            Input::Message(message) => self.receive(message),
+            Input::Appended { ticket, result } => self.appended = Some((ticket, result)),
+            Input::SnapshotReceived { header, ingest } => {
+                self.snapshot_received(header, ingest);
+            }
+            Input::SnapshotSent { region, to, ok } => {
+                if let Some(peer) = self.peers.get_mut(&region) {
+                    peer.snapshot_sent(&self.ctx, to, ok);
+                }
+                self.schedule(region);
+            }
+            // Each poll checks for lost values.
+            Input::Damaged => {}
+            Input::Leases(on) => self.ctx.set_leases(on),
+            Input::StoreUnreachable(store) => self.store_unreachable(store),
+            Input::StoreReachable(store) => self.store_reachable(store),
+        }
+    }
+
+    fn request(&mut self, id: RequestId, request: Request) {
+        match request {
+            Request::Write(write) => self.write(id, write),
+            Request::Modify(modify) => self.enqueue(Waiting::Modify(id, modify)),
+            Request::Read(read) => self.read(id, read),
+            Request::Admin(call) => self.admin(id, call),
+            Request::SnapshotOffered(header) => self.snapshot_offered(id, &header),
+        }
+    }
+
+    fn write(&mut self, id: RequestId, write: Write) {
+        let (bytes, bytes_max) = (write.command.len() as u64, self.ctx.options.entry_bytes_max);
+        if bytes > bytes_max {
+            return self.ctx.reject(id, Refusal::TooLarge { bytes, bytes_max });
+        }
+        self.enqueue(Waiting::Write(id, write));
+    }
+
+    fn found(&mut self, lookup: &Lookup, result: Result<Option<Pair>>) {
+        self.ctx.lookup_ended();
+        if let Some(peer) = self.peers.get_mut(&lookup.region) {
+            peer.found(&mut self.ctx, lookup, result);
+            self.schedule(lookup.region);
+        }
+    }
+
+    fn admin(&mut self, id: RequestId, call: AdminCall) {
+        let header = call.header;
+        let at_once = matches!(
+            call.call,
+            Admin::Campaign | Admin::Wake | Admin::Destroy(_) | Admin::Recover(_)
+        );
+        if !at_once {
+            return self.enqueue(Waiting::Admin(id, call));
+        }
+        if !self.find(id, &header) {
+            return;
+        }
+        if let Admin::Recover(recovery) = &call.call {
+            return self.recover(id, header.region, recovery);
+        }
+        let Some(peer) = self.peers.get_mut(&header.region) else { return };
+        peer.wake_for_client(&mut self.ctx);
+        match call.call {
+            Admin::Campaign => peer.campaign(),
+            Admin::Destroy(gone) if !peer.is_leader() => peer.destroy_if(&mut self.ctx, gone),
+            _ => {}
+        }
+        let region = (*peer.region).clone();
+        self.ctx.done(id, Done::Admin { region });
+        self.schedule(header.region);
+    }
+
+    fn recover(&mut self, id: RequestId, region: RegionId, recovery: &Recovery) {
+        let Some(mut peer) = self.peers.remove(&region) else { return };
+        match peer.recover(&mut self.ctx, recovery) {
+            Ok(region) => self.ctx.done(id, Done::Admin { region }),
+            Err(rejection) => self.ctx.reject(id, rejection),
+        }
+        self.peers.insert(region, peer);
+        self.schedule(region);
+    }
+
+    fn enqueue(&mut self, request: Waiting) {
+        let (id, header) = (request.id(), *request.header());
+        if !self.find(id, &header) {
+            return;
+        }
+        let Some(peer) = self.peers.get_mut(&header.region) else { return };
+        peer.wake_for_client(&mut self.ctx);
+        match peer.is_leader() {
+            true => peer.enqueue(request),
+            false => self.ctx.reject(id, Refusal::NotLeader { leader: peer.leader_hint() }),
+        }
+        self.schedule(header.region);
+    }
+
+    fn read(&mut self, id: RequestId, read: Read) {
+        if !self.find(id, &read.header) {
+            return;
+        }
+        let Some(peer) = self.peers.get_mut(&read.header.region) else { return };
+        peer.wake_for_client(&mut self.ctx);
+        peer.read(&mut self.ctx, id, read);
+        self.schedule(read.header.region);
+    }
+
+    /// Returns whether the replica named by a request is here; otherwise refuses the request.
+    fn find(&mut self, id: RequestId, header: &Header) -> bool {
+        let found = match self.peers.get(&header.region) {
+            Some(peer) => peer.check_peer(header),
+            None => Err(Refusal::RegionNotFound),
+        };
+        match found {
+            Ok(()) => true,
+            Err(refusal) => {
+                self.ctx.reject(id, refusal);
+                false
+            }
+        }
+    }
+
+    pub(super) fn receive(&mut self, message: PeerMessage) {
+        match &message.body {
+            Body::EntryRecoveryRequest(lost) => return self.answer_entry_recovery(&message, lost),
+            // A late reply: a running store has no lost entries.
+            Body::EntryRecoveryReply(_) => return,
+            Body::MergeQuery(query) => return self.answer_merge_query(&message, query),
+            Body::MergeAnswer(answer) => return self.take_merge_answer(&message, answer),
+            _ => {}
+        }
+        if let Err(reason) = validate::check_envelope(&message, self.ctx.options.store) {
+            slog::debug!(self.ctx.logger, "refused a message"; "reason" => reason);
+            return;
+        }
+        let region = message.region;
+        match self.peers.get_mut(&region) {
+            Some(peer) if peer.name.id == message.to.id => {
+                peer.receive(&mut self.ctx, message);
+                self.schedule(region);
+            }
+            Some(_) => self.receive_for_other(message),
+            None => self.receive_for_absent(&message),
+        }
+    }
+
+    /// Handles a message for another peer than the one here: an older one, which was removed, or a
+    /// newer one, which has replaced the one here.
+    fn receive_for_other(&mut self, message: PeerMessage) {
+        match message.body {
+            Body::Raft(_) => self.stale.push(message),
+            // The sender asks whether it is a member, and knows the peer that was here before.
+            Body::WakeUp => {
+                let Some(peer) = self.peers.get(&message.region) else { return };
+                let is_later = message.epoch.conf_version < peer.region.epoch.conf_version;
+                if is_later && peer.region.peer(message.from.id).is_none() {
+                    peer.send(&mut self.ctx, message.from, Body::Gone);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn store_unreachable(&mut self, store: StoreId) {
+        let now = self.ctx.now.monotonic_nanos;
+        self.ctx.unreachable.entry(store).or_insert(now);
+        let here: Vec<RegionId> = self.peers.keys().copied().collect();
+        for region in here {
+            let Some(peer) = self.peers.get_mut(&region) else { continue };
+            let concerned =
+                peer.region.peer_on(store).is_some() || peer.remote_leader_store() == Some(store);
+            if concerned {
+                peer.store_unreachable(&mut self.ctx, store);
+                self.schedule(region);
+            }
+        }
+    }
+
+    /// Wakes the replicas with a leader on that store: a hibernating one may have missed its
+    /// removal.
+    fn store_reachable(&mut self, store: StoreId) {
+        self.ctx.unreachable.remove(&store);
+        let follows_it = |(id, peer): (&RegionId, &Peer<E>)| {
+            (peer.remote_leader_store() == Some(store)).then_some(*id)
+        };
+        let regions: Vec<RegionId> = self.peers.iter().filter_map(follows_it).collect();
+        for region in regions {
+            if let Some(peer) = self.peers.get_mut(&region) {
+                peer.wake(&mut self.ctx);
+            }
+            self.schedule(region);
+        }
+    }
+}
