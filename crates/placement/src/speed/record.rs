@@ -52,6 +52,7 @@ impl SpeedRecord {
     pub fn state(&self, loaded: Millis, loaded_s: u64) -> SpeedState {
         let mut state = SpeedState::new(self.class, self.is_measured);
         state.data_class = self.data_class;
+        state.is_new_until = self.is_measured.then_some(loaded);
         state.class_streak = self.differs.map(|(since_s, nearest)| Streak {
             since: loaded,
             before_millis: loaded_s.saturating_sub(since_s).saturating_mul(1000),

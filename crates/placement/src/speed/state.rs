@@ -14,6 +14,8 @@ pub struct SpeedState {
     pub data_class: SpeedClass,
     /// At least one window was measured. Then estimates change nothing.
     pub is_measured: bool,
+    /// Time until which data follows a higher class at once; `None` before the first measurement.
+    pub(super) is_new_until: Option<Millis>,
     /// Windows that all differ from `class` to one side.
     window_streak: Option<Streak>,
     /// Classes that all differ from `data_class` to one side.
@@ -57,6 +59,9 @@ const FALL_MILLIS: u64 = 1_750;
 /// Time after which a higher class counts. It is longer than the pauses in which a store without
 /// leaders looks faster than it is under their load.
 const RISE_MILLIS: u64 = 60_000;
+/// Time after a store's first measurement in which data follows a higher class at once: the estimate of its
+/// start is eight writes of one moment. It is longer than the time after which a class rises.
+const NEW_MILLIS: u64 = 120_000;
 /// Longest time for which one report speaks. After a longer pause, streaks start again.
 const WINDOW_MILLIS_MAX: u64 = 5_000;
 /// Usual distance of two reports.
@@ -106,6 +111,7 @@ impl SpeedState {
             class,
             data_class: class,
             is_measured,
+            is_new_until: None,
             window_streak: None,
             class_streak: None,
             last: None,
@@ -144,7 +150,10 @@ impl SpeedState {
             self.received = Some(now);
         }
         match window.is_measured {
-            true => self.measured = Some(now),
+            true => {
+                self.measured = Some(now);
+                self.is_new_until.get_or_insert(Millis(now.0.saturating_add(NEW_MILLIS)));
+            }
             false => self.probed = Some(window.class),
         }
         // Invariant: an estimate changes nothing after a measurement. It knows neither load nor age.
@@ -203,14 +212,17 @@ impl SpeedState {
     }
 
     /// Invariant: data follows only a class that has lasted, in both directions: a move of data
-    /// costs more than a slow minute.
+    /// costs more than a slow minute. A new store that is faster than its estimate gets its share at once.
     fn follow_with_data(&mut self, data_after_millis: u64, now: Millis) {
-        let wait = match mutant::active("placement.data_follows_at_once") {
+        let fall = match mutant::active("placement.data_follows_at_once") {
             true => 0,
             false => data_after_millis,
         };
+        let is_new = self.is_new_until.is_none_or(|until| now < until)
+            && !mutant::active("placement.estimate_holds_data");
+        let rise = if is_new { 0 } else { fall };
         let (streak, held) = (&mut self.class_streak, self.data_class);
-        if let Some(class) = follow(streak, held, self.class, [wait; 2], now, now) {
+        if let Some(class) = follow(streak, held, self.class, [fall, rise], now, now) {
             self.data_class = class;
         }
     }

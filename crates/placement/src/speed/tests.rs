@@ -18,7 +18,7 @@ impl Played {
     fn new() -> Self {
         let state = SpeedState::new(SpeedClass(FAST), true);
         let mut played = Self { state, now: Millis(1_000_000) };
-        played.note(FAST);
+        played.seconds(FAST, 121);
         played
     }
 
@@ -124,6 +124,23 @@ fn data_follows_only_a_class_that_has_lasted_in_both_directions() {
     assert_eq!((store.state.class.0, store.state.data_class.0), (FAST, 14));
     store.seconds(FAST, 20);
     assert_eq!(store.state.data_class.0, FAST);
+}
+
+#[test]
+fn a_new_store_that_is_faster_than_its_estimate_gets_its_share_of_data_at_once() {
+    let state = SpeedState::new(SpeedClass(12), false);
+    let mut store = Played { state, now: Millis(1_000_000) };
+    // The estimate of a start beside other writes to the device.
+    for _ in 0..300 {
+        store.window(Window { class: SpeedClass(12), is_measured: false, is_receiving: false });
+    }
+    assert_eq!((store.seconds(18, 61), store.state.data_class.0), (18, 18));
+    assert_eq!((store.seconds(14, 2), store.state.data_class.0), (14, 18), "no lower one");
+    assert_eq!((store.seconds(FAST, 61), store.state.data_class.0), (FAST, 18), "no longer new");
+    // The next leader of the group knows that it has measured.
+    let record = SpeedRecord::of(&store.state, store.now, 1_000);
+    store.state = record.state(store.now, 1_000);
+    assert_eq!((store.seconds(FAST, 10), store.state.data_class.0), (FAST, 18));
 }
 
 #[test]
