@@ -3,7 +3,7 @@
 use crate::drop_time::{ClusterTime, TimeSource};
 use crate::heat::{Heat, Scanned};
 use crate::options::GcOptions;
-use crate::pressure::{ASSIST_WAITS, Load};
+use crate::stats::{ASSIST_WAITS, Load};
 use crate::stats::{Forced, GcStats, Pressure, StepDone};
 use crate::work::Work;
 use std::fmt;

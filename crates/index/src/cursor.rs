@@ -1,7 +1,9 @@
 //! A position in one sorted source.
+//!
+//! Entries as sorted sources return them.
 
-use crate::slot::{Found, ValueSlice};
-use stele_types::Result;
+use bytes::Bytes;
+use stele_types::{Locator, Result, ValueRef};
 
 /// A position in a sorted source with unique keys. A new cursor is not valid until it is
 /// positioned; an error makes it invalid. Moving a cursor that is not valid does nothing.
@@ -43,4 +45,60 @@ pub(crate) fn prefix_of(key: &[u8]) -> u64 {
     let mut padded = [0; 8];
     padded.iter_mut().zip(key).for_each(|(to, from)| *to = *from);
     u64::from_be_bytes(padded)
+}
+
+/// Entry of a memtable or a run for one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The key has a value.
+    Value {
+        /// The value or its location. Inline bytes may be a slice of a whole key block: copy them
+        /// before keeping them for long.
+        value: ValueRef,
+        /// Expiry in Unix seconds; 0 for none.
+        expires_at_s: u64,
+    },
+    /// The key is deleted; older sources do not count.
+    Deleted,
+}
+
+/// Result of a lookup that must not wait for the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The newest entry of the key, if any.
+    Known(Option<Found>),
+    /// A block must be read from the device.
+    NeedsIo,
+}
+
+/// A value or its location, borrowed from a cursor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueSlice<'a> {
+    /// The value.
+    Inline(&'a [u8]),
+    /// The value lies in a value file.
+    At(Locator),
+}
+
+impl ValueSlice<'_> {
+    /// Returns the value's length in bytes.
+    pub fn len(&self) -> u32 {
+        match self {
+            Self::Inline(value) => value.len() as u32,
+            Self::At(locator) => locator.length,
+        }
+    }
+
+    /// Returns whether the value has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns an owned value; inline bytes are copied.
+    pub fn to_owned(&self) -> ValueRef {
+        match self {
+            Self::Inline(value) => ValueRef::Inline(Bytes::copy_from_slice(value)),
+            Self::At(locator) => ValueRef::At(*locator),
+        }
+    }
 }

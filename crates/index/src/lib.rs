@@ -15,15 +15,15 @@ mod memtable;
 mod merge;
 mod options;
 mod run;
-mod slot;
 mod version;
 mod view;
 
 pub use cache::BlockCache;
 pub use checkpoint::Checkpoint;
 pub use cursor::Cursor;
+pub use cursor::{Found, Lookup, ValueSlice};
 pub use index::{Index, Ingest, Opened, VerifyReport};
-pub use manifest::inspect::{ManifestRecord, inspect as inspect_manifest};
+pub use manifest::frame::{ManifestRecord, inspect as inspect_manifest};
 pub use manifest::rebuild::{Rebuilt, rebuild};
 pub use manifest::{Change, Edit};
 pub use memtable::{Memtable, MemtableCursor, RangeSet};
@@ -36,6 +36,5 @@ pub use run::{
     RunVerified, RunWriter, ScrubbedBlocks, inspect_run, inspect_run_items, key_hash,
     parse_run_file_name, run_file_name, run_path,
 };
-pub use slot::{Found, Lookup, ValueSlice};
 pub use version::{Tier, Version, VersionId};
 pub use view::{Direction, Estimate, View, ViewIter};

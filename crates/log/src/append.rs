@@ -2,6 +2,7 @@
 
 use crate::FileKind;
 use crate::catalog::FileMeta;
+use crate::encode::Staged;
 use crate::encode::{self, Encoded, encode, frame_bytes};
 use crate::format::frame::FRAME_HEADER_BYTES;
 use crate::format::{CarriedRegion, Origin};
@@ -11,7 +12,6 @@ use crate::segment::begin::{Begin, Begun, begin};
 use crate::segment::scan::End;
 use crate::segment::sidecar::SidecarWriter;
 use crate::shared::{Counters, Shared};
-use crate::staged::Staged;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

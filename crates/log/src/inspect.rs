@@ -4,12 +4,12 @@
 use crate::dir::{Dir, Name};
 use crate::format::frame::FRAME_HEADER_BYTES;
 use crate::format::{Form, Item, Items, Magic, ops};
-use crate::replay::ReplayOp;
 use crate::retained_tombstones::{self, RetainedTombstone};
 use crate::segment::chunks::ChunkReader;
 use crate::segment::reader::{Probe, SegmentReader};
-use crate::segment::{items, later};
+use crate::segment::{items, scan};
 use crate::sorted::SortedReader;
+use crate::versions::ReplayOp;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -167,7 +167,7 @@ impl Dumper<'_> {
                 let detail = "no whole batch from here on".to_string();
                 self.row(u64::from(at), What::Damage { detail });
                 let next = at.saturating_add(reader.block_bytes());
-                let Some(next) = later::next_frame(&mut reader, next)? else { break };
+                let Some(next) = scan::next_frame(&mut reader, next)? else { break };
                 at = next;
                 continue;
             };

@@ -1,8 +1,12 @@
 //! Reads of entries, and of a value by its locator with one positioned read of exactly the value.
+//!
+//! Reads of a value without waiting for the device.
+//!
+//! Reads of independent values: each is handed out as soon as it is read.
 
 use crate::dir::Name;
 use crate::shared::{Counters, Shared};
-use crate::sorted;
+use crate::{Log, sorted};
 use bytes::Bytes;
 use stele_types::{CommittedEntry, Error, Locator, LogIndex, Lsn, RegionId, Result};
 use stele_vfs::{AlignedBuf, DeviceTimer, MEMORY_ALIGN_BYTES, VfsFile};
@@ -155,6 +159,76 @@ impl Shared {
                 Ok(RecordHeader { version: fields.version, key: Some(key), expires_at_s })
             }
             _ => Ok(RecordHeader { version: at.lsn(), key: None, expires_at_s: None }),
+        }
+    }
+}
+
+impl Log {
+    /// Returns the value at a locator if its file is open and the page cache holds it. Returns
+    /// `None` otherwise, also when it does not match its checksum: then the caller must use
+    /// [`Log::get`], which may wait.
+    pub fn get_cached(&self, at: &Locator) -> Result<Option<Bytes>> {
+        let Some(file) = self.shared.handles.get(u64::from(at.file.0), false) else {
+            return Ok(None);
+        };
+        if u64::from(at.length) > TRUSTED_LENGTH_BYTES {
+            return Ok(None);
+        }
+        let mut value = vec![0; at.length as usize];
+        if !file.read_cached_at(&mut value, u64::from(at.offset))? {
+            return Ok(None);
+        }
+        let is_whole =
+            at.check(&value).is_ok() || stele_types::mutant::active("log.cached_unchecked");
+        Ok(is_whole.then(|| value.into()))
+    }
+}
+
+/// Bytes that are requested from the device before the first of them is awaited. A longer value is
+/// requested by itself.
+const REQUESTED_BYTES_MAX: u64 = 4 << 20;
+
+impl Log {
+    /// Reads each value and passes it to `take` with its place in `at`: first those that the page
+    /// cache holds, then the others in the order of their positions. The device works on many of
+    /// them at the same time. Each value has its own buffer and its own result.
+    pub fn read_each(&self, at: &[Locator], mut take: impl FnMut(usize, Result<Bytes>)) {
+        let mut order: Vec<(usize, &Locator)> = at.iter().enumerate().collect();
+        order.sort_unstable_by_key(|(_, at)| (at.file, at.offset));
+        if order.len() > 1 {
+            // A failed lookup is repeated as a read.
+            order.retain(|&(i, at)| match self.get_cached(at) {
+                Ok(Some(value)) => {
+                    take(i, Ok(value));
+                    false
+                }
+                _ => true,
+            });
+        }
+        let (mut requested, mut pending_bytes) = (0, 0);
+        for (read, &(i, at)) in order.iter().enumerate() {
+            // The last one alone is read at once.
+            while order.len() > read + 1
+                && let Some((_, next)) = order.get(requested)
+                && (pending_bytes < REQUESTED_BYTES_MAX || requested == read)
+            {
+                self.will_read(next);
+                pending_bytes += u64::from(next.length);
+                requested += 1;
+            }
+            let is_one = order.len() == 1;
+            let value = if is_one { self.get(at) } else { self.shared.get_requested(at) };
+            take(i, value);
+            pending_bytes = pending_bytes.saturating_sub(u64::from(at.length));
+        }
+    }
+
+    /// Requests a value from the device. A failure shows when the value is read.
+    fn will_read(&self, at: &Locator) {
+        let shared = &self.shared;
+        let file = shared.value_name(at.file).and_then(|name| shared.handle(name));
+        if let Ok(file) = file {
+            file.will_read(u64::from(at.offset), u64::from(at.length));
         }
     }
 }

@@ -3,11 +3,11 @@
 use crate::FileKind;
 use crate::catalog::FileMeta;
 use crate::dir::Name;
-use crate::newest_tombstones::Sorter;
 use crate::recover::is_reusable;
+use crate::retained_tombstones;
+use crate::retained_tombstones::Sorter;
 use crate::segment::{damaged_payloads, items};
 use crate::shared::Shared;
-use crate::{newest_tombstones, retained_tombstones};
 use stele_types::{Error, FileId, Result, mutant};
 use stele_vfs::Open;
 
@@ -139,12 +139,12 @@ fn drop_tombstones(shared: &Shared) -> Result<()> {
     }
     for (_, file) in &left {
         if !retained_tombstones::is_in_order(&shared.dir, *file)? {
-            newest_tombstones::sort(shared, *file)?;
+            retained_tombstones::sort(shared, *file)?;
             return remove_plain(shared, Name::Tombstones(*file));
         }
     }
     let merged = alike(left);
-    newest_tombstones::merge(shared, &merged)?;
+    retained_tombstones::merge(shared, &merged)?;
     merged.into_iter().try_for_each(|file| remove_plain(shared, Name::Tombstones(file)))
 }
 

@@ -7,7 +7,7 @@ use crate::format::{Content, Item};
 use crate::retained_tombstones;
 use crate::segment::reader::{Probe, SegmentReader};
 use crate::segment::scan::Payloads;
-use crate::segment::{items, later, sidecar};
+use crate::segment::{items, scan, sidecar};
 use crate::shared::Shared;
 use crate::sorted::SortedReader;
 use std::path::PathBuf;
@@ -121,7 +121,7 @@ impl Checker<'_> {
                 }
                 chain = None;
                 let next = at.saturating_add(reader.block_bytes());
-                at = later::next_frame(&mut reader, next)?.unwrap_or(upto);
+                at = scan::next_frame(&mut reader, next)?.unwrap_or(upto);
                 continue;
             };
             if chain.is_some_and(|chain| chain != frame.chain) {

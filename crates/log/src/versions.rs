@@ -1,15 +1,16 @@
 //! Walks over the files: surviving entries for replay, every version for a rebuild.
+//!
+//! Surviving entries, for rebuilding the state that a crash removed from memory.
 
-use crate::FileKind;
 use crate::dir::Name;
 use crate::format::{Content, EntryItem, Item, ops};
-use crate::replay::{ReplayEntry, ReplayOp};
-use crate::retained_tombstones::{self, RetainedTombstone};
+use crate::retained_tombstones::RetainedTombstone;
 use crate::segment::{damaged_payloads, items};
 use crate::shared::Shared;
 use crate::sorted::SortedReader;
+use crate::{FileKind, retained_tombstones};
 use std::collections::{BTreeMap, BTreeSet};
-use stele_types::{Error, FileId, LogIndex, Lsn, RegionId, Result, ValueRef, mutant};
+use stele_types::{Error, FileId, LogIndex, Lsn, RegionId, Result, Term, ValueRef, mutant};
 
 /// One operation held by a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,4 +170,45 @@ impl Obsolete {
         let reset = self.resets.get(&region).is_some_and(|reset| at < *reset);
         reset || self.withdrawn.contains(&at)
     }
+}
+
+/// One entry to apply again.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplayEntry<'a> {
+    /// The entry's region.
+    pub region: RegionId,
+    /// The entry's index.
+    pub index: LogIndex,
+    /// The entry's term.
+    pub term: Term,
+    /// Position of the payload.
+    pub at: Lsn,
+    /// The entry's operations; empty if it is not a command.
+    pub ops: &'a [ReplayOp<'a>],
+}
+
+/// One operation of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplayOp<'a> {
+    /// Sets a key.
+    Put {
+        /// The key.
+        key: &'a [u8],
+        /// The value if it is short, otherwise its locator.
+        value: ValueRef,
+        /// Expiry in Unix seconds; 0 disables it.
+        expires_at_s: u64,
+    },
+    /// Removes a key.
+    Delete {
+        /// The key.
+        key: &'a [u8],
+    },
+    /// Removes the keys in [start, end); an empty end means no upper bound.
+    DeleteRange {
+        /// First key removed.
+        start: &'a [u8],
+        /// First key kept.
+        end: &'a [u8],
+    },
 }

@@ -136,9 +136,9 @@ struct Follower(OnceLock<Transport>);
 struct Leader(Arc<Window>);
 
 impl Deliver for Follower {
-    fn message(&self, message: PeerMessage, _bytes: u64) {
-        let answer = acknowledgement(&message).unwrap();
-        self.0.get().unwrap().send(vec![answer]);
+    fn messages(&self, messages: &mut Vec<(PeerMessage, u64)>) {
+        let answers = messages.drain(..).map(|(message, _)| acknowledgement(&message).unwrap());
+        self.0.get().unwrap().send(answers.collect());
     }
     fn reachable(&self, _: StoreId) {}
     fn unreachable(&self, _: StoreId) {}
@@ -153,8 +153,8 @@ impl Deliver for Follower {
 }
 
 impl Deliver for Leader {
-    fn message(&self, _: PeerMessage, _bytes: u64) {
-        self.0.acknowledge();
+    fn messages(&self, messages: &mut Vec<(PeerMessage, u64)>) {
+        messages.drain(..).for_each(|_| self.0.acknowledge());
     }
     fn reachable(&self, _: StoreId) {}
     fn unreachable(&self, _: StoreId) {}

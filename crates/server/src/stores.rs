@@ -3,17 +3,48 @@
 use crate::failed_dir::FailedDir;
 use crate::recovery_thread::RecoveryThread;
 use crate::store::StoreHandle;
-use parking_lot::{RwLock, RwLockWriteGuard};
+use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_engine::GcOptions;
+use stele_replica::PeerMessage;
 use stele_types::{RegionId, Result, StoreId};
 
-/// Stores of this node, in the order they were started.
-pub struct Stores {
-    all: RwLock<Vec<Arc<StoreHandle>>>,
+/// Stores of this node that take messages, in the order they were started.
+#[derive(Clone, Default)]
+pub struct Serving {
+    open: Vec<Arc<StoreHandle>>,
     /// Stores that wait for copies of entries before they open.
-    recovering: RwLock<Vec<Arc<RecoveryThread>>>,
+    recovering: Vec<Arc<RecoveryThread>>,
+}
+
+impl Serving {
+    fn get(&self, id: StoreId) -> Option<&Arc<StoreHandle>> {
+        self.open.iter().find(|store| store.id() == id)
+    }
+
+    fn recovering(&self, id: StoreId) -> Option<&Arc<RecoveryThread>> {
+        self.recovering.iter().find(|store| store.id == id)
+    }
+
+    /// Queues a message of `bytes` for its store, which drops it while too many wait. Gives it back if its
+    /// store is none of these.
+    pub fn deliver(&self, message: PeerMessage, bytes: u64) -> Result<(), PeerMessage> {
+        if let Some(store) = self.get(message.to_store) {
+            store.message(message, bytes);
+        } else if let Some(recovering) = self.recovering(message.to_store) {
+            recovering.message(message, bytes);
+        } else {
+            return Err(message);
+        }
+        Ok(())
+    }
+}
+
+/// Stores of this node.
+pub struct Stores {
+    /// Replaced as a whole at each change, so that a batch of messages reads it once.
+    serving: RwLock<Arc<Serving>>,
     failed: RwLock<Vec<FailedDir>>,
     /// Bytes of the largest Raft entry; larger batches are split.
     pub entry_bytes_max: usize,
@@ -28,8 +59,7 @@ impl Stores {
     /// Creates the list without a store.
     pub fn new(entry_bytes_max: usize) -> Self {
         Self {
-            all: RwLock::default(),
-            recovering: RwLock::default(),
+            serving: RwLock::default(),
             failed: RwLock::default(),
             entry_bytes_max,
             undetermined_writes_fail: AtomicBool::new(false),
@@ -73,39 +103,49 @@ impl Stores {
         if let Some(Err(error)) = options.map(|options| store.engine().set_gc_options(options)) {
             tracing::warn!("store {}: garbage collection keeps its settings: {error}", store.id());
         }
-        self.all.write().push(store);
+        self.change(|serving| serving.open.push(store));
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Serving) -> T) -> T {
+        change(Arc::make_mut(&mut self.serving.write()))
     }
 
     /// Takes out a store that has stopped.
     pub fn remove(&self, id: StoreId) -> Option<Arc<StoreHandle>> {
-        let mut all = self.all.write();
-        let at = all.iter().position(|store| store.id() == id)?;
-        Some(all.remove(at))
+        self.change(|serving| {
+            let at = serving.open.iter().position(|store| store.id() == id)?;
+            Some(serving.open.remove(at))
+        })
     }
 
     /// Drops all stores, which must be stopped, and so frees their directories.
     pub fn clear(&self) {
-        self.all.write().clear();
+        self.change(|serving| serving.open.clear());
+    }
+
+    /// Returns the stores that take messages now.
+    pub fn serving(&self) -> Arc<Serving> {
+        self.serving.read().clone()
     }
 
     /// Returns the store with this id, if it is open.
     pub fn get(&self, id: StoreId) -> Option<Arc<StoreHandle>> {
-        self.all.read().iter().find(|store| store.id() == id).cloned()
+        self.serving.read().get(id).cloned()
     }
 
     /// Returns the first store.
     pub fn first(&self) -> Option<Arc<StoreHandle>> {
-        self.all.read().first().cloned()
+        self.serving.read().open.first().cloned()
     }
 
     /// Returns all open stores.
     pub fn all(&self) -> Vec<Arc<StoreHandle>> {
-        self.all.read().clone()
+        self.serving.read().open.clone()
     }
 
     /// Returns the stores that wait for copies of entries before they open.
     pub fn recovering(&self) -> Vec<Arc<RecoveryThread>> {
-        self.recovering.read().clone()
+        self.serving.read().recovering.clone()
     }
 
     /// Adds a directory that serves no store, and logs it.
@@ -122,24 +162,26 @@ impl Stores {
         self.failed.read().clone()
     }
 
-    /// Locks the list of recovering stores for changes.
-    pub fn recovering_mut(&self) -> RwLockWriteGuard<'_, Vec<Arc<RecoveryThread>>> {
-        self.recovering.write()
-    }
-
-    /// Returns the recovering store with this id.
-    pub fn recovering_store(&self, id: StoreId) -> Option<Arc<RecoveryThread>> {
-        self.recovering.read().iter().find(|store| store.id == id).cloned()
-    }
-
-    /// Removes a recovering store that has opened or failed.
-    pub fn remove_recovering(&self, id: StoreId) {
-        self.recovering.write().retain(|store| store.id != id);
+    /// Starts a recovering store. It is listed before its thread can remove it.
+    pub fn add_recovering(
+        &self,
+        start: impl FnOnce() -> Result<Arc<RecoveryThread>>,
+    ) -> Result<()> {
+        self.change(|serving| {
+            serving.recovering.push(start()?);
+            Ok(())
+        })
     }
 
     /// Returns whether this node has the store, open or recovering.
     pub fn has(&self, id: StoreId) -> bool {
-        self.get(id).is_some() || self.recovering_store(id).is_some()
+        let serving = self.serving.read();
+        serving.get(id).is_some() || serving.recovering(id).is_some()
+    }
+
+    /// Removes a recovering store that has opened or failed.
+    pub fn remove_recovering(&self, id: StoreId) {
+        self.change(|serving| serving.recovering.retain(|store| store.id != id));
     }
 
     /// Returns a store with a replica of the region; the one that leads it, if there is one. One that

@@ -10,23 +10,20 @@ mod log_store;
 mod model;
 mod modification;
 mod overlay;
-mod recoverable_log;
-mod repair;
-mod snapshots;
 mod state_machine;
 mod stats;
 mod view;
 
 pub use log_store::{LogStore, Progress, Space};
+pub use log_store::{LostEntry, RecoverableLog};
 pub use model::{ModelEngine, ModelFactory, ModelIngest, ModelView};
 pub use modification::{Decision, Modification, Modified, NewPair, decide};
 pub use overlay::{
     DueMerge, Effects, KeyChange, Layer, MergedLayers, Overlaid, Overlay, effect_bytes,
 };
-pub use recoverable_log::{LostEntry, RecoverableLog};
-pub use repair::{LostValue, Repair};
-pub use snapshots::{Snapshots, check_ranges};
+pub use state_machine::{LostValue, Repair};
 pub use state_machine::{Maintained, RangeSize, StateMachine};
+pub use state_machine::{Snapshots, check_ranges};
 pub use stats::EngineStats;
 pub use view::{Admit, Admitted, Cached, EngineView, Order, Pair, ScanOptions};
 

@@ -1,8 +1,12 @@
 //! The state machine of one store: committed entries applied, consistent views out.
+//!
+//! Snapshots of a region from another replica: pairs are staged, then installed at once.
+//!
+//! Repair of unreadable data by copies from other replicas.
 
-use crate::{EngineStats, EngineView};
+use crate::{EngineStats, EngineView, Pair};
 use bytes::Bytes;
-use stele_types::{CommittedEntry, KeyRange, RegionId, Result};
+use stele_types::{CommittedEntry, Error, KeyRange, LogIndex, RegionId, Result, Term, checksum};
 
 /// Estimated size of a key range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,4 +74,88 @@ pub trait StateMachine: Send + Sync {
 
     /// Returns statistics for reports and metrics.
     fn stats(&self) -> EngineStats;
+}
+
+/// Installation of snapshots.
+pub trait Snapshots: Send + Sync {
+    /// Staged pairs of a snapshot, not yet readable. Dropping it removes what it wrote; after a
+    /// crash the next open does.
+    type Ingest: Send;
+
+    /// Begins to stage pairs for `ranges` (ascending, disjoint). Callable from any thread; any
+    /// number at a time.
+    fn begin_ingest(&self, ranges: Vec<KeyRange>) -> Result<Self::Ingest>;
+
+    /// Stages pairs: keys ascend over all ranges and calls, and lie in a range. Callable from any
+    /// thread; no other call waits for it. After an error the ingest cannot be installed.
+    fn receive(&self, ingest: &mut Self::Ingest, pairs: Vec<Pair>) -> Result<()>;
+
+    /// Replaces the contents of the ranges by the staged pairs and starts the region's log after
+    /// (`index`, `term`): completely or, after a crash or an error, not at all. Values were written
+    /// once, to sorted value files, never through the log. Checkpoints everything applied before.
+    fn install(&self, region: RegionId, at: (LogIndex, Term), ingest: Self::Ingest) -> Result<()>;
+}
+
+/// Fails with `Invalid` unless the ranges of a snapshot ascend, are disjoint and not empty.
+pub fn check_ranges(ranges: &[KeyRange]) -> Result<()> {
+    let apart = |pair: &[KeyRange]| match pair {
+        [low, high] => !low.end.is_empty() && low.end <= high.start,
+        _ => true,
+    };
+    if ranges.is_empty() || ranges.iter().any(KeyRange::is_empty) || !ranges.windows(2).all(apart) {
+        return Err(Error::invalid("ranges to replace must ascend, be disjoint and not be empty"));
+    }
+    Ok(())
+}
+
+/// A referenced value that cannot be read. Another replica's value of this key with this length and
+/// checksum has the same bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostValue {
+    /// Key of the value.
+    pub key: Bytes,
+    /// The value's length in bytes.
+    pub length: u32,
+    /// CRC-32C of the value's bytes.
+    pub crc: u32,
+}
+
+impl LostValue {
+    /// Returns whether `value` is a copy of the lost value.
+    pub fn is_copy(&self, value: &[u8]) -> bool {
+        value.len() == self.length as usize && checksum::crc32c(value) == self.crc
+    }
+}
+
+/// Repair of what is unreadable on this store. An engine that detects nothing keeps the defaults.
+pub trait Repair: Send + Sync {
+    /// Returns whether data is unreadable here that another replica may have. Cheap.
+    fn has_lost(&self) -> bool {
+        false
+    }
+
+    /// Returns the next unreadable values, at most `count_max`; successive calls cycle through all.
+    fn lost_values(&self, count_max: usize) -> Vec<LostValue> {
+        let _ = count_max;
+        Vec::new()
+    }
+
+    /// Returns some key ranges with unknown contents (lost blocks), ascending.
+    fn lost_ranges(&self) -> Vec<KeyRange> {
+        Vec::new()
+    }
+
+    /// Replaces the contents of `range` by these pairs, durably. Invariant: the applied state of
+    /// this store and the pairs agree on the range, and nothing is applied meanwhile; so it is
+    /// called on the thread that applies.
+    fn repair_range(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
+        let (_, _) = (range, pairs);
+        Ok(())
+    }
+
+    /// Accepts another replica's copy of a lost value. Drops any other value. Maintenance writes
+    /// the copy.
+    fn repair_value(&self, key: &Bytes, value: Bytes) {
+        let _ = (key, value);
+    }
 }

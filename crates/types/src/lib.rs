@@ -3,7 +3,6 @@
 
 pub mod address;
 pub mod batch;
-pub mod boot;
 pub mod cause;
 pub mod checksum;
 pub mod clock;
@@ -27,7 +26,6 @@ pub mod size;
 pub mod varint;
 
 pub use batch::{CommittedEntry, EntryRecord, HardState, LogBatch, Mark, Record};
-pub use boot::{Boot, BootOrder};
 pub use cause::Cause;
 pub use clock::{Clock, ManualClock, is_expired};
 pub use command::{Command, CommandBuilder, Op};
@@ -36,6 +34,7 @@ pub use error::{Error, Result};
 pub use ids::{FileId, LogIndex, RegionId, RunId, Seq, StoreId, Term};
 pub use key_range::KeyRange;
 pub use keyspace::ColumnFamily;
+pub use lineage::{Boot, BootOrder};
 pub use lineage::{Lineage, Place, StartId, StoreRun};
 pub use locator::{Locator, Lsn, ValueRef};
 pub use partial::{Partial, Unit};

@@ -3,12 +3,12 @@
 use super::Shared;
 use super::commit::{additions, prepare};
 use crate::cursor::Cursor;
+use crate::cursor::Found;
 use crate::manifest::rebuild::FooterState;
 use crate::manifest::{Change, Manifest};
 use crate::memtable::{Memtable, RangeSet};
 use crate::merge::{Claim, Slot};
 use crate::run::{ClosedRun, RunExtra, RunOptions, RunWriter};
-use crate::slot::Found;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stele_types::{

@@ -4,7 +4,6 @@ mod commit;
 mod install;
 mod jobs;
 mod open;
-mod pinning;
 mod shared;
 mod verify;
 
@@ -14,12 +13,12 @@ pub(crate) use shared::{Frozen, Shared, Tables};
 pub use verify::VerifyReport;
 
 use crate::checkpoint::Checkpoint;
+use crate::cursor::Found;
 use crate::manifest::{Change, Edit};
 use crate::memtable::RangeSet;
 use crate::merge::{Job, JobDone, MergeProgress, MergeSpec, ValueMover};
 use crate::options::IndexOptions;
 use crate::run::ScrubbedBlocks;
-use crate::slot::Found;
 use crate::version::{Version, VersionId};
 use crate::view::{Direction, View, ViewIter};
 use bytes::Bytes;
@@ -175,7 +174,7 @@ impl Index {
     /// Makes a finished job's outputs current, durably, and drops its inputs.
     pub fn commit(&self, done: JobDone) -> Result<()> {
         commit::commit(&self.shared, done)?;
-        pinning::balance(&self.shared);
+        shared::balance(&self.shared);
         Ok(())
     }
 
@@ -199,7 +198,7 @@ impl Index {
     /// Unlinks obsolete runs that no reader pins; returns how many. Commits do this too.
     pub fn purge(&self) -> Result<usize> {
         let removed = self.shared.purge()?;
-        pinning::balance(&self.shared);
+        shared::balance(&self.shared);
         Ok(removed)
     }
 
@@ -259,7 +258,7 @@ impl Index {
         region: Option<(RegionId, (LogIndex, Term))>,
     ) -> Result<()> {
         install::install(&self.shared, ingest, region)?;
-        pinning::balance(&self.shared);
+        shared::balance(&self.shared);
         Ok(())
     }
 

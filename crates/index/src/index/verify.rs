@@ -1,8 +1,8 @@
 //! Verification of all files of the index.
 
 use super::Shared;
+use crate::cursor::Found;
 use crate::run::{Live, Run};
-use crate::slot::Found;
 use crate::version::{Tier, Version};
 use std::collections::BTreeMap;
 use stele_types::{Error, FileId, Result, ValueRef};

@@ -4,13 +4,11 @@
 //! it is damaged.
 
 mod change;
-mod frame;
-pub mod inspect;
+pub(crate) mod frame;
 pub mod rebuild;
-mod state;
 
 pub use change::Change;
-pub(crate) use state::ManifestState;
+pub(crate) use change::ManifestState;
 
 use bytes::Bytes;
 use frame::{Chain, End};

@@ -1,6 +1,6 @@
 use super::*;
+use crate::cursor::Found as Entry;
 use crate::run::{RunExtra, RunOptions, RunWriter};
-use crate::slot::Found as Entry;
 use crate::{Checkpoint, Index, IndexOptions, JobStep, run_path};
 use stele_types::limits::FORMAT_VERSION;
 use stele_types::{RunId, Seq, ValueRef};
@@ -83,7 +83,7 @@ fn a_crash_at_any_operation_keeps_every_finished_edit() {
 /// Returns the offsets and changes of all frames.
 fn frames_of(vfs: &SimVfs) -> Vec<(u64, Vec<Change>)> {
     let mut frames = Vec::new();
-    inspect::inspect(vfs, &only_manifest(vfs), &mut |record| {
+    frame::inspect(vfs, &only_manifest(vfs), &mut |record| {
         frames.push((record.offset, record.content.unwrap()));
     })
     .unwrap();
@@ -308,7 +308,7 @@ fn inspection_shows_frames_and_skips_damage() {
     let path = only_manifest(&vfs);
     let read = |vfs: &SimVfs| {
         let mut records = Vec::new();
-        inspect::inspect(vfs, &path, &mut |record| records.push(record)).unwrap();
+        frame::inspect(vfs, &path, &mut |record| records.push(record)).unwrap();
         records
     };
     let records = read(&vfs);

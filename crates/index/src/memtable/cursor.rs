@@ -6,7 +6,7 @@ use super::range_deletes::Pieces;
 use super::record::{Content, Record};
 use super::tree::Target;
 use crate::cursor::Cursor;
-use crate::slot::{Found, ValueSlice};
+use crate::cursor::{Found, ValueSlice};
 use std::ops::Range;
 use std::sync::Arc;
 use stele_types::Result;

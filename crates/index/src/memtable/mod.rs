@@ -20,7 +20,7 @@ pub use cursor::MemtableCursor;
 pub use range_set::RangeSet;
 pub(crate) use sample::SampleSink;
 
-use crate::slot::Found;
+use crate::cursor::Found;
 use bytes::Bytes;
 use range_deletes::RangeDeletes;
 use record::Record;

@@ -10,7 +10,7 @@
 //! ```
 
 use super::arena::Arena;
-use crate::slot::Found;
+use crate::cursor::Found;
 use bytes::Bytes;
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -3,7 +3,7 @@
 use super::Memtable;
 use super::record::Record;
 use crate::cursor::Cursor;
-use crate::slot::ValueSlice;
+use crate::cursor::ValueSlice;
 use std::sync::Arc;
 use stele_types::{KeyRange, Result, Seq};
 

@@ -9,7 +9,7 @@
 use super::arena::Arena;
 use super::node::{Meta, NODE_WORDS, Node, SLOTS};
 use super::record::{self, Record, word_at};
-use crate::slot::Found;
+use crate::cursor::Found;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
 use stele_types::lock::{Mutex, rank};

@@ -1,11 +1,11 @@
 //! A flush or a merge, executed in slices.
 
-use super::drop_rule::DropRule;
 use super::lookahead::{ENTRY_BYTES, Lookahead};
+use super::spec::DropRule;
 use super::{MergeProgress, MergeSpec, Merged, Output, ValueMover};
+use crate::cursor::Found;
 use crate::index::Frozen;
 use crate::manifest::Change;
-use crate::slot::Found;
 use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! location. In key order each short value would take one read, and its latency.
 
 use super::{DropRule, Merged, MovingValue, ValueMover};
-use crate::slot::Found;
+use crate::cursor::Found;
 use std::mem;
 use stele_types::{Locator, Result, ValueRef};
 

@@ -1,8 +1,8 @@
 //! Runs written by a job.
 
 use super::{Claim, Slot};
+use crate::cursor::Found;
 use crate::run::{RunExtra, RunWriter};
-use crate::slot::Found;
 use bytes::Bytes;
 use stele_types::{Cause, Result, RunId};
 

@@ -3,8 +3,8 @@
 //! comparisons of eight key bytes. A heap takes more comparisons, and of whole keys.
 
 use crate::cursor::Cursor;
+use crate::cursor::{Found, ValueSlice};
 use crate::memtable::{MemtableCursor, RangeSet};
-use crate::slot::{Found, ValueSlice};
 use crate::version::TierCursor;
 use std::cmp::Ordering;
 use std::sync::Arc;

@@ -12,10 +12,10 @@
 //! A random 16-byte key takes 33 bytes with a locator and 38 with 20 bytes inline. Zeros are
 //! inserted where few of them make the block end at a page boundary of the file.
 
-use super::prefetch::{LINE_BYTES, prefetch};
-use super::trailer::{self, TRAILER_BYTES};
+use super::footer::{self, TRAILER_BYTES};
+use super::hash_index::{LINE_BYTES, prefetch};
 use crate::cursor::prefix_of;
-use crate::slot::{Found, ValueSlice};
+use crate::cursor::{Found, ValueSlice};
 use bytes::{Bytes, BytesMut};
 use std::cmp::Ordering;
 use std::path::Path;
@@ -166,7 +166,7 @@ impl BlockBuilder {
         if let Some(length) = out.get_mut(from..body) {
             length.copy_from_slice(&body_len.to_le_bytes());
         }
-        trailer::put(out, from, id, offset);
+        footer::put(out, from, id, offset);
         self.keys.clear();
         self.values.clear();
         self.items.clear();
@@ -228,7 +228,7 @@ fn varint_at(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
 impl Block {
     /// Checks and parses a block read from `offset` of a run.
     pub(super) fn open(path: &Path, id: RunId, offset: u64, raw: &Bytes) -> Result<Self> {
-        let part = trailer::check(path, id, offset, raw)?;
+        let part = footer::check(path, id, offset, raw)?;
         let parsed = part.split_first_chunk::<LENGTH_BYTES>().and_then(|(length, body)| {
             let body_len = u32::from_le_bytes(*length) as usize;
             (body.len() == body_len).then(|| Self::parse(raw.slice_ref(body)))?

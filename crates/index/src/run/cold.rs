@@ -6,11 +6,11 @@
 //! Readers take no lock while they read. Two readers of the same page may both read it.
 
 use super::fences::Fences;
+use super::fences::{Span, rebuild_fences, unless_damaged};
 use super::filter;
 use super::page_table::{FencePages, FenceTable, FilterPages, LinePlace, PagePlace, PageTable};
 use super::parts::{Held, Parts, Reads};
 use super::reader::{Run, read_fences};
-use super::rebuild_fences::{Span, rebuild_fences, unless_damaged};
 use crate::cache::{Cached, Part};
 use bytes::Bytes;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,7 +98,7 @@ impl Run {
         let fences = unless_damaged(read_fences(file, id, layout))?;
         note(layout.fences_bytes);
         let table = fences.map(|fences| FenceTable::of(&fences, layout.data_bytes));
-        let part_bytes = layout.fences_bytes.saturating_sub(super::trailer::TRAILER_BYTES as u64);
+        let part_bytes = layout.fences_bytes.saturating_sub(super::footer::TRAILER_BYTES as u64);
         let table = table.filter(|table| table.part_bytes(layout.data_bytes) == part_bytes);
         if filter.is_none() || table.is_none() {
             cold.note_damage();

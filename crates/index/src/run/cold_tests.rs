@@ -7,7 +7,7 @@ use super::tests::{DIR, Entries, ID, disk, get, located, open_cold, options, sha
 use super::*;
 use crate::cache::BlockCache;
 use crate::cursor::Cursor;
-use crate::slot::{Found, Lookup};
+use crate::cursor::{Found, Lookup};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_types::KeyRange;

@@ -1,11 +1,11 @@
 //! Cursor over a run.
 
 use super::block::{Block, Entry, KEY_SLACK_BYTES};
+use super::hash_index::LINE_BYTES;
 use super::parts::{Held, Reads};
-use super::prefetch::LINE_BYTES;
 use super::reader::Run;
 use crate::cursor::{Cursor, prefix_of};
-use crate::slot::{Found, ValueSlice};
+use crate::cursor::{Found, ValueSlice};
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use super::footer::{self, Layout};
 use super::meta::RunMeta;
 use super::parse_run_file_name;
 use super::reader::read_part;
-use crate::slot::Found;
+use crate::cursor::Found;
 use bytes::Bytes;
 use std::path::Path;
 use stele_types::{Error, Result, RunId};

@@ -9,11 +9,11 @@
 //! that it may reference is removed.
 
 use super::cold::Cold;
+use super::fences::unless_damaged;
 use super::filter::Filter;
 use super::footer;
 use super::parts::{self, Parts, Pinned};
 use super::reader::{Run, open_file, read_fences, read_filter, read_hash_index};
-use super::rebuild_fences::unless_damaged;
 use super::run_path;
 use crate::cache::BlockCache;
 use bytes::Bytes;

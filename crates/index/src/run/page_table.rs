@@ -8,7 +8,7 @@
 use super::fences::Fences;
 use super::filter::{self, Filter};
 use super::footer::Layout;
-use super::trailer::{self, TRAILER_BYTES};
+use super::footer::{self, TRAILER_BYTES};
 use std::ops::Range;
 use stele_types::checksum::{Crc32c, crc32c};
 use stele_types::{Error, Result, RunId};
@@ -112,7 +112,7 @@ impl FilterPages {
             let (crcs, all) = page_crcs(file, at..at + bytes, note)?;
             let mut trailer = [0; TRAILER_BYTES];
             file.read_exact_at(&mut trailer, at + bytes)?;
-            if trailer::is_of(&trailer, id, at, all) {
+            if footer::is_of(&trailer, id, at, all) {
                 return Ok(Some(Self { at, lines, crcs: crcs.into() }));
             }
         }

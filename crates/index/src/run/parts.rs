@@ -2,11 +2,11 @@
 
 use super::cold::Cold;
 use super::fences::Fences;
+use super::fences::unless_damaged;
 use super::filter::Filter;
 use super::footer::Layout;
 use super::page_table::{FencePages, FenceTable, FilterPages, PageTable};
 use super::reader::{Run, read_fences, read_filter};
-use super::rebuild_fences::unless_damaged;
 use crate::cache::{BlockCache, Pin};
 use std::sync::Arc;
 use stele_types::Result;

@@ -9,9 +9,9 @@ use super::footer::{self, Layout};
 use super::hash_index::HashIndex;
 use super::meta::RunMeta;
 use super::parts::{self, Held, Parts, Pinned, Reads};
-use super::{run_path, trailer};
+use super::run_path;
 use crate::cache::{BlockCache, Reservation};
-use crate::slot::{Found, Lookup};
+use crate::cursor::{Found, Lookup};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::io;
@@ -48,7 +48,7 @@ pub(super) fn read_part(file: &dyn VfsFile, id: RunId, offset: u64, bytes: u64) 
     // A second read distinguishes damage on the device from a bit flipped in transfer.
     for last in [false, true] {
         file.read_exact_at(&mut part, offset)?;
-        match trailer::check(file.path(), id, offset, &part) {
+        match footer::check(file.path(), id, offset, &part) {
             Ok(checked) => {
                 let length = checked.len();
                 part.truncate(length);

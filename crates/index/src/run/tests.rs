@@ -1,9 +1,9 @@
 use super::*;
 use crate::cache::BlockCache;
 use crate::cursor::Cursor;
+use crate::cursor::Found;
 use crate::memtable::RangeSet;
 use crate::memtable::tests::{TestRng, some_key};
-use crate::slot::Found;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -8,7 +8,7 @@ use super::key_hash;
 use super::meta::Live;
 use super::parts::Held;
 use super::reader::{Run, read_part};
-use crate::slot::Found;
+use crate::cursor::Found;
 use std::collections::BTreeMap;
 use stele_types::{Error, FileId, Result, ValueRef};
 

@@ -6,8 +6,8 @@ use super::filter::Filter;
 use super::footer::{self, Layout};
 use super::hash_index::{self, HashIndex, Place};
 use super::meta::{RunExtra, RunMeta};
-use super::{RunOptions, key_hash, run_path, run_tmp_path, trailer};
-use crate::slot::Found;
+use super::{RunOptions, key_hash, run_path, run_tmp_path};
+use crate::cursor::Found;
 use bytes::Bytes;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
@@ -166,7 +166,7 @@ impl RunWriter {
         let (offset, from) = (self.end(), self.pending.len());
         encode(&mut self.pending);
         if self.pending.len() > from {
-            trailer::put(&mut self.pending, from, self.meta.id, offset);
+            footer::put(&mut self.pending, from, self.meta.id, offset);
         }
         self.end() - offset
     }

@@ -1,20 +1,18 @@
 //! Versions: the current runs as one immutable value that readers hold.
+//!
+//! Versions pinned by readers.
 
-mod pins;
-mod tier;
-mod tier_cursor;
-
-pub(crate) use pins::Pins;
-pub use tier::Tier;
-pub(crate) use tier::union_of;
-pub(crate) use tier_cursor::TierCursor;
-
-use crate::run::key_hash;
-use crate::run::{Live, Run};
-use crate::slot::{Found, Lookup};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use crate::cursor::{Found, Lookup};
+use crate::run::{Live, Run, key_hash};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Weak};
+use stele_types::lock::{Mutex, rank};
 use stele_types::{FileId, Result, RunId};
+pub use tier::Tier;
+pub(crate) use tier::TierCursor;
+pub(crate) use tier::union_of;
+
+mod tier;
 
 /// Number of a version, counted since the index was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -106,5 +104,37 @@ impl Version {
     /// Returns the age of the newest tier, 0 when there is none.
     pub(crate) fn newest_age(&self) -> u64 {
         self.tiers.first().map_or(0, |tier| tier.age)
+    }
+}
+
+/// Versions that readers may still hold, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Pins {
+    versions: Mutex<VecDeque<(VersionId, Weak<Version>)>, { rank::PINS }>,
+}
+
+impl Pins {
+    /// Adds a version; called before it is published.
+    pub fn add(&self, version: &Arc<Version>) {
+        self.versions.lock().push_back((version.id(), Arc::downgrade(version)));
+    }
+
+    /// Returns the oldest version that a reader holds, or else the current one.
+    pub fn oldest(&self) -> VersionId {
+        let mut versions = self.versions.lock();
+        while let Some((id, version)) = versions.front() {
+            if version.strong_count() > 0 {
+                return *id;
+            }
+            versions.pop_front();
+        }
+        VersionId::default()
+    }
+
+    /// Returns the versions that readers hold, and the current one, in ascending order.
+    pub fn all(&self) -> Vec<VersionId> {
+        let mut versions = self.versions.lock();
+        versions.retain(|(_, version)| version.strong_count() > 0);
+        versions.iter().map(|(id, _)| *id).collect()
     }
 }

@@ -1,9 +1,9 @@
 //! Iterator over the pairs of a view.
 
 use crate::cursor::prefix_of;
+use crate::cursor::{Found, ValueSlice};
 use crate::index::Tables;
 use crate::merge::Merged;
-use crate::slot::{Found, ValueSlice};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_types::{Error, KeyRange, Result, ValueRef};

@@ -6,10 +6,10 @@ mod iter;
 pub use estimate::Estimate;
 pub use iter::{Direction, ViewIter};
 
+use crate::cursor::{Found, Lookup};
 use crate::index::Tables;
 use crate::memtable::RangeSet;
 use crate::merge::{Merged, Source, SourceCursor};
-use crate::slot::{Found, Lookup};
 use crate::version::Version;
 use std::sync::Arc;
 use stele_types::{KeyRange, Result, Seq};

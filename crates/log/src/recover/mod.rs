@@ -3,7 +3,6 @@
 //! Recovery reads the segments from the first that Raft needs; sealed ones through their sidecars.
 //! Of older files it checks only the existence: they hold values, which are checked when read.
 
-mod chain;
 mod inventory;
 mod needed;
 pub(crate) mod survey;
@@ -12,12 +11,13 @@ pub(crate) use inventory::is_reusable;
 use crate::append::{Appender, active_meta};
 use crate::catalog::FileMeta;
 use crate::dir::{Dir, Name};
+use crate::encode::Staged;
 use crate::entry_cache::EntryCache;
 use crate::format::Item;
 use crate::format::frame::FRAME_HEADER_BYTES;
 use crate::long_reads::LongReads;
 use crate::read_many::BUFFERS_KEPT_BYTES_MAX;
-use crate::read_pool::ReadPool;
+use crate::read_many::ReadPool;
 use crate::region::Regions;
 use crate::segment::begin::{Begin, begin};
 use crate::segment::damaged_payloads::Passes;
@@ -26,10 +26,9 @@ use crate::segment::scan::{self, End, TailState};
 use crate::segment::sidecar::{self, SidecarWriter};
 use crate::segment::{damaged_payloads, items, reader::SegmentReader};
 use crate::shared::{Shared, State};
-use crate::staged::Staged;
 use crate::{FileKind, LogOptions, RecoverFrom, Recovery, Tail};
 use bytes::Bytes;
-use chain::Link;
+use inventory::Link;
 use inventory::{Inventory, Orphans};
 use needed::Needed;
 use std::io::IoSlice;
@@ -87,7 +86,7 @@ fn open_passing(
         dir: dir.clone(),
         options: options.clone(),
     };
-    let chain = chain::links(dir, &inventory.segments, from)?;
+    let chain = inventory::links(dir, &inventory.segments, from)?;
     let mut appender = match chain.split_last() {
         Some((newest, sealed)) => {
             recoverer.read_sealed(&shared, sealed, newest)?;

@@ -1,7 +1,7 @@
 //! A read-only survey of what recovery would read, for a store that other replicas can repair: it
 //! finds the entries with damaged payloads and writes copies in their places.
 
-use super::chain;
+use super::inventory;
 use super::inventory::{Inventory, Orphans};
 use super::needed::Needed;
 use super::{by_frames, by_sidecar, check_end, check_tail, check_whole, read_payload};
@@ -256,7 +256,7 @@ impl Survey {
 
     fn scan(&mut self) -> Result<()> {
         let inventory = Inventory::take(&self.dir, &self.options, &self.from, Orphans::Kept)?;
-        let chain = chain::links(&self.dir, &inventory.segments, &self.from)?;
+        let chain = inventory::links(&self.dir, &inventory.segments, &self.from)?;
         (self.regions, self.has_more) = (Regions::default(), false);
         let Some((newest, sealed)) = chain.split_last() else { return Ok(()) };
         let mut needed = Needed::new(&self.options, &self.from);

@@ -4,7 +4,6 @@ pub(crate) mod begin;
 pub(crate) mod chunks;
 pub(crate) mod damaged_payloads;
 pub(crate) mod items;
-pub(crate) mod later;
 pub(crate) mod reader;
 pub(crate) mod scan;
 pub(crate) mod sidecar;

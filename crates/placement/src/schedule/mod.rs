@@ -17,7 +17,6 @@ pub mod pace;
 pub mod place;
 pub mod planned;
 pub mod repair;
-pub mod rule_name;
 pub mod rule_text;
 pub mod surplus;
 pub mod survey;

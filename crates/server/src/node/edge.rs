@@ -133,12 +133,12 @@ impl Edge {
 
 impl OutputSink for Edge {
     fn send(&self, messages: Vec<PeerMessage>) {
-        let (near, far): (Vec<_>, Vec<_>) =
-            messages.into_iter().partition(|message| self.stores.has(message.to_store));
-        for message in near {
+        let near = self.stores.serving();
+        let deliver = |message| {
             let bytes = transport::message_bytes(&message);
-            self.message(message, bytes);
-        }
+            near.deliver(message, bytes).err()
+        };
+        let far: Vec<_> = messages.into_iter().filter_map(deliver).collect();
         if let Some(transport) = self.transport.get().filter(|_| !far.is_empty()) {
             transport.send(far);
         }
@@ -171,11 +171,11 @@ impl OutputSink for Edge {
 }
 
 impl Deliver for Edge {
-    fn message(&self, message: PeerMessage, bytes: u64) {
-        if let Some(store) = self.stores.get(message.to_store) {
-            store.message(message, bytes);
-        } else if let Some(recovering) = self.stores.recovering_store(message.to_store) {
-            recovering.message(message, bytes);
+    fn messages(&self, messages: &mut Vec<(PeerMessage, u64)>) {
+        let serving = self.stores.serving();
+        for (message, bytes) in messages.drain(..) {
+            // One for a store that has just stopped is lost, as on the way.
+            let _ = serving.deliver(message, bytes);
         }
     }
 

@@ -69,8 +69,6 @@ pub(super) fn start(damaged: DamagedDir, parts: &Parts) -> Result<()> {
             }
         }
     };
-    // Listed before its thread can remove it.
-    let mut recovering = parts.stores.recovering_mut();
-    recovering.push(RecoveryThread::start(recovery, (dir, device_bytes), context, on_end)?);
-    Ok(())
+    let start = || RecoveryThread::start(recovery, (dir, device_bytes), context, on_end);
+    parts.stores.add_recovering(start)
 }

@@ -17,6 +17,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt::{self, Write};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use stele_replica::Timings;
 
@@ -62,6 +63,8 @@ pub enum Kind {
 }
 
 impl Kind {
+    const COUNT: usize = Self::Checksum as usize + 1;
+
     /// Returns the name in metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
@@ -118,8 +121,18 @@ pub struct Metrics {
     seconds: Family<Request, Histogram>,
     failed: Family<Failed, Counter>,
     stages: Family<Stage, Histogram>,
+    of_kinds: [OfKind; Kind::COUNT],
+    of_stages: [OnceLock<Histogram>; 4],
     slow_log: SlowLog,
     started: Instant,
+}
+
+/// Members of the families for one kind. Looked up once: a look-up hashes the label under a lock.
+#[derive(Debug, Default)]
+struct OfKind {
+    seconds: OnceLock<Histogram>,
+    retry: OnceLock<Counter>,
+    failed: OnceLock<Counter>,
 }
 
 /// Outcome of a request.
@@ -159,7 +172,9 @@ impl Metrics {
             unit(),
             stages.clone(),
         );
-        Self { registry, seconds, failed, stages, slow_log, started: Instant::now() }
+        let (of_kinds, of_stages) = Default::default();
+        let started = Instant::now();
+        Self { registry, seconds, failed, stages, of_kinds, of_stages, slow_log, started }
     }
 
     /// Records `count` requests that were executed as one and took `took`.
@@ -171,21 +186,28 @@ impl Metrics {
         outcome: Outcome,
         stages: Option<Stages>,
     ) {
-        let seconds = self.seconds.get_or_create_owned(&Request { kind });
+        let of_kind = &self.of_kinds[kind as usize];
+        let seconds =
+            of_kind.seconds.get_or_init(|| self.seconds.get_or_create_owned(&Request { kind }));
         (0..count).for_each(|_| seconds.observe(took.as_secs_f64()));
         let outcome = match outcome {
             Outcome::Served => None,
-            Outcome::Retry => Some("retry"),
-            Outcome::Final => Some("final"),
+            Outcome::Retry => Some(("retry", &of_kind.retry)),
+            Outcome::Final => Some(("final", &of_kind.failed)),
         };
-        if let Some(outcome) = outcome {
-            self.failed.get_or_create(&Failed { kind, outcome }).inc_by(count as u64);
+        if let Some((outcome, counter)) = outcome {
+            let counter =
+                counter.get_or_init(|| self.failed.get_or_create_owned(&Failed { kind, outcome }));
+            counter.inc_by(count as u64);
         }
-        for (stage, nanos) in stages.iter().flat_map(Stages::by_name) {
-            let seconds = self.stages.get_or_create_owned(&Stage { stage });
+        for (it, (stage, nanos)) in
+            self.of_stages.iter().zip(stages.iter().flat_map(Stages::by_name))
+        {
+            let seconds = it.get_or_init(|| self.stages.get_or_create_owned(&Stage { stage }));
             (0..count).for_each(|_| seconds.observe(nanos as f64 / 1e9));
         }
-        self.slow_log.request(kind, took, outcome.unwrap_or("served"), stages.as_ref());
+        let outcome = outcome.map_or("served", |(outcome, _)| outcome);
+        self.slow_log.request(kind, took, outcome, stages.as_ref());
     }
 
     /// Returns the log of slow requests.

@@ -46,8 +46,8 @@ pub trait Resolve: Send + Sync {
 
 /// Receiver of messages and events from other nodes. Except `snapshot`, the calls never block.
 pub trait Deliver: Send + Sync {
-    /// Delivers a message for a store of this node, with its approximate size in bytes.
-    fn message(&self, message: PeerMessage, bytes: u64);
+    /// Takes messages for stores of this node, in order, each with its approximate size in bytes.
+    fn messages(&self, messages: &mut Vec<(PeerMessage, u64)>);
 
     /// Reports that messages to the store get through from now on.
     fn reachable(&self, store: StoreId);

@@ -3,7 +3,7 @@
 use super::BoxFuture;
 use super::closed::{CloseReason, RejectReason};
 use super::connection::{self, Reader};
-use super::frame::{self, Frame, Kind};
+use super::frame::{self, Frames, Kind};
 use super::hello::{self, Hello, Lane, MAGIC, Welcome};
 use super::queue::message_bytes;
 use super::refusals::RefusedStore;
@@ -11,7 +11,7 @@ use super::shared::{ROOM_UNIT_BYTES, Shared};
 use super::snapshot_stream;
 use super::stats::Stats;
 use std::sync::Arc;
-use stele_replica::wire;
+use stele_replica::{PeerMessage, wire};
 use stele_types::{StoreId, StoreRun, mutant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -172,7 +172,7 @@ async fn handshake(
     }
     remote.is_logged = false;
     let gone = shared.gone.borrow().clone();
-    let serving = shared.all_own().into_iter().filter(|store| shared.is_own(*store));
+    let serving = shared.serving().into_iter();
     let runs = serving.map(|store| (store, shared.identity.boots.get(store)));
     let runs = runs.filter(|(_, run)| run.is_known()).collect();
     let welcome = Welcome { version: hello.version(), gone, runs, refused: refused.clone() };
@@ -199,11 +199,14 @@ async fn messages(
     let mut silent_ticks = 0;
     let (frames, stream) = reader.parts();
     let mut room = Room::new(shared);
+    let mut messages = Vec::new();
     loop {
-        while let Some(frame) = frames.take()? {
-            handle_frame(shared, hello, heard, frame)?;
+        let ended = take_messages(shared, hello, frames, &mut messages);
+        if !messages.is_empty() {
+            deliver(shared, hello, heard, &mut messages)?;
             room.release();
         }
+        ended?;
         room.request(frames.begun_bytes());
         tokio::select! {
             // Invariant: a large frame is not read further before there is budget for all of it.
@@ -304,44 +307,62 @@ fn ticks(shared: &Shared) -> u32 {
     u32::try_from(options.silence_max.as_millis().div_ceil(interval) + 1).unwrap_or(u32::MAX)
 }
 
-fn handle_frame(
+/// Takes the messages that have arrived as a whole, each with its approximate bytes. Those before a
+/// malformed one are taken.
+fn take_messages(
+    shared: &Shared,
+    hello: &Hello,
+    frames: &mut Frames,
+    messages: &mut Vec<(PeerMessage, u64)>,
+) -> Result<(), CloseReason> {
+    let lane = shared.stats.lane(hello.lane);
+    while let Some(frame) = frames.take()? {
+        match frame.kind {
+            Kind::Alive => continue,
+            Kind::Message => {}
+            _ => {
+                return Err(CloseReason::Malformed(
+                    "a frame of this kind does not belong on this connection",
+                ));
+            }
+        }
+        Stats::add(&lane.frames_received, 1);
+        Stats::add(&lane.bytes_received, frame.body.len());
+        let message = wire::decode(frame.body).map_err(CloseReason::Unreadable)?;
+        // Invariant: a connection carries only messages of the stores in its hello.
+        let known = hello.from.contains(&message.from_store);
+        if !known && !mutant::active("server.any_sender") {
+            return Err(CloseReason::Malformed("the sending store is not in the hello"));
+        }
+        let bytes = message_bytes(&message);
+        messages.push((message, bytes));
+    }
+    Ok(())
+}
+
+/// Delivers messages, in order. What decides whether they are heard is read once for all of them.
+fn deliver(
     shared: &Shared,
     hello: &Hello,
     heard: &Heard,
-    frame: Frame,
+    messages: &mut Vec<(PeerMessage, u64)>,
 ) -> Result<(), CloseReason> {
-    match frame.kind {
-        Kind::Alive => return Ok(()),
-        Kind::Message => {}
-        _ => {
-            return Err(CloseReason::Malformed(
-                "a frame of this kind does not belong on this connection",
-            ));
-        }
+    let is_from = |store| messages.iter().any(|(message, _)| message.from_store == store);
+    heard.check(shared, is_from)?;
+    let removed = hello.from.iter().copied().filter(|store| shared.resolve.is_removed(*store));
+    let removed: Vec<StoreId> = removed.collect();
+    let is_heard = |from| {
+        (!removed.contains(&from) && heard.holds(from))
+            || mutant::active("server.removed_store_heard")
+    };
+    let taken = messages.len();
+    let own = shared.serving();
+    messages.retain(|(message, _)| own.contains(&message.to_store) && is_heard(message.from_store));
+    Stats::add(&shared.stats.strays_received, taken - messages.len());
+    Stats::add(&shared.stats.messages_received, messages.len());
+    if !shared.cuts.blocks_in(&hello.from) {
+        shared.deliver.messages(messages);
     }
-    if shared.cuts.blocks_in(&hello.from) {
-        return Ok(());
-    }
-    let body_bytes = frame.body.len();
-    let message = wire::decode(frame.body).map_err(CloseReason::Unreadable)?;
-    // Invariant: a connection carries only messages of the stores in its hello.
-    let known = hello.from.contains(&message.from_store);
-    if !known && !mutant::active("server.any_sender") {
-        return Err(CloseReason::Malformed("the sending store is not in the hello"));
-    }
-    let from = message.from_store;
-    let is_heard = (!shared.resolve.is_removed(from) && heard.holds(from))
-        || mutant::active("server.removed_store_heard");
-    heard.check(shared, |store| store == from)?;
-    if !shared.is_own(message.to_store) || !is_heard {
-        Stats::add(&shared.stats.strays_received, 1);
-        return Ok(());
-    }
-    let lane = shared.stats.lane(hello.lane);
-    Stats::add(&lane.frames_received, 1);
-    Stats::add(&lane.bytes_received, body_bytes);
-    let bytes = message_bytes(&message);
-    shared.deliver.message(message, bytes);
-    Stats::add(&shared.stats.messages_received, 1);
+    messages.clear();
     Ok(())
 }

@@ -54,6 +54,12 @@ impl Shared {
         self.own.read().contains(&store) && !self.gone.borrow().contains(&store)
     }
 
+    /// Returns the stores of this node that serve.
+    pub fn serving(&self) -> Vec<StoreId> {
+        let gone = self.gone.borrow();
+        self.own.read().iter().copied().filter(|store| !gone.contains(store)).collect()
+    }
+
     /// Returns the stores of this node, also those that do not serve.
     pub fn all_own(&self) -> Vec<StoreId> {
         let mut all = self.own.read().clone();

@@ -1,19 +1,15 @@
 //! The engine as a map in memory: the shortest implementation of what every engine must do, and the
 //! reference of differential tests.
+//!
+//! The model as a subject of its own suite.
+//!
+//! Staged snapshot pairs of the model.
 
-mod factory;
-mod ingest;
-mod region;
-mod view;
-
+use crate::conformance::Factory;
 use crate::{
     EngineStats, LogStore, LostValue, Maintained, Pair, Progress, RangeSize, Repair, Snapshots,
     Space, StateMachine,
 };
-pub use factory::ModelFactory;
-pub use ingest::ModelIngest;
-pub use view::ModelView;
-
 use bytes::Bytes;
 use parking_lot::Mutex;
 use region::Region;
@@ -24,6 +20,10 @@ use stele_types::{
     Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Mark, Op, Record, RegionId,
     Result, Term, checksum,
 };
+pub use view::ModelView;
+
+mod region;
+mod view;
 
 /// Key → (value, expiry in Unix seconds or 0).
 type Pairs = BTreeMap<Bytes, (Bytes, u64)>;
@@ -430,4 +430,65 @@ fn apply_command(pairs: &mut Pairs, command: &Command) -> u64 {
 
 fn remove_range(pairs: &mut Pairs, range: &KeyRange) {
     pairs.retain(|key, _| !range.contains(key));
+}
+
+/// Factory of model engines; a device is the state that the last crash left.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ModelFactory;
+
+impl Factory for ModelFactory {
+    type Engine = ModelEngine;
+    type Disk = ModelEngine;
+
+    fn disk(&self, _seed: u64) -> ModelEngine {
+        ModelEngine::new()
+    }
+
+    fn open(&self, disk: &ModelEngine) -> Result<ModelEngine> {
+        Ok(disk.crash())
+    }
+
+    fn crash(&self, _disk: ModelEngine, engine: ModelEngine, _seed: u64) -> ModelEngine {
+        engine.crash()
+    }
+
+    fn replay_command(&self) -> String {
+        "cargo test -p stele-storage --test all conformance model_passes_random_histories".into()
+    }
+}
+
+/// Pairs received so far, and the ranges they will replace.
+#[derive(Debug)]
+pub struct ModelIngest {
+    ranges: Vec<KeyRange>,
+    pairs: Pairs,
+    is_broken: bool,
+}
+
+impl ModelIngest {
+    fn new(ranges: Vec<KeyRange>) -> Result<Self> {
+        crate::check_ranges(&ranges)?;
+        Ok(Self { ranges, pairs: Pairs::new(), is_broken: false })
+    }
+
+    fn receive(&mut self, pairs: Vec<Pair>) -> Result<()> {
+        for Pair { key, value, expires_at_s } in pairs {
+            let ascending = self.pairs.last_key_value().is_none_or(|(last, _)| *last < key);
+            if !ascending || !self.ranges.iter().any(|range| range.contains(&key)) {
+                self.is_broken = true;
+                return Err(Error::invalid("installed keys must ascend inside the ranges"));
+            }
+            self.pairs.insert(key, (value, expires_at_s));
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<(Vec<KeyRange>, Pairs)> {
+        if self.is_broken {
+            return Err(Error::invalid(
+                "an ingest with a refused pair cannot be installed; begin a new one",
+            ));
+        }
+        Ok((self.ranges, self.pairs))
+    }
 }

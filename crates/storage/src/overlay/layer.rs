@@ -1,6 +1,6 @@
 //! Effects of consecutive entries, sorted by key: immutable, and 32 bytes for each key.
 
-use super::intervals::Intervals;
+use super::effects::Intervals;
 use super::{INTERVAL_BYTES, INTERVALS_BYTES, LAYER_BYTES, PAYLOAD_BYTES, POINT_BYTES};
 use crate::{Order, Pair};
 use bytes::Bytes;

@@ -17,7 +17,6 @@
 //! replaces and drops whole layers.
 
 mod effects;
-mod intervals;
 mod layer;
 mod merge;
 mod overlaid;

@@ -89,8 +89,8 @@ pub struct Seen {
 }
 
 impl Deliver for Seen {
-    fn message(&self, message: PeerMessage, _bytes: u64) {
-        self.messages.lock().push(message);
+    fn messages(&self, messages: &mut Vec<(PeerMessage, u64)>) {
+        self.messages.lock().extend(messages.drain(..).map(|(message, _)| message));
     }
 
     fn reachable(&self, store: StoreId) {
