@@ -10,6 +10,7 @@ mod log_store;
 mod model;
 mod modification;
 mod overlay;
+mod pages;
 mod recoverable_log;
 mod repair;
 mod snapshots;
@@ -23,6 +24,7 @@ pub use modification::{Decision, Modification, Modified, NewPair, decide};
 pub use overlay::{
     DueMerge, Effects, KeyChange, Layer, MergedLayers, Overlaid, Overlay, effect_bytes,
 };
+pub use pages::{Pages, read_ident, read_regions};
 pub use recoverable_log::{LostEntry, RecoverableLog};
 pub use repair::{LostValue, Repair};
 pub use snapshots::{Snapshots, check_ranges};

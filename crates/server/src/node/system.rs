@@ -7,13 +7,12 @@ use crate::stores::Stores;
 use crate::transport::{BoxFuture, RefusedStore, Transport};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_node::pages::Pages;
 use stele_node::placement;
 use stele_node::succession::{Refusal, Verdict};
 use stele_placement::{PairChange, SYSTEM_REGION};
 use stele_replica::LinearizableRead;
 use stele_replica::{Done, Header, Read, Reply, RequestId};
-use stele_storage::{EngineView, StateMachine};
+use stele_storage::{EngineView, Pages, StateMachine};
 use stele_types::{Error, Result, StoreId, StoreRun, Term};
 
 /// Time a read may take, in nanoseconds.

@@ -9,7 +9,6 @@ use crate::memory::{Charging, Exceeded, RequestMemory, next_page, pair_memory, p
 use crate::store::Engine;
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_node::pages::Pages;
 use stele_proto::kvrpcpb::{
     KvPair, RawBatchGetRequest, RawBatchGetResponse, RawBatchScanRequest, RawBatchScanResponse,
     RawChecksumRequest, RawChecksumResponse, RawGetKeyTtlRequest, RawGetKeyTtlResponse,
@@ -19,7 +18,7 @@ use stele_proto::stele::kv::v1::{ExistRequest, ExistResponse};
 use stele_replica::LinearizableRead;
 use stele_replica::{Done, Reply, RequestId};
 use stele_storage::{
-    Admitted, Cached, EngineView, Order, Overlaid, Pair, ScanOptions, StateMachine,
+    Admitted, Cached, EngineView, Order, Overlaid, Pages, Pair, ScanOptions, StateMachine,
 };
 use stele_types::{ColumnFamily, KeyRange, is_expired, keyspace, mutant};
 use tokio::task::JoinError;
@@ -278,8 +277,7 @@ pub async fn exist(
     let keys = on_device(target, memory, move || {
         let mut found = Vec::new();
         for key in keys {
-            let engine_key = family.engine_key(&key);
-            let only = KeyRange::new(engine_key.clone(), [&engine_key[..], &[0]].concat());
+            let only = KeyRange::of_key(family.engine_key(&key));
             let options = ScanOptions { keys_only: true, ..ScanOptions::new(only, 1) };
             if view.scan(&options)?.first().is_some_and(|pair| is_live(pair, now_s)) {
                 found.push(key);
