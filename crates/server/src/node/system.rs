@@ -4,6 +4,7 @@ use crate::members::Members;
 use crate::placement::{LostQuorum, System};
 use crate::store::StoreHandle;
 use crate::stores::Stores;
+use crate::tasks::blocking;
 use crate::transport::{BoxFuture, RefusedStore, Transport};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -159,8 +160,7 @@ impl System for SystemRegion {
             let confirmed =
                 LinearizableRead::confirmed_state(&reader, &header, store.readers(), view)?;
             let view = confirmed.map_err(not_done)?;
-            let read = tokio::task::spawn_blocking(move || pairs(&view));
-            read.await.map_err(|_| Error::Busy("the server is stopping".to_owned()))?
+            blocking(move || pairs(&view)).await
         })
     }
 }
