@@ -7,7 +7,7 @@ use stele_types::{Error, KeyRange, LogIndex, RegionId, Result, Term};
 pub trait Snapshots: Send + Sync {
     /// Staged pairs of a snapshot, not yet readable. Dropping it removes what it wrote; after a
     /// crash the next open does.
-    type Ingest: Send;
+    type Ingest: Send + 'static;
 
     /// Begins to stage pairs for `ranges` (ascending, disjoint). Callable from any thread; any
     /// number at a time.

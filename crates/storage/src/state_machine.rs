@@ -34,7 +34,7 @@ pub struct Maintained {
 /// moved from one region to another are applied in the order they were made.
 pub trait StateMachine: Send + Sync {
     /// Consistent view.
-    type View: EngineView;
+    type View: EngineView + 'static;
 
     /// Applies committed entries of one region in order. Fails with `Invalid` when one is not the
     /// next entry or not persisted here. The effects are visible on return.
