@@ -98,7 +98,7 @@ fn draw(runs: &mut Vec<Arc<Run>>, prng: &mut Prng) -> Option<Arc<Run>> {
 
 fn range_of(run: &Run) -> KeyRange {
     let meta = run.meta();
-    KeyRange::new(meta.first_key.to_vec(), [&meta.last_key[..], &[0]].concat())
+    KeyRange::new(meta.first_key.to_vec(), stele_types::key_after(&meta.last_key))
 }
 
 fn may_lose(number: u64, range: &KeyRange, lost_ranges: &LostRanges) -> bool {

@@ -30,12 +30,7 @@ pub struct Client<'a, E: StorageEngine> {
     stages: Stages,
 }
 
-impl<'a, E> Client<'a, E>
-where
-    E: StorageEngine + 'static,
-    E::View: 'static,
-    E::Ingest: 'static,
-{
+impl<'a, E: StorageEngine + 'static> Client<'a, E> {
     /// Creates a client.
     pub fn new(cluster: &'a Cluster<E>) -> Self {
         Self { cluster, leader: cluster.leader(), stages: Stages::default() }

@@ -48,12 +48,7 @@ fn region(stores: u64) -> Region {
     }
 }
 
-impl<E> Cluster<E>
-where
-    E: StorageEngine + 'static,
-    E::View: 'static,
-    E::Ingest: 'static,
-{
+impl<E: StorageEngine + 'static> Cluster<E> {
     /// Starts a group on these engines, one for each store, new or reopened.
     pub fn start(engines: Vec<E>, setup: &Setup) -> Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
@@ -113,12 +108,11 @@ where
 }
 
 /// Lets the first store campaign until a store leads. Returns the position of the leader.
-fn elect<E>(stores: &[Arc<StoreHandle<E>>], network: &Network<E>, delay: Duration) -> Result<usize>
-where
-    E: StorageEngine + 'static,
-    E::View: 'static,
-    E::Ingest: 'static,
-{
+fn elect<E: StorageEngine + 'static>(
+    stores: &[Arc<StoreHandle<E>>],
+    network: &Network<E>,
+    delay: Duration,
+) -> Result<usize> {
     let deadline = Instant::now() + ELECTED_WITHIN;
     let header = Header { region: DATA, ..Header::default() };
     let first = stores.first().context("a group without stores")?;

@@ -16,12 +16,7 @@ const STACK_BYTES: usize = 256 << 10;
 /// Stores by id; each is set once it has started.
 struct Stores<E: StorageEngine>(BTreeMap<StoreId, OnceLock<Weak<StoreHandle<E>>>>);
 
-impl<E> Stores<E>
-where
-    E: StorageEngine + 'static,
-    E::View: 'static,
-    E::Ingest: 'static,
-{
+impl<E: StorageEngine + 'static> Stores<E> {
     fn deliver(&self, message: PeerMessage) {
         let to = self.0.get(&message.to_store).and_then(|store| store.get()?.upgrade());
         if let Some(store) = to {
@@ -42,12 +37,7 @@ pub(super) struct Network<E: StorageEngine> {
 /// A message and the moment of its delivery.
 type Delayed = (Instant, PeerMessage);
 
-impl<E> Network<E>
-where
-    E: StorageEngine + 'static,
-    E::View: 'static,
-    E::Ingest: 'static,
-{
+impl<E: StorageEngine + 'static> Network<E> {
     /// Creates the network of these stores. Each message is delivered `delay` after it was sent. A
     /// thread stands for the slow links. It ends with the network.
     pub fn new(ids: &[StoreId], delay: Duration) -> std::io::Result<Self> {
@@ -84,24 +74,14 @@ where
 }
 
 /// Delivers messages in the order in which they were sent: all have the same delay.
-fn deliver_when_due<E>(stores: &Stores<E>, delayed: &Receiver<Delayed>)
-where
-    E: StorageEngine + 'static,
-    E::View: 'static,
-    E::Ingest: 'static,
-{
+fn deliver_when_due<E: StorageEngine + 'static>(stores: &Stores<E>, delayed: &Receiver<Delayed>) {
     while let Ok((due, message)) = delayed.recv() {
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         stores.deliver(message);
     }
 }
 
-impl<E> OutputSink<E> for Network<E>
-where
-    E: StorageEngine + 'static,
-    E::View: 'static,
-    E::Ingest: 'static,
-{
+impl<E: StorageEngine + 'static> OutputSink<E> for Network<E> {
     fn send(&self, messages: Vec<PeerMessage>) {
         let Some((delay, link)) = &self.link else {
             return messages.into_iter().for_each(|message| self.stores.deliver(message));

@@ -107,17 +107,12 @@ impl Done {
 
 /// Runs `ops` operations with `clients` clients; stops early if one fails. A step gets the client,
 /// the operation's number, and a random stream that follows from it, and returns its class.
-pub fn closed_loops<E>(
+pub fn closed_loops<E: StorageEngine + 'static>(
     cluster: &Cluster<E>,
     clients: usize,
     ops: u64,
     step: impl Fn(&mut Client<'_, E>, u64, &mut Prng) -> Result<Class> + Sync,
-) -> Result<Outcome>
-where
-    E: StorageEngine + 'static,
-    E::View: 'static,
-    E::Ingest: 'static,
-{
+) -> Result<Outcome> {
     let next = AtomicU64::new(0);
     let (cpu, written, started) = (cpu_seconds()?, written_bytes()?, Instant::now());
     let times = cluster.times();

@@ -11,12 +11,7 @@ use stele_types::Prng;
 /// Longest scan of YCSB's workload E.
 const YCSB_SCAN_MAX: u64 = 100;
 
-impl<E> Measured<'_, E>
-where
-    E: StorageEngine + 'static,
-    E::View: 'static,
-    E::Ingest: 'static,
-{
+impl<E: StorageEngine + 'static> Measured<'_, E> {
     /// Gets loaded keys, uniformly distributed.
     pub fn gets(&self) -> Result<Outcome> {
         let Plan { clients, ops, keys, .. } = *self.plan;

@@ -184,12 +184,7 @@ pub struct Measured<'a, E: StorageEngine> {
     pub inserting: AtomicU64,
 }
 
-impl<'a, E> Measured<'a, E>
-where
-    E: StorageEngine + 'static,
-    E::View: 'static,
-    E::Ingest: 'static,
-{
+impl<'a, E: StorageEngine + 'static> Measured<'a, E> {
     pub fn new(cluster: &'a Cluster<E>, plan: &'a Plan, dir: &'a Path) -> Self {
         let values = Values::new(plan.value_bytes as usize);
         let (keys, inserting) = (AtomicU64::new(0), AtomicU64::new(plan.keys));

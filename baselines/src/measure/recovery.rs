@@ -61,12 +61,7 @@ fn end_with_parent() {
 }
 
 /// Loads, reports that, and puts the same keys again until killed.
-pub fn load_and_go_on<E>(cluster: &Cluster<E>, plan: &Plan) -> Result<()>
-where
-    E: StorageEngine + 'static,
-    E::View: 'static,
-    E::Ingest: 'static,
-{
+pub fn load_and_go_on<E: StorageEngine + 'static>(cluster: &Cluster<E>, plan: &Plan) -> Result<()> {
     let _cache = plan.limit_page_cache(plan.stores)?;
     let measured = Measured::new(cluster, plan, &plan.dir);
     measured.load()?;
@@ -80,17 +75,12 @@ where
 }
 
 /// Opens the stores one by one, and then measures the time to the first get.
-pub fn reopen<E>(
+pub fn reopen<E: StorageEngine + 'static>(
     plan: &Plan,
     mode: Mode,
     dir: &Path,
     open: impl Fn(&Path) -> stele_types::Result<E>,
-) -> Result<Vec<Value>>
-where
-    E: StorageEngine + 'static,
-    E::View: 'static,
-    E::Ingest: 'static,
-{
+) -> Result<Vec<Value>> {
     let cache = plan.limit_page_cache(plan.stores)?;
     let mut engines = Vec::new();
     let mut opened_ms = Vec::new();

@@ -30,15 +30,11 @@ enum Kind {
 /// Action on a system's engines, independent of their type.
 trait Use {
     type Out;
-    fn with<E>(
+    fn with<E: StorageEngine + 'static>(
         self,
         mode: Mode,
         open: impl Fn(&Path) -> stele_types::Result<E>,
-    ) -> Result<Self::Out>
-    where
-        E: StorageEngine + 'static,
-        E::View: 'static,
-        E::Ingest: 'static;
+    ) -> Result<Self::Out>;
 }
 
 /// Returns the directories of a group's stores.
@@ -47,18 +43,13 @@ pub fn store_dirs(dir: &Path, stores: u64) -> Vec<PathBuf> {
 }
 
 /// Opens a group, passes it to `f`, and stops it.
-pub fn with_group<E, T>(
+pub fn with_group<E: StorageEngine + 'static, T>(
     plan: &Plan,
     mode: Mode,
     dir: &Path,
     open: impl Fn(&Path) -> stele_types::Result<E>,
     f: impl FnOnce(&Cluster<E>) -> Result<T>,
-) -> Result<T>
-where
-    E: StorageEngine + 'static,
-    E::View: 'static,
-    E::Ingest: 'static,
-{
+) -> Result<T> {
     let dirs = store_dirs(dir, plan.stores);
     let engines = dirs.iter().map(|dir| open(dir)).collect::<stele_types::Result<Vec<E>>>()?;
     let cluster = Cluster::start(engines, &plan.setup(mode))?;
@@ -72,16 +63,11 @@ struct Phases<'a>(&'a Plan, &'a [Phase], &'a Path);
 impl Use for Phases<'_> {
     type Out = Vec<Value>;
 
-    fn with<E>(
+    fn with<E: StorageEngine + 'static>(
         self,
         mode: Mode,
         open: impl Fn(&Path) -> stele_types::Result<E>,
-    ) -> Result<Vec<Value>>
-    where
-        E: StorageEngine + 'static,
-        E::View: 'static,
-        E::Ingest: 'static,
-    {
+    ) -> Result<Vec<Value>> {
         let Self(plan, phases, dir) = self;
         with_group(plan, mode, dir, open, |cluster| {
             Measured::new(cluster, plan, dir).phases(phases)
@@ -94,12 +80,11 @@ struct Load<'a>(&'a Plan);
 impl Use for Load<'_> {
     type Out = ();
 
-    fn with<E>(self, mode: Mode, open: impl Fn(&Path) -> stele_types::Result<E>) -> Result<()>
-    where
-        E: StorageEngine + 'static,
-        E::View: 'static,
-        E::Ingest: 'static,
-    {
+    fn with<E: StorageEngine + 'static>(
+        self,
+        mode: Mode,
+        open: impl Fn(&Path) -> stele_types::Result<E>,
+    ) -> Result<()> {
         let Self(plan) = self;
         with_group(plan, mode, &plan.dir, open, |cluster| recovery::load_and_go_on(cluster, plan))
     }
@@ -110,16 +95,11 @@ struct Reopen<'a>(&'a Plan, &'a Path);
 impl Use for Reopen<'_> {
     type Out = Vec<Value>;
 
-    fn with<E>(
+    fn with<E: StorageEngine + 'static>(
         self,
         mode: Mode,
         open: impl Fn(&Path) -> stele_types::Result<E>,
-    ) -> Result<Vec<Value>>
-    where
-        E: StorageEngine + 'static,
-        E::View: 'static,
-        E::Ingest: 'static,
-    {
+    ) -> Result<Vec<Value>> {
         let Self(plan, dir) = self;
         recovery::reopen(plan, mode, dir, open)
     }

@@ -38,10 +38,7 @@ struct Shared<E> {
     applied: Condvar,
 }
 
-impl<E> Queued<E>
-where
-    E: StorageEngine + 'static,
-{
+impl<E: StorageEngine + 'static> Queued<E> {
     /// Puts a queue before `inner`. Fails if no thread can be started.
     pub fn new(inner: E, clock: Arc<dyn Clock>) -> Result<Self> {
         let mut queued = Self::direct(inner, clock);

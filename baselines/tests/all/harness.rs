@@ -30,12 +30,7 @@ fn setup(mode: Mode) -> Setup {
     Setup { election_ticks: ELECTION_TICKS, mode, delay: Duration::ZERO }
 }
 
-fn check<E>(setup: Setup, open: impl Fn(&Path) -> stele_types::Result<E>)
-where
-    E: StorageEngine + 'static,
-    E::View: 'static,
-    E::Ingest: 'static,
-{
+fn check<E: StorageEngine + 'static>(setup: Setup, open: impl Fn(&Path) -> stele_types::Result<E>) {
     let dir = tempfile::tempdir().unwrap();
     let dirs: Vec<PathBuf> = (0..STORES).map(|store| dir.path().join(store.to_string())).collect();
     let start = || {
@@ -100,12 +95,10 @@ fn a_put_over_slow_links_takes_a_round_trip() {
 
 /// Writes with one client, and scans with another one meanwhile. Each scan must hold what was
 /// acknowledged before it began.
-fn check_scans<E>(setup: Setup, open: impl Fn(&Path) -> stele_types::Result<E>) -> Counts
-where
-    E: StorageEngine + 'static,
-    E::View: 'static,
-    E::Ingest: 'static,
-{
+fn check_scans<E: StorageEngine + 'static>(
+    setup: Setup,
+    open: impl Fn(&Path) -> stele_types::Result<E>,
+) -> Counts {
     const ROUNDS: usize = 60;
     const KEYS: usize = 8;
     const LIMIT: usize = 5;

@@ -2,11 +2,13 @@
 //! known to be committed.
 
 use crate::store::{Order, Pair};
-use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
 use std::vec::IntoIter;
-use stele_engine::{EngineView, LogStore, Options, Replay, ScanOptions, StateMachine, Store, View};
+use stele_engine::{
+    EngineView, LogStore, Options, Pages, Replay, ScanOptions, StateMachine, Store, View,
+    read_ident, read_regions,
+};
 use stele_types::{
     Clock, ColumnFamily, Command, CommittedEntry, Error, KeyRange, Op, PeerRole, Region,
     RegionKind, RegionPhase, Result, StoreIdent, is_expired, keyspace, mutant,
@@ -37,10 +39,10 @@ impl NodeDir {
         let clock = Arc::new(SystemClock::new());
         let now_s = clock.unix_seconds();
         let (store, _) = Store::open(vfs, clock, dir, options, Replay::Committed)?;
-        let (regions, uncertain_entries) = match ident(&store)? {
+        let (regions, uncertain_entries) = match read_ident(&store.view()?)? {
             Some(ident) => {
                 apply_where_alone(&store, ident)?;
-                let regions = read_regions(&store, ident)?;
+                let regions = regions_here(&store, ident)?;
                 let uncertain = regions.iter().map(|region| uncertain_entries(&store, region));
                 let uncertain = uncertain.sum();
                 (regions, uncertain)
@@ -126,17 +128,13 @@ impl NodePairs {
             order: self.order,
             bytes_max: PAGE_BYTES_MAX,
             keys_only: self.keys_only,
-            ..ScanOptions::new(range.clone(), PAGE)
+            ..ScanOptions::new(range, PAGE)
         };
-        let page = self.view.scan(&options)?;
-        if let Some(last) = page.last() {
-            let rest = match self.order {
-                Order::Forward => KeyRange::new(after(&last.key), range.end),
-                Order::Reverse => KeyRange::new(range.start, last.key.clone()),
-            };
-            self.ranges.push(rest);
+        let mut pages = Pages::new(&*self.view, options);
+        if let Some(page) = pages.next_page()? {
+            self.page = page.into_iter();
+            self.ranges.push(pages.rest());
         }
-        self.page = page.into_iter();
         Ok(true)
     }
 
@@ -173,28 +171,9 @@ fn is_live(pair: &Pair, now_s: u64) -> bool {
     !is_expired(pair.expires_at_s, now_s)
 }
 
-fn after(key: &[u8]) -> Bytes {
-    Bytes::from([key, &[0]].concat())
-}
-
-fn ident(store: &Store) -> Result<Option<StoreIdent>> {
-    let pair = store.view()?.get(&keyspace::ident_key())?;
-    pair.map(|pair| StoreIdent::decode(&pair.value)).transpose()
-}
-
 /// Returns the regions that have a replica on this store, also that of the placement group.
-fn read_regions(store: &Store, ident: StoreIdent) -> Result<Vec<Region>> {
-    let view = store.view()?;
-    let mut range = keyspace::region_keys();
-    let mut regions = Vec::new();
-    loop {
-        let page = view.scan(&ScanOptions::new(range.clone(), PAGE))?;
-        for pair in &page {
-            regions.push(Region::decode(&pair.value)?);
-        }
-        let Some(last) = page.last() else { break };
-        range = KeyRange::new(after(&last.key), range.end);
-    }
+fn regions_here(store: &Store, ident: StoreIdent) -> Result<Vec<Region>> {
+    let mut regions = read_regions(&store.view()?)?;
     regions.retain(|region| {
         region.phase != RegionPhase::Tombstone && region.peer_on(ident.store).is_some()
     });
@@ -226,7 +205,7 @@ fn joined(regions: &[Region]) -> Vec<KeyRange> {
 /// Applies the entries of regions of which this store has the only vote: durable means committed
 /// there. An entry that changes the region is left to the node, and all after it.
 fn apply_where_alone(store: &Store, ident: StoreIdent) -> Result<()> {
-    for region in read_regions(store, ident)? {
+    for region in regions_here(store, ident)? {
         let is_voter = |role| role != PeerRole::Learner;
         let mut voters = region.peers.iter().filter(|peer| is_voter(peer.role));
         let is_alone = voters.all(|peer| peer.store == ident.store)

@@ -25,8 +25,9 @@ pub use shards::{
 };
 pub use stele_gc::{GcOptions, Phase, PolicyKind};
 pub use stele_storage::{
-    Cached, EngineStats, EngineView, LogStore, Modification, Modified, NewPair, Order, Pair,
-    RangeSize, Repair, ScanOptions, Snapshots, StateMachine, StorageEngine,
+    Cached, EngineStats, EngineView, LogStore, Modification, Modified, NewPair, Order, Pages, Pair,
+    RangeSize, Repair, ScanOptions, Snapshots, StateMachine, StorageEngine, read_ident,
+    read_regions,
 };
 pub use stele_types::{Error, KeyRange, Result};
 pub use store::{

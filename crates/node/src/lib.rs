@@ -5,7 +5,6 @@
 
 pub mod hand_over;
 pub mod members;
-pub mod pages;
 pub mod placement;
 pub mod recover;
 pub mod report;

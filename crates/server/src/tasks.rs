@@ -53,6 +53,19 @@ pub struct TaskFailure {
     pub is_required: bool,
 }
 
+/// Runs work that waits for a device on another thread. Fails with [`Error::Busy`] if the node stops
+/// meanwhile.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| stopping())?
+}
+
+/// Creates the error of work that ends because the node stops.
+pub fn stopping() -> Error {
+    Error::Busy("the server is stopping".to_owned())
+}
+
 /// All background tasks of one node. Clones share it.
 #[derive(Clone)]
 pub struct Tasks {

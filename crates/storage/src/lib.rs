@@ -10,6 +10,7 @@ mod log_store;
 mod model;
 mod modification;
 mod overlay;
+mod pages;
 mod state_machine;
 mod stats;
 mod view;
@@ -21,6 +22,7 @@ pub use modification::{Decision, Modification, Modified, NewPair, decide};
 pub use overlay::{
     DueMerge, Effects, KeyChange, Layer, MergedLayers, Overlaid, Overlay, effect_bytes,
 };
+pub use pages::{Pages, read_ident, read_regions};
 pub use state_machine::{LostValue, Repair};
 pub use state_machine::{Maintained, RangeSize, StateMachine};
 pub use state_machine::{Snapshots, check_ranges};

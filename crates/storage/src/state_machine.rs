@@ -38,7 +38,7 @@ pub struct Maintained {
 /// moved from one region to another are applied in the order they were made.
 pub trait StateMachine: Send + Sync {
     /// Consistent view.
-    type View: EngineView;
+    type View: EngineView + 'static;
 
     /// Applies committed entries of one region in order. Fails with `Invalid` when one is not the
     /// next entry or not persisted here. The effects are visible on return.
@@ -80,7 +80,7 @@ pub trait StateMachine: Send + Sync {
 pub trait Snapshots: Send + Sync {
     /// Staged pairs of a snapshot, not yet readable. Dropping it removes what it wrote; after a
     /// crash the next open does.
-    type Ingest: Send;
+    type Ingest: Send + 'static;
 
     /// Begins to stage pairs for `ranges` (ascending, disjoint). Callable from any thread; any
     /// number at a time.

@@ -22,6 +22,12 @@ impl KeyRange {
         Self::default()
     }
 
+    /// Returns the range of one key.
+    pub fn of_key(key: impl Into<Bytes>) -> Self {
+        let start = key.into();
+        Self { end: key_after(&start), start }
+    }
+
     /// Returns the range of keys that begin with `prefix`.
     pub fn prefix(prefix: &[u8]) -> Self {
         let mut end = prefix.to_vec();
@@ -82,6 +88,11 @@ impl KeyRange {
         let parts = [before, after].into_iter().zip(is_there);
         parts.filter_map(|(part, is_there)| is_there.then_some(part)).collect()
     }
+}
+
+/// Returns the first key after `key`.
+pub fn key_after(key: &[u8]) -> Bytes {
+    [key, &[0]].concat().into()
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub use command::{Command, CommandBuilder, Op};
 pub use device::{DeviceSpeed, OpCost};
 pub use error::{Error, Result};
 pub use ids::{FileId, LogIndex, RegionId, RunId, Seq, StoreId, Term};
-pub use key_range::KeyRange;
+pub use key_range::{KeyRange, key_after};
 pub use keyspace::ColumnFamily;
 pub use lineage::{Boot, BootOrder};
 pub use lineage::{Lineage, Place, StartId, StoreRun};

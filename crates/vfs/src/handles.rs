@@ -1,13 +1,13 @@
 //! Open files for reading, shared by all stores of a process, and a file system that closes some of
 //! them when the process has no descriptors left.
 
-use crate::{DirEntry, DirLock, FileSystem, Meter, Open, Pinned, Vfs, VfsFile};
+use crate::{DirEntry, DirLock, FileSystem, Open, Pinned, Vfs, VfsFile};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_types::lock::{RwLock, rank};
-use stele_types::{Error, Place, Result, mutant};
+use stele_types::{Error, Result, mutant};
 
 /// Handles that a pool keeps unless stated.
 const HANDLES_MAX: usize = 1024;
@@ -186,17 +186,13 @@ fn is_out_of_descriptors(error: &Error) -> bool {
     matches!(source.raw_os_error(), Some(EMFILE | ENFILE))
 }
 
-impl Vfs for FrugalVfs {
+impl crate::VfsLayer for FrugalVfs {
+    fn below(&self) -> &dyn Vfs {
+        &*self.inner
+    }
+
     fn open(&self, path: &Path, how: Open) -> Result<Arc<dyn VfsFile>> {
         self.with_descriptor(|| self.inner.open(path, how))
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn unlink(&self, path: &Path) -> Result<()> {
-        self.inner.unlink(path)
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
@@ -209,10 +205,6 @@ impl Vfs for FrugalVfs {
 
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
         self.with_descriptor(|| self.inner.list(dir))
-    }
-
-    fn exists(&self, path: &Path) -> Result<bool> {
-        self.inner.exists(path)
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>> {
@@ -231,36 +223,8 @@ impl Vfs for FrugalVfs {
         self.with_descriptor(|| self.inner.file_system(file))
     }
 
-    fn free_bytes(&self, dir: &Path) -> Result<u64> {
-        self.inner.free_bytes(dir)
-    }
-
-    fn can_reserve(&self, dir: &Path) -> Result<bool> {
-        self.inner.can_reserve(dir)
-    }
-
-    fn keeps_changes(&self) -> bool {
-        self.inner.keeps_changes()
-    }
-
-    fn total_bytes(&self, dir: &Path) -> Result<u64> {
-        self.inner.total_bytes(dir)
-    }
-
-    fn device_number(&self, dir: &Path) -> Result<u64> {
-        self.inner.device_number(dir)
-    }
-
-    fn place(&self, dir: &Path) -> Result<Option<Place>> {
-        self.inner.place(dir)
-    }
-
     fn random(&self) -> Result<u64> {
         self.with_descriptor(|| self.inner.random())
-    }
-
-    fn meter(&self) -> &Meter {
-        self.inner.meter()
     }
 }
 

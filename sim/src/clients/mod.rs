@@ -23,7 +23,7 @@ use fill::Fill;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_replica::{Header, Read, Reader, Write};
-use stele_types::{ColumnFamily, CommandBuilder, Prng, Region, RegionKind, RegionPhase};
+use stele_types::{ColumnFamily, CommandBuilder, Prng, Region, RegionKind, RegionPhase, key_after};
 
 /// Number of keys of a group.
 pub const KEYS: u8 = 4;
@@ -347,8 +347,7 @@ impl World {
         };
         let mut command = CommandBuilder::new();
         let start = ColumnFamily::Default.engine_key(&key_of(group, *first));
-        let mut end = ColumnFamily::Default.engine_key(&key_of(group, *last)).to_vec();
-        end.push(0);
+        let end = key_after(&ColumnFamily::Default.engine_key(&key_of(group, *last)));
         if let Err(error) = command.delete_range(&start, &end) {
             return self.fail(format!("a range does not fit a command: {error}"));
         }

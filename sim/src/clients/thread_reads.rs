@@ -266,9 +266,8 @@ fn scan(
     };
     let family = ColumnFamily::Default;
     let start = family.engine_key(&key_of(group, *first));
-    let mut end = family.engine_key(&key_of(group, *last)).to_vec();
-    end.push(0);
-    let range = stele_types::KeyRange { start, end: end.into() };
+    let end = stele_types::key_after(&family.engine_key(&key_of(group, *last)));
+    let range = stele_types::KeyRange { start, end };
     let mut options = ScanOptions::new(range, usize::MAX);
     if group % 2 == 1 {
         options.order = Order::Reverse;

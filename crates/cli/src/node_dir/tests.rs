@@ -1,4 +1,5 @@
 use super::*;
+use bytes::Bytes;
 use stele_types::{
     ClusterId, CommandBuilder, EntryRecord, HardState, LogBatch, LogIndex, Mark, Peer, PeerId,
     Record, RegionId, StoreId, Term,

@@ -67,8 +67,7 @@ impl Control {
 
     /// Returns the region that holds a user key.
     pub async fn region_of(&self, key: Bytes) -> Result<RegionRow> {
-        let end = Bytes::from([&key[..], &[0]].concat());
-        let rows = self.regions(&KeyRange { start: key, end }, false).await?;
+        let rows = self.regions(&KeyRange::of_key(key), false).await?;
         let missing = || Error::Unavailable("no region holds the key yet".to_owned());
         rows.into_iter().next().ok_or_else(missing)
     }

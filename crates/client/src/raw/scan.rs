@@ -5,7 +5,7 @@ use crate::backoff::Tries;
 use crate::route::Route;
 use bytes::Bytes;
 use stele_proto::kvrpcpb;
-use stele_types::{Error, KeyRange, Result};
+use stele_types::{Error, KeyRange, Result, key_after};
 
 /// A key and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,10 +143,7 @@ impl Scan {
         let region = &route.region.range;
         let is_full = pairs.len() >= count as usize;
         let rest = match (self.options.reverse, pairs.last().filter(|_| is_full)) {
-            (false, Some(last)) => {
-                let next = [&last.key[..], &[0]].concat();
-                KeyRange { start: Bytes::from(next), end: rest.end.clone() }
-            }
+            (false, Some(last)) => KeyRange { start: key_after(&last.key), end: rest.end.clone() },
             (true, Some(last)) => KeyRange { start: rest.start.clone(), end: last.key.clone() },
             (false, None) if region.end.is_empty() => return None,
             (false, None) => KeyRange { start: region.end.clone(), end: rest.end.clone() },

@@ -31,7 +31,8 @@ impl Store {
         if copies.is_empty() {
             return Ok(0);
         }
-        let ranges: Vec<KeyRange> = copies.iter().map(|(key, ..)| only(key)).collect();
+        let ranges: Vec<KeyRange> =
+            copies.iter().map(|(key, ..)| KeyRange::of_key(key.clone())).collect();
         // Invariant: while nothing is applied, the key still has the lost value. A copy must not
         // replace a later write.
         let applying = lock_flushed(self, &ranges)?;
@@ -42,7 +43,8 @@ impl Store {
         let keys: Vec<Bytes> = pairs.iter().map(|pair| pair.key.clone()).collect();
         let bytes = pairs.iter().map(|pair| (pair.key.len() + pair.value.len()) as u64).sum();
         self.admit_bytes(bytes)?;
-        let mut ingest = Ingest::new(shared, &self.lock, keys.iter().map(only).collect())?;
+        let mut ingest =
+            Ingest::new(shared, &self.lock, keys.iter().cloned().map(KeyRange::of_key).collect())?;
         ingest.receive(pairs)?;
         ingest.finish()?;
         make_current(shared, ingest, None)?;
@@ -118,11 +120,4 @@ impl Store {
         }
         Ok(pairs)
     }
-}
-
-/// Returns the range that holds one key.
-fn only(key: &Bytes) -> KeyRange {
-    let mut end = key.to_vec();
-    end.push(0);
-    KeyRange { start: key.clone(), end: end.into() }
 }

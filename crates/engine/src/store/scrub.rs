@@ -9,7 +9,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use stele_storage::Order;
 use stele_types::lock::{Mutex, rank};
-use stele_types::{Clock, KeyRange, RunId, mutant};
+use stele_types::{Clock, KeyRange, RunId, key_after, mutant};
 
 const SECOND_NANOS: u64 = 1_000_000_000;
 
@@ -295,7 +295,7 @@ impl State {
             true => (Bytes::copy_from_slice(slice.last_key()), slice.bytes()),
             false => slice.check(shared),
         };
-        self.from = [&last[..], &[0]].concat().into();
+        self.from = key_after(&last);
         self.values_owed_bytes = self.values_owed_bytes.saturating_sub(bytes);
         self.note_checked(record_bytes);
         bytes

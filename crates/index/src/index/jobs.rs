@@ -13,7 +13,7 @@ use crate::version::{Tier, TierCursor, Version, union_of};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use stele_types::{Cause, Error, KeyRange, Result, RunId, Seq, mutant};
+use stele_types::{Cause, Error, KeyRange, Result, RunId, Seq, key_after, mutant};
 
 /// Distance between the ages of flushed tiers; installed tiers take ages in between.
 const AGE_STEP: u64 = 1024;
@@ -106,8 +106,7 @@ pub(super) fn start_trim(shared: &Arc<Shared>, run: RunId, drop_s: u64) -> Resul
     let job = shared.allocate_run().0;
     let (_, parts) = prepare(shared, &spec, job)?;
     let first = trimmed.meta().first_key.clone();
-    let end = [&trimmed.meta().last_key[..], &[0]].concat();
-    let range = KeyRange::new(first.clone(), end);
+    let range = KeyRange::new(first.clone(), key_after(&trimmed.meta().last_key));
     let source = |runs: &[Arc<Run>]| {
         let keyed = runs.iter().filter(|run| run.meta().entries > 0).cloned().collect();
         let cursor = SourceCursor::Tier(TierCursor::new(keyed, true, range.clone()));

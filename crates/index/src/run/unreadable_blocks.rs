@@ -6,7 +6,7 @@ use super::footer;
 use super::reader::{Run, read_part};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_types::{KeyRange, Result, RunId, mutant};
+use stele_types::{KeyRange, Result, RunId, key_after, mutant};
 
 /// A damaged block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,10 +173,12 @@ impl Run {
             first => Bytes::copy_from_slice(fences.key(first)),
         };
         let end = match blocks.end < self.blocks()? {
-            true => self.fences_with(blocks.end, &mut held)?.key(blocks.end).to_vec(),
-            false => [&self.meta.last_key[..], &[0]].concat(),
+            true => {
+                Bytes::copy_from_slice(self.fences_with(blocks.end, &mut held)?.key(blocks.end))
+            }
+            false => key_after(&self.meta.last_key),
         };
-        Ok(KeyRange { start, end: end.into() })
+        Ok(KeyRange { start, end })
     }
 }
 

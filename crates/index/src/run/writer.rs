@@ -25,10 +25,7 @@ const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 512..=32 << 10;
 /// Writer of one run. Until the run is complete, its file has a temporary name.
 #[derive(Debug)]
 pub struct RunWriter {
-    vfs: Arc<dyn Vfs>,
-    dir: PathBuf,
-    file: Arc<dyn VfsFile>,
-    cause: Cause,
+    out: TmpFile,
     options: RunOptions,
     meta: RunMeta,
     block: BlockBuilder,
@@ -37,10 +34,28 @@ pub struct RunWriter {
     places: Vec<Place>,
     /// Last key of the last finished block.
     last_key: Vec<u8>,
+    synced: u64,
+}
+
+/// A run's file, under its temporary name.
+#[derive(Debug)]
+struct TmpFile {
+    vfs: Arc<dyn Vfs>,
+    dir: PathBuf,
+    file: Arc<dyn VfsFile>,
+    cause: Cause,
     /// Bytes not yet written to the file; they begin at `written`.
     pending: Vec<u8>,
     written: u64,
-    synced: u64,
+}
+
+impl TmpFile {
+    fn write(&mut self) -> Result<()> {
+        self.file.write_at(&[IoSlice::new(&self.pending)], self.written, self.cause)?;
+        self.written += self.pending.len() as u64;
+        self.pending.clear();
+        Ok(())
+    }
 }
 
 impl RunWriter {
@@ -53,11 +68,10 @@ impl RunWriter {
         cause: Cause,
     ) -> Result<Self> {
         let block_bytes = options.block_bytes.clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end());
+        let file = vfs.open(&run_tmp_path(dir, id), Open::CREATE)?;
+        let (vfs, dir, pending) = (vfs.clone(), dir.to_path_buf(), Vec::new());
         Ok(Self {
-            vfs: vfs.clone(),
-            dir: dir.to_path_buf(),
-            file: vfs.open(&run_tmp_path(dir, id), Open::CREATE)?,
-            cause,
+            out: TmpFile { vfs, dir, file, cause, pending, written: 0 },
             options: RunOptions { block_bytes, ..*options },
             meta: RunMeta::empty(id),
             block: BlockBuilder::default(),
@@ -65,8 +79,6 @@ impl RunWriter {
             hashes: Vec::new(),
             places: Vec::new(),
             last_key: Vec::new(),
-            pending: Vec::new(),
-            written: 0,
             synced: 0,
         })
     }
@@ -137,7 +149,7 @@ impl RunWriter {
 
     /// Returns the offset of the next part.
     fn end(&self) -> u64 {
-        self.written + self.pending.len() as u64
+        self.out.written + self.out.pending.len() as u64
     }
 
     /// Finishes the current block.
@@ -145,28 +157,26 @@ impl RunWriter {
         self.last_key.clear();
         self.last_key.extend_from_slice(self.block.last_key());
         let start = self.end();
-        self.block.finish(&mut self.pending, self.meta.id, start);
+        self.block.finish(&mut self.out.pending, self.meta.id, start);
         self.fences.set_last_bytes(self.end() - start);
-        if self.pending.len() >= WRITE_BYTES { self.write() } else { Ok(()) }
+        if self.out.pending.len() >= WRITE_BYTES { self.write() } else { Ok(()) }
     }
 
     fn write(&mut self) -> Result<()> {
-        self.file.write_at(&[IoSlice::new(&self.pending)], self.written, self.cause)?;
-        self.written += self.pending.len() as u64;
-        self.pending.clear();
-        if self.written - self.synced >= SYNC_BYTES {
-            self.file.sync_data()?;
-            self.synced = self.written;
+        self.out.write()?;
+        if self.out.written - self.synced >= SYNC_BYTES {
+            self.out.file.sync_data()?;
+            self.synced = self.out.written;
         }
         Ok(())
     }
 
     /// Appends a part and returns its size with the trailer; an empty part is left out.
     fn part(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> u64 {
-        let (offset, from) = (self.end(), self.pending.len());
-        encode(&mut self.pending);
-        if self.pending.len() > from {
-            footer::put(&mut self.pending, from, self.meta.id, offset);
+        let (offset, from) = (self.end(), self.out.pending.len());
+        encode(&mut self.out.pending);
+        if self.out.pending.len() > from {
+            footer::put(&mut self.out.pending, from, self.meta.id, offset);
         }
         self.end() - offset
     }
@@ -196,50 +206,37 @@ impl RunWriter {
             layout.block_bits = index.block_bits();
             layout.hash_bytes = self.part(|out| index.encode(out));
         }
-        let Self { vfs, dir, file, cause, meta, pending, written, .. } = self;
-        Ok(ClosedRun { vfs, dir, file, cause, meta, layout, pending, written })
+        Ok(ClosedRun { out: self.out, meta: self.meta, layout })
     }
 }
 
 /// A run without its footer; its file has a temporary name.
 #[derive(Debug)]
 pub struct ClosedRun {
-    vfs: Arc<dyn Vfs>,
-    dir: PathBuf,
-    file: Arc<dyn VfsFile>,
-    cause: Cause,
+    out: TmpFile,
     meta: RunMeta,
     layout: Layout,
-    pending: Vec<u8>,
-    written: u64,
 }
 
 impl ClosedRun {
     /// Syncs what is written so far, so that [`Self::finish`] is short.
     pub fn sync(&mut self) -> Result<()> {
-        self.write()?;
-        self.file.sync_data()
+        self.out.write()?;
+        self.out.file.sync_data()
     }
 
     /// Writes the footer, see [`RunWriter::finish`].
     pub fn finish(mut self, extra: RunExtra) -> Result<RunMeta> {
         self.meta.extra = extra;
-        self.pending.extend_from_slice(&footer::encode(&self.meta, &self.layout));
-        self.write()?;
+        self.out.pending.extend_from_slice(&footer::encode(&self.meta, &self.layout));
+        self.out.write()?;
         // Invariant: a run is complete on disk before the manifest references it.
         if !stele_types::mutant::active("index.skip_run_sync") {
-            self.file.sync_data()?;
+            self.out.file.sync_data()?;
         }
-        let id = self.meta.id;
-        self.vfs.rename(&run_tmp_path(&self.dir, id), &run_path(&self.dir, id))?;
-        self.meta.bytes = self.written;
+        let (dir, id) = (&self.out.dir, self.meta.id);
+        self.out.vfs.rename(&run_tmp_path(dir, id), &run_path(dir, id))?;
+        self.meta.bytes = self.out.written;
         Ok(self.meta)
-    }
-
-    fn write(&mut self) -> Result<()> {
-        self.file.write_at(&[IoSlice::new(&self.pending)], self.written, self.cause)?;
-        self.written += self.pending.len() as u64;
-        self.pending.clear();
-        Ok(())
     }
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
 use stele_log::{Log, LogOptions, RecoverFrom};
-use stele_types::{FileId, Place, Result};
-use stele_vfs::{DirEntry, DirLock, FileSystem, Meter, Open, Pinned, SimVfs, Vfs, VfsFile};
+use stele_types::{FileId, Result};
+use stele_vfs::{Open, SimVfs, Vfs, VfsFile};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -23,7 +23,11 @@ impl fmt::Debug for HookedVfs {
     }
 }
 
-impl Vfs for HookedVfs {
+impl stele_vfs::VfsLayer for HookedVfs {
+    fn below(&self) -> &dyn Vfs {
+        &self.inner
+    }
+
     fn open(&self, path: &Path, how: Open) -> Result<Arc<dyn VfsFile>> {
         let file = self.inner.open(path, how)?;
         let due =
@@ -32,74 +36,6 @@ impl Vfs for HookedVfs {
             hook();
         }
         Ok(file)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn unlink(&self, path: &Path) -> Result<()> {
-        self.inner.unlink(path)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> Result<()> {
-        self.inner.sync_dir(dir)
-    }
-
-    fn create_dir_all(&self, dir: &Path) -> Result<()> {
-        self.inner.create_dir_all(dir)
-    }
-
-    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
-        self.inner.list(dir)
-    }
-
-    fn exists(&self, path: &Path) -> Result<bool> {
-        self.inner.exists(path)
-    }
-
-    fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>> {
-        self.inner.lock(path)
-    }
-
-    fn can_reserve(&self, dir: &Path) -> Result<bool> {
-        self.inner.can_reserve(dir)
-    }
-
-    fn keeps_changes(&self) -> bool {
-        self.inner.keeps_changes()
-    }
-
-    fn pin(&self, path: &Path) -> Result<Box<dyn Pinned>> {
-        self.inner.pin(path)
-    }
-
-    fn file_system(&self, file: &Path) -> Result<FileSystem> {
-        self.inner.file_system(file)
-    }
-
-    fn free_bytes(&self, dir: &Path) -> Result<u64> {
-        self.inner.free_bytes(dir)
-    }
-
-    fn total_bytes(&self, dir: &Path) -> Result<u64> {
-        self.inner.total_bytes(dir)
-    }
-
-    fn device_number(&self, dir: &Path) -> Result<u64> {
-        self.inner.device_number(dir)
-    }
-
-    fn place(&self, dir: &Path) -> Result<Option<Place>> {
-        self.inner.place(dir)
-    }
-
-    fn random(&self) -> Result<u64> {
-        self.inner.random()
-    }
-
-    fn meter(&self) -> &Meter {
-        self.inner.meter()
     }
 }
 

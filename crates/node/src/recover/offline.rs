@@ -1,7 +1,6 @@
 //! Execution on a store that no node runs: the core without a network.
 
 use super::Replica;
-use crate::pages::Pages;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use stele_replica::{
     Admin, AdminCall, Busy, Done, Header, Input, Now, Options, RaftStore, Recovery, Refusal, Reply,
     RequestId,
 };
-use stele_storage::StorageEngine;
+use stele_storage::{Pages, StorageEngine};
 use stele_types::{
     Command, CommandBuilder, Error, LogIndex, Op, Region, RegionId, Result, StoreId, StoreIdent,
     mutant,

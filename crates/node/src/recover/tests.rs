@@ -223,7 +223,7 @@ fn survivor_of_a_placement_group() -> Arc<ModelEngine> {
 
 fn states(engine: &ModelEngine) -> (Vec<(u64, StoreState)>, u64) {
     let view = engine.view().unwrap();
-    let mut pages = crate::pages::Pages::of_range(&view, pairs::state_range());
+    let mut pages = stele_storage::Pages::of_range(&view, pairs::state_range());
     let mut found = Vec::new();
     while let Some(page) = pages.next_page().unwrap() {
         found.extend(page.into_iter().map(|pair| (pair.key, pair.value)));

@@ -3,12 +3,11 @@
 
 use super::pairs;
 use super::position::{Position, Positions};
-use crate::pages::Pages;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use stele_replica::SendSnapshot;
-use stele_storage::{ScanOptions, StorageEngine};
+use stele_storage::{Pages, ScanOptions, StorageEngine};
 use stele_types::{KeyRange, Result, mutant};
 
 /// Longest time for which the view of a snapshot stays pinned, and what was received stays staged, after

@@ -8,8 +8,8 @@ use crate::wire::VALUES_MAX;
 use bytes::Bytes;
 use stele_storage::{EngineView, LostValue, ScanOptions, StorageEngine};
 use stele_types::{
-    Command, CommittedEntry, Error, KeyRange, Op, Peer as PeerName, Prng, Region, Result, keyspace,
-    mutant,
+    Command, CommittedEntry, Error, KeyRange, Op, Peer as PeerName, Prng, Region, Result,
+    key_after, keyspace, mutant,
 };
 
 /// Most bytes of values in one reply; one value always fits.
@@ -47,9 +47,7 @@ impl<E: StorageEngine> Peer<E> {
         let Ok(pairs) = view.scan(&options) else { return };
         let mut range = range.clone();
         if let Some(last) = pairs.last() {
-            let mut next = last.key.to_vec();
-            next.push(0);
-            let rest = KeyRange { start: next.into(), end: range.end.clone() };
+            let rest = KeyRange { start: key_after(&last.key), end: range.end.clone() };
             let mut options = ScanOptions::new(rest.clone(), 1);
             options.keys_only = true;
             let Ok(more) = view.scan(&options) else { return };
@@ -130,10 +128,8 @@ impl<E: StorageEngine> Peer<E> {
 /// Returns the ranges that every replica of a region holds: its pairs, its descriptor and its last
 /// change.
 fn ranges_of(region: &Region) -> Vec<KeyRange> {
-    let change = keyspace::admin_key(region.id);
-    let end = [&change[..], &[0]].concat();
     let mut ranges = snapshot_ranges(region);
-    ranges.push(KeyRange::new(change, end));
+    ranges.push(KeyRange::of_key(keyspace::admin_key(region.id)));
     ranges
 }
 

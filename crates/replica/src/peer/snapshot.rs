@@ -19,10 +19,8 @@ pub(super) const OFFER_AFTER: u64 = 3;
 
 /// Returns the ranges of a region's snapshot: its descriptor and its pairs, ascending.
 pub(crate) fn snapshot_ranges(region: &Region) -> Vec<KeyRange> {
-    let key = keyspace::region_key(region.id);
-    let mut end = key.to_vec();
-    end.push(0);
-    std::iter::once(KeyRange::new(key, end)).chain(region.engine_ranges()).collect()
+    let descriptor = KeyRange::of_key(keyspace::region_key(region.id));
+    std::iter::once(descriptor).chain(region.engine_ranges()).collect()
 }
 
 impl<E: StorageEngine> Peer<E> {

@@ -11,13 +11,10 @@ use crate::CommittedMerges;
 use crate::context::Context;
 use crate::peer::Skipped;
 use std::collections::BTreeMap;
-use stele_storage::{EngineView, ScanOptions, StorageEngine};
+use stele_storage::{Pages, StorageEngine};
 use stele_types::{
     Error, KeyRange, Region, RegionEpoch, RegionId, Result, keyspace, mutant, varint,
 };
-
-/// Records read in one scan.
-const PAGE: usize = 1_024;
 
 impl<E: StorageEngine> RaftStore<E> {
     /// Records that a snapshot brought `region`, which was at the epoch `from` here. Invariant: the record
@@ -95,13 +92,13 @@ pub(super) fn read<E: StorageEngine>(ctx: &mut Context<E>) -> Result<()> {
 
 fn read_all<E: StorageEngine, T>(
     engine: &E,
-    mut range: KeyRange,
+    range: KeyRange,
     decode: impl Fn(&[u8]) -> Option<T>,
 ) -> Result<BTreeMap<RegionId, T>> {
     let view = engine.view()?;
     let mut found = BTreeMap::new();
-    loop {
-        let page = view.scan(&ScanOptions::new(range.clone(), PAGE))?;
+    let mut pages = Pages::of_range(&view, range);
+    while let Some(page) = pages.next_page()? {
         for pair in &page {
             let region = keyspace::region_of_record_key(&pair.key);
             let Some((region, record)) = region.zip(decode(&pair.value)) else {
@@ -110,14 +107,8 @@ fn read_all<E: StorageEngine, T>(
             };
             found.insert(region, record);
         }
-        match page.last().filter(|_| page.len() == PAGE) {
-            Some(last) => {
-                let next = [&last.key[..], &[0]].concat();
-                range = KeyRange::new(next, range.end);
-            }
-            None => return Ok(found),
-        }
     }
+    Ok(found)
 }
 
 fn encode(known: &[Skipped]) -> Vec<u8> {

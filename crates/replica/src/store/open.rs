@@ -15,14 +15,11 @@ use crate::options::Options;
 use crate::peer::{CHILD_STARTS_AFTER, Peer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use stele_storage::{EngineView, Progress, ScanOptions, StorageEngine};
+use stele_storage::{Progress, StorageEngine, read_ident, read_regions};
 use stele_types::{
-    Error, HardState, KeyRange, LogBatch, Mark, Record, Region, RegionPhase, Result, StoreIdent,
-    keyspace, mutant,
+    Error, HardState, LogBatch, Mark, Record, Region, RegionPhase, Result, StoreIdent, keyspace,
+    mutant,
 };
-
-/// Descriptors read in one scan.
-const PAGE: usize = 1_024;
 
 impl<E: StorageEngine> RaftStore<E> {
     /// Opens a store from the engine's state. Fails with `Invalid` if the store's identity is not
@@ -41,7 +38,9 @@ impl<E: StorageEngine> RaftStore<E> {
         options.validate()?;
         check_ident(&*engine, &options)?;
         Journal::open(&*engine)?;
-        let (live, mut tombstones) = read_descriptors(&*engine)?;
+        let regions = read_regions(&engine.view()?)?.into_iter();
+        let (live, mut tombstones): (Vec<Region>, Vec<Region>) =
+            regions.partition(|region| region.phase != RegionPhase::Tombstone);
         // Invariant: a log that ended begins no more, or its replica would have forgotten its votes. A
         // crash may leave the descriptor that a split wrote over the tombstone of its child.
         let has_ended = |region: &Region| {
@@ -133,27 +132,6 @@ fn check_ident<E: StorageEngine>(engine: &E, options: &Options) -> Result<()> {
     }
 }
 
-fn read_descriptors<E: StorageEngine>(engine: &E) -> Result<(Vec<Region>, Vec<Region>)> {
-    let view = engine.view()?;
-    let mut range = keyspace::region_keys();
-    let mut regions = Vec::new();
-    loop {
-        let page = view.scan(&ScanOptions::new(range.clone(), PAGE))?;
-        for pair in &page {
-            regions.push(Region::decode(&pair.value)?);
-        }
-        match page.last().filter(|_| page.len() == PAGE) {
-            Some(last) => {
-                let mut next = last.key.to_vec();
-                next.push(0);
-                range = KeyRange::new(next, range.end);
-            }
-            None => break,
-        }
-    }
-    Ok(regions.into_iter().partition(|region| region.phase != RegionPhase::Tombstone))
-}
-
 /// Writes the tombstones of replicas that applied their own removal, after a crash before their
 /// tombstones were durable.
 fn write_tombstones<E: StorageEngine>(engine: &E, left: Vec<Region>) -> Result<Vec<Region>> {
@@ -219,8 +197,7 @@ impl<E: StorageEngine> RaftStore<E> {
 
     /// Reads the store's identity; `None` before it is written.
     pub fn ident(engine: &E) -> Result<Option<StoreIdent>> {
-        let pair = engine.view()?.get(&keyspace::ident_key())?;
-        pair.map(|pair| StoreIdent::decode(&pair.value)).transpose()
+        read_ident(&engine.view()?)
     }
 
     /// Writes the identity of a store that joins a cluster.

@@ -5,10 +5,9 @@ use crate::node::size_of;
 use crate::store::{Core, StoreHandle};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stele_node::pages::Pages;
 use stele_proto::stele::control::v1 as wire;
 use stele_replica::{Admin, AdminCall, Done, Header, Recovery, Refusal, RegionReport, Reply, Role};
-use stele_storage::{EngineView, LogStore, Pair, StateMachine};
+use stele_storage::{EngineView, LogStore, Pages, Pair, StateMachine};
 use stele_types::{
     KeyRange, LogIndex, Region, RegionId, Result, StoreId, Term, is_expired, mutant,
 };

@@ -1,10 +1,9 @@
 //! Memory that the pairs of an answer need, charged before they are read.
 
 use super::{Exceeded, RequestMemory};
-use stele_node::pages::Pages;
 use stele_proto::SHARED_BYTES_MIN;
 use stele_proto::kvrpcpb::KvPair;
-use stele_storage::{Admitted, EngineView, Pair};
+use stele_storage::{Admitted, EngineView, Pages, Pair};
 use stele_types::Result;
 
 /// Memory of a pair beside its bytes: its place in a list that doubles, while the previous half exists.

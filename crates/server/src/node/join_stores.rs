@@ -1,51 +1,38 @@
 //! New directories of a node that is already a member. They join while its stores run, through the
 //! node's own placement service, which leads or forwards to the leader.
 
-use super::edge::Edge;
 use super::identity::{self, OpenDir, Opened};
 use super::waiting::Waiting;
-use super::{open, start_store};
-use crate::boots::Boots;
-use crate::config::Config;
-use crate::members::Members;
+use super::{Parts, open};
 use crate::placement::{PlacementService, wire_times};
-use crate::stores::Stores;
-use crate::transport::Transport;
+use crate::tasks::blocking;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_proto::stele::control::v1::{JoinRequest, JoinResponse};
 use stele_replica::RaftStore;
-use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent};
+use stele_types::{Error, Result, StoreId, StoreIdent};
 use tokio::sync::watch;
 use tonic::Code;
 
 /// Pause before the next request to the placement group.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-pub(super) struct StoreJoin {
-    pub config: Arc<Config>,
-    pub cluster: ClusterId,
-    pub address: String,
-    pub members: Arc<Members>,
-    pub stores: Arc<Stores>,
-    pub edge: Arc<Edge>,
-    pub clock: Arc<dyn Clock>,
-    pub boots: Arc<Boots>,
-    pub placement: Arc<PlacementService>,
-    pub transport: Transport,
-}
-
-impl StoreJoin {
-    /// Runs until all have joined or `stopping` is set.
-    pub async fn run(self, new: Opened, mut stopping: watch::Receiver<bool>) -> Result<()> {
+impl Parts {
+    /// Runs until all new directories have joined or `stopping` is set.
+    pub(super) async fn join_new(
+        self,
+        placement: Arc<PlacementService>,
+        new: Opened,
+        mut stopping: watch::Receiver<bool>,
+    ) -> Result<()> {
         tokio::select! {
-            joined = self.join(new) => joined,
+            joined = self.join(&placement, new) => joined,
             // A dropped sender also means stopping.
             _ = stopping.wait_for(|stopping| *stopping) => Ok(()),
         }
     }
 
-    async fn join(&self, new: Opened) -> Result<()> {
+    async fn join(&self, placement: &Arc<PlacementService>, new: Opened) -> Result<()> {
         let request = JoinRequest {
             address: self.address.clone(),
             stores: new
@@ -56,7 +43,7 @@ impl StoreJoin {
             lease_times: Some(wire_times(&open::lease_times(&self.config))),
             ..JoinRequest::default()
         };
-        let answer = self.join_with_retry(&request).await?;
+        let answer = join_with_retry(placement, &request).await?;
         if answer.store_ids.len() != new.len() {
             return Err(Error::invalid(
                 "the cluster allocated another number of store ids than requested",
@@ -73,40 +60,39 @@ impl StoreJoin {
         Ok(())
     }
 
-    async fn join_with_retry(&self, request: &JoinRequest) -> Result<JoinResponse> {
-        let mut waiting = Waiting::since(Instant::now());
-        loop {
-            match self.placement.join(request.clone()).await {
-                Ok(answer) => return Ok(answer),
-                Err(status)
-                    if matches!(
-                        status.code(),
-                        Code::FailedPrecondition | Code::InvalidArgument
-                    ) =>
-                {
-                    return Err(Error::invalid(status.message().to_owned()));
-                }
-                Err(status) => {
-                    let line = waiting.line(status.message(), Instant::now());
-                    line.into_iter().for_each(|line| tracing::info!("new directories: {line}"));
-                    tokio::time::sleep(RETRY_PAUSE).await;
-                }
-            }
-        }
-    }
-
     async fn start(&self, open: OpenDir, ident: StoreIdent) -> Result<()> {
         let OpenDir { dir, engine, run, .. } = open;
         // The id is durable before the store uses it.
         let marked = engine.clone();
-        let mark = tokio::task::spawn_blocking(move || RaftStore::write_ident(&*marked, &ident));
-        mark.await.map_err(|_| Error::Busy("the server is stopping".to_owned()))??;
+        blocking(move || RaftStore::write_ident(&*marked, &ident)).await?;
         self.members.keep_in(&dir);
         self.members.add_own(ident.store, &self.address, &dir, run.clone());
         self.boots.add(ident.store, run);
         self.transport.add_store(ident.store);
-        self.stores.add(start_store(&self.config, engine, ident, &self.clock, &self.edge)?);
+        self.stores.add(self.start_store(engine, ident)?);
         tracing::info!("store {} has joined", ident.store);
         Ok(())
+    }
+}
+
+async fn join_with_retry(
+    placement: &Arc<PlacementService>,
+    request: &JoinRequest,
+) -> Result<JoinResponse> {
+    let mut waiting = Waiting::since(Instant::now());
+    loop {
+        match placement.join(request.clone()).await {
+            Ok(answer) => return Ok(answer),
+            Err(status)
+                if matches!(status.code(), Code::FailedPrecondition | Code::InvalidArgument) =>
+            {
+                return Err(Error::invalid(status.message().to_owned()));
+            }
+            Err(status) => {
+                let line = waiting.line(status.message(), Instant::now());
+                line.into_iter().for_each(|line| tracing::info!("new directories: {line}"));
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+        }
     }
 }

@@ -1,45 +1,25 @@
 //! The operator's choice between two runs of a store that stopped beside each other: the kept one goes
 //! on, and comes after both.
 
-use super::edge::Edge;
-use super::{open, random, start_store, stopped_run};
-use crate::boots::Boots;
-use crate::config::Config;
+use super::{Parts, open, random, stopped_run};
 use crate::control::KeepRun;
-use crate::members::Members;
 use crate::store::Engine;
-use crate::stores::Stores;
-use crate::transport::{BoxFuture, Transport};
+use crate::tasks::blocking;
+use crate::transport::BoxFuture;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_engine::{DirStart, keep_run};
 use stele_node::succession::RunSummary;
-use stele_types::{Clock, ClusterId, Error, Result, StartId, StoreId, StoreIdent, StoreRun};
+use stele_types::{Error, Result, StartId, StoreId, StoreIdent, StoreRun};
 
 /// Longest wait for the readers of the stopped store, which hold its directory.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// What a store needs to go on in this process.
-pub(super) struct Keeper {
-    pub config: Arc<Config>,
-    pub cluster: ClusterId,
-    pub address: String,
-    pub members: Arc<Members>,
-    pub stores: Arc<Stores>,
-    pub edge: Arc<Edge>,
-    pub clock: Arc<dyn Clock>,
-    pub boots: Arc<Boots>,
-    pub transport: Transport,
-}
-
-impl KeepRun for Keeper {
+impl KeepRun for Parts {
     fn keep_run(self: Arc<Self>, store: StoreId) -> BoxFuture<'static, Result<StoreRun>> {
-        Box::pin(async move {
-            let kept = tokio::task::spawn_blocking(move || self.keep(store)).await;
-            kept.map_err(|_| Error::Busy("the server is stopping".to_owned()))?
-        })
+        Box::pin(blocking(move || self.keep(store)))
     }
 
     fn describe_run(&self, store: StoreId) -> Result<RunSummary> {
@@ -47,7 +27,7 @@ impl KeepRun for Keeper {
     }
 }
 
-impl Keeper {
+impl Parts {
     fn keep(&self, store: StoreId) -> Result<StoreRun> {
         let dir = self.members.own().remove(&store).flatten();
         let dir = dir.filter(|_| self.edge.is_stopped_beside(store)).ok_or_else(|| {
@@ -77,7 +57,7 @@ impl Keeper {
         self.members.add_own(store, &self.address, &dir, run.clone());
         self.members.announce();
         let ident = StoreIdent { cluster: self.cluster, store };
-        let started = start_store(&self.config, engine, ident, &self.clock, &self.edge)?;
+        let started = self.start_store(engine, ident)?;
         self.edge.goes_on(store);
         self.stores.add(started);
         self.transport.store_serves(store);

@@ -37,14 +37,13 @@ use crate::placement::PlacementService;
 use crate::port::{self, MESSAGE_BYTES_MAX};
 use crate::store::{Engine, StoreHandle};
 use crate::stores::Stores;
-use crate::tasks::{Failure, Failures, Tasks};
+use crate::tasks::{Failure, Failures, Tasks, blocking};
 use crate::tikv::TikvService;
 use crate::transport::{self, Cut, Transport};
 use crate::unsupported;
 use dirs::Dirs;
 use edge::Edge;
 use identity::Opened;
-use keep_run::Keeper;
 use listen::{Signal, Signals};
 use reload::Reload;
 use seeds::{ClusterQuestion, Seeds};
@@ -153,7 +152,8 @@ impl Node {
         let (listener, address) = listen::bind(&config).await?;
         let config = Arc::new(config);
         let question = ClusterQuestion::ask(&config, &address);
-        let mut dirs = open_dirs(&config).await?;
+        let opened = config.clone();
+        let mut dirs = blocking(move || dirs::open_all(&opened)).await?;
         let cluster = match dirs.cluster {
             Some(cluster) => question.check(cluster).await.map(|()| cluster)?,
             None => new_cluster(&config, &mut dirs, &address).await?,
@@ -176,12 +176,13 @@ impl Node {
         let options = transport::Options { seed: random(), ..transport::Options::default() };
         let transport = Transport::start(options, identity, members.clone(), edge.clone());
         edge.set_transport(transport.clone());
-        let parts = Parts { config, cluster, address, members, stores, edge, clock, boots };
+        let parts =
+            Parts { config, cluster, address, members, stores, edge, clock, boots, transport };
         let new = parts.start_stores(dirs)?;
         let (stopping, _) = watch::channel(false);
-        let placement = parts.placement(&idents, transport.clone());
-        let (port, reload) = parts.serve(listener, placement.clone(), transport.clone(), &stopping);
-        parts.join_new_stores(new, placement.clone(), transport.clone(), &stopping);
+        let placement = parts.placement(&idents);
+        let (port, reload) = parts.serve(listener, placement.clone(), &stopping);
+        parts.join_new_stores(new, placement.clone(), &stopping);
         parts.start_address_exchange(&stopping);
         parts.start_heartbeats(placement, &stopping);
         let ready = Ready {
@@ -192,7 +193,7 @@ impl Node {
             nodes: parts.members.addresses().len(),
             took: started.elapsed(),
         };
-        let Parts { stores, edge, .. } = parts;
+        let Parts { stores, edge, transport, .. } = parts;
         Ok(Self { ready, stores, transport, tasks, failures, stopping, port, edge, reload })
     }
 
@@ -292,6 +293,7 @@ fn copies(stores: &Stores) -> Option<(usize, usize)> {
 }
 
 /// Parts that the services share.
+#[derive(Clone)]
 struct Parts {
     config: Arc<Config>,
     cluster: ClusterId,
@@ -301,6 +303,7 @@ struct Parts {
     edge: Arc<Edge>,
     clock: Arc<dyn Clock>,
     boots: Arc<Boots>,
+    transport: Transport,
 }
 
 impl Parts {
@@ -319,7 +322,7 @@ impl Parts {
                 new.push(open);
                 continue;
             };
-            match start_store(&self.config, open.engine, ident, &self.clock, &self.edge) {
+            match self.start_store(open.engine, ident) {
                 Ok(store) => self.stores.add(store),
                 Err(error) => fail(open.dir, ident.store, error),
             }
@@ -348,11 +351,11 @@ impl Parts {
         }
     }
 
-    fn placement(&self, idents: &[StoreIdent], transport: Transport) -> Arc<PlacementService> {
+    fn placement(&self, idents: &[StoreIdent]) -> Arc<PlacementService> {
         let system = system::SystemRegion::new(
             self.stores.clone(),
             self.members.clone(),
-            transport,
+            self.transport.clone(),
             self.address.clone(),
         );
         let founded = idents.iter().any(|ident| ident.store == StoreId(1));
@@ -385,7 +388,6 @@ impl Parts {
         &self,
         listener: TcpListener,
         placement: Arc<PlacementService>,
-        transport: Transport,
         stopping: &watch::Sender<bool>,
     ) -> (oneshot::Receiver<()>, Reload) {
         let metrics = Arc::new(Metrics::new(SlowLog::new(self.config.slow_log_ms)));
@@ -400,13 +402,13 @@ impl Parts {
                 self.config.descriptors.connections_max(self.config.connections_max),
             )),
         };
-        let majorities = self.watch_majorities(transport.clone(), stopping);
+        let majorities = self.watch_majorities(stopping);
         let control = ControlService::new(
             reload.config.clone(),
             placement,
             self.stores.clone(),
             self.members.clone(),
-            Arc::new(self.keeper(transport.clone())),
+            Arc::new(self.clone()),
             majorities.clone(),
         );
         let (reporter, health) = tonic_health::server::health_reporter();
@@ -424,7 +426,7 @@ impl Parts {
             stores: self.stores.clone(),
             tasks: self.edge.tasks.clone(),
             metrics,
-            transport: transport.clone(),
+            transport: self.transport.clone(),
             majorities,
             port: stats.clone(),
             memory: memory.clone(),
@@ -437,6 +439,7 @@ impl Parts {
             ..port::Options::default()
         };
         let stopped = stopping.subscribe();
+        let transport = self.transport.clone();
         let serving = port::serve(listener, router, transport, options, memory, stats, stopped);
         let (closed, port) = oneshot::channel();
         self.edge.tasks.spawn_lasting("port", async move {
@@ -446,14 +449,10 @@ impl Parts {
         (port, reload)
     }
 
-    fn watch_majorities(
-        &self,
-        transport: Transport,
-        stopping: &watch::Sender<bool>,
-    ) -> Arc<Majorities> {
+    fn watch_majorities(&self, stopping: &watch::Sender<bool>) -> Arc<Majorities> {
         let (stores, members) = (self.stores.clone(), self.members.clone());
-        let majorities =
-            Majorities::new(self.cluster, self.address.clone(), stores, members, transport);
+        let (address, transport) = (self.address.clone(), self.transport.clone());
+        let majorities = Majorities::new(self.cluster, address, stores, members, transport);
         let majorities = Arc::new(majorities);
         let (watching, mut stopping) = (majorities.clone(), stopping.subscribe());
         self.edge.tasks.spawn_lasting("majorities", async move {
@@ -465,45 +464,17 @@ impl Parts {
         majorities
     }
 
-    fn keeper(&self, transport: Transport) -> Keeper {
-        Keeper {
-            config: self.config.clone(),
-            cluster: self.cluster,
-            address: self.address.clone(),
-            members: self.members.clone(),
-            stores: self.stores.clone(),
-            edge: self.edge.clone(),
-            clock: self.clock.clone(),
-            boots: self.boots.clone(),
-            transport,
-        }
-    }
-
     /// Joins new directories after the stores that are members have started.
     fn join_new_stores(
         &self,
         new: Opened,
         placement: Arc<PlacementService>,
-        transport: Transport,
         stopping: &watch::Sender<bool>,
     ) {
-        if new.is_empty() {
-            return;
+        if !new.is_empty() {
+            let joining = self.clone().join_new(placement, new, stopping.subscribe());
+            self.edge.tasks.spawn_finite("new-directories", joining);
         }
-        let task = join_stores::StoreJoin {
-            config: self.config.clone(),
-            cluster: self.cluster,
-            address: self.address.clone(),
-            members: self.members.clone(),
-            stores: self.stores.clone(),
-            edge: self.edge.clone(),
-            clock: self.clock.clone(),
-            boots: self.boots.clone(),
-            placement,
-            transport,
-        };
-        let joining = task.run(new, stopping.subscribe());
-        self.edge.tasks.spawn_finite("new-directories", joining);
     }
 
     fn start_address_exchange(&self, stopping: &watch::Sender<bool>) {
@@ -536,26 +507,14 @@ impl Parts {
         };
         self.edge.tasks.spawn_lasting("heartbeats", heartbeats.run(stopping.subscribe()));
     }
-}
 
-/// Starts the store loop of a directory that is a member.
-fn start_store(
-    config: &Config,
-    engine: Arc<Engine>,
-    ident: StoreIdent,
-    clock: &Arc<dyn Clock>,
-    edge: &Arc<Edge>,
-) -> Result<Arc<StoreHandle>> {
-    let core = open::core(config, &engine, ident, &**clock, random())?;
-    let (clock, edge) = (clock.clone(), edge.clone());
-    StoreHandle::start(ident.store, engine, core, clock, edge, config.pending_bytes_max)
-}
-
-/// Opens the directories of the node.
-async fn open_dirs(config: &Arc<Config>) -> Result<Dirs> {
-    let config = config.clone();
-    let stopped = |_| Error::Busy("the server is stopping".to_owned());
-    tokio::task::spawn_blocking(move || dirs::open_all(&config)).await.map_err(stopped)?
+    /// Starts the store loop of a directory that is a member.
+    fn start_store(&self, engine: Arc<Engine>, ident: StoreIdent) -> Result<Arc<StoreHandle>> {
+        let core = open::core(&self.config, &engine, ident, &*self.clock, random())?;
+        let (clock, edge) = (self.clock.clone(), self.edge.clone());
+        let pending_bytes_max = self.config.pending_bytes_max;
+        StoreHandle::start(ident.store, engine, core, clock, edge, pending_bytes_max)
+    }
 }
 
 /// Bootstraps or joins a cluster with directories that are all new. New ones beside members join

@@ -1,7 +1,7 @@
 //! Directories with lost log entries. They wait for copies from other stores while the node serves
 //! with its other stores, and open when nothing is missing.
 
-use super::{Parts, open, start_store};
+use super::{Parts, open};
 use crate::failed_dir::FailedDir;
 use crate::recovery_thread::{RecoveryContext, RecoveryThread};
 use crate::store::OutputSink;
@@ -48,11 +48,10 @@ pub(super) fn start(damaged: DamagedDir, parts: &Parts) -> Result<()> {
         stores: Box::new(move || members.stores()),
     };
     let open_store = {
-        let (config, clock, dir) = (parts.config.clone(), parts.clock.clone(), dir.clone());
-        let (stores, edge) = (parts.stores.clone(), parts.edge.clone());
+        let (parts, dir) = (parts.clone(), dir.clone());
         move || -> Result<()> {
-            let engine = open::engine(&config, &dir)?;
-            stores.add(start_store(&config, Arc::new(engine), ident, &clock, &edge)?);
+            let engine = open::engine(&parts.config, &dir)?;
+            parts.stores.add(parts.start_store(Arc::new(engine), ident)?);
             Ok(())
         }
     };

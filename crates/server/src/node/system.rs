@@ -4,16 +4,16 @@ use crate::members::Members;
 use crate::placement::{LostQuorum, System};
 use crate::store::StoreHandle;
 use crate::stores::Stores;
+use crate::tasks::blocking;
 use crate::transport::{BoxFuture, RefusedStore, Transport};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_node::pages::Pages;
 use stele_node::placement;
 use stele_node::succession::{Refusal, Verdict};
 use stele_placement::{PairChange, SYSTEM_REGION};
 use stele_replica::LinearizableRead;
 use stele_replica::{Done, Header, Read, Reply};
-use stele_storage::{EngineView, StateMachine};
+use stele_storage::{EngineView, Pages, StateMachine};
 use stele_types::{Error, Result, StoreId, StoreRun, Term};
 
 /// Time a read may take, in nanoseconds.
@@ -160,8 +160,7 @@ impl System for SystemRegion {
             let confirmed =
                 LinearizableRead::confirmed_state(&reader, &header, store.readers(), view)?;
             let view = confirmed.map_err(not_done)?;
-            let read = tokio::task::spawn_blocking(move || pairs(&view));
-            read.await.map_err(|_| Error::Busy("the server is stopping".to_owned()))?
+            blocking(move || pairs(&view)).await
         })
     }
 }

@@ -7,7 +7,7 @@ mod turns;
 
 use crate::store::{Engine, StoreHandle};
 use crate::stores::Stores;
-use crate::tasks::caught;
+use crate::tasks::{blocking, caught, stopping};
 use crate::transport::{CloseReason, SnapshotOffer, SnapshotReceiver, Transport};
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -258,16 +258,6 @@ impl Sending {
     }
 }
 
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| stopping())?
-}
-
 fn closed(reason: CloseReason) -> Error {
     Error::Busy(format!("the connection ended: {reason}"))
-}
-
-fn stopping() -> Error {
-    Error::Busy("the server is stopping".to_owned())
 }

@@ -2,8 +2,7 @@
 //! command does not end the stream, because that would fail every other one on it, except by a panic.
 //! Then it has no answer, and its client must not wait for one.
 
-use super::TikvService;
-use super::{Memory, get_groups, put_groups, unsupported};
+use super::{Call, Memory, TikvService, get_groups, put_groups, unsupported};
 use crate::memory::{Arrived, Held, RequestMemory};
 use crate::tasks::{caught, next_until};
 use std::future::Future;
@@ -149,9 +148,9 @@ impl Work {
     /// Starts a get outside of any group.
     fn get(self: Arc<Self>, (id, request): (u64, RawGetRequest)) {
         let service = self.service.clone();
-        self.answer(
-            |memory| async move { vec![(id, get_done(service.get(request, &memory).await))] },
-        );
+        self.answer(|memory| async move {
+            vec![(id, get_done(request.execute(&service, &memory).await))]
+        });
     }
 
     /// Starts a command or a group, within memory of its own.
@@ -254,55 +253,40 @@ fn empty() -> Batch {
     Held { message: BatchCommandsResponse::default(), memory: Vec::new() }
 }
 
-async fn run(service: &TikvService, request: Request, memory: &Memory) -> Response {
-    let done = match request.cmd {
-        Some(Cmd::RawGet(request)) => Done::RawGet(service.get(request, memory).await),
-        Some(Cmd::RawBatchGet(request)) => {
-            Done::RawBatchGet(service.batch_get(request, memory).await)
+/// Defines what depends on the type of a command: its execution and its context.
+macro_rules! raw_commands {
+    ($($name:ident)*) => {
+        async fn run(service: &TikvService, request: Request, memory: &Memory) -> Response {
+            let done = match request.cmd {
+                $(Some(Cmd::$name(call)) => Done::$name(call.execute(service, memory).await),)*
+                Some(Cmd::GetHealthFeedback(_)) => {
+                    Done::GetHealthFeedback(GetHealthFeedbackResponse::default())
+                }
+                Some(Cmd::Empty(request)) => {
+                    Done::Empty(BatchCommandsEmptyResponse { test_id: request.test_id })
+                }
+                Some(unsupported) => unsupported::refusal(&unsupported),
+                // Command of a newer client: it gets an empty answer, so that the stream does not
+                // stall.
+                None => Done::Empty(BatchCommandsEmptyResponse::default()),
+            };
+            Response { cmd: Some(done) }
         }
-        Some(Cmd::RawPut(request)) => Done::RawPut(service.put(request, memory).await),
-        Some(Cmd::RawBatchPut(request)) => {
-            Done::RawBatchPut(service.batch_put(request, memory).await)
+
+        fn context(request: &Request) -> Option<&Context> {
+            match request.cmd.as_ref()? {
+                $(Cmd::$name(call) => call.context(),)*
+                Cmd::GetHealthFeedback(request) => request.context.as_ref(),
+                // Unsupported commands and `Empty`.
+                _ => None,
+            }
         }
-        Some(Cmd::RawDelete(request)) => Done::RawDelete(service.delete(request, memory).await),
-        Some(Cmd::RawBatchDelete(request)) => {
-            Done::RawBatchDelete(service.batch_delete(request, memory).await)
-        }
-        Some(Cmd::RawScan(request)) => Done::RawScan(service.scan(request, memory).await),
-        Some(Cmd::RawDeleteRange(request)) => {
-            Done::RawDeleteRange(service.delete_range(request, memory).await)
-        }
-        Some(Cmd::RawBatchScan(request)) => {
-            Done::RawBatchScan(service.batch_scan(request, memory).await)
-        }
-        Some(Cmd::GetHealthFeedback(_)) => {
-            Done::GetHealthFeedback(GetHealthFeedbackResponse::default())
-        }
-        Some(Cmd::Empty(request)) => {
-            Done::Empty(BatchCommandsEmptyResponse { test_id: request.test_id })
-        }
-        Some(unsupported) => unsupported::refusal(&unsupported),
-        // Command of a newer client: it gets an empty answer, so that the stream does not stall.
-        None => Done::Empty(BatchCommandsEmptyResponse::default()),
     };
-    Response { cmd: Some(done) }
 }
 
-fn context(request: &Request) -> Option<&Context> {
-    match request.cmd.as_ref()? {
-        Cmd::RawGet(request) => request.context.as_ref(),
-        Cmd::RawBatchGet(request) => request.context.as_ref(),
-        Cmd::RawPut(request) => request.context.as_ref(),
-        Cmd::RawBatchPut(request) => request.context.as_ref(),
-        Cmd::RawDelete(request) => request.context.as_ref(),
-        Cmd::RawBatchDelete(request) => request.context.as_ref(),
-        Cmd::RawScan(request) => request.context.as_ref(),
-        Cmd::RawDeleteRange(request) => request.context.as_ref(),
-        Cmd::RawBatchScan(request) => request.context.as_ref(),
-        Cmd::GetHealthFeedback(request) => request.context.as_ref(),
-        // Unsupported commands and `Empty`.
-        _ => None,
-    }
+raw_commands! {
+    RawGet RawBatchGet RawPut RawBatchPut RawDelete RawBatchDelete RawScan RawDeleteRange
+    RawBatchScan
 }
 
 #[cfg(test)]

@@ -29,6 +29,8 @@ pub struct Target {
     pub replica_read: bool,
     /// Answer to a put or delete of unknown outcome.
     pub on_unknown: OnUnknown,
+    /// Bytes of an entry of a batch, unless one operation has more.
+    pub entry_bytes_max: usize,
 }
 
 /// Finds the store and region of a request.
@@ -66,7 +68,8 @@ pub fn target(stores: &Stores, context: Option<&kvrpcpb::Context>) -> Result<Tar
         _ if stores.undetermined_writes_fail() => OnUnknown::Fail,
         _ => OnUnknown::Repeat,
     };
-    Ok(Target { store, header, region, reader, replica_read, on_unknown })
+    let entry_bytes_max = stores.entry_bytes_max;
+    Ok(Target { store, header, region, reader, replica_read, on_unknown, entry_bytes_max })
 }
 
 fn store_of(
@@ -88,6 +91,18 @@ fn store_of(
 }
 
 impl Target {
+    /// Returns the column family of a request, of which all keys must lie in the region.
+    pub fn family(&self, name: &str, keys: &[Bytes]) -> Result<ColumnFamily, Failure> {
+        let family = family(name)?;
+        keys.iter().try_for_each(|key| self.check_key(key))?;
+        Ok(family)
+    }
+
+    /// Returns the engine's key of a request with one key, which must lie in the region.
+    pub fn engine_key(&self, family: &str, key: &Bytes) -> Result<Bytes, Failure> {
+        Ok(self.family(family, std::slice::from_ref(key))?.engine_key(key))
+    }
+
     /// Checks that the key lies in the region.
     pub fn check_key(&self, key: &[u8]) -> Result<(), Failure> {
         check_key_length(key)?;

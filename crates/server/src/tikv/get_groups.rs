@@ -69,11 +69,7 @@ impl Group {
                 Some(Some(value)) if charge_value(memory, &value).is_err() => {
                     left.push((id, request));
                 }
-                Some(value) => {
-                    let not_found = value.is_none();
-                    let value = value.unwrap_or_default();
-                    done.push((id, RawGetResponse { value, not_found, ..Default::default() }));
-                }
+                Some(value) => done.push((id, reads::get_response(value))),
                 None => left.push((id, request)),
             }
         }

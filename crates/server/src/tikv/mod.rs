@@ -13,20 +13,21 @@ mod writes;
 
 pub use errors::Failure;
 
-use crate::memory::{Exceeded, Held, RequestMemory};
+use crate::memory::{Held, RequestMemory};
 use crate::observe::{Kind, Metrics, Outcome, Stages};
 use crate::port::MESSAGE_BYTES_MAX;
 use crate::stores::Stores;
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::response::Response;
 use axum::routing::post;
+use checks::Target;
+use prost::Message;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stele_proto::errorpb;
 use stele_proto::kvrpcpb::*;
 use stele_proto::stele::kv::v1::{ExistRequest, ExistResponse, ModifyRequest, ModifyResponse};
-use stele_replica::Modified;
 use stele_types::{ClusterId, RegionId};
 use tokio::sync::watch;
 use tonic::Status;
@@ -60,6 +61,13 @@ impl TikvService {
         Self { stores, cluster, metrics, stop }
     }
 
+    /// Returns the routes that the node's port serves.
+    pub fn routes(self) -> Router {
+        unary_routes()
+            .route("/tikvpb.Tikv/BatchCommands", post(serve_batch_commands))
+            .with_state(self)
+    }
+
     async fn timed<T>(
         &self,
         kind: Kind,
@@ -76,16 +84,18 @@ impl TikvService {
     }
 
     /// Repeats a read of damaged data from the beginning, while other replicas send copies.
-    async fn read<T, F: Future<Output = Result<T, Failure>>>(
+    async fn read<Q: Call>(
         &self,
+        request: &Q,
+        memory: &Memory,
         kind: Kind,
-        memory: &RequestMemory,
-        work: impl Fn() -> F,
-    ) -> Result<T, Failure> {
+        work: impl AsyncFn(&Target, &Q, &Memory) -> Result<Q::Answer, Failure>,
+    ) -> Q::Answer {
         let used_before = memory.used();
+        let once = async || work(&self.target(request)?, request, memory).await;
         let repaired = async {
             for _ in 0..REPAIR_TRIES {
-                match work().await {
+                match once().await {
                     Err(Failure::Damaged(_)) => {
                         memory.release_to(used_before);
                         tokio::time::sleep(REPAIR_PAUSE).await;
@@ -93,20 +103,43 @@ impl TikvService {
                     result => return result,
                 }
             }
-            work().await
+            once().await
         };
-        self.timed(kind, 1, repaired, |_| None).await
+        self.timed(kind, 1, repaired, |_| None).await.unwrap_or_else(Q::failed)
     }
 
-    /// Executes `count` writes as one.
-    async fn write(
+    /// Executes a write, of which the answer states no more than its success.
+    async fn write<Q: Call>(
         &self,
+        request: &Q,
+        memory: &Memory,
         kind: Kind,
-        count: usize,
-        work: impl Future<Output = Result<Stages, Failure>>,
-    ) -> Option<errorpb::Error> {
-        let result = self.timed(kind, count, work, |stages| Some(*stages)).await;
-        result.err().map(Failure::into_error)
+        work: impl AsyncFn(&Target, &Q, &Memory) -> Result<Stages, Failure>,
+    ) -> Q::Answer {
+        let written = async { work(&self.target(request)?, request, memory).await };
+        let written = self.timed(kind, 1, written, |stages| Some(*stages)).await;
+        written.map_or_else(Q::failed, |_| Q::Answer::default())
+    }
+
+    /// Executes a read-modify-write.
+    async fn change<Q: Call>(
+        &self,
+        request: &Q,
+        memory: &Memory,
+        kind: Kind,
+        work: impl AsyncFn(&Target, &Q, &Memory) -> Result<(Q::Answer, Stages), Failure>,
+    ) -> Q::Answer {
+        let changed = async { work(&self.target(request)?, request, memory).await };
+        let changed = self.timed(kind, 1, changed, |(_, stages)| Some(*stages)).await;
+        changed.map_or_else(Q::failed, |(answer, _)| answer)
+    }
+
+    async fn modify(&self, request: &ModifyRequest, memory: &Memory) -> ModifyResponse {
+        self.change(request, memory, modifications::kind_of(request), modifications::modify).await
+    }
+
+    fn target(&self, request: &impl Call) -> Result<Target, Failure> {
+        checks::target(&self.stores, request.context())
     }
 
     /// Refuses requests for another cluster: serving them would mix up their client's data.
@@ -119,153 +152,10 @@ impl TikvService {
         Err(Box::new(Status::invalid_argument(text)))
     }
 
-    async fn get(&self, request: RawGetRequest, memory: &Memory) -> RawGetResponse {
-        let mut response = RawGetResponse::default();
-        match self.read(Kind::Get, memory, || reads::get(&self.stores, &request, memory)).await {
-            Ok(Some(value)) => response.value = value,
-            Ok(None) => response.not_found = true,
-            Err(failure) => response.region_error = Some(failure.into_error()),
-        }
-        response
-    }
-
-    async fn batch_get(&self, request: RawBatchGetRequest, memory: &Memory) -> RawBatchGetResponse {
-        let found = self
-            .read(Kind::BatchGet, memory, || reads::batch_get(&self.stores, &request, memory))
-            .await;
-        let (region_error, pairs) = pairs(found);
-        RawBatchGetResponse { region_error, pairs }
-    }
-
-    async fn scan(&self, request: RawScanRequest, memory: &Memory) -> RawScanResponse {
-        let found =
-            self.read(Kind::Scan, memory, || reads::scan(&self.stores, &request, memory)).await;
-        let (region_error, kvs) = pairs(found);
-        RawScanResponse { region_error, kvs }
-    }
-
-    async fn batch_scan(
-        &self,
-        request: RawBatchScanRequest,
-        memory: &Memory,
-    ) -> RawBatchScanResponse {
-        let found = self
-            .read(Kind::BatchScan, memory, || reads::batch_scan(&self.stores, &request, memory))
-            .await;
-        let (region_error, kvs) = pairs(found);
-        RawBatchScanResponse { region_error, kvs }
-    }
-
-    async fn put(&self, request: RawPutRequest, memory: &Memory) -> RawPutResponse {
-        let done = writes::put(&self.stores, &request, memory);
-        let region_error = self.write(Kind::Put, 1, done).await;
-        RawPutResponse { region_error, ..RawPutResponse::default() }
-    }
-
     /// Returns the answer to a put that was not proposed.
     fn put_failed(&self, failure: Failure) -> RawPutResponse {
-        let outcome = outcome(&failure);
-        self.metrics.requests(Kind::Put, 1, Duration::ZERO, outcome, None);
-        RawPutResponse { region_error: Some(failure.into_error()), ..RawPutResponse::default() }
-    }
-
-    async fn batch_put(&self, request: RawBatchPutRequest, memory: &Memory) -> RawBatchPutResponse {
-        let done = writes::batch_put(&self.stores, &request, memory);
-        let region_error = self.write(Kind::BatchPut, 1, done).await;
-        RawBatchPutResponse { region_error, ..RawBatchPutResponse::default() }
-    }
-
-    async fn delete(&self, request: RawDeleteRequest, memory: &Memory) -> RawDeleteResponse {
-        let done = writes::delete(&self.stores, &request, memory);
-        let region_error = self.write(Kind::Delete, 1, done).await;
-        RawDeleteResponse { region_error, ..RawDeleteResponse::default() }
-    }
-
-    async fn batch_delete(
-        &self,
-        request: RawBatchDeleteRequest,
-        memory: &Memory,
-    ) -> RawBatchDeleteResponse {
-        let done = writes::batch_delete(&self.stores, &request, memory);
-        let region_error = self.write(Kind::BatchDelete, 1, done).await;
-        RawBatchDeleteResponse { region_error, ..RawBatchDeleteResponse::default() }
-    }
-
-    async fn delete_range(
-        &self,
-        request: RawDeleteRangeRequest,
-        memory: &Memory,
-    ) -> RawDeleteRangeResponse {
-        let done = writes::delete_range(&self.stores, &request, memory);
-        let region_error = self.write(Kind::DeleteRange, 1, done).await;
-        RawDeleteRangeResponse { region_error, ..RawDeleteRangeResponse::default() }
-    }
-
-    async fn ttl(&self, request: RawGetKeyTtlRequest, memory: &Memory) -> RawGetKeyTtlResponse {
-        let mut response = RawGetKeyTtlResponse::default();
-        match self.read(Kind::Ttl, memory, || reads::ttl(&self.stores, &request, memory)).await {
-            Ok(Some(ttl)) => response.ttl = ttl,
-            Ok(None) => response.not_found = true,
-            Err(failure) => response.region_error = Some(failure.into_error()),
-        }
-        response
-    }
-
-    async fn compare_and_swap(&self, request: RawCasRequest, memory: &Memory) -> RawCasResponse {
-        let mut response = RawCasResponse::default();
-        let swap = modifications::compare_and_swap(&self.stores, &request, memory);
-        match self.timed(Kind::Cas, 1, swap, |decided| Some(decided.stages)).await {
-            Ok(decided) => {
-                let (succeeded, previous) = match decided.result {
-                    Modified::Replaced { previous } => (true, previous),
-                    Modified::Unchanged { previous } => (false, previous),
-                    // A comparison has no other result.
-                    Modified::Updated { .. } | Modified::Unfit(_) => (false, None),
-                };
-                response.succeed = succeeded;
-                response.previous_not_exist = previous.is_none();
-                response.previous_value = previous.map(|pair| pair.value).unwrap_or_default();
-            }
-            Err(failure) => response.region_error = Some(failure.into_error()),
-        }
-        response
-    }
-
-    async fn modify(&self, request: ModifyRequest, memory: &Memory) -> ModifyResponse {
-        let kind = modifications::kind_of(&request);
-        let decided = modifications::modify(&self.stores, &request, memory);
-        match self.timed(kind, 1, decided, |decided| Some(decided.stages)).await {
-            Ok(decided) => modifications::answer(&request, decided.result),
-            Err(failure) => {
-                let region_error = Some(failure.into_error());
-                ModifyResponse { region_error, ..ModifyResponse::default() }
-            }
-        }
-    }
-
-    async fn exist(&self, request: ExistRequest, memory: &Memory) -> ExistResponse {
-        let mut response = ExistResponse::default();
-        match self.read(Kind::Exist, memory, || reads::exist(&self.stores, &request, memory)).await
-        {
-            Ok(keys) => response.keys = keys,
-            Err(failure) => response.region_error = Some(failure.into_error()),
-        }
-        response
-    }
-
-    async fn checksum(&self, request: RawChecksumRequest, memory: &Memory) -> RawChecksumResponse {
-        let mut response = RawChecksumResponse::default();
-        match self
-            .read(Kind::Checksum, memory, || reads::checksum(&self.stores, &request, memory))
-            .await
-        {
-            Ok((checksum, pairs, bytes)) => {
-                (response.checksum, response.total_kvs) = (checksum, pairs);
-                response.total_bytes = bytes;
-            }
-            Err(failure) => response.region_error = Some(failure.into_error()),
-        }
-        response
+        self.metrics.requests(Kind::Put, 1, Duration::ZERO, outcome(&failure), None);
+        RawPutRequest::failed(failure)
     }
 }
 
@@ -276,94 +166,98 @@ fn outcome(failure: &Failure) -> Outcome {
     }
 }
 
-fn pairs(result: Result<Vec<KvPair>, Failure>) -> (Option<errorpb::Error>, Vec<KvPair>) {
-    match result {
-        Ok(pairs) => (None, pairs),
-        Err(failure) => (Some(failure.into_error()), Vec::new()),
-    }
+/// Call with one answer, named by its request.
+trait Call: Message + Default + 'static {
+    /// Its answer.
+    type Answer: Message + Default + 'static;
+
+    /// Returns the region of the request, in the state that its client knows.
+    fn context(&self) -> Option<&Context>;
+
+    /// Returns the answer to a call that failed.
+    fn failed(failure: Failure) -> Self::Answer;
+
+    /// Executes the call within its memory.
+    fn execute(
+        &self,
+        service: &TikvService,
+        memory: &Memory,
+    ) -> impl Future<Output = Self::Answer> + Send;
 }
 
-/// Answer that can state that its request was not executed.
-trait Refuse: Default {
-    /// Returns the answer to a request without memory.
-    fn refused(exceeded: Exceeded) -> Self;
-}
-
-macro_rules! refuse {
-    ($($answer:ty)*) => {$(
-        impl Refuse for $answer {
-            fn refused(exceeded: Exceeded) -> Self {
-                let failure = Failure::exceeded(exceeded, RegionId(0));
-                let region_error = Some(failure.into_error());
-                Self { region_error, ..Self::default() }
-            }
-        }
-    )*};
-}
-
-refuse! {
-    RawGetResponse RawBatchGetResponse RawPutResponse RawBatchPutResponse RawDeleteResponse
-    RawBatchDeleteResponse RawScanResponse RawBatchScanResponse RawDeleteRangeResponse
-    RawGetKeyTtlResponse RawCasResponse RawChecksumResponse ModifyResponse ExistResponse
-}
-
-/// Defines the unary calls: each checks the cluster and answers in its own type.
+/// Defines the unary calls: path, request, answer, and how the service executes them.
 macro_rules! unary {
-    ($($path:literal: $request:ty = $method:ident;)*) => {
-        /// Returns the routes that the node's port serves.
-        pub fn routes(self) -> Router {
-            Router::new()
-                $(.route($path, post(
-                    async |State(service): State<Self>, request: Request| {
-                        let read = wire::message::<$request>(request, MESSAGE_BYTES_MAX).await;
-                        let held = match read {
-                            Ok((request, memory)) => {
-                                if let Err(status) =
-                                    service.check_cluster(request.context.as_ref())
-                                {
-                                    return status.into_http();
-                                }
-                                let message = service.$method(request, &memory).await;
-                                Held { message, memory: vec![memory] }
-                            }
-                            Err(Unread::Exceeded(exceeded)) => {
-                                Held { message: Refuse::refused(exceeded), memory: Vec::new() }
-                            }
-                            Err(Unread::Status(status)) => return status.into_http(),
-                        };
-                        wire::answer(tokio_stream::once(Ok(held)))
-                    },
-                )))*
-                .route("/tikvpb.Tikv/BatchCommands", post(
-                    async |State(service): State<Self>, request: Request| {
-                        match wire::messages(request, MESSAGE_BYTES_MAX) {
-                            Ok((requests, arrived)) => {
-                                wire::answer(batch_commands::serve(service, requests, arrived))
-                            }
-                            Err(status) => status.into_http(),
-                        }
-                    },
-                ))
-                .with_state(self)
+    ($($path:literal: $request:ident -> $answer:ident = $how:ident($($part:expr),*);)*) => {
+        $(impl Call for $request {
+            type Answer = $answer;
+
+            fn context(&self) -> Option<&Context> {
+                self.context.as_ref()
+            }
+
+            fn failed(failure: Failure) -> $answer {
+                $answer { region_error: Some(failure.into_error()), ..$answer::default() }
+            }
+
+            async fn execute(&self, service: &TikvService, memory: &Memory) -> $answer {
+                service.$how(self, memory, $($part),*).await
+            }
+        })*
+
+        fn unary_routes() -> Router<TikvService> {
+            Router::new()$(.route($path, post(serve::<$request>)))*
         }
     };
 }
 
-impl TikvService {
-    unary! {
-        "/tikvpb.Tikv/RawGet": RawGetRequest = get;
-        "/tikvpb.Tikv/RawBatchGet": RawBatchGetRequest = batch_get;
-        "/tikvpb.Tikv/RawPut": RawPutRequest = put;
-        "/tikvpb.Tikv/RawBatchPut": RawBatchPutRequest = batch_put;
-        "/tikvpb.Tikv/RawDelete": RawDeleteRequest = delete;
-        "/tikvpb.Tikv/RawBatchDelete": RawBatchDeleteRequest = batch_delete;
-        "/tikvpb.Tikv/RawScan": RawScanRequest = scan;
-        "/tikvpb.Tikv/RawBatchScan": RawBatchScanRequest = batch_scan;
-        "/tikvpb.Tikv/RawDeleteRange": RawDeleteRangeRequest = delete_range;
-        "/tikvpb.Tikv/RawGetKeyTTL": RawGetKeyTtlRequest = ttl;
-        "/tikvpb.Tikv/RawCompareAndSwap": RawCasRequest = compare_and_swap;
-        "/tikvpb.Tikv/RawChecksum": RawChecksumRequest = checksum;
-        "/stele.kv.v1.Kv/Modify": ModifyRequest = modify;
-        "/stele.kv.v1.Kv/Exist": ExistRequest = exist;
+unary! {
+    "/tikvpb.Tikv/RawGet": RawGetRequest -> RawGetResponse = read(Kind::Get, reads::get);
+    "/tikvpb.Tikv/RawBatchGet": RawBatchGetRequest -> RawBatchGetResponse
+        = read(Kind::BatchGet, reads::batch_get);
+    "/tikvpb.Tikv/RawPut": RawPutRequest -> RawPutResponse = write(Kind::Put, writes::put);
+    "/tikvpb.Tikv/RawBatchPut": RawBatchPutRequest -> RawBatchPutResponse
+        = write(Kind::BatchPut, writes::batch_put);
+    "/tikvpb.Tikv/RawDelete": RawDeleteRequest -> RawDeleteResponse
+        = write(Kind::Delete, writes::delete);
+    "/tikvpb.Tikv/RawBatchDelete": RawBatchDeleteRequest -> RawBatchDeleteResponse
+        = write(Kind::BatchDelete, writes::batch_delete);
+    "/tikvpb.Tikv/RawScan": RawScanRequest -> RawScanResponse = read(Kind::Scan, reads::scan);
+    "/tikvpb.Tikv/RawBatchScan": RawBatchScanRequest -> RawBatchScanResponse
+        = read(Kind::BatchScan, reads::batch_scan);
+    "/tikvpb.Tikv/RawDeleteRange": RawDeleteRangeRequest -> RawDeleteRangeResponse
+        = write(Kind::DeleteRange, writes::delete_range);
+    "/tikvpb.Tikv/RawGetKeyTTL": RawGetKeyTtlRequest -> RawGetKeyTtlResponse
+        = read(Kind::Ttl, reads::ttl);
+    "/tikvpb.Tikv/RawCompareAndSwap": RawCasRequest -> RawCasResponse
+        = change(Kind::Cas, modifications::compare_and_swap);
+    "/tikvpb.Tikv/RawChecksum": RawChecksumRequest -> RawChecksumResponse
+        = read(Kind::Checksum, reads::checksum);
+    "/stele.kv.v1.Kv/Modify": ModifyRequest -> ModifyResponse = modify();
+    "/stele.kv.v1.Kv/Exist": ExistRequest -> ExistResponse = read(Kind::Exist, reads::exist);
+}
+
+/// Checks the cluster of a call and answers it.
+async fn serve<Q: Call>(State(service): State<TikvService>, request: Request) -> Response {
+    let held = match wire::message::<Q>(request, MESSAGE_BYTES_MAX).await {
+        Ok((request, memory)) => {
+            if let Err(status) = service.check_cluster(request.context()) {
+                return status.into_http();
+            }
+            let message = request.execute(&service, &memory).await;
+            Held { message, memory: vec![memory] }
+        }
+        Err(Unread::Exceeded(exceeded)) => {
+            let message = Q::failed(Failure::exceeded(exceeded, RegionId(0)));
+            Held { message, memory: Vec::new() }
+        }
+        Err(Unread::Status(status)) => return status.into_http(),
+    };
+    wire::answer(tokio_stream::once(Ok(held)))
+}
+
+async fn serve_batch_commands(State(service): State<TikvService>, request: Request) -> Response {
+    match wire::messages(request, MESSAGE_BYTES_MAX) {
+        Ok((requests, arrived)) => wire::answer(batch_commands::serve(service, requests, arrived)),
+        Err(status) => status.into_http(),
     }
 }

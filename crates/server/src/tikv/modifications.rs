@@ -1,66 +1,66 @@
 //! Read-modify-writes. The leader decides them against its own log, so they are safe beside plain
 //! writes.
 
-use super::checks::{Target, check_value, family, target};
+use super::checks::{Target, check_value};
 use super::errors::{Failure, OnUnknown, charge};
 use super::writes::{expiry, not_done};
 use super::{Memory, reads};
 use crate::memory::value_memory;
 use crate::observe::{Kind, Stages};
-use crate::stores::Stores;
 use bytes::Bytes;
-use stele_proto::kvrpcpb::RawCasRequest;
+use stele_proto::kvrpcpb::{RawCasRequest, RawCasResponse};
 use stele_proto::stele::kv::v1::modify_request::Change;
 use stele_proto::stele::kv::v1::{ModifyRequest, ModifyResponse, Refusal};
 use stele_replica::{Done, Modification, Modified, Modify, NewPair, Reply};
 use stele_types::computed::Unfit;
 
-/// Modification that was decided.
-pub struct Decided {
-    /// Its result.
-    pub result: Modified,
-    /// Time by stage.
-    pub stages: Stages,
-}
-
 /// `RawCompareAndSwap`: sets or deletes a key that has the expected value.
 pub async fn compare_and_swap(
-    stores: &Stores,
+    target: &Target,
     request: &RawCasRequest,
     memory: &Memory,
-) -> Result<Decided, Failure> {
-    let target = target(stores, request.context.as_ref())?;
-    let family = family(&request.cf)?;
-    target.check_key(&request.key)?;
+) -> Result<(RawCasResponse, Stages), Failure> {
+    let key = target.engine_key(&request.cf, &request.key)?;
     check_value(&request.value)?;
     let new = match request.delete {
         true => NewPair::Delete,
         false => {
-            let expires_at_s = expiry(&target, request.ttl);
+            let expires_at_s = expiry(target, request.ttl);
             NewPair::Put { value: request.value.clone(), expires_at_s }
         }
     };
     let expected = (!request.previous_not_exist).then(|| request.previous_value.clone());
     let change = Modification::Compare { expected, new };
-    decide(&target, family.engine_key(&request.key), change, memory).await
+    let (result, stages) = decide(target, key, change, memory).await?;
+    let (succeed, previous) = match result {
+        Modified::Replaced { previous } => (true, previous),
+        Modified::Unchanged { previous } => (false, previous),
+        // A comparison has no other result.
+        Modified::Updated { .. } | Modified::Unfit(_) => (false, None),
+    };
+    let response = RawCasResponse {
+        succeed,
+        previous_not_exist: previous.is_none(),
+        previous_value: previous.map(|pair| pair.value).unwrap_or_default(),
+        ..RawCasResponse::default()
+    };
+    Ok((response, stages))
 }
 
 /// `Modify`: puts if absent or if present, increments, appends, or gets and deletes.
 pub async fn modify(
-    stores: &Stores,
+    target: &Target,
     request: &ModifyRequest,
     memory: &Memory,
-) -> Result<Decided, Failure> {
-    let target = target(stores, request.context.as_ref())?;
-    let family = family(&request.cf)?;
-    target.check_key(&request.key)?;
+) -> Result<(ModifyResponse, Stages), Failure> {
+    let key = target.engine_key(&request.cf, &request.key)?;
     let change = match &request.change {
         Some(Change::PutIfAbsent(put)) => {
-            let new = new_pair(&target, &put.value, put.ttl)?;
+            let new = new_pair(target, &put.value, put.ttl)?;
             Modification::Compare { expected: None, new }
         }
         Some(Change::PutIfPresent(put)) => {
-            Modification::Replace { new: new_pair(&target, &put.value, put.ttl)? }
+            Modification::Replace { new: new_pair(target, &put.value, put.ttl)? }
         }
         Some(Change::Increment(increment)) => Modification::Increment { by: increment.by },
         Some(Change::Append(append)) => {
@@ -70,7 +70,8 @@ pub async fn modify(
         Some(Change::GetAndDelete(_)) => Modification::GetAndDelete,
         None => return Err(Failure::Invalid("the request names no change of the key".to_owned())),
     };
-    decide(&target, family.engine_key(&request.key), change, memory).await
+    let (result, stages) = decide(target, key, change, memory).await?;
+    Ok((answer(request, result), stages))
 }
 
 fn new_pair(target: &Target, value: &Bytes, ttl_s: u64) -> Result<NewPair, Failure> {
@@ -123,7 +124,7 @@ pub fn kind_of(request: &ModifyRequest) -> Kind {
 }
 
 /// Returns the answer to a request of which the result is `result`.
-pub fn answer(request: &ModifyRequest, result: Modified) -> ModifyResponse {
+fn answer(request: &ModifyRequest, result: Modified) -> ModifyResponse {
     let mut response = ModifyResponse::default();
     match result {
         Modified::Replaced { previous } | Modified::Unchanged { previous } => {
@@ -157,7 +158,7 @@ async fn decide(
     key: Bytes,
     change: Modification,
     memory: &Memory,
-) -> Result<Decided, Failure> {
+) -> Result<(Modified, Stages), Failure> {
     let charged = charge_change(target, &key, &change, memory).await?;
     let modify = Modify { header: target.header, key, change };
     let clock = target.store.clock();
@@ -167,7 +168,7 @@ async fn decide(
             let stages = Stages::new(arrived_nanos, &timings, clock.monotonic_nanos());
             // Another client may have put a longer value meanwhile. The outcome is decided.
             memory.charge_anyway(previous_memory(&result).saturating_sub(charged));
-            Ok(Decided { result, stages })
+            Ok((result, stages))
         }
         // A repeated modification would see the effect of the first one, so clients must not repeat
         // one of unknown outcome.

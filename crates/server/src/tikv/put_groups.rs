@@ -85,7 +85,8 @@ impl Group {
     /// Proposes the entry and waits until it is applied; returns the answer to each put.
     pub async fn run(self, service: &TikvService) -> Vec<(u64, RawPutResponse)> {
         let done = writes::propose(&self.target, self.command, false, &self.memory);
-        let region_error = service.write(Kind::Put, self.ids.len(), done).await;
+        let done = service.timed(Kind::Put, self.ids.len(), done, |stages| Some(*stages)).await;
+        let region_error = done.err().map(Failure::into_error);
         let answer = |id| {
             let region_error = region_error.clone();
             (id, RawPutResponse { region_error, ..RawPutResponse::default() })

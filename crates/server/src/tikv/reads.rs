@@ -3,23 +3,22 @@
 //! thread.
 
 use super::Memory;
-use super::checks::{Target, family, target};
+use super::checks::{Target, family};
 use super::errors::{Failure, OnUnknown, charge, not_leader};
 use crate::memory::{Charging, Exceeded, RequestMemory, next_page, pair_memory, pairs_memory};
 use crate::store::Engine;
-use crate::stores::Stores;
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_node::pages::Pages;
 use stele_proto::kvrpcpb::{
-    KvPair, RawBatchGetRequest, RawBatchScanRequest, RawChecksumRequest, RawGetKeyTtlRequest,
-    RawGetRequest, RawScanRequest,
+    KvPair, RawBatchGetRequest, RawBatchGetResponse, RawBatchScanRequest, RawBatchScanResponse,
+    RawChecksumRequest, RawChecksumResponse, RawGetKeyTtlRequest, RawGetKeyTtlResponse,
+    RawGetRequest, RawGetResponse, RawScanRequest, RawScanResponse,
 };
-use stele_proto::stele::kv::v1::ExistRequest;
+use stele_proto::stele::kv::v1::{ExistRequest, ExistResponse};
 use stele_replica::LinearizableRead;
 use stele_replica::{Done, Reply};
 use stele_storage::{
-    Admitted, Cached, EngineView, Order, Overlaid, Pair, ScanOptions, StateMachine,
+    Admitted, Cached, EngineView, Order, Overlaid, Pages, Pair, ScanOptions, StateMachine,
 };
 use stele_types::{ColumnFamily, KeyRange, is_expired, keyspace, mutant};
 use tokio::task::JoinError;
@@ -174,17 +173,31 @@ fn is_live(pair: &Pair, now_s: u64) -> bool {
 
 /// `RawGet`: returns the value, if there is one.
 pub async fn get(
-    stores: &Stores,
+    target: &Target,
     request: &RawGetRequest,
     memory: &Memory,
-) -> Result<Option<Bytes>, Failure> {
-    let target = target(stores, request.context.as_ref())?;
-    let family = family(&request.cf)?;
-    target.check_key(&request.key)?;
-    let view = view(&target).await?;
-    let pair = live_pair(&target, &view, family.engine_key(&request.key), memory).await?;
+) -> Result<RawGetResponse, Failure> {
+    let pair = get_pair(target, (&request.cf, &request.key), memory).await?;
+    Ok(get_response(pair.map(|pair| pair.value)))
+}
+
+/// Returns the answer to a get.
+pub fn get_response(found: Option<Bytes>) -> RawGetResponse {
+    let not_found = found.is_none();
+    RawGetResponse { value: found.unwrap_or_default(), not_found, ..RawGetResponse::default() }
+}
+
+/// Returns the pair of a column family's key, if it is live.
+async fn get_pair(
+    target: &Target,
+    (family, key): (&str, &Bytes),
+    memory: &Memory,
+) -> Result<Option<Pair>, Failure> {
+    let key = target.engine_key(family, key)?;
+    let view = view(target).await?;
+    let pair = live_pair(target, &view, key, memory).await?;
     target.reader.note_returned(1, pair.as_ref().map_or(0, bytes_of));
-    Ok(pair.map(|pair| pair.value))
+    Ok(pair)
 }
 
 /// Returns the bytes of a pair as traffic counts them, without the byte of its family.
@@ -206,81 +219,65 @@ pub fn get_cached_value(
     view: &View,
     request: &RawGetRequest,
 ) -> Option<Option<Bytes>> {
-    let family = family(&request.cf).ok()?;
-    target.check_key(&request.key).ok()?;
-    let Ok(Cached::Here(pair)) = view.get_cached(&family.engine_key(&request.key)) else {
-        return None;
-    };
+    let key = target.engine_key(&request.cf, &request.key).ok()?;
+    let Ok(Cached::Here(pair)) = view.get_cached(&key) else { return None };
     let now_s = target.store.clock().unix_seconds();
     let pair = pair.filter(|pair| is_live(pair, now_s));
     target.reader.note_returned(1, pair.as_ref().map_or(0, bytes_of));
     Some(pair.map(|pair| pair.value))
 }
 
-/// `RawGetKeyTTL`: returns the seconds left, 0 for no expiry; `None` when there is no such key.
+/// `RawGetKeyTTL`: returns the seconds left, 0 for no expiry.
 pub async fn ttl(
-    stores: &Stores,
+    target: &Target,
     request: &RawGetKeyTtlRequest,
     memory: &Memory,
-) -> Result<Option<u64>, Failure> {
-    let target = target(stores, request.context.as_ref())?;
-    let family = family(&request.cf)?;
-    target.check_key(&request.key)?;
-    let view = view(&target).await?;
-    let pair = live_pair(&target, &view, family.engine_key(&request.key), memory).await?;
-    target.reader.note_returned(1, pair.as_ref().map_or(0, bytes_of));
-    let now = target.store.clock().unix_seconds();
-    Ok(pair.map(|pair| match pair.expires_at_s {
+) -> Result<RawGetKeyTtlResponse, Failure> {
+    let pair = get_pair(target, (&request.cf, &request.key), memory).await?;
+    let ttl = match pair.as_ref().map_or(0, |pair| pair.expires_at_s) {
         0 => 0,
-        at => at.saturating_sub(now),
-    }))
+        at => at.saturating_sub(target.store.clock().unix_seconds()),
+    };
+    let not_found = pair.is_none();
+    Ok(RawGetKeyTtlResponse { ttl, not_found, ..RawGetKeyTtlResponse::default() })
 }
 
 /// `RawBatchGet`: returns the pairs found, in request order.
 pub async fn batch_get(
-    stores: &Stores,
+    target: &Target,
     request: &RawBatchGetRequest,
     memory: &Memory,
-) -> Result<Vec<KvPair>, Failure> {
-    let target = target(stores, request.context.as_ref())?;
-    let family = family(&request.cf)?;
-    for key in &request.keys {
-        target.check_key(key)?;
-    }
-    let view = view(&target).await?;
+) -> Result<RawBatchGetResponse, Failure> {
+    let family = target.family(&request.cf, &request.keys)?;
+    let view = view(target).await?;
     let mut pairs = Vec::new();
     for key in &request.keys {
-        if let Some(pair) = live_pair(&target, &view, family.engine_key(key), memory).await? {
+        if let Some(pair) = live_pair(target, &view, family.engine_key(key), memory).await? {
             let (key, value) = (key.clone(), pair.value);
             pairs.push(KvPair { key, value, ..KvPair::default() });
         }
     }
-    note_pairs(&target, &pairs);
-    Ok(pairs)
+    note_pairs(target, &pairs);
+    Ok(RawBatchGetResponse { pairs, ..RawBatchGetResponse::default() })
 }
 
 /// `Exist`: returns the keys that exist. Reads no value from the device.
 pub async fn exist(
-    stores: &Stores,
+    target: &Target,
     request: &ExistRequest,
     memory: &Memory,
-) -> Result<Vec<Bytes>, Failure> {
-    let target = target(stores, request.context.as_ref())?;
-    let family = family(&request.cf)?;
-    for key in &request.keys {
-        target.check_key(key)?;
-    }
-    let view = view(&target).await?;
+) -> Result<ExistResponse, Failure> {
+    let family = target.family(&request.cf, &request.keys)?;
+    let view = view(target).await?;
     let keys = request.keys.clone();
     let bytes = keys.iter().map(|key| memory_of(key, 0)).sum();
     charge(memory, bytes, target.header.region)?;
     let now_s = target.store.clock().unix_seconds();
     target.reader.note_returned(keys.len() as u64, keys.iter().map(|key| key.len() as u64).sum());
-    on_device(&target, memory, move || {
+    let keys = on_device(target, memory, move || {
         let mut found = Vec::new();
         for key in keys {
-            let engine_key = family.engine_key(&key);
-            let only = KeyRange::new(engine_key.clone(), [&engine_key[..], &[0]].concat());
+            let only = KeyRange::of_key(family.engine_key(&key));
             let options = ScanOptions { keys_only: true, ..ScanOptions::new(only, 1) };
             if view.scan(&options)?.first().is_some_and(|pair| is_live(pair, now_s)) {
                 found.push(key);
@@ -288,56 +285,46 @@ pub async fn exist(
         }
         Ok(Ok(found))
     })
-    .await
+    .await?;
+    Ok(ExistResponse { keys, ..ExistResponse::default() })
 }
 
 /// `RawScan`: returns pairs of the region the request names, never beyond it.
 pub async fn scan(
-    stores: &Stores,
+    target: &Target,
     request: &RawScanRequest,
     memory: &Memory,
-) -> Result<Vec<KvPair>, Failure> {
-    let target = target(stores, request.context.as_ref())?;
-    let bounds = ScanBounds {
-        family: family(&request.cf)?,
-        limit: request.limit as usize,
-        keys_only: request.key_only,
-        order: if request.reverse { Order::Reverse } else { Order::Forward },
-    };
+) -> Result<RawScanResponse, Failure> {
+    let bounds = ScanBounds::new(&request.cf, request.limit, request.key_only, request.reverse)?;
     let (low, high) = match request.reverse {
         true => (&request.end_key, &request.start_key),
         false => (&request.start_key, &request.end_key),
     };
     let range = KeyRange { start: low.clone(), end: high.clone() };
     let range = target.part_from(&range, bounds.order)?;
-    let view = view(&target).await?;
-    let pairs = part(&target, &view, &bounds, &range, memory).await?;
-    note_pairs(&target, &pairs);
-    Ok(pairs)
+    let view = view(target).await?;
+    let pairs = part(target, &view, &bounds, &range, memory).await?;
+    note_pairs(target, &pairs);
+    Ok(RawScanResponse { kvs: pairs, ..RawScanResponse::default() })
 }
 
 /// `RawBatchScan`: returns pairs of each range, at most `each_limit` per range.
 pub async fn batch_scan(
-    stores: &Stores,
+    target: &Target,
     request: &RawBatchScanRequest,
     memory: &Memory,
-) -> Result<Vec<KvPair>, Failure> {
-    let target = target(stores, request.context.as_ref())?;
-    let bounds = ScanBounds {
-        family: family(&request.cf)?,
-        limit: request.each_limit as usize,
-        keys_only: request.key_only,
-        order: if request.reverse { Order::Reverse } else { Order::Forward },
-    };
+) -> Result<RawBatchScanResponse, Failure> {
+    let bounds =
+        ScanBounds::new(&request.cf, request.each_limit, request.key_only, request.reverse)?;
     let parts = ranges(request)?.into_iter().map(|range| target.part_from(&range, bounds.order));
     let parts: Vec<KeyRange> = parts.collect::<Result<_, _>>()?;
-    let view = view(&target).await?;
+    let view = view(target).await?;
     let mut pairs = Vec::new();
     for range in parts {
-        pairs.extend(part(&target, &view, &bounds, &range, memory).await?);
+        pairs.extend(part(target, &view, &bounds, &range, memory).await?);
     }
-    note_pairs(&target, &pairs);
-    Ok(pairs)
+    note_pairs(target, &pairs);
+    Ok(RawBatchScanResponse { kvs: pairs, ..RawBatchScanResponse::default() })
 }
 
 /// Returns the ranges of a scan. A range without an end ends where the next one starts; in reverse,
@@ -369,6 +356,13 @@ struct ScanBounds {
     limit: usize,
     keys_only: bool,
     order: Order,
+}
+
+impl ScanBounds {
+    fn new(name: &str, limit: u32, keys_only: bool, reverse: bool) -> Result<Self, Failure> {
+        let order = if reverse { Order::Reverse } else { Order::Forward };
+        Ok(Self { family: family(name)?, limit: limit as usize, keys_only, order })
+    }
 }
 
 /// Returns live pairs of `range`, which lies in the target's region, up to the limit.
@@ -430,20 +424,18 @@ fn collect(
     Ok(Ok(pairs))
 }
 
-/// Returns checksum, pairs and bytes of `RawChecksum`: CRC-64/XZ of key and value of each pair, all
-/// XORed.
+/// `RawChecksum`: returns the CRC-64/XZ of key and value of each pair, all XORed.
 pub async fn checksum(
-    stores: &Stores,
+    target: &Target,
     request: &RawChecksumRequest,
     memory: &Memory,
-) -> Result<(u64, u64, u64), Failure> {
-    let target = target(stores, request.context.as_ref())?;
+) -> Result<RawChecksumResponse, Failure> {
     let part = |range: &stele_proto::kvrpcpb::KeyRange| {
         let range = KeyRange { start: range.start_key.clone(), end: range.end_key.clone() };
         target.part_from(&range, Order::Forward)
     };
     let parts: Vec<KeyRange> = request.ranges.iter().map(part).collect::<Result<_, _>>()?;
-    let view = view(&target).await?;
+    let view = view(target).await?;
     let mut totals = (0, 0, 0);
     let now_s = target.store.clock().unix_seconds();
     for range in parts {
@@ -453,11 +445,13 @@ pub async fn checksum(
         let range = ColumnFamily::Default.engine_range(&range);
         let (view, charged) = (view.clone(), memory.clone());
         let sums = move || checksum_pairs(&*view, range, now_s, &charged);
-        let part = on_device(&target, memory, sums).await?;
+        let part = on_device(target, memory, sums).await?;
         totals = (totals.0 ^ part.0, totals.1 + part.1, totals.2 + part.2);
     }
-    target.reader.note_returned(totals.1, totals.2);
-    Ok(totals)
+    let (checksum, total_kvs, total_bytes) = totals;
+    target.reader.note_returned(total_kvs, total_bytes);
+    let response = RawChecksumResponse::default();
+    Ok(RawChecksumResponse { checksum, total_kvs, total_bytes, ..response })
 }
 
 fn checksum_pairs(

@@ -1,10 +1,9 @@
 //! Writes: encoded once into the command that is proposed, replicated and logged unchanged.
 
 use super::Memory;
-use super::checks::{Target, check_value, family, target};
+use super::checks::{Target, check_value, family};
 use super::errors::{Failure, OnUnknown, charge};
 use crate::observe::Stages;
-use crate::stores::Stores;
 use bytes::Bytes;
 use stele_proto::kvrpcpb::{
     KvPair, RawBatchDeleteRequest, RawBatchPutRequest, RawDeleteRangeRequest, RawDeleteRequest,
@@ -75,50 +74,44 @@ pub fn add_put(
     command: &mut CommandBuilder,
     request: &RawPutRequest,
 ) -> Result<(), Failure> {
-    let family = family(&request.cf)?;
-    target.check_key(&request.key)?;
+    let key = target.engine_key(&request.cf, &request.key)?;
     check_value(&request.value)?;
-    let key = family.engine_key(&request.key);
     command.put(&key, &request.value, expiry(target, request.ttl)).map_err(invalid)?;
     Ok(())
 }
 
 /// `RawPut`: proposes one put.
 pub async fn put(
-    stores: &Stores,
+    target: &Target,
     request: &RawPutRequest,
     memory: &Memory,
 ) -> Result<Stages, Failure> {
-    let target = target(stores, request.context.as_ref())?;
     // The message is charged already; the command is a copy of it.
     charge(memory, put_bytes(request) as u64, target.header.region)?;
     let mut command = CommandBuilder::with_capacity(put_bytes(request));
-    add_put(&target, &mut command, request)?;
-    propose(&target, command, false, memory).await
+    add_put(target, &mut command, request)?;
+    propose(target, command, false, memory).await
 }
 
 /// `RawDelete`: proposes one delete.
 pub async fn delete(
-    stores: &Stores,
+    target: &Target,
     request: &RawDeleteRequest,
     memory: &Memory,
 ) -> Result<Stages, Failure> {
-    let target = target(stores, request.context.as_ref())?;
-    let family = family(&request.cf)?;
-    target.check_key(&request.key)?;
+    let key = target.engine_key(&request.cf, &request.key)?;
     charge(memory, request.key.len() as u64, target.header.region)?;
     let mut command = CommandBuilder::new();
-    command.delete(&family.engine_key(&request.key)).map_err(invalid)?;
-    propose(&target, command, true, memory).await
+    command.delete(&key).map_err(invalid)?;
+    propose(target, command, true, memory).await
 }
 
 /// `RawDeleteRange`: proposes one range delete.
 pub async fn delete_range(
-    stores: &Stores,
+    target: &Target,
     request: &RawDeleteRangeRequest,
     memory: &Memory,
 ) -> Result<Stages, Failure> {
-    let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     let range = KeyRange { start: request.start_key.clone(), end: request.end_key.clone() };
     target.check_range(&range)?;
@@ -126,17 +119,16 @@ pub async fn delete_range(
     let range = family.engine_range(&range);
     let mut command = CommandBuilder::new();
     command.delete_range(&range.start, &range.end).map_err(invalid)?;
-    propose(&target, command, true, memory).await
+    propose(target, command, true, memory).await
 }
 
 /// `RawBatchPut`: atomic unless larger than an entry may be, or of more operations; then in order, entry
 /// by entry.
 pub async fn batch_put(
-    stores: &Stores,
+    target: &Target,
     request: &RawBatchPutRequest,
     memory: &Memory,
 ) -> Result<Stages, Failure> {
-    let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     let ttls = ttls(request)?;
     for pair in &request.pairs {
@@ -146,31 +138,27 @@ pub async fn batch_put(
     charge_batch(
         memory,
         request.pairs.iter().map(|pair| (pair.key.len(), pair.value.len())),
-        (stores, &target),
+        target,
     )?;
     let put = |(pair, ttl): (&KvPair, u64)| BatchOp::Put {
         key: family.engine_key(&pair.key),
         value: pair.value.clone(),
-        expires_at_s: expiry(&target, ttl),
+        expires_at_s: expiry(target, ttl),
     };
-    propose_batch(stores, &target, request.pairs.iter().zip(ttls).map(put), false, memory).await
+    propose_batch(target, request.pairs.iter().zip(ttls).map(put), false, memory).await
 }
 
 /// `RawBatchDelete`: atomic unless larger than an entry may be, or of more operations; then in order, entry
 /// by entry.
 pub async fn batch_delete(
-    stores: &Stores,
+    target: &Target,
     request: &RawBatchDeleteRequest,
     memory: &Memory,
 ) -> Result<Stages, Failure> {
-    let target = target(stores, request.context.as_ref())?;
-    let family = family(&request.cf)?;
-    for key in &request.keys {
-        target.check_key(key)?;
-    }
-    charge_batch(memory, request.keys.iter().map(|key| (key.len(), 0)), (stores, &target))?;
+    let family = target.family(&request.cf, &request.keys)?;
+    charge_batch(memory, request.keys.iter().map(|key| (key.len(), 0)), target)?;
     let delete = |key: &Bytes| BatchOp::Delete { key: family.engine_key(key) };
-    propose_batch(stores, &target, request.keys.iter().map(delete), true, memory).await
+    propose_batch(target, request.keys.iter().map(delete), true, memory).await
 }
 
 /// Charges the operations of a batch, and its largest entry. All of it before the first entry is
@@ -178,7 +166,7 @@ pub async fn batch_delete(
 fn charge_batch(
     memory: &Memory,
     ops: impl Iterator<Item = (usize, usize)>,
-    (stores, target): (&Stores, &Target),
+    target: &Target,
 ) -> Result<(), Failure> {
     // The list of operations doubles, while the previous half exists.
     const BYTES: usize = 3 * size_of::<BatchOp>();
@@ -189,13 +177,12 @@ fn charge_batch(
         bytes += op_bytes;
         largest = op_bytes.max(largest);
     }
-    let entry_bytes = bytes.min(largest.max(stores.entry_bytes_max));
+    let entry_bytes = bytes.min(largest.max(target.entry_bytes_max));
     charge(memory, (list_bytes + entry_bytes) as u64, target.header.region)
 }
 
 /// Proposes a batch, entry by entry.
 async fn propose_batch(
-    stores: &Stores,
     target: &Target,
     ops: impl Iterator<Item = BatchOp>,
     frees: bool,
@@ -205,7 +192,7 @@ async fn propose_batch(
     if ops.peek().is_none() {
         return Ok(stages);
     }
-    let mut batch = Batch::new(ops, stores.entry_bytes_max);
+    let mut batch = Batch::new(ops, target.entry_bytes_max);
     loop {
         let arrived_nanos = target.store.clock().monotonic_nanos();
         let command = batch.next_entry().map_err(invalid)?;

@@ -52,7 +52,7 @@ fn slices<F: Factory>(factory: &F) -> Check {
     loop {
         let slice = view.scan(&options)?;
         let Some(last) = slice.last() else { break };
-        options.range.start = [&last.key[..], &[0]].concat().into();
+        options.range.start = stele_types::key_after(&last.key);
         if slices.is_empty() {
             subject.commit(1, 9, &[("k7", None), ("k5", Some("changed"))])?;
         }

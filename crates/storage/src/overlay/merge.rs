@@ -14,7 +14,7 @@ use super::layer::Placed;
 use crate::{Admit, Admitted, EngineView, Order, Pair, ScanOptions};
 use bytes::Bytes;
 use std::iter::Peekable;
-use stele_types::{KeyRange, Result, mutant};
+use stele_types::{KeyRange, Result, key_after, mutant};
 
 /// Most pairs that are read at once although fewer are missing.
 const HIDDEN_MAX: usize = 256;
@@ -67,7 +67,7 @@ fn after_interval(range: KeyRange, interval: KeyRange, order: Order) -> Option<K
 
 fn after_key(range: KeyRange, key: &[u8], order: Order) -> Option<KeyRange> {
     match order {
-        Order::Forward => from(range, [key, &[0]].concat().into()),
+        Order::Forward => from(range, key_after(key)),
         Order::Reverse => upto(range, Bytes::copy_from_slice(key)),
     }
 }

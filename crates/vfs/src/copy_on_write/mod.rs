@@ -4,16 +4,14 @@
 mod file;
 
 use crate::pinned::{Pinned, Unmoved};
-use crate::{
-    Create, DirEntry, DirLock, FileSystem, Meter, Open, Vfs, VfsFile, check_open, check_rename,
-};
+use crate::{Create, DirEntry, DirLock, Meter, Open, Vfs, VfsFile, check_open, check_rename};
 use file::{Budget, CopyFile, Inode};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use stele_types::{Error, Place, Result, mutant};
+use stele_types::{Error, Result, mutant};
 
 /// Changes in memory over another file system. Nothing else may change the files below meanwhile.
 #[derive(Debug)]
@@ -108,7 +106,11 @@ impl CopyOnWriteVfs {
     }
 }
 
-impl Vfs for CopyOnWriteVfs {
+impl crate::VfsLayer for CopyOnWriteVfs {
+    fn below(&self) -> &dyn Vfs {
+        &*self.below
+    }
+
     fn open(&self, path: &Path, how: Open) -> Result<Arc<dyn VfsFile>> {
         check_open(path, how)?;
         if mutant::active("vfs.copy_written_through") && how.write {
@@ -227,41 +229,25 @@ impl Vfs for CopyOnWriteVfs {
         Ok(Box::new(Unmoved(path.to_path_buf())))
     }
 
-    fn file_system(&self, file: &Path) -> Result<FileSystem> {
-        self.below.file_system(file)
-    }
-
     /// Returns the memory that is left for changes.
     fn free_bytes(&self, _dir: &Path) -> Result<u64> {
         Ok(self.budget.free_bytes())
-    }
-
-    fn total_bytes(&self, dir: &Path) -> Result<u64> {
-        self.below.total_bytes(dir)
     }
 
     fn can_reserve(&self, _dir: &Path) -> Result<bool> {
         Ok(false)
     }
 
-    fn device_number(&self, dir: &Path) -> Result<u64> {
-        self.below.device_number(dir)
-    }
-
-    fn place(&self, dir: &Path) -> Result<Option<Place>> {
-        self.below.place(dir)
-    }
-
     fn keeps_changes(&self) -> bool {
         false
     }
 
-    fn random(&self) -> Result<u64> {
-        self.below.random()
-    }
-
     fn meter(&self) -> &Meter {
         &self.meter
+    }
+
+    fn lock_for_reading(&self, path: &Path) -> Result<Option<Box<dyn DirLock>>> {
+        Vfs::lock(self, path).map(Some)
     }
 }
 

@@ -5,7 +5,6 @@ use crate::{AlignedBuf, VfsFile};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::path::Path;
 use std::sync::Arc;
 use stele_types::{Cause, Result};
 
@@ -52,7 +51,11 @@ impl ProfiledFile {
     }
 }
 
-impl VfsFile for ProfiledFile {
+impl crate::FileLayer for ProfiledFile {
+    fn below(&self) -> &dyn VfsFile {
+        &*self.inner
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let bytes = buffer.len() as u64;
         let hinted = self.take_hinted(offset, bytes);
@@ -109,25 +112,5 @@ impl VfsFile for ProfiledFile {
         self.inner.sync_data()?;
         self.device.wait(end);
         Ok(())
-    }
-
-    fn allocate(&self, bytes: u64) -> Result<()> {
-        self.inner.allocate(bytes)
-    }
-
-    fn set_len(&self, bytes: u64) -> Result<()> {
-        self.inner.set_len(bytes)
-    }
-
-    fn len(&self) -> Result<u64> {
-        self.inner.len()
-    }
-
-    fn block_bytes(&self) -> Option<usize> {
-        self.inner.block_bytes()
-    }
-
-    fn path(&self) -> &Path {
-        self.inner.path()
     }
 }

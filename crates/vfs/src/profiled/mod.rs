@@ -8,14 +8,14 @@ mod scaled;
 #[cfg(test)]
 mod tests;
 
-use crate::{DirEntry, DirLock, FileSystem, Meter, Open, Pinned, Vfs, VfsFile};
+use crate::{Open, Vfs, VfsFile};
 use device::Device;
 use file::ProfiledFile;
 pub use scaled::{DeviceScale, ScaledVfs};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use stele_types::{Clock, Error, Place, Result};
+use stele_types::{Clock, Error, Result};
 
 /// A clock by which a caller can wait.
 pub trait Sleep: Clock {
@@ -92,18 +92,14 @@ impl ProfiledVfs {
     }
 }
 
-impl Vfs for ProfiledVfs {
+impl crate::VfsLayer for ProfiledVfs {
+    fn below(&self) -> &dyn Vfs {
+        &*self.inner
+    }
+
     fn open(&self, path: &Path, how: Open) -> Result<Arc<dyn VfsFile>> {
         let inner = self.inner.open(path, how)?;
         Ok(Arc::new(ProfiledFile::new(inner, self.device.clone())))
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn unlink(&self, path: &Path) -> Result<()> {
-        self.inner.unlink(path)
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
@@ -111,65 +107,5 @@ impl Vfs for ProfiledVfs {
         self.inner.sync_dir(dir)?;
         self.device.wait(end);
         Ok(())
-    }
-
-    fn create_dir_all(&self, dir: &Path) -> Result<()> {
-        self.inner.create_dir_all(dir)
-    }
-
-    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
-        self.inner.list(dir)
-    }
-
-    fn exists(&self, path: &Path) -> Result<bool> {
-        self.inner.exists(path)
-    }
-
-    fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>> {
-        self.inner.lock(path)
-    }
-
-    fn lock_for_reading(&self, path: &Path) -> Result<Option<Box<dyn DirLock>>> {
-        self.inner.lock_for_reading(path)
-    }
-
-    fn pin(&self, path: &Path) -> Result<Box<dyn Pinned>> {
-        self.inner.pin(path)
-    }
-
-    fn file_system(&self, file: &Path) -> Result<FileSystem> {
-        self.inner.file_system(file)
-    }
-
-    fn free_bytes(&self, dir: &Path) -> Result<u64> {
-        self.inner.free_bytes(dir)
-    }
-
-    fn total_bytes(&self, dir: &Path) -> Result<u64> {
-        self.inner.total_bytes(dir)
-    }
-
-    fn can_reserve(&self, dir: &Path) -> Result<bool> {
-        self.inner.can_reserve(dir)
-    }
-
-    fn device_number(&self, dir: &Path) -> Result<u64> {
-        self.inner.device_number(dir)
-    }
-
-    fn place(&self, dir: &Path) -> Result<Option<Place>> {
-        self.inner.place(dir)
-    }
-
-    fn keeps_changes(&self) -> bool {
-        self.inner.keeps_changes()
-    }
-
-    fn random(&self) -> Result<u64> {
-        self.inner.random()
-    }
-
-    fn meter(&self) -> &Meter {
-        self.inner.meter()
     }
 }

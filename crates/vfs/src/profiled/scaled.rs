@@ -1,13 +1,13 @@
 //! A device that is slower than the real one by a factor, which may change while it is in use.
 
 use super::Sleep;
-use crate::{AlignedBuf, DirEntry, DirLock, FileSystem, Meter, Open, Pinned, Vfs, VfsFile};
+use crate::{AlignedBuf, Open, Vfs, VfsFile};
 use parking_lot::Mutex;
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use stele_types::{Cause, Error, Place, Result, mutant};
+use stele_types::{Cause, Error, Result, mutant};
 
 /// Factor by which the operations of a device take longer; shared by the device and by the caller
 /// that changes it.
@@ -97,86 +97,23 @@ impl Scaled {
     }
 }
 
-impl Vfs for ScaledVfs {
+impl crate::VfsLayer for ScaledVfs {
+    fn below(&self) -> &dyn Vfs {
+        &*self.inner
+    }
+
     fn open(&self, path: &Path, how: Open) -> Result<Arc<dyn VfsFile>> {
         let inner = self.inner.open(path, how)?;
         let device = self.device.clone();
         Ok(Arc::new(ScaledFile { inner, device, started: Mutex::new(None) }))
     }
 
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn unlink(&self, path: &Path) -> Result<()> {
-        self.inner.unlink(path)
-    }
-
     fn sync_dir(&self, dir: &Path) -> Result<()> {
         self.device.run(|| self.inner.sync_dir(dir))
     }
-
-    fn create_dir_all(&self, dir: &Path) -> Result<()> {
-        self.inner.create_dir_all(dir)
-    }
-
-    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
-        self.inner.list(dir)
-    }
-
-    fn exists(&self, path: &Path) -> Result<bool> {
-        self.inner.exists(path)
-    }
-
-    fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>> {
-        self.inner.lock(path)
-    }
-
-    fn lock_for_reading(&self, path: &Path) -> Result<Option<Box<dyn DirLock>>> {
-        self.inner.lock_for_reading(path)
-    }
-
-    fn pin(&self, path: &Path) -> Result<Box<dyn Pinned>> {
-        self.inner.pin(path)
-    }
-
-    fn file_system(&self, file: &Path) -> Result<FileSystem> {
-        self.inner.file_system(file)
-    }
-
-    fn free_bytes(&self, dir: &Path) -> Result<u64> {
-        self.inner.free_bytes(dir)
-    }
-
-    fn total_bytes(&self, dir: &Path) -> Result<u64> {
-        self.inner.total_bytes(dir)
-    }
-
-    fn can_reserve(&self, dir: &Path) -> Result<bool> {
-        self.inner.can_reserve(dir)
-    }
-
-    fn device_number(&self, dir: &Path) -> Result<u64> {
-        self.inner.device_number(dir)
-    }
-
-    fn place(&self, dir: &Path) -> Result<Option<Place>> {
-        self.inner.place(dir)
-    }
-
-    fn keeps_changes(&self) -> bool {
-        self.inner.keeps_changes()
-    }
-
-    fn random(&self) -> Result<u64> {
-        self.inner.random()
-    }
-
-    fn meter(&self) -> &Meter {
-        self.inner.meter()
-    }
 }
 
+/// A file on it. Reads of the page cache stay as fast: it is not the device.
 #[derive(Debug)]
 struct ScaledFile {
     inner: Arc<dyn VfsFile>,
@@ -185,18 +122,13 @@ struct ScaledFile {
     started: Mutex<Option<u64>>,
 }
 
-impl VfsFile for ScaledFile {
+impl crate::FileLayer for ScaledFile {
+    fn below(&self) -> &dyn VfsFile {
+        &*self.inner
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         self.device.run(|| self.inner.read_at(buffer, offset))
-    }
-
-    // The page cache is not the device.
-    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<bool> {
-        self.inner.read_cached_at(buffer, offset)
-    }
-
-    fn will_read(&self, offset: u64, bytes: u64) {
-        self.inner.will_read(offset, bytes);
     }
 
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64, cause: Cause) -> Result<()> {
@@ -230,25 +162,5 @@ impl VfsFile for ScaledFile {
 
     fn sync_data(&self) -> Result<()> {
         self.device.run(|| self.inner.sync_data())
-    }
-
-    fn allocate(&self, bytes: u64) -> Result<()> {
-        self.inner.allocate(bytes)
-    }
-
-    fn set_len(&self, bytes: u64) -> Result<()> {
-        self.inner.set_len(bytes)
-    }
-
-    fn len(&self) -> Result<u64> {
-        self.inner.len()
-    }
-
-    fn block_bytes(&self) -> Option<usize> {
-        self.inner.block_bytes()
-    }
-
-    fn path(&self) -> &Path {
-        self.inner.path()
     }
 }

@@ -1,8 +1,8 @@
-//! Iteration over all pairs of a range, page by page: a view returns a bounded number at a time.
+//! Iteration over all pairs of a range, page by page: a view returns a bounded number at a time. And
+//! what is read that way of a store's own pairs: its identity and its regions.
 
-use bytes::Bytes;
-use stele_storage::{Admit, Admitted, EngineView, Order, Pair, ScanOptions};
-use stele_types::Result;
+use crate::{Admit, Admitted, EngineView, Order, Pair, ScanOptions};
+use stele_types::{KeyRange, Region, Result, StoreIdent, key_after, keyspace};
 
 /// Most pairs of a page; `options` may ask for fewer.
 const PAGE_PAIRS: usize = 1024;
@@ -21,7 +21,7 @@ impl<'a, V: EngineView> Pages<'a, V> {
     }
 
     /// Creates the pages of all pairs of `range`.
-    pub fn of_range(view: &'a V, range: stele_types::KeyRange) -> Self {
+    pub fn of_range(view: &'a V, range: KeyRange) -> Self {
         Self::new(view, ScanOptions::new(range, PAGE_PAIRS))
     }
 
@@ -55,30 +55,40 @@ impl<'a, V: EngineView> Pages<'a, V> {
     fn advance(&mut self, page: Vec<Pair>) -> Option<Vec<Pair>> {
         let last = page.last()?;
         match self.options.order {
-            Order::Forward => self.options.range.start = after(&last.key),
+            Order::Forward => self.options.range.start = key_after(&last.key),
             Order::Reverse => self.options.range.end = last.key.clone(),
         }
         Some(page)
     }
 
     /// Returns the range that no page has covered yet.
-    pub fn rest(self) -> stele_types::KeyRange {
+    pub fn rest(self) -> KeyRange {
         self.options.range
     }
 }
 
-/// Returns the first key after `key`.
-fn after(key: &[u8]) -> Bytes {
-    let mut next = Vec::with_capacity(key.len() + 1);
-    next.extend_from_slice(key);
-    next.push(0);
-    Bytes::from(next)
+/// Reads the identity of a store; `None` before it is written.
+pub fn read_ident(view: &impl EngineView) -> Result<Option<StoreIdent>> {
+    let pair = view.get(&keyspace::ident_key())?;
+    pair.map(|pair| StoreIdent::decode(&pair.value)).transpose()
+}
+
+/// Reads the descriptors of all regions of a store, also those of regions that it left.
+pub fn read_regions(view: &impl EngineView) -> Result<Vec<Region>> {
+    let mut pages = Pages::of_range(view, keyspace::region_keys());
+    let mut regions = Vec::new();
+    while let Some(page) = pages.next_page()? {
+        for pair in &page {
+            regions.push(Region::decode(&pair.value)?);
+        }
+    }
+    Ok(regions)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stele_types::KeyRange;
+    use bytes::Bytes;
 
     /// Keys `0` to `9`, one byte each.
     struct Digits;
@@ -88,8 +98,8 @@ mod tests {
             Ok(None)
         }
 
-        fn get_cached(&self, _: &[u8]) -> Result<stele_storage::Cached<Option<Pair>>> {
-            Ok(stele_storage::Cached::Here(None))
+        fn get_cached(&self, _: &[u8]) -> Result<crate::Cached<Option<Pair>>> {
+            Ok(crate::Cached::Here(None))
         }
 
         fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
