@@ -29,7 +29,6 @@ impl Lookups {
     ) -> Result<(Self, Vec<JoinHandle<()>>)>
     where
         E: StorageEngine + 'static,
-        E::Ingest: 'static,
     {
         let (waiting, taken) = channel();
         let taken = Arc::new(Mutex::new(taken));

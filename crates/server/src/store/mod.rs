@@ -74,12 +74,7 @@ pub struct StoreHandle<E: StorageEngine = Engine> {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl<E> StoreHandle<E>
-where
-    E: StorageEngine + 'static,
-    E::View: 'static,
-    E::Ingest: 'static,
-{
+impl<E: StorageEngine + 'static> StoreHandle<E> {
     /// Starts the threads of an opened store.
     pub fn start(
         id: StoreId,

@@ -55,11 +55,7 @@ pub(super) struct LoopThread<E: StorageEngine> {
     pub wants_checkpoint: Arc<AtomicBool>,
 }
 
-impl<E> LoopThread<E>
-where
-    E: StorageEngine + 'static,
-    E::Ingest: 'static,
-{
+impl<E: StorageEngine + 'static> LoopThread<E> {
     /// Runs until stopped. An error ends the store; durable data stays.
     pub fn run(mut self) -> Result<(), Ended<Caller>> {
         // Set before the first wait: a later push finds the thread.
@@ -107,11 +103,7 @@ where
     }
 }
 
-impl<E> CarryOut<E, Caller> for LoopThread<E>
-where
-    E: StorageEngine + 'static,
-    E::Ingest: 'static,
-{
+impl<E: StorageEngine + 'static> CarryOut<E, Caller> for LoopThread<E> {
     fn send(&mut self, messages: Vec<PeerMessage>) {
         self.sink.send(messages);
     }

@@ -16,11 +16,7 @@ pub(super) struct Writer<E: StorageEngine> {
     is_writing: bool,
 }
 
-impl<E> Writer<E>
-where
-    E: StorageEngine + 'static,
-    E::Ingest: 'static,
-{
+impl<E: StorageEngine + 'static> Writer<E> {
     /// Starts the thread. It ends when the writer is dropped.
     pub fn start(store: StoreId, engine: Arc<E>) -> Result<(Self, JoinHandle<()>)> {
         let (batches, taken) = channel::<(Append, std::thread::Thread)>();
