@@ -38,7 +38,9 @@ impl Resolve for NullHandler {
 }
 
 impl Deliver for NullHandler {
-    fn message(&self, _: PeerMessage, _: u64) {}
+    fn messages(&self, messages: &mut Vec<(PeerMessage, u64)>) {
+        messages.clear();
+    }
     fn reachable(&self, _: StoreId) {}
     fn unreachable(&self, _: StoreId) {}
     fn dropped(&self, _: StoreId) {}
