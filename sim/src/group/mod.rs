@@ -80,7 +80,8 @@ pub struct Member {
     leader_hint: Option<String>,
     /// Time of the next report.
     report_at: u64,
-    is_unanswered: bool,
+    /// Reports in a row that no node answered.
+    unanswered: u64,
 }
 
 impl Default for Member {
@@ -99,7 +100,7 @@ impl Member {
             splitter: Splitter::default(),
             leader_hint: None,
             report_at: 0,
-            is_unanswered: false,
+            unanswered: 0,
         }
     }
 

@@ -21,6 +21,8 @@ const SOON_NANOS: u64 = 100 * MS;
 const MEASURED_BYTES: u64 = 4 << 10;
 /// Period, in reports, of checking region sizes.
 const SIZES_EVERY: u64 = 4;
+/// Reports in a row without an answer after which the operator looks for a node's cluster.
+const UNANSWERED_MAX: u64 = 100;
 
 impl World {
     pub(crate) fn report(&mut self, id: u64, incarnation: u64) {
@@ -33,7 +35,8 @@ impl World {
         if node.member.report_at > now {
             return;
         }
-        let was_unanswered = std::mem::replace(&mut node.member.is_unanswered, true);
+        let was_unanswered = node.member.unanswered > 0;
+        node.member.unanswered += 1;
         if was_unanswered {
             // The node that answered last does not answer: try all nodes in turn.
             node.member.leader_hint = None;
@@ -64,7 +67,7 @@ impl World {
     /// applied all committed entries.
     pub(crate) fn elected(&mut self, number: u64) {
         let Some(id) = self.slots.get(&number).map(|slot| slot.node) else { return };
-        let waits = self.nodes.get(&id).is_none_or(|node| node.member.is_unanswered);
+        let waits = self.nodes.get(&id).is_none_or(|node| node.member.unanswered > 0);
         if !waits && self.rngs.pace.coin() {
             self.report_in(id, 0);
         }
@@ -83,7 +86,8 @@ impl World {
 
     /// Returns the node that this one asks as leader of the placement group: the one that it knows, or one
     /// of the others after the other. One that has not joined asks also those that the operator names in
-    /// `join`, and so does one that knows no other.
+    /// `join`, and so does one that knows no other, or of which all others answer at new addresses: the
+    /// operator starts it again with a present address.
     fn group_leader_of(&self, id: u64) -> Option<u64> {
         if let Some(leader) = self.known_group_leader(id) {
             return self.node_at(&leader);
@@ -92,7 +96,8 @@ impl World {
         let is_other = |address: &String| *address != node.address();
         let seeds = || (1..=self.plan.nodes).filter_map(|seed| self.address_of(seed));
         let mut others: Vec<String> = table.addresses().into_iter().filter(is_other).collect();
-        if others.is_empty() || table.known().own.is_empty() {
+        let finds_none = node.member.unanswered > UNANSWERED_MAX;
+        if others.is_empty() || table.known().own.is_empty() || finds_none {
             others = seeds().filter(is_other).chain(others).collect();
         }
         let next = node.member.reporter.sequence().checked_rem(others.len() as u64)?;
@@ -246,7 +251,7 @@ impl World {
         else {
             return;
         };
-        node.member.is_unanswered = false;
+        node.member.unanswered = 0;
         match answer {
             Answer::NotLeader { leader } => {
                 node.member.reporter.failed();

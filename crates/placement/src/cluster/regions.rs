@@ -233,6 +233,9 @@ impl Regions {
     }
 
     /// Records a persisted descriptor. One that overlaps newer ones is due to be deleted.
+    ///
+    /// Invariant: a descriptor that was proposed before this leader learned that its region is gone does
+    /// not bring the region back: the keys may have none until the next report.
     pub(super) fn restore(&mut self, region: Region) {
         self.saved.entry(region.id).or_default().epoch = region.epoch;
         if self.by_id.get(&region.id).is_some_and(|known| known.region == region) {
@@ -240,7 +243,10 @@ impl Regions {
         }
         let is_newer = match self.by_id.get(&region.id) {
             Some(known) => is_later(&region, &known.region),
-            None => true,
+            None => {
+                let is_gone = self.unsaved.contains(&region.id);
+                !is_gone || mutant::active("placement.gone_region_returns")
+            }
         };
         if !is_newer {
             return;

@@ -300,6 +300,25 @@ fn overlaps_in_the_persisted_state_are_settled_for_the_newer_and_cleaned_up() {
 }
 
 #[test]
+fn a_record_that_was_proposed_before_its_region_was_merged_away_does_not_bring_it_back() {
+    let (mut pairs, mut cluster) = founded();
+    let part = |id, version, start: &'static [u8], end: &'static [u8]| {
+        let mut part = report(RegionId(id), version);
+        part.region.range = KeyRange::new(start, end);
+        part
+    };
+    cluster.observe(part(50, 4, b"m", b""), Millis(1)).unwrap();
+    let proposed = cluster.take_region_changes(1 << 20);
+    // It is merged into its neighbour, which is split again; its new neighbour is not reported yet.
+    cluster.observe(part(2, 6, b"", b""), Millis(2)).unwrap();
+    cluster.observe(part(2, 7, b"", b"k"), Millis(3)).unwrap();
+    commit(&mut pairs, &mut cluster, proposed);
+    assert!(cluster.regions().get(RegionId(50)).is_none());
+    let changes = cluster.take_region_changes(1 << 20);
+    assert!(changes.contains(&pairs::no_region(RegionId(50))), "{changes:?}");
+}
+
+#[test]
 fn what_is_persisted_of_a_region_is_the_least_that_the_next_leader_accepts() {
     let (mut pairs, mut cluster) = founded();
     let at = |conf_version, term| {
