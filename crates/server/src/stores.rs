@@ -27,17 +27,17 @@ impl Serving {
         self.recovering.iter().find(|store| store.id == id)
     }
 
-    /// Queues a message of `bytes` for its store, which drops it while too many wait. Gives it back if its
+    /// Queues a message of `bytes` for its store, which drops it while too many wait. Returns it if its
     /// store is none of these.
-    pub fn deliver(&self, message: PeerMessage, bytes: u64) -> Result<(), PeerMessage> {
+    pub fn deliver(&self, message: PeerMessage, bytes: u64) -> Option<PeerMessage> {
         if let Some(store) = self.get(message.to_store) {
             store.message(message, bytes);
         } else if let Some(recovering) = self.recovering(message.to_store) {
             recovering.message(message, bytes);
         } else {
-            return Err(message);
+            return Some(message);
         }
-        Ok(())
+        None
     }
 }
 

@@ -136,7 +136,7 @@ impl OutputSink for Edge {
         let near = self.stores.serving();
         let deliver = |message| {
             let bytes = transport::message_bytes(&message);
-            near.deliver(message, bytes).err()
+            near.deliver(message, bytes)
         };
         let far: Vec<_> = messages.into_iter().filter_map(deliver).collect();
         if let Some(transport) = self.transport.get().filter(|_| !far.is_empty()) {
