@@ -29,7 +29,7 @@ pub enum Item<E: StorageEngine, A> {
         /// Caller that gets the reply.
         caller: A,
         /// The request's share of the bound.
-        permit: Admitted,
+        admitted: Admitted,
     },
     /// Message of a peer, with its size.
     Message {
@@ -81,7 +81,7 @@ pub type Kept = Option<Arc<dyn Any + Send + Sync>>;
 pub struct Admitted {
     request_bytes: Arc<AtomicU64>,
     bytes: u64,
-    /// Dropped with the permit.
+    /// Dropped with the share.
     _kept: Kept,
 }
 
@@ -141,23 +141,23 @@ impl<E: StorageEngine, A> Queue<E, A> {
     /// the outcome of the request is known, also if its caller does not wait for it.
     pub fn submit(&self, request: Request, caller: A, kept: Kept) -> Result<bool, NotTaken<A>> {
         let id = RequestId(self.next_request.fetch_add(1, Relaxed));
-        let Some(permit) = self.admit(request.bytes() + REQUEST_OVERHEAD_BYTES, kept) else {
+        let Some(admitted) = self.admit(request.bytes() + REQUEST_OVERHEAD_BYTES, kept) else {
             return Err(NotTaken { caller, is_stopped: false });
         };
         let mut state = self.state.lock();
         if state.is_stopped {
             return Err(NotTaken { caller, is_stopped: true });
         }
-        Ok(state.push(Item::Request { id, request, caller, permit }, &self.is_due))
+        Ok(state.push(Item::Request { id, request, caller, admitted }, &self.is_due))
     }
 
     /// Admits a request of `bytes`; `None` above the limit. A single request is always admitted,
     /// whatever its size.
     fn admit(&self, bytes: u64, kept: Kept) -> Option<Admitted> {
         let before = self.request_bytes.fetch_add(bytes, Relaxed);
-        let permit = Admitted { request_bytes: self.request_bytes.clone(), bytes, _kept: kept };
+        let admitted = Admitted { request_bytes: self.request_bytes.clone(), bytes, _kept: kept };
         let is_above = before > 0 && before + bytes > self.bytes_max;
-        (!is_above || mutant::active("replica.admit_all")).then_some(permit)
+        (!is_above || mutant::active("replica.admit_all")).then_some(admitted)
     }
 
     /// Queues an item and returns whether the queue was empty; `None` when the loop has stopped. For

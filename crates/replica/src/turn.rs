@@ -85,7 +85,7 @@ struct Pending<A> {
     caller: Option<A>,
     /// Invariant: it is held until the core answers. A proposal uses memory also when its caller no
     /// longer waits for it.
-    permit: Option<Admitted>,
+    admitted: Option<Admitted>,
     /// Deadline of a write; 0 without one.
     deadline_nanos: u64,
 }
@@ -167,7 +167,7 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
         let reply = Reply::Unknown(Unknown::DeadlinePassed);
         let answered = overdue.filter_map(|request| {
             if mutant::active("replica.deadline_frees_memory") {
-                request.permit = None;
+                request.admitted = None;
             }
             Some((request.caller.take()?, reply.clone()))
         });
@@ -180,10 +180,10 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
             Item::Message { message, .. } => {
                 self.core.step(Input::Message(message));
             }
-            Item::Request { id, request, caller, permit } => {
+            Item::Request { id, request, caller, admitted } => {
                 let deadline_nanos = deadline_of(&request);
                 let pending =
-                    Pending { caller: Some(caller), permit: Some(permit), deadline_nanos };
+                    Pending { caller: Some(caller), admitted: Some(admitted), deadline_nanos };
                 self.requests.insert(id, pending);
                 self.core.step(Input::Request { id, request });
             }

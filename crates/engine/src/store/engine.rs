@@ -209,7 +209,8 @@ struct Checked<'a> {
 }
 
 impl Store {
-    /// Fails with `Invalid` if a batch truncates entries above the checkpoint of their region.
+    /// Returns what an append needs of a batch, from one walk over it. Fails with `Invalid` if it truncates
+    /// entries above the checkpoint of their region.
     ///
     /// Invariant: truncated ≤ checkpointed, because a crash loses effects that neither the log nor
     /// a run holds. Nothing of the batch is written before this check.

@@ -63,6 +63,7 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Number of kinds; `Checksum` is the last.
     const COUNT: usize = Self::Checksum as usize + 1;
 
     /// Returns the name in metrics and logs.
