@@ -1,7 +1,7 @@
 //! All checks that a change must pass, in one command, each step timed.
 
 use crate::process::{Ended, in_parallel, run_buffered, run_limited, run_shown, run_shown_limited};
-use crate::programs::{self, BASELINES, BENCH, SIMULATION};
+use crate::programs::{self, LAB, SIMULATION};
 use crate::soak::Seeds;
 use crate::tools::{self, Tool};
 use crate::workspace::{Workspace, cargo};
@@ -241,13 +241,12 @@ fn simulation(workspace: &Workspace) -> Result<()> {
 
 /// Runs every benchmark to its end at its smallest size. The numbers mean nothing.
 fn benches(workspace: &Workspace) -> Result<()> {
-    let program = programs::build(workspace, BENCH, false)?;
+    let program = programs::build(workspace, LAB, false)?;
     for bench in BENCHES {
         run_shown(Command::new(&program).args([bench, "--quick"]).current_dir(&workspace.root))?;
     }
     // Only the group without RocksDB, which needs a library: our engine under another policy.
-    let program = programs::build(workspace, BASELINES, false)?;
-    let group = ["put,get,scan", "--quick"];
+    let group = ["designs", "put,get,scan", "--quick"];
     run_shown(Command::new(program).args(group).current_dir(&workspace.root))?;
     let load = ["--workload", "a", "--records", "500", "--operations", "500", "--quiet"];
     let load = load.map(str::to_owned).to_vec();

@@ -19,10 +19,8 @@ pub struct Program {
 pub const STELE: Program = Program { name: "stele", package: "stele-cli" };
 /// The simulation.
 pub const SIMULATION: Program = Program { name: "stele-sim", package: "stele-sim" };
-/// Benchmarks beside other embedded stores.
-pub const BENCH: Program = Program { name: "bench", package: "stele-bench" };
-/// Other designs on the same consensus core.
-pub const BASELINES: Program = Program { name: "stele-baselines", package: "stele-baselines" };
+/// Measurements beside other stores, designs and servers.
+pub const LAB: Program = Program { name: "lab", package: "stele-lab" };
 /// Scenarios on clusters of real processes.
 pub const HARNESS: Program = Program { name: "cluster-tests", package: "stele-cluster-tests" };
 /// Fuzz targets.
@@ -70,6 +68,6 @@ mod tests {
         assert_eq!(selection(STELE, false, &[]), ["--workspace"]);
         assert_eq!(selection(STELE, true, &[]), ["--package", "stele-cli", "--release"]);
         let rocksdb = ["--features", "rocksdb"];
-        assert_eq!(selection(BASELINES, false, &rocksdb), ["--package", "stele-baselines"]);
+        assert_eq!(selection(LAB, false, &rocksdb), ["--package", "stele-lab"]);
     }
 }

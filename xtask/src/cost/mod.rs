@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-const LINES: &str = "bench/results/cost-per-put.jsonl";
+const LINES: &str = "lab/results/cost-per-put.jsonl";
 const PAGE: &str = "docs/cost-per-put.md";
 const BLESS: &str = "cargo xtask cost --bless";
 
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_page_that_is_not_what_the_lines_say_is_refused() {
         let root = tempfile::tempdir().unwrap();
-        for folder in ["bench/results", "docs"] {
+        for folder in ["lab/results", "docs"] {
             fs::create_dir_all(root.path().join(folder)).unwrap();
         }
         let refused = || check_page(root.path()).unwrap_err().to_string();
@@ -235,7 +235,7 @@ mod tests {
         check_page(root.path()).unwrap();
         fs::write(root.path().join(LINES), format!("{line}\n{{}}\n")).unwrap();
         let error = format!("{:#}", check_page(root.path()).unwrap_err());
-        assert!(error.starts_with("bench/results/cost-per-put.jsonl:2: "), "{error}");
+        assert!(error.starts_with("lab/results/cost-per-put.jsonl:2: "), "{error}");
     }
 
     #[test]

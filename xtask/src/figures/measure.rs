@@ -44,7 +44,7 @@ pub struct Results {
 /// Paths of the measuring programs.
 #[derive(Debug)]
 pub struct Programs {
-    pub baselines: PathBuf,
+    pub lab: PathBuf,
     pub stele: PathBuf,
     pub etcd: Option<PathBuf>,
 }
@@ -171,8 +171,14 @@ impl Measuring<'_> {
     ) -> Result<Vec<Measurement>> {
         let args = arguments(self.spec, job.run, point, self.amounts)?;
         let page_cache = page_cache(self.spec, job.run, &args, self.amounts)?;
-        let mut command = Command::new(&self.programs.baselines);
-        command.arg(job.phases.join(",")).args(["--systems", series, "--rounds", "1", "--dir"]);
+        let mut command = Command::new(&self.programs.lab);
+        command.arg("designs").arg(job.phases.join(",")).args([
+            "--systems",
+            series,
+            "--rounds",
+            "1",
+            "--dir",
+        ]);
         command.arg(&self.device.folder);
         command.args(args.iter().flat_map(|(name, value)| [format!("--{name}"), value.clone()]));
         command.args(self.amounts.is_tiny.then_some("--quick"));

@@ -18,7 +18,7 @@ mod test_bed;
 mod throttle;
 mod undo;
 
-use crate::programs::{self, BASELINES, STELE};
+use crate::programs::{self, LAB, STELE};
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bed::Bed;
@@ -409,11 +409,10 @@ impl Programs {
     ) -> Result<Self> {
         let needs = |program| jobs.iter().any(|job| job.run.program == program);
         let mut programs =
-            Self { baselines: PathBuf::new(), stele: PathBuf::new(), etcd: options.etcd.clone() };
+            Self { lab: PathBuf::new(), stele: PathBuf::new(), etcd: options.etcd.clone() };
         if needs(Program::Baselines) {
             let features: &[&str] = if has_rocksdb { &["--features", "rocksdb"] } else { &[] };
-            programs.baselines =
-                programs::build_with(workspace, BASELINES, !options.is_dev, features)?;
+            programs.lab = programs::build_with(workspace, LAB, !options.is_dev, features)?;
         }
         if needs(Program::Wire) || needs(Program::TestBed) {
             programs.stele = programs::build(workspace, STELE, !options.is_dev)?;

@@ -54,7 +54,7 @@ pub struct Run {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Program {
-    /// `stele-baselines`: a series is one of its systems; `phase` of a line names its phase.
+    /// `lab designs`: a series is one of its systems; `phase` of a line names its phase.
     Baselines,
     /// `stele bench wire` on servers that are started for it: a series is a scheme of targets.
     Wire,

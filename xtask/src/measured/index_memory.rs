@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-const LINES: &str = "bench/results/index-memory.jsonl";
+const LINES: &str = "lab/results/index-memory.jsonl";
 const PAGE: &str = "docs/index-memory.md";
 
 /// Columns: the name of a result, and the head of its column.
@@ -43,7 +43,7 @@ fn page(lines: &[Value]) -> String {
     let mut text = format!(
         "<!-- Made by `{}` from {LINES}; CI checks that it agrees with them. -->\n\
          # Memory of filters and fences\n\n\
-         `cargo run --release -p stele-bench -- index-memory --keys 1000000,5000000,10000000 --save`, one store in one process, keys of 16 \
+         `cargo run --release -p stele-lab -- index-memory --keys 1000000,5000000,10000000 --save`, one store in one process, keys of 16 \
          bytes and values of 64 bytes, which the index keeps inline. *pinned*: no limit for filters and \
          fences; *limited*: `index_memory_bytes_max` of 1 MiB. Blocks and values have caches of 16 MiB each, \
          a memtable has 16 MiB. A new process opens each store after the page cache has dropped its \

@@ -14,8 +14,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-const FIGURES: &str = "bench/results/figures.jsonl";
-const PEERS: &str = "bench/results/peers.jsonl";
+const FIGURES: &str = "lab/results/figures.jsonl";
+const PEERS: &str = "lab/results/peers.jsonl";
 const PAGE: &str = "docs/measured.md";
 const BLESS: &str = "cargo xtask measured --bless";
 
@@ -29,7 +29,7 @@ pub struct Options {
 }
 
 /// Folder of everything that is kept.
-const KEPT: &str = "bench/results";
+const KEPT: &str = "lab/results";
 
 /// Adds files, if any, and writes the page. Otherwise checks that the page agrees with the lines.
 /// Fails if a kept line was measured on a modified tree: nothing can repeat it.
@@ -124,7 +124,7 @@ fn page(root: &Path) -> Result<String> {
     text.push_str(&peers::table(&peers));
     text.push_str(
         "\nBelow: other designs on the same consensus, three replicas in one process, and placement modes on \
-         clusters of unequal devices (`cargo xtask figures`; [their description](../baselines/README.md)).\n",
+         clusters of unequal devices (`cargo xtask figures`; [their description](../lab/README.md)).\n",
     );
     text.push_str(&digest.tables);
     Ok(text)

@@ -58,8 +58,7 @@ const EDGE_ONLY: [&str; 8] =
 const EDGES: [&str; 4] = ["stele-cli", "stele-client", "stele-eventfd", "stele-server"];
 
 /// Tools on which no product crate may depend, not even for tests.
-const TOOLS: [&str; 6] =
-    ["stele-baselines", "stele-bench", "stele-cluster-tests", "stele-fuzz", "stele-sim", "xtask"];
+const TOOLS: [&str; 5] = ["stele-cluster-tests", "stele-fuzz", "stele-lab", "stele-sim", "xtask"];
 
 /// Checks every member's dependencies and licence.
 pub fn check(packages: &[Package]) -> Vec<Finding> {
@@ -134,8 +133,8 @@ mod tests {
         assert_eq!(details(&up), ["it may not depend on stele-index"]);
         let build = package("stele-types", &[("stele-vfs", Some("build"))]);
         assert_eq!(details(&build), ["it may not depend on stele-vfs"]);
-        let tool = package("stele-gc", &[("stele-bench", Some("dev"))]);
-        assert_eq!(details(&tool), ["a product crate depends on the tool stele-bench"]);
+        let tool = package("stele-gc", &[("stele-lab", Some("dev"))]);
+        assert_eq!(details(&tool), ["a product crate depends on the tool stele-lab"]);
         let tokio = package("stele-engine", &[("tokio", None)]);
         assert_eq!(details(&tokio), ["tokio is for the edges only"]);
         let unknown = package("stele-surprise", &[]);

@@ -1,0 +1,63 @@
+//! Measurements in child processes of this program: `lab one <name> <settings>` runs one and
+//! prints its result as the last line.
+
+use crate::embedded::{
+    amplification, engine, index, index_memory, log, memory, placement, restart,
+};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use std::process::{Child, Command, Stdio};
+
+/// Internal command of the child process.
+pub const COMMAND: &str = "one";
+
+/// Runs the measurement that the parent requested.
+pub fn serve(arguments: &[String]) -> Result<()> {
+    let [name, settings] = arguments else { bail!("`{COMMAND}` takes a name and settings") };
+    let settings: Value = serde_json::from_str(settings).context("reading the settings")?;
+    let result = match name.as_str() {
+        "index" => index::one(&settings)?,
+        "engine" => engine::one(&settings)?,
+        "log" => log::one(&settings)?,
+        "restart-fill" => restart::fill(&settings)?,
+        "restart-open" => restart::open(&settings)?,
+        "amplification" => amplification::one(&settings)?,
+        "memory" => memory::one(&settings)?,
+        "index-memory-fill" => index_memory::fill(&settings)?,
+        "placement-round" => placement::measure(&settings)?,
+        "index-memory-open" => index_memory::open(&settings)?,
+        other => bail!("unknown measurement `{other}`"),
+    };
+    println!("{result}");
+    Ok(())
+}
+
+/// Starts a measurement with piped output.
+pub fn start(name: &str, settings: &Value) -> Result<Child> {
+    let program = std::env::current_exe().context("finding this program")?;
+    Command::new(program)
+        .args([COMMAND, name, &settings.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting a measurement")
+}
+
+/// Runs a measurement. Returns its last line.
+pub fn measure(name: &str, settings: &Value) -> Result<Value> {
+    let output = start(name, settings)?.wait_with_output()?;
+    ensure!(output.status.success(), "{name} {settings} ended with {}", output.status);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let line = printed.lines().last().context("the measurement printed nothing")?;
+    serde_json::from_str(line).with_context(|| format!("reading `{line}`"))
+}
+
+/// Returns a number of the settings.
+pub fn number(settings: &Value, name: &str) -> Result<u64> {
+    settings[name].as_u64().with_context(|| format!("the settings have no number `{name}`"))
+}
+
+/// Returns a text of the settings.
+pub fn text<'a>(settings: &'a Value, name: &str) -> Result<&'a str> {
+    settings[name].as_str().with_context(|| format!("the settings have no text `{name}`"))
+}
