@@ -9,6 +9,7 @@ use super::ffi;
 use std::ffi::{CStr, CString, c_char};
 use std::path::{Path, PathBuf};
 use std::ptr;
+use std::time::Duration;
 use stele_types::{Error, Result};
 
 /// Sources that a read may use (`rocksdb::ReadTier`).
@@ -32,6 +33,15 @@ pub enum Durability {
     /// In memory only.
     Volatile,
 }
+
+/// Properties that count background work.
+const BACKGROUND: [&CStr; 4] = [
+    c"rocksdb.mem-table-flush-pending",
+    c"rocksdb.num-running-flushes",
+    c"rocksdb.compaction-pending",
+    c"rocksdb.num-running-compactions",
+];
+const SETTLE_POLL: Duration = Duration::from_millis(5);
 
 /// An open database.
 #[derive(Debug)]
@@ -160,6 +170,21 @@ impl Db {
         }
     }
 
+    /// Flushes, and waits until no flush or compaction runs or is due.
+    pub fn settle(&self) -> Result<()> {
+        self.flush()?;
+        while BACKGROUND.iter().any(|name| self.figure(name) > 0) {
+            std::thread::sleep(SETTLE_POLL);
+        }
+        Ok(())
+    }
+
+    /// Compacts all tables into the last level.
+    pub fn compact(&self) {
+        // SAFETY: the database is open while `self` exists; null pointers are the ends of the key space.
+        unsafe { ffi::rocksdb_compact_range(self.raw, ptr::null(), 0, ptr::null(), 0) }
+    }
+
     /// Flushes, and creates a database of the same tables in `dir`, by hard links.
     pub fn checkpoint(&self, dir: &Path) -> Result<()> {
         let name = c_string(&dir.to_string_lossy())?;
@@ -226,6 +251,20 @@ impl Db {
     /// Returns a cursor over the current data.
     pub fn cursor(&self) -> Cursor<'_> {
         self.cursor_with(Reading::new(Tier::All, None))
+    }
+
+    /// Reads up to `limit` pairs from `from` on. Returns their number and the bytes of their values.
+    pub fn scan(&self, from: &[u8], limit: usize) -> Result<(usize, usize)> {
+        let (mut pairs, mut bytes) = (0, 0);
+        let mut cursor = self.cursor();
+        cursor.seek(from);
+        while pairs < limit
+            && let Some((_, value)) = cursor.pair()?
+        {
+            (pairs, bytes) = (pairs + 1, bytes + value.len());
+            cursor.step(true);
+        }
+        Ok((pairs, bytes))
     }
 
     pub(super) fn cursor_with(&self, options: Reading) -> Cursor<'_> {

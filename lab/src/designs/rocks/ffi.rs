@@ -65,6 +65,13 @@ unsafe extern "C" {
     pub fn rocksdb_flush_wal(db: *mut Database, sync: c_uchar, error: *mut *mut c_char);
     pub fn rocksdb_flushoptions_create() -> *mut FlushOptions;
     pub fn rocksdb_flushoptions_destroy(options: *mut FlushOptions);
+    pub fn rocksdb_compact_range(
+        db: *mut Database,
+        start: *const c_char,
+        start_bytes: usize,
+        end: *const c_char,
+        end_bytes: usize,
+    );
     pub fn rocksdb_flush(db: *mut Database, options: *const FlushOptions, error: *mut *mut c_char);
 
     pub fn rocksdb_checkpoint_object_create(

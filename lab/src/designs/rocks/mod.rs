@@ -21,6 +21,8 @@ mod tuning;
 mod value_log;
 mod view;
 
+pub(crate) use batch::Batch;
+pub(crate) use db::{Db, Durability, Tier};
 pub use dwisckey::dwisckey;
 pub use engine::RockStore;
 pub use key_values::{Persistence, RockIngest};
