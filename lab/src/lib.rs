@@ -1,17 +1,58 @@
 //! Measurements of Stele. No product crate depends on them.
 
+mod calibrate;
+mod cost;
 pub mod designs;
+mod devices;
 mod embedded;
+mod figures;
+mod measured;
+mod peers;
+mod wire;
 
 use anyhow::{Result, bail};
+use clap::Parser;
+use xtask::flags::Flags;
+use xtask::workspace::Workspace;
+
+const USAGE: &str = "usage: cargo lab <command>
+
+  peers [--etcd BIN] [--redis BIN] [--tikv BIN --pd BIN] [--nodes N] [--regions N] [--dev] [ARGUMENTS OF wire]
+                            Stele and other servers under one load, with three processes each, or N
+  wire                      the load of `stele bench wire`, with etcd and the processes of servers; see --help
+  devices                   stores on many devices, real or emulated, in one process; see --help
+  calibrate                 fit the curve by which a new store estimates the speed of its device; see --help
+  cost [--note] [--dev] [--seconds N] [--bless]
+                            processor time of a put on each replica, by stage; --note records the line
+                            and writes docs/cost-per-put.md, --bless only writes the page
+  figures [--only NAMES] [--series NAMES] [--scale F] [--rounds N] [--device limited=200MBps] [--etcd BIN]
+          [--tiny] [--dev] [--work DIR] [--out DIR]
+                            measure the figures of the papers and write one page with the papers' numbers
+                            beside ours; NAMES are beginnings of names, separated by commas
+  measured [--add FILES] [--bless]
+                            check or write docs/measured.md, the recorded results of figures and peers;
+                            --add records a figures.jsonl or the output of peers";
 
 /// Runs the command that the command line requests.
 pub fn run(arguments: &[String]) -> Result<()> {
     let Some((command, rest)) = arguments.split_first() else {
-        bail!("usage: lab <command>\n\n{}\n\n{}", embedded::USAGE, designs::measure::USAGE)
+        bail!("{USAGE}\n\n{}\n\n{}", embedded::USAGE, designs::measure::USAGE)
     };
+    let flags = Flags::new(rest);
     match command.as_str() {
+        "peers" => peers::run(&Workspace::load()?, flags),
+        "wire" => wire::run(rest),
+        "devices" => devices::run(rest),
+        "calibrate" => Ok(calibrate::run(rest)?),
+        "cost" => cost::run(&Workspace::load()?, flags),
+        "figures" => figures::run(&Workspace::load()?, flags),
+        "measured" => measured::run(&Workspace::load()?, flags),
         "designs" => designs::measure::run(rest),
         _ => embedded::run(arguments),
     }
+}
+
+/// Parses the arguments of a command. Exits with a message if they are wrong.
+fn parse<T: Parser>(arguments: &[String]) -> T {
+    T::parse_from(std::iter::once("lab").chain(arguments.iter().map(String::as_str)))
 }

@@ -5,10 +5,7 @@ use crate::programs::{self, LAB, SIMULATION};
 use crate::soak::Seeds;
 use crate::tools::{self, Tool};
 use crate::workspace::{Workspace, cargo};
-use crate::{
-    cluster, cost, demo, dependencies, docs, figures, fuzz, histories, measured, mutants, peers,
-    soak, spec, tidy,
-};
+use crate::{cluster, demo, dependencies, docs, fuzz, histories, mutants, soak, spec, tidy};
 use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -96,7 +93,7 @@ const STEPS: [Step; 21] = [
     }),
     step("simulation", &[], |w, _| simulation(w)),
     beside("clusters in pairs", tools::FOR_CLUSTERS, |w, _| cluster::in_pairs(w)),
-    beside("figures", tools::FOR_GIT, |w, _| figures::run(w, &figures::Options::tiny())),
+    beside("figures", tools::FOR_GIT, |w, _| lab(w, "figures --tiny")),
     beside("spec", tools::FOR_SPEC, |w, _| {
         spec::run(w, &spec::Options { recent: true, ..spec::Options::default() })
     }),
@@ -110,8 +107,8 @@ const STEPS: [Step; 21] = [
         demo::run(w, &demo::Options { short: true, ..demo::Options::default() })
     }),
     beside("docs", &[], |w, _| docs::run(w, false)),
-    beside("cost", tools::FOR_GIT, |w, _| cost::run(w, &cost::Options::short())),
-    beside("measured", tools::FOR_GIT, |w, _| measured::run(w, &measured::Options::default())),
+    beside("cost", tools::FOR_GIT, |w, _| lab(w, "cost --dev --seconds 2")),
+    beside("measured", tools::FOR_GIT, |w, _| lab(w, "measured")),
 ];
 
 /// Runs the chosen steps, even after a failure; fails if one failed. Names every missing tool before it
@@ -186,8 +183,8 @@ fn beside_others(step: &Step) -> Result<Done> {
 
 /// Returns what a failed step's process says last about the failure.
 fn reason(printed: &str) -> &str {
-    const START: &str = "xtask: ";
-    printed.rsplit_once(START).map_or(printed, |(_, reason)| reason).trim()
+    let after = |start| printed.rsplit_once(start).map(|(_, reason)| reason);
+    after("\nlab: ").or(after("xtask: ")).unwrap_or(printed).trim()
 }
 
 fn summarise(done: &[Done], options: &Options) -> Result<()> {
@@ -241,16 +238,18 @@ fn simulation(workspace: &Workspace) -> Result<()> {
 
 /// Runs every benchmark to its end at its smallest size. The numbers mean nothing.
 fn benches(workspace: &Workspace) -> Result<()> {
-    let program = programs::build(workspace, LAB, false)?;
     for bench in BENCHES {
-        run_shown(Command::new(&program).args([bench, "--quick"]).current_dir(&workspace.root))?;
+        lab(workspace, &format!("{bench} --quick"))?;
     }
     // Only the group without RocksDB, which needs a library: our engine under another policy.
-    let group = ["designs", "put,get,scan", "--quick"];
-    run_shown(Command::new(program).args(group).current_dir(&workspace.root))?;
-    let load = ["--workload", "a", "--records", "500", "--operations", "500", "--quiet"];
-    let load = load.map(str::to_owned).to_vec();
-    peers::run(workspace, &peers::Options { dev: true, load, ..peers::Options::default() })
+    lab(workspace, "designs put,get,scan --quick")?;
+    lab(workspace, "peers --dev --workload a --records 500 --operations 500 --quiet")
+}
+
+/// Runs a command of the laboratory.
+fn lab(workspace: &Workspace, words: &str) -> Result<()> {
+    let program = programs::build(workspace, LAB, false)?;
+    run_shown(Command::new(program).args(words.split(' ')).current_dir(&workspace.root))
 }
 
 #[cfg(test)]
@@ -275,6 +274,7 @@ mod tests {
     #[test]
     fn the_reason_of_a_failed_step_is_what_its_process_says_last() {
         assert_eq!(reason("xtask: x\nrunning\nxtask: bad: a\nb\n"), "bad: a\nb");
+        assert_eq!(reason("lab: x\nrunning\nlab: bad\nxtask: ended\n"), "bad\nxtask: ended");
         assert_eq!(reason("killed\n"), "killed");
     }
 

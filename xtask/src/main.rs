@@ -4,33 +4,27 @@ mod catalogue;
 mod changes;
 mod ci;
 mod cluster;
-mod cost;
 mod demo;
 mod dependencies;
 mod dist;
 mod docs;
 mod edges;
-mod figures;
 mod fuzz;
 mod histories;
 mod house;
-mod measured;
 mod mutants;
-mod peers;
-mod process;
-mod programs;
 mod sim_mutants;
 mod sizes;
 mod soak;
 mod spec;
 mod tidy;
 mod tools;
-mod workspace;
 
 use anyhow::{Result, bail};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use workspace::Workspace;
+use xtask::flags::Flags;
+use xtask::{process, programs, servers, workspace};
 
 const USAGE: &str = "usage: cargo xtask <command>
 
@@ -44,19 +38,6 @@ const USAGE: &str = "usage: cargo xtask <command>
                             import a folder, killed three times; export, compare, verify
   cluster SCENARIO|ci|all [--dev] [--short] [--rounds N] [--seed N]
                             faults, measurements and foreign clients on real clusters
-  peers [--etcd BIN] [--redis BIN] [--tikv BIN --pd BIN] [--nodes N] [--regions N] [--dev]
-        [ARGUMENTS OF stele bench wire]
-                            Stele and other servers under one load, with three processes each, or N
-  cost [--note] [--dev] [--seconds N] [--bless]
-                            processor time of a put on each replica, by stage; --note records the line
-                            and writes docs/cost-per-put.md, --bless only writes the page
-  figures [--only NAMES] [--series NAMES] [--scale F] [--rounds N] [--device limited=200MBps] [--etcd BIN]
-          [--tiny] [--dev] [--work DIR] [--out DIR]
-                            measure the figures of the papers and write one page with the papers' numbers
-                            beside ours; NAMES are beginnings of names, separated by commas
-  measured [--add FILES] [--bless]
-                            check or write docs/measured.md, the recorded results of figures and peers;
-                            --add records a figures.jsonl or the output of peers
   catalogue [--bless]       check or write docs/testing.md, the tests of each fault
   fuzz [--seconds S] [--seed N] [--only NAME] [--guided]
                             run every fuzz target for 10 seconds; --guided builds with coverage
@@ -94,7 +75,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[String]) -> Result<()> {
     let Some((command, rest)) = arguments.split_first() else { bail!("{USAGE}") };
-    let mut flags = Flags { rest: rest.to_vec() };
+    let mut flags = Flags::new(rest);
     let workspace = Workspace::load()?;
     match command.as_str() {
         "tidy" => {
@@ -114,18 +95,6 @@ fn run(arguments: &[String]) -> Result<()> {
         }
         "fuzz" => fuzz::run(&workspace, &fuzz_options(flags)?),
         "cluster" => cluster::run(&workspace, rest),
-        "peers" => peers::run(&workspace, &peers_options(flags)?),
-        "cost" => {
-            let options = cost::Options::from(&mut flags)?;
-            flags.end()?;
-            cost::run(&workspace, &options)
-        }
-        "figures" => {
-            let options = figures::Options::from(&mut flags)?;
-            flags.end()?;
-            figures::run(&workspace, &options)
-        }
-        "measured" => measured(&workspace, flags),
         "catalogue" => {
             let bless = flags.switch("--bless");
             flags.end()?;
@@ -176,34 +145,6 @@ fn demo_options(flags: &mut Flags) -> Result<demo::Options> {
         work: flags.value("--work")?.map(Into::into),
         seed: flags.value("--seed")?.map(|seed| seed.parse()).transpose()?,
     })
-}
-
-fn peers_options(mut flags: Flags) -> Result<peers::Options> {
-    Ok(peers::Options {
-        etcd: flags.value("--etcd")?.map(Into::into),
-        redis: flags.value("--redis")?.map(Into::into),
-        tikv: tikv(&mut flags)?,
-        nodes: flags.number("--nodes", 3)? as usize,
-        regions: flags.number("--regions", 1)? as usize,
-        dev: flags.switch("--dev"),
-        load: flags.rest,
-        within: Vec::new(),
-        stele: peers::Stele::default(),
-    })
-}
-
-fn tikv(flags: &mut Flags) -> Result<Option<(PathBuf, PathBuf)>> {
-    match (flags.value("--tikv")?, flags.value("--pd")?) {
-        (Some(tikv), Some(pd)) => Ok(Some((tikv.into(), pd.into()))),
-        (None, None) => Ok(None),
-        _ => bail!("--tikv and --pd must be given together: TiKV's store and its placement driver"),
-    }
-}
-
-fn measured(workspace: &Workspace, mut flags: Flags) -> Result<()> {
-    let options = measured::Options { add: flags.value("--add")?, bless: flags.switch("--bless") };
-    flags.end()?;
-    measured::run(workspace, &options)
 }
 
 fn sim_mutants(workspace: &Workspace, mut flags: Flags) -> Result<()> {
@@ -259,38 +200,4 @@ fn soak_options(flags: &mut Flags) -> Result<soak::Options> {
         from: flags.value("--from")?.map(|seed| seed.parse()).transpose()?,
         is_dev: flags.switch("--dev"),
     })
-}
-
-/// Arguments after the command's name; each flag is taken once.
-struct Flags {
-    rest: Vec<String>,
-}
-
-impl Flags {
-    fn switch(&mut self, name: &str) -> bool {
-        let found = self.rest.iter().position(|argument| argument == name);
-        found.map(|at| self.rest.remove(at)).is_some()
-    }
-
-    fn value(&mut self, name: &str) -> Result<Option<String>> {
-        let Some(at) = self.rest.iter().position(|argument| argument == name) else {
-            return Ok(None);
-        };
-        if at + 1 == self.rest.len() {
-            bail!("{name} needs a value");
-        }
-        self.rest.remove(at);
-        Ok(Some(self.rest.remove(at)))
-    }
-
-    fn number(&mut self, name: &str, default: u64) -> Result<u64> {
-        Ok(self.value(name)?.map_or(Ok(default), |text| text.parse())?)
-    }
-
-    fn end(&self) -> Result<()> {
-        match self.rest.first() {
-            None => Ok(()),
-            Some(argument) => bail!("unexpected `{argument}`\n\n{USAGE}"),
-        }
-    }
 }

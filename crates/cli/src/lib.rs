@@ -114,8 +114,6 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Stats(args) => commands::stats(args),
         Command::Bench(args::BenchTarget::Engine(args)) => bench::engine::run(args),
         Command::Bench(args::BenchTarget::Wire(args)) => bench::wire::run(args),
-        Command::Bench(args::BenchTarget::Devices(args)) => bench::devices::run(args),
-        Command::Bench(args::BenchTarget::Calibrate(args)) => bench::calibrate::run(args),
     }
 }
 

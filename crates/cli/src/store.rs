@@ -1,5 +1,4 @@
-//! An embedded store behind the commands that write. Only `stele bench devices` uses the engine's
-//! interface beside it; commands that read open directories with `reader`.
+//! An embedded store behind the commands that write. Commands that read open directories with `reader`.
 
 use bytes::Bytes;
 use std::os::unix::fs::MetadataExt;
@@ -11,7 +10,6 @@ use stele_engine::{
     Options, Phase, PolicyKind, VerifyEvent, VerifyReport,
 };
 use stele_types::computed::Unfit;
-use stele_types::limits::VALUE_BYTES_MAX;
 use stele_types::{Error, KeyRange, Result};
 use stele_vfs::{RealVfs, SystemClock, Vfs};
 
@@ -350,14 +348,6 @@ pub fn verify_with(
         reported_bytes: report.disk_bytes,
         checked_bytes: report.checked_bytes,
     })
-}
-
-/// Fails with the engine's error for a value above the limit.
-pub fn check_value_bytes(bytes: u64) -> Result<()> {
-    if bytes <= VALUE_BYTES_MAX as u64 {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("value of {bytes} bytes; the limit is {VALUE_BYTES_MAX}")))
 }
 
 fn new_pair(value: &[u8], ttl_s: Option<u64>) -> NewPair {

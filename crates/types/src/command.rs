@@ -10,7 +10,9 @@
 //! range tail:= end_len:varint end        (an empty end: no upper bound)
 //! ```
 
-use crate::limits::{COMMAND_BYTES_MAX, KEY_BYTES_MAX, USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::limits::{
+    COMMAND_BYTES_MAX, KEY_BYTES_MAX, USER_KEY_BYTES_MAX, VALUE_BYTES_MAX, check_value_bytes,
+};
 use crate::{Error, Locator, Lsn, Result, checksum, varint};
 use bytes::Bytes;
 
@@ -198,10 +200,7 @@ impl CommandBuilder {
 /// Fails with [`Error::Invalid`] when the key or the value exceeds its maximum length.
 pub fn check_pair(key: &[u8], value: &[u8]) -> Result<()> {
     check_key(key)?;
-    if value.len() <= VALUE_BYTES_MAX {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("value of {} bytes; the limit is {VALUE_BYTES_MAX}", value.len())))
+    check_value_bytes(value.len() as u64)
 }
 
 /// Fails with [`Error::Invalid`] when `key` exceeds the maximum of an engine key.

@@ -1,5 +1,7 @@
 //! Global limits. A call that exceeds one fails with `Error::Invalid` and changes nothing.
 
+use crate::{Error, Result};
+
 /// Maximum bytes of a key that front ends accept.
 pub const USER_KEY_BYTES_MAX: usize = 8 << 10;
 /// Maximum bytes of an engine key: a user key and its space.
@@ -18,3 +20,11 @@ pub const INLINE_VALUE_BYTES_MAX: usize = 64;
 pub const RECORD_OVERHEAD_BYTES: u64 = 12;
 /// The on-disk format that this build writes. It also reads all earlier ones.
 pub const FORMAT_VERSION: u32 = 2;
+
+/// Fails with `Error::Invalid` for a value above the limit.
+pub fn check_value_bytes(bytes: u64) -> Result<()> {
+    if bytes <= VALUE_BYTES_MAX as u64 {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("value of {bytes} bytes; the limit is {VALUE_BYTES_MAX}")))
+}

@@ -24,6 +24,11 @@ impl Prng {
         self.draw().checked_rem(bound).unwrap_or(0)
     }
 
+    /// Returns a number in [0, 1).
+    pub fn unit(&mut self) -> f64 {
+        (self.draw() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
     /// Returns `true` or `false` with equal probability.
     pub fn coin(&mut self) -> bool {
         self.draw() >> 63 == 1

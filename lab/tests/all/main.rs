@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod commands;
 mod conformance;
+#[path = "../../../crates/client/tests/fake/mod.rs"]
+mod fake;
 mod harness;
 mod original;
 mod queued;

@@ -2,9 +2,9 @@
 
 use super::layout::FOLDER;
 use super::trace::{Counters, Each};
-use crate::peers::{self, Running};
 use crate::process::{Ended, run_limited, run_shown};
 use crate::programs::STELE;
+use crate::servers::{self, Running};
 use crate::tools;
 use crate::workspace::{Workspace, cargo};
 use anyhow::{Context, Result, bail, ensure};
@@ -92,20 +92,27 @@ pub fn measure(workspace: &Workspace, built: &Built) -> Result<Vec<Each>> {
     let work = tempfile::tempdir_in(&workspace.target)?;
     let counters = work.path().join("counters");
     std::fs::create_dir(&counters)?;
-    let options = peers::Options {
+    let options = servers::Options {
         nodes: NODES,
-        dev: true,
         within: within(&built.library, &counters)?,
-        ..peers::Options::default()
+        ..servers::Options::default()
     };
-    peers::with_servers(&built.stele, work.path(), &options, |servers| {
+    servers::with_servers(&built.stele, work.path(), &options, |servers| {
         let files: Vec<PathBuf> = servers.pids.iter().map(|pid| counters.join(pid)).collect();
-        call(servers, &["--workload", "update", "--operations", &FEW.to_string()])?;
+        let few = FEW.to_string();
+        call(&built.stele, servers, &["--workload", "update", "--operations", &few])?;
         let idle = run(&files, || {
             thread::sleep(IDLE);
             Ok(())
         })?;
-        let each = |(_, workload): &(_, &str)| operation(servers, &files, &idle, workload);
+        let each = |(_, workload): &(_, &str)| {
+            let operations = |operations: u64| {
+                let count = operations.to_string();
+                let words = ["--workload", workload, "--skip-load", "--operations", &count];
+                run(&files, || call(&built.stele, servers, &words))
+            };
+            operation(operations, &idle)
+        };
         OPERATIONS.iter().map(each).collect()
     })
 }
@@ -135,12 +142,7 @@ fn run(files: &[PathBuf], work: impl FnOnce() -> Result<()>) -> Result<Run> {
 }
 
 /// Returns the mean entries of one operation on its leader, less those of the background work of its time.
-fn operation(servers: &Running, files: &[PathBuf], idle: &Run, workload: &str) -> Result<Each> {
-    let of = |operations: u64| {
-        let count = operations.to_string();
-        let words = ["--workload", workload, "--skip-load", "--operations", &count];
-        run(files, || call(servers, &words))
-    };
+fn operation(of: impl Fn(u64) -> Result<Run>, idle: &Run) -> Result<Each> {
     let (few, many) = (of(FEW)?, of(MANY)?);
     let leader = leader(&many.nodes)?;
     ensure!(
@@ -166,9 +168,9 @@ fn read(files: &[PathBuf]) -> Result<Vec<Counters>> {
 }
 
 /// Runs one client.
-fn call(servers: &Running, words: &[&str]) -> Result<()> {
-    let mut bench = Command::new(servers.bench.get_program());
-    bench.args(servers.bench.get_args()).args(words).args(["--clients", "1", "--quiet"]);
+fn call(stele: &Path, servers: &Running, words: &[&str]) -> Result<()> {
+    let mut bench = servers.load(stele, &["bench", "wire"]);
+    bench.args(words).args(["--clients", "1", "--quiet"]);
     bench.args(["--distribution", "uniform", "--warm-up", "0"]);
     bench.arg(format!("--records={RECORDS}")).arg(format!("--value-bytes={VALUE_BYTES}"));
     match run_limited(&mut bench, CALL_LIMIT)? {

@@ -23,6 +23,7 @@ struct Ban {
 const CLI: &str = "crates/cli/";
 const SERVER: &str = "crates/server/";
 const CLIENT: &str = "crates/client/";
+const LOAD: &str = "crates/load/";
 const EVENTFD: &str = "crates/eventfd/";
 /// Writes generated code; it is no part of the product.
 const PROTO_BUILD: &str = "crates/proto/build.rs";
@@ -45,24 +46,24 @@ const REPLICA: &str =
     "a replica does not know the store that owns it: what they share is in `context`";
 
 const BANS: [Ban; 20] = [
-    ban(&["tokio"], true, &[CLI, SERVER, CLIENT], ASYNC),
+    ban(&["tokio"], true, &[CLI, SERVER, CLIENT, LOAD], ASYNC),
     ban(&["async_std"], true, &[], ASYNC),
-    ban(&["std", "fs"], true, &[VFS_REAL, CLI, SERVER, CLIENT, PROTO_BUILD], FILES),
-    ban(&["std", "os", "unix", "fs"], true, &[VFS_REAL, CLI, SERVER, CLIENT], FILES),
-    ban(&["rustix"], true, &["crates/vfs/", EVENTFD, CLI, SERVER, CLIENT], FILES),
-    ban(&["SystemTime"], false, &[CLOCK, CLI, SERVER, CLIENT], TIME),
-    ban(&["UNIX_EPOCH"], false, &[CLOCK, CLI, SERVER, CLIENT], TIME),
-    ban(&["Instant", "now"], false, &[CLI, SERVER, CLIENT], TIME),
-    ban(&["clock_gettime"], false, &[CLOCK, CLI, SERVER, CLIENT], TIME),
-    ban(&["rand"], true, &[CLI, SERVER, CLIENT], CHANCE),
-    ban(&["fastrand"], true, &[CLI, SERVER, CLIENT], CHANCE),
-    ban(&["getrandom"], true, &[CLI, SERVER, CLIENT], CHANCE),
-    ban(&["RandomState"], false, &[CLI, SERVER, CLIENT], CHANCE),
-    ban(&["thread", "spawn"], false, &[FRONT, CLI, SERVER, CLIENT], THREADS),
-    ban(&["thread", "scope"], false, &[FRONT, CLI, SERVER, CLIENT], THREADS),
-    ban(&["thread", "Builder"], false, &[FRONT, CLI, SERVER, CLIENT], THREADS),
-    ban(&["thread", "sleep"], false, &[FRONT, CLOCK, CLI, SERVER, CLIENT], THREADS),
-    ban(&["thread", "park"], false, &[FRONT, CLI, SERVER, CLIENT], THREADS),
+    ban(&["std", "fs"], true, &[VFS_REAL, CLI, SERVER, CLIENT, LOAD, PROTO_BUILD], FILES),
+    ban(&["std", "os", "unix", "fs"], true, &[VFS_REAL, CLI, SERVER, CLIENT, LOAD], FILES),
+    ban(&["rustix"], true, &["crates/vfs/", EVENTFD, CLI, SERVER, CLIENT, LOAD], FILES),
+    ban(&["SystemTime"], false, &[CLOCK, CLI, SERVER, CLIENT, LOAD], TIME),
+    ban(&["UNIX_EPOCH"], false, &[CLOCK, CLI, SERVER, CLIENT, LOAD], TIME),
+    ban(&["Instant", "now"], false, &[CLI, SERVER, CLIENT, LOAD], TIME),
+    ban(&["clock_gettime"], false, &[CLOCK, CLI, SERVER, CLIENT, LOAD], TIME),
+    ban(&["rand"], true, &[CLI, SERVER, CLIENT, LOAD], CHANCE),
+    ban(&["fastrand"], true, &[CLI, SERVER, CLIENT, LOAD], CHANCE),
+    ban(&["getrandom"], true, &[CLI, SERVER, CLIENT, LOAD], CHANCE),
+    ban(&["RandomState"], false, &[CLI, SERVER, CLIENT, LOAD], CHANCE),
+    ban(&["thread", "spawn"], false, &[FRONT, CLI, SERVER, CLIENT, LOAD], THREADS),
+    ban(&["thread", "scope"], false, &[FRONT, CLI, SERVER, CLIENT, LOAD], THREADS),
+    ban(&["thread", "Builder"], false, &[FRONT, CLI, SERVER, CLIENT, LOAD], THREADS),
+    ban(&["thread", "sleep"], false, &[FRONT, CLOCK, CLI, SERVER, CLIENT, LOAD], THREADS),
+    ban(&["thread", "park"], false, &[FRONT, CLI, SERVER, CLIENT, LOAD], THREADS),
     ban(&["raft"], true, &[RAFT, RAFT_LOG, RAFT_DATA], LIBRARY),
     Ban { within: PEER, ..ban(&["crate", "store"], true, &[], REPLICA) },
 ];

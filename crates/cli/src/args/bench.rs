@@ -1,62 +1,8 @@
-//! Arguments of `stele bench`.
+//! Arguments of `stele bench engine`.
 
 use super::Target;
 use clap::{Args, ValueEnum};
-use stele_types::{Error, Result};
-
-/// Mix of operations: YCSB A to F, a share of updates (W) or scans (S), or only inserts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Workload {
-    /// Insert every record once
-    Load,
-    /// 50 % reads, 50 % updates
-    A,
-    /// 95 % reads, 5 % updates
-    B,
-    /// Reads only
-    C,
-    /// 95 % reads of recent records, 5 % inserts
-    D,
-    /// 95 % short scans, 5 % inserts
-    E,
-    /// 50 % reads, 50 % read-modify-writes
-    F,
-    /// Updates only
-    Update,
-    /// 90 % updates, 10 % reads
-    W90,
-    /// 70 % updates
-    W70,
-    /// 50 % updates
-    W50,
-    /// 30 % updates
-    W30,
-    /// 10 % updates
-    W10,
-    /// 90 % scans, 10 % updates
-    S90,
-    /// 70 % scans
-    S70,
-    /// 50 % scans
-    S50,
-    /// 30 % scans
-    S30,
-    /// 10 % scans
-    S10,
-}
-
-/// Distribution by which records are chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Distribution {
-    /// Each record with the same probability
-    Uniform,
-    /// A few records much more often (θ 0.99), spread over the key space
-    Zipfian,
-    /// Recently inserted records more often
-    Latest,
-    /// A share --hot-operations of the choices among a share --hot-records of the records
-    Hotspot,
-}
+use stele_load::{Load, size};
 
 /// Policy of garbage collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -67,77 +13,6 @@ pub enum Policy {
     Nezha,
     /// Collects the oldest files first
     Wisckey,
-}
-
-/// Load on the measured engine or server.
-#[derive(Args, Clone, Debug)]
-pub struct Load {
-    /// Mix of operations
-    #[arg(long, value_enum, default_value = "a", ignore_case = true)]
-    pub workload: Workload,
-    /// Number of records before the measured part
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub records: u64,
-    /// Number of measured operations; the workload `load` measures one insert per record
-    #[arg(long, default_value_t = 100_000)]
-    pub operations: u64,
-    /// Stop the measured part after this time
-    #[arg(long, value_name = "SECONDS")]
-    pub duration: Option<u64>,
-    /// Number of concurrent clients
-    #[arg(long, visible_alias = "clients", default_value_t = 16,
-          value_parser = clap::value_parser!(u64).range(1..=4096))]
-    pub threads: u64,
-    /// Target rate in operations per second (open loop): operations start on schedule, and latency
-    /// counts from the scheduled start. Without it, each client starts an operation when its last
-    /// one ends
-    #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u64).range(1..))]
-    pub rate: Option<u64>,
-    /// Length of each value, such as 16KiB
-    #[arg(long, default_value = "1KiB", value_name = "SIZE", value_parser = size)]
-    pub value_bytes: u64,
-    /// Length of each key in bytes
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(8..=8192))]
-    pub key_bytes: u64,
-    /// Insert records in key order instead of scattered order
-    #[arg(long)]
-    pub ordered: bool,
-    /// Distribution by which records are chosen; the default depends on the workload
-    #[arg(long, value_enum)]
-    pub distribution: Option<Distribution>,
-    /// Share of the records that are hot, from 0 to 1, for --distribution hotspot
-    #[arg(long, default_value_t = 0.2)]
-    pub hot_records: f64,
-    /// Share of the operations on hot records, from 0 to 1, for --distribution hotspot
-    #[arg(long, default_value_t = 0.8)]
-    pub hot_operations: f64,
-    /// Maximum number of pairs in a scan
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    pub scan_length_max: u64,
-    /// Percentage of the updates that delete the record instead
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100))]
-    pub deletes: u64,
-    /// Seed of the random number generator
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Do not load records; they must exist
-    #[arg(long)]
-    pub skip_load: bool,
-    /// Do not print a line each second
-    #[arg(long)]
-    pub quiet: bool,
-}
-
-impl Load {
-    /// Fails if a share is outside 0 to 1 or a value is too long.
-    pub fn check(&self) -> Result<()> {
-        let share = 0.0..=1.0;
-        if !share.contains(&self.hot_records) || !share.contains(&self.hot_operations) {
-            let text = "--hot-records and --hot-operations must be shares from 0 to 1";
-            return Err(Error::invalid(text));
-        }
-        crate::store::check_value_bytes(self.value_bytes)
-    }
 }
 
 /// Arguments of `stele bench engine`.
@@ -165,38 +40,4 @@ pub struct Bench {
     /// Maximum size of the value cache
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub value_cache_bytes: Option<u64>,
-}
-
-/// Arguments of `stele bench wire`.
-#[derive(Args, Debug)]
-pub struct BenchWire {
-    /// Servers to measure: stele://HOST:PORT,HOST:PORT or tikv://, etcd://, redis://. Several
-    /// targets are measured in turn, round by round
-    #[arg(long, value_name = "URL", required = true)]
-    pub target: Vec<String>,
-    #[command(flatten)]
-    pub load: Load,
-    /// Number of measured rounds per target
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub rounds: u64,
-    /// Run the load unmeasured for this time before the first round
-    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
-    pub warm_up: u64,
-    /// Number of connections to each node
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
-    pub connections: u64,
-    /// Replicas that must acknowledge a write to redis before it counts; 0 disables the wait
-    #[arg(long, default_value_t = 1)]
-    pub redis_replicas: u64,
-    /// Processes of the servers on this machine, one list per target, separated by `/`. Their
-    /// processor time and device bytes are reported
-    #[arg(long, value_name = "PID,PID/PID,…")]
-    pub pids: Option<String>,
-    /// Write an HTML page with the results and their plots
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<std::path::PathBuf>,
-}
-
-pub(super) fn size(text: &str) -> std::result::Result<u64, String> {
-    stele_types::size::parse_bytes(text).map_err(|error| error.to_string())
 }

@@ -1,16 +1,12 @@
 //! The command line.
 
 mod bench;
-mod calibrate;
 mod ctl;
-mod devices;
 mod playground;
 mod server;
 
-pub use bench::{Bench, BenchWire, Distribution, Load, Policy, Workload};
-pub use calibrate::BenchCalibrate;
+pub use bench::{Bench, Policy};
 pub use ctl::{AddStore, Ctl, CtlCommand, Explain, Recover, Regions, Remove};
-pub use devices::{BenchDevices, Layout, Mode, Shares};
 pub use playground::{Playground, slow_factor};
 pub use server::Server;
 
@@ -84,11 +80,7 @@ pub enum BenchTarget {
     /// Measure the storage engine with the YCSB workloads
     Engine(Bench),
     /// Measure a cluster, or another server, over the network
-    Wire(BenchWire),
-    /// Measure stores on several devices in one process
-    Devices(BenchDevices),
-    /// Fit the curve by which a new store estimates the speed of its device
-    Calibrate(BenchCalibrate),
+    Wire(stele_load::Wire),
 }
 
 /// Store to open.

@@ -4,13 +4,14 @@ use crate::Outcome;
 use crate::args::{Append, Count, Exist, Get, Incr, Put, Scan};
 use crate::output::Output;
 use crate::place::{Place, Source, Wanted};
-use crate::store::{Pair, check_value_bytes};
+use crate::store::Pair;
 use crate::text::{key_range, parse, printable, to_hex};
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 use stele_types::limits::VALUE_BYTES_MAX;
+use stele_types::limits::check_value_bytes;
 use stele_types::{Error, Result};
 
 pub fn put(args: &Put) -> Result<Outcome> {

@@ -3,13 +3,14 @@
 
 use super::{Item, Sink};
 use crate::attributes::{self, Attribute, Attributes, FILE_MODE, FOLDER_MODE, MODE_BITS};
-use crate::store::{check_value_bytes, unix_seconds};
+use crate::store::unix_seconds;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use stele_types::limits::VALUE_BYTES_MAX;
+use stele_types::limits::check_value_bytes;
 use stele_types::{Error, Result};
 use stele_types::{command::check_user_key, is_expired};
 

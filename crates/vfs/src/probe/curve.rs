@@ -10,7 +10,7 @@ const FRACTION: u32 = 16;
 /// size at which it was fitted. All numbers have 16 fraction bits.
 ///
 /// Logarithms, because devices differ by factors of a thousand and errors count relatively.
-/// `stele bench calibrate` prints the numbers of a machine.
+/// `lab calibrate` prints the numbers of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Curve {
     /// Constant, linear and quadratic coefficient.
@@ -21,7 +21,7 @@ pub struct Curve {
 
 impl Curve {
     /// Fit to two rounds over twelve emulated devices, from 81 to 5,390 synced writes of 16 KiB a
-    /// second, by `stele bench calibrate` in memory; standard deviation 4 %. It expects 75 and 3,390
+    /// second, by `lab calibrate` in memory; standard deviation 4 %. It expects 75 and 3,390
     /// puts a second at these ends.
     pub const DEFAULT: Self =
         Self { coefficients: [-92_869, 88_938, -1_568], range: [415_562, 812_382] };

@@ -2,18 +2,15 @@
 //! second.
 
 use super::report::{Account, progress_line};
-use crate::args::{Bench, Workload};
-use crate::bench::choice::Prng;
-use crate::bench::latency::{Kind, Latencies, Recorder};
-use crate::bench::records::Records;
-use crate::bench::workload::{Mix, Step};
+use crate::args::Bench;
 use crate::store::Store;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
-use stele_types::{Error, Result};
+use stele_load::{Kind, Latencies, Mix, Recorder, Records, Step, Workload};
+use stele_types::{Error, Prng, Result};
 
 const TICK: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(5);

@@ -3,9 +3,8 @@
 mod driver;
 mod report;
 
-use super::records::Records;
 use crate::Outcome;
-use crate::args::{Bench, Policy, Workload};
+use crate::args::{Bench, Policy};
 use crate::output::Output;
 use crate::store::{Store, Tuning};
 use driver::{Driver, Run};
@@ -13,6 +12,7 @@ use report::Account;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_engine::PolicyKind;
+use stele_load::{Records, Workload};
 use stele_types::{Error, Result};
 
 /// Time without writes after which garbage collection counts as idle.

@@ -2,12 +2,11 @@
 
 use super::driver::Run;
 use crate::args::Bench;
-use crate::bench::choice::distribution;
-use crate::bench::latency::Summary;
-use crate::bench::process_io::ProcessIo;
 use crate::store::{Statistics, Store};
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
+use stele_load::process_io::ProcessIo;
+use stele_load::{Summary, distribution};
 use stele_types::size::format_bytes;
 
 /// The only cause of writes in the foreground.
