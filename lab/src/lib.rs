@@ -1,14 +1,17 @@
 //! Measurements of Stele. No product crate depends on them.
 
+mod args;
 mod calibrate;
 mod cost;
 pub mod designs;
 mod devices;
 mod embedded;
 mod figures;
+mod machine;
 mod measured;
 mod peers;
 mod wire;
+mod workload;
 
 use anyhow::{Result, bail};
 use clap::Parser;

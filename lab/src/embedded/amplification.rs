@@ -1,13 +1,13 @@
 //! Bytes written to the device per byte of user data, with 64 writers and every write synced: in
 //! the foreground (the log), and in total after background work has settled.
 
-use crate::embedded::args::Args;
+use crate::args::Args;
 use crate::embedded::child::{self, number, text};
 use crate::embedded::engine::settle;
 use crate::embedded::report::{Report, scratch};
 use crate::embedded::stats::rounded;
-use crate::embedded::system::written_bytes;
-use crate::embedded::workload::{Choice, KEY_BYTES, Random, Values, Zipf, key};
+use crate::machine::written_bytes;
+use crate::workload::{KEY_BYTES, Values, key};
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 use stele_engine::{Db, GcOptions, Options, PolicyKind};
+use stele_load::{Choice, Zipf};
+use stele_types::Prng;
 
 const POLICIES: [&str; 2] = ["adaptive", "nezha"];
 /// Updates per loaded key.
@@ -111,8 +113,8 @@ pub fn one(settings: &Value) -> Result<Value> {
     let workload = text(settings, "workload")?;
     let choice = match workload {
         "uniform" | "update" => Some(Choice::Uniform),
-        "hot" => Some(Choice::Hot),
-        "zipf" => Some(Choice::Zipf(Zipf::new(keys))),
+        "hot" => Some(Choice::Hotspot { records: 0.1, operations: 0.9 }),
+        "zipf" => Some(Choice::Zipfian(Zipf::new(keys))),
         _ => None,
     };
     let mut pairs = keys;
@@ -188,15 +190,15 @@ impl Run<'_> {
     fn write(&self, pairs: u64, choice: Option<&Choice>) -> Result<()> {
         let next = AtomicU64::new(0);
         let writer = |seed: u64| -> Result<()> {
-            let mut random = Random::new(seed);
-            let mut values = Values::new(seed, self.value_bytes);
+            let mut random = Prng::new(seed);
+            let values = Values::new(seed, self.value_bytes);
             loop {
                 let at = next.fetch_add(1, Relaxed);
                 if at >= pairs {
                     return Ok(());
                 }
-                let number = choice.map_or(at, |choice| choice.next(&mut random, self.keys));
-                self.db.put(&key(number), values.next(self.value_bytes))?;
+                let number = choice.map_or(at, |choice| choice.draw(&mut random, self.keys));
+                self.db.put(&key(number), values.any(&mut random, self.value_bytes))?;
             }
         };
         thread::scope(|scope| {

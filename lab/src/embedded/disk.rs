@@ -1,28 +1,15 @@
-//! Speed of the disk itself, and cold caches.
+//! Speed of the disk itself.
 
-use anyhow::{Context, Result};
-use std::fs::{self, File};
+use crate::machine::forget_cached;
+use anyhow::Result;
+use std::fs;
 use std::io::IoSlice;
 use std::path::Path;
 use std::time::Instant;
-use stele_types::Cause;
+use stele_types::{Cause, Prng};
 use stele_vfs::{AlignedBuf, Create, Open, RealVfs, Vfs, VfsFile};
 
 const CHUNK_BYTES: usize = 1 << 20;
-
-/// Writes back and drops the cached pages of every file below `folder`, as after a restart.
-pub fn forget_cached(folder: &Path) -> Result<()> {
-    for entry in fs::read_dir(folder).with_context(|| format!("listing {}", folder.display()))? {
-        let path = entry?.path();
-        if path.is_dir() {
-            forget_cached(&path)?;
-        } else if let Ok(file) = File::open(&path) {
-            file.sync_all()?;
-            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
-        }
-    }
-    Ok(())
-}
 
 /// Returns the MB/s of reading a cold file of `bytes` sequentially in large pieces: the better of
 /// reads through the page cache (with read-ahead) and direct reads.
@@ -96,7 +83,7 @@ impl BareFile {
 
 fn chunk(bytes: usize) -> AlignedBuf {
     let mut chunk = AlignedBuf::zeroed(bytes);
-    let mut random = crate::embedded::workload::Random::new(bytes as u64);
-    chunk.iter_mut().for_each(|byte| *byte = random.any() as u8);
+    let mut random = Prng::new(bytes as u64);
+    chunk.iter_mut().for_each(|byte| *byte = random.draw() as u8);
     chunk
 }

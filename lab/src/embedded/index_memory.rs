@@ -1,19 +1,20 @@
 //! Memory of filters and fences of the index, pinned and within a limit: resident memory, time to
 //! open, gets, and the reads that the limit costs; and memory by the number of keys.
 
-use crate::embedded::args::Args;
+use crate::args::Args;
 use crate::embedded::child::{self, number, text};
-use crate::embedded::disk::forget_cached;
 use crate::embedded::engine::settle;
 use crate::embedded::report::{Report, scratch};
 use crate::embedded::stats::rounded;
-use crate::embedded::system::resident_bytes;
-use crate::embedded::workload::{KEY_BYTES, Random, Values, key};
+use crate::machine::forget_cached;
+use crate::machine::resident_bytes;
+use crate::workload::{KEY_BYTES, key, load};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;
-use stele_engine::{Batch, Db, Options};
+use stele_engine::{Db, Options};
+use stele_types::Prng;
 
 /// One sync for many keys: loading is not measured.
 const BATCH_KEYS: u64 = 4096;
@@ -70,16 +71,7 @@ fn options(limit: u64) -> Options {
 pub fn fill(settings: &Value) -> Result<Value> {
     let keys = number(settings, "keys")?;
     let db = Db::open(Path::new(text(settings, "dir")?), options(LIMIT_BYTES))?;
-    let mut values = Values::new(1, VALUE_BYTES);
-    let mut next = 0;
-    while next < keys {
-        let mut batch = Batch::new();
-        for number in next..(next + BATCH_KEYS).min(keys) {
-            batch.put(&key(number), values.next(VALUE_BYTES))?;
-        }
-        next += batch.len() as u64;
-        db.write(batch)?;
-    }
+    load(&db, (keys, BATCH_KEYS), VALUE_BYTES, |_| Ok(()))?;
     settle(&db)?;
     db.close()?;
     Ok(json!({}))
@@ -114,7 +106,7 @@ pub fn open(settings: &Value) -> Result<Value> {
 
 /// Gets random keys from number `first` on. Returns gets per second, and cold reads per get.
 fn gets(db: &Db, keys: u64, first: u64) -> Result<(f64, f64)> {
-    let mut random = Random::new(2);
+    let mut random = Prng::new(2);
     let count = GETS.min(keys);
     let before = db.stats().engine.index_cold_reads;
     let started = Instant::now();

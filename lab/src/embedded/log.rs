@@ -1,20 +1,22 @@
 //! Appends to the log beside a bare loop that writes the same bytes and syncs, on the same disk:
 //! both into growing files, and both into blocks that were written before.
 
-use crate::embedded::args::Args;
+use crate::args::Args;
 use crate::embedded::child::{self, number, text};
 use crate::embedded::disk::BareFile;
 use crate::embedded::report::{Report, scratch};
 use crate::embedded::stats::{medians, rounded};
-use crate::embedded::system::{Stopwatch, written_bytes};
-use crate::embedded::workload::{Values, key};
+use crate::machine::{Stopwatch, written_bytes};
+use crate::workload::{Values, key};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use stele_log::{FileKind, Log, LogOptions, RecoverFrom};
-use stele_types::{CommandBuilder, EntryRecord, LogBatch, LogIndex, Mark, Record, RegionId, Term};
+use stele_types::{
+    CommandBuilder, EntryRecord, LogBatch, LogIndex, Mark, Prng, Record, RegionId, Term,
+};
 use stele_vfs::RealVfs;
 
 const BATCHES: [u64; 3] = [1, 16, 64];
@@ -113,11 +115,11 @@ impl Appender {
             LogOptions { segment_bytes_max, recycle_segments_max: 1024, ..LogOptions::default() };
         let vfs = Arc::new(RealVfs::new());
         let (log, _) = Log::open(vfs, &dir.join("log"), options, RecoverFrom::default())?;
-        let mut values = Values::new(batch, value_bytes);
+        let (values, mut random) = (Values::new(batch, value_bytes), Prng::new(batch));
         let mut payloads = Vec::new();
         for number in 0..batch {
             let mut builder = CommandBuilder::new();
-            builder.put(&key(number), values.next(value_bytes), 0)?;
+            builder.put(&key(number), values.any(&mut random, value_bytes), 0)?;
             payloads.push(builder.build().bytes().clone());
         }
         Ok(Self { log, payloads, index: LogIndex(0) })

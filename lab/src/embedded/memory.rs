@@ -1,17 +1,18 @@
 //! Resident memory after many keys were written, read and garbage collected: what settings bound,
 //! and what grows with the number of keys.
 
-use crate::embedded::args::Args;
+use crate::args::Args;
 use crate::embedded::child::{self, number, text};
 use crate::embedded::engine::settle;
 use crate::embedded::report::{Report, scratch};
 use crate::embedded::stats::rounded;
-use crate::embedded::system::resident_bytes;
-use crate::embedded::workload::{Random, Values, key};
+use crate::machine::resident_bytes;
+use crate::workload::{key, load};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::path::Path;
-use stele_engine::{Batch, Db, Options};
+use stele_engine::{Db, Options};
+use stele_types::Prng;
 
 const BATCH_KEYS: u64 = 64;
 const GETS: u64 = 200_000;
@@ -42,22 +43,15 @@ pub fn one(settings: &Value) -> Result<Value> {
     let (keys, value_bytes) = (number(settings, "keys")?, number(settings, "value_bytes")?);
     let (empty, _) = resident_bytes()?;
     let db = Db::open(&Path::new(text(settings, "dir")?).join("store"), Options::default())?;
-    let mut values = Values::new(1, value_bytes as usize);
     let mut samples = Vec::new();
     let mb = |bytes: u64| rounded(bytes.saturating_sub(empty) as f64 / 1e6);
-    let mut next = 0;
-    while next < keys {
-        let mut batch = Batch::new();
-        for number in next..(next + BATCH_KEYS).min(keys) {
-            batch.put(&key(number), values.next(value_bytes as usize))?;
-        }
-        next += batch.len() as u64;
-        db.write(batch)?;
-        if next * SAMPLES / keys > samples.len() as u64 {
+    load(&db, (keys, BATCH_KEYS), value_bytes as usize, |done| {
+        if done * SAMPLES / keys > samples.len() as u64 {
             samples.push(mb(resident_bytes()?.0));
         }
-    }
-    let mut random = Random::new(2);
+        Ok(())
+    })?;
+    let mut random = Prng::new(2);
     for _ in 0..GETS.min(keys) {
         db.get(&key(random.below(keys)))?.context("a key is missing")?;
     }

@@ -5,7 +5,6 @@
 //! written bytes. Every run prints its settings and one JSON line per measurement.
 
 mod amplification;
-mod args;
 mod child;
 mod disk;
 mod engine;
@@ -17,11 +16,26 @@ mod placement;
 mod report;
 mod restart;
 mod stats;
-mod system;
-mod workload;
 
+use crate::args::Args;
 use anyhow::{Result, bail};
-use args::Args;
+
+/// Settings with a value.
+const SETTINGS: [&str; 13] = [
+    "dir",
+    "rounds",
+    "keys",
+    "stores",
+    "regions",
+    "values",
+    "value",
+    "bytes",
+    "writers",
+    "policies",
+    "fairness",
+    "stale-percent",
+    "file",
+];
 
 /// Usage text of the command line.
 pub const USAGE: &str = "usage: lab <name> [--quick] [--save] [--dir DIR] [--rounds N] [settings]
@@ -47,7 +61,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
     if name == child::COMMAND {
         return child::serve(rest);
     }
-    let args = Args::parse(rest)?;
+    let args = Args::parse(rest, &["quick", "save"], &SETTINGS)?;
     match name.as_str() {
         "index" => index::run(&args),
         "engine" => engine::run(&args),

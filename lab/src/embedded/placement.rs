@@ -1,10 +1,10 @@
 //! Rounds of the placement group at a large scale: time of one round, and memory of its state.
 
-use crate::embedded::args::Args;
+use crate::args::Args;
 use crate::embedded::child::{self, number, text};
 use crate::embedded::report::Report;
 use crate::embedded::stats::rounded;
-use crate::embedded::system::resident_bytes;
+use crate::machine::resident_bytes;
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::{Value, json};
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! Results with machine and commit: one JSON line per measurement.
 
-use crate::embedded::args::Args;
+use crate::args::Args;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::io::Write;

@@ -1,19 +1,20 @@
 //! Time to open a store after its process was killed: nearly empty, and with nearly a full
 //! checkpoint interval of log to replay.
 
-use crate::embedded::args::Args;
+use crate::args::Args;
 use crate::embedded::child::{self, number, text};
-use crate::embedded::disk::forget_cached;
 use crate::embedded::report::{Report, scratch};
 use crate::embedded::stats::{medians, rounded};
-use crate::embedded::system::resident_bytes;
-use crate::embedded::workload::{Random, Values, key};
+use crate::machine::forget_cached;
+use crate::machine::resident_bytes;
+use crate::workload::{Values, key, load};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::time::Instant;
-use stele_engine::{Batch, Db, Options};
+use stele_engine::{Db, Options};
+use stele_types::Prng;
 
 const BATCH_KEYS: u64 = 64;
 /// Line that a filling child prints when it has written the requested bytes.
@@ -71,22 +72,14 @@ pub fn fill(settings: &Value) -> Result<Value> {
     let db = Db::open(Path::new(text(settings, "dir")?), Options::default())?;
     let value_bytes = number(settings, "value_bytes")?;
     let keys = number(settings, "bytes")? / value_bytes;
-    let mut values = Values::new(1, value_bytes as usize);
-    let mut next = 0;
-    while next < keys {
-        let mut batch = Batch::new();
-        for number in next..(next + BATCH_KEYS).min(keys) {
-            batch.put(&key(number), values.next(value_bytes as usize))?;
-        }
-        next += batch.len() as u64;
-        db.write(batch)?;
-    }
+    load(&db, (keys, BATCH_KEYS), value_bytes as usize, |_| Ok(()))?;
     let mut output = std::io::stdout();
     writeln!(output, "{FULL} {keys}")?;
     output.flush()?;
+    let (values, mut random) = (Values::new(1, value_bytes as usize), Prng::new(1));
     // Overwrites one key: the kill comes between two syncs, and the amount stays the same.
     loop {
-        db.put(&key(0), values.next(value_bytes as usize))?;
+        db.put(&key(0), values.any(&mut random, value_bytes as usize))?;
     }
 }
 
@@ -98,7 +91,7 @@ pub fn open(settings: &Value) -> Result<Value> {
     let started = Instant::now();
     let db = Db::open(dir, Options { background: false, ..Options::default() })?;
     let open_s = started.elapsed().as_secs_f64();
-    let mut random = Random::new(1);
+    let mut random = Prng::new(1);
     let started = Instant::now();
     for _ in 0..keys.min(CHECKED_KEYS) {
         let value = db.get(&key(random.below(keys)))?.context("an acknowledged key is lost")?;

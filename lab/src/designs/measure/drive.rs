@@ -1,8 +1,8 @@
 //! Closed loops: clients with one pending operation each.
 
-use super::machine::{cpu_seconds, written_bytes};
 use crate::designs::harness::{Client, Cluster, Stages, between};
 use crate::designs::queued::Applied;
+use crate::machine::{processor_time, written_bytes};
 use anyhow::{Result, anyhow};
 use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -114,7 +114,7 @@ pub fn closed_loops<E: StorageEngine + 'static>(
     step: impl Fn(&mut Client<'_, E>, u64, &mut Prng) -> Result<Class> + Sync,
 ) -> Result<Outcome> {
     let next = AtomicU64::new(0);
-    let (cpu, written, started) = (cpu_seconds()?, written_bytes()?, Instant::now());
+    let (cpu, written, started) = (processor_time()?, written_bytes()?, Instant::now());
     let times = cluster.times();
     let run = || -> Result<Done> {
         let mut done = Done::new()?;
@@ -151,7 +151,7 @@ pub fn closed_loops<E: StorageEngine + 'static>(
     Ok(Outcome {
         ops,
         seconds: started.elapsed().as_secs_f64(),
-        cpu_seconds: cpu_seconds()? - cpu,
+        cpu_seconds: (processor_time()? - cpu).as_secs_f64(),
         written_bytes: written_bytes()? - written,
         times: all.times,
         stages: all.stages,

@@ -2,9 +2,10 @@
 
 use super::drive::{Class, Outcome, closed_loops};
 use super::phases::{Measured, Plan};
-use super::workload::{Zipf, key};
+use crate::workload::key;
 use anyhow::{Result, ensure};
 use std::sync::atomic::Ordering;
+use stele_load::{Choice, Zipf};
 use stele_storage::StorageEngine;
 use stele_types::Prng;
 
@@ -36,12 +37,13 @@ impl<E: StorageEngine + 'static> Measured<'_, E> {
 
     /// Gets and puts keys with Zipf's distribution.
     pub fn mix(&self, reads_percent: u64) -> Result<Outcome> {
-        let zipf = Zipf::new(self.plan.keys);
+        let keys = self.plan.keys;
+        let zipf = Choice::Zipfian(Zipf::new(keys));
         closed_loops(self.cluster, self.plan.clients, self.plan.ops, |client, _, random| {
             let reads = random.below(100) < reads_percent;
-            let chosen = key(zipf.scattered(random));
+            let chosen = key(zipf.draw(random, keys));
             if !reads {
-                client.put(&chosen, self.values.any(random))?;
+                client.put(&chosen, self.value(random))?;
                 return Ok(Class::Write);
             }
             ensure!(client.get(&chosen)?.is_some(), "a key is missing");
@@ -52,10 +54,10 @@ impl<E: StorageEngine + 'static> Measured<'_, E> {
     /// Scans from keys, and updates others, with Zipf's distribution. Some of the updates are deletes.
     pub fn scan_mix(&self, scans_percent: u64, deletes_percent: u64) -> Result<Outcome> {
         let Plan { clients, ops, scan_length, keys, .. } = *self.plan;
-        let zipf = Zipf::new(keys);
+        let zipf = Choice::Zipfian(Zipf::new(keys));
         closed_loops(self.cluster, clients, ops, |client, _, random| {
             let scans = random.below(100) < scans_percent;
-            let chosen = key(zipf.scattered(random));
+            let chosen = key(zipf.draw(random, keys));
             if scans {
                 let length = 1 + random.below(scan_length) as usize;
                 client.scan(&chosen, length)?;
@@ -63,7 +65,7 @@ impl<E: StorageEngine + 'static> Measured<'_, E> {
             }
             match random.below(100) < deletes_percent {
                 true => client.delete(&chosen)?,
-                false => client.put(&chosen, self.values.any(random))?,
+                false => client.put(&chosen, self.value(random))?,
             }
             Ok(Class::Write)
         })
@@ -77,14 +79,16 @@ impl<E: StorageEngine + 'static> Measured<'_, E> {
             'c' => 100,
             _ => 95,
         };
-        let zipf = Zipf::new(self.keys.load(Ordering::Relaxed));
+        let keys = self.keys.load(Ordering::Relaxed);
+        let zipf = Zipf::new(keys);
+        let (zipf, latest) = (Choice::Zipfian(zipf.clone()), Choice::Latest(zipf));
         closed_loops(self.cluster, clients, ops, |client, _, random| {
             let reads = random.below(100) < reads;
-            let chosen = |random: &mut Prng| key(zipf.scattered(random));
+            let chosen = |random: &mut Prng| key(zipf.draw(random, keys));
             match (workload, reads) {
                 ('d', true) => {
-                    let last = self.keys.load(Ordering::Relaxed) - 1;
-                    client.get(&key(last.saturating_sub(zipf.rank(random))))?;
+                    let keys = self.keys.load(Ordering::Relaxed);
+                    client.get(&key(latest.draw(random, keys)))?;
                 }
                 ('e', true) => {
                     let length = 1 + random.below(YCSB_SCAN_MAX) as usize;
@@ -93,7 +97,7 @@ impl<E: StorageEngine + 'static> Measured<'_, E> {
                 ('d' | 'e', false) => {
                     // Counted after the insert, because the latest keys are read.
                     let number = self.inserting.fetch_add(1, Ordering::Relaxed);
-                    client.put(&key(number), self.values.any(random))?;
+                    client.put(&key(number), self.value(random))?;
                     self.keys.fetch_add(1, Ordering::Relaxed);
                 }
                 (_, true) => {
@@ -103,9 +107,9 @@ impl<E: StorageEngine + 'static> Measured<'_, E> {
                 ('f', false) => {
                     let key = chosen(random);
                     client.get(&key)?;
-                    client.put(&key, self.values.any(random))?;
+                    client.put(&key, self.value(random))?;
                 }
-                (_, false) => client.put(&chosen(random), self.values.any(random))?,
+                (_, false) => client.put(&chosen(random), self.value(random))?,
             }
             Ok(if reads { Class::Read } else { Class::Write })
         })

@@ -1,23 +1,39 @@
 //! Measurements of the systems: loads, gets, scans, YCSB workloads, and opening after a kill.
 
-mod args;
 mod drive;
 mod loads;
-mod machine;
 mod page_cache;
 mod phases;
 mod recovery;
 mod report;
 mod system;
-mod workload;
 
-pub use args::Args;
-
+use crate::args::Args;
 use anyhow::{Context, Result, bail};
 use phases::{Phase, Plan};
 use report::Report;
 use serde_json::json;
 use system::System;
+
+/// Settings with a value.
+const SETTINGS: [&str; 16] = [
+    "systems",
+    "value",
+    "bytes",
+    "clients",
+    "load-clients",
+    "delay-ms",
+    "ops",
+    "scans",
+    "scan-length",
+    "rounds",
+    "stores",
+    "sort-threshold",
+    "buffers",
+    "cgroup",
+    "page-cache",
+    "dir",
+];
 
 /// Usage text of the command line.
 pub const USAGE: &str = "usage: lab designs <phases> [settings]
@@ -48,7 +64,7 @@ pub const USAGE: &str = "usage: lab designs <phases> [settings]
 /// Runs the measurements that the command line requests.
 pub fn run(arguments: &[String]) -> Result<()> {
     let Some((what, rest)) = arguments.split_first() else { bail!("{USAGE}") };
-    let args = Args::parse(rest).with_context(|| USAGE)?;
+    let args = Args::parse(rest, &["quick"], &SETTINGS).with_context(|| USAGE)?;
     if what == recovery::CHILD {
         return recovery::serve(&args);
     }

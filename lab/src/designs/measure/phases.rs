@@ -1,12 +1,12 @@
 //! Phases of a measurement, one after the other on the same data.
 
-use super::args::Args;
 use super::drive::{Class, Outcome, closed_loops};
-use super::machine::{forget_cached, settle, written_bytes};
 use super::page_cache::PageCache;
-use super::workload::{KEY_BYTES, Values, key};
+use crate::args::Args;
 use crate::designs::buc::{Costs, Counts};
 use crate::designs::harness::{Cluster, Mode, Setup};
+use crate::machine::{forget_cached, wait_until_idle, written_bytes};
+use crate::workload::{KEY_BYTES, Values, key};
 use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use stele_storage::StorageEngine;
+use stele_types::Prng;
 
 /// Election timeout in ticks of 50 ms: a leader that waits for its disk stays leader for as long.
 /// After its start, a store grants no vote for as long.
@@ -122,33 +123,33 @@ pub struct Plan {
 
 impl Plan {
     pub fn from(args: &Args) -> Result<Self> {
-        let value_bytes = args.number("value", 16 << 10, 4 << 10)?;
-        let bytes = args.number("bytes", 256 << 20, 2 << 20)?;
+        let value_bytes = args.size("value", 16 << 10, 4 << 10)?;
+        let bytes = args.size("bytes", 256 << 20, 2 << 20)?;
         let keys = bytes / value_bytes.max(1);
         ensure!(keys >= 100, "--bytes is too small: it holds fewer than 100 values");
-        let scan_length = args.number("scan-length", 100, 20)?;
+        let scan_length = args.size("scan-length", 100, 20)?;
         let dir = args.text("dir").map_or_else(std::env::temp_dir, PathBuf::from);
         let page_cache = match (args.text("cgroup"), args.text("page-cache")) {
-            (Some(cgroup), Some(_)) => Some((cgroup.into(), args.number("page-cache", 0, 0)?)),
+            (Some(cgroup), Some(_)) => Some((cgroup.into(), args.size("page-cache", 0, 0)?)),
             (None, None) => None,
             _ => bail!("--cgroup and --page-cache must be given together"),
         };
-        let clients = args.number("clients", 64, 16)?.max(1);
+        let clients = args.size("clients", 64, 16)?.max(1);
         std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
         Ok(Self {
-            stores: args.number("stores", 3, 3)?,
+            stores: args.size("stores", 3, 3)?,
             value_bytes,
             keys,
             clients: clients as usize,
-            load_clients: args.number("load-clients", clients, clients)?.max(1) as usize,
-            ops: args.number("ops", keys, keys)?,
-            scans: args.number("scans", (keys / scan_length).max(64), 32)?,
+            load_clients: args.size("load-clients", clients, clients)?.max(1) as usize,
+            ops: args.size("ops", keys, keys)?,
+            scans: args.size("scans", (keys / scan_length).max(64), 32)?,
             scan_length,
-            rounds: args.number("rounds", 3, 1)?.max(1) as usize,
-            sort_threshold_bytes: args.number("sort-threshold", bytes / 5 * 2, bytes / 5 * 2)?,
-            buffers_bytes: args.number("buffers", 64 << 20, 64 << 20)?,
+            rounds: args.size("rounds", 3, 1)?.max(1) as usize,
+            sort_threshold_bytes: args.size("sort-threshold", bytes / 5 * 2, bytes / 5 * 2)?,
+            buffers_bytes: args.size("buffers", 64 << 20, 64 << 20)?,
             election_ticks: if args.quick() { QUICK_ELECTION_TICKS } else { ELECTION_TICKS },
-            delay: Duration::from_millis(args.number("delay-ms", 0, 0)?),
+            delay: Duration::from_millis(args.size("delay-ms", 0, 0)?),
             idle: if args.quick() { QUICK_IDLE } else { IDLE },
             page_cache,
             dir,
@@ -177,7 +178,7 @@ pub struct Measured<'a, E: StorageEngine> {
     pub cluster: &'a Cluster<E>,
     pub plan: &'a Plan,
     pub dir: &'a Path,
-    pub values: Values,
+    values: Values,
     /// Number of inserted keys.
     pub keys: AtomicU64,
     /// Number of the next key to insert.
@@ -186,16 +187,21 @@ pub struct Measured<'a, E: StorageEngine> {
 
 impl<'a, E: StorageEngine + 'static> Measured<'a, E> {
     pub fn new(cluster: &'a Cluster<E>, plan: &'a Plan, dir: &'a Path) -> Self {
-        let values = Values::new(plan.value_bytes as usize);
+        let values = Values::new(plan.value_bytes, plan.value_bytes as usize);
         let (keys, inserting) = (AtomicU64::new(0), AtomicU64::new(plan.keys));
         Self { cluster, plan, dir, values, keys, inserting }
+    }
+
+    /// Returns a random value.
+    pub fn value(&self, random: &mut Prng) -> &[u8] {
+        self.values.any(random, self.plan.value_bytes as usize)
     }
 
     /// Puts every key once, in random order.
     pub fn load(&self) -> Result<Outcome> {
         let Plan { load_clients, keys, .. } = *self.plan;
         let outcome = closed_loops(self.cluster, load_clients, keys, |client, op, random| {
-            client.put(&key(op), self.values.any(random))?;
+            client.put(&key(op), self.value(random))?;
             Ok(Class::Write)
         })?;
         self.keys.store(keys, Ordering::Relaxed);
@@ -207,7 +213,7 @@ impl<'a, E: StorageEngine + 'static> Measured<'a, E> {
         let before = written_bytes()?;
         let cache = self.plan.limit_page_cache(self.plan.stores)?;
         let load = self.load()?;
-        settle(self.plan.idle)?;
+        wait_until_idle(self.plan.idle)?;
         let mut lines = Vec::new();
         if phases.contains(&Phase::Put) {
             let mut line = self.line("put", &load)?;
@@ -237,7 +243,7 @@ impl<'a, E: StorageEngine + 'static> Measured<'a, E> {
                 Phase::Ycsb(workload) => self.ycsb(*workload)?,
             };
             lines.push(self.line(&format!("{}{again}", phase.name()), &outcome)?);
-            settle(self.plan.idle)?;
+            wait_until_idle(self.plan.idle)?;
         }
         cache.map_or(Ok(()), PageCache::end)?;
         Ok(lines)

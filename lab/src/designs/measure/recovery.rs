@@ -1,13 +1,13 @@
 //! Time to open after `kill -9` during a load, and a check of acknowledged writes.
 
-use super::args::Args;
 use super::drive::{Class, closed_loops};
-use super::machine::forget_cached;
 use super::page_cache::PageCache;
 use super::phases::{Measured, Plan};
 use super::system::{System, store_dirs};
-use super::workload::key;
+use crate::args::Args;
 use crate::designs::harness::{Client, Cluster, Mode};
+use crate::machine::forget_cached;
+use crate::workload::key;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -68,7 +68,7 @@ pub fn load_and_go_on<E: StorageEngine + 'static>(cluster: &Cluster<E>, plan: &P
     println!("{LOADED}");
     std::io::stdout().flush()?;
     closed_loops(cluster, plan.clients, u64::MAX, |client, op, random| {
-        client.put(&key(op % plan.keys), measured.values.any(random))?;
+        client.put(&key(op % plan.keys), measured.value(random))?;
         Ok(Class::Write)
     })?;
     Ok(())

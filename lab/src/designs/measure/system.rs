@@ -1,8 +1,8 @@
 //! Systems by name.
 
-use super::args::Args;
 use super::phases::{Measured, Phase, Plan};
 use super::recovery;
+use crate::args::Args;
 use crate::designs::harness::{Cluster, Mode};
 #[cfg(feature = "rocksdb")]
 use crate::designs::rocks::{self, RockStore};

@@ -2,7 +2,7 @@
 
 use super::Durable;
 use super::fairness::Fairness;
-use crate::embedded::workload::KEY_BYTES;
+use crate::workload::KEY_BYTES;
 use anyhow::Result;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
 use std::path::Path;

@@ -12,11 +12,11 @@ mod work;
 
 pub use stele::settle;
 
-use crate::embedded::args::Args;
+use crate::args::Args;
 use crate::embedded::child::{self, number, text};
 use crate::embedded::report::{Report, scratch};
 use crate::embedded::stats::{medians, ratios};
-use crate::embedded::workload::KEY_BYTES;
+use crate::workload::KEY_BYTES;
 use anyhow::{Result, bail};
 use fairness::Fairness;
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 use super::Durable;
 use super::fairness::Fairness;
 use crate::designs::rocks::{Batch, Db, Durability, Tier};
-use crate::embedded::workload::KEY_BYTES;
+use crate::workload::KEY_BYTES;
 use anyhow::Result;
 use std::path::Path;
 

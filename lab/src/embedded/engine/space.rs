@@ -1,19 +1,17 @@
 //! Occupied space of a store, and settling: the same steps for every store.
 
 use super::Durable;
-use crate::embedded::system::written_bytes;
+use crate::machine::wait_until_idle;
 use anyhow::{Context, Result};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Unit of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
 /// Time without writes after which a store counts as idle.
 const QUIET: Duration = Duration::from_millis(300);
-const POLL: Duration = Duration::from_millis(5);
 /// Limit of compactions. fjall frees only what an earlier compaction found dead; further ones find
 /// nothing new.
 const COMPACTIONS_MAX: u32 = 6;
@@ -41,28 +39,16 @@ pub fn disk_bytes(folder: &Path) -> Result<u64> {
 /// Returns the number of compactions.
 pub fn settle(store: &mut dyn Durable, folder: &Path, bytes_max: Option<u64>) -> Result<u32> {
     store.settle()?;
-    wait_until_quiet()?;
+    wait_until_idle(QUIET)?;
     let Some(bytes_max) = bytes_max else { return Ok(0) };
     for compactions in 0..COMPACTIONS_MAX {
         if disk_bytes(folder)? <= bytes_max {
             return Ok(compactions);
         }
         store.compact()?;
-        wait_until_quiet()?;
+        wait_until_idle(QUIET)?;
     }
     Ok(COMPACTIONS_MAX)
-}
-
-fn wait_until_quiet() -> Result<()> {
-    let (mut written, mut since) = (written_bytes()?, Instant::now());
-    while since.elapsed() < QUIET {
-        sleep(POLL);
-        let now = written_bytes()?;
-        if now != written {
-            (written, since) = (now, Instant::now());
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

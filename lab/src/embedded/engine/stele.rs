@@ -2,7 +2,7 @@
 
 use super::Durable;
 use super::fairness::Fairness;
-use crate::embedded::workload::KEY_BYTES;
+use crate::workload::KEY_BYTES;
 use anyhow::Result;
 use bytes::Bytes;
 use std::path::Path;

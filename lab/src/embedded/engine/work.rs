@@ -3,13 +3,15 @@
 use super::fairness::Fairness;
 use super::space::{disk_bytes, settle};
 use super::{BATCH_KEYS, Durable, UPDATES_PER_KEY};
-use crate::embedded::disk::{forget_cached, sequential_read_mb_s};
+use crate::embedded::disk::sequential_read_mb_s;
 use crate::embedded::stats::rounded;
-use crate::embedded::system::{Stopwatch, written_bytes};
-use crate::embedded::workload::{KEY_BYTES, Random, Values, key};
+use crate::machine::forget_cached;
+use crate::machine::{Stopwatch, written_bytes};
+use crate::workload::{KEY_BYTES, Values, key};
 use anyhow::{Result, ensure};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use stele_types::Prng;
 
 const GETS_MAX: u64 = 100_000;
 /// Samples of the occupied space per round of updates over all keys.
@@ -42,11 +44,11 @@ impl Work {
     }
 
     pub fn write(&self, store: &mut dyn Durable) -> Result<Figures> {
-        let mut values = Values::new(self.seed, self.value_bytes as usize);
-        let mut random = Random::new(self.seed);
+        let values = Values::new(self.seed, self.value_bytes as usize);
+        let (mut random, mut of_values) = (Prng::new(self.seed), Prng::new(self.seed + 1));
         let before = written_bytes()?;
         let watch = Stopwatch::start()?;
-        self.batches(store, &mut values, self.keys, &mut |at| at)?;
+        self.batches(store, (&values, &mut of_values), self.keys, &mut |at| at)?;
         let put = watch.seconds()?;
         self.settle(store)?;
         let loaded = written_bytes()? - before;
@@ -57,7 +59,8 @@ impl Work {
         while left > 0 {
             let count = left.min(self.keys.div_ceil(SAMPLES_PER_KEY));
             let watch = Stopwatch::start()?;
-            self.batches(store, &mut values, count, &mut |_| random.below(self.keys))?;
+            let mut choose = |_| random.below(self.keys);
+            self.batches(store, (&values, &mut of_values), count, &mut choose)?;
             seconds += watch.seconds()?.0;
             left -= count;
             peak = peak.max(self.space_amp()?);
@@ -84,18 +87,16 @@ impl Work {
     fn batches(
         &self,
         store: &mut dyn Durable,
-        values: &mut Values,
+        (values, random): (&Values, &mut Prng),
         pairs: u64,
         choose: &mut dyn FnMut(u64) -> u64,
     ) -> Result<()> {
         let mut at = 0;
         while at < pairs {
             let count = BATCH_KEYS.min(pairs - at);
-            let chosen: Vec<_> = (at..at + count)
-                .map(|at| (key(choose(at)), values.next_range(self.value_bytes as usize)))
+            let batch: Vec<_> = (at..at + count)
+                .map(|at| (key(choose(at)), values.any(random, self.value_bytes as usize)))
                 .collect();
-            let batch: Vec<_> =
-                chosen.iter().map(|(key, range)| (*key, values.get(range.clone()))).collect();
             store.write(&batch)?;
             at += count;
         }
@@ -104,7 +105,7 @@ impl Work {
 
     pub fn read(&self, store: &mut dyn Durable, dir: &Path) -> Result<Figures> {
         let value_bytes = self.value_bytes as usize;
-        let mut random = Random::new(self.seed + 1);
+        let mut random = Prng::new(self.seed + 1);
         forget_cached(dir)?;
         let gets = self.keys.min(GETS_MAX);
         let watch = Stopwatch::start()?;

@@ -9,16 +9,17 @@ mod redb;
 mod rocksdb;
 mod stele;
 
-use crate::embedded::args::Args;
+use crate::args::Args;
 use crate::embedded::child::{self, number, text};
 use crate::embedded::report::{Report, scratch};
 use crate::embedded::stats::{medians, ratios, rounded};
-use crate::embedded::system::{Stopwatch, resident_bytes, written_bytes};
-use crate::embedded::workload::{Random, key};
+use crate::machine::{Stopwatch, resident_bytes, written_bytes};
+use crate::workload::key;
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
+use stele_types::Prng;
 
 const VALUE_BYTES: usize = 20;
 const SCAN_PAIRS: usize = 100;
@@ -50,7 +51,7 @@ pub fn run(args: &Args) -> Result<()> {
     let stores = args.names("stores", &STORES, &STORES)?;
     let rounds = args.rounds(3)?;
     let settings = json!({
-        "keys": sizes, "stores": stores, "rounds": rounds, "key_bytes": crate::embedded::workload::KEY_BYTES,
+        "keys": sizes, "stores": stores, "rounds": rounds, "key_bytes": crate::workload::KEY_BYTES,
         "value_bytes": VALUE_BYTES, "cache_bytes": CACHE_BYTES, "memtable_bytes": MEMTABLE_BYTES,
     });
     let report = Report::start("index", args, &settings)?;
@@ -111,7 +112,7 @@ fn measure(store: &mut dyn Ordered, keys: u64, seed: u64) -> Result<Value> {
     store.settle()?;
     let insert = watch.seconds()?;
 
-    let mut random = Random::new(seed);
+    let mut random = Prng::new(seed);
     let watch = Stopwatch::start()?;
     for _ in 0..gets {
         ensure!(store.get(&key(random.below(keys)))? == Some(VALUE_BYTES), "a key is missing");

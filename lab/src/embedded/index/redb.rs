@@ -3,7 +3,7 @@
 //! the same here: a small transaction of scattered keys copies nearly a page per key.
 
 use super::{CACHE_BYTES, MEMTABLE_BYTES, Ordered, VALUE_BYTES};
-use crate::embedded::workload::KEY_BYTES;
+use crate::workload::KEY_BYTES;
 use anyhow::{Context, Result};
 use redb::{
     Database, Durability, ReadOnlyTable, ReadableDatabase, TableDefinition, WriteTransaction,

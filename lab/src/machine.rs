@@ -1,15 +1,15 @@
-//! Counters of the operating system for this process.
+//! Counters of the operating system for this process, and its page cache.
 
 use anyhow::{Context, Result};
+use std::fs::{self, File};
+use std::path::Path;
 use std::time::{Duration, Instant};
-
-/// Unit of processor time in `/proc`.
-const TICK: Duration = Duration::from_millis(10);
+use stele_load::process_io::{ProcessIo, processor_seconds};
 
 /// Returns the bytes that this process sent to the storage layer. Direct writes count immediately,
 /// others when a page becomes dirty.
 pub fn written_bytes() -> Result<u64> {
-    field("/proc/self/io", "write_bytes:")
+    Ok(ProcessIo::of(std::process::id())?.write_bytes)
 }
 
 /// Returns the resident memory and its peak in bytes.
@@ -19,7 +19,7 @@ pub fn resident_bytes() -> Result<(u64, u64)> {
 }
 
 fn field(file: &str, name: &str) -> Result<u64> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("reading {file}"))?;
+    let text = fs::read_to_string(file).with_context(|| format!("reading {file}"))?;
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.split_whitespace().next());
     number
@@ -30,13 +30,42 @@ fn field(file: &str, name: &str) -> Result<u64> {
 
 /// Returns the processor time of all threads of this process, including ended ones.
 pub fn processor_time() -> Result<Duration> {
-    let text = std::fs::read_to_string("/proc/self/stat").context("reading /proc/self/stat")?;
-    // The second field is the program's name in parentheses and may hold spaces.
-    let after = text.rsplit_once(')').context("/proc/self/stat has no process name")?.1;
-    let ticks = |nth: usize| after.split_whitespace().nth(nth)?.parse::<u32>().ok();
-    let (user, system) = (ticks(11), ticks(12));
-    Ok(TICK * (user.unwrap_or(0) + system.unwrap_or(0)))
+    Ok(Duration::from_secs_f64(processor_seconds(std::process::id())?))
 }
+
+/// Waits until nothing was written for `idle`, at most a minute: flushes and compactions have
+/// finished.
+pub fn wait_until_idle(idle: Duration) -> Result<()> {
+    const AT_MOST: Duration = Duration::from_secs(60);
+    const POLL: Duration = Duration::from_millis(5);
+    let started = Instant::now();
+    let (mut last, mut since) = (written_bytes()?, Instant::now());
+    while since.elapsed() < idle && started.elapsed() < AT_MOST {
+        std::thread::sleep(POLL);
+        let written = written_bytes()?;
+        if written != last {
+            (last, since) = (written, Instant::now());
+        }
+    }
+    Ok(())
+}
+
+/// Writes back and drops the cached pages of every file below `folder`, as after a restart.
+pub fn forget_cached(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| format!("listing {}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            forget_cached(&path)?;
+        } else if let Ok(file) = File::open(&path) {
+            file.sync_all()?;
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Shortest processor time that the kernel counts.
+const TICK: Duration = Duration::from_millis(10);
 
 /// Wall time and processor time since the start.
 pub struct Stopwatch {

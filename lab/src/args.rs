@@ -5,46 +5,50 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use stele_types::size::parse_bytes;
 
-const SWITCHES: [&str; 2] = ["quick", "save"];
-const VALUES: [&str; 13] = [
-    "dir",
-    "rounds",
-    "keys",
-    "stores",
-    "regions",
-    "values",
-    "value",
-    "bytes",
-    "writers",
-    "policies",
-    "fairness",
-    "stale-percent",
-    "file",
-];
-
 /// Parsed `--name value` pairs and `--switch`es.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Args {
+    switches: &'static [&'static str],
     values: BTreeMap<String, String>,
 }
 
 impl Args {
-    /// Parses `arguments`. Fails for an unknown name.
-    pub fn parse(arguments: &[String]) -> Result<Self> {
+    /// Parses `arguments`. Fails for a name that is in neither list.
+    pub fn parse(
+        arguments: &[String],
+        switches: &'static [&'static str],
+        names: &[&str],
+    ) -> Result<Self> {
         let mut values = BTreeMap::new();
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
             let name = argument.strip_prefix("--").unwrap_or_default();
-            if SWITCHES.contains(&name) {
+            if switches.contains(&name) {
                 values.insert(name.to_owned(), String::new());
-            } else if VALUES.contains(&name) {
+            } else if names.contains(&name) {
                 let value = rest.next().with_context(|| format!("{argument} needs a value"))?;
                 values.insert(name.to_owned(), value.clone());
             } else {
                 bail!("unexpected `{argument}`");
             }
         }
-        Ok(Self { values })
+        Ok(Self { switches, values })
+    }
+
+    /// Returns the text of a setting, if given.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.values.get(name).map(String::as_str)
+    }
+
+    /// Returns the settings for a child process, except those named in `without`.
+    pub fn again(&self, without: &[&str]) -> Vec<String> {
+        let kept = self.values.iter().filter(|(name, _)| !without.contains(&name.as_str()));
+        kept.flat_map(|(name, value)| {
+            let is_switch = self.switches.contains(&name.as_str());
+            [Some(format!("--{name}")), (!is_switch).then(|| value.clone())]
+        })
+        .flatten()
+        .collect()
     }
 
     /// Returns true if only the smallest run is wanted, as a test.
@@ -76,7 +80,8 @@ impl Args {
     /// Returns a size or number: the given one, or `quick` in a quick run, or `usual`.
     pub fn size(&self, name: &str, usual: u64, quick: u64) -> Result<u64> {
         let fallback = if self.quick() { quick } else { usual };
-        self.values.get(name).map_or(Ok(fallback), |text| Ok(parse_bytes(text)?))
+        let stated = self.text(name).map(parse_bytes).transpose();
+        Ok(stated.with_context(|| format!("--{name}"))?.unwrap_or(fallback))
     }
 
     /// Returns sizes or numbers separated by commas.
@@ -110,7 +115,8 @@ mod tests {
     use super::*;
 
     fn args(text: &str) -> Result<Args> {
-        Args::parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        Args::parse(&words, &["quick", "save"], &["bytes", "values", "stores"])
     }
 
     #[test]
@@ -123,6 +129,7 @@ mod tests {
         assert_eq!(given.names("stores", &["a", "b"], &["a"]).unwrap(), ["b"]);
         assert_eq!(given.names("policies", &["a", "b"], &["a"]).unwrap(), ["a"]);
         assert!(given.names("stores", &["a"], &["a"]).is_err());
+        assert_eq!(given.again(&["values"]), ["--bytes", "2MiB", "--quick", "--stores", "b"]);
         assert!(args("--speed 3").is_err());
         assert!(args("--bytes").is_err());
     }
