@@ -10,6 +10,7 @@ mod figures;
 mod machine;
 mod measured;
 mod peers;
+mod transport;
 mod wire;
 mod workload;
 
@@ -25,6 +26,7 @@ const USAGE: &str = "usage: cargo lab <command>
   wire                      the load of `stele bench wire`, with etcd and the processes of servers; see --help
   devices                   stores on many devices, real or emulated, in one process; see --help
   calibrate                 fit the curve by which a new store estimates the speed of its device; see --help
+  transport                 the framed transport of replication beside a gRPC stream
   cost [--note] [--dev] [--seconds N] [--bless]
                             processor time of a put on each replica, by stage; --note records the line
                             and writes docs/cost-per-put.md, --bless only writes the page
@@ -47,6 +49,10 @@ pub fn run(arguments: &[String]) -> Result<()> {
         "wire" => wire::run(rest),
         "devices" => devices::run(rest),
         "calibrate" => Ok(calibrate::run(rest)?),
+        "transport" => {
+            transport::run();
+            Ok(())
+        }
         "cost" => cost::run(&Workspace::load()?, flags),
         "figures" => figures::run(&Workspace::load()?, flags),
         "measured" => measured::run(&Workspace::load()?, flags),

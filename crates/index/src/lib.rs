@@ -26,7 +26,7 @@ pub use index::{Index, Ingest, Opened, VerifyReport};
 pub use manifest::frame::{ManifestRecord, inspect as inspect_manifest};
 pub use manifest::rebuild::{Rebuilt, rebuild};
 pub use manifest::{Change, Edit};
-pub use memtable::{Memtable, MemtableCursor, RangeSet};
+pub use memtable::RangeSet;
 pub use merge::{
     Job, JobDone, JobStep, MergeInputs, MergeProgress, MergeSpec, MovingValue, ValueMover,
 };
@@ -34,7 +34,7 @@ pub use options::IndexOptions;
 pub use run::{
     Live, LostBlock, Run, RunCursor, RunExtra, RunItem, RunMeta, RunOptions, RunPart, RunRecord,
     RunVerified, RunWriter, ScrubbedBlocks, inspect_run, inspect_run_items, key_hash,
-    parse_run_file_name, run_file_name, run_path,
+    parse_run_file_name, run_file_name,
 };
 pub use version::{Tier, Version, VersionId};
 pub use view::{Direction, Estimate, View, ViewIter};

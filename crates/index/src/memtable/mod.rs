@@ -2,8 +2,7 @@
 //! thread at a time and read by any number of threads without locks.
 //!
 //! It is a B+-tree and not a skip list: a search touches five wide nodes with adjacent key prefixes
-//! instead of some twenty scattered nodes. `examples/memtable_speed.rs` compares it with a
-//! `BTreeMap` under a lock.
+//! instead of some twenty scattered nodes.
 
 mod arena;
 mod cursor;
@@ -110,12 +109,6 @@ impl Memtable {
         }
         let record = Record::at(&self.tree.arena, record);
         Some(if covered > record.epoch() { Found::Deleted } else { record.found() })
-    }
-
-    /// Returns whether a range delete visible at `at` covers `key`, so that older sources are
-    /// hidden.
-    pub fn covers(&self, key: &[u8], at: Seq) -> bool {
-        self.epoch_over(key, at) > 0
     }
 
     /// Returns the keys under range deletes visible at `at`.

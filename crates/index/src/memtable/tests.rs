@@ -78,7 +78,7 @@ fn a_range_delete_hides_only_what_came_before_it() {
     assert_eq!(table.get(b"c", Seq(3)), Some(inline("same number, after the delete")));
     assert_eq!(table.get(b"bb", Seq(3)), Some(Found::Deleted), "older sources are hidden");
     assert_eq!(table.get(b"bb", Seq(2)), None);
-    assert!(table.covers(b"b", Seq(4)) && !table.covers(b"d", Seq(4)));
+    assert!(table.ranges(Seq(4)).covers(b"b") && !table.ranges(Seq(4)).covers(b"d"));
     assert!(table.ranges(Seq(2)).is_empty() && table.ranges(Seq(3)).covers(b"b"));
     table.delete_range(Seq(6), b"c", b"");
     assert_eq!(table.get(b"c", Seq(6)), Some(Found::Deleted));

@@ -1,5 +1,5 @@
 //! The same replication traffic over the framed transport and over a gRPC stream, on loopback, both
-//! ends in this process: `cargo run --release -p stele-server --example transport_vs_grpc`.
+//! ends in this process.
 //!
 //! Prints one JSON line for each shape of traffic: medians over the rounds, and the ratio of the
 //! transport to gRPC. CPU is that of both ends.
@@ -339,8 +339,8 @@ impl tonic::server::StreamingService<PbBatch> for Replication {
     }
 }
 
-impl tower::Service<http::Request<tonic::body::Body>> for Replication {
-    type Response = http::Response<tonic::body::Body>;
+impl tower::Service<tonic::codegen::http::Request<tonic::body::Body>> for Replication {
+    type Response = tonic::codegen::http::Response<tonic::body::Body>;
     type Error = std::convert::Infallible;
     type Future =
         Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + std::marker::Send>>;
@@ -352,7 +352,7 @@ impl tower::Service<http::Request<tonic::body::Body>> for Replication {
         std::task::Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
+    fn call(&mut self, request: tonic::codegen::http::Request<tonic::body::Body>) -> Self::Future {
         let codec = ProstCodec::<PbBatch, PbBatch>::default();
         let mut grpc = tonic::server::Grpc::new(codec).max_decoding_message_size(64 << 20);
         let service = self.clone();
@@ -381,7 +381,7 @@ async fn grpc(window: Arc<Window>) -> Send {
     let (sender, queued) = mpsc::channel(4096);
     let mut client = tonic::client::Grpc::new(channel).max_decoding_message_size(64 << 20);
     client.ready().await.unwrap();
-    let path = http::uri::PathAndQuery::from_static("/bench.Replication/Stream");
+    let path = tonic::codegen::http::uri::PathAndQuery::from_static("/bench.Replication/Stream");
     let codec = ProstCodec::<PbBatch, PbBatch>::default();
     let answers = client.streaming(Request::new(joined(queued)), path, codec).await.unwrap();
     let mut answers = answers.into_inner();
@@ -403,8 +403,9 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
+/// Measures every shape of traffic, round by round.
 #[tokio::main]
-async fn main() {
+pub async fn run() {
     let window = || Arc::new(Window { free: Semaphore::new(0), acknowledged: AtomicU64::new(0) });
     let windows = [window(), window()];
     let sends = [framed(windows[0].clone()).await, grpc(windows[1].clone()).await];
