@@ -1,5 +1,8 @@
 //! Network side of a node: protocols, transport, store loops, configuration and observability.
 
+#[cfg(test)]
+extern crate self as stele_server;
+
 mod boots;
 pub mod config;
 pub mod control;

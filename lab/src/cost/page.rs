@@ -15,7 +15,7 @@ pub fn page(lines: &[Line], file: &str) -> String {
         "<!-- Made by `cargo lab cost --note` from {file}; CI checks that it agrees with that file. -->\n\
          # What a put costs\n\n\
          Microseconds of processor time for each put on each replica, the mean of three nodes on one \
-         machine under updates of random records, as the kernel counts them for threads (`cargo xtask \
+         machine under updates of random records, as the kernel counts them for threads (`cargo lab \
          cost`). *network*: the async runtime, with both protocols, requests and the transport between \
          nodes; *store*: consensus, the log and apply; *maintenance*: flushes, merges and \
          garbage collection; *other*: the rest of the process. The leader and one follower are shown \

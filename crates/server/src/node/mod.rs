@@ -3,6 +3,8 @@
 mod dirs;
 mod displaced;
 mod edge;
+#[cfg(test)]
+mod hanging_tests;
 mod heartbeat;
 mod identity;
 mod ids;
@@ -39,7 +41,7 @@ use crate::store::{Engine, StoreHandle};
 use crate::stores::Stores;
 use crate::tasks::{Failure, Failures, Tasks, blocking};
 use crate::tikv::TikvService;
-use crate::transport::{self, Cut, Transport};
+use crate::transport::{self, Transport};
 use crate::unsupported;
 use dirs::Dirs;
 use edge::Edge;
@@ -225,25 +227,6 @@ impl Node {
         self.stores.set_stopping();
         self.edge.report_due.notify_one();
         leave::hand_over(&self.stores).await;
-    }
-
-    /// Ends the loop of a store as a failure of its device does; for tests.
-    pub fn fail_store(&self, store: StoreId, error: Error) {
-        if let Some(store) = self.stores.get(store) {
-            store.fail(error);
-        }
-    }
-
-    /// Stops the loop of a store for this time, as a device that hangs does; for tests.
-    pub fn hang_store(&self, store: StoreId, time: Duration) {
-        if let Some(store) = self.stores.get(store) {
-            store.hang(time);
-        }
-    }
-
-    /// Loses messages between this node and the one that has the store; for tests.
-    pub fn cut(&self, store: StoreId, cut: Cut) {
-        self.transport.cut(store, cut);
     }
 
     /// Returns the background tasks of the node, for further ones of its owner.

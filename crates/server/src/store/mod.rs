@@ -292,11 +292,6 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
         found.await.ok()
     }
 
-    /// Stops the loop for this time, as a device that hangs does.
-    pub fn hang(&self, time: Duration) {
-        self.inbox.push(Item::Call(Box::new(move |_| std::thread::sleep(time))));
-    }
-
     /// Ends the loop with an error.
     pub fn fail(&self, error: Error) {
         self.inbox.push(Item::Stopped(error));

@@ -76,21 +76,16 @@ pub enum CloseReason {
     Declined(String),
     /// A store of the other side runs elsewhere now, or must not be heard.
     Displaced,
-    /// A test cut it.
-    Cut,
 }
 
 impl CloseReason {
     /// Whether only the connection ended: a snapshot on it may go on on another one.
     pub fn is_break(&self) -> bool {
-        matches!(
-            self,
-            Self::Dial(_) | Self::Io(_) | Self::Ended | Self::Silent | Self::Stalled | Self::Cut
-        )
+        matches!(self, Self::Dial(_) | Self::Io(_) | Self::Ended | Self::Silent | Self::Stalled)
     }
 
     /// All labels, in the order of their numbers.
-    pub const LABELS: [&'static str; 17] = [
+    pub const LABELS: [&'static str; 16] = [
         "dial",
         "no_address",
         "io",
@@ -104,7 +99,6 @@ impl CloseReason {
         "other_version",
         "too_many",
         "declined",
-        "cut",
         "other_tick",
         "copied_directory",
         "displaced",
@@ -123,7 +117,6 @@ impl CloseReason {
             Self::Refused(reason, _) => reason.label(),
             Self::Declined(_) => "declined",
             Self::Displaced => "displaced",
-            Self::Cut => "cut",
         }
     }
 
@@ -148,7 +141,6 @@ impl fmt::Display for CloseReason {
             Self::Unreadable(error) => write!(f, "protocol error: {error}"),
             Self::Refused(_, reason) => write!(f, "refused: {reason}"),
             Self::Declined(reason) => write!(f, "snapshot declined: {reason}"),
-            Self::Cut => f.write_str("cut by a test"),
         }
     }
 }

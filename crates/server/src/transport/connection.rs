@@ -66,9 +66,6 @@ pub async fn dial(
     lane: Lane,
     wanted: &[StoreId],
 ) -> Result<Dialled, CloseReason> {
-    if shared.cuts.blocks_out(wanted) || shared.cuts.blocks_in(wanted) {
-        return Err(CloseReason::Cut);
-    }
     let identity = &shared.identity;
     let mut hello = Hello::new(lane, identity.cluster, &identity.address);
     hello.times = Some(identity.times);
@@ -114,24 +111,12 @@ pub async fn dial(
     Ok(connected)
 }
 
-/// Returns the next frame from the node that has these stores.
-pub async fn next_frame(
-    shared: &Shared,
-    stores: &[StoreId],
-    reader: &mut Reader,
-) -> Result<Frame, CloseReason> {
-    let mut receive = async || {
-        loop {
-            let frame = reader.next(&shared.stats).await;
-            if frame.is_err() || !shared.cuts.blocks_in(stores) {
-                return frame;
-            }
-        }
-    };
+/// Returns the next frame of a connection.
+pub async fn next_frame(shared: &Shared, reader: &mut Reader) -> Result<Frame, CloseReason> {
     loop {
         // Invariant: a connection that receives nothing for `silence_max` is closed; otherwise a
         // half-open one would accept messages permanently.
-        match timeout(shared.options.silence_max, receive()).await {
+        match timeout(shared.options.silence_max, reader.next(&shared.stats)).await {
             Ok(frame) => return frame,
             Err(_) if mutant::active("server.silence_ignored") => {}
             Err(_) => return Err(CloseReason::Silent),

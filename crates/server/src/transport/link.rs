@@ -101,7 +101,7 @@ async fn read_keepalives(
     reader: &mut Reader,
 ) -> Result<(), CloseReason> {
     while !node.is_abandoned() {
-        let frame = connection::next_frame(shared, &node.stores(), reader).await?;
+        let frame = connection::next_frame(shared, reader).await?;
         match frame.kind {
             // Only one connection tells: keepalives of two are not ordered.
             Kind::Alive if lane == Lane::Urgent => {
@@ -130,17 +130,16 @@ async fn write_messages(
     let mut messages = Vec::new();
     loop {
         let bytes = link.queue.take(options.batch_bytes_max, &mut messages);
-        let cut = shared.cuts.blocks_out(&node.stores());
         if messages.is_empty() {
             let waited = timeout(options.keepalive_interval, link.queue.filled()).await;
-            if waited.is_err() && !cut {
+            if waited.is_err() {
                 let written = timeout(options.stall_max, writer.write_all(&alive)).await;
                 written.map_err(|_| CloseReason::Stalled)??;
             }
             continue;
         }
         let refused = node.refused();
-        let is_sent = |message: &PeerMessage| !cut && !refused.contains(&message.to_store);
+        let is_sent = |message: &PeerMessage| !refused.contains(&message.to_store);
         for message in messages.drain(..).filter(is_sent) {
             match batch.add_message(lane, &message) {
                 true => Stats::add(&stats.messages_sent, 1),

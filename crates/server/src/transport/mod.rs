@@ -14,7 +14,6 @@ mod backoff;
 mod batch;
 mod closed;
 mod connection;
-mod cut;
 mod deliver;
 pub mod frame;
 pub mod hello;
@@ -34,7 +33,6 @@ pub(crate) mod tests;
 
 pub use crate::boots::Boots;
 pub use closed::{CloseReason, RejectReason};
-pub use cut::Cut;
 pub use deliver::{BoxFuture, Deliver, Resolve};
 pub use hello::MAGIC;
 pub use options::{Identity, Options};
@@ -81,7 +79,6 @@ impl Transport {
             resolve,
             deliver,
             stats: Stats::default(),
-            cuts: cut::Cuts::default(),
             nodes: Nodes::default(),
             runtime: Handle::current(),
             stop: watch::Sender::new(false),
@@ -196,11 +193,6 @@ impl Transport {
     /// Returns whether messages to the store get through, as of its node's last connection.
     pub fn is_reachable(&self, store: StoreId) -> bool {
         self.shared.nodes.known(store).is_some_and(|node| node.is_reachable(store))
-    }
-
-    /// Loses messages between this node and the one that has the store; for tests.
-    pub fn cut(&self, store: StoreId, cut: Cut) {
-        self.shared.cuts.set(store, cut);
     }
 
     /// Returns the counters.

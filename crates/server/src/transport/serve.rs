@@ -139,9 +139,6 @@ async fn handshake(
     let hello = hello.and_then(|frame| Hello::decode(&frame.body));
     let hello = hello.ok_or(CloseReason::Malformed("the connection begins without a hello"))?;
     remote.name = format!("{} at {} ({}, incoming)", hello.address, remote.name, hello.lane.name());
-    if shared.cuts.blocks_in(&hello.from) || shared.cuts.blocks_out(&hello.from) {
-        return Err(CloseReason::Cut);
-    }
     let is_removed = |store| shared.resolve.is_removed(store);
     let own = shared.all_own();
     let mut rejection = hello.rejection(&shared.identity, &own, is_removed);
@@ -219,9 +216,7 @@ async fn messages(
                     return Err(CloseReason::Ended);
                 }
                 Stats::add(&shared.stats.bytes_received, bytes);
-                if !shared.cuts.blocks_in(&hello.from) {
-                    silent_ticks = 0;
-                }
+                silent_ticks = 0;
             }
             _ = tick.tick() => {
                 silent_ticks += u32::from(!room.is_requested());
@@ -229,11 +224,11 @@ async fn messages(
                     return Err(CloseReason::Silent);
                 }
                 heard.check(shared, |_| true)?;
-                write_alive(shared, hello, &writer)?;
+                write_alive(shared, &writer)?;
             }
             // The sender is a part of `shared`.
             Ok(()) = gone.changed() => {
-                write_alive(shared, hello, &writer)?;
+                write_alive(shared, &writer)?;
             }
         }
     }
@@ -241,10 +236,9 @@ async fn messages(
 
 /// Writes a keepalive with the stores that do not serve. Only keepalives are written here: if one
 /// does not fit, they have not been read for hours.
-fn write_alive(shared: &Shared, hello: &Hello, writer: &OwnedWriteHalf) -> Result<(), CloseReason> {
+fn write_alive(shared: &Shared, writer: &OwnedWriteHalf) -> Result<(), CloseReason> {
     let alive = frame::whole(Kind::Alive, &hello::alive(&shared.gone.borrow()));
-    let cut = shared.cuts.blocks_out(&hello.from);
-    if !cut && writer.try_write(&alive)? != alive.len() {
+    if writer.try_write(&alive)? != alive.len() {
         return Err(CloseReason::Stalled);
     }
     Ok(())
@@ -360,9 +354,7 @@ fn deliver(
     messages.retain(|(message, _)| own.contains(&message.to_store) && is_heard(message.from_store));
     Stats::add(&shared.stats.strays_received, taken - messages.len());
     Stats::add(&shared.stats.messages_received, messages.len());
-    if !shared.cuts.blocks_in(&hello.from) {
-        shared.deliver.messages(messages);
-    }
+    shared.deliver.messages(messages);
     messages.clear();
     Ok(())
 }

@@ -1,7 +1,6 @@
 //! State that all connections of a node share.
 
 use super::closed::RejectReason;
-use super::cut::Cuts;
 use super::deliver::{Deliver, Resolve};
 use super::hello::{Hello, Lane};
 use super::node::Nodes;
@@ -27,7 +26,6 @@ pub struct Shared {
     pub resolve: Arc<dyn Resolve>,
     pub deliver: Arc<dyn Deliver>,
     pub stats: Stats,
-    pub cuts: Cuts,
     pub nodes: Nodes,
     pub runtime: Handle,
     /// Set to true to end every task. Each task holds a receiver, so that the end can be waited

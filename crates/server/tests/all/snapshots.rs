@@ -1,12 +1,13 @@
 //! A snapshot between two whole nodes over a network that breaks.
 
+use crate::common::proxy::Proxy;
 use crate::common::{config, get, start, until};
 use std::time::{Duration, Instant};
 use stele_proto::kvrpcpb::{Context, RawPutRequest};
 use stele_proto::pdpb::GetRegionRequest;
 use stele_proto::pdpb::pd_client::PdClient;
 use stele_proto::tikvpb::tikv_client::TikvClient;
-use stele_server::transport::Cut;
+use stele_server::config::Config;
 use stele_types::StoreId;
 use tonic::transport::Endpoint;
 
@@ -57,14 +58,20 @@ async fn a_snapshot_that_breaks_off_goes_on_where_it_was() {
     let first = start(config(&[dir.path().join("a")], &[])).await;
     put_values(&first.ready.address).await;
     let join = [first.ready.address.clone()];
-    let second = start(config(&[dir.path().join("b")], &join)).await;
-    let (address, store) = (second.ready.address.clone(), second.ready.stores[0]);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    let proxy = Proxy::start(address.clone()).await;
+    let (listen, advertise) = (address.clone(), proxy.address.clone());
+    let behind = Config { listen, advertise, ..config(&[dir.path().join("b")], &join) };
+    let second = start(behind).await;
+    let store = second.ready.stores[0];
     until(&address, "/metrics", |_, metrics| received(metrics) >= BREAK_BYTES).await;
-    first.cut(store, Cut::Both);
+    proxy.set_broken(true);
     tokio::time::sleep(Duration::from_millis(500)).await;
     let at_break = received(&get(&address, "/metrics").await.1);
     assert!(at_break < VALUES * VALUE_BYTES, "the network broke too late: {at_break} bytes");
-    first.cut(store, Cut::Nothing);
+    proxy.set_broken(false);
     let both = format!("stele_regions{{store=\"{store}\",role=\"replica\"}} 2");
     let metrics = until(&address, "/metrics", |_, metrics| metrics.contains(&both)).await;
     let bytes = received(&metrics);

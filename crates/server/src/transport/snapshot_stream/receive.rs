@@ -69,14 +69,13 @@ pub async fn receive(
     let (replies, answers) = mpsc::channel(2);
     let connection = Connection { shared: shared.clone(), reader, replies, _permit: permit };
     let owner = shared.deliver.snapshot(SnapshotOffer { offer, version, connection });
-    let (written, ()) = tokio::join!(write_replies(shared, from, answers, writer), owner);
+    let (written, ()) = tokio::join!(write_replies(shared, answers, writer), owner);
     written
 }
 
 /// Writes replies, and a keepalive whenever there is none.
 async fn write_replies(
     shared: &Shared,
-    from: StoreId,
     mut answers: mpsc::Receiver<Bytes>,
     mut writer: OwnedWriteHalf,
 ) -> Result<(), CloseReason> {
@@ -88,9 +87,6 @@ async fn write_replies(
             Ok(None) => return Ok(()),
             Err(_) => alive.clone(),
         };
-        if shared.cuts.blocks_out(&[from]) {
-            continue;
-        }
         let written = timeout(options.stall_max, writer.write_all(&answer)).await;
         written.map_err(|_| CloseReason::Stalled)??;
     }

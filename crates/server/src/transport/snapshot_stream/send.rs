@@ -20,7 +20,6 @@ use tokio::time::timeout;
 /// Snapshot being sent. When it is dropped the receiver drops all of it.
 pub struct SnapshotSender {
     shared: Arc<Shared>,
-    to: StoreId,
     writer: OwnedWriteHalf,
     /// Replies of the receiver, without keepalives.
     answers: mpsc::Receiver<Result<Frame, CloseReason>>,
@@ -43,9 +42,9 @@ pub async fn open(
     let version = welcome.version;
     let (replies, answers) = mpsc::channel(2);
     let name = format!("replies to a snapshot for store {to}");
-    shared.spawn(name, read_replies(shared.clone(), to, reader, replies));
+    shared.spawn(name, read_replies(shared.clone(), reader, replies));
     let tally = Tally { at: Position::default(), version };
-    let mut sender = SnapshotSender { shared, to, writer, answers, tally, batch: Batch::default() };
+    let mut sender = SnapshotSender { shared, writer, answers, tally, batch: Batch::default() };
     let offer = Bytes::from(Offer { to, from, resumes, header }.encode(version));
     let crc = crc32c(&offer);
     sender.write(Kind::Offer, &[], vec![offer], crc).await?;
@@ -63,14 +62,12 @@ pub async fn open(
 
 async fn read_replies(
     shared: Arc<Shared>,
-    to: StoreId,
     mut reader: Reader,
     replies: mpsc::Sender<Result<Frame, CloseReason>>,
 ) {
-    let stores = [to];
     loop {
         let received = tokio::select! {
-            received = connection::next_frame(&shared, &stores, &mut reader) => received,
+            received = connection::next_frame(&shared, &mut reader) => received,
             () = replies.closed() => return,
         };
         if matches!(&received, Ok(frame) if frame.kind == Kind::Alive) {
@@ -139,9 +136,6 @@ impl SnapshotSender {
         payload: Vec<Bytes>,
         crc: u32,
     ) -> Result<(), CloseReason> {
-        if self.shared.cuts.blocks_out(&[self.to]) {
-            return Err(CloseReason::Cut);
-        }
         self.batch.clear();
         self.batch.add(kind, header, payload, crc);
         let write = self.batch.write(&mut self.writer, self.shared.options.stall_max);

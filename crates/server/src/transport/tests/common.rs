@@ -2,7 +2,7 @@
 
 use super::super::frame::{self, Kind};
 use super::super::{
-    Boots, BoxFuture, CloseReason, Cut, Deliver, Identity, Options, RefusedStore, Resolve,
+    Boots, BoxFuture, CloseReason, Deliver, Identity, Options, RefusedStore, Resolve,
     SnapshotOffer, Transport,
 };
 use bytes::Bytes;
@@ -281,10 +281,6 @@ impl TestNode {
 
     pub fn send(&self, message: PeerMessage) {
         self.transport.send(vec![message]);
-    }
-
-    pub fn cut(&self, store: u64, cut: Cut) {
-        self.transport.cut(StoreId(store), cut);
     }
 
     /// Returns the number of connections that ended for that reason.

@@ -1,7 +1,7 @@
 //! Stores that do not serve although their node runs.
 
-use super::super::Cut;
 use super::common::{Book, TestNode, heartbeat, until, until_heard};
+use super::network::{Proxy, Weather};
 use std::sync::Arc;
 use std::time::Duration;
 use stele_types::StoreId;
@@ -11,6 +11,8 @@ async fn a_store_that_fails_while_its_node_runs_is_unreachable_at_once_and_the_o
     let book = Arc::new(Book::default());
     let a = TestNode::start(&book, &[1]).await;
     let b = TestNode::start(&book, &[2, 3]).await;
+    let proxy = Proxy::start(&b.address).await;
+    [2, 3].iter().for_each(|store| book.set(*store, &proxy.address));
     until_heard(&a, &b, (1, 2)).await;
     until_heard(&a, &b, (1, 3)).await;
     b.transport.store_gone(StoreId(3));
@@ -21,9 +23,9 @@ async fn a_store_that_fails_while_its_node_runs_is_unreachable_at_once_and_the_o
     a.send(heartbeat(1, 3, 7));
     // Several keepalives pass, and a new connection is made.
     tokio::time::sleep(Duration::from_millis(200)).await;
-    a.cut(2, Cut::Both);
+    proxy.set_all(Weather::Held);
     until("the cut", || a.seen.last_reported(2) == Some("unreachable")).await;
-    a.cut(2, Cut::Nothing);
+    proxy.set_all(Weather::Clear);
     until("the end of the cut", || a.seen.last_reported(2) == Some("reachable")).await;
     assert_eq!(a.seen.last_reported(3), Some("unreachable"));
     assert!(b.seen.messages.lock().iter().skip(heard).all(|it| it.to_store != StoreId(3)));

@@ -1,7 +1,7 @@
 //! Messages between correct nodes, on correct and faulty networks.
 
+use super::super::Options;
 use super::super::hello::Lane;
-use super::super::{Cut, Options};
 use super::common::{
     Book, TIMES, TestNode, append, heartbeat, index_of, message, options, start_of, until,
     until_heard,
@@ -257,10 +257,16 @@ async fn a_cut_loses_one_way_or_both_until_it_is_lifted() {
     let book = Arc::new(Book::default());
     let a = TestNode::start(&book, &[1]).await;
     let b = TestNode::start(&book, &[2]).await;
+    let (to_a, to_b) = (Proxy::start(&a.address).await, Proxy::start(&b.address).await);
+    book.set(1, &to_a.address);
+    book.set(2, &to_b.address);
     until_heard(&a, &b, (1, 2)).await;
     until_heard(&b, &a, (2, 1)).await;
-    for way in [Cut::Out, Cut::In, Cut::Both] {
-        a.cut(2, way);
+    let (there, back) = (Weather::HeldThere, Weather::HeldBack);
+    // On the connections of `a`, and on those of `b`.
+    for (of_a, of_b) in [(there, back), (back, there), (Weather::Held, Weather::Held)] {
+        to_b.set_all(of_a);
+        to_a.set_all(of_b);
         until("the cut is noticed here", || a.seen.last_reported(2) == Some("unreachable")).await;
         until("the cut is noticed there", || b.seen.last_reported(1) == Some("unreachable")).await;
         let (before_a, before_b) = (a.seen.count(), b.seen.count());
@@ -268,7 +274,8 @@ async fn a_cut_loses_one_way_or_both_until_it_is_lifted() {
         b.send(heartbeat(2, 1, 1));
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!((a.seen.count(), b.seen.count()), (before_a, before_b));
-        a.cut(2, Cut::Nothing);
+        to_b.set_all(Weather::Clear);
+        to_a.set_all(Weather::Clear);
         until_heard(&a, &b, (1, 2)).await;
         until_heard(&b, &a, (2, 1)).await;
     }

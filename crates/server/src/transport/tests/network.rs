@@ -16,6 +16,10 @@ pub enum Weather {
     Slow(usize),
     /// None pass in either direction; connections stay open.
     Held,
+    /// None pass to the node.
+    HeldThere,
+    /// None pass from the node.
+    HeldBack,
     /// One of this many is damaged.
     Damaged(usize),
 }
@@ -72,7 +76,7 @@ async fn forward(near: TcpStream, target: String, weather: Arc<Mutex<[Weather; 3
                     Weather::Slow(bytes) => bytes,
                     _ => block.len(),
                 };
-                if now == Weather::Held || most == 0 {
+                if matches!(now, Weather::Held | Weather::HeldThere) || most == 0 {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                     continue;
                 }
@@ -93,7 +97,7 @@ async fn forward(near: TcpStream, target: String, weather: Arc<Mutex<[Weather; 3
         let mut block = vec![0; 4096];
         loop {
             let Ok(bytes @ 1..) = far_in.read(&mut block).await else { return };
-            while weather.lock()[lane] == Weather::Held {
+            while matches!(weather.lock()[lane], Weather::Held | Weather::HeldBack) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             if near_out.write_all(&block[..bytes]).await.is_err() {

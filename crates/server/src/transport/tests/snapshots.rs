@@ -3,8 +3,9 @@
 use super::super::frame::{self, Kind};
 use super::super::hello::{Hello, Lane, MAGIC, Offer, RESUMABLE};
 use super::super::snapshot_stream::CHUNK_BYTES_MAX;
-use super::super::{CloseReason, Cut, SnapshotOffer, SnapshotSender};
-use super::common::{Book, TestNode, until};
+use super::super::{CloseReason, Options, SnapshotOffer, SnapshotSender};
+use super::common::{Book, TestNode, options, until};
+use super::network::{Proxy, Weather};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -188,15 +189,20 @@ async fn a_snapshot_that_is_not_ended_is_not_taken() {
 // Catalogue: 36.
 #[tokio::test]
 async fn a_cut_ends_a_snapshot() {
-    let (a, b) = pair().await;
+    let book = Arc::new(Book::default());
+    let hasty = || Options { stall_max: Duration::from_millis(500), ..options() };
+    let a = TestNode::start_with(&book, &[1], 1, hasty(), "127.0.0.1:0").await;
+    let b = TestNode::start_with(&book, &[2], 1, hasty(), "127.0.0.1:0").await;
+    let proxy = Proxy::start(&b.address).await;
+    book.set(2, &proxy.address);
     let taken = take_all(&b);
-    for cut in [Cut::Out, Cut::In] {
+    for cut in [Weather::HeldThere, Weather::HeldBack] {
         let mut sender = open(&a, TO).await.unwrap();
-        a.cut(2, cut);
+        proxy.set_all(cut);
         let failed = async { while sender.send(chunk_of(5)).await.is_ok() {} };
         tokio::time::timeout(Duration::from_secs(5), failed).await.unwrap();
         drop(sender);
-        a.cut(2, Cut::Nothing);
+        proxy.set_all(Weather::Clear);
     }
     until("both ends", || taken.lock().len() == 2).await;
     assert!(taken.lock().iter().all(Result::is_err));

@@ -1,11 +1,19 @@
 //! Whole nodes in this process, observed over HTTP.
 
+// Each program that includes this uses a part.
+#![allow(dead_code)]
+
+pub mod proxy;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use stele_proto::stele::control::v1::control_client::ControlClient;
+use stele_proto::stele::control::v1::{ListStoresRequest, StoreInfo};
 use stele_server::config::Config;
 use stele_server::node::Node;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tonic::transport::Endpoint;
 
 /// Longest wait.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -60,6 +68,21 @@ pub async fn until(address: &str, path: &str, wanted: impl Fn(u16, &str) -> bool
             return body;
         }
         assert!(started.elapsed() < LIMIT, "{path}: {status} {body}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Returns the stores of the cluster, once the node at `address` answers or knows the leader.
+pub async fn stores(address: &str, wanted: impl Fn(&[StoreInfo]) -> bool) -> Vec<StoreInfo> {
+    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy();
+    let mut client = ControlClient::new(channel);
+    let started = Instant::now();
+    loop {
+        let answer = client.list_stores(ListStoresRequest::default()).await;
+        match answer.map(|answer| answer.into_inner().stores) {
+            Ok(stores) if wanted(&stores) => return stores,
+            other => assert!(started.elapsed() < LIMIT, "{other:?}"),
+        }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
