@@ -2,7 +2,6 @@
 //! dropped late only takes space. So no single clock decides.
 
 use std::collections::VecDeque;
-use stele_types::mutant;
 
 /// Seconds by which the drop time lags.
 pub(crate) const MARGIN_S: u64 = 60 * 60;
@@ -84,17 +83,11 @@ impl SeenTimes {
 /// and has not gone back from, and, with [`TimeSource::Cluster`], than the cluster's time without
 /// [`MARGIN_S`].
 pub(crate) fn drop_s(source: TimeSource, now_s: u64, seen: &SeenTimes, cluster_s: u64) -> u64 {
-    if mutant::active("gc.expired_by_own_clock") {
-        return now_s;
-    }
+    // bug gc.expired_by_own_clock: return now_s;
     let confirmed_s = seen.confirmed_s(now_s);
+    // bug gc.drops_without_cluster_time: if cluster_s == 0 { return confirmed_s; }
     match source {
         TimeSource::Own => confirmed_s,
-        TimeSource::Cluster
-            if cluster_s == 0 && mutant::active("gc.drops_without_cluster_time") =>
-        {
-            confirmed_s
-        }
         TimeSource::Cluster => confirmed_s.min(cluster_s.saturating_sub(MARGIN_S)),
     }
 }

@@ -13,7 +13,7 @@ use stele_index::{
     Job, JobDone, JobStep, MergeInputs, MergeProgress, MergeSpec, ValueMover, Version,
 };
 use stele_log::FileKind;
-use stele_types::{Cause, Error, FileId, KeyRange, Result, RunId, mutant};
+use stele_types::{Cause, Error, FileId, KeyRange, Result, RunId};
 
 /// Share of the index up to which only the runs that refer to the victims are rewritten.
 const SUBSET_SHARE_MAX: f64 = 0.5;
@@ -122,7 +122,8 @@ impl Work {
     ) -> Result<()> {
         shared.hooks.open_reserve(0);
         self.saved.plan = plan.clone();
-        if plan.is_some() && !mutant::active("gc.plan_not_saved") {
+        // bug gc.plan_not_saved: never
+        if plan.is_some() {
             // After a crash the merge continues with the same plan.
             self.save(shared)?;
         }
@@ -179,7 +180,8 @@ impl Work {
         // also those that would repair the damage. Its inputs are all current, so only work is
         // lost.
         let is_lost = |error: &Error| error.is_damage() || matches!(error, Error::Io { .. });
-        if resumed.as_ref().is_err_and(is_lost) && !mutant::active("gc.waits_for_what_is_damaged") {
+        // bug gc.waits_for_what_is_damaged: never
+        if resumed.as_ref().is_err_and(is_lost) {
             self.forget_merge(shared, &moved);
         }
         resumed

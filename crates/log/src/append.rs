@@ -15,7 +15,7 @@ use crate::shared::{Counters, Shared};
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use stele_types::{Cause, Error, FileId, Lsn, Record, Result, mutant};
+use stele_types::{Cause, Error, FileId, Lsn, Record, Result};
 use stele_vfs::{AlignedBuf, DeviceTimer, VfsFile};
 
 /// Capacity kept for the next batch, unless the last batch needed more.
@@ -62,24 +62,20 @@ impl Appender {
             true => self.write_pipelined(shared, records, withdraw)?,
             false => self.encode_and_write(shared, records, withdraw)?,
         };
-        let is_early = mutant::active("log.publish_before_sync");
-        if is_early {
-            self.publish(shared, &encoded)?;
-        }
+        // bug log.publish_before_sync: self.publish(shared, &encoded)?;
         // A sync covers only completed writes: all parts are written by now.
-        if !can_pipeline || !mutant::active("log.sync_under_way") {
-            self.sync(shared)?;
-        }
+        // bug log.sync_under_way: skip if can_pipeline
+        self.sync(shared)?;
         // Invariant: what counts as the device's time is one write and its sync, of a batch that a
         // caller waits for. No lock is waited for in between, and no segment begins.
+        // bug log.maintenance_is_measured: `withdraw` is `true`
         if let Some(timer) = &shared.options.timer
-            && (withdraw || mutant::active("log.maintenance_is_measured"))
+            && withdraw
         {
             timer.write_ended(begin_nanos, self.buffer.len() as u64);
         }
-        if !is_early {
-            self.publish(shared, &encoded)?;
-        }
+        // bug log.publish_before_sync: skip
+        self.publish(shared, &encoded)?;
         let payloads = entries(records).map(|entry| &entry.payload);
         shared.cache.insert(encoded.payloads.iter().copied().zip(payloads));
         Counters::add(&shared.counters.batches, 1);
@@ -207,9 +203,8 @@ impl Appender {
         if !self.confirmed {
             return Ok(false);
         }
-        if !mutant::active("log.measured_without_sync") {
-            self.sync(shared)?;
-        }
+        // bug log.measured_without_sync: skip
+        self.sync(shared)?;
         if let Some(timer) = &shared.options.timer {
             timer.write_ended(begin_nanos, self.buffer.len() as u64);
         }
@@ -220,9 +215,7 @@ impl Appender {
     /// then unknown, and a later sync that succeeds proves nothing.
     pub fn sync(&mut self, shared: &Shared) -> Result<()> {
         Counters::add(&shared.counters.syncs, 1);
-        if mutant::active("log.skip_sync") {
-            return Ok(());
-        }
+        // bug log.skip_sync: return Ok(());
         self.file.sync_data().map_err(|error| shared.poison.set(error))
     }
 
@@ -379,11 +372,8 @@ impl Appender {
         for region in carried {
             sidecar.push(&crate::format::Item::Carried(*region));
         }
-        let has_file = sidecar.has_file();
         std::mem::replace(&mut self.sidecar, sidecar).finish(self.end);
-        if !has_file && mutant::active("log.old_segment_after_roll") {
-            return;
-        }
+        // bug log.old_segment_after_roll: if self.sidecar.chunks.is_none() { return; }
         Counters::add(&shared.counters.written_bytes, begun.written_bytes);
         Counters::add(&shared.counters.rolls, 1);
         Counters::add(&shared.counters.recycled, u64::from(recycled));

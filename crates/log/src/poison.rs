@@ -12,7 +12,8 @@ pub(crate) struct Poison {
 
 impl Poison {
     pub fn check(&self) -> Result<()> {
-        if !self.is_set() || stele_types::mutant::active("log.retry_after_failed_sync") {
+        // bug log.retry_after_failed_sync: always
+        if !self.is_set() {
             return Ok(());
         }
         Err(Error::Poisoned(self.reason.lock().clone()))
@@ -58,7 +59,8 @@ pub struct StopOnPanic<'a> {
 
 impl Drop for StopOnPanic<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() && !stele_types::mutant::active("log.panic_stops_nothing") {
+        // bug log.panic_stops_nothing: never
+        if std::thread::panicking() {
             let interrupted = self.interrupted;
             self.poison.set(Error::Panicked(format!("a panic interrupted {interrupted}")));
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use stele_replica::RegionReport;
-use stele_types::{Peer, PeerId, PeerRole, Region, RegionId, RegionKind, StoreId, mutant};
+use stele_types::{Peer, PeerId, PeerRole, Region, RegionId, RegionKind, StoreId};
 
 /// Transfer of a leadership to a voter on another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,10 +63,11 @@ impl HandOver {
                 || report.down_peers.iter().any(|(down, _)| down.id == peer.id)
         };
         let can_lead = |peer: &&Peer| {
+            // bug node.hands_over_to_lagging: `!lags(peer)` is `true`
             peer.role == PeerRole::Voter
                 && !self.own.contains(&peer.store)
                 && !self.failed.contains(&(report.region.id, peer.id))
-                && (!lags(peer) || mutant::active("node.hands_over_to_lagging"))
+                && !lags(peer)
         };
         let voters = report.region.peers.iter().filter(can_lead);
         let load = |peer: &&Peer| (self.taken.get(&peer.store).copied(), peer.store);

@@ -9,7 +9,7 @@ use crate::{
     StaleReport, StoreReport,
 };
 use std::collections::HashMap;
-use stele_types::{RegionId, Result, StoreId, Term, mutant};
+use stele_types::{RegionId, Result, StoreId, Term};
 
 /// State of the placement leader for one term.
 pub struct LeaderState {
@@ -154,11 +154,8 @@ impl LeaderState {
         let address = &report.node.address;
         let this = (report.node.run(), report.sequence);
         let last = self.reports.get(address).copied();
-        let is_late = |last: (u64, u64)| match mutant::active("placement.runs_in_order_of_numbers")
-        {
-            true => this <= last,
-            false => this.0 == last.0 && this.1 <= last.1,
-        };
+        // bug placement.runs_in_order_of_numbers: `this.0 == last.0 && this.1 <= last.1` is `this <= last`
+        let is_late = |last: (u64, u64)| this.0 == last.0 && this.1 <= last.1;
         if is_earlier_run || last.is_some_and(is_late) {
             return Vec::new();
         }

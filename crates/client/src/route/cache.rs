@@ -157,9 +157,7 @@ impl Entries {
 /// Returns whether `old` is newer than `new`: a later version of the same keys, or later members of
 /// the same region.
 fn is_newer(old: &Region, new: &Region) -> bool {
-    if stele_types::mutant::active("client.install_older_region") {
-        return false;
-    }
+    // bug client.install_older_region: return false;
     let members = old.id == new.id
         && old.epoch.version == new.epoch.version
         && old.epoch.conf_version > new.epoch.conf_version;

@@ -115,9 +115,14 @@ impl ApplyState {
         region: RegionId,
         entries: &[CommittedEntry],
     ) -> Result<u64> {
-        let positions = self.check(shared, region, entries)?;
+        self.check_next(region, entries)?;
+        // Invariant: applied ≤ persisted on this store, because the index must not refer to bytes that
+        // are not durable. The log knows only positions of durable entries. An unapplied entry keeps
+        // its position until it is applied: [`Shared::reappend`] moves only checkpointed ones.
+        let found = shared.log.positions(region, entries);
+        // bug engine.apply_unpersisted: let found = found.or(Ok(vec![shared.log.head(); entries.len()]));
         let mut user_bytes = 0;
-        for (entry, at) in entries.iter().zip(positions) {
+        for (entry, at) in entries.iter().zip(found?) {
             if entry.is_command {
                 let command = Command::parse(entry.payload.clone())?;
                 for op in command.ops() {
@@ -156,13 +161,11 @@ impl ApplyState {
     /// head or after it.
     pub fn freeze(&mut self, shared: &Shared) -> Result<bool> {
         let applied = |region| self.applied(region).unwrap_or_default();
-        let (mut replay_from, head) = shared.log.replay_from(&applied);
+        let (replay_from, head) = shared.log.replay_from(&applied);
         if shared.index.memtable_is_empty() && head == self.frozen_at {
             return Ok(false);
         }
-        if stele_types::mutant::active("engine.checkpoint_past_waiting") {
-            replay_from = head;
-        }
+        // bug engine.checkpoint_past_waiting: let replay_from = head;
         shared.index.freeze(self.checkpoint_at(replay_from));
         self.frozen_at = head;
         (self.frozen_log_bytes, self.replayed_bytes) = (shared.log.payload_bytes(), 0);
@@ -180,19 +183,11 @@ impl ApplyState {
         shared.index.publish(self.seq);
     }
 
-    /// Checks that these are the next entries of the region; returns their positions.
-    ///
-    /// Invariant: applied ≤ persisted on this store, because the index must not refer to bytes that
-    /// are not durable. The log knows only positions of durable entries. An unapplied entry keeps
-    /// its position until it is applied: [`Shared::reappend`] moves only checkpointed ones.
-    fn check(
-        &self,
-        shared: &Shared,
-        region: RegionId,
-        entries: &[CommittedEntry],
-    ) -> Result<Vec<Lsn>> {
+    /// Checks that these are the next entries of the region.
+    fn check_next(&self, region: RegionId, entries: &[CommittedEntry]) -> Result<()> {
         let is_ending = self.ending.contains_key(&region);
-        if is_ending && !stele_types::mutant::active("engine.apply_while_leaving") {
+        // bug engine.apply_while_leaving: never
+        if is_ending {
             return Err(Error::invalid(format!("region {region} is leaving this store")));
         }
         let mut next = self.applied.get(&region).map_or(LogIndex(1), |(index, _)| index.next());
@@ -205,11 +200,7 @@ impl ApplyState {
             }
             next = next.next();
         }
-        let positions = shared.log.positions(region, entries);
-        if stele_types::mutant::active("engine.apply_unpersisted") {
-            return Ok(positions.unwrap_or_else(|_| vec![shared.log.head(); entries.len()]));
-        }
-        positions
+        Ok(())
     }
 
     fn apply_op(&mut self, shared: &Shared, op: &Op<'_>, payload: Lsn) -> u64 {

@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use stele_storage::LostValue;
 use stele_types::lock::{Mutex, rank};
-use stele_types::{Error, Locator, Result, ValueRef, mutant};
+use stele_types::{Error, Locator, Result, ValueRef};
 
 /// Limit for the bytes of keys remembered as lost; others are found again later.
 const KEYS_BYTES_MAX: usize = 1 << 20;
@@ -146,7 +146,8 @@ impl LostValues {
         else {
             return;
         };
-        if lost.at.check(&value).is_err() && !mutant::active("engine.mend_unchecked") {
+        // bug engine.mend_unchecked: never
+        if lost.at.check(&value).is_err() {
             return;
         }
         let bytes = value.len();
@@ -168,7 +169,8 @@ impl LostValues {
             noted
         };
         for (key, at, is_confirmed) in noted {
-            let is_current = is_at(shared, &key, &at)? || mutant::active("engine.mend_over_newer");
+            let is_current = is_at(shared, &key, &at)?;
+            // bug engine.mend_over_newer: let is_current = true;
             let is_lost = is_current && (is_confirmed || shared.log.check(&at).is_err());
             let mut state = self.state.lock();
             match state.values.get_mut(&key).filter(|lost| lost.at == at) {

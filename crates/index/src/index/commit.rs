@@ -4,9 +4,9 @@ use super::Shared;
 use super::shared::Garbage;
 use crate::manifest::{Change, Manifest};
 use crate::merge::{JobDone, Target};
-use crate::run::{Run, run_path};
+use crate::run::Run;
 use std::sync::Arc;
-use stele_types::{Error, Result, RunId, mutant};
+use stele_types::{Error, Result, RunId};
 
 /// Makes the outputs of a finished job current. Invariant, the order of a commit: the outputs' data
 /// is durable (by the job) → their names are durable → one manifest edit is durable → the new
@@ -27,9 +27,8 @@ pub(super) fn commit(shared: &Arc<Shared>, mut done: JobDone) -> Result<()> {
                     ));
                 }
                 let mut changes = additions(&added);
-                if !mutant::active("index.checkpoint_not_recorded") {
-                    changes.push(Change::Checkpoint(frozen.checkpoint.lock().clone()));
-                }
+                // bug index.checkpoint_not_recorded: skip
+                changes.push(Change::Checkpoint(frozen.checkpoint.lock().clone()));
                 manifest.append(&changes)?;
                 shared.publish_checkpoint(&manifest);
                 let version = shared.tables.read().version.replace(&[], added);
@@ -59,7 +58,8 @@ pub(super) fn prepare(
 ) -> Result<Vec<Arc<Run>>> {
     let opened: Result<Vec<_>> = finished.iter().map(|&run| shared.open_run(run)).collect();
     let added = opened?;
-    if !added.is_empty() && !mutant::active("index.skip_dir_sync") {
+    // bug index.skip_dir_sync: never
+    if !added.is_empty() {
         let synced = shared.vfs.sync_dir(&shared.dir);
         manifest.poison_on(synced)?;
     }
@@ -68,8 +68,9 @@ pub(super) fn prepare(
 
 pub(super) fn additions(added: &[Arc<Run>]) -> Vec<Change> {
     let addition = |run: &Arc<Run>| Change::AddRun(run.id(), run.meta().extra.age);
-    let copies = added.iter().filter(|_| !mutant::active("index.footer_not_kept"));
-    added.iter().map(addition).chain(copies.map(footer_copy)).collect()
+    let copies = added.iter().map(footer_copy);
+    // bug index.footer_not_kept: let copies = added[..0].iter().map(footer_copy);
+    added.iter().map(addition).chain(copies).collect()
 }
 
 /// Returns the change that records the run's footer: a damaged run can only be opened by this copy.
@@ -84,11 +85,7 @@ fn replace_runs(
     inputs: &[RunId],
     added: Vec<Arc<Run>>,
 ) -> Result<()> {
-    if mutant::active("index.unlink_before_edit") {
-        for &run in inputs {
-            shared.vfs.unlink(&run_path(&shared.dir, run))?;
-        }
-    }
+    // bug index.unlink_before_edit: for &r in inputs { shared.vfs.unlink(&crate::run_path(&shared.dir, r))?; }
     manifest.append(changes)?;
     let version = shared.tables.read().version.replace(inputs, added);
     let since = version.id();

@@ -66,8 +66,8 @@ impl<'a> Node<'a> {
     #[inline]
     pub(super) fn is_unchanged(self, version: u64) -> bool {
         fence(Ordering::Acquire);
+        // bug index.memtable_read_unvalidated: `self.0[0].load(Ordering::Relaxed) == version` is `true`
         self.0[0].load(Ordering::Relaxed) == version
-            || stele_types::mutant::active("index.memtable_read_unvalidated")
     }
 
     /// Begins a change by the writer: readers retry until it ends.

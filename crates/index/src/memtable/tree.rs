@@ -99,9 +99,8 @@ impl Tree {
             let inner = path.nodes[top..path.depth].iter().map(|(at, _)| *at);
             inner.chain([leaf]).map(|at| Node::at(&self.arena, at))
         };
-        if !stele_types::mutant::active("index.memtable_split_unmarked") {
-            marked().for_each(Node::begin);
-        }
+        // bug index.memtable_split_unmarked: skip
+        marked().for_each(Node::begin);
         let (mut separator, mut right) = self.split_leaf(leaf, slot, record);
         let mut left = leaf;
         for &(at, child) in path.nodes[..path.depth].iter().rev() {
@@ -117,9 +116,8 @@ impl Tree {
         if right != 0 {
             self.grow(left, separator, right);
         }
-        if !stele_types::mutant::active("index.memtable_split_unmarked") {
-            marked().for_each(Node::end);
-        }
+        // bug index.memtable_split_unmarked: skip
+        marked().for_each(Node::end);
     }
 
     fn insert_child(&self, node: Node<'_>, child: usize, separator: u32, right: u32) {

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use stele_types::checksum::crc32c;
-use stele_types::{Error, Result, mutant};
+use stele_types::{Error, Result};
 
 static NO_FENCES: Fences = Fences::none();
 
@@ -57,9 +57,10 @@ impl Cold {
     /// Records damage. Invariant: a run is reported once, however often its damage is read. A rewrite
     /// that cannot succeed yet is not repeated with every read.
     pub(super) fn note_damage(&self) {
-        let is_known = self.is_damaged.swap(true, Ordering::AcqRel)
-            && !mutant::active("index.cold_damage_noted_at_each_read");
-        if !is_known && !mutant::active("index.cold_damage_unnoted") {
+        let is_known = self.is_damaged.swap(true, Ordering::AcqRel);
+        // bug index.cold_damage_noted_at_each_read: let is_known = false;
+        // bug index.cold_damage_unnoted: never
+        if !is_known {
             self.has_new_damage.store(true, Ordering::Release);
         }
     }
@@ -130,9 +131,7 @@ impl Run {
         hash: u64,
         reads: Reads,
     ) -> Result<Option<bool>> {
-        if mutant::active("index.cold_filter_denies_all") {
-            return Ok(Some(false));
-        }
+        // bug index.cold_filter_denies_all: return Ok(Some(false));
         let Some(table) = self.table(cold, reads)? else { return Ok(None) };
         let Some(filter) = &table.filter else { return Ok(Some(true)) };
         let LinePlace { page, offset } = filter.place(hash);
@@ -159,8 +158,8 @@ impl Run {
             Page::Damaged => {
                 cold.note_damage();
                 // All bits are set: every key passes.
-                let bit = if mutant::active("index.damaged_filter_denies") { 0 } else { u8::MAX };
-                Bytes::from(vec![bit; (place.bytes.end - place.bytes.start) as usize])
+                // bug index.damaged_filter_denies: `u8::MAX` is `0`
+                Bytes::from(vec![u8::MAX; (place.bytes.end - place.bytes.start) as usize])
             }
         };
         self.cache.insert(self.id(), part, Cached::Filter(read.clone()));
@@ -247,7 +246,8 @@ impl Run {
                 Some(false) => return Ok(Page::NeedsIo),
                 None => break,
             }
-            if crc32c(&page) == place.crc || mutant::active("index.cold_page_unchecked") {
+            // bug index.cold_page_unchecked: always
+            if crc32c(&page) == place.crc {
                 return Ok(Page::Intact(page.freeze()));
             }
         }

@@ -14,7 +14,7 @@
 
 use super::take;
 use stele_types::checksum::{Crc32c, crc32c};
-use stele_types::{FileId, Lsn, StoreId, mutant};
+use stele_types::{FileId, Lsn, StoreId};
 
 /// Bytes of a frame's header.
 pub(crate) const FRAME_HEADER_BYTES: usize = 24;
@@ -68,7 +68,8 @@ impl FrameHeader {
         let encoded = self.encode();
         let mut crc = Crc32c::new();
         crc.update(&origin.store.0.to_le_bytes());
-        if let Some(salt) = origin.salt.filter(|_| !mutant::active("log.salt_ignored")) {
+        // bug log.salt_ignored: `origin.salt` is `None`
+        if let Some(salt) = origin.salt {
             crc.update(&salt.to_le_bytes());
         }
         crc.update(&encoded[0..4]).update(&encoded[8..]);
@@ -77,7 +78,8 @@ impl FrameHeader {
 
     /// Whether the header names the position it was read from.
     pub fn is_at(&self, at: Lsn) -> bool {
-        self.at == at || mutant::active("log.accept_any_position")
+        // bug log.accept_any_position: `self.at == at` is `true`
+        self.at == at
     }
 
     /// Returns the bytes of the frame without its padding.

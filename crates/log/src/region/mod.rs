@@ -6,7 +6,7 @@ pub(crate) use state::{Place, Region};
 
 use crate::format::{CarriedRegion, Item};
 use std::collections::BTreeMap;
-use stele_types::{FileId, HardState, LogIndex, RegionId, Term, mutant};
+use stele_types::{FileId, HardState, LogIndex, RegionId, Term};
 
 /// Public state of a region's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +101,8 @@ impl Regions {
     /// of a lost index would restore them. Otherwise each region that ever left would be carried
     /// from segment to segment.
     pub fn forget_destroyed(&mut self, oldest: FileId) {
-        let is_early = mutant::active("log.destroyed_forgotten_early");
-        let has_records = |region: &Region| region.reset().file >= oldest && !is_early;
+        // bug log.destroyed_forgotten_early: `region.reset().file >= oldest` is `false`
+        let has_records = |region: &Region| region.reset().file >= oldest;
         let mut firsts = Vec::new();
         self.map.retain(|_, region| {
             let stays = !region.destroyed || has_records(region);

@@ -150,7 +150,8 @@ impl Region {
                 self.clear(at);
                 // The vote and commit index from before the destruction do not apply to the new
                 // replica.
-                if self.destroyed && !stele_types::mutant::active("log.hard_state_kept") {
+                // bug log.hard_state_kept: never
+                if self.destroyed {
                     self.hard_state = HardState::default();
                 }
                 (self.truncated, self.base) = ((index, term), (index, term));

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use stele_placement::{PairChange, SYSTEM_REGION};
 use stele_replica::{Header, Write};
-use stele_types::{CommandBuilder, Result, Term, mutant};
+use stele_types::{CommandBuilder, Result, Term};
 
 /// Returns the write that commits `changes`, all or none, in exactly this term. Fails with `Invalid`
 /// on changes that do not fit one command.
@@ -20,8 +20,7 @@ pub fn proposal(term: Term, changes: &[PairChange]) -> Result<Write> {
         };
     }
     let command: Bytes = command.build().bytes().clone();
-    let deadline_nanos = u64::from(mutant::active("node.decision_with_deadline"));
-    let header =
-        Header { region: SYSTEM_REGION, term: term.0, deadline_nanos, ..Header::default() };
+    let header = Header { region: SYSTEM_REGION, term: term.0, ..Header::default() };
+    // bug node.decision_with_deadline: let header = Header { deadline_nanos: 1, ..header };
     Ok(Write { header, command, frees: true })
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use stele_replica::{Changes, Collection, RegionReport};
-use stele_types::{RegionId, StoreId, mutant};
+use stele_types::{RegionId, StoreId};
 
 /// Reports of the regions of a node, by store.
 #[derive(Debug, Default)]
@@ -61,7 +61,8 @@ impl KnownRegions {
         let begins_in_time =
             |since: Collection| is_of_same_process && since.number <= known.at.number;
         let continues = is_later && changes.since.is_none_or(begins_in_time);
-        if !continues && !mutant::active("node.repeated_changes_count") {
+        // bug node.repeated_changes_count: never
+        if !continues {
             return BTreeSet::new();
         }
         let mut changed: BTreeSet<RegionId> = changes.gone.iter().copied().collect();

@@ -13,7 +13,6 @@ use super::Cluster;
 use crate::Millis;
 use crate::pairs::{self, PairChange};
 use crate::store::{LastHeartbeat, Liveness, Store, StoreState};
-use stele_types::mutant;
 
 /// Time after which the record of a disconnected store is written again.
 const RECORD_INTERVAL_S: u64 = 60;
@@ -53,17 +52,12 @@ impl Cluster {
     /// Adds persisted times without heartbeats to the stores' state at the start of a leader's
     /// term.
     pub(super) fn restore_disconnections(&mut self) {
-        if mutant::active("placement.restart_down_timers") {
-            return;
-        }
+        // bug placement.restart_down_timers: return;
         for (id, seconds) in &self.disconnected_s {
+            // bug placement.silence_by_wall_clock: `*seconds` is `self.loaded_s.saturating_sub(*seconds)`
             if let Some(store) = self.stores.get_mut(id) {
-                let disconnected_s = match mutant::active("placement.silence_by_wall_clock") {
-                    true => self.loaded_s.saturating_sub(*seconds),
-                    false => *seconds,
-                };
                 store.last_heartbeat =
-                    LastHeartbeat::NotSince { loaded: self.loaded, disconnected_s };
+                    LastHeartbeat::NotSince { loaded: self.loaded, disconnected_s: *seconds };
             }
         }
     }

@@ -239,11 +239,8 @@ impl<E: StorageEngine> Storage for RegionLog<E> {
             Ok(entries) => Ok(entries),
             // Entries for a follower, which gets a snapshot instead. Only here Raft accepts an
             // error.
-            Err(failure)
-                if failure.is_damage()
-                    && context.can_async()
-                    && !stele_types::mutant::active("replica.stop_on_damaged_entry") =>
-            {
+            // bug replica.stop_on_damaged_entry: never
+            Err(failure) if failure.is_damage() && context.can_async() => {
                 Err(raft::Error::Store(StorageError::Compacted))
             }
             Err(failure) => {

@@ -11,7 +11,7 @@ use crate::reads::Coverage;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
-use stele_types::{Command, CommittedEntry, Error, LogIndex, Region, RegionId, Result, mutant};
+use stele_types::{Command, CommittedEntry, Error, LogIndex, Region, RegionId, Result};
 
 impl<E: StorageEngine> Peer<E> {
     /// Applies all entries that may be applied now.
@@ -56,7 +56,8 @@ impl<E: StorageEngine> Peer<E> {
     /// Counts the operations of entries. Only a leader counts: the traffic of a region is reported
     /// once.
     fn count_writes(&mut self, run: &[CommittedEntry]) {
-        if !self.is_leader() && !mutant::active("replica.followers_count_writes") {
+        // bug replica.followers_count_writes: never
+        if !self.is_leader() {
             return;
         }
         for entry in run.iter().filter(|entry| entry.is_command) {
@@ -167,9 +168,8 @@ impl<E: StorageEngine> Peer<E> {
             self.extend_window(committed);
         }
         let coverage = match self.visible() {
-            _ if committed == applied || mutant::active("replica.lease_ahead_of_apply") => {
-                Coverage::Applied
-            }
+            // bug replica.lease_ahead_of_apply: always
+            _ if committed == applied => Coverage::Applied,
             visible if visible >= committed => Coverage::Window,
             _ => Coverage::Part,
         };
@@ -187,7 +187,8 @@ impl<E: StorageEngine> Peer<E> {
     fn extend_window(&self, committed: LogIndex) {
         let window = self.reader.window();
         let is_plain = |payload: &bytes::Bytes| {
-            !admin::is_admin(payload) || mutant::active("replica.window_over_admin")
+            // bug replica.window_over_admin: `!admin::is_admin(payload)` is `true`
+            !admin::is_admin(payload)
         };
         let next = self.log().tail_from(window.visible().next());
         let plain = next.take_while(|(index, payload)| *index <= committed && is_plain(payload));
@@ -198,10 +199,8 @@ impl<E: StorageEngine> Peer<E> {
     /// must not be older than a view.
     pub(super) fn show_before_apply(&self, ctx: &Context<E>, run: &[CommittedEntry]) {
         let window = self.reader.window();
-        if ctx.options.read_acceleration
-            && window.coverage() != Coverage::Applied
-            && !mutant::active("replica.apply_ahead_of_window")
-        {
+        // bug replica.apply_ahead_of_window: never
+        if ctx.options.read_acceleration && window.coverage() != Coverage::Applied {
             window.extend(run.iter().map(|entry| (entry.index, entry.payload.clone())));
         }
         let last = run.last().map_or(LogIndex(0), |entry| entry.index);
@@ -266,9 +265,8 @@ impl Unapplied {
     pub fn with_proven_commit(&self, start: &Start) -> Start {
         let mut start = *start;
         let proven = self.changes[0].unwrap_or_default();
-        if !mutant::active("replica.earlier_change_uncommitted") {
-            start.hard_state.commit = start.hard_state.commit.max(proven);
-        }
+        // bug replica.earlier_change_uncommitted: skip
+        start.hard_state.commit = start.hard_state.commit.max(proven);
         start
     }
 }

@@ -23,7 +23,7 @@
 use crate::context::Context;
 use crate::messages::{Preparation, Verdict};
 use stele_storage::{EngineView, StorageEngine};
-use stele_types::{Region, RegionEpoch, RegionId, RegionPhase, keyspace, mutant};
+use stele_types::{Region, RegionEpoch, RegionId, RegionPhase, keyspace};
 
 /// Descriptors and tombstones on one store that concern a merge.
 #[derive(Debug, Default)]
@@ -61,8 +61,8 @@ impl<E: StorageEngine> Context<E> {
 
 fn judge(known: &Known, named: RegionEpoch) -> Verdict {
     let refuses = |now: RegionEpoch| {
-        let is_uncommitted =
-            now.version == named.version || mutant::active("replica.rollback_by_gone_version");
+        let is_uncommitted = now.version == named.version;
+        // bug replica.rollback_by_gone_version: let is_uncommitted = true;
         is_past(now, named) && is_uncommitted
     };
     if known.has_refused || known.gone.is_some_and(refuses) {
@@ -81,13 +81,13 @@ fn judge(known: &Known, named: RegionEpoch) -> Verdict {
     let is_removed = target.phase == RegionPhase::Tombstone && target.epoch == named;
     match is_past(target.epoch, named) {
         true => {
-            let by_snapshot = known.skipped.iter().any(|skipped| skipped.passes(named))
-                && !mutant::active("replica.rollback_by_snapshot");
+            let by_snapshot = known.skipped.iter().any(|skipped| skipped.passes(named));
+            // bug replica.rollback_by_snapshot: let by_snapshot = false;
             if by_snapshot { Verdict::Unknown } else { Verdict::Refused }
         }
         // Invariant: a tombstone at the named epoch is no proof. Its target may have committed the
         // merge without having applied it here.
-        false if is_removed && mutant::active("replica.rollback_by_tombstone") => Verdict::Refused,
+        // bug replica.rollback_by_tombstone: `Verdict::TargetLost` is `Verdict::Refused`
         false if is_removed => Verdict::TargetLost,
         false => Verdict::Unknown,
     }

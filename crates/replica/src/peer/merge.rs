@@ -32,7 +32,6 @@ use crate::output::{Busy, Refusal};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_storage::{EngineView, StorageEngine};
-use stele_types::mutant;
 use stele_types::{LogIndex, PeerId, Region, RegionId, RegionPhase, StoreId, Term, keyspace};
 
 impl<E: StorageEngine> Peer<E> {
@@ -76,8 +75,8 @@ impl<E: StorageEngine> Peer<E> {
             descriptor(ctx, here.id).is_none_or(|region| region.phase == RegionPhase::Tombstone);
         let answer = merge_answer(ctx, &preparation);
         self.merge.note_answer(&here, self.name.store, &answer);
-        let is_refused =
-            self.merge.is_refused(&here) || mutant::active("replica.rollback_undecided");
+        let is_refused = self.merge.is_refused(&here);
+        // bug replica.rollback_undecided: let is_refused = true;
         if has_merged || !is_refused {
             if self.merge.is_question_due(&here, refuse, ctx.now.monotonic_nanos) {
                 self.ask_for_decision(ctx, MergeQuery { preparation, refuse }, stores);
@@ -159,7 +158,8 @@ impl<E: StorageEngine> Peer<E> {
             .into());
         };
         let held = ctx.replicated_sources.get(&source.id) == Some(&(at, term));
-        if at != prepared || !held && !mutant::active("replica.merge_unheld") {
+        // bug replica.merge_unheld: `!held` is `false`
+        if at != prepared || !held {
             return Err(
                 Busy::Wait { reason: "a replica of the source lacks part of its log" }.into()
             );
@@ -178,9 +178,7 @@ impl<E: StorageEngine> Peer<E> {
         source: RegionId,
         prepared: (LogIndex, Term),
     ) -> bool {
-        if mutant::active("replica.merge_without_source") {
-            return true;
-        }
+        // bug replica.merge_without_source: return true;
         let progress = ctx.engine.progress(source).filter(|progress| !progress.destroyed);
         if progress.is_none_or(|progress| progress.applied < prepared.0) {
             ctx.effects.push(Effect::CommitSource { source, prepared });

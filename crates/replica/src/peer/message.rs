@@ -8,7 +8,7 @@ use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage};
 use crate::output::Event;
 use crate::validate::{self, PeerState};
 use stele_storage::StorageEngine;
-use stele_types::{Peer as PeerName, PeerId, mutant};
+use stele_types::{Peer as PeerName, PeerId};
 
 impl<E: StorageEngine> Peer<E> {
     /// Sends Raft's messages.
@@ -63,11 +63,9 @@ impl<E: StorageEngine> Peer<E> {
             // message. What lies in between, a merge perhaps, is not applied here.
             Body::Gone if message.epoch.conf_version > self.region.epoch.conf_version => {
                 ctx.note_gone(self.region.id, message.epoch);
-                let mut last_known = (*self.region).clone();
-                if mutant::active("replica.gone_epoch_kept") {
-                    last_known.epoch = message.epoch;
-                }
-                ctx.effects.push(Effect::Destroy(last_known));
+                let last = (*self.region).clone();
+                // bug replica.gone_epoch_kept: let last = { let mut it = last; it.epoch = message.epoch; it };
+                ctx.effects.push(Effect::Destroy(last));
             }
             Body::Gone => {}
             Body::Merged { prepared, left, .. } => {
@@ -140,9 +138,10 @@ impl<E: StorageEngine> Peer<E> {
         }
         self.note_room(ctx, from.id, &mut message);
         self.drop_without_room(ctx, &mut message);
-        if self.drop_excess(ctx, &mut message) && mutant::active("replica.full_tails_drop_messages")
-        {
-            return;
+        if self.is_excess(ctx, &message) {
+            // bug replica.full_tails_drop_messages: return;
+            let last = self.group.last();
+            message.entries.retain(|entry| entry.index <= last);
         }
         for entry in &message.entries {
             ctx.received_bytes += entry.payload.len() as u64;
@@ -172,24 +171,19 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Drops received entries that would extend the tail while the tails of the store are at their
-    /// limit; Raft sends them again. Returns whether there were any.
+    /// Returns whether received entries would extend the tail while the tails of the store are at their
+    /// limit. They are dropped; Raft sends them again.
     ///
     /// Invariant: every region makes progress. Entries for a region without a tail are taken. Entries
     /// that replace others are taken: those may never be committed. Entries are taken while the log
     /// ends in an earlier term than the leader's: only an entry of its own term commits the tail. The
     /// rest of the message is processed: its commit index and the acknowledgement of entries that are
     /// here empty the tail.
-    fn drop_excess(&self, ctx: &Context<E>, message: &mut RaftMessage) -> bool {
+    fn is_excess(&self, ctx: &Context<E>, message: &RaftMessage) -> bool {
         let has_room = ctx.has_tail_room(ctx.received_tail_bytes)
             || !self.group.has_tail()
             || self.group.needs_entry_of_term(message);
-        let is_excess = !has_room && self.group.is_extended_by(message);
-        if is_excess {
-            let last = self.group.last();
-            message.entries.retain(|entry| entry.index <= last);
-        }
-        is_excess
+        !has_room && self.group.is_extended_by(message)
     }
 
     fn is_transfer_campaign(&self, message: &RaftMessage) -> bool {
@@ -198,8 +192,8 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Returns whether all entries are durable, as Raft requires of a candidate.
     pub(super) fn may_campaign(&self) -> bool {
-        let is_durable = self.is_durable() && self.group.persisted() == self.group.last();
-        is_durable || mutant::active("replica.campaign_before_durable")
+        // bug replica.campaign_before_durable: return true;
+        self.is_durable() && self.group.persisted() == self.group.last()
     }
 
     fn state(&self, from_is_member: bool) -> PeerState {

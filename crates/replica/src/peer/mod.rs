@@ -38,7 +38,7 @@ pub(crate) use snapshot::snapshot_ranges;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
 use stele_types::{
-    Error, LogIndex, Peer as PeerName, PeerId, Region, RegionPhase, Result, StoreId, Term, mutant,
+    Error, LogIndex, Peer as PeerName, PeerId, Region, RegionPhase, Result, StoreId, Term,
 };
 
 /// Replica of one region on this store: the Raft node and the parts, wired together.
@@ -209,10 +209,8 @@ impl<E: StorageEngine> Peer<E> {
         readers: &Readers,
     ) -> Result<(), Rejection> {
         self.check_version(header, readers)?;
-        match stele_types::mutant::active("replica.read_while_merging") {
-            true => Ok(()),
-            false => self.check_phase(),
-        }
+        // bug replica.read_while_merging: `self.check_phase()` is `Ok(())`
+        self.check_phase()
     }
 
     /// Checks that the region's phase allows reads and writes.
@@ -243,9 +241,7 @@ impl<E: StorageEngine> Peer<E> {
     pub fn report(&mut self, ctx: &Context<E>) -> RegionReport {
         let (read_ops, read_bytes) = self.reader.returned();
         let traffic = Traffic { read_ops, read_bytes, ..self.traffic };
-        if mutant::active("replica.report_resets_traffic") {
-            self.traffic = Traffic::default();
-        }
+        // bug replica.report_resets_traffic: self.traffic = Traffic::default();
         let now = ctx.now.monotonic_nanos;
         let leads = self.is_leader();
         let leaderless = self.contacts.leaderless_nanos(now).unwrap_or_default();

@@ -16,8 +16,7 @@ use raft::{INVALID_ID, Progress, ProgressState, RawNode, SnapshotStatus, StateRo
 use std::collections::{BTreeSet, VecDeque};
 use stele_storage::StorageEngine;
 use stele_types::{
-    CommittedEntry, EntryRecord, Error, HardState, LogIndex, PeerId, Region, RegionId, Result,
-    Term, mutant,
+    CommittedEntry, EntryRecord, Error, HardState, LogIndex, PeerId, Region, RegionId, Result, Term,
 };
 
 /// Raft node of one replica, with the committed entries that it has not applied.
@@ -169,7 +168,8 @@ impl<E: StorageEngine> RaftGroup<E> {
     /// Returns whether entries of this region that are not applied are in memory.
     pub fn has_tail(&self) -> bool {
         let has_fresh = !self.node.raft.raft_log.unstable.entries.is_empty();
-        has_fresh || self.log().has_tail() || mutant::active("replica.full_tails_starve")
+        // bug replica.full_tails_starve: `self.log().has_tail()` is `true`
+        has_fresh || self.log().has_tail()
     }
 
     /// Returns whether received entries would extend the log, without replacing any of it.
@@ -186,9 +186,8 @@ impl<E: StorageEngine> RaftGroup<E> {
     /// holds an entry of the leader's term (Raft, section 5.4.2).
     pub fn needs_entry_of_term(&self, message: &RaftMessage) -> bool {
         let last_term = Term(self.node.raft.raft_log.last_term());
-        message.commit < self.last()
-            && last_term < message.term
-            && !mutant::active("replica.full_tails_end_in_an_earlier_term")
+        // bug replica.full_tails_end_in_an_earlier_term: `last_term < message.term` is `false`
+        message.commit < self.last() && last_term < message.term
     }
 
     /// Returns the term of an entry; `None` if the log does not hold it.
@@ -332,7 +331,8 @@ impl<E: StorageEngine> RaftGroup<E> {
     /// only a log that holds this entry, with this term, learns it. It then holds all earlier ones,
     /// and a committed entry stays committed, so a late message is as valid as the first.
     pub fn learn_committed(&mut self, entry: (LogIndex, Term)) {
-        if self.has_entry(entry) || mutant::active("replica.commit_of_another_term") {
+        // bug replica.commit_of_another_term: always
+        if self.has_entry(entry) {
             let index = entry.0.min(self.last());
             self.node.raft.raft_log.commit_to(index.0);
         }

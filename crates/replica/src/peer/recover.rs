@@ -16,7 +16,7 @@ use crate::messages::{RaftEntry, RaftKind, RaftMessage, Verdict};
 use crate::output::{Busy, Event, Refusal, Rejection, Unknown};
 use bytes::Bytes;
 use stele_storage::StorageEngine;
-use stele_types::{Error, LogIndex, Region, RegionPhase, Result, Term, mutant};
+use stele_types::{Error, LogIndex, Region, RegionPhase, Result, Term};
 
 /// Bytes of entries read at a time.
 const FETCH_BYTES: usize = 1 << 20;
@@ -59,8 +59,9 @@ impl<E: StorageEngine> Peer<E> {
         let entry = |(payload, index)| RaftEntry { term, index, payload };
         message.entries = payloads.zip(indices).map(entry).collect();
         message.commit = match message.entries.last() {
-            Some(entry) if !mutant::active("replica.recovery_uncommitted") => entry.index,
-            _ => last,
+            // bug replica.recovery_uncommitted: `entry.index` is `last`
+            Some(entry) => entry.index,
+            None => last,
         };
         self.wake(ctx);
         self.group.step(message, sender.id).map_err(|error| refuse(error.to_string()))?;
@@ -78,7 +79,8 @@ impl<E: StorageEngine> Peer<E> {
         }
         let last = self.group.last();
         let own = (last, self.group.term_of(last).unwrap_or_default());
-        if own != recovery.last && !mutant::active("replica.recovery_of_another_log") {
+        // bug replica.recovery_of_another_log: never
+        if own != recovery.last {
             let ((index, term), (own_index, own_term)) = (recovery.last, own);
             return Err(Refusal::Invalid(format!(
                 "the log ends with entry {own_index} of term {own_term}, not with {index} of term \
@@ -129,7 +131,8 @@ impl<E: StorageEngine> Peer<E> {
         self.refuse_held(ctx, &refusal);
         self.refuse_waiting(ctx, &refusal);
         let (committed, persisted) = (self.committed(), self.group.persisted());
-        let is_alone = self.group.is_sole_voter() || mutant::active("replica.unwritten_as_refused");
+        let is_alone = self.group.is_sole_voter();
+        // bug replica.unwritten_as_refused: let is_alone = true;
         for proposal in self.proposals.take_above(LogIndex(0)) {
             let is_in_log = self.has_entry((proposal.index, proposal.term));
             match is_in_log && proposal.index <= committed {

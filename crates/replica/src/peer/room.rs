@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::messages::{Body, RaftKind, RaftMessage};
 use bytes::Bytes;
 use stele_storage::StorageEngine;
-use stele_types::{Command, Op, PeerId, RegionKind, mutant};
+use stele_types::{Command, Op, PeerId, RegionKind};
 
 /// Context of the answer to an append by a follower that has no room.
 const FULL: &[u8] = b"full";
@@ -71,9 +71,8 @@ impl<E: StorageEngine> Peer<E> {
             }
         }
         self.room.set_refused_bytes(refused.map_or(0, |(_, bytes)| bytes.max(1)));
-        if let Some((at, _)) = refused.filter(|_| !is_needed)
-            && !mutant::active("replica.follower_uses_reserve")
-        {
+        // bug replica.follower_uses_reserve: never
+        if let Some((at, _)) = refused.filter(|_| !is_needed) {
             message.entries.truncate(at);
         }
     }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stele_storage::Effects;
-use stele_types::{LogIndex, Peer, PeerId, Region, RegionId, RegionKind, mutant};
+use stele_types::{LogIndex, Peer, PeerId, Region, RegionId, RegionKind};
 
 /// Readable regions of a store, shared with request threads.
 #[derive(Debug, Default)]
@@ -228,11 +228,11 @@ impl Reader {
     /// does not cover them.
     pub fn permit(&self, header: &Header, now_nanos: u64) -> Option<ReadPermit> {
         let mark = self.window.mark();
-        let unchecked = stele_types::mutant::active("replica.lease_of_another_version");
+        // bug replica.lease_of_another_version: `header.version.is_none_or(|it| it == lease.version)` is `true`
         let is_checked = |lease: &Lease| header.version.is_none_or(|it| it == lease.version);
-        let lease = self.lease(now_nanos).filter(|lease| unchecked || is_checked(lease))?;
-        let is_whole =
-            mark.is_whole() || stele_types::mutant::active("replica.lease_ahead_of_apply");
+        let lease = self.lease(now_nanos).filter(is_checked)?;
+        let is_whole = mark.is_whole();
+        // bug replica.lease_ahead_of_apply: let is_whole = true;
         is_whole.then_some(ReadPermit { lease: Some(lease), mark })
     }
 
@@ -278,9 +278,8 @@ impl Reader {
             self.returned_bytes.fetch_add(bytes, Ordering::Relaxed);
             // Invariant: a region is noted after its counts have grown, and they are collected after the
             // note is taken.
-            if !self.is_noted.swap(true, Ordering::AcqRel)
-                && !mutant::active("replica.reads_unreported")
-            {
+            if !self.is_noted.swap(true, Ordering::AcqRel) {
+                // bug replica.reads_unreported: skip
                 self.read.lock().push(self.region().id);
             }
         }

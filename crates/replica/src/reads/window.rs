@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use stele_storage::{DueMerge, Effects, Layer, Overlay, Pair};
-use stele_types::{LogIndex, Result, mutant};
+use stele_types::{LogIndex, Result};
 
 /// Bytes of payloads from which effects are built at a time; one entry always fits for a reader.
 const PIECE_BYTES: usize = 64 << 10;
@@ -97,10 +97,8 @@ impl Window {
 
     /// Returns the last applied entry. The engine holds the effects of all up to it.
     pub fn applied(&self) -> LogIndex {
-        match mutant::active("replica.visible_counts_as_applied") {
-            true => self.visible(),
-            false => LogIndex(self.applied.load(Ordering::Acquire)),
-        }
+        // bug replica.visible_counts_as_applied: return self.visible();
+        LogIndex(self.applied.load(Ordering::Acquire))
     }
 
     /// Returns whether no entry is in the window.
@@ -128,9 +126,7 @@ impl Window {
         let mut held = self.entries.lock();
         self.applied.store(applied.0, Ordering::Release);
         self.visible.fetch_max(applied.0, Ordering::AcqRel);
-        if mutant::active("replica.window_keeps_applied") {
-            return;
-        }
+        // bug replica.window_keeps_applied: return;
         let count = held.fresh.iter().take_while(|(index, _)| *index <= applied).count();
         let fresh: Vec<_> = held.fresh.drain(..count).collect();
         let layers = held.overlay.note_applied(applied);
@@ -193,10 +189,12 @@ impl Window {
             {
                 let held = self.entries.lock();
                 let applied = self.applied.load(Ordering::Acquire);
-                if applied != mark.applied && !mutant::active("replica.window_unchecked") {
+                // bug replica.window_unchecked: never
+                if applied != mark.applied {
                     return None;
                 }
-                if held.has_built(wanted) || mutant::active("replica.window_read_in_part") {
+                // bug replica.window_read_in_part: always
+                if held.has_built(wanted) {
                     return Some(held.overlay.effects());
                 }
             }
@@ -209,11 +207,10 @@ impl Window {
     /// Builds the effects of the next entries that are not built, up to `wanted`. Called by one thread
     /// at a time.
     fn build(&self, wanted: LogIndex, may_be_large: bool) -> Result<()> {
-        let piece = self.entries.lock().piece(wanted, may_be_large);
-        let Some((last, _)) = piece.last().cloned() else { return Ok(()) };
-        let locked = mutant::active("replica.window_built_under_lock").then(|| self.entries.lock());
-        let layer = Layer::of(piece)?;
-        drop(locked);
+        let next = self.entries.lock().piece(wanted, may_be_large);
+        let Some((last, _)) = next.last().cloned() else { return Ok(()) };
+        // bug replica.window_built_under_lock: `Layer::of(next)` is `(self.entries.lock(), Layer::of(next)).1`
+        let layer = Layer::of(next)?;
         let mut due = self.add(last, layer)?;
         while let Some(merge) = due {
             let merged = merge.merge();
@@ -233,7 +230,8 @@ impl Window {
         let count = held.fresh.iter().take_while(|(index, _)| *index <= last).count();
         held.fresh.drain(..count);
         let is_applied = last.0 <= self.applied.load(Ordering::Acquire);
-        if !is_applied || mutant::active("replica.window_adds_applied") {
+        // bug replica.window_adds_applied: always
+        if !is_applied {
             held.overlay.add(layer)?;
         }
         Ok(held.overlay.due_merge())

@@ -6,7 +6,7 @@ use crate::output::Ticket;
 use crate::peer::Peer;
 use std::collections::BTreeSet;
 use stele_storage::StorageEngine;
-use stele_types::{Mark, Record, RegionId, Result, mutant};
+use stele_types::{Mark, Record, RegionId, Result};
 
 impl<E: StorageEngine> RaftStore<E> {
     /// Handles that a batch found no room. Replicas with puts in it start again from their durable
@@ -18,7 +18,8 @@ impl<E: StorageEngine> RaftStore<E> {
         let at_nanos = self.ctx.now.monotonic_nanos + self.ctx.options.tick_nanos;
         self.ctx.batches.retry(ticket, at_nanos);
         let given_up = self.to_give_up(ticket);
-        if given_up.is_empty() || mutant::active("replica.full_batch_waits") {
+        // bug replica.full_batch_waits: always
+        if given_up.is_empty() {
             return Ok(());
         }
         self.ctx.batches.give_up(&given_up);

@@ -13,7 +13,7 @@ use super::RaftStore;
 use crate::output::{Changes, Collection, RegionReport};
 use std::collections::{BTreeMap, BTreeSet};
 use stele_storage::StorageEngine;
-use stele_types::{RegionId, mutant};
+use stele_types::RegionId;
 
 /// Regions of which the report may have changed, by the collection that first held the change.
 #[derive(Debug, Default)]
@@ -43,9 +43,8 @@ impl ReportChanges {
         self.number += 1;
         let mut changed = std::mem::take(&mut self.noted);
         changed.extend(awake);
-        if !mutant::active("replica.report_stands_still") {
-            changed.extend(&self.changes_with_time);
-        }
+        // bug replica.report_stands_still: skip
+        changed.extend(&self.changes_with_time);
         for region in changed {
             if let Some(before) = self.last.insert(region, self.number) {
                 self.order.remove(&(before, region));

@@ -11,7 +11,7 @@ use crate::{CommittedMerges, admin, validate};
 use stele_storage::StorageEngine;
 use stele_types::{
     Error, HardState, KeyRange, LogIndex, Record, Region, RegionId, RegionKind, RegionPhase,
-    Result, Term, mutant,
+    Result, Term,
 };
 
 impl<E: StorageEngine> RaftStore<E> {
@@ -53,19 +53,17 @@ impl<E: StorageEngine> RaftStore<E> {
     /// The placement group needs little and is needed to free space.
     fn has_room_for(&self, header: &SnapshotHeader) -> bool {
         let bytes = header.bytes + self.ctx.batches.entry_bytes();
-        header.region.kind == RegionKind::System
-            || self.ctx.engine.admit_append(bytes)
-            || mutant::active("replica.snapshot_uses_reserve")
+        // bug replica.snapshot_uses_reserve: `self.ctx.engine.admit_append(bytes)` is `true`
+        header.region.kind == RegionKind::System || self.ctx.engine.admit_append(bytes)
     }
 
     /// Keeps a received snapshot until it is installed. Invariant: at most one snapshot of a region
     /// waits, the one of the newest peer with the most entries. Dropping the other removes its pairs.
     pub(super) fn snapshot_received(&mut self, header: SnapshotHeader, ingest: E::Ingest) {
         let extent = |header: &SnapshotHeader| (header.to.id, header.at.0);
-        let is_bounded = !mutant::active("replica.snapshots_staged_without_bound");
-        let is_same = |(other, _): &&mut (SnapshotHeader, E::Ingest)| {
-            other.region.id == header.region.id && is_bounded
-        };
+        let id = header.region.id;
+        // bug replica.snapshots_staged_without_bound: `other.region.id == id` is `false`
+        let is_same = |(other, _): &&mut (SnapshotHeader, E::Ingest)| other.region.id == id;
         match self.arrived.iter_mut().find(is_same) {
             None => self.arrived.push((header, ingest)),
             Some(waiting) if extent(&waiting.0) < extent(&header) => *waiting = (header, ingest),
@@ -74,8 +72,8 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 
     fn has_arrived(&self, region: RegionId) -> bool {
-        let is_here = self.arrived.iter().any(|(header, _)| header.region.id == region);
-        is_here && !mutant::active("replica.snapshots_staged_without_bound")
+        // bug replica.snapshots_staged_without_bound: return false;
+        self.arrived.iter().any(|(header, _)| header.region.id == region)
     }
 
     /// Checks that a snapshot is for a replica that is here or may be created here, is newer than
@@ -93,7 +91,8 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         // Entries after it may have been acknowledged: the log continues, it does not start again.
         let held = here.is_some_and(|peer| peer.has_entry(header.at));
-        if held && !stele_types::mutant::active("replica.install_over_log") {
+        // bug replica.install_over_log: never
+        if held {
             return Err(Refusal::Invalid("the log here already holds its entry".into()).into());
         }
         let conf_version = region.epoch.conf_version;
@@ -106,7 +105,8 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         let all_merged =
             self.overlapping(region).iter().all(|other| self.is_merged_into(other, region));
-        match all_merged || stele_types::mutant::active("replica.install_over_neighbour") {
+        // bug replica.install_over_neighbour: `all_merged` is `true`
+        match all_merged {
             true => Ok(()),
             false => {
                 Err(Busy::Wait { reason: "another replica here owns some of the keys" }.into())
@@ -182,9 +182,8 @@ impl<E: StorageEngine> RaftStore<E> {
         let SnapshotHeader { region, at, leader_term, from, merges, .. } = header;
         let id = region.id;
         match self.ctx.engine.install(id, at, ingest) {
-            Err(Error::NoSpace(_) | Error::Busy(_))
-                if !stele_types::mutant::active("replica.stop_on_full_install") =>
-            {
+            // bug replica.stop_on_full_install: never
+            Err(Error::NoSpace(_) | Error::Busy(_)) => {
                 return Ok(false);
             }
             installed => installed?,
@@ -275,9 +274,10 @@ impl<E: StorageEngine> RaftStore<E> {
             let left = here.fold(vec![range], |left, region| {
                 left.iter().flat_map(|left| left.without(&region.range)).collect()
             });
-            let is_over = self.ctx.now.monotonic_nanos >= drop_at
-                && !mutant::active("replica.rest_kept_for_ever");
-            if is_over || mutant::active("replica.rest_dropped") {
+            let is_over = self.ctx.now.monotonic_nanos >= drop_at;
+            // bug replica.rest_kept_for_ever: let is_over = false;
+            // bug replica.rest_dropped: always
+            if is_over {
                 unneeded.extend(left.iter().map(part));
             } else {
                 kept.extend(left.into_iter().map(|left| (left, drop_at)));

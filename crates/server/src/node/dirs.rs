@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::{DirStart, RecoveringStore, Started};
 use stele_node::start::{self, Directory};
-use stele_types::{ClusterId, Error, Result, StartId, StoreId, StoreIdent, mutant};
+use stele_types::{ClusterId, Error, Result, StartId, StoreId, StoreIdent};
 
 /// Directories after the attempt to open each.
 pub(super) struct Dirs {
@@ -178,7 +178,8 @@ impl<'a> Opening<'a> {
     }
 
     fn fail(&mut self, dir: &Path, error: Error) -> Result<()> {
-        if !is_of_directory(&error) || mutant::active("server.one_directory_fails_all") {
+        // bug server.one_directory_fails_all: always
+        if !is_of_directory(&error) {
             return Err(error);
         }
         self.failed.push(Failed::new(dir, error));
@@ -271,7 +272,8 @@ impl<'a> Opening<'a> {
     fn absent(&self, dir: &Path, known: &Known) -> Option<Error> {
         let store = members::store_in(known, dir)?;
         let is_replaced = self.config.replaced_disks.iter().any(|replaced| replaced == dir);
-        match is_replaced || mutant::active("server.empty_mount_is_new") {
+        // bug server.empty_mount_is_new: `is_replaced` is `true`
+        match is_replaced {
             true => None,
             false => Some(Error::StoreAbsent { dir: dir.to_path_buf(), store }),
         }

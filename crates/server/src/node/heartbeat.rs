@@ -22,7 +22,7 @@ use stele_node::report::{Obstacle, Reporter, StalePeer, StepKey};
 use stele_placement::{Instruction, NodeReport, StoreReport};
 use stele_proto::stele::control::v1 as wire;
 use stele_replica::{Changes, Input};
-use stele_types::{Clock, StoreId, mutant};
+use stele_types::{Clock, StoreId};
 use stele_vfs::SystemClock;
 use tokio::sync::watch;
 
@@ -264,10 +264,9 @@ impl Heartbeats {
         let (mut answer, refusals) = answer_of(response, sequence);
         let slowdowns = std::mem::take(&mut answer.slowdowns);
         self.stores.all().iter().for_each(|store| store.set_slowdowns(slowdowns.clone()));
-        if !mutant::active("server.cluster_time_unnoted") {
-            let unix_s = answer.unix_s;
-            self.stores.all().iter().for_each(|store| store.engine().note_cluster_time(unix_s));
-        }
+        let unix_s = answer.unix_s;
+        // bug server.cluster_time_unnoted: skip
+        self.stores.all().iter().for_each(|store| store.engine().note_cluster_time(unix_s));
         answer.measured.iter().for_each(|store| self.measure_device(shared, *store));
         let (steps, removed) = {
             let mut reporter = shared.reporter.lock();

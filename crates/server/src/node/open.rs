@@ -168,7 +168,8 @@ fn raft_options(config: &Config, ident: StoreIdent, seed: u64) -> Options {
     options.election_ticks_min = times.election_ticks_min;
     options.election_ticks_max = times.election_ticks_min * 2;
     // Invariant: a store has no lease before it knows that the cluster allows leases.
-    options.leases = stele_types::mutant::active("server.leases_at_start");
+    // bug server.leases_at_start: `false` is `true`
+    options.leases = false;
     options.commit_return = config.commit_return;
     options.read_acceleration = config.read_acceleration;
     options.hibernate_after_ticks = config.hibernate_after_ms.div_ceil(config.tick_ms);

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_placement::{Cluster, LeaderState, RegionInfo};
 use stele_proto::stele::control::v1::ListRegionsRequest;
-use stele_types::{KeyRange, RegionId, RegionKind, Term, mutant};
+use stele_types::{KeyRange, RegionId, RegionKind, Term};
 use tonic::Status;
 
 /// Limit for the records that one proposal persists for an answer.
@@ -151,9 +151,7 @@ impl PlacementService {
 
     /// Fails if another node may lead in a later term.
     async fn confirm(self: &Arc<Self>, term: Term) -> Result<(), Status> {
-        if mutant::active("server.answers_of_a_former_leader") {
-            return Ok(());
-        }
+        // bug server.answers_of_a_former_leader: return Ok(());
         let confirmed = self.system.confirm(term).await;
         confirmed.map_err(|error| Status::unavailable(format!("not leader: {error}")))
     }
@@ -187,9 +185,7 @@ fn of_one(found: &Option<RegionInfo>) -> Vec<RegionId> {
 /// Returns the regions that must be persisted before they are answered.
 fn unsaved(state: &LeaderState, mut ids: Vec<RegionId>) -> Vec<RegionId> {
     ids.retain(|id| !state.cluster.regions().is_saved(*id));
-    if mutant::active("server.answers_unsaved_regions") {
-        ids.clear();
-    }
+    // bug server.answers_unsaved_regions: ids.clear();
     ids
 }
 

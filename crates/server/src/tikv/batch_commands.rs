@@ -15,7 +15,6 @@ use stele_proto::tikvpb::batch_commands_response::{Response, response::Cmd as Do
 use stele_proto::tikvpb::{
     BatchCommandsEmptyResponse, BatchCommandsRequest, BatchCommandsResponse,
 };
-use stele_types::mutant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
@@ -221,7 +220,8 @@ async fn collect(
         let mut batch = empty();
         let mut bytes = 0;
         // Invariant: the stream ends when a command will have no answer.
-        if ready.iter().any(Result::is_err) && !mutant::active("server.command_panic_unanswered") {
+        // bug server.command_panic_unanswered: never
+        if ready.iter().any(Result::is_err) {
             let status = "a command panicked; the outcome of commands without an answer is unknown";
             // If the client is gone, the status is dropped.
             let _ = batches.send(Err(Status::internal(status))).await;

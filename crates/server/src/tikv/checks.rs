@@ -10,7 +10,7 @@ use stele_proto::{errorpb, kvrpcpb};
 use stele_replica::{Header, Reader};
 use stele_storage::Order;
 use stele_types::limits::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use stele_types::{ColumnFamily, KeyRange, PeerId, Region, RegionId, StoreId, mutant};
+use stele_types::{ColumnFamily, KeyRange, PeerId, Region, RegionId, StoreId};
 
 /// Longest wait of a request in milliseconds, if the client sets no limit.
 const TIMEOUT_MS_DEFAULT: u64 = 20_000;
@@ -142,7 +142,8 @@ fn part_from(region: &Region, range: &KeyRange, order: Order) -> Result<KeyRange
         Order::Reverse if range.end.is_empty() => (&range.end, region.range.end.is_empty()),
         Order::Reverse => (&range.end, is_within(&region.range, &range.end)),
     };
-    match begins_here || mutant::active("server.scan_of_another_region") {
+    // bug server.scan_of_another_region: `begins_here` is `true`
+    match begins_here {
         true => Ok(range.within(&region.range)),
         false => Err(key_not_in_region(region, first)),
     }

@@ -20,7 +20,7 @@ use stele_replica::{Done, Reply};
 use stele_storage::{
     Admitted, Cached, EngineView, Order, Overlaid, Pages, Pair, ScanOptions, StateMachine,
 };
-use stele_types::{ColumnFamily, KeyRange, is_expired, keyspace, mutant};
+use stele_types::{ColumnFamily, KeyRange, is_expired, keyspace};
 use tokio::task::JoinError;
 
 /// Bytes of a page of a scan or a checksum.
@@ -208,7 +208,8 @@ fn bytes_of(pair: &Pair) -> u64 {
 /// Counts pairs that are returned together.
 fn note_pairs(target: &Target, pairs: &[KvPair]) {
     let bytes = pairs.iter().map(|pair| (pair.key.len() + pair.value.len()) as u64).sum();
-    let count = if mutant::active("server.scan_counts_as_one") { 1 } else { pairs.len() as u64 };
+    let count = pairs.len() as u64;
+    // bug server.scan_counts_as_one: let count = 1;
     target.reader.note_returned(count, bytes);
 }
 
@@ -403,7 +404,7 @@ fn collect(
         let page = match next_page(&mut pages, &mut charging)? {
             Ok(Some(page)) => page,
             Ok(None) => break,
-            Err(_) if mutant::active("server.scan_cut_short") => break,
+            // bug server.scan_cut_short: `return Ok(Err(exceeded))` is `break`
             Err(exceeded) => return Ok(Err(exceeded)),
         };
         view.note_scan(&page);

@@ -10,7 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use stele_types::{StoreId, mutant};
+use stele_types::StoreId;
 use tokio::sync::Notify;
 
 /// One of a node's connections, as seen by senders.
@@ -162,7 +162,8 @@ impl Node {
     pub fn set_gone(&self, mut gone: Vec<StoreId>, shared: &Shared) {
         let mut reported = self.reported.lock();
         gone.extend(&reported.refused);
-        if reported.gone == gone || mutant::active("server.gone_unheard") {
+        // bug server.gone_unheard: always
+        if reported.gone == gone {
             return;
         }
         let before = std::mem::replace(&mut reported.gone, gone);

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use stele_replica::{Body, PeerMessage, RaftEntry, RaftKind};
 use stele_storage::LostEntry;
-use stele_types::{Peer, mutant};
+use stele_types::Peer;
 use tokio::sync::Notify;
 
 /// Bytes of a message beside its keys and entries.
@@ -105,7 +105,8 @@ impl Queue {
         for message in messages {
             let bytes = message_bytes(&message);
             let full = state.bytes > 0 && state.bytes + bytes > self.bytes_max;
-            if full && !mutant::active("server.queue_unbounded") {
+            // bug server.queue_unbounded: never
+            if full {
                 pushed.full += 1;
                 continue;
             }

@@ -6,7 +6,7 @@ use crate::{Order, Pair};
 use bytes::Bytes;
 use std::cmp::Ordering;
 use std::num::NonZeroU32;
-use stele_types::{Command, KeyRange, LogIndex, Op, Result, mutant};
+use stele_types::{Command, KeyRange, LogIndex, Op, Result};
 
 /// Keys and intervals from which on a layer is large.
 const LARGE_SIZE: usize = 1 << 16;
@@ -63,7 +63,8 @@ impl Layer {
         points.sort_by(|one, other| key_of(payloads, one).cmp(key_of(payloads, other)));
         points.dedup_by(|later, kept| {
             let is_same = key_of(payloads, later) == key_of(payloads, kept);
-            if is_same && !mutant::active("overlay.older_effect_wins") {
+            // bug overlay.older_effect_wins: never
+            if is_same {
                 *kept = *later;
             }
             is_same
@@ -145,8 +146,8 @@ impl Layer {
             let is_before = |point: &&Point| bound.is_none_or(|bound| older.key(point) <= bound);
             while let Some(point) = old.next_if(is_before) {
                 let key = older.key(point);
-                let is_deleted = newer.range_deletes.contains(key)
-                    && !mutant::active("overlay.merge_keeps_deleted");
+                let is_deleted = newer.range_deletes.contains(key);
+                // bug overlay.merge_keeps_deleted: let is_deleted = false;
                 if bound != Some(key) && !is_deleted {
                     points.push(*point);
                 }
@@ -237,18 +238,12 @@ impl<'a> Placed<'a> {
     pub fn pair(&self) -> Option<Pair> {
         let (_, payload) = self.layer.payloads.get(self.point.payload as usize)?;
         let key = payload.slice_ref(self.key());
-        match self.point.value_at {
-            Some(at) => {
-                let at = at.get() as usize;
-                let value = payload.slice(at..at + self.point.value_len as usize);
-                Some(Pair { key, value, expires_at_s: self.point.expires_at_s })
-            }
-            // BUC-Raft's Algorithm 1 returns the value of the last log entry of a key.
-            None if mutant::active("overlay.delete_returns_value") => {
-                Some(Pair { key, value: Bytes::new(), expires_at_s: 0 })
-            }
-            None => None,
-        }
+        let Point { value_at, value_len, expires_at_s, .. } = *self.point;
+        // BUC-Raft's Algorithm 1 returns the value of the last log entry of a key.
+        // bug overlay.delete_returns_value: let value_at = value_at.or(NonZeroU32::new(1));
+        let at = value_at?.get() as usize;
+        let value = payload.slice(at..at + value_len as usize);
+        Some(Pair { key, value, expires_at_s })
     }
 }
 

@@ -200,9 +200,7 @@ impl Inode {
         if self.pending.is_empty() {
             return content;
         }
-        if stele_types::mutant::active("vfs.sim_unsynced_kept") {
-            return self.visible.clone();
-        }
+        // bug vfs.sim_unsynced_kept: return self.visible.clone();
         let mut lens = vec![content.len];
         for change in &self.pending {
             lens.push(change.len_after(lens.last().copied().unwrap_or(0)));

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use stele_storage::Pair;
-use stele_types::{Command, Op, Result, mutant};
+use stele_types::{Command, Op, Result};
 
 /// Result of a lookup.
 pub(crate) type Found = Result<Option<Pair>>;
@@ -76,7 +76,8 @@ impl HeldKeys {
 
     /// Returns a held key that the request changes.
     pub fn key_changed_by(&self, request: &Waiting) -> Option<Bytes> {
-        if self.holds.is_empty() || mutant::active("replica.key_not_held") {
+        // bug replica.key_not_held: always
+        if self.holds.is_empty() {
             return None;
         }
         match request {
@@ -112,7 +113,8 @@ impl HeldKeys {
         let Some(hold) = self.holds.get_mut(&lookup.key) else { return false };
         // Invariant: a result counts for its own lookup only. An earlier one may have read the key in
         // an earlier term, and another leader may have changed it since.
-        let is_own = hold.lookup == lookup.id || mutant::active("replica.found_of_another_term");
+        let is_own = hold.lookup == lookup.id;
+        // bug replica.found_of_another_term: let is_own = true;
         if !is_own || hold.found.is_some() {
             return false;
         }

@@ -4,7 +4,7 @@ use crate::input::Now;
 use crate::messages::RaftKind;
 use crate::options::Options;
 use std::collections::BTreeMap;
-use stele_types::{Peer as PeerName, PeerId, Prng, RegionId, Term, mutant};
+use stele_types::{Peer as PeerName, PeerId, Prng, RegionId, Term};
 
 /// State of Raft at one observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,10 +120,8 @@ impl ElectionTimer {
     /// votes, and would wait again.
     pub fn redraw(&mut self) {
         let (min, max) = self.election_ticks;
-        let least = match mutant::active("replica.campaign_at_the_least") {
-            true => min,
-            false => (min + 1).min(max - 1),
-        };
+        let least = (min + 1).min(max - 1);
+        // bug replica.campaign_at_the_least: let least = min;
         self.timeout = (least + self.prng.below(max - least)) as usize;
     }
 
@@ -135,13 +133,14 @@ impl ElectionTimer {
     /// Returns whether no vote hold is active, from this process or an earlier one. Raft itself
     /// clears its leader when it sees a later term, and a candidate that was paused may send one.
     pub fn may_vote(&self, now_nanos: u64) -> bool {
-        let is_free = !self.is_vote_hold_pending && now_nanos >= self.vote_hold_until_nanos;
-        is_free || mutant::active("replica.vote_at_once")
+        // bug replica.vote_at_once: return true;
+        !self.is_vote_hold_pending && now_nanos >= self.vote_hold_until_nanos
     }
 
     /// Records a heartbeat from the leader.
     pub fn note_heartbeat_round(&mut self) {
-        self.is_vote_hold_pending = !mutant::active("replica.answer_binds_nobody");
+        // bug replica.answer_binds_nobody: `true` is `false`
+        self.is_vote_hold_pending = true;
     }
 
     /// Starts the vote hold. The reply to the heartbeat is sent now at the earliest.

@@ -5,7 +5,7 @@ use crate::input::{AdminCall, Header, Modify, RequestId, Write};
 use crate::output::Timings;
 use std::collections::VecDeque;
 use stele_storage::Modified;
-use stele_types::{LogIndex, Term, mutant};
+use stele_types::{LogIndex, Term};
 
 /// Request that waits to become a log entry.
 pub(crate) enum Waiting {
@@ -174,8 +174,8 @@ impl Proposals {
     ) -> Vec<(Proposal, bool)> {
         let reached = self.in_flight.partition_point(|proposal| proposal.index <= committed);
         let is_admin = |proposal: &Proposal| {
+            // bug replica.admin_answered_at_commit: `matches!(proposal.purpose, Purpose::Admin(_))` is `false`
             matches!(proposal.purpose, Purpose::Admin(_))
-                && !mutant::active("replica.admin_answered_at_commit")
         };
         let reached = self.in_flight.drain(..reached);
         let (kept, taken): (Vec<_>, Vec<_>) = reached.partition(is_admin);
@@ -183,8 +183,8 @@ impl Proposals {
             self.in_flight.push_front(proposal);
         }
         let with_outcome = |proposal: Proposal| {
-            let is_done = term_of(proposal.index) == Some(proposal.term)
-                || mutant::active("replica.answered_by_index");
+            let is_done = term_of(proposal.index) == Some(proposal.term);
+            // bug replica.answered_by_index: let is_done = true;
             (proposal, is_done)
         };
         let taken: Vec<_> = taken.into_iter().map(with_outcome).collect();

@@ -6,7 +6,7 @@ use crate::input::{Header, RequestId};
 use crate::output::Timings;
 use std::collections::VecDeque;
 use stele_storage::Modified;
-use stele_types::{LogIndex, PeerRole, RegionPhase, Term, mutant};
+use stele_types::{LogIndex, PeerRole, RegionPhase, Term};
 
 /// Waiting reads of one region.
 #[derive(Default)]
@@ -97,12 +97,10 @@ impl Reads {
     /// committed until its own first entry is visible. Invariant: a read under a lease waits for
     /// all that is committed, because a follower may have served it already.
     pub fn leader_step(&self, leader: &LeaderReads) -> ReadStep {
-        let early = mutant::active("replica.read_before_no_op");
         match leader {
-            _ if early && (leader.has_lease || !leader.is_serving) => {
-                ReadStep::Confirm(LogIndex(0))
-            }
+            // bug replica.read_before_no_op: `ReadStep::Wait` is `ReadStep::Confirm(LogIndex(0))`
             LeaderReads { is_serving: false, .. } => ReadStep::Wait,
+            // bug replica.read_before_no_op: `*committed` is `LogIndex(0)`
             LeaderReads { has_lease: true, committed, .. } => ReadStep::Confirm(*committed),
             _ if self.rounds.is_empty() => ReadStep::StartRound,
             _ => ReadStep::Wait,
@@ -236,9 +234,8 @@ impl LeaseRight {
     /// Ends the right in a term in which a leadership transfer starts: its target may campaign at
     /// any moment regardless of the followers' vote holds.
     pub fn end_for_term(&mut self, term: Term) {
-        if !mutant::active("replica.lease_after_transfer") {
-            self.transfer_term = term;
-        }
+        // bug replica.lease_after_transfer: skip
+        self.transfer_term = term;
     }
 
     /// Returns whether a lease may be valid. A region prepared for a merge may belong to its target
