@@ -61,6 +61,7 @@ impl DirStart {
     ///
     /// Invariant: count, id, earlier ids and place are durable, in one atomic write, before a store
     /// states them. Otherwise two starts could have the same id, as a directory and its copy do.
+    /// Test: `every_start_of_a_directory_comes_after_what_was_stated_wherever_the_power_is_cut`.
     ///
     /// Invariant: a directory that is at another place than at its last start is not started, unless
     /// the operator says that it was moved: it may be a copy, of which the original runs.

@@ -175,8 +175,9 @@ impl BlockCache {
         self.pinned_bytes.load(Ordering::Acquire)
     }
 
-    /// Takes `bytes` for pinned filters and fences. Invariant: all pins together are within the
-    /// limit.
+    /// Takes `bytes` for pinned filters and fences. Invariant: all pinned filters and fences are within
+    /// `index_memory_bytes_max`.
+    /// Test: `every_limit_gives_the_same_answers_and_is_kept`.
     pub(crate) fn pin(self: &Arc<Self>, bytes: usize) -> Option<Pin> {
         let bytes = bytes as u64;
         let taken = self.pinned_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, |pinned| {

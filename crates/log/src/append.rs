@@ -49,6 +49,8 @@ pub(crate) struct Appender {
 }
 
 impl Appender {
+    /// Invariant: what is acknowledged is written and synced before.
+    /// Test: `every_crash_point_keeps_what_was_acknowledged`.
     pub fn append(
         &mut self,
         shared: &Shared,
@@ -295,6 +297,7 @@ impl Appender {
     /// regions' logs and the head show only what is synced, all of a batch at one moment. So an
     /// entry that they show is persisted, and what they do not show yet lies at the head or after
     /// it.
+    /// Test: `while_a_batch_is_in_its_sync_entries_are_applied_checkpointed_and_read`.
     fn publish(&mut self, shared: &Shared, encoded: &Encoded) -> Result<()> {
         debug_assert!(self.is_staged_as_written(shared, encoded));
         let at = self.end.at;
@@ -346,8 +349,9 @@ impl Appender {
             shared.free.lock().extend(recycle);
             shared.poison.unless_full(error)
         })?;
-        // Invariant: nothing fails after the new segment has its name. The name ends the old
-        // segment: a restart does not read what is appended to it later.
+        // Invariant: nothing is appended to a segment after the next one has its name, so nothing fails
+        // from here on. A restart would not read what is appended later.
+        // Test: `a_new_segment_whose_sidecar_cannot_be_written_takes_the_appends`.
         self.seal(shared, bytes);
         self.enter(shared, id, recycle.is_some(), begun, &carried);
         Ok(())

@@ -1,4 +1,7 @@
 //! Hand-over of leaderships by a node that stops: which voter leads each region next.
+//!
+//! Invariant: a leadership goes to a voter that has caught up, or stays.
+//! Test: `a_region_without_a_caught_up_voter_keeps_its_leader`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use stele_replica::RegionReport;

@@ -388,6 +388,7 @@ impl Shards {
             });
             // Invariant: the pairs of a failed shard are never skipped. By hash it may have the
             // first pair, by range only pairs of its range.
+            // Test: `a_scan_that_needs_a_dead_shard_says_so_at_its_place_and_never_skips`.
             match opened {
                 Err(_) if mutant::active("engine.failed_shard_skipped") => continue,
                 Err(error) if by_hash => return Err(error),

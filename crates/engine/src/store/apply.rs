@@ -154,6 +154,7 @@ impl ApplyState {
     /// Invariant: a checkpoint passes no unapplied entry. Nothing is applied meanwhile, and the log
     /// shows all entries and its head as of one moment; entries that it publishes later lie at this
     /// head or after it.
+    /// Test: `a_checkpoint_never_passes_an_entry_that_waits_to_be_applied`.
     pub fn freeze(&mut self, shared: &Shared) -> Result<bool> {
         let applied = |region| self.applied(region).unwrap_or_default();
         let (mut replay_from, head) = shared.log.replay_from(&applied);
@@ -185,6 +186,7 @@ impl ApplyState {
     /// Invariant: applied ≤ persisted on this store, because the index must not refer to bytes that
     /// are not durable. The log knows only positions of durable entries. An unapplied entry keeps
     /// its position until it is applied: [`Shared::reappend`] moves only checkpointed ones.
+    /// Test: `the_store_keeps_every_law_of_a_storage_engine`.
     fn check(
         &self,
         shared: &Shared,

@@ -8,9 +8,10 @@ use crate::run::{Run, run_path};
 use std::sync::Arc;
 use stele_types::{Error, Result, RunId, mutant};
 
-/// Makes the outputs of a finished job current. Invariant, the order of a commit: the outputs' data
+/// Makes the outputs of a finished job current. Invariant: a commit has this order: the outputs' data
 /// is durable (by the job) → their names are durable → one manifest edit is durable → the new
 /// version is published → the inputs are unlinked once no reader pins them.
+/// Test: `the_events_of_a_commit_come_in_order`.
 pub(super) fn commit(shared: &Arc<Shared>, mut done: JobDone) -> Result<()> {
     {
         let mut manifest = shared.manifest.lock();

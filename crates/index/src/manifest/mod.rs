@@ -218,7 +218,8 @@ impl Manifest {
         Ok(true)
     }
 
-    /// Stops all further changes after an error: the durable state is unknown.
+    /// Invariant: after an error no change follows. The durable state is unknown.
+    /// Test: `a_failed_sync_stops_all_further_edits`.
     pub fn poison_on<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result
             && !mutant::active("index.no_poison")

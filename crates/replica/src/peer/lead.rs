@@ -165,6 +165,7 @@ impl<E: StorageEngine> Peer<E> {
     ///
     /// Invariant: only a member of a later applied membership without this replica says that it is
     /// gone. That no replica replies proves nothing.
+    /// Test: `a_stale_voter_stays_where_no_later_member_without_it_answers`.
     fn query_membership_if_leaderless(&mut self, ctx: &mut Context<E>) {
         let interval = 2 * ctx.options.election_ticks_max;
         let is_due = if self.group.is_voter() {

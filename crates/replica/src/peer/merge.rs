@@ -114,9 +114,10 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Refuses a merge into this region, if it leads and nothing is decided: proposes an entry that
-    /// changes only the epoch. Invariant: after this entry no commit of the merge is proposed, because
-    /// a commit needs the epoch of the preparation, and all of the region that a proposal is derived
-    /// from is applied.
+    /// changes only the epoch. Invariant: a merge is refused by an entry that changes the epoch: after it no commit
+    /// of the merge is proposed. A commit needs the epoch of the preparation, and all of the region that a
+    /// proposal is derived from is applied.
+    /// Test: `a_target_that_has_not_decided_refuses_by_an_entry_when_the_merge_is_abandoned`.
     pub fn refuse_merge(&mut self, ctx: &mut Context<E>, preparation: &Preparation) {
         self.wake_for_client(ctx);
         let is_blocked = self.group.is_transferring()

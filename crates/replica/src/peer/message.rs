@@ -175,11 +175,13 @@ impl<E: StorageEngine> Peer<E> {
     /// Drops received entries that would extend the tail while the tails of the store are at their
     /// limit; Raft sends them again. Returns whether there were any.
     ///
-    /// Invariant: every region makes progress. Entries for a region without a tail are taken. Entries
-    /// that replace others are taken: those may never be committed. Entries are taken while the log
-    /// ends in an earlier term than the leader's: only an entry of its own term commits the tail. The
-    /// rest of the message is processed: its commit index and the acknowledgement of entries that are
-    /// here empty the tail.
+    /// Invariant: every region makes progress while the bytes of unapplied entries are bounded. Entries for a
+    /// region without a tail are taken. Entries that replace others are taken: those may never be committed.
+    /// Entries are taken while the log ends in an earlier term than the leader's: only an entry of its own
+    /// term commits the tail. The rest of the message is processed: its commit index and the acknowledgement
+    /// of entries that are here empty the tail.
+    /// Tests: `a_region_without_a_tail_takes_entries_while_the_tails_of_others_are_full`,
+    /// `a_follower_with_full_tails_learns_from_a_new_leader_what_is_committed`.
     fn drop_excess(&self, ctx: &Context<E>, message: &mut RaftMessage) -> bool {
         let has_room = ctx.has_tail_room(ctx.received_tail_bytes)
             || !self.group.has_tail()

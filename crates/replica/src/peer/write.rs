@@ -238,6 +238,7 @@ impl<E: StorageEngine> Peer<E> {
     ///
     /// Invariant: a put that no quorum takes is refused before it is proposed. In the log it would
     /// make all later requests wait, also the deletes that free space.
+    /// Test: `puts_that_no_quorum_has_room_for_are_refused_and_deletes_go_on`.
     pub(super) fn is_admitted(
         &self,
         ctx: &mut Context<E>,

@@ -226,6 +226,7 @@ impl Reader {
     /// Invariant: the lease's version is the one that the request was checked against. A split after
     /// the check moves keys to a region that another store may lead, and the lease of the new version
     /// does not cover them.
+    /// Test: `a_lease_of_a_later_version_serves_no_request_that_was_checked_before_a_split`.
     pub fn permit(&self, header: &Header, now_nanos: u64) -> Option<ReadPermit> {
         let mark = self.window.mark();
         let unchecked = stele_types::mutant::active("replica.lease_of_another_version");

@@ -74,6 +74,7 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Invariant: a split creates no replica that was removed from here. The child may have come by a
     /// snapshot and left before the replica of its parent here applies the split. Created again, it
     /// would have forgotten its votes and its log.
+    /// Test: `a_split_brings_no_removed_child_back`.
     fn create(&mut self, region: Region, after: (LogIndex, Term), campaign: bool) -> Result<()> {
         let id = region.id;
         let Some(here) = region.peer_on(self.ctx.options.store).copied() else { return Ok(()) };

@@ -60,6 +60,7 @@ impl<E: StorageEngine> RaftStore<E> {
 
     /// Keeps a received snapshot until it is installed. Invariant: at most one snapshot of a region
     /// waits, the one of the newest peer with the most entries. Dropping the other removes its pairs.
+    /// Test: `one_snapshot_of_a_region_waits_and_the_sender_of_another_is_told_to_wait`.
     pub(super) fn snapshot_received(&mut self, header: SnapshotHeader, ingest: E::Ingest) {
         let extent = |header: &SnapshotHeader| (header.to.id, header.at.0);
         let is_bounded = !mutant::active("replica.snapshots_staged_without_bound");

@@ -268,6 +268,7 @@ impl<'a> Opening<'a> {
     /// Invariant: an empty directory where a store was, such as the mount point of a missing disk,
     /// does not become a new store: it would fill the disk of the system, and the old store would
     /// count as replaced.
+    /// Test: `an_empty_or_missing_directory_where_a_store_was_is_refused_until_the_disk_is_back`.
     fn absent(&self, dir: &Path, known: &Known) -> Option<Error> {
         let store = members::store_in(known, dir)?;
         let is_replaced = self.config.replaced_disks.iter().any(|replaced| replaced == dir);

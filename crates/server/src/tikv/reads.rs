@@ -367,8 +367,9 @@ impl ScanBounds {
 
 /// Returns live pairs of `range`, which lies in the target's region, up to the limit.
 ///
-/// Invariant: it returns all of them or an error. Clients would take a short answer for the end of
+/// Invariant: an answer holds all pairs, or is an error. Clients would take a short answer for the end of
 /// the region.
+/// Test: `reads_above_their_share_are_refused_by_a_region_error_and_never_cut`.
 async fn part(
     target: &Target,
     view: &Arc<View>,

@@ -195,13 +195,15 @@ impl Hello {
         }
         // Invariant: removed stores are not heard, and do not keep the other stores of their node from
         // being heard. Their messages are dropped.
+        // Test: `a_removed_store_does_not_keep_the_others_of_its_node_from_being_heard`.
         let all_removed = self.from.iter().all(|store| is_removed(*store))
             || mutant::active("server.removed_store_refuses_node")
                 && self.from.iter().any(|store| is_removed(*store));
         if let Some(store) = self.from.iter().find(|store| is_removed(**store) && all_removed) {
             return Some((RejectReason::StoreRemoved, format!("store {store} was removed")));
         }
-        // Invariant: nodes exchange messages only if their leases and vote holds fit. A node of an
+        // Invariant: nodes exchange messages only if their leases and vote holds fit.
+        // Test: `a_node_with_another_tick_is_refused_and_both_logs_state_the_ticks_and_the_remedy_once`. A node of an
         // earlier version does not state its times.
         let times = self.times.filter(|_| !mutant::active("server.hello_any_tick"))?;
         let text = own.times.mismatch(&times, [&own.address, &self.address])?;

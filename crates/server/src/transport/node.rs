@@ -159,6 +159,7 @@ impl Node {
     ///
     /// Invariant: a store that has failed is unreachable although its node is connected. Its regions
     /// hibernate without a leader otherwise.
+    /// Test: `a_store_that_fails_while_its_node_runs_is_unreachable_at_once_and_the_others_are_not`.
     pub fn set_gone(&self, mut gone: Vec<StoreId>, shared: &Shared) {
         let mut reported = self.reported.lock();
         gone.extend(&reported.refused);

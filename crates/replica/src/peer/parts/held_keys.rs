@@ -4,6 +4,8 @@
 //! change of the key, and no other leader commits in its term. Therefore the pair that the lookup
 //! finds is the pair before the entry. Requests that change a held key wait behind its modification,
 //! in order; all others go on.
+//! Tests: `requests_that_change_a_held_key_wait_in_order_and_all_others_go_on`,
+//! `a_lookup_of_an_earlier_term_counts_for_no_later_one_of_the_key`.
 
 use super::Waiting;
 use crate::input::RequestId;

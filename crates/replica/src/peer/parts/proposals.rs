@@ -138,6 +138,7 @@ impl Proposals {
     /// a proposal is done only if the applied entry has its index *and* its term. One at or below
     /// the index that is not the applied entry was replaced by another leader's: it can never be
     /// applied.
+    /// Test: `committed_writes_are_answered_by_the_entry_of_the_log_and_changes_wait_for_apply`.
     pub fn take_applied(&mut self, index: LogIndex, term: Term) -> Vec<(Proposal, bool)> {
         let reached = self.in_flight.partition_point(|proposal| proposal.index <= index);
         let taken: Vec<_> = self.in_flight.drain(..reached).collect();

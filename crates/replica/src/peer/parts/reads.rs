@@ -1,6 +1,11 @@
 //! Reads that no lease on a request thread served, and modifications that change nothing. Both are
 //! answered once leadership is confirmed and all entries they depend on are applied. Many share one
 //! read index round.
+//!
+//! Invariant: while a lease holds, no other peer can lead. A lease is counted from the sending of a round
+//! that a quorum answered, and whichever peer answered withholds its vote for longer.
+//! Tests: `a_leader_with_a_lease_serves_reads_without_the_core`,
+//! `a_follower_that_answered_a_leader_withholds_its_vote_also_in_a_later_term`.
 
 use crate::input::{Header, RequestId};
 use crate::output::Timings;
