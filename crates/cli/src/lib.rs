@@ -67,7 +67,6 @@ impl Outcome {
 /// Exit code of a failure.
 const FAILURE: u8 = 1;
 
-/// Returns the exit code of an error.
 fn exit_code(error: &Error) -> u8 {
     let error = error.of_one_store();
     match error {

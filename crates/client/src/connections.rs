@@ -13,14 +13,12 @@ use tokio::time::Instant;
 
 /// Time after a refused connection during which no further one is attempted.
 const REFUSAL_BACKOFF: Duration = Duration::from_millis(200);
-/// All connections of a client.
 pub struct Connections {
     dial: Box<dyn Dial>,
     connections_per_node: usize,
     nodes: Mutex<HashMap<String, Arc<Node>>>,
 }
 
-/// Connections to one node.
 struct Node {
     channels: Vec<OnceCell<Opened>>,
     next: AtomicUsize,

@@ -264,7 +264,6 @@ fn host_port(address: &str) -> Option<String> {
     address::to_connect(address).ok().map(str::to_owned)
 }
 
-/// Formats a status.
 pub fn status_text(status: &Status) -> String {
     let source = std::error::Error::source(status).map(root_cause);
     match source.filter(|_| status.message() == "transport error") {

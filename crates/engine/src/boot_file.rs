@@ -46,7 +46,6 @@ pub struct Started {
     pub has_moved: bool,
 }
 
-/// Content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct BootFile {
     count: u64,

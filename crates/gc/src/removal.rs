@@ -13,7 +13,6 @@ use stele_index::{Edit, VersionId};
 use stele_log::FileKind;
 use stele_types::{Error, FileId, Result, mutant};
 
-/// Known state of one value file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileStatus<'a> {
     /// The log still appends to it.

@@ -40,7 +40,6 @@ pub(crate) enum Part {
     Fences(u32),
 }
 
-/// Content of a cached part.
 #[derive(Clone, Debug)]
 pub(crate) enum Cached {
     Block(Block),

@@ -21,7 +21,6 @@ pub struct Transfer {
 /// Leaderships that a node hands over, in rounds.
 #[derive(Debug, Default)]
 pub struct HandOver {
-    /// Stores of the node.
     own: BTreeSet<StoreId>,
     /// Number of leaderships that each store was to take.
     taken: BTreeMap<StoreId, u64>,

@@ -187,7 +187,6 @@ const GRACE_S: u64 = 5;
 pub(crate) const TEXT_BYTES_MAX: usize = 1024;
 /// Length limit for a token.
 pub(crate) const TOKEN_BYTES_MAX: usize = 64;
-/// Limit for the labels of a store.
 pub(crate) const LABELS_MAX: usize = 64;
 
 impl Store {

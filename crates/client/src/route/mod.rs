@@ -108,7 +108,6 @@ impl Router {
         }
     }
 
-    /// Sends a call to a node once.
     async fn call_once<C: RawCall>(
         &self,
         address: &str,

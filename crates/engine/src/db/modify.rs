@@ -138,7 +138,6 @@ pub(super) fn decide_all(
     Ok(())
 }
 
-/// Pending result of a modification.
 struct PendingResult {
     completion: Completion,
     result: Arc<OnceLock<Result<Modified>>>,

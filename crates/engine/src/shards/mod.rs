@@ -66,7 +66,6 @@ pub struct Shards {
     shards: Vec<Shard>,
 }
 
-/// One shard of an open set.
 #[derive(Debug)]
 struct Shard {
     dir: Arc<Path>,
@@ -351,7 +350,6 @@ impl Shards {
         self.shards.get(number).ok_or_else(missing)
     }
 
-    /// Returns the shard of a key.
     #[expect(clippy::indexing_slicing, reason = "the partition assigns keys to open shards only")]
     fn of(&self, key: &[u8]) -> &Shard {
         &self.shards[self.shard_of(key)]

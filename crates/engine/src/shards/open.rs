@@ -204,7 +204,6 @@ mod tests {
         judge(&dirs[..found.len()], found, &Partition::Hash)
     }
 
-    /// Returns the errors by shard.
     fn errors(found: Vec<Result<Found>>) -> Vec<String> {
         let judged = judged(found).found.into_iter();
         judged

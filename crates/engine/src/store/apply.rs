@@ -27,7 +27,6 @@ pub(crate) struct ApplyState {
 }
 
 impl ApplyState {
-    /// Starts from a checkpoint.
     pub fn resume(checkpoint: &Checkpoint) -> Self {
         Self {
             applied: checkpoint.applied.clone(),

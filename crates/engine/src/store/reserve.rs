@@ -40,7 +40,6 @@ impl Reserve {
         Ok(reserve)
     }
 
-    /// Returns the bytes that are held.
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes
     }

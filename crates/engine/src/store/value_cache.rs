@@ -25,7 +25,6 @@ impl Weighter<u64, Bytes> for Weight {
     }
 }
 
-/// A cache of values with a byte limit.
 #[derive(Debug)]
 pub(crate) struct ValueCache {
     values: Option<Cache<u64, Bytes, Weight>>,

@@ -69,7 +69,6 @@ impl View {
         Ok(value)
     }
 
-    /// Reads the values of a slice of this view.
     pub(crate) fn read(&self, slice: Slice) -> Result<ReadSlice> {
         slice.read(&self.shared.log)
     }

@@ -347,7 +347,6 @@ pub(crate) fn path_of(dir: &Path, number: u32) -> PathBuf {
     dir.join(format!("manifest-{number:06}"))
 }
 
-/// Returns the numbers of the manifests in `dir`, ascending.
 pub(crate) fn numbers(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<u32>> {
     let mut numbers: Vec<u32> = vfs
         .list(dir)?

@@ -51,7 +51,6 @@ fn word(key: &[u8]) -> u64 {
 }
 
 impl Fences {
-    /// Returns no fences.
     pub(super) const fn none() -> Self {
         Self {
             first: 0,

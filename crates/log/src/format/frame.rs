@@ -61,7 +61,6 @@ impl FrameHeader {
         Some(Self { body_bytes, crc, at, chain: take::u32_le(rest)?, records: take::u32_le(rest)? })
     }
 
-    /// Returns the checksum of this header with `body`.
     pub fn checksum(&self, origin: Origin, body: &[u8]) -> u32 {
         self.checksum_with_crc(origin, crc32c(body))
     }

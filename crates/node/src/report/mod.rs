@@ -99,7 +99,6 @@ pub struct Reporter {
     stale_after_s: u64,
     sequence: u64,
     sends_all: bool,
-    /// Regions here.
     here: KnownRegions,
     /// Regions to compare with what the leader knows: they may have changed.
     due: BTreeSet<RegionId>,
@@ -115,7 +114,6 @@ pub struct Reporter {
     running: BTreeSet<StepKey>,
 }
 
-/// Regions of a report.
 #[derive(Clone, Debug)]
 struct Sent {
     /// Regions that were compared.

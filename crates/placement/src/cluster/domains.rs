@@ -17,7 +17,6 @@ use stele_types::{StoreId, mutant};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Domain(pub u32);
 
-/// The domains of all stores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Domains {
     of: BTreeMap<StoreId, Domain>,
@@ -111,7 +110,6 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Returns the value of a store's label.
 pub(super) fn value_of<'a>(store: &'a Store, name: &str) -> Option<&'a str> {
     let found = store.labels.iter().find(|(known, _)| known == name);
     found.map(|(_, value)| value.as_str())

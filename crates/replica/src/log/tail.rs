@@ -57,7 +57,6 @@ impl Tail {
         Self { entries: VecDeque::new(), bytes: 0, tails }
     }
 
-    /// Returns the bytes of the entries.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

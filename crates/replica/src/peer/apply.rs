@@ -14,7 +14,6 @@ use stele_storage::StorageEngine;
 use stele_types::{Command, CommittedEntry, Error, LogIndex, Region, RegionId, Result, mutant};
 
 impl<E: StorageEngine> Peer<E> {
-    /// Applies all entries that may be applied now.
     pub(super) fn apply_committed(&mut self, ctx: &mut Context<E>) -> Result<()> {
         let mut run: Vec<CommittedEntry> = Vec::new();
         let mut bytes = 0;

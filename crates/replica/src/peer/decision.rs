@@ -110,7 +110,6 @@ pub(crate) struct Skipped {
 }
 
 impl Skipped {
-    /// Returns whether the region passed an epoch by the snapshot.
     fn passes(&self, epoch: RegionEpoch) -> bool {
         is_past(self.to, epoch) && !is_past(self.from, epoch)
     }

@@ -135,7 +135,6 @@ impl<E: StorageEngine> Peer<E> {
 const ASK_EVERY_TICKS: u64 = 20;
 
 impl<E: StorageEngine> Peer<E> {
-    /// Runs one tick.
     pub fn tick(&mut self, ctx: &mut Context<E>) {
         self.expire_waiting(ctx);
         self.expire_reads(ctx);

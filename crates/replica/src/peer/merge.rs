@@ -205,7 +205,6 @@ impl<E: StorageEngine> Peer<E> {
         self.group.learn_committed(entry);
     }
 
-    /// Returns whether the log holds the entry.
     pub fn has_entry(&self, entry: (LogIndex, Term)) -> bool {
         self.group.has_entry(entry)
     }
@@ -288,7 +287,6 @@ impl<E: StorageEngine> Peer<E> {
     }
 }
 
-/// Returns this store's answer to the question for the outcome of a merge.
 pub(crate) fn merge_answer<E: StorageEngine>(
     ctx: &Context<E>,
     preparation: &Preparation,

@@ -11,7 +11,6 @@ use stele_storage::StorageEngine;
 use stele_types::{Peer as PeerName, PeerId, mutant};
 
 impl<E: StorageEngine> Peer<E> {
-    /// Sends Raft's messages.
     pub(super) fn send_all(&mut self, ctx: &mut Context<E>, messages: Vec<Outgoing>) {
         for message in messages {
             let (Outgoing::Message(id, _) | Outgoing::Snapshot(id)) = message;
@@ -28,7 +27,6 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Sends one message.
     pub fn send(&self, ctx: &mut Context<E>, to: PeerName, body: Body) {
         ctx.out.messages.push(PeerMessage {
             from_store: self.name.store,
@@ -43,12 +41,10 @@ impl<E: StorageEngine> Peer<E> {
         });
     }
 
-    /// Sends a message to each other member.
     pub(super) fn send_to_others(&self, ctx: &mut Context<E>, body: &Body) {
         self.others().for_each(|peer| self.send(ctx, *peer, body.clone()));
     }
 
-    /// Handles a message for this peer.
     pub fn receive(&mut self, ctx: &mut Context<E>, message: PeerMessage) {
         let from = message.from;
         let is_member = self.region.peer(from.id).is_some();

@@ -72,7 +72,6 @@ pub(crate) struct Peer<E: StorageEngine> {
 }
 
 impl<E: StorageEngine> Peer<E> {
-    /// Returns the replica of `region` on this store, continuing from `start`.
     pub fn new(ctx: &mut Context<E>, region: Region, start: &Start) -> Result<Self> {
         let store = ctx.options.store;
         let Some(name) = region.peer_on(store).copied() else {
@@ -182,7 +181,6 @@ impl<E: StorageEngine> Peer<E> {
 // Request checks, in the order that clients expect.
 
 impl<E: StorageEngine> Peer<E> {
-    /// Checks that a request is for this peer.
     pub fn check_peer(&self, header: &Header) -> Result<(), Refusal> {
         match header.peer.filter(|asked| *asked != self.name.id) {
             Some(asked) => Err(Refusal::MismatchPeer { asked, actual: self.name.id }),

@@ -93,7 +93,6 @@ impl Follower {
 }
 
 impl<E: StorageEngine> RaftGroup<E> {
-    /// Returns the node of peer `id`, continuing from `start`.
     pub fn new(
         ctx: &Context<E>,
         region: &stele_types::Region,
@@ -108,12 +107,10 @@ impl<E: StorageEngine> RaftGroup<E> {
         Ok(Self { node, region: region.id, to_apply: VecDeque::new() })
     }
 
-    /// Returns the log.
     pub fn log(&self) -> &RegionLog<E> {
         self.node.store()
     }
 
-    /// Returns the log, to change it.
     pub fn log_mut(&mut self) -> &mut RegionLog<E> {
         self.node.mut_store()
     }
@@ -198,7 +195,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         term.map(Term)
     }
 
-    /// Returns whether the log holds the entry.
     pub fn has_entry(&self, (index, term): (LogIndex, Term)) -> bool {
         self.term_of(index) == Some(term)
     }

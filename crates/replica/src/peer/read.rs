@@ -43,7 +43,6 @@ impl<E: StorageEngine> Peer<E> {
         self.reads.push(WaitingRead { id, header, replica, min_visible, arrived_nanos, answer });
     }
 
-    /// Confirms the reads that can be confirmed now.
     pub(super) fn confirm_reads(&mut self, ctx: &mut Context<E>) {
         if !self.reads.has_queued() {
             return;

@@ -202,7 +202,6 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Refuses all waiting requests.
     pub(super) fn refuse_waiting<R>(&mut self, ctx: &mut Context<E>, refusal: &R)
     where
         R: Clone + Into<Rejection>,

@@ -105,7 +105,6 @@ impl Readers {
         read
     }
 
-    /// Ends all leases of the store.
     pub(crate) fn end_leases(&self) {
         self.regions.read().values().for_each(|reader| reader.end_lease());
     }
@@ -131,7 +130,6 @@ pub struct Reader {
     version: AtomicU64,
     /// Term in which this peer leads and serves; 0 for none.
     term: AtomicU64,
-    /// Latest known term.
     known_term: AtomicU64,
     /// Monotonic nanoseconds at which the lease of `term` ends.
     lease_until: AtomicU64,
@@ -146,7 +144,6 @@ pub struct Reader {
     is_noted: AtomicBool,
 }
 
-/// Lease as seen by a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lease {
     term: u64,

@@ -46,7 +46,6 @@ pub(crate) enum Coverage {
     Part,
 }
 
-/// Window of one region.
 #[derive(Debug)]
 pub(crate) struct Window {
     coverage: AtomicU8,
@@ -106,7 +105,6 @@ impl Window {
         }
     }
 
-    /// Returns whether no entry is in the window.
     pub fn is_empty(&self) -> bool {
         self.visible.load(Ordering::Relaxed) == self.applied.load(Ordering::Relaxed)
     }

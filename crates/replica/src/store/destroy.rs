@@ -27,7 +27,6 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    /// Records that a batch was handed out.
     pub fn handed_out(&mut self) {
         self.under_way.append(&mut self.next);
     }
@@ -48,7 +47,6 @@ impl Leaving {
 }
 
 impl<E: StorageEngine> RaftStore<E> {
-    /// Runs the effects that peers requested.
     pub(super) fn run_effects(&mut self) -> Result<()> {
         while let Some(effect) = self.ctx.effects.pop() {
             match effect {

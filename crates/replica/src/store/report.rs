@@ -36,7 +36,6 @@ pub(super) struct ReportChanges {
 }
 
 impl ReportChanges {
-    /// Notes that the report of a region may have changed.
     pub fn note(&mut self, region: RegionId) {
         self.noted.insert(region);
     }

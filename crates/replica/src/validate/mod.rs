@@ -36,9 +36,7 @@ const PENDING_READS_MAX: usize = 4096;
 /// State of the receiving peer, against which a message is checked.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PeerState {
-    /// Receiving peer.
     pub receiver: PeerId,
-    /// Its current term.
     pub term: Term,
     /// Its last entry, durable or not.
     pub last: LogIndex,
@@ -46,7 +44,6 @@ pub(crate) struct PeerState {
     pub persisted: LogIndex,
     /// Leader of its term, as far as it knows.
     pub leader: Option<PeerId>,
-    /// Whether it leads.
     pub is_leader: bool,
     /// Whether the sender is a member, as far as it knows.
     pub from_is_member: bool,
@@ -213,7 +210,6 @@ fn read(message: &RaftMessage, state: &PeerState) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Checks the envelope of a message to this store.
 pub(crate) fn check_envelope(message: &PeerMessage, here: StoreId) -> Result<(), &'static str> {
     if message.to_store != here {
         return Err("addressed to another store");
@@ -231,7 +227,6 @@ pub(crate) fn check_envelope(message: &PeerMessage, here: StoreId) -> Result<(),
     Ok(())
 }
 
-/// Checks the envelope of a message between stores.
 pub(crate) fn check_stores(message: &PeerMessage, here: StoreId) -> Result<(), &'static str> {
     if message.to_store != here {
         return Err("addressed to another store");

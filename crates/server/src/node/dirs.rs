@@ -31,7 +31,6 @@ pub(super) struct Dirs {
 }
 
 impl Dirs {
-    /// Returns the identities of the stores.
     pub fn idents(&self) -> Vec<StoreIdent> {
         let opened = self.opened.iter().filter_map(|open| open.ident);
         opened.chain(self.damaged.iter().map(|damaged| damaged.ident)).collect()
@@ -148,7 +147,6 @@ impl<'a> Opening<'a> {
         Ok(())
     }
 
-    /// Counts a start of the directory.
     fn count_start(&self, dir: &Path) -> Result<Started> {
         // The list of members has a copy of the last run.
         let of_copy = |known: &Known| {

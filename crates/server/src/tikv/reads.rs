@@ -181,7 +181,6 @@ pub async fn get(
     Ok(get_response(pair.map(|pair| pair.value)))
 }
 
-/// Returns the answer to a get.
 pub fn get_response(found: Option<Bytes>) -> RawGetResponse {
     let not_found = found.is_none();
     RawGetResponse { value: found.unwrap_or_default(), not_found, ..RawGetResponse::default() }

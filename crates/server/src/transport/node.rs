@@ -193,7 +193,6 @@ impl Node {
     }
 }
 
-/// All nodes that this node has messages for.
 #[derive(Default)]
 pub struct Nodes {
     routes: RwLock<HashMap<StoreId, Arc<Node>>>,
@@ -224,7 +223,6 @@ impl Nodes {
         Ok(node.clone())
     }
 
-    /// Returns the node that is known to have the store.
     pub fn known(&self, store: StoreId) -> Option<Arc<Node>> {
         self.routes.read().get(&store).cloned()
     }
@@ -266,7 +264,6 @@ impl Nodes {
         }
     }
 
-    /// Returns all nodes.
     pub fn all(&self) -> Vec<Arc<Node>> {
         self.by_address.lock().values().cloned().collect()
     }

@@ -16,10 +16,8 @@ use std::ops::Bound;
 use stele_storage::Pair;
 use stele_types::{Command, Op, Result, mutant};
 
-/// Result of a lookup.
 pub(crate) type Found = Result<Option<Pair>>;
 
-/// Held keys of one region.
 #[derive(Default)]
 pub(crate) struct HeldKeys {
     holds: BTreeMap<Bytes, Hold>,
@@ -69,14 +67,12 @@ impl HeldKeys {
         self.holds.insert(key, hold);
     }
 
-    /// Makes a request that changes a held key wait behind its modification.
     pub fn wait_behind(&mut self, key: &Bytes, request: Waiting) {
         if let Some(hold) = self.holds.get_mut(key) {
             hold.behind.push(request);
         }
     }
 
-    /// Returns a held key that the request changes.
     pub fn key_changed_by(&self, request: &Waiting) -> Option<Bytes> {
         if self.holds.is_empty() || mutant::active("replica.key_not_held") {
             return None;
@@ -148,7 +144,6 @@ impl HeldKeys {
         expired
     }
 
-    /// Removes all requests.
     pub fn take_all(&mut self) -> Removed {
         self.found.clear();
         let mut all = Removed::default();

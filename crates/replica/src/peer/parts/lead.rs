@@ -14,7 +14,6 @@ pub(crate) struct Seen {
     pub leader: Option<PeerId>,
 }
 
-/// Leadership of a peer.
 #[derive(Debug, Default)]
 pub(crate) struct Leadership {
     seen: Seen,
@@ -139,7 +138,6 @@ impl ElectionTimer {
         is_free || mutant::active("replica.vote_at_once")
     }
 
-    /// Records a heartbeat from the leader.
     pub fn note_heartbeat_round(&mut self) {
         self.is_vote_hold_pending = !mutant::active("replica.answer_binds_nobody");
     }
@@ -229,7 +227,6 @@ pub(crate) struct Contacts {
     last: BTreeMap<PeerId, u64>,
     /// Senders outside the known membership.
     unknown: BTreeMap<PeerId, PeerName>,
-    /// Time since which no leader is known.
     leaderless_since: Option<u64>,
     /// Members as of a later membership that this peer has not applied.
     later: Vec<PeerName>,

@@ -24,7 +24,6 @@ impl Changes {
         self.barrier = is_barrier.then_some(at).or(self.barrier);
     }
 
-    /// Records that the change at `at` is applied.
     pub fn note_applied(&mut self, at: LogIndex) {
         self.last.take_if(|last| *last <= at);
         self.barrier.take_if(|barrier| *barrier <= at);
@@ -84,7 +83,6 @@ pub(crate) struct Transfers {
     target: Option<PeerName>,
 }
 
-/// Transfer in progress.
 #[derive(Debug)]
 struct Transfer {
     to: PeerId,

@@ -54,7 +54,6 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// Returns the request.
     pub fn id(&self) -> RequestId {
         let (Self::Write(id) | Self::Modify(id, _) | Self::Admin(id)) = self;
         *id
@@ -90,7 +89,6 @@ impl Proposals {
         !self.waiting.is_empty()
     }
 
-    /// Returns the bytes that count for the requests that wait.
     pub fn waiting_bytes(&self) -> u64 {
         self.waiting_bytes
     }
@@ -193,7 +191,6 @@ impl Proposals {
         taken
     }
 
-    /// Removes the proposals above `index`.
     pub fn take_above(&mut self, index: LogIndex) -> Vec<Proposal> {
         let keep = self.in_flight.partition_point(|proposal| proposal.index <= index);
         self.in_flight.split_off(keep).into()

@@ -25,7 +25,6 @@ pub(crate) struct Reads {
     late: usize,
 }
 
-/// Waiting read.
 pub(crate) struct WaitingRead {
     pub id: RequestId,
     pub header: Header,
@@ -50,7 +49,6 @@ impl Confirmed {
     }
 }
 
-/// Answer to a confirmed read.
 pub(crate) enum Answer {
     Ready,
     /// Modification that changes nothing, and its result.
@@ -72,7 +70,6 @@ pub(crate) struct LeaderReads {
     pub committed: LogIndex,
 }
 
-/// Next step for the queued reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadStep {
     Wait,
@@ -83,7 +80,6 @@ pub(crate) enum ReadStep {
 }
 
 impl Reads {
-    /// Returns whether no read waits.
     pub fn is_idle(&self) -> bool {
         self.queued.is_empty()
             && self.confirmed.is_empty()
@@ -133,7 +129,6 @@ impl Reads {
         self.confirmed.extend(queued.map(|read| Confirmed::new(read, index, now_nanos)));
     }
 
-    /// Starts a round with all queued reads.
     pub fn start_round(&mut self, context: Vec<u8>, sent_nanos: u64) {
         let reads = std::mem::take(&mut self.queued);
         self.rounds.push_back(ReadIndexRound { context, sent_nanos, reads });
@@ -187,7 +182,6 @@ impl Reads {
         }
     }
 
-    /// Removes and returns all reads.
     pub fn take_all(&mut self) -> Vec<WaitingRead> {
         self.requeue();
         let confirmed = self.confirmed.drain(..).map(|confirmed| confirmed.read);
