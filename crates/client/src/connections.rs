@@ -44,7 +44,6 @@ pub struct Connection {
 }
 
 impl Connections {
-    /// Creates the pool without connections.
     pub fn new(dial: Box<dyn Dial>, options: &Options) -> Self {
         let connections_per_node = options.connections_per_node.max(1);
         Self { dial, connections_per_node, nodes: Mutex::default() }

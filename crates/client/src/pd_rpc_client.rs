@@ -44,7 +44,6 @@ pub struct Found {
 }
 
 impl PdRpcClient {
-    /// Creates a client that calls these nodes.
     pub fn new(connections: Arc<Connections>, addresses: Vec<String>) -> Self {
         Self {
             connections,

@@ -251,7 +251,6 @@ impl BlockCache {
         }
     }
 
-    /// Returns the number of spare buffers.
     #[cfg(test)]
     pub(crate) fn spares(&self) -> usize {
         self.spares.lock().len()

@@ -125,7 +125,6 @@ impl<E: StorageEngine> Context<E> {
         Some(id)
     }
 
-    /// Records the result of a lookup.
     pub fn lookup_ended(&mut self) {
         self.lookups_under_way = self.lookups_under_way.saturating_sub(1);
     }

@@ -180,7 +180,6 @@ impl GroupCommit {
         Some(done)
     }
 
-    /// Returns whether a batch is in flight.
     pub fn is_under_way(&self) -> bool {
         self.in_flight.is_some()
     }

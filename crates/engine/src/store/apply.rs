@@ -169,7 +169,6 @@ impl ApplyState {
         Ok(true)
     }
 
-    /// Returns the next sequence number.
     pub fn next_seq(&mut self) -> Seq {
         self.seq = self.seq.next();
         self.seq

@@ -9,7 +9,6 @@ use stele_vfs::{Create, Open, Vfs, VfsFile};
 /// Name of the file that holds space, in the directory of a store.
 pub const NAME: &str = "RESERVE";
 
-/// The file.
 #[derive(Debug, Default)]
 pub(crate) struct Reserve {
     /// `None` where the file system reserves nothing, and without a reserve.

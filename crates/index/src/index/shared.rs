@@ -71,7 +71,6 @@ pub(crate) struct Garbage {
     pub run: RunId,
 }
 
-/// State of an open index.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub vfs: Arc<dyn Vfs>,

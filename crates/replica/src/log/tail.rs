@@ -93,7 +93,6 @@ impl Tail {
         }
     }
 
-    /// Returns an entry's term.
     pub fn term(&self, index: u64) -> Option<u64> {
         let place = index.checked_sub(self.first())?;
         self.entries.get(place as usize).map(|(entry, _)| entry.term)

@@ -64,7 +64,6 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Records that entries up to `index` are applied.
     pub(super) fn note_applied(&mut self, index: LogIndex) {
         self.group.note_applied(index);
         self.reader.window().note_applied(index);
@@ -108,7 +107,6 @@ impl<E: StorageEngine> Peer<E> {
         Ok(true)
     }
 
-    /// Replaces the region's descriptor.
     fn set_region(&mut self, ctx: &mut Context<E>, region: Region) {
         let region = Arc::new(region);
         if let Some(name) = region.peer(self.name.id) {

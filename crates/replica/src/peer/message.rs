@@ -213,7 +213,6 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Handles the loss of the connection to a store.
     pub fn store_unreachable(&mut self, ctx: &mut Context<E>, store: stele_types::StoreId) {
         if self.remote_leader_store() == Some(store) {
             self.wake(ctx);

@@ -138,7 +138,6 @@ impl<E: StorageEngine> Peer<E> {
         self.is_leader() && self.leadership.is_serving_in(self.term())
     }
 
-    /// Returns the other members of the region.
     fn others(&self) -> impl Iterator<Item = &PeerName> {
         self.region.peers.iter().filter(|peer| peer.id != self.name.id)
     }
@@ -237,7 +236,6 @@ impl<E: StorageEngine> Peer<E> {
 // Status report of a peer.
 
 impl<E: StorageEngine> Peer<E> {
-    /// Returns the peer's status.
     pub fn report(&mut self, ctx: &Context<E>) -> RegionReport {
         let (read_ops, read_bytes) = self.reader.returned();
         let traffic = Traffic { read_ops, read_bytes, ..self.traffic };

@@ -148,7 +148,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         LogIndex(self.node.raft.raft_log.committed)
     }
 
-    /// Returns the last applied entry.
     pub fn applied(&self) -> LogIndex {
         LogIndex(self.node.raft.raft_log.applied)
     }
@@ -204,7 +203,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         self.node.raft.promotable()
     }
 
-    /// Returns whether this peer is the only voter.
     pub fn is_sole_voter(&self) -> bool {
         self.is_voter() && self.node.raft.prs().is_singleton()
     }
@@ -318,7 +316,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         self.node.report_unreachable(peer.0);
     }
 
-    /// Records the result of sending a snapshot.
     pub fn note_snapshot(&mut self, peer: PeerId, is_received: bool) {
         let status = if is_received { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
         self.node.report_snapshot(peer.0, status);
@@ -378,7 +375,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         self.to_apply.pop_front();
     }
 
-    /// Records that entries up to `index` are applied.
     pub fn note_applied(&mut self, index: LogIndex) {
         self.log_mut().note_applied(index.0, None);
         self.node.advance_apply_to(index.0);

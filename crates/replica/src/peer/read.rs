@@ -10,7 +10,6 @@ use stele_storage::{Modified, StorageEngine};
 use stele_types::{LogIndex, mutant};
 
 impl<E: StorageEngine> Peer<E> {
-    /// Queues a client's read.
     pub fn read(&mut self, ctx: &mut Context<E>, id: RequestId, read: Read) {
         if !read.replica && !self.is_leader() {
             ctx.reject(id, Refusal::NotLeader { leader: self.leader_hint() });

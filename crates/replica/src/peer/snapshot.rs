@@ -112,7 +112,6 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Records the result of sending a snapshot.
     pub fn snapshot_sent(&mut self, ctx: &Context<E>, to: PeerId, ok: bool) {
         let now = ctx.now.monotonic_nanos;
         if ok {

@@ -50,7 +50,6 @@ pub(super) enum Step {
 }
 
 impl<E: StorageEngine> Peer<E> {
-    /// Queues a client's request.
     pub fn enqueue(&mut self, request: Waiting) {
         self.proposals.push_waiting(request);
     }

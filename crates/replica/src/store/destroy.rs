@@ -104,7 +104,6 @@ impl<E: StorageEngine> RaftStore<E> {
         Ok(())
     }
 
-    /// Removes a replica from this store.
     pub(super) fn destroy(&mut self, last_known: &Region) -> Result<()> {
         let id = last_known.id;
         let Some(mut peer) = self.peers.remove(&id) else { return Ok(()) };

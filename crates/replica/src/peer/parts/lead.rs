@@ -155,7 +155,6 @@ impl ElectionTimer {
 /// Idle state of a replica.
 #[derive(Debug, Default)]
 pub(crate) struct Hibernation {
-    /// Ticks without work.
     idle_ticks: u64,
     is_active: bool,
 }
@@ -252,7 +251,6 @@ impl Contacts {
         self.last.insert(peer, now_nanos);
     }
 
-    /// Remembers a sender that is not a member.
     pub fn note_unknown(&mut self, peer: PeerName) {
         if self.unknown.len() >= UNKNOWN_PEERS_MAX {
             self.unknown.clear();
@@ -299,7 +297,6 @@ impl Contacts {
         self.restart(members, |peer| known.get(&peer.id).copied().unwrap_or(now_nanos));
     }
 
-    /// Records whether a leader is known.
     pub fn set_has_leader(&mut self, has_leader: bool, now_nanos: u64) {
         match has_leader {
             true => self.leaderless_since = None,
@@ -307,7 +304,6 @@ impl Contacts {
         }
     }
 
-    /// Returns a sender that is not a member.
     pub fn unknown(&self, id: PeerId) -> Option<PeerName> {
         self.unknown.get(&id).copied()
     }

@@ -18,7 +18,6 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// Records that the entry at `at` was proposed.
     pub fn note_proposed(&mut self, at: LogIndex, is_barrier: bool) {
         self.last = Some(at);
         self.barrier = is_barrier.then_some(at).or(self.barrier);
@@ -75,7 +74,6 @@ pub(crate) fn is_caught_up(follower: &Follower, committed: LogIndex) -> bool {
 
 // Leadership transfer (Raft §3.10).
 
-/// Leadership transfers of a peer.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     current: Option<Transfer>,
@@ -147,7 +145,6 @@ impl Transfers {
         }
     }
 
-    /// Records that a leader is known.
     pub fn note_has_leader(&mut self) {
         self.target = None;
     }

@@ -13,7 +13,6 @@ use std::collections::VecDeque;
 use stele_storage::Modified;
 use stele_types::{LogIndex, PeerRole, RegionPhase, Term, mutant};
 
-/// Waiting reads of one region.
 #[derive(Default)]
 pub(crate) struct Reads {
     /// Reads that arrived after the last round started.
