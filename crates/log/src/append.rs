@@ -1,4 +1,26 @@
 //! The only foreground write path: one batch becomes one frame, one write and one sync.
+//!
+//! One thread at a time holds the [`Appender`], the active segment. The steps of [`Appender::append`]:
+//!
+//! | step | function | on a failure |
+//! |---|---|---|
+//! | 1 a segment without room for the payloads is left for a new one | [`Appender::roll`] | no room: nothing changes |
+//! | 2 records become one frame, checked against the regions' logs | `encode` | the batch is refused, nothing is written |
+//! | 3 the frame is written at the end of the last one | [`Appender::write`] | no room: its remains are cut before the next batch |
+//! | 4 the file is synced | [`Appender::sync`] | the log stops for good |
+//! | 5 entries, hard states and head are shown, all at one moment | [`Appender::publish`] | the log stops for good |
+//! | 6 payloads go to the cache, and the caller gets their places | `append` | |
+//!
+//! A long frame is written while it is encoded: steps 2 and 3 overlap, its first block is written last, and until
+//! then no frame exists ([`Appender::write_pipelined`]). Readers use the regions' logs meanwhile. They see the state
+//! before the batch until step 5, and neither wait for steps 3 and 4 nor hold them up.
+//!
+//! What each step keeps:
+//! - 1: the name of the new segment ends the old one; nothing fails and nothing is appended there after it.
+//! - 3: a batch starts at a block that no acknowledged byte shares, so that a torn write damages no other batch.
+//! - 4 before 5: what the log shows is durable; therefore applied ≤ persisted, and no index refers to lost bytes.
+//! - 5: the same steps as in recovery, so that a restart shows what was shown before.
+//! - A failed sync is never repeated: a second success would not cover what the first one lost.
 
 use crate::FileKind;
 use crate::catalog::FileMeta;
