@@ -46,7 +46,6 @@ use stele_types::{Error, Result, mutant};
 /// Result of a command that ran to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// The command succeeded.
     Done,
     /// The command did part of its work, or found a problem; the reasons were printed.
     Failed,

@@ -69,7 +69,6 @@ pub struct Store {
 pub struct Pending(Completion);
 
 impl Pending {
-    /// Waits until the write is durable.
     pub fn wait(self) -> Result<()> {
         self.0.wait()
     }
@@ -313,7 +312,6 @@ impl Store {
         Ok(self.db.maintain(bytes_max)?.more)
     }
 
-    /// Returns the present sizes and counts.
     pub fn statistics(&self) -> Statistics {
         let DbStats { engine, gc, .. } = self.db.stats();
         Statistics::of(engine, gc.phase)

@@ -127,7 +127,6 @@ impl PdRpcClient {
         Ok(())
     }
 
-    /// Removes the cached address of a store.
     pub fn forget_store(&self, id: StoreId) {
         self.stores.lock().remove(&id);
     }

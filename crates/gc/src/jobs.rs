@@ -43,7 +43,6 @@ use stele_types::{Cause, Error, FileId, KeyRange, Result, RunId, mutant};
 /// Share of the index up to which only the runs that refer to the victims are rewritten.
 const SUBSET_SHARE_MAX: f64 = 0.5;
 
-/// The merge in progress.
 #[derive(Debug)]
 pub(crate) struct Running {
     job: Job,
@@ -291,7 +290,6 @@ impl Work {
         self.save(shared)
     }
 
-    /// Removes the outputs of a failed merge.
     pub fn drop_merge(&mut self, shared: &Shared) {
         let Some(running) = self.merge.take() else { return };
         let bytes = running.moved.bytes.load(Ordering::Relaxed);

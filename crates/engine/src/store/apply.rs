@@ -174,7 +174,6 @@ impl ApplyState {
         self.seq
     }
 
-    /// Makes all puts so far visible.
     pub fn publish(&self, shared: &Shared) {
         shared.index.publish(self.seq);
     }

@@ -41,7 +41,6 @@ impl From<Edit> for Change {
     }
 }
 
-/// Result of opening a manifest.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Found {
     pub created: bool,

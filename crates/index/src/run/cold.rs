@@ -22,7 +22,6 @@ use stele_types::{Error, Result, mutant};
 
 static NO_FENCES: Fences = Fences::none();
 
-/// State of a cold run.
 #[derive(Debug, Default)]
 pub(super) struct Cold {
     /// Built by the first read that needs it.
@@ -33,7 +32,6 @@ pub(super) struct Cold {
     is_damaged: AtomicBool,
 }
 
-/// Result of reading a page.
 enum Page {
     Intact(Bytes),
     Damaged,

@@ -48,7 +48,6 @@ pub(super) struct PagePlace {
     pub(super) crc: u32,
 }
 
-/// The fences of a cold run.
 #[derive(Debug)]
 pub(super) enum FencePages {
     InFile(FenceTable),

@@ -31,7 +31,6 @@ pub(super) struct Proposing {
 }
 
 impl Proposing {
-    /// Adds an entry.
     pub fn push(&mut self, payload: Bytes, purpose: Option<Purpose>) {
         self.bytes += entry_bytes(&payload);
         self.payloads.push(payload);

@@ -47,7 +47,6 @@ pub(crate) struct PeerState {
     pub is_leader: bool,
     /// Whether the sender is a member, as far as it knows.
     pub from_is_member: bool,
-    /// Number of reads that wait for a quorum.
     pub pending_reads: usize,
 }
 

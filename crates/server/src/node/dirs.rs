@@ -36,7 +36,6 @@ impl Dirs {
         opened.chain(self.damaged.iter().map(|damaged| damaged.ident)).collect()
     }
 
-    /// Returns the runs of the stores.
     pub fn boots(&self) -> Arc<Boots> {
         let boots = Boots::new(self.nonce);
         let opened = self.opened.iter().filter_map(|open| Some((open.ident?, &open.run)));

@@ -204,7 +204,6 @@ fn bytes_of(pair: &Pair) -> u64 {
     (pair.key.len().saturating_sub(1) + pair.value.len()) as u64
 }
 
-/// Counts pairs that are returned together.
 fn note_pairs(target: &Target, pairs: &[KvPair]) {
     let bytes = pairs.iter().map(|pair| (pair.key.len() + pair.value.len()) as u64).sum();
     let count = if mutant::active("server.scan_counts_as_one") { 1 } else { pairs.len() as u64 };
