@@ -14,6 +14,7 @@ mod figures;
 mod fuzz;
 mod histories;
 mod house;
+mod invariants;
 mod measured;
 mod mutants;
 mod peers;
@@ -57,7 +58,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   measured [--add FILES] [--bless]
                             check or write docs/measured.md, the recorded results of figures and peers;
                             --add records a figures.jsonl or the output of peers
-  catalogue [--bless]       check or write docs/testing.md, the tests of each fault
+  catalogue [--bless]       check or write docs/testing.md, the tests of each fault and invariant
   fuzz [--seconds S] [--seed N] [--only NAME] [--guided]
                             run every fuzz target for 10 seconds; --guided builds with coverage
   spec [--large] [--only NAME] [--workers N]

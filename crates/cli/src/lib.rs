@@ -46,7 +46,6 @@ use stele_types::{Error, Result};
 /// Result of a command that ran to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// The command succeeded.
     Done,
     /// The command did part of its work, or found a problem; the reasons were printed.
     Failed,
@@ -67,7 +66,6 @@ impl Outcome {
 /// Exit code of a failure.
 const FAILURE: u8 = 1;
 
-/// Returns the exit code of an error.
 fn exit_code(error: &Error) -> u8 {
     let error = error.of_one_store();
     match error {

@@ -22,7 +22,6 @@ const PAGE_BYTES_MAX: usize = 8 << 20;
 /// Limit for the entries that are applied together.
 const APPLY_BYTES_MAX: usize = 8 << 20;
 
-/// An open directory.
 pub struct NodeDir {
     store: Store,
     view: Arc<View>,

@@ -48,7 +48,6 @@ pub fn more_telling(earlier: String, later: String) -> String {
     }
 }
 
-/// State of one call's tries.
 pub struct Tries {
     deadline: Instant,
     started: Instant,
@@ -155,7 +154,6 @@ impl Tries {
         Ok(())
     }
 
-    /// Returns the error of a call at its deadline.
     pub fn timeout_error(&mut self) -> Error {
         let seconds = self.started.elapsed().as_secs_f64();
         let kept = self.quorum.as_ref();

@@ -46,7 +46,6 @@ pub struct Started {
     pub has_moved: bool,
 }
 
-/// Content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct BootFile {
     count: u64,
@@ -61,6 +60,7 @@ impl DirStart {
     ///
     /// Invariant: count, id, earlier ids and place are durable, in one atomic write, before a store
     /// states them. Otherwise two starts could have the same id, as a directory and its copy do.
+    /// Test: `every_start_of_a_directory_comes_after_what_was_stated_wherever_the_power_is_cut`.
     ///
     /// Invariant: a directory that is at another place than at its last start is not started, unless
     /// the operator says that it was moved: it may be a copy, of which the original runs.

@@ -4,6 +4,10 @@
 //! STORE := "stele store\n" "format " n "\n" "kind " ("embedded" | "node") "\n" "store " id "\n"
 //!          "crc32c " hex "\n"
 //! ```
+//!
+//! Invariant: only consensus changes the pairs of a node's directory: an embedded store and a node refuse
+//! each other's.
+//! Test: `a_directory_of_a_node_is_no_embedded_store_and_the_other_way_round`.
 
 use crate::checked_text::{self, CheckedText};
 use crate::shards::MAP_NAME;

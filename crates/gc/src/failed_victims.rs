@@ -32,7 +32,6 @@ impl FailedVictims {
         }
     }
 
-    /// Returns whether the file is excluded now.
     pub fn contains(&self, file: FileId, now_nanos: u64) -> bool {
         self.0.get(&file).is_some_and(|failed| now_nanos < failed.until_nanos)
     }

@@ -23,7 +23,6 @@ pub(crate) enum Plan {
     Victims(BTreeSet<FileId>),
     /// Values of a key range, except those in files to keep.
     Range {
-        /// Key range.
         range: KeyRange,
         /// Files that are already in key order.
         keep: BTreeSet<FileId>,
@@ -180,7 +179,6 @@ const VALUES_BYTES_MIN: u64 = 64 << 10;
 const OF_VALUES: u64 = 4;
 const PART_BYTES_MAX: u64 = 4 << 20;
 
-/// Readahead state of one batch of values.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     /// Key lengths and locations of the values, in the order in which they are placed.

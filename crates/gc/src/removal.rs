@@ -1,5 +1,7 @@
-//! Invariant of removal: a value file is removed only when the index refers to nothing in it, no
+//! Invariant: a value file is removed only when the index refers to nothing in it, no
 //! region's log needs an entry in it, a durable checkpoint covers it, and no reader can reach it.
+//! Tests: `every_reason_alone_holds_a_file`,
+//! `a_view_holds_a_file_that_no_observation_saw_before_it`.
 //!
 //! Removal of files that nothing holds.
 
@@ -11,7 +13,6 @@ use stele_index::{Edit, VersionId};
 use stele_log::FileKind;
 use stele_types::{Error, FileId, Result};
 
-/// Known state of one value file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileStatus<'a> {
     /// The log still appends to it.

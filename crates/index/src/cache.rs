@@ -40,7 +40,6 @@ pub(crate) enum Part {
     Fences(u32),
 }
 
-/// Content of a cached part.
 #[derive(Clone, Debug)]
 pub(crate) enum Cached {
     Block(Block),
@@ -175,8 +174,9 @@ impl BlockCache {
         self.pinned_bytes.load(Ordering::Acquire)
     }
 
-    /// Takes `bytes` for pinned filters and fences. Invariant: all pins together are within the
-    /// limit.
+    /// Takes `bytes` for pinned filters and fences. Invariant: all pinned filters and fences are within
+    /// `index_memory_bytes_max`.
+    /// Test: `every_limit_gives_the_same_answers_and_is_kept`.
     pub(crate) fn pin(self: &Arc<Self>, bytes: usize) -> Option<Pin> {
         let bytes = bytes as u64;
         let taken = self.pinned_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, |pinned| {
@@ -252,7 +252,6 @@ impl BlockCache {
         }
     }
 
-    /// Returns the number of spare buffers.
     #[cfg(test)]
     pub(crate) fn spares(&self) -> usize {
         self.spares.lock().len()

@@ -386,7 +386,6 @@ impl Staged {
         put_digest(&mut self.items, &mut self.scratch, &mut self.previous, item, inline_max)
     }
 
-    /// Returns the items of a frame in `segment`.
     pub fn items(&self, segment: FileId) -> Items<'_> {
         Items::new(Form::Sidecar, Lsn::new(segment, 0), &self.items)
     }

@@ -1,4 +1,6 @@
-//! After a failed write or sync the durable state is unknown; further appends fail.
+//! Invariant: after a failed write or sync nothing is appended. The durable state is unknown, and a second sync
+//! that succeeds would prove nothing.
+//! Test: `fault_17_a_failed_sync_stops_the_log_for_good`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_types::lock::{Mutex, rank};
@@ -51,6 +53,7 @@ impl Poison {
 ///
 /// Invariant: no other thread uses what a panic left half changed. The log has stopped before the
 /// lock on it is free.
+/// Test: `a_lock_that_a_panic_frees_protects_nothing_that_is_used_again`.
 #[derive(Debug)]
 pub struct StopOnPanic<'a> {
     poison: &'a Poison,

@@ -145,7 +145,6 @@ impl TombstoneWriter {
         self.chunks.flush_full().map(|_| ())
     }
 
-    /// Removes the unfinished file.
     pub fn abandon(self) -> Result<()> {
         self.chunks.abandon()
     }

@@ -54,7 +54,6 @@ pub(crate) struct Counters {
     pub rolls: AtomicU64,
     pub recycled: AtomicU64,
     pub direct_retries: AtomicU64,
-    /// Bytes of the appender's buffers.
     pub buffer_bytes: AtomicU64,
 }
 

@@ -1,4 +1,7 @@
 //! Hand-over of leaderships by a node that stops: which voter leads each region next.
+//!
+//! Invariant: a leadership goes to a voter that has caught up, or stays.
+//! Test: `a_region_without_a_caught_up_voter_keeps_its_leader`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use stele_replica::RegionReport;
@@ -18,7 +21,6 @@ pub struct Transfer {
 /// Leaderships that a node hands over, in rounds.
 #[derive(Debug, Default)]
 pub struct HandOver {
-    /// Stores of the node.
     own: BTreeSet<StoreId>,
     /// Number of leaderships that each store was to take.
     taken: BTreeMap<StoreId, u64>,

@@ -158,6 +158,7 @@ impl Refusal {
 ///
 /// Invariant: of two runs of one store at most one is heard. Both would vote in one term, and
 /// acknowledge entries that only one of them holds.
+/// Test: `a_run_goes_on_after_the_known_one_only_if_it_comes_after_it_and_that_one_has_ended`.
 pub fn judge(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidence) -> Verdict {
     if !known.run.is_known() {
         return match (run.is_known(), evidence.is_own) {

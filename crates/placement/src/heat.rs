@@ -125,6 +125,7 @@ impl Heat {
     ///
     /// Invariant: traffic counts once. A report that is lost is contained in the next one, and one
     /// that comes twice adds nothing.
+    /// Test: `random_losses_and_repetitions_change_no_sum`.
     pub(crate) fn note(
         &mut self,
         leader: PeerId,

@@ -142,6 +142,8 @@ impl LeaderState {
     ///
     /// Invariant: a node that restarted is heard, whatever its wall clock shows. Reports of one run of
     /// a process are ordered by their numbers, and runs by the boot counts of the stores.
+    /// Tests: `a_node_that_restarts_with_its_clock_set_back_is_heard_again`,
+    /// `a_report_of_an_earlier_run_of_a_store_takes_back_neither_state_nor_address`.
     ///
     /// The changes of [`Cluster::plan_heartbeat`] must be committed before. Returns the region
     /// reports that are older than the known state.

@@ -187,7 +187,6 @@ const GRACE_S: u64 = 5;
 pub(crate) const TEXT_BYTES_MAX: usize = 1024;
 /// Length limit for a token.
 pub(crate) const TOKEN_BYTES_MAX: usize = 64;
-/// Limit for the labels of a store.
 pub(crate) const LABELS_MAX: usize = 64;
 
 impl Store {
@@ -207,6 +206,7 @@ impl Store {
     /// It is down once the persisted time and this leader's own time without a heartbeat together
     /// reach `down_after_seconds`. A grace time lets a store report that returned between two
     /// leaders.
+    /// Test: `silence_grows_into_being_down_and_a_new_leader_goes_on_counting_after_a_grace`.
     pub fn liveness(&self, config: &Config, now: Millis) -> Liveness {
         self.liveness_after(config, now, self.hanging_s())
     }

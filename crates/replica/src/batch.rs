@@ -88,6 +88,7 @@ impl Batch {
     /// entry is left to propose.
     ///
     /// Invariant: a batch of which an entry was written is never answered as not done.
+    /// Test: `a_batch_with_a_written_part_is_unknown_and_one_without_is_what_its_first_entry_is`.
     pub fn replied(&mut self, reply: Reply) -> Option<Reply> {
         let Reply::Done(Done::Written { .. }) = reply else {
             // bug replica.part_as_refused: `self.is_partly_written` is `false`

@@ -125,7 +125,6 @@ impl<E: StorageEngine> Context<E> {
         Some(id)
     }
 
-    /// Records the result of a lookup.
     pub fn lookup_ended(&mut self) {
         self.lookups_under_way = self.lookups_under_way.saturating_sub(1);
     }
@@ -138,8 +137,9 @@ impl<E: StorageEngine> Context<E> {
         self.gone.insert(region, epoch);
     }
 
-    /// Turns leases on or off. Invariant: while they are off, no peer of this store has a lease. A
+    /// Turns leases on or off. Invariant: while leases are off, no peer of this store has a lease. A
     /// read in flight finds its lease ended and waits for a read index round.
+    /// Test: `a_lease_in_force_ends_when_leases_are_turned_off_and_reads_go_on_by_rounds`.
     pub fn set_leases(&mut self, on: bool) {
         self.leases = on;
         // bug replica.lease_outlives_its_setting: never

@@ -77,9 +77,10 @@ impl<M: RecoverableLog> EntryRecovery<M> {
         self.next_nanos
     }
 
-    /// Returns whether the store can be opened. Invariant: not before its last lost entry is
-    /// restored. The store acknowledged that entry, and with a shorter log it would vote for a
+    /// Returns whether the store can be opened. Invariant: a store does not open before its last lost entry
+    /// is restored. It acknowledged that entry, and with a shorter log it would vote for a
     /// candidate that never had it.
+    /// Test: `a_store_neither_votes_nor_acknowledges_before_its_last_lost_entry_is_back`.
     pub fn is_recovered(&self) -> bool {
         // bug replica.half_mended_opens: `self.log.is_recovered()` is `true`
         self.log.is_recovered()

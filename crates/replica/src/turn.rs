@@ -81,8 +81,9 @@ pub struct StoreLoop<E: StorageEngine, A> {
 struct Pending<A> {
     /// `None` once the caller was answered: its deadline passed.
     caller: Option<A>,
-    /// Invariant: it is held until the core answers. A proposal uses memory also when its caller no
-    /// longer waits for it.
+    /// Invariant: the bytes of a request count until the core answers. A proposal uses memory also
+    /// when its caller no longer waits for it.
+    /// Test: `a_request_past_its_deadline_is_answered_and_its_bytes_count_until_its_outcome_is_known`.
     _admitted: Admitted,
     /// Deadline of a write; 0 without one.
     deadline_nanos: u64,
@@ -94,6 +95,7 @@ const PROPOSED_AFTER_TICKS: u64 = 2;
 
 /// Invariant: no reader of a loop that has ended leads, however it ended: nothing would depose it
 /// when another store leads, and the node would take itself for the leader.
+/// Test: `a_loop_that_has_ended_leads_nothing_and_knows_no_leader`.
 impl<E: StorageEngine, A> Drop for StoreLoop<E, A> {
     fn drop(&mut self) {
         self.depose();

@@ -4,6 +4,7 @@
 //! although the node cannot do without it, `/healthz` and `/metrics` name it. The node then stops
 //! with a message if it would report or promise what no longer holds. Tasks of one request or one
 //! connection are exempt: their caller sees the end.
+//! Test: `a_task_that_panics_is_named_by_healthz_and_a_required_one_ends_the_node`.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

@@ -3,6 +3,7 @@
 //! Invariant: a thread takes a lock only if its rank is higher than those of all locks that the
 //! thread holds. Therefore no two threads wait for each other. Debug builds check each lock and
 //! panic; release builds contain no trace of the check. [`rank`] is the table of all ranks.
+//! Test: `a_lock_that_is_not_above_the_held_ones_panics_with_both_names`.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

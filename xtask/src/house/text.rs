@@ -2,7 +2,7 @@
 
 use super::table::{Limit, Row};
 use crate::tidy::source::Source;
-use crate::tidy::{lengths, paths, prose};
+use crate::tidy::{lengths, map, paths, prose};
 use crate::workspace::Workspace;
 
 /// Lines below which a file is short.
@@ -13,7 +13,6 @@ const SHORT_COMMENT_CHARS: usize = 60;
 const ROOTS: [&str; 2] = ["mod.rs", "lib.rs"];
 /// Beginning of a call that asks for a deliberate bug.
 const ASKED: &str = concat!("mutant::", "active(");
-const MAP: &str = "ARCHITECTURE.md";
 
 /// Returns all measures of the text.
 pub fn rows(workspace: &Workspace, sources: &[Source]) -> Vec<Row> {
@@ -21,9 +20,8 @@ pub fn rows(workspace: &Workspace, sources: &[Source]) -> Vec<Row> {
     rows.push(Row::of("calls of deliberate bugs in product code", bugs(sources), Limit::AtMost(0)));
     rows.push(Row::of("lines of Rust, all of the repository", lines(sources), Limit::None));
     rows.push(Row::of("crates of the workspace", workspace.packages.len(), Limit::None));
-    let words = sources.iter().find(|source| source.path == MAP);
-    let words = words.map_or(0, |source| source.text.split_whitespace().count());
-    rows.push(Row::of("words of ARCHITECTURE.md", words, Limit::AtMost(3000)));
+    let limit = Limit::AtMost(map::WORDS_MAX);
+    rows.push(Row::of("words of ARCHITECTURE.md", map::words(sources), limit));
     rows.extend(hops(sources));
     rows.extend(comments(sources));
     rows
@@ -119,7 +117,7 @@ mod tests {
             sample("crates/a/tests/all.rs", &asks("a.other")),
             sample("xtask/src/main.rs", &asks("a.tool")),
             sample("docs/paths.md", page),
-            sample(MAP, "# Map\nof it\n"),
+            sample(map::MAP, "# Map\nof it\n"),
         ]
     }
 

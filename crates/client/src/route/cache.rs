@@ -33,7 +33,6 @@ pub struct RegionCache {
 }
 
 impl RegionCache {
-    /// Returns the region that holds `key`.
     pub fn find(&self, key: &[u8]) -> Option<Route> {
         let entries = self.entries.read();
         let below = entries.by_start.range::<[u8], _>((Bound::Unbounded, Bound::Included(key)));

@@ -29,7 +29,6 @@ pub struct Router {
 }
 
 impl Router {
-    /// Creates a router with an empty cache.
     pub fn new(connections: Arc<Connections>, pd_client: PdRpcClient) -> Self {
         Self { connections, pd_client, regions: RegionCache::default() }
     }
@@ -108,7 +107,6 @@ impl Router {
         }
     }
 
-    /// Sends a call to a node once.
     async fn call_once<C: RawCall>(
         &self,
         address: &str,

@@ -22,9 +22,11 @@
 //! changed in memory may differ from the log. The leader still does steps 5 to 7, with the panic as
 //! the result, and every later group fails because the store has stopped. A group that is dropped
 //! without a leader fails, too.
+//! Test: `a_leader_that_panics_fails_its_group_and_all_later_calls_and_no_call_waits`.
 //!
 //! Invariant: callbacks run in the order of commits: a leader runs those of its group before it
 //! resigns.
+//! Test: `the_callbacks_of_a_group_run_before_another_thread_may_lead_the_next`.
 //!
 //! Invariant: a callback that panics ends its own call only.
 

@@ -6,6 +6,7 @@
 //! Invariant: no write to the key takes effect between the decision and its result. One leader at a
 //! time commits; all groups before its own are applied; and it decides after the other operations of
 //! its group, in the order in which the modifications joined.
+//! Test: `modifications_of_one_group_and_of_two_are_decided_one_after_the_other`.
 
 use super::Db;
 use super::commit::Completion;
@@ -135,7 +136,6 @@ pub(super) fn decide_all(
     Ok(())
 }
 
-/// Pending result of a modification.
 struct PendingResult {
     completion: Completion,
     result: Arc<OnceLock<Result<Modified>>>,

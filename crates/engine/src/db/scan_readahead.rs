@@ -73,7 +73,6 @@ impl ScanReadahead {
         self.long.then(|| self.job.clone())
     }
 
-    /// Returns the slice, read.
     pub fn take(self) -> Result<ReadSlice> {
         let mut state = self.job.state.lock();
         while matches!(*state, State::Reading) {

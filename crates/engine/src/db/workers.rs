@@ -123,7 +123,6 @@ impl Workers {
         Ok(())
     }
 
-    /// Returns the queue of the reading threads.
     pub fn reads(&self) -> &Arc<ReadQueue> {
         &self.reads
     }

@@ -130,7 +130,6 @@ impl Found {
         }
     }
 
-    /// Returns the map, if there is one.
     pub fn map(&self) -> Option<&Map> {
         match self {
             Self::Unused(map) => map.as_ref(),

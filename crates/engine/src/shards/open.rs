@@ -21,6 +21,9 @@ struct Judged {
 }
 
 /// Opens a set of shards, or creates it.
+///
+/// Invariant: a store of a set exists only after the maps of all directories are durable.
+/// Test: `a_creation_cut_at_any_operation_of_any_shard_is_completed_by_the_same_call`.
 pub(super) fn open(
     places: Vec<ShardPlace>,
     clock: &Arc<dyn Clock>,
@@ -195,7 +198,6 @@ mod tests {
         judge(&dirs[..found.len()], found, &Partition::Hash)
     }
 
-    /// Returns the errors by shard.
     fn errors(found: Vec<Result<Found>>) -> Vec<String> {
         let judged = judged(found).found.into_iter();
         judged

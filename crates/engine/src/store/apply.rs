@@ -27,7 +27,6 @@ pub(crate) struct ApplyState {
 }
 
 impl ApplyState {
-    /// Starts from a checkpoint.
     pub fn resume(checkpoint: &Checkpoint) -> Self {
         Self {
             applied: checkpoint.applied.clone(),
@@ -119,6 +118,7 @@ impl ApplyState {
         // Invariant: applied ≤ persisted on this store, because the index must not refer to bytes that
         // are not durable. The log knows only positions of durable entries. An unapplied entry keeps
         // its position until it is applied: [`Shared::reappend`] moves only checkpointed ones.
+        // Test: `the_store_keeps_every_law_of_a_storage_engine`.
         let found = shared.log.positions(region, entries);
         // bug engine.apply_unpersisted: let found = found.or(Ok(vec![shared.log.head(); entries.len()]));
         let mut user_bytes = 0;
@@ -159,6 +159,7 @@ impl ApplyState {
     /// Invariant: a checkpoint passes no unapplied entry. Nothing is applied meanwhile, and the log
     /// shows all entries and its head as of one moment; entries that it publishes later lie at this
     /// head or after it.
+    /// Test: `a_checkpoint_never_passes_an_entry_that_waits_to_be_applied`.
     pub fn freeze(&mut self, shared: &Shared) -> Result<bool> {
         let applied = |region| self.applied(region).unwrap_or_default();
         let (replay_from, head) = shared.log.replay_from(&applied);
@@ -172,13 +173,11 @@ impl ApplyState {
         Ok(true)
     }
 
-    /// Returns the next sequence number.
     pub fn next_seq(&mut self) -> Seq {
         self.seq = self.seq.next();
         self.seq
     }
 
-    /// Makes all puts so far visible.
     pub fn publish(&self, shared: &Shared) {
         shared.index.publish(self.seq);
     }

@@ -58,7 +58,6 @@ pub(crate) fn count(shared: &Shared) -> Result<u64> {
     count_files(shared).map(|(bytes, _)| bytes)
 }
 
-/// Returns the bytes and the number of the files.
 fn count_files(shared: &Shared) -> Result<(u64, usize)> {
     let (mut total, mut count) = (0, 0);
     for dir in [shared.dir.clone(), shared.dir.join("log"), shared.dir.join("index")] {

@@ -213,6 +213,7 @@ impl Store {
     ///
     /// Invariant: truncated ≤ checkpointed, because a crash loses effects that neither the log nor
     /// a run holds. Nothing of the batch is written before this check.
+    /// Test: `the_store_keeps_every_law_of_a_storage_engine`.
     fn check<'a>(&self, batch: &'a LogBatch) -> Result<Checked<'a>> {
         let shared = &self.shared;
         let mut checked = Checked::default();

@@ -10,9 +10,11 @@ impl Store {
     /// region applied is made durable without its log, its entries are truncated, and the
     /// checkpoint drops it. Its pairs thus stay (another region may have taken them over), none of
     /// its entries is applied again over newer pairs, and what it had applied does not count for
-    /// its next incarnation. After a crash in between, it continues with an empty log. Invariant,
-    /// on which opening relies: a destroyed region is in no checkpoint. Therefore an ending region
+    /// its next incarnation. After a crash in between, it continues with an empty log.
+    ///
+    /// Invariant: a destroyed region is in no checkpoint. Opening relies on it. Therefore an ending region
     /// applies nothing until the batch is appended.
+    /// Test: `every_crash_while_ranges_move_leaves_one_side_of_the_step`.
     pub(super) fn end_incarnations(&self, ending: &[(RegionId, &Mark)]) -> Result<()> {
         ending.iter().try_for_each(|(region, mark)| self.end_incarnation(*region, mark))
     }

@@ -92,11 +92,13 @@ impl Ingest {
     }
 }
 
-/// Installs staged pairs as the state of `region` at `at`. Order: staged values and runs are
+/// Installs staged pairs as the state of `region` at `at`. Invariant: all of a snapshot becomes visible at one
+/// moment, with the start of its log. Order: staged values and runs are
 /// durable → device space for the mark is reserved → values get their names → one manifest edit
 /// makes the runs, the removal of the old pairs and the region's applied index current → the mark
 /// is written from which its log starts. If a crash prevents the mark, opening repeats it: the
 /// manifest then has an applied entry that the log lacks.
+/// Test: `a_crash_in_an_installation_leaves_the_old_range_or_the_new_one_with_its_log`.
 pub(crate) fn install(
     store: &Store,
     region: RegionId,

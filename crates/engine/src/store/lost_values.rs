@@ -28,7 +28,6 @@ pub struct RepairStats {
     pub repaired: u64,
 }
 
-/// Lost values of one store.
 #[derive(Debug)]
 pub(crate) struct LostValues {
     /// False without replicas: no store can supply a copy, and lost values are only counted.

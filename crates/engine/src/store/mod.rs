@@ -237,8 +237,9 @@ impl Store {
         self.stop_on_failed_sync(done)
     }
 
-    /// Stops the store after a failed sync of any file, because the durable state is unknown. If
+    /// Invariant: a failed sync of any file stops the log, because the durable state is unknown. If
     /// only the manifest refused further edits, memory and log would grow without limit.
+    /// Test: `fault_17_a_failed_sync_of_the_maintenance_stops_the_store_for_good`.
     fn stop_on_failed_sync<T>(&self, done: Result<T>) -> Result<T> {
         done.map_err(|error| {
             let stops = error.is_failed_sync() || self.shared.index.poisoned();

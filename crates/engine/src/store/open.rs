@@ -295,7 +295,6 @@ fn flush_replayed(shared: &Shared, state: &ApplyState, from: &Checkpoint) -> Res
     flush_frozen(&shared.index)
 }
 
-/// Flushes all frozen memtables.
 pub(super) fn flush_frozen(index: &Index) -> Result<()> {
     const SLICE_BYTES: u64 = 4 << 20;
     while let Some(mut job) = index.start_flush() {

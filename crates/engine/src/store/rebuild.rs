@@ -74,7 +74,6 @@ pub(super) fn open_undamaged(
     Rebuild { vfs, dir, id, options, replay: Replay::Committed }.open_existing()
 }
 
-/// Whether the lost file is a run.
 fn is_run(lost: &Error) -> bool {
     let (Error::Missing { path, .. } | Error::Corrupt { path, .. }) = lost else { return false };
     path.extension().is_some_and(|kind| kind == "run")

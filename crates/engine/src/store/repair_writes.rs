@@ -33,8 +33,9 @@ impl Store {
         }
         let ranges: Vec<KeyRange> =
             copies.iter().map(|(key, ..)| KeyRange::of_key(key.clone())).collect();
-        // Invariant: while nothing is applied, the key still has the lost value. A copy must not
-        // replace a later write.
+        // Invariant: a copy replaces the requested value, and no later write: while nothing is applied, the key
+        // still has the lost value.
+        // Test: `a_value_that_cannot_be_read_is_replaced_by_its_copy_and_by_nothing_else`.
         let applying = lock_flushed(self, &ranges)?;
         let (places, pairs): (Vec<Locator>, Vec<Pair>) = self.current(copies)?.into_iter().unzip();
         if pairs.is_empty() {

@@ -40,7 +40,6 @@ pub struct ScrubStats {
     pub age_s: u64,
 }
 
-/// Scrub of one store.
 #[derive(Debug)]
 pub(crate) struct Scrub {
     clock: Arc<dyn Clock>,

@@ -13,7 +13,6 @@ const SLICE_BYTES_MAX: u64 = 4 << 20;
 /// Largest gap between values that are read together.
 const NEAR_BYTES: u64 = 16 << 10;
 
-/// Limits of a slice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     pub pairs_max: usize,

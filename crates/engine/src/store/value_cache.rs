@@ -25,7 +25,6 @@ impl Weighter<u64, Bytes> for Weight {
     }
 }
 
-/// A cache of values with a byte limit.
 #[derive(Debug)]
 pub(crate) struct ValueCache {
     values: Option<Cache<u64, Bytes, Weight>>,
@@ -62,7 +61,6 @@ impl ValueCache {
         self.values.as_ref().map_or(0, Cache::weight)
     }
 
-    /// Returns hits and misses so far.
     pub fn counts(&self) -> (u64, u64) {
         (self.hits.load(Ordering::Relaxed), self.misses.load(Ordering::Relaxed))
     }

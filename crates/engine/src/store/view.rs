@@ -67,7 +67,6 @@ impl View {
         Ok(value)
     }
 
-    /// Reads the values of a slice of this view.
     pub(crate) fn read(&self, slice: Slice) -> Result<ReadSlice> {
         slice.read(&self.shared.log)
     }
@@ -80,6 +79,7 @@ impl View {
     /// Reads the next pairs of `iter`; empty at the end.
     ///
     /// Invariant: no memory is used for values that are not admitted.
+    /// Test: `a_read_of_which_the_memory_is_refused_reads_no_value`.
     fn next_slice(
         &self,
         iter: &mut ViewIter,

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stele_types::{Cause, Error, KeyRange, LogIndex, RegionId, Result, RunId, Seq, Term, ValueRef};
 
-/// A region and its applied index and term.
 pub(super) type Applied = (RegionId, (LogIndex, Term));
 
 /// Size at which a run of an ingest ends, even if `run_bytes_max` is larger: the keys of an open

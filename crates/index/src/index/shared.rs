@@ -71,7 +71,6 @@ pub(crate) struct Garbage {
     pub run: RunId,
 }
 
-/// State of an open index.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub vfs: Arc<dyn Vfs>,
@@ -89,7 +88,6 @@ pub(crate) struct Shared {
     pub pins: Pins,
     /// Oldest first.
     pub garbage: Mutex<Vec<Garbage>, { rank::GARBAGE }>,
-    /// Number of runs unlinked.
     pub removed_runs: AtomicU64,
     pub flushing: AtomicBool,
     /// Age of the tier that the running flush will form; tiers installed meanwhile have lower ages.

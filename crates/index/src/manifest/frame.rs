@@ -39,7 +39,6 @@ pub(crate) struct End {
 /// earlier builds must refuse a manifest by its version. Manifests of earlier versions are read.
 const MANIFEST_VERSION: u32 = FORMAT_VERSION + 1;
 
-/// One valid frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
     pub offset: u64,
@@ -54,7 +53,6 @@ pub(crate) fn encode_header(number: u32) -> (Vec<u8>, End) {
     header_of(MANIFEST_VERSION, number)
 }
 
-/// Encodes the header of a file of this version.
 pub(super) fn header_of(version: u32, number: u32) -> (Vec<u8>, End) {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&version.to_le_bytes());
@@ -125,9 +123,7 @@ fn unchecked_frame_at(file: &[u8], offset: u64) -> Option<(Frame<'_>, usize)> {
 /// Iterator over the frames of a file along their chain.
 pub(crate) struct Chain<'a> {
     file: &'a [u8],
-    /// End of the last frame.
     pub end: End,
-    /// Body of the last frame.
     last: &'a [u8],
     search: Search<'a>,
 }

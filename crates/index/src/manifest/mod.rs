@@ -41,7 +41,6 @@ impl From<Edit> for Change {
     }
 }
 
-/// Result of opening a manifest.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Found {
     pub created: bool,
@@ -216,7 +215,8 @@ impl Manifest {
         Ok(true)
     }
 
-    /// Stops all further changes after an error: the durable state is unknown.
+    /// Invariant: after an error no change follows. The durable state is unknown.
+    /// Test: `a_failed_sync_stops_all_further_edits`.
     pub fn poison_on<T>(&mut self, result: Result<T>) -> Result<T> {
         // bug index.no_poison: never
         if let Err(error) = &result {
@@ -340,7 +340,6 @@ pub(crate) fn path_of(dir: &Path, number: u32) -> PathBuf {
     dir.join(format!("manifest-{number:06}"))
 }
 
-/// Returns the numbers of the manifests in `dir`, ascending.
 pub(crate) fn numbers(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<u32>> {
     let mut numbers: Vec<u32> = vfs
         .list(dir)?

@@ -30,7 +30,6 @@ pub(super) struct Meta {
     pub(super) level: usize,
 }
 
-/// A node's words.
 #[derive(Clone, Copy)]
 pub(super) struct Node<'a>(&'a [AtomicU64; NODE_WORDS]);
 
@@ -125,7 +124,6 @@ impl<'a> Node<'a> {
         self.load(ITEMS + slot)
     }
 
-    /// Returns the record that a slot references.
     #[inline]
     pub(super) fn record(self, slot: usize) -> u32 {
         (self.item(slot) >> 32) as u32

@@ -101,7 +101,6 @@ impl RangeDeletes {
         self.bytes
     }
 
-    /// Returns how many range deletes are visible at `at`.
     fn visible(&self, at: u64) -> usize {
         // bug index.range_delete_seq_ignored: return self.made.len();
         self.made.partition_point(|(seq, _)| *seq <= at)

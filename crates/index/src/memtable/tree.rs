@@ -19,7 +19,6 @@ const ATTEMPTS: usize = 64;
 /// Upper bound of the depth, never reached: 16 levels of at least 16 children.
 const LEVELS_MAX: usize = 16;
 
-/// Target of a descent.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'a> {
     /// The leaf that contains `key` if any does.

@@ -11,7 +11,6 @@ use std::fmt;
 use std::sync::Arc;
 use stele_types::{Cause, Error, Result, RunId, ValueRef};
 
-/// Input of a job.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Flush(Arc<Frozen>),

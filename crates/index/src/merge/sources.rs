@@ -72,7 +72,6 @@ pub(crate) struct Merged {
     /// Valid sources in key order; the first one is current.
     order: Vec<Place>,
     reverse: bool,
-    /// Whether any source has range tombstones.
     has_ranges: bool,
 }
 

@@ -1,7 +1,9 @@
 //! Cold runs: filter and fences are read by page through the block cache.
 //!
-//! Invariant: damage of a filter never hides a key. Without an intact page every key passes. Fences
-//! are rebuilt from their blocks. In both cases the run is noted and rewritten.
+//! Invariant: damage of a filter or of fences never hides a key, and the run is rewritten. Without an intact
+//! page every key passes. Fences are rebuilt from their blocks. In both cases the run is noted and rewritten.
+//! Tests: `damage_of_a_cold_filter_or_of_fences_hides_no_key_and_is_noted`,
+//! `a_block_masked_earlier_does_not_hide_those_that_cannot_be_found`.
 //!
 //! Readers take no lock while they read. Two readers of the same page may both read it.
 
@@ -20,7 +22,6 @@ use stele_types::{Error, Result};
 
 static NO_FENCES: Fences = Fences::none();
 
-/// State of a cold run.
 #[derive(Debug, Default)]
 pub(super) struct Cold {
     /// Built by the first read that needs it.
@@ -31,7 +32,6 @@ pub(super) struct Cold {
     is_damaged: AtomicBool,
 }
 
-/// Result of reading a page.
 enum Page {
     Intact(Bytes),
     Damaged,

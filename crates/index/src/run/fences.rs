@@ -49,7 +49,6 @@ fn word(key: &[u8]) -> u64 {
 }
 
 impl Fences {
-    /// Returns no fences.
     pub(super) const fn none() -> Self {
         Self {
             first: 0,

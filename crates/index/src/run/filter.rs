@@ -6,13 +6,11 @@
 //! ```
 
 const LINE_WORDS: usize = 8;
-/// Size of a line.
 pub(super) const LINE_BYTES: usize = LINE_WORDS * 8;
 const LINE_BITS: usize = LINE_WORDS * 64;
 /// Maximum number of probes: nine bits of a 64-bit hash choose a bit of a line.
 const PROBES_MAX: usize = 7;
 
-/// A filter in memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Filter {
     words: Box<[u64]>,

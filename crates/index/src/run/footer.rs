@@ -176,7 +176,6 @@ fn decode(mut body: &[u8], length: u64) -> Option<(RunMeta, Layout)> {
     expiry.is_empty().then_some((meta, layout))
 }
 
-/// Size of a trailer.
 pub(super) const TRAILER_BYTES: usize = 4;
 
 /// Mixes the CRC-32C of a part with the run and the part's offset: the same bytes at

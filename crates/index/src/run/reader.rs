@@ -36,7 +36,6 @@ pub struct Run {
     pub(super) covered: Vec<KeyRange>,
 }
 
-/// A hash index and its memory.
 pub(super) type Indexed = (HashIndex, Reservation);
 
 /// Reads a part and checks its trailer; an empty part has none.

@@ -310,8 +310,9 @@ fn write_again(reader: &mut SegmentReader, file: &dyn VfsFile, at: u32, crc: u32
 
 /// Returns a copy of the frame with this checksum, without its padding; `None` after a wrong read.
 ///
-/// Invariant: the checksum is that of the returned bytes, not of an earlier read of them. So a
-/// wrong read is never written over an acknowledged batch.
+/// Invariant: the checksum of a frame that is written again is that of the returned bytes, not of an earlier
+/// read of them. So a wrong read is never written over an acknowledged batch.
+/// Test: `recovery_writes_back_only_a_copy_that_it_checked`.
 fn checked_frame(reader: &mut SegmentReader, at: u32, crc: u32) -> Result<Option<AlignedBuf>> {
     let Some(header) = reader.named(at)? else { return Ok(None) };
     let mut frame = AlignedBuf::new();

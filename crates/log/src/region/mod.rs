@@ -100,6 +100,7 @@ impl Regions {
     /// Invariant: a destroyed region is known while a segment holds its records, because a rebuild
     /// of a lost index would restore them. Otherwise each region that ever left would be carried
     /// from segment to segment.
+    /// Test: `a_destroyed_region_is_forgotten_once_no_segment_holds_its_records`.
     pub fn forget_destroyed(&mut self, oldest: FileId) {
         // bug log.destroyed_forgotten_early: `region.reset().file >= oldest` is `false`
         let has_records = |region: &Region| region.reset().file >= oldest;

@@ -104,7 +104,6 @@ impl Region {
         self.places.len()
     }
 
-    /// Returns the bytes of all entries' payloads.
     pub fn payload_bytes(&self) -> u64 {
         self.payload_bytes
     }

@@ -29,7 +29,6 @@ pub(crate) struct Begin<'a> {
     pub id: FileId,
     /// A freed segment to be reused.
     pub recycle: Option<FileId>,
-    /// The previous segment, and its end.
     pub previous: (FileId, End),
     pub carried: &'a [CarriedRegion],
 }

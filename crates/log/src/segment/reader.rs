@@ -70,7 +70,6 @@ impl SegmentReader {
         self.id
     }
 
-    /// Returns the length of the file.
     pub fn file_bytes(&self) -> u64 {
         self.len
     }

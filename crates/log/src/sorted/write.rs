@@ -217,7 +217,6 @@ impl Drop for SortedWriter {
 pub struct SealedFile {
     shared: Arc<Shared>,
     id: FileId,
-    /// Current path.
     path: PathBuf,
     meta: FileMeta,
     is_kept: bool,

@@ -101,6 +101,8 @@ impl Table {
     /// Invariant: an address that a node stated itself is replaced only by that of a later run, and
     /// that of a run which has ended. The placement group may know an earlier one: a node that restarted
     /// reports to it only when it has found it.
+    /// Tests: `an_address_is_learned_from_a_later_run_of_a_store_and_from_no_older_copy`,
+    /// `the_list_of_the_placement_group_takes_no_address_of_a_later_run_back`.
     pub fn update(&mut self, version: u64, listed: &[Listed], own: &str) -> bool {
         let mut stores: BTreeMap<StoreId, Member> = listed.iter().map(member_of).collect();
         keep_removed(&mut stores, &self.known);

@@ -66,7 +66,6 @@ type Finish<T> =
 type Plan<T> =
     Box<dyn FnOnce(Result<&mut LeaderState, Failure>, Millis) -> Planned<T> + Send + Sync>;
 
-/// Result of a plan.
 enum Planned<T> {
     /// The decision ended without a change.
     Ended(Option<T>),
@@ -79,7 +78,6 @@ struct Waiting<T> {
     plan: Plan<T>,
 }
 
-/// Work under way.
 enum UnderWay<T> {
     Nothing,
     Loading(Term),

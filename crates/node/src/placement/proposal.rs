@@ -11,6 +11,7 @@ use stele_types::{CommandBuilder, Result, Term};
 /// Invariant: a decision has no deadline; it ends when it is committed, or with the term. After a
 /// deadline the leader would load its state again in the same term, without the decision, which may be
 /// committed later.
+/// Test: `a_decision_has_no_deadline_after_which_its_fate_would_be_unknown_in_the_same_term`.
 pub fn proposal(term: Term, changes: &[PairChange]) -> Result<Write> {
     let mut command = CommandBuilder::new();
     for change in changes {

@@ -124,7 +124,8 @@ fn judge(region: &Region, replicas: &[Replica], lost: &BTreeSet<StoreId>) -> Ver
     if !unseen.is_empty() {
         return Verdict::Unseen(unseen);
     }
-    // Invariant: acknowledged entries that any replica left holds are kept. Raft's order of logs says
+    // Invariant: acknowledged entries that any replica left holds are kept.
+    // Test: `the_log_of_the_latest_term_goes_on_and_of_those_the_longest`. Raft's order of logs says
     // which holds them all: by the term of the last entry, then by its index.
     // bug node.recovery_by_length: `(replica.last.1, replica.last.0)` is `(Default::default(), replica.last.0)`
     let ahead = |replica: &&Replica| (replica.last.1, replica.last.0);

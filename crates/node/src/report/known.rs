@@ -15,7 +15,6 @@ struct OfStore {
     /// Collection that is known.
     at: Collection,
     regions: BTreeMap<RegionId, RegionReport>,
-    /// Regions without a leader.
     leaderless: BTreeSet<RegionId>,
     /// Regions of which the device refused entries.
     lacking_room: BTreeSet<RegionId>,
@@ -85,12 +84,10 @@ impl KnownRegions {
         gone.flat_map(|known| known.regions.into_keys()).collect()
     }
 
-    /// Returns the reports of a store's regions.
     pub fn of(&self, store: StoreId) -> impl Iterator<Item = &RegionReport> {
         self.stores.get(&store).into_iter().flat_map(|known| known.regions.values())
     }
 
-    /// Returns every region.
     pub fn ids(&self) -> impl Iterator<Item = RegionId> {
         self.stores.values().flat_map(|known| known.regions.keys().copied())
     }
@@ -109,7 +106,6 @@ impl KnownRegions {
         })
     }
 
-    /// Returns whether the device of a store refuses entries.
     pub fn refuses_entries(&self, store: StoreId) -> bool {
         self.stores.get(&store).is_some_and(|known| !known.lacking_room.is_empty())
     }

@@ -79,7 +79,6 @@ pub struct Splitter {
     busy: HashMap<RegionId, u32>,
     /// Operations of a region's peer until the report before.
     counted: HashMap<RegionId, (PeerId, u64)>,
-    /// Regions of which the size changed.
     changed: BTreeSet<RegionId>,
 }
 

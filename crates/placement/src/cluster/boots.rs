@@ -68,6 +68,7 @@ impl Cluster {
     /// Whether a report comes from a process that ended since, or from another directory of the store.
     ///
     /// Invariant: of two runs of one store only one is heard.
+    /// Test: `a_store_that_runs_from_two_copies_of_its_directory_reports_from_one_node_only`.
     pub(super) fn is_unheard(&self, node: &NodeReport, report: &StoreReport) -> bool {
         matches!(self.reported(node, report), Reported::Earlier | Reported::Copy)
     }

@@ -5,9 +5,10 @@
 //! deleted. A new leader counts on from the record, so a change of leaders does not restart the
 //! wait before lost replicas are rebuilt.
 //!
-//! Invariant: only monotonic clocks count. A leader with a wall clock that jumped, or that differs
-//! from its predecessor's, counts no store as down earlier. The time since the last record, and the
-//! time without a leader, are not counted.
+//! Invariant: only monotonic clocks decide when a store counts as down. A leader with a wall clock that
+//! jumped, or that differs from its predecessor's, counts no store as down earlier. The time since the last
+//! record, and the time without a leader, are not counted.
+//! Test: `the_time_without_heartbeats_does_not_follow_the_wall_clock_of_a_placement_leader`.
 
 use super::Cluster;
 use crate::Millis;

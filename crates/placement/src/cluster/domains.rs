@@ -1,5 +1,8 @@
 //! Failure domains: groups of stores that may fail together. No two replicas of a region share one.
 //!
+//! Invariant: stores that share a node, or the value of the label that is obeyed, are one domain.
+//! Test: `random_domains_hold_together_what_fails_together_and_are_enough`.
+//!
 //! The stores of one node always share a domain. So do the stores with one value of the *widest
 //! label that allows it*: of the labels of the members, the one with the fewest values that are
 //! still enough for the copies of a region. Stores without that label count by their nodes.
@@ -14,7 +17,6 @@ use stele_types::StoreId;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Domain(pub u32);
 
-/// The domains of all stores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Domains {
     of: BTreeMap<StoreId, Domain>,
@@ -109,7 +111,6 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Returns the value of a store's label.
 pub(super) fn value_of<'a>(store: &'a Store, name: &str) -> Option<&'a str> {
     let found = store.labels.iter().find(|(known, _)| known == name);
     found.map(|(_, value)| value.as_str())

@@ -4,6 +4,7 @@
 //! allocates only numbers up to it and raises it before they run out; the next leader starts above
 //! it. A report with a number above it is wrong. A number up to it that was seen in a report counts
 //! as allocated.
+//! Test: `a_number_from_outside_never_moves_the_allocator`.
 
 use super::Cluster;
 use super::regions::StaleReport;

@@ -122,6 +122,7 @@ impl Cluster {
     /// Takes over the persisted classes at the start of a leader's term.
     /// Invariant: a change of leaders forgets no class. Otherwise a slow store would get leaders
     /// back, and the wait of its data would start again.
+    /// Test: `classes_are_written_when_they_change_and_the_next_leader_knows_them_at_once`.
     pub(super) fn restore_speeds(&mut self) {
         // bug placement.class_lost_with_leader: return;
         for (store, record) in &self.speeds.persisted {

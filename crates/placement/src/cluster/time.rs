@@ -1,5 +1,7 @@
-//! The cluster's time: no clock of a single node, also not the placement leader's, decides which
-//! pairs have expired.
+//! The cluster's time.
+//!
+//! Invariant: no clock of a single node, also not the placement leader's, decides which pairs have expired.
+//! Test: `the_clusters_time_is_that_of_the_middle_clock_and_unknown_without_a_majority`.
 
 use super::Cluster;
 use crate::store::StoreState;

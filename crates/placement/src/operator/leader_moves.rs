@@ -17,7 +17,6 @@ pub(super) struct LeaderMoves {
 }
 
 impl LeaderMoves {
-    /// Records a transfer.
     pub fn note(&mut self, region: RegionId, now: Millis) {
         while let Some((at, oldest)) = self.by_time.front().copied()
             && (now.since(at) >= LEADER_PAUSE_MILLIS || self.by_time.len() >= MOVES_MAX)

@@ -7,7 +7,6 @@ use crate::schedule::View;
 use std::cmp::Reverse;
 use stele_types::{Peer, PeerRole, Region, RegionId, RegionPhase, StoreId};
 
-/// Status of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     /// The step has taken effect.

@@ -74,7 +74,6 @@ pub struct Operators {
     last: OperatorId,
 }
 
-/// An instruction that was sent.
 #[derive(Clone, Debug)]
 struct Sent {
     instruction: Instruction,

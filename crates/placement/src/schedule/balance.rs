@@ -18,7 +18,6 @@ const PAIRS_MAX: usize = 256;
 /// Limit for the regions with slow quorums that are compared for one proposal.
 const SLOW_QUORUMS_MAX: usize = 1024;
 
-/// A planned move of a region's replica.
 struct Move<'a> {
     info: &'a RegionInfo,
     from: StoreId,

@@ -36,7 +36,8 @@ pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
 
 /// Returns the voter on a full store that lacks entries.
 ///
-/// Invariant: all other voters have everything. A replica that leaves takes nothing with it.
+/// Invariant: a replica leaves a full store only while all other voters have everything, and it can come back.
+/// Test: `a_replica_on_a_full_store_leaves_only_where_it_can_come_back_and_no_other_lacks_entries`.
 fn lagging<'a>(view: &View<'_>, info: &'a RegionInfo, store: StoreId) -> Option<&'a Peer> {
     let replica = voters(info).find(|peer| peer.store == store)?;
     let is_leader = info.leader.is_some_and(|leader| leader.id == replica.id);

@@ -2,6 +2,10 @@
 //!
 //! The schedulers decide by these functions, and `explain` prints what they return. No rule of
 //! balancing exists twice.
+//!
+//! Invariant: a leader moves for speed once a minute, or when its store becomes four times slower, and data moves
+//! only for a class that has lasted.
+//! Test: `random_clusters_lose_nothing_and_come_to_rest`.
 
 use super::View;
 use super::level::{Level, improves};

@@ -262,7 +262,6 @@ impl Loads {
         is_apart(from, to, self.leading, LEADER_TOLERANCE_PERCENT)
     }
 
-    /// Whether a data level is at most `percent` of the mean.
     pub(super) fn is_data_within(&self, level: Level, percent: u64) -> bool {
         is_within(level, self.data, percent)
     }
@@ -381,7 +380,6 @@ impl LeaderCost {
     }
 }
 
-/// Iterates over the stores of these peers.
 pub(super) fn stores_of(peers: &[Peer]) -> impl Iterator<Item = StoreId> {
     peers.iter().map(|peer| peer.store)
 }

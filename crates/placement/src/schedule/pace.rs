@@ -5,6 +5,7 @@
 //! such as one that becomes silent or down; a running operator; a leaving store; a committed decision. What
 //! is no reason, such as traffic that fades or sizes that grow, is surveyed within
 //! `UNCHANGED_ROUND_MILLIS_MAX`, and in less where there are few regions.
+//! Test: `a_store_that_becomes_silent_or_down_is_a_reason_for_a_round_within_a_second`.
 
 use crate::Millis;
 use crate::cluster::Cluster;

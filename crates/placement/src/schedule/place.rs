@@ -1,4 +1,7 @@
 //! Placement of a replica, and of a leader.
+//!
+//! Invariant: a drain, a repair and a balance choose a leader by one order: none undoes the choice of another.
+//! Test: `the_leader_that_a_drain_chooses_is_not_moved_by_speed_again`.
 
 use super::View;
 use super::judge::{GAP_CLASSES_MIN, QUORUM_BAND_PERCENT, Rule, judge_leader};

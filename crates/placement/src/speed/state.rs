@@ -126,6 +126,7 @@ impl SpeedState {
     ///
     /// Invariant: a store that became slow and then idle does not stay slow: its class follows from
     /// measurements only, and without writes there would be none.
+    /// Test: `an_idle_store_that_was_slow_measures_once_a_minute_until_it_is_as_fast_as_its_probe`.
     pub fn take_measurement(&mut self, now: Millis) -> bool {
         let is_below = self.is_measured && self.probed.is_some_and(|probed| self.class < probed);
         let is_due = is_below && self.measured.is_none_or(|last| now.since(last) >= MEASURE_MILLIS);
@@ -141,6 +142,7 @@ impl SpeedState {
     /// Invariant: the class falls only after windows of 2 s that are all lower, to the highest of
     /// them, and rises only after 60 s, to the lowest. Leaders that leave make a store faster, and
     /// therefore must not bring themselves back.
+    /// Test: `random_windows_move_the_class_as_defined`.
     pub fn note(&mut self, window: Window, data_after_millis: u64, now: Millis) {
         let start = self.window_start(now);
         self.last = Some(now);

@@ -139,7 +139,6 @@ impl<E: StorageEngine> RegionLog<E> {
         self.truncated
     }
 
-    /// Returns the payloads in the tail above `index`, newest first.
     pub fn newest_first(&self, above: u64) -> impl Iterator<Item = &Bytes> {
         self.tail.newest_first(above)
     }
@@ -183,7 +182,6 @@ impl<E: StorageEngine> RegionLog<E> {
         }
     }
 
-    /// Returns the term of an entry in the log.
     pub fn term_of(&self, index: u64) -> Option<u64> {
         if index == self.truncated.0 {
             return Some(self.truncated.1);

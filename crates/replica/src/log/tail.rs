@@ -54,7 +54,6 @@ impl Tail {
         Self { entries: VecDeque::new(), bytes: 0, tails }
     }
 
-    /// Returns the bytes of the entries.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -91,7 +90,6 @@ impl Tail {
         }
     }
 
-    /// Returns an entry's term.
     pub fn term(&self, index: u64) -> Option<u64> {
         let place = index.checked_sub(self.first())?;
         self.entries.get(place as usize).map(|(entry, _)| entry.term)

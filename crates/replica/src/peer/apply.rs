@@ -14,7 +14,6 @@ use stele_storage::StorageEngine;
 use stele_types::{Command, CommittedEntry, Error, LogIndex, Region, RegionId, Result};
 
 impl<E: StorageEngine> Peer<E> {
-    /// Applies all entries that may be applied now.
     pub(super) fn apply_committed(&mut self, ctx: &mut Context<E>) -> Result<()> {
         let mut run: Vec<CommittedEntry> = Vec::new();
         let mut bytes = 0;
@@ -66,7 +65,6 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Records that entries up to `index` are applied.
     pub(super) fn note_applied(&mut self, index: LogIndex) {
         self.group.note_applied(index);
         self.reader.window().note_applied(index);
@@ -110,7 +108,6 @@ impl<E: StorageEngine> Peer<E> {
         Ok(true)
     }
 
-    /// Replaces the region's descriptor.
     fn set_region(&mut self, ctx: &mut Context<E>, region: Region) {
         let region = Arc::new(region);
         if let Some(name) = region.peer(self.name.id) {
@@ -160,8 +157,10 @@ impl<E: StorageEngine> Peer<E> {
     /// Publishes the committed entries, then answers what waits for them. Returns whether this peer
     /// begins to serve: requests may wait for that.
     ///
-    /// Invariant: called before the outputs of a poll leave. A write that is answered and an entry
-    /// of which a follower learns that it is committed are visible before.
+    /// Invariant: a write that is answered is on the disks of a quorum, and visible here before. So is an entry
+    /// of which a follower learns that it is committed: this is called before the outputs of a poll leave.
+    /// Tests: `a_write_is_not_answered_before_a_quorum_has_it`,
+    /// `what_a_leader_answered_survives_its_power_cut_before_its_own_sync`.
     pub(super) fn publish(&mut self, ctx: &mut Context<E>) -> bool {
         let (committed, applied) = (self.committed(), self.applied());
         if committed > applied && ctx.options.read_acceleration {
@@ -182,8 +181,9 @@ impl<E: StorageEngine> Peer<E> {
         begins
     }
 
-    /// Adds committed entries to the window, up to the first administrative one: that one may move
-    /// keys to another region, and this window does not hold the entries of that one.
+    /// Adds committed entries to the window. Invariant: no window reaches over an administrative entry that is
+    /// not applied. It may move keys to another region, and this window does not hold the entries of that one.
+    /// Test: `a_window_ends_before_an_administrative_entry_which_is_answered_when_it_is_applied`.
     fn extend_window(&self, committed: LogIndex) {
         let window = self.reader.window();
         let is_plain = |payload: &bytes::Bytes| {
@@ -262,6 +262,7 @@ impl Unapplied {
     /// campaign with the members before both. A leader proposes a change only after it applied the
     /// one before. The durable commit index can be lower, because it does not cover a merge that is
     /// not applied.
+    /// Test: `after_a_crash_a_change_of_members_proves_that_the_one_before_it_is_committed`.
     pub fn with_proven_commit(&self, start: &Start) -> Start {
         let mut start = *start;
         let proven = self.changes[0].unwrap_or_default();

@@ -1,8 +1,15 @@
 //! Decision of a prepared merge, as this store knows it.
 //!
 //! The target's log decides, once: the first entry that takes the target past the epoch named in the
-//! preparation commits the merge, or it does not, and then no later entry can. The source is rolled
-//! back only on proof of the second. A proof is, for this preparation:
+//! preparation commits the merge, or it does not, and then no later entry can.
+//!
+//! Invariant: the source is rolled back only on proof, by one store, that the target's log refused this
+//! preparation.
+//! Tests: `only_a_target_that_passed_the_named_epoch_without_the_commit_is_proof`,
+//! `after_a_commit_no_replica_of_the_source_is_rolled_back_and_all_of_them_leave`,
+//! `a_snapshot_of_the_target_from_after_a_change_of_range_proves_nothing`.
+//!
+//! A proof is:
 //!
 //! - an epoch that the target applied anywhere, of the named version and a later membership. A commit
 //!   raises the version, and versions never decrease;
@@ -103,7 +110,6 @@ pub(crate) struct Skipped {
 }
 
 impl Skipped {
-    /// Returns whether the region passed an epoch by the snapshot.
     fn passes(&self, epoch: RegionEpoch) -> bool {
         is_past(self.to, epoch) && !is_past(self.from, epoch)
     }

@@ -135,7 +135,6 @@ impl<E: StorageEngine> Peer<E> {
 const ASK_EVERY_TICKS: u64 = 20;
 
 impl<E: StorageEngine> Peer<E> {
-    /// Runs one tick.
     pub fn tick(&mut self, ctx: &mut Context<E>) {
         self.expire_waiting(ctx);
         self.expire_reads(ctx);
@@ -165,6 +164,7 @@ impl<E: StorageEngine> Peer<E> {
     ///
     /// Invariant: only a member of a later applied membership without this replica says that it is
     /// gone. That no replica replies proves nothing.
+    /// Test: `a_stale_voter_stays_where_no_later_member_without_it_answers`.
     fn query_membership_if_leaderless(&mut self, ctx: &mut Context<E>) {
         let interval = 2 * ctx.options.election_ticks_max;
         let is_due = if self.group.is_voter() {

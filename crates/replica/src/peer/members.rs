@@ -197,7 +197,6 @@ impl<E: StorageEngine> Peer<E> {
 
 // Region split: the region keeps its first part, each new region starts at a split key.
 
-/// Index and term after which the log of a split child starts.
 pub(crate) const CHILD_STARTS_AFTER: (LogIndex, Term) = (LogIndex(5), Term(5));
 
 impl<E: StorageEngine> Peer<E> {

@@ -113,9 +113,10 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Refuses a merge into this region, if it leads and nothing is decided: proposes an entry that
-    /// changes only the epoch. Invariant: after this entry no commit of the merge is proposed, because
-    /// a commit needs the epoch of the preparation, and all of the region that a proposal is derived
-    /// from is applied.
+    /// changes only the epoch. Invariant: a merge is refused by an entry that changes the epoch: after it no commit
+    /// of the merge is proposed. A commit needs the epoch of the preparation, and all of the region that a
+    /// proposal is derived from is applied.
+    /// Test: `a_target_that_has_not_decided_refuses_by_an_entry_when_the_merge_is_abandoned`.
     pub fn refuse_merge(&mut self, ctx: &mut Context<E>, preparation: &Preparation) {
         self.wake_for_client(ctx);
         let is_blocked = self.group.is_transferring()
@@ -202,7 +203,6 @@ impl<E: StorageEngine> Peer<E> {
         self.group.learn_committed(entry);
     }
 
-    /// Returns whether the log holds the entry.
     pub fn has_entry(&self, entry: (LogIndex, Term)) -> bool {
         self.group.has_entry(entry)
     }
@@ -285,7 +285,6 @@ impl<E: StorageEngine> Peer<E> {
     }
 }
 
-/// Returns this store's answer to the question for the outcome of a merge.
 pub(crate) fn merge_answer<E: StorageEngine>(
     ctx: &Context<E>,
     preparation: &Preparation,

@@ -11,7 +11,6 @@ use stele_storage::StorageEngine;
 use stele_types::{Peer as PeerName, PeerId};
 
 impl<E: StorageEngine> Peer<E> {
-    /// Sends Raft's messages.
     pub(super) fn send_all(&mut self, ctx: &mut Context<E>, messages: Vec<Outgoing>) {
         for message in messages {
             let (Outgoing::Message(id, _) | Outgoing::Snapshot(id)) = message;
@@ -28,7 +27,6 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Sends one message.
     pub fn send(&self, ctx: &mut Context<E>, to: PeerName, body: Body) {
         ctx.out.messages.push(PeerMessage {
             from_store: self.name.store,
@@ -43,12 +41,10 @@ impl<E: StorageEngine> Peer<E> {
         });
     }
 
-    /// Sends a message to each other member.
     pub(super) fn send_to_others(&self, ctx: &mut Context<E>, body: &Body) {
         self.others().for_each(|peer| self.send(ctx, *peer, body.clone()));
     }
 
-    /// Handles a message for this peer.
     pub fn receive(&mut self, ctx: &mut Context<E>, message: PeerMessage) {
         let from = message.from;
         let is_member = self.region.peer(from.id).is_some();
@@ -174,11 +170,13 @@ impl<E: StorageEngine> Peer<E> {
     /// Returns whether received entries would extend the tail while the tails of the store are at their
     /// limit. They are dropped; Raft sends them again.
     ///
-    /// Invariant: every region makes progress. Entries for a region without a tail are taken. Entries
-    /// that replace others are taken: those may never be committed. Entries are taken while the log
-    /// ends in an earlier term than the leader's: only an entry of its own term commits the tail. The
-    /// rest of the message is processed: its commit index and the acknowledgement of entries that are
-    /// here empty the tail.
+    /// Invariant: every region makes progress while the bytes of unapplied entries are bounded. Entries for a
+    /// region without a tail are taken. Entries that replace others are taken: those may never be committed.
+    /// Entries are taken while the log ends in an earlier term than the leader's: only an entry of its own
+    /// term commits the tail. The rest of the message is processed: its commit index and the acknowledgement
+    /// of entries that are here empty the tail.
+    /// Tests: `a_region_without_a_tail_takes_entries_while_the_tails_of_others_are_full`,
+    /// `a_follower_with_full_tails_learns_from_a_new_leader_what_is_committed`.
     fn is_excess(&self, ctx: &Context<E>, message: &RaftMessage) -> bool {
         let has_room = ctx.has_tail_room(ctx.received_tail_bytes)
             || !self.group.has_tail()
@@ -209,7 +207,6 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Handles the loss of the connection to a store.
     pub fn store_unreachable(&mut self, ctx: &mut Context<E>, store: stele_types::StoreId) {
         if self.remote_leader_store() == Some(store) {
             self.wake(ctx);

@@ -92,7 +92,6 @@ impl Follower {
 }
 
 impl<E: StorageEngine> RaftGroup<E> {
-    /// Returns the node of peer `id`, continuing from `start`.
     pub fn new(
         ctx: &Context<E>,
         region: &stele_types::Region,
@@ -107,12 +106,10 @@ impl<E: StorageEngine> RaftGroup<E> {
         Ok(Self { node, region: region.id, to_apply: VecDeque::new() })
     }
 
-    /// Returns the log.
     pub fn log(&self) -> &RegionLog<E> {
         self.node.store()
     }
 
-    /// Returns the log, to change it.
     pub fn log_mut(&mut self) -> &mut RegionLog<E> {
         self.node.mut_store()
     }
@@ -150,7 +147,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         LogIndex(self.node.raft.raft_log.committed)
     }
 
-    /// Returns the last applied entry.
     pub fn applied(&self) -> LogIndex {
         LogIndex(self.node.raft.raft_log.applied)
     }
@@ -197,7 +193,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         term.map(Term)
     }
 
-    /// Returns whether the log holds the entry.
     pub fn has_entry(&self, (index, term): (LogIndex, Term)) -> bool {
         self.term_of(index) == Some(term)
     }
@@ -207,7 +202,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         self.node.raft.promotable()
     }
 
-    /// Returns whether this peer is the only voter.
     pub fn is_sole_voter(&self) -> bool {
         self.is_voter() && self.node.raft.prs().is_singleton()
     }
@@ -321,7 +315,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         self.node.report_unreachable(peer.0);
     }
 
-    /// Records the result of sending a snapshot.
     pub fn note_snapshot(&mut self, peer: PeerId, is_received: bool) {
         let status = if is_received { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
         self.node.report_snapshot(peer.0, status);
@@ -382,7 +375,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         self.to_apply.pop_front();
     }
 
-    /// Records that entries up to `index` are applied.
     pub fn note_applied(&mut self, index: LogIndex) {
         self.log_mut().note_applied(index.0, None);
         self.node.advance_apply_to(index.0);

@@ -10,7 +10,6 @@ use stele_storage::{Modified, StorageEngine};
 use stele_types::LogIndex;
 
 impl<E: StorageEngine> Peer<E> {
-    /// Queues a client's read.
     pub fn read(&mut self, ctx: &mut Context<E>, id: RequestId, read: Read) {
         if !read.replica && !self.is_leader() {
             ctx.reject(id, Refusal::NotLeader { leader: self.leader_hint() });
@@ -43,7 +42,6 @@ impl<E: StorageEngine> Peer<E> {
         self.reads.push(WaitingRead { id, header, replica, min_visible, arrived_nanos, answer });
     }
 
-    /// Confirms the reads that can be confirmed now.
     pub(super) fn confirm_reads(&mut self, ctx: &mut Context<E>) {
         if !self.reads.has_queued() {
             return;

@@ -5,6 +5,10 @@
 //! term had sent it. The entry states the members that are left, and the message says that it is
 //! committed, with all before it. Both become durable in one batch. When the entry is applied, the
 //! members left elect a leader; the others get the entry from it as any other.
+//!
+//! Invariant: a region goes on alone only after the lost stores were removed: they are not heard again.
+//! Tests: `the_replicas_that_are_left_agree_on_the_longest_log_of_them`,
+//! `a_replica_goes_on_alone_only_after_the_placement_group_removed_the_lost_stores`.
 
 use super::Peer;
 use super::decision::preparation;
@@ -126,6 +130,7 @@ impl<E: StorageEngine> Peer<E> {
     ///
     /// Invariant: what is answered as refused has no effect later. Of a sole voter no other log that
     /// counts holds an entry that is not durable here. With other voters the outcome is unknown.
+    /// Test: `a_put_for_which_a_sole_voter_has_no_room_is_refused_and_has_no_effect_later`.
     pub fn give_up_unwritten(&mut self, ctx: &mut Context<E>) {
         let refusal = Refusal::NotLeader { leader: self.leader_hint() };
         self.refuse_held(ctx, &refusal);

@@ -18,7 +18,6 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 const READS_MAX: usize = 256;
 
 impl<E: StorageEngine> Peer<E> {
-    /// Returns whether an engine key belongs to this region.
     pub fn is_owner_of(&self, key: &Bytes) -> bool {
         self.owned_ranges().iter().any(|range| range.contains(key))
     }

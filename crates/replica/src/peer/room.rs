@@ -42,6 +42,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Invariant: an acknowledged append is durable, and a refused one is never acknowledged. Only
     /// the end of the message is dropped: what is left continues the log, and Raft acknowledges no
     /// more than that.
+    /// Test: `a_follower_takes_no_entry_into_its_reserve_and_the_quorum_goes_on`.
     pub(super) fn drop_without_room(&mut self, ctx: &Context<E>, message: &mut RaftMessage) {
         if message.kind != RaftKind::Append || message.term < self.term() {
             return;

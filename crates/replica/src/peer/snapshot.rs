@@ -112,7 +112,6 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Records the result of sending a snapshot.
     pub fn snapshot_sent(&mut self, ctx: &Context<E>, to: PeerId, ok: bool) {
         let now = ctx.now.monotonic_nanos;
         if ok {
@@ -180,6 +179,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Invariant: while the store is short of space, or if the region has no other replica, no entry
     /// stays that no live follower lacks. A new leader keeps them until it knows what its followers
     /// have.
+    /// Test: `a_store_short_of_space_keeps_no_entry_that_no_live_follower_lacks`.
     fn entries_kept(&self, ctx: &Context<E>) -> u64 {
         let is_alone = self.region.peers.len() == 1;
         let knows_followers = !self.is_leader() || self.is_serving();

@@ -31,7 +31,6 @@ pub(super) struct Proposing {
 }
 
 impl Proposing {
-    /// Adds an entry.
     pub fn push(&mut self, payload: Bytes, purpose: Option<Purpose>) {
         self.bytes += entry_bytes(&payload);
         self.payloads.push(payload);
@@ -50,7 +49,6 @@ pub(super) enum Step {
 }
 
 impl<E: StorageEngine> Peer<E> {
-    /// Queues a client's request.
     pub fn enqueue(&mut self, request: Waiting) {
         self.proposals.push_waiting(request);
     }
@@ -199,7 +197,6 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Refuses all waiting requests.
     pub(super) fn refuse_waiting<R>(&mut self, ctx: &mut Context<E>, refusal: &R)
     where
         R: Clone + Into<Rejection>,
@@ -235,6 +232,7 @@ impl<E: StorageEngine> Peer<E> {
     ///
     /// Invariant: a put that no quorum takes is refused before it is proposed. In the log it would
     /// make all later requests wait, also the deletes that free space.
+    /// Test: `puts_that_no_quorum_has_room_for_are_refused_and_deletes_go_on`.
     pub(super) fn is_admitted(
         &self,
         ctx: &mut Context<E>,

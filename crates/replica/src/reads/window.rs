@@ -5,7 +5,7 @@
 //! request thread notes A ([`Window::mark`]), takes a view, and then takes the effects
 //! ([`Window::effects`]), if A is still the same.
 //!
-//! Invariants:
+//! Invariant: effects are laid over a view only if A ≤ view ≤ R. It follows from these rules:
 //! - A is published after it is applied, so that a view taken after the mark holds all up to A.
 //! - R is published before anything above A is applied, so that a view never holds more than R while
 //!   effects are laid over it. An old effect would else hide a newer value.
@@ -15,6 +15,9 @@
 //!   over the view are exactly the state at R, however many of them the view holds.
 //! - The window ends before the first administrative entry that is not applied: that entry may move
 //!   keys to another region.
+//!
+//! Tests: `a_view_that_misses_what_was_applied_meanwhile_is_not_read`,
+//! `an_old_effect_never_hides_what_was_applied_after_it`.
 //!
 //! The loop only adds payloads and drops what is applied. Readers build the effects from the payloads
 //! in pieces of whole entries, one reader at a time. Operations are read, sorted and merged while
@@ -43,7 +46,6 @@ pub(crate) enum Coverage {
     Part,
 }
 
-/// Window of one region.
 #[derive(Debug)]
 pub(crate) struct Window {
     coverage: AtomicU8,
@@ -101,7 +103,6 @@ impl Window {
         LogIndex(self.applied.load(Ordering::Acquire))
     }
 
-    /// Returns whether no entry is in the window.
     pub fn is_empty(&self) -> bool {
         self.visible.load(Ordering::Relaxed) == self.applied.load(Ordering::Relaxed)
     }

@@ -27,7 +27,6 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    /// Records that a batch was handed out.
     pub fn handed_out(&mut self) {
         self.under_way.append(&mut self.next);
     }
@@ -48,7 +47,6 @@ impl Leaving {
 }
 
 impl<E: StorageEngine> RaftStore<E> {
-    /// Runs the effects that peers requested.
     pub(super) fn run_effects(&mut self) -> Result<()> {
         while let Some(effect) = self.ctx.effects.pop() {
             match effect {
@@ -74,6 +72,7 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Invariant: a split creates no replica that was removed from here. The child may have come by a
     /// snapshot and left before the replica of its parent here applies the split. Created again, it
     /// would have forgotten its votes and its log.
+    /// Test: `a_split_brings_no_removed_child_back`.
     fn create(&mut self, region: Region, after: (LogIndex, Term), campaign: bool) -> Result<()> {
         let id = region.id;
         let Some(here) = region.peer_on(self.ctx.options.store).copied() else { return Ok(()) };
@@ -104,7 +103,6 @@ impl<E: StorageEngine> RaftStore<E> {
         Ok(())
     }
 
-    /// Removes a replica from this store.
     pub(super) fn destroy(&mut self, last_known: &Region) -> Result<()> {
         let id = last_known.id;
         let Some(mut peer) = self.peers.remove(&id) else { return Ok(()) };

@@ -55,7 +55,6 @@ impl<E: StorageEngine> Context<E> {
         self.keep_merges(region, merges)
     }
 
-    /// Keeps the record of a region's merges.
     pub(crate) fn keep_merges(&mut self, region: RegionId, merges: CommittedMerges) -> Result<()> {
         let mut encoded = Vec::new();
         merges.put(&mut encoded);

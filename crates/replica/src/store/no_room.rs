@@ -14,6 +14,7 @@ impl<E: StorageEngine> RaftStore<E> {
     ///
     /// Invariant: what frees space does not wait for what needs space. A batch with a truncation or
     /// the end of a removed replica contains no put after its first failure.
+    /// Test: `a_replica_leaves_a_device_that_has_no_room_for_a_put_in_flight`.
     pub(super) fn retry_without_puts(&mut self, ticket: Ticket) -> Result<()> {
         let at_nanos = self.ctx.now.monotonic_nanos + self.ctx.options.tick_nanos;
         self.ctx.batches.retry(ticket, at_nanos);

@@ -42,6 +42,7 @@ impl<E: StorageEngine> RaftStore<E> {
             regions.partition(|region| region.phase != RegionPhase::Tombstone);
         // Invariant: a log that ended begins no more, or its replica would have forgotten its votes. A
         // crash may leave the descriptor that a split wrote over the tombstone of its child.
+        // Test: `a_descriptor_that_a_split_wrote_over_a_tombstone_begins_no_log_at_open`.
         let has_ended = |region: &Region| {
             let progress = engine.progress(region.id);
             // bug replica.ended_log_begins_at_open: return false;

@@ -8,6 +8,9 @@
 //!   without the peer: the seconds since the last message grow, and the connection may come back;
 //! - while it knows no leader: the seconds without one grow;
 //! - after a read on a request thread: its traffic has grown.
+//!
+//! Tests: `a_list_of_changes_that_was_lost_is_contained_in_the_next_one`,
+//! `nothing_acknowledged_is_lost_and_no_read_is_stale`.
 
 use super::RaftStore;
 use crate::output::{Changes, Collection, RegionReport};
@@ -33,7 +36,6 @@ pub(super) struct ReportChanges {
 }
 
 impl ReportChanges {
-    /// Notes that the report of a region may have changed.
     pub fn note(&mut self, region: RegionId) {
         self.noted.insert(region);
     }

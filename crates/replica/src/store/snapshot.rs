@@ -1,5 +1,28 @@
 //! Receipt of snapshots. A leader, or a voter where there can be no leader yet, offers one; its
 //! pairs are staged and installed at once, and the replica starts again from it.
+//!
+//! | step | function | on |
+//! |---|---|---|
+//! | 1 a peer pins a view of what it has applied, and offers it | `Peer::send_snapshot` | loop of the sender |
+//! | 2 the offer is accepted or refused | `RaftStore::snapshot_offered` | loop |
+//! | 3 chunks arrive and are staged under temporary names | `StorageEngine::receive` | tasks of both nodes |
+//! | 4 all is staged: it waits for the loop | `RaftStore::snapshot_received` | loop |
+//! | 5 it is checked again, and waits for records in flight | `RaftStore::install_snapshots` | loop, in `poll` |
+//! | 6 one edit of the manifest replaces the range, then the log starts at the snapshot's entry | `StorageEngine::install` | loop |
+//! | 7 the replica starts again from it; its hard state goes into the next batch | `RaftStore::install` | loop |
+//! | 8 the sender gets an acknowledgement: the pairs are durable since step 6 | `Peer::send` | loop |
+//!
+//! Writes and reads of other regions go on throughout; step 6 stops the loop for a moment, because step 3 flushed
+//! what it would flush.
+//!
+//! What each step keeps:
+//! - 1: the view holds exactly the entries up to the header's: later ones would be applied a second time.
+//! - 2 and 5: the snapshot is newer than the log here, is for this peer and no removed one, and takes no keys of another
+//!   region, unless that one was merged into it. In between all of this may change.
+//! - 3: nothing of it is visible, and a receipt that ends leaves nothing.
+//! - 5: records of the old log are not written after the new log's start.
+//! - 6: a crash leaves the old range with its log, or the new one, for which opening writes the start of the log again.
+//! - 7: the vote of the snapshot's term is kept: a replica that starts again breaks no promise.
 
 use super::RaftStore;
 use crate::input::RequestId;
@@ -59,6 +82,7 @@ impl<E: StorageEngine> RaftStore<E> {
 
     /// Keeps a received snapshot until it is installed. Invariant: at most one snapshot of a region
     /// waits, the one of the newest peer with the most entries. Dropping the other removes its pairs.
+    /// Test: `one_snapshot_of_a_region_waits_and_the_sender_of_another_is_told_to_wait`.
     pub(super) fn snapshot_received(&mut self, header: SnapshotHeader, ingest: E::Ingest) {
         let extent = |header: &SnapshotHeader| (header.to.id, header.at.0);
         let id = header.region.id;

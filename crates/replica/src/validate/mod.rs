@@ -35,9 +35,7 @@ const PENDING_READS_MAX: usize = 4096;
 /// State of the receiving peer, against which a message is checked.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PeerState {
-    /// Receiving peer.
     pub receiver: PeerId,
-    /// Its current term.
     pub term: Term,
     /// Its last entry, durable or not.
     pub last: LogIndex,
@@ -45,11 +43,9 @@ pub(crate) struct PeerState {
     pub persisted: LogIndex,
     /// Leader of its term, as far as it knows.
     pub leader: Option<PeerId>,
-    /// Whether it leads.
     pub is_leader: bool,
     /// Whether the sender is a member, as far as it knows.
     pub from_is_member: bool,
-    /// Number of reads that wait for a quorum.
     pub pending_reads: usize,
 }
 
@@ -213,7 +209,6 @@ fn read(message: &RaftMessage, state: &PeerState) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Checks the envelope of a message to this store.
 pub(crate) fn check_envelope(message: &PeerMessage, here: StoreId) -> Result<(), &'static str> {
     if message.to_store != here {
         return Err("addressed to another store");
@@ -231,7 +226,6 @@ pub(crate) fn check_envelope(message: &PeerMessage, here: StoreId) -> Result<(),
     Ok(())
 }
 
-/// Checks the envelope of a message between stores.
 pub(crate) fn check_stores(message: &PeerMessage, here: StoreId) -> Result<(), &'static str> {
     if message.to_store != here {
         return Err("addressed to another store");

@@ -235,7 +235,9 @@ impl RequestMemory {
 
     /// Uses `bytes` more, or none of them.
     ///
-    /// Invariant: memory is charged before it is used.
+    /// Invariant: memory is charged before it is used, within the shares of request, connection and node.
+    /// Tests: `requests_share_the_memory_of_their_connection_and_their_node_and_return_it`,
+    /// `a_message_is_charged_when_its_length_arrives_and_its_elements_as_they_arrive`.
     pub fn charge(&self, bytes: u64) -> Result<(), Exceeded> {
         self.try_charge(bytes).inspect_err(|_| self.note_refused())
     }

@@ -59,13 +59,11 @@ struct Shared {
     splitter: Mutex<Splitter>,
     /// Held during a measurement of a store.
     measuring: Mutex<BTreeMap<StoreId, Arc<tokio::sync::Mutex<()>>>>,
-    /// Stores of which the device is being measured.
     measuring_devices: Mutex<BTreeSet<StoreId>>,
     started: Instant,
 }
 
 impl Heartbeats {
-    /// Runs until `stopping` is set.
     pub async fn run(self, mut stopping: watch::Receiver<bool>) {
         let tasks = Arc::new(self);
         let shared = Arc::new(Shared {

@@ -143,7 +143,6 @@ fn engine_options(config: &Config, dir: &Path) -> EngineOptions {
     }
 }
 
-/// Opens the consensus core of one store.
 pub(super) fn core(
     config: &Config,
     engine: &Arc<Engine>,

@@ -24,7 +24,6 @@ const ANSWER_WAIT: Duration = Duration::from_millis(500);
 /// Least time between two exchanges.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Returns the seeds of a node with this address.
 fn seeds(config: &Config, own_address: &str) -> Vec<String> {
     config.join.iter().filter(|seed| *seed != own_address).cloned().collect()
 }

@@ -30,7 +30,6 @@ impl Exposition {
         }
     }
 
-    /// Returns the content type of a response.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",

@@ -46,7 +46,6 @@ pub(super) struct Forward {
 }
 
 impl Forward {
-    /// Creates the refusal that names the leader.
     pub fn not_leader(&self, address: &str) -> Status {
         let mut status = Status::unavailable(format!("not leader; the leader is {address}"));
         if let Ok(value) = MetadataValue::try_from(address) {

@@ -61,8 +61,9 @@ fn displaced(engine: &Engine) -> Option<Arc<Error>> {
 
 /// Last answer to a question.
 ///
-/// Invariant: a question is asked again only after its answer. One that is never answered holds one
-/// task, or one thread, and no caller longer than [`ANSWER_MAX`].
+/// Invariant: a store that hangs delays no report: a question is asked again only after its answer. One that
+/// is never answered holds one task, or one thread, and no caller longer than [`ANSWER_MAX`].
+/// Test: `a_question_without_an_answer_is_asked_once_and_the_last_answer_is_returned_in_time`.
 #[derive(Debug)]
 pub(super) struct Latest<T>(watch::Sender<State<T>>);
 

@@ -33,7 +33,6 @@ use tokio::sync::watch;
 use tonic::Status;
 use wire::Unread;
 
-/// Memory of one request.
 type Memory = Arc<RequestMemory>;
 
 /// Raw key-value service over this node's stores.

@@ -60,7 +60,6 @@ impl Groups {
         Ok(())
     }
 
-    /// Returns the groups to propose.
     pub fn finish(self) -> Vec<Group> {
         self.groups
     }
@@ -77,7 +76,6 @@ pub(super) fn has_same_target(a: &Context, b: &Context) -> bool {
 }
 
 impl Group {
-    /// Returns the memory of its command.
     pub fn memory(&self) -> Memory {
         self.memory.clone()
     }

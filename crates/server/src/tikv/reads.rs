@@ -181,7 +181,6 @@ pub async fn get(
     Ok(get_response(pair.map(|pair| pair.value)))
 }
 
-/// Returns the answer to a get.
 pub fn get_response(found: Option<Bytes>) -> RawGetResponse {
     let not_found = found.is_none();
     RawGetResponse { value: found.unwrap_or_default(), not_found, ..RawGetResponse::default() }
@@ -205,7 +204,6 @@ fn bytes_of(pair: &Pair) -> u64 {
     (pair.key.len().saturating_sub(1) + pair.value.len()) as u64
 }
 
-/// Counts pairs that are returned together.
 fn note_pairs(target: &Target, pairs: &[KvPair]) {
     let bytes = pairs.iter().map(|pair| (pair.key.len() + pair.value.len()) as u64).sum();
     let count = pairs.len() as u64;
@@ -368,8 +366,9 @@ impl ScanBounds {
 
 /// Returns live pairs of `range`, which lies in the target's region, up to the limit.
 ///
-/// Invariant: it returns all of them or an error. Clients would take a short answer for the end of
+/// Invariant: an answer holds all pairs, or is an error. Clients would take a short answer for the end of
 /// the region.
+/// Test: `reads_above_their_share_are_refused_by_a_region_error_and_never_cut`.
 async fn part(
     target: &Target,
     view: &Arc<View>,

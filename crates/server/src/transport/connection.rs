@@ -12,7 +12,6 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// Reading half of a connection.
 pub struct Reader {
     stream: OwnedReadHalf,
     frames: Frames,

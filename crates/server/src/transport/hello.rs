@@ -197,13 +197,15 @@ impl Hello {
         }
         // Invariant: removed stores are not heard, and do not keep the other stores of their node from
         // being heard. Their messages are dropped.
+        // Test: `a_removed_store_does_not_keep_the_others_of_its_node_from_being_heard`.
         let all_removed = self.from.iter().all(|store| is_removed(*store));
         // bug server.removed_store_refuses_node: let all_removed = self.from.iter().any(|it| is_removed(*it));
         if let Some(store) = self.from.iter().find(|store| is_removed(**store) && all_removed) {
             return Some((RejectReason::StoreRemoved, format!("store {store} was removed")));
         }
-        // Invariant: nodes exchange messages only if their leases and vote holds fit. A node of an
-        // earlier version does not state its times.
+        // A node of an earlier version does not state its times.
+        // Invariant: nodes exchange messages only if their leases and vote holds fit.
+        // Test: `a_node_with_another_tick_is_refused_and_both_logs_state_the_ticks_and_the_remedy_once`.
         // bug server.hello_any_tick: `self.times` is `None`
         let times = self.times?;
         let text = own.times.mismatch(&times, [&own.address, &self.address])?;

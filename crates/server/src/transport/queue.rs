@@ -59,7 +59,6 @@ pub fn is_data(message: &PeerMessage) -> bool {
     }
 }
 
-/// Outcome of a push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pushed {
     /// Messages dropped because too many wait.
@@ -172,7 +171,6 @@ impl Queue {
         std::mem::take(&mut state.waiting).len()
     }
 
-    /// Returns the bytes in memory.
     pub fn bytes(&self) -> u64 {
         self.state.lock().bytes
     }

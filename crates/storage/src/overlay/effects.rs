@@ -196,7 +196,6 @@ impl Intervals {
         }
     }
 
-    /// Whether an interval contains `key`.
     pub fn contains(&self, key: &[u8]) -> bool {
         self.entry_at(key).is_some()
     }

@@ -39,7 +39,6 @@ pub(super) struct Point {
     expires_at_s: u64,
 }
 
-/// Point with its layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed<'a> {
     pub layer: &'a Layer,
@@ -193,7 +192,6 @@ impl Layer {
         &self.range_deletes
     }
 
-    /// Returns the point of a key.
     pub(super) fn point(&self, key: &[u8]) -> Option<Placed<'_>> {
         let place = self.points.binary_search_by(|point| self.key(point).cmp(key)).ok()?;
         Some(Placed { layer: self, point: self.points.get(place)? })
@@ -223,7 +221,6 @@ fn key_of<'a>(payloads: &'a [(LogIndex, Bytes)], point: &Point) -> &'a [u8] {
 }
 
 impl<'a> Placed<'a> {
-    /// Returns the key.
     pub fn key(&self) -> &'a [u8] {
         key_of(&self.layer.payloads, self.point)
     }

@@ -70,7 +70,6 @@ impl Device {
         end
     }
 
-    /// Waits until `end`.
     pub fn wait(&self, end: u64) {
         self.clock.sleep_until(end);
     }

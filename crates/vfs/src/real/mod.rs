@@ -87,7 +87,6 @@ fn open_with(path: &Path, how: Open, flags: OFlags) -> io::Result<File> {
         .open(path)
 }
 
-/// Locks an open file.
 fn lock_file(file: File, path: &Path, kind: FlockOperation) -> Result<Box<dyn DirLock>> {
     match retry_on_intr(|| rustix::fs::flock(&file, kind)) {
         Ok(()) => Ok(Box::new(RealLock { _file: file })),

@@ -26,7 +26,6 @@ pub(super) struct Inode {
     pub reserved: u64,
     /// Whether a visible name refers to this file.
     pub linked: bool,
-    /// Number of open handles.
     pub open: usize,
 }
 
@@ -172,7 +171,6 @@ impl Inode {
         self.pending.push(change);
     }
 
-    /// Makes all changes durable.
     pub fn sync(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         for change in &pending {

@@ -14,7 +14,6 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Returns the sums of one operation.
     pub fn of(bytes: u64, nanos: u64) -> Self {
         let (bytes, nanos) = (u128::from(bytes), u128::from(nanos));
         Self {

@@ -4,7 +4,6 @@ use super::fit::{Pooled, Sums, fit};
 use stele_types::OpCost;
 
 const NANOS_OF_SECOND: u64 = 1_000_000_000;
-/// Seconds of the window.
 const WINDOW_SECONDS: u64 = 10;
 /// Newest seconds of which all operations count: the one that runs, and the one before.
 const RECENT_SECONDS: u64 = 2;

@@ -44,7 +44,6 @@ pub struct Origin {
 }
 
 impl Survey {
-    /// Returns the lines of the survey.
     pub fn lines(&self) -> Vec<Map<String, Value>> {
         let replica = |replica: &Replica| {
             json!({

@@ -160,6 +160,7 @@ fn value_bytes(result: &Result<Answer>) -> u64 {
 ///
 /// Invariant: a ticket puts exactly one result into its queue, also if it is dropped: by a panic, or
 /// with a store that is closed.
+/// Test: `a_store_that_stops_completes_each_accepted_call_once`.
 #[derive(Debug)]
 pub(in crate::db) struct Ticket {
     queue: Arc<Shared>,

@@ -20,7 +20,6 @@ struct Wait {
 }
 
 impl Snapshots {
-    /// Returns whether a snapshot may be sent to a peer now.
     pub fn may_send(&self, to: PeerId, now_nanos: u64) -> bool {
         self.waits.get(&to).is_none_or(|wait| wait.until_nanos <= now_nanos)
     }
@@ -30,7 +29,6 @@ impl Snapshots {
         self.waits.entry(to).or_default().until_nanos = u64::MAX;
     }
 
-    /// Records that a peer received a snapshot.
     pub fn note_received(&mut self, to: PeerId) {
         self.waits.remove(&to);
     }

@@ -14,7 +14,6 @@ pub(crate) struct Seen {
     pub leader: Option<PeerId>,
 }
 
-/// Leadership of a peer.
 #[derive(Debug, Default)]
 pub(crate) struct Leadership {
     seen: Seen,
@@ -137,7 +136,6 @@ impl ElectionTimer {
         !self.is_vote_hold_pending && now_nanos >= self.vote_hold_until_nanos
     }
 
-    /// Records a heartbeat from the leader.
     pub fn note_heartbeat_round(&mut self) {
         // bug replica.answer_binds_nobody: `true` is `false`
         self.is_vote_hold_pending = true;
@@ -156,7 +154,6 @@ impl ElectionTimer {
 /// Idle state of a replica.
 #[derive(Debug, Default)]
 pub(crate) struct Hibernation {
-    /// Ticks without work.
     idle_ticks: u64,
     is_active: bool,
 }
@@ -228,7 +225,6 @@ pub(crate) struct Contacts {
     last: BTreeMap<PeerId, u64>,
     /// Senders outside the known membership.
     unknown: BTreeMap<PeerId, PeerName>,
-    /// Time since which no leader is known.
     leaderless_since: Option<u64>,
     /// Members as of a later membership that this peer has not applied.
     later: Vec<PeerName>,
@@ -254,7 +250,6 @@ impl Contacts {
         self.last.insert(peer, now_nanos);
     }
 
-    /// Remembers a sender that is not a member.
     pub fn note_unknown(&mut self, peer: PeerName) {
         if self.unknown.len() >= UNKNOWN_PEERS_MAX {
             self.unknown.clear();
@@ -301,7 +296,6 @@ impl Contacts {
         self.restart(members, |peer| known.get(&peer.id).copied().unwrap_or(now_nanos));
     }
 
-    /// Records whether a leader is known.
     pub fn set_has_leader(&mut self, has_leader: bool, now_nanos: u64) {
         match has_leader {
             true => self.leaderless_since = None,
@@ -309,7 +303,6 @@ impl Contacts {
         }
     }
 
-    /// Returns a sender that is not a member.
     pub fn unknown(&self, id: PeerId) -> Option<PeerName> {
         self.unknown.get(&id).copied()
     }

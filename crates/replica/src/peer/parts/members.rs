@@ -18,13 +18,11 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// Records that the entry at `at` was proposed.
     pub fn note_proposed(&mut self, at: LogIndex, is_barrier: bool) {
         self.last = Some(at);
         self.barrier = is_barrier.then_some(at).or(self.barrier);
     }
 
-    /// Records that the change at `at` is applied.
     pub fn note_applied(&mut self, at: LogIndex) {
         self.last.take_if(|last| *last <= at);
         self.barrier.take_if(|barrier| *barrier <= at);
@@ -76,7 +74,6 @@ pub(crate) fn is_caught_up(follower: &Follower, committed: LogIndex) -> bool {
 
 // Leadership transfer (Raft §3.10).
 
-/// Leadership transfers of a peer.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     current: Option<Transfer>,
@@ -84,7 +81,6 @@ pub(crate) struct Transfers {
     target: Option<PeerName>,
 }
 
-/// Transfer in progress.
 #[derive(Debug)]
 struct Transfer {
     to: PeerId,
@@ -149,7 +145,6 @@ impl Transfers {
         }
     }
 
-    /// Records that a leader is known.
     pub fn note_has_leader(&mut self) {
         self.target = None;
     }

@@ -8,7 +8,6 @@ use stele_types::{
     EntryRecord, LogIndex, Region, RegionEpoch, RegionId, RegionPhase, StoreId, Term,
 };
 
-/// State of merges of a replica.
 #[derive(Debug, Default)]
 pub(crate) struct Merge {
     /// Indexes of commit-merge entries that are not applied.

@@ -1,6 +1,11 @@
 //! Reads that no lease on a request thread served, and modifications that change nothing. Both are
 //! answered once leadership is confirmed and all entries they depend on are applied. Many share one
 //! read index round.
+//!
+//! Invariant: while a lease holds, no other peer can lead. A lease is counted from the sending of a round
+//! that a quorum answered, and whichever peer answered withholds its vote for longer.
+//! Tests: `a_leader_with_a_lease_serves_reads_without_the_core`,
+//! `a_follower_that_answered_a_leader_withholds_its_vote_also_in_a_later_term`.
 
 use crate::input::{Header, RequestId};
 use crate::output::Timings;
@@ -8,7 +13,6 @@ use std::collections::VecDeque;
 use stele_storage::Modified;
 use stele_types::{LogIndex, PeerRole, RegionPhase, Term};
 
-/// Waiting reads of one region.
 #[derive(Default)]
 pub(crate) struct Reads {
     /// Reads that arrived after the last round started.
@@ -20,7 +24,6 @@ pub(crate) struct Reads {
     late: usize,
 }
 
-/// Waiting read.
 pub(crate) struct WaitingRead {
     pub id: RequestId,
     pub header: Header,
@@ -45,7 +48,6 @@ impl Confirmed {
     }
 }
 
-/// Answer to a confirmed read.
 pub(crate) enum Answer {
     Ready,
     /// Modification that changes nothing, and its result.
@@ -67,7 +69,6 @@ pub(crate) struct LeaderReads {
     pub committed: LogIndex,
 }
 
-/// Next step for the queued reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadStep {
     Wait,
@@ -78,7 +79,6 @@ pub(crate) enum ReadStep {
 }
 
 impl Reads {
-    /// Returns whether no read waits.
     pub fn is_idle(&self) -> bool {
         self.queued.is_empty()
             && self.confirmed.is_empty()
@@ -126,7 +126,6 @@ impl Reads {
         self.confirmed.extend(queued.map(|read| Confirmed::new(read, index, now_nanos)));
     }
 
-    /// Starts a round with all queued reads.
     pub fn start_round(&mut self, context: Vec<u8>, sent_nanos: u64) {
         let reads = std::mem::take(&mut self.queued);
         self.rounds.push_back(ReadIndexRound { context, sent_nanos, reads });
@@ -180,7 +179,6 @@ impl Reads {
         }
     }
 
-    /// Removes and returns all reads.
     pub fn take_all(&mut self) -> Vec<WaitingRead> {
         self.requeue();
         let confirmed = self.confirmed.drain(..).map(|confirmed| confirmed.read);
