@@ -1,5 +1,5 @@
-//! `docs/testing.md`: the tests of each fault, read from the tests themselves. A test names its
-//! faults by its own name (`fault_19_…`) or by a line `// Catalogue: 19, 27.` above it.
+//! `docs/testing.md`: the tests of each fault, read from the tests themselves, then tables of other modules. A
+//! test names its faults by its own name (`fault_19_…`) or by a line `// Catalogue: 19, 27.` above it.
 
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail};
@@ -102,7 +102,9 @@ type Found = BTreeMap<usize, Vec<(String, String)>>;
 
 /// Writes the page with `bless`. Otherwise fails if it differs from the tests.
 pub fn run(workspace: &Workspace, bless: bool) -> Result<()> {
-    let page = page(&find(&workspace.root)?)
+    let files = read(&workspace.root)?;
+    let page = page(&find(&files)?)
+        + &crate::invariants::table(&files)?
         + &crate::edges::table(&workspace.root)?
         + &crate::sizes::table(&workspace.root)?;
     let path = workspace.root.join(PAGE);
@@ -142,17 +144,24 @@ fn links(tests: &[(String, String)]) -> String {
     by_file.iter().map(file).collect::<Vec<_>>().join("; ")
 }
 
-fn find(root: &Path) -> Result<Found> {
-    let mut files = Vec::new();
+/// Returns the files that may contain tests, with their paths from the root, in path order.
+fn read(root: &Path) -> Result<Vec<(String, String)>> {
+    let mut paths = Vec::new();
     for folder in FOLDERS {
-        collect(&root.join(folder), &mut files)?;
+        collect(&root.join(folder), &mut paths)?;
     }
-    files.sort();
-    let mut found = Found::new();
-    for path in files {
-        let text = std::fs::read_to_string(&path)?;
+    paths.sort();
+    let file = |path: PathBuf| {
         let name = path.strip_prefix(root)?.display().to_string();
-        for (number, function) in tests_of(&text).with_context(|| name.clone())? {
+        Ok((name, std::fs::read_to_string(&path)?))
+    };
+    paths.into_iter().map(file).collect()
+}
+
+fn find(files: &[(String, String)]) -> Result<Found> {
+    let mut found = Found::new();
+    for (name, text) in files {
+        for (number, function) in tests_of(text).with_context(|| name.clone())? {
             found.entry(number).or_default().push((name.clone(), function));
         }
     }
@@ -209,7 +218,8 @@ fn number(text: &str) -> Result<usize> {
     Ok(number)
 }
 
-fn function(line: &str) -> Option<&str> {
+/// Returns the name of the function that a line declares.
+pub fn function(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once("fn ").filter(|(before, _)| {
         before.split_whitespace().all(|word| matches!(word, "pub" | "async" | "pub(crate)"))
     })?;

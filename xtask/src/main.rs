@@ -12,6 +12,7 @@ mod edges;
 mod fuzz;
 mod histories;
 mod house;
+mod invariants;
 mod mutants;
 mod sim_mutants;
 mod sizes;
@@ -38,7 +39,7 @@ const USAGE: &str = "usage: cargo xtask <command>
                             import a folder, killed three times; export, compare, verify
   cluster SCENARIO|ci|all [--dev] [--short] [--rounds N] [--seed N]
                             faults, measurements and foreign clients on real clusters
-  catalogue [--bless]       check or write docs/testing.md, the tests of each fault
+  catalogue [--bless]       check or write docs/testing.md, the tests of each fault and invariant
   fuzz [--seconds S] [--seed N] [--only NAME] [--guided]
                             run every fuzz target for 10 seconds; --guided builds with coverage
   spec [--large] [--only NAME] [--workers N]

@@ -1,9 +1,9 @@
 //! The simulation against the deliberate bugs of the code that it runs. A bug counts as caught if
 //! one of CI's seeds shows it.
 
-use crate::mutants::{Mutant, Table};
+use crate::mutants::{Mutant, Table, Tree};
 use crate::process::{Ended, in_parallel, run_limited};
-use crate::programs::{self, SIMULATION};
+use crate::programs::SIMULATION;
 use crate::soak::{self, Seeds};
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, ensure};
@@ -62,7 +62,7 @@ struct Catch {
 /// Runs the seeds against each deliberate bug until one finds it. Prints how many bugs were caught
 /// and which were not; fails below [`PERCENT_MIN`].
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    let program = programs::build(workspace, SIMULATION, false)?;
+    let program = Tree::expanded(workspace)?.program(SIMULATION)?;
     let table = Table::load(workspace)?;
     let reached =
         |it: &&Mutant| REACHED.contains(&it.package.as_str()) || ALSO.contains(&it.name.as_str());

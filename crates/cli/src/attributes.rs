@@ -22,7 +22,6 @@ pub const FOLDER_MODE: u32 = 0o755;
 /// Bits that are kept: not those that give a file the rights of its owner, which may be another one.
 pub const MODE_BITS: u32 = 0o777;
 
-/// Attributes of one path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attribute {
     pub mode: Option<u32>,

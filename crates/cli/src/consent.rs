@@ -1,7 +1,7 @@
 //! Consent of a person to what a command destroys.
 
 use std::io::{BufRead, IsTerminal, Write};
-use stele_types::{Error, Result, mutant};
+use stele_types::{Error, Result};
 
 /// Whether a command may destroy something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +29,8 @@ impl Consent {
 /// Invariant: nothing is destroyed that a person or the command line did not agree to.
 pub fn given(what: &str, yes: bool) -> Result<bool> {
     let has_terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    let consent = match mutant::active("cli.destroyed_unasked") {
-        true => Consent::Given,
-        false => Consent::of(yes, has_terminal),
-    };
+    let consent = Consent::of(yes, has_terminal);
+    // bug cli.destroyed_unasked: let consent = Consent::Given;
     match consent {
         Consent::Given => Ok(true),
         Consent::Ask => ask(what, &mut std::io::stdin().lock(), &mut std::io::stderr()),

@@ -30,7 +30,6 @@ mod tests {
         }
     }
 
-    /// Returns the memory of this process.
     fn resident_bytes() -> u64 {
         let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
         pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096

@@ -11,7 +11,7 @@ use stele_engine::{
 };
 use stele_types::{
     Clock, ColumnFamily, Command, CommittedEntry, Error, KeyRange, Op, PeerRole, Region,
-    RegionKind, RegionPhase, Result, StoreIdent, is_expired, keyspace, mutant,
+    RegionKind, RegionPhase, Result, StoreIdent, is_expired, keyspace,
 };
 use stele_vfs::{SystemClock, Vfs};
 
@@ -22,7 +22,6 @@ const PAGE_BYTES_MAX: usize = 8 << 20;
 /// Limit for the entries that are applied together.
 const APPLY_BYTES_MAX: usize = 8 << 20;
 
-/// An open directory.
 pub struct NodeDir {
     store: Store,
     view: Arc<View>,
@@ -210,7 +209,8 @@ fn apply_where_alone(store: &Store, ident: StoreIdent) -> Result<()> {
         let mut voters = region.peers.iter().filter(|peer| is_voter(peer.role));
         let is_alone = voters.all(|peer| peer.store == ident.store)
             && region.peer_on(ident.store).is_some_and(|peer| is_voter(peer.role));
-        if is_alone || mutant::active("cli.uncommitted_read") {
+        // bug cli.uncommitted_read: always
+        if is_alone {
             apply_all(store, &region)?;
         }
     }

@@ -23,7 +23,6 @@ impl Output {
         self.out.write_all(bytes).map_err(failed)
     }
 
-    /// Writes a line.
     pub fn line(&mut self, line: &str) -> Result<()> {
         self.bytes(line.as_bytes())?;
         self.bytes(b"\n")

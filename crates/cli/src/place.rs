@@ -67,7 +67,6 @@ impl Source {
         }
     }
 
-    /// Returns the value of a key.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         match self {
             Self::Directory(reader) => reader.get(key),
@@ -75,7 +74,6 @@ impl Source {
         }
     }
 
-    /// Returns for each key whether it exists.
     pub fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
         match self {
             Self::Directory(reader) => reader.exist(keys),
@@ -196,7 +194,6 @@ impl Place {
         }
     }
 
-    /// Deletes keys, one after the other.
     pub fn delete(&self, keys: &[Vec<u8>]) -> Result<()> {
         match self {
             Self::Directory(store) => keys.iter().try_for_each(|key| store.delete(key)),
@@ -223,7 +220,6 @@ impl Place {
         })
     }
 
-    /// Deletes every key of a range.
     pub fn delete_range(&self, range: &KeyRange) -> Result<()> {
         match self {
             Self::Directory(store) => store.delete_range(range),

@@ -47,7 +47,6 @@ impl Reader {
         Ok(Self { files, store })
     }
 
-    /// Returns the value of a key.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         match &self.store {
             ByKind::Embedded(store) => Ok(store.get(key)?.map(|(value, _)| value)),
@@ -55,7 +54,6 @@ impl Reader {
         }
     }
 
-    /// Returns for each key whether it exists.
     pub fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
         match &self.store {
             ByKind::Embedded(store) => store.exist(keys),

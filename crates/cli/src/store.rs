@@ -39,7 +39,6 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// Returns the options of a store.
     pub fn options(&self) -> Options {
         let mut options = Options {
             background: self.background,
@@ -60,7 +59,6 @@ impl Tuning {
     }
 }
 
-/// An open store.
 pub struct Store {
     db: Db,
 }
@@ -69,7 +67,6 @@ pub struct Store {
 pub struct Pending(Completion);
 
 impl Pending {
-    /// Waits until the write is durable.
     pub fn wait(self) -> Result<()> {
         self.0.wait()
     }
@@ -93,7 +90,6 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Returns the statistics of an engine.
     pub fn of(engine: EngineStats, phase: Phase) -> Self {
         Self {
             space_amp: engine.space_amp(),
@@ -140,7 +136,6 @@ impl DiskBytes {
     }
 }
 
-/// Result of a verification.
 #[derive(Clone, Debug, Default)]
 pub struct Verified {
     pub keys: u64,
@@ -159,7 +154,6 @@ impl Store {
         Self::open_or_create(dir, tuning)
     }
 
-    /// Opens a store and creates it if it does not exist.
     pub fn open_or_create(dir: &Path, tuning: &Tuning) -> Result<Self> {
         Self::open_on(Arc::new(RealVfs::new()), dir, tuning)
     }
@@ -229,7 +223,6 @@ impl Store {
         self.is_changed(key, Modification::Replace { new: new_pair(value, ttl_s) })
     }
 
-    /// Returns for each key whether it exists.
     pub fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
         let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
         self.db.exist(&keys)
@@ -266,12 +259,10 @@ impl Store {
         }
     }
 
-    /// Deletes a key.
     pub fn delete(&self, key: &[u8]) -> Result<()> {
         self.db.delete(key)
     }
 
-    /// Deletes every key of a range.
     pub fn delete_range(&self, range: &KeyRange) -> Result<()> {
         if range.is_empty() { Ok(()) } else { self.db.delete_range(&range.start, &range.end) }
     }
@@ -319,7 +310,6 @@ impl Store {
         Ok(self.db.maintain(bytes_max)?.more)
     }
 
-    /// Returns the present sizes and counts.
     pub fn statistics(&self) -> Statistics {
         let DbStats { engine, gc, .. } = self.db.stats();
         Statistics::of(engine, gc.phase)
@@ -359,7 +349,6 @@ fn to_usize(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// Returns the Unix time in seconds.
 pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

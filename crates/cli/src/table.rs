@@ -52,7 +52,6 @@ pub fn print(rows: &[Vec<Cell>], json: bool, none: &str) -> Result<()> {
     out.finish()
 }
 
-/// Returns a row as a JSON object.
 pub fn object(row: &[Cell]) -> Map<String, Value> {
     row.iter().map(|cell| (cell.name.to_owned(), cell.value.clone())).collect()
 }

@@ -33,7 +33,6 @@ pub fn parse(text: &str, hex: bool) -> Result<Vec<u8>> {
     if hex { from_hex(text) } else { Ok(text.as_bytes().to_vec()) }
 }
 
-/// Decodes text in an encoding.
 pub fn decode(text: &str, encoding: Encoding) -> Result<Vec<u8>> {
     match encoding {
         Encoding::Text => Ok(text.as_bytes().to_vec()),

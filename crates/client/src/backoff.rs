@@ -4,7 +4,7 @@ use crate::Options;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use stele_types::{Error, Prng, Result, mutant};
+use stele_types::{Error, Prng, Result};
 use tokio::time::Instant;
 
 /// Kind of pause before the next try.
@@ -48,7 +48,6 @@ pub fn more_telling(earlier: String, later: String) -> String {
     }
 }
 
-/// State of one call's tries.
 pub struct Tries {
     deadline: Instant,
     started: Instant,
@@ -155,10 +154,10 @@ impl Tries {
         Ok(())
     }
 
-    /// Returns the error of a call at its deadline.
     pub fn timeout_error(&mut self) -> Error {
         let seconds = self.started.elapsed().as_secs_f64();
-        let kept = self.quorum.as_ref().filter(|_| !mutant::active("client.connection_named"));
+        let kept = self.quorum.as_ref();
+        // bug client.connection_named: let kept = None;
         let reason = kept.unwrap_or(&self.last);
         let detail = format!("{reason} (after {seconds:.1} s)");
         self.final_error(Error::Unavailable(detail))
@@ -168,7 +167,8 @@ impl Tries {
     /// effect, because the last try's error says nothing about it.
     pub fn final_error(&mut self, error: Error) -> Error {
         self.is_ambiguous |= matches!(error, Error::Undetermined(_));
-        if !self.is_ambiguous || mutant::active("client.forget_ambiguity") {
+        // bug client.forget_ambiguity: always
+        if !self.is_ambiguous {
             return error;
         }
         match error {

@@ -57,7 +57,6 @@ pub trait RawCall: Call {
 
 /// A call to PD, which knows the regions and stores.
 pub trait PdCall: Call {
-    /// Sets the cluster to which the call is addressed.
     fn set_cluster(&mut self, cluster: u64);
 
     /// Takes the header of the response.
@@ -66,7 +65,6 @@ pub trait PdCall: Call {
 
 /// A call of the control protocol.
 pub trait ControlCall: Call {
-    /// Sets the cluster to which the call is addressed.
     fn set_cluster(&mut self, cluster: u64);
 }
 
@@ -228,7 +226,6 @@ pub struct GetRegion(pub pdpb::GetRegionRequest);
 #[derive(Clone)]
 pub struct GetPrevRegion(pub pdpb::GetRegionRequest);
 
-/// Makes a request for the region of `key`.
 pub fn region_request(key: Bytes) -> pdpb::GetRegionRequest {
     pdpb::GetRegionRequest { region_key: key, ..pdpb::GetRegionRequest::default() }
 }

@@ -13,14 +13,12 @@ use tokio::time::Instant;
 
 /// Time after a refused connection during which no further one is attempted.
 const REFUSAL_BACKOFF: Duration = Duration::from_millis(200);
-/// All connections of a client.
 pub struct Connections {
     dial: Box<dyn Dial>,
     connections_per_node: usize,
     nodes: Mutex<HashMap<String, Arc<Node>>>,
 }
 
-/// Connections to one node.
 struct Node {
     channels: Vec<OnceCell<Opened>>,
     next: AtomicUsize,
@@ -46,7 +44,6 @@ pub struct Connection {
 }
 
 impl Connections {
-    /// Creates the pool without connections.
     pub fn new(dial: Box<dyn Dial>, options: &Options) -> Self {
         let connections_per_node = options.connections_per_node.max(1);
         Self { dial, connections_per_node, nodes: Mutex::default() }

@@ -8,7 +8,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::task::{Context, Poll};
-use stele_types::mutant;
 use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::Service;
@@ -36,9 +35,7 @@ impl Departure {
     /// Records that the request is handed to the connection now. Returns false if its caller has
     /// withdrawn it: it must then not be sent.
     pub fn depart(&self) -> bool {
-        if mutant::active("client.departure_unnoticed") {
-            return true;
-        }
+        // bug client.departure_unnoticed: return true;
         match self.0.compare_exchange(WAITING, DEPARTED, SeqCst, SeqCst) {
             Ok(_) => true,
             Err(place) => place == DEPARTED,
@@ -47,9 +44,7 @@ impl Departure {
 
     /// Ends the wait of the request, and returns whether it was handed to the connection before.
     pub fn withdraw(&self) -> Delivery {
-        if mutant::active("client.queued_is_sent") {
-            return Delivery::MaybeSent;
-        }
+        // bug client.queued_is_sent: return Delivery::MaybeSent;
         match self.0.compare_exchange(WAITING, WITHDRAWN, SeqCst, SeqCst) {
             Err(DEPARTED) => Delivery::MaybeSent,
             _ => Delivery::NotSent,

@@ -44,7 +44,6 @@ pub struct Found {
 }
 
 impl PdRpcClient {
-    /// Creates a client that calls these nodes.
     pub fn new(connections: Arc<Connections>, addresses: Vec<String>) -> Self {
         Self {
             connections,
@@ -128,7 +127,6 @@ impl PdRpcClient {
         Ok(())
     }
 
-    /// Removes the cached address of a store.
     pub fn forget_store(&self, id: StoreId) {
         self.stores.lock().remove(&id);
     }
@@ -264,7 +262,6 @@ fn host_port(address: &str) -> Option<String> {
     address::to_connect(address).ok().map(str::to_owned)
 }
 
-/// Formats a status.
 pub fn status_text(status: &Status) -> String {
     let source = std::error::Error::source(status).map(root_cause);
     match source.filter(|_| status.message() == "transport error") {

@@ -136,7 +136,6 @@ pub fn final_error(text: String) -> Error {
     }
 }
 
-/// Returns the text of an error.
 pub fn text(error: &errorpb::Error) -> String {
     let undetermined = error.undetermined_result.as_ref().map(|result| result.message.as_str());
     let busy = error.server_is_busy.as_ref().map(|busy| busy.reason.as_str());

@@ -13,7 +13,7 @@
 use crate::checked_text::{self, CheckedText};
 use std::path::Path;
 use std::sync::Arc;
-use stele_types::{Boot, Error, Lineage, Place, Result, StartId, StoreRun, mutant};
+use stele_types::{Boot, Error, Lineage, Place, Result, StartId, StoreRun};
 use stele_vfs::Vfs;
 
 const NAME: &str = "BOOT";
@@ -46,7 +46,6 @@ pub struct Started {
     pub has_moved: bool,
 }
 
-/// Content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct BootFile {
     count: u64,
@@ -61,6 +60,7 @@ impl DirStart {
     ///
     /// Invariant: count, id, earlier ids and place are durable, in one atomic write, before a store
     /// states them. Otherwise two starts could have the same id, as a directory and its copy do.
+    /// Test: `every_start_of_a_directory_comes_after_what_was_stated_wherever_the_power_is_cut`.
     ///
     /// Invariant: a directory that is at another place than at its last start is not started, unless
     /// the operator says that it was moved: it may be a copy, of which the original runs.
@@ -75,13 +75,15 @@ impl DirStart {
             Err(error) if is_lost(&error) => BootFile::default().or_known(&self.known),
             Err(error) => return Err(error),
         };
-        let stopped = last.stopped.as_ref().filter(|_| !mutant::active("engine.stopped_starts"));
+        let stopped = last.stopped.as_ref();
+        // bug engine.stopped_starts: let stopped = None;
         if let Some(reason) = stopped {
             return Err(Error::WrongStore { path: dir.to_path_buf(), detail: reason.clone() });
         }
         let place = vfs.place(&dir.join(PLACE_OF))?;
         let has_moved = last.place.zip(place).is_some_and(|(last, now)| last != now);
-        if has_moved && !self.may_have_moved && !mutant::active("engine.copied_directory_starts") {
+        // bug engine.copied_directory_starts: never
+        if has_moved && !self.may_have_moved {
             return Err(moved(dir));
         }
         let next = BootFile {
@@ -95,9 +97,7 @@ impl DirStart {
             boot: Boot { count, nonce: self.nonce },
             lineage: file.starts.clone(),
         };
-        if mutant::active("engine.boot_count_kept") {
-            return Ok(Started { run: run(&next, next.count), has_moved });
-        }
+        // bug engine.boot_count_kept: return Ok(Started { run: run(&next, next.count), has_moved });
         match next.write(vfs, dir) {
             Ok(()) => Ok(Started { run: run(&next, next.count), has_moved }),
             // Nodes of earlier versions compare counts: it states none to them.

@@ -39,7 +39,6 @@ impl CheckedText {
         Ok(Self { path: path.to_path_buf(), text })
     }
 
-    /// Verifies the checksum.
     pub fn check(&self) -> Result<()> {
         let body = self.text.rfind(CRC).and_then(|at| self.text.get(..at));
         let body = body.ok_or_else(|| self.bad("no checksum"))?;
@@ -61,7 +60,6 @@ impl CheckedText {
         lines.filter_map(move |line| line.strip_prefix(name)?.strip_prefix(' ')).map(str::trim)
     }
 
-    /// Returns the number in the first line with this name.
     pub fn number<T: std::str::FromStr>(&self, name: &str) -> Result<T> {
         let number = self.field(name).and_then(|number| number.parse().ok());
         number.ok_or_else(|| self.bad(&format!("no {name}")))

@@ -4,6 +4,10 @@
 //! STORE := "stele store\n" "format " n "\n" "kind " ("embedded" | "node") "\n" "store " id "\n"
 //!          "crc32c " hex "\n"
 //! ```
+//!
+//! Invariant: only consensus changes the pairs of a node's directory: an embedded store and a node refuse
+//! each other's.
+//! Test: `a_directory_of_a_node_is_no_embedded_store_and_the_other_way_round`.
 
 use crate::checked_text::{self, CheckedText};
 use crate::shards::MAP_NAME;
@@ -11,7 +15,7 @@ use crate::store::Replay;
 use std::path::Path;
 use std::sync::Arc;
 use stele_types::limits::FORMAT_VERSION;
-use stele_types::{Error, Result, StoreId, mutant};
+use stele_types::{Error, Result, StoreId};
 use stele_vfs::Vfs;
 
 const NAME: &str = "STORE";
@@ -91,7 +95,7 @@ pub(crate) fn open(
         // Part of every checksum: no client can make a value that counts as part of the log.
         let id = match wanted {
             Some(wanted) => wanted,
-            None if mutant::active("engine.known_identity") => FORMER_EMBEDDED,
+            // bug engine.known_identity: `StoreId(vfs.random()? | 1)` is `FORMER_EMBEDDED`
             None => StoreId(vfs.random()? | 1),
         };
         create(vfs, dir, id, opened_as)?;
@@ -109,7 +113,8 @@ pub(crate) fn open(
         (None, Some(_)) => opened_as,
         (None, None) => unmarked_kind(vfs, dir, found)?,
     };
-    match kind == opened_as || mutant::active("engine.kind_unchecked") {
+    // bug engine.kind_unchecked: `kind == opened_as` is `true`
+    match kind == opened_as {
         true => Ok(found),
         false => Err(kind.refusal(dir)),
     }
@@ -141,7 +146,8 @@ fn create(vfs: &Arc<dyn Vfs>, dir: &Path, id: StoreId, kind: DirectoryKind) -> R
     }
     let kind = kind.name();
     let body = format!("{MAGIC}\nformat {FORMAT_VERSION}\nkind {kind}\nstore {id}\n");
-    checked_text::write(vfs, dir, NAME, &body, !mutant::active("engine.identity_unsynced"))
+    // bug engine.identity_unsynced: `true` is `false`
+    checked_text::write(vfs, dir, NAME, &body, true)
 }
 
 fn parse(path: &Path, text: &CheckedText) -> Result<Identity> {

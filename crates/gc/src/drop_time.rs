@@ -2,7 +2,6 @@
 //! dropped late only takes space. So no single clock decides.
 
 use std::collections::VecDeque;
-use stele_types::mutant;
 
 /// Seconds by which the drop time lags.
 pub(crate) const MARGIN_S: u64 = 60 * 60;
@@ -80,21 +79,17 @@ impl SeenTimes {
 
 /// Returns the time up to which expired pairs are dropped; 0 if none are.
 ///
-/// Invariant: it is never later than the clock, than a time that the clock showed [`MARGIN_S`] ago
-/// and has not gone back from, and, with [`TimeSource::Cluster`], than the cluster's time without
-/// [`MARGIN_S`].
+/// Invariant: no pair is dropped before it expired an hour ago. The time is never later than the clock, than
+/// a time that the clock showed [`MARGIN_S`] ago and has not gone back from, and, with
+/// [`TimeSource::Cluster`], than the cluster's time without [`MARGIN_S`].
+/// Tests: `a_clock_that_is_ahead_drops_no_pair`,
+/// `a_replica_drops_no_pair_before_it_knows_the_clusters_time`.
 pub(crate) fn drop_s(source: TimeSource, now_s: u64, seen: &SeenTimes, cluster_s: u64) -> u64 {
-    if mutant::active("gc.expired_by_own_clock") {
-        return now_s;
-    }
+    // bug gc.expired_by_own_clock: return now_s;
     let confirmed_s = seen.confirmed_s(now_s);
+    // bug gc.drops_without_cluster_time: if cluster_s == 0 { return confirmed_s; }
     match source {
         TimeSource::Own => confirmed_s,
-        TimeSource::Cluster
-            if cluster_s == 0 && mutant::active("gc.drops_without_cluster_time") =>
-        {
-            confirmed_s
-        }
         TimeSource::Cluster => confirmed_s.min(cluster_s.saturating_sub(MARGIN_S)),
     }
 }

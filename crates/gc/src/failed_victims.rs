@@ -1,7 +1,7 @@
 //! Victims of relocations that ran out of space.
 
 use std::collections::BTreeMap;
-use stele_types::{FileId, mutant};
+use stele_types::FileId;
 
 /// Time for which a victim is excluded after its first failure; each further failure doubles it.
 const FIRST_WAIT_NANOS: u64 = 8_000_000_000;
@@ -23,9 +23,7 @@ struct Failed {
 impl FailedVictims {
     /// Notes that a job that was to empty these files ran out of space.
     pub fn note(&mut self, files: &[FileId], now_nanos: u64) {
-        if mutant::active("gc.failed_victim_again") {
-            return;
-        }
+        // bug gc.failed_victim_again: return;
         for file in files {
             let failed = self.0.entry(*file).or_default();
             let wait_nanos = FIRST_WAIT_NANOS << failed.times.min(DOUBLINGS_MAX);
@@ -34,7 +32,6 @@ impl FailedVictims {
         }
     }
 
-    /// Returns whether the file is excluded now.
     pub fn contains(&self, file: FileId, now_nanos: u64) -> bool {
         self.0.get(&file).is_some_and(|failed| now_nanos < failed.until_nanos)
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use stele_index::{MergeInputs, MergeSpec, Tier};
 use stele_log::{FileKind, ValueFileInfo};
-use stele_types::{Cause, Error, FileId, Result, RunId, mutant};
+use stele_types::{Cause, Error, FileId, Result, RunId};
 
 /// Bytes of one step: the reserve is opened for each.
 const SLICE_BYTES: u64 = 4 << 20;
@@ -18,9 +18,8 @@ const JOBS_MAX: usize = 1000;
 
 impl Work {
     pub fn force(&mut self, shared: &Shared, job: Forced) -> Result<()> {
-        if let Forced::Rewrite(run) = job
-            && !mutant::active("gc.rewrite_resets_back_off")
-        {
+        // bug gc.rewrite_resets_back_off: never
+        if let Forced::Rewrite(run) = job {
             return self.rewrite_unless_backing_off(shared, run);
         }
         self.back_off_until_nanos = 0;
@@ -186,7 +185,8 @@ impl Work {
                 version.live().get(&info.file).is_some_and(|live| live.bytes == info.payload_bytes)
             }
         };
-        if !files.iter().all(|info| is_live(&info)) && !mutant::active("gc.tombstones_dropped") {
+        // bug gc.tombstones_dropped: never
+        if !files.iter().all(|info| is_live(&info)) {
             return Ok(());
         }
         let retained = files.iter().filter(|info| info.kind == FileKind::Tombstones);
@@ -217,11 +217,11 @@ impl Work {
     fn empty_head(&mut self, shared: &Shared) -> Result<()> {
         self.finish_jobs(shared)?;
         shared.hooks.truncate()?;
-        if !mutant::active("gc.compact_keeps_head") {
-            shared.hooks.open_reserve(0);
-            if shared.log.roll()? {
-                self.flush_all(shared)?;
-            }
+        // bug gc.compact_keeps_head: skip
+        shared.hooks.open_reserve(0);
+        // bug gc.compact_keeps_head: skip
+        if shared.log.roll()? {
+            self.flush_all(shared)?;
         }
         self.reclaim_all(shared)
     }

@@ -2,7 +2,7 @@
 
 use crate::policy::HotRange;
 use bytes::Bytes;
-use stele_types::{KeyRange, mutant};
+use stele_types::KeyRange;
 
 /// Limit for the ranges remembered; a new one replaces the least scanned one.
 const RANGES_MAX: usize = 32;
@@ -31,9 +31,7 @@ impl Scanned {
     /// Returns the bytes that the scan pays for sorting. Invariant: a range in key order pays
     /// nothing; otherwise it would be sorted repeatedly.
     fn paid_bytes(&self) -> u64 {
-        if mutant::active("gc.sorted_scans_pay") {
-            return self.bytes;
-        }
+        // bug gc.sorted_scans_pay: return self.bytes;
         let reads = |bytes: u64| self.scattered_reads.saturating_mul(bytes);
         self.bytes.min(reads(SCATTERED_READ_BYTES))
             + (PAGES_OF_BYTES * self.bytes).min(reads(PAGE_BYTES))

@@ -1,4 +1,29 @@
 //! Flushes and merges, with or without moving values, in slices.
+//!
+//! # Values move beside writes
+//!
+//! A merge that moves values reads a version of the index, as of its start, and writes runs of the same age as its
+//! inputs:
+//!
+//! 1. The plan, victims or a key range, is saved in the manifest: after a crash the merge resumes with it.
+//! 2. In each slice, `Mover::place` copies the live values of the plan to a sorted file, in key order. It verifies each
+//!    checksum, and keeps the version and the expiry of the record.
+//! 3. Before a run is finished, the value files to which it refers are durable (`Mover::cut`).
+//! 4. One edit of the manifest replaces the inputs by the outputs (`stele_index::Index::commit`).
+//! 5. The victims are without references then. They are removed when nothing else holds them ([`crate::removal`]).
+//!
+//! Writers take no part. A put of the same key meanwhile lies in a memtable or a newer tier, and a reader finds it
+//! first; the moved older value goes at the next merge of both. So the newest write wins without a comparison, a
+//! lock or a second look at the key. Readers take no part either: a view pins the version of before, and with it the
+//! victims. An embedded get that pins nothing looks its key up again if the file is gone.
+//!
+//! What this keeps:
+//! - 2: damage is never copied under a new checksum. An unreadable value stays where it is, and its file with it.
+//! - 2: a moved record is not newer than before, so that a rebuild from values keeps the newest one.
+//! - 3 before 4: no locator that a restart finds is without its bytes.
+//! - Of several tiers that refer to the victims all are merged, of one tier only the runs that do: otherwise a
+//!   reference would be left, and the file would stay.
+//! - A job that fails drops its outputs; the inputs are current all the time, so that only work is lost.
 
 use crate::gc::Shared;
 use crate::mover::{Moved, Mover, Plan};
@@ -13,12 +38,11 @@ use stele_index::{
     Job, JobDone, JobStep, MergeInputs, MergeProgress, MergeSpec, ValueMover, Version,
 };
 use stele_log::FileKind;
-use stele_types::{Cause, Error, FileId, KeyRange, Result, RunId, mutant};
+use stele_types::{Cause, Error, FileId, KeyRange, Result, RunId};
 
 /// Share of the index up to which only the runs that refer to the victims are rewritten.
 const SUBSET_SHARE_MAX: f64 = 0.5;
 
-/// The merge in progress.
 #[derive(Debug)]
 pub(crate) struct Running {
     job: Job,
@@ -122,7 +146,8 @@ impl Work {
     ) -> Result<()> {
         shared.hooks.open_reserve(0);
         self.saved.plan = plan.clone();
-        if plan.is_some() && !mutant::active("gc.plan_not_saved") {
+        // bug gc.plan_not_saved: never
+        if plan.is_some() {
             // After a crash the merge continues with the same plan.
             self.save(shared)?;
         }
@@ -179,7 +204,8 @@ impl Work {
         // also those that would repair the damage. Its inputs are all current, so only work is
         // lost.
         let is_lost = |error: &Error| error.is_damage() || matches!(error, Error::Io { .. });
-        if resumed.as_ref().is_err_and(is_lost) && !mutant::active("gc.waits_for_what_is_damaged") {
+        // bug gc.waits_for_what_is_damaged: never
+        if resumed.as_ref().is_err_and(is_lost) {
             self.forget_merge(shared, &moved);
         }
         resumed
@@ -266,7 +292,6 @@ impl Work {
         self.save(shared)
     }
 
-    /// Removes the outputs of a failed merge.
     pub fn drop_merge(&mut self, shared: &Shared) {
         let Some(running) = self.merge.take() else { return };
         let bytes = running.moved.bytes.load(Ordering::Relaxed);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stele_index::{Live, MovingValue, ValueMover};
 use stele_log::{Log, NEAR_BYTES_MAX, SortedWriter, Unchecked};
 use stele_types::lock::{Mutex, rank};
-use stele_types::{Cause, FileId, KeyRange, Locator, Lsn, Result, mutant};
+use stele_types::{Cause, FileId, KeyRange, Locator, Lsn, Result};
 
 /// Bytes for which the reserve is open anyway while a slice runs: what a file buffers is one of them.
 const OPENED_BYTES: u64 = 1 << 20;
@@ -23,7 +23,6 @@ pub(crate) enum Plan {
     Victims(BTreeSet<FileId>),
     /// Values of a key range, except those in files to keep.
     Range {
-        /// Key range.
         range: KeyRange,
         /// Files that are already in key order.
         keep: BTreeSet<FileId>,
@@ -111,7 +110,8 @@ impl Mover {
             None => self.writer.insert(self.log.sorted_writer(self.plan.cause())?),
         };
         // Invariant: the reserve is opened for a value that is longer than a slice, too.
-        if value.len() as u64 > OPENED_BYTES && !mutant::active("gc.long_values_get_no_reserve") {
+        // bug gc.long_values_get_no_reserve: never
+        if value.len() as u64 > OPENED_BYTES {
             self.hooks.open_reserve(value.len() as u64 + OPENED_BYTES);
         }
         let before = writer.bytes();
@@ -143,9 +143,8 @@ impl ValueMover for Mover {
         let (value, version) = match self.read(key, at) {
             Ok(read) => read,
             Err(error) => {
-                if let Err(error) = self.log.get(at)
-                    && !mutant::active("gc.unreadable_not_told")
-                {
+                // bug gc.unreadable_not_told: never
+                if let Err(error) = self.log.get(at) {
                     self.hooks.note_unreadable(key, at, &error);
                 }
                 if !error.is_damage() {
@@ -157,20 +156,14 @@ impl ValueMover for Mover {
         };
         // The record keeps its first version: a rebuild of a lost index keeps the newest version of
         // a key, and a moved value is not newer than before.
-        let version = match version {
-            _ if mutant::active("gc.relocated_version_renewed") => self.log.head(),
-            version => version,
-        };
-        let expires_at_s =
-            if mutant::active("gc.relocated_expiry_lost") { 0 } else { expires_at_s };
+        // bug gc.relocated_version_renewed: let version = self.log.head();
+        // bug gc.relocated_expiry_lost: let expires_at_s = 0;
         self.append(key, version, expires_at_s, &value, at.crc).map(Some)
     }
 
     // Invariant: value files are durable before a run refers to them.
     fn cut(&mut self) -> Result<()> {
-        if mutant::active("gc.value_file_not_finished") {
-            return Ok(());
-        }
+        // bug gc.value_file_not_finished: return Ok(());
         self.finish_file()
     }
 
@@ -186,7 +179,6 @@ const VALUES_BYTES_MIN: u64 = 64 << 10;
 const OF_VALUES: u64 = 4;
 const PART_BYTES_MAX: u64 = 4 << 20;
 
-/// Readahead state of one batch of values.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     /// Key lengths and locations of the values, in the order in which they are placed.

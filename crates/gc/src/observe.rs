@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stele_index::{RangeSet, Run, Tier, Version, VersionId};
 use stele_log::{FileKind, FileList, ValueFileInfo};
-use stele_types::{FileId, RunId, mutant};
+use stele_types::{FileId, RunId};
 
 const NANOS_PER_S: u64 = 1_000_000_000;
 /// Time after which a store that is short of space requests truncations again: meanwhile followers
@@ -221,7 +221,8 @@ impl Work {
         };
         let is_same = self.files.key.as_ref() == Some(&key)
             && (!self.files.files.sums().has_dead || self.files.pinned == pinned);
-        if is_same && !mutant::active("gc.observes_each_file_again") {
+        // bug gc.observes_each_file_again: never
+        if is_same {
             self.files.files = self.files.files.with_bytes(key.list.head, head_bytes);
             self.files.largest_bytes = self.files.largest_bytes.max(head_bytes);
             return (self.files.files.clone(), self.files.largest_bytes);
@@ -282,11 +283,9 @@ impl Work {
         let live_records = version.live().get(&info.file).map_or(0, |live| live.records);
         // Invariant: the version was current before the files were listed. What was created since is
         // in no view of an earlier version.
-        let created_since = match self.observed {
-            _ if mutant::active("gc.created_when_seen") => version.id(),
-            _ if mutant::active("gc.views_hold_later_files") => VersionId::default(),
-            observed => observed,
-        };
+        let created_since = self.observed;
+        // bug gc.created_when_seen: let created_since = version.id();
+        // bug gc.views_hold_later_files: let created_since = VersionId::default();
         let new = || Seen { created_since, ..Seen::default() };
         let seen = self.seen.entry(info.file).or_insert_with(new);
         if live_records > 0 {
@@ -321,7 +320,8 @@ impl Work {
         let left = self.unreadable.get(&info.file).copied().unwrap_or_default();
         // Invariant: a file is not a victim again while its live records are just those that could
         // not be read the last time. Nothing would move, and the index would be rewritten for it.
-        let is_stuck = left.records > 0 && left == live && !mutant::active("gc.victims_in_vain");
+        let is_stuck = left.records > 0 && left == live;
+        // bug gc.victims_in_vain: let is_stuck = false;
         let is_stuck = is_stuck || status.has_failed;
         FileState {
             id: info.file,
@@ -358,10 +358,8 @@ impl Work {
             0 => written / entries.max(1),
             mean => mean,
         };
-        let hides = match mutant::active("gc.deletes_beside_puts_unseen") {
-            true if written >= memory_bytes / 2 => 0,
-            _ => tombstones.saturating_mul(record_bytes),
-        };
+        let hides = tombstones.saturating_mul(record_bytes);
+        // bug gc.deletes_beside_puts_unseen: let hides = if written >= memory_bytes / 2 { 0 } else { hides };
         let waited = shared.clock.monotonic_nanos().saturating_sub(self.memtable.since_nanos);
         State {
             memtable_bytes: written.max(1),

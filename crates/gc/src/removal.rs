@@ -1,5 +1,7 @@
-//! Invariant of removal: a value file is removed only when the index refers to nothing in it, no
+//! Invariant: a value file is removed only when the index refers to nothing in it, no
 //! region's log needs an entry in it, a durable checkpoint covers it, and no reader can reach it.
+//! Tests: `every_reason_alone_holds_a_file`,
+//! `a_view_holds_a_file_that_no_observation_saw_before_it`.
 //!
 //! Removal of files that nothing holds.
 
@@ -9,9 +11,8 @@ use crate::work::{BACK_OFF_NANOS, Work};
 use std::collections::BTreeSet;
 use stele_index::{Edit, VersionId};
 use stele_log::FileKind;
-use stele_types::{Error, FileId, Result, mutant};
+use stele_types::{Error, FileId, Result};
 
-/// Known state of one value file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileStatus<'a> {
     /// The log still appends to it.
@@ -46,17 +47,17 @@ pub(crate) fn held_when_dead(status: &FileStatus<'_>) -> Option<Held> {
     }
     // The index has no log of its own and loses its memtable in a crash. The records' successors
     // may be known only there, and then the replay must find these records (titan #81).
-    if status.is_segment
-        && !status.is_below_checkpoint
-        && !mutant::active("gc.reclaim_without_checkpoint")
-    {
+    // bug gc.reclaim_without_checkpoint: never
+    if status.is_segment && !status.is_below_checkpoint {
         return Some(Held::Checkpoint);
     }
-    if status.is_uncommitted && !mutant::active("gc.reclaim_uncommitted") {
+    // bug gc.reclaim_uncommitted: never
+    if status.is_uncommitted {
         return Some(Held::Job);
     }
     // A follower may need these entries.
-    if status.is_wanted_by_raft && !mutant::active("gc.reclaim_ignoring_raft") {
+    // bug gc.reclaim_ignoring_raft: never
+    if status.is_wanted_by_raft {
         return Some(Held::Raft);
     }
     None
@@ -67,7 +68,8 @@ pub(crate) fn held(status: &FileStatus<'_>) -> Option<Held> {
     if let Some(held) = held_when_dead(status) {
         return Some(held);
     }
-    if status.live_records > 0 && !mutant::active("gc.reclaim_live") {
+    // bug gc.reclaim_live: never
+    if status.live_records > 0 {
         return Some(Held::Live);
     }
     // A view of an older version still reads through the locators of that version (titan #212).
@@ -80,7 +82,8 @@ pub(crate) fn held(status: &FileStatus<'_>) -> Option<Held> {
         let refers = |pinned: &VersionId| (status.created_since..dead_since).contains(pinned);
         status.pinned.iter().any(refers)
     });
-    (reachable && !mutant::active("gc.reclaim_ignoring_pins")).then_some(Held::View)
+    // bug gc.reclaim_ignoring_pins: `reachable` is `false`
+    reachable.then_some(Held::View)
 }
 
 impl Work {
@@ -91,10 +94,8 @@ impl Work {
             return Ok(0);
         }
         shared.hooks.open_reserve(0);
-        let late = mutant::active("gc.remove_before_edit");
-        if !late {
-            self.prepare_removal(shared)?;
-        }
+        // bug gc.remove_before_edit: skip
+        self.prepare_removal(shared)?;
         let state = self.observe(shared);
         let mut freed = 0;
         let files: BTreeSet<FileId> = files.iter().copied().collect();
@@ -110,17 +111,15 @@ impl Work {
             self.reclaimed_files += 1;
             self.reclaimed_bytes += file.bytes;
         }
-        if late {
-            self.prepare_removal(shared)?;
-        }
+        // bug gc.remove_before_edit: self.prepare_removal(shared)?;
         Ok(freed)
     }
 
     /// Remembers a file that a failed read keeps. Returns other errors. Damage is not tried again
     /// before the next open.
     fn note_unremovable(&mut self, shared: &Shared, file: FileId, error: Error) -> Result<()> {
+        // bug gc.unreadable_file_stops_reclaim: return Err(error);
         let until_nanos = match &error {
-            _ if mutant::active("gc.unreadable_file_stops_reclaim") => return Err(error),
             error if error.is_damage() => u64::MAX,
             error if error.is_failed_read() => shared.clock.monotonic_nanos() + BACK_OFF_NANOS,
             _ => return Err(error),
@@ -146,7 +145,7 @@ impl Work {
         let files = shared.log.files();
         let segments = files.iter().filter(|info| matches!(info.kind, FileKind::Segment { .. }));
         let wanted = segments.filter(|info| info.wanted_by_raft).map(|info| info.file).min();
-        let wanted = wanted.filter(|_| !mutant::active("gc.raft_from_ahead"));
+        // bug gc.raft_from_ahead: let wanted = None;
         let from = wanted.unwrap_or(shared.log.head().file);
         if shared.index.raft_from() < from {
             shared.index.edit(Edit::RaftFrom(from))?;

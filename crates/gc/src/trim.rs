@@ -7,7 +7,7 @@ use crate::work::Work;
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_index::{MergeInputs, MergeSpec, Run, Tier, Version};
-use stele_types::{Cause, Result, mutant};
+use stele_types::{Cause, Result};
 
 /// Position in the tiers, from the oldest to the newest but one.
 #[derive(Debug, Default)]
@@ -27,10 +27,7 @@ impl Trim {
     /// Invariant: the runs take turns, also if new tiers come all the time.
     pub fn next(&mut self, version: &Version) -> Option<(u64, Arc<Run>)> {
         let (newest, older) = version.tiers().split_first()?;
-        let older = match mutant::active("gc.trims_the_oldest_tier_only") {
-            true => older.get(older.len().saturating_sub(1)..).unwrap_or_default(),
-            false => older,
-        };
+        // bug gc.trims_the_oldest_tier_only: let older = &older[older.len().saturating_sub(1)..];
         let keyed = || {
             let runs = older.iter().rev().flat_map(runs_with_age);
             runs.filter(|(_, run)| run.meta().entries > 0)

@@ -9,7 +9,7 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_types::lock::{Mutex, rank};
-use stele_types::{Result, RunId, mutant};
+use stele_types::{Result, RunId};
 use stele_vfs::{DeviceTimer, VfsFile};
 
 /// Bookkeeping bytes per part.
@@ -40,7 +40,6 @@ pub(crate) enum Part {
     Fences(u32),
 }
 
-/// Content of a cached part.
 #[derive(Clone, Debug)]
 pub(crate) enum Cached {
     Block(Block),
@@ -175,13 +174,15 @@ impl BlockCache {
         self.pinned_bytes.load(Ordering::Acquire)
     }
 
-    /// Takes `bytes` for pinned filters and fences. Invariant: all pins together are within the
-    /// limit.
+    /// Takes `bytes` for pinned filters and fences. Invariant: all pinned filters and fences are within
+    /// `index_memory_bytes_max`.
+    /// Test: `every_limit_gives_the_same_answers_and_is_kept`.
     pub(crate) fn pin(self: &Arc<Self>, bytes: usize) -> Option<Pin> {
         let bytes = bytes as u64;
         let taken = self.pinned_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, |pinned| {
             pinned.checked_add(bytes).filter(|sum| {
-                *sum <= self.pinned_bytes_max || mutant::active("index.pinned_without_limit")
+                // bug index.pinned_without_limit: `*sum <= self.pinned_bytes_max` is `true`
+                *sum <= self.pinned_bytes_max
             })
         });
         taken.ok().map(|_| Pin { cache: Arc::clone(self), bytes })
@@ -193,10 +194,10 @@ impl BlockCache {
     }
 
     pub(crate) fn note_cold_read(&self, bytes: u64) {
-        if !mutant::active("index.cold_read_uncounted") {
-            self.cold_reads.fetch_add(1, Ordering::Relaxed);
-            self.cold_read_bytes.fetch_add(bytes, Ordering::Relaxed);
-        }
+        // bug index.cold_read_uncounted: skip
+        self.cold_reads.fetch_add(1, Ordering::Relaxed);
+        // bug index.cold_read_uncounted: skip
+        self.cold_read_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Returns the bytes in use, reservations included.
@@ -251,7 +252,6 @@ impl BlockCache {
         }
     }
 
-    /// Returns the number of spare buffers.
     #[cfg(test)]
     pub(crate) fn spares(&self) -> usize {
         self.spares.lock().len()

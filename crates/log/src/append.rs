@@ -1,4 +1,26 @@
 //! The only foreground write path: one batch becomes one frame, one write and one sync.
+//!
+//! One thread at a time holds the [`Appender`], the active segment. The steps of [`Appender::append`]:
+//!
+//! | step | function | on a failure |
+//! |---|---|---|
+//! | 1 a segment without room for the payloads is left for a new one | [`Appender::roll`] | no room: nothing changes |
+//! | 2 records become one frame, checked against the regions' logs | `encode` | the batch is refused, nothing is written |
+//! | 3 the frame is written at the end of the last one | [`Appender::write`] | no room: its remains are cut before the next batch |
+//! | 4 the file is synced | [`Appender::sync`] | the log stops for good |
+//! | 5 entries, hard states and head are shown, all at one moment | [`Appender::publish`] | the log stops for good |
+//! | 6 payloads go to the cache, and the caller gets their places | `append` | |
+//!
+//! A long frame is written while it is encoded: steps 2 and 3 overlap, its first block is written last, and until
+//! then no frame exists ([`Appender::write_pipelined`]). Readers use the regions' logs meanwhile. They see the state
+//! before the batch until step 5, and neither wait for steps 3 and 4 nor hold them up.
+//!
+//! What each step keeps:
+//! - 1: the name of the new segment ends the old one; nothing fails and nothing is appended there after it.
+//! - 3: a batch starts at a block that no acknowledged byte shares, so that a torn write damages no other batch.
+//! - 4 before 5: what the log shows is durable; therefore applied ≤ persisted, and no index refers to lost bytes.
+//! - 5: the same steps as in recovery, so that a restart shows what was shown before.
+//! - A failed sync is never repeated: a second success would not cover what the first one lost.
 
 use crate::FileKind;
 use crate::catalog::FileMeta;
@@ -15,7 +37,7 @@ use crate::shared::{Counters, Shared};
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use stele_types::{Cause, Error, FileId, Lsn, Record, Result, mutant};
+use stele_types::{Cause, Error, FileId, Lsn, Record, Result};
 use stele_vfs::{AlignedBuf, DeviceTimer, VfsFile};
 
 /// Capacity kept for the next batch, unless the last batch needed more.
@@ -49,6 +71,8 @@ pub(crate) struct Appender {
 }
 
 impl Appender {
+    /// Invariant: what is acknowledged is written and synced before.
+    /// Test: `every_crash_point_keeps_what_was_acknowledged`.
     pub fn append(
         &mut self,
         shared: &Shared,
@@ -62,24 +86,20 @@ impl Appender {
             true => self.write_pipelined(shared, records, withdraw)?,
             false => self.encode_and_write(shared, records, withdraw)?,
         };
-        let is_early = mutant::active("log.publish_before_sync");
-        if is_early {
-            self.publish(shared, &encoded)?;
-        }
+        // bug log.publish_before_sync: self.publish(shared, &encoded)?;
         // A sync covers only completed writes: all parts are written by now.
-        if !can_pipeline || !mutant::active("log.sync_under_way") {
-            self.sync(shared)?;
-        }
+        // bug log.sync_under_way: skip if can_pipeline
+        self.sync(shared)?;
         // Invariant: what counts as the device's time is one write and its sync, of a batch that a
         // caller waits for. No lock is waited for in between, and no segment begins.
+        // bug log.maintenance_is_measured: `withdraw` is `true`
         if let Some(timer) = &shared.options.timer
-            && (withdraw || mutant::active("log.maintenance_is_measured"))
+            && withdraw
         {
             timer.write_ended(begin_nanos, self.buffer.len() as u64);
         }
-        if !is_early {
-            self.publish(shared, &encoded)?;
-        }
+        // bug log.publish_before_sync: skip
+        self.publish(shared, &encoded)?;
         let payloads = entries(records).map(|entry| &entry.payload);
         shared.cache.insert(encoded.payloads.iter().copied().zip(payloads));
         Counters::add(&shared.counters.batches, 1);
@@ -207,9 +227,8 @@ impl Appender {
         if !self.confirmed {
             return Ok(false);
         }
-        if !mutant::active("log.measured_without_sync") {
-            self.sync(shared)?;
-        }
+        // bug log.measured_without_sync: skip
+        self.sync(shared)?;
         if let Some(timer) = &shared.options.timer {
             timer.write_ended(begin_nanos, self.buffer.len() as u64);
         }
@@ -220,9 +239,7 @@ impl Appender {
     /// then unknown, and a later sync that succeeds proves nothing.
     pub fn sync(&mut self, shared: &Shared) -> Result<()> {
         Counters::add(&shared.counters.syncs, 1);
-        if mutant::active("log.skip_sync") {
-            return Ok(());
-        }
+        // bug log.skip_sync: return Ok(());
         self.file.sync_data().map_err(|error| shared.poison.set(error))
     }
 
@@ -295,6 +312,7 @@ impl Appender {
     /// regions' logs and the head show only what is synced, all of a batch at one moment. So an
     /// entry that they show is persisted, and what they do not show yet lies at the head or after
     /// it.
+    /// Test: `while_a_batch_is_in_its_sync_entries_are_applied_checkpointed_and_read`.
     fn publish(&mut self, shared: &Shared, encoded: &Encoded) -> Result<()> {
         debug_assert!(self.is_staged_as_written(shared, encoded));
         let at = self.end.at;
@@ -346,8 +364,9 @@ impl Appender {
             shared.free.lock().extend(recycle);
             shared.poison.unless_full(error)
         })?;
-        // Invariant: nothing fails after the new segment has its name. The name ends the old
-        // segment: a restart does not read what is appended to it later.
+        // Invariant: nothing is appended to a segment after the next one has its name, so nothing fails
+        // from here on. A restart would not read what is appended later.
+        // Test: `a_new_segment_whose_sidecar_cannot_be_written_takes_the_appends`.
         self.seal(shared, bytes);
         self.enter(shared, id, recycle.is_some(), begun, &carried);
         Ok(())
@@ -379,11 +398,8 @@ impl Appender {
         for region in carried {
             sidecar.push(&crate::format::Item::Carried(*region));
         }
-        let has_file = sidecar.has_file();
         std::mem::replace(&mut self.sidecar, sidecar).finish(self.end);
-        if !has_file && mutant::active("log.old_segment_after_roll") {
-            return;
-        }
+        // bug log.old_segment_after_roll: if self.sidecar.chunks.is_none() { return; }
         Counters::add(&shared.counters.written_bytes, begun.written_bytes);
         Counters::add(&shared.counters.rolls, 1);
         Counters::add(&shared.counters.recycled, u64::from(recycled));

@@ -26,7 +26,6 @@ pub(crate) struct Catalog {
     /// Value files by the oldest version they may hold.
     values: BTreeSet<(Lsn, FileId)>,
     tombstones: BTreeSet<FileId>,
-    /// Number of changes.
     changes: u64,
 }
 
@@ -78,7 +77,6 @@ impl Catalog {
         self.iter().filter(|(_, meta)| is(meta)).map(|(file, _)| file).collect()
     }
 
-    /// Returns the oldest segment.
     pub fn first_segment(&self) -> Option<FileId> {
         let is = |meta: &FileMeta| matches!(meta.kind, FileKind::Segment { .. });
         self.iter().find(|(_, meta)| is(meta)).map(|(file, _)| file)

@@ -13,9 +13,7 @@ use crate::frame_buffer::FrameBuffer;
 use crate::region::Regions;
 use std::collections::BTreeMap;
 use stele_types::checksum::{Crc32c, crc32c};
-use stele_types::{
-    EntryRecord, Error, FileId, LogIndex, Lsn, Mark, Record, RegionId, Result, mutant,
-};
+use stele_types::{EntryRecord, Error, FileId, LogIndex, Lsn, Mark, Record, RegionId, Result};
 use stele_vfs::AlignedBuf;
 
 /// Maximum payload of one entry, and maximum frame.
@@ -316,7 +314,8 @@ impl Encoder<'_, '_> {
             }
         }
         pending.cut_from(index);
-        if self.place.withdraw && !mutant::active("log.forget_withdrawn") {
+        // bug log.forget_withdrawn: never
+        if self.place.withdraw {
             for at in replaced {
                 self.header.clear();
                 put_withdrawn(&mut self.header, at);
@@ -387,7 +386,6 @@ impl Staged {
         put_digest(&mut self.items, &mut self.scratch, &mut self.previous, item, inline_max)
     }
 
-    /// Returns the items of a frame in `segment`.
     pub fn items(&self, segment: FileId) -> Items<'_> {
         Items::new(Form::Sidecar, Lsn::new(segment, 0), &self.items)
     }

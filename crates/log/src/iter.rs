@@ -16,7 +16,6 @@ pub struct LogIter {
     shared: Arc<Shared>,
     head: Lsn,
     reader: Option<SegmentReader>,
-    /// Offset of the next frame.
     next_frame: u32,
     /// Records of the current frame.
     records: VecDeque<(Lsn, Record)>,

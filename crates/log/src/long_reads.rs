@@ -63,7 +63,6 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// An LRU page cache.
     struct PageCache {
         pieces_max: usize,
         pieces: VecDeque<u64>,

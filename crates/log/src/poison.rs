@@ -1,4 +1,6 @@
-//! After a failed write or sync the durable state is unknown; further appends fail.
+//! Invariant: after a failed write or sync nothing is appended. The durable state is unknown, and a second sync
+//! that succeeds would prove nothing.
+//! Test: `fault_17_a_failed_sync_stops_the_log_for_good`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_types::lock::{Mutex, rank};
@@ -12,7 +14,8 @@ pub(crate) struct Poison {
 
 impl Poison {
     pub fn check(&self) -> Result<()> {
-        if !self.is_set() || stele_types::mutant::active("log.retry_after_failed_sync") {
+        // bug log.retry_after_failed_sync: always
+        if !self.is_set() {
             return Ok(());
         }
         Err(Error::Poisoned(self.reason.lock().clone()))
@@ -50,6 +53,7 @@ impl Poison {
 ///
 /// Invariant: no other thread uses what a panic left half changed. The log has stopped before the
 /// lock on it is free.
+/// Test: `a_lock_that_a_panic_frees_protects_nothing_that_is_used_again`.
 #[derive(Debug)]
 pub struct StopOnPanic<'a> {
     poison: &'a Poison,
@@ -58,7 +62,8 @@ pub struct StopOnPanic<'a> {
 
 impl Drop for StopOnPanic<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() && !stele_types::mutant::active("log.panic_stops_nothing") {
+        // bug log.panic_stops_nothing: never
+        if std::thread::panicking() {
             let interrupted = self.interrupted;
             self.poison.set(Error::Panicked(format!("a panic interrupted {interrupted}")));
         }

@@ -39,7 +39,6 @@ const DIRECT_BYTES_MIN: u64 = 256 << 10;
 /// and 16 ms), and garbage collection freed no more.
 const BACKGROUND_READS_MAX: usize = 8;
 
-/// Limits of a read of many values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadMode {
     /// Minimum bytes of a read that may bypass the page cache; 0: all reads bypass it.

@@ -8,7 +8,7 @@ use crate::retained_tombstones;
 use crate::retained_tombstones::Sorter;
 use crate::segment::{damaged_payloads, items};
 use crate::shared::Shared;
-use stele_types::{Error, FileId, Result, mutant};
+use stele_types::{Error, FileId, Result};
 use stele_vfs::Open;
 
 /// More tombstone files than this are merged into one.
@@ -45,7 +45,8 @@ fn remove_segment(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<()> 
     let bytes = shared.handle(Name::Segment(file))?.len()?;
     // The deletes become durable elsewhere before the segment is removed. Otherwise a rebuild after
     // a crash in between would restore deleted keys.
-    if retains_tombstones(shared) && !mutant::active("log.skip_graves") {
+    // bug log.skip_graves: never
+    if retains_tombstones(shared) {
         retain_tombstones(shared, file, meta)?;
     }
     shared.catalog.write().remove(file);
@@ -134,9 +135,8 @@ fn drop_tombstones(shared: &Shared) -> Result<()> {
     if left.len() <= TOMBSTONE_FILES_MAX {
         return Ok(());
     }
-    if !mutant::active("log.damaged_graves_fail") {
-        left.retain(|(_, file)| is_whole(shared, *file));
-    }
+    // bug log.damaged_graves_fail: skip
+    left.retain(|(_, file)| is_whole(shared, *file));
     for (_, file) in &left {
         if !retained_tombstones::is_in_order(&shared.dir, *file)? {
             retained_tombstones::sort(shared, *file)?;
@@ -166,5 +166,6 @@ fn alike(mut files: Vec<(u64, FileId)>) -> Vec<FileId> {
 /// Invariant: a store with replicas retains no tombstone. They serve the rebuild of an index from values,
 /// which such a store never does.
 fn retains_tombstones(shared: &Shared) -> bool {
-    !shared.has_replicas || mutant::active("log.replica_retains_tombstones")
+    // bug log.replica_retains_tombstones: `!shared.has_replicas` is `true`
+    !shared.has_replicas
 }

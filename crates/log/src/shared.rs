@@ -14,7 +14,7 @@ use crate::{FileKind, LogOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use stele_types::lock::{Mutex, RwLock, rank};
-use stele_types::{Error, FileId, Lsn, Result, mutant};
+use stele_types::{Error, FileId, Lsn, Result};
 use stele_vfs::{Handles, VfsFile};
 
 #[derive(Debug)]
@@ -54,7 +54,6 @@ pub(crate) struct Counters {
     pub rolls: AtomicU64,
     pub recycled: AtomicU64,
     pub direct_retries: AtomicU64,
-    /// Bytes of the appender's buffers.
     pub buffer_bytes: AtomicU64,
 }
 
@@ -122,7 +121,8 @@ impl Shared {
         };
         let catalog = self.catalog.read();
         let is_known = catalog.get(name.file()).is_some();
-        match is_known || mutant::active("log.handle_of_removed_file") {
+        // bug log.handle_of_removed_file: `is_known` is `true`
+        match is_known {
             true => Ok(self.handles.insert(number, is_direct, file)),
             false => Ok(file),
         }

@@ -10,7 +10,7 @@ use crate::shared::Shared;
 use crate::sorted::SortedReader;
 use crate::{FileKind, retained_tombstones};
 use std::collections::{BTreeMap, BTreeSet};
-use stele_types::{Error, FileId, LogIndex, Lsn, RegionId, Result, Term, ValueRef, mutant};
+use stele_types::{Error, FileId, LogIndex, Lsn, RegionId, Result, Term, ValueRef};
 
 /// One operation held by a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,8 @@ impl Shared {
     fn is_current(&self, entry: &EntryItem<'_>) -> bool {
         let state = self.state.read();
         let place = state.regions.get(entry.region).and_then(|region| region.place(entry.index));
-        place.is_some_and(|place| place.at == entry.at) || mutant::active("log.replay_replaced")
+        // bug log.replay_replaced: `place.is_some_and(|place| place.at == entry.at)` is `true`
+        place.is_some_and(|place| place.at == entry.at)
     }
 
     fn replay_entry(

@@ -1,8 +1,11 @@
 //! Hand-over of leaderships by a node that stops: which voter leads each region next.
+//!
+//! Invariant: a leadership goes to a voter that has caught up, or stays.
+//! Test: `a_region_without_a_caught_up_voter_keeps_its_leader`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use stele_replica::RegionReport;
-use stele_types::{Peer, PeerId, PeerRole, Region, RegionId, RegionKind, StoreId, mutant};
+use stele_types::{Peer, PeerId, PeerRole, Region, RegionId, RegionKind, StoreId};
 
 /// Transfer of a leadership to a voter on another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +21,6 @@ pub struct Transfer {
 /// Leaderships that a node hands over, in rounds.
 #[derive(Debug, Default)]
 pub struct HandOver {
-    /// Stores of the node.
     own: BTreeSet<StoreId>,
     /// Number of leaderships that each store was to take.
     taken: BTreeMap<StoreId, u64>,
@@ -63,10 +65,11 @@ impl HandOver {
                 || report.down_peers.iter().any(|(down, _)| down.id == peer.id)
         };
         let can_lead = |peer: &&Peer| {
+            // bug node.hands_over_to_lagging: `!lags(peer)` is `true`
             peer.role == PeerRole::Voter
                 && !self.own.contains(&peer.store)
                 && !self.failed.contains(&(report.region.id, peer.id))
-                && (!lags(peer) || mutant::active("node.hands_over_to_lagging"))
+                && !lags(peer)
         };
         let voters = report.region.peers.iter().filter(can_lead);
         let load = |peer: &&Peer| (self.taken.get(&peer.store).copied(), peer.store);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use stele_placement::Bootstrap;
 use stele_replica::{EntryRecovery, RaftStore};
 use stele_storage::{RecoverableLog, StorageEngine};
-use stele_types::{Result, StoreId, StoreIdent, mutant};
+use stele_types::{Result, StoreId, StoreIdent};
 
 /// Directory of a node, as found at its start.
 pub enum Directory<E, M> {
@@ -50,9 +50,8 @@ pub fn bootstrap<E: StorageEngine>(
     let ident = |store| StoreIdent { cluster: bootstrap.cluster, store };
     let idents: Vec<StoreIdent> = bootstrap.stores().map(ident).collect();
     let mut stores: Vec<_> = engines.iter().zip(&idents).collect();
-    if !mutant::active("node.first_store_first") {
-        stores.reverse();
-    }
+    // bug node.first_store_first: skip
+    stores.reverse();
     for (engine, own) in stores {
         match own.store {
             StoreId(1) => RaftStore::bootstrap(&**engine, own, &Bootstrap::regions())?,

@@ -8,7 +8,7 @@ mod summary;
 
 pub use summary::RunSummary;
 
-use stele_types::{BootOrder, Lineage, StoreId, StoreRun, mutant};
+use stele_types::{BootOrder, Lineage, StoreId, StoreRun};
 
 /// What a node knows of a store's runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -158,6 +158,7 @@ impl Refusal {
 ///
 /// Invariant: of two runs of one store at most one is heard. Both would vote in one term, and
 /// acknowledge entries that only one of them holds.
+/// Test: `a_run_goes_on_after_the_known_one_only_if_it_comes_after_it_and_that_one_has_ended`.
 pub fn judge(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidence) -> Verdict {
     if !known.run.is_known() {
         return match (run.is_known(), evidence.is_own) {
@@ -165,11 +166,8 @@ pub fn judge(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidenc
             (true, true) => Verdict::Refused(Refusal::Copy),
             // Invariant: the address of a store is asked also if only the address is known, as from a list
             // that names no run.
-            (true, false)
-                if !known.address.is_empty() && !mutant::active("node.unknown_run_not_asked") =>
-            {
-                candidate(known, run, address, evidence)
-            }
+            // bug node.unknown_run_not_asked: never
+            (true, false) if !known.address.is_empty() => candidate(known, run, address, evidence),
             (true, false) => Verdict::Successor,
         };
     }
@@ -189,7 +187,8 @@ pub fn judge(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidenc
     if let Some((rival, _)) = &known.rival {
         // Only a run that was kept comes after both.
         let comes_after = run.lineage.holds(start) && run.lineage.holds(rival.id());
-        if !comes_after && !mutant::active("node.rival_heard") {
+        // bug node.rival_heard: never
+        if !comes_after {
             return Verdict::Refused(Refusal::Conflict);
         }
     }
@@ -201,20 +200,20 @@ pub fn judge(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidenc
         return if is_same { Verdict::Same } else { candidate(known, run, address, evidence) };
     }
     let comes_after = run.lineage.holds(start) || is_out_of_reach(known, run);
-    if comes_after || mutant::active("node.earlier_state_heard") {
+    // bug node.earlier_state_heard: always
+    if comes_after {
         return candidate(known, run, address, evidence);
     }
     // Invariant: only its own node says that a displaced run goes on. Others list a run until they learn
     // of its successor.
-    let is_stated = !evidence.is_hearsay || mutant::active("node.listed_run_answers");
+    let is_stated = !evidence.is_hearsay;
+    // bug node.listed_run_answers: let is_stated = true;
     let is_displaced = known.displaced.as_ref().is_some_and(|(before, at)| {
         let is_of_it = !before.is_known() || run.lineage.is_related_to(before);
         at == address && is_of_it && !before.holds(run.lineage.id())
     });
-    let goes_on = is_displaced
-        && is_stated
-        && !evidence.is_own
-        && !mutant::active("node.displaced_run_unheard");
+    let goes_on = is_displaced && is_stated && !evidence.is_own;
+    // bug node.displaced_run_unheard: let goes_on = false;
     match goes_on {
         true => beside(&known.run.lineage, run, evidence, Refusal::EarlierState),
         false => Verdict::Refused(Refusal::EarlierState),
@@ -227,9 +226,7 @@ pub fn judge(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidenc
 /// Invariant: two runs stop beside each other only if both answer now. A hello of a run that has ended
 /// may arrive after its successor was accepted.
 fn beside(other: &Lineage, run: &StoreRun, evidence: &Evidence, otherwise: Refusal) -> Verdict {
-    if mutant::active("node.ended_run_conflicts") {
-        return Verdict::Refused(Refusal::Conflict);
-    }
+    // bug node.ended_run_conflicts: return Verdict::Refused(Refusal::Conflict);
     let id = run.lineage.id();
     match &evidence.stated {
         Probe::NotMade => Verdict::Unverified,
@@ -249,7 +246,8 @@ fn beside(other: &Lineage, run: &StoreRun, evidence: &Evidence, otherwise: Refus
 fn without_start(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidence) -> Verdict {
     if known.run.lineage.is_known() {
         // Invariant: a store that stated a start and states none is heard only at the known address.
-        let is_there = known.address == address || mutant::active("node.no_start_heard");
+        let is_there = known.address == address;
+        // bug node.no_start_heard: let is_there = true;
         return match is_there && !evidence.is_own {
             true => Verdict::Same,
             false => Verdict::Refused(Refusal::NoStart),
@@ -269,10 +267,8 @@ fn without_start(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evi
 /// Invariant: a run that lives is displaced by no copy of its directory, however often the copy was
 /// started since.
 fn candidate(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidence) -> Verdict {
-    let refused = |refusal| match mutant::active("node.greater_count_displaces") {
-        true => Verdict::Successor,
-        false => Verdict::Refused(refusal),
-    };
+    // bug node.greater_count_displaces: `Verdict::Refused(refusal)` is `Verdict::Successor`
+    let refused = |refusal| Verdict::Refused(refusal);
     if evidence.is_own {
         return refused(Refusal::Copy);
     }
@@ -281,10 +277,8 @@ fn candidate(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidenc
     match &evidence.probe {
         Probe::NotMade if is_there && !evidence.is_connected => Verdict::Successor,
         Probe::NotMade if evidence.is_connected && !is_there => refused(Refusal::Copy),
-        Probe::NotMade => match mutant::active("node.known_run_not_probed") {
-            true => Verdict::Successor,
-            false => Verdict::Undecided,
-        },
+        // bug node.known_run_not_probed: `Verdict::Undecided` is `Verdict::Successor`
+        Probe::NotMade => Verdict::Undecided,
         // It connected while its address was asked.
         Probe::Silent if evidence.is_connected && !is_there => refused(Refusal::Copy),
         Probe::Silent if !is_there => moved(run, &evidence.stated),
@@ -299,8 +293,8 @@ fn candidate(known: &KnownRun, run: &StoreRun, address: &str, evidence: &Evidenc
 /// has ended may arrive while the original is down, and would keep the original from being heard again.
 fn moved(run: &StoreRun, stated: &Probe) -> Verdict {
     let id = run.lineage.id();
+    // bug node.moved_run_not_asked: return Verdict::Successor;
     match stated {
-        _ if mutant::active("node.moved_run_not_asked") => Verdict::Successor,
         Probe::NotMade => Verdict::Unverified,
         Probe::Answered(there) if there.id() == id => Verdict::Successor,
         Probe::Answered(_) | Probe::Silent => Verdict::Refused(Refusal::Copy),
@@ -325,7 +319,8 @@ fn answered(
     if there.holds(id) {
         return refused(Refusal::EarlierState);
     }
-    match run.lineage.holds(there.id()) || mutant::active("node.greater_count_displaces") {
+    // bug node.greater_count_displaces: `run.lineage.holds(there.id())` is `true`
+    match run.lineage.holds(there.id()) {
         true => refused(Refusal::Copy),
         false => beside(there, run, evidence, Refusal::Copy),
     }

@@ -4,7 +4,7 @@
 
 use crate::Millis;
 use crate::region_info::Traffic;
-use stele_types::{Peer, PeerId, mutant};
+use stele_types::{Peer, PeerId};
 
 /// Traffic of a region in each second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,9 +87,7 @@ const fn kept_by_second() -> [u64; 61] {
 /// Returns the part of a count that is left after `millis`, out of `ONE`. Between two seconds it is
 /// interpolated.
 fn kept(millis: u64) -> u64 {
-    if mutant::active("placement.heat_never_cools") {
-        return ONE;
-    }
+    // bug placement.heat_never_cools: return ONE;
     let half_lives = millis / HALF_LIFE_MILLIS;
     let rest = millis % HALF_LIFE_MILLIS;
     let second = (rest / 1000) as usize;
@@ -127,6 +125,7 @@ impl Heat {
     ///
     /// Invariant: traffic counts once. A report that is lost is contained in the next one, and one
     /// that comes twice adds nothing.
+    /// Test: `random_losses_and_repetitions_change_no_sum`.
     pub(crate) fn note(
         &mut self,
         leader: PeerId,
@@ -150,7 +149,8 @@ impl Heat {
         let totals = [traffic.written_bytes, traffic.read_bytes, traffic.writes, traffic.reads];
         let counted_since = traffic.counted_since;
         // A node of an earlier version reports the counts since its last report.
-        if counted_since == 0 || mutant::active("placement.heat_counts_totals") {
+        // bug placement.heat_counts_totals: always
+        if counted_since == 0 {
             return totals;
         }
         let new = Counter { peer: leader, counted_since, totals };

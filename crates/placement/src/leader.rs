@@ -9,7 +9,7 @@ use crate::{
     StaleReport, StoreReport,
 };
 use std::collections::HashMap;
-use stele_types::{RegionId, Result, StoreId, Term, mutant};
+use stele_types::{RegionId, Result, StoreId, Term};
 
 /// State of the placement leader for one term.
 pub struct LeaderState {
@@ -142,6 +142,8 @@ impl LeaderState {
     ///
     /// Invariant: a node that restarted is heard, whatever its wall clock shows. Reports of one run of
     /// a process are ordered by their numbers, and runs by the boot counts of the stores.
+    /// Tests: `a_node_that_restarts_with_its_clock_set_back_is_heard_again`,
+    /// `a_report_of_an_earlier_run_of_a_store_takes_back_neither_state_nor_address`.
     ///
     /// The changes of [`Cluster::plan_heartbeat`] must be committed before. Returns the region
     /// reports that are older than the known state.
@@ -154,11 +156,8 @@ impl LeaderState {
         let address = &report.node.address;
         let this = (report.node.run(), report.sequence);
         let last = self.reports.get(address).copied();
-        let is_late = |last: (u64, u64)| match mutant::active("placement.runs_in_order_of_numbers")
-        {
-            true => this <= last,
-            false => this.0 == last.0 && this.1 <= last.1,
-        };
+        // bug placement.runs_in_order_of_numbers: `this.0 == last.0 && this.1 <= last.1` is `this <= last`
+        let is_late = |last: (u64, u64)| this.0 == last.0 && this.1 <= last.1;
         if is_earlier_run || last.is_some_and(is_late) {
             return Vec::new();
         }

@@ -10,7 +10,7 @@ use crate::config::Config;
 use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
-use stele_types::{Boot, DeviceSpeed, Error, Lineage, Result, StoreId, StoreRun, mutant, varint};
+use stele_types::{Boot, DeviceSpeed, Error, Lineage, Result, StoreId, StoreRun, varint};
 
 /// Membership state of a store. Persisted; the numbers belong to the format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -187,14 +187,14 @@ const GRACE_S: u64 = 5;
 pub(crate) const TEXT_BYTES_MAX: usize = 1024;
 /// Length limit for a token.
 pub(crate) const TOKEN_BYTES_MAX: usize = 64;
-/// Limit for the labels of a store.
 pub(crate) const LABELS_MAX: usize = 64;
 
 impl Store {
     /// Records a heartbeat. Returns `false` and changes nothing after a later one.
     pub(crate) fn note_heartbeat(&mut self, at: Millis) -> bool {
         let is_late = matches!(self.last_heartbeat, LastHeartbeat::At(last) if at < last);
-        if !is_late || mutant::active("placement.heartbeat_taken_back") {
+        // bug placement.heartbeat_taken_back: always
+        if !is_late {
             self.last_heartbeat = LastHeartbeat::At(at);
         }
         !is_late
@@ -206,6 +206,7 @@ impl Store {
     /// It is down once the persisted time and this leader's own time without a heartbeat together
     /// reach `down_after_seconds`. A grace time lets a store report that returned between two
     /// leaders.
+    /// Test: `silence_grows_into_being_down_and_a_new_leader_goes_on_counting_after_a_grace`.
     pub fn liveness(&self, config: &Config, now: Millis) -> Liveness {
         self.liveness_after(config, now, self.hanging_s())
     }
@@ -247,10 +248,8 @@ impl Store {
     }
 
     fn hanging_s(&self) -> u64 {
-        match mutant::active("placement.hanging_store_is_live") {
-            true => 0,
-            false => self.report.append_age_ms / 1000,
-        }
+        // bug placement.hanging_store_is_live: `self.report.append_age_ms / 1000` is `0`
+        self.report.append_age_ms / 1000
     }
 
     /// Encodes the record.

@@ -4,7 +4,7 @@
 use crate::{Done, Reply, Unknown};
 use bytes::Bytes;
 use std::collections::VecDeque;
-use stele_types::{CommandBuilder, Result, mutant};
+use stele_types::{CommandBuilder, Result};
 
 /// Bytes of an operation in a command beside key and value.
 pub const OP_OVERHEAD_BYTES: usize = 32;
@@ -64,8 +64,8 @@ impl Batch {
         let mut command = CommandBuilder::new();
         let mut count = 0;
         while let Some(op) = self.ops.front() {
-            let is_full =
-                count == ENTRY_OPS_MAX && !mutant::active("replica.entry_of_any_operations");
+            let is_full = count == ENTRY_OPS_MAX;
+            // bug replica.entry_of_any_operations: let is_full = false;
             let fits = command.encoded_bytes() + op.bytes() <= self.entry_bytes_max;
             if (is_full || !fits) && !command.is_empty() {
                 break;
@@ -88,11 +88,11 @@ impl Batch {
     /// entry is left to propose.
     ///
     /// Invariant: a batch of which an entry was written is never answered as not done.
+    /// Test: `a_batch_with_a_written_part_is_unknown_and_one_without_is_what_its_first_entry_is`.
     pub fn replied(&mut self, reply: Reply) -> Option<Reply> {
         let Reply::Done(Done::Written { .. }) = reply else {
-            let is_partly_written =
-                self.is_partly_written && !mutant::active("replica.part_as_refused");
-            return Some(match is_partly_written {
+            // bug replica.part_as_refused: `self.is_partly_written` is `false`
+            return Some(match self.is_partly_written {
                 true => Reply::Unknown(Unknown::PartlyExecuted),
                 false => reply,
             });

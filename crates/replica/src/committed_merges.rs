@@ -5,7 +5,7 @@
 //! record := since until count (source version)*          (varints)
 //! ```
 
-use stele_types::{RegionId, mutant, varint};
+use stele_types::{RegionId, varint};
 
 /// Most sources in one record.
 const SOURCES_MAX: usize = 32;
@@ -39,7 +39,7 @@ impl CommittedMerges {
             *self = Self::since(before);
         }
         self.until = after;
-        let source = source.filter(|_| !mutant::active("replica.commit_not_recorded"));
+        // bug replica.commit_not_recorded: let source = None;
         self.sources.extend(source.map(|source| (source, after)));
         if self.sources.len() > SOURCES_MAX {
             self.since = self.sources.remove(0).1;
@@ -49,8 +49,8 @@ impl CommittedMerges {
     /// Returns whether the record proves that the region passed a version without the merge of `source`,
     /// which it could commit only at that version.
     pub fn has_refused(&self, source: RegionId, version: u64) -> bool {
-        let is_complete =
-            self.since <= version || mutant::active("replica.incomplete_merges_are_proof");
+        let is_complete = self.since <= version;
+        // bug replica.incomplete_merges_are_proof: let is_complete = true;
         is_complete
             && version < self.until
             && self.sources.iter().all(|(known, _)| *known != source)

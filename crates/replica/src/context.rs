@@ -125,7 +125,6 @@ impl<E: StorageEngine> Context<E> {
         Some(id)
     }
 
-    /// Records the result of a lookup.
     pub fn lookup_ended(&mut self) {
         self.lookups_under_way = self.lookups_under_way.saturating_sub(1);
     }
@@ -138,11 +137,13 @@ impl<E: StorageEngine> Context<E> {
         self.gone.insert(region, epoch);
     }
 
-    /// Turns leases on or off. Invariant: while they are off, no peer of this store has a lease. A
+    /// Turns leases on or off. Invariant: while leases are off, no peer of this store has a lease. A
     /// read in flight finds its lease ended and waits for a read index round.
+    /// Test: `a_lease_in_force_ends_when_leases_are_turned_off_and_reads_go_on_by_rounds`.
     pub fn set_leases(&mut self, on: bool) {
         self.leases = on;
-        if !on && !stele_types::mutant::active("replica.lease_outlives_its_setting") {
+        // bug replica.lease_outlives_its_setting: never
+        if !on {
             self.readers.end_leases();
         }
     }
@@ -150,9 +151,8 @@ impl<E: StorageEngine> Context<E> {
     /// Returns the context of a new read index round. It is unique over all stores and process
     /// incarnations: otherwise a late reply to an earlier round would confirm a deposed leader.
     pub fn next_read_context(&mut self) -> Vec<u8> {
-        if !stele_types::mutant::active("replica.read_context_reused") {
-            self.read_index_rounds += 1;
-        }
+        // bug replica.read_context_reused: skip
+        self.read_index_rounds += 1;
         let parts =
             [self.options.store.0, self.options.process_incarnation, self.read_index_rounds];
         parts.iter().flat_map(|part| part.to_be_bytes()).collect()
@@ -166,8 +166,8 @@ impl<E: StorageEngine> Context<E> {
 
     /// Returns whether the tails of this store have room after `bytes` more are added.
     pub fn has_tail_room(&self, bytes: u64) -> bool {
+        // bug replica.tails_unbounded: `self.tails.bytes() + bytes < self.options.tail_bytes_max` is `true`
         self.tails.bytes() + bytes < self.options.tail_bytes_max
-            || stele_types::mutant::active("replica.tails_unbounded")
     }
 
     fn reply(&mut self, id: RequestId, reply: Reply) {

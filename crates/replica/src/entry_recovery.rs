@@ -6,7 +6,7 @@ use crate::messages::{Body, PeerMessage};
 use crate::validate;
 use bytes::Bytes;
 use stele_storage::{LostEntry, RecoverableLog};
-use stele_types::{Result, StoreId, mutant};
+use stele_types::{Result, StoreId};
 
 /// Nanoseconds between two requests, unless the first was answered.
 const REQUEST_INTERVAL_NANOS: u64 = 200_000_000;
@@ -77,11 +77,13 @@ impl<M: RecoverableLog> EntryRecovery<M> {
         self.next_nanos
     }
 
-    /// Returns whether the store can be opened. Invariant: not before its last lost entry is
-    /// restored. The store acknowledged that entry, and with a shorter log it would vote for a
+    /// Returns whether the store can be opened. Invariant: a store does not open before its last lost entry
+    /// is restored. It acknowledged that entry, and with a shorter log it would vote for a
     /// candidate that never had it.
+    /// Test: `a_store_neither_votes_nor_acknowledges_before_its_last_lost_entry_is_back`.
     pub fn is_recovered(&self) -> bool {
-        self.log.is_recovered() || mutant::active("replica.half_mended_opens")
+        // bug replica.half_mended_opens: `self.log.is_recovered()` is `true`
+        self.log.is_recovered()
     }
 
     /// Requests entries from one of the other stores, in turn, if a request is due.

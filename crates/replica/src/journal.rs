@@ -11,11 +11,9 @@ use stele_types::{
     Result, Term,
 };
 
-/// Region id of the journal.
 pub(crate) const JOURNAL: RegionId = RegionId(0);
 const TERM: Term = Term(1);
 
-/// State of the journal.
 #[derive(Default)]
 pub(crate) struct Journal {
     last: LogIndex,

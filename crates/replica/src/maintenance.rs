@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_storage::{Maintained, StorageEngine};
-use stele_types::{Error, Result, mutant};
+use stele_types::{Error, Result};
 
 /// Pause when nothing is to be done: the first, and the longest.
 const IDLE_NANOS: u64 = 5_000_000;
@@ -80,7 +80,8 @@ impl Maintenance {
             (self.idle_slices, self.pause_nanos) = (0, IDLE_NANOS);
             return 0;
         }
-        if scrubbed_bytes > 0 && !mutant::active("replica.scrub_waits_for_work") {
+        // bug replica.scrub_waits_for_work: never
+        if scrubbed_bytes > 0 {
             return 0;
         }
         self.idle_slices = self.idle_slices.saturating_add(1);

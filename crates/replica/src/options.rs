@@ -156,9 +156,7 @@ impl Options {
     pub fn lease_nanos(&self) -> u64 {
         let ticks = self.election_ticks_min.saturating_sub(1);
         let nanos = ticks.saturating_mul(self.tick_nanos);
-        if stele_types::mutant::active("replica.lease_without_drift") {
-            return nanos + self.tick_nanos * 4;
-        }
+        // bug replica.lease_without_drift: return nanos + self.tick_nanos * 4;
         nanos / 100 * 100u64.saturating_sub(self.lease_drift_percent)
     }
 

@@ -180,12 +180,10 @@ impl GroupCommit {
         Some(done)
     }
 
-    /// Returns whether a batch is in flight.
     pub fn is_under_way(&self) -> bool {
         self.in_flight.is_some()
     }
 
-    /// Returns the batch in flight, if it is that of a ticket.
     pub fn under_way(&self, ticket: Ticket) -> Option<&InFlight> {
         self.in_flight.as_ref().filter(|under_way| under_way.append.ticket == ticket)
     }
@@ -315,7 +313,6 @@ impl StageTimes {
         self.writes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Adds a read that waited for entries.
     pub(crate) fn add_read(&self, waited_nanos: u64) {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.read_wait.fetch_add(waited_nanos, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use stele_storage::StorageEngine;
-use stele_types::{Error, mutant};
+use stele_types::Error;
 
 /// Cost of a waiting request beside its bytes.
 const REQUEST_OVERHEAD_BYTES: u64 = 256;
@@ -157,7 +157,8 @@ impl<E: StorageEngine, A> Queue<E, A> {
         let before = self.request_bytes.fetch_add(bytes, Relaxed);
         let admitted = Admitted { request_bytes: self.request_bytes.clone(), bytes, _kept: kept };
         let is_above = before > 0 && before + bytes > self.bytes_max;
-        (!is_above || mutant::active("replica.admit_all")).then_some(admitted)
+        // bug replica.admit_all: `!is_above` is `true`
+        (!is_above).then_some(admitted)
     }
 
     /// Queues an item and returns whether the queue was empty; `None` when the loop has stopped. For

@@ -6,7 +6,7 @@ use crate::{Modification, NewPair, Readers, Request};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use stele_types::{RegionId, StoreId, mutant};
+use stele_types::{RegionId, StoreId};
 
 /// Longest wait of one write.
 pub const WAIT_NANOS_MAX: u64 = 1_000_000_000;
@@ -66,10 +66,8 @@ impl WriterQueue {
             return 0;
         }
         let nanos = bytes.saturating_mul(nanos_per_kib.min(NANOS_PER_KIB_MAX)) / 1024;
-        let latest_nanos = match mutant::active("replica.waits_of_writers_add_up") {
-            true => u64::MAX,
-            false => now_nanos.saturating_add(WAIT_NANOS_MAX),
-        };
+        let latest_nanos = now_nanos.saturating_add(WAIT_NANOS_MAX);
+        // bug replica.waits_of_writers_add_up: let latest_nanos = u64::MAX;
         let go_on_nanos = self.last_nanos.max(now_nanos).saturating_add(nanos).min(latest_nanos);
         self.last_nanos = go_on_nanos;
         go_on_nanos - now_nanos
@@ -134,9 +132,7 @@ impl SlowWriters {
 
     /// Returns the slowdown of the replica of a region that lags most.
     fn slowest(&self, region: RegionId, readers: &Readers) -> u64 {
-        if mutant::active("replica.followers_pressure_ignored") {
-            return 0;
-        }
+        // bug replica.followers_pressure_ignored: return 0;
         let Some(region) = readers.get(region).map(|reader| reader.region()) else { return 0 };
         let reported = self.reported.lock();
         let stores = region.peers.iter().map(|peer| peer.store);

@@ -12,7 +12,7 @@ use crate::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
-use stele_types::{Error, RegionId, mutant};
+use stele_types::{Error, RegionId};
 
 /// What carries out the results of a turn: threads of a server, or a simulation.
 pub trait CarryOut<E: StorageEngine, A> {
@@ -38,18 +38,16 @@ impl<E: StorageEngine, A> Outputs<E, A> {
     /// Invariant: messages leave before the batch is written, so that followers persist while this
     /// store does; the write begins before callers are answered, so that no answer delays it.
     pub fn carry_out(self, owner: &mut impl CarryOut<E, A>) {
-        let mut append = self.append;
-        let is_late = mutant::active("replica.replies_before_append");
-        if !self.messages.is_empty() {
-            owner.send(self.messages);
+        let Self { messages, append, replies, .. } = self;
+        if !messages.is_empty() {
+            owner.send(messages);
         }
-        if let Some(append) = append.take_if(|_| !is_late) {
-            owner.append(append);
-        }
-        owner.reply(self.replies);
+        // bug replica.replies_before_append: let replies = { owner.reply(replies); Vec::new() };
         if let Some(append) = append {
             owner.append(append);
         }
+        // bug replica.replies_before_append: skip
+        owner.reply(replies);
         self.snapshots.into_iter().for_each(|snapshot| owner.send_snapshot(snapshot));
         self.lookups.into_iter().for_each(|lookup| owner.look_up(lookup));
         if !self.events.is_empty() {
@@ -83,9 +81,10 @@ pub struct StoreLoop<E: StorageEngine, A> {
 struct Pending<A> {
     /// `None` once the caller was answered: its deadline passed.
     caller: Option<A>,
-    /// Invariant: it is held until the core answers. A proposal uses memory also when its caller no
-    /// longer waits for it.
-    admitted: Option<Admitted>,
+    /// Invariant: the bytes of a request count until the core answers. A proposal uses memory also
+    /// when its caller no longer waits for it.
+    /// Test: `a_request_past_its_deadline_is_answered_and_its_bytes_count_until_its_outcome_is_known`.
+    _admitted: Admitted,
     /// Deadline of a write; 0 without one.
     deadline_nanos: u64,
 }
@@ -96,6 +95,7 @@ const PROPOSED_AFTER_TICKS: u64 = 2;
 
 /// Invariant: no reader of a loop that has ended leads, however it ended: nothing would depose it
 /// when another store leads, and the node would take itself for the leader.
+/// Test: `a_loop_that_has_ended_leads_nothing_and_knows_no_leader`.
 impl<E: StorageEngine, A> Drop for StoreLoop<E, A> {
     fn drop(&mut self) {
         self.depose();
@@ -160,18 +160,15 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
         self.next_check_nanos = now_nanos + tick_nanos;
         let proposed_by = now_nanos.saturating_sub(PROPOSED_AFTER_TICKS * tick_nanos);
         let is_overdue = |request: &&mut Pending<A>| {
-            let is_past = request.deadline_nanos != 0 && request.deadline_nanos <= proposed_by;
-            is_past && !mutant::active("replica.deadline_ends_with_proposal")
+            // bug replica.deadline_ends_with_proposal: return false;
+            request.deadline_nanos != 0 && request.deadline_nanos <= proposed_by
         };
         let overdue = self.requests.values_mut().filter(is_overdue);
         let reply = Reply::Unknown(Unknown::DeadlinePassed);
-        let answered = overdue.filter_map(|request| {
-            if mutant::active("replica.deadline_frees_memory") {
-                request.admitted = None;
-            }
-            Some((request.caller.take()?, reply.clone()))
-        });
-        answered.collect()
+        let answered =
+            overdue.filter_map(|request| Some((request.caller.take()?, reply.clone()))).collect();
+        // bug replica.deadline_frees_memory: self.requests.retain(|_, request| request.caller.is_some());
+        answered
     }
 
     fn step(&mut self, item: Item<E, A>) -> Result<(), Error> {
@@ -182,8 +179,7 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
             }
             Item::Request { id, request, caller, admitted } => {
                 let deadline_nanos = deadline_of(&request);
-                let pending =
-                    Pending { caller: Some(caller), admitted: Some(admitted), deadline_nanos };
+                let pending = Pending { caller: Some(caller), _admitted: admitted, deadline_nanos };
                 self.requests.insert(id, pending);
                 self.core.step(Input::Request { id, request });
             }
@@ -221,9 +217,8 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
     }
 
     fn depose(&self) {
-        if !mutant::active("replica.readers_outlive_loop") {
-            self.readers.depose_all();
-        }
+        // bug replica.readers_outlive_loop: skip
+        self.readers.depose_all();
     }
 }
 

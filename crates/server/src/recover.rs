@@ -13,7 +13,7 @@ use std::sync::Arc;
 use stele_engine::{Options, Replay};
 use stele_proto::stele::control::v1::StoreState;
 use stele_replica::{Now, RaftStore};
-use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent, mutant};
+use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent};
 use stele_vfs::{CopyOnWriteVfs, RealVfs, SystemClock, Vfs};
 
 /// Most bytes of the changes that opening a directory makes, and that are dropped.
@@ -44,7 +44,8 @@ pub fn keep_run(dir: &Path, store: StoreId) -> Result<()> {
     let ident = RaftStore::ident(&engine)?;
     let found = ident
         .ok_or_else(|| Error::invalid(format!("{} is no member of a cluster", dir.display())))?;
-    if found.store != store && !mutant::active("server.other_store_kept") {
+    // bug server.other_store_kept: never
+    if found.store != store {
         return Err(Error::invalid(format!(
             "{} holds store {}, not store {store}: name the directory of store {store} with --store",
             dir.display(),
@@ -88,9 +89,7 @@ pub fn record_lost(dir: &Path, ident: StoreIdent, lost: &BTreeSet<StoreId>) -> R
     let mut known = members_of(dir, ident);
     known.record_lost(lost, StoreState::Removed as i32);
     known.cluster = ident.cluster;
-    if mutant::active("server.lost_stores_not_listed") {
-        return Ok(());
-    }
+    // bug server.lost_stores_not_listed: return Ok(());
     members::write(dir, &known)?;
     RealVfs::new().sync_dir(dir)
 }

@@ -3,7 +3,7 @@
 use crate::Pair;
 use bytes::Bytes;
 use stele_types::computed::{self, Unfit};
-use stele_types::{CommandBuilder, Result, mutant};
+use stele_types::{CommandBuilder, Result};
 
 /// Change of a pair that depends on the pair. An expired pair counts as absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,10 +152,8 @@ fn value_of(live: Option<&Pair>) -> Option<&[u8]> {
 
 /// Decides on a value computed from the pair; its expiry stays.
 fn updated(live: Option<&Pair>, value: Result<Bytes, Unfit>) -> Decision {
-    let expires_at_s = match mutant::active("storage.modification_drops_expiry") {
-        true => 0,
-        false => live.map_or(0, |pair| pair.expires_at_s),
-    };
+    let expires_at_s = live.map_or(0, |pair| pair.expires_at_s);
+    // bug storage.modification_drops_expiry: let expires_at_s = 0;
     match value {
         Ok(value) => {
             let new = NewPair::Put { value: value.clone(), expires_at_s };

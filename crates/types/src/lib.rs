@@ -17,7 +17,6 @@ pub mod limits;
 pub mod lineage;
 pub mod locator;
 pub mod lock;
-pub mod mutant;
 pub mod panics;
 pub mod partial;
 pub mod prng;

@@ -1,6 +1,6 @@
 //! Outcome of a write of several parts that did not all succeed.
 
-use crate::{Error, KeyRange, mutant};
+use crate::{Error, KeyRange};
 use std::fmt;
 
 /// What the parts of a write are counted in.
@@ -37,7 +37,8 @@ impl Partial {
     pub fn into_error(self) -> Error {
         let is_unchanged = self.done == 0 && self.unknown == 0;
         let is_all_unknown = self.done == 0 && self.not_done == 0 && self.not_reached.is_none();
-        match is_unchanged || is_all_unknown || mutant::active("types.part_done_is_refused") {
+        // bug types.part_done_is_refused: `is_all_unknown` is `true`
+        match is_unchanged || is_all_unknown {
             true => self.first,
             false => Error::Partial(Box::new(self)),
         }

@@ -145,7 +145,6 @@ impl AlignedBuf {
     }
 }
 
-/// Returns zeroed memory of `bytes`, aligned to `align`.
 fn aligned_zeros(bytes: usize, align: usize) -> BytesMut {
     aligned_part(BytesMut::zeroed(bytes + align - 1), bytes, align)
 }

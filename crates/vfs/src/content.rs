@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Size of a chunk.
 pub(crate) const CHUNK_BYTES: usize = 4096;
 
 #[derive(Clone, Debug, Default)]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_types::lock::{RwLock, rank};
-use stele_types::{Error, Result, mutant};
+use stele_types::{Error, Result};
 
 /// Handles that a pool keeps unless stated.
 const HANDLES_MAX: usize = 1024;
@@ -80,11 +80,8 @@ fn take_oldest(open: &mut BTreeMap<Key, Cached>) -> Vec<Cached> {
     let age = |(key, cached): (&Key, &Cached)| (cached.used.load(Ordering::Relaxed), *key);
     let mut keys: Vec<(u64, Key)> = open.iter().map(age).collect();
     let count = open.len().div_ceil(CLOSED_PART);
-    if mutant::active("vfs.lowest_handles_closed") {
-        keys.sort_unstable_by_key(|(_, key)| *key);
-    } else {
-        keys.sort_unstable();
-    }
+    keys.sort_unstable();
+    // bug vfs.lowest_handles_closed: keys.sort_unstable_by_key(|(_, key)| *key);
     keys.iter().take(count).filter_map(|(_, key)| open.remove(key)).collect()
 }
 
@@ -167,10 +164,8 @@ impl FrugalVfs {
     fn with_descriptor<T>(&self, call: impl Fn() -> Result<T>) -> Result<T> {
         for _ in 1..ATTEMPTS_MAX {
             match call() {
-                Err(error)
-                    if is_out_of_descriptors(&error)
-                        && !mutant::active("vfs.fails_without_descriptors")
-                        && self.pool.close_some() => {}
+                // bug vfs.fails_without_descriptors: never
+                Err(error) if is_out_of_descriptors(&error) && self.pool.close_some() => {}
                 done => return done,
             }
         }

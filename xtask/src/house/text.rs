@@ -1,9 +1,8 @@
 //! Measures of the text: files and their lengths, lines, comments, deliberate bugs, the map.
 
 use super::table::{Limit, Row};
-use crate::mutants::ASKED;
 use crate::tidy::source::Source;
-use crate::tidy::{lengths, paths, prose};
+use crate::tidy::{lengths, map, paths, prose};
 use crate::workspace::Workspace;
 
 /// Lines below which a file is short.
@@ -12,9 +11,8 @@ const SHORT_FILE_LINES: usize = 60;
 const SHORT_COMMENT_CHARS: usize = 60;
 /// Files that every folder has, however short.
 const ROOTS: [&str; 2] = ["mod.rs", "lib.rs"];
-/// The module that defines the question for a deliberate bug.
-const BUGS: &str = "crates/types/src/mutant.rs";
-const MAP: &str = "ARCHITECTURE.md";
+/// Beginning of a call that asks for a deliberate bug.
+const ASKED: &str = concat!("mutant::", "active(");
 
 /// Returns all measures of the text.
 pub fn rows(workspace: &Workspace, sources: &[Source]) -> Vec<Row> {
@@ -22,9 +20,8 @@ pub fn rows(workspace: &Workspace, sources: &[Source]) -> Vec<Row> {
     rows.push(Row::of("calls of deliberate bugs in product code", bugs(sources), Limit::AtMost(0)));
     rows.push(Row::of("lines of Rust, all of the repository", lines(sources), Limit::None));
     rows.push(Row::of("crates of the workspace", workspace.packages.len(), Limit::None));
-    let words = sources.iter().find(|source| source.path == MAP);
-    let words = words.map_or(0, |source| source.text.split_whitespace().count());
-    rows.push(Row::of("words of ARCHITECTURE.md", words, Limit::AtMost(3000)));
+    let limit = Limit::AtMost(map::WORDS_MAX);
+    rows.push(Row::of("words of ARCHITECTURE.md", map::words(sources), limit));
     rows.extend(hops(sources));
     rows.extend(comments(sources));
     rows
@@ -59,8 +56,7 @@ pub fn product(sources: &[Source]) -> impl Iterator<Item = &Source> {
 
 /// Counts the places of product code that ask for a deliberate bug.
 fn bugs(sources: &[Source]) -> usize {
-    let asking = product(sources).filter(|source| source.path != BUGS);
-    asking
+    product(sources)
         .map(|source| {
             let tests = source.test_lines();
             let asked = source.text.match_indices(ASKED);
@@ -121,7 +117,7 @@ mod tests {
             sample("crates/a/tests/all.rs", &asks("a.other")),
             sample("xtask/src/main.rs", &asks("a.tool")),
             sample("docs/paths.md", page),
-            sample(MAP, "# Map\nof it\n"),
+            sample(map::MAP, "# Map\nof it\n"),
         ]
     }
 

@@ -1,12 +1,16 @@
 //! Deliberate bugs against the tests. Every bug in the table must make its test fail: no test
 //! covers an invariant if its bug is not caught.
 
+mod remarks;
 mod selection;
 mod suite;
 mod table;
+mod tokens;
+mod tree;
 
-pub use selection::{ASKED, names_in};
+pub use remarks::{BEGIN, expand, remarks};
 pub use table::{Mutant, Table};
+pub use tree::{Tree, switch_of};
 
 use crate::process::{Ended, in_parallel};
 use crate::workspace::Workspace;
@@ -56,7 +60,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         return Ok(());
     }
     let packages: BTreeSet<&str> = chosen.iter().map(|mutant| mutant.package.as_str()).collect();
-    let suite = Suite::build(workspace, &packages, options.only.is_none())?;
+    let suite = Suite::build(&Tree::expanded(workspace)?, &packages)?;
     let mut by_test: BTreeMap<(&str, &str), Vec<&Mutant>> = BTreeMap::new();
     for mutant in &chosen {
         by_test.entry((&mutant.package, &mutant.test)).or_default().push(mutant);

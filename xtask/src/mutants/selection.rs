@@ -1,15 +1,12 @@
 //! Deliberate bugs that CI plants: those of code that changed lately, and a part of the others.
 
+use super::remarks::remarks;
 use super::table::Mutant;
 use crate::changes::{COMMITS, Changes, ONE_OF};
 use crate::workspace::{Package, Workspace};
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-
-/// Beginning of the call that checks whether a bug is switched on, up to the opening quote of the
-/// name.
-pub const ASKED: &str = concat!("mutant::", "active(");
 
 /// Packages that the last commits changed.
 #[derive(Debug, Default)]
@@ -62,19 +59,11 @@ pub fn places(workspace: &Workspace) -> Result<BTreeMap<String, String>> {
         let mut files = Vec::new();
         rust_files(&workspace.root.join(&folder).join("src"), &mut files)?;
         for text in files {
-            let names = names_in(&text).map(|(_, name)| (name.to_owned(), package.clone()));
+            let names = remarks(&text).map(|remark| (remark.name.to_owned(), package.clone()));
             places.extend(names);
         }
     }
     Ok(places)
-}
-
-/// Returns the names of the deliberate bugs in Rust code, with their positions.
-pub fn names_in(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    text.match_indices(ASKED).filter_map(|(at, _)| {
-        let rest = text[at + ASKED.len()..].trim_start();
-        Some((at, rest.strip_prefix('"')?.split('"').next()?))
-    })
 }
 
 fn rust_files(folder: &Path, texts: &mut Vec<String>) -> Result<()> {

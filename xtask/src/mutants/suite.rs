@@ -1,11 +1,12 @@
 //! Test programs, the tests that each holds, and the outcome of their runs with a deliberate bug.
 
+use super::tree::Tree;
 use crate::process::{Ended, in_parallel, run_limited};
-use crate::workspace::{Workspace, cargo};
-use anyhow::{Context, Result, ensure};
+use crate::workspace::Workspace;
+use anyhow::{Result, ensure};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Time limit of the list of a program's tests.
@@ -48,19 +49,9 @@ pub struct Outcome {
 }
 
 impl Suite {
-    /// Builds the tests of `packages`. With `is_all`, it builds those of the whole workspace, as `cargo test`
-    /// does, so that nothing is built twice.
-    pub fn build(workspace: &Workspace, packages: &BTreeSet<&str>, is_all: bool) -> Result<Self> {
-        let mut build = Command::new(cargo());
-        build.args(["test", "--no-run", "--message-format", "json-render-diagnostics", "--quiet"]);
-        match is_all {
-            true => build.arg("--workspace"),
-            false => build.args(packages.iter().flat_map(|package| ["--package", package])),
-        };
-        let output = build.current_dir(&workspace.root).stderr(Stdio::inherit()).output();
-        let output = output.context("building tests")?;
-        ensure!(output.status.success(), "the tests do not build");
-        let built = programs(&output.stdout, workspace);
+    /// Builds the tests of `packages` with all deliberate bugs.
+    pub fn build(tree: &Tree, packages: &BTreeSet<&str>) -> Result<Self> {
+        let built = programs(&tree.tests(packages)?, &tree.workspace);
         let wanted = built.into_iter().filter(|it| packages.contains(it.package.as_str()));
         let programs = in_parallel(wanted, |program| {
             let tests = list(&program)?;
@@ -73,7 +64,7 @@ impl Suite {
     #[cfg(test)]
     pub fn of(path: &std::path::Path, package: &str) -> Result<Self> {
         let (package, path) = (package.to_owned(), path.to_owned());
-        let folder = path.parent().context("the program has no folder")?.to_owned();
+        let folder = path.parent().map(std::path::Path::to_owned).unwrap_or_default();
         let program = Program { package, path, folder, tests: Vec::new() };
         let tests = list(&program)?;
         Ok(Self { programs: vec![Program { tests, ..program }] })

@@ -13,7 +13,7 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
     let decisions = sources.iter().filter(|source| source.path.starts_with(FOLDER));
     let found = decisions.flat_map(|decision| match successor(&decision.text) {
         Some((line, file)) => check_successor(sources, decision, line, file).into_iter().collect(),
-        None => missing_files(sources, decision),
+        None => missing_files(RULE, sources, decision),
     });
     found.collect()
 }
@@ -39,14 +39,15 @@ fn check_successor(
     (!is_named).then(|| Finding::at(RULE, &decision.path, line, text))
 }
 
-fn missing_files(sources: &[Source], decision: &Source) -> Vec<Finding> {
+/// Finds the code spans of a document that name no file of the code, such as `node/store/turn.rs`.
+pub fn missing_files(rule: &'static str, sources: &[Source], document: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (at, line) in decision.text.lines().enumerate() {
+    for (at, line) in document.text.lines().enumerate() {
         let spans = line.split('`').skip(1).step_by(2);
         for file in spans.filter(|span| span.ends_with(".rs") && !span.contains(' ')) {
             if !sources.iter().any(|source| is_named_by(file, &source.path)) {
                 let text = format!("there is no file `{file}`");
-                findings.push(Finding::at(RULE, &decision.path, at + 1, text));
+                findings.push(Finding::at(rule, &document.path, at + 1, text));
             }
         }
     }

@@ -6,6 +6,7 @@ mod decisions;
 mod examples;
 mod layers;
 pub mod lengths;
+pub mod map;
 mod modules;
 mod names;
 pub mod paths;
@@ -59,14 +60,15 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     let mut sources = source::load(workspace)?;
     let mut findings = layers::check(&workspace.packages);
     findings.extend(modules::check(&mut sources, &workspace.roots()));
-    let glossary = sources.iter().find(|source| source.path == plain::GLOSSARY);
-    let glossary = plain::Glossary::parse(glossary.map_or("", |source| &source.text))?;
+    let avoided = sources.iter().find(|source| source.path == plain::STYLE);
+    let avoided = plain::Avoided::parse(avoided.map_or("", |source| &source.text))?;
     for source in &sources {
-        findings.extend(glossary.check(&source.path, &source.text));
+        findings.extend(avoided.check(&source.path, &source.text));
         findings.extend(words::check(&source.path, &source.text));
         findings.extend(calls::check(source));
         findings.extend(lengths::check(source));
     }
+    findings.extend(map::check(&sources));
     findings.extend(paths::check(&sources));
     findings.extend(decisions::check(&sources));
     findings.extend(examples::check(&sources));

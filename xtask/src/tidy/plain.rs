@@ -1,30 +1,30 @@
-//! Plain words: comments, messages and documents use the terms of the glossary. A table of
-//! ARCHITECTURE.md lists the words to avoid and their replacements.
+//! Plain words: comments, messages and documents use the terms of docs/glossary.md. A table of STYLE.md
+//! lists the words to avoid and their replacements.
 
 use super::{Finding, prose};
 use anyhow::{Context, Result, ensure};
 
 const RULE: &str = "plain words";
 /// Document that holds the table.
-pub const GLOSSARY: &str = "ARCHITECTURE.md";
-const HEADING: &str = "### Words to avoid";
+pub const STYLE: &str = "STYLE.md";
+const HEADING: &str = "## Words to avoid";
 
 /// The table and its place.
-pub struct Glossary {
+pub struct Avoided {
     /// Words and phrases in lower case, each with its replacement.
-    avoided: Vec<(String, String)>,
+    words: Vec<(String, String)>,
     /// First and last line of the table in its file, from 1.
     lines: (usize, usize),
 }
 
-impl Glossary {
+impl Avoided {
     /// Reads the table from the document's text.
     pub fn parse(text: &str) -> Result<Self> {
         let mut lines = text.lines().enumerate();
         let (heading, _) = lines
             .find(|(_, line)| *line == HEADING)
-            .with_context(|| format!("{GLOSSARY} has no `{HEADING}`"))?;
-        let mut avoided = Vec::new();
+            .with_context(|| format!("{STYLE} has no `{HEADING}`"))?;
+        let mut found = Vec::new();
         let mut last = heading;
         for (number, line) in lines.take_while(|(_, line)| !line.starts_with('#')) {
             last = number;
@@ -35,23 +35,23 @@ impl Glossary {
                 continue;
             }
             for word in words.split(", ") {
-                avoided.push((word.to_lowercase(), instead.to_owned()));
+                found.push((word.to_lowercase(), instead.to_owned()));
             }
         }
-        ensure!(!avoided.is_empty(), "{GLOSSARY} names no words under `{HEADING}`");
-        Ok(Self { avoided, lines: (heading + 1, last + 1) })
+        ensure!(!found.is_empty(), "{STYLE} names no words under `{HEADING}`");
+        Ok(Self { words: found, lines: (heading + 1, last + 1) })
     }
 
     /// Finds words to avoid in one file.
     pub fn check(&self, path: &str, text: &str) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (line, part) in prose::of(path, text) {
-            let is_table = path == GLOSSARY && (self.lines.0..=self.lines.1).contains(&line);
+            let is_table = path == STYLE && (self.lines.0..=self.lines.1).contains(&line);
             if is_table {
                 continue;
             }
             let part = part.to_lowercase();
-            for (word, instead) in self.avoided.iter().filter(|(word, _)| has_phrase(&part, word)) {
+            for (word, instead) in self.words.iter().filter(|(word, _)| has_phrase(&part, word)) {
                 let detail = format!("`{word}`: write {instead}");
                 findings.push(Finding::at(RULE, path, line, detail));
             }
@@ -74,11 +74,11 @@ fn has_phrase(line: &str, phrase: &str) -> bool {
 mod tests {
     use super::*;
 
-    const TABLE: &str = "# A\n### Words to avoid\n\n| avoid | write |\n|---|---|\n\
+    const TABLE: &str = "# A\n## Words to avoid\n\n| avoid | write |\n|---|---|\n\
                          | oldword, old phrase | the new one |\n\n## B\n";
 
     fn found(path: &str, text: &str) -> Vec<String> {
-        let findings = Glossary::parse(TABLE).unwrap().check(path, text);
+        let findings = Avoided::parse(TABLE).unwrap().check(path, text);
         findings.iter().map(ToString::to_string).collect()
     }
 
@@ -97,13 +97,13 @@ mod tests {
 
     #[test]
     fn the_table_itself_is_left_out_and_no_more_of_its_file() {
-        assert_eq!(found(GLOSSARY, TABLE), [""; 0]);
-        assert_eq!(found(GLOSSARY, &format!("{TABLE}oldword\n")).len(), 1);
+        assert_eq!(found(STYLE, TABLE), [""; 0]);
+        assert_eq!(found(STYLE, &format!("{TABLE}oldword\n")).len(), 1);
     }
 
     #[test]
     fn a_document_without_the_table_is_refused() {
-        assert!(Glossary::parse("# A\n").is_err());
-        assert!(Glossary::parse("### Words to avoid\n\n## B\n").is_err());
+        assert!(Avoided::parse("# A\n").is_err());
+        assert!(Avoided::parse("## Words to avoid\n\n## B\n").is_err());
     }
 }

@@ -18,7 +18,6 @@ use stele_types::{Error, RegionId, Result};
 /// Classes below the fastest store at which a store does not lead (two classes are a factor 2).
 const SLOW_CLASSES: u32 = 2;
 
-/// Prints the stores as placement judges them.
 pub async fn placement(control: &Control, json: bool) -> Result<Outcome> {
     let response = control.placement().await?;
     if json {

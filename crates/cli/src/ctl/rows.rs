@@ -229,7 +229,6 @@ fn region_state(row: &RegionRow) -> String {
     if words.is_empty() { "ok".to_owned() } else { words.join(", ") }
 }
 
-/// Formats a region as one line.
 pub fn region_line(row: &RegionRow) -> String {
     let region = &row.region;
     let bound = |key: &Bytes, none: &str| {

@@ -115,10 +115,8 @@ impl<'a> Writer<'a> {
             return Ok(false);
         }
         match self.store.get(key) {
-            Ok(Some((old, expires))) => {
-                let skip_any = stele_types::mutant::active("cli.import_compares_keys_only");
-                Ok(skip_any || (!expires && old == value))
-            }
+            // bug cli.import_compares_keys_only: `!expires && old == value` is `true`
+            Ok(Some((old, expires))) => Ok(!expires && old == value),
             Ok(None) => Ok(false),
             // The import replaces a damaged value.
             Err(error) if error.is_damage() => Ok(false),

@@ -30,7 +30,6 @@ pub struct Cluster {
     pub client: Client,
     /// Client for administration.
     pub control: Control,
-    /// Node of each store.
     node_of: BTreeMap<StoreId, usize>,
     /// Regions as seen last.
     regions: Vec<RegionRow>,
@@ -88,7 +87,6 @@ impl Cluster {
         Ok(infos)
     }
 
-    /// Returns the stores of a node.
     pub fn stores_of(&self, node: usize) -> Vec<StoreId> {
         let of_node = self.node_of.iter().filter(|(_, at)| **at == node);
         of_node.map(|(store, _)| *store).collect()
@@ -206,7 +204,6 @@ impl Cluster {
         nodes_that_may_fail(self.regions.iter().map(|row| &row.region), &self.running())
     }
 
-    /// Formats the fault tolerance.
     pub fn fault_tolerance_text(&self) -> String {
         describe(self.fault_tolerance(), false)
     }

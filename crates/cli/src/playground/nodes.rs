@@ -27,7 +27,6 @@ const LOG_END_BYTES: u64 = 8 << 10;
 /// Settings that the playground sets itself.
 const OWN_SETTINGS: [&str; 4] = ["STELE_LISTEN", "STELE_ADVERTISE", "STELE_JOIN", "STELE_STORE"];
 
-/// State of a node's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Running.
@@ -38,19 +37,16 @@ pub enum State {
     Down,
 }
 
-/// A node.
 pub struct Node {
     /// `n1`, `n2`, …
     pub name: String,
     /// `host:port`.
     pub address: String,
-    /// State of its process.
     pub state: State,
     dir: PathBuf,
     child: Option<Child>,
 }
 
-/// All nodes.
 pub struct Nodes {
     list: Vec<Node>,
     stores: u64,
@@ -78,12 +74,10 @@ impl Nodes {
         Ok(Self { list, stores })
     }
 
-    /// Returns all nodes.
     pub fn list(&self) -> &[Node] {
         &self.list
     }
 
-    /// Returns the position of the node with this name.
     pub fn find(&self, name: &str) -> Result<usize> {
         let found = self.list.iter().position(|node| node.name == name);
         let names = || {
@@ -235,7 +229,6 @@ impl Nodes {
         }
     }
 
-    /// Kills all nodes.
     pub fn kill_all(&mut self) {
         for at in 0..self.list.len() {
             // Only an unknown node fails.

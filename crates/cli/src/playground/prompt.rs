@@ -4,7 +4,6 @@ use crate::args::slow_factor;
 use std::io::{BufRead, IsTerminal};
 use stele_types::{Error, Result};
 
-/// Command of the prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     Put {

@@ -38,7 +38,6 @@ impl Server {
         run(dir, &line.replace('@', &self.address))
     }
 
-    /// Returns the body of a page.
     fn page(&self, name: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.write_all(format!("GET /{name} HTTP/1.0\r\n\r\n").as_bytes()).unwrap();

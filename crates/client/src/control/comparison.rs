@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stele_proto::stele::control::v1 as messages;
 use stele_types::{Error, RegionId, Result, StoreId};
 
-/// Pause between rounds.
 const ROUND_PAUSE: Duration = Duration::from_millis(100);
 /// Time that a pair must have left to be compared, in seconds. The calls of one round must not take
 /// longer: a pair could expire in between, and one of the stores remove it.

@@ -321,7 +321,6 @@ pub struct KnownStores {
     pub by: Option<(String, String)>,
 }
 
-/// Failure of a call.
 enum Failure {
     /// Every node would refuse the call.
     Final(Error),

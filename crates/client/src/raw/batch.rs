@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use stele_proto::kvrpcpb;
 use stele_proto::stele::kv::v1 as kv;
 use stele_types::command::{check_user_key, check_user_pair};
-use stele_types::{Error, KeyRange, Partial, Result, Unit, mutant};
+use stele_types::{Error, KeyRange, Partial, Result, Unit};
 use tokio::task::{JoinError, JoinSet};
 
 /// Maximum number of keys and bytes in one message.
@@ -168,9 +168,8 @@ impl Client {
     }
 
     async fn batch<I: Item>(&self, items: Vec<I>) -> Result<Vec<Answer<I>>> {
-        if !mutant::active("client.bad_key_is_sent") {
-            items.iter().try_for_each(Item::check)?;
-        }
+        // bug client.bad_key_is_sent: skip
+        items.iter().try_for_each(Item::check)?;
         let mut rest = sorted(items);
         let items_count = rest.len();
         let mut tries = self.tries();
@@ -195,9 +194,7 @@ impl Client {
             && (ended.failure.is_none() || <I::Call as RawCall>::EFFECT != Effect::Read)
         {
             ended.add(parts.join_next().await);
-            if ended.failure.is_some() && mutant::active("client.parts_aborted") {
-                parts.abort_all();
-            }
+            // bug client.parts_aborted: if ended.failure.is_some() { parts.abort_all(); }
         }
         ended.not_done += rest.len();
         ended.into_result(items_count)
@@ -306,10 +303,8 @@ impl<I: Item> Ended<I> {
         if <I::Call as RawCall>::EFFECT == Effect::Read {
             return Err(first);
         }
-        let mut unknown = items.saturating_sub(self.done + self.not_done);
-        if mutant::active("client.unknown_part_is_not_done") {
-            unknown = 0;
-        }
+        let unknown = items.saturating_sub(self.done + self.not_done);
+        // bug client.unknown_part_is_not_done: let unknown = 0;
         let not_done = (items - self.done - unknown) as u64;
         let (done, unknown) = (self.done as u64, unknown as u64);
         let unit = I::UNIT;

@@ -5,7 +5,7 @@ use crate::call::RawCall;
 use bytes::Bytes;
 use stele_proto::kvrpcpb;
 use stele_types::command::check_user_key;
-use stele_types::{Error, KeyRange, Partial, Result, Unit, mutant};
+use stele_types::{Error, KeyRange, Partial, Result, Unit};
 
 /// A checksum of pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +81,8 @@ impl Client {
                 break;
             }
             progress.done_below(route.region.range.end.clone());
-            if limit == TimeLimit::Region || mutant::active("client.range_renews_its_time") {
+            // bug client.range_renews_its_time: always
+            if limit == TimeLimit::Region {
                 tries = self.tries();
             }
             tries.continue_with(progress.is_ambiguous);

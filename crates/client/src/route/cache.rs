@@ -33,7 +33,6 @@ pub struct RegionCache {
 }
 
 impl RegionCache {
-    /// Returns the region that holds `key`.
     pub fn find(&self, key: &[u8]) -> Option<Route> {
         let entries = self.entries.read();
         let below = entries.by_start.range::<[u8], _>((Bound::Unbounded, Bound::Included(key)));
@@ -157,9 +156,7 @@ impl Entries {
 /// Returns whether `old` is newer than `new`: a later version of the same keys, or later members of
 /// the same region.
 fn is_newer(old: &Region, new: &Region) -> bool {
-    if stele_types::mutant::active("client.install_older_region") {
-        return false;
-    }
+    // bug client.install_older_region: return false;
     let members = old.id == new.id
         && old.epoch.version == new.epoch.version
         && old.epoch.conf_version > new.epoch.conf_version;

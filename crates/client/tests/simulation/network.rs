@@ -69,7 +69,6 @@ impl Network {
         self.state.lock().unwrap()
     }
 
-    /// Returns a number in 0..bound.
     pub fn below(&self, bound: u64) -> u64 {
         self.rng.lock().unwrap().below(bound)
     }

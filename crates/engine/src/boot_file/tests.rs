@@ -18,7 +18,6 @@ fn known(count: u64, ids: &[u128]) -> StoreRun {
     StoreRun { boot: Boot { count, nonce: 1 }, lineage }
 }
 
-/// Starts the directory with this id.
 fn start(disk: &SimVfs, id: u128) -> Result<Started> {
     start_with(disk, id, StoreRun::default(), false)
 }

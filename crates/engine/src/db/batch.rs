@@ -65,7 +65,6 @@ impl Batch {
         self.builder.encoded_bytes()
     }
 
-    /// Returns the operations in order.
     pub(crate) fn ops(&self) -> impl Iterator<Item = Op<'_>> {
         self.builder.ops()
     }

@@ -22,9 +22,11 @@
 //! changed in memory may differ from the log. The leader still does steps 5 to 7, with the panic as
 //! the result, and every later group fails because the store has stopped. A group that is dropped
 //! without a leader fails, too.
+//! Test: `a_leader_that_panics_fails_its_group_and_all_later_calls_and_no_call_waits`.
 //!
 //! Invariant: callbacks run in the order of commits: a leader runs those of its group before it
 //! resigns.
+//! Test: `the_callbacks_of_a_group_run_before_another_thread_may_lead_the_next`.
 //!
 //! Invariant: a callback that panics ends its own call only.
 
@@ -40,7 +42,7 @@ use stele_types::lock::{Mutex, rank};
 use stele_types::panics::caught;
 use stele_types::{
     CommandBuilder, CommittedEntry, EntryRecord, Error, LogBatch, LogIndex, Record, RegionId,
-    Result, Term, mutant,
+    Result, Term,
 };
 
 /// The one region of an embedded store.
@@ -258,21 +260,14 @@ impl CommitPipeline {
             }
             self.steps.append(builder).and_then(|entry| self.steps.apply(entry))
         };
-        let result = if mutant::active("engine.leader_panic_escapes") {
-            commit()
-        } else {
-            caught("a group commit", commit).unwrap_or_else(|panicked| {
-                // Invariant: after a panic nothing is written any more. Memory may lack what the
-                // log has.
-                let stays = mutant::active("engine.leader_panic_stops_nothing");
-                Err(if stays { panicked } else { self.steps.stop(panicked) })
-            })
-        };
-        if mutant::active("engine.leader_resigns_first") {
-            self.resign();
-            group.outcome.finish(result);
-            return true;
-        }
+        // bug engine.leader_panic_escapes: `caught("a group commit", commit)` is `Ok(commit())`
+        let result = caught("a group commit", commit).unwrap_or_else(|panicked| {
+            // Invariant: after a panic nothing is written any more. Memory may lack what the
+            // log has.
+            // bug engine.leader_panic_stops_nothing: `self.steps.stop(panicked)` is `panicked`
+            Err(self.steps.stop(panicked))
+        });
+        // bug engine.leader_resigns_first: self.resign(); group.outcome.finish(result); return true;
         group.outcome.call_back(&result);
         self.resign();
         group.outcome.finish(result);
@@ -370,11 +365,10 @@ impl CommitSteps for Store {
 fn assist(store: &Store, bytes: u64) -> Result<()> {
     let Pressure::Assist(per_byte) = store.gc().pressure() else { return Ok(()) };
     let share = (bytes as f64 * per_byte) as u64;
-    match store.maintain(share.max(1)) {
-        Err(error) if mutant::active("engine.maintenance_fails_writes") => Err(error),
-        // The statistics keep the failure.
-        Ok(_) | Err(_) => store.log().check_poison(),
-    }
+    // bug engine.maintenance_fails_writes: store.maintain(share.max(1))?; return store.log().check_poison();
+    // The statistics keep the failure.
+    let _ = store.maintain(share.max(1));
+    store.log().check_poison()
 }
 
 pub(super) type Callback = Box<dyn FnOnce(Result<()>) + Send>;
@@ -424,10 +418,7 @@ impl Outcome {
     fn call_back(&self, result: &Result<()>) {
         let callbacks = std::mem::take(&mut self.state.lock().callbacks);
         for callback in callbacks {
-            if mutant::active("engine.callback_panic_spreads") {
-                callback(copy(result));
-                continue;
-            }
+            // bug engine.callback_panic_spreads: callback(copy(result)); continue;
             // The panic hook has reported it. This thread belongs to another call.
             let _ = caught("a callback", || callback(copy(result)));
         }

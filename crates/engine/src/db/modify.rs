@@ -6,6 +6,7 @@
 //! Invariant: no write to the key takes effect between the decision and its result. One leader at a
 //! time commits; all groups before its own are applied; and it decides after the other operations of
 //! its group, in the order in which the modifications joined.
+//! Test: `modifications_of_one_group_and_of_two_are_decided_one_after_the_other`.
 
 use super::Db;
 use super::commit::Completion;
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use std::sync::{Arc, OnceLock};
 use stele_storage::{Decision, Modification, Modified, NewPair, Overlay, Pair, decide};
 use stele_types::limits::APPENDED_VALUE_BYTES_MAX;
-use stele_types::{CommandBuilder, Error, LogIndex, Result, command, mutant};
+use stele_types::{CommandBuilder, Error, LogIndex, Result, command};
 use stele_types::{computed::Unfit, is_expired};
 
 /// Condition of a put (KV-SSD: store modes).
@@ -72,9 +73,7 @@ impl PendingModification {
 
     /// Returns the pair that all committed groups left.
     fn committed(&self, shared: &Shared) -> Result<Option<Pair>> {
-        if mutant::active("engine.modification_decided_early") {
-            return Ok(self.known.clone().map(|located| self.pair(located)));
-        }
+        // bug engine.modification_decided_early: return Ok(self.known.clone().map(|it| self.pair(it)));
         let is_live = |expires_at_s| self.is_live(expires_at_s);
         let located = match self.keys_only {
             true => lookup_key(shared, &self.key, is_live)?,
@@ -94,7 +93,7 @@ impl PendingModification {
         before: &Overlay,
     ) -> Result<(Option<CommandBuilder>, Modified)> {
         let effect = before.effects().get(&self.key);
-        let effect = effect.filter(|_| !mutant::active("engine.modification_ignores_group"));
+        // bug engine.modification_ignores_group: let effect = None;
         let pair = match effect {
             Some(pair) => pair,
             None => self.committed(shared)?,
@@ -137,7 +136,6 @@ pub(super) fn decide_all(
     Ok(())
 }
 
-/// Pending result of a modification.
 struct PendingResult {
     completion: Completion,
     result: Arc<OnceLock<Result<Modified>>>,

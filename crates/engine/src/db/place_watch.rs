@@ -3,7 +3,7 @@
 
 use crate::store::Store;
 use std::sync::Arc;
-use stele_types::{Clock, Error, mutant};
+use stele_types::{Clock, Error};
 
 /// Nanoseconds between two checks.
 const CHECK_NANOS: u64 = 5_000_000_000;
@@ -29,7 +29,8 @@ impl PlaceWatch {
     pub fn step(&mut self, store: &Store) {
         let now = self.clock.monotonic_nanos();
         let is_due = now.saturating_sub(self.checked_nanos) >= CHECK_NANOS;
-        if self.has_stopped || !is_due || mutant::active("engine.embedded_place_unwatched") {
+        // bug engine.embedded_place_unwatched: always
+        if self.has_stopped || !is_due {
             return;
         }
         self.checked_nanos = now;

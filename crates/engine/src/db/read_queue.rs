@@ -48,7 +48,6 @@ enum Work {
 }
 
 impl ReadQueue {
-    /// Submits a read of a completion queue.
     pub fn submit(&self, read: QueuedRead) {
         let mut waiting = self.waiting.lock();
         if waiting.stopped {

@@ -4,9 +4,9 @@
 use crate::store::{ReadSlice, Slice, View};
 use parking_lot::Condvar;
 use std::sync::Arc;
+use stele_types::Result;
 use stele_types::lock::{Mutex, rank};
 use stele_types::panics::caught;
-use stele_types::{Result, mutant};
 
 /// Limit for the reads of a slice that is read ahead: they would continue if a caller stops early.
 const READS_MAX: usize = 256;
@@ -48,10 +48,9 @@ impl Job {
         drop(state);
         // Invariant: a slice that is being read becomes `Read`, also by a panic: its iterator waits
         // for it. The read changes nothing else.
-        let read = match mutant::active("engine.readahead_panic_lost") {
-            true => view.read(slice),
-            false => caught("a read of a scan", || view.read(slice)).flatten(),
-        };
+        let read = || view.read(slice);
+        // bug engine.readahead_panic_lost: `caught("a read of a scan", read)` is `Ok(read())`
+        let read = caught("a read of a scan", read).flatten();
         let mut state = self.state.lock();
         if matches!(*state, State::Reading) {
             *state = State::Read(read);
@@ -74,7 +73,6 @@ impl ScanReadahead {
         self.long.then(|| self.job.clone())
     }
 
-    /// Returns the slice, read.
     pub fn take(self) -> Result<ReadSlice> {
         let mut state = self.job.state.lock();
         while matches!(*state, State::Reading) {

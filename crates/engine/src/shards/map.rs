@@ -18,7 +18,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use stele_types::limits::FORMAT_VERSION;
-use stele_types::{Error, Result, mutant};
+use stele_types::{Error, Result};
 use stele_vfs::Vfs;
 
 pub(crate) const NAME: &str = "SHARDS";
@@ -72,7 +72,8 @@ pub fn shard_of(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Option<ShardOf>> {
 /// Invariant: the keys of a shard are those that the partition of its set assigns to it, so only its
 /// set writes to it.
 pub(crate) fn check_not_a_shard(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<()> {
-    if !vfs.keeps_changes() || mutant::active("engine.shard_opened_alone") {
+    // bug engine.shard_opened_alone: always
+    if !vfs.keeps_changes() {
         return Ok(());
     }
     let Some(shard) = shard_of(vfs, dir)? else { return Ok(()) };
@@ -129,7 +130,6 @@ impl Found {
         }
     }
 
-    /// Returns the map, if there is one.
     pub fn map(&self) -> Option<&Map> {
         match self {
             Self::Unused(map) => map.as_ref(),
@@ -141,8 +141,8 @@ impl Found {
 impl Map {
     /// Writes the map; durable on return.
     pub fn write(&self, vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<()> {
-        let is_synced = !mutant::active("engine.shard_map_unsynced");
-        checked_text::write(vfs, dir, NAME, &self.text(), is_synced)
+        // bug engine.shard_map_unsynced: `true` is `false`
+        checked_text::write(vfs, dir, NAME, &self.text(), true)
     }
 
     fn read(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Self> {

@@ -8,7 +8,7 @@ use crate::db::{Db, each_on_a_thread};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_types::{Clock, Error, Result, mutant};
+use stele_types::{Clock, Error, Result};
 use stele_vfs::DirLock;
 
 /// Directories of a call, compared with each other.
@@ -21,6 +21,9 @@ struct Judged {
 }
 
 /// Opens a set of shards, or creates it.
+///
+/// Invariant: a store of a set exists only after the maps of all directories are durable.
+/// Test: `a_creation_cut_at_any_operation_of_any_shard_is_completed_by_the_same_call`.
 pub(super) fn open(
     places: Vec<ShardPlace>,
     clock: &Arc<dyn Clock>,
@@ -40,23 +43,17 @@ pub(super) fn open(
         locks.push(unless_failed(&place.dir, lock, may_fail)?);
     }
     let (is_new, set) = (set.is_none(), set.unwrap_or(options.set));
-    let write_maps = || {
-        let shards = if is_new { 0..places.len() } else { 0..0 };
-        shards.into_iter().try_for_each(|at| write_map(&places, at, set, &options.partition))
-    };
+    let mut without_map = if is_new { 0..places.len() } else { 0..0 };
+    let write = |at| write_map(&places, at, set, &options.partition);
     // Invariant: all maps are durable before the first store exists.
-    let is_late = mutant::active("engine.shard_store_before_maps");
-    if !is_late {
-        write_maps()?;
-    }
+    // bug engine.shard_store_before_maps: skip
+    without_map.try_for_each(write)?;
     // A store replays its log at open: all devices work at the same time.
     let opening = places.iter().zip(locks).collect();
     let opened = each_on_a_thread("opening of a shard", opening, |_, (place, lock)| {
         lock.and_then(|lock| open_db(place, clock, lock))
     });
-    if is_late {
-        write_maps()?;
-    }
+    // bug engine.shard_store_before_maps: without_map.try_for_each(write)?;
     let mut shards = Vec::with_capacity(places.len());
     for (place, db) in places.iter().zip(opened) {
         let db = unless_failed(&place.dir, db, may_fail)?;
@@ -124,14 +121,13 @@ fn judge(dirs: &[PathBuf], found: Vec<Result<Found>>, partition: &Partition) -> 
     let judge = |shard: usize, dir: &Path, found: Found| {
         let wrong = |detail| Err(Error::WrongStore { path: dir.to_path_buf(), detail });
         let Some(map) = found.map() else {
-            if mutant::active("engine.shard_lost_directory_created") {
-                return Ok(found);
-            }
+            // bug engine.shard_lost_directory_created: return Ok(found);
             // Invariant: an empty directory of a set with data is a lost one, never a new shard.
             let detail = format!("it is empty, and was shard {shard} of set {set}; mount its disk");
             return Err(Error::Missing { path: dir.to_path_buf(), detail });
         };
-        if map.set != set && !mutant::active("engine.shard_foreign_accepted") {
+        // bug engine.shard_foreign_accepted: never
+        if map.set != set {
             return wrong(format!(
                 "it is shard {} of set {}, the other directories are of set {set}",
                 map.shard, map.set
@@ -143,7 +139,8 @@ fn judge(dirs: &[PathBuf], found: Vec<Result<Found>>, partition: &Partition) -> 
                 map.count
             ));
         }
-        if map.shard != shard && !mutant::active("engine.shard_order_unchecked") {
+        // bug engine.shard_order_unchecked: never
+        if map.shard != shard {
             let given = format!("it is shard {}, and was given as shard {shard}", map.shard);
             return wrong(format!("{given}; the order of the set is {order}"));
         }
@@ -201,7 +198,6 @@ mod tests {
         judge(&dirs[..found.len()], found, &Partition::Hash)
     }
 
-    /// Returns the errors by shard.
     fn errors(found: Vec<Result<Found>>) -> Vec<String> {
         let judged = judged(found).found.into_iter();
         judged

@@ -46,7 +46,6 @@ impl Partition {
         }
     }
 
-    /// Returns the shard of a key.
     pub(super) fn shard_of(&self, set: SetId, count: usize, key: &[u8]) -> usize {
         match self {
             Self::Hash => {
@@ -59,7 +58,6 @@ impl Partition {
         }
     }
 
-    /// Returns the shards that may hold keys of `range`.
     pub(super) fn shards_of(&self, count: usize, range: &KeyRange) -> Range<usize> {
         if range.is_empty() {
             return 0..0;

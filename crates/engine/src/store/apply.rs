@@ -27,7 +27,6 @@ pub(crate) struct ApplyState {
 }
 
 impl ApplyState {
-    /// Starts from a checkpoint.
     pub fn resume(checkpoint: &Checkpoint) -> Self {
         Self {
             applied: checkpoint.applied.clone(),
@@ -115,9 +114,15 @@ impl ApplyState {
         region: RegionId,
         entries: &[CommittedEntry],
     ) -> Result<u64> {
-        let positions = self.check(shared, region, entries)?;
+        self.check_next(region, entries)?;
+        // Invariant: applied ≤ persisted on this store, because the index must not refer to bytes that
+        // are not durable. The log knows only positions of durable entries. An unapplied entry keeps
+        // its position until it is applied: [`Shared::reappend`] moves only checkpointed ones.
+        // Test: `the_store_keeps_every_law_of_a_storage_engine`.
+        let found = shared.log.positions(region, entries);
+        // bug engine.apply_unpersisted: let found = found.or(Ok(vec![shared.log.head(); entries.len()]));
         let mut user_bytes = 0;
-        for (entry, at) in entries.iter().zip(positions) {
+        for (entry, at) in entries.iter().zip(found?) {
             if entry.is_command {
                 let command = Command::parse(entry.payload.clone())?;
                 for op in command.ops() {
@@ -154,45 +159,34 @@ impl ApplyState {
     /// Invariant: a checkpoint passes no unapplied entry. Nothing is applied meanwhile, and the log
     /// shows all entries and its head as of one moment; entries that it publishes later lie at this
     /// head or after it.
+    /// Test: `a_checkpoint_never_passes_an_entry_that_waits_to_be_applied`.
     pub fn freeze(&mut self, shared: &Shared) -> Result<bool> {
         let applied = |region| self.applied(region).unwrap_or_default();
-        let (mut replay_from, head) = shared.log.replay_from(&applied);
+        let (replay_from, head) = shared.log.replay_from(&applied);
         if shared.index.memtable_is_empty() && head == self.frozen_at {
             return Ok(false);
         }
-        if stele_types::mutant::active("engine.checkpoint_past_waiting") {
-            replay_from = head;
-        }
+        // bug engine.checkpoint_past_waiting: let replay_from = head;
         shared.index.freeze(self.checkpoint_at(replay_from));
         self.frozen_at = head;
         (self.frozen_log_bytes, self.replayed_bytes) = (shared.log.payload_bytes(), 0);
         Ok(true)
     }
 
-    /// Returns the next sequence number.
     pub fn next_seq(&mut self) -> Seq {
         self.seq = self.seq.next();
         self.seq
     }
 
-    /// Makes all puts so far visible.
     pub fn publish(&self, shared: &Shared) {
         shared.index.publish(self.seq);
     }
 
-    /// Checks that these are the next entries of the region; returns their positions.
-    ///
-    /// Invariant: applied ≤ persisted on this store, because the index must not refer to bytes that
-    /// are not durable. The log knows only positions of durable entries. An unapplied entry keeps
-    /// its position until it is applied: [`Shared::reappend`] moves only checkpointed ones.
-    fn check(
-        &self,
-        shared: &Shared,
-        region: RegionId,
-        entries: &[CommittedEntry],
-    ) -> Result<Vec<Lsn>> {
+    /// Checks that these are the next entries of the region.
+    fn check_next(&self, region: RegionId, entries: &[CommittedEntry]) -> Result<()> {
         let is_ending = self.ending.contains_key(&region);
-        if is_ending && !stele_types::mutant::active("engine.apply_while_leaving") {
+        // bug engine.apply_while_leaving: never
+        if is_ending {
             return Err(Error::invalid(format!("region {region} is leaving this store")));
         }
         let mut next = self.applied.get(&region).map_or(LogIndex(1), |(index, _)| index.next());
@@ -205,11 +199,7 @@ impl ApplyState {
             }
             next = next.next();
         }
-        let positions = shared.log.positions(region, entries);
-        if stele_types::mutant::active("engine.apply_unpersisted") {
-            return Ok(positions.unwrap_or_else(|_| vec![shared.log.head(); entries.len()]));
-        }
-        positions
+        Ok(())
     }
 
     fn apply_op(&mut self, shared: &Shared, op: &Op<'_>, payload: Lsn) -> u64 {

@@ -11,7 +11,7 @@ use stele_storage::{
 };
 use stele_types::{
     Cause, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId, Result,
-    Term, mutant,
+    Term,
 };
 
 impl LogStore for Store {
@@ -110,9 +110,10 @@ impl StateMachine for Store {
     }
 
     fn pressure(&self) -> f64 {
+        // bug engine.pressure_untold: return 0.0;
         match self.gc.pressure() {
-            Pressure::Assist(per_byte) if !mutant::active("engine.pressure_untold") => per_byte,
-            Pressure::Assist(_) | Pressure::None => 0.0,
+            Pressure::Assist(per_byte) => per_byte,
+            Pressure::None => 0.0,
         }
     }
 
@@ -148,9 +149,7 @@ impl StateMachine for Store {
 
 /// Estimates the bytes of pairs with values that the runs hold themselves: their share of the entries.
 fn inline_bytes(shared: &Shared) -> u64 {
-    if mutant::active("engine.inline_values_uncounted") {
-        return 0;
-    }
+    // bug engine.inline_values_uncounted: return 0;
     let version = shared.index.version();
     let of_run = |run: &std::sync::Arc<stele_index::Run>| {
         let meta = run.meta();
@@ -214,6 +213,7 @@ impl Store {
     ///
     /// Invariant: truncated ≤ checkpointed, because a crash loses effects that neither the log nor
     /// a run holds. Nothing of the batch is written before this check.
+    /// Test: `the_store_keeps_every_law_of_a_storage_engine`.
     fn check<'a>(&self, batch: &'a LogBatch) -> Result<Checked<'a>> {
         let shared = &self.shared;
         let mut checked = Checked::default();
@@ -233,7 +233,8 @@ impl Store {
                         shared.checkpointed(*region).max(truncated.unwrap_or_default())
                     };
                     let upto = started.get(region).copied().unwrap_or_else(known);
-                    if *index > upto && !mutant::active("engine.truncate_past_checkpoint") {
+                    // bug engine.truncate_past_checkpoint: never
+                    if *index > upto {
                         return Err(Error::invalid(format!(
                             "region {region} cannot be truncated to {index}: only entries up to \
                              {upto} are checkpointed; make a checkpoint first"

@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use stele_storage::LostValue;
 use stele_types::lock::{Mutex, rank};
-use stele_types::{Error, Locator, Result, ValueRef, mutant};
+use stele_types::{Error, Locator, Result, ValueRef};
 
 /// Limit for the bytes of keys remembered as lost; others are found again later.
 const KEYS_BYTES_MAX: usize = 1 << 20;
@@ -28,7 +28,6 @@ pub struct RepairStats {
     pub repaired: u64,
 }
 
-/// Lost values of one store.
 #[derive(Debug)]
 pub(crate) struct LostValues {
     /// False without replicas: no store can supply a copy, and lost values are only counted.
@@ -146,7 +145,8 @@ impl LostValues {
         else {
             return;
         };
-        if lost.at.check(&value).is_err() && !mutant::active("engine.mend_unchecked") {
+        // bug engine.mend_unchecked: never
+        if lost.at.check(&value).is_err() {
             return;
         }
         let bytes = value.len();
@@ -168,7 +168,8 @@ impl LostValues {
             noted
         };
         for (key, at, is_confirmed) in noted {
-            let is_current = is_at(shared, &key, &at)? || mutant::active("engine.mend_over_newer");
+            let is_current = is_at(shared, &key, &at)?;
+            // bug engine.mend_over_newer: let is_current = true;
             let is_lost = is_current && (is_confirmed || shared.log.check(&at).is_err());
             let mut state = self.state.lock();
             match state.values.get_mut(&key).filter(|lost| lost.at == at) {

@@ -56,9 +56,7 @@ use stele_index::Index;
 use stele_log::{Log, LogStats};
 use stele_storage::Maintained;
 use stele_types::lock::{Mutex, rank};
-use stele_types::{
-    Error, FileId, Locator, LogBatch, LogIndex, Record, RegionId, Result, StoreId, mutant,
-};
+use stele_types::{Error, FileId, Locator, LogBatch, LogIndex, Record, RegionId, Result, StoreId};
 use stele_vfs::{DeviceTimer, DirLock, Vfs};
 use value_cache::ValueCache;
 
@@ -120,10 +118,8 @@ impl GcHooks for Shared {
         // entries are checkpointed, thus applied, and appends nothing from this choice to the
         // publication. The checkpoint is read after the log's end is fixed: an older one could be
         // that of a region's earlier incarnation.
-        let checkpointed = |region: RegionId| match mutant::active("engine.reappend_unsettled") {
-            true => LogIndex(u64::MAX),
-            false => self.checkpointed(region),
-        };
+        // bug engine.reappend_unsettled: `self.checkpointed(region)` is `LogIndex(u64::MAX)`
+        let checkpointed = |region: RegionId| self.checkpointed(region);
         self.log.reappend_tails(below, bytes_max, &checkpointed)
     }
 
@@ -147,9 +143,9 @@ impl GcHooks for Shared {
 impl Shared {
     /// Appends a batch. The state machine is not locked during write and sync.
     fn append(&self, batch: &LogBatch) -> Result<()> {
-        let held = mutant::active("engine.append_holds_state").then(|| self.apply.lock());
+        // bug engine.append_holds_state: { let _held = self.apply.lock(); self.append_to_log(batch)?; }
+        // bug engine.append_holds_state: skip
         self.append_to_log(batch)?;
-        drop(held);
         self.apply.lock().note_marks(batch);
         Ok(())
     }
@@ -241,12 +237,14 @@ impl Store {
         self.stop_on_failed_sync(done)
     }
 
-    /// Stops the store after a failed sync of any file, because the durable state is unknown. If
+    /// Invariant: a failed sync of any file stops the log, because the durable state is unknown. If
     /// only the manifest refused further edits, memory and log would grow without limit.
+    /// Test: `fault_17_a_failed_sync_of_the_maintenance_stops_the_store_for_good`.
     fn stop_on_failed_sync<T>(&self, done: Result<T>) -> Result<T> {
         done.map_err(|error| {
             let stops = error.is_failed_sync() || self.shared.index.poisoned();
-            if stops && !mutant::active("engine.failed_sync_outlived") {
+            // bug engine.failed_sync_outlived: never
+            if stops {
                 return self.shared.log.stop(error);
             }
             error
@@ -259,7 +257,8 @@ impl Store {
         let repaired_bytes = self.write_value_repairs()?;
         let done = match self.gc.step(bytes_max) {
             // Invariant: a job that meets damage at every step does not keep the scrub from finding it.
-            Err(error) if error.is_damage() && !mutant::active("engine.failed_job_ends_slice") => {
+            // bug engine.failed_job_ends_slice: never
+            Err(error) if error.is_damage() => {
                 self.shared.lost_blocks.note_failed_job(&error);
                 Err(error)
             }

@@ -22,7 +22,7 @@ use stele_gc::{Gc, GcOptions, TimeSource};
 use stele_index::{Checkpoint, Index, Opened as KnownState};
 use stele_log::{Log, RecoverFrom, Recovery, ReplayEntry, ReplayOp};
 use stele_types::lock::Mutex;
-use stele_types::{Clock, Error, KeyRange, LogIndex, RegionId, Result, RunId, keyspace, mutant};
+use stele_types::{Clock, Error, KeyRange, LogIndex, RegionId, Result, RunId, keyspace};
 use stele_vfs::{DeviceTimer, DirLock, FrugalVfs, Vfs};
 
 /// Extent to which entries in the log are applied at open.
@@ -141,24 +141,21 @@ pub(crate) fn lock_alone(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Box<dyn DirLo
 pub(super) fn recover_from(known: &KnownState, replay: Replay) -> RecoverFrom {
     let applied = known.checkpoint.applied.iter();
     let checkpointed = applied.map(|(region, (index, _))| (*region, *index)).collect();
+    // bug engine.settled_without_replicas: `replay == Replay::Committed` is `true`
     RecoverFrom {
         checkpoint: known.checkpoint.replay_from,
         raft_from: known.raft_from,
         next_file: known.next_file,
         needed: known.needed.iter().copied().collect(),
         // Values lost with an entry are recorded when they are read, and requested by key.
-        checkpointed: (replay == Replay::Committed
-            || mutant::active("engine.settled_without_replicas"))
-        .then_some(checkpointed),
+        checkpointed: (replay == Replay::Committed).then_some(checkpointed),
         own_keys: Some(KeyRange::prefix(&[keyspace::LOCAL])),
     }
 }
 
 /// Records damaged runs at once, before the scrub reaches them.
 fn note_damaged(shared: &Shared, damaged: &[RunId]) -> Result<()> {
-    if mutant::active("engine.damage_at_open_unnoted") {
-        return Ok(());
-    }
+    // bug engine.damage_at_open_unnoted: return Ok(());
     for &run in damaged {
         let scrubbed = shared.index.scrub_run(run, 0, u64::MAX)?.unwrap_or_default();
         scrubbed.lost.into_iter().for_each(|lost| shared.lost_blocks.note(lost));
@@ -211,58 +208,59 @@ fn check_not_older(shared: &Arc<Shared>, checkpoint: &Checkpoint) -> Result<()> 
     Ok(())
 }
 
-/// Applies the log's entries after the checkpoint. Memory stays bounded: full memtables are flushed
-/// in between, with a checkpoint that still replays from where this replay started. Returns the
-/// number of entries applied, and the bytes of their keys and values.
+/// Applies the log's entries after the checkpoint. Returns the number of entries applied, and the bytes of
+/// their keys and values.
 fn catch_up(shared: &Arc<Shared>, checkpoint: &Checkpoint, replay: Replay) -> Result<(u64, u64)> {
-    let mut commits = BTreeMap::new();
+    let mut limits = Vec::new();
     for region in shared.log.regions() {
         let Some(log) = shared.log.region(region) else { continue };
         let limit = match replay {
             Replay::All => log.last,
             Replay::Committed => log.hard_state.commit,
         };
-        commits.insert(region, limit);
+        limits.push((region, limit));
         if !log.destroyed {
             shared.apply.lock().start_after(region, log.truncated);
         }
     }
-    let limit = |region: RegionId| commits.get(&region).copied().unwrap_or_default();
-    let applied = |region: RegionId| {
-        checkpoint.applied.get(&region).map(|(index, _)| *index).unwrap_or_default()
-    };
-    let (mut entries, mut bytes) = (0, 0);
     let mut state = shared.apply.lock();
     // In log order over all regions, so that writes to keys that moved between regions keep their
     // order.
-    replay_log(shared, &applied, &mut |entry| {
-        if entry.index > limit(entry.region) {
-            return Ok(());
-        }
-        replay_entry(shared, &mut state, &entry);
-        entries += 1;
-        bytes += user_bytes(entry.ops);
-        if shared.index.memtable_bytes() >= shared.options.memtable_bytes_max {
-            flush_replayed(shared, &state, checkpoint)?;
-        }
-        Ok(())
-    })?;
+    // bug engine.replay_by_region: for one in limits.chunks(1) { redo(shared, checkpoint, &mut state, one)?; }
+    // bug engine.replay_by_region: let limits = Vec::new();
+    let (entries, bytes) = redo(shared, checkpoint, &mut state, &limits)?;
     state.publish(shared);
     Ok((entries, bytes))
 }
 
-fn replay_log(
+/// Applies the entries after the checkpoint up to a limit for each region; none of a region without one.
+/// Memory stays bounded: full memtables are flushed in between, with a checkpoint that still replays from
+/// where this replay started. Returns the number of entries applied, and the bytes of their keys and values.
+fn redo(
     shared: &Shared,
-    applied: &dyn Fn(RegionId) -> LogIndex,
-    f: &mut dyn FnMut(ReplayEntry<'_>) -> Result<()>,
-) -> Result<()> {
-    if !mutant::active("engine.replay_by_region") {
-        return shared.log.replay(applied, f);
-    }
-    shared.log.regions().into_iter().try_for_each(|region| {
-        let only = |other| if other == region { applied(other) } else { LogIndex(u64::MAX - 1) };
-        shared.log.replay(&only, f)
-    })
+    checkpoint: &Checkpoint,
+    state: &mut ApplyState,
+    limits: &[(RegionId, LogIndex)],
+) -> Result<(u64, u64)> {
+    let limits: BTreeMap<RegionId, LogIndex> = limits.iter().copied().collect();
+    let limit = |region: RegionId| limits.get(&region).copied().unwrap_or_default();
+    let applied = |region: RegionId| {
+        checkpoint.applied.get(&region).map(|(index, _)| *index).unwrap_or_default()
+    };
+    let (mut entries, mut bytes) = (0, 0);
+    shared.log.replay(&applied, &mut |entry| {
+        if entry.index > limit(entry.region) {
+            return Ok(());
+        }
+        replay_entry(shared, state, &entry);
+        entries += 1;
+        bytes += user_bytes(entry.ops);
+        if shared.index.memtable_bytes() >= shared.options.memtable_bytes_max {
+            flush_replayed(shared, state, checkpoint)?;
+        }
+        Ok(())
+    })?;
+    Ok((entries, bytes))
 }
 
 fn replay_entry(shared: &Shared, state: &mut ApplyState, entry: &ReplayEntry<'_>) {
@@ -297,7 +295,6 @@ fn flush_replayed(shared: &Shared, state: &ApplyState, from: &Checkpoint) -> Res
     flush_frozen(&shared.index)
 }
 
-/// Flushes all frozen memtables.
 pub(super) fn flush_frozen(index: &Index) -> Result<()> {
     const SLICE_BYTES: u64 = 4 << 20;
     while let Some(mut job) = index.start_flush() {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_index::{Checkpoint, Index, IndexOptions, Opened};
 use stele_log::{Log, RecoverFrom, ReplayOp};
-use stele_types::{Cause, Error, FileId, Lsn, Result, Seq, StoreId, mutant};
+use stele_types::{Cause, Error, FileId, Lsn, Result, Seq, StoreId};
 use stele_vfs::{Create, Open, Vfs};
 
 /// While this file exists, the index is incomplete and must be rebuilt.
@@ -46,7 +46,8 @@ pub(super) fn open_index(
     };
     let reason = lost.to_string();
     // The footers of runs replace a manifest, but not a missing run.
-    let is_run = is_run(&lost) && !mutant::active("engine.rebuild_without_a_run");
+    let is_run = is_run(&lost);
+    // bug engine.rebuild_without_a_run: let is_run = false;
     if !is_run
         && rebuild.has_runs()?
         && stele_index::rebuild(vfs, &rebuild.index_dir(), &rebuild.index_options()).is_ok()
@@ -73,7 +74,6 @@ pub(super) fn open_undamaged(
     Rebuild { vfs, dir, id, options, replay: Replay::Committed }.open_existing()
 }
 
-/// Whether the lost file is a run.
 fn is_run(lost: &Error) -> bool {
     let (Error::Missing { path, .. } | Error::Corrupt { path, .. }) = lost else { return false };
     path.extension().is_some_and(|kind| kind == "run")

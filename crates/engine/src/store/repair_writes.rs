@@ -6,7 +6,7 @@ use super::{Store, View};
 use bytes::Bytes;
 use stele_gc::Forced;
 use stele_storage::Pair;
-use stele_types::{Error, KeyRange, Locator, Result, mutant};
+use stele_types::{Error, KeyRange, Locator, Result};
 
 impl Store {
     /// Writes the copies that arrived. They are installed as a snapshot's pairs are, one range per
@@ -33,8 +33,9 @@ impl Store {
         }
         let ranges: Vec<KeyRange> =
             copies.iter().map(|(key, ..)| KeyRange::of_key(key.clone())).collect();
-        // Invariant: while nothing is applied, the key still has the lost value. A copy must not
-        // replace a later write.
+        // Invariant: a copy replaces the requested value, and no later write: while nothing is applied, the key
+        // still has the lost value.
+        // Test: `a_value_that_cannot_be_read_is_replaced_by_its_copy_and_by_nothing_else`.
         let applying = lock_flushed(self, &ranges)?;
         let (places, pairs): (Vec<Locator>, Vec<Pair>) = self.current(copies)?.into_iter().unzip();
         if pairs.is_empty() {
@@ -49,10 +50,9 @@ impl Store {
         ingest.finish()?;
         make_current(shared, ingest, None)?;
         shared.lost_values.note_repaired(&keys);
-        if !mutant::active("engine.repair_noted_under_lock") {
-            // Garbage collection holds its lock while it waits for this one.
-            drop(applying);
-        }
+        // Garbage collection holds its lock while it waits for this one.
+        // bug engine.repair_noted_under_lock: skip
+        drop(applying);
         self.gc.note_repaired(keys.iter().map(|key| &key[..]).zip(&places));
         Ok(bytes)
     }
@@ -85,9 +85,8 @@ impl Store {
             shared.lost_blocks.retain(|run| version.runs().any(|current| current.id() == run));
         }
         for run in shared.index.take_damaged_runs() {
-            if !mutant::active("engine.cold_damage_not_rewritten") {
-                shared.lost_blocks.schedule_rewrite(run);
-            }
+            // bug engine.cold_damage_not_rewritten: skip
+            shared.lost_blocks.schedule_rewrite(run);
         }
         let Some(run) = shared.lost_blocks.next_rewrite() else { return Ok(()) };
         let written = self.gc.force(Forced::Rewrite(run));
@@ -113,7 +112,8 @@ impl Store {
         let view = View::new(shared);
         let mut pairs = Vec::new();
         for (key, at, value) in copies {
-            let is_lost = is_at(shared, &key, &at)? || mutant::active("engine.mend_over_newer");
+            let is_lost = is_at(shared, &key, &at)?;
+            // bug engine.mend_over_newer: let is_lost = true;
             if let Some((_, expires_at_s)) = view.reference(&key)?.filter(|_| is_lost) {
                 pairs.push((at, Pair { key, value, expires_at_s }));
             }

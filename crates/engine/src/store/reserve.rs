@@ -9,7 +9,6 @@ use stele_vfs::{Create, Open, Vfs, VfsFile};
 /// Name of the file that holds space, in the directory of a store.
 pub const NAME: &str = "RESERVE";
 
-/// The file.
 #[derive(Debug, Default)]
 pub(crate) struct Reserve {
     /// `None` where the file system reserves nothing, and without a reserve.
@@ -40,7 +39,6 @@ impl Reserve {
         Ok(reserve)
     }
 
-    /// Returns the bytes that are held.
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use stele_storage::Order;
 use stele_types::lock::{Mutex, rank};
-use stele_types::{Clock, KeyRange, RunId, key_after, mutant};
+use stele_types::{Clock, KeyRange, RunId, key_after};
 
 const SECOND_NANOS: u64 = 1_000_000_000;
 
@@ -40,7 +40,6 @@ pub struct ScrubStats {
     pub age_s: u64,
 }
 
-/// Scrub of one store.
 #[derive(Debug)]
 pub(crate) struct Scrub {
     clock: Arc<dyn Clock>,
@@ -97,9 +96,8 @@ impl Scrub {
         let checked_nanos = signed(now);
         let lasting = Lasting { stepped_nanos: now, checked_nanos, ..Lasting::default() };
         let mut state = State { lasting, ..State::default() };
-        if let Ok(progress) = Progress::read(shared)
-            && !mutant::active("engine.scrub_forgets_its_progress")
-        {
+        // bug engine.scrub_forgets_its_progress: never
+        if let Ok(progress) = Progress::read(shared) {
             state.resume(progress, shared, now, unix_s);
         }
         Self { clock, state: Mutex::new(state) }
@@ -195,10 +193,8 @@ impl State {
         let is_recent = now_nanos.saturating_sub(self.recorded.at_nanos) < RECORD_NANOS;
         let has_ended = self.is_done && !self.recorded.is_done;
         let is_damaged = shared.lost_values.has_lost() || shared.lost_blocks.has_lost();
-        if is_recent
-            || !has_ended && (self.is_done || new_bytes < part)
-            || is_damaged && !mutant::active("engine.scrub_record_passes_damage")
-        {
+        // bug engine.scrub_record_passes_damage: `is_damaged` is `false`
+        if is_recent || !has_ended && (self.is_done || new_bytes < part) || is_damaged {
             return;
         }
         let unix_s_of = |nanos| unix_s.saturating_sub(since(now_nanos, nanos) / SECOND_NANOS);
@@ -291,10 +287,7 @@ impl State {
             return 0;
         }
         let record_bytes = slice.record_bytes();
-        let (last, bytes) = match mutant::active("engine.scrub_reads_nothing") {
-            true => (Bytes::copy_from_slice(slice.last_key()), slice.bytes()),
-            false => slice.check(shared),
-        };
+        let (last, bytes) = slice.check(shared);
         self.from = key_after(&last);
         self.values_owed_bytes = self.values_owed_bytes.saturating_sub(bytes);
         self.note_checked(record_bytes);
@@ -306,10 +299,7 @@ impl State {
     /// block is scrubbed in the same pass, whether or not the block is ever covered.
     fn go_on_after_failure(&mut self, shared: &Shared, now_nanos: u64) {
         self.lasting.stats.cut_short += 1;
-        if mutant::active("engine.scrub_ends_at_a_damaged_block") {
-            (self.is_done, self.began_nanos) = (true, None);
-            return;
-        }
+        // bug engine.scrub_ends_at_a_damaged_block: (self.is_done, self.began_nanos) = (true, None); return;
         let lost = shared.lost_blocks.first_lost_after(&self.from);
         match lost.filter(|lost| self.has_reread || lost.start <= self.from) {
             Some(lost) => self.from = lost.end,
@@ -327,10 +317,8 @@ impl State {
     /// forever.
     fn next_run(&self, shared: &Shared) -> Option<(RunId, usize)> {
         let (from, block) = self.run.unwrap_or((RunId(0), 0));
-        let last = match mutant::active("engine.search_awaits_new_runs") {
-            true => Some(RunId(u64::MAX)),
-            false => self.last_run,
-        };
+        let last = self.last_run;
+        // bug engine.search_awaits_new_runs: let last = Some(RunId(u64::MAX));
         let version = shared.index.version();
         let due = |run: &RunId| *run >= from && Some(*run) <= last;
         let next = version.runs().map(|run| run.id()).filter(due).min()?;

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use stele_index::{ValueSlice, ViewIter};
 use stele_log::{Log, RECORD_OVERHEAD_BYTES, ReadMany, Unchecked};
 use stele_storage::Pair;
-use stele_types::{Error, Locator, Result, mutant};
+use stele_types::{Error, Locator, Result};
 
 /// Limits for the pairs and bytes that a scan fetches together.
 pub(crate) const SLICE_PAIRS_MAX: usize = 4096;
@@ -13,7 +13,6 @@ const SLICE_BYTES_MAX: u64 = 4 << 20;
 /// Largest gap between values that are read together.
 const NEAR_BYTES: u64 = 16 << 10;
 
-/// Limits of a slice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     pub pairs_max: usize,
@@ -147,17 +146,15 @@ impl Slice {
     /// Reads the values off the device and records each one that is damaged as lost. Returns the
     /// last key, and the bytes of keys, of inline values and of the blocks read.
     pub fn check(self, shared: &Shared) -> (Bytes, u64) {
+        // bug engine.scrub_reads_nothing: return (Bytes::copy_from_slice(self.last_key()), self.bytes);
         // If the joint read fails, the values are read one by one, which reports the failing one.
         let read = shared.log.read_many_direct(&self.places).unwrap_or_else(|_| ReadMany {
             values: vec![Unchecked::default(); self.places.len()],
             read_bytes: self.located_bytes(),
             ..ReadMany::default()
         });
-        let read_bytes = match mutant::active("engine.scrub_counts_requested_bytes") {
-            true => self.located_bytes(),
-            false => read.read_bytes,
-        };
-        let bytes = self.bytes.saturating_sub(self.located_bytes()) + read_bytes;
+        // bug engine.scrub_counts_requested_bytes: `read.read_bytes` is `self.located_bytes()`
+        let bytes = self.bytes.saturating_sub(self.located_bytes()) + read.read_bytes;
         let last = Bytes::copy_from_slice(self.last_key());
         let mut begin = 0;
         let mut located = self.places.iter().zip(&read.values);

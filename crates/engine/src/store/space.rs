@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stele_storage::Space;
 use stele_types::lock::{Mutex, rank};
-use stele_types::{Clock, Command, Error, LogBatch, Op, Record, Result, mutant};
+use stele_types::{Clock, Command, Error, LogBatch, Op, Record, Result};
 
 /// Time for which a reading of the device's free space is fresh.
 const FRESH_NANOS: u64 = 250_000_000;
@@ -107,7 +107,8 @@ impl Shared {
         let mut room_bytes = self.writable_bytes()?;
         // Invariant: a job of a store that is short of space counts on the reserve alone. Puts may take
         // the rest meanwhile, and what does not end frees nothing.
-        if self.space.is_short() && !mutant::active("engine.jobs_count_on_the_room_of_puts") {
+        // bug engine.jobs_count_on_the_room_of_puts: never
+        if self.space.is_short() {
             room_bytes = room_bytes.min(self.reserve_bytes(data_bytes)?);
         }
         Ok(room_bytes.saturating_sub(self.kept_for_deletes(data_bytes)))
@@ -136,7 +137,8 @@ impl Shared {
     fn open_reserve_to(&self, bytes: u64, kept_bytes: u64) -> Result<()> {
         let mut room = self.space.room.lock();
         let held = room.reserve.held_bytes();
-        if held <= kept_bytes || mutant::active("engine.reserve_stays_shut") {
+        // bug engine.reserve_stays_shut: always
+        if held <= kept_bytes {
             return Ok(());
         }
         let needed = bytes.saturating_add(BESIDE_BYTES);
@@ -191,7 +193,8 @@ impl Shared {
         let (size, data_bytes) = (self.space.size, room.data_bytes);
         let granted = size.grant(data_bytes, room.left_bytes).max(least_bytes);
         let grows = room.reserve.can_hold() && !size.is_full_size(data_bytes);
-        if grows && !mutant::active("engine.reserve_follows_the_data") {
+        // bug engine.reserve_follows_the_data: never
+        if grows {
             let wanted = self.reserve_bytes(data_bytes.saturating_add(granted))?;
             self.hold(room, wanted)?;
             if room.reserve.held_bytes() < wanted - wanted / LITTLE_OF_RESERVE {
@@ -211,10 +214,8 @@ impl Shared {
         let mut free = self.vfs.free_bytes(&self.dir)? + held;
         let room_of =
             |free: u64| self.space.size.room(data_bytes, free.saturating_sub(reserve_bytes));
-        if room_of(free) < bytes
-            && !mutant::active("engine.freed_segments_no_room")
-            && self.log.drop_free(usize::MAX)? > 0
-        {
+        // bug engine.freed_segments_no_room: never
+        if room_of(free) < bytes && self.log.drop_free(usize::MAX)? > 0 {
             free = self.vfs.free_bytes(&self.dir)? + held;
         }
         room.free_bytes = free;
@@ -236,7 +237,9 @@ impl Shared {
 impl Store {
     /// Fails with `NoSpace` if `bytes` more would use the reserve of garbage collection.
     pub(super) fn admit_bytes(&self, bytes: u64) -> Result<()> {
-        if self.take_room(bytes)? || mutant::active("engine.admit_always") {
+        let has_room = self.take_room(bytes)?;
+        // bug engine.admit_always: always
+        if has_room {
             return Ok(());
         }
         Err(Error::NoSpace(self.shared.dir.clone()))
@@ -250,9 +253,8 @@ impl Store {
         if self.take_room(bytes)? {
             return Ok(());
         }
-        let is_refused = (self.shared.replay == Replay::All
-            || mutant::active("engine.append_refused"))
-            && !only_frees(batch);
+        // bug engine.append_refused: `self.shared.replay == Replay::All` is `true`
+        let is_refused = self.shared.replay == Replay::All && !only_frees(batch);
         if is_refused {
             return Err(Error::NoSpace(self.shared.dir.clone()));
         }

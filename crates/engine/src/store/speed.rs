@@ -10,7 +10,7 @@
 use super::{Shared, Store};
 use crate::checked_text::{self, CheckedText};
 use std::sync::Arc;
-use stele_types::{DeviceSpeed, Error, OpCost, Result, mutant};
+use stele_types::{DeviceSpeed, Error, OpCost, Result};
 use stele_vfs::{Curve, DeviceTimes, MEASURING_OPERATIONS, Probed, probe, remove_probe};
 
 const NAME: &str = "SPEED";
@@ -79,19 +79,19 @@ impl Store {
 }
 
 fn is_lost(error: &Error) -> bool {
+    // bug engine.damaged_probe_stops_the_store: `other.is_damage()` is `false`
     match error {
         Error::Io { source, .. } => source.kind() == std::io::ErrorKind::NotFound,
         Error::WrongStore { .. } => true,
-        other => other.is_damage() && !mutant::active("engine.damaged_probe_stops_the_store"),
+        other => other.is_damage(),
     }
 }
 
 fn read(shared: &Shared) -> Result<Probed> {
     let path = shared.dir.join(NAME);
     let text = CheckedText::read(&shared.vfs, &path, MAGIC, FILE_BYTES_MAX)?;
-    if !mutant::active("engine.damaged_probe_is_kept") {
-        text.check()?;
-    }
+    // bug engine.damaged_probe_is_kept: skip
+    text.check()?;
     let large_bytes_per_second = text.number("large_bytes_per_second")?;
     Ok(Probed { large_bytes_per_second, small_nanos: text.number("small_nanos")? })
 }

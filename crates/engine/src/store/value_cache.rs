@@ -5,7 +5,7 @@ use bytes::Bytes;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use std::sync::atomic::{AtomicU64, Ordering};
-use stele_types::{Locator, mutant};
+use stele_types::Locator;
 
 /// Cost of an entry besides its bytes.
 const ENTRY_OVERHEAD_BYTES: u64 = 96;
@@ -25,7 +25,6 @@ impl Weighter<u64, Bytes> for Weight {
     }
 }
 
-/// A cache of values with a byte limit.
 #[derive(Debug)]
 pub(crate) struct ValueCache {
     values: Option<Cache<u64, Bytes, Weight>>,
@@ -62,7 +61,6 @@ impl ValueCache {
         self.values.as_ref().map_or(0, Cache::weight)
     }
 
-    /// Returns hits and misses so far.
     pub fn counts(&self) -> (u64, u64) {
         (self.hits.load(Ordering::Relaxed), self.misses.load(Ordering::Relaxed))
     }
@@ -71,9 +69,9 @@ impl ValueCache {
 /// Returns a cache of `bytes_max`; `None` only if an option were missing.
 fn cache(bytes_max: usize) -> Option<Cache<u64, Bytes, Weight>> {
     const VALUE_BYTES_EXPECTED: usize = 1 << 10;
-    let by_processors = mutant::active("engine.value_cache_shards_by_processors");
+    // bug engine.value_cache_shards_by_processors: `SHARDS` is `64`
     let options = OptionsBuilder::new()
-        .shards(if by_processors { 64 } else { SHARDS })
+        .shards(SHARDS)
         .estimated_items_capacity((bytes_max / VALUE_BYTES_EXPECTED).min(1 << 20))
         .weight_capacity(bytes_max as u64)
         .build();

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use stele_storage::{Order, StateMachine};
 use stele_types::{Error, KeyRange, Result, ValueRef};
 
-/// Number of keys in one slice.
 const SLICE_PAIRS: usize = 1024;
 
 struct Reference {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stele_gc::{Gc, Scanned};
 use stele_index::{Found, Lookup, View as IndexView, ViewIter};
 use stele_storage::{Admit, Admitted, Cached, EngineView, Order, Pair, ScanOptions};
-use stele_types::{KeyRange, Locator, Result, ValueRef, mutant};
+use stele_types::{KeyRange, Locator, Result, ValueRef};
 
 /// One point in time of a store. While it exists, no file it refers to is removed.
 #[derive(Debug)]
@@ -40,10 +40,8 @@ impl View {
         };
         // The first block is read here.
         let found = self.index.iter(range, direction);
-        match mutant::active("engine.damage_at_first_key_unnoted") {
-            true => found,
-            false => found.inspect_err(|error| self.shared.lost_blocks.suspect(error)),
-        }
+        // bug engine.damage_at_first_key_unnoted: return found;
+        found.inspect_err(|error| self.shared.lost_blocks.suspect(error))
     }
 
     /// Returns the location of the value of `key`; reads no value.
@@ -69,7 +67,6 @@ impl View {
         Ok(value)
     }
 
-    /// Reads the values of a slice of this view.
     pub(crate) fn read(&self, slice: Slice) -> Result<ReadSlice> {
         slice.read(&self.shared.log)
     }
@@ -82,6 +79,7 @@ impl View {
     /// Reads the next pairs of `iter`; empty at the end.
     ///
     /// Invariant: no memory is used for values that are not admitted.
+    /// Test: `a_read_of_which_the_memory_is_refused_reads_no_value`.
     fn next_slice(
         &self,
         iter: &mut ViewIter,
@@ -91,7 +89,8 @@ impl View {
         let slice = Slice::collect(iter, extent)
             .inspect_err(|error| self.shared.lost_blocks.suspect(error))?;
         let is_admitted = slice.is_empty() || admit(slice.len(), slice.bytes());
-        if !is_admitted && !mutant::active("engine.scan_reads_unadmitted") {
+        // bug engine.scan_reads_unadmitted: never
+        if !is_admitted {
             return Ok(Admitted::Refused);
         }
         let mut pairs = Vec::with_capacity(slice.len());
@@ -137,7 +136,8 @@ impl EngineView for View {
             ValueRef::At(at) => u64::from(at.length),
         };
         let is_admitted = admit(1, key.len() as u64 + value_bytes);
-        if !is_admitted && !mutant::active("engine.get_reads_unadmitted") {
+        // bug engine.get_reads_unadmitted: never
+        if !is_admitted {
             return Ok(Admitted::Refused);
         }
         let value = self.value_of(key, value)?;
@@ -201,9 +201,7 @@ impl EngineView for View {
 
     fn note_scan(&self, pairs: &[Pair]) {
         let (Some(gc), [first, .., last]) = (&self.gc, pairs) else { return };
-        if mutant::active("engine.scan_untold") {
-            return;
-        }
+        // bug engine.scan_untold: return;
         let (low, high) = if first.key <= last.key { (first, last) } else { (last, first) };
         // Copies: the pairs' keys share memory with all of their slice.
         let copy = |pair: &Pair| Bytes::copy_from_slice(&pair.key);

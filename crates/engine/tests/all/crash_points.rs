@@ -61,7 +61,6 @@ fn workload() -> Vec<Step> {
     steps
 }
 
-/// Returns the model after a step.
 fn after(model: &Model, step: &Step) -> Model {
     let mut model = model.clone();
     match step {

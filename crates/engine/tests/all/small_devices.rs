@@ -22,7 +22,6 @@ struct Small {
     clock: Arc<ManualClock>,
     db: Db,
     value_bytes: usize,
-    /// Keys that are live.
     live: Vec<u32>,
     next: u32,
 }

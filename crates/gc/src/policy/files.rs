@@ -13,7 +13,6 @@ pub struct Files {
     sums: Sums,
 }
 
-/// Sums over all files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub bytes: u64,

@@ -4,7 +4,7 @@ use super::state::{Choice, DEAD_SHARE_MIN, Held, State};
 use super::tiers;
 use super::victims::{self, Victims, Wanted};
 use crate::{GcOptions, PolicyKind};
-use stele_types::{KeyRange, mutant};
+use stele_types::KeyRange;
 
 /// Share of the target at which a round starts: its outputs take space until its victims are
 /// removed.
@@ -120,16 +120,14 @@ fn free_more(state: &State, options: &GcOptions) -> Option<Choice> {
         return Some(choice);
     }
     // The clocks agree that the pairs have expired: nothing is gained by a longer wait.
-    let since_s_min = if mutant::active("gc.expired_wait_when_short") { EXPIRED_S_MIN } else { 0 };
-    if let Some(Choice::DropExpired { mut runs }) = drop_expired(state, since_s_min) {
+    // bug gc.expired_wait_when_short: `0` is `EXPIRED_S_MIN`
+    if let Some(Choice::DropExpired { mut runs }) = drop_expired(state, 0) {
         runs.truncate(1);
         return Some(Choice::DropExpired { runs });
     }
     // Invariant: while a job frees more than a small part of what it writes, no put is refused for good.
-    let least_freed = match mutant::active("gc.full_stores_stay_full") {
-        true => state.index_bytes(),
-        false => (state.index_bytes() / SHORT_FREED_OF_INDEX).max(SHORT_DEAD_BYTES_MIN),
-    };
+    let least_freed = (state.index_bytes() / SHORT_FREED_OF_INDEX).max(SHORT_DEAD_BYTES_MIN);
+    // bug gc.full_stores_stay_full: let least_freed = state.index_bytes();
     relocate_any(state, options, least_freed)
 }
 
@@ -139,13 +137,15 @@ fn merge_what_fits(state: &State, options: &GcOptions) -> Option<Choice> {
     let upper = state.tiers.len().saturating_sub(1);
     let hides: u64 = state.tiers.iter().take(upper).map(|tier| tier.hides_bytes).sum();
     let tells = hides >= worth_bytes(state) && hides > state.index_bytes() / MERGE_OF_INDEX;
-    let tells = tells || state.expired_above && !mutant::active("gc.expired_stay");
+    // bug gc.expired_stay: `state.expired_above` is `false`
+    let tells = tells || state.expired_above;
     let is_due = tells || state.tiers.len() > options.tiers_max;
     if upper == 0 || !is_due {
         return None;
     }
     let at_once = merge_all(state);
-    if at_once.is_some() || mutant::active("gc.merges_only_at_once") {
+    // bug gc.merges_only_at_once: always
+    if at_once.is_some() {
         return at_once;
     }
     if tells && state.trim_bytes.is_some_and(|bytes| state.has_room(bytes)) {
@@ -216,7 +216,8 @@ fn unhold(state: &State) -> Option<Choice> {
         let dead = state.unreleased_bytes().min(head.bytes.saturating_sub(head.live_bytes));
         dead >= worth_bytes(state) && dead >= head.bytes / HEAD_DEAD_PART
     });
-    if is_head_worth && !mutant::active("gc.head_stays") {
+    // bug gc.head_stays: never
+    if is_head_worth {
         return Some(Choice::Roll);
     }
     let waits = state.freeze_ago_s < SHORT_FREEZE_S;
@@ -298,7 +299,8 @@ fn drop_expired_in_time(state: &State, options: &GcOptions) -> Option<Choice> {
 fn drop_expired(state: &State, since_s_min: u64) -> Option<Choice> {
     let due = state.expired.iter().filter(|expired| expired.since_s >= since_s_min);
     let runs: Vec<_> = due.map(|expired| expired.run).collect();
-    let has_any = !runs.is_empty() && !mutant::active("gc.expired_stay");
+    let has_any = !runs.is_empty();
+    // bug gc.expired_stay: let has_any = false;
     has_any.then_some(Choice::DropExpired { runs })
 }
 

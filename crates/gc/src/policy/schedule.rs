@@ -3,7 +3,6 @@
 //! were started, or all were given the setting, at the same moment.
 
 use crate::options::GcOptions;
-use stele_types::mutant;
 
 /// Returns the seconds since the start of the interval in which the store last sorted: the next sort is
 /// due when they are at least an interval. A store that was just opened counts as sorted.
@@ -14,7 +13,8 @@ pub(crate) fn sorted_ago_s(
     options: &GcOptions,
 ) -> u64 {
     let interval_s = options.sort_interval_s;
-    if interval_s == 0 || mutant::active("gc.replicas_sort_together") {
+    // bug gc.replicas_sort_together: always
+    if interval_s == 0 {
         return now_s.saturating_sub(sorted_at_s);
     }
     let phase_s = (options.sort_phase * interval_s as f64) as u64;

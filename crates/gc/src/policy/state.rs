@@ -2,7 +2,7 @@
 
 use super::files::Files;
 use crate::GcOptions;
-use stele_types::{FileId, KeyRange, RunId, mutant};
+use stele_types::{FileId, KeyRange, RunId};
 
 /// Dead share of a file from which a forced collection, or one that is short of space, empties it.
 pub(crate) const DEAD_SHARE_MIN: f64 = 0.1;
@@ -226,10 +226,8 @@ impl State {
     /// policies and the pressure on writers go by these. What is stuck would otherwise cause live
     /// values to be moved again and again, in vain.
     pub fn collectable_bytes(&self) -> u64 {
-        let stuck: u64 = match mutant::active("gc.moves_for_what_is_stuck") {
-            true => 0,
-            false => self.files.sums().stuck_bytes,
-        };
+        let stuck: u64 = self.files.sums().stuck_bytes;
+        // bug gc.moves_for_what_is_stuck: let stuck = 0;
         self.disk_bytes().saturating_sub(stuck)
     }
 
@@ -243,8 +241,8 @@ impl State {
 
     /// Returns whether jobs may write so many bytes now.
     pub fn has_room(&self, bytes: u64) -> bool {
-        let is_limited = !mutant::active("gc.jobs_need_no_room");
-        self.room_bytes.is_none_or(|room| bytes <= room || !is_limited)
+        // bug gc.jobs_need_no_room: return true;
+        self.room_bytes.is_none_or(|room| bytes <= room)
     }
 
     /// Returns whether the device has room for a second copy of what a sort moves, and of the runs: the
@@ -255,11 +253,10 @@ impl State {
 
     /// Returns the bytes of values that a job may move besides the runs that it rewrites.
     pub fn room_for_values(&self) -> u64 {
+        // bug gc.jobs_need_no_room: return u64::MAX;
         match self.room_bytes {
-            Some(room) if !mutant::active("gc.jobs_need_no_room") => {
-                room.saturating_sub(self.index_bytes())
-            }
-            _ => u64::MAX,
+            Some(room) => room.saturating_sub(self.index_bytes()),
+            None => u64::MAX,
         }
     }
 
@@ -336,11 +333,8 @@ impl State {
     /// They stay in place, and would otherwise cause everything else to be sorted repeatedly.
     pub fn unsorted_bytes(&self) -> u64 {
         let sums = self.files.sums();
-        let unreadable_bytes = match mutant::active("gc.sorts_in_vain") {
-            true => 0,
-            false => sums.unreadable_bytes,
-        };
-        self.known_live_bytes().saturating_sub(sums.sorted_bytes + unreadable_bytes)
+        // bug gc.sorts_in_vain: `sums.unreadable_bytes` is `0`
+        self.known_live_bytes().saturating_sub(sums.sorted_bytes + sums.unreadable_bytes)
     }
 }
 

@@ -11,7 +11,6 @@ use stele_types::FileId;
 /// Files to empty together, best first, with the expected cost and gain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Victims {
-    /// The files.
     pub files: Vec<FileId>,
     /// Estimated live bytes to move.
     pub move_bytes: u64,

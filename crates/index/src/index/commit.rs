@@ -1,16 +1,39 @@
-//! Commit of finished flushes and merges.
+//! Commit of finished flushes and merges: the way from a memtable in memory to a run that a restart finds.
+//!
+//! | step | by | kept after a crash |
+//! |---|---|---|
+//! | 1 the memtable is frozen, with the checkpoint that its flush will establish | `Shared::freeze`, under the engine's lock of apply | nothing: the log is replayed |
+//! | 2 its entries are written to runs under temporary names, and synced | [`crate::Job::step`] | files without meaning, removed at open |
+//! | 3 the runs get their names, and the directory is synced | `Output::finish_run`, [`prepare`] | as before |
+//! | 4 one edit adds the runs and moves the checkpoint, then is repeated | `Manifest::append` | the runs; the replay is shorter |
+//! | 5 readers get the new version, without the memtable | `Shared::publish_version` | |
+//! | 6 input runs of a merge are unlinked when no view pins a version with them | `Shared::purge` | |
+//!
+//! A merge has the same steps from 2 on. Its edit adds the outputs and removes the inputs at once, so no crash leaves
+//! both or neither. Several finished outputs of a long merge are noted in the manifest before: it resumes after them.
+//!
+//! A flush and a merge run beside each other and beside all reads and writes. Only steps 3 to 5 hold the lock of the
+//! manifest, which orders commits; readers wait for it nowhere, because tables and checkpoint are published as copies.
+//!
+//! What each step keeps:
+//! - 1: the checkpoint covers exactly what is in this memtable and in older ones.
+//! - 4: flushes commit oldest first; a checkpoint must not pass entries that only an older memtable holds.
+//! - 4 after 3: the manifest names no file that a power cut may take away.
+//! - 6 after 4: no input goes before its replacement is durable, and older garbage goes before newer.
+//! - A failed sync stops the index and with it the log: it is unknown which edit is durable.
 
 use super::Shared;
 use super::shared::Garbage;
 use crate::manifest::{Change, Manifest};
 use crate::merge::{JobDone, Target};
-use crate::run::{Run, run_path};
+use crate::run::Run;
 use std::sync::Arc;
-use stele_types::{Error, Result, RunId, mutant};
+use stele_types::{Error, Result, RunId};
 
-/// Makes the outputs of a finished job current. Invariant, the order of a commit: the outputs' data
+/// Makes the outputs of a finished job current. Invariant: a commit has this order: the outputs' data
 /// is durable (by the job) → their names are durable → one manifest edit is durable → the new
 /// version is published → the inputs are unlinked once no reader pins them.
+/// Test: `the_events_of_a_commit_come_in_order`.
 pub(super) fn commit(shared: &Arc<Shared>, mut done: JobDone) -> Result<()> {
     {
         let mut manifest = shared.manifest.lock();
@@ -27,9 +50,8 @@ pub(super) fn commit(shared: &Arc<Shared>, mut done: JobDone) -> Result<()> {
                     ));
                 }
                 let mut changes = additions(&added);
-                if !mutant::active("index.checkpoint_not_recorded") {
-                    changes.push(Change::Checkpoint(frozen.checkpoint.lock().clone()));
-                }
+                // bug index.checkpoint_not_recorded: skip
+                changes.push(Change::Checkpoint(frozen.checkpoint.lock().clone()));
                 manifest.append(&changes)?;
                 shared.publish_checkpoint(&manifest);
                 let version = shared.tables.read().version.replace(&[], added);
@@ -59,7 +81,8 @@ pub(super) fn prepare(
 ) -> Result<Vec<Arc<Run>>> {
     let opened: Result<Vec<_>> = finished.iter().map(|&run| shared.open_run(run)).collect();
     let added = opened?;
-    if !added.is_empty() && !mutant::active("index.skip_dir_sync") {
+    // bug index.skip_dir_sync: never
+    if !added.is_empty() {
         let synced = shared.vfs.sync_dir(&shared.dir);
         manifest.poison_on(synced)?;
     }
@@ -68,8 +91,9 @@ pub(super) fn prepare(
 
 pub(super) fn additions(added: &[Arc<Run>]) -> Vec<Change> {
     let addition = |run: &Arc<Run>| Change::AddRun(run.id(), run.meta().extra.age);
-    let copies = added.iter().filter(|_| !mutant::active("index.footer_not_kept"));
-    added.iter().map(addition).chain(copies.map(footer_copy)).collect()
+    let copies = added.iter().map(footer_copy);
+    // bug index.footer_not_kept: let copies = added[..0].iter().map(footer_copy);
+    added.iter().map(addition).chain(copies).collect()
 }
 
 /// Returns the change that records the run's footer: a damaged run can only be opened by this copy.
@@ -84,11 +108,7 @@ fn replace_runs(
     inputs: &[RunId],
     added: Vec<Arc<Run>>,
 ) -> Result<()> {
-    if mutant::active("index.unlink_before_edit") {
-        for &run in inputs {
-            shared.vfs.unlink(&run_path(&shared.dir, run))?;
-        }
-    }
+    // bug index.unlink_before_edit: for &r in inputs { shared.vfs.unlink(&crate::run_path(&shared.dir, r))?; }
     manifest.append(changes)?;
     let version = shared.tables.read().version.replace(inputs, added);
     let since = version.id();

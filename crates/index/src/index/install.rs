@@ -11,11 +11,8 @@ use crate::merge::{Claim, Slot};
 use crate::run::{ClosedRun, RunExtra, RunOptions, RunWriter};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use stele_types::{
-    Cause, Error, KeyRange, LogIndex, RegionId, Result, RunId, Seq, Term, ValueRef, mutant,
-};
+use stele_types::{Cause, Error, KeyRange, LogIndex, RegionId, Result, RunId, Seq, Term, ValueRef};
 
-/// A region and its applied index and term.
 pub(super) type Applied = (RegionId, (LogIndex, Term));
 
 /// Size at which a run of an ingest ends, even if `run_bytes_max` is larger: the keys of an open
@@ -164,8 +161,8 @@ pub(super) fn install(
     // the lock.
     let mut manifest = shared.manifest.lock();
     manifest.check()?;
-    if touches_memtables(shared, &ingest.ranges)? && !mutant::active("index.install_below_memtable")
-    {
+    // bug index.install_below_memtable: never
+    if touches_memtables(shared, &ingest.ranges)? {
         return Err(Error::Busy("memtables hold keys of the ranges: flush first".to_owned()));
     }
     let extra = extra_for(shared, &manifest, &ingest.ranges, region)?;

@@ -13,7 +13,7 @@ use crate::version::{Tier, TierCursor, Version, union_of};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use stele_types::{Cause, Error, KeyRange, Result, RunId, Seq, key_after, mutant};
+use stele_types::{Cause, Error, KeyRange, Result, RunId, Seq, key_after};
 
 /// Distance between the ages of flushed tiers; installed tiers take ages in between.
 const AGE_STEP: u64 = 1024;
@@ -76,14 +76,12 @@ pub(super) fn resume_merge(
     let Some(pending) = shared.manifest.lock().state().pending.clone() else { return Ok(None) };
     let MergeProgress { spec, job, outputs, last_key } = pending;
     let (mut merged, parts) = prepare(shared, &spec, job)?;
-    if mutant::active("index.resume_from_start") {
-        merged.seek(&[])?;
-    } else {
-        // Entries up to and including `last_key` are in finished outputs.
-        merged.seek(&last_key)?;
-        if merged.key() == Some(&last_key[..]) {
-            merged.advance()?;
-        }
+    // Entries up to and including `last_key` are in finished outputs.
+    // bug index.resume_from_start: `&last_key` is `&[]`
+    merged.seek(&last_key)?;
+    // bug index.resume_from_start: never
+    if merged.key() == Some(&last_key[..]) {
+        merged.advance()?;
     }
     Ok(Some(parts.into_job(claim, spec, merged, mover, drop_s, outputs)))
 }

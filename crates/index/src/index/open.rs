@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use stele_types::lock::{Mutex, RwLock};
-use stele_types::{Error, FileId, Result, RunId, mutant};
+use stele_types::{Error, FileId, Result, RunId};
 use stele_vfs::Vfs;
 
 /// Result of opening an index.
@@ -62,7 +62,8 @@ pub(super) fn open(
     // Invariant: what was read may be in the page cache only, if an earlier process could not sync
     // it. It is written again before anything acts on it and before anything follows it in its
     // file.
-    if !found.created && !mutant::active("index.trust_what_was_read") {
+    // bug index.trust_what_was_read: never
+    if !found.created {
         manifest.renew()?;
     }
     check_pending(&vfs, dir, &cache, &mut manifest)?;
@@ -199,7 +200,8 @@ fn largest_run(vfs: &dyn Vfs, dir: &Path) -> Result<Option<RunId>> {
 /// job.
 fn next_number(state: &ManifestState, runs: &[Arc<Run>], largest: Option<RunId>) -> u64 {
     let jobs = runs.iter().map(|run| run.meta().extra.job);
-    let job = jobs.max().filter(|_| !mutant::active("index.job_number_reused"));
+    let job = jobs.max();
+    // bug index.job_number_reused: let job = None;
     let largest = largest.map(|run| run.0).max(job);
     state.next_run.0.max(largest.unwrap_or_default().saturating_add(1))
 }
@@ -211,7 +213,8 @@ fn remove_orphans(vfs: &dyn Vfs, dir: &Path, manifest: &Manifest) -> Result<usiz
         let begun = entry.name.strip_suffix(TMP_SUFFIX).and_then(parse_run_file_name);
         let run = parse_run_file_name(&entry.name);
         let is_orphan = run.is_some_and(|run| !manifest.state().refers_to(run));
-        if (is_orphan || begun.is_some()) && !mutant::active("index.orphans_kept") {
+        // bug index.orphans_kept: never
+        if is_orphan || begun.is_some() {
             vfs.unlink(&dir.join(&entry.name))?;
             removed += 1;
         }

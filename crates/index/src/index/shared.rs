@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stele_types::lock::{Mutex, RwLock, rank};
-use stele_types::{FileId, LogIndex, RegionId, Result, RunId, Seq, Term, mutant};
+use stele_types::{FileId, LogIndex, RegionId, Result, RunId, Seq, Term};
 use stele_vfs::Vfs;
 
 /// A frozen memtable and the checkpoint that its flush establishes.
@@ -71,7 +71,6 @@ pub(crate) struct Garbage {
     pub run: RunId,
 }
 
-/// State of an open index.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub vfs: Arc<dyn Vfs>,
@@ -89,7 +88,6 @@ pub(crate) struct Shared {
     pub pins: Pins,
     /// Oldest first.
     pub garbage: Mutex<Vec<Garbage>, { rank::GARBAGE }>,
-    /// Number of runs unlinked.
     pub removed_runs: AtomicU64,
     pub flushing: AtomicBool,
     /// Age of the tier that the running flush will form; tiers installed meanwhile have lower ages.
@@ -163,7 +161,8 @@ impl Shared {
     /// durable.
     pub fn discard(&self, runs: &[RunId]) {
         let manifest = self.manifest.lock();
-        if manifest.poisoned() && !mutant::active("index.discard_when_poisoned") {
+        // bug index.discard_when_poisoned: never
+        if manifest.poisoned() {
             return;
         }
         let unwanted = runs.iter().filter(|&&run| !manifest.state().refers_to(run));
@@ -181,7 +180,8 @@ impl Shared {
         let mut garbage = self.garbage.lock();
         let mut removed = 0;
         while let Some(since) = garbage.first().map(|first| first.since) {
-            if since > oldest && !mutant::active("index.purge_pinned") {
+            // bug index.purge_pinned: never
+            if since > oldest {
                 break;
             }
             let count = garbage.iter().take_while(|garbage| garbage.since == since).count();

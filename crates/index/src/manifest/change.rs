@@ -172,7 +172,6 @@ fn take_progress(bytes: &mut &[u8]) -> Option<MergeProgress> {
     Some(MergeProgress { spec: MergeSpec { inputs, cause }, job, outputs, last_key })
 }
 
-/// State of the index that the manifest stores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ManifestState {
     /// Current runs and the ages of their tiers.

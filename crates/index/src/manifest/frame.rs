@@ -15,7 +15,7 @@ use crate::manifest::{Change, read_all};
 use std::path::Path;
 use stele_types::checksum::{Crc32c, crc32c, crc32c_suffix};
 use stele_types::limits::FORMAT_VERSION;
-use stele_types::{Error, Result, mutant};
+use stele_types::{Error, Result};
 use stele_vfs::{Open, Vfs};
 
 const MAGIC: &[u8; 8] = b"STLMANIF";
@@ -39,7 +39,6 @@ pub(crate) struct End {
 /// earlier builds must refuse a manifest by its version. Manifests of earlier versions are read.
 const MANIFEST_VERSION: u32 = FORMAT_VERSION + 1;
 
-/// One valid frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
     pub offset: u64,
@@ -54,7 +53,6 @@ pub(crate) fn encode_header(number: u32) -> (Vec<u8>, End) {
     header_of(MANIFEST_VERSION, number)
 }
 
-/// Encodes the header of a file of this version.
 pub(super) fn header_of(version: u32, number: u32) -> (Vec<u8>, End) {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&version.to_le_bytes());
@@ -125,9 +123,7 @@ fn unchecked_frame_at(file: &[u8], offset: u64) -> Option<(Frame<'_>, usize)> {
 /// Iterator over the frames of a file along their chain.
 pub(crate) struct Chain<'a> {
     file: &'a [u8],
-    /// End of the last frame.
     pub end: End,
-    /// Body of the last frame.
     last: &'a [u8],
     search: Search<'a>,
 }
@@ -162,21 +158,19 @@ impl<'a> Chain<'a> {
     fn past_repetition(&self) -> Option<Frame<'a>> {
         let bodies = [self.last, &[]];
         let mut past = bodies.into_iter().map(|body| encode_frame(self.end, body).1);
+        // bug index.lost_confirmation_refused: `past.find_map(|past| self.at(past))` is `None`
         past.find_map(|past| self.at(past))
-            .filter(|_| !mutant::active("index.lost_confirmation_refused"))
     }
 
     /// Returns the repetition of a damaged edit. Its offset and chain prove that nothing else was
     /// lost: they are those that follow exactly this edit.
     fn repetition(&mut self) -> Option<Frame<'a>> {
-        if mutant::active("index.repetition_ignored") {
-            return None;
-        }
+        // bug index.repetition_ignored: return None;
         let (offset, prev) = self.search.resume_from(self.end.offset)?;
         let frame = frame_at(self.file, self.end.number, offset)?;
         let after = encode_frame(self.end, frame.body).1;
-        let follows = (after.offset, after.chain) == (offset, prev)
-            || mutant::active("index.resume_anywhere");
+        let follows = (after.offset, after.chain) == (offset, prev);
+        // bug index.resume_anywhere: let follows = true;
         follows.then_some(frame)
     }
 }

@@ -15,7 +15,7 @@ use frame::{Chain, End};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_types::{Cause, Error, FileId, Result, mutant};
+use stele_types::{Cause, Error, FileId, Result};
 use stele_vfs::{Create, Open, Vfs, VfsFile};
 
 const TMP_NAME: &str = "manifest.tmp";
@@ -41,7 +41,6 @@ impl From<Edit> for Change {
     }
 }
 
-/// Result of opening a manifest.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Found {
     pub created: bool,
@@ -138,10 +137,9 @@ impl Manifest {
         // A frame truncated by a full device is overwritten by the next one, or truncated at open.
         let written = self.file.write_at(&[IoSlice::new(&frame)], self.end.offset, Cause::Manifest);
         self.poison_unless_full(written)?;
-        if !mutant::active("index.skip_manifest_sync") {
-            let synced = self.file.sync_data();
-            self.poison_on(synced)?;
-        }
+        // bug index.skip_manifest_sync: `self.file.sync_data()` is `Ok(())`
+        let synced = self.file.sync_data();
+        self.poison_on(synced)?;
         self.end = end;
         changes.iter().for_each(|change| self.state.apply(change));
         self.repeat(&body)?;
@@ -156,16 +154,12 @@ impl Manifest {
     /// truncated, data that the log no longer holds, such as the pairs of a snapshot, would be lost
     /// silently.
     fn repeat(&mut self, body: &[u8]) -> Result<()> {
-        if mutant::active("index.edit_unconfirmed") {
-            return Ok(());
-        }
+        // bug index.edit_unconfirmed: return Ok(());
         let (frame, end) = frame::encode_frame(self.end, body);
         match self.file.write_at(&[IoSlice::new(&frame)], self.end.offset, Cause::Manifest) {
             Ok(()) => {
                 self.end = end;
-                if mutant::active("index.confirmation_unsynced") {
-                    return Ok(());
-                }
+                // bug index.confirmation_unsynced: return Ok(());
                 let synced = self.file.sync_data();
                 self.poison_on(synced)
             }
@@ -178,7 +172,9 @@ impl Manifest {
     /// Makes the state read at open durable, whether or not its syncs succeeded: by a new file, or
     /// on a full device by writing the same bytes at the same offset.
     pub fn renew(&mut self) -> Result<()> {
-        if self.rewrite()? || mutant::active("index.trust_what_was_read_when_full") {
+        let is_rewritten = self.rewrite()?;
+        // bug index.trust_what_was_read_when_full: always
+        if is_rewritten {
             return Ok(());
         }
         let mut content = read_all(&*self.file)?;
@@ -200,7 +196,8 @@ impl Manifest {
         });
         // A rename that finds no space changes nothing.
         let is_full = matches!(written, Err(Error::NoSpace(_)));
-        if is_full && !mutant::active("index.full_rename_stops") {
+        // bug index.full_rename_stops: never
+        if is_full {
             // The next attempt comes after `bytes_max` more bytes.
             self.rewrite_at += self.bytes_max;
             // Otherwise the next attempt or the next open removes it.
@@ -218,11 +215,11 @@ impl Manifest {
         Ok(true)
     }
 
-    /// Stops all further changes after an error: the durable state is unknown.
+    /// Invariant: after an error no change follows. The durable state is unknown.
+    /// Test: `a_failed_sync_stops_all_further_edits`.
     pub fn poison_on<T>(&mut self, result: Result<T>) -> Result<T> {
-        if let Err(error) = &result
-            && !mutant::active("index.no_poison")
-        {
+        // bug index.no_poison: never
+        if let Err(error) = &result {
             self.poisoned = Some(error.to_string());
         }
         result
@@ -289,9 +286,8 @@ fn replay(
         changes.into_iter().for_each(&mut f);
         frames += 1;
     }
-    if frame::any_frame_from(content, number, chain.end.offset)
-        && !mutant::active("index.manifest_cut_blindly")
-    {
+    // bug index.manifest_cut_blindly: never
+    if frame::any_frame_from(content, number, chain.end.offset) {
         let detail = "a damaged frame lies before valid ones";
         return Err(Error::corrupt(path, chain.end.offset, detail));
     }
@@ -323,9 +319,8 @@ fn write_tmp(vfs: &dyn Vfs, dir: &Path, number: u32, state: &ManifestState) -> R
     content.extend_from_slice(&again);
     let file = vfs.open(&tmp, Open { write: true, create: Create::New, direct: false })?;
     file.write_at(&[IoSlice::new(&content)], 0, Cause::Manifest)?;
-    if !mutant::active("index.manifest_rename_unsynced") {
-        file.sync_data()?;
-    }
+    // bug index.manifest_rename_unsynced: skip
+    file.sync_data()?;
     Ok(end)
 }
 
@@ -336,9 +331,8 @@ fn rename_tmp(vfs: &dyn Vfs, dir: &Path, number: u32) -> Result<()> {
 
 /// Makes the new name durable and opens the manifest.
 fn open_named(vfs: &dyn Vfs, dir: &Path, number: u32) -> Result<Arc<dyn VfsFile>> {
-    if !mutant::active("index.manifest_dir_unsynced") {
-        vfs.sync_dir(dir)?;
-    }
+    // bug index.manifest_dir_unsynced: skip
+    vfs.sync_dir(dir)?;
     vfs.open(&path_of(dir, number), Open::WRITE)
 }
 
@@ -346,7 +340,6 @@ pub(crate) fn path_of(dir: &Path, number: u32) -> PathBuf {
     dir.join(format!("manifest-{number:06}"))
 }
 
-/// Returns the numbers of the manifests in `dir`, ascending.
 pub(crate) fn numbers(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<u32>> {
     let mut numbers: Vec<u32> = vfs
         .list(dir)?

@@ -46,7 +46,6 @@ impl Arena {
         arena
     }
 
-    /// Returns the bytes allocated.
     pub(super) fn used_bytes(&self) -> usize {
         self.used.load(Ordering::Relaxed) as usize * 8
     }

@@ -30,7 +30,6 @@ pub(super) struct Meta {
     pub(super) level: usize,
 }
 
-/// A node's words.
 #[derive(Clone, Copy)]
 pub(super) struct Node<'a>(&'a [AtomicU64; NODE_WORDS]);
 
@@ -66,8 +65,8 @@ impl<'a> Node<'a> {
     #[inline]
     pub(super) fn is_unchanged(self, version: u64) -> bool {
         fence(Ordering::Acquire);
+        // bug index.memtable_read_unvalidated: `self.0[0].load(Ordering::Relaxed) == version` is `true`
         self.0[0].load(Ordering::Relaxed) == version
-            || stele_types::mutant::active("index.memtable_read_unvalidated")
     }
 
     /// Begins a change by the writer: readers retry until it ends.
@@ -125,7 +124,6 @@ impl<'a> Node<'a> {
         self.load(ITEMS + slot)
     }
 
-    /// Returns the record that a slot references.
     #[inline]
     pub(super) fn record(self, slot: usize) -> u32 {
         (self.item(slot) >> 32) as u32

@@ -101,11 +101,8 @@ impl RangeDeletes {
         self.bytes
     }
 
-    /// Returns how many range deletes are visible at `at`.
     fn visible(&self, at: u64) -> usize {
-        if stele_types::mutant::active("index.range_delete_seq_ignored") {
-            return self.made.len();
-        }
+        // bug index.range_delete_seq_ignored: return self.made.len();
         self.made.partition_point(|(seq, _)| *seq <= at)
     }
 

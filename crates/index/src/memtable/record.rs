@@ -23,7 +23,6 @@ const EPOCH: u64 = 8;
 const HEAD_WORDS: usize = 2;
 const VALUE_BYTES_MAX: usize = 0xfff;
 
-/// Content of a version.
 #[derive(Clone, Copy)]
 pub(super) enum Content {
     Deleted,
@@ -44,7 +43,6 @@ pub(super) fn word_at(key: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(padded)
 }
 
-/// Reader of a record.
 #[derive(Clone, Copy)]
 pub(super) struct Record<'a> {
     words: &'a [AtomicU64],

@@ -8,7 +8,7 @@ use crate::memtable::{MemtableCursor, RangeSet};
 use crate::version::TierCursor;
 use std::cmp::Ordering;
 use std::sync::Arc;
-use stele_types::{Error, Result, mutant};
+use stele_types::{Error, Result};
 
 /// A position in a memtable or in a tier.
 pub(crate) enum SourceCursor {
@@ -72,7 +72,6 @@ pub(crate) struct Merged {
     /// Valid sources in key order; the first one is current.
     order: Vec<Place>,
     reverse: bool,
-    /// Whether any source has range tombstones.
     has_ranges: bool,
 }
 
@@ -260,7 +259,7 @@ impl Merged {
             Ordering::Less => false,
             Ordering::Greater => true,
             // Among equal keys the newer source comes first: it has the smaller index.
-            Ordering::Equal if mutant::active("index.wrong_merge_order") => a.source < b.source,
+            // bug index.wrong_merge_order: `a.source > b.source` is `a.source < b.source`
             Ordering::Equal => a.source > b.source,
         }
     }

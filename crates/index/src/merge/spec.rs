@@ -12,7 +12,7 @@ use crate::memtable::RangeSet;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use stele_types::{Cause, Error, Locator, Result, RunId, is_expired, mutant};
+use stele_types::{Cause, Error, Locator, Result, RunId, is_expired};
 
 /// The runs a merge replaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub(crate) struct DropRule {
 
 impl DropRule {
     pub fn new(bottom: bool, drop_s: u64, ranges: RangeSet) -> Self {
-        let bottom = bottom || mutant::active("index.tombstone_dropped_early");
+        // bug index.tombstone_dropped_early: let bottom = true;
         let kept = if bottom { RangeSet::default() } else { ranges };
         Self { bottom, drop_s, ranges: Arc::new(kept) }
     }
@@ -172,8 +172,8 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         let outputs = std::mem::take(&mut self.outputs);
-        let is_left = self.slot == Slot::Install && mutant::active("index.incoming_left");
-        if !outputs.is_empty() && !is_left {
+        // bug index.incoming_left: skip if self.slot == Slot::Install
+        if !outputs.is_empty() {
             self.shared.discard(&outputs);
         }
         match self.slot {

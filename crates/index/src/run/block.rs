@@ -50,7 +50,6 @@ pub(super) fn shared_prefix(a: &[u8], b: &[u8]) -> usize {
     same + rest.take_while(|(a, b)| a == b).count()
 }
 
-/// Builder of one block.
 #[derive(Debug, Default)]
 pub(super) struct BlockBuilder {
     keys: Vec<u8>,

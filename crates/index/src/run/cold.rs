@@ -1,7 +1,9 @@
 //! Cold runs: filter and fences are read by page through the block cache.
 //!
-//! Invariant: damage of a filter never hides a key. Without an intact page every key passes. Fences
-//! are rebuilt from their blocks. In both cases the run is noted and rewritten.
+//! Invariant: damage of a filter or of fences never hides a key, and the run is rewritten. Without an intact
+//! page every key passes. Fences are rebuilt from their blocks. In both cases the run is noted and rewritten.
+//! Tests: `damage_of_a_cold_filter_or_of_fences_hides_no_key_and_is_noted`,
+//! `a_block_masked_earlier_does_not_hide_those_that_cannot_be_found`.
 //!
 //! Readers take no lock while they read. Two readers of the same page may both read it.
 
@@ -16,11 +18,10 @@ use bytes::Bytes;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use stele_types::checksum::crc32c;
-use stele_types::{Error, Result, mutant};
+use stele_types::{Error, Result};
 
 static NO_FENCES: Fences = Fences::none();
 
-/// State of a cold run.
 #[derive(Debug, Default)]
 pub(super) struct Cold {
     /// Built by the first read that needs it.
@@ -31,7 +32,6 @@ pub(super) struct Cold {
     is_damaged: AtomicBool,
 }
 
-/// Result of reading a page.
 enum Page {
     Intact(Bytes),
     Damaged,
@@ -57,9 +57,10 @@ impl Cold {
     /// Records damage. Invariant: a run is reported once, however often its damage is read. A rewrite
     /// that cannot succeed yet is not repeated with every read.
     pub(super) fn note_damage(&self) {
-        let is_known = self.is_damaged.swap(true, Ordering::AcqRel)
-            && !mutant::active("index.cold_damage_noted_at_each_read");
-        if !is_known && !mutant::active("index.cold_damage_unnoted") {
+        let is_known = self.is_damaged.swap(true, Ordering::AcqRel);
+        // bug index.cold_damage_noted_at_each_read: let is_known = false;
+        // bug index.cold_damage_unnoted: never
+        if !is_known {
             self.has_new_damage.store(true, Ordering::Release);
         }
     }
@@ -130,9 +131,7 @@ impl Run {
         hash: u64,
         reads: Reads,
     ) -> Result<Option<bool>> {
-        if mutant::active("index.cold_filter_denies_all") {
-            return Ok(Some(false));
-        }
+        // bug index.cold_filter_denies_all: return Ok(Some(false));
         let Some(table) = self.table(cold, reads)? else { return Ok(None) };
         let Some(filter) = &table.filter else { return Ok(Some(true)) };
         let LinePlace { page, offset } = filter.place(hash);
@@ -159,8 +158,8 @@ impl Run {
             Page::Damaged => {
                 cold.note_damage();
                 // All bits are set: every key passes.
-                let bit = if mutant::active("index.damaged_filter_denies") { 0 } else { u8::MAX };
-                Bytes::from(vec![bit; (place.bytes.end - place.bytes.start) as usize])
+                // bug index.damaged_filter_denies: `u8::MAX` is `0`
+                Bytes::from(vec![u8::MAX; (place.bytes.end - place.bytes.start) as usize])
             }
         };
         self.cache.insert(self.id(), part, Cached::Filter(read.clone()));
@@ -247,7 +246,8 @@ impl Run {
                 Some(false) => return Ok(Page::NeedsIo),
                 None => break,
             }
-            if crc32c(&page) == place.crc || mutant::active("index.cold_page_unchecked") {
+            // bug index.cold_page_unchecked: always
+            if crc32c(&page) == place.crc {
                 return Ok(Page::Intact(page.freeze()));
             }
         }

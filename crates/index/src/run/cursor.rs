@@ -9,7 +9,7 @@ use crate::cursor::{Found, ValueSlice};
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
-use stele_types::{KeyRange, Result, mutant};
+use stele_types::{KeyRange, Result};
 
 /// Consecutive blocks read from the file after which a cursor reads ahead.
 const BLOCKS_BEFORE_READAHEAD: u32 = 4;
@@ -91,13 +91,15 @@ impl RunCursor {
 
     /// Returns whether all keys of the run, which has some, are above the range.
     pub(crate) fn is_above_all(&self) -> bool {
-        !self.within.is_below_end(&self.run.meta.first_key) && is_walk_bounded()
+        // bug index.walk_beyond_the_range: return false;
+        !self.within.is_below_end(&self.run.meta.first_key)
     }
 
     /// Returns whether all keys from block `i` on are above the range.
     #[inline]
     fn is_above(&mut self, i: usize) -> Result<bool> {
-        if self.within.end.is_empty() || !is_walk_bounded() || i >= self.run.blocks()? {
+        // bug index.walk_beyond_the_range: return Ok(false);
+        if self.within.end.is_empty() || i >= self.run.blocks()? {
             return Ok(false);
         }
         if i == 0 {
@@ -109,14 +111,15 @@ impl RunCursor {
 
     /// Returns whether all of the run is below the range.
     pub(crate) fn is_below_all(&self) -> bool {
-        let start = &self.within.start[..];
-        &self.run.meta.last_key[..] < start && is_walk_bounded()
+        // bug index.walk_beyond_the_range: return false;
+        self.run.meta.last_key[..] < self.within.start[..]
     }
 
     /// Returns whether all keys before block `i` are below the range.
     #[inline]
     fn is_below(&mut self, i: usize) -> Result<bool> {
-        if self.within.start.is_empty() || !is_walk_bounded() {
+        // bug index.walk_beyond_the_range: return Ok(false);
+        if self.within.start.is_empty() {
             return Ok(false);
         }
         if i >= self.run.blocks()? {
@@ -331,10 +334,6 @@ impl RunCursor {
         let place = self.block.as_ref().and_then(|block| block.lower_bound(key));
         place.map(|(slot, _)| slot).ok_or_else(|| self.run.bad_block(self.block_at))
     }
-}
-
-fn is_walk_bounded() -> bool {
-    !mutant::active("index.walk_beyond_the_range")
 }
 
 impl Cursor for RunCursor {

@@ -10,7 +10,7 @@
 use crate::run::block::{Block, shared_prefix};
 use std::cmp::Ordering;
 use std::ops::Range;
-use stele_types::{Error, Result, RunId, mutant, varint};
+use stele_types::{Error, Result, RunId, varint};
 use stele_vfs::VfsFile;
 
 /// Fences of consecutive blocks in memory: 20 bytes per block and the separators, which are a few
@@ -37,9 +37,7 @@ pub(crate) struct Fences {
 /// Returns the shortest prefix of `first` above `below`; `below < first`.
 pub(super) fn separator<'a>(below: &[u8], first: &'a [u8]) -> &'a [u8] {
     let length = shared_prefix(below, first) + 1;
-    if stele_types::mutant::active("index.fence_too_short") {
-        return first.get(..length - 1).unwrap_or(first);
-    }
+    // bug index.fence_too_short: return first.get(..length - 1).unwrap_or(first);
     first.get(..length).unwrap_or(first)
 }
 
@@ -51,7 +49,6 @@ fn word(key: &[u8]) -> u64 {
 }
 
 impl Fences {
-    /// Returns no fences.
     pub(super) const fn none() -> Self {
         Self {
             first: 0,
@@ -291,10 +288,10 @@ pub(super) fn rebuild_fences(file: &dyn VfsFile, id: RunId, span: &Span<'_>) -> 
         None => span.below.to_vec(),
     };
     fences.set_unreadable_from(fences.end());
-    if !mutant::active("index.rubble_left_out") {
-        fences.push(&fence, left);
-        (1..missing).for_each(|_| fences.push(&fence, 0));
-    }
+    // bug index.rubble_left_out: skip
+    fences.push(&fence, left);
+    // bug index.rubble_left_out: skip
+    (1..missing).for_each(|_| fences.push(&fence, 0));
     Ok(fences.ready())
 }
 

@@ -135,7 +135,8 @@ fn parse(path: &Path, length: u64, footer: &[u8]) -> Result<(RunMeta, Layout)> {
     let split = footer.split_at_checked(footer.len().wrapping_sub(12));
     let (covered, rest) = split.ok_or_else(|| bad("footer is truncated"))?;
     let crc = rest.first_chunk().map(|crc| u32::from_le_bytes(*crc));
-    if crc != Some(crc32c(covered)) && !stele_types::mutant::active("index.footer_crc_unchecked") {
+    // bug index.footer_crc_unchecked: never
+    if crc != Some(crc32c(covered)) {
         return Err(bad("checksum of the footer does not match"));
     }
     let (covered, version) =
@@ -175,7 +176,6 @@ fn decode(mut body: &[u8], length: u64) -> Option<(RunMeta, Layout)> {
     expiry.is_empty().then_some((meta, layout))
 }
 
-/// Size of a trailer.
 pub(super) const TRAILER_BYTES: usize = 4;
 
 /// Mixes the CRC-32C of a part with the run and the part's offset: the same bytes at
@@ -204,8 +204,8 @@ pub(super) fn check<'a>(path: &Path, id: RunId, offset: u64, bytes: &'a [u8]) ->
 
 /// Returns whether a trailer is that of the part at `offset` with this CRC-32C.
 pub(super) fn is_of(trailer: &[u8; TRAILER_BYTES], id: RunId, offset: u64, crc: u32) -> bool {
+    // bug index.run_crc_unchecked: `u32::from_le_bytes(*trailer) == trailer_of(id, offset, crc)` is `true`
     u32::from_le_bytes(*trailer) == trailer_of(id, offset, crc)
-        || stele_types::mutant::active("index.run_crc_unchecked")
 }
 
 #[cfg(test)]

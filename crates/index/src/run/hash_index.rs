@@ -18,7 +18,6 @@ const SLOT_BITS: u32 = 8;
 /// Maximum number of block bits: with more, too few are left for fingerprints.
 const BLOCK_BITS_MAX: u32 = 20;
 
-/// A hash index in memory.
 #[derive(Debug)]
 pub(super) struct HashIndex {
     cells: Box<[u32]>,

@@ -90,7 +90,6 @@ pub struct RunMeta {
 }
 
 impl RunMeta {
-    /// Returns the metadata of a run without entries.
     pub(super) fn empty(id: RunId) -> Self {
         Self {
             id,
@@ -108,7 +107,6 @@ impl RunMeta {
         }
     }
 
-    /// Counts an entry that expires.
     pub(super) fn count_expiry(&mut self, expires_at_s: u64) {
         self.expiring += 1;
         self.earliest_expiry_s = self.earliest_expiry_s.min(expires_at_s);

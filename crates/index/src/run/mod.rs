@@ -68,7 +68,6 @@ impl Default for RunOptions {
     }
 }
 
-/// Suffix of the name of an unfinished run.
 pub(crate) const TMP_SUFFIX: &str = ".tmp";
 
 /// Returns the name of a run's file.

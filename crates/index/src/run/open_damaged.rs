@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_types::{Cause, Error, Result, RunId, mutant};
+use stele_types::{Cause, Error, Result, RunId};
 use stele_vfs::{Vfs, VfsFile};
 
 impl Run {
@@ -41,7 +41,7 @@ impl Run {
         copy: &[u8],
     ) -> Result<Arc<Self>> {
         let known = footer::decode_copy(copy).filter(|(meta, _)| meta.id == id);
-        let Some((mut meta, layout)) = known else {
+        let Some((meta, layout)) = known else {
             let path = run_path(dir, id);
             return Err(Error::corrupt(
                 &path,
@@ -50,9 +50,7 @@ impl Run {
             ));
         };
         // Invariant: files that the run may reference are kept while its keys are unknown.
-        if mutant::active("index.stand_in_refers_to_nothing") {
-            meta.refs.clear();
-        }
+        // bug index.stand_in_refers_to_nothing: let meta = { let mut meta = meta; meta.refs.clear(); meta };
         let file: Arc<dyn VfsFile> = match unless_damaged(open_file(vfs, dir, id))? {
             Some(file) => file,
             None => Arc::new(MissingFile { path: run_path(dir, id) }),

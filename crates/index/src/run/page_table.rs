@@ -28,7 +28,6 @@ pub(super) struct PageTable {
     pub(super) fences: FencePages,
 }
 
-/// Pages of a filter.
 #[derive(Debug)]
 pub(super) struct FilterPages {
     at: u64,
@@ -36,11 +35,9 @@ pub(super) struct FilterPages {
     crcs: Box<[u32]>,
 }
 
-/// Place of a line of a filter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LinePlace {
     pub(super) page: usize,
-    /// Offset in the page.
     pub(super) offset: usize,
 }
 
@@ -51,16 +48,13 @@ pub(super) struct PagePlace {
     pub(super) crc: u32,
 }
 
-/// The fences of a cold run.
 #[derive(Debug)]
 pub(super) enum FencePages {
-    /// In the file.
     InFile(FenceTable),
     /// In memory: those in the file are damaged.
     Rebuilt(Fences),
 }
 
-/// Pages of fences.
 #[derive(Debug)]
 pub(super) struct FenceTable {
     /// For each page its place, and the separator below its first block.
@@ -119,7 +113,6 @@ impl FilterPages {
         Err(bad("checksum of the filter does not match"))
     }
 
-    /// Returns the place of the line of `hash`.
     #[inline]
     pub(super) fn place(&self, hash: u64) -> LinePlace {
         let at = filter::line_of(hash, self.lines) * filter::LINE_BYTES;

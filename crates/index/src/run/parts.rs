@@ -96,7 +96,6 @@ impl Run {
         Some(RunParts(Parts::Cold(Arc::new(cold))))
     }
 
-    /// Returns the same run with other parts.
     pub(crate) fn with_parts(&self, parts: &RunParts) -> Arc<Self> {
         Arc::new(Self { parts: parts.0.clone(), ..self.copy() })
     }
@@ -109,7 +108,6 @@ impl Run {
         }
     }
 
-    /// Returns the number of blocks.
     pub(super) fn blocks(&self) -> Result<usize> {
         match &self.parts {
             Parts::Pinned(pinned) => Ok(pinned.fences.end()),

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use stele_types::{Error, KeyRange, Result, RunId, mutant};
+use stele_types::{Error, KeyRange, Result, RunId};
 use stele_vfs::{Open, Vfs, VfsFile};
 
 /// An open run. Reads of damaged bytes fail with [`Error::Corrupt`], with file and offset.
@@ -36,7 +36,6 @@ pub struct Run {
     pub(super) covered: Vec<KeyRange>,
 }
 
-/// A hash index and its memory.
 pub(super) type Indexed = (HashIndex, Reservation);
 
 /// Reads a part and checks its trailer; an empty part has none.
@@ -284,9 +283,7 @@ impl Run {
     /// Returns a block for a sample. Invariant: samples evict no block that reads use: the blocks of
     /// thousands of idle regions are sampled.
     pub(super) fn block_to_sample(&self, i: usize) -> Result<Block> {
-        if mutant::active("index.samples_fill_the_cache") {
-            return self.block(i, &mut None);
-        }
+        // bug index.samples_fill_the_cache: return self.block(i, &mut None);
         match self.cache.block(self.meta.id, i) {
             Some(block) => Ok(block),
             None => self.read_block(i, &mut None),

@@ -11,7 +11,6 @@ const ENTRIES_MAX: usize = 1024;
 const ENTRIES_MIN: usize = 8;
 
 impl Run {
-    /// Returns the blocks that may hold keys of `range`.
     pub(crate) fn blocks_in(&self, range: &KeyRange) -> Result<std::ops::Range<usize>> {
         let blocks = self.blocks()?;
         if blocks == 0 || range.is_empty() {

@@ -6,7 +6,7 @@ use super::footer;
 use super::reader::{Run, read_part};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_types::{KeyRange, Result, RunId, key_after, mutant};
+use stele_types::{KeyRange, Result, RunId, key_after};
 
 /// A damaged block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +43,8 @@ impl Run {
             return false;
         }
         let mut together = fences.unreadable_with(block).into_iter().flatten();
+        // bug index.unreadable_masked_alone: `together.all(|other| self.masked.contains(&other))` is `true`
         together.all(|other| self.masked.contains(&other))
-            || mutant::active("index.unreadable_masked_alone")
     }
 
     /// Returns whether some blocks are not read for all keys or for some.
@@ -55,8 +55,8 @@ impl Run {
 
     /// Returns whether newer tiers determine the state of a key.
     pub(super) fn is_covered(&self, key: &[u8]) -> bool {
+        // bug index.covered_part_read: `self.covered.iter().any(|range| range.contains(key))` is `false`
         self.covered.iter().any(|range| range.contains(key))
-            && !mutant::active("index.covered_part_read")
     }
 
     /// Returns whether newer tiers determine all keys in `within` that this block may hold, or the
@@ -69,13 +69,12 @@ impl Run {
             return Ok(false);
         }
         let Some(read) = self.range_of(block)?.common(within) else { return Ok(false) };
-        if mutant::active("index.covered_part_hides_block") {
-            return Ok(self.covered.iter().any(|range| range.overlaps(&read)));
-        }
+        // bug index.covered_part_hides_block: return Ok(self.covered.iter().any(|it| it.overlaps(&read)));
         let left = self.covered.iter().fold(vec![read], |left, range| {
             left.iter().flat_map(|left| left.without(range)).collect()
         });
-        Ok(left.is_empty() && !mutant::active("index.covered_part_read"))
+        // bug index.covered_part_read: `left.is_empty()` is `false`
+        Ok(left.is_empty())
     }
 
     /// Returns the same run, of which newer tiers determine the keys of `range`.
@@ -111,7 +110,8 @@ impl Run {
         }
         let mut held = None;
         for block in from..self.blocks()? {
-            let may_end = block > from || mutant::active("index.scrub_stays_at_a_block");
+            let may_end = block > from;
+            // bug index.scrub_stays_at_a_block: let may_end = true;
             if may_end && scrubbed.bytes >= bytes_max {
                 scrubbed.next = Some(block);
                 break;

@@ -119,10 +119,8 @@ impl RunWriter {
                 }
                 match value {
                     ValueRef::Inline(_) => self.meta.inline += 1,
-                    ValueRef::At(at) if stele_types::mutant::active("index.refs_forgotten") => {
-                        self.meta.refs.entry(at.file).or_default();
-                    }
                     ValueRef::At(at) => {
+                        // bug index.refs_forgotten: self.meta.refs.entry(at.file).or_default(); return;
                         self.meta.refs.entry(at.file).or_default().add(key.len(), at);
                     }
                 }
@@ -231,9 +229,8 @@ impl ClosedRun {
         self.out.pending.extend_from_slice(&footer::encode(&self.meta, &self.layout));
         self.out.write()?;
         // Invariant: a run is complete on disk before the manifest references it.
-        if !stele_types::mutant::active("index.skip_run_sync") {
-            self.out.file.sync_data()?;
-        }
+        // bug index.skip_run_sync: skip
+        self.out.file.sync_data()?;
         let (dir, id) = (&self.out.dir, self.meta.id);
         self.out.vfs.rename(&run_tmp_path(dir, id), &run_path(dir, id))?;
         self.meta.bytes = self.out.written;

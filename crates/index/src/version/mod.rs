@@ -43,7 +43,6 @@ impl Version {
         Self { id, tiers, live }
     }
 
-    /// Returns the next version: without `removed`, with `added`.
     pub(crate) fn replace(&self, removed: &[RunId], added: Vec<Arc<Run>>) -> Self {
         let kept = self.runs().filter(|run| !removed.contains(&run.id())).cloned();
         Self::new(VersionId(self.id.0 + 1), kept.chain(added).collect::<Vec<_>>())

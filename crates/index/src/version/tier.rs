@@ -99,13 +99,11 @@ impl Tier {
         (!self.ranges.is_empty() && self.ranges.covers(key)).then_some(Found::Deleted)
     }
 
-    /// Returns a cursor over the keys of a range.
     pub(crate) fn cursor(&self, range: &KeyRange) -> TierCursor {
         TierCursor::new(self.keyed.clone(), false, range.clone())
     }
 }
 
-/// Returns the union of the range tombstones of `runs`.
 pub(crate) fn union_of(runs: &[Arc<Run>]) -> RangeSet {
     let ranges = runs.iter().flat_map(|run| run.meta().extra.ranges.iter().cloned());
     RangeSet::from_ranges(ranges)

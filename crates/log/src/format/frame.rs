@@ -7,14 +7,17 @@
 //! crc    := CRC-32C over store:u64, salt:u64 of the segment, the header without crc, and body
 //! chain  := crc of the previous frame, across segments; 0 before the first
 //! ```
-//! In a segment of format 1 the checksum covers no salt. No client knows the salt, so no value
-//! holds bytes that count as a frame. File, offset and store in the checksum detect a frame written
-//! to or read from another place, and a frame from before its segment was recycled. The chain
+//! In a segment of format 1 the checksum covers no salt. File, offset and store in the checksum detect a
+//! frame written to or read from another place, and a frame from before its segment was recycled. The chain
 //! detects a lost write.
+//!
+//! Invariant: bytes that count as a frame were written as one. No client knows the salt, so no value holds
+//! such bytes.
+//! Test: `a_value_is_not_taken_for_batches_though_its_writer_knows_the_store`.
 
 use super::take;
 use stele_types::checksum::{Crc32c, crc32c};
-use stele_types::{FileId, Lsn, StoreId, mutant};
+use stele_types::{FileId, Lsn, StoreId};
 
 /// Bytes of a frame's header.
 pub(crate) const FRAME_HEADER_BYTES: usize = 24;
@@ -58,7 +61,6 @@ impl FrameHeader {
         Some(Self { body_bytes, crc, at, chain: take::u32_le(rest)?, records: take::u32_le(rest)? })
     }
 
-    /// Returns the checksum of this header with `body`.
     pub fn checksum(&self, origin: Origin, body: &[u8]) -> u32 {
         self.checksum_with_crc(origin, crc32c(body))
     }
@@ -68,7 +70,8 @@ impl FrameHeader {
         let encoded = self.encode();
         let mut crc = Crc32c::new();
         crc.update(&origin.store.0.to_le_bytes());
-        if let Some(salt) = origin.salt.filter(|_| !mutant::active("log.salt_ignored")) {
+        // bug log.salt_ignored: `origin.salt` is `None`
+        if let Some(salt) = origin.salt {
             crc.update(&salt.to_le_bytes());
         }
         crc.update(&encoded[0..4]).update(&encoded[8..]);
@@ -77,7 +80,8 @@ impl FrameHeader {
 
     /// Whether the header names the position it was read from.
     pub fn is_at(&self, at: Lsn) -> bool {
-        self.at == at || mutant::active("log.accept_any_position")
+        // bug log.accept_any_position: `self.at == at` is `true`
+        self.at == at
     }
 
     /// Returns the bytes of the frame without its padding.

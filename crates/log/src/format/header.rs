@@ -47,7 +47,6 @@ pub(crate) struct SegmentHeader {
 }
 
 impl SegmentHeader {
-    /// Encodes one block.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.block_bytes as usize);
         out.extend_from_slice(SEGMENT_MAGIC);

@@ -34,7 +34,6 @@ pub(crate) enum Form {
     Sidecar,
 }
 
-/// One item, borrowed.
 #[derive(Clone, Debug)]
 pub(crate) enum Item<'a> {
     Entry(EntryItem<'a>),

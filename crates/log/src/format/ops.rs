@@ -21,7 +21,6 @@ const KIND_MASK: u8 = 0b11;
 const HAS_EXPIRY: u8 = 4;
 const INLINE: u8 = 8;
 
-/// An operation and its version.
 pub(crate) type Versioned<'a> = (Lsn, ReplayOp<'a>);
 
 /// An operation as stored in a digest.

@@ -35,7 +35,7 @@ use std::io::IoSlice;
 use std::sync::atomic::AtomicU32;
 use stele_types::checksum::crc32c;
 use stele_types::lock::{Mutex, RwLock};
-use stele_types::{Cause, Error, FileId, Locator, Lsn, Result, mutant};
+use stele_types::{Cause, Error, FileId, Locator, Lsn, Result};
 use stele_vfs::{AlignedBuf, Handles, Open, VfsFile};
 use survey::Survey;
 
@@ -199,18 +199,18 @@ impl<'a, 'p> Recoverer<'a, 'p> {
         let file = self.dir.open_append(Name::Segment(newest.id))?;
         // What was read counts as durable from here on, so it must be. The last batch may be
         // written and not synced, or its sync may have failed and left bytes only in memory.
-        if !mutant::active("log.skip_recovery_sync") {
-            // If the device now requires larger blocks, only the page cache can write this frame.
-            let aligned = file.block_bytes().unwrap_or(0) <= reader.block_bytes() as usize;
-            let path = self.dir.path_of(Name::Segment(newest.id));
-            let file =
-                if aligned { file.clone() } else { self.dir.vfs.open(&path, Open::WRITE)? };
-            if tail != TailState::Confirmed {
-                write_again(&mut reader, file.as_ref(), last, end.chain)?;
-            }
-            file.sync_data()?;
-            self.dir.sync()?;
+        // If the device now requires larger blocks, only the page cache can write this frame.
+        let aligned = file.block_bytes().unwrap_or(0) <= reader.block_bytes() as usize;
+        let path = self.dir.path_of(Name::Segment(newest.id));
+        let again = if aligned { file.clone() } else { self.dir.vfs.open(&path, Open::WRITE)? };
+        // bug log.skip_recovery_sync: never
+        if tail != TailState::Confirmed {
+            write_again(&mut reader, again.as_ref(), last, end.chain)?;
         }
+        // bug log.skip_recovery_sync: skip
+        again.sync_data()?;
+        // bug log.skip_recovery_sync: skip
+        self.dir.sync()?;
         Ok(Appender {
             block_bytes: reader.block_bytes(),
             origin: reader.origin(),
@@ -310,16 +310,17 @@ fn write_again(reader: &mut SegmentReader, file: &dyn VfsFile, at: u32, crc: u32
 
 /// Returns a copy of the frame with this checksum, without its padding; `None` after a wrong read.
 ///
-/// Invariant: the checksum is that of the returned bytes, not of an earlier read of them. So a
-/// wrong read is never written over an acknowledged batch.
+/// Invariant: the checksum of a frame that is written again is that of the returned bytes, not of an earlier
+/// read of them. So a wrong read is never written over an acknowledged batch.
+/// Test: `recovery_writes_back_only_a_copy_that_it_checked`.
 fn checked_frame(reader: &mut SegmentReader, at: u32, crc: u32) -> Result<Option<AlignedBuf>> {
     let Some(header) = reader.named(at)? else { return Ok(None) };
     let mut frame = AlignedBuf::new();
     frame.extend_from_slice(&header.encode());
     frame.extend_from_slice(reader.body(at, &header)?.unwrap_or_default());
     let body_crc = crc32c(frame.get(FRAME_HEADER_BYTES..).unwrap_or_default());
-    let is_checked = header.crc == crc && reader.is_whole(&header, body_crc)
-        || mutant::active("log.written_back_unchecked");
+    let is_checked = header.crc == crc && reader.is_whole(&header, body_crc);
+    // bug log.written_back_unchecked: let is_checked = true;
     Ok(is_checked.then_some(frame))
 }
 
@@ -355,16 +356,18 @@ fn create(shared: &Shared, from: &RecoverFrom) -> Result<Appender> {
 
 /// Rejects a log that ends before acknowledged data, or lacks acknowledged entries.
 fn check_whole(dir: &Dir, regions: &Regions, head: Lsn, from: &RecoverFrom) -> Result<()> {
-    if from.checkpoint > head && !mutant::active("log.accept_lost_tail") {
+    // bug log.accept_lost_tail: never
+    if from.checkpoint > head {
         let detail = format!("the log ends at {head}, before the checkpoint {}", from.checkpoint);
         return Err(Error::Missing { path: dir.path_of(Name::Segment(head.file)), detail });
     }
+    // bug log.accept_gap: return Ok(());
     match regions.gap() {
-        Some((region, first, last)) if !mutant::active("log.accept_gap") => {
+        Some((region, first, last)) => {
             let detail = format!("entries {first} to {last} of region {region} are in no segment");
             Err(Error::Missing { path: dir.path.clone(), detail })
         }
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

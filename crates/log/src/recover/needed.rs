@@ -10,9 +10,7 @@ use crate::region::{Region, Regions};
 use crate::segment::scan::End;
 use crate::{LogOptions, RecoverFrom, ReplayOp};
 use std::collections::{BTreeMap, BTreeSet};
-use stele_types::{
-    Error, FileId, KeyRange, Locator, LogIndex, Lsn, RegionId, Result, ValueRef, mutant,
-};
+use stele_types::{Error, FileId, KeyRange, Locator, LogIndex, Lsn, RegionId, Result, ValueRef};
 
 /// Collected while segments are read.
 #[derive(Debug)]
@@ -119,22 +117,20 @@ impl Needed {
                 Some(error) => Err(error),
             }
         };
-        if !mutant::active("log.unapplied_unread") {
-            for (id, region) in regions.iter().filter(|(_, region)| !region.destroyed) {
-                let checkpointed = checkpointed.get(&id).copied().unwrap_or_default();
-                let mut index = applied(region).max(checkpointed).next();
-                while let Some(place) = region.place(index) {
-                    let Lsn { file, offset } = place.at;
-                    let at = Locator { file, offset, length: place.bytes(), crc: place.crc };
-                    read(place.at, &at)?;
-                    index = index.next();
-                }
+        // bug log.unapplied_unread: skip
+        for (id, region) in regions.iter().filter(|(_, region)| !region.destroyed) {
+            let checkpointed = checkpointed.get(&id).copied().unwrap_or_default();
+            let mut index = applied(region).max(checkpointed).next();
+            while let Some(place) = region.place(index) {
+                let Lsn { file, offset } = place.at;
+                let at = Locator { file, offset, length: place.bytes(), crc: place.crc };
+                read(place.at, &at)?;
+                index = index.next();
             }
         }
-        if !mutant::active("log.own_facts_unread") {
-            for (payload, at) in self.own_values(regions) {
-                read(payload, &at)?;
-            }
+        // bug log.own_facts_unread: skip
+        for (payload, at) in self.own_values(regions) {
+            read(payload, &at)?;
         }
         Ok(unreadable)
     }

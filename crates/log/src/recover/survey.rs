@@ -19,7 +19,7 @@ use std::io::IoSlice;
 use std::ops::{Bound, Range};
 use std::path::Path;
 use std::sync::Arc;
-use stele_types::{Cause, FileId, Locator, LogIndex, Lsn, RegionId, Result, Term, mutant};
+use stele_types::{Cause, FileId, Locator, LogIndex, Lsn, RegionId, Result, Term};
 use stele_vfs::{AlignedBuf, Open, Vfs};
 
 /// A log that is not open. Nothing else may write to it meanwhile. Only copies of lost payloads are
@@ -48,9 +48,9 @@ pub(crate) struct Unneeded {
 
 impl Unneeded {
     pub fn has(&self, from: &RecoverFrom, damaged: &DamagedPayload) -> bool {
+        // bug log.open_with_holes: `self.unreferenced.contains(&damaged.at)` is `true`
         from.is_checkpointed(damaged.region, damaged.index)
             || self.unreferenced.contains(&damaged.at)
-            || mutant::active("log.open_with_holes")
     }
 }
 
@@ -91,7 +91,8 @@ impl Survey {
 
     /// Returns the damaged payloads that do not prevent opening; `None` if others do.
     pub(crate) fn into_unneeded(self) -> Option<Unneeded> {
-        let opens = self.is_recovered() || mutant::active("log.open_with_holes");
+        let opens = self.is_recovered();
+        // bug log.open_with_holes: let opens = true;
         opens.then_some(Unneeded { unreferenced: self.unreferenced })
     }
 
@@ -160,9 +161,8 @@ impl Survey {
     /// written.
     pub fn restore_payload(&mut self, damaged: &DamagedPayload, payload: &[u8]) -> Result<bool> {
         self.poison.check()?;
-        let is_copy = damaged.is(payload)
-            || mutant::active("log.fill_unchecked") && payload.len() == damaged.bytes as usize;
-        if !self.damaged.contains(damaged) || !is_copy {
+        // bug log.fill_unchecked: `damaged.is(payload)` is `payload.len() == damaged.bytes as usize`
+        if !self.damaged.contains(damaged) || !damaged.is(payload) {
             return Ok(false);
         }
         self.write(damaged, payload).map_err(|error| self.poison.set(error))?;
@@ -194,7 +194,8 @@ impl Survey {
             file.write_at(&[IoSlice::new(payload)], u64::from(damaged.at.offset), Cause::Log)?;
         }
         // The copy is reported only after it is durable.
-        if mutant::active("log.fill_unsynced") { Ok(()) } else { file.sync_data() }
+        // bug log.fill_unsynced: `file.sync_data()` is `Ok(())`
+        file.sync_data()
     }
 
     /// Returns the blocks around a payload, with the copy in place, and their offset. A wrong read
@@ -213,7 +214,8 @@ impl Survey {
         let body = reader.body(damaged.frame, &frame)?.unwrap_or_default();
         let mut has_others = false;
         damaged_payloads::each(&frame, body, &mut |other| has_others |= other.at != damaged.at);
-        if has_others && !mutant::active("log.fill_read_once") {
+        // bug log.fill_read_once: never
+        if has_others {
             let mut again = SegmentReader::open(&self.dir, damaged.at.file, false)?;
             if again.body(damaged.frame, &frame)? != Some(body) {
                 return Err(again.corrupt(damaged.frame, "two reads of a batch differ"));
@@ -247,7 +249,8 @@ impl Survey {
         if is_restored && !self.has_more && !self.damaged.iter().any(same) {
             is_restored = frame_with_damage(&mut reader, damaged.frame)?.is_some();
         }
-        if is_restored || mutant::active("log.fill_unread") {
+        // bug log.fill_unread: always
+        if is_restored {
             return Ok(());
         }
         Err(reader

@@ -6,7 +6,7 @@ pub(crate) use state::{Place, Region};
 
 use crate::format::{CarriedRegion, Item};
 use std::collections::BTreeMap;
-use stele_types::{FileId, HardState, LogIndex, RegionId, Term, mutant};
+use stele_types::{FileId, HardState, LogIndex, RegionId, Term};
 
 /// Public state of a region's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,9 +100,10 @@ impl Regions {
     /// Invariant: a destroyed region is known while a segment holds its records, because a rebuild
     /// of a lost index would restore them. Otherwise each region that ever left would be carried
     /// from segment to segment.
+    /// Test: `a_destroyed_region_is_forgotten_once_no_segment_holds_its_records`.
     pub fn forget_destroyed(&mut self, oldest: FileId) {
-        let is_early = mutant::active("log.destroyed_forgotten_early");
-        let has_records = |region: &Region| region.reset().file >= oldest && !is_early;
+        // bug log.destroyed_forgotten_early: `region.reset().file >= oldest` is `false`
+        let has_records = |region: &Region| region.reset().file >= oldest;
         let mut firsts = Vec::new();
         self.map.retain(|_, region| {
             let stays = !region.destroyed || has_records(region);

@@ -104,7 +104,6 @@ impl Region {
         self.places.len()
     }
 
-    /// Returns the bytes of all entries' payloads.
     pub fn payload_bytes(&self) -> u64 {
         self.payload_bytes
     }
@@ -150,7 +149,8 @@ impl Region {
                 self.clear(at);
                 // The vote and commit index from before the destruction do not apply to the new
                 // replica.
-                if self.destroyed && !stele_types::mutant::active("log.hard_state_kept") {
+                // bug log.hard_state_kept: never
+                if self.destroyed {
                     self.hard_state = HardState::default();
                 }
                 (self.truncated, self.base) = ((index, term), (index, term));

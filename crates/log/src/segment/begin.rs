@@ -11,7 +11,7 @@ use crate::format::item::put_carried;
 use crate::format::{CarriedRegion, Origin, SegmentHeader};
 use std::io::IoSlice;
 use std::sync::Arc;
-use stele_types::{Cause, Error, FileId, Lsn, Result, mutant};
+use stele_types::{Cause, Error, FileId, Lsn, Result};
 use stele_vfs::{AlignedBuf, Create, Open, VfsFile};
 
 /// A segment ready for its first batch.
@@ -29,7 +29,6 @@ pub(crate) struct Begin<'a> {
     pub id: FileId,
     /// A freed segment to be reused.
     pub recycle: Option<FileId>,
-    /// The previous segment, and its end.
     pub previous: (FileId, End),
     pub carried: &'a [CarriedRegion],
 }
@@ -50,9 +49,8 @@ pub(crate) fn begin(how: &Begin<'_>, buffer: &mut AlignedBuf) -> Result<Begun> {
     }
     let mut begun = begun?;
     // A batch is acknowledged only in a segment with a durable name.
-    if !mutant::active("log.skip_dir_sync") {
-        how.dir.sync().map_err(fatal_if_full)?;
-    }
+    // bug log.skip_dir_sync: skip
+    how.dir.sync().map_err(fatal_if_full)?;
     // Errors name the segment, not the reused file.
     begun.file = how.dir.open_append(Name::Segment(how.id)).map_err(fatal_if_full)?;
     Ok(begun)
@@ -93,9 +91,8 @@ fn write(how: &Begin<'_>, file: Arc<dyn VfsFile>, buffer: &mut AlignedBuf) -> Re
     buffer.pad_to_multiple(block_bytes as usize);
     file.write_at(&[IoSlice::new(buffer)], 0, Cause::Log)?;
     // The header is durable before the name: no segment is found without it.
-    if !mutant::active("log.skip_header_sync") {
-        file.sync_data()?;
-    }
+    // bug log.skip_header_sync: skip
+    file.sync_data()?;
     let end = End { at: buffer.len() as u32, chain: crc };
     Ok(Begun { file, block_bytes, origin, end, written_bytes: buffer.len() as u64 })
 }
@@ -107,9 +104,8 @@ fn put_first_frame(
     buffer: &mut AlignedBuf,
 ) -> u32 {
     let mut body = Vec::new();
-    if !mutant::active("log.skip_carry") {
-        how.carried.iter().for_each(|region| put_carried(&mut body, region));
-    }
+    // bug log.skip_carry: skip
+    how.carried.iter().for_each(|region| put_carried(&mut body, region));
     let mut frame = FrameHeader {
         body_bytes: body.len() as u32,
         crc: 0,

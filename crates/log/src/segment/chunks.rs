@@ -12,7 +12,7 @@ use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
 use stele_types::checksum::Crc32c;
-use stele_types::{Cause, Error, FileId, Result, StoreId, mutant};
+use stele_types::{Cause, Error, FileId, Result, StoreId};
 use stele_vfs::VfsFile;
 
 /// Bytes a writer buffers before it writes a chunk.
@@ -94,10 +94,9 @@ impl ChunkWriter {
             return Ok(file.clone());
         }
         let file = self.dir.create(&self.temporary, false)?;
-        if !mutant::active("log.begun_sidecar_stays") {
-            // It exists, whether its header can be written or not.
-            self.file = Some(file.clone());
-        }
+        // It exists, whether its header can be written or not.
+        // bug log.begun_sidecar_stays: skip
+        self.file = Some(file.clone());
         file.set_len(0)?;
         file.write_at(&[IoSlice::new(&self.header.encode())], 0, Cause::Sidecar)?;
         self.offset = FILE_HEADER_BYTES as u64;

@@ -70,7 +70,6 @@ impl SegmentReader {
         self.id
     }
 
-    /// Returns the length of the file.
     pub fn file_bytes(&self) -> u64 {
         self.len
     }
@@ -142,8 +141,8 @@ impl SegmentReader {
 
     /// Whether a header matches a body with this checksum.
     pub fn is_whole(&self, frame: &FrameHeader, body_crc: u32) -> bool {
+        // bug log.frame_crc_unchecked: return true;
         frame.checksum_with_crc(self.origin(), body_crc) == frame.crc
-            || stele_types::mutant::active("log.frame_crc_unchecked")
     }
 
     /// Returns the body of the frame at `at`; `None` when the file ends before.

@@ -12,7 +12,7 @@ use crate::segment::damaged_payloads;
 use crate::segment::damaged_payloads::Passes;
 use crate::segment::reader::{Probe, SegmentReader};
 use stele_types::checksum::{Crc32c, crc32c_suffix};
-use stele_types::{FileId, Lsn, Result, mutant};
+use stele_types::{FileId, Lsn, Result};
 
 /// End of the frames, and the crc of the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,8 @@ pub(crate) fn frames(
                 None => break,
             },
         };
-        if frame.chain != end.chain && !mutant::active("log.chain_unchecked") {
+        // bug log.chain_unchecked: never
+        if frame.chain != end.chain {
             let detail = "frame is not chained to the previous one: a write was lost";
             return Err(reader.corrupt(end.at, detail));
         }
@@ -85,7 +86,8 @@ pub(crate) fn frames(
 /// Invariant: a wrong read is not the end of a log.
 fn probe(reader: &mut SegmentReader, at: u32) -> Result<Probe> {
     let first = reader.probe(at)?;
-    if matches!(first, Probe::Frame(_)) || mutant::active("log.wrong_read_ends_log") {
+    // bug log.wrong_read_ends_log: always
+    if matches!(first, Probe::Frame(_)) {
         return Ok(first);
     }
     reader.refresh()?;
@@ -123,9 +125,7 @@ pub(crate) fn tail(reader: &mut SegmentReader, end: End) -> Result<TailState> {
 }
 
 fn later_frame(reader: &mut SegmentReader, at: u32) -> Result<Option<u32>> {
-    if mutant::active("log.cut_corruption") {
-        return Ok(None);
-    }
+    // bug log.cut_corruption: return Ok(None);
     match at.checked_add(reader.block_bytes()) {
         Some(next) => next_frame(reader, next),
         None => Ok(None),

@@ -8,7 +8,7 @@ use crate::dir::{Dir, Name};
 use crate::format::item::{Previous, put_digest};
 use crate::format::ops::OpKind;
 use crate::format::{Content, EntryItem, Footer, Item, Magic, ops};
-use stele_types::{FileId, Result, mutant};
+use stele_types::{FileId, Result};
 
 /// Counts of a segment's content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub(crate) fn record_bytes(key_bytes: usize, value_bytes: u32) -> u64 {
 #[derive(Debug)]
 pub(crate) struct SidecarWriter {
     /// `None` after a failure.
-    chunks: Option<ChunkWriter>,
+    pub chunks: Option<ChunkWriter>,
     previous: Previous,
     scratch: Vec<u8>,
     inline_max: usize,
@@ -93,7 +93,8 @@ impl SidecarWriter {
     /// A segment with an unreadable entry gets no sidecar: the entry would look like one without
     /// operations.
     pub fn finish(mut self, end: End) {
-        if self.has_lost_entry && !mutant::active("log.lost_for_empty") {
+        // bug log.lost_for_empty: never
+        if self.has_lost_entry {
             return self.drop_file();
         }
         let Totals { records, payload_bytes, tombstones } = self.totals;
@@ -103,11 +104,6 @@ impl SidecarWriter {
             // After a failure the file has no name that counts.
             let _ = chunks.finish(fields);
         }
-    }
-
-    /// Whether no write of the file has failed.
-    pub fn has_file(&self) -> bool {
-        self.chunks.is_some()
     }
 
     fn drop_file(&mut self) {

@@ -26,7 +26,6 @@ pub(crate) const RECORD_HEADER_BYTES: usize = 30;
 /// Bytes of the repeated key length.
 pub(crate) const RECORD_KEY_TAIL_BYTES: usize = 2;
 
-/// Returns the bytes of a record before its value.
 pub(crate) fn bytes_before_value(key_bytes: usize) -> u32 {
     (RECORD_HEADER_BYTES + key_bytes + RECORD_KEY_TAIL_BYTES) as u32
 }

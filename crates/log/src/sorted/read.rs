@@ -36,7 +36,6 @@ pub(crate) fn meta(dir: &Dir, id: FileId, entry: &DirEntry) -> Result<FileMeta> 
 /// One record, borrowed from the reader's window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SortedRecord<'a> {
-    /// Offset of the record.
     pub at: u64,
     pub fields: RecordFields,
     pub key: &'a [u8],

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use stele_types::checksum::crc32c;
 use stele_types::command::check_pair;
-use stele_types::{Cause, Error, FileId, Locator, Lsn, Result, mutant};
+use stele_types::{Cause, Error, FileId, Locator, Lsn, Result};
 use stele_vfs::{AlignedBuf, VfsFile};
 
 /// Bytes written at once: a device takes this much in few requests.
@@ -146,9 +146,8 @@ impl SortedWriter {
             self.file.set_len(end).map_err(|error| self.shared.poison.unless_full(error))?;
         }
         // Durable before anything may refer to it: the file that held the values is removed next.
-        if !mutant::active("log.sorted_skip_sync") {
-            self.sync()?;
-        }
+        // bug log.sorted_skip_sync: skip
+        self.sync()?;
         self.finished = true;
         let meta = FileMeta {
             kind: FileKind::Sorted,
@@ -218,7 +217,6 @@ impl Drop for SortedWriter {
 pub struct SealedFile {
     shared: Arc<Shared>,
     id: FileId,
-    /// Current path.
     path: PathBuf,
     meta: FileMeta,
     is_kept: bool,
@@ -233,7 +231,8 @@ impl SealedFile {
 
 impl Drop for SealedFile {
     fn drop(&mut self) {
-        if !self.is_kept && !mutant::active("log.sealed_left") {
+        // bug log.sealed_left: never
+        if !self.is_kept {
             self.shared.catalog.write().remove(self.id);
             self.shared.handles.forget(u64::from(self.id.0));
             // The next open removes what cannot be removed now.

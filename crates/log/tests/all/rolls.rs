@@ -17,7 +17,6 @@ fn open_long(disk: &SimVfs) -> Log {
     open_with(disk, long(), RecoverFrom::default()).unwrap().0
 }
 
-/// Creates a log of many regions.
 fn many_regions(seed: u64) -> (SimVfs, Log) {
     let disk = disk(seed);
     let log = open_long(&disk);

@@ -11,7 +11,7 @@ use crate::succession::KnownRun;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use stele_placement::{Cluster, Store, StoreState};
-use stele_types::{ClusterId, StoreId, StoreRun, mutant};
+use stele_types::{ClusterId, StoreId, StoreRun};
 
 /// Most stores that are learned from other nodes.
 const STORES_MAX: usize = 4096;
@@ -97,10 +97,10 @@ impl Known {
     /// Invariant: a directory that was copied or moved does not tell which other stores the node has.
     /// They may be those of the node that has the original.
     pub fn newest<'a>(copies: impl IntoIterator<Item = (&'a Self, bool)>) -> Self {
-        let is_continued = |is_there: bool| is_there || mutant::active("node.copy_brings_stores");
-        let copies = copies.into_iter().map(|(known, is_there)| (known, is_continued(is_there)));
-        let newest =
-            copies.max_by_key(|(known, is_continued)| (*is_continued, known.write, known.version));
+        let copies = copies.into_iter();
+        // bug node.copy_brings_stores: `*is_there` is `true`
+        let newest = copies.max_by_key(|(known, is_there)| (*is_there, known.write, known.version));
+        // bug node.copy_brings_stores: let newest = newest.map(|(known, _)| (known, true));
         match newest {
             None => Self::default(),
             Some((known, true)) => known.clone(),

@@ -4,7 +4,7 @@ use super::{Hearsay, Known, Listed, Member, STORES_MAX, Table};
 use crate::succession::{Evidence, KnownRun, Verdict, judge};
 use std::collections::BTreeMap;
 use stele_types::address::is_address;
-use stele_types::{BootOrder, StoreId, StoreRun, mutant};
+use stele_types::{BootOrder, StoreId, StoreRun};
 
 /// Most runs that wait to be verified.
 const HEARSAY_MAX: usize = 1024;
@@ -101,20 +101,20 @@ impl Table {
     /// Invariant: an address that a node stated itself is replaced only by that of a later run, and
     /// that of a run which has ended. The placement group may know an earlier one: a node that restarted
     /// reports to it only when it has found it.
+    /// Tests: `an_address_is_learned_from_a_later_run_of_a_store_and_from_no_older_copy`,
+    /// `the_list_of_the_placement_group_takes_no_address_of_a_later_run_back`.
     pub fn update(&mut self, version: u64, listed: &[Listed], own: &str) -> bool {
         let mut stores: BTreeMap<StoreId, Member> = listed.iter().map(member_of).collect();
         keep_removed(&mut stores, &self.known);
         for (id, new) in &mut stores {
             let Some(before) = self.known.stores.get(id).cloned() else { continue };
-            if mutant::active("node.listed_address_wins") {
-                continue;
-            }
+            // bug node.listed_address_wins: continue;
             let is_own = self.known.own.contains_key(id);
             match replaces(&new.known, &before.known, is_own) {
                 Replaces::Yes => {}
                 Replaces::No => new.known = before.known,
-                Replaces::IfEnded if mutant::active("node.listed_run_not_asked") => {}
                 Replaces::IfEnded => {
+                    // bug node.listed_run_not_asked: continue;
                     let KnownRun { run, address, .. } =
                         std::mem::replace(&mut new.known, before.known);
                     self.verify(Hearsay { store: *id, run, address });
@@ -174,10 +174,8 @@ fn replaces(new: &KnownRun, before: &KnownRun, is_own: bool) -> Replaces {
 /// Invariant: a removed store never becomes a member again, also if the placement group that lists it
 /// goes on from a log in which it is not removed yet.
 fn keep_removed(stores: &mut BTreeMap<StoreId, Member>, known: &Known) {
-    let removed = known
-        .stores
-        .iter()
-        .filter(|(_, before)| before.is_removed && !mutant::active("node.removed_store_returns"));
+    // bug node.removed_store_returns: `before.is_removed` is `false`
+    let removed = known.stores.iter().filter(|(_, before)| before.is_removed);
     for (id, before) in removed {
         let now = stores.entry(*id).or_insert_with(|| before.clone());
         (now.is_removed, now.state) = (true, before.state);

@@ -17,7 +17,7 @@ pub use requests::Accepted;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use stele_placement::{Cluster, LeaderState, Millis, PairChange};
-use stele_types::{ClusterId, Error, Result, Term, mutant};
+use stele_types::{ClusterId, Error, Result, Term};
 
 /// Limit for the decisions that wait.
 pub const DECISIONS_MAX: usize = 1024;
@@ -66,7 +66,6 @@ type Finish<T> =
 type Plan<T> =
     Box<dyn FnOnce(Result<&mut LeaderState, Failure>, Millis) -> Planned<T> + Send + Sync>;
 
-/// Result of a plan.
 enum Planned<T> {
     /// The decision ended without a change.
     Ended(Option<T>),
@@ -79,7 +78,6 @@ struct Waiting<T> {
     plan: Plan<T>,
 }
 
-/// Work under way.
 enum UnderWay<T> {
     Nothing,
     Loading(Term),
@@ -125,11 +123,9 @@ impl<T> PlacementLeader<T> {
         }
         self.term = term;
         self.is_empty = false;
-        if !mutant::active("node.state_of_another_term") {
-            self.state = None;
-        } else if let (Some(term), Some(state)) = (term, &mut self.state) {
-            state.term = term;
-        }
+        // bug node.state_of_another_term: self.state.iter_mut().zip(term).for_each(|(s, term)| s.term = term);
+        // bug node.state_of_another_term: skip
+        self.state = None;
         self.fail_waiting(&Failure::NotLeader);
     }
 
@@ -219,9 +215,8 @@ impl<T> PlacementLeader<T> {
     fn queue(&mut self, plan: Plan<T>, is_tick: bool) {
         let failure = match self.term {
             None => Failure::NotLeader,
-            Some(_)
-                if self.waiting.len() < DECISIONS_MAX || mutant::active("node.queue_unbounded") =>
-            {
+            // bug node.queue_unbounded: always
+            Some(_) if self.waiting.len() < DECISIONS_MAX => {
                 return self.waiting.push_back(Waiting { is_tick, plan });
             }
             Some(_) => Failure::Retry(format!("{DECISIONS_MAX} decisions wait already")),
@@ -246,7 +241,8 @@ impl<T> PlacementLeader<T> {
     /// are applied to.
     pub fn poll(&mut self, now: Millis) -> Option<Work> {
         let is_free = matches!(self.under_way, UnderWay::Nothing);
-        if !is_free && !mutant::active("node.two_proposals") || self.waiting.is_empty() {
+        // bug node.two_proposals: `!is_free` is `false`
+        if !is_free || self.waiting.is_empty() {
             return None;
         }
         let term = self.term?;
@@ -325,10 +321,7 @@ impl<T> PlacementLeader<T> {
     /// committed. Invariant: then the state is dropped and loaded again, because it may lack them. After
     /// a refusal it stays, with its operators.
     pub fn proposed(&mut self, term: Term, outcome: Result<()>, now: Millis) {
-        let outcome = outcome.or_else(|error| match mutant::active("node.keep_lost_decision") {
-            true => Ok(()),
-            false => Err(error),
-        });
+        // bug node.keep_lost_decision: let outcome = Ok(());
         match std::mem::replace(&mut self.under_way, UnderWay::Nothing) {
             UnderWay::Bootstrapping(of) if of == term => {
                 if let Err(error) = outcome {
@@ -365,12 +358,14 @@ impl<T> PlacementLeader<T> {
             },
             (Err(error), _) => {
                 let is_known = !matches!(error, Error::Undetermined(_));
-                (error, is_known && !mutant::active("node.refusal_drops_state"))
+                // bug node.refusal_drops_state: `is_known` is `false`
+                (error, is_known)
             }
         };
         let failure = Failure::Retry(error.to_string());
         self.answers.extend(finish(Err(failure.clone()), now));
-        if is_known || mutant::active("node.keep_state_after_failure") {
+        // bug node.keep_state_after_failure: always
+        if is_known {
             if let Some(state) = self.state_mut(term) {
                 state.note_refused(changes);
             }

@@ -10,9 +10,7 @@ pub use together::{NotRecovered, check_cluster, check_lost, recover_all};
 
 use std::collections::{BTreeMap, BTreeSet};
 use stele_replica::Recovery;
-use stele_types::{
-    KeyRange, LogIndex, PeerRole, Region, RegionId, RegionKind, StoreId, Term, mutant,
-};
+use stele_types::{KeyRange, LogIndex, PeerRole, Region, RegionId, RegionKind, StoreId, Term};
 
 /// A replica on a store that is not lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,7 +101,8 @@ pub fn plan(replicas: &[Replica], known: &[Region], lost: &BTreeSet<StoreId>) ->
 ///
 /// Invariant: nothing waits for a region that was merged, and its keys have one owner.
 fn is_merged(region: &Region, held: &[&Region]) -> bool {
-    if region.kind != RegionKind::Data || mutant::active("node.merged_region_recovered") {
+    // bug node.merged_region_recovered: always
+    if region.kind != RegionKind::Data {
         return false;
     }
     let later =
@@ -121,15 +120,15 @@ fn judge(region: &Region, replicas: &[Replica], lost: &BTreeSet<StoreId>) -> Ver
     let is_seen = |store: &StoreId| replicas.iter().any(|replica| replica.store == *store);
     let left = region.peers.iter().map(|peer| peer.store).filter(|store| !lost.contains(store));
     let unseen: Vec<StoreId> = left.filter(|store| !is_seen(store)).collect();
-    if !unseen.is_empty() && !mutant::active("node.recovery_without_a_survivor") {
+    // bug node.recovery_without_a_survivor: never
+    if !unseen.is_empty() {
         return Verdict::Unseen(unseen);
     }
-    // Invariant: acknowledged entries that any replica left holds are kept. Raft's order of logs says
+    // Invariant: acknowledged entries that any replica left holds are kept.
+    // Test: `the_log_of_the_latest_term_goes_on_and_of_those_the_longest`. Raft's order of logs says
     // which holds them all: by the term of the last entry, then by its index.
-    let ahead = |replica: &&Replica| match mutant::active("node.recovery_by_length") {
-        true => (Term(0), replica.last.0),
-        false => (replica.last.1, replica.last.0),
-    };
+    // bug node.recovery_by_length: `(replica.last.1, replica.last.0)` is `(Default::default(), replica.last.0)`
+    let ahead = |replica: &&Replica| (replica.last.1, replica.last.0);
     let Some(source) = replicas.iter().max_by_key(|it| (ahead(it), std::cmp::Reverse(it.store)))
     else {
         return Verdict::Lost;

@@ -12,7 +12,6 @@ use stele_replica::{
 use stele_storage::{Pages, StorageEngine};
 use stele_types::{
     Command, CommandBuilder, Error, LogIndex, Op, Region, RegionId, Result, StoreId, StoreIdent,
-    mutant,
 };
 
 /// Limit for the polls of one region's recovery: far above what its entries need.
@@ -87,8 +86,8 @@ impl<E: StorageEngine> Offline<E> {
         }
         let Some(report) = self.core.region(SYSTEM_REGION) else { return Ok(None) };
         let (mut from, end) = (report.applied.next(), report.last.next());
-        let is_tail_read = !mutant::active("node.recovery_without_the_tail");
-        while from < end && is_tail_read {
+        // bug node.recovery_without_the_tail: never
+        while from < end {
             let entries = self.engine.entries(SYSTEM_REGION, from, end, FETCH_BYTES)?;
             let Some(last) = entries.last().map(|entry| entry.index) else { break };
             entries.iter().for_each(|entry| fold(&mut found, &entry.payload));
@@ -104,7 +103,8 @@ impl<E: StorageEngine> Offline<E> {
         let lost = lost.iter().copied().collect();
         let changes = self.placement()?.map(|cluster| cluster.plan_lost(&lost, members_version));
         let changes = changes.unwrap_or_default();
-        if changes.is_empty() || mutant::active("node.lost_stores_not_recorded") {
+        // bug node.lost_stores_not_recorded: always
+        if changes.is_empty() {
             return Ok(None);
         }
         let mut command = CommandBuilder::new();

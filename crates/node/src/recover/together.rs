@@ -4,7 +4,7 @@ use super::{Offline, Planned, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use stele_storage::StorageEngine;
-use stele_types::{ClusterId, Error, RegionId, Result, StoreId, mutant};
+use stele_types::{ClusterId, Error, RegionId, Result, StoreId};
 
 /// Reason why a region was not recovered.
 #[derive(Debug)]
@@ -25,10 +25,8 @@ pub enum NotRecovered {
 /// numbers.
 pub fn check_cluster<'a>(mut dirs: impl Iterator<Item = (&'a Path, ClusterId)>) -> Result<()> {
     let Some((first, cluster)) = dirs.next() else { return Ok(()) };
-    let other = dirs.find(|(_, of)| *of != cluster);
-    let Some((dir, other)) = other.filter(|_| !mutant::active("node.recover_two_clusters")) else {
-        return Ok(());
-    };
+    // bug node.recover_two_clusters: `dirs.find(|(_, of)| *of != cluster)` is `None`
+    let Some((dir, other)) = dirs.find(|(_, of)| *of != cluster) else { return Ok(()) };
     Err(Error::Refused(format!(
         "{} belongs to cluster {cluster}, and {} to cluster {other}: recover one cluster at a time",
         first.display(),
@@ -43,10 +41,8 @@ pub fn check_lost(
     known: &BTreeSet<StoreId>,
     cluster: ClusterId,
 ) -> Result<()> {
-    let unknown = lost.iter().find(|store| !known.contains(store));
-    let Some(unknown) = unknown.filter(|_| !mutant::active("node.unknown_lost_store")) else {
-        return Ok(());
-    };
+    // bug node.unknown_lost_store: `lost.iter().find(|store| !known.contains(store))` is `None`
+    let Some(unknown) = lost.iter().find(|store| !known.contains(store)) else { return Ok(()) };
     let known: Vec<String> = known.iter().map(ToString::to_string).collect();
     let stores = if known.len() == 1 { "store" } else { "stores" };
     Err(Error::Refused(format!(

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use stele_replica::{Changes, Collection, RegionReport};
-use stele_types::{RegionId, StoreId, mutant};
+use stele_types::{RegionId, StoreId};
 
 /// Reports of the regions of a node, by store.
 #[derive(Debug, Default)]
@@ -15,7 +15,6 @@ struct OfStore {
     /// Collection that is known.
     at: Collection,
     regions: BTreeMap<RegionId, RegionReport>,
-    /// Regions without a leader.
     leaderless: BTreeSet<RegionId>,
     /// Regions of which the device refused entries.
     lacking_room: BTreeSet<RegionId>,
@@ -61,7 +60,8 @@ impl KnownRegions {
         let begins_in_time =
             |since: Collection| is_of_same_process && since.number <= known.at.number;
         let continues = is_later && changes.since.is_none_or(begins_in_time);
-        if !continues && !mutant::active("node.repeated_changes_count") {
+        // bug node.repeated_changes_count: never
+        if !continues {
             return BTreeSet::new();
         }
         let mut changed: BTreeSet<RegionId> = changes.gone.iter().copied().collect();
@@ -84,12 +84,10 @@ impl KnownRegions {
         gone.flat_map(|known| known.regions.into_keys()).collect()
     }
 
-    /// Returns the reports of a store's regions.
     pub fn of(&self, store: StoreId) -> impl Iterator<Item = &RegionReport> {
         self.stores.get(&store).into_iter().flat_map(|known| known.regions.values())
     }
 
-    /// Returns every region.
     pub fn ids(&self) -> impl Iterator<Item = RegionId> {
         self.stores.values().flat_map(|known| known.regions.keys().copied())
     }
@@ -108,7 +106,6 @@ impl KnownRegions {
         })
     }
 
-    /// Returns whether the device of a store refuses entries.
     pub fn refuses_entries(&self, store: StoreId) -> bool {
         self.stores.get(&store).is_some_and(|known| !known.lacking_room.is_empty())
     }

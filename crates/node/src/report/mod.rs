@@ -21,7 +21,7 @@ use stele_replica::{
     Admin, AdminCall, Changes, Collection, Header, RegionReport as CoreReport, Slowdowns,
 };
 use stele_storage::RangeSize;
-use stele_types::{PeerId, RegionEpoch, RegionId, StoreId, Term, mutant};
+use stele_types::{PeerId, RegionEpoch, RegionId, StoreId, Term};
 
 /// Replica without a leader for long, or a removed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,6 @@ pub struct Reporter {
     stale_after_s: u64,
     sequence: u64,
     sends_all: bool,
-    /// Regions here.
     here: KnownRegions,
     /// Regions to compare with what the leader knows: they may have changed.
     due: BTreeSet<RegionId>,
@@ -115,7 +114,6 @@ pub struct Reporter {
     running: BTreeSet<StepKey>,
 }
 
-/// Regions of a report.
 #[derive(Clone, Debug)]
 struct Sent {
     /// Regions that were compared.
@@ -189,9 +187,11 @@ impl Reporter {
     ///
     /// Invariant: a region that changed is compared in every report until the leader has answered one of
     /// them. All others cost nothing: a node may lead ten thousand.
+    /// Test: `a_changed_region_is_reported_until_an_answer_and_a_new_leader_gets_all`.
     pub fn report(&mut self, node: NodeReport, stores: Vec<StoreReport>, sizes: &Sizes) -> Report {
         let mut due = std::mem::take(&mut self.due);
-        let unanswered = self.sent.take().filter(|_| !mutant::active("node.unanswered_forgotten"));
+        let unanswered = self.sent.take();
+        // bug node.unanswered_forgotten: let unanswered = None;
         due.extend(unanswered.into_iter().flat_map(|sent| sent.due));
         if self.sends_all {
             due.extend(self.here.ids());
@@ -240,7 +240,8 @@ impl Reporter {
     /// answer to the last report shows what the leader knows of regions and refusals.
     pub fn answered(&mut self, answer: Answer) -> (Vec<Instruction>, Vec<StalePeer>) {
         self.settings.accept(&answer);
-        if answer.sequence == self.sequence || mutant::active("node.any_answer_counts") {
+        // bug node.any_answer_counts: always
+        if answer.sequence == self.sequence {
             if let Some(Sent { changed, not_led, .. }) = self.sent.take() {
                 not_led.iter().for_each(|region| _ = self.known.remove(region));
                 self.known.extend(changed.into_iter().map(|report| (report.region.id, report)));
@@ -255,7 +256,8 @@ impl Reporter {
     /// Notes that a step starts. Invariant: an operator's step is carried out once at a time; a
     /// leader repeats instructions until it sees their effect.
     fn begin(&mut self, key: StepKey) -> bool {
-        self.running.insert(key) || mutant::active("node.step_twice")
+        // bug node.step_twice: self.running.insert(key); return true;
+        self.running.insert(key)
     }
 
     /// Records the end of a step; the next report holds its refusal.

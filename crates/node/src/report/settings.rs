@@ -2,7 +2,7 @@
 
 use super::Answer;
 use std::collections::BTreeMap;
-use stele_types::{StoreId, Term, mutant};
+use stele_types::{StoreId, Term};
 
 /// Settings of the cluster on a node.
 #[derive(Debug, Default)]
@@ -19,7 +19,8 @@ impl Settings {
     /// Takes the settings from an answer. Invariant: a deposed placement leader that still answers
     /// does not turn leases on again.
     pub(super) fn accept(&mut self, answer: &Answer) {
-        if answer.term < self.term && !mutant::active("node.deposed_leader_sets") {
+        // bug node.deposed_leader_sets: never
+        if answer.term < self.term {
             return;
         }
         self.undetermined_writes_fail =

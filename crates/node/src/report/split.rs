@@ -8,7 +8,7 @@ use std::time::Duration;
 use stele_replica::{NewRegion, RegionReport, Role};
 use stele_storage::{RangeSize, StorageEngine};
 use stele_types::{
-    KeyRange, LogIndex, PeerId, Region, RegionId, RegionKind, RegionPhase, Result, keyspace, mutant,
+    KeyRange, LogIndex, PeerId, Region, RegionId, RegionKind, RegionPhase, Result, keyspace,
 };
 
 /// Divisor of the split size that gives the smallest part: a smaller part would be a region for
@@ -79,7 +79,6 @@ pub struct Splitter {
     busy: HashMap<RegionId, u32>,
     /// Operations of a region's peer until the report before.
     counted: HashMap<RegionId, (PeerId, u64)>,
-    /// Regions of which the size changed.
     changed: BTreeSet<RegionId>,
 }
 
@@ -134,8 +133,8 @@ impl Splitter {
         let checked = self.checked.get(&region.id)?;
         let is_same = checked.version == region.epoch.version && checked.applied == applied;
         let counts = is_same && now.saturating_sub(checked.at) < checked.counts_for;
-        let size = self.sizes.get(&region.id).filter(|_| counts)?.size;
-        (!mutant::active("node.idle_regions_measured")).then_some(size)
+        // bug node.idle_regions_measured: return None;
+        self.sizes.get(&region.id).filter(|_| counts).map(|known| known.size)
     }
 
     /// Records that a region is measured now. `applied` was read before.

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use stele_replica::SendSnapshot;
 use stele_storage::{Pages, ScanOptions, StorageEngine};
-use stele_types::{KeyRange, Result, mutant};
+use stele_types::{KeyRange, Result};
 
 /// Longest time for which the view of a snapshot stays pinned, and what was received stays staged, after
 /// its connection broke.
@@ -63,9 +63,8 @@ impl<E: StorageEngine> Source<E> {
         // Invariant: the receiver gets each chunk of the view once, whatever was lost with a connection.
         let rest = self.positions.rest_at(at);
         let can_go_on = rest.is_some();
-        if let Some(rest) =
-            rest.filter(|_| !mutant::active("node.snapshot_goes_on_after_lost_chunks"))
-        {
+        // bug node.snapshot_goes_on_after_lost_chunks: never
+        if let Some(rest) = rest {
             self.rest = rest;
         }
         can_go_on

@@ -7,7 +7,7 @@
 use super::Cluster;
 use crate::pairs::{self, PairChange};
 use crate::store::{NodeReport, StoreReport};
-use stele_types::{BootOrder, Error, Result, StoreId, StoreRun, mutant};
+use stele_types::{BootOrder, Error, Result, StoreId, StoreRun};
 
 /// A reported run beside the recorded one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,21 +53,22 @@ impl Cluster {
         let known = self.runs.get(&report.id).unwrap_or(&unknown);
         let run = node.run_of(report);
         let is_silent = known.lineage.is_known() && !run.lineage.is_known();
-        let at = self.store(report.id).map(|store| &store.address);
-        match compare(known, &run) {
-            // A store that stated a start and states none is heard only at its address.
-            _ if report.has_failed && is_silent => Reported::Same,
-            _ if is_silent && at == Some(&node.address) => Reported::Same,
-            _ if is_silent => Reported::Copy,
-            Reported::Earlier if mutant::active("placement.earlier_boot_heard") => Reported::Same,
-            Reported::Copy if mutant::active("placement.copied_store_reports") => Reported::Same,
-            reported => reported,
+        let reported = compare(known, &run);
+        if !is_silent {
+            // bug placement.earlier_boot_heard: if reported == Reported::Earlier { return Reported::Same; }
+            // bug placement.copied_store_reports: if reported == Reported::Copy { return Reported::Same; }
+            return reported;
         }
+        // A store that stated a start and states none is heard only at its address.
+        let at = self.store(report.id).map(|store| &store.address);
+        let is_heard = report.has_failed || at == Some(&node.address);
+        if is_heard { Reported::Same } else { Reported::Copy }
     }
 
     /// Whether a report comes from a process that ended since, or from another directory of the store.
     ///
     /// Invariant: of two runs of one store only one is heard.
+    /// Test: `a_store_that_runs_from_two_copies_of_its_directory_reports_from_one_node_only`.
     pub(super) fn is_unheard(&self, node: &NodeReport, report: &StoreReport) -> bool {
         matches!(self.reported(node, report), Reported::Earlier | Reported::Copy)
     }
@@ -77,10 +78,8 @@ impl Cluster {
     pub(super) fn check_copies(&self, node: &NodeReport, reports: &[StoreReport]) -> Result<()> {
         let is_copy = |report: &&StoreReport| self.reported(node, report) == Reported::Copy;
         let mut serving = reports.iter().filter(|report| !report.has_failed).peekable();
-        let refuses = match mutant::active("placement.copy_refuses_node") {
-            true => serving.clone().any(|report| is_copy(&report)),
-            false => serving.peek().is_some() && serving.clone().all(|report| is_copy(&report)),
-        };
+        let refuses = serving.peek().is_some() && serving.clone().all(|report| is_copy(&report));
+        // bug placement.copy_refuses_node: let refuses = serving.clone().any(|report| is_copy(&report));
         let Some(report) = serving.find(is_copy).filter(|_| refuses) else { return Ok(()) };
         let (known, run) = (self.run_of(report.id), node.run_of(report));
         let at = self.store(report.id).map(|store| store.address.clone()).unwrap_or_default();

@@ -15,7 +15,6 @@ use stele_types::{Error, RegionId, RegionPhase, Result};
 pub const PAUSE_S: u64 = 600;
 /// Limit for the descriptor that is recorded with a cancelled merge.
 const REGION_BYTES_MAX: usize = 256 << 10;
-/// Limit for the cancelled merges that are recorded.
 const CANCELLED_MAX: usize = 1 << 12;
 
 impl Cluster {

@@ -5,15 +5,15 @@
 //! deleted. A new leader counts on from the record, so a change of leaders does not restart the
 //! wait before lost replicas are rebuilt.
 //!
-//! Invariant: only monotonic clocks count. A leader with a wall clock that jumped, or that differs
-//! from its predecessor's, counts no store as down earlier. The time since the last record, and the
-//! time without a leader, are not counted.
+//! Invariant: only monotonic clocks decide when a store counts as down. A leader with a wall clock that
+//! jumped, or that differs from its predecessor's, counts no store as down earlier. The time since the last
+//! record, and the time without a leader, are not counted.
+//! Test: `the_time_without_heartbeats_does_not_follow_the_wall_clock_of_a_placement_leader`.
 
 use super::Cluster;
 use crate::Millis;
 use crate::pairs::{self, PairChange};
 use crate::store::{LastHeartbeat, Liveness, Store, StoreState};
-use stele_types::mutant;
 
 /// Time after which the record of a disconnected store is written again.
 const RECORD_INTERVAL_S: u64 = 60;
@@ -53,17 +53,12 @@ impl Cluster {
     /// Adds persisted times without heartbeats to the stores' state at the start of a leader's
     /// term.
     pub(super) fn restore_disconnections(&mut self) {
-        if mutant::active("placement.restart_down_timers") {
-            return;
-        }
+        // bug placement.restart_down_timers: return;
         for (id, seconds) in &self.disconnected_s {
+            // bug placement.silence_by_wall_clock: `*seconds` is `self.loaded_s.saturating_sub(*seconds)`
             if let Some(store) = self.stores.get_mut(id) {
-                let disconnected_s = match mutant::active("placement.silence_by_wall_clock") {
-                    true => self.loaded_s.saturating_sub(*seconds),
-                    false => *seconds,
-                };
                 store.last_heartbeat =
-                    LastHeartbeat::NotSince { loaded: self.loaded, disconnected_s };
+                    LastHeartbeat::NotSince { loaded: self.loaded, disconnected_s: *seconds };
             }
         }
     }

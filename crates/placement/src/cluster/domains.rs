@@ -1,5 +1,8 @@
 //! Failure domains: groups of stores that may fail together. No two replicas of a region share one.
 //!
+//! Invariant: stores that share a node, or the value of the label that is obeyed, are one domain.
+//! Test: `random_domains_hold_together_what_fails_together_and_are_enough`.
+//!
 //! The stores of one node always share a domain. So do the stores with one value of the *widest
 //! label that allows it*: of the labels of the members, the one with the fewest values that are
 //! still enough for the copies of a region. Stores without that label count by their nodes.
@@ -8,13 +11,12 @@ use super::Cluster;
 use crate::Millis;
 use crate::store::{Store, StoreState};
 use std::collections::{BTreeMap, BTreeSet};
-use stele_types::{StoreId, mutant};
+use stele_types::StoreId;
 
 /// A failure domain. Its number serves comparisons only and may change with the members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Domain(pub u32);
 
-/// The domains of all stores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Domains {
     of: BTreeMap<StoreId, Domain>,
@@ -33,15 +35,16 @@ impl Domains {
     fn new(stores: &BTreeMap<StoreId, Store>, copies: usize, lost: BTreeSet<StoreId>) -> Self {
         let members = stores.values().filter(|store| store.state != StoreState::Tombstone);
         let (absent, present): (Vec<&Store>, Vec<&Store>) = members.partition(|store| {
-            let is_leaving =
-                store.state.is_leaving() && !mutant::active("placement.leaving_value_counts");
+            let is_leaving = store.state.is_leaving();
+            // bug placement.leaving_value_counts: let is_leaving = false;
             is_leaving || lost.contains(&store.id)
         });
         let names: BTreeSet<&str> =
             present.iter().flat_map(|store| &store.labels).map(|(name, _)| &name[..]).collect();
         let wide_enough = names.into_iter().filter_map(|name| {
             let count = Groups::new(&present, Some(name)).count();
-            (count >= copies && !mutant::active("placement.label_ignored")).then_some((count, name))
+            // bug placement.label_ignored: `count >= copies` is `false`
+            (count >= copies).then_some((count, name))
         });
         // Equal counts are decided by the names.
         let label = wide_enough.min().map(|(_, name)| name.to_owned());
@@ -108,7 +111,6 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Returns the value of a store's label.
 pub(super) fn value_of<'a>(store: &'a Store, name: &str) -> Option<&'a str> {
     let found = store.labels.iter().find(|(known, _)| known == name);
     found.map(|(_, value)| value.as_str())
@@ -122,9 +124,7 @@ impl Cluster {
 
     /// Whether two stores may fail together, so that no region may have a replica on both.
     pub fn share_domain(&self, a: StoreId, b: StoreId) -> bool {
-        if mutant::active("placement.two_on_a_node") {
-            return a == b;
-        }
+        // bug placement.two_on_a_node: return a == b;
         a == b || self.domains.get(a).is_some_and(|a| Some(a) == self.domains.get(b))
     }
 
@@ -149,7 +149,8 @@ impl Cluster {
         let members = self.stores.values().filter(|store| store.state != StoreState::Tombstone);
         let lost: BTreeSet<StoreId> =
             members.map(|store| store.id).filter(|id| self.is_lost(*id, now)).collect();
-        if lost != self.domains.lost && !mutant::active("placement.lost_value_counts") {
+        // bug placement.lost_value_counts: never
+        if lost != self.domains.lost {
             self.domains.lost = lost;
             self.note_domains();
         }

@@ -5,7 +5,7 @@ use crate::Millis;
 use crate::operator::tracker::Operators;
 use crate::store::{Store, StoreState};
 use std::collections::BTreeMap;
-use stele_types::{StoreId, mutant};
+use stele_types::StoreId;
 
 /// Fill, in percent, from which a store counts as nearly full.
 const NEARLY_FULL_PERCENT: u128 = 95;
@@ -45,8 +45,8 @@ impl Cluster {
         for operator in operators.running() {
             let Some(info) = self.regions.get(operator.region) else { continue };
             let counts = |store: &StoreId| {
+                // bug placement.coming_bytes_ignored: `info.region.peer_on(*store).is_none()` is `false`
                 info.region.peer_on(*store).is_none()
-                    && !mutant::active("placement.coming_bytes_ignored")
             };
             for store in operator.receivers().filter(counts) {
                 let bytes: &mut u64 = out.entry(store).or_default();
@@ -66,10 +66,9 @@ impl Cluster {
             let (held, usable_bytes) = store.fill();
             let held = u128::from(held) + u128::from(coming.get(&store.id).copied().unwrap_or(0));
             let percent = match was_nearly_full {
-                true if !mutant::active("placement.nearly_full_at_one_bound") => {
-                    NO_LONGER_FULL_PERCENT
-                }
-                _ => NEARLY_FULL_PERCENT,
+                // bug placement.nearly_full_at_one_bound: `NO_LONGER_FULL_PERCENT` is `NEARLY_FULL_PERCENT`
+                true => NO_LONGER_FULL_PERCENT,
+                false => NEARLY_FULL_PERCENT,
             };
             let is_nearly_full = usable_bytes > 0
                 && store.state != StoreState::Tombstone

@@ -4,11 +4,12 @@
 //! allocates only numbers up to it and raises it before they run out; the next leader starts above
 //! it. A report with a number above it is wrong. A number up to it that was seen in a report counts
 //! as allocated.
+//! Test: `a_number_from_outside_never_moves_the_allocator`.
 
 use super::Cluster;
 use super::regions::StaleReport;
 use crate::pairs::{self, PairChange};
-use stele_types::{Error, Region, Result, mutant};
+use stele_types::{Error, Region, Result};
 
 /// Numbers reserved at once. A change of leaders wastes at most so many.
 const BATCH: u64 = 100;
@@ -30,11 +31,8 @@ impl Ids {
 
     /// Starts above the watermark: an earlier leader may have allocated every number up to it.
     pub(super) fn start_after_load(&mut self) {
-        let unused = match mutant::active("placement.reuse_ids") {
-            true => BATCH,
-            false => 0,
-        };
-        self.next = self.watermark.saturating_sub(unused) + 1;
+        // bug placement.reuse_ids: `self.watermark` is `self.watermark.saturating_sub(BATCH)`
+        self.next = self.watermark + 1;
     }
 
     /// Counts a number up to the watermark as allocated.
@@ -47,9 +45,8 @@ impl Cluster {
     /// Checks that the numbers in a report were allocated, and its stores joined.
     pub(super) fn check_ids(&self, region: &Region) -> Result<(), StaleReport> {
         let mut numbers = region.peers.iter().map(|peer| peer.id.0).chain([region.id.0]);
-        if numbers.any(|number| number > self.ids.watermark)
-            && !mutant::active("placement.outside_number_moves_the_allocator")
-        {
+        // bug placement.outside_number_moves_the_allocator: never
+        if numbers.any(|number| number > self.ids.watermark) {
             return Err(StaleReport::Malformed("its numbers were never allocated"));
         }
         match region.peers.iter().all(|peer| self.stores.contains_key(&peer.store)) {

@@ -26,7 +26,7 @@ use regions::{Regions, StaleReport};
 use speeds::Speeds;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_types::{
-    ClusterId, Error, PeerId, RegionEpoch, RegionId, RegionKind, Result, StoreId, StoreRun, mutant,
+    ClusterId, Error, PeerId, RegionEpoch, RegionId, RegionKind, Result, StoreId, StoreRun,
 };
 
 /// Known state of a cluster.
@@ -109,9 +109,7 @@ impl Cluster {
         cluster.ids.start_after_load();
         cluster.restore_disconnections();
         cluster.restore_speeds();
-        if mutant::active("placement.cancelled_merge_forgotten") {
-            cluster.cancelled_merges.clear();
-        }
+        // bug placement.cancelled_merge_forgotten: cluster.cancelled_merges.clear();
         cluster.note_domains();
         Ok(Some(cluster))
     }
@@ -229,9 +227,9 @@ impl Cluster {
     ) -> Option<RegionEpoch> {
         let info = self.regions.get(region)?;
         // A region that has not been reported yet may be older than what the replica knows.
-        let later = info.region.epoch.conf_version > epoch.conf_version
+        let is_later = info.region.epoch.conf_version > epoch.conf_version
             && info.region.epoch.version >= epoch.version;
-        let is_later = later || mutant::active("placement.destroy_newer_replica");
+        // bug placement.destroy_newer_replica: let is_later = true;
         (info.reported.is_some() && info.region.peer(peer).is_none() && is_later)
             .then_some(info.region.epoch)
     }
@@ -244,9 +242,7 @@ impl Cluster {
 
     /// Makes the regions of changes that were taken, and not committed, due again.
     pub fn put_back(&mut self, changes: &[PairChange]) {
-        if mutant::active("placement.refused_regions_forgotten") {
-            return;
-        }
+        // bug placement.refused_regions_forgotten: return;
         for change in changes {
             // A plan's own records decode.
             if let Ok(Some(record)) = pairs::decode(&change.key, change.value.as_deref()) {

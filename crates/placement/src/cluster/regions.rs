@@ -10,9 +10,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Bound;
-use stele_types::{
-    KeyRange, Peer, Region, RegionEpoch, RegionId, RegionKind, RegionPhase, Term, mutant,
-};
+use stele_types::{KeyRange, Peer, Region, RegionEpoch, RegionId, RegionKind, RegionPhase, Term};
 
 /// Reason why a report was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,7 +153,8 @@ impl Regions {
             Some(known) => merge_known(known, &mut info)?,
             None => true,
         };
-        if !info.is_measured && !mutant::active("placement.changed_range_is_empty") {
+        // bug placement.changed_range_is_empty: never
+        if !info.is_measured {
             (info.size_bytes, info.keys) = self.estimate(&info.region);
         }
         if newer {
@@ -200,8 +199,8 @@ impl Regions {
     /// Invariant: heat outlasts reports and leaders. A refused report adds nothing: the next one
     /// that is accepted contains its counts.
     fn warm(&mut self, info: &mut RegionInfo, reporter: Option<Peer>) {
-        let known = self.by_id.get_mut(&info.region.id);
-        if let Some(known) = known.filter(|_| !mutant::active("placement.heat_rebuilt")) {
+        // bug placement.heat_rebuilt: never
+        if let Some(known) = self.by_id.get_mut(&info.region.id) {
             info.heat = std::mem::take(&mut known.heat);
         }
         if let (Some(reporter), Some(now)) = (reporter, info.reported) {
@@ -245,7 +244,8 @@ impl Regions {
             Some(known) => is_later(&region, &known.region),
             None => {
                 let is_gone = self.unsaved.contains(&region.id);
-                !is_gone || mutant::active("placement.gone_region_returns")
+                // bug placement.gone_region_returns: `!is_gone` is `true`
+                !is_gone
             }
         };
         if !is_newer {
@@ -266,7 +266,8 @@ impl Regions {
         if info.term <= term {
             self.unsaved_terms.remove(&id);
         }
-        if info.term < term && !mutant::active("placement.term_forgotten") {
+        // bug placement.term_forgotten: never
+        if info.term < term {
             (info.term, info.leader) = (term, None);
         }
     }
@@ -388,7 +389,8 @@ fn check_shape(info: &RegionInfo) -> Result<(), StaleReport> {
 fn merge_known(known: &RegionInfo, info: &mut RegionInfo) -> Result<bool, StaleReport> {
     let (old, new) = (known.region.epoch, info.region.epoch);
     let is_earlier = new.version < old.version || new.conf_version < old.conf_version;
-    if is_earlier && !mutant::active("placement.accept_stale_epoch") {
+    // bug placement.accept_stale_epoch: never
+    if is_earlier {
         return Err(StaleReport::Epoch(known.region.id));
     }
     let is_newer = is_later(&info.region, &known.region);

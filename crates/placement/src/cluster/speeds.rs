@@ -10,7 +10,7 @@ use crate::speed::record::SpeedRecord;
 use crate::speed::{SpeedClass, SpeedState, Window};
 use crate::store::{StoreReport, StoreState};
 use std::collections::BTreeMap;
-use stele_types::{StoreId, mutant};
+use stele_types::StoreId;
 
 /// Classes of the stores that are known by a report or a record.
 #[derive(Clone, Debug, Default)]
@@ -122,10 +122,9 @@ impl Cluster {
     /// Takes over the persisted classes at the start of a leader's term.
     /// Invariant: a change of leaders forgets no class. Otherwise a slow store would get leaders
     /// back, and the wait of its data would start again.
+    /// Test: `classes_are_written_when_they_change_and_the_next_leader_knows_them_at_once`.
     pub(super) fn restore_speeds(&mut self) {
-        if mutant::active("placement.class_lost_with_leader") {
-            return;
-        }
+        // bug placement.class_lost_with_leader: return;
         for (store, record) in &self.speeds.persisted {
             if self.stores.get(store).is_some_and(|store| store.state != StoreState::Tombstone) {
                 self.speeds.states.insert(*store, record.state(self.loaded, self.loaded_s));

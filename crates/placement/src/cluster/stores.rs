@@ -8,7 +8,7 @@ use crate::region_info::RegionInfo;
 use crate::store::{self, Liveness, NodeReport, Store, StoreReport, StoreState};
 use bytes::Bytes;
 use std::collections::BTreeSet;
-use stele_types::{Error, KeyRange, Peer, PeerRole, Result, StoreId, mutant};
+use stele_types::{Error, KeyRange, Peer, PeerRole, Result, StoreId};
 
 /// A store that asks to join.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,8 +104,8 @@ impl Cluster {
     /// Whether new replicas and leaders may be placed on the store.
     pub(crate) fn is_serving(&self, id: StoreId, now: Millis) -> bool {
         let takes_more = |store: &Store| {
-            let is_stopping = store.node.is_stopping && !mutant::active("placement.stopping_leads");
-            store.state == StoreState::Up && !store.report.is_full && !is_stopping
+            // bug placement.stopping_leads: `store.node.is_stopping` is `false`
+            store.state == StoreState::Up && !store.report.is_full && !store.node.is_stopping
         };
         self.is_live(id, now) && self.stores.get(&id).is_some_and(takes_more)
     }
@@ -115,10 +115,8 @@ impl Cluster {
     pub(crate) fn region_bytes_max(&self) -> u64 {
         let reported = self.stores.values().map(|store| store.node.region_bytes_max);
         let smallest = reported.filter(|bytes| *bytes > 0).min();
-        match mutant::active("placement.merge_what_is_split") {
-            true => u64::MAX,
-            false => smallest.unwrap_or(u64::MAX),
-        }
+        // bug placement.merge_what_is_split: `smallest.unwrap_or(u64::MAX)` is `u64::MAX`
+        smallest.unwrap_or(u64::MAX)
     }
 
     /// Returns the number of failure domains of the stores in service that `counts` accepts.
@@ -216,8 +214,7 @@ impl Cluster {
             };
             // A node of an earlier version reports no labels: those of the join stay.
             let reported = node.labels.as_ref();
-            let reported =
-                reported.filter(|_| !mutant::active("placement.labels_of_the_join_stay"));
+            // bug placement.labels_of_the_join_stay: let reported = None;
             let labels = reported.unwrap_or(&store.labels);
             let is_known = store.address == node.address
                 && store.capacity_bytes == capacity_bytes
@@ -256,10 +253,8 @@ impl Cluster {
             let is_elsewhere = store.address != node.address
                 && !store.report.has_failed
                 && store.liveness(&self.config, now) == Liveness::Live;
-            if report.has_failed
-                && is_elsewhere
-                && !mutant::active("placement.failed_by_another_node")
-            {
+            // bug placement.failed_by_another_node: never
+            if report.has_failed && is_elsewhere {
                 continue;
             }
             if !store.note_heartbeat(now) {
@@ -290,8 +285,8 @@ impl Cluster {
         let is_removed = |report: &StoreReport| {
             self.store(report.id).is_some_and(|store| store.state == StoreState::Tombstone)
         };
-        let refuses = reports.iter().all(is_removed)
-            || mutant::active("placement.tombstone_refuses_node") && reports.iter().any(is_removed);
+        let refuses = reports.iter().all(is_removed);
+        // bug placement.tombstone_refuses_node: let refuses = reports.iter().any(is_removed);
         match reports.iter().find(|report| refuses && is_removed(report)) {
             None => Ok(()),
             Some(StoreReport { id, .. }) => Err(Error::invalid(format!(
@@ -317,14 +312,16 @@ impl Cluster {
             DrainGoal::Lost => StoreState::Tombstone,
         };
         let may_run = goal == DrainGoal::Lost && !store.is_silent(&self.config, now);
-        if may_run && !mutant::active("placement.live_store_declared_lost") {
+        // bug placement.live_store_declared_lost: never
+        if may_run {
             return Err(Error::invalid(format!(
                 "store {id} reports, or may still report to the new placement leader; stop its node \
                  and wait {} s",
                 self.config.silent_after_seconds
             )));
         }
-        if state.is_leaving() && !mutant::active("placement.drain_unchecked") {
+        // bug placement.drain_unchecked: never
+        if state.is_leaving() {
             self.check_domains_left(store, now)?;
             self.check_quorums(id, now)?;
         }

@@ -1,10 +1,11 @@
-//! The cluster's time: no clock of a single node, also not the placement leader's, decides which
-//! pairs have expired.
+//! The cluster's time.
+//!
+//! Invariant: no clock of a single node, also not the placement leader's, decides which pairs have expired.
+//! Test: `the_clusters_time_is_that_of_the_middle_clock_and_unknown_without_a_majority`.
 
 use super::Cluster;
 use crate::store::StoreState;
 use std::collections::BTreeMap;
-use stele_types::mutant;
 
 impl Cluster {
     /// Returns the cluster's time in Unix seconds: the median of the clocks that its nodes last
@@ -18,10 +19,8 @@ impl Cluster {
         }
         let mut times: Vec<u64> = clocks.into_values().collect();
         times.sort_unstable();
-        let at = match mutant::active("placement.time_of_the_latest_clock") {
-            true => times.len().saturating_sub(1),
-            false => times.len().saturating_sub(1) / 2,
-        };
+        let at = times.len().saturating_sub(1) / 2;
+        // bug placement.time_of_the_latest_clock: let at = times.len().saturating_sub(1);
         times.get(at).copied().unwrap_or(0)
     }
 }

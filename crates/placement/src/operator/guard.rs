@@ -5,7 +5,7 @@ use super::{Operator, Step, settled};
 use crate::cluster::Cluster;
 use crate::region_info::RegionInfo;
 use crate::schedule::View;
-use stele_types::{Peer, PeerRole, StoreId, mutant};
+use stele_types::{Peer, PeerRole, StoreId};
 
 /// Checks that `operator` is safe. The error is the reason why it must not run.
 pub fn guard(view: &View<'_>, operator: &Operator) -> Result<(), String> {
@@ -40,9 +40,7 @@ pub(crate) fn can_act_on(
     is_heard: impl Fn(StoreId) -> bool,
     is_reachable: impl Fn(&Peer) -> bool,
 ) -> Result<(), String> {
-    if mutant::active("placement.act_without_quorum") {
-        return Ok(());
-    }
+    // bug placement.act_without_quorum: return Ok(());
     let region = info.region.id;
     if info.reported.is_none() || !info.leader.is_some_and(|leader| is_heard(leader.store)) {
         return Err(format!("region {region} has no known leader"));
@@ -98,9 +96,7 @@ fn check_votes(
     last: &[Peer],
     coming: &[StoreId],
 ) -> Result<(), String> {
-    if mutant::active("placement.break_quorum") {
-        return Ok(());
-    }
+    // bug placement.break_quorum: return Ok(());
     let voters: Vec<&Peer> =
         last.iter().filter(|peer| settled(peer.role) == PeerRole::Voter).collect();
     let answers = |peer: &&&Peer| match coming.contains(&peer.store) {

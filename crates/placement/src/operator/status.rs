@@ -5,9 +5,8 @@ use super::{Change, Operator, Order, Step};
 use crate::region_info::RegionInfo;
 use crate::schedule::View;
 use std::cmp::Reverse;
-use stele_types::{Peer, PeerRole, Region, RegionId, RegionPhase, StoreId, mutant};
+use stele_types::{Peer, PeerRole, Region, RegionId, RegionPhase, StoreId};
 
-/// Status of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     /// The step has taken effect.
@@ -94,9 +93,8 @@ fn enter_status(
     // operator. A leader refuses a change without effect, and would add a removed voter as a
     // learner.
     let is_so = |peer: &&Peer| votes(role(peer)) == (peer.role == PeerRole::Voter);
-    if let Some(peer) = promote.iter().chain(demote).find(is_so)
-        && !mutant::active("placement.order_what_is_so")
-    {
+    // bug placement.order_what_is_so: never
+    if let Some(peer) = promote.iter().chain(demote).find(is_so) {
         let what = if votes(role(peer)) { "already votes" } else { "no longer votes" };
         return impossible(format!("the replica on store {} {what}", peer.store));
     }
@@ -213,7 +211,8 @@ fn rollback_status(view: &View<'_>, info: &RegionInfo) -> Status {
     let RegionPhase::Merging { target, .. } = info.region.phase else { return Status::Done };
     let known = view.cluster.regions().get(target);
     let may_take = known.is_some_and(|known| may_take(&info.region, &known.region));
-    if may_take && !mutant::active("placement.rollback_by_old_news") {
+    // bug placement.rollback_by_old_news: never
+    if may_take {
         return impossible(format!("region {target} may still take it over"));
     }
     Status::Due(info.region.id, Order::RollbackMerge(target_stores(view, info)))
@@ -252,8 +251,8 @@ pub(crate) fn same_stores(a: &Region, b: &Region) -> bool {
 /// Whether a replica is lost. A merge is committed only if every replica of its source holds the
 /// whole log.
 pub(crate) fn has_lost(view: &View<'_>, info: &RegionInfo) -> bool {
-    !mutant::active("placement.merge_with_lost_replica")
-        && info.region.peers.iter().any(|peer| view.is_lost(info, peer))
+    // bug placement.merge_with_lost_replica: return false;
+    info.region.peers.iter().any(|peer| view.is_lost(info, peer))
 }
 
 /// Whether `target` may still take over `source`, which is prepared to merge into it. It may do so
@@ -263,7 +262,8 @@ pub(crate) fn may_take(source: &Region, target: &Region) -> bool {
     let RegionPhase::Merging { target_epoch: named, .. } = source.phase else { return false };
     let known = target.epoch;
     let is_past = known.version > named.version || known.conf_version > named.conf_version;
-    are_neighbours(source, target) && (!is_past || mutant::active("placement.finish_changed_merge"))
+    // bug placement.finish_changed_merge: `!is_past` is `true`
+    are_neighbours(source, target) && !is_past
 }
 
 /// Whether one region begins where the other ends.

@@ -8,7 +8,7 @@ use crate::Millis;
 use crate::cluster::Cluster;
 use crate::schedule::View;
 use std::collections::{BTreeMap, VecDeque};
-use stele_types::{Error, Peer, RegionEpoch, RegionId, RegionPhase, StoreId, mutant};
+use stele_types::{Error, Peer, RegionEpoch, RegionId, RegionPhase, StoreId};
 
 /// Operator that ended, with its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +74,6 @@ pub struct Operators {
     last: OperatorId,
 }
 
-/// An instruction that was sent.
 #[derive(Clone, Debug)]
 struct Sent {
     instruction: Instruction,
@@ -321,10 +320,9 @@ fn progress(view: &View<'_>, operator: &mut Operator) -> Option<Option<String>> 
             }
             Status::Impossible(reason) => return Some(Some(reason)),
             // Only the operator's own steps may have changed the members, if its plan depends on them.
+            // bug placement.ignore_conflict: never
             Status::Due(region, _)
-                if region == operator.region
-                    && now.conf_version != operator.epoch.conf_version
-                    && !mutant::active("placement.ignore_conflict") =>
+                if region == operator.region && now.conf_version != operator.epoch.conf_version =>
             {
                 if !operator.adopt_members(now) {
                     return Some(Some("members changed outside this operator".into()));
@@ -379,13 +377,10 @@ fn check_limits(view: &View<'_>, operator: &Operator) -> Result<(), String> {
         ));
     }
     let evictions = operators.count(&[Kind::Evict]);
-    let evictions_max = match mutant::active("placement.few_evictions") {
-        true => config.leader_moves_max(),
-        false => EVICTIONS_MAX,
-    };
-    if operator.kind == Kind::Evict && evictions >= evictions_max {
+    // bug placement.few_evictions: `EVICTIONS_MAX` is `config.leader_moves_max()`
+    if operator.kind == Kind::Evict && evictions >= EVICTIONS_MAX {
         return Err(format!(
-            "leaders that leave slow or unfit stores: {evictions} of at most {evictions_max}"
+            "leaders that leave slow or unfit stores: {evictions} of at most {EVICTIONS_MAX}"
         ));
     }
     let leaders = operators.count(&[Kind::Leaders]);
@@ -417,7 +412,8 @@ fn may_supersede(view: &View<'_>, running: &Operator, new: &Operator) -> bool {
     let info = view.cluster.regions().get(running.region);
     let is_merging = info.is_some_and(|i| matches!(i.region.phase, RegionPhase::Merging { .. }));
     if is_merging && new.kind == Kind::Manual && !new.merges() {
-        return !mutant::active("placement.merge_bars_moves");
+        // bug placement.merge_bars_moves: return false;
+        return true;
     }
     let settled =
         info.is_some_and(|i| !i.region.is_joint() && i.region.phase == RegionPhase::Normal);

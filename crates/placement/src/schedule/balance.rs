@@ -10,7 +10,7 @@ use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use stele_types::{RegionId, RegionKind, StoreId, mutant};
+use stele_types::{RegionId, RegionKind, StoreId};
 
 /// Limit for the pairs of stores of which the regions are compared for one proposal. Two stores
 /// between which nothing can move are rare.
@@ -18,7 +18,6 @@ const PAIRS_MAX: usize = 256;
 /// Limit for the regions with slow quorums that are compared for one proposal.
 const SLOW_QUORUMS_MAX: usize = 1024;
 
-/// A planned move of a region's replica.
 struct Move<'a> {
     info: &'a RegionInfo,
     from: StoreId,
@@ -95,7 +94,8 @@ fn best_region<'a>(
     to: &Load,
     may_lower_quorum: bool,
 ) -> Option<Move<'a>> {
-    let is_coldest_first = from.is_nearly_full && !mutant::active("placement.coldest_not_first");
+    let is_coldest_first = from.is_nearly_full;
+    // bug placement.coldest_not_first: let is_coldest_first = false;
     let rank = |info: &RegionInfo| {
         let rates = info.heat.at(view.now);
         let heat = if is_coldest_first { (rates.ops(), rates.bytes()) } else { (0, 0) };

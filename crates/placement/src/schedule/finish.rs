@@ -5,7 +5,7 @@ use super::survey::Survey;
 use crate::operator::status::{has_lost, may_take};
 use crate::operator::{Kind, Operator, Step, plan};
 use crate::region_info::RegionInfo;
-use stele_types::{RegionPhase, mutant};
+use stele_types::RegionPhase;
 
 /// Returns operators that end them.
 pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
@@ -19,7 +19,8 @@ fn finish(view: &View<'_>, info: &RegionInfo) -> Option<Operator> {
     }
     let RegionPhase::Merging { target, .. } = info.region.phase else { return None };
     let is_cancelled = view.cluster.has_cancelled_merge(info.region.id);
-    if is_cancelled && !mutant::active("placement.cancelled_merge_finished") {
+    // bug placement.cancelled_merge_finished: never
+    if is_cancelled {
         return plan::operator(info, Kind::Finish, vec![Step::AbandonMerge], "cancelled");
     }
     let known = view.cluster.regions().get(target);

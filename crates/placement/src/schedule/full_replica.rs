@@ -7,7 +7,7 @@ use super::survey::Survey;
 use super::{PROPOSALS_MAX, View, place, voters};
 use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
-use stele_types::{Peer, RegionKind, StoreId, mutant};
+use stele_types::{Peer, RegionKind, StoreId};
 
 /// Least voters that hold everything besides the replica that leaves.
 const OTHERS_MIN: usize = 2;
@@ -36,14 +36,15 @@ pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
 
 /// Returns the voter on a full store that lacks entries.
 ///
-/// Invariant: all other voters have everything. A replica that leaves takes nothing with it.
+/// Invariant: a replica leaves a full store only while all other voters have everything, and it can come back.
+/// Test: `a_replica_on_a_full_store_leaves_only_where_it_can_come_back_and_no_other_lacks_entries`.
 fn lagging<'a>(view: &View<'_>, info: &'a RegionInfo, store: StoreId) -> Option<&'a Peer> {
     let replica = voters(info).find(|peer| peer.store == store)?;
     let is_leader = info.leader.is_some_and(|leader| leader.id == replica.id);
     let has_all = |peer: &&Peer| view.is_reachable(info, peer) && info.is_caught_up(peer.id);
     let others = || voters(info).filter(|peer| peer.id != replica.id);
-    let are_whole = others().all(|peer| has_all(&peer)) && others().count() >= OTHERS_MIN
-        || mutant::active("placement.last_whole_replica_dropped");
+    let are_whole = others().all(|peer| has_all(&peer)) && others().count() >= OTHERS_MIN;
+    // bug placement.last_whole_replica_dropped: let are_whole = true;
     (!is_leader && info.pending.contains(&replica.id) && are_whole).then_some(replica)
 }
 
@@ -72,14 +73,16 @@ fn drop_first(
     replica: &Peer,
 ) -> Option<(Operator, Vec<StoreId>)> {
     let is_placement = info.region.kind == RegionKind::System;
-    if is_placement && !mutant::active("placement.full_group_loses_voter") {
+    // bug placement.full_group_loses_voter: never
+    if is_placement {
         return None;
     }
     let ids = survey.replicas_on(load.store).iter().filter(|id| **id != info.region.id);
     let others = ids.filter_map(|id| view.cluster.regions().get(*id));
     let beside = others.fold(0, |sum: u64, other| sum.saturating_add(other.size_bytes));
     let fits = beside.saturating_add(info.size_bytes) <= load.room.limit;
-    if !fits && !mutant::active("placement.full_replica_dropped_for_nothing") {
+    // bug placement.full_replica_dropped_for_nothing: never
+    if !fits {
         return None;
     }
     let steps = plan::change_members(info, &[], &[replica.id], None);

@@ -2,6 +2,10 @@
 //!
 //! The schedulers decide by these functions, and `explain` prints what they return. No rule of
 //! balancing exists twice.
+//!
+//! Invariant: a leader moves for speed once a minute, or when its store becomes four times slower, and data moves
+//! only for a class that has lasted.
+//! Test: `random_clusters_lose_nothing_and_come_to_rest`.
 
 use super::View;
 use super::level::{Level, improves};
@@ -12,7 +16,7 @@ use crate::operator::leader_moves::LEADER_PAUSE_MILLIS;
 use crate::operator::settled;
 use crate::region_info::RegionInfo;
 use crate::speed::SpeedClass;
-use stele_types::{Peer, PeerRole, RegionKind, RegionPhase, StoreId, mutant};
+use stele_types::{Peer, PeerRole, RegionKind, RegionPhase, StoreId};
 
 /// Classes between the best voter and the leader from which the leadership moves: a factor of 1.5
 /// at least. Stores less far apart share the leaders by load over speed.
@@ -258,7 +262,8 @@ pub fn judge_leader(
     if settled(peer.role) != PeerRole::Voter {
         return Rule::IsLearner;
     }
-    if !info.is_caught_up(peer.id) && !mutant::active("placement.lagging_leader") {
+    // bug placement.lagging_leader: never
+    if !info.is_caught_up(peer.id) {
         return Rule::Lags;
     }
     let Some(to) = loads.get(peer.store).filter(|load| load.is_serving) else {
@@ -294,7 +299,8 @@ fn judge_leader_by_load(
     best: SpeedClass,
 ) -> Rule {
     let is_slow = from.class.0 + GAP_CLASSES_MIN <= best.0;
-    if is_slow && !mutant::active("placement.speed_gap_ignored") {
+    // bug placement.speed_gap_ignored: never
+    if is_slow {
         return Rule::TakesLead { class: to.class, leader: from.class };
     }
     let mean = loads.leader_mean();
@@ -353,7 +359,8 @@ pub fn judge_move(
     // lower and raise the class of a region thus do not alternate permanently.
     let keeps_band = !loads.is_data_within(after_high, QUORUM_BAND_PERCENT)
         && loads.is_data_within(after_low, QUORUM_BAND_PERCENT);
-    if lowers_quorum && !keeps_band && !mutant::active("placement.quorum_lowered") {
+    // bug placement.quorum_lowered: never
+    if lowers_quorum && !keeps_band {
         return Rule::LowersQuorum { before, after };
     }
     Rule::TakesReplica { from_store: from, from_after, to_after, lowers_quorum }
@@ -448,8 +455,8 @@ fn fixed(view: &View<'_>, loads: &Loads, info: &RegionInfo, from: StoreId) -> Op
     }
     let is_ready = |peer: &Peer| {
         let is_whole = loads.is_reachable(info, peer) && info.is_caught_up(peer.id);
-        let may_lag = peer.store == from && info.leader.is_none_or(|l| l.id != peer.id)
-            || mutant::active("placement.any_replica_may_lag");
+        let may_lag = peer.store == from && info.leader.is_none_or(|l| l.id != peer.id);
+        // bug placement.any_replica_may_lag: let may_lag = true;
         peer.role == PeerRole::Voter && (is_whole || may_lag)
     };
     match region.peers.iter().all(is_ready) {

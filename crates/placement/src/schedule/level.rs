@@ -1,7 +1,5 @@
 //! Comparison of levels: what a store holds, divided by its weight. All comparisons are exact.
 
-use stele_types::mutant;
-
 /// What a store holds of something that is shared out, and its weight: the level is `held / weight`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
@@ -46,15 +44,14 @@ impl Level {
 /// Whether the move of `amount` brings the levels of two stores together (ALOR, equation 1):
 /// `(S_from − amount) / W_from >= (S_to + amount) / W_to`.
 ///
-/// Invariant: the sum of `S² / W` falls with every move that this allows, by at least
+/// Invariant: balancing ends: the sum of `S² / W` falls with every move that this allows, by at least
 /// `amount² (1 / W_from + 1 / W_to)`. Amounts are at least 1, so that balancing ends. Equal levels
 /// after the move are the best balance and lower the sum, too.
+/// Test: `every_move_of_a_random_cluster_improves_it_and_balancing_ends_in_every_mode`.
 pub fn improves(from: Level, to: Level, amount: u64) -> bool {
     let (after_from, after_to) = (from.without(amount), to.with(amount));
-    match mutant::active("placement.move_rule_inverted") {
-        true => after_to.is_at_least(after_from),
-        false => amount <= from.held && after_from.is_at_least(after_to),
-    }
+    // bug placement.move_rule_inverted: return after_to.is_at_least(after_from);
+    amount <= from.held && after_from.is_at_least(after_to)
 }
 
 /// Whether `from` is above `to` by more than `percent` of the mean level. Sizes and rates that change
@@ -71,7 +68,8 @@ pub fn is_apart(from: Level, to: Level, mean: Level, percent: u64) -> bool {
         Some(whole) => whole / u128::from(mean.weight.max(1)),
         None => product / u128::from(mean.weight.max(1)) * u128::from(mean.held / 100 * percent),
     };
-    gap > tolerance || (gap > 0 && mutant::active("placement.tolerance_ignored"))
+    // bug placement.tolerance_ignored: let tolerance = 0;
+    gap > tolerance
 }
 
 /// Whether a level is at most `percent` of the mean.

@@ -6,7 +6,7 @@ use super::planned::Planned;
 use crate::operator::settled;
 use crate::region_info::RegionInfo;
 use crate::speed::SpeedClass;
-use stele_types::{Peer, PeerRole, StoreId, mutant};
+use stele_types::{Peer, PeerRole, StoreId};
 
 /// Operations a second that an idle region counts as, for its leader's store.
 pub const IDLE_REGION_OPS: u64 = 16;
@@ -115,7 +115,8 @@ impl Load {
             let (here, there) = (level(self, after)?, level(from, from.led_reads)?);
             Some(!here.is_at_least(there))
         });
-        is_within || relieves == Some(true) || mutant::active("placement.read_bound_ignored")
+        // bug placement.read_bound_ignored: `relieves == Some(true)` is `true`
+        is_within || relieves == Some(true)
     }
 }
 
@@ -261,7 +262,6 @@ impl Loads {
         is_apart(from, to, self.leading, LEADER_TOLERANCE_PERCENT)
     }
 
-    /// Whether a data level is at most `percent` of the mean.
     pub(super) fn is_data_within(&self, level: Level, percent: u64) -> bool {
         is_within(level, self.data, percent)
     }
@@ -374,15 +374,12 @@ pub struct LeaderCost {
 impl LeaderCost {
     /// Returns the work of the leader of `info`.
     pub fn of(info: &RegionInfo, now: crate::Millis) -> Self {
-        let rates = match mutant::active("placement.leaders_by_count") {
-            true => crate::heat::Rates::default(),
-            false => info.heat.at(now),
-        };
+        let rates = info.heat.at(now);
+        // bug placement.leaders_by_count: let rates = crate::heat::Rates::default();
         Self { ops: rates.ops().saturating_add(IDLE_REGION_OPS), reads: rates.reads }
     }
 }
 
-/// Iterates over the stores of these peers.
 pub(super) fn stores_of(peers: &[Peer]) -> impl Iterator<Item = StoreId> {
     peers.iter().map(|peer| peer.store)
 }

@@ -8,7 +8,7 @@ use crate::operator::status::same_stores;
 use crate::operator::{Kind, Operator, Step, plan};
 use crate::region_info::RegionInfo;
 use std::collections::BTreeSet;
-use stele_types::{PeerId, RegionId, RegionKind, StoreId, mutant};
+use stele_types::{PeerId, RegionId, RegionKind, StoreId};
 
 /// Returns operators that merge a region into its right or left neighbour.
 pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
@@ -20,8 +20,8 @@ pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
         .healthy_regions()
         .filter(|info| info.region.kind == RegionKind::Data)
         .filter(|info| {
+            // bug placement.cancelled_merge_planned_again: return true;
             !view.cluster.has_cancelled_merge(info.region.id)
-                || mutant::active("placement.cancelled_merge_planned_again")
         })
         .map(|info| info.region.id)
         .collect();

@@ -181,7 +181,6 @@ impl<'a> View<'a> {
     }
 }
 
-/// Iterates over the voters of a region.
 pub(crate) fn voters(info: &RegionInfo) -> impl Iterator<Item = &Peer> {
     info.region.peers.iter().filter(|peer| settled(peer.role) == PeerRole::Voter)
 }

@@ -5,12 +5,13 @@
 //! such as one that becomes silent or down; a running operator; a leaving store; a committed decision. What
 //! is no reason, such as traffic that fades or sizes that grow, is surveyed within
 //! `UNCHANGED_ROUND_MILLIS_MAX`, and in less where there are few regions.
+//! Test: `a_store_that_becomes_silent_or_down_is_a_reason_for_a_round_within_a_second`.
 
 use crate::Millis;
 use crate::cluster::Cluster;
 use crate::operator::tracker::Operators;
 use crate::store::{Store, StoreState};
-use stele_types::{StoreId, mutant};
+use stele_types::StoreId;
 
 /// Longest time from a reason to the round.
 const ROUND_MILLIS: u64 = 1000;
@@ -92,8 +93,8 @@ impl Pace {
         {
             return true;
         }
-        if now.since(self.looked) < ROUND_MILLIS || mutant::active("placement.silence_is_no_reason")
-        {
+        // bug placement.silence_is_no_reason: always
+        if now.since(self.looked) < ROUND_MILLIS {
             return false;
         }
         self.looked = now;

@@ -1,4 +1,7 @@
 //! Placement of a replica, and of a leader.
+//!
+//! Invariant: a drain, a repair and a balance choose a leader by one order: none undoes the choice of another.
+//! Test: `the_leader_that_a_drain_chooses_is_not_moved_by_speed_again`.
 
 use super::View;
 use super::judge::{GAP_CLASSES_MIN, QUORUM_BAND_PERCENT, Rule, judge_leader};
@@ -6,7 +9,7 @@ use super::load::{LeaderCost, Load, Loads};
 use crate::config::{FREE_BYTES_ENOUGH, FREE_PERCENT_MIN, Mode};
 use crate::region_info::RegionInfo;
 use std::cmp::Reverse;
-use stele_types::{Peer, StoreId, mutant};
+use stele_types::{Peer, StoreId};
 
 /// Cost of a replica besides its bytes: an empty region causes work, too.
 const REPLICA_BYTES: u64 = 16 << 20;
@@ -45,7 +48,8 @@ pub fn refusal(
         let label = view.cluster.domain_label().map(str::to_owned);
         return Some(Rule::SharesDomain { with, label });
     }
-    let fits = load.room.fits(info.size_bytes) || mutant::active("placement.room_ignored");
+    let fits = load.room.fits(info.size_bytes);
+    // bug placement.room_ignored: let fits = true;
     (!fits).then_some(Rule::TooFull(load.room))
 }
 
@@ -82,11 +86,12 @@ pub fn over_budget(view: &View<'_>, loads: &Loads, info: &RegionInfo, to: StoreI
     for load in ends.filter(|load| load.moving > 0) {
         let bytes = load.moving_bytes;
         let is_over = bytes.saturating_add(info.size_bytes) > max;
-        if is_over && !mutant::active("placement.move_budget_ignored") {
+        // bug placement.move_budget_ignored: never
+        if is_over {
             return Some(Rule::MovesEnough { store: load.store, bytes, max });
         }
-        let suffers = load.suffers.filter(|_| !mutant::active("placement.suffering_store_moves"));
-        if let Some(measured) = suffers {
+        // bug placement.suffering_store_moves: never
+        if let Some(measured) = load.suffers {
             let class = view.cluster.class_of(load.store);
             return Some(Rule::Suffers { store: load.store, measured, class });
         }
@@ -242,9 +247,7 @@ pub fn next_leader(
     let best = readers.map(|(_, load)| load.class).max();
     let best = best.or(able.iter().map(|(_, load)| load.class).max())?;
     let key = |load: &Load| {
-        if mutant::active("placement.next_leader_by_count") {
-            return (false, false, (u128::from(load.leaders), load.store));
-        }
+        // bug placement.next_leader_by_count: return (false, false, (u128::from(load.leaders), load.store));
         let is_slow = load.class.0 + GAP_CLASSES_MIN <= best.0;
         (!can_read(load), is_slow, leader_level_key(loads, cost, load.store))
     };

@@ -7,7 +7,7 @@ use crate::cluster::Cluster;
 use crate::operator::Operator;
 use crate::region_info::RegionInfo;
 use std::borrow::Cow;
-use stele_types::{Peer, StoreId, mutant};
+use stele_types::{Peer, StoreId};
 
 /// Loads of one region.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,8 @@ impl<'a> Planned<'a> {
         let cost = LeaderCost::of(info, now);
         let target = operator.and_then(Operator::other_region);
         let target = target.and_then(|target| cluster.regions().get(target));
-        match target.filter(|_| !mutant::active("placement.merge_keeps_its_source")) {
+        // bug placement.merge_keeps_its_source: `target` is `None`
+        match target {
             Some(target) => Self {
                 peers,
                 weight: info.size_bytes,

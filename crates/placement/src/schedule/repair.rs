@@ -9,7 +9,6 @@ use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, PeerRole, StoreId};
 
-/// Fault of a region.
 enum Fault {
     /// This voter must be replaced, for this reason.
     Replace(Peer, String),

@@ -4,8 +4,6 @@
 //! domain holds more than one copy of the data, and no store more than its capacity. The stores that
 //! are below their caps share the rest in proportion to their speeds.
 
-use stele_types::mutant;
-
 /// Input of one store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
@@ -34,11 +32,9 @@ pub fn weights(stores: &[Share], data_bytes: u64, replicas: usize) -> Vec<u64> {
     let domain_count = stores.iter().map(|store| store.domain + 1).max().unwrap_or(0);
     let occupied = occupied_domains(stores, domain_count);
     let copies = replicas.min(occupied).max(1) as u64;
-    let domain_max = match mutant::active("placement.domain_cap_ignored") {
-        true => WEIGHTS_SUM,
-        // Rounded up, so that the domains together can hold everything.
-        false => WEIGHTS_SUM.div_ceil(copies),
-    };
+    // Rounded up, so that the domains together can hold everything.
+    let domain_max = WEIGHTS_SUM.div_ceil(copies);
+    // bug placement.domain_cap_ignored: let domain_max = WEIGHTS_SUM;
     let caps: Vec<u64> = stores.iter().map(|store| capacity_share(store, data_bytes)).collect();
     let wanted = u128::from(WEIGHTS_SUM);
     let level = least_level(wanted, |level| {
@@ -64,7 +60,8 @@ pub fn weights(stores: &[Share], data_bytes: u64, replicas: usize) -> Vec<u64> {
 }
 
 fn finish(share: u64, store: &Share) -> u64 {
-    let keeps = !store.is_nearly_full || mutant::active("placement.nearly_full_keeps_weight");
+    let keeps = !store.is_nearly_full;
+    // bug placement.nearly_full_keeps_weight: let keeps = true;
     match keeps {
         true => share.max(1),
         false => (share / NEARLY_FULL_DIVISOR).max(1),
@@ -83,7 +80,8 @@ fn occupied_domains(stores: &[Share], domain_count: usize) -> usize {
 
 /// Returns the capacity as a share of all data.
 fn capacity_share(store: &Share, data_bytes: u64) -> u64 {
-    if store.capacity_bytes == u64::MAX || mutant::active("placement.capacity_ignored") {
+    // bug placement.capacity_ignored: always
+    if store.capacity_bytes == u64::MAX {
         return WEIGHTS_SUM;
     }
     let share = u128::from(store.capacity_bytes) * u128::from(WEIGHTS_SUM);

@@ -3,7 +3,6 @@
 use super::SpeedClass;
 use crate::Millis;
 use crate::store::StoreReport;
-use stele_types::mutant;
 
 /// Classes of a store. A pure state machine: the reports come in with their times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,8 +99,8 @@ impl Window {
 fn stuck_class(age_millis: u64, held: SpeedClass) -> Option<SpeedClass> {
     let cost_millis = 1000 / held.per_second();
     let is_stuck = age_millis >= STUCK_MILLIS_MIN && age_millis > cost_millis * STUCK_COSTS;
-    (is_stuck && !mutant::active("placement.stuck_write_ignored"))
-        .then(|| SpeedClass::of(1000 / age_millis.max(1)))
+    // bug placement.stuck_write_ignored: `is_stuck` is `false`
+    is_stuck.then(|| SpeedClass::of(1000 / age_millis.max(1)))
 }
 
 impl SpeedState {
@@ -127,11 +126,11 @@ impl SpeedState {
     ///
     /// Invariant: a store that became slow and then idle does not stay slow: its class follows from
     /// measurements only, and without writes there would be none.
+    /// Test: `an_idle_store_that_was_slow_measures_once_a_minute_until_it_is_as_fast_as_its_probe`.
     pub fn take_measurement(&mut self, now: Millis) -> bool {
         let is_below = self.is_measured && self.probed.is_some_and(|probed| self.class < probed);
-        let is_due = is_below
-            && self.measured.is_none_or(|last| now.since(last) >= MEASURE_MILLIS)
-            && !mutant::active("placement.idle_store_stays_slow");
+        let is_due = is_below && self.measured.is_none_or(|last| now.since(last) >= MEASURE_MILLIS);
+        // bug placement.idle_store_stays_slow: let is_due = false;
         if is_due {
             (self.measured, self.requested) = (Some(now), Some(now));
         }
@@ -143,6 +142,7 @@ impl SpeedState {
     /// Invariant: the class falls only after windows of 2 s that are all lower, to the highest of
     /// them, and rises only after 60 s, to the lowest. Leaders that leave make a store faster, and
     /// therefore must not bring themselves back.
+    /// Test: `random_windows_move_the_class_as_defined`.
     pub fn note(&mut self, window: Window, data_after_millis: u64, now: Millis) {
         let start = self.window_start(now);
         self.last = Some(now);
@@ -159,7 +159,8 @@ impl SpeedState {
         // Invariant: an estimate changes nothing after a measurement. It knows neither load nor age.
         let counts =
             (window.is_measured || !self.is_measured) && !self.lowers_by_request(window, now);
-        if counts || mutant::active("placement.estimate_replaces_measurement") {
+        // bug placement.estimate_replaces_measurement: always
+        if counts {
             self.is_measured |= window.is_measured;
             let seen = self.judged(window.class, now);
             self.take(seen, start, now);
@@ -188,7 +189,8 @@ impl SpeedState {
     /// Invariant: receiving a snapshot does not make a store slow; ten times slower still shows.
     fn judged(&self, seen: SpeedClass, now: Millis) -> SpeedClass {
         let is_receiving = self.received.is_some_and(|at| now.since(at) <= RECEIVED_MILLIS);
-        match is_receiving && !mutant::active("placement.receiving_counts_as_slow") {
+        // bug placement.receiving_counts_as_slow: `is_receiving` is `false`
+        match is_receiving {
             true if seen < self.class => {
                 SpeedClass(seen.0.saturating_add(RECEIVING_CLASSES)).min(self.class)
             }
@@ -197,15 +199,9 @@ impl SpeedState {
     }
 
     fn take(&mut self, seen: SpeedClass, start: Millis, now: Millis) {
-        let fall_millis = match mutant::active("placement.fall_without_waiting") {
-            true => 0,
-            false => FALL_MILLIS,
-        };
-        let rise_millis = match mutant::active("placement.rise_at_once") {
-            true => 0,
-            false => RISE_MILLIS,
-        };
-        let waits = [fall_millis, rise_millis];
+        // bug placement.fall_without_waiting: `FALL_MILLIS` is `0`
+        // bug placement.rise_at_once: `RISE_MILLIS` is `0`
+        let waits = [FALL_MILLIS, RISE_MILLIS];
         if let Some(class) = follow(&mut self.window_streak, self.class, seen, waits, start, now) {
             self.class = class;
         }
@@ -213,13 +209,10 @@ impl SpeedState {
 
     /// Invariant: data follows only a class that has lasted, in both directions: a move of data
     /// costs more than a slow minute. A new store that is faster than its estimate gets its share at once.
-    fn follow_with_data(&mut self, data_after_millis: u64, now: Millis) {
-        let fall = match mutant::active("placement.data_follows_at_once") {
-            true => 0,
-            false => data_after_millis,
-        };
-        let is_new = self.is_new_until.is_none_or(|until| now < until)
-            && !mutant::active("placement.estimate_holds_data");
+    fn follow_with_data(&mut self, fall: u64, now: Millis) {
+        // bug placement.data_follows_at_once: let fall = 0;
+        let is_new = self.is_new_until.is_none_or(|until| now < until);
+        // bug placement.estimate_holds_data: let is_new = false;
         let rise = if is_new { 0 } else { fall };
         let (streak, held) = (&mut self.class_streak, self.data_class);
         if let Some(class) = follow(streak, held, self.class, [fall, rise], now, now) {
@@ -258,7 +251,8 @@ fn follow(
         *streak = Some(this);
         return None;
     }
-    let falls_on = is_fall && seen < this.nearest && !mutant::active("placement.fall_in_steps");
+    let falls_on = is_fall && seen < this.nearest;
+    // bug placement.fall_in_steps: let falls_on = false;
     *streak = falls_on.then_some(new);
     Some(this.nearest)
 }

@@ -5,7 +5,6 @@ use super::PARTS_MAX;
 use crate::input::{ChangeKind, PeerChange};
 use raft::eraftpb::ConfState;
 use std::collections::BTreeSet;
-use stele_types::mutant;
 use stele_types::{Peer, PeerRole, Region, RegionPhase, StoreId};
 
 /// Most peers of a region.
@@ -20,7 +19,8 @@ const PEERS_MAX: usize = 32;
 /// must become a learner first.
 pub(crate) fn change_peers(region: &Region, changes: &[PeerChange]) -> Result<Region, String> {
     check_normal_phase(region)?;
-    if region.is_joint() && !mutant::active("replica.change_while_joint") {
+    // bug replica.change_while_joint: never
+    if region.is_joint() {
         return Err(
             "membership is between two configurations: leave the joint one first".to_owned()
         );
@@ -77,7 +77,8 @@ pub(crate) fn recover(region: &Region, lost: &[StoreId]) -> Result<Region, Strin
     };
     let votes_now = |role| matches!(role, PeerRole::Voter | PeerRole::DemotingVoter);
     let is_needless = has_majority(votes_now) && has_majority(PeerRole::votes_next);
-    if is_needless && !mutant::active("replica.recover_beside_a_majority") {
+    // bug replica.recover_beside_a_majority: never
+    if is_needless {
         return Err("a majority of its voters is not lost: bring their nodes back".to_owned());
     }
     let mut out = region.clone();
@@ -127,7 +128,8 @@ pub(crate) fn check_members(region: &Region) -> Result<(), String> {
     }
     let votes_now = |peer: &Peer| matches!(peer.role, PeerRole::Voter | PeerRole::DemotingVoter);
     let votes = peers.iter().any(|peer| peer.role.votes_next()) && peers.iter().any(votes_now);
-    if !votes && !mutant::active("replica.no_voter_left") {
+    // bug replica.no_voter_left: never
+    if !votes {
         return Err("no voter would remain".to_owned());
     }
     Ok(())

@@ -119,11 +119,9 @@ pub(super) const PARTS_MAX: usize = 64;
 pub(crate) struct Record {
     /// Region with the log that contains it.
     pub region: RegionId,
-    /// Change.
     pub change: Change,
 }
 
-/// Kinds of change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// Changes of members: one at once, several by a joint configuration.
@@ -138,14 +136,12 @@ pub(crate) enum Change {
     /// Preparation of a merge: no writes after it, until the target takes over or the preparation
     /// is rolled back.
     PrepareMerge {
-        /// Target region.
         target: RegionId,
         /// Index and term of this entry.
         prepared: (LogIndex, Term),
     },
     /// Commit of a merge: takes over a prepared region.
     CommitMerge {
-        /// Source region.
         source: RegionId,
         /// Index and term of the entry that prepared it.
         prepared: (LogIndex, Term),
@@ -154,14 +150,10 @@ pub(crate) enum Change {
     RollbackMerge,
     /// Continuation without the peers on these stores, which are lost permanently. No majority
     /// agreed to it.
-    Recover {
-        /// Lost stores.
-        lost: Vec<StoreId>,
-    },
+    Recover { lost: Vec<StoreId> },
 }
 
 impl Record {
-    /// Encodes the record.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![FORMAT];
         varint::put(&mut out, self.region.0);

@@ -9,7 +9,6 @@ use crate::input::NewRegion;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use stele_types::limits::USER_KEY_BYTES_MAX;
-use stele_types::mutant;
 use stele_types::{KeyRange, LogIndex, Peer, Region, RegionKind, RegionPhase, Term};
 
 /// Returns the region, then the new ones, in key order. The `version` of all grows by the number of
@@ -26,9 +25,8 @@ pub(crate) fn split(
     check_keys(region, keys)?;
     check_ids(region, new)?;
     let mut parent = region.clone();
-    if !mutant::active("replica.split_keeps_version") {
-        parent.epoch.version += keys.len() as u64;
-    }
+    // bug replica.split_keeps_version: skip
+    parent.epoch.version += keys.len() as u64;
     let ends = keys.iter().skip(1).cloned().chain([region.range.end.clone()]);
     let children = keys.iter().zip(ends).zip(new).map(|((start, end), ids)| {
         let place = |(peer, id): (&Peer, _)| Peer { id, ..*peer };
@@ -106,7 +104,8 @@ pub(crate) fn commit_merge(
     }
     let same_epoch = matches!(source.phase, RegionPhase::Merging { target_epoch, .. }
         if target_epoch == target.epoch);
-    if !same_epoch && !mutant::active("replica.merge_into_changed_target") {
+    // bug replica.merge_into_changed_target: never
+    if !same_epoch {
         return Err(format!("region {} has changed since the preparation", target.id));
     }
     check_neighbours(source, target)?;
@@ -115,9 +114,8 @@ pub(crate) fn commit_merge(
         true => out.range.start = source.range.start.clone(),
         false => out.range.end = source.range.end.clone(),
     }
-    if !mutant::active("replica.merge_keeps_version") {
-        out.epoch.version = source.epoch.version.max(target.epoch.version) + 1;
-    }
+    // bug replica.merge_keeps_version: skip
+    out.epoch.version = source.epoch.version.max(target.epoch.version) + 1;
     Ok((out, tombstone(source)))
 }
 
@@ -138,9 +136,8 @@ pub(crate) fn rollback_merge(region: &Region) -> Result<Region, String> {
 /// there was none.
 pub(crate) fn refuse_merge(target: &Region) -> Region {
     let mut out = target.clone();
-    if !mutant::active("replica.refusal_keeps_epoch") {
-        out.epoch.conf_version += 1;
-    }
+    // bug replica.refusal_keeps_epoch: skip
+    out.epoch.conf_version += 1;
     out
 }
 
@@ -169,7 +166,8 @@ fn check_range_may_change(region: &Region) -> Result<(), String> {
 fn check_neighbours(source: &Region, target: &Region) -> Result<(), String> {
     check_range_may_change(target)?;
     let beside = precedes(source, target) || precedes(target, source);
-    if source.id == target.id || !beside && !mutant::active("replica.merge_not_adjacent") {
+    // bug replica.merge_not_adjacent: `!beside` is `false`
+    if source.id == target.id || !beside {
         return Err(format!("regions {} and {} are not adjacent", source.id, target.id));
     }
     let stores = |region: &Region| -> BTreeSet<_> {

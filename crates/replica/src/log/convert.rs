@@ -8,7 +8,6 @@ use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use stele_types::{CommittedEntry, LogIndex, Term};
 
-/// Returns the Raft entry of a payload.
 pub(crate) fn entry(term: u64, index: u64, payload: Bytes) -> Entry {
     let mut entry = Entry { term, index, ..Entry::default() };
     let change = admin::conf_change(&payload);

@@ -139,7 +139,6 @@ impl<E: StorageEngine> RegionLog<E> {
         self.truncated
     }
 
-    /// Returns the payloads in the tail above `index`, newest first.
     pub fn newest_first(&self, above: u64) -> impl Iterator<Item = &Bytes> {
         self.tail.newest_first(above)
     }
@@ -183,7 +182,6 @@ impl<E: StorageEngine> RegionLog<E> {
         }
     }
 
-    /// Returns the term of an entry in the log.
     pub fn term_of(&self, index: u64) -> Option<u64> {
         if index == self.truncated.0 {
             return Some(self.truncated.1);
@@ -239,11 +237,8 @@ impl<E: StorageEngine> Storage for RegionLog<E> {
             Ok(entries) => Ok(entries),
             // Entries for a follower, which gets a snapshot instead. Only here Raft accepts an
             // error.
-            Err(failure)
-                if failure.is_damage()
-                    && context.can_async()
-                    && !stele_types::mutant::active("replica.stop_on_damaged_entry") =>
-            {
+            // bug replica.stop_on_damaged_entry: never
+            Err(failure) if failure.is_damage() && context.can_async() => {
                 Err(raft::Error::Store(StorageError::Compacted))
             }
             Err(failure) => {

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_storage::effect_bytes;
-use stele_types::mutant;
 
 /// Bytes of an entry beside its payload and the effects of its operations, here and in a window.
 const ENTRY_OVERHEAD_BYTES: u64 = 256;
@@ -45,10 +44,8 @@ impl Drop for Tail {
 ///
 /// Invariant: operations and keys count. Those of small operations need many times the payload.
 pub(crate) fn entry_bytes(payload: &Bytes) -> u64 {
-    let effects = match mutant::active("replica.operations_uncounted") {
-        true => 0,
-        false => effect_bytes(payload),
-    };
+    let effects = effect_bytes(payload);
+    // bug replica.operations_uncounted: let effects = 0;
     payload.len() as u64 + effects + ENTRY_OVERHEAD_BYTES
 }
 
@@ -57,7 +54,6 @@ impl Tail {
         Self { entries: VecDeque::new(), bytes: 0, tails }
     }
 
-    /// Returns the bytes of the entries.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -94,7 +90,6 @@ impl Tail {
         }
     }
 
-    /// Returns an entry's term.
     pub fn term(&self, index: u64) -> Option<u64> {
         let place = index.checked_sub(self.first())?;
         self.entries.get(place as usize).map(|(entry, _)| entry.term)

@@ -11,10 +11,9 @@ use crate::reads::Coverage;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
-use stele_types::{Command, CommittedEntry, Error, LogIndex, Region, RegionId, Result, mutant};
+use stele_types::{Command, CommittedEntry, Error, LogIndex, Region, RegionId, Result};
 
 impl<E: StorageEngine> Peer<E> {
-    /// Applies all entries that may be applied now.
     pub(super) fn apply_committed(&mut self, ctx: &mut Context<E>) -> Result<()> {
         let mut run: Vec<CommittedEntry> = Vec::new();
         let mut bytes = 0;
@@ -56,7 +55,8 @@ impl<E: StorageEngine> Peer<E> {
     /// Counts the operations of entries. Only a leader counts: the traffic of a region is reported
     /// once.
     fn count_writes(&mut self, run: &[CommittedEntry]) {
-        if !self.is_leader() && !mutant::active("replica.followers_count_writes") {
+        // bug replica.followers_count_writes: never
+        if !self.is_leader() {
             return;
         }
         for entry in run.iter().filter(|entry| entry.is_command) {
@@ -65,7 +65,6 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Records that entries up to `index` are applied.
     pub(super) fn note_applied(&mut self, index: LogIndex) {
         self.group.note_applied(index);
         self.reader.window().note_applied(index);
@@ -109,7 +108,6 @@ impl<E: StorageEngine> Peer<E> {
         Ok(true)
     }
 
-    /// Replaces the region's descriptor.
     fn set_region(&mut self, ctx: &mut Context<E>, region: Region) {
         let region = Arc::new(region);
         if let Some(name) = region.peer(self.name.id) {
@@ -159,17 +157,18 @@ impl<E: StorageEngine> Peer<E> {
     /// Publishes the committed entries, then answers what waits for them. Returns whether this peer
     /// begins to serve: requests may wait for that.
     ///
-    /// Invariant: called before the outputs of a poll leave. A write that is answered and an entry
-    /// of which a follower learns that it is committed are visible before.
+    /// Invariant: a write that is answered is on the disks of a quorum, and visible here before. So is an entry
+    /// of which a follower learns that it is committed: this is called before the outputs of a poll leave.
+    /// Tests: `a_write_is_not_answered_before_a_quorum_has_it`,
+    /// `what_a_leader_answered_survives_its_power_cut_before_its_own_sync`.
     pub(super) fn publish(&mut self, ctx: &mut Context<E>) -> bool {
         let (committed, applied) = (self.committed(), self.applied());
         if committed > applied && ctx.options.read_acceleration {
             self.extend_window(committed);
         }
         let coverage = match self.visible() {
-            _ if committed == applied || mutant::active("replica.lease_ahead_of_apply") => {
-                Coverage::Applied
-            }
+            // bug replica.lease_ahead_of_apply: always
+            _ if committed == applied => Coverage::Applied,
             visible if visible >= committed => Coverage::Window,
             _ => Coverage::Part,
         };
@@ -182,12 +181,14 @@ impl<E: StorageEngine> Peer<E> {
         begins
     }
 
-    /// Adds committed entries to the window, up to the first administrative one: that one may move
-    /// keys to another region, and this window does not hold the entries of that one.
+    /// Adds committed entries to the window. Invariant: no window reaches over an administrative entry that is
+    /// not applied. It may move keys to another region, and this window does not hold the entries of that one.
+    /// Test: `a_window_ends_before_an_administrative_entry_which_is_answered_when_it_is_applied`.
     fn extend_window(&self, committed: LogIndex) {
         let window = self.reader.window();
         let is_plain = |payload: &bytes::Bytes| {
-            !admin::is_admin(payload) || mutant::active("replica.window_over_admin")
+            // bug replica.window_over_admin: `!admin::is_admin(payload)` is `true`
+            !admin::is_admin(payload)
         };
         let next = self.log().tail_from(window.visible().next());
         let plain = next.take_while(|(index, payload)| *index <= committed && is_plain(payload));
@@ -198,10 +199,8 @@ impl<E: StorageEngine> Peer<E> {
     /// must not be older than a view.
     pub(super) fn show_before_apply(&self, ctx: &Context<E>, run: &[CommittedEntry]) {
         let window = self.reader.window();
-        if ctx.options.read_acceleration
-            && window.coverage() != Coverage::Applied
-            && !mutant::active("replica.apply_ahead_of_window")
-        {
+        // bug replica.apply_ahead_of_window: never
+        if ctx.options.read_acceleration && window.coverage() != Coverage::Applied {
             window.extend(run.iter().map(|entry| (entry.index, entry.payload.clone())));
         }
         let last = run.last().map_or(LogIndex(0), |entry| entry.index);
@@ -263,12 +262,12 @@ impl Unapplied {
     /// campaign with the members before both. A leader proposes a change only after it applied the
     /// one before. The durable commit index can be lower, because it does not cover a merge that is
     /// not applied.
+    /// Test: `after_a_crash_a_change_of_members_proves_that_the_one_before_it_is_committed`.
     pub fn with_proven_commit(&self, start: &Start) -> Start {
         let mut start = *start;
         let proven = self.changes[0].unwrap_or_default();
-        if !mutant::active("replica.earlier_change_uncommitted") {
-            start.hard_state.commit = start.hard_state.commit.max(proven);
-        }
+        // bug replica.earlier_change_uncommitted: skip
+        start.hard_state.commit = start.hard_state.commit.max(proven);
         start
     }
 }

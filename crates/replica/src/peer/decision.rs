@@ -1,8 +1,15 @@
 //! Decision of a prepared merge, as this store knows it.
 //!
 //! The target's log decides, once: the first entry that takes the target past the epoch named in the
-//! preparation commits the merge, or it does not, and then no later entry can. The source is rolled
-//! back only on proof of the second. A proof is, for this preparation:
+//! preparation commits the merge, or it does not, and then no later entry can.
+//!
+//! Invariant: the source is rolled back only on proof, by one store, that the target's log refused this
+//! preparation.
+//! Tests: `only_a_target_that_passed_the_named_epoch_without_the_commit_is_proof`,
+//! `after_a_commit_no_replica_of_the_source_is_rolled_back_and_all_of_them_leave`,
+//! `a_snapshot_of_the_target_from_after_a_change_of_range_proves_nothing`.
+//!
+//! A proof is:
 //!
 //! - an epoch that the target applied anywhere, of the named version and a later membership. A commit
 //!   raises the version, and versions never decrease;
@@ -23,7 +30,7 @@
 use crate::context::Context;
 use crate::messages::{Preparation, Verdict};
 use stele_storage::{EngineView, StorageEngine};
-use stele_types::{Region, RegionEpoch, RegionId, RegionPhase, keyspace, mutant};
+use stele_types::{Region, RegionEpoch, RegionId, RegionPhase, keyspace};
 
 /// Descriptors and tombstones on one store that concern a merge.
 #[derive(Debug, Default)]
@@ -61,8 +68,8 @@ impl<E: StorageEngine> Context<E> {
 
 fn judge(known: &Known, named: RegionEpoch) -> Verdict {
     let refuses = |now: RegionEpoch| {
-        let is_uncommitted =
-            now.version == named.version || mutant::active("replica.rollback_by_gone_version");
+        let is_uncommitted = now.version == named.version;
+        // bug replica.rollback_by_gone_version: let is_uncommitted = true;
         is_past(now, named) && is_uncommitted
     };
     if known.has_refused || known.gone.is_some_and(refuses) {
@@ -81,13 +88,13 @@ fn judge(known: &Known, named: RegionEpoch) -> Verdict {
     let is_removed = target.phase == RegionPhase::Tombstone && target.epoch == named;
     match is_past(target.epoch, named) {
         true => {
-            let by_snapshot = known.skipped.iter().any(|skipped| skipped.passes(named))
-                && !mutant::active("replica.rollback_by_snapshot");
+            let by_snapshot = known.skipped.iter().any(|skipped| skipped.passes(named));
+            // bug replica.rollback_by_snapshot: let by_snapshot = false;
             if by_snapshot { Verdict::Unknown } else { Verdict::Refused }
         }
         // Invariant: a tombstone at the named epoch is no proof. Its target may have committed the
         // merge without having applied it here.
-        false if is_removed && mutant::active("replica.rollback_by_tombstone") => Verdict::Refused,
+        // bug replica.rollback_by_tombstone: `Verdict::TargetLost` is `Verdict::Refused`
         false if is_removed => Verdict::TargetLost,
         false => Verdict::Unknown,
     }
@@ -103,7 +110,6 @@ pub(crate) struct Skipped {
 }
 
 impl Skipped {
-    /// Returns whether the region passed an epoch by the snapshot.
     fn passes(&self, epoch: RegionEpoch) -> bool {
         is_past(self.to, epoch) && !is_past(self.from, epoch)
     }

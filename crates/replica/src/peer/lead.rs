@@ -9,7 +9,7 @@ use crate::messages::{Body, RaftKind};
 use crate::output::{Busy, Done, Event, Refusal, Unknown};
 use crate::pipeline::Note;
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Peer as PeerName, PeerId, RegionPhase, Term, mutant};
+use stele_types::{LogIndex, Peer as PeerName, PeerId, RegionPhase, Term};
 
 impl<E: StorageEngine> Peer<E> {
     /// Compares Raft's state with the last one seen and handles the changes.
@@ -135,7 +135,6 @@ impl<E: StorageEngine> Peer<E> {
 const ASK_EVERY_TICKS: u64 = 20;
 
 impl<E: StorageEngine> Peer<E> {
-    /// Runs one tick.
     pub fn tick(&mut self, ctx: &mut Context<E>) {
         self.expire_waiting(ctx);
         self.expire_reads(ctx);
@@ -165,6 +164,7 @@ impl<E: StorageEngine> Peer<E> {
     ///
     /// Invariant: only a member of a later applied membership without this replica says that it is
     /// gone. That no replica replies proves nothing.
+    /// Test: `a_stale_voter_stays_where_no_later_member_without_it_answers`.
     fn query_membership_if_leaderless(&mut self, ctx: &mut Context<E>) {
         let interval = 2 * ctx.options.election_ticks_max;
         let is_due = if self.group.is_voter() {
@@ -172,7 +172,6 @@ impl<E: StorageEngine> Peer<E> {
                 (interval * ctx.options.tick_nanos, ctx.now.monotonic_nanos);
             let after_nanos = OFFER_AFTER * ctx.options.election_ticks_max * ctx.options.tick_nanos;
             self.contacts.is_question_due(now, after_nanos, interval_nanos)
-                && !mutant::active("replica.stale_voter_asks_nothing")
         } else {
             let leaderless_ticks = self.group.silent_ticks();
             if leaderless_ticks >= interval {
@@ -180,6 +179,7 @@ impl<E: StorageEngine> Peer<E> {
             }
             leaderless_ticks >= interval && leaderless_ticks.is_multiple_of(interval)
         };
+        // bug replica.stale_voter_asks_nothing: let is_due = is_due && !self.group.is_voter();
         if is_due {
             self.send_to_others(ctx, &Body::WakeUp);
             let later = self.contacts.later_members().iter();
@@ -198,7 +198,8 @@ impl<E: StorageEngine> Peer<E> {
     /// Starts an election, if this peer is a voter with a durable log. Invariant: no learner campaigns.
     /// It may lack the changes of members that a leader must know.
     pub fn campaign(&mut self) {
-        let is_voter = self.group.is_voter() || mutant::active("replica.learner_campaigns");
+        let is_voter = self.group.is_voter();
+        // bug replica.learner_campaigns: let is_voter = true;
         if is_voter && !self.is_leader() && self.may_campaign() {
             self.group.campaign();
         }
@@ -237,7 +238,9 @@ impl<E: StorageEngine> Peer<E> {
     /// Resumes ticks. Silence during hibernation is not a failure: only peers on unreachable stores
     /// count as unresponsive.
     pub fn wake(&mut self, ctx: &mut Context<E>) {
-        if self.hibernation.end() && !mutant::active("replica.rest_is_silence") {
+        let has_rested = self.hibernation.end();
+        // bug replica.rest_is_silence: never
+        if has_rested {
             let now = ctx.now.monotonic_nanos;
             let since = |peer: &PeerName| ctx.unreachable.get(&peer.store).copied().unwrap_or(now);
             self.contacts.restart(&self.region.peers, since);

@@ -11,7 +11,7 @@ use crate::messages::{Body, RaftKind, RaftMessage};
 use crate::output::{Busy, Refusal, Rejection, Role};
 use bytes::Bytes;
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Peer as PeerName, PeerRole, Region, Term, mutant};
+use stele_types::{LogIndex, Peer as PeerName, PeerRole, Region, Term};
 
 /// Change, and the regions after it.
 pub(super) type Plan = Result<(Change, Vec<Region>), Rejection>;
@@ -68,10 +68,8 @@ impl<E: StorageEngine> Peer<E> {
         }
         // Invariant: a membership is durable as soon as it counts. Otherwise a hibernating cluster
         // would need, after a power loss of all nodes, a vote of members that it has removed since.
-        if !mutant::active("replica.members_not_kept") {
-            ctx.batches
-                .push(stele_types::Record::HardState(self.region.id, self.current_hard_state()));
-        }
+        // bug replica.members_not_kept: skip
+        ctx.batches.push(stele_types::Record::HardState(self.region.id, self.current_hard_state()));
         self.contacts.set_members(&self.region.peers, ctx.now.monotonic_nanos);
         self.leave_joint_if_due(ctx);
     }
@@ -199,7 +197,6 @@ impl<E: StorageEngine> Peer<E> {
 
 // Region split: the region keeps its first part, each new region starts at a split key.
 
-/// Index and term after which the log of a split child starts.
 pub(crate) const CHILD_STARTS_AFTER: (LogIndex, Term) = (LogIndex(5), Term(5));
 
 impl<E: StorageEngine> Peer<E> {

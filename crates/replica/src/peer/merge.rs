@@ -32,7 +32,6 @@ use crate::output::{Busy, Refusal};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_storage::{EngineView, StorageEngine};
-use stele_types::mutant;
 use stele_types::{LogIndex, PeerId, Region, RegionId, RegionPhase, StoreId, Term, keyspace};
 
 impl<E: StorageEngine> Peer<E> {
@@ -76,8 +75,8 @@ impl<E: StorageEngine> Peer<E> {
             descriptor(ctx, here.id).is_none_or(|region| region.phase == RegionPhase::Tombstone);
         let answer = merge_answer(ctx, &preparation);
         self.merge.note_answer(&here, self.name.store, &answer);
-        let is_refused =
-            self.merge.is_refused(&here) || mutant::active("replica.rollback_undecided");
+        let is_refused = self.merge.is_refused(&here);
+        // bug replica.rollback_undecided: let is_refused = true;
         if has_merged || !is_refused {
             if self.merge.is_question_due(&here, refuse, ctx.now.monotonic_nanos) {
                 self.ask_for_decision(ctx, MergeQuery { preparation, refuse }, stores);
@@ -114,9 +113,10 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Refuses a merge into this region, if it leads and nothing is decided: proposes an entry that
-    /// changes only the epoch. Invariant: after this entry no commit of the merge is proposed, because
-    /// a commit needs the epoch of the preparation, and all of the region that a proposal is derived
-    /// from is applied.
+    /// changes only the epoch. Invariant: a merge is refused by an entry that changes the epoch: after it no commit
+    /// of the merge is proposed. A commit needs the epoch of the preparation, and all of the region that a
+    /// proposal is derived from is applied.
+    /// Test: `a_target_that_has_not_decided_refuses_by_an_entry_when_the_merge_is_abandoned`.
     pub fn refuse_merge(&mut self, ctx: &mut Context<E>, preparation: &Preparation) {
         self.wake_for_client(ctx);
         let is_blocked = self.group.is_transferring()
@@ -159,7 +159,8 @@ impl<E: StorageEngine> Peer<E> {
             .into());
         };
         let held = ctx.replicated_sources.get(&source.id) == Some(&(at, term));
-        if at != prepared || !held && !mutant::active("replica.merge_unheld") {
+        // bug replica.merge_unheld: `!held` is `false`
+        if at != prepared || !held {
             return Err(
                 Busy::Wait { reason: "a replica of the source lacks part of its log" }.into()
             );
@@ -178,9 +179,7 @@ impl<E: StorageEngine> Peer<E> {
         source: RegionId,
         prepared: (LogIndex, Term),
     ) -> bool {
-        if mutant::active("replica.merge_without_source") {
-            return true;
-        }
+        // bug replica.merge_without_source: return true;
         let progress = ctx.engine.progress(source).filter(|progress| !progress.destroyed);
         if progress.is_none_or(|progress| progress.applied < prepared.0) {
             ctx.effects.push(Effect::CommitSource { source, prepared });
@@ -204,7 +203,6 @@ impl<E: StorageEngine> Peer<E> {
         self.group.learn_committed(entry);
     }
 
-    /// Returns whether the log holds the entry.
     pub fn has_entry(&self, entry: (LogIndex, Term)) -> bool {
         self.group.has_entry(entry)
     }
@@ -287,7 +285,6 @@ impl<E: StorageEngine> Peer<E> {
     }
 }
 
-/// Returns this store's answer to the question for the outcome of a merge.
 pub(crate) fn merge_answer<E: StorageEngine>(
     ctx: &Context<E>,
     preparation: &Preparation,

@@ -8,10 +8,9 @@ use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage};
 use crate::output::Event;
 use crate::validate::{self, PeerState};
 use stele_storage::StorageEngine;
-use stele_types::{Peer as PeerName, PeerId, mutant};
+use stele_types::{Peer as PeerName, PeerId};
 
 impl<E: StorageEngine> Peer<E> {
-    /// Sends Raft's messages.
     pub(super) fn send_all(&mut self, ctx: &mut Context<E>, messages: Vec<Outgoing>) {
         for message in messages {
             let (Outgoing::Message(id, _) | Outgoing::Snapshot(id)) = message;
@@ -28,7 +27,6 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Sends one message.
     pub fn send(&self, ctx: &mut Context<E>, to: PeerName, body: Body) {
         ctx.out.messages.push(PeerMessage {
             from_store: self.name.store,
@@ -43,12 +41,10 @@ impl<E: StorageEngine> Peer<E> {
         });
     }
 
-    /// Sends a message to each other member.
     pub(super) fn send_to_others(&self, ctx: &mut Context<E>, body: &Body) {
         self.others().for_each(|peer| self.send(ctx, *peer, body.clone()));
     }
 
-    /// Handles a message for this peer.
     pub fn receive(&mut self, ctx: &mut Context<E>, message: PeerMessage) {
         let from = message.from;
         let is_member = self.region.peer(from.id).is_some();
@@ -63,11 +59,9 @@ impl<E: StorageEngine> Peer<E> {
             // message. What lies in between, a merge perhaps, is not applied here.
             Body::Gone if message.epoch.conf_version > self.region.epoch.conf_version => {
                 ctx.note_gone(self.region.id, message.epoch);
-                let mut last_known = (*self.region).clone();
-                if mutant::active("replica.gone_epoch_kept") {
-                    last_known.epoch = message.epoch;
-                }
-                ctx.effects.push(Effect::Destroy(last_known));
+                let last = (*self.region).clone();
+                // bug replica.gone_epoch_kept: let last = { let mut it = last; it.epoch = message.epoch; it };
+                ctx.effects.push(Effect::Destroy(last));
             }
             Body::Gone => {}
             Body::Merged { prepared, left, .. } => {
@@ -140,9 +134,10 @@ impl<E: StorageEngine> Peer<E> {
         }
         self.note_room(ctx, from.id, &mut message);
         self.drop_without_room(ctx, &mut message);
-        if self.drop_excess(ctx, &mut message) && mutant::active("replica.full_tails_drop_messages")
-        {
-            return;
+        if self.is_excess(ctx, &message) {
+            // bug replica.full_tails_drop_messages: return;
+            let last = self.group.last();
+            message.entries.retain(|entry| entry.index <= last);
         }
         for entry in &message.entries {
             ctx.received_bytes += entry.payload.len() as u64;
@@ -172,24 +167,21 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Drops received entries that would extend the tail while the tails of the store are at their
-    /// limit; Raft sends them again. Returns whether there were any.
+    /// Returns whether received entries would extend the tail while the tails of the store are at their
+    /// limit. They are dropped; Raft sends them again.
     ///
-    /// Invariant: every region makes progress. Entries for a region without a tail are taken. Entries
-    /// that replace others are taken: those may never be committed. Entries are taken while the log
-    /// ends in an earlier term than the leader's: only an entry of its own term commits the tail. The
-    /// rest of the message is processed: its commit index and the acknowledgement of entries that are
-    /// here empty the tail.
-    fn drop_excess(&self, ctx: &Context<E>, message: &mut RaftMessage) -> bool {
+    /// Invariant: every region makes progress while the bytes of unapplied entries are bounded. Entries for a
+    /// region without a tail are taken. Entries that replace others are taken: those may never be committed.
+    /// Entries are taken while the log ends in an earlier term than the leader's: only an entry of its own
+    /// term commits the tail. The rest of the message is processed: its commit index and the acknowledgement
+    /// of entries that are here empty the tail.
+    /// Tests: `a_region_without_a_tail_takes_entries_while_the_tails_of_others_are_full`,
+    /// `a_follower_with_full_tails_learns_from_a_new_leader_what_is_committed`.
+    fn is_excess(&self, ctx: &Context<E>, message: &RaftMessage) -> bool {
         let has_room = ctx.has_tail_room(ctx.received_tail_bytes)
             || !self.group.has_tail()
             || self.group.needs_entry_of_term(message);
-        let is_excess = !has_room && self.group.is_extended_by(message);
-        if is_excess {
-            let last = self.group.last();
-            message.entries.retain(|entry| entry.index <= last);
-        }
-        is_excess
+        !has_room && self.group.is_extended_by(message)
     }
 
     fn is_transfer_campaign(&self, message: &RaftMessage) -> bool {
@@ -198,8 +190,8 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Returns whether all entries are durable, as Raft requires of a candidate.
     pub(super) fn may_campaign(&self) -> bool {
-        let is_durable = self.is_durable() && self.group.persisted() == self.group.last();
-        is_durable || mutant::active("replica.campaign_before_durable")
+        // bug replica.campaign_before_durable: return true;
+        self.is_durable() && self.group.persisted() == self.group.last()
     }
 
     fn state(&self, from_is_member: bool) -> PeerState {
@@ -215,7 +207,6 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Handles the loss of the connection to a store.
     pub fn store_unreachable(&mut self, ctx: &mut Context<E>, store: stele_types::StoreId) {
         if self.remote_leader_store() == Some(store) {
             self.wake(ctx);

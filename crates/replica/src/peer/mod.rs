@@ -38,7 +38,7 @@ pub(crate) use snapshot::snapshot_ranges;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
 use stele_types::{
-    Error, LogIndex, Peer as PeerName, PeerId, Region, RegionPhase, Result, StoreId, Term, mutant,
+    Error, LogIndex, Peer as PeerName, PeerId, Region, RegionPhase, Result, StoreId, Term,
 };
 
 /// Replica of one region on this store: the Raft node and the parts, wired together.
@@ -72,7 +72,6 @@ pub(crate) struct Peer<E: StorageEngine> {
 }
 
 impl<E: StorageEngine> Peer<E> {
-    /// Returns the replica of `region` on this store, continuing from `start`.
     pub fn new(ctx: &mut Context<E>, region: Region, start: &Start) -> Result<Self> {
         let store = ctx.options.store;
         let Some(name) = region.peer_on(store).copied() else {
@@ -139,7 +138,6 @@ impl<E: StorageEngine> Peer<E> {
         self.is_leader() && self.leadership.is_serving_in(self.term())
     }
 
-    /// Returns the other members of the region.
     fn others(&self) -> impl Iterator<Item = &PeerName> {
         self.region.peers.iter().filter(|peer| peer.id != self.name.id)
     }
@@ -182,7 +180,6 @@ impl<E: StorageEngine> Peer<E> {
 // Request checks, in the order that clients expect.
 
 impl<E: StorageEngine> Peer<E> {
-    /// Checks that a request is for this peer.
     pub fn check_peer(&self, header: &Header) -> Result<(), Refusal> {
         match header.peer.filter(|asked| *asked != self.name.id) {
             Some(asked) => Err(Refusal::MismatchPeer { asked, actual: self.name.id }),
@@ -209,10 +206,8 @@ impl<E: StorageEngine> Peer<E> {
         readers: &Readers,
     ) -> Result<(), Rejection> {
         self.check_version(header, readers)?;
-        match stele_types::mutant::active("replica.read_while_merging") {
-            true => Ok(()),
-            false => self.check_phase(),
-        }
+        // bug replica.read_while_merging: `self.check_phase()` is `Ok(())`
+        self.check_phase()
     }
 
     /// Checks that the region's phase allows reads and writes.
@@ -239,13 +234,10 @@ impl<E: StorageEngine> Peer<E> {
 // Status report of a peer.
 
 impl<E: StorageEngine> Peer<E> {
-    /// Returns the peer's status.
     pub fn report(&mut self, ctx: &Context<E>) -> RegionReport {
         let (read_ops, read_bytes) = self.reader.returned();
         let traffic = Traffic { read_ops, read_bytes, ..self.traffic };
-        if mutant::active("replica.report_resets_traffic") {
-            self.traffic = Traffic::default();
-        }
+        // bug replica.report_resets_traffic: self.traffic = Traffic::default();
         let now = ctx.now.monotonic_nanos;
         let leads = self.is_leader();
         let leaderless = self.contacts.leaderless_nanos(now).unwrap_or_default();

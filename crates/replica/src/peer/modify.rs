@@ -11,7 +11,7 @@ use crate::key_search::KeySearch;
 use crate::output::{Busy, Lookup, Refusal};
 use bytes::Bytes;
 use stele_storage::{Cached, Decision, EngineView, NewPair, Pair, StorageEngine, decide};
-use stele_types::{Error, LogIndex, Result, is_expired, mutant};
+use stele_types::{Error, LogIndex, Result, is_expired};
 
 impl<E: StorageEngine> Peer<E> {
     /// Proposes a modification, answers it, or holds its key and looks its pair up. `found` is the
@@ -40,10 +40,8 @@ impl<E: StorageEngine> Peer<E> {
             }
             // Nothing was proposed. The engine recorded the damage, and the store requests a copy
             // from another replica.
-            Err(error)
-                if (error.is_damage() || error.is_failed_read())
-                    && !mutant::active("replica.stop_on_damaged_value") =>
-            {
+            // bug replica.stop_on_damaged_value: never
+            Err(error) if error.is_damage() || error.is_failed_read() => {
                 let reason =
                     "the value cannot be read here; a copy is requested from other replicas";
                 ctx.reject(id, Busy::Wait { reason });
@@ -96,15 +94,15 @@ impl<E: StorageEngine> Peer<E> {
     ) -> Result<Cached<Option<Pair>>> {
         let Proposing { payloads, search, .. } = proposing;
         let newest = payloads.iter().rev();
-        if !mutant::active("replica.lookup_before_overlay") {
-            for payload in newest.chain(self.log().newest_first(self.visible().0)) {
-                if let Some(effect) = search.last_effect(payload, key) {
-                    return Ok(Cached::Here(effect));
-                }
-            }
-            if let Some(effect) = self.window_effect(key, search)? {
+        // bug replica.lookup_before_overlay: skip
+        for payload in newest.chain(self.log().newest_first(self.visible().0)) {
+            if let Some(effect) = search.last_effect(payload, key) {
                 return Ok(Cached::Here(effect));
             }
+        }
+        // bug replica.lookup_before_overlay: skip
+        if let Some(effect) = self.window_effect(key, search)? {
+            return Ok(Cached::Here(effect));
         }
         // The lookup repeats a read that fails here, and records damage.
         Ok(engine.view()?.get_cached(key).unwrap_or(Cached::NeedsIo))
@@ -112,10 +110,8 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Returns what entries that are committed and not applied do to a key.
     fn window_effect(&self, key: &Bytes, search: &mut KeySearch) -> Result<Option<Option<Pair>>> {
-        match mutant::active("replica.modification_ignores_window") {
-            true => Ok(None),
-            false => self.reader.window().effect(key, search),
-        }
+        // bug replica.modification_ignores_window: `self.reader.window().effect(key, search)` is `Ok(None)`
+        self.reader.window().effect(key, search)
     }
 
     /// Holds the key of a modification and looks its pair up: no unapplied entry changes it.

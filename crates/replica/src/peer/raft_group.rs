@@ -16,8 +16,7 @@ use raft::{INVALID_ID, Progress, ProgressState, RawNode, SnapshotStatus, StateRo
 use std::collections::{BTreeSet, VecDeque};
 use stele_storage::StorageEngine;
 use stele_types::{
-    CommittedEntry, EntryRecord, Error, HardState, LogIndex, PeerId, Region, RegionId, Result,
-    Term, mutant,
+    CommittedEntry, EntryRecord, Error, HardState, LogIndex, PeerId, Region, RegionId, Result, Term,
 };
 
 /// Raft node of one replica, with the committed entries that it has not applied.
@@ -93,7 +92,6 @@ impl Follower {
 }
 
 impl<E: StorageEngine> RaftGroup<E> {
-    /// Returns the node of peer `id`, continuing from `start`.
     pub fn new(
         ctx: &Context<E>,
         region: &stele_types::Region,
@@ -108,12 +106,10 @@ impl<E: StorageEngine> RaftGroup<E> {
         Ok(Self { node, region: region.id, to_apply: VecDeque::new() })
     }
 
-    /// Returns the log.
     pub fn log(&self) -> &RegionLog<E> {
         self.node.store()
     }
 
-    /// Returns the log, to change it.
     pub fn log_mut(&mut self) -> &mut RegionLog<E> {
         self.node.mut_store()
     }
@@ -151,7 +147,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         LogIndex(self.node.raft.raft_log.committed)
     }
 
-    /// Returns the last applied entry.
     pub fn applied(&self) -> LogIndex {
         LogIndex(self.node.raft.raft_log.applied)
     }
@@ -169,7 +164,8 @@ impl<E: StorageEngine> RaftGroup<E> {
     /// Returns whether entries of this region that are not applied are in memory.
     pub fn has_tail(&self) -> bool {
         let has_fresh = !self.node.raft.raft_log.unstable.entries.is_empty();
-        has_fresh || self.log().has_tail() || mutant::active("replica.full_tails_starve")
+        // bug replica.full_tails_starve: `self.log().has_tail()` is `true`
+        has_fresh || self.log().has_tail()
     }
 
     /// Returns whether received entries would extend the log, without replacing any of it.
@@ -186,9 +182,8 @@ impl<E: StorageEngine> RaftGroup<E> {
     /// holds an entry of the leader's term (Raft, section 5.4.2).
     pub fn needs_entry_of_term(&self, message: &RaftMessage) -> bool {
         let last_term = Term(self.node.raft.raft_log.last_term());
-        message.commit < self.last()
-            && last_term < message.term
-            && !mutant::active("replica.full_tails_end_in_an_earlier_term")
+        // bug replica.full_tails_end_in_an_earlier_term: `last_term < message.term` is `false`
+        message.commit < self.last() && last_term < message.term
     }
 
     /// Returns the term of an entry; `None` if the log does not hold it.
@@ -198,7 +193,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         term.map(Term)
     }
 
-    /// Returns whether the log holds the entry.
     pub fn has_entry(&self, (index, term): (LogIndex, Term)) -> bool {
         self.term_of(index) == Some(term)
     }
@@ -208,7 +202,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         self.node.raft.promotable()
     }
 
-    /// Returns whether this peer is the only voter.
     pub fn is_sole_voter(&self) -> bool {
         self.is_voter() && self.node.raft.prs().is_singleton()
     }
@@ -322,7 +315,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         self.node.report_unreachable(peer.0);
     }
 
-    /// Records the result of sending a snapshot.
     pub fn note_snapshot(&mut self, peer: PeerId, is_received: bool) {
         let status = if is_received { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
         self.node.report_snapshot(peer.0, status);
@@ -332,7 +324,8 @@ impl<E: StorageEngine> RaftGroup<E> {
     /// only a log that holds this entry, with this term, learns it. It then holds all earlier ones,
     /// and a committed entry stays committed, so a late message is as valid as the first.
     pub fn learn_committed(&mut self, entry: (LogIndex, Term)) {
-        if self.has_entry(entry) || mutant::active("replica.commit_of_another_term") {
+        // bug replica.commit_of_another_term: always
+        if self.has_entry(entry) {
             let index = entry.0.min(self.last());
             self.node.raft.raft_log.commit_to(index.0);
         }
@@ -382,7 +375,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         self.to_apply.pop_front();
     }
 
-    /// Records that entries up to `index` are applied.
     pub fn note_applied(&mut self, index: LogIndex) {
         self.log_mut().note_applied(index.0, None);
         self.node.advance_apply_to(index.0);

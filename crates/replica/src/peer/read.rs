@@ -7,10 +7,9 @@ use crate::input::{Header, Read, RequestId};
 use crate::output::{Busy, Done, Refusal, Timings};
 use crate::reads::ReadPath;
 use stele_storage::{Modified, StorageEngine};
-use stele_types::{LogIndex, mutant};
+use stele_types::LogIndex;
 
 impl<E: StorageEngine> Peer<E> {
-    /// Queues a client's read.
     pub fn read(&mut self, ctx: &mut Context<E>, id: RequestId, read: Read) {
         if !read.replica && !self.is_leader() {
             ctx.reject(id, Refusal::NotLeader { leader: self.leader_hint() });
@@ -43,7 +42,6 @@ impl<E: StorageEngine> Peer<E> {
         self.reads.push(WaitingRead { id, header, replica, min_visible, arrived_nanos, answer });
     }
 
-    /// Confirms the reads that can be confirmed now.
     pub(super) fn confirm_reads(&mut self, ctx: &mut Context<E>) {
         if !self.reads.has_queued() {
             return;
@@ -157,8 +155,8 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Renews the lease from a quorum-confirmed round sent at `sent_nanos`, unless leases are off.
     pub(super) fn renew_lease(&mut self, ctx: &Context<E>, sent_nanos: u64) {
-        let on = ctx.leases || mutant::active("replica.leases_stay_on");
-        if on && self.may_hold_lease() {
+        // bug replica.leases_stay_on: `ctx.leases` is `true`
+        if ctx.leases && self.may_hold_lease() {
             self.reader.renew(sent_nanos + ctx.options.lease_nanos());
         }
     }

@@ -8,7 +8,7 @@ use super::raft_group::{Outgoing, Ready};
 use crate::context::Context;
 use crate::pipeline::Note;
 use stele_storage::StorageEngine;
-use stele_types::{EntryRecord, HardState, Record, Result, mutant};
+use stele_types::{EntryRecord, HardState, Record, Result};
 
 /// Most readies of one peer in one poll; the next poll takes the others.
 const READIES_MAX: usize = 8;
@@ -60,7 +60,8 @@ impl<E: StorageEngine> Peer<E> {
             self.transfers.note_offered();
         }
         // Only durable entries count for the quorum and may be applied.
-        if self.is_durable() || mutant::active("replica.count_unsynced") {
+        // bug replica.count_unsynced: always
+        if self.is_durable() {
             self.group.note_durable(number);
         }
         let at_once = match self.durability.may_send_at_once(self.term()) {
@@ -79,10 +80,8 @@ impl<E: StorageEngine> Peer<E> {
         let is_free = |message: &Outgoing| is_term_durable && message.promises_only_the_term();
         let (free, promises): (Vec<_>, Vec<_>) = messages.into_iter().partition(is_free);
         self.send_all(ctx, free);
-        let promises = match mutant::active("replica.promise_before_sync") {
-            true => promises,
-            false => self.durability.release_or_hold(promises),
-        };
+        // bug replica.promise_before_sync: `self.durability.release_or_hold(promises)` is `promises`
+        let promises = self.durability.release_or_hold(promises);
         self.send_all(ctx, promises);
     }
 

@@ -5,6 +5,10 @@
 //! term had sent it. The entry states the members that are left, and the message says that it is
 //! committed, with all before it. Both become durable in one batch. When the entry is applied, the
 //! members left elect a leader; the others get the entry from it as any other.
+//!
+//! Invariant: a region goes on alone only after the lost stores were removed: they are not heard again.
+//! Tests: `the_replicas_that_are_left_agree_on_the_longest_log_of_them`,
+//! `a_replica_goes_on_alone_only_after_the_placement_group_removed_the_lost_stores`.
 
 use super::Peer;
 use super::decision::preparation;
@@ -16,7 +20,7 @@ use crate::messages::{RaftEntry, RaftKind, RaftMessage, Verdict};
 use crate::output::{Busy, Event, Refusal, Rejection, Unknown};
 use bytes::Bytes;
 use stele_storage::StorageEngine;
-use stele_types::{Error, LogIndex, Region, RegionPhase, Result, Term, mutant};
+use stele_types::{Error, LogIndex, Region, RegionPhase, Result, Term};
 
 /// Bytes of entries read at a time.
 const FETCH_BYTES: usize = 1 << 20;
@@ -59,8 +63,9 @@ impl<E: StorageEngine> Peer<E> {
         let entry = |(payload, index)| RaftEntry { term, index, payload };
         message.entries = payloads.zip(indices).map(entry).collect();
         message.commit = match message.entries.last() {
-            Some(entry) if !mutant::active("replica.recovery_uncommitted") => entry.index,
-            _ => last,
+            // bug replica.recovery_uncommitted: `entry.index` is `last`
+            Some(entry) => entry.index,
+            None => last,
         };
         self.wake(ctx);
         self.group.step(message, sender.id).map_err(|error| refuse(error.to_string()))?;
@@ -78,7 +83,8 @@ impl<E: StorageEngine> Peer<E> {
         }
         let last = self.group.last();
         let own = (last, self.group.term_of(last).unwrap_or_default());
-        if own != recovery.last && !mutant::active("replica.recovery_of_another_log") {
+        // bug replica.recovery_of_another_log: never
+        if own != recovery.last {
             let ((index, term), (own_index, own_term)) = (recovery.last, own);
             return Err(Refusal::Invalid(format!(
                 "the log ends with entry {own_index} of term {own_term}, not with {index} of term \
@@ -124,12 +130,14 @@ impl<E: StorageEngine> Peer<E> {
     ///
     /// Invariant: what is answered as refused has no effect later. Of a sole voter no other log that
     /// counts holds an entry that is not durable here. With other voters the outcome is unknown.
+    /// Test: `a_put_for_which_a_sole_voter_has_no_room_is_refused_and_has_no_effect_later`.
     pub fn give_up_unwritten(&mut self, ctx: &mut Context<E>) {
         let refusal = Refusal::NotLeader { leader: self.leader_hint() };
         self.refuse_held(ctx, &refusal);
         self.refuse_waiting(ctx, &refusal);
         let (committed, persisted) = (self.committed(), self.group.persisted());
-        let is_alone = self.group.is_sole_voter() || mutant::active("replica.unwritten_as_refused");
+        let is_alone = self.group.is_sole_voter();
+        // bug replica.unwritten_as_refused: let is_alone = true;
         for proposal in self.proposals.take_above(LogIndex(0)) {
             let is_in_log = self.has_entry((proposal.index, proposal.term));
             match is_in_log && proposal.index <= committed {

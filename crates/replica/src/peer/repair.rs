@@ -9,7 +9,7 @@ use bytes::Bytes;
 use stele_storage::{EngineView, LostValue, ScanOptions, StorageEngine};
 use stele_types::{
     Command, CommittedEntry, Error, KeyRange, Op, Peer as PeerName, Prng, Region, Result,
-    key_after, keyspace, mutant,
+    key_after, keyspace,
 };
 
 /// Most bytes of values in one reply; one value always fits.
@@ -18,7 +18,6 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 const READS_MAX: usize = 256;
 
 impl<E: StorageEngine> Peer<E> {
-    /// Returns whether an engine key belongs to this region.
     pub fn is_owner_of(&self, key: &Bytes) -> bool {
         self.owned_ranges().iter().any(|range| range.contains(key))
     }
@@ -88,9 +87,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Returns whether no entry applied here after the repair's entry changes the range. Returns
     /// `false` also if these entries are no longer in the log.
     fn is_untouched_since(&self, ctx: &Context<E>, found: &RangeRepairReply) -> Result<bool> {
-        if mutant::active("replica.cover_with_the_past") {
-            return Ok(true);
-        }
+        // bug replica.cover_with_the_past: return Ok(true);
         let mut next = found.at.next();
         if next.0 <= self.log().truncated().0 {
             return Ok(found.at == self.applied());
@@ -149,7 +146,8 @@ pub(crate) fn find_values<E: StorageEngine>(
         // The engine records damage found here, and this store requests copies in turn.
         let Ok(Some(pair)) = view.get(&lost.key) else { continue };
         // Invariant: only the requested value is sent; the local one may be newer or older.
-        if !lost.is_copy(&pair.value) && !mutant::active("replica.finds_another_version") {
+        // bug replica.finds_another_version: never
+        if !lost.is_copy(&pair.value) {
             continue;
         }
         bytes += pair.value.len();
@@ -165,9 +163,7 @@ pub(crate) fn find_values<E: StorageEngine>(
 /// robin. The requested parts cycle as well, so the same part would reach the same replica each
 /// time.
 fn replica_of_round(round: usize, others: usize) -> usize {
-    if mutant::active("replica.asks_in_step") {
-        return round.checked_rem(others).unwrap_or_default();
-    }
+    // bug replica.asks_in_step: return round.checked_rem(others).unwrap_or_default();
     Prng::new(round as u64).below(others.max(1) as u64) as usize
 }
 

@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::messages::{Body, RaftKind, RaftMessage};
 use bytes::Bytes;
 use stele_storage::StorageEngine;
-use stele_types::{Command, Op, PeerId, RegionKind, mutant};
+use stele_types::{Command, Op, PeerId, RegionKind};
 
 /// Context of the answer to an append by a follower that has no room.
 const FULL: &[u8] = b"full";
@@ -42,6 +42,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Invariant: an acknowledged append is durable, and a refused one is never acknowledged. Only
     /// the end of the message is dropped: what is left continues the log, and Raft acknowledges no
     /// more than that.
+    /// Test: `a_follower_takes_no_entry_into_its_reserve_and_the_quorum_goes_on`.
     pub(super) fn drop_without_room(&mut self, ctx: &Context<E>, message: &mut RaftMessage) {
         if message.kind != RaftKind::Append || message.term < self.term() {
             return;
@@ -71,9 +72,8 @@ impl<E: StorageEngine> Peer<E> {
             }
         }
         self.room.set_refused_bytes(refused.map_or(0, |(_, bytes)| bytes.max(1)));
-        if let Some((at, _)) = refused.filter(|_| !is_needed)
-            && !mutant::active("replica.follower_uses_reserve")
-        {
+        // bug replica.follower_uses_reserve: never
+        if let Some((at, _)) = refused.filter(|_| !is_needed) {
             message.entries.truncate(at);
         }
     }

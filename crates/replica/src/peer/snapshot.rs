@@ -9,9 +9,7 @@ use crate::messages::{Body, RaftKind, RaftMessage, SnapshotHeader};
 use crate::output::SendSnapshot;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
-use stele_types::{
-    KeyRange, LogIndex, Peer as PeerName, PeerId, PeerRole, Region, Term, keyspace, mutant,
-};
+use stele_types::{KeyRange, LogIndex, Peer as PeerName, PeerId, PeerRole, Region, Term, keyspace};
 
 /// Number of longest election timeouts without a leader, and without a message from a voter, after
 /// which that voter is offered a snapshot. By then every replica has been sent a vote request.
@@ -59,7 +57,8 @@ impl<E: StorageEngine> Peer<E> {
         let version = self.region.epoch.version;
         let known = ctx.merges.get(&self.region.id).cloned();
         let merges = known.unwrap_or_else(|| CommittedMerges::since(version));
-        (!mutant::active("replica.merges_not_sent")).then_some(merges)
+        // bug replica.merges_not_sent: `Some(merges)` is `None`
+        Some(merges)
     }
 
     /// Offers a snapshot of the applied state to unresponsive voters if there has been no leader
@@ -78,7 +77,8 @@ impl<E: StorageEngine> Peer<E> {
         let is_alone = self.leader().is_none()
             && self.contacts.leaderless_nanos(now).is_some_and(|nanos| nanos >= timeout_nanos);
         let offers = is_alone && !self.is_leader() && self.group.is_voter();
-        if !offers || mutant::active("replica.offers_nothing") {
+        // bug replica.offers_nothing: always
+        if !offers {
             return;
         }
         let region = self.region.clone();
@@ -104,15 +104,14 @@ impl<E: StorageEngine> Peer<E> {
         let is_held = self.has_entry(header.at) || index <= self.committed();
         let is_durable = self.is_durable() && index <= self.group.persisted();
         let is_addressed = header.to.id == self.name.id;
-        let is_withheld = mutant::active("replica.held_snapshot_unanswered");
-        if is_held && is_durable && is_addressed && !is_withheld {
+        // bug replica.held_snapshot_unanswered: never
+        if is_held && is_durable && is_addressed {
             let mut answer = RaftMessage::new(RaftKind::AppendResponse, self.term());
             (answer.index, answer.commit) = (index, self.committed());
             self.send(ctx, header.from, Body::Raft(answer));
         }
     }
 
-    /// Records the result of sending a snapshot.
     pub fn snapshot_sent(&mut self, ctx: &Context<E>, to: PeerId, ok: bool) {
         let now = ctx.now.monotonic_nanos;
         if ok {
@@ -125,9 +124,8 @@ impl<E: StorageEngine> Peer<E> {
             let least_nanos = ctx.options.election_ticks_min * ctx.options.tick_nanos;
             self.snapshots.note_failed(to, now, least_nanos);
         }
-        if ok || !mutant::active("replica.lost_snapshot_untold") {
-            self.group.note_snapshot(to, ok);
-        }
+        // bug replica.lost_snapshot_untold: skip if !ok
+        self.group.note_snapshot(to, ok);
     }
 }
 
@@ -160,7 +158,8 @@ impl<E: StorageEngine> Peer<E> {
         let checkpointed = progress.checkpointed.0;
         let over = self.log().bytes_above(checkpointed) > pin_bytes_max;
         if pins_too_much && over && upto > checkpointed {
-            ctx.out.wants_checkpoint |= !mutant::active("replica.pin_waits");
+            // bug replica.pin_waits: skip
+            ctx.out.wants_checkpoint = true;
         }
         upto = upto.min(checkpointed);
         let (from, _) = self.log().truncated();
@@ -180,11 +179,13 @@ impl<E: StorageEngine> Peer<E> {
     /// Invariant: while the store is short of space, or if the region has no other replica, no entry
     /// stays that no live follower lacks. A new leader keeps them until it knows what its followers
     /// have.
+    /// Test: `a_store_short_of_space_keeps_no_entry_that_no_live_follower_lacks`.
     fn entries_kept(&self, ctx: &Context<E>) -> u64 {
         let is_alone = self.region.peers.len() == 1;
         let knows_followers = !self.is_leader() || self.is_serving();
         let keeps_none = (ctx.space.is_short || is_alone) && knows_followers;
-        match keeps_none && !mutant::active("replica.short_store_keeps_entries") {
+        // bug replica.short_store_keeps_entries: `keeps_none` is `false`
+        match keeps_none {
             true => 0,
             false => ctx.options.log_kept.entries,
         }
@@ -203,10 +204,10 @@ impl<E: StorageEngine> Peer<E> {
             let is_known = it.snapshot.is_some() || self.is_live(ctx, it.id);
             !ctx.space.is_short || is_known && !self.room.is_full(it.id)
         };
-        let needs = self.group.followers().filter(takes).filter_map(|it| match it.snapshot {
-            Some(_) if mutant::active("replica.snapshot_pins_nothing") => None,
-            Some(snapshot) => Some(snapshot.0),
-            None => Some(it.matched.0),
+        // bug replica.snapshot_pins_nothing: `snapshot.0` is `0`
+        let needs = self.group.followers().filter(takes).map(|it| match it.snapshot {
+            Some(snapshot) => snapshot.0,
+            None => it.matched.0,
         });
         needs.filter(|need| *need > 0 && *need >= truncated).min().unwrap_or(u64::MAX)
     }

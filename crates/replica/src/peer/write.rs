@@ -9,7 +9,7 @@ use crate::log::entry_bytes;
 use crate::output::{Busy, Done, Refusal, Rejection, Timings, Unknown};
 use bytes::Bytes;
 use stele_storage::StorageEngine;
-use stele_types::{Error, LogIndex, Result, Term, mutant};
+use stele_types::{Error, LogIndex, Result, Term};
 
 /// Bytes of waiting requests that are proposed although entries of their region are being written.
 const PROPOSED_AT_ONCE_BYTES: u64 = 1 << 20;
@@ -31,7 +31,6 @@ pub(super) struct Proposing {
 }
 
 impl Proposing {
-    /// Adds an entry.
     pub fn push(&mut self, payload: Bytes, purpose: Option<Purpose>) {
         self.bytes += entry_bytes(&payload);
         self.payloads.push(payload);
@@ -50,7 +49,6 @@ pub(super) enum Step {
 }
 
 impl<E: StorageEngine> Peer<E> {
-    /// Queues a client's request.
     pub fn enqueue(&mut self, request: Waiting) {
         self.proposals.push_waiting(request);
     }
@@ -88,8 +86,8 @@ impl<E: StorageEngine> Peer<E> {
             && !self.changes.is_barred(proposing.admin)
         {
             // Invariant: the searches of modifications never hold the loop up for long.
-            let is_exhausted =
-                proposing.search.is_exhausted() && !mutant::active("replica.searches_unbounded");
+            let is_exhausted = proposing.search.is_exhausted();
+            // bug replica.searches_unbounded: let is_exhausted = false;
             if is_exhausted {
                 self.propose(ctx, proposing);
                 return Ok(true);
@@ -141,10 +139,8 @@ impl<E: StorageEngine> Peer<E> {
             return Ok(Step::Settled);
         }
         // Invariant: a request that waited is checked again before it is proposed.
-        let is_checked = found.is_none() || !mutant::active("replica.released_unchecked");
-        if let Err(refusal) = self.check_version(&header, &ctx.readers)
-            && is_checked
-        {
+        // bug replica.released_unchecked: skip if found.is_some()
+        if let Err(refusal) = self.check_version(&header, &ctx.readers) {
             ctx.reject(id, refusal);
             return Ok(Step::Settled);
         }
@@ -184,7 +180,8 @@ impl<E: StorageEngine> Peer<E> {
             self.changes.note_proposed(self.group.last(), proposing.barrier);
             // Invariant: followers learn of a change of the region as soon as it is committed.
             // Others wait for its effect: new replicas that vote, the other region of a merge.
-            self.group.set_commits_sent_at_once(!mutant::active("replica.change_told_late"));
+            // bug replica.change_told_late: `true` is `false`
+            self.group.set_commits_sent_at_once(true);
         }
         let term = self.term();
         let timings = Timings { proposed_nanos: ctx.now.monotonic_nanos, ..Timings::default() };
@@ -196,13 +193,10 @@ impl<E: StorageEngine> Peer<E> {
                 // Raft did not take the entry, so the request had no effect.
                 false => ctx.reject(purpose.id(), Refusal::NotLeader { leader: None }),
             }
-            if mutant::active("replica.reply_before_commit") {
-                self.answer_applied(ctx, index, term);
-            }
+            // bug replica.reply_before_commit: self.answer_applied(ctx, index, term);
         }
     }
 
-    /// Refuses all waiting requests.
     pub(super) fn refuse_waiting<R>(&mut self, ctx: &mut Context<E>, refusal: &R)
     where
         R: Clone + Into<Rejection>,
@@ -238,6 +232,7 @@ impl<E: StorageEngine> Peer<E> {
     ///
     /// Invariant: a put that no quorum takes is refused before it is proposed. In the log it would
     /// make all later requests wait, also the deletes that free space.
+    /// Test: `puts_that_no_quorum_has_room_for_are_refused_and_deletes_go_on`.
     pub(super) fn is_admitted(
         &self,
         ctx: &mut Context<E>,
@@ -300,13 +295,10 @@ impl<E: StorageEngine> Peer<E> {
     /// Answers the proposals that are not committed after a loss of leadership: a later leader may
     /// or may not commit them. The others are answered when they are applied.
     pub(super) fn lose_proposals(&mut self, ctx: &mut Context<E>) {
-        let as_refused = mutant::active("replica.unknown_as_refused");
         for proposal in self.proposals.take_above(self.committed()) {
             let id = proposal.purpose.id();
-            match as_refused {
-                true => ctx.reject(id, Refusal::NotLeader { leader: None }),
-                false => ctx.unknown(id, Unknown::LeadershipLost),
-            }
+            // bug replica.unknown_as_refused: ctx.reject(id, Refusal::NotLeader { leader: None }); continue;
+            ctx.unknown(id, Unknown::LeadershipLost);
         }
     }
 

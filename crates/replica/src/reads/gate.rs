@@ -1,10 +1,31 @@
 //! Reads outside the core: the state of a region that request threads may use, and its validity.
 //!
-//! A read on a request thread: check the request, take a permit (the lease and a mark of the window),
-//! take a view of the engine, and take the effects to lay over it, if the lease is *still* valid. View
-//! and effects then hold every acknowledged write: a write is acknowledged after it is in the window
-//! or applied here, and no other peer led while the lease was valid. The lease is of the version that
-//! the request was checked against.
+//! A leader serves a read without the loop, by a *lease*: the time in which no other peer can lead.
+//!
+//! | step | function | on |
+//! |---|---|---|
+//! | 1 a round of heartbeats leaves; its time is the start of the lease | `Peer::join_heartbeat`, `Peer::start_round` | loop |
+//! | 2 each peer that answers starts its vote hold | `ElectionTimer::start_vote_hold` | loops of the followers |
+//! | 3 a quorum has answered: the lease is renewed, if this peer serves | `Peer::renew_lease`, [`Reader::renew`] | loop |
+//! | 4 a request is checked against peer, term and version | [`Reader::check`] | request thread |
+//! | 5 it takes the lease and a mark of the window | [`Reader::permit`] | request thread |
+//! | 6 it takes a view of the engine | `StateMachine::view` | request thread |
+//! | 7 it takes the effects to lay over the view, if the lease is *still* valid | [`Reader::effects`] | request thread |
+//!
+//! The thread may pause between any two steps: step 7 decides. Without a lease the core confirms the read by a round
+//! of its own, and steps 5 to 7 follow the confirmation.
+//!
+//! Why view and effects hold every acknowledged write: this peer led until step 7, so no other store acknowledged one,
+//! and what it acknowledged itself was in the window or applied before the answer left.
+//!
+//! What each step keeps:
+//! - 1: the lease counts from the sending, the vote hold from the answer, which is later. The lease is shorter by a
+//!   tick and by the drift of clocks. So it ends before the first peer of the quorum may vote for another.
+//! - 3: no lease before an entry of this term is visible here, none while a merge is prepared or a leadership is handed
+//!   over.
+//! - 5 and 7: the lease is of the version that was checked. [`Reader::set_region`] publishes a new version before its
+//!   change is applied: no view with the new range is read under the old version.
+//! - 7: entries applied since the mark are in no effects, so such a view is not read.
 
 use crate::input::Header;
 use crate::output::Refusal;
@@ -14,7 +35,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stele_storage::Effects;
-use stele_types::{LogIndex, Peer, PeerId, Region, RegionId, RegionKind, mutant};
+use stele_types::{LogIndex, Peer, PeerId, Region, RegionId, RegionKind};
 
 /// Readable regions of a store, shared with request threads.
 #[derive(Debug, Default)]
@@ -105,7 +126,6 @@ impl Readers {
         read
     }
 
-    /// Ends all leases of the store.
     pub(crate) fn end_leases(&self) {
         self.regions.read().values().for_each(|reader| reader.end_lease());
     }
@@ -131,7 +151,6 @@ pub struct Reader {
     version: AtomicU64,
     /// Term in which this peer leads and serves; 0 for none.
     term: AtomicU64,
-    /// Latest known term.
     known_term: AtomicU64,
     /// Monotonic nanoseconds at which the lease of `term` ends.
     lease_until: AtomicU64,
@@ -146,7 +165,6 @@ pub struct Reader {
     is_noted: AtomicBool,
 }
 
-/// Lease as seen by a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lease {
     term: u64,
@@ -226,13 +244,14 @@ impl Reader {
     /// Invariant: the lease's version is the one that the request was checked against. A split after
     /// the check moves keys to a region that another store may lead, and the lease of the new version
     /// does not cover them.
+    /// Test: `a_lease_of_a_later_version_serves_no_request_that_was_checked_before_a_split`.
     pub fn permit(&self, header: &Header, now_nanos: u64) -> Option<ReadPermit> {
         let mark = self.window.mark();
-        let unchecked = stele_types::mutant::active("replica.lease_of_another_version");
+        // bug replica.lease_of_another_version: `header.version.is_none_or(|it| it == lease.version)` is `true`
         let is_checked = |lease: &Lease| header.version.is_none_or(|it| it == lease.version);
-        let lease = self.lease(now_nanos).filter(|lease| unchecked || is_checked(lease))?;
-        let is_whole =
-            mark.is_whole() || stele_types::mutant::active("replica.lease_ahead_of_apply");
+        let lease = self.lease(now_nanos).filter(is_checked)?;
+        let is_whole = mark.is_whole();
+        // bug replica.lease_ahead_of_apply: let is_whole = true;
         is_whole.then_some(ReadPermit { lease: Some(lease), mark })
     }
 
@@ -278,9 +297,8 @@ impl Reader {
             self.returned_bytes.fetch_add(bytes, Ordering::Relaxed);
             // Invariant: a region is noted after its counts have grown, and they are collected after the
             // note is taken.
-            if !self.is_noted.swap(true, Ordering::AcqRel)
-                && !mutant::active("replica.reads_unreported")
-            {
+            if !self.is_noted.swap(true, Ordering::AcqRel) {
+                // bug replica.reads_unreported: skip
                 self.read.lock().push(self.region().id);
             }
         }

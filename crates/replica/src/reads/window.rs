@@ -5,7 +5,7 @@
 //! request thread notes A ([`Window::mark`]), takes a view, and then takes the effects
 //! ([`Window::effects`]), if A is still the same.
 //!
-//! Invariants:
+//! Invariant: effects are laid over a view only if A ≤ view ≤ R. It follows from these rules:
 //! - A is published after it is applied, so that a view taken after the mark holds all up to A.
 //! - R is published before anything above A is applied, so that a view never holds more than R while
 //!   effects are laid over it. An old effect would else hide a newer value.
@@ -15,6 +15,9 @@
 //!   over the view are exactly the state at R, however many of them the view holds.
 //! - The window ends before the first administrative entry that is not applied: that entry may move
 //!   keys to another region.
+//!
+//! Tests: `a_view_that_misses_what_was_applied_meanwhile_is_not_read`,
+//! `an_old_effect_never_hides_what_was_applied_after_it`.
 //!
 //! The loop only adds payloads and drops what is applied. Readers build the effects from the payloads
 //! in pieces of whole entries, one reader at a time. Operations are read, sorted and merged while
@@ -26,7 +29,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use stele_storage::{DueMerge, Effects, Layer, Overlay, Pair};
-use stele_types::{LogIndex, Result, mutant};
+use stele_types::{LogIndex, Result};
 
 /// Bytes of payloads from which effects are built at a time; one entry always fits for a reader.
 const PIECE_BYTES: usize = 64 << 10;
@@ -43,7 +46,6 @@ pub(crate) enum Coverage {
     Part,
 }
 
-/// Window of one region.
 #[derive(Debug)]
 pub(crate) struct Window {
     coverage: AtomicU8,
@@ -97,13 +99,10 @@ impl Window {
 
     /// Returns the last applied entry. The engine holds the effects of all up to it.
     pub fn applied(&self) -> LogIndex {
-        match mutant::active("replica.visible_counts_as_applied") {
-            true => self.visible(),
-            false => LogIndex(self.applied.load(Ordering::Acquire)),
-        }
+        // bug replica.visible_counts_as_applied: return self.visible();
+        LogIndex(self.applied.load(Ordering::Acquire))
     }
 
-    /// Returns whether no entry is in the window.
     pub fn is_empty(&self) -> bool {
         self.visible.load(Ordering::Relaxed) == self.applied.load(Ordering::Relaxed)
     }
@@ -128,9 +127,7 @@ impl Window {
         let mut held = self.entries.lock();
         self.applied.store(applied.0, Ordering::Release);
         self.visible.fetch_max(applied.0, Ordering::AcqRel);
-        if mutant::active("replica.window_keeps_applied") {
-            return;
-        }
+        // bug replica.window_keeps_applied: return;
         let count = held.fresh.iter().take_while(|(index, _)| *index <= applied).count();
         let fresh: Vec<_> = held.fresh.drain(..count).collect();
         let layers = held.overlay.note_applied(applied);
@@ -193,10 +190,12 @@ impl Window {
             {
                 let held = self.entries.lock();
                 let applied = self.applied.load(Ordering::Acquire);
-                if applied != mark.applied && !mutant::active("replica.window_unchecked") {
+                // bug replica.window_unchecked: never
+                if applied != mark.applied {
                     return None;
                 }
-                if held.has_built(wanted) || mutant::active("replica.window_read_in_part") {
+                // bug replica.window_read_in_part: always
+                if held.has_built(wanted) {
                     return Some(held.overlay.effects());
                 }
             }
@@ -209,11 +208,10 @@ impl Window {
     /// Builds the effects of the next entries that are not built, up to `wanted`. Called by one thread
     /// at a time.
     fn build(&self, wanted: LogIndex, may_be_large: bool) -> Result<()> {
-        let piece = self.entries.lock().piece(wanted, may_be_large);
-        let Some((last, _)) = piece.last().cloned() else { return Ok(()) };
-        let locked = mutant::active("replica.window_built_under_lock").then(|| self.entries.lock());
-        let layer = Layer::of(piece)?;
-        drop(locked);
+        let next = self.entries.lock().piece(wanted, may_be_large);
+        let Some((last, _)) = next.last().cloned() else { return Ok(()) };
+        // bug replica.window_built_under_lock: `Layer::of(next)` is `(self.entries.lock(), Layer::of(next)).1`
+        let layer = Layer::of(next)?;
         let mut due = self.add(last, layer)?;
         while let Some(merge) = due {
             let merged = merge.merge();
@@ -233,7 +231,8 @@ impl Window {
         let count = held.fresh.iter().take_while(|(index, _)| *index <= last).count();
         held.fresh.drain(..count);
         let is_applied = last.0 <= self.applied.load(Ordering::Acquire);
-        if !is_applied || mutant::active("replica.window_adds_applied") {
+        // bug replica.window_adds_applied: always
+        if !is_applied {
             held.overlay.add(layer)?;
         }
         Ok(held.overlay.due_merge())

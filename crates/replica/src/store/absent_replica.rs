@@ -25,7 +25,8 @@ impl<E: StorageEngine> RaftStore<E> {
             // has not applied a split may have the last intact copy of a value that the new
             // region's other replicas lost.
             let found = find_values(&*self.ctx.engine, message, lost);
-            if !found.is_empty() && !stele_types::mutant::active("replica.absent_finds_nothing") {
+            // bug replica.absent_finds_nothing: never
+            if !found.is_empty() {
                 self.answer(message, Body::ValueRepairReply(found));
             }
             return;
@@ -79,9 +80,8 @@ impl<E: StorageEngine> RaftStore<E> {
         let tombstone = self.tombstones.get(&message.region)?;
         let is_later = tombstone.epoch.conf_version > message.epoch.conf_version;
         let is_asked = message.body == Body::WakeUp;
-        let is_withheld = stele_types::mutant::active("replica.tombstone_names_no_members");
-        let names = is_asked && is_later && !is_withheld;
-        names.then(|| Body::Members(tombstone.peers.clone()))
+        // bug replica.tombstone_names_no_members: return None;
+        (is_asked && is_later).then(|| Body::Members(tombstone.peers.clone()))
     }
 
     /// Returns the reply for a region if its last change here was its preparation for a merge. A
@@ -132,11 +132,9 @@ fn empty_log_answer(message: &RaftMessage) -> Option<RaftMessage> {
             // Invariant: it confirms no read index round. A lease would then depend on a vote hold
             // that no replica keeps: the replica may start a moment later, by a split, and vote at
             // once.
-            let mut answer = RaftMessage::new(RaftKind::HeartbeatResponse, message.term);
-            if stele_types::mutant::active("replica.absent_lends_lease") {
-                answer.context = message.context.clone();
-            }
-            Some(answer)
+            let it = RaftMessage::new(RaftKind::HeartbeatResponse, message.term);
+            // bug replica.absent_lends_lease: let it = RaftMessage { context: message.context.clone(), ..it };
+            Some(it)
         }
         RaftKind::Append => {
             let mut answer = RaftMessage::new(RaftKind::AppendResponse, message.term);

@@ -11,7 +11,7 @@ use crate::peer::Peer;
 use stele_storage::{EngineView, ScanOptions, StorageEngine};
 use stele_types::{
     ColumnFamily, Error, KeyRange, LogIndex, Mark, Record, Region, RegionId, RegionKind,
-    RegionPhase, Result, Term, keyspace, mutant,
+    RegionPhase, Result, Term, keyspace,
 };
 
 /// Removed replicas with pairs that are not dropped yet.
@@ -27,7 +27,6 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    /// Records that a batch was handed out.
     pub fn handed_out(&mut self) {
         self.under_way.append(&mut self.next);
     }
@@ -48,7 +47,6 @@ impl Leaving {
 }
 
 impl<E: StorageEngine> RaftStore<E> {
-    /// Runs the effects that peers requested.
     pub(super) fn run_effects(&mut self) -> Result<()> {
         while let Some(effect) = self.ctx.effects.pop() {
             match effect {
@@ -74,6 +72,7 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Invariant: a split creates no replica that was removed from here. The child may have come by a
     /// snapshot and left before the replica of its parent here applies the split. Created again, it
     /// would have forgotten its votes and its log.
+    /// Test: `a_split_brings_no_removed_child_back`.
     fn create(&mut self, region: Region, after: (LogIndex, Term), campaign: bool) -> Result<()> {
         let id = region.id;
         let Some(here) = region.peer_on(self.ctx.options.store).copied() else { return Ok(()) };
@@ -81,9 +80,8 @@ impl<E: StorageEngine> RaftStore<E> {
             return Ok(());
         }
         let removed = self.tombstone_of(id, here.id, region.epoch.conf_version).cloned();
-        if let Some(tombstone) = removed
-            && !mutant::active("replica.split_over_tombstone")
-        {
+        // bug replica.split_over_tombstone: never
+        if let Some(tombstone) = removed {
             return self.bury_again(region, tombstone);
         }
         self.tombstones.remove(&id);
@@ -105,7 +103,6 @@ impl<E: StorageEngine> RaftStore<E> {
         Ok(())
     }
 
-    /// Removes a replica from this store.
     pub(super) fn destroy(&mut self, last_known: &Region) -> Result<()> {
         let id = last_known.id;
         let Some(mut peer) = self.peers.remove(&id) else { return Ok(()) };
@@ -121,11 +118,11 @@ impl<E: StorageEngine> RaftStore<E> {
             tombstone.peers.retain(|other| other.store != peer.name.store);
             tombstone.peers.push(peer.name);
         }
-        if !mutant::active("replica.destroy_without_tombstone") {
-            let descriptor = (keyspace::region_key(id), tombstone.encode());
-            self.ctx.journal.put(&mut self.ctx.batches, &[descriptor])?;
-            self.ctx.batches.push(Record::Mark(id, Mark::Destroy));
-        }
+        let descriptor = (keyspace::region_key(id), tombstone.encode());
+        // bug replica.destroy_without_tombstone: skip
+        self.ctx.journal.put(&mut self.ctx.batches, &[descriptor])?;
+        // bug replica.destroy_without_tombstone: skip
+        self.ctx.batches.push(Record::Mark(id, Mark::Destroy));
         self.tombstones.insert(id, tombstone);
         self.leaving.next.push(last_known.clone());
         self.ctx.out.events.push(Event::RegionDestroyed(id));
@@ -161,9 +158,8 @@ impl<E: StorageEngine> RaftStore<E> {
     /// no other replica takes these keys.
     pub(super) fn drop_or_wait(&mut self, left: Vec<Region>) -> Result<()> {
         match self.drop_unowned(&left) {
-            Err(Error::NoSpace(_) | Error::Busy(_))
-                if !mutant::active("replica.stop_on_full_drop") =>
-            {
+            // bug replica.stop_on_full_drop: never
+            Err(Error::NoSpace(_) | Error::Busy(_)) => {
                 let options = &self.ctx.options;
                 self.leaving.retry_at_nanos = self.ctx.now.monotonic_nanos + options.tick_nanos;
                 self.leaving.waiting.extend(left);
@@ -268,13 +264,14 @@ pub(super) fn unowned<E: StorageEngine>(engine: &E, live: &[Region]) -> Result<V
     let system = gaps(RegionKind::System, &KeyRange::all(), &owners);
     let system = system.iter().map(|gap| (keyspace::SYSTEM, gap));
     let gaps = spaces.chain(system).map(|(space, gap)| keyspace::range_in_space(space, gap));
-    let former =
-        (!mutant::active("replica.former_records_kept")).then(keyspace::former_orphaned_range_keys);
+    let former = Some(keyspace::former_orphaned_range_keys());
+    // bug replica.former_records_kept: let former = None;
     for range in former.into_iter().chain(gaps) {
         let any = ScanOptions { keys_only: true, ..ScanOptions::new(range.clone(), 1) };
         let holds_any = match view.scan(&any) {
             Ok(found) => !found.is_empty(),
-            Err(error) if error.is_damage() && !mutant::active("replica.lost_gap_refused") => true,
+            // bug replica.lost_gap_refused: never
+            Err(error) if error.is_damage() => true,
             Err(error) => return Err(error),
         };
         if holds_any {

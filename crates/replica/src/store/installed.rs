@@ -12,9 +12,7 @@ use crate::context::Context;
 use crate::peer::Skipped;
 use std::collections::BTreeMap;
 use stele_storage::{Pages, StorageEngine};
-use stele_types::{
-    Error, KeyRange, Region, RegionEpoch, RegionId, Result, keyspace, mutant, varint,
-};
+use stele_types::{Error, KeyRange, Region, RegionEpoch, RegionId, Result, keyspace, varint};
 
 impl<E: StorageEngine> RaftStore<E> {
     /// Records that a snapshot brought `region`, which was at the epoch `from` here. Invariant: the record
@@ -22,9 +20,7 @@ impl<E: StorageEngine> RaftStore<E> {
     /// leaves a log without entries and a commit index below its start, and opening records the epoch of
     /// such a region.
     pub(super) fn note_installed(&mut self, region: &Region, from: RegionEpoch) -> Result<()> {
-        if mutant::active("replica.install_not_recorded") {
-            return Ok(());
-        }
+        // bug replica.install_not_recorded: return Ok(());
         let known = self.ctx.installed.entry(region.id).or_default();
         push(known, Skipped { from, to: region.epoch });
         let pair = (keyspace::installed_key(region.id), encode(known).into());
@@ -59,14 +55,11 @@ impl<E: StorageEngine> Context<E> {
         self.keep_merges(region, merges)
     }
 
-    /// Keeps the record of a region's merges.
     pub(crate) fn keep_merges(&mut self, region: RegionId, merges: CommittedMerges) -> Result<()> {
         let mut encoded = Vec::new();
         merges.put(&mut encoded);
         self.merges.insert(region, merges);
-        if mutant::active("replica.merges_in_memory") {
-            return Ok(());
-        }
+        // bug replica.merges_in_memory: return Ok(());
         self.journal.put(&mut self.batches, &[(keyspace::merges_key(region), encoded.into())])
     }
 }

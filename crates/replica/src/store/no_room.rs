@@ -6,7 +6,7 @@ use crate::output::Ticket;
 use crate::peer::Peer;
 use std::collections::BTreeSet;
 use stele_storage::StorageEngine;
-use stele_types::{Mark, Record, RegionId, Result, mutant};
+use stele_types::{Mark, Record, RegionId, Result};
 
 impl<E: StorageEngine> RaftStore<E> {
     /// Handles that a batch found no room. Replicas with puts in it start again from their durable
@@ -14,11 +14,13 @@ impl<E: StorageEngine> RaftStore<E> {
     ///
     /// Invariant: what frees space does not wait for what needs space. A batch with a truncation or
     /// the end of a removed replica contains no put after its first failure.
+    /// Test: `a_replica_leaves_a_device_that_has_no_room_for_a_put_in_flight`.
     pub(super) fn retry_without_puts(&mut self, ticket: Ticket) -> Result<()> {
         let at_nanos = self.ctx.now.monotonic_nanos + self.ctx.options.tick_nanos;
         self.ctx.batches.retry(ticket, at_nanos);
         let given_up = self.to_give_up(ticket);
-        if given_up.is_empty() || mutant::active("replica.full_batch_waits") {
+        // bug replica.full_batch_waits: always
+        if given_up.is_empty() {
             return Ok(());
         }
         self.ctx.batches.give_up(&given_up);

@@ -18,7 +18,6 @@ use std::sync::Arc;
 use stele_storage::{Progress, StorageEngine, read_ident, read_regions};
 use stele_types::{
     Error, HardState, LogBatch, Mark, Record, Region, RegionPhase, Result, StoreIdent, keyspace,
-    mutant,
 };
 
 impl<E: StorageEngine> RaftStore<E> {
@@ -43,10 +42,11 @@ impl<E: StorageEngine> RaftStore<E> {
             regions.partition(|region| region.phase != RegionPhase::Tombstone);
         // Invariant: a log that ended begins no more, or its replica would have forgotten its votes. A
         // crash may leave the descriptor that a split wrote over the tombstone of its child.
+        // Test: `a_descriptor_that_a_split_wrote_over_a_tombstone_begins_no_log_at_open`.
         let has_ended = |region: &Region| {
             let progress = engine.progress(region.id);
+            // bug replica.ended_log_begins_at_open: return false;
             progress.is_some_and(|progress| progress.destroyed)
-                && !mutant::active("replica.ended_log_begins_at_open")
         };
         let (live, left): (Vec<Region>, Vec<Region>) = live
             .into_iter()
@@ -56,7 +56,8 @@ impl<E: StorageEngine> RaftStore<E> {
         start_logs(&*engine, &live)?;
         end_logs(&*engine, &tombstones)?;
         let gaps = unowned(&*engine, &live)?;
-        if !gaps.is_empty() && !mutant::active("replica.unowned_kept") {
+        // bug replica.unowned_kept: never
+        if !gaps.is_empty() {
             engine.drop_ranges(&gaps)?;
         }
         let mut ctx = Context::new(engine, options, logger, now);
@@ -101,9 +102,7 @@ impl<E: StorageEngine> RaftStore<E> {
     /// tombstones were durable. Invariant: this comes before everything else, because no key has
     /// two owners here.
     fn leave_merged(&mut self) -> Result<()> {
-        if mutant::active("replica.merged_stay_at_open") {
-            return Ok(());
-        }
+        // bug replica.merged_stay_at_open: return Ok(());
         self.peers.values_mut().for_each(|peer| peer.destroy_if_merged(&mut self.ctx));
         self.run_effects()
     }
@@ -114,8 +113,8 @@ impl<E: StorageEngine> RaftStore<E> {
 /// Invariant: the hard state of an installation follows its record, and a truncation comes with a commit
 /// index that covers it. A sole replica keeps no entry, and what it applied is proof of a refused merge.
 fn is_of_snapshot(progress: &Progress) -> bool {
+    // bug replica.empty_log_is_of_snapshot: `progress.hard_state.commit < progress.truncated.0` is `true`
     progress.hard_state.commit < progress.truncated.0
-        || mutant::active("replica.empty_log_is_of_snapshot")
 }
 
 fn check_ident<E: StorageEngine>(engine: &E, options: &Options) -> Result<()> {

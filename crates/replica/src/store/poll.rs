@@ -8,7 +8,7 @@ use crate::messages::Body;
 use crate::output::{Outputs, Ticket};
 use std::ops::Bound::{self, Excluded, Unbounded};
 use stele_storage::StorageEngine;
-use stele_types::{Error, Record, RegionId, Result, mutant};
+use stele_types::{Error, Record, RegionId, Result};
 
 /// Most passes over the dirty regions in one poll; remaining work makes the next poll due at once.
 const PASSES_MAX: usize = 4;
@@ -41,8 +41,8 @@ impl<E: StorageEngine> RaftStore<E> {
         self.probe_hibernating();
         self.truncate_all_if_due();
         // Invariant: a batch that is handed out again contains no tombstone that came later.
-        let is_again = self.ctx.batches.is_under_way()
-            && !stele_types::mutant::active("replica.dropped_before_tombstone");
+        let is_again = self.ctx.batches.is_under_way();
+        // bug replica.dropped_before_tombstone: let is_again = false;
         self.ctx.out.append = self.ctx.batches.hand_out(now.monotonic_nanos);
         if self.ctx.out.append.is_some() && !is_again {
             self.leaving.handed_out();
@@ -68,10 +68,8 @@ impl<E: StorageEngine> RaftStore<E> {
         if self.ticking.is_empty() || now < self.next_tick_nanos {
             return;
         }
-        self.next_tick_nanos = match stele_types::mutant::active("replica.make_up_for_ticks") {
-            true => self.next_tick_nanos + self.ctx.options.tick_nanos,
-            false => now + self.ctx.options.tick_nanos,
-        };
+        // bug replica.make_up_for_ticks: `now` is `self.next_tick_nanos`
+        self.next_tick_nanos = now + self.ctx.options.tick_nanos;
         let ticking = std::mem::take(&mut self.ticking);
         for region in ticking {
             let Some(peer) = self.peers.get_mut(&region) else { continue };
@@ -87,7 +85,8 @@ impl<E: StorageEngine> RaftStore<E> {
     fn appended(&mut self, ticket: Ticket, result: Result<()>) -> Result<()> {
         match result {
             Ok(()) => {}
-            Err(Error::NoSpace(_)) if !stele_types::mutant::active("replica.drop_on_no_space") => {
+            // bug replica.drop_on_no_space: never
+            Err(Error::NoSpace(_)) => {
                 return self.retry_without_puts(ticket);
             }
             Err(error) => return Err(error),
@@ -153,9 +152,7 @@ impl<E: StorageEngine> RaftStore<E> {
             return;
         }
         self.hibernation_probe.next_nanos = now + PROBE_INTERVAL_NANOS;
-        if mutant::active("replica.rests_for_ever") {
-            return;
-        }
+        // bug replica.rests_for_ever: return;
         let last = self.hibernation_probe.last;
         let after = self.peers.range((Excluded(last), Unbounded));
         let in_turn = after.chain(self.peers.range(..=last)).take(LOOKED_AT_MAX);
@@ -166,10 +163,8 @@ impl<E: StorageEngine> RaftStore<E> {
         self.hibernation_probe.last = looked_at;
         self.hibernation_probe.rounds += usize::from(looked_at <= last);
         let Some((_, peer)) = next else { return };
-        let question = match mutant::active("replica.asking_wakes") {
-            true => Body::WakeUp,
-            false => Body::ValueRepairRequest(Vec::new()),
-        };
+        let question = Body::ValueRepairRequest(Vec::new());
+        // bug replica.asking_wakes: let question = Body::WakeUp;
         peer.ask(&mut self.ctx, self.hibernation_probe.rounds, question);
     }
 }
@@ -230,8 +225,9 @@ impl<E: StorageEngine> RaftStore<E> {
     /// batch: a store that accepts no put might write none.
     pub(super) fn truncate_all_if_due(&mut self) {
         let is_short = self.ctx.space.is_short;
-        self.truncations.is_requested |= self.ctx.engine.take_truncation_request()
-            && !mutant::active("replica.truncation_request_ignored");
+        let is_requested = self.ctx.engine.take_truncation_request();
+        // bug replica.truncation_request_ignored: skip
+        self.truncations.is_requested |= is_requested;
         let now = self.ctx.now.monotonic_nanos;
         let Some(from) = self.truncations.begin_pass(is_short, now) else { return };
         self.truncations.pass = self.truncate_after(from, REGIONS_PER_POLL, true);

@@ -6,7 +6,7 @@ use crate::messages::Body;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use stele_storage::{LostValue, Pair, StorageEngine};
-use stele_types::{KeyRange, RegionId, StoreIdent, keyspace, mutant};
+use stele_types::{KeyRange, RegionId, StoreIdent, keyspace};
 
 /// Nanoseconds between two rounds of requests.
 const REQUEST_INTERVAL_NANOS: u64 = 200_000_000;
@@ -33,9 +33,7 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         self.repair.next_nanos = now + REQUEST_INTERVAL_NANOS;
         self.repair.rounds += 1;
-        if mutant::active("replica.never_asks") {
-            return;
-        }
+        // bug replica.never_asks: return;
         let mut by_region: BTreeMap<RegionId, Vec<LostValue>> = BTreeMap::new();
         for lost in self.ctx.engine.lost_values(REQUESTED_MAX) {
             match self.peers.values().find(|peer| peer.is_owner_of(&lost.key)) {
@@ -69,13 +67,12 @@ impl<E: StorageEngine> RaftStore<E> {
                     }
                 }
             }
-            if !mutant::active("replica.rest_covered") {
-                let orphaned_ranges = self.orphaned_ranges.parts();
-                let orphaned_ranges = orphaned_ranges.iter().flat_map(|part| part.engine_ranges());
-                left = orphaned_ranges.fold(left, |left, range| {
-                    left.iter().flat_map(|left| left.without(&range)).collect()
-                });
-            }
+            let orphaned_ranges = self.orphaned_ranges.parts();
+            let orphaned_ranges = orphaned_ranges.iter().flat_map(|part| part.engine_ranges());
+            // bug replica.rest_covered: skip
+            left = orphaned_ranges.fold(left, |left, range| {
+                left.iter().flat_map(|left| left.without(&range)).collect()
+            });
             left.iter().for_each(|left| self.repair_own_range(left));
         }
     }

@@ -8,12 +8,15 @@
 //!   without the peer: the seconds since the last message grow, and the connection may come back;
 //! - while it knows no leader: the seconds without one grow;
 //! - after a read on a request thread: its traffic has grown.
+//!
+//! Tests: `a_list_of_changes_that_was_lost_is_contained_in_the_next_one`,
+//! `nothing_acknowledged_is_lost_and_no_read_is_stale`.
 
 use super::RaftStore;
 use crate::output::{Changes, Collection, RegionReport};
 use std::collections::{BTreeMap, BTreeSet};
 use stele_storage::StorageEngine;
-use stele_types::{RegionId, mutant};
+use stele_types::RegionId;
 
 /// Regions of which the report may have changed, by the collection that first held the change.
 #[derive(Debug, Default)]
@@ -33,7 +36,6 @@ pub(super) struct ReportChanges {
 }
 
 impl ReportChanges {
-    /// Notes that the report of a region may have changed.
     pub fn note(&mut self, region: RegionId) {
         self.noted.insert(region);
     }
@@ -43,9 +45,8 @@ impl ReportChanges {
         self.number += 1;
         let mut changed = std::mem::take(&mut self.noted);
         changed.extend(awake);
-        if !mutant::active("replica.report_stands_still") {
-            changed.extend(&self.changes_with_time);
-        }
+        // bug replica.report_stands_still: skip
+        changed.extend(&self.changes_with_time);
         for region in changed {
             if let Some(before) = self.last.insert(region, self.number) {
                 self.order.remove(&(before, region));

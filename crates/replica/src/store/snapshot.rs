@@ -1,5 +1,28 @@
 //! Receipt of snapshots. A leader, or a voter where there can be no leader yet, offers one; its
 //! pairs are staged and installed at once, and the replica starts again from it.
+//!
+//! | step | function | on |
+//! |---|---|---|
+//! | 1 a peer pins a view of what it has applied, and offers it | `Peer::send_snapshot` | loop of the sender |
+//! | 2 the offer is accepted or refused | `RaftStore::snapshot_offered` | loop |
+//! | 3 chunks arrive and are staged under temporary names | `StorageEngine::receive` | tasks of both nodes |
+//! | 4 all is staged: it waits for the loop | `RaftStore::snapshot_received` | loop |
+//! | 5 it is checked again, and waits for records in flight | `RaftStore::install_snapshots` | loop, in `poll` |
+//! | 6 one edit of the manifest replaces the range, then the log starts at the snapshot's entry | `StorageEngine::install` | loop |
+//! | 7 the replica starts again from it; its hard state goes into the next batch | `RaftStore::install` | loop |
+//! | 8 the sender gets an acknowledgement: the pairs are durable since step 6 | `Peer::send` | loop |
+//!
+//! Writes and reads of other regions go on throughout; step 6 stops the loop for a moment, because step 3 flushed
+//! what it would flush.
+//!
+//! What each step keeps:
+//! - 1: the view holds exactly the entries up to the header's: later ones would be applied a second time.
+//! - 2 and 5: the snapshot is newer than the log here, is for this peer and no removed one, and takes no keys of another
+//!   region, unless that one was merged into it. In between all of this may change.
+//! - 3: nothing of it is visible, and a receipt that ends leaves nothing.
+//! - 5: records of the old log are not written after the new log's start.
+//! - 6: a crash leaves the old range with its log, or the new one, for which opening writes the start of the log again.
+//! - 7: the vote of the snapshot's term is kept: a replica that starts again breaks no promise.
 
 use super::RaftStore;
 use crate::input::RequestId;
@@ -11,7 +34,7 @@ use crate::{CommittedMerges, admin, validate};
 use stele_storage::StorageEngine;
 use stele_types::{
     Error, HardState, KeyRange, LogIndex, Record, Region, RegionId, RegionKind, RegionPhase,
-    Result, Term, mutant,
+    Result, Term,
 };
 
 impl<E: StorageEngine> RaftStore<E> {
@@ -53,19 +76,18 @@ impl<E: StorageEngine> RaftStore<E> {
     /// The placement group needs little and is needed to free space.
     fn has_room_for(&self, header: &SnapshotHeader) -> bool {
         let bytes = header.bytes + self.ctx.batches.entry_bytes();
-        header.region.kind == RegionKind::System
-            || self.ctx.engine.admit_append(bytes)
-            || mutant::active("replica.snapshot_uses_reserve")
+        // bug replica.snapshot_uses_reserve: `self.ctx.engine.admit_append(bytes)` is `true`
+        header.region.kind == RegionKind::System || self.ctx.engine.admit_append(bytes)
     }
 
     /// Keeps a received snapshot until it is installed. Invariant: at most one snapshot of a region
     /// waits, the one of the newest peer with the most entries. Dropping the other removes its pairs.
+    /// Test: `one_snapshot_of_a_region_waits_and_the_sender_of_another_is_told_to_wait`.
     pub(super) fn snapshot_received(&mut self, header: SnapshotHeader, ingest: E::Ingest) {
         let extent = |header: &SnapshotHeader| (header.to.id, header.at.0);
-        let is_bounded = !mutant::active("replica.snapshots_staged_without_bound");
-        let is_same = |(other, _): &&mut (SnapshotHeader, E::Ingest)| {
-            other.region.id == header.region.id && is_bounded
-        };
+        let id = header.region.id;
+        // bug replica.snapshots_staged_without_bound: `other.region.id == id` is `false`
+        let is_same = |(other, _): &&mut (SnapshotHeader, E::Ingest)| other.region.id == id;
         match self.arrived.iter_mut().find(is_same) {
             None => self.arrived.push((header, ingest)),
             Some(waiting) if extent(&waiting.0) < extent(&header) => *waiting = (header, ingest),
@@ -74,8 +96,8 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 
     fn has_arrived(&self, region: RegionId) -> bool {
-        let is_here = self.arrived.iter().any(|(header, _)| header.region.id == region);
-        is_here && !mutant::active("replica.snapshots_staged_without_bound")
+        // bug replica.snapshots_staged_without_bound: return false;
+        self.arrived.iter().any(|(header, _)| header.region.id == region)
     }
 
     /// Checks that a snapshot is for a replica that is here or may be created here, is newer than
@@ -93,7 +115,8 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         // Entries after it may have been acknowledged: the log continues, it does not start again.
         let held = here.is_some_and(|peer| peer.has_entry(header.at));
-        if held && !stele_types::mutant::active("replica.install_over_log") {
+        // bug replica.install_over_log: never
+        if held {
             return Err(Refusal::Invalid("the log here already holds its entry".into()).into());
         }
         let conf_version = region.epoch.conf_version;
@@ -106,7 +129,8 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         let all_merged =
             self.overlapping(region).iter().all(|other| self.is_merged_into(other, region));
-        match all_merged || stele_types::mutant::active("replica.install_over_neighbour") {
+        // bug replica.install_over_neighbour: `all_merged` is `true`
+        match all_merged {
             true => Ok(()),
             false => {
                 Err(Busy::Wait { reason: "another replica here owns some of the keys" }.into())
@@ -182,9 +206,8 @@ impl<E: StorageEngine> RaftStore<E> {
         let SnapshotHeader { region, at, leader_term, from, merges, .. } = header;
         let id = region.id;
         match self.ctx.engine.install(id, at, ingest) {
-            Err(Error::NoSpace(_) | Error::Busy(_))
-                if !stele_types::mutant::active("replica.stop_on_full_install") =>
-            {
+            // bug replica.stop_on_full_install: never
+            Err(Error::NoSpace(_) | Error::Busy(_)) => {
                 return Ok(false);
             }
             installed => installed?,
@@ -275,9 +298,10 @@ impl<E: StorageEngine> RaftStore<E> {
             let left = here.fold(vec![range], |left, region| {
                 left.iter().flat_map(|left| left.without(&region.range)).collect()
             });
-            let is_over = self.ctx.now.monotonic_nanos >= drop_at
-                && !mutant::active("replica.rest_kept_for_ever");
-            if is_over || mutant::active("replica.rest_dropped") {
+            let is_over = self.ctx.now.monotonic_nanos >= drop_at;
+            // bug replica.rest_kept_for_ever: let is_over = false;
+            // bug replica.rest_dropped: always
+            if is_over {
                 unneeded.extend(left.iter().map(part));
             } else {
                 kept.extend(left.into_iter().map(|left| (left, drop_at)));

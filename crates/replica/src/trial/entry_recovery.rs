@@ -9,7 +9,6 @@ pub(crate) struct Waiting {
     pub recovery: EntryRecovery<Log>,
 }
 
-/// Log with damaged entries.
 #[derive(Default)]
 pub(crate) struct Log {
     entries: BTreeMap<LostEntry, Option<Bytes>>,

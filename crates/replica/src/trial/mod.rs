@@ -343,7 +343,6 @@ impl Trial {
         panic!("the stores stay busy");
     }
 
-    /// Advances time by `count` ticks.
     pub fn ticks(&mut self, count: u64) {
         for _ in 0..count {
             self.now += TICK;
@@ -392,7 +391,6 @@ impl Trial {
         panic!("region {region} elects no leader");
     }
 
-    /// Makes `store` the leader of the region.
     pub fn lead(&mut self, region: RegionId, store: u64) {
         self.elect(region);
         for _ in 0..10 {

@@ -31,7 +31,6 @@ fn refused(trial: &mut Trial, store: u64, call: Admin) -> String {
     }
 }
 
-/// Loses stores permanently.
 fn lose(trial: &mut Trial, stores: &[u64]) {
     for store in stores {
         trial.stores.remove(store);

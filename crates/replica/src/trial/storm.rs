@@ -261,7 +261,6 @@ impl Storm {
         );
     }
 
-    /// Processes the replies.
     fn collect(&mut self) {
         for (id, reply) in std::mem::take(&mut self.trial.replies) {
             if let Some(reading) = self.reads.remove(&id) {

@@ -25,7 +25,6 @@
 use crate::admin;
 use crate::messages::{PeerMessage, RaftKind, RaftMessage, SnapshotHeader};
 use crate::wire::{CONTEXT_BYTES_MAX, ENTRIES_MAX};
-use stele_types::mutant;
 use stele_types::{LogIndex, Peer, PeerId, RegionPhase, StoreId, Term};
 
 /// Exclusive limit of terms and indexes; counting does not reach it.
@@ -36,9 +35,7 @@ const PENDING_READS_MAX: usize = 4096;
 /// State of the receiving peer, against which a message is checked.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PeerState {
-    /// Receiving peer.
     pub receiver: PeerId,
-    /// Its current term.
     pub term: Term,
     /// Its last entry, durable or not.
     pub last: LogIndex,
@@ -46,11 +43,9 @@ pub(crate) struct PeerState {
     pub persisted: LogIndex,
     /// Leader of its term, as far as it knows.
     pub leader: Option<PeerId>,
-    /// Whether it leads.
     pub is_leader: bool,
     /// Whether the sender is a member, as far as it knows.
     pub from_is_member: bool,
-    /// Number of reads that wait for a quorum.
     pub pending_reads: usize,
 }
 
@@ -93,9 +88,8 @@ pub(crate) fn check(
         RaftKind::RequestVote | RaftKind::RequestPreVote if message.log_term > message.term => {
             Err("a log ahead of its term")
         }
-        RaftKind::TimeoutNow if !leads && !mutant::active("replica.handover_by_anyone") => {
-            Err("leadership transfer by a non-leader")
-        }
+        // bug replica.handover_by_anyone: never
+        RaftKind::TimeoutNow if !leads => Err("leadership transfer by a non-leader"),
         RaftKind::TimeoutNow if state.persisted != state.last => {
             Err("leadership transfer while entries are in flight to the disk")
         }
@@ -111,11 +105,12 @@ fn check_numbers(message: &RaftMessage) -> Result<(), &'static str> {
     let terms = [message.term, message.log_term, message.commit_term];
     let indexes = [message.index, message.commit, message.reject_hint, message.request_snapshot];
     let large = |number: u64| number >= NUMBER_MAX;
-    let unchecked = mutant::active("replica.huge_numbers");
-    if !unchecked && terms.iter().any(|term| large(term.0)) {
+    // bug replica.huge_numbers: never
+    if terms.iter().any(|term| large(term.0)) {
         return Err("implausible term");
     }
-    if !unchecked && indexes.iter().any(|index| large(index.0)) {
+    // bug replica.huge_numbers: never
+    if indexes.iter().any(|index| large(index.0)) {
         return Err("implausible index");
     }
     if has_no_term(message.kind) != (message.term.0 == 0) {
@@ -154,7 +149,8 @@ fn is_for_members_only(kind: RaftKind) -> bool {
 
 /// Checks a heartbeat: the leader sends a commit index of at most what the receiver acknowledged.
 fn heartbeat(message: &RaftMessage, state: &PeerState) -> Result<(), &'static str> {
-    if message.commit > state.last && !mutant::active("replica.heartbeat_commit_unchecked") {
+    // bug replica.heartbeat_commit_unchecked: never
+    if message.commit > state.last {
         return Err("a commit index beyond the log");
     }
     Ok(())
@@ -172,7 +168,8 @@ fn append(message: &RaftMessage) -> Result<(), &'static str> {
     let (mut index, mut term) = (message.index, message.log_term.max(Term(1)));
     for entry in &message.entries {
         index = index.next();
-        if entry.index != index && !mutant::active("replica.append_gap_unchecked") {
+        // bug replica.append_gap_unchecked: never
+        if entry.index != index {
             return Err("entries with a gap");
         }
         if entry.term < term || entry.term > message.term {
@@ -192,9 +189,8 @@ fn append(message: &RaftMessage) -> Result<(), &'static str> {
 /// Checks a reply: a follower has nothing beyond its leader's log.
 fn answer(message: &RaftMessage, state: &PeerState) -> Result<(), &'static str> {
     let indexes = [message.index, message.commit, message.reject_hint, message.request_snapshot];
-    if indexes.iter().any(|index| *index > state.last)
-        && !mutant::active("replica.ack_beyond_last_unchecked")
-    {
+    // bug replica.ack_beyond_last_unchecked: never
+    if indexes.iter().any(|index| *index > state.last) {
         return Err("a reply about entries beyond the log");
     }
     Ok(())
@@ -213,7 +209,6 @@ fn read(message: &RaftMessage, state: &PeerState) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Checks the envelope of a message to this store.
 pub(crate) fn check_envelope(message: &PeerMessage, here: StoreId) -> Result<(), &'static str> {
     if message.to_store != here {
         return Err("addressed to another store");
@@ -231,7 +226,6 @@ pub(crate) fn check_envelope(message: &PeerMessage, here: StoreId) -> Result<(),
     Ok(())
 }
 
-/// Checks the envelope of a message between stores.
 pub(crate) fn check_stores(message: &PeerMessage, here: StoreId) -> Result<(), &'static str> {
     if message.to_store != here {
         return Err("addressed to another store");

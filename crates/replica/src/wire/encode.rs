@@ -76,7 +76,6 @@ pub fn encode(message: &PeerMessage, header: &mut Vec<u8>, payloads: &mut Vec<By
     }
 }
 
-/// Returns the number of a body on the wire.
 fn body_number(body: &Body) -> u8 {
     match body {
         Body::Raft(_) => 0,

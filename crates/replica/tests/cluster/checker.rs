@@ -13,7 +13,6 @@ pub type Value = u32;
 pub enum Act {
     Put(Value),
     Delete,
-    /// Read of this value.
     Get(Value),
     /// Compare-and-swap from `expected` to `new`. `seen`: whether it held, and the value found;
     /// `None` while unknown.

@@ -113,7 +113,6 @@ fn a_learner_of_a_region_that_is_gone_everywhere_is_destroyed_when_it_returns() 
     check_gone(&mut sim, 4, &[DATA]);
 }
 
-/// Waits until these stores no longer have a replica of the source.
 #[track_caller]
 fn wait_for_source_removal<B: Backend>(sim: &mut Sim<B>, source: RegionId, stores: &[u64]) {
     sim.run_until(20 * SECOND, "the merge ends", |sim| {

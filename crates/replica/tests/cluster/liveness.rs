@@ -173,7 +173,6 @@ fn split<B: Backend>(sim: &mut Sim<B>, region: &Region) -> RegionId {
     made
 }
 
-/// Merges `source` into `target`.
 #[track_caller]
 fn merge<B: Backend>(sim: &mut Sim<B>, source: RegionId, target: RegionId) {
     change(sim, source, |sim, leader, _| {

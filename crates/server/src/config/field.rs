@@ -112,7 +112,6 @@ fn addresses(text: &str) -> Result<Vec<String>> {
     items(text).map(|item| address::to_connect(item).map(str::to_owned)).collect()
 }
 
-/// Returns the error of a setting that is not an address.
 pub(super) fn wrong_address(key: &str, error: &Error) -> Error {
     let reason = match error {
         Error::Invalid(reason) => reason.clone(),

@@ -103,7 +103,8 @@ messages to another node. A panic in a thread of a store ends the process at onc
 
 A node may start with another `listen` or `advertise`. It tells the nodes that it reaches, and while it finds
 no leader of the placement group it exchanges addresses with the nodes that `join` names. So all nodes
-may change their addresses at once, if each names one other node in `join`. `join` names nodes of one
+may change their addresses at once, if each names one other node in `join`. A node that was down while every node
+that it knows moved needs a present address in `join`. `join` names nodes of one
 cluster: a node with directories of another cluster does not start.
 
 client-go asks for the list of nodes once a minute, and in between when the placement leader that it knows does not

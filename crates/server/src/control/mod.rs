@@ -65,7 +65,6 @@ impl ControlService {
         found.ok_or_else(|| Status::not_found(format!("no store of this node has region {region}")))
     }
 
-    /// Returns the members that this node knows.
     fn known_members(&self) -> MembersResponse {
         MembersResponse {
             cluster_id: self.placement.cluster().0,

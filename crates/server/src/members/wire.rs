@@ -19,7 +19,6 @@ pub fn encode(listed: Vec<Listed>, leader: Option<&str>) -> Vec<control::Member>
     nodes.into_iter().map(member).collect()
 }
 
-/// Decodes a list.
 pub fn decode(members: &[control::Member]) -> Vec<Listed> {
     let mut listed = Vec::new();
     for member in members {

@@ -24,7 +24,6 @@ pub use pairs::{Charging, charge_value, next_page, pair_memory, pairs_memory, va
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use stele_types::mutant;
 use tokio::sync::watch;
 use windows::Windows;
 
@@ -164,7 +163,7 @@ impl ConnectionMemory {
         let node = &self.node;
         let node_max = match class {
             Class::System => node.shares.all,
-            Class::Data if mutant::active("server.data_uses_all_memory") => node.shares.all,
+            // bug server.data_uses_all_memory: `node.shares.data` is `node.shares.all`
             Class::Data => node.shares.data,
         };
         let is_within = take(&self.used, bytes, node.shares.connection);
@@ -236,7 +235,9 @@ impl RequestMemory {
 
     /// Uses `bytes` more, or none of them.
     ///
-    /// Invariant: memory is charged before it is used.
+    /// Invariant: memory is charged before it is used, within the shares of request, connection and node.
+    /// Tests: `requests_share_the_memory_of_their_connection_and_their_node_and_return_it`,
+    /// `a_message_is_charged_when_its_length_arrives_and_its_elements_as_they_arrive`.
     pub fn charge(&self, bytes: u64) -> Result<(), Exceeded> {
         self.try_charge(bytes).inspect_err(|_| self.note_refused())
     }
@@ -247,11 +248,9 @@ impl RequestMemory {
 
     /// [`RequestMemory::charge`] of a caller that waits and tries again.
     fn try_charge(&self, bytes: u64) -> Result<(), Exceeded> {
-        if mutant::active("server.memory_unbounded") {
-            self.charge_anyway(bytes);
-            return Ok(());
-        }
-        if self.is_abandoned.load(Relaxed) && !mutant::active("server.scans_for_no_caller") {
+        // bug server.memory_unbounded: self.charge_anyway(bytes); return Ok(());
+        // bug server.scans_for_no_caller: never
+        if self.is_abandoned.load(Relaxed) {
             return Err(Exceeded::Abandoned);
         }
         let bytes_max = self.connection.node.shares.request;

@@ -8,7 +8,6 @@ pub(super) const WINDOW_BYTES_MIN: u32 = 65_535;
 /// Part of what is left that a connection gets.
 const PART: u64 = 32;
 
-/// Windows of all connections.
 #[derive(Debug)]
 pub(super) struct Windows {
     bytes_max: u64,
@@ -20,7 +19,6 @@ impl Windows {
         Self { bytes_max, bytes: Mutex::new(0) }
     }
 
-    /// Returns the bytes of all windows.
     pub fn bytes(&self) -> u64 {
         *self.bytes.lock()
     }

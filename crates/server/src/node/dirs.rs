@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::{DirStart, RecoveringStore, Started};
 use stele_node::start::{self, Directory};
-use stele_types::{ClusterId, Error, Result, StartId, StoreId, StoreIdent, mutant};
+use stele_types::{ClusterId, Error, Result, StartId, StoreId, StoreIdent};
 
 /// Directories after the attempt to open each.
 pub(super) struct Dirs {
@@ -31,13 +31,11 @@ pub(super) struct Dirs {
 }
 
 impl Dirs {
-    /// Returns the identities of the stores.
     pub fn idents(&self) -> Vec<StoreIdent> {
         let opened = self.opened.iter().filter_map(|open| open.ident);
         opened.chain(self.damaged.iter().map(|damaged| damaged.ident)).collect()
     }
 
-    /// Returns the runs of the stores.
     pub fn boots(&self) -> Arc<Boots> {
         let boots = Boots::new(self.nonce);
         let opened = self.opened.iter().filter_map(|open| Some((open.ident?, &open.run)));
@@ -148,7 +146,6 @@ impl<'a> Opening<'a> {
         Ok(())
     }
 
-    /// Counts a start of the directory.
     fn count_start(&self, dir: &Path) -> Result<Started> {
         // The list of members has a copy of the last run.
         let of_copy = |known: &Known| {
@@ -178,7 +175,8 @@ impl<'a> Opening<'a> {
     }
 
     fn fail(&mut self, dir: &Path, error: Error) -> Result<()> {
-        if !is_of_directory(&error) || mutant::active("server.one_directory_fails_all") {
+        // bug server.one_directory_fails_all: always
+        if !is_of_directory(&error) {
             return Err(error);
         }
         self.failed.push(Failed::new(dir, error));
@@ -268,10 +266,12 @@ impl<'a> Opening<'a> {
     /// Invariant: an empty directory where a store was, such as the mount point of a missing disk,
     /// does not become a new store: it would fill the disk of the system, and the old store would
     /// count as replaced.
+    /// Test: `an_empty_or_missing_directory_where_a_store_was_is_refused_until_the_disk_is_back`.
     fn absent(&self, dir: &Path, known: &Known) -> Option<Error> {
         let store = members::store_in(known, dir)?;
         let is_replaced = self.config.replaced_disks.iter().any(|replaced| replaced == dir);
-        match is_replaced || mutant::active("server.empty_mount_is_new") {
+        // bug server.empty_mount_is_new: `is_replaced` is `true`
+        match is_replaced {
             true => None,
             false => Some(Error::StoreAbsent { dir: dir.to_path_buf(), store }),
         }

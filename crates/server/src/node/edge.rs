@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 use stele_node::succession::{Evidence, KnownRun, Refusal, Verdict};
 use stele_replica::{Event, Input, PeerMessage, SendSnapshot};
-use stele_types::{Error, StartId, StoreId, StoreRun, mutant};
+use stele_types::{Error, StartId, StoreId, StoreRun};
 use tokio::sync::Notify;
 
 /// Router of messages, snapshots, events and failures of this node's stores.
@@ -82,7 +82,9 @@ impl Edge {
     /// Invariant: of two runs of one parent that both answer none votes, acknowledges, or reads under a
     /// lease: neither knows which writes the other one acknowledged. A restart does not change that.
     fn stop_beside(&self, refused: &RefusedStore) {
-        if !self.stopped.lock().insert(refused.store) || mutant::active("server.rival_goes_on") {
+        let is_first = self.stopped.lock().insert(refused.store);
+        // bug server.rival_goes_on: always
+        if !is_first {
             return;
         }
         let store = refused.store;

@@ -22,7 +22,7 @@ use stele_node::report::{Obstacle, Reporter, StalePeer, StepKey};
 use stele_placement::{Instruction, NodeReport, StoreReport};
 use stele_proto::stele::control::v1 as wire;
 use stele_replica::{Changes, Input};
-use stele_types::{Clock, StoreId, mutant};
+use stele_types::{Clock, StoreId};
 use stele_vfs::SystemClock;
 use tokio::sync::watch;
 
@@ -59,13 +59,11 @@ struct Shared {
     splitter: Mutex<Splitter>,
     /// Held during a measurement of a store.
     measuring: Mutex<BTreeMap<StoreId, Arc<tokio::sync::Mutex<()>>>>,
-    /// Stores of which the device is being measured.
     measuring_devices: Mutex<BTreeSet<StoreId>>,
     started: Instant,
 }
 
 impl Heartbeats {
-    /// Runs until `stopping` is set.
     pub async fn run(self, mut stopping: watch::Receiver<bool>) {
         let tasks = Arc::new(self);
         let shared = Arc::new(Shared {
@@ -264,10 +262,9 @@ impl Heartbeats {
         let (mut answer, refusals) = answer_of(response, sequence);
         let slowdowns = std::mem::take(&mut answer.slowdowns);
         self.stores.all().iter().for_each(|store| store.set_slowdowns(slowdowns.clone()));
-        if !mutant::active("server.cluster_time_unnoted") {
-            let unix_s = answer.unix_s;
-            self.stores.all().iter().for_each(|store| store.engine().note_cluster_time(unix_s));
-        }
+        let unix_s = answer.unix_s;
+        // bug server.cluster_time_unnoted: skip
+        self.stores.all().iter().for_each(|store| store.engine().note_cluster_time(unix_s));
         answer.measured.iter().for_each(|store| self.measure_device(shared, *store));
         let (steps, removed) = {
             let mut reporter = shared.reporter.lock();

@@ -24,7 +24,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause before the next attempt at all nodes.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Open directory.
 pub(super) struct OpenDir {
     pub dir: PathBuf,
     pub engine: Arc<Engine>,
@@ -34,7 +33,6 @@ pub(super) struct OpenDir {
     pub run: StoreRun,
 }
 
-/// Open directories.
 pub(super) type Opened = Vec<OpenDir>;
 
 /// Makes the directories the first stores of a new cluster.

@@ -4,7 +4,6 @@ use crate::placement::PlacementService;
 use std::sync::Arc;
 use stele_types::{Error, Result};
 
-/// Reserves ids.
 pub(super) struct IdSource(pub Arc<PlacementService>);
 
 impl IdSource {

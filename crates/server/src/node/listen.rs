@@ -103,7 +103,6 @@ impl Signals {
         })
     }
 
-    /// Waits for the next signal.
     pub async fn next(&mut self) -> Signal {
         tokio::select! {
             _ = self.terminate.recv() => Signal::Stop,
@@ -112,7 +111,6 @@ impl Signals {
         }
     }
 
-    /// Waits for the next signal to stop.
     pub async fn stop(&mut self) {
         while self.next().await != Signal::Stop {}
     }

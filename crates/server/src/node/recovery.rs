@@ -16,7 +16,6 @@ use stele_vfs::{RealVfs, Vfs};
 pub(super) struct DamagedDir {
     pub dir: PathBuf,
     pub ident: StoreIdent,
-    /// Run of the directory.
     pub run: StoreRun,
     recovery: EntryRecovery<RecoveringStore>,
 }

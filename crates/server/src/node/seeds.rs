@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stele_proto::stele::control::v1::control_client::ControlClient;
 use stele_proto::stele::control::v1::{MembersRequest, MembersResponse, RequestHeader};
-use stele_types::{ClusterId, Error, Result, mutant};
+use stele_types::{ClusterId, Error, Result};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -24,7 +24,6 @@ const ANSWER_WAIT: Duration = Duration::from_millis(500);
 /// Least time between two exchanges.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Returns the seeds of a node with this address.
 fn seeds(config: &Config, own_address: &str) -> Vec<String> {
     config.join.iter().filter(|seed| *seed != own_address).cloned().collect()
 }
@@ -91,7 +90,8 @@ impl ClusterQuestion {
                 }
             }
         }
-        match foreign.filter(|_| !mutant::active("server.any_cluster_joined")) {
+        // bug server.any_cluster_joined: `foreign` is `None`
+        match foreign {
             None => Ok(()),
             Some((seed, of)) => Err(Error::invalid(format!(
                 "`join` names {seed}, a node of cluster {of}, and no node of cluster {cluster}, to \
@@ -172,9 +172,7 @@ impl Seeds {
     /// Exchanges addresses with all seeds at once. `foreign` are the seeds that the log names already
     /// as nodes of another cluster.
     async fn exchange(&self, foreign: &mut BTreeSet<String>) {
-        if mutant::active("server.seeds_not_asked") {
-            return;
-        }
+        // bug server.seeds_not_asked: return;
         let mut calls = JoinSet::new();
         for seed in seeds(&self.config, &self.address) {
             let header = RequestHeader { cluster_id: self.cluster.0, forwarded: false };

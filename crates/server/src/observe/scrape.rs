@@ -70,7 +70,6 @@ fn family(name: &'static str, kind: &'static str, help: &'static str) -> Family 
     Family { name, kind, help, samples: Vec::new() }
 }
 
-/// Returns the metrics of the transport between nodes.
 fn transport(transport: &Transport) -> Vec<Family> {
     let stats = transport.stats();
     let mut frames = family("transport_frames", "counter", "Frames between nodes, by lane");
@@ -98,7 +97,6 @@ fn transport(transport: &Transport) -> Vec<Family> {
     vec![frames, bytes, events, closed, queued]
 }
 
-/// Returns the metrics of connections to the port.
 fn port(stats: &port::Stats) -> Vec<Family> {
     let mut open = family("connections_open", "gauge", "Connections of all kinds");
     open.samples.push((String::new(), stats.open.load(Relaxed) as f64));
@@ -115,7 +113,6 @@ fn port(stats: &port::Stats) -> Vec<Family> {
     vec![open, all]
 }
 
-/// Returns the metrics of the memory of requests.
 fn memory(memory: &NodeMemory) -> Vec<Family> {
     let stats = memory.stats();
     let mut used = family("request_memory_bytes", "gauge", "Memory of requests, by use");
@@ -127,7 +124,6 @@ fn memory(memory: &NodeMemory) -> Vec<Family> {
     vec![used, refused]
 }
 
-/// Returns the metrics of background tasks and of the log.
 fn tasks(tasks: &Tasks) -> [Family; 3] {
     let mut running = family("tasks_running", "gauge", "Background tasks that run now");
     let mut failures =
@@ -207,7 +203,6 @@ fn times(samples: &Samples) -> Family {
     times
 }
 
-/// Returns the metrics of damage, repair and scrubbing.
 fn repairs(stores: &Stores, samples: &Samples) -> Vec<Family> {
     let mut repair = family("repair_values", "counter", "Values found unreadable, and repaired");
     let mut lost = family("lost_values", "gauge", "Values known to be unreadable now");

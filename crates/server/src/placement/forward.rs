@@ -46,7 +46,6 @@ pub(super) struct Forward {
 }
 
 impl Forward {
-    /// Creates the refusal that names the leader.
     pub fn not_leader(&self, address: &str) -> Status {
         let mut status = Status::unavailable(format!("not leader; the leader is {address}"));
         if let Ok(value) = MetadataValue::try_from(address) {
@@ -61,8 +60,8 @@ impl Forward {
     pub fn learn(&self, refusal: Status) -> Status {
         let lost = [Code::Unavailable, Code::Cancelled, Code::DeadlineExceeded, Code::Unknown];
         // A member's former address may belong to another cluster's node now.
-        let is_other_cluster = refusal.message().starts_with(OTHER_CLUSTER)
-            && !stele_types::mutant::active("server.stranger_refuses");
+        let is_other_cluster = refusal.message().starts_with(OTHER_CLUSTER);
+        // bug server.stranger_refuses: let is_other_cluster = false;
         if !lost.contains(&refusal.code()) && !is_other_cluster {
             return refusal;
         }

@@ -3,6 +3,8 @@
 //! Invariant: epoch and term of a region in an answer were persisted before, and no other node led in a
 //! later term when the answer was made. The next leader loads what is persisted and accepts nothing
 //! earlier. Therefore no later answer goes back.
+//! Tests: `a_new_placement_leader_answers_no_earlier_epoch_and_no_earlier_leader_of_a_region`,
+//! `a_former_leader_that_has_not_noticed_answers_nothing`.
 
 use super::{PlacementService, wire};
 use bytes::Bytes;
@@ -10,7 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_placement::{Cluster, LeaderState, RegionInfo};
 use stele_proto::stele::control::v1::ListRegionsRequest;
-use stele_types::{KeyRange, RegionId, RegionKind, Term, mutant};
+use stele_types::{KeyRange, RegionId, RegionKind, Term};
 use tonic::Status;
 
 /// Limit for the records that one proposal persists for an answer.
@@ -151,9 +153,7 @@ impl PlacementService {
 
     /// Fails if another node may lead in a later term.
     async fn confirm(self: &Arc<Self>, term: Term) -> Result<(), Status> {
-        if mutant::active("server.answers_of_a_former_leader") {
-            return Ok(());
-        }
+        // bug server.answers_of_a_former_leader: return Ok(());
         let confirmed = self.system.confirm(term).await;
         confirmed.map_err(|error| Status::unavailable(format!("not leader: {error}")))
     }
@@ -187,9 +187,7 @@ fn of_one(found: &Option<RegionInfo>) -> Vec<RegionId> {
 /// Returns the regions that must be persisted before they are answered.
 fn unsaved(state: &LeaderState, mut ids: Vec<RegionId>) -> Vec<RegionId> {
     ids.retain(|id| !state.cluster.regions().is_saved(*id));
-    if mutant::active("server.answers_unsaved_regions") {
-        ids.clear();
-    }
+    // bug server.answers_unsaved_regions: ids.clear();
     ids
 }
 

@@ -275,7 +275,6 @@ fn store_stats(report: &StoreReport) -> wire::StoreStats {
     }
 }
 
-/// Encodes the speed of a device.
 pub(super) fn device(speed: &DeviceSpeed) -> wire::DeviceSpeed {
     let cost = |cost: OpCost| wire::OpCost {
         fixed_nanos: cost.fixed_nanos,

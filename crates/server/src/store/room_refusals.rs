@@ -9,7 +9,6 @@ const LEADER_MOVES_WITHIN_NANOS: u64 = 10_000_000_000;
 /// full.
 const REFUSALS_END_AFTER_NANOS: u64 = 60_000_000_000;
 
-/// Refusals of one store.
 #[derive(Debug, Default)]
 pub(super) struct RoomRefusals(Mutex<Option<Refusals>>);
 

@@ -37,7 +37,6 @@ impl<E: StorageEngine + 'static> Writer<E> {
         self.is_writing = self.batches.send((append, std::thread::current())).is_ok();
     }
 
-    /// Returns whether a batch is under way.
     pub fn is_writing(&self) -> bool {
         self.is_writing
     }

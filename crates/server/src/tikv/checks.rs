@@ -10,20 +10,18 @@ use stele_proto::{errorpb, kvrpcpb};
 use stele_replica::{Header, Reader};
 use stele_storage::Order;
 use stele_types::limits::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use stele_types::{ColumnFamily, KeyRange, PeerId, Region, RegionId, StoreId, mutant};
+use stele_types::{ColumnFamily, KeyRange, PeerId, Region, RegionId, StoreId};
 
 /// Longest wait of a request in milliseconds, if the client sets no limit.
 const TIMEOUT_MS_DEFAULT: u64 = 20_000;
 
 /// Local region of a request.
 pub struct Target {
-    /// Store of the replica.
     pub store: Arc<StoreHandle>,
     /// Header that the core checks again.
     pub header: Header,
     /// Region, in the version that the request names.
     pub region: Arc<Region>,
-    /// Reader of the replica.
     pub reader: Arc<Reader>,
     /// A follower may serve it.
     pub replica_read: bool,
@@ -103,7 +101,6 @@ impl Target {
         Ok(self.family(family, std::slice::from_ref(key))?.engine_key(key))
     }
 
-    /// Checks that the key lies in the region.
     pub fn check_key(&self, key: &[u8]) -> Result<(), Failure> {
         check_key_length(key)?;
         if self.region.range.contains(key) {
@@ -142,7 +139,8 @@ fn part_from(region: &Region, range: &KeyRange, order: Order) -> Result<KeyRange
         Order::Reverse if range.end.is_empty() => (&range.end, region.range.end.is_empty()),
         Order::Reverse => (&range.end, is_within(&region.range, &range.end)),
     };
-    match begins_here || mutant::active("server.scan_of_another_region") {
+    // bug server.scan_of_another_region: `begins_here` is `true`
+    match begins_here {
         true => Ok(range.within(&region.range)),
         false => Err(key_not_in_region(region, first)),
     }
@@ -182,7 +180,6 @@ pub fn check_value(value: &[u8]) -> Result<(), Failure> {
     Err(Failure::Invalid(format!("value of {size} bytes; the limit is {VALUE_BYTES_MAX}")))
 }
 
-/// Parses the column family of a request.
 pub fn family(name: &str) -> Result<ColumnFamily, Failure> {
     let unknown =
         || Failure::Invalid(format!("unknown column family `{name}`: use default, lock or write"));

@@ -140,7 +140,6 @@ impl Failure {
     }
 }
 
-/// Charges `bytes` for a request of a region.
 pub fn charge(memory: &RequestMemory, bytes: u64, region: RegionId) -> Result<(), Failure> {
     memory.charge(bytes).map_err(|exceeded| Failure::exceeded(exceeded, region))
 }
@@ -167,7 +166,6 @@ const UNDETERMINED: &str = "undetermined: the write may or may not have taken ef
 const NO_ROOM: &str =
     "puts are refused until pairs are deleted or space is added; deletes and reads go on";
 
-/// Creates the error of a store that does not lead the region.
 pub fn not_leader(region: RegionId, leader: Option<&stele_types::Peer>) -> Failure {
     Failure::region(format!("peer is not leader of region {region}"), |error| {
         let leader = leader.map(Into::into);

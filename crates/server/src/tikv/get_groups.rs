@@ -45,7 +45,6 @@ impl Groups {
         None
     }
 
-    /// Returns all groups.
     pub fn finish(self) -> Vec<Group> {
         self.groups
     }

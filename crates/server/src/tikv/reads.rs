@@ -20,7 +20,7 @@ use stele_replica::{Done, Reply};
 use stele_storage::{
     Admitted, Cached, EngineView, Order, Overlaid, Pages, Pair, ScanOptions, StateMachine,
 };
-use stele_types::{ColumnFamily, KeyRange, is_expired, keyspace, mutant};
+use stele_types::{ColumnFamily, KeyRange, is_expired, keyspace};
 use tokio::task::JoinError;
 
 /// Bytes of a page of a scan or a checksum.
@@ -181,7 +181,6 @@ pub async fn get(
     Ok(get_response(pair.map(|pair| pair.value)))
 }
 
-/// Returns the answer to a get.
 pub fn get_response(found: Option<Bytes>) -> RawGetResponse {
     let not_found = found.is_none();
     RawGetResponse { value: found.unwrap_or_default(), not_found, ..RawGetResponse::default() }
@@ -205,10 +204,10 @@ fn bytes_of(pair: &Pair) -> u64 {
     (pair.key.len().saturating_sub(1) + pair.value.len()) as u64
 }
 
-/// Counts pairs that are returned together.
 fn note_pairs(target: &Target, pairs: &[KvPair]) {
     let bytes = pairs.iter().map(|pair| (pair.key.len() + pair.value.len()) as u64).sum();
-    let count = if mutant::active("server.scan_counts_as_one") { 1 } else { pairs.len() as u64 };
+    let count = pairs.len() as u64;
+    // bug server.scan_counts_as_one: let count = 1;
     target.reader.note_returned(count, bytes);
 }
 
@@ -367,8 +366,9 @@ impl ScanBounds {
 
 /// Returns live pairs of `range`, which lies in the target's region, up to the limit.
 ///
-/// Invariant: it returns all of them or an error. Clients would take a short answer for the end of
+/// Invariant: an answer holds all pairs, or is an error. Clients would take a short answer for the end of
 /// the region.
+/// Test: `reads_above_their_share_are_refused_by_a_region_error_and_never_cut`.
 async fn part(
     target: &Target,
     view: &Arc<View>,
@@ -403,7 +403,7 @@ fn collect(
         let page = match next_page(&mut pages, &mut charging)? {
             Ok(Some(page)) => page,
             Ok(None) => break,
-            Err(_) if mutant::active("server.scan_cut_short") => break,
+            // bug server.scan_cut_short: `return Ok(Err(exceeded))` is `break`
             Err(exceeded) => return Ok(Err(exceeded)),
         };
         view.note_scan(&page);

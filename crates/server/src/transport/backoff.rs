@@ -18,7 +18,6 @@ impl Backoff {
         Self { min, max, next: min, rng: Prng::new(seed) }
     }
 
-    /// Returns the next pause.
     pub fn pause(&mut self) -> Duration {
         let half = self.next / 2;
         self.next = (self.next * 2).min(self.max);

@@ -44,12 +44,10 @@ impl Batch {
         (self.bytes, self.frames) = (0, 0);
     }
 
-    /// Returns the number of frames.
     pub fn frames(&self) -> usize {
         self.frames
     }
 
-    /// Returns the bytes of all frames.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -10,7 +10,6 @@
 use super::closed::CloseReason;
 use bytes::{Buf, Bytes, BytesMut};
 use stele_types::checksum::crc32c;
-use stele_types::mutant;
 
 /// Bytes before a frame's body.
 pub const HEADER_BYTES: usize = 12;
@@ -159,7 +158,8 @@ impl Frames {
         self.expected = None;
         let body = self.buffer.split_to(expected.bytes).freeze();
         // Invariant: a body is not read before its checksum is verified.
-        if crc32c(&body) != expected.crc && !mutant::active("server.frame_skips_crc") {
+        // bug server.frame_skips_crc: never
+        if crc32c(&body) != expected.crc {
             return Err(CloseReason::Malformed("a frame's checksum does not match"));
         }
         Ok(Some(Frame { kind: expected.kind, body, crc: expected.crc }))
@@ -178,7 +178,8 @@ impl Frames {
             return Err(CloseReason::Malformed("unknown kind of frame"));
         };
         let bytes = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
-        if bytes > self.bytes_max && !mutant::active("server.frame_unbounded") {
+        // bug server.frame_unbounded: never
+        if bytes > self.bytes_max {
             return Err(CloseReason::Malformed("a frame is longer than this connection may carry"));
         }
         self.buffer.advance(HEADER_BYTES);

@@ -25,7 +25,7 @@ use super::refusals::{self, RefusedStore};
 use bytes::Bytes;
 use stele_replica::{LeaseTimes, wire};
 use stele_types::limits::VALUE_BYTES_MAX;
-use stele_types::{Boot, ClusterId, Lineage, StartId, StoreId, StoreRun, mutant, varint};
+use stele_types::{Boot, ClusterId, Lineage, StartId, StoreId, StoreRun, varint};
 
 /// First bytes that a node sends to another: no HTTP request begins with them.
 pub const MAGIC: [u8; 8] = *b"STELEPR1";
@@ -173,7 +173,8 @@ impl Hello {
         // Invariant: a node of another cluster, or one that expects only other stores, is rejected
         // before it can send messages.
         let cluster = own.cluster;
-        if self.cluster != cluster && !mutant::active("server.hello_any_cluster") {
+        // bug server.hello_any_cluster: never
+        if self.cluster != cluster {
             let text = format!("this node belongs to cluster {cluster}, not {}", self.cluster);
             return Some((RejectReason::OtherCluster, text));
         }
@@ -189,21 +190,24 @@ impl Hello {
         // dropped.
         let is_here = self.wanted.iter().any(|store| stores.contains(store));
         let missing = self.wanted.first().filter(|_| !is_here);
-        if let Some(store) = missing.filter(|_| !mutant::active("server.hello_any_store")) {
+        // bug server.hello_any_store: `missing` is `None`
+        if let Some(store) = missing {
             let text = format!("store {store} is not on this node");
             return Some((RejectReason::StoreElsewhere, text));
         }
         // Invariant: removed stores are not heard, and do not keep the other stores of their node from
         // being heard. Their messages are dropped.
-        let all_removed = self.from.iter().all(|store| is_removed(*store))
-            || mutant::active("server.removed_store_refuses_node")
-                && self.from.iter().any(|store| is_removed(*store));
+        // Test: `a_removed_store_does_not_keep_the_others_of_its_node_from_being_heard`.
+        let all_removed = self.from.iter().all(|store| is_removed(*store));
+        // bug server.removed_store_refuses_node: let all_removed = self.from.iter().any(|it| is_removed(*it));
         if let Some(store) = self.from.iter().find(|store| is_removed(**store) && all_removed) {
             return Some((RejectReason::StoreRemoved, format!("store {store} was removed")));
         }
-        // Invariant: nodes exchange messages only if their leases and vote holds fit. A node of an
-        // earlier version does not state its times.
-        let times = self.times.filter(|_| !mutant::active("server.hello_any_tick"))?;
+        // A node of an earlier version does not state its times.
+        // Invariant: nodes exchange messages only if their leases and vote holds fit.
+        // Test: `a_node_with_another_tick_is_refused_and_both_logs_state_the_ticks_and_the_remedy_once`.
+        // bug server.hello_any_tick: `self.times` is `None`
+        let times = self.times?;
         let text = own.times.mismatch(&times, [&own.address, &self.address])?;
         Some((RejectReason::OtherTick, text))
     }
@@ -337,7 +341,8 @@ impl Offer {
         if version >= RESUMABLE {
             out.push(u8::from(self.resumes));
         }
-        match version >= WITH_MERGES || mutant::active("server.merges_sent_to_earlier_versions") {
+        // bug server.merges_sent_to_earlier_versions: `version >= WITH_MERGES` is `true`
+        match version >= WITH_MERGES {
             true => out.extend_from_slice(&self.header),
             false => out.extend_from_slice(&wire::snapshot_without_merges(&self.header)),
         }

@@ -10,7 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use stele_types::{StoreId, mutant};
+use stele_types::StoreId;
 use tokio::sync::Notify;
 
 /// One of a node's connections, as seen by senders.
@@ -159,10 +159,12 @@ impl Node {
     ///
     /// Invariant: a store that has failed is unreachable although its node is connected. Its regions
     /// hibernate without a leader otherwise.
+    /// Test: `a_store_that_fails_while_its_node_runs_is_unreachable_at_once_and_the_others_are_not`.
     pub fn set_gone(&self, mut gone: Vec<StoreId>, shared: &Shared) {
         let mut reported = self.reported.lock();
         gone.extend(&reported.refused);
-        if reported.gone == gone || mutant::active("server.gone_unheard") {
+        // bug server.gone_unheard: always
+        if reported.gone == gone {
             return;
         }
         let before = std::mem::replace(&mut reported.gone, gone);
@@ -192,7 +194,6 @@ impl Node {
     }
 }
 
-/// All nodes that this node has messages for.
 #[derive(Default)]
 pub struct Nodes {
     routes: RwLock<HashMap<StoreId, Arc<Node>>>,
@@ -223,7 +224,6 @@ impl Nodes {
         Ok(node.clone())
     }
 
-    /// Returns the node that is known to have the store.
     pub fn known(&self, store: StoreId) -> Option<Arc<Node>> {
         self.routes.read().get(&store).cloned()
     }
@@ -265,7 +265,6 @@ impl Nodes {
         }
     }
 
-    /// Returns all nodes.
     pub fn all(&self) -> Vec<Arc<Node>> {
         self.by_address.lock().values().cloned().collect()
     }

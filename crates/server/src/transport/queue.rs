@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use stele_replica::{Body, PeerMessage, RaftEntry, RaftKind};
 use stele_storage::LostEntry;
-use stele_types::{Peer, mutant};
+use stele_types::Peer;
 use tokio::sync::Notify;
 
 /// Bytes of a message beside its keys and entries.
@@ -59,7 +59,6 @@ pub fn is_data(message: &PeerMessage) -> bool {
     }
 }
 
-/// Outcome of a push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pushed {
     /// Messages dropped because too many wait.
@@ -105,7 +104,8 @@ impl Queue {
         for message in messages {
             let bytes = message_bytes(&message);
             let full = state.bytes > 0 && state.bytes + bytes > self.bytes_max;
-            if full && !mutant::active("server.queue_unbounded") {
+            // bug server.queue_unbounded: never
+            if full {
                 pushed.full += 1;
                 continue;
             }
@@ -171,7 +171,6 @@ impl Queue {
         std::mem::take(&mut state.waiting).len()
     }
 
-    /// Returns the bytes in memory.
     pub fn bytes(&self) -> u64 {
         self.state.lock().bytes
     }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_node::succession::{Evidence, KnownRun, Probe, Refusal, Verdict};
-use stele_types::{StoreId, StoreRun, mutant};
+use stele_types::{StoreId, StoreRun};
 use tokio::sync::watch;
 
 /// Time in which the address of a known run answers if that run lives.
@@ -159,7 +159,8 @@ impl Shared {
     pub async fn refused_stores(self: &Arc<Self>, hello: &Hello) -> Vec<RefusedStore> {
         let mut refused = Vec::new();
         for (store, run) in hello.runs_of_stores() {
-            if self.resolve.is_removed(store) || mutant::active("server.copied_directory_heard") {
+            // bug server.copied_directory_heard: always
+            if self.resolve.is_removed(store) {
                 continue;
             }
             let refusal = match self.admit(store, &run, &hello.address).await {

@@ -12,7 +12,7 @@ use super::snapshot_stream;
 use super::stats::Stats;
 use std::sync::Arc;
 use stele_replica::{PeerMessage, wire};
-use stele_types::{StoreId, StoreRun, mutant};
+use stele_types::{StoreId, StoreRun};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
@@ -108,9 +108,8 @@ impl Heard {
     /// connections end.
     fn check(&self, shared: &Shared, of: impl Fn(StoreId) -> bool) -> Result<(), CloseReason> {
         let is_heard = |(store, run): &(StoreId, StoreRun)| {
-            !of(*store)
-                || shared.resolve.is_heard(*store, run, &self.address)
-                || mutant::active("server.displaced_run_heard")
+            // bug server.displaced_run_heard: `shared.resolve.is_heard(*store, run, &self.address)` is `true`
+            !of(*store) || shared.resolve.is_heard(*store, run, &self.address)
         };
         match self.runs.iter().all(is_heard) {
             true => Ok(()),
@@ -150,8 +149,9 @@ async fn handshake(
     let is_heard = |store: &StoreId| {
         !is_removed(*store) && !refused.iter().any(|it: &RefusedStore| it.store == *store)
     };
+    // bug server.copy_refuses_node: `!hello.from.iter().any(is_heard)` is `true`
     if let Some(first) = refused.first()
-        && (!hello.from.iter().any(is_heard) || mutant::active("server.copy_refuses_node"))
+        && !hello.from.iter().any(is_heard)
     {
         rejection = Some((RejectReason::CopiedDirectory, first.text.clone()));
     }
@@ -258,8 +258,8 @@ impl<'a> Room<'a> {
 
     /// Requests budget for a frame of `bytes`, unless it is small or has its budget.
     fn request(&mut self, bytes: usize) {
-        let is_small =
-            bytes <= SMALL_FRAME_BYTES_MAX || mutant::active("server.received_unbounded");
+        let is_small = bytes <= SMALL_FRAME_BYTES_MAX;
+        // bug server.received_unbounded: let is_small = true;
         if is_small || self.held.is_some() || self.requested.is_some() {
             return;
         }
@@ -325,7 +325,8 @@ fn take_messages(
         let message = wire::decode(frame.body).map_err(CloseReason::Unreadable)?;
         // Invariant: a connection carries only messages of the stores in its hello.
         let known = hello.from.contains(&message.from_store);
-        if !known && !mutant::active("server.any_sender") {
+        // bug server.any_sender: never
+        if !known {
             return Err(CloseReason::Malformed("the sending store is not in the hello"));
         }
         let bytes = message_bytes(&message);
@@ -346,8 +347,8 @@ fn deliver(
     let removed = hello.from.iter().copied().filter(|store| shared.resolve.is_removed(*store));
     let removed: Vec<StoreId> = removed.collect();
     let is_heard = |from| {
-        (!removed.contains(&from) && heard.holds(from))
-            || mutant::active("server.removed_store_heard")
+        // bug server.removed_store_heard: `!removed.contains(&from) && heard.holds(from)` is `true`
+        !removed.contains(&from) && heard.holds(from)
     };
     let taken = messages.len();
     let own = shared.serving();

@@ -510,7 +510,6 @@ async fn admin(address: &str) -> Admin {
     ControlClient::new(channel.unwrap())
 }
 
-/// Returns the replicas of a region on a node.
 async fn replicas(admin: &mut Admin, region_id: u64) -> Vec<ReplicaDetail> {
     let request = RegionDetailRequest { region_id, ..RegionDetailRequest::default() };
     admin.region_detail(request).await.unwrap().into_inner().replicas

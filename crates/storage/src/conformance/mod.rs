@@ -66,7 +66,6 @@ impl From<Error> for Failure {
     }
 }
 
-/// Result of one check.
 type Check<T = ()> = Result<T, Failure>;
 /// Name and code of a check.
 type Law<F> = (&'static str, fn(&F) -> Check);

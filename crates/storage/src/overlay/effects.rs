@@ -8,7 +8,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::Arc;
-use stele_types::{KeyRange, LogIndex, mutant};
+use stele_types::{KeyRange, LogIndex};
 
 /// Immutable snapshot of an [`Overlay`](super::Overlay). A clone is cheap, and any thread may read
 /// it.
@@ -36,8 +36,8 @@ impl Effects {
         &'a self,
         range: &'a KeyRange,
     ) -> Option<impl Iterator<Item = KeyChange> + 'a> {
-        let is_blind = mutant::active("overlay.changes_without_range_deletes");
-        if !range.is_empty() && !is_blind && self.has_range_delete_in(range) {
+        // bug overlay.changes_without_range_deletes: never
+        if !range.is_empty() && self.has_range_delete_in(range) {
             return None;
         }
         let points = (!range.is_empty()).then(|| self.points(range, Order::Forward));
@@ -50,17 +50,13 @@ impl Effects {
 
     /// Returns the effect on a key: `None` without one, `Some(None)` for a deleted key.
     pub fn get(&self, key: &[u8]) -> Option<Option<Pair>> {
-        if mutant::active("overlay.range_delete_hides_later_put") && self.is_range_deleted(key) {
-            return Some(None);
-        }
+        // bug overlay.range_delete_hides_later_put: if self.is_range_deleted(key) { return Some(None); }
         let effect = |layer: &Arc<Layer>| match layer.point(key) {
             Some(placed) => Some(placed.pair()),
             None => layer.range_deletes().contains(key).then_some(None),
         };
-        match mutant::active("overlay.older_effect_wins") {
-            true => self.layers.iter().find_map(effect),
-            false => self.layers.iter().rev().find_map(effect),
-        }
+        // bug overlay.older_effect_wins: return self.layers.iter().find_map(effect);
+        self.layers.iter().rev().find_map(effect)
     }
 
     /// Whether there are no effects.
@@ -134,8 +130,8 @@ impl Points<'_> {
 
     fn is_deleted_after(&self, number: usize, key: &[u8]) -> bool {
         let newer = self.layers.iter().skip(number + 1);
+        // bug overlay.scan_shows_range_deleted: return false;
         newer.into_iter().any(|layer| layer.range_deletes().contains(key))
-            && !mutant::active("overlay.scan_shows_range_deleted")
     }
 }
 
@@ -194,15 +190,12 @@ impl Intervals {
 
     /// Adds the keys of other intervals.
     pub fn extend(&mut self, others: &Self) {
-        if mutant::active("overlay.merge_loses_range_deletes") {
-            return;
-        }
+        // bug overlay.merge_loses_range_deletes: return;
         for (start, end) in &others.0 {
             self.insert(KeyRange { start: start.clone(), end: end.clone() });
         }
     }
 
-    /// Whether an interval contains `key`.
     pub fn contains(&self, key: &[u8]) -> bool {
         self.entry_at(key).is_some()
     }

@@ -6,7 +6,7 @@ use crate::{Order, Pair};
 use bytes::Bytes;
 use std::cmp::Ordering;
 use std::num::NonZeroU32;
-use stele_types::{Command, KeyRange, LogIndex, Op, Result, mutant};
+use stele_types::{Command, KeyRange, LogIndex, Op, Result};
 
 /// Keys and intervals from which on a layer is large.
 const LARGE_SIZE: usize = 1 << 16;
@@ -39,7 +39,6 @@ pub(super) struct Point {
     expires_at_s: u64,
 }
 
-/// Point with its layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed<'a> {
     pub layer: &'a Layer,
@@ -63,7 +62,8 @@ impl Layer {
         points.sort_by(|one, other| key_of(payloads, one).cmp(key_of(payloads, other)));
         points.dedup_by(|later, kept| {
             let is_same = key_of(payloads, later) == key_of(payloads, kept);
-            if is_same && !mutant::active("overlay.older_effect_wins") {
+            // bug overlay.older_effect_wins: never
+            if is_same {
                 *kept = *later;
             }
             is_same
@@ -145,8 +145,8 @@ impl Layer {
             let is_before = |point: &&Point| bound.is_none_or(|bound| older.key(point) <= bound);
             while let Some(point) = old.next_if(is_before) {
                 let key = older.key(point);
-                let is_deleted = newer.range_deletes.contains(key)
-                    && !mutant::active("overlay.merge_keeps_deleted");
+                let is_deleted = newer.range_deletes.contains(key);
+                // bug overlay.merge_keeps_deleted: let is_deleted = false;
                 if bound != Some(key) && !is_deleted {
                     points.push(*point);
                 }
@@ -192,7 +192,6 @@ impl Layer {
         &self.range_deletes
     }
 
-    /// Returns the point of a key.
     pub(super) fn point(&self, key: &[u8]) -> Option<Placed<'_>> {
         let place = self.points.binary_search_by(|point| self.key(point).cmp(key)).ok()?;
         Some(Placed { layer: self, point: self.points.get(place)? })
@@ -222,7 +221,6 @@ fn key_of<'a>(payloads: &'a [(LogIndex, Bytes)], point: &Point) -> &'a [u8] {
 }
 
 impl<'a> Placed<'a> {
-    /// Returns the key.
     pub fn key(&self) -> &'a [u8] {
         key_of(&self.layer.payloads, self.point)
     }
@@ -237,18 +235,12 @@ impl<'a> Placed<'a> {
     pub fn pair(&self) -> Option<Pair> {
         let (_, payload) = self.layer.payloads.get(self.point.payload as usize)?;
         let key = payload.slice_ref(self.key());
-        match self.point.value_at {
-            Some(at) => {
-                let at = at.get() as usize;
-                let value = payload.slice(at..at + self.point.value_len as usize);
-                Some(Pair { key, value, expires_at_s: self.point.expires_at_s })
-            }
-            // BUC-Raft's Algorithm 1 returns the value of the last log entry of a key.
-            None if mutant::active("overlay.delete_returns_value") => {
-                Some(Pair { key, value: Bytes::new(), expires_at_s: 0 })
-            }
-            None => None,
-        }
+        let Point { value_at, value_len, expires_at_s, .. } = *self.point;
+        // BUC-Raft's Algorithm 1 returns the value of the last log entry of a key.
+        // bug overlay.delete_returns_value: let value_at = value_at.or(NonZeroU32::new(1));
+        let at = value_at?.get() as usize;
+        let value = payload.slice(at..at + value_len as usize);
+        Some(Pair { key, value, expires_at_s })
     }
 }
 

@@ -14,7 +14,7 @@ use super::layer::Placed;
 use crate::{Admit, Admitted, EngineView, Order, Pair, ScanOptions};
 use bytes::Bytes;
 use std::iter::Peekable;
-use stele_types::{KeyRange, Result, key_after, mutant};
+use stele_types::{KeyRange, Result, key_after};
 
 /// Most pairs that are read at once although fewer are missing.
 const HIDDEN_MAX: usize = 256;
@@ -47,9 +47,7 @@ pub(super) fn merge<V: EngineView>(
                 return Ok(Admitted::Refused);
             };
             rest = pairs.last().and_then(|last| after_key(part.range, &last.key, order));
-            if mutant::active("overlay.scan_without_refill") {
-                rest = None;
-            }
+            // bug overlay.scan_without_refill: rest = None;
             let is_any_visible = output.push_visible(pairs, &mut points, effects);
             pairs_min = if is_any_visible { 1 } else { (2 * pairs_min).min(HIDDEN_MAX) };
         }

@@ -30,7 +30,7 @@ use bytes::Bytes;
 use layer::Point;
 use std::mem::size_of;
 use std::sync::Arc;
-use stele_types::{Command, Error, LogIndex, Op, Result, mutant};
+use stele_types::{Command, Error, LogIndex, Op, Result};
 
 const POINT_BYTES: usize = size_of::<Point>();
 /// Nodes of the intervals may be filled to a third only.
@@ -135,8 +135,7 @@ impl Overlay {
     /// Invariant: a layer stays whole until its last entry is applied. What its earlier entries put
     /// would else be missing, and what they deleted by range would hide it.
     pub fn note_applied(&mut self, applied: LogIndex) -> Vec<Arc<Layer>> {
-        let applied =
-            if mutant::active("overlay.pruned_too_far") { applied.next() } else { applied };
+        // bug overlay.pruned_too_far: let applied = applied.next();
         let is_applied =
             |layer: &Arc<Layer>| layer.entries().is_none_or(|(_, last)| last <= applied);
         let count = self.layers().iter().take_while(|layer| is_applied(layer)).count();

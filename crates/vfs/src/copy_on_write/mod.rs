@@ -1,5 +1,8 @@
-//! A file system of which all changes stay in memory: files below are read, never changed. A store
-//! can be opened on it as if it were opened for writing, and its directory stays as it is.
+//! A file system of which all changes stay in memory. A store can be opened on it as if it were opened for
+//! writing.
+//!
+//! Invariant: files below are read, never changed: a command that only reads leaves its directory as it is.
+//! Test: `changes_of_a_copy_equal_a_map_of_bytes_and_the_files_below_stay_as_they_were`.
 
 mod file;
 
@@ -11,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use stele_types::{Error, Result, mutant};
+use stele_types::{Error, Result};
 
 /// Changes in memory over another file system. Nothing else may change the files below meanwhile.
 #[derive(Debug)]
@@ -113,9 +116,7 @@ impl crate::VfsLayer for CopyOnWriteVfs {
 
     fn open(&self, path: &Path, how: Open) -> Result<Arc<dyn VfsFile>> {
         check_open(path, how)?;
-        if mutant::active("vfs.copy_written_through") && how.write {
-            return self.below.open(path, how);
-        }
+        // bug vfs.copy_written_through: if how.write { return self.below.open(path, how); }
         let mut names = self.names.lock();
         let failed = |kind: io::ErrorKind| Error::io("open", path, kind.into());
         let inode = match (self.find(&names, path, "open")?, how.create) {
@@ -213,6 +214,7 @@ impl crate::VfsLayer for CopyOnWriteVfs {
     ///
     /// Invariant: no file below is opened for writing, so that a directory can also be read where this
     /// process may not write.
+    /// Test: `a_process_that_reads_opens_no_file_for_writing_and_keeps_writers_out`.
     fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>> {
         let below = match self.below.exists(path)? {
             true => self.below.lock_for_reading(path)?,

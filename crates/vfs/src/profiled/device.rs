@@ -6,7 +6,6 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Duration;
-use stele_types::mutant;
 
 /// An emulated device.
 ///
@@ -63,16 +62,14 @@ impl Device {
         {
             begin = begin.max(end);
         }
-        if !mutant::active("vfs.profile_transfers_overlap") {
-            begin = begin.max(state.transferred_at);
-        }
+        // bug vfs.profile_transfers_overlap: skip
+        begin = begin.max(state.transferred_at);
         state.transferred_at = begin + transfer;
         let end = begin + transfer + nanos(latency);
         state.ends.push(Reverse(end));
         end
     }
 
-    /// Waits until `end`.
     pub fn wait(&self, end: u64) {
         self.clock.sleep_until(end);
     }

@@ -183,9 +183,7 @@ impl VfsFile for RealFile {
 
     fn sync_data(&self) -> Result<()> {
         // Success means durable, including the length: counted only after the device confirmed.
-        if stele_types::mutant::active("vfs.skip_data_sync") {
-            return Ok(());
-        }
+        // bug vfs.skip_data_sync: return Ok(());
         rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file))
             .map_err(|e| self.error("sync", e))?;
         self.meter.count_sync();

@@ -87,7 +87,6 @@ fn open_with(path: &Path, how: Open, flags: OFlags) -> io::Result<File> {
         .open(path)
 }
 
-/// Locks an open file.
 fn lock_file(file: File, path: &Path, kind: FlockOperation) -> Result<Box<dyn DirLock>> {
     match retry_on_intr(|| rustix::fs::flock(&file, kind)) {
         Ok(()) => Ok(Box::new(RealLock { _file: file })),
@@ -153,9 +152,7 @@ impl Vfs for RealVfs {
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
         // A synced file without a durable name is lost with its bytes.
-        if stele_types::mutant::active("vfs.skip_dir_sync") {
-            return Ok(());
-        }
+        // bug vfs.skip_dir_sync: return Ok(());
         let file = File::open(or_current_dir(dir)).map_err(|e| Error::io("open", dir, e))?;
         retry_on_intr(|| rustix::fs::fsync(&file))
             .map_err(|e| Error::io("sync directory", dir, e.into()))?;
@@ -173,9 +170,8 @@ impl Vfs for RealVfs {
             }
             self.sync_dir(dir)?;
             // The name of a directory is stored in its parent.
-            if !stele_types::mutant::active("vfs.skip_parent_sync") {
-                self.sync_dir(dir.parent().unwrap_or(dir))?;
-            }
+            // bug vfs.skip_parent_sync: skip
+            self.sync_dir(dir.parent().unwrap_or(dir))?;
         }
         Ok(())
     }
@@ -208,19 +204,15 @@ impl Vfs for RealVfs {
         let how = Open { write: true, create: Create::IfMissing, direct: false };
         let file = open_with(path, how, OFlags::empty()).map_err(|e| Error::io("open", path, e))?;
         // Exclusive: two writers in one directory would overwrite each other's records.
-        let kind = match stele_types::mutant::active("vfs.shared_lock") {
-            true => FlockOperation::NonBlockingLockShared,
-            false => FlockOperation::NonBlockingLockExclusive,
-        };
+        let kind = FlockOperation::NonBlockingLockExclusive;
+        // bug vfs.shared_lock: let kind = FlockOperation::NonBlockingLockShared;
         lock_file(file, path, kind)
     }
 
     fn lock_for_reading(&self, path: &Path) -> Result<Option<Box<dyn DirLock>>> {
-        let how = match stele_types::mutant::active("vfs.lock_opened_for_writing") {
-            true => Open::WRITE,
-            false => Open::READ,
-        };
-        let file = open_with(path, how, OFlags::empty()).map_err(|e| Error::io("open", path, e))?;
+        // bug vfs.lock_opened_for_writing: `Open::READ` is `Open::WRITE`
+        let file =
+            open_with(path, Open::READ, OFlags::empty()).map_err(|e| Error::io("open", path, e))?;
         let stat = rustix::fs::fstatvfs(&file).map_err(|e| Error::io("stat", path, e.into()))?;
         // Shared: an exclusive lock needs a file that is open for writing on some file systems (NFS).
         match lock_file(file, path, FlockOperation::NonBlockingLockShared) {

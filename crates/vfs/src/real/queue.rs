@@ -43,7 +43,6 @@ struct Event {
     result2: i64,
 }
 
-/// A queued write.
 #[derive(Debug)]
 pub(super) struct Write {
     pub part: AlignedBuf,

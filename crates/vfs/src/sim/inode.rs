@@ -26,7 +26,6 @@ pub(super) struct Inode {
     pub reserved: u64,
     /// Whether a visible name refers to this file.
     pub linked: bool,
-    /// Number of open handles.
     pub open: usize,
 }
 
@@ -172,7 +171,6 @@ impl Inode {
         self.pending.push(change);
     }
 
-    /// Makes all changes durable.
     pub fn sync(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         for change in &pending {
@@ -200,9 +198,7 @@ impl Inode {
         if self.pending.is_empty() {
             return content;
         }
-        if stele_types::mutant::active("vfs.sim_unsynced_kept") {
-            return self.visible.clone();
-        }
+        // bug vfs.sim_unsynced_kept: return self.visible.clone();
         let mut lens = vec![content.len];
         for change in &self.pending {
             lens.push(change.len_after(lens.last().copied().unwrap_or(0)));

@@ -129,9 +129,7 @@ impl Names {
         if self.pending.is_empty() {
             return names;
         }
-        if stele_types::mutant::active("vfs.sim_names_kept") {
-            return self.visible.clone();
-        }
+        // bug vfs.sim_names_kept: return self.visible.clone();
         let changes = self.pending.len() as u64;
         let (first, subset) = match prng.below(4) {
             0 => (0, false),

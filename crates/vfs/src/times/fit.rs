@@ -1,6 +1,6 @@
 //! Cost of an operation by its size, from sums over operations.
 
-use stele_types::{OpCost, mutant};
+use stele_types::OpCost;
 
 /// Sums over operations of their bytes and nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,7 +14,6 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Returns the sums of one operation.
     pub fn of(bytes: u64, nanos: u64) -> Self {
         let (bytes, nanos) = (u128::from(bytes), u128::from(nanos));
         Self {
@@ -82,10 +81,8 @@ impl Pooled {
             return means;
         }
         let noise_min = nanos * nanos / count * NOISE_MIN * NOISE_MIN;
-        let weight = match mutant::active("vfs.change_is_a_cost_of_bytes") {
-            true => 1.0,
-            false => count / nanos_squared.max(noise_min),
-        };
+        let weight = count / nanos_squared.max(noise_min);
+        // bug vfs.change_is_a_cost_of_bytes: let weight = 1.0;
         Self {
             free: count - 1.0,
             bytes_squared: bytes_squared * weight,
@@ -137,10 +134,8 @@ pub(super) fn fit(pooled: &Pooled, prior: OpCost) -> OpCost {
     }
     let known = prior.picos_per_byte as f64 / PICOS;
     let expected = pooled.count * prior.fixed_nanos as f64 + known * pooled.bytes;
-    let prior_slope = match mutant::active("vfs.byte_of_the_probe_stays") {
-        true => known,
-        false => known * pooled.nanos / expected.max(1.0),
-    };
+    let prior_slope = known * pooled.nanos / expected.max(1.0);
+    // bug vfs.byte_of_the_probe_stays: let prior_slope = known;
     let slope = shown_slope(pooled, prior_slope).unwrap_or(prior_slope);
     through_mean(pooled, slope)
 }
@@ -158,7 +153,8 @@ fn shown_slope(pooled: &Pooled, known: f64) -> Option<f64> {
     let deviations = if pooled.free < FEW { DEVIATIONS_OF_FEW } else { DEVIATIONS };
     let difference = (slope - known).powi(2) * pooled.bytes_squared * pooled.free;
     let is_shown = difference > noise * deviations.powi(2);
-    (is_shown || mutant::active("vfs.noise_is_a_cost_of_bytes")).then_some(slope)
+    // bug vfs.noise_is_a_cost_of_bytes: `is_shown` is `true`
+    is_shown.then_some(slope)
 }
 
 /// Picoseconds in a nanosecond.

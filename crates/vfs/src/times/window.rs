@@ -1,10 +1,9 @@
 //! Operations of the last seconds, in buckets of one second.
 
 use super::fit::{Pooled, Sums, fit};
-use stele_types::{OpCost, mutant};
+use stele_types::OpCost;
 
 const NANOS_OF_SECOND: u64 = 1_000_000_000;
-/// Seconds of the window.
 const WINDOW_SECONDS: u64 = 10;
 /// Newest seconds of which all operations count: the one that runs, and the one before.
 const RECENT_SECONDS: u64 = 2;
@@ -93,10 +92,8 @@ impl Window {
         }
         // Invariant: what a byte costs beside an operation is learned over minutes. The few writes of two
         // seconds differ more by chance than by their sizes.
-        let known = match mutant::active("vfs.cost_of_bytes_from_two_seconds") {
-            true => prior,
-            false => fit(&self.decayed, prior),
-        };
+        let known = fit(&self.decayed, prior);
+        // bug vfs.cost_of_bytes_from_two_seconds: let known = prior;
         (fit(&counted, known), count)
     }
 
@@ -109,14 +106,15 @@ impl Window {
         let recent = |age| age < RECENT_SECONDS;
         let slowest = self.last(now_nanos).filter(|(age, _)| recent(*age));
         let slowest = slowest.max_by_key(|(_, bucket)| bucket.slowest.1).map(|(age, _)| age);
-        let slowest = slowest.filter(|_| !mutant::active("vfs.one_slow_write_is_a_slow_device"));
+        // bug vfs.one_slow_write_is_a_slow_device: let slowest = None;
         let (mut pooled, mut count) = (Pooled::default(), 0);
         for (age, bucket) in self.last(now_nanos) {
             let mut sums = bucket.sums;
             if slowest == Some(age) {
                 sums.remove(&Sums::of(bucket.slowest.0, bucket.slowest.1));
             }
-            let counts_in_full = recent(age) || mutant::active("vfs.past_speed_counts_in_full");
+            let counts_in_full = recent(age);
+            // bug vfs.past_speed_counts_in_full: let counts_in_full = true;
             let lacking = OPERATIONS_MIN.saturating_sub(count);
             let counted = if counts_in_full { bucket.sums.count } else { lacking };
             pooled.add(&Pooled::of(&sums).share(counted));

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use stele_server::recover::Replica;
-use stele_types::{ClusterId, Error, LogIndex, Region, Result, StoreId, Term, mutant};
+use stele_types::{ClusterId, Error, LogIndex, Region, Result, StoreId, Term};
 
 /// Longest line: a descriptor with two keys of 8 KiB in hexadecimal digits, and its peers.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -44,7 +44,6 @@ pub struct Origin {
 }
 
 impl Survey {
-    /// Returns the lines of the survey.
     pub fn lines(&self) -> Vec<Map<String, Value>> {
         let replica = |replica: &Replica| {
             json!({
@@ -88,7 +87,8 @@ impl Survey {
         other.read_lines(path)?;
         let Self { replicas, recorded, origin } = other;
         let (here, there) = (self.origin.cluster, origin.cluster);
-        if there != ClusterId(0) && there != here && !mutant::active("cli.survey_of_any_cluster") {
+        // bug cli.survey_of_any_cluster: never
+        if there != ClusterId(0) && there != here {
             return Err(Error::Refused(format!(
                 "{} is a survey of cluster {there}, the directories belong to cluster {here}: give \
                  one of this cluster",

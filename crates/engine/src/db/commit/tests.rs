@@ -96,7 +96,6 @@ fn within_limit(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Waits until `is_so`.
 fn until(is_so: impl Fn() -> bool) {
     while !is_so() {
         std::thread::sleep(Duration::from_millis(1));

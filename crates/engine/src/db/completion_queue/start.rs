@@ -6,7 +6,6 @@ use crate::db::queued_reads::{QueuedRead, Wanted};
 use bytes::Bytes;
 use stele_types::{CommandBuilder, Error, Result, checksum, command};
 
-/// A call of a completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Call<'a> {
     Get { key: &'a [u8] },

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use stele_types::lock::{Mutex, rank};
-use stele_types::{Error, Result, mutant};
+use stele_types::{Error, Result};
 
 pub(super) struct Shared {
     pub options: QueueOptions,
@@ -33,8 +33,8 @@ impl State {
     fn slots_taken(&self) -> usize {
         // Invariant: a result keeps its slot until it is collected. Otherwise results that are not
         // collected would take memory without bound.
-        let is_freed_early = mutant::active("engine.slot_freed_at_completion");
-        self.in_flight + if is_freed_early { 0 } else { self.completed.len() }
+        // bug engine.slot_freed_at_completion: `self.completed.len()` is `0`
+        self.in_flight + self.completed.len()
     }
 }
 
@@ -160,6 +160,7 @@ fn value_bytes(result: &Result<Answer>) -> u64 {
 ///
 /// Invariant: a ticket puts exactly one result into its queue, also if it is dropped: by a panic, or
 /// with a store that is closed.
+/// Test: `a_store_that_stops_completes_each_accepted_call_once`.
 #[derive(Debug)]
 pub(in crate::db) struct Ticket {
     queue: Arc<Shared>,
@@ -185,7 +186,8 @@ impl Ticket {
     /// Fails for a value that is longer than the queue's bound, before it is read.
     pub fn check_value_bytes(&self, bytes: usize) -> Result<()> {
         let most = self.queue.options.value_bytes_max;
-        if bytes <= most || mutant::active("engine.queue_bound_exceeded") {
+        // bug engine.queue_bound_exceeded: always
+        if bytes <= most {
             return Ok(());
         }
         Err(Error::invalid(format!(
@@ -204,10 +206,9 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if !mutant::active("engine.dropped_call_not_completed") {
-            self.finish(Err(Error::Busy(
-                "the store was closed, or panicked, before it answered this call".into(),
-            )));
-        }
+        // bug engine.dropped_call_not_completed: skip
+        self.finish(Err(Error::Busy(
+            "the store was closed, or panicked, before it answered this call".into(),
+        )));
     }
 }

@@ -45,7 +45,6 @@ pub fn batch(pairs: &[(Vec<u8>, Option<Vec<u8>>)]) -> Result<Batch> {
     Ok(batch)
 }
 
-/// Creates a simulated disk.
 pub fn disk(seed: u64) -> SimVfs {
     SimVfs::new(SimOptions { seed, ..SimOptions::default() })
 }
@@ -55,7 +54,6 @@ pub fn clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(1_000_000))
 }
 
-/// Opens the store of a simulated disk.
 pub fn open(disk: &SimVfs, options: &Options) -> stele_engine::Result<Db> {
     Db::open_with(Arc::new(disk.clone()), clock(), Path::new(DIR), options.clone())
 }
@@ -172,7 +170,6 @@ pub fn leaked_of(disk: &SimVfs, store: &Store, options: &Options) -> Vec<String>
 pub struct Random(pub u64);
 
 impl Random {
-    /// Returns the next number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -181,12 +178,10 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns a number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 
-    /// Returns one of the choices.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }

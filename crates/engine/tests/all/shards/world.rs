@@ -155,7 +155,6 @@ impl World {
         self.disks[shard].crashed()
     }
 
-    /// Returns the shards that a step needs.
     fn needed(&self, step: &Step) -> Vec<usize> {
         let shards = self.shards();
         let of_range = |range: KeyRange| match &self.partition {

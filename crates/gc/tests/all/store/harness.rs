@@ -282,7 +282,6 @@ impl Store {
             .expect("inject");
     }
 
-    /// Returns the path of a value file.
     pub fn path_of(&self, file: FileId) -> PathBuf {
         let kind = self.log.files().iter().find(|info| info.file == file).map(|info| info.kind);
         let name = if kind == Some(FileKind::Sorted) { "val" } else { "seg" };

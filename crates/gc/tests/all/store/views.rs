@@ -25,7 +25,6 @@ fn overwrite(store: &mut Store, random: &mut Random, rounds: u32) {
     }
 }
 
-/// Returns the bytes of the files that a view holds.
 fn held_bytes(stats: &GcStats) -> u64 {
     let held = stats.files.iter().filter(|file| file.held == Some(Held::View));
     held.map(|file| file.bytes).sum()

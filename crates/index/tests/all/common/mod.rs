@@ -126,7 +126,6 @@ impl Store {
         }
     }
 
-    /// Stages pairs and installs them.
     pub fn install(
         &self,
         ranges: &[KeyRange],

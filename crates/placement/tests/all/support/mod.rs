@@ -75,7 +75,6 @@ impl Draft {
         self.pairs.push(pairs::store(&store));
     }
 
-    /// Builds the cluster.
     pub fn build(self) -> Cluster {
         let mut all = vec![pairs::cluster(ClusterId(7)), pairs::ids(1000)];
         all.extend(self.pairs);
@@ -233,7 +232,6 @@ pub fn order_text(order: &operator::Order) -> String {
     }
 }
 
-/// Counts the replicas on each store.
 #[allow(dead_code)]
 pub fn replicas_by_store(cluster: &Cluster) -> BTreeMap<StoreId, usize> {
     let mut out = BTreeMap::new();

@@ -9,7 +9,6 @@ use stele_placement::schedule::round;
 use stele_placement::*;
 use stele_types::*;
 
-/// A store of the toy.
 pub struct ToyStore {
     pub address: String,
     pub alive: bool,

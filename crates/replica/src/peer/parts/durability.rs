@@ -3,7 +3,7 @@
 
 use crate::peer::raft_group::Outgoing;
 use std::collections::VecDeque;
-use stele_types::{Term, mutant};
+use stele_types::Term;
 
 /// Term, and the peer voted for in it; 0 for none.
 pub(crate) type Vote = (Term, u64);
@@ -65,7 +65,8 @@ impl Durability {
     /// Returns whether a leader may send before its own disk write is done. Invariant: only in a
     /// durable term. After a crash it could lead the same term again, with other entries.
     pub fn may_send_at_once(&self, term: Term) -> bool {
-        self.vote.0 == term || mutant::active("replica.lead_before_sync")
+        // bug replica.lead_before_sync: `self.vote.0 == term` is `true`
+        self.vote.0 == term
     }
 
     /// Returns whether the term and the start of the log are durable.

@@ -4,6 +4,8 @@
 //! change of the key, and no other leader commits in its term. Therefore the pair that the lookup
 //! finds is the pair before the entry. Requests that change a held key wait behind its modification,
 //! in order; all others go on.
+//! Tests: `requests_that_change_a_held_key_wait_in_order_and_all_others_go_on`,
+//! `a_lookup_of_an_earlier_term_counts_for_no_later_one_of_the_key`.
 
 use super::Waiting;
 use crate::input::RequestId;
@@ -12,12 +14,10 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use stele_storage::Pair;
-use stele_types::{Command, Op, Result, mutant};
+use stele_types::{Command, Op, Result};
 
-/// Result of a lookup.
 pub(crate) type Found = Result<Option<Pair>>;
 
-/// Held keys of one region.
 #[derive(Default)]
 pub(crate) struct HeldKeys {
     holds: BTreeMap<Bytes, Hold>,
@@ -67,16 +67,15 @@ impl HeldKeys {
         self.holds.insert(key, hold);
     }
 
-    /// Makes a request that changes a held key wait behind its modification.
     pub fn wait_behind(&mut self, key: &Bytes, request: Waiting) {
         if let Some(hold) = self.holds.get_mut(key) {
             hold.behind.push(request);
         }
     }
 
-    /// Returns a held key that the request changes.
     pub fn key_changed_by(&self, request: &Waiting) -> Option<Bytes> {
-        if self.holds.is_empty() || mutant::active("replica.key_not_held") {
+        // bug replica.key_not_held: always
+        if self.holds.is_empty() {
             return None;
         }
         match request {
@@ -112,7 +111,8 @@ impl HeldKeys {
         let Some(hold) = self.holds.get_mut(&lookup.key) else { return false };
         // Invariant: a result counts for its own lookup only. An earlier one may have read the key in
         // an earlier term, and another leader may have changed it since.
-        let is_own = hold.lookup == lookup.id || mutant::active("replica.found_of_another_term");
+        let is_own = hold.lookup == lookup.id;
+        // bug replica.found_of_another_term: let is_own = true;
         if !is_own || hold.found.is_some() {
             return false;
         }
@@ -146,7 +146,6 @@ impl HeldKeys {
         expired
     }
 
-    /// Removes all requests.
     pub fn take_all(&mut self) -> Removed {
         self.found.clear();
         let mut all = Removed::default();

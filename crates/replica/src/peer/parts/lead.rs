@@ -4,7 +4,7 @@ use crate::input::Now;
 use crate::messages::RaftKind;
 use crate::options::Options;
 use std::collections::BTreeMap;
-use stele_types::{Peer as PeerName, PeerId, Prng, RegionId, Term, mutant};
+use stele_types::{Peer as PeerName, PeerId, Prng, RegionId, Term};
 
 /// State of Raft at one observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,7 +14,6 @@ pub(crate) struct Seen {
     pub leader: Option<PeerId>,
 }
 
-/// Leadership of a peer.
 #[derive(Debug, Default)]
 pub(crate) struct Leadership {
     seen: Seen,
@@ -120,10 +119,8 @@ impl ElectionTimer {
     /// votes, and would wait again.
     pub fn redraw(&mut self) {
         let (min, max) = self.election_ticks;
-        let least = match mutant::active("replica.campaign_at_the_least") {
-            true => min,
-            false => (min + 1).min(max - 1),
-        };
+        let least = (min + 1).min(max - 1);
+        // bug replica.campaign_at_the_least: let least = min;
         self.timeout = (least + self.prng.below(max - least)) as usize;
     }
 
@@ -135,13 +132,13 @@ impl ElectionTimer {
     /// Returns whether no vote hold is active, from this process or an earlier one. Raft itself
     /// clears its leader when it sees a later term, and a candidate that was paused may send one.
     pub fn may_vote(&self, now_nanos: u64) -> bool {
-        let is_free = !self.is_vote_hold_pending && now_nanos >= self.vote_hold_until_nanos;
-        is_free || mutant::active("replica.vote_at_once")
+        // bug replica.vote_at_once: return true;
+        !self.is_vote_hold_pending && now_nanos >= self.vote_hold_until_nanos
     }
 
-    /// Records a heartbeat from the leader.
     pub fn note_heartbeat_round(&mut self) {
-        self.is_vote_hold_pending = !mutant::active("replica.answer_binds_nobody");
+        // bug replica.answer_binds_nobody: `true` is `false`
+        self.is_vote_hold_pending = true;
     }
 
     /// Starts the vote hold. The reply to the heartbeat is sent now at the earliest.
@@ -157,7 +154,6 @@ impl ElectionTimer {
 /// Idle state of a replica.
 #[derive(Debug, Default)]
 pub(crate) struct Hibernation {
-    /// Ticks without work.
     idle_ticks: u64,
     is_active: bool,
 }
@@ -229,7 +225,6 @@ pub(crate) struct Contacts {
     last: BTreeMap<PeerId, u64>,
     /// Senders outside the known membership.
     unknown: BTreeMap<PeerId, PeerName>,
-    /// Time since which no leader is known.
     leaderless_since: Option<u64>,
     /// Members as of a later membership that this peer has not applied.
     later: Vec<PeerName>,
@@ -255,7 +250,6 @@ impl Contacts {
         self.last.insert(peer, now_nanos);
     }
 
-    /// Remembers a sender that is not a member.
     pub fn note_unknown(&mut self, peer: PeerName) {
         if self.unknown.len() >= UNKNOWN_PEERS_MAX {
             self.unknown.clear();
@@ -302,7 +296,6 @@ impl Contacts {
         self.restart(members, |peer| known.get(&peer.id).copied().unwrap_or(now_nanos));
     }
 
-    /// Records whether a leader is known.
     pub fn set_has_leader(&mut self, has_leader: bool, now_nanos: u64) {
         match has_leader {
             true => self.leaderless_since = None,
@@ -310,7 +303,6 @@ impl Contacts {
         }
     }
 
-    /// Returns a sender that is not a member.
     pub fn unknown(&self, id: PeerId) -> Option<PeerName> {
         self.unknown.get(&id).copied()
     }

@@ -3,7 +3,7 @@
 use crate::input::RequestId;
 use crate::output::{Busy, Refusal, Rejection};
 use crate::peer::raft_group::Follower;
-use stele_types::{LogIndex, Peer as PeerName, PeerId, Region, mutant};
+use stele_types::{LogIndex, Peer as PeerName, PeerId, Region};
 
 /// Most committed entries that a follower may lack and still count as caught up.
 const LAG_ENTRIES_MAX: u64 = 1_000;
@@ -18,13 +18,11 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// Records that the entry at `at` was proposed.
     pub fn note_proposed(&mut self, at: LogIndex, is_barrier: bool) {
         self.last = Some(at);
         self.barrier = is_barrier.then_some(at).or(self.barrier);
     }
 
-    /// Records that the change at `at` is applied.
     pub fn note_applied(&mut self, at: LogIndex) {
         self.last.take_if(|last| *last <= at);
         self.barrier.take_if(|barrier| *barrier <= at);
@@ -46,8 +44,8 @@ impl Changes {
     /// changes the range or the phase, so what is checked against the region now holds when it is
     /// applied.
     pub fn is_barred(&self, is_proposing: bool) -> bool {
-        let is_barred = is_proposing || self.barrier.is_some();
-        is_barred && !mutant::active("replica.propose_behind_barrier")
+        // bug replica.propose_behind_barrier: return false;
+        is_proposing || self.barrier.is_some()
     }
 
     /// Returns whether a leader must propose to leave the joint configuration of `region`, which is
@@ -63,8 +61,8 @@ impl Changes {
 /// unavailable.
 pub(crate) fn has_next_quorum(next: &Region, responds: impl Fn(PeerId) -> bool) -> bool {
     let voters = || next.peers.iter().filter(|peer| peer.role.votes_next());
+    // bug replica.next_quorum_unasked: return true;
     voters().filter(|peer| responds(peer.id)).count() * 2 > voters().count()
-        || mutant::active("replica.next_quorum_unasked")
 }
 
 /// Returns whether a follower has nearly all committed entries. Only then a learner is promoted: a
@@ -76,7 +74,6 @@ pub(crate) fn is_caught_up(follower: &Follower, committed: LogIndex) -> bool {
 
 // Leadership transfer (Raft §3.10).
 
-/// Leadership transfers of a peer.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     current: Option<Transfer>,
@@ -84,7 +81,6 @@ pub(crate) struct Transfers {
     target: Option<PeerName>,
 }
 
-/// Transfer in progress.
 #[derive(Debug)]
 struct Transfer {
     to: PeerId,
@@ -149,7 +145,6 @@ impl Transfers {
         }
     }
 
-    /// Records that a leader is known.
     pub fn note_has_leader(&mut self) {
         self.target = None;
     }
@@ -163,8 +158,8 @@ impl Transfers {
     /// target. Otherwise the offer to the target is of an earlier term and has no effect.
     pub fn end_with_leader(&mut self, leader: PeerId) -> Option<(RequestId, TransferEnd)> {
         let Transfer { to, id, .. } = self.current.take()?;
-        let any = stele_types::mutant::active("replica.transfer_done_to_any");
-        let end = if leader == to || any { TransferEnd::Done } else { TransferEnd::Superseded };
+        // bug replica.transfer_done_to_any: always
+        let end = if leader == to { TransferEnd::Done } else { TransferEnd::Superseded };
         Some((id?, end))
     }
 

@@ -5,10 +5,9 @@ use crate::admin::{self, Change};
 use crate::messages::{MergeAnswer, Verdict};
 use std::collections::BTreeSet;
 use stele_types::{
-    EntryRecord, LogIndex, Region, RegionEpoch, RegionId, RegionPhase, StoreId, Term, mutant,
+    EntryRecord, LogIndex, Region, RegionEpoch, RegionId, RegionPhase, StoreId, Term,
 };
 
-/// State of merges of a replica.
 #[derive(Debug, Default)]
 pub(crate) struct Merge {
     /// Indexes of commit-merge entries that are not applied.
@@ -58,9 +57,7 @@ impl Merge {
     /// Returns the highest commit index that may be made durable. Invariant: no durable commit
     /// index covers a commit-merge entry that is not applied.
     pub fn commit_ceiling(&self, applied: LogIndex) -> LogIndex {
-        if mutant::active("replica.merge_commit_early") {
-            return LogIndex(u64::MAX);
-        }
+        // bug replica.merge_commit_early: return LogIndex(u64::MAX);
         let next_merge = self.unapplied.range(applied.next()..).next();
         LogIndex(next_merge.map_or(u64::MAX, |index| index.0 - 1))
     }
@@ -85,7 +82,8 @@ impl Merge {
         // Invariant: only a version after the merge counts. An earlier replica of the target may be
         // on its way here, and needs this replica.
         let merged = source.epoch.version.max(target_epoch.version) + 1;
-        let is_after = |left: u64| left >= merged || mutant::active("replica.target_left_early");
+        // bug replica.target_left_early: `left >= merged` is `true`
+        let is_after = |left: u64| left >= merged;
         self.has_target_left |= left.is_some_and(is_after);
         true
     }
@@ -96,7 +94,8 @@ impl Merge {
     pub fn note_answer(&mut self, source: &Region, from: StoreId, answer: &MergeAnswer) {
         let RegionPhase::Merging { prepared, term, .. } = source.phase else { return };
         let is_other = answer.prepared != (prepared, term);
-        if is_other && !mutant::active("replica.rollback_of_another_preparation") {
+        // bug replica.rollback_of_another_preparation: never
+        if is_other {
             return;
         }
         let answers = self.answers_of((prepared, term));
@@ -133,7 +132,8 @@ impl Merge {
         let is_recent = |(at_nanos, refused): (u64, bool)| {
             now_nanos.saturating_sub(at_nanos) < ASK_INTERVAL_NANOS && (refused || !refuse)
         };
-        if answers.asked.is_some_and(is_recent) && !mutant::active("replica.asks_each_time") {
+        // bug replica.asks_each_time: never
+        if answers.asked.is_some_and(is_recent) {
             return false;
         }
         answers.asked = Some((now_nanos, refuse));

@@ -5,7 +5,7 @@ use crate::input::{AdminCall, Header, Modify, RequestId, Write};
 use crate::output::Timings;
 use std::collections::VecDeque;
 use stele_storage::Modified;
-use stele_types::{LogIndex, Term, mutant};
+use stele_types::{LogIndex, Term};
 
 /// Request that waits to become a log entry.
 pub(crate) enum Waiting {
@@ -54,7 +54,6 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// Returns the request.
     pub fn id(&self) -> RequestId {
         let (Self::Write(id) | Self::Modify(id, _) | Self::Admin(id)) = self;
         *id
@@ -90,7 +89,6 @@ impl Proposals {
         !self.waiting.is_empty()
     }
 
-    /// Returns the bytes that count for the requests that wait.
     pub fn waiting_bytes(&self) -> u64 {
         self.waiting_bytes
     }
@@ -138,6 +136,7 @@ impl Proposals {
     /// a proposal is done only if the applied entry has its index *and* its term. One at or below
     /// the index that is not the applied entry was replaced by another leader's: it can never be
     /// applied.
+    /// Test: `committed_writes_are_answered_by_the_entry_of_the_log_and_changes_wait_for_apply`.
     pub fn take_applied(&mut self, index: LogIndex, term: Term) -> Vec<(Proposal, bool)> {
         let reached = self.in_flight.partition_point(|proposal| proposal.index <= index);
         let taken: Vec<_> = self.in_flight.drain(..reached).collect();
@@ -174,8 +173,8 @@ impl Proposals {
     ) -> Vec<(Proposal, bool)> {
         let reached = self.in_flight.partition_point(|proposal| proposal.index <= committed);
         let is_admin = |proposal: &Proposal| {
+            // bug replica.admin_answered_at_commit: `matches!(proposal.purpose, Purpose::Admin(_))` is `false`
             matches!(proposal.purpose, Purpose::Admin(_))
-                && !mutant::active("replica.admin_answered_at_commit")
         };
         let reached = self.in_flight.drain(..reached);
         let (kept, taken): (Vec<_>, Vec<_>) = reached.partition(is_admin);
@@ -183,8 +182,8 @@ impl Proposals {
             self.in_flight.push_front(proposal);
         }
         let with_outcome = |proposal: Proposal| {
-            let is_done = term_of(proposal.index) == Some(proposal.term)
-                || mutant::active("replica.answered_by_index");
+            let is_done = term_of(proposal.index) == Some(proposal.term);
+            // bug replica.answered_by_index: let is_done = true;
             (proposal, is_done)
         };
         let taken: Vec<_> = taken.into_iter().map(with_outcome).collect();
@@ -192,7 +191,6 @@ impl Proposals {
         taken
     }
 
-    /// Removes the proposals above `index`.
     pub fn take_above(&mut self, index: LogIndex) -> Vec<Proposal> {
         let keep = self.in_flight.partition_point(|proposal| proposal.index <= index);
         self.in_flight.split_off(keep).into()

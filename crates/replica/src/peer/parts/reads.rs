@@ -1,14 +1,18 @@
 //! Reads that no lease on a request thread served, and modifications that change nothing. Both are
 //! answered once leadership is confirmed and all entries they depend on are applied. Many share one
 //! read index round.
+//!
+//! Invariant: while a lease holds, no other peer can lead. A lease is counted from the sending of a round
+//! that a quorum answered, and whichever peer answered withholds its vote for longer.
+//! Tests: `a_leader_with_a_lease_serves_reads_without_the_core`,
+//! `a_follower_that_answered_a_leader_withholds_its_vote_also_in_a_later_term`.
 
 use crate::input::{Header, RequestId};
 use crate::output::Timings;
 use std::collections::VecDeque;
 use stele_storage::Modified;
-use stele_types::{LogIndex, PeerRole, RegionPhase, Term, mutant};
+use stele_types::{LogIndex, PeerRole, RegionPhase, Term};
 
-/// Waiting reads of one region.
 #[derive(Default)]
 pub(crate) struct Reads {
     /// Reads that arrived after the last round started.
@@ -20,7 +24,6 @@ pub(crate) struct Reads {
     late: usize,
 }
 
-/// Waiting read.
 pub(crate) struct WaitingRead {
     pub id: RequestId,
     pub header: Header,
@@ -45,7 +48,6 @@ impl Confirmed {
     }
 }
 
-/// Answer to a confirmed read.
 pub(crate) enum Answer {
     Ready,
     /// Modification that changes nothing, and its result.
@@ -67,7 +69,6 @@ pub(crate) struct LeaderReads {
     pub committed: LogIndex,
 }
 
-/// Next step for the queued reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadStep {
     Wait,
@@ -78,7 +79,6 @@ pub(crate) enum ReadStep {
 }
 
 impl Reads {
-    /// Returns whether no read waits.
     pub fn is_idle(&self) -> bool {
         self.queued.is_empty()
             && self.confirmed.is_empty()
@@ -97,12 +97,10 @@ impl Reads {
     /// committed until its own first entry is visible. Invariant: a read under a lease waits for
     /// all that is committed, because a follower may have served it already.
     pub fn leader_step(&self, leader: &LeaderReads) -> ReadStep {
-        let early = mutant::active("replica.read_before_no_op");
         match leader {
-            _ if early && (leader.has_lease || !leader.is_serving) => {
-                ReadStep::Confirm(LogIndex(0))
-            }
+            // bug replica.read_before_no_op: `ReadStep::Wait` is `ReadStep::Confirm(LogIndex(0))`
             LeaderReads { is_serving: false, .. } => ReadStep::Wait,
+            // bug replica.read_before_no_op: `*committed` is `LogIndex(0)`
             LeaderReads { has_lease: true, committed, .. } => ReadStep::Confirm(*committed),
             _ if self.rounds.is_empty() => ReadStep::StartRound,
             _ => ReadStep::Wait,
@@ -128,7 +126,6 @@ impl Reads {
         self.confirmed.extend(queued.map(|read| Confirmed::new(read, index, now_nanos)));
     }
 
-    /// Starts a round with all queued reads.
     pub fn start_round(&mut self, context: Vec<u8>, sent_nanos: u64) {
         let reads = std::mem::take(&mut self.queued);
         self.rounds.push_back(ReadIndexRound { context, sent_nanos, reads });
@@ -182,7 +179,6 @@ impl Reads {
         }
     }
 
-    /// Removes and returns all reads.
     pub fn take_all(&mut self) -> Vec<WaitingRead> {
         self.requeue();
         let confirmed = self.confirmed.drain(..).map(|confirmed| confirmed.read);
@@ -236,9 +232,8 @@ impl LeaseRight {
     /// Ends the right in a term in which a leadership transfer starts: its target may campaign at
     /// any moment regardless of the followers' vote holds.
     pub fn end_for_term(&mut self, term: Term) {
-        if !mutant::active("replica.lease_after_transfer") {
-            self.transfer_term = term;
-        }
+        // bug replica.lease_after_transfer: skip
+        self.transfer_term = term;
     }
 
     /// Returns whether a lease may be valid. A region prepared for a merge may belong to its target

@@ -12,7 +12,6 @@ use stele_vfs::{SimOptions, SimVfs, Vfs};
 pub trait Backend {
     type Engine: StorageEngine + 'static;
 
-    /// Creates an empty engine for a store.
     fn create(&mut self, store: u64) -> Arc<Self::Engine>;
 
     /// Removes the manifest, if the engine has one.

@@ -66,7 +66,6 @@ pub struct Sim<B: Backend> {
     /// Change of the options of every store that starts.
     pub options: fn(&mut Options),
     pub replies: BTreeMap<RequestId, Reply>,
-    /// Leader of each term.
     pub leaders_by_term: BTreeMap<(RegionId, Term), u64>,
     /// Latest events, for failure messages.
     pub events: Vec<String>,
@@ -250,7 +249,6 @@ impl<B: Backend> Sim<B> {
         self.agenda.insert((self.now + after, self.happenings), (to, incarnation, happening));
     }
 
-    /// Runs for `nanos` nanoseconds.
     pub fn run(&mut self, nanos: u64) {
         let until = self.now + nanos;
         while self.turn(until) {}
@@ -554,7 +552,6 @@ impl<B: Backend> Sim<B> {
         (own == Some(report.term)).then_some(store)
     }
 
-    /// Makes a store the leader.
     #[track_caller]
     pub fn lead(&mut self, region: RegionId, store: u64) {
         for _ in 0..20 {
@@ -696,7 +693,6 @@ impl<B: Backend> Sim<B> {
     }
 }
 
-/// Formats a report as one line.
 pub fn line_of(report: &RegionReport) -> String {
     let peers: Vec<String> = report
         .region

@@ -86,7 +86,6 @@ impl<E: StorageEngine> Node<E> {
         }
     }
 
-    /// Returns the core of a running store.
     pub fn core(&mut self) -> &mut RaftStore<E> {
         self.core.as_mut().expect("the store is down")
     }

@@ -57,7 +57,6 @@ pub fn append(from: u64, to: u64, index: u64, bytes: usize) -> PeerMessage {
     message
 }
 
-/// Encodes a message in its frame.
 pub fn framed(message: &PeerMessage) -> Bytes {
     let (mut body, mut payloads) = (Vec::new(), Vec::new());
     wire::encode(message, &mut body, &mut payloads);
@@ -202,7 +201,6 @@ pub fn start_of(store: u64, starts: &[u64]) -> StoreRun {
     StoreRun { boot, lineage: Lineage::new(starts.iter().map(id)) }
 }
 
-/// Node with its listener.
 pub struct TestNode {
     pub transport: Transport,
     pub seen: Arc<Seen>,

@@ -125,9 +125,7 @@ impl Disk {
     pub fn sync(&mut self, id: InodeId, path: &Path) -> Result<Stalled> {
         let step = self.begin("sync", Event::new(Operation::Sync, path))?;
         let faults = self.faults.take_due(Trigger::Sync, path);
-        if stele_types::mutant::active("vfs.skip_data_sync") {
-            return Ok(false);
-        }
+        // bug vfs.skip_data_sync: return Ok(false);
         let fails = faults.iter().any(|fault| matches!(fault, Fault::SyncFails { .. }));
         let inode = self.inodes.get_mut(&id).ok_or_else(|| not_found("sync", path))?;
         if step == Step::Part || fails {

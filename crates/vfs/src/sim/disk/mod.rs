@@ -306,9 +306,7 @@ impl Disk {
         let _exists = self.names("sync directory", dir)?;
         let step = self.begin("sync directory", Event::new(Operation::SyncDir, dir))?;
         let fails = !self.faults.take_due(Trigger::SyncDir, dir).is_empty();
-        if stele_types::mutant::active("vfs.skip_dir_sync") {
-            return Ok(());
-        }
+        // bug vfs.skip_dir_sync: return Ok(());
         let mut prng = self.prng.clone();
         let names = self.names("sync directory", dir)?;
         if step == Step::Whole && !fails {
