@@ -27,7 +27,7 @@ impl<E: StorageEngine> Peer<E> {
         let found = match found {
             Some(found) => found,
             None => match self.cached_pair(&ctx.engine, &modify.key, proposing)? {
-                Cached::Here(pair) => Ok(pair),
+                Cached::Ready(pair) => Ok(pair),
                 Cached::NeedsIo => return Ok(self.look_up(ctx, id, modify)),
             },
         };
@@ -97,12 +97,12 @@ impl<E: StorageEngine> Peer<E> {
         // bug replica.lookup_before_overlay: skip
         for payload in newest.chain(self.log().newest_first(self.visible().0)) {
             if let Some(effect) = search.last_effect(payload, key) {
-                return Ok(Cached::Here(effect));
+                return Ok(Cached::Ready(effect));
             }
         }
         // bug replica.lookup_before_overlay: skip
         if let Some(effect) = self.window_effect(key, search)? {
-            return Ok(Cached::Here(effect));
+            return Ok(Cached::Ready(effect));
         }
         // The lookup repeats a read that fails here, and records damage.
         Ok(engine.view()?.get_cached(key).unwrap_or(Cached::NeedsIo))

@@ -104,7 +104,7 @@ fn wrong_pair(store: &Store, live: &ObservedState) -> Option<String> {
         };
         let got = view.get(&pair.key).ok().and_then(shown);
         got.or_else(|| match view.get_cached(&pair.key) {
-            Ok(Cached::Here(found)) => shown(found),
+            Ok(Cached::Ready(found)) => shown(found),
             _ => None,
         })
     })

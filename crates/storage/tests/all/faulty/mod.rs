@@ -156,9 +156,9 @@ impl EngineView for FaultyView {
 
     fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
         if self.bug == Bug::CachedIsEmpty {
-            return Ok(Cached::Here(None));
+            return Ok(Cached::Ready(None));
         }
-        self.get(key).map(Cached::Here)
+        self.get(key).map(Cached::Ready)
     }
 
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {

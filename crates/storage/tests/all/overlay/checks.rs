@@ -65,7 +65,7 @@ impl Case<'_> {
         if cached == Cached::NeedsIo && !unapplied.any(|op| op.writes(&key)) {
             return Ok(());
         }
-        equal(&cached, &Cached::Here(wanted), &("get_cached", &key))
+        equal(&cached, &Cached::Ready(wanted), &("get_cached", &key))
     }
 
     fn scan(&self, prng: &mut Prng) -> Result<(), String> {
