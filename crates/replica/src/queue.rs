@@ -242,7 +242,7 @@ mod tests {
 
     fn write(bytes: usize) -> Request {
         let (header, command) = (Header::default(), Bytes::from(vec![0; bytes]));
-        Write { header, command, frees: false }.into()
+        Write { header, command, only_deletes: false }.into()
     }
 
     // Catalogue: 63, 64.

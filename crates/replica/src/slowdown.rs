@@ -116,7 +116,7 @@ impl SlowWriters {
     /// that may make the store larger waits. `readers` are the replicas of the store.
     pub fn wait_nanos(&self, request: &Request, readers: &Readers, now_nanos: u64) -> Option<u64> {
         let region = match request {
-            Request::Write(write) if !write.frees => write.header.region,
+            Request::Write(write) if !write.only_deletes => write.header.region,
             Request::Modify(modify) if adds_bytes(&modify.change) => modify.header.region,
             _ => return None,
         };

@@ -281,7 +281,7 @@ mod tests {
             let mut command = CommandBuilder::new();
             command.put(b"k", &[caller], 0).unwrap();
             let command = command.build().bytes().clone();
-            let write = Write { header, command, frees: false };
+            let write = Write { header, command, only_deletes: false };
             self.queue.submit(write.into(), caller, None).unwrap();
         }
 

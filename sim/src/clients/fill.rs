@@ -77,7 +77,7 @@ impl World {
             Err(error) => return self.fail(format!("a put does not fit a command: {error}")),
         };
         let requester = Requester::Client { at, step: self.clients.list[at].step };
-        let write = Write { header, command, frees: false };
+        let write = Write { header, command, only_deletes: false };
         self.request(slot, requester, write);
     }
 

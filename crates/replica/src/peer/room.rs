@@ -31,9 +31,9 @@ pub(crate) fn may_use_reserve(payload: &Bytes) -> bool {
     if admin::is_admin(payload) {
         return true;
     }
-    let mut frees = true;
-    Command::each_op_of(payload, |op| frees &= !matches!(op, Op::Put { .. }));
-    frees
+    let mut only_deletes = true;
+    Command::each_op_of(payload, |op| only_deletes &= !matches!(op, Op::Put { .. }));
+    only_deletes
 }
 
 impl<E: StorageEngine> Peer<E> {

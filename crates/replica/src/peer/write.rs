@@ -158,7 +158,7 @@ impl<E: StorageEngine> Peer<E> {
             }
             (_, Err(rejection)) => ctx.reject(id, rejection),
             (Waiting::Write(id, write), Ok(())) => {
-                if write.frees || self.is_admitted(ctx, id, write.command.len())? {
+                if write.only_deletes || self.is_admitted(ctx, id, write.command.len())? {
                     proposing.push(write.command, Some(Purpose::Write(id)));
                 }
             }

@@ -71,7 +71,7 @@ fn hibernating_regions_are_in_no_list_of_changes_until_they_change() {
     let led = ids.find(|region| trial.leader(*region) == Some(1)).unwrap();
     let id = trial.request();
     let header = trial.header(led);
-    let write = Write { header, command: put("", "1"), frees: false };
+    let write = Write { header, command: put("", "1"), only_deletes: false };
     trial.store(1).core.step(Input::request(id, write));
     trial.settle();
     assert!(known.take(trial.store(1)).contains(&led));

@@ -178,7 +178,7 @@ impl Clients {
         let new = self.values;
         let write = |command: CommandBuilder| {
             let command = command.build().bytes().clone();
-            Input::request(id, Write { header, command, frees: false })
+            Input::request(id, Write { header, command, only_deletes: false })
         };
         let mut command = CommandBuilder::new();
         match self.prng.below(10) {

@@ -76,7 +76,7 @@ fn requests_for_the_old_range_are_told_of_the_new_ones() {
     let id = sim.request();
     let header = Header { region: DATA, version: Some(1), ..Header::default() };
     let command = put("x", "v");
-    sim.step(leader, Input::request(id, Write { header, command, frees: false }));
+    sim.step(leader, Input::request(id, Write { header, command, only_deletes: false }));
     sim.run(SECOND);
     let Some(Reply::Refused(Refusal::EpochNotMatch { current })) = sim.replies.get(&id) else {
         panic!("{:?}", sim.replies.get(&id));

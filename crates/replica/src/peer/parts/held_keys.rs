@@ -190,7 +190,7 @@ mod tests {
         ops(&mut builder);
         let (id, header) = (RequestId(id), Header::default());
         let command = builder.build().bytes().clone();
-        Waiting::Write(id, Write { header, command, frees: false })
+        Waiting::Write(id, Write { header, command, only_deletes: false })
     }
 
     fn lookup(id: u64, key: &'static str) -> Lookup {

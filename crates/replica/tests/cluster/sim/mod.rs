@@ -492,7 +492,7 @@ impl<B: Backend> Sim<B> {
     pub fn write(&mut self, store: u64, region: RegionId, command: Bytes) -> RequestId {
         let id = self.request();
         let header = Header { region, ..Header::default() };
-        self.step(store, Input::request(id, Write { header, command, frees: false }));
+        self.step(store, Input::request(id, Write { header, command, only_deletes: false }));
         id
     }
 
