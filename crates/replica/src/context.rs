@@ -10,7 +10,7 @@ use crate::output::{Done, Lookup, LookupId, Outputs, Rejection, Reply, Unknown};
 use crate::peer::Skipped;
 use crate::pipeline::GroupCommit;
 use crate::pipeline::StageTimes;
-use crate::reads::Readers;
+use crate::reads::ReadGate;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(crate) struct Context<E: StorageEngine> {
     pub out: Outputs<E>,
     pub batches: GroupCommit,
     pub journal: Journal,
-    pub readers: Arc<Readers>,
+    pub readers: Arc<ReadGate>,
     pub times: Arc<StageTimes>,
     /// Whether leases may serve reads.
     pub leases: bool,
@@ -94,7 +94,7 @@ impl<E: StorageEngine> Context<E> {
             out: Outputs::default(),
             batches: GroupCommit::default(),
             journal: Journal::default(),
-            readers: Arc::new(Readers::default()),
+            readers: Arc::new(ReadGate::default()),
             times: Arc::default(),
             effects: Vec::new(),
             found_bytes: 0,

@@ -22,7 +22,7 @@ use crate::context::Context;
 use crate::input::Header;
 use crate::log::{RegionLog, Start};
 use crate::output::{Busy, Refusal, RegionReport, Rejection, Traffic};
-use crate::reads::{Reader, Readers, is_stale_term};
+use crate::reads::{Reader, ReadGate, is_stale_term};
 use apply::Unapplied;
 pub(crate) use decision::Skipped;
 pub(crate) use members::CHILD_STARTS_AFTER;
@@ -188,7 +188,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Checks a request's term and its version of the range.
-    pub fn check_version(&self, header: &Header, readers: &Readers) -> Result<(), Refusal> {
+    pub fn check_version(&self, header: &Header, readers: &ReadGate) -> Result<(), Refusal> {
         if is_stale_term(header.term, self.term().0, self.region.kind) {
             return Err(Refusal::StaleTerm { leader: self.leader_hint() });
         }
@@ -203,7 +203,7 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn check_readable(
         &self,
         header: &Header,
-        readers: &Readers,
+        readers: &ReadGate,
     ) -> Result<(), Rejection> {
         self.check_version(header, readers)?;
         // bug replica.read_while_merging: `self.check_phase()` is `Ok(())`
@@ -220,7 +220,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Returns this region and those created by its last split, as currently known.
-    fn current_regions(&self, readers: &Readers) -> Vec<Region> {
+    fn current_regions(&self, readers: &ReadGate) -> Vec<Region> {
         let newest = |region: &Region| match readers.get(region.id) {
             Some(reader) => (*reader.region()).clone(),
             None => region.clone(),

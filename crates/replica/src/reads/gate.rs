@@ -39,7 +39,7 @@ use stele_types::{LogIndex, Peer, PeerId, Region, RegionId, RegionKind};
 
 /// Readable regions of a store, shared with request threads.
 #[derive(Debug, Default)]
-pub struct Readers {
+pub struct ReadGate {
     regions: RwLock<BTreeMap<RegionId, Arc<Reader>>>,
     counts: [AtomicU64; ReadPath::ALL.len()],
     /// Regions of which reads returned something since they were last taken.
@@ -74,7 +74,7 @@ impl ReadPath {
     }
 }
 
-impl Readers {
+impl ReadGate {
     /// Returns a region's reader, if this store has a replica.
     pub fn get(&self, region: RegionId) -> Option<Arc<Reader>> {
         self.regions.read().get(&region).cloned()
@@ -188,7 +188,7 @@ impl ReadPermit {
 
 impl Reader {
     pub(crate) fn new(
-        readers: &Readers,
+        readers: &ReadGate,
         peer: PeerId,
         region: Arc<Region>,
         applied: LogIndex,
@@ -342,7 +342,7 @@ impl Reader {
     }
 
     /// Moves the counts of reads under a lease to those of the store. Returns their number.
-    pub(crate) fn take_reads(&self, readers: &Readers) -> u64 {
+    pub(crate) fn take_reads(&self, readers: &ReadGate) -> u64 {
         let take = |count: &AtomicU64| match count.load(Ordering::Relaxed) {
             0 => 0,
             _ => count.swap(0, Ordering::Relaxed),

@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::messages::{PeerMessage, SnapshotHeader};
 use crate::peer::Peer;
 use crate::pipeline::StageTimes;
-use crate::reads::Readers;
+use crate::reads::ReadGate;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stele_storage::StorageEngine;
@@ -54,7 +54,7 @@ pub struct RaftStore<E: StorageEngine> {
 
 impl<E: StorageEngine> RaftStore<E> {
     /// Returns the region states that request threads may use.
-    pub fn readers(&self) -> Arc<Readers> {
+    pub fn readers(&self) -> Arc<ReadGate> {
         self.ctx.readers.clone()
     }
 

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use stele_replica::{
-    Changes, Event, Input, PeerMessage, RaftStore, Readers, Reply, Request, SendSnapshot,
+    Changes, Event, Input, PeerMessage, RaftStore, ReadGate, Reply, Request, SendSnapshot,
     StageTimes, Unknown,
 };
 use stele_replica::{Ended, Item, Kept, NotTaken, SlowWriters, Slowdowns, StoreLoop};
@@ -58,7 +58,7 @@ pub trait OutputSink<E: StorageEngine = Engine>: Send + Sync {
 pub struct StoreHandle<E: StorageEngine = Engine> {
     id: StoreId,
     engine: Arc<E>,
-    readers: Arc<Readers>,
+    readers: Arc<ReadGate>,
     times: Arc<StageTimes>,
     inbox: Arc<Inbox<E>>,
     clock: Arc<dyn Clock>,
@@ -152,7 +152,7 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
     }
 
     /// Returns the replicas that may serve reads without the loop.
-    pub fn readers(&self) -> &Arc<Readers> {
+    pub fn readers(&self) -> &Arc<ReadGate> {
         &self.readers
     }
 
