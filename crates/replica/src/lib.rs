@@ -60,7 +60,7 @@ pub use output::{
     RegionReport, Reply, Role, SendSnapshot, Ticket, Timings, Traffic, Unknown,
 };
 pub use pipeline::{StageSums, StageTimes};
-pub use queue::{Admitted, CoreCall, Item, Kept, NotTaken, Queue};
+pub use queue::{Admitted, CoreCall, Item, MemoryGuard, NotTaken, Queue};
 pub use reads::{LinearizableRead, ReadPath, ReadPermit, Reader, ReadGate};
 pub use slowdown::{REPORT_NANOS, SlowWriters, Slowdowns, WAIT_NANOS_MAX};
 pub use stele_storage::{Modification, Modified, NewPair};

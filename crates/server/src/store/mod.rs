@@ -28,7 +28,7 @@ use stele_replica::{
     Changes, Event, Input, PeerMessage, RaftStore, ReadGate, Reply, Request, SendSnapshot,
     StageTimes, Unknown,
 };
-use stele_replica::{Ended, Item, Kept, NotTaken, SlowWriters, Slowdowns, StoreLoop};
+use stele_replica::{Ended, Item, MemoryGuard, NotTaken, SlowWriters, Slowdowns, StoreLoop};
 use stele_storage::{Space, StorageEngine};
 use stele_types::{Clock, Error, Peer, PeerRole, Region, RegionId, Result, StoreId};
 use store_loop::{Inbox, LoopThread, answer};
@@ -233,15 +233,15 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
     }
 
     /// Sends the core a request and waits for the reply. A writer first waits while garbage collection
-    /// of a replica lags behind writers. Answers at once when too many bytes are in progress. `kept`
+    /// of a replica lags behind writers. Answers at once when too many bytes are in progress. `memory`
     /// is kept until the outcome is known.
-    pub async fn submit(&self, request: impl Into<Request>, kept: Kept) -> Reply {
+    pub async fn submit(&self, request: impl Into<Request>, memory: MemoryGuard) -> Reply {
         let request = request.into();
         let now_nanos = self.clock.monotonic_nanos();
         if let Some(nanos) = self.writers.wait_nanos(&request, &self.readers, now_nanos) {
             tokio::time::sleep(Duration::from_nanos(nanos)).await;
         }
-        match self.enqueue(request, kept) {
+        match self.enqueue(request, memory) {
             Ok(reply) => reply.await.unwrap_or(LOST),
             Err(not_taken) => not_taken.reply(),
         }
@@ -258,10 +258,10 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
     fn enqueue(
         &self,
         request: Request,
-        kept: Kept,
+        memory: MemoryGuard,
     ) -> std::result::Result<oneshot::Receiver<Reply>, NotTaken<Caller>> {
         let (caller, reply) = oneshot::channel();
-        let was_empty = self.inbox.queue.submit(request, caller, kept)?;
+        let was_empty = self.inbox.queue.submit(request, caller, memory)?;
         self.inbox.wake(was_empty);
         Ok(reply)
     }
