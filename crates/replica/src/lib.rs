@@ -61,7 +61,7 @@ pub use output::{
 };
 pub use pipeline::{StageSums, StageTimes};
 pub use queue::{Admitted, CoreCall, Item, MemoryGuard, NotTaken, Queue};
-pub use reads::{LinearizableRead, ReadPath, ReadPermit, Reader, ReadGate};
+pub use reads::{LinearizableRead, ReadGate, ReadPath, ReadPermit, Reader};
 pub use slowdown::{REPORT_NANOS, SlowWriters, Slowdowns, WAIT_NANOS_MAX};
 pub use stele_storage::{Modification, Modified, NewPair};
 pub use store::RaftStore;

@@ -139,7 +139,12 @@ impl<E: StorageEngine, A> Queue<E, A> {
 
     /// Queues a request and gives it its id. Returns whether the queue was empty. Keeps `memory` until
     /// the outcome of the request is known, also if its caller does not wait for it.
-    pub fn submit(&self, request: Request, caller: A, memory: MemoryGuard) -> Result<bool, NotTaken<A>> {
+    pub fn submit(
+        &self,
+        request: Request,
+        caller: A,
+        memory: MemoryGuard,
+    ) -> Result<bool, NotTaken<A>> {
         let id = RequestId(self.next_request.fetch_add(1, Relaxed));
         let Some(admitted) = self.admit(request.bytes() + REQUEST_OVERHEAD_BYTES, memory) else {
             return Err(NotTaken { caller, is_stopped: false });
@@ -155,7 +160,8 @@ impl<E: StorageEngine, A> Queue<E, A> {
     /// whatever its size.
     fn admit(&self, bytes: u64, memory: MemoryGuard) -> Option<Admitted> {
         let before = self.request_bytes.fetch_add(bytes, Relaxed);
-        let admitted = Admitted { request_bytes: self.request_bytes.clone(), bytes, _memory: memory };
+        let admitted =
+            Admitted { request_bytes: self.request_bytes.clone(), bytes, _memory: memory };
         let is_above = before > 0 && before + bytes > self.bytes_max;
         // bug replica.admit_all: `!is_above` is `true`
         (!is_above).then_some(admitted)

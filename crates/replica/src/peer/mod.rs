@@ -22,7 +22,7 @@ use crate::context::Context;
 use crate::input::Header;
 use crate::log::{RegionLog, Start};
 use crate::output::{Busy, Refusal, RegionReport, Rejection, Traffic};
-use crate::reads::{Reader, ReadGate, is_stale_term};
+use crate::reads::{ReadGate, Reader, is_stale_term};
 use apply::Unapplied;
 pub(crate) use decision::Skipped;
 pub(crate) use members::CHILD_STARTS_AFTER;

@@ -1,7 +1,7 @@
 //! A linearizable read outside the loop: a lease or a round of the core permits it; then a view, and
 //! the effects of the window over it.
 
-use crate::{Busy, Header, ReadPermit, Reader, ReadGate, Refusal, Reply};
+use crate::{Busy, Header, ReadGate, ReadPermit, Reader, Refusal, Reply};
 use std::sync::Arc;
 use stele_storage::{EngineView, Overlaid};
 

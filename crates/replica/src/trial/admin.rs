@@ -222,7 +222,10 @@ fn a_split_makes_a_region_that_elects_on_the_same_store_at_once() {
         let id = trial.request();
         let header = Header { version: Some(1), ..trial.header(DATA) };
         let command = put("m", "2");
-        trial.store(1).core.step(Input::request(id, Write { header, command, only_deletes: false }));
+        trial
+            .store(1)
+            .core
+            .step(Input::request(id, Write { header, command, only_deletes: false }));
         trial.settle();
         let region = done(&trial, asked);
         assert_eq!((region.epoch.version, &region.range.end[..]), (2, &b"h"[..]));

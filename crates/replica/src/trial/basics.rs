@@ -160,7 +160,10 @@ fn terms_and_versions_that_do_not_fit_are_refused_in_order() {
     let mut send = |header: Header| {
         let id = trial.request();
         let command = put("a", "1");
-        trial.store(1).core.step(Input::request(id, Write { header, command, only_deletes: false }));
+        trial
+            .store(1)
+            .core
+            .step(Input::request(id, Write { header, command, only_deletes: false }));
         trial.settle();
         trial.reply(id).cloned().unwrap()
     };

@@ -414,7 +414,9 @@ impl Trial {
     pub fn write(&mut self, store: u64, command: Bytes) -> RequestId {
         let id = self.request();
         let header = self.header(DATA);
-        self.store(store).core.step(Input::request(id, Write { header, command, only_deletes: false }));
+        self.store(store)
+            .core
+            .step(Input::request(id, Write { header, command, only_deletes: false }));
         id
     }
 
@@ -424,7 +426,9 @@ impl Trial {
         builder.delete(&key(name)).unwrap();
         let command = builder.build().bytes().clone();
         let header = self.header(DATA);
-        self.store(store).core.step(Input::request(id, Write { header, command, only_deletes: true }));
+        self.store(store)
+            .core
+            .step(Input::request(id, Write { header, command, only_deletes: true }));
         id
     }
 

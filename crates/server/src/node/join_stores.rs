@@ -56,7 +56,7 @@ impl Parts {
         self.members.update(answer.members_version, &answer.members, &self.address);
         // The new directories have no copy of the list yet.
         self.members.announce();
-        self.edge.report_due.notify_one();
+        self.router.report_due.notify_one();
         Ok(())
     }
 

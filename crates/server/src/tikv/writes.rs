@@ -34,7 +34,12 @@ pub async fn propose(
     written(target, propose_once(target, command, only_deletes, memory).await, arrived_nanos)
 }
 
-async fn propose_once(target: &Target, command: Bytes, only_deletes: bool, memory: &Memory) -> Reply {
+async fn propose_once(
+    target: &Target,
+    command: Bytes,
+    only_deletes: bool,
+    memory: &Memory,
+) -> Reply {
     let write = Write { header: target.header, command, only_deletes };
     target.store.submit(write, Some(memory.clone())).await
 }

@@ -18,7 +18,7 @@ use stele_types::{Error, StartId, StoreId, StoreRun};
 use tokio::sync::Notify;
 
 /// Router of messages, snapshots, events and failures of this node's stores.
-pub(super) struct Edge {
+pub(super) struct NodeRouter {
     stores: Arc<Stores>,
     snapshots: Arc<Snapshots>,
     transport: OnceLock<Transport>,
@@ -37,7 +37,7 @@ pub(super) struct Edge {
     members: OnceLock<Arc<Members>>,
 }
 
-impl Edge {
+impl NodeRouter {
     pub fn new(stores: Arc<Stores>, tasks: Tasks) -> Self {
         Self {
             snapshots: Arc::new(Snapshots::new(stores.clone())),
@@ -133,7 +133,7 @@ impl Edge {
     }
 }
 
-impl OutputSink for Edge {
+impl OutputSink for NodeRouter {
     fn send(&self, messages: Vec<PeerMessage>) {
         let near = self.stores.serving();
         let deliver = |message| {
@@ -172,7 +172,7 @@ impl OutputSink for Edge {
     }
 }
 
-impl Deliver for Edge {
+impl Deliver for NodeRouter {
     fn messages(&self, messages: &mut Vec<(PeerMessage, u64)>) {
         let serving = self.stores.serving();
         for (message, bytes) in messages.drain(..) {
