@@ -139,7 +139,7 @@ pub struct Loads {
 
 impl Loads {
     /// Computes the loads after all operators of `view` are done.
-    pub fn of(view: &super::View<'_>) -> Self {
+    pub fn of(view: &super::ClusterView<'_>) -> Self {
         super::survey::Survey::of(view).loads
     }
 

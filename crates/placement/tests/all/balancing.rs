@@ -156,7 +156,7 @@ fn play(drawn: Drawn) {
     let operators = Operators::default();
     for round in 0.. {
         assert!(round < ROUNDS_MAX, "seed {seed}: {mode:?} does not come to rest");
-        let view = View { cluster: &cluster, operators: &operators, now: NOW };
+        let view = ClusterView { cluster: &cluster, operators: &operators, now: NOW };
         let survey = Survey::of(&view);
         let data = balance::pick(&view, &survey);
         let leaders = leaders::pick(&view, &survey);
@@ -164,7 +164,8 @@ fn play(drawn: Drawn) {
             return;
         }
         for operator in data.iter().chain(&leaders) {
-            let loads = Loads::of(&View { cluster: &cluster, operators: &operators, now: NOW });
+            let loads =
+                Loads::of(&ClusterView { cluster: &cluster, operators: &operators, now: NOW });
             let info = cluster.regions().get(operator.region).unwrap();
             // A move of data in this round may have removed the target.
             let leads = |store| info.region.peer_on(store).is_some();
@@ -259,7 +260,7 @@ fn the_leader_that_a_drain_chooses_is_not_moved_by_speed_again() {
     for seed in seeds() {
         let Drawn { cluster, mode, .. } = draw(seed);
         let operators = Operators::default();
-        let view = View { cluster: &cluster, operators: &operators, now: NOW };
+        let view = ClusterView { cluster: &cluster, operators: &operators, now: NOW };
         for info in cluster.regions().iter() {
             let mut loads = Loads::of(&view);
             let old = info.leader.unwrap();
