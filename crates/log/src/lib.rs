@@ -36,7 +36,7 @@ pub use options::{LogOptions, RecoverFrom, Recovery, Tail};
 pub use poison::StopOnPanic;
 pub use read::RecordHeader;
 pub use read_many::{NEAR_BYTES_MAX, ReadMany, Unchecked};
-pub use recover::survey::Survey;
+pub use recover::damage_survey::DamageSurvey;
 pub use region::RegionLog;
 pub use segment::damaged_payloads::DamagedPayload;
 pub use sorted::{SealedFile, SortedWriter};

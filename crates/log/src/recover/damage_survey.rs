@@ -25,7 +25,7 @@ use stele_vfs::{AlignedBuf, Open, Vfs};
 /// A log that is not open. Nothing else may write to it meanwhile. Only copies of lost payloads are
 /// written.
 #[derive(Debug)]
-pub struct Survey {
+pub struct DamageSurvey {
     dir: Dir,
     options: LogOptions,
     from: RecoverFrom,
@@ -54,7 +54,7 @@ impl Unneeded {
     }
 }
 
-impl Survey {
+impl DamageSurvey {
     /// Surveys the log in `dir`. Holds at most `damaged_max` damaged payloads at a time, 64 bytes
     /// each. Fails as opening would fail if these payloads were intact.
     pub fn take(

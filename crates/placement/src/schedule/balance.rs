@@ -3,7 +3,7 @@
 
 use super::judge::{Rule, judge_move, judge_quorum};
 use super::load::{Load, Loads, stores_of};
-use super::survey::Survey;
+use super::region_survey::RegionSurvey;
 use super::{ClusterView, PROPOSALS_MAX, place};
 use crate::config::Mode;
 use crate::operator::{Kind, Operator, plan};
@@ -26,7 +26,7 @@ struct Move<'a> {
 }
 
 /// Returns operators that move replicas.
-pub fn pick(view: &ClusterView<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let config = view.cluster.config();
     let moving = view.operators.count(&[Kind::Balance, Kind::Drain, Kind::Merge]);
     if config.balance == 0 || !view.cluster.is_informed(view.now) {
@@ -51,7 +51,7 @@ pub fn pick(view: &ClusterView<'_>, survey: &Survey) -> Vec<Operator> {
 fn best_move<'a>(
     view: &ClusterView<'a>,
     loads: &Loads,
-    survey: &Survey,
+    survey: &RegionSurvey,
     used: &BTreeSet<RegionId>,
     may_lower_quorum: bool,
 ) -> Option<Move<'a>> {
@@ -89,7 +89,7 @@ fn best_move<'a>(
 /// otherwise a large one of which the leader is elsewhere.
 fn best_region<'a>(
     view: &ClusterView<'a>,
-    (loads, survey, used): (&Loads, &Survey, &BTreeSet<RegionId>),
+    (loads, survey, used): (&Loads, &RegionSurvey, &BTreeSet<RegionId>),
     from: &Load,
     to: &Load,
     may_lower_quorum: bool,
@@ -121,7 +121,7 @@ fn best_region<'a>(
 fn faster_quorum<'a>(
     view: &ClusterView<'a>,
     loads: &Loads,
-    survey: &Survey,
+    survey: &RegionSurvey,
     used: &BTreeSet<RegionId>,
 ) -> Option<Move<'a>> {
     let slowest: Vec<RegionId> =

@@ -2,7 +2,7 @@
 
 use super::load::Loads;
 use super::place::Urgency;
-use super::survey::Survey;
+use super::region_survey::RegionSurvey;
 use super::{ClusterView, PROPOSALS_MAX, by_size, place, voters};
 use crate::cluster::drain::Blocker;
 use crate::operator::guard::can_act;
@@ -11,7 +11,7 @@ use crate::region_info::RegionInfo;
 use stele_types::{Peer, RegionPhase, StoreId};
 
 /// Returns operators that move replicas off leaving stores, the largest regions first.
-pub fn pick(view: &ClusterView<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let mut loads = survey.loads.clone();
     let mut out = Vec::new();
     for load in survey.loads.iter().filter(|load| load.is_leaving) {

@@ -2,14 +2,14 @@
 //! and those of which the device hangs.
 
 use super::load::{LeaderCost, Loads};
-use super::survey::Survey;
+use super::region_survey::RegionSurvey;
 use super::{ClusterView, PROPOSALS_MAX};
 use crate::operator::{Kind, Operator, Step, plan};
 use crate::region_info::RegionInfo;
 use stele_types::Peer;
 
 /// Returns operators that transfer leadership.
-pub fn pick(view: &ClusterView<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let mut loads = survey.loads.clone();
     let unfit = survey.loads.iter().filter(|load| load.is_unfit);
     let led = unfit.flat_map(|load| survey.led_by(load.store));

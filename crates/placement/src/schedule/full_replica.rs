@@ -3,7 +3,7 @@
 
 use super::load::{Load, Loads};
 use super::place::Urgency;
-use super::survey::Survey;
+use super::region_survey::RegionSurvey;
 use super::{ClusterView, PROPOSALS_MAX, place, voters};
 use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
@@ -14,7 +14,7 @@ const OTHERS_MIN: usize = 2;
 
 /// Returns operators that replace such replicas, or remove them first where only their own store can
 /// take the region. Repair then adds a new one there.
-pub fn pick(view: &ClusterView<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let mut loads = survey.loads.clone();
     let mut out = Vec::new();
     let is_candidate = |load: &&Load| load.is_full && load.is_live && !load.is_leaving;
@@ -67,7 +67,7 @@ fn replace(
 /// of the reserve: the replica lags only for a while, and the loss of another store would end the group.
 fn drop_first(
     view: &ClusterView<'_>,
-    survey: &Survey,
+    survey: &RegionSurvey,
     load: &Load,
     info: &RegionInfo,
     replica: &Peer,

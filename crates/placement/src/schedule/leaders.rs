@@ -4,7 +4,7 @@
 
 use super::judge::{Rule, judge_leader};
 use super::load::{LeaderCost, Load, Loads};
-use super::survey::Survey;
+use super::region_survey::RegionSurvey;
 use super::{ClusterView, PROPOSALS_MAX, place};
 use crate::operator::{Kind, Operator, Step, plan};
 use crate::region_info::RegionInfo;
@@ -14,7 +14,7 @@ use stele_types::{Peer, RegionId, RegionKind};
 
 /// Returns operators that transfer leadership. The placement leader stays where it is: after a move
 /// of it every node must report again.
-pub fn pick(view: &ClusterView<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let config = view.cluster.config();
     if config.balance == 0 || !view.cluster.is_informed(view.now) {
         return Vec::new();
@@ -63,7 +63,7 @@ fn to_faster(view: &ClusterView<'_>, loads: &mut Loads, id: RegionId) -> Option<
 fn best_by_load<'a>(
     view: &ClusterView<'a>,
     loads: &Loads,
-    survey: &Survey,
+    survey: &RegionSurvey,
     used: &BTreeSet<RegionId>,
 ) -> Option<(&'a RegionInfo, Peer)> {
     let mut descending: Vec<&Load> = loads.iter().filter(|load| load.is_serving).collect();

@@ -2,7 +2,7 @@
 
 use super::ClusterView;
 use super::load::Loads;
-use super::survey::Survey;
+use super::region_survey::RegionSurvey;
 pub use crate::operator::status::are_neighbours;
 use crate::operator::status::same_stores;
 use crate::operator::{Kind, Operator, Step, plan};
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use stele_types::{PeerId, RegionId, RegionKind, StoreId};
 
 /// Returns operators that merge a region into its right or left neighbour.
-pub fn pick(view: &ClusterView<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let config = view.cluster.config();
     if config.merge_below_bytes == 0 || !view.cluster.is_informed(view.now) {
         return Vec::new();

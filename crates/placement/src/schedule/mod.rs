@@ -16,10 +16,10 @@ pub mod orphan_learner;
 pub mod pace;
 pub mod place;
 pub mod planned;
+pub mod region_survey;
 pub mod repair;
 pub mod rule_text;
 pub mod surplus;
-pub mod survey;
 pub mod weights;
 
 use crate::Millis;
@@ -31,9 +31,9 @@ use crate::operator::{Operator, settled};
 use crate::region_info::RegionInfo;
 use crate::speed::SpeedClass;
 use load::Loads;
+use region_survey::RegionSurvey;
 use std::cmp::Reverse;
 use stele_types::{Peer, PeerRole, RegionId, RegionKind, RegionPhase, StoreId};
-use survey::Survey;
 
 /// Input of a scheduler.
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ pub struct ClusterView<'a> {
 pub(crate) const PROPOSALS_MAX: usize = 64;
 
 /// A function that proposes operators.
-pub type Scheduler = fn(&ClusterView<'_>, &Survey) -> Vec<Operator>;
+pub type Scheduler = fn(&ClusterView<'_>, &RegionSurvey) -> Vec<Operator>;
 
 /// Every scheduler with its name, most urgent first.
 pub const SCHEDULERS: [(&str, Scheduler); 10] = [
@@ -68,7 +68,7 @@ pub const SCHEDULERS: [(&str, Scheduler); 10] = [
 
 /// Returns the proposals of all schedulers for this state.
 pub fn pick_all(view: &ClusterView<'_>) -> Vec<Operator> {
-    let survey = Survey::of(view);
+    let survey = RegionSurvey::of(view);
     SCHEDULERS.iter().flat_map(|(_, pick)| pick(view, &survey)).collect()
 }
 
@@ -77,7 +77,7 @@ pub fn pick_all(view: &ClusterView<'_>) -> Vec<Operator> {
 pub fn round(cluster: &mut Cluster, operators: &mut Operators, now: Millis) -> usize {
     operators.advance(cluster, now);
     cluster.begin_round(operators, now);
-    let mut survey = Survey::of(&ClusterView { cluster, operators, now });
+    let mut survey = RegionSurvey::of(&ClusterView { cluster, operators, now });
     let mut admitted = 0;
     for (_, pick) in SCHEDULERS {
         for operator in pick(&ClusterView { cluster, operators, now }, &survey) {

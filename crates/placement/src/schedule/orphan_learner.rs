@@ -1,14 +1,14 @@
 //! Learners without an operator, left by one that was cancelled. A useful one becomes a voter, any
 //! other is removed.
 
-use super::survey::Survey;
+use super::region_survey::RegionSurvey;
 use super::{ClusterView, voters};
 use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, PeerRole};
 
 /// Returns operators that promote or remove them.
-pub fn pick(view: &ClusterView<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let regions = view.without_operator(&survey.with_learners);
     regions.filter_map(|info| promote_or_remove(view, info)).collect()
 }

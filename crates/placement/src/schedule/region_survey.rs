@@ -26,7 +26,7 @@ const CAPACITY_PERCENT_MAX: u64 = 90;
 /// Regions by what may have to happen to them. Lists ascend by number unless stated otherwise.
 /// A region can have got an operator since.
 #[derive(Clone, Debug, Default)]
-pub struct Survey {
+pub struct RegionSurvey {
     /// State of the stores.
     pub loads: Loads,
     /// Regions in a joint configuration, or prepared to merge.
@@ -49,7 +49,7 @@ pub struct Survey {
     led: Vec<Vec<RegionId>>,
 }
 
-impl Survey {
+impl RegionSurvey {
     /// Surveys the state.
     pub fn of(view: &ClusterView<'_>) -> Self {
         let loads = Loads::new(load_of_stores(view));

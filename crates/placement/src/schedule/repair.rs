@@ -2,7 +2,7 @@
 
 use super::load::Loads;
 use super::place::Urgency;
-use super::survey::Survey;
+use super::region_survey::RegionSurvey;
 use super::{ClusterView, PROPOSALS_MAX, by_size, place, voters};
 use crate::cluster::drain::Blocker;
 use crate::operator::{Kind, Operator, plan};
@@ -18,7 +18,7 @@ enum Fault {
 
 /// Returns operators that replace, add and separate replicas, the regions with the fewest live
 /// voters first.
-pub fn pick(view: &ClusterView<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let mut loads = survey.loads.clone();
     let mut regions: Vec<&RegionInfo> = view.without_operator(&survey.faulty).collect();
     regions.sort_by_cached_key(|info| (live_voters(&loads, info), by_size(info)));

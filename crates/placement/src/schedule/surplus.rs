@@ -1,7 +1,7 @@
 //! Replicas beyond the wanted number.
 
 use super::load::Loads;
-use super::survey::Survey;
+use super::region_survey::RegionSurvey;
 use super::{ClusterView, PROPOSALS_MAX, voters};
 use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
@@ -10,7 +10,7 @@ use stele_types::{Peer, PeerId, PeerRole};
 
 /// Returns operators that remove the least valuable replicas. They remove several at once, so that
 /// a region does not pass through an even number of voters.
-pub fn pick(view: &ClusterView<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let mut loads = survey.loads.clone();
     let mut out = Vec::new();
     for info in view.without_operator(&survey.surplus).take(PROPOSALS_MAX) {

@@ -4,7 +4,7 @@
 use stele_placement::config::Mode;
 use stele_placement::schedule::judge::Rule;
 use stele_placement::schedule::load::{LeaderCost, Loads};
-use stele_placement::schedule::survey::Survey;
+use stele_placement::schedule::region_survey::RegionSurvey;
 use stele_placement::schedule::{balance, leaders, place};
 use stele_placement::*;
 use stele_types::*;
@@ -157,7 +157,7 @@ fn play(drawn: Drawn) {
     for round in 0.. {
         assert!(round < ROUNDS_MAX, "seed {seed}: {mode:?} does not come to rest");
         let view = ClusterView { cluster: &cluster, operators: &operators, now: NOW };
-        let survey = Survey::of(&view);
+        let survey = RegionSurvey::of(&view);
         let data = balance::pick(&view, &survey);
         let leaders = leaders::pick(&view, &survey);
         if data.is_empty() && leaders.is_empty() {

@@ -3,7 +3,7 @@
 
 mod offline;
 mod online;
-mod survey;
+mod replica_survey;
 
 pub use offline::run as offline;
 pub use online::{run as online, without_quorum};

@@ -21,7 +21,7 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// What is known of the replicas that are left.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Survey {
+pub struct ReplicaSurvey {
     /// Replicas on stores that are not lost.
     pub replicas: Vec<Replica>,
     /// Regions that the placement group has recorded.
@@ -43,7 +43,7 @@ pub struct Origin {
     pub version: u64,
 }
 
-impl Survey {
+impl ReplicaSurvey {
     pub fn lines(&self) -> Vec<Map<String, Value>> {
         let replica = |replica: &Replica| {
             json!({
@@ -169,7 +169,7 @@ mod tests {
             range: KeyRange::new(vec![0, 255], b"m".to_vec()),
             ..Region::default()
         };
-        let survey = Survey {
+        let survey = ReplicaSurvey {
             replicas: vec![Replica {
                 store: StoreId(4),
                 region: region(7),
@@ -190,7 +190,7 @@ mod tests {
         let lines = survey.lines().into_iter().map(|line| Value::Object(line).to_string() + "\n");
         let text: String = lines.collect();
         std::fs::write(&path, &text).unwrap();
-        let mut read = Survey::default();
+        let mut read = ReplicaSurvey::default();
         read.read_lines(&path).unwrap();
         assert_eq!(read, survey);
         assert_eq!(read.stores(), [1, 4, 9].map(StoreId).into());
@@ -202,7 +202,7 @@ mod tests {
             "{\"cluster\":7}\n",
         ] {
             std::fs::write(&path, format!("{text}{bad}")).unwrap();
-            let error = Survey::default().read(&path).unwrap_err().to_string();
+            let error = ReplicaSurvey::default().read(&path).unwrap_err().to_string();
             assert!(error.contains("line 4 is no line"), "{error}");
         }
     }
@@ -211,9 +211,9 @@ mod tests {
     fn a_survey_of_another_cluster_is_refused_and_one_of_an_earlier_version_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("survey");
-        let of = |cluster: u64| Survey {
+        let of = |cluster: u64| ReplicaSurvey {
             origin: Origin { cluster: ClusterId(cluster), ..Origin::default() },
-            ..Survey::default()
+            ..ReplicaSurvey::default()
         };
         let write = |lines: Vec<Map<String, Value>>| {
             let lines = lines.into_iter().map(|line| Value::Object(line).to_string() + "\n");
