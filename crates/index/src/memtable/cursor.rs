@@ -3,7 +3,7 @@
 use super::Memtable;
 use super::node::SLOTS;
 use super::range_deletes::Pieces;
-use super::record::{Content, Record};
+use super::record::{Content, VersionRecord};
 use super::tree::Target;
 use crate::cursor::Cursor;
 use crate::cursor::{Found, ValueSlice};
@@ -71,7 +71,7 @@ impl MemtableCursor {
     fn move_to_slot(&mut self) -> bool {
         self.record = self.table.visible(self.leaf.heads[self.slot], self.at);
         if self.record != 0 {
-            let record = Record::at(&self.table.tree.arena, self.record);
+            let record = VersionRecord::at(&self.table.tree.arena, self.record);
             record.key_into(&mut self.key);
             (self.content, self.expires_at_s) = record.content(&mut self.bytes);
         }
@@ -90,7 +90,7 @@ impl MemtableCursor {
     #[inline]
     fn is_hidden(&self) -> bool {
         self.deletes.as_ref().is_some_and(|deletes| {
-            let record = Record::at(&self.table.tree.arena, self.record);
+            let record = VersionRecord::at(&self.table.tree.arena, self.record);
             deletes.epoch_over(&self.key) > record.epoch()
         })
     }
@@ -127,7 +127,7 @@ impl MemtableCursor {
                 return self.clear();
             }
             let mut first = std::mem::take(&mut self.key);
-            Record::at(&self.table.tree.arena, self.leaf.first).key_into(&mut first);
+            VersionRecord::at(&self.table.tree.arena, self.leaf.first).key_into(&mut first);
             self.load(Target::Below(Some(&first)), Some(&first));
             self.key = first;
             if self.slot == 0 {

@@ -23,7 +23,7 @@ pub(crate) use sample::SampleSink;
 use crate::cursor::Found;
 use bytes::Bytes;
 use range_deletes::RangeDeletes;
-use record::Record;
+use record::VersionRecord;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use stele_types::lock::{RwLock, rank};
@@ -108,7 +108,7 @@ impl Memtable {
         if record == 0 {
             return (covered > 0).then_some(Found::Deleted);
         }
-        let record = Record::at(&self.tree.arena, record);
+        let record = VersionRecord::at(&self.tree.arena, record);
         Some(if covered > record.epoch() { Found::Deleted } else { record.found() })
     }
 
@@ -165,7 +165,7 @@ impl Memtable {
     fn visible(&self, head: u32, at: u64) -> u32 {
         let mut record = head;
         while record != 0 {
-            let version = Record::at(&self.tree.arena, record);
+            let version = VersionRecord::at(&self.tree.arena, record);
             // bug index.memtable_seq_ignored: always
             if version.seq() <= at {
                 break;

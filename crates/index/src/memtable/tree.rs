@@ -8,7 +8,7 @@
 
 use super::arena::Arena;
 use super::node::{Meta, NODE_WORDS, Node, SLOTS};
-use super::record::{self, Record, word_at};
+use super::record::{self, VersionRecord, word_at};
 use crate::cursor::Found;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -120,7 +120,7 @@ impl Tree {
     }
 
     fn insert_child(&self, node: Node<'_>, child: usize, separator: u32, right: u32) {
-        let prefix = Record::at(&self.arena, separator).key_word(node.meta().skip);
+        let prefix = VersionRecord::at(&self.arena, separator).key_word(node.meta().skip);
         node.insert(child, prefix, u64::from(separator) << 32 | u64::from(right));
     }
 
@@ -148,7 +148,7 @@ impl Tree {
         left.set_link(right_at);
         let (node, slot) =
             if slot <= keep && keep < SLOTS { (left, slot) } else { (right, slot - keep) };
-        let (skip, key) = (node.meta().skip, Record::at(&self.arena, record));
+        let (skip, key) = (node.meta().skip, VersionRecord::at(&self.arena, record));
         let item = Node::leaf_item(record, key.key_word(skip + 8));
         node.insert(slot, key.key_word(skip), item);
         debug_assert_eq!(meta.level, 0);

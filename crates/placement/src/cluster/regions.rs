@@ -4,7 +4,7 @@
 //! client can thus rely on the greater version being later. What is persisted of a region is the least
 //! that a later leader knows: it accepts no report of an earlier epoch or term.
 
-use crate::pairs::{self, PairChange, Record};
+use crate::pairs::{self, PairChange, PlacementRecord};
 use crate::region_info::RegionInfo;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -327,12 +327,12 @@ impl Regions {
     }
 
     /// Makes the region of a record that was taken due again.
-    pub(super) fn put_back(&mut self, record: &Record) {
+    pub(super) fn put_back(&mut self, record: &PlacementRecord) {
         match record {
-            Record::Region(id, _) => {
+            PlacementRecord::Region(id, _) => {
                 self.unsaved.insert(*id);
             }
-            Record::Term(id, Some(_)) => {
+            PlacementRecord::Term(id, Some(_)) => {
                 self.unsaved_terms.insert(*id);
             }
             _ => {}

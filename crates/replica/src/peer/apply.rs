@@ -3,7 +3,7 @@
 
 use super::Peer;
 use super::parts::is_commit_merge;
-use crate::admin::{self, Change, Record};
+use crate::admin::{self, AdminRecord, Change};
 use crate::context::{Context, Effect};
 use crate::log::Start;
 use crate::output::Event;
@@ -125,7 +125,7 @@ impl<E: StorageEngine> Peer<E> {
     fn after_admin(
         &mut self,
         ctx: &mut Context<E>,
-        record: &Record,
+        record: &AdminRecord,
         others: Vec<Region>,
         at: LogIndex,
     ) {

@@ -4,7 +4,7 @@ use super::Peer;
 use super::parts::{Purpose, Waiting, has_next_quorum, is_caught_up};
 use super::raft_group::Follower;
 use super::write::Proposing;
-use crate::admin::{self, Change, Record};
+use crate::admin::{self, AdminRecord, Change};
 use crate::context::{Context, Effect};
 use crate::input::{Admin, AdminCall, ChangeKind, NewRegion, PeerChange, RequestId};
 use crate::messages::{Body, RaftKind, RaftMessage};
@@ -188,7 +188,7 @@ impl<E: StorageEngine> Peer<E> {
         regions: &[Region],
     ) -> Result<(Bytes, bool), Rejection> {
         let barrier = !matches!(change, Change::Members(_) | Change::LeaveJoint);
-        let record = Record { region: self.region.id, change };
+        let record = AdminRecord { region: self.region.id, change };
         let command = admin::command(&record, regions);
         let command = command.map_err(|error| Refusal::Invalid(error.to_string()))?;
         Ok((command.bytes().clone(), barrier))

@@ -89,7 +89,7 @@ impl<E: StorageEngine> RaftStore<E> {
     /// whether its store's replica of the target is gone. No other store may be left to report it.
     fn merged_body(&self, region: RegionId, store: StoreId) -> Option<Body> {
         let pair = self.ctx.engine.view().ok()?.get(&keyspace::admin_key(region)).ok()??;
-        match admin::Record::decode(&pair.value)?.change {
+        match admin::AdminRecord::decode(&pair.value)?.change {
             admin::Change::PrepareMerge { target, prepared } => {
                 let here = self.peers.get(&target).map(|peer| &*peer.region);
                 let known = here.or_else(|| self.tombstones.get(&target));

@@ -192,7 +192,7 @@ fn has_passed(now: &Region, epoch: RegionEpoch) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::Record;
+    use crate::admin::AdminRecord;
     use bytes::Bytes;
     use stele_types::KeyRange;
 
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn no_commit_index_covers_a_merge_that_is_not_applied() {
         let change = Change::CommitMerge { source: RegionId(7), prepared: PREPARED };
-        let record = Record { region: RegionId(2), change };
+        let record = AdminRecord { region: RegionId(2), change };
         let merge = admin::command(&record, &[]).unwrap().bytes().clone();
         let entries = |from: u64, payloads: &[&Bytes]| -> Vec<EntryRecord> {
             let entry = |(index, payload): (u64, &&Bytes)| EntryRecord {
