@@ -42,7 +42,7 @@ pub mod fuzzing {
 }
 
 pub use admin::changes_members;
-pub use batch::{Batch, BatchOp, OP_OVERHEAD_BYTES};
+pub use batch::{BatchOp, BatchWrite, OP_OVERHEAD_BYTES};
 pub use committed_merges::CommittedMerges;
 pub use entry_recovery::EntryRecovery;
 pub use input::{

@@ -5,7 +5,7 @@ use super::values::value_of;
 use super::{Act, Pending, World};
 use crate::world::{Requester, Slot};
 use bytes::Bytes;
-use stele_replica::{Batch, BatchOp};
+use stele_replica::{BatchOp, BatchWrite};
 use stele_replica::{Header, Reply, Write};
 use stele_storage::{EngineView, StateMachine};
 use stele_types::ColumnFamily;
@@ -31,7 +31,7 @@ pub struct Fill {
     /// Numbers of its keys.
     pub numbers: Vec<u32>,
     header: Header,
-    batch: Batch,
+    batch: BatchWrite,
     /// An entry was written.
     is_begun: bool,
 }
@@ -62,7 +62,7 @@ impl World {
             return self.pause_client(at);
         }
         self.begin_operation(at, 0, &target, Act::Write(Vec::new()));
-        let batch = Batch::new(ops, self.plan.batch_entry_bytes_max);
+        let batch = BatchWrite::new(ops, self.plan.batch_entry_bytes_max);
         let fill = Fill { numbers: fills, header: target.header, batch, is_begun: false };
         self.propose_fill(at, target.slot, fill);
     }

@@ -1,7 +1,7 @@
 //! Checks histories, one at a time: the linearizability checker and the rules of answers.
 
 use super::load::Recorded;
-use super::record;
+use super::operation;
 use super::rules::Rules;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;

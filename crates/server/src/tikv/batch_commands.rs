@@ -34,8 +34,8 @@ type Answer = (u64, Response);
 /// Answers of a command or a group, with their memory; an error if it panicked.
 type Answered = stele_types::Result<(Vec<Answer>, Memory)>;
 type Answers = mpsc::Sender<Answered>;
-type Batch = Held<BatchCommandsResponse>;
-type Batches = ReceiverStream<Result<Batch, Status>>;
+type HeldAnswers = Held<BatchCommandsResponse>;
+type Batches = ReceiverStream<Result<HeldAnswers, Status>>;
 
 /// Serves one stream until its client ends it.
 pub(super) fn serve(
@@ -205,7 +205,7 @@ fn put_done(response: RawPutResponse) -> Response {
 /// Combines answers that are ready at the same time into one message.
 async fn collect(
     mut waiting: mpsc::Receiver<Answered>,
-    batches: mpsc::Sender<Result<Batch, Status>>,
+    batches: mpsc::Sender<Result<HeldAnswers, Status>>,
 ) {
     let mut ready = Vec::new();
     loop {
@@ -249,7 +249,7 @@ async fn collect(
     }
 }
 
-fn empty() -> Batch {
+fn empty() -> HeldAnswers {
     Held { message: BatchCommandsResponse::default(), memory: Vec::new() }
 }
 

@@ -9,7 +9,7 @@ use stele_proto::kvrpcpb::{
     KvPair, RawBatchDeleteRequest, RawBatchPutRequest, RawDeleteRangeRequest, RawDeleteRequest,
     RawPutRequest,
 };
-use stele_replica::{Batch, BatchOp, OP_OVERHEAD_BYTES};
+use stele_replica::{BatchOp, BatchWrite, OP_OVERHEAD_BYTES};
 use stele_replica::{Busy, Done, Reply, Write};
 use stele_types::{CommandBuilder, Error, KeyRange};
 
@@ -197,7 +197,7 @@ async fn propose_batch(
     if ops.peek().is_none() {
         return Ok(stages);
     }
-    let mut batch = Batch::new(ops, target.entry_bytes_max);
+    let mut batch = BatchWrite::new(ops, target.entry_bytes_max);
     loop {
         let arrived_nanos = target.store.clock().monotonic_nanos();
         let command = batch.next_entry().map_err(invalid)?;

@@ -27,7 +27,7 @@ enum Part {
 
 /// Frames to be written to a connection.
 #[derive(Default)]
-pub struct Batch {
+pub struct FrameBatch {
     buffer: Vec<u8>,
     parts: Vec<Part>,
     payloads: Vec<Bytes>,
@@ -35,7 +35,7 @@ pub struct Batch {
     frames: usize,
 }
 
-impl Batch {
+impl FrameBatch {
     /// Removes all frames, keeps some of the memory.
     pub fn clear(&mut self) {
         self.buffer.clear();

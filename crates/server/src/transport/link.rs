@@ -1,7 +1,7 @@
 //! Outgoing connection of one lane: dials, sends, detects the end, pauses, dials again.
 
 use super::backoff::Backoff;
-use super::batch::Batch;
+use super::batch::FrameBatch;
 use super::closed::{CloseReason, RejectReason};
 use super::connection::{self, Dialled, Reader};
 use super::frame::{self, Kind};
@@ -126,7 +126,7 @@ async fn write_messages(
 ) -> Result<(), CloseReason> {
     let (options, stats) = (&shared.options, &shared.stats);
     let alive = frame::whole(Kind::Alive, b"");
-    let mut batch = Batch::default();
+    let mut batch = FrameBatch::default();
     let mut messages = Vec::new();
     loop {
         let bytes = link.queue.take(options.batch_bytes_max, &mut messages);

@@ -1,6 +1,6 @@
 //! Sending side.
 
-use super::super::batch::Batch;
+use super::super::batch::FrameBatch;
 use super::super::closed::CloseReason;
 use super::super::connection::{self, Dialled, Reader};
 use super::super::frame::{Frame, Kind};
@@ -25,7 +25,7 @@ pub struct SnapshotSender {
     /// Replies of the receiver, without keepalives.
     answers: mpsc::Receiver<Result<Frame, CloseReason>>,
     tally: Tally,
-    batch: Batch,
+    batch: FrameBatch,
 }
 
 /// Offers a snapshot and waits until the receiver accepts it. If `resumes` is set, the receiver may have a
@@ -45,7 +45,8 @@ pub async fn open(
     let name = format!("replies to a snapshot for store {to}");
     shared.spawn(name, read_replies(shared.clone(), to, reader, replies));
     let tally = Tally { at: Position::default(), version };
-    let mut sender = SnapshotSender { shared, to, writer, answers, tally, batch: Batch::default() };
+    let mut sender =
+        SnapshotSender { shared, to, writer, answers, tally, batch: FrameBatch::default() };
     let offer = Bytes::from(Offer { to, from, resumes, header }.encode(version));
     let crc = crc32c(&offer);
     sender.write(Kind::Offer, &[], vec![offer], crc).await?;
