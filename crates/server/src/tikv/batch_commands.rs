@@ -30,9 +30,9 @@ const ANSWERS_PER_BATCH: usize = 256;
 /// in flight.
 const BATCH_BYTES_MAX: usize = 256 << 10;
 
-type Answer = (u64, Response);
+type NumberedResponse = (u64, Response);
 /// Answers of a command or a group, with their memory; an error if it panicked.
-type Answered = stele_types::Result<(Vec<Answer>, Memory)>;
+type Answered = stele_types::Result<(Vec<NumberedResponse>, Memory)>;
 type Answers = mpsc::Sender<Answered>;
 type HeldAnswers = Held<BatchCommandsResponse>;
 type Batches = ReceiverStream<Result<HeldAnswers, Status>>;
@@ -155,7 +155,7 @@ impl Work {
     /// Starts a command or a group, within memory of its own.
     fn answer<W>(self: Arc<Self>, work: impl FnOnce(Memory) -> W)
     where
-        W: Future<Output = Vec<Answer>> + Send + 'static,
+        W: Future<Output = Vec<NumberedResponse>> + Send + 'static,
     {
         let memory = RequestMemory::part_of(&self.message);
         let work = work(memory.clone());
@@ -166,7 +166,7 @@ impl Work {
     fn answer_while_open(
         self: Arc<Self>,
         memory: Memory,
-        work: impl Future<Output = Vec<Answer>> + Send + 'static,
+        work: impl Future<Output = Vec<NumberedResponse>> + Send + 'static,
     ) {
         tokio::spawn(async move {
             tokio::select! {
@@ -179,7 +179,7 @@ impl Work {
     fn answer_within(
         self: Arc<Self>,
         memory: Memory,
-        work: impl Future<Output = Vec<Answer>> + Send + 'static,
+        work: impl Future<Output = Vec<NumberedResponse>> + Send + 'static,
     ) {
         tokio::spawn(async move {
             answer(&self.answers, memory, work).await;
@@ -188,7 +188,11 @@ impl Work {
 }
 
 /// Runs a command or a group and passes its answers on; a panic ends the stream.
-async fn answer(answers: &Answers, memory: Memory, work: impl Future<Output = Vec<Answer>>) {
+async fn answer(
+    answers: &Answers,
+    memory: Memory,
+    work: impl Future<Output = Vec<NumberedResponse>>,
+) {
     let done = caught("a command", work).await;
     // The stream may have ended meanwhile.
     let _ = answers.send(done.map(|done| (done, memory))).await;

@@ -20,5 +20,7 @@ pub(super) use members::{Changes, TransferEnd, Transfers, has_next_quorum, is_ca
 pub(super) use merge::{Merge, is_commit_merge};
 pub(crate) use proposals::Waiting;
 pub(super) use proposals::{Proposal, Proposals, Purpose};
-pub(super) use reads::{Answer, LeaderReads, LeaseRight, LeaseTerms, ReadStep, Reads, WaitingRead};
+pub(super) use reads::{
+    LeaderReads, LeaseRight, LeaseTerms, ReadOutcome, ReadStep, Reads, WaitingRead,
+};
 pub(super) use room::Room;

@@ -32,7 +32,7 @@ pub(crate) struct WaitingRead {
     /// Least entry that must be visible before the read is answered.
     pub min_visible: LogIndex,
     pub arrived_nanos: u64,
-    pub answer: Answer,
+    pub answer: ReadOutcome,
 }
 
 /// Confirmed read, answered once an entry is visible.
@@ -48,7 +48,7 @@ impl Confirmed {
     }
 }
 
-pub(crate) enum Answer {
+pub(crate) enum ReadOutcome {
     Ready,
     /// Modification that changes nothing, and its result.
     Unchanged(Modified, Timings),
@@ -257,7 +257,7 @@ mod tests {
             replica: id.is_multiple_of(2),
             min_visible: LogIndex(0),
             arrived_nanos: id,
-            answer: Answer::Ready,
+            answer: ReadOutcome::Ready,
         }
     }
 
