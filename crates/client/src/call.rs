@@ -31,7 +31,7 @@ pub trait Call: Clone + Send + Sync + 'static {
 
 /// Effect of a raw call that arrives twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum Repetition {
     /// No effect.
     Read,
     /// The same effect again.
@@ -43,7 +43,7 @@ pub enum Effect {
 /// A call to a store of a region.
 pub trait RawCall: Call {
     /// Effect of a repetition.
-    const EFFECT: Effect;
+    const REPETITION: Repetition;
 
     /// Sets the region, peer and cluster to which the call is addressed.
     fn set_context(&mut self, context: kvrpcpb::Context);
@@ -147,7 +147,7 @@ call!(kv::kv_client::KvClient<Observed<Wire>>, kv::ExistRequest, kv::ExistRespon
 macro_rules! raw_call {
     ($package:ident, $request:ident, $response:ident, $effect:ident, $failure:expr) => {
         impl RawCall for $package::$request {
-            const EFFECT: Effect = Effect::$effect;
+            const REPETITION: Repetition = Repetition::$effect;
 
             fn set_context(&mut self, context: kvrpcpb::Context) {
                 self.context = Some(context);

@@ -33,7 +33,7 @@ pub(crate) struct Context<E: StorageEngine> {
     /// Whether leases may serve reads.
     pub leases: bool,
     /// Effects requested by peers; run while no peer is working.
-    pub effects: Vec<Effect>,
+    pub store_requests: Vec<StoreRequest>,
     /// Bytes of the pairs that look-ups found for modifications that are not proposed yet.
     pub found_bytes: u64,
     /// Bytes of entries in memory that are not applied, and of their effects, over all regions.
@@ -66,9 +66,9 @@ const LOOKUPS_MAX: usize = 1024;
 /// Most regions that are remembered as gone.
 const GONE_MAX: usize = 1024;
 
-/// Effect that a peer requests from its store.
+/// Change that a peer requests from its store.
 #[derive(Clone, Debug)]
-pub(crate) enum Effect {
+pub(crate) enum StoreRequest {
     /// A split created this region; its log starts after the entry.
     Create { region: Region, after: (LogIndex, Term), campaign: bool },
     /// The replica is removed from this store, once none of its entries is handed out. Its pairs are
@@ -96,7 +96,7 @@ impl<E: StorageEngine> Context<E> {
             journal: Journal::default(),
             readers: Arc::new(ReadGate::default()),
             times: Arc::default(),
-            effects: Vec::new(),
+            store_requests: Vec::new(),
             found_bytes: 0,
             tails: Tails::default(),
             received_bytes: 0,

@@ -9,7 +9,7 @@ use stele_types::{HardState, LogBatch, LogIndex, Mark, Record, RegionId, Term};
 
 /// Ready of a region with records in a batch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Note {
+pub(crate) struct ReadyInBatch {
     pub region: RegionId,
     /// Number of the replica: a replaced replica's batches do not concern its successor.
     pub incarnation: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Note {
 /// | 1 a request joins the queue of its region | `RaftStore::step`, `Peer::enqueue` | loop, no disk |
 /// | 2 all waiting requests of a region become one proposal | `Peer::propose_waiting`, `RaftGroup::propose` | loop, in `poll` |
 /// | 3 Raft hands out a ready: entries, term and vote, messages | `RaftGroup::take_ready` | loop, in `poll` |
-/// | 4 its records join those of all other regions | `Peer::write_records`, [`GroupCommit::push`], [`GroupCommit::note`] | loop, in `poll` |
+/// | 4 its records join those of all other regions | `Peer::write_records`, [`GroupCommit::push`], [`GroupCommit::note_ready`] | loop, in `poll` |
 /// | 5 messages leave, or are held | `Peer::handle_ready`, `Durability::release_or_hold`, `Outputs::messages` | loop; the transport sends |
 /// | 6 one batch is handed out | [`GroupCommit::hand_out`], `Outputs::append` | loop, end of `poll` |
 /// | 7 one write and one sync | `StorageEngine::append` | loop, or a thread beside it |
@@ -51,7 +51,7 @@ pub(crate) struct Note {
 ///   its ready. A leader's entries may leave before, if its term is durable.
 /// - 6: a batch that found no room is handed out again. Replicas with puts in it start again from
 ///   their durable state instead, as after a crash; nothing else of it is lost.
-/// - 8: a batch of a replica that was replaced does not concern its successor (`Note::incarnation`).
+/// - 8: a batch of a replica that was replaced does not concern its successor (`ReadyInBatch::incarnation`).
 /// - 9: a disk counts for the quorum after its sync (`Durability::is_durable`).
 /// - 10: applied <= committed, and applied <= persisted here (`RaftGroup::next_to_apply`).
 /// - 11: acknowledged => on the disks of a quorum, and visible here (`Peer::publish`). Without commit
@@ -62,7 +62,7 @@ pub(crate) struct Note {
 #[derive(Default)]
 pub(crate) struct GroupCommit {
     records: Vec<Record>,
-    notes: Vec<Note>,
+    readies: Vec<ReadyInBatch>,
     /// Hard states of which only the commit index changed: they wait for the next batch and cost no
     /// sync of their own.
     piggybacked: BTreeMap<RegionId, HardState>,
@@ -80,7 +80,7 @@ pub(crate) struct GroupCommit {
 pub(crate) struct InFlight {
     pub append: Append,
     /// Readies with records in the batch, in order.
-    pub notes: Vec<Note>,
+    pub readies: Vec<ReadyInBatch>,
     /// Monotonic nanoseconds at which it was first handed out.
     pub began_nanos: u64,
     /// Monotonic nanoseconds at which to hand it out again after a full device.
@@ -143,8 +143,8 @@ impl GroupCommit {
     }
 
     /// Registers a notification for when the records added so far are durable.
-    pub fn note(&mut self, note: Note) {
-        self.notes.push(note);
+    pub fn note_ready(&mut self, ready: ReadyInBatch) {
+        self.readies.push(ready);
     }
 
     /// Hands out a batch, if there are records and none is in flight. Hands out the batch in flight
@@ -166,9 +166,9 @@ impl GroupCommit {
         self.last_ticket += 1;
         let append =
             Append { ticket: Ticket(self.last_ticket), batch: Arc::new(LogBatch { records }) };
-        let notes = std::mem::take(&mut self.notes);
+        let readies = std::mem::take(&mut self.readies);
         let (began_nanos, retry_at) = (now_nanos, None);
-        self.in_flight = Some(InFlight { append: append.clone(), notes, began_nanos, retry_at });
+        self.in_flight = Some(InFlight { append: append.clone(), readies, began_nanos, retry_at });
         Some(append)
     }
 
@@ -202,15 +202,15 @@ impl GroupCommit {
     /// that: nothing that follows a dropped record stays.
     pub fn give_up(&mut self, regions: &BTreeSet<RegionId>) {
         self.drop_waiting(|region| regions.contains(&region));
-        self.notes.retain(|note| !regions.contains(&note.region));
+        self.readies.retain(|ready| !regions.contains(&ready.region));
         regions.iter().for_each(|region| self.drop_piggybacked(*region));
         let Some(under_way) = self.in_flight.take() else { return };
-        let InFlight { append, mut notes, began_nanos, .. } = under_way;
+        let InFlight { append, mut readies, began_nanos, .. } = under_way;
         let is_kept = |record: &&Record| !regions.contains(&region_of(record));
         let (kept, dropped): (Vec<_>, Vec<_>) = append.batch.records.iter().partition(is_kept);
         let bytes: u64 = dropped.into_iter().map(entry_bytes).sum();
         self.entry_bytes = self.entry_bytes.saturating_sub(bytes);
-        notes.retain(|note| !regions.contains(&note.region));
+        readies.retain(|ready| !regions.contains(&ready.region));
         let records: Vec<Record> = kept.into_iter().cloned().collect();
         if records.is_empty() {
             return;
@@ -218,7 +218,7 @@ impl GroupCommit {
         self.last_ticket += 1;
         let append =
             Append { ticket: Ticket(self.last_ticket), batch: Arc::new(LogBatch { records }) };
-        self.in_flight = Some(InFlight { append, notes, began_nanos, retry_at: Some(0) });
+        self.in_flight = Some(InFlight { append, readies, began_nanos, retry_at: Some(0) });
     }
 
     /// Returns whether a record of the region is in flight or waits for the next batch.

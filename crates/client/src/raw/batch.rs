@@ -4,7 +4,7 @@
 
 use crate::Client;
 use crate::backoff::Tries;
-use crate::call::{Effect, RawCall};
+use crate::call::{RawCall, Repetition};
 use crate::raw::Ttl;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
@@ -191,7 +191,7 @@ impl Client {
         }
         // Invariant: each part of a write that was sent is awaited to its end, after a failure too.
         while !parts.is_empty()
-            && (ended.failure.is_none() || <I::Call as RawCall>::EFFECT != Effect::Read)
+            && (ended.failure.is_none() || <I::Call as RawCall>::REPETITION != Repetition::Read)
         {
             ended.add(parts.join_next().await);
             // bug client.parts_aborted: if ended.failure.is_some() { parts.abort_all(); }
@@ -300,7 +300,7 @@ impl<I: Item> Ended<I> {
     /// Returns the answers for so many items, or how much of a write is done.
     fn into_result(self, items: usize) -> Result<Vec<ResponseOf<I>>> {
         let Some(first) = self.failure else { return Ok(self.answers) };
-        if <I::Call as RawCall>::EFFECT == Effect::Read {
+        if <I::Call as RawCall>::REPETITION == Repetition::Read {
             return Err(first);
         }
         let unknown = items.saturating_sub(self.done + self.not_done);

@@ -7,7 +7,7 @@ pub use cache::{RegionCache, Route};
 
 use crate::Options;
 use crate::backoff::{Pause, Tries};
-use crate::call::{Effect, RawCall};
+use crate::call::{RawCall, Repetition};
 use crate::connections::Connections;
 use crate::delivery::{Departure, Failure};
 use crate::pd_rpc_client::{Found, PdRpcClient, is_broken, status_text};
@@ -219,11 +219,11 @@ impl Router {
 
 /// Records that a write may have taken effect. Fails with `Undetermined` if it must not be retried.
 fn note_ambiguity<C: RawCall>(reason: &str, options: &Options, tries: &mut Tries) -> Result<()> {
-    let ends = match C::EFFECT {
-        Effect::Read => return Ok(()),
-        Effect::Write => !options.repeat_undetermined,
+    let ends = match C::REPETITION {
+        Repetition::Read => return Ok(()),
+        Repetition::Write => !options.repeat_undetermined,
         // bug client.repeat_swap: `true` is `false`
-        Effect::Once => true,
+        Repetition::Once => true,
     };
     tries.note_ambiguous();
     if ends { Err(Error::Undetermined(reason.to_owned())) } else { Ok(()) }

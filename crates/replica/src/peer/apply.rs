@@ -4,7 +4,7 @@
 use super::Peer;
 use super::parts::is_commit_merge;
 use crate::admin::{self, AdminRecord, Change};
-use crate::context::{Context, Effect};
+use crate::context::{Context, StoreRequest};
 use crate::log::Start;
 use crate::output::Event;
 use crate::reads::Coverage;
@@ -135,7 +135,9 @@ impl<E: StorageEngine> Peer<E> {
             Change::Members(_) | Change::LeaveJoint => self.members_changed(ctx),
             Change::Split { .. } => self.split_applied(ctx, others),
             Change::CommitMerge { .. } => self.merge_applied(ctx, others),
-            Change::PrepareMerge { target, .. } => ctx.effects.push(Effect::Schedule(*target)),
+            Change::PrepareMerge { target, .. } => {
+                ctx.store_requests.push(StoreRequest::Schedule(*target))
+            }
             Change::RollbackMerge => {}
             Change::Recover { .. } => {
                 self.members_changed(ctx);

@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::input::RequestId;
 use crate::messages::{Body, RaftKind};
 use crate::output::{Busy, Done, Event, Refusal, Unknown};
-use crate::pipeline::Note;
+use crate::pipeline::ReadyInBatch;
 use stele_storage::StorageEngine;
 use stele_types::{LogIndex, Peer as PeerName, PeerId, RegionPhase, Term};
 
@@ -216,7 +216,11 @@ impl<E: StorageEngine> Peer<E> {
     pub fn start_new_log(&mut self, ctx: &mut Context<E>, campaigns: bool) {
         self.election.start_log(campaigns);
         self.durability.start_log();
-        ctx.batches.note(Note { region: self.region.id, incarnation: self.incarnation, number: 0 });
+        ctx.batches.note_ready(ReadyInBatch {
+            region: self.region.id,
+            incarnation: self.incarnation,
+            number: 0,
+        });
     }
 }
 

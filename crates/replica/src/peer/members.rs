@@ -5,7 +5,7 @@ use super::parts::{Purpose, Waiting, has_next_quorum, is_caught_up};
 use super::raft_group::Follower;
 use super::write::Proposing;
 use crate::admin::{self, AdminRecord, Change};
-use crate::context::{Context, Effect};
+use crate::context::{Context, StoreRequest};
 use crate::input::{Admin, AdminCall, ChangeKind, NewRegion, PeerChange, RequestId};
 use crate::messages::{Body, RaftKind, RaftMessage};
 use crate::output::{Busy, Refusal, Rejection, Role};
@@ -63,7 +63,7 @@ impl<E: StorageEngine> Peer<E> {
     /// proposes to leave a joint configuration.
     pub(super) fn members_changed(&mut self, ctx: &mut Context<E>) {
         if self.region.peer(self.name.id).is_none() {
-            ctx.effects.push(Effect::Destroy((*self.region).clone()));
+            ctx.store_requests.push(StoreRequest::Destroy((*self.region).clone()));
             return;
         }
         // Invariant: a membership is durable as soon as it counts. Otherwise a hibernating cluster
@@ -218,7 +218,11 @@ impl<E: StorageEngine> Peer<E> {
         self.split_children = children.clone();
         let campaign = self.is_leader();
         for region in children {
-            ctx.effects.push(Effect::Create { region, after: CHILD_STARTS_AFTER, campaign });
+            ctx.store_requests.push(StoreRequest::Create {
+                region,
+                after: CHILD_STARTS_AFTER,
+                campaign,
+            });
         }
     }
 }

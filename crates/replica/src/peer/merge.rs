@@ -25,7 +25,7 @@ use super::members::Plan;
 use super::raft_group::RaftGroup;
 use super::write::Proposing;
 use crate::admin::{self, Change};
-use crate::context::{Context, Effect};
+use crate::context::{Context, StoreRequest};
 use crate::input::{ChangeKind, PeerChange};
 use crate::messages::{Body, MergeAnswer, MergeQuery, PeerMessage, Preparation};
 use crate::output::{Busy, Refusal};
@@ -102,7 +102,7 @@ impl<E: StorageEngine> Peer<E> {
             ctx.out.messages.push(PeerMessage::between_stores(own, store, body));
         }
         if query.refuse {
-            ctx.effects.push(Effect::RefuseMerge(query.preparation));
+            ctx.store_requests.push(StoreRequest::RefuseMerge(query.preparation));
         }
         self.query_merge_outcome(ctx);
     }
@@ -182,7 +182,7 @@ impl<E: StorageEngine> Peer<E> {
         // bug replica.merge_without_source: return true;
         let progress = ctx.engine.progress(source).filter(|progress| !progress.destroyed);
         if progress.is_none_or(|progress| progress.applied < prepared.0) {
-            ctx.effects.push(Effect::CommitSource { source, prepared });
+            ctx.store_requests.push(StoreRequest::CommitSource { source, prepared });
             return false;
         }
         true
@@ -194,7 +194,7 @@ impl<E: StorageEngine> Peer<E> {
         ctx.batches.piggyback(self.region.id, self.current_hard_state());
         for region in others {
             ctx.replicated_sources.remove(&region.id);
-            ctx.effects.push(Effect::Destroy(region));
+            ctx.store_requests.push(StoreRequest::Destroy(region));
         }
     }
 
@@ -230,7 +230,7 @@ impl<E: StorageEngine> Peer<E> {
     pub fn destroy_if_merged(&mut self, ctx: &mut Context<E>) {
         let is_here = |target| region_here(ctx, target).is_some();
         if self.merge.has_ended(&self.region, is_here, |target| descriptor(ctx, target)) {
-            ctx.effects.push(Effect::Destroy(admin::tombstone(&self.region)));
+            ctx.store_requests.push(StoreRequest::Destroy(admin::tombstone(&self.region)));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::raft_group::Outgoing;
 use super::{Peer, find_values};
-use crate::context::{Context, Effect};
+use crate::context::{Context, StoreRequest};
 use crate::log::entry_bytes;
 use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage};
 use crate::output::Event;
@@ -61,7 +61,7 @@ impl<E: StorageEngine> Peer<E> {
                 ctx.note_gone(self.region.id, message.epoch);
                 let last = (*self.region).clone();
                 // bug replica.gone_epoch_kept: let last = { let mut it = last; it.epoch = message.epoch; it };
-                ctx.effects.push(Effect::Destroy(last));
+                ctx.store_requests.push(StoreRequest::Destroy(last));
             }
             Body::Gone => {}
             Body::Merged { prepared, left, .. } => {
@@ -222,7 +222,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Destroys this replica if its peer id is `id`. A later change may have added another peer.
     pub fn destroy_if(&mut self, ctx: &mut Context<E>, id: PeerId) {
         if id == self.name.id {
-            ctx.effects.push(Effect::Destroy((*self.region).clone()));
+            ctx.store_requests.push(StoreRequest::Destroy((*self.region).clone()));
         }
     }
 

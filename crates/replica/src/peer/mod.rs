@@ -30,7 +30,7 @@ pub(crate) use merge::merge_answer;
 pub(crate) use parts::Waiting;
 use parts::{
     Changes, Contacts, Durability, ElectionTimer, HeldKeys, Hibernation, Leadership, LeaseRight,
-    Merge, Proposals, Reads, Repairs, Room, Snapshots, Transfers, is_caught_up,
+    Merge, Proposals, Reads, Repairs, Room, SnapshotBackoff, Transfers, is_caught_up,
 };
 use raft_group::{Follower, RaftGroup};
 pub(crate) use repair::find_values;
@@ -63,7 +63,7 @@ pub(crate) struct Peer<E: StorageEngine> {
     lease: LeaseRight,
     merge: Merge,
     transfers: Transfers,
-    snapshots: Snapshots,
+    snapshots: SnapshotBackoff,
     repairs: Repairs,
     room: Room,
     /// Regions created by the last split.
@@ -103,7 +103,7 @@ impl<E: StorageEngine> Peer<E> {
             lease: LeaseRight::default(),
             merge: Merge::new(unapplied.merges),
             transfers: Transfers::default(),
-            snapshots: Snapshots::default(),
+            snapshots: SnapshotBackoff::default(),
             repairs: Repairs::default(),
             room: Room::default(),
             split_children: Vec::new(),

@@ -6,7 +6,7 @@
 use super::Peer;
 use super::raft_group::{Outgoing, Ready};
 use crate::context::Context;
-use crate::pipeline::Note;
+use crate::pipeline::ReadyInBatch;
 use stele_storage::StorageEngine;
 use stele_types::{EntryRecord, HardState, Record, Result};
 
@@ -54,7 +54,7 @@ impl<E: StorageEngine> Peer<E> {
         self.durability.note_ready(number, has_records);
         if has_records {
             let (region, incarnation) = (self.region.id, self.incarnation);
-            ctx.batches.note(Note { region, incarnation, number });
+            ctx.batches.note_ready(ReadyInBatch { region, incarnation, number });
         }
         if at_once.iter().any(Outgoing::is_leadership_offer) {
             self.transfers.note_offered();

@@ -29,7 +29,7 @@
 
 use crate::input::Header;
 use crate::output::Refusal;
-use crate::reads::{Mark, Window};
+use crate::reads::{Window, WindowMark};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -176,7 +176,7 @@ struct Lease {
 pub struct ReadPermit {
     /// `None`: the core confirmed the read.
     lease: Option<Lease>,
-    mark: Mark,
+    mark: WindowMark,
 }
 
 impl ReadPermit {

@@ -60,12 +60,12 @@ pub(crate) struct Window {
 
 /// State of a window before a view is taken.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark {
+pub(crate) struct WindowMark {
     coverage: Coverage,
     applied: u64,
 }
 
-impl Mark {
+impl WindowMark {
     /// Returns whether a view and the window hold all that was committed at the mark.
     pub fn is_whole(&self) -> bool {
         self.coverage != Coverage::Part
@@ -172,14 +172,14 @@ impl Window {
 /// For request threads.
 impl Window {
     /// Returns the state before a view is taken.
-    pub fn mark(&self) -> Mark {
+    pub fn mark(&self) -> WindowMark {
         let coverage = self.coverage();
-        Mark { coverage, applied: self.applied.load(Ordering::Acquire) }
+        WindowMark { coverage, applied: self.applied.load(Ordering::Acquire) }
     }
 
     /// Returns the effects to lay over a view that was taken since the mark; `None` if entries were
     /// applied meanwhile: the view may lack some of them, and the caller takes another one.
-    pub fn effects(&self, mark: Mark) -> Option<Effects> {
+    pub fn effects(&self, mark: WindowMark) -> Option<Effects> {
         if mark.coverage == Coverage::Applied && self.coverage() == Coverage::Applied {
             // The view holds all that was committed at the mark.
             return Some(Effects::default());

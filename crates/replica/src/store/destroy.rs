@@ -3,7 +3,7 @@
 //! them: pairs that no region here owns.
 
 use super::RaftStore;
-use crate::context::Effect;
+use crate::context::StoreRequest;
 use crate::log::Start;
 use crate::messages::PeerMessage;
 use crate::output::Event;
@@ -47,16 +47,16 @@ impl Leaving {
 }
 
 impl<E: StorageEngine> RaftStore<E> {
-    pub(super) fn run_effects(&mut self) -> Result<()> {
-        while let Some(effect) = self.ctx.effects.pop() {
-            match effect {
-                Effect::Create { region, after, campaign } => {
+    pub(super) fn run_store_requests(&mut self) -> Result<()> {
+        while let Some(request) = self.ctx.store_requests.pop() {
+            match request {
+                StoreRequest::Create { region, after, campaign } => {
                     self.create(region, after, campaign)?;
                 }
-                Effect::Destroy(region) => self.destroy(&region)?,
-                Effect::Schedule(region) => self.schedule(region),
-                Effect::RefuseMerge(preparation) => self.refuse_merge(&preparation),
-                Effect::CommitSource { source, prepared } => {
+                StoreRequest::Destroy(region) => self.destroy(&region)?,
+                StoreRequest::Schedule(region) => self.schedule(region),
+                StoreRequest::RefuseMerge(preparation) => self.refuse_merge(&preparation),
+                StoreRequest::CommitSource { source, prepared } => {
                     if let Some(peer) = self.peers.get_mut(&source) {
                         peer.learn_committed(prepared);
                     }

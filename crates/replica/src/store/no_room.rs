@@ -41,8 +41,9 @@ impl<E: StorageEngine> RaftStore<E> {
             self.ctx.engine.progress(region).is_some_and(|progress| !progress.destroyed)
         };
         let is_of = |peer: &Peer<E>| {
-            let notes = &mut under_way.notes.iter().filter(|note| note.region == peer.region.id);
-            notes.all(|note| note.incarnation == peer.incarnation)
+            let readies =
+                &mut under_way.readies.iter().filter(|ready| ready.region == peer.region.id);
+            readies.all(|ready| ready.incarnation == peer.incarnation)
         };
         let needs_space = |record: &Record| match record {
             Record::Entry(entry) => {

@@ -104,7 +104,7 @@ impl<E: StorageEngine> RaftStore<E> {
     fn leave_merged(&mut self) -> Result<()> {
         // bug replica.merged_stay_at_open: return Ok(());
         self.peers.values_mut().for_each(|peer| peer.destroy_if_merged(&mut self.ctx));
-        self.run_effects()
+        self.run_store_requests()
     }
 }
 

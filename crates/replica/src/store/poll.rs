@@ -25,7 +25,7 @@ impl<E: StorageEngine> RaftStore<E> {
         self.tick();
         self.drop_waiting()?;
         self.replace_stale_peers()?;
-        self.run_effects()?;
+        self.run_store_requests()?;
         self.install_snapshots()?;
         self.settle_orphaned_ranges()?;
         for _ in 0..PASSES_MAX {
@@ -33,7 +33,7 @@ impl<E: StorageEngine> RaftStore<E> {
                 break;
             }
             self.work()?;
-            self.run_effects()?;
+            self.run_store_requests()?;
         }
         self.ctx.received_bytes = 0;
         self.ctx.received_tail_bytes = 0;
@@ -97,14 +97,14 @@ impl<E: StorageEngine> RaftStore<E> {
         for _ in done.append.batch.records.iter().filter(is_of_journal) {
             self.ctx.journal.apply_durable(&*self.ctx.engine)?;
         }
-        for note in done.notes {
+        for ready in done.readies {
             let peer = self
                 .peers
-                .get_mut(&note.region)
-                .filter(|peer| peer.incarnation == note.incarnation);
+                .get_mut(&ready.region)
+                .filter(|peer| peer.incarnation == ready.incarnation);
             if let Some(peer) = peer {
-                peer.ready_durable(&mut self.ctx, note.number, done.began_nanos);
-                self.dirty.insert(note.region);
+                peer.ready_durable(&mut self.ctx, ready.number, done.began_nanos);
+                self.dirty.insert(ready.region);
             }
         }
         self.drop_left()

@@ -2,7 +2,7 @@
 
 use super::stopped_run::{self, StoppedRun};
 use crate::members::Members;
-use crate::snapshot_transfer::Snapshots;
+use crate::snapshot_transfer::SnapshotTransfer;
 use crate::store::{Engine, OutputSink};
 use crate::stores::Stores;
 use crate::tasks::Tasks;
@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 /// Router of messages, snapshots, events and failures of this node's stores.
 pub(super) struct NodeRouter {
     stores: Arc<Stores>,
-    snapshots: Arc<Snapshots>,
+    snapshots: Arc<SnapshotTransfer>,
     transport: OnceLock<Transport>,
     /// Notified when a change must be reported to the placement group soon.
     pub report_due: Notify,
@@ -40,7 +40,7 @@ pub(super) struct NodeRouter {
 impl NodeRouter {
     pub fn new(stores: Arc<Stores>, tasks: Tasks) -> Self {
         Self {
-            snapshots: Arc::new(Snapshots::new(stores.clone())),
+            snapshots: Arc::new(SnapshotTransfer::new(stores.clone())),
             stores,
             transport: OnceLock::new(),
             report_due: Notify::new(),

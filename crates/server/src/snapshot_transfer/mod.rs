@@ -27,7 +27,7 @@ const CHUNK_PAIRS: usize = 1024;
 const SNAPSHOTS_MAX: usize = 2;
 
 /// Sender and receiver of a node's snapshots.
-pub struct Snapshots {
+pub struct SnapshotTransfer {
     stores: Arc<Stores>,
     sending: Arc<Semaphore>,
     receiving: Arc<Semaphore>,
@@ -38,7 +38,7 @@ pub struct Snapshots {
     stop: watch::Sender<bool>,
 }
 
-impl Snapshots {
+impl SnapshotTransfer {
     /// Creates the service for a node's stores.
     pub fn new(stores: Arc<Stores>) -> Self {
         let limit = || Arc::new(Semaphore::new(SNAPSHOTS_MAX));

@@ -9,7 +9,7 @@ const FAILURES_MAX: u32 = 5;
 
 /// Snapshots sent to other peers. All times are monotonic nanoseconds.
 #[derive(Debug, Default)]
-pub(crate) struct Snapshots {
+pub(crate) struct SnapshotBackoff {
     waits: BTreeMap<PeerId, Wait>,
 }
 
@@ -19,7 +19,7 @@ struct Wait {
     until_nanos: u64,
 }
 
-impl Snapshots {
+impl SnapshotBackoff {
     pub fn may_send(&self, to: PeerId, now_nanos: u64) -> bool {
         self.waits.get(&to).is_none_or(|wait| wait.until_nanos <= now_nanos)
     }
@@ -83,7 +83,7 @@ mod tests {
     fn each_failure_doubles_the_pause_up_to_a_limit() {
         let rows = [(0, 0), (1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 160), (50, 160)];
         for (failures, pause) in rows {
-            let mut snapshots = Snapshots::default();
+            let mut snapshots = SnapshotBackoff::default();
             (0..failures).for_each(|_| snapshots.note_failed(PeerId(1), 100, 10));
             assert!(snapshots.may_send(PeerId(1), 100 + pause), "{failures} failures");
             assert_eq!(snapshots.may_send(PeerId(1), 99 + pause), pause == 0, "{failures}");
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn an_offer_waits_for_its_result() {
-        let mut snapshots = Snapshots::default();
+        let mut snapshots = SnapshotBackoff::default();
         snapshots.note_offered(PeerId(1));
         assert!(!snapshots.may_send(PeerId(1), u64::MAX - 1));
         snapshots.note_failed(PeerId(1), 100, 10);

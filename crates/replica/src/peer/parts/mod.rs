@@ -12,7 +12,7 @@ mod proposals;
 mod reads;
 mod room;
 
-pub(super) use copies::{Repairs, Snapshots};
+pub(super) use copies::{Repairs, SnapshotBackoff};
 pub(super) use durability::Durability;
 pub(super) use held_keys::{Found, HeldKeys, Released, Removed, found_bytes};
 pub(super) use lead::{Contacts, ElectionTimer, Hibernation, Leadership, Reaction, Seen};
