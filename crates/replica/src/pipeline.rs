@@ -25,17 +25,17 @@ pub(crate) struct ReadyInBatch {
 ///
 /// | step | function | on |
 /// |---|---|---|
-/// | 1 a request joins the queue of its region | `RaftStore::step`, `Peer::enqueue` | loop, no disk |
-/// | 2 all waiting requests of a region become one proposal | `Peer::propose_waiting`, `RaftGroup::propose` | loop, in `poll` |
+/// | 1 a request joins the queue of its region | `RaftStore::step`, `Replica::enqueue` | loop, no disk |
+/// | 2 all waiting requests of a region become one proposal | `Replica::propose_waiting`, `RaftGroup::propose` | loop, in `poll` |
 /// | 3 Raft hands out a ready: entries, term and vote, messages | `RaftGroup::take_ready` | loop, in `poll` |
-/// | 4 its records join those of all other regions | `Peer::write_records`, [`GroupCommit::push`], [`GroupCommit::note_ready`] | loop, in `poll` |
-/// | 5 messages leave, or are held | `Peer::handle_ready`, `Durability::release_or_hold`, `Outputs::messages` | loop; the transport sends |
+/// | 4 its records join those of all other regions | `Replica::write_records`, [`GroupCommit::push`], [`GroupCommit::note_ready`] | loop, in `poll` |
+/// | 5 messages leave, or are held | `Replica::handle_ready`, `Durability::release_or_hold`, `Outputs::messages` | loop; the transport sends |
 /// | 6 one batch is handed out | [`GroupCommit::hand_out`], `Outputs::append` | loop, end of `poll` |
 /// | 7 one write and one sync | `StorageEngine::append` | loop, or a thread beside it |
-/// | 8 the batch is persisted: held messages leave | `Input::Appended`, [`GroupCommit::finish`], `Peer::ready_durable` | loop, start of `poll` |
+/// | 8 the batch is persisted: held messages leave | `Input::Appended`, [`GroupCommit::finish`], `Replica::ready_durable` | loop, start of `poll` |
 /// | 9 a quorum commits | `RaftGroup::note_durable` for this disk, `RaftGroup::step` for the others | loop |
-/// | 10 committed entries that are durable here are applied in order | `Peer::apply_committed`, `StorageEngine::apply` | loop, in `poll` |
-/// | 11 committed entries are visible, and the client is answered | `Peer::publish`, `Peer::answer_committed`, `Outputs::replies` | loop; the owner sends |
+/// | 10 committed entries that are durable here are applied in order | `Replica::apply_committed`, `StorageEngine::apply` | loop, in `poll` |
+/// | 11 committed entries are visible, and the client is answered | `Replica::publish`, `Replica::answer_committed`, `Outputs::replies` | loop; the owner sends |
 ///
 /// What may overlap: step 7 of one batch, on this store and on the followers, with steps 1 to 5 and
 /// 9 to 11 of others. Requests that arrive during a sync share the next batch. What may not: two
@@ -54,7 +54,7 @@ pub(crate) struct ReadyInBatch {
 /// - 8: a batch of a replica that was replaced does not concern its successor (`ReadyInBatch::incarnation`).
 /// - 9: a disk counts for the quorum after its sync (`Durability::is_durable`).
 /// - 10: applied <= committed, and applied <= persisted here (`RaftGroup::next_to_apply`).
-/// - 11: acknowledged => on the disks of a quorum, and visible here (`Peer::publish`). Without commit
+/// - 11: acknowledged => on the disks of a quorum, and visible here (`Replica::publish`). Without commit
 ///   return, and for administrative entries: applied here.
 ///
 /// [`RaftStore::step`]: super::RaftStore::step

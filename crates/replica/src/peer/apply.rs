@@ -1,7 +1,7 @@
 //! Application of entries that are committed *and* durable here, in log order, followed by the
 //! replies.
 
-use super::Peer;
+use super::Replica;
 use super::parts::is_commit_merge;
 use crate::admin::{self, AdminRecord, Change};
 use crate::context::{Context, StoreRequest};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use stele_storage::StorageEngine;
 use stele_types::{Command, CommittedEntry, Error, LogIndex, Region, RegionId, Result};
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     pub(super) fn apply_committed(&mut self, ctx: &mut Context<E>) -> Result<()> {
         let mut run: Vec<CommittedEntry> = Vec::new();
         let mut bytes = 0;
@@ -110,8 +110,8 @@ impl<E: StorageEngine> Peer<E> {
 
     fn set_region(&mut self, ctx: &mut Context<E>, region: Region) {
         let region = Arc::new(region);
-        if let Some(name) = region.peer(self.name.id) {
-            self.name = *name;
+        if let Some(peer) = region.peer(self.peer.id) {
+            self.peer = *peer;
         }
         self.region = region.clone();
         self.reader.set_region(region.clone());
@@ -150,7 +150,7 @@ impl<E: StorageEngine> Peer<E> {
 // Publication of what is committed: request threads see it, waiting reads are served, and writes are
 // answered.
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Returns the last entry that reads can see: it is applied here, or in the window.
     pub(super) fn visible(&self) -> LogIndex {
         self.reader.window().visible()

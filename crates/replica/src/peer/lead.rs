@@ -1,6 +1,6 @@
 //! Leadership: changes when this peer becomes or stops being leader, and leadership transfer.
 
-use super::Peer;
+use super::Replica;
 use super::parts::{Reaction, Seen, TransferEnd};
 use super::snapshot::OFFER_AFTER;
 use crate::context::Context;
@@ -9,9 +9,9 @@ use crate::messages::{Body, RaftKind};
 use crate::output::{Busy, Done, Event, Refusal, Unknown};
 use crate::pipeline::ReadyInBatch;
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Peer as PeerName, PeerId, RegionPhase, Term};
+use stele_types::{LogIndex, Peer, PeerId, RegionPhase, Term};
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Compares Raft's state with the last one seen and handles the changes.
     pub(super) fn observe(&mut self, ctx: &mut Context<E>) {
         let leader = self.group.leader();
@@ -75,7 +75,7 @@ impl<E: StorageEngine> Peer<E> {
     ) {
         let timeout_nanos = ctx.options.transfer_timeout_ticks * ctx.options.tick_nanos;
         let until_nanos = ctx.now.monotonic_nanos + timeout_nanos;
-        match self.transfers.begin((&self.region, self.name.id), to, id, until_nanos) {
+        match self.transfers.begin((&self.region, self.peer.id), to, id, until_nanos) {
             Ok(true) => {
                 self.end_lease_for_term();
                 self.group.transfer_leadership(to);
@@ -87,7 +87,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Answers a leadership transfer once another peer is known to lead.
     fn answer_transfer(&mut self, ctx: &mut Context<E>) {
-        if let Some(leader) = self.leader().filter(|it| it.id != self.name.id && !self.is_leader())
+        if let Some(leader) = self.leader().filter(|it| it.id != self.peer.id && !self.is_leader())
         {
             let ended = self.transfers.end_with_leader(leader.id);
             self.answer_transfer_end(ctx, ended);
@@ -134,7 +134,7 @@ impl<E: StorageEngine> Peer<E> {
 /// Ticks between queries of a merging replica for the outcome of the merge.
 const ASK_EVERY_TICKS: u64 = 20;
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     pub fn tick(&mut self, ctx: &mut Context<E>) {
         self.expire_waiting(ctx);
         self.expire_reads(ctx);
@@ -228,7 +228,7 @@ impl<E: StorageEngine> Peer<E> {
 // wakes it. A hibernating replica may be removed without learning of it: its store probes for
 // that, see [`crate::store`].
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Returns whether ticks are stopped.
     pub fn is_hibernating(&self) -> bool {
         self.hibernation.is_active()
@@ -246,7 +246,7 @@ impl<E: StorageEngine> Peer<E> {
         // bug replica.rest_is_silence: never
         if has_rested {
             let now = ctx.now.monotonic_nanos;
-            let since = |peer: &PeerName| ctx.unreachable.get(&peer.store).copied().unwrap_or(now);
+            let since = |peer: &Peer| ctx.unreachable.get(&peer.store).copied().unwrap_or(now);
             self.contacts.restart(&self.region.peers, since);
         }
     }
@@ -256,7 +256,7 @@ impl<E: StorageEngine> Peer<E> {
     pub fn wake_for_client(&mut self, ctx: &mut Context<E>) {
         if self.is_hibernating()
             && let Some(leader) = self.leader()
-            && leader.id != self.name.id
+            && leader.id != self.peer.id
         {
             self.send(ctx, leader, Body::WakeUp);
         }
@@ -309,7 +309,7 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn on_hibernate(
         &mut self,
         ctx: &mut Context<E>,
-        from: PeerName,
+        from: Peer,
         term: Term,
         last: LogIndex,
     ) {

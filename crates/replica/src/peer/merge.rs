@@ -19,7 +19,7 @@
 //! It then goes into the same batch as the end of the source's log, which checkpoints what is
 //! applied.
 
-use super::Peer;
+use super::Replica;
 use super::decision::preparation;
 use super::members::Plan;
 use super::raft_group::RaftGroup;
@@ -34,7 +34,7 @@ use std::sync::Arc;
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::{LogIndex, PeerId, Region, RegionId, RegionPhase, StoreId, Term, keyspace};
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     pub(super) fn plan_prepare_merge(
         &self,
         ctx: &Context<E>,
@@ -74,7 +74,7 @@ impl<E: StorageEngine> Peer<E> {
         let has_merged =
             descriptor(ctx, here.id).is_none_or(|region| region.phase == RegionPhase::Tombstone);
         let answer = merge_answer(ctx, &preparation);
-        self.merge.note_answer(&here, self.name.store, &answer);
+        self.merge.note_answer(&here, self.peer.store, &answer);
         let is_refused = self.merge.is_refused(&here);
         // bug replica.rollback_undecided: let is_refused = true;
         if has_merged || !is_refused {
@@ -91,7 +91,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Asks the stores of the source's members and of the target's for the outcome of the merge, and `more`.
     fn ask_for_decision(&self, ctx: &mut Context<E>, query: MergeQuery, more: &[StoreId]) {
-        let own = self.name.store;
+        let own = self.peer.store;
         let target = descriptor(ctx, query.preparation.target);
         let target = target.iter().flat_map(|region| &region.peers).map(|peer| peer.store);
         let source = self.others().map(|peer| peer.store);
@@ -129,7 +129,7 @@ impl<E: StorageEngine> Peer<E> {
         }
         let region = admin::refuse_merge(&self.region);
         // A member that stays as it is: any version of the program applies that.
-        let same = PeerChange { kind: ChangeKind::Add, peer: self.name };
+        let same = PeerChange { kind: ChangeKind::Add, peer: self.peer };
         if let Ok((entry, _)) = self.admin_entry(Change::Members(vec![same]), &[region]) {
             let mut proposing = Proposing::default();
             proposing.push(entry, None);

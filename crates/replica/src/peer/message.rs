@@ -1,20 +1,20 @@
 //! Messages from and to this peer.
 
 use super::raft_group::Outgoing;
-use super::{Peer, find_values};
+use super::{Replica, find_values};
 use crate::context::{Context, StoreRequest};
 use crate::log::entry_bytes;
 use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage};
 use crate::output::Event;
 use crate::validate::{self, PeerState};
 use stele_storage::StorageEngine;
-use stele_types::{Peer as PeerName, PeerId};
+use stele_types::{Peer, PeerId};
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     pub(super) fn send_all(&mut self, ctx: &mut Context<E>, messages: Vec<Outgoing>) {
         for message in messages {
             let (Outgoing::Message(id, _) | Outgoing::Snapshot(id)) = message;
-            let Some(to) = self.peer_name(id) else { continue };
+            let Some(to) = self.find_peer(id) else { continue };
             let Outgoing::Message(_, mut message) = message else {
                 self.send_snapshot(ctx, to);
                 continue;
@@ -27,15 +27,15 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    pub fn send(&self, ctx: &mut Context<E>, to: PeerName, body: Body) {
+    pub fn send(&self, ctx: &mut Context<E>, to: Peer, body: Body) {
         ctx.out.messages.push(PeerMessage {
-            from_store: self.name.store,
+            from_store: self.peer.store,
             to_store: to.store,
             region: self.region.id,
             kind: self.region.kind,
             range: self.region.range.clone(),
             epoch: self.region.epoch,
-            from: self.name,
+            from: self.peer,
             to,
             body,
         });
@@ -108,7 +108,7 @@ impl<E: StorageEngine> Peer<E> {
     fn receive_raft(
         &mut self,
         ctx: &mut Context<E>,
-        from: PeerName,
+        from: Peer,
         is_member: bool,
         mut message: RaftMessage,
     ) {
@@ -196,7 +196,7 @@ impl<E: StorageEngine> Peer<E> {
 
     fn state(&self, from_is_member: bool) -> PeerState {
         PeerState {
-            receiver: self.name.id,
+            receiver: self.peer.id,
             term: self.term(),
             last: self.group.last(),
             persisted: self.group.persisted(),
@@ -212,7 +212,7 @@ impl<E: StorageEngine> Peer<E> {
             self.wake(ctx);
         }
         let Some(peer) = self.region.peer_on(store).copied() else { return };
-        if self.is_leader() && peer.id != self.name.id {
+        if self.is_leader() && peer.id != self.peer.id {
             self.wake(ctx);
             self.group.note_unreachable(peer.id);
             self.group.note_snapshot(peer.id, false);
@@ -221,7 +221,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Destroys this replica if its peer id is `id`. A later change may have added another peer.
     pub fn destroy_if(&mut self, ctx: &mut Context<E>, id: PeerId) {
-        if id == self.name.id {
+        if id == self.peer.id {
             ctx.store_requests.push(StoreRequest::Destroy((*self.region).clone()));
         }
     }

@@ -37,14 +37,12 @@ pub(crate) use repair::find_values;
 pub(crate) use snapshot::snapshot_ranges;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
-use stele_types::{
-    Error, LogIndex, Peer as PeerName, PeerId, Region, RegionPhase, Result, StoreId, Term,
-};
+use stele_types::{Error, LogIndex, Peer, PeerId, Region, RegionPhase, Result, StoreId, Term};
 
 /// Replica of one region on this store: the Raft node and the parts, wired together.
-pub(crate) struct Peer<E: StorageEngine> {
+pub(crate) struct Replica<E: StorageEngine> {
     /// This peer, as of the current descriptor.
-    pub name: PeerName,
+    pub peer: Peer,
     pub region: Arc<Region>,
     /// Number of this replica among all that this store's process has run.
     pub incarnation: u64,
@@ -71,10 +69,10 @@ pub(crate) struct Peer<E: StorageEngine> {
     traffic: Traffic,
 }
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     pub fn new(ctx: &mut Context<E>, region: Region, start: &Start) -> Result<Self> {
         let store = ctx.options.store;
-        let Some(name) = region.peer_on(store).copied() else {
+        let Some(peer) = region.peer_on(store).copied() else {
             return Err(Error::invalid(format!(
                 "region {} has no peer on store {store}",
                 region.id
@@ -82,18 +80,18 @@ impl<E: StorageEngine> Peer<E> {
         };
         let unapplied = Unapplied::read(&*ctx.engine, region.id, start)?;
         let start = &unapplied.with_proven_commit(start);
-        let group = RaftGroup::new(ctx, &region, name.id, start)?;
+        let group = RaftGroup::new(ctx, &region, peer.id, start)?;
         let region = Arc::new(region);
-        let reader = Arc::new(Reader::new(&ctx.readers, name.id, region.clone(), start.applied));
+        let reader = Arc::new(Reader::new(&ctx.readers, peer.id, region.clone(), start.applied));
         ctx.readers.insert(region.id, reader.clone());
         Ok(Self {
-            name,
+            peer,
             incarnation: ctx.next_incarnation(),
             reader,
             group,
             durability: Durability::new((start.hard_state.term, start.hard_state.vote)),
             leadership: Leadership::default(),
-            election: ElectionTimer::new(&ctx.options, ctx.now, region.id, name.id),
+            election: ElectionTimer::new(&ctx.options, ctx.now, region.id, peer.id),
             hibernation: Hibernation::default(),
             contacts: Contacts::new(ctx.now.monotonic_nanos),
             proposals: Proposals::default(),
@@ -138,8 +136,8 @@ impl<E: StorageEngine> Peer<E> {
         self.is_leader() && self.leadership.is_serving_in(self.term())
     }
 
-    fn others(&self) -> impl Iterator<Item = &PeerName> {
-        self.region.peers.iter().filter(|peer| peer.id != self.name.id)
+    fn others(&self) -> impl Iterator<Item = &Peer> {
+        self.region.peers.iter().filter(|peer| peer.id != self.peer.id)
     }
 
     fn log(&self) -> &RegionLog<E> {
@@ -156,33 +154,33 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Returns the peer with this id, member or not.
-    fn peer_name(&self, id: PeerId) -> Option<PeerName> {
+    fn find_peer(&self, id: PeerId) -> Option<Peer> {
         let member = self.region.peer(id).copied();
         member.or_else(|| self.contacts.unknown(id))
     }
 
     /// Returns the leader, as far as this peer knows.
-    pub fn leader(&self) -> Option<PeerName> {
-        self.peer_name(self.group.leader()?)
+    pub fn leader(&self) -> Option<Peer> {
+        self.find_peer(self.group.leader()?)
     }
 
     /// Returns the peer to which clients are redirected.
-    pub fn leader_hint(&self) -> Option<PeerName> {
+    pub fn leader_hint(&self) -> Option<Peer> {
         self.leader().or(self.transfers.target())
     }
 
     /// Returns the leader's store, unless this peer leads.
     pub fn remote_leader_store(&self) -> Option<StoreId> {
-        self.leader().filter(|leader| leader.id != self.name.id).map(|leader| leader.store)
+        self.leader().filter(|leader| leader.id != self.peer.id).map(|leader| leader.store)
     }
 }
 
 // Request checks, in the order that clients expect.
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     pub fn check_peer(&self, header: &Header) -> Result<(), Refusal> {
-        match header.peer.filter(|asked| *asked != self.name.id) {
-            Some(asked) => Err(Refusal::MismatchPeer { asked, actual: self.name.id }),
+        match header.peer.filter(|asked| *asked != self.peer.id) {
+            Some(asked) => Err(Refusal::MismatchPeer { asked, actual: self.peer.id }),
             None => Ok(()),
         }
     }
@@ -233,7 +231,7 @@ impl<E: StorageEngine> Peer<E> {
 
 // Status report of a peer.
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     pub fn report(&mut self, ctx: &Context<E>) -> RegionReport {
         let (read_ops, read_bytes) = self.reader.returned();
         let traffic = Traffic { read_ops, read_bytes, ..self.traffic };
@@ -243,7 +241,7 @@ impl<E: StorageEngine> Peer<E> {
         let leaderless = self.contacts.leaderless_nanos(now).unwrap_or_default();
         RegionReport {
             region: (*self.region).clone(),
-            peer: self.name,
+            peer: self.peer,
             role: self.group.role(),
             is_leading: self.leadership.is_serving(),
             leader: self.leader(),
@@ -263,18 +261,18 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Returns whether the report of this replica may change without an input, a tick or work.
     pub fn changes_with_time(&self, ctx: &Context<E>) -> bool {
-        let is_unreachable = |peer: &PeerName| ctx.unreachable.contains_key(&peer.store);
+        let is_unreachable = |peer: &Peer| ctx.unreachable.contains_key(&peer.store);
         let now = ctx.now.monotonic_nanos;
         self.contacts.leaderless_nanos(now).is_some()
             || (self.is_leader() && self.others().any(is_unreachable))
             || (self.is_leader() && !self.down_peers(ctx).is_empty())
     }
 
-    fn followers(&self) -> impl Iterator<Item = (&PeerName, Follower)> {
+    fn followers(&self) -> impl Iterator<Item = (&Peer, Follower)> {
         self.others().filter_map(|peer| Some((peer, self.group.follower(peer.id)?)))
     }
 
-    fn pending_peers(&self) -> Vec<PeerName> {
+    fn pending_peers(&self) -> Vec<Peer> {
         // What a follower without room lacks, it does not get from the log.
         let lacks_room = |it: &Follower| self.room.is_full(it.id) && it.matched < self.committed();
         let lagging = self.followers().filter(|(_, progress)| {
@@ -285,10 +283,10 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Returns the peers unresponsive for longer than an election takes. A hibernating leader
     /// receives no messages, so it counts only peers on unreachable stores.
-    pub(super) fn down_peers(&self, ctx: &Context<E>) -> Vec<(PeerName, u64)> {
+    pub(super) fn down_peers(&self, ctx: &Context<E>) -> Vec<(Peer, u64)> {
         let now = ctx.now.monotonic_nanos;
         let timeout_nanos = ctx.options.election_ticks_max * ctx.options.tick_nanos;
-        let unresponsive = |peer: &PeerName| {
+        let unresponsive = |peer: &Peer| {
             let since = match self.is_hibernating() {
                 true => *ctx.unreachable.get(&peer.store)?,
                 false => self.contacts.last(peer.id)?,

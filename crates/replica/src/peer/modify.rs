@@ -2,7 +2,7 @@
 //! directly follows the log on which it was decided, so wherever it commits the decision holds (log
 //! matching).
 
-use super::Peer;
+use super::Replica;
 use super::parts::{Found, Purpose, Removed, Waiting, found_bytes};
 use super::write::{Proposing, Step};
 use crate::context::Context;
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use stele_storage::{Cached, Decision, EngineView, NewPair, Pair, StorageEngine, decide};
 use stele_types::{Error, LogIndex, Result, is_expired};
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Proposes a modification, answers it, or holds its key and looks its pair up. `found` is the
     /// pair if it was looked up.
     pub(super) fn propose_modify(

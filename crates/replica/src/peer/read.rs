@@ -1,6 +1,6 @@
 //! Reads, and modifications that change nothing: their confirmation and their replies.
 
-use super::Peer;
+use super::Replica;
 use super::parts::{LeaderReads, LeaseTerms, ReadOutcome, ReadStep, WaitingRead};
 use crate::context::Context;
 use crate::input::{Header, Read, RequestId};
@@ -9,7 +9,7 @@ use crate::reads::ReadPath;
 use stele_storage::{Modified, StorageEngine};
 use stele_types::LogIndex;
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     pub fn read(&mut self, ctx: &mut Context<E>, id: RequestId, read: Read) {
         if !read.replica && !self.is_leader() {
             ctx.reject(id, Refusal::NotLeader { leader: self.leader_hint() });
@@ -140,13 +140,13 @@ impl<E: StorageEngine> Peer<E> {
 
 // Leader lease: its renewal by heartbeat rounds.
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     fn may_hold_lease(&self) -> bool {
         self.lease.may_hold(&LeaseTerms {
             term: self.term(),
             is_serving: self.is_serving(),
             phase: self.region.phase,
-            role: self.region.peer(self.name.id).map(|peer| peer.role),
+            role: self.region.peer(self.peer.id).map(|peer| peer.role),
         })
     }
 

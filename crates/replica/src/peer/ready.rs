@@ -3,7 +3,7 @@
 //! A leader's entries are sent at once, in parallel with its own disk write. A message that makes a
 //! promise (a vote, an acknowledgement, a term) is sent after the promise is durable.
 
-use super::Peer;
+use super::Replica;
 use super::raft_group::{Outgoing, Ready};
 use crate::context::Context;
 use crate::pipeline::ReadyInBatch;
@@ -13,7 +13,7 @@ use stele_types::{EntryRecord, HardState, Record, Result};
 /// Most readies of one peer in one poll; the next poll takes the others.
 const READIES_MAX: usize = 8;
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Proposes, replicates, applies and replies until nothing is left to do without the disk.
     /// Returns whether work remains.
     pub fn work(&mut self, ctx: &mut Context<E>) -> Result<bool> {

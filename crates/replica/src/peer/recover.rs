@@ -10,7 +10,7 @@
 //! Tests: `the_replicas_that_are_left_agree_on_the_longest_log_of_them`,
 //! `a_replica_goes_on_alone_only_after_the_placement_group_removed_the_lost_stores`.
 
-use super::Peer;
+use super::Replica;
 use super::decision::preparation;
 use super::room::may_use_reserve;
 use crate::admin::{self, Change};
@@ -25,7 +25,7 @@ use stele_types::{Error, LogIndex, Region, RegionPhase, Result, Term};
 /// Bytes of entries read at a time.
 const FETCH_BYTES: usize = 1 << 20;
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Continues the region without the lost stores. Returns the region as it will be.
     pub fn recover(
         &mut self,
@@ -125,7 +125,7 @@ impl<E: StorageEngine> Peer<E> {
 
 // End of a replica that starts again from its durable state.
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Answers all pending requests: entries for which the device had no room are given up.
     ///
     /// Invariant: what is answered as refused has no effect later. Of a sole voter no other log that

@@ -1,6 +1,6 @@
 //! Repair of values that one replica cannot read and another one can.
 
-use super::Peer;
+use super::Replica;
 use super::snapshot::snapshot_ranges;
 use crate::context::Context;
 use crate::messages::{Body, PeerMessage, RangeRepairReply};
@@ -8,8 +8,7 @@ use crate::wire::VALUES_MAX;
 use bytes::Bytes;
 use stele_storage::{EngineView, LostValue, ScanOptions, StorageEngine};
 use stele_types::{
-    Command, CommittedEntry, Error, KeyRange, Op, Peer as PeerName, Prng, Region, Result,
-    key_after, keyspace,
+    Command, CommittedEntry, Error, KeyRange, Op, Peer, Prng, Region, Result, key_after, keyspace,
 };
 
 /// Most bytes of values in one reply; one value always fits.
@@ -17,7 +16,7 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 /// Most values read for one request, found or not.
 const READS_MAX: usize = 256;
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     pub fn is_owner_of(&self, key: &Bytes) -> bool {
         self.owned_ranges().iter().any(|range| range.contains(key))
     }
@@ -35,7 +34,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Sends the pairs of the first part of a range.
-    pub(super) fn answer_range_repair(&self, ctx: &mut Context<E>, to: PeerName, range: &KeyRange) {
+    pub(super) fn answer_range_repair(&self, ctx: &mut Context<E>, to: Peer, range: &KeyRange) {
         if !self.owned_ranges().iter().any(|own| range.without(own).is_empty()) {
             return;
         }
@@ -109,8 +108,8 @@ impl<E: StorageEngine> Peer<E> {
         Ok(true)
     }
 
-    fn other_replica(&self, round: usize) -> Option<PeerName> {
-        let others: Vec<PeerName> = self.others().copied().collect();
+    fn other_replica(&self, round: usize) -> Option<Peer> {
+        let others: Vec<Peer> = self.others().copied().collect();
         others.get(replica_of_round(round, others.len())).copied()
     }
 

@@ -1,6 +1,6 @@
 //! Proposal of waiting requests: one Raft proposal for all of them.
 
-use super::Peer;
+use super::Replica;
 use super::parts::{Found, Proposal, Purpose, Released, Removed, Waiting, found_bytes};
 use crate::context::Context;
 use crate::input::RequestId;
@@ -48,7 +48,7 @@ pub(super) enum Step {
     Later(Box<Waiting>),
 }
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     pub fn enqueue(&mut self, request: Waiting) {
         self.proposals.push_waiting(request);
     }
@@ -253,7 +253,7 @@ impl<E: StorageEngine> Peer<E> {
 
 // Replies to the clients of proposals.
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Answers the writes that are committed, before they are applied (BUC-Raft, commit return): no
     /// later leader lacks them, and their apply cannot fail. Administrative changes are answered
     /// when they have taken effect.

@@ -4,9 +4,9 @@
 //!
 //! | step | function | on |
 //! |---|---|---|
-//! | 1 a round of heartbeats leaves; its time is the start of the lease | `Peer::join_heartbeat`, `Peer::start_round` | loop |
+//! | 1 a round of heartbeats leaves; its time is the start of the lease | `Replica::join_heartbeat`, `Replica::start_round` | loop |
 //! | 2 each peer that answers starts its vote hold | `ElectionTimer::start_vote_hold` | loops of the followers |
-//! | 3 a quorum has answered: the lease is renewed, if this peer serves | `Peer::renew_lease`, [`Reader::renew`] | loop |
+//! | 3 a quorum has answered: the lease is renewed, if this peer serves | `Replica::renew_lease`, [`Reader::renew`] | loop |
 //! | 4 a request is checked against peer, term and version | [`Reader::check`] | request thread |
 //! | 5 it takes the lease and a mark of the window | [`Reader::permit`] | request thread |
 //! | 6 it takes a view of the engine | `StateMachine::view` | request thread |

@@ -4,7 +4,7 @@ use crate::input::Now;
 use crate::messages::RaftKind;
 use crate::options::Options;
 use std::collections::BTreeMap;
-use stele_types::{Peer as PeerName, PeerId, Prng, RegionId, Term};
+use stele_types::{Peer, PeerId, Prng, RegionId, Term};
 
 /// State of Raft at one observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -224,10 +224,10 @@ pub(crate) struct Contacts {
     /// Time of the last message from each peer.
     last: BTreeMap<PeerId, u64>,
     /// Senders outside the known membership.
-    unknown: BTreeMap<PeerId, PeerName>,
+    unknown: BTreeMap<PeerId, Peer>,
     leaderless_since: Option<u64>,
     /// Members as of a later membership that this peer has not applied.
-    later: Vec<PeerName>,
+    later: Vec<Peer>,
     /// Time of the last question whether this peer is still a member.
     asked: u64,
 }
@@ -250,7 +250,7 @@ impl Contacts {
         self.last.insert(peer, now_nanos);
     }
 
-    pub fn note_unknown(&mut self, peer: PeerName) {
+    pub fn note_unknown(&mut self, peer: Peer) {
         if self.unknown.len() >= UNKNOWN_PEERS_MAX {
             self.unknown.clear();
         }
@@ -258,12 +258,12 @@ impl Contacts {
     }
 
     /// Counts silence from the time that `since` returns for each member.
-    pub fn restart(&mut self, members: &[PeerName], since: impl Fn(&PeerName) -> u64) {
+    pub fn restart(&mut self, members: &[Peer], since: impl Fn(&Peer) -> u64) {
         self.last = members.iter().map(|peer| (peer.id, since(peer))).collect();
     }
 
     /// Remembers members as of a later membership, which may know whether this peer is one.
-    pub fn note_later_members(&mut self, members: &[PeerName]) {
+    pub fn note_later_members(&mut self, members: &[Peer]) {
         for member in members {
             let is_known = self.later.iter().any(|known| known.id == member.id);
             if !is_known && self.later.len() < UNKNOWN_PEERS_MAX {
@@ -273,7 +273,7 @@ impl Contacts {
     }
 
     /// Returns the members as of later memberships.
-    pub fn later_members(&self) -> &[PeerName] {
+    pub fn later_members(&self) -> &[Peer] {
         &self.later
     }
 
@@ -289,7 +289,7 @@ impl Contacts {
     }
 
     /// Continues with a changed membership. Silence of a new member counts from now.
-    pub fn set_members(&mut self, members: &[PeerName], now_nanos: u64) {
+    pub fn set_members(&mut self, members: &[Peer], now_nanos: u64) {
         self.unknown.clear();
         self.later.clear();
         let known = std::mem::take(&mut self.last);
@@ -303,7 +303,7 @@ impl Contacts {
         }
     }
 
-    pub fn unknown(&self, id: PeerId) -> Option<PeerName> {
+    pub fn unknown(&self, id: PeerId) -> Option<Peer> {
         self.unknown.get(&id).copied()
     }
 
@@ -446,8 +446,8 @@ mod tests {
         }
     }
 
-    fn peer(id: u64) -> PeerName {
-        PeerName { id: PeerId(id), store: StoreId(id), role: PeerRole::Voter }
+    fn peer(id: u64) -> Peer {
+        Peer { id: PeerId(id), store: StoreId(id), role: PeerRole::Voter }
     }
 
     #[test]

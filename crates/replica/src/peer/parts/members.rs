@@ -3,7 +3,7 @@
 use crate::input::RequestId;
 use crate::output::{Busy, Refusal, Rejection};
 use crate::peer::raft_group::Follower;
-use stele_types::{LogIndex, Peer as PeerName, PeerId, Region};
+use stele_types::{LogIndex, Peer, PeerId, Region};
 
 /// Most committed entries that a follower may lack and still count as caught up.
 const LAG_ENTRIES_MAX: u64 = 1_000;
@@ -78,7 +78,7 @@ pub(crate) fn is_caught_up(follower: &Follower, committed: LogIndex) -> bool {
 pub(crate) struct Transfers {
     current: Option<Transfer>,
     /// Target of the last transfer, from the loss of leadership until a leader is known.
-    target: Option<PeerName>,
+    target: Option<Peer>,
 }
 
 #[derive(Debug)]
@@ -150,7 +150,7 @@ impl Transfers {
     }
 
     /// Returns the peer that probably leads next.
-    pub fn target(&self) -> Option<PeerName> {
+    pub fn target(&self) -> Option<Peer> {
         self.target
     }
 
@@ -186,14 +186,11 @@ impl Transfers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stele_types::{Peer as PeerName, PeerRole, StoreId};
+    use stele_types::{Peer, PeerRole, StoreId};
 
     fn region(roles: &[PeerRole]) -> Region {
-        let peer = |(id, role): (u64, &PeerRole)| PeerName {
-            id: PeerId(id),
-            store: StoreId(id),
-            role: *role,
-        };
+        let peer =
+            |(id, role): (u64, &PeerRole)| Peer { id: PeerId(id), store: StoreId(id), role: *role };
         Region { peers: (1..).zip(roles).map(peer).collect(), ..Region::default() }
     }
 
@@ -282,7 +279,7 @@ mod tests {
     /// Region of the voters 1 to 3 and the learner 4.
     fn three_voters() -> Region {
         let role = |id| if id == 4 { PeerRole::Learner } else { PeerRole::Voter };
-        let peer = |id| PeerName { id: PeerId(id), store: StoreId(id), role: role(id) };
+        let peer = |id| Peer { id: PeerId(id), store: StoreId(id), role: role(id) };
         Region { peers: (1..=4).map(peer).collect(), ..Region::default() }
     }
 

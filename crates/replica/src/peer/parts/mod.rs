@@ -1,6 +1,6 @@
 //! Parts of a peer. Each keeps the state of one concern, privately: it takes what it needs as
 //! arguments and returns a decision. It has no access to the engine, to outputs or to another part;
-//! [`super::Peer`] holds the parts and carries their decisions out.
+//! [`super::Replica`] holds the parts and carries their decisions out.
 
 mod copies;
 mod durability;
