@@ -257,8 +257,8 @@ impl Appender {
         shared: &Shared,
         regions: &'a crate::region::Regions,
         withdraw: bool,
-    ) -> encode::Place<'a> {
-        encode::Place {
+    ) -> encode::FrameContext<'a> {
+        encode::FrameContext {
             origin: self.origin,
             at: self.head(),
             chain: self.end.chain,

@@ -39,7 +39,7 @@ const COPY_BYTES: usize = 2 << 10;
 const COMBINED_BYTES_MIN: usize = 2 << 10;
 
 /// Position of the frame, and the log's state before it.
-pub(crate) struct Place<'a> {
+pub(crate) struct FrameContext<'a> {
     pub origin: Origin,
     pub at: Lsn,
     pub chain: u32,
@@ -74,7 +74,7 @@ pub(crate) fn frame_bytes(records: &[Record]) -> u64 {
 /// Encodes the frame with its padding into `buffer` and its items into `staged`. Fails with
 /// `Invalid`.
 pub(crate) fn encode(
-    place: &Place<'_>,
+    place: &FrameContext<'_>,
     records: &[Record],
     buffer: &mut FrameBuffer<'_>,
     staged: &mut Staged,
@@ -102,7 +102,7 @@ pub(crate) fn encode(
 }
 
 /// Encodes the empty frame that confirms the batch before it.
-pub(crate) fn encode_confirmation(place: &Place<'_>, buffer: &mut AlignedBuf) {
+pub(crate) fn encode_confirmation(place: &FrameContext<'_>, buffer: &mut AlignedBuf) {
     buffer.clear();
     let mut header =
         FrameHeader { body_bytes: 0, crc: 0, at: place.at, chain: place.chain, records: 0 };
@@ -112,7 +112,7 @@ pub(crate) fn encode_confirmation(place: &Place<'_>, buffer: &mut AlignedBuf) {
 }
 
 struct Encoder<'a, 'f> {
-    place: &'a Place<'a>,
+    place: &'a FrameContext<'a>,
     buffer: &'a mut FrameBuffer<'f>,
     staged: &'a mut Staged,
     header: Vec<u8>,

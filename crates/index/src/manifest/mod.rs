@@ -42,7 +42,7 @@ impl From<Edit> for Change {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct ManifestRecovery {
     pub created: bool,
     /// Bytes of an unfinished last frame that were truncated.
     pub tail_cut_bytes: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Manifest {
 
 impl Manifest {
     /// Opens the newest manifest of `dir`, or creates one in a directory without runs.
-    pub fn open(vfs: Arc<dyn Vfs>, dir: &Path, bytes_max: u64) -> Result<(Self, Found)> {
+    pub fn open(vfs: Arc<dyn Vfs>, dir: &Path, bytes_max: u64) -> Result<(Self, ManifestRecovery)> {
         match numbers(&*vfs, dir)?.last() {
             Some(&number) => Self::read(vfs, dir, number, bytes_max),
             None if has_runs(&*vfs, dir)? => {
@@ -75,7 +75,7 @@ impl Manifest {
             }
             None => {
                 let manifest = Self::create(vfs, dir, 1, ManifestState::default(), bytes_max)?;
-                Ok((manifest, Found { created: true, tail_cut_bytes: 0 }))
+                Ok((manifest, ManifestRecovery { created: true, tail_cut_bytes: 0 }))
             }
         }
     }
@@ -97,7 +97,12 @@ impl Manifest {
         Ok(Self { vfs, dir, file, end, rewrite_at, bytes_max, state, poisoned: None })
     }
 
-    fn read(vfs: Arc<dyn Vfs>, dir: &Path, number: u32, bytes_max: u64) -> Result<(Self, Found)> {
+    fn read(
+        vfs: Arc<dyn Vfs>,
+        dir: &Path,
+        number: u32,
+        bytes_max: u64,
+    ) -> Result<(Self, ManifestRecovery)> {
         let path = path_of(dir, number);
         let file = vfs.open(&path, Open::WRITE)?;
         let content = read_all(&*file)?;
@@ -116,7 +121,7 @@ impl Manifest {
         let rewrite_at = bytes_max.max(2 * end.offset);
         let dir = dir.to_path_buf();
         let manifest = Self { vfs, dir, file, end, rewrite_at, bytes_max, state, poisoned: None };
-        Ok((manifest, Found { created: false, tail_cut_bytes }))
+        Ok((manifest, ManifestRecovery { created: false, tail_cut_bytes }))
     }
 
     pub fn state(&self) -> &ManifestState {

@@ -4,7 +4,7 @@ use super::Memtable;
 use super::node::SLOTS;
 use super::range_deletes::Pieces;
 use super::record::{Content, VersionRecord};
-use super::tree::Target;
+use super::tree::LeafTarget;
 use crate::cursor::Cursor;
 use crate::cursor::{Found, ValueSlice};
 use std::ops::Range;
@@ -128,7 +128,7 @@ impl MemtableCursor {
             }
             let mut first = std::mem::take(&mut self.key);
             VersionRecord::at(&self.table.tree.arena, self.leaf.first).key_into(&mut first);
-            self.load(Target::Below(Some(&first)), Some(&first));
+            self.load(LeafTarget::Below(Some(&first)), Some(&first));
             self.key = first;
             if self.slot == 0 {
                 return self.clear();
@@ -138,7 +138,7 @@ impl MemtableCursor {
     }
 
     /// Copies a leaf and sets the slot to the first key at or above `bound`, or past the last key.
-    fn load(&mut self, to: Target<'_>, bound: Option<&[u8]>) {
+    fn load(&mut self, to: LeafTarget<'_>, bound: Option<&[u8]>) {
         let arena = &self.table.tree.arena;
         (self.leaf, self.slot) = self.table.tree.read_leaf(to, |node, meta| {
             let slot = bound.map_or(meta.count, |key| node.lower_bound(arena, meta, key).0);
@@ -196,14 +196,14 @@ impl Cursor for MemtableCursor {
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.load(Target::Key(key), Some(key));
+        self.load(LeafTarget::Key(key), Some(key));
         self.resolve_visible(self.slot..self.leaf.count);
         self.forward();
         Ok(())
     }
 
     fn seek_before(&mut self, bound: Option<&[u8]>) -> Result<()> {
-        self.load(Target::Below(bound), bound);
+        self.load(LeafTarget::Below(bound), bound);
         self.resolve_visible(0..self.slot);
         self.backward();
         Ok(())

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use stele_types::lock::{RwLock, rank};
 use stele_types::{KeyRange, Seq};
-use tree::{Target, Tree};
+use tree::{LeafTarget, Tree};
 
 /// Key → newest visible version, by sequence number. Sequence numbers never decrease from write to
 /// write; of writes with equal numbers the later one wins. Keys are at most `KEY_BYTES_MAX` long
@@ -97,7 +97,7 @@ impl Memtable {
     /// Returns the newest version of `key` visible at `at`. Returns [`Found::Deleted`] also when a
     /// range delete covers the key, so that older sources are not searched.
     pub fn get(&self, key: &[u8], at: Seq) -> Option<Found> {
-        let head = self.tree.read_leaf(Target::Key(key), |leaf, meta| {
+        let head = self.tree.read_leaf(LeafTarget::Key(key), |leaf, meta| {
             match leaf.lower_bound(&self.tree.arena, meta, key) {
                 (slot, true) => leaf.record(slot),
                 _ => 0,

@@ -20,7 +20,7 @@ const ATTEMPTS: usize = 64;
 const LEVELS_MAX: usize = 16;
 
 #[derive(Clone, Copy)]
-pub(super) enum Target<'a> {
+pub(super) enum LeafTarget<'a> {
     /// The leaf that contains `key` if any does.
     Key(&'a [u8]),
     /// The leaf that contains the greatest key below the bound; `None`: the last leaf.
@@ -197,7 +197,7 @@ impl Tree {
 
     /// Reads one leaf consistently.
     #[inline]
-    pub(super) fn read_leaf<R>(&self, to: Target<'_>, read: impl Fn(Node<'_>, Meta) -> R) -> R {
+    pub(super) fn read_leaf<R>(&self, to: LeafTarget<'_>, read: impl Fn(Node<'_>, Meta) -> R) -> R {
         self.retry(|| self.try_read_leaf(to, &read))
     }
 
@@ -278,14 +278,18 @@ impl Tree {
     }
 
     #[inline]
-    fn try_read_leaf<R>(&self, to: Target<'_>, read: impl Fn(Node<'_>, Meta) -> R) -> Option<R> {
+    fn try_read_leaf<R>(
+        &self,
+        to: LeafTarget<'_>,
+        read: impl Fn(Node<'_>, Meta) -> R,
+    ) -> Option<R> {
         let choose = |node: Node<'_>, meta: Meta| match to {
-            Target::Key(key) => {
+            LeafTarget::Key(key) => {
                 let (slot, exact) = node.lower_bound(&self.arena, meta, key);
                 slot + usize::from(exact)
             }
-            Target::Below(Some(bound)) => node.lower_bound(&self.arena, meta, bound).0,
-            Target::Below(None) => meta.count,
+            LeafTarget::Below(Some(bound)) => node.lower_bound(&self.arena, meta, bound).0,
+            LeafTarget::Below(None) => meta.count,
         };
         self.try_descend(choose, read)
     }

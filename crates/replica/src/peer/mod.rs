@@ -29,8 +29,8 @@ pub(crate) use members::CHILD_STARTS_AFTER;
 pub(crate) use merge::merge_answer;
 pub(crate) use parts::Waiting;
 use parts::{
-    Changes, Contacts, Durability, ElectionTimer, HeldKeys, Hibernation, Leadership, LeaseRight,
-    Merge, Proposals, Reads, Repairs, Room, SnapshotBackoff, Transfers, is_caught_up,
+    Contacts, Durability, ElectionTimer, HeldKeys, Hibernation, Leadership, LeaseRight, Merge,
+    PendingChanges, Proposals, Reads, Repairs, Room, SnapshotBackoff, Transfers, is_caught_up,
 };
 use raft_group::{Follower, RaftGroup};
 pub(crate) use repair::find_values;
@@ -56,7 +56,7 @@ pub(crate) struct Replica<E: StorageEngine> {
     contacts: Contacts,
     proposals: Proposals,
     held: HeldKeys,
-    changes: Changes,
+    changes: PendingChanges,
     reads: Reads,
     lease: LeaseRight,
     merge: Merge,
@@ -96,7 +96,7 @@ impl<E: StorageEngine> Replica<E> {
             contacts: Contacts::new(ctx.now.monotonic_nanos),
             proposals: Proposals::default(),
             held: HeldKeys::default(),
-            changes: Changes::default(),
+            changes: PendingChanges::default(),
             reads: Reads::default(),
             lease: LeaseRight::default(),
             merge: Merge::new(unapplied.merges),

@@ -37,7 +37,7 @@ use crate::placement::PlacementService;
 use crate::port::{self, MESSAGE_BYTES_MAX};
 use crate::store::{Engine, StoreHandle};
 use crate::stores::Stores;
-use crate::tasks::{Failure, Failures, Tasks, blocking};
+use crate::tasks::{Failures, NodeFailure, Tasks, blocking};
 use crate::tikv::TikvService;
 use crate::transport::{self, Cut, Transport};
 use crate::unsupported;
@@ -173,7 +173,10 @@ impl Node {
             times: open::lease_times(&config),
             boots: boots.clone(),
         };
-        let options = transport::Options { seed: random(), ..transport::Options::default() };
+        let options = transport::TransportOptions {
+            seed: random(),
+            ..transport::TransportOptions::default()
+        };
         let transport = Transport::start(options, identity, members.clone(), router.clone());
         router.set_transport(transport.clone());
         let parts =
@@ -202,11 +205,11 @@ impl Node {
         while let Some(failure) = self.failures.recv().await {
             let runs = self.stores.all().iter().any(|store| store.is_running());
             match failure {
-                Failure::Task(error) => return Err(error),
-                Failure::Store(error) if !runs && self.stores.recovering().is_empty() => {
+                NodeFailure::Task(error) => return Err(error),
+                NodeFailure::Store(error) if !runs && self.stores.recovering().is_empty() => {
                     return Err(error);
                 }
-                Failure::Store(_) => {}
+                NodeFailure::Store(_) => {}
             }
         }
         Ok(())
@@ -433,10 +436,10 @@ impl Parts {
         });
         let grpc = unsupported::with_text(grpc.into_axum_router());
         let routes = grpc.merge(tikv.routes()).merge(status).fallback(unsupported::answer);
-        let options = port::Options {
+        let options = port::PortOptions {
             connections_max: reload.connections_max.clone(),
             handles: self.config.descriptors.handles().clone(),
-            ..port::Options::default()
+            ..port::PortOptions::default()
         };
         let stopped = stopping.subscribe();
         let transport = self.transport.clone();

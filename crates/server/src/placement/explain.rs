@@ -1,7 +1,7 @@
 //! Reasons of placement: what the schedulers know of each store, and their verdicts.
 
 use super::forward::leader_calls;
-use super::stores::{Counts, count};
+use super::stores::{StoreCounts, count};
 use super::{PlacementService, operators, regions, wire};
 use std::sync::Arc;
 use stele_placement::schedule::explain::{self, Member, Overview, StoreOverview};
@@ -124,7 +124,7 @@ fn member_verdict(judged: &Judged<'_>, info: &RegionInfo, member: &Member) -> St
 struct Judged<'a> {
     state: &'a LeaderState,
     overview: &'a Overview,
-    counts: Counts,
+    counts: StoreCounts,
     weight_max: u64,
 }
 

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stele_node::snapshot::{BROKEN_NANOS_MAX, Parts, RETRY_NANOS, Reception, Replica, Source};
+use stele_node::snapshot::{BROKEN_NANOS_MAX, Parts, RETRY_NANOS, Reception, ReplicaKey, Source};
 use stele_replica::{Done, Input, Reply, Request, SendSnapshot, wire};
 use stele_types::{Error, Result, StoreId};
 use tokio::sync::{Semaphore, watch};
@@ -149,7 +149,7 @@ impl SnapshotTransfer {
     }
 
     /// Keeps a part for its sender, for a limited time.
-    fn keep(&self, replica: Replica, header: Bytes, reception: Reception<Engine>) {
+    fn keep(&self, replica: ReplicaKey, header: Bytes, reception: Reception<Engine>) {
         let dropped = self.parts.lock().put(replica, header, reception, self.now_nanos());
         drop(dropped);
         let (parts, started) = (self.parts.clone(), self.started);

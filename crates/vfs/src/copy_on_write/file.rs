@@ -39,7 +39,7 @@ impl Budget {
 
 /// A file without its name.
 #[derive(Debug)]
-pub(super) struct Inode {
+pub(super) struct CowInode {
     below: Option<Below>,
     body: RwLock<Body>,
     budget: Arc<Budget>,
@@ -66,7 +66,7 @@ impl Body {
     }
 }
 
-impl Inode {
+impl CowInode {
     pub fn new(budget: Arc<Budget>) -> Self {
         Self { below: None, body: RwLock::default(), budget }
     }
@@ -158,7 +158,7 @@ impl Inode {
     }
 }
 
-impl Drop for Inode {
+impl Drop for CowInode {
     fn drop(&mut self) {
         self.budget.give_back(self.body.get_mut().changes.allocated_bytes(0));
     }
@@ -167,7 +167,7 @@ impl Drop for Inode {
 /// A handle. Writes are complete when they return; syncs have nothing to do.
 #[derive(Debug)]
 pub(super) struct CopyFile {
-    pub inode: Arc<Inode>,
+    pub inode: Arc<CowInode>,
     pub path: PathBuf,
     pub write: bool,
     pub meter: Arc<Meter>,

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_server::recover::{
-    Listed, NotRecovered, OfflineDir, Planned, Verdict, check_cluster, check_lost, listed, open,
-    plan, record_lost, recover_all,
+    Listed, NotRecovered, OfflineDir, Planned, RegionOutcome, check_cluster, check_lost, listed,
+    open, plan, record_lost, recover_all,
 };
 use stele_server::store::Engine;
 use stele_types::{Clock, ClusterId, Error, Result, StoreId};
@@ -51,7 +51,7 @@ pub fn run(dirs: &[PathBuf], wanted: &Recover, json: bool) -> Result<Outcome> {
     if !wanted.yes {
         return Ok(Outcome::Done);
     }
-    if planned.iter().any(|it| matches!(it.verdict, Verdict::GoesOn { .. })) {
+    if planned.iter().any(|it| matches!(it.verdict, RegionOutcome::GoesOn { .. })) {
         places.iter().try_for_each(|(path, ident, _)| record_lost(path, *ident, &lost))?;
     }
     let outcome = recover(&mut opened, &planned, here.origin.version);

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use stele_server::recover::Replica;
+use stele_server::recover::SurvivingReplica;
 use stele_types::{ClusterId, Error, LogIndex, Region, Result, StoreId, Term};
 
 /// Longest line: a descriptor with two keys of 8 KiB in hexadecimal digits, and its peers.
@@ -23,7 +23,7 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ReplicaSurvey {
     /// Replicas on stores that are not lost.
-    pub replicas: Vec<Replica>,
+    pub replicas: Vec<SurvivingReplica>,
     /// Regions that the placement group has recorded.
     pub recorded: Vec<Region>,
     /// Where and when the replicas were read.
@@ -45,7 +45,7 @@ pub struct Origin {
 
 impl ReplicaSurvey {
     pub fn lines(&self) -> Vec<Map<String, Value>> {
-        let replica = |replica: &Replica| {
+        let replica = |replica: &SurvivingReplica| {
             json!({
                 "region": to_hex(&replica.region.encode()),
                 "store": replica.store.0,
@@ -135,7 +135,7 @@ impl ReplicaSurvey {
             return Some(());
         }
         let number = |name: &str| line.get(name)?.as_u64();
-        self.replicas.push(Replica {
+        self.replicas.push(SurvivingReplica {
             store: StoreId(number("store")?),
             region: region("region")?,
             term: Term(number("term")?),
@@ -170,7 +170,7 @@ mod tests {
             ..Region::default()
         };
         let survey = ReplicaSurvey {
-            replicas: vec![Replica {
+            replicas: vec![SurvivingReplica {
                 store: StoreId(4),
                 region: region(7),
                 term: Term(9),

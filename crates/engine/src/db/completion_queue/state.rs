@@ -9,7 +9,7 @@ use std::time::Duration;
 use stele_types::lock::{Mutex, rank};
 use stele_types::{Error, Result};
 
-pub(super) struct Shared {
+pub(super) struct QueueSlots {
     pub options: QueueOptions,
     state: Mutex<State, { rank::COMPLETION_QUEUE }>,
     /// Signals that as many results are there as a collecting thread waits for.
@@ -38,13 +38,13 @@ impl State {
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for QueueSlots {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("QueueSlots").field("options", &self.options).finish_non_exhaustive()
     }
 }
 
-impl Shared {
+impl QueueSlots {
     pub fn new(options: QueueOptions, notify: Option<Arc<dyn Notify>>) -> Arc<Self> {
         let state = State {
             completed: VecDeque::with_capacity(options.depth),
@@ -163,7 +163,7 @@ fn value_bytes(result: &Result<Answer>) -> u64 {
 /// Test: `a_store_that_stops_completes_each_accepted_call_once`.
 #[derive(Debug)]
 pub(in crate::db) struct Ticket {
-    queue: Arc<Shared>,
+    queue: Arc<QueueSlots>,
     tag: u64,
     reserved_bytes: usize,
     /// Directory of the shard that answers; `None` outside a set.

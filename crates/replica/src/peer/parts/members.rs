@@ -10,14 +10,14 @@ const LAG_ENTRIES_MAX: u64 = 1_000;
 
 /// Changes of the region under way.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
+pub(crate) struct PendingChanges {
     /// Last proposed entry that changes the region, until it is applied.
     last: Option<LogIndex>,
     /// Last proposed entry that changes the range or the phase, until it is applied.
     barrier: Option<LogIndex>,
 }
 
-impl Changes {
+impl PendingChanges {
     pub fn note_proposed(&mut self, at: LogIndex, is_barrier: bool) {
         self.last = Some(at);
         self.barrier = is_barrier.then_some(at).or(self.barrier);
@@ -223,7 +223,7 @@ mod tests {
             (joint, false, true, false),
         ];
         for (region, is_pending, is_blocked, expected) in rows {
-            let mut changes = Changes::default();
+            let mut changes = PendingChanges::default();
             if is_pending {
                 changes.note_proposed(LogIndex(5), false);
             }
@@ -261,7 +261,7 @@ mod tests {
             (&[(5, true), (6, false)], 5, true, false),
         ];
         for (proposed, applied, is_pending, is_barred) in rows {
-            let mut changes = Changes::default();
+            let mut changes = PendingChanges::default();
             proposed
                 .iter()
                 .for_each(|(at, barrier)| changes.note_proposed(LogIndex(*at), *barrier));

@@ -2,7 +2,7 @@
 
 use super::super::subject::{Subject, contents, everything, hard_state, mark, refused};
 use super::super::{Check, Factory};
-use super::op::{self, Op, REGIONS, Write};
+use super::op::{self, Op, REGIONS, WriteOp};
 use crate::model::{ModelIngest, ModelView};
 use crate::{
     EngineView, LogStore, ModelEngine, Order, Pair, Progress, ScanOptions, Snapshots, StateMachine,
@@ -114,7 +114,7 @@ impl<'f, F: Factory> Player<'f, F> {
         }
     }
 
-    fn append(&self, region: u64, back: u64, entries: &[Vec<Write>]) -> Check {
+    fn append(&self, region: u64, back: u64, entries: &[Vec<WriteOp>]) -> Check {
         let (mut records, at) = self.start_records(region);
         let fixed = at.applied.max(at.hard_state.commit).0;
         let first = (at.persisted.0.0 + 1).saturating_sub(back).max(fixed + 1);
@@ -362,7 +362,7 @@ impl<'f, F: Factory> Player<'f, F> {
     }
 }
 
-fn entry(region: u64, owned: &[u64], index: u64, term: u64, writes: &[Write]) -> Result<Record> {
+fn entry(region: u64, owned: &[u64], index: u64, term: u64, writes: &[WriteOp]) -> Result<Record> {
     let payload = op::payload(owned, index, term, writes)?;
     let (region, term, index) = (RegionId(region), Term(term), LogIndex(index));
     Ok(Record::Entry(EntryRecord { region, term, index, is_command: true, payload }))
