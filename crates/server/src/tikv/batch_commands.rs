@@ -96,7 +96,8 @@ struct Work {
 impl Work {
     /// Starts every command.
     fn begin(self: Arc<Self>, batch: BatchCommandsRequest) -> Result<(), Box<Status>> {
-        let (mut puts, mut gets) = (put_groups::Groups::default(), get_groups::Groups::default());
+        let (mut puts, mut gets) =
+            (put_groups::PutGroups::default(), get_groups::GetGroups::default());
         for (id, request) in batch.request_ids.into_iter().zip(batch.requests) {
             self.service.check_cluster(context(&request))?;
             match request.cmd {

@@ -16,7 +16,7 @@ use stele_types::CommandBuilder;
 const GROUP_BYTES_MAX: usize = 64 << 10;
 
 /// Puts of one entry.
-pub(super) struct Group {
+pub(super) struct PutGroup {
     context: Context,
     target: Target,
     ids: Vec<u64>,
@@ -26,11 +26,11 @@ pub(super) struct Group {
 
 /// Puts of one message.
 #[derive(Default)]
-pub(super) struct Groups {
-    groups: Vec<Group>,
+pub(super) struct PutGroups {
+    groups: Vec<PutGroup>,
 }
 
-impl Groups {
+impl PutGroups {
     /// Adds a put of a message to the group of its region. A failure concerns only this put.
     pub fn add(
         &mut self,
@@ -39,7 +39,7 @@ impl Groups {
         (id, request): (u64, &RawPutRequest),
     ) -> Result<(), Failure> {
         let context = request.context.as_ref();
-        let fits = |group: &&mut Group| {
+        let fits = |group: &&mut PutGroup| {
             context.is_some_and(|context| has_same_target(&group.context, context))
                 && group.command.encoded_bytes() + writes::put_bytes(request) <= GROUP_BYTES_MAX
         };
@@ -56,11 +56,11 @@ impl Groups {
         let mut command = CommandBuilder::with_capacity(writes::put_bytes(request));
         writes::add_put(&target, &mut command, request)?;
         let context = context.cloned().unwrap_or_default();
-        self.groups.push(Group { context, target, ids: vec![id], command, memory });
+        self.groups.push(PutGroup { context, target, ids: vec![id], command, memory });
         Ok(())
     }
 
-    pub fn finish(self) -> Vec<Group> {
+    pub fn finish(self) -> Vec<PutGroup> {
         self.groups
     }
 }
@@ -75,7 +75,7 @@ pub(super) fn has_same_target(a: &Context, b: &Context) -> bool {
         && a.request_source == b.request_source
 }
 
-impl Group {
+impl PutGroup {
     pub fn memory(&self) -> Memory {
         self.memory.clone()
     }
