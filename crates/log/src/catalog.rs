@@ -1,8 +1,53 @@
 //! The files of the log, and what is known of each without reading it.
 
-use crate::{FileKind, ValueFileInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use stele_types::{FileId, Lsn};
+
+/// State of the list of files. While two are equal, so are the files, except for the size of the head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileList {
+    /// Number of changes of the list since the log was opened.
+    pub changes: u64,
+    /// First segment that a region needs.
+    pub wanted_from: FileId,
+    /// The active segment.
+    pub head: FileId,
+}
+
+/// Kind of a file of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// Batches in arrival order.
+    Segment {
+        /// Whether it takes no further batches.
+        sealed: bool,
+        /// Whether it reuses the blocks of a freed segment.
+        recycled: bool,
+    },
+    /// Values in key order.
+    Sorted,
+    /// Tombstones retained after their segment was removed, for rebuilding a lost index.
+    Tombstones,
+}
+
+/// Description of one file of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValueFileInfo {
+    /// The file's number.
+    pub file: FileId,
+    /// The file's kind.
+    pub kind: FileKind,
+    /// Bytes it takes on the device.
+    pub bytes: u64,
+    /// Of those, bytes of keys and of values too long to be inline, plus
+    /// [`crate::RECORD_OVERHEAD_BYTES`] for each.
+    pub payload_bytes: u64,
+    /// Whether removal would lose untruncated entries of a region, or break the chain of segments
+    /// that recovery reads.
+    pub wanted_by_raft: bool,
+    /// Lower bound of the versions in the file.
+    pub min_lsn: Lsn,
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileMeta {

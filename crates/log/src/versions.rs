@@ -1,6 +1,5 @@
-//! Walks over the files: surviving entries for replay, every version for a rebuild.
-//!
-//! Surviving entries, for rebuilding the state that a crash removed from memory.
+//! Walks over the files: surviving entries for replay of the state that a crash removed from memory, every
+//! version for a rebuild of the index.
 
 use crate::dir::Name;
 use crate::format::{Content, EntryItem, Item, ops};
