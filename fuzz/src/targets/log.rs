@@ -6,7 +6,7 @@ use crate::{Bound, Target};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use stele_log::inspect::{Row, dump};
-use stele_log::{DamagedPayload, Log, LogOptions, RecoverFrom, DamageSurvey};
+use stele_log::{DamageSurvey, DamagedPayload, Log, LogOptions, RecoverFrom};
 use stele_types::{
     Cause, CommandBuilder, EntryRecord, HardState, LogBatch, LogIndex, Lsn, Mark, Record, RegionId,
     Result, StoreId, Term,
