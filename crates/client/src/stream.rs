@@ -26,7 +26,7 @@ const COMMANDS_PER_BATCH: usize = 256;
 const BATCH_BYTES_MAX: usize = 512 << 10;
 /// Maximum bytes of a call on the stream. Longer calls are sent alone, because they would delay all
 /// calls after them.
-pub const COMMAND_BYTES_MAX: usize = 64 << 10;
+pub(crate) const COMMAND_BYTES_MAX: usize = 64 << 10;
 
 type ReplySender = oneshot::Sender<Result<Done, Status>>;
 /// Calls in flight, by request ID; `None` once the stream has ended.
@@ -44,7 +44,7 @@ struct Waiting {
 
 /// A stream to one node. Clones share it.
 #[derive(Clone, Debug)]
-pub struct CommandStream {
+pub(crate) struct CommandStream {
     waiting: mpsc::Sender<Waiting>,
 }
 
@@ -56,7 +56,7 @@ impl std::fmt::Debug for Waiting {
 
 impl CommandStream {
     /// Opens a stream, which closes with its last clone.
-    pub fn new(wire: Wire) -> Self {
+    pub(crate) fn new(wire: Wire) -> Self {
         let (waiting, queue) = mpsc::channel(WAITING_MAX);
         tokio::spawn(run(wire, queue));
         Self { waiting }
@@ -64,7 +64,7 @@ impl CommandStream {
 
     /// Sends a command of about `bytes`. Fails with `Unavailable` if the stream ended; `departure`
     /// tells whether the command was sent before.
-    pub async fn call(
+    pub(crate) async fn call(
         &self,
         command: Cmd,
         bytes: usize,

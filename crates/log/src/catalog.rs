@@ -75,20 +75,20 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    pub fn get(&self, file: FileId) -> Option<FileMeta> {
+    pub(crate) fn get(&self, file: FileId) -> Option<FileMeta> {
         self.files.get(&file).copied()
     }
 
-    pub fn changes(&self) -> u64 {
+    pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
     /// Counts a change of the directory that leaves the catalog as it is.
-    pub fn note_change(&mut self) {
+    pub(crate) fn note_change(&mut self) {
         self.changes += 1;
     }
 
-    pub fn insert(&mut self, file: FileId, meta: FileMeta) {
+    pub(crate) fn insert(&mut self, file: FileId, meta: FileMeta) {
         self.remove(file);
         match meta.kind {
             FileKind::Tombstones => self.tombstones.insert(file),
@@ -97,14 +97,14 @@ impl Catalog {
         self.files.insert(file, meta);
     }
 
-    pub fn update(&mut self, file: FileId, f: impl FnOnce(&mut FileMeta)) {
+    pub(crate) fn update(&mut self, file: FileId, f: impl FnOnce(&mut FileMeta)) {
         if let Some(mut meta) = self.get(file) {
             f(&mut meta);
             self.insert(file, meta);
         }
     }
 
-    pub fn remove(&mut self, file: FileId) {
+    pub(crate) fn remove(&mut self, file: FileId) {
         self.changes += 1;
         if let Some(meta) = self.files.remove(&file) {
             self.values.remove(&(meta.min_lsn, file));
@@ -112,37 +112,37 @@ impl Catalog {
         }
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (FileId, &FileMeta)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (FileId, &FileMeta)> {
         self.files.iter().map(|(file, meta)| (*file, meta))
     }
 
     /// Returns the segments in log order.
-    pub fn segments(&self) -> Vec<FileId> {
+    pub(crate) fn segments(&self) -> Vec<FileId> {
         let is = |meta: &FileMeta| matches!(meta.kind, FileKind::Segment { .. });
         self.iter().filter(|(_, meta)| is(meta)).map(|(file, _)| file).collect()
     }
 
-    pub fn first_segment(&self) -> Option<FileId> {
+    pub(crate) fn first_segment(&self) -> Option<FileId> {
         let is = |meta: &FileMeta| matches!(meta.kind, FileKind::Segment { .. });
         self.iter().find(|(_, meta)| is(meta)).map(|(file, _)| file)
     }
 
-    pub fn of_kind(&self, kind: FileKind) -> Vec<FileId> {
+    pub(crate) fn of_kind(&self, kind: FileKind) -> Vec<FileId> {
         self.iter().filter(|(_, meta)| meta.kind == kind).map(|(file, _)| file).collect()
     }
 
     /// Returns the files of retained tombstones.
-    pub fn tombstones(&self) -> Vec<FileId> {
+    pub(crate) fn tombstones(&self) -> Vec<FileId> {
         self.tombstones.iter().copied().collect()
     }
 
     /// Returns the oldest version that any value file except `without` may hold.
-    pub fn oldest_value(&self, without: Option<FileId>) -> Option<Lsn> {
+    pub(crate) fn oldest_value(&self, without: Option<FileId>) -> Option<Lsn> {
         let mut values = self.values.iter();
         values.find(|(_, file)| Some(*file) != without).map(|(oldest, _)| *oldest)
     }
 
-    pub fn infos(&self, wanted_from: FileId) -> Vec<ValueFileInfo> {
+    pub(crate) fn infos(&self, wanted_from: FileId) -> Vec<ValueFileInfo> {
         let info = |(file, meta): (FileId, &FileMeta)| ValueFileInfo {
             file,
             kind: meta.kind,

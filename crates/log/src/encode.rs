@@ -376,22 +376,22 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.items.clear();
         self.previous = Previous::default();
     }
 
     /// Adds an item. Returns `false` for an entry that is marked as a command and is not one.
-    pub fn push(&mut self, item: &Item<'_>, inline_max: usize) -> bool {
+    pub(crate) fn push(&mut self, item: &Item<'_>, inline_max: usize) -> bool {
         put_digest(&mut self.items, &mut self.scratch, &mut self.previous, item, inline_max)
     }
 
-    pub fn items(&self, segment: FileId) -> Items<'_> {
+    pub(crate) fn items(&self, segment: FileId) -> Items<'_> {
         Items::new(Form::Sidecar, Lsn::new(segment, 0), &self.items)
     }
 
     /// Whether a frame with this body at `begin` decodes to the same items.
-    pub fn agrees_with(&self, begin: Lsn, body: &[u8], inline_max: usize) -> bool {
+    pub(crate) fn agrees_with(&self, begin: Lsn, body: &[u8], inline_max: usize) -> bool {
         let mut read = Self::default();
         let mut items = Items::new(Form::Frame, begin, body);
         while let Some(item) = items.next_item() {
@@ -402,12 +402,12 @@ impl Staged {
         read.items == self.items
     }
 
-    pub fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         self.items.shrink_to(BYTES_KEPT);
         self.scratch.shrink_to(BYTES_KEPT);
     }
 
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.items.capacity() + self.scratch.capacity()
     }
 }

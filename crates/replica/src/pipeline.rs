@@ -89,7 +89,7 @@ pub(crate) struct InFlight {
 
 impl GroupCommit {
     /// Adds a record. Records of one region keep their order.
-    pub fn push(&mut self, record: Record) {
+    pub(crate) fn push(&mut self, record: Record) {
         match &record {
             Record::HardState(region, _) => {
                 self.piggybacked.remove(region);
@@ -106,7 +106,7 @@ impl GroupCommit {
     }
 
     /// Returns the bytes of entries that are not written, in flight or not.
-    pub fn entry_bytes(&self) -> u64 {
+    pub(crate) fn entry_bytes(&self) -> u64 {
         self.entry_bytes
     }
 
@@ -122,34 +122,34 @@ impl GroupCommit {
     }
 
     /// Adds a hard state of which only the commit index changed; it waits for the next batch.
-    pub fn piggyback(&mut self, region: RegionId, hard_state: HardState) {
+    pub(crate) fn piggyback(&mut self, region: RegionId, hard_state: HardState) {
         self.piggybacked.insert(region, hard_state);
     }
 
     /// Adds a truncation; it waits for the next batch.
-    pub fn piggyback_truncation(&mut self, region: RegionId, index: LogIndex, term: Term) {
+    pub(crate) fn piggyback_truncation(&mut self, region: RegionId, index: LogIndex, term: Term) {
         self.truncations.insert(region, Mark::TruncatePrefix(index, term));
     }
 
     /// Lets the truncations added so far wait for no other record.
-    pub fn write_truncations(&mut self) {
+    pub(crate) fn write_truncations(&mut self) {
         self.truncates_now = true;
     }
 
     /// Drops a region's waiting hard state and truncation, when its log starts again or ends.
-    pub fn drop_piggybacked(&mut self, region: RegionId) {
+    pub(crate) fn drop_piggybacked(&mut self, region: RegionId) {
         self.piggybacked.remove(&region);
         self.truncations.remove(&region);
     }
 
     /// Registers a notification for when the records added so far are durable.
-    pub fn note_ready(&mut self, ready: ReadyInBatch) {
+    pub(crate) fn note_ready(&mut self, ready: ReadyInBatch) {
         self.readies.push(ready);
     }
 
     /// Hands out a batch, if there are records and none is in flight. Hands out the batch in flight
     /// again, if it found no room and its pause is over.
-    pub fn hand_out(&mut self, now_nanos: u64) -> Option<Append> {
+    pub(crate) fn hand_out(&mut self, now_nanos: u64) -> Option<Append> {
         if let Some(under_way) = &mut self.in_flight {
             under_way.retry_at.take_if(|at| *at <= now_nanos)?;
             return Some(under_way.append.clone());
@@ -173,23 +173,23 @@ impl GroupCommit {
     }
 
     /// Ends the batch in flight: it is durable.
-    pub fn finish(&mut self, ticket: Ticket) -> Option<InFlight> {
+    pub(crate) fn finish(&mut self, ticket: Ticket) -> Option<InFlight> {
         let done = self.in_flight.take_if(|under_way| under_way.append.ticket == ticket)?;
         let bytes: u64 = done.append.batch.records.iter().map(entry_bytes).sum();
         self.entry_bytes = self.entry_bytes.saturating_sub(bytes);
         Some(done)
     }
 
-    pub fn is_under_way(&self) -> bool {
+    pub(crate) fn is_under_way(&self) -> bool {
         self.in_flight.is_some()
     }
 
-    pub fn under_way(&self, ticket: Ticket) -> Option<&InFlight> {
+    pub(crate) fn under_way(&self, ticket: Ticket) -> Option<&InFlight> {
         self.in_flight.as_ref().filter(|under_way| under_way.append.ticket == ticket)
     }
 
     /// Schedules the batch to be handed out again: the device had no room. Nothing of it is lost.
-    pub fn retry(&mut self, ticket: Ticket, at_nanos: u64) {
+    pub(crate) fn retry(&mut self, ticket: Ticket, at_nanos: u64) {
         if let Some(under_way) = self.in_flight.as_mut().filter(|it| it.append.ticket == ticket) {
             under_way.retry_at = Some(at_nanos);
         }
@@ -200,7 +200,7 @@ impl GroupCommit {
     ///
     /// Invariant: the log of a replica loses the end of what was not written, never a part before
     /// that: nothing that follows a dropped record stays.
-    pub fn give_up(&mut self, regions: &BTreeSet<RegionId>) {
+    pub(crate) fn give_up(&mut self, regions: &BTreeSet<RegionId>) {
         self.drop_waiting(|region| regions.contains(&region));
         self.readies.retain(|ready| !regions.contains(&ready.region));
         regions.iter().for_each(|region| self.drop_piggybacked(*region));
@@ -222,13 +222,13 @@ impl GroupCommit {
     }
 
     /// Returns whether a record of the region is in flight or waits for the next batch.
-    pub fn has_records_of(&self, region: RegionId) -> bool {
+    pub(crate) fn has_records_of(&self, region: RegionId) -> bool {
         let under_way = self.in_flight.iter().flat_map(|under_way| &under_way.append.batch.records);
         self.records.iter().chain(under_way).any(|record| region_of(record) == region)
     }
 
     /// Returns the monotonic nanoseconds at which a batch must be handed out again.
-    pub fn retry_at(&self) -> Option<u64> {
+    pub(crate) fn retry_at(&self) -> Option<u64> {
         self.in_flight.as_ref().and_then(|under_way| under_way.retry_at)
     }
 }

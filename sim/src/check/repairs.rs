@@ -15,7 +15,7 @@ const LISTED_MAX: usize = 16;
 
 /// Repair requests and replies seen in messages.
 #[derive(Default)]
-pub struct Repairs {
+pub(crate) struct Repairs {
     /// Values that stores requested: key, length and checksum.
     asked: BTreeSet<(StoreId, Bytes, u32, u32)>,
     /// Range repair replies that were received and not installed yet.
@@ -41,7 +41,7 @@ struct RepairReply {
 
 impl Repairs {
     /// Drops the replies of a replica after its ranges were replaced.
-    pub fn replaced(&mut self, slot: u64, region: RegionId) {
+    pub(crate) fn replaced(&mut self, slot: u64, region: RegionId) {
         self.ranges.retain(|answer| (answer.slot, answer.region) != (slot, region));
     }
 

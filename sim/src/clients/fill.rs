@@ -27,7 +27,7 @@ pub fn fill_key(number: u32) -> Bytes {
 
 /// Batch of a fill under way.
 #[derive(Debug)]
-pub struct Fill {
+pub(super) struct Fill {
     /// Numbers of its keys.
     pub numbers: Vec<u32>,
     header: Header,

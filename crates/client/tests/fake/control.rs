@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status};
 
 type RpcResult<T> = Result<Response<T>, Status>;
 
-pub fn store_info(id: u64, address: &str) -> StoreInfo {
+pub(super) fn store_info(id: u64, address: &str) -> StoreInfo {
     let stats = StoreStats {
         id,
         capacity: 100 << 30,

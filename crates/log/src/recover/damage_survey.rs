@@ -47,7 +47,7 @@ pub(crate) struct Unneeded {
 }
 
 impl Unneeded {
-    pub fn has(&self, from: &RecoverFrom, damaged: &DamagedPayload) -> bool {
+    pub(crate) fn has(&self, from: &RecoverFrom, damaged: &DamagedPayload) -> bool {
         // bug log.open_with_holes: `self.unreferenced.contains(&damaged.at)` is `true`
         from.is_checkpointed(damaged.region, damaged.index)
             || self.unreferenced.contains(&damaged.at)

@@ -154,7 +154,7 @@ pub(crate) enum Change {
 }
 
 impl AdminRecord {
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![FORMAT];
         varint::put(&mut out, self.region.0);
         match &self.change {
@@ -191,7 +191,7 @@ impl AdminRecord {
     }
 
     /// Decodes what [`AdminRecord::encode`] wrote; `None` if bytes are missing, invalid or left over.
-    pub fn decode(mut bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let rest = &mut bytes;
         if take_byte(rest)? != FORMAT {
             return None;

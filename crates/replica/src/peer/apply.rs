@@ -240,7 +240,11 @@ pub(super) struct Unapplied {
 
 impl Unapplied {
     /// Reads the log of a region above what is applied.
-    pub fn read<E: StorageEngine>(engine: &E, region: RegionId, start: &Start) -> Result<Self> {
+    pub(super) fn read<E: StorageEngine>(
+        engine: &E,
+        region: RegionId,
+        start: &Start,
+    ) -> Result<Self> {
         let mut found = Self::default();
         let (mut from, last) = (start.applied.next(), start.last.0);
         while from <= last {
@@ -265,7 +269,7 @@ impl Unapplied {
     /// one before. The durable commit index can be lower, because it does not cover a merge that is
     /// not applied.
     /// Test: `after_a_crash_a_change_of_members_proves_that_the_one_before_it_is_committed`.
-    pub fn with_proven_commit(&self, start: &Start) -> Start {
+    pub(super) fn with_proven_commit(&self, start: &Start) -> Start {
         let mut start = *start;
         let proven = self.changes[0].unwrap_or_default();
         // bug replica.earlier_change_uncommitted: skip

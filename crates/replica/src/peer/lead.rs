@@ -135,7 +135,7 @@ impl<E: StorageEngine> Replica<E> {
 const ASK_EVERY_TICKS: u64 = 20;
 
 impl<E: StorageEngine> Replica<E> {
-    pub fn tick(&mut self, ctx: &mut Context<E>) {
+    pub(crate) fn tick(&mut self, ctx: &mut Context<E>) {
         self.expire_waiting(ctx);
         self.expire_reads(ctx);
         self.check_transfer(ctx);
@@ -197,7 +197,7 @@ impl<E: StorageEngine> Replica<E> {
 
     /// Starts an election, if this peer is a voter with a durable log. Invariant: no learner campaigns.
     /// It may lack the changes of members that a leader must know.
-    pub fn campaign(&mut self) {
+    pub(crate) fn campaign(&mut self) {
         let is_voter = self.group.is_voter();
         // bug replica.learner_campaigns: let is_voter = true;
         if is_voter && !self.is_leader() && self.may_campaign() {
@@ -206,14 +206,14 @@ impl<E: StorageEngine> Replica<E> {
     }
 
     /// Starts an election at once if this peer is the only voter.
-    pub fn campaign_if_alone(&mut self) {
+    pub(crate) fn campaign_if_alone(&mut self) {
         if self.group.is_sole_voter() {
             self.campaign();
         }
     }
 
     /// Starts a new log: its first records are in the batch being filled.
-    pub fn start_new_log(&mut self, ctx: &mut Context<E>, campaigns: bool) {
+    pub(crate) fn start_new_log(&mut self, ctx: &mut Context<E>, campaigns: bool) {
         self.election.start_log(campaigns);
         self.durability.start_log();
         ctx.batches.note_ready(ReadyInBatch {
@@ -230,18 +230,18 @@ impl<E: StorageEngine> Replica<E> {
 
 impl<E: StorageEngine> Replica<E> {
     /// Returns whether ticks are stopped.
-    pub fn is_hibernating(&self) -> bool {
+    pub(crate) fn is_hibernating(&self) -> bool {
         self.hibernation.is_active()
     }
 
     /// Returns whether it hibernates and is not the only member: the others may have removed it.
-    pub fn may_have_been_removed(&self) -> bool {
+    pub(crate) fn may_have_been_removed(&self) -> bool {
         self.is_hibernating() && self.region.peers.len() > 1
     }
 
     /// Resumes ticks. Silence during hibernation is not a failure: only peers on unreachable stores
     /// count as unresponsive.
-    pub fn wake(&mut self, ctx: &mut Context<E>) {
+    pub(crate) fn wake(&mut self, ctx: &mut Context<E>) {
         let has_rested = self.hibernation.end();
         // bug replica.rest_is_silence: never
         if has_rested {
@@ -253,7 +253,7 @@ impl<E: StorageEngine> Replica<E> {
 
     /// Wakes the replica for a client. A hibernating follower cannot know whether its leader
     /// still runs, so it also wakes the leader.
-    pub fn wake_for_client(&mut self, ctx: &mut Context<E>) {
+    pub(crate) fn wake_for_client(&mut self, ctx: &mut Context<E>) {
         if self.is_hibernating()
             && let Some(leader) = self.leader()
             && leader.id != self.peer.id

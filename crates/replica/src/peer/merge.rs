@@ -108,7 +108,7 @@ impl<E: StorageEngine> Replica<E> {
     }
 
     /// Handles a store's answer to the question for the outcome of this region's merge.
-    pub fn on_merge_answer(&mut self, from: StoreId, answer: &MergeAnswer) {
+    pub(crate) fn on_merge_answer(&mut self, from: StoreId, answer: &MergeAnswer) {
         self.merge.note_answer(&self.region, from, answer);
     }
 
@@ -117,7 +117,7 @@ impl<E: StorageEngine> Replica<E> {
     /// of the merge is proposed. A commit needs the epoch of the preparation, and all of the region that a
     /// proposal is derived from is applied.
     /// Test: `a_target_that_has_not_decided_refuses_by_an_entry_when_the_merge_is_abandoned`.
-    pub fn refuse_merge(&mut self, ctx: &mut Context<E>, preparation: &Preparation) {
+    pub(crate) fn refuse_merge(&mut self, ctx: &mut Context<E>, preparation: &Preparation) {
         self.wake_for_client(ctx);
         let is_blocked = self.group.is_transferring()
             || self.group.is_changing_members()
@@ -199,11 +199,11 @@ impl<E: StorageEngine> Replica<E> {
     }
 
     /// Learns that an entry is committed, if the log holds it.
-    pub fn learn_committed(&mut self, entry: (LogIndex, Term)) {
+    pub(crate) fn learn_committed(&mut self, entry: (LogIndex, Term)) {
         self.group.learn_committed(entry);
     }
 
-    pub fn has_entry(&self, entry: (LogIndex, Term)) -> bool {
+    pub(crate) fn has_entry(&self, entry: (LogIndex, Term)) -> bool {
         self.group.has_entry(entry)
     }
 
@@ -222,12 +222,12 @@ impl<E: StorageEngine> Replica<E> {
         }
     }
 
-    pub fn is_merge_confirmed(&self) -> bool {
+    pub(crate) fn is_merge_confirmed(&self) -> bool {
         self.merge.is_confirmed()
     }
 
     /// Destroys this source if the merge has ended and no region here needs this replica.
-    pub fn destroy_if_merged(&mut self, ctx: &mut Context<E>) {
+    pub(crate) fn destroy_if_merged(&mut self, ctx: &mut Context<E>) {
         let is_here = |target| region_here(ctx, target).is_some();
         if self.merge.has_ended(&self.region, is_here, |target| descriptor(ctx, target)) {
             ctx.store_requests.push(StoreRequest::Destroy(admin::tombstone(&self.region)));
@@ -236,7 +236,7 @@ impl<E: StorageEngine> Replica<E> {
 
     /// Asks the other members for the outcome of the merge: a store with a tombstone of the region
     /// reports it.
-    pub fn query_merge_outcome(&self, ctx: &mut Context<E>) {
+    pub(crate) fn query_merge_outcome(&self, ctx: &mut Context<E>) {
         self.send_to_others(ctx, &Body::WakeUp);
     }
 

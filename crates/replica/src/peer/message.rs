@@ -27,7 +27,7 @@ impl<E: StorageEngine> Replica<E> {
         }
     }
 
-    pub fn send(&self, ctx: &mut Context<E>, to: Peer, body: Body) {
+    pub(crate) fn send(&self, ctx: &mut Context<E>, to: Peer, body: Body) {
         ctx.out.messages.push(PeerMessage {
             from_store: self.peer.store,
             to_store: to.store,
@@ -45,7 +45,7 @@ impl<E: StorageEngine> Replica<E> {
         self.others().for_each(|peer| self.send(ctx, *peer, body.clone()));
     }
 
-    pub fn receive(&mut self, ctx: &mut Context<E>, message: PeerMessage) {
+    pub(crate) fn receive(&mut self, ctx: &mut Context<E>, message: PeerMessage) {
         let from = message.from;
         let is_member = self.region.peer(from.id).is_some();
         let older = message.epoch.conf_version < self.region.epoch.conf_version;
@@ -207,7 +207,7 @@ impl<E: StorageEngine> Replica<E> {
         }
     }
 
-    pub fn store_unreachable(&mut self, ctx: &mut Context<E>, store: stele_types::StoreId) {
+    pub(crate) fn store_unreachable(&mut self, ctx: &mut Context<E>, store: stele_types::StoreId) {
         if self.remote_leader_store() == Some(store) {
             self.wake(ctx);
         }
@@ -220,14 +220,14 @@ impl<E: StorageEngine> Replica<E> {
     }
 
     /// Destroys this replica if its peer id is `id`. A later change may have added another peer.
-    pub fn destroy_if(&mut self, ctx: &mut Context<E>, id: PeerId) {
+    pub(crate) fn destroy_if(&mut self, ctx: &mut Context<E>, id: PeerId) {
         if id == self.peer.id {
             ctx.store_requests.push(StoreRequest::Destroy((*self.region).clone()));
         }
     }
 
     /// Reports the new replica as an event.
-    pub fn announce(&self, ctx: &mut Context<E>) {
+    pub(crate) fn announce(&self, ctx: &mut Context<E>) {
         ctx.out.events.push(Event::RegionCreated((*self.region).clone()));
     }
 }

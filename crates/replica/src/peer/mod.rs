@@ -70,7 +70,7 @@ pub(crate) struct Replica<E: StorageEngine> {
 }
 
 impl<E: StorageEngine> Replica<E> {
-    pub fn new(ctx: &mut Context<E>, region: Region, start: &Start) -> Result<Self> {
+    pub(crate) fn new(ctx: &mut Context<E>, region: Region, start: &Start) -> Result<Self> {
         let store = ctx.options.store;
         let Some(peer) = region.peer_on(store).copied() else {
             return Err(Error::invalid(format!(
@@ -110,15 +110,15 @@ impl<E: StorageEngine> Replica<E> {
         })
     }
 
-    pub fn is_leader(&self) -> bool {
+    pub(crate) fn is_leader(&self) -> bool {
         self.group.is_leader()
     }
 
-    pub fn term(&self) -> Term {
+    pub(crate) fn term(&self) -> Term {
         self.group.term()
     }
 
-    pub fn committed(&self) -> LogIndex {
+    pub(crate) fn committed(&self) -> LogIndex {
         self.group.committed()
     }
 
@@ -127,7 +127,7 @@ impl<E: StorageEngine> Replica<E> {
     }
 
     /// Returns the peer voted for in `term`; 0 for none.
-    pub fn vote_in(&self, term: Term) -> u64 {
+    pub(crate) fn vote_in(&self, term: Term) -> u64 {
         if self.term() == term { self.group.hard_state().vote } else { 0 }
     }
 
@@ -149,7 +149,7 @@ impl<E: StorageEngine> Replica<E> {
     }
 
     /// Returns whether every entry and vote of this peer is durable.
-    pub fn is_durable(&self) -> bool {
+    pub(crate) fn is_durable(&self) -> bool {
         self.durability.is_durable()
     }
 
@@ -160,17 +160,17 @@ impl<E: StorageEngine> Replica<E> {
     }
 
     /// Returns the leader, as far as this peer knows.
-    pub fn leader(&self) -> Option<Peer> {
+    pub(crate) fn leader(&self) -> Option<Peer> {
         self.find_peer(self.group.leader()?)
     }
 
     /// Returns the peer to which clients are redirected.
-    pub fn leader_hint(&self) -> Option<Peer> {
+    pub(crate) fn leader_hint(&self) -> Option<Peer> {
         self.leader().or(self.transfers.target())
     }
 
     /// Returns the leader's store, unless this peer leads.
-    pub fn remote_leader_store(&self) -> Option<StoreId> {
+    pub(crate) fn remote_leader_store(&self) -> Option<StoreId> {
         self.leader().filter(|leader| leader.id != self.peer.id).map(|leader| leader.store)
     }
 }
@@ -178,7 +178,7 @@ impl<E: StorageEngine> Replica<E> {
 // Request checks, in the order that clients expect.
 
 impl<E: StorageEngine> Replica<E> {
-    pub fn check_peer(&self, header: &Header) -> Result<(), Refusal> {
+    pub(crate) fn check_peer(&self, header: &Header) -> Result<(), Refusal> {
         match header.peer.filter(|asked| *asked != self.peer.id) {
             Some(asked) => Err(Refusal::MismatchPeer { asked, actual: self.peer.id }),
             None => Ok(()),
@@ -186,7 +186,7 @@ impl<E: StorageEngine> Replica<E> {
     }
 
     /// Checks a request's term and its version of the range.
-    pub fn check_version(&self, header: &Header, readers: &ReadGate) -> Result<(), Refusal> {
+    pub(crate) fn check_version(&self, header: &Header, readers: &ReadGate) -> Result<(), Refusal> {
         if is_stale_term(header.term, self.term().0, self.region.kind) {
             return Err(Refusal::StaleTerm { leader: self.leader_hint() });
         }
@@ -209,7 +209,7 @@ impl<E: StorageEngine> Replica<E> {
     }
 
     /// Checks that the region's phase allows reads and writes.
-    pub fn check_phase(&self) -> Result<(), Rejection> {
+    pub(crate) fn check_phase(&self) -> Result<(), Rejection> {
         match self.region.phase {
             RegionPhase::Normal => Ok(()),
             RegionPhase::Merging { .. } => Err(Busy::Merging.into()),
@@ -232,7 +232,7 @@ impl<E: StorageEngine> Replica<E> {
 // Status report of a peer.
 
 impl<E: StorageEngine> Replica<E> {
-    pub fn report(&mut self, ctx: &Context<E>) -> RegionReport {
+    pub(crate) fn report(&mut self, ctx: &Context<E>) -> RegionReport {
         let (read_ops, read_bytes) = self.reader.returned();
         let traffic = Traffic { read_ops, read_bytes, ..self.traffic };
         // bug replica.report_resets_traffic: self.traffic = Traffic::default();
@@ -260,7 +260,7 @@ impl<E: StorageEngine> Replica<E> {
     }
 
     /// Returns whether the report of this replica may change without an input, a tick or work.
-    pub fn changes_with_time(&self, ctx: &Context<E>) -> bool {
+    pub(crate) fn changes_with_time(&self, ctx: &Context<E>) -> bool {
         let is_unreachable = |peer: &Peer| ctx.unreachable.contains_key(&peer.store);
         let now = ctx.now.monotonic_nanos;
         self.contacts.leaderless_nanos(now).is_some()

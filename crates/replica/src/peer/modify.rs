@@ -131,7 +131,7 @@ impl<E: StorageEngine> Replica<E> {
     }
 
     /// Takes the result of a lookup, unless its modification was refused meanwhile.
-    pub fn found(&mut self, ctx: &mut Context<E>, lookup: &Lookup, found: Found) {
+    pub(crate) fn found(&mut self, ctx: &mut Context<E>, lookup: &Lookup, found: Found) {
         let bytes = found_bytes(&found);
         let has_room = ctx.found_bytes + bytes <= ctx.options.found_bytes_max;
         let found = match has_room {

@@ -10,7 +10,7 @@ use stele_storage::{Modified, StorageEngine};
 use stele_types::LogIndex;
 
 impl<E: StorageEngine> Replica<E> {
-    pub fn read(&mut self, ctx: &mut Context<E>, id: RequestId, read: Read) {
+    pub(crate) fn read(&mut self, ctx: &mut Context<E>, id: RequestId, read: Read) {
         if !read.replica && !self.is_leader() {
             ctx.reject(id, Refusal::NotLeader { leader: self.leader_hint() });
             return;

@@ -16,7 +16,7 @@ const READIES_MAX: usize = 8;
 impl<E: StorageEngine> Replica<E> {
     /// Proposes, replicates, applies and replies until nothing is left to do without the disk.
     /// Returns whether work remains.
-    pub fn work(&mut self, ctx: &mut Context<E>) -> Result<bool> {
+    pub(crate) fn work(&mut self, ctx: &mut Context<E>) -> Result<bool> {
         self.election.start_vote_hold(ctx.now.monotonic_nanos);
         // Entries that waited for another region.
         self.apply_committed(ctx)?;
@@ -114,13 +114,13 @@ impl<E: StorageEngine> Replica<E> {
     }
 
     /// Returns the hard state as it would be written now.
-    pub fn current_hard_state(&self) -> HardState {
+    pub(crate) fn current_hard_state(&self) -> HardState {
         self.to_write(self.group.hard_state())
     }
 
     /// Handles the durability of a ready's records and of all earlier ones. Their batch was handed out
     /// at `began_nanos`.
-    pub fn ready_durable(&mut self, ctx: &mut Context<E>, number: u64, began_nanos: u64) {
+    pub(crate) fn ready_durable(&mut self, ctx: &mut Context<E>, number: u64, began_nanos: u64) {
         let (ready, released) = self.durability.note_durable(number);
         self.group.note_durable(ready);
         let times = (began_nanos, ctx.now.monotonic_nanos);

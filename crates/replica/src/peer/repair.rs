@@ -17,17 +17,17 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 const READS_MAX: usize = 256;
 
 impl<E: StorageEngine> Replica<E> {
-    pub fn is_owner_of(&self, key: &Bytes) -> bool {
+    pub(crate) fn is_owner_of(&self, key: &Bytes) -> bool {
         self.owned_ranges().iter().any(|range| range.contains(key))
     }
 
     /// Returns the ranges of engine keys that every replica of the region holds.
-    pub fn owned_ranges(&self) -> Vec<KeyRange> {
+    pub(crate) fn owned_ranges(&self) -> Vec<KeyRange> {
         ranges_of(&self.region)
     }
 
     /// Sends a request to another replica, chosen by `round`.
-    pub fn ask(&self, ctx: &mut Context<E>, round: usize, question: Body) {
+    pub(crate) fn ask(&self, ctx: &mut Context<E>, round: usize, question: Body) {
         if let Some(to) = self.other_replica(round) {
             self.send(ctx, to, question);
         }

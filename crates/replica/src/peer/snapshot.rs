@@ -99,7 +99,7 @@ impl<E: StorageEngine> Replica<E> {
     /// sender, which has not learned the result of an earlier snapshot and has no earlier entry to
     /// send from, would repeat the offer permanently. Invariant: like any acknowledgement it covers
     /// only durable entries, in a durable term.
-    pub fn acknowledge_held(&self, ctx: &mut Context<E>, header: &SnapshotHeader) {
+    pub(crate) fn acknowledge_held(&self, ctx: &mut Context<E>, header: &SnapshotHeader) {
         let index = header.at.0;
         let is_held = self.has_entry(header.at) || index <= self.committed();
         let is_durable = self.is_durable() && index <= self.group.persisted();
@@ -112,7 +112,7 @@ impl<E: StorageEngine> Replica<E> {
         }
     }
 
-    pub fn snapshot_sent(&mut self, ctx: &Context<E>, to: PeerId, ok: bool) {
+    pub(crate) fn snapshot_sent(&mut self, ctx: &Context<E>, to: PeerId, ok: bool) {
         let now = ctx.now.monotonic_nanos;
         if ok {
             self.snapshots.note_received(to);
@@ -143,7 +143,7 @@ impl<E: StorageEngine> Replica<E> {
     ///
     /// Invariant: nothing above `applied` is truncated. An engine that applies behind a queue of its own
     /// may have a later checkpoint.
-    pub fn truncate_log(&mut self, ctx: &mut Context<E>, at_once: bool) {
+    pub(crate) fn truncate_log(&mut self, ctx: &mut Context<E>, at_once: bool) {
         let Some(progress) = ctx.engine.progress(self.region.id) else { return };
         let pin_bytes_max = ctx.options.log_kept.pin_bytes_max;
         let applied = self.applied().0;

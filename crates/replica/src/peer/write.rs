@@ -31,7 +31,7 @@ pub(super) struct Proposing {
 }
 
 impl Proposing {
-    pub fn push(&mut self, payload: Bytes, purpose: Option<Purpose>) {
+    pub(super) fn push(&mut self, payload: Bytes, purpose: Option<Purpose>) {
         self.bytes += entry_bytes(&payload);
         self.payloads.push(payload);
         self.purposes.push(purpose);
@@ -49,7 +49,7 @@ pub(super) enum Step {
 }
 
 impl<E: StorageEngine> Replica<E> {
-    pub fn enqueue(&mut self, request: Waiting) {
+    pub(crate) fn enqueue(&mut self, request: Waiting) {
         self.proposals.push_waiting(request);
     }
 
@@ -207,7 +207,7 @@ impl<E: StorageEngine> Replica<E> {
     }
 
     /// Answers all pending requests: the replica is removed from this store.
-    pub fn abandon(&mut self, ctx: &mut Context<E>) {
+    pub(crate) fn abandon(&mut self, ctx: &mut Context<E>) {
         self.refuse_held(ctx, &Refusal::RegionNotFound);
         self.refuse_waiting(ctx, &Refusal::RegionNotFound);
         self.abandon_proposals(ctx);

@@ -27,17 +27,17 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    pub fn handed_out(&mut self) {
+    pub(super) fn handed_out(&mut self) {
         self.under_way.append(&mut self.next);
     }
 
     /// Returns the monotonic nanoseconds at which dropping is tried again.
-    pub fn retry_at(&self) -> Option<u64> {
+    pub(super) fn retry_at(&self) -> Option<u64> {
         (!self.waiting.is_empty()).then_some(self.retry_at_nanos)
     }
 
     /// Returns whether a replica of the region, or one with some of its keys, is being removed.
-    pub fn has_overlap(&self, region: &Region) -> bool {
+    pub(super) fn has_overlap(&self, region: &Region) -> bool {
         let has_overlap = |left: &Region| {
             let keys = left.kind == region.kind && left.range.overlaps(&region.range);
             left.id == region.id || keys

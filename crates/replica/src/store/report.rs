@@ -36,7 +36,7 @@ pub(super) struct ReportChanges {
 }
 
 impl ReportChanges {
-    pub fn note(&mut self, region: RegionId) {
+    pub(super) fn note(&mut self, region: RegionId) {
         self.noted.insert(region);
     }
 

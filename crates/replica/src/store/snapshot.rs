@@ -261,12 +261,12 @@ pub(super) struct OrphanedRanges(Vec<(KeyRange, u64)>);
 
 impl OrphanedRanges {
     /// Returns the monotonic nanoseconds at which the next pairs are dropped.
-    pub fn drop_at(&self) -> Option<u64> {
+    pub(super) fn drop_at(&self) -> Option<u64> {
         self.0.iter().map(|(_, drop_at)| *drop_at).min()
     }
 
     /// Returns the ranges as regions, for the search for unowned pairs.
-    pub fn parts(&self) -> Vec<Region> {
+    pub(super) fn parts(&self) -> Vec<Region> {
         self.0.iter().map(|(range, _)| part(range)).collect()
     }
 }

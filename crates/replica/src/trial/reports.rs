@@ -12,7 +12,7 @@ pub(super) struct Known {
 
 impl Known {
     /// Takes what has changed; returns the regions in the list.
-    pub fn take(&mut self, store: &mut Store) -> Vec<RegionId> {
+    pub(super) fn take(&mut self, store: &mut Store) -> Vec<RegionId> {
         let changes = store.core.changed_regions(self.at);
         if changes.since.is_none() {
             self.regions.clear();
@@ -25,7 +25,7 @@ impl Known {
     }
 
     /// Takes what has changed, and compares all reports with those that a full list holds.
-    pub fn check(&mut self, store: &mut Store) {
+    pub(super) fn check(&mut self, store: &mut Store) {
         self.take(store);
         let truncated = |report: RegionReport| RegionReport { truncated: LogIndex(0), ..report };
         let all: Vec<_> = store.core.regions().into_iter().map(truncated).collect();

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use stele_replica::*;
 use stele_types::*;
 
-pub fn split<B: Backend>(sim: &mut Sim<B>, region: RegionId, key: &'static str) -> RegionId {
+pub(crate) fn split<B: Backend>(sim: &mut Sim<B>, region: RegionId, key: &'static str) -> RegionId {
     let leader = sim.elect(region);
     let parent = sim.report(leader, region).unwrap().region;
     let new = new_region(sim, &parent);
@@ -19,7 +19,7 @@ pub fn split<B: Backend>(sim: &mut Sim<B>, region: RegionId, key: &'static str) 
     id
 }
 
-pub fn prepare<B: Backend>(sim: &mut Sim<B>, source: RegionId, target: RegionId) -> Region {
+pub(crate) fn prepare<B: Backend>(sim: &mut Sim<B>, source: RegionId, target: RegionId) -> Region {
     let leader = sim.elect(target);
     let target = sim.report(leader, target).unwrap().region;
     sim.change(source, Admin::PrepareMerge { target })

@@ -18,11 +18,11 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    pub fn new(bytes_max: u64) -> Self {
+    pub(super) fn new(bytes_max: u64) -> Self {
         Self { bytes_max, used_bytes: AtomicU64::new(0) }
     }
 
-    pub fn free_bytes(&self) -> u64 {
+    pub(super) fn free_bytes(&self) -> u64 {
         self.bytes_max.saturating_sub(self.used_bytes.load(Ordering::Relaxed))
     }
 
@@ -67,11 +67,15 @@ impl Body {
 }
 
 impl CowInode {
-    pub fn new(budget: Arc<Budget>) -> Self {
+    pub(super) fn new(budget: Arc<Budget>) -> Self {
         Self { below: None, body: RwLock::default(), budget }
     }
 
-    pub fn of_below(file: Arc<dyn VfsFile>, path: &Path, budget: Arc<Budget>) -> Result<Self> {
+    pub(super) fn of_below(
+        file: Arc<dyn VfsFile>,
+        path: &Path,
+        budget: Arc<Budget>,
+    ) -> Result<Self> {
         let mut body = Body { below_bytes: file.len()?, ..Body::default() };
         body.changes.set_len(body.below_bytes);
         let below = Some(Below { file, path: path.to_path_buf() });
@@ -79,11 +83,11 @@ impl CowInode {
     }
 
     /// Returns the path of the file below; `None` if it was created here.
-    pub fn path_below(&self) -> Option<&PathBuf> {
+    pub(super) fn path_below(&self) -> Option<&PathBuf> {
         self.below.as_ref().map(|below| &below.path)
     }
 
-    pub fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         self.body.read().changes.len
     }
 

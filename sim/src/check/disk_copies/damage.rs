@@ -35,7 +35,7 @@ enum Expectation {
     MustRefuse,
 }
 
-pub fn check(
+pub(super) fn check(
     copy: &DiskCopy,
     engine: &Store,
     live: &ObservedState,

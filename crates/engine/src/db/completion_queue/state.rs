@@ -45,7 +45,7 @@ impl std::fmt::Debug for QueueSlots {
 }
 
 impl QueueSlots {
-    pub fn new(options: QueueOptions, notify: Option<Arc<dyn Notify>>) -> Arc<Self> {
+    pub(super) fn new(options: QueueOptions, notify: Option<Arc<dyn Notify>>) -> Arc<Self> {
         let state = State {
             completed: VecDeque::with_capacity(options.depth),
             in_flight: 0,
@@ -60,7 +60,7 @@ impl QueueSlots {
 
     /// Takes a slot for a call that holds at most `reserved_bytes`. If all are taken, waits or fails
     /// with [`Error::Busy`].
-    pub fn take_slot(
+    pub(super) fn take_slot(
         self: &Arc<Self>,
         tag: u64,
         reserved_bytes: usize,
@@ -83,7 +83,7 @@ impl QueueSlots {
         Ok(Ticket { queue: self.clone(), tag, reserved_bytes, shard, is_open: true })
     }
 
-    pub fn collect(&self, into: &mut Vec<Completed>) -> usize {
+    pub(super) fn collect(&self, into: &mut Vec<Completed>) -> usize {
         let mut state = self.state.lock();
         let bytes: u64 = state.completed.iter().map(|done| value_bytes(&done.result)).sum();
         state.memory_bytes -= bytes;
@@ -96,7 +96,7 @@ impl QueueSlots {
         collected
     }
 
-    pub fn wait(&self, at_least: usize, timeout: Duration) {
+    pub(super) fn wait(&self, at_least: usize, timeout: Duration) {
         let mut state = self.state.lock();
         let wanted = at_least.min(state.in_flight + state.completed.len());
         if state.completed.len() >= wanted {
@@ -106,7 +106,7 @@ impl QueueSlots {
         self.completed.wait_for(state.for_wait(), timeout);
     }
 
-    pub fn stats(&self) -> QueueStats {
+    pub(super) fn stats(&self) -> QueueStats {
         let state = self.state.lock();
         QueueStats {
             in_flight: state.in_flight,
@@ -173,18 +173,18 @@ pub(in crate::db) struct Ticket {
 
 impl Ticket {
     /// Puts the call's result into the queue.
-    pub fn complete(mut self, result: Result<Answer>) {
+    pub(crate) fn complete(mut self, result: Result<Answer>) {
         self.finish(result);
     }
 
     /// Frees the slot of a call that was not accepted.
-    pub fn withdraw(mut self) {
+    pub(crate) fn withdraw(mut self) {
         self.is_open = false;
         self.queue.withdraw(self.reserved_bytes);
     }
 
     /// Fails for a value that is longer than the queue's bound, before it is read.
-    pub fn check_value_bytes(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn check_value_bytes(&self, bytes: usize) -> Result<()> {
         let most = self.queue.options.value_bytes_max;
         // bug engine.queue_bound_exceeded: always
         if bytes <= most {

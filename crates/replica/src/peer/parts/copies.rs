@@ -20,28 +20,28 @@ struct Wait {
 }
 
 impl SnapshotBackoff {
-    pub fn may_send(&self, to: PeerId, now_nanos: u64) -> bool {
+    pub(crate) fn may_send(&self, to: PeerId, now_nanos: u64) -> bool {
         self.waits.get(&to).is_none_or(|wait| wait.until_nanos <= now_nanos)
     }
 
     /// Records an offer without a leader: none follows until the result of this one is known.
-    pub fn note_offered(&mut self, to: PeerId) {
+    pub(crate) fn note_offered(&mut self, to: PeerId) {
         self.waits.entry(to).or_default().until_nanos = u64::MAX;
     }
 
-    pub fn note_received(&mut self, to: PeerId) {
+    pub(crate) fn note_received(&mut self, to: PeerId) {
         self.waits.remove(&to);
     }
 
     /// Records a failure: the next attempt waits, twice as long each time, `least_nanos` at first.
-    pub fn note_failed(&mut self, to: PeerId, now_nanos: u64, least_nanos: u64) {
+    pub(crate) fn note_failed(&mut self, to: PeerId, now_nanos: u64, least_nanos: u64) {
         let wait = self.waits.entry(to).or_default();
         wait.failures = (wait.failures + 1).min(FAILURES_MAX);
         wait.until_nanos = now_nanos + (least_nanos << (wait.failures - 1));
     }
 
     /// Forgets all failures: those of another term say nothing about what peers need now.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.waits.clear();
     }
 }
@@ -60,7 +60,7 @@ pub(crate) struct Repairs {
 impl Repairs {
     /// Keeps a range repair until it can be applied. One above the limit is dropped and requested
     /// again.
-    pub fn keep(&mut self, found: RangeRepairReply) {
+    pub(crate) fn keep(&mut self, found: RangeRepairReply) {
         if self.waiting.len() < RANGE_REPAIRS_MAX {
             self.waiting.push(found);
         }
@@ -68,7 +68,7 @@ impl Repairs {
 
     /// Removes and returns the repairs that may be applied. Invariant: none from after what is
     /// applied here. Otherwise this replica would return a state and later an older one.
-    pub fn take_applied(&mut self, applied: LogIndex) -> Vec<RangeRepairReply> {
+    pub(crate) fn take_applied(&mut self, applied: LogIndex) -> Vec<RangeRepairReply> {
         // bug replica.cover_with_the_future: `found.at <= applied` is `true`
         self.waiting.extract_if(.., |found| found.at <= applied).collect()
     }

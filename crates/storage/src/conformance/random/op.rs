@@ -91,7 +91,7 @@ pub(super) enum WriteOp {
 }
 
 impl Op {
-    pub fn draw(prng: &mut Prng) -> Self {
+    pub(super) fn draw(prng: &mut Prng) -> Self {
         let region = 1 + prng.below(REGIONS);
         match prng.below(100) {
             0..30 => {

@@ -35,14 +35,14 @@ struct Ingest<F: Factory> {
 }
 
 impl<'f, F: Factory> Player<'f, F> {
-    pub fn new(factory: &'f F, seed: u64) -> Check<Self> {
+    pub(super) fn new(factory: &'f F, seed: u64) -> Check<Self> {
         let subject = Subject::new(factory, seed)?;
         let owners = (1..=REGIONS).map(|number| (number, number)).collect();
         let (model, views) = (ModelEngine::new(), Vec::new());
         Ok(Self { subject, model, views, owners, ingest: None })
     }
 
-    pub fn step(mut self, op: &Op) -> Check<Self> {
+    pub(super) fn step(mut self, op: &Op) -> Check<Self> {
         match op {
             Op::Append { region, back, entries } => self.append(*region, *back, entries)?,
             Op::AppendAll { seed } => self.append_all(*seed)?,
@@ -77,7 +77,7 @@ impl<'f, F: Factory> Player<'f, F> {
     }
 
     /// Compares contents at the end, then again after a crash.
-    pub fn finish(mut self) -> Check {
+    pub(super) fn finish(mut self) -> Check {
         self.drop_views()?;
         self.compare_contents()?;
         let player = self.crash(0)?;

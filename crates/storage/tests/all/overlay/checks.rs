@@ -12,7 +12,7 @@ const SCANS: u64 = 6;
 
 /// Compares reads of each snapshot over each view with the state after its last entry. Returns the
 /// number of reads, or the first difference.
-pub fn compare(history: &History, seed: u64) -> Result<u64, String> {
+pub(super) fn compare(history: &History, seed: u64) -> Result<u64, String> {
     let prng = &mut Prng::new(seed ^ 0x5eed);
     let mut reads = 0;
     for snapshot in &history.snapshots {
