@@ -1,6 +1,7 @@
 //! One store of this node: its engine, its loop's thread, its maintenance thread, and the handle
 //! that the rest of the node uses.
 
+mod caller;
 mod lookups;
 mod maintain;
 mod room_refusals;
@@ -11,6 +12,7 @@ mod writer;
 
 use crate::load::LoadSamples;
 use crate::threads::Thread;
+pub use caller::Caller;
 use lookups::Lookups;
 use maintain::Counts;
 pub use maintain::StageWork;
@@ -26,12 +28,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use stele_replica::{
     Changes, Event, Input, PeerMessage, RaftStore, ReadGate, Reply, Request, SendSnapshot,
-    StageTimes, Unknown,
+    StageTimes,
 };
-use stele_replica::{Ended, Item, MemoryGuard, NotTaken, SlowWriters, Slowdowns, StoreLoop};
+use stele_replica::{Ended, Item, MemoryGuard, SlowWriters, Slowdowns, StoreLoop};
 use stele_storage::{Space, StorageEngine};
 use stele_types::{Clock, Error, Peer, PeerRole, Region, RegionId, Result, StoreId};
-use store_loop::{Inbox, LoopThread, answer};
+use store_loop::{Inbox, LoopThread, answer_all};
 use tokio::sync::oneshot;
 use writer::Writer;
 
@@ -39,8 +41,6 @@ use writer::Writer;
 pub type Engine = stele_engine::Store;
 /// Consensus core of one store.
 pub type Core = RaftStore<Engine>;
-/// Channel of a request's reply.
-type Caller = oneshot::Sender<Reply>;
 
 /// Receiver of a store loop's outputs. Called on the loop's thread: must not block.
 pub trait OutputSink<E: StorageEngine = Engine>: Send + Sync {
@@ -102,9 +102,9 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
         let (stopping, requests) = (running.clone(), inbox.clone());
         let loop_thread = spawn(Thread::Store, id, move || {
             let ended = loop_thread.run();
-            answer(requests.queue.refuse_all());
+            answer_all(requests.queue.refuse_all());
             if let Err(Ended { error, replies }) = ended {
-                answer(replies);
+                answer_all(replies);
                 stopping.store(false, Ordering::Release);
                 sink.failed(id, error);
             }
@@ -237,33 +237,56 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
     /// is kept until the outcome is known.
     pub async fn submit(&self, request: impl Into<Request>, memory: MemoryGuard) -> Reply {
         let request = request.into();
-        let now_nanos = self.clock.monotonic_nanos();
-        if let Some(nanos) = self.writers.wait_nanos(&request, &self.readers, now_nanos) {
-            tokio::time::sleep(Duration::from_nanos(nanos)).await;
+        if let Some(pause) = self.pause(&request) {
+            tokio::time::sleep(pause).await;
         }
-        match self.enqueue(request, memory) {
-            Ok(reply) => reply.await.unwrap_or(LOST),
-            Err(not_taken) => not_taken.reply(),
-        }
+        let (caller, reply) = Caller::waiting();
+        self.enqueue(request, caller, memory);
+        reply.await.unwrap_or(Caller::LOST)
     }
 
     /// Like [`StoreHandle::submit`], for callers outside an async runtime. No writer is slowed.
     pub fn submit_blocking(&self, request: impl Into<Request>) -> Reply {
-        match self.enqueue(request.into(), None) {
-            Ok(reply) => reply.blocking_recv().unwrap_or(LOST),
-            Err(not_taken) => not_taken.reply(),
+        let (caller, reply) = Caller::waiting();
+        self.enqueue(request.into(), caller, None);
+        reply.blocking_recv().unwrap_or(Caller::LOST)
+    }
+
+    /// Like [`StoreHandle::submit`], for a `caller` that does not wait: no task is needed unless its
+    /// writer is slowed.
+    pub fn begin(
+        self: &Arc<Self>,
+        request: impl Into<Request>,
+        caller: Caller,
+        memory: MemoryGuard,
+    ) {
+        let request = request.into();
+        match self.pause(&request) {
+            None => self.enqueue(request, caller, memory),
+            Some(pause) => {
+                let store = self.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(pause).await;
+                    store.enqueue(request, caller, memory);
+                });
+            }
         }
     }
 
-    fn enqueue(
-        &self,
-        request: Request,
-        memory: MemoryGuard,
-    ) -> std::result::Result<oneshot::Receiver<Reply>, NotTaken<Caller>> {
-        let (caller, reply) = oneshot::channel();
-        let was_empty = self.inbox.queue.submit(request, caller, memory)?;
-        self.inbox.wake(was_empty);
-        Ok(reply)
+    fn pause(&self, request: &Request) -> Option<Duration> {
+        let now_nanos = self.clock.monotonic_nanos();
+        let nanos = self.writers.wait_nanos(request, &self.readers, now_nanos)?;
+        Some(Duration::from_nanos(nanos))
+    }
+
+    fn enqueue(&self, request: Request, caller: Caller, memory: MemoryGuard) {
+        match self.inbox.queue.submit(request, caller, memory) {
+            Ok(was_empty) => self.inbox.wake(was_empty),
+            Err(not_taken) => {
+                let reply = not_taken.reply();
+                not_taken.caller.answer(reply);
+            }
+        }
     }
 
     /// Sends the core an input without a reply.
@@ -321,9 +344,6 @@ impl<E: StorageEngine> Drop for Receiving<E> {
         self.0.receiving.fetch_sub(1, Ordering::Relaxed);
     }
 }
-
-/// Reply to a request of which the loop took note and no reply came.
-const LOST: Reply = Reply::Unknown(Unknown::StoreStopped);
 
 impl StoreHandle<Engine> {
     /// Stops the threads after the waiting items, then closes the log cleanly.

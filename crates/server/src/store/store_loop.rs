@@ -68,7 +68,7 @@ impl<E: StorageEngine + 'static> LoopThread<E> {
                 break;
             }
         }
-        answer(self.store_loop.end());
+        answer_all(self.store_loop.end());
         Ok(())
     }
 
@@ -113,7 +113,7 @@ impl<E: StorageEngine + 'static> CarryOut<E, Caller> for LoopThread<E> {
     }
 
     fn reply(&mut self, replies: Vec<(Caller, Reply)>) {
-        answer(replies);
+        answer_all(replies);
     }
 
     fn send_snapshot(&mut self, snapshot: SendSnapshot<E>) {
@@ -133,9 +133,6 @@ impl<E: StorageEngine + 'static> CarryOut<E, Caller> for LoopThread<E> {
     }
 }
 
-/// Answers the callers; some may have gone.
-pub(super) fn answer(replies: Vec<(Caller, Reply)>) {
-    for (caller, reply) in replies {
-        let _ = caller.send(reply);
-    }
+pub(super) fn answer_all(replies: Vec<(Caller, Reply)>) {
+    replies.into_iter().for_each(|(caller, reply)| caller.answer(reply));
 }

@@ -5,8 +5,11 @@
 use super::{Call, Memory, TikvService, get_groups, put_groups, unsupported};
 use crate::memory::{Arrived, Held, RequestMemory};
 use crate::tasks::{caught, next_until};
+use std::collections::VecDeque;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{self, Poll};
 use stele_proto::kvrpcpb::{
     Context, GetHealthFeedbackResponse, RawGetRequest, RawGetResponse, RawPutResponse,
 };
@@ -15,27 +18,36 @@ use stele_proto::tikvpb::batch_commands_response::{Response, response::Cmd as Do
 use stele_proto::tikvpb::{
     BatchCommandsEmptyResponse, BatchCommandsRequest, BatchCommandsResponse,
 };
+use stele_replica::Reply;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
-/// Commands of one stream in progress; above, its next batch is not read, which throttles the
-/// client.
+/// Commands of one stream that are in progress or have an answer that is not sent; above, its next batch
+/// is not read, which throttles the client.
 const COMMANDS_MAX: usize = 4096;
-/// Answers that may wait for a slow reader.
-const ANSWERS_MAX: usize = 1024;
-/// Answers sent together.
-const ANSWERS_PER_BATCH: usize = 256;
+/// Commands and groups of which the answers are sent together.
+const ANSWERED_PER_BATCH: usize = 256;
 /// Bytes of answers sent together, approximately: a client processes the first while the others are
 /// in flight.
 const BATCH_BYTES_MAX: usize = 256 << 10;
 
 type NumberedResponse = (u64, Response);
-/// Answers of a command or a group, with their memory; an error if it panicked.
-type Answered = stele_types::Result<(Vec<NumberedResponse>, Memory)>;
-type Answers = mpsc::Sender<Answered>;
 type HeldAnswers = Held<BatchCommandsResponse>;
-type Batches = ReceiverStream<Result<HeldAnswers, Status>>;
+
+/// Command or group that has its answers, or a status that ends the stream.
+type Answered = Result<(Outcome, Arc<Work>), Box<Status>>;
+
+/// Outcome of a command or a group.
+enum Outcome {
+    /// Answers, with their memory.
+    Ready(Vec<NumberedResponse>, Memory),
+    /// Puts with the reply to their proposal. Their answers are made where they are sent.
+    Replied(put_groups::Proposed, Reply),
+}
+
+/// Bounded by the permits of [`COMMANDS_MAX`], which the answers hold.
+type Answers = mpsc::UnboundedSender<Answered>;
 
 /// Serves one stream until its client ends it.
 pub(super) fn serve(
@@ -43,9 +55,8 @@ pub(super) fn serve(
     requests: Streaming<BatchCommandsRequest>,
     arrived: Arc<Arrived>,
 ) -> Batches {
-    let (answers, waiting) = mpsc::channel(ANSWERS_MAX);
-    let (batches, out) = mpsc::channel(4);
-    tokio::spawn(collect(waiting, batches.clone()));
+    let (answers, waiting) = mpsc::unbounded_channel();
+    let batches = Batches::new(service.clone(), waiting);
     tokio::spawn(async move {
         let ended = tokio::select! {
             ended = read(service, requests, &arrived, answers.clone()) => ended,
@@ -54,10 +65,10 @@ pub(super) fn serve(
         };
         if let Err(status) = ended {
             // If the client is gone, the status is dropped.
-            let _ = batches.send(Err(*status)).await;
+            let _ = answers.send(Err(status));
         }
     });
-    ReceiverStream::new(out)
+    batches
 }
 
 async fn read(
@@ -136,10 +147,11 @@ impl Work {
             });
         }
         for group in puts.finish() {
-            let service = self.service.clone();
-            self.clone().answer_within(group.memory(), async move {
-                let done = group.run(&service).await;
-                done.into_iter().map(|(id, response)| (id, put_done(response))).collect()
+            let work = self.clone();
+            group.propose(move |puts, reply| {
+                let answers = work.answers.clone();
+                // The stream may have ended meanwhile.
+                let _ = answers.send(Ok((Outcome::Replied(puts, reply), work)));
             });
         }
         Ok(())
@@ -171,7 +183,7 @@ impl Work {
     ) {
         tokio::spawn(async move {
             tokio::select! {
-                () = answer(&self.answers, memory, work) => {}
+                () = answer(&self, memory, work) => {}
                 () = self.answers.closed() => {}
             }
         });
@@ -183,20 +195,22 @@ impl Work {
         work: impl Future<Output = Vec<NumberedResponse>> + Send + 'static,
     ) {
         tokio::spawn(async move {
-            answer(&self.answers, memory, work).await;
+            answer(&self, memory, work).await;
         });
     }
 }
 
 /// Runs a command or a group and passes its answers on; a panic ends the stream.
-async fn answer(
-    answers: &Answers,
-    memory: Memory,
-    work: impl Future<Output = Vec<NumberedResponse>>,
-) {
-    let done = caught("a command", work).await;
+async fn answer(of: &Arc<Work>, memory: Memory, work: impl Future<Output = Vec<NumberedResponse>>) {
+    let answered = match caught("a command", work).await {
+        Ok(answers) => Ok((Outcome::Ready(answers, memory), of.clone())),
+        Err(_) => {
+            let status = "a command panicked; the outcome of commands without an answer is unknown";
+            Err(Box::new(Status::internal(status)))
+        }
+    };
     // The stream may have ended meanwhile.
-    let _ = answers.send(done.map(|done| (done, memory))).await;
+    let _ = of.answers.send(answered);
 }
 
 fn get_done(response: RawGetResponse) -> Response {
@@ -207,49 +221,84 @@ fn put_done(response: RawPutResponse) -> Response {
     Response { cmd: Some(Done::RawPut(response)) }
 }
 
-/// Combines answers that are ready at the same time into one message.
-async fn collect(
-    mut waiting: mpsc::Receiver<Answered>,
-    batches: mpsc::Sender<Result<HeldAnswers, Status>>,
-) {
-    let mut ready = Vec::new();
-    loop {
-        let received = tokio::select! {
-            received = waiting.recv_many(&mut ready, ANSWERS_PER_BATCH) => received,
-            // The client is gone.
-            () = batches.closed() => return,
-        };
-        if received == 0 {
-            return;
+/// Answers of a stream; those that are ready at the same time are one message.
+pub(super) struct Batches {
+    service: TikvService,
+    waiting: mpsc::UnboundedReceiver<Answered>,
+    /// Answers of one command or group that the last message had no room for, with their memory.
+    left: VecDeque<NumberedResponse>,
+    memory: Option<Memory>,
+    end: Option<Box<Status>>,
+    is_over: bool,
+}
+
+impl Batches {
+    fn new(service: TikvService, waiting: mpsc::UnboundedReceiver<Answered>) -> Self {
+        Self { service, waiting, left: VecDeque::new(), memory: None, end: None, is_over: false }
+    }
+
+    /// Takes the next command or group that has its answers. Returns whether there was one.
+    fn take(&mut self, context: &mut task::Context<'_>) -> bool {
+        if self.end.is_some() || self.is_over {
+            return false;
         }
-        let mut batch = empty();
-        let mut bytes = 0;
-        // Invariant: the stream ends when a command will have no answer.
-        // bug server.command_panic_unanswered: never
-        if ready.iter().any(Result::is_err) {
-            let status = "a command panicked; the outcome of commands without an answer is unknown";
-            // If the client is gone, the status is dropped.
-            let _ = batches.send(Err(Status::internal(status))).await;
-            return;
+        match self.waiting.poll_recv(context) {
+            Poll::Ready(Some(Ok((Outcome::Ready(answers, memory), _)))) => {
+                (self.left, self.memory) = (answers.into(), Some(memory));
+            }
+            Poll::Ready(Some(Ok((Outcome::Replied(puts, reply), _)))) => {
+                self.memory = Some(puts.memory.clone());
+                let answers = puts.answers(&self.service, reply);
+                self.left = answers.map(|(id, response)| (id, put_done(response))).collect();
+            }
+            // Invariant: the stream ends when a command will have no answer.
+            Poll::Ready(Some(Err(status))) => {
+                // bug server.command_panic_unanswered: return true;
+                self.end = Some(status);
+            }
+            Poll::Ready(None) => self.is_over = true,
+            Poll::Pending => return false,
         }
-        for (answers, memory) in ready.drain(..).flatten() {
-            batch.memory.push(memory.clone());
-            for (id, response) in answers {
+        true
+    }
+}
+
+impl Stream for Batches {
+    type Item = Result<HeldAnswers, Status>;
+
+    fn poll_next(
+        self: Pin<&mut Self>,
+        context: &mut task::Context<'_>,
+    ) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        let (mut batch, mut bytes, mut taken) = (empty(), 0, 0);
+        batch.memory.extend(this.memory.clone().filter(|_| !this.left.is_empty()));
+        while bytes <= BATCH_BYTES_MAX {
+            if let Some((id, response)) = this.left.pop_front() {
                 bytes += prost::Message::encoded_len(&response);
                 batch.message.request_ids.push(id);
                 batch.message.responses.push(response);
-                if bytes > BATCH_BYTES_MAX {
-                    bytes = 0;
-                    if batches.send(Ok(std::mem::replace(&mut batch, empty()))).await.is_err() {
-                        return;
-                    }
-                    // Of the group's other answers.
-                    batch.memory.push(memory.clone());
-                }
+                continue;
             }
+            this.memory = None;
+            // Without a message to return, only the channel says when to go on.
+            let is_full = taken >= ANSWERED_PER_BATCH && !batch.message.responses.is_empty();
+            if is_full || !this.take(context) {
+                break;
+            }
+            taken += 1;
+            batch.memory.extend(this.memory.clone());
         }
-        if !batch.message.responses.is_empty() && batches.send(Ok(batch)).await.is_err() {
-            return;
+        if !batch.message.responses.is_empty() {
+            return Poll::Ready(Some(Ok(batch)));
+        }
+        match this.end.take() {
+            Some(status) => {
+                this.is_over = true;
+                Poll::Ready(Some(Err(*status)))
+            }
+            None if this.is_over => Poll::Ready(None),
+            None => Poll::Pending,
         }
     }
 }
@@ -298,35 +347,85 @@ raw_commands! {
 mod tests {
     use super::*;
     use crate::memory::{Class, ConnectionMemory, NodeMemory};
+    use crate::observe::{Metrics, SlowLog};
+    use crate::stores::Stores;
     use std::time::Duration;
+    use stele_types::ClusterId;
+    use tokio_stream::StreamExt;
+
+    fn service() -> TikvService {
+        let (_, stop) = tokio::sync::watch::channel(false);
+        let metrics = Arc::new(Metrics::new(SlowLog::new(0)));
+        TikvService::new(Arc::new(Stores::new(1)), ClusterId(1), metrics, stop)
+    }
+
+    fn work(answers: Answers) -> Arc<Work> {
+        let connection = ConnectionMemory::new(&NodeMemory::new(0), 0);
+        let message = RequestMemory::new(&connection, Class::Data);
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        Arc::new(Work { service: service(), answers, message, _permit: permit })
+    }
+
+    fn empty_answer(id: u64) -> Vec<NumberedResponse> {
+        vec![(id, Response { cmd: Some(Done::Empty(BatchCommandsEmptyResponse::default())) })]
+    }
 
     #[tokio::test]
     async fn answers_are_not_wanted_when_the_client_is_gone() {
-        let (answers, waiting) = mpsc::channel(4);
-        let (batches, out) = mpsc::channel(4);
-        tokio::spawn(collect(waiting, batches));
-        drop(out);
+        let (answers, waiting) = mpsc::unbounded_channel();
+        drop(Batches::new(service(), waiting));
         let closed = tokio::time::timeout(Duration::from_secs(30), answers.closed()).await;
         closed.expect("commands go on");
     }
 
     #[tokio::test]
     async fn a_command_that_panics_ends_the_stream_with_an_error() {
-        let (answers, waiting) = mpsc::channel(4);
-        let (batches, mut out) = mpsc::channel(4);
-        tokio::spawn(collect(waiting, batches));
-        let empty = || Response { cmd: Some(Done::Empty(BatchCommandsEmptyResponse::default())) };
-        let memory = || {
-            let connection = ConnectionMemory::new(&NodeMemory::new(0), 0);
-            RequestMemory::new(&connection, Class::Data)
-        };
-        answer(&answers, memory(), async { vec![(7, empty())] }).await;
-        let batch = out.recv().await.unwrap().unwrap();
+        let (answers, waiting) = mpsc::unbounded_channel();
+        let mut batches = Batches::new(service(), waiting);
+        let work = work(answers.clone());
+        answer(&work, work.message.clone(), async { empty_answer(7) }).await;
+        let batch = batches.next().await.unwrap().unwrap();
         assert_eq!(batch.message.request_ids, [7]);
-        answer(&answers, memory(), async { panic!("a bug") }).await;
-        let next = tokio::time::timeout(Duration::from_secs(30), out.recv()).await;
+        answer(&work, work.message.clone(), async { panic!("a bug") }).await;
+        let next = tokio::time::timeout(Duration::from_secs(30), batches.next()).await;
         let status = next.expect("the client waits").unwrap().err().unwrap();
         assert_eq!(status.code(), tonic::Code::Internal);
-        assert!(out.recv().await.is_none() && answers.is_closed());
+        assert!(batches.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn answers_hold_their_permits_until_they_are_sent_and_long_ones_come_in_several_messages()
+    {
+        let (answers, waiting) = mpsc::unbounded_channel();
+        let mut batches = Batches::new(service(), waiting);
+        let work = work(answers);
+        let value = bytes::Bytes::from(vec![7; BATCH_BYTES_MAX / 2 + 1]);
+        let get =
+            |id| (id, get_done(RawGetResponse { value: value.clone(), ..Default::default() }));
+        answer(&work, work.message.clone(), async { (0..5).map(get).collect() }).await;
+        let held = Arc::downgrade(&work);
+        drop(work);
+        assert!(held.upgrade().is_some());
+        let mut sent = Vec::new();
+        while let Some(batch) = batches.next().await {
+            let batch = batch.unwrap();
+            assert_eq!(batch.memory.len(), 1);
+            sent.push(batch.message.request_ids);
+        }
+        assert_eq!(sent, [vec![0, 1], vec![2, 3], vec![4]]);
+        assert!(held.upgrade().is_none());
+    }
+
+    #[tokio::test]
+    async fn groups_that_leave_all_their_answers_to_others_do_not_stop_the_stream() {
+        let (answers, waiting) = mpsc::unbounded_channel();
+        let mut batches = Batches::new(service(), waiting);
+        let work = work(answers);
+        for _ in 0..ANSWERED_PER_BATCH {
+            answer(&work, work.message.clone(), async { Vec::new() }).await;
+        }
+        answer(&work, work.message.clone(), async { empty_answer(7) }).await;
+        let next = tokio::time::timeout(Duration::from_secs(30), batches.next()).await;
+        assert_eq!(next.expect("no answer").unwrap().unwrap().message.request_ids, [7]);
     }
 }

@@ -70,16 +70,27 @@ impl TikvService {
     async fn timed<T>(
         &self,
         kind: Kind,
-        count: usize,
         work: impl Future<Output = Result<T, Failure>>,
         stages: impl FnOnce(&T) -> Option<Stages>,
     ) -> Result<T, Failure> {
         let started = Instant::now();
         let result = work.await;
-        let outcome = result.as_ref().err().map_or(Outcome::Served, outcome);
         let stages = result.as_ref().ok().and_then(stages);
-        self.metrics.requests(kind, count, started.elapsed(), outcome, stages);
+        self.note(kind, 1, started, result.as_ref().err(), stages);
         result
+    }
+
+    /// Counts requests that ended now.
+    fn note(
+        &self,
+        kind: Kind,
+        count: usize,
+        started: Instant,
+        failure: Option<&Failure>,
+        stages: Option<Stages>,
+    ) {
+        let outcome = failure.map_or(Outcome::Served, outcome);
+        self.metrics.requests(kind, count, started.elapsed(), outcome, stages);
     }
 
     /// Repeats a read of damaged data from the beginning, while other replicas send copies.
@@ -104,7 +115,7 @@ impl TikvService {
             }
             once().await
         };
-        self.timed(kind, 1, repaired, |_| None).await.unwrap_or_else(Q::failed)
+        self.timed(kind, repaired, |_| None).await.unwrap_or_else(Q::failed)
     }
 
     /// Executes a write, of which the answer states no more than its success.
@@ -116,7 +127,7 @@ impl TikvService {
         work: impl AsyncFn(&Target, &Q, &Memory) -> Result<Stages, Failure>,
     ) -> Q::Answer {
         let written = async { work(&self.target(request)?, request, memory).await };
-        let written = self.timed(kind, 1, written, |stages| Some(*stages)).await;
+        let written = self.timed(kind, written, |stages| Some(*stages)).await;
         written.map_or_else(Q::failed, |_| Q::Answer::default())
     }
 
@@ -129,7 +140,7 @@ impl TikvService {
         work: impl AsyncFn(&Target, &Q, &Memory) -> Result<(Q::Answer, Stages), Failure>,
     ) -> Q::Answer {
         let changed = async { work(&self.target(request)?, request, memory).await };
-        let changed = self.timed(kind, 1, changed, |(_, stages)| Some(*stages)).await;
+        let changed = self.timed(kind, changed, |(_, stages)| Some(*stages)).await;
         changed.map_or_else(Q::failed, |(answer, _)| answer)
     }
 
@@ -153,7 +164,7 @@ impl TikvService {
 
     /// Returns the answer to a put that was not proposed.
     fn put_failed(&self, failure: Failure) -> RawPutResponse {
-        self.metrics.requests(Kind::Put, 1, Duration::ZERO, outcome(&failure), None);
+        self.note(Kind::Put, 1, Instant::now(), Some(&failure), None);
         RawPutRequest::failed(failure)
     }
 }

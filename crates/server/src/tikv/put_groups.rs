@@ -7,8 +7,11 @@ use super::errors::{Failure, charge};
 use super::{Memory, TikvService, writes};
 use crate::memory::RequestMemory;
 use crate::observe::Kind;
+use crate::store::Caller;
 use crate::stores::Stores;
+use std::time::Instant;
 use stele_proto::kvrpcpb::{Context, RawPutRequest, RawPutResponse};
+use stele_replica::{Reply, Write};
 use stele_types::CommandBuilder;
 
 /// Bytes of an entry after which the next one begins. Above this, an entry's own cost is small
@@ -76,19 +79,47 @@ pub(super) fn has_same_target(a: &Context, b: &Context) -> bool {
 }
 
 impl PutGroup {
-    pub fn memory(&self) -> Memory {
-        self.memory.clone()
+    /// Proposes the entry. `answer` gets the reply on the store's loop, or here: it must not block.
+    pub fn propose(self, answer: impl FnOnce(Proposed, Reply) + Send + 'static) {
+        let Self { target, ids, command, memory, .. } = self;
+        let (store, guard) = (target.store.clone(), Some(memory.clone()));
+        let command = command.build().bytes().clone();
+        let write = Write { header: target.header, command, only_deletes: false };
+        let arrived_nanos = store.clock().monotonic_nanos();
+        let proposed = Proposed { target, ids, memory, started: Instant::now(), arrived_nanos };
+        store.begin(
+            write,
+            Caller::new(move |reply| answer(proposed, reply)),
+            guard.map(|it| it as _),
+        );
     }
+}
 
-    /// Proposes the entry and waits until it is applied; returns the answer to each put.
-    pub async fn run(self, service: &TikvService) -> Vec<(u64, RawPutResponse)> {
-        let done = writes::propose(&self.target, self.command, false, &self.memory);
-        let done = service.timed(Kind::Put, self.ids.len(), done, |stages| Some(*stages)).await;
-        let region_error = done.err().map(Failure::into_error);
-        let answer = |id| {
+/// Puts of which the entry is proposed.
+pub(super) struct Proposed {
+    target: Target,
+    ids: Vec<u64>,
+    /// Memory of the command.
+    pub memory: Memory,
+    started: Instant,
+    arrived_nanos: u64,
+}
+
+impl Proposed {
+    /// Returns the answer to each put.
+    pub fn answers(
+        self,
+        service: &TikvService,
+        reply: Reply,
+    ) -> impl Iterator<Item = (u64, RawPutResponse)> {
+        let Self { target, ids, started, arrived_nanos, .. } = self;
+        let written = writes::written(&target, reply, arrived_nanos);
+        let stages = written.as_ref().ok().copied();
+        service.note(Kind::Put, ids.len(), started, written.as_ref().err(), stages);
+        let region_error = written.err().map(Failure::into_error);
+        ids.into_iter().map(move |id| {
             let region_error = region_error.clone();
             (id, RawPutResponse { region_error, ..RawPutResponse::default() })
-        };
-        self.ids.into_iter().map(answer).collect()
+        })
     }
 }

@@ -44,7 +44,8 @@ async fn propose_once(
     target.store.submit(write, Some(memory.clone())).await
 }
 
-fn written(target: &Target, reply: Reply, arrived_nanos: u64) -> Result<Stages, Failure> {
+/// Returns the times of a write that is done.
+pub fn written(target: &Target, reply: Reply, arrived_nanos: u64) -> Result<Stages, Failure> {
     match reply {
         Reply::Done(Done::Written { timings, .. }) => {
             Ok(Stages::new(arrived_nanos, &timings, target.store.clock().monotonic_nanos()))
