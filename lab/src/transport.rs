@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use stele_replica::{Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage};
 use stele_server::transport::{
-    Boots, BoxFuture, Deliver, Identity, Options, Resolve, SnapshotOffer, Transport,
+    Boots, BoxFuture, Deliver, Identity, Resolve, SnapshotOffer, Transport, TransportOptions,
 };
 use stele_types::{
     ClusterId, Command, CommandBuilder, Error, KeyRange, LogIndex, Peer, PeerId, PeerRole,
@@ -194,7 +194,7 @@ async fn framed(window: Arc<Window>) -> Send {
             boots: Arc::new(Boots::new(1)),
         };
         let resolve = Arc::new(Book(book.clone()));
-        let transport = Transport::start(Options::default(), identity, resolve, deliver);
+        let transport = Transport::start(TransportOptions::default(), identity, resolve, deliver);
         transports.push(transport.clone());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {

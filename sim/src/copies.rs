@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use stele_types::{Peer, PeerRole, Region, RegionId, StoreId};
 
 /// The voters of all regions, by the newest descriptors.
-pub struct Copies(Vec<(Region, Vec<u64>)>);
+pub(crate) struct Copies(Vec<(Region, Vec<u64>)>);
 
 impl Copies {
     /// Returns the voters of regions, as slots. A voter that is being demoted does not count.
@@ -22,14 +22,14 @@ impl Copies {
     }
 
     /// Returns whether a slot holds a copy of a pair, by its engine key.
-    pub fn counts(&self, slot: u64, key: &[u8]) -> bool {
+    pub(crate) fn counts(&self, slot: u64, key: &[u8]) -> bool {
         let holds = |region: &Region| region.engine_ranges().iter().any(|it| it.contains(key));
         self.0.iter().filter(|(region, _)| holds(region)).all(|(_, voters)| voters.contains(&slot))
     }
 
     /// Returns whether a slot holds a copy of an entry in a region's log, with its pairs. Splits may have
     /// moved these to other regions.
-    pub fn counts_of_entry(&self, slot: u64, region: RegionId, keys: &[Vec<u8>]) -> bool {
+    pub(crate) fn counts_of_entry(&self, slot: u64, region: RegionId, keys: &[Vec<u8>]) -> bool {
         let mut of_log = self.0.iter().filter(|(it, _)| it.id == region);
         of_log.all(|(_, voters)| voters.contains(&slot))
             && keys.iter().all(|key| self.counts(slot, key))

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use stele_engine::Store as Engine;
 use stele_node::recover::{
-    Offline, Planned, Verdict, check_cluster, check_lost, plan, recover_all,
+    Offline, Planned, RegionOutcome, check_cluster, check_lost, plan, recover_all,
 };
 use stele_placement::StoreState;
 use stele_types::{ClusterId, Error, LogIndex, Prng, Region, RegionId, Result, StoreId};
@@ -93,7 +93,7 @@ fn recover(
     let failed = |error: Error| format!("a directory that is left does not open: {error}");
     let mut left = open(world, lost, prng).map_err(failed)?;
     let replicas: Vec<_> = left.dirs.values_mut().flat_map(Offline::replicas).collect();
-    let committed = |region: RegionId, of: &[stele_node::recover::Replica]| -> LogIndex {
+    let committed = |region: RegionId, of: &[stele_node::recover::SurvivingReplica]| -> LogIndex {
         let here = of.iter().filter(|it| it.region.id == region);
         here.map(|it| it.committed).max().unwrap_or_default()
     };
@@ -118,12 +118,12 @@ fn recover(
         return Err(format!("region {region} is not recovered: {reason:?}"));
     }
     let after: Vec<_> = left.dirs.values_mut().flat_map(Offline::replicas).collect();
-    for it in planned.iter().filter(|it| matches!(it.verdict, Verdict::GoesOn { .. })) {
+    for it in planned.iter().filter(|it| matches!(it.verdict, RegionOutcome::GoesOn { .. })) {
         let id = it.region.id;
         if committed(id, &after) < committed(id, &replicas) {
             return Err(format!("region {id} goes on without entries that a store had committed"));
         }
-        let Verdict::GoesOn { source, recovery, .. } = &it.verdict else { continue };
+        let RegionOutcome::GoesOn { source, recovery, .. } = &it.verdict else { continue };
         let again = left.dirs.get_mut(source).map(|dir| dir.recover(id, recovery, 0));
         if !matches!(again, Some(Err(Error::Refused(_)))) {
             return Err(format!("region {id} is recovered twice"));
@@ -177,6 +177,6 @@ fn check_refusals(
 /// Returns whether a region goes on although a member is neither lost nor seen.
 fn goes_on_without(planned: &Planned, seen: &BTreeSet<StoreId>, lost: &BTreeSet<StoreId>) -> bool {
     let mut members = planned.region.peers.iter().map(|peer| peer.store);
-    matches!(planned.verdict, Verdict::GoesOn { .. })
+    matches!(planned.verdict, RegionOutcome::GoesOn { .. })
         && members.any(|store| !seen.contains(&store) && !lost.contains(&store))
 }

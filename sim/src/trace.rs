@@ -4,8 +4,8 @@
 use serde_json::json;
 use std::fmt::Write;
 
-/// One mark of a trace.
-struct Mark {
+/// One event of a trace.
+struct TraceEvent {
     at_nanos: u64,
     duration_nanos: u64,
     /// Shown as a process; 0 for the whole cluster.
@@ -19,10 +19,10 @@ struct Mark {
 #[derive(Default)]
 pub struct Trace {
     hash: u64,
-    /// Keep the marks.
+    /// Keep the events.
     keeps: bool,
-    marks: Vec<Mark>,
-    /// Latest marks as text, for failures.
+    events: Vec<TraceEvent>,
+    /// Latest events as text, for failures.
     tail: std::collections::VecDeque<String>,
     prints: bool,
 }
@@ -31,7 +31,7 @@ pub struct Trace {
 const TAIL_LINES: usize = 60;
 
 impl Trace {
-    /// Creates a trace that optionally keeps its marks and prints them.
+    /// Creates a trace that optionally keeps its events and prints them.
     pub fn new(keeps: bool, prints: bool) -> Self {
         Self { keeps, prints, ..Self::default() }
     }
@@ -72,7 +72,7 @@ impl Trace {
         }
         self.tail.push_back(line());
         if self.keeps {
-            self.marks.push(Mark { at_nanos, duration_nanos, node, slot, name });
+            self.events.push(TraceEvent { at_nanos, duration_nanos, node, slot, name });
         }
     }
 
@@ -85,17 +85,17 @@ impl Trace {
         })
     }
 
-    /// Returns the marks in the format of `chrome://tracing`, which Perfetto reads.
+    /// Returns the events in the format of `chrome://tracing`, which Perfetto reads.
     pub fn perfetto(&self) -> String {
         let micros = |nanos: u64| nanos as f64 / 1e3;
         let events: Vec<_> = self
-            .marks
+            .events
             .iter()
-            .map(|mark| match mark.duration_nanos {
-                0 => json!({"name": mark.name, "ph": "i", "s": "t", "ts": micros(mark.at_nanos),
-                            "pid": mark.node, "tid": mark.slot}),
-                took => json!({"name": mark.name, "ph": "X", "ts": micros(mark.at_nanos),
-                               "dur": micros(took), "pid": mark.node, "tid": mark.slot}),
+            .map(|event| match event.duration_nanos {
+                0 => json!({"name": event.name, "ph": "i", "s": "t", "ts": micros(event.at_nanos),
+                            "pid": event.node, "tid": event.slot}),
+                took => json!({"name": event.name, "ph": "X", "ts": micros(event.at_nanos),
+                               "dur": micros(took), "pid": event.node, "tid": event.slot}),
             })
             .collect();
         json!({"traceEvents": events, "displayTimeUnit": "ms"}).to_string()

@@ -60,7 +60,7 @@ const EXPIRIES_AT_ONCE: usize = 256;
 
 impl Source {
     /// Opens an existing store, or connects to a cluster.
-    pub fn open(place: &args::Place) -> Result<Self> {
+    pub fn open(place: &args::StoreOrCluster) -> Result<Self> {
         match &place.store {
             Some(dir) => Ok(Self::Directory(Box::new(Reader::open(dir, &Tuning::default())?))),
             None => Remote::connect(&place.cluster).map(Self::Cluster),
@@ -119,16 +119,19 @@ impl Source {
 
 impl Place {
     /// Opens an existing store, or connects to a cluster.
-    pub fn open(place: &args::Place) -> Result<Self> {
+    pub fn open(place: &args::StoreOrCluster) -> Result<Self> {
         Self::open_with(place, |dir| Store::open(dir, &Tuning::default()))
     }
 
     /// Opens a store and creates it if it does not exist, or connects to a cluster.
-    pub fn open_or_create(place: &args::Place) -> Result<Self> {
+    pub fn open_or_create(place: &args::StoreOrCluster) -> Result<Self> {
         Self::open_with(place, |dir| Store::open_or_create(dir, &Tuning::default()))
     }
 
-    fn open_with(place: &args::Place, open: impl Fn(&Path) -> Result<Store>) -> Result<Self> {
+    fn open_with(
+        place: &args::StoreOrCluster,
+        open: impl Fn(&Path) -> Result<Store>,
+    ) -> Result<Self> {
         match &place.store {
             Some(dir) => Ok(Self::Directory(Box::new(open(dir)?))),
             None => Remote::connect(&place.cluster).map(Self::Cluster),

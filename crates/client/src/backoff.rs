@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 /// Kind of pause before the next try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pause {
+pub(crate) enum Pause {
     /// No pause, except after repeated redirections.
     None,
     /// Regions or leaders are changing: 2 ms, growing to at most 500 ms.
@@ -41,14 +41,14 @@ fn quorum_of(reason: &str) -> Option<&str> {
 
 /// Returns the reason to keep of two nodes' reasons: the later one, unless only the earlier one tells
 /// that too few voters are up.
-pub fn more_telling(earlier: String, later: String) -> String {
+pub(crate) fn more_telling(earlier: String, later: String) -> String {
     match quorum_of(&earlier).is_some() && quorum_of(&later).is_none() {
         true => earlier,
         false => later,
     }
 }
 
-pub struct Tries {
+pub(crate) struct Tries {
     deadline: Instant,
     started: Instant,
     count: u32,
@@ -66,7 +66,7 @@ pub struct Tries {
 
 impl Tries {
     /// Starts the time limit.
-    pub fn new(options: &Options) -> Self {
+    pub(crate) fn new(options: &Options) -> Self {
         let started = Instant::now();
         Self {
             deadline: started + options.timeout,
@@ -82,55 +82,55 @@ impl Tries {
     }
 
     /// Records that a node has answered for the placement group.
-    pub fn found_leader(&mut self) {
+    pub(crate) fn found_leader(&mut self) {
         self.quorum = None;
     }
 
     /// Returns the time left until the deadline.
-    pub fn left(&self) -> Duration {
+    pub(crate) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
     /// Starts the tries of a part of the call, with the deadline of the call.
-    pub fn of_part(&self) -> Self {
+    pub(crate) fn of_part(&self) -> Self {
         let (last, quorum) = (String::new(), None);
         Self { count: 0, waits: 0, is_ambiguous: false, is_too_long: false, last, quorum, ..*self }
     }
 
     /// Continues with a part of the call for which an attempt may have taken effect, or none.
-    pub fn continue_with(&mut self, is_ambiguous: bool) {
+    pub(crate) fn continue_with(&mut self, is_ambiguous: bool) {
         self.is_ambiguous = is_ambiguous;
     }
 
     /// Returns whether an attempt may have taken effect.
-    pub fn is_ambiguous(&self) -> bool {
+    pub(crate) fn is_ambiguous(&self) -> bool {
         self.is_ambiguous
     }
 
     /// Records that an attempt may have taken effect: the call then does not end as if it had not.
-    pub fn note_ambiguous(&mut self) {
+    pub(crate) fn note_ambiguous(&mut self) {
         self.is_ambiguous = true;
     }
 
     /// Records that the call fails because it sends or wants too much at once.
-    pub fn note_too_long(&mut self) {
+    pub(crate) fn note_too_long(&mut self) {
         self.is_too_long = true;
     }
 
     /// Returns whether the call failed because it sent or wanted too much at once, and forgets it: the
     /// caller tries less.
-    pub fn take_too_long(&mut self) -> bool {
+    pub(crate) fn take_too_long(&mut self) -> bool {
         std::mem::take(&mut self.is_too_long)
     }
 
     /// Returns whether the region must be looked up again, because following hints did not succeed.
-    pub fn is_lookup_due(&self) -> bool {
+    pub(crate) fn is_lookup_due(&self) -> bool {
         self.count > 0 && self.count.is_multiple_of(TRIES_PER_LOOKUP)
     }
 
     /// Waits before the next try. Fails if the deadline would pass. An attempt that the deadline cut off
     /// says less than the one before it, of which the reason stays.
-    pub async fn pause(&mut self, pause: Pause, reason: impl Into<String>) -> Result<()> {
+    pub(crate) async fn pause(&mut self, pause: Pause, reason: impl Into<String>) -> Result<()> {
         if self.last.is_empty() || !self.left().is_zero() {
             self.last = reason.into();
         }
@@ -154,7 +154,7 @@ impl Tries {
         Ok(())
     }
 
-    pub fn timeout_error(&mut self) -> Error {
+    pub(crate) fn timeout_error(&mut self) -> Error {
         let seconds = self.started.elapsed().as_secs_f64();
         let kept = self.quorum.as_ref();
         // bug client.connection_named: let kept = None;
@@ -165,7 +165,7 @@ impl Tries {
 
     /// Returns the error with which the call ends: `Undetermined` if an earlier try may have taken
     /// effect, because the last try's error says nothing about it.
-    pub fn final_error(&mut self, error: Error) -> Error {
+    pub(crate) fn final_error(&mut self, error: Error) -> Error {
         self.is_ambiguous |= matches!(error, Error::Undetermined(_));
         // bug client.forget_ambiguity: always
         if !self.is_ambiguous {
@@ -199,7 +199,7 @@ thread_local! {
 }
 
 /// Makes the pauses of this thread's calls those of a seed.
-pub fn seed_pauses(seed: u64) {
+pub(crate) fn seed_pauses(seed: u64) {
     RNG.with_borrow_mut(|rng| *rng = Prng::new(seed));
 }
 

@@ -14,10 +14,10 @@ use stele_proto::{errorpb, kvrpcpb, pdpb};
 use tonic::{Response, Status};
 
 /// Maximum length of a request or response: a page of large values.
-pub const MESSAGE_BYTES_MAX: usize = 256 << 20;
+pub(crate) const MESSAGE_BYTES_MAX: usize = 256 << 20;
 
 /// A unary call that can be sent more than once.
-pub trait Call: Clone + Send + Sync + 'static {
+pub(crate) trait Call: Clone + Send + Sync + 'static {
     /// Response of the call.
     type Response: Send;
 
@@ -31,7 +31,7 @@ pub trait Call: Clone + Send + Sync + 'static {
 
 /// Effect of a raw call that arrives twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub(crate) enum Repetition {
     /// No effect.
     Read,
     /// The same effect again.
@@ -41,9 +41,9 @@ pub enum Effect {
 }
 
 /// A call to a store of a region.
-pub trait RawCall: Call {
+pub(crate) trait RawCall: Call {
     /// Effect of a repetition.
-    const EFFECT: Effect;
+    const REPETITION: Repetition;
 
     /// Sets the region, peer and cluster to which the call is addressed.
     fn set_context(&mut self, context: kvrpcpb::Context);
@@ -56,7 +56,7 @@ pub trait RawCall: Call {
 }
 
 /// A call to PD, which knows the regions and stores.
-pub trait PdCall: Call {
+pub(crate) trait PdCall: Call {
     fn set_cluster(&mut self, cluster: u64);
 
     /// Takes the header of the response.
@@ -64,7 +64,7 @@ pub trait PdCall: Call {
 }
 
 /// A call of the control protocol.
-pub trait ControlCall: Call {
+pub(crate) trait ControlCall: Call {
     fn set_cluster(&mut self, cluster: u64);
 }
 
@@ -147,7 +147,7 @@ call!(kv::kv_client::KvClient<Observed<Wire>>, kv::ExistRequest, kv::ExistRespon
 macro_rules! raw_call {
     ($package:ident, $request:ident, $response:ident, $effect:ident, $failure:expr) => {
         impl RawCall for $package::$request {
-            const EFFECT: Effect = Effect::$effect;
+            const REPETITION: Repetition = Repetition::$effect;
 
             fn set_context(&mut self, context: kvrpcpb::Context) {
                 self.context = Some(context);
@@ -220,13 +220,13 @@ pd_call!(GetStoreRequest, GetStoreResponse, get_store);
 
 /// Call for the region of a key.
 #[derive(Clone)]
-pub struct GetRegion(pub pdpb::GetRegionRequest);
+pub(crate) struct GetRegion(pub pdpb::GetRegionRequest);
 
 /// Call for the region before that of a key.
 #[derive(Clone)]
-pub struct GetPrevRegion(pub pdpb::GetRegionRequest);
+pub(crate) struct GetPrevRegion(pub pdpb::GetRegionRequest);
 
-pub fn region_request(key: Bytes) -> pdpb::GetRegionRequest {
+pub(crate) fn region_request(key: Bytes) -> pdpb::GetRegionRequest {
     pdpb::GetRegionRequest { region_key: key, ..pdpb::GetRegionRequest::default() }
 }
 

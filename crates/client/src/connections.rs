@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 /// Time after a refused connection during which no further one is attempted.
 const REFUSAL_BACKOFF: Duration = Duration::from_millis(200);
-pub struct Connections {
+pub(crate) struct Connections {
     dial: Box<dyn Dial>,
     connections_per_node: usize,
     nodes: Mutex<HashMap<String, Arc<Node>>>,
@@ -35,7 +35,7 @@ struct Opened {
 
 /// A connection handed to a call.
 #[derive(Clone)]
-pub struct Connection {
+pub(crate) struct Connection {
     /// Connection for unary calls.
     pub wire: Wire,
     commands: Arc<OnceLock<CommandStream>>,
@@ -44,13 +44,13 @@ pub struct Connection {
 }
 
 impl Connections {
-    pub fn new(dial: Box<dyn Dial>, options: &Options) -> Self {
+    pub(crate) fn new(dial: Box<dyn Dial>, options: &Options) -> Self {
         let connections_per_node = options.connections_per_node.max(1);
         Self { dial, connections_per_node, nodes: Mutex::default() }
     }
 
     /// Returns a connection to `host:port`. On an error nothing was sent.
-    pub async fn get(&self, address: &str) -> Result<Connection, String> {
+    pub(crate) async fn get(&self, address: &str) -> Result<Connection, String> {
         let node = self.node(address);
         let turn = node.next.fetch_add(1, Relaxed) % node.channels.len().max(1);
         let Some(cell) = node.channels.get(turn) else { return Err("no connections".to_owned()) };
@@ -72,7 +72,7 @@ impl Connections {
     }
 
     /// Drops all connections to the node of a failed one.
-    pub fn forget(&self, failed: &Connection) {
+    pub(crate) fn forget(&self, failed: &Connection) {
         let mut nodes = self.nodes.lock();
         // Another call may have replaced them meanwhile.
         if nodes.get(&failed.address).is_some_and(|node| Arc::ptr_eq(node, &failed.node)) {
@@ -99,7 +99,7 @@ impl Connections {
 
 impl Connection {
     /// Returns the stream that calls of single keys share.
-    pub fn commands(&self) -> &CommandStream {
+    pub(crate) fn commands(&self) -> &CommandStream {
         self.commands.get_or_init(|| CommandStream::new(self.wire.clone()))
     }
 }

@@ -18,7 +18,7 @@ const WITHDRAWN: u8 = 2;
 
 /// Whether a node may have received the request of a call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivery {
+pub(crate) enum Delivery {
     /// No node has executed it or will.
     NotSent,
     /// A node may have executed it, or may do so later.
@@ -29,12 +29,12 @@ pub enum Delivery {
 ///
 /// Invariant: after a request has been called `NotSent`, it is not handed to a connection.
 #[derive(Clone, Debug, Default)]
-pub struct Departure(Arc<AtomicU8>);
+pub(crate) struct Departure(Arc<AtomicU8>);
 
 impl Departure {
     /// Records that the request is handed to the connection now. Returns false if its caller has
     /// withdrawn it: it must then not be sent.
-    pub fn depart(&self) -> bool {
+    pub(crate) fn depart(&self) -> bool {
         // bug client.departure_unnoticed: return true;
         match self.0.compare_exchange(WAITING, DEPARTED, SeqCst, SeqCst) {
             Ok(_) => true,
@@ -43,7 +43,7 @@ impl Departure {
     }
 
     /// Ends the wait of the request, and returns whether it was handed to the connection before.
-    pub fn withdraw(&self) -> Delivery {
+    pub(crate) fn withdraw(&self) -> Delivery {
         // bug client.queued_is_sent: return Delivery::MaybeSent;
         match self.0.compare_exchange(WAITING, WITHDRAWN, SeqCst, SeqCst) {
             Err(DEPARTED) => Delivery::MaybeSent,
@@ -58,7 +58,7 @@ impl Departure {
 
 /// Failure of a call without a response of the store.
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// What the node, the connection or this client states.
     pub status: Status,
     /// Whether a node may have received the request.
@@ -67,12 +67,12 @@ pub struct Failure {
 
 impl Failure {
     /// Creates the failure of a request that was given to no connection.
-    pub fn without_connection(reason: impl Into<String>) -> Self {
+    pub(crate) fn without_connection(reason: impl Into<String>) -> Self {
         Self { status: Status::unavailable(reason), delivery: Delivery::NotSent }
     }
 
     /// Creates the failure of a call that ended with `status`.
-    pub fn of_call(status: Status, departure: &Departure) -> Self {
+    pub(crate) fn of_call(status: Status, departure: &Departure) -> Self {
         let delivery = match is_unprocessed(&status) {
             true => Delivery::NotSent,
             false => departure.withdraw(),
@@ -81,7 +81,7 @@ impl Failure {
     }
 
     /// Creates the failure of a call without an answer within its time.
-    pub fn of_timeout(departure: &Departure) -> Self {
+    pub(crate) fn of_timeout(departure: &Departure) -> Self {
         let delivery = departure.withdraw();
         let text = match delivery {
             Delivery::NotSent => "the request waited in this client and was not sent",
@@ -109,13 +109,13 @@ fn is_unprocessed(status: &Status) -> bool {
 
 /// Whether the node itself ended the call with this status. Statuses that tonic makes of an error of
 /// the connection carry the error; it gives them codes that nodes use too.
-pub fn is_from_node(status: &Status) -> bool {
+pub(crate) fn is_from_node(status: &Status) -> bool {
     status.source().is_none()
 }
 
 /// Returns the status for the calls of a stream that ended with `status` before its first answer.
 /// Only a node that does not serve such streams says with it what happened to the calls.
-pub fn of_unopened_stream(status: Status) -> Status {
+pub(crate) fn of_unopened_stream(status: Status) -> Status {
     let refusals = [Code::Unimplemented, Code::PermissionDenied, Code::Unauthenticated];
     match refusals.contains(&status.code()) || !is_from_node(&status) {
         true => status,
@@ -125,14 +125,14 @@ pub fn of_unopened_stream(status: Status) -> Status {
 
 /// A connection on which one request is observed.
 #[derive(Clone, Debug)]
-pub struct Observed<S> {
+pub(crate) struct Observed<S> {
     connection: S,
     departure: Departure,
 }
 
 impl<S> Observed<S> {
     /// Observes the request that is sent with the service.
-    pub fn new(connection: S, departure: &Departure) -> Self {
+    pub(crate) fn new(connection: S, departure: &Departure) -> Self {
         Self { connection, departure: departure.clone() }
     }
 }

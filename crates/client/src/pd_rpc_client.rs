@@ -24,7 +24,7 @@ const RETRY: &str = "stele-retry-ms";
 const RETRY_MS_MAX: u64 = 5_000;
 
 /// Nodes that serve the PD protocol, and the addresses of stores.
-pub struct PdRpcClient {
+pub(crate) struct PdRpcClient {
     connections: Arc<Connections>,
     /// `host:port` of each node.
     addresses: RwLock<Vec<String>>,
@@ -36,7 +36,7 @@ pub struct PdRpcClient {
 }
 
 /// A region as PD returned it.
-pub struct Found {
+pub(crate) struct Found {
     /// Region, with its keys, peers and epoch.
     pub region: Region,
     /// Its leader if the node knows it, or else a peer that is not down.
@@ -44,7 +44,7 @@ pub struct Found {
 }
 
 impl PdRpcClient {
-    pub fn new(connections: Arc<Connections>, addresses: Vec<String>) -> Self {
+    pub(crate) fn new(connections: Arc<Connections>, addresses: Vec<String>) -> Self {
         Self {
             connections,
             addresses: RwLock::new(addresses),
@@ -55,12 +55,12 @@ impl PdRpcClient {
     }
 
     /// Returns the cluster ID; 0 until a node has responded.
-    pub fn cluster(&self) -> u64 {
+    pub(crate) fn cluster(&self) -> u64 {
         self.cluster.load(Relaxed)
     }
 
     /// Returns the nodes to call; the one that responded last comes first.
-    pub fn addresses(&self) -> Vec<String> {
+    pub(crate) fn addresses(&self) -> Vec<String> {
         let mut addresses = self.addresses.read().clone();
         let first = self.preferred.load(Relaxed) % addresses.len().max(1);
         addresses.rotate_left(first);
@@ -68,7 +68,7 @@ impl PdRpcClient {
     }
 
     /// Fetches the cluster ID and all nodes. The error is a text.
-    pub async fn refresh(&self) -> Result<(), String> {
+    pub(crate) async fn refresh(&self) -> Result<(), String> {
         let response = self.call(pdpb::GetMembersRequest::default()).await?;
         let mut received: Vec<String> = Vec::new();
         for member in response.leader.iter().chain(&response.members) {
@@ -84,12 +84,12 @@ impl PdRpcClient {
     }
 
     /// Returns the region that holds `key`.
-    pub async fn region(&self, key: Bytes) -> Result<Option<Found>, String> {
+    pub(crate) async fn region(&self, key: Bytes) -> Result<Option<Found>, String> {
         Ok(found(self.call(GetRegion(region_request(key))).await?))
     }
 
     /// Returns the region that holds the keys immediately below `end`; an empty `end` is unbounded.
-    pub async fn region_below(&self, end: Bytes) -> Result<Option<Found>, String> {
+    pub(crate) async fn region_below(&self, end: Bytes) -> Result<Option<Found>, String> {
         if end.is_empty() {
             // A key above any start key of a region.
             return self.region(Bytes::from(vec![u8::MAX; USER_KEY_BYTES_MAX + 1])).await;
@@ -103,7 +103,7 @@ impl PdRpcClient {
     }
 
     /// Returns `host:port` of a store; `Ok(None)` if it is no longer a member.
-    pub async fn store(&self, id: StoreId) -> Result<Option<String>, String> {
+    pub(crate) async fn store(&self, id: StoreId) -> Result<Option<String>, String> {
         if let Some(address) = self.stores.lock().get(&id) {
             return Ok(Some(address.clone()));
         }
@@ -118,7 +118,7 @@ impl PdRpcClient {
     }
 
     /// Fetches the addresses of all stores.
-    pub async fn refresh_stores(&self) -> Result<(), String> {
+    pub(crate) async fn refresh_stores(&self) -> Result<(), String> {
         let request = pdpb::GetAllStoresRequest { exclude_tombstone_stores: true, header: None };
         let stores = self.call(request).await?.stores.into_iter().filter(is_member);
         let known =
@@ -127,7 +127,7 @@ impl PdRpcClient {
         Ok(())
     }
 
-    pub fn forget_store(&self, id: StoreId) {
+    pub(crate) fn forget_store(&self, id: StoreId) {
         self.stores.lock().remove(&id);
     }
 
@@ -230,7 +230,7 @@ fn is_member(store: &metapb::Store) -> bool {
 }
 
 /// Returns whether a status means that the connection failed, not that the node refused the call.
-pub fn is_broken(status: &Status) -> bool {
+pub(crate) fn is_broken(status: &Status) -> bool {
     let connection_codes = [Code::Unavailable, Code::Unknown, Code::Cancelled, Code::Internal];
     connection_codes.contains(&status.code())
         && leader_of(status).is_none()
@@ -239,19 +239,19 @@ pub fn is_broken(status: &Status) -> bool {
 }
 
 /// Returns the time to wait before the same call is made again, if the node set one.
-pub fn retry_after(status: &Status) -> Option<Duration> {
+pub(crate) fn retry_after(status: &Status) -> Option<Duration> {
     let ms: u64 = status.metadata().get(RETRY)?.to_str().ok()?.parse().ok()?;
     Some(Duration::from_millis(ms.min(RETRY_MS_MAX)))
 }
 
 /// Returns whether the node refused the call because it is not the leader.
-pub fn is_not_leader(status: &Status) -> bool {
+pub(crate) fn is_not_leader(status: &Status) -> bool {
     status.code() == Code::Unavailable
         && (status.message().contains("not leader") || status.message().contains("no leader"))
 }
 
 /// Returns the leader's address that a refusal names.
-pub fn leader_of(status: &Status) -> Option<String> {
+pub(crate) fn leader_of(status: &Status) -> Option<String> {
     let address = status.metadata().get(LEADER)?.to_str().ok()?;
     host_port(address)
 }
@@ -262,7 +262,7 @@ fn host_port(address: &str) -> Option<String> {
     address::to_connect(address).ok().map(str::to_owned)
 }
 
-pub fn status_text(status: &Status) -> String {
+pub(crate) fn status_text(status: &Status) -> String {
     let source = std::error::Error::source(status).map(root_cause);
     match source.filter(|_| status.message() == "transport error") {
         Some(cause) => cause,

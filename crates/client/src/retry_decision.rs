@@ -9,7 +9,7 @@ use tonic::Code;
 
 /// Change before the next try.
 #[derive(Debug)]
-pub enum Step {
+pub(crate) enum Step {
     /// No change: call the same peer.
     Stay,
     /// Call this peer, the leader.
@@ -34,7 +34,7 @@ pub enum Step {
 
 /// Decision after a failed try.
 #[derive(Debug)]
-pub struct RetryDecision {
+pub(crate) struct RetryDecision {
     /// Change to make.
     pub step: Step,
     /// Pause before the next try.
@@ -46,7 +46,7 @@ pub struct RetryDecision {
 /// Decides how to retry after `error`. All errors except the stale command, the undetermined result
 /// and an error without a variant are detected before a write is proposed, so the write had no
 /// effect.
-pub fn decide_retry(error: &errorpb::Error) -> RetryDecision {
+pub(crate) fn decide_retry(error: &errorpb::Error) -> RetryDecision {
     let certain = |step, pause| RetryDecision { step, pause, is_ambiguous: false };
     if let Some(not_leader) = &error.not_leader {
         return match not_leader.leader.as_ref().filter(|leader| leader.store_id != 0) {
@@ -104,7 +104,7 @@ pub fn decide_retry(error: &errorpb::Error) -> RetryDecision {
 
 /// Decides how to retry after a call without a response, for a `reason`. A write is ambiguous unless
 /// it was not sent or the node itself refuses the call: then it had no effect.
-pub fn decide_after_failure(failure: &Failure, reason: &str) -> RetryDecision {
+pub(crate) fn decide_after_failure(failure: &Failure, reason: &str) -> RetryDecision {
     let certain = |step, pause| RetryDecision { step, pause, is_ambiguous: false };
     match failure.status.code() {
         _ if !is_from_node(&failure.status) => {}
@@ -128,7 +128,7 @@ pub fn decide_after_failure(failure: &Failure, reason: &str) -> RetryDecision {
 }
 
 /// Returns the error of a final answer, of which the text states the kind.
-pub fn final_error(text: String) -> Error {
+pub(crate) fn final_error(text: String) -> Error {
     match text.strip_prefix(INVALID) {
         Some(detail) => Error::Invalid(detail.to_owned()),
         None if text.starts_with(UNDETERMINED) => Error::Undetermined(text),
@@ -136,7 +136,7 @@ pub fn final_error(text: String) -> Error {
     }
 }
 
-pub fn text(error: &errorpb::Error) -> String {
+pub(crate) fn text(error: &errorpb::Error) -> String {
     let undetermined = error.undetermined_result.as_ref().map(|result| result.message.as_str());
     let busy = error.server_is_busy.as_ref().map(|busy| busy.reason.as_str());
     let disk = error.disk_full.as_ref().map(|disk| disk.reason.as_str());

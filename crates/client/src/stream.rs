@@ -26,25 +26,25 @@ const COMMANDS_PER_BATCH: usize = 256;
 const BATCH_BYTES_MAX: usize = 512 << 10;
 /// Maximum bytes of a call on the stream. Longer calls are sent alone, because they would delay all
 /// calls after them.
-pub const COMMAND_BYTES_MAX: usize = 64 << 10;
+pub(crate) const COMMAND_BYTES_MAX: usize = 64 << 10;
 
-type Answer = oneshot::Sender<Result<Done, Status>>;
+type ReplySender = oneshot::Sender<Result<Done, Status>>;
 /// Calls in flight, by request ID; `None` once the stream has ended.
 ///
 /// Invariant: a call is here from its departure on. One that the stream's end leaves in the queue was
 /// not sent.
-type Pending = Mutex<Option<HashMap<u64, Answer>>>;
+type Pending = Mutex<Option<HashMap<u64, ReplySender>>>;
 
 struct Waiting {
     command: Cmd,
     bytes: usize,
-    answer: Answer,
+    answer: ReplySender,
     departure: Departure,
 }
 
 /// A stream to one node. Clones share it.
 #[derive(Clone, Debug)]
-pub struct CommandStream {
+pub(crate) struct CommandStream {
     waiting: mpsc::Sender<Waiting>,
 }
 
@@ -56,7 +56,7 @@ impl std::fmt::Debug for Waiting {
 
 impl CommandStream {
     /// Opens a stream, which closes with its last clone.
-    pub fn new(wire: Wire) -> Self {
+    pub(crate) fn new(wire: Wire) -> Self {
         let (waiting, queue) = mpsc::channel(WAITING_MAX);
         tokio::spawn(run(wire, queue));
         Self { waiting }
@@ -64,7 +64,7 @@ impl CommandStream {
 
     /// Sends a command of about `bytes`. Fails with `Unavailable` if the stream ended; `departure`
     /// tells whether the command was sent before.
-    pub async fn call(
+    pub(crate) async fn call(
         &self,
         command: Cmd,
         bytes: usize,
@@ -99,7 +99,7 @@ async fn run(wire: Wire, queue: mpsc::Receiver<Waiting>) {
         () = last_clone_dropped => ended(),
     };
     let calls = pending.lock().take().unwrap_or_default();
-    let mut calls: Vec<(u64, Answer)> = calls.into_iter().collect();
+    let mut calls: Vec<(u64, ReplySender)> = calls.into_iter().collect();
     calls.sort_unstable_by_key(|(id, _)| *id);
     for (_, answer) in calls {
         // The caller may have given up.
@@ -204,7 +204,7 @@ async fn read(wire: Wire, batches: Batches, pending: &Pending) -> Status {
     }
 }
 
-fn deliver(batch: BatchCommandsResponse, pending: Option<&mut HashMap<u64, Answer>>) {
+fn deliver(batch: BatchCommandsResponse, pending: Option<&mut HashMap<u64, ReplySender>>) {
     let Some(pending) = pending else { return };
     for (id, response) in batch.request_ids.into_iter().zip(batch.responses) {
         if let Some(answer) = pending.remove(&id) {

@@ -28,7 +28,7 @@ pub trait Dial: Send + Sync {
 }
 
 /// Makes connections over TCP.
-pub struct Network {
+pub(crate) struct Network {
     /// Time limit for a connection.
     pub connect_timeout: Duration,
 }
@@ -63,7 +63,7 @@ where
 }
 
 /// Returns the innermost cause, because outer errors say only that there is one.
-pub fn root_cause(error: &dyn std::error::Error) -> String {
+pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;

@@ -7,7 +7,7 @@ use stele_types::computed::Unfit;
 use stele_types::{ColumnFamily, Error, KeyRange};
 
 /// Starts three nodes with regions that begin at the empty key, `g` and `p`.
-pub fn start_three_regions() -> Fake {
+pub(crate) fn start_three_regions() -> Fake {
     let fake = Fake::start(3);
     {
         let mut state = fake.state();
@@ -24,7 +24,7 @@ async fn three_regions() -> (Fake, Client) {
     (fake, client)
 }
 
-pub fn letters() -> Vec<PutPair> {
+pub(crate) fn letters() -> Vec<PutPair> {
     (b'a'..=b'z').map(|c| PutPair::new(vec![c], vec![c; 3])).collect()
 }
 

@@ -8,7 +8,7 @@ use tokio::task::AbortHandle;
 
 /// What the node does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unserving {
+pub(crate) enum Unserving {
     /// Refuses its stream.
     RefusesStreams,
     /// Ends the connection, and names no stream that it processes.
@@ -20,13 +20,13 @@ pub enum Unserving {
 }
 
 /// A running node. It stops when it is dropped.
-pub struct Node {
+pub(crate) struct Node {
     pub address: String,
     task: AbortHandle,
 }
 
 impl Unserving {
-    pub async fn start(self) -> Node {
+    pub(crate) async fn start(self) -> Node {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let serve = async move {

@@ -25,7 +25,12 @@ pub(crate) struct CheckedText {
 impl CheckedText {
     /// Reads `path`, at most `bytes_max` of it. Fails with [`Error::WrongStore`] if another program
     /// wrote it.
-    pub fn read(vfs: &Arc<dyn Vfs>, path: &Path, magic: &str, bytes_max: u64) -> Result<Self> {
+    pub(crate) fn read(
+        vfs: &Arc<dyn Vfs>,
+        path: &Path,
+        magic: &str,
+        bytes_max: u64,
+    ) -> Result<Self> {
         let file = vfs.open(path, Open::READ)?;
         let mut bytes = vec![0; file.len()?.min(bytes_max) as usize];
         file.read_exact_at(&mut bytes, 0)?;
@@ -39,7 +44,7 @@ impl CheckedText {
         Ok(Self { path: path.to_path_buf(), text })
     }
 
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let body = self.text.rfind(CRC).and_then(|at| self.text.get(..at));
         let body = body.ok_or_else(|| self.bad("no checksum"))?;
         let crc = self.field("crc32c").and_then(|hex| u32::from_str_radix(hex, 16).ok());
@@ -50,23 +55,23 @@ impl CheckedText {
     }
 
     /// Returns the value of the first line with this name.
-    pub fn field(&self, name: &str) -> Option<&str> {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.fields(name).next()
     }
 
     /// Returns the values of all lines with this name.
-    pub fn fields(&self, name: &str) -> impl Iterator<Item = &str> {
+    pub(crate) fn fields(&self, name: &str) -> impl Iterator<Item = &str> {
         let lines = self.text.lines();
         lines.filter_map(move |line| line.strip_prefix(name)?.strip_prefix(' ')).map(str::trim)
     }
 
-    pub fn number<T: std::str::FromStr>(&self, name: &str) -> Result<T> {
+    pub(crate) fn number<T: std::str::FromStr>(&self, name: &str) -> Result<T> {
         let number = self.field(name).and_then(|number| number.parse().ok());
         number.ok_or_else(|| self.bad(&format!("no {name}")))
     }
 
     /// Creates the error of a damaged file.
-    pub fn bad(&self, detail: &str) -> Error {
+    pub(crate) fn bad(&self, detail: &str) -> Error {
         Error::corrupt(&self.path, 0, detail)
     }
 }

@@ -29,12 +29,12 @@ pub(crate) struct ClusterTime {
 }
 
 impl ClusterTime {
-    pub fn new(unix_s: u64, monotonic_nanos: u64) -> Self {
+    pub(crate) fn new(unix_s: u64, monotonic_nanos: u64) -> Self {
         Self { unix_s, received_nanos: monotonic_nanos }
     }
 
     /// Returns the cluster's time now; 0 if it is unknown.
-    pub fn now_s(&self, monotonic_nanos: u64) -> u64 {
+    pub(crate) fn now_s(&self, monotonic_nanos: u64) -> u64 {
         let elapsed_s = monotonic_nanos.saturating_sub(self.received_nanos) / NANOS_PER_S;
         if self.unix_s == 0 { 0 } else { self.unix_s.saturating_add(elapsed_s) }
     }
@@ -48,17 +48,17 @@ pub(crate) struct SeenTimes(VecDeque<u64>);
 
 impl SeenTimes {
     /// Returns `None` for more times than are ever noted.
-    pub fn new(times: VecDeque<u64>) -> Option<Self> {
+    pub(crate) fn new(times: VecDeque<u64>) -> Option<Self> {
         (times.len() <= SEEN_MAX).then_some(Self(times))
     }
 
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = u64> {
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = u64> {
         self.0.iter().copied()
     }
 
     /// Notes the time that the clock shows. Drops later ones: the clock was ahead when it showed
     /// them.
-    pub fn note(&mut self, now_s: u64) {
+    pub(crate) fn note(&mut self, now_s: u64) {
         self.0.retain(|seen| *seen <= now_s);
         if self.0.back().is_none_or(|last| now_s - last >= SPACING_S) {
             self.0.push_back(now_s);

@@ -22,7 +22,7 @@ struct Failed {
 
 impl FailedVictims {
     /// Notes that a job that was to empty these files ran out of space.
-    pub fn note(&mut self, files: &[FileId], now_nanos: u64) {
+    pub(crate) fn note(&mut self, files: &[FileId], now_nanos: u64) {
         // bug gc.failed_victim_again: return;
         for file in files {
             let failed = self.0.entry(*file).or_default();
@@ -32,18 +32,18 @@ impl FailedVictims {
         }
     }
 
-    pub fn contains(&self, file: FileId, now_nanos: u64) -> bool {
+    pub(crate) fn contains(&self, file: FileId, now_nanos: u64) -> bool {
         self.0.get(&file).is_some_and(|failed| now_nanos < failed.until_nanos)
     }
 
     /// Returns a number that changes when a file is excluded or no longer is.
-    pub fn fingerprint(&self, now_nanos: u64) -> u64 {
+    pub(crate) fn fingerprint(&self, now_nanos: u64) -> u64 {
         let excluded = self.0.values().filter(|failed| now_nanos < failed.until_nanos);
         excluded.fold(0, |sum, failed| sum.wrapping_add(failed.until_nanos))
     }
 
     /// Forgets the files that do not exist any longer.
-    pub fn retain(&mut self, exists: impl Fn(FileId) -> bool) {
+    pub(crate) fn retain(&mut self, exists: impl Fn(FileId) -> bool) {
         self.0.retain(|file, _| exists(*file));
     }
 }

@@ -17,7 +17,7 @@ const SLICE_BYTES: u64 = 4 << 20;
 const JOBS_MAX: usize = 1000;
 
 impl Work {
-    pub fn force(&mut self, shared: &Shared, job: Forced) -> Result<()> {
+    pub(crate) fn force(&mut self, shared: &Shared, job: Forced) -> Result<()> {
         // bug gc.rewrite_resets_back_off: never
         if let Forced::Rewrite(run) = job {
             return self.rewrite_unless_backing_off(shared, run);

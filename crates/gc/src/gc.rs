@@ -78,13 +78,13 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Returns the cluster's time in Unix seconds; 0 if it is unknown.
-    pub fn cluster_time_s(&self) -> u64 {
+    pub(crate) fn cluster_time_s(&self) -> u64 {
         let time = *self.cluster_time.lock();
         time.now_s(self.clock.monotonic_nanos())
     }
 
     /// Returns the settings in force.
-    pub fn options(&self) -> Arc<GcOptions> {
+    pub(crate) fn options(&self) -> Arc<GcOptions> {
         self.options.read().clone()
     }
 }

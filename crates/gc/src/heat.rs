@@ -47,7 +47,7 @@ pub(crate) struct Heat {
 
 impl Heat {
     /// Records a scan of `range`. Overlapping ranges are joined.
-    pub fn note(&mut self, range: &KeyRange, scanned: Scanned) {
+    pub(crate) fn note(&mut self, range: &KeyRange, scanned: Scanned) {
         let (bytes, scanned_bytes) = (scanned.bytes, scanned.paid_bytes());
         if range.is_empty() || scanned_bytes == 0 {
             return;
@@ -74,7 +74,7 @@ impl Heat {
     }
 
     /// Returns the range with the most scanned bytes for its size.
-    pub fn hottest(&self) -> Option<&HotRange> {
+    pub(crate) fn hottest(&self) -> Option<&HotRange> {
         let times = |hot: &HotRange| hot.scanned_bytes / hot.bytes.max(1);
         self.ranges
             .iter()
@@ -82,12 +82,12 @@ impl Heat {
     }
 
     /// Returns the bytes scanned since everything was sorted.
-    pub fn scanned_bytes(&self) -> u64 {
+    pub(crate) fn scanned_bytes(&self) -> u64 {
         self.scanned_bytes
     }
 
     /// Spends what scans paid for `range`, which is now sorted.
-    pub fn spend(&mut self, range: &KeyRange) {
+    pub(crate) fn spend(&mut self, range: &KeyRange) {
         if *range == KeyRange::all() {
             self.scanned_bytes = 0;
         }

@@ -67,14 +67,14 @@ struct Inputs {
 }
 
 impl Running {
-    pub fn victims(&self) -> Vec<FileId> {
+    pub(crate) fn victims(&self) -> Vec<FileId> {
         match &self.plan {
             Some(Plan::Victims(files)) => files.iter().copied().collect(),
             _ => Vec::new(),
         }
     }
 
-    pub fn moves_values(&self) -> bool {
+    pub(crate) fn moves_values(&self) -> bool {
         self.plan.is_some()
     }
 
@@ -88,7 +88,7 @@ impl Running {
 }
 
 impl Work {
-    pub fn step_flush(&mut self, shared: &Shared, bytes_max: u64) -> Result<StepDone> {
+    pub(crate) fn step_flush(&mut self, shared: &Shared, bytes_max: u64) -> Result<StepDone> {
         let Some(job) = &mut self.flush else {
             return Ok(StepDone { stage: Stage::Idle, bytes: 0 });
         };
@@ -113,7 +113,12 @@ impl Work {
     }
 
     /// Merges `count` tiers from `first` on, newest first.
-    pub fn start_merge(&mut self, shared: &Shared, first: usize, count: usize) -> Result<()> {
+    pub(crate) fn start_merge(
+        &mut self,
+        shared: &Shared,
+        first: usize,
+        count: usize,
+    ) -> Result<()> {
         let version = shared.index.version();
         let ages = version.tiers().iter().skip(first).take(count).map(|tier| tier.age).collect();
         let spec = MergeSpec { inputs: MergeInputs::Tiers(ages), cause: Cause::Merge };
@@ -121,7 +126,11 @@ impl Work {
     }
 
     /// Rewrites runs of the oldest tier without the pairs that have expired.
-    pub fn start_dropping_expired(&mut self, shared: &Shared, runs: Vec<RunId>) -> Result<()> {
+    pub(crate) fn start_dropping_expired(
+        &mut self,
+        shared: &Shared,
+        runs: Vec<RunId>,
+    ) -> Result<()> {
         let version = shared.index.version();
         let age = version.tiers().last().map_or(0, |tier| tier.age);
         let spec = MergeSpec { inputs: MergeInputs::Runs { age, runs }, cause: Cause::Merge };
@@ -129,7 +138,7 @@ impl Work {
     }
 
     /// Moves live values out of `victims`.
-    pub fn start_relocate(&mut self, shared: &Shared, victims: Vec<FileId>) -> Result<()> {
+    pub(crate) fn start_relocate(&mut self, shared: &Shared, victims: Vec<FileId>) -> Result<()> {
         let version = shared.index.version();
         let victims: BTreeSet<FileId> = victims.into_iter().collect();
         let inputs = referring(&version, &victims);
@@ -137,7 +146,7 @@ impl Work {
         self.start_job(shared, &version, spec, Some(Plan::Victims(victims)))
     }
 
-    pub fn start_job(
+    pub(crate) fn start_job(
         &mut self,
         shared: &Shared,
         version: &Version,
@@ -159,7 +168,7 @@ impl Work {
         Ok(())
     }
 
-    pub fn running(
+    pub(crate) fn running(
         &self,
         version: &Version,
         job: Job,
@@ -193,7 +202,7 @@ impl Work {
     }
 
     /// Resumes a merge that the end of the process interrupted, after its last key (Nezha).
-    pub fn resume_merge(&mut self, shared: &Shared) -> Result<()> {
+    pub(crate) fn resume_merge(&mut self, shared: &Shared) -> Result<()> {
         if self.merge.is_some() {
             return Ok(());
         }
@@ -237,7 +246,7 @@ impl Work {
         Ok(())
     }
 
-    pub fn step_merge(&mut self, shared: &Shared, bytes_max: u64) -> Result<StepDone> {
+    pub(crate) fn step_merge(&mut self, shared: &Shared, bytes_max: u64) -> Result<StepDone> {
         let Some(running) = &mut self.merge else {
             return Ok(StepDone { stage: Stage::Idle, bytes: 0 });
         };
@@ -292,7 +301,7 @@ impl Work {
         self.save(shared)
     }
 
-    pub fn drop_merge(&mut self, shared: &Shared) {
+    pub(crate) fn drop_merge(&mut self, shared: &Shared) {
         let Some(running) = self.merge.take() else { return };
         let bytes = running.moved.bytes.load(Ordering::Relaxed);
         if running.plan.is_some() {

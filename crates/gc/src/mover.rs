@@ -38,7 +38,7 @@ impl Plan {
     }
 
     /// Returns the cause under which the bytes are counted.
-    pub fn cause(&self) -> Cause {
+    pub(crate) fn cause(&self) -> Cause {
         match self {
             Self::Victims(_) => Cause::Relocate,
             Self::Range { .. } => Cause::Sort,
@@ -69,7 +69,7 @@ pub(crate) struct Mover {
 }
 
 impl Mover {
-    pub fn new(
+    pub(crate) fn new(
         log: Arc<Log>,
         hooks: Arc<dyn GcHooks>,
         plan: Plan,
@@ -191,7 +191,7 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    pub fn new(moving: &[MovingValue<'_>]) -> Self {
+    pub(crate) fn new(moving: &[MovingValue<'_>]) -> Self {
         let moving: Vec<_> = moving.iter().map(|(key, at)| (key.len(), *at)).collect();
         let mut by_place: Vec<usize> = (0..moving.len()).collect();
         by_place.sort_unstable_by_key(|&i| moving.get(i).map(|(_, at)| (at.file, at.offset)));
@@ -201,7 +201,7 @@ impl ReadAhead {
     }
 
     /// Reads the next part. Returns its bytes; 0 when all is read.
-    pub fn step(&mut self, log: &Log, step_bytes: u64) -> u64 {
+    pub(crate) fn step(&mut self, log: &Log, step_bytes: u64) -> u64 {
         let values_bytes_max = step_bytes.max(VALUES_BYTES_MIN);
         let bytes_max = values_bytes_max.saturating_mul(OF_VALUES).min(PART_BYTES_MAX);
         let (mut part, mut places) = (Vec::new(), Vec::new());
@@ -232,7 +232,7 @@ impl ReadAhead {
 
     /// Returns what was read of the value at `at`, the next one that is placed; empty if that is
     /// another.
-    pub fn take(&mut self, at: &Locator) -> Unchecked {
+    pub(crate) fn take(&mut self, at: &Locator) -> Unchecked {
         let (mut rest, mut position) = (self.moving.iter().skip(self.placed), self.placed);
         let Some(found) = rest.position(|(_, place)| place == at) else {
             return Unchecked::default();

@@ -31,7 +31,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    pub fn leftover() -> Self {
+    pub(crate) fn leftover() -> Self {
         Self { was_committed: true, ..Self::default() }
     }
 }
@@ -64,7 +64,7 @@ struct FilesKey {
 
 impl FileCache {
     /// Forgets the files, because a job changed what is known of them.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.key = None;
     }
 }
@@ -95,7 +95,7 @@ impl TierCache {
     }
 
     /// Returns the estimated bytes that all tombstones hide.
-    pub fn hidden_bytes(&self) -> u64 {
+    pub(crate) fn hidden_bytes(&self) -> u64 {
         self.tiers.iter().map(|tier| tier.hides_bytes).sum()
     }
 }
@@ -131,12 +131,12 @@ pub(crate) struct MemtableSeen {
 }
 
 impl MemtableSeen {
-    pub fn resume(&mut self, shared: &Shared, user_bytes: u64) {
+    pub(crate) fn resume(&mut self, shared: &Shared, user_bytes: u64) {
         self.user_bytes_flushed = user_bytes;
         self.start(shared, user_bytes);
     }
 
-    pub fn start(&mut self, shared: &Shared, user_bytes: u64) {
+    pub(crate) fn start(&mut self, shared: &Shared, user_bytes: u64) {
         self.user_bytes_before = user_bytes;
         self.memory_bytes = shared.index.memtable_bytes() as u64;
         self.since_nanos = shared.clock.monotonic_nanos();
@@ -144,7 +144,7 @@ impl MemtableSeen {
 }
 
 impl Work {
-    pub fn observe(&mut self, shared: &Shared) -> State {
+    pub(crate) fn observe(&mut self, shared: &Shared) -> State {
         // The checkpoint is read first: it may be older than the version, never newer.
         let checkpoint = shared.index.replay_from();
         let version = shared.index.version();
@@ -257,7 +257,7 @@ impl Work {
     }
 
     /// Returns the time up to which expired pairs are dropped now; 0 if none are.
-    pub fn drop_s(&mut self, shared: &Shared) -> u64 {
+    pub(crate) fn drop_s(&mut self, shared: &Shared) -> u64 {
         let now_s = shared.clock.unix_seconds();
         self.saved.seen.note(now_s);
         drop_s(shared.time_source, now_s, &self.saved.seen, shared.cluster_time_s())
@@ -371,7 +371,7 @@ impl Work {
     }
 
     /// Returns the user bytes that are only in memtables and the log.
-    pub fn unflushed_bytes(&mut self, shared: &Shared) -> u64 {
+    pub(crate) fn unflushed_bytes(&mut self, shared: &Shared) -> u64 {
         let state = self.observe_memtable(shared);
         state.memtable_bytes + state.frozen_bytes
     }

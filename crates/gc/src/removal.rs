@@ -89,7 +89,7 @@ pub(crate) fn held(status: &FileStatus<'_>) -> Option<Held> {
 impl Work {
     /// Removes `files`; returns the bytes freed. Checks each again: a view may have pinned it. If a
     /// removal meets damage, its file stays and the others go.
-    pub fn reclaim(&mut self, shared: &Shared, files: &[FileId]) -> Result<u64> {
+    pub(crate) fn reclaim(&mut self, shared: &Shared, files: &[FileId]) -> Result<u64> {
         if files.is_empty() {
             return Ok(0);
         }
@@ -141,7 +141,7 @@ impl Work {
     }
 
     /// Records the first segment with entries that a region's log still needs.
-    pub fn advance_raft_from(&mut self, shared: &Shared) -> Result<()> {
+    pub(crate) fn advance_raft_from(&mut self, shared: &Shared) -> Result<()> {
         let files = shared.log.files();
         let segments = files.iter().filter(|info| matches!(info.kind, FileKind::Segment { .. }));
         let wanted = segments.filter(|info| info.wanted_by_raft).map(|info| info.file).min();

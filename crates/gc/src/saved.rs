@@ -58,7 +58,7 @@ impl Default for Saved {
 }
 
 impl Saved {
-    pub fn encode(&self) -> Bytes {
+    pub(crate) fn encode(&self) -> Bytes {
         let mut out = vec![VERSION];
         varint::put(&mut out, self.user_bytes);
         let credit = self.credit_bytes as i64;
@@ -88,7 +88,7 @@ impl Saved {
     }
 
     /// Decodes the state. Returns `None` when the bytes are of another version or incomplete.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (&version, mut rest) = bytes.split_first()?;
         if !(1..=VERSION).contains(&version) {
             return None;

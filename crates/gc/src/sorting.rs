@@ -28,7 +28,7 @@ pub(crate) struct Sorting {
 impl Work {
     /// Continues the running sort, or starts one of `range`. Values sorted before stay in place
     /// unless too many unsorted ones were added.
-    pub fn start_sort(&mut self, shared: &Shared, range: KeyRange) -> Result<()> {
+    pub(crate) fn start_sort(&mut self, shared: &Shared, range: KeyRange) -> Result<()> {
         if self.sorting.is_none() {
             let state = self.observe(shared);
             let known = state.known_live_bytes() as f64;
@@ -59,7 +59,7 @@ impl Work {
     }
 
     /// Starts to rewrite all values in key order, in one job.
-    pub fn start_sort_of_all(&mut self, shared: &Shared) -> Result<()> {
+    pub(crate) fn start_sort_of_all(&mut self, shared: &Shared) -> Result<()> {
         let (whole, keep) = (KeyRange::all(), BTreeSet::new());
         self.sorting = Some(Sorting { whole: whole.clone(), rest: whole.clone(), keep });
         let version = shared.index.version();
@@ -69,7 +69,7 @@ impl Work {
     }
 
     /// Ends the sort of `part`. The last part spends what scans paid.
-    pub fn finish_part(&mut self, shared: &Shared, part: &KeyRange) {
+    pub(crate) fn finish_part(&mut self, shared: &Shared, part: &KeyRange) {
         let whole = match self.sorting.take() {
             Some(mut sorting) if sorting.rest.end != part.end => {
                 sorting.rest.start = part.end.clone();

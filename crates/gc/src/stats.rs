@@ -177,7 +177,7 @@ pub(crate) struct Load {
 impl Load {
     /// Returns the work for each byte written when users have written `user_bytes` in all. It
     /// starts at the target, so that writers slow down before the hard limit is reached.
-    pub fn assist(&self, user_bytes: u64, options: &GcOptions) -> f64 {
+    pub(crate) fn assist(&self, user_bytes: u64, options: &GcOptions) -> f64 {
         let span = (options.space_amp_hard - options.space_amp_target).max(0.01);
         let over = (self.space_amp(user_bytes, options) - options.space_amp_target) / span;
         let tiers = self.tiers as f64 / (2 * options.tiers_max) as f64;

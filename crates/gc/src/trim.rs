@@ -25,7 +25,7 @@ impl Trim {
     /// was.
     ///
     /// Invariant: the runs take turns, also if new tiers come all the time.
-    pub fn next(&mut self, version: &Version) -> Option<(u64, Arc<Run>)> {
+    pub(crate) fn next(&mut self, version: &Version) -> Option<(u64, Arc<Run>)> {
         let (newest, older) = version.tiers().split_first()?;
         // bug gc.trims_the_oldest_tier_only: let older = &older[older.len().saturating_sub(1)..];
         let keyed = || {
@@ -60,7 +60,7 @@ fn runs_with_age(tier: &Tier) -> impl Iterator<Item = (u64, &Arc<Run>)> {
 
 impl Work {
     /// Starts the rewrite of the next run; returns whether there is one.
-    pub fn start_trim(&mut self, shared: &Shared) -> Result<bool> {
+    pub(crate) fn start_trim(&mut self, shared: &Shared) -> Result<bool> {
         let version = shared.index.version();
         let Some((age, run)) = self.trim.next(&version) else { return Ok(false) };
         let inputs = MergeInputs::Runs { age, runs: vec![run.id()] };

@@ -66,7 +66,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    pub fn resume(shared: &Shared, resumed: &[u8]) -> Self {
+    pub(crate) fn resume(shared: &Shared, resumed: &[u8]) -> Self {
         let saved = Saved::decode(resumed).unwrap_or_default();
         shared.user_bytes.store(saved.user_bytes, Ordering::Relaxed);
         let mut work = Self {
@@ -84,7 +84,7 @@ impl Work {
         work
     }
 
-    pub fn step(&mut self, shared: &Shared, bytes_max: u64) -> Result<StepDone> {
+    pub(crate) fn step(&mut self, shared: &Shared, bytes_max: u64) -> Result<StepDone> {
         match self.slice(shared, bytes_max) {
             Ok(done) => {
                 self.stage = done.stage;
@@ -113,7 +113,12 @@ impl Work {
         self.start(shared, pick(&state, &shared.options()), bytes_max)
     }
 
-    pub fn start(&mut self, shared: &Shared, choice: Choice, bytes_max: u64) -> Result<StepDone> {
+    pub(crate) fn start(
+        &mut self,
+        shared: &Shared,
+        choice: Choice,
+        bytes_max: u64,
+    ) -> Result<StepDone> {
         let done = |stage, bytes| Ok(StepDone { stage, bytes });
         match choice {
             Choice::Idle => done(Stage::Idle, 0),
@@ -178,7 +183,7 @@ impl Work {
     }
 
     /// Whether a job is in progress, so that only its own progress has changed the statistics.
-    pub fn is_mid_job(&self) -> bool {
+    pub(crate) fn is_mid_job(&self) -> bool {
         self.flush.is_some() || self.merge.is_some()
     }
 
@@ -213,7 +218,7 @@ impl Work {
     }
 
     /// Saves the state in the manifest.
-    pub fn save(&mut self, shared: &Shared) -> Result<()> {
+    pub(crate) fn save(&mut self, shared: &Shared) -> Result<()> {
         let files: BTreeSet<FileId> = shared.log.files().iter().map(|info| info.file).collect();
         self.saved.sorted.retain(|file| files.contains(file));
         self.add_credit(shared);
@@ -227,7 +232,7 @@ impl Work {
         shared.index.edit(Edit::GcState(saved.encode()))
     }
 
-    pub fn stats(&mut self, shared: &Shared) -> (GcStats, Load) {
+    pub(crate) fn stats(&mut self, shared: &Shared) -> (GcStats, Load) {
         let state = self.observe(shared);
         let load = self.load(shared, &state);
         let options = &*shared.options();

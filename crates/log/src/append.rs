@@ -73,7 +73,7 @@ pub(crate) struct Appender {
 impl Appender {
     /// Invariant: what is acknowledged is written and synced before.
     /// Test: `every_crash_point_keeps_what_was_acknowledged`.
-    pub fn append(
+    pub(crate) fn append(
         &mut self,
         shared: &Shared,
         records: &[Record],
@@ -117,7 +117,7 @@ impl Appender {
 
     /// Reserves device space for a batch, so that the next append of it cannot run out of space.
     /// Fails with `NoSpace` and changes nothing that counts.
-    pub fn preallocate(&mut self, shared: &Shared, records: &[Record]) -> Result<()> {
+    pub(crate) fn preallocate(&mut self, shared: &Shared, records: &[Record]) -> Result<()> {
         shared.poison.check()?;
         let bytes = frame_bytes(records);
         if self.has_batches && self.end_with(bytes) > shared.options.segment_bytes_max {
@@ -201,7 +201,7 @@ impl Appender {
 
     /// Writes an empty frame after the last batch. It distinguishes damage to that batch from a
     /// torn write. The next batch overwrites it: the empty frame was never acknowledged.
-    pub fn confirm(&mut self, shared: &Shared) -> Result<()> {
+    pub(crate) fn confirm(&mut self, shared: &Shared) -> Result<()> {
         shared.poison.check()?;
         let room = u64::from(self.end.at) + u64::from(self.block_bytes) < u64::from(u32::MAX);
         if self.confirmed || !self.has_batches || !room {
@@ -220,7 +220,7 @@ impl Appender {
     ///
     /// Invariant: a measurement leaves the log as it is. The frame is the one of [`Appender::confirm`],
     /// at the same place, which the next batch overwrites.
-    pub fn measure(&mut self, shared: &Shared) -> Result<bool> {
+    pub(crate) fn measure(&mut self, shared: &Shared) -> Result<bool> {
         self.confirmed = false;
         let begin_nanos = begin_nanos(shared);
         self.confirm(shared)?;
@@ -237,7 +237,7 @@ impl Appender {
 
     /// Makes everything written so far durable. A failure poisons the log: the durable state is
     /// then unknown, and a later sync that succeeds proves nothing.
-    pub fn sync(&mut self, shared: &Shared) -> Result<()> {
+    pub(crate) fn sync(&mut self, shared: &Shared) -> Result<()> {
         Counters::add(&shared.counters.syncs, 1);
         // bug log.skip_sync: return Ok(());
         self.file.sync_data().map_err(|error| shared.poison.set(error))
@@ -257,8 +257,8 @@ impl Appender {
         shared: &Shared,
         regions: &'a crate::region::Regions,
         withdraw: bool,
-    ) -> encode::Place<'a> {
-        encode::Place {
+    ) -> encode::FrameContext<'a> {
+        encode::FrameContext {
             origin: self.origin,
             at: self.head(),
             chain: self.end.chain,
@@ -348,7 +348,7 @@ impl Appender {
     }
 
     /// Continues in a new segment. Fails with `NoSpace` and changes nothing.
-    pub fn roll(&mut self, shared: &Shared) -> Result<()> {
+    pub(crate) fn roll(&mut self, shared: &Shared) -> Result<()> {
         let oldest = shared.catalog.read().first_segment().unwrap_or(self.id);
         let carried: Vec<CarriedRegion> = {
             let mut state = shared.state.write();

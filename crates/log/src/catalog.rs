@@ -1,8 +1,53 @@
 //! The files of the log, and what is known of each without reading it.
 
-use crate::{FileKind, ValueFileInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use stele_types::{FileId, Lsn};
+
+/// State of the list of files. While two are equal, so are the files, except for the size of the head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileList {
+    /// Number of changes of the list since the log was opened.
+    pub changes: u64,
+    /// First segment that a region needs.
+    pub wanted_from: FileId,
+    /// The active segment.
+    pub head: FileId,
+}
+
+/// Kind of a file of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// Batches in arrival order.
+    Segment {
+        /// Whether it takes no further batches.
+        sealed: bool,
+        /// Whether it reuses the blocks of a freed segment.
+        recycled: bool,
+    },
+    /// Values in key order.
+    Sorted,
+    /// Tombstones retained after their segment was removed, for rebuilding a lost index.
+    Tombstones,
+}
+
+/// Description of one file of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValueFileInfo {
+    /// The file's number.
+    pub file: FileId,
+    /// The file's kind.
+    pub kind: FileKind,
+    /// Bytes it takes on the device.
+    pub bytes: u64,
+    /// Of those, bytes of keys and of values too long to be inline, plus
+    /// [`crate::RECORD_OVERHEAD_BYTES`] for each.
+    pub payload_bytes: u64,
+    /// Whether removal would lose untruncated entries of a region, or break the chain of segments
+    /// that recovery reads.
+    pub wanted_by_raft: bool,
+    /// Lower bound of the versions in the file.
+    pub min_lsn: Lsn,
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileMeta {
@@ -30,20 +75,20 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    pub fn get(&self, file: FileId) -> Option<FileMeta> {
+    pub(crate) fn get(&self, file: FileId) -> Option<FileMeta> {
         self.files.get(&file).copied()
     }
 
-    pub fn changes(&self) -> u64 {
+    pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
     /// Counts a change of the directory that leaves the catalog as it is.
-    pub fn note_change(&mut self) {
+    pub(crate) fn note_change(&mut self) {
         self.changes += 1;
     }
 
-    pub fn insert(&mut self, file: FileId, meta: FileMeta) {
+    pub(crate) fn insert(&mut self, file: FileId, meta: FileMeta) {
         self.remove(file);
         match meta.kind {
             FileKind::Tombstones => self.tombstones.insert(file),
@@ -52,14 +97,14 @@ impl Catalog {
         self.files.insert(file, meta);
     }
 
-    pub fn update(&mut self, file: FileId, f: impl FnOnce(&mut FileMeta)) {
+    pub(crate) fn update(&mut self, file: FileId, f: impl FnOnce(&mut FileMeta)) {
         if let Some(mut meta) = self.get(file) {
             f(&mut meta);
             self.insert(file, meta);
         }
     }
 
-    pub fn remove(&mut self, file: FileId) {
+    pub(crate) fn remove(&mut self, file: FileId) {
         self.changes += 1;
         if let Some(meta) = self.files.remove(&file) {
             self.values.remove(&(meta.min_lsn, file));
@@ -67,37 +112,37 @@ impl Catalog {
         }
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (FileId, &FileMeta)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (FileId, &FileMeta)> {
         self.files.iter().map(|(file, meta)| (*file, meta))
     }
 
     /// Returns the segments in log order.
-    pub fn segments(&self) -> Vec<FileId> {
+    pub(crate) fn segments(&self) -> Vec<FileId> {
         let is = |meta: &FileMeta| matches!(meta.kind, FileKind::Segment { .. });
         self.iter().filter(|(_, meta)| is(meta)).map(|(file, _)| file).collect()
     }
 
-    pub fn first_segment(&self) -> Option<FileId> {
+    pub(crate) fn first_segment(&self) -> Option<FileId> {
         let is = |meta: &FileMeta| matches!(meta.kind, FileKind::Segment { .. });
         self.iter().find(|(_, meta)| is(meta)).map(|(file, _)| file)
     }
 
-    pub fn of_kind(&self, kind: FileKind) -> Vec<FileId> {
+    pub(crate) fn of_kind(&self, kind: FileKind) -> Vec<FileId> {
         self.iter().filter(|(_, meta)| meta.kind == kind).map(|(file, _)| file).collect()
     }
 
     /// Returns the files of retained tombstones.
-    pub fn tombstones(&self) -> Vec<FileId> {
+    pub(crate) fn tombstones(&self) -> Vec<FileId> {
         self.tombstones.iter().copied().collect()
     }
 
     /// Returns the oldest version that any value file except `without` may hold.
-    pub fn oldest_value(&self, without: Option<FileId>) -> Option<Lsn> {
+    pub(crate) fn oldest_value(&self, without: Option<FileId>) -> Option<Lsn> {
         let mut values = self.values.iter();
         values.find(|(_, file)| Some(*file) != without).map(|(oldest, _)| *oldest)
     }
 
-    pub fn infos(&self, wanted_from: FileId) -> Vec<ValueFileInfo> {
+    pub(crate) fn infos(&self, wanted_from: FileId) -> Vec<ValueFileInfo> {
         let info = |(file, meta): (FileId, &FileMeta)| ValueFileInfo {
             file,
             kind: meta.kind,

@@ -18,7 +18,7 @@ pub(crate) enum Name {
 }
 
 impl Name {
-    pub fn parse(name: &str) -> Option<Self> {
+    pub(crate) fn parse(name: &str) -> Option<Self> {
         let id = |hex: &str| {
             (hex.len() == 8).then(|| u32::from_str_radix(hex, 16).ok()).flatten().map(FileId)
         };
@@ -36,7 +36,7 @@ impl Name {
         }
     }
 
-    pub fn file(self) -> FileId {
+    pub(crate) fn file(self) -> FileId {
         match self {
             Self::Segment(id)
             | Self::Sidecar(id)
@@ -69,35 +69,35 @@ pub(crate) struct Dir {
 }
 
 impl Dir {
-    pub fn path_of(&self, name: Name) -> PathBuf {
+    pub(crate) fn path_of(&self, name: Name) -> PathBuf {
         self.path.join(name.to_string())
     }
 
     /// Opens a file for reads through the page cache. A missing file is [`Error::Missing`].
-    pub fn open_read(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
+    pub(crate) fn open_read(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
         self.open_existing(name, Open::READ)
     }
 
     /// Opens a file for reads, past the page cache if the options say so.
-    pub fn open_direct(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
+    pub(crate) fn open_direct(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
         self.open_existing(name, Open { direct: self.direct, ..Open::READ })
     }
 
     /// Opens a file for appends, past the page cache if the options say so.
-    pub fn open_append(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
+    pub(crate) fn open_append(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
         self.open_existing(name, Open { direct: self.direct, ..Open::WRITE })
     }
 
-    pub fn create(&self, path: &Path, direct: bool) -> Result<Arc<dyn VfsFile>> {
+    pub(crate) fn create(&self, path: &Path, direct: bool) -> Result<Arc<dyn VfsFile>> {
         self.vfs.open(path, Open { write: true, create: Create::IfMissing, direct })
     }
 
-    pub fn sync(&self) -> Result<()> {
+    pub(crate) fn sync(&self) -> Result<()> {
         self.vfs.sync_dir(&self.path)
     }
 
     /// Removes a name; a missing one is not an error.
-    pub fn unlink(&self, path: &Path) -> Result<()> {
+    pub(crate) fn unlink(&self, path: &Path) -> Result<()> {
         match self.vfs.unlink(path) {
             Err(error) if is_not_found(&error) => Ok(()),
             other => other,

@@ -39,7 +39,7 @@ const COPY_BYTES: usize = 2 << 10;
 const COMBINED_BYTES_MIN: usize = 2 << 10;
 
 /// Position of the frame, and the log's state before it.
-pub(crate) struct Place<'a> {
+pub(crate) struct FrameContext<'a> {
     pub origin: Origin,
     pub at: Lsn,
     pub chain: u32,
@@ -74,7 +74,7 @@ pub(crate) fn frame_bytes(records: &[Record]) -> u64 {
 /// Encodes the frame with its padding into `buffer` and its items into `staged`. Fails with
 /// `Invalid`.
 pub(crate) fn encode(
-    place: &Place<'_>,
+    place: &FrameContext<'_>,
     records: &[Record],
     buffer: &mut FrameBuffer<'_>,
     staged: &mut Staged,
@@ -102,7 +102,7 @@ pub(crate) fn encode(
 }
 
 /// Encodes the empty frame that confirms the batch before it.
-pub(crate) fn encode_confirmation(place: &Place<'_>, buffer: &mut AlignedBuf) {
+pub(crate) fn encode_confirmation(place: &FrameContext<'_>, buffer: &mut AlignedBuf) {
     buffer.clear();
     let mut header =
         FrameHeader { body_bytes: 0, crc: 0, at: place.at, chain: place.chain, records: 0 };
@@ -112,7 +112,7 @@ pub(crate) fn encode_confirmation(place: &Place<'_>, buffer: &mut AlignedBuf) {
 }
 
 struct Encoder<'a, 'f> {
-    place: &'a Place<'a>,
+    place: &'a FrameContext<'a>,
     buffer: &'a mut FrameBuffer<'f>,
     staged: &'a mut Staged,
     header: Vec<u8>,
@@ -376,22 +376,22 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.items.clear();
         self.previous = Previous::default();
     }
 
     /// Adds an item. Returns `false` for an entry that is marked as a command and is not one.
-    pub fn push(&mut self, item: &Item<'_>, inline_max: usize) -> bool {
+    pub(crate) fn push(&mut self, item: &Item<'_>, inline_max: usize) -> bool {
         put_digest(&mut self.items, &mut self.scratch, &mut self.previous, item, inline_max)
     }
 
-    pub fn items(&self, segment: FileId) -> Items<'_> {
+    pub(crate) fn items(&self, segment: FileId) -> Items<'_> {
         Items::new(Form::Sidecar, Lsn::new(segment, 0), &self.items)
     }
 
     /// Whether a frame with this body at `begin` decodes to the same items.
-    pub fn agrees_with(&self, begin: Lsn, body: &[u8], inline_max: usize) -> bool {
+    pub(crate) fn agrees_with(&self, begin: Lsn, body: &[u8], inline_max: usize) -> bool {
         let mut read = Self::default();
         let mut items = Items::new(Form::Frame, begin, body);
         while let Some(item) = items.next_item() {
@@ -402,12 +402,12 @@ impl Staged {
         read.items == self.items
     }
 
-    pub fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         self.items.shrink_to(BYTES_KEPT);
         self.scratch.shrink_to(BYTES_KEPT);
     }
 
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.items.capacity() + self.scratch.capacity()
     }
 }

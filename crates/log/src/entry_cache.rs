@@ -30,7 +30,7 @@ fn weight(payload: &Bytes) -> u64 {
 }
 
 impl EntryCache {
-    pub fn new(bytes_max: usize) -> Self {
+    pub(crate) fn new(bytes_max: usize) -> Self {
         Self {
             bytes_max: bytes_max as u64,
             recent: Mutex::default(),
@@ -40,7 +40,7 @@ impl EntryCache {
     }
 
     /// Adds a batch's payloads and evicts the oldest above the limit.
-    pub fn insert<'a>(&self, payloads: impl Iterator<Item = (Lsn, &'a Bytes)>) {
+    pub(crate) fn insert<'a>(&self, payloads: impl Iterator<Item = (Lsn, &'a Bytes)>) {
         if self.bytes_max == 0 {
             return;
         }
@@ -56,7 +56,7 @@ impl EntryCache {
         }
     }
 
-    pub fn get(&self, at: Lsn) -> Option<Bytes> {
+    pub(crate) fn get(&self, at: Lsn) -> Option<Bytes> {
         let found = {
             let recent = self.recent.lock();
             let place = recent.entries.binary_search_by_key(&at, |(at, _)| *at).ok();
@@ -67,7 +67,7 @@ impl EntryCache {
         found
     }
 
-    pub fn used_bytes(&self) -> u64 {
+    pub(crate) fn used_bytes(&self) -> u64 {
         self.recent.lock().bytes
     }
 }

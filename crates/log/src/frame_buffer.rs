@@ -35,31 +35,31 @@ pub(crate) struct FrameBuffer<'a> {
 
 impl<'a> FrameBuffer<'a> {
     /// Creates an empty frame in the memory of `remaining`.
-    pub fn new(mut remaining: AlignedBuf, pipelined: Option<PipelinedWrite<'a>>) -> Self {
+    pub(crate) fn new(mut remaining: AlignedBuf, pipelined: Option<PipelinedWrite<'a>>) -> Self {
         remaining.clear();
         let (first, parts) = (AlignedBuf::new(), Vec::new());
         Self { pipelined, first, parts, submitted: 0, remaining, result: Ok(()) }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.submitted + self.remaining.len()
     }
 
-    pub fn reserve(&mut self, more: usize) {
+    pub(crate) fn reserve(&mut self, more: usize) {
         self.remaining.reserve(more);
     }
 
-    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+    pub(crate) fn extend_from_slice(&mut self, bytes: &[u8]) {
         self.remaining.extend_from_slice(bytes);
     }
 
-    pub fn pad_to_multiple(&mut self, block_bytes: usize) {
+    pub(crate) fn pad_to_multiple(&mut self, block_bytes: usize) {
         // Submitted parts are whole blocks.
         self.remaining.pad_to_multiple(block_bytes);
     }
 
     /// Returns bytes that were not submitted.
-    pub fn get(&self, from: usize, to: usize) -> &[u8] {
+    pub(crate) fn get(&self, from: usize, to: usize) -> &[u8] {
         let kept = match from.checked_sub(self.submitted) {
             Some(from) => self.remaining.get(from..to - self.submitted),
             None => self.first.get(from..to),
@@ -69,7 +69,7 @@ impl<'a> FrameBuffer<'a> {
     }
 
     /// Replaces bytes that were not submitted.
-    pub fn set(&mut self, from: usize, bytes: &[u8]) {
+    pub(crate) fn set(&mut self, from: usize, bytes: &[u8]) {
         let kept = match from.checked_sub(self.submitted) {
             Some(from) => self.remaining.get_mut(from..from + bytes.len()),
             None => self.first.get_mut(from..from + bytes.len()),
@@ -81,17 +81,17 @@ impl<'a> FrameBuffer<'a> {
     }
 
     /// Whether a part is long enough to be submitted.
-    pub fn has_full_part(&self) -> bool {
+    pub(crate) fn has_full_part(&self) -> bool {
         self.pipelined.is_some() && self.result.is_ok() && self.remaining.len() >= PART_BYTES_MIN
     }
 
     /// Whether bytes up to `end` are kept until the frame is complete.
-    pub fn is_kept(&self, end: usize) -> bool {
+    pub(crate) fn is_kept(&self, end: usize) -> bool {
         end <= FIRST_BYTES
     }
 
     /// Submits the whole blocks after the first one. The caller changes only the first block later.
-    pub fn submit_part(&mut self) {
+    pub(crate) fn submit_part(&mut self) {
         let Some(pipelined) = self.pipelined.filter(|_| self.has_full_part()) else { return };
         if self.submitted == 0 {
             self.first = self.remaining.split_front(FIRST_BYTES);
@@ -111,13 +111,13 @@ impl<'a> FrameBuffer<'a> {
     }
 
     /// Whether a part was submitted, so that the rest must follow.
-    pub fn has_submitted(&self) -> bool {
+    pub(crate) fn has_submitted(&self) -> bool {
         self.submitted > 0
     }
 
     /// Ends the frame and returns it as one buffer. If a part was submitted, writes the rest as
     /// well; otherwise the caller must write the frame.
-    pub fn finish(mut self) -> Result<AlignedBuf> {
+    pub(crate) fn finish(mut self) -> Result<AlignedBuf> {
         let Some(pipelined) = self.pipelined.filter(|_| self.has_submitted()) else {
             return Ok(self.remaining);
         };
@@ -142,7 +142,7 @@ impl<'a> FrameBuffer<'a> {
 
     /// Waits for the submitted writes of an abandoned frame. Without its first block no frame
     /// exists.
-    pub fn abandon(self) -> Result<()> {
+    pub(crate) fn abandon(self) -> Result<()> {
         if let Some(pipelined) = self.pipelined.filter(|_| self.has_submitted()) {
             pipelined.file.finish_writes()?;
         }

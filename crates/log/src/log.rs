@@ -1,6 +1,7 @@
 //! The public interface of the log.
 
 use crate::append::Appender;
+use crate::catalog::{FileList, ValueFileInfo};
 use crate::dir::Dir;
 use crate::iter::LogIter;
 use crate::poison::StopOnPanic;
@@ -10,7 +11,6 @@ use crate::region::RegionLog;
 use crate::remove;
 use crate::shared::Shared;
 use crate::sorted::{self, SealedFile, SortedWriter};
-use crate::stats::{FileList, LogStats, ValueFileInfo};
 use crate::verify::{VerifyEvent, VerifySummary, verify};
 use crate::versions::ReplayEntry;
 use crate::versions::VersionedOp;
@@ -36,6 +36,44 @@ pub struct Appended {
     pub payloads: Vec<Lsn>,
     /// The log's end after the batch.
     pub head: Lsn,
+}
+
+/// Statistics of a log since it was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogStats {
+    /// Number of segments, including the active one.
+    pub segments: usize,
+    /// Number of sorted value files.
+    pub sorted_files: usize,
+    /// Number of files with retained tombstones.
+    pub tombstone_files: usize,
+    /// Number of freed segments waiting for reuse.
+    pub free_segments: usize,
+    /// Position of the next batch.
+    pub head: Lsn,
+    /// Bytes of memory: entry positions, entry cache, buffers of long reads, write buffer, sidecar
+    /// buffer.
+    pub memory_bytes: u64,
+    /// Number of entries of all regions that are not truncated.
+    pub entries: u64,
+    /// Number of batches appended.
+    pub batches: u64,
+    /// Number of segment syncs.
+    pub syncs: u64,
+    /// Bytes of entry payloads appended.
+    pub payload_bytes: u64,
+    /// Bytes written to segments, including padding and headers.
+    pub written_bytes: u64,
+    /// Number of segments begun.
+    pub rolls: u64,
+    /// Number of those in recycled blocks.
+    pub recycled: u64,
+    /// Number of entries served from memory.
+    pub cache_hits: u64,
+    /// Number of entries read from files.
+    pub cache_misses: u64,
+    /// Number of reads repeated on the device because of a checksum mismatch.
+    pub direct_retries: u64,
 }
 
 /// Device space for a batch that must not fail for lack of it. No other batch is appended while it

@@ -34,12 +34,12 @@ impl Default for LongReads {
 
 impl LongReads {
     /// Whether this piece of a file now goes through the page cache.
-    pub fn is_cached(&self, file: FileId, piece: u64) -> bool {
+    pub(crate) fn is_cached(&self, file: FileId, piece: u64) -> bool {
         place(file, piece) <= self.share.load(Ordering::Relaxed)
     }
 
     /// Adapts the share to a hit or miss of a cached piece.
-    pub fn note_lookup(&self, found: bool) {
+    pub(crate) fn note_lookup(&self, found: bool) {
         let share = self.share.load(Ordering::Relaxed);
         let next = match found {
             true => share.saturating_add(share / STEP),

@@ -13,7 +13,7 @@ pub(crate) struct Poison {
 }
 
 impl Poison {
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         // bug log.retry_after_failed_sync: always
         if !self.is_set() {
             return Ok(());
@@ -21,12 +21,12 @@ impl Poison {
         Err(Error::Poisoned(self.reason.lock().clone()))
     }
 
-    pub fn is_set(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.set.load(Ordering::Acquire)
     }
 
     /// Stops the log because of `error`, unless the device is merely full. Returns the error.
-    pub fn unless_full(&self, error: Error) -> Error {
+    pub(crate) fn unless_full(&self, error: Error) -> Error {
         if matches!(error, Error::NoSpace(_)) {
             return error;
         }
@@ -35,12 +35,12 @@ impl Poison {
 
     /// Returns a guard that stops the log if a panic drops it. Declare it after the lock that it
     /// belongs to: it is then dropped before the lock is free.
-    pub fn on_panic(&self, interrupted: &'static str) -> StopOnPanic<'_> {
+    pub(crate) fn on_panic(&self, interrupted: &'static str) -> StopOnPanic<'_> {
         StopOnPanic { poison: self, interrupted }
     }
 
     /// Stops the log because of `error`. Returns the error.
-    pub fn set(&self, error: Error) -> Error {
+    pub(crate) fn set(&self, error: Error) -> Error {
         if !self.set.load(Ordering::Acquire) {
             *self.reason.lock() = error.to_string();
             self.set.store(true, Ordering::Release);

@@ -38,13 +38,13 @@ fn check_length(file: &dyn VfsFile, at: &Locator) -> Result<()> {
 
 impl Shared {
     /// Returns a value. Measures the read if it needs the device.
-    pub fn get(&self, at: &Locator) -> Result<Bytes> {
+    pub(crate) fn get(&self, at: &Locator) -> Result<Bytes> {
         self.get_with(at, self.options.timer.as_ref())
     }
 
     /// Returns a value that was requested from the device before: the time of this read is not that
     /// of the device.
-    pub fn get_requested(&self, at: &Locator) -> Result<Bytes> {
+    pub(crate) fn get_requested(&self, at: &Locator) -> Result<Bytes> {
         self.get_with(at, None)
     }
 
@@ -64,7 +64,7 @@ impl Shared {
     }
 
     /// Checks that the device holds the value. Bypasses the page cache.
-    pub fn check(&self, at: &Locator) -> Result<()> {
+    pub(crate) fn check(&self, at: &Locator) -> Result<()> {
         let name = self.value_name(at.file)?;
         check_length(&*self.handle(name)?, at)?;
         self.get_direct(name, at).map(|_| ())
@@ -90,7 +90,7 @@ impl Shared {
         Ok(Bytes::copy_from_slice(value))
     }
 
-    pub fn entries(
+    pub(crate) fn entries(
         &self,
         region: RegionId,
         from: LogIndex,
@@ -150,7 +150,7 @@ impl Shared {
         Ok(places)
     }
 
-    pub fn record_of(&self, at: &Locator) -> Result<RecordHeader> {
+    pub(crate) fn record_of(&self, at: &Locator) -> Result<RecordHeader> {
         match self.value_name(at.file)? {
             name @ Name::Sorted(_) => {
                 let file = self.handle(name)?;

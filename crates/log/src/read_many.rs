@@ -51,19 +51,19 @@ pub(crate) struct ReadMode {
 
 impl ReadMode {
     /// For reads that a caller waits for.
-    pub const FOREGROUND: Self = Self {
+    pub(crate) const FOREGROUND: Self = Self {
         direct_bytes_min: DIRECT_BYTES_MIN,
         pending_max: usize::MAX,
         gap_bytes_max: GAP_BYTES_MAX,
     };
     /// For background reads, while foreground work uses the device.
-    pub const BACKGROUND: Self = Self {
+    pub(crate) const BACKGROUND: Self = Self {
         pending_max: BACKGROUND_READS_MAX,
         gap_bytes_max: NEAR_BYTES_MAX,
         ..Self::FOREGROUND
     };
     /// For reads of the device itself, past the page cache.
-    pub const FROM_DEVICE: Self = Self { direct_bytes_min: 0, ..Self::FOREGROUND };
+    pub(crate) const FROM_DEVICE: Self = Self { direct_bytes_min: 0, ..Self::FOREGROUND };
 
     fn may_read_gap(&self, next: &Locator, gap: u64) -> bool {
         gap <= self.gap_bytes_max && next.length <= SHORT_VALUE_BYTES_MAX
@@ -128,25 +128,25 @@ struct Pack<'a> {
 }
 
 impl Shared {
-    pub fn get_many(&self, at: &[Locator]) -> Result<Vec<Bytes>> {
+    pub(crate) fn get_many(&self, at: &[Locator]) -> Result<Vec<Bytes>> {
         let read = self.read_many(at)?.values;
         at.iter().zip(read).map(|(at, read)| self.checked(at, read)).collect()
     }
 
-    pub fn checked(&self, at: &Locator, read: Unchecked) -> Result<Bytes> {
+    pub(crate) fn checked(&self, at: &Locator, read: Unchecked) -> Result<Bytes> {
         if at.check(&read.0).is_ok() { Ok(read.0) } else { self.get(at) }
     }
 
     /// Compares a direct read with the value's checksum; on a mismatch reads the device once more.
-    pub fn check_read(&self, at: &Locator, read: &Unchecked) -> Result<()> {
+    pub(crate) fn check_read(&self, at: &Locator, read: &Unchecked) -> Result<()> {
         if at.check(&read.0).is_ok() { Ok(()) } else { self.check(at) }
     }
 
-    pub fn read_many(&self, at: &[Locator]) -> Result<ReadMany> {
+    pub(crate) fn read_many(&self, at: &[Locator]) -> Result<ReadMany> {
         self.read_many_with(at, ReadMode::FOREGROUND)
     }
 
-    pub fn read_many_with(&self, at: &[Locator], how: ReadMode) -> Result<ReadMany> {
+    pub(crate) fn read_many_with(&self, at: &[Locator], how: ReadMode) -> Result<ReadMany> {
         let mut order: Vec<usize> = (0..at.len()).collect();
         order.sort_unstable_by_key(|&i| at.get(i).map(|at| (at.file, at.offset)));
         let mut read = ReadMany::default();
@@ -394,12 +394,12 @@ pub(crate) struct ReadPool {
 
 impl ReadPool {
     /// Creates a pool that keeps at most `kept_bytes_max` of free buffers.
-    pub fn new(kept_bytes_max: usize) -> Self {
+    pub(crate) fn new(kept_bytes_max: usize) -> Self {
         Self { free: Arc::default(), kept_bytes_max }
     }
 
     /// Returns a buffer of `bytes` with arbitrary content.
-    pub fn take(&self, bytes: usize) -> Pooled {
+    pub(crate) fn take(&self, bytes: usize) -> Pooled {
         let length = bytes.next_multiple_of(STEP_BYTES);
         let mut free = self.free.lock();
         let fitting = free.iter().position(|buffer| buffer.len() == length);
@@ -413,7 +413,7 @@ impl ReadPool {
         Pooled { buffer, bytes, pool: self.clone() }
     }
 
-    pub fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         self.free.lock().iter().map(|buffer| buffer.capacity() as u64).sum()
     }
 }
@@ -427,18 +427,18 @@ pub(crate) struct Pooled {
 }
 
 impl Pooled {
-    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         let bytes = self.bytes;
         self.buffer.as_mut_slice().get_mut(..bytes).unwrap_or_default()
     }
 
     /// Returns the bytes of memory it holds, which may exceed the requested ones.
-    pub fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.buffer.capacity()
     }
 
     /// Returns the buffer as bytes that values can share.
-    pub fn into_bytes(self) -> Bytes {
+    pub(crate) fn into_bytes(self) -> Bytes {
         Bytes::from_owner(self)
     }
 }
@@ -465,7 +465,7 @@ impl Drop for Pooled {
 }
 
 impl Shared {
-    pub fn read_records(&self, places: &[(usize, Locator)]) -> Result<Vec<Unchecked>> {
+    pub(crate) fn read_records(&self, places: &[(usize, Locator)]) -> Result<Vec<Unchecked>> {
         let whole = |(key_bytes, at): &(usize, Locator)| {
             let before = self.bytes_before(*key_bytes, at)?;
             Ok(Locator { offset: at.offset - before, length: at.length + before, ..*at })
@@ -474,7 +474,7 @@ impl Shared {
         Ok(self.read_many_with(&whole, ReadMode::BACKGROUND)?.values)
     }
 
-    pub fn record(&self, key: &[u8], at: &Locator, read: Unchecked) -> Result<(Bytes, Lsn)> {
+    pub(crate) fn record(&self, key: &[u8], at: &Locator, read: Unchecked) -> Result<(Bytes, Lsn)> {
         let before = self.bytes_before(key.len(), at)? as usize;
         if let Some((header, value)) = read.split(before)
             && at.check(&value).is_ok()

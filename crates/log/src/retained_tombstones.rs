@@ -47,7 +47,7 @@ pub(crate) enum RetainedTombstone<'a> {
 
 impl RetainedTombstone<'_> {
     /// Returns the tombstone's version. It is needed while an older value exists.
-    pub fn version(&self) -> Lsn {
+    pub(crate) fn version(&self) -> Lsn {
         match self {
             Self::Op { version, .. } => *version,
             Self::Withdrawn(at) => *at,
@@ -133,25 +133,25 @@ pub(crate) struct TombstoneWriter {
 }
 
 impl TombstoneWriter {
-    pub fn new(dir: &Dir, id: FileId) -> Self {
+    pub(crate) fn new(dir: &Dir, id: FileId) -> Self {
         let chunks = ChunkWriter::new(dir, Name::Tombstones(id), Magic::Tombstones);
         Self { chunks, count: 0, newest: Lsn::default() }
     }
 
-    pub fn push(&mut self, tombstone: &RetainedTombstone<'_>) -> Result<()> {
+    pub(crate) fn push(&mut self, tombstone: &RetainedTombstone<'_>) -> Result<()> {
         tombstone.encode(self.chunks.chunk());
         self.count += 1;
         self.newest = self.newest.max(tombstone.version());
         self.chunks.flush_full().map(|_| ())
     }
 
-    pub fn abandon(self) -> Result<()> {
+    pub(crate) fn abandon(self) -> Result<()> {
         self.chunks.abandon()
     }
 
     /// Completes the file, which is durable after the next sync of the directory. Returns `None`
     /// when there was nothing to keep.
-    pub fn finish(self) -> Result<Option<FileMeta>> {
+    pub(crate) fn finish(self) -> Result<Option<FileMeta>> {
         if self.count == 0 {
             self.chunks.abandon()?;
             return Ok(None);
@@ -275,11 +275,11 @@ pub(crate) struct Sorter<'a> {
 }
 
 impl<'a> Sorter<'a> {
-    pub fn new(shared: &'a Shared, without: Option<FileId>) -> Self {
+    pub(crate) fn new(shared: &'a Shared, without: Option<FileId>) -> Self {
         Self { shared, without, tombstones: BTreeSet::new(), bytes: 0 }
     }
 
-    pub fn add(&mut self, tombstone: &RetainedTombstone<'_>) -> Result<()> {
+    pub(crate) fn add(&mut self, tombstone: &RetainedTombstone<'_>) -> Result<()> {
         if !is_needed(self.shared, self.without, tombstone) {
             return Ok(());
         }
@@ -290,7 +290,7 @@ impl<'a> Sorter<'a> {
     }
 
     /// Writes what is left.
-    pub fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<()> {
         self.flush()
     }
 

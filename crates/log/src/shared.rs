@@ -58,18 +58,18 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub fn add(counter: &AtomicU64, n: u64) {
+    pub(crate) fn add(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Ordering::Relaxed);
     }
 }
 
 impl Shared {
-    pub fn allocate_file(&self) -> FileId {
+    pub(crate) fn allocate_file(&self) -> FileId {
         FileId(self.next_file.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Returns the name of a value file. Fails with `Missing` for an unknown file.
-    pub fn value_name(&self, file: FileId) -> Result<Name> {
+    pub(crate) fn value_name(&self, file: FileId) -> Result<Name> {
         match self.catalog.read().get(file).map(|meta| meta.kind) {
             Some(FileKind::Segment { .. }) => Ok(Name::Segment(file)),
             Some(FileKind::Sorted) => Ok(Name::Sorted(file)),
@@ -81,7 +81,7 @@ impl Shared {
     }
 
     /// Returns the end of a segment's frames: known for sealed ones, the head for the active one.
-    pub fn end_of(&self, segment: FileId) -> Option<u32> {
+    pub(crate) fn end_of(&self, segment: FileId) -> Option<u32> {
         let head = self.state.read().head;
         if head.file == segment {
             return Some(head.offset);
@@ -91,7 +91,7 @@ impl Shared {
 
     /// Returns the first segment that is needed: by an entry, or by the chain that recovery follows
     /// to the head.
-    pub fn wanted_from(&self) -> FileId {
+    pub(crate) fn wanted_from(&self) -> FileId {
         let state = self.state.read();
         state.regions.first_wanted().unwrap_or(state.head.file).min(state.head.file)
     }
@@ -99,12 +99,12 @@ impl Shared {
 
 impl Shared {
     /// Returns a handle through the page cache.
-    pub fn handle(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
+    pub(crate) fn handle(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
         self.handle_of(name, false)
     }
 
     /// Returns a handle past the page cache if the options say so and the file system supports it.
-    pub fn handle_direct(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
+    pub(crate) fn handle_direct(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
         self.handle_of(name, true)
     }
 

@@ -1,6 +1,5 @@
-//! Walks over the files: surviving entries for replay, every version for a rebuild.
-//!
-//! Surviving entries, for rebuilding the state that a crash removed from memory.
+//! Walks over the files: surviving entries for replay of the state that a crash removed from memory, every
+//! version for a rebuild of the index.
 
 use crate::dir::Name;
 use crate::format::{Content, EntryItem, Item, ops};
@@ -24,7 +23,7 @@ pub struct VersionedOp<'a> {
 impl Shared {
     /// Passes the entries above `applied` of each region to `f`, in index order, each from its
     /// current position.
-    pub fn replay(
+    pub(crate) fn replay(
         &self,
         applied: &dyn Fn(RegionId) -> LogIndex,
         f: &mut dyn FnMut(ReplayEntry<'_>) -> Result<()>,
@@ -89,7 +88,10 @@ impl Shared {
 
     /// Passes every operation of every file to `f`, file by file, except those of replaced entries
     /// and of regions that have started again since.
-    pub fn scan_versions(&self, f: &mut dyn FnMut(VersionedOp<'_>) -> Result<()>) -> Result<()> {
+    pub(crate) fn scan_versions(
+        &self,
+        f: &mut dyn FnMut(VersionedOp<'_>) -> Result<()>,
+    ) -> Result<()> {
         let obsolete = Obsolete::collect(self)?;
         let segments = self.catalog.read().segments();
         for segment in segments {

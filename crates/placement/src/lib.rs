@@ -36,7 +36,7 @@ pub use operator::tracker::{Finished, Instruction, NotAdmitted, Operators};
 pub use operator::{Change, Kind, NewRegion, Operator, OperatorId, Order, Step};
 pub use pairs::PairChange;
 pub use region_info::{DownPeer, RegionInfo, RegionReport, Traffic};
-pub use schedule::{View, pick_all};
+pub use schedule::{ClusterView, pick_all};
 pub use speed::{SpeedClass, SpeedState};
 pub use store::{LastHeartbeat, Liveness, NodeReport, Store, StoreReport, StoreState};
 

@@ -35,7 +35,7 @@ pub struct PairChange {
 
 /// A decoded record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Record {
+pub(crate) enum PlacementRecord {
     Cluster(ClusterId),
     Ids {
         watermark: u64,
@@ -156,7 +156,7 @@ pub fn region(region: &Region) -> PairChange {
 /// Returns the region that a pair records; `None` for a pair of another kind. Fails with `Invalid`.
 pub fn recorded_region(key: &[u8], value: &[u8]) -> Result<Option<Region>> {
     match decode(key, Some(value))? {
-        Some(Record::Region(_, region)) => Ok(region),
+        Some(PlacementRecord::Region(_, region)) => Ok(region),
         _ => Ok(None),
     }
 }
@@ -191,7 +191,7 @@ fn numbered(kind: u8, number: u64) -> [u8; 9] {
 
 /// Decodes a pair. Returns `None` for a kind of record that only newer versions know. Fails with
 /// `Invalid`.
-pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>> {
+pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<PlacementRecord>> {
     let malformed = || Error::invalid(format!("malformed placement record {key:02x?}"));
     let Some((&kind, name)) = key.strip_prefix(&[keyspace::SYSTEM]).and_then(<[u8]>::split_first)
     else {
@@ -199,39 +199,48 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>>
     };
     let record = match (kind, value) {
         (b'b', Some(value)) => {
-            number(name).and_then(|id| Some(Record::Boot(StoreId(id), take_boot(value)?)))
+            number(name).and_then(|id| Some(PlacementRecord::Boot(StoreId(id), take_boot(value)?)))
         }
         // Later versions may append to it.
         (b'a', value) => {
-            number(name).map(|id| Record::CancelledMerge(RegionId(id), value.is_some()))
+            number(name).map(|id| PlacementRecord::CancelledMerge(RegionId(id), value.is_some()))
         }
-        (b'c', Some(value)) => take_cluster(value).map(Record::Cluster),
-        (b'i', Some(value)) => one_number(value).map(|watermark| Record::Ids { watermark }),
+        (b'c', Some(value)) => take_cluster(value).map(PlacementRecord::Cluster),
+        (b'i', Some(value)) => {
+            one_number(value).map(|watermark| PlacementRecord::Ids { watermark })
+        }
         (b'l', Some(value)) => number(name)
-            .and_then(|id| Some(Record::Starts(StoreId(id), Lineage::from_bytes(value)?))),
-        (b'm', Some(value)) => one_number(value).map(|version| Record::Members { version }),
+            .and_then(|id| Some(PlacementRecord::Starts(StoreId(id), Lineage::from_bytes(value)?))),
+        (b'm', Some(value)) => {
+            one_number(value).map(|version| PlacementRecord::Members { version })
+        }
         (b'n', value) => take_setting(name, value),
-        (b'r', None) => number(name).map(|id| Record::Region(RegionId(id), None)),
+        (b'r', None) => number(name).map(|id| PlacementRecord::Region(RegionId(id), None)),
         (b'r', Some(value)) => {
             let region = Region::decode(value)?;
             number(name)
                 .filter(|id| *id == region.id.0)
-                .map(|id| Record::Region(RegionId(id), Some(region)))
+                .map(|id| PlacementRecord::Region(RegionId(id), Some(region)))
         }
-        (b'd', None) => number(name).map(|id| Record::Disconnected(StoreId(id), None)),
-        (b'd', Some(value)) => number(name)
-            .and_then(|id| Some(Record::Disconnected(StoreId(id), Some(one_number(value)?)))),
-        (b'q', value) => number(name).map(|id| Record::FormerSilence(StoreId(id), value.is_some())),
+        (b'd', None) => number(name).map(|id| PlacementRecord::Disconnected(StoreId(id), None)),
+        (b'd', Some(value)) => number(name).and_then(|id| {
+            Some(PlacementRecord::Disconnected(StoreId(id), Some(one_number(value)?)))
+        }),
+        (b'q', value) => {
+            number(name).map(|id| PlacementRecord::FormerSilence(StoreId(id), value.is_some()))
+        }
         (b's', Some(value)) => match number(name) {
-            Some(id) => Some(Record::Store(Box::new(Store::decode(StoreId(id), value)?))),
+            Some(id) => Some(PlacementRecord::Store(Box::new(Store::decode(StoreId(id), value)?))),
             None => None,
         },
-        (b't', None) => number(name).map(|id| Record::Term(RegionId(id), None)),
-        (b't', Some(value)) => number(name)
-            .and_then(|id| Some(Record::Term(RegionId(id), Some(Term(one_number(value)?))))),
-        (b'v', None) => number(name).map(|id| Record::Speed(StoreId(id), None)),
-        (b'v', Some(value)) => number(name)
-            .and_then(|id| Some(Record::Speed(StoreId(id), Some(SpeedRecord::decode(value)?)))),
+        (b't', None) => number(name).map(|id| PlacementRecord::Term(RegionId(id), None)),
+        (b't', Some(value)) => number(name).and_then(|id| {
+            Some(PlacementRecord::Term(RegionId(id), Some(Term(one_number(value)?))))
+        }),
+        (b'v', None) => number(name).map(|id| PlacementRecord::Speed(StoreId(id), None)),
+        (b'v', Some(value)) => number(name).and_then(|id| {
+            Some(PlacementRecord::Speed(StoreId(id), Some(SpeedRecord::decode(value)?)))
+        }),
         (b'b' | b'c' | b'i' | b'l' | b'm' | b's', None) => None,
         _ => return Ok(None),
     };
@@ -247,13 +256,13 @@ fn take_boot(mut value: &[u8]) -> Option<Boot> {
     Boot::take(&mut value).filter(|_| value.is_empty())
 }
 
-fn take_setting(name: &[u8], value: Option<&[u8]>) -> Option<Record> {
+fn take_setting(name: &[u8], value: Option<&[u8]>) -> Option<PlacementRecord> {
     let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= NAME_BYTES_MAX)?;
     let value = match value {
         None => None,
         Some(value) => Some(one_number(value)?),
     };
-    Some(Record::Setting { name: name.to_owned(), value })
+    Some(PlacementRecord::Setting { name: name.to_owned(), value })
 }
 
 fn number(key: &[u8]) -> Option<u64> {
@@ -270,42 +279,51 @@ mod tests {
     use crate::speed::SpeedClass;
     use stele_types::StartId;
 
-    fn decoded(change: &PairChange) -> Record {
+    fn decoded(change: &PairChange) -> PlacementRecord {
         decode(&change.key, change.value.as_deref()).unwrap().unwrap()
     }
 
     #[test]
     fn every_record_survives_the_round_trip() {
-        assert_eq!(decoded(&cluster(ClusterId(u64::MAX))), Record::Cluster(ClusterId(u64::MAX)));
-        assert_eq!(decoded(&ids(1000)), Record::Ids { watermark: 1000 });
-        assert_eq!(decoded(&members(8)), Record::Members { version: 8 });
+        assert_eq!(
+            decoded(&cluster(ClusterId(u64::MAX))),
+            PlacementRecord::Cluster(ClusterId(u64::MAX))
+        );
+        assert_eq!(decoded(&ids(1000)), PlacementRecord::Ids { watermark: 1000 });
+        assert_eq!(decoded(&members(8)), PlacementRecord::Members { version: 8 });
         let name = "replicas".to_owned();
-        assert_eq!(decoded(&setting("replicas", 5)), Record::Setting { name, value: Some(5) });
+        assert_eq!(
+            decoded(&setting("replicas", 5)),
+            PlacementRecord::Setting { name, value: Some(5) }
+        );
         let sample = Region { id: RegionId(9), ..Region::default() };
-        assert_eq!(decoded(&region(&sample)), Record::Region(RegionId(9), Some(sample)));
-        assert_eq!(decoded(&no_region(RegionId(9))), Record::Region(RegionId(9), None));
+        assert_eq!(decoded(&region(&sample)), PlacementRecord::Region(RegionId(9), Some(sample)));
+        assert_eq!(decoded(&no_region(RegionId(9))), PlacementRecord::Region(RegionId(9), None));
         assert_eq!(
             decoded(&term(RegionId(9), Some(Term(6)))),
-            Record::Term(RegionId(9), Some(Term(6)))
+            PlacementRecord::Term(RegionId(9), Some(Term(6)))
         );
         for is_cancelled in [true, false] {
-            let record = Record::CancelledMerge(RegionId(9), is_cancelled);
+            let record = PlacementRecord::CancelledMerge(RegionId(9), is_cancelled);
             assert_eq!(decoded(&cancelled_merge(RegionId(9), is_cancelled)), record);
         }
-        assert_eq!(decoded(&term(RegionId(9), None)), Record::Term(RegionId(9), None));
+        assert_eq!(decoded(&term(RegionId(9), None)), PlacementRecord::Term(RegionId(9), None));
         let sample = Store { id: StoreId(3), address: "a:1".into(), ..Store::default() };
-        assert_eq!(decoded(&store(&sample)), Record::Store(Box::new(sample)));
+        assert_eq!(decoded(&store(&sample)), PlacementRecord::Store(Box::new(sample)));
         let id = StoreId(3);
         let sample = Boot { count: 300, nonce: u64::MAX };
-        assert_eq!(decoded(&boot(id, sample)), Record::Boot(id, sample));
+        assert_eq!(decoded(&boot(id, sample)), PlacementRecord::Boot(id, sample));
         let sample = Lineage::new([StartId(7), StartId(u128::MAX)]);
-        assert_eq!(decoded(&starts(id, &sample)), Record::Starts(id, sample));
-        assert_eq!(decoded(&disconnected(id, Some(99))), Record::Disconnected(id, Some(99)));
-        assert_eq!(decoded(&disconnected(id, None)), Record::Disconnected(id, None));
+        assert_eq!(decoded(&starts(id, &sample)), PlacementRecord::Starts(id, sample));
+        assert_eq!(
+            decoded(&disconnected(id, Some(99))),
+            PlacementRecord::Disconnected(id, Some(99))
+        );
+        assert_eq!(decoded(&disconnected(id, None)), PlacementRecord::Disconnected(id, None));
         let former = no_former_silence(id);
-        assert_eq!(decoded(&former), Record::FormerSilence(id, false));
+        assert_eq!(decoded(&former), PlacementRecord::FormerSilence(id, false));
         let former = PairChange { value: Some(Bytes::from_static(b"\x63")), ..former };
-        assert_eq!(decoded(&former), Record::FormerSilence(id, true));
+        assert_eq!(decoded(&former), PlacementRecord::FormerSilence(id, true));
         let sample = SpeedRecord {
             class: SpeedClass(20),
             data_class: SpeedClass(24),
@@ -313,9 +331,12 @@ mod tests {
             differs: Some((1 << 40, SpeedClass(21))),
         };
         for sample in [sample, SpeedRecord { differs: None, ..sample }, SpeedRecord::default()] {
-            assert_eq!(decoded(&speed(id, Some(&sample))), Record::Speed(id, Some(sample)));
+            assert_eq!(
+                decoded(&speed(id, Some(&sample))),
+                PlacementRecord::Speed(id, Some(sample))
+            );
         }
-        assert_eq!(decoded(&speed(id, None)), Record::Speed(id, None));
+        assert_eq!(decoded(&speed(id, None)), PlacementRecord::Speed(id, None));
     }
 
     #[test]
@@ -323,7 +344,7 @@ mod tests {
         let change = speed(StoreId(3), Some(&SpeedRecord::default()));
         let value = change.value.clone().unwrap();
         let longer = [&value[..], b"more"].concat();
-        let expected = Record::Speed(StoreId(3), Some(SpeedRecord::default()));
+        let expected = PlacementRecord::Speed(StoreId(3), Some(SpeedRecord::default()));
         assert_eq!(decode(&change.key, Some(&longer)).unwrap(), Some(expected));
         for cut in 0..value.len() {
             assert!(decode(&change.key, Some(&value[..cut])).is_err(), "cut at {cut}");

@@ -41,17 +41,17 @@ impl BatchOp {
     }
 }
 
-/// Batch under way. Its owner proposes [`Batch::next_entry`], passes the reply to [`Batch::replied`],
+/// Batch under way. Its owner proposes [`BatchWrite::next_entry`], passes the reply to [`BatchWrite::replied`],
 /// and goes on until that returns the reply of the whole.
 #[derive(Debug)]
-pub struct Batch {
+pub struct BatchWrite {
     ops: VecDeque<BatchOp>,
     entry_bytes_max: usize,
     /// An entry of the batch was written.
     is_partly_written: bool,
 }
 
-impl Batch {
+impl BatchWrite {
     /// Creates the batch of these operations, in order.
     pub fn new(ops: impl IntoIterator<Item = BatchOp>, entry_bytes_max: usize) -> Self {
         let ops = ops.into_iter().collect();
@@ -126,7 +126,7 @@ mod tests {
     fn a_batch_of_more_small_operations_than_an_entry_may_have_is_several_entries() {
         let deletes = (0..ENTRY_OPS_MAX as u32 + 10)
             .map(|key| BatchOp::Delete { key: Bytes::copy_from_slice(&key.to_be_bytes()) });
-        let mut batch = Batch::new(deletes, 96 << 20);
+        let mut batch = BatchWrite::new(deletes, 96 << 20);
         let counts = [batch.next_entry(), batch.next_entry()].map(|entry| {
             let mut count = 0;
             Command::each_op_of(&entry.unwrap(), |_| count += 1);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_cut_into_entries_in_order() {
-        let mut batch = Batch::new(puts(10, 100), 400);
+        let mut batch = BatchWrite::new(puts(10, 100), 400);
         let mut entries = Vec::new();
         let reply = loop {
             let entry = Command::parse(batch.next_entry().unwrap()).unwrap();
@@ -158,10 +158,10 @@ mod tests {
             Reply::Unknown(Unknown::LeadershipLost),
         ];
         for reply in replies {
-            let mut batch = Batch::new(puts(4, 100), 1);
+            let mut batch = BatchWrite::new(puts(4, 100), 1);
             batch.next_entry().unwrap();
             assert_eq!(batch.replied(reply.clone()), Some(reply.clone()));
-            let mut batch = Batch::new(puts(4, 100), 1);
+            let mut batch = BatchWrite::new(puts(4, 100), 1);
             batch.next_entry().unwrap();
             assert_eq!(batch.replied(written()), None);
             batch.next_entry().unwrap();

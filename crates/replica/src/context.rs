@@ -10,7 +10,7 @@ use crate::output::{Done, Lookup, LookupId, Outputs, Rejection, Reply, Unknown};
 use crate::peer::Skipped;
 use crate::pipeline::GroupCommit;
 use crate::pipeline::StageTimes;
-use crate::reads::Readers;
+use crate::reads::ReadGate;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,12 +28,12 @@ pub(crate) struct Context<E: StorageEngine> {
     pub out: Outputs<E>,
     pub batches: GroupCommit,
     pub journal: Journal,
-    pub readers: Arc<Readers>,
+    pub readers: Arc<ReadGate>,
     pub times: Arc<StageTimes>,
     /// Whether leases may serve reads.
     pub leases: bool,
     /// Effects requested by peers; run while no peer is working.
-    pub effects: Vec<Effect>,
+    pub store_requests: Vec<StoreRequest>,
     /// Bytes of the pairs that look-ups found for modifications that are not proposed yet.
     pub found_bytes: u64,
     /// Bytes of entries in memory that are not applied, and of their effects, over all regions.
@@ -66,9 +66,9 @@ const LOOKUPS_MAX: usize = 1024;
 /// Most regions that are remembered as gone.
 const GONE_MAX: usize = 1024;
 
-/// Effect that a peer requests from its store.
+/// Change that a peer requests from its store.
 #[derive(Clone, Debug)]
-pub(crate) enum Effect {
+pub(crate) enum StoreRequest {
     /// A split created this region; its log starts after the entry.
     Create { region: Region, after: (LogIndex, Term), campaign: bool },
     /// The replica is removed from this store, once none of its entries is handed out. Its pairs are
@@ -83,7 +83,7 @@ pub(crate) enum Effect {
 }
 
 impl<E: StorageEngine> Context<E> {
-    pub fn new(engine: Arc<E>, options: Options, logger: slog::Logger, now: Now) -> Self {
+    pub(crate) fn new(engine: Arc<E>, options: Options, logger: slog::Logger, now: Now) -> Self {
         Self {
             space: engine.space(),
             engine,
@@ -94,9 +94,9 @@ impl<E: StorageEngine> Context<E> {
             out: Outputs::default(),
             batches: GroupCommit::default(),
             journal: Journal::default(),
-            readers: Arc::new(Readers::default()),
+            readers: Arc::new(ReadGate::default()),
             times: Arc::default(),
-            effects: Vec::new(),
+            store_requests: Vec::new(),
             found_bytes: 0,
             tails: Tails::default(),
             received_bytes: 0,
@@ -114,7 +114,7 @@ impl<E: StorageEngine> Context<E> {
     }
 
     /// Starts a lookup and returns its id; `None` if too many have no result.
-    pub fn look_up(&mut self, region: RegionId, key: Bytes) -> Option<LookupId> {
+    pub(crate) fn look_up(&mut self, region: RegionId, key: Bytes) -> Option<LookupId> {
         if self.lookups_under_way >= LOOKUPS_MAX {
             return None;
         }
@@ -125,12 +125,12 @@ impl<E: StorageEngine> Context<E> {
         Some(id)
     }
 
-    pub fn lookup_ended(&mut self) {
+    pub(crate) fn lookup_ended(&mut self) {
         self.lookups_under_way = self.lookups_under_way.saturating_sub(1);
     }
 
     /// Records the epoch as of which a region has no replica here any more.
-    pub fn note_gone(&mut self, region: RegionId, epoch: RegionEpoch) {
+    pub(crate) fn note_gone(&mut self, region: RegionId, epoch: RegionEpoch) {
         if self.gone.len() >= GONE_MAX {
             self.gone.clear();
         }
@@ -140,7 +140,7 @@ impl<E: StorageEngine> Context<E> {
     /// Turns leases on or off. Invariant: while leases are off, no peer of this store has a lease. A
     /// read in flight finds its lease ended and waits for a read index round.
     /// Test: `a_lease_in_force_ends_when_leases_are_turned_off_and_reads_go_on_by_rounds`.
-    pub fn set_leases(&mut self, on: bool) {
+    pub(crate) fn set_leases(&mut self, on: bool) {
         self.leases = on;
         // bug replica.lease_outlives_its_setting: never
         if !on {
@@ -150,7 +150,7 @@ impl<E: StorageEngine> Context<E> {
 
     /// Returns the context of a new read index round. It is unique over all stores and process
     /// incarnations: otherwise a late reply to an earlier round would confirm a deposed leader.
-    pub fn next_read_context(&mut self) -> Vec<u8> {
+    pub(crate) fn next_read_context(&mut self) -> Vec<u8> {
         // bug replica.read_context_reused: skip
         self.read_index_rounds += 1;
         let parts =
@@ -159,13 +159,13 @@ impl<E: StorageEngine> Context<E> {
     }
 
     /// Returns the number of the next replica.
-    pub fn next_incarnation(&mut self) -> u64 {
+    pub(crate) fn next_incarnation(&mut self) -> u64 {
         self.incarnations += 1;
         self.incarnations
     }
 
     /// Returns whether the tails of this store have room after `bytes` more are added.
-    pub fn has_tail_room(&self, bytes: u64) -> bool {
+    pub(crate) fn has_tail_room(&self, bytes: u64) -> bool {
         // bug replica.tails_unbounded: `self.tails.bytes() + bytes < self.options.tail_bytes_max` is `true`
         self.tails.bytes() + bytes < self.options.tail_bytes_max
     }
@@ -175,17 +175,17 @@ impl<E: StorageEngine> Context<E> {
     }
 
     /// Answers a request that was executed.
-    pub fn done(&mut self, id: RequestId, done: Done) {
+    pub(crate) fn done(&mut self, id: RequestId, done: Done) {
         self.reply(id, Reply::Done(done));
     }
 
     /// Answers a request that was not executed and will not be.
-    pub fn reject(&mut self, id: RequestId, rejection: impl Into<Rejection>) {
+    pub(crate) fn reject(&mut self, id: RequestId, rejection: impl Into<Rejection>) {
         self.reply(id, rejection.into().into());
     }
 
     /// Answers a request that may have been executed, or may still be.
-    pub fn unknown(&mut self, id: RequestId, reason: Unknown) {
+    pub(crate) fn unknown(&mut self, id: RequestId, reason: Unknown) {
         self.reply(id, Reply::Unknown(reason));
     }
 }

@@ -154,7 +154,7 @@ pub struct Write {
     /// An encoded [`stele_types::Command`] with engine keys.
     pub command: Bytes,
     /// Whether the command only deletes. Such a write is admitted on a full disk.
-    pub frees: bool,
+    pub only_deletes: bool,
 }
 
 /// A read-modify-write of one key: the leader decides it when it proposes it, on the live pair of the

@@ -23,7 +23,7 @@ pub(crate) struct Journal {
 
 impl Journal {
     /// Opens the journal and applies its durable entries.
-    pub fn open<E: StorageEngine>(engine: &E) -> Result<Self> {
+    pub(crate) fn open<E: StorageEngine>(engine: &E) -> Result<Self> {
         let Some(progress) = engine.progress(JOURNAL) else { return Ok(Self::default()) };
         let (last, _) = progress.persisted;
         let from = progress.applied.next();
@@ -35,7 +35,11 @@ impl Journal {
     }
 
     /// Adds pairs to the batch being filled. They are applied when it is durable.
-    pub fn put(&mut self, batches: &mut GroupCommit, pairs: &[(Bytes, Bytes)]) -> Result<()> {
+    pub(crate) fn put(
+        &mut self,
+        batches: &mut GroupCommit,
+        pairs: &[(Bytes, Bytes)],
+    ) -> Result<()> {
         for record in self.records(pairs)? {
             batches.push(record);
         }
@@ -61,7 +65,7 @@ impl Journal {
     }
 
     /// Applies the oldest waiting entry, which is durable.
-    pub fn apply_durable<E: StorageEngine>(&mut self, engine: &E) -> Result<()> {
+    pub(crate) fn apply_durable<E: StorageEngine>(&mut self, engine: &E) -> Result<()> {
         let Some(entry) = self.waiting.pop_front() else { return Ok(()) };
         let EntryRecord { term, index, is_command, payload, .. } = entry;
         engine.apply(JOURNAL, &[CommittedEntry { term, index, is_command, payload }])

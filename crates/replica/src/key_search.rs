@@ -15,13 +15,13 @@ pub(crate) struct KeySearch {
 
 impl KeySearch {
     /// Returns whether so many operations were read that other work comes first.
-    pub fn is_exhausted(&self) -> bool {
+    pub(crate) fn is_exhausted(&self) -> bool {
         self.ops >= OPS_MAX
     }
 
     /// Returns a payload's effect on a key; `None` if it does not change the key. What is not a command
     /// has no effect: it changes the region, or stops the store when it is applied.
-    pub fn last_effect(&mut self, payload: &Bytes, key: &[u8]) -> Option<Option<Pair>> {
+    pub(crate) fn last_effect(&mut self, payload: &Bytes, key: &[u8]) -> Option<Option<Pair>> {
         let mut effect = None;
         Command::each_op_of(payload, |op| {
             self.ops += 1;

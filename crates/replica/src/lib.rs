@@ -42,7 +42,7 @@ pub mod fuzzing {
 }
 
 pub use admin::changes_members;
-pub use batch::{Batch, BatchOp, OP_OVERHEAD_BYTES};
+pub use batch::{BatchOp, BatchWrite, OP_OVERHEAD_BYTES};
 pub use committed_merges::CommittedMerges;
 pub use entry_recovery::EntryRecovery;
 pub use input::{
@@ -60,8 +60,8 @@ pub use output::{
     RegionReport, Reply, Role, SendSnapshot, Ticket, Timings, Traffic, Unknown,
 };
 pub use pipeline::{StageSums, StageTimes};
-pub use queue::{Admitted, CoreCall, Item, Kept, NotTaken, Queue};
-pub use reads::{LinearizableRead, ReadPath, ReadPermit, Reader, Readers};
+pub use queue::{Admitted, CoreCall, Item, MemoryGuard, NotTaken, Queue};
+pub use reads::{LinearizableRead, ReadGate, ReadPath, ReadPermit, Reader};
 pub use slowdown::{REPORT_NANOS, SlowWriters, Slowdowns, WAIT_NANOS_MAX};
 pub use stele_storage::{Modification, Modified, NewPair};
 pub use store::RaftStore;

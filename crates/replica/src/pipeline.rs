@@ -9,7 +9,7 @@ use stele_types::{HardState, LogBatch, LogIndex, Mark, Record, RegionId, Term};
 
 /// Ready of a region with records in a batch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Note {
+pub(crate) struct ReadyInBatch {
     pub region: RegionId,
     /// Number of the replica: a replaced replica's batches do not concern its successor.
     pub incarnation: u64,
@@ -25,17 +25,17 @@ pub(crate) struct Note {
 ///
 /// | step | function | on |
 /// |---|---|---|
-/// | 1 a request joins the queue of its region | `RaftStore::step`, `Peer::enqueue` | loop, no disk |
-/// | 2 all waiting requests of a region become one proposal | `Peer::propose_waiting`, `RaftGroup::propose` | loop, in `poll` |
+/// | 1 a request joins the queue of its region | `RaftStore::step`, `Replica::enqueue` | loop, no disk |
+/// | 2 all waiting requests of a region become one proposal | `Replica::propose_waiting`, `RaftGroup::propose` | loop, in `poll` |
 /// | 3 Raft hands out a ready: entries, term and vote, messages | `RaftGroup::take_ready` | loop, in `poll` |
-/// | 4 its records join those of all other regions | `Peer::write_records`, [`GroupCommit::push`], [`GroupCommit::note`] | loop, in `poll` |
-/// | 5 messages leave, or are held | `Peer::handle_ready`, `Durability::release_or_hold`, `Outputs::messages` | loop; the transport sends |
+/// | 4 its records join those of all other regions | `Replica::write_records`, [`GroupCommit::push`], [`GroupCommit::note_ready`] | loop, in `poll` |
+/// | 5 messages leave, or are held | `Replica::handle_ready`, `Durability::release_or_hold`, `Outputs::messages` | loop; the transport sends |
 /// | 6 one batch is handed out | [`GroupCommit::hand_out`], `Outputs::append` | loop, end of `poll` |
 /// | 7 one write and one sync | `StorageEngine::append` | loop, or a thread beside it |
-/// | 8 the batch is persisted: held messages leave | `Input::Appended`, [`GroupCommit::finish`], `Peer::ready_durable` | loop, start of `poll` |
+/// | 8 the batch is persisted: held messages leave | `Input::Appended`, [`GroupCommit::finish`], `Replica::ready_durable` | loop, start of `poll` |
 /// | 9 a quorum commits | `RaftGroup::note_durable` for this disk, `RaftGroup::step` for the others | loop |
-/// | 10 committed entries that are durable here are applied in order | `Peer::apply_committed`, `StorageEngine::apply` | loop, in `poll` |
-/// | 11 committed entries are visible, and the client is answered | `Peer::publish`, `Peer::answer_committed`, `Outputs::replies` | loop; the owner sends |
+/// | 10 committed entries that are durable here are applied in order | `Replica::apply_committed`, `StorageEngine::apply` | loop, in `poll` |
+/// | 11 committed entries are visible, and the client is answered | `Replica::publish`, `Replica::answer_committed`, `Outputs::replies` | loop; the owner sends |
 ///
 /// What may overlap: step 7 of one batch, on this store and on the followers, with steps 1 to 5 and
 /// 9 to 11 of others. Requests that arrive during a sync share the next batch. What may not: two
@@ -51,10 +51,10 @@ pub(crate) struct Note {
 ///   its ready. A leader's entries may leave before, if its term is durable.
 /// - 6: a batch that found no room is handed out again. Replicas with puts in it start again from
 ///   their durable state instead, as after a crash; nothing else of it is lost.
-/// - 8: a batch of a replica that was replaced does not concern its successor (`Note::incarnation`).
+/// - 8: a batch of a replica that was replaced does not concern its successor (`ReadyInBatch::incarnation`).
 /// - 9: a disk counts for the quorum after its sync (`Durability::is_durable`).
 /// - 10: applied <= committed, and applied <= persisted here (`RaftGroup::next_to_apply`).
-/// - 11: acknowledged => on the disks of a quorum, and visible here (`Peer::publish`). Without commit
+/// - 11: acknowledged => on the disks of a quorum, and visible here (`Replica::publish`). Without commit
 ///   return, and for administrative entries: applied here.
 ///
 /// [`RaftStore::step`]: super::RaftStore::step
@@ -62,7 +62,7 @@ pub(crate) struct Note {
 #[derive(Default)]
 pub(crate) struct GroupCommit {
     records: Vec<Record>,
-    notes: Vec<Note>,
+    readies: Vec<ReadyInBatch>,
     /// Hard states of which only the commit index changed: they wait for the next batch and cost no
     /// sync of their own.
     piggybacked: BTreeMap<RegionId, HardState>,
@@ -80,7 +80,7 @@ pub(crate) struct GroupCommit {
 pub(crate) struct InFlight {
     pub append: Append,
     /// Readies with records in the batch, in order.
-    pub notes: Vec<Note>,
+    pub readies: Vec<ReadyInBatch>,
     /// Monotonic nanoseconds at which it was first handed out.
     pub began_nanos: u64,
     /// Monotonic nanoseconds at which to hand it out again after a full device.
@@ -89,7 +89,7 @@ pub(crate) struct InFlight {
 
 impl GroupCommit {
     /// Adds a record. Records of one region keep their order.
-    pub fn push(&mut self, record: Record) {
+    pub(crate) fn push(&mut self, record: Record) {
         match &record {
             Record::HardState(region, _) => {
                 self.piggybacked.remove(region);
@@ -106,7 +106,7 @@ impl GroupCommit {
     }
 
     /// Returns the bytes of entries that are not written, in flight or not.
-    pub fn entry_bytes(&self) -> u64 {
+    pub(crate) fn entry_bytes(&self) -> u64 {
         self.entry_bytes
     }
 
@@ -122,34 +122,34 @@ impl GroupCommit {
     }
 
     /// Adds a hard state of which only the commit index changed; it waits for the next batch.
-    pub fn piggyback(&mut self, region: RegionId, hard_state: HardState) {
+    pub(crate) fn piggyback(&mut self, region: RegionId, hard_state: HardState) {
         self.piggybacked.insert(region, hard_state);
     }
 
     /// Adds a truncation; it waits for the next batch.
-    pub fn piggyback_truncation(&mut self, region: RegionId, index: LogIndex, term: Term) {
+    pub(crate) fn piggyback_truncation(&mut self, region: RegionId, index: LogIndex, term: Term) {
         self.truncations.insert(region, Mark::TruncatePrefix(index, term));
     }
 
     /// Lets the truncations added so far wait for no other record.
-    pub fn write_truncations(&mut self) {
+    pub(crate) fn write_truncations(&mut self) {
         self.truncates_now = true;
     }
 
     /// Drops a region's waiting hard state and truncation, when its log starts again or ends.
-    pub fn drop_piggybacked(&mut self, region: RegionId) {
+    pub(crate) fn drop_piggybacked(&mut self, region: RegionId) {
         self.piggybacked.remove(&region);
         self.truncations.remove(&region);
     }
 
     /// Registers a notification for when the records added so far are durable.
-    pub fn note(&mut self, note: Note) {
-        self.notes.push(note);
+    pub(crate) fn note_ready(&mut self, ready: ReadyInBatch) {
+        self.readies.push(ready);
     }
 
     /// Hands out a batch, if there are records and none is in flight. Hands out the batch in flight
     /// again, if it found no room and its pause is over.
-    pub fn hand_out(&mut self, now_nanos: u64) -> Option<Append> {
+    pub(crate) fn hand_out(&mut self, now_nanos: u64) -> Option<Append> {
         if let Some(under_way) = &mut self.in_flight {
             under_way.retry_at.take_if(|at| *at <= now_nanos)?;
             return Some(under_way.append.clone());
@@ -166,30 +166,30 @@ impl GroupCommit {
         self.last_ticket += 1;
         let append =
             Append { ticket: Ticket(self.last_ticket), batch: Arc::new(LogBatch { records }) };
-        let notes = std::mem::take(&mut self.notes);
+        let readies = std::mem::take(&mut self.readies);
         let (began_nanos, retry_at) = (now_nanos, None);
-        self.in_flight = Some(InFlight { append: append.clone(), notes, began_nanos, retry_at });
+        self.in_flight = Some(InFlight { append: append.clone(), readies, began_nanos, retry_at });
         Some(append)
     }
 
     /// Ends the batch in flight: it is durable.
-    pub fn finish(&mut self, ticket: Ticket) -> Option<InFlight> {
+    pub(crate) fn finish(&mut self, ticket: Ticket) -> Option<InFlight> {
         let done = self.in_flight.take_if(|under_way| under_way.append.ticket == ticket)?;
         let bytes: u64 = done.append.batch.records.iter().map(entry_bytes).sum();
         self.entry_bytes = self.entry_bytes.saturating_sub(bytes);
         Some(done)
     }
 
-    pub fn is_under_way(&self) -> bool {
+    pub(crate) fn is_under_way(&self) -> bool {
         self.in_flight.is_some()
     }
 
-    pub fn under_way(&self, ticket: Ticket) -> Option<&InFlight> {
+    pub(crate) fn under_way(&self, ticket: Ticket) -> Option<&InFlight> {
         self.in_flight.as_ref().filter(|under_way| under_way.append.ticket == ticket)
     }
 
     /// Schedules the batch to be handed out again: the device had no room. Nothing of it is lost.
-    pub fn retry(&mut self, ticket: Ticket, at_nanos: u64) {
+    pub(crate) fn retry(&mut self, ticket: Ticket, at_nanos: u64) {
         if let Some(under_way) = self.in_flight.as_mut().filter(|it| it.append.ticket == ticket) {
             under_way.retry_at = Some(at_nanos);
         }
@@ -200,17 +200,17 @@ impl GroupCommit {
     ///
     /// Invariant: the log of a replica loses the end of what was not written, never a part before
     /// that: nothing that follows a dropped record stays.
-    pub fn give_up(&mut self, regions: &BTreeSet<RegionId>) {
+    pub(crate) fn give_up(&mut self, regions: &BTreeSet<RegionId>) {
         self.drop_waiting(|region| regions.contains(&region));
-        self.notes.retain(|note| !regions.contains(&note.region));
+        self.readies.retain(|ready| !regions.contains(&ready.region));
         regions.iter().for_each(|region| self.drop_piggybacked(*region));
         let Some(under_way) = self.in_flight.take() else { return };
-        let InFlight { append, mut notes, began_nanos, .. } = under_way;
+        let InFlight { append, mut readies, began_nanos, .. } = under_way;
         let is_kept = |record: &&Record| !regions.contains(&region_of(record));
         let (kept, dropped): (Vec<_>, Vec<_>) = append.batch.records.iter().partition(is_kept);
         let bytes: u64 = dropped.into_iter().map(entry_bytes).sum();
         self.entry_bytes = self.entry_bytes.saturating_sub(bytes);
-        notes.retain(|note| !regions.contains(&note.region));
+        readies.retain(|ready| !regions.contains(&ready.region));
         let records: Vec<Record> = kept.into_iter().cloned().collect();
         if records.is_empty() {
             return;
@@ -218,17 +218,17 @@ impl GroupCommit {
         self.last_ticket += 1;
         let append =
             Append { ticket: Ticket(self.last_ticket), batch: Arc::new(LogBatch { records }) };
-        self.in_flight = Some(InFlight { append, notes, began_nanos, retry_at: Some(0) });
+        self.in_flight = Some(InFlight { append, readies, began_nanos, retry_at: Some(0) });
     }
 
     /// Returns whether a record of the region is in flight or waits for the next batch.
-    pub fn has_records_of(&self, region: RegionId) -> bool {
+    pub(crate) fn has_records_of(&self, region: RegionId) -> bool {
         let under_way = self.in_flight.iter().flat_map(|under_way| &under_way.append.batch.records);
         self.records.iter().chain(under_way).any(|record| region_of(record) == region)
     }
 
     /// Returns the monotonic nanoseconds at which a batch must be handed out again.
-    pub fn retry_at(&self) -> Option<u64> {
+    pub(crate) fn retry_at(&self) -> Option<u64> {
         self.in_flight.as_ref().and_then(|under_way| under_way.retry_at)
     }
 }

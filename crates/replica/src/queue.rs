@@ -75,14 +75,14 @@ impl<A> NotTaken<A> {
 }
 
 /// Owner of memory that a request uses until its outcome is known.
-pub type Kept = Option<Arc<dyn Any + Send + Sync>>;
+pub type MemoryGuard = Option<Arc<dyn Any + Send + Sync>>;
 
 /// Share of a request in the bound; released when dropped.
 pub struct Admitted {
     request_bytes: Arc<AtomicU64>,
     bytes: u64,
     /// Dropped with the share.
-    _kept: Kept,
+    _memory: MemoryGuard,
 }
 
 impl Drop for Admitted {
@@ -137,11 +137,16 @@ impl<E: StorageEngine, A> Queue<E, A> {
         self.request_bytes.load(Relaxed)
     }
 
-    /// Queues a request and gives it its id. Returns whether the queue was empty. Keeps `kept` until
+    /// Queues a request and gives it its id. Returns whether the queue was empty. Keeps `memory` until
     /// the outcome of the request is known, also if its caller does not wait for it.
-    pub fn submit(&self, request: Request, caller: A, kept: Kept) -> Result<bool, NotTaken<A>> {
+    pub fn submit(
+        &self,
+        request: Request,
+        caller: A,
+        memory: MemoryGuard,
+    ) -> Result<bool, NotTaken<A>> {
         let id = RequestId(self.next_request.fetch_add(1, Relaxed));
-        let Some(admitted) = self.admit(request.bytes() + REQUEST_OVERHEAD_BYTES, kept) else {
+        let Some(admitted) = self.admit(request.bytes() + REQUEST_OVERHEAD_BYTES, memory) else {
             return Err(NotTaken { caller, is_stopped: false });
         };
         let mut state = self.state.lock();
@@ -153,9 +158,10 @@ impl<E: StorageEngine, A> Queue<E, A> {
 
     /// Admits a request of `bytes`; `None` above the limit. A single request is always admitted,
     /// whatever its size.
-    fn admit(&self, bytes: u64, kept: Kept) -> Option<Admitted> {
+    fn admit(&self, bytes: u64, memory: MemoryGuard) -> Option<Admitted> {
         let before = self.request_bytes.fetch_add(bytes, Relaxed);
-        let admitted = Admitted { request_bytes: self.request_bytes.clone(), bytes, _kept: kept };
+        let admitted =
+            Admitted { request_bytes: self.request_bytes.clone(), bytes, _memory: memory };
         let is_above = before > 0 && before + bytes > self.bytes_max;
         // bug replica.admit_all: `!is_above` is `true`
         (!is_above).then_some(admitted)
@@ -242,7 +248,7 @@ mod tests {
 
     fn write(bytes: usize) -> Request {
         let (header, command) = (Header::default(), Bytes::from(vec![0; bytes]));
-        Write { header, command, frees: false }.into()
+        Write { header, command, only_deletes: false }.into()
     }
 
     // Catalogue: 63, 64.

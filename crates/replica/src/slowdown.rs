@@ -2,7 +2,7 @@
 //! part of the work; on a node they wait for as long as that work takes, because request threads must
 //! not. Writers slow down early and never stop.
 
-use crate::{Modification, NewPair, Readers, Request};
+use crate::{Modification, NewPair, ReadGate, Request};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -113,10 +113,10 @@ impl SlowWriters {
     }
 
     /// Returns the nanoseconds that a request waits before it is proposed; `None` for none. Only one
-    /// that may make the store larger waits. `readers` are the replicas of the store.
-    pub fn wait_nanos(&self, request: &Request, readers: &Readers, now_nanos: u64) -> Option<u64> {
+    /// that may make the store larger waits. `readers` has the replicas of the store.
+    pub fn wait_nanos(&self, request: &Request, readers: &ReadGate, now_nanos: u64) -> Option<u64> {
         let region = match request {
-            Request::Write(write) if !write.frees => write.header.region,
+            Request::Write(write) if !write.only_deletes => write.header.region,
             Request::Modify(modify) if adds_bytes(&modify.change) => modify.header.region,
             _ => return None,
         };
@@ -131,7 +131,7 @@ impl SlowWriters {
     }
 
     /// Returns the slowdown of the replica of a region that lags most.
-    fn slowest(&self, region: RegionId, readers: &Readers) -> u64 {
+    fn slowest(&self, region: RegionId, readers: &ReadGate) -> u64 {
         // bug replica.followers_pressure_ignored: return 0;
         let Some(region) = readers.get(region).map(|reader| reader.region()) else { return 0 };
         let reported = self.reported.lock();

@@ -6,7 +6,7 @@
 
 use crate::queue::{Admitted, Item};
 use crate::{
-    Append, Event, Input, Lookup, Now, Outputs, PeerMessage, RaftStore, Readers, Reply, Request,
+    Append, Event, Input, Lookup, Now, Outputs, PeerMessage, RaftStore, ReadGate, Reply, Request,
     RequestId, SendSnapshot, Unknown,
 };
 use std::collections::BTreeMap;
@@ -71,7 +71,7 @@ pub struct Ended<A> {
 /// Loop of one store.
 pub struct StoreLoop<E: StorageEngine, A> {
     core: RaftStore<E>,
-    readers: Arc<Readers>,
+    readers: Arc<ReadGate>,
     requests: BTreeMap<RequestId, Pending<A>>,
     /// Monotonic nanoseconds of the next check of deadlines.
     next_check_nanos: u64,
@@ -115,7 +115,7 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
     }
 
     /// Returns the replicas that may serve reads outside the loop.
-    pub fn readers(&self) -> &Arc<Readers> {
+    pub fn readers(&self) -> &Arc<ReadGate> {
         &self.readers
     }
 
@@ -281,7 +281,7 @@ mod tests {
             let mut command = CommandBuilder::new();
             command.put(b"k", &[caller], 0).unwrap();
             let command = command.build().bytes().clone();
-            let write = Write { header, command, frees: false };
+            let write = Write { header, command, only_deletes: false };
             self.queue.submit(write.into(), caller, None).unwrap();
         }
 
@@ -443,7 +443,7 @@ mod tests {
     fn a_loop_that_has_ended_leads_nothing_and_knows_no_leader() {
         let mut trial = Trial::new();
         let readers = trial.store_loop.readers().clone();
-        let leader = |readers: &Readers| {
+        let leader = |readers: &ReadGate| {
             let reader = readers.get(REGION).unwrap();
             (reader.leading_term().is_some(), reader.leader().is_some())
         };

@@ -1,8 +1,8 @@
 //! Recovery of regions on directories of nodes that do not run, after the loss of a majority.
 
 pub use stele_node::recover::{
-    NotRecovered, Offline, Planned, Replica, Verdict, check_cluster, check_lost, plan, recover_all,
-    uncovered,
+    NotRecovered, Offline, Planned, RegionOutcome, SurvivingReplica, check_cluster, check_lost,
+    plan, recover_all, uncovered,
 };
 
 use crate::members::{self, Known};

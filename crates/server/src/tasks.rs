@@ -21,11 +21,11 @@ use tokio::time::timeout;
 use tokio_stream::{Stream, StreamExt};
 
 /// Failures after which a node may have to stop.
-pub type Failures = mpsc::UnboundedReceiver<Failure>;
+pub type Failures = mpsc::UnboundedReceiver<NodeFailure>;
 
 /// Failure after which a node may have to stop.
 #[derive(Debug)]
-pub enum Failure {
+pub enum NodeFailure {
     /// A store has stopped; others may run.
     Store(Error),
     /// A task has ended without which the node cannot go on.
@@ -76,7 +76,7 @@ pub struct Tasks {
 struct Shared {
     runtime: Handle,
     reports: Mutex<BTreeMap<String, TaskReport>>,
-    failures: mpsc::UnboundedSender<Failure>,
+    failures: mpsc::UnboundedSender<NodeFailure>,
     stopping: AtomicBool,
 }
 
@@ -135,7 +135,7 @@ impl Tasks {
         tracing::error!("{} failed: {error}", task_name(name));
         self.record(name, &error, true);
         // The receiver is gone once the node stops.
-        let _ = self.shared.failures.send(Failure::Task(error));
+        let _ = self.shared.failures.send(NodeFailure::Task(error));
     }
 
     /// Records that a store has stopped beside another run of it. The node waits for the operator.
@@ -154,7 +154,7 @@ impl Tasks {
         tracing::error!("store {store} has stopped: {error}");
         self.record(&store_name(store), &error, false);
         // The receiver is gone once the node stops.
-        let _ = self.shared.failures.send(Failure::Store(error));
+        let _ = self.shared.failures.send(NodeFailure::Store(error));
     }
 
     /// Records that the node stops: tasks may end.
@@ -260,7 +260,9 @@ mod tests {
         tasks.spawn_lasting("ends", async {});
         let mut texts = Vec::new();
         for _ in 0..2 {
-            let Some(Failure::Task(error)) = failures.recv().await else { panic!("no failure") };
+            let Some(NodeFailure::Task(error)) = failures.recv().await else {
+                panic!("no failure")
+            };
             texts.push(error.to_string());
         }
         texts.sort();

@@ -99,7 +99,7 @@ mod tests {
         }
 
         fn get_cached(&self, _: &[u8]) -> Result<crate::Cached<Option<Pair>>> {
-            Ok(crate::Cached::Here(None))
+            Ok(crate::Cached::Ready(None))
         }
 
         fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {

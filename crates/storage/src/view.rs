@@ -50,7 +50,7 @@ impl ScanOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cached<T> {
     /// The result, from memory.
-    Here(T),
+    Ready(T),
     /// The device must be read: repeat the read where it may wait.
     NeedsIo,
 }

@@ -33,6 +33,14 @@ id!(
     RegionId(u64)
 );
 id!(
+    /// A replica of a region; unique in the cluster and never reused.
+    PeerId(u64)
+);
+id!(
+    /// A cluster; chosen at random when it is created, never 0.
+    ClusterId(u64)
+);
+id!(
     /// A Raft term.
     Term(u64)
 );

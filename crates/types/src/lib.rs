@@ -30,7 +30,7 @@ pub use clock::{Clock, ManualClock, is_expired};
 pub use command::{Command, CommandBuilder, Op};
 pub use device::{DeviceSpeed, OpCost};
 pub use error::{Error, Result};
-pub use ids::{FileId, LogIndex, RegionId, RunId, Seq, StoreId, Term};
+pub use ids::{ClusterId, FileId, LogIndex, PeerId, RegionId, RunId, Seq, StoreId, Term};
 pub use key_range::{KeyRange, key_after};
 pub use keyspace::ColumnFamily;
 pub use lineage::{Boot, BootOrder};
@@ -38,6 +38,4 @@ pub use lineage::{Lineage, Place, StartId, StoreRun};
 pub use locator::{Locator, Lsn, ValueRef};
 pub use partial::{Partial, Unit};
 pub use prng::Prng;
-pub use region::{
-    ClusterId, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionKind, RegionPhase, StoreIdent,
-};
+pub use region::{Peer, PeerRole, Region, RegionEpoch, RegionKind, RegionPhase, StoreIdent};

@@ -1,7 +1,5 @@
-//! Identity of a store's runs: which start of its directory, after which others, and where its files
-//! lie.
-//!
-//! Runs of a store: which start of its directory, by which process.
+//! Identity of a store's runs: which start of its directory, by which process, after which others, and where
+//! its files lie.
 
 use crate::varint;
 use std::fmt;

@@ -121,7 +121,7 @@ mod held {
 
     /// Panics if this thread holds a lock that is not below `rank`.
     #[track_caller]
-    pub fn check(rank: u8) {
+    pub(super) fn check(rank: u8) {
         let highest = RANKS.try_with(|ranks| ranks.borrow().iter().max().copied());
         if let Ok(Some(highest)) = highest {
             let name = |rank: u8| super::rank::NAMES.get(usize::from(rank)).unwrap_or(&"unknown");
@@ -136,12 +136,12 @@ mod held {
         }
     }
 
-    pub fn push(rank: u8) {
+    pub(super) fn push(rank: u8) {
         // The thread may be ending: then nothing else is checked.
         let _ = RANKS.try_with(|ranks| ranks.borrow_mut().push(rank));
     }
 
-    pub fn pop(rank: u8) {
+    pub(super) fn pop(rank: u8) {
         let _ = RANKS.try_with(|ranks| {
             let mut ranks = ranks.borrow_mut();
             if let Some(at) = ranks.iter().rposition(|held| *held == rank) {

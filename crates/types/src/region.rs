@@ -7,30 +7,10 @@
 //! ```
 
 use crate::{
-    ColumnFamily, Error, KeyRange, LogIndex, RegionId, Result, StoreId, Term, keyspace, varint,
+    ClusterId, ColumnFamily, Error, KeyRange, LogIndex, PeerId, RegionId, Result, StoreId, Term,
+    keyspace, varint,
 };
 use bytes::Bytes;
-use std::fmt;
-
-/// Identifier of a region's replica; unique in the cluster and never reused.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerId(pub u64);
-
-impl fmt::Display for PeerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// Identifier of a cluster; chosen at random when it is created, never 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClusterId(pub u64);
-
-impl fmt::Display for ClusterId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// A peer's role in its Raft group. The numbers are those on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -6,6 +6,7 @@
 mod aligned;
 mod content;
 mod copy_on_write;
+mod device_latency;
 mod file_system;
 mod handles;
 mod layer;
@@ -15,20 +16,19 @@ mod probe;
 mod profiled;
 mod real;
 mod sim;
-mod times;
 
 pub use aligned::{AlignedBuf, MEMORY_ALIGN_BYTES};
 pub use copy_on_write::CopyOnWriteVfs;
+pub use device_latency::{DeviceTimer, DeviceTimes, MEASURING_OPERATIONS, UnderWay};
 pub use file_system::{FileSystem, FsKind, warnings};
 pub use handles::{FrugalVfs, HandlePool, Handles};
 pub use layer::{FileLayer, VfsLayer};
 pub use meter::{Meter, MeterSnapshot};
 pub use pinned::{PinState, Pinned};
 pub use probe::{Curve, Probed, probe, remove_probe};
-pub use profiled::{DeviceProfile, DeviceScale, ProfiledVfs, ScaledVfs, Sleep};
+pub use profiled::{DeviceProfile, DeviceScale, ProfiledVfs, Sleep, SlowedVfs};
 pub use real::{RealVfs, SystemClock};
 pub use sim::{CrashAt, CrashPoint, Event, Fault, Operation, SimOptions, SimVfs};
-pub use times::{DeviceTimer, DeviceTimes, MEASURING_OPERATIONS, UnderWay};
 
 use std::fmt::Debug;
 use std::io::IoSlice;

@@ -6,7 +6,7 @@ use crate::{Bound, Target};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use stele_log::inspect::{Row, dump};
-use stele_log::{DamagedPayload, Log, LogOptions, RecoverFrom, Survey};
+use stele_log::{DamageSurvey, DamagedPayload, Log, LogOptions, RecoverFrom};
 use stele_types::{
     Cause, CommandBuilder, EntryRecord, HardState, LogBatch, LogIndex, Lsn, Mark, Record, RegionId,
     Result, StoreId, Term,
@@ -175,7 +175,7 @@ pub const OPEN: Target = Target {
 fn survey(disk: &SimVfs) -> bool {
     let open_survey = |from: &RecoverFrom| {
         let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
-        Survey::take(vfs, Path::new(DIR), &options(), from, 64)
+        DamageSurvey::take(vfs, Path::new(DIR), &options(), from, 64)
     };
     let checkpointed = Some([(RegionId(1), LogIndex(20))].into());
     let from = RecoverFrom { checkpointed, ..RecoverFrom::default() };

@@ -13,10 +13,10 @@ use stele_node::snapshot::Position;
 use stele_replica::PeerMessage;
 use stele_server::memory::NodeMemory;
 use stele_server::port;
-use stele_server::transport::frame::{Kind, whole};
+use stele_server::transport::frame::{FrameKind, whole};
 use stele_server::transport::hello::{Offer, RESUMABLE};
 use stele_server::transport::{
-    Boots, BoxFuture, Deliver, Identity, MAGIC, Options, Resolve, SnapshotOffer, Transport,
+    Boots, BoxFuture, Deliver, Identity, MAGIC, Resolve, SnapshotOffer, Transport, TransportOptions,
 };
 use stele_types::{ClusterId, Error, StoreId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -79,11 +79,16 @@ impl Served {
                 boots: Arc::new(Boots::new(1)),
             };
             let short = Duration::from_millis(20);
-            let options = Options { dial_timeout: short, stall_max: short, ..Options::default() };
+            let options = TransportOptions {
+                dial_timeout: short,
+                stall_max: short,
+                ..TransportOptions::default()
+            };
             let transport =
                 Transport::start(options, identity, Arc::new(NullHandler), Arc::new(NullHandler));
             let router = Router::new().route("/healthz", get(|| async { "ok\n" }));
-            let options = port::Options { first_bytes_timeout: short, ..port::Options::default() };
+            let options =
+                port::PortOptions { first_bytes_timeout: short, ..port::PortOptions::default() };
             tokio::spawn(port::serve(
                 listener,
                 router,
@@ -120,12 +125,12 @@ thread_local! {
     static SERVED: Served = Served::start();
 }
 
-fn node(kind: Kind, body: &[u8], bulk: bool) -> Vec<u8> {
+fn node(kind: FrameKind, body: &[u8], bulk: bool) -> Vec<u8> {
     let mut hello = sample_hello();
     if bulk {
         hello.lane = stele_server::transport::hello::Lane::Bulk;
     }
-    let frames = [whole(Kind::Hello, &hello.encode()), whole(kind, body)];
+    let frames = [whole(FrameKind::Hello, &hello.encode()), whole(kind, body)];
     [&MAGIC[..], &frames[0], &frames[1]].concat()
 }
 
@@ -135,8 +140,8 @@ pub const PORT: Target = Target {
     seeds: || {
         let header = Bytes::from_static(b"header");
         let offer = Offer { to: StoreId(4), from: StoreId(1), resumes: true, header };
-        let mut bulk = node(Kind::Offer, &offer.encode(RESUMABLE), true);
-        bulk.extend_from_slice(&whole(Kind::Chunk, b"\0\0\0\0\0\0\0\0chunk"));
+        let mut bulk = node(FrameKind::Offer, &offer.encode(RESUMABLE), true);
+        bulk.extend_from_slice(&whole(FrameKind::Chunk, b"\0\0\0\0\0\0\0\0chunk"));
         let http2 =
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x05\0\0\0\x01";
         vec![
@@ -144,7 +149,7 @@ pub const PORT: Target = Target {
             b"POST /x HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
                 .to_vec(),
             [&http2[..], b"\x82\x86\x84\x41\x01a"].concat(),
-            node(Kind::Message, b"no message", false),
+            node(FrameKind::Message, b"no message", false),
             bulk,
         ]
     },

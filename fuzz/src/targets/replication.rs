@@ -10,7 +10,7 @@ use stele_replica::{
     Body, CommittedMerges, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage,
     RangeRepairReply, SnapshotHeader, wire,
 };
-use stele_server::transport::frame::{Frames, Kind, whole};
+use stele_server::transport::frame::{FrameKind, Frames, whole};
 use stele_server::transport::hello::{self, Hello, Lane};
 use stele_server::transport::{Boots, Identity};
 use stele_storage::{LostEntry, LostValue, Pair};
@@ -132,7 +132,7 @@ pub const FRAMES: Target = Target {
             frames.room().extend_from_slice(part);
             loop {
                 match frames.take() {
-                    Ok(Some(frame)) if frame.kind == Kind::Message => {
+                    Ok(Some(frame)) if frame.kind == FrameKind::Message => {
                         assert!(frame.body.len() <= 64 << 10);
                         let _ = wire::decode(frame.body);
                     }
@@ -145,9 +145,11 @@ pub const FRAMES: Target = Target {
     },
     seeds: || {
         let bodies = messages();
-        let mut stream = whole(Kind::Hello, &sample_hello().encode()).to_vec();
-        bodies.iter().for_each(|it| stream.extend_from_slice(&whole(Kind::Message, &frame(it))));
-        stream.extend_from_slice(&whole(Kind::Alive, b""));
+        let mut stream = whole(FrameKind::Hello, &sample_hello().encode()).to_vec();
+        bodies
+            .iter()
+            .for_each(|it| stream.extend_from_slice(&whole(FrameKind::Message, &frame(it))));
+        stream.extend_from_slice(&whole(FrameKind::Alive, b""));
         vec![stream]
     },
     fix_checksums: Some(|input| checksums::frames(input)),

@@ -8,10 +8,11 @@ use crate::machine::resident_bytes;
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::{Value, json};
 use std::time::Instant;
+use stele_placement::schedule::region_survey::RegionSurvey;
 use stele_placement::schedule::round;
-use stele_placement::schedule::survey::Survey;
 use stele_placement::{
-    Cluster, Millis, NodeReport, Operators, RegionReport, Store, StoreReport, Traffic, View, pairs,
+    Cluster, ClusterView, Millis, NodeReport, Operators, RegionReport, Store, StoreReport, Traffic,
+    pairs,
 };
 use stele_types::{
     ClusterId, DeviceSpeed, KeyRange, OpCost, Peer, PeerId, PeerRole, Prng, Region, RegionEpoch,
@@ -59,7 +60,8 @@ pub fn measure(settings: &Value) -> Result<Value> {
         let now = Millis(since + at * 1000);
         heartbeats(&mut cluster, stores, case, now);
         let started = Instant::now();
-        let survey = Survey::of(&View { cluster: &cluster, operators: &operators, now });
+        let survey =
+            RegionSurvey::of(&ClusterView { cluster: &cluster, operators: &operators, now });
         survey_ms.push(started.elapsed().as_secs_f64() * 1e3);
         ensure!(survey.loads.iter().count() as u64 == stores, "a store is missing");
         drop(survey);

@@ -10,7 +10,7 @@ use stele_types::{Region, RegionEpoch, RegionId, RegionPhase};
 
 /// Versions of all regions.
 #[derive(Default)]
-pub struct Changes {
+pub(crate) struct Changes {
     known: BTreeMap<RegionId, BTreeMap<(u64, u64), Region>>,
     /// Last version known to each store.
     latest: BTreeMap<(u64, RegionId), Region>,
@@ -29,19 +29,19 @@ fn key(epoch: RegionEpoch) -> (u64, u64) {
 
 impl Changes {
     /// Records the descriptor that a store has. Returns the one before it.
-    pub fn note(&mut self, slot: u64, region: &Region) -> Option<Region> {
+    pub(crate) fn note(&mut self, slot: u64, region: &Region) -> Option<Region> {
         let versions = self.known.entry(region.id).or_default();
         versions.entry(key(region.epoch)).or_insert_with(|| region.clone());
         self.latest.insert((slot, region.id), region.clone())
     }
 
     /// Records that a snapshot was received.
-    pub fn snapshot_received(&mut self, slot: u64, region: &Region) {
+    pub(crate) fn snapshot_received(&mut self, slot: u64, region: &Region) {
         self.installing.entry((slot, region.id)).or_default().insert(key(region.epoch));
     }
 
     /// Forgets the snapshots that a store had not installed when it stopped.
-    pub fn started(&mut self, slot: u64) {
+    pub(crate) fn started(&mut self, slot: u64) {
         self.installing.retain(|(other, _), _| *other != slot);
     }
 
@@ -66,7 +66,7 @@ impl Changes {
 
     /// Returns the newest descriptor of each region that these stores have, running or stopped. A region
     /// that was destroyed on a store and is covered by a later version of another one ended in a merge.
-    pub fn newest(&self, counts: impl Fn(u64) -> bool) -> BTreeMap<RegionId, Region> {
+    pub(crate) fn newest(&self, counts: impl Fn(u64) -> bool) -> BTreeMap<RegionId, Region> {
         let mut newest: BTreeMap<RegionId, Region> = BTreeMap::new();
         for ((_, id), region) in self.latest.iter().filter(|((slot, _), _)| counts(*slot)) {
             let is_newer = |other: &Region| key(other.epoch) < key(region.epoch);

@@ -10,7 +10,7 @@ type Replica = (u64, RegionId, PeerId);
 
 /// Durable state at the last check.
 #[derive(Default)]
-pub struct DurableState {
+pub(super) struct DurableState {
     /// Index of the last entry that is committed and durable, and the durable term.
     logs: BTreeMap<Replica, (LogIndex, Term)>,
     /// Replicas present at an earlier check and destroyed since.

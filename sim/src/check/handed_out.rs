@@ -8,7 +8,7 @@ use stele_types::{LogIndex, Mark, Record, RegionId};
 
 /// Versions of the members that count on each store.
 #[derive(Default)]
-pub struct Members {
+pub(super) struct Members {
     versions: BTreeMap<(u64, RegionId), u64>,
     /// Replicas of which the members changed since the last batch of their store.
     changed: BTreeSet<(u64, RegionId)>,
@@ -20,7 +20,7 @@ pub struct Members {
 
 impl Members {
     /// Forgets a store that started.
-    pub fn started(&mut self, slot: u64) {
+    pub(super) fn started(&mut self, slot: u64) {
         self.versions.retain(|(of, _), _| *of != slot);
         self.changed.retain(|(of, _)| *of != slot);
         self.commits.retain(|(of, _), _| *of != slot);

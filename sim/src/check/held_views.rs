@@ -15,7 +15,7 @@ const ONE_IN: u64 = 20;
 const SLICES: u64 = 4;
 const HELD_MILLIS_MAX: u64 = 20_000;
 
-pub struct HeldViews {
+pub(super) struct HeldViews {
     prng: Prng,
     is_chosen: bool,
     /// By store, with the time in nanoseconds at which it is read.
@@ -23,13 +23,13 @@ pub struct HeldViews {
 }
 
 impl HeldViews {
-    pub fn new(plan: &Plan) -> Self {
+    pub(super) fn new(plan: &Plan) -> Self {
         let is_chosen = SEEDS.contains(&(plan.seed % ONE_IN));
         Self { prng: fork(plan.seed, "held views"), is_chosen, held: BTreeMap::new() }
     }
 
     /// Drops the view of a store that started.
-    pub fn started(&mut self, slot: u64) {
+    pub(super) fn started(&mut self, slot: u64) {
         self.held.remove(&slot);
     }
 }

@@ -8,7 +8,7 @@ use stele_types::{RegionEpoch, RegionId, StoreId, Term};
 
 /// What the placement leader of the last term knew.
 #[derive(Default)]
-pub struct Known {
+pub(crate) struct Known {
     leader: (u64, Term),
     epochs: BTreeMap<RegionId, RegionEpoch>,
     heartbeats: BTreeMap<StoreId, Millis>,
@@ -16,7 +16,7 @@ pub struct Known {
 
 impl Known {
     /// Forgets all: the state was loaded.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         *self = Self::default();
     }
 }

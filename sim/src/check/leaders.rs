@@ -7,7 +7,7 @@ use stele_types::{RegionId, Term};
 
 /// Store that led each term.
 #[derive(Default)]
-pub struct Leaders(BTreeMap<(RegionId, Term), u64>);
+pub(super) struct Leaders(BTreeMap<(RegionId, Term), u64>);
 
 impl World {
     pub(super) fn note_leader(&mut self, slot: u64, region: RegionId, term: Term) {

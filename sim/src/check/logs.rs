@@ -12,7 +12,7 @@ const READ_BYTES: usize = 256 << 10;
 
 /// Entries seen so far.
 #[derive(Default)]
-pub struct Logs {
+pub(super) struct Logs {
     entries: BTreeMap<(RegionId, LogIndex, Term), u32>,
     committed: BTreeMap<(RegionId, LogIndex), Term>,
     /// Last checked committed entry of each replica.
@@ -21,7 +21,7 @@ pub struct Logs {
 
 impl Logs {
     /// Resets the checked entries of a store that started.
-    pub fn started(&mut self, slot: u64) {
+    pub(super) fn started(&mut self, slot: u64) {
         self.seen.retain(|(other, _), _| *other != slot);
     }
 }

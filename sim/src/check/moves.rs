@@ -30,7 +30,7 @@ type Times = BTreeMap<RegionId, Vec<Millis>>;
 
 /// Moves of the last minute, under one leader of the placement group.
 #[derive(Default)]
-pub struct Moves {
+pub(crate) struct Moves {
     term: Term,
     leaders: Times,
     evictions: Times,
@@ -60,7 +60,7 @@ struct Noted {
 
 impl Moves {
     /// Forgets all moves but the time of the last one.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         *self = Self { last: self.last, ..Self::default() };
     }
 

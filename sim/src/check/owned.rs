@@ -13,7 +13,7 @@ const SOON_NANOS: u64 = 3 * SECOND;
 
 /// Region and store of each peer id.
 #[derive(Default)]
-pub struct Peers(BTreeMap<PeerId, (RegionId, StoreId)>);
+pub(super) struct Peers(BTreeMap<PeerId, (RegionId, StoreId)>);
 
 impl World {
     /// Checks that the placement group allocates each peer id once.

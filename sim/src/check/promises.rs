@@ -12,7 +12,7 @@ use stele_types::{RegionId, Term};
 
 /// Rounds and terms seen in messages.
 #[derive(Default)]
-pub struct Promises {
+pub(super) struct Promises {
     /// Region of each read index round.
     rounds: BTreeMap<Bytes, RegionId>,
     /// Latest term with a leader, by region.

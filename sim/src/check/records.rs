@@ -16,7 +16,7 @@ type Classes = Option<(SpeedClass, SpeedClass)>;
 /// Stores of which the classes are not persisted, with these classes and the times since when, under one
 /// placement leader: its node and its term.
 #[derive(Default)]
-pub struct Unsaved {
+pub(super) struct Unsaved {
     leader: (u64, Term),
     stores: BTreeMap<StoreId, (Classes, u64)>,
 }

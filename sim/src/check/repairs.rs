@@ -15,18 +15,18 @@ const LISTED_MAX: usize = 16;
 
 /// Repair requests and replies seen in messages.
 #[derive(Default)]
-pub struct Repairs {
+pub(crate) struct Repairs {
     /// Values that stores requested: key, length and checksum.
     asked: BTreeSet<(StoreId, Bytes, u32, u32)>,
     /// Range repair replies that were received and not installed yet.
-    ranges: Vec<Answer>,
+    ranges: Vec<RepairReply>,
     /// Replicas that received such replies since their store was last polled. The next poll
     /// installs or drops all their replies that are due.
     answered: BTreeSet<(u64, RegionId)>,
 }
 
 #[derive(Clone)]
-struct Answer {
+struct RepairReply {
     slot: u64,
     incarnation: u64,
     region: RegionId,
@@ -41,7 +41,7 @@ struct Answer {
 
 impl Repairs {
     /// Drops the replies of a replica after its ranges were replaced.
-    pub fn replaced(&mut self, slot: u64, region: RegionId) {
+    pub(crate) fn replaced(&mut self, slot: u64, region: RegionId) {
         self.ranges.retain(|answer| (answer.slot, answer.region) != (slot, region));
     }
 
@@ -56,22 +56,23 @@ impl Repairs {
         (slot, incarnation): (u64, u64),
         applied: impl Fn(RegionId) -> LogIndex,
         lost: &[KeyRange],
-    ) -> Option<Answer> {
+    ) -> Option<RepairReply> {
         self.ranges.retain(|it| it.slot != slot || it.incarnation == incarnation);
-        let (mut here, others): (Vec<Answer>, Vec<Answer>) =
+        let (mut here, others): (Vec<RepairReply>, Vec<RepairReply>) =
             std::mem::take(&mut self.ranges).into_iter().partition(|it| it.slot == slot);
         self.ranges = others;
-        let is_done = |it: &Answer| it.is_due && self.answered.contains(&(slot, it.region));
-        let done: Vec<Answer> = here.extract_if(.., |it| is_done(it)).collect();
+        let is_done = |it: &RepairReply| it.is_due && self.answered.contains(&(slot, it.region));
+        let done: Vec<RepairReply> = here.extract_if(.., |it| is_done(it)).collect();
         self.answered.retain(|(other, _)| *other != slot);
         here.iter_mut().for_each(|it| it.is_due |= it.at <= applied(it.region));
-        let (due, mut later): (Vec<Answer>, Vec<Answer>) =
+        let (due, mut later): (Vec<RepairReply>, Vec<RepairReply>) =
             here.into_iter().partition(|it| it.is_due);
         let is_covered =
-            |it: &Answer| due.iter().chain(&done).any(|other| other.range.overlaps(&it.range));
+            |it: &RepairReply| due.iter().chain(&done).any(|other| other.range.overlaps(&it.range));
         let knows_all = lost.len() < LISTED_MAX;
-        let is_lost = |it: &Answer| lost.iter().any(|lost| lost.overlaps(&it.range));
-        let is_early = |it: &&Answer| it.was_lost && knows_all && !is_lost(it) && !is_covered(it);
+        let is_lost = |it: &RepairReply| lost.iter().any(|lost| lost.overlaps(&it.range));
+        let is_early =
+            |it: &&RepairReply| it.was_lost && knows_all && !is_lost(it) && !is_covered(it);
         let early = later.iter().find(is_early).cloned();
         later.iter_mut().for_each(|it| it.was_lost = is_lost(it));
         self.ranges.extend(due.into_iter().chain(later));
@@ -122,7 +123,7 @@ impl World {
         let is_due = found.at <= applied(engine, region);
         let (range, at) = (found.range.clone(), found.at);
         let was_lost = engine.lost_ranges().iter().any(|lost| lost.overlaps(&range));
-        repairs.ranges.push(Answer { slot, incarnation, region, range, at, is_due, was_lost });
+        repairs.ranges.push(RepairReply { slot, incarnation, region, range, at, is_due, was_lost });
     }
 
     /// Checks a store that was polled: no reply ahead of its applied index was installed.
@@ -137,7 +138,7 @@ impl World {
         let applied = |region| applied(&engine, region);
         let early =
             self.checks.repairs.polled((number, incarnation), applied, &engine.lost_ranges());
-        if let Some(Answer { region, range, at, .. }) = early {
+        if let Some(RepairReply { region, range, at, .. }) = early {
             let applied = applied(region);
             self.fail(format!(
                 "store {number} installs range {range:?} of region {region} as of {at}, with only \
@@ -164,7 +165,7 @@ mod tests {
         repairs.answered.insert((slot, REGION));
         let at = LogIndex(at);
         let region = REGION;
-        repairs.ranges.push(Answer {
+        repairs.ranges.push(RepairReply {
             slot,
             incarnation,
             region,

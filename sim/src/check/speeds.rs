@@ -6,7 +6,7 @@ use crate::plan::{MS, SECOND};
 use crate::world::World;
 use std::collections::BTreeSet;
 use stele_placement::schedule::explain::explain;
-use stele_placement::{LeaderState, Millis, SpeedClass, Store, StoreState, View};
+use stele_placement::{ClusterView, LeaderState, Millis, SpeedClass, Store, StoreState};
 use stele_replica::RegionReport;
 use stele_types::{PeerRole, RegionId, RegionKind, StoreId};
 
@@ -117,7 +117,7 @@ impl World {
         });
         let mut text = String::new();
         for (LeaderState { cluster, operators, .. }, now) in leaders {
-            let view = View { cluster, operators, now };
+            let view = ClusterView { cluster, operators, now };
             for found in regions.iter().filter_map(|region| explain(&view, *region)) {
                 text += &format!("\n  region {}: {:?}", found.region, found.operator);
                 for member in found.members {

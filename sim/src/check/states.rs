@@ -7,7 +7,7 @@ use stele_types::{HardState, LogBatch, Mark, Record, RegionId};
 
 /// Last hard state written, by store and region.
 #[derive(Default)]
-pub struct States(BTreeMap<(u64, RegionId), HardState>);
+pub(super) struct States(BTreeMap<(u64, RegionId), HardState>);
 
 /// Region of a store's own journal.
 const JOURNAL: RegionId = RegionId(0);

@@ -9,7 +9,7 @@ const FULL_PERCENT: u64 = 95;
 
 /// Returns what is invalid in an operator that was just admitted: it gives a replica or a leader to a
 /// store that cannot take it.
-pub fn unfit_target(
+pub(super) fn unfit_target(
     cluster: &Cluster,
     operator: &Operator,
     before: &Before,

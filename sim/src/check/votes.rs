@@ -20,7 +20,7 @@ struct Round {
 
 /// Rounds and elections seen in messages.
 #[derive(Default)]
-pub struct Votes {
+pub(super) struct Votes {
     rounds: BTreeMap<Bytes, Round>,
     /// Last round that each replica answered.
     answered: BTreeMap<(StoreId, RegionId, PeerId), Round>,

@@ -5,7 +5,7 @@ use super::values::value_of;
 use super::{Act, Pending, World};
 use crate::world::{Requester, Slot};
 use bytes::Bytes;
-use stele_replica::{Batch, BatchOp};
+use stele_replica::{BatchOp, BatchWrite};
 use stele_replica::{Header, Reply, Write};
 use stele_storage::{EngineView, StateMachine};
 use stele_types::ColumnFamily;
@@ -27,11 +27,11 @@ pub fn fill_key(number: u32) -> Bytes {
 
 /// Batch of a fill under way.
 #[derive(Debug)]
-pub struct Fill {
+pub(super) struct Fill {
     /// Numbers of its keys.
     pub numbers: Vec<u32>,
     header: Header,
-    batch: Batch,
+    batch: BatchWrite,
     /// An entry was written.
     is_begun: bool,
 }
@@ -62,7 +62,7 @@ impl World {
             return self.pause_client(at);
         }
         self.begin_operation(at, 0, &target, Act::Write(Vec::new()));
-        let batch = Batch::new(ops, self.plan.batch_entry_bytes_max);
+        let batch = BatchWrite::new(ops, self.plan.batch_entry_bytes_max);
         let fill = Fill { numbers: fills, header: target.header, batch, is_begun: false };
         self.propose_fill(at, target.slot, fill);
     }
@@ -77,7 +77,7 @@ impl World {
             Err(error) => return self.fail(format!("a put does not fit a command: {error}")),
         };
         let requester = Requester::Client { at, step: self.clients.list[at].step };
-        let write = Write { header, command, frees: false };
+        let write = Write { header, command, only_deletes: false };
         self.request(slot, requester, write);
     }
 

@@ -362,11 +362,11 @@ impl World {
         target: &Target,
         act: Act,
         command: CommandBuilder,
-        frees: bool,
+        only_deletes: bool,
     ) {
         let requester = self.begin_operation(at, group, target, act);
         let (command, header) = (command.build().bytes().clone(), target.header);
-        let write = Write { header, command, frees };
+        let write = Write { header, command, only_deletes };
         self.request(target.slot, requester, write);
     }
 

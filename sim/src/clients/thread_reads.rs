@@ -245,7 +245,7 @@ fn get(view: &impl EngineView, group: usize, key: u8, bytes_max: u64) -> Result<
     let name = ColumnFamily::Default.engine_key(&key_of(group, key));
     // A request thread must not wait for the device.
     let pair = match view.get_cached(&name)? {
-        Cached::Here(pair) => pair,
+        Cached::Ready(pair) => pair,
         Cached::NeedsIo => view.get(&name)?,
     };
     Ok(match pair {

@@ -86,7 +86,7 @@ pub fn value_of(value: Value, bytes_max: u64) -> Bytes {
 }
 
 /// Returns the number of a value's bytes; `None` if no value has them.
-pub fn number_of(bytes: &[u8], bytes_max: u64) -> Option<Value> {
+pub(super) fn number_of(bytes: &[u8], bytes_max: u64) -> Option<Value> {
     let is = |value: &Value| value_of(*value, bytes_max) == bytes;
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok()?.parse::<u32>().ok();
     let written = bytes.get(..DIGITS).and_then(text).map(Value::from);
@@ -112,7 +112,7 @@ pub fn end_of(value: Value) -> u64 {
 }
 
 /// Returns the number of a pair's value; `None` if no client wrote that value or that expiry.
-pub fn number_in(pair: &Pair, bytes_max: u64) -> Option<Value> {
+pub(super) fn number_in(pair: &Pair, bytes_max: u64) -> Option<Value> {
     let value = number_of(&pair.value, bytes_max)?;
     (pair.expires_at_s == end_of(value)).then_some(value)
 }

@@ -1,7 +1,7 @@
 //! Placement leader of a node: its work for the placement region, mistaken administrators, and the
 //! checks of its decisions.
 
-use super::{Answer, Call};
+use super::{Call, PlacementAnswer};
 use crate::check::orders;
 use crate::plan::{CLUSTER, MS};
 use crate::world::{Happening, MemberList, Requester, Slot, World};
@@ -21,9 +21,9 @@ const PLACEMENT_NANOS: u64 = 100 * MS;
 /// Decision that ended.
 pub enum Answered {
     /// Its caller gets an answer: node, incarnation, answer.
-    To(u64, u64, Box<Answer>),
+    To(u64, u64, Box<PlacementAnswer>),
     /// A report was accepted, and one of its steps may be invalid.
-    Report(u64, u64, Box<Answer>, Option<String>),
+    Report(u64, u64, Box<PlacementAnswer>, Option<String>),
     /// A report was refused.
     Refused(String),
     /// The decision should have been refused.
@@ -104,7 +104,7 @@ impl World {
                 if let Some(text) = invalid {
                     self.fail(format!("the placement group of node {id} {text}"));
                 }
-                if let Answer::Report { answer, .. } = &*answer {
+                if let PlacementAnswer::Report { answer, .. } = &*answer {
                     self.check_removed(&answer.removed);
                 }
                 self.answer(id, node, incarnation, *answer);
@@ -261,7 +261,7 @@ impl World {
         match call {
             Call::Join { address, slots, stores } => self.lead(id, |leader, now| {
                 leader.join(address, stores, now, move |joined| match joined {
-                    Ok((ids, state)) => to(Answer::Joined {
+                    Ok((ids, state)) => to(PlacementAnswer::Joined {
                         ids: slots.into_iter().zip(ids).collect(),
                         members: list(&state.cluster),
                     }),
@@ -281,7 +281,8 @@ impl World {
                                 steps.find_map(|it| orders::invalid_order(state, it, now));
                             let is_known = state.cluster.members_version() == members_version;
                             let members = (!is_known).then(|| list(&state.cluster));
-                            let answer = Answer::Report { leader: address, answer, members };
+                            let answer =
+                                PlacementAnswer::Report { leader: address, answer, members };
                             Answered::Report(from, incarnation, Box::new(answer), invalid)
                         }
                         Err(NotDecided::Refused(reason)) => Answered::Refused(reason.to_string()),
@@ -300,7 +301,7 @@ impl World {
         let own = self.address_of(id);
         let leader = self.known_group_leader(id).filter(|leader| Some(leader) != own.as_ref());
         if let Some(leader) = leader.filter(|_| id != from) {
-            self.answer(id, from, incarnation, Answer::NotLeader { leader });
+            self.answer(id, from, incarnation, PlacementAnswer::NotLeader { leader });
         }
     }
 
@@ -333,7 +334,7 @@ impl World {
         }
     }
 
-    fn answer(&mut self, from: u64, node: u64, incarnation: u64, answer: Answer) {
+    fn answer(&mut self, from: u64, node: u64, incarnation: u64, answer: PlacementAnswer) {
         if self.net.is_group_cut {
             return;
         }

@@ -11,7 +11,7 @@ use crate::world::MemberList;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_node::placement::PlacementLeader;
 use stele_node::report::split::Splitter;
-use stele_node::report::{Answer as ReportAnswer, Report, Reporter, StepKey};
+use stele_node::report::{Report, ReportAnswer, Reporter, StepKey};
 use stele_placement::{LeaderState, NewStore};
 use stele_replica::RegionReport;
 use stele_types::{RegionEpoch, RegionId, StoreId};
@@ -42,7 +42,7 @@ pub enum Call {
 
 /// Answer of the placement leader.
 #[derive(Clone, Debug)]
-pub enum Answer {
+pub enum PlacementAnswer {
     /// Answer to a report.
     Report {
         /// Address of the node that answers.

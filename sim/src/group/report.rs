@@ -1,6 +1,6 @@
 //! Node's side of the placement group: reports, joins and answers.
 
-use super::{Answer, Call};
+use super::{Call, PlacementAnswer};
 use crate::hardware;
 use crate::plan::{MS, SECOND};
 use crate::world::{Happening, Requester, World};
@@ -245,7 +245,7 @@ impl World {
         hardware::labels(&self.plan, id, incarnation)
     }
 
-    pub(crate) fn answered(&mut self, id: u64, incarnation: u64, answer: Answer) {
+    pub(crate) fn answered(&mut self, id: u64, incarnation: u64, answer: PlacementAnswer) {
         let Some(node) =
             self.nodes.get_mut(&id).filter(|it| it.up && it.incarnation == incarnation)
         else {
@@ -253,16 +253,16 @@ impl World {
         };
         node.member.unanswered = 0;
         match answer {
-            Answer::NotLeader { leader } => {
+            PlacementAnswer::NotLeader { leader } => {
                 node.member.reporter.failed();
                 node.member.leader_hint = Some(leader);
                 self.report_in(id, SOON_NANOS * 2);
             }
-            Answer::Joined { ids, members } => {
+            PlacementAnswer::Joined { ids, members } => {
                 ids.into_iter().for_each(|(slot, id)| self.joined(slot, id));
                 self.update_members(id, &members);
             }
-            Answer::Report { leader, answer, members } => {
+            PlacementAnswer::Report { leader, answer, members } => {
                 node.member.leader_hint = Some(leader);
                 members.into_iter().for_each(|members| self.update_members(id, &members));
                 let Some(node) = self.nodes.get_mut(&id) else { return };

@@ -76,7 +76,7 @@ impl Device {
 }
 
 /// Returns the bytes of a batch on the device.
-pub fn bytes_of(batch: &LogBatch) -> u64 {
+pub(super) fn bytes_of(batch: &LogBatch) -> u64 {
     let bytes = |record: &Record| match record {
         Record::Entry(entry) => entry.payload.len() as u64,
         Record::HardState(..) | Record::Mark(..) => 0,

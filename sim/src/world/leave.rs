@@ -13,7 +13,7 @@ use stele_types::{RegionId, StoreId};
 const LIMIT_NANOS: u64 = 5 * SECOND;
 
 /// Node that hands its leaders over.
-pub struct Leaving {
+pub(crate) struct Leaving {
     /// Unique number.
     number: u64,
     state: HandOver,

@@ -29,7 +29,7 @@ pub use streams::{PARTS_MAX, Stream};
 
 use crate::check::Checks;
 use crate::clients::{Clients, ThreadRead};
-use crate::group::{Answer, Call};
+use crate::group::{Call, PlacementAnswer};
 use crate::nemesis::{Nemesis, Undo};
 use crate::plan::{Plan, fork};
 use crate::trace::Trace;
@@ -81,7 +81,7 @@ pub enum Happening {
     /// A request of a node arrives at another node.
     Call { node: u64, from: u64, incarnation: u64, call: Box<Call> },
     /// The answer to such a request arrives.
-    Answer { node: u64, incarnation: u64, answer: Box<Answer> },
+    Answer { node: u64, incarnation: u64, answer: Box<PlacementAnswer> },
     /// The nemesis acts.
     Nemesis,
     /// A scheduled action of the nemesis, mostly the end of a fault.

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use stele_engine::{RecoveringStore, Store as Engine};
 use stele_node::members::Known;
 use stele_node::snapshot::{Parts, Reception};
-use stele_replica::{EntryRecovery, RaftStore, Readers};
+use stele_replica::{EntryRecovery, RaftStore, ReadGate};
 use stele_replica::{Maintenance, Queue, SlowWriters, StoreLoop};
 use stele_types::{StoreId, StoreRun};
 use stele_vfs::SimVfs;
@@ -21,7 +21,7 @@ pub struct Running {
     /// Loop; `None` until the store joined a cluster, and after it ended.
     pub store_loop: Option<StoreLoop<Engine, Requester>>,
     /// Region state for request threads.
-    pub readers: Option<Arc<Readers>>,
+    pub readers: Option<Arc<ReadGate>>,
     /// Items for the loop's next turn.
     pub queue: Queue<Engine, Requester>,
     /// A batch is being written.
@@ -199,7 +199,7 @@ impl Slot {
     }
 
     /// Returns the region state for request threads of a running store.
-    pub fn readers(&self) -> Option<&Arc<Readers>> {
+    pub fn readers(&self) -> Option<&Arc<ReadGate>> {
         self.running.as_ref()?.readers.as_ref()
     }
 }

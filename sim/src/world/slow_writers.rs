@@ -13,7 +13,7 @@ const LAG_KNOWN_NANOS: u64 = REPORT_NANOS + 20 * SECOND;
 /// Returns the region of a request that may make a store larger.
 fn region_that_grows(request: &Request) -> Option<RegionId> {
     match request {
-        Request::Write(write) => (!write.frees).then_some(write.header.region),
+        Request::Write(write) => (!write.only_deletes).then_some(write.header.region),
         Request::Modify(modify) => match modify.change {
             Modification::GetAndDelete
             | Modification::Replace { new: NewPair::Delete }

@@ -117,12 +117,12 @@ impl Serialize for AnswerKind {
 
 /// An answer other than success, with its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct FailedAnswer {
     pub kind: AnswerKind,
     pub text: String,
 }
 
-impl Answer {
+impl FailedAnswer {
     /// The client found no peer to which it can send the operation.
     pub fn no_route(reason: impl Display) -> Self {
         Self { kind: AnswerKind::NoRoute, text: reason.to_string() }
@@ -160,7 +160,7 @@ impl Answer {
     }
 }
 
-impl Display for Answer {
+impl Display for FailedAnswer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}: {}", self.kind.name(), self.text)
     }
@@ -189,11 +189,11 @@ mod tests {
     fn region(set: impl FnOnce(&mut errorpb::Error)) -> AnswerKind {
         let mut error = errorpb::Error { message: "a text".to_owned(), ..Default::default() };
         set(&mut error);
-        Answer::of_response(Some(&error), "").unwrap().kind
+        FailedAnswer::of_response(Some(&error), "").unwrap().kind
     }
 
     fn text(text: &str) -> AnswerKind {
-        Answer::of_response(None, text).unwrap().kind
+        FailedAnswer::of_response(None, text).unwrap().kind
     }
 
     #[test]
@@ -207,8 +207,8 @@ mod tests {
                 error.message = "undetermined: the write may or may not".to_owned();
                 error.raft_entry_too_large = Some(Default::default());
             }),
-            Answer::of_status(&Status::deadline_exceeded("Timeout expired")).kind,
-            Answer::of_status(&Status::unavailable("the connection is lost")).kind,
+            FailedAnswer::of_status(&Status::deadline_exceeded("Timeout expired")).kind,
+            FailedAnswer::of_status(&Status::unavailable("the connection is lost")).kind,
         ];
         for kind in unknown {
             assert!(kind.is_unknown() && !kind.is_refusal(), "{kind:?}");
@@ -224,8 +224,8 @@ mod tests {
             region(|error| error.raft_entry_too_large = Some(Default::default())),
             region(|_| {}),
             text("the key is too long"),
-            Answer::of_status(&Status::invalid_argument("no key")).kind,
-            Answer::no_route("no leader").kind,
+            FailedAnswer::of_status(&Status::invalid_argument("no key")).kind,
+            FailedAnswer::no_route("no leader").kind,
         ];
         for kind in refusals {
             assert!(kind.is_refusal() && !kind.is_unknown(), "{kind:?}");
@@ -234,13 +234,13 @@ mod tests {
             let mut error =
                 errorpb::Error { message: "disk full at store 1".into(), ..Default::default() };
             set(&mut error);
-            Answer::of_response(Some(&error), "").unwrap().is_of_full_disk()
+            FailedAnswer::of_response(Some(&error), "").unwrap().is_of_full_disk()
         };
         assert!(full(|error| error.disk_full = Some(Default::default())));
         assert!(full(|error| error.raft_entry_too_large = Some(Default::default())));
         assert!(!full(|error| error.not_leader = Some(Default::default())));
         assert!(!AnswerKind::Done.is_refusal() && !AnswerKind::Done.is_unknown());
-        assert_eq!(Answer::of_response(None, ""), None);
+        assert_eq!(FailedAnswer::of_response(None, ""), None);
     }
 
     #[tokio::test]
@@ -248,6 +248,6 @@ mod tests {
         let channel = tonic::transport::Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
         let mut client = stele_proto::tikvpb::tikv_client::TikvClient::new(channel);
         let status = client.raw_put(stele_proto::kvrpcpb::RawPutRequest::default()).await;
-        assert_eq!(Answer::of_status(&status.unwrap_err()).kind, AnswerKind::NotConnected);
+        assert_eq!(FailedAnswer::of_status(&status.unwrap_err()).kind, AnswerKind::NotConnected);
     }
 }

@@ -5,7 +5,7 @@ mod answer;
 mod route;
 mod session;
 
-pub use answer::{Answer, AnswerKind};
+pub use answer::{AnswerKind, FailedAnswer};
 pub use session::{Session, SessionOptions, Swap};
 
 /// Outcome of one attempt.
@@ -14,9 +14,9 @@ pub enum Outcome<T> {
     /// It took effect.
     Done(T),
     /// It did not take effect and never will.
-    Refused(Answer),
+    Refused(FailedAnswer),
     /// It may have taken effect, or may still do so.
-    Ambiguous(Answer),
+    Ambiguous(FailedAnswer),
 }
 
 impl<T> Outcome<T> {

@@ -1,7 +1,7 @@
 //! A client that makes one attempt of each operation.
 
 use super::route::{Route, Routes};
-use super::{Answer, Outcome};
+use super::{FailedAnswer, Outcome};
 use crate::cluster::channels::Channels;
 use anyhow::Result;
 use bytes::Bytes;
@@ -52,7 +52,7 @@ impl Session {
     pub async fn put(&mut self, key: &[u8], value: Bytes) -> Outcome<()> {
         let (mut client, context, _) = match self.target(key, None).await {
             Ok(target) => target,
-            Err(error) => return Answer::no_route(error).into_outcome(),
+            Err(error) => return FailedAnswer::no_route(error).into_outcome(),
         };
         let key_bytes = Bytes::copy_from_slice(key);
         let request = kv::RawPutRequest { context, key: key_bytes, value, ..Default::default() };
@@ -67,7 +67,7 @@ impl Session {
         let key = pairs.first().map(|pair| pair.key.clone()).unwrap_or_default();
         let (mut client, context, _) = match self.target(&key, None).await {
             Ok(target) => target,
-            Err(error) => return Answer::no_route(error).into_outcome(),
+            Err(error) => return FailedAnswer::no_route(error).into_outcome(),
         };
         let request = kv::RawBatchPutRequest { context, pairs, ..Default::default() };
         match client.raw_batch_put(request).await.map(tonic::Response::into_inner) {
@@ -81,7 +81,7 @@ impl Session {
         let key = keys.first().cloned().unwrap_or_default();
         let (mut client, context, _) = match self.target(&key, None).await {
             Ok(target) => target,
-            Err(error) => return Answer::no_route(error).into_outcome(),
+            Err(error) => return FailedAnswer::no_route(error).into_outcome(),
         };
         let request = kv::RawBatchDeleteRequest { context, keys, ..Default::default() };
         match client.raw_batch_delete(request).await.map(tonic::Response::into_inner) {
@@ -93,7 +93,7 @@ impl Session {
     pub async fn delete(&mut self, key: &[u8]) -> Outcome<()> {
         let (mut client, context, _) = match self.target(key, None).await {
             Ok(target) => target,
-            Err(error) => return Answer::no_route(error).into_outcome(),
+            Err(error) => return FailedAnswer::no_route(error).into_outcome(),
         };
         let key_bytes = Bytes::copy_from_slice(key);
         let request = kv::RawDeleteRequest { context, key: key_bytes, ..Default::default() };
@@ -107,7 +107,7 @@ impl Session {
     pub async fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Outcome<()> {
         let (mut client, context, _) = match self.target(start, None).await {
             Ok(target) => target,
-            Err(error) => return Answer::no_route(error).into_outcome(),
+            Err(error) => return FailedAnswer::no_route(error).into_outcome(),
         };
         let request = kv::RawDeleteRangeRequest {
             context,
@@ -125,7 +125,7 @@ impl Session {
     pub async fn get(&mut self, key: &[u8], replica: Option<usize>) -> Outcome<Option<Bytes>> {
         let (mut client, context, _) = match self.target(key, replica).await {
             Ok(target) => target,
-            Err(error) => return Answer::no_route(error).into_outcome(),
+            Err(error) => return FailedAnswer::no_route(error).into_outcome(),
         };
         let key_bytes = Bytes::copy_from_slice(key);
         let request = kv::RawGetRequest { context, key: key_bytes, ..Default::default() };
@@ -148,7 +148,7 @@ impl Session {
     ) -> Outcome<Swap> {
         let (mut client, context, _) = match self.target(key, None).await {
             Ok(target) => target,
-            Err(error) => return Answer::no_route(error).into_outcome(),
+            Err(error) => return FailedAnswer::no_route(error).into_outcome(),
         };
         let request = kv::RawCasRequest {
             context,
@@ -181,10 +181,10 @@ impl Session {
     ) -> Outcome<Pairs> {
         let (mut client, context, route) = match self.target(start, replica).await {
             Ok(target) => target,
-            Err(error) => return Answer::no_route(error).into_outcome(),
+            Err(error) => return FailedAnswer::no_route(error).into_outcome(),
         };
         if !route.covers(start, end) {
-            return Answer::no_route("the range spans several regions").into_outcome();
+            return FailedAnswer::no_route("the range spans several regions").into_outcome();
         }
         let (from, to) = if reverse { (end, start) } else { (start, end) };
         let request = kv::RawScanRequest {
@@ -237,7 +237,7 @@ impl Session {
         if let Some(region_error) = &region_error {
             self.routes.learn(key, region_error);
         }
-        if let Some(failure) = Answer::of_response(region_error.as_ref(), &error) {
+        if let Some(failure) = FailedAnswer::of_response(region_error.as_ref(), &error) {
             return failure.into_outcome();
         }
         self.routes.succeed(key);
@@ -246,6 +246,6 @@ impl Session {
 
     fn classify_failure<T>(&mut self, key: &[u8], status: &Status) -> Outcome<T> {
         self.routes.try_next_peer(key);
-        Answer::of_status(status).into_outcome()
+        FailedAnswer::of_status(status).into_outcome()
     }
 }

@@ -1,7 +1,7 @@
 //! Checks histories, one at a time: the linearizability checker and the rules of answers.
 
 use super::load::Recorded;
-use super::record;
+use super::operation;
 use super::rules::Rules;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -58,7 +58,7 @@ impl Checker {
     pub async fn check(&mut self, name: &str, recorded: &Recorded) -> Result<Verdict> {
         let path = self.work.join(format!("history-{name}.jsonl"));
         let picture = path.with_extension("html");
-        record::write(&path, &recorded.records)?;
+        operation::write(&path, &recorded.records)?;
         let mut command = Command::new(&self.program);
         command.arg(format!("-timeout={CHECK_SECONDS}s"));
         command.arg(format!("-picture={}", picture.display())).arg(&path);

@@ -2,7 +2,7 @@
 //! set.
 
 use super::load::REFUSED_PAUSE;
-use super::record::Record;
+use super::operation::Operation;
 use crate::client::{AnswerKind, Outcome, Session, Swap};
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -48,7 +48,7 @@ pub struct Recorder {
     pub prng: Prng,
     /// Time zero of the history.
     pub zero: Instant,
-    pub records: Vec<Record>,
+    pub records: Vec<Operation>,
     sequence: u64,
     /// Value of each key that this client saw last.
     last_seen: HashMap<String, String>,
@@ -81,7 +81,7 @@ impl Recorder {
         let group = Keys::group(&self.round, self.prng.below(self.keys.groups));
         let key = Keys::key(&group, self.prng.below(self.keys.group_keys));
         let replica = (self.prng.below(3) == 0).then(|| self.prng.below(3) as usize);
-        let mut record = Record { process: self.process, group, key, ..Record::default() };
+        let mut record = Operation { process: self.process, group, key, ..Operation::default() };
         match self.prng.below(100) {
             0..40 => self.get(record, replica).await,
             40..68 => self.put(record).await,
@@ -99,18 +99,18 @@ impl Recorder {
     pub async fn read(&mut self, group: u64, number: u64, replica: Option<usize>) -> bool {
         let group = Keys::group(&self.round, group);
         let key = Keys::key(&group, number);
-        let record = Record { process: self.process, group, key, ..Record::default() };
+        let record = Operation { process: self.process, group, key, ..Operation::default() };
         self.get(record, replica).await
     }
 
-    async fn get(&mut self, mut record: Record, replica: Option<usize>) -> bool {
+    async fn get(&mut self, mut record: Operation, replica: Option<usize>) -> bool {
         record.op = "get";
         record.call_ns = self.now();
         let outcome = self.session.get(record.key.as_bytes(), replica).await;
         self.keep(record, outcome, |record, found| record.found = found.map(text))
     }
 
-    async fn put(&mut self, mut record: Record) -> bool {
+    async fn put(&mut self, mut record: Operation) -> bool {
         record.op = "put";
         let value = self.unique();
         record.value = Some(value.clone());
@@ -119,7 +119,7 @@ impl Recorder {
         self.keep(record, outcome, |_, ()| {})
     }
 
-    async fn delete(&mut self, mut record: Record) -> bool {
+    async fn delete(&mut self, mut record: Operation) -> bool {
         record.op = "delete";
         record.call_ns = self.now();
         let outcome = self.write(&record.key, None).await;
@@ -154,7 +154,7 @@ impl Recorder {
         }
     }
 
-    async fn swap(&mut self, mut record: Record) -> bool {
+    async fn swap(&mut self, mut record: Operation) -> bool {
         record.op = "cas";
         record.expected = self.last_seen.remove(&record.key).filter(|_| self.prng.below(4) != 0);
         let value = (self.prng.below(5) != 0).then(|| self.unique());
@@ -168,7 +168,7 @@ impl Recorder {
         })
     }
 
-    async fn scan(&mut self, mut record: Record, replica: Option<usize>) -> bool {
+    async fn scan(&mut self, mut record: Operation, replica: Option<usize>) -> bool {
         record.op = "scan";
         record.limit = SCAN_LIMIT;
         // `0` follows `/`, so all keys of the group lie between.
@@ -190,9 +190,9 @@ impl Recorder {
     /// Records the operation and its answer; returns whether it took effect.
     fn keep<T>(
         &mut self,
-        mut record: Record,
+        mut record: Operation,
         outcome: Outcome<T>,
-        enter: impl FnOnce(&mut Record, T),
+        enter: impl FnOnce(&mut Operation, T),
     ) -> bool {
         record.return_ns = self.now();
         match outcome {

@@ -1,6 +1,6 @@
 //! Numbers of operations, by kind of operation and of answer.
 
-use super::record::Record;
+use super::operation::Operation;
 use crate::client::AnswerKind;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashSet};
@@ -18,8 +18,8 @@ pub struct Counts {
 
 impl Counts {
     /// Adds the operations of a history.
-    pub fn add(&mut self, records: &[Record]) {
-        let seen: HashSet<&str> = records.iter().flat_map(Record::observed).collect();
+    pub fn add(&mut self, records: &[Operation]) {
+        let seen: HashSet<&str> = records.iter().flat_map(Operation::observed).collect();
         for value in
             records.iter().filter(|one| one.ambiguous).filter_map(|one| one.value.as_deref())
         {
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn every_operation_is_counted_under_its_answer() {
         let with = |op, answer| {
-            let mut record = Record { op, ..Record::default() };
+            let mut record = Operation { op, ..Operation::default() };
             record.set_answer(answer);
             record
         };
@@ -94,11 +94,12 @@ mod tests {
     #[test]
     fn an_unknown_write_that_was_seen_took_effect() {
         let put = |value: &str, answer| {
-            let mut put = Record { op: "put", value: Some(value.to_owned()), ..Record::default() };
+            let mut put =
+                Operation { op: "put", value: Some(value.to_owned()), ..Operation::default() };
             put.set_answer(answer);
             put
         };
-        let get = Record { op: "get", found: Some("2".to_owned()), ..Record::default() };
+        let get = Operation { op: "get", found: Some("2".to_owned()), ..Operation::default() };
         let mut counts = Counts::default();
         let unknown = AnswerKind::NoResponse;
         counts.add(&[put("1", unknown), put("2", unknown), put("3", AnswerKind::NotLeader), get]);

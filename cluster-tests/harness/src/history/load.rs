@@ -2,7 +2,7 @@
 
 use super::client::{Keys, Recorder};
 use super::ledger::{self, Ledger, WriteOutcome};
-use super::record::Record;
+use super::operation::Operation;
 use crate::client::{Outcome, Session, SessionOptions};
 use crate::cluster::channels::Channels;
 use anyhow::Result;
@@ -45,7 +45,7 @@ impl Default for LoadOptions {
 /// Records of all clients.
 #[derive(Debug)]
 pub struct Recorded {
-    pub records: Vec<Record>,
+    pub records: Vec<Operation>,
     /// Number of operations that took effect.
     pub done: u64,
     /// Time zero of the records.
@@ -57,7 +57,7 @@ pub struct Recorded {
 pub struct Load {
     stop: Arc<AtomicBool>,
     zero: Instant,
-    recorders: Vec<JoinHandle<(Vec<Record>, u64)>>,
+    recorders: Vec<JoinHandle<(Vec<Operation>, u64)>>,
     writers: Vec<JoinHandle<Vec<WriteOutcome>>>,
 }
 
@@ -113,7 +113,11 @@ impl Load {
     }
 }
 
-async fn record(mut own: Recorder, stop: Arc<AtomicBool>, pause: Duration) -> (Vec<Record>, u64) {
+async fn record(
+    mut own: Recorder,
+    stop: Arc<AtomicBool>,
+    pause: Duration,
+) -> (Vec<Operation>, u64) {
     let mut done = 0;
     while !stop.load(Ordering::Relaxed) {
         let happened = own.step().await;

@@ -5,7 +5,7 @@ mod client;
 mod counts;
 mod ledger;
 mod load;
-mod record;
+mod operation;
 mod rules;
 
 pub use check::Checker;

@@ -1,7 +1,7 @@
 //! Rules of answers, checked over all operations of a history. Each operation was sent once and its
 //! value is unique, so that a value names its write.
 
-use super::record::Record;
+use super::operation::Operation;
 use crate::client::AnswerKind;
 use std::collections::HashMap;
 
@@ -18,13 +18,13 @@ pub struct Rules {
 
 impl Rules {
     /// Returns the violations.
-    pub fn broken(&self, records: &[Record]) -> Vec<String> {
+    pub fn broken(&self, records: &[Operation]) -> Vec<String> {
         let mut broken = listed("refused and yet took effect", seen_although_refused(records));
         broken.extend(listed("must not be answered by stale_command", self.stale(records)));
         broken
     }
 
-    fn stale(&self, records: &[Record]) -> Vec<String> {
+    fn stale(&self, records: &[Operation]) -> Vec<String> {
         let is_forbidden = |op: &str| match op {
             "cas" => true,
             "put" | "delete" => self.strict,
@@ -37,14 +37,14 @@ impl Rules {
 
 /// Invariant: a refused write has no effect, now or later. Its value is written by no other
 /// operation, so that a single sight of it proves a violation.
-fn seen_although_refused(records: &[Record]) -> Vec<String> {
-    let refused: HashMap<&str, &Record> = records
+fn seen_although_refused(records: &[Operation]) -> Vec<String> {
+    let refused: HashMap<&str, &Operation> = records
         .iter()
         .filter(|one| one.refused)
         .filter_map(|one| Some((one.value.as_deref()?, one)))
         .collect();
     // The first observer of each value.
-    let mut seen: HashMap<&str, &Record> = HashMap::new();
+    let mut seen: HashMap<&str, &Operation> = HashMap::new();
     for one in records.iter().filter(|one| one.is_done()) {
         for value in one.observed().filter(|value| refused.contains_key(value)) {
             let first = seen.entry(value).or_insert(one);
@@ -53,17 +53,17 @@ fn seen_although_refused(records: &[Record]) -> Vec<String> {
             }
         }
     }
-    let mut found: Vec<(&Record, &Record)> =
+    let mut found: Vec<(&Operation, &Operation)> =
         seen.into_iter().filter_map(|(value, by)| Some((*refused.get(value)?, by))).collect();
     found.sort_by_key(|(write, _)| write.call_ns);
-    let text = |(write, by): (&Record, &Record)| {
+    let text = |(write, by): (&Operation, &Operation)| {
         format!("{}, was seen by {}", describe(write), describe(by))
     };
     found.into_iter().map(text).collect()
 }
 
-fn describe(record: &Record) -> String {
-    let Record { op, process, answer, .. } = record;
+fn describe(record: &Operation) -> String {
+    let Operation { op, process, answer, .. } = record;
     let key = if record.key.is_empty() { &record.group } else { &record.key };
     let value = record.value.as_deref().map(|value| format!(" to {value}")).unwrap_or_default();
     let seconds = |nanos: u64| nanos as f64 / 1e9;
@@ -86,27 +86,27 @@ fn listed(rule: &str, violations: Vec<String>) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn write(op: &'static str, value: &str, answer: AnswerKind) -> Record {
+    fn write(op: &'static str, value: &str, answer: AnswerKind) -> Operation {
         let value = Some(value.to_owned());
-        let mut record = Record { op, key: "k".to_owned(), value, ..Record::default() };
+        let mut record = Operation { op, key: "k".to_owned(), value, ..Operation::default() };
         record.set_answer(answer);
         record
     }
 
-    fn get(found: &str) -> Record {
-        Record { op: "get", found: Some(found.to_owned()), ..Record::default() }
+    fn get(found: &str) -> Operation {
+        Operation { op: "get", found: Some(found.to_owned()), ..Operation::default() }
     }
 
-    fn scan(found: &str) -> Record {
+    fn scan(found: &str) -> Operation {
         let pairs = vec![("j".to_owned(), "0".to_owned()), ("k".to_owned(), found.to_owned())];
-        Record { op: "scan", pairs, ..Record::default() }
+        Operation { op: "scan", pairs, ..Operation::default() }
     }
 
-    fn swap_from(found: &str, succeeded: bool) -> Record {
-        Record { op: "cas", found: Some(found.to_owned()), succeeded, ..Record::default() }
+    fn swap_from(found: &str, succeeded: bool) -> Operation {
+        Operation { op: "cas", found: Some(found.to_owned()), succeeded, ..Operation::default() }
     }
 
-    fn broken(records: &[Record]) -> Vec<String> {
+    fn broken(records: &[Operation]) -> Vec<String> {
         Rules::default().broken(records)
     }
 
@@ -154,9 +154,9 @@ mod tests {
     fn a_comparison_is_never_answered_by_stale_command_and_with_strict_no_write_is() {
         let swap = write("cas", "7", AnswerKind::StaleCommand);
         let put = write("put", "8", AnswerKind::StaleCommand);
-        let mut delete = Record { op: "delete", ..Record::default() };
+        let mut delete = Operation { op: "delete", ..Operation::default() };
         delete.set_answer(AnswerKind::StaleCommand);
-        let mut read = Record { op: "get", ..Record::default() };
+        let mut read = Operation { op: "get", ..Operation::default() };
         read.set_answer(AnswerKind::StaleCommand);
         let records = [swap, put, delete, read];
         assert_eq!(broken(&records).len(), 1);

@@ -1,6 +1,6 @@
 use super::{kill, three};
 use crate::args::{Setup, need};
-use crate::client::{Answer, Outcome, Session, SessionOptions};
+use crate::client::{FailedAnswer, Outcome, Session, SessionOptions};
 use crate::cluster::Cluster;
 use crate::cluster::control::POLL;
 use crate::cluster::network::Direction;
@@ -149,10 +149,12 @@ impl DirectWriter {
             ..Default::default()
         };
         let answer = match self.client.raw_put(request).await.map(tonic::Response::into_inner) {
-            Ok(response) => Answer::of_response(response.region_error.as_ref(), &response.error),
-            Err(status) => Some(Answer::of_status(&status)),
+            Ok(response) => {
+                FailedAnswer::of_response(response.region_error.as_ref(), &response.error)
+            }
+            Err(status) => Some(FailedAnswer::of_status(&status)),
         };
-        answer.map_or(Outcome::Done(()), Answer::into_outcome)
+        answer.map_or(Outcome::Done(()), FailedAnswer::into_outcome)
     }
 }
 

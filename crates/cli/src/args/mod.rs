@@ -94,7 +94,7 @@ pub struct Target {
 /// Store or cluster to use.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
-pub struct Place {
+pub struct StoreOrCluster {
     /// Directory of a store
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
@@ -103,7 +103,7 @@ pub struct Place {
     pub cluster: Vec<String>,
 }
 
-impl Place {
+impl StoreOrCluster {
     /// Returns the name of the store or the cluster, for messages.
     pub fn describe(&self) -> String {
         match &self.store {
@@ -125,7 +125,7 @@ fn node_address(text: &str) -> Result<String, String> {
 #[derive(Args, Debug)]
 pub struct Put {
     #[command(flatten)]
-    pub place: Place,
+    pub place: StoreOrCluster,
     /// Key to set
     pub key: String,
     /// Value to store; required without --file
@@ -151,7 +151,7 @@ pub struct Put {
 #[derive(Args, Debug)]
 pub struct Get {
     #[command(flatten)]
-    pub place: Place,
+    pub place: StoreOrCluster,
     /// Key to read
     pub key: String,
     /// Read the key and print the value as hexadecimal
@@ -162,7 +162,7 @@ pub struct Get {
 #[derive(Args, Debug)]
 pub struct Exist {
     #[command(flatten)]
-    pub place: Place,
+    pub place: StoreOrCluster,
     /// Keys to check
     #[arg(required = true)]
     pub keys: Vec<String>,
@@ -174,7 +174,7 @@ pub struct Exist {
 #[derive(Args, Debug)]
 pub struct Del {
     #[command(flatten)]
-    pub place: Place,
+    pub place: StoreOrCluster,
     /// Keys to delete
     #[arg(required_unless_present_any = ["start", "end", "prefix", "all"],
           conflicts_with_all = ["start", "end", "prefix", "all"])]
@@ -198,7 +198,7 @@ pub struct Del {
 #[derive(Args, Debug)]
 pub struct Incr {
     #[command(flatten)]
-    pub place: Place,
+    pub place: StoreOrCluster,
     /// Key of the number
     pub key: String,
     /// Number to add; it may be negative
@@ -212,7 +212,7 @@ pub struct Incr {
 #[derive(Args, Debug)]
 pub struct Append {
     #[command(flatten)]
-    pub place: Place,
+    pub place: StoreOrCluster,
     /// Key of the value
     pub key: String,
     /// Bytes to append; the value may have at most 64 KiB in all
@@ -239,7 +239,7 @@ pub struct Range {
 #[derive(Args, Debug)]
 pub struct Scan {
     #[command(flatten)]
-    pub place: Place,
+    pub place: StoreOrCluster,
     #[command(flatten)]
     pub range: Range,
     /// Maximum number of pairs to print
@@ -262,7 +262,7 @@ pub struct Scan {
 #[derive(Args, Debug)]
 pub struct Count {
     #[command(flatten)]
-    pub place: Place,
+    pub place: StoreOrCluster,
     #[command(flatten)]
     pub range: Range,
     /// Read bounds as hexadecimal

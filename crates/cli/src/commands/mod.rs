@@ -2,10 +2,10 @@
 
 mod del;
 mod keys;
-mod stats;
+mod space;
 mod verify;
 
 pub use del::del;
 pub use keys::{append, count, exist, get, incr, put, scan};
-pub use stats::{compact, stats};
+pub use space::{compact, stats};
 pub use verify::verify;

@@ -7,7 +7,7 @@ mod records;
 use crate::Outcome;
 use crate::args::{Inspect, Part};
 use crate::output::Output;
-use records::Record;
+use records::DumpedRecord;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use stele_types::{Error, Result};
@@ -22,7 +22,7 @@ struct Printer {
 }
 
 impl Printer {
-    fn print(&mut self, file: &Path, record: &Record) {
+    fn print(&mut self, file: &Path, record: &DumpedRecord) {
         if self.failed.is_some() {
             return;
         }
@@ -39,7 +39,7 @@ impl Printer {
     }
 }
 
-fn to_text(file: &Path, record: &Record) -> String {
+fn to_text(file: &Path, record: &DumpedRecord) -> String {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let bytes = record.bytes.map(|bytes| format!("+{bytes}")).unwrap_or_default();
     let place = format!("{name}  {:>10} {bytes:<8}", record.offset);
@@ -49,7 +49,7 @@ fn to_text(file: &Path, record: &Record) -> String {
     }
 }
 
-fn to_json(file: &Path, record: &Record) -> Map<String, Value> {
+fn to_json(file: &Path, record: &DumpedRecord) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("file".into(), file.display().to_string().into());
     object.insert("offset".into(), record.offset.into());
@@ -94,7 +94,7 @@ fn show(part: Part, file: &Path, printer: &mut Printer) -> Result<()> {
 }
 
 /// Calls `f` with each record. Damage that ends a file early is passed as a record too.
-fn records_of(part: Part, file: &Path, f: &mut dyn FnMut(Record)) -> Result<()> {
+fn records_of(part: Part, file: &Path, f: &mut dyn FnMut(DumpedRecord)) -> Result<()> {
     let read = match part {
         Part::Log => records::of_log(file, f),
         Part::Run => records::of_run(file, f),
@@ -102,7 +102,7 @@ fn records_of(part: Part, file: &Path, f: &mut dyn FnMut(Record)) -> Result<()> 
     };
     match read {
         Err(error) if error.is_damage() => {
-            f(Record { offset: 0, bytes: None, content: Err(error.to_string()) });
+            f(DumpedRecord { offset: 0, bytes: None, content: Err(error.to_string()) });
             Ok(())
         }
         other => other,

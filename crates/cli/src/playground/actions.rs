@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use super::fault_tolerance::describe;
 use super::load;
-use super::prompt::{Command, HELP};
+use super::prompt::{HELP, PromptCommand};
 use crate::ctl::placement::{explain_text, placement_text};
 use crate::ctl::{self, rows};
 use crate::output::print;
@@ -20,36 +20,36 @@ use stele_types::{Error, KeyRange, RegionId, Result, StoreId};
 const SCAN_PAIRS_MAX: usize = 50;
 
 /// Runs a command; returns false to quit.
-pub async fn execute(cluster: &mut Cluster, command: Command) -> Result<bool> {
+pub async fn execute(cluster: &mut Cluster, command: PromptCommand) -> Result<bool> {
     let started = Instant::now();
     let line = match command {
-        Command::Put { key, value } => {
+        PromptCommand::Put { key, value } => {
             cluster.client.put(key.clone(), value).await?;
             format!("OK  {}", place(cluster, key).await?)
         }
-        Command::Get { key } => get(cluster, key).await?,
-        Command::Del { key } => {
+        PromptCommand::Get { key } => get(cluster, key).await?,
+        PromptCommand::Del { key } => {
             cluster.client.delete(key.clone()).await?;
             format!("OK  {}", place(cluster, key).await?)
         }
-        Command::Scan { start, end } => scan(cluster, KeyRange::new(start, end)).await?,
-        Command::Kill { node } => kill(cluster, &node).await?,
-        Command::Restart { node } => restart(cluster, &node).await?,
-        Command::Pause { node } => pause(cluster, &node).await?,
-        Command::Resume { node } => {
+        PromptCommand::Scan { start, end } => scan(cluster, KeyRange::new(start, end)).await?,
+        PromptCommand::Kill { node } => kill(cluster, &node).await?,
+        PromptCommand::Restart { node } => restart(cluster, &node).await?,
+        PromptCommand::Pause { node } => pause(cluster, &node).await?,
+        PromptCommand::Resume { node } => {
             let at = cluster.nodes().find(&node)?;
             cluster.nodes().resume(at)?;
             format!("{node} resumed · {}", cluster.fault_tolerance_text())
         }
-        Command::Slow { node, factor } => slow(cluster, &node, factor)?,
-        Command::Load { seconds } => load::run(cluster, seconds).await?,
-        Command::Placement => {
+        PromptCommand::Slow { node, factor } => slow(cluster, &node, factor)?,
+        PromptCommand::Load { seconds } => load::run(cluster, seconds).await?,
+        PromptCommand::Placement => {
             let response = cluster.control.placement().await?;
             let name = |store| format!("{} (store {store})", cluster.node_name(StoreId(store)));
             print(&placement_text(&response, name));
             return Ok(true);
         }
-        Command::Explain { at } => {
+        PromptCommand::Explain { at } => {
             let response = match at.parse() {
                 Ok(region) => cluster.control.explain(RegionId(region)).await?,
                 Err(_) => cluster.control.explain_key(Bytes::from(at)).await?,
@@ -57,23 +57,23 @@ pub async fn execute(cluster: &mut Cluster, command: Command) -> Result<bool> {
             print(&explain_text(&response)?);
             return Ok(true);
         }
-        Command::Transfer { region, to } => transfer(cluster, RegionId(region), &to).await?,
-        Command::Split { at, keys } => split(cluster, at, keys).await?,
-        Command::Regions => {
+        PromptCommand::Transfer { region, to } => transfer(cluster, RegionId(region), &to).await?,
+        PromptCommand::Split { at, keys } => split(cluster, at, keys).await?,
+        PromptCommand::Regions => {
             let rows = rows::regions(cluster.refresh_regions().await?);
             print(&table::text(&rows, "no regions"));
             return Ok(true);
         }
-        Command::Status => {
+        PromptCommand::Status => {
             let table = cluster.table().await;
             print(&table);
             cluster.fault_tolerance_text()
         }
-        Command::Help => {
+        PromptCommand::Help => {
             print(HELP);
             return Ok(true);
         }
-        Command::Quit => return Ok(false),
+        PromptCommand::Quit => return Ok(false),
     };
     print(&format!("{line}  {}\n", time(started)));
     Ok(true)

@@ -2,7 +2,7 @@
 
 use super::actions::{execute, time};
 use super::cluster::Cluster;
-use super::prompt::Command;
+use super::prompt::PromptCommand;
 use crate::output::print;
 use bytes::Bytes;
 use std::time::Instant;
@@ -26,10 +26,10 @@ pub async fn run(cluster: &mut Cluster) -> Result<()> {
     if nodes >= 3 {
         let (_, store) = cluster.client.locate(key(0)).await?;
         let node = cluster.node_name(store);
-        execute(cluster, Command::Kill { node: node.clone() }).await?;
+        execute(cluster, PromptCommand::Kill { node: node.clone() }).await?;
         read_back(cluster, PAIRS).await?;
         load(cluster, PAIRS..PAIRS + PAIRS_DOWN).await?;
-        execute(cluster, Command::Restart { node }).await?;
+        execute(cluster, PromptCommand::Restart { node }).await?;
         read_back(cluster, PAIRS + PAIRS_DOWN).await?;
     }
     let replicas = compare_replicas(cluster).await?;

@@ -14,7 +14,7 @@ use crate::{Outcome, one_line, runtime};
 use cluster::Cluster;
 use nodes::Nodes;
 use parking_lot::Mutex;
-use prompt::Lines;
+use prompt::PromptLines;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -103,7 +103,7 @@ fn next_steps(cluster: &Cluster) -> String {
 
 /// Runs lines until there are no more. A failure is printed, and the next line follows.
 fn run_lines(runtime: &Runtime, cluster: &mut Cluster) -> Result<Outcome> {
-    let mut lines = Lines::new()?;
+    let mut lines = PromptLines::new()?;
     let mut outcome = Outcome::Done;
     while let Some(line) = lines.next()? {
         let outcome_of_line = match prompt::parse(&line) {

@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal};
 use stele_types::{Error, Result};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum PromptCommand {
     Put {
         key: String,
         value: String,
@@ -76,7 +76,7 @@ quit
 ";
 
 /// Parses a line; returns `None` for a blank one.
-pub fn parse(line: &str) -> Result<Option<Command>> {
+pub fn parse(line: &str) -> Result<Option<PromptCommand>> {
     let mut words = line.split_whitespace();
     let Some(name) = words.next() else { return Ok(None) };
     let rest: Vec<&str> = words.collect();
@@ -86,44 +86,49 @@ pub fn parse(line: &str) -> Result<Option<Command>> {
     };
     let command = match name {
         "put" => put(line)?,
-        "get" => Command::Get { key: one("get KEY")? },
-        "del" => Command::Del { key: one("del KEY")? },
+        "get" => PromptCommand::Get { key: one("get KEY")? },
+        "del" => PromptCommand::Del { key: one("del KEY")? },
         "scan" => match rest.as_slice() {
-            [] => Command::Scan { start: String::new(), end: String::new() },
-            [start] => Command::Scan { start: (*start).to_owned(), end: String::new() },
-            [start, end] => Command::Scan { start: (*start).to_owned(), end: (*end).to_owned() },
+            [] => PromptCommand::Scan { start: String::new(), end: String::new() },
+            [start] => PromptCommand::Scan { start: (*start).to_owned(), end: String::new() },
+            [start, end] => {
+                PromptCommand::Scan { start: (*start).to_owned(), end: (*end).to_owned() }
+            }
             _ => return Err(Error::invalid("write `scan [START [END]]`")),
         },
-        "kill" => Command::Kill { node: one("kill nX")? },
-        "restart" => Command::Restart { node: one("restart nX")? },
-        "pause" => Command::Pause { node: one("pause nX")? },
-        "resume" => Command::Resume { node: one("resume nX")? },
+        "kill" => PromptCommand::Kill { node: one("kill nX")? },
+        "restart" => PromptCommand::Restart { node: one("restart nX")? },
+        "pause" => PromptCommand::Pause { node: one("pause nX")? },
+        "resume" => PromptCommand::Resume { node: one("resume nX")? },
         "slow" => slow(&rest)?,
         "load" => {
             let seconds = one("load SECONDS")?;
             let wrong = |_| Error::invalid(format!("`{seconds}` is not a number of seconds"));
-            Command::Load { seconds: seconds.parse().map_err(wrong)? }
+            PromptCommand::Load { seconds: seconds.parse().map_err(wrong)? }
         }
-        "explain" => Command::Explain { at: one("explain REGION|KEY")? },
-        "placement" => Command::Placement,
+        "explain" => PromptCommand::Explain { at: one("explain REGION|KEY")? },
+        "placement" => PromptCommand::Placement,
         "transfer" => match rest.as_slice() {
             [region, to] => {
                 let wrong = |_| Error::invalid(format!("`{region}` is not a region number"));
-                Command::Transfer { region: region.parse().map_err(wrong)?, to: (*to).to_owned() }
+                PromptCommand::Transfer {
+                    region: region.parse().map_err(wrong)?,
+                    to: (*to).to_owned(),
+                }
             }
             _ => return Err(Error::invalid("write `transfer REGION nX`")),
         },
         "split" => match rest.split_first() {
-            Some((at, keys)) => Command::Split {
+            Some((at, keys)) => PromptCommand::Split {
                 at: (*at).to_owned(),
                 keys: keys.iter().map(|key| (*key).to_owned()).collect(),
             },
             None => return Err(Error::invalid("write `split REGION|KEY`")),
         },
-        "regions" => Command::Regions,
-        "status" => Command::Status,
-        "help" | "?" => Command::Help,
-        "quit" | "exit" => Command::Quit,
+        "regions" => PromptCommand::Regions,
+        "status" => PromptCommand::Status,
+        "help" | "?" => PromptCommand::Help,
+        "quit" | "exit" => PromptCommand::Quit,
         other => {
             return Err(Error::invalid(format!(
                 "there is no command `{other}`; `help` lists the commands"
@@ -133,34 +138,34 @@ pub fn parse(line: &str) -> Result<Option<Command>> {
     Ok(Some(command))
 }
 
-fn put(line: &str) -> Result<Command> {
+fn put(line: &str) -> Result<PromptCommand> {
     // The value is the rest of the line, with its spaces.
     let after_name = line.trim_start().split_once(char::is_whitespace);
     let after_name = after_name.map_or("", |(_, after)| after.trim_start());
     let Some((key, value)) = after_name.split_once(char::is_whitespace) else {
         return Err(Error::invalid("write `put KEY VALUE`"));
     };
-    Ok(Command::Put { key: key.to_owned(), value: value.trim().to_owned() })
+    Ok(PromptCommand::Put { key: key.to_owned(), value: value.trim().to_owned() })
 }
 
-fn slow(rest: &[&str]) -> Result<Command> {
+fn slow(rest: &[&str]) -> Result<PromptCommand> {
     let (node, factor) = match rest {
         [node, "off"] => (node, 1),
         [node, factor] => (node, slow_factor(factor)?),
         _ => return Err(Error::invalid("write `slow nX 8x` or `slow nX off`")),
     };
-    Ok(Command::Slow { node: (*node).to_owned(), factor })
+    Ok(PromptCommand::Slow { node: (*node).to_owned(), factor })
 }
 
 /// Source of lines.
-pub enum Lines {
+pub enum PromptLines {
     /// A terminal with line editing and history.
     Edited(Box<rustyline::DefaultEditor>),
     /// Any other input; each line is printed before it runs.
     Piped(std::io::Lines<std::io::StdinLock<'static>>),
 }
 
-impl Lines {
+impl PromptLines {
     /// Reads standard input.
     pub fn new() -> Result<Self> {
         let stdin = std::io::stdin();
@@ -208,19 +213,20 @@ mod tests {
     #[test]
     fn lines_are_understood_or_answered_with_how_to_write_them() {
         let ok = |line: &str| parse(line).unwrap().unwrap();
-        let put = |key: &str, value: &str| Command::Put { key: key.into(), value: value.into() };
+        let put =
+            |key: &str, value: &str| PromptCommand::Put { key: key.into(), value: value.into() };
         assert_eq!(ok("put a 1"), put("a", "1"));
         assert_eq!(ok("  put  a  two  words "), put("a", "two  words"));
-        assert_eq!(ok("scan b"), Command::Scan { start: "b".into(), end: String::new() });
-        assert_eq!(ok("transfer 2 n3"), Command::Transfer { region: 2, to: "n3".into() });
+        assert_eq!(ok("scan b"), PromptCommand::Scan { start: "b".into(), end: String::new() });
+        assert_eq!(ok("transfer 2 n3"), PromptCommand::Transfer { region: 2, to: "n3".into() });
         assert_eq!(
             ok("split 2 k m"),
-            Command::Split { at: "2".into(), keys: vec!["k".into(), "m".into()] }
+            PromptCommand::Split { at: "2".into(), keys: vec!["k".into(), "m".into()] }
         );
-        assert_eq!(ok("slow n3 8x"), Command::Slow { node: "n3".into(), factor: 8 });
-        assert_eq!(ok("slow n3 off"), Command::Slow { node: "n3".into(), factor: 1 });
-        assert_eq!(ok("explain m"), Command::Explain { at: "m".into() });
-        assert_eq!(ok("exit"), Command::Quit);
+        assert_eq!(ok("slow n3 8x"), PromptCommand::Slow { node: "n3".into(), factor: 8 });
+        assert_eq!(ok("slow n3 off"), PromptCommand::Slow { node: "n3".into(), factor: 1 });
+        assert_eq!(ok("explain m"), PromptCommand::Explain { at: "m".into() });
+        assert_eq!(ok("exit"), PromptCommand::Quit);
         assert_eq!(parse("  ").unwrap(), None);
         for (line, hint) in [
             ("put a", "put KEY VALUE"),

@@ -4,7 +4,7 @@
 
 use crate::Client;
 use crate::backoff::Tries;
-use crate::call::{Effect, RawCall};
+use crate::call::{RawCall, Repetition};
 use crate::raw::Ttl;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
@@ -167,7 +167,7 @@ impl Client {
         self.batch(KeyOf::<kvrpcpb::RawBatchDeleteRequest>::each(keys)).await.map(drop)
     }
 
-    async fn batch<I: Item>(&self, items: Vec<I>) -> Result<Vec<Answer<I>>> {
+    async fn batch<I: Item>(&self, items: Vec<I>) -> Result<Vec<ResponseOf<I>>> {
         // bug client.bad_key_is_sent: skip
         items.iter().try_for_each(Item::check)?;
         let mut rest = sorted(items);
@@ -191,7 +191,7 @@ impl Client {
         }
         // Invariant: each part of a write that was sent is awaited to its end, after a failure too.
         while !parts.is_empty()
-            && (ended.failure.is_none() || <I::Call as RawCall>::EFFECT != Effect::Read)
+            && (ended.failure.is_none() || <I::Call as RawCall>::REPETITION != Repetition::Read)
         {
             ended.add(parts.join_next().await);
             // bug client.parts_aborted: if ended.failure.is_some() { parts.abort_all(); }
@@ -244,7 +244,7 @@ impl Client {
     }
 }
 
-type Answer<I> = <<I as Item>::Call as crate::call::Call>::Response;
+type ResponseOf<I> = <<I as Item>::Call as crate::call::Call>::Response;
 
 /// Items that are sent together.
 struct Part<I> {
@@ -264,7 +264,7 @@ impl<I> Part<I> {
 
 /// What became of items. The outcome of those that are neither done nor not done is unknown.
 struct Ended<I: Item> {
-    answers: Vec<Answer<I>>,
+    answers: Vec<ResponseOf<I>>,
     done: usize,
     not_done: usize,
     failure: Option<Error>,
@@ -298,9 +298,9 @@ impl<I: Item> Ended<I> {
     }
 
     /// Returns the answers for so many items, or how much of a write is done.
-    fn into_result(self, items: usize) -> Result<Vec<Answer<I>>> {
+    fn into_result(self, items: usize) -> Result<Vec<ResponseOf<I>>> {
         let Some(first) = self.failure else { return Ok(self.answers) };
-        if <I::Call as RawCall>::EFFECT == Effect::Read {
+        if <I::Call as RawCall>::REPETITION == Repetition::Read {
             return Err(first);
         }
         let unknown = items.saturating_sub(self.done + self.not_done);

@@ -12,7 +12,7 @@ const REGIONS_MAX: usize = 1 << 17;
 
 /// Destination of a call.
 #[derive(Clone, Debug)]
-pub struct Route {
+pub(crate) struct Route {
     /// Region that holds the key.
     pub region: Arc<Region>,
     /// Presumed leader, or a peer that may know it.
@@ -28,12 +28,12 @@ struct Entries {
 
 /// Cached regions by key.
 #[derive(Debug, Default)]
-pub struct RegionCache {
+pub(crate) struct RegionCache {
     entries: RwLock<Entries>,
 }
 
 impl RegionCache {
-    pub fn find(&self, key: &[u8]) -> Option<Route> {
+    pub(crate) fn find(&self, key: &[u8]) -> Option<Route> {
         let entries = self.entries.read();
         let below = entries.by_start.range::<[u8], _>((Bound::Unbounded, Bound::Included(key)));
         let (_, route) = below.last()?;
@@ -41,7 +41,7 @@ impl RegionCache {
     }
 
     /// Returns the region that holds the keys immediately below `end`; an empty `end` is unbounded.
-    pub fn find_below(&self, end: &[u8]) -> Option<Route> {
+    pub(crate) fn find_below(&self, end: &[u8]) -> Option<Route> {
         let entries = self.entries.read();
         let bound = if end.is_empty() { Bound::Unbounded } else { Bound::Excluded(end) };
         let (_, route) = entries.by_start.range::<[u8], _>((Bound::Unbounded, bound)).last()?;
@@ -51,7 +51,7 @@ impl RegionCache {
     /// Caches a region, with its leader if known, and removes the regions it overlaps. Returns
     /// false if the cache holds a newer region of these keys: versions of overlapping regions
     /// increase with time.
-    pub fn install(&self, region: Region, leader: Option<Peer>) -> bool {
+    pub(crate) fn install(&self, region: Region, leader: Option<Peer>) -> bool {
         let mut entries = self.entries.write();
         let overlapping = entries.overlapping(&region.range);
         if overlapping.iter().any(|old| is_newer(&old.region, &region)) {
@@ -79,7 +79,7 @@ impl RegionCache {
     }
 
     /// Makes `peer` the presumed leader. Returns false if the cached region has no such peer.
-    pub fn follow(&self, route: &Route, peer: &Peer) -> bool {
+    pub(crate) fn follow(&self, route: &Route, peer: &Peer) -> bool {
         let Some(peer) = route.region.peer(peer.id).filter(|known| known.store == peer.store)
         else {
             return false;
@@ -90,7 +90,7 @@ impl RegionCache {
 
     /// Makes the peer after that of `route` the presumed leader, unless another call has changed it
     /// already.
-    pub fn next_peer(&self, route: &Route) {
+    pub(crate) fn next_peer(&self, route: &Route) {
         let peers = &route.region.peers;
         let at = peers.iter().position(|peer| peer.id == route.peer.id).unwrap_or(0);
         // At most one round: the region may have been returned without a voter.
@@ -110,7 +110,7 @@ impl RegionCache {
     }
 
     /// Removes a region, unless another version has replaced it.
-    pub fn forget(&self, route: &Route) {
+    pub(crate) fn forget(&self, route: &Route) {
         let mut entries = self.entries.write();
         if entries.entry_of(route).is_some() {
             entries.remove(&route.region);

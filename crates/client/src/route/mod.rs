@@ -3,11 +3,11 @@
 
 mod cache;
 
-pub use cache::{RegionCache, Route};
+pub(crate) use cache::{RegionCache, Route};
 
 use crate::Options;
 use crate::backoff::{Pause, Tries};
-use crate::call::{Effect, RawCall};
+use crate::call::{RawCall, Repetition};
 use crate::connections::Connections;
 use crate::delivery::{Departure, Failure};
 use crate::pd_rpc_client::{Found, PdRpcClient, is_broken, status_text};
@@ -20,7 +20,7 @@ use stele_proto::kvrpcpb;
 use stele_types::{Error, Result};
 
 /// State shared by all handles of a client.
-pub struct Router {
+pub(crate) struct Router {
     /// Connections to nodes, shared with the PD client.
     pub connections: Arc<Connections>,
     /// Source of regions and store addresses.
@@ -29,12 +29,12 @@ pub struct Router {
 }
 
 impl Router {
-    pub fn new(connections: Arc<Connections>, pd_client: PdRpcClient) -> Self {
+    pub(crate) fn new(connections: Arc<Connections>, pd_client: PdRpcClient) -> Self {
         Self { connections, pd_client, regions: RegionCache::default() }
     }
 
     /// Returns the region that holds `key`.
-    pub async fn locate(&self, key: &Bytes, tries: &mut Tries) -> Result<Route> {
+    pub(crate) async fn locate(&self, key: &Bytes, tries: &mut Tries) -> Result<Route> {
         loop {
             if let Some(route) = self.regions.find(key) {
                 return Ok(route);
@@ -45,7 +45,7 @@ impl Router {
     }
 
     /// Returns the region that holds the keys immediately below `end`; an empty `end` is unbounded.
-    pub async fn locate_below(&self, end: &Bytes, tries: &mut Tries) -> Result<Route> {
+    pub(crate) async fn locate_below(&self, end: &Bytes, tries: &mut Tries) -> Result<Route> {
         loop {
             if let Some(route) = self.regions.find_below(end) {
                 return Ok(route);
@@ -75,7 +75,7 @@ impl Router {
 
     /// Sends a call once. Returns `None` if it must be sent again: the cache is corrected if needed,
     /// the pause is over, and the caller locates the keys again.
-    pub async fn attempt<C: RawCall>(
+    pub(crate) async fn attempt<C: RawCall>(
         &self,
         route: &Route,
         call: &C,
@@ -219,11 +219,11 @@ impl Router {
 
 /// Records that a write may have taken effect. Fails with `Undetermined` if it must not be retried.
 fn note_ambiguity<C: RawCall>(reason: &str, options: &Options, tries: &mut Tries) -> Result<()> {
-    let ends = match C::EFFECT {
-        Effect::Read => return Ok(()),
-        Effect::Write => !options.repeat_undetermined,
+    let ends = match C::REPETITION {
+        Repetition::Read => return Ok(()),
+        Repetition::Write => !options.repeat_undetermined,
         // bug client.repeat_swap: `true` is `false`
-        Effect::Once => true,
+        Repetition::Once => true,
     };
     tries.note_ambiguous();
     if ends { Err(Error::Undetermined(reason.to_owned())) } else { Ok(()) }

@@ -7,9 +7,9 @@ use stele_proto::stele::control::v1::*;
 use stele_types::{KeyRange, RegionPhase, StoreId};
 use tonic::{Request, Response, Status};
 
-type Answer<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 
-pub fn store_info(id: u64, address: &str) -> StoreInfo {
+pub(super) fn store_info(id: u64, address: &str) -> StoreInfo {
     let stats = StoreStats {
         id,
         capacity: 100 << 30,
@@ -120,7 +120,7 @@ fn progress(state: &mut State) -> StoreProgress {
 
 #[tonic::async_trait]
 impl Control for Service {
-    async fn members(&self, _: Request<MembersRequest>) -> Answer<MembersResponse> {
+    async fn members(&self, _: Request<MembersRequest>) -> RpcResult<MembersResponse> {
         let state = self.state();
         let store = |id: &u64| MemberStore {
             id: *id,
@@ -137,7 +137,10 @@ impl Control for Service {
         Ok(Response::new(MembersResponse { cluster_id, members_version, members }))
     }
 
-    async fn list_stores(&self, request: Request<ListStoresRequest>) -> Answer<ListStoresResponse> {
+    async fn list_stores(
+        &self,
+        request: Request<ListStoresRequest>,
+    ) -> RpcResult<ListStoresResponse> {
         let ListStoresRequest { ids, known_here, .. } = request.into_inner();
         let state = if known_here { self.state() } else { self.leader_state()? };
         let is_wanted = |id: &u64| ids.is_empty() || ids.contains(id);
@@ -160,7 +163,7 @@ impl Control for Service {
     async fn list_regions(
         &self,
         request: Request<ListRegionsRequest>,
-    ) -> Answer<ListRegionsResponse> {
+    ) -> RpcResult<ListRegionsResponse> {
         let request = request.into_inner();
         let state = self.leader_state()?;
         let range = KeyRange::new(request.start_key, request.end_key);
@@ -178,7 +181,7 @@ impl Control for Service {
     async fn list_operators(
         &self,
         request: Request<ListOperatorsRequest>,
-    ) -> Answer<ListOperatorsResponse> {
+    ) -> RpcResult<ListOperatorsResponse> {
         let id = request.into_inner().operator_id;
         let state = self.leader_state()?;
         let wanted = |operator: &&OperatorInfo| id == 0 || operator.id == id;
@@ -186,7 +189,7 @@ impl Control for Service {
         Ok(Response::new(ListOperatorsResponse { operators }))
     }
 
-    async fn explain(&self, request: Request<ExplainRequest>) -> Answer<ExplainResponse> {
+    async fn explain(&self, request: Request<ExplainRequest>) -> RpcResult<ExplainResponse> {
         let ExplainRequest { region_id, key, .. } = request.into_inner();
         let state = self.leader_state()?;
         let is_wanted = |region: &&stele_types::Region| match region_id {
@@ -221,7 +224,7 @@ impl Control for Service {
         }))
     }
 
-    async fn placement(&self, _: Request<PlacementRequest>) -> Answer<PlacementResponse> {
+    async fn placement(&self, _: Request<PlacementRequest>) -> RpcResult<PlacementResponse> {
         let state = self.leader_state()?;
         let stores = state.stores.values().map(|info| store_placement(&state, info)).collect();
         let (mode, moves) = ("alor".to_owned(), state.moves.clone());
@@ -229,7 +232,7 @@ impl Control for Service {
         Ok(Response::new(PlacementResponse { mode, speed_op_bytes, stores, moves, domain_label }))
     }
 
-    async fn transfer(&self, request: Request<TransferRequest>) -> Answer<OperatorAccepted> {
+    async fn transfer(&self, request: Request<TransferRequest>) -> RpcResult<OperatorAccepted> {
         let TransferRequest { region_id, to_store, .. } = request.into_inner();
         let mut state = self.leader_state()?;
         let region = state.regions.iter().find(|region| region.id.0 == region_id);
@@ -245,7 +248,7 @@ impl Control for Service {
         Ok(Response::new(accepted(&mut state, region_id, what)))
     }
 
-    async fn r#move(&self, request: Request<MoveRequest>) -> Answer<OperatorAccepted> {
+    async fn r#move(&self, request: Request<MoveRequest>) -> RpcResult<OperatorAccepted> {
         let MoveRequest { region_id, from_store, to_store, .. } = request.into_inner();
         let mut state = self.leader_state()?;
         let what =
@@ -253,7 +256,7 @@ impl Control for Service {
         Ok(Response::new(accepted(&mut state, region_id, what)))
     }
 
-    async fn split(&self, request: Request<SplitRequest>) -> Answer<OperatorAccepted> {
+    async fn split(&self, request: Request<SplitRequest>) -> RpcResult<OperatorAccepted> {
         let SplitRequest { region_id, keys, .. } = request.into_inner();
         let mut state = self.leader_state()?;
         for key in keys {
@@ -264,7 +267,7 @@ impl Control for Service {
         Ok(Response::new(accepted(&mut state, region_id, format!("split region {region_id}"))))
     }
 
-    async fn merge(&self, request: Request<MergeRequest>) -> Answer<OperatorAccepted> {
+    async fn merge(&self, request: Request<MergeRequest>) -> RpcResult<OperatorAccepted> {
         let MergeRequest { source_region, target_region, .. } = request.into_inner();
         let mut state = self.leader_state()?;
         let what = format!("merge region {source_region} into {target_region}");
@@ -274,7 +277,7 @@ impl Control for Service {
     async fn set_store_state(
         &self,
         request: Request<SetStoreStateRequest>,
-    ) -> Answer<StoreProgress> {
+    ) -> RpcResult<StoreProgress> {
         let SetStoreStateRequest { store_id, action, .. } = request.into_inner();
         let mut state = self.leader_state()?;
         let Some(store) = state.stores.get_mut(&store_id) else {
@@ -289,14 +292,14 @@ impl Control for Service {
     async fn get_store_progress(
         &self,
         _: Request<GetStoreProgressRequest>,
-    ) -> Answer<StoreProgress> {
+    ) -> RpcResult<StoreProgress> {
         Ok(Response::new(progress(&mut *self.leader_state()?)))
     }
 
     async fn local_checksum(
         &self,
         request: Request<LocalChecksumRequest>,
-    ) -> Answer<LocalChecksumResponse> {
+    ) -> RpcResult<LocalChecksumResponse> {
         let LocalChecksumRequest { store_id, applied_index, expires_after_s, .. } =
             request.into_inner();
         let mut state = self.state();
@@ -322,7 +325,7 @@ impl Control for Service {
     async fn region_detail(
         &self,
         request: Request<RegionDetailRequest>,
-    ) -> Answer<RegionDetailResponse> {
+    ) -> RpcResult<RegionDetailResponse> {
         let RegionDetailRequest { region_id, store_id, .. } = request.into_inner();
         let state = self.state();
         let region = state.regions.iter().find(|region| region.id.0 == region_id).unwrap();
@@ -348,7 +351,7 @@ impl Control for Service {
     async fn recover_replica(
         &self,
         request: Request<RecoverReplicaRequest>,
-    ) -> Answer<RecoverReplicaResponse> {
+    ) -> RpcResult<RecoverReplicaResponse> {
         let request = request.into_inner();
         assert_eq!((request.last_index, request.last_term, request.term), (17, 6, 6));
         let mut state = self.state();
@@ -364,7 +367,7 @@ impl Control for Service {
         Ok(Response::new(RecoverReplicaResponse { region: region.encode() }))
     }
 
-    async fn get_config(&self, request: Request<GetConfigRequest>) -> Answer<GetConfigResponse> {
+    async fn get_config(&self, request: Request<GetConfigRequest>) -> RpcResult<GetConfigResponse> {
         let keys = request.into_inner().keys;
         let state = self.state();
         let wanted = |item: &&ConfigItem| keys.is_empty() || keys.contains(&item.key);
@@ -375,7 +378,7 @@ impl Control for Service {
         Ok(Response::new(GetConfigResponse { items }))
     }
 
-    async fn keep_run(&self, request: Request<KeepRunRequest>) -> Answer<KeepRunResponse> {
+    async fn keep_run(&self, request: Request<KeepRunRequest>) -> RpcResult<KeepRunResponse> {
         let store = request.into_inner().store_id;
         match self.state().stores.contains_key(&store) {
             true => Ok(Response::new(KeepRunResponse { run: "start 7".to_owned() })),
@@ -386,14 +389,14 @@ impl Control for Service {
     async fn describe_run(
         &self,
         request: Request<DescribeRunRequest>,
-    ) -> Answer<DescribeRunResponse> {
+    ) -> RpcResult<DescribeRunResponse> {
         match self.state().stores.contains_key(&request.into_inner().store_id) {
             true => Ok(Response::new(DescribeRunResponse::default())),
             false => Err(Status::not_found("there is no such store")),
         }
     }
 
-    async fn set_config(&self, request: Request<SetConfigRequest>) -> Answer<SetConfigResponse> {
+    async fn set_config(&self, request: Request<SetConfigRequest>) -> RpcResult<SetConfigResponse> {
         let SetConfigRequest { key, value, .. } = request.into_inner();
         let mut state = self.state();
         let item = state.config.iter_mut().find(|item| item.key == key);
@@ -406,7 +409,7 @@ impl Control for Service {
     async fn cancel_operator(
         &self,
         request: Request<CancelOperatorRequest>,
-    ) -> Answer<CancelOperatorResponse> {
+    ) -> RpcResult<CancelOperatorResponse> {
         let id = request.into_inner().region_id;
         let mut state = self.leader_state()?;
         let is_running = |operator: &&mut OperatorInfo| {
@@ -426,15 +429,15 @@ impl Control for Service {
         }
     }
 
-    async fn join(&self, _: Request<JoinRequest>) -> Answer<JoinResponse> {
+    async fn join(&self, _: Request<JoinRequest>) -> RpcResult<JoinResponse> {
         Err(Status::unimplemented(""))
     }
 
-    async fn heartbeat(&self, _: Request<HeartbeatRequest>) -> Answer<HeartbeatResponse> {
+    async fn heartbeat(&self, _: Request<HeartbeatRequest>) -> RpcResult<HeartbeatResponse> {
         Err(Status::unimplemented(""))
     }
 
-    async fn alloc_ids(&self, _: Request<AllocIdsRequest>) -> Answer<AllocIdsResponse> {
+    async fn alloc_ids(&self, _: Request<AllocIdsRequest>) -> RpcResult<AllocIdsResponse> {
         Err(Status::unimplemented(""))
     }
 }

@@ -1,6 +1,6 @@
 //! Stele's own calls of the fake cluster.
 
-use super::tikv::{Answer, End};
+use super::tikv::{End, RpcResult};
 use super::{Region, Service, State, Stored};
 use bytes::Bytes;
 use stele_proto::stele::kv::v1::kv_server::Kv;
@@ -64,7 +64,7 @@ fn modified(state: &mut State, request: &ModifyRequest) -> ModifyResponse {
 
 #[tonic::async_trait]
 impl Kv for Service {
-    async fn modify(&self, request: Request<ModifyRequest>) -> Answer<ModifyResponse> {
+    async fn modify(&self, request: Request<ModifyRequest>) -> RpcResult<ModifyResponse> {
         let request = request.into_inner();
         let ended = |response: &mut ModifyResponse, end| match end {
             End::Refused(error) => response.region_error = Some(*error),
@@ -74,7 +74,7 @@ impl Kv for Service {
         self.run("modify", request.context.clone(), act, ended).await
     }
 
-    async fn exist(&self, request: Request<ExistRequest>) -> Answer<ExistResponse> {
+    async fn exist(&self, request: Request<ExistRequest>) -> RpcResult<ExistResponse> {
         let ExistRequest { context, cf, keys } = request.into_inner();
         let ended = |response: &mut ExistResponse, end| match end {
             End::Refused(error) => response.region_error = Some(*error),

@@ -23,11 +23,11 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 
-pub const CLUSTER: u64 = 7001;
+pub(crate) const CLUSTER: u64 = 7001;
 
 /// Scripted outcome of a raw call.
 #[derive(Clone, Debug)]
-pub enum Fate {
+pub(crate) enum Fate {
     /// Not executed; a region error is returned.
     Refuse(errorpb::Error),
     /// Not executed; the call fails.
@@ -44,7 +44,7 @@ pub enum Fate {
 
 /// Step of the script: the outcome of the next call with this name; an empty name matches any call.
 #[derive(Debug)]
-pub struct Step {
+pub(crate) struct Step {
     pub method: &'static str,
     /// Number of calls with this name that come before.
     pub after: u32,
@@ -52,19 +52,19 @@ pub struct Step {
 }
 
 #[derive(Debug)]
-pub struct Node {
+pub(crate) struct Node {
     pub address: String,
     pub stores: Vec<u64>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub(crate) struct Stored {
     pub value: Bytes,
     pub ttl: u64,
 }
 
 #[derive(Debug, Default)]
-pub struct State {
+pub(crate) struct State {
     pub nodes: Vec<Node>,
     pub regions: Vec<Region>,
     /// Leader's store by region.
@@ -94,7 +94,7 @@ pub struct State {
 
 impl State {
     /// Returns a cluster without nodes: region 2 has a replica on each of so many stores.
-    pub fn with_stores(stores: u64) -> Self {
+    pub(crate) fn with_stores(stores: u64) -> Self {
         let peers = (1..=stores).map(|store| Peer {
             id: PeerId(20 + store),
             store: StoreId(store),
@@ -110,16 +110,16 @@ impl State {
         Self { regions: vec![region], leaders: BTreeMap::from([(2, 1)]), ..Self::default() }
     }
 
-    pub fn region_of(&self, key: &[u8]) -> &Region {
+    pub(crate) fn region_of(&self, key: &[u8]) -> &Region {
         self.regions.iter().find(|region| region.range.contains(key)).unwrap()
     }
 
-    pub fn leader(&self, region: &Region) -> Option<Peer> {
+    pub(crate) fn leader(&self, region: &Region) -> Option<Peer> {
         region.peer_on(StoreId(*self.leaders.get(&region.id.0)?)).copied()
     }
 
     /// Splits the region of `key` there; the new region has the left half.
-    pub fn split(&mut self, key: &'static str, new_id: u64) {
+    pub(crate) fn split(&mut self, key: &'static str, new_id: u64) {
         let at = self.regions.iter().position(|r| r.range.contains(key.as_bytes())).unwrap();
         let mut left = self.regions[at].clone();
         left.epoch.version += 1;
@@ -135,17 +135,17 @@ impl State {
         self.regions.insert(at, left);
     }
 
-    pub fn fail(&mut self, method: &'static str, fate: Fate) {
+    pub(crate) fn fail(&mut self, method: &'static str, fate: Fate) {
         self.fail_after(method, 0, fate);
     }
 
     /// Sets the outcome of a later call: so many with this name are executed before it.
-    pub fn fail_after(&mut self, method: &'static str, after: u32, fate: Fate) {
+    pub(crate) fn fail_after(&mut self, method: &'static str, after: u32, fate: Fate) {
         self.script.push_back(Step { method, after, fate });
     }
 
     /// Returns the value of a key of the default family.
-    pub fn value(&self, key: &'static str) -> Option<&[u8]> {
+    pub(crate) fn value(&self, key: &'static str) -> Option<&[u8]> {
         self.pairs.get(&(String::new(), Bytes::from(key))).map(|stored| &stored.value[..])
     }
 
@@ -163,13 +163,13 @@ impl State {
 }
 
 /// A running fake cluster.
-pub struct Fake {
+pub(crate) struct Fake {
     state: Arc<Mutex<State>>,
     servers: Vec<Option<Runtime>>,
 }
 
 #[derive(Clone)]
-pub struct Service {
+pub(crate) struct Service {
     pub state: Arc<Mutex<State>>,
     pub node: usize,
 }
@@ -182,7 +182,7 @@ impl Service {
 
 impl Fake {
     /// Starts nodes with one store each, numbered from 1, and region 2 with a replica on each.
-    pub fn start(nodes: u64) -> Self {
+    pub(crate) fn start(nodes: u64) -> Self {
         let state = State::with_stores(nodes);
         let mut fake = Self { state: Arc::new(Mutex::new(state)), servers: Vec::new() };
         for store in 1..=nodes {
@@ -191,7 +191,7 @@ impl Fake {
         fake
     }
 
-    pub fn add_node(&mut self, stores: Vec<u64>) {
+    pub(crate) fn add_node(&mut self, stores: Vec<u64>) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -220,16 +220,16 @@ impl Fake {
         runtime
     }
 
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
 
-    pub fn addresses(&self) -> Vec<String> {
+    pub(crate) fn addresses(&self) -> Vec<String> {
         self.state().nodes.iter().map(|node| node.address.clone()).collect()
     }
 
     /// Ends a node with all its connections.
-    pub fn kill(&mut self, node: usize) {
+    pub(crate) fn kill(&mut self, node: usize) {
         if let Some(server) = self.servers[node].take() {
             server.shutdown_background();
         }
@@ -244,12 +244,12 @@ impl Drop for Fake {
     }
 }
 
-pub fn peer(peer: &Peer) -> metapb::Peer {
+pub(crate) fn peer(peer: &Peer) -> metapb::Peer {
     let (id, store_id, role) = (peer.id.0, peer.store.0, peer.role as i32);
     metapb::Peer { id, store_id, role, is_witness: false }
 }
 
-pub fn region(region: &Region) -> metapb::Region {
+pub(crate) fn region(region: &Region) -> metapb::Region {
     let RegionEpoch { conf_version, version } = region.epoch;
     metapb::Region {
         id: region.id.0,
@@ -262,7 +262,7 @@ pub fn region(region: &Region) -> metapb::Region {
 }
 
 /// Makes a region error with one variant set.
-pub fn error(set: impl FnOnce(&mut errorpb::Error)) -> errorpb::Error {
+pub(crate) fn error(set: impl FnOnce(&mut errorpb::Error)) -> errorpb::Error {
     let mut error = errorpb::Error { message: "scripted".to_owned(), ..Default::default() };
     set(&mut error);
     error

@@ -10,7 +10,7 @@ use stele_types::Region as Descriptor;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
-type Answer<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 type Never<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 fn header() -> Option<ResponseHeader> {
@@ -41,7 +41,7 @@ impl Pd for Service {
     type QueryRegionStream = Never<QueryRegionResponse>;
     type TsoStream = Never<TsoResponse>;
 
-    async fn get_members(&self, _: Request<GetMembersRequest>) -> Answer<GetMembersResponse> {
+    async fn get_members(&self, _: Request<GetMembersRequest>) -> RpcResult<GetMembersResponse> {
         let state = self.state();
         let member = |(at, node): (usize, &super::Node)| Member {
             name: format!("n{}", at + 1),
@@ -55,7 +55,7 @@ impl Pd for Service {
         Ok(Response::new(GetMembersResponse { header, members, leader, etcd_leader: None }))
     }
 
-    async fn get_region(&self, request: Request<GetRegionRequest>) -> Answer<GetRegionResponse> {
+    async fn get_region(&self, request: Request<GetRegionRequest>) -> RpcResult<GetRegionResponse> {
         let state = self.state();
         let key = request.into_inner().region_key;
         let found = known(&state).iter().find(|region| region.range.contains(&key));
@@ -65,7 +65,7 @@ impl Pd for Service {
     async fn get_prev_region(
         &self,
         request: Request<GetRegionRequest>,
-    ) -> Answer<GetRegionResponse> {
+    ) -> RpcResult<GetRegionResponse> {
         let state = self.state();
         let key = request.into_inner().region_key;
         let at = known(&state).iter().find(|region| region.range.contains(&key));
@@ -74,7 +74,7 @@ impl Pd for Service {
         Ok(Response::new(of_region(&state, before)))
     }
 
-    async fn get_store(&self, request: Request<GetStoreRequest>) -> Answer<GetStoreResponse> {
+    async fn get_store(&self, request: Request<GetStoreRequest>) -> RpcResult<GetStoreResponse> {
         let id = request.into_inner().store_id;
         let store = store(&self.state(), id);
         let mut header = header();
@@ -89,7 +89,7 @@ impl Pd for Service {
     async fn get_all_stores(
         &self,
         _: Request<GetAllStoresRequest>,
-    ) -> Answer<GetAllStoresResponse> {
+    ) -> RpcResult<GetAllStoresResponse> {
         let state = self.state();
         let ids = state.nodes.iter().flat_map(|node| node.stores.iter());
         let stores = ids.filter_map(|id| store(&state, *id)).collect();
@@ -99,41 +99,41 @@ impl Pd for Service {
     async fn get_cluster_info(
         &self,
         _: Request<GetClusterInfoRequest>,
-    ) -> Answer<GetClusterInfoResponse> {
+    ) -> RpcResult<GetClusterInfoResponse> {
         Err(Status::unimplemented(""))
     }
 
     async fn get_region_by_id(
         &self,
         _: Request<GetRegionByIdRequest>,
-    ) -> Answer<GetRegionResponse> {
+    ) -> RpcResult<GetRegionResponse> {
         Err(Status::unimplemented(""))
     }
 
     async fn query_region(
         &self,
         _: Request<Streaming<QueryRegionRequest>>,
-    ) -> Answer<Self::QueryRegionStream> {
+    ) -> RpcResult<Self::QueryRegionStream> {
         Err(Status::unimplemented(""))
     }
 
-    async fn scan_regions(&self, _: Request<ScanRegionsRequest>) -> Answer<ScanRegionsResponse> {
+    async fn scan_regions(&self, _: Request<ScanRegionsRequest>) -> RpcResult<ScanRegionsResponse> {
         Err(Status::unimplemented(""))
     }
 
     async fn batch_scan_regions(
         &self,
         _: Request<BatchScanRegionsRequest>,
-    ) -> Answer<BatchScanRegionsResponse> {
+    ) -> RpcResult<BatchScanRegionsResponse> {
         Err(Status::unimplemented(""))
     }
 
-    async fn tso(&self, _: Request<Streaming<TsoRequest>>) -> Answer<Self::TsoStream> {
+    async fn tso(&self, _: Request<Streaming<TsoRequest>>) -> RpcResult<Self::TsoStream> {
         Err(Status::unimplemented(""))
     }
 }
 
 /// Returns a key above every region's start key.
-pub fn highest() -> Bytes {
+pub(super) fn highest() -> Bytes {
     Bytes::from(vec![u8::MAX; 9000])
 }

@@ -15,7 +15,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-pub(super) type Answer<T> = Result<Response<T>, Status>;
+pub(super) type RpcResult<T> = Result<Response<T>, Status>;
 
 /// Checks a call as a store does, in the protocol's order.
 fn check(state: &State, node: usize, context: &Context) -> Result<Region, Box<errorpb::Error>> {
@@ -62,7 +62,7 @@ impl Service {
         context: Option<Context>,
         act: impl Fn(&mut State, &Region) -> T,
         ended: impl Fn(&mut T, End),
-    ) -> Answer<T> {
+    ) -> RpcResult<T> {
         let context = context.unwrap_or_default();
         let fate = {
             let mut state = self.state();
@@ -137,7 +137,7 @@ impl Tikv for Service {
     type BatchCommandsStream =
         Pin<Box<dyn Stream<Item = Result<BatchCommandsResponse, Status>> + Send>>;
 
-    async fn raw_get(&self, request: Request<RawGetRequest>) -> Answer<RawGetResponse> {
+    async fn raw_get(&self, request: Request<RawGetRequest>) -> RpcResult<RawGetResponse> {
         let RawGetRequest { context, key, cf } = request.into_inner();
         let act = |state: &mut State, _: &Region| {
             let found = state.pairs.get(&(cf.clone(), key.clone()));
@@ -150,7 +150,7 @@ impl Tikv for Service {
     async fn raw_batch_get(
         &self,
         request: Request<RawBatchGetRequest>,
-    ) -> Answer<RawBatchGetResponse> {
+    ) -> RpcResult<RawBatchGetResponse> {
         let RawBatchGetRequest { context, keys, cf } = request.into_inner();
         let act = |state: &mut State, region: &Region| {
             assert!(keys.iter().all(|key| region.range.contains(key)));
@@ -161,7 +161,7 @@ impl Tikv for Service {
         self.run("batch_get", context, act, ended_pairs!(pairs)).await
     }
 
-    async fn raw_put(&self, request: Request<RawPutRequest>) -> Answer<RawPutResponse> {
+    async fn raw_put(&self, request: Request<RawPutRequest>) -> RpcResult<RawPutResponse> {
         let RawPutRequest { context, key, value, cf, ttl, .. } = request.into_inner();
         let act = |state: &mut State, _: &Region| {
             state.pairs.insert((cf.clone(), key.clone()), Stored { value: value.clone(), ttl });
@@ -173,7 +173,7 @@ impl Tikv for Service {
     async fn raw_batch_put(
         &self,
         request: Request<RawBatchPutRequest>,
-    ) -> Answer<RawBatchPutResponse> {
+    ) -> RpcResult<RawBatchPutResponse> {
         let RawBatchPutRequest { context, pairs, cf, ttls, .. } = request.into_inner();
         let act = |state: &mut State, region: &Region| {
             for (at, pair) in pairs.iter().enumerate() {
@@ -187,7 +187,7 @@ impl Tikv for Service {
         self.run("batch_put", context, act, ended!()).await
     }
 
-    async fn raw_delete(&self, request: Request<RawDeleteRequest>) -> Answer<RawDeleteResponse> {
+    async fn raw_delete(&self, request: Request<RawDeleteRequest>) -> RpcResult<RawDeleteResponse> {
         let RawDeleteRequest { context, key, cf, .. } = request.into_inner();
         let act = |state: &mut State, _: &Region| {
             state.pairs.remove(&(cf.clone(), key.clone()));
@@ -199,7 +199,7 @@ impl Tikv for Service {
     async fn raw_batch_delete(
         &self,
         request: Request<RawBatchDeleteRequest>,
-    ) -> Answer<RawBatchDeleteResponse> {
+    ) -> RpcResult<RawBatchDeleteResponse> {
         let RawBatchDeleteRequest { context, keys, cf, .. } = request.into_inner();
         let act = |state: &mut State, _: &Region| {
             for key in &keys {
@@ -210,7 +210,7 @@ impl Tikv for Service {
         self.run("batch_delete", context, act, ended!()).await
     }
 
-    async fn raw_scan(&self, request: Request<RawScanRequest>) -> Answer<RawScanResponse> {
+    async fn raw_scan(&self, request: Request<RawScanRequest>) -> RpcResult<RawScanResponse> {
         let request = request.into_inner();
         let act = |state: &mut State, region: &Region| {
             let range = match request.reverse {
@@ -233,14 +233,14 @@ impl Tikv for Service {
     async fn raw_batch_scan(
         &self,
         _: Request<RawBatchScanRequest>,
-    ) -> Answer<RawBatchScanResponse> {
+    ) -> RpcResult<RawBatchScanResponse> {
         Err(Status::unimplemented(""))
     }
 
     async fn raw_delete_range(
         &self,
         request: Request<RawDeleteRangeRequest>,
-    ) -> Answer<RawDeleteRangeResponse> {
+    ) -> RpcResult<RawDeleteRangeResponse> {
         let RawDeleteRangeRequest { context, start_key, end_key, cf } = request.into_inner();
         let range = KeyRange::new(start_key, end_key);
         let act = |state: &mut State, region: &Region| {
@@ -256,7 +256,7 @@ impl Tikv for Service {
     async fn raw_get_key_ttl(
         &self,
         request: Request<RawGetKeyTtlRequest>,
-    ) -> Answer<RawGetKeyTtlResponse> {
+    ) -> RpcResult<RawGetKeyTtlResponse> {
         let RawGetKeyTtlRequest { context, key, cf } = request.into_inner();
         let act = |state: &mut State, _: &Region| {
             let found = state.pairs.get(&(cf.clone(), key.clone()));
@@ -269,7 +269,7 @@ impl Tikv for Service {
     async fn raw_compare_and_swap(
         &self,
         request: Request<RawCasRequest>,
-    ) -> Answer<RawCasResponse> {
+    ) -> RpcResult<RawCasResponse> {
         let request = request.into_inner();
         let act = |state: &mut State, _: &Region| {
             let key = (request.cf.clone(), request.key.clone());
@@ -295,7 +295,7 @@ impl Tikv for Service {
     async fn raw_checksum(
         &self,
         request: Request<RawChecksumRequest>,
-    ) -> Answer<RawChecksumResponse> {
+    ) -> RpcResult<RawChecksumResponse> {
         let RawChecksumRequest { context, ranges, .. } = request.into_inner();
         let act = |state: &mut State, region: &Region| {
             let mut response = RawChecksumResponse::default();
@@ -316,7 +316,7 @@ impl Tikv for Service {
     async fn batch_commands(
         &self,
         requests: Request<Streaming<BatchCommandsRequest>>,
-    ) -> Answer<Self::BatchCommandsStream> {
+    ) -> RpcResult<Self::BatchCommandsStream> {
         let (service, mut requests) = (self.clone(), requests.into_inner());
         let (answers, out) = mpsc::channel(64);
         tokio::spawn(async move {

@@ -6,7 +6,7 @@ use stele_types::Prng;
 use tonic::Code;
 
 /// Draws the outcome of a call; most are executed and answered.
-pub fn draw(rng: &mut Prng) -> Option<Fate> {
+pub(super) fn draw(rng: &mut Prng) -> Option<Fate> {
     let refused = |set: fn(&mut errorpb::Error)| Fate::Refuse(error(set));
     Some(match rng.below(60) {
         0 => refused(|e| {

@@ -11,7 +11,7 @@ use stele_types::{ColumnFamily, Error, KeyRange, Partial, Result};
 const KEYS_MAX: u32 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     Put,
     LongPut,
     Delete,
@@ -44,7 +44,7 @@ const KINDS: [Kind; 11] = [
 
 /// One call. No other call has its keys.
 #[derive(Debug)]
-pub struct Call {
+pub(super) struct Call {
     pub kind: Kind,
     /// Keys, with their numbers.
     keys: Vec<(String, u32)>,
@@ -72,7 +72,7 @@ impl Kind {
 
 impl Call {
     /// Draws a call. The first of a run deletes a range: it is the only one with keys of its family.
-    pub fn draw(id: u32, network: &Network) -> Self {
+    pub(super) fn draw(id: u32, network: &Network) -> Self {
         let kind = match id {
             0 => DeleteRange,
             _ => match KINDS[network.below(KINDS.len() as u64) as usize] {
@@ -111,7 +111,7 @@ impl Call {
     }
 
     /// Makes the call. An answer of another effect than the call's is a panic.
-    pub async fn make(&self, client: &Client) -> Result<()> {
+    pub(super) async fn make(&self, client: &Client) -> Result<()> {
         let client = client.family(self.kind.family());
         let keys = || self.keys.iter().map(|(key, _)| Bytes::from(key.clone()));
         let key = keys().next().unwrap();
@@ -152,7 +152,7 @@ impl Call {
     }
 
     /// Checks what the call returned against what the cluster executed, after all has ended.
-    pub fn check(&self, ended: &Result<()>, network: &Network) -> Result<(), String> {
+    pub(super) fn check(&self, ended: &Result<()>, network: &Network) -> Result<(), String> {
         let times: Vec<u64> = self.keys.iter().map(|(key, _)| self.times(key, network)).collect();
         let executed = times.iter().filter(|times| **times > 0).count() as u64;
         let is_any_taken = self.keys.iter().any(|(_, number)| network.has_taken(*number));

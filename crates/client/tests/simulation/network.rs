@@ -26,7 +26,7 @@ type Request = http::Request<Body>;
 type Response = http::Response<Body>;
 
 /// The fake cluster behind its network.
-pub struct Network {
+pub(super) struct Network {
     state: Arc<Mutex<State>>,
     nodes: Vec<Node>,
     rng: Mutex<Prng>,
@@ -43,12 +43,12 @@ struct Node {
 
 /// Returns the name of a key. Its number stands in it, so that the network can tell whether a request
 /// with the key was taken.
-pub fn key(initial: u8, number: u32) -> String {
+pub(super) fn key(initial: u8, number: u32) -> String {
     format!("{}#{number:06}", char::from(initial))
 }
 
 impl Network {
-    pub fn new(stores: u64, seed: u64) -> Arc<Self> {
+    pub(super) fn new(stores: u64, seed: u64) -> Arc<Self> {
         let mut state = State::with_stores(stores);
         for store in 1..=stores {
             let address = format!("n{store}:1");
@@ -65,15 +65,15 @@ impl Network {
         Arc::new(Self { state, nodes, rng, taken })
     }
 
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
 
-    pub fn below(&self, bound: u64) -> u64 {
+    pub(super) fn below(&self, bound: u64) -> u64 {
         self.rng.lock().unwrap().below(bound)
     }
 
-    pub fn ms(&self, most: u64) -> Duration {
+    pub(super) fn ms(&self, most: u64) -> Duration {
         Duration::from_millis(self.below(most))
     }
 
@@ -83,18 +83,18 @@ impl Network {
     }
 
     /// Breaks all connections to a node.
-    pub fn cut(&self, node: usize) {
+    pub(super) fn cut(&self, node: usize) {
         self.nodes[node].cuts.send_replace(());
     }
 
     /// Stops a node for some time.
-    pub fn stop(&self, node: usize, time: Duration) {
+    pub(super) fn stop(&self, node: usize, time: Duration) {
         *self.nodes[node].down_until.lock().unwrap() = Instant::now() + time;
         self.cut(node);
     }
 
     /// Whether a connection took a request with this key from the client.
-    pub fn has_taken(&self, number: u32) -> bool {
+    pub(super) fn has_taken(&self, number: u32) -> bool {
         self.taken.lock().unwrap().contains(&number)
     }
 
@@ -128,7 +128,7 @@ impl Node {
 }
 
 /// The network as one client uses it.
-pub struct Dialler(pub Arc<Network>);
+pub(super) struct Dialler(pub Arc<Network>);
 
 impl Dial for Dialler {
     fn dial<'a>(&'a self, address: &'a str) -> Dialled<'a> {

@@ -131,7 +131,7 @@ impl std::fmt::Debug for CommitPipeline {
 }
 
 impl CommitPipeline {
-    pub fn new(
+    pub(super) fn new(
         steps: Arc<dyn CommitSteps>,
         bytes_max: usize,
         unattended: Arc<Signal>,
@@ -142,7 +142,7 @@ impl CommitPipeline {
     }
 
     /// Joins the open group. `add` must add all operations, or fail and add none.
-    pub fn submit(
+    pub(super) fn submit(
         self: &Arc<Self>,
         bytes: usize,
         add: impl FnOnce(&mut CommandBuilder) -> Result<()>,
@@ -152,7 +152,7 @@ impl CommitPipeline {
 
     /// Does the same as [`CommitPipeline::submit`] with a callback, which `callback` creates after
     /// the operations were added. Callbacks of one group run in the order of its operations.
-    pub fn submit_then(
+    pub(super) fn submit_then(
         self: &Arc<Self>,
         bytes: usize,
         add: impl FnOnce(&mut CommandBuilder) -> Result<()>,
@@ -162,7 +162,7 @@ impl CommitPipeline {
     }
 
     /// Joins the open group with a modification, which the group's leader decides.
-    pub fn submit_modification(
+    pub(super) fn submit_modification(
         self: &Arc<Self>,
         modification: PendingModification,
     ) -> Result<Completion> {
@@ -228,7 +228,7 @@ impl CommitPipeline {
     }
 
     /// Commits all that was submitted before the call. Failures are reported to the members.
-    pub fn drain(&self) {
+    pub(super) fn drain(&self) {
         let last = {
             let queue = self.queue.lock();
             let filled = queue.groups.iter().rev().find(|group| !group.is_empty());
@@ -241,7 +241,7 @@ impl CommitPipeline {
     }
 
     /// Commits the oldest group, unless another thread leads or nothing waits.
-    pub fn lead_once(&self) -> bool {
+    pub(super) fn lead_once(&self) -> bool {
         if !self.become_leader() {
             return false;
         }

@@ -59,7 +59,7 @@ pub(crate) struct PendingModification {
 
 impl PendingModification {
     /// Returns the bytes that it adds to its group at most.
-    pub fn bytes_max(&self) -> usize {
+    pub(super) fn bytes_max(&self) -> usize {
         let value = match &self.change {
             Modification::Append { .. } => APPENDED_VALUE_BYTES_MAX,
             change => change.value_bytes(),

@@ -18,7 +18,7 @@ pub(super) struct PlaceWatch {
 }
 
 impl PlaceWatch {
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
         let checked_nanos = clock.monotonic_nanos();
         Self { clock, checked_nanos, is_displaced: false, has_stopped: false }
     }
@@ -26,7 +26,7 @@ impl PlaceWatch {
     /// Checks the place if that is due. Invariant: a store of which the directory was moved away,
     /// deleted or replaced at two checks in a row stops, so that it acknowledges nothing that would be
     /// lost with it. A directory that is moved and moved back at once stops no store.
-    pub fn step(&mut self, store: &Store) {
+    pub(super) fn step(&mut self, store: &Store) {
         let now = self.clock.monotonic_nanos();
         let is_due = now.saturating_sub(self.checked_nanos) >= CHECK_NANOS;
         // bug engine.embedded_place_unwatched: always

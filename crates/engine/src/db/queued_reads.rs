@@ -39,13 +39,13 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub fn new(store: Arc<Store>, clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn new(store: Arc<Store>, clock: Arc<dyn Clock>) -> Self {
         Self { store, clock }
     }
 
     /// Completes all of `reads`. A panic completes the rest with an error: it drops their tickets,
     /// and a read changes nothing else.
-    pub fn answer(&self, reads: Vec<QueuedRead>) {
+    pub(super) fn answer(&self, reads: Vec<QueuedRead>) {
         // The panic hook has reported it.
         let _ = caught("a read of a completion queue", || self.look_up_and_read(reads));
     }

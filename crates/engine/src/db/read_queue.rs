@@ -48,7 +48,7 @@ enum Work {
 }
 
 impl ReadQueue {
-    pub fn submit(&self, read: QueuedRead) {
+    pub(super) fn submit(&self, read: QueuedRead) {
         let mut waiting = self.waiting.lock();
         if waiting.stopped {
             // Completes the call with an error, outside the lock.
@@ -62,7 +62,7 @@ impl ReadQueue {
     }
 
     /// Submits a slice to a thread if it is long enough; otherwise its iterator reads it.
-    pub fn submit_slice(&self, readahead: &ScanReadahead) {
+    pub(super) fn submit_slice(&self, readahead: &ScanReadahead) {
         let Some(job) = readahead.long_job() else { return };
         let mut waiting = self.waiting.lock();
         if !waiting.stopped {
@@ -72,7 +72,7 @@ impl ReadQueue {
     }
 
     /// Does submitted work until stopped.
-    pub fn serve(&self, reader: &Reader) {
+    pub(super) fn serve(&self, reader: &Reader) {
         while let Some(work) = self.next() {
             match work {
                 Work::Slice(job) => job.run(),
@@ -104,7 +104,7 @@ impl ReadQueue {
 
     /// Ends [`ReadQueue::serve`]. Iterators continue without it; waiting reads are completed with an
     /// error.
-    pub fn stop(&self) {
+    pub(super) fn stop(&self) {
         let mut waiting = self.waiting.lock();
         waiting.stopped = true;
         waiting.slices.clear();

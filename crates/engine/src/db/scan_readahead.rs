@@ -39,7 +39,7 @@ pub(super) struct ScanReadahead {
 
 impl Job {
     /// Reads the slice unless it was read already or is no longer needed.
-    pub fn run(&self) {
+    pub(super) fn run(&self) {
         let mut state = self.state.lock();
         let State::Waiting(view, slice) = std::mem::replace(&mut *state, State::Reading) else {
             *state = State::Taken;
@@ -62,18 +62,18 @@ impl Job {
 
 impl ScanReadahead {
     /// Wraps a slice of `view`, which pins the files it needs.
-    pub fn new(view: &Arc<View>, slice: Slice) -> Self {
+    pub(super) fn new(view: &Arc<View>, slice: Slice) -> Self {
         let long = slice.value_bytes() >= VALUE_BYTES_MIN && slice.reads() <= READS_MAX;
         let state = Mutex::new(State::Waiting(view.clone(), slice));
         Self { job: Arc::new(Job { state, done: Condvar::new() }), long }
     }
 
     /// Returns the work for a thread, if the slice is long enough for one.
-    pub fn long_job(&self) -> Option<Arc<Job>> {
+    pub(super) fn long_job(&self) -> Option<Arc<Job>> {
         self.long.then(|| self.job.clone())
     }
 
-    pub fn take(self) -> Result<ReadSlice> {
+    pub(super) fn take(self) -> Result<ReadSlice> {
         let mut state = self.job.state.lock();
         while matches!(*state, State::Reading) {
             self.job.done.wait(state.for_wait());

@@ -40,7 +40,7 @@ struct SignalState {
 }
 
 impl Signal {
-    pub fn raise(&self) {
+    pub(super) fn raise(&self) {
         self.state.lock().raised = true;
         self.changed.notify_one();
     }
@@ -80,7 +80,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    pub fn start(
+    pub(super) fn start(
         store: &Arc<Store>,
         pipeline: &Arc<CommitPipeline>,
         reader: &Reader,
@@ -123,12 +123,12 @@ impl Workers {
         Ok(())
     }
 
-    pub fn reads(&self) -> &Arc<ReadQueue> {
+    pub(super) fn reads(&self) -> &Arc<ReadQueue> {
         &self.reads
     }
 
     /// Wakes the commit thread.
-    pub fn commit_soon(&self) {
+    pub(super) fn commit_soon(&self) {
         self.commit.raise();
     }
 }

@@ -110,7 +110,7 @@ pub(super) enum Found {
 impl Found {
     /// Reads a directory; changes nothing. Fails with [`Error::WrongStore`] for a store that is not
     /// a shard.
-    pub fn read(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Self> {
+    pub(super) fn read(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Self> {
         if !vfs.exists(dir)? {
             return Ok(Self::Unused(None));
         }
@@ -130,7 +130,7 @@ impl Found {
         }
     }
 
-    pub fn map(&self) -> Option<&Map> {
+    pub(super) fn map(&self) -> Option<&Map> {
         match self {
             Self::Unused(map) => map.as_ref(),
             Self::Used(map) => Some(map),
@@ -140,7 +140,7 @@ impl Found {
 
 impl Map {
     /// Writes the map; durable on return.
-    pub fn write(&self, vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<()> {
+    pub(super) fn write(&self, vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<()> {
         // bug engine.shard_map_unsynced: `true` is `false`
         checked_text::write(vfs, dir, NAME, &self.text(), true)
     }

@@ -27,7 +27,7 @@ pub(crate) struct ApplyState {
 }
 
 impl ApplyState {
-    pub fn resume(checkpoint: &Checkpoint) -> Self {
+    pub(crate) fn resume(checkpoint: &Checkpoint) -> Self {
         Self {
             applied: checkpoint.applied.clone(),
             frozen_at: checkpoint.replay_from,
@@ -36,19 +36,19 @@ impl ApplyState {
     }
 
     /// Returns the index up to which `region` is applied; `None` if nothing was.
-    pub fn applied(&self, region: RegionId) -> Option<LogIndex> {
+    pub(crate) fn applied(&self, region: RegionId) -> Option<LogIndex> {
         self.applied.get(&region).map(|(index, _)| *index)
     }
 
     /// Begins to end the incarnation of a region: it applies nothing until the batch that ends it
     /// is appended. Returns its applied index.
-    pub fn begin_ending(&mut self, region: RegionId) -> Option<LogIndex> {
+    pub(crate) fn begin_ending(&mut self, region: RegionId) -> Option<LogIndex> {
         self.ending.entry(region).or_default();
         self.applied(region)
     }
 
     /// Removes an ending region from the next checkpoint.
-    pub fn remove_region(&mut self, region: RegionId) {
+    pub(crate) fn remove_region(&mut self, region: RegionId) {
         let removed = self.applied.remove(&region);
         let ending = self.ending.entry(region).or_default();
         *ending = ending.or(removed);
@@ -56,7 +56,7 @@ impl ApplyState {
 
     /// Reverts [`ApplyState::begin_ending`] and [`ApplyState::remove_region`]: the batch was not
     /// appended.
-    pub fn restore_ending(&mut self) {
+    pub(crate) fn restore_ending(&mut self) {
         for (region, removed) in std::mem::take(&mut self.ending) {
             if let Some(removed) = removed {
                 self.applied.insert(region, removed);
@@ -73,7 +73,7 @@ impl ApplyState {
     /// applied: before the mark that is the entry applied last, up to which the log was truncated,
     /// and after a start it is the entry of the mark. Entries above it are replayed: the checkpoint
     /// counts all of them as unapplied. A start at the applied end of a log changes nothing here.
-    pub fn note_marks(&mut self, batch: &LogBatch) {
+    pub(crate) fn note_marks(&mut self, batch: &LogBatch) {
         for record in &batch.records {
             match record {
                 Record::Mark(region, Mark::Start(index, term)) => {
@@ -90,7 +90,7 @@ impl ApplyState {
     }
 
     /// Counts a region as applied up to this entry, after which its log starts.
-    pub fn start_after(&mut self, region: RegionId, at: (LogIndex, Term)) {
+    pub(crate) fn start_after(&mut self, region: RegionId, at: (LogIndex, Term)) {
         let applied = self.applied.entry(region).or_insert(at);
         if applied.0 < at.0 {
             *applied = at;
@@ -98,17 +98,17 @@ impl ApplyState {
     }
 
     /// Counts replayed bytes, so that a long replay is not repeated at the next crash.
-    pub fn note_replayed(&mut self, bytes: u64) {
+    pub(crate) fn note_replayed(&mut self, bytes: u64) {
         self.replayed_bytes += bytes;
     }
 
     /// Creates a checkpoint of what is applied; its replay starts at `replay_from`.
-    pub fn checkpoint_at(&self, replay_from: Lsn) -> Checkpoint {
+    pub(crate) fn checkpoint_at(&self, replay_from: Lsn) -> Checkpoint {
         Checkpoint { replay_from, applied: self.applied.clone() }
     }
 
     /// Applies the next entries of `region`; returns the bytes of their keys and values.
-    pub fn apply(
+    pub(crate) fn apply(
         &mut self,
         shared: &Shared,
         region: RegionId,
@@ -137,12 +137,12 @@ impl ApplyState {
     }
 
     /// Marks an entry applied: its operations are in the memtable.
-    pub fn finish_entry(&mut self, region: RegionId, index: LogIndex, term: Term) {
+    pub(crate) fn finish_entry(&mut self, region: RegionId, index: LogIndex, term: Term) {
         self.applied.insert(region, (index, term));
     }
 
     /// Starts a new memtable when the active one is full, or when the log to replay is long.
-    pub fn freeze_when_due(&mut self, shared: &Shared) -> Result<()> {
+    pub(crate) fn freeze_when_due(&mut self, shared: &Shared) -> Result<()> {
         let full = shared.index.memtable_bytes() >= shared.options.memtable_bytes_max;
         let log_bytes = shared.log.payload_bytes() - self.frozen_log_bytes + self.replayed_bytes;
         let long = log_bytes >= shared.options.checkpoint_log_bytes_max;
@@ -160,7 +160,7 @@ impl ApplyState {
     /// shows all entries and its head as of one moment; entries that it publishes later lie at this
     /// head or after it.
     /// Test: `a_checkpoint_never_passes_an_entry_that_waits_to_be_applied`.
-    pub fn freeze(&mut self, shared: &Shared) -> Result<bool> {
+    pub(crate) fn freeze(&mut self, shared: &Shared) -> Result<bool> {
         let applied = |region| self.applied(region).unwrap_or_default();
         let (replay_from, head) = shared.log.replay_from(&applied);
         if shared.index.memtable_is_empty() && head == self.frozen_at {
@@ -173,12 +173,12 @@ impl ApplyState {
         Ok(true)
     }
 
-    pub fn next_seq(&mut self) -> Seq {
+    pub(crate) fn next_seq(&mut self) -> Seq {
         self.seq = self.seq.next();
         self.seq
     }
 
-    pub fn publish(&self, shared: &Shared) {
+    pub(crate) fn publish(&self, shared: &Shared) {
         shared.index.publish(self.seq);
     }
 

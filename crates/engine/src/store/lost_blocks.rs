@@ -30,7 +30,7 @@ struct Lost {
 
 impl LostBlocks {
     /// Schedules a scrub of all runs after a failed read of the index.
-    pub fn suspect(&self, error: &Error) {
+    pub(crate) fn suspect(&self, error: &Error) {
         if error.is_damage() {
             self.suspected.store(true, Ordering::Release);
         }
@@ -38,21 +38,21 @@ impl LostBlocks {
 
     /// Schedules a scrub of all runs after a failed job, unless lost blocks are known: until they are
     /// covered, the job fails again and again.
-    pub fn note_failed_job(&self, error: &Error) {
+    pub(crate) fn note_failed_job(&self, error: &Error) {
         if !self.has_lost() {
             self.suspect(error);
         }
     }
 
-    pub fn take_suspected(&self) -> bool {
+    pub(crate) fn take_suspected(&self) -> bool {
         self.suspected.swap(false, Ordering::AcqRel)
     }
 
-    pub fn has_lost(&self) -> bool {
+    pub(crate) fn has_lost(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    pub fn note(&self, block: LostBlock) {
+    pub(crate) fn note(&self, block: LostBlock) {
         let mut lost = self.lost.lock();
         let is_known = lost.iter().any(|other| other.block == block);
         if !is_known && lost.len() < BLOCKS_MAX {
@@ -62,13 +62,13 @@ impl LostBlocks {
         }
     }
 
-    pub fn lost_ranges(&self) -> Vec<KeyRange> {
+    pub(crate) fn lost_ranges(&self) -> Vec<KeyRange> {
         let lost = self.lost.lock();
         lost.iter().flat_map(|lost| lost.left.iter().cloned()).take(RANGES_MAX).collect()
     }
 
     /// Returns the first range of a lost block that ends after `key`.
-    pub fn first_lost_after(&self, key: &[u8]) -> Option<KeyRange> {
+    pub(crate) fn first_lost_after(&self, key: &[u8]) -> Option<KeyRange> {
         let lost = self.lost.lock();
         let ranges = lost.iter().map(|lost| &lost.block.range);
         ranges.filter(|range| key < &range.end[..]).min_by(|a, b| a.start.cmp(&b.start)).cloned()
@@ -76,7 +76,7 @@ impl LostBlocks {
 
     /// Records that newer tiers cover a range. Returns the runs with lost blocks that may hold keys of
     /// it, with those of their blocks that are now covered completely.
-    pub fn note_covered(&self, range: &KeyRange) -> BTreeMap<RunId, Vec<usize>> {
+    pub(crate) fn note_covered(&self, range: &KeyRange) -> BTreeMap<RunId, Vec<usize>> {
         let mut covered: BTreeMap<RunId, Vec<usize>> = BTreeMap::new();
         let mut lost = self.lost.lock();
         lost.retain_mut(|lost| {
@@ -101,18 +101,18 @@ impl LostBlocks {
     }
 
     /// Drops the lost blocks of runs that no longer exist.
-    pub fn retain(&self, is_current: impl Fn(RunId) -> bool) {
+    pub(crate) fn retain(&self, is_current: impl Fn(RunId) -> bool) {
         let mut lost = self.lost.lock();
         lost.retain(|lost| is_current(lost.block.run));
         self.count.store(lost.len(), Ordering::Release);
     }
 
-    pub fn schedule_rewrite(&self, run: RunId) {
+    pub(crate) fn schedule_rewrite(&self, run: RunId) {
         self.rewrites.lock().insert(run);
     }
 
     /// Takes a run that can be rewritten: none of its blocks is still lost.
-    pub fn next_rewrite(&self) -> Option<RunId> {
+    pub(crate) fn next_rewrite(&self) -> Option<RunId> {
         let lost = self.lost.lock();
         let is_complete = |run: &RunId| lost.iter().all(|lost| lost.block.run != *run);
         let mut rewrites = self.rewrites.lock();

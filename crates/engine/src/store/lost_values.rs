@@ -75,7 +75,7 @@ impl State {
 }
 
 impl LostValues {
-    pub fn new(replay: Replay) -> Self {
+    pub(crate) fn new(replay: Replay) -> Self {
         Self {
             has_replicas: replay == Replay::Committed,
             state: Mutex::default(),
@@ -86,7 +86,7 @@ impl LostValues {
     }
 
     /// Records that the value of `key` at this place could not be read.
-    pub fn note(&self, key: &[u8], at: &Locator, error: &Error) {
+    pub(crate) fn note(&self, key: &[u8], at: &Locator, error: &Error) {
         if !error.is_damage() && !error.is_failed_read() {
             return;
         }
@@ -105,16 +105,16 @@ impl LostValues {
     }
 
     /// Whether other stores can supply copies.
-    pub fn has_replicas(&self) -> bool {
+    pub(crate) fn has_replicas(&self) -> bool {
         self.has_replicas
     }
 
-    pub fn has_lost(&self) -> bool {
+    pub(crate) fn has_lost(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }
 
     /// Returns the next values in key order, cyclically; none without replicas.
-    pub fn lost_values(&self, count_max: usize) -> Vec<LostValue> {
+    pub(crate) fn lost_values(&self, count_max: usize) -> Vec<LostValue> {
         if !self.has_replicas {
             return Vec::new();
         }
@@ -138,7 +138,7 @@ impl LostValues {
 
     /// Accepts a copy. Invariant: only bytes with the length and checksum in the index are the
     /// value; a sender of others has another version, or is damaged too.
-    pub fn repair_value(&self, key: &Bytes, value: Bytes) {
+    pub(crate) fn repair_value(&self, key: &Bytes, value: Bytes) {
         let mut state = self.state.lock();
         let room = state.copies_bytes == 0 || state.copies_bytes + value.len() <= COPIES_BYTES_MAX;
         let Some(lost) = state.values.get_mut(key).filter(|lost| lost.copy.is_none() && room)
@@ -156,7 +156,7 @@ impl LostValues {
 
     /// Checks the next lost values again. Drops those that can be read after all, and those that
     /// the index no longer refers to.
-    pub fn confirm(&self, shared: &Shared) -> Result<()> {
+    pub(crate) fn confirm(&self, shared: &Shared) -> Result<()> {
         let known = |(key, lost): (&Bytes, &Lost)| (key.clone(), lost.at, lost.is_confirmed);
         let noted: Vec<_> = {
             let mut state = self.state.lock();
@@ -183,7 +183,7 @@ impl LostValues {
     }
 
     /// Returns lost values that have a copy, with their locations and copies.
-    pub fn copies(&self) -> Vec<(Bytes, Locator, Bytes)> {
+    pub(crate) fn copies(&self) -> Vec<(Bytes, Locator, Bytes)> {
         let state = self.state.lock();
         let copied =
             |(key, lost): (&Bytes, &Lost)| Some((key.clone(), lost.at, lost.copy.clone()?));
@@ -191,14 +191,14 @@ impl LostValues {
     }
 
     /// Records that the index refers to readable copies of these.
-    pub fn note_repaired(&self, keys: &[Bytes]) {
+    pub(crate) fn note_repaired(&self, keys: &[Bytes]) {
         let mut state = self.state.lock();
         keys.iter().for_each(|key| state.remove(key));
         self.repaired.fetch_add(keys.len() as u64, Ordering::Relaxed);
         self.count.store(state.values.len(), Ordering::Release);
     }
 
-    pub fn stats(&self) -> RepairStats {
+    pub(crate) fn stats(&self) -> RepairStats {
         RepairStats {
             lost: self.count.load(Ordering::Acquire) as u64,
             found: self.found.load(Ordering::Relaxed),

@@ -166,7 +166,7 @@ impl Shared {
     }
 
     /// Returns the value at a location; may wait for the device.
-    pub fn value(&self, at: &Locator) -> Result<Bytes> {
+    pub(crate) fn value(&self, at: &Locator) -> Result<Bytes> {
         if let Some(value) = self.values.get(at) {
             return Ok(value);
         }

@@ -19,7 +19,7 @@ pub(super) struct Place {
 
 impl Place {
     /// Pins the directory of a store, its subdirectories and its lock, all of which exist.
-    pub fn open(vfs: &Arc<dyn Vfs>, dir: &Path, is_direct: bool) -> Result<Self> {
+    pub(super) fn open(vfs: &Arc<dyn Vfs>, dir: &Path, is_direct: bool) -> Result<Self> {
         let parts = [dir.to_path_buf(), dir.join(LOCK), dir.join("log"), dir.join("index")];
         let pins = parts.iter().map(|path| vfs.pin(path)).collect::<Result<_>>()?;
         // Unknown facts keep no store from opening.
@@ -33,7 +33,7 @@ impl Place {
     ///
     /// Invariant: a store acknowledges writes only in the directory that its path names, and while no
     /// other process can lock that directory.
-    pub fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         // bug engine.displaced_unnoticed: return Ok(());
         self.pins.iter().try_for_each(|pin| match pin.state()? {
             PinState::InPlace => Ok(()),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
 use stele_index::{Found, Index};
-use stele_log::{DamagedPayload, Survey};
+use stele_log::{DamageSurvey, DamagedPayload};
 use stele_storage::LostEntry;
 use stele_types::{Command, Error, LogIndex, Op, RegionId, Result, StoreIdent, ValueRef, keyspace};
 use stele_vfs::{DirLock, Vfs};
@@ -24,7 +24,7 @@ const DAMAGED_MAX: usize = 1 << 16;
 /// Store that waits for copies of lost entries.
 #[derive(Debug)]
 pub struct RecoveringStore {
-    survey: Survey,
+    survey: DamageSurvey,
     ident: Option<StoreIdent>,
     /// Last payload returned by [`stele_storage::RecoverableLog::lost_entries`].
     last: Option<DamagedPayload>,
@@ -62,8 +62,13 @@ impl RecoveringStore {
         let id = identity::open(vfs, dir, options.store, Replay::Committed)?;
         let (index, known) = rebuild::open_undamaged(vfs, dir, id, options)?;
         let from = recover_from(&known, Replay::Committed);
-        let survey =
-            Survey::take(vfs.clone(), &dir.join("log"), &options.log(id), &from, DAMAGED_MAX)?;
+        let survey = DamageSurvey::take(
+            vfs.clone(),
+            &dir.join("log"),
+            &options.log(id),
+            &from,
+            DAMAGED_MAX,
+        )?;
         let ident = match ident(&index, &survey) {
             Err(error) if error.is_damage() => None,
             other => other?,
@@ -78,7 +83,7 @@ impl RecoveringStore {
 }
 
 /// Reads the identity, which is written once: in a run, or in an entry that no checkpoint holds.
-fn ident(index: &Index, survey: &Survey) -> Result<Option<StoreIdent>> {
+fn ident(index: &Index, survey: &DamageSurvey) -> Result<Option<StoreIdent>> {
     let key = keyspace::ident_key();
     if let Some(Found::Value { value, .. }) = index.get(&key)? {
         let value = match value {

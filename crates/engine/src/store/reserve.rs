@@ -19,7 +19,7 @@ pub(crate) struct Reserve {
 impl Reserve {
     /// Opens the file of an earlier start, or creates it, before the store writes anything else. On a
     /// device with less than `least_bytes` free, its blocks are returned: recovery may need them.
-    pub fn open(vfs: &Arc<dyn Vfs>, dir: &Path, least_bytes: u64) -> Result<Self> {
+    pub(crate) fn open(vfs: &Arc<dyn Vfs>, dir: &Path, least_bytes: u64) -> Result<Self> {
         if !vfs.can_reserve(dir)? {
             return Ok(Self::default());
         }
@@ -39,17 +39,17 @@ impl Reserve {
         Ok(reserve)
     }
 
-    pub fn held_bytes(&self) -> u64 {
+    pub(crate) fn held_bytes(&self) -> u64 {
         self.held_bytes
     }
 
     /// Whether the file system can hold space.
-    pub fn can_hold(&self) -> bool {
+    pub(crate) fn can_hold(&self) -> bool {
         self.file.is_some()
     }
 
     /// Returns blocks to the file system, until `bytes` are held.
-    pub fn shrink(&mut self, bytes: u64) -> Result<()> {
+    pub(crate) fn shrink(&mut self, bytes: u64) -> Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         if bytes < self.held_bytes {
             file.set_len(bytes)?;
@@ -62,7 +62,7 @@ impl Reserve {
     /// held before.
     ///
     /// Invariant: the length covers all allocated blocks, so that a truncation returns them.
-    pub fn grow(&mut self, bytes: u64) -> Result<()> {
+    pub(crate) fn grow(&mut self, bytes: u64) -> Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         if bytes <= self.held_bytes {
             return Ok(());

@@ -24,7 +24,7 @@ pub(crate) struct ReserveSize {
 impl ReserveSize {
     /// Returns the bounds: an explicit size is kept from the start. `set` are the settings before they
     /// were fitted to the device, `fitted` those in force.
-    pub fn of(set: &Options, fitted: &Options) -> Self {
+    pub(crate) fn of(set: &Options, fitted: &Options) -> Self {
         let most_bytes = fitted.reserved_bytes;
         let is_default = set.reserved_bytes == Options::default().reserved_bytes;
         let least_bytes = if is_default { LEAST_BYTES.min(most_bytes) } else { most_bytes };
@@ -35,20 +35,20 @@ impl ReserveSize {
     ///
     /// Invariant: beside the quarter that is kept for deletes, it holds a copy of each value file, of
     /// all runs and of a manifest edit, up to the size that is set: all of them are part of the data.
-    pub fn for_data(&self, data_bytes: u64) -> u64 {
+    pub(crate) fn for_data(&self, data_bytes: u64) -> u64 {
         let for_copies = data_bytes.saturating_add(data_bytes / 3);
         self.least_bytes.saturating_add(for_copies).min(self.most_bytes)
     }
 
     /// Returns the bytes that may be appended where so many are free above the reserve, which grows
     /// with them by a third more.
-    pub fn room(&self, data_bytes: u64, above_bytes: u64) -> u64 {
+    pub(crate) fn room(&self, data_bytes: u64, above_bytes: u64) -> u64 {
         let growth_max = self.most_bytes - self.for_data(data_bytes);
         above_bytes.saturating_sub(growth_max).max(above_bytes / 7 * 3)
     }
 
     /// Returns the bytes that may be written before the device is read again.
-    pub fn grant(&self, data_bytes: u64, room_bytes: u64) -> u64 {
+    pub(crate) fn grant(&self, data_bytes: u64, room_bytes: u64) -> u64 {
         let most = match self.is_full_size(data_bytes) {
             true => self.most_bytes / 2,
             false => data_bytes / GRANT_OF_DATA + self.least_bytes / GRANT_OF_LEAST,
@@ -57,7 +57,7 @@ impl ReserveSize {
     }
 
     /// Whether the reserve does not grow with more data.
-    pub fn is_full_size(&self, data_bytes: u64) -> bool {
+    pub(crate) fn is_full_size(&self, data_bytes: u64) -> bool {
         self.for_data(data_bytes) == self.most_bytes
     }
 }

@@ -91,7 +91,7 @@ struct Lasting {
 impl Scrub {
     /// Goes on with the pass of which the progress is recorded. Without a record, or with a damaged
     /// one, a pass begins.
-    pub fn open(clock: Arc<dyn Clock>, shared: &Shared) -> Self {
+    pub(super) fn open(clock: Arc<dyn Clock>, shared: &Shared) -> Self {
         let (now, unix_s) = (clock.monotonic_nanos(), clock.unix_seconds());
         let checked_nanos = signed(now);
         let lasting = Lasting { stepped_nanos: now, checked_nanos, ..Lasting::default() };
@@ -103,14 +103,14 @@ impl Scrub {
         Self { clock, state: Mutex::new(state) }
     }
 
-    pub fn stats(&self) -> ScrubStats {
+    pub(super) fn stats(&self) -> ScrubStats {
         let now = self.clock.monotonic_nanos();
         let Lasting { stats, checked_nanos, .. } = self.state.lock().lasting;
         ScrubStats { age_s: since(now, checked_nanos) / SECOND_NANOS, ..stats }
     }
 
     /// Scrubs about `bytes_max` bytes, if the budget allows. Returns the bytes read.
-    pub fn step(&self, shared: &Arc<Shared>, bytes_max: u64) -> u64 {
+    pub(super) fn step(&self, shared: &Arc<Shared>, bytes_max: u64) -> u64 {
         let rate = shared.options.scrub_bytes_per_second_max;
         let Some(mut state) = self.state.try_lock().filter(|_| rate > 0) else { return 0 };
         let now = self.clock.monotonic_nanos();

@@ -45,7 +45,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Reads the record of a store. Fails if there is none, or a damaged one.
-    pub fn read(shared: &Shared) -> Result<Self> {
+    pub(super) fn read(shared: &Shared) -> Result<Self> {
         let path = shared.dir.join(NAME);
         let text = CheckedText::read(&shared.vfs, &path, MAGIC, FILE_BYTES_MAX)?;
         text.check()?;
@@ -65,7 +65,7 @@ impl Progress {
     }
 
     /// Replaces the record of a store; durable on return.
-    pub fn write(&self, shared: &Shared) -> Result<()> {
+    pub(super) fn write(&self, shared: &Shared) -> Result<()> {
         checked_text::write(&shared.vfs, &shared.dir, NAME, &self.body(), true)
     }
 

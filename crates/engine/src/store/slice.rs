@@ -47,7 +47,7 @@ struct SlicePair {
 
 impl Slice {
     /// Collects the next pairs of `iter`; empty at its end.
-    pub fn collect(iter: &mut ViewIter, extent: Extent) -> Result<Self> {
+    pub(crate) fn collect(iter: &mut ViewIter, extent: Extent) -> Result<Self> {
         match Self::collect_until_failure(iter, extent) {
             (slice, None) => Ok(slice),
             (_, Some(error)) => Err(error),
@@ -55,7 +55,10 @@ impl Slice {
     }
 
     /// Collects the next pairs of `iter`, up to one that cannot be read. Returns that failure too.
-    pub fn collect_until_failure(iter: &mut ViewIter, extent: Extent) -> (Self, Option<Error>) {
+    pub(crate) fn collect_until_failure(
+        iter: &mut ViewIter,
+        extent: Extent,
+    ) -> (Self, Option<Error>) {
         let mut slice = Self::default();
         let failure = slice.fill(iter, extent).err();
         (slice, failure)
@@ -93,41 +96,41 @@ impl Slice {
         self.bytes += key.len() as u64 + value_bytes;
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.pairs.len()
     }
 
     /// Returns the bytes of keys and values.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub fn value_bytes(&self) -> u64 {
+    pub(crate) fn value_bytes(&self) -> u64 {
         self.value_bytes
     }
 
     /// Estimates the number of reads for its values.
-    pub fn reads(&self) -> usize {
+    pub(crate) fn reads(&self) -> usize {
         self.places.len() - self.near
     }
 
-    pub fn first_key(&self) -> &[u8] {
+    pub(crate) fn first_key(&self) -> &[u8] {
         let end = self.pairs.first().map_or(0, |first| first.key_end as usize);
         self.memory.get(..end).unwrap_or_default()
     }
 
-    pub fn last_key(&self) -> &[u8] {
+    pub(crate) fn last_key(&self) -> &[u8] {
         let Some((last, before)) = self.pairs.split_last() else { return &[] };
         let begin = before.last().map_or(0, |pair| pair.value_end as usize);
         self.memory.get(begin..last.key_end as usize).unwrap_or_default()
     }
 
     /// Returns the bytes that its records take in value files.
-    pub fn record_bytes(&self) -> u64 {
+    pub(crate) fn record_bytes(&self) -> u64 {
         let mut begin = 0;
         let mut bytes = self.located_bytes();
         for pair in &self.pairs {
@@ -145,7 +148,7 @@ impl Slice {
 
     /// Reads the values off the device and records each one that is damaged as lost. Returns the
     /// last key, and the bytes of keys, of inline values and of the blocks read.
-    pub fn check(self, shared: &Shared) -> (Bytes, u64) {
+    pub(crate) fn check(self, shared: &Shared) -> (Bytes, u64) {
         // bug engine.scrub_reads_nothing: return (Bytes::copy_from_slice(self.last_key()), self.bytes);
         // If the joint read fails, the values are read one by one, which reports the failing one.
         let read = shared.log.read_many_direct(&self.places).unwrap_or_else(|_| ReadMany {
@@ -172,7 +175,7 @@ impl Slice {
     }
 
     /// Reads the values in order of location, with small gaps coalesced.
-    pub fn read(self, log: &Log) -> Result<ReadSlice> {
+    pub(crate) fn read(self, log: &Log) -> Result<ReadSlice> {
         let read = match log.read_many(&self.places) {
             // The values are read one by one, so that only those that are damaged fail.
             Err(error) if error.is_damage() => {
@@ -212,12 +215,12 @@ pub(crate) struct ReadSlice {
 
 impl ReadSlice {
     /// Returns the reads of its values in excess of one.
-    pub fn scattered_reads(&self) -> u64 {
+    pub(crate) fn scattered_reads(&self) -> u64 {
         self.scattered_reads
     }
 
     /// Returns the next pair. Records a value that cannot be read as lost.
-    pub fn next(&mut self, shared: &Shared) -> Result<Option<Pair>> {
+    pub(crate) fn next(&mut self, shared: &Shared) -> Result<Option<Pair>> {
         let Some(pair) = self.pairs.next() else { return Ok(None) };
         let (key_end, value_end) = (pair.key_end as usize, pair.value_end as usize);
         let key = self.memory.slice(self.begin..key_end);

@@ -55,7 +55,7 @@ struct Room {
 }
 
 impl SpaceState {
-    pub fn new(clock: Arc<dyn Clock>, reserve: Reserve, size: ReserveSize) -> Self {
+    pub(crate) fn new(clock: Arc<dyn Clock>, reserve: Reserve, size: ReserveSize) -> Self {
         let room = Room {
             reserve,
             data_bytes: 0,
@@ -76,33 +76,33 @@ impl SpaceState {
         }
     }
 
-    pub fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }
 
-    pub fn note_job_bytes(&self, bytes: u64) {
+    pub(crate) fn note_job_bytes(&self, bytes: u64) {
         self.job_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    pub fn request_truncation(&self) {
+    pub(crate) fn request_truncation(&self) {
         self.truncation_requested.store(true, Ordering::Relaxed);
     }
 
-    pub fn take_truncation_request(&self) -> bool {
+    pub(crate) fn take_truncation_request(&self) -> bool {
         self.truncation_requested.swap(false, Ordering::Relaxed)
     }
 }
 
 impl Shared {
     /// Returns the bytes that the store may still write, the reserve included.
-    pub fn writable_bytes(&self) -> Result<u64> {
+    pub(crate) fn writable_bytes(&self) -> Result<u64> {
         let room = self.space.room.lock();
         Ok(self.vfs.free_bytes(&self.dir)? + room.reserve.held_bytes())
     }
 
     /// Returns the bytes that jobs may write: all but what is kept for deletes, and as much again for
     /// what a job writes besides its outputs.
-    pub fn job_room_bytes(&self) -> Result<u64> {
+    pub(crate) fn job_room_bytes(&self) -> Result<u64> {
         let data_bytes = reserve_size::data_bytes(self);
         let mut room_bytes = self.writable_bytes()?;
         // Invariant: a job of a store that is short of space counts on the reserve alone. Puts may take
@@ -119,12 +119,12 @@ impl Shared {
     }
 
     /// Makes room for `bytes` of an append out of the reserve, as far as the device lacks it.
-    pub fn open_reserve(&self, bytes: u64) -> Result<()> {
+    pub(crate) fn open_reserve(&self, bytes: u64) -> Result<()> {
         self.open_reserve_to(bytes, 0)
     }
 
     /// Makes room for a step of a job out of the reserve. A part stays for deletes.
-    pub fn open_reserve_for_job(&self, bytes: u64) -> Result<()> {
+    pub(crate) fn open_reserve_for_job(&self, bytes: u64) -> Result<()> {
         self.open_reserve_to(bytes, self.reserve_for_data() / DELETES_OF_RESERVE)
     }
 
@@ -147,7 +147,7 @@ impl Shared {
     }
 
     /// Fills the reserve again with what the device has free.
-    pub fn refill_reserve(&self) -> Result<()> {
+    pub(crate) fn refill_reserve(&self) -> Result<()> {
         let mut room = self.space.room.lock();
         if self.options.reserved_bytes == 0 || !room.reserve.can_hold() {
             return Ok(());

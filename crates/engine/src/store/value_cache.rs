@@ -34,7 +34,7 @@ pub(crate) struct ValueCache {
 }
 
 impl ValueCache {
-    pub fn new(bytes_max: usize) -> Self {
+    pub(crate) fn new(bytes_max: usize) -> Self {
         // A cache smaller than a few values only costs copies.
         const BYTES_MIN: usize = 64 << 10;
         let values = if bytes_max >= BYTES_MIN { cache(bytes_max) } else { None };
@@ -42,14 +42,14 @@ impl ValueCache {
         Self { values, value_bytes_max, hits: AtomicU64::new(0), misses: AtomicU64::new(0) }
     }
 
-    pub fn get(&self, at: &Locator) -> Option<Bytes> {
+    pub(crate) fn get(&self, at: &Locator) -> Option<Bytes> {
         let found = self.values.as_ref()?.get(&at.lsn().as_u64())?;
         self.hits.fetch_add(1, Ordering::Relaxed);
         Some(found)
     }
 
     /// Adds a value that was read after a miss.
-    pub fn insert(&self, at: &Locator, value: &Bytes) {
+    pub(crate) fn insert(&self, at: &Locator, value: &Bytes) {
         let Some(values) = &self.values else { return };
         self.misses.fetch_add(1, Ordering::Relaxed);
         if value.len() as u64 <= self.value_bytes_max {
@@ -57,11 +57,11 @@ impl ValueCache {
         }
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.values.as_ref().map_or(0, Cache::weight)
     }
 
-    pub fn counts(&self) -> (u64, u64) {
+    pub(crate) fn counts(&self) -> (u64, u64) {
         (self.hits.load(Ordering::Relaxed), self.misses.load(Ordering::Relaxed))
     }
 }

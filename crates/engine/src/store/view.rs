@@ -150,7 +150,7 @@ impl EngineView for View {
             Lookup::NeedsIo => return Ok(Cached::NeedsIo),
         };
         let Some(Found::Value { value, expires_at_s }) = found else {
-            return Ok(Cached::Here(None));
+            return Ok(Cached::Ready(None));
         };
         let value = match value {
             ValueRef::Inline(value) => Some(value),
@@ -158,7 +158,7 @@ impl EngineView for View {
         };
         let key = || Bytes::copy_from_slice(key);
         Ok(match value {
-            Some(value) => Cached::Here(Some(Pair { key: key(), value, expires_at_s })),
+            Some(value) => Cached::Ready(Some(Pair { key: key(), value, expires_at_s })),
             None => Cached::NeedsIo,
         })
     }

@@ -156,14 +156,14 @@ fn a_cached_read_never_waits_and_never_gives_a_wrong_value() {
     region.put("large", &value).unwrap();
     let get = |key: &str| store.view().unwrap().get_cached(key.as_bytes()).unwrap();
     let value_of = |cached: Cached<Option<Pair>>| match cached {
-        Cached::Here(pair) => pair.map(|pair| pair.value.to_vec()),
+        Cached::Ready(pair) => pair.map(|pair| pair.value.to_vec()),
         Cached::NeedsIo => None,
     };
     assert_eq!(get("large"), Cached::NeedsIo, "its file was never opened");
     assert_eq!(value_of(get("small")), Some(b"in the index".to_vec()));
     store.view().unwrap().get(b"large").unwrap();
     assert_eq!(value_of(get("large")), Some(value.clone()));
-    assert_eq!(get("absent"), Cached::Here(None));
+    assert_eq!(get("absent"), Cached::Ready(None));
     disk.set_cached(false);
     assert_eq!(get("large"), Cached::NeedsIo);
     store.flush().unwrap();
@@ -392,7 +392,7 @@ fn a_value_that_was_read_is_read_from_memory() {
     assert_eq!((reads() - before, store.value_cache_hits()), (1, (0, 1)));
     disk.set_cached(false);
     let at_hand = store.view().unwrap().get_cached(b"k").unwrap();
-    assert!(matches!(at_hand, Cached::Here(Some(pair)) if pair.value == vec![1; 5000]));
+    assert!(matches!(at_hand, Cached::Ready(Some(pair)) if pair.value == vec![1; 5000]));
     assert_eq!((reads() - before, store.value_cache_hits()), (1, (1, 1)));
     assert!(store.stats().memory_bytes > 5000);
     // The overwriting value has another location.

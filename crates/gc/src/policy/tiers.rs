@@ -11,7 +11,7 @@ const IDLE_SIZE_RATIO: f64 = 8.0;
 
 /// Returns the index of the newest tier to merge and the number of tiers; `None` while there are
 /// few enough.
-pub fn due(tiers: &[TierState], options: &GcOptions) -> Option<(usize, usize)> {
+pub(super) fn due(tiers: &[TierState], options: &GcOptions) -> Option<(usize, usize)> {
     let surplus = tiers.len().checked_sub(options.tiers_max).filter(|&n| n > 0)?;
     let mut best: Option<(usize, usize)> = None;
     for first in 0..tiers.len() {
@@ -28,7 +28,7 @@ pub fn due(tiers: &[TierState], options: &GcOptions) -> Option<(usize, usize)> {
 /// there are few tiers. Data that arrives in portions with idle times in between is rewritten up to
 /// [`IDLE_SIZE_RATIO`] times more for each time that the store grows by that factor. The budget
 /// limits this, except in a store that is nearly all index.
-pub fn due_when_idle(tiers: &[TierState]) -> Option<(usize, usize)> {
+pub(super) fn due_when_idle(tiers: &[TierState]) -> Option<(usize, usize)> {
     let windows = (0..tiers.len()).map(|first| (first, window(tiers, first, IDLE_SIZE_RATIO)));
     windows.filter(|&(_, count)| count > 1).max_by_key(|&(first, count)| (count, Reverse(first)))
 }

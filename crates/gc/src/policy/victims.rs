@@ -10,7 +10,7 @@ use stele_types::FileId;
 
 /// Files to empty together, best first, with the expected cost and gain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Victims {
+pub(super) struct Victims {
     pub files: Vec<FileId>,
     /// Estimated live bytes to move.
     pub move_bytes: u64,
@@ -22,7 +22,7 @@ pub struct Victims {
 
 /// Limits of a selection.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub(super) struct Wanted {
     /// Bytes freed at which the selection stops.
     pub freed_bytes: u64,
     /// Limit for the bytes moved, except that at least one file is taken.
@@ -37,7 +37,7 @@ pub struct Wanted {
 ///
 /// Invariant: what is moved fits into the room. A job that runs out of space frees nothing, and the
 /// same choice would fail again and again.
-pub fn choose(state: &State, options: &GcOptions, wanted: Wanted) -> Victims {
+pub(super) fn choose(state: &State, options: &GcOptions, wanted: Wanted) -> Victims {
     let newest = state.files.iter().map(|file| file.id.0).max().unwrap_or(0);
     let shrink = undiscovered_share(state);
     let live = |file: &FileState| file.live_bytes as f64 * (1.0 - shrink);

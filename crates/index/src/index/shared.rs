@@ -39,11 +39,11 @@ pub(crate) struct Tables {
 
 impl Tables {
     /// Returns the memtables, newest first.
-    pub fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
+    pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
         std::iter::once(&self.active).chain(self.frozen.iter().map(|frozen| &frozen.memtable))
     }
 
-    pub fn get(&self, key: &[u8], seq: Seq) -> Result<Option<Found>> {
+    pub(crate) fn get(&self, key: &[u8], seq: Seq) -> Result<Option<Found>> {
         match self.get_in_memory(key, seq) {
             Some(found) => Ok(Some(found)),
             None => self.version.get(key),
@@ -51,7 +51,7 @@ impl Tables {
     }
 
     /// Does what [`Tables::get`] does, without waiting for the device.
-    pub fn get_cached(&self, key: &[u8], seq: Seq) -> Result<Lookup> {
+    pub(crate) fn get_cached(&self, key: &[u8], seq: Seq) -> Result<Lookup> {
         match self.get_in_memory(key, seq) {
             Some(found) => Ok(Lookup::Known(Some(found))),
             None => self.version.get_cached(key),
@@ -103,21 +103,21 @@ impl Shared {
     ///
     /// Invariant: the sequence number is loaded while the version is current. A view contains nothing
     /// that was written after a later version was published.
-    pub fn snapshot(&self) -> (Arc<Tables>, Seq) {
+    pub(crate) fn snapshot(&self) -> (Arc<Tables>, Seq) {
         let tables = self.tables.read();
         let seq = Seq(self.published.load(Ordering::Acquire));
         (tables.clone(), seq)
     }
 
-    pub fn allocate_run(&self) -> RunId {
+    pub(crate) fn allocate_run(&self) -> RunId {
         RunId(self.next_run.fetch_add(1, Ordering::Relaxed))
     }
 
-    pub fn open_run(&self, run: RunId) -> Result<Arc<Run>> {
+    pub(crate) fn open_run(&self, run: RunId) -> Result<Arc<Run>> {
         Run::open(&self.vfs, &self.dir, run, self.cache.clone())
     }
 
-    pub fn freeze(&self, checkpoint: Checkpoint) {
+    pub(crate) fn freeze(&self, checkpoint: Checkpoint) {
         let mut tables = self.tables.write();
         let memtable = tables.active.clone();
         let mut frozen = vec![Arc::new(Frozen { memtable, checkpoint: Mutex::new(checkpoint) })];
@@ -128,7 +128,7 @@ impl Shared {
 
     /// Publishes a version, without the memtable that it now contains. The caller holds the
     /// manifest's lock.
-    pub fn publish_version(&self, version: Version, flushed: Option<&Arc<Frozen>>) {
+    pub(crate) fn publish_version(&self, version: Version, flushed: Option<&Arc<Frozen>>) {
         let version = Arc::new(version);
         self.pins.add(&version);
         let mut tables = self.tables.write();
@@ -141,7 +141,7 @@ impl Shared {
 
     /// Masks a part of a run, see [`super::Index::mask_blocks`]. Views of earlier versions keep the run
     /// unmasked: they do not see the tier that replaces the keys.
-    pub fn mask(&self, run: RunId, masked: impl FnOnce(&Run) -> Arc<Run>) {
+    pub(crate) fn mask(&self, run: RunId, masked: impl FnOnce(&Run) -> Arc<Run>) {
         // While the lock is held, nothing commits between reading the version and replacing it.
         let _manifest = self.manifest.lock();
         let version = self.tables.read().version.clone();
@@ -152,14 +152,14 @@ impl Shared {
     }
 
     /// Publishes the checkpoint after an edit that changed it.
-    pub fn publish_checkpoint(&self, manifest: &Manifest) {
+    pub(crate) fn publish_checkpoint(&self, manifest: &Manifest) {
         *self.checkpointed.write() = manifest.state().checkpoint.applied.clone();
     }
 
     /// Discards the files of a dropped job, except those that the manifest keeps to resume it.
     /// After a failed manifest write it discards nothing: the edit that references the files may be
     /// durable.
-    pub fn discard(&self, runs: &[RunId]) {
+    pub(crate) fn discard(&self, runs: &[RunId]) {
         let manifest = self.manifest.lock();
         // bug index.discard_when_poisoned: never
         if manifest.poisoned() {
@@ -175,7 +175,7 @@ impl Shared {
     /// Unlinks obsolete runs that no reader pins. Invariant: files that became obsolete earlier are
     /// unlinked first, durably, so that after a crash no run reappears without the run that
     /// replaced it. The next call repeats what failed.
-    pub fn purge(&self) -> Result<usize> {
+    pub(crate) fn purge(&self) -> Result<usize> {
         let oldest = self.pins.oldest();
         let mut garbage = self.garbage.lock();
         let mut removed = 0;
@@ -201,7 +201,7 @@ impl Shared {
         Ok(removed)
     }
 
-    pub fn needed_files(&self) -> Result<Vec<FileId>> {
+    pub(crate) fn needed_files(&self) -> Result<Vec<FileId>> {
         let version = self.tables.read().version.clone();
         let mut files: BTreeSet<FileId> = version.live().keys().copied().collect();
         let pending = self.manifest.lock().state().pending.clone();
@@ -218,14 +218,14 @@ impl Shared {
         Ok(files.into_iter().collect())
     }
 
-    pub fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         let tables = self.tables.read().clone();
         let memtables: usize = tables.memtables().map(|memtable| memtable.bytes()).sum();
         (memtables + self.cache.used_bytes()) as u64 + self.run_bytes()
     }
 
     /// Returns the memory of the current runs, without what the cache counts.
-    pub fn run_bytes(&self) -> u64 {
+    pub(crate) fn run_bytes(&self) -> u64 {
         let version = self.tables.read().version.clone();
         version.runs().map(|run| run.memory_bytes() as u64).sum()
     }

@@ -187,7 +187,7 @@ pub(crate) struct ManifestState {
 }
 
 impl ManifestState {
-    pub fn apply(&mut self, change: &Change) {
+    pub(crate) fn apply(&mut self, change: &Change) {
         match change {
             Change::AddRun(run, age) => {
                 self.runs.insert(*run, *age);
@@ -216,7 +216,7 @@ impl ManifestState {
     }
 
     /// Returns the changes that produce this state from the empty state.
-    pub fn snapshot(&self) -> Vec<Change> {
+    pub(crate) fn snapshot(&self) -> Vec<Change> {
         let mut changes = vec![
             Change::Checkpoint(self.checkpoint.clone()),
             Change::RaftFrom(self.raft_from),
@@ -231,7 +231,7 @@ impl ManifestState {
     }
 
     /// Returns whether a run is current or an output of the pending merge.
-    pub fn refers_to(&self, run: RunId) -> bool {
+    pub(crate) fn refers_to(&self, run: RunId) -> bool {
         self.runs.contains_key(&run)
             || self.pending.as_ref().is_some_and(|pending| pending.outputs.contains(&run))
     }

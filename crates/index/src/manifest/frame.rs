@@ -129,14 +129,14 @@ pub(crate) struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
-    pub fn new(file: &'a [u8], end: End) -> Self {
+    pub(crate) fn new(file: &'a [u8], end: End) -> Self {
         Self { file, end, last: &[], search: Search::new(file, end.number) }
     }
 
     /// Returns the next frame, or `None` at the chain's end. Skips one damaged frame of an edit
     /// that was written twice: a damaged repetition adds nothing, and an intact repetition replaces
     /// a damaged edit.
-    pub fn next(&mut self) -> Option<Frame<'a>> {
+    pub(crate) fn next(&mut self) -> Option<Frame<'a>> {
         let frame =
             self.at(self.end).or_else(|| self.past_repetition()).or_else(|| self.repetition())?;
         (self.end.offset, self.end.chain) = (frame.offset + frame.bytes, frame.crc);
@@ -145,7 +145,7 @@ impl<'a> Chain<'a> {
     }
 
     /// Continues after damage, with the frame at `offset` that chains to `prev`.
-    pub fn resume(&mut self, offset: u64, prev: u32) {
+    pub(crate) fn resume(&mut self, offset: u64, prev: u32) {
         (self.end.offset, self.end.chain, self.last) = (offset, prev, &[]);
     }
 
@@ -192,13 +192,13 @@ pub(crate) struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    pub fn new(file: &'a [u8], number: u32) -> Self {
+    pub(crate) fn new(file: &'a [u8], number: u32) -> Self {
         Self { file, number, crcs: Vec::new() }
     }
 
     /// Returns the offset of the first valid frame at or after `offset`, and the checksum it chains
     /// to.
-    pub fn resume_from(&mut self, offset: u64) -> Option<(u64, u32)> {
+    pub(crate) fn resume_from(&mut self, offset: u64) -> Option<(u64, u32)> {
         let mut places = (offset..self.file.len() as u64).step_by(FRAME_ALIGN_BYTES);
         places.find_map(|at| {
             let (frame, body_at) = unchecked_frame_at(self.file, at)?;

@@ -5,7 +5,7 @@
 
 mod change;
 pub(crate) mod frame;
-pub mod rebuild;
+pub(crate) mod rebuild;
 
 pub use change::Change;
 pub(crate) use change::ManifestState;
@@ -42,7 +42,7 @@ impl From<Edit> for Change {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct ManifestRecovery {
     pub created: bool,
     /// Bytes of an unfinished last frame that were truncated.
     pub tail_cut_bytes: u64,
@@ -64,7 +64,11 @@ pub(crate) struct Manifest {
 
 impl Manifest {
     /// Opens the newest manifest of `dir`, or creates one in a directory without runs.
-    pub fn open(vfs: Arc<dyn Vfs>, dir: &Path, bytes_max: u64) -> Result<(Self, Found)> {
+    pub(crate) fn open(
+        vfs: Arc<dyn Vfs>,
+        dir: &Path,
+        bytes_max: u64,
+    ) -> Result<(Self, ManifestRecovery)> {
         match numbers(&*vfs, dir)?.last() {
             Some(&number) => Self::read(vfs, dir, number, bytes_max),
             None if has_runs(&*vfs, dir)? => {
@@ -75,14 +79,14 @@ impl Manifest {
             }
             None => {
                 let manifest = Self::create(vfs, dir, 1, ManifestState::default(), bytes_max)?;
-                Ok((manifest, Found { created: true, tail_cut_bytes: 0 }))
+                Ok((manifest, ManifestRecovery { created: true, tail_cut_bytes: 0 }))
             }
         }
     }
 
     /// Writes a new manifest that records `state`. The file gets its name after its content is
     /// durable.
-    pub fn create(
+    pub(crate) fn create(
         vfs: Arc<dyn Vfs>,
         dir: &Path,
         number: u32,
@@ -97,7 +101,12 @@ impl Manifest {
         Ok(Self { vfs, dir, file, end, rewrite_at, bytes_max, state, poisoned: None })
     }
 
-    fn read(vfs: Arc<dyn Vfs>, dir: &Path, number: u32, bytes_max: u64) -> Result<(Self, Found)> {
+    fn read(
+        vfs: Arc<dyn Vfs>,
+        dir: &Path,
+        number: u32,
+        bytes_max: u64,
+    ) -> Result<(Self, ManifestRecovery)> {
         let path = path_of(dir, number);
         let file = vfs.open(&path, Open::WRITE)?;
         let content = read_all(&*file)?;
@@ -116,20 +125,20 @@ impl Manifest {
         let rewrite_at = bytes_max.max(2 * end.offset);
         let dir = dir.to_path_buf();
         let manifest = Self { vfs, dir, file, end, rewrite_at, bytes_max, state, poisoned: None };
-        Ok((manifest, Found { created: false, tail_cut_bytes }))
+        Ok((manifest, ManifestRecovery { created: false, tail_cut_bytes }))
     }
 
-    pub fn state(&self) -> &ManifestState {
+    pub(crate) fn state(&self) -> &ManifestState {
         &self.state
     }
 
-    pub fn poisoned(&self) -> bool {
+    pub(crate) fn poisoned(&self) -> bool {
         self.poisoned.is_some()
     }
 
     /// Makes `changes` durable together, then applies them to [`Manifest::state`]. After a failure
     /// other than `NoSpace` the durable state is unknown, and every later call fails.
-    pub fn append(&mut self, changes: &[Change]) -> Result<()> {
+    pub(crate) fn append(&mut self, changes: &[Change]) -> Result<()> {
         self.check()?;
         let mut body = Vec::new();
         changes.iter().for_each(|change| change.encode(&mut body));
@@ -171,7 +180,7 @@ impl Manifest {
 
     /// Makes the state read at open durable, whether or not its syncs succeeded: by a new file, or
     /// on a full device by writing the same bytes at the same offset.
-    pub fn renew(&mut self) -> Result<()> {
+    pub(crate) fn renew(&mut self) -> Result<()> {
         let is_rewritten = self.rewrite()?;
         // bug index.trust_what_was_read_when_full: always
         if is_rewritten {
@@ -185,7 +194,7 @@ impl Manifest {
 
     /// Replaces the file by a shorter one and unlinks the old one after the new name is durable.
     /// Returns `false` when the device is full; the old file then stays in use.
-    pub fn rewrite(&mut self) -> Result<bool> {
+    pub(crate) fn rewrite(&mut self) -> Result<bool> {
         let old = path_of(&self.dir, self.end.number);
         let number = self.end.number.checked_add(1);
         let number = number
@@ -217,7 +226,7 @@ impl Manifest {
 
     /// Invariant: after an error no change follows. The durable state is unknown.
     /// Test: `a_failed_sync_stops_all_further_edits`.
-    pub fn poison_on<T>(&mut self, result: Result<T>) -> Result<T> {
+    pub(crate) fn poison_on<T>(&mut self, result: Result<T>) -> Result<T> {
         // bug index.no_poison: never
         if let Err(error) = &result {
             self.poisoned = Some(error.to_string());
@@ -232,7 +241,7 @@ impl Manifest {
         }
     }
 
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match &self.poisoned {
             Some(cause) => Err(Error::Poisoned(cause.clone())),
             None => Ok(()),
@@ -240,7 +249,7 @@ impl Manifest {
     }
 
     /// Reads the file again and compares its state with the state in use.
-    pub fn verify(&self) -> Result<()> {
+    pub(crate) fn verify(&self) -> Result<()> {
         let path = path_of(&self.dir, self.end.number);
         let content = read_all(&*self.file)?;
         let mut state = ManifestState::default();
@@ -252,7 +261,7 @@ impl Manifest {
     }
 
     /// Unlinks manifests older than the one in use and an unfinished new one; returns how many.
-    pub fn remove_leftovers(&self) -> Result<usize> {
+    pub(crate) fn remove_leftovers(&self) -> Result<usize> {
         let mut removed = 0;
         for number in numbers(&*self.vfs, &self.dir)? {
             if number != self.end.number {

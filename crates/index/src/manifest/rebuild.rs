@@ -37,7 +37,7 @@ pub(crate) struct FooterState {
 }
 
 impl FooterState {
-    pub fn new(state: &ManifestState, checkpoint: Option<&Checkpoint>) -> Self {
+    pub(crate) fn new(state: &ManifestState, checkpoint: Option<&Checkpoint>) -> Self {
         Self {
             checkpoint: checkpoint.unwrap_or(&state.checkpoint).clone(),
             raft_from: state.raft_from,
@@ -45,7 +45,7 @@ impl FooterState {
         }
     }
 
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.checkpoint.encode(&mut out);
         varint::put(&mut out, u64::from(self.raft_from.0));

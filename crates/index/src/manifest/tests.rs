@@ -13,7 +13,7 @@ fn dir() -> &'static Path {
     Path::new("index")
 }
 
-fn open(vfs: &SimVfs) -> Result<(Manifest, Found)> {
+fn open(vfs: &SimVfs) -> Result<(Manifest, ManifestRecovery)> {
     vfs.create_dir_all(dir())?;
     Manifest::open(Arc::new(vfs.clone()), dir(), LIMIT)
 }

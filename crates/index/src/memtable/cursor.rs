@@ -3,8 +3,8 @@
 use super::Memtable;
 use super::node::SLOTS;
 use super::range_deletes::Pieces;
-use super::record::{Content, Record};
-use super::tree::Target;
+use super::record::{Content, VersionRecord};
+use super::tree::LeafTarget;
 use crate::cursor::Cursor;
 use crate::cursor::{Found, ValueSlice};
 use std::ops::Range;
@@ -71,7 +71,7 @@ impl MemtableCursor {
     fn move_to_slot(&mut self) -> bool {
         self.record = self.table.visible(self.leaf.heads[self.slot], self.at);
         if self.record != 0 {
-            let record = Record::at(&self.table.tree.arena, self.record);
+            let record = VersionRecord::at(&self.table.tree.arena, self.record);
             record.key_into(&mut self.key);
             (self.content, self.expires_at_s) = record.content(&mut self.bytes);
         }
@@ -90,7 +90,7 @@ impl MemtableCursor {
     #[inline]
     fn is_hidden(&self) -> bool {
         self.deletes.as_ref().is_some_and(|deletes| {
-            let record = Record::at(&self.table.tree.arena, self.record);
+            let record = VersionRecord::at(&self.table.tree.arena, self.record);
             deletes.epoch_over(&self.key) > record.epoch()
         })
     }
@@ -127,8 +127,8 @@ impl MemtableCursor {
                 return self.clear();
             }
             let mut first = std::mem::take(&mut self.key);
-            Record::at(&self.table.tree.arena, self.leaf.first).key_into(&mut first);
-            self.load(Target::Below(Some(&first)), Some(&first));
+            VersionRecord::at(&self.table.tree.arena, self.leaf.first).key_into(&mut first);
+            self.load(LeafTarget::Below(Some(&first)), Some(&first));
             self.key = first;
             if self.slot == 0 {
                 return self.clear();
@@ -138,7 +138,7 @@ impl MemtableCursor {
     }
 
     /// Copies a leaf and sets the slot to the first key at or above `bound`, or past the last key.
-    fn load(&mut self, to: Target<'_>, bound: Option<&[u8]>) {
+    fn load(&mut self, to: LeafTarget<'_>, bound: Option<&[u8]>) {
         let arena = &self.table.tree.arena;
         (self.leaf, self.slot) = self.table.tree.read_leaf(to, |node, meta| {
             let slot = bound.map_or(meta.count, |key| node.lower_bound(arena, meta, key).0);
@@ -196,14 +196,14 @@ impl Cursor for MemtableCursor {
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.load(Target::Key(key), Some(key));
+        self.load(LeafTarget::Key(key), Some(key));
         self.resolve_visible(self.slot..self.leaf.count);
         self.forward();
         Ok(())
     }
 
     fn seek_before(&mut self, bound: Option<&[u8]>) -> Result<()> {
-        self.load(Target::Below(bound), bound);
+        self.load(LeafTarget::Below(bound), bound);
         self.resolve_visible(0..self.slot);
         self.backward();
         Ok(())

@@ -22,12 +22,12 @@ pub(crate) use sample::SampleSink;
 use crate::cursor::Found;
 use bytes::Bytes;
 use range_deletes::RangeDeletes;
-use record::Record;
+use record::VersionRecord;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use stele_types::lock::{RwLock, rank};
 use stele_types::{KeyRange, Seq};
-use tree::{Target, Tree};
+use tree::{LeafTarget, Tree};
 
 /// Key → newest visible version, by sequence number. Sequence numbers never decrease from write to
 /// write; of writes with equal numbers the later one wins. Keys are at most `KEY_BYTES_MAX` long
@@ -96,7 +96,7 @@ impl Memtable {
     /// Returns the newest version of `key` visible at `at`. Returns [`Found::Deleted`] also when a
     /// range delete covers the key, so that older sources are not searched.
     pub fn get(&self, key: &[u8], at: Seq) -> Option<Found> {
-        let head = self.tree.read_leaf(Target::Key(key), |leaf, meta| {
+        let head = self.tree.read_leaf(LeafTarget::Key(key), |leaf, meta| {
             match leaf.lower_bound(&self.tree.arena, meta, key) {
                 (slot, true) => leaf.record(slot),
                 _ => 0,
@@ -107,7 +107,7 @@ impl Memtable {
         if record == 0 {
             return (covered > 0).then_some(Found::Deleted);
         }
-        let record = Record::at(&self.tree.arena, record);
+        let record = VersionRecord::at(&self.tree.arena, record);
         Some(if covered > record.epoch() { Found::Deleted } else { record.found() })
     }
 
@@ -158,7 +158,7 @@ impl Memtable {
     fn visible(&self, head: u32, at: u64) -> u32 {
         let mut record = head;
         while record != 0 {
-            let version = Record::at(&self.tree.arena, record);
+            let version = VersionRecord::at(&self.tree.arena, record);
             // bug index.memtable_seq_ignored: always
             if version.seq() <= at {
                 break;

@@ -13,7 +13,7 @@
 //! bytes. Comparing the following bytes nearly always decides without reading a record.
 
 use super::arena::Arena;
-use super::record::{Record, word_at};
+use super::record::{VersionRecord, word_at};
 use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -186,7 +186,7 @@ impl<'a> Node<'a> {
             }
             skip += 4;
         }
-        Record::at(arena, (item >> 32) as u32).compare(key, skip)
+        VersionRecord::at(arena, (item >> 32) as u32).compare(key, skip)
     }
 
     /// Encodes a leaf slot's second word.
@@ -201,12 +201,12 @@ impl<'a> Node<'a> {
         if low == 0 || high == 0 {
             return;
         }
-        let skip = Record::at(arena, low).shared(&Record::at(arena, high));
+        let skip = VersionRecord::at(arena, low).shared(&VersionRecord::at(arena, high));
         if skip == meta.skip {
             return;
         }
         for slot in 0..meta.count {
-            let record = Record::at(arena, self.record(slot));
+            let record = VersionRecord::at(arena, self.record(slot));
             let item = match meta.level {
                 0 => Self::leaf_item(self.record(slot), record.key_word(skip + 8)),
                 _ => self.item(slot),

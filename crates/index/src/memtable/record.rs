@@ -44,12 +44,12 @@ pub(super) fn word_at(key: &[u8], at: usize) -> u64 {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Record<'a> {
+pub(super) struct VersionRecord<'a> {
     words: &'a [AtomicU64],
     head: u64,
 }
 
-impl<'a> Record<'a> {
+impl<'a> VersionRecord<'a> {
     /// Returns the record at an address that a node or a newer version references.
     #[inline]
     pub(super) fn at(arena: &'a Arena, at: u32) -> Self {
@@ -112,7 +112,7 @@ impl<'a> Record<'a> {
     }
 
     /// Returns the length of the prefix that both keys share.
-    pub(super) fn shared(&self, other: &Record<'_>) -> usize {
+    pub(super) fn shared(&self, other: &VersionRecord<'_>) -> usize {
         let limit = self.key_len().min(other.key_len());
         for i in 0..limit.div_ceil(8) {
             let differing = self.word(HEAD_WORDS + i) ^ other.word(HEAD_WORDS + i);

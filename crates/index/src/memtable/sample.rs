@@ -1,7 +1,7 @@
 //! Samples of a memtable's entries, for estimates.
 
 use super::Memtable;
-use super::record::Record;
+use super::record::VersionRecord;
 use crate::cursor::Cursor;
 use crate::cursor::ValueSlice;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Memtable {
         });
         let mut key = Vec::new();
         if record != 0 {
-            Record::at(&self.tree.arena, record).key_into(&mut key);
+            VersionRecord::at(&self.tree.arena, record).key_into(&mut key);
         }
         key
     }

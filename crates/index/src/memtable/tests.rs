@@ -263,7 +263,7 @@ fn a_leaf_that_changes_while_it_is_read_is_read_again() {
         // Descending, so that the splitting leaf moves its upper half.
         (0..filled).for_each(|i| table.put(Seq(i), &[200 - i as u8], &Found::Deleted));
         let readings = std::cell::Cell::new(0);
-        let count = table.tree.read_leaf(Target::Key(&[200]), |_, meta| {
+        let count = table.tree.read_leaf(LeafTarget::Key(&[200]), |_, meta| {
             readings.set(readings.get() + 1);
             if readings.get() == 1 {
                 table.put(Seq(filled), &[1], &Found::Deleted);

@@ -8,7 +8,7 @@
 
 use super::arena::Arena;
 use super::node::{Meta, NODE_WORDS, Node, SLOTS};
-use super::record::{self, Record, word_at};
+use super::record::{self, VersionRecord, word_at};
 use crate::cursor::Found;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,7 +20,7 @@ const ATTEMPTS: usize = 64;
 const LEVELS_MAX: usize = 16;
 
 #[derive(Clone, Copy)]
-pub(super) enum Target<'a> {
+pub(super) enum LeafTarget<'a> {
     /// The leaf that contains `key` if any does.
     Key(&'a [u8]),
     /// The leaf that contains the greatest key below the bound; `None`: the last leaf.
@@ -120,7 +120,7 @@ impl Tree {
     }
 
     fn insert_child(&self, node: Node<'_>, child: usize, separator: u32, right: u32) {
-        let prefix = Record::at(&self.arena, separator).key_word(node.meta().skip);
+        let prefix = VersionRecord::at(&self.arena, separator).key_word(node.meta().skip);
         node.insert(child, prefix, u64::from(separator) << 32 | u64::from(right));
     }
 
@@ -148,7 +148,7 @@ impl Tree {
         left.set_link(right_at);
         let (node, slot) =
             if slot <= keep && keep < SLOTS { (left, slot) } else { (right, slot - keep) };
-        let (skip, key) = (node.meta().skip, Record::at(&self.arena, record));
+        let (skip, key) = (node.meta().skip, VersionRecord::at(&self.arena, record));
         let item = Node::leaf_item(record, key.key_word(skip + 8));
         node.insert(slot, key.key_word(skip), item);
         debug_assert_eq!(meta.level, 0);
@@ -197,7 +197,7 @@ impl Tree {
 
     /// Reads one leaf consistently.
     #[inline]
-    pub(super) fn read_leaf<R>(&self, to: Target<'_>, read: impl Fn(Node<'_>, Meta) -> R) -> R {
+    pub(super) fn read_leaf<R>(&self, to: LeafTarget<'_>, read: impl Fn(Node<'_>, Meta) -> R) -> R {
         self.retry(|| self.try_read_leaf(to, &read))
     }
 
@@ -278,14 +278,18 @@ impl Tree {
     }
 
     #[inline]
-    fn try_read_leaf<R>(&self, to: Target<'_>, read: impl Fn(Node<'_>, Meta) -> R) -> Option<R> {
+    fn try_read_leaf<R>(
+        &self,
+        to: LeafTarget<'_>,
+        read: impl Fn(Node<'_>, Meta) -> R,
+    ) -> Option<R> {
         let choose = |node: Node<'_>, meta: Meta| match to {
-            Target::Key(key) => {
+            LeafTarget::Key(key) => {
                 let (slot, exact) = node.lower_bound(&self.arena, meta, key);
                 slot + usize::from(exact)
             }
-            Target::Below(Some(bound)) => node.lower_bound(&self.arena, meta, bound).0,
-            Target::Below(None) => meta.count,
+            LeafTarget::Below(Some(bound)) => node.lower_bound(&self.arena, meta, bound).0,
+            LeafTarget::Below(None) => meta.count,
         };
         self.try_descend(choose, read)
     }

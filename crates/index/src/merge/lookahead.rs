@@ -45,14 +45,14 @@ pub(super) struct Lookahead {
 }
 
 impl Lookahead {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.next == self.entries.len()
     }
 
     /// Continues when [`Lookahead::pop`] returns `None`: takes more entries from the inputs, or
     /// reads values that move, about `bytes_max` bytes; returns the bytes. Then `pop` returns an
     /// entry, or there is more to do.
-    pub fn fill(
+    pub(crate) fn fill(
         &mut self,
         merged: &mut Merged,
         rule: &DropRule,
@@ -126,7 +126,7 @@ impl Lookahead {
     }
 
     /// Returns the next entry to place.
-    pub fn pop(&mut self) -> Option<(&[u8], Found)> {
+    pub(crate) fn pop(&mut self) -> Option<(&[u8], Found)> {
         let entry = self.next;
         let found = self.entries.get(entry).filter(|_| self.stage == Stage::Placing)?.1.clone();
         self.next += 1;

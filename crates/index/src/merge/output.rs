@@ -23,7 +23,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    pub fn new(claim: Claim, cause: Cause, extra: RunExtra, fences: Vec<Bytes>) -> Self {
+    pub(crate) fn new(claim: Claim, cause: Cause, extra: RunExtra, fences: Vec<Bytes>) -> Self {
         Self {
             claim,
             cause,
@@ -38,7 +38,7 @@ impl Output {
     }
 
     /// Continues after the outputs finished earlier.
-    pub fn resume(&mut self, finished: Vec<RunId>) {
+    pub(crate) fn resume(&mut self, finished: Vec<RunId>) {
         self.extra.part = finished.len() as u32;
         self.extra.ranges = Default::default();
         self.finished = finished;
@@ -47,7 +47,7 @@ impl Output {
     /// Returns whether the open file must be finished before `key` is added. Called once per key,
     /// because it advances past fences.
     #[inline]
-    pub fn is_full(&mut self, key: &[u8]) -> bool {
+    pub(crate) fn is_full(&mut self, key: &[u8]) -> bool {
         let mut crosses = false;
         while self.fences.get(self.fences_passed).is_some_and(|fence| &fence[..] <= key) {
             self.fences_passed += 1;
@@ -61,7 +61,7 @@ impl Output {
 
     /// Adds an entry; keys must ascend.
     #[inline]
-    pub fn add(&mut self, key: &[u8], found: &Found) -> Result<()> {
+    pub(crate) fn add(&mut self, key: &[u8], found: &Found) -> Result<()> {
         let writer = match &mut self.writer {
             Some(writer) => writer,
             None => self.start()?,
@@ -86,7 +86,7 @@ impl Output {
     }
 
     /// Finishes the open file: its data is durable on return, its name is not.
-    pub fn finish_run(&mut self, last_part: bool) -> Result<()> {
+    pub(crate) fn finish_run(&mut self, last_part: bool) -> Result<()> {
         let Some(writer) = self.writer.take() else { return Ok(()) };
         let ranges = std::mem::take(&mut self.extra.ranges);
         let extra = RunExtra { ranges, last_part, ..self.extra.clone() };
@@ -97,30 +97,30 @@ impl Output {
     }
 
     /// Finishes the last file. Range tombstones without entries form a run of their own.
-    pub fn finish(&mut self) -> Result<()> {
+    pub(crate) fn finish(&mut self) -> Result<()> {
         if self.writer.is_none() && !self.extra.ranges.is_empty() {
             self.start()?;
         }
         self.finish_run(true)
     }
 
-    pub fn finished(&self) -> &[RunId] {
+    pub(crate) fn finished(&self) -> &[RunId] {
         &self.finished
     }
 
-    pub fn last_key(&self) -> &[u8] {
+    pub(crate) fn last_key(&self) -> &[u8] {
         &self.last_key
     }
 
-    pub fn job(&self) -> u64 {
+    pub(crate) fn job(&self) -> u64 {
         self.extra.job
     }
 
-    pub fn is_merge(&self) -> bool {
+    pub(crate) fn is_merge(&self) -> bool {
         self.claim.slot() == Slot::Merge
     }
 
-    pub fn cause(&self) -> Cause {
+    pub(crate) fn cause(&self) -> Cause {
         self.cause
     }
 }

@@ -40,7 +40,7 @@ struct Place {
 }
 
 impl Source {
-    pub fn new(cursor: SourceCursor, ranges: Arc<RangeSet>) -> Self {
+    pub(crate) fn new(cursor: SourceCursor, ranges: Arc<RangeSet>) -> Self {
         Self { cursor, ranges }
     }
 
@@ -77,14 +77,14 @@ pub(crate) struct Merged {
 
 impl Merged {
     /// Creates a merge of sources, given newest first. It is not positioned.
-    pub fn new(sources: Vec<Source>) -> Self {
+    pub(crate) fn new(sources: Vec<Source>) -> Self {
         let has_ranges = sources.iter().any(|source| !source.ranges.is_empty());
         let order = Vec::with_capacity(sources.len());
         Self { sources, order, reverse: false, has_ranges }
     }
 
     /// Moves to the first key at or above `key` and sets the direction upwards.
-    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+    pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.order.clear();
         for source in &mut self.sources {
             if let SourceCursor::Tier(tier) = &mut source.cursor {
@@ -98,7 +98,7 @@ impl Merged {
     }
 
     /// Moves to the last key below `bound` (`None`: the last key) and sets the direction downwards.
-    pub fn seek_before(&mut self, bound: Option<&[u8]>) -> Result<()> {
+    pub(crate) fn seek_before(&mut self, bound: Option<&[u8]>) -> Result<()> {
         self.place(true, |cursor| each!(cursor, c => c.seek_before(bound)))
     }
 
@@ -127,14 +127,14 @@ impl Merged {
 
     /// Returns the current key; `None` at the end.
     #[inline]
-    pub fn key(&self) -> Option<&[u8]> {
+    pub(crate) fn key(&self) -> Option<&[u8]> {
         self.top().map(Source::key)
     }
 
     /// Returns whether the current key is below `end`; true at the end. An empty `end` is
     /// unbounded.
     #[inline]
-    pub fn is_below(&self, end: &[u8], end_prefix: u64) -> bool {
+    pub(crate) fn is_below(&self, end: &[u8], end_prefix: u64) -> bool {
         let Some(place) = self.order.first() else { return true };
         let prefix = if self.reverse { !place.rank } else { place.rank };
         end.is_empty() || prefix < end_prefix || self.key().is_none_or(|key| key < end)
@@ -142,7 +142,7 @@ impl Merged {
 
     /// Returns the newest entry of the current key.
     #[inline]
-    pub fn found(&self) -> Result<Found> {
+    pub(crate) fn found(&self) -> Result<Found> {
         match self.top() {
             Some(source) => each!(&source.cursor, c => c.found()),
             None => Err(Error::invalid("the merge is at its end")),
@@ -152,26 +152,26 @@ impl Merged {
     /// Returns the newest value of the current key and its expiry in Unix seconds; `None` when
     /// deleted.
     #[inline]
-    pub fn value(&self) -> Option<(ValueSlice<'_>, u64)> {
+    pub(crate) fn value(&self) -> Option<(ValueSlice<'_>, u64)> {
         let source = self.top()?;
         each!(&source.cursor, c => c.value())
     }
 
     /// Returns whether the newest entry of the current key has no value.
     #[inline]
-    pub fn is_deleted(&self) -> bool {
+    pub(crate) fn is_deleted(&self) -> bool {
         self.top().is_none_or(|source| each!(&source.cursor, c => c.is_deleted()))
     }
 
     /// Returns whether no newer source than the oldest one holds the current key.
     #[inline]
-    pub fn is_from_oldest(&self) -> bool {
+    pub(crate) fn is_from_oldest(&self) -> bool {
         self.order.first().is_some_and(|top| top.source + 1 == self.sources.len())
     }
 
     /// Returns whether a range tombstone of a newer source covers the current key.
     #[inline]
-    pub fn is_hidden(&self) -> bool {
+    pub(crate) fn is_hidden(&self) -> bool {
         if !self.has_ranges {
             return false;
         }
@@ -181,7 +181,7 @@ impl Merged {
 
     /// Moves to the next key, past older entries of the current key.
     #[inline]
-    pub fn advance(&mut self) -> Result<()> {
+    pub(crate) fn advance(&mut self) -> Result<()> {
         if let [first, second, ..] = self.order[..]
             && first.rank == second.rank
         {

@@ -62,21 +62,21 @@ pub(crate) struct DropRule {
 }
 
 impl DropRule {
-    pub fn new(bottom: bool, drop_s: u64, ranges: RangeSet) -> Self {
+    pub(crate) fn new(bottom: bool, drop_s: u64, ranges: RangeSet) -> Self {
         // bug index.tombstone_dropped_early: let bottom = true;
         let kept = if bottom { RangeSet::default() } else { ranges };
         Self { bottom, drop_s, ranges: Arc::new(kept) }
     }
 
     /// Returns the range tombstones of the output.
-    pub fn ranges(&self) -> &RangeSet {
+    pub(crate) fn ranges(&self) -> &RangeSet {
         &self.ranges
     }
 
     /// Returns whether the newest entry of a key is kept. The entry is not hidden by a newer range
     /// tombstone.
     #[inline]
-    pub fn keeps(&self, key: &[u8], found: &Found) -> bool {
+    pub(crate) fn keeps(&self, key: &[u8], found: &Found) -> bool {
         match found {
             // A tombstone inside a range tombstone of the output hides nothing more.
             Found::Deleted => !self.bottom && (self.ranges.is_empty() || !self.ranges.covers(key)),
@@ -138,7 +138,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    pub fn new(shared: &Arc<Shared>, slot: Slot) -> Result<Self> {
+    pub(crate) fn new(shared: &Arc<Shared>, slot: Slot) -> Result<Self> {
         let running = match slot {
             Slot::Flush => Some(&shared.flushing),
             Slot::Merge => Some(&shared.merging),
@@ -152,19 +152,19 @@ impl Claim {
         Ok(Self { shared: shared.clone(), slot, outputs: Vec::new() })
     }
 
-    pub fn slot(&self) -> Slot {
+    pub(crate) fn slot(&self) -> Slot {
         self.slot
     }
 
     /// Allocates the id of a new run; the claim owns its file.
-    pub fn new_run(&mut self) -> RunId {
+    pub(crate) fn new_run(&mut self) -> RunId {
         let run = self.shared.allocate_run();
         self.outputs.push(run);
         run
     }
 
     /// Gives up the ownership of the files, because they are current.
-    pub fn release_files(&mut self) {
+    pub(crate) fn release_files(&mut self) {
         self.outputs.clear();
     }
 }

@@ -48,7 +48,8 @@ pub(crate) use parts::RunParts;
 pub use reader::Run;
 pub use unreadable_blocks::{LostBlock, ScrubbedBlocks};
 pub use verify::RunVerified;
-pub use writer::{ClosedRun, RunWriter};
+pub(crate) use writer::ClosedRun;
+pub use writer::RunWriter;
 
 use std::path::{Path, PathBuf};
 use stele_types::RunId;

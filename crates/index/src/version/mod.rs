@@ -114,12 +114,12 @@ pub(crate) struct Pins {
 
 impl Pins {
     /// Adds a version; called before it is published.
-    pub fn add(&self, version: &Arc<Version>) {
+    pub(crate) fn add(&self, version: &Arc<Version>) {
         self.versions.lock().push_back((version.id(), Arc::downgrade(version)));
     }
 
     /// Returns the oldest version that a reader holds, or else the current one.
-    pub fn oldest(&self) -> VersionId {
+    pub(crate) fn oldest(&self) -> VersionId {
         let mut versions = self.versions.lock();
         while let Some((id, version)) = versions.front() {
             if version.strong_count() > 0 {
@@ -131,7 +131,7 @@ impl Pins {
     }
 
     /// Returns the versions that readers hold, and the current one, in ascending order.
-    pub fn all(&self) -> Vec<VersionId> {
+    pub(crate) fn all(&self) -> Vec<VersionId> {
         let mut versions = self.versions.lock();
         versions.retain(|(_, version)| version.strong_count() > 0);
         versions.iter().map(|(id, _)| *id).collect()

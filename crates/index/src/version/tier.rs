@@ -122,7 +122,7 @@ pub(crate) struct TierCursor {
 }
 
 impl TierCursor {
-    pub fn new(runs: Arc<[Arc<Run>]>, readahead: bool, within: KeyRange) -> Self {
+    pub(crate) fn new(runs: Arc<[Arc<Run>]>, readahead: bool, within: KeyRange) -> Self {
         Self { runs, at: None, readahead, within }
     }
 
@@ -138,7 +138,7 @@ impl TierCursor {
     }
 
     /// Calls [`RunCursor::approach`] in the run that may hold `key`.
-    pub fn approach(&mut self, key: &[u8]) -> Result<()> {
+    pub(crate) fn approach(&mut self, key: &[u8]) -> Result<()> {
         let index = self.runs.partition_point(|run| run.meta().last_key < key);
         if index == self.runs.len() {
             self.at = None;
@@ -147,7 +147,7 @@ impl TierCursor {
     }
 
     /// Calls [`RunCursor::arrive`]; moves to the next run if this one has no entry from `key` on.
-    pub fn arrive(&mut self, key: &[u8]) -> Result<()> {
+    pub(crate) fn arrive(&mut self, key: &[u8]) -> Result<()> {
         let Some((_, cursor)) = &mut self.at else { return Ok(()) };
         cursor.arrive(key)?;
         if cursor.valid() { Ok(()) } else { self.next_run() }

@@ -41,7 +41,7 @@ pub(crate) struct FrameHeader {
 }
 
 impl FrameHeader {
-    pub fn encode(&self) -> [u8; FRAME_HEADER_BYTES] {
+    pub(crate) fn encode(&self) -> [u8; FRAME_HEADER_BYTES] {
         let mut out = [0; FRAME_HEADER_BYTES];
         out[0..4].copy_from_slice(&self.body_bytes.to_le_bytes());
         out[4..8].copy_from_slice(&self.crc.to_le_bytes());
@@ -53,7 +53,7 @@ impl FrameHeader {
     }
 
     /// Returns `None` when `bytes` are fewer than a header.
-    pub fn decode(mut bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let rest = &mut bytes;
         let body_bytes = take::u32_le(rest)?;
         let crc = take::u32_le(rest)?;
@@ -61,12 +61,12 @@ impl FrameHeader {
         Some(Self { body_bytes, crc, at, chain: take::u32_le(rest)?, records: take::u32_le(rest)? })
     }
 
-    pub fn checksum(&self, origin: Origin, body: &[u8]) -> u32 {
+    pub(crate) fn checksum(&self, origin: Origin, body: &[u8]) -> u32 {
         self.checksum_with_crc(origin, crc32c(body))
     }
 
     /// [`FrameHeader::checksum`] over a body of `body_bytes` with a known checksum.
-    pub fn checksum_with_crc(&self, origin: Origin, body_crc: u32) -> u32 {
+    pub(crate) fn checksum_with_crc(&self, origin: Origin, body_crc: u32) -> u32 {
         let encoded = self.encode();
         let mut crc = Crc32c::new();
         crc.update(&origin.store.0.to_le_bytes());
@@ -79,13 +79,13 @@ impl FrameHeader {
     }
 
     /// Whether the header names the position it was read from.
-    pub fn is_at(&self, at: Lsn) -> bool {
+    pub(crate) fn is_at(&self, at: Lsn) -> bool {
         // bug log.accept_any_position: `self.at == at` is `true`
         self.at == at
     }
 
     /// Returns the bytes of the frame without its padding.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         FRAME_HEADER_BYTES as u64 + u64::from(self.body_bytes)
     }
 }

@@ -47,7 +47,7 @@ pub(crate) struct SegmentHeader {
 }
 
 impl SegmentHeader {
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.block_bytes as usize);
         out.extend_from_slice(SEGMENT_MAGIC);
         let format = if self.salt.is_some() { FORMAT_VERSION } else { UNSALTED_FORMAT };
@@ -69,7 +69,7 @@ impl SegmentHeader {
     }
 
     /// Decodes and checks a header. Fails with `Corrupt`, `NewerFormat` or `WrongStore`.
-    pub fn decode(bytes: &[u8], path: &Path, store: StoreId, file: FileId) -> Result<Self> {
+    pub(crate) fn decode(bytes: &[u8], path: &Path, store: StoreId, file: FileId) -> Result<Self> {
         let (header, format) = Self::parse(bytes)
             .ok_or_else(|| Error::corrupt(path, 0, "segment header does not match its checksum"))?;
         check_format(path, format)?;
@@ -88,7 +88,7 @@ impl SegmentHeader {
 
     /// Decodes a header with no check except the checksums. Also returns the format version. Of a
     /// later format, decodes only the part that all formats share.
-    pub fn parse(bytes: &[u8]) -> Option<(Self, u32)> {
+    pub(crate) fn parse(bytes: &[u8]) -> Option<(Self, u32)> {
         let mut rest = checked(bytes.get(..SEGMENT_PART_BYTES)?)?.strip_prefix(SEGMENT_MAGIC)?;
         let rest = &mut rest;
         let format = take::u32_le(rest)?;
@@ -139,7 +139,7 @@ pub(crate) struct FileHeader {
 }
 
 impl FileHeader {
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(FILE_HEADER_BYTES);
         out.extend_from_slice(self.magic.bytes());
         out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
@@ -152,7 +152,7 @@ impl FileHeader {
     }
 
     /// Fails unless `bytes` are the header this value describes.
-    pub fn check(&self, bytes: &[u8], path: &Path) -> Result<()> {
+    pub(crate) fn check(&self, bytes: &[u8], path: &Path) -> Result<()> {
         let (format, file, store) = self
             .parse(bytes)
             .ok_or_else(|| Error::corrupt(path, 0, "file header does not match its checksum"))?;
@@ -179,7 +179,7 @@ pub(crate) struct Footer {
 }
 
 impl Footer {
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(FOOTER_BYTES);
         out.extend_from_slice(self.magic.bytes());
         out.extend_from_slice(&self.file.0.to_le_bytes());
@@ -195,7 +195,7 @@ impl Footer {
     }
 
     /// Returns `None` unless `bytes` are the complete footer of `file`.
-    pub fn decode(bytes: &[u8], magic: Magic, file: FileId) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8], magic: Magic, file: FileId) -> Option<Self> {
         let mut rest = checked(bytes.get(..FOOTER_BYTES)?)?.strip_prefix(magic.bytes())?;
         let rest = &mut rest;
         let named = FileId(take::u32_le(rest)?);

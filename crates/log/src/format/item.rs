@@ -233,13 +233,13 @@ pub(crate) struct Items<'a> {
 impl<'a> Items<'a> {
     /// Creates a reader. `body_at` is the position of the body's first byte; for a sidecar only its
     /// file is used.
-    pub fn new(form: Form, body_at: Lsn, body: &'a [u8]) -> Self {
+    pub(crate) fn new(form: Form, body_at: Lsn, body: &'a [u8]) -> Self {
         let previous = Previous::default();
         Self { form, base: body_at, total: body.len(), rest: body, previous }
     }
 
     /// Returns `None` at the end, `Some(None)` when the bytes are malformed.
-    pub fn next_item(&mut self) -> Option<Option<Item<'a>>> {
+    pub(crate) fn next_item(&mut self) -> Option<Option<Item<'a>>> {
         if self.rest.first().is_none_or(|&tag| tag == KIND_FILLER) {
             return None;
         }

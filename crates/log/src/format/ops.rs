@@ -90,7 +90,7 @@ pub(crate) fn each<'a>(
 
 impl<'a> OpDigest<'a> {
     /// Adds the version, for an entry with its payload at `payload`.
-    pub fn versioned(self, payload: Lsn) -> Option<Versioned<'a>> {
+    pub(crate) fn versioned(self, payload: Lsn) -> Option<Versioned<'a>> {
         let version = Lsn::new(payload.file, payload.offset.checked_add(self.place)?);
         let op = match self.what {
             OpKind::Put { key, value_bytes, crc, expires_at_s, inline } => {

@@ -30,7 +30,7 @@ pub(crate) struct Inventory {
 }
 
 impl Inventory {
-    pub fn take(
+    pub(super) fn take(
         dir: &Dir,
         options: &LogOptions,
         from: &RecoverFrom,

@@ -3,9 +3,9 @@
 //! Recovery reads the segments from the first that Raft needs; sealed ones through their sidecars.
 //! Of older files it checks only the existence: they hold values, which are checked when read.
 
+pub(crate) mod damage_survey;
 mod inventory;
 mod needed;
-pub(crate) mod survey;
 pub(crate) use inventory::is_reusable;
 
 use crate::append::{Appender, active_meta};
@@ -28,6 +28,7 @@ use crate::segment::{damaged_payloads, items, reader::SegmentReader};
 use crate::shared::{Shared, State};
 use crate::{FileKind, LogOptions, RecoverFrom, Recovery, Tail};
 use bytes::Bytes;
+use damage_survey::DamageSurvey;
 use inventory::Link;
 use inventory::{Inventory, Orphans};
 use needed::Needed;
@@ -37,7 +38,6 @@ use stele_types::checksum::crc32c;
 use stele_types::lock::{Mutex, RwLock};
 use stele_types::{Cause, Error, FileId, Locator, Lsn, Result};
 use stele_vfs::{AlignedBuf, Handles, Open, VfsFile};
-use survey::Survey;
 
 /// Maximum damaged entries outside every region's log that opening tolerates.
 const UNNEEDED_MAX: usize = 1 << 16;
@@ -51,8 +51,8 @@ pub(crate) fn open(
     match open_passing(&dir, &options, from, &mut damaged_payloads::none) {
         // Surveys the log only now: perhaps all damage is in data that is not needed.
         Err(error @ Error::Corrupt { .. }) if from.checkpointed.is_some() => {
-            let survey = Survey::of(&dir, &options, from, UNNEEDED_MAX);
-            let Some(unneeded) = survey.ok().and_then(Survey::into_unneeded) else {
+            let survey = DamageSurvey::of(&dir, &options, from, UNNEEDED_MAX);
+            let Some(unneeded) = survey.ok().and_then(DamageSurvey::into_unneeded) else {
                 return Err(error);
             };
             open_passing(&dir, &options, from, &mut |damaged| unneeded.has(from, damaged))

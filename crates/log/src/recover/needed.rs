@@ -43,7 +43,7 @@ enum ChangeKind {
 }
 
 impl Needed {
-    pub fn new(options: &LogOptions, from: &RecoverFrom) -> Self {
+    pub(super) fn new(options: &LogOptions, from: &RecoverFrom) -> Self {
         Self {
             checkpointed: from.checkpointed.clone(),
             own_keys: from.own_keys.clone(),
@@ -54,7 +54,7 @@ impl Needed {
     }
 
     /// Records an item's changes of the store's own keys.
-    pub fn take(&mut self, item: &Item<'_>) {
+    pub(super) fn take(&mut self, item: &Item<'_>) {
         let Item::Entry(entry) = item else { return };
         let upto =
             self.checkpointed.as_ref().map(|checkpointed| checkpointed.get(&entry.region).copied());
@@ -89,7 +89,7 @@ impl Needed {
     }
 
     /// Fails when a damaged payload is needed before other replicas can supply its values.
-    pub fn check(&self, dir: &Dir, regions: &Regions) -> Result<()> {
+    pub(super) fn check(&self, dir: &Dir, regions: &Regions) -> Result<()> {
         match self.unreadable(dir, regions)?.first() {
             None => Ok(()),
             Some(at) => Err(Error::corrupt(
@@ -103,7 +103,7 @@ impl Needed {
 
     /// Returns the positions of payloads that are needed and damaged, in segments applied from
     /// sidecars.
-    pub fn unreadable(&self, dir: &Dir, regions: &Regions) -> Result<BTreeSet<Lsn>> {
+    pub(super) fn unreadable(&self, dir: &Dir, regions: &Regions) -> Result<BTreeSet<Lsn>> {
         let mut unreadable = BTreeSet::new();
         let Some(checkpointed) = &self.checkpointed else { return Ok(unreadable) };
         let mut read = |payload: Lsn, at: &Locator| {

@@ -34,21 +34,21 @@ pub(crate) struct Regions {
 }
 
 impl Regions {
-    pub fn get(&self, region: RegionId) -> Option<&Region> {
+    pub(crate) fn get(&self, region: RegionId) -> Option<&Region> {
         self.map.get(&region)
     }
 
-    pub fn ids(&self) -> Vec<RegionId> {
+    pub(crate) fn ids(&self) -> Vec<RegionId> {
         self.map.keys().copied().collect()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (RegionId, &Region)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (RegionId, &Region)> {
         self.map.iter().map(|(id, region)| (*id, region))
     }
 
     /// Applies one durable item. Appends are checked before, so an `Err` is damage found by
     /// recovery; it describes the violation.
-    pub fn apply(&mut self, item: &Item<'_>) -> Result<(), String> {
+    pub(crate) fn apply(&mut self, item: &Item<'_>) -> Result<(), String> {
         match item {
             Item::Entry(entry) => self.change(entry.region, |region| region.push(entry)),
             Item::HardState(region, state) => {
@@ -90,7 +90,7 @@ impl Regions {
     }
 
     /// Returns every region's state, for the start of a segment.
-    pub fn carried(&self) -> impl Iterator<Item = CarriedRegion> {
+    pub(crate) fn carried(&self) -> impl Iterator<Item = CarriedRegion> {
         self.map.iter().map(|(id, region)| region.carry(*id))
     }
 
@@ -101,7 +101,7 @@ impl Regions {
     /// of a lost index would restore them. Otherwise each region that ever left would be carried
     /// from segment to segment.
     /// Test: `a_destroyed_region_is_forgotten_once_no_segment_holds_its_records`.
-    pub fn forget_destroyed(&mut self, oldest: FileId) {
+    pub(crate) fn forget_destroyed(&mut self, oldest: FileId) {
         // bug log.destroyed_forgotten_early: `region.reset().file >= oldest` is `false`
         let has_records = |region: &Region| region.reset().file >= oldest;
         let mut firsts = Vec::new();
@@ -114,20 +114,20 @@ impl Regions {
     }
 
     /// Returns the first segment that holds an untruncated entry.
-    pub fn first_wanted(&self) -> Option<FileId> {
+    pub(crate) fn first_wanted(&self) -> Option<FileId> {
         self.firsts.keys().next().copied()
     }
 
     /// Returns a region that lacks entries known to exist, with the first and last of them.
-    pub fn gap(&self) -> Option<(RegionId, LogIndex, LogIndex)> {
+    pub(crate) fn gap(&self) -> Option<(RegionId, LogIndex, LogIndex)> {
         self.map.iter().find_map(|(id, r)| r.gap().map(|(first, last)| (*id, first, last)))
     }
 
-    pub fn entries(&self) -> u64 {
+    pub(crate) fn entries(&self) -> u64 {
         self.map.values().map(|region| region.len() as u64).sum()
     }
 
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.map.values().map(Region::memory_bytes).sum()
     }
 }

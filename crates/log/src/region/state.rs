@@ -18,15 +18,15 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub fn new(term: Term, at: Lsn, bytes: u32, crc: u32, is_command: bool) -> Self {
+    pub(crate) fn new(term: Term, at: Lsn, bytes: u32, crc: u32, is_command: bool) -> Self {
         Self { term, at, bytes: bytes | if is_command { IS_COMMAND } else { 0 }, crc }
     }
 
-    pub fn bytes(&self) -> u32 {
+    pub(crate) fn bytes(&self) -> u32 {
         self.bytes & !IS_COMMAND
     }
 
-    pub fn is_command(&self) -> bool {
+    pub(crate) fn is_command(&self) -> bool {
         self.bytes & IS_COMMAND != 0
     }
 }
@@ -47,7 +47,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    pub fn carried(from: &CarriedRegion) -> Self {
+    pub(crate) fn carried(from: &CarriedRegion) -> Self {
         Self {
             hard_state: from.hard_state,
             destroyed: from.destroyed,
@@ -58,7 +58,7 @@ impl Region {
         }
     }
 
-    pub fn carry(&self, region: RegionId) -> CarriedRegion {
+    pub(crate) fn carry(&self, region: RegionId) -> CarriedRegion {
         CarriedRegion {
             region,
             destroyed: self.destroyed,
@@ -69,7 +69,7 @@ impl Region {
         }
     }
 
-    pub fn log(&self) -> RegionLog {
+    pub(crate) fn log(&self) -> RegionLog {
         let (last, last_term) = self.last();
         RegionLog {
             first: self.truncated.0.next(),
@@ -81,53 +81,53 @@ impl Region {
         }
     }
 
-    pub fn last(&self) -> (LogIndex, Term) {
+    pub(crate) fn last(&self) -> (LogIndex, Term) {
         match self.places.back() {
             Some(place) => (LogIndex(self.base.0.0 + self.places.len() as u64), place.term),
             None => self.base,
         }
     }
 
-    pub fn place(&self, index: LogIndex) -> Option<&Place> {
+    pub(crate) fn place(&self, index: LogIndex) -> Option<&Place> {
         let at = index.0.checked_sub(self.base.0.0)?.checked_sub(1)?;
         self.places.get(usize::try_from(at).ok()?)
     }
 
-    pub fn term(&self, index: LogIndex) -> Option<Term> {
+    pub(crate) fn term(&self, index: LogIndex) -> Option<Term> {
         if index == self.truncated.0 {
             return Some(self.truncated.1);
         }
         self.place(index).map(|place| place.term)
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.places.len()
     }
 
-    pub fn payload_bytes(&self) -> u64 {
+    pub(crate) fn payload_bytes(&self) -> u64 {
         self.payload_bytes
     }
 
-    pub fn first_file(&self) -> Option<FileId> {
+    pub(crate) fn first_file(&self) -> Option<FileId> {
         self.places.front().map(|place| place.at.file)
     }
 
     /// Returns the position of the first entry above `index`. No later entry lies before it.
-    pub fn first_above(&self, index: LogIndex) -> Option<Lsn> {
+    pub(crate) fn first_above(&self, index: LogIndex) -> Option<Lsn> {
         let skipped = index.0.saturating_sub(self.base.0.0);
         self.places.get(usize::try_from(skipped).ok()?).map(|place| place.at)
     }
 
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.places.capacity() * size_of::<Place>()
     }
 
     /// Returns the entries above the truncated index that recovery did not find.
-    pub fn gap(&self) -> Option<(LogIndex, LogIndex)> {
+    pub(crate) fn gap(&self) -> Option<(LogIndex, LogIndex)> {
         (self.base.0 > self.truncated.0).then(|| (self.truncated.0.next(), self.base.0))
     }
 
-    pub fn push(&mut self, entry: &EntryItem<'_>) -> Result<(), String> {
+    pub(crate) fn push(&mut self, entry: &EntryItem<'_>) -> Result<(), String> {
         let (index, last) = (entry.index, self.last().0);
         // No entry has the largest index, because no index follows it.
         if index <= self.truncated.0 || index > last.next() || index.0 == u64::MAX {
@@ -143,7 +143,7 @@ impl Region {
         Ok(())
     }
 
-    pub fn mark(&mut self, mark: &Mark, at: Lsn) -> Result<(), String> {
+    pub(crate) fn mark(&mut self, mark: &Mark, at: Lsn) -> Result<(), String> {
         match *mark {
             Mark::Start(index, term) => {
                 self.clear(at);
@@ -218,7 +218,7 @@ impl Region {
         }
     }
 
-    pub fn reset(&self) -> Lsn {
+    pub(crate) fn reset(&self) -> Lsn {
         self.reset
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct ChunkWriter {
 
 impl ChunkWriter {
     /// Creates a writer. No file is touched before the first full chunk.
-    pub fn new(dir: &Dir, name: Name, magic: Magic) -> Self {
+    pub(crate) fn new(dir: &Dir, name: Name, magic: Magic) -> Self {
         let temporary = dir.path.join(format!("{name}.tmp"));
         let header = FileHeader { magic, store: dir.store, file: name.file() };
         Self { dir: dir.clone(), name, header, temporary, file: None, offset: 0, chunk: Vec::new() }
@@ -42,12 +42,12 @@ impl ChunkWriter {
 
     /// Returns the open chunk for appending whole records. Call [`ChunkWriter::flush_full`] after
     /// each.
-    pub fn chunk(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn chunk(&mut self) -> &mut Vec<u8> {
         &mut self.chunk
     }
 
     /// Writes the chunk if it is full. Returns `true` when a new one begins.
-    pub fn flush_full(&mut self) -> Result<bool> {
+    pub(crate) fn flush_full(&mut self) -> Result<bool> {
         if self.chunk.len() < CHUNK_BYTES {
             return Ok(false);
         }
@@ -55,13 +55,13 @@ impl ChunkWriter {
         Ok(true)
     }
 
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.chunk.capacity()
     }
 
     /// Writes the footer, makes the file durable and renames it. The name is durable only after a
     /// sync of the directory. Returns the file's length.
-    pub fn finish(mut self, fields: [u64; FOOTER_FIELDS]) -> Result<u64> {
+    pub(crate) fn finish(mut self, fields: [u64; FOOTER_FIELDS]) -> Result<u64> {
         let done = self.finish_file(fields);
         if done.is_err() {
             // The rest is removed now or by the next open.
@@ -74,7 +74,7 @@ impl ChunkWriter {
     ///
     /// Invariant: an abandoned file leaves no name, however far it came. A device that is full, or
     /// fails a write, would hold one more unfinished file for each attempt.
-    pub fn abandon(self) -> Result<()> {
+    pub(crate) fn abandon(self) -> Result<()> {
         if self.file.is_some() { self.dir.unlink(&self.temporary) } else { Ok(()) }
     }
 
@@ -132,7 +132,7 @@ pub(crate) struct ChunkReader {
 
 impl ChunkReader {
     /// Checks header and footer. A missing file is `Missing`, an incomplete one `Corrupt`.
-    pub fn open(dir: &Dir, name: Name, magic: Magic) -> Result<Self> {
+    pub(crate) fn open(dir: &Dir, name: Name, magic: Magic) -> Result<Self> {
         let file = dir.open_read(name)?;
         let header = FileHeader { magic, store: dir.store, file: name.file() };
         let (footer, _) = read_ends(file.as_ref(), &header)?;
@@ -140,7 +140,7 @@ impl ChunkReader {
     }
 
     /// Calls `f` with each chunk's content and offset.
-    pub fn each(&self, f: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+    pub(crate) fn each(&self, f: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         let mut content = Vec::new();
         let mut next = self.first_chunk();
         while let Some(at) = next {
@@ -151,7 +151,7 @@ impl ChunkReader {
     }
 
     /// Returns the place of the first chunk; `None` if there is none.
-    pub fn first_chunk(&self) -> Option<u64> {
+    pub(crate) fn first_chunk(&self) -> Option<u64> {
         self.chunk_from(FILE_HEADER_BYTES as u64)
     }
 
@@ -160,7 +160,7 @@ impl ChunkReader {
     }
 
     /// Reads the chunk at a place into `content`. Returns the place of the next one.
-    pub fn read_chunk(&self, at: u64, content: &mut Vec<u8>) -> Result<Option<u64>> {
+    pub(crate) fn read_chunk(&self, at: u64, content: &mut Vec<u8>) -> Result<Option<u64>> {
         let mut header_bytes = [0; CHUNK_HEADER_BYTES];
         self.file.read_exact_at(&mut header_bytes, at)?;
         let mut words = header_bytes.as_slice();
@@ -178,7 +178,7 @@ impl ChunkReader {
         Ok(self.chunk_from(next))
     }
 
-    pub fn corrupt(&self, at: u64, detail: impl Into<String>) -> Error {
+    pub(crate) fn corrupt(&self, at: u64, detail: impl Into<String>) -> Error {
         Error::corrupt(self.file.path(), at, detail)
     }
 }

@@ -35,7 +35,7 @@ pub(crate) struct SegmentReader {
 
 impl SegmentReader {
     /// Opens a segment and checks its header. With `cached`, reads through the page cache.
-    pub fn open(dir: &Dir, id: FileId, cached: bool) -> Result<Self> {
+    pub(crate) fn open(dir: &Dir, id: FileId, cached: bool) -> Result<Self> {
         let name = Name::Segment(id);
         let file = if cached { dir.open_read(name)? } else { dir.open_direct(name)? };
         let mut reader = Self {
@@ -62,40 +62,40 @@ impl SegmentReader {
         Ok(reader)
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.file.path()
     }
 
-    pub fn id(&self) -> FileId {
+    pub(crate) fn id(&self) -> FileId {
         self.id
     }
 
-    pub fn file_bytes(&self) -> u64 {
+    pub(crate) fn file_bytes(&self) -> u64 {
         self.len
     }
 
-    pub fn block_bytes(&self) -> u32 {
+    pub(crate) fn block_bytes(&self) -> u32 {
         self.header.block_bytes
     }
 
     /// Returns what the checksums of the frames cover besides them.
-    pub fn origin(&self) -> Origin {
+    pub(crate) fn origin(&self) -> Origin {
         Origin { store: self.header.store, salt: self.header.salt }
     }
 
-    pub fn corrupt(&self, at: u32, detail: impl Into<String>) -> Error {
+    pub(crate) fn corrupt(&self, at: u32, detail: impl Into<String>) -> Error {
         Error::corrupt(self.path(), u64::from(at), detail)
     }
 
     /// Drops the window and reads the file's length again.
-    pub fn refresh(&mut self) -> Result<()> {
+    pub(crate) fn refresh(&mut self) -> Result<()> {
         self.window.clear();
         self.len = self.file.len()?;
         Ok(())
     }
 
     /// Returns `bytes` at `at`; `None` when the file ends before.
-    pub fn range(&mut self, at: u64, bytes: usize) -> Result<Option<&[u8]>> {
+    pub(crate) fn range(&mut self, at: u64, bytes: usize) -> Result<Option<&[u8]>> {
         self.range_ahead(at, bytes, WINDOW_BYTES)
     }
 
@@ -119,7 +119,7 @@ impl SegmentReader {
     }
 
     /// Checks for a whole frame that belongs to exactly this position.
-    pub fn probe(&mut self, at: u32) -> Result<Probe> {
+    pub(crate) fn probe(&mut self, at: u32) -> Result<Probe> {
         let Some(frame) = self.named(at)? else {
             let header = self.range(u64::from(at), FRAME_HEADER_BYTES)?;
             return Ok(Probe::Other(header.and_then(FrameHeader::decode)));
@@ -131,7 +131,7 @@ impl SegmentReader {
 
     /// Returns the header at `at` if it names this position and the file is long enough for its
     /// body.
-    pub fn named(&mut self, at: u32) -> Result<Option<FrameHeader>> {
+    pub(crate) fn named(&mut self, at: u32) -> Result<Option<FrameHeader>> {
         let here = Lsn::new(self.id, at);
         let len = self.len;
         let header = self.range(u64::from(at), FRAME_HEADER_BYTES)?.and_then(FrameHeader::decode);
@@ -140,18 +140,18 @@ impl SegmentReader {
     }
 
     /// Whether a header matches a body with this checksum.
-    pub fn is_whole(&self, frame: &FrameHeader, body_crc: u32) -> bool {
+    pub(crate) fn is_whole(&self, frame: &FrameHeader, body_crc: u32) -> bool {
         // bug log.frame_crc_unchecked: return true;
         frame.checksum_with_crc(self.origin(), body_crc) == frame.crc
     }
 
     /// Returns the body of the frame at `at`; `None` when the file ends before.
-    pub fn body(&mut self, at: u32, frame: &FrameHeader) -> Result<Option<&[u8]>> {
+    pub(crate) fn body(&mut self, at: u32, frame: &FrameHeader) -> Result<Option<&[u8]>> {
         self.range(u64::from(at) + FRAME_HEADER_BYTES as u64, frame.body_bytes as usize)
     }
 
     /// Returns the offset of the next frame.
-    pub fn after(&self, at: u32, frame: &FrameHeader) -> u32 {
+    pub(crate) fn after(&self, at: u32, frame: &FrameHeader) -> u32 {
         let end = (u64::from(at) + frame.bytes()).next_multiple_of(u64::from(self.block_bytes()));
         u32::try_from(end).unwrap_or(u32::MAX)
     }

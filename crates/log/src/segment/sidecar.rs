@@ -21,7 +21,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    pub fn count(&mut self, item: &Item<'_>, inline_max: usize) {
+    pub(crate) fn count(&mut self, item: &Item<'_>, inline_max: usize) {
         self.records += 1;
         match item {
             Item::Entry(EntryItem { content: Content::Lost, bytes, .. }) => {
@@ -68,14 +68,14 @@ pub(crate) struct SidecarWriter {
 }
 
 impl SidecarWriter {
-    pub fn new(dir: &Dir, segment: FileId, inline_max: usize) -> Self {
+    pub(crate) fn new(dir: &Dir, segment: FileId, inline_max: usize) -> Self {
         let chunks = Some(ChunkWriter::new(dir, Name::Sidecar(segment), Magic::Sidecar));
         let previous = Previous::default();
         let totals = Totals::default();
         Self { chunks, previous, scratch: Vec::new(), inline_max, has_lost_entry: false, totals }
     }
 
-    pub fn push(&mut self, item: &Item<'_>) {
+    pub(crate) fn push(&mut self, item: &Item<'_>) {
         self.totals.count(item, self.inline_max);
         self.has_lost_entry |=
             matches!(item, Item::Entry(EntryItem { content: Content::Lost, .. }));
@@ -92,7 +92,7 @@ impl SidecarWriter {
     /// Completes the sidecar, which is durable under its name after the next sync of the directory.
     /// A segment with an unreadable entry gets no sidecar: the entry would look like one without
     /// operations.
-    pub fn finish(mut self, end: End) {
+    pub(crate) fn finish(mut self, end: End) {
         // bug log.lost_for_empty: never
         if self.has_lost_entry {
             return self.drop_file();
@@ -113,7 +113,7 @@ impl SidecarWriter {
         }
     }
 
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let chunks = self.chunks.as_ref().map_or(0, ChunkWriter::memory_bytes);
         chunks + self.scratch.capacity()
     }

@@ -93,7 +93,7 @@ impl SortedTotals {
         [self.records, self.payload_bytes, min, max, 0, 0]
     }
 
-    pub fn of(fields: [u64; 6]) -> Self {
+    pub(crate) fn of(fields: [u64; 6]) -> Self {
         let [records, payload_bytes, min, max, ..] = fields;
         let (min_version, max_version) = (Lsn::from_u64(min), Lsn::from_u64(max));
         Self { records, payload_bytes, min_version, max_version }

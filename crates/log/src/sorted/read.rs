@@ -55,7 +55,7 @@ pub(crate) struct SortedReader {
 }
 
 impl SortedReader {
-    pub fn open(dir: &Dir, id: FileId) -> Result<Self> {
+    pub(crate) fn open(dir: &Dir, id: FileId) -> Result<Self> {
         let file = dir.open_read(Name::Sorted(id))?;
         let header = FileHeader { magic: Magic::Sorted, store: dir.store, file: id };
         let (footer, file_bytes) = read_ends(file.as_ref(), &header)?;
@@ -63,20 +63,20 @@ impl SortedReader {
         Ok(Self { file, store: dir.store, footer, file_bytes, window, window_at: 0, at })
     }
 
-    pub fn totals(&self) -> SortedTotals {
+    pub(crate) fn totals(&self) -> SortedTotals {
         SortedTotals::of(self.footer.fields)
     }
 
-    pub fn file_bytes(&self) -> u64 {
+    pub(crate) fn file_bytes(&self) -> u64 {
         self.file_bytes
     }
 
-    pub fn path(&self) -> &std::path::Path {
+    pub(crate) fn path(&self) -> &std::path::Path {
         self.file.path()
     }
 
     /// Returns the next record with its header checked; the caller must check the value.
-    pub fn next_record(&mut self) -> Result<Option<SortedRecord<'_>>> {
+    pub(crate) fn next_record(&mut self) -> Result<Option<SortedRecord<'_>>> {
         let at = self.at;
         if at >= self.footer.data_end {
             return Ok(None);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use stele_log::{DamagedPayload, Log, RecoverFrom, Survey};
+use stele_log::{DamageSurvey, DamagedPayload, Log, RecoverFrom};
 use stele_types::{
     CommandBuilder, Error, FileId, HardState, KeyRange, LogIndex, Lsn, Mark, Record, RegionId,
     Result, Term,
@@ -29,11 +29,11 @@ fn opened(disk: &SimVfs, checkpointed: u64) -> Result<Log> {
     open_with(&disk.fork(), options(), from(checkpointed)).map(|(log, _)| log)
 }
 
-fn survey(disk: &SimVfs, checkpointed: u64) -> Result<Survey> {
-    Survey::take(Arc::new(disk.clone()), Path::new(DIR), &options(), &from(checkpointed), 100)
+fn survey(disk: &SimVfs, checkpointed: u64) -> Result<DamageSurvey> {
+    DamageSurvey::take(Arc::new(disk.clone()), Path::new(DIR), &options(), &from(checkpointed), 100)
 }
 
-fn damaged_payloads(survey: &Survey) -> Vec<DamagedPayload> {
+fn damaged_payloads(survey: &DamageSurvey) -> Vec<DamagedPayload> {
     survey.damaged_after(None).copied().collect()
 }
 

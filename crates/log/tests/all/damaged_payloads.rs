@@ -6,7 +6,7 @@ use crate::common::*;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_log::{DamagedPayload, Log, LogOptions, RecoverFrom, Survey, Tail};
+use stele_log::{DamageSurvey, DamagedPayload, Log, LogOptions, RecoverFrom, Tail};
 use stele_types::{
     EntryRecord, Error, FileId, HardState, LogIndex, Lsn, Mark, Record, RegionId, Result, Term,
     checksum::crc32c,
@@ -15,15 +15,15 @@ use stele_vfs::{CrashAt, CrashPoint, Fault, SimVfs};
 
 const DAMAGED_MAX: usize = 1000;
 
-fn survey_with(disk: &SimVfs, options: &LogOptions, from: &RecoverFrom) -> Result<Survey> {
-    Survey::take(Arc::new(disk.clone()), Path::new(DIR), options, from, DAMAGED_MAX)
+fn survey_with(disk: &SimVfs, options: &LogOptions, from: &RecoverFrom) -> Result<DamageSurvey> {
+    DamageSurvey::take(Arc::new(disk.clone()), Path::new(DIR), options, from, DAMAGED_MAX)
 }
 
-fn survey(disk: &SimVfs) -> Survey {
+fn survey(disk: &SimVfs) -> DamageSurvey {
     survey_with(disk, &options(), &RecoverFrom::default()).unwrap()
 }
 
-fn damaged_payloads(survey: &Survey) -> Vec<DamagedPayload> {
+fn damaged_payloads(survey: &DamageSurvey) -> Vec<DamagedPayload> {
     survey.damaged_after(None).copied().collect()
 }
 
@@ -433,7 +433,7 @@ fn damaged_payloads_beyond_what_is_held_in_memory_are_found_later() {
     (0..9).for_each(|victim| flip(&disk, places[victim], 50));
     let from = RecoverFrom::default();
     let vfs = Arc::new(disk.clone());
-    let mut survey = Survey::take(vfs, Path::new(DIR), &options(), &from, 2).unwrap();
+    let mut survey = DamageSurvey::take(vfs, Path::new(DIR), &options(), &from, 2).unwrap();
     let mut seen = Vec::new();
     while !survey.is_recovered() {
         let found = damaged_payloads(&survey);
@@ -462,7 +462,7 @@ fn more_unrepairable_damage_than_can_be_held_is_reported() {
     places.iter().for_each(|at| flip(&disk, *at, 50));
     let survey_with_limit = |damaged_max| {
         let vfs = Arc::new(disk.clone());
-        Survey::take(vfs, Path::new(DIR), &options(), &checkpointed(&[]), damaged_max)
+        DamageSurvey::take(vfs, Path::new(DIR), &options(), &checkpointed(&[]), damaged_max)
     };
     assert!(survey_with_limit(4).unwrap().is_recovered());
     assert!(matches!(survey_with_limit(3), Err(Error::Corrupt { .. })));
@@ -720,7 +720,8 @@ fn a_payload_is_restored_on_the_machines_own_disk() {
         let _none = std::fs::remove_file(sidecar);
     }
     assert!(matches!(open(), Err(Error::Corrupt { .. })));
-    let mut survey = Survey::take(vfs.clone(), &dir, &options(), &from(), DAMAGED_MAX).unwrap();
+    let mut survey =
+        DamageSurvey::take(vfs.clone(), &dir, &options(), &from(), DAMAGED_MAX).unwrap();
     let found = damaged_payloads(&survey);
     assert_eq!(found.len(), 2);
     for damaged in found {

@@ -23,5 +23,5 @@ pub fn proposal(term: Term, changes: &[PairChange]) -> Result<Write> {
     let command: Bytes = command.build().bytes().clone();
     let header = Header { region: SYSTEM_REGION, term: term.0, ..Header::default() };
     // bug node.decision_with_deadline: let header = Header { deadline_nanos: 1, ..header };
-    Ok(Write { header, command, frees: true })
+    Ok(Write { header, command, only_deletes: true })
 }

@@ -1,7 +1,7 @@
 //! Requests that every owner forwards to its placement leader: reports and joins.
 
 use super::{NotDecided, PlacementLeader};
-use crate::report::{Answer, Report, StalePeer};
+use crate::report::{Report, ReportAnswer, StalePeer};
 use stele_placement::{
     Cluster, LeaderState, Liveness, Millis, NewStore, Report as LeaderReport, StaleReport, Store,
 };
@@ -11,7 +11,7 @@ use stele_types::{Error, StoreId};
 /// Report that was accepted.
 pub struct Accepted<'a> {
     /// Answer to the node.
-    pub answer: Answer,
+    pub answer: ReportAnswer,
     /// Regions that are known in a later state than they were reported.
     pub rejected: Vec<StaleReport>,
     /// State that the answer was made from.
@@ -89,7 +89,7 @@ fn accept(state: &mut LeaderState, report: Report, now: Millis) -> Accepted<'_> 
         let epoch = state.cluster.left_behind(peer.region, peer.peer, peer.epoch)?;
         Some(StalePeer { epoch, ..peer })
     };
-    let answer = Answer {
+    let answer = ReportAnswer {
         term: state.term,
         sequence,
         steps: reply.due,

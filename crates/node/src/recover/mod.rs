@@ -14,7 +14,7 @@ use stele_types::{KeyRange, LogIndex, PeerRole, Region, RegionId, RegionKind, St
 
 /// A replica on a store that is not lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replica {
+pub struct SurvivingReplica {
     /// Store of the replica.
     pub store: StoreId,
     /// Region, as the replica has applied it.
@@ -29,7 +29,7 @@ pub struct Replica {
 
 /// What becomes of a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RegionOutcome {
     /// It has a majority, or had none that is lost: an ordinary repair is enough.
     HasMajority,
     /// It goes on with the log of one replica.
@@ -53,14 +53,18 @@ pub struct Planned {
     /// Region, as it is known with the latest epoch.
     pub region: Region,
     /// Replicas that are left.
-    pub replicas: Vec<Replica>,
+    pub replicas: Vec<SurvivingReplica>,
     /// Verdict.
-    pub verdict: Verdict,
+    pub verdict: RegionOutcome,
 }
 
 /// Decides about each region that `replicas` or `known` name, by region, but not about merged ones.
 /// `known` are the regions that the placement group has recorded.
-pub fn plan(replicas: &[Replica], known: &[Region], lost: &BTreeSet<StoreId>) -> Vec<Planned> {
+pub fn plan(
+    replicas: &[SurvivingReplica],
+    known: &[Region],
+    lost: &BTreeSet<StoreId>,
+) -> Vec<Planned> {
     let mut newest: BTreeMap<RegionId, &Region> = BTreeMap::new();
     for region in known.iter().chain(replicas.iter().map(|replica| &replica.region)) {
         let epoch = |region: &Region| (region.epoch.version, region.epoch.conf_version);
@@ -69,14 +73,14 @@ pub fn plan(replicas: &[Replica], known: &[Region], lost: &BTreeSet<StoreId>) ->
             newest.insert(region.id, region);
         }
     }
-    let of = |region: &Region| -> Vec<Replica> {
-        let is_left = |replica: &&Replica| {
+    let of = |region: &Region| -> Vec<SurvivingReplica> {
+        let is_left = |replica: &&SurvivingReplica| {
             // A peer that a later membership lacks is no replica of the region.
             let own = replica.region.peer_on(replica.store).map(|peer| peer.id);
             let is_member = own.is_some_and(|own| region.peer(own).is_some());
             replica.region.id == region.id && !lost.contains(&replica.store) && is_member
         };
-        let mut left: Vec<Replica> = replicas.iter().filter(is_left).cloned().collect();
+        let mut left: Vec<SurvivingReplica> = replicas.iter().filter(is_left).cloned().collect();
         left.sort_by_key(|replica| replica.store);
         left
     };
@@ -113,31 +117,35 @@ fn is_merged(region: &Region, held: &[&Region]) -> bool {
     held.iter().filter(later).fold(vec![region.range.clone()], cut).is_empty()
 }
 
-fn judge(region: &Region, replicas: &[Replica], lost: &BTreeSet<StoreId>) -> Verdict {
+fn judge(
+    region: &Region,
+    replicas: &[SurvivingReplica],
+    lost: &BTreeSet<StoreId>,
+) -> RegionOutcome {
     if !has_lost_majority(region, lost) {
-        return Verdict::HasMajority;
+        return RegionOutcome::HasMajority;
     }
     let is_seen = |store: &StoreId| replicas.iter().any(|replica| replica.store == *store);
     let left = region.peers.iter().map(|peer| peer.store).filter(|store| !lost.contains(store));
     let unseen: Vec<StoreId> = left.filter(|store| !is_seen(store)).collect();
     // bug node.recovery_without_a_survivor: never
     if !unseen.is_empty() {
-        return Verdict::Unseen(unseen);
+        return RegionOutcome::Unseen(unseen);
     }
     // Invariant: acknowledged entries that any replica left holds are kept.
     // Test: `the_log_of_the_latest_term_goes_on_and_of_those_the_longest`. Raft's order of logs says
     // which holds them all: by the term of the last entry, then by its index.
     // bug node.recovery_by_length: `(replica.last.1, replica.last.0)` is `(Default::default(), replica.last.0)`
-    let ahead = |replica: &&Replica| (replica.last.1, replica.last.0);
+    let ahead = |replica: &&SurvivingReplica| (replica.last.1, replica.last.0);
     let Some(source) = replicas.iter().max_by_key(|it| (ahead(it), std::cmp::Reverse(it.store)))
     else {
-        return Verdict::Lost;
+        return RegionOutcome::Lost;
     };
     let term = replicas.iter().map(|replica| replica.term).max().unwrap_or_default();
     let lost = lost.iter().copied().collect();
     let recovery = Recovery { lost, last: source.last, term, command: None };
     let stores = replicas.iter().map(|replica| replica.store).collect();
-    Verdict::GoesOn { source: source.store, stores, recovery }
+    RegionOutcome::GoesOn { source: source.store, stores, recovery }
 }
 
 /// Whether a majority of the voters, of either half of a joint configuration, is lost.
@@ -154,7 +162,7 @@ fn has_lost_majority(region: &Region, lost: &BTreeSet<StoreId>) -> bool {
 /// Returns the keys that no region with a replica left holds.
 pub fn uncovered(planned: &[Planned]) -> Vec<KeyRange> {
     let mut rest = vec![KeyRange::all()];
-    let held = planned.iter().filter(|it| it.verdict != Verdict::Lost);
+    let held = planned.iter().filter(|it| it.verdict != RegionOutcome::Lost);
     for region in held.map(|it| &it.region).filter(|region| region.kind == RegionKind::Data) {
         rest = rest.iter().flat_map(|range| range.without(&region.range)).collect();
     }

@@ -1,6 +1,6 @@
 //! Execution on a store that no node runs: the core without a network.
 
-use super::Replica;
+use super::SurvivingReplica;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -45,12 +45,18 @@ impl<E: StorageEngine> Offline<E> {
     }
 
     /// Returns the replicas of the store.
-    pub fn replicas(&mut self) -> Vec<Replica> {
+    pub fn replicas(&mut self) -> Vec<SurvivingReplica> {
         let store = self.ident.store;
         let replica = |report: stele_replica::RegionReport| {
             let last_term = self.engine.term(report.region.id, report.last).unwrap_or_default();
             let (term, last) = (report.term, (report.last, last_term));
-            Replica { store, region: report.region, term, last, committed: report.committed }
+            SurvivingReplica {
+                store,
+                region: report.region,
+                term,
+                last,
+                committed: report.committed,
+            }
         };
         self.core.regions().into_iter().map(replica).collect()
     }

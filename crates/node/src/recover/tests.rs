@@ -25,17 +25,17 @@ fn region(id: u64, start: &'static str, end: &'static str, stores: &[u64]) -> Re
     }
 }
 
-fn replica(region: &Region, store: u64, last: u64, last_term: u64, term: u64) -> Replica {
+fn replica(region: &Region, store: u64, last: u64, last_term: u64, term: u64) -> SurvivingReplica {
     let last = (LogIndex(last), Term(last_term));
     let (store, region) = (StoreId(store), region.clone());
-    Replica { store, region, term: Term(term), last, committed: LogIndex(1) }
+    SurvivingReplica { store, region, term: Term(term), last, committed: LogIndex(1) }
 }
 
 fn lost(stores: &[u64]) -> BTreeSet<StoreId> {
     stores.iter().copied().map(StoreId).collect()
 }
 
-fn verdict(replicas: &[Replica], known: &[Region], gone: &[u64]) -> Verdict {
+fn verdict(replicas: &[SurvivingReplica], known: &[Region], gone: &[u64]) -> RegionOutcome {
     let mut planned = plan(replicas, known, &lost(gone));
     assert_eq!(planned.len(), 1);
     planned.remove(0).verdict
@@ -44,8 +44,8 @@ fn verdict(replicas: &[Replica], known: &[Region], gone: &[u64]) -> Verdict {
 #[test]
 fn the_log_of_the_latest_term_goes_on_and_of_those_the_longest() {
     let five = region(2, "", "", &[1, 2, 3, 4, 5]);
-    let source = |replicas: &[Replica]| match verdict(replicas, &[], &[1, 2, 3]) {
-        Verdict::GoesOn { source, stores, recovery } => {
+    let source = |replicas: &[SurvivingReplica]| match verdict(replicas, &[], &[1, 2, 3]) {
+        RegionOutcome::GoesOn { source, stores, recovery } => {
             assert_eq!(stores, [StoreId(4), StoreId(5)]);
             assert_eq!(recovery.lost, [1, 2, 3].map(StoreId));
             (source.0, recovery.last.0.0, recovery.term.0)
@@ -65,15 +65,15 @@ fn a_region_waits_for_replicas_that_are_neither_lost_nor_seen() {
     let four = replica(&five, 4, 20, 3, 3);
     assert_eq!(
         verdict(std::slice::from_ref(&four), &[], &[1, 2, 3]),
-        Verdict::Unseen(vec![StoreId(5)])
+        RegionOutcome::Unseen(vec![StoreId(5)])
     );
-    assert_eq!(verdict(&[], std::slice::from_ref(&five), &[1, 2, 3, 4, 5]), Verdict::Lost);
-    assert_eq!(verdict(std::slice::from_ref(&four), &[], &[1, 2]), Verdict::HasMajority);
+    assert_eq!(verdict(&[], std::slice::from_ref(&five), &[1, 2, 3, 4, 5]), RegionOutcome::Lost);
+    assert_eq!(verdict(std::slice::from_ref(&four), &[], &[1, 2]), RegionOutcome::HasMajority);
     // A replica on a store that is said to be lost does not count.
     let three = replica(&five, 3, 90, 9, 9);
     assert!(matches!(
         verdict(&[three, four], &[], &[1, 2, 3, 5]),
-        Verdict::GoesOn { source: StoreId(4), .. }
+        RegionOutcome::GoesOn { source: StoreId(4), .. }
     ));
 }
 
@@ -87,7 +87,7 @@ fn a_replica_that_was_removed_does_not_count() {
         let planned = plan(&replicas, &[], &lost(&[1, 2]));
         assert_eq!(planned[0].region, now);
         assert_eq!(planned[0].replicas.len(), 1);
-        assert!(matches!(planned[0].verdict, Verdict::GoesOn { source: StoreId(4), .. }));
+        assert!(matches!(planned[0].verdict, RegionOutcome::GoesOn { source: StoreId(4), .. }));
     }
 }
 
@@ -107,7 +107,7 @@ fn a_region_that_was_merged_is_not_waited_for() {
     ] {
         let ids: Vec<u64> = planned.iter().map(|it| it.region.id.0).collect();
         assert_eq!(ids, [3]);
-        assert!(matches!(planned[0].verdict, Verdict::GoesOn { source: StoreId(3), .. }));
+        assert!(matches!(planned[0].verdict, RegionOutcome::GoesOn { source: StoreId(3), .. }));
     }
     // A part of its keys is elsewhere, or the other region is the older one.
     let part = version(region(3, "b", "m", &[1, 2, 3]), 5);
@@ -115,11 +115,11 @@ fn a_region_that_was_merged_is_not_waited_for() {
     for other in [part, older] {
         let planned =
             plan(&[replica(&other, 3, 20, 3, 3)], std::slice::from_ref(&source), &lost(&[1, 2]));
-        assert_eq!(planned[0].verdict, Verdict::Unseen(vec![StoreId(3)]));
+        assert_eq!(planned[0].verdict, RegionOutcome::Unseen(vec![StoreId(3)]));
     }
     // What is only recorded, or has no replica left, replaces nothing.
     let planned = plan(&[second], &[target], &lost(&[1, 2]));
-    assert!(matches!(planned[0].verdict, Verdict::GoesOn { .. }));
+    assert!(matches!(planned[0].verdict, RegionOutcome::GoesOn { .. }));
 }
 
 #[test]
@@ -128,7 +128,10 @@ fn keys_of_regions_without_a_replica_are_named() {
     let left = [replica(&a, 1, 5, 1, 1), replica(&c, 1, 5, 1, 1)];
     let planned = plan(&left, std::slice::from_ref(&b), &lost(&[2]));
     let verdicts: Vec<_> = planned.iter().map(|it| it.verdict.clone()).collect();
-    assert_eq!(verdicts, [Verdict::HasMajority, Verdict::Lost, Verdict::HasMajority]);
+    assert_eq!(
+        verdicts,
+        [RegionOutcome::HasMajority, RegionOutcome::Lost, RegionOutcome::HasMajority]
+    );
     assert_eq!(uncovered(&planned), [KeyRange::new("c", "m")]);
     // The placement group's record may be lost too: then only the gap shows.
     assert_eq!(uncovered(&plan(&left, &[], &lost(&[2]))), [KeyRange::new("c", "m")]);
@@ -174,7 +177,7 @@ fn a_store_that_no_node_runs_goes_on_with_all_entries_of_its_log() {
     let planned = plan(&offline.replicas(), &known, &lost(&[2, 3]));
     assert_eq!(planned.len(), 2, "the placement group and the data");
     for it in &planned {
-        let Verdict::GoesOn { source: StoreId(1), recovery, .. } = &it.verdict else {
+        let RegionOutcome::GoesOn { source: StoreId(1), recovery, .. } = &it.verdict else {
             panic!("{it:?}")
         };
         let region = offline.recover(it.region.id, recovery, 0).unwrap();
@@ -189,7 +192,7 @@ fn a_store_that_no_node_runs_goes_on_with_all_entries_of_its_log() {
     let mut offline = Offline::open(engine, Now::default(), 3).unwrap();
     for it in offline.replicas() {
         assert_eq!(it.region.peers.len(), 1, "{it:?}");
-        assert_eq!(plan(&[it], &[], &lost(&[2, 3]))[0].verdict, Verdict::HasMajority);
+        assert_eq!(plan(&[it], &[], &lost(&[2, 3]))[0].verdict, RegionOutcome::HasMajority);
     }
 }
 
@@ -242,7 +245,7 @@ fn the_placement_group_goes_on_with_the_lost_stores_removed() {
     let gone = lost(&[2, 3, 4]);
     let planned = plan(&offline.replicas(), &[], &gone);
     let it = planned.iter().find(|it| it.region.id == SYSTEM_REGION).unwrap();
-    let Verdict::GoesOn { recovery, .. } = &it.verdict else { panic!("{it:?}") };
+    let RegionOutcome::GoesOn { recovery, .. } = &it.verdict else { panic!("{it:?}") };
     offline.recover(SYSTEM_REGION, recovery, 9).unwrap();
     drop(offline);
     let expected = vec![(1, Up), (2, Tombstone), (3, Tombstone), (4, Tombstone)];

@@ -1,6 +1,6 @@
 //! Directories of one cluster that no node runs, recovered together: what is refused, and the order.
 
-use super::{Offline, Planned, Verdict};
+use super::{Offline, Planned, RegionOutcome};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use stele_storage::StorageEngine;
@@ -88,15 +88,15 @@ fn recover<E: StorageEngine>(
     version: u64,
 ) -> Result<Option<Vec<StoreId>>, NotRecovered> {
     match &planned.verdict {
-        Verdict::HasMajority => Ok(None),
-        Verdict::GoesOn { source, recovery, .. } => {
+        RegionOutcome::HasMajority => Ok(None),
+        RegionOutcome::GoesOn { source, recovery, .. } => {
             let dir = dirs.get_mut(source).ok_or(NotRecovered::Elsewhere(*source))?;
             let recovered = dir.recover(planned.region.id, recovery, version);
             let region = recovered.map_err(NotRecovered::Failed)?;
             Ok(Some(region.peers.iter().map(|peer| peer.store).collect()))
         }
-        Verdict::Unseen(stores) => Err(NotRecovered::Unseen(stores.clone())),
-        Verdict::Lost => Err(NotRecovered::Lost),
+        RegionOutcome::Unseen(stores) => Err(NotRecovered::Unseen(stores.clone())),
+        RegionOutcome::Lost => Err(NotRecovered::Lost),
     }
 }
 

@@ -44,7 +44,7 @@ fn note(set: &mut BTreeSet<RegionId>, id: RegionId, is_in: bool) {
 
 impl KnownRegions {
     /// Returns the collection from which the next list of a store's changes counts.
-    pub fn at(&self, store: StoreId) -> Collection {
+    pub(super) fn at(&self, store: StoreId) -> Collection {
         self.stores.get(&store).map(|known| known.at).unwrap_or_default()
     }
 
@@ -53,7 +53,7 @@ impl KnownRegions {
     /// Invariant: a list counts only if it begins at what is known, or before. A store that hangs answers
     /// an earlier question later, or the answer before is repeated: neither removes what a later list
     /// stated, and neither leaves a change out.
-    pub fn take(&mut self, store: StoreId, changes: &Changes) -> BTreeSet<RegionId> {
+    pub(super) fn take(&mut self, store: StoreId, changes: &Changes) -> BTreeSet<RegionId> {
         let known = self.stores.entry(store).or_default();
         let is_of_same_process = changes.now.incarnation == known.at.incarnation;
         let is_later = !is_of_same_process || changes.now.number > known.at.number;
@@ -77,36 +77,36 @@ impl KnownRegions {
     }
 
     /// Drops the stores that are not in `kept`; returns their regions.
-    pub fn keep(&mut self, kept: &BTreeSet<StoreId>) -> BTreeSet<RegionId> {
+    pub(super) fn keep(&mut self, kept: &BTreeSet<StoreId>) -> BTreeSet<RegionId> {
         let gone: Vec<StoreId> =
             self.stores.keys().copied().filter(|store| !kept.contains(store)).collect();
         let gone = gone.iter().filter_map(|store| self.stores.remove(store));
         gone.flat_map(|known| known.regions.into_keys()).collect()
     }
 
-    pub fn of(&self, store: StoreId) -> impl Iterator<Item = &RegionReport> {
+    pub(super) fn of(&self, store: StoreId) -> impl Iterator<Item = &RegionReport> {
         self.stores.get(&store).into_iter().flat_map(|known| known.regions.values())
     }
 
-    pub fn ids(&self) -> impl Iterator<Item = RegionId> {
+    pub(super) fn ids(&self) -> impl Iterator<Item = RegionId> {
         self.stores.values().flat_map(|known| known.regions.keys().copied())
     }
 
     /// Returns the reports of the region's leaders here.
-    pub fn leading(&self, region: RegionId) -> impl Iterator<Item = &RegionReport> {
+    pub(super) fn leading(&self, region: RegionId) -> impl Iterator<Item = &RegionReport> {
         let here = self.stores.values().filter_map(move |known| known.regions.get(&region));
         here.filter(|report| report.is_leading)
     }
 
     /// Returns the reports of replicas without a leader.
-    pub fn leaderless(&self) -> impl Iterator<Item = (StoreId, &RegionReport)> {
+    pub(super) fn leaderless(&self) -> impl Iterator<Item = (StoreId, &RegionReport)> {
         self.stores.iter().flat_map(|(store, known)| {
             let reports = known.leaderless.iter().filter_map(|region| known.regions.get(region));
             reports.map(|report| (*store, report))
         })
     }
 
-    pub fn refuses_entries(&self, store: StoreId) -> bool {
+    pub(super) fn refuses_entries(&self, store: StoreId) -> bool {
         self.stores.get(&store).is_some_and(|known| !known.lacking_room.is_empty())
     }
 }

@@ -65,7 +65,7 @@ pub struct Report {
 
 /// Answer of the placement leader to a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct ReportAnswer {
     /// Term of the placement leader.
     pub term: Term,
     /// Number of the report.
@@ -238,7 +238,7 @@ impl Reporter {
 
     /// Takes an answer. Returns the steps to start and the replicas to destroy. Invariant: only the
     /// answer to the last report shows what the leader knows of regions and refusals.
-    pub fn answered(&mut self, answer: Answer) -> (Vec<Instruction>, Vec<StalePeer>) {
+    pub fn answered(&mut self, answer: ReportAnswer) -> (Vec<Instruction>, Vec<StalePeer>) {
         self.settings.accept(&answer);
         // bug node.any_answer_counts: always
         if answer.sequence == self.sequence {

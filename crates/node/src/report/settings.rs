@@ -1,6 +1,6 @@
 //! Settings of the cluster, as a node last received them.
 
-use super::Answer;
+use super::ReportAnswer;
 use std::collections::BTreeMap;
 use stele_types::{StoreId, Term};
 
@@ -18,7 +18,7 @@ pub struct Settings {
 impl Settings {
     /// Takes the settings from an answer. Invariant: a deposed placement leader that still answers
     /// does not turn leases on again.
-    pub(super) fn accept(&mut self, answer: &Answer) {
+    pub(super) fn accept(&mut self, answer: &ReportAnswer) {
         // bug node.deposed_leader_sets: never
         if answer.term < self.term {
             return;
@@ -58,7 +58,7 @@ mod tests {
     fn stores_receive_changes_and_a_deposed_placement_leader_changes_nothing() {
         let mut settings = Settings::default();
         let mut received = |term, leases, store, incarnation| {
-            settings.accept(&Answer { term: Term(term), leases, ..Answer::default() });
+            settings.accept(&ReportAnswer { term: Term(term), leases, ..ReportAnswer::default() });
             settings.take_leases_for(StoreId(store), incarnation)
         };
         assert_eq!(received(4, None, 1, 0), None, "a leader of an earlier version");

@@ -57,8 +57,8 @@ fn ids(report: &Report) -> Vec<u64> {
     report.regions.iter().map(|region| region.region.id.0).collect()
 }
 
-fn answer(sequence: u64) -> Answer {
-    Answer { term: Term(1), sequence, ..Answer::default() }
+fn answer(sequence: u64) -> ReportAnswer {
+    ReportAnswer { term: Term(1), sequence, ..ReportAnswer::default() }
 }
 
 fn step(operator: u64, region: u64, order: Order) -> Instruction {
@@ -96,7 +96,7 @@ fn only_changes_are_reported_after_an_answer_and_everything_after_a_failure() {
     // The answer to an earlier report does not show that the leader knows the later one.
     reporter.answered(answer(12));
     assert_eq!(ids(&send(&mut reporter, &regions, &sizes)), [6, 7]);
-    reporter.answered(Answer { all_wanted: true, ..answer(14) });
+    reporter.answered(ReportAnswer { all_wanted: true, ..answer(14) });
     assert_eq!(ids(&send(&mut reporter, &regions, &sizes)), [5, 6, 7]);
     reporter.answered(answer(15));
     assert_eq!(ids(&send(&mut reporter, &regions, &sizes)), [0; 0], "nothing was read since");
@@ -124,7 +124,7 @@ fn a_changed_region_is_reported_until_an_answer_and_a_new_leader_gets_all() {
     assert_eq!(ids(&send_changed(&mut reporter, &[follower])), [0; 0]);
     reporter.answered(answer(6));
     assert_eq!(ids(&send_changed(&mut reporter, &[changed])), [6]);
-    reporter.answered(Answer { all_wanted: true, ..answer(7) });
+    reporter.answered(ReportAnswer { all_wanted: true, ..answer(7) });
     let full = send_changed(&mut reporter, &[]);
     assert_eq!((ids(&full), full.is_full), (vec![5, 6, 7], true));
     assert_eq!(full.regions[1].term, Term(2));
@@ -247,7 +247,7 @@ fn a_step_runs_once_at_a_time_and_its_refusal_is_reported_until_it_is_answered()
     let mut reporter = Reporter::new(0, 60);
     let transfer = || step(3, 5, Order::RollbackMerge(Vec::new()));
     send(&mut reporter, &[], &Sizes::new());
-    let answer = |sequence| Answer { steps: vec![transfer()], ..answer(sequence) };
+    let answer = |sequence| ReportAnswer { steps: vec![transfer()], ..answer(sequence) };
     assert_eq!(reporter.answered(answer(1)).0, [transfer()]);
     assert_eq!(reporter.answered(answer(1)).0, [], "it runs");
     let obstacle = Obstacle { reason: "full".into(), is_final: true };

@@ -11,7 +11,7 @@ mod position;
 mod reception;
 mod source;
 
-pub use parts::{Part, Parts, Replica};
+pub use parts::{Part, Parts, ReplicaKey};
 pub use position::{POSITION_BYTES, Position};
 pub use reception::Reception;
 pub use source::{BROKEN_NANOS_MAX, RETRY_NANOS, Source};

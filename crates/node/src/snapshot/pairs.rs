@@ -45,7 +45,7 @@ pub(super) struct Decoder {
 impl Decoder {
     /// Adds a chunk; returns the pairs it completes, which share its memory if it holds whole pairs.
     /// Fails with `Invalid` if the bytes cannot be pairs.
-    pub fn push(&mut self, mut chunk: Bytes) -> Result<Vec<Pair>> {
+    pub(super) fn push(&mut self, mut chunk: Bytes) -> Result<Vec<Pair>> {
         let mut pairs = Vec::new();
         if self.rest.is_empty() {
             while let Some((header_bytes, header)) = decode_header(&chunk)? {
@@ -74,7 +74,7 @@ impl Decoder {
     }
 
     /// Checks the end; fails with `Invalid` when a pair is unfinished.
-    pub fn finish(self) -> Result<()> {
+    pub(super) fn finish(self) -> Result<()> {
         match self.rest.is_empty() {
             true => Ok(()),
             false => Err(Error::invalid("the snapshot ends within a pair")),

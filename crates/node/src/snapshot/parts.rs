@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use stele_types::{RegionId, StoreId};
 
 /// Replica that a snapshot is for.
-pub type Replica = (StoreId, RegionId);
+pub type ReplicaKey = (StoreId, RegionId);
 
 /// Part of a snapshot.
 pub struct Part<R> {
@@ -19,7 +19,7 @@ pub struct Part<R> {
 /// Parts that wait for their senders, each for [`BROKEN_NANOS_MAX`] at most. A part removes its files when
 /// it is dropped: the callers drop them, without a lock.
 pub struct Parts<R> {
-    parts: BTreeMap<Replica, Part<R>>,
+    parts: BTreeMap<ReplicaKey, Part<R>>,
     parts_max: usize,
     is_closed: bool,
 }
@@ -52,7 +52,7 @@ impl<R> Parts<R> {
     #[must_use]
     pub fn put(
         &mut self,
-        replica: Replica,
+        replica: ReplicaKey,
         header: Bytes,
         reception: R,
         now_nanos: u64,
@@ -71,7 +71,7 @@ impl<R> Parts<R> {
     }
 
     /// Removes and returns the part of a replica.
-    pub fn take(&mut self, replica: Replica) -> Option<Part<R>> {
+    pub fn take(&mut self, replica: ReplicaKey) -> Option<Part<R>> {
         self.parts.remove(&replica)
     }
 
@@ -97,14 +97,14 @@ impl<R> Parts<R> {
 mod tests {
     use super::*;
 
-    const REPLICA: Replica = (StoreId(1), RegionId(2));
+    const REPLICA: ReplicaKey = (StoreId(1), RegionId(2));
     const PARTS_MAX: usize = 2;
 
     fn header(text: &'static str) -> Bytes {
         Bytes::from_static(text.as_bytes())
     }
 
-    fn taken(all: &mut Parts<u32>, replica: Replica, text: &'static str) -> Option<u32> {
+    fn taken(all: &mut Parts<u32>, replica: ReplicaKey, text: &'static str) -> Option<u32> {
         all.take(replica)?.of(&header(text))
     }
 

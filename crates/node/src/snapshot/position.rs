@@ -56,18 +56,18 @@ impl Position {
 pub(super) struct Positions<R>(VecDeque<(Position, R)>);
 
 impl<R: Clone> Positions<R> {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(VecDeque::new())
     }
 
     /// Returns whether the snapshot cannot go on on another connection.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Records a position and what follows it. The first chunk of all stays reachable: a receiver that
     /// restarted has nothing.
-    pub fn note(&mut self, position: Position, rest: R) {
+    pub(super) fn note(&mut self, position: Position, rest: R) {
         if self.0.back().is_some_and(|(last, _)| *last == position) {
             return;
         }
@@ -79,7 +79,7 @@ impl<R: Clone> Positions<R> {
 
     /// Returns what follows a position of the receiver, and forgets all later ones; `None` if it is not
     /// known.
-    pub fn rest_at(&mut self, position: Position) -> Option<R> {
+    pub(super) fn rest_at(&mut self, position: Position) -> Option<R> {
         let at = self.0.iter().position(|(known, _)| *known == position)?;
         self.0.truncate(at + 1);
         self.0.back().map(|(_, rest)| rest.clone())

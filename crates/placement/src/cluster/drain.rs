@@ -3,7 +3,7 @@
 use super::Cluster;
 use crate::Millis;
 use crate::operator::tracker::Operators;
-use crate::schedule::{View, drain, place};
+use crate::schedule::{ClusterView, drain, place};
 use stele_types::{RegionId, StoreId};
 
 /// Start time of a drain, and what the store held then.
@@ -93,7 +93,7 @@ impl Cluster {
         let millis = now.since(start.since).max(1);
         let eta_millis = u128::from(left.weight) * u128::from(millis);
         let eta = eta_millis.checked_div(u128::from(moved_weight)).map(|eta| eta.div_ceil(1000));
-        let view = View { cluster: self, operators, now };
+        let view = ClusterView { cluster: self, operators, now };
         Some(DrainProgress {
             replicas_total: start.held.replicas.max(left.replicas),
             replicas_left: left.replicas,

@@ -15,7 +15,7 @@ mod time;
 
 use crate::Millis;
 use crate::config::Config;
-use crate::pairs::{self, PairChange, Record};
+use crate::pairs::{self, PairChange, PlacementRecord};
 use crate::region_info::{RegionInfo, RegionReport};
 use crate::store::{LastHeartbeat, Store, StoreState};
 use bytes::Bytes;
@@ -118,7 +118,8 @@ impl Cluster {
     pub fn apply(&mut self, changes: &[PairChange]) -> Result<()> {
         for change in changes {
             if let Some(record) = pairs::decode(&change.key, change.value.as_deref())? {
-                let moves_domains = matches!(record, Record::Store(_) | Record::Setting { .. });
+                let moves_domains =
+                    matches!(record, PlacementRecord::Store(_) | PlacementRecord::Setting { .. });
                 self.fold(record);
                 if moves_domains {
                     self.note_domains();
@@ -128,40 +129,40 @@ impl Cluster {
         Ok(())
     }
 
-    fn fold(&mut self, record: Record) {
+    fn fold(&mut self, record: PlacementRecord) {
         match record {
-            Record::Cluster(id) => self.id = id,
-            Record::Ids { watermark } => self.ids.raise_watermark(watermark),
-            Record::Members { version } => self.members_version = version,
-            Record::Setting { name, value } => self.config.fold(&name, value),
-            Record::CancelledMerge(id, is_cancelled) => {
+            PlacementRecord::Cluster(id) => self.id = id,
+            PlacementRecord::Ids { watermark } => self.ids.raise_watermark(watermark),
+            PlacementRecord::Members { version } => self.members_version = version,
+            PlacementRecord::Setting { name, value } => self.config.fold(&name, value),
+            PlacementRecord::CancelledMerge(id, is_cancelled) => {
                 self.fold_cancelled_merge(id, is_cancelled);
             }
-            Record::Region(_, Some(region)) => self.regions.restore(region),
-            Record::Region(id, None) => self.regions.forget(id),
-            Record::Term(id, Some(term)) => self.regions.restore_term(id, term),
+            PlacementRecord::Region(_, Some(region)) => self.regions.restore(region),
+            PlacementRecord::Region(id, None) => self.regions.forget(id),
+            PlacementRecord::Term(id, Some(term)) => self.regions.restore_term(id, term),
             // Deleted with the descriptor.
-            Record::Term(_, None) => {}
-            Record::Store(store) => self.fold_store(*store),
-            Record::Boot(id, boot) => {
+            PlacementRecord::Term(_, None) => {}
+            PlacementRecord::Store(store) => self.fold_store(*store),
+            PlacementRecord::Boot(id, boot) => {
                 self.runs.entry(id).or_default().boot = boot;
             }
-            Record::Starts(id, lineage) => {
+            PlacementRecord::Starts(id, lineage) => {
                 self.runs.entry(id).or_default().lineage = lineage;
             }
-            Record::Disconnected(id, Some(seconds)) => {
+            PlacementRecord::Disconnected(id, Some(seconds)) => {
                 self.disconnected_s.insert(id, seconds);
             }
-            Record::Disconnected(id, None) => {
+            PlacementRecord::Disconnected(id, None) => {
                 self.disconnected_s.remove(&id);
             }
-            Record::FormerSilence(id, true) => {
+            PlacementRecord::FormerSilence(id, true) => {
                 self.former_silences.insert(id);
             }
-            Record::FormerSilence(id, false) => {
+            PlacementRecord::FormerSilence(id, false) => {
                 self.former_silences.remove(&id);
             }
-            Record::Speed(id, record) => self.speeds.fold(id, record),
+            PlacementRecord::Speed(id, record) => self.speeds.fold(id, record),
         }
     }
 

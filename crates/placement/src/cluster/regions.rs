@@ -4,7 +4,7 @@
 //! client can thus rely on the greater version being later. What is persisted of a region is the least
 //! that a later leader knows: it accepts no report of an earlier epoch or term.
 
-use crate::pairs::{self, PairChange, Record};
+use crate::pairs::{self, PairChange, PlacementRecord};
 use crate::region_info::RegionInfo;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -303,7 +303,7 @@ impl Regions {
     }
 
     pub(super) fn take_unsaved(&mut self, bytes_max: usize) -> Vec<PairChange> {
-        let mut batch = Batch::default();
+        let mut batch = BoundedChanges::default();
         while batch.bytes < bytes_max
             && let Some(id) = self.unsaved.pop_first()
         {
@@ -327,12 +327,12 @@ impl Regions {
     }
 
     /// Makes the region of a record that was taken due again.
-    pub(super) fn put_back(&mut self, record: &Record) {
+    pub(super) fn put_back(&mut self, record: &PlacementRecord) {
         match record {
-            Record::Region(id, _) => {
+            PlacementRecord::Region(id, _) => {
                 self.unsaved.insert(*id);
             }
-            Record::Term(id, Some(_)) => {
+            PlacementRecord::Term(id, Some(_)) => {
                 self.unsaved_terms.insert(*id);
             }
             _ => {}
@@ -341,7 +341,7 @@ impl Regions {
 
     /// Returns the records of these regions that are not persisted.
     pub(super) fn plan_saves(&self, ids: &[RegionId], bytes_max: usize) -> Vec<PairChange> {
-        let mut batch = Batch::default();
+        let mut batch = BoundedChanges::default();
         let unsaved = ids.iter().filter(|id| !self.is_saved(**id));
         for info in unsaved.filter_map(|id| self.by_id.get(id)) {
             if batch.bytes >= bytes_max {
@@ -356,12 +356,12 @@ impl Regions {
 
 /// Changes for one proposal, and their bytes.
 #[derive(Default)]
-struct Batch {
+struct BoundedChanges {
     changes: Vec<PairChange>,
     bytes: usize,
 }
 
-impl Batch {
+impl BoundedChanges {
     fn push(&mut self, change: PairChange) {
         self.bytes += change.key.len() + change.value.as_ref().map_or(0, Bytes::len);
         self.changes.push(change);

@@ -4,11 +4,11 @@
 use super::{Operator, Step, settled};
 use crate::cluster::Cluster;
 use crate::region_info::RegionInfo;
-use crate::schedule::View;
+use crate::schedule::ClusterView;
 use stele_types::{Peer, PeerRole, StoreId};
 
 /// Checks that `operator` is safe. The error is the reason why it must not run.
-pub fn guard(view: &View<'_>, operator: &Operator) -> Result<(), String> {
+pub fn guard(view: &ClusterView<'_>, operator: &Operator) -> Result<(), String> {
     let Some(info) = view.cluster.regions().get(operator.region) else {
         return Err(format!("there is no region {}", operator.region));
     };
@@ -29,7 +29,7 @@ pub fn guard(view: &View<'_>, operator: &Operator) -> Result<(), String> {
 
 /// Checks that a region has a leader and a majority of live voters. Without them a proposal waits,
 /// and may be applied long after its reason has ceased to hold.
-pub fn can_act(view: &View<'_>, info: &RegionInfo) -> Result<(), String> {
+pub fn can_act(view: &ClusterView<'_>, info: &RegionInfo) -> Result<(), String> {
     let is_heard = |store| view.cluster.is_heard(store, view.now);
     can_act_on(info, is_heard, |peer| view.is_reachable(info, peer))
 }
@@ -91,7 +91,7 @@ fn check_domains(cluster: &Cluster, info: &RegionInfo, last: &[Peer]) -> Result<
 /// Checks that a majority of the voters in `last`, the configuration after the change, responds.
 /// `coming`: stores of new replicas that do not exist yet; these stores need only be live.
 fn check_votes(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     info: &RegionInfo,
     last: &[Peer],
     coming: &[StoreId],
@@ -115,7 +115,11 @@ fn check_votes(
 }
 
 /// Checks that a step that changes the voters is safe now.
-pub(crate) fn may_step(view: &View<'_>, info: &RegionInfo, step: &Step) -> Result<(), String> {
+pub(crate) fn may_step(
+    view: &ClusterView<'_>,
+    info: &RegionInfo,
+    step: &Step,
+) -> Result<(), String> {
     can_act(view, info)?;
     let mut peers = info.region.peers.clone();
     match step {
@@ -130,7 +134,7 @@ pub(crate) fn may_step(view: &View<'_>, info: &RegionInfo, step: &Step) -> Resul
 }
 
 /// Whether a replica can lead: it votes, has caught up, and its store accepts leaders.
-pub(crate) fn can_lead(view: &View<'_>, info: &RegionInfo, peer: &Peer) -> bool {
+pub(crate) fn can_lead(view: &ClusterView<'_>, info: &RegionInfo, peer: &Peer) -> bool {
     settled(peer.role) == PeerRole::Voter
         && info.is_caught_up(peer.id)
         && view.is_serving(peer.store)

@@ -17,7 +17,7 @@ pub(super) struct LeaderMoves {
 }
 
 impl LeaderMoves {
-    pub fn note(&mut self, region: RegionId, now: Millis) {
+    pub(super) fn note(&mut self, region: RegionId, now: Millis) {
         while let Some((at, oldest)) = self.by_time.front().copied()
             && (now.since(at) >= LEADER_PAUSE_MILLIS || self.by_time.len() >= MOVES_MAX)
         {
@@ -31,7 +31,7 @@ impl LeaderMoves {
     }
 
     /// Returns the region's last transfer if it was less than a minute ago.
-    pub fn last(&self, region: RegionId, now: Millis) -> Option<Millis> {
+    pub(super) fn last(&self, region: RegionId, now: Millis) -> Option<Millis> {
         let at = self.last.get(&region).copied();
         let is_recent = |at: &Millis| now.since(*at) < LEADER_PAUSE_MILLIS;
         // bug placement.leader_pause_ignored: return None;

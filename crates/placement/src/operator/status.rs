@@ -3,7 +3,7 @@
 use super::guard::{can_lead, may_step};
 use super::{Change, Operator, Order, Step};
 use crate::region_info::RegionInfo;
-use crate::schedule::View;
+use crate::schedule::ClusterView;
 use std::cmp::Reverse;
 use stele_types::{Peer, PeerRole, Region, RegionId, RegionPhase, StoreId};
 
@@ -28,7 +28,7 @@ fn impossible(reason: impl Into<String>) -> Status {
 }
 
 /// Returns the status of the current step of `operator`; its region is `info`.
-pub(crate) fn status(view: &View<'_>, operator: &Operator, info: &RegionInfo) -> Status {
+pub(crate) fn status(view: &ClusterView<'_>, operator: &Operator, info: &RegionInfo) -> Status {
     let Some(step) = operator.step() else { return Status::Done };
     let here = |order| Status::Due(info.region.id, order);
     match step {
@@ -55,7 +55,7 @@ pub(crate) fn status(view: &View<'_>, operator: &Operator, info: &RegionInfo) ->
     }
 }
 
-fn learner_status(view: &View<'_>, info: &RegionInfo, peer: &Peer) -> Status {
+fn learner_status(view: &ClusterView<'_>, info: &RegionInfo, peer: &Peer) -> Status {
     let region = &info.region;
     match region.peer_on(peer.store) {
         Some(here) if here.id != peer.id => {
@@ -73,7 +73,7 @@ fn learner_status(view: &View<'_>, info: &RegionInfo, peer: &Peer) -> Status {
 }
 
 fn enter_status(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     info: &RegionInfo,
     step: &Step,
     promote: &[Peer],
@@ -121,7 +121,7 @@ fn enter_status(
     Status::Due(region.id, Order::ChangePeers(changes))
 }
 
-fn leave_status(view: &View<'_>, info: &RegionInfo) -> Status {
+fn leave_status(view: &ClusterView<'_>, info: &RegionInfo) -> Status {
     let region = &info.region;
     if !region.is_joint() {
         return Status::Done;
@@ -142,7 +142,7 @@ fn leads(info: &RegionInfo, peer: &Peer) -> bool {
 }
 
 /// Orders a leadership transfer to a replica outside `leaving`.
-fn transfer_leadership(view: &View<'_>, info: &RegionInfo, leaving: &[Peer]) -> Status {
+fn transfer_leadership(view: &ClusterView<'_>, info: &RegionInfo, leaving: &[Peer]) -> Status {
     let stays = |peer: &&Peer| !leaving.iter().any(|gone| gone.id == peer.id);
     let able = info.region.peers.iter().filter(stays).filter(|peer| can_lead(view, info, peer));
     // The fastest, so that the schedulers do not have to move the leadership again.
@@ -152,7 +152,7 @@ fn transfer_leadership(view: &View<'_>, info: &RegionInfo, leaving: &[Peer]) -> 
     }
 }
 
-fn transfer_status(view: &View<'_>, info: &RegionInfo, to: &Peer) -> Status {
+fn transfer_status(view: &ClusterView<'_>, info: &RegionInfo, to: &Peer) -> Status {
     if leads(info, to) {
         return Status::Done;
     }
@@ -170,7 +170,7 @@ fn transfer_status(view: &View<'_>, info: &RegionInfo, to: &Peer) -> Status {
     }
 }
 
-fn prepare_status(view: &View<'_>, info: &RegionInfo, target: &Region) -> Status {
+fn prepare_status(view: &ClusterView<'_>, info: &RegionInfo, target: &Region) -> Status {
     if matches!(info.region.phase, RegionPhase::Merging { target: into, .. } if into == target.id) {
         return Status::Done;
     }
@@ -189,7 +189,7 @@ fn prepare_status(view: &View<'_>, info: &RegionInfo, target: &Region) -> Status
     Status::Due(info.region.id, Order::PrepareMerge(now.region.clone()))
 }
 
-fn commit_status(view: &View<'_>, info: &RegionInfo, target: RegionId) -> Status {
+fn commit_status(view: &ClusterView<'_>, info: &RegionInfo, target: RegionId) -> Status {
     let RegionPhase::Merging { target: into, prepared, .. } = info.region.phase else {
         return impossible("the merge was rolled back");
     };
@@ -207,7 +207,7 @@ fn commit_status(view: &View<'_>, info: &RegionInfo, target: RegionId) -> Status
 /// Returns the status of a rollback. The operator may have been planned before the target was
 /// known: a new placement leader may receive the report of the source first. A replica of the
 /// source refuses while the target may still take the region over.
-fn rollback_status(view: &View<'_>, info: &RegionInfo) -> Status {
+fn rollback_status(view: &ClusterView<'_>, info: &RegionInfo) -> Status {
     let RegionPhase::Merging { target, .. } = info.region.phase else { return Status::Done };
     let known = view.cluster.regions().get(target);
     let may_take = known.is_some_and(|known| may_take(&info.region, &known.region));
@@ -220,7 +220,7 @@ fn rollback_status(view: &View<'_>, info: &RegionInfo) -> Status {
 
 /// Returns the stores of the region that was to take over `info`, as last reported: any of them may have the
 /// proof that it refused the merge.
-fn target_stores(view: &View<'_>, info: &RegionInfo) -> Vec<StoreId> {
+fn target_stores(view: &ClusterView<'_>, info: &RegionInfo) -> Vec<StoreId> {
     let RegionPhase::Merging { target, .. } = info.region.phase else { return Vec::new() };
     let known = view.cluster.regions().get(target);
     known.iter().flat_map(|known| &known.region.peers).map(|peer| peer.store).collect()
@@ -228,7 +228,7 @@ fn target_stores(view: &View<'_>, info: &RegionInfo) -> Vec<StoreId> {
 
 /// Returns why a merge that is prepared is not committed yet: a replica of the source does not
 /// respond, and may lack part of the log.
-pub(crate) fn merge_delay(view: &View<'_>, info: &RegionInfo) -> Option<String> {
+pub(crate) fn merge_delay(view: &ClusterView<'_>, info: &RegionInfo) -> Option<String> {
     let RegionPhase::Merging { .. } = info.region.phase else { return None };
     let missing = info.region.peers.iter().find(|peer| !view.is_reachable(info, peer))?;
     Some(format!(
@@ -250,7 +250,7 @@ pub(crate) fn same_stores(a: &Region, b: &Region) -> bool {
 
 /// Whether a replica is lost. A merge is committed only if every replica of its source holds the
 /// whole log.
-pub(crate) fn has_lost(view: &View<'_>, info: &RegionInfo) -> bool {
+pub(crate) fn has_lost(view: &ClusterView<'_>, info: &RegionInfo) -> bool {
     // bug placement.merge_with_lost_replica: return false;
     info.region.peers.iter().any(|peer| view.is_lost(info, peer))
 }

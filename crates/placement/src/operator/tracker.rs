@@ -6,7 +6,7 @@ use super::status::{Status, merge_delay, status};
 use super::{Kind, Operator, OperatorId, Order, Step};
 use crate::Millis;
 use crate::cluster::Cluster;
-use crate::schedule::View;
+use crate::schedule::ClusterView;
 use std::collections::{BTreeMap, VecDeque};
 use stele_types::{Error, Peer, RegionEpoch, RegionId, RegionPhase, StoreId};
 
@@ -151,7 +151,7 @@ impl Operators {
         mut operator: Operator,
         now: Millis,
     ) -> Result<OperatorId, NotAdmitted> {
-        let view = View { cluster, operators: self, now };
+        let view = ClusterView { cluster, operators: self, now };
         guard(&view, &operator).map_err(NotAdmitted::Unsafe)?;
         check_occupied(&view, &operator).map_err(NotAdmitted::Occupied)?;
         check_limits(&view, &operator).map_err(NotAdmitted::Busy)?;
@@ -232,7 +232,7 @@ impl Operators {
 
     fn advance_one(&mut self, cluster: &Cluster, region: RegionId, now: Millis) {
         let Some(mut operator) = self.running.get(&region).cloned() else { return };
-        let outcome = progress(&View { cluster, operators: self, now }, &mut operator);
+        let outcome = progress(&ClusterView { cluster, operators: self, now }, &mut operator);
         self.running.insert(region, operator);
         if let Some(given_up) = outcome {
             self.end(region, now, given_up);
@@ -248,7 +248,7 @@ impl Operators {
         now: Millis,
     ) -> Vec<Instruction> {
         self.advance(cluster, now);
-        let view = View { cluster, operators: self, now };
+        let view = ClusterView { cluster, operators: self, now };
         let due = |operator: &Operator| Some((operator.region, instruction(&view, operator)?));
         let mut due: Vec<(RegionId, Instruction)> = self.running.values().filter_map(due).collect();
         due.retain(|(_, instruction)| stores.contains(&instruction.leader.store));
@@ -274,7 +274,7 @@ impl Operators {
     pub fn wait_reason(&self, cluster: &Cluster, region: RegionId, now: Millis) -> Option<String> {
         let operator = self.running.get(&region)?;
         let info = cluster.regions().get(region)?;
-        let view = View { cluster, operators: self, now };
+        let view = ClusterView { cluster, operators: self, now };
         match status(&view, operator, info) {
             Status::Waiting(reason) => Some(reason),
             Status::Due(_, Order::CommitMerge { .. }) => merge_delay(&view, info),
@@ -285,7 +285,7 @@ impl Operators {
 
 /// Advances `operator` over the steps that are done. `Some`: it ended, in success (`None`) or for a
 /// reason.
-fn progress(view: &View<'_>, operator: &mut Operator) -> Option<Option<String>> {
+fn progress(view: &ClusterView<'_>, operator: &mut Operator) -> Option<Option<String>> {
     loop {
         let merges = matches!(
             operator.step(),
@@ -338,7 +338,7 @@ fn progress(view: &View<'_>, operator: &mut Operator) -> Option<Option<String>> 
     }
 }
 
-fn instruction(view: &View<'_>, operator: &Operator) -> Option<Instruction> {
+fn instruction(view: &ClusterView<'_>, operator: &Operator) -> Option<Instruction> {
     let info = view.cluster.regions().get(operator.region)?;
     let Status::Due(region, order) = status(view, operator, info) else { return None };
     let info = view.cluster.regions().get(region)?;
@@ -353,7 +353,7 @@ fn instruction(view: &View<'_>, operator: &Operator) -> Option<Instruction> {
 }
 
 /// Fails if another operator, which may not be superseded, is under way for the same regions.
-fn check_occupied(view: &View<'_>, operator: &Operator) -> Result<(), String> {
+fn check_occupied(view: &ClusterView<'_>, operator: &Operator) -> Result<(), String> {
     let operators = view.operators;
     for region in [Some(operator.region), operator.other_region()].into_iter().flatten() {
         let running = operators.of(region).or_else(|| operators.merging_into(region));
@@ -366,7 +366,7 @@ fn check_occupied(view: &View<'_>, operator: &Operator) -> Result<(), String> {
 }
 
 /// Fails if a limit on concurrent operators is reached.
-fn check_limits(view: &View<'_>, operator: &Operator) -> Result<(), String> {
+fn check_limits(view: &ClusterView<'_>, operator: &Operator) -> Result<(), String> {
     let (operators, config) = (view.operators, view.cluster.config());
     let moves = [Kind::Balance, Kind::Drain, Kind::Merge];
     let moving = operators.count(&moves);
@@ -408,7 +408,7 @@ fn check_limits(view: &View<'_>, operator: &Operator) -> Result<(), String> {
 /// Whether `new` may replace `running`: `running` only improves the balance, and no change of votes
 /// is in progress. An administrator may also move leaders and replicas of regions with a merge that
 /// is prepared and not committed: what is left of the merge is finished or rolled back afterwards.
-fn may_supersede(view: &View<'_>, running: &Operator, new: &Operator) -> bool {
+fn may_supersede(view: &ClusterView<'_>, running: &Operator, new: &Operator) -> bool {
     let info = view.cluster.regions().get(running.region);
     let is_merging = info.is_some_and(|i| matches!(i.region.phase, RegionPhase::Merging { .. }));
     if is_merging && new.kind == Kind::Manual && !new.merges() {

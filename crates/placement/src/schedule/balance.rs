@@ -3,8 +3,8 @@
 
 use super::judge::{Rule, judge_move, judge_quorum};
 use super::load::{Load, Loads, stores_of};
-use super::survey::Survey;
-use super::{PROPOSALS_MAX, View, place};
+use super::region_survey::RegionSurvey;
+use super::{ClusterView, PROPOSALS_MAX, place};
 use crate::config::Mode;
 use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
@@ -26,7 +26,7 @@ struct Move<'a> {
 }
 
 /// Returns operators that move replicas.
-pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let config = view.cluster.config();
     let moving = view.operators.count(&[Kind::Balance, Kind::Drain, Kind::Merge]);
     if config.balance == 0 || !view.cluster.is_informed(view.now) {
@@ -49,9 +49,9 @@ pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
 
 /// Returns the first possible move between the two stores with the greatest difference of levels.
 fn best_move<'a>(
-    view: &View<'a>,
+    view: &ClusterView<'a>,
     loads: &Loads,
-    survey: &Survey,
+    survey: &RegionSurvey,
     used: &BTreeSet<RegionId>,
     may_lower_quorum: bool,
 ) -> Option<Move<'a>> {
@@ -88,8 +88,8 @@ fn best_move<'a>(
 /// Returns the region to move from one store to another: the coldest if the source is nearly full,
 /// otherwise a large one of which the leader is elsewhere.
 fn best_region<'a>(
-    view: &View<'a>,
-    (loads, survey, used): (&Loads, &Survey, &BTreeSet<RegionId>),
+    view: &ClusterView<'a>,
+    (loads, survey, used): (&Loads, &RegionSurvey, &BTreeSet<RegionId>),
     from: &Load,
     to: &Load,
     may_lower_quorum: bool,
@@ -119,9 +119,9 @@ fn best_region<'a>(
 /// Returns a move in mode `quorum` after which writes of a region wait for a faster store, of the
 /// regions with the slowest quorums first.
 fn faster_quorum<'a>(
-    view: &View<'a>,
+    view: &ClusterView<'a>,
     loads: &Loads,
-    survey: &Survey,
+    survey: &RegionSurvey,
     used: &BTreeSet<RegionId>,
 ) -> Option<Move<'a>> {
     let slowest: Vec<RegionId> =
@@ -144,7 +144,7 @@ fn faster_quorum<'a>(
 }
 
 fn replace(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     loads: &Loads,
     info: &RegionInfo,
     from: StoreId,

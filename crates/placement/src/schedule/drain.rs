@@ -2,8 +2,8 @@
 
 use super::load::Loads;
 use super::place::Urgency;
-use super::survey::Survey;
-use super::{PROPOSALS_MAX, View, by_size, place, voters};
+use super::region_survey::RegionSurvey;
+use super::{ClusterView, PROPOSALS_MAX, by_size, place, voters};
 use crate::cluster::drain::Blocker;
 use crate::operator::guard::can_act;
 use crate::operator::{Kind, Operator, plan};
@@ -11,7 +11,7 @@ use crate::region_info::RegionInfo;
 use stele_types::{Peer, RegionPhase, StoreId};
 
 /// Returns operators that move replicas off leaving stores, the largest regions first.
-pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let mut loads = survey.loads.clone();
     let mut out = Vec::new();
     for load in survey.loads.iter().filter(|load| load.is_leaving) {
@@ -34,7 +34,7 @@ fn is_voter_on(info: &RegionInfo, store: StoreId) -> bool {
 }
 
 fn replace(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     loads: &Loads,
     info: &RegionInfo,
     store: StoreId,
@@ -60,7 +60,7 @@ fn replace(
 }
 
 /// Returns a region that cannot leave `store` now, with the reason, for an administrator.
-pub fn blocker(view: &View<'_>, store: StoreId) -> Option<Blocker> {
+pub fn blocker(view: &ClusterView<'_>, store: StoreId) -> Option<Blocker> {
     let loads = Loads::of(view);
     let here = view.cluster.regions().iter().filter(|i| i.region.peer_on(store).is_some());
     here.filter_map(|info| {

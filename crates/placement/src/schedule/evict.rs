@@ -2,14 +2,14 @@
 //! and those of which the device hangs.
 
 use super::load::{LeaderCost, Loads};
-use super::survey::Survey;
-use super::{PROPOSALS_MAX, View};
+use super::region_survey::RegionSurvey;
+use super::{ClusterView, PROPOSALS_MAX};
 use crate::operator::{Kind, Operator, Step, plan};
 use crate::region_info::RegionInfo;
 use stele_types::Peer;
 
 /// Returns operators that transfer leadership.
-pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let mut loads = survey.loads.clone();
     let unfit = survey.loads.iter().filter(|load| load.is_unfit);
     let led = unfit.flat_map(|load| survey.led_by(load.store));
@@ -18,7 +18,7 @@ pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
     regions.filter_map(|info| evict(view, &mut loads, info)).take(PROPOSALS_MAX).collect()
 }
 
-fn evict(view: &View<'_>, loads: &mut Loads, info: &RegionInfo) -> Option<Operator> {
+fn evict(view: &ClusterView<'_>, loads: &mut Loads, info: &RegionInfo) -> Option<Operator> {
     let leader = info.leader?;
     let is_unfit = |peer: &&Peer| loads.get(peer.store).is_some_and(|load| load.is_unfit);
     let unfit: Vec<Peer> = info.region.peers.iter().filter(is_unfit).copied().collect();

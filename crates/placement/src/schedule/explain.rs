@@ -2,7 +2,7 @@
 
 use super::judge::{Rule, Verdict, judge, judge_move, judge_quorum};
 use super::load::{Load, Loads};
-use super::{View, pick_all, place};
+use super::{ClusterView, pick_all, place};
 use crate::config::Mode;
 use crate::heat::Rates;
 use crate::operator::Operator;
@@ -78,7 +78,7 @@ pub struct StoreOverview {
 }
 
 /// Explains a region; `None` if it is unknown.
-pub fn explain(view: &View<'_>, region: RegionId) -> Option<Explanation> {
+pub fn explain(view: &ClusterView<'_>, region: RegionId) -> Option<Explanation> {
     let info = view.cluster.regions().get(region)?;
     let loads = Loads::of(view);
     let others = loads.iter().filter(|load| info.region.peer_on(load.store).is_none());
@@ -101,7 +101,12 @@ pub fn explain(view: &View<'_>, region: RegionId) -> Option<Explanation> {
 }
 
 /// Returns the store with the lowest level that takes the replica on `from`.
-fn best_move(view: &View<'_>, loads: &Loads, info: &RegionInfo, from: StoreId) -> Option<Verdict> {
+fn best_move(
+    view: &ClusterView<'_>,
+    loads: &Loads,
+    info: &RegionInfo,
+    from: StoreId,
+) -> Option<Verdict> {
     let judged = loads.iter().filter_map(|load| {
         let by_weight = judge_move(view, loads, info, from, load.store);
         let rule = match view.cluster.config().mode() {
@@ -118,7 +123,7 @@ fn best_move(view: &View<'_>, loads: &Loads, info: &RegionInfo, from: StoreId) -
 }
 
 /// Compares the stores, and lists what moves and what will.
-pub fn overview(view: &View<'_>) -> Overview {
+pub fn overview(view: &ClusterView<'_>) -> Overview {
     let loads = Loads::of(view);
     let mean = loads.data_mean();
     let stores = loads.iter().map(|load| {

@@ -1,19 +1,19 @@
 //! Ends joint configurations and prepared merges that have lost their operator.
 
-use super::View;
-use super::survey::Survey;
+use super::ClusterView;
+use super::region_survey::RegionSurvey;
 use crate::operator::status::{has_lost, may_take};
 use crate::operator::{Kind, Operator, Step, plan};
 use crate::region_info::RegionInfo;
 use stele_types::RegionPhase;
 
 /// Returns operators that end them.
-pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let unfinished = survey.unfinished.iter().filter_map(|id| view.cluster.regions().get(*id));
     unfinished.filter_map(|info| finish(view, info)).collect()
 }
 
-fn finish(view: &View<'_>, info: &RegionInfo) -> Option<Operator> {
+fn finish(view: &ClusterView<'_>, info: &RegionInfo) -> Option<Operator> {
     if info.region.is_joint() {
         return plan::operator(info, Kind::Finish, vec![Step::Leave], "left in a joint change");
     }

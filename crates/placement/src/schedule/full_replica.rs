@@ -3,8 +3,8 @@
 
 use super::load::{Load, Loads};
 use super::place::Urgency;
-use super::survey::Survey;
-use super::{PROPOSALS_MAX, View, place, voters};
+use super::region_survey::RegionSurvey;
+use super::{ClusterView, PROPOSALS_MAX, place, voters};
 use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, RegionKind, StoreId};
@@ -14,7 +14,7 @@ const OTHERS_MIN: usize = 2;
 
 /// Returns operators that replace such replicas, or remove them first where only their own store can
 /// take the region. Repair then adds a new one there.
-pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let mut loads = survey.loads.clone();
     let mut out = Vec::new();
     let is_candidate = |load: &&Load| load.is_full && load.is_live && !load.is_leaving;
@@ -38,7 +38,7 @@ pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
 ///
 /// Invariant: a replica leaves a full store only while all other voters have everything, and it can come back.
 /// Test: `a_replica_on_a_full_store_leaves_only_where_it_can_come_back_and_no_other_lacks_entries`.
-fn lagging<'a>(view: &View<'_>, info: &'a RegionInfo, store: StoreId) -> Option<&'a Peer> {
+fn lagging<'a>(view: &ClusterView<'_>, info: &'a RegionInfo, store: StoreId) -> Option<&'a Peer> {
     let replica = voters(info).find(|peer| peer.store == store)?;
     let is_leader = info.leader.is_some_and(|leader| leader.id == replica.id);
     let has_all = |peer: &&Peer| view.is_reachable(info, peer) && info.is_caught_up(peer.id);
@@ -50,7 +50,7 @@ fn lagging<'a>(view: &View<'_>, info: &'a RegionInfo, store: StoreId) -> Option<
 
 /// Moves the replica to another store that has room.
 fn replace(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     loads: &Loads,
     info: &RegionInfo,
     replica: &Peer,
@@ -66,8 +66,8 @@ fn replace(
 /// Invariant: the placement group loses no voter for room. It is small, and its followers take entries out
 /// of the reserve: the replica lags only for a while, and the loss of another store would end the group.
 fn drop_first(
-    view: &View<'_>,
-    survey: &Survey,
+    view: &ClusterView<'_>,
+    survey: &RegionSurvey,
     load: &Load,
     info: &RegionInfo,
     replica: &Peer,

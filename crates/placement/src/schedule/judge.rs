@@ -7,7 +7,7 @@
 //! only for a class that has lasted.
 //! Test: `random_clusters_lose_nothing_and_come_to_rest`.
 
-use super::View;
+use super::ClusterView;
 use super::level::{Level, improves};
 use super::load::{LeaderCost, Load, Loads, Room, stores_of};
 use super::place;
@@ -207,7 +207,7 @@ impl Rule {
 
 /// Judges a store for a region: as the leader's, as a voter's that could lead, or as a candidate for
 /// a replica.
-pub fn judge(view: &View<'_>, loads: &Loads, info: &RegionInfo, store: StoreId) -> Verdict {
+pub fn judge(view: &ClusterView<'_>, loads: &Loads, info: &RegionInfo, store: StoreId) -> Verdict {
     let rule = match info.region.peer_on(store) {
         Some(peer) if info.leader.is_some_and(|leader| leader.id == peer.id) => {
             let cost = LeaderCost::of(info, view.now);
@@ -222,7 +222,7 @@ pub fn judge(view: &View<'_>, loads: &Loads, info: &RegionInfo, store: StoreId) 
 
 /// Judges a candidate for a replica: against each present replica, the highest level first. Returns
 /// the first move, or the refusal against the highest level.
-fn judge_candidate(view: &View<'_>, loads: &Loads, info: &RegionInfo, to: StoreId) -> Rule {
+fn judge_candidate(view: &ClusterView<'_>, loads: &Loads, info: &RegionInfo, to: StoreId) -> Rule {
     let mut from: Vec<&Load> =
         stores_of(&info.region.peers).filter_map(|store| loads.get(store)).collect();
     from.sort_by_key(|load| (std::cmp::Reverse(load.data_level().key()), load.store));
@@ -246,7 +246,7 @@ fn judge_candidate(view: &View<'_>, loads: &Loads, info: &RegionInfo, to: StoreI
 /// Invariant: leaders move to stores of the best class or one below it. Inside these, which balance
 /// by load, no speed rule moves them again; thus balancing ends while classes and loads stay.
 pub fn judge_leader(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     loads: &Loads,
     info: &RegionInfo,
     cost: LeaderCost,
@@ -332,7 +332,7 @@ fn best_reader_class(
 
 /// Judges the move of a region's replica from one store to another by the data weights.
 pub fn judge_move(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     loads: &Loads,
     info: &RegionInfo,
     from: StoreId,
@@ -375,7 +375,7 @@ pub fn judge_move(
 /// Between two moves that lower classes there are thus finitely many moves here, and between these
 /// every other move lowers the sum of S² / W.
 pub fn judge_quorum(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     loads: &Loads,
     info: &RegionInfo,
     from: StoreId,
@@ -413,7 +413,7 @@ fn quorum_classes(
 
 /// Checks what every move for the balance needs.
 fn check_move<'a>(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     loads: &'a Loads,
     info: &RegionInfo,
     from: StoreId,
@@ -438,7 +438,12 @@ fn check_move<'a>(
 
 /// Returns why no replica of the region is moved from `from` for the balance.
 /// Invariant: only the replica that leaves may lag. All others are voters that have caught up.
-fn fixed(view: &View<'_>, loads: &Loads, info: &RegionInfo, from: StoreId) -> Option<&'static str> {
+fn fixed(
+    view: &ClusterView<'_>,
+    loads: &Loads,
+    info: &RegionInfo,
+    from: StoreId,
+) -> Option<&'static str> {
     let region = &info.region;
     if region.kind != RegionKind::Data {
         return Some("the placement group's region stays where it is");

@@ -4,8 +4,8 @@
 
 use super::judge::{Rule, judge_leader};
 use super::load::{LeaderCost, Load, Loads};
-use super::survey::Survey;
-use super::{PROPOSALS_MAX, View, place};
+use super::region_survey::RegionSurvey;
+use super::{ClusterView, PROPOSALS_MAX, place};
 use crate::operator::{Kind, Operator, Step, plan};
 use crate::region_info::RegionInfo;
 use std::cmp::Reverse;
@@ -14,7 +14,7 @@ use stele_types::{Peer, RegionId, RegionKind};
 
 /// Returns operators that transfer leadership. The placement leader stays where it is: after a move
 /// of it every node must report again.
-pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let config = view.cluster.config();
     if config.balance == 0 || !view.cluster.is_informed(view.now) {
         return Vec::new();
@@ -43,7 +43,7 @@ pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
 }
 
 /// Plans the move of a region's leader to a store of a higher class.
-fn to_faster(view: &View<'_>, loads: &mut Loads, id: RegionId) -> Option<Operator> {
+fn to_faster(view: &ClusterView<'_>, loads: &mut Loads, id: RegionId) -> Option<Operator> {
     let info = view.cluster.regions().get(id).filter(|_| !view.operators.has_operator(id))?;
     let leader = info.leader?;
     let cost = LeaderCost::of(info, view.now);
@@ -61,9 +61,9 @@ fn to_faster(view: &View<'_>, loads: &mut Loads, id: RegionId) -> Option<Operato
 /// Returns the region of the store with the highest load for its speed that moves to the store with
 /// the lowest; the one that causes the most load comes first.
 fn best_by_load<'a>(
-    view: &View<'a>,
+    view: &ClusterView<'a>,
     loads: &Loads,
-    survey: &Survey,
+    survey: &RegionSurvey,
     used: &BTreeSet<RegionId>,
 ) -> Option<(&'a RegionInfo, Peer)> {
     let mut descending: Vec<&Load> = loads.iter().filter(|load| load.is_serving).collect();
@@ -83,7 +83,7 @@ fn best_by_load<'a>(
 }
 
 fn best_target<'a>(
-    view: &View<'a>,
+    view: &ClusterView<'a>,
     loads: &Loads,
     id: RegionId,
 ) -> Option<(&'a RegionInfo, LeaderCost, Peer)> {

@@ -139,8 +139,8 @@ pub struct Loads {
 
 impl Loads {
     /// Computes the loads after all operators of `view` are done.
-    pub fn of(view: &super::View<'_>) -> Self {
-        super::survey::Survey::of(view).loads
+    pub fn of(view: &super::ClusterView<'_>) -> Self {
+        super::region_survey::RegionSurvey::of(view).loads
     }
 
     pub(super) fn new(stores: Vec<Load>) -> Self {

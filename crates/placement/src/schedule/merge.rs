@@ -1,8 +1,8 @@
 //! Merges small neighbours; off by default.
 
-use super::View;
+use super::ClusterView;
 use super::load::Loads;
-use super::survey::Survey;
+use super::region_survey::RegionSurvey;
 pub use crate::operator::status::are_neighbours;
 use crate::operator::status::same_stores;
 use crate::operator::{Kind, Operator, Step, plan};
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use stele_types::{PeerId, RegionId, RegionKind, StoreId};
 
 /// Returns operators that merge a region into its right or left neighbour.
-pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let config = view.cluster.config();
     if config.merge_below_bytes == 0 || !view.cluster.is_informed(view.now) {
         return Vec::new();
@@ -52,7 +52,7 @@ pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
 /// Returns an operator that first moves the replicas of `source` to the target's stores, then
 /// merges it into `target`.
 pub fn merge(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     source: &RegionInfo,
     target: &RegionInfo,
     kind: Kind,
@@ -62,7 +62,7 @@ pub fn merge(
 }
 
 fn merge_with(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     loads: &Loads,
     source: &RegionInfo,
     target: &RegionInfo,

@@ -16,10 +16,10 @@ pub mod orphan_learner;
 pub mod pace;
 pub mod place;
 pub mod planned;
+pub mod region_survey;
 pub mod repair;
 pub mod rule_text;
 pub mod surplus;
-pub mod survey;
 pub mod weights;
 
 use crate::Millis;
@@ -31,13 +31,13 @@ use crate::operator::{Operator, settled};
 use crate::region_info::RegionInfo;
 use crate::speed::SpeedClass;
 use load::Loads;
+use region_survey::RegionSurvey;
 use std::cmp::Reverse;
 use stele_types::{Peer, PeerRole, RegionId, RegionKind, RegionPhase, StoreId};
-use survey::Survey;
 
 /// Input of a scheduler.
 #[derive(Clone, Copy)]
-pub struct View<'a> {
+pub struct ClusterView<'a> {
     /// State of the cluster.
     pub cluster: &'a Cluster,
     /// Operators under way.
@@ -50,7 +50,7 @@ pub struct View<'a> {
 pub(crate) const PROPOSALS_MAX: usize = 64;
 
 /// A function that proposes operators.
-pub type Scheduler = fn(&View<'_>, &Survey) -> Vec<Operator>;
+pub type Scheduler = fn(&ClusterView<'_>, &RegionSurvey) -> Vec<Operator>;
 
 /// Every scheduler with its name, most urgent first.
 pub const SCHEDULERS: [(&str, Scheduler); 10] = [
@@ -67,8 +67,8 @@ pub const SCHEDULERS: [(&str, Scheduler); 10] = [
 ];
 
 /// Returns the proposals of all schedulers for this state.
-pub fn pick_all(view: &View<'_>) -> Vec<Operator> {
-    let survey = Survey::of(view);
+pub fn pick_all(view: &ClusterView<'_>) -> Vec<Operator> {
+    let survey = RegionSurvey::of(view);
     SCHEDULERS.iter().flat_map(|(_, pick)| pick(view, &survey)).collect()
 }
 
@@ -77,10 +77,10 @@ pub fn pick_all(view: &View<'_>) -> Vec<Operator> {
 pub fn round(cluster: &mut Cluster, operators: &mut Operators, now: Millis) -> usize {
     operators.advance(cluster, now);
     cluster.begin_round(operators, now);
-    let mut survey = Survey::of(&View { cluster, operators, now });
+    let mut survey = RegionSurvey::of(&ClusterView { cluster, operators, now });
     let mut admitted = 0;
     for (_, pick) in SCHEDULERS {
-        for operator in pick(&View { cluster, operators, now }, &survey) {
+        for operator in pick(&ClusterView { cluster, operators, now }, &survey) {
             let region = operator.region;
             let before = operators.of(region).cloned();
             if operators.admit(cluster, operator, now).is_err() {
@@ -97,7 +97,7 @@ pub fn round(cluster: &mut Cluster, operators: &mut Operators, now: Millis) -> u
     admitted
 }
 
-impl<'a> View<'a> {
+impl<'a> ClusterView<'a> {
     pub(crate) fn is_live(&self, store: StoreId) -> bool {
         self.cluster.is_live(store, self.now)
     }
@@ -131,7 +131,7 @@ impl<'a> View<'a> {
             .filter(move |info| !info.leader.is_some_and(|leader| hangs(leader.store)))
     }
 
-    /// Iterates over [`View::free_regions`] and those of which the leader's device hangs.
+    /// Iterates over [`ClusterView::free_regions`] and those of which the leader's device hangs.
     pub(crate) fn regions_without_operator(self) -> impl Iterator<Item = &'a RegionInfo> {
         self.cluster.regions().iter().filter(move |info| {
             !info.region.is_joint()
@@ -141,7 +141,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Iterates over [`View::free_regions`] in which all replicas are reachable voters that have
+    /// Iterates over [`ClusterView::free_regions`] in which all replicas are reachable voters that have
     /// caught up.
     pub(crate) fn healthy_regions(self) -> impl Iterator<Item = &'a RegionInfo> {
         self.free_regions().filter(move |info| {

@@ -1,19 +1,19 @@
 //! Learners without an operator, left by one that was cancelled. A useful one becomes a voter, any
 //! other is removed.
 
-use super::survey::Survey;
-use super::{View, voters};
+use super::region_survey::RegionSurvey;
+use super::{ClusterView, voters};
 use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, PeerRole};
 
 /// Returns operators that promote or remove them.
-pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let regions = view.without_operator(&survey.with_learners);
     regions.filter_map(|info| promote_or_remove(view, info)).collect()
 }
 
-fn promote_or_remove(view: &View<'_>, info: &RegionInfo) -> Option<Operator> {
+fn promote_or_remove(view: &ClusterView<'_>, info: &RegionInfo) -> Option<Operator> {
     let is_learner = |peer: &&Peer| peer.role == PeerRole::Learner;
     let learner = info.region.peers.iter().find(is_learner)?;
     let missing = voters(info).count() < view.wanted(info.region.kind);

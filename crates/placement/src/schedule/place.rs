@@ -3,7 +3,7 @@
 //! Invariant: a drain, a repair and a balance choose a leader by one order: none undoes the choice of another.
 //! Test: `the_leader_that_a_drain_chooses_is_not_moved_by_speed_again`.
 
-use super::View;
+use super::ClusterView;
 use super::judge::{GAP_CLASSES_MIN, QUORUM_BAND_PERCENT, Rule, judge_leader};
 use super::load::{LeaderCost, Load, Loads};
 use crate::config::{FREE_BYTES_ENOUGH, FREE_PERCENT_MIN, Mode};
@@ -27,7 +27,7 @@ pub(super) fn reserve_bytes(capacity_bytes: u64) -> u64 {
 /// Returns why a store cannot take a replica of a region; `None` if it can. Ignores the members in
 /// `leaving`.
 pub fn refusal(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     loads: &Loads,
     info: &RegionInfo,
     leaving: &[Peer],
@@ -76,7 +76,12 @@ pub(super) fn takes_no_leader(load: Option<&Load>) -> &'static str {
 
 /// Returns why a region must not start to move to `to` now: the target, or the leader that sends,
 /// moves enough already. A store that moves nothing may always take or send one region.
-pub fn over_budget(view: &View<'_>, loads: &Loads, info: &RegionInfo, to: StoreId) -> Option<Rule> {
+pub fn over_budget(
+    view: &ClusterView<'_>,
+    loads: &Loads,
+    info: &RegionInfo,
+    to: StoreId,
+) -> Option<Rule> {
     if let Some(rule) = receives_enough(view, loads, to) {
         return Some(rule);
     }
@@ -101,13 +106,13 @@ pub fn over_budget(view: &View<'_>, loads: &Loads, info: &RegionInfo, to: StoreI
 
 /// Whether the store takes no further region at present, of whatever size and leader: a comparison of
 /// all regions with it is needless.
-pub(super) fn is_busy(view: &View<'_>, loads: &Loads, to: &Load) -> bool {
+pub(super) fn is_busy(view: &ClusterView<'_>, loads: &Loads, to: &Load) -> bool {
     let is_at_limit = to.moving_bytes >= view.cluster.config().moving_bytes_max;
     receives_enough(view, loads, to.store).is_some()
         || (to.moving > 0 && (is_at_limit || to.suffers.is_some()))
 }
 
-fn receives_enough(view: &View<'_>, loads: &Loads, to: StoreId) -> Option<Rule> {
+fn receives_enough(view: &ClusterView<'_>, loads: &Loads, to: StoreId) -> Option<Rule> {
     let max = view.cluster.config().snapshots_max;
     let receiving = loads.get(to).map_or(0, |load| load.receiving);
     (receiving >= max).then_some(Rule::Receives { max })
@@ -125,7 +130,7 @@ pub enum Urgency {
 /// Returns the store that can take a replica of a region and then has the lowest level. The error is
 /// the reason why there is none.
 pub fn target(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     loads: &Loads,
     info: &RegionInfo,
     (leaving, adding): (&[Peer], &[StoreId]),
@@ -173,7 +178,13 @@ type Rank = (Reverse<u8>, u128);
 
 /// Ranks a target by its level with the replica. In mode `quorum` the class that commits the
 /// region's writes comes first while the store stays within its band.
-fn rank(view: &View<'_>, loads: &Loads, info: &RegionInfo, leaving: &[Peer], load: &Load) -> Rank {
+fn rank(
+    view: &ClusterView<'_>,
+    loads: &Loads,
+    info: &RegionInfo,
+    leaving: &[Peer],
+    load: &Load,
+) -> Rank {
     let level = load.data_level().with(weight(info));
     let is_by_quorum = view.cluster.config().mode() == Mode::Quorum
         && loads.is_data_within(level, QUORUM_BAND_PERCENT);
@@ -209,7 +220,7 @@ pub(super) fn has_every_domain(loads: &Loads, info: &RegionInfo, leaving: &[Peer
 /// Returns the voter that should take the lead from the present leader, with the rule; `None` if
 /// the leader stays.
 pub fn better_leader(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     loads: &Loads,
     info: &RegionInfo,
     cost: LeaderCost,
@@ -231,7 +242,7 @@ fn leader_level_key(loads: &Loads, cost: LeaderCost, store: StoreId) -> (u128, S
 /// therefore does not move the leadership again: stores that can serve the region's reads, then the
 /// best class and the one below it, then the lowest load over speed.
 pub fn next_leader(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     loads: &Loads,
     info: &RegionInfo,
     leaving: &[Peer],

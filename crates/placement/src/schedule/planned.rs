@@ -30,7 +30,7 @@ impl<'a> Planned<'a> {
     /// Invariant: a region that is merged into another one adds its bytes and its traffic to the
     /// stores of that one, but neither a replica nor a leader. Otherwise the stores of the target
     /// would seem to hold more than they will, and regions would move away and return.
-    pub fn of(
+    pub(super) fn of(
         cluster: &Cluster,
         info: &'a RegionInfo,
         operator: Option<&Operator>,

@@ -2,8 +2,8 @@
 
 use super::load::Loads;
 use super::place::Urgency;
-use super::survey::Survey;
-use super::{PROPOSALS_MAX, View, by_size, place, voters};
+use super::region_survey::RegionSurvey;
+use super::{ClusterView, PROPOSALS_MAX, by_size, place, voters};
 use crate::cluster::drain::Blocker;
 use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
@@ -18,7 +18,7 @@ enum Fault {
 
 /// Returns operators that replace, add and separate replicas, the regions with the fewest live
 /// voters first.
-pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let mut loads = survey.loads.clone();
     let mut regions: Vec<&RegionInfo> = view.without_operator(&survey.faulty).collect();
     regions.sort_by_cached_key(|info| (live_voters(&loads, info), by_size(info)));
@@ -40,7 +40,7 @@ pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
 
 /// Whether a domain is left for a new replica, or a lost one is only removed. Many regions may wait for
 /// a store to come back: the search for a target is skipped.
-fn may_be_repaired(view: &View<'_>, loads: &Loads, info: &RegionInfo) -> bool {
+fn may_be_repaired(view: &ClusterView<'_>, loads: &Loads, info: &RegionInfo) -> bool {
     let gone = |peer: &&Peer| {
         view.is_lost(info, peer) || loads.get(peer.store).is_none_or(|load| !load.is_serving)
     };
@@ -51,7 +51,7 @@ fn may_be_repaired(view: &View<'_>, loads: &Loads, info: &RegionInfo) -> bool {
 }
 
 /// Returns the regions with a fault that cannot be repaired now, with the reasons.
-pub fn blocked(view: &View<'_>) -> Vec<Blocker> {
+pub fn blocked(view: &ClusterView<'_>) -> Vec<Blocker> {
     let loads = Loads::of(view);
     let mut out = Vec::new();
     for info in view.cluster.regions().iter() {
@@ -72,7 +72,7 @@ fn live_voters(loads: &Loads, info: &RegionInfo) -> usize {
     voters(info).filter(|peer| loads.is_reachable(info, peer)).count()
 }
 
-fn fault(view: &View<'_>, loads: &Loads, info: &RegionInfo) -> Option<Fault> {
+fn fault(view: &ClusterView<'_>, loads: &Loads, info: &RegionInfo) -> Option<Fault> {
     // Another operator or scheduler handles a learner, which may be the missing voter.
     if info.region.peers.iter().any(|peer| peer.role == PeerRole::Learner) {
         return None;
@@ -109,7 +109,7 @@ fn pair_in_a_domain(loads: &Loads, info: &RegionInfo) -> Option<(Peer, Peer)> {
 }
 
 fn find_target(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     loads: &Loads,
     info: &RegionInfo,
     leaving: &[Peer],
@@ -119,7 +119,7 @@ fn find_target(
 }
 
 /// Whether the replica is lost and its node has another one that is not.
-fn is_lost_double(view: &View<'_>, info: &RegionInfo, old: &Peer) -> bool {
+fn is_lost_double(view: &ClusterView<'_>, info: &RegionInfo, old: &Peer) -> bool {
     let mut others = voters(info).filter(|peer| peer.id != old.id);
     view.is_lost(info, old)
         && others.any(|peer| {
@@ -130,14 +130,14 @@ fn is_lost_double(view: &View<'_>, info: &RegionInfo, old: &Peer) -> bool {
 /// Whether the replica is the only lost one, and makes the number of voters even: without it, one more
 /// voter may fail. Its store may be one that is removed and stands at an address that its node no longer
 /// has.
-fn makes_even(view: &View<'_>, info: &RegionInfo, old: &Peer) -> bool {
+fn makes_even(view: &ClusterView<'_>, info: &RegionInfo, old: &Peer) -> bool {
     let lost = voters(info).filter(|peer| view.is_lost(info, peer));
     let is_even = voters(info).count().is_multiple_of(2);
     is_even && lost.map(|peer| peer.id).eq([old.id])
 }
 
 fn plan_repair(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     loads: &Loads,
     info: &RegionInfo,
     fault: Fault,

@@ -1,8 +1,8 @@
 //! Replicas beyond the wanted number.
 
 use super::load::Loads;
-use super::survey::Survey;
-use super::{PROPOSALS_MAX, View, voters};
+use super::region_survey::RegionSurvey;
+use super::{ClusterView, PROPOSALS_MAX, voters};
 use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use std::cmp::Reverse;
@@ -10,7 +10,7 @@ use stele_types::{Peer, PeerId, PeerRole};
 
 /// Returns operators that remove the least valuable replicas. They remove several at once, so that
 /// a region does not pass through an even number of voters.
-pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
+pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let mut loads = survey.loads.clone();
     let mut out = Vec::new();
     for info in view.without_operator(&survey.surplus).take(PROPOSALS_MAX) {
@@ -21,7 +21,11 @@ pub fn pick(view: &View<'_>, survey: &Survey) -> Vec<Operator> {
     out
 }
 
-fn shrink(view: &View<'_>, loads: &Loads, info: &RegionInfo) -> Option<(Operator, Vec<Peer>)> {
+fn shrink(
+    view: &ClusterView<'_>,
+    loads: &Loads,
+    info: &RegionInfo,
+) -> Option<(Operator, Vec<Peer>)> {
     let wanted = view.wanted(info.region.kind);
     let have = voters(info).count();
     let extra = have.checked_sub(wanted).filter(|extra| *extra > 0)?;
@@ -41,7 +45,7 @@ fn shrink(view: &View<'_>, loads: &Loads, info: &RegionInfo) -> Option<(Operator
 /// Returns the value of a replica as a sort key. Most valuable is a reachable one on a store that
 /// stays, alone in its failure domain, leading, on a store with a low level.
 fn worth(
-    view: &View<'_>,
+    view: &ClusterView<'_>,
     loads: &Loads,
     info: &RegionInfo,
     peer: &Peer,

@@ -30,7 +30,7 @@ pub(crate) struct SpeedRecord {
 
 impl SpeedRecord {
     /// Returns the record of a state.
-    pub fn of(state: &SpeedState, now: Millis, unix_seconds: u64) -> Self {
+    pub(crate) fn of(state: &SpeedState, now: Millis, unix_seconds: u64) -> Self {
         let differs = state.class_streak.map(|streak| {
             let seconds = (now.since(streak.since).saturating_add(streak.before_millis)) / 1000;
             (unix_seconds.saturating_sub(seconds).max(1), streak.nearest)
@@ -40,7 +40,7 @@ impl SpeedRecord {
     }
 
     /// Whether the other record says the same, but perhaps for the second: clocks differ a little.
-    pub fn is_like(&self, other: &Self) -> bool {
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
         let without_second = |record: &Self| {
             let nearest = record.differs.map(|(_, nearest)| nearest);
             (record.class, record.data_class, record.is_measured, nearest)
@@ -49,7 +49,7 @@ impl SpeedRecord {
     }
 
     /// Returns the state at the start of a leader's term.
-    pub fn state(&self, loaded: Millis, loaded_s: u64) -> SpeedState {
+    pub(crate) fn state(&self, loaded: Millis, loaded_s: u64) -> SpeedState {
         let mut state = SpeedState::new(self.class, self.is_measured);
         state.data_class = self.data_class;
         state.is_new_until = self.is_measured.then_some(loaded);
@@ -62,7 +62,7 @@ impl SpeedRecord {
     }
 
     /// Encodes the record.
-    pub fn encode(&self) -> Bytes {
+    pub(crate) fn encode(&self) -> Bytes {
         let (since_s, nearest) = self.differs.unwrap_or_default();
         let mut out = vec![FORMAT, self.class.0, self.data_class.0, u8::from(self.is_measured)];
         varint::put(&mut out, since_s);
@@ -71,7 +71,7 @@ impl SpeedRecord {
     }
 
     /// Decodes a record and skips what later versions append; `None` if it is malformed.
-    pub fn decode(mut bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let (&[format, class, data_class, is_measured], tail) = bytes.split_first_chunk::<4>()?;
         bytes = tail;
         let since_s = varint::take(&mut bytes)?;

@@ -4,7 +4,7 @@
 use stele_placement::config::Mode;
 use stele_placement::schedule::judge::Rule;
 use stele_placement::schedule::load::{LeaderCost, Loads};
-use stele_placement::schedule::survey::Survey;
+use stele_placement::schedule::region_survey::RegionSurvey;
 use stele_placement::schedule::{balance, leaders, place};
 use stele_placement::*;
 use stele_types::*;
@@ -156,15 +156,16 @@ fn play(drawn: Drawn) {
     let operators = Operators::default();
     for round in 0.. {
         assert!(round < ROUNDS_MAX, "seed {seed}: {mode:?} does not come to rest");
-        let view = View { cluster: &cluster, operators: &operators, now: NOW };
-        let survey = Survey::of(&view);
+        let view = ClusterView { cluster: &cluster, operators: &operators, now: NOW };
+        let survey = RegionSurvey::of(&view);
         let data = balance::pick(&view, &survey);
         let leaders = leaders::pick(&view, &survey);
         if data.is_empty() && leaders.is_empty() {
             return;
         }
         for operator in data.iter().chain(&leaders) {
-            let loads = Loads::of(&View { cluster: &cluster, operators: &operators, now: NOW });
+            let loads =
+                Loads::of(&ClusterView { cluster: &cluster, operators: &operators, now: NOW });
             let info = cluster.regions().get(operator.region).unwrap();
             // A move of data in this round may have removed the target.
             let leads = |store| info.region.peer_on(store).is_some();
@@ -259,7 +260,7 @@ fn the_leader_that_a_drain_chooses_is_not_moved_by_speed_again() {
     for seed in seeds() {
         let Drawn { cluster, mode, .. } = draw(seed);
         let operators = Operators::default();
-        let view = View { cluster: &cluster, operators: &operators, now: NOW };
+        let view = ClusterView { cluster: &cluster, operators: &operators, now: NOW };
         for info in cluster.regions().iter() {
             let mut loads = Loads::of(&view);
             let old = info.leader.unwrap();

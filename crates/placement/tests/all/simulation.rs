@@ -6,7 +6,7 @@ use crate::toy::Toy;
 use std::collections::BTreeMap;
 use stele_placement::config::Mode;
 use stele_placement::schedule::{explain, repair};
-use stele_placement::{Blocker, DrainGoal, StoreState, View};
+use stele_placement::{Blocker, ClusterView, DrainGoal, StoreState};
 use stele_types::*;
 
 const SEEDS: u64 = 40;
@@ -82,7 +82,7 @@ fn settle(toy: &mut Toy) {
         }
     }
     let running: Vec<String> = toy.operators.running().map(ToString::to_string).collect();
-    let view = View { cluster: &toy.cluster, operators: &toy.operators, now: toy.now() };
+    let view = ClusterView { cluster: &toy.cluster, operators: &toy.operators, now: toy.now() };
     let overview = explain::overview(&view);
     overview.stores.iter().for_each(|store| println!("{store:?}"));
     panic!("still moving in mode {:?}: {running:#?}", overview.mode);
@@ -97,7 +97,7 @@ fn check(toy: &Toy) {
         let wanted = toy.cluster.copies_wanted(region.kind, now).min(nodes);
         assert!(region.peers.iter().all(|peer| peer.role == PeerRole::Voter), "{text}");
         // A cluster with fewer nodes than copies keeps what it has.
-        let view = View { cluster: &toy.cluster, operators: &toy.operators, now };
+        let view = ClusterView { cluster: &toy.cluster, operators: &toy.operators, now };
         let has_enough = region.peers.len() >= wanted;
         let blocked = if has_enough { Vec::new() } else { repair::blocked(&view) };
         // A failure domain may have lost its large stores.

@@ -98,8 +98,11 @@ impl Player {
                 all.map(|store| format!("store {}", store.id)).collect()
             }
             ["blocked"] => {
-                let view =
-                    View { cluster: &self.cluster, operators: &self.operators, now: self.now };
+                let view = ClusterView {
+                    cluster: &self.cluster,
+                    operators: &self.operators,
+                    now: self.now,
+                };
                 let all = repair::blocked(&view).into_iter();
                 all.map(|b| format!("region {}: {}", b.region, b.reason)).collect()
             }
@@ -215,7 +218,8 @@ impl Player {
     }
 
     fn explain(&self, region: RegionId) -> Vec<String> {
-        let view = View { cluster: &self.cluster, operators: &self.operators, now: self.now };
+        let view =
+            ClusterView { cluster: &self.cluster, operators: &self.operators, now: self.now };
         let explanation = schedule::explain::explain(&view, region).unwrap();
         let members = explanation.members.iter().flat_map(|member| {
             let moves = member.moves.as_ref().map(|to| format!("  replaced: {to}"));
@@ -226,7 +230,8 @@ impl Player {
     }
 
     fn overview(&self) -> Vec<String> {
-        let view = View { cluster: &self.cluster, operators: &self.operators, now: self.now };
+        let view =
+            ClusterView { cluster: &self.cluster, operators: &self.operators, now: self.now };
         let overview = schedule::explain::overview(&view);
         let stores = overview.stores.iter().map(|store| {
             format!(
@@ -299,7 +304,8 @@ impl Player {
     }
 
     fn merge(&mut self, source: u64, target: u64) -> Vec<String> {
-        let view = View { cluster: &self.cluster, operators: &self.operators, now: self.now };
+        let view =
+            ClusterView { cluster: &self.cluster, operators: &self.operators, now: self.now };
         let get = |id| self.cluster.regions().get(RegionId(id)).unwrap();
         let operator = merge::merge(
             &view,

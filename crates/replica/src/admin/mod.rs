@@ -1,6 +1,6 @@
 //! Changes of a region, as entries of its log.
 //!
-//! Such an entry is an ordinary command. Its first operation puts the [`Record`] under the region's
+//! Such an entry is an ordinary command. Its first operation puts the [`AdminRecord`] under the region's
 //! admin key, the others put the descriptors that the change makes. So the engine applies and
 //! replays them together with the data, and nothing can come in between. Pure functions compute the
 //! descriptors before the entry is proposed.
@@ -23,7 +23,7 @@ use stele_types::{
 
 /// Returns the command of a change: the record, then the new descriptors in the given order. Fails
 /// with `Invalid` if the command would exceed the size limit.
-pub(crate) fn command(record: &Record, regions: &[Region]) -> Result<Command> {
+pub(crate) fn command(record: &AdminRecord, regions: &[Region]) -> Result<Command> {
     let mut builder = CommandBuilder::new();
     builder.put(&keyspace::admin_key(record.region), &record.encode(), 0)?;
     for region in regions {
@@ -44,13 +44,13 @@ pub(crate) fn is_admin(payload: &[u8]) -> bool {
 
 /// Returns an admin entry's record and the descriptors it puts. `None` for other entries; for an
 /// entry accepted by [`is_admin`] it means damage.
-pub(crate) fn parse(payload: &[u8]) -> Option<(Record, Vec<Region>)> {
+pub(crate) fn parse(payload: &[u8]) -> Option<(AdminRecord, Vec<Region>)> {
     if !is_admin(payload) {
         return None;
     }
     let mut ops = Command::ops_of(payload)?;
     let record = match ops.next()? {
-        Op::Put { value, .. } => Record::decode(value)?,
+        Op::Put { value, .. } => AdminRecord::decode(value)?,
         _ => return None,
     };
     let regions = ops.map(|op| match op {
@@ -116,7 +116,7 @@ pub(super) const PARTS_MAX: usize = 64;
 
 /// Change of one region.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct AdminRecord {
     /// Region with the log that contains it.
     pub region: RegionId,
     pub change: Change,
@@ -153,8 +153,8 @@ pub(crate) enum Change {
     Recover { lost: Vec<StoreId> },
 }
 
-impl Record {
-    pub fn encode(&self) -> Vec<u8> {
+impl AdminRecord {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![FORMAT];
         varint::put(&mut out, self.region.0);
         match &self.change {
@@ -190,8 +190,8 @@ impl Record {
         out
     }
 
-    /// Decodes what [`Record::encode`] wrote; `None` if bytes are missing, invalid or left over.
-    pub fn decode(mut bytes: &[u8]) -> Option<Self> {
+    /// Decodes what [`AdminRecord::encode`] wrote; `None` if bytes are missing, invalid or left over.
+    pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let rest = &mut bytes;
         if take_byte(rest)? != FORMAT {
             return None;
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_change_survives_the_round_trip_through_its_command() {
-        let record = Record { region: RegionId(7), change: Change::Split { count: 1 } };
+        let record = AdminRecord { region: RegionId(7), change: Change::Split { count: 1 } };
         let regions = vec![region(7), region(8)];
         let command = command(&record, &regions).unwrap();
         assert!(is_admin(command.bytes()));
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn an_admin_entry_whose_bytes_are_damaged_is_not_read_as_something_else() {
-        let record = Record { region: RegionId(7), change: Change::LeaveJoint };
+        let record = AdminRecord { region: RegionId(7), change: Change::LeaveJoint };
         let whole = command(&record, &[region(7)]).unwrap();
         for cut in 14..whole.bytes().len() {
             let bytes = whole.bytes().slice(..cut);
@@ -295,7 +295,7 @@ mod tests {
         let peer = |id, role| Peer { id: PeerId(id), store: StoreId(id), role };
         let add = |peer| PeerChange { kind: ChangeKind::Add, peer };
         let conf = |change| {
-            let record = Record { region: RegionId(7), change };
+            let record = AdminRecord { region: RegionId(7), change };
             conf_change(command(&record, &[region(7)]).unwrap().bytes())
         };
         let one = conf(Change::Members(vec![add(peer(1, PeerRole::Learner))])).unwrap();
@@ -321,13 +321,13 @@ mod tests {
             Change::Recover { lost: vec![StoreId(2), StoreId(1 << 50)] },
         ];
         for change in changes {
-            let record = Record { region: RegionId(77), change };
+            let record = AdminRecord { region: RegionId(77), change };
             let bytes = record.encode();
-            assert_eq!(Record::decode(&bytes), Some(record));
+            assert_eq!(AdminRecord::decode(&bytes), Some(record));
             for cut in 0..bytes.len() {
-                assert_eq!(Record::decode(&bytes[..cut]), None, "{bytes:?} cut at {cut}");
+                assert_eq!(AdminRecord::decode(&bytes[..cut]), None, "{bytes:?} cut at {cut}");
             }
-            assert_eq!(Record::decode(&[&bytes[..], b"x"].concat()), None);
+            assert_eq!(AdminRecord::decode(&[&bytes[..], b"x"].concat()), None);
         }
     }
 
@@ -335,6 +335,6 @@ mod tests {
     fn a_count_beyond_the_bound_is_refused_before_anything_is_allocated() {
         let mut bytes = vec![FORMAT, 1, 0];
         varint::put(&mut bytes, u64::MAX);
-        assert_eq!(Record::decode(&bytes), None);
+        assert_eq!(AdminRecord::decode(&bytes), None);
     }
 }

@@ -50,7 +50,7 @@ impl Start {
     /// Returns the state found at open. A crash between an installed snapshot and its hard state
     /// leaves a hard state older than the log: what is applied or truncated is committed, in a term
     /// that was seen. A commit index beyond the end of a torn log is lowered to that end.
-    pub fn of(progress: &Progress) -> Self {
+    pub(crate) fn of(progress: &Progress) -> Self {
         let (last, last_term) = progress.persisted;
         let found = progress.hard_state;
         let commit = found.commit.max(progress.applied).max(progress.truncated.0).min(last);
@@ -67,7 +67,7 @@ impl Start {
     }
 
     /// Returns the state of an empty log that starts after an entry.
-    pub fn after(index: LogIndex, term: Term) -> Self {
+    pub(crate) fn after(index: LogIndex, term: Term) -> Self {
         Self {
             truncated: (index, term),
             last: (index, term),
@@ -78,7 +78,7 @@ impl Start {
 }
 
 impl<E: StorageEngine> RegionLog<E> {
-    pub fn new(
+    pub(crate) fn new(
         engine: Arc<E>,
         region: RegionId,
         start: &Start,
@@ -104,7 +104,7 @@ impl<E: StorageEngine> RegionLog<E> {
     }
 
     /// Appends a ready's entries. From the first one on they replace existing ones.
-    pub fn extend(&mut self, entries: &[Entry]) {
+    pub(crate) fn extend(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         if self.tail.is_empty() || first.index < self.tail.first() {
             self.tail.clear();
@@ -120,47 +120,47 @@ impl<E: StorageEngine> RegionLog<E> {
 
     /// Returns the approximate bytes of the entries above `index`, counted since this log was
     /// opened.
-    pub fn bytes_above(&self, index: u64) -> u64 {
+    pub(crate) fn bytes_above(&self, index: u64) -> u64 {
         self.sizes.bytes_above(index)
     }
 
     /// Returns the first index above which the entries take at most about `bytes`.
-    pub fn index_with_bytes_above(&self, bytes: u64) -> u64 {
+    pub(crate) fn index_with_bytes_above(&self, bytes: u64) -> u64 {
         self.sizes.index_with_bytes_above(bytes)
     }
 
     /// Returns the last entry's index and term.
-    pub fn last(&self) -> (u64, u64) {
+    pub(crate) fn last(&self) -> (u64, u64) {
         self.tail.last().unwrap_or(self.stored_last)
     }
 
     /// Returns the index and term of the entry before the first one.
-    pub fn truncated(&self) -> (u64, u64) {
+    pub(crate) fn truncated(&self) -> (u64, u64) {
         self.truncated
     }
 
-    pub fn newest_first(&self, above: u64) -> impl Iterator<Item = &Bytes> {
+    pub(crate) fn newest_first(&self, above: u64) -> impl Iterator<Item = &Bytes> {
         self.tail.newest_first(above)
     }
 
     /// Returns the entries in memory from `index` on; none if an earlier one of them is not in memory.
-    pub fn tail_from(&self, index: LogIndex) -> impl Iterator<Item = (LogIndex, &Bytes)> {
+    pub(crate) fn tail_from(&self, index: LogIndex) -> impl Iterator<Item = (LogIndex, &Bytes)> {
         self.tail.iter_from(index.0).map(|(index, payload)| (LogIndex(index), payload))
     }
 
     /// Returns the bytes of the entries in memory, with their effects for readers.
-    pub fn tail_bytes(&self) -> u64 {
+    pub(crate) fn tail_bytes(&self) -> u64 {
         self.tail.bytes()
     }
 
     /// Returns whether entries are in memory.
-    pub fn has_tail(&self) -> bool {
+    pub(crate) fn has_tail(&self) -> bool {
         !self.tail.is_empty()
     }
 
     /// Records the applied index, and the members if they changed. Drops applied entries, which are
     /// durable, from memory.
-    pub fn note_applied(&mut self, index: u64, conf: Option<ConfState>) {
+    pub(crate) fn note_applied(&mut self, index: u64, conf: Option<ConfState>) {
         self.applied = index;
         if let Some(last) = self.tail.drop_through(index)
             && self.tail.is_empty()
@@ -173,7 +173,7 @@ impl<E: StorageEngine> RegionLog<E> {
     }
 
     /// Truncates the log up to and including this entry.
-    pub fn truncate(&mut self, index: u64, term: u64) {
+    pub(crate) fn truncate(&mut self, index: u64, term: u64) {
         self.truncated = (index, term);
         self.tail.drop_through(index);
         self.sizes.drop_through(index);
@@ -182,7 +182,7 @@ impl<E: StorageEngine> RegionLog<E> {
         }
     }
 
-    pub fn term_of(&self, index: u64) -> Option<u64> {
+    pub(crate) fn term_of(&self, index: u64) -> Option<u64> {
         if index == self.truncated.0 {
             return Some(self.truncated.1);
         }
@@ -193,7 +193,7 @@ impl<E: StorageEngine> RegionLog<E> {
     }
 
     /// Removes and returns the error of a failed read by Raft.
-    pub fn take_failure(&self) -> Option<Error> {
+    pub(crate) fn take_failure(&self) -> Option<Error> {
         self.failure.borrow_mut().take()
     }
 
@@ -295,7 +295,7 @@ pub(super) struct Sizes {
 
 impl Sizes {
     /// Adds an entry. One at an index that exists replaces that entry and all after it.
-    pub fn add(&mut self, index: u64, bytes: u64) {
+    pub(crate) fn add(&mut self, index: u64, bytes: u64) {
         while self.marks.back().is_some_and(|(marked, _)| *marked >= index) {
             self.marks.pop_back();
         }
@@ -306,14 +306,14 @@ impl Sizes {
         }
     }
 
-    pub fn bytes_above(&self, index: u64) -> u64 {
+    pub(crate) fn bytes_above(&self, index: u64) -> u64 {
         let at = self.marks.partition_point(|(marked, _)| *marked <= index);
         let below = at.checked_sub(1).and_then(|at| self.marks.get(at)).map(|(_, bytes)| *bytes);
         let first = || self.marks.front().map_or(self.written, |(_, bytes)| *bytes);
         self.written - below.unwrap_or_else(first)
     }
 
-    pub fn index_with_bytes_above(&self, bytes: u64) -> u64 {
+    pub(crate) fn index_with_bytes_above(&self, bytes: u64) -> u64 {
         let fits = |mark: &&(u64, u64)| self.written - mark.1 <= bytes;
         match self.marks.iter().find(fits) {
             Some((index, _)) if self.marks.front().is_none_or(|first| first.0 != *index) => *index,
@@ -321,7 +321,7 @@ impl Sizes {
         }
     }
 
-    pub fn drop_through(&mut self, index: u64) {
+    pub(crate) fn drop_through(&mut self, index: u64) {
         while self.marks.get(1).is_some_and(|(marked, _)| *marked <= index) {
             self.marks.pop_front();
         }

@@ -19,7 +19,7 @@ const MESSAGE_ENTRY_BYTES: u64 = 96;
 pub(crate) struct Tails(Arc<AtomicU64>);
 
 impl Tails {
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -50,34 +50,34 @@ pub(crate) fn entry_bytes(payload: &Bytes) -> u64 {
 }
 
 impl Tail {
-    pub fn new(tails: Tails) -> Self {
+    pub(super) fn new(tails: Tails) -> Self {
         Self { entries: VecDeque::new(), bytes: 0, tails }
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
     /// Returns the first entry's index; 0 for none.
-    pub fn first(&self) -> u64 {
+    pub(super) fn first(&self) -> u64 {
         self.entries.front().map_or(0, |(entry, _)| entry.index)
     }
 
     /// Returns the last entry's index and term.
-    pub fn last(&self) -> Option<(u64, u64)> {
+    pub(super) fn last(&self) -> Option<(u64, u64)> {
         self.entries.back().map(|(entry, _)| (entry.index, entry.term))
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         while self.drop_front().is_some() {}
     }
 
     /// Appends entries. The first may replace an existing one and all after it.
-    pub fn extend(&mut self, entries: &[Entry]) {
+    pub(super) fn extend(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         while self.entries.back().is_some_and(|(entry, _)| entry.index >= first.index) {
             self.drop_back();
@@ -90,13 +90,13 @@ impl Tail {
         }
     }
 
-    pub fn term(&self, index: u64) -> Option<u64> {
+    pub(super) fn term(&self, index: u64) -> Option<u64> {
         let place = index.checked_sub(self.first())?;
         self.entries.get(place as usize).map(|(entry, _)| entry.term)
     }
 
     /// Returns entries `low` to `high`, exclusive: at least one, then at most `bytes_max` bytes.
-    pub fn range(&self, low: u64, high: u64, bytes_max: u64) -> Vec<Entry> {
+    pub(super) fn range(&self, low: u64, high: u64, bytes_max: u64) -> Vec<Entry> {
         let skip = low.saturating_sub(self.first()) as usize;
         let count = high.saturating_sub(low) as usize;
         let mut bytes = 0;
@@ -110,19 +110,19 @@ impl Tail {
     }
 
     /// Returns the indexes and payloads from `index` on; none if the tail starts later.
-    pub fn iter_from(&self, index: u64) -> impl Iterator<Item = (u64, &Bytes)> {
+    pub(super) fn iter_from(&self, index: u64) -> impl Iterator<Item = (u64, &Bytes)> {
         let skip = index.checked_sub(self.first()).map_or(self.entries.len(), |skip| skip as usize);
         self.entries.iter().skip(skip).map(|(entry, _)| (entry.index, payload_of(entry)))
     }
 
-    pub fn newest_first(&self, above: u64) -> impl Iterator<Item = &Bytes> {
+    pub(super) fn newest_first(&self, above: u64) -> impl Iterator<Item = &Bytes> {
         let newest = self.entries.iter().rev().map(|(entry, _)| entry);
         newest.take_while(move |entry| entry.index > above).map(payload_of)
     }
 
     /// Drops entries up to and including `index`. Returns the index and term of the last one
     /// dropped.
-    pub fn drop_through(&mut self, index: u64) -> Option<(u64, u64)> {
+    pub(super) fn drop_through(&mut self, index: u64) -> Option<(u64, u64)> {
         let mut last = None;
         while self.entries.front().is_some_and(|(entry, _)| entry.index <= index) {
             last = self.drop_front();

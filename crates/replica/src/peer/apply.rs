@@ -1,10 +1,10 @@
 //! Application of entries that are committed *and* durable here, in log order, followed by the
 //! replies.
 
-use super::Peer;
+use super::Replica;
 use super::parts::is_commit_merge;
-use crate::admin::{self, Change, Record};
-use crate::context::{Context, Effect};
+use crate::admin::{self, AdminRecord, Change};
+use crate::context::{Context, StoreRequest};
 use crate::log::Start;
 use crate::output::Event;
 use crate::reads::Coverage;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use stele_storage::StorageEngine;
 use stele_types::{Command, CommittedEntry, Error, LogIndex, Region, RegionId, Result};
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     pub(super) fn apply_committed(&mut self, ctx: &mut Context<E>) -> Result<()> {
         let mut run: Vec<CommittedEntry> = Vec::new();
         let mut bytes = 0;
@@ -110,8 +110,8 @@ impl<E: StorageEngine> Peer<E> {
 
     fn set_region(&mut self, ctx: &mut Context<E>, region: Region) {
         let region = Arc::new(region);
-        if let Some(name) = region.peer(self.name.id) {
-            self.name = *name;
+        if let Some(peer) = region.peer(self.peer.id) {
+            self.peer = *peer;
         }
         self.region = region.clone();
         self.reader.set_region(region.clone());
@@ -125,7 +125,7 @@ impl<E: StorageEngine> Peer<E> {
     fn after_admin(
         &mut self,
         ctx: &mut Context<E>,
-        record: &Record,
+        record: &AdminRecord,
         others: Vec<Region>,
         at: LogIndex,
     ) {
@@ -135,7 +135,9 @@ impl<E: StorageEngine> Peer<E> {
             Change::Members(_) | Change::LeaveJoint => self.members_changed(ctx),
             Change::Split { .. } => self.split_applied(ctx, others),
             Change::CommitMerge { .. } => self.merge_applied(ctx, others),
-            Change::PrepareMerge { target, .. } => ctx.effects.push(Effect::Schedule(*target)),
+            Change::PrepareMerge { target, .. } => {
+                ctx.store_requests.push(StoreRequest::Schedule(*target))
+            }
             Change::RollbackMerge => {}
             Change::Recover { .. } => {
                 self.members_changed(ctx);
@@ -148,7 +150,7 @@ impl<E: StorageEngine> Peer<E> {
 // Publication of what is committed: request threads see it, waiting reads are served, and writes are
 // answered.
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Returns the last entry that reads can see: it is applied here, or in the window.
     pub(super) fn visible(&self) -> LogIndex {
         self.reader.window().visible()
@@ -238,7 +240,11 @@ pub(super) struct Unapplied {
 
 impl Unapplied {
     /// Reads the log of a region above what is applied.
-    pub fn read<E: StorageEngine>(engine: &E, region: RegionId, start: &Start) -> Result<Self> {
+    pub(super) fn read<E: StorageEngine>(
+        engine: &E,
+        region: RegionId,
+        start: &Start,
+    ) -> Result<Self> {
         let mut found = Self::default();
         let (mut from, last) = (start.applied.next(), start.last.0);
         while from <= last {
@@ -263,7 +269,7 @@ impl Unapplied {
     /// one before. The durable commit index can be lower, because it does not cover a merge that is
     /// not applied.
     /// Test: `after_a_crash_a_change_of_members_proves_that_the_one_before_it_is_committed`.
-    pub fn with_proven_commit(&self, start: &Start) -> Start {
+    pub(super) fn with_proven_commit(&self, start: &Start) -> Start {
         let mut start = *start;
         let proven = self.changes[0].unwrap_or_default();
         // bug replica.earlier_change_uncommitted: skip

@@ -47,7 +47,7 @@ struct Known {
 
 impl<E: StorageEngine> Context<E> {
     /// Returns what this store knows of the outcome of a merge.
-    pub fn merge_verdict(&self, preparation: &Preparation) -> Verdict {
+    pub(crate) fn merge_verdict(&self, preparation: &Preparation) -> Verdict {
         let Ok(view) = self.engine.view() else { return Verdict::Unknown };
         let region = |id| {
             let pair = view.get(&keyspace::region_key(id)).ok()??;

@@ -1,17 +1,17 @@
 //! Leadership: changes when this peer becomes or stops being leader, and leadership transfer.
 
-use super::Peer;
+use super::Replica;
 use super::parts::{Reaction, Seen, TransferEnd};
 use super::snapshot::OFFER_AFTER;
 use crate::context::Context;
 use crate::input::RequestId;
 use crate::messages::{Body, RaftKind};
 use crate::output::{Busy, Done, Event, Refusal, Unknown};
-use crate::pipeline::Note;
+use crate::pipeline::ReadyInBatch;
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Peer as PeerName, PeerId, RegionPhase, Term};
+use stele_types::{LogIndex, Peer, PeerId, RegionPhase, Term};
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Compares Raft's state with the last one seen and handles the changes.
     pub(super) fn observe(&mut self, ctx: &mut Context<E>) {
         let leader = self.group.leader();
@@ -75,7 +75,7 @@ impl<E: StorageEngine> Peer<E> {
     ) {
         let timeout_nanos = ctx.options.transfer_timeout_ticks * ctx.options.tick_nanos;
         let until_nanos = ctx.now.monotonic_nanos + timeout_nanos;
-        match self.transfers.begin((&self.region, self.name.id), to, id, until_nanos) {
+        match self.transfers.begin((&self.region, self.peer.id), to, id, until_nanos) {
             Ok(true) => {
                 self.end_lease_for_term();
                 self.group.transfer_leadership(to);
@@ -87,7 +87,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Answers a leadership transfer once another peer is known to lead.
     fn answer_transfer(&mut self, ctx: &mut Context<E>) {
-        if let Some(leader) = self.leader().filter(|it| it.id != self.name.id && !self.is_leader())
+        if let Some(leader) = self.leader().filter(|it| it.id != self.peer.id && !self.is_leader())
         {
             let ended = self.transfers.end_with_leader(leader.id);
             self.answer_transfer_end(ctx, ended);
@@ -134,8 +134,8 @@ impl<E: StorageEngine> Peer<E> {
 /// Ticks between queries of a merging replica for the outcome of the merge.
 const ASK_EVERY_TICKS: u64 = 20;
 
-impl<E: StorageEngine> Peer<E> {
-    pub fn tick(&mut self, ctx: &mut Context<E>) {
+impl<E: StorageEngine> Replica<E> {
+    pub(crate) fn tick(&mut self, ctx: &mut Context<E>) {
         self.expire_waiting(ctx);
         self.expire_reads(ctx);
         self.check_transfer(ctx);
@@ -197,7 +197,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Starts an election, if this peer is a voter with a durable log. Invariant: no learner campaigns.
     /// It may lack the changes of members that a leader must know.
-    pub fn campaign(&mut self) {
+    pub(crate) fn campaign(&mut self) {
         let is_voter = self.group.is_voter();
         // bug replica.learner_campaigns: let is_voter = true;
         if is_voter && !self.is_leader() && self.may_campaign() {
@@ -206,17 +206,21 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Starts an election at once if this peer is the only voter.
-    pub fn campaign_if_alone(&mut self) {
+    pub(crate) fn campaign_if_alone(&mut self) {
         if self.group.is_sole_voter() {
             self.campaign();
         }
     }
 
     /// Starts a new log: its first records are in the batch being filled.
-    pub fn start_new_log(&mut self, ctx: &mut Context<E>, campaigns: bool) {
+    pub(crate) fn start_new_log(&mut self, ctx: &mut Context<E>, campaigns: bool) {
         self.election.start_log(campaigns);
         self.durability.start_log();
-        ctx.batches.note(Note { region: self.region.id, incarnation: self.incarnation, number: 0 });
+        ctx.batches.note_ready(ReadyInBatch {
+            region: self.region.id,
+            incarnation: self.incarnation,
+            number: 0,
+        });
     }
 }
 
@@ -224,35 +228,35 @@ impl<E: StorageEngine> Peer<E> {
 // wakes it. A hibernating replica may be removed without learning of it: its store probes for
 // that, see [`crate::store`].
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Returns whether ticks are stopped.
-    pub fn is_hibernating(&self) -> bool {
+    pub(crate) fn is_hibernating(&self) -> bool {
         self.hibernation.is_active()
     }
 
     /// Returns whether it hibernates and is not the only member: the others may have removed it.
-    pub fn may_have_been_removed(&self) -> bool {
+    pub(crate) fn may_have_been_removed(&self) -> bool {
         self.is_hibernating() && self.region.peers.len() > 1
     }
 
     /// Resumes ticks. Silence during hibernation is not a failure: only peers on unreachable stores
     /// count as unresponsive.
-    pub fn wake(&mut self, ctx: &mut Context<E>) {
+    pub(crate) fn wake(&mut self, ctx: &mut Context<E>) {
         let has_rested = self.hibernation.end();
         // bug replica.rest_is_silence: never
         if has_rested {
             let now = ctx.now.monotonic_nanos;
-            let since = |peer: &PeerName| ctx.unreachable.get(&peer.store).copied().unwrap_or(now);
+            let since = |peer: &Peer| ctx.unreachable.get(&peer.store).copied().unwrap_or(now);
             self.contacts.restart(&self.region.peers, since);
         }
     }
 
     /// Wakes the replica for a client. A hibernating follower cannot know whether its leader
     /// still runs, so it also wakes the leader.
-    pub fn wake_for_client(&mut self, ctx: &mut Context<E>) {
+    pub(crate) fn wake_for_client(&mut self, ctx: &mut Context<E>) {
         if self.is_hibernating()
             && let Some(leader) = self.leader()
-            && leader.id != self.name.id
+            && leader.id != self.peer.id
         {
             self.send(ctx, leader, Body::WakeUp);
         }
@@ -305,7 +309,7 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn on_hibernate(
         &mut self,
         ctx: &mut Context<E>,
-        from: PeerName,
+        from: Peer,
         term: Term,
         last: LogIndex,
     ) {

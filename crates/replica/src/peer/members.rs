@@ -1,22 +1,22 @@
 //! Membership changes. The leader leaves a joint configuration automatically.
 
-use super::Peer;
+use super::Replica;
 use super::parts::{Purpose, Waiting, has_next_quorum, is_caught_up};
 use super::raft_group::Follower;
 use super::write::Proposing;
-use crate::admin::{self, Change, Record};
-use crate::context::{Context, Effect};
+use crate::admin::{self, AdminRecord, Change};
+use crate::context::{Context, StoreRequest};
 use crate::input::{Admin, AdminCall, ChangeKind, NewRegion, PeerChange, RequestId};
 use crate::messages::{Body, RaftKind, RaftMessage};
 use crate::output::{Busy, Refusal, Rejection, Role};
 use bytes::Bytes;
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Peer as PeerName, PeerRole, Region, Term};
+use stele_types::{LogIndex, Peer, PeerRole, Region, Term};
 
 /// Change, and the regions after it.
 pub(super) type Plan = Result<(Change, Vec<Region>), Rejection>;
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     pub(super) fn plan_change(&self, ctx: &Context<E>, changes: &[PeerChange]) -> Plan {
         if self.group.is_changing_members() {
             return Err(Busy::Wait { reason: "another membership change is in progress" }.into());
@@ -39,7 +39,7 @@ impl<E: StorageEngine> Peer<E> {
             // index.
             let has_answered = || self.group.follower(id).is_some_and(|it| it.matched.0 > 0);
             let is_down = || down.iter().any(|(down, _)| down.id == id);
-            id == self.name.id || !is_down() && has_answered()
+            id == self.peer.id || !is_down() && has_answered()
         };
         match has_next_quorum(next, responds) {
             true => Ok(()),
@@ -51,7 +51,7 @@ impl<E: StorageEngine> Peer<E> {
         let promotes = change.kind == ChangeKind::Add && change.peer.role == PeerRole::Voter;
         let is_ready = |it: Follower| is_caught_up(&it, self.committed());
         let is_allowed = !promotes
-            || change.peer.id == self.name.id
+            || change.peer.id == self.peer.id
             || self.group.follower(change.peer.id).is_some_and(is_ready);
         match is_allowed {
             true => Ok(()),
@@ -62,8 +62,8 @@ impl<E: StorageEngine> Peer<E> {
     /// Handles an applied change of members. Destroys this replica if it is not a member; a leader
     /// proposes to leave a joint configuration.
     pub(super) fn members_changed(&mut self, ctx: &mut Context<E>) {
-        if self.region.peer(self.name.id).is_none() {
-            ctx.effects.push(Effect::Destroy((*self.region).clone()));
+        if self.region.peer(self.peer.id).is_none() {
+            ctx.store_requests.push(StoreRequest::Destroy((*self.region).clone()));
             return;
         }
         // Invariant: a membership is durable as soon as it counts. Otherwise a hibernating cluster
@@ -78,7 +78,7 @@ impl<E: StorageEngine> Peer<E> {
     /// leader that member may be the only one that can be elected, and not know that the change
     /// which allows it is committed. A leader that removed its own vote leaves no other peer that
     /// must send the index.
-    pub(super) fn send_commit_index(&self, ctx: &mut Context<E>, to: PeerName) {
+    pub(super) fn send_commit_index(&self, ctx: &mut Context<E>, to: Peer) {
         let committed = self.committed();
         let Some(term) = self.group.term_of(committed) else { return };
         // The message carries the current term, which must be durable.
@@ -120,7 +120,7 @@ impl<E: StorageEngine> Peer<E> {
 
 // Changes of the region: a request of an administrator or of placement becomes an entry.
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Proposes a change, or executes one that needs no entry. Returns the request if it must wait.
     pub(super) fn propose_admin(
         &mut self,
@@ -188,7 +188,7 @@ impl<E: StorageEngine> Peer<E> {
         regions: &[Region],
     ) -> Result<(Bytes, bool), Rejection> {
         let barrier = !matches!(change, Change::Members(_) | Change::LeaveJoint);
-        let record = Record { region: self.region.id, change };
+        let record = AdminRecord { region: self.region.id, change };
         let command = admin::command(&record, regions);
         let command = command.map_err(|error| Refusal::Invalid(error.to_string()))?;
         Ok((command.bytes().clone(), barrier))
@@ -199,7 +199,7 @@ impl<E: StorageEngine> Peer<E> {
 
 pub(crate) const CHILD_STARTS_AFTER: (LogIndex, Term) = (LogIndex(5), Term(5));
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     pub(super) fn plan_split(&self, keys: &[Bytes], new_ids: &[NewRegion]) -> Plan {
         self.check_phase()?;
         if self.region.is_joint() {
@@ -218,7 +218,11 @@ impl<E: StorageEngine> Peer<E> {
         self.split_children = children.clone();
         let campaign = self.is_leader();
         for region in children {
-            ctx.effects.push(Effect::Create { region, after: CHILD_STARTS_AFTER, campaign });
+            ctx.store_requests.push(StoreRequest::Create {
+                region,
+                after: CHILD_STARTS_AFTER,
+                campaign,
+            });
         }
     }
 }

@@ -19,13 +19,13 @@
 //! It then goes into the same batch as the end of the source's log, which checkpoints what is
 //! applied.
 
-use super::Peer;
+use super::Replica;
 use super::decision::preparation;
 use super::members::Plan;
 use super::raft_group::RaftGroup;
 use super::write::Proposing;
 use crate::admin::{self, Change};
-use crate::context::{Context, Effect};
+use crate::context::{Context, StoreRequest};
 use crate::input::{ChangeKind, PeerChange};
 use crate::messages::{Body, MergeAnswer, MergeQuery, PeerMessage, Preparation};
 use crate::output::{Busy, Refusal};
@@ -34,7 +34,7 @@ use std::sync::Arc;
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::{LogIndex, PeerId, Region, RegionId, RegionPhase, StoreId, Term, keyspace};
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     pub(super) fn plan_prepare_merge(
         &self,
         ctx: &Context<E>,
@@ -74,7 +74,7 @@ impl<E: StorageEngine> Peer<E> {
         let has_merged =
             descriptor(ctx, here.id).is_none_or(|region| region.phase == RegionPhase::Tombstone);
         let answer = merge_answer(ctx, &preparation);
-        self.merge.note_answer(&here, self.name.store, &answer);
+        self.merge.note_answer(&here, self.peer.store, &answer);
         let is_refused = self.merge.is_refused(&here);
         // bug replica.rollback_undecided: let is_refused = true;
         if has_merged || !is_refused {
@@ -91,7 +91,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Asks the stores of the source's members and of the target's for the outcome of the merge, and `more`.
     fn ask_for_decision(&self, ctx: &mut Context<E>, query: MergeQuery, more: &[StoreId]) {
-        let own = self.name.store;
+        let own = self.peer.store;
         let target = descriptor(ctx, query.preparation.target);
         let target = target.iter().flat_map(|region| &region.peers).map(|peer| peer.store);
         let source = self.others().map(|peer| peer.store);
@@ -102,13 +102,13 @@ impl<E: StorageEngine> Peer<E> {
             ctx.out.messages.push(PeerMessage::between_stores(own, store, body));
         }
         if query.refuse {
-            ctx.effects.push(Effect::RefuseMerge(query.preparation));
+            ctx.store_requests.push(StoreRequest::RefuseMerge(query.preparation));
         }
         self.query_merge_outcome(ctx);
     }
 
     /// Handles a store's answer to the question for the outcome of this region's merge.
-    pub fn on_merge_answer(&mut self, from: StoreId, answer: &MergeAnswer) {
+    pub(crate) fn on_merge_answer(&mut self, from: StoreId, answer: &MergeAnswer) {
         self.merge.note_answer(&self.region, from, answer);
     }
 
@@ -117,7 +117,7 @@ impl<E: StorageEngine> Peer<E> {
     /// of the merge is proposed. A commit needs the epoch of the preparation, and all of the region that a
     /// proposal is derived from is applied.
     /// Test: `a_target_that_has_not_decided_refuses_by_an_entry_when_the_merge_is_abandoned`.
-    pub fn refuse_merge(&mut self, ctx: &mut Context<E>, preparation: &Preparation) {
+    pub(crate) fn refuse_merge(&mut self, ctx: &mut Context<E>, preparation: &Preparation) {
         self.wake_for_client(ctx);
         let is_blocked = self.group.is_transferring()
             || self.group.is_changing_members()
@@ -129,7 +129,7 @@ impl<E: StorageEngine> Peer<E> {
         }
         let region = admin::refuse_merge(&self.region);
         // A member that stays as it is: any version of the program applies that.
-        let same = PeerChange { kind: ChangeKind::Add, peer: self.name };
+        let same = PeerChange { kind: ChangeKind::Add, peer: self.peer };
         if let Ok((entry, _)) = self.admin_entry(Change::Members(vec![same]), &[region]) {
             let mut proposing = Proposing::default();
             proposing.push(entry, None);
@@ -182,7 +182,7 @@ impl<E: StorageEngine> Peer<E> {
         // bug replica.merge_without_source: return true;
         let progress = ctx.engine.progress(source).filter(|progress| !progress.destroyed);
         if progress.is_none_or(|progress| progress.applied < prepared.0) {
-            ctx.effects.push(Effect::CommitSource { source, prepared });
+            ctx.store_requests.push(StoreRequest::CommitSource { source, prepared });
             return false;
         }
         true
@@ -194,16 +194,16 @@ impl<E: StorageEngine> Peer<E> {
         ctx.batches.piggyback(self.region.id, self.current_hard_state());
         for region in others {
             ctx.replicated_sources.remove(&region.id);
-            ctx.effects.push(Effect::Destroy(region));
+            ctx.store_requests.push(StoreRequest::Destroy(region));
         }
     }
 
     /// Learns that an entry is committed, if the log holds it.
-    pub fn learn_committed(&mut self, entry: (LogIndex, Term)) {
+    pub(crate) fn learn_committed(&mut self, entry: (LogIndex, Term)) {
         self.group.learn_committed(entry);
     }
 
-    pub fn has_entry(&self, entry: (LogIndex, Term)) -> bool {
+    pub(crate) fn has_entry(&self, entry: (LogIndex, Term)) -> bool {
         self.group.has_entry(entry)
     }
 
@@ -222,21 +222,21 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    pub fn is_merge_confirmed(&self) -> bool {
+    pub(crate) fn is_merge_confirmed(&self) -> bool {
         self.merge.is_confirmed()
     }
 
     /// Destroys this source if the merge has ended and no region here needs this replica.
-    pub fn destroy_if_merged(&mut self, ctx: &mut Context<E>) {
+    pub(crate) fn destroy_if_merged(&mut self, ctx: &mut Context<E>) {
         let is_here = |target| region_here(ctx, target).is_some();
         if self.merge.has_ended(&self.region, is_here, |target| descriptor(ctx, target)) {
-            ctx.effects.push(Effect::Destroy(admin::tombstone(&self.region)));
+            ctx.store_requests.push(StoreRequest::Destroy(admin::tombstone(&self.region)));
         }
     }
 
     /// Asks the other members for the outcome of the merge: a store with a tombstone of the region
     /// reports it.
-    pub fn query_merge_outcome(&self, ctx: &mut Context<E>) {
+    pub(crate) fn query_merge_outcome(&self, ctx: &mut Context<E>) {
         self.send_to_others(ctx, &Body::WakeUp);
     }
 

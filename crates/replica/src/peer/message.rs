@@ -1,20 +1,20 @@
 //! Messages from and to this peer.
 
 use super::raft_group::Outgoing;
-use super::{Peer, find_values};
-use crate::context::{Context, Effect};
+use super::{Replica, find_values};
+use crate::context::{Context, StoreRequest};
 use crate::log::entry_bytes;
 use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage};
 use crate::output::Event;
 use crate::validate::{self, PeerState};
 use stele_storage::StorageEngine;
-use stele_types::{Peer as PeerName, PeerId};
+use stele_types::{Peer, PeerId};
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     pub(super) fn send_all(&mut self, ctx: &mut Context<E>, messages: Vec<Outgoing>) {
         for message in messages {
             let (Outgoing::Message(id, _) | Outgoing::Snapshot(id)) = message;
-            let Some(to) = self.peer_name(id) else { continue };
+            let Some(to) = self.find_peer(id) else { continue };
             let Outgoing::Message(_, mut message) = message else {
                 self.send_snapshot(ctx, to);
                 continue;
@@ -27,15 +27,15 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    pub fn send(&self, ctx: &mut Context<E>, to: PeerName, body: Body) {
+    pub(crate) fn send(&self, ctx: &mut Context<E>, to: Peer, body: Body) {
         ctx.out.messages.push(PeerMessage {
-            from_store: self.name.store,
+            from_store: self.peer.store,
             to_store: to.store,
             region: self.region.id,
             kind: self.region.kind,
             range: self.region.range.clone(),
             epoch: self.region.epoch,
-            from: self.name,
+            from: self.peer,
             to,
             body,
         });
@@ -45,7 +45,7 @@ impl<E: StorageEngine> Peer<E> {
         self.others().for_each(|peer| self.send(ctx, *peer, body.clone()));
     }
 
-    pub fn receive(&mut self, ctx: &mut Context<E>, message: PeerMessage) {
+    pub(crate) fn receive(&mut self, ctx: &mut Context<E>, message: PeerMessage) {
         let from = message.from;
         let is_member = self.region.peer(from.id).is_some();
         let older = message.epoch.conf_version < self.region.epoch.conf_version;
@@ -61,7 +61,7 @@ impl<E: StorageEngine> Peer<E> {
                 ctx.note_gone(self.region.id, message.epoch);
                 let last = (*self.region).clone();
                 // bug replica.gone_epoch_kept: let last = { let mut it = last; it.epoch = message.epoch; it };
-                ctx.effects.push(Effect::Destroy(last));
+                ctx.store_requests.push(StoreRequest::Destroy(last));
             }
             Body::Gone => {}
             Body::Merged { prepared, left, .. } => {
@@ -108,7 +108,7 @@ impl<E: StorageEngine> Peer<E> {
     fn receive_raft(
         &mut self,
         ctx: &mut Context<E>,
-        from: PeerName,
+        from: Peer,
         is_member: bool,
         mut message: RaftMessage,
     ) {
@@ -196,7 +196,7 @@ impl<E: StorageEngine> Peer<E> {
 
     fn state(&self, from_is_member: bool) -> PeerState {
         PeerState {
-            receiver: self.name.id,
+            receiver: self.peer.id,
             term: self.term(),
             last: self.group.last(),
             persisted: self.group.persisted(),
@@ -207,12 +207,12 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    pub fn store_unreachable(&mut self, ctx: &mut Context<E>, store: stele_types::StoreId) {
+    pub(crate) fn store_unreachable(&mut self, ctx: &mut Context<E>, store: stele_types::StoreId) {
         if self.remote_leader_store() == Some(store) {
             self.wake(ctx);
         }
         let Some(peer) = self.region.peer_on(store).copied() else { return };
-        if self.is_leader() && peer.id != self.name.id {
+        if self.is_leader() && peer.id != self.peer.id {
             self.wake(ctx);
             self.group.note_unreachable(peer.id);
             self.group.note_snapshot(peer.id, false);
@@ -220,14 +220,14 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Destroys this replica if its peer id is `id`. A later change may have added another peer.
-    pub fn destroy_if(&mut self, ctx: &mut Context<E>, id: PeerId) {
-        if id == self.name.id {
-            ctx.effects.push(Effect::Destroy((*self.region).clone()));
+    pub(crate) fn destroy_if(&mut self, ctx: &mut Context<E>, id: PeerId) {
+        if id == self.peer.id {
+            ctx.store_requests.push(StoreRequest::Destroy((*self.region).clone()));
         }
     }
 
     /// Reports the new replica as an event.
-    pub fn announce(&self, ctx: &mut Context<E>) {
+    pub(crate) fn announce(&self, ctx: &mut Context<E>) {
         ctx.out.events.push(Event::RegionCreated((*self.region).clone()));
     }
 }

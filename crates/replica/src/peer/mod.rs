@@ -22,29 +22,27 @@ use crate::context::Context;
 use crate::input::Header;
 use crate::log::{RegionLog, Start};
 use crate::output::{Busy, Refusal, RegionReport, Rejection, Traffic};
-use crate::reads::{Reader, Readers, is_stale_term};
+use crate::reads::{ReadGate, Reader, is_stale_term};
 use apply::Unapplied;
 pub(crate) use decision::Skipped;
 pub(crate) use members::CHILD_STARTS_AFTER;
 pub(crate) use merge::merge_answer;
 pub(crate) use parts::Waiting;
 use parts::{
-    Changes, Contacts, Durability, ElectionTimer, HeldKeys, Hibernation, Leadership, LeaseRight,
-    Merge, Proposals, Reads, Repairs, Room, Snapshots, Transfers, is_caught_up,
+    Contacts, Durability, ElectionTimer, HeldKeys, Hibernation, Leadership, LeaseRight, Merge,
+    PendingChanges, Proposals, Reads, Repairs, Room, SnapshotBackoff, Transfers, is_caught_up,
 };
 use raft_group::{Follower, RaftGroup};
 pub(crate) use repair::find_values;
 pub(crate) use snapshot::snapshot_ranges;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
-use stele_types::{
-    Error, LogIndex, Peer as PeerName, PeerId, Region, RegionPhase, Result, StoreId, Term,
-};
+use stele_types::{Error, LogIndex, Peer, PeerId, Region, RegionPhase, Result, StoreId, Term};
 
 /// Replica of one region on this store: the Raft node and the parts, wired together.
-pub(crate) struct Peer<E: StorageEngine> {
+pub(crate) struct Replica<E: StorageEngine> {
     /// This peer, as of the current descriptor.
-    pub name: PeerName,
+    pub peer: Peer,
     pub region: Arc<Region>,
     /// Number of this replica among all that this store's process has run.
     pub incarnation: u64,
@@ -58,12 +56,12 @@ pub(crate) struct Peer<E: StorageEngine> {
     contacts: Contacts,
     proposals: Proposals,
     held: HeldKeys,
-    changes: Changes,
+    changes: PendingChanges,
     reads: Reads,
     lease: LeaseRight,
     merge: Merge,
     transfers: Transfers,
-    snapshots: Snapshots,
+    snapshots: SnapshotBackoff,
     repairs: Repairs,
     room: Room,
     /// Regions created by the last split.
@@ -71,10 +69,10 @@ pub(crate) struct Peer<E: StorageEngine> {
     traffic: Traffic,
 }
 
-impl<E: StorageEngine> Peer<E> {
-    pub fn new(ctx: &mut Context<E>, region: Region, start: &Start) -> Result<Self> {
+impl<E: StorageEngine> Replica<E> {
+    pub(crate) fn new(ctx: &mut Context<E>, region: Region, start: &Start) -> Result<Self> {
         let store = ctx.options.store;
-        let Some(name) = region.peer_on(store).copied() else {
+        let Some(peer) = region.peer_on(store).copied() else {
             return Err(Error::invalid(format!(
                 "region {} has no peer on store {store}",
                 region.id
@@ -82,28 +80,28 @@ impl<E: StorageEngine> Peer<E> {
         };
         let unapplied = Unapplied::read(&*ctx.engine, region.id, start)?;
         let start = &unapplied.with_proven_commit(start);
-        let group = RaftGroup::new(ctx, &region, name.id, start)?;
+        let group = RaftGroup::new(ctx, &region, peer.id, start)?;
         let region = Arc::new(region);
-        let reader = Arc::new(Reader::new(&ctx.readers, name.id, region.clone(), start.applied));
+        let reader = Arc::new(Reader::new(&ctx.readers, peer.id, region.clone(), start.applied));
         ctx.readers.insert(region.id, reader.clone());
         Ok(Self {
-            name,
+            peer,
             incarnation: ctx.next_incarnation(),
             reader,
             group,
             durability: Durability::new((start.hard_state.term, start.hard_state.vote)),
             leadership: Leadership::default(),
-            election: ElectionTimer::new(&ctx.options, ctx.now, region.id, name.id),
+            election: ElectionTimer::new(&ctx.options, ctx.now, region.id, peer.id),
             hibernation: Hibernation::default(),
             contacts: Contacts::new(ctx.now.monotonic_nanos),
             proposals: Proposals::default(),
             held: HeldKeys::default(),
-            changes: Changes::default(),
+            changes: PendingChanges::default(),
             reads: Reads::default(),
             lease: LeaseRight::default(),
             merge: Merge::new(unapplied.merges),
             transfers: Transfers::default(),
-            snapshots: Snapshots::default(),
+            snapshots: SnapshotBackoff::default(),
             repairs: Repairs::default(),
             room: Room::default(),
             split_children: Vec::new(),
@@ -112,15 +110,15 @@ impl<E: StorageEngine> Peer<E> {
         })
     }
 
-    pub fn is_leader(&self) -> bool {
+    pub(crate) fn is_leader(&self) -> bool {
         self.group.is_leader()
     }
 
-    pub fn term(&self) -> Term {
+    pub(crate) fn term(&self) -> Term {
         self.group.term()
     }
 
-    pub fn committed(&self) -> LogIndex {
+    pub(crate) fn committed(&self) -> LogIndex {
         self.group.committed()
     }
 
@@ -129,7 +127,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Returns the peer voted for in `term`; 0 for none.
-    pub fn vote_in(&self, term: Term) -> u64 {
+    pub(crate) fn vote_in(&self, term: Term) -> u64 {
         if self.term() == term { self.group.hard_state().vote } else { 0 }
     }
 
@@ -138,8 +136,8 @@ impl<E: StorageEngine> Peer<E> {
         self.is_leader() && self.leadership.is_serving_in(self.term())
     }
 
-    fn others(&self) -> impl Iterator<Item = &PeerName> {
-        self.region.peers.iter().filter(|peer| peer.id != self.name.id)
+    fn others(&self) -> impl Iterator<Item = &Peer> {
+        self.region.peers.iter().filter(|peer| peer.id != self.peer.id)
     }
 
     fn log(&self) -> &RegionLog<E> {
@@ -151,44 +149,44 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Returns whether every entry and vote of this peer is durable.
-    pub fn is_durable(&self) -> bool {
+    pub(crate) fn is_durable(&self) -> bool {
         self.durability.is_durable()
     }
 
     /// Returns the peer with this id, member or not.
-    fn peer_name(&self, id: PeerId) -> Option<PeerName> {
+    fn find_peer(&self, id: PeerId) -> Option<Peer> {
         let member = self.region.peer(id).copied();
         member.or_else(|| self.contacts.unknown(id))
     }
 
     /// Returns the leader, as far as this peer knows.
-    pub fn leader(&self) -> Option<PeerName> {
-        self.peer_name(self.group.leader()?)
+    pub(crate) fn leader(&self) -> Option<Peer> {
+        self.find_peer(self.group.leader()?)
     }
 
     /// Returns the peer to which clients are redirected.
-    pub fn leader_hint(&self) -> Option<PeerName> {
+    pub(crate) fn leader_hint(&self) -> Option<Peer> {
         self.leader().or(self.transfers.target())
     }
 
     /// Returns the leader's store, unless this peer leads.
-    pub fn remote_leader_store(&self) -> Option<StoreId> {
-        self.leader().filter(|leader| leader.id != self.name.id).map(|leader| leader.store)
+    pub(crate) fn remote_leader_store(&self) -> Option<StoreId> {
+        self.leader().filter(|leader| leader.id != self.peer.id).map(|leader| leader.store)
     }
 }
 
 // Request checks, in the order that clients expect.
 
-impl<E: StorageEngine> Peer<E> {
-    pub fn check_peer(&self, header: &Header) -> Result<(), Refusal> {
-        match header.peer.filter(|asked| *asked != self.name.id) {
-            Some(asked) => Err(Refusal::MismatchPeer { asked, actual: self.name.id }),
+impl<E: StorageEngine> Replica<E> {
+    pub(crate) fn check_peer(&self, header: &Header) -> Result<(), Refusal> {
+        match header.peer.filter(|asked| *asked != self.peer.id) {
+            Some(asked) => Err(Refusal::MismatchPeer { asked, actual: self.peer.id }),
             None => Ok(()),
         }
     }
 
     /// Checks a request's term and its version of the range.
-    pub fn check_version(&self, header: &Header, readers: &Readers) -> Result<(), Refusal> {
+    pub(crate) fn check_version(&self, header: &Header, readers: &ReadGate) -> Result<(), Refusal> {
         if is_stale_term(header.term, self.term().0, self.region.kind) {
             return Err(Refusal::StaleTerm { leader: self.leader_hint() });
         }
@@ -203,7 +201,7 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn check_readable(
         &self,
         header: &Header,
-        readers: &Readers,
+        readers: &ReadGate,
     ) -> Result<(), Rejection> {
         self.check_version(header, readers)?;
         // bug replica.read_while_merging: `self.check_phase()` is `Ok(())`
@@ -211,7 +209,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Checks that the region's phase allows reads and writes.
-    pub fn check_phase(&self) -> Result<(), Rejection> {
+    pub(crate) fn check_phase(&self) -> Result<(), Rejection> {
         match self.region.phase {
             RegionPhase::Normal => Ok(()),
             RegionPhase::Merging { .. } => Err(Busy::Merging.into()),
@@ -220,7 +218,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Returns this region and those created by its last split, as currently known.
-    fn current_regions(&self, readers: &Readers) -> Vec<Region> {
+    fn current_regions(&self, readers: &ReadGate) -> Vec<Region> {
         let newest = |region: &Region| match readers.get(region.id) {
             Some(reader) => (*reader.region()).clone(),
             None => region.clone(),
@@ -233,8 +231,8 @@ impl<E: StorageEngine> Peer<E> {
 
 // Status report of a peer.
 
-impl<E: StorageEngine> Peer<E> {
-    pub fn report(&mut self, ctx: &Context<E>) -> RegionReport {
+impl<E: StorageEngine> Replica<E> {
+    pub(crate) fn report(&mut self, ctx: &Context<E>) -> RegionReport {
         let (read_ops, read_bytes) = self.reader.returned();
         let traffic = Traffic { read_ops, read_bytes, ..self.traffic };
         // bug replica.report_resets_traffic: self.traffic = Traffic::default();
@@ -243,7 +241,7 @@ impl<E: StorageEngine> Peer<E> {
         let leaderless = self.contacts.leaderless_nanos(now).unwrap_or_default();
         RegionReport {
             region: (*self.region).clone(),
-            peer: self.name,
+            peer: self.peer,
             role: self.group.role(),
             is_leading: self.leadership.is_serving(),
             leader: self.leader(),
@@ -262,19 +260,19 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Returns whether the report of this replica may change without an input, a tick or work.
-    pub fn changes_with_time(&self, ctx: &Context<E>) -> bool {
-        let is_unreachable = |peer: &PeerName| ctx.unreachable.contains_key(&peer.store);
+    pub(crate) fn changes_with_time(&self, ctx: &Context<E>) -> bool {
+        let is_unreachable = |peer: &Peer| ctx.unreachable.contains_key(&peer.store);
         let now = ctx.now.monotonic_nanos;
         self.contacts.leaderless_nanos(now).is_some()
             || (self.is_leader() && self.others().any(is_unreachable))
             || (self.is_leader() && !self.down_peers(ctx).is_empty())
     }
 
-    fn followers(&self) -> impl Iterator<Item = (&PeerName, Follower)> {
+    fn followers(&self) -> impl Iterator<Item = (&Peer, Follower)> {
         self.others().filter_map(|peer| Some((peer, self.group.follower(peer.id)?)))
     }
 
-    fn pending_peers(&self) -> Vec<PeerName> {
+    fn pending_peers(&self) -> Vec<Peer> {
         // What a follower without room lacks, it does not get from the log.
         let lacks_room = |it: &Follower| self.room.is_full(it.id) && it.matched < self.committed();
         let lagging = self.followers().filter(|(_, progress)| {
@@ -285,10 +283,10 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Returns the peers unresponsive for longer than an election takes. A hibernating leader
     /// receives no messages, so it counts only peers on unreachable stores.
-    pub(super) fn down_peers(&self, ctx: &Context<E>) -> Vec<(PeerName, u64)> {
+    pub(super) fn down_peers(&self, ctx: &Context<E>) -> Vec<(Peer, u64)> {
         let now = ctx.now.monotonic_nanos;
         let timeout_nanos = ctx.options.election_ticks_max * ctx.options.tick_nanos;
-        let unresponsive = |peer: &PeerName| {
+        let unresponsive = |peer: &Peer| {
             let since = match self.is_hibernating() {
                 true => *ctx.unreachable.get(&peer.store)?,
                 false => self.contacts.last(peer.id)?,

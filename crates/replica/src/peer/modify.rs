@@ -2,7 +2,7 @@
 //! directly follows the log on which it was decided, so wherever it commits the decision holds (log
 //! matching).
 
-use super::Peer;
+use super::Replica;
 use super::parts::{Found, Purpose, Removed, Waiting, found_bytes};
 use super::write::{Proposing, Step};
 use crate::context::Context;
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use stele_storage::{Cached, Decision, EngineView, NewPair, Pair, StorageEngine, decide};
 use stele_types::{Error, LogIndex, Result, is_expired};
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Proposes a modification, answers it, or holds its key and looks its pair up. `found` is the
     /// pair if it was looked up.
     pub(super) fn propose_modify(
@@ -27,7 +27,7 @@ impl<E: StorageEngine> Peer<E> {
         let found = match found {
             Some(found) => found,
             None => match self.cached_pair(&ctx.engine, &modify.key, proposing)? {
-                Cached::Here(pair) => Ok(pair),
+                Cached::Ready(pair) => Ok(pair),
                 Cached::NeedsIo => return Ok(self.look_up(ctx, id, modify)),
             },
         };
@@ -97,12 +97,12 @@ impl<E: StorageEngine> Peer<E> {
         // bug replica.lookup_before_overlay: skip
         for payload in newest.chain(self.log().newest_first(self.visible().0)) {
             if let Some(effect) = search.last_effect(payload, key) {
-                return Ok(Cached::Here(effect));
+                return Ok(Cached::Ready(effect));
             }
         }
         // bug replica.lookup_before_overlay: skip
         if let Some(effect) = self.window_effect(key, search)? {
-            return Ok(Cached::Here(effect));
+            return Ok(Cached::Ready(effect));
         }
         // The lookup repeats a read that fails here, and records damage.
         Ok(engine.view()?.get_cached(key).unwrap_or(Cached::NeedsIo))
@@ -131,7 +131,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Takes the result of a lookup, unless its modification was refused meanwhile.
-    pub fn found(&mut self, ctx: &mut Context<E>, lookup: &Lookup, found: Found) {
+    pub(crate) fn found(&mut self, ctx: &mut Context<E>, lookup: &Lookup, found: Found) {
         let bytes = found_bytes(&found);
         let has_room = ctx.found_bytes + bytes <= ctx.options.found_bytes_max;
         let found = match has_room {

@@ -56,12 +56,12 @@ pub(super) enum Outgoing {
 
 impl Outgoing {
     /// Returns whether it offers the leadership to the target of a transfer.
-    pub fn is_leadership_offer(&self) -> bool {
+    pub(super) fn is_leadership_offer(&self) -> bool {
         matches!(self, Self::Message(_, message) if message.kind == RaftKind::TimeoutNow)
     }
 
     /// Returns whether it promises nothing but the term: no entry and no vote.
-    pub fn promises_only_the_term(&self) -> bool {
+    pub(super) fn promises_only_the_term(&self) -> bool {
         let Self::Message(_, message) = self else { return false };
         matches!(
             message.kind,
@@ -92,7 +92,7 @@ impl Follower {
 }
 
 impl<E: StorageEngine> RaftGroup<E> {
-    pub fn new(
+    pub(super) fn new(
         ctx: &Context<E>,
         region: &stele_types::Region,
         id: PeerId,
@@ -106,18 +106,18 @@ impl<E: StorageEngine> RaftGroup<E> {
         Ok(Self { node, region: region.id, to_apply: VecDeque::new() })
     }
 
-    pub fn log(&self) -> &RegionLog<E> {
+    pub(super) fn log(&self) -> &RegionLog<E> {
         self.node.store()
     }
 
-    pub fn log_mut(&mut self) -> &mut RegionLog<E> {
+    pub(super) fn log_mut(&mut self) -> &mut RegionLog<E> {
         self.node.mut_store()
     }
 }
 
 /// State.
 impl<E: StorageEngine> RaftGroup<E> {
-    pub fn role(&self) -> Role {
+    pub(super) fn role(&self) -> Role {
         match self.node.raft.state {
             StateRole::Leader => Role::Leader,
             StateRole::Follower => Role::Follower,
@@ -125,51 +125,51 @@ impl<E: StorageEngine> RaftGroup<E> {
         }
     }
 
-    pub fn is_leader(&self) -> bool {
+    pub(super) fn is_leader(&self) -> bool {
         self.role() == Role::Leader
     }
 
-    pub fn term(&self) -> Term {
+    pub(super) fn term(&self) -> Term {
         Term(self.node.raft.term)
     }
 
     /// Returns the leader of the term, if it is known.
-    pub fn leader(&self) -> Option<PeerId> {
+    pub(super) fn leader(&self) -> Option<PeerId> {
         let id = self.node.raft.leader_id;
         (id != INVALID_ID).then_some(PeerId(id))
     }
 
-    pub fn hard_state(&self) -> HardState {
+    pub(super) fn hard_state(&self) -> HardState {
         hard_state(&self.node.raft.hard_state())
     }
 
-    pub fn committed(&self) -> LogIndex {
+    pub(super) fn committed(&self) -> LogIndex {
         LogIndex(self.node.raft.raft_log.committed)
     }
 
-    pub fn applied(&self) -> LogIndex {
+    pub(super) fn applied(&self) -> LogIndex {
         LogIndex(self.node.raft.raft_log.applied)
     }
 
     /// Returns the last entry that is known to be durable here.
-    pub fn persisted(&self) -> LogIndex {
+    pub(super) fn persisted(&self) -> LogIndex {
         LogIndex(self.node.raft.raft_log.persisted)
     }
 
     /// Returns the last entry, durable or not.
-    pub fn last(&self) -> LogIndex {
+    pub(super) fn last(&self) -> LogIndex {
         LogIndex(self.node.raft.raft_log.last_index())
     }
 
     /// Returns whether entries of this region that are not applied are in memory.
-    pub fn has_tail(&self) -> bool {
+    pub(super) fn has_tail(&self) -> bool {
         let has_fresh = !self.node.raft.raft_log.unstable.entries.is_empty();
         // bug replica.full_tails_starve: `self.log().has_tail()` is `true`
         has_fresh || self.log().has_tail()
     }
 
     /// Returns whether received entries would extend the log, without replacing any of it.
-    pub fn is_extended_by(&self, message: &RaftMessage) -> bool {
+    pub(super) fn is_extended_by(&self, message: &RaftMessage) -> bool {
         let last = (self.last(), Term(self.node.raft.raft_log.last_term()));
         let continues = match message.entries.iter().find(|entry| entry.index == last.0) {
             Some(entry) => entry.term == last.1,
@@ -180,65 +180,65 @@ impl<E: StorageEngine> RaftGroup<E> {
 
     /// Returns whether the leader that sent the message can commit the last entry only after this peer
     /// holds an entry of the leader's term (Raft, section 5.4.2).
-    pub fn needs_entry_of_term(&self, message: &RaftMessage) -> bool {
+    pub(super) fn needs_entry_of_term(&self, message: &RaftMessage) -> bool {
         let last_term = Term(self.node.raft.raft_log.last_term());
         // bug replica.full_tails_end_in_an_earlier_term: `last_term < message.term` is `false`
         message.commit < self.last() && last_term < message.term
     }
 
     /// Returns the term of an entry; `None` if the log does not hold it.
-    pub fn term_of(&self, index: LogIndex) -> Option<Term> {
+    pub(super) fn term_of(&self, index: LogIndex) -> Option<Term> {
         // Raft returns term 0 for an absent entry.
         let term = self.node.raft.raft_log.term(index.0).ok().filter(|term| *term != 0);
         term.map(Term)
     }
 
-    pub fn has_entry(&self, (index, term): (LogIndex, Term)) -> bool {
+    pub(super) fn has_entry(&self, (index, term): (LogIndex, Term)) -> bool {
         self.term_of(index) == Some(term)
     }
 
     /// Returns whether this peer is a voter. Only a voter campaigns or leads.
-    pub fn is_voter(&self) -> bool {
+    pub(super) fn is_voter(&self) -> bool {
         self.node.raft.promotable()
     }
 
-    pub fn is_sole_voter(&self) -> bool {
+    pub(super) fn is_sole_voter(&self) -> bool {
         self.is_voter() && self.node.raft.prs().is_singleton()
     }
 
     /// Returns whether a change of members is in the log and not applied.
-    pub fn is_changing_members(&self) -> bool {
+    pub(super) fn is_changing_members(&self) -> bool {
         self.node.raft.has_pending_conf()
     }
 
     /// Returns whether Raft drops proposals because of a leadership transfer.
-    pub fn is_transferring(&self) -> bool {
+    pub(super) fn is_transferring(&self) -> bool {
         self.node.raft.lead_transferee.is_some()
     }
 
     /// Returns the number of reads that wait for a quorum.
-    pub fn pending_reads(&self) -> usize {
+    pub(super) fn pending_reads(&self) -> usize {
         self.node.raft.pending_read_count()
     }
 
     /// Returns the ticks since the last message from a leader.
-    pub fn silent_ticks(&self) -> u64 {
+    pub(super) fn silent_ticks(&self) -> u64 {
         self.node.raft.election_elapsed as u64
     }
 
     /// Returns whether the next tick sends heartbeats.
-    pub fn is_heartbeat_due(&self) -> bool {
+    pub(super) fn is_heartbeat_due(&self) -> bool {
         let raft = &self.node.raft;
         self.is_leader() && raft.heartbeat_elapsed() + 1 >= raft.heartbeat_timeout()
     }
 
     /// Returns a replica's progress; meaningful on a leader.
-    pub fn follower(&self, id: PeerId) -> Option<Follower> {
+    pub(super) fn follower(&self, id: PeerId) -> Option<Follower> {
         self.node.raft.prs().get(id.0).map(|progress| Follower::new(id.0, progress))
     }
 
     /// Returns the progress of all other replicas; meaningful on a leader.
-    pub fn followers(&self) -> impl Iterator<Item = Follower> {
+    pub(super) fn followers(&self) -> impl Iterator<Item = Follower> {
         let all = self.node.raft.prs().iter();
         let others = all.filter(|(id, _)| **id != self.node.raft.id);
         others.map(|(id, progress)| Follower::new(*id, progress))
@@ -249,7 +249,7 @@ impl<E: StorageEngine> RaftGroup<E> {
 impl<E: StorageEngine> RaftGroup<E> {
     /// Runs one tick. A follower campaigns after `election_timeout_ticks` without a leader. Returns
     /// whether there is work.
-    pub fn tick(&mut self, election_timeout_ticks: usize) -> bool {
+    pub(super) fn tick(&mut self, election_timeout_ticks: usize) -> bool {
         if self.node.raft.randomized_election_timeout() != election_timeout_ticks {
             self.node.raft.set_randomized_election_timeout(election_timeout_ticks);
         }
@@ -257,20 +257,20 @@ impl<E: StorageEngine> RaftGroup<E> {
     }
 
     /// Processes a message that [`crate::validate`] has checked.
-    pub fn step(&mut self, message: RaftMessage, from: PeerId) -> Result<()> {
+    pub(super) fn step(&mut self, message: RaftMessage, from: PeerId) -> Result<()> {
         let message = to_raft(message, from.0, self.node.raft.id);
         self.node.step(message).map_err(|error| Error::invalid(error.to_string()))
     }
 
     /// Starts an election. The caller has checked that this peer is a voter, and that every entry is
     /// durable: Raft asks for neither, and elects a learner.
-    pub fn campaign(&mut self) {
+    pub(super) fn campaign(&mut self) {
         // It succeeds in every role; a leader ignores it.
         let _done = self.node.campaign();
     }
 
     /// Proposes entries in one message. Returns whether Raft took them; otherwise it took none.
-    pub fn propose(&mut self, payloads: Vec<Bytes>) -> bool {
+    pub(super) fn propose(&mut self, payloads: Vec<Bytes>) -> bool {
         let last = self.last().0 + payloads.len() as u64;
         let entries: Vec<Entry> = payloads.into_iter().map(|it| entry(0, 0, it)).collect();
         let mut message = Message::default();
@@ -281,17 +281,17 @@ impl<E: StorageEngine> RaftGroup<E> {
     }
 
     /// Sets whether followers learn of a commit at once, or with the next entries or heartbeat.
-    pub fn set_commits_sent_at_once(&mut self, at_once: bool) {
+    pub(super) fn set_commits_sent_at_once(&mut self, at_once: bool) {
         self.node.raft.skip_bcast_commit(!at_once);
     }
 
     /// Starts a read index round, or asks the leader for one.
-    pub fn start_round(&mut self, context: Vec<u8>) {
+    pub(super) fn start_round(&mut self, context: Vec<u8>) {
         self.node.read_index(context);
     }
 
     /// Attaches a read index round to the next heartbeats.
-    pub fn attach_round(&mut self, context: Vec<u8>) {
+    pub(super) fn attach_round(&mut self, context: Vec<u8>) {
         let read = Entry { data: context.into(), ..Entry::default() };
         let mut request = Message::default();
         request.set_msg_type(MessageType::MsgReadIndex);
@@ -301,21 +301,21 @@ impl<E: StorageEngine> RaftGroup<E> {
     }
 
     /// Offers the leadership to a voter once it holds the whole log.
-    pub fn transfer_leadership(&mut self, to: PeerId) {
+    pub(super) fn transfer_leadership(&mut self, to: PeerId) {
         self.node.transfer_leader(to.0);
     }
 
     /// Stops leading, in the same term.
-    pub fn step_down(&mut self) {
+    pub(super) fn step_down(&mut self) {
         self.node.raft.become_follower(self.node.raft.term, INVALID_ID);
     }
 
     /// Records that messages to a peer were lost.
-    pub fn note_unreachable(&mut self, peer: PeerId) {
+    pub(super) fn note_unreachable(&mut self, peer: PeerId) {
         self.node.report_unreachable(peer.0);
     }
 
-    pub fn note_snapshot(&mut self, peer: PeerId, is_received: bool) {
+    pub(super) fn note_snapshot(&mut self, peer: PeerId, is_received: bool) {
         let status = if is_received { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
         self.node.report_snapshot(peer.0, status);
     }
@@ -323,7 +323,7 @@ impl<E: StorageEngine> RaftGroup<E> {
     /// Learns that an entry is committed, from another store or from the local target. Invariant:
     /// only a log that holds this entry, with this term, learns it. It then holds all earlier ones,
     /// and a committed entry stays committed, so a late message is as valid as the first.
-    pub fn learn_committed(&mut self, entry: (LogIndex, Term)) {
+    pub(super) fn learn_committed(&mut self, entry: (LogIndex, Term)) {
         // bug replica.commit_of_another_term: always
         if self.has_entry(entry) {
             let index = entry.0.min(self.last());
@@ -336,7 +336,7 @@ impl<E: StorageEngine> RaftGroup<E> {
 impl<E: StorageEngine> RaftGroup<E> {
     /// Takes the work that Raft has, if there is any. Its entries are in the log, in memory, and
     /// its committed entries wait to be applied.
-    pub fn take_ready(&mut self) -> Option<Ready> {
+    pub(super) fn take_ready(&mut self) -> Option<Ready> {
         if !self.node.has_ready() {
             return None;
         }
@@ -359,29 +359,29 @@ impl<E: StorageEngine> RaftGroup<E> {
 
     /// Records that a ready and all earlier ones are durable: only durable entries count for the
     /// quorum and may be applied.
-    pub fn note_durable(&mut self, number: u64) {
+    pub(super) fn note_durable(&mut self, number: u64) {
         self.node.on_persist_ready(number);
     }
 
     /// Returns the next committed entry, if it is durable here. An entry applied earlier would be
     /// lost in a crash after its reply, and the index would refer to bytes that are not on disk.
-    pub fn next_to_apply(&self) -> Option<CommittedEntry> {
+    pub(super) fn next_to_apply(&self) -> Option<CommittedEntry> {
         let next = self.to_apply.front().filter(|entry| entry.index <= self.persisted().0);
         next.map(committed)
     }
 
     /// Removes the entry that [`RaftGroup::next_to_apply`] returned.
-    pub fn pop_to_apply(&mut self) {
+    pub(super) fn pop_to_apply(&mut self) {
         self.to_apply.pop_front();
     }
 
-    pub fn note_applied(&mut self, index: LogIndex) {
+    pub(super) fn note_applied(&mut self, index: LogIndex) {
         self.log_mut().note_applied(index.0, None);
         self.node.advance_apply_to(index.0);
     }
 
     /// Changes the members as an applied entry says, if it does.
-    pub fn change_members(&mut self, entry: &CommittedEntry) -> Result<()> {
+    pub(super) fn change_members(&mut self, entry: &CommittedEntry) -> Result<()> {
         let Some(change) = admin::conf_change(&entry.payload) else { return Ok(()) };
         let conf = self.node.apply_conf_change(&change).map_err(|error| {
             Error::invalid(format!("region {}: entry {}: {error}", self.region, entry.index))
@@ -392,7 +392,7 @@ impl<E: StorageEngine> RaftGroup<E> {
 
     /// Replaces the members by those of a recovered region, all of which are voters. No majority of
     /// the former members takes part, so there is no joint configuration between both.
-    pub fn replace_members(&mut self, region: &Region, at: LogIndex) -> Result<()> {
+    pub(super) fn replace_members(&mut self, region: &Region, at: LogIndex) -> Result<()> {
         let former = self.node.raft.prs().conf().to_conf_state();
         let mut changes = Vec::new();
         if !former.voters_outgoing.is_empty() {

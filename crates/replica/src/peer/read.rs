@@ -1,7 +1,7 @@
 //! Reads, and modifications that change nothing: their confirmation and their replies.
 
-use super::Peer;
-use super::parts::{Answer, LeaderReads, LeaseTerms, ReadStep, WaitingRead};
+use super::Replica;
+use super::parts::{LeaderReads, LeaseTerms, ReadOutcome, ReadStep, WaitingRead};
 use crate::context::Context;
 use crate::input::{Header, Read, RequestId};
 use crate::output::{Busy, Done, Refusal, Timings};
@@ -9,8 +9,8 @@ use crate::reads::ReadPath;
 use stele_storage::{Modified, StorageEngine};
 use stele_types::LogIndex;
 
-impl<E: StorageEngine> Peer<E> {
-    pub fn read(&mut self, ctx: &mut Context<E>, id: RequestId, read: Read) {
+impl<E: StorageEngine> Replica<E> {
+    pub(crate) fn read(&mut self, ctx: &mut Context<E>, id: RequestId, read: Read) {
         if !read.replica && !self.is_leader() {
             ctx.reject(id, Refusal::NotLeader { leader: self.leader_hint() });
             return;
@@ -21,7 +21,7 @@ impl<E: StorageEngine> Peer<E> {
         }
         let Read { header, replica } = read;
         let (arrived_nanos, min_visible) = (ctx.now.monotonic_nanos, LogIndex(0));
-        let answer = Answer::Ready;
+        let answer = ReadOutcome::Ready;
         self.reads.push(WaitingRead { id, header, replica, min_visible, arrived_nanos, answer });
     }
 
@@ -37,7 +37,7 @@ impl<E: StorageEngine> Peer<E> {
     ) {
         // It needs no entry of its own.
         let timings = Timings { proposed_nanos: ctx.now.monotonic_nanos, ..Timings::default() };
-        let answer = Answer::Unchanged(result, timings.ordered());
+        let answer = ReadOutcome::Unchanged(result, timings.ordered());
         let (replica, arrived_nanos) = (false, u64::MAX);
         self.reads.push(WaitingRead { id, header, replica, min_visible, arrived_nanos, answer });
     }
@@ -61,7 +61,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Answers the confirmed reads for which all entries are visible.
     pub(super) fn answer_reads(&mut self, ctx: &mut Context<E>) {
         for (read, waited_since) in self.reads.take_visible(self.visible()) {
-            if matches!(read.answer, Answer::Ready) {
+            if matches!(read.answer, ReadOutcome::Ready) {
                 let path = if waited_since.is_some() { ReadPath::Wait } else { ReadPath::Round };
                 ctx.readers.add(path, 1);
                 let waited =
@@ -105,8 +105,10 @@ impl<E: StorageEngine> Peer<E> {
     fn answer_read(&mut self, ctx: &mut Context<E>, read: WaitingRead) {
         let WaitingRead { id, header, answer, .. } = read;
         match answer {
-            Answer::Unchanged(result, timings) => ctx.done(id, Done::Modified { result, timings }),
-            Answer::Ready => match self.check_readable(&header, &ctx.readers) {
+            ReadOutcome::Unchanged(result, timings) => {
+                ctx.done(id, Done::Modified { result, timings })
+            }
+            ReadOutcome::Ready => match self.check_readable(&header, &ctx.readers) {
                 Err(rejection) => ctx.reject(id, rejection),
                 Ok(()) => ctx.done(id, Done::ReadReady { visible: self.visible() }),
             },
@@ -138,13 +140,13 @@ impl<E: StorageEngine> Peer<E> {
 
 // Leader lease: its renewal by heartbeat rounds.
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     fn may_hold_lease(&self) -> bool {
         self.lease.may_hold(&LeaseTerms {
             term: self.term(),
             is_serving: self.is_serving(),
             phase: self.region.phase,
-            role: self.region.peer(self.name.id).map(|peer| peer.role),
+            role: self.region.peer(self.peer.id).map(|peer| peer.role),
         })
     }
 

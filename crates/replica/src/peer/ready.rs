@@ -3,20 +3,20 @@
 //! A leader's entries are sent at once, in parallel with its own disk write. A message that makes a
 //! promise (a vote, an acknowledgement, a term) is sent after the promise is durable.
 
-use super::Peer;
+use super::Replica;
 use super::raft_group::{Outgoing, Ready};
 use crate::context::Context;
-use crate::pipeline::Note;
+use crate::pipeline::ReadyInBatch;
 use stele_storage::StorageEngine;
 use stele_types::{EntryRecord, HardState, Record, Result};
 
 /// Most readies of one peer in one poll; the next poll takes the others.
 const READIES_MAX: usize = 8;
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Proposes, replicates, applies and replies until nothing is left to do without the disk.
     /// Returns whether work remains.
-    pub fn work(&mut self, ctx: &mut Context<E>) -> Result<bool> {
+    pub(crate) fn work(&mut self, ctx: &mut Context<E>) -> Result<bool> {
         self.election.start_vote_hold(ctx.now.monotonic_nanos);
         // Entries that waited for another region.
         self.apply_committed(ctx)?;
@@ -54,7 +54,7 @@ impl<E: StorageEngine> Peer<E> {
         self.durability.note_ready(number, has_records);
         if has_records {
             let (region, incarnation) = (self.region.id, self.incarnation);
-            ctx.batches.note(Note { region, incarnation, number });
+            ctx.batches.note_ready(ReadyInBatch { region, incarnation, number });
         }
         if at_once.iter().any(Outgoing::is_leadership_offer) {
             self.transfers.note_offered();
@@ -114,13 +114,13 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Returns the hard state as it would be written now.
-    pub fn current_hard_state(&self) -> HardState {
+    pub(crate) fn current_hard_state(&self) -> HardState {
         self.to_write(self.group.hard_state())
     }
 
     /// Handles the durability of a ready's records and of all earlier ones. Their batch was handed out
     /// at `began_nanos`.
-    pub fn ready_durable(&mut self, ctx: &mut Context<E>, number: u64, began_nanos: u64) {
+    pub(crate) fn ready_durable(&mut self, ctx: &mut Context<E>, number: u64, began_nanos: u64) {
         let (ready, released) = self.durability.note_durable(number);
         self.group.note_durable(ready);
         let times = (began_nanos, ctx.now.monotonic_nanos);

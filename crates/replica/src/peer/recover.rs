@@ -10,7 +10,7 @@
 //! Tests: `the_replicas_that_are_left_agree_on_the_longest_log_of_them`,
 //! `a_replica_goes_on_alone_only_after_the_placement_group_removed_the_lost_stores`.
 
-use super::Peer;
+use super::Replica;
 use super::decision::preparation;
 use super::room::may_use_reserve;
 use crate::admin::{self, Change};
@@ -25,9 +25,9 @@ use stele_types::{Error, LogIndex, Region, RegionPhase, Result, Term};
 /// Bytes of entries read at a time.
 const FETCH_BYTES: usize = 1 << 20;
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Continues the region without the lost stores. Returns the region as it will be.
-    pub fn recover(
+    pub(crate) fn recover(
         &mut self,
         ctx: &mut Context<E>,
         recovery: &Recovery,
@@ -125,13 +125,13 @@ impl<E: StorageEngine> Peer<E> {
 
 // End of a replica that starts again from its durable state.
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Answers all pending requests: entries for which the device had no room are given up.
     ///
     /// Invariant: what is answered as refused has no effect later. Of a sole voter no other log that
     /// counts holds an entry that is not durable here. With other voters the outcome is unknown.
     /// Test: `a_put_for_which_a_sole_voter_has_no_room_is_refused_and_has_no_effect_later`.
-    pub fn give_up_unwritten(&mut self, ctx: &mut Context<E>) {
+    pub(crate) fn give_up_unwritten(&mut self, ctx: &mut Context<E>) {
         let refusal = Refusal::NotLeader { leader: self.leader_hint() };
         self.refuse_held(ctx, &refusal);
         self.refuse_waiting(ctx, &refusal);
@@ -159,7 +159,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Returns whether a batch that found no room may give up an entry of this replica. A sole voter
     /// refuses even deletes rather than leave them undecided.
-    pub fn may_give_up(&self, payload: &Bytes) -> bool {
+    pub(crate) fn may_give_up(&self, payload: &Bytes) -> bool {
         !payload.is_empty() && (self.group.is_sole_voter() || !may_use_reserve(payload))
     }
 }

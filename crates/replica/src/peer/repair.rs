@@ -1,6 +1,6 @@
 //! Repair of values that one replica cannot read and another one can.
 
-use super::Peer;
+use super::Replica;
 use super::snapshot::snapshot_ranges;
 use crate::context::Context;
 use crate::messages::{Body, PeerMessage, RangeRepairReply};
@@ -8,8 +8,7 @@ use crate::wire::VALUES_MAX;
 use bytes::Bytes;
 use stele_storage::{EngineView, LostValue, ScanOptions, StorageEngine};
 use stele_types::{
-    Command, CommittedEntry, Error, KeyRange, Op, Peer as PeerName, Prng, Region, Result,
-    key_after, keyspace,
+    Command, CommittedEntry, Error, KeyRange, Op, Peer, Prng, Region, Result, key_after, keyspace,
 };
 
 /// Most bytes of values in one reply; one value always fits.
@@ -17,25 +16,25 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 /// Most values read for one request, found or not.
 const READS_MAX: usize = 256;
 
-impl<E: StorageEngine> Peer<E> {
-    pub fn is_owner_of(&self, key: &Bytes) -> bool {
+impl<E: StorageEngine> Replica<E> {
+    pub(crate) fn is_owner_of(&self, key: &Bytes) -> bool {
         self.owned_ranges().iter().any(|range| range.contains(key))
     }
 
     /// Returns the ranges of engine keys that every replica of the region holds.
-    pub fn owned_ranges(&self) -> Vec<KeyRange> {
+    pub(crate) fn owned_ranges(&self) -> Vec<KeyRange> {
         ranges_of(&self.region)
     }
 
     /// Sends a request to another replica, chosen by `round`.
-    pub fn ask(&self, ctx: &mut Context<E>, round: usize, question: Body) {
+    pub(crate) fn ask(&self, ctx: &mut Context<E>, round: usize, question: Body) {
         if let Some(to) = self.other_replica(round) {
             self.send(ctx, to, question);
         }
     }
 
     /// Sends the pairs of the first part of a range.
-    pub(super) fn answer_range_repair(&self, ctx: &mut Context<E>, to: PeerName, range: &KeyRange) {
+    pub(super) fn answer_range_repair(&self, ctx: &mut Context<E>, to: Peer, range: &KeyRange) {
         if !self.owned_ranges().iter().any(|own| range.without(own).is_empty()) {
             return;
         }
@@ -109,8 +108,8 @@ impl<E: StorageEngine> Peer<E> {
         Ok(true)
     }
 
-    fn other_replica(&self, round: usize) -> Option<PeerName> {
-        let others: Vec<PeerName> = self.others().copied().collect();
+    fn other_replica(&self, round: usize) -> Option<Peer> {
+        let others: Vec<Peer> = self.others().copied().collect();
         others.get(replica_of_round(round, others.len())).copied()
     }
 

@@ -9,7 +9,7 @@
 //! follow, also the deletes, wait for them. The leader names such appends, and the follower takes them.
 //! Meanwhile the leader proposes no puts.
 
-use super::Peer;
+use super::Replica;
 use crate::admin;
 use crate::context::Context;
 use crate::messages::{Body, RaftKind, RaftMessage};
@@ -31,12 +31,12 @@ pub(crate) fn may_use_reserve(payload: &Bytes) -> bool {
     if admin::is_admin(payload) {
         return true;
     }
-    let mut frees = true;
-    Command::each_op_of(payload, |op| frees &= !matches!(op, Op::Put { .. }));
-    frees
+    let mut only_deletes = true;
+    Command::each_op_of(payload, |op| only_deletes &= !matches!(op, Op::Put { .. }));
+    only_deletes
 }
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Drops received entries for which the device has no room, from the first such entry on.
     ///
     /// Invariant: an acknowledged append is durable, and a refused one is never acknowledged. Only
@@ -116,7 +116,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Returns whether puts of this region cannot be committed because followers have no room.
     pub(super) fn is_quorum_full(&self, ctx: &Context<E>) -> bool {
-        let responds = |id| id == self.name.id || self.is_live(ctx, id);
+        let responds = |id| id == self.peer.id || self.is_live(ctx, id);
         self.room.is_quorum_full(&self.region, responds)
     }
 
@@ -140,7 +140,7 @@ impl<E: StorageEngine> Peer<E> {
                 self.room.note_answer(id, false, 0);
                 continue;
             };
-            let Some(to) = self.peer_name(id) else { continue };
+            let Some(to) = self.find_peer(id) else { continue };
             let Some(log_term) = self.group.term_of(follower.matched) else { continue };
             let mut question = RaftMessage::new(RaftKind::Append, self.term());
             (question.index, question.log_term) = (follower.matched, log_term);

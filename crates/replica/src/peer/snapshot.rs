@@ -1,7 +1,7 @@
 //! Sending of snapshots: to a follower that needs truncated entries, and to a voter without a
 //! replica if no leader can be elected without it.
 
-use super::Peer;
+use super::Replica;
 use super::raft_group::Follower;
 use crate::CommittedMerges;
 use crate::context::Context;
@@ -9,7 +9,7 @@ use crate::messages::{Body, RaftKind, RaftMessage, SnapshotHeader};
 use crate::output::SendSnapshot;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
-use stele_types::{KeyRange, LogIndex, Peer as PeerName, PeerId, PeerRole, Region, Term, keyspace};
+use stele_types::{KeyRange, LogIndex, Peer, PeerId, PeerRole, Region, Term, keyspace};
 
 /// Number of longest election timeouts without a leader, and without a message from a voter, after
 /// which that voter is offered a snapshot. By then every replica has been sent a vote request.
@@ -21,11 +21,11 @@ pub(crate) fn snapshot_ranges(region: &Region) -> Vec<KeyRange> {
     std::iter::once(descriptor).chain(region.engine_ranges()).collect()
 }
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Sends a snapshot of the applied state, which is at least as recent as the one that Raft
     /// asked for. Invariant: the view holds exactly the entries up to the header's. A receiver with
     /// later pairs would apply their entries again, and show older values in between.
-    pub(super) fn send_snapshot(&mut self, ctx: &mut Context<E>, to: PeerName) {
+    pub(super) fn send_snapshot(&mut self, ctx: &mut Context<E>, to: Peer) {
         if !self.snapshots.may_send(to.id, ctx.now.monotonic_nanos) {
             self.group.note_snapshot(to.id, false);
             return;
@@ -34,7 +34,7 @@ impl<E: StorageEngine> Peer<E> {
         ctx.out.snapshots.extend(snapshot);
     }
 
-    fn snapshot_for(&self, ctx: &Context<E>, to: PeerName) -> Option<SendSnapshot<E>> {
+    fn snapshot_for(&self, ctx: &Context<E>, to: Peer) -> Option<SendSnapshot<E>> {
         let at = self.applied();
         let term = self.group.term_of(at)?;
         let view = ctx.engine.view().ok()?;
@@ -44,7 +44,7 @@ impl<E: StorageEngine> Peer<E> {
             region: (*self.region).clone(),
             at: (at, term),
             leader_term: self.term(),
-            from: self.name,
+            from: self.peer,
             to,
             bytes: ranges.iter().map(size).sum(),
             merges: self.merges_to_send(ctx),
@@ -86,7 +86,7 @@ impl<E: StorageEngine> Peer<E> {
             let is_unresponsive = self.contacts.last(peer.id).is_none_or(is_long);
             let waits = !self.snapshots.may_send(peer.id, now);
             let is_reached = !ctx.unreachable.contains_key(&peer.store);
-            if peer.id == self.name.id || !is_unresponsive || waits || !is_reached {
+            if peer.id == self.peer.id || !is_unresponsive || waits || !is_reached {
                 continue;
             }
             let Some(snapshot) = self.snapshot_for(ctx, *peer) else { continue };
@@ -99,11 +99,11 @@ impl<E: StorageEngine> Peer<E> {
     /// sender, which has not learned the result of an earlier snapshot and has no earlier entry to
     /// send from, would repeat the offer permanently. Invariant: like any acknowledgement it covers
     /// only durable entries, in a durable term.
-    pub fn acknowledge_held(&self, ctx: &mut Context<E>, header: &SnapshotHeader) {
+    pub(crate) fn acknowledge_held(&self, ctx: &mut Context<E>, header: &SnapshotHeader) {
         let index = header.at.0;
         let is_held = self.has_entry(header.at) || index <= self.committed();
         let is_durable = self.is_durable() && index <= self.group.persisted();
-        let is_addressed = header.to.id == self.name.id;
+        let is_addressed = header.to.id == self.peer.id;
         // bug replica.held_snapshot_unanswered: never
         if is_held && is_durable && is_addressed {
             let mut answer = RaftMessage::new(RaftKind::AppendResponse, self.term());
@@ -112,7 +112,7 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    pub fn snapshot_sent(&mut self, ctx: &Context<E>, to: PeerId, ok: bool) {
+    pub(crate) fn snapshot_sent(&mut self, ctx: &Context<E>, to: PeerId, ok: bool) {
         let now = ctx.now.monotonic_nanos;
         if ok {
             self.snapshots.note_received(to);
@@ -135,7 +135,7 @@ impl<E: StorageEngine> Peer<E> {
 const STEP_ENTRIES: u64 = 64;
 const STEP_BYTES: u64 = 4 << 20;
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Truncates entries that a checkpoint covers (without one a crash would lose them), except the
     /// latest entries and those a follower lacks. A follower that lags by too many bytes gets a
     /// snapshot instead, and the entries it pinned request a checkpoint at once. `at_once`: a few
@@ -143,7 +143,7 @@ impl<E: StorageEngine> Peer<E> {
     ///
     /// Invariant: nothing above `applied` is truncated. An engine that applies behind a queue of its own
     /// may have a later checkpoint.
-    pub fn truncate_log(&mut self, ctx: &mut Context<E>, at_once: bool) {
+    pub(crate) fn truncate_log(&mut self, ctx: &mut Context<E>, at_once: bool) {
         let Some(progress) = ctx.engine.progress(self.region.id) else { return };
         let pin_bytes_max = ctx.options.log_kept.pin_bytes_max;
         let applied = self.applied().0;

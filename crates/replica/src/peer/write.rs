@@ -1,6 +1,6 @@
 //! Proposal of waiting requests: one Raft proposal for all of them.
 
-use super::Peer;
+use super::Replica;
 use super::parts::{Found, Proposal, Purpose, Released, Removed, Waiting, found_bytes};
 use crate::context::Context;
 use crate::input::RequestId;
@@ -31,7 +31,7 @@ pub(super) struct Proposing {
 }
 
 impl Proposing {
-    pub fn push(&mut self, payload: Bytes, purpose: Option<Purpose>) {
+    pub(super) fn push(&mut self, payload: Bytes, purpose: Option<Purpose>) {
         self.bytes += entry_bytes(&payload);
         self.payloads.push(payload);
         self.purposes.push(purpose);
@@ -48,8 +48,8 @@ pub(super) enum Step {
     Later(Box<Waiting>),
 }
 
-impl<E: StorageEngine> Peer<E> {
-    pub fn enqueue(&mut self, request: Waiting) {
+impl<E: StorageEngine> Replica<E> {
+    pub(crate) fn enqueue(&mut self, request: Waiting) {
         self.proposals.push_waiting(request);
     }
 
@@ -158,7 +158,7 @@ impl<E: StorageEngine> Peer<E> {
             }
             (_, Err(rejection)) => ctx.reject(id, rejection),
             (Waiting::Write(id, write), Ok(())) => {
-                if write.frees || self.is_admitted(ctx, id, write.command.len())? {
+                if write.only_deletes || self.is_admitted(ctx, id, write.command.len())? {
                     proposing.push(write.command, Some(Purpose::Write(id)));
                 }
             }
@@ -207,7 +207,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Answers all pending requests: the replica is removed from this store.
-    pub fn abandon(&mut self, ctx: &mut Context<E>) {
+    pub(crate) fn abandon(&mut self, ctx: &mut Context<E>) {
         self.refuse_held(ctx, &Refusal::RegionNotFound);
         self.refuse_waiting(ctx, &Refusal::RegionNotFound);
         self.abandon_proposals(ctx);
@@ -253,7 +253,7 @@ impl<E: StorageEngine> Peer<E> {
 
 // Replies to the clients of proposals.
 
-impl<E: StorageEngine> Peer<E> {
+impl<E: StorageEngine> Replica<E> {
     /// Answers the writes that are committed, before they are applied (BUC-Raft, commit return): no
     /// later leader lacks them, and their apply cannot fail. Administrative changes are answered
     /// when they have taken effect.

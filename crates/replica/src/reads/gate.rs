@@ -4,9 +4,9 @@
 //!
 //! | step | function | on |
 //! |---|---|---|
-//! | 1 a round of heartbeats leaves; its time is the start of the lease | `Peer::join_heartbeat`, `Peer::start_round` | loop |
+//! | 1 a round of heartbeats leaves; its time is the start of the lease | `Replica::join_heartbeat`, `Replica::start_round` | loop |
 //! | 2 each peer that answers starts its vote hold | `ElectionTimer::start_vote_hold` | loops of the followers |
-//! | 3 a quorum has answered: the lease is renewed, if this peer serves | `Peer::renew_lease`, [`Reader::renew`] | loop |
+//! | 3 a quorum has answered: the lease is renewed, if this peer serves | `Replica::renew_lease`, [`Reader::renew`] | loop |
 //! | 4 a request is checked against peer, term and version | [`Reader::check`] | request thread |
 //! | 5 it takes the lease and a mark of the window | [`Reader::permit`] | request thread |
 //! | 6 it takes a view of the engine | `StateMachine::view` | request thread |
@@ -29,7 +29,7 @@
 
 use crate::input::Header;
 use crate::output::Refusal;
-use crate::reads::{Mark, Window};
+use crate::reads::{Window, WindowMark};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ use stele_types::{LogIndex, Peer, PeerId, Region, RegionId, RegionKind};
 
 /// Readable regions of a store, shared with request threads.
 #[derive(Debug, Default)]
-pub struct Readers {
+pub struct ReadGate {
     regions: RwLock<BTreeMap<RegionId, Arc<Reader>>>,
     counts: [AtomicU64; ReadPath::ALL.len()],
     /// Regions of which reads returned something since they were last taken.
@@ -74,7 +74,7 @@ impl ReadPath {
     }
 }
 
-impl Readers {
+impl ReadGate {
     /// Returns a region's reader, if this store has a replica.
     pub fn get(&self, region: RegionId) -> Option<Arc<Reader>> {
         self.regions.read().get(&region).cloned()
@@ -176,7 +176,7 @@ struct Lease {
 pub struct ReadPermit {
     /// `None`: the core confirmed the read.
     lease: Option<Lease>,
-    mark: Mark,
+    mark: WindowMark,
 }
 
 impl ReadPermit {
@@ -188,7 +188,7 @@ impl ReadPermit {
 
 impl Reader {
     pub(crate) fn new(
-        readers: &Readers,
+        readers: &ReadGate,
         peer: PeerId,
         region: Arc<Region>,
         applied: LogIndex,
@@ -342,7 +342,7 @@ impl Reader {
     }
 
     /// Moves the counts of reads under a lease to those of the store. Returns their number.
-    pub(crate) fn take_reads(&self, readers: &Readers) -> u64 {
+    pub(crate) fn take_reads(&self, readers: &ReadGate) -> u64 {
         let take = |count: &AtomicU64| match count.load(Ordering::Relaxed) {
             0 => 0,
             _ => count.swap(0, Ordering::Relaxed),

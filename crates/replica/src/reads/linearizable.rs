@@ -1,7 +1,7 @@
 //! A linearizable read outside the loop: a lease or a round of the core permits it; then a view, and
 //! the effects of the window over it.
 
-use crate::{Busy, Header, ReadPermit, Reader, Readers, Refusal, Reply};
+use crate::{Busy, Header, ReadGate, ReadPermit, Reader, Refusal, Reply};
 use std::sync::Arc;
 use stele_storage::{EngineView, Overlaid};
 
@@ -48,7 +48,7 @@ impl LinearizableRead {
     pub fn finish<V: EngineView>(
         &self,
         view: V,
-        readers: &Readers,
+        readers: &ReadGate,
         now_nanos: u64,
     ) -> Result<Option<Overlaid<V>>, Refusal> {
         let Some(effects) = self.reader.effects(&self.permit, now_nanos) else { return Ok(None) };
@@ -73,7 +73,7 @@ impl LinearizableRead {
     pub fn confirmed_state<V: EngineView, E>(
         reader: &Arc<Reader>,
         header: &Header,
-        readers: &Readers,
+        readers: &ReadGate,
         view: impl Fn() -> Result<V, E>,
     ) -> Result<Result<Overlaid<V>, Reply>, E> {
         for _ in 0..VIEWS_MAX {

@@ -6,6 +6,6 @@ mod linearizable;
 mod window;
 
 pub(crate) use gate::is_stale_term;
-pub use gate::{ReadPath, ReadPermit, Reader, Readers};
+pub use gate::{ReadGate, ReadPath, ReadPermit, Reader};
 pub use linearizable::LinearizableRead;
-pub(crate) use window::{Coverage, Mark, Window};
+pub(crate) use window::{Coverage, Window, WindowMark};

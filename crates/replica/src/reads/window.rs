@@ -60,14 +60,14 @@ pub(crate) struct Window {
 
 /// State of a window before a view is taken.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark {
+pub(crate) struct WindowMark {
     coverage: Coverage,
     applied: u64,
 }
 
-impl Mark {
+impl WindowMark {
     /// Returns whether a view and the window hold all that was committed at the mark.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.coverage != Coverage::Part
     }
 }
@@ -82,7 +82,7 @@ struct Entries {
 /// For the loop. Not for more than one thread at a time.
 impl Window {
     /// Returns the window of a replica that has applied entries up to `applied`.
-    pub fn new(applied: LogIndex) -> Self {
+    pub(crate) fn new(applied: LogIndex) -> Self {
         Self {
             coverage: AtomicU8::new(Coverage::Part as u8),
             applied: AtomicU64::new(applied.0),
@@ -93,22 +93,22 @@ impl Window {
     }
 
     /// Returns the last entry that reads can see.
-    pub fn visible(&self) -> LogIndex {
+    pub(crate) fn visible(&self) -> LogIndex {
         LogIndex(self.visible.load(Ordering::Relaxed))
     }
 
     /// Returns the last applied entry. The engine holds the effects of all up to it.
-    pub fn applied(&self) -> LogIndex {
+    pub(crate) fn applied(&self) -> LogIndex {
         // bug replica.visible_counts_as_applied: return self.visible();
         LogIndex(self.applied.load(Ordering::Acquire))
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.visible.load(Ordering::Relaxed) == self.applied.load(Ordering::Relaxed)
     }
 
     /// Adds the entries that follow the visible ones; earlier ones are skipped.
-    pub fn extend(&self, entries: impl Iterator<Item = (LogIndex, Bytes)>) {
+    pub(crate) fn extend(&self, entries: impl Iterator<Item = (LogIndex, Bytes)>) {
         let mut held = self.entries.lock();
         for (index, payload) in entries {
             if index == self.visible().next() {
@@ -119,7 +119,7 @@ impl Window {
     }
 
     /// Records that entries up to `applied` are applied, and drops them.
-    pub fn note_applied(&self, applied: LogIndex) {
+    pub(crate) fn note_applied(&self, applied: LogIndex) {
         if self.is_empty() {
             self.visible.store(applied.0, Ordering::Release);
             return self.applied.store(applied.0, Ordering::Release);
@@ -138,7 +138,11 @@ impl Window {
 
     /// Returns what the entries in the window do to a key; `None` if they do not change it. What no
     /// reader has built is searched, which counts in `search`; one small piece of it is built.
-    pub fn effect(&self, key: &[u8], search: &mut KeySearch) -> Result<Option<Option<Pair>>> {
+    pub(crate) fn effect(
+        &self,
+        key: &[u8],
+        search: &mut KeySearch,
+    ) -> Result<Option<Option<Pair>>> {
         if self.is_empty() {
             return Ok(None);
         }
@@ -155,12 +159,12 @@ impl Window {
     }
 
     /// Publishes which part of the committed entries is in sight.
-    pub fn set_coverage(&self, coverage: Coverage) {
+    pub(crate) fn set_coverage(&self, coverage: Coverage) {
         self.coverage.store(coverage as u8, Ordering::Release);
     }
 
     /// Returns the part of the committed entries in sight.
-    pub fn coverage(&self) -> Coverage {
+    pub(crate) fn coverage(&self) -> Coverage {
         match self.coverage.load(Ordering::Acquire) {
             0 => Coverage::Applied,
             1 => Coverage::Window,
@@ -172,14 +176,14 @@ impl Window {
 /// For request threads.
 impl Window {
     /// Returns the state before a view is taken.
-    pub fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> WindowMark {
         let coverage = self.coverage();
-        Mark { coverage, applied: self.applied.load(Ordering::Acquire) }
+        WindowMark { coverage, applied: self.applied.load(Ordering::Acquire) }
     }
 
     /// Returns the effects to lay over a view that was taken since the mark; `None` if entries were
     /// applied meanwhile: the view may lack some of them, and the caller takes another one.
-    pub fn effects(&self, mark: Mark) -> Option<Effects> {
+    pub(crate) fn effects(&self, mark: WindowMark) -> Option<Effects> {
         if mark.coverage == Coverage::Applied && self.coverage() == Coverage::Applied {
             // The view holds all that was committed at the mark.
             return Some(Effects::default());

@@ -89,9 +89,9 @@ impl<E: StorageEngine> RaftStore<E> {
     /// whether its store's replica of the target is gone. No other store may be left to report it.
     fn merged_body(&self, region: RegionId, store: StoreId) -> Option<Body> {
         let pair = self.ctx.engine.view().ok()?.get(&keyspace::admin_key(region)).ok()??;
-        match admin::Record::decode(&pair.value)?.change {
+        match admin::AdminRecord::decode(&pair.value)?.change {
             admin::Change::PrepareMerge { target, prepared } => {
-                let here = self.peers.get(&target).map(|peer| &*peer.region);
+                let here = self.replicas.get(&target).map(|replica| &*replica.region);
                 let known = here.or_else(|| self.tombstones.get(&target));
                 let without = known.filter(|region| region.peer_on(store).is_none());
                 let left = without.map(|region| region.epoch.version);
@@ -171,15 +171,15 @@ impl<E: StorageEngine> RaftStore<E> {
             slog::debug!(self.ctx.logger, "refused a message"; "reason" => reason);
             return;
         }
-        if let Some(peer) = self.peers.get_mut(&answer.source) {
-            peer.on_merge_answer(message.from_store, answer);
+        if let Some(replica) = self.replicas.get_mut(&answer.source) {
+            replica.on_merge_answer(message.from_store, answer);
         }
     }
 
     /// Lets the target of a merge refuse it, if its leader is here.
     pub(super) fn refuse_merge(&mut self, preparation: &Preparation) {
-        if let Some(peer) = self.peers.get_mut(&preparation.target) {
-            peer.refuse_merge(&mut self.ctx, preparation);
+        if let Some(replica) = self.replicas.get_mut(&preparation.target) {
+            replica.refuse_merge(&mut self.ctx, preparation);
             self.schedule(preparation.target);
         }
     }

@@ -3,11 +3,11 @@
 //! them: pairs that no region here owns.
 
 use super::RaftStore;
-use crate::context::Effect;
+use crate::context::StoreRequest;
 use crate::log::Start;
 use crate::messages::PeerMessage;
 use crate::output::Event;
-use crate::peer::Peer;
+use crate::peer::Replica;
 use stele_storage::{EngineView, ScanOptions, StorageEngine};
 use stele_types::{
     ColumnFamily, Error, KeyRange, LogIndex, Mark, Record, Region, RegionId, RegionKind,
@@ -27,17 +27,17 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    pub fn handed_out(&mut self) {
+    pub(super) fn handed_out(&mut self) {
         self.under_way.append(&mut self.next);
     }
 
     /// Returns the monotonic nanoseconds at which dropping is tried again.
-    pub fn retry_at(&self) -> Option<u64> {
+    pub(super) fn retry_at(&self) -> Option<u64> {
         (!self.waiting.is_empty()).then_some(self.retry_at_nanos)
     }
 
     /// Returns whether a replica of the region, or one with some of its keys, is being removed.
-    pub fn has_overlap(&self, region: &Region) -> bool {
+    pub(super) fn has_overlap(&self, region: &Region) -> bool {
         let has_overlap = |left: &Region| {
             let keys = left.kind == region.kind && left.range.overlaps(&region.range);
             left.id == region.id || keys
@@ -47,18 +47,18 @@ impl Leaving {
 }
 
 impl<E: StorageEngine> RaftStore<E> {
-    pub(super) fn run_effects(&mut self) -> Result<()> {
-        while let Some(effect) = self.ctx.effects.pop() {
-            match effect {
-                Effect::Create { region, after, campaign } => {
+    pub(super) fn run_store_requests(&mut self) -> Result<()> {
+        while let Some(request) = self.ctx.store_requests.pop() {
+            match request {
+                StoreRequest::Create { region, after, campaign } => {
                     self.create(region, after, campaign)?;
                 }
-                Effect::Destroy(region) => self.destroy(&region)?,
-                Effect::Schedule(region) => self.schedule(region),
-                Effect::RefuseMerge(preparation) => self.refuse_merge(&preparation),
-                Effect::CommitSource { source, prepared } => {
-                    if let Some(peer) = self.peers.get_mut(&source) {
-                        peer.learn_committed(prepared);
+                StoreRequest::Destroy(region) => self.destroy(&region)?,
+                StoreRequest::Schedule(region) => self.schedule(region),
+                StoreRequest::RefuseMerge(preparation) => self.refuse_merge(&preparation),
+                StoreRequest::CommitSource { source, prepared } => {
+                    if let Some(replica) = self.replicas.get_mut(&source) {
+                        replica.learn_committed(prepared);
                     }
                     self.schedule(source);
                 }
@@ -76,7 +76,7 @@ impl<E: StorageEngine> RaftStore<E> {
     fn create(&mut self, region: Region, after: (LogIndex, Term), campaign: bool) -> Result<()> {
         let id = region.id;
         let Some(here) = region.peer_on(self.ctx.options.store).copied() else { return Ok(()) };
-        if self.peers.contains_key(&id) {
+        if self.replicas.contains_key(&id) {
             return Ok(());
         }
         let removed = self.tombstone_of(id, here.id, region.epoch.conf_version).cloned();
@@ -91,13 +91,13 @@ impl<E: StorageEngine> RaftStore<E> {
             None => Start::after(after.0, after.1),
         };
         let first_records = super::open::first_records(&region);
-        let mut peer = Peer::new(&mut self.ctx, region, &start)?;
+        let mut replica = Replica::new(&mut self.ctx, region, &start)?;
         if start.last == after {
             first_records.into_iter().for_each(|record| self.ctx.batches.push(record));
-            peer.start_new_log(&mut self.ctx, campaign);
+            replica.start_new_log(&mut self.ctx, campaign);
         }
-        peer.announce(&mut self.ctx);
-        self.peers.insert(id, peer);
+        replica.announce(&mut self.ctx);
+        self.replicas.insert(id, replica);
         self.schedule(id);
         self.deliver_early_vote(id);
         Ok(())
@@ -105,18 +105,18 @@ impl<E: StorageEngine> RaftStore<E> {
 
     pub(super) fn destroy(&mut self, last_known: &Region) -> Result<()> {
         let id = last_known.id;
-        let Some(mut peer) = self.peers.remove(&id) else { return Ok(()) };
+        let Some(mut replica) = self.replicas.remove(&id) else { return Ok(()) };
         self.ctx.readers.remove(id);
-        peer.abandon(&mut self.ctx);
+        replica.abandon(&mut self.ctx);
         self.dirty.remove(&id);
         self.ticking.remove(&id);
         self.report_changes.note(id);
         let mut tombstone = last_known.clone();
         tombstone.phase = RegionPhase::Tombstone;
-        if tombstone.peer(peer.name.id).is_none() {
+        if tombstone.peer(replica.peer.id).is_none() {
             // The peer that was here: no message for it, or for an earlier one, creates it again.
-            tombstone.peers.retain(|other| other.store != peer.name.store);
-            tombstone.peers.push(peer.name);
+            tombstone.peers.retain(|other| other.store != replica.peer.store);
+            tombstone.peers.push(replica.peer);
         }
         let descriptor = (keyspace::region_key(id), tombstone.encode());
         // bug replica.destroy_without_tombstone: skip
@@ -173,7 +173,7 @@ impl<E: StorageEngine> RaftStore<E> {
     /// orphaned range.
     fn drop_unowned(&self, left: &[Region]) -> Result<()> {
         let orphaned_ranges = self.orphaned_ranges.parts();
-        let owners = self.peers.values().map(|peer| &*peer.region).chain(&orphaned_ranges);
+        let owners = self.replicas.values().map(|replica| &*replica.region).chain(&orphaned_ranges);
         let owners: Vec<&Region> = owners.collect();
         let gaps = left.iter().flat_map(|region| {
             let gaps = gaps(region.kind, &region.range, &owners).into_iter();
@@ -186,11 +186,11 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Destroys the replica here if the message is for a newer peer that has replaced it. Returns
     /// whether it did.
     pub(super) fn replace_stale(&mut self, message: &PeerMessage) -> Result<bool> {
-        let Some(peer) = self.peers.get(&message.region) else { return Ok(false) };
-        let newer = message.to.id > peer.name.id
-            && message.epoch.conf_version > peer.region.epoch.conf_version;
+        let Some(replica) = self.replicas.get(&message.region) else { return Ok(false) };
+        let newer = message.to.id > replica.peer.id
+            && message.epoch.conf_version > replica.region.epoch.conf_version;
         if newer {
-            let region = (*peer.region).clone();
+            let region = (*replica.region).clone();
             self.destroy(&region)?;
         }
         Ok(newer)

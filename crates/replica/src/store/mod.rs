@@ -14,9 +14,9 @@ mod step;
 
 use crate::context::Context;
 use crate::messages::{PeerMessage, SnapshotHeader};
-use crate::peer::Peer;
+use crate::peer::Replica;
 use crate::pipeline::StageTimes;
-use crate::reads::Readers;
+use crate::reads::ReadGate;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stele_storage::StorageEngine;
@@ -27,7 +27,7 @@ use crate::output::Ticket;
 /// Consensus of one store: its replicas of all regions.
 pub struct RaftStore<E: StorageEngine> {
     ctx: Context<E>,
-    peers: BTreeMap<RegionId, Peer<E>>,
+    replicas: BTreeMap<RegionId, Replica<E>>,
     /// Tombstones of removed replicas. Late messages for them are answered, and their peers are
     /// never created again.
     tombstones: BTreeMap<RegionId, Region>,
@@ -54,7 +54,7 @@ pub struct RaftStore<E: StorageEngine> {
 
 impl<E: StorageEngine> RaftStore<E> {
     /// Returns the region states that request threads may use.
-    pub fn readers(&self) -> Arc<Readers> {
+    pub fn readers(&self) -> Arc<ReadGate> {
         self.ctx.readers.clone()
     }
 
@@ -96,12 +96,12 @@ impl<E: StorageEngine> RaftStore<E> {
 
     /// Schedules a region for the next poll and updates whether it ticks.
     fn schedule(&mut self, region: RegionId) {
-        let Some(peer) = self.peers.get(&region) else {
+        let Some(replica) = self.replicas.get(&region) else {
             self.ticking.remove(&region);
             return;
         };
         self.dirty.insert(region);
-        if peer.is_hibernating() {
+        if replica.is_hibernating() {
             self.ticking.remove(&region);
             return;
         }

@@ -3,7 +3,7 @@
 use super::RaftStore;
 use crate::log::Start;
 use crate::output::Ticket;
-use crate::peer::Peer;
+use crate::peer::Replica;
 use std::collections::BTreeSet;
 use stele_storage::StorageEngine;
 use stele_types::{Mark, Record, RegionId, Result};
@@ -40,14 +40,15 @@ impl<E: StorageEngine> RaftStore<E> {
         let has_log = |region: RegionId| {
             self.ctx.engine.progress(region).is_some_and(|progress| !progress.destroyed)
         };
-        let is_of = |peer: &Peer<E>| {
-            let notes = &mut under_way.notes.iter().filter(|note| note.region == peer.region.id);
-            notes.all(|note| note.incarnation == peer.incarnation)
+        let is_of = |replica: &Replica<E>| {
+            let readies =
+                &mut under_way.readies.iter().filter(|ready| ready.region == replica.region.id);
+            readies.all(|ready| ready.incarnation == replica.incarnation)
         };
         let needs_space = |record: &Record| match record {
             Record::Entry(entry) => {
-                let peer = self.peers.get(&entry.region).filter(|peer| is_of(peer))?;
-                peer.may_give_up(&entry.payload).then_some(entry.region)
+                let replica = self.replicas.get(&entry.region).filter(|replica| is_of(replica))?;
+                replica.may_give_up(&entry.payload).then_some(entry.region)
             }
             Record::HardState(..) | Record::Mark(..) => None,
         };
@@ -61,17 +62,17 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Invariant: no peer and no client relies on what is lost. Promises leave after they are
     /// durable, and clients are answered when a quorum has the entry.
     fn start_again(&mut self, id: RegionId) -> Result<()> {
-        let Some(mut before) = self.peers.remove(&id) else { return Ok(()) };
+        let Some(mut before) = self.replicas.remove(&id) else { return Ok(()) };
         before.give_up_unwritten(&mut self.ctx);
         self.ctx.readers.remove(id);
         let progress = self.ctx.engine.progress(id).unwrap_or_default();
         let region = (*before.region).clone();
         drop(before);
-        let mut peer = Peer::new(&mut self.ctx, region, &Start::of(&progress))?;
+        let mut replica = Replica::new(&mut self.ctx, region, &Start::of(&progress))?;
         // A membership stays durable as soon as it counts.
-        self.ctx.batches.push(Record::HardState(id, peer.current_hard_state()));
-        peer.campaign_if_alone();
-        self.peers.insert(id, peer);
+        self.ctx.batches.push(Record::HardState(id, replica.current_hard_state()));
+        replica.campaign_if_alone();
+        self.replicas.insert(id, replica);
         self.schedule(id);
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::input::Now;
 use crate::journal::{Journal, write_now};
 use crate::log::Start;
 use crate::options::Options;
-use crate::peer::{CHILD_STARTS_AFTER, Peer};
+use crate::peer::{CHILD_STARTS_AFTER, Replica};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stele_storage::{Progress, StorageEngine, read_ident, read_regions};
@@ -66,7 +66,7 @@ impl<E: StorageEngine> RaftStore<E> {
         let mut store = Self {
             next_tick_nanos: now.monotonic_nanos + ctx.options.tick_nanos,
             ctx,
-            peers: BTreeMap::new(),
+            replicas: BTreeMap::new(),
             tombstones: tombstones.into_iter().map(|region| (region.id, region)).collect(),
             dirty: BTreeSet::new(),
             ticking: BTreeSet::new(),
@@ -89,9 +89,9 @@ impl<E: StorageEngine> RaftStore<E> {
             if is_empty && is_of_snapshot(&progress) && start.truncated != CHILD_STARTS_AFTER {
                 store.note_installed_at_open(&region)?;
             }
-            let mut peer = Peer::new(&mut store.ctx, region, &start)?;
-            peer.campaign_if_alone();
-            store.peers.insert(id, peer);
+            let mut replica = Replica::new(&mut store.ctx, region, &start)?;
+            replica.campaign_if_alone();
+            store.replicas.insert(id, replica);
             store.schedule(id);
         }
         store.leave_merged()?;
@@ -103,8 +103,8 @@ impl<E: StorageEngine> RaftStore<E> {
     /// two owners here.
     fn leave_merged(&mut self) -> Result<()> {
         // bug replica.merged_stay_at_open: return Ok(());
-        self.peers.values_mut().for_each(|peer| peer.destroy_if_merged(&mut self.ctx));
-        self.run_effects()
+        self.replicas.values_mut().for_each(|replica| replica.destroy_if_merged(&mut self.ctx));
+        self.run_store_requests()
     }
 }
 

@@ -25,7 +25,7 @@ impl<E: StorageEngine> RaftStore<E> {
         self.tick();
         self.drop_waiting()?;
         self.replace_stale_peers()?;
-        self.run_effects()?;
+        self.run_store_requests()?;
         self.install_snapshots()?;
         self.settle_orphaned_ranges()?;
         for _ in 0..PASSES_MAX {
@@ -33,7 +33,7 @@ impl<E: StorageEngine> RaftStore<E> {
                 break;
             }
             self.work()?;
-            self.run_effects()?;
+            self.run_store_requests()?;
         }
         self.ctx.received_bytes = 0;
         self.ctx.received_tail_bytes = 0;
@@ -52,9 +52,9 @@ impl<E: StorageEngine> RaftStore<E> {
 
     fn work(&mut self) -> Result<()> {
         for region in std::mem::take(&mut self.dirty) {
-            let Some(peer) = self.peers.get_mut(&region) else { continue };
+            let Some(replica) = self.replicas.get_mut(&region) else { continue };
             self.report_changes.note(region);
-            if peer.work(&mut self.ctx)? {
+            if replica.work(&mut self.ctx)? {
                 self.dirty.insert(region);
             }
         }
@@ -72,9 +72,9 @@ impl<E: StorageEngine> RaftStore<E> {
         self.next_tick_nanos = now + self.ctx.options.tick_nanos;
         let ticking = std::mem::take(&mut self.ticking);
         for region in ticking {
-            let Some(peer) = self.peers.get_mut(&region) else { continue };
-            peer.tick(&mut self.ctx);
-            if !peer.is_hibernating() {
+            let Some(replica) = self.replicas.get_mut(&region) else { continue };
+            replica.tick(&mut self.ctx);
+            if !replica.is_hibernating() {
                 self.ticking.insert(region);
             }
             self.dirty.insert(region);
@@ -97,14 +97,14 @@ impl<E: StorageEngine> RaftStore<E> {
         for _ in done.append.batch.records.iter().filter(is_of_journal) {
             self.ctx.journal.apply_durable(&*self.ctx.engine)?;
         }
-        for note in done.notes {
-            let peer = self
-                .peers
-                .get_mut(&note.region)
-                .filter(|peer| peer.incarnation == note.incarnation);
-            if let Some(peer) = peer {
-                peer.ready_durable(&mut self.ctx, note.number, done.began_nanos);
-                self.dirty.insert(note.region);
+        for ready in done.readies {
+            let replica = self
+                .replicas
+                .get_mut(&ready.region)
+                .filter(|replica| replica.incarnation == ready.incarnation);
+            if let Some(replica) = replica {
+                replica.ready_durable(&mut self.ctx, ready.number, done.began_nanos);
+                self.dirty.insert(ready.region);
             }
         }
         self.drop_left()
@@ -140,7 +140,7 @@ pub(super) struct HibernationProbe {
 impl<E: StorageEngine> RaftStore<E> {
     /// Returns the monotonic nanoseconds of the next probe; `None` while every region is awake.
     pub(super) fn probes_at(&self) -> Option<u64> {
-        (self.peers.len() > self.ticking.len()).then_some(self.hibernation_probe.next_nanos)
+        (self.replicas.len() > self.ticking.len()).then_some(self.hibernation_probe.next_nanos)
     }
 
     /// Asks another replica whether the next hibernating replica is still a member. A repair
@@ -154,18 +154,18 @@ impl<E: StorageEngine> RaftStore<E> {
         self.hibernation_probe.next_nanos = now + PROBE_INTERVAL_NANOS;
         // bug replica.rests_for_ever: return;
         let last = self.hibernation_probe.last;
-        let after = self.peers.range((Excluded(last), Unbounded));
-        let in_turn = after.chain(self.peers.range(..=last)).take(LOOKED_AT_MAX);
+        let after = self.replicas.range((Excluded(last), Unbounded));
+        let in_turn = after.chain(self.replicas.range(..=last)).take(LOOKED_AT_MAX);
         let mut looked_at = last;
         let next = in_turn
             .inspect(|(region, _)| looked_at = **region)
-            .find(|(_, peer)| peer.may_have_been_removed());
+            .find(|(_, replica)| replica.may_have_been_removed());
         self.hibernation_probe.last = looked_at;
         self.hibernation_probe.rounds += usize::from(looked_at <= last);
-        let Some((_, peer)) = next else { return };
+        let Some((_, replica)) = next else { return };
         let question = Body::ValueRepairRequest(Vec::new());
         // bug replica.asking_wakes: let question = Body::WakeUp;
-        peer.ask(&mut self.ctx, self.hibernation_probe.rounds, question);
+        replica.ask(&mut self.ctx, self.hibernation_probe.rounds, question);
     }
 }
 
@@ -242,10 +242,10 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Truncates the logs of at most `count` regions after `from`. Returns the last one; `None` when
     /// there are no more.
     fn truncate_after(&mut self, from: RegionId, count: usize, at_once: bool) -> Option<RegionId> {
-        let range = self.peers.range_mut((Bound::Excluded(from), Bound::Unbounded));
+        let range = self.replicas.range_mut((Bound::Excluded(from), Bound::Unbounded));
         let (mut last, mut seen) = (from, 0);
-        for (id, peer) in range.take(count) {
-            peer.truncate_log(&mut self.ctx, at_once);
+        for (id, replica) in range.take(count) {
+            replica.truncate_log(&mut self.ctx, at_once);
             (last, seen) = (*id, seen + 1);
         }
         (seen == count).then_some(last)

@@ -36,8 +36,8 @@ impl<E: StorageEngine> RaftStore<E> {
         // bug replica.never_asks: return;
         let mut by_region: BTreeMap<RegionId, Vec<LostValue>> = BTreeMap::new();
         for lost in self.ctx.engine.lost_values(REQUESTED_MAX) {
-            match self.peers.values().find(|peer| peer.is_owner_of(&lost.key)) {
-                Some(peer) => by_region.entry(peer.region.id).or_default().push(lost),
+            match self.replicas.values().find(|replica| replica.is_owner_of(&lost.key)) {
+                Some(replica) => by_region.entry(replica.region.id).or_default().push(lost),
                 // The engine accepts the value if it is the lost one.
                 None => {
                     let own = self.own_pairs().into_iter().find(|(key, _)| *key == lost.key);
@@ -48,8 +48,8 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         self.request_lost_ranges();
         for (region, lost) in by_region {
-            if let Some(peer) = self.peers.get(&region) {
-                peer.ask(&mut self.ctx, self.repair.rounds, Body::ValueRepairRequest(lost));
+            if let Some(replica) = self.replicas.get(&region) {
+                replica.ask(&mut self.ctx, self.repair.rounds, Body::ValueRepairRequest(lost));
             }
         }
     }
@@ -59,11 +59,15 @@ impl<E: StorageEngine> RaftStore<E> {
     fn request_lost_ranges(&mut self) {
         for lost in self.ctx.engine.lost_ranges() {
             let mut left = vec![lost.clone()];
-            for peer in self.peers.values() {
-                for own in peer.owned_ranges() {
+            for replica in self.replicas.values() {
+                for own in replica.owned_ranges() {
                     left = left.iter().flat_map(|left| left.without(&own)).collect();
                     if let Some(part) = lost.common(&own) {
-                        peer.ask(&mut self.ctx, self.repair.rounds, Body::RangeRepairRequest(part));
+                        replica.ask(
+                            &mut self.ctx,
+                            self.repair.rounds,
+                            Body::RangeRepairRequest(part),
+                        );
                     }
                 }
             }

@@ -36,7 +36,7 @@ pub(super) struct ReportChanges {
 }
 
 impl ReportChanges {
-    pub fn note(&mut self, region: RegionId) {
+    pub(super) fn note(&mut self, region: RegionId) {
         self.noted.insert(region);
     }
 
@@ -81,13 +81,13 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Reports every region here.
     pub fn regions(&mut self) -> Vec<RegionReport> {
         let ctx = &self.ctx;
-        self.peers.values_mut().map(|peer| peer.report(ctx)).collect()
+        self.replicas.values_mut().map(|replica| replica.report(ctx)).collect()
     }
 
     /// Reports one region here.
     pub fn region(&mut self, region: RegionId) -> Option<RegionReport> {
         let ctx = &self.ctx;
-        self.peers.get_mut(&region).map(|peer| peer.report(ctx))
+        self.replicas.get_mut(&region).map(|replica| replica.report(ctx))
     }
 
     /// Reports the regions that may have changed since a collection of this process, and all otherwise.
@@ -106,25 +106,25 @@ impl<E: StorageEngine> RaftStore<E> {
             since.incarnation == now.incarnation && (1..now.number).contains(&since.number);
         let ids: Vec<RegionId> = match goes_on {
             true => self.report_changes.after(since.number),
-            false => self.peers.keys().copied().collect(),
+            false => self.replicas.keys().copied().collect(),
         };
         let since = goes_on.then_some(since);
         if let Some(since) = since {
-            self.report_changes.forget_ended(since.number, |id| self.peers.contains_key(&id));
+            self.report_changes.forget_ended(since.number, |id| self.replicas.contains_key(&id));
         }
         let (mut regions, mut gone) = (Vec::new(), Vec::new());
         for id in ids {
-            let Some(peer) = self.peers.get_mut(&id) else {
+            let Some(replica) = self.replicas.get_mut(&id) else {
                 self.report_changes.changes_with_time.remove(&id);
                 self.report_changes.ended.insert(id);
                 gone.push(id);
                 continue;
             };
-            match peer.changes_with_time(&self.ctx) {
+            match replica.changes_with_time(&self.ctx) {
                 true => self.report_changes.changes_with_time.insert(id),
                 false => self.report_changes.changes_with_time.remove(&id),
             };
-            regions.push(peer.report(&self.ctx));
+            regions.push(replica.report(&self.ctx));
         }
         Changes { since, now, regions, gone }
     }

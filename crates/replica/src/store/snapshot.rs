@@ -3,14 +3,14 @@
 //!
 //! | step | function | on |
 //! |---|---|---|
-//! | 1 a peer pins a view of what it has applied, and offers it | `Peer::send_snapshot` | loop of the sender |
+//! | 1 a peer pins a view of what it has applied, and offers it | `Replica::send_snapshot` | loop of the sender |
 //! | 2 the offer is accepted or refused | `RaftStore::snapshot_offered` | loop |
 //! | 3 chunks arrive and are staged under temporary names | `StorageEngine::receive` | tasks of both nodes |
 //! | 4 all is staged: it waits for the loop | `RaftStore::snapshot_received` | loop |
 //! | 5 it is checked again, and waits for records in flight | `RaftStore::install_snapshots` | loop, in `poll` |
 //! | 6 one edit of the manifest replaces the range, then the log starts at the snapshot's entry | `StorageEngine::install` | loop |
 //! | 7 the replica starts again from it; its hard state goes into the next batch | `RaftStore::install` | loop |
-//! | 8 the sender gets an acknowledgement: the pairs are durable since step 6 | `Peer::send` | loop |
+//! | 8 the sender gets an acknowledgement: the pairs are durable since step 6 | `Replica::send` | loop |
 //!
 //! Writes and reads of other regions go on throughout; step 6 stops the loop for a moment, because step 3 flushed
 //! what it would flush.
@@ -29,7 +29,7 @@ use crate::input::RequestId;
 use crate::log::Start;
 use crate::messages::{Body, RaftKind, RaftMessage, SnapshotHeader};
 use crate::output::{Busy, Done, Event, Refusal, Rejection};
-use crate::peer::{Peer, snapshot_ranges};
+use crate::peer::{Replica, snapshot_ranges};
 use crate::{CommittedMerges, admin, validate};
 use stele_storage::StorageEngine;
 use stele_types::{
@@ -56,15 +56,15 @@ impl<E: StorageEngine> RaftStore<E> {
             Err(refusal) => {
                 // The entries of a snapshot are committed.
                 let sound = validate::check_snapshot(header, Term(0), LogIndex(0)).is_ok();
-                if let Some(peer) = self.peers.get_mut(&header.region.id).filter(|_| sound) {
-                    peer.learn_committed(header.at);
-                    peer.acknowledge_held(&mut self.ctx, header);
+                if let Some(replica) = self.replicas.get_mut(&header.region.id).filter(|_| sound) {
+                    replica.learn_committed(header.at);
+                    replica.acknowledge_held(&mut self.ctx, header);
                     self.dirty.insert(header.region.id);
                 }
                 // An overlapping replica may have been merged elsewhere without having learned it.
                 for other in self.overlapping(&header.region) {
-                    if let Some(peer) = self.peers.get(&other) {
-                        peer.query_merge_outcome(&mut self.ctx);
+                    if let Some(replica) = self.replicas.get(&other) {
+                        replica.query_merge_outcome(&mut self.ctx);
                     }
                 }
                 self.ctx.reject(id, refusal);
@@ -104,9 +104,9 @@ impl<E: StorageEngine> RaftStore<E> {
     /// its state, and takes no other region's keys.
     fn check_snapshot(&self, header: &SnapshotHeader) -> Result<(), Rejection> {
         let region = &header.region;
-        let here = self.peers.get(&region.id);
+        let here = self.replicas.get(&region.id);
         let (term, committed) =
-            here.map_or((Term(0), LogIndex(0)), |peer| (peer.term(), peer.committed()));
+            here.map_or((Term(0), LogIndex(0)), |replica| (replica.term(), replica.committed()));
         if header.to.store != self.ctx.options.store {
             return Err(Refusal::Invalid("addressed to another store".into()).into());
         }
@@ -114,7 +114,7 @@ impl<E: StorageEngine> RaftStore<E> {
             return Err(Refusal::Invalid(reason.into()).into());
         }
         // Entries after it may have been acknowledged: the log continues, it does not start again.
-        let held = here.is_some_and(|peer| peer.has_entry(header.at));
+        let held = here.is_some_and(|replica| replica.has_entry(header.at));
         // bug replica.install_over_log: never
         if held {
             return Err(Refusal::Invalid("the log here already holds its entry".into()).into());
@@ -123,8 +123,8 @@ impl<E: StorageEngine> RaftStore<E> {
         if self.tombstone_of(region.id, header.to.id, conf_version).is_some() {
             return Err(Refusal::RegionNotFound.into());
         }
-        if let Some(peer) = here.filter(|peer| peer.name.id != header.to.id) {
-            let (asked, actual) = (header.to.id, peer.name.id);
+        if let Some(replica) = here.filter(|replica| replica.peer.id != header.to.id) {
+            let (asked, actual) = (header.to.id, replica.peer.id);
             return Err(Refusal::MismatchPeer { asked, actual }.into());
         }
         let all_merged =
@@ -140,7 +140,7 @@ impl<E: StorageEngine> RaftStore<E> {
 
     /// Returns the other regions here that own keys of this one.
     fn overlapping(&self, region: &Region) -> Vec<RegionId> {
-        let others = self.peers.values().map(|peer| &peer.region);
+        let others = self.replicas.values().map(|replica| &replica.region);
         let others = others.filter(|it| it.id != region.id && it.kind == region.kind);
         others.filter(|it| it.range.overlaps(&region.range)).map(|it| it.id).collect()
     }
@@ -148,14 +148,14 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Returns whether another region here was merged into the snapshot's region, which holds all
     /// of it.
     fn is_merged_into(&self, other: &RegionId, region: &Region) -> bool {
-        let Some(peer) = self.peers.get(other) else { return false };
-        let (source, target) = (&peer.region, region);
+        let Some(replica) = self.replicas.get(other) else { return false };
+        let (source, target) = (&replica.region, region);
         let inside = target.range.contains(&source.range.start)
             && (target.range.end.is_empty()
                 || (!source.range.end.is_empty() && source.range.end <= target.range.end));
         let prepared = matches!(
             source.phase, RegionPhase::Merging { target, .. } if target == region.id);
-        (inside || peer.is_merge_confirmed())
+        (inside || replica.is_merge_confirmed())
             && prepared
             && target.epoch.version > source.epoch.version
     }
@@ -171,13 +171,13 @@ impl<E: StorageEngine> RaftStore<E> {
             // Records in flight belong before the log's new start, and a tombstone in flight would
             // overwrite the new descriptor.
             let under_way = self.ctx.batches.has_records_of(id)
-                || self.peers.get(&id).is_some_and(|peer| !peer.is_durable());
+                || self.replicas.get(&id).is_some_and(|replica| !replica.is_durable());
             if under_way || self.leaving.has_overlap(&header.region) {
                 self.arrived.push((header, ingest));
                 continue;
             }
             let region = header.region.clone();
-            let before = self.peers.get(&id).map(|peer| peer.region.clone());
+            let before = self.replicas.get(&id).map(|replica| replica.region.clone());
             if self.install(header, ingest)? {
                 before.iter().for_each(|before| self.keep_orphaned(before, &region));
                 self.destroy_merged(&region)?;
@@ -191,8 +191,8 @@ impl<E: StorageEngine> RaftStore<E> {
     /// destroys them.
     fn destroy_merged(&mut self, region: &Region) -> Result<()> {
         for id in self.overlapping(region) {
-            let Some(peer) = self.peers.get(&id) else { continue };
-            let source = admin::tombstone(&peer.region);
+            let Some(replica) = self.replicas.get(&id) else { continue };
+            let source = admin::tombstone(&replica.region);
             // The target may have split off part of its keys again.
             self.keep_orphaned(&source, region);
             self.destroy(&source)?;
@@ -212,13 +212,13 @@ impl<E: StorageEngine> RaftStore<E> {
             }
             installed => installed?,
         }
-        let before = self.peers.remove(&id);
-        let vote = before.as_ref().map(|peer| peer.vote_in(leader_term)).unwrap_or_default();
-        let owned = before.as_ref().map(|peer| (*peer.region).clone());
+        let before = self.replicas.remove(&id);
+        let vote = before.as_ref().map(|replica| replica.vote_in(leader_term)).unwrap_or_default();
+        let owned = before.as_ref().map(|replica| (*replica.region).clone());
         let known = owned.as_ref().or_else(|| self.tombstones.get(&id));
         let from_epoch = known.map(|region| region.epoch).unwrap_or_default();
-        if let Some(mut peer) = before {
-            peer.abandon(&mut self.ctx);
+        if let Some(mut replica) = before {
+            replica.abandon(&mut self.ctx);
         }
         self.ctx.readers.remove(id);
         self.ctx.batches.drop_piggybacked(id);
@@ -227,7 +227,7 @@ impl<E: StorageEngine> RaftStore<E> {
         let hard_state = HardState { term: leader_term, vote, commit: at.0 };
         let start = Start { truncated: at, last: at, applied: at.0, hard_state };
         self.tombstones.remove(&id);
-        let peer = Peer::new(&mut self.ctx, region.clone(), &start)?;
+        let replica = Replica::new(&mut self.ctx, region.clone(), &start)?;
         self.note_installed(&region, from_epoch)?;
         let unknown = || CommittedMerges::since(region.epoch.version);
         self.ctx.keep_merges(id, merges.unwrap_or_else(unknown))?;
@@ -239,8 +239,8 @@ impl<E: StorageEngine> RaftStore<E> {
         let mut answer = RaftMessage::new(RaftKind::AppendResponse, leader_term);
         answer.index = at.0;
         answer.commit = at.0;
-        peer.send(&mut self.ctx, from, Body::Raft(answer));
-        self.peers.insert(id, peer);
+        replica.send(&mut self.ctx, from, Body::Raft(answer));
+        self.replicas.insert(id, replica);
         self.schedule(id);
         Ok(true)
     }
@@ -261,12 +261,12 @@ pub(super) struct OrphanedRanges(Vec<(KeyRange, u64)>);
 
 impl OrphanedRanges {
     /// Returns the monotonic nanoseconds at which the next pairs are dropped.
-    pub fn drop_at(&self) -> Option<u64> {
+    pub(super) fn drop_at(&self) -> Option<u64> {
         self.0.iter().map(|(_, drop_at)| *drop_at).min()
     }
 
     /// Returns the ranges as regions, for the search for unowned pairs.
-    pub fn parts(&self) -> Vec<Region> {
+    pub(super) fn parts(&self) -> Vec<Region> {
         self.0.iter().map(|(range, _)| part(range)).collect()
     }
 }
@@ -293,7 +293,7 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         let (mut kept, mut unneeded) = (Vec::new(), Vec::new());
         for (range, drop_at) in std::mem::take(&mut self.orphaned_ranges.0) {
-            let here = self.peers.values().map(|peer| &peer.region);
+            let here = self.replicas.values().map(|replica| &replica.region);
             let here = here.filter(|region| region.kind == RegionKind::Data);
             let left = here.fold(vec![range], |left, region| {
                 left.iter().flat_map(|left| left.without(&region.range)).collect()

@@ -4,7 +4,7 @@ use super::RaftStore;
 use crate::input::{Admin, AdminCall, Header, Input, Read, Recovery, Request, RequestId, Write};
 use crate::messages::{Body, PeerMessage};
 use crate::output::{Done, Lookup, Refusal};
-use crate::peer::{Peer, Waiting};
+use crate::peer::{Replica, Waiting};
 use crate::validate;
 use stele_storage::{Pair, StorageEngine};
 use stele_types::{RegionId, Result, StoreId};
@@ -21,8 +21,8 @@ impl<E: StorageEngine> RaftStore<E> {
                 self.snapshot_received(header, ingest);
             }
             Input::SnapshotSent { region, to, ok } => {
-                if let Some(peer) = self.peers.get_mut(&region) {
-                    peer.snapshot_sent(&self.ctx, to, ok);
+                if let Some(replica) = self.replicas.get_mut(&region) {
+                    replica.snapshot_sent(&self.ctx, to, ok);
                 }
                 self.schedule(region);
             }
@@ -54,8 +54,8 @@ impl<E: StorageEngine> RaftStore<E> {
 
     fn found(&mut self, lookup: &Lookup, result: Result<Option<Pair>>) {
         self.ctx.lookup_ended();
-        if let Some(peer) = self.peers.get_mut(&lookup.region) {
-            peer.found(&mut self.ctx, lookup, result);
+        if let Some(replica) = self.replicas.get_mut(&lookup.region) {
+            replica.found(&mut self.ctx, lookup, result);
             self.schedule(lookup.region);
         }
     }
@@ -75,25 +75,25 @@ impl<E: StorageEngine> RaftStore<E> {
         if let Admin::Recover(recovery) = &call.call {
             return self.recover(id, header.region, recovery);
         }
-        let Some(peer) = self.peers.get_mut(&header.region) else { return };
-        peer.wake_for_client(&mut self.ctx);
+        let Some(replica) = self.replicas.get_mut(&header.region) else { return };
+        replica.wake_for_client(&mut self.ctx);
         match call.call {
-            Admin::Campaign => peer.campaign(),
-            Admin::Destroy(gone) if !peer.is_leader() => peer.destroy_if(&mut self.ctx, gone),
+            Admin::Campaign => replica.campaign(),
+            Admin::Destroy(gone) if !replica.is_leader() => replica.destroy_if(&mut self.ctx, gone),
             _ => {}
         }
-        let region = (*peer.region).clone();
+        let region = (*replica.region).clone();
         self.ctx.done(id, Done::Admin { region });
         self.schedule(header.region);
     }
 
     fn recover(&mut self, id: RequestId, region: RegionId, recovery: &Recovery) {
-        let Some(mut peer) = self.peers.remove(&region) else { return };
-        match peer.recover(&mut self.ctx, recovery) {
+        let Some(mut replica) = self.replicas.remove(&region) else { return };
+        match replica.recover(&mut self.ctx, recovery) {
             Ok(region) => self.ctx.done(id, Done::Admin { region }),
             Err(rejection) => self.ctx.reject(id, rejection),
         }
-        self.peers.insert(region, peer);
+        self.replicas.insert(region, replica);
         self.schedule(region);
     }
 
@@ -102,11 +102,11 @@ impl<E: StorageEngine> RaftStore<E> {
         if !self.find(id, &header) {
             return;
         }
-        let Some(peer) = self.peers.get_mut(&header.region) else { return };
-        peer.wake_for_client(&mut self.ctx);
-        match peer.is_leader() {
-            true => peer.enqueue(request),
-            false => self.ctx.reject(id, Refusal::NotLeader { leader: peer.leader_hint() }),
+        let Some(replica) = self.replicas.get_mut(&header.region) else { return };
+        replica.wake_for_client(&mut self.ctx);
+        match replica.is_leader() {
+            true => replica.enqueue(request),
+            false => self.ctx.reject(id, Refusal::NotLeader { leader: replica.leader_hint() }),
         }
         self.schedule(header.region);
     }
@@ -115,16 +115,16 @@ impl<E: StorageEngine> RaftStore<E> {
         if !self.find(id, &read.header) {
             return;
         }
-        let Some(peer) = self.peers.get_mut(&read.header.region) else { return };
-        peer.wake_for_client(&mut self.ctx);
-        peer.read(&mut self.ctx, id, read);
+        let Some(replica) = self.replicas.get_mut(&read.header.region) else { return };
+        replica.wake_for_client(&mut self.ctx);
+        replica.read(&mut self.ctx, id, read);
         self.schedule(read.header.region);
     }
 
     /// Returns whether the replica named by a request is here; otherwise refuses the request.
     fn find(&mut self, id: RequestId, header: &Header) -> bool {
-        let found = match self.peers.get(&header.region) {
-            Some(peer) => peer.check_peer(header),
+        let found = match self.replicas.get(&header.region) {
+            Some(replica) => replica.check_peer(header),
             None => Err(Refusal::RegionNotFound),
         };
         match found {
@@ -150,9 +150,9 @@ impl<E: StorageEngine> RaftStore<E> {
             return;
         }
         let region = message.region;
-        match self.peers.get_mut(&region) {
-            Some(peer) if peer.name.id == message.to.id => {
-                peer.receive(&mut self.ctx, message);
+        match self.replicas.get_mut(&region) {
+            Some(replica) if replica.peer.id == message.to.id => {
+                replica.receive(&mut self.ctx, message);
                 self.schedule(region);
             }
             Some(_) => self.receive_for_other(message),
@@ -167,10 +167,10 @@ impl<E: StorageEngine> RaftStore<E> {
             Body::Raft(_) => self.stale.push(message),
             // The sender asks whether it is a member, and knows the peer that was here before.
             Body::WakeUp => {
-                let Some(peer) = self.peers.get(&message.region) else { return };
-                let is_later = message.epoch.conf_version < peer.region.epoch.conf_version;
-                if is_later && peer.region.peer(message.from.id).is_none() {
-                    peer.send(&mut self.ctx, message.from, Body::Gone);
+                let Some(replica) = self.replicas.get(&message.region) else { return };
+                let is_later = message.epoch.conf_version < replica.region.epoch.conf_version;
+                if is_later && replica.region.peer(message.from.id).is_none() {
+                    replica.send(&mut self.ctx, message.from, Body::Gone);
                 }
             }
             _ => {}
@@ -180,13 +180,13 @@ impl<E: StorageEngine> RaftStore<E> {
     fn store_unreachable(&mut self, store: StoreId) {
         let now = self.ctx.now.monotonic_nanos;
         self.ctx.unreachable.entry(store).or_insert(now);
-        let here: Vec<RegionId> = self.peers.keys().copied().collect();
+        let here: Vec<RegionId> = self.replicas.keys().copied().collect();
         for region in here {
-            let Some(peer) = self.peers.get_mut(&region) else { continue };
-            let concerned =
-                peer.region.peer_on(store).is_some() || peer.remote_leader_store() == Some(store);
+            let Some(replica) = self.replicas.get_mut(&region) else { continue };
+            let concerned = replica.region.peer_on(store).is_some()
+                || replica.remote_leader_store() == Some(store);
             if concerned {
-                peer.store_unreachable(&mut self.ctx, store);
+                replica.store_unreachable(&mut self.ctx, store);
                 self.schedule(region);
             }
         }
@@ -196,13 +196,13 @@ impl<E: StorageEngine> RaftStore<E> {
     /// removal.
     fn store_reachable(&mut self, store: StoreId) {
         self.ctx.unreachable.remove(&store);
-        let follows_it = |(id, peer): (&RegionId, &Peer<E>)| {
-            (peer.remote_leader_store() == Some(store)).then_some(*id)
+        let follows_it = |(id, replica): (&RegionId, &Replica<E>)| {
+            (replica.remote_leader_store() == Some(store)).then_some(*id)
         };
-        let regions: Vec<RegionId> = self.peers.iter().filter_map(follows_it).collect();
+        let regions: Vec<RegionId> = self.replicas.iter().filter_map(follows_it).collect();
         for region in regions {
-            if let Some(peer) = self.peers.get_mut(&region) {
-                peer.wake(&mut self.ctx);
+            if let Some(replica) = self.replicas.get_mut(&region) {
+                replica.wake(&mut self.ctx);
             }
             self.schedule(region);
         }

@@ -222,7 +222,10 @@ fn a_split_makes_a_region_that_elects_on_the_same_store_at_once() {
         let id = trial.request();
         let header = Header { version: Some(1), ..trial.header(DATA) };
         let command = put("m", "2");
-        trial.store(1).core.step(Input::request(id, Write { header, command, frees: false }));
+        trial
+            .store(1)
+            .core
+            .step(Input::request(id, Write { header, command, only_deletes: false }));
         trial.settle();
         let region = done(&trial, asked);
         assert_eq!((region.epoch.version, &region.range.end[..]), (2, &b"h"[..]));
@@ -238,7 +241,7 @@ fn a_split_makes_a_region_that_elects_on_the_same_store_at_once() {
     let header = Header { region: RegionId(10), version: Some(2), ..Header::default() };
     let id = trial.request();
     let command = put("m", "3");
-    trial.store(1).core.step(Input::request(id, Write { header, command, frees: false }));
+    trial.store(1).core.step(Input::request(id, Write { header, command, only_deletes: false }));
     trial.settle();
     assert!(trial.is_written(id));
     trial.send_heartbeats();
@@ -294,7 +297,7 @@ fn a_region_that_a_snapshot_passed_by_is_led_again_where_another_replica_is_lost
     let id = trial.request();
     let header = trial.header(RegionId(10));
     let command = put("m", "2");
-    trial.store(1).core.step(Input::request(id, Write { header, command, frees: false }));
+    trial.store(1).core.step(Input::request(id, Write { header, command, only_deletes: false }));
     trial.ticks(2);
     assert!(trial.is_written(id));
     assert_eq!(trial.value(3, "m").as_deref(), Some("2"));
@@ -422,7 +425,7 @@ fn a_replica_that_shrinks_by_a_snapshot_leaves_pairs_that_no_region_here_owns() 
     let id = trial.request();
     let header = trial.header(RegionId(10));
     let command = put("m", "new");
-    trial.store(1).core.step(Input::request(id, Write { header, command, frees: false }));
+    trial.store(1).core.step(Input::request(id, Write { header, command, only_deletes: false }));
     trial.ticks(2);
     assert!(trial.is_written(id));
     outgrow_log(&mut trial);

@@ -160,7 +160,10 @@ fn terms_and_versions_that_do_not_fit_are_refused_in_order() {
     let mut send = |header: Header| {
         let id = trial.request();
         let command = put("a", "1");
-        trial.store(1).core.step(Input::request(id, Write { header, command, frees: false }));
+        trial
+            .store(1)
+            .core
+            .step(Input::request(id, Write { header, command, only_deletes: false }));
         trial.settle();
         trial.reply(id).cloned().unwrap()
     };
@@ -188,7 +191,7 @@ fn requests_whose_time_is_over_are_dropped() {
     let leader = trial.leader(DATA).unwrap();
     let id = trial.request();
     let header = Header { deadline_nanos: trial.now, ..trial.header(DATA) };
-    let write = Write { header, command: put("late", "1"), frees: false };
+    let write = Write { header, command: put("late", "1"), only_deletes: false };
     trial.store(leader).core.step(Input::request(id, write));
     trial.ticks(1);
     assert_eq!(trial.busy(id), Some(&Busy::DeadlinePassed));

@@ -97,7 +97,8 @@ fn a_lease_of_a_later_version_serves_no_request_that_was_checked_before_a_split(
     trial.lead(CHILD, 2);
     trial.lose = |message| message.region == CHILD && message.to_store == StoreId(1);
     let id = trial.request();
-    let write = Write { header: trial.header(CHILD), command: put("t", "new"), frees: false };
+    let write =
+        Write { header: trial.header(CHILD), command: put("t", "new"), only_deletes: false };
     trial.store(2).core.step(Input::request(id, write));
     trial.ticks(4);
     assert!(trial.is_written(id));

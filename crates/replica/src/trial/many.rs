@@ -51,7 +51,7 @@ fn a_thousand_resting_regions_cost_nothing() {
     let leader = trial.leader(region).unwrap();
     let id = trial.request();
     let header = trial.header(region);
-    let write = Write { header, command: put("", "1"), frees: false };
+    let write = Write { header, command: put("", "1"), only_deletes: false };
     trial.store(leader).core.step(Input::request(id, write));
     trial.settle();
     assert!(trial.is_written(id));

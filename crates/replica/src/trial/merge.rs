@@ -1,7 +1,7 @@
 //! Tests of the state that a store keeps of a merge that it cannot finish yet, or never will.
 
 use super::*;
-use crate::admin::{self, Change, Record as AdminRecord};
+use crate::admin::{self, AdminRecord, Change};
 use stele_storage::{Pair, Snapshots};
 
 /// Returns a cluster in which store 1 follows store 2 in two regions, [, m) and [m, ), of which the

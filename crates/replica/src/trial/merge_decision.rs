@@ -491,7 +491,7 @@ fn write(trial: &mut Trial, region: RegionId, name: &str) {
     let id = trial.request();
     let header = Header { region, ..Header::default() };
     let command = put(name, &"v".repeat(100));
-    trial.store(1).core.step(Input::request(id, Write { header, command, frees: false }));
+    trial.store(1).core.step(Input::request(id, Write { header, command, only_deletes: false }));
     trial.settle();
 }
 

@@ -125,11 +125,11 @@ fn outgrow_log(trial: &mut Trial) {
 impl Trial {
     /// Returns stores 1 to `count` with one data region and a voter on each; peer ids are 100 +
     /// store.
-    pub fn new(count: u64) -> Self {
+    pub(crate) fn new(count: u64) -> Self {
         Self::with(count, |_| {})
     }
 
-    pub fn with(count: u64, options: fn(&mut Options)) -> Self {
+    pub(crate) fn with(count: u64, options: fn(&mut Options)) -> Self {
         let mut trial = Self {
             stores: BTreeMap::new(),
             now: 1_000_000_000,
@@ -158,7 +158,7 @@ impl Trial {
         trial
     }
 
-    pub fn add_store(&mut self, id: u64, regions: &[Region]) {
+    pub(crate) fn add_store(&mut self, id: u64, regions: &[Region]) {
         let engine = ModelEngine::new();
         let ident = StoreIdent { cluster: ClusterId(7), store: StoreId(id) };
         Model::bootstrap(&engine, &ident, regions).unwrap();
@@ -187,18 +187,18 @@ impl Trial {
     }
 
     /// Crashes a store: appended records are kept, the state in memory is lost.
-    pub fn restart(&mut self, id: u64) {
+    pub(crate) fn restart(&mut self, id: u64) {
         let store = self.stores.remove(&id).unwrap();
         let engine = Arc::new(store.engine.crash());
         drop(store);
         self.open(id, engine);
     }
 
-    pub fn clock(&self) -> Now {
+    pub(crate) fn clock(&self) -> Now {
         Now { monotonic_nanos: self.now, unix_seconds: self.now / 1_000_000_000 }
     }
 
-    pub fn store(&mut self, id: u64) -> &mut Store {
+    pub(crate) fn store(&mut self, id: u64) -> &mut Store {
         self.stores.get_mut(&id).unwrap()
     }
 
@@ -225,7 +225,7 @@ impl Trial {
     }
 
     /// Answers the lookups of a store; returns whether there were any.
-    pub fn answer_lookups(&mut self, id: u64) -> bool {
+    pub(crate) fn answer_lookups(&mut self, id: u64) -> bool {
         let store = self.store(id);
         let lookups = std::mem::take(&mut store.lookups);
         let any = !lookups.is_empty();
@@ -308,7 +308,7 @@ impl Trial {
     }
 
     /// Runs everything that needs no time.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         for _ in 0..500 {
             let ids: Vec<u64> = self.stores.keys().copied().collect();
             let mut busy = false;
@@ -343,7 +343,7 @@ impl Trial {
         panic!("the stores stay busy");
     }
 
-    pub fn ticks(&mut self, count: u64) {
+    pub(crate) fn ticks(&mut self, count: u64) {
         for _ in 0..count {
             self.now += TICK;
             self.settle();
@@ -351,21 +351,21 @@ impl Trial {
     }
 
     /// Lets a heartbeat send the commit index to followers.
-    pub fn send_heartbeats(&mut self) {
+    pub(crate) fn send_heartbeats(&mut self) {
         self.ticks(HEARTBEAT_TICKS);
     }
 
     /// Advances time without polling a store.
-    pub fn advance(&mut self, nanos: u64) {
+    pub(crate) fn advance(&mut self, nanos: u64) {
         self.now += nanos;
     }
 
-    pub fn request(&mut self) -> RequestId {
+    pub(crate) fn request(&mut self) -> RequestId {
         self.requests += 1;
         RequestId(self.requests)
     }
 
-    pub fn leader(&mut self, region: RegionId) -> Option<u64> {
+    pub(crate) fn leader(&mut self, region: RegionId) -> Option<u64> {
         let mut leaders = Vec::new();
         for (id, store) in &mut self.stores {
             let report = store.core.region(region);
@@ -378,7 +378,7 @@ impl Trial {
     }
 
     /// Ticks until the region has a leader that has applied its first entry; returns its store.
-    pub fn elect(&mut self, region: RegionId) -> u64 {
+    pub(crate) fn elect(&mut self, region: RegionId) -> u64 {
         for _ in 0..200 {
             self.ticks(1);
             let Some(leader) = self.leader(region) else { continue };
@@ -391,7 +391,7 @@ impl Trial {
         panic!("region {region} elects no leader");
     }
 
-    pub fn lead(&mut self, region: RegionId, store: u64) {
+    pub(crate) fn lead(&mut self, region: RegionId, store: u64) {
         self.elect(region);
         for _ in 0..10 {
             if self.leader(region) == Some(store) {
@@ -407,35 +407,45 @@ impl Trial {
         panic!("store {store} does not lead");
     }
 
-    pub fn header(&self, region: RegionId) -> Header {
+    pub(crate) fn header(&self, region: RegionId) -> Header {
         Header { region, ..Header::default() }
     }
 
-    pub fn write(&mut self, store: u64, command: Bytes) -> RequestId {
+    pub(crate) fn write(&mut self, store: u64, command: Bytes) -> RequestId {
         let id = self.request();
         let header = self.header(DATA);
-        self.store(store).core.step(Input::request(id, Write { header, command, frees: false }));
+        self.store(store)
+            .core
+            .step(Input::request(id, Write { header, command, only_deletes: false }));
         id
     }
 
-    pub fn delete(&mut self, store: u64, name: &str) -> RequestId {
+    pub(crate) fn delete(&mut self, store: u64, name: &str) -> RequestId {
         let id = self.request();
         let mut builder = CommandBuilder::new();
         builder.delete(&key(name)).unwrap();
         let command = builder.build().bytes().clone();
         let header = self.header(DATA);
-        self.store(store).core.step(Input::request(id, Write { header, command, frees: true }));
+        self.store(store)
+            .core
+            .step(Input::request(id, Write { header, command, only_deletes: true }));
         id
     }
 
-    pub fn modify(&mut self, store: u64, name: &str, change: Modification) -> RequestId {
+    pub(crate) fn modify(&mut self, store: u64, name: &str, change: Modification) -> RequestId {
         let id = self.request();
         let modify = Modify { header: self.header(DATA), key: key(name), change };
         self.store(store).core.step(Input::request(id, modify));
         id
     }
 
-    pub fn cas(&mut self, store: u64, name: &str, expected: Option<&str>, new: &str) -> RequestId {
+    pub(crate) fn cas(
+        &mut self,
+        store: u64,
+        name: &str,
+        expected: Option<&str>,
+        new: &str,
+    ) -> RequestId {
         let expected = expected.map(|value| Bytes::copy_from_slice(value.as_bytes()));
         let value = Bytes::copy_from_slice(new.as_bytes());
         let new = NewPair::Put { value, expires_at_s: 0 };
@@ -443,67 +453,67 @@ impl Trial {
     }
 
     /// Returns the result of a modification that was decided.
-    pub fn modified(&self, id: RequestId) -> Option<&Modified> {
+    pub(crate) fn modified(&self, id: RequestId) -> Option<&Modified> {
         match self.reply(id) {
             Some(Reply::Done(Done::Modified { result, .. })) => Some(result),
             _ => None,
         }
     }
 
-    pub fn read(&mut self, store: u64, replica: bool) -> RequestId {
+    pub(crate) fn read(&mut self, store: u64, replica: bool) -> RequestId {
         let id = self.request();
         let header = self.header(DATA);
         self.store(store).core.step(Input::request(id, Read { header, replica }));
         id
     }
 
-    pub fn admin(&mut self, store: u64, region: RegionId, call: Admin) -> RequestId {
+    pub(crate) fn admin(&mut self, store: u64, region: RegionId, call: Admin) -> RequestId {
         let id = self.request();
         let header = self.header(region);
         self.store(store).core.step(Input::request(id, AdminCall { header, call }));
         id
     }
 
-    pub fn reply(&self, id: RequestId) -> Option<&Reply> {
+    pub(crate) fn reply(&self, id: RequestId) -> Option<&Reply> {
         self.replies.get(&id)
     }
 
-    pub fn is_written(&self, id: RequestId) -> bool {
+    pub(crate) fn is_written(&self, id: RequestId) -> bool {
         matches!(self.reply(id), Some(Reply::Done(Done::Written { .. })))
     }
 
-    pub fn unknown(&self, id: RequestId) -> Option<Unknown> {
+    pub(crate) fn unknown(&self, id: RequestId) -> Option<Unknown> {
         match self.reply(id) {
             Some(Reply::Unknown(reason)) => Some(*reason),
             _ => None,
         }
     }
 
-    pub fn busy(&self, id: RequestId) -> Option<&Busy> {
+    pub(crate) fn busy(&self, id: RequestId) -> Option<&Busy> {
         match self.reply(id) {
             Some(Reply::Busy(busy)) => Some(busy),
             _ => None,
         }
     }
 
-    pub fn refusal(&self, id: RequestId) -> Option<&Refusal> {
+    pub(crate) fn refusal(&self, id: RequestId) -> Option<&Refusal> {
         match self.reply(id) {
             Some(Reply::Refused(refusal)) => Some(refusal),
             _ => None,
         }
     }
 
-    pub fn value(&mut self, store: u64, name: &str) -> Option<String> {
+    pub(crate) fn value(&mut self, store: u64, name: &str) -> Option<String> {
         let pair = self.store(store).engine.view().unwrap().get(&key(name)).unwrap();
         pair.map(|pair| String::from_utf8(pair.value.to_vec()).unwrap())
     }
 
-    pub fn report(&mut self, store: u64, region: RegionId) -> RegionReport {
+    pub(crate) fn report(&mut self, store: u64, region: RegionId) -> RegionReport {
         self.store(store).core.region(region).unwrap()
     }
 
     /// Returns whether all regions of a store hibernate and its next poll is due for a probe only.
-    pub fn is_hibernating(&mut self, store: u64) -> bool {
+    pub(crate) fn is_hibernating(&mut self, store: u64) -> bool {
         let now = self.now;
         let core = &mut self.store(store).core;
         let hibernate = core.regions().iter().all(|it| it.hibernating);
@@ -511,14 +521,14 @@ impl Trial {
     }
 
     /// Cuts a store off from all others, in both directions.
-    pub fn isolate(&mut self, store: u64) {
+    pub(crate) fn isolate(&mut self, store: u64) {
         for other in self.stores.keys().copied().filter(|other| *other != store) {
             self.cut.insert((store, other));
             self.cut.insert((other, store));
         }
     }
 
-    pub fn heal(&mut self) {
+    pub(crate) fn heal(&mut self) {
         self.cut.clear();
     }
 }

@@ -173,8 +173,8 @@ fn a_request_that_waited_for_its_key_is_checked_again() {
     let (id, change) = (trial.request(), Modification::Increment { by: 1 });
     trial.store(1).core.step(Input::request(id, Modify { header, key: key("z"), change }));
     let behind = trial.request();
-    let (command, frees) = (put("z", "1"), false);
-    trial.store(1).core.step(Input::request(behind, Write { header, command, frees }));
+    let (command, only_deletes) = (put("z", "1"), false);
+    trial.store(1).core.step(Input::request(behind, Write { header, command, only_deletes }));
     trial.settle();
     let peers = [201, 202, 203].map(PeerId).to_vec();
     let new_ids = vec![NewRegion { region: RegionId(10), peers }];
@@ -212,8 +212,8 @@ fn what_waits_for_a_key_ends_at_its_deadline_and_frees_the_key() {
     let (id, change) = (trial.request(), Modification::Increment { by: 1 });
     trial.store(1).core.step(Input::request(id, Modify { header, key: key("a"), change }));
     let late = trial.request();
-    let (command, frees) = (put("a", "8"), false);
-    trial.store(1).core.step(Input::request(late, Write { header, command, frees }));
+    let (command, only_deletes) = (put("a", "8"), false);
+    trial.store(1).core.step(Input::request(late, Write { header, command, only_deletes }));
     let write = trial.write(1, put("a", "9"));
     trial.ticks(2);
     assert!([id, late, write].iter().all(|id| trial.reply(*id).is_none()));

@@ -12,7 +12,7 @@ pub(super) struct Known {
 
 impl Known {
     /// Takes what has changed; returns the regions in the list.
-    pub fn take(&mut self, store: &mut Store) -> Vec<RegionId> {
+    pub(super) fn take(&mut self, store: &mut Store) -> Vec<RegionId> {
         let changes = store.core.changed_regions(self.at);
         if changes.since.is_none() {
             self.regions.clear();
@@ -25,7 +25,7 @@ impl Known {
     }
 
     /// Takes what has changed, and compares all reports with those that a full list holds.
-    pub fn check(&mut self, store: &mut Store) {
+    pub(super) fn check(&mut self, store: &mut Store) {
         self.take(store);
         let truncated = |report: RegionReport| RegionReport { truncated: LogIndex(0), ..report };
         let all: Vec<_> = store.core.regions().into_iter().map(truncated).collect();
@@ -71,7 +71,7 @@ fn hibernating_regions_are_in_no_list_of_changes_until_they_change() {
     let led = ids.find(|region| trial.leader(*region) == Some(1)).unwrap();
     let id = trial.request();
     let header = trial.header(led);
-    let write = Write { header, command: put("", "1"), frees: false };
+    let write = Write { header, command: put("", "1"), only_deletes: false };
     trial.store(1).core.step(Input::request(id, write));
     trial.settle();
     assert!(known.take(trial.store(1)).contains(&led));

@@ -201,7 +201,7 @@ impl Storm {
         let id = self.trial.request();
         client.pending = Some((id, value));
         let command = put(&name, &format!("{value:08}"));
-        let write = Write { header, command, frees: false };
+        let write = Write { header, command, only_deletes: false };
         self.trial.store(store).core.step(Input::request(id, write));
     }
 

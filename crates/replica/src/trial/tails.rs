@@ -16,7 +16,7 @@ fn kilobyte() -> String {
 fn write_other(trial: &mut Trial, name: &str) -> RequestId {
     let id = trial.request();
     let (header, command) = (trial.header(OTHER), put(name, &kilobyte()));
-    trial.store(1).core.step(Input::request(id, Write { header, command, frees: false }));
+    trial.store(1).core.step(Input::request(id, Write { header, command, only_deletes: false }));
     id
 }
 

@@ -7,7 +7,7 @@
 //! | entries that do not follow `index` | `find_conflict`, `truncate_and_append`: slice out of range, panic | [`append`] |
 //! | `log_term` 0 at an index beyond our log: an absent entry has term 0, so it matches | `truncate_and_append`, `commit_to`: panic | [`append`] |
 //! | an entry of term 0 beyond our log: matches in the same way | acknowledges an absent entry; `commit_to`: panic | [`append`] |
-//! | a preparation, or a commit index in a vote refusal, of term 0 at an index beyond our log: as above | `commit_to`: panic | `Peer::has_entry` |
+//! | a preparation, or a commit index in a vote refusal, of term 0 at an index beyond our log: as above | `commit_to`: panic | `Replica::has_entry` |
 //! | entries of falling or future terms | log matching is lost | [`append`] |
 //! | term near 2^64, then a campaign | `become_candidate`: overflow | [`check`] |
 //! | index near 2^64 | `maybe_update`, `maybe_decr_to`: overflow | [`check`] |

@@ -342,7 +342,7 @@ fn only_appends_have_entries_and_admin_entries_can_be_read() {
         full.entries = vec![entry(1, 1)];
         refused(&full, &leads(), "too many entries");
     }
-    let record = admin::Record { region: RegionId(7), change: admin::Change::LeaveJoint };
+    let record = admin::AdminRecord { region: RegionId(7), change: admin::Change::LeaveJoint };
     let whole = admin::command(&record, &[]).unwrap().bytes().clone();
     let mut append = message(RaftKind::Append);
     append.entries = vec![RaftEntry { payload: whole.clone(), ..entry(1, 1) }];

@@ -6,11 +6,11 @@ use std::collections::HashSet;
 use std::fmt;
 
 /// Value; 0 for none.
-pub type Value = u32;
+pub(crate) type Value = u32;
 
 /// Operation and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub(crate) enum Act {
     Put(Value),
     Delete,
     Get(Value),
@@ -25,7 +25,7 @@ pub enum Act {
 
 /// Operation of a history.
 #[derive(Clone, Copy, Debug)]
-pub struct Op {
+pub(crate) struct Op {
     /// Time of the call.
     pub called: u64,
     /// Time of the return; `None` if it may take effect at any time, or never.
@@ -37,7 +37,7 @@ pub struct Op {
 
 /// Store and time of an operation, and the kind of its reply.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Place {
+pub(crate) struct Place {
     pub store: u64,
     pub sent_ms: u64,
     pub by: &'static str,
@@ -81,7 +81,7 @@ struct Search<'a> {
 }
 
 /// Returns whether the history of an initially empty register is linearizable.
-pub fn is_linearizable(ops: &[Op]) -> bool {
+pub(crate) fn is_linearizable(ops: &[Op]) -> bool {
     let mut ops = ops.to_vec();
     ops.sort_by_key(|op| op.called);
     let mut search = Search { ops: &ops, seen: HashSet::new() };

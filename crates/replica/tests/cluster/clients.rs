@@ -12,7 +12,7 @@ use stele_types::*;
 /// Nanoseconds after which a client gives up.
 const REQUEST_TIMEOUT_NANOS: u64 = 2_000_000_000;
 
-pub struct Clients {
+pub(crate) struct Clients {
     pub keys: Vec<String>,
     /// Histories by key.
     pub histories: Vec<Vec<Op>>,
@@ -54,7 +54,7 @@ fn number(pair: Option<&Pair>) -> Value {
 }
 
 impl Clients {
-    pub fn new(count: usize, keys: &[&str], seed: u64) -> Self {
+    pub(crate) fn new(count: usize, keys: &[&str], seed: u64) -> Self {
         Self {
             keys: keys.iter().map(|key| (*key).to_owned()).collect(),
             histories: vec![Vec::new(); keys.len()],
@@ -67,7 +67,7 @@ impl Clients {
     }
 
     /// Starts an operation on each idle client and checks the others for completion.
-    pub fn step<B: Backend>(&mut self, sim: &mut Sim<B>) {
+    pub(crate) fn step<B: Backend>(&mut self, sim: &mut Sim<B>) {
         for at in 0..self.clients.len() {
             match self.clients[at].take() {
                 Some(pending) => self.clients[at] = self.check_pending(sim, pending),
@@ -78,14 +78,14 @@ impl Clients {
     }
 
     /// Ends all pending operations; they may take effect or not.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         for pending in self.clients.iter_mut().filter_map(Option::take).collect::<Vec<_>>() {
             self.record(&pending, None);
         }
     }
 
     /// Reads every key once more from the leader, and checks every history.
-    pub fn check<B: Backend>(&mut self, sim: &mut Sim<B>) {
+    pub(crate) fn check<B: Backend>(&mut self, sim: &mut Sim<B>) {
         self.stop();
         for at in 0..self.keys.len() {
             let name = self.keys[at].clone();
@@ -178,7 +178,7 @@ impl Clients {
         let new = self.values;
         let write = |command: CommandBuilder| {
             let command = command.build().bytes().clone();
-            Input::request(id, Write { header, command, frees: false })
+            Input::request(id, Write { header, command, only_deletes: false })
         };
         let mut command = CommandBuilder::new();
         match self.prng.below(10) {

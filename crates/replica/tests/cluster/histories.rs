@@ -16,7 +16,7 @@ const TURNS: u64 = 2_000;
 const KEYS: [&str; 5] = ["b", "g", "m", "r", "w"];
 
 /// Runs one history of `turns` steps; returns its number of acknowledged operations.
-pub fn run<B: Backend>(backend: B, dangers: Dangers, seed: u64, turns: u64) -> u64 {
+pub(crate) fn run<B: Backend>(backend: B, dangers: Dangers, seed: u64, turns: u64) -> u64 {
     let mut sim = Sim::with(backend, 5, &[1, 2, 3], seed, |options| {
         options.hibernate_after_ticks = 60;
         options.log_kept.entries = 20;

@@ -20,7 +20,7 @@ const PACE: u64 = 250 * MS;
 /// Waits after the end of all faults until no change is incomplete, and acts as placement
 /// meanwhile.
 #[track_caller]
-pub fn recover<B: Backend>(sim: &mut Sim<B>) {
+pub(crate) fn recover<B: Backend>(sim: &mut Sim<B>) {
     let until = sim.now + RECOVERY;
     loop {
         sim.run(PACE);
@@ -74,7 +74,7 @@ fn latest<B: Backend>(sim: &mut Sim<B>) -> BTreeMap<RegionId, Region> {
 /// Checks that every region accepts a write, a change of leader and of members, a split, and a
 /// merge that reverts it.
 #[track_caller]
-pub fn check_changes<B: Backend>(sim: &mut Sim<B>) {
+pub(crate) fn check_changes<B: Backend>(sim: &mut Sim<B>) {
     for region in latest(sim).into_values() {
         write(sim, &region);
         transfer(sim, region.id);

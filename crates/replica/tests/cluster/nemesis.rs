@@ -8,7 +8,7 @@ use stele_types::*;
 
 /// Faults and actions of a history.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Dangers {
+pub(crate) struct Dangers {
     pub network: bool,
     pub crashes: bool,
     pub pauses: bool,
@@ -20,7 +20,7 @@ pub struct Dangers {
 }
 
 impl Dangers {
-    pub const ALL: Self = Self {
+    pub(crate) const ALL: Self = Self {
         network: true,
         crashes: true,
         pauses: true,
@@ -32,7 +32,7 @@ impl Dangers {
     };
 }
 
-pub struct Nemesis {
+pub(crate) struct Nemesis {
     prng: Prng,
     dangers: Dangers,
     next_at: u64,
@@ -45,13 +45,13 @@ pub struct Nemesis {
 }
 
 impl Nemesis {
-    pub fn new(dangers: Dangers, seed: u64) -> Self {
+    pub(crate) fn new(dangers: Dangers, seed: u64) -> Self {
         let prng = Prng::new(seed ^ 0x4e3e_5150);
         Self { prng, dangers, next_at: 0, calm_at: u64::MAX, down: Vec::new(), asked: Vec::new() }
     }
 
     /// Runs the next action, if one is due.
-    pub fn step<B: Backend>(&mut self, sim: &mut Sim<B>) {
+    pub(crate) fn step<B: Backend>(&mut self, sim: &mut Sim<B>) {
         for at in (0..self.down.len()).rev() {
             if self.down[at].1 <= sim.now {
                 sim.start(self.down.remove(at).0);
@@ -263,7 +263,7 @@ impl Nemesis {
 }
 
 /// Ends all faults of network and disks.
-pub fn heal<B: Backend>(sim: &mut Sim<B>) {
+pub(crate) fn heal<B: Backend>(sim: &mut Sim<B>) {
     sim.note("all faults end".into());
     sim.net = crate::sim::Network::default();
     for node in sim.nodes.values_mut() {
@@ -297,14 +297,14 @@ fn fits(region: &Region, other: &Region) -> bool {
 }
 
 /// Returns ids for a region that a split creates.
-pub fn new_region<B: Backend>(sim: &mut Sim<B>, parent: &Region) -> NewRegion {
+pub(crate) fn new_region<B: Backend>(sim: &mut Sim<B>, parent: &Region) -> NewRegion {
     let region = RegionId(sim.fresh_id());
     let peers = parent.peers.iter().map(|_| PeerId(sim.fresh_id())).collect();
     NewRegion { region, peers }
 }
 
 /// Destroys replicas that no membership contains and that missed their removal, as placement does.
-pub fn destroy_stale_peers<B: Backend>(sim: &mut Sim<B>) {
+pub(crate) fn destroy_stale_peers<B: Backend>(sim: &mut Sim<B>) {
     let mut latest: BTreeMap<RegionId, Region> = BTreeMap::new();
     let stores: Vec<u64> = sim.nodes.keys().copied().collect();
     for report in stores.iter().flat_map(|store| sim.reports(*store)).collect::<Vec<_>>() {
@@ -324,7 +324,7 @@ pub fn destroy_stale_peers<B: Backend>(sim: &mut Sim<B>) {
 }
 
 /// Commits prepared merges at their targets, or rolls them back where the target has changed.
-pub fn finish_merges<B: Backend>(sim: &mut Sim<B>) {
+pub(crate) fn finish_merges<B: Backend>(sim: &mut Sim<B>) {
     for store in sim.nodes.keys().copied().collect::<Vec<_>>() {
         for report in sim.reports(store) {
             let RegionPhase::Merging { target, prepared, target_epoch, .. } = report.region.phase

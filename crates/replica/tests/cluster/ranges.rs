@@ -7,7 +7,7 @@ use bytes::Bytes;
 use stele_replica::*;
 use stele_types::*;
 
-pub fn split<B: Backend>(sim: &mut Sim<B>, region: RegionId, key: &'static str) -> RegionId {
+pub(crate) fn split<B: Backend>(sim: &mut Sim<B>, region: RegionId, key: &'static str) -> RegionId {
     let leader = sim.elect(region);
     let parent = sim.report(leader, region).unwrap().region;
     let new = new_region(sim, &parent);
@@ -19,7 +19,7 @@ pub fn split<B: Backend>(sim: &mut Sim<B>, region: RegionId, key: &'static str) 
     id
 }
 
-pub fn prepare<B: Backend>(sim: &mut Sim<B>, source: RegionId, target: RegionId) -> Region {
+pub(crate) fn prepare<B: Backend>(sim: &mut Sim<B>, source: RegionId, target: RegionId) -> Region {
     let leader = sim.elect(target);
     let target = sim.report(leader, target).unwrap().region;
     sim.change(source, Admin::PrepareMerge { target })
@@ -76,7 +76,7 @@ fn requests_for_the_old_range_are_told_of_the_new_ones() {
     let id = sim.request();
     let header = Header { region: DATA, version: Some(1), ..Header::default() };
     let command = put("x", "v");
-    sim.step(leader, Input::request(id, Write { header, command, frees: false }));
+    sim.step(leader, Input::request(id, Write { header, command, only_deletes: false }));
     sim.run(SECOND);
     let Some(Reply::Refused(Refusal::EpochNotMatch { current })) = sim.replies.get(&id) else {
         panic!("{:?}", sim.replies.get(&id));

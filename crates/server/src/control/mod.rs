@@ -29,7 +29,7 @@ pub struct ControlService {
     majorities: Arc<Majorities>,
 }
 
-type Answer<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 
 impl ControlService {
     /// Creates the service.
@@ -102,11 +102,11 @@ macro_rules! control {
     ($($name:ident($request:ty) -> $response:ty = $method:ident;)*) => {
         #[tonic::async_trait]
         impl Control for ControlService {
-            $(async fn $name(&self, request: Request<$request>) -> Answer<$response> {
+            $(async fn $name(&self, request: Request<$request>) -> RpcResult<$response> {
                 Ok(Response::new(self.placement.$method(request.into_inner()).await?))
             })*
 
-            async fn members(&self, request: Request<MembersRequest>) -> Answer<MembersResponse> {
+            async fn members(&self, request: Request<MembersRequest>) -> RpcResult<MembersResponse> {
                 let MembersRequest { header, known } = request.into_inner();
                 let of = header.map(|header| header.cluster_id);
                 // Invariant: addresses are learned from nodes of this cluster only.
@@ -119,7 +119,7 @@ macro_rules! control {
             async fn list_stores(
                 &self,
                 request: Request<ListStoresRequest>,
-            ) -> Answer<ListStoresResponse> {
+            ) -> RpcResult<ListStoresResponse> {
                 let request = request.into_inner();
                 if request.known_here {
                     self.check_cluster(request.header)?;
@@ -131,7 +131,7 @@ macro_rules! control {
             async fn local_checksum(
                 &self,
                 request: Request<LocalChecksumRequest>,
-            ) -> Answer<LocalChecksumResponse> {
+            ) -> RpcResult<LocalChecksumResponse> {
                 let memory = memory_of(&request)?;
                 let request = request.into_inner();
                 let store = self.store(request.store_id, RegionId(request.region_id))?;
@@ -141,7 +141,7 @@ macro_rules! control {
             async fn region_detail(
                 &self,
                 request: Request<RegionDetailRequest>,
-            ) -> Answer<RegionDetailResponse> {
+            ) -> RpcResult<RegionDetailResponse> {
                 let request = request.into_inner();
                 let mut replicas = Vec::new();
                 for store in self.stores.all() {
@@ -159,7 +159,7 @@ macro_rules! control {
             async fn recover_replica(
                 &self,
                 request: Request<RecoverReplicaRequest>,
-            ) -> Answer<RecoverReplicaResponse> {
+            ) -> RpcResult<RecoverReplicaResponse> {
                 let request = request.into_inner();
                 let store = self.store(request.store_id, RegionId(request.region_id))?;
                 let is_removed = |store| self.members.is_removed(store);
@@ -170,7 +170,7 @@ macro_rules! control {
             async fn keep_run(
                 &self,
                 request: Request<KeepRunRequest>,
-            ) -> Answer<KeepRunResponse> {
+            ) -> RpcResult<KeepRunResponse> {
                 let KeepRunRequest { header, store_id } = request.into_inner();
                 self.check_cluster(header)?;
                 let kept = self.keeper.clone().keep_run(StoreId(store_id)).await;
@@ -181,7 +181,7 @@ macro_rules! control {
             async fn describe_run(
                 &self,
                 request: Request<DescribeRunRequest>,
-            ) -> Answer<DescribeRunResponse> {
+            ) -> RpcResult<DescribeRunResponse> {
                 let DescribeRunRequest { header, store_id } = request.into_inner();
                 self.check_cluster(header)?;
                 let summary = self.keeper.describe_run(StoreId(store_id));
@@ -192,7 +192,7 @@ macro_rules! control {
             async fn get_config(
                 &self,
                 request: Request<GetConfigRequest>,
-            ) -> Answer<GetConfigResponse> {
+            ) -> RpcResult<GetConfigResponse> {
                 let GetConfigRequest { header, keys } = request.into_inner();
                 let forwarded = header.is_some_and(|header| header.forwarded);
                 let wants_cluster =
@@ -209,7 +209,7 @@ macro_rules! control {
             async fn set_config(
                 &self,
                 request: Request<SetConfigRequest>,
-            ) -> Answer<SetConfigResponse> {
+            ) -> RpcResult<SetConfigResponse> {
                 let SetConfigRequest { header, key, value } = request.into_inner();
                 let forwarded = header.is_some_and(|header| header.forwarded);
                 if self.config.get().get(&key).is_some() {

@@ -199,7 +199,7 @@ mod tests {
         }
 
         fn get_cached(&self, _: &[u8]) -> Result<Cached<Option<Pair>>> {
-            Ok(Cached::Here(None))
+            Ok(Cached::Ready(None))
         }
 
         fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {

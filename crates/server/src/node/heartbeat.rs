@@ -1,9 +1,9 @@
 //! Reports to the placement group and its replies: every second, and soon after a change.
 
 use super::displaced::Displaced;
-use super::edge::Edge;
 use super::ids::IdSource;
 use super::open;
+use super::router::NodeRouter;
 use super::split;
 use super::steps;
 use crate::boots::Boots;
@@ -46,7 +46,7 @@ pub(super) struct Heartbeats {
     pub address: String,
     pub members: Arc<Members>,
     pub stores: Arc<Stores>,
-    pub edge: Arc<Edge>,
+    pub router: Arc<NodeRouter>,
     pub placement: Arc<PlacementService>,
     pub boots: Arc<Boots>,
     pub started_at: u64,
@@ -89,7 +89,7 @@ impl Heartbeats {
             tokio::select! {
                 () = stopped(&mut stopping) => return,
                 () = tokio::time::sleep(pause) => {}
-                () = tasks.edge.report_due.notified() => tokio::time::sleep(REPORT_DELAY).await,
+                () = tasks.router.report_due.notified() => tokio::time::sleep(REPORT_DELAY).await,
             }
         }
     }
@@ -106,7 +106,7 @@ impl Heartbeats {
             let measuring = shared.measuring.lock().entry(store.id()).or_default().clone();
             let Ok(measuring) = measuring.try_lock_owned() else { continue };
             let (tasks, shared) = (self.clone(), shared.clone());
-            self.edge.tasks.spawn_finite("split-check", async move {
+            self.router.tasks.spawn_finite("split-check", async move {
                 let ids = IdSource(tasks.placement.clone());
                 let (splitter, started) = (&shared.splitter, shared.started);
                 split::check(&store, &ids, tasks.limits(), splitter, started).await;
@@ -165,7 +165,7 @@ impl Heartbeats {
             Err(status) => {
                 tracing::debug!("heartbeat: {}", status.message());
                 shared.reporter.lock().failed();
-                self.edge.leader_unknown.notify_one();
+                self.router.leader_unknown.notify_one();
                 RETRY_INTERVAL
             }
         }
@@ -185,7 +185,7 @@ impl Heartbeats {
         };
         // A store that waits for the operator has not failed, and does not serve.
         let mut reported = self.stores.all();
-        reported.retain(|store| !self.edge.is_stopped_beside(store.id()));
+        reported.retain(|store| !self.router.is_stopped_beside(store.id()));
         let asked: Vec<_> = reported.into_iter().map(ask).collect();
         let (mut stores, mut all, mut is_complete) = (Vec::new(), Vec::new(), true);
         let mut kept = BTreeSet::new();
@@ -214,7 +214,7 @@ impl Heartbeats {
             // Invariant: a store that ends with its node has not failed. Its replicas would be rebuilt
             // at once, and it would be named as failed until the node is back.
             let ends_in_order =
-                self.stores.is_stopping() && self.edge.tasks.store_failure(store.id()).is_none();
+                self.stores.is_stopping() && self.router.tasks.store_failure(store.id()).is_none();
             stores.push(StoreReport {
                 boot_count: self.boots.get(store.id()).boot.count,
                 has_failed: report.has_failed && !ends_in_order,
@@ -298,7 +298,7 @@ impl Heartbeats {
             return;
         }
         let shared = shared.clone();
-        self.edge.tasks.spawn_finite("device-measurement", async move {
+        self.router.tasks.spawn_finite("device-measurement", async move {
             let measured =
                 tokio::task::spawn_blocking(move || store.engine().measure_writes()).await;
             shared.measuring_devices.lock().remove(&id);
@@ -313,7 +313,7 @@ impl Heartbeats {
     /// Destroys a removed replica. Does not wait: its store may hang.
     fn destroy(&self, peer: StalePeer) {
         let Some(store) = self.stores.get(peer.store) else { return };
-        self.edge.tasks.spawn_finite("destroy-replica", async move {
+        self.router.tasks.spawn_finite("destroy-replica", async move {
             // The next report shows whether the replica was destroyed.
             let _ = store.submit(peer.destroy(), None).await;
             Ok(())
@@ -322,7 +322,7 @@ impl Heartbeats {
 
     fn start(self: &Arc<Self>, shared: &Arc<Shared>, step: Instruction) {
         let (tasks, shared) = (self.clone(), shared.clone());
-        self.edge.tasks.spawn_finite("operator-step", async move {
+        self.router.tasks.spawn_finite("operator-step", async move {
             let ids = IdSource(tasks.placement.clone());
             let execute = steps::execute(&tasks.stores, &ids, &step);
             // After a panic, too, the step may be started again.
@@ -331,7 +331,7 @@ impl Heartbeats {
                 Err(error) => (Err(Obstacle::now(error.to_string())), Err(error)),
             };
             shared.reporter.lock().ended(StepKey::of(&step), step.step, outcome);
-            tasks.edge.report_due.notify_one();
+            tasks.router.report_due.notify_one();
             panicked
         });
     }

@@ -1,7 +1,7 @@
 //! Cluster and stores of this node's directories: read back, bootstrapped or joined.
 
 use super::open;
-use super::waiting::Waiting;
+use super::waiting::WaitLog;
 use crate::config::Config;
 use crate::members::Members;
 use crate::placement;
@@ -81,7 +81,7 @@ pub(super) async fn join(
 }
 
 async fn join_with_retry(addresses: &[String], request: &JoinRequest) -> Result<JoinResponse> {
-    let mut waiting = Waiting::since(Instant::now());
+    let mut waiting = WaitLog::since(Instant::now());
     loop {
         let mut reasons = Vec::new();
         for address in addresses {

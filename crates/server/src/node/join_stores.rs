@@ -2,7 +2,7 @@
 //! node's own placement service, which leads or forwards to the leader.
 
 use super::identity::{self, OpenDir, Opened};
-use super::waiting::Waiting;
+use super::waiting::WaitLog;
 use super::{Parts, open};
 use crate::placement::{PlacementService, wire_times};
 use crate::tasks::blocking;
@@ -56,7 +56,7 @@ impl Parts {
         self.members.update(answer.members_version, &answer.members, &self.address);
         // The new directories have no copy of the list yet.
         self.members.announce();
-        self.edge.report_due.notify_one();
+        self.router.report_due.notify_one();
         Ok(())
     }
 
@@ -79,7 +79,7 @@ async fn join_with_retry(
     placement: &Arc<PlacementService>,
     request: &JoinRequest,
 ) -> Result<JoinResponse> {
-    let mut waiting = Waiting::since(Instant::now());
+    let mut waiting = WaitLog::since(Instant::now());
     loop {
         match placement.join(request.clone()).await {
             Ok(answer) => return Ok(answer),

@@ -30,7 +30,7 @@ impl KeepRun for Parts {
 impl Parts {
     fn keep(&self, store: StoreId) -> Result<StoreRun> {
         let dir = self.members.own().remove(&store).flatten();
-        let dir = dir.filter(|_| self.edge.is_stopped_beside(store)).ok_or_else(|| {
+        let dir = dir.filter(|_| self.router.is_stopped_beside(store)).ok_or_else(|| {
             Error::invalid(format!(
                 "store {store} of this node was not stopped beside another run of it: name the \
                  address of a node where it was"
@@ -43,7 +43,7 @@ impl Parts {
         let engine = Arc::new(self.reopen(&dir)?);
         let files = open::files(&self.config);
         {
-            let _held = self.edge.stop_records.lock();
+            let _held = self.router.stop_records.lock();
             keep_run(&files, &dir)?;
         }
         let start = DirStart {
@@ -58,10 +58,10 @@ impl Parts {
         self.members.announce();
         let ident = StoreIdent { cluster: self.cluster, store };
         let started = self.start_store(engine, ident)?;
-        self.edge.goes_on(store);
+        self.router.goes_on(store);
         self.stores.add(started);
         self.transport.store_serves(store);
-        self.edge.report_due.notify_one();
+        self.router.report_due.notify_one();
         tracing::warn!("store {store} goes on as {run}: the operator chose its directory");
         Ok(run)
     }

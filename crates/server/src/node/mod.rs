@@ -2,7 +2,6 @@
 
 mod dirs;
 mod displaced;
-mod edge;
 #[cfg(test)]
 mod hanging_tests;
 mod heartbeat;
@@ -16,6 +15,7 @@ mod open;
 mod port_holder;
 mod recovery;
 mod reload;
+mod router;
 mod seeds;
 mod split;
 mod steps;
@@ -39,15 +39,15 @@ use crate::placement::PlacementService;
 use crate::port::{self, MESSAGE_BYTES_MAX};
 use crate::store::{Engine, StoreHandle};
 use crate::stores::Stores;
-use crate::tasks::{Failure, Failures, Tasks, blocking};
+use crate::tasks::{Failures, NodeFailure, Tasks, blocking};
 use crate::tikv::TikvService;
 use crate::transport::{self, Transport};
 use crate::unsupported;
 use dirs::Dirs;
-use edge::Edge;
 use identity::Opened;
 use listen::{Signal, Signals};
 use reload::Reload;
+use router::NodeRouter;
 use seeds::{ClusterQuestion, Seeds};
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
@@ -138,7 +138,7 @@ pub struct Node {
     stopping: watch::Sender<bool>,
     /// Ends when the port is closed.
     port: oneshot::Receiver<()>,
-    edge: Arc<Edge>,
+    router: Arc<NodeRouter>,
     reload: Reload,
 }
 
@@ -163,11 +163,11 @@ impl Node {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let stores = Arc::new(Stores::new(BATCH_ENTRY_BYTES_MAX));
         let (tasks, failures) = Tasks::new();
-        let edge = Arc::new(Edge::new(stores.clone(), tasks.clone()));
+        let router = Arc::new(NodeRouter::new(stores.clone(), tasks.clone()));
         let idents = dirs.idents();
         let boots = dirs.boots();
         let members = dirs.keep_members(cluster, &address, &boots);
-        edge.set_members(members.clone());
+        router.set_members(members.clone());
         let identity = transport::Identity {
             cluster,
             address: address.clone(),
@@ -175,11 +175,14 @@ impl Node {
             times: open::lease_times(&config),
             boots: boots.clone(),
         };
-        let options = transport::Options { seed: random(), ..transport::Options::default() };
-        let transport = Transport::start(options, identity, members.clone(), edge.clone());
-        edge.set_transport(transport.clone());
+        let options = transport::TransportOptions {
+            seed: random(),
+            ..transport::TransportOptions::default()
+        };
+        let transport = Transport::start(options, identity, members.clone(), router.clone());
+        router.set_transport(transport.clone());
         let parts =
-            Parts { config, cluster, address, members, stores, edge, clock, boots, transport };
+            Parts { config, cluster, address, members, stores, router, clock, boots, transport };
         let new = parts.start_stores(dirs)?;
         let (stopping, _) = watch::channel(false);
         let placement = parts.placement(&idents);
@@ -195,8 +198,8 @@ impl Node {
             nodes: parts.members.addresses().len(),
             took: started.elapsed(),
         };
-        let Parts { stores, edge, transport, .. } = parts;
-        Ok(Self { ready, stores, transport, tasks, failures, stopping, port, edge, reload })
+        let Parts { stores, router, transport, .. } = parts;
+        Ok(Self { ready, stores, transport, tasks, failures, stopping, port, router, reload })
     }
 
     /// Waits until the last store or a required task fails.
@@ -204,11 +207,11 @@ impl Node {
         while let Some(failure) = self.failures.recv().await {
             let runs = self.stores.all().iter().any(|store| store.is_running());
             match failure {
-                Failure::Task(error) => return Err(error),
-                Failure::Store(error) if !runs && self.stores.recovering().is_empty() => {
+                NodeFailure::Task(error) => return Err(error),
+                NodeFailure::Store(error) if !runs && self.stores.recovering().is_empty() => {
                     return Err(error);
                 }
-                Failure::Store(_) => {}
+                NodeFailure::Store(_) => {}
             }
         }
         Ok(())
@@ -225,7 +228,7 @@ impl Node {
     /// Makes the node unready, tells the placement group, and hands the leaders over.
     pub async fn leave(&self) {
         self.stores.set_stopping();
-        self.edge.report_due.notify_one();
+        self.router.report_due.notify_one();
         leave::hand_over(&self.stores).await;
     }
 
@@ -244,7 +247,7 @@ impl Node {
         // The sender is dropped when the port is closed.
         let _ = self.port.await;
         self.transport.shutdown().await;
-        self.edge.stop_snapshots();
+        self.router.stop_snapshots();
         let stores = self.stores.clone();
         let stopped = tokio::task::spawn_blocking(move || {
             // Recovering stores first: one may be opening.
@@ -283,7 +286,7 @@ struct Parts {
     address: String,
     members: Arc<Members>,
     stores: Arc<Stores>,
-    edge: Arc<Edge>,
+    router: Arc<NodeRouter>,
     clock: Arc<dyn Clock>,
     boots: Arc<Boots>,
     transport: Transport,
@@ -319,7 +322,7 @@ impl Parts {
         let none = self.stores.all().is_empty() && self.stores.recovering().is_empty();
         self.add_absent();
         let gone = self.stores.failed().into_iter().filter_map(|failed| failed.store);
-        gone.for_each(|store| self.edge.store_gone(store));
+        gone.for_each(|store| self.router.store_gone(store));
         first_error.filter(|_| none).map_or(Ok(new), Err)
     }
 
@@ -407,7 +410,7 @@ impl Parts {
             cluster: self.cluster,
             address: self.address.clone(),
             stores: self.stores.clone(),
-            tasks: self.edge.tasks.clone(),
+            tasks: self.router.tasks.clone(),
             metrics,
             transport: self.transport.clone(),
             majorities,
@@ -415,17 +418,17 @@ impl Parts {
             memory: memory.clone(),
         });
         let grpc = unsupported::with_text(grpc.into_axum_router());
-        let router = grpc.merge(tikv.routes()).merge(status).fallback(unsupported::answer);
-        let options = port::Options {
+        let routes = grpc.merge(tikv.routes()).merge(status).fallback(unsupported::answer);
+        let options = port::PortOptions {
             connections_max: reload.connections_max.clone(),
             handles: self.config.descriptors.handles().clone(),
-            ..port::Options::default()
+            ..port::PortOptions::default()
         };
         let stopped = stopping.subscribe();
         let transport = self.transport.clone();
-        let serving = port::serve(listener, router, transport, options, memory, stats, stopped);
+        let serving = port::serve(listener, routes, transport, options, memory, stats, stopped);
         let (closed, port) = oneshot::channel();
-        self.edge.tasks.spawn_lasting("port", async move {
+        self.router.tasks.spawn_lasting("port", async move {
             let _closed: oneshot::Sender<()> = closed;
             serving.await;
         });
@@ -438,7 +441,7 @@ impl Parts {
         let majorities = Majorities::new(self.cluster, address, stores, members, transport);
         let majorities = Arc::new(majorities);
         let (watching, mut stopping) = (majorities.clone(), stopping.subscribe());
-        self.edge.tasks.spawn_lasting("majorities", async move {
+        self.router.tasks.spawn_lasting("majorities", async move {
             tokio::select! {
                 () = heartbeat::stopped(&mut stopping) => {}
                 () = watching.run() => {}
@@ -456,47 +459,47 @@ impl Parts {
     ) {
         if !new.is_empty() {
             let joining = self.clone().join_new(placement, new, stopping.subscribe());
-            self.edge.tasks.spawn_finite("new-directories", joining);
+            self.router.tasks.spawn_finite("new-directories", joining);
         }
     }
 
     fn start_address_exchange(&self, stopping: &watch::Sender<bool>) {
-        let (members, edge) = (self.members.clone(), self.edge.clone());
-        let using = Seeds::use_learned(members, edge, stopping.subscribe());
-        self.edge.tasks.spawn_lasting("addresses", using);
+        let (members, router) = (self.members.clone(), self.router.clone());
+        let using = Seeds::use_learned(members, router, stopping.subscribe());
+        self.router.tasks.spawn_lasting("addresses", using);
         let seeds = Seeds {
             config: self.config.clone(),
             cluster: self.cluster,
             address: self.address.clone(),
             members: self.members.clone(),
-            edge: self.edge.clone(),
+            router: self.router.clone(),
         };
-        self.edge.tasks.spawn_lasting("seeds", seeds.run(stopping.subscribe()));
+        self.router.tasks.spawn_lasting("seeds", seeds.run(stopping.subscribe()));
     }
 
     fn start_heartbeats(&self, placement: Arc<PlacementService>, stopping: &watch::Sender<bool>) {
         let ticking = heartbeat::tick(placement.clone(), stopping.subscribe());
-        self.edge.tasks.spawn_lasting("placement-ticks", ticking);
+        self.router.tasks.spawn_lasting("placement-ticks", ticking);
         let heartbeats = heartbeat::Heartbeats {
             config: self.config.clone(),
             address: self.address.clone(),
             members: self.members.clone(),
             stores: self.stores.clone(),
-            edge: self.edge.clone(),
+            router: self.router.clone(),
             placement,
             boots: self.boots.clone(),
             started_at: self.clock.unix_seconds(),
             displaced: Default::default(),
         };
-        self.edge.tasks.spawn_lasting("heartbeats", heartbeats.run(stopping.subscribe()));
+        self.router.tasks.spawn_lasting("heartbeats", heartbeats.run(stopping.subscribe()));
     }
 
     /// Starts the store loop of a directory that is a member.
     fn start_store(&self, engine: Arc<Engine>, ident: StoreIdent) -> Result<Arc<StoreHandle>> {
         let core = open::core(&self.config, &engine, ident, &*self.clock, random())?;
-        let (clock, edge) = (self.clock.clone(), self.edge.clone());
+        let (clock, router) = (self.clock.clone(), self.router.clone());
         let pending_bytes_max = self.config.pending_bytes_max;
-        StoreHandle::start(ident.store, engine, core, clock, edge, pending_bytes_max)
+        StoreHandle::start(ident.store, engine, core, clock, router, pending_bytes_max)
     }
 }
 

@@ -9,7 +9,7 @@ use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind, RecoveringSt
 use stele_replica::{LeaseTimes, Now, Options, RaftStore};
 use stele_types::size::format_bytes;
 use stele_types::{Clock, Error, Result, StoreIdent};
-use stele_vfs::{RealVfs, ScaledVfs, SystemClock, Vfs, warnings};
+use stele_vfs::{RealVfs, SlowedVfs, SystemClock, Vfs, warnings};
 
 /// Locks a directory that did not open for log entry recovery; `None` if that would not open it.
 pub(super) fn begin_recovery(config: &Config, dir: &Path) -> Result<Option<RecoveringStore>> {
@@ -20,7 +20,7 @@ pub(super) fn begin_recovery(config: &Config, dir: &Path) -> Result<Option<Recov
 pub(super) fn files(config: &Config) -> Arc<dyn Vfs> {
     let real = Arc::new(RealVfs::new());
     match &config.device_scale {
-        Some(scale) => Arc::new(ScaledVfs::new(real, scale.clone(), Arc::new(SystemClock::new()))),
+        Some(scale) => Arc::new(SlowedVfs::new(real, scale.clone(), Arc::new(SystemClock::new()))),
         None => real,
     }
 }

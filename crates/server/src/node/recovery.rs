@@ -43,7 +43,7 @@ pub(super) fn start(damaged: DamagedDir, parts: &Parts) -> Result<()> {
     let members = parts.members.clone();
     let context = RecoveryContext {
         clock: parts.clock.clone(),
-        sink: parts.edge.clone(),
+        sink: parts.router.clone(),
         stores: Box::new(move || members.stores()),
     };
     let open_store = {
@@ -54,16 +54,16 @@ pub(super) fn start(damaged: DamagedDir, parts: &Parts) -> Result<()> {
             Ok(())
         }
     };
-    let (stores, edge, failed_dir) = (parts.stores.clone(), parts.edge.clone(), dir.clone());
+    let (stores, router, failed_dir) = (parts.stores.clone(), parts.router.clone(), dir.clone());
     let on_end = move |ended: Result<bool>| {
         let opened =
             ended.and_then(|is_recovered| if is_recovered { open_store() } else { Ok(()) });
         stores.remove_recovering(ident.store);
         match opened {
-            Ok(()) => edge.report_due.notify_one(),
+            Ok(()) => router.report_due.notify_one(),
             Err(error) => {
                 stores.add_failed(FailedDir::new(failed_dir, Some(ident.store), &error));
-                edge.failed(ident.store, error);
+                router.failed(ident.store, error);
             }
         }
     };

@@ -1,7 +1,7 @@
 //! Nodes that `join` names: asked for their cluster at the start, and for addresses while this node
 //! finds no placement leader.
 
-use super::edge::Edge;
+use super::router::NodeRouter;
 use crate::config::Config;
 use crate::members::{Hearsay, Members};
 use crate::port::MESSAGE_BYTES_MAX;
@@ -122,7 +122,7 @@ pub(super) struct Seeds {
     pub cluster: ClusterId,
     pub address: String,
     pub members: Arc<Members>,
-    pub edge: Arc<Edge>,
+    pub router: Arc<NodeRouter>,
 }
 
 impl Seeds {
@@ -134,7 +134,7 @@ impl Seeds {
             let next = async {
                 self.exchange(&mut foreign).await;
                 tokio::time::sleep(PAUSE).await;
-                self.edge.leader_unknown.notified().await;
+                self.router.leader_unknown.notified().await;
             };
             tokio::select! {
                 () = super::heartbeat::stopped(&mut stopping) => return,
@@ -146,7 +146,7 @@ impl Seeds {
     /// Puts learned addresses into use and saves them, until `stopping` is set.
     pub async fn use_learned(
         members: Arc<Members>,
-        edge: Arc<Edge>,
+        router: Arc<NodeRouter>,
         mut stopping: watch::Receiver<bool>,
     ) {
         loop {
@@ -154,12 +154,12 @@ impl Seeds {
                 () = super::heartbeat::stopped(&mut stopping) => return,
                 () = members.learned() => {}
             }
-            edge.save_members(&members);
-            if let Some(transport) = edge.transport() {
+            router.save_members(&members);
+            if let Some(transport) = router.transport() {
                 transport.members_changed();
                 for Hearsay { store, run, address } in members.take_hearsay() {
                     let transport = transport.clone();
-                    edge.tasks.spawn_finite("succession", async move {
+                    router.tasks.spawn_finite("succession", async move {
                         let verdict = transport.admit_hearsay(store, &run, &address).await;
                         tracing::debug!("store {store}, {run} at {address}: {verdict:?}");
                         Ok(())

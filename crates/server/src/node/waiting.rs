@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 const LINE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Wait that began, with its last line.
-pub(super) struct Waiting {
+pub(super) struct WaitLog {
     began: Instant,
     last: Option<(Instant, String)>,
 }
 
-impl Waiting {
+impl WaitLog {
     /// Creates a wait that begins now.
     pub fn since(now: Instant) -> Self {
         Self { began: now, last: None }
@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn a_node_that_waits_to_join_says_so_every_30_s_and_when_the_reason_changes() {
         let began = Instant::now();
-        let mut waiting = Waiting::since(began);
+        let mut waiting = WaitLog::since(began);
         // The seconds at which a line is written.
         let mut lines = Vec::new();
         for tenth in 0..1000 {

@@ -34,7 +34,7 @@ pub struct PdService {
     stop: watch::Receiver<bool>,
 }
 
-type Answer<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Answers that may wait for a slow reader.
@@ -144,7 +144,7 @@ where
 
 #[tonic::async_trait]
 impl Pd for PdService {
-    async fn get_members(&self, _: Request<GetMembersRequest>) -> Answer<GetMembersResponse> {
+    async fn get_members(&self, _: Request<GetMembersRequest>) -> RpcResult<GetMembersResponse> {
         let addresses = self.members.addresses();
         let members: Vec<Member> = addresses.iter().map(|at| answers::member(at)).collect();
         let leader = self.placement.leader_address();
@@ -161,7 +161,7 @@ impl Pd for PdService {
     async fn get_cluster_info(
         &self,
         _: Request<GetClusterInfoRequest>,
-    ) -> Answer<GetClusterInfoResponse> {
+    ) -> RpcResult<GetClusterInfoResponse> {
         Ok(Response::new(GetClusterInfoResponse {
             header: self.header(),
             service_modes: vec![ServiceMode::PdSvcMode as i32],
@@ -169,7 +169,7 @@ impl Pd for PdService {
         }))
     }
 
-    async fn get_region(&self, request: Request<GetRegionRequest>) -> Answer<GetRegionResponse> {
+    async fn get_region(&self, request: Request<GetRegionRequest>) -> RpcResult<GetRegionResponse> {
         let request = request.into_inner();
         self.check(request.header.as_ref())?;
         let info = self.placement.region_by_key(&request.region_key).await?;
@@ -179,7 +179,7 @@ impl Pd for PdService {
     async fn get_prev_region(
         &self,
         request: Request<GetRegionRequest>,
-    ) -> Answer<GetRegionResponse> {
+    ) -> RpcResult<GetRegionResponse> {
         let request = request.into_inner();
         self.check(request.header.as_ref())?;
         let info = self.placement.previous_region(&request.region_key).await?;
@@ -189,7 +189,7 @@ impl Pd for PdService {
     async fn get_region_by_id(
         &self,
         request: Request<GetRegionByIdRequest>,
-    ) -> Answer<GetRegionResponse> {
+    ) -> RpcResult<GetRegionResponse> {
         let request = request.into_inner();
         self.check(request.header.as_ref())?;
         let info = self.placement.region_by_id(RegionId(request.region_id)).await?;
@@ -201,7 +201,7 @@ impl Pd for PdService {
     async fn query_region(
         &self,
         requests: Request<Streaming<QueryRegionRequest>>,
-    ) -> Answer<Self::QueryRegionStream> {
+    ) -> RpcResult<Self::QueryRegionStream> {
         let service = self.clone();
         let answer = move |request| -> BoxFuture<'static, _> {
             let service = service.clone();
@@ -213,7 +213,7 @@ impl Pd for PdService {
     async fn scan_regions(
         &self,
         request: Request<ScanRegionsRequest>,
-    ) -> Answer<ScanRegionsResponse> {
+    ) -> RpcResult<ScanRegionsResponse> {
         let request = request.into_inner();
         self.check(request.header.as_ref())?;
         let range = KeyRange { start: request.start_key, end: request.end_key };
@@ -230,7 +230,7 @@ impl Pd for PdService {
     async fn batch_scan_regions(
         &self,
         request: Request<BatchScanRegionsRequest>,
-    ) -> Answer<BatchScanRegionsResponse> {
+    ) -> RpcResult<BatchScanRegionsResponse> {
         let request = request.into_inner();
         self.check(request.header.as_ref())?;
         let range = |range: &stele_proto::pdpb::KeyRange| KeyRange {
@@ -251,7 +251,7 @@ impl Pd for PdService {
         Ok(Response::new(BatchScanRegionsResponse { header: Some(header), regions }))
     }
 
-    async fn get_store(&self, request: Request<GetStoreRequest>) -> Answer<GetStoreResponse> {
+    async fn get_store(&self, request: Request<GetStoreRequest>) -> RpcResult<GetStoreResponse> {
         let request = request.into_inner();
         self.check(request.header.as_ref())?;
         let id = request.store_id;
@@ -268,7 +268,7 @@ impl Pd for PdService {
     async fn get_all_stores(
         &self,
         request: Request<GetAllStoresRequest>,
-    ) -> Answer<GetAllStoresResponse> {
+    ) -> RpcResult<GetAllStoresResponse> {
         let request = request.into_inner();
         self.check(request.header.as_ref())?;
         let stores = self.stores_of(Vec::new()).await?;
@@ -278,7 +278,7 @@ impl Pd for PdService {
 
     type TsoStream = Replies<TsoResponse>;
 
-    async fn tso(&self, requests: Request<Streaming<TsoRequest>>) -> Answer<Self::TsoStream> {
+    async fn tso(&self, requests: Request<Streaming<TsoRequest>>) -> RpcResult<Self::TsoStream> {
         // Clients open the stream when they start, and raw ones never use it.
         let refuse = |_: TsoRequest| {
             let text = format!("timestamps are not supported: {RAW_CALLS_ONLY}");
@@ -294,7 +294,7 @@ impl MetaStorage for PdService {
     async fn get(
         &self,
         _: Request<meta_storagepb::GetRequest>,
-    ) -> Answer<meta_storagepb::GetResponse> {
+    ) -> RpcResult<meta_storagepb::GetResponse> {
         let header =
             meta_storagepb::ResponseHeader { cluster_id: self.cluster.0, ..Default::default() };
         let header = Some(header);
@@ -308,7 +308,7 @@ impl Keyspace for PdService {
     async fn load_keyspace(
         &self,
         request: Request<keyspacepb::LoadKeyspaceRequest>,
-    ) -> Answer<keyspacepb::LoadKeyspaceResponse> {
+    ) -> RpcResult<keyspacepb::LoadKeyspaceResponse> {
         let name = request.into_inner().name;
         if name != "DEFAULT" && !name.is_empty() {
             return Err(Status::not_found(format!("key space `{name}` does not exist")));

@@ -1,13 +1,13 @@
 //! Reasons of placement: what the schedulers know of each store, and their verdicts.
 
 use super::forward::leader_calls;
-use super::stores::{Counts, count};
+use super::stores::{StoreCounts, count};
 use super::{PlacementService, operators, regions, wire};
 use std::sync::Arc;
 use stele_placement::schedule::explain::{self, Member, Overview, StoreOverview};
 use stele_placement::schedule::judge::{Rule, Verdict};
 use stele_placement::{
-    Cluster, Config, LeaderState, Millis, Rates, RegionInfo, Store, View, pick_all,
+    Cluster, ClusterView, Config, LeaderState, Millis, Rates, RegionInfo, Store, pick_all,
 };
 use stele_proto::stele::control::v1::{
     ExplainRequest, ExplainResponse, PlacementRequest, PlacementResponse, RegionHeat,
@@ -51,7 +51,7 @@ pub(super) fn speed_per_second(state: &LeaderState, store: &Store) -> Option<u64
 }
 
 fn placement(state: &LeaderState, now: Millis) -> PlacementResponse {
-    let view = View { cluster: &state.cluster, operators: &state.operators, now };
+    let view = ClusterView { cluster: &state.cluster, operators: &state.operators, now };
     let overview = explain::overview(&view);
     let running = state.operators.running();
     let running = running.map(|operator| operators::running_info(state, operator, now));
@@ -72,7 +72,7 @@ fn explained(
     now: Millis,
 ) -> Result<ExplainResponse, Status> {
     let info = wanted(state, request)?;
-    let view = View { cluster: &state.cluster, operators: &state.operators, now };
+    let view = ClusterView { cluster: &state.cluster, operators: &state.operators, now };
     let Some(explanation) = explain::explain(&view, info.region.id) else {
         return Err(unknown(info.region.id.0));
     };
@@ -124,7 +124,7 @@ fn member_verdict(judged: &Judged<'_>, info: &RegionInfo, member: &Member) -> St
 struct Judged<'a> {
     state: &'a LeaderState,
     overview: &'a Overview,
-    counts: Counts,
+    counts: StoreCounts,
     weight_max: u64,
 }
 

@@ -6,10 +6,10 @@
 mod explain;
 mod forward;
 mod heartbeat;
-mod leader;
 mod lookup;
 mod members;
 mod operators;
+mod orders;
 mod regions;
 mod settings;
 mod stores;

@@ -8,7 +8,8 @@ use stele_placement::operator::plan;
 use stele_placement::schedule::load::Loads;
 use stele_placement::schedule::merge;
 use stele_placement::{
-    Cluster, Finished, Kind, LeaderState, Millis, NotAdmitted, Operator, RegionInfo, Step, View,
+    Cluster, ClusterView, Finished, Kind, LeaderState, Millis, NotAdmitted, Operator, RegionInfo,
+    Step,
 };
 use stele_proto::stele::control::v1::{
     CancelOperatorRequest, CancelOperatorResponse, ListOperatorsRequest, ListOperatorsResponse,
@@ -111,7 +112,7 @@ impl PlacementService {
                 let text = format!("region {} has a replica on store {to}", info.region.id);
                 return Err(Status::failed_precondition(text));
             }
-            let view = View { cluster: &state.cluster, operators: &state.operators, now };
+            let view = ClusterView { cluster: &state.cluster, operators: &state.operators, now };
             let next = view.next_leader(&Loads::of(&view), info, &[old]);
             // The members of a region that is prepared for a merge do not change.
             let mut steps = Vec::from_iter(is_merging(info).then_some(Step::AbandonMerge));
@@ -145,7 +146,7 @@ impl PlacementService {
         let plan = |state: &LeaderState| {
             let source = region(state, request.source_region)?;
             let target = region(state, request.target_region)?;
-            let view = View { cluster: &state.cluster, operators: &state.operators, now };
+            let view = ClusterView { cluster: &state.cluster, operators: &state.operators, now };
             if !merge::are_neighbours(&source.region, &target.region) {
                 return Err(Status::failed_precondition(format!(
                     "regions {} and {} are not neighbours",

@@ -23,7 +23,7 @@ leader_calls! {
 }
 
 /// Regions and leaders of a store.
-pub(super) type Counts = HashMap<StoreId, (u64, u64)>;
+pub(super) type StoreCounts = HashMap<StoreId, (u64, u64)>;
 
 impl PlacementService {
     async fn list_stores_here(
@@ -123,8 +123,8 @@ fn progress(state: &LeaderState, store: StoreId, now: Millis) -> StoreProgress {
     out
 }
 
-pub(super) fn count(state: &LeaderState) -> Counts {
-    let mut counts = Counts::new();
+pub(super) fn count(state: &LeaderState) -> StoreCounts {
+    let mut counts = StoreCounts::new();
     for info in state.cluster.regions().iter() {
         for peer in &info.region.peers {
             counts.entry(peer.store).or_default().0 += 1;
@@ -136,7 +136,7 @@ pub(super) fn count(state: &LeaderState) -> Counts {
     counts
 }
 
-fn info(state: &LeaderState, counts: &Counts, store: &Store, now: Millis) -> StoreInfo {
+fn info(state: &LeaderState, counts: &StoreCounts, store: &Store, now: Millis) -> StoreInfo {
     let (region_count, leader_count) = counts.get(&store.id).copied().unwrap_or_default();
     let report = &store.report;
     let stats = StoreStats {

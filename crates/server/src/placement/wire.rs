@@ -1,7 +1,7 @@
 //! Conversion between the placement group's types and the control protocol's.
 
 use bytes::Bytes;
-use stele_node::report::{Answer, Report, StalePeer};
+use stele_node::report::{Report, ReportAnswer, StalePeer};
 use stele_placement::{
     Change, DownPeer, Instruction, NewRegion, NodeReport, OperatorId, Order, Refused, RegionInfo,
     RegionReport, Store, StoreReport, StoreState, Traffic,
@@ -80,7 +80,7 @@ pub(super) fn report_of(request: &wire::HeartbeatRequest) -> Report {
 }
 
 /// Encodes the answer to a report, without the cluster and its members.
-pub(super) fn response(answer: &Answer) -> wire::HeartbeatResponse {
+pub(super) fn response(answer: &ReportAnswer) -> wire::HeartbeatResponse {
     let settings = [(LEASES, answer.leases), (UNDETERMINED_FAIL, answer.undetermined_writes_fail)];
     let option = |(key, flag): (&str, Option<bool>)| {
         let value = u64::from(flag?).to_string();
@@ -104,7 +104,7 @@ pub(super) fn response(answer: &Answer) -> wire::HeartbeatResponse {
 pub(crate) fn answer_of(
     response: &wire::HeartbeatResponse,
     sequence: u64,
-) -> (Answer, Vec<Refused>) {
+) -> (ReportAnswer, Vec<Refused>) {
     let flag = |key: &str| {
         let option = response.options.iter().find(|option| option.key == key)?;
         Some(option.value != "0")
@@ -121,7 +121,7 @@ pub(crate) fn answer_of(
             }),
         }
     }
-    let answer = Answer {
+    let answer = ReportAnswer {
         term: Term(response.options_version),
         sequence,
         steps,

@@ -20,7 +20,7 @@ pub const MESSAGE_BYTES_MAX: usize = 128 << 20;
 
 /// Bounds of the port.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct PortOptions {
     /// Most connections of all kinds; further ones are closed at once. It may change while the port
     /// serves.
     pub connections_max: Arc<AtomicU64>,
@@ -49,7 +49,7 @@ pub struct Options {
     pub drain_timeout: Duration,
 }
 
-impl Default for Options {
+impl Default for PortOptions {
     fn default() -> Self {
         Self {
             connections_max: Arc::new(AtomicU64::new(4096)),
@@ -92,7 +92,7 @@ pub async fn serve(
     listener: TcpListener,
     router: Router,
     transport: Transport,
-    options: Options,
+    options: PortOptions,
     memory: Arc<NodeMemory>,
     stats: Arc<Stats>,
     mut stop: watch::Receiver<bool>,
@@ -185,7 +185,7 @@ async fn is_node(stream: &TcpStream) -> std::io::Result<bool> {
     }
 }
 
-fn builder(options: &Options) -> Builder<TokioExecutor> {
+fn builder(options: &PortOptions) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http2()
@@ -208,7 +208,7 @@ struct Http {
     builder: Arc<Builder<TokioExecutor>>,
     router: Router,
     memory: Arc<NodeMemory>,
-    options: Options,
+    options: PortOptions,
     stop: watch::Receiver<bool>,
 }
 
@@ -216,7 +216,7 @@ impl Http {
     async fn serve(mut self, stream: TcpStream) {
         // A refusal costs only latency.
         let _ = stream.set_nodelay(true);
-        let Options { stream_window_bytes_max, connection_window_bytes_max, body, .. } =
+        let PortOptions { stream_window_bytes_max, connection_window_bytes_max, body, .. } =
             self.options;
         let memory = ConnectionMemory::new(&self.memory, connection_window_bytes_max);
         let window_bytes = memory.window_bytes();

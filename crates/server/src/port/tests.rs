@@ -1,6 +1,6 @@
 //! Clients and nodes at one port.
 
-use super::{Options, Stats, serve};
+use super::{PortOptions, Stats, serve};
 use crate::memory::NodeMemory;
 use crate::transport::tests::common::{self, Book, Seen, heartbeat, until};
 use crate::transport::{Boots, Identity, MAGIC, Transport};
@@ -26,7 +26,7 @@ struct Port {
     task: tokio::task::JoinHandle<()>,
 }
 
-async fn start(book: &Arc<Book>, store: u64, options: Options) -> Port {
+async fn start(book: &Arc<Book>, store: u64, options: PortOptions) -> Port {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (_reporter, health) = tonic_health::server::health_reporter();
@@ -56,8 +56,8 @@ async fn start(book: &Arc<Book>, store: u64, options: Options) -> Port {
     Port { transport, seen, address, stats, stop, task: tokio::spawn(serving) }
 }
 
-fn hasty() -> Options {
-    Options { first_bytes_timeout: Duration::from_millis(300), ..Options::default() }
+fn hasty() -> PortOptions {
+    PortOptions { first_bytes_timeout: Duration::from_millis(300), ..PortOptions::default() }
 }
 
 async fn client(address: &str) -> HealthClient<Channel> {
@@ -119,7 +119,7 @@ async fn a_silent_connection_is_closed_in_time() {
 #[tokio::test]
 async fn connections_are_bounded_and_places_come_free() {
     let limit = Arc::new(AtomicU64::new(2));
-    let few = Options { connections_max: limit.clone(), ..hasty() };
+    let few = PortOptions { connections_max: limit.clone(), ..hasty() };
     let a = start(&Arc::new(Book::default()), 1, few).await;
     let first = TcpStream::connect(&a.address).await.unwrap();
     let second = TcpStream::connect(&a.address).await.unwrap();

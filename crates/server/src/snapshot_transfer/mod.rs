@@ -13,7 +13,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stele_node::snapshot::{BROKEN_NANOS_MAX, Parts, RETRY_NANOS, Reception, Replica, Source};
+use stele_node::snapshot::{BROKEN_NANOS_MAX, Parts, RETRY_NANOS, Reception, ReplicaKey, Source};
 use stele_replica::{Done, Input, Reply, Request, SendSnapshot, wire};
 use stele_types::{Error, Result, StoreId};
 use tokio::sync::{Semaphore, watch};
@@ -27,7 +27,7 @@ const CHUNK_PAIRS: usize = 1024;
 const SNAPSHOTS_MAX: usize = 2;
 
 /// Sender and receiver of a node's snapshots.
-pub struct Snapshots {
+pub struct SnapshotTransfer {
     stores: Arc<Stores>,
     sending: Arc<Semaphore>,
     receiving: Arc<Semaphore>,
@@ -38,7 +38,7 @@ pub struct Snapshots {
     stop: watch::Sender<bool>,
 }
 
-impl Snapshots {
+impl SnapshotTransfer {
     /// Creates the service for a node's stores.
     pub fn new(stores: Arc<Stores>) -> Self {
         let limit = || Arc::new(Semaphore::new(SNAPSHOTS_MAX));
@@ -149,7 +149,7 @@ impl Snapshots {
     }
 
     /// Keeps a part for its sender, for a limited time.
-    fn keep(&self, replica: Replica, header: Bytes, reception: Reception<Engine>) {
+    fn keep(&self, replica: ReplicaKey, header: Bytes, reception: Reception<Engine>) {
         let dropped = self.parts.lock().put(replica, header, reception, self.now_nanos());
         drop(dropped);
         let (parts, started) = (self.parts.clone(), self.started);

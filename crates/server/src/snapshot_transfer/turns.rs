@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use stele_node::snapshot::Replica;
+use stele_node::snapshot::ReplicaKey;
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 #[derive(Default)]
@@ -15,7 +15,7 @@ struct Connection {
 
 /// Connections by replica.
 #[derive(Default)]
-pub(super) struct Turns(Mutex<BTreeMap<Replica, Connection>>);
+pub(super) struct Turns(Mutex<BTreeMap<ReplicaKey, Connection>>);
 
 /// Turn of a connection to receive the snapshot of a replica.
 pub(super) struct Turn {
@@ -27,7 +27,7 @@ pub(super) struct Turn {
 impl Turns {
     /// Ends the connection that receives a snapshot for the replica, and waits until it has ended. It may
     /// be broken without having noticed.
-    pub async fn begin(&self, replica: Replica) -> Turn {
+    pub async fn begin(&self, replica: ReplicaKey) -> Turn {
         let (end, superseded) = oneshot::channel();
         let turn = {
             let mut turns = self.0.lock();

@@ -27,10 +27,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use stele_replica::{
-    Changes, Event, Input, PeerMessage, RaftStore, Readers, Reply, Request, SendSnapshot,
+    Changes, Event, Input, PeerMessage, RaftStore, ReadGate, Reply, Request, SendSnapshot,
     StageTimes,
 };
-use stele_replica::{Ended, Item, Kept, SlowWriters, Slowdowns, StoreLoop};
+use stele_replica::{Ended, Item, MemoryGuard, SlowWriters, Slowdowns, StoreLoop};
 use stele_storage::{Space, StorageEngine};
 use stele_types::{Clock, Error, Peer, PeerRole, Region, RegionId, Result, StoreId};
 use store_loop::{Inbox, LoopThread, answer_all};
@@ -58,7 +58,7 @@ pub trait OutputSink<E: StorageEngine = Engine>: Send + Sync {
 pub struct StoreHandle<E: StorageEngine = Engine> {
     id: StoreId,
     engine: Arc<E>,
-    readers: Arc<Readers>,
+    readers: Arc<ReadGate>,
     times: Arc<StageTimes>,
     inbox: Arc<Inbox<E>>,
     clock: Arc<dyn Clock>,
@@ -152,7 +152,7 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
     }
 
     /// Returns the replicas that may serve reads without the loop.
-    pub fn readers(&self) -> &Arc<Readers> {
+    pub fn readers(&self) -> &Arc<ReadGate> {
         &self.readers
     }
 
@@ -233,15 +233,15 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
     }
 
     /// Sends the core a request and waits for the reply. A writer first waits while garbage collection
-    /// of a replica lags behind writers. Answers at once when too many bytes are in progress. `kept`
+    /// of a replica lags behind writers. Answers at once when too many bytes are in progress. `memory`
     /// is kept until the outcome is known.
-    pub async fn submit(&self, request: impl Into<Request>, kept: Kept) -> Reply {
+    pub async fn submit(&self, request: impl Into<Request>, memory: MemoryGuard) -> Reply {
         let request = request.into();
         if let Some(pause) = self.pause(&request) {
             tokio::time::sleep(pause).await;
         }
         let (caller, reply) = Caller::waiting();
-        self.enqueue(request, caller, kept);
+        self.enqueue(request, caller, memory);
         reply.await.unwrap_or(Caller::LOST)
     }
 
@@ -254,15 +254,20 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
 
     /// Like [`StoreHandle::submit`], for a `caller` that does not wait: no task is needed unless its
     /// writer is slowed.
-    pub fn begin(self: &Arc<Self>, request: impl Into<Request>, caller: Caller, kept: Kept) {
+    pub fn begin(
+        self: &Arc<Self>,
+        request: impl Into<Request>,
+        caller: Caller,
+        memory: MemoryGuard,
+    ) {
         let request = request.into();
         match self.pause(&request) {
-            None => self.enqueue(request, caller, kept),
+            None => self.enqueue(request, caller, memory),
             Some(pause) => {
                 let store = self.clone();
                 tokio::spawn(async move {
                     tokio::time::sleep(pause).await;
-                    store.enqueue(request, caller, kept);
+                    store.enqueue(request, caller, memory);
                 });
             }
         }
@@ -274,8 +279,8 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
         Some(Duration::from_nanos(nanos))
     }
 
-    fn enqueue(&self, request: Request, caller: Caller, kept: Kept) {
-        match self.inbox.queue.submit(request, caller, kept) {
+    fn enqueue(&self, request: Request, caller: Caller, memory: MemoryGuard) {
+        match self.inbox.queue.submit(request, caller, memory) {
             Ok(was_empty) => self.inbox.wake(was_empty),
             Err(not_taken) => {
                 let reply = not_taken.reply();

@@ -100,7 +100,7 @@ fn puts_wait_while_a_replica_lags_and_deletes_do_not() {
             None => command.delete(b"k").map(|_| ()).unwrap(),
         }
         let command = command.build().bytes().clone();
-        let write = Write { header, command, frees: value.is_none() };
+        let write = Write { header, command, only_deletes: value.is_none() };
         let started = Instant::now();
         let reply = runtime.block_on(handle.submit(write, None));
         assert!(matches!(reply, Reply::Done(Done::Written { .. })), "{reply:?}");

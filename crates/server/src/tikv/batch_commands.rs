@@ -32,8 +32,8 @@ const ANSWERED_PER_BATCH: usize = 256;
 /// in flight.
 const BATCH_BYTES_MAX: usize = 256 << 10;
 
-type Answer = (u64, Response);
-type Batch = Held<BatchCommandsResponse>;
+type NumberedResponse = (u64, Response);
+type HeldAnswers = Held<BatchCommandsResponse>;
 
 /// Command or group that has its answers, or a status that ends the stream.
 type Answered = Result<(Outcome, Arc<Work>), Box<Status>>;
@@ -41,7 +41,7 @@ type Answered = Result<(Outcome, Arc<Work>), Box<Status>>;
 /// Outcome of a command or a group.
 enum Outcome {
     /// Answers, with their memory.
-    Ready(Vec<Answer>, Memory),
+    Ready(Vec<NumberedResponse>, Memory),
     /// Puts with the reply to their proposal. Their answers are made where they are sent.
     Replied(put_groups::Proposed, Reply),
 }
@@ -107,7 +107,8 @@ struct Work {
 impl Work {
     /// Starts every command.
     fn begin(self: Arc<Self>, batch: BatchCommandsRequest) -> Result<(), Box<Status>> {
-        let (mut puts, mut gets) = (put_groups::Groups::default(), get_groups::Groups::default());
+        let (mut puts, mut gets) =
+            (put_groups::PutGroups::default(), get_groups::GetGroups::default());
         for (id, request) in batch.request_ids.into_iter().zip(batch.requests) {
             self.service.check_cluster(context(&request))?;
             match request.cmd {
@@ -167,7 +168,7 @@ impl Work {
     /// Starts a command or a group, within memory of its own.
     fn answer<W>(self: Arc<Self>, work: impl FnOnce(Memory) -> W)
     where
-        W: Future<Output = Vec<Answer>> + Send + 'static,
+        W: Future<Output = Vec<NumberedResponse>> + Send + 'static,
     {
         let memory = RequestMemory::part_of(&self.message);
         let work = work(memory.clone());
@@ -178,7 +179,7 @@ impl Work {
     fn answer_while_open(
         self: Arc<Self>,
         memory: Memory,
-        work: impl Future<Output = Vec<Answer>> + Send + 'static,
+        work: impl Future<Output = Vec<NumberedResponse>> + Send + 'static,
     ) {
         tokio::spawn(async move {
             tokio::select! {
@@ -191,7 +192,7 @@ impl Work {
     fn answer_within(
         self: Arc<Self>,
         memory: Memory,
-        work: impl Future<Output = Vec<Answer>> + Send + 'static,
+        work: impl Future<Output = Vec<NumberedResponse>> + Send + 'static,
     ) {
         tokio::spawn(async move {
             answer(&self, memory, work).await;
@@ -200,7 +201,7 @@ impl Work {
 }
 
 /// Runs a command or a group and passes its answers on; a panic ends the stream.
-async fn answer(of: &Arc<Work>, memory: Memory, work: impl Future<Output = Vec<Answer>>) {
+async fn answer(of: &Arc<Work>, memory: Memory, work: impl Future<Output = Vec<NumberedResponse>>) {
     let answered = match caught("a command", work).await {
         Ok(answers) => Ok((Outcome::Ready(answers, memory), of.clone())),
         Err(_) => {
@@ -225,7 +226,7 @@ pub(super) struct Batches {
     service: TikvService,
     waiting: mpsc::UnboundedReceiver<Answered>,
     /// Answers of one command or group that the last message had no room for, with their memory.
-    left: VecDeque<Answer>,
+    left: VecDeque<NumberedResponse>,
     memory: Option<Memory>,
     end: Option<Box<Status>>,
     is_over: bool,
@@ -263,7 +264,7 @@ impl Batches {
 }
 
 impl Stream for Batches {
-    type Item = Result<Batch, Status>;
+    type Item = Result<HeldAnswers, Status>;
 
     fn poll_next(
         self: Pin<&mut Self>,
@@ -302,7 +303,7 @@ impl Stream for Batches {
     }
 }
 
-fn empty() -> Batch {
+fn empty() -> HeldAnswers {
     Held { message: BatchCommandsResponse::default(), memory: Vec::new() }
 }
 
@@ -365,7 +366,7 @@ mod tests {
         Arc::new(Work { service: service(), answers, message, _permit: permit })
     }
 
-    fn empty_answer(id: u64) -> Vec<Answer> {
+    fn empty_answer(id: u64) -> Vec<NumberedResponse> {
         vec![(id, Response { cmd: Some(Done::Empty(BatchCommandsEmptyResponse::default())) })]
     }
 

@@ -17,7 +17,7 @@ const GROUP_GETS_MAX: usize = 64;
 pub(super) type Get = (u64, RawGetRequest);
 
 /// Gets of one region.
-pub(super) struct Group {
+pub(super) struct GetGroup {
     context: Context,
     target: Target,
     gets: Vec<Get>,
@@ -25,15 +25,15 @@ pub(super) struct Group {
 
 /// Gets of one message.
 #[derive(Default)]
-pub(super) struct Groups {
-    groups: Vec<Group>,
+pub(super) struct GetGroups {
+    groups: Vec<GetGroup>,
 }
 
-impl Groups {
+impl GetGroups {
     /// Adds a get to the group of its region; returns it if it must continue alone.
     pub fn add(&mut self, stores: &Stores, get: Get) -> Option<Get> {
         let Some(context) = &get.1.context else { return Some(get) };
-        let fits = |group: &&mut Group| {
+        let fits = |group: &&mut GetGroup| {
             group.gets.len() < GROUP_GETS_MAX && has_same_target(&group.context, context)
         };
         if let Some(group) = self.groups.iter_mut().find(fits) {
@@ -41,16 +41,16 @@ impl Groups {
             return None;
         }
         let Ok(target) = target(stores, Some(context)) else { return Some(get) };
-        self.groups.push(Group { context: context.clone(), target, gets: vec![get] });
+        self.groups.push(GetGroup { context: context.clone(), target, gets: vec![get] });
         None
     }
 
-    pub fn finish(self) -> Vec<Group> {
+    pub fn finish(self) -> Vec<GetGroup> {
         self.groups
     }
 }
 
-impl Group {
+impl GetGroup {
     /// Returns the answers from memory, and the gets that must continue alone.
     pub fn run(
         self,

@@ -19,7 +19,7 @@ use stele_types::CommandBuilder;
 const GROUP_BYTES_MAX: usize = 64 << 10;
 
 /// Puts of one entry.
-pub(super) struct Group {
+pub(super) struct PutGroup {
     context: Context,
     target: Target,
     ids: Vec<u64>,
@@ -29,11 +29,11 @@ pub(super) struct Group {
 
 /// Puts of one message.
 #[derive(Default)]
-pub(super) struct Groups {
-    groups: Vec<Group>,
+pub(super) struct PutGroups {
+    groups: Vec<PutGroup>,
 }
 
-impl Groups {
+impl PutGroups {
     /// Adds a put of a message to the group of its region. A failure concerns only this put.
     pub fn add(
         &mut self,
@@ -42,7 +42,7 @@ impl Groups {
         (id, request): (u64, &RawPutRequest),
     ) -> Result<(), Failure> {
         let context = request.context.as_ref();
-        let fits = |group: &&mut Group| {
+        let fits = |group: &&mut PutGroup| {
             context.is_some_and(|context| has_same_target(&group.context, context))
                 && group.command.encoded_bytes() + writes::put_bytes(request) <= GROUP_BYTES_MAX
         };
@@ -59,11 +59,11 @@ impl Groups {
         let mut command = CommandBuilder::with_capacity(writes::put_bytes(request));
         writes::add_put(&target, &mut command, request)?;
         let context = context.cloned().unwrap_or_default();
-        self.groups.push(Group { context, target, ids: vec![id], command, memory });
+        self.groups.push(PutGroup { context, target, ids: vec![id], command, memory });
         Ok(())
     }
 
-    pub fn finish(self) -> Vec<Group> {
+    pub fn finish(self) -> Vec<PutGroup> {
         self.groups
     }
 }
@@ -78,19 +78,19 @@ pub(super) fn has_same_target(a: &Context, b: &Context) -> bool {
         && a.request_source == b.request_source
 }
 
-impl Group {
+impl PutGroup {
     /// Proposes the entry. `answer` gets the reply on the store's loop, or here: it must not block.
     pub fn propose(self, answer: impl FnOnce(Proposed, Reply) + Send + 'static) {
         let Self { target, ids, command, memory, .. } = self;
-        let (store, kept) = (target.store.clone(), Some(memory.clone()));
+        let (store, guard) = (target.store.clone(), Some(memory.clone()));
         let command = command.build().bytes().clone();
-        let write = Write { header: target.header, command, frees: false };
+        let write = Write { header: target.header, command, only_deletes: false };
         let arrived_nanos = store.clock().monotonic_nanos();
         let proposed = Proposed { target, ids, memory, started: Instant::now(), arrived_nanos };
         store.begin(
             write,
             Caller::new(move |reply| answer(proposed, reply)),
-            kept.map(|it| it as _),
+            guard.map(|it| it as _),
         );
     }
 }

@@ -110,7 +110,7 @@ async fn live_pair(
     let store = target.store.id();
     let found = view.get_cached(&key).map_err(|error| Failure::engine(&error, store))?;
     let pair = match found {
-        Cached::Here(pair) => {
+        Cached::Ready(pair) => {
             // Its length is bounded: only short values are read without asking.
             let bytes = pair.as_ref().map_or(0, |pair| memory_of(&key, pair.value.len() as u64));
             charge(memory, bytes, target.header.region)?;
@@ -151,7 +151,7 @@ pub async fn value_bytes(
     let view = new_view(target)?;
     let store = target.store.id();
     match view.get_cached(&key).map_err(|error| Failure::engine(&error, store))? {
-        Cached::Here(pair) => Ok(pair.map_or(0, |pair| pair.value.len() as u64)),
+        Cached::Ready(pair) => Ok(pair.map_or(0, |pair| pair.value.len() as u64)),
         Cached::NeedsIo => {
             on_device(target, memory, move || {
                 let mut found = 0;
@@ -219,7 +219,7 @@ pub fn get_cached_value(
     request: &RawGetRequest,
 ) -> Option<Option<Bytes>> {
     let key = target.engine_key(&request.cf, &request.key).ok()?;
-    let Ok(Cached::Here(pair)) = view.get_cached(&key) else { return None };
+    let Ok(Cached::Ready(pair)) = view.get_cached(&key) else { return None };
     let now_s = target.store.clock().unix_seconds();
     let pair = pair.filter(|pair| is_live(pair, now_s));
     target.reader.note_returned(1, pair.as_ref().map_or(0, bytes_of));
@@ -514,7 +514,7 @@ mod tests {
         }
 
         fn get_cached(&self, _: &[u8]) -> stele_types::Result<Cached<Option<Pair>>> {
-            Ok(Cached::Here(None))
+            Ok(Cached::Ready(None))
         }
 
         fn scan(&self, options: &ScanOptions) -> stele_types::Result<Vec<Pair>> {

@@ -72,7 +72,7 @@ where
     M: Message + 'static,
 {
     let (ready, memory) = (Pieces::default(), Arc::default());
-    let body = Answer { messages, ready, memory, end: None, is_over: false };
+    let body = EncodedBody { messages, ready, memory, end: None, is_over: false };
     let mut response = Response::new(Body::new(body));
     response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
     response.extensions_mut().insert(IsHeld);
@@ -80,7 +80,7 @@ where
 }
 
 /// Body of an answer.
-struct Answer<S> {
+struct EncodedBody<S> {
     messages: S,
     /// Encoded bytes that are not sent.
     ready: Pieces,
@@ -91,7 +91,7 @@ struct Answer<S> {
     is_over: bool,
 }
 
-impl<S, M> Answer<S>
+impl<S, M> EncodedBody<S>
 where
     S: Stream<Item = Result<Held<M>, Status>> + Unpin,
     M: Message,
@@ -118,7 +118,7 @@ where
     }
 }
 
-impl<S, M> HttpBody for Answer<S>
+impl<S, M> HttpBody for EncodedBody<S>
 where
     S: Stream<Item = Result<Held<M>, Status>> + Unpin,
     M: Message,

@@ -9,7 +9,7 @@ use stele_proto::kvrpcpb::{
     KvPair, RawBatchDeleteRequest, RawBatchPutRequest, RawDeleteRangeRequest, RawDeleteRequest,
     RawPutRequest,
 };
-use stele_replica::{Batch, BatchOp, OP_OVERHEAD_BYTES};
+use stele_replica::{BatchOp, BatchWrite, OP_OVERHEAD_BYTES};
 use stele_replica::{Busy, Done, Reply, Write};
 use stele_types::{CommandBuilder, Error, KeyRange};
 
@@ -26,16 +26,21 @@ pub fn expiry(target: &Target, ttl_s: u64) -> u64 {
 pub async fn propose(
     target: &Target,
     command: CommandBuilder,
-    frees: bool,
+    only_deletes: bool,
     memory: &Memory,
 ) -> Result<Stages, Failure> {
     let arrived_nanos = target.store.clock().monotonic_nanos();
     let command = command.build().bytes().clone();
-    written(target, propose_once(target, command, frees, memory).await, arrived_nanos)
+    written(target, propose_once(target, command, only_deletes, memory).await, arrived_nanos)
 }
 
-async fn propose_once(target: &Target, command: Bytes, frees: bool, memory: &Memory) -> Reply {
-    let write = Write { header: target.header, command, frees };
+async fn propose_once(
+    target: &Target,
+    command: Bytes,
+    only_deletes: bool,
+    memory: &Memory,
+) -> Reply {
+    let write = Write { header: target.header, command, only_deletes };
     target.store.submit(write, Some(memory.clone())).await
 }
 
@@ -186,18 +191,18 @@ fn charge_batch(
 async fn propose_batch(
     target: &Target,
     ops: impl Iterator<Item = BatchOp>,
-    frees: bool,
+    only_deletes: bool,
     memory: &Memory,
 ) -> Result<Stages, Failure> {
     let (mut ops, mut stages) = (ops.peekable(), Stages::default());
     if ops.peek().is_none() {
         return Ok(stages);
     }
-    let mut batch = Batch::new(ops, target.entry_bytes_max);
+    let mut batch = BatchWrite::new(ops, target.entry_bytes_max);
     loop {
         let arrived_nanos = target.store.clock().monotonic_nanos();
         let command = batch.next_entry().map_err(invalid)?;
-        let reply = propose_once(target, command, frees, memory).await;
+        let reply = propose_once(target, command, only_deletes, memory).await;
         let is_written = matches!(reply, Reply::Done(_));
         let whole = batch.replied(reply.clone());
         if is_written {

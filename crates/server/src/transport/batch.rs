@@ -2,7 +2,7 @@
 //! payloads stay where they are: the kernel gathers both.
 
 use super::closed::CloseReason;
-use super::frame::{self, HEADER_BYTES, Kind};
+use super::frame::{self, FrameKind, HEADER_BYTES};
 use super::hello::Lane;
 use bytes::Bytes;
 use std::io::{self, IoSlice};
@@ -27,7 +27,7 @@ enum Part {
 
 /// Frames to be written to a connection.
 #[derive(Default)]
-pub struct Batch {
+pub struct FrameBatch {
     buffer: Vec<u8>,
     parts: Vec<Part>,
     payloads: Vec<Bytes>,
@@ -35,7 +35,7 @@ pub struct Batch {
     frames: usize,
 }
 
-impl Batch {
+impl FrameBatch {
     /// Removes all frames, keeps some of the memory.
     pub fn clear(&mut self) {
         self.buffer.clear();
@@ -80,7 +80,7 @@ impl Batch {
             }
         }
         self.payloads = payloads;
-        self.finish(start, Kind::Message, body_bytes, crc.finish());
+        self.finish(start, FrameKind::Message, body_bytes, crc.finish());
         true
     }
 
@@ -94,7 +94,7 @@ impl Batch {
     }
 
     /// Adds a frame of a small header and a payload in parts; `crc` covers all.
-    pub fn add(&mut self, kind: Kind, header: &[u8], payload: Vec<Bytes>, crc: u32) {
+    pub fn add(&mut self, kind: FrameKind, header: &[u8], payload: Vec<Bytes>, crc: u32) {
         let start = self.buffer.len();
         self.buffer.resize(start + HEADER_BYTES, 0);
         self.buffer.extend_from_slice(header);
@@ -105,7 +105,7 @@ impl Batch {
         self.finish(start, kind, body_bytes, crc);
     }
 
-    fn finish(&mut self, start: usize, kind: Kind, body_bytes: usize, crc: u32) {
+    fn finish(&mut self, start: usize, kind: FrameKind, body_bytes: usize, crc: u32) {
         let bytes = u32::try_from(body_bytes).unwrap_or(u32::MAX);
         let frame_header = frame::header(kind, bytes, crc);
         self.buffer[start..start + HEADER_BYTES].copy_from_slice(&frame_header);

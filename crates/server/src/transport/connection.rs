@@ -1,7 +1,7 @@
 //! One connection: reading and writing of frames.
 
 use super::closed::CloseReason;
-use super::frame::{self, Frame, Frames, Kind};
+use super::frame::{self, Frame, FrameKind, Frames};
 use super::hello::{self, HELLO_BYTES_MAX, Hello, Lane, MAGIC, Welcome};
 use super::runs::PROBE_TIME;
 use super::shared::Shared;
@@ -78,24 +78,25 @@ pub async fn dial(
     let handshake = async {
         let stream = TcpStream::connect(address).await.map_err(CloseReason::Dial)?;
         let (mut reader, mut writer) = split(stream)?;
-        let handshake_bytes = [&MAGIC, &frame::whole(Kind::Hello, &hello.encode())[..]].concat();
+        let handshake_bytes =
+            [&MAGIC, &frame::whole(FrameKind::Hello, &hello.encode())[..]].concat();
         writer.write_all(&handshake_bytes).await?;
         loop {
             let answer = reader.next(&shared.stats).await?;
             match answer.kind {
-                Kind::Welcome => {
+                FrameKind::Welcome => {
                     let welcome = Welcome::decode(&answer.body);
                     let welcome =
                         welcome.ok_or(CloseReason::Malformed("unreadable reply to a hello"))?;
                     shared.note_refused(&welcome.refused);
                     return Ok(Dialled { reader, writer, welcome });
                 }
-                Kind::Refused => {
+                FrameKind::Refused => {
                     let (reason, refused) = hello::read_refused(&answer.body);
                     shared.note_refused(&refused);
                     return Err(reason);
                 }
-                Kind::Alive => {}
+                FrameKind::Alive => {}
                 _ => return Err(CloseReason::Malformed("unexpected reply to a hello")),
             }
         }
@@ -112,13 +113,10 @@ pub async fn dial(
 
 /// Returns the next frame of a connection.
 pub async fn next_frame(shared: &Shared, reader: &mut Reader) -> Result<Frame, CloseReason> {
-    loop {
-        // Invariant: a connection that receives nothing for `silence_max` is closed; otherwise a
-        // half-open one would accept messages permanently.
-        match timeout(shared.options.silence_max, reader.next(&shared.stats)).await {
-            Ok(frame) => return frame,
-            // bug server.silence_ignored: `return Err(CloseReason::Silent)` is `()`
-            Err(_) => return Err(CloseReason::Silent),
-        }
-    }
+    // Invariant: a connection that receives nothing for `silence_max` is closed; otherwise a half-open one
+    // would accept messages permanently.
+    let silence_max = shared.options.silence_max;
+    // bug server.silence_ignored: let silence_max = std::time::Duration::MAX;
+    let next = timeout(silence_max, reader.next(&shared.stats)).await;
+    next.unwrap_or(Err(CloseReason::Silent))
 }

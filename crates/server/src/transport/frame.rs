@@ -23,7 +23,7 @@ const ROOM_BYTES_MIN: usize = 4 << 10;
 
 /// Content of a frame. The numbers are the wire's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// Identity of the dialling node.
     Hello = 1,
     /// Acceptance of a hello.
@@ -48,7 +48,7 @@ pub enum Kind {
     Done = 11,
 }
 
-impl Kind {
+impl FrameKind {
     const ALL: [Self; 11] = [
         Self::Hello,
         Self::Welcome,
@@ -72,7 +72,7 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Content of the frame.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// Slice of the connection's block; messages are slices of it.
     pub body: Bytes,
     /// CRC-32C of the body.
@@ -80,7 +80,7 @@ pub struct Frame {
 }
 
 /// Encodes a frame's header.
-pub fn header(kind: Kind, body_bytes: u32, body_crc: u32) -> [u8; HEADER_BYTES] {
+pub fn header(kind: FrameKind, body_bytes: u32, body_crc: u32) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..4].copy_from_slice(&body_bytes.to_le_bytes());
     header[4..8].copy_from_slice(&body_crc.to_le_bytes());
@@ -91,14 +91,14 @@ pub fn header(kind: Kind, body_bytes: u32, body_crc: u32) -> [u8; HEADER_BYTES] 
 }
 
 /// Encodes a small frame in one buffer.
-pub fn whole(kind: Kind, body: &[u8]) -> Bytes {
+pub fn whole(kind: FrameKind, body: &[u8]) -> Bytes {
     let bytes = u32::try_from(body.len()).unwrap_or(u32::MAX);
     Bytes::from([&header(kind, bytes, crc32c(body)), body].concat())
 }
 
 #[derive(Clone, Copy)]
 struct Expected {
-    kind: Kind,
+    kind: FrameKind,
     bytes: usize,
     crc: u32,
 }
@@ -174,7 +174,7 @@ impl Frames {
         if computed[..3] != check {
             return Err(CloseReason::Malformed("a frame's header is damaged"));
         }
-        let Some(kind) = Kind::from_number(kind) else {
+        let Some(kind) = FrameKind::from_number(kind) else {
             return Err(CloseReason::Malformed("unknown kind of frame"));
         };
         let bytes = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
@@ -206,7 +206,8 @@ mod tests {
     #[test]
     fn frames_come_out_as_they_went_in_however_they_are_cut() {
         let bodies = [&b""[..], b"x", &[7; 5000]];
-        let wire: Vec<u8> = bodies.iter().flat_map(|body| whole(Kind::Message, body)).collect();
+        let wire: Vec<u8> =
+            bodies.iter().flat_map(|body| whole(FrameKind::Message, body)).collect();
         let out = feed(&mut Frames::new(5000), &wire).unwrap();
         let out: Vec<_> = out.iter().map(|frame| &frame.body[..]).collect();
         assert_eq!(out, bodies);
@@ -215,7 +216,7 @@ mod tests {
     // Catalogue: 33.
     #[test]
     fn every_flipped_bit_is_found() {
-        let wire = whole(Kind::Message, b"body");
+        let wire = whole(FrameKind::Message, b"body");
         for bit in 0..wire.len() * 8 {
             let mut bad = wire.to_vec();
             bad[bit / 8] ^= 1 << (bit % 8);
@@ -225,14 +226,14 @@ mod tests {
 
     #[test]
     fn a_length_beyond_the_bound_is_refused_at_once() {
-        let header = header(Kind::Message, 1001, 0);
+        let header = header(FrameKind::Message, 1001, 0);
         assert!(feed(&mut Frames::new(1000), &header).is_err());
     }
 
     #[test]
     fn a_length_alone_takes_no_memory() {
         let mut frames = Frames::new(128 << 20);
-        assert_eq!(feed(&mut frames, &header(Kind::Message, 128 << 20, 0)).unwrap(), []);
+        assert_eq!(feed(&mut frames, &header(FrameKind::Message, 128 << 20, 0)).unwrap(), []);
         frames.room();
         assert!(frames.held_bytes() <= 3 << 20, "{}", frames.held_bytes());
         for _ in 0..6 {
@@ -245,7 +246,7 @@ mod tests {
     fn small_frames_share_blocks() {
         let mut frames = Frames::new(1 << 20);
         let mut kept = Vec::new();
-        let wire = whole(Kind::Message, &[1; 88]);
+        let wire = whole(FrameKind::Message, &[1; 88]);
         for _ in 0..1000 {
             frames.room().extend_from_slice(&wire);
             kept.push(frames.take().unwrap().unwrap().body);
@@ -259,7 +260,7 @@ mod tests {
     fn garbage_never_panics() {
         for seed in 0..2000 {
             let mut chance = Prng::new(seed);
-            let mut wire = whole(Kind::Message, &[3; 40]).to_vec();
+            let mut wire = whole(FrameKind::Message, &[3; 40]).to_vec();
             for _ in 0..chance.below(4) {
                 let at = chance.below(wire.len() as u64) as usize;
                 wire[at] = chance.draw() as u8;

@@ -1,12 +1,12 @@
 //! Outgoing connection of one lane: dials, sends, detects the end, pauses, dials again.
 
 use super::backoff::Backoff;
-use super::batch::Batch;
+use super::batch::FrameBatch;
 use super::closed::{CloseReason, RejectReason};
 use super::connection::{self, Dialled, Reader};
-use super::frame::{self, Kind};
+use super::frame::{self, FrameKind};
 use super::hello::{self, Lane, Welcome};
-use super::node::{Link, Node};
+use super::node::{Link, RemoteNode};
 use super::shared::Shared;
 use super::stats::Stats;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::time::timeout;
 
 /// Keeps a lane to a node connected as long as a store is reached through it.
-pub async fn run(shared: Arc<Shared>, node: Arc<Node>, lane: Lane) {
+pub async fn run(shared: Arc<Shared>, node: Arc<RemoteNode>, lane: Lane) {
     let options = &shared.options;
     let seed = options.seed ^ u64::from(crc32c(node.address.as_bytes())) << 8 ^ lane as u64;
     let mut backoff = Backoff::new(options.backoff_min, options.backoff_max, seed);
@@ -53,7 +53,7 @@ pub async fn run(shared: Arc<Shared>, node: Arc<Node>, lane: Lane) {
 
 async fn once(
     shared: &Arc<Shared>,
-    node: &Node,
+    node: &RemoteNode,
     lane: Lane,
     was_connected: &mut bool,
 ) -> CloseReason {
@@ -79,7 +79,7 @@ async fn once(
 /// those that are accepted, and the stores to which no messages are sent.
 async fn judge(
     shared: &Arc<Shared>,
-    node: &Node,
+    node: &RemoteNode,
     welcome: &Welcome,
 ) -> (Vec<(StoreId, StoreRun)>, Vec<StoreId>) {
     let (mut heard, mut refused) = (Vec::new(), Vec::new());
@@ -96,7 +96,7 @@ async fn judge(
 /// Reads keepalives; the receiving side sends nothing else.
 async fn read_keepalives(
     shared: &Shared,
-    node: &Node,
+    node: &RemoteNode,
     lane: Lane,
     reader: &mut Reader,
 ) -> Result<(), CloseReason> {
@@ -104,13 +104,13 @@ async fn read_keepalives(
         let frame = connection::next_frame(shared, reader).await?;
         match frame.kind {
             // Only one connection tells: keepalives of two are not ordered.
-            Kind::Alive if lane == Lane::Urgent => {
+            FrameKind::Alive if lane == Lane::Urgent => {
                 let gone = hello::read_alive(&frame.body);
                 let gone = gone.ok_or(CloseReason::Malformed("unreadable keepalive"))?;
                 node.set_gone(gone, shared);
             }
-            Kind::Alive => {}
-            Kind::Refused => return Err(hello::read_refused(&frame.body).0),
+            FrameKind::Alive => {}
+            FrameKind::Refused => return Err(hello::read_refused(&frame.body).0),
             _ => return Err(CloseReason::Malformed("the receiving side sent a message")),
         }
     }
@@ -119,14 +119,14 @@ async fn read_keepalives(
 
 async fn write_messages(
     shared: &Shared,
-    node: &Node,
+    node: &RemoteNode,
     link: &Link,
     lane: Lane,
     writer: &mut OwnedWriteHalf,
 ) -> Result<(), CloseReason> {
     let (options, stats) = (&shared.options, &shared.stats);
-    let alive = frame::whole(Kind::Alive, b"");
-    let mut batch = Batch::default();
+    let alive = frame::whole(FrameKind::Alive, b"");
+    let mut batch = FrameBatch::default();
     let mut messages = Vec::new();
     loop {
         let bytes = link.queue.take(options.batch_bytes_max, &mut messages);

@@ -35,7 +35,7 @@ pub use crate::boots::Boots;
 pub use closed::{CloseReason, RejectReason};
 pub use deliver::{BoxFuture, Deliver, Resolve};
 pub use hello::MAGIC;
-pub use options::{Identity, Options};
+pub use options::{Identity, TransportOptions};
 pub use queue::message_bytes;
 pub use refusals::RefusedStore;
 pub use snapshot_stream::{SnapshotOffer, SnapshotReceiver, SnapshotSender};
@@ -63,7 +63,7 @@ pub struct Transport {
 impl Transport {
     /// Creates a transport; its tasks run on the runtime of the caller.
     pub fn start(
-        options: Options,
+        options: TransportOptions,
         identity: Identity,
         resolve: Arc<dyn Resolve>,
         deliver: Arc<dyn Deliver>,
@@ -202,7 +202,7 @@ impl Transport {
 
     /// Returns the bytes of all nodes that wait or are being written.
     pub fn queued_bytes(&self) -> u64 {
-        let bytes = |node: Arc<node::Node>| {
+        let bytes = |node: Arc<node::RemoteNode>| {
             node.link(Lane::Urgent).queue.bytes() + node.link(Lane::Data).queue.bytes()
         };
         self.shared.nodes.all().into_iter().map(bytes).sum()

@@ -3,7 +3,7 @@
 use super::closed::CloseReason;
 use super::hello::Lane;
 use super::link;
-use super::options::Options;
+use super::options::TransportOptions;
 use super::queue::Queue;
 use super::shared::Shared;
 use parking_lot::{Mutex, RwLock};
@@ -28,7 +28,7 @@ impl Link {
 }
 
 /// Another node, by its address.
-pub struct Node {
+pub struct RemoteNode {
     /// `host:port`.
     pub address: String,
     stores: RwLock<Arc<[StoreId]>>,
@@ -50,8 +50,8 @@ struct Reported {
     refused: Vec<StoreId>,
 }
 
-impl Node {
-    fn new(address: String, options: &Options) -> Self {
+impl RemoteNode {
+    fn new(address: String, options: &TransportOptions) -> Self {
         Self {
             address,
             stores: RwLock::new(Arc::new([])),
@@ -196,13 +196,17 @@ impl Node {
 
 #[derive(Default)]
 pub struct Nodes {
-    routes: RwLock<HashMap<StoreId, Arc<Node>>>,
-    by_address: Mutex<HashMap<String, Arc<Node>>>,
+    routes: RwLock<HashMap<StoreId, Arc<RemoteNode>>>,
+    by_address: Mutex<HashMap<String, Arc<RemoteNode>>>,
 }
 
 impl Nodes {
     /// Returns the node that has the store; dials it if it is new.
-    pub fn route(&self, store: StoreId, shared: &Arc<Shared>) -> Result<Arc<Node>, CloseReason> {
+    pub fn route(
+        &self,
+        store: StoreId,
+        shared: &Arc<Shared>,
+    ) -> Result<Arc<RemoteNode>, CloseReason> {
         if let Some(node) = self.routes.read().get(&store) {
             return Ok(node.clone());
         }
@@ -212,7 +216,7 @@ impl Nodes {
         let address = shared.resolve.address(store).ok_or(CloseReason::NoAddress(store))?;
         let mut by_address = self.by_address.lock();
         let node = by_address.entry(address.clone()).or_insert_with(|| {
-            let node = Arc::new(Node::new(address, &shared.options));
+            let node = Arc::new(RemoteNode::new(address, &shared.options));
             for lane in [Lane::Urgent, Lane::Data] {
                 let name = format!("connection to {} ({})", node.address, lane.name());
                 shared.spawn(name, link::run(shared.clone(), node.clone(), lane));
@@ -224,13 +228,13 @@ impl Nodes {
         Ok(node.clone())
     }
 
-    pub fn known(&self, store: StoreId) -> Option<Arc<Node>> {
+    pub fn known(&self, store: StoreId) -> Option<Arc<RemoteNode>> {
         self.routes.read().get(&store).cloned()
     }
 
     /// Looks up the stores of a node again; the address of a store that moved is looked up when
     /// needed.
-    pub fn refresh(&self, node: &Node, shared: &Shared) {
+    pub fn refresh(&self, node: &RemoteNode, shared: &Shared) {
         let mut by_address = self.by_address.lock();
         let stays = |store: &StoreId| {
             let address = shared.resolve.address(*store);
@@ -265,7 +269,7 @@ impl Nodes {
         }
     }
 
-    pub fn all(&self) -> Vec<Arc<Node>> {
+    pub fn all(&self) -> Vec<Arc<RemoteNode>> {
         self.by_address.lock().values().cloned().collect()
     }
 }

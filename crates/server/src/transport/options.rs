@@ -8,7 +8,7 @@ use stele_types::{ClusterId, StoreId};
 
 /// Bounds and pauses of the transport.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct TransportOptions {
     /// Idle time after which a keepalive is sent.
     pub keepalive_interval: Duration,
     /// Time without a received byte after which a connection is closed. TCP repeats what a
@@ -43,7 +43,7 @@ pub struct Options {
     pub seed: u64,
 }
 
-impl Default for Options {
+impl Default for TransportOptions {
     fn default() -> Self {
         Self {
             keepalive_interval: Duration::from_millis(500),

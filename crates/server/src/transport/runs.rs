@@ -20,9 +20,9 @@ const ANSWER_TIME: Duration = Duration::from_millis(2_500);
 /// Most addresses of which answers are kept.
 const ASKED_MAX: usize = 256;
 
-type Answer = Arc<[(StoreId, StoreRun)]>;
+type RunsOfNode = Arc<[(StoreId, StoreRun)]>;
 /// Time of a question, and its answer once it is there.
-type Asked = (Instant, watch::Receiver<Option<Answer>>);
+type Asked = (Instant, watch::Receiver<Option<RunsOfNode>>);
 
 /// Connected runs, and addresses that are asked.
 #[derive(Default)]
@@ -127,13 +127,13 @@ impl Shared {
     }
 
     /// Returns the runs of the stores of the node at `address`; none if it does not answer.
-    async fn ask(self: &Arc<Self>, store: StoreId, address: &str) -> Answer {
+    async fn ask(self: &Arc<Self>, store: StoreId, address: &str) -> RunsOfNode {
         let mut answer = {
             let mut asked = self.runs.asked.lock();
             asked.retain(|_, (at, _)| at.elapsed() < ANSWER_TIME);
             match asked.get(address) {
                 Some((_, answer)) => answer.clone(),
-                None if asked.len() >= ASKED_MAX => return Answer::default(),
+                None if asked.len() >= ASKED_MAX => return RunsOfNode::default(),
                 None => {
                     let (sender, answer) = watch::channel(None);
                     asked.insert(address.to_owned(), (Instant::now(), answer.clone()));

@@ -3,7 +3,7 @@
 use super::BoxFuture;
 use super::closed::{CloseReason, RejectReason};
 use super::connection::{self, Reader};
-use super::frame::{self, Frames, Kind};
+use super::frame::{self, FrameKind, Frames};
 use super::hello::{self, Hello, Lane, MAGIC, Welcome};
 use super::queue::message_bytes;
 use super::refusals::RefusedStore;
@@ -134,7 +134,7 @@ async fn handshake(
         return Err(CloseReason::Malformed("the first bytes are not a node's"));
     }
     let frame = reader.next(&shared.stats).await?;
-    let hello = Some(frame).filter(|frame| frame.kind == Kind::Hello);
+    let hello = Some(frame).filter(|frame| frame.kind == FrameKind::Hello);
     let hello = hello.and_then(|frame| Hello::decode(&frame.body));
     let hello = hello.ok_or(CloseReason::Malformed("the connection begins without a hello"))?;
     remote.name = format!("{} at {} ({}, incoming)", hello.address, remote.name, hello.lane.name());
@@ -160,7 +160,7 @@ async fn handshake(
     let logged = reason.or_else(|| refused.first().map(|_| RejectReason::CopiedDirectory));
     remote.is_logged = shared.note_rejection(&hello, logged);
     if let Some((reason, text)) = rejection {
-        let answer = frame::whole(Kind::Refused, &hello::refused(reason, &text, &refused));
+        let answer = frame::whole(FrameKind::Refused, &hello::refused(reason, &text, &refused));
         writer.write_all(&answer).await?;
         return Err(CloseReason::Refused(reason, text));
     }
@@ -173,7 +173,7 @@ async fn handshake(
     let runs = serving.map(|store| (store, shared.identity.boots.get(store)));
     let runs = runs.filter(|(_, run)| run.is_known()).collect();
     let welcome = Welcome { version: hello.version(), gone, runs, refused: refused.clone() };
-    writer.write_all(&frame::whole(Kind::Welcome, &welcome.encode())).await?;
+    writer.write_all(&frame::whole(FrameKind::Welcome, &welcome.encode())).await?;
     Ok(Greeted { hello, refused })
 }
 
@@ -237,7 +237,7 @@ async fn messages(
 /// Writes a keepalive with the stores that do not serve. Only keepalives are written here: if one
 /// does not fit, they have not been read for hours.
 fn write_alive(shared: &Shared, writer: &OwnedWriteHalf) -> Result<(), CloseReason> {
-    let alive = frame::whole(Kind::Alive, &hello::alive(&shared.gone.borrow()));
+    let alive = frame::whole(FrameKind::Alive, &hello::alive(&shared.gone.borrow()));
     if writer.try_write(&alive)? != alive.len() {
         return Err(CloseReason::Stalled);
     }
@@ -312,8 +312,8 @@ fn take_messages(
     let lane = shared.stats.lane(hello.lane);
     while let Some(frame) = frames.take()? {
         match frame.kind {
-            Kind::Alive => continue,
-            Kind::Message => {}
+            FrameKind::Alive => continue,
+            FrameKind::Message => {}
             _ => {
                 return Err(CloseReason::Malformed(
                     "a frame of this kind does not belong on this connection",

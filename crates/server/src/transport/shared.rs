@@ -4,7 +4,7 @@ use super::closed::RejectReason;
 use super::deliver::{Deliver, Resolve};
 use super::hello::{Hello, Lane};
 use super::node::Nodes;
-use super::options::{Identity, Options};
+use super::options::{Identity, TransportOptions};
 use super::runs::Runs;
 use super::stats::Stats;
 use crate::tasks::caught;
@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, watch};
 
 /// State that all connections of a node share.
 pub struct Shared {
-    pub options: Options,
+    pub options: TransportOptions,
     pub identity: Identity,
     /// Stores of this node; one may be added while it runs.
     pub own: RwLock<Vec<StoreId>>,

@@ -163,7 +163,7 @@ fn cached_reads<F: Factory>(factory: &F) -> Check {
         let mut here = 0;
         for number in 0..210 {
             let wanted = view.get(&key(number))?;
-            if let Cached::Here(found) = view.get_cached(&key(number))? {
+            if let Cached::Ready(found) = view.get_cached(&key(number))? {
                 ensure!(found == wanted, "key {number} differs in round {round}");
                 here += 1;
             }

@@ -44,32 +44,32 @@ pub(super) struct Subject<'f, F: Factory> {
 pub(super) type Write<'a> = (&'a str, Option<&'a str>);
 
 impl<'f, F: Factory> Subject<'f, F> {
-    pub fn new(factory: &'f F, seed: u64) -> Check<Self> {
+    pub(super) fn new(factory: &'f F, seed: u64) -> Check<Self> {
         let disk = factory.disk(seed);
         let engine = factory.open(&disk)?;
         Ok(Self { factory, disk, engine })
     }
 
     /// Crashes the engine and opens it again.
-    pub fn crash(self, seed: u64) -> Check<Self> {
+    pub(super) fn crash(self, seed: u64) -> Check<Self> {
         let Self { factory, disk, engine } = self;
         let disk = factory.crash(disk, engine, seed);
         let engine = factory.open(&disk)?;
         Ok(Self { factory, disk, engine })
     }
 
-    pub fn append(&self, records: Vec<Record>) -> Result<()> {
+    pub(super) fn append(&self, records: Vec<Record>) -> Result<()> {
         self.engine.append(&LogBatch { records })
     }
 
     /// Appends one entry of writes.
-    pub fn write(&self, region: u64, index: u64, writes: &[Write<'_>]) -> Check {
+    pub(super) fn write(&self, region: u64, index: u64, writes: &[Write<'_>]) -> Check {
         self.append(vec![entry(region, index, 1, writes)])?;
         Ok(())
     }
 
     /// Applies durable entries from the region's applied index up to and including `upto`.
-    pub fn apply(&self, region: u64, upto: u64) -> Check {
+    pub(super) fn apply(&self, region: u64, upto: u64) -> Check {
         let id = RegionId(region);
         let from = self.progress(region)?.applied.next();
         for index in from.0..=upto {
@@ -81,19 +81,19 @@ impl<'f, F: Factory> Subject<'f, F> {
     }
 
     /// Appends one entry of writes and applies it.
-    pub fn commit(&self, region: u64, index: u64, writes: &[Write<'_>]) -> Check {
+    pub(super) fn commit(&self, region: u64, index: u64, writes: &[Write<'_>]) -> Check {
         self.write(region, index, writes)?;
         self.apply(region, index)
     }
 
     /// Truncates a region's log up to and including `upto`.
-    pub fn truncate(&self, region: u64, upto: LogIndex) -> Result<()> {
+    pub(super) fn truncate(&self, region: u64, upto: LogIndex) -> Result<()> {
         let term = self.engine.term(RegionId(region), upto).unwrap_or_default();
         self.append(vec![mark(region, Mark::TruncatePrefix(upto, term))])
     }
 
     /// Runs background work until none is pending, which checkpoints everything applied.
-    pub fn finish_maintenance(&self) -> Check {
+    pub(super) fn finish_maintenance(&self) -> Check {
         for _ in 0..MAINTAIN_STEPS_MAX {
             if !self.engine.maintain(MAINTAIN_SLICE_BYTES)?.more {
                 return Ok(());
@@ -103,7 +103,7 @@ impl<'f, F: Factory> Subject<'f, F> {
         Ok(())
     }
 
-    pub fn progress(&self, region: u64) -> Check<Progress> {
+    pub(super) fn progress(&self, region: u64) -> Check<Progress> {
         let progress = self.engine.progress(RegionId(region));
         let missing = || Failure { law: "", detail: format!("region {region} has no progress") };
         let progress = progress.ok_or_else(missing)?;
@@ -118,14 +118,14 @@ impl<'f, F: Factory> Subject<'f, F> {
     }
 
     /// Returns entries from `from` (inclusive) to `to` (exclusive) as (index, term).
-    pub fn entries(&self, region: u64, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
+    pub(super) fn entries(&self, region: u64, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
         let found =
             self.engine.entries(RegionId(region), LogIndex(from), LogIndex(to), usize::MAX)?;
         Ok(found.iter().map(|entry| (entry.index.0, entry.term.0)).collect())
     }
 
     /// Stages pairs in slices of two and installs them.
-    pub fn install(
+    pub(super) fn install(
         &self,
         region: u64,
         ranges: &[KeyRange],
@@ -140,7 +140,7 @@ impl<'f, F: Factory> Subject<'f, F> {
     }
 
     /// Returns all pairs as text, keys and values joined by `=`.
-    pub fn contents(&self) -> Check<Vec<String>> {
+    pub(super) fn contents(&self) -> Check<Vec<String>> {
         contents(&self.engine.view()?)
     }
 }

@@ -51,7 +51,7 @@ impl EngineView for ModelView {
     fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
         match self.is_cold {
             true => Ok(Cached::NeedsIo),
-            false => self.get(key).map(Cached::Here),
+            false => self.get(key).map(Cached::Ready),
         }
     }
 

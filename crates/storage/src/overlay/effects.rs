@@ -162,12 +162,12 @@ impl<'a> Iterator for Points<'a> {
 pub(super) struct Intervals(BTreeMap<Bytes, Bytes>);
 
 impl Intervals {
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Adds the keys of a range, which must not be empty.
-    pub fn insert(&mut self, range: KeyRange) {
+    pub(super) fn insert(&mut self, range: KeyRange) {
         let KeyRange { mut start, mut end } = range;
         let before = self.0.range::<[u8], _>((Unbounded, Included(&start[..]))).next_back();
         if let Some((first, first_end)) = before
@@ -189,24 +189,24 @@ impl Intervals {
     }
 
     /// Adds the keys of other intervals.
-    pub fn extend(&mut self, others: &Self) {
+    pub(super) fn extend(&mut self, others: &Self) {
         // bug overlay.merge_loses_range_deletes: return;
         for (start, end) in &others.0 {
             self.insert(KeyRange { start: start.clone(), end: end.clone() });
         }
     }
 
-    pub fn contains(&self, key: &[u8]) -> bool {
+    pub(super) fn contains(&self, key: &[u8]) -> bool {
         self.entry_at(key).is_some()
     }
 
     /// Returns the interval that contains `key`.
-    pub fn at(&self, key: &[u8]) -> Option<KeyRange> {
+    pub(super) fn at(&self, key: &[u8]) -> Option<KeyRange> {
         self.entry_at(key).map(interval)
     }
 
     /// Returns the interval that contains the last keys below `end`; empty for no upper bound.
-    pub fn below(&self, end: &[u8]) -> Option<KeyRange> {
+    pub(super) fn below(&self, end: &[u8]) -> Option<KeyRange> {
         let upper = if end.is_empty() { Unbounded } else { Excluded(end) };
         let (start, own_end) = self.0.range::<[u8], _>((Unbounded, upper)).next_back()?;
         let reaches_end = own_end.is_empty() || !end.is_empty() && &own_end[..] >= end;
@@ -214,7 +214,7 @@ impl Intervals {
     }
 
     /// Whether an interval and `range`, which must not be empty, have a common key.
-    pub fn has_overlap(&self, range: &KeyRange) -> bool {
+    pub(super) fn has_overlap(&self, range: &KeyRange) -> bool {
         let end = if range.end.is_empty() { Unbounded } else { Excluded(&range.end[..]) };
         let starting_in = (Included(&range.start[..]), end);
         self.contains(&range.start) || self.0.range::<[u8], _>(starting_in).next().is_some()

@@ -221,18 +221,18 @@ fn key_of<'a>(payloads: &'a [(LogIndex, Bytes)], point: &Point) -> &'a [u8] {
 }
 
 impl<'a> Placed<'a> {
-    pub fn key(&self) -> &'a [u8] {
+    pub(super) fn key(&self) -> &'a [u8] {
         key_of(&self.layer.payloads, self.point)
     }
 
     /// Returns the entry of the operation.
-    pub fn index(&self) -> LogIndex {
+    pub(super) fn index(&self) -> LogIndex {
         let payload = self.layer.payloads.get(self.point.payload as usize);
         payload.map_or(LogIndex(0), |(index, _)| *index)
     }
 
     /// Returns the pair that the point leaves.
-    pub fn pair(&self) -> Option<Pair> {
+    pub(super) fn pair(&self) -> Option<Pair> {
         let (_, payload) = self.layer.payloads.get(self.point.payload as usize)?;
         let key = payload.slice_ref(self.key());
         let Point { value_at, value_len, expires_at_s, .. } = *self.point;

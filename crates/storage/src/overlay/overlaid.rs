@@ -47,7 +47,7 @@ impl<V: EngineView> EngineView for Overlaid<V> {
 
     fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
         match self.effects.get(key) {
-            Some(effect) => Ok(Cached::Here(effect)),
+            Some(effect) => Ok(Cached::Ready(effect)),
             None => self.view.get_cached(key),
         }
     }

@@ -115,7 +115,7 @@ fn a_deleted_key_has_no_pair_and_no_read_of_the_device() {
     let overlay = overlay(&[&[Put("k00000", "new")], &[Delete("k00000")]]);
     let view = Overlaid::new(&device, overlay.effects());
     assert_eq!(view.get(b"k00000").unwrap(), None);
-    assert_eq!(view.get_cached(b"k00000").unwrap(), Cached::Here(None));
+    assert_eq!(view.get_cached(b"k00000").unwrap(), Cached::Ready(None));
     assert_eq!(view.get_cached(b"k00001").unwrap(), Cached::NeedsIo);
     assert_eq!(view.scan(&ScanOptions::new(KeyRange::all(), 9)).unwrap(), []);
 }

@@ -18,11 +18,11 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    pub fn new(bytes_max: u64) -> Self {
+    pub(super) fn new(bytes_max: u64) -> Self {
         Self { bytes_max, used_bytes: AtomicU64::new(0) }
     }
 
-    pub fn free_bytes(&self) -> u64 {
+    pub(super) fn free_bytes(&self) -> u64 {
         self.bytes_max.saturating_sub(self.used_bytes.load(Ordering::Relaxed))
     }
 
@@ -39,7 +39,7 @@ impl Budget {
 
 /// A file without its name.
 #[derive(Debug)]
-pub(super) struct Inode {
+pub(super) struct CowInode {
     below: Option<Below>,
     body: RwLock<Body>,
     budget: Arc<Budget>,
@@ -66,12 +66,16 @@ impl Body {
     }
 }
 
-impl Inode {
-    pub fn new(budget: Arc<Budget>) -> Self {
+impl CowInode {
+    pub(super) fn new(budget: Arc<Budget>) -> Self {
         Self { below: None, body: RwLock::default(), budget }
     }
 
-    pub fn of_below(file: Arc<dyn VfsFile>, path: &Path, budget: Arc<Budget>) -> Result<Self> {
+    pub(super) fn of_below(
+        file: Arc<dyn VfsFile>,
+        path: &Path,
+        budget: Arc<Budget>,
+    ) -> Result<Self> {
         let mut body = Body { below_bytes: file.len()?, ..Body::default() };
         body.changes.set_len(body.below_bytes);
         let below = Some(Below { file, path: path.to_path_buf() });
@@ -79,11 +83,11 @@ impl Inode {
     }
 
     /// Returns the path of the file below; `None` if it was created here.
-    pub fn path_below(&self) -> Option<&PathBuf> {
+    pub(super) fn path_below(&self) -> Option<&PathBuf> {
         self.below.as_ref().map(|below| &below.path)
     }
 
-    pub fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         self.body.read().changes.len
     }
 
@@ -158,7 +162,7 @@ impl Inode {
     }
 }
 
-impl Drop for Inode {
+impl Drop for CowInode {
     fn drop(&mut self) {
         self.budget.give_back(self.body.get_mut().changes.allocated_bytes(0));
     }
@@ -167,7 +171,7 @@ impl Drop for Inode {
 /// A handle. Writes are complete when they return; syncs have nothing to do.
 #[derive(Debug)]
 pub(super) struct CopyFile {
-    pub inode: Arc<Inode>,
+    pub inode: Arc<CowInode>,
     pub path: PathBuf,
     pub write: bool,
     pub meter: Arc<Meter>,

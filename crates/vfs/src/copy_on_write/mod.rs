@@ -8,7 +8,7 @@ mod file;
 
 use crate::pinned::{Pinned, Unmoved};
 use crate::{Create, DirEntry, DirLock, Meter, Open, Vfs, VfsFile, check_open, check_rename};
-use file::{Budget, CopyFile, Inode};
+use file::{Budget, CopyFile, CowInode};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -37,9 +37,9 @@ struct Names {
 #[derive(Debug)]
 enum Name {
     /// Open for reading: the file below, as long as no handle changes it.
-    Read(Weak<Inode>),
+    Read(Weak<CowInode>),
     /// Created, renamed, or open for writing.
-    Written(Arc<Inode>),
+    Written(Arc<CowInode>),
     Removed,
     Dir,
 }
@@ -64,7 +64,7 @@ impl CopyOnWriteVfs {
     }
 
     /// Returns the file with this name; `None` if there is none.
-    fn find(&self, names: &Names, path: &Path, op: &'static str) -> Result<Option<Arc<Inode>>> {
+    fn find(&self, names: &Names, path: &Path, op: &'static str) -> Result<Option<Arc<CowInode>>> {
         match names.changed.get(path) {
             Some(Name::Removed) => return Ok(None),
             Some(Name::Dir) => {
@@ -82,16 +82,16 @@ impl CopyOnWriteVfs {
             return Ok(None);
         }
         let file = self.below.open(path, Open::READ)?;
-        Ok(Some(Arc::new(Inode::of_below(file, path, self.budget.clone())?)))
+        Ok(Some(Arc::new(CowInode::of_below(file, path, self.budget.clone())?)))
     }
 
-    fn must_find(&self, names: &Names, path: &Path, op: &'static str) -> Result<Arc<Inode>> {
+    fn must_find(&self, names: &Names, path: &Path, op: &'static str) -> Result<Arc<CowInode>> {
         self.find(names, path, op)?
             .ok_or_else(|| Error::io(op, path, io::ErrorKind::NotFound.into()))
     }
 
     /// Counts a file as removed if it is one below.
-    fn count_removed(&self, names: &mut Names, inode: &Inode) -> Result<()> {
+    fn count_removed(&self, names: &mut Names, inode: &CowInode) -> Result<()> {
         let Some(path) = inode.path_below() else { return Ok(()) };
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
         let name = name.to_string_lossy();
@@ -123,7 +123,7 @@ impl crate::VfsLayer for CopyOnWriteVfs {
             (Some(_), Create::New) => return Err(failed(io::ErrorKind::AlreadyExists)),
             (Some(inode), _) => inode,
             (None, Create::Never) => return Err(failed(io::ErrorKind::NotFound)),
-            (None, _) => Arc::new(Inode::new(self.budget.clone())),
+            (None, _) => Arc::new(CowInode::new(self.budget.clone())),
         };
         let is_written = how.write || matches!(names.changed.get(path), Some(Name::Written(_)));
         let name = match is_written {

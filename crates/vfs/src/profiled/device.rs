@@ -30,18 +30,18 @@ struct State {
 }
 
 impl Device {
-    pub fn new(profile: DeviceProfile, clock: Arc<dyn Sleep>) -> Self {
+    pub(super) fn new(profile: DeviceProfile, clock: Arc<dyn Sleep>) -> Self {
         Self { profile, clock, state: Mutex::default() }
     }
 
     /// Starts a read; returns the time at which it ends.
-    pub fn start_read(&self, bytes: u64) -> u64 {
+    pub(super) fn start_read(&self, bytes: u64) -> u64 {
         let DeviceProfile { read_latency, read_bytes_per_s, .. } = self.profile;
         self.start(read_latency, transfer_nanos(bytes, read_bytes_per_s), &mut self.state.lock())
     }
 
     /// Starts a write; returns the time at which it ends.
-    pub fn start_write(&self, bytes: u64) -> u64 {
+    pub(super) fn start_write(&self, bytes: u64) -> u64 {
         let DeviceProfile { write_latency, write_bytes_per_s, .. } = self.profile;
         let state = &mut self.state.lock();
         let end = self.start(write_latency, transfer_nanos(bytes, write_bytes_per_s), state);
@@ -50,7 +50,7 @@ impl Device {
     }
 
     /// Starts a sync, which begins after all writes before it; returns the time at which it ends.
-    pub fn start_sync(&self) -> u64 {
+    pub(super) fn start_sync(&self) -> u64 {
         let written_at = self.state.lock().written_at;
         self.clock.monotonic_nanos().max(written_at) + nanos(self.profile.sync_latency)
     }
@@ -70,7 +70,7 @@ impl Device {
         end
     }
 
-    pub fn wait(&self, end: u64) {
+    pub(super) fn wait(&self, end: u64) {
         self.clock.sleep_until(end);
     }
 }

@@ -29,7 +29,7 @@ struct Hinted {
 }
 
 impl ProfiledFile {
-    pub fn new(inner: Arc<dyn VfsFile>, device: Arc<Device>) -> Self {
+    pub(super) fn new(inner: Arc<dyn VfsFile>, device: Arc<Device>) -> Self {
         Self { inner, device, hinted: Mutex::default(), written_at: Mutex::new(0) }
     }
 

@@ -1,17 +1,17 @@
 //! Emulated devices: a file system of which reads, writes and syncs take as long as a profile says.
 //! Several devices on one disk are then as independent as devices are, and as slow as stated. A
-//! [`ScaledVfs`] makes a real device slower by a factor.
+//! [`SlowedVfs`] makes a real device slower by a factor.
 
 mod device;
 mod file;
-mod scaled;
+mod slowed;
 #[cfg(test)]
 mod tests;
 
 use crate::{Open, Vfs, VfsFile};
 use device::Device;
 use file::ProfiledFile;
-pub use scaled::{DeviceScale, ScaledVfs};
+pub use slowed::{DeviceScale, SlowedVfs};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

@@ -126,7 +126,7 @@ fn an_operation_takes_the_factor_of_its_time_and_a_change_counts_at_once() {
     let disk = Arc::new(SimVfs::new(SimOptions::default()));
     let real = Arc::new(ProfiledVfs::new(disk, PROFILE, clock.clone()).unwrap());
     let scale = Arc::new(DeviceScale::new());
-    let device = ScaledVfs::new(real, scale.clone(), clock.clone());
+    let device = SlowedVfs::new(real, scale.clone(), clock.clone());
     device.create_dir_all(Path::new("/d")).unwrap();
     let file = device.open(Path::new("/d/file"), Open::CREATE).unwrap();
     let write = || file.write_at(&[IoSlice::new(&[7; 1000])], 0, Cause::Log).unwrap();

@@ -58,12 +58,12 @@ pub(super) struct Queues {
 
 impl Queues {
     /// Takes an idle queue or creates one. Returns `None` when the system provides none.
-    pub fn take(&self) -> Option<Queue> {
+    pub(super) fn take(&self) -> Option<Queue> {
         let idle = self.idle.lock().pop();
         idle.or_else(Queue::new)
     }
 
-    pub fn put_back(&self, queue: Queue) {
+    pub(super) fn put_back(&self, queue: Queue) {
         self.idle.lock().push(queue);
     }
 }
@@ -90,7 +90,7 @@ impl Queue {
     }
 
     /// Starts a write. Returns it in `Err` when it was not submitted.
-    pub fn start(&mut self, file: &File, write: Write) -> Result<(), Write> {
+    pub(super) fn start(&mut self, file: &File, write: Write) -> Result<(), Write> {
         let control = Control {
             operation: PWRITE,
             file: file.as_raw_fd() as u32,
@@ -111,14 +111,14 @@ impl Queue {
 
     /// Waits for all writes. Returns them in the order of submission, each with the bytes written
     /// or a negative error number.
-    pub fn finish(&mut self) -> io::Result<Vec<(Write, i64)>> {
+    pub(super) fn finish(&mut self) -> io::Result<Vec<(Write, i64)>> {
         let results = self.wait()?;
         Ok(std::mem::take(&mut self.writes).into_iter().zip(results).collect())
     }
 
     /// Reads `memory` in concurrent parts. Returns the bytes up to the first incomplete part: the
     /// caller continues from there and gets the error, if any.
-    pub fn read(
+    pub(super) fn read(
         &mut self,
         file: &File,
         memory: &mut [u8],

@@ -134,22 +134,22 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    pub fn add(&mut self, fault: Fault) {
+    pub(super) fn add(&mut self, fault: Fault) {
         self.pending.push(fault);
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.pending.clear();
     }
 
-    pub fn no_space(&self, operation: u64) -> bool {
+    pub(super) fn no_space(&self, operation: u64) -> bool {
         let begun = |fault: &Fault| matches!(fault, Fault::NoSpace { from_operation } if *from_operation <= operation);
         self.pending.iter().any(begun)
     }
 
     /// Counts one operation for every fault it matches. Removes and returns the faults that happen
     /// now.
-    pub fn take_due(&mut self, trigger: Trigger, path: &Path) -> Vec<Fault> {
+    pub(super) fn take_due(&mut self, trigger: Trigger, path: &Path) -> Vec<Fault> {
         if self.pending.is_empty() {
             return Vec::new();
         }

@@ -85,21 +85,21 @@ fn sectors(offset: u64, data: &Bytes) -> impl Iterator<Item = (u64, Bytes)> {
 
 impl Inode {
     /// Creates an empty file that has a name.
-    pub fn named() -> Self {
+    pub(super) fn named() -> Self {
         Self { linked: true, ..Self::default() }
     }
 
     /// Creates a file that has a name and is durable.
-    pub fn durable(content: Content, reserved: u64) -> Self {
+    pub(super) fn durable(content: Content, reserved: u64) -> Self {
         Self { visible: content.clone(), durable: content, reserved, ..Self::named() }
     }
 
-    pub fn allocated_bytes(&self) -> u64 {
+    pub(super) fn allocated_bytes(&self) -> u64 {
         self.visible.allocated_bytes(self.reserved)
     }
 
     /// Writes `data`. An empty write changes nothing, not even the length, as with `pwrite`.
-    pub fn write(&mut self, offset: u64, data: Bytes) {
+    pub(super) fn write(&mut self, offset: u64, data: Bytes) {
         if data.is_empty() {
             return;
         }
@@ -107,7 +107,7 @@ impl Inode {
     }
 
     /// Writes some sectors of `data`, never all.
-    pub fn write_torn(&mut self, offset: u64, data: &Bytes, prng: &mut Prng) {
+    pub(super) fn write_torn(&mut self, offset: u64, data: &Bytes, prng: &mut Prng) {
         let pieces: Vec<_> = sectors(offset, data).collect();
         if pieces.is_empty() {
             return;
@@ -124,25 +124,25 @@ impl Inode {
     }
 
     /// Extends with zeros to at least `len`.
-    pub fn grow(&mut self, len: u64) {
+    pub(super) fn grow(&mut self, len: u64) {
         if len > self.visible.len {
             self.change(Change::SetLen(len));
         }
     }
 
-    pub fn set_len(&mut self, len: u64) {
+    pub(super) fn set_len(&mut self, len: u64) {
         self.reserved = self.reserved.min(len);
         self.change(Change::SetLen(len));
     }
 
     /// Makes the sectors of a range unreadable.
-    pub fn refuse_reads(&mut self, range: Range<u64>) {
+    pub(super) fn refuse_reads(&mut self, range: Range<u64>) {
         let sectors = range.start / SECTOR_BYTES..range.end.div_ceil(SECTOR_BYTES);
         self.unreadable.extend(sectors);
     }
 
     /// Returns the offset of the first unreadable byte of a range.
-    pub fn refused(&self, range: Range<u64>) -> Option<u64> {
+    pub(super) fn refused(&self, range: Range<u64>) -> Option<u64> {
         let end = range.end.min(self.visible.len).div_ceil(SECTOR_BYTES);
         let first = range.start / SECTOR_BYTES;
         let sector = self.unreadable.range(first..end.max(first)).next()?;
@@ -171,7 +171,7 @@ impl Inode {
         self.pending.push(change);
     }
 
-    pub fn sync(&mut self) {
+    pub(super) fn sync(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         for change in &pending {
             match change {
@@ -185,7 +185,7 @@ impl Inode {
     }
 
     /// Makes a part of the changes durable; the rest never will be.
-    pub fn sync_partly(&mut self, prng: &mut Prng) {
+    pub(super) fn sync_partly(&mut self, prng: &mut Prng) {
         self.durable = self.after_crash(prng);
         self.pending.clear();
         self.diverged = true;
@@ -193,7 +193,7 @@ impl Inode {
 
     /// Returns what a restart finds: the durable content with some of the later sectors and
     /// lengths.
-    pub fn after_crash(&self, prng: &mut Prng) -> Content {
+    pub(super) fn after_crash(&self, prng: &mut Prng) -> Content {
         let mut content = self.durable.clone();
         if self.pending.is_empty() {
             return content;
@@ -228,7 +228,7 @@ impl Inode {
     }
 
     /// Changes stored bytes like damage: durably at once, and in the unsynced changes too.
-    pub fn damage(&mut self, offset: u64, bytes: &[u8]) {
+    pub(super) fn damage(&mut self, offset: u64, bytes: &[u8]) {
         self.visible.write(bytes, offset);
         self.durable.write(bytes, offset);
         for change in &mut self.pending {

@@ -79,25 +79,25 @@ impl Change {
 
 impl Names {
     /// Creates a directory of durable names.
-    pub fn durable(names: Map) -> Self {
+    pub(super) fn durable(names: Map) -> Self {
         Self { visible: names.clone(), durable: names, pending: Vec::new() }
     }
 
-    pub fn create(&mut self, name: String, inode: InodeId) {
+    pub(super) fn create(&mut self, name: String, inode: InodeId) {
         self.change(Change::Create { name, inode });
     }
 
     /// Creates a name that every restart finds.
-    pub fn create_durably(&mut self, name: String, inode: InodeId) {
+    pub(super) fn create_durably(&mut self, name: String, inode: InodeId) {
         self.durable.insert(name.clone(), inode);
         self.visible.insert(name, inode);
     }
 
-    pub fn rename(&mut self, to: String, inode: InodeId) {
+    pub(super) fn rename(&mut self, to: String, inode: InodeId) {
         self.change(Change::Rename { to, inode });
     }
 
-    pub fn unlink(&mut self, name: String, inode: InodeId) {
+    pub(super) fn unlink(&mut self, name: String, inode: InodeId) {
         self.change(Change::Unlink { name, inode });
     }
 
@@ -107,7 +107,7 @@ impl Names {
     }
 
     /// Makes all changes durable. Returns whether a file has lost its name since the last sync.
-    pub fn sync(&mut self) -> bool {
+    pub(super) fn sync(&mut self) -> bool {
         self.pending.drain(..).for_each(|change| change.apply(&mut self.durable));
         let has_freed = self.visible.has_freed || self.durable.has_freed;
         (self.visible.has_freed, self.durable.has_freed) = (false, false);
@@ -115,7 +115,7 @@ impl Names {
     }
 
     /// Makes a random number of the oldest changes durable; the others stay unsynced.
-    pub fn sync_partly(&mut self, prng: &mut Prng) {
+    pub(super) fn sync_partly(&mut self, prng: &mut Prng) {
         let some = prng.below(self.pending.len() as u64 + 1) as usize;
         for change in self.pending.drain(..some) {
             change.apply(&mut self.durable);
@@ -124,7 +124,7 @@ impl Names {
 
     /// Returns what a restart finds: the durable names with some of the later changes, each
     /// complete.
-    pub fn after_crash(&self, prng: &mut Prng) -> Map {
+    pub(super) fn after_crash(&self, prng: &mut Prng) -> Map {
         let mut names = self.durable.clone();
         if self.pending.is_empty() {
             return names;
@@ -146,7 +146,7 @@ impl Names {
     }
 
     /// Returns every file that a name can refer to, now or after a restart.
-    pub fn inodes(&self) -> impl Iterator<Item = InodeId> {
+    pub(super) fn inodes(&self) -> impl Iterator<Item = InodeId> {
         let pending = self.pending.iter().map(|change| match change {
             Change::Create { inode, .. }
             | Change::Rename { inode, .. }

@@ -83,10 +83,10 @@ impl<'a, E: StorageEngine + 'static> Client<'a, E> {
         self.write(command, true)
     }
 
-    fn write(&mut self, command: CommandBuilder, frees: bool) -> Result<()> {
+    fn write(&mut self, command: CommandBuilder, only_deletes: bool) -> Result<()> {
         let command = command.build().bytes().clone();
         let (header, arrived_nanos) = (Self::header(), self.now_nanos());
-        let done = self.request(Write { header, command, frees })?;
+        let done = self.request(Write { header, command, only_deletes })?;
         if let Done::Written { timings, index, .. } = done {
             if self.cluster.mode().apply_queue && !self.cluster.mode().commit_return {
                 self.wait_applied(index)?;

@@ -76,10 +76,10 @@ impl EngineView for RockView {
     fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
         match self.found(key, Tier::Memory)? {
             None | Some(Some(Found::At { .. })) => Ok(Cached::NeedsIo),
-            Some(None) => Ok(Cached::Here(None)),
+            Some(None) => Ok(Cached::Ready(None)),
             Some(Some(found)) => {
                 let pair = found.pair(Bytes::copy_from_slice(key), None)?;
-                Ok(Cached::Here(Some(pair)))
+                Ok(Cached::Ready(Some(pair)))
             }
         }
     }

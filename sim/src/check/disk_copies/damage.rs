@@ -35,7 +35,7 @@ enum Expectation {
     MustRefuse,
 }
 
-pub fn check(
+pub(super) fn check(
     copy: &DiskCopy,
     engine: &Store,
     live: &ObservedState,
@@ -104,7 +104,7 @@ fn wrong_pair(store: &Store, live: &ObservedState) -> Option<String> {
         };
         let got = view.get(&pair.key).ok().and_then(shown);
         got.or_else(|| match view.get_cached(&pair.key) {
-            Ok(Cached::Here(found)) => shown(found),
+            Ok(Cached::Ready(found)) => shown(found),
             _ => None,
         })
     })

@@ -12,7 +12,7 @@ use stele_vfs::{Fault, Vfs};
 /// Syncs of a manifest of which one fails.
 const SYNCS: u64 = 4;
 
-pub fn check(copy: &DiskCopy, live: &ObservedState, prng: &mut Prng) -> Option<String> {
+pub(super) fn check(copy: &DiskCopy, live: &ObservedState, prng: &mut Prng) -> Option<String> {
     let unsynced = copy.killed();
     let engine = unsynced.open_store().ok()?;
     catch_up(&engine, &live.applied()).ok().filter(|is_done| *is_done)?;

@@ -62,7 +62,7 @@ fn pairs_in(store: &Store, ranges: &[KeyRange]) -> Result<Vec<Pair>> {
 
 /// Installs a snapshot with a fault, and checks the state after a crash. The last entry of the
 /// snapshot has a later term than the log.
-pub fn check(copy: &DiskCopy, store: Store, prng: &mut Prng) -> Option<String> {
+pub(super) fn check(copy: &DiskCopy, store: Store, prng: &mut Prng) -> Option<String> {
     let (region, ranges) = data_region(&store, prng)?;
     let range = ranges.iter().find(|range| !range.start.is_empty())?;
     let key = [&range.start[..], b"~new"].concat();

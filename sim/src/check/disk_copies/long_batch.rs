@@ -14,7 +14,7 @@ const BATCHES: u64 = 4;
 /// Key of the entries.
 const KEY: &[u8] = b"~long";
 
-pub fn check(copy: &DiskCopy, prng: &mut Prng) -> Option<String> {
+pub(super) fn check(copy: &DiskCopy, prng: &mut Prng) -> Option<String> {
     let mut options = copy.options.clone();
     (options.segment_bytes_max, options.recycle_segments_max) = (SEGMENT_BYTES, 1);
     let copy = DiskCopy { options, ..copy.killed() };

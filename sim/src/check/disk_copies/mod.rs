@@ -25,7 +25,7 @@ const COPIES_MAX: u64 = 4;
 const CUTS_MAX: u64 = 2;
 
 /// Remaining copies of a run.
-pub struct DiskCopies {
+pub(super) struct DiskCopies {
     prng: Prng,
     left: u64,
     cuts_left: u64,
@@ -33,7 +33,7 @@ pub struct DiskCopies {
 
 impl DiskCopies {
     /// Creates the budget of a plan.
-    pub fn new(plan: &Plan) -> Self {
+    pub(super) fn new(plan: &Plan) -> Self {
         Self { prng: fork(plan.seed, "twins"), left: COPIES_MAX, cuts_left: CUTS_MAX }
     }
 }

@@ -11,7 +11,7 @@ use stele_types::{KeyRange, LogIndex, Region, RegionId, RegionPhase, Result, key
 const READ_BYTES: usize = 1 << 20;
 
 /// Regions, runs and pairs of a store.
-pub struct ObservedState {
+pub(super) struct ObservedState {
     pub regions: BTreeMap<RegionId, Progress>,
     runs: BTreeMap<u64, String>,
     pub pairs: Vec<Pair>,
@@ -19,19 +19,19 @@ pub struct ObservedState {
 }
 
 /// Returns all pairs of a store.
-pub fn pairs(engine: &Store) -> Result<Vec<Pair>> {
+pub(super) fn pairs(engine: &Store) -> Result<Vec<Pair>> {
     engine.view()?.scan(&ScanOptions::new(KeyRange::new(Vec::new(), Vec::new()), usize::MAX))
 }
 
 /// Returns the applied index of each region.
-pub fn applied(engine: &Store) -> BTreeMap<RegionId, LogIndex> {
+pub(super) fn applied(engine: &Store) -> BTreeMap<RegionId, LogIndex> {
     let regions = engine.log().regions().into_iter();
     let present = regions.filter_map(|id| Some((id, engine.progress(id)?)));
     present.filter(|(_, it)| !it.destroyed).map(|(id, it)| (id, it.applied)).collect()
 }
 
 impl ObservedState {
-    pub fn of(engine: &Store) -> Result<Self> {
+    pub(super) fn of(engine: &Store) -> Result<Self> {
         let mut state = Self::without_pairs(engine);
         state.pairs = pairs(engine)?;
         let range = keyspace::region_keys();
@@ -44,7 +44,7 @@ impl ObservedState {
         Ok(state)
     }
 
-    pub fn without_pairs(engine: &Store) -> Self {
+    pub(super) fn without_pairs(engine: &Store) -> Self {
         let regions = engine.log().regions().into_iter();
         let regions = regions.filter_map(|id| Some((id, engine.progress(id)?))).collect();
         let version = engine.index().version();
@@ -58,13 +58,13 @@ impl ObservedState {
         Self { regions, runs, pairs: Vec::new(), merged_regions: BTreeSet::new() }
     }
 
-    pub fn applied(&self) -> BTreeMap<RegionId, LogIndex> {
+    pub(super) fn applied(&self) -> BTreeMap<RegionId, LogIndex> {
         let present = self.regions.iter().filter(|(_, it)| !it.destroyed);
         present.map(|(id, it)| (*id, it.applied)).collect()
     }
 
     /// Returns what a copy lacks or has differently.
-    pub fn missing_in(&self, copy: &Self) -> Option<String> {
+    pub(super) fn missing_in(&self, copy: &Self) -> Option<String> {
         if let Some(text) = self.logs_missing_in(copy) {
             return Some(text);
         }
@@ -77,7 +77,7 @@ impl ObservedState {
     }
 
     /// Returns the same for logs alone.
-    pub fn logs_missing_in(&self, copy: &Self) -> Option<String> {
+    pub(super) fn logs_missing_in(&self, copy: &Self) -> Option<String> {
         self.regions.iter().find_map(|(id, was)| {
             let now = copy.regions.get(id).copied().unwrap_or_default();
             let same = match was.destroyed {
@@ -96,7 +96,7 @@ impl ObservedState {
 
 /// Applies the entries of each region up to an index, in log order. Returns false if the store
 /// already applied more, or lacks entries.
-pub fn catch_up(engine: &Store, upto: &BTreeMap<RegionId, LogIndex>) -> Result<bool> {
+pub(super) fn catch_up(engine: &Store, upto: &BTreeMap<RegionId, LogIndex>) -> Result<bool> {
     let mut entries = Vec::new();
     for (id, upto) in upto {
         let Some(here) = engine.progress(*id).filter(|it| !it.destroyed) else { continue };
@@ -118,7 +118,7 @@ pub fn catch_up(engine: &Store, upto: &BTreeMap<RegionId, LogIndex>) -> Result<b
 }
 
 /// Returns the first difference between two stores.
-pub fn difference(one: &[Pair], other: &[Pair]) -> Option<String> {
+pub(super) fn difference(one: &[Pair], other: &[Pair]) -> Option<String> {
     if one == other {
         return None;
     }

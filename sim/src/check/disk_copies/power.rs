@@ -15,7 +15,7 @@ const SLICE_BYTES: u64 = 32 << 10;
 /// Further power cuts after which the copy must open.
 const CUTS_TRIED: usize = 3;
 
-pub fn check(copy: &DiskCopy, live: &ObservedState, prng: &mut Prng) -> Option<String> {
+pub(super) fn check(copy: &DiskCopy, live: &ObservedState, prng: &mut Prng) -> Option<String> {
     let copy = copy.after(prng);
     let engine = match open_undamaged(&copy) {
         Ok(engine) => engine,

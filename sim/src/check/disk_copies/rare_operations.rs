@@ -16,7 +16,7 @@ const JOURNAL: RegionId = RegionId(0);
 const OLD: [u8; 100] = [b'o'; 100];
 const NEW: [u8; 100] = [b'n'; 100];
 
-pub fn check(copy: &DiskCopy, prng: &mut Prng) -> Option<String> {
+pub(super) fn check(copy: &DiskCopy, prng: &mut Prng) -> Option<String> {
     let copy = copy.after(prng);
     if copy.options.direct_io && prng.below(6) == 0 {
         return long_batch::check(&copy, prng);

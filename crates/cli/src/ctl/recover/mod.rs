@@ -3,7 +3,7 @@
 
 mod offline;
 mod online;
-mod survey;
+mod replica_survey;
 
 pub use offline::run as offline;
 pub use online::{run as online, without_quorum};
@@ -11,7 +11,7 @@ pub use online::{run as online, without_quorum};
 use crate::table::{self, Cell, number, words};
 use crate::text::printable;
 use std::collections::BTreeSet;
-use stele_server::recover::{Planned, Replica, Verdict, uncovered};
+use stele_server::recover::{Planned, RegionOutcome, SurvivingReplica, uncovered};
 use stele_types::{KeyRange, Result, StoreId};
 
 /// Text before the end of a dry run.
@@ -39,8 +39,8 @@ fn show(planned: &[Planned], is_wanted: fn(&Planned) -> bool, is_dry: bool) -> R
 
 fn rows(planned: &Planned) -> Vec<Vec<Cell>> {
     let Planned { region, replicas, verdict } = planned;
-    let row = |replica: Option<&Replica>| {
-        let number = |name, of: fn(&Replica) -> u64| table::maybe(name, replica.map(of));
+    let row = |replica: Option<&SurvivingReplica>| {
+        let number = |name, of: fn(&SurvivingReplica) -> u64| table::maybe(name, replica.map(of));
         vec![
             self::number("region", region.id.0),
             words("keys", keys(&region.range)),
@@ -58,16 +58,16 @@ fn rows(planned: &Planned) -> Vec<Vec<Cell>> {
     }
 }
 
-fn text(verdict: &Verdict) -> String {
+fn text(verdict: &RegionOutcome) -> String {
     match verdict {
-        Verdict::HasMajority => "has a majority".to_owned(),
-        Verdict::GoesOn { source, stores, .. } => {
+        RegionOutcome::HasMajority => "has a majority".to_owned(),
+        RegionOutcome::GoesOn { source, stores, .. } => {
             format!("goes on with {}, from the log of store {source}", list(stores))
         }
-        Verdict::Unseen(stores) => {
+        RegionOutcome::Unseen(stores) => {
             format!("cannot go on: {} may hold more and is not shown", list(stores))
         }
-        Verdict::Lost => "LOST: no replica is left".to_owned(),
+        RegionOutcome::Lost => "LOST: no replica is left".to_owned(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Recovery on directories of nodes that do not run, also of the placement group.
 
-use super::survey::{Origin, Survey};
+use super::replica_survey::{Origin, ReplicaSurvey};
 use super::{lost_stores, show};
 use crate::Outcome;
 use crate::args::Recover;
@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_server::recover::{
-    Listed, NotRecovered, OfflineDir, Planned, Verdict, check_cluster, check_lost, listed, open,
-    plan, record_lost, recover_all,
+    Listed, NotRecovered, OfflineDir, Planned, RegionOutcome, check_cluster, check_lost, listed,
+    open, plan, record_lost, recover_all,
 };
 use stele_server::store::Engine;
 use stele_types::{Clock, ClusterId, Error, Result, StoreId};
@@ -20,7 +20,7 @@ use stele_vfs::{CopyOnWriteVfs, RealVfs, SystemClock, Vfs};
 pub fn run(dirs: &[PathBuf], wanted: &Recover, json: bool) -> Result<Outcome> {
     let lost = lost_stores(&wanted.lost);
     let (mut opened, mut places) = (BTreeMap::new(), Vec::new());
-    let mut here = Survey::default();
+    let mut here = ReplicaSurvey::default();
     for dir in dirs {
         let (replicas, engine) = open_dir(dir, wanted.yes, &mut here)?;
         let ident = replicas.ident();
@@ -51,7 +51,7 @@ pub fn run(dirs: &[PathBuf], wanted: &Recover, json: bool) -> Result<Outcome> {
     if !wanted.yes {
         return Ok(Outcome::Done);
     }
-    if planned.iter().any(|it| matches!(it.verdict, Verdict::GoesOn { .. })) {
+    if planned.iter().any(|it| matches!(it.verdict, RegionOutcome::GoesOn { .. })) {
         places.iter().try_for_each(|(path, ident, _)| record_lost(path, *ident, &lost))?;
     }
     let outcome = recover(&mut opened, &planned, here.origin.version);
@@ -61,7 +61,11 @@ pub fn run(dirs: &[PathBuf], wanted: &Recover, json: bool) -> Result<Outcome> {
 }
 
 /// Opens a directory and adds what it holds to the survey. A dry run opens a copy, which is dropped.
-fn open_dir(dir: &Path, is_changed: bool, here: &mut Survey) -> Result<(OfflineDir, Arc<Engine>)> {
+fn open_dir(
+    dir: &Path,
+    is_changed: bool,
+    here: &mut ReplicaSurvey,
+) -> Result<(OfflineDir, Arc<Engine>)> {
     Store::check_exists(dir)?;
     let real: Arc<dyn Vfs> = Arc::new(RealVfs::new());
     let vfs: Arc<dyn Vfs> = match is_changed {

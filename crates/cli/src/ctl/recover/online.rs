@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use stele_client::messages::{RecoverReplicaRequest, ReplicaDetail, StoreInfo, StoreState};
 use stele_client::{Control, RegionRow};
-use stele_server::recover::{Planned, Replica, Verdict, plan};
+use stele_server::recover::{Planned, RegionOutcome, SurvivingReplica, plan};
 use stele_types::{Error, LogIndex, Region, RegionId, Result, StoreId, Term};
 
 /// Time for the nodes to learn that stores are lost, and for a region to elect a leader.
@@ -28,7 +28,7 @@ pub async fn run(control: &Control, wanted: &Recover, json: bool) -> Result<Outc
         declare_lost(control, &lost, &known).await?;
     }
     let planned = survey(control, &lost).await?;
-    show(&planned, |it| it.verdict != Verdict::HasMajority, !wanted.yes)?;
+    show(&planned, |it| it.verdict != RegionOutcome::HasMajority, !wanted.yes)?;
     if !wanted.yes {
         return Ok(Outcome::Done);
     }
@@ -97,7 +97,7 @@ async fn survey(control: &Control, lost: &BTreeSet<StoreId>) -> Result<Vec<Plann
     let mut replicas = Vec::new();
     // Without replicas, those with a majority are known by their descriptors alone.
     for it in plan(&[], &regions, lost) {
-        if it.verdict == Verdict::HasMajority {
+        if it.verdict == RegionOutcome::HasMajority {
             continue;
         }
         for peer in it.region.peers.iter().filter(|peer| !lost.contains(&peer.store)) {
@@ -110,8 +110,8 @@ async fn survey(control: &Control, lost: &BTreeSet<StoreId>) -> Result<Vec<Plann
     Ok(plan(&replicas, &regions, lost))
 }
 
-fn replica(detail: &ReplicaDetail) -> Result<Replica> {
-    Ok(Replica {
+fn replica(detail: &ReplicaDetail) -> Result<SurvivingReplica> {
+    Ok(SurvivingReplica {
         store: StoreId(detail.store_id),
         region: Region::decode(&detail.region)?,
         term: Term(detail.term),
@@ -123,8 +123,8 @@ fn replica(detail: &ReplicaDetail) -> Result<Replica> {
 async fn recover(control: &Control, planned: &Planned) -> Result<Option<String>> {
     let id = planned.region.id;
     match &planned.verdict {
-        Verdict::HasMajority => Ok(None),
-        Verdict::GoesOn { source, recovery, .. } => {
+        RegionOutcome::HasMajority => Ok(None),
+        RegionOutcome::GoesOn { source, recovery, .. } => {
             let request = RecoverReplicaRequest {
                 header: None,
                 region_id: id.0,
@@ -139,10 +139,10 @@ async fn recover(control: &Control, planned: &Planned) -> Result<Option<String>>
             until_led(control, id, &stores).await?;
             Ok(Some(format!("region {id} goes on with {}\n", super::list(&stores))))
         }
-        Verdict::Unseen(stores) => {
+        RegionOutcome::Unseen(stores) => {
             Err(Error::Refused(format!("{} must answer first", super::list(stores))))
         }
-        Verdict::Lost => Err(Error::Refused("no replica is left".to_owned())),
+        RegionOutcome::Lost => Err(Error::Refused("no replica is left".to_owned())),
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) use state::Ticket;
 use super::Db;
 use bytes::Bytes;
 use start::Call;
-use state::Shared;
+use state::QueueSlots;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,7 +129,7 @@ impl QueuedStore for Db {
 /// [`queue_bytes_max`](crate::Options::queue_bytes_max).
 #[derive(Clone, Debug)]
 pub struct CompletionQueue {
-    shared: Arc<Shared>,
+    shared: Arc<QueueSlots>,
 }
 
 impl CompletionQueue {
@@ -145,7 +145,7 @@ impl CompletionQueue {
 
     fn create(options: QueueOptions, notify: Option<Arc<dyn Notify>>) -> Result<Self> {
         options.validate()?;
-        Ok(Self { shared: Shared::new(options, notify) })
+        Ok(Self { shared: QueueSlots::new(options, notify) })
     }
 
     /// Reads the value of `key`. A value above the queue's bound fails with [`Error::Invalid`].

@@ -15,7 +15,7 @@ pub(super) enum Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    pub fn key(&self) -> &'a [u8] {
+    pub(super) fn key(&self) -> &'a [u8] {
         match self {
             Self::Get { key } | Self::Exist { key } | Self::Delete { key } => key,
             Self::Put { key, .. } => key,
@@ -23,7 +23,7 @@ impl<'a> Call<'a> {
     }
 
     /// Checks the limits of the store and the bounds of the queue.
-    pub fn check(&self, options: &QueueOptions) -> Result<()> {
+    pub(super) fn check(&self, options: &QueueOptions) -> Result<()> {
         let bound = |name: &str, bytes: usize, most: usize| {
             if bytes <= most {
                 return Ok(());
@@ -45,7 +45,7 @@ impl<'a> Call<'a> {
 
     /// Returns the bytes that the call counts while it is in flight: of a get those of the longest
     /// value, because its length is not known.
-    pub fn reserved_bytes(&self, options: &QueueOptions) -> usize {
+    pub(super) fn reserved_bytes(&self, options: &QueueOptions) -> usize {
         self.key().len()
             + match self {
                 Self::Get { .. } => options.value_bytes_max,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use stele_types::lock::{Mutex, rank};
 use stele_types::{Error, Result};
 
-pub(super) struct Shared {
+pub(super) struct QueueSlots {
     pub options: QueueOptions,
     state: Mutex<State, { rank::COMPLETION_QUEUE }>,
     /// Signals that as many results are there as a collecting thread waits for.
@@ -38,14 +38,14 @@ impl State {
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for QueueSlots {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("QueueSlots").field("options", &self.options).finish_non_exhaustive()
     }
 }
 
-impl Shared {
-    pub fn new(options: QueueOptions, notify: Option<Arc<dyn Notify>>) -> Arc<Self> {
+impl QueueSlots {
+    pub(super) fn new(options: QueueOptions, notify: Option<Arc<dyn Notify>>) -> Arc<Self> {
         let state = State {
             completed: VecDeque::with_capacity(options.depth),
             in_flight: 0,
@@ -60,7 +60,7 @@ impl Shared {
 
     /// Takes a slot for a call that holds at most `reserved_bytes`. If all are taken, waits or fails
     /// with [`Error::Busy`].
-    pub fn take_slot(
+    pub(super) fn take_slot(
         self: &Arc<Self>,
         tag: u64,
         reserved_bytes: usize,
@@ -83,7 +83,7 @@ impl Shared {
         Ok(Ticket { queue: self.clone(), tag, reserved_bytes, shard, is_open: true })
     }
 
-    pub fn collect(&self, into: &mut Vec<Completed>) -> usize {
+    pub(super) fn collect(&self, into: &mut Vec<Completed>) -> usize {
         let mut state = self.state.lock();
         let bytes: u64 = state.completed.iter().map(|done| value_bytes(&done.result)).sum();
         state.memory_bytes -= bytes;
@@ -96,7 +96,7 @@ impl Shared {
         collected
     }
 
-    pub fn wait(&self, at_least: usize, timeout: Duration) {
+    pub(super) fn wait(&self, at_least: usize, timeout: Duration) {
         let mut state = self.state.lock();
         let wanted = at_least.min(state.in_flight + state.completed.len());
         if state.completed.len() >= wanted {
@@ -106,7 +106,7 @@ impl Shared {
         self.completed.wait_for(state.for_wait(), timeout);
     }
 
-    pub fn stats(&self) -> QueueStats {
+    pub(super) fn stats(&self) -> QueueStats {
         let state = self.state.lock();
         QueueStats {
             in_flight: state.in_flight,
@@ -163,7 +163,7 @@ fn value_bytes(result: &Result<Answer>) -> u64 {
 /// Test: `a_store_that_stops_completes_each_accepted_call_once`.
 #[derive(Debug)]
 pub(in crate::db) struct Ticket {
-    queue: Arc<Shared>,
+    queue: Arc<QueueSlots>,
     tag: u64,
     reserved_bytes: usize,
     /// Directory of the shard that answers; `None` outside a set.
@@ -173,18 +173,18 @@ pub(in crate::db) struct Ticket {
 
 impl Ticket {
     /// Puts the call's result into the queue.
-    pub fn complete(mut self, result: Result<Answer>) {
+    pub(crate) fn complete(mut self, result: Result<Answer>) {
         self.finish(result);
     }
 
     /// Frees the slot of a call that was not accepted.
-    pub fn withdraw(mut self) {
+    pub(crate) fn withdraw(mut self) {
         self.is_open = false;
         self.queue.withdraw(self.reserved_bytes);
     }
 
     /// Fails for a value that is longer than the queue's bound, before it is read.
-    pub fn check_value_bytes(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn check_value_bytes(&self, bytes: usize) -> Result<()> {
         let most = self.queue.options.value_bytes_max;
         // bug engine.queue_bound_exceeded: always
         if bytes <= most {

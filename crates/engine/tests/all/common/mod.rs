@@ -11,11 +11,11 @@ use stele_types::ManualClock;
 use stele_vfs::{SimOptions, SimVfs, Vfs};
 
 /// Directory of the tests' store.
-pub const DIR: &str = "/store";
+pub(crate) const DIR: &str = "/store";
 
 /// Returns options with which a few dozen writes roll segments, flush, merge, sort and collect
 /// garbage.
-pub fn tiny() -> Options {
+pub(crate) fn tiny() -> Options {
     Options {
         segment_bytes_max: 64 << 10,
         recycle_segments_max: 1,
@@ -34,7 +34,7 @@ pub fn tiny() -> Options {
 }
 
 /// Returns a batch of puts, and of deletes where there is no value.
-pub fn batch(pairs: &[(Vec<u8>, Option<Vec<u8>>)]) -> Result<Batch> {
+pub(crate) fn batch(pairs: &[(Vec<u8>, Option<Vec<u8>>)]) -> Result<Batch> {
     let mut batch = Batch::new();
     for (key, value) in pairs {
         match value {
@@ -45,21 +45,21 @@ pub fn batch(pairs: &[(Vec<u8>, Option<Vec<u8>>)]) -> Result<Batch> {
     Ok(batch)
 }
 
-pub fn disk(seed: u64) -> SimVfs {
+pub(crate) fn disk(seed: u64) -> SimVfs {
     SimVfs::new(SimOptions { seed, ..SimOptions::default() })
 }
 
 /// Creates a clock that does not advance by itself.
-pub fn clock() -> Arc<ManualClock> {
+pub(crate) fn clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(1_000_000))
 }
 
-pub fn open(disk: &SimVfs, options: &Options) -> stele_engine::Result<Db> {
+pub(crate) fn open(disk: &SimVfs, options: &Options) -> stele_engine::Result<Db> {
     Db::open_with(Arc::new(disk.clone()), clock(), Path::new(DIR), options.clone())
 }
 
 /// Marks a directory as one of another kind, as if it had been created as such.
-pub fn mark(disk: &SimVfs, kind: &str) {
+pub(crate) fn mark(disk: &SimVfs, kind: &str) {
     rewrite_identity(disk, |line| match line.starts_with("kind ") {
         true => Some(format!("kind {kind}")),
         false => Some(line.to_owned()),
@@ -67,7 +67,7 @@ pub fn mark(disk: &SimVfs, kind: &str) {
 }
 
 /// Removes the mark of a directory, as if an earlier version had created it.
-pub fn unmark(disk: &SimVfs) {
+pub(crate) fn unmark(disk: &SimVfs) {
     rewrite_identity(disk, |line| (!line.starts_with("kind ")).then(|| line.to_owned()));
 }
 
@@ -81,17 +81,17 @@ fn rewrite_identity(disk: &SimVfs, change: impl Fn(&str) -> Option<String>) {
 }
 
 /// Expected content of a store.
-pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Returns all pairs of a store.
-pub fn contents(db: &Db) -> stele_engine::Result<Model> {
+pub(crate) fn contents(db: &Db) -> stele_engine::Result<Model> {
     db.iter(KeyRange::all(), Order::Forward)?
         .map(|pair| pair.map(|p| (p.key.to_vec(), p.value.to_vec())))
         .collect()
 }
 
 /// Describes how a store differs from the model, by scans in both directions and by gets.
-pub fn difference(db: &Db, model: &Model) -> Option<String> {
+pub(crate) fn difference(db: &Db, model: &Model) -> Option<String> {
     let found = match contents(db) {
         Ok(found) => found,
         Err(error) => return Some(format!("scan failed: {error}")),
@@ -125,12 +125,12 @@ fn show(key: &[u8]) -> String {
 }
 
 /// Returns the files in the store's directory that nothing refers to.
-pub fn leaked(disk: &SimVfs, db: &Db, options: &Options) -> Vec<String> {
+pub(crate) fn leaked(disk: &SimVfs, db: &Db, options: &Options) -> Vec<String> {
     leaked_of(disk, db.store(), options)
 }
 
 /// Does the same as [`leaked`] for a store without the embedded interface.
-pub fn leaked_of(disk: &SimVfs, store: &Store, options: &Options) -> Vec<String> {
+pub(crate) fn leaked_of(disk: &SimVfs, store: &Store, options: &Options) -> Vec<String> {
     let mut leaked = Vec::new();
     let known: Vec<String> =
         store.log().files().iter().map(|file| format!("{:08x}", file.file.0)).collect();
@@ -167,10 +167,10 @@ pub fn leaked_of(disk: &SimVfs, store: &Store, options: &Options) -> Vec<String>
 }
 
 /// A small generator for tests: SplitMix64.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -178,16 +178,16 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 
-    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }
 
     /// Returns bytes that do not repeat.
-    pub fn bytes(&mut self, n: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self, n: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(n + 8);
         while out.len() < n {
             out.extend_from_slice(&self.next().to_le_bytes());

@@ -12,12 +12,12 @@ use stele_engine::{
 };
 use stele_vfs::SimVfs;
 
-pub const SHARDS: usize = 3;
-pub const SET: SetId = SetId(0x5e1e);
+pub(super) const SHARDS: usize = 3;
+pub(super) const SET: SetId = SetId(0x5e1e);
 
 /// A call that changes something.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub(super) enum Step {
     Put(Vec<u8>, Vec<u8>),
     Delete(Vec<u8>),
     DeleteRange(Vec<u8>, Vec<u8>),
@@ -37,7 +37,7 @@ struct Expected {
     or_with_cut_call: Option<Model>,
 }
 
-pub struct World {
+pub(super) struct World {
     pub disks: Vec<SimVfs>,
     pub shards: Option<Shards>,
     partition: Partition,
@@ -45,44 +45,44 @@ pub struct World {
     expected: Vec<Expected>,
 }
 
-pub fn by_hash() -> Partition {
+pub(super) fn by_hash() -> Partition {
     Partition::Hash
 }
 
-pub fn by_range() -> Partition {
+pub(super) fn by_range() -> Partition {
     Partition::Range(vec![Bytes::from_static(b"key-07"), Bytes::from_static(b"key-14")])
 }
 
-pub fn key(n: u64) -> Vec<u8> {
+pub(super) fn key(n: u64) -> Vec<u8> {
     format!("key-{n:02}").into_bytes()
 }
 
-pub fn dir(shard: usize) -> PathBuf {
+pub(super) fn dir(shard: usize) -> PathBuf {
     PathBuf::from(format!("/shard-{shard}"))
 }
 
-pub fn place(disk: &SimVfs, shard: usize, options: &Options) -> ShardPlace {
+pub(super) fn place(disk: &SimVfs, shard: usize, options: &Options) -> ShardPlace {
     ShardPlace { vfs: Arc::new(disk.clone()), dir: dir(shard), options: options.clone() }
 }
 
-pub fn places(disks: &[SimVfs]) -> Vec<ShardPlace> {
+pub(super) fn places(disks: &[SimVfs]) -> Vec<ShardPlace> {
     disks.iter().enumerate().map(|(shard, disk)| place(disk, shard, &tiny())).collect()
 }
 
-pub fn disks(seed: u64) -> Vec<SimVfs> {
+pub(super) fn disks(seed: u64) -> Vec<SimVfs> {
     (0..SHARDS as u64).map(|shard| disk(seed + shard)).collect()
 }
 
-pub fn open(disks: &[SimVfs], partition: Partition) -> Result<Shards> {
+pub(super) fn open(disks: &[SimVfs], partition: Partition) -> Result<Shards> {
     Shards::open_with(places(disks), clock(), ShardsOptions::new(partition, SET))
 }
 
-pub fn open_without_failed(disks: &[SimVfs], partition: Partition) -> Result<Shards> {
+pub(super) fn open_without_failed(disks: &[SimVfs], partition: Partition) -> Result<Shards> {
     let options = ShardsOptions { without_failed: true, ..ShardsOptions::new(partition, SET) };
     Shards::open_with(places(disks), clock(), options)
 }
 
-pub fn contents(shards: &Shards, order: Order) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+pub(super) fn contents(shards: &Shards, order: Order) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let pairs = shards.iter(KeyRange::all(), order)?;
     pairs.map(|pair| pair.map(|p| (p.key.to_vec(), p.value.to_vec()))).collect()
 }
@@ -133,13 +133,13 @@ fn execute(shards: &Shards, step: &Step) -> Result<()> {
 
 impl World {
     /// Creates disks without a set.
-    pub fn new(seed: u64, partition: Partition, options: Options) -> Self {
+    pub(super) fn new(seed: u64, partition: Partition, options: Options) -> Self {
         let expected = vec![Expected::default(); SHARDS];
         Self { disks: disks(seed), shards: None, partition, options, expected }
     }
 
     /// Opens the set, or creates it.
-    pub fn open(&mut self) -> Result<()> {
+    pub(super) fn open(&mut self) -> Result<()> {
         let places = self.disks.iter().enumerate();
         let places = places.map(|(shard, disk)| place(disk, shard, &self.options)).collect();
         let options = ShardsOptions::new(self.partition.clone(), SET);
@@ -186,7 +186,7 @@ impl World {
     }
 
     /// Executes a step, and notes what each shard may hold then.
-    pub fn step(&mut self, step: &Step) {
+    pub(super) fn step(&mut self, step: &Step) {
         let needed = self.needed(step);
         let done = execute(self.shards(), step);
         if matches!(step, Step::Batch(_)) && needed.len() > 1 {
@@ -217,7 +217,7 @@ impl World {
     }
 
     /// Replaces each disk by its state after a power cut at this moment.
-    pub fn cut(&mut self, seed: u64) {
+    pub(super) fn cut(&mut self, seed: u64) {
         self.shards = None;
         let cut = |(disk, n): (&SimVfs, u64)| disk.restart(seed ^ n);
         self.disks = self.disks.iter().zip(0..).map(cut).collect();
@@ -225,7 +225,7 @@ impl World {
 
     /// Describes how the shards differ from what they may hold; then takes what they hold for
     /// certain.
-    pub fn difference(&mut self) -> Option<String> {
+    pub(super) fn difference(&mut self) -> Option<String> {
         for shard in 0..SHARDS {
             let db = self.shards().shard(shard).unwrap();
             let expected = &self.expected[shard];
@@ -268,7 +268,7 @@ impl World {
     }
 
     /// Returns all pairs of shards that were not cut.
-    pub fn model(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    pub(super) fn model(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
         self.expected.iter().flat_map(|expected| expected.certain.clone()).collect()
     }
 }

@@ -16,7 +16,7 @@ const MEMTABLE_BYTES_MAX: u64 = 64 << 20;
 const MEMTABLE_ENTRY_BYTES: u64 = 100;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub(super) struct Shape {
     pub keys: usize,
     pub record_bytes: u64,
     pub segment_records: usize,
@@ -24,7 +24,7 @@ pub struct Shape {
 
 /// Device bytes for each user byte, in all and by cause; `late` counts the second half of updates.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Statistics {
+pub(super) struct Statistics {
     pub write_amp: f64,
     pub write_amp_late: f64,
     pub log: f64,
@@ -64,7 +64,7 @@ struct File {
 /// key → file, sorted by key.
 type Tier = Vec<(u32, FileId)>;
 
-pub struct Model {
+pub(super) struct Model {
     shape: Shape,
     options: GcOptions,
     files: BTreeMap<FileId, File>,
@@ -87,7 +87,7 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn new(shape: Shape, options: GcOptions) -> Self {
+    pub(super) fn new(shape: Shape, options: GcOptions) -> Self {
         let mut model = Self {
             shape,
             options,
@@ -119,7 +119,7 @@ impl Model {
     }
 
     /// Inserts every key, then updates; runs garbage collection after every few records.
-    pub fn run(&mut self, workload: &mut Workload, updates: usize) -> Statistics {
+    pub(super) fn run(&mut self, workload: &mut Workload, updates: usize) -> Statistics {
         let pause = (self.shape.keys / 256).max(1);
         for (i, key) in workload.inserts().enumerate() {
             self.put(key);

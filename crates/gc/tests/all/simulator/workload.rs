@@ -2,7 +2,7 @@
 
 /// Distribution of updates over keys.
 #[derive(Clone, Copy, Debug)]
-pub enum Keys {
+pub(super) enum Keys {
     /// No updates.
     None,
     /// Every key alike.
@@ -14,7 +14,7 @@ pub enum Keys {
 }
 
 /// A seeded stream of keys.
-pub struct Workload {
+pub(super) struct Workload {
     keys: Keys,
     count: usize,
     state: u64,
@@ -22,7 +22,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    pub fn new(keys: Keys, count: usize, seed: u64) -> Self {
+    pub(super) fn new(keys: Keys, count: usize, seed: u64) -> Self {
         let mut cumulative = Vec::new();
         if let Keys::Zipf { theta } = keys {
             let mut sum = 0.0;
@@ -42,12 +42,12 @@ impl Workload {
     }
 
     /// Iterates over the keys in the order in which they are inserted.
-    pub fn inserts(&self) -> impl Iterator<Item = u32> + use<> {
+    pub(super) fn inserts(&self) -> impl Iterator<Item = u32> + use<> {
         let count = self.count;
         (0..count).map(move |i| scramble(i, count))
     }
 
-    pub fn next(&mut self) -> u32 {
+    pub(super) fn next(&mut self) -> u32 {
         let count = self.count;
         match self.keys {
             Keys::None => unreachable!("no updates"),

@@ -15,13 +15,13 @@ use stele_types::{
 };
 use stele_vfs::{Fault, SimOptions, SimVfs, Vfs};
 
-pub const REGION: RegionId = RegionId(1);
-pub const TERM: Term = Term(1);
-pub const SEGMENT_BYTES: u64 = 64 << 10;
+pub(super) const REGION: RegionId = RegionId(1);
+pub(super) const TERM: Term = Term(1);
+pub(super) const SEGMENT_BYTES: u64 = 64 << 10;
 
 /// Options of a test.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub(super) struct Setup {
     pub gc: GcOptions,
     pub run_bytes_max: u64,
     pub memtable_bytes_max: usize,
@@ -50,7 +50,7 @@ impl Default for Setup {
 }
 
 /// Stand-in for the engine, which owns the store.
-pub struct Owner {
+pub(super) struct Owner {
     pub log: Arc<Log>,
     pub index: Arc<Index>,
     /// A follower still needs the region's log.
@@ -96,7 +96,7 @@ impl GcHooks for Owner {
     }
 }
 
-pub struct Store {
+pub(super) struct Store {
     pub vfs: SimVfs,
     pub clock: Arc<ManualClock>,
     pub log: Arc<Log>,
@@ -109,12 +109,16 @@ pub struct Store {
 }
 
 impl Store {
-    pub fn new(setup: Setup) -> Self {
+    pub(super) fn new(setup: Setup) -> Self {
         let vfs = SimVfs::new(SimOptions::default());
         Self::open(vfs, setup, BTreeMap::new()).expect("open")
     }
 
-    pub fn open(vfs: SimVfs, setup: Setup, model: BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Self> {
+    pub(super) fn open(
+        vfs: SimVfs,
+        setup: Setup,
+        model: BTreeMap<Vec<u8>, Vec<u8>>,
+    ) -> Result<Self> {
         let disk: Arc<dyn Vfs> = Arc::new(vfs.clone());
         let clock = Arc::new(ManualClock::at(setup.unix_s));
         let options = IndexOptions {
@@ -166,7 +170,7 @@ impl Store {
     }
 
     /// Cuts the power, then reopens the store with what survived.
-    pub fn crash(self, seed: u64) -> Self {
+    pub(super) fn crash(self, seed: u64) -> Self {
         self.vfs.crash_now();
         let vfs = self.vfs.restart(seed);
         let (setup, model) = (self.setup.clone(), self.model.clone());
@@ -174,11 +178,11 @@ impl Store {
         Self::open(vfs, setup, model).expect("open after a crash")
     }
 
-    pub fn put(&mut self, key: &[u8], value: &[u8]) {
+    pub(super) fn put(&mut self, key: &[u8], value: &[u8]) {
         self.put_until(key, value, 0);
     }
 
-    pub fn put_until(&mut self, key: &[u8], value: &[u8], expires_at_s: u64) {
+    pub(super) fn put_until(&mut self, key: &[u8], value: &[u8], expires_at_s: u64) {
         let mut command = CommandBuilder::new();
         command.put(key, value, expires_at_s).expect("within limits");
         self.write(command).expect("write");
@@ -186,7 +190,7 @@ impl Store {
     }
 
     /// Writes one batch.
-    pub fn put_all(&mut self, pairs: &[(Vec<u8>, Vec<u8>)]) {
+    pub(super) fn put_all(&mut self, pairs: &[(Vec<u8>, Vec<u8>)]) {
         let mut command = CommandBuilder::new();
         for (key, value) in pairs {
             command.put(key, value, 0).expect("within limits");
@@ -195,21 +199,21 @@ impl Store {
         self.model.extend(pairs.iter().cloned());
     }
 
-    pub fn delete(&mut self, key: &[u8]) {
+    pub(super) fn delete(&mut self, key: &[u8]) {
         let mut command = CommandBuilder::new();
         command.delete(key).expect("within limits");
         self.write(command).expect("write");
         self.model.remove(key);
     }
 
-    pub fn delete_range(&mut self, start: &[u8], end: &[u8]) {
+    pub(super) fn delete_range(&mut self, start: &[u8], end: &[u8]) {
         let mut command = CommandBuilder::new();
         command.delete_range(start, end).expect("within limits");
         self.write(command).expect("write");
         self.model.retain(|key, _| &key[..] < start || (!end.is_empty() && &key[..] >= end));
     }
 
-    pub fn write(&mut self, command: CommandBuilder) -> Result<()> {
+    pub(super) fn write(&mut self, command: CommandBuilder) -> Result<()> {
         let command = command.build();
         let index = self.log.region(REGION).map_or(LogIndex(1), |region| region.last.next());
         let payload = command.bytes().clone();
@@ -247,7 +251,7 @@ impl Store {
     }
 
     /// Steps until nothing is left to do; in small slices, so that everything is interleaved.
-    pub fn settle(&self) {
+    pub(super) fn settle(&self) {
         for _ in 0..100_000 {
             if self.gc.step(4 << 10).expect("step").stage == Stage::Idle {
                 return;
@@ -256,7 +260,7 @@ impl Store {
         panic!("no end: {:?}", self.gc.stats());
     }
 
-    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let view = self.index.view();
         match view.get(key)? {
             Some(Found::Value { value: ValueRef::Inline(value), .. }) => Ok(Some(value)),
@@ -266,7 +270,7 @@ impl Store {
     }
 
     /// Makes the value of `key` unreadable.
-    pub fn damage(&self, key: &[u8]) {
+    pub(super) fn damage(&self, key: &[u8]) {
         let at = self.locator(key);
         self.vfs
             .corrupt(self.path_of(at.file), u64::from(at.offset) + 10, &[0xee])
@@ -274,7 +278,7 @@ impl Store {
     }
 
     /// Makes the device refuse to read the value of `key`.
-    pub fn refuse(&self, key: &[u8]) {
+    pub(super) fn refuse(&self, key: &[u8]) {
         let at = self.locator(key);
         let (offset, bytes) = (u64::from(at.offset), u64::from(at.length));
         self.vfs
@@ -282,13 +286,13 @@ impl Store {
             .expect("inject");
     }
 
-    pub fn path_of(&self, file: FileId) -> PathBuf {
+    pub(super) fn path_of(&self, file: FileId) -> PathBuf {
         let kind = self.log.files().iter().find(|info| info.file == file).map(|info| info.kind);
         let name = if kind == Some(FileKind::Sorted) { "val" } else { "seg" };
         format!("/s/log/{:08x}.{name}", file.0).into()
     }
 
-    pub fn locator(&self, key: &[u8]) -> Locator {
+    pub(super) fn locator(&self, key: &[u8]) -> Locator {
         match self.index.view().get(key).expect("get") {
             Some(Found::Value { value: ValueRef::At(at), .. }) => at,
             other => panic!("{other:?}"),
@@ -296,7 +300,7 @@ impl Store {
     }
 
     /// Checks that the store holds exactly what the model holds.
-    pub fn check(&self) {
+    pub(super) fn check(&self) {
         let mut iter = self.index.view().iter(KeyRange::all(), Direction::Forward).expect("iter");
         let mut expected = self.model.iter();
         while let Some((key, value, _)) = iter.next().expect("next") {
@@ -312,7 +316,7 @@ impl Store {
     }
 
     /// Checks that the log knows every file in its directory.
-    pub fn check_no_leak(&self) {
+    pub(super) fn check_no_leak(&self) {
         let known: Vec<FileId> = self.log.files().iter().map(|info| info.file).collect();
         for path in self.vfs.paths() {
             let name = path.file_name().expect("a name").to_string_lossy().into_owned();
@@ -347,28 +351,28 @@ fn replay(log: &Log, index: &Index, checkpoint: &Checkpoint) -> Result<(Seq, u64
 }
 
 /// Returns a value that identifies its key and round.
-pub fn value(key: u32, round: u32, bytes: usize) -> Vec<u8> {
+pub(super) fn value(key: u32, round: u32, bytes: usize) -> Vec<u8> {
     let mut value = format!("{key}/{round}/").into_bytes();
     value.resize(bytes.max(value.len()), (key.wrapping_mul(31) ^ round) as u8);
     value
 }
 
-pub fn key(i: u32) -> Vec<u8> {
+pub(super) fn key(i: u32) -> Vec<u8> {
     format!("key{i:05}").into_bytes()
 }
 
 /// A seeded stream of numbers; the seed can be set by `STELE_SEED`.
-pub struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
-    pub fn new(test: &str, default: u64) -> Self {
+    pub(super) fn new(test: &str, default: u64) -> Self {
         let seed = std::env::var("STELE_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = seed.unwrap_or(default);
         println!("replay: STELE_SEED={seed} cargo test -p stele-gc --test all store {test}");
         Self(seed.wrapping_mul(2).wrapping_add(1))
     }
 
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

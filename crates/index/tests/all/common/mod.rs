@@ -14,19 +14,19 @@ use stele_types::{
 };
 use stele_vfs::{SimVfs, Vfs};
 
-pub const DIR: &str = "index";
+pub(crate) const DIR: &str = "index";
 
 /// Values are identified by number; their locations may change.
-pub type Model = BTreeMap<Vec<u8>, (u32, u64)>;
+pub(crate) type Model = BTreeMap<Vec<u8>, (u32, u64)>;
 
 #[derive(Clone, Debug)]
-pub enum Op {
+pub(crate) enum Op {
     Put { key: Vec<u8>, value: u32, expires_at_s: u64 },
     Delete { key: Vec<u8> },
     DeleteRange { start: Vec<u8>, end: Vec<u8> },
 }
 
-pub fn apply(model: &mut Model, op: &Op) {
+pub(crate) fn apply(model: &mut Model, op: &Op) {
     match op {
         Op::Put { key, value, expires_at_s } => {
             model.insert(key.clone(), (*value, *expires_at_s));
@@ -38,16 +38,16 @@ pub fn apply(model: &mut Model, op: &Op) {
     }
 }
 
-pub fn remove_range(model: &mut Model, start: &[u8], end: &[u8]) {
+pub(crate) fn remove_range(model: &mut Model, start: &[u8], end: &[u8]) {
     let range = KeyRange::new(start.to_vec(), end.to_vec());
     model.retain(|key, _| !range.contains(key));
 }
 
 /// Values with at least this number are 1 MiB long.
-pub const LONG_FROM: u32 = 10_000_000;
+pub(crate) const LONG_FROM: u32 = 10_000_000;
 
 /// Returns an inline value for every third number; the others lie in one of eight files.
-pub fn reference(value: u32) -> ValueRef {
+pub(crate) fn reference(value: u32) -> ValueRef {
     if value.is_multiple_of(3) {
         return ValueRef::Inline(Bytes::from(value.to_le_bytes().to_vec()));
     }
@@ -56,14 +56,14 @@ pub fn reference(value: u32) -> ValueRef {
     ValueRef::At(Locator { file, offset: value * 100, length, crc: value })
 }
 
-pub fn number(value: &ValueRef) -> u32 {
+pub(crate) fn number(value: &ValueRef) -> u32 {
     match value {
         ValueRef::Inline(bytes) => u32::from_le_bytes(bytes[..].try_into().unwrap()),
         ValueRef::At(at) => at.crc,
     }
 }
 
-pub fn small_options() -> IndexOptions {
+pub(crate) fn small_options() -> IndexOptions {
     IndexOptions {
         block_bytes: 256,
         run_bytes_max: 1500,
@@ -73,7 +73,7 @@ pub fn small_options() -> IndexOptions {
     }
 }
 
-pub struct Store {
+pub(crate) struct Store {
     pub vfs: SimVfs,
     pub index: Index,
     pub opened: Opened,
@@ -81,17 +81,17 @@ pub struct Store {
 }
 
 impl Store {
-    pub fn open(vfs: &SimVfs) -> Result<Self> {
+    pub(crate) fn open(vfs: &SimVfs) -> Result<Self> {
         Self::open_with(vfs, small_options())
     }
 
-    pub fn open_with(vfs: &SimVfs, options: IndexOptions) -> Result<Self> {
+    pub(crate) fn open_with(vfs: &SimVfs, options: IndexOptions) -> Result<Self> {
         let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
         let (index, opened) = Index::open(shared, Path::new(DIR), options)?;
         Ok(Self { vfs: vfs.clone(), index, opened, seq: 0 })
     }
 
-    pub fn apply(&mut self, op: &Op) {
+    pub(crate) fn apply(&mut self, op: &Op) {
         self.seq += 1;
         let seq = Seq(self.seq);
         match op {
@@ -103,22 +103,22 @@ impl Store {
         }
     }
 
-    pub fn publish(&self) {
+    pub(crate) fn publish(&self) {
         self.index.publish(Seq(self.seq));
     }
 
     /// Freezes the memtable after `position` operations of the list.
-    pub fn freeze(&self, position: usize) {
+    pub(crate) fn freeze(&self, position: usize) {
         self.index.freeze(checkpoint(position));
     }
 
-    pub fn flush_one(&self) -> Result<bool> {
+    pub(crate) fn flush_one(&self) -> Result<bool> {
         let Some(job) = self.index.start_flush() else { return Ok(false) };
         self.finish(job)?;
         Ok(true)
     }
 
-    pub fn finish(&self, mut job: Job) -> Result<()> {
+    pub(crate) fn finish(&self, mut job: Job) -> Result<()> {
         loop {
             if let JobStep::Done(done) = job.step(400)? {
                 return self.index.commit(done);
@@ -126,7 +126,7 @@ impl Store {
         }
     }
 
-    pub fn install(
+    pub(crate) fn install(
         &self,
         ranges: &[KeyRange],
         region: Option<(RegionId, (LogIndex, Term))>,
@@ -139,26 +139,26 @@ impl Store {
         self.index.install(ingest, region)
     }
 
-    pub fn position(&self) -> usize {
+    pub(crate) fn position(&self) -> usize {
         self.opened.checkpoint.replay_from.offset as usize
     }
 
-    pub fn contents(&self) -> Result<Model> {
+    pub(crate) fn contents(&self) -> Result<Model> {
         contents(&self.index.view(), KeyRange::all(), Direction::Forward)
             .map(|pairs| pairs.into_iter().collect())
     }
 
-    pub fn ages(&self) -> Vec<u64> {
+    pub(crate) fn ages(&self) -> Vec<u64> {
         self.index.version().tiers().iter().map(|tier| tier.age).collect()
     }
 
-    pub fn run_files(&self) -> BTreeSet<String> {
+    pub(crate) fn run_files(&self) -> BTreeSet<String> {
         let entries = self.vfs.list(Path::new(DIR)).unwrap();
         entries.into_iter().map(|e| e.name).filter(|name| name.ends_with(".run")).collect()
     }
 
     /// Checks that every file in the directory is referenced, and every referenced file is intact.
-    pub fn check_files(&self, context: &str) {
+    pub(crate) fn check_files(&self, context: &str) {
         let mut expected: BTreeSet<String> =
             self.index.version().runs().map(|run| format!("{:08x}.run", run.id().0)).collect();
         if let Some(pending) = self.index.pending_merge() {
@@ -173,14 +173,14 @@ impl Store {
     }
 }
 
-pub fn checkpoint(position: usize) -> Checkpoint {
+pub(crate) fn checkpoint(position: usize) -> Checkpoint {
     let applied = BTreeMap::from([(RegionId(1), (LogIndex(position as u64), Term(1)))]);
     Checkpoint { replay_from: Lsn::new(FileId(0), position as u32), applied }
 }
 
-pub type Pairs = Vec<(Vec<u8>, (u32, u64))>;
+pub(crate) type Pairs = Vec<(Vec<u8>, (u32, u64))>;
 
-pub fn contents(view: &View, range: KeyRange, direction: Direction) -> Result<Pairs> {
+pub(crate) fn contents(view: &View, range: KeyRange, direction: Direction) -> Result<Pairs> {
     let mut iter = view.iter(range.clone(), direction)?;
     let mut lent = view.iter(range, direction)?;
     let mut pairs = Vec::new();
@@ -194,7 +194,7 @@ pub fn contents(view: &View, range: KeyRange, direction: Direction) -> Result<Pa
     Ok(pairs)
 }
 
-pub fn get(view: &View, key: &[u8]) -> Result<Option<(u32, u64)>> {
+pub(crate) fn get(view: &View, key: &[u8]) -> Result<Option<(u32, u64)>> {
     Ok(match view.get(key)? {
         Some(Found::Value { value, expires_at_s }) => Some((number(&value), expires_at_s)),
         Some(Found::Deleted) | None => None,
@@ -202,7 +202,7 @@ pub fn get(view: &View, key: &[u8]) -> Result<Option<(u32, u64)>> {
 }
 
 /// Mover of every value of one file to another.
-pub struct MoveFile {
+pub(crate) struct MoveFile {
     pub from: FileId,
     pub to: FileId,
     pub moved: u32,
@@ -233,22 +233,22 @@ impl ValueMover for MoveFile {
 }
 
 /// A xorshift generator: tests print its seed.
-pub struct Rng(pub u64);
+pub(crate) struct Rng(pub u64);
 
 impl Rng {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         (self.next() >> 11) % bound
     }
 
     /// Returns one of some hundreds of keys, of different lengths and with common prefixes.
-    pub fn key(&mut self) -> Vec<u8> {
+    pub(crate) fn key(&mut self) -> Vec<u8> {
         let n = self.below(300);
         match n % 4 {
             0 => format!("k{n:03}").into_bytes(),
@@ -258,7 +258,7 @@ impl Rng {
         }
     }
 
-    pub fn op(&mut self, value: u32) -> Op {
+    pub(crate) fn op(&mut self, value: u32) -> Op {
         match self.below(20) {
             0 => {
                 let (a, b) = (self.key(), self.key());

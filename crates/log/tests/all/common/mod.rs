@@ -2,7 +2,7 @@
 
 #![allow(dead_code)]
 
-pub mod model;
+pub(crate) mod model;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use stele_types::{
 };
 use stele_vfs::{SimOptions, SimVfs, Vfs};
 
-pub const DIR: &str = "/store/log";
-pub const REGION: RegionId = RegionId(1);
+pub(crate) const DIR: &str = "/store/log";
+pub(crate) const REGION: RegionId = RegionId(1);
 
-pub fn options() -> LogOptions {
+pub(crate) fn options() -> LogOptions {
     LogOptions {
         store: StoreId(0x5713_1e00_1234),
         segment_bytes_max: 16 << 10,
@@ -29,36 +29,40 @@ pub fn options() -> LogOptions {
     }
 }
 
-pub fn disk(seed: u64) -> SimVfs {
+pub(crate) fn disk(seed: u64) -> SimVfs {
     SimVfs::new(SimOptions { seed, block_bytes: Some(512), ..SimOptions::default() })
 }
 
 /// Returns why the log does not open.
-pub fn refused(disk: &SimVfs) -> Error {
+pub(crate) fn refused(disk: &SimVfs) -> Error {
     match open_with(disk, options(), RecoverFrom::default()) {
         Ok((_, recovery)) => panic!("opened: {recovery:?}"),
         Err(error) => error,
     }
 }
 
-pub fn open_with(vfs: &SimVfs, options: LogOptions, from: RecoverFrom) -> Result<(Log, Recovery)> {
+pub(crate) fn open_with(
+    vfs: &SimVfs,
+    options: LogOptions,
+    from: RecoverFrom,
+) -> Result<(Log, Recovery)> {
     let vfs: Arc<dyn Vfs> = Arc::new(vfs.clone());
     Log::open(vfs, Path::new(DIR), options, from)
 }
 
-pub fn open(vfs: &SimVfs) -> (Log, Recovery) {
+pub(crate) fn open(vfs: &SimVfs) -> (Log, Recovery) {
     open_with(vfs, options(), RecoverFrom::default()).unwrap()
 }
 
-pub fn segment_path(file: FileId) -> PathBuf {
+pub(crate) fn segment_path(file: FileId) -> PathBuf {
     Path::new(DIR).join(format!("{:08x}.seg", file.0))
 }
 
-pub fn sidecar_path(file: FileId) -> PathBuf {
+pub(crate) fn sidecar_path(file: FileId) -> PathBuf {
     Path::new(DIR).join(format!("{:08x}.side", file.0))
 }
 
-pub fn command(pairs: &[(&[u8], &[u8])]) -> Command {
+pub(crate) fn command(pairs: &[(&[u8], &[u8])]) -> Command {
     let mut builder = CommandBuilder::new();
     for (key, value) in pairs {
         builder.put(key, value, 0).unwrap();
@@ -66,7 +70,7 @@ pub fn command(pairs: &[(&[u8], &[u8])]) -> Command {
     builder.build()
 }
 
-pub fn entry(region: RegionId, index: u64, term: u64, command: &Command) -> Record {
+pub(crate) fn entry(region: RegionId, index: u64, term: u64, command: &Command) -> Record {
     Record::Entry(EntryRecord {
         region,
         term: Term(term),
@@ -76,12 +80,12 @@ pub fn entry(region: RegionId, index: u64, term: u64, command: &Command) -> Reco
     })
 }
 
-pub fn batch(records: Vec<Record>) -> LogBatch {
+pub(crate) fn batch(records: Vec<Record>) -> LogBatch {
     LogBatch { records }
 }
 
 /// Returns an incompressible value that identifies its place in a test.
-pub fn value(n: u64, bytes: usize) -> Vec<u8> {
+pub(crate) fn value(n: u64, bytes: usize) -> Vec<u8> {
     let mut state = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut out = Vec::with_capacity(bytes + 8);
     while out.len() < bytes {
@@ -95,20 +99,20 @@ pub fn value(n: u64, bytes: usize) -> Vec<u8> {
 }
 
 /// Appends entry `index` with one put of `bytes` under `key-<index>`.
-pub fn put(log: &Log, region: RegionId, index: u64, bytes: usize) -> Result<Appended> {
+pub(crate) fn put(log: &Log, region: RegionId, index: u64, bytes: usize) -> Result<Appended> {
     let key = format!("key-{index}");
     let command = command(&[(key.as_bytes(), &value(index, bytes))]);
     log.append(&batch(vec![entry(region, index, 1, &command)]))
 }
 
-pub fn truncate(log: &Log, region: RegionId, index: u64) -> Result<Appended> {
+pub(crate) fn truncate(log: &Log, region: RegionId, index: u64) -> Result<Appended> {
     let term = log.term(region, LogIndex(index)).unwrap_or_default();
     let mark = Mark::TruncatePrefix(LogIndex(index), term);
     log.append(&batch(vec![Record::Mark(region, mark)]))
 }
 
 /// Checks that entry `index` holds exactly what `put` wrote.
-pub fn assert_put(log: &Log, region: RegionId, index: u64, bytes: usize) {
+pub(crate) fn assert_put(log: &Log, region: RegionId, index: u64, bytes: usize) {
     let entries = log.entries(region, LogIndex(index), LogIndex(index + 1), 0).unwrap();
     assert_eq!(entries.len(), 1, "entry {index} of region {region}");
     let key = format!("key-{index}");
@@ -120,6 +124,6 @@ pub fn assert_put(log: &Log, region: RegionId, index: u64, bytes: usize) {
     assert_eq!(log.get(&locator).unwrap(), value(index, bytes));
 }
 
-pub fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     std::env::var("STELE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_121)
 }

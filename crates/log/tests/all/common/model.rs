@@ -9,7 +9,7 @@ use stele_types::{
 };
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ModelRegion {
+pub(crate) struct ModelRegion {
     pub truncated: (LogIndex, Term),
     pub entries: BTreeMap<LogIndex, EntryRecord>,
     pub hard_state: HardState,
@@ -17,18 +17,18 @@ pub struct ModelRegion {
 }
 
 impl ModelRegion {
-    pub fn last(&self) -> LogIndex {
+    pub(crate) fn last(&self) -> LogIndex {
         self.entries.keys().next_back().copied().unwrap_or(self.truncated.0)
     }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Model {
+pub(crate) struct Model {
     pub regions: BTreeMap<RegionId, ModelRegion>,
 }
 
 impl Model {
-    pub fn apply(&mut self, batch: &LogBatch) {
+    pub(crate) fn apply(&mut self, batch: &LogBatch) {
         for record in &batch.records {
             match record {
                 Record::Entry(entry) => {
@@ -69,7 +69,7 @@ impl Model {
     }
 
     /// Returns the first difference between the log and the model, if any.
-    pub fn difference(&self, log: &Log) -> Option<String> {
+    pub(crate) fn difference(&self, log: &Log) -> Option<String> {
         if log.regions() != self.regions.keys().copied().collect::<Vec<_>>() {
             return Some(format!("regions {:?}", log.regions()));
         }
@@ -117,10 +117,10 @@ impl Model {
 }
 
 /// A small deterministic generator.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -128,12 +128,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
 
     /// Returns a batch that the model's regions accept.
-    pub fn batch(&mut self, model: &Model, value_bytes_max: u64) -> LogBatch {
+    pub(crate) fn batch(&mut self, model: &Model, value_bytes_max: u64) -> LogBatch {
         let mut after = model.clone();
         let mut batch = LogBatch::default();
         for _ in 0..=self.below(4) {

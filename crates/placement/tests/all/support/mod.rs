@@ -5,18 +5,18 @@ use stele_placement::*;
 use stele_types::*;
 
 /// Start time of every transcript, in seconds.
-pub const START_SECONDS: u64 = 1_000_000;
+pub(crate) const START_SECONDS: u64 = 1_000_000;
 
 /// Time over which the operations of a state line are counted.
 const RATE_SECONDS: u64 = 10;
 
-pub fn seconds(seconds: u64) -> Millis {
+pub(crate) fn seconds(seconds: u64) -> Millis {
     Millis(seconds * 1000)
 }
 
 /// State lines before the cluster is built.
 #[derive(Default)]
-pub struct Draft {
+pub(crate) struct Draft {
     pairs: Vec<PairChange>,
     heartbeats: Vec<(String, StoreReport, Option<u64>)>,
     region_bytes_max: u64,
@@ -26,7 +26,7 @@ pub struct Draft {
 
 impl Draft {
     /// Adds one line. Returns false if it is not a state line.
-    pub fn line(&mut self, line: &str) -> bool {
+    pub(crate) fn line(&mut self, line: &str) -> bool {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             ["set", name, value] => {
@@ -75,7 +75,7 @@ impl Draft {
         self.pairs.push(pairs::store(&store));
     }
 
-    pub fn build(self) -> Cluster {
+    pub(crate) fn build(self) -> Cluster {
         let mut all = vec![pairs::cluster(ClusterId(7)), pairs::ids(1000)];
         all.extend(self.pairs);
         let pairs = all.into_iter().filter_map(|change| Some((change.key, change.value?)));
@@ -111,7 +111,7 @@ impl Draft {
 /// Changes a report by one word. Returns false if it is none of `full failed free=GiB of=GiB
 /// used=GiB live=GiB usable=GiB hangs=SECONDS speed=OPERATIONS mib=MIB reads=OPERATIONS
 /// receiving=SNAPSHOTS estimate`. `mib` after `speed` adds the time of so many MiB a second. Without `usable`, a store with `live` can use its capacity.
-pub fn change_report(report: &mut StoreReport, word: &str) -> bool {
+pub(crate) fn change_report(report: &mut StoreReport, word: &str) -> bool {
     let (name, value) = word.split_once('=').unwrap_or((word, "1"));
     let number = || value.parse::<u64>().unwrap_or_else(|_| panic!("{word}"));
     let cost =
@@ -151,7 +151,7 @@ fn state(word: &str) -> StoreState {
 /// line, where PEER is a store with `l` for a learner, `i` for incoming, `d` for demoting, and `*`
 /// for the leader. Region 1 is the placement group's. The peer on store S of region R has
 /// number R * 10 + S, unless it is written as `S#NUMBER`.
-pub fn region(line: &str) -> RegionReport {
+pub(crate) fn region(line: &str) -> RegionReport {
     let mut words = line.split_whitespace().skip(1);
     let id: u64 = words.next().unwrap().parse().unwrap();
     let (start, end) = words.next().unwrap().split_once("..").unwrap();
@@ -209,7 +209,7 @@ pub fn region(line: &str) -> RegionReport {
 }
 
 /// Formats an order as a line, with peers named by their stores.
-pub fn order_text(order: &operator::Order) -> String {
+pub(crate) fn order_text(order: &operator::Order) -> String {
     use operator::Order::*;
     match order {
         ChangePeers(changes) if changes.is_empty() => "leave joint".into(),
@@ -233,7 +233,7 @@ pub fn order_text(order: &operator::Order) -> String {
 }
 
 #[allow(dead_code)]
-pub fn replicas_by_store(cluster: &Cluster) -> BTreeMap<StoreId, usize> {
+pub(crate) fn replicas_by_store(cluster: &Cluster) -> BTreeMap<StoreId, usize> {
     let mut out = BTreeMap::new();
     for peer in cluster.regions().iter().flat_map(|info| &info.region.peers) {
         *out.entry(peer.store).or_default() += 1;

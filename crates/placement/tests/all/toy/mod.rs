@@ -9,7 +9,7 @@ use stele_placement::schedule::round;
 use stele_placement::*;
 use stele_types::*;
 
-pub struct ToyStore {
+pub(crate) struct ToyStore {
     pub address: String,
     pub alive: bool,
     /// Tick of the last change of `alive`.
@@ -25,7 +25,7 @@ pub struct ToyStore {
 }
 
 /// Actual state of a region.
-pub struct ToyRegion {
+pub(crate) struct ToyRegion {
     pub region: Region,
     pub leader: Option<Peer>,
     pub term: u64,
@@ -34,7 +34,7 @@ pub struct ToyRegion {
     pub copying: BTreeMap<PeerId, u64>,
 }
 
-pub struct Toy {
+pub(crate) struct Toy {
     pub draw: Prng,
     pub tick: u64,
     pub stores: BTreeMap<StoreId, ToyStore>,
@@ -54,12 +54,12 @@ pub struct Toy {
 }
 
 /// Ticks are seconds.
-pub const SILENT_TICKS: u64 = 5;
+pub(crate) const SILENT_TICKS: u64 = 5;
 const DOWN_TICKS: u64 = 40;
 
 impl Toy {
     /// Creates a cluster of `nodes` nodes with up to two stores each, founded by the first.
-    pub fn new(seed: u64, nodes: u64) -> Self {
+    pub(crate) fn new(seed: u64, nodes: u64) -> Self {
         let bootstrap = Bootstrap {
             cluster: ClusterId(seed | 1),
             address: "n1".into(),
@@ -103,16 +103,16 @@ impl Toy {
         toy
     }
 
-    pub fn now(&self) -> Millis {
+    pub(crate) fn now(&self) -> Millis {
         Millis(self.tick * 1000)
     }
 
-    pub fn log(&mut self, what: impl std::fmt::Display) {
+    pub(crate) fn log(&mut self, what: impl std::fmt::Display) {
         let line = format!("{:5} {what}", self.tick);
         self.events.push(line);
     }
 
-    pub fn commit(&mut self, changes: &[PairChange]) {
+    pub(crate) fn commit(&mut self, changes: &[PairChange]) {
         persist(&mut self.pairs, changes);
         self.cluster.apply(changes).unwrap();
     }
@@ -127,12 +127,12 @@ impl Toy {
         ToyStore { address, alive: true, changed, hangs_since, speed, usable_bytes, rack }
     }
 
-    pub fn set(&mut self, name: &str, value: u64) {
+    pub(crate) fn set(&mut self, name: &str, value: u64) {
         let changes = self.cluster.plan_setting(name, value).unwrap();
         self.commit(&changes);
     }
 
-    pub fn join(&mut self, address: &str) {
+    pub(crate) fn join(&mut self, address: &str) {
         let count = 1 + self.draw.below(2) as usize;
         let new = NewStore { capacity_bytes: 1 << 40, ..NewStore::default() };
         let (ids, changes) = self.cluster.plan_join(address, &vec![new; count]).unwrap();
@@ -147,7 +147,7 @@ impl Toy {
         self.log(format!("{address} joins with {count} stores"));
     }
 
-    pub fn set_alive(&mut self, store: StoreId, alive: bool) {
+    pub(crate) fn set_alive(&mut self, store: StoreId, alive: bool) {
         let tick = self.tick;
         if let Some(known) = self.stores.get_mut(&store).filter(|known| known.alive != alive) {
             (known.alive, known.changed) = (alive, tick);
@@ -155,7 +155,7 @@ impl Toy {
         }
     }
 
-    pub fn order_state(&mut self, store: StoreId, goal: DrainGoal) {
+    pub(crate) fn order_state(&mut self, store: StoreId, goal: DrainGoal) {
         let plan = self.cluster.plan_state(store, goal, self.now());
         self.log(format!("{goal:?} store {store}: {}", plan.is_ok()));
         if let Ok(changes) = plan {
@@ -164,7 +164,7 @@ impl Toy {
     }
 
     /// Changes the placement leader: volatile facts and operators are lost.
-    pub fn change_placement_leader(&mut self) {
+    pub(crate) fn change_placement_leader(&mut self) {
         self.log("the placement group changes its leader");
         let unsaved = self.draw.coin();
         if !unsaved {
@@ -181,7 +181,7 @@ impl Toy {
     }
 
     /// Advances by a second. `lost_percent` of the orders are lost.
-    pub fn step(&mut self, lost_percent: u64) {
+    pub(crate) fn step(&mut self, lost_percent: u64) {
         self.tick += 1;
         self.elect();
         self.copy();
@@ -223,7 +223,7 @@ impl Toy {
         }
     }
 
-    pub fn set_hangs(&mut self, store: StoreId, hangs: bool) {
+    pub(crate) fn set_hangs(&mut self, store: StoreId, hangs: bool) {
         let tick = self.tick;
         if let Some(known) =
             self.stores.get_mut(&store).filter(|s| s.hangs_since.is_some() != hangs)
@@ -237,7 +237,7 @@ impl Toy {
     }
 
     /// Makes a follower of some region lag for a time, if no other one does.
-    pub fn lag(&mut self) {
+    pub(crate) fn lag(&mut self) {
         let ids: Vec<RegionId> = self.regions.keys().copied().collect();
         let id = ids[self.draw.below(ids.len() as u64) as usize];
         let ticks = 1 + self.draw.below(30);
@@ -254,7 +254,7 @@ impl Toy {
     }
 
     /// Makes the device of a store do so many operations a second.
-    pub fn set_speed(&mut self, store: StoreId, speed: u64) {
+    pub(crate) fn set_speed(&mut self, store: StoreId, speed: u64) {
         if let Some(known) = self.stores.get_mut(&store) {
             known.speed = speed;
         }
@@ -281,11 +281,11 @@ impl Toy {
         (node, report)
     }
 
-    pub fn live_stores(&self) -> impl Iterator<Item = StoreId> {
+    pub(crate) fn live_stores(&self) -> impl Iterator<Item = StoreId> {
         self.stores.iter().filter(|(_, store)| store.alive).map(|(id, _)| *id)
     }
 
-    pub fn is_alive(&self, store: StoreId) -> bool {
+    pub(crate) fn is_alive(&self, store: StoreId) -> bool {
         self.stores.get(&store).is_some_and(|store| store.alive)
     }
 
@@ -332,7 +332,7 @@ impl Toy {
     }
 
     /// Grows or splits some region.
-    pub fn grow(&mut self) {
+    pub(crate) fn grow(&mut self) {
         let ids: Vec<RegionId> = self.regions.keys().copied().filter(|id| id.0 != 1).collect();
         let id = ids[self.draw.below(ids.len() as u64) as usize];
         if let Some(region) = self.regions.get_mut(&id) {

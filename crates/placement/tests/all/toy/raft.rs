@@ -7,7 +7,7 @@ use stele_placement::{Change, Instruction, NewRegion};
 use stele_types::*;
 
 /// Returns the voters of the old (`outgoing`) or the new configuration.
-pub fn voters(region: &Region, outgoing: bool) -> Vec<Peer> {
+pub(super) fn voters(region: &Region, outgoing: bool) -> Vec<Peer> {
     let votes = |role| match role {
         PeerRole::Voter => true,
         PeerRole::Learner => false,
@@ -18,7 +18,7 @@ pub fn voters(region: &Region, outgoing: bool) -> Vec<Peer> {
 }
 
 impl Toy {
-    pub fn has_quorum(&self, region: &Region) -> bool {
+    pub(crate) fn has_quorum(&self, region: &Region) -> bool {
         [true, false].into_iter().all(|outgoing| {
             let all = voters(region, outgoing);
             all.iter().filter(|peer| self.is_alive(peer.store)).count() > all.len() / 2
@@ -218,7 +218,7 @@ fn enter_joint(region: &mut Region, change: &Change) {
     };
 }
 
-pub fn peers_text(region: &Region) -> String {
+pub(super) fn peers_text(region: &Region) -> String {
     let text = |peer: &Peer| format!("{}:{:?}", peer.store, peer.role);
     region.peers.iter().map(text).collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-use super::super::{Change, Record, command, conf_change};
+use super::super::{AdminRecord, Change, command, conf_change};
 use super::*;
 use raft::storage::MemStorage;
 use raft::{Config, RawNode};
@@ -143,7 +143,7 @@ fn descriptors_and_raft_agree_after_every_change_and_raft_refuses_none_we_take()
                 }
             };
             let Ok(next) = next else { continue };
-            let record = Record { region: now.id, change };
+            let record = AdminRecord { region: now.id, change };
             let entry = command(&record, std::slice::from_ref(&next)).unwrap();
             let conf = conf_change(entry.bytes()).unwrap();
             let theirs = raft.apply_conf_change(&conf).unwrap();

@@ -9,7 +9,7 @@ const FAILURES_MAX: u32 = 5;
 
 /// Snapshots sent to other peers. All times are monotonic nanoseconds.
 #[derive(Debug, Default)]
-pub(crate) struct Snapshots {
+pub(crate) struct SnapshotBackoff {
     waits: BTreeMap<PeerId, Wait>,
 }
 
@@ -19,29 +19,29 @@ struct Wait {
     until_nanos: u64,
 }
 
-impl Snapshots {
-    pub fn may_send(&self, to: PeerId, now_nanos: u64) -> bool {
+impl SnapshotBackoff {
+    pub(crate) fn may_send(&self, to: PeerId, now_nanos: u64) -> bool {
         self.waits.get(&to).is_none_or(|wait| wait.until_nanos <= now_nanos)
     }
 
     /// Records an offer without a leader: none follows until the result of this one is known.
-    pub fn note_offered(&mut self, to: PeerId) {
+    pub(crate) fn note_offered(&mut self, to: PeerId) {
         self.waits.entry(to).or_default().until_nanos = u64::MAX;
     }
 
-    pub fn note_received(&mut self, to: PeerId) {
+    pub(crate) fn note_received(&mut self, to: PeerId) {
         self.waits.remove(&to);
     }
 
     /// Records a failure: the next attempt waits, twice as long each time, `least_nanos` at first.
-    pub fn note_failed(&mut self, to: PeerId, now_nanos: u64, least_nanos: u64) {
+    pub(crate) fn note_failed(&mut self, to: PeerId, now_nanos: u64, least_nanos: u64) {
         let wait = self.waits.entry(to).or_default();
         wait.failures = (wait.failures + 1).min(FAILURES_MAX);
         wait.until_nanos = now_nanos + (least_nanos << (wait.failures - 1));
     }
 
     /// Forgets all failures: those of another term say nothing about what peers need now.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.waits.clear();
     }
 }
@@ -60,7 +60,7 @@ pub(crate) struct Repairs {
 impl Repairs {
     /// Keeps a range repair until it can be applied. One above the limit is dropped and requested
     /// again.
-    pub fn keep(&mut self, found: RangeRepairReply) {
+    pub(crate) fn keep(&mut self, found: RangeRepairReply) {
         if self.waiting.len() < RANGE_REPAIRS_MAX {
             self.waiting.push(found);
         }
@@ -68,7 +68,7 @@ impl Repairs {
 
     /// Removes and returns the repairs that may be applied. Invariant: none from after what is
     /// applied here. Otherwise this replica would return a state and later an older one.
-    pub fn take_applied(&mut self, applied: LogIndex) -> Vec<RangeRepairReply> {
+    pub(crate) fn take_applied(&mut self, applied: LogIndex) -> Vec<RangeRepairReply> {
         // bug replica.cover_with_the_future: `found.at <= applied` is `true`
         self.waiting.extract_if(.., |found| found.at <= applied).collect()
     }
@@ -83,7 +83,7 @@ mod tests {
     fn each_failure_doubles_the_pause_up_to_a_limit() {
         let rows = [(0, 0), (1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 160), (50, 160)];
         for (failures, pause) in rows {
-            let mut snapshots = Snapshots::default();
+            let mut snapshots = SnapshotBackoff::default();
             (0..failures).for_each(|_| snapshots.note_failed(PeerId(1), 100, 10));
             assert!(snapshots.may_send(PeerId(1), 100 + pause), "{failures} failures");
             assert_eq!(snapshots.may_send(PeerId(1), 99 + pause), pause == 0, "{failures}");
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn an_offer_waits_for_its_result() {
-        let mut snapshots = Snapshots::default();
+        let mut snapshots = SnapshotBackoff::default();
         snapshots.note_offered(PeerId(1));
         assert!(!snapshots.may_send(PeerId(1), u64::MAX - 1));
         snapshots.note_failed(PeerId(1), 100, 10);

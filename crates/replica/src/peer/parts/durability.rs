@@ -30,23 +30,23 @@ pub(crate) struct Durability {
 
 impl Durability {
     /// Returns the state after opening: `vote` is durable, and so is everything else.
-    pub fn new(vote: Vote) -> Self {
+    pub(crate) fn new(vote: Vote) -> Self {
         Self { written: vote, vote, ..Self::default() }
     }
 
     /// Starts a log: its first records are in the batch being filled.
-    pub fn start_log(&mut self) {
+    pub(crate) fn start_log(&mut self) {
         self.is_log_start_pending = true;
     }
 
     /// Returns whether a term and a vote differ from those last written, and records that they are
     /// written.
-    pub fn must_write(&mut self, vote: Vote) -> bool {
+    pub(crate) fn must_write(&mut self, vote: Vote) -> bool {
         std::mem::replace(&mut self.written, vote) != vote
     }
 
     /// Records a ready, and whether it has records in the batch being filled.
-    pub fn note_ready(&mut self, number: u64, has_records: bool) {
+    pub(crate) fn note_ready(&mut self, number: u64, has_records: bool) {
         self.taken = number;
         if !has_records {
             return;
@@ -58,25 +58,25 @@ impl Durability {
     }
 
     /// Returns whether every entry and vote is durable.
-    pub fn is_durable(&self) -> bool {
+    pub(crate) fn is_durable(&self) -> bool {
         !self.is_log_start_pending && self.reached >= self.noted
     }
 
     /// Returns whether a leader may send before its own disk write is done. Invariant: only in a
     /// durable term. After a crash it could lead the same term again, with other entries.
-    pub fn may_send_at_once(&self, term: Term) -> bool {
+    pub(crate) fn may_send_at_once(&self, term: Term) -> bool {
         // bug replica.lead_before_sync: `self.vote.0 == term` is `true`
         self.vote.0 == term
     }
 
     /// Returns whether the term and the start of the log are durable.
-    pub fn is_term_durable(&self, term: Term) -> bool {
+    pub(crate) fn is_term_durable(&self, term: Term) -> bool {
         !self.is_log_start_pending && self.vote.0 == term
     }
 
     /// Returns those messages that may leave now, and holds the others. Invariant: a message that
     /// makes a promise leaves after the promise is durable.
-    pub fn release_or_hold(&mut self, messages: Vec<Outgoing>) -> Vec<Outgoing> {
+    pub(crate) fn release_or_hold(&mut self, messages: Vec<Outgoing>) -> Vec<Outgoing> {
         if self.is_durable() || messages.is_empty() {
             return messages;
         }
@@ -86,7 +86,7 @@ impl Durability {
 
     /// Records that the records of a ready and of all earlier ones are durable. Returns the last
     /// ready of which nothing is missing on disk, and the messages that waited for it.
-    pub fn note_durable(&mut self, number: u64) -> (u64, Vec<Outgoing>) {
+    pub(crate) fn note_durable(&mut self, number: u64) -> (u64, Vec<Outgoing>) {
         self.is_log_start_pending = false;
         self.reached = self.reached.max(number);
         if let Some((_, vote)) = self.vote_noted.take_if(|(noted, _)| *noted <= number) {

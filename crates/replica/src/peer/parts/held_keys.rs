@@ -52,28 +52,28 @@ pub(crate) struct Removed {
 }
 
 impl HeldKeys {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.holds.is_empty()
     }
 
     /// Returns whether a modification has its pair.
-    pub fn has_found(&self) -> bool {
+    pub(crate) fn has_found(&self) -> bool {
         !self.found.is_empty()
     }
 
     /// Holds the key of a modification until its lookup has a result.
-    pub fn hold(&mut self, lookup: LookupId, key: Bytes, request: Waiting) {
+    pub(crate) fn hold(&mut self, lookup: LookupId, key: Bytes, request: Waiting) {
         let hold = Hold { lookup, request, found: None, behind: Vec::new() };
         self.holds.insert(key, hold);
     }
 
-    pub fn wait_behind(&mut self, key: &Bytes, request: Waiting) {
+    pub(crate) fn wait_behind(&mut self, key: &Bytes, request: Waiting) {
         if let Some(hold) = self.holds.get_mut(key) {
             hold.behind.push(request);
         }
     }
 
-    pub fn key_changed_by(&self, request: &Waiting) -> Option<Bytes> {
+    pub(crate) fn key_changed_by(&self, request: &Waiting) -> Option<Bytes> {
         // bug replica.key_not_held: always
         if self.holds.is_empty() {
             return None;
@@ -107,7 +107,7 @@ impl HeldKeys {
     }
 
     /// Takes the result of a lookup. Returns whether a modification still waits for it.
-    pub fn note_found(&mut self, lookup: &Lookup, found: Found) -> bool {
+    pub(crate) fn note_found(&mut self, lookup: &Lookup, found: Found) -> bool {
         let Some(hold) = self.holds.get_mut(&lookup.key) else { return false };
         // Invariant: a result counts for its own lookup only. An earlier one may have read the key in
         // an earlier term, and another leader may have changed it since.
@@ -122,14 +122,14 @@ impl HeldKeys {
     }
 
     /// Releases the next key with a result. The caller proposes or answers the modification at once.
-    pub fn take_found(&mut self) -> Option<Released> {
+    pub(crate) fn take_found(&mut self) -> Option<Released> {
         let key = self.found.pop_front()?;
         let Hold { request, found, behind, .. } = self.holds.remove(&key)?;
         Some(Released { request, found: found?, behind })
     }
 
     /// Removes the requests past their deadline, and the holds of such modifications.
-    pub fn take_expired(&mut self, now_nanos: u64) -> Removed {
+    pub(crate) fn take_expired(&mut self, now_nanos: u64) -> Removed {
         let mut expired = Removed::default();
         for hold in self.holds.values_mut() {
             let over = hold.behind.extract_if(.., |request| request.is_over(now_nanos));
@@ -146,7 +146,7 @@ impl HeldKeys {
         expired
     }
 
-    pub fn take_all(&mut self) -> Removed {
+    pub(crate) fn take_all(&mut self) -> Removed {
         self.found.clear();
         let mut all = Removed::default();
         for hold in std::mem::take(&mut self.holds).into_values() {
@@ -190,7 +190,7 @@ mod tests {
         ops(&mut builder);
         let (id, header) = (RequestId(id), Header::default());
         let command = builder.build().bytes().clone();
-        Waiting::Write(id, Write { header, command, frees: false })
+        Waiting::Write(id, Write { header, command, only_deletes: false })
     }
 
     fn lookup(id: u64, key: &'static str) -> Lookup {

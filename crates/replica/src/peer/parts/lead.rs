@@ -4,7 +4,7 @@ use crate::input::Now;
 use crate::messages::RaftKind;
 use crate::options::Options;
 use std::collections::BTreeMap;
-use stele_types::{Peer as PeerName, PeerId, Prng, RegionId, Term};
+use stele_types::{Peer, PeerId, Prng, RegionId, Term};
 
 /// State of Raft at one observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(crate) struct Transition {
 
 impl Leadership {
     /// Compares Raft's state with the last one; `None` if nothing changed.
-    pub fn observe(&mut self, seen: Seen) -> Option<Transition> {
+    pub(crate) fn observe(&mut self, seen: Seen) -> Option<Transition> {
         let before = std::mem::replace(&mut self.seen, seen);
         let stays_leader = before.leads && seen.leads && before.term == seen.term;
         (before != seen).then_some(Transition {
@@ -46,23 +46,23 @@ impl Leadership {
 
     /// Starts serving in a term. Invariant: only after the first entry of that term is applied.
     /// Before that a new leader may lack the effects of what earlier terms committed.
-    pub fn start_serving(&mut self, term: Term) {
+    pub(crate) fn start_serving(&mut self, term: Term) {
         self.serving = Some(term);
     }
 
     /// Stops serving. Returns whether it served.
-    pub fn stop_serving(&mut self) -> bool {
+    pub(crate) fn stop_serving(&mut self) -> bool {
         self.serving.take().is_some()
     }
 
     /// Returns whether this peer serves in any term.
-    pub fn is_serving(&self) -> bool {
+    pub(crate) fn is_serving(&self) -> bool {
         self.serving.is_some()
     }
 
     /// Returns whether this peer serves in `term`: it knows all that earlier terms committed, and
     /// may propose.
-    pub fn is_serving_in(&self, term: Term) -> bool {
+    pub(crate) fn is_serving_in(&self, term: Term) -> bool {
         self.serving == Some(term)
     }
 }
@@ -87,7 +87,7 @@ pub(crate) struct ElectionTimer {
 
 impl ElectionTimer {
     /// Returns the timer of a peer that starts now: a vote hold of an earlier process may last.
-    pub fn new(options: &Options, now: Now, region: RegionId, peer: PeerId) -> Self {
+    pub(crate) fn new(options: &Options, now: Now, region: RegionId, peer: PeerId) -> Self {
         let seed = options.seed ^ region.0.rotate_left(32) ^ peer.0.wrapping_mul(0x9e37_79b9);
         let hold = options.lease_times().vote_hold_nanos();
         let mut timer = Self {
@@ -104,20 +104,20 @@ impl ElectionTimer {
     }
 
     /// Starts a new log. A new replica has made no promise, so its vote hold is cleared.
-    pub fn start_log(&mut self, campaigns_first: bool) {
+    pub(crate) fn start_log(&mut self, campaigns_first: bool) {
         self.vote_hold_until_nanos = 0;
         self.campaigns_first = campaigns_first;
     }
 
     /// Returns, once, whether the peer must campaign now that the start of its log is durable.
-    pub fn take_campaigns_first(&mut self) -> bool {
+    pub(crate) fn take_campaigns_first(&mut self) -> bool {
         std::mem::take(&mut self.campaigns_first)
     }
 
     /// Draws the election timeout; Raft's own draw is not reproducible. The first tick may come at
     /// once: a peer that campaigned after `min` ticks would still find the others withholding their
     /// votes, and would wait again.
-    pub fn redraw(&mut self) {
+    pub(crate) fn redraw(&mut self) {
         let (min, max) = self.election_ticks;
         let least = (min + 1).min(max - 1);
         // bug replica.campaign_at_the_least: let least = min;
@@ -125,24 +125,24 @@ impl ElectionTimer {
     }
 
     /// Returns the ticks without a leader before this peer campaigns.
-    pub fn timeout_ticks(&self) -> usize {
+    pub(crate) fn timeout_ticks(&self) -> usize {
         self.timeout
     }
 
     /// Returns whether no vote hold is active, from this process or an earlier one. Raft itself
     /// clears its leader when it sees a later term, and a candidate that was paused may send one.
-    pub fn may_vote(&self, now_nanos: u64) -> bool {
+    pub(crate) fn may_vote(&self, now_nanos: u64) -> bool {
         // bug replica.vote_at_once: return true;
         !self.is_vote_hold_pending && now_nanos >= self.vote_hold_until_nanos
     }
 
-    pub fn note_heartbeat_round(&mut self) {
+    pub(crate) fn note_heartbeat_round(&mut self) {
         // bug replica.answer_binds_nobody: `true` is `false`
         self.is_vote_hold_pending = true;
     }
 
     /// Starts the vote hold. The reply to the heartbeat is sent now at the earliest.
-    pub fn start_vote_hold(&mut self, now_nanos: u64) {
+    pub(crate) fn start_vote_hold(&mut self, now_nanos: u64) {
         if std::mem::take(&mut self.is_vote_hold_pending) {
             self.vote_hold_until_nanos = now_nanos + self.vote_hold_nanos;
         }
@@ -171,40 +171,40 @@ pub(crate) enum Reaction {
 
 impl Hibernation {
     /// Returns whether ticks are stopped.
-    pub fn is_active(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         self.is_active
     }
 
     /// Stops ticks.
-    pub fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         self.is_active = true;
     }
 
     /// Resumes ticks. Returns whether they were stopped.
-    pub fn end(&mut self) -> bool {
+    pub(crate) fn end(&mut self) -> bool {
         self.idle_ticks = 0;
         std::mem::take(&mut self.is_active)
     }
 
     /// Counts a tick, in which leases served reads or not.
-    pub fn note_tick(&mut self, has_served: bool) {
+    pub(crate) fn note_tick(&mut self, has_served: bool) {
         self.idle_ticks = if has_served { 0 } else { self.idle_ticks + 1 };
     }
 
     /// Returns whether the region was idle for `after_ticks`; 0 disables hibernation.
-    pub fn is_due(&self, after_ticks: u64) -> bool {
+    pub(crate) fn is_due(&self, after_ticks: u64) -> bool {
         after_ticks != 0 && self.idle_ticks >= after_ticks
     }
 
     /// Returns whether this tick is one of every `ticks` idle ones.
-    pub fn is_every(&self, ticks: u64) -> bool {
+    pub(crate) fn is_every(&self, ticks: u64) -> bool {
         self.idle_ticks.is_multiple_of(ticks)
     }
 
     /// Returns the effect of a message. A heartbeat does not end the idle time. It wakes a
     /// hibernating follower, because the leader is awake. Every other message except a heartbeat
     /// reply counts as work.
-    pub fn reaction(&self, kind: RaftKind) -> Reaction {
+    pub(crate) fn reaction(&self, kind: RaftKind) -> Reaction {
         match kind {
             RaftKind::HeartbeatResponse => Reaction::None,
             RaftKind::Heartbeat if !self.is_active => Reaction::HasLeader,
@@ -224,17 +224,17 @@ pub(crate) struct Contacts {
     /// Time of the last message from each peer.
     last: BTreeMap<PeerId, u64>,
     /// Senders outside the known membership.
-    unknown: BTreeMap<PeerId, PeerName>,
+    unknown: BTreeMap<PeerId, Peer>,
     leaderless_since: Option<u64>,
     /// Members as of a later membership that this peer has not applied.
-    later: Vec<PeerName>,
+    later: Vec<Peer>,
     /// Time of the last question whether this peer is still a member.
     asked: u64,
 }
 
 impl Contacts {
     /// Returns the contacts of a peer that starts now: it has heard from none and knows no leader.
-    pub fn new(now_nanos: u64) -> Self {
+    pub(crate) fn new(now_nanos: u64) -> Self {
         let leaderless_since = Some(now_nanos);
         Self {
             last: BTreeMap::new(),
@@ -246,11 +246,11 @@ impl Contacts {
     }
 
     /// Records a message from a peer, or one that is expected from it next.
-    pub fn note(&mut self, peer: PeerId, now_nanos: u64) {
+    pub(crate) fn note(&mut self, peer: PeerId, now_nanos: u64) {
         self.last.insert(peer, now_nanos);
     }
 
-    pub fn note_unknown(&mut self, peer: PeerName) {
+    pub(crate) fn note_unknown(&mut self, peer: Peer) {
         if self.unknown.len() >= UNKNOWN_PEERS_MAX {
             self.unknown.clear();
         }
@@ -258,12 +258,12 @@ impl Contacts {
     }
 
     /// Counts silence from the time that `since` returns for each member.
-    pub fn restart(&mut self, members: &[PeerName], since: impl Fn(&PeerName) -> u64) {
+    pub(crate) fn restart(&mut self, members: &[Peer], since: impl Fn(&Peer) -> u64) {
         self.last = members.iter().map(|peer| (peer.id, since(peer))).collect();
     }
 
     /// Remembers members as of a later membership, which may know whether this peer is one.
-    pub fn note_later_members(&mut self, members: &[PeerName]) {
+    pub(crate) fn note_later_members(&mut self, members: &[Peer]) {
         for member in members {
             let is_known = self.later.iter().any(|known| known.id == member.id);
             if !is_known && self.later.len() < UNKNOWN_PEERS_MAX {
@@ -273,13 +273,18 @@ impl Contacts {
     }
 
     /// Returns the members as of later memberships.
-    pub fn later_members(&self) -> &[PeerName] {
+    pub(crate) fn later_members(&self) -> &[Peer] {
         &self.later
     }
 
     /// Returns whether to ask now whether this peer is still a member: no leader is known for
     /// `after_nanos`, and the last question is `interval_nanos` ago. Counts it as asked.
-    pub fn is_question_due(&mut self, now: u64, after_nanos: u64, interval_nanos: u64) -> bool {
+    pub(crate) fn is_question_due(
+        &mut self,
+        now: u64,
+        after_nanos: u64,
+        interval_nanos: u64,
+    ) -> bool {
         let is_alone = self.leaderless_nanos(now).is_some_and(|nanos| nanos >= after_nanos);
         let is_due = is_alone && now.saturating_sub(self.asked) >= interval_nanos;
         if is_due {
@@ -289,31 +294,31 @@ impl Contacts {
     }
 
     /// Continues with a changed membership. Silence of a new member counts from now.
-    pub fn set_members(&mut self, members: &[PeerName], now_nanos: u64) {
+    pub(crate) fn set_members(&mut self, members: &[Peer], now_nanos: u64) {
         self.unknown.clear();
         self.later.clear();
         let known = std::mem::take(&mut self.last);
         self.restart(members, |peer| known.get(&peer.id).copied().unwrap_or(now_nanos));
     }
 
-    pub fn set_has_leader(&mut self, has_leader: bool, now_nanos: u64) {
+    pub(crate) fn set_has_leader(&mut self, has_leader: bool, now_nanos: u64) {
         match has_leader {
             true => self.leaderless_since = None,
             false => _ = self.leaderless_since.get_or_insert(now_nanos),
         }
     }
 
-    pub fn unknown(&self, id: PeerId) -> Option<PeerName> {
+    pub(crate) fn unknown(&self, id: PeerId) -> Option<Peer> {
         self.unknown.get(&id).copied()
     }
 
     /// Returns the time of the last message from a peer; `None` if it was never heard from.
-    pub fn last(&self, peer: PeerId) -> Option<u64> {
+    pub(crate) fn last(&self, peer: PeerId) -> Option<u64> {
         self.last.get(&peer).copied()
     }
 
     /// Returns for how long no leader is known; `None` while one is.
-    pub fn leaderless_nanos(&self, now_nanos: u64) -> Option<u64> {
+    pub(crate) fn leaderless_nanos(&self, now_nanos: u64) -> Option<u64> {
         self.leaderless_since.map(|since| now_nanos.saturating_sub(since))
     }
 }
@@ -446,8 +451,8 @@ mod tests {
         }
     }
 
-    fn peer(id: u64) -> PeerName {
-        PeerName { id: PeerId(id), store: StoreId(id), role: PeerRole::Voter }
+    fn peer(id: u64) -> Peer {
+        Peer { id: PeerId(id), store: StoreId(id), role: PeerRole::Voter }
     }
 
     #[test]

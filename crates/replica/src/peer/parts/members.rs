@@ -3,39 +3,39 @@
 use crate::input::RequestId;
 use crate::output::{Busy, Refusal, Rejection};
 use crate::peer::raft_group::Follower;
-use stele_types::{LogIndex, Peer as PeerName, PeerId, Region};
+use stele_types::{LogIndex, Peer, PeerId, Region};
 
 /// Most committed entries that a follower may lack and still count as caught up.
 const LAG_ENTRIES_MAX: u64 = 1_000;
 
 /// Changes of the region under way.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
+pub(crate) struct PendingChanges {
     /// Last proposed entry that changes the region, until it is applied.
     last: Option<LogIndex>,
     /// Last proposed entry that changes the range or the phase, until it is applied.
     barrier: Option<LogIndex>,
 }
 
-impl Changes {
-    pub fn note_proposed(&mut self, at: LogIndex, is_barrier: bool) {
+impl PendingChanges {
+    pub(crate) fn note_proposed(&mut self, at: LogIndex, is_barrier: bool) {
         self.last = Some(at);
         self.barrier = is_barrier.then_some(at).or(self.barrier);
     }
 
-    pub fn note_applied(&mut self, at: LogIndex) {
+    pub(crate) fn note_applied(&mut self, at: LogIndex) {
         self.last.take_if(|last| *last <= at);
         self.barrier.take_if(|barrier| *barrier <= at);
     }
 
     /// Forgets all of them: another peer leads.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 
     /// Returns whether a change is under way. A descriptor is derived from the applied region: two
     /// changes in flight would overwrite each other.
-    pub fn is_pending(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         self.last.is_some()
     }
 
@@ -43,14 +43,14 @@ impl Changes {
     /// proposed. Invariant: nothing is proposed after an entry that
     /// changes the range or the phase, so what is checked against the region now holds when it is
     /// applied.
-    pub fn is_barred(&self, is_proposing: bool) -> bool {
+    pub(crate) fn is_barred(&self, is_proposing: bool) -> bool {
         // bug replica.propose_behind_barrier: return false;
         is_proposing || self.barrier.is_some()
     }
 
     /// Returns whether a leader must propose to leave the joint configuration of `region`, which is
     /// applied. `is_blocked` tells that Raft would not take the proposal now.
-    pub fn must_leave_joint(&self, region: &Region, is_blocked: bool) -> bool {
+    pub(crate) fn must_leave_joint(&self, region: &Region, is_blocked: bool) -> bool {
         region.is_joint() && !self.is_pending() && !is_blocked
     }
 }
@@ -78,7 +78,7 @@ pub(crate) fn is_caught_up(follower: &Follower, committed: LogIndex) -> bool {
 pub(crate) struct Transfers {
     current: Option<Transfer>,
     /// Target of the last transfer, from the loss of leadership until a leader is known.
-    target: Option<PeerName>,
+    target: Option<Peer>,
 }
 
 #[derive(Debug)]
@@ -107,7 +107,7 @@ pub(crate) enum TransferEnd {
 
 impl Transfers {
     /// Begins a transfer by `own` to another voter. Returns whether it began: `own` needs none.
-    pub fn begin(
+    pub(crate) fn begin(
         &mut self,
         (region, own): (&Region, PeerId),
         to: PeerId,
@@ -128,35 +128,35 @@ impl Transfers {
     }
 
     /// Returns whether a transfer is in progress, or waits for its outcome.
-    pub fn is_pending(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         self.current.is_some()
     }
 
     /// Records that the offer to campaign leaves for the target.
-    pub fn note_offered(&mut self) {
+    pub(crate) fn note_offered(&mut self) {
         self.current.iter_mut().for_each(|transfer| transfer.is_offered = true);
     }
 
     /// Records the loss of leadership: clients are redirected to the target until a leader is
     /// known.
-    pub fn note_leadership_lost(&mut self, region: &Region) {
+    pub(crate) fn note_leadership_lost(&mut self, region: &Region) {
         if let Some(transfer) = &self.current {
             self.target = region.peer(transfer.to).copied();
         }
     }
 
-    pub fn note_has_leader(&mut self) {
+    pub(crate) fn note_has_leader(&mut self) {
         self.target = None;
     }
 
     /// Returns the peer that probably leads next.
-    pub fn target(&self) -> Option<PeerName> {
+    pub(crate) fn target(&self) -> Option<Peer> {
         self.target
     }
 
     /// Ends the transfer because another peer, `leader`, leads. It is done only if that is the
     /// target. Otherwise the offer to the target is of an earlier term and has no effect.
-    pub fn end_with_leader(&mut self, leader: PeerId) -> Option<(RequestId, TransferEnd)> {
+    pub(crate) fn end_with_leader(&mut self, leader: PeerId) -> Option<(RequestId, TransferEnd)> {
         let Transfer { to, id, .. } = self.current.take()?;
         // bug replica.transfer_done_to_any: always
         let end = if leader == to { TransferEnd::Done } else { TransferEnd::Superseded };
@@ -165,7 +165,7 @@ impl Transfers {
 
     /// Ends the transfer if it did not succeed in time: Raft gave it up on a leader, as
     /// `is_given_up` says, or no leader is known.
-    pub fn end_late(
+    pub(crate) fn end_late(
         &mut self,
         is_leader: bool,
         is_given_up: bool,
@@ -178,7 +178,7 @@ impl Transfers {
     }
 
     /// Ends the transfer without an outcome. Returns the request.
-    pub fn abandon(&mut self) -> Option<RequestId> {
+    pub(crate) fn abandon(&mut self) -> Option<RequestId> {
         self.current.take()?.id
     }
 }
@@ -186,14 +186,11 @@ impl Transfers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stele_types::{Peer as PeerName, PeerRole, StoreId};
+    use stele_types::{Peer, PeerRole, StoreId};
 
     fn region(roles: &[PeerRole]) -> Region {
-        let peer = |(id, role): (u64, &PeerRole)| PeerName {
-            id: PeerId(id),
-            store: StoreId(id),
-            role: *role,
-        };
+        let peer =
+            |(id, role): (u64, &PeerRole)| Peer { id: PeerId(id), store: StoreId(id), role: *role };
         Region { peers: (1..).zip(roles).map(peer).collect(), ..Region::default() }
     }
 
@@ -226,7 +223,7 @@ mod tests {
             (joint, false, true, false),
         ];
         for (region, is_pending, is_blocked, expected) in rows {
-            let mut changes = Changes::default();
+            let mut changes = PendingChanges::default();
             if is_pending {
                 changes.note_proposed(LogIndex(5), false);
             }
@@ -264,7 +261,7 @@ mod tests {
             (&[(5, true), (6, false)], 5, true, false),
         ];
         for (proposed, applied, is_pending, is_barred) in rows {
-            let mut changes = Changes::default();
+            let mut changes = PendingChanges::default();
             proposed
                 .iter()
                 .for_each(|(at, barrier)| changes.note_proposed(LogIndex(*at), *barrier));
@@ -282,7 +279,7 @@ mod tests {
     /// Region of the voters 1 to 3 and the learner 4.
     fn three_voters() -> Region {
         let role = |id| if id == 4 { PeerRole::Learner } else { PeerRole::Voter };
-        let peer = |id| PeerName { id: PeerId(id), store: StoreId(id), role: role(id) };
+        let peer = |id| Peer { id: PeerId(id), store: StoreId(id), role: role(id) };
         Region { peers: (1..=4).map(peer).collect(), ..Region::default() }
     }
 

@@ -41,13 +41,13 @@ const ASK_INTERVAL_NANOS: u64 = 100_000_000;
 impl Merge {
     /// Returns the state after opening a log with these commit-merge entries, which are not
     /// applied.
-    pub fn new(unapplied: BTreeSet<LogIndex>) -> Self {
+    pub(crate) fn new(unapplied: BTreeSet<LogIndex>) -> Self {
         Self { unapplied, ..Self::default() }
     }
 
     /// Records the commit-merge entries of a ready before any commit index covers them. Its first
     /// entry replaces all from its index on.
-    pub fn note_entries(&mut self, entries: &[EntryRecord]) {
+    pub(crate) fn note_entries(&mut self, entries: &[EntryRecord]) {
         let Some(first) = entries.first() else { return };
         self.unapplied.retain(|index| *index < first.index);
         let merges = entries.iter().filter(|entry| is_commit_merge(&entry.payload));
@@ -56,7 +56,7 @@ impl Merge {
 
     /// Returns the highest commit index that may be made durable. Invariant: no durable commit
     /// index covers a commit-merge entry that is not applied.
-    pub fn commit_ceiling(&self, applied: LogIndex) -> LogIndex {
+    pub(crate) fn commit_ceiling(&self, applied: LogIndex) -> LogIndex {
         // bug replica.merge_commit_early: return LogIndex(u64::MAX);
         let next_merge = self.unapplied.range(applied.next()..).next();
         LogIndex(next_merge.map_or(u64::MAX, |index| index.0 - 1))
@@ -65,7 +65,7 @@ impl Merge {
     /// Handles a report that another store has a tombstone of `source`, this region, at `version`.
     /// If that version is after the preparation, the target committed the merge. `left` is the
     /// version of the target as of which it has no replica here. Returns whether it did.
-    pub fn on_merged(
+    pub(crate) fn on_merged(
         &mut self,
         source: &Region,
         reported: (LogIndex, Term),
@@ -91,7 +91,7 @@ impl Merge {
     /// Handles a store's answer to the question for the outcome of the merge of `source`, this
     /// region. Invariant: an answer counts only for the preparation that it names. An earlier one may
     /// have been refused by a target that has not decided the present one.
-    pub fn note_answer(&mut self, source: &Region, from: StoreId, answer: &MergeAnswer) {
+    pub(crate) fn note_answer(&mut self, source: &Region, from: StoreId, answer: &MergeAnswer) {
         let RegionPhase::Merging { prepared, term, .. } = source.phase else { return };
         let is_other = answer.prepared != (prepared, term);
         // bug replica.rollback_of_another_preparation: never
@@ -111,7 +111,7 @@ impl Merge {
 
     /// Returns whether the answers prove that the target of `source`, this region, refused the merge,
     /// or that no replica with its log is left.
-    pub fn is_refused(&mut self, source: &Region) -> bool {
+    pub(crate) fn is_refused(&mut self, source: &Region) -> bool {
         let RegionPhase::Merging { prepared, term, .. } = source.phase else { return false };
         let answers = self.answers_of((prepared, term));
         let is_lost = |store| answers.lost_on.contains(&store);
@@ -119,14 +119,19 @@ impl Merge {
     }
 
     /// Returns the stores of the target's members, as far as other stores answered.
-    pub fn target_stores(&self) -> &BTreeSet<StoreId> {
+    pub(crate) fn target_stores(&self) -> &BTreeSet<StoreId> {
         &self.answers.stores
     }
 
     /// Returns whether to ask the other stores now for the outcome of the merge of `source`, this
     /// region, and counts it as asked. Invariant: a rollback that is requested again and again, once
     /// for each answer perhaps, sends no more questions than time allows.
-    pub fn is_question_due(&mut self, source: &Region, refuse: bool, now_nanos: u64) -> bool {
+    pub(crate) fn is_question_due(
+        &mut self,
+        source: &Region,
+        refuse: bool,
+        now_nanos: u64,
+    ) -> bool {
         let RegionPhase::Merging { prepared, term, .. } = source.phase else { return false };
         let answers = self.answers_of((prepared, term));
         let is_recent = |(at_nanos, refused): (u64, bool)| {
@@ -148,14 +153,14 @@ impl Merge {
     }
 
     /// Returns whether another store reported that the target committed the merge.
-    pub fn is_confirmed(&self) -> bool {
+    pub(crate) fn is_confirmed(&self) -> bool {
         self.is_confirmed
     }
 
     /// Returns whether no region here needs `source`, this region: its target committed the merge,
     /// and the target's replica here learned it from a snapshot, or was removed. A target that is
     /// behind will need it. `descriptor` returns the target's descriptor or tombstone here.
-    pub fn has_ended(
+    pub(crate) fn has_ended(
         &self,
         source: &Region,
         is_target_here: impl FnOnce(RegionId) -> bool,
@@ -192,7 +197,7 @@ fn has_passed(now: &Region, epoch: RegionEpoch) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::Record;
+    use crate::admin::AdminRecord;
     use bytes::Bytes;
     use stele_types::KeyRange;
 
@@ -213,7 +218,7 @@ mod tests {
     #[test]
     fn no_commit_index_covers_a_merge_that_is_not_applied() {
         let change = Change::CommitMerge { source: RegionId(7), prepared: PREPARED };
-        let record = Record { region: RegionId(2), change };
+        let record = AdminRecord { region: RegionId(2), change };
         let merge = admin::command(&record, &[]).unwrap().bytes().clone();
         let entries = |from: u64, payloads: &[&Bytes]| -> Vec<EntryRecord> {
             let entry = |(index, payload): (u64, &&Bytes)| EntryRecord {

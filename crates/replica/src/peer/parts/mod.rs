@@ -1,6 +1,6 @@
 //! Parts of a peer. Each keeps the state of one concern, privately: it takes what it needs as
 //! arguments and returns a decision. It has no access to the engine, to outputs or to another part;
-//! [`super::Peer`] holds the parts and carries their decisions out.
+//! [`super::Replica`] holds the parts and carries their decisions out.
 
 mod copies;
 mod durability;
@@ -12,13 +12,15 @@ mod proposals;
 mod reads;
 mod room;
 
-pub(super) use copies::{Repairs, Snapshots};
+pub(super) use copies::{Repairs, SnapshotBackoff};
 pub(super) use durability::Durability;
 pub(super) use held_keys::{Found, HeldKeys, Released, Removed, found_bytes};
 pub(super) use lead::{Contacts, ElectionTimer, Hibernation, Leadership, Reaction, Seen};
-pub(super) use members::{Changes, TransferEnd, Transfers, has_next_quorum, is_caught_up};
+pub(super) use members::{PendingChanges, TransferEnd, Transfers, has_next_quorum, is_caught_up};
 pub(super) use merge::{Merge, is_commit_merge};
 pub(crate) use proposals::Waiting;
 pub(super) use proposals::{Proposal, Proposals, Purpose};
-pub(super) use reads::{Answer, LeaderReads, LeaseRight, LeaseTerms, ReadStep, Reads, WaitingRead};
+pub(super) use reads::{
+    LeaderReads, LeaseRight, LeaseTerms, ReadOutcome, ReadStep, Reads, WaitingRead,
+};
 pub(super) use room::Room;

@@ -15,12 +15,12 @@ pub(crate) enum Waiting {
 }
 
 impl Waiting {
-    pub fn id(&self) -> RequestId {
+    pub(crate) fn id(&self) -> RequestId {
         let (Self::Write(id, _) | Self::Modify(id, _) | Self::Admin(id, _)) = self;
         *id
     }
 
-    pub fn header(&self) -> &Header {
+    pub(crate) fn header(&self) -> &Header {
         match self {
             Self::Write(_, write) => &write.header,
             Self::Modify(_, modify) => &modify.header,
@@ -29,7 +29,7 @@ impl Waiting {
     }
 
     /// Returns the bytes of memory that count for it while it waits.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         const OVERHEAD_BYTES: usize = 128;
         let payload = match self {
             Self::Write(_, write) => write.command.len(),
@@ -39,7 +39,7 @@ impl Waiting {
         (payload + OVERHEAD_BYTES) as u64
     }
 
-    pub fn is_over(&self, now_nanos: u64) -> bool {
+    pub(crate) fn is_over(&self, now_nanos: u64) -> bool {
         let deadline = self.header().deadline_nanos;
         deadline != 0 && deadline <= now_nanos
     }
@@ -54,7 +54,7 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    pub fn id(&self) -> RequestId {
+    pub(crate) fn id(&self) -> RequestId {
         let (Self::Write(id) | Self::Modify(id, _) | Self::Admin(id)) = self;
         *id
     }
@@ -81,42 +81,42 @@ pub(crate) struct Proposals {
 
 impl Proposals {
     /// Returns whether no request waits and no proposal is in flight.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.in_flight.is_empty()
     }
 
-    pub fn has_waiting(&self) -> bool {
+    pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    pub fn waiting_bytes(&self) -> u64 {
+    pub(crate) fn waiting_bytes(&self) -> u64 {
         self.waiting_bytes
     }
 
-    pub fn push_waiting(&mut self, request: Waiting) {
+    pub(crate) fn push_waiting(&mut self, request: Waiting) {
         self.waiting_bytes += request.bytes();
         self.waiting.push_back(request);
     }
 
-    pub fn pop_waiting(&mut self) -> Option<Waiting> {
+    pub(crate) fn pop_waiting(&mut self) -> Option<Waiting> {
         let request = self.waiting.pop_front()?;
         self.waiting_bytes -= request.bytes();
         Some(request)
     }
 
     /// Puts a request back at the front.
-    pub fn unpop_waiting(&mut self, request: Waiting) {
+    pub(crate) fn unpop_waiting(&mut self, request: Waiting) {
         self.waiting_bytes += request.bytes();
         self.waiting.push_front(request);
     }
 
     /// Puts requests back at the front, in their order.
-    pub fn unpop_all(&mut self, requests: Vec<Waiting>) {
+    pub(crate) fn unpop_all(&mut self, requests: Vec<Waiting>) {
         requests.into_iter().rev().for_each(|request| self.unpop_waiting(request));
     }
 
     /// Removes and returns waiting requests past their deadline.
-    pub fn take_expired(&mut self, now_nanos: u64) -> Vec<Waiting> {
+    pub(crate) fn take_expired(&mut self, now_nanos: u64) -> Vec<Waiting> {
         if !self.waiting.iter().any(|request| request.is_over(now_nanos)) {
             return Vec::new();
         }
@@ -128,7 +128,7 @@ impl Proposals {
     }
 
     /// Adds a proposal; its entry follows those of all others.
-    pub fn push(&mut self, proposal: Proposal) {
+    pub(crate) fn push(&mut self, proposal: Proposal) {
         self.in_flight.push_back(proposal);
     }
 
@@ -137,7 +137,7 @@ impl Proposals {
     /// the index that is not the applied entry was replaced by another leader's: it can never be
     /// applied.
     /// Test: `committed_writes_are_answered_by_the_entry_of_the_log_and_changes_wait_for_apply`.
-    pub fn take_applied(&mut self, index: LogIndex, term: Term) -> Vec<(Proposal, bool)> {
+    pub(crate) fn take_applied(&mut self, index: LogIndex, term: Term) -> Vec<(Proposal, bool)> {
         let reached = self.in_flight.partition_point(|proposal| proposal.index <= index);
         let taken: Vec<_> = self.in_flight.drain(..reached).collect();
         let with_outcome = |proposal: Proposal| {
@@ -150,7 +150,7 @@ impl Proposals {
     }
 
     /// Removes and returns the times of the writes up to an applied entry.
-    pub fn take_times(&mut self, index: LogIndex) -> impl Iterator<Item = Timings> {
+    pub(crate) fn take_times(&mut self, index: LogIndex) -> impl Iterator<Item = Timings> {
         let reached = self.done.partition_point(|(done, _)| *done <= index);
         self.done.drain(..reached).map(|(_, timings)| timings)
     }
@@ -166,7 +166,7 @@ impl Proposals {
     ///
     /// Invariant: the log is read after the entries that a later leader sent are in it, and the term
     /// counts like the index. A committed entry of another term has replaced the proposal.
-    pub fn take_committed(
+    pub(crate) fn take_committed(
         &mut self,
         committed: LogIndex,
         term_of: impl Fn(LogIndex) -> Option<Term>,
@@ -191,20 +191,20 @@ impl Proposals {
         taken
     }
 
-    pub fn take_above(&mut self, index: LogIndex) -> Vec<Proposal> {
+    pub(crate) fn take_above(&mut self, index: LogIndex) -> Vec<Proposal> {
         let keep = self.in_flight.partition_point(|proposal| proposal.index <= index);
         self.in_flight.split_off(keep).into()
     }
 
     /// Records the times at which the batch with entries up to `index` was handed out, and became
     /// durable here.
-    pub fn note_durable(&mut self, index: LogIndex, (began_nanos, now_nanos): (u64, u64)) {
+    pub(crate) fn note_durable(&mut self, index: LogIndex, (began_nanos, now_nanos): (u64, u64)) {
         self.note(index, |timings| &mut timings.append_began_nanos, began_nanos);
         self.note(index, |timings| &mut timings.durable_nanos, now_nanos);
     }
 
     /// Records the time at which entries up to `index` were committed.
-    pub fn note_committed(&mut self, index: LogIndex, now_nanos: u64) {
+    pub(crate) fn note_committed(&mut self, index: LogIndex, now_nanos: u64) {
         self.note(index, |timings| &mut timings.committed_nanos, now_nanos);
     }
 

@@ -32,7 +32,7 @@ pub(crate) struct WaitingRead {
     /// Least entry that must be visible before the read is answered.
     pub min_visible: LogIndex,
     pub arrived_nanos: u64,
-    pub answer: Answer,
+    pub answer: ReadOutcome,
 }
 
 /// Confirmed read, answered once an entry is visible.
@@ -48,7 +48,7 @@ impl Confirmed {
     }
 }
 
-pub(crate) enum Answer {
+pub(crate) enum ReadOutcome {
     Ready,
     /// Modification that changes nothing, and its result.
     Unchanged(Modified, Timings),
@@ -79,24 +79,24 @@ pub(crate) enum ReadStep {
 }
 
 impl Reads {
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.queued.is_empty()
             && self.confirmed.is_empty()
             && self.rounds.iter().all(|r| r.reads.is_empty())
     }
 
-    pub fn has_queued(&self) -> bool {
+    pub(crate) fn has_queued(&self) -> bool {
         !self.queued.is_empty()
     }
 
-    pub fn push(&mut self, read: WaitingRead) {
+    pub(crate) fn push(&mut self, read: WaitingRead) {
         self.queued.push(read);
     }
 
     /// Returns the next step of a leader. A new leader may lack entries that earlier terms
     /// committed until its own first entry is visible. Invariant: a read under a lease waits for
     /// all that is committed, because a follower may have served it already.
-    pub fn leader_step(&self, leader: &LeaderReads) -> ReadStep {
+    pub(crate) fn leader_step(&self, leader: &LeaderReads) -> ReadStep {
         match leader {
             // bug replica.read_before_no_op: `ReadStep::Wait` is `ReadStep::Confirm(LogIndex(0))`
             LeaderReads { is_serving: false, .. } => ReadStep::Wait,
@@ -108,7 +108,7 @@ impl Reads {
     }
 
     /// Returns the next step of a follower: the leader confirms its reads.
-    pub fn follower_step(&self, is_leader_known: bool) -> ReadStep {
+    pub(crate) fn follower_step(&self, is_leader_known: bool) -> ReadStep {
         match is_leader_known && self.rounds.is_empty() && self.has_queued() {
             true => ReadStep::StartRound,
             false => ReadStep::Wait,
@@ -116,24 +116,24 @@ impl Reads {
     }
 
     /// Removes and returns the queued reads that only a leader may serve.
-    pub fn take_for_leader(&mut self) -> Vec<WaitingRead> {
+    pub(crate) fn take_for_leader(&mut self) -> Vec<WaitingRead> {
         self.queued.extract_if(.., |read| !read.replica).collect()
     }
 
     /// Confirms all queued reads; they are answered once `index` is visible.
-    pub fn confirm_queued(&mut self, index: LogIndex, now_nanos: u64) {
+    pub(crate) fn confirm_queued(&mut self, index: LogIndex, now_nanos: u64) {
         let queued = std::mem::take(&mut self.queued).into_iter();
         self.confirmed.extend(queued.map(|read| Confirmed::new(read, index, now_nanos)));
     }
 
-    pub fn start_round(&mut self, context: Vec<u8>, sent_nanos: u64) {
+    pub(crate) fn start_round(&mut self, context: Vec<u8>, sent_nanos: u64) {
         let reads = std::mem::take(&mut self.queued);
         self.rounds.push_back(ReadIndexRound { context, sent_nanos, reads });
     }
 
     /// Confirms a round that a quorum or the leader answered, and all rounds started before it.
     /// Returns the time at which it was sent; `None` if it is not known.
-    pub fn confirm_round(
+    pub(crate) fn confirm_round(
         &mut self,
         context: &[u8],
         index: LogIndex,
@@ -151,7 +151,7 @@ impl Reads {
 
     /// Removes and returns the confirmed reads that may be answered, each with the time of its
     /// confirmation if it has waited for entries since.
-    pub fn take_visible(&mut self, visible: LogIndex) -> Vec<(WaitingRead, Option<u64>)> {
+    pub(crate) fn take_visible(&mut self, visible: LogIndex) -> Vec<(WaitingRead, Option<u64>)> {
         let (mut ready, mut rest) = (Vec::new(), Vec::new());
         for (place, confirmed) in std::mem::take(&mut self.confirmed).into_iter().enumerate() {
             let Confirmed { index, at_nanos, read } = confirmed;
@@ -167,19 +167,19 @@ impl Reads {
 
     /// Returns the reads of open rounds to the queue after a change of leader: replies to the old
     /// leader's rounds do not arrive or are not valid.
-    pub fn requeue(&mut self) {
+    pub(crate) fn requeue(&mut self) {
         let unanswered = self.rounds.drain(..).flat_map(|round| round.reads);
         self.queued.extend(unanswered);
     }
 
     /// Returns the reads of open rounds to the queue if the oldest was sent before `sent_before`.
-    pub fn requeue_if_late(&mut self, sent_before: u64) {
+    pub(crate) fn requeue_if_late(&mut self, sent_before: u64) {
         if self.rounds.front().is_some_and(|round| round.sent_nanos < sent_before) {
             self.requeue();
         }
     }
 
-    pub fn take_all(&mut self) -> Vec<WaitingRead> {
+    pub(crate) fn take_all(&mut self) -> Vec<WaitingRead> {
         self.requeue();
         let confirmed = self.confirmed.drain(..).map(|confirmed| confirmed.read);
         self.queued.drain(..).chain(confirmed).collect()
@@ -187,7 +187,7 @@ impl Reads {
 
     /// Removes and returns reads past their deadline and those that arrived before
     /// `arrived_before`.
-    pub fn take_expired(&mut self, now_nanos: u64, arrived_before: u64) -> Vec<WaitingRead> {
+    pub(crate) fn take_expired(&mut self, now_nanos: u64, arrived_before: u64) -> Vec<WaitingRead> {
         let over = |read: &mut WaitingRead| {
             let deadline = read.header.deadline_nanos;
             (deadline != 0 && deadline <= now_nanos) || read.arrived_nanos < arrived_before
@@ -231,14 +231,14 @@ pub(crate) struct LeaseTerms {
 impl LeaseRight {
     /// Ends the right in a term in which a leadership transfer starts: its target may campaign at
     /// any moment regardless of the followers' vote holds.
-    pub fn end_for_term(&mut self, term: Term) {
+    pub(crate) fn end_for_term(&mut self, term: Term) {
         // bug replica.lease_after_transfer: skip
         self.transfer_term = term;
     }
 
     /// Returns whether a lease may be valid. A region prepared for a merge may belong to its target
     /// at any moment.
-    pub fn may_hold(&self, state: &LeaseTerms) -> bool {
+    pub(crate) fn may_hold(&self, state: &LeaseTerms) -> bool {
         state.is_serving
             && state.phase == RegionPhase::Normal
             && self.transfer_term != state.term
@@ -257,7 +257,7 @@ mod tests {
             replica: id.is_multiple_of(2),
             min_visible: LogIndex(0),
             arrived_nanos: id,
-            answer: Answer::Ready,
+            answer: ReadOutcome::Ready,
         }
     }
 

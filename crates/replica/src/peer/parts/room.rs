@@ -17,17 +17,17 @@ pub(crate) struct Room {
 
 impl Room {
     /// Records the bytes for which the device here has no room; 0 for none.
-    pub fn set_refused_bytes(&mut self, bytes: u64) {
+    pub(crate) fn set_refused_bytes(&mut self, bytes: u64) {
         self.refused_bytes = bytes;
     }
 
     /// Returns the bytes for which the device here had no room; 0 for none.
-    pub fn refused_bytes(&self) -> u64 {
+    pub(crate) fn refused_bytes(&self) -> u64 {
         self.refused_bytes
     }
 
     /// Records what a follower states with an answer.
-    pub fn note_answer(&mut self, follower: PeerId, is_full: bool, now_nanos: u64) {
+    pub(crate) fn note_answer(&mut self, follower: PeerId, is_full: bool, now_nanos: u64) {
         match is_full {
             true => _ = self.full.entry(follower).or_insert(now_nanos),
             false => _ = self.full.remove(&follower),
@@ -35,17 +35,17 @@ impl Room {
     }
 
     /// Forgets the followers: another peer leads, or this one leads another term.
-    pub fn forget_followers(&mut self) {
+    pub(crate) fn forget_followers(&mut self) {
         self.full.clear();
     }
 
     /// Returns whether a follower stated last that it has no room.
-    pub fn is_full(&self, follower: PeerId) -> bool {
+    pub(crate) fn is_full(&self, follower: PeerId) -> bool {
         self.full.contains_key(&follower)
     }
 
     /// Returns the followers to ask now whether they have room again.
-    pub fn take_questions(&mut self, now_nanos: u64) -> Vec<PeerId> {
+    pub(crate) fn take_questions(&mut self, now_nanos: u64) -> Vec<PeerId> {
         let mut due = Vec::new();
         for (id, asked_nanos) in &mut self.full {
             if now_nanos.saturating_sub(*asked_nanos) >= ASK_INTERVAL_NANOS {
@@ -58,7 +58,11 @@ impl Room {
 
     /// Returns whether the voters of `region` without room are needed for a quorum. `responds` tells
     /// which voters are there at all.
-    pub fn is_quorum_full(&self, region: &Region, responds: impl Fn(PeerId) -> bool) -> bool {
+    pub(crate) fn is_quorum_full(
+        &self,
+        region: &Region,
+        responds: impl Fn(PeerId) -> bool,
+    ) -> bool {
         // bug replica.full_quorum_unasked: always
         if self.full.is_empty() {
             return false;

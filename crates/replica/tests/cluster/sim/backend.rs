@@ -9,7 +9,7 @@ use stele_types::{ManualClock, StoreId};
 use stele_vfs::{SimOptions, SimVfs, Vfs};
 
 /// Factory of engines that also crashes them.
-pub trait Backend {
+pub(crate) trait Backend {
     type Engine: StorageEngine + 'static;
 
     fn create(&mut self, store: u64) -> Arc<Self::Engine>;
@@ -27,7 +27,7 @@ pub trait Backend {
 /// Model engine: an append is durable at once, everything else is in memory. Each get counts as a read
 /// of the device.
 #[derive(Default)]
-pub struct ModelBackend;
+pub(crate) struct ModelBackend;
 
 fn cold(engine: ModelEngine) -> Arc<ModelEngine> {
     engine.set_cold(true);
@@ -53,7 +53,7 @@ impl Backend for ModelBackend {
 /// The product's engine on a simulated disk, with limits so small that little work causes segment
 /// rolls, flushes, merges and garbage collection.
 #[derive(Default)]
-pub struct SteleBackend {
+pub(crate) struct SteleBackend {
     disks: BTreeMap<u64, SimVfs>,
 }
 

@@ -5,9 +5,9 @@ mod backend;
 mod network;
 mod node;
 
-pub use backend::{Backend, ModelBackend, SteleBackend};
-pub use network::Network;
-pub use node::{Carried, NoRoom, Node};
+pub(crate) use backend::{Backend, ModelBackend, SteleBackend};
+pub(crate) use network::Network;
+pub(crate) use node::{Carried, NoRoom, Node};
 
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,11 +16,11 @@ use stele_replica::*;
 use stele_storage::{EngineView, LogStore, ScanOptions, Snapshots, StateMachine, StorageEngine};
 use stele_types::*;
 
-pub const MS: u64 = 1_000_000;
-pub const SECOND: u64 = 1_000 * MS;
-pub const CLUSTER: ClusterId = ClusterId(7);
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1_000 * MS;
+pub(crate) const CLUSTER: ClusterId = ClusterId(7);
 /// Region of all user keys at the start.
-pub const DATA: RegionId = RegionId(2);
+pub(crate) const DATA: RegionId = RegionId(2);
 const EVENTS_KEPT: usize = 40;
 
 /// Future event of a store.
@@ -54,7 +54,7 @@ enum Happening<E: StorageEngine> {
 /// Events by time and number, with their store and its incarnation.
 type Agenda<E> = BTreeMap<(u64, u64), (u64, u64, Happening<E>)>;
 
-pub struct Sim<B: Backend> {
+pub(crate) struct Sim<B: Backend> {
     pub seed: u64,
     pub now: u64,
     pub prng: Prng,
@@ -76,22 +76,22 @@ pub struct Sim<B: Backend> {
     next_id: u64,
 }
 
-pub fn peer(id: u64, store: u64) -> Peer {
+pub(crate) fn peer(id: u64, store: u64) -> Peer {
     Peer { id: PeerId(id), store: StoreId(store), role: PeerRole::Voter }
 }
 
-pub fn key(text: &str) -> Bytes {
+pub(crate) fn key(text: &str) -> Bytes {
     ColumnFamily::Default.engine_key(text.as_bytes())
 }
 
-pub fn put(name: &str, value: &str) -> Bytes {
+pub(crate) fn put(name: &str, value: &str) -> Bytes {
     let mut builder = CommandBuilder::new();
     builder.put(&key(name), value.as_bytes(), 0).unwrap();
     builder.build().bytes().clone()
 }
 
 /// Returns the seed to run with, from `STELE_SEED` or the given one, and prints how to replay it.
-pub fn seed(test: &str, usual: u64) -> u64 {
+pub(crate) fn seed(test: &str, usual: u64) -> u64 {
     let chosen = std::env::var("STELE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = chosen.unwrap_or(usual);
     println!("STELE_SEED={seed} cargo test -p stele-replica --test cluster {test}");
@@ -100,21 +100,21 @@ pub fn seed(test: &str, usual: u64) -> u64 {
 
 impl Sim<ModelBackend> {
     /// Returns `count` stores on model engines, all voters of the one data region.
-    pub fn new(count: u64, seed: u64) -> Self {
+    pub(crate) fn new(count: u64, seed: u64) -> Self {
         Self::over(ModelBackend, count, seed)
     }
 }
 
 impl<B: Backend> Sim<B> {
     /// Returns `count` stores, all voters of the one data region; peer ids are 100 + store.
-    pub fn over(backend: B, count: u64, seed: u64) -> Self {
+    pub(crate) fn over(backend: B, count: u64, seed: u64) -> Self {
         let stores: Vec<u64> = (1..=count).collect();
         Self::with(backend, count, &stores, seed, |_| {})
     }
 
     /// Returns `count` stores of which `members` are voters of the data region; the others are
     /// empty.
-    pub fn with(
+    pub(crate) fn with(
         backend: B,
         count: u64,
         members: &[u64],
@@ -153,7 +153,7 @@ impl<B: Backend> Sim<B> {
     }
 
     /// Adds a store that holds these regions from the start.
-    pub fn add_store(&mut self, id: u64, regions: &[Region]) {
+    pub(crate) fn add_store(&mut self, id: u64, regions: &[Region]) {
         let engine = self.backend.create(id);
         let ident = StoreIdent { cluster: CLUSTER, store: StoreId(id) };
         RaftStore::bootstrap(&*engine, &ident, regions).unwrap();
@@ -162,13 +162,13 @@ impl<B: Backend> Sim<B> {
     }
 
     /// Returns an unused number for a region or peer.
-    pub fn fresh_id(&mut self) -> u64 {
+    pub(crate) fn fresh_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }
 
     /// Opens a store that is down.
-    pub fn start(&mut self, id: u64) {
+    pub(crate) fn start(&mut self, id: u64) {
         self.incarnations += 1;
         let mut options =
             Options::new(StoreId(id), CLUSTER, self.incarnations, self.seed ^ self.incarnations);
@@ -181,7 +181,7 @@ impl<B: Backend> Sim<B> {
     }
 
     /// Crashes a store: it is down and loses its unsynced state.
-    pub fn crash(&mut self, id: u64) {
+    pub(crate) fn crash(&mut self, id: u64) {
         let seed = self.prng.draw();
         let node = self.nodes.get_mut(&id).unwrap();
         node.core = None;
@@ -205,25 +205,25 @@ impl<B: Backend> Sim<B> {
         self.note(format!("store {id} crashes"));
     }
 
-    pub fn restart(&mut self, id: u64) {
+    pub(crate) fn restart(&mut self, id: u64) {
         self.crash(id);
         self.start(id);
     }
 
-    pub fn is_up(&self, id: u64) -> bool {
+    pub(crate) fn is_up(&self, id: u64) -> bool {
         self.nodes.get(&id).is_some_and(|node| node.core.is_some())
     }
 
-    pub fn node(&mut self, id: u64) -> &mut Node<B::Engine> {
+    pub(crate) fn node(&mut self, id: u64) -> &mut Node<B::Engine> {
         self.nodes.get_mut(&id).unwrap()
     }
 
     /// Returns a store's local time.
-    pub fn local(&self, id: u64) -> u64 {
+    pub(crate) fn local(&self, id: u64) -> u64 {
         self.nodes.get(&id).unwrap().local(self.now)
     }
 
-    pub fn note(&mut self, event: String) {
+    pub(crate) fn note(&mut self, event: String) {
         if self.events.len() >= EVENTS_KEPT {
             self.events.remove(0);
         }
@@ -232,7 +232,7 @@ impl<B: Backend> Sim<B> {
 
     /// Fails with a description of the state.
     #[track_caller]
-    pub fn fail(&mut self, what: &str) -> ! {
+    pub(crate) fn fail(&mut self, what: &str) -> ! {
         let events = std::mem::take(&mut self.events).join("\n  ");
         let mut regions = String::new();
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
@@ -249,7 +249,7 @@ impl<B: Backend> Sim<B> {
         self.agenda.insert((self.now + after, self.happenings), (to, incarnation, happening));
     }
 
-    pub fn run(&mut self, nanos: u64) {
+    pub(crate) fn run(&mut self, nanos: u64) {
         let until = self.now + nanos;
         while self.turn(until) {}
         self.now = until;
@@ -257,7 +257,12 @@ impl<B: Backend> Sim<B> {
 
     /// Runs until a condition holds; fails if it does not within `nanos`.
     #[track_caller]
-    pub fn run_until(&mut self, nanos: u64, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
+    pub(crate) fn run_until(
+        &mut self,
+        nanos: u64,
+        what: &str,
+        mut holds: impl FnMut(&mut Self) -> bool,
+    ) {
         let until = self.now + nanos;
         while !holds(self) {
             if !self.turn(until) {
@@ -373,14 +378,14 @@ impl<B: Backend> Sim<B> {
     }
 
     /// Makes a checkpoint on every store, so that it may truncate its log.
-    pub fn checkpoint(&self) {
+    pub(crate) fn checkpoint(&self) {
         for node in self.nodes.values() {
             node.engine.checkpoint().unwrap();
         }
     }
 
     /// Polls a store and processes its outputs.
-    pub fn poll(&mut self, id: u64) {
+    pub(crate) fn poll(&mut self, id: u64) {
         let global = self.now;
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let now = node.now(global);
@@ -430,7 +435,7 @@ impl<B: Backend> Sim<B> {
     }
 
     /// Sets whether the device of a store counts as nearly full, and what it has no room for.
-    pub fn set_full(&mut self, store: u64, is_full: bool, no_room: NoRoom) {
+    pub(crate) fn set_full(&mut self, store: u64, is_full: bool, no_room: NoRoom) {
         let Some(node) = self.nodes.get_mut(&store) else { return };
         node.no_room = no_room;
         self.backend.set_full(&node.engine, is_full);
@@ -476,49 +481,49 @@ impl<B: Backend> Sim<B> {
         self.note(format!("store {store}: {}", &event[..end]));
     }
 
-    pub fn request(&mut self) -> RequestId {
+    pub(crate) fn request(&mut self) -> RequestId {
         self.requests += 1;
         RequestId(self.requests)
     }
 
     /// Passes an input to a running store and polls it.
-    pub fn step(&mut self, store: u64, input: Input<B::Engine>) {
+    pub(crate) fn step(&mut self, store: u64, input: Input<B::Engine>) {
         if self.is_up(store) {
             self.node(store).core().step(input);
             self.poll(store);
         }
     }
 
-    pub fn write(&mut self, store: u64, region: RegionId, command: Bytes) -> RequestId {
+    pub(crate) fn write(&mut self, store: u64, region: RegionId, command: Bytes) -> RequestId {
         let id = self.request();
         let header = Header { region, ..Header::default() };
-        self.step(store, Input::request(id, Write { header, command, frees: false }));
+        self.step(store, Input::request(id, Write { header, command, only_deletes: false }));
         id
     }
 
-    pub fn admin(&mut self, store: u64, region: RegionId, call: Admin) -> RequestId {
+    pub(crate) fn admin(&mut self, store: u64, region: RegionId, call: Admin) -> RequestId {
         let id = self.request();
         let header = Header { region, ..Header::default() };
         self.step(store, Input::request(id, AdminCall { header, call }));
         id
     }
 
-    pub fn is_written(&self, id: RequestId) -> bool {
+    pub(crate) fn is_written(&self, id: RequestId) -> bool {
         matches!(self.replies.get(&id), Some(Reply::Done(Done::Written { .. })))
     }
 
     /// Returns the regions of a store; none while it is down.
-    pub fn reports(&mut self, store: u64) -> Vec<RegionReport> {
+    pub(crate) fn reports(&mut self, store: u64) -> Vec<RegionReport> {
         let node = self.nodes.get_mut(&store).unwrap();
         node.core.as_mut().map(|core| core.regions()).unwrap_or_default()
     }
 
-    pub fn report(&mut self, store: u64, region: RegionId) -> Option<RegionReport> {
+    pub(crate) fn report(&mut self, store: u64, region: RegionId) -> Option<RegionReport> {
         self.reports(store).into_iter().find(|report| report.region.id == region)
     }
 
     /// Returns the store with the region's leader of the latest term.
-    pub fn leader(&mut self, region: RegionId) -> Option<u64> {
+    pub(crate) fn leader(&mut self, region: RegionId) -> Option<u64> {
         let stores: Vec<u64> = self.nodes.keys().copied().collect();
         let mut found = None;
         for store in stores {
@@ -532,19 +537,19 @@ impl<B: Backend> Sim<B> {
 
     /// Waits for a leader that serves; returns its store.
     #[track_caller]
-    pub fn elect(&mut self, region: RegionId) -> u64 {
+    pub(crate) fn elect(&mut self, region: RegionId) -> u64 {
         self.elect_within(region, 20 * SECOND)
     }
 
     #[track_caller]
-    pub fn elect_within(&mut self, region: RegionId, nanos: u64) -> u64 {
+    pub(crate) fn elect_within(&mut self, region: RegionId, nanos: u64) -> u64 {
         let what = format!("a leader of region {region}");
         self.run_until(nanos, &what, |sim| sim.serving(region).is_some());
         self.serving(region).unwrap()
     }
 
     /// Returns the store with a leader that has applied its first entry.
-    pub fn serving(&mut self, region: RegionId) -> Option<u64> {
+    pub(crate) fn serving(&mut self, region: RegionId) -> Option<u64> {
         let store = self.leader(region)?;
         let report = self.report(store, region)?;
         let engine = &self.nodes.get(&store)?.engine;
@@ -553,7 +558,7 @@ impl<B: Backend> Sim<B> {
     }
 
     #[track_caller]
-    pub fn lead(&mut self, region: RegionId, store: u64) {
+    pub(crate) fn lead(&mut self, region: RegionId, store: u64) {
         for _ in 0..20 {
             let leader = self.elect(region);
             if leader == store {
@@ -570,7 +575,7 @@ impl<B: Backend> Sim<B> {
 
     /// Sends a change to the leader until it succeeds.
     #[track_caller]
-    pub fn change(&mut self, region: RegionId, call: Admin) -> Region {
+    pub(crate) fn change(&mut self, region: RegionId, call: Admin) -> Region {
         for _ in 0..100 {
             let leader = self.elect(region);
             let id = self.admin(leader, region, call.clone());
@@ -589,7 +594,7 @@ impl<B: Backend> Sim<B> {
 
     /// Writes until the write is acknowledged.
     #[track_caller]
-    pub fn write_surely(&mut self, region: RegionId, name: &str, value: &str) {
+    pub(crate) fn write_surely(&mut self, region: RegionId, name: &str, value: &str) {
         for _ in 0..100 {
             let leader = self.elect(region);
             let id = self.write(leader, region, put(name, value));
@@ -603,7 +608,7 @@ impl<B: Backend> Sim<B> {
     }
 
     /// Returns a store's applied value of a key.
-    pub fn value(&self, store: u64, name: &str) -> Option<String> {
+    pub(crate) fn value(&self, store: u64, name: &str) -> Option<String> {
         let view = self.nodes.get(&store)?.engine.view().unwrap();
         let pair = view.get(&key(name)).unwrap()?;
         Some(String::from_utf8(pair.value.to_vec()).unwrap())
@@ -611,7 +616,7 @@ impl<B: Backend> Sim<B> {
 
     /// Returns whether all members of every region have applied the same index and hold the same
     /// pairs.
-    pub fn is_settled(&mut self) -> bool {
+    pub(crate) fn is_settled(&mut self) -> bool {
         let mut regions: BTreeMap<RegionId, BTreeSet<String>> = BTreeMap::new();
         let mut members: BTreeMap<RegionId, (usize, usize)> = BTreeMap::new();
         for store in self.nodes.keys().copied().collect::<Vec<_>>() {
@@ -629,7 +634,7 @@ impl<B: Backend> Sim<B> {
 
     /// Fails unless replicas that applied the same hold the same pairs.
     #[track_caller]
-    pub fn check_replicas(&mut self) {
+    pub(crate) fn check_replicas(&mut self) {
         let mut first: BTreeMap<(RegionId, LogIndex), (u64, Vec<stele_storage::Pair>)> =
             BTreeMap::new();
         for store in self.nodes.keys().copied().collect::<Vec<_>>() {
@@ -653,7 +658,7 @@ impl<B: Backend> Sim<B> {
 
     /// Ends all faults, waits until no replicas differ, and compares them.
     #[track_caller]
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         self.net = Network::default();
         self.lost = |_| false;
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
@@ -676,13 +681,13 @@ impl<B: Backend> Sim<B> {
     }
 
     /// Cuts a store off from all others.
-    pub fn isolate(&mut self, store: u64) {
+    pub(crate) fn isolate(&mut self, store: u64) {
         let others: Vec<u64> = self.nodes.keys().copied().filter(|id| *id != store).collect();
         self.net.partition(&[store], &others);
     }
 
     /// Returns the stores that may serve reads of a region under a lease now.
-    pub fn leases(&mut self, region: RegionId) -> Vec<u64> {
+    pub(crate) fn leases(&mut self, region: RegionId) -> Vec<u64> {
         let now = self.now;
         let holds = |node: &&Node<B::Engine>| {
             let reader = node.core.as_ref().and_then(|core| core.readers().get(region));
@@ -693,7 +698,7 @@ impl<B: Backend> Sim<B> {
     }
 }
 
-pub fn line_of(report: &RegionReport) -> String {
+pub(crate) fn line_of(report: &RegionReport) -> String {
     let peers: Vec<String> = report
         .region
         .peers

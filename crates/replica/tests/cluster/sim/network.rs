@@ -5,7 +5,7 @@ use stele_types::Prng;
 
 /// Network between stores. Times are in nanoseconds, probabilities in 1/1000.
 #[derive(Clone, Debug)]
-pub struct Network {
+pub(crate) struct Network {
     /// Directed ways (from, to) on which nothing arrives.
     pub cut: BTreeSet<(u64, u64)>,
     pub lost_permille: u64,
@@ -27,7 +27,7 @@ impl Default for Network {
 
 impl Network {
     /// Draws the delay of each copy of a message; none, one or two copies arrive.
-    pub fn deliveries(&self, prng: &mut Prng, way: (u64, u64)) -> Vec<u64> {
+    pub(crate) fn deliveries(&self, prng: &mut Prng, way: (u64, u64)) -> Vec<u64> {
         if self.cut.contains(&way) || prng.below(1000) < self.lost_permille {
             return Vec::new();
         }
@@ -35,17 +35,17 @@ impl Network {
         (0..copies).map(|_| self.delay(prng)).collect()
     }
 
-    pub fn delay(&self, prng: &mut Prng) -> u64 {
+    pub(crate) fn delay(&self, prng: &mut Prng) -> u64 {
         let (least, most) = self.delay_nanos;
         least + prng.below(most - least + 1)
     }
 
-    pub fn is_open(&self, way: (u64, u64)) -> bool {
+    pub(crate) fn is_open(&self, way: (u64, u64)) -> bool {
         !self.cut.contains(&way)
     }
 
     /// Partitions two groups.
-    pub fn partition(&mut self, one: &[u64], other: &[u64]) {
+    pub(crate) fn partition(&mut self, one: &[u64], other: &[u64]) {
         for a in one {
             for b in other {
                 self.cut.insert((*a, *b));
@@ -55,11 +55,11 @@ impl Network {
     }
 
     /// Cuts the way from `from` to `to`; the other direction stays open.
-    pub fn cut_one_way(&mut self, from: u64, to: u64) {
+    pub(crate) fn cut_one_way(&mut self, from: u64, to: u64) {
         self.cut.insert((from, to));
     }
 
-    pub fn heal(&mut self) {
+    pub(crate) fn heal(&mut self) {
         self.cut.clear();
     }
 }

@@ -7,7 +7,7 @@ use stele_types::{Error, KeyRange, LogBatch, Record, RegionId, Result};
 
 /// Batches for which the device has no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NoRoom {
+pub(crate) enum NoRoom {
     #[default]
     None,
     /// Those with entries of regions.
@@ -16,7 +16,7 @@ pub enum NoRoom {
 }
 
 /// Simulated store: its engine, its core while it runs, its clock and its disk.
-pub struct Node<E: StorageEngine> {
+pub(crate) struct Node<E: StorageEngine> {
     pub id: u64,
     pub engine: Arc<E>,
     /// Core; `None` while the store is down.
@@ -37,7 +37,7 @@ pub struct Node<E: StorageEngine> {
 }
 
 impl<E: StorageEngine> Node<E> {
-    pub fn new(id: u64, engine: Arc<E>) -> Self {
+    pub(crate) fn new(id: u64, engine: Arc<E>) -> Self {
         Self {
             id,
             engine,
@@ -53,18 +53,18 @@ impl<E: StorageEngine> Node<E> {
     }
 
     /// Returns its monotonic clock at a global time.
-    pub fn local(&self, global_nanos: u64) -> u64 {
+    pub(crate) fn local(&self, global_nanos: u64) -> u64 {
         self.offset_nanos
             + (u128::from(global_nanos) * u128::from(self.rate_permille) / 1000) as u64
     }
 
     /// Returns the first global time at which its clock shows at least `local_nanos`.
-    pub fn global(&self, local_nanos: u64) -> u64 {
+    pub(crate) fn global(&self, local_nanos: u64) -> u64 {
         let own = u128::from(local_nanos.saturating_sub(self.offset_nanos));
         (own * 1000).div_ceil(u128::from(self.rate_permille)) as u64
     }
 
-    pub fn now(&self, global_nanos: u64) -> Now {
+    pub(crate) fn now(&self, global_nanos: u64) -> Now {
         Now {
             monotonic_nanos: self.local(global_nanos),
             unix_seconds: 1_700_000_000 + global_nanos / 1_000_000_000,
@@ -72,7 +72,7 @@ impl<E: StorageEngine> Node<E> {
     }
 
     /// Makes a batch durable, if there is room.
-    pub fn append(&self, batch: &LogBatch) -> Result<()> {
+    pub(crate) fn append(&self, batch: &LogBatch) -> Result<()> {
         let is_entry =
             |record: &Record| matches!(record, Record::Entry(it) if it.region != RegionId(0));
         let is_refused = match self.no_room {
@@ -86,13 +86,13 @@ impl<E: StorageEngine> Node<E> {
         }
     }
 
-    pub fn core(&mut self) -> &mut RaftStore<E> {
+    pub(crate) fn core(&mut self) -> &mut RaftStore<E> {
         self.core.as_mut().expect("the store is down")
     }
 }
 
 /// Snapshot in transfer; its pairs were read from the sender's view at the start.
-pub struct Carried {
+pub(crate) struct Carried {
     pub ranges: Vec<KeyRange>,
     pub pairs: Vec<Vec<stele_storage::Pair>>,
 }

@@ -2,7 +2,7 @@
 
 use super::super::closed::CloseReason;
 use super::super::connection::Reader;
-use super::super::frame::{self, Frame, Kind};
+use super::super::frame::{self, Frame, FrameKind};
 use super::super::hello::{self, Hello, Offer, RESUMABLE};
 use super::super::shared::Shared;
 use super::super::stats::Stats;
@@ -53,7 +53,7 @@ pub async fn receive(
     reader.bound(OFFER_BYTES_MAX);
     let frame = timeout(stall_max, reader.next(&shared.stats)).await;
     let frame = frame.map_err(|_| CloseReason::Silent)??;
-    let offer = Some(frame).filter(|frame| frame.kind == Kind::Offer);
+    let offer = Some(frame).filter(|frame| frame.kind == FrameKind::Offer);
     let offer = offer.and_then(|frame| Offer::decode(&frame.body, version));
     let offer = offer.ok_or(CloseReason::Malformed("a bulk connection without an offer"))?;
     let from = offer.from;
@@ -63,7 +63,7 @@ pub async fn receive(
     }
     let Ok(permit) = shared.snapshots_in.clone().try_acquire_owned() else {
         let reason = "too many snapshots are being received";
-        writer.write_all(&frame::whole(Kind::Declined, reason.as_bytes())).await?;
+        writer.write_all(&frame::whole(FrameKind::Declined, reason.as_bytes())).await?;
         return Err(CloseReason::Declined(reason.to_owned()));
     };
     let (replies, answers) = mpsc::channel(2);
@@ -80,7 +80,7 @@ async fn write_replies(
     mut writer: OwnedWriteHalf,
 ) -> Result<(), CloseReason> {
     let options = &shared.options;
-    let alive = frame::whole(Kind::Alive, b"");
+    let alive = frame::whole(FrameKind::Alive, b"");
     loop {
         let answer = match timeout(options.keepalive_interval, answers.recv()).await {
             Ok(Some(answer)) => answer,
@@ -124,7 +124,7 @@ impl SnapshotOffer {
         let at = if offer.resumes { has } else { Position::default() };
         let body = at.encode();
         let body = if version < RESUMABLE { &[][..] } else { &body };
-        connection.reply(frame::whole(Kind::Accepted, body)).await?;
+        connection.reply(frame::whole(FrameKind::Accepted, body)).await?;
         connection.reader.bound(frame_bytes_max());
         Ok(SnapshotReceiver { connection, tally: Tally { at, version }, ended: false })
     }
@@ -138,13 +138,13 @@ impl SnapshotReceiver {
         loop {
             let frame = self.connection.frame().await?;
             match frame.kind {
-                Kind::Alive => {}
-                Kind::Chunk => {
+                FrameKind::Alive => {}
+                FrameKind::Chunk => {
                     let chunk = self.tally.receive(&frame);
                     let malformed = CloseReason::Malformed("a chunk of a snapshot is out of order");
                     return chunk.map(Some).ok_or(malformed);
                 }
-                Kind::End => return self.end(&frame).map(|()| None),
+                FrameKind::End => return self.end(&frame).map(|()| None),
                 _ => return Err(CloseReason::Malformed("the frame does not belong to a snapshot")),
             }
         }
@@ -175,7 +175,7 @@ impl SnapshotReceiver {
                 Stats::add(&self.connection.shared.stats.snapshots_received, 1);
                 // If the reply is lost the sender starts again: the receiver has the snapshot
                 // already.
-                let _ = self.connection.reply(frame::whole(Kind::Done, b"")).await;
+                let _ = self.connection.reply(frame::whole(FrameKind::Done, b"")).await;
                 return;
             }
             Ok(()) => "the snapshot is incomplete".to_owned(),
@@ -202,6 +202,7 @@ impl Connection {
 
     async fn decline(self, reason: &str) {
         // The sender may be gone.
-        let _ = self.reply(frame::whole(Kind::Declined, hello::bounded(reason).as_bytes())).await;
+        let _ =
+            self.reply(frame::whole(FrameKind::Declined, hello::bounded(reason).as_bytes())).await;
     }
 }

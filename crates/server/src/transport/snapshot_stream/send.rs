@@ -1,9 +1,9 @@
 //! Sending side.
 
-use super::super::batch::Batch;
+use super::super::batch::FrameBatch;
 use super::super::closed::CloseReason;
 use super::super::connection::{self, Dialled, Reader};
-use super::super::frame::{Frame, Kind};
+use super::super::frame::{Frame, FrameKind};
 use super::super::hello::{self, Lane, Offer, RESUMABLE};
 use super::super::shared::Shared;
 use super::super::stats::Stats;
@@ -24,7 +24,7 @@ pub struct SnapshotSender {
     /// Replies of the receiver, without keepalives.
     answers: mpsc::Receiver<Result<Frame, CloseReason>>,
     tally: Tally,
-    batch: Batch,
+    batch: FrameBatch,
 }
 
 /// Offers a snapshot and waits until the receiver accepts it. If `resumes` is set, the receiver may have a
@@ -44,16 +44,19 @@ pub async fn open(
     let name = format!("replies to a snapshot for store {to}");
     shared.spawn(name, read_replies(shared.clone(), reader, replies));
     let tally = Tally { at: Position::default(), version };
-    let mut sender = SnapshotSender { shared, writer, answers, tally, batch: Batch::default() };
+    let mut sender =
+        SnapshotSender { shared, writer, answers, tally, batch: FrameBatch::default() };
     let offer = Bytes::from(Offer { to, from, resumes, header }.encode(version));
     let crc = crc32c(&offer);
-    sender.write(Kind::Offer, &[], vec![offer], crc).await?;
+    sender.write(FrameKind::Offer, &[], vec![offer], crc).await?;
     let answer = timeout(sender.shared.options.stall_max, sender.answer()).await;
     let answer = answer.map_err(|_| CloseReason::Stalled)??;
     let at = match answer.kind {
-        Kind::Accepted if answer.body.is_empty() => Some(Position::default()),
-        Kind::Accepted if resumes => Position::decode(&answer.body),
-        Kind::Accepted => Position::decode(&answer.body).filter(|at| *at == Position::default()),
+        FrameKind::Accepted if answer.body.is_empty() => Some(Position::default()),
+        FrameKind::Accepted if resumes => Position::decode(&answer.body),
+        FrameKind::Accepted => {
+            Position::decode(&answer.body).filter(|at| *at == Position::default())
+        }
         _ => None,
     };
     sender.tally.at = at.ok_or(CloseReason::Malformed("unexpected reply to an offer"))?;
@@ -70,7 +73,7 @@ async fn read_replies(
             received = connection::next_frame(&shared, &mut reader) => received,
             () = replies.closed() => return,
         };
-        if matches!(&received, Ok(frame) if frame.kind == Kind::Alive) {
+        if matches!(&received, Ok(frame) if frame.kind == FrameKind::Alive) {
             continue;
         }
         let is_end = received.is_err();
@@ -107,16 +110,16 @@ impl SnapshotSender {
 
     async fn send_chunk(&mut self, parts: Vec<Bytes>) -> Result<(), CloseReason> {
         let (header, crc) = self.tally.send(&parts);
-        self.write(Kind::Chunk, &header, parts, crc).await
+        self.write(FrameKind::Chunk, &header, parts, crc).await
     }
 
     /// Ends the snapshot and waits until the receiver has received all of it.
     pub async fn finish(mut self) -> Result<(), CloseReason> {
         let end = Bytes::copy_from_slice(&self.tally.at.encode());
         let crc = crc32c(&end);
-        self.write(Kind::End, &[], vec![end], crc).await?;
+        self.write(FrameKind::End, &[], vec![end], crc).await?;
         match self.answer().await?.kind {
-            Kind::Done => {
+            FrameKind::Done => {
                 Stats::add(&self.shared.stats.snapshots_sent, 1);
                 Ok(())
             }
@@ -131,7 +134,7 @@ impl SnapshotSender {
 
     async fn write(
         &mut self,
-        kind: Kind,
+        kind: FrameKind,
         header: &[u8],
         payload: Vec<Bytes>,
         crc: u32,
@@ -165,10 +168,10 @@ impl SnapshotSender {
 fn read(answer: Option<Result<Frame, CloseReason>>) -> Result<Frame, CloseReason> {
     let frame = answer.unwrap_or(Err(CloseReason::Ended))?;
     match frame.kind {
-        Kind::Declined => {
+        FrameKind::Declined => {
             Err(CloseReason::Declined(String::from_utf8_lossy(&frame.body).into_owned()))
         }
-        Kind::Refused => Err(hello::read_refused(&frame.body).0),
+        FrameKind::Refused => Err(hello::read_refused(&frame.body).0),
         _ => Ok(frame),
     }
 }

@@ -1,9 +1,9 @@
 //! Messages, nodes and a faulty network, for tests.
 
-use super::super::frame::{self, Kind};
+use super::super::frame::{self, FrameKind};
 use super::super::{
-    Boots, BoxFuture, CloseReason, Deliver, Identity, Options, RefusedStore, Resolve,
-    SnapshotOffer, Transport,
+    Boots, BoxFuture, CloseReason, Deliver, Identity, RefusedStore, Resolve, SnapshotOffer,
+    Transport, TransportOptions,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -61,7 +61,7 @@ pub fn framed(message: &PeerMessage) -> Bytes {
     let (mut body, mut payloads) = (Vec::new(), Vec::new());
     wire::encode(message, &mut body, &mut payloads);
     payloads.iter().for_each(|payload| body.extend_from_slice(payload));
-    frame::whole(Kind::Message, &body)
+    frame::whole(FrameKind::Message, &body)
 }
 
 /// Returns the index of a message made here.
@@ -178,15 +178,15 @@ impl Resolve for Book {
 }
 
 /// Returns options with short pauses, so that tests are short.
-pub fn options() -> Options {
-    Options {
+pub fn options() -> TransportOptions {
+    TransportOptions {
         keepalive_interval: Duration::from_millis(50),
         silence_max: Duration::from_millis(300),
         stall_max: Duration::from_secs(5),
         dial_timeout: Duration::from_millis(500),
         backoff_min: Duration::from_millis(10),
         backoff_max: Duration::from_millis(100),
-        ..Options::default()
+        ..TransportOptions::default()
     }
 }
 
@@ -217,7 +217,7 @@ impl TestNode {
         book: &Arc<Book>,
         stores: &[u64],
         cluster: u64,
-        options: Options,
+        options: TransportOptions,
         bind: &str,
     ) -> Self {
         Self::start_at(book, stores, (cluster, TIMES), options, bind).await
@@ -227,7 +227,7 @@ impl TestNode {
         book: &Arc<Book>,
         stores: &[u64],
         (cluster, times): (u64, LeaseTimes),
-        options: Options,
+        options: TransportOptions,
         bind: &str,
     ) -> Self {
         let runs = stores.iter().map(|store| (*store, start_of(*store, &[1]))).collect::<Vec<_>>();
@@ -243,7 +243,7 @@ impl TestNode {
         resolve: Arc<dyn Resolve>,
         runs: &[(u64, StoreRun)],
         (cluster, times): (u64, LeaseTimes),
-        options: Options,
+        options: TransportOptions,
         bind: &str,
     ) -> Self {
         let listener = TcpListener::bind(bind).await.unwrap();

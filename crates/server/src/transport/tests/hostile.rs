@@ -1,7 +1,7 @@
 //! Bytes that arbitrary clients may send to the port.
 
-use super::super::Options;
-use super::super::frame::{self, Kind};
+use super::super::TransportOptions;
+use super::super::frame::{self, FrameKind};
 use super::super::hello::{Hello, Lane, MAGIC};
 use super::common::{Book, TestNode, append, framed, heartbeat, options, until, until_heard};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn hello(lane: Lane) -> Vec<u8> {
 }
 
 fn greeting(lane: Lane) -> Vec<u8> {
-    [&MAGIC, &frame::whole(Kind::Hello, &hello(lane))[..]].concat()
+    [&MAGIC, &frame::whole(FrameKind::Hello, &hello(lane))[..]].concat()
 }
 
 /// Sends bytes and waits until the node closes the connection, in any way.
@@ -35,18 +35,21 @@ async fn send_and_wait_for_the_end(node: &TestNode, bytes: &[u8]) {
 async fn whatever_breaks_the_protocol_is_closed_and_counted() {
     let a = TestNode::start(&Arc::new(Book::default()), &[1]).await;
     let message = |from| framed(&heartbeat(from, 1, 1));
-    let long = frame::header(Kind::Message, 64 << 20, 0);
+    let long = frame::header(FrameKind::Message, 64 << 20, 0);
     let cases: [(&str, Vec<u8>); 9] = [
         ("other first bytes", b"STELEPR2 and more than that".to_vec()),
-        ("no hello", [&MAGIC[..], &frame::whole(Kind::Alive, b"")].concat()),
-        ("a cut hello", [&MAGIC[..], &frame::whole(Kind::Hello, &[1, 1, 0])].concat()),
-        ("a long hello", [&MAGIC[..], &frame::header(Kind::Hello, 1 << 20, 0)].concat()),
+        ("no hello", [&MAGIC[..], &frame::whole(FrameKind::Alive, b"")].concat()),
+        ("a cut hello", [&MAGIC[..], &frame::whole(FrameKind::Hello, &[1, 1, 0])].concat()),
+        ("a long hello", [&MAGIC[..], &frame::header(FrameKind::Hello, 1 << 20, 0)].concat()),
         ("too long for the lane", [&greeting(Lane::Urgent)[..], &long].concat()),
-        ("no message", [&greeting(Lane::Data)[..], &frame::whole(Kind::Message, b"x")].concat()),
+        (
+            "no message",
+            [&greeting(Lane::Data)[..], &frame::whole(FrameKind::Message, b"x")].concat(),
+        ),
         ("a foreign sender", [&greeting(Lane::Data)[..], &message(8)].concat()),
         (
             "a snapshot's chunk",
-            [&greeting(Lane::Data)[..], &frame::whole(Kind::Chunk, b"")].concat(),
+            [&greeting(Lane::Data)[..], &frame::whole(FrameKind::Chunk, b"")].concat(),
         ),
         ("no offer", [&greeting(Lane::Bulk)[..], &message(7)].concat()),
     ];
@@ -70,7 +73,8 @@ async fn a_client_that_sends_nothing_is_closed() {
 #[tokio::test]
 async fn connections_are_bounded() {
     let book = Arc::new(Book::default());
-    let few = Options { incoming_max: 3, silence_max: Duration::from_secs(60), ..options() };
+    let few =
+        TransportOptions { incoming_max: 3, silence_max: Duration::from_secs(60), ..options() };
     let a = TestNode::start_with(&book, &[1], 1, few, "127.0.0.1:0").await;
     let mut held = Vec::new();
     for _ in 0..10 {
@@ -133,13 +137,13 @@ async fn garbage_on_the_port_is_closed_without_a_panic() {
 #[tokio::test]
 async fn large_frames_of_all_connections_share_one_bound() {
     let book = Arc::new(Book::default());
-    let bounded = Options { received_bytes_max: 1 << 20, ..options() };
+    let bounded = TransportOptions { received_bytes_max: 1 << 20, ..options() };
     let a = TestNode::start_with(&book, &[1], 1, bounded, "127.0.0.1:0").await;
     let b = TestNode::start(&book, &[2]).await;
     let mut client = TcpStream::connect(&a.address).await.unwrap();
     // It reserves the whole budget, and sends almost nothing of the frame.
     client.write_all(&greeting(Lane::Data)).await.unwrap();
-    client.write_all(&frame::header(Kind::Message, 1 << 20, 0)).await.unwrap();
+    client.write_all(&frame::header(FrameKind::Message, 1 << 20, 0)).await.unwrap();
     until("the slow client is connected", || a.counter("connections_in") == 1).await;
     client.write_all(&[0]).await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;

@@ -1,6 +1,6 @@
 //! Messages between correct nodes, on correct and faulty networks.
 
-use super::super::Options;
+use super::super::TransportOptions;
 use super::super::hello::Lane;
 use super::common::{
     Book, TIMES, TestNode, append, heartbeat, index_of, message, options, start_of, until,
@@ -142,7 +142,7 @@ async fn a_removed_store_does_not_keep_the_others_of_its_node_from_being_heard()
 #[tokio::test]
 async fn a_node_that_ends_is_noticed_at_once_and_found_when_it_is_back() {
     let book = Arc::new(Book::default());
-    let slow = Options { backoff_max: Duration::from_secs(60), ..options() };
+    let slow = TransportOptions { backoff_max: Duration::from_secs(60), ..options() };
     let a = TestNode::start_with(&book, &[1], 1, slow.clone(), "127.0.0.1:0").await;
     let b = TestNode::start(&book, &[2]).await;
     until_heard(&a, &b, (1, 2)).await;
@@ -179,7 +179,7 @@ async fn a_half_open_connection_is_given_up_by_both_sides() {
 async fn heartbeats_pass_while_data_is_stuck_and_memory_stays_bounded() {
     let book = Arc::new(Book::default());
     let queue_bytes = 8 << 20;
-    let bounded = Options { data_queue_bytes_max: queue_bytes, ..options() };
+    let bounded = TransportOptions { data_queue_bytes_max: queue_bytes, ..options() };
     let a = TestNode::start_with(&book, &[1], 1, bounded, "127.0.0.1:0").await;
     let b = TestNode::start(&book, &[2]).await;
     let proxy = Proxy::start(&b.address).await;
@@ -210,7 +210,8 @@ async fn a_connection_that_takes_nothing_is_closed_in_the_end() {
     let book = Arc::new(Book::default());
     // On a busy machine, a silence would close it first, and nothing would be left to send.
     let silence_max = Duration::from_secs(60);
-    let hasty = Options { stall_max: Duration::from_millis(300), silence_max, ..options() };
+    let hasty =
+        TransportOptions { stall_max: Duration::from_millis(300), silence_max, ..options() };
     let a = TestNode::start_with(&book, &[1], 1, hasty, "127.0.0.1:0").await;
     let b = TestNode::start(&book, &[2]).await;
     let proxy = Proxy::start(&b.address).await;

@@ -1,9 +1,9 @@
 //! Snapshots: received completely or not at all.
 
-use super::super::frame::{self, Kind};
+use super::super::frame::{self, FrameKind};
 use super::super::hello::{Hello, Lane, MAGIC, Offer, RESUMABLE};
 use super::super::snapshot_stream::CHUNK_BYTES_MAX;
-use super::super::{CloseReason, Options, SnapshotOffer, SnapshotSender};
+use super::super::{CloseReason, SnapshotOffer, SnapshotSender, TransportOptions};
 use super::common::{Book, TestNode, options, until};
 use super::network::{Proxy, Weather};
 use bytes::Bytes;
@@ -190,7 +190,7 @@ async fn a_snapshot_that_is_not_ended_is_not_taken() {
 #[tokio::test]
 async fn a_cut_ends_a_snapshot() {
     let book = Arc::new(Book::default());
-    let hasty = || Options { stall_max: Duration::from_millis(500), ..options() };
+    let hasty = || TransportOptions { stall_max: Duration::from_millis(500), ..options() };
     let a = TestNode::start_with(&book, &[1], 1, hasty(), "127.0.0.1:0").await;
     let b = TestNode::start_with(&book, &[2], 1, hasty(), "127.0.0.1:0").await;
     let proxy = Proxy::start(&b.address).await;
@@ -250,21 +250,21 @@ async fn a_receiver_sets_the_pace_and_may_be_busy_for_longer_than_silence_is_suf
 
 /// Sends the sender's frames in a version of the protocol without [`SnapshotSender`], and returns the
 /// receiver's reply.
-async fn send_frames(node: &TestNode, version: u8, frames: &[Bytes]) -> Kind {
+async fn send_frames(node: &TestNode, version: u8, frames: &[Bytes]) -> FrameKind {
     let mut hello = Hello::new(Lane::Bulk, ClusterId(1), "by-hand:1");
     hello.versions = (1, version);
     hello.from = vec![FROM];
     hello.wanted = vec![TO];
     let offer = Offer { to: TO, from: FROM, resumes: false, header: Bytes::new() };
-    let offer = frame::whole(Kind::Offer, &offer.encode(version));
-    let greeting = [&MAGIC[..], &frame::whole(Kind::Hello, &hello.encode()), &offer].concat();
+    let offer = frame::whole(FrameKind::Offer, &offer.encode(version));
+    let greeting = [&MAGIC[..], &frame::whole(FrameKind::Hello, &hello.encode()), &offer].concat();
     let mut stream = TcpStream::connect(&node.address).await.unwrap();
     stream.write_all(&greeting).await.unwrap();
     for frame in frames {
         let _ = stream.write_all(frame).await;
     }
     let mut answers = frame::Frames::new(1 << 20);
-    let mut last = Kind::Welcome;
+    let mut last = FrameKind::Welcome;
     while stream.read_buf(answers.room()).await.is_ok_and(|bytes| bytes > 0) {
         while let Some(frame) = answers.take().unwrap() {
             last = frame.kind;
@@ -274,12 +274,12 @@ async fn send_frames(node: &TestNode, version: u8, frames: &[Bytes]) -> Kind {
 }
 
 fn chunk(number: u64, content: &[u8]) -> Bytes {
-    frame::whole(Kind::Chunk, &[&number.to_le_bytes()[..], content].concat())
+    frame::whole(FrameKind::Chunk, &[&number.to_le_bytes()[..], content].concat())
 }
 
 fn end(chunks: u64, bytes: u64, crc: u32) -> Bytes {
     let body = [&chunks.to_le_bytes()[..], &bytes.to_le_bytes(), &crc.to_le_bytes()].concat();
-    frame::whole(Kind::End, &body)
+    frame::whole(FrameKind::End, &body)
 }
 
 // Catalogue: 58.
@@ -290,7 +290,7 @@ async fn what_does_not_add_up_is_refused_as_a_whole() {
     let (one, two) = (chunk(0, b"ab"), chunk(1, b"c"));
     let checksum = crc32c(b"abc");
     let good = [one.clone(), two.clone(), end(2, 3, checksum)];
-    assert_eq!(send_frames(&b, RESUMABLE, &good).await, Kind::Done);
+    assert_eq!(send_frames(&b, RESUMABLE, &good).await, FrameKind::Done);
     assert!(taken.lock().pop().unwrap().is_ok());
     let bad: [(&str, Vec<Bytes>); 7] = [
         ("a gap", vec![one.clone(), chunk(2, b"c"), end(2, 3, checksum)]),
@@ -299,10 +299,13 @@ async fn what_does_not_add_up_is_refused_as_a_whole() {
         ("a chunk too few", vec![one.clone(), end(2, 3, checksum)]),
         ("another length", vec![one.clone(), two.clone(), end(2, 4, checksum)]),
         ("another checksum", vec![one.clone(), two.clone(), end(2, 3, checksum + 1)]),
-        ("a message", vec![one.clone(), frame::whole(Kind::Message, b"abc"), end(2, 3, checksum)]),
+        (
+            "a message",
+            vec![one.clone(), frame::whole(FrameKind::Message, b"abc"), end(2, 3, checksum)],
+        ),
     ];
     for (what, frames) in bad {
-        assert_ne!(send_frames(&b, RESUMABLE, &frames).await, Kind::Done, "{what}");
+        assert_ne!(send_frames(&b, RESUMABLE, &frames).await, FrameKind::Done, "{what}");
         until(what, || taken.lock().len() == 1).await;
         assert!(taken.lock().pop() == Some(Err("malformed".to_owned())), "{what}");
     }
@@ -315,15 +318,15 @@ async fn a_node_of_version_1_sends_pieces_and_gets_chunks_that_are_pieces() {
     let (a, b) = (TestNode::start(&book, &[1]).await, TestNode::start(&book, &[2]).await);
     let taken = take_all(&b);
     let piece = |number: u64, last: u8, content: &[u8]| {
-        frame::whole(Kind::Chunk, &[&number.to_le_bytes()[..], &[last], content].concat())
+        frame::whole(FrameKind::Chunk, &[&number.to_le_bytes()[..], &[last], content].concat())
     };
     // It cuts a piece into chunks; the last one of each is marked.
     let frames =
         [piece(0, 0, b"a"), piece(1, 1, b"b"), piece(2, 1, b"c"), end(3, 3, crc32c(b"abc"))];
-    assert_eq!(send_frames(&b, 1, &frames).await, Kind::Done);
+    assert_eq!(send_frames(&b, 1, &frames).await, FrameKind::Done);
     assert!(taken.lock().pop() == Some(Ok(["a", "b", "c"].map(Bytes::from).to_vec())));
     let too_long = piece(0, 1, &vec![0; CHUNK_BYTES_MAX + 1]);
-    assert_ne!(send_frames(&b, 1, &[too_long]).await, Kind::Done);
+    assert_ne!(send_frames(&b, 1, &[too_long]).await, FrameKind::Done);
     until("its end", || taken.lock().len() == 1).await;
 
     // A receiver of version 1, by hand.
@@ -337,9 +340,9 @@ async fn a_node_of_version_1_sends_pieces_and_gets_chunks_that_are_pieces() {
         loop {
             while let Some(frame) = frames.take().unwrap() {
                 let answer = match frame.kind {
-                    Kind::Hello => frame::whole(Kind::Welcome, &[1]),
-                    Kind::Offer => frame::whole(Kind::Accepted, b""),
-                    Kind::End => frame::whole(Kind::Done, b""),
+                    FrameKind::Hello => frame::whole(FrameKind::Welcome, &[1]),
+                    FrameKind::Offer => frame::whole(FrameKind::Accepted, b""),
+                    FrameKind::End => frame::whole(FrameKind::Done, b""),
                     _ => Bytes::new(),
                 };
                 stream.write_all(&answer).await.unwrap();
@@ -358,8 +361,11 @@ async fn a_node_of_version_1_sends_pieces_and_gets_chunks_that_are_pieces() {
         .unwrap();
     sender.finish().await.unwrap();
     let found = receiver.await.unwrap();
-    let kinds: Vec<Kind> = found.iter().map(|frame| frame.kind).collect();
-    assert_eq!(kinds, [Kind::Hello, Kind::Offer, Kind::Chunk, Kind::Chunk, Kind::End]);
+    let kinds: Vec<FrameKind> = found.iter().map(|frame| frame.kind).collect();
+    assert_eq!(
+        kinds,
+        [FrameKind::Hello, FrameKind::Offer, FrameKind::Chunk, FrameKind::Chunk, FrameKind::End]
+    );
     assert!(found[1].body.ends_with(b"\x09\x01header"), "the offer has no flag");
     assert_eq!(found[2].body.len(), 9 + CHUNK_BYTES_MAX);
     assert_eq!(&found[3].body[..], b"\x01\0\0\0\0\0\0\0\x01x");
@@ -369,7 +375,7 @@ async fn a_node_of_version_1_sends_pieces_and_gets_chunks_that_are_pieces() {
 async fn snapshots_on_their_way_in_are_bounded() {
     let book = Arc::new(Book::default());
     let a = TestNode::start(&book, &[1]).await;
-    let few = super::super::Options { snapshots_in_max: 2, ..super::common::options() };
+    let few = super::super::TransportOptions { snapshots_in_max: 2, ..super::common::options() };
     let b = TestNode::start_with(&book, &[2], 1, few, "127.0.0.1:0").await;
     take_all(&b);
     let open = || open(&a, TO);

@@ -17,7 +17,7 @@ pub(super) enum Op {
     Append {
         region: u64,
         back: u64,
-        entries: Vec<Vec<Write>>,
+        entries: Vec<Vec<WriteOp>>,
     },
     /// Appends one entry and one hard state for every region, in one batch.
     AppendAll {
@@ -84,14 +84,14 @@ pub(super) enum Op {
 
 /// Write of an entry. Keys are numbers in the spaces that a region owns; values are lengths.
 #[derive(Clone, Debug)]
-pub(super) enum Write {
+pub(super) enum WriteOp {
     Put { key: u64, bytes: u64, expires_at_s: u64 },
     Delete { key: u64 },
     DeleteRange { start: u64, end: u64 },
 }
 
 impl Op {
-    pub fn draw(prng: &mut Prng) -> Self {
+    pub(super) fn draw(prng: &mut Prng) -> Self {
         let region = 1 + prng.below(REGIONS);
         match prng.below(100) {
             0..30 => {
@@ -133,16 +133,16 @@ fn length(prng: &mut Prng) -> u64 {
     VALUE_BYTES[prng.below(VALUE_BYTES.len() as u64) as usize]
 }
 
-pub(super) fn writes(prng: &mut Prng) -> Vec<Write> {
+pub(super) fn writes(prng: &mut Prng) -> Vec<WriteOp> {
     let count = prng.below(4);
     let mut write = || match prng.below(10) {
-        0..7 => Write::Put {
+        0..7 => WriteOp::Put {
             key: prng.below(KEYS),
             bytes: length(prng),
             expires_at_s: if prng.below(8) == 0 { 4_000_000_000 } else { 0 },
         },
-        7..9 => Write::Delete { key: prng.below(KEYS) },
-        _ => Write::DeleteRange { start: prng.below(KEYS), end: prng.below(KEYS) },
+        7..9 => WriteOp::Delete { key: prng.below(KEYS) },
+        _ => WriteOp::DeleteRange { start: prng.below(KEYS), end: prng.below(KEYS) },
     };
     (0..count).map(|_| write()).collect()
 }
@@ -173,20 +173,20 @@ pub(super) fn value(bytes: u64, index: u64, term: u64) -> Bytes {
 }
 
 /// Returns the payload of the entry at `index` and `term` of a region that owns these spaces.
-pub(super) fn payload(owned: &[u64], index: u64, term: u64, writes: &[Write]) -> Result<Bytes> {
+pub(super) fn payload(owned: &[u64], index: u64, term: u64, writes: &[WriteOp]) -> Result<Bytes> {
     let mut builder = CommandBuilder::new();
     for write in writes {
-        let (Write::Put { key: number, .. }
-        | Write::Delete { key: number }
-        | Write::DeleteRange { start: number, .. }) = *write;
+        let (WriteOp::Put { key: number, .. }
+        | WriteOp::Delete { key: number }
+        | WriteOp::DeleteRange { start: number, .. }) = *write;
         let Some(key) = key_in(owned, number) else { continue };
         match *write {
-            Write::Put { bytes, expires_at_s, .. } => {
+            WriteOp::Put { bytes, expires_at_s, .. } => {
                 builder.put(&key, &value(bytes, index, term), expires_at_s)?
             }
-            Write::Delete { .. } => builder.delete(&key)?,
+            WriteOp::Delete { .. } => builder.delete(&key)?,
             // Both ends are in one space: other regions' keys lie between two spaces.
-            Write::DeleteRange { end, .. } => {
+            WriteOp::DeleteRange { end, .. } => {
                 let end = space_of(owned, number).map(|space| self::key(space, end));
                 builder.delete_range(&key, &end.unwrap_or_default())?
             }

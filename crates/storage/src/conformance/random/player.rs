@@ -2,7 +2,7 @@
 
 use super::super::subject::{Subject, contents, everything, hard_state, mark, refused};
 use super::super::{Check, Factory};
-use super::op::{self, Op, REGIONS, Write};
+use super::op::{self, Op, REGIONS, WriteOp};
 use crate::model::{ModelIngest, ModelView};
 use crate::{
     EngineView, LogStore, ModelEngine, Order, Pair, Progress, ScanOptions, Snapshots, StateMachine,
@@ -35,14 +35,14 @@ struct Ingest<F: Factory> {
 }
 
 impl<'f, F: Factory> Player<'f, F> {
-    pub fn new(factory: &'f F, seed: u64) -> Check<Self> {
+    pub(super) fn new(factory: &'f F, seed: u64) -> Check<Self> {
         let subject = Subject::new(factory, seed)?;
         let owners = (1..=REGIONS).map(|number| (number, number)).collect();
         let (model, views) = (ModelEngine::new(), Vec::new());
         Ok(Self { subject, model, views, owners, ingest: None })
     }
 
-    pub fn step(mut self, op: &Op) -> Check<Self> {
+    pub(super) fn step(mut self, op: &Op) -> Check<Self> {
         match op {
             Op::Append { region, back, entries } => self.append(*region, *back, entries)?,
             Op::AppendAll { seed } => self.append_all(*seed)?,
@@ -77,7 +77,7 @@ impl<'f, F: Factory> Player<'f, F> {
     }
 
     /// Compares contents at the end, then again after a crash.
-    pub fn finish(mut self) -> Check {
+    pub(super) fn finish(mut self) -> Check {
         self.drop_views()?;
         self.compare_contents()?;
         let player = self.crash(0)?;
@@ -114,7 +114,7 @@ impl<'f, F: Factory> Player<'f, F> {
         }
     }
 
-    fn append(&self, region: u64, back: u64, entries: &[Vec<Write>]) -> Check {
+    fn append(&self, region: u64, back: u64, entries: &[Vec<WriteOp>]) -> Check {
         let (mut records, at) = self.start_records(region);
         let fixed = at.applied.max(at.hard_state.commit).0;
         let first = (at.persisted.0.0 + 1).saturating_sub(back).max(fixed + 1);
@@ -362,7 +362,7 @@ impl<'f, F: Factory> Player<'f, F> {
     }
 }
 
-fn entry(region: u64, owned: &[u64], index: u64, term: u64, writes: &[Write]) -> Result<Record> {
+fn entry(region: u64, owned: &[u64], index: u64, term: u64, writes: &[WriteOp]) -> Result<Record> {
     let payload = op::payload(owned, index, term, writes)?;
     let (region, term, index) = (RegionId(region), Term(term), LogIndex(index));
     Ok(Record::Entry(EntryRecord { region, term, index, is_command: true, payload }))

@@ -13,7 +13,7 @@ use stele_types::{
 
 /// Deliberate bug of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bug {
+pub(crate) enum Bug {
     HardStatesLostInCrash,
     LastEntryLostInCrash,
     BitFlipped,
@@ -37,7 +37,7 @@ pub enum Bug {
 }
 
 impl Bug {
-    pub const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::HardStatesLostInCrash,
         Self::LastEntryLostInCrash,
         Self::BitFlipped,
@@ -60,7 +60,7 @@ impl Bug {
         Self::CheckpointIgnored,
     ];
 
-    pub fn shows_in_histories(self) -> bool {
+    pub(crate) fn shows_in_histories(self) -> bool {
         let hidden = [
             Self::EntriesBytesIgnored,
             Self::ApplyRepeats,
@@ -74,7 +74,7 @@ impl Bug {
     }
 }
 
-pub struct FaultyFactory {
+pub(crate) struct FaultyFactory {
     pub bug: Bug,
 }
 
@@ -126,17 +126,17 @@ fn apply_all(engine: &ModelEngine) {
     engine.checkpoint().unwrap();
 }
 
-pub struct Faulty {
+pub(crate) struct Faulty {
     bug: Bug,
     inner: ModelEngine,
 }
 
-pub struct FaultyIngest {
+pub(crate) struct FaultyIngest {
     ranges: Vec<KeyRange>,
     inner: ModelIngest,
 }
 
-pub struct FaultyView {
+pub(crate) struct FaultyView {
     bug: Bug,
     inner: ModelView,
 }
@@ -156,9 +156,9 @@ impl EngineView for FaultyView {
 
     fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
         if self.bug == Bug::CachedIsEmpty {
-            return Ok(Cached::Here(None));
+            return Ok(Cached::Ready(None));
         }
-        self.get(key).map(Cached::Here)
+        self.get(key).map(Cached::Ready)
     }
 
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {

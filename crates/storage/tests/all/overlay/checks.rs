@@ -12,7 +12,7 @@ const SCANS: u64 = 6;
 
 /// Compares reads of each snapshot over each view with the state after its last entry. Returns the
 /// number of reads, or the first difference.
-pub fn compare(history: &History, seed: u64) -> Result<u64, String> {
+pub(super) fn compare(history: &History, seed: u64) -> Result<u64, String> {
     let prng = &mut Prng::new(seed ^ 0x5eed);
     let mut reads = 0;
     for snapshot in &history.snapshots {
@@ -65,7 +65,7 @@ impl Case<'_> {
         if cached == Cached::NeedsIo && !unapplied.any(|op| op.writes(&key)) {
             return Ok(());
         }
-        equal(&cached, &Cached::Here(wanted), &("get_cached", &key))
+        equal(&cached, &Cached::Ready(wanted), &("get_cached", &key))
     }
 
     fn scan(&self, prng: &mut Prng) -> Result<(), String> {

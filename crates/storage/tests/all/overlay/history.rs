@@ -28,13 +28,13 @@ const MANY_KEYS: u64 = 400;
 
 /// Keys of a history: few with edges, or many so that trees have some levels.
 #[derive(Clone, Copy, Debug)]
-pub enum Keys {
+pub(super) enum Keys {
     Edges,
     Many,
 }
 
 impl Keys {
-    pub fn draw(self, prng: &mut Prng) -> Bytes {
+    pub(super) fn draw(self, prng: &mut Prng) -> Bytes {
         match self {
             Self::Edges => Bytes::from_static(EDGE_KEYS[prng.below(14) as usize]),
             Self::Many => format!("{:03}", prng.below(MANY_KEYS)).into(),
@@ -42,14 +42,14 @@ impl Keys {
     }
 
     /// Returns any range: also unbounded, empty and inverted ones.
-    pub fn range(self, prng: &mut Prng) -> KeyRange {
+    pub(super) fn range(self, prng: &mut Prng) -> KeyRange {
         let end = if prng.below(4) == 0 { Bytes::new() } else { self.draw(prng) };
         KeyRange::new(self.draw(prng), end)
     }
 }
 
 /// Effects of the entries after `applied` up to and including `last`.
-pub struct Snapshot {
+pub(super) struct Snapshot {
     pub effects: Effects,
     pub applied: usize,
     pub last: usize,
@@ -57,12 +57,12 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Indexes of the states over which the effects may be laid.
-    pub fn views(&self) -> RangeInclusive<usize> {
+    pub(super) fn views(&self) -> RangeInclusive<usize> {
         self.applied..=self.last
     }
 }
 
-pub struct History {
+pub(super) struct History {
     pub keys: Keys,
     /// Operations of each entry; entry 0 has none.
     pub entries: Vec<Vec<Op>>,
@@ -73,7 +73,7 @@ pub struct History {
 
 impl History {
     /// Draws a history. Fails when the overlay itself differs from the entries that are pushed.
-    pub fn new(seed: u64) -> Result<Self, String> {
+    pub(super) fn new(seed: u64) -> Result<Self, String> {
         let prng = &mut Prng::new(seed);
         let keys = if prng.below(8) == 0 { Keys::Many } else { Keys::Edges };
         let first = match keys {

@@ -11,7 +11,7 @@ use stele_storage::{
 };
 use stele_types::{CommittedEntry, KeyRange, LogBatch, LogIndex, Prng, RegionId, Result, Term};
 
-pub struct LaggingFactory;
+pub(super) struct LaggingFactory;
 
 impl Factory for LaggingFactory {
     type Engine = Lagging;
@@ -43,7 +43,7 @@ impl Factory for LaggingFactory {
 }
 
 /// Model of which the views are earlier than the applied entries.
-pub struct Lagging {
+pub(super) struct Lagging {
     inner: ModelEngine,
     base: Mutex<Base>,
 }

@@ -7,32 +7,32 @@ use stele_storage::{Cached, EngineView, Order, Pair, ScanOptions};
 use stele_types::{KeyRange, Result};
 
 /// Value and expiry in Unix seconds of each key.
-pub type State = BTreeMap<Bytes, (Bytes, u64)>;
+pub(super) type State = BTreeMap<Bytes, (Bytes, u64)>;
 
 /// One operation of an entry.
 #[derive(Clone, Debug)]
-pub enum Op {
+pub(super) enum Op {
     Put(Bytes, Bytes, u64),
     Delete(Bytes),
     DeleteRange(KeyRange),
 }
 
 impl Op {
-    pub fn writes(&self, written: &[u8]) -> bool {
+    pub(super) fn writes(&self, written: &[u8]) -> bool {
         match self {
             Self::Put(key, ..) | Self::Delete(key) => key == written,
             Self::DeleteRange(range) => range.contains(written),
         }
     }
 
-    pub fn overlaps(&self, range: &KeyRange) -> bool {
+    pub(super) fn overlaps(&self, range: &KeyRange) -> bool {
         match self {
             Self::Put(key, ..) | Self::Delete(key) => range.contains(key),
             Self::DeleteRange(deleted) => deleted.overlaps(range),
         }
     }
 
-    pub fn apply(&self, state: &mut State) {
+    pub(super) fn apply(&self, state: &mut State) {
         match self {
             Self::Put(key, value, expires_at_s) => {
                 state.insert(key.clone(), (value.clone(), *expires_at_s));
@@ -47,7 +47,7 @@ impl Op {
 
 /// View of a state in which no pair is cached.
 #[derive(Clone, Debug)]
-pub struct PlainView(pub Arc<State>);
+pub(super) struct PlainView(pub Arc<State>);
 
 impl EngineView for PlainView {
     fn get(&self, key: &[u8]) -> Result<Option<Pair>> {

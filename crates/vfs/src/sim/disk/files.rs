@@ -14,7 +14,7 @@ impl Disk {
         self.inodes.get_mut(&id).ok_or_else(|| not_found(op, path))
     }
 
-    pub fn close(&mut self, id: InodeId) {
+    pub(crate) fn close(&mut self, id: InodeId) {
         if let Some(inode) = self.inodes.get_mut(&id) {
             inode.open = inode.open.saturating_sub(1);
             if inode.open == 0 && !inode.linked {
@@ -23,12 +23,12 @@ impl Disk {
         }
     }
 
-    pub fn len(&mut self, id: InodeId, path: &Path) -> Result<u64> {
+    pub(crate) fn len(&mut self, id: InodeId, path: &Path) -> Result<u64> {
         self.check_power("stat", path)?;
         Ok(self.inode("stat", id, path)?.visible.len)
     }
 
-    pub fn read(
+    pub(crate) fn read(
         &mut self,
         id: InodeId,
         path: &Path,
@@ -56,7 +56,7 @@ impl Disk {
         Ok((got, self.stalled(&faults)))
     }
 
-    pub fn write(
+    pub(crate) fn write(
         &mut self,
         id: InodeId,
         path: &Path,
@@ -122,7 +122,7 @@ impl Disk {
         }
     }
 
-    pub fn sync(&mut self, id: InodeId, path: &Path) -> Result<Stalled> {
+    pub(crate) fn sync(&mut self, id: InodeId, path: &Path) -> Result<Stalled> {
         let step = self.begin("sync", Event::new(Operation::Sync, path))?;
         let faults = self.faults.take_due(Trigger::Sync, path);
         // bug vfs.skip_data_sync: return Ok(false);
@@ -136,14 +136,14 @@ impl Disk {
         Ok(self.stalled(&faults))
     }
 
-    pub fn set_len(&mut self, id: InodeId, path: &Path, bytes: u64) -> Result<()> {
+    pub(crate) fn set_len(&mut self, id: InodeId, path: &Path, bytes: u64) -> Result<()> {
         let event = Event { bytes, ..Event::new(Operation::SetLen, path) };
         let fails = self.begin_atomic("set length", event)?;
         self.inode("set length", id, path)?.set_len(bytes);
         fails.map_or(Ok(()), Err)
     }
 
-    pub fn allocate(&mut self, id: InodeId, path: &Path, bytes: u64) -> Result<()> {
+    pub(crate) fn allocate(&mut self, id: InodeId, path: &Path, bytes: u64) -> Result<()> {
         let event = Event { bytes, ..Event::new(Operation::Allocate, path) };
         let fails = self.begin_atomic("allocate", event)?;
         if self.options.is_without_reservations {

@@ -79,7 +79,7 @@ fn is_root(dir: &Path) -> bool {
 }
 
 impl Disk {
-    pub fn new(options: SimOptions) -> Self {
+    pub(super) fn new(options: SimOptions) -> Self {
         Self {
             prng: Prng::new(options.seed),
             random: Prng::new(!options.seed),
@@ -102,7 +102,7 @@ impl Disk {
     }
 
     /// Returns the disk after a power cut.
-    pub fn restart(&self, seed: u64) -> Self {
+    pub(super) fn restart(&self, seed: u64) -> Self {
         let mut disk = Self::new(SimOptions { seed, ..self.options.clone() });
         disk.record_writes = self.record_writes;
         disk.next_inode = self.next_inode;
@@ -123,7 +123,7 @@ impl Disk {
     }
 
     /// Returns the disk as a new process finds it after the old one was killed: nothing is lost.
-    pub fn fork(&self) -> Self {
+    pub(super) fn fork(&self) -> Self {
         let mut disk = Self {
             locks: BTreeSet::new(),
             next_operation: 0,
@@ -169,12 +169,12 @@ impl Disk {
         }
     }
 
-    pub fn check_power(&self, op: &'static str, path: &Path) -> Result<()> {
+    pub(super) fn check_power(&self, op: &'static str, path: &Path) -> Result<()> {
         if self.crashed { Err(crash_error(op, path)) } else { Ok(()) }
     }
 
     /// Returns the bytes that may still be allocated; `None` without a limit.
-    pub fn room_bytes(&self, operation: u64) -> Option<u64> {
+    pub(super) fn room_bytes(&self, operation: u64) -> Option<u64> {
         if self.faults.no_space(operation) {
             return Some(0);
         }
@@ -199,16 +199,16 @@ impl Disk {
         self.dirs.get(dir)?.visible.by_name.get(&name).copied()
     }
 
-    pub fn file(&self, path: &Path) -> Option<&Inode> {
+    pub(super) fn file(&self, path: &Path) -> Option<&Inode> {
         self.inodes.get(&self.find(path)?)
     }
 
-    pub fn file_mut(&mut self, path: &Path) -> Option<&mut Inode> {
+    pub(super) fn file_mut(&mut self, path: &Path) -> Option<&mut Inode> {
         self.inodes.get_mut(&self.find(path)?)
     }
 
     /// Returns every file's path, sorted.
-    pub fn paths(&self) -> Vec<PathBuf> {
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
         let in_dir = |(dir, names): (&PathBuf, &Names)| -> Vec<PathBuf> {
             names.visible.by_name.keys().map(|name| dir.join(name)).collect()
         };
@@ -216,7 +216,7 @@ impl Disk {
     }
 
     /// Creates or replaces a file, durably and without a numbered operation.
-    pub fn place(&mut self, path: &Path, bytes: &[u8]) {
+    pub(super) fn place(&mut self, path: &Path, bytes: &[u8]) {
         let (dir, name) = split(path);
         let found = self.find(path);
         let id = found.unwrap_or(self.next_inode);
@@ -230,7 +230,7 @@ impl Disk {
         self.dirs.entry(dir.to_path_buf()).or_default().create_durably(name, id);
     }
 
-    pub fn open(&mut self, path: &Path, how: Open) -> Result<InodeId> {
+    pub(super) fn open(&mut self, path: &Path, how: Open) -> Result<InodeId> {
         self.check_power("open", path)?;
         let (dir, name) = split(path);
         let found = self.names("open", dir)?.visible.by_name.get(&name).copied();
@@ -260,7 +260,7 @@ impl Disk {
         fails.map_or(Ok(id), Err)
     }
 
-    pub fn rename(&mut self, from: &Path, to: &Path) -> Result<()> {
+    pub(super) fn rename(&mut self, from: &Path, to: &Path) -> Result<()> {
         self.check_power("rename", from)?;
         let id = self.find(from).ok_or_else(|| not_found("rename", from))?;
         let replaced = self.find(to).filter(|there| *there != id);
@@ -279,7 +279,7 @@ impl Disk {
         fails.map_or(Ok(()), Err)
     }
 
-    pub fn unlink(&mut self, path: &Path) -> Result<()> {
+    pub(super) fn unlink(&mut self, path: &Path) -> Result<()> {
         self.check_power("unlink", path)?;
         let id = self.find(path).ok_or_else(|| not_found("unlink", path))?;
         let fails = self.begin_atomic("unlink", Event::new(Operation::Unlink, path))?;
@@ -301,7 +301,7 @@ impl Disk {
         self.inodes.retain(|id, inode| inode.open > 0 || kept.contains(id));
     }
 
-    pub fn sync_dir(&mut self, dir: &Path) -> Result<()> {
+    pub(super) fn sync_dir(&mut self, dir: &Path) -> Result<()> {
         self.check_power("sync directory", dir)?;
         let _exists = self.names("sync directory", dir)?;
         let step = self.begin("sync directory", Event::new(Operation::SyncDir, dir))?;
@@ -324,7 +324,7 @@ impl Disk {
         })
     }
 
-    pub fn create_dir_all(&mut self, dir: &Path) -> Result<()> {
+    pub(super) fn create_dir_all(&mut self, dir: &Path) -> Result<()> {
         self.check_power("create directory", dir)?;
         let missing = |dir: &&Path| !is_root(dir) && !self.dirs.contains_key(*dir);
         let missing: Vec<PathBuf> =
@@ -339,7 +339,7 @@ impl Disk {
     }
 
     /// Returns a number of a file or directory that stays the same while it is moved.
-    pub fn pin(&mut self, path: &Path) -> Result<InodeId> {
+    pub(super) fn pin(&mut self, path: &Path) -> Result<InodeId> {
         self.check_power("open", path)?;
         if let Some(id) = self.find(path) {
             return Ok(id);
@@ -357,7 +357,7 @@ impl Disk {
     }
 
     /// Returns what a path names that named `id`.
-    pub fn pin_state(&self, path: &Path, id: InodeId) -> Result<PinState> {
+    pub(super) fn pin_state(&self, path: &Path, id: InodeId) -> Result<PinState> {
         if !self.exists(path)? {
             return Ok(PinState::Missing);
         }
@@ -367,7 +367,7 @@ impl Disk {
 
     /// Moves a directory with all below it, or deletes it: durably, without a numbered operation. Open
     /// files stay open.
-    pub fn move_dir(&mut self, from: &Path, to: Option<&Path>) {
+    pub(super) fn move_dir(&mut self, from: &Path, to: Option<&Path>) {
         let moved = |path: &Path| Some(to?.join(path.strip_prefix(from).ok()?));
         let names = std::mem::take(&mut self.dirs);
         for (path, names) in names {
@@ -391,7 +391,7 @@ impl Disk {
         }
     }
 
-    pub fn list(&mut self, dir: &Path) -> Result<Vec<DirEntry>> {
+    pub(super) fn list(&mut self, dir: &Path) -> Result<Vec<DirEntry>> {
         self.check_power("list", dir)?;
         let files = self.names("list", dir)?.visible.by_name.clone();
         let file = |(name, id): (String, InodeId)| {
@@ -411,7 +411,7 @@ impl Disk {
         Ok(entries)
     }
 
-    pub fn exists(&self, path: &Path) -> Result<bool> {
+    pub(super) fn exists(&self, path: &Path) -> Result<bool> {
         self.check_power("stat", path)?;
         Ok(is_root(path) || self.dirs.contains_key(path) || self.find(path).is_some())
     }

@@ -1,7 +1,7 @@
 //! One pass over all regions: the loads of the stores, and the regions that each scheduler may have
 //! to change. A round does it once; 100,000 regions take a few tens of milliseconds.
 
-use super::View;
+use super::ClusterView;
 use super::load::{Load, Loads, Room};
 use super::planned::Planned;
 use super::weights::{Share, weights};
@@ -26,7 +26,7 @@ const CAPACITY_PERCENT_MAX: u64 = 90;
 /// Regions by what may have to happen to them. Lists ascend by number unless stated otherwise.
 /// A region can have got an operator since.
 #[derive(Clone, Debug, Default)]
-pub struct Survey {
+pub struct RegionSurvey {
     /// State of the stores.
     pub loads: Loads,
     /// Regions in a joint configuration, or prepared to merge.
@@ -49,9 +49,9 @@ pub struct Survey {
     led: Vec<Vec<RegionId>>,
 }
 
-impl Survey {
+impl RegionSurvey {
     /// Surveys the state.
-    pub fn of(view: &View<'_>) -> Self {
+    pub fn of(view: &ClusterView<'_>) -> Self {
         let loads = Loads::new(load_of_stores(view));
         let count = loads.iter().count();
         let (replicas, led) = (vec![Vec::new(); count], vec![Vec::new(); count]);
@@ -73,7 +73,7 @@ impl Survey {
     }
 
     /// Adds a region to the loads, as if its operator were done.
-    fn count(&mut self, view: &View<'_>, info: &RegionInfo, operator: Option<&Operator>) {
+    fn count(&mut self, view: &ClusterView<'_>, info: &RegionInfo, operator: Option<&Operator>) {
         self.loads.add(&Planned::of(view.cluster, info, operator, view.now));
         for receiver in operator.iter().flat_map(|operator| operator.receivers()) {
             self.loads.note_copy(info, receiver);
@@ -96,7 +96,12 @@ impl Survey {
     }
 
     /// Puts a region into the lists of the schedulers that may have to change it.
-    fn sort_in(&mut self, view: &View<'_>, info: &RegionInfo, best_quorum: Option<SpeedClass>) {
+    fn sort_in(
+        &mut self,
+        view: &ClusterView<'_>,
+        info: &RegionInfo,
+        best_quorum: Option<SpeedClass>,
+    ) {
         let (id, region) = (info.region.id, &info.region);
         let loads = &self.loads;
         let is_heard = |store| loads.get(store).is_some_and(|load| load.is_heard);
@@ -131,7 +136,7 @@ impl Survey {
         }
     }
 
-    fn sort_in_by_voters(&mut self, view: &View<'_>, info: &RegionInfo) {
+    fn sort_in_by_voters(&mut self, view: &ClusterView<'_>, info: &RegionInfo) {
         let wanted = view.wanted(info.region.kind);
         let have = voters(info).count();
         if have > wanted {
@@ -192,7 +197,7 @@ fn list<'a>(loads: &Loads, lists: &'a [Vec<RegionId>], store: StoreId) -> &'a [R
     loads.position(store).and_then(|at| lists.get(at)).map_or(&[], Vec::as_slice)
 }
 
-fn load_of_stores(view: &View<'_>) -> Vec<Load> {
+fn load_of_stores(view: &ClusterView<'_>) -> Vec<Load> {
     let cluster = view.cluster;
     let members =
         cluster.stores().filter(|store| store.state != crate::store::StoreState::Tombstone);
@@ -207,7 +212,7 @@ fn load_of_stores(view: &View<'_>) -> Vec<Load> {
     out
 }
 
-fn load_of(view: &View<'_>, store: &Store) -> Load {
+fn load_of(view: &ClusterView<'_>, store: &Store) -> Load {
     let (cluster, config) = (view.cluster, view.cluster.config());
     let measured = store.report.device.write.per_second(config.speed_op_bytes);
     let measured = measured.filter(|_| store.report.device.writes > 0).map(SpeedClass::of);
@@ -252,7 +257,7 @@ fn room(store: &Store) -> Room {
 }
 
 /// Sets the data weights of the stores that are members and live, full ones included.
-fn weigh(stores: &mut [Load], view: &View<'_>, data_bytes: u64) {
+fn weigh(stores: &mut [Load], view: &ClusterView<'_>, data_bytes: u64) {
     let config = view.cluster.config();
     let is_weighed = |load: &Load| load.is_live && !load.is_leaving;
     let mut shares = Vec::new();
@@ -284,7 +289,7 @@ fn data_speed(config: &Config, load: &Load) -> u64 {
 
 /// Returns the greatest class at which writes can commit in this cluster; `None` unless the mode is
 /// `quorum`.
-fn best_quorum_class(view: &View<'_>, loads: &Loads) -> Option<SpeedClass> {
+fn best_quorum_class(view: &ClusterView<'_>, loads: &Loads) -> Option<SpeedClass> {
     let config = view.cluster.config();
     if config.mode() != Mode::Quorum {
         return None;

@@ -2,7 +2,7 @@
 
 use super::stopped_run::{self, StoppedRun};
 use crate::members::Members;
-use crate::snapshot_transfer::Snapshots;
+use crate::snapshot_transfer::SnapshotTransfer;
 use crate::store::{Engine, OutputSink};
 use crate::stores::Stores;
 use crate::tasks::Tasks;
@@ -18,9 +18,9 @@ use stele_types::{Error, StartId, StoreId, StoreRun};
 use tokio::sync::Notify;
 
 /// Router of messages, snapshots, events and failures of this node's stores.
-pub(super) struct Edge {
+pub(super) struct NodeRouter {
     stores: Arc<Stores>,
-    snapshots: Arc<Snapshots>,
+    snapshots: Arc<SnapshotTransfer>,
     transport: OnceLock<Transport>,
     /// Notified when a change must be reported to the placement group soon.
     pub report_due: Notify,
@@ -37,10 +37,10 @@ pub(super) struct Edge {
     members: OnceLock<Arc<Members>>,
 }
 
-impl Edge {
+impl NodeRouter {
     pub fn new(stores: Arc<Stores>, tasks: Tasks) -> Self {
         Self {
-            snapshots: Arc::new(Snapshots::new(stores.clone())),
+            snapshots: Arc::new(SnapshotTransfer::new(stores.clone())),
             stores,
             transport: OnceLock::new(),
             report_due: Notify::new(),
@@ -133,7 +133,7 @@ impl Edge {
     }
 }
 
-impl OutputSink for Edge {
+impl OutputSink for NodeRouter {
     fn send(&self, messages: Vec<PeerMessage>) {
         let near = self.stores.serving();
         let deliver = |message| {
@@ -172,7 +172,7 @@ impl OutputSink for Edge {
     }
 }
 
-impl Deliver for Edge {
+impl Deliver for NodeRouter {
     fn messages(&self, messages: &mut Vec<(PeerMessage, u64)>) {
         let serving = self.stores.serving();
         for (message, bytes) in messages.drain(..) {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// One operation, in the format that `cluster-tests/porcupine` reads.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Record {
+pub struct Operation {
     /// Number of the client.
     pub process: usize,
     /// "put", "get", "delete", "cas" or "scan".
@@ -45,7 +45,7 @@ pub struct Record {
     pub refused: bool,
 }
 
-impl Record {
+impl Operation {
     /// Sets the answer and what it proves.
     pub fn set_answer(&mut self, answer: AnswerKind) {
         self.answer = answer;
@@ -70,7 +70,7 @@ fn is_false(flag: &bool) -> bool {
 }
 
 /// Writes a history, one JSON object per line.
-pub fn write(path: &Path, records: &[Record]) -> Result<()> {
+pub fn write(path: &Path, records: &[Operation]) -> Result<()> {
     let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
     let mut out = BufWriter::new(file);
     for record in records {

@@ -1,4 +1,4 @@
-//! `stele stats` and `stele compact`.
+//! Space of a store, shown and reduced: `stele stats` and `stele compact`.
 
 use crate::Outcome;
 use crate::args::{Stats, Target};

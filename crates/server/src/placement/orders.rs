@@ -1,4 +1,4 @@
-//! Ids that the placement leader reserves, and manual operators.
+//! Orders of administrators to start operators, and the ids that operators and splits take.
 
 use super::PlacementService;
 use std::sync::Arc;

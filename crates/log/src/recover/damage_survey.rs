@@ -25,7 +25,7 @@ use stele_vfs::{AlignedBuf, Open, Vfs};
 /// A log that is not open. Nothing else may write to it meanwhile. Only copies of lost payloads are
 /// written.
 #[derive(Debug)]
-pub struct Survey {
+pub struct DamageSurvey {
     dir: Dir,
     options: LogOptions,
     from: RecoverFrom,
@@ -47,14 +47,14 @@ pub(crate) struct Unneeded {
 }
 
 impl Unneeded {
-    pub fn has(&self, from: &RecoverFrom, damaged: &DamagedPayload) -> bool {
+    pub(crate) fn has(&self, from: &RecoverFrom, damaged: &DamagedPayload) -> bool {
         // bug log.open_with_holes: `self.unreferenced.contains(&damaged.at)` is `true`
         from.is_checkpointed(damaged.region, damaged.index)
             || self.unreferenced.contains(&damaged.at)
     }
 }
 
-impl Survey {
+impl DamageSurvey {
     /// Surveys the log in `dir`. Holds at most `damaged_max` damaged payloads at a time, 64 bytes
     /// each. Fails as opening would fail if these payloads were intact.
     pub fn take(

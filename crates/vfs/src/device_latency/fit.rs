@@ -14,7 +14,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    pub fn of(bytes: u64, nanos: u64) -> Self {
+    pub(super) fn of(bytes: u64, nanos: u64) -> Self {
         let (bytes, nanos) = (u128::from(bytes), u128::from(nanos));
         Self {
             count: 1,
@@ -26,7 +26,7 @@ impl Sums {
         }
     }
 
-    pub fn add(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.bytes += other.bytes;
         self.nanos += other.nanos;
@@ -36,7 +36,7 @@ impl Sums {
     }
 
     /// Takes out an operation that is in the sums.
-    pub fn remove(&mut self, other: &Self) {
+    pub(super) fn remove(&mut self, other: &Self) {
         self.count = self.count.saturating_sub(other.count);
         self.bytes = self.bytes.saturating_sub(other.bytes);
         self.nanos = self.nanos.saturating_sub(other.nanos);
@@ -68,7 +68,7 @@ pub(super) struct Pooled {
 
 impl Pooled {
     /// Returns the operations of one second. Without sizes that differ they say nothing of bytes.
-    pub fn of(sums: &Sums) -> Self {
+    pub(super) fn of(sums: &Sums) -> Self {
         if sums.count == 0 {
             return Self::default();
         }
@@ -93,7 +93,7 @@ impl Pooled {
     }
 
     /// Adds the operations of another second.
-    pub fn add(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.bytes += other.bytes;
         self.nanos += other.nanos;
@@ -104,7 +104,7 @@ impl Pooled {
     }
 
     /// Returns at most `count` operations that are the average of these.
-    pub fn share(&self, count: u64) -> Self {
+    pub(super) fn share(&self, count: u64) -> Self {
         match self.count > count as f64 {
             true => self.times(count as f64 / self.count),
             false => *self,
@@ -112,7 +112,7 @@ impl Pooled {
     }
 
     /// Returns this part of the operations.
-    pub fn times(&self, part: f64) -> Self {
+    pub(super) fn times(&self, part: f64) -> Self {
         Self {
             count: self.count * part,
             bytes: self.bytes * part,

@@ -55,7 +55,7 @@ impl Default for DeviceScale {
 
 /// A file system of which reads, writes and syncs take a [`DeviceScale`] of their real time.
 #[derive(Debug)]
-pub struct ScaledVfs {
+pub struct SlowedVfs {
     inner: Arc<dyn Vfs>,
     device: Scaled,
 }
@@ -66,7 +66,7 @@ struct Scaled {
     clock: Arc<dyn Sleep>,
 }
 
-impl ScaledVfs {
+impl SlowedVfs {
     /// Makes the device of `inner` slower by `scale`.
     pub fn new(inner: Arc<dyn Vfs>, scale: Arc<DeviceScale>, clock: Arc<dyn Sleep>) -> Self {
         Self { inner, device: Scaled { scale, clock } }
@@ -98,7 +98,7 @@ impl Scaled {
     }
 }
 
-impl crate::VfsLayer for ScaledVfs {
+impl crate::VfsLayer for SlowedVfs {
     fn below(&self) -> &dyn Vfs {
         &*self.inner
     }

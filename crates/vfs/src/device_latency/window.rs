@@ -50,7 +50,7 @@ impl Default for Window {
 
 impl Window {
     /// Adds an operation that ended at `end_nanos`.
-    pub fn note(&mut self, end_nanos: u64, bytes: u64, nanos: u64) {
+    pub(super) fn note(&mut self, end_nanos: u64, bytes: u64, nanos: u64) {
         let second = end_nanos / NANOS_OF_SECOND;
         self.begin(second);
         let Some(bucket) = self.buckets.get_mut((second % WINDOW_SECONDS) as usize) else { return };
@@ -85,7 +85,7 @@ impl Window {
 
     /// Returns the cost of an operation and the number of operations it was measured with; the prior
     /// and 0 if they are too few.
-    pub fn cost(&self, now_nanos: u64, prior: OpCost) -> (OpCost, u64) {
+    pub(super) fn cost(&self, now_nanos: u64, prior: OpCost) -> (OpCost, u64) {
         let (counted, count) = self.newest(now_nanos);
         if count < OPERATIONS_MIN {
             return (prior, 0);
@@ -135,7 +135,7 @@ impl Window {
 
     /// Returns the 99th percentile of the durations in the window, rounded up by at most a
     /// quarter; 0 without operations.
-    pub fn p99_nanos(&self, now_nanos: u64) -> u64 {
+    pub(super) fn p99_nanos(&self, now_nanos: u64) -> u64 {
         let count: u64 = self.last(now_nanos).map(|(_, bucket)| bucket.sums.count).sum();
         let mut above = count - (count * 99).div_ceil(100);
         for slot in (0..SLOTS).rev() {

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use stele_server::recover::Replica;
+use stele_server::recover::SurvivingReplica;
 use stele_types::{ClusterId, Error, LogIndex, Region, Result, StoreId, Term};
 
 /// Longest line: a descriptor with two keys of 8 KiB in hexadecimal digits, and its peers.
@@ -21,9 +21,9 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// What is known of the replicas that are left.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Survey {
+pub struct ReplicaSurvey {
     /// Replicas on stores that are not lost.
-    pub replicas: Vec<Replica>,
+    pub replicas: Vec<SurvivingReplica>,
     /// Regions that the placement group has recorded.
     pub recorded: Vec<Region>,
     /// Where and when the replicas were read.
@@ -43,9 +43,9 @@ pub struct Origin {
     pub version: u64,
 }
 
-impl Survey {
+impl ReplicaSurvey {
     pub fn lines(&self) -> Vec<Map<String, Value>> {
-        let replica = |replica: &Replica| {
+        let replica = |replica: &SurvivingReplica| {
             json!({
                 "region": to_hex(&replica.region.encode()),
                 "store": replica.store.0,
@@ -135,7 +135,7 @@ impl Survey {
             return Some(());
         }
         let number = |name: &str| line.get(name)?.as_u64();
-        self.replicas.push(Replica {
+        self.replicas.push(SurvivingReplica {
             store: StoreId(number("store")?),
             region: region("region")?,
             term: Term(number("term")?),
@@ -169,8 +169,8 @@ mod tests {
             range: KeyRange::new(vec![0, 255], b"m".to_vec()),
             ..Region::default()
         };
-        let survey = Survey {
-            replicas: vec![Replica {
+        let survey = ReplicaSurvey {
+            replicas: vec![SurvivingReplica {
                 store: StoreId(4),
                 region: region(7),
                 term: Term(9),
@@ -190,7 +190,7 @@ mod tests {
         let lines = survey.lines().into_iter().map(|line| Value::Object(line).to_string() + "\n");
         let text: String = lines.collect();
         std::fs::write(&path, &text).unwrap();
-        let mut read = Survey::default();
+        let mut read = ReplicaSurvey::default();
         read.read_lines(&path).unwrap();
         assert_eq!(read, survey);
         assert_eq!(read.stores(), [1, 4, 9].map(StoreId).into());
@@ -202,7 +202,7 @@ mod tests {
             "{\"cluster\":7}\n",
         ] {
             std::fs::write(&path, format!("{text}{bad}")).unwrap();
-            let error = Survey::default().read(&path).unwrap_err().to_string();
+            let error = ReplicaSurvey::default().read(&path).unwrap_err().to_string();
             assert!(error.contains("line 4 is no line"), "{error}");
         }
     }
@@ -211,9 +211,9 @@ mod tests {
     fn a_survey_of_another_cluster_is_refused_and_one_of_an_earlier_version_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("survey");
-        let of = |cluster: u64| Survey {
+        let of = |cluster: u64| ReplicaSurvey {
             origin: Origin { cluster: ClusterId(cluster), ..Origin::default() },
-            ..Survey::default()
+            ..ReplicaSurvey::default()
         };
         let write = |lines: Vec<Map<String, Value>>| {
             let lines = lines.into_iter().map(|line| Value::Object(line).to_string() + "\n");
