@@ -9,6 +9,7 @@ mod text;
 mod trace;
 
 pub use cluster::as_compiler;
+pub use items::twins;
 
 use crate::tidy::{self, lengths, source::Source};
 use crate::workspace::Workspace;
@@ -71,7 +72,7 @@ fn list_sources(sources: &[Source]) {
     for (lines, path) in text::short(&lengths::product_lengths(sources)) {
         println!("short: {path}: {lines} lines");
     }
-    for ((package, name), places) in items::twins(sources) {
+    for ((package, name), places) in twins(sources) {
         println!("twice in {package}: {name}: {}", places.join(", "));
     }
     for it in items::unused(sources) {

@@ -3,6 +3,7 @@
 
 mod calls;
 mod decisions;
+mod deliberate_bugs;
 mod examples;
 mod layers;
 pub mod lengths;
@@ -74,7 +75,12 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     findings.extend(examples::check(&sources));
     let (summary, medians) = lengths::summary(&sources);
     findings.extend(medians);
-    findings.extend(names::check(&sources, &Table::load(workspace)?, &workspace.packages));
+    findings.extend(names::check(&sources));
+    findings.extend(deliberate_bugs::check(
+        &sources,
+        &Table::load(workspace)?,
+        &workspace.packages,
+    ));
     if let Err(error) = catalogue::run(workspace, false) {
         findings.push(Finding::new("catalogue", "docs/testing.md", format!("{error:#}")));
     }

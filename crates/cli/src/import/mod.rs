@@ -141,7 +141,11 @@ fn keep_attributes(store: &Store, attributes: &Attributes) -> Result<()> {
     store.put(attributes::NAME.as_bytes(), &attributes.text(), None)
 }
 
-fn write(store: &Store, items: Receiver<Vec<Item>>, progress: &Progress) -> Result<writer::Report> {
+fn write(
+    store: &Store,
+    items: Receiver<Vec<Item>>,
+    progress: &Progress,
+) -> Result<writer::ImportCounts> {
     let mut writer = Writer::new(store, progress);
     for chunk in items {
         for item in chunk {

@@ -13,7 +13,7 @@ const WAITING_BYTES_MAX: u64 = 32 << 20;
 
 /// Counts of an import.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct ImportCounts {
     pub written: u64,
     pub written_bytes: u64,
     pub unchanged: u64,
@@ -32,7 +32,7 @@ struct Waiting {
 pub struct Writer<'a> {
     store: &'a Store,
     progress: &'a Progress,
-    report: Report,
+    report: ImportCounts,
     waiting: VecDeque<Waiting>,
     waiting_bytes: u64,
     /// Number of puts in flight per key. While there is one, the store's value is not the latest.
@@ -44,7 +44,7 @@ impl<'a> Writer<'a> {
         Self {
             store,
             progress,
-            report: Report::default(),
+            report: ImportCounts::default(),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             waiting_keys: HashMap::new(),
@@ -73,7 +73,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    pub fn finish(mut self) -> Result<Report> {
+    pub fn finish(mut self) -> Result<ImportCounts> {
         while !self.waiting.is_empty() {
             self.wait_for_oldest()?;
         }
