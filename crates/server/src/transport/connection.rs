@@ -112,13 +112,9 @@ pub async fn dial(
 
 /// Returns the next frame of a connection.
 pub async fn next_frame(shared: &Shared, reader: &mut Reader) -> Result<Frame, CloseReason> {
-    loop {
-        // Invariant: a connection that receives nothing for `silence_max` is closed; otherwise a
-        // half-open one would accept messages permanently.
-        match timeout(shared.options.silence_max, reader.next(&shared.stats)).await {
-            Ok(frame) => return frame,
-            // bug server.silence_ignored: `return Err(CloseReason::Silent)` is `()`
-            Err(_) => return Err(CloseReason::Silent),
-        }
-    }
+    // Invariant: a connection that receives nothing for `silence_max` is closed; otherwise a half-open
+    // one would accept messages permanently.
+    // bug server.silence_ignored: `shared.options.silence_max` is `std::time::Duration::MAX`
+    let frame = timeout(shared.options.silence_max, reader.next(&shared.stats)).await;
+    frame.map_err(|_| CloseReason::Silent)?
 }
