@@ -108,7 +108,7 @@ fn replace_runs(
     inputs: &[RunId],
     added: Vec<Arc<Run>>,
 ) -> Result<()> {
-    // bug index.unlink_before_edit: for &r in inputs { shared.vfs.unlink(&crate::run_path(&shared.dir, r))?; }
+    // bug index.unlink_before_edit: for &r in inputs { shared.vfs.unlink(&crate::run::run_path(&shared.dir, r))?; }
     manifest.append(changes)?;
     let version = shared.tables.read().version.replace(inputs, added);
     let since = version.id();

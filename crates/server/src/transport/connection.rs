@@ -113,10 +113,9 @@ pub async fn dial(
 
 /// Returns the next frame of a connection.
 pub async fn next_frame(shared: &Shared, reader: &mut Reader) -> Result<Frame, CloseReason> {
-    // Invariant: a connection that receives nothing for `silence_max` is closed; otherwise a half-open one
-    // would accept messages permanently.
-    let silence_max = shared.options.silence_max;
-    // bug server.silence_ignored: let silence_max = std::time::Duration::MAX;
-    let next = timeout(silence_max, reader.next(&shared.stats)).await;
-    next.unwrap_or(Err(CloseReason::Silent))
+    // Invariant: a connection that receives nothing for `silence_max` is closed; otherwise a half-open
+    // one would accept messages permanently.
+    // bug server.silence_ignored: `shared.options.silence_max` is `std::time::Duration::MAX`
+    let frame = timeout(shared.options.silence_max, reader.next(&shared.stats)).await;
+    frame.map_err(|_| CloseReason::Silent)?
 }
