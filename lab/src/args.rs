@@ -7,14 +7,14 @@ use stele_types::size::parse_bytes;
 
 /// Parsed `--name value` pairs and `--switch`es.
 #[derive(Clone, Debug, Default)]
-pub struct Args {
+pub(crate) struct Args {
     switches: &'static [&'static str],
     values: BTreeMap<String, String>,
 }
 
 impl Args {
     /// Parses `arguments`. Fails for a name that is in neither list.
-    pub fn parse(
+    pub(crate) fn parse(
         arguments: &[String],
         switches: &'static [&'static str],
         names: &[&str],
@@ -36,12 +36,12 @@ impl Args {
     }
 
     /// Returns the text of a setting, if given.
-    pub fn text(&self, name: &str) -> Option<&str> {
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.values.get(name).map(String::as_str)
     }
 
     /// Returns the settings for a child process, except those named in `without`.
-    pub fn again(&self, without: &[&str]) -> Vec<String> {
+    pub(crate) fn again(&self, without: &[&str]) -> Vec<String> {
         let kept = self.values.iter().filter(|(name, _)| !without.contains(&name.as_str()));
         kept.flat_map(|(name, value)| {
             let is_switch = self.switches.contains(&name.as_str());
@@ -52,23 +52,23 @@ impl Args {
     }
 
     /// Returns true if only the smallest run is wanted, as a test.
-    pub fn quick(&self) -> bool {
+    pub(crate) fn quick(&self) -> bool {
         self.values.contains_key("quick")
     }
 
     /// Returns true if results are appended to those of the repository.
-    pub fn save(&self) -> bool {
+    pub(crate) fn save(&self) -> bool {
         self.values.contains_key("save")
     }
 
     /// Returns the number of rounds: the given one, or one in a quick run, or `usual`.
-    pub fn rounds(&self, usual: usize) -> Result<usize> {
+    pub(crate) fn rounds(&self, usual: usize) -> Result<usize> {
         let fallback = if self.quick() { 1 } else { usual };
         self.values.get("rounds").map_or(Ok(fallback), |n| n.parse().context("--rounds"))
     }
 
     /// Returns the directory of the stores: the given one, or one below cargo's `target`.
-    pub fn dir(&self) -> PathBuf {
+    pub(crate) fn dir(&self) -> PathBuf {
         if let Some(dir) = self.values.get("dir") {
             return PathBuf::from(dir);
         }
@@ -78,14 +78,14 @@ impl Args {
     }
 
     /// Returns a size or number: the given one, or `quick` in a quick run, or `usual`.
-    pub fn size(&self, name: &str, usual: u64, quick: u64) -> Result<u64> {
+    pub(crate) fn size(&self, name: &str, usual: u64, quick: u64) -> Result<u64> {
         let fallback = if self.quick() { quick } else { usual };
         let stated = self.text(name).map(parse_bytes).transpose();
         Ok(stated.with_context(|| format!("--{name}"))?.unwrap_or(fallback))
     }
 
     /// Returns sizes or numbers separated by commas.
-    pub fn sizes(&self, name: &str, usual: &[u64], quick: &[u64]) -> Result<Vec<u64>> {
+    pub(crate) fn sizes(&self, name: &str, usual: &[u64], quick: &[u64]) -> Result<Vec<u64>> {
         let fallback = if self.quick() { quick } else { usual };
         let Some(text) = self.values.get(name) else { return Ok(fallback.to_vec()) };
         text.split(',').map(|part| Ok(parse_bytes(part)?)).collect()
@@ -93,7 +93,7 @@ impl Args {
 
     /// Returns names separated by commas, or those of `usual`. Fails for a name that is not in
     /// `known`.
-    pub fn names(
+    pub(crate) fn names(
         &self,
         name: &str,
         known: &[&'static str],

@@ -8,12 +8,12 @@ use stele_load::process_io::{ProcessIo, processor_seconds};
 
 /// Returns the bytes that this process sent to the storage layer. Direct writes count immediately,
 /// others when a page becomes dirty.
-pub fn written_bytes() -> Result<u64> {
+pub(crate) fn written_bytes() -> Result<u64> {
     Ok(ProcessIo::of(std::process::id())?.write_bytes)
 }
 
 /// Returns the resident memory and its peak in bytes.
-pub fn resident_bytes() -> Result<(u64, u64)> {
+pub(crate) fn resident_bytes() -> Result<(u64, u64)> {
     let status = "/proc/self/status";
     Ok((field(status, "VmRSS:")? << 10, field(status, "VmHWM:")? << 10))
 }
@@ -29,13 +29,13 @@ fn field(file: &str, name: &str) -> Result<u64> {
 }
 
 /// Returns the processor time of all threads of this process, including ended ones.
-pub fn processor_time() -> Result<Duration> {
+pub(crate) fn processor_time() -> Result<Duration> {
     Ok(Duration::from_secs_f64(processor_seconds(std::process::id())?))
 }
 
 /// Waits until nothing was written for `idle`, at most a minute: flushes and compactions have
 /// finished.
-pub fn wait_until_idle(idle: Duration) -> Result<()> {
+pub(crate) fn wait_until_idle(idle: Duration) -> Result<()> {
     const AT_MOST: Duration = Duration::from_secs(60);
     const POLL: Duration = Duration::from_millis(5);
     let started = Instant::now();
@@ -51,7 +51,7 @@ pub fn wait_until_idle(idle: Duration) -> Result<()> {
 }
 
 /// Writes back and drops the cached pages of every file below `folder`, as after a restart.
-pub fn forget_cached(folder: &Path) -> Result<()> {
+pub(crate) fn forget_cached(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("listing {}", folder.display()))? {
         let path = entry?.path();
         if path.is_dir() {
@@ -68,19 +68,19 @@ pub fn forget_cached(folder: &Path) -> Result<()> {
 const TICK: Duration = Duration::from_millis(10);
 
 /// Wall time and processor time since the start.
-pub struct Stopwatch {
+pub(crate) struct Stopwatch {
     wall: Instant,
     processor: Duration,
 }
 
 impl Stopwatch {
     /// Starts the watch.
-    pub fn start() -> Result<Self> {
+    pub(crate) fn start() -> Result<Self> {
         Ok(Self { wall: Instant::now(), processor: processor_time()? })
     }
 
     /// Returns the seconds of wall time, and of processor time of all threads.
-    pub fn seconds(&self) -> Result<(f64, f64)> {
+    pub(crate) fn seconds(&self) -> Result<(f64, f64)> {
         let processor = processor_time()?.saturating_sub(self.processor);
         Ok((self.wall.elapsed().as_secs_f64(), processor.max(TICK).as_secs_f64()))
     }

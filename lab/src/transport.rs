@@ -405,7 +405,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
 
 /// Measures every shape of traffic, round by round.
 #[tokio::main]
-pub async fn run() {
+pub(crate) async fn run() {
     let window = || Arc::new(Window { free: Semaphore::new(0), acknowledged: AtomicU64::new(0) });
     let windows = [window(), window()];
     let sends = [framed(windows[0].clone()).await, grpc(windows[1].clone()).await];

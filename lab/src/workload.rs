@@ -5,12 +5,12 @@ use stele_engine::{Batch, Db};
 use stele_types::Prng;
 
 /// Length of every key.
-pub const KEY_BYTES: usize = 16;
+pub(crate) const KEY_BYTES: usize = 16;
 /// Size of the random bytes from which values are cut.
 const POOL_BYTES: usize = 4 << 20;
 
 /// Returns the key of a number. Consecutive numbers give distinct keys in random order.
-pub fn key(number: u64) -> [u8; KEY_BYTES] {
+pub(crate) fn key(number: u64) -> [u8; KEY_BYTES] {
     // The first number of a seed is a bijection of it.
     let scattered = |number: u64| Prng::new(number).draw().to_be_bytes();
     let mut key = [0; KEY_BYTES];
@@ -20,27 +20,27 @@ pub fn key(number: u64) -> [u8; KEY_BYTES] {
 }
 
 /// Random bytes, which do not compress.
-pub struct Values {
+pub(crate) struct Values {
     pool: Vec<u8>,
 }
 
 impl Values {
     /// Creates the bytes for values of up to `bytes_max`.
-    pub fn new(seed: u64, bytes_max: usize) -> Self {
+    pub(crate) fn new(seed: u64, bytes_max: usize) -> Self {
         let mut random = Prng::new(seed);
         let words = (POOL_BYTES + bytes_max).div_ceil(8);
         Self { pool: (0..words).flat_map(|_| random.draw().to_le_bytes()).collect() }
     }
 
     /// Returns a random value of `bytes`.
-    pub fn any(&self, random: &mut Prng, bytes: usize) -> &[u8] {
+    pub(crate) fn any(&self, random: &mut Prng, bytes: usize) -> &[u8] {
         let from = random.below(POOL_BYTES as u64) as usize;
         &self.pool[from..from + bytes]
     }
 }
 
 /// Puts the keys below `keys`, `batch_keys` in each batch, and passes the number of those that are written to `each`.
-pub fn load(
+pub(crate) fn load(
     db: &Db,
     (keys, batch_keys): (u64, u64),
     value_bytes: usize,

@@ -101,7 +101,7 @@ const FAULTS: [(&str, &str); 66] = [
 type Found = BTreeMap<usize, Vec<(String, String)>>;
 
 /// Writes the page with `bless`. Otherwise fails if it differs from the tests.
-pub fn run(workspace: &Workspace, bless: bool) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, bless: bool) -> Result<()> {
     let files = read(&workspace.root)?;
     let page = page(&find(&files)?)
         + &crate::invariants::table(&files)?
@@ -219,9 +219,11 @@ fn number(text: &str) -> Result<usize> {
 }
 
 /// Returns the name of the function that a line declares.
-pub fn function(line: &str) -> Option<&str> {
+pub(crate) fn function(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once("fn ").filter(|(before, _)| {
-        before.split_whitespace().all(|word| matches!(word, "pub" | "async" | "pub(crate)"))
+        before
+            .split_whitespace()
+            .all(|word| matches!(word, "pub" | "async" | "pub(crate)" | "pub(super)"))
     })?;
     rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())
 }
@@ -240,7 +242,7 @@ mod tests {
     #[test]
     fn tests_are_found_by_name_and_by_mark() {
         let text = "#[test]\nfn fault_14_and_16_a_b() {\n}\n// Catalogue: 3, 66.\n/// Doc.\n\
-                    pub async fn run() {\nfn other() {\n";
+                    pub(super) async fn run() {\nfn other() {\n";
         let expected =
             [(14, "fault_14_and_16_a_b"), (16, "fault_14_and_16_a_b"), (3, "run"), (66, "run")];
         assert_eq!(tests_of(text).unwrap(), expected.map(|(n, name)| (n, name.to_owned())));

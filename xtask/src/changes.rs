@@ -6,13 +6,13 @@ use std::path::Path;
 use std::process::Command;
 
 /// Commits that count as the last ones.
-pub const COMMITS: usize = 20;
+pub(crate) const COMMITS: usize = 20;
 /// One of so many checks of unchanged sources is chosen.
-pub const ONE_OF: usize = 10;
+pub(crate) const ONE_OF: usize = 10;
 
 /// Files that the last commits changed.
 #[derive(Debug, Default)]
-pub struct Changes {
+pub(crate) struct Changes {
     /// Hash of the last commit, in hexadecimal digits.
     commit: String,
     /// Paths from the workspace's root.
@@ -21,14 +21,14 @@ pub struct Changes {
 
 impl Changes {
     #[cfg(test)]
-    pub fn new(commit: &str, files: &[&str]) -> Self {
+    pub(crate) fn new(commit: &str, files: &[&str]) -> Self {
         let files = files.iter().map(|&file| file.to_owned()).collect();
         Self { commit: commit.to_owned(), files }
     }
 
     /// Reads the last commits and the files that no commit has yet. The oldest commit of a shallow clone
     /// counts as a change of all files.
-    pub fn read(workspace: &Workspace) -> Result<Self> {
+    pub(crate) fn read(workspace: &Workspace) -> Result<Self> {
         let git = |arguments: &[&str]| git(&workspace.root, arguments);
         let count = COMMITS.to_string();
         let log = ["log", "--first-parent", "-m", "--name-only", "--format=", "-n", &count];
@@ -42,16 +42,16 @@ impl Changes {
         Ok(Self { commit: git(&["rev-parse", "HEAD"])?.trim().to_owned(), files })
     }
 
-    pub fn commit(&self) -> &str {
+    pub(crate) fn commit(&self) -> &str {
         &self.commit
     }
 
-    pub fn files(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = &str> {
         self.files.iter().map(String::as_str)
     }
 
     /// Returns whether the last commit chooses the check at this place of all checks.
-    pub fn is_turn(&self, place: usize) -> bool {
+    pub(crate) fn is_turn(&self, place: usize) -> bool {
         const DIGITS: usize = 8;
         let start = self.commit.get(..DIGITS).unwrap_or_default();
         let turn = u32::from_str_radix(start, 16).unwrap_or_default() as usize % ONE_OF;

@@ -24,7 +24,7 @@ const FUZZ_SECONDS: u64 = 2;
 
 /// Options of `cargo xtask ci`.
 #[derive(Debug, Default)]
-pub struct Options {
+pub(crate) struct Options {
     /// Runs only these steps; all if empty.
     pub only: Vec<String>,
     /// Leaves out these steps.
@@ -113,7 +113,7 @@ const STEPS: [Step; 21] = [
 
 /// Runs the chosen steps, even after a failure; fails if one failed. Names every missing tool before it
 /// starts.
-pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let steps = chosen(options)?;
     tools::require(steps.iter().flat_map(|step| step.tools))?;
     let mut before = Before { tested: options.tested.is_some() };
@@ -132,7 +132,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 }
 
 /// Runs one step and nothing else, for [`beside_others`].
-pub fn run_step(workspace: &Workspace, name: &str) -> Result<()> {
+pub(crate) fn run_step(workspace: &Workspace, name: &str) -> Result<()> {
     match STEPS.iter().find(|step| step.name == name) {
         Some(step) => (step.run)(workspace, &Before::default()),
         None => bail!("no step `{name}`"),

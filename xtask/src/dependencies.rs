@@ -29,13 +29,13 @@ struct Ignored {
 }
 
 /// Checks the licenses and the sources of the dependencies. Needs no network once they are downloaded.
-pub fn licenses(workspace: &Workspace) -> Result<()> {
+pub(crate) fn licenses(workspace: &Workspace) -> Result<()> {
     run(workspace, &["licenses", "sources"])
 }
 
 /// Checks the dependencies against published advisories, which are downloaded every time: without
 /// them the check fails.
-pub fn advisories(workspace: &Workspace) -> Result<()> {
+pub(crate) fn advisories(workspace: &Workspace) -> Result<()> {
     check_reasons(&std::fs::read_to_string(workspace.root.join("deny.toml"))?)?;
     run(workspace, &["advisories"])
 }

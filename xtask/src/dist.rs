@@ -12,7 +12,7 @@ use std::process::Command;
 const PROFILE: &str = "symbols";
 /// Builds `stele` and writes `target/dist/stele`, stripped, and `target/dist/stele.debug`, its
 /// symbols. gdb, perf and addr2line find the symbols by the link and the build id in the binary.
-pub fn run(workspace: &Workspace) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     tools::require(tools::FOR_DIST)?;
     let mut build = Command::new(cargo());
     build.args(["build", "--package", "stele-cli", "--profile", PROFILE]);

@@ -24,7 +24,7 @@ struct Block {
 
 /// Runs every block of every document, in one folder for each document, with the built `stele`
 /// first on PATH.
-pub fn run(workspace: &Workspace, release: bool) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, release: bool) -> Result<()> {
     let binary = programs::build(workspace, STELE, release)?;
     let folder = binary.parent().context("the binary has no parent folder")?;
     let mut count = 0;

@@ -24,7 +24,7 @@ struct Edge {
 }
 
 /// Returns the table. Fails if a test or a deliberate bug does not exist.
-pub fn table(root: &Path) -> Result<String> {
+pub(crate) fn table(root: &Path) -> Result<String> {
     let read = |name: &str| {
         std::fs::read_to_string(root.join(name)).with_context(|| format!("reading {name}"))
     };
@@ -55,7 +55,7 @@ fn link(test: &str, read: &impl Fn(&str) -> Result<String>) -> Result<String> {
 
 /// Returns the link to a place, `file: name`. Fails if its file does not contain the text that
 /// `declared` makes of the name.
-pub fn link_to(
+pub(crate) fn link_to(
     place: &str,
     declared: impl Fn(&str) -> String,
     read: &impl Fn(&str) -> Result<String>,

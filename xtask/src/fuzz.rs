@@ -12,7 +12,7 @@ const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
 
 /// Options of `cargo xtask fuzz`.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Time for each target.
     pub seconds: u64,
     /// Seed of every mutation.
@@ -30,7 +30,7 @@ impl Default for Options {
 }
 
 /// Runs the targets. Fails when a target finds a fault.
-pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let mut command = if options.guided {
         guided(workspace)?
     } else {

@@ -19,7 +19,7 @@ const DECIDED_PER_UNDECIDED: usize = 20;
 
 /// Compares the checkers on histories of `seeds` seeds. Fails if they disagree, or if Porcupine leaves
 /// too many groups undecided.
-pub fn run(workspace: &Workspace, seeds: u64) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, seeds: u64) -> Result<()> {
     let porcupine = cluster::porcupine(workspace)?;
     let program = programs::build(workspace, SIMULATION, false)?;
     let folder = tempfile::tempdir().context("creating a folder for histories")?;

@@ -20,7 +20,7 @@ struct Stated {
 
 /// Returns the table of all files, each with its path. Fails if a comment names a test that does not exist, or
 /// names tests of no invariant.
-pub fn table(files: &[(String, String)]) -> Result<String> {
+pub(crate) fn table(files: &[(String, String)]) -> Result<String> {
     let mut places: BTreeMap<&str, &str> = BTreeMap::new();
     for (path, text) in files {
         let names = text.lines().map(str::trim).filter_map(catalogue::function);

@@ -41,7 +41,7 @@ const PERCENT_MIN: usize = 95;
 
 /// Options of `cargo xtask sim-mutants`.
 #[derive(Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Name of a bug or its beginning.
     pub only: Option<String>,
     /// Records which seed showed each bug.
@@ -61,7 +61,7 @@ struct Catch {
 
 /// Runs the seeds against each deliberate bug until one finds it. Prints how many bugs were caught
 /// and which were not; fails below [`PERCENT_MIN`].
-pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let program = Tree::expanded(workspace)?.program(SIMULATION)?;
     let table = Table::load(workspace)?;
     let reached =

@@ -25,7 +25,7 @@ struct Size {
 }
 
 /// Returns the table. Fails if a constant or a function does not exist.
-pub fn table(root: &Path) -> Result<String> {
+pub(crate) fn table(root: &Path) -> Result<String> {
     let read = |name: &str| {
         std::fs::read_to_string(root.join(name)).with_context(|| format!("reading {name}"))
     };

@@ -9,12 +9,12 @@ use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Seeds that every change must pass in safety.
-pub const CI_SEEDS: Range<u64> = 1001..2001;
+pub(crate) const CI_SEEDS: Range<u64> = 1001..2001;
 /// Seeds that every change must pass in liveness.
-pub const LIVENESS_SEEDS: Range<u64> = 1001..1101;
+pub(crate) const LIVENESS_SEEDS: Range<u64> = 1001..1101;
 /// Further seeds that every change must pass in safety. Each once showed a fault of the product or of
 /// a check, or shows a deliberate bug that no other of these seeds shows.
-pub const FOUND_SEEDS: [u64; 39] = [
+pub(crate) const FOUND_SEEDS: [u64; 39] = [
     101_555,
     104_150,
     150_250,
@@ -57,11 +57,11 @@ pub const FOUND_SEEDS: [u64; 39] = [
 ];
 
 /// Further seeds that every change must pass in liveness, for the same reasons.
-pub const FOUND_LIVENESS_SEEDS: [u64; 1] = [9_938_111];
+pub(crate) const FOUND_LIVENESS_SEEDS: [u64; 1] = [9_938_111];
 
 /// Seeds that run together in one mode of the simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seeds {
+pub(crate) struct Seeds {
     /// Value of `--mode`.
     pub mode: &'static str,
     /// Value of `--seeds`.
@@ -73,7 +73,7 @@ const SEEDS_TOGETHER: usize = 25;
 
 impl Seeds {
     /// Returns the same seeds as parts, each for one process.
-    pub fn parts(&self) -> impl Iterator<Item = Self> {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = Self> {
         let Self { mode, range } = self.clone();
         let starts = range.clone().step_by(SEEDS_TOGETHER);
         let part = move |start| start..range.end.min(start + SEEDS_TOGETHER as u64);
@@ -81,7 +81,7 @@ impl Seeds {
     }
 
     /// Returns the arguments of the simulation that run these seeds.
-    pub fn arguments(&self) -> [String; 4] {
+    pub(crate) fn arguments(&self) -> [String; 4] {
         let seeds = format!("{}..{}", self.range.start, self.range.end);
         ["--mode".into(), self.mode.into(), "--seeds".into(), seeds]
     }
@@ -89,7 +89,7 @@ impl Seeds {
 
 /// Returns the seeds that every change must pass: those that once showed something singly, then all
 /// others.
-pub fn ci_seeds() -> Vec<Seeds> {
+pub(crate) fn ci_seeds() -> Vec<Seeds> {
     let singly = |mode, seeds: &[u64]| -> Vec<Seeds> {
         seeds.iter().map(|&seed| Seeds { mode, range: seed..seed + 1 }).collect()
     };
@@ -105,7 +105,7 @@ pub fn ci_seeds() -> Vec<Seeds> {
 
 /// Options of `cargo xtask soak`.
 #[derive(Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Duration in real hours.
     pub hours: f64,
     /// First seed; by default one that no earlier run used.
@@ -115,7 +115,7 @@ pub struct Options {
 }
 
 /// Runs seeds in both modes until the time is over; fails after a violation.
-pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let program = build(workspace, SIMULATION, !options.is_dev)?;
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let from = options.from.unwrap_or_else(|| clock() % 1_000_000_000 * 1_000);

@@ -4,11 +4,11 @@ use anyhow::{Result, bail};
 use std::process::{Command, Stdio};
 
 /// Version of Python for which the wheel of TiKV's client is built.
-pub const PYTHON: &str = "python3.11";
+pub(crate) const PYTHON: &str = "python3.11";
 
 /// One program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tool {
+pub(crate) struct Tool {
     /// Name on PATH.
     pub program: &'static str,
     /// Argument with which the program exits at once.
@@ -25,24 +25,24 @@ const GIT: Tool = tool("git", "--version", "apt-get install git");
 const GO: Tool = tool("go", "version", "apt-get install golang-go (1.25 or newer)");
 
 /// Tools of checks that read the list of tracked files or a commit.
-pub const FOR_GIT: &[Tool] = &[GIT];
+pub(crate) const FOR_GIT: &[Tool] = &[GIT];
 /// Tools of the check of dependencies.
-pub const FOR_DEPENDENCIES: &[Tool] =
+pub(crate) const FOR_DEPENDENCIES: &[Tool] =
     &[tool("cargo-deny", "--version", "cargo install --locked cargo-deny --version 0.20.2")];
 /// Tools of a Porcupine build.
-pub const FOR_HISTORIES: &[Tool] = &[GO];
+pub(crate) const FOR_HISTORIES: &[Tool] = &[GO];
 /// Tools of a TLC run.
-pub const FOR_SPEC: &[Tool] = &[
+pub(crate) const FOR_SPEC: &[Tool] = &[
     tool("java", "-version", "apt-get install default-jre-headless"),
     tool("mvn", "--version", "apt-get install maven"),
     tool("sha256sum", "--version", "apt-get install coreutils"),
 ];
 /// Tools that split a binary from its symbols.
-pub const FOR_DIST: &[Tool] = &[tool("objcopy", "--version", "apt-get install binutils")];
+pub(crate) const FOR_DIST: &[Tool] = &[tool("objcopy", "--version", "apt-get install binutils")];
 /// Tools that name measured functions.
-pub const FOR_HOUSE: &[Tool] = &[tool("addr2line", "--version", "apt-get install binutils")];
+pub(crate) const FOR_HOUSE: &[Tool] = &[tool("addr2line", "--version", "apt-get install binutils")];
 /// Tools of scenarios on real clusters.
-pub const FOR_CLUSTERS: &[Tool] = &[
+pub(crate) const FOR_CLUSTERS: &[Tool] = &[
     GO,
     tool("javac", "-version", "apt-get install default-jdk-headless (17 or newer)"),
     tool("mvn", "--version", "apt-get install maven"),
@@ -58,7 +58,7 @@ pub const FOR_CLUSTERS: &[Tool] = &[
 ];
 
 /// Fails with the name of every tool that is missing and the command that installs it.
-pub fn require<'a>(tools: impl IntoIterator<Item = &'a Tool>) -> Result<()> {
+pub(crate) fn require<'a>(tools: impl IntoIterator<Item = &'a Tool>) -> Result<()> {
     let mut missing: Vec<String> = Vec::new();
     for tool in tools {
         let line = format!("{}: {}", tool.program, tool.remedy);

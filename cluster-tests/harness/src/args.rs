@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 /// Inputs of a scenario.
 #[derive(Debug)]
-pub struct Setup {
+pub(crate) struct Setup {
     pub stele: PathBuf,
     pub programs: Programs,
     /// Seed of every random choice.
@@ -29,7 +29,7 @@ pub struct Setup {
 
 /// Programs that some scenarios need.
 #[derive(Debug, Default)]
-pub struct Programs {
+pub(crate) struct Programs {
     pub porcupine: Option<PathBuf>,
     pub ycsb: Option<PathBuf>,
     pub tikv_rust: Option<PathBuf>,
@@ -45,22 +45,22 @@ pub struct Programs {
 
 impl Setup {
     /// Returns the number of rounds requested, or else the scenario's own.
-    pub fn rounds(&self, full: u64, short: u64) -> u64 {
+    pub(crate) fn rounds(&self, full: u64, short: u64) -> u64 {
         self.rounds.unwrap_or(if self.short { short } else { full })
     }
 
     /// Returns the duration requested, or else the scenario's own.
-    pub fn seconds(&self, full: u64, short: u64) -> u64 {
+    pub(crate) fn seconds(&self, full: u64, short: u64) -> u64 {
         self.seconds.unwrap_or(if self.short { short } else { full })
     }
 
     /// Returns the directory of this run.
-    pub fn work(&self) -> &Path {
+    pub(crate) fn work(&self) -> &Path {
         &self.work
     }
 
     /// Formats the configuration as one line.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         format!(
             "stele {}, data in {}, seed {}",
             self.stele.display(),
@@ -70,7 +70,7 @@ impl Setup {
     }
 
     /// Returns the flags that repeat this run.
-    pub fn replay(&self) -> String {
+    pub(crate) fn replay(&self) -> String {
         let number = |flag: &str, value: Option<u64>| {
             value.map(|value| format!(" --{flag} {value}")).unwrap_or_default()
         };
@@ -91,7 +91,7 @@ impl Setup {
     }
 
     /// Keeps the directory after the run, for inspection.
-    pub fn keep_work(&self) {
+    pub(crate) fn keep_work(&self) {
         if let Some(place) = self.place.borrow_mut().take() {
             println!("data and logs kept in {}", place.keep().display());
         }
@@ -99,12 +99,12 @@ impl Setup {
 }
 
 /// Returns the path of a program, or fails if it was not given.
-pub fn need<'a>(program: &'a Option<PathBuf>, flag: &str) -> Result<&'a Path> {
+pub(crate) fn need<'a>(program: &'a Option<PathBuf>, flag: &str) -> Result<&'a Path> {
     program.as_deref().with_context(|| format!("this scenario needs {flag}"))
 }
 
 /// Parses `SCENARIO [--flag value]…`.
-pub fn read(mut rest: Vec<String>) -> Result<(&'static Scenario, Setup)> {
+pub(crate) fn read(mut rest: Vec<String>) -> Result<(&'static Scenario, Setup)> {
     let name = if rest.is_empty() { String::new() } else { rest.remove(0) };
     let scenario = SCENARIOS.iter().find(|one| one.name == name);
     let Some(scenario) = scenario else { bail!("there is no scenario `{name}`\n{}", usage()) };

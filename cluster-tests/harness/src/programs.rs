@@ -15,7 +15,7 @@ const STACKS_LIMIT: Duration = Duration::from_secs(10);
 
 /// Output of a program.
 #[derive(Debug)]
-pub struct Printed {
+pub(crate) struct Printed {
     pub succeeded: bool,
     /// Whether it ended within the limit.
     pub in_time: bool,
@@ -28,19 +28,19 @@ pub struct Printed {
 
 impl Printed {
     /// Returns a number of the object; 0 if it is missing.
-    pub fn number(&self, name: &str) -> f64 {
+    pub(crate) fn number(&self, name: &str) -> f64 {
         self.object.get(name).and_then(serde_json::Value::as_f64).unwrap_or_default()
     }
 }
 
 /// Starts a program; the handle returns its output. A program above the limit gets SIGABRT, on
 /// which a Go program prints its stacks, and is then killed.
-pub fn start(command: Command) -> JoinHandle<Result<Printed>> {
+pub(crate) fn start(command: Command) -> JoinHandle<Result<Printed>> {
     start_for(command, TIME_LIMIT, STACKS_LIMIT)
 }
 
 /// Starts a program as [`start`] does, with its own limit.
-pub fn start_within(command: Command, limit: Duration) -> JoinHandle<Result<Printed>> {
+pub(crate) fn start_within(command: Command, limit: Duration) -> JoinHandle<Result<Printed>> {
     start_for(command, limit, STACKS_LIMIT)
 }
 
@@ -77,7 +77,12 @@ fn start_for(command: Command, limit: Duration, grace: Duration) -> JoinHandle<R
 }
 
 /// Builds a go-ycsb command with `-p` settings in addition to the address.
-pub fn ycsb(program: &Path, address: &str, command: &str, settings: &[(&str, String)]) -> Command {
+pub(crate) fn ycsb(
+    program: &Path,
+    address: &str,
+    command: &str,
+    settings: &[(&str, String)],
+) -> Command {
     let mut process = Command::new(program);
     process.args(["-cmd", command, "-p", &format!("tikv.pd={address}"), "-p", "tikv.type=raw"]);
     process.args(["-p", "workload=core", "-p", "tikv.conncount=4"]);

@@ -4,19 +4,19 @@ use serde_json::{Map, Value};
 
 /// Results and failed requirements of a scenario.
 #[derive(Debug, Default)]
-pub struct Report {
+pub(crate) struct Report {
     figures: Map<String, Value>,
     failures: Vec<String>,
 }
 
 impl Report {
     /// Records a result.
-    pub fn record(&mut self, name: &str, value: impl Into<Value>) {
+    pub(crate) fn record(&mut self, name: &str, value: impl Into<Value>) {
         self.figures.insert(name.to_owned(), value.into());
     }
 
     /// Records a requirement: the scenario fails if it does not hold.
-    pub fn require(&mut self, holds: bool, what: impl Into<String>) {
+    pub(crate) fn require(&mut self, holds: bool, what: impl Into<String>) {
         if !holds {
             let what = what.into();
             println!("NOT MET: {what}");
@@ -25,12 +25,12 @@ impl Report {
     }
 
     /// Returns whether every requirement held.
-    pub fn is_met(&self) -> bool {
+    pub(crate) fn is_met(&self) -> bool {
         self.failures.is_empty()
     }
 
     /// Prints the result line and the JSON line.
-    pub fn print(&self, scenario: &str, seed: u64, seconds: f64) {
+    pub(crate) fn print(&self, scenario: &str, seed: u64, seconds: f64) {
         let figures: Vec<String> =
             self.figures.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let verdict = if self.is_met() { "met" } else { "NOT MET" };
@@ -44,7 +44,7 @@ impl Report {
 }
 
 /// Returns the value below which `share` of the samples lie; 0 without samples.
-pub fn percentile(samples: &[f64], share: f64) -> f64 {
+pub(crate) fn percentile(samples: &[f64], share: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     let at = (share * sorted.len() as f64).ceil() as usize;
@@ -52,7 +52,7 @@ pub fn percentile(samples: &[f64], share: f64) -> f64 {
 }
 
 /// Rounds to three decimal places.
-pub fn rounded(value: f64) -> f64 {
+pub(crate) fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 

@@ -15,7 +15,11 @@ const SCAN_PAIRS: u32 = 500;
 
 /// Waits for `replicas` of every region, then compares all replicas with each other and with the
 /// ledger. The caller must have stopped all writers.
-pub async fn everything(cluster: &mut Cluster, ledger: &Ledger, replicas: usize) -> Result<()> {
+pub(crate) async fn everything(
+    cluster: &mut Cluster,
+    ledger: &Ledger,
+    replicas: usize,
+) -> Result<()> {
     cluster.wait_replicated(replicas, SETTLED_LIMIT).await?;
     for known in cluster.regions().await? {
         compare_checksums(cluster, &known)

@@ -15,15 +15,15 @@ use std::collections::BTreeMap;
 use stele_types::{Error, Result};
 
 /// Key in a store, and file in an exported folder.
-pub const NAME: &str = ".stele-attributes";
+pub(crate) const NAME: &str = ".stele-attributes";
 /// Permission bits of files and folders that are not listed.
-pub const FILE_MODE: u32 = 0o644;
-pub const FOLDER_MODE: u32 = 0o755;
+pub(crate) const FILE_MODE: u32 = 0o644;
+pub(crate) const FOLDER_MODE: u32 = 0o755;
 /// Bits that are kept: not those that give a file the rights of its owner, which may be another one.
-pub const MODE_BITS: u32 = 0o777;
+pub(crate) const MODE_BITS: u32 = 0o777;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attribute {
+pub(crate) struct Attribute {
     pub mode: Option<u32>,
     /// Unix seconds.
     pub expires_at_s: Option<u64>,
@@ -31,7 +31,7 @@ pub struct Attribute {
 
 /// Attributes by path, in the bytes of the file system. The path of a folder ends with `/`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Attributes(BTreeMap<Vec<u8>, Attribute>);
+pub(crate) struct Attributes(BTreeMap<Vec<u8>, Attribute>);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -44,7 +44,7 @@ struct Line {
 
 impl Attributes {
     /// Reads the text. Fails with `Invalid` naming the line.
-    pub fn parse(text: &[u8]) -> Result<Self> {
+    pub(crate) fn parse(text: &[u8]) -> Result<Self> {
         let mut all = Self::default();
         let lines = text.split(|byte| *byte == b'\n').enumerate();
         for (at, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {
@@ -61,7 +61,7 @@ impl Attributes {
     }
 
     /// Writes the text that [`Attributes::parse`] reads.
-    pub fn text(&self) -> Vec<u8> {
+    pub(crate) fn text(&self) -> Vec<u8> {
         let mut text = Vec::new();
         for (path, attribute) in &self.0 {
             let mut object = Map::new();
@@ -78,16 +78,16 @@ impl Attributes {
         text
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub fn get(&self, path: &[u8]) -> Attribute {
+    pub(crate) fn get(&self, path: &[u8]) -> Attribute {
         self.0.get(path).copied().unwrap_or_default()
     }
 
     /// Replaces the attributes of a path; a path without any is not listed.
-    pub fn set(&mut self, path: Vec<u8>, attribute: Attribute) {
+    pub(crate) fn set(&mut self, path: Vec<u8>, attribute: Attribute) {
         match attribute == Attribute::default() {
             true => self.0.remove(&path),
             false => self.0.insert(path, attribute),
@@ -95,7 +95,7 @@ impl Attributes {
     }
 
     /// Returns the listed folders, a folder before those below it.
-    pub fn folders(&self) -> impl Iterator<Item = (&[u8], Attribute)> {
+    pub(crate) fn folders(&self) -> impl Iterator<Item = (&[u8], Attribute)> {
         self.0.iter().filter_map(|(path, it)| Some((path.strip_suffix(b"/")?, *it)))
     }
 }

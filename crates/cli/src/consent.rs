@@ -27,7 +27,7 @@ impl Consent {
 /// `Refused` if there is none and `--yes` was not given.
 ///
 /// Invariant: nothing is destroyed that a person or the command line did not agree to.
-pub fn given(what: &str, yes: bool) -> Result<bool> {
+pub(crate) fn given(what: &str, yes: bool) -> Result<bool> {
     let has_terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     let consent = Consent::of(yes, has_terminal);
     // bug cli.destroyed_unasked: let consent = Consent::Given;

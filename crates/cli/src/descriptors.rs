@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const WANTED: u64 = 1 << 20;
 
 /// Raises the limit as far as the system allows. Returns the limit in force.
-pub fn raise() -> u64 {
+pub(crate) fn raise() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let current = current.unwrap_or(u64::MAX);
     let wanted = maximum.unwrap_or(u64::MAX).min(WANTED);

@@ -22,7 +22,7 @@ const PAGE_BYTES_MAX: usize = 8 << 20;
 /// Limit for the entries that are applied together.
 const APPLY_BYTES_MAX: usize = 8 << 20;
 
-pub struct NodeDir {
+pub(crate) struct NodeDir {
     store: Store,
     view: Arc<View>,
     /// Keys of the regions that have a replica here, ascending, without overlap.
@@ -34,7 +34,7 @@ pub struct NodeDir {
 
 impl NodeDir {
     /// Opens a directory on files that opening may change.
-    pub fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Self> {
+    pub(crate) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Self> {
         let clock = Arc::new(SystemClock::new());
         let now_s = clock.unix_seconds();
         let (store, _) = Store::open(vfs, clock, dir, options, Replay::Committed)?;
@@ -54,12 +54,12 @@ impl NodeDir {
     }
 
     /// Returns the store, for statistics and verification.
-    pub fn store(&self) -> &Store {
+    pub(crate) fn store(&self) -> &Store {
         &self.store
     }
 
     /// Describes why the pairs may not be those that the cluster serves; `None` if they are.
-    pub fn note(&self) -> Option<String> {
+    pub(crate) fn note(&self) -> Option<String> {
         (self.uncertain_entries > 0).then(|| {
             format!(
                 "{} entries in the log may not be committed; their effects are left out, and the \
@@ -70,7 +70,7 @@ impl NodeDir {
     }
 
     /// Returns the pair of a key. Fails if no region of this store holds the key.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Pair>> {
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Pair>> {
         if !self.ranges.iter().any(|range| range.contains(key)) {
             return Err(Error::Refused(
                 "this store has no replica of the key's region; read the directory of another \
@@ -83,7 +83,7 @@ impl NodeDir {
     }
 
     /// Whether regions of this store hold all keys of a range.
-    pub fn has_all(&self, range: &KeyRange) -> bool {
+    pub(crate) fn has_all(&self, range: &KeyRange) -> bool {
         let mut rest = vec![range.clone()];
         for own in &self.ranges {
             rest = rest.iter().flat_map(|part| part.without(own)).collect();
@@ -92,7 +92,7 @@ impl NodeDir {
     }
 
     /// Iterates over the pairs of a range that regions of this store hold.
-    pub fn pairs(&self, range: &KeyRange, order: Order, keys_only: bool) -> NodePairs {
+    pub(crate) fn pairs(&self, range: &KeyRange, order: Order, keys_only: bool) -> NodePairs {
         let mut ranges: Vec<KeyRange> = self
             .ranges
             .iter()
@@ -109,7 +109,7 @@ impl NodeDir {
 }
 
 /// Pairs of a directory in key order, with user keys.
-pub struct NodePairs {
+pub(crate) struct NodePairs {
     view: Arc<View>,
     /// Ranges that are not read yet; the next one is the last.
     ranges: Vec<KeyRange>,

@@ -8,39 +8,39 @@ use stele_types::{Error, Result};
 const NAME: &str = "standard output";
 
 /// Buffered standard output.
-pub struct Output {
+pub(crate) struct Output {
     out: BufWriter<StdoutLock<'static>>,
 }
 
 impl Output {
     /// Locks standard output for this command.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { out: BufWriter::with_capacity(1 << 16, io::stdout().lock()) }
     }
 
     /// Writes bytes unchanged.
-    pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         self.out.write_all(bytes).map_err(failed)
     }
 
-    pub fn line(&mut self, line: &str) -> Result<()> {
+    pub(crate) fn line(&mut self, line: &str) -> Result<()> {
         self.bytes(line.as_bytes())?;
         self.bytes(b"\n")
     }
 
     /// Writes a JSON object as one line.
-    pub fn json(&mut self, object: Map<String, Value>) -> Result<()> {
+    pub(crate) fn json(&mut self, object: Map<String, Value>) -> Result<()> {
         self.line(&Value::Object(object).to_string())
     }
 
     /// Flushes the buffer to the system.
-    pub fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<()> {
         self.out.flush().map_err(failed)
     }
 }
 
 /// Prints text and flushes. A failure is ignored: the reader has closed standard output.
-pub fn print(text: &str) {
+pub(crate) fn print(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
@@ -50,7 +50,7 @@ fn failed(source: io::Error) -> Error {
 }
 
 /// Returns whether `error` means that the reader closed standard output.
-pub fn is_closed_pipe(error: &Error) -> bool {
+pub(crate) fn is_closed_pipe(error: &Error) -> bool {
     matches!(error, Error::Io { path, source, .. }
         if path == Path::new(NAME) && source.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -12,7 +12,7 @@ use stele_types::{Error, KeyRange, Result};
 use tokio::runtime::Runtime;
 
 /// An open store or a connection, for reading.
-pub enum Source {
+pub(crate) enum Source {
     /// A directory opened by this process, which is not changed.
     Directory(Box<Reader>),
     /// A cluster reached over the network.
@@ -20,7 +20,7 @@ pub enum Source {
 }
 
 /// An open store or a connection, for writing.
-pub enum Place {
+pub(crate) enum Place {
     /// A store opened by this process.
     Directory(Box<Store>),
     /// A cluster reached over the network.
@@ -28,14 +28,14 @@ pub enum Place {
 }
 
 /// Client of a cluster; calls block.
-pub struct Remote {
+pub(crate) struct Remote {
     runtime: Runtime,
     client: Client,
 }
 
 /// Number of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Amount {
+pub(crate) enum Amount {
     /// Counted.
     Exactly(u64),
     /// More keys than are counted.
@@ -46,7 +46,7 @@ pub enum Amount {
 const COUNTED_MAX: usize = 10_000;
 
 /// Pairs to read, and the parts of them that are needed.
-pub struct Wanted {
+pub(crate) struct Wanted {
     pub range: KeyRange,
     pub reverse: bool,
     pub keys_only: bool,
@@ -60,21 +60,21 @@ const EXPIRIES_AT_ONCE: usize = 256;
 
 impl Source {
     /// Opens an existing store, or connects to a cluster.
-    pub fn open(place: &args::StoreOrCluster) -> Result<Self> {
+    pub(crate) fn open(place: &args::StoreOrCluster) -> Result<Self> {
         match &place.store {
             Some(dir) => Ok(Self::Directory(Box::new(Reader::open(dir, &Tuning::default())?))),
             None => Remote::connect(&place.cluster).map(Self::Cluster),
         }
     }
 
-    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         match self {
             Self::Directory(reader) => reader.get(key),
             Self::Cluster(remote) => remote.wait(remote.client.get(bytes(key))),
         }
     }
 
-    pub fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
+    pub(crate) fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
         match self {
             Self::Directory(reader) => reader.exist(keys),
             Self::Cluster(remote) => {
@@ -85,7 +85,7 @@ impl Source {
     }
 
     /// Calls `each` with each wanted pair, in key order.
-    pub fn each_pair(
+    pub(crate) fn each_pair(
         &self,
         wanted: Wanted,
         mut each: impl FnMut(&Pair) -> Result<()>,
@@ -119,12 +119,12 @@ impl Source {
 
 impl Place {
     /// Opens an existing store, or connects to a cluster.
-    pub fn open(place: &args::StoreOrCluster) -> Result<Self> {
+    pub(crate) fn open(place: &args::StoreOrCluster) -> Result<Self> {
         Self::open_with(place, |dir| Store::open(dir, &Tuning::default()))
     }
 
     /// Opens a store and creates it if it does not exist, or connects to a cluster.
-    pub fn open_or_create(place: &args::StoreOrCluster) -> Result<Self> {
+    pub(crate) fn open_or_create(place: &args::StoreOrCluster) -> Result<Self> {
         Self::open_with(place, |dir| Store::open_or_create(dir, &Tuning::default()))
     }
 
@@ -139,7 +139,7 @@ impl Place {
     }
 
     /// Sets a key. The pair expires after `ttl_s` seconds, if given.
-    pub fn put(&self, key: &[u8], value: Vec<u8>, ttl_s: Option<u64>) -> Result<()> {
+    pub(crate) fn put(&self, key: &[u8], value: Vec<u8>, ttl_s: Option<u64>) -> Result<()> {
         match self {
             Self::Directory(store) => store.put(key, &value, ttl_s),
             Self::Cluster(remote) => {
@@ -150,7 +150,12 @@ impl Place {
     }
 
     /// Sets a key if it has no value. Returns whether it was set.
-    pub fn put_if_absent(&self, key: &[u8], value: Vec<u8>, ttl_s: Option<u64>) -> Result<bool> {
+    pub(crate) fn put_if_absent(
+        &self,
+        key: &[u8],
+        value: Vec<u8>,
+        ttl_s: Option<u64>,
+    ) -> Result<bool> {
         match self {
             Self::Directory(store) => store.put_if_absent(key, &value, ttl_s),
             Self::Cluster(remote) => {
@@ -162,7 +167,12 @@ impl Place {
     }
 
     /// Sets a key if it has a value. Returns whether it was set.
-    pub fn put_if_present(&self, key: &[u8], value: Vec<u8>, ttl_s: Option<u64>) -> Result<bool> {
+    pub(crate) fn put_if_present(
+        &self,
+        key: &[u8],
+        value: Vec<u8>,
+        ttl_s: Option<u64>,
+    ) -> Result<bool> {
         match self {
             Self::Directory(store) => store.put_if_present(key, &value, ttl_s),
             Self::Cluster(remote) => {
@@ -174,7 +184,7 @@ impl Place {
     }
 
     /// Adds to the number of a key. Returns the sum.
-    pub fn increment(&self, key: &[u8], by: i64) -> Result<i64> {
+    pub(crate) fn increment(&self, key: &[u8], by: i64) -> Result<i64> {
         match self {
             Self::Directory(store) => store.increment(key, by),
             Self::Cluster(remote) => remote.wait(remote.client.increment(bytes(key), by)),
@@ -182,7 +192,7 @@ impl Place {
     }
 
     /// Appends to the value of a key. Returns its length in bytes.
-    pub fn append(&self, key: &[u8], value: Vec<u8>) -> Result<u64> {
+    pub(crate) fn append(&self, key: &[u8], value: Vec<u8>) -> Result<u64> {
         match self {
             Self::Directory(store) => store.append(key, &value),
             Self::Cluster(remote) => remote.wait(remote.client.append(bytes(key), value)),
@@ -190,14 +200,14 @@ impl Place {
     }
 
     /// Deletes a key. Returns the value that it had.
-    pub fn get_and_delete(&self, key: &[u8]) -> Result<Option<Bytes>> {
+    pub(crate) fn get_and_delete(&self, key: &[u8]) -> Result<Option<Bytes>> {
         match self {
             Self::Directory(store) => store.get_and_delete(key),
             Self::Cluster(remote) => remote.wait(remote.client.get_and_delete(bytes(key))),
         }
     }
 
-    pub fn delete(&self, keys: &[Vec<u8>]) -> Result<()> {
+    pub(crate) fn delete(&self, keys: &[Vec<u8>]) -> Result<()> {
         match self {
             Self::Directory(store) => keys.iter().try_for_each(|key| store.delete(key)),
             Self::Cluster(remote) => {
@@ -208,7 +218,7 @@ impl Place {
     }
 
     /// Returns how many keys a range has, as far as they are counted.
-    pub fn keys_in(&self, range: &KeyRange) -> Result<Amount> {
+    pub(crate) fn keys_in(&self, range: &KeyRange) -> Result<Amount> {
         let counted = match self {
             Self::Directory(store) => {
                 let mut keys = store.pairs(range.clone(), Order::Forward, true)?;
@@ -223,7 +233,7 @@ impl Place {
         })
     }
 
-    pub fn delete_range(&self, range: &KeyRange) -> Result<()> {
+    pub(crate) fn delete_range(&self, range: &KeyRange) -> Result<()> {
         match self {
             Self::Directory(store) => store.delete_range(range),
             Self::Cluster(remote) => remote.wait(remote.client.delete_range(range.clone())),
@@ -231,7 +241,7 @@ impl Place {
     }
 
     /// Closes the store and returns the error of a failed shutdown.
-    pub fn close(self) -> Result<()> {
+    pub(crate) fn close(self) -> Result<()> {
         match self {
             Self::Directory(store) => store.close(),
             Self::Cluster(_) => Ok(()),

@@ -6,13 +6,13 @@ use std::time::Duration;
 const REDRAW: Duration = Duration::from_millis(200);
 
 /// A bar on standard error.
-pub struct Progress {
+pub(crate) struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
     /// Shows a bar up to `total` bytes, or a spinner if `total` is unknown.
-    pub fn bytes(total: Option<u64>, what: &str) -> Self {
+    pub(crate) fn bytes(total: Option<u64>, what: &str) -> Self {
         let (bar, template) = match total {
             Some(total) => (
                 ProgressBar::new(total),
@@ -29,12 +29,12 @@ impl Progress {
     }
 
     /// Adds bytes that are done.
-    pub fn add(&self, bytes: u64) {
+    pub(crate) fn add(&self, bytes: u64) {
         self.bar.inc(bytes);
     }
 
     /// Prints a line to standard error without disturbing the bar.
-    pub fn warn(&self, line: &str) {
+    pub(crate) fn warn(&self, line: &str) {
         self.bar.suspend(|| eprintln!("stele: {line}"));
     }
 }

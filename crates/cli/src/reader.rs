@@ -13,7 +13,7 @@ use stele_types::{KeyRange, Result};
 use stele_vfs::{CopyOnWriteVfs, RealVfs, Vfs};
 
 /// A directory, open for reading.
-pub struct Reader {
+pub(crate) struct Reader {
     files: Arc<CopyOnWriteVfs>,
     store: ByKind,
 }
@@ -25,7 +25,7 @@ enum ByKind {
 
 impl Reader {
     /// Opens the directory of an embedded store, of a shard or of a node. Prints what is left out.
-    pub fn open(dir: &Path, tuning: &Tuning) -> Result<Self> {
+    pub(crate) fn open(dir: &Path, tuning: &Tuning) -> Result<Self> {
         Store::check_exists(dir)?;
         let files = CopyOnWriteVfs::new(Arc::new(RealVfs::new()), CHANGES_BYTES_MAX);
         let files = Arc::new(files);
@@ -47,14 +47,14 @@ impl Reader {
         Ok(Self { files, store })
     }
 
-    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         match &self.store {
             ByKind::Embedded(store) => Ok(store.get(key)?.map(|(value, _)| value)),
             ByKind::Node(node) => Ok(node.get(key)?.map(|pair| pair.value)),
         }
     }
 
-    pub fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
+    pub(crate) fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
         match &self.store {
             ByKind::Embedded(store) => store.exist(keys),
             ByKind::Node(node) => keys.iter().map(|key| Ok(node.get(key)?.is_some())).collect(),
@@ -62,7 +62,7 @@ impl Reader {
     }
 
     /// Iterates over the pairs of a range. Says so if a node's directory does not hold all of them.
-    pub fn pairs(
+    pub(crate) fn pairs(
         &self,
         range: KeyRange,
         order: Order,
@@ -80,7 +80,7 @@ impl Reader {
     }
 
     /// Returns sizes and counts.
-    pub fn statistics(&self) -> Statistics {
+    pub(crate) fn statistics(&self) -> Statistics {
         match &self.store {
             ByKind::Embedded(store) => store.statistics(),
             ByKind::Node(node) => {
@@ -90,7 +90,7 @@ impl Reader {
     }
 
     /// Verifies everything. The reported bytes are those that the files take on the device.
-    pub fn verify(
+    pub(crate) fn verify(
         &self,
         damage: &mut dyn FnMut(PathBuf, String),
         checked: &dyn Fn(u64),

@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 
 /// Connects to a cluster through any of these nodes.
-pub async fn connect(addresses: &[String]) -> Result<Client> {
+pub(crate) async fn connect(addresses: &[String]) -> Result<Client> {
     let patient = Options { on_wait: Some(report_wait), ..Options::default() };
     let options = Options { timeout: CONNECT_WITHIN, ..patient };
     Ok(Client::connect_with(addresses, options).await?.with(patient))
@@ -22,14 +22,14 @@ fn report_wait(reason: &str) {
 }
 
 /// Builds a runtime on the caller's thread, for a command that waits.
-pub fn small() -> Result<Runtime> {
+pub(crate) fn small() -> Result<Runtime> {
     built(Builder::new_current_thread().enable_all())
 }
 
 /// Builds a runtime of one thread per processor minus one per store, at least one: each store of a
 /// node has an event loop of its own. With one thread per processor in addition to the loops,
 /// requests would move between processors that are all busy.
-pub fn large(stores: usize) -> Result<Runtime> {
+pub(crate) fn large(stores: usize) -> Result<Runtime> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = processors.saturating_sub(stores).max(1);
     let mut builder = Builder::new_multi_thread();

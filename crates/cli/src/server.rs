@@ -23,7 +23,7 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 /// Interval in which the factor of the devices is read.
 const SCALE_INTERVAL: Duration = Duration::from_millis(200);
 
-pub fn run(args: &Server) -> Result<Outcome> {
+pub(crate) fn run(args: &Server) -> Result<Outcome> {
     if let Some(parent) = args.with_parent {
         end_with(parent)?;
     }

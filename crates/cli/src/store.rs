@@ -13,21 +13,21 @@ use stele_types::computed::Unfit;
 use stele_types::{Error, KeyRange, Result};
 use stele_vfs::{RealVfs, SystemClock, Vfs};
 
-pub use stele_engine::{Order, Pair};
+pub(crate) use stele_engine::{Order, Pair};
 
 /// Entries that make a directory a store, or part of a damaged one.
 const PARTS: [&str; 3] = ["STORE", "log", "index"];
 
 /// Unit of `st_blocks` on every system that has it.
-pub const STAT_BLOCK_BYTES: u64 = 512;
+pub(crate) const STAT_BLOCK_BYTES: u64 = 512;
 
 /// Limit for the memory of what opening changes in a copy of a directory: usually below the size of a
 /// few memtables.
-pub const CHANGES_BYTES_MAX: u64 = 1 << 30;
+pub(crate) const CHANGES_BYTES_MAX: u64 = 1 << 30;
 
 /// Settings that a command may change; `None` keeps the default.
 #[derive(Clone, Debug, Default)]
-pub struct Tuning {
+pub(crate) struct Tuning {
     pub policy: PolicyKind,
     /// Runs maintenance on threads while the command works.
     pub background: bool,
@@ -39,7 +39,7 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    pub fn options(&self) -> Options {
+    pub(crate) fn options(&self) -> Options {
         let mut options = Options {
             background: self.background,
             rebuild: !self.without_repair,
@@ -59,22 +59,22 @@ impl Tuning {
     }
 }
 
-pub struct Store {
+pub(crate) struct Store {
     db: Db,
 }
 
 /// A submitted write.
-pub struct Pending(Completion);
+pub(crate) struct Pending(Completion);
 
 impl Pending {
-    pub fn wait(self) -> Result<()> {
+    pub(crate) fn wait(self) -> Result<()> {
         self.0.wait()
     }
 }
 
 /// Sizes and counts of a store.
 #[derive(Clone, Debug)]
-pub struct Statistics {
+pub(crate) struct Statistics {
     /// Bytes written to files since open, by cause.
     pub written_bytes: Vec<(&'static str, u64)>,
     pub disk_bytes: u64,
@@ -90,7 +90,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    pub fn of(engine: EngineStats, phase: Phase) -> Self {
+    pub(crate) fn of(engine: EngineStats, phase: Phase) -> Self {
         Self {
             space_amp: engine.space_amp(),
             written_bytes: engine.written_bytes,
@@ -106,7 +106,7 @@ impl Statistics {
 
 /// Bytes on the device below a directory, as `du` counts them: files and directories.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct DiskBytes {
+pub(crate) struct DiskBytes {
     /// Bytes of everything else.
     pub used_bytes: u64,
     /// Bytes that a store only holds in reserve.
@@ -114,7 +114,7 @@ pub struct DiskBytes {
 }
 
 impl DiskBytes {
-    pub fn of(dir: &Path) -> Result<Self> {
+    pub(crate) fn of(dir: &Path) -> Result<Self> {
         let failed = |source| Error::io("list", dir, source);
         let blocks = |meta: &std::fs::Metadata| meta.blocks() * STAT_BLOCK_BYTES;
         let used_bytes = blocks(&std::fs::symlink_metadata(dir).map_err(failed)?);
@@ -137,7 +137,7 @@ impl DiskBytes {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Verified {
+pub(crate) struct Verified {
     pub keys: u64,
     /// Bytes of keys and values, as read.
     pub live_bytes: u64,
@@ -149,24 +149,24 @@ pub struct Verified {
 
 impl Store {
     /// Opens an existing store.
-    pub fn open(dir: &Path, tuning: &Tuning) -> Result<Self> {
+    pub(crate) fn open(dir: &Path, tuning: &Tuning) -> Result<Self> {
         Self::check_exists(dir)?;
         Self::open_or_create(dir, tuning)
     }
 
-    pub fn open_or_create(dir: &Path, tuning: &Tuning) -> Result<Self> {
+    pub(crate) fn open_or_create(dir: &Path, tuning: &Tuning) -> Result<Self> {
         Self::open_on(Arc::new(RealVfs::new()), dir, tuning)
     }
 
     /// Does the same as [`Store::open_or_create`] on the given files.
-    pub fn open_on(vfs: Arc<dyn Vfs>, dir: &Path, tuning: &Tuning) -> Result<Self> {
+    pub(crate) fn open_on(vfs: Arc<dyn Vfs>, dir: &Path, tuning: &Tuning) -> Result<Self> {
         let clock = Arc::new(SystemClock::new());
         Ok(Self { db: Db::open_with(vfs, clock, dir, tuning.options())? })
     }
 
     /// Fails for a directory without a store. One that lacks only its identity is not empty: the
     /// engine reports what is missing.
-    pub fn check_exists(dir: &Path) -> Result<()> {
+    pub(crate) fn check_exists(dir: &Path) -> Result<()> {
         if PARTS.iter().any(|part| dir.join(part).exists()) {
             return Ok(());
         }
@@ -179,13 +179,13 @@ impl Store {
     }
 
     /// Returns the value, and whether the pair has a time to live.
-    pub fn get(&self, key: &[u8]) -> Result<Option<(Bytes, bool)>> {
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<(Bytes, bool)>> {
         let found = self.db.get_with_ttl(key)?;
         Ok(found.map(|(value, ttl_s)| (value, ttl_s.is_some())))
     }
 
     /// Sets a key. The pair expires after `ttl_s` seconds, if given.
-    pub fn put(&self, key: &[u8], value: &[u8], ttl_s: Option<u64>) -> Result<()> {
+    pub(crate) fn put(&self, key: &[u8], value: &[u8], ttl_s: Option<u64>) -> Result<()> {
         match ttl_s {
             Some(ttl_s) => self.db.put_ttl(key, value, ttl_s),
             None => self.db.put(key, value),
@@ -194,7 +194,7 @@ impl Store {
 
     /// Submits a put without waiting; [`Pending::wait`] returns when it is durable. The pair expires at
     /// this Unix time in seconds; 0 never.
-    pub fn put_later(&self, key: &[u8], value: &[u8], expires_at_s: u64) -> Result<Pending> {
+    pub(crate) fn put_later(&self, key: &[u8], value: &[u8], expires_at_s: u64) -> Result<Pending> {
         if expires_at_s == 0 {
             return self.db.put_async(key, value).map(Pending);
         }
@@ -204,7 +204,10 @@ impl Store {
     }
 
     /// Sets several keys in one batch.
-    pub fn put_all<'a>(&self, pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<()> {
+    pub(crate) fn put_all<'a>(
+        &self,
+        pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> Result<()> {
         let mut batch = Batch::new();
         for (key, value) in pairs {
             batch.put(key, value)?;
@@ -213,36 +216,46 @@ impl Store {
     }
 
     /// Sets a key if it has no value. Returns whether it was set.
-    pub fn put_if_absent(&self, key: &[u8], value: &[u8], ttl_s: Option<u64>) -> Result<bool> {
+    pub(crate) fn put_if_absent(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        ttl_s: Option<u64>,
+    ) -> Result<bool> {
         let new = new_pair(value, ttl_s);
         self.is_changed(key, Modification::Compare { expected: None, new })
     }
 
     /// Sets a key if it has a value. Returns whether it was set.
-    pub fn put_if_present(&self, key: &[u8], value: &[u8], ttl_s: Option<u64>) -> Result<bool> {
+    pub(crate) fn put_if_present(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        ttl_s: Option<u64>,
+    ) -> Result<bool> {
         self.is_changed(key, Modification::Replace { new: new_pair(value, ttl_s) })
     }
 
-    pub fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
+    pub(crate) fn exist(&self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
         let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
         self.db.exist(&keys)
     }
 
     /// Adds to the number of a key. Returns the sum.
-    pub fn increment(&self, key: &[u8], by: i64) -> Result<i64> {
+    pub(crate) fn increment(&self, key: &[u8], by: i64) -> Result<i64> {
         let sum = self.computed(key, Modification::Increment { by })?;
         let sum = std::str::from_utf8(&sum).ok().and_then(|sum| sum.parse().ok());
         sum.ok_or_else(|| Unfit::NotANumber.error())
     }
 
     /// Appends to the value of a key. Returns its length in bytes.
-    pub fn append(&self, key: &[u8], bytes: &[u8]) -> Result<u64> {
+    pub(crate) fn append(&self, key: &[u8], bytes: &[u8]) -> Result<u64> {
         let bytes = Bytes::copy_from_slice(bytes);
         Ok(self.computed(key, Modification::Append { bytes })?.len() as u64)
     }
 
     /// Deletes a key. Returns the value that it had.
-    pub fn get_and_delete(&self, key: &[u8]) -> Result<Option<Bytes>> {
+    pub(crate) fn get_and_delete(&self, key: &[u8]) -> Result<Option<Bytes>> {
         self.db.retrieve_and_delete(key)
     }
 
@@ -259,16 +272,16 @@ impl Store {
         }
     }
 
-    pub fn delete(&self, key: &[u8]) -> Result<()> {
+    pub(crate) fn delete(&self, key: &[u8]) -> Result<()> {
         self.db.delete(key)
     }
 
-    pub fn delete_range(&self, range: &KeyRange) -> Result<()> {
+    pub(crate) fn delete_range(&self, range: &KeyRange) -> Result<()> {
         if range.is_empty() { Ok(()) } else { self.db.delete_range(&range.start, &range.end) }
     }
 
     /// Iterates over the pairs of a range in a snapshot of the store.
-    pub fn pairs(
+    pub(crate) fn pairs(
         &self,
         range: KeyRange,
         order: Order,
@@ -278,7 +291,7 @@ impl Store {
     }
 
     /// Reads at most `limit` pairs from `start` on; returns their number and bytes.
-    pub fn scan_from(&self, start: &[u8], limit: usize) -> Result<(u64, u64)> {
+    pub(crate) fn scan_from(&self, start: &[u8], limit: usize) -> Result<(u64, u64)> {
         let range = KeyRange::new(start.to_vec(), Vec::new());
         let found = self.db.scan(&stele_engine::ScanOptions::new(range, limit))?;
         let bytes = found.iter().map(|pair| pair.key.len() + pair.value.len()).sum::<usize>();
@@ -287,7 +300,7 @@ impl Store {
 
     /// Verifies the whole store. Reports damage to `damage` as (file, description) and checked
     /// bytes to `checked`.
-    pub fn verify(
+    pub(crate) fn verify(
         &self,
         damage: &mut dyn FnMut(PathBuf, String),
         checked: &dyn Fn(u64),
@@ -296,33 +309,33 @@ impl Store {
     }
 
     /// Merges runs, sorts values and collects garbage until nothing more can be reclaimed.
-    pub fn compact(&self) -> Result<()> {
+    pub(crate) fn compact(&self) -> Result<()> {
         self.db.compact()
     }
 
     /// Flushes the memtables to runs.
-    pub fn flush(&self) -> Result<()> {
+    pub(crate) fn flush(&self) -> Result<()> {
         self.db.flush()
     }
 
     /// Does about `bytes_max` bytes of background work; returns whether more is pending.
-    pub fn maintain(&self, bytes_max: u64) -> Result<bool> {
+    pub(crate) fn maintain(&self, bytes_max: u64) -> Result<bool> {
         Ok(self.db.maintain(bytes_max)?.more)
     }
 
-    pub fn statistics(&self) -> Statistics {
+    pub(crate) fn statistics(&self) -> Statistics {
         let DbStats { engine, gc, .. } = self.db.stats();
         Statistics::of(engine, gc.phase)
     }
 
     /// Closes the store and returns the error of a failed shutdown.
-    pub fn close(self) -> Result<()> {
+    pub(crate) fn close(self) -> Result<()> {
         self.db.close()
     }
 }
 
 /// Runs a verification of an engine with the callbacks of [`Store::verify`].
-pub fn verify_with(
+pub(crate) fn verify_with(
     damage: &mut dyn FnMut(PathBuf, String),
     checked: &dyn Fn(u64),
     run: impl FnOnce(&mut dyn FnMut(VerifyEvent)) -> Result<VerifyReport>,
@@ -349,6 +362,6 @@ fn to_usize(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-pub fn unix_seconds() -> u64 {
+pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

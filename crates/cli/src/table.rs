@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use stele_types::Result;
 
 /// One value under its column's name, as text and as JSON.
-pub struct Cell {
+pub(crate) struct Cell {
     name: &'static str,
     text: String,
     value: Value,
@@ -13,34 +13,38 @@ pub struct Cell {
 }
 
 /// Makes a right-aligned cell of a number.
-pub fn number(name: &'static str, number: u64) -> Cell {
+pub(crate) fn number(name: &'static str, number: u64) -> Cell {
     Cell { name, text: number.to_string(), value: number.into(), is_right: true }
 }
 
 /// Makes a right-aligned cell with text formatted for people.
-pub fn formatted(name: &'static str, text: String, value: impl Into<Value>) -> Cell {
+pub(crate) fn formatted(name: &'static str, text: String, value: impl Into<Value>) -> Cell {
     Cell { name, text, value: value.into(), is_right: true }
 }
 
 /// Makes a right-aligned cell of a number that may be unknown.
-pub fn maybe(name: &'static str, number: Option<u64>) -> Cell {
+pub(crate) fn maybe(name: &'static str, number: Option<u64>) -> Cell {
     let text = number.map_or("-".to_owned(), |number| number.to_string());
     Cell { name, text, value: number.into(), is_right: true }
 }
 
 /// Makes a left-aligned cell of text.
-pub fn words(name: &'static str, text: impl Into<String>) -> Cell {
+pub(crate) fn words(name: &'static str, text: impl Into<String>) -> Cell {
     let text = text.into();
     Cell { name, value: text.clone().into(), text, is_right: false }
 }
 
 /// Makes a left-aligned cell with a JSON value other than its text.
-pub fn words_as(name: &'static str, text: impl Into<String>, value: impl Into<Value>) -> Cell {
+pub(crate) fn words_as(
+    name: &'static str,
+    text: impl Into<String>,
+    value: impl Into<Value>,
+) -> Cell {
     Cell { name, text: text.into(), value: value.into(), is_right: false }
 }
 
 /// Prints rows of the same columns. Without rows, the table is the text `none`.
-pub fn print(rows: &[Vec<Cell>], json: bool, none: &str) -> Result<()> {
+pub(crate) fn print(rows: &[Vec<Cell>], json: bool, none: &str) -> Result<()> {
     let mut out = Output::new();
     if json {
         for row in rows {
@@ -52,12 +56,12 @@ pub fn print(rows: &[Vec<Cell>], json: bool, none: &str) -> Result<()> {
     out.finish()
 }
 
-pub fn object(row: &[Cell]) -> Map<String, Value> {
+pub(crate) fn object(row: &[Cell]) -> Map<String, Value> {
     row.iter().map(|cell| (cell.name.to_owned(), cell.value.clone())).collect()
 }
 
 /// Formats the table: each column is as wide as its widest text, with two spaces between columns.
-pub fn text(rows: &[Vec<Cell>], none: &str) -> String {
+pub(crate) fn text(rows: &[Vec<Cell>], none: &str) -> String {
     let Some(first) = rows.first() else { return format!("{none}\n") };
     let width = |text: &str| text.chars().count();
     let mut widths: Vec<usize> = first.iter().map(|cell| width(cell.name)).collect();

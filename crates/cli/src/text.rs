@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use stele_types::{Error, KeyRange, Result};
 
 /// Returns two lower-case hexadecimal digits per byte.
-pub fn to_hex(bytes: &[u8]) -> String {
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
     const DIGITS: [char; 16] =
         ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
     let digit = |nibble: u8| DIGITS.get(usize::from(nibble)).copied().unwrap_or('0');
@@ -14,7 +14,7 @@ pub fn to_hex(bytes: &[u8]) -> String {
 }
 
 /// Parses what [`to_hex`] writes; accepts either case.
-pub fn from_hex(text: &str) -> Result<Vec<u8>> {
+pub(crate) fn from_hex(text: &str) -> Result<Vec<u8>> {
     let bad =
         || Error::invalid(format!("`{text}` is not hexadecimal: write two digits for each byte"));
     if !text.len().is_multiple_of(2) {
@@ -29,11 +29,11 @@ pub fn from_hex(text: &str) -> Result<Vec<u8>> {
 }
 
 /// Parses a key or value from the command line.
-pub fn parse(text: &str, hex: bool) -> Result<Vec<u8>> {
+pub(crate) fn parse(text: &str, hex: bool) -> Result<Vec<u8>> {
     if hex { from_hex(text) } else { Ok(text.as_bytes().to_vec()) }
 }
 
-pub fn decode(text: &str, encoding: Encoding) -> Result<Vec<u8>> {
+pub(crate) fn decode(text: &str, encoding: Encoding) -> Result<Vec<u8>> {
     match encoding {
         Encoding::Text => Ok(text.as_bytes().to_vec()),
         Encoding::Hex => from_hex(text),
@@ -44,13 +44,13 @@ pub fn decode(text: &str, encoding: Encoding) -> Result<Vec<u8>> {
 }
 
 /// Encodes bytes as base64 with padding.
-pub fn to_base64(bytes: &[u8]) -> String {
+pub(crate) fn to_base64(bytes: &[u8]) -> String {
     BASE64.encode(bytes)
 }
 
 /// Formats bytes for a terminal; escapes control characters, backslashes and bytes that are not
 /// UTF-8.
-pub fn printable(bytes: &[u8]) -> String {
+pub(crate) fn printable(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -68,7 +68,7 @@ pub fn printable(bytes: &[u8]) -> String {
 }
 
 /// Returns the range that the arguments select.
-pub fn key_range(range: &Range, hex: bool) -> Result<KeyRange> {
+pub(crate) fn key_range(range: &Range, hex: bool) -> Result<KeyRange> {
     if let Some(prefix) = &range.prefix {
         return Ok(KeyRange::prefix(&parse(prefix, hex)?));
     }

@@ -5,7 +5,7 @@ use crate::args::{Distribution, Load, Workload};
 use stele_types::Prng;
 
 /// Mixes the bits of a number, one to one (the output function of splitmix64).
-pub fn mix(mut z: u64) -> u64 {
+pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

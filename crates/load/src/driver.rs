@@ -57,7 +57,7 @@ struct Shared<T> {
 
 /// One run of a series.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub(crate) struct Part {
     pub workload: Workload,
     pub round: u64,
     /// Replaces the duration of the arguments.
@@ -65,7 +65,7 @@ pub struct Part {
 }
 
 /// Runs one part until it ends.
-pub async fn run<T: Target>(
+pub(crate) async fn run<T: Target>(
     args: &Wire,
     target: &Arc<T>,
     records: &Arc<Records>,

@@ -9,7 +9,7 @@ const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 260.0;
 
 /// Returns the page.
-pub fn page(args: &Wire, rounds: &[Round]) -> String {
+pub(crate) fn page(args: &Wire, rounds: &[Round]) -> String {
     let mut page = String::from(
         "<!doctype html><meta charset=utf-8><title>stele bench wire</title>\
          <style>body{font:15px sans-serif;margin:2em;max-width:60em}table{border-collapse:collapse}\

@@ -105,14 +105,14 @@ pub fn failed(rounds: &[Round]) -> bool {
 }
 
 /// Median, minimum and maximum over all rounds.
-pub struct Spread {
+pub(crate) struct Spread {
     pub median: f64,
     pub min: f64,
     pub max: f64,
 }
 
 impl Spread {
-    pub fn of(mut values: Vec<f64>) -> Self {
+    pub(crate) fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let at = |index: usize| values.get(index).copied().unwrap_or(0.0);
         let middle = values.len() / 2;
@@ -129,13 +129,13 @@ impl Spread {
 }
 
 /// Returns the spread of a value of one target over its rounds.
-pub fn spread(rounds: &[Round], url: &str, value: impl Fn(&Round) -> f64) -> Spread {
+pub(crate) fn spread(rounds: &[Round], url: &str, value: impl Fn(&Round) -> f64) -> Spread {
     Spread::of(rounds.iter().filter(|round| round.url == url).map(value).collect())
 }
 
 /// Returns the spread of each target, and the ratio of the first target to each other, round by
 /// round.
-pub fn summary(args: &Wire, rounds: &[Round]) -> Value {
+pub(crate) fn summary(args: &Wire, rounds: &[Round]) -> Value {
     let mut targets = Map::new();
     for url in &args.target {
         let p99 = |round: &Round| round.run.latencies.all().p99_us;

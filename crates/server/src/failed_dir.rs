@@ -69,7 +69,7 @@ impl fmt::Display for FailedDir {
 
 /// Whether an error of opening is of the directory, so that the others may serve. The other errors
 /// end the start: another process has the directory, or the program or its settings are wrong.
-pub fn is_of_directory(error: &Error) -> bool {
+pub(crate) fn is_of_directory(error: &Error) -> bool {
     matches!(
         error,
         Error::Io { .. }

@@ -9,13 +9,13 @@ use axum::response::{IntoResponse, Response};
 use tonic::{Code, Status};
 
 /// Answer to every call of TiKV and PD that is not supported.
-pub const RAW_CALLS_ONLY: &str = "raw key-value calls only";
+pub(crate) const RAW_CALLS_ONLY: &str = "raw key-value calls only";
 
 /// Prefix of the paths of Stele's own calls.
 const OWN_CALLS: &str = "/stele.";
 
 /// Adds a text to the refusals of calls that a generated service does not have. Their status has none.
-pub fn with_text(grpc: Router) -> Router {
+pub(crate) fn with_text(grpc: Router) -> Router {
     grpc.layer(map_response(async |uri: Uri, response: Response| {
         let status = response.headers().get(Status::GRPC_STATUS);
         let is_refusal =
@@ -28,7 +28,7 @@ pub fn with_text(grpc: Router) -> Router {
 }
 
 /// Answers the requests that have no route.
-pub async fn answer(request: Request) -> Response {
+pub(crate) async fn answer(request: Request) -> Response {
     let kind = request.headers().get(CONTENT_TYPE);
     if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
         return refusal(request.uri().path());

@@ -22,7 +22,7 @@ fn close(bytes: &mut [u8], from: usize, at: usize) {
 
 /// Corrects a segment (`log/format/header.rs` and `frame.rs`): a header, then frames on block
 /// boundaries.
-pub fn segment(bytes: &mut [u8]) {
+pub(super) fn segment(bytes: &mut [u8]) {
     close(bytes, 0, 44);
     let Some(block) = word(bytes, 12).map(|block| block as usize).filter(|block| *block > 0) else {
         return;
@@ -57,7 +57,7 @@ fn header_and_footer(bytes: &mut [u8]) {
 }
 
 /// Corrects a file of chunks (`log/segment/chunks.rs`).
-pub fn chunks(bytes: &mut [u8]) {
+pub(super) fn chunks(bytes: &mut [u8]) {
     header_and_footer(bytes);
     let file = bytes.get(12..16).unwrap_or_default().to_vec();
     let store = bytes.get(16..24).unwrap_or_default().to_vec();
@@ -77,7 +77,7 @@ pub fn chunks(bytes: &mut [u8]) {
 }
 
 /// Corrects a sorted file (`log/sorted/mod.rs`).
-pub fn sorted(bytes: &mut [u8]) {
+pub(super) fn sorted(bytes: &mut [u8]) {
     header_and_footer(bytes);
     let file = bytes.get(12..16).unwrap_or_default().to_vec();
     let store = bytes.get(16..24).unwrap_or_default().to_vec();
@@ -99,7 +99,7 @@ pub fn sorted(bytes: &mut [u8]) {
 }
 
 /// Corrects a manifest (`index/manifest/frame.rs`).
-pub fn manifest(bytes: &mut [u8]) {
+pub(super) fn manifest(bytes: &mut [u8]) {
     close(bytes, 0, 16);
     let number = bytes.get(12..16).unwrap_or_default().to_vec();
     let mut chain = word(bytes, 16).unwrap_or(0);
@@ -120,7 +120,7 @@ pub fn manifest(bytes: &mut [u8]) {
 
 /// Corrects a run (`index/run`): blocks, fences, filter and hash index, each with a trailer, and
 /// the footer.
-pub fn run(bytes: &mut [u8], id: u64) {
+pub(super) fn run(bytes: &mut [u8], id: u64) {
     let Some(tail) = bytes.len().checked_sub(20) else { return };
     close_footer(bytes, tail);
     let Some([data, fences, filter, hash]) = parts(&bytes[..tail]) else { return };
@@ -170,7 +170,7 @@ fn close_part(bytes: &mut [u8], id: u64, from: usize, at: usize) {
 }
 
 /// Corrects transport frames (`server/transport/frame.rs`).
-pub fn frames(bytes: &mut [u8]) {
+pub(super) fn frames(bytes: &mut [u8]) {
     let mut at = 0;
     while let Some(length) = word(bytes, at).filter(|_| at + 12 <= bytes.len()) {
         let end = at + 12 + length as usize;
@@ -186,7 +186,7 @@ pub fn frames(bytes: &mut [u8]) {
 
 /// Corrects an identity file (`engine/identity.rs`): the last line is the checksum of the lines
 /// before it.
-pub fn identity(bytes: &mut Vec<u8>) {
+pub(super) fn identity(bytes: &mut Vec<u8>) {
     let found = bytes.windows(7).position(|window| window == b"crc32c ");
     if let Some(at) = found {
         bytes.truncate(at);

@@ -58,7 +58,7 @@ fn base() -> &'static Base {
     })
 }
 
-pub const IDENTITY: Target = Target {
+pub(super) const IDENTITY: Target = Target {
     name: "store_file",
     run: |input| {
         let disk = SimVfs::new(SimOptions::default());
@@ -82,7 +82,7 @@ fn identity(id: StoreId) -> Vec<u8> {
 }
 
 /// Whole store with one damaged file: opened, read, written to, garbage collected and verified.
-pub const OPEN: Target = Target {
+pub(super) const OPEN: Target = Target {
     name: "store_open",
     run: |input| {
         let disk = SimVfs::new(SimOptions::default());

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use stele_vfs::SimVfs;
 
 /// Directory that the product wrote.
-pub struct Base {
+pub(super) struct Base {
     files: Vec<(PathBuf, Vec<u8>)>,
 }
 
 impl Base {
     /// Reads all files of a disk except locks.
-    pub fn of(disk: &SimVfs) -> Self {
+    pub(super) fn of(disk: &SimVfs) -> Self {
         let mut files: Vec<_> = disk
             .paths()
             .into_iter()
@@ -22,26 +22,26 @@ impl Base {
     }
 
     /// Returns the files with that name ending.
-    pub fn ending(&self, ending: &str) -> Vec<Vec<u8>> {
+    pub(super) fn ending(&self, ending: &str) -> Vec<Vec<u8>> {
         let ends = |path: &PathBuf| path.to_string_lossy().ends_with(ending);
         let files = self.files.iter().filter(|(path, _)| ends(path));
         files.map(|(_, bytes)| bytes.clone()).collect()
     }
 
     /// Returns an input for each file: its number, then its bytes.
-    pub fn inputs(&self) -> Vec<Vec<u8>> {
+    pub(super) fn inputs(&self) -> Vec<Vec<u8>> {
         let numbered = self.files.iter().zip(0u8..);
         numbered.map(|((_, bytes), number)| [&[number], &bytes[..]].concat()).collect()
     }
 
     /// Returns the path of the file that an input replaces.
-    pub fn path(&self, input: &[u8]) -> Option<&PathBuf> {
+    pub(super) fn path(&self, input: &[u8]) -> Option<&PathBuf> {
         let at = usize::from(*input.first()?).checked_rem(self.files.len())?;
         self.files.get(at).map(|(path, _)| path)
     }
 
     /// Writes the directory with the input in place of its file.
-    pub fn with(&self, input: &[u8], disk: &SimVfs) {
+    pub(super) fn with(&self, input: &[u8], disk: &SimVfs) {
         let replaced = self.path(input);
         for (path, bytes) in &self.files {
             let is_it = replaced == Some(path);
@@ -50,7 +50,7 @@ impl Base {
     }
 
     /// Corrects the checksums of the file in the input.
-    pub fn fix_checksums(&self, input: &mut Vec<u8>) {
+    pub(super) fn fix_checksums(&self, input: &mut Vec<u8>) {
         let Some(path) = self.path(input) else { return };
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut bytes = input.split_off(1);

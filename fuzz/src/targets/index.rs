@@ -118,7 +118,7 @@ fn runs() -> Vec<Vec<u8>> {
     Base::of(&disk).ending(".run")
 }
 
-pub const RUN: Target = Target {
+pub(super) const RUN: Target = Target {
     name: "index_run",
     run,
     seeds: runs,
@@ -180,7 +180,7 @@ fn walk(cursor: &mut impl Cursor, is_forward: bool) {
     }
 }
 
-pub const MANIFEST: Target = Target {
+pub(super) const MANIFEST: Target = Target {
     name: "index_manifest",
     run: |input| {
         let disk = SimVfs::new(SimOptions::default());
@@ -205,7 +205,7 @@ pub const MANIFEST: Target = Target {
 };
 
 /// Whole index with one damaged file: opened, read, written to; rebuilt without its manifest.
-pub const OPEN: Target = Target {
+pub(super) const OPEN: Target = Target {
     name: "index_open",
     run: |input| {
         let disk = SimVfs::new(SimOptions::default());

@@ -113,7 +113,7 @@ fn named(input: &[u8], at: usize, ending: &str) -> String {
     format!("{:08x}.{ending}", u32::from_le_bytes(number))
 }
 
-pub const SEGMENT: Target = Target {
+pub(super) const SEGMENT: Target = Target {
     name: "log_segment",
     run: |input| inspect(&named(input, 24, "seg"), input),
     seeds: || base().ending(".seg"),
@@ -121,7 +121,7 @@ pub const SEGMENT: Target = Target {
     bound: FILE,
 };
 
-pub const SIDECAR: Target = Target {
+pub(super) const SIDECAR: Target = Target {
     name: "log_sidecar",
     run: |input| inspect(&named(input, 12, "side"), input),
     seeds: || base().ending(".side"),
@@ -129,7 +129,7 @@ pub const SIDECAR: Target = Target {
     bound: FILE,
 };
 
-pub const SORTED: Target = Target {
+pub(super) const SORTED: Target = Target {
     name: "log_sorted",
     run: |input| inspect(&named(input, 12, "val"), input),
     seeds: || base().ending(".val"),
@@ -137,7 +137,7 @@ pub const SORTED: Target = Target {
     bound: FILE,
 };
 
-pub const GRAVES: Target = Target {
+pub(super) const GRAVES: Target = Target {
     name: "log_graves",
     run: |input| inspect(&named(input, 12, "graves"), input),
     seeds: || base().ending(".graves"),
@@ -146,7 +146,7 @@ pub const GRAVES: Target = Target {
 };
 
 /// Whole log with one damaged file: opened, read, appended to, and opened again.
-pub const OPEN: Target = Target {
+pub(super) const OPEN: Target = Target {
     name: "log_open",
     run: |input| {
         let disk = SimVfs::new(SimOptions::default());

@@ -134,7 +134,7 @@ fn node(kind: FrameKind, body: &[u8], bulk: bool) -> Vec<u8> {
     [&MAGIC[..], &frames[0], &frames[1]].concat()
 }
 
-pub const PORT: Target = Target {
+pub(super) const PORT: Target = Target {
     name: "server_port",
     run: |input| SERVED.with(|served| served.send(input)),
     seeds: || {

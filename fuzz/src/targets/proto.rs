@@ -64,7 +64,7 @@ const CASES: &[Case] = &[
 ];
 
 /// Any message; the first byte chooses its type.
-pub const MESSAGES: Target = Target {
+pub(super) const MESSAGES: Target = Target {
     name: "proto_messages",
     run: |input| {
         let Some((&number, bytes)) = input.split_first() else { return };
@@ -138,7 +138,7 @@ fn report() -> control::RegionReport {
 }
 
 /// Region report of a leader, as the placement group decodes it.
-pub const REGION_REPORT: Target = Target {
+pub(super) const REGION_REPORT: Target = Target {
     name: "region_report",
     run: |input| {
         let Ok(report) = control::RegionReport::decode(input) else { return };
@@ -152,7 +152,7 @@ pub const REGION_REPORT: Target = Target {
 };
 
 /// List of regions from PD, as a client's region cache decodes it.
-pub const ROUTES: Target = Target {
+pub(super) const ROUTES: Target = Target {
     name: "client_routes",
     run: |input| {
         let Ok(answers) = pdpb::ScanRegionsResponse::decode(input) else { return };
@@ -180,7 +180,7 @@ pub const ROUTES: Target = Target {
 };
 
 /// Region error, as a client handles it.
-pub const REGION_ERROR: Target = Target {
+pub(super) const REGION_ERROR: Target = Target {
     name: "client_region_error",
     run: |input| {
         let Ok(error) = errorpb::Error::decode(input) else { return };

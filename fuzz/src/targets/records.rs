@@ -10,7 +10,7 @@ use stele_types::{
     keyspace, varint,
 };
 
-pub const COMMAND: Target = Target {
+pub(super) const COMMAND: Target = Target {
     name: "command",
     run: command,
     seeds: || {
@@ -21,7 +21,7 @@ pub const COMMAND: Target = Target {
 };
 
 /// Returns a command with every kind of operation.
-pub fn sample_command() -> Command {
+pub(super) fn sample_command() -> Command {
     let mut builder = CommandBuilder::new();
     let key = |key: &[u8]| ColumnFamily::Default.engine_key(key);
     builder.put(&key(b"a"), b"one", 0).unwrap();
@@ -72,7 +72,7 @@ fn command(input: &[u8]) {
     assert!(again.bytes().len() <= input.len());
 }
 
-pub const LOCATOR: Target = Target {
+pub(super) const LOCATOR: Target = Target {
     name: "locator",
     run: |input| {
         let Some(locator) = Locator::decode(input) else { return };
@@ -87,7 +87,7 @@ pub const LOCATOR: Target = Target {
     bound: SMALL,
 };
 
-pub const REGION: Target = Target {
+pub(super) const REGION: Target = Target {
     name: "region",
     run: |input| {
         let Ok(region) = Region::decode(input) else { return };
@@ -103,7 +103,7 @@ pub const REGION: Target = Target {
 };
 
 /// Returns a region with three replicas.
-pub fn sample_region(id: u64) -> Region {
+pub(super) fn sample_region(id: u64) -> Region {
     let peer = |n| Peer { id: PeerId(id * 10 + n), store: StoreId(n), role: PeerRole::Voter };
     Region {
         id: RegionId(id),
@@ -121,7 +121,7 @@ fn merging() -> Region {
     Region { phase, ..sample_region(8) }
 }
 
-pub const STORE_IDENT: Target = Target {
+pub(super) const STORE_IDENT: Target = Target {
     name: "store_ident",
     run: |input| {
         let Ok(ident) = StoreIdent::decode(input) else { return };
@@ -135,7 +135,7 @@ pub const STORE_IDENT: Target = Target {
     bound: SMALL,
 };
 
-pub const ENGINE_KEY: Target = Target {
+pub(super) const ENGINE_KEY: Target = Target {
     name: "engine_key",
     run: |input| {
         let key = Bytes::copy_from_slice(input);
@@ -161,7 +161,7 @@ pub const ENGINE_KEY: Target = Target {
     bound: SMALL,
 };
 
-pub const VARINT: Target = Target {
+pub(super) const VARINT: Target = Target {
     name: "varint",
     run: |input| {
         let mut rest = input;
@@ -188,7 +188,7 @@ pub const VARINT: Target = Target {
     bound: SMALL,
 };
 
-pub const GC_STATE: Target = Target {
+pub(super) const GC_STATE: Target = Target {
     name: "gc_state",
     run: |input| {
         let Some(bytes) = stele_gc::fuzzing::saved(input) else { return };
@@ -206,7 +206,7 @@ pub const GC_STATE: Target = Target {
     bound: SMALL,
 };
 
-pub const ADMIN_ENTRY: Target = Target {
+pub(super) const ADMIN_ENTRY: Target = Target {
     name: "admin_entry",
     run: |input| {
         let Some(command) = stele_replica::fuzzing::admin(input) else { return };
@@ -247,7 +247,7 @@ fn sample_store() -> Store {
     }
 }
 
-pub const PLACEMENT_STORE: Target = Target {
+pub(super) const PLACEMENT_STORE: Target = Target {
     name: "placement_store",
     run: |input| {
         let Ok(store) = Store::decode(StoreId(7), input) else { return };
@@ -259,7 +259,7 @@ pub const PLACEMENT_STORE: Target = Target {
 };
 
 /// Pairs: a byte-string key and a byte-string value, both length-prefixed.
-pub const PLACEMENT_PAIRS: Target = Target {
+pub(super) const PLACEMENT_PAIRS: Target = Target {
     name: "placement_pairs",
     run: |input| {
         let mut rest = input;

@@ -84,7 +84,7 @@ fn messages() -> Vec<PeerMessage> {
     bodies.into_iter().map(message).chain(between).collect()
 }
 
-pub const PEER_MESSAGE: Target = Target {
+pub(super) const PEER_MESSAGE: Target = Target {
     name: "peer_message",
     run: |input| {
         let Ok(message) = wire::decode(Bytes::copy_from_slice(input)) else { return };
@@ -98,7 +98,7 @@ pub const PEER_MESSAGE: Target = Target {
     bound: SMALL,
 };
 
-pub const SNAPSHOT_HEAD: Target = Target {
+pub(super) const SNAPSHOT_HEAD: Target = Target {
     name: "snapshot_head",
     run: |input| {
         let Ok(header) = wire::decode_snapshot(input) else { return };
@@ -123,7 +123,7 @@ pub const SNAPSHOT_HEAD: Target = Target {
 };
 
 /// Frames in a stream that arrives in pieces, with the messages in them.
-pub const FRAMES: Target = Target {
+pub(super) const FRAMES: Target = Target {
     name: "transport_frames",
     run: |input| {
         let mut frames = Frames::new(64 << 10);
@@ -158,7 +158,7 @@ pub const FRAMES: Target = Target {
 };
 
 /// Returns a hello of another node of cluster 9.
-pub fn sample_hello() -> Hello {
+pub(super) fn sample_hello() -> Hello {
     let mut hello = Hello::new(Lane::Data, ClusterId(9), "host:1");
     (hello.from, hello.wanted) = (vec![StoreId(1), StoreId(300)], vec![StoreId(4)]);
     hello.times = Some(LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 });
@@ -170,7 +170,7 @@ pub fn sample_hello() -> Hello {
     hello
 }
 
-pub const HELLO: Target = Target {
+pub(super) const HELLO: Target = Target {
     name: "transport_hello",
     run: |input| {
         let Some(hello) = Hello::decode(input) else { return };
@@ -189,7 +189,7 @@ pub const HELLO: Target = Target {
 };
 
 /// Rejections and snapshot offers.
-pub const ANSWERS: Target = Target {
+pub(super) const ANSWERS: Target = Target {
     name: "transport_answers",
     run: |input| {
         let _ = hello::read_refused(input).0.to_string();
@@ -220,7 +220,7 @@ pub const ANSWERS: Target = Target {
 };
 
 /// Snapshot pairs; the first byte decides the chunk boundaries of the others.
-pub const SNAPSHOT_PAIRS: Target = Target {
+pub(super) const SNAPSHOT_PAIRS: Target = Target {
     name: "snapshot_pairs",
     run: |input| {
         let Some((&cut, bytes)) = input.split_first() else { return };

@@ -7,7 +7,7 @@ use stele_server::config::{Config, SETTINGS};
 use stele_server::members::{self, Members};
 use stele_types::size;
 
-pub const SIZE: Target = Target {
+pub(super) const SIZE: Target = Target {
     name: "size_text",
     run: |input| {
         let Ok(text) = std::str::from_utf8(input) else { return };
@@ -32,7 +32,7 @@ fn with_file(name: &str, input: &[u8], f: impl FnOnce(&Path, &Path)) {
     });
 }
 
-pub const CONFIG: Target = Target {
+pub(super) const CONFIG: Target = Target {
     name: "config_file",
     run: |input| {
         with_file("stele.toml", input, |_, file| {
@@ -61,7 +61,7 @@ pub const CONFIG: Target = Target {
     bound: Bound { bytes: 256 << 10, per_byte: 1024 },
 };
 
-pub const MEMBERS: Target = Target {
+pub(super) const MEMBERS: Target = Target {
     name: "members_file",
     run: |input| {
         with_file("members.json", input, |dir, _| {
@@ -79,7 +79,7 @@ pub const MEMBERS: Target = Target {
     bound: Bound { bytes: 64 << 10, per_byte: 256 },
 };
 
-pub const JSON_LINE: Target = Target {
+pub(super) const JSON_LINE: Target = Target {
     name: "json_line",
     run: |input| {
         stele_cli::fuzzing::line(input);

@@ -9,7 +9,7 @@ use stele_types::{Error, Result};
 /// Fit the curve by which a new store estimates the speed of its device
 #[derive(Debug, Parser)]
 #[command(name = "lab calibrate")]
-pub struct Args {
+pub(super) struct Args {
     /// Directory on the device; files are created in a new directory below it and removed. Emulated
     /// devices are right only if the files are faster, as in memory
     #[arg(long, value_name = "DIR")]
@@ -33,7 +33,7 @@ pub struct Args {
 
 impl Args {
     /// Fails if no device is measured, or for no time, or with values that are too long.
-    pub fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         if self.emulated == 0 && !self.real {
             return Err(Error::invalid("no device: give --real, or --emulated above 0"));
         }

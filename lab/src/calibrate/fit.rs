@@ -4,14 +4,14 @@ use stele_vfs::Curve;
 
 /// Synced writes a second that the probe promises, and puts a second that the store reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
+pub(super) struct Point {
     pub writes_per_second: f64,
     pub puts_per_second: f64,
 }
 
 /// Returns the curve through points. With fewer than three distinct ones its degree is lower: one
 /// point gives a constant distance, none the identity.
-pub fn fit(points: &[Point]) -> Curve {
+pub(super) fn fit(points: &[Point]) -> Curve {
     let xy: Vec<(f64, f64)> =
         points.iter().map(|p| (p.writes_per_second.log2(), p.puts_per_second.log2())).collect();
     let mut xs: Vec<f64> = xy.iter().map(|(x, _)| *x).collect();
@@ -71,7 +71,7 @@ fn solve(mut rows: [[f64; 4]; 3]) -> Option<[f64; 3]> {
 }
 
 /// Returns the puts a second that the curve expects.
-pub fn expected(curve: &Curve, writes_per_second: f64) -> f64 {
+pub(super) fn expected(curve: &Curve, writes_per_second: f64) -> f64 {
     let x = (writes_per_second.log2() * 65_536.0).round() as i64;
     (curve.log2_puts(x) as f64 / 65_536.0).exp2()
 }

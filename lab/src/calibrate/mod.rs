@@ -33,7 +33,7 @@ struct Measured {
 }
 
 /// Calibrates on the devices that the command line names.
-pub fn run(arguments: &[String]) -> Result<()> {
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let args: &Args = &crate::parse(arguments);
     args.check()?;
     let mut devices: Vec<(String, Option<DeviceProfile>)> = (0..args.emulated)

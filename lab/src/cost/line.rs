@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Measurements with their machine and configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Line {
+pub(super) struct Line {
     pub commit: String,
     /// Day of the commit.
     pub date: String,
@@ -20,7 +20,7 @@ pub struct Line {
 /// Machine of the measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Machine {
+pub(super) struct Machine {
     pub processor: String,
     pub cores: u64,
     /// File system of the data: in memory a sync is free.
@@ -30,7 +30,7 @@ pub struct Machine {
 /// Load and build of the measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Configuration {
+pub(super) struct Configuration {
     pub build: String,
     pub nodes: u64,
     pub clients: u64,
@@ -42,7 +42,7 @@ pub struct Configuration {
 /// Results of puts of one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Size {
+pub(super) struct Size {
     pub value_bytes: u64,
     pub puts: u64,
     pub puts_per_s: f64,
@@ -61,29 +61,29 @@ pub struct Size {
 }
 
 /// Microseconds of processor time for each put, by stage.
-pub type Stages = BTreeMap<String, Us>;
+pub(super) type Stages = BTreeMap<String, Us>;
 
 /// Microseconds of processor time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Us {
+pub(super) struct Us {
     pub user: f64,
     pub system: f64,
 }
 
 impl Us {
-    pub fn all(self) -> f64 {
+    pub(super) fn all(self) -> f64 {
         self.user + self.system
     }
 }
 
 /// Adds all stages.
-pub fn total(stages: &Stages) -> f64 {
+pub(super) fn total(stages: &Stages) -> f64 {
     stages.values().map(|us| us.all()).sum()
 }
 
 /// Parses the text of the file. An error names the number of the malformed line.
-pub fn lines(text: &str, file: &str) -> Result<Vec<Line>> {
+pub(super) fn lines(text: &str, file: &str) -> Result<Vec<Line>> {
     let parse = |(at, line): (usize, &str)| -> Result<Line> {
         let place = || format!("{file}:{}", at + 1);
         let line: Line = serde_json::from_str(line).with_context(place)?;
@@ -117,7 +117,7 @@ impl Line {
 
 impl Size {
     /// Reads one round of `lab wire`.
-    pub fn of(round: &Value, value_bytes: u64, nodes: usize) -> Result<Self> {
+    pub(super) fn of(round: &Value, value_bytes: u64, nodes: usize) -> Result<Self> {
         let servers = &round["servers"];
         let stages = servers["processor_us_per_operation_by_stage"].clone();
         let stages: Vec<Stages> = serde_json::from_value(stages).context("no stages")?;
@@ -184,7 +184,7 @@ fn rounded(value: f64) -> f64 {
 
 /// Returns a line for tests.
 #[cfg(test)]
-pub fn sample(commit: &str) -> Line {
+pub(crate) fn sample(commit: &str) -> Line {
     let stages = |factor: f64| -> Stages {
         let us = |name: &str, user: f64, system: f64| {
             (name.to_owned(), Us { user: user * factor, system: system * factor })

@@ -40,7 +40,7 @@ const LAST_LINES: usize = 5;
 
 /// Options of `cargo lab cost`.
 #[derive(Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Appends the line and writes the page.
     pub note: bool,
     /// Writes the page from the existing lines and measures nothing.
@@ -67,7 +67,7 @@ impl Options {
 
 /// Measures both sizes. With `--note` it records them, without it first checks that the page is
 /// current.
-pub fn run(workspace: &Workspace, flags: Flags) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, flags: Flags) -> Result<()> {
     let options = &Options::from(flags)?;
     let root = &workspace.root;
     if options.bless {

@@ -9,7 +9,7 @@ const LINES_MAX: usize = 50;
 const STAGES: [&str; 4] = ["network", "store", "maintenance", "other"];
 
 /// Generates the page from all lines of `file`.
-pub fn page(lines: &[Line], file: &str) -> String {
+pub(super) fn page(lines: &[Line], file: &str) -> String {
     let newest = &lines[lines.len().saturating_sub(LINES_MAX)..];
     let mut text = format!(
         "<!-- Made by `cargo lab cost --note` from {file}; CI checks that it agrees with that file. -->\n\
@@ -31,7 +31,7 @@ pub fn page(lines: &[Line], file: &str) -> String {
 }
 
 /// Formats the lines as a table, the last one first.
-pub fn table(lines: &[Line]) -> String {
+pub(super) fn table(lines: &[Line]) -> String {
     let stages = stages(lines);
     let mut text = String::from("| commit | date | machine | build | clients | value | puts/s |");
     let after = ["µs a put", "of it system", "leader", "follower"];

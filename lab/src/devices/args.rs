@@ -11,7 +11,7 @@ use stele_vfs::DeviceProfile;
 
 /// Stores over the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Layout {
+pub(super) enum Layout {
     /// A store for each device, each with its own clients
     Instances,
     /// One set of shards over all devices; all clients use all of it
@@ -22,7 +22,7 @@ pub enum Layout {
 
 /// Calls of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
+pub(super) enum Mode {
     /// Each client waits for each call
     Sync,
     /// Each client keeps --depth calls in flight
@@ -31,7 +31,7 @@ pub enum Mode {
 
 /// Percentages of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shares {
+pub(super) struct Shares {
     pub insert: u64,
     pub update: u64,
     pub read: u64,
@@ -41,7 +41,7 @@ pub struct Shares {
 /// Measure stores on several devices in one process
 #[derive(Debug, Parser)]
 #[command(name = "lab devices")]
-pub struct Args {
+pub(super) struct Args {
     /// Directories, one per device
     #[arg(long, value_name = "DIR,DIR,…", value_delimiter = ',', required = true)]
     pub devices: Vec<PathBuf>,
@@ -101,12 +101,12 @@ pub struct Args {
 
 impl Args {
     /// Returns the number of devices.
-    pub fn device_count(&self) -> u64 {
+    pub(super) fn device_count(&self) -> u64 {
         self.emulated.unwrap_or(self.devices.len() as u64)
     }
 
     /// Fails if the arguments contradict each other.
-    pub fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         if self.emulated.is_some() && self.devices.len() != 1 {
             return Err(Error::invalid("--emulated takes one directory in --devices"));
         }

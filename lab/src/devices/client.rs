@@ -13,7 +13,7 @@ const WAIT: Duration = Duration::from_millis(50);
 
 /// Measurements of one client.
 #[derive(Default)]
-pub struct Tally {
+pub(super) struct Tally {
     pub operations: AtomicU64,
     pub errors: AtomicU64,
     pub not_found: AtomicU64,
@@ -48,7 +48,7 @@ fn is_refusal(error: &Error) -> bool {
 }
 
 /// Makes one call after the other until `stop`.
-pub fn run_sync(
+pub(super) fn run_sync(
     target: &Target,
     source: &mut Source<'_>,
     stop: &AtomicBool,
@@ -68,7 +68,7 @@ pub fn run_sync(
 }
 
 /// Keeps all slots of `queue` in use until `stop`, then waits for the calls in flight.
-pub fn run_async(
+pub(super) fn run_async(
     target: &Target,
     queue: &CompletionQueue,
     source: &mut Source<'_>,

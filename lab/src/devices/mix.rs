@@ -6,7 +6,7 @@ use stele_load::{Kind, Records};
 use stele_types::Prng;
 
 /// Source of operations of one client.
-pub struct Source<'a> {
+pub(super) struct Source<'a> {
     pub shares: Shares,
     pub records: &'a Records,
     /// Number of records of the store, which all its clients share.
@@ -16,7 +16,7 @@ pub struct Source<'a> {
 
 impl Source<'_> {
     /// Draws an operation and its key; records are chosen uniformly.
-    pub fn draw(&mut self) -> (Kind, Vec<u8>) {
+    pub(super) fn draw(&mut self) -> (Kind, Vec<u8>) {
         let Shares { insert, update, read, .. } = self.shares;
         let percent = self.prng.below(100);
         let kind = match percent {

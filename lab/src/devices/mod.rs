@@ -28,7 +28,7 @@ use target::{Place, Target};
 const LOAD_DEPTH: usize = 64;
 
 /// Measures the devices that the command line names.
-pub fn run(arguments: &[String]) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let args: &Args = &crate::parse(arguments);
     args.check()?;
     let counts =

@@ -6,7 +6,7 @@ use stele_types::{Error, Result};
 
 /// Binds this thread, and the threads that it starts, to one of the processors that it may use:
 /// number `device`, counted around.
-pub fn bind(device: u64) -> Result<()> {
+pub(super) fn bind(device: u64) -> Result<()> {
     let failed = |errno: Errno| Error::io("choice of a processor", "thread", errno.into());
     let allowed = sched_getaffinity(None).map_err(failed)?;
     let usable: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();

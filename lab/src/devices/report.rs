@@ -8,7 +8,7 @@ use stele_load::Latencies;
 use stele_types::size::{counted, format_bytes};
 
 /// Measurements of one mode on some devices.
-pub struct Measured {
+pub(super) struct Measured {
     pub seconds: f64,
     /// Completed operations by device; with a shared store, by the device number of the client.
     pub operations: Vec<u64>,
@@ -25,7 +25,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    pub fn new(devices: u64) -> Self {
+    pub(super) fn new(devices: u64) -> Self {
         Self {
             seconds: 0.0,
             operations: vec![0; devices as usize],
@@ -39,7 +39,7 @@ impl Measured {
         }
     }
 
-    pub fn add(&mut self, device: u64, operations: u64) {
+    pub(super) fn add(&mut self, device: u64, operations: u64) {
         if let Some(sum) = self.operations.get_mut(device as usize) {
             *sum += operations;
         }
@@ -58,7 +58,7 @@ impl Measured {
     }
 
     /// Returns the throughput of a device relative to that of a device of `first`.
-    pub fn linear_share(&self, first: &Self) -> f64 {
+    pub(super) fn linear_share(&self, first: &Self) -> f64 {
         (self.per_second() / self.devices()) / (first.per_second() / first.devices())
     }
 
@@ -71,7 +71,7 @@ impl Measured {
     }
 
     /// Formats the line for people.
-    pub fn to_text(&self, args: &Args, mode: Mode, linear: Option<f64>) -> String {
+    pub(super) fn to_text(&self, args: &Args, mode: Mode, linear: Option<f64>) -> String {
         let all = self.latencies.all();
         let linear = linear.map(|share| format!(" · {share:.3} of linear")).unwrap_or_default();
         format!(
@@ -92,7 +92,13 @@ impl Measured {
     }
 
     /// Returns the results as one JSON object.
-    pub fn to_json(&self, args: &Args, mode: Mode, round: u64, linear: Option<f64>) -> Value {
+    pub(super) fn to_json(
+        &self,
+        args: &Args,
+        mode: Mode,
+        round: u64,
+        linear: Option<f64>,
+    ) -> Value {
         let by_device = (!is_shared(args.layout)).then_some(&self.operations);
         json!({
             "configuration": configuration(args, mode),

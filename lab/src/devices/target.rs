@@ -13,13 +13,13 @@ use stele_vfs::{ProfiledVfs, RealVfs, SystemClock, Vfs};
 const PART: &str = "stele-lab-devices";
 
 /// What a client uses.
-pub enum Target {
+pub(super) enum Target {
     Store(Db),
     Shards(Shards),
 }
 
 impl Target {
-    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+    pub(super) fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         match self {
             Self::Store(db) => db.put(key, value),
             Self::Shards(shards) => shards.put(key, value),
@@ -27,21 +27,21 @@ impl Target {
     }
 
     /// Returns whether the key was found.
-    pub fn get(&self, key: &[u8]) -> Result<bool> {
+    pub(super) fn get(&self, key: &[u8]) -> Result<bool> {
         match self {
             Self::Store(db) => Ok(db.get(key)?.is_some()),
             Self::Shards(shards) => Ok(shards.get(key)?.is_some()),
         }
     }
 
-    pub fn delete(&self, key: &[u8]) -> Result<()> {
+    pub(super) fn delete(&self, key: &[u8]) -> Result<()> {
         match self {
             Self::Store(db) => db.delete(key),
             Self::Shards(shards) => shards.delete(key),
         }
     }
 
-    pub fn flush(&self) -> Result<()> {
+    pub(super) fn flush(&self) -> Result<()> {
         match self {
             Self::Store(db) => db.flush(),
             Self::Shards(shards) => shards.flush(),
@@ -49,14 +49,14 @@ impl Target {
     }
 
     /// Returns the bytes of memory that the stores count.
-    pub fn memory_bytes(&self) -> u64 {
+    pub(super) fn memory_bytes(&self) -> u64 {
         match self {
             Self::Store(db) => db.stats().engine.memory_bytes,
             Self::Shards(shards) => shards.stats().total.memory_bytes,
         }
     }
 
-    pub fn close(self) -> Result<()> {
+    pub(super) fn close(self) -> Result<()> {
         match self {
             Self::Store(db) => db.close(),
             Self::Shards(shards) => shards.close(),
@@ -74,13 +74,13 @@ impl QueuedStore for Target {
 }
 
 /// Directories of one measured part; dropping this removes them.
-pub struct Place {
+pub(super) struct Place {
     dirs: Vec<PathBuf>,
 }
 
 impl Place {
     /// Creates a directory for each of `devices` devices. Fails if one exists: it may be in use.
-    pub fn create(args: &Args, devices: u64) -> Result<Self> {
+    pub(super) fn create(args: &Args, devices: u64) -> Result<Self> {
         let mut place = Self { dirs: Vec::new() };
         for number in 0..devices {
             let dir = match args.emulated {
@@ -95,7 +95,7 @@ impl Place {
     }
 
     /// Opens the stores. With `--pin`, the threads of each store inherit its processor.
-    pub fn open(&self, args: &Args) -> Result<Vec<Target>> {
+    pub(super) fn open(&self, args: &Args) -> Result<Vec<Target>> {
         match args.layout {
             Layout::Instances => {
                 let numbered = (0..).zip(&self.dirs);
@@ -160,7 +160,7 @@ fn device(args: &Args, striped: usize) -> Result<Arc<dyn Vfs>> {
 }
 
 /// Returns the bounds of a client's queue.
-pub fn queue(args: &Args) -> Result<CompletionQueue> {
+pub(super) fn queue(args: &Args) -> Result<CompletionQueue> {
     CompletionQueue::new(stele_engine::QueueOptions {
         depth: args.depth as usize,
         key_bytes_max: args.key_bytes as usize,

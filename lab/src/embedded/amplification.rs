@@ -48,7 +48,7 @@ const ROWS: [Row; 6] = [
 ];
 
 /// Runs all rows with each policy.
-pub fn run(args: &Args) -> Result<()> {
+pub(super) fn run(args: &Args) -> Result<()> {
     let bytes = args.size("bytes", 1 << 30, 4 << 20)?;
     let writers = args.size("writers", 64, 8)?;
     let policies = args.names("policies", &POLICIES, &POLICIES)?;
@@ -100,7 +100,7 @@ fn options(policy: &str, bytes: u64) -> Options {
 }
 
 /// Runs one workload with one policy.
-pub fn one(settings: &Value) -> Result<Value> {
+pub(super) fn one(settings: &Value) -> Result<Value> {
     let dir = Path::new(text(settings, "dir")?).join("store");
     let (bytes, value_bytes) = (number(settings, "bytes")?, number(settings, "value_bytes")?);
     let keys = (bytes / value_bytes).max(1);

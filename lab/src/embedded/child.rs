@@ -9,10 +9,10 @@ use serde_json::Value;
 use std::process::{Child, Command, Stdio};
 
 /// Internal command of the child process.
-pub const COMMAND: &str = "one";
+pub(super) const COMMAND: &str = "one";
 
 /// Runs the measurement that the parent requested.
-pub fn serve(arguments: &[String]) -> Result<()> {
+pub(super) fn serve(arguments: &[String]) -> Result<()> {
     let [name, settings] = arguments else { bail!("`{COMMAND}` takes a name and settings") };
     let settings: Value = serde_json::from_str(settings).context("reading the settings")?;
     let result = match name.as_str() {
@@ -33,7 +33,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
 }
 
 /// Starts a measurement with piped output.
-pub fn start(name: &str, settings: &Value) -> Result<Child> {
+pub(super) fn start(name: &str, settings: &Value) -> Result<Child> {
     let program = std::env::current_exe().context("finding this program")?;
     Command::new(program)
         .args([COMMAND, name, &settings.to_string()])
@@ -44,7 +44,7 @@ pub fn start(name: &str, settings: &Value) -> Result<Child> {
 }
 
 /// Runs a measurement. Returns its last line.
-pub fn measure(name: &str, settings: &Value) -> Result<Value> {
+pub(super) fn measure(name: &str, settings: &Value) -> Result<Value> {
     let output = start(name, settings)?.wait_with_output()?;
     ensure!(output.status.success(), "{name} {settings} ended with {}", output.status);
     let printed = String::from_utf8_lossy(&output.stdout);
@@ -53,11 +53,11 @@ pub fn measure(name: &str, settings: &Value) -> Result<Value> {
 }
 
 /// Returns a number of the settings.
-pub fn number(settings: &Value, name: &str) -> Result<u64> {
+pub(super) fn number(settings: &Value, name: &str) -> Result<u64> {
     settings[name].as_u64().with_context(|| format!("the settings have no number `{name}`"))
 }
 
 /// Returns a text of the settings.
-pub fn text<'a>(settings: &'a Value, name: &str) -> Result<&'a str> {
+pub(super) fn text<'a>(settings: &'a Value, name: &str) -> Result<&'a str> {
     settings[name].as_str().with_context(|| format!("the settings have no text `{name}`"))
 }

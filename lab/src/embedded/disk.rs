@@ -13,7 +13,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// Returns the MB/s of reading a cold file of `bytes` sequentially in large pieces: the better of
 /// reads through the page cache (with read-ahead) and direct reads.
-pub fn sequential_read_mb_s(folder: &Path, bytes: u64) -> Result<f64> {
+pub(super) fn sequential_read_mb_s(folder: &Path, bytes: u64) -> Result<f64> {
     let vfs = RealVfs::new();
     let path = folder.join("sequential");
     let chunk = chunk(CHUNK_BYTES);
@@ -41,7 +41,7 @@ pub fn sequential_read_mb_s(folder: &Path, bytes: u64) -> Result<f64> {
 }
 
 /// File for a bare loop of writes and syncs.
-pub struct BareFile {
+pub(super) struct BareFile {
     file: std::sync::Arc<dyn VfsFile>,
     chunk: AlignedBuf,
     at: u64,
@@ -50,7 +50,12 @@ pub struct BareFile {
 
 impl BareFile {
     /// Creates a growing file, or, with `reused`, one with all blocks already written.
-    pub fn create(folder: &Path, write_bytes: usize, bytes_max: u64, reused: bool) -> Result<Self> {
+    pub(super) fn create(
+        folder: &Path,
+        write_bytes: usize,
+        bytes_max: u64,
+        reused: bool,
+    ) -> Result<Self> {
         let vfs = RealVfs::new();
         let how = Open { write: true, create: Create::New, direct: true };
         let file = vfs.open(&folder.join("bare"), how)?;
@@ -72,7 +77,7 @@ impl BareFile {
     }
 
     /// Writes and syncs once; continues at the start of the file after its end.
-    pub fn write_and_sync(&mut self) -> Result<()> {
+    pub(super) fn write_and_sync(&mut self) -> Result<()> {
         if self.at >= self.bytes_max {
             self.at = 0;
         }

@@ -27,7 +27,7 @@ const MEMTABLE_BYTES: usize = 16 << 20;
 const GETS: u64 = 50_000;
 
 /// Fills a store for each number of keys and opens it in a new process, both ways.
-pub fn run(args: &Args) -> Result<()> {
+pub(super) fn run(args: &Args) -> Result<()> {
     let usual = [1_000_000, 5_000_000, 10_000_000, 20_000_000];
     let sizes = args.sizes("keys", &usual, &[20_000, 80_000])?;
     let limit = args.size("limit", LIMIT_BYTES, 8 << 10)?;
@@ -68,7 +68,7 @@ fn options(limit: u64) -> Options {
 }
 
 /// Loads and settles one store.
-pub fn fill(settings: &Value) -> Result<Value> {
+pub(super) fn fill(settings: &Value) -> Result<Value> {
     let keys = number(settings, "keys")?;
     let db = Db::open(Path::new(text(settings, "dir")?), options(LIMIT_BYTES))?;
     load(&db, (keys, BATCH_KEYS), VALUE_BYTES, |_| Ok(()))?;
@@ -78,7 +78,7 @@ pub fn fill(settings: &Value) -> Result<Value> {
 }
 
 /// Opens the store and gets present and absent keys.
-pub fn open(settings: &Value) -> Result<Value> {
+pub(super) fn open(settings: &Value) -> Result<Value> {
     let keys = number(settings, "keys")?;
     let (empty, _) = resident_bytes()?;
     let mb = |bytes: u64| rounded(bytes.saturating_sub(empty) as f64 / 1e6);

@@ -25,7 +25,7 @@ const TERM: Term = Term(1);
 const WAYS: [&str; 2] = ["log", "bare"];
 
 /// Runs log and bare loop alternately, for each batch size, with growing files and reused blocks.
-pub fn run(args: &Args) -> Result<()> {
+pub(super) fn run(args: &Args) -> Result<()> {
     let value_bytes = args.size("value", 16 << 10, 16 << 10)?;
     let bytes = args.size("bytes", 1 << 30, 8 << 20)?;
     let rounds = args.rounds(3)?;
@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Measures one method with one batch size.
-pub fn one(settings: &Value) -> Result<Value> {
+pub(super) fn one(settings: &Value) -> Result<Value> {
     let dir = Path::new(text(settings, "dir")?);
     let reused = settings["reused"].as_bool().context("the settings have no `reused`")?;
     let (value_bytes, batch) = (number(settings, "value_bytes")?, number(settings, "batch")?);

@@ -20,7 +20,7 @@ const GETS: u64 = 200_000;
 const SAMPLES: u64 = 10;
 
 /// Measures one store with default settings.
-pub fn run(args: &Args) -> Result<()> {
+pub(super) fn run(args: &Args) -> Result<()> {
     let keys = args.size("keys", 10_000_000, 10_000)?;
     let value_bytes = args.size("value", 1 << 10, 1 << 10)?;
     let options = Options::default();
@@ -39,7 +39,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Loads, reads and settles one store.
-pub fn one(settings: &Value) -> Result<Value> {
+pub(super) fn one(settings: &Value) -> Result<Value> {
     let (keys, value_bytes) = (number(settings, "keys")?, number(settings, "value_bytes")?);
     let (empty, _) = resident_bytes()?;
     let db = Db::open(&Path::new(text(settings, "dir")?).join("store"), Options::default())?;

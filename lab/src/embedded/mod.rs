@@ -38,7 +38,7 @@ const SETTINGS: [&str; 13] = [
 ];
 
 /// Usage text of the command line.
-pub const USAGE: &str = "usage: lab <name> [--quick] [--save] [--dir DIR] [--rounds N] [settings]
+pub(crate) const USAGE: &str = "usage: lab <name> [--quick] [--save] [--dir DIR] [--rounds N] [settings]
 
   index          the index alone beside lsm-tree, fjall, redb      --keys 5000000,20000000 --stores a,b
   engine         the engine beside fjall with key-value separation --values 1KiB,16KiB,256KiB --bytes 1GiB
@@ -56,7 +56,7 @@ pub const USAGE: &str = "usage: lab <name> [--quick] [--save] [--dir DIR] [--rou
 --dir  directory of the stores, on the disk to measure";
 
 /// Runs the benchmark that the command line requests.
-pub fn run(arguments: &[String]) -> Result<()> {
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let Some((name, rest)) = arguments.split_first() else { bail!("{USAGE}") };
     if name == child::COMMAND {
         return child::serve(rest);

@@ -28,7 +28,7 @@ const START: Millis = Millis(1_000_000_000);
 const CASES: [&str; 4] = ["at rest", "a slow store", "an empty store", "a lost store"];
 
 /// Measures each case in a new process.
-pub fn run(args: &Args) -> Result<()> {
+pub(super) fn run(args: &Args) -> Result<()> {
     let regions = args.size("regions", 100_000, 2_000)?;
     let stores = args.size("stores", 100, 10)?;
     let rounds = args.rounds(20)?;
@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Measures one case.
-pub fn measure(settings: &Value) -> Result<Value> {
+pub(super) fn measure(settings: &Value) -> Result<Value> {
     let (regions, stores) = (number(settings, "regions")?, number(settings, "stores")?);
     let (rounds, case) = (number(settings, "rounds")?, text(settings, "case")?);
     let (before, _) = resident_bytes()?;

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Results of one benchmark, printed and optionally saved.
-pub struct Report {
+pub(super) struct Report {
     name: &'static str,
     origin: Value,
     save_to: Option<PathBuf>,
@@ -17,7 +17,7 @@ pub struct Report {
 
 impl Report {
     /// Prints the machine and the settings.
-    pub fn start(name: &'static str, args: &Args, settings: &Value) -> Result<Self> {
+    pub(super) fn start(name: &'static str, args: &Args, settings: &Value) -> Result<Self> {
         let origin = json!({ "commit": commit(), "machine": machine(), "unix_s": unix_seconds() });
         println!("bench {name}: {settings}");
         println!("origin: {origin}");
@@ -26,7 +26,7 @@ impl Report {
     }
 
     /// Prints one measurement and, with `--save`, appends it to the results.
-    pub fn line(&self, settings: &Value, result: &Value) -> Result<()> {
+    pub(super) fn line(&self, settings: &Value, result: &Value) -> Result<()> {
         let line = json!({
             "bench": self.name, "origin": self.origin, "settings": settings, "result": result,
         });
@@ -40,7 +40,7 @@ impl Report {
 }
 
 /// Creates a directory for one measurement's store, removed afterwards.
-pub fn scratch(args: &Args) -> Result<tempfile::TempDir> {
+pub(super) fn scratch(args: &Args) -> Result<tempfile::TempDir> {
     let dir = args.dir();
     std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
     tempfile::Builder::new()

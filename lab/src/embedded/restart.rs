@@ -22,7 +22,7 @@ const FULL: &str = "full";
 const CHECKED_KEYS: u64 = 1000;
 
 /// Fills, kills and opens, several times each.
-pub fn run(args: &Args) -> Result<()> {
+pub(super) fn run(args: &Args) -> Result<()> {
     let interval = Options::default().checkpoint_log_bytes_max;
     // Just before a checkpoint, so that nearly a whole interval must be replayed.
     let usual = 3 * interval - (64 << 20);
@@ -68,7 +68,7 @@ fn fill_and_kill(settings: &Value) -> Result<u64> {
 }
 
 /// Writes until killed; prints [`FULL`] after the requested bytes.
-pub fn fill(settings: &Value) -> Result<Value> {
+pub(super) fn fill(settings: &Value) -> Result<Value> {
     let db = Db::open(Path::new(text(settings, "dir")?), Options::default())?;
     let value_bytes = number(settings, "value_bytes")?;
     let keys = number(settings, "bytes")? / value_bytes;
@@ -85,7 +85,7 @@ pub fn fill(settings: &Value) -> Result<Value> {
 
 /// Opens the store and checks acknowledged keys. Leaves the store as if killed again, so that the
 /// next round opens the same state.
-pub fn open(settings: &Value) -> Result<Value> {
+pub(super) fn open(settings: &Value) -> Result<Value> {
     let dir = Path::new(text(settings, "dir")?);
     let (keys, value_bytes) = (number(settings, "keys")?, number(settings, "value_bytes")?);
     let started = Instant::now();

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 /// Returns the median of each number over the rounds, under the same names, without texts and
 /// lists.
-pub fn medians(rounds: &[Value]) -> Value {
+pub(super) fn medians(rounds: &[Value]) -> Value {
     let Some(first) = rounds.first().and_then(Value::as_object) else { return Value::Null };
     let mut medians = Map::new();
     for name in first.keys() {
@@ -18,7 +18,7 @@ pub fn medians(rounds: &[Value]) -> Value {
 }
 
 /// Returns `ours ÷ other` for each number that both have.
-pub fn ratios(ours: &Value, other: &Value) -> Value {
+pub(super) fn ratios(ours: &Value, other: &Value) -> Value {
     let Some(fields) = ours.as_object() else { return Value::Null };
     let pairs = fields.iter().filter_map(|(name, value)| {
         let ratio = value.as_f64()? / other[name].as_f64()?;
@@ -28,7 +28,7 @@ pub fn ratios(ours: &Value, other: &Value) -> Value {
 }
 
 /// Rounds to four significant digits, more than repeated runs agree on.
-pub fn rounded(value: f64) -> f64 {
+pub(super) fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return 0.0;
     }

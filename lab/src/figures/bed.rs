@@ -18,10 +18,10 @@ const MEMORY_BYTES_MAX: u64 = 10 << 30;
 const NODES_MAX: usize = 16;
 
 /// Kinds of devices by their letter.
-pub type Kinds = BTreeMap<char, Limit>;
+pub(super) type Kinds = BTreeMap<char, Limit>;
 
 /// Reads the declared kinds.
-pub fn kinds(declared: &BTreeMap<String, String>) -> Result<Kinds> {
+pub(super) fn kinds(declared: &BTreeMap<String, String>) -> Result<Kinds> {
     let kind = |(name, limit): (&String, &String)| {
         let mut letters = name.chars();
         match (letters.next(), letters.next()) {
@@ -35,7 +35,7 @@ pub fn kinds(declared: &BTreeMap<String, String>) -> Result<Kinds> {
 }
 
 /// Returns the kind of each node of a cluster such as `1N2H3P`: one N, two H and three P.
-pub fn nodes(kinds: &Kinds, cluster: &str) -> Result<Vec<char>> {
+pub(super) fn nodes(kinds: &Kinds, cluster: &str) -> Result<Vec<char>> {
     let refusal = || {
         let known: String = kinds.keys().collect();
         format!(
@@ -68,7 +68,7 @@ struct Device {
 
 /// All devices of the test-bed.
 #[derive(Debug)]
-pub struct Bed {
+pub(super) struct Bed {
     kinds: Kinds,
     devices: Vec<Device>,
     /// Measured speeds of a device of each kind, for the page.
@@ -77,7 +77,7 @@ pub struct Bed {
 
 impl Bed {
     /// Creates devices for each of these clusters below `work`, and proves the limit of each device.
-    pub fn make(
+    pub(super) fn make(
         kinds: &Kinds,
         clusters: &[Vec<char>],
         work: &Path,
@@ -133,14 +133,14 @@ impl Bed {
     }
 
     /// Describes the kinds in one line.
-    pub fn description(&self) -> String {
+    pub(super) fn description(&self) -> String {
         let words = |(kind, limit): (&char, &Limit)| format!("{kind} {}", limit.words());
         let kinds: Vec<String> = self.kinds.iter().map(words).collect();
         format!("unequal devices in memory: {}", kinds.join(", "))
     }
 
     /// Empties devices for these nodes and returns a folder on each.
-    pub fn stores(&self, nodes: &[char]) -> Result<Vec<PathBuf>> {
+    pub(super) fn stores(&self, nodes: &[char]) -> Result<Vec<PathBuf>> {
         let mut free: Vec<&Device> = self.devices.iter().collect();
         let mut stores = Vec::new();
         for node in nodes {
@@ -154,7 +154,7 @@ impl Bed {
     }
 
     /// Divides the limit of the device that holds `store` by `factor`; 1 restores it.
-    pub fn slow_down(&self, store: &Path, factor: u64) -> Result<()> {
+    pub(super) fn slow_down(&self, store: &Path, factor: u64) -> Result<()> {
         let device = self.devices.iter().find(|device| store.starts_with(&device.folder));
         let device = device.with_context(|| format!("no device holds {}", store.display()))?;
         let limit = self.limit(device.kind);

@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 
 /// File systems without a disk.
 const MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
-pub const NEEDS: &str = "limited devices need root, loop devices and the blkio cgroup of version 1";
+pub(super) const NEEDS: &str =
+    "limited devices need root, loop devices and the blkio cgroup of version 1";
 
 /// Kind of disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Profile {
+pub(crate) enum Profile {
     #[default]
     AsIs,
     Limited(Limit),
@@ -22,7 +23,7 @@ pub enum Profile {
 
 impl Profile {
     /// Parses `as-is`, or `limited=` with the limits.
-    pub fn parse(text: &str) -> Result<Self> {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
         match text.strip_prefix("limited=") {
             Some(limit) => Ok(Self::Limited(Limit::parse(limit)?)),
             None => {
@@ -35,7 +36,7 @@ impl Profile {
 
 /// A prepared place for the data.
 #[derive(Debug)]
-pub struct Device {
+pub(super) struct Device {
     pub folder: PathBuf,
     /// Text for the page.
     pub description: String,
@@ -44,7 +45,12 @@ pub struct Device {
 }
 
 /// Creates the place below `work`, for at most `bytes`, and proves that its limit holds.
-pub fn prepare(profile: Profile, work: &Path, bytes: u64, undo: &mut Undo) -> Result<Device> {
+pub(super) fn prepare(
+    profile: Profile,
+    work: &Path,
+    bytes: u64,
+    undo: &mut Undo,
+) -> Result<Device> {
     fs::create_dir_all(work).with_context(|| format!("creating {}", work.display()))?;
     loop_device::remove_leftovers(work);
     let folder = work.join(format!("{PREFIX}{}", std::process::id()));

@@ -6,12 +6,12 @@ use super::spec::{Claim, Figure, Over, Place};
 
 /// Lists other series than the base that ours does not reach, one sentence for each figure and
 /// series.
-pub fn behind_others(shown: &[Shown<'_>]) -> Vec<String> {
+pub(super) fn behind_others(shown: &[Shown<'_>]) -> Vec<String> {
     behind(shown, |figure, series| figure.base.as_deref() != Some(series))
 }
 
 /// Lists all other series that ours does not reach.
-pub fn behind_all(shown: &[Shown<'_>]) -> Vec<String> {
+pub(super) fn behind_all(shown: &[Shown<'_>]) -> Vec<String> {
     behind(shown, |_, _| true)
 }
 
@@ -27,7 +27,7 @@ fn behind(shown: &[Shown<'_>], is_meant: impl Fn(&Figure, &str) -> bool) -> Vec<
 
 /// Lists claims of papers that a series of ours does not reach, the paper's own design on our consensus
 /// included, one sentence for each.
-pub fn behind_papers(shown: &[Shown<'_>]) -> Vec<String> {
+pub(super) fn behind_papers(shown: &[Shown<'_>]) -> Vec<String> {
     let claims = |figure: &Shown<'_>| {
         let claims = figure.figure.paper_says.iter();
         claims.filter_map(|claim| behind_paper(figure, claim)).collect::<Vec<_>>()
@@ -37,7 +37,7 @@ pub fn behind_papers(shown: &[Shown<'_>]) -> Vec<String> {
 
 /// Result of a comparison of ours with another series over all rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(super) enum Verdict {
     Ahead,
     /// Ours is ahead in some rounds and behind in others, or the ratio rounds to one.
     Even,
@@ -45,7 +45,7 @@ pub enum Verdict {
 }
 
 /// Returns the ratio of ours to another series at one place, and its verdict.
-pub fn compare(shown: &Shown<'_>, other: &str, place: &Place<'_>) -> Option<(f64, Verdict)> {
+pub(super) fn compare(shown: &Shown<'_>, other: &str, place: &Place<'_>) -> Option<(f64, Verdict)> {
     let ratios = shown.ratios(shown.ours, other, place)?;
     let is_worse = |ratio| shown.is_worse(ratio, 1.0);
     let is_noise = is_worse(ratios.min) != is_worse(ratios.max);
@@ -58,7 +58,7 @@ pub fn compare(shown: &Shown<'_>, other: &str, place: &Place<'_>) -> Option<(f64
 }
 
 /// Phrases a number as a claim does, such as "3.00 times original".
-pub fn words(shown: &Shown<'_>, claim: &Claim, number: f64) -> String {
+pub(super) fn words(shown: &Shown<'_>, claim: &Claim, number: f64) -> String {
     let over = match (&claim.x, claim.over, shown.places.len()) {
         (Some(x), ..) => format!(" at {x}"),
         (None, Over::Least, _) => " at least".to_owned(),

@@ -9,11 +9,11 @@ use std::fs;
 use std::path::Path;
 
 /// End of the names of the files behind loop devices.
-pub const IMAGE: &str = ".img";
+pub(super) const IMAGE: &str = ".img";
 
 /// Kind of file behind a loop device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backing {
+pub(super) enum Backing {
     /// File on a disk. All its blocks are allocated first: allocation by the file system below must not
     /// be measured.
     Disk,
@@ -24,7 +24,7 @@ pub enum Backing {
 
 /// Creates a file of `bytes`, a loop device on it and a file system on that, mounts it and sets its
 /// limit. Returns its throttle.
-pub fn mount(
+pub(super) fn mount(
     image: &Path,
     folder: &Path,
     bytes: u64,
@@ -64,13 +64,13 @@ pub fn mount(
 }
 
 /// Returns the command that unmounts a folder, even while it is in use.
-pub fn unmounting(folder: &Path) -> String {
+pub(super) fn unmounting(folder: &Path) -> String {
     let place = quoted(folder);
     format!("umount {place} || {{ sleep 1; umount -l {place}; }}")
 }
 
 /// Unmounts and removes the devices of runs that were killed together with their shell.
-pub fn remove_leftovers(work: &Path) {
+pub(super) fn remove_leftovers(work: &Path) {
     let devices = run("losetup", &["--list", "--noheadings", "--output", "NAME,BACK-FILE"]);
     for line in devices.unwrap_or_default().lines() {
         let Some((device, file)) = line.split_once(' ') else { continue };
@@ -113,7 +113,7 @@ fn unmount_below(folder: &Path) {
 }
 
 /// Deletes everything in a mounted folder and gives the freed blocks back to the file behind it.
-pub fn clear(folder: &Path) -> Result<()> {
+pub(super) fn clear(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
         let path = entry?.path();
         match path.is_dir() {

@@ -24,7 +24,7 @@ const LAST_LINES: usize = 5;
 
 /// One line of a program, for one series at one point in one round.
 #[derive(Clone, Debug)]
-pub struct Measurement {
+pub(super) struct Measurement {
     pub run: String,
     pub point: String,
     pub series: String,
@@ -35,7 +35,7 @@ pub struct Measurement {
 
 /// Results of all calls.
 #[derive(Debug, Default)]
-pub struct Results {
+pub(super) struct Results {
     pub measured: Vec<Measurement>,
     /// Measurements that do not count, because the devices were not their limit.
     pub dropped: Vec<Measurement>,
@@ -44,14 +44,14 @@ pub struct Results {
 
 /// Paths of the measuring programs.
 #[derive(Debug)]
-pub struct Programs {
+pub(super) struct Programs {
     pub lab: PathBuf,
     pub stele: PathBuf,
     pub etcd: Option<PathBuf>,
 }
 
 /// State of a measurement.
-pub struct Measuring<'a> {
+pub(super) struct Measuring<'a> {
     pub spec: &'a Spec,
     pub programs: &'a Programs,
     pub amounts: Amounts,
@@ -70,7 +70,7 @@ pub struct Measuring<'a> {
 
 impl Measuring<'_> {
     /// Counts the calls of these jobs.
-    pub fn count(jobs: &[Job<'_>], rounds: u64) -> usize {
+    pub(super) fn count(jobs: &[Job<'_>], rounds: u64) -> usize {
         let calls = |job: &Job<'_>| match job.run.program {
             Program::Baselines | Program::TestBed => {
                 job.points.len() * job.series.len() * rounds as usize
@@ -82,7 +82,7 @@ impl Measuring<'_> {
 
     /// Measures all jobs, round by round, the series in turn; each series comes first in some
     /// round. Records a failed call and continues with the next one.
-    pub fn measure(&mut self, jobs: &[Job<'_>]) -> Result<()> {
+    pub(super) fn measure(&mut self, jobs: &[Job<'_>]) -> Result<()> {
         let is_wire = |job: &&Job<'_>| job.run.program == Program::Wire;
         for round in 0..self.rounds {
             for job in jobs.iter().filter(|job| !is_wire(job)) {
@@ -256,7 +256,7 @@ impl Measuring<'_> {
 }
 
 /// Returns the JSON objects among the lines of a text.
-pub fn objects(text: &str) -> Vec<Value> {
+pub(super) fn objects(text: &str) -> Vec<Value> {
     let parse = |line: &str| serde_json::from_str(line).ok();
     text.lines().filter(|line| line.starts_with('{')).filter_map(parse).collect()
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use xtask::process::kill;
 
 /// Beginning of the names of all groups and folders of this command; the process id follows it.
-pub const PREFIX: &str = "stele-figures-";
+pub(super) const PREFIX: &str = "stele-figures-";
 const LIMIT: &str = "memory.limit_in_bytes";
 const PROCESSES: &str = "cgroup.procs";
 /// Attempts to remove a group: its memory is released a moment after its last process ends.
@@ -18,7 +18,7 @@ const TRIES: u32 = 50;
 
 /// Finds the mount of a controller of version 1 and this process's group below it, from the texts
 /// of `/proc/mounts` and `/proc/self/cgroup`.
-pub fn find(controller: &str, mounts: &str, own: &str) -> Option<(PathBuf, PathBuf)> {
+pub(super) fn find(controller: &str, mounts: &str, own: &str) -> Option<(PathBuf, PathBuf)> {
     let mount = mounts.lines().find_map(|line| {
         let mut fields = line.split(' ');
         let (place, kind, options) = (fields.nth(1)?, fields.next()?, fields.next()?);
@@ -35,7 +35,7 @@ pub fn find(controller: &str, mounts: &str, own: &str) -> Option<(PathBuf, PathB
 }
 
 /// Calls [`find`] with the texts of this process.
-pub fn folders(controller: &str) -> Option<(PathBuf, PathBuf)> {
+pub(super) fn folders(controller: &str) -> Option<(PathBuf, PathBuf)> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let (mount, own) = find(controller, &read("/proc/mounts")?, &read("/proc/self/cgroup")?)?;
     // In a container the path may be one of the host.
@@ -45,14 +45,14 @@ pub fn folders(controller: &str) -> Option<(PathBuf, PathBuf)> {
 
 /// Group for one measured program at a time.
 #[derive(Debug)]
-pub struct Cgroup {
+pub(super) struct Cgroup {
     folder: PathBuf,
 }
 
 impl Cgroup {
     /// Creates a group; an error states why this is not possible. At its end `undo` removes the
     /// group and kills the processes in it.
-    pub fn make(undo: &mut Undo) -> Result<Self> {
+    pub(super) fn make(undo: &mut Undo) -> Result<Self> {
         let (_, own) =
             folders("memory").context("this machine has no memory cgroup of version 1")?;
         remove_leftovers(&own);
@@ -77,24 +77,24 @@ impl Cgroup {
     }
 
     /// Returns the group's folder, for a program inside that sets its limit.
-    pub fn folder(&self) -> &Path {
+    pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Creates the group again, without the page cache of the last program.
-    pub fn renew(&self) -> Result<()> {
+    pub(super) fn renew(&self) -> Result<()> {
         remove(&self.folder)?;
         self.create()
     }
 
     /// Returns the words to put before a command that must run inside the group.
-    pub fn words(&self) -> Vec<String> {
+    pub(super) fn words(&self) -> Vec<String> {
         let script = format!("echo $$ > {} && exec \"$@\"", quoted(&self.folder.join(PROCESSES)));
         vec!["sh".to_owned(), "-c".to_owned(), script, "sh".to_owned()]
     }
 
     /// Returns the kernel's counters of the group.
-    pub fn used(&self) -> Value {
+    pub(super) fn used(&self) -> Value {
         let number = |file: &str| {
             let text = fs::read_to_string(self.folder.join(file)).ok()?;
             text.trim().parse::<u64>().ok()
@@ -136,7 +136,7 @@ fn remove_leftovers(own: &Path) {
 }
 
 /// Returns whether a process that has ended made something of this name.
-pub fn is_leftover(name: &str, suffix: &str) -> bool {
+pub(super) fn is_leftover(name: &str, suffix: &str) -> bool {
     let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(suffix));
     let Some(Ok(pid)) = pid.map(str::parse::<u32>) else { return false };
     !Path::new("/proc").join(pid.to_string()).exists()

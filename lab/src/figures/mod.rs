@@ -38,7 +38,7 @@ use xtask::flags::Flags;
 use xtask::programs::{self, LAB, STELE};
 use xtask::workspace::Workspace;
 
-pub use results::{Comparison, Digest, Kept, newest as newest_kept, rounded};
+pub(crate) use results::{Comparison, Digest, Kept, newest as newest_kept, rounded};
 
 const ROUNDS: u64 = 5;
 const LIBRARY: &str = "librocksdb.so";
@@ -52,7 +52,7 @@ const SERVERS_BYTES: u64 = 6 << 30;
 
 /// Options of `cargo lab figures`.
 #[derive(Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Beginnings of the names of figures, separated by commas; `None` chooses all.
     pub only: Option<String>,
     /// Series to measure, separated by commas; `None` chooses all.
@@ -100,7 +100,7 @@ impl Options {
 }
 
 /// Measures the figures and writes the page. Fails if a declared series has no number.
-pub fn run(workspace: &Workspace, flags: Flags) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, flags: Flags) -> Result<()> {
     let options = &Options::from(flags)?;
     let spec = declared(&workspace.root)?;
     let figures = chosen(&spec, options.only.as_deref())?;
@@ -201,12 +201,12 @@ fn declared(root: &Path) -> Result<Spec> {
 }
 
 /// Reads the lines to keep from the text of a `figures.jsonl`.
-pub fn read_kept(root: &Path, text: &str, date: &str) -> Result<Vec<Kept>> {
+pub(crate) fn read_kept(root: &Path, text: &str, date: &str) -> Result<Vec<Kept>> {
     results::read(&declared(root)?, text, date)
 }
 
 /// Returns comparisons and tables of the kept lines.
-pub fn kept_digest(root: &Path, lines: &[Kept]) -> Result<Digest> {
+pub(crate) fn kept_digest(root: &Path, lines: &[Kept]) -> Result<Digest> {
     results::digest(&declared(root)?, lines)
 }
 

@@ -6,11 +6,11 @@ use super::spec::{Better, Claim, Figure, Over, Place, Run};
 use serde_json::Value;
 
 /// Field with the share of the processors that servers and load generator used.
-pub const BUSY: &str = "processors_busy";
+pub(super) const BUSY: &str = "processors_busy";
 
 /// Median, minimum and maximum of the rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
+pub(super) struct Spread {
     pub median: f64,
     pub min: f64,
     pub max: f64,
@@ -18,7 +18,7 @@ pub struct Spread {
 
 impl Spread {
     /// Summarises the values; `None` without values.
-    pub fn of(mut values: Vec<f64>) -> Option<Self> {
+    pub(super) fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
         let (low, high) = (values.get((values.len() - 1) / 2)?, values.get(values.len() / 2)?);
@@ -27,7 +27,7 @@ impl Spread {
 }
 
 /// Returns the number at a path of names joined by dots; for a list, its mean.
-pub fn number(line: &Value, path: &str) -> Option<f64> {
+pub(super) fn number(line: &Value, path: &str) -> Option<f64> {
     let found = path.split('.').try_fold(line, |value, name| value.get(name))?;
     let Some(list) = found.as_array() else { return found.as_f64() };
     let numbers: Option<Vec<f64>> = list.iter().map(Value::as_f64).collect();
@@ -40,7 +40,7 @@ fn mean(numbers: &[f64]) -> Option<f64> {
 
 /// A figure with the lines measured for it.
 #[derive(Debug)]
-pub struct Shown<'a> {
+pub(super) struct Shown<'a> {
     pub figure: &'a Figure,
     pub places: Vec<Place<'a>>,
     /// Series of the run that are measured.
@@ -51,7 +51,7 @@ pub struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    pub fn new(
+    pub(super) fn new(
         figure: &'a Figure,
         run: &'a Run,
         ours: &'a str,
@@ -79,23 +79,23 @@ impl<'a> Shown<'a> {
     }
 
     /// Summarises all rounds.
-    pub fn spread(&self, series: &str, place: &Place<'_>) -> Option<Spread> {
+    pub(super) fn spread(&self, series: &str, place: &Place<'_>) -> Option<Spread> {
         Spread::of(self.rounds(series, place).into_iter().map(|(_, value)| value).collect())
     }
 
     /// Returns the median share of the processors that was used, in percent, if it was measured.
-    pub fn processors_busy(&self, series: &str, place: &Place<'_>) -> Option<f64> {
+    pub(super) fn processors_busy(&self, series: &str, place: &Place<'_>) -> Option<f64> {
         let shares = self.lines(series, place).filter_map(|(_, line)| number(line, BUSY)).collect();
         Spread::of(shares).map(|spread| spread.median * 100.0)
     }
 
     /// Returns the median of the rounds' ratios: a change between rounds affects both series.
-    pub fn ratio(&self, series: &str, to: &str, place: &Place<'_>) -> Option<f64> {
+    pub(super) fn ratio(&self, series: &str, to: &str, place: &Place<'_>) -> Option<f64> {
         self.ratios(series, to, place).map(|spread| spread.median)
     }
 
     /// Summarises the ratios of the rounds that have both series.
-    pub fn ratios(&self, series: &str, to: &str, place: &Place<'_>) -> Option<Spread> {
+    pub(super) fn ratios(&self, series: &str, to: &str, place: &Place<'_>) -> Option<Spread> {
         let others = self.rounds(to, place);
         let pair = |(round, value): (u64, f64)| {
             let (_, other) = others.iter().find(|(of, _)| *of == round)?;
@@ -105,12 +105,12 @@ impl<'a> Shown<'a> {
     }
 
     /// Returns the ratio to the figure's base.
-    pub fn ratio_to_base(&self, series: &str, place: &Place<'_>) -> Option<f64> {
+    pub(super) fn ratio_to_base(&self, series: &str, place: &Place<'_>) -> Option<f64> {
         self.ratio(series, self.figure.base.as_ref()?, place)
     }
 
     /// Returns our number for a paper's claim, over the places of the claim.
-    pub fn ours(&self, claim: &Claim) -> Option<f64> {
+    pub(super) fn ours(&self, claim: &Claim) -> Option<f64> {
         let is_meant = |place: &&Place<'_>| {
             claim.x.as_ref().is_none_or(|x| x == place.x)
                 && !claim.without.iter().any(|x| x == place.x)
@@ -128,7 +128,7 @@ impl<'a> Shown<'a> {
     }
 
     /// Returns whether `number` is worse than `than`.
-    pub fn is_worse(&self, number: f64, than: f64) -> bool {
+    pub(super) fn is_worse(&self, number: f64, than: f64) -> bool {
         match self.figure.better {
             Better::More => number < than,
             Better::Less => number > than,
@@ -136,7 +136,7 @@ impl<'a> Shown<'a> {
     }
 
     /// Returns the numbers of the slices of time in the first round at the first place.
-    pub fn curve(&self, series: &str) -> Vec<f64> {
+    pub(super) fn curve(&self, series: &str) -> Vec<f64> {
         let (Some(name), Some(place)) = (&self.figure.curve, self.places.first()) else {
             return Vec::new();
         };
@@ -155,7 +155,7 @@ impl<'a> Shown<'a> {
     }
 
     /// Lists series and places without a number, except those that were dropped on purpose.
-    pub fn missing(&self) -> Vec<String> {
+    pub(super) fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
         for series in &self.series {
             let is_dropped = |place: &&Place<'_>| self.is_dropped(series, place);
@@ -175,14 +175,14 @@ impl<'a> Shown<'a> {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::super::measure::Measurement;
     use super::super::spec::Spec;
     use super::*;
     use serde_json::json;
 
     /// Returns three rounds of two systems at two sizes; in round 2 the machine was half as fast.
-    pub fn sample() -> (Spec, Results) {
+    pub(crate) fn sample() -> (Spec, Results) {
         let spec = Spec::parse(include_str!("sample.toml")).unwrap();
         let mut results = Results::default();
         let speeds = [("1 KiB", 100.0, 50.0), ("16 KiB", 10.0, 40.0)];
@@ -204,7 +204,7 @@ pub mod tests {
         (spec, results)
     }
 
-    pub fn shown<'a>(spec: &'a Spec, results: &'a Results) -> Vec<Shown<'a>> {
+    pub(crate) fn shown<'a>(spec: &'a Spec, results: &'a Results) -> Vec<Shown<'a>> {
         let amounts = Amounts { scale: 1.0, is_tiny: false };
         let run = &spec.runs[0];
         let ours = spec.ours(run);

@@ -16,7 +16,7 @@ const SLICE_MS: u64 = 100;
 
 /// Notes that apply to all figures.
 #[derive(Debug, Default)]
-pub struct Header {
+pub(super) struct Header {
     /// Differences from the papers; first on the page.
     pub left_out: Vec<String>,
     /// Conditions of the measurement.
@@ -26,7 +26,7 @@ pub struct Header {
 }
 
 /// Generates the page.
-pub fn page(header: &Header, shown: &[Shown<'_>], ours: &str) -> String {
+pub(super) fn page(header: &Header, shown: &[Shown<'_>], ours: &str) -> String {
     let mut page = HEAD.to_owned();
     list(&mut page, "Differences from the papers", &header.left_out);
     list(&mut page, "Failed", &header.failed);

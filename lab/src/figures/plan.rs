@@ -9,7 +9,7 @@ const VALUES_MIN: u64 = 100;
 
 /// Amounts of data and operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Amounts {
+pub(super) struct Amounts {
     pub scale: f64,
     /// Whether to make a trial run: one point of each figure, with separate small amounts.
     pub is_tiny: bool,
@@ -17,7 +17,7 @@ pub struct Amounts {
 
 /// The part of one run that the figures need.
 #[derive(Debug)]
-pub struct Job<'a> {
+pub(super) struct Job<'a> {
     pub run: &'a Run,
     pub points: Vec<&'a Point>,
     pub phases: Vec<&'a str>,
@@ -25,7 +25,7 @@ pub struct Job<'a> {
 }
 
 /// Returns the places of a figure that are measured.
-pub fn places<'a>(
+pub(super) fn places<'a>(
     figure: &'a Figure,
     run: &'a Run,
     amounts: Amounts,
@@ -39,7 +39,7 @@ pub fn places<'a>(
 }
 
 /// Returns the jobs of these figures, for the series that are available.
-pub fn jobs<'a>(
+pub(super) fn jobs<'a>(
     spec: &'a Spec,
     figures: &[&'a Figure],
     amounts: Amounts,
@@ -74,7 +74,7 @@ fn series<'a>(spec: &'a Spec, run: &'a Run, amounts: Amounts) -> impl Iterator<I
 
 /// Returns the arguments at one point by name. Those of the point take precedence over those of the
 /// run, those of the tiny version over both. Numbers are scaled; percentages are of `bytes`.
-pub fn arguments(
+pub(super) fn arguments(
     spec: &Spec,
     run: &Run,
     point: &Point,
@@ -114,14 +114,14 @@ fn scaled(number: u64, scale: f64) -> u64 {
 
 /// Page cache of each replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageCache {
+pub(super) struct PageCache {
     pub bytes: u64,
     /// Whether it is the minimum, which is more than the paper's share of the data.
     pub is_least: bool,
 }
 
 /// Returns the limit of the page cache with these arguments, if there is one.
-pub fn page_cache(
+pub(super) fn page_cache(
     spec: &Spec,
     run: &Run,
     args: &BTreeMap<String, String>,

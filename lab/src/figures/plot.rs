@@ -13,13 +13,13 @@ const GAP: f64 = 0.2;
 const LINEAR_MAX: f64 = 50.0;
 
 /// Returns the colour of a series by its place.
-pub fn colour(place: usize) -> &'static str {
+pub(super) fn colour(place: usize) -> &'static str {
     COLOURS.get(place % COLOURS.len()).unwrap_or(&"black")
 }
 
 /// One bar: its series, its height, and whether it is a paper's.
 #[derive(Clone, Debug)]
-pub struct Bar {
+pub(super) struct Bar {
     pub colour: &'static str,
     pub title: String,
     pub spread: Spread,
@@ -27,7 +27,7 @@ pub struct Bar {
 }
 
 /// Draws groups of bars with their names below.
-pub fn bars(groups: &[(String, Vec<Bar>)]) -> String {
+pub(super) fn bars(groups: &[(String, Vec<Bar>)]) -> String {
     let all = || groups.iter().flat_map(|(_, bars)| bars);
     let largest = all().map(|bar| bar.spread.max).fold(0.0, f64::max);
     let smallest = all().map(|bar| bar.spread.min).filter(|it| *it > 0.0).fold(largest, f64::min);
@@ -87,7 +87,7 @@ fn one_bar(svg: &mut String, bar: &Bar, left: f64, width: f64, height: &impl Fn(
 }
 
 /// Draws lines of values in each slice of time, given as colour and values.
-pub fn curves(lines: &[(&'static str, Vec<f64>)], slice_ms: u64, unit: &str) -> String {
+pub(super) fn curves(lines: &[(&'static str, Vec<f64>)], slice_ms: u64, unit: &str) -> String {
     let all = || lines.iter().flat_map(|(_, values)| values);
     let top = all().copied().fold(0.0, f64::max);
     let longest = lines.iter().map(|(_, values)| values.len()).max().unwrap_or(0).max(2);
@@ -116,7 +116,7 @@ fn open() -> String {
 }
 
 /// Formats three digits, with separated thousands.
-pub fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     if value < 9.995 {
         return format!("{value:.2}");
     }
@@ -132,7 +132,7 @@ pub fn short(value: f64) -> String {
 }
 
 /// Escapes text for a page.
-pub fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&#39;")
 }
 

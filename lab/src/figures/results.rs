@@ -18,7 +18,7 @@ const BESIDE: [&str; 3] = ["p99_us", "cpu_us_per_op", BUSY];
 
 /// Rounds of one series at one place.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
-pub struct Kept {
+pub(crate) struct Kept {
     pub commit: String,
     pub date: String,
     pub device: String,
@@ -38,7 +38,7 @@ impl Kept {
 }
 
 /// Reads the lines to keep from a `figures.jsonl`.
-pub fn read(spec: &Spec, text: &str, date: &str) -> Result<Vec<Kept>> {
+pub(super) fn read(spec: &Spec, text: &str, date: &str) -> Result<Vec<Kept>> {
     let lines = text.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
     let setup = lines.iter().find_map(|line| line["setup"].as_array());
     let setup: Vec<&str> =
@@ -93,19 +93,19 @@ fn fields(spec: &Spec, run: &str) -> BTreeSet<String> {
 }
 
 /// Rounds to four digits.
-pub fn rounded(number: f64) -> f64 {
+pub(crate) fn rounded(number: f64) -> f64 {
     format!("{number:.3e}").parse().unwrap_or(number)
 }
 
 /// Keeps the newest line of each place, in the order of the lines.
-pub fn newest(lines: Vec<Kept>) -> Vec<Kept> {
+pub(crate) fn newest(lines: Vec<Kept>) -> Vec<Kept> {
     let is_newest = |at: usize| !lines[at + 1..].iter().any(|it| it.place() == lines[at].place());
     (0..lines.len()).filter(|at| is_newest(*at)).map(|at| lines[at].clone()).collect()
 }
 
 /// One workload on our system and on another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     pub workload: String,
     /// Name of the other system.
     pub beside: String,
@@ -117,7 +117,7 @@ pub struct Comparison {
 
 /// Content of the page about kept figures.
 #[derive(Debug, Default)]
-pub struct Digest {
+pub(crate) struct Digest {
     /// Comparisons of the figures with a `summary` to their base.
     pub comparisons: Vec<Comparison>,
     /// Claims of papers that ours does not reach.
@@ -129,7 +129,7 @@ pub struct Digest {
 }
 
 /// Computes the digest of all kept lines.
-pub fn digest(spec: &Spec, lines: &[Kept]) -> Result<Digest> {
+pub(super) fn digest(spec: &Spec, lines: &[Kept]) -> Result<Digest> {
     let mut digest = Digest::default();
     let devices: BTreeSet<&str> = lines.iter().map(|line| line.device.as_str()).collect();
     for device in devices {

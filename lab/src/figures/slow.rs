@@ -5,27 +5,27 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Factor by which the device is made slower.
-pub const FACTOR: u64 = 10;
+pub(super) const FACTOR: u64 = 10;
 /// Slices of the throughput curve in a second.
 const SLICES_PER_SECOND: f64 = 10.0;
 
 /// Length of each part of the measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub(super) struct Times {
     pub before: Duration,
     pub slow: Duration,
     pub after: Duration,
 }
 
 impl Times {
-    pub fn whole(&self) -> Duration {
+    pub(super) fn whole(&self) -> Duration {
         self.before + self.slow + self.after
     }
 }
 
 /// Leaders of all regions at a moment of the measurement.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub(super) struct Sample {
     pub at: Duration,
     /// Store of the leader by region.
     pub leaders: BTreeMap<u64, u64>,
@@ -33,7 +33,7 @@ pub struct Sample {
 
 impl Sample {
     /// Reads the rows of `stele ctl regions`. A region without a leader is left out.
-    pub fn of(at: Duration, regions: &[Value]) -> Self {
+    pub(super) fn of(at: Duration, regions: &[Value]) -> Self {
         let leader = |row: &Value| Some((row["region"].as_u64()?, row["leader"].as_u64()?));
         Self { at, leaders: regions.iter().filter_map(leader).collect() }
     }
@@ -44,7 +44,7 @@ impl Sample {
 }
 
 /// Summarizes the samples and the throughput curve around the time in which `store` was slow.
-pub fn summary(samples: &[Sample], curve: &[f64], store: u64, times: Times) -> Value {
+pub(super) fn summary(samples: &[Sample], curve: &[f64], store: u64, times: Times) -> Value {
     let (slow, fast) = (times.before, times.before + times.slow);
     let led = |from: Duration, to: Duration| {
         let within = samples.iter().filter(move |sample| sample.at >= from && sample.at < to);

@@ -10,7 +10,7 @@ use std::fmt;
 /// Content of the file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Spec {
+pub(super) struct Spec {
     /// Series that is compared with a paper's system and with all others, unless a run names its own.
     pub ours: String,
     /// Series that need RocksDB's library.
@@ -33,7 +33,7 @@ pub struct Spec {
 /// Calls of one program, for each of its points, series and rounds.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Run {
+pub(super) struct Run {
     pub name: String,
     pub program: Program,
     pub series: Vec<String>,
@@ -53,7 +53,7 @@ pub struct Run {
 /// Measuring program.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub enum Program {
+pub(super) enum Program {
     /// `lab designs`: a series is one of its systems; `phase` of a line names its phase.
     Baselines,
     /// `lab wire` on servers that are started for it: a series is a scheme of targets.
@@ -64,23 +64,23 @@ pub enum Program {
 }
 
 /// Phase of every line of [`Program::Wire`].
-pub const WIRE_PHASE: &str = "wire";
+pub(super) const WIRE_PHASE: &str = "wire";
 
 /// Arguments that distinguish one point of a run, and its name in figures.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Point {
+pub(super) struct Point {
     pub x: String,
     #[serde(flatten)]
     pub arguments: Settings,
 }
 
 /// Arguments by their names without dashes.
-pub type Settings = BTreeMap<String, Setting>;
+pub(super) type Settings = BTreeMap<String, Setting>;
 
 /// A number, a size such as `16K`, or a word.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(untagged)]
-pub enum Setting {
+pub(super) enum Setting {
     Number(u64),
     Text(String),
 }
@@ -88,7 +88,7 @@ pub enum Setting {
 /// One figure of a paper.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Figure {
+pub(super) struct Figure {
     pub name: String,
     pub paper: String,
     pub caption: String,
@@ -123,7 +123,7 @@ pub struct Figure {
 /// A phase and its name in a figure.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PhaseAt {
+pub(super) struct PhaseAt {
     pub x: String,
     pub phase: String,
 }
@@ -131,7 +131,7 @@ pub struct PhaseAt {
 /// Good direction of a number.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub enum Better {
+pub(super) enum Better {
     More,
     Less,
 }
@@ -139,7 +139,7 @@ pub enum Better {
 /// A number of a paper.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Claim {
+pub(super) struct Claim {
     pub series: String,
     /// The paper's name of the system, if it is another.
     pub of: Option<String>,
@@ -158,7 +158,7 @@ pub struct Claim {
 /// Summary of a claim over all x.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub enum Over {
+pub(super) enum Over {
     #[default]
     Mean,
     Least,
@@ -167,7 +167,7 @@ pub enum Over {
 
 /// A place on the x axis of a figure, and the point and phase of its lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
+pub(super) struct Place<'a> {
     pub x: &'a str,
     pub point: &'a str,
     pub phase: &'a str,
@@ -175,7 +175,7 @@ pub struct Place<'a> {
 
 impl Spec {
     /// Reads the file's text and checks that all names in it are declared.
-    pub fn parse(text: &str) -> Result<Self> {
+    pub(super) fn parse(text: &str) -> Result<Self> {
         let spec: Self = toml::from_str(text)?;
         spec.page_cache_bytes_min.bytes()?;
         spec.page_cache_bytes_tiny.bytes()?;
@@ -204,7 +204,7 @@ impl Spec {
     }
 
     /// Returns the run with this name.
-    pub fn run(&self, name: &str) -> Result<&Run> {
+    pub(super) fn run(&self, name: &str) -> Result<&Run> {
         let mut named = self.runs.iter().filter(|run| run.name == name);
         let run = named.next().with_context(|| format!("no run `{name}`"))?;
         ensure!(named.next().is_none(), "run {name} is declared twice");
@@ -212,7 +212,7 @@ impl Spec {
     }
 
     /// Returns the series of a run that is compared with the others.
-    pub fn ours<'a>(&'a self, run: &'a Run) -> &'a str {
+    pub(super) fn ours<'a>(&'a self, run: &'a Run) -> &'a str {
         run.ours.as_ref().unwrap_or(&self.ours)
     }
 
@@ -245,7 +245,7 @@ impl Spec {
 
 impl Figure {
     /// Returns the places in their order.
-    pub fn places<'a>(&'a self, run: &'a Run) -> Vec<Place<'a>> {
+    pub(super) fn places<'a>(&'a self, run: &'a Run) -> Vec<Place<'a>> {
         let all = run.points.iter().map(|point| point.x.as_str());
         let mut points =
             all.filter(|x| self.points.is_empty() || self.points.iter().any(|point| point == x));
@@ -261,7 +261,7 @@ impl Figure {
 }
 
 impl Better {
-    pub fn word(self) -> &'static str {
+    pub(super) fn word(self) -> &'static str {
         match self {
             Self::More => "more",
             Self::Less => "less",
@@ -271,7 +271,7 @@ impl Better {
 
 impl Setting {
     /// Parses a number, of bytes or of anything else.
-    pub fn bytes(&self) -> Result<u64> {
+    pub(super) fn bytes(&self) -> Result<u64> {
         let text = match self {
             Self::Number(number) => return Ok(*number),
             Self::Text(text) => text,
@@ -302,7 +302,7 @@ impl fmt::Display for Setting {
 mod tests {
     use super::*;
 
-    pub const SAMPLE: &str = include_str!("sample.toml");
+    pub(crate) const SAMPLE: &str = include_str!("sample.toml");
 
     #[test]
     fn the_declared_figures_are_consistent() {

@@ -96,7 +96,7 @@ impl Arguments {
 }
 
 /// Returns the nodes of all clusters that these jobs need.
-pub fn clusters(spec: &Spec, jobs: &[Job<'_>], amounts: Amounts) -> Result<Vec<Vec<char>>> {
+pub(super) fn clusters(spec: &Spec, jobs: &[Job<'_>], amounts: Amounts) -> Result<Vec<Vec<char>>> {
     let kinds = bed::kinds(&spec.devices)?;
     let mut clusters = Vec::new();
     for job in jobs.iter().filter(|job| job.run.program == Program::TestBed) {
@@ -287,14 +287,14 @@ fn processors_busy(line: &Value, processors: usize) -> Option<f64> {
 }
 
 /// Returns the reason to drop a measurement, if the devices were not its limit.
-pub fn reason_to_drop(line: &Value) -> Option<String> {
+pub(super) fn reason_to_drop(line: &Value) -> Option<String> {
     let busy = line[BUSY].as_f64().filter(|busy| *busy > PROCESSORS_BUSY_MAX)?;
     let (busy, most) = (busy * 100.0, PROCESSORS_BUSY_MAX * 100.0);
     Some(format!("the processors were {busy:.0} % busy, more than {most:.0} %"))
 }
 
 /// Describes the use of the processors in a measurement, for the progress of the command.
-pub fn processors(line: &Value) -> Option<String> {
+pub(super) fn processors(line: &Value) -> Option<String> {
     let busy = line[BUSY].as_f64()?;
     let (speed, all) = (line["operations_per_second"].as_f64()?, line["machine_busy"].as_f64()?);
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
@@ -320,7 +320,7 @@ fn ticks(text: &str) -> Option<(u64, u64)> {
 }
 
 /// Returns the lines about the test-bed for the page.
-pub fn setup(bed: &Bed) -> Vec<String> {
+pub(super) fn setup(bed: &Bed) -> Vec<String> {
     let mut lines = vec![
         bed.description(),
         format!(

@@ -34,14 +34,14 @@ const UNLIMITED: &str = "unlimited";
 
 /// Limits for reads, and the same for writes; 0 disables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limit {
+pub(crate) struct Limit {
     pub bytes_per_s: u64,
     pub ops_per_s: u64,
 }
 
 impl Limit {
     /// Parses `unlimited`, `200MBps` or `40MBps,2000ops`.
-    pub fn parse(text: &str) -> Result<Self> {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
         if text == UNLIMITED {
             return Ok(Self::default());
         }
@@ -69,7 +69,7 @@ impl Limit {
     }
 
     /// Returns the limits divided by `factor`.
-    pub fn divided_by(self, factor: u64) -> Self {
+    pub(crate) fn divided_by(self, factor: u64) -> Self {
         Self {
             bytes_per_s: self.bytes_per_s / factor.max(1),
             ops_per_s: self.ops_per_s / factor.max(1),
@@ -77,7 +77,7 @@ impl Limit {
     }
 
     /// Describes the limits for the page.
-    pub fn words(self) -> String {
+    pub(crate) fn words(self) -> String {
         let bytes = format!("{} MB/s", self.bytes_per_s as f64 / 1e6);
         match (self.bytes_per_s, self.ops_per_s) {
             (0, 0) => "no limit".to_owned(),
@@ -89,14 +89,14 @@ impl Limit {
 
 /// Throttle of one device, by its number, in the groups of all its writers.
 #[derive(Debug)]
-pub struct Throttle {
+pub(super) struct Throttle {
     number: String,
     groups: Vec<PathBuf>,
 }
 
 impl Throttle {
     /// Finds the throttle of a device such as `/dev/loop0`.
-    pub fn of(device: &str) -> Result<Self> {
+    pub(super) fn of(device: &str) -> Result<Self> {
         let (mount, own) =
             memory::folders("blkio").context("this machine has no blkio cgroup of version 1")?;
         let name = device.rsplit('/').next().unwrap_or_default();
@@ -107,7 +107,7 @@ impl Throttle {
     }
 
     /// Sets the limit until the end of `undo`.
-    pub fn set(&self, limit: Limit, undo: &mut Undo) -> Result<()> {
+    pub(super) fn set(&self, limit: Limit, undo: &mut Undo) -> Result<()> {
         for (file, _) in self.files(limit) {
             let clear = format!("echo '{} 0' > {}", self.number, quoted(&file));
             undo.add(&format!("[ ! -e {} ] || {clear}", quoted(&file)))?;
@@ -117,7 +117,7 @@ impl Throttle {
 
     /// Sets the limit. A limit of 0 is written as well, because the kernel keeps the limits of an
     /// earlier device with the same number.
-    pub fn change(&self, limit: Limit) -> Result<()> {
+    pub(super) fn change(&self, limit: Limit) -> Result<()> {
         for (file, value) in self.files(limit) {
             fs::write(&file, format!("{} {value}", self.number))
                 .with_context(|| format!("writing {}", file.display()))?;
@@ -147,7 +147,7 @@ enum Unit {
 
 /// Reads and writes in `folder` with all that each limit allows; fails if one of them was faster than
 /// the limit. Returns the measured speeds in words.
-pub fn prove(folder: &Path, limit: Limit) -> Result<String> {
+pub(super) fn prove(folder: &Path, limit: Limit) -> Result<String> {
     let file = folder.join("trial").display().to_string();
     let (output, input) = (format!("of={file}"), format!("if={file}"));
     let bytes = match limit.bytes_per_s {
@@ -225,7 +225,7 @@ fn judge(what: &str, speed: f64, limit: f64, unit: Unit) -> Result<String> {
 }
 
 /// Runs a program and returns its output. An error contains what it wrote to standard error.
-pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
+pub(super) fn run(program: &str, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program).args(arguments).output();
     let output = output.with_context(|| format!("starting {program}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -16,20 +16,20 @@ eval "$undo""#;
 
 /// Commands that run when this is dropped, or when its process ends in any way.
 #[derive(Debug)]
-pub struct Undo {
+pub(super) struct Undo {
     shell: Child,
 }
 
 impl Undo {
     /// Starts the shell in a separate process group, so that signals of a terminal do not reach it.
-    pub fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         let mut shell = Command::new("sh");
         shell.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
         Ok(Self { shell: shell.spawn().context("starting sh")? })
     }
 
     /// Adds a command of one line.
-    pub fn add(&mut self, line: &str) -> Result<()> {
+    pub(super) fn add(&mut self, line: &str) -> Result<()> {
         let pipe = self.shell.stdin.as_mut().context("the shell has ended")?;
         writeln!(pipe, "{line}").context("sending the shell a command to undo")
     }
@@ -44,7 +44,7 @@ impl Drop for Undo {
 }
 
 /// Quotes a path as one word of a shell.
-pub fn quoted(path: &Path) -> String {
+pub(super) fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 

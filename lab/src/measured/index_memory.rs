@@ -24,7 +24,7 @@ const COLUMNS: [(&str, &str); 10] = [
 ];
 
 /// Writes the page, or checks that it agrees with the lines.
-pub fn run(root: &Path, writes: bool) -> Result<()> {
+pub(super) fn run(root: &Path, writes: bool) -> Result<()> {
     let text = fs::read_to_string(root.join(LINES)).context(LINES)?;
     let lines = text.lines().map(|line| serde_json::from_str(line).context(LINES));
     let page = page(&lines.collect::<Result<Vec<Value>>>()?);

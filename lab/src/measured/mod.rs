@@ -25,7 +25,7 @@ const KEPT: &str = "lab/results";
 
 /// Adds the files of `--add`, if any, and writes the page. Otherwise checks that the page agrees with the lines.
 /// Fails if a kept line was measured on a modified tree: nothing can repeat it.
-pub fn run(workspace: &Workspace, mut flags: Flags) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, mut flags: Flags) -> Result<()> {
     let (added, bless) = (flags.value("--add")?, flags.switch("--bless"));
     flags.end()?;
     let (root, is_written) = (&workspace.root, bless || added.is_some());

@@ -12,7 +12,7 @@ type Spread = [f64; 3];
 
 /// Results of one load on several systems.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
-pub struct Kept {
+pub(super) struct Kept {
     pub commit: String,
     pub date: String,
     /// Throughput of the disk under as many writers as there are nodes, before and after.
@@ -25,7 +25,7 @@ pub struct Kept {
 
 /// Load on each system.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Load {
+pub(super) struct Load {
     pub workload: String,
     pub value_bytes: u64,
     pub clients: u64,
@@ -41,7 +41,7 @@ fn one() -> u64 {
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
-pub struct System {
+pub(super) struct System {
     pub operations_per_second: Spread,
     pub p50_us: f64,
     pub p99_us: f64,
@@ -61,7 +61,7 @@ fn spread(value: &Value) -> Option<Spread> {
 }
 
 /// Reads the line to keep from the output of `peers`.
-pub fn read(text: &str, commit: &str, date: &str) -> Result<Kept> {
+pub(super) fn read(text: &str, commit: &str, date: &str) -> Result<Kept> {
     let lines: Vec<Value> =
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let whole = lines.iter().find(|line| line["summary"].is_object());
@@ -123,7 +123,7 @@ fn mean(list: &Value) -> Option<f64> {
 }
 
 /// Returns the newest line of each load, ordered by load.
-pub fn newest(lines: Vec<Kept>) -> Vec<Kept> {
+pub(super) fn newest(lines: Vec<Kept>) -> Vec<Kept> {
     let mut newest: BTreeMap<(Load, Vec<String>), Kept> = BTreeMap::new();
     for line in lines {
         let systems = line.systems.keys().cloned().collect();
@@ -133,7 +133,7 @@ pub fn newest(lines: Vec<Kept>) -> Vec<Kept> {
 }
 
 /// Compares our throughput with each other system, a row for each workload and size of value.
-pub fn comparisons(lines: &[Kept]) -> Vec<Comparison> {
+pub(super) fn comparisons(lines: &[Kept]) -> Vec<Comparison> {
     let mut found: Vec<Comparison> = Vec::new();
     for line in lines {
         for (name, system) in line.systems.iter().filter(|(name, _)| *name != OURS) {
@@ -161,7 +161,7 @@ pub fn comparisons(lines: &[Kept]) -> Vec<Comparison> {
 }
 
 /// Lists loads with a higher 99th percentile on our system.
-pub fn slower_tails(lines: &[Kept]) -> Vec<String> {
+pub(super) fn slower_tails(lines: &[Kept]) -> Vec<String> {
     let mut found = Vec::new();
     for line in lines {
         let Some(ours) = line.systems.get(OURS) else { continue };
@@ -207,7 +207,7 @@ fn clients(load: &Load) -> String {
 }
 
 /// Formats a row for each system of each load.
-pub fn table(lines: &[Kept]) -> String {
+pub(super) fn table(lines: &[Kept]) -> String {
     let mut text = String::from(
         "| load | system | operations/s | stele to it | p50 ms | p99 ms | bytes to the device a byte | \
          processor µs an operation | disk MB/s | rounds | commit |\n\

@@ -13,7 +13,7 @@ use xtask::workspace::Workspace;
 
 /// Starts the servers that the command line names, measures them in turn and stops them. What is not
 /// for this command is for `lab wire`.
-pub fn run(workspace: &Workspace, mut flags: Flags) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, mut flags: Flags) -> Result<()> {
     let servers = servers::Options {
         etcd: flags.value("--etcd")?.map(Into::into),
         redis: flags.value("--redis")?.map(Into::into),
@@ -47,7 +47,7 @@ pub fn run(workspace: &Workspace, mut flags: Flags) -> Result<()> {
 }
 
 /// Returns the command of the program `lab` that measures all systems and what their processes use.
-pub fn load(lab: &Path, servers: &Running) -> Command {
+pub(crate) fn load(lab: &Path, servers: &Running) -> Command {
     let mut load = servers.load(lab, &["wire"]);
     load.args(["--pids", &servers.processes]);
     load

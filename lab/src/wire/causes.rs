@@ -11,13 +11,13 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// Bytes by cause since a node started.
-pub type Causes = BTreeMap<String, u64>;
+pub(super) type Causes = BTreeMap<String, u64>;
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 /// Reads the bytes of each node that `url` names, in that order; `None` if one does not respond.
-pub async fn written(url: &str) -> Option<Vec<Causes>> {
+pub(super) async fn written(url: &str) -> Option<Vec<Causes>> {
     let mut all = Vec::new();
     for address in url.split_once("://")?.1.split(',') {
         let page = timeout(ANSWER_WITHIN, status_page(address)).await.ok()?.ok()?;
@@ -27,7 +27,7 @@ pub async fn written(url: &str) -> Option<Vec<Causes>> {
 }
 
 /// Returns the bytes written since `before` per byte of payload, for each cause that wrote.
-pub fn per_payload_byte(now: &Causes, before: &Causes, payload_bytes: u64) -> Value {
+pub(super) fn per_payload_byte(now: &Causes, before: &Causes, payload_bytes: u64) -> Value {
     let one = |(cause, bytes): (&String, &u64)| {
         let bytes = bytes.saturating_sub(before.get(cause).copied().unwrap_or(0));
         (bytes > 0 && payload_bytes > 0)

@@ -64,14 +64,14 @@ struct Header {
 }
 
 /// Connections to the leader, with which etcd is fastest.
-pub struct Etcd {
+pub(super) struct Etcd {
     channels: Vec<Channel>,
     next: AtomicUsize,
 }
 
 impl Etcd {
     /// Connects to the leader among these members.
-    pub async fn connect(addresses: &[String], connections: u64) -> Result<Self> {
+    pub(super) async fn connect(addresses: &[String], connections: u64) -> Result<Self> {
         let mut reason = Error::Unavailable("no etcd member is given".to_owned());
         for address in addresses {
             let Ok(channel) = dial(address).await.map_err(|error| reason = error) else { continue };
@@ -94,25 +94,25 @@ impl Etcd {
     }
 
     /// Returns the length of a value, read linearizably.
-    pub async fn get(&self, key: Bytes) -> Result<Option<u64>> {
+    pub(super) async fn get(&self, key: Bytes) -> Result<Option<u64>> {
         let request = RangeRequest { key, ..RangeRequest::default() };
         let found: RangeResponse = self.call("/etcdserverpb.KV/Range", request).await?;
         Ok(found.pairs.first().map(|pair| pair.value.len() as u64))
     }
 
-    pub async fn put(&self, key: Bytes, value: Bytes) -> Result<()> {
+    pub(super) async fn put(&self, key: Bytes, value: Bytes) -> Result<()> {
         let Empty {} = self.call("/etcdserverpb.KV/Put", PutRequest { key, value }).await?;
         Ok(())
     }
 
-    pub async fn delete(&self, key: Bytes) -> Result<()> {
+    pub(super) async fn delete(&self, key: Bytes) -> Result<()> {
         let request = DeleteRangeRequest { key };
         let Empty {} = self.call("/etcdserverpb.KV/DeleteRange", request).await?;
         Ok(())
     }
 
     /// Returns the bytes of at most `limit` pairs from `key` on.
-    pub async fn scan(&self, key: Bytes, limit: usize) -> Result<u64> {
+    pub(super) async fn scan(&self, key: Bytes, limit: usize) -> Result<u64> {
         // A range end of one zero byte means the end of the key space.
         let range_end = Bytes::from_static(&[0]);
         let request = RangeRequest { key, range_end, limit: limit as i64 };

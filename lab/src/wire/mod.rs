@@ -28,7 +28,7 @@ struct Args {
 }
 
 /// Measures the targets that the command line names; `etcd://HOST:PORT,…` is one, too.
-pub fn run(arguments: &[String]) -> Result<()> {
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let Args { wire, pids } = crate::parse(arguments);
     wire.load.check()?;
     // The generator uses one thread: one per processor would compete with the servers.

@@ -11,14 +11,14 @@ use stele_types::{Error, KeyRange, Result};
 
 /// Processes of one target.
 #[derive(Clone, Debug, Default)]
-pub struct Servers {
+pub(super) struct Servers {
     pids: Vec<u32>,
     /// Whether they are nodes of Stele, in which the names of threads give their purpose.
     is_stele: bool,
 }
 
 /// Resources used by each process up to a moment.
-pub struct Used {
+pub(super) struct Used {
     each: Vec<(Sample, ProcessIo)>,
     is_stele: bool,
     /// Bytes written by each node; `None` if one does not report them.
@@ -27,7 +27,7 @@ pub struct Used {
 
 impl Servers {
     /// Parses one list per target, separated by `/`. Without lists, nothing is measured.
-    pub fn parse(text: Option<&str>, urls: &[String]) -> Result<Vec<Self>> {
+    pub(super) fn parse(text: Option<&str>, urls: &[String]) -> Result<Vec<Self>> {
         let targets = urls.len();
         let Some(text) = text else { return Ok(vec![Self::default(); targets]) };
         let bad = || {
@@ -49,7 +49,7 @@ impl Servers {
     }
 
     /// Reads what the nodes that `url` names have used so far.
-    pub async fn used(&self, url: &str) -> Result<Used> {
+    pub(super) async fn used(&self, url: &str) -> Result<Used> {
         let one = |pid: &u32| Ok((Sample::take(*pid)?, ProcessIo::of(*pid)?));
         let each = self.pids.iter().map(one).collect::<Result<_>>()?;
         let written = if self.has_status_page() { causes::written(url).await } else { None };
@@ -58,7 +58,7 @@ impl Servers {
 
     /// Returns the number of leaders on each node that `url` names; `None` if one is unknown or not
     /// measured.
-    pub async fn regions_led(&self, url: &str, client: &Client) -> Option<Vec<u64>> {
+    pub(super) async fn regions_led(&self, url: &str, client: &Client) -> Option<Vec<u64>> {
         let Client::Known(Server::Tikv(client)) = client else { return None };
         if !self.has_status_page() {
             return None;
@@ -82,7 +82,7 @@ impl Servers {
 impl Used {
     /// Returns the resources used since `before` for the operations of `run`, and the regions led
     /// by each node.
-    pub fn since(&self, before: &Self, run: &Run, regions_led: Option<Vec<u64>>) -> Value {
+    pub(super) fn since(&self, before: &Self, run: &Run, regions_led: Option<Vec<u64>>) -> Value {
         if self.each.is_empty() {
             return Value::Null;
         }

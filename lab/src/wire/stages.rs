@@ -7,7 +7,7 @@ use stele_server::threads::Thread;
 use stele_types::Result;
 
 /// Stages of a Stele node.
-pub const STAGES: [&str; 4] = ["network", "store", "maintenance", OTHER];
+pub(super) const STAGES: [&str; 4] = ["network", "store", "maintenance", OTHER];
 /// Stage of all other threads, such as the main thread, and of threads that ended between two
 /// samples.
 const OTHER: &str = "other";
@@ -31,7 +31,7 @@ fn group(name: &str) -> &str {
 
 /// Processor time of a process and its threads at a moment.
 #[derive(Debug)]
-pub struct Sample {
+pub(super) struct Sample {
     pub process: Ticks,
     /// Name and time by thread ID and start time.
     threads: BTreeMap<(u32, u64), (String, Ticks)>,
@@ -39,13 +39,13 @@ pub struct Sample {
 
 /// Processor time used between two samples.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Shares {
+pub(super) struct Shares {
     by: BTreeMap<String, Ticks>,
     pub threads_ended: usize,
 }
 
 impl Sample {
-    pub fn take(pid: u32) -> Result<Self> {
+    pub(super) fn take(pid: u32) -> Result<Self> {
         let threads = Task::threads(pid)?.into_iter();
         let threads = threads.map(|(id, it)| ((id, it.started), (it.name, it.ticks))).collect();
         // The process is read after its threads, so that its time is at least their sum.
@@ -55,7 +55,7 @@ impl Sample {
     /// Returns the time used since `before`: by stage for Stele, by group of thread names for other
     /// servers. The time of the process that no present thread accounts for is `other`: it belongs
     /// to threads that ended.
-    pub fn since(&self, before: &Self, is_stele: bool) -> Shares {
+    pub(super) fn since(&self, before: &Self, is_stele: bool) -> Shares {
         let named = STAGES.into_iter().filter(|name| is_stele || *name == OTHER);
         let mut by: BTreeMap<String, Ticks> =
             named.map(|name| (name.to_owned(), Ticks::default())).collect();
@@ -83,7 +83,7 @@ impl Sample {
 
 impl Shares {
     /// Returns microseconds per operation.
-    pub fn to_json(&self, operations: u64) -> Value {
+    pub(super) fn to_json(&self, operations: u64) -> Value {
         let us = |ticks: u64| seconds(ticks) * 1e6 / operations.max(1) as f64;
         let one = |(name, used): (&String, &Ticks)| {
             (name.clone(), json!({"user": us(used.user), "system": us(used.system)}))

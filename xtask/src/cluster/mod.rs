@@ -8,7 +8,7 @@ use crate::programs::STELE;
 use crate::workspace::Workspace;
 use anyhow::{Result, bail};
 use programs::Programs;
-pub use programs::porcupine;
+pub(crate) use programs::porcupine;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -58,7 +58,7 @@ const REST: [&str; 2] = ["idle", "slow-disk"];
 
 /// Runs `cluster ARGUMENTS`: `ci`, `all`, or one scenario with its arguments. With `--stele FILE`,
 /// another server than that of this source is tested.
-pub fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let Some((first, rest)) = arguments.split_first() else {
         bail!("name a scenario: {}, or `ci`, or `all`", names().join(", "));
     };
@@ -78,19 +78,19 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
 }
 
 /// Builds the clients and checkers in other languages, and runs their own tests.
-pub fn foreign(workspace: &Workspace) -> Result<()> {
+pub(crate) fn foreign(workspace: &Workspace) -> Result<()> {
     Programs::foreign(workspace, PathBuf::new()).map(drop)
 }
 
 /// Runs the scenarios of CI that check no time, two at a time, with the development build.
-pub fn in_pairs(workspace: &Workspace) -> Result<()> {
+pub(crate) fn in_pairs(workspace: &Workspace) -> Result<()> {
     let (stele, programs) = build(workspace, &CI_TOGETHER, false)?;
     let run = |it: &Scenario<'_>| scenario(workspace, stele.as_deref(), &programs, *it, false);
     summarise(&in_parallel_by(TOGETHER, CI_TOGETHER.iter(), run)?)
 }
 
 /// Runs the other scenarios of CI, one after the other, with the development build.
-pub fn alone(workspace: &Workspace) -> Result<()> {
+pub(crate) fn alone(workspace: &Workspace) -> Result<()> {
     each(workspace, &CI_ALONE, false)
 }
 

@@ -11,7 +11,7 @@ use std::process::Command;
 
 /// Paths of the built programs.
 #[derive(Debug)]
-pub struct Programs {
+pub(super) struct Programs {
     /// Binary of the harness.
     pub harness: PathBuf,
     porcupine: PathBuf,
@@ -27,12 +27,12 @@ pub struct Programs {
 
 impl Programs {
     /// Builds all programs. Fails if a tool is missing: no program is left out silently.
-    pub fn build(workspace: &Workspace, release: bool) -> Result<Self> {
+    pub(super) fn build(workspace: &Workspace, release: bool) -> Result<Self> {
         Self::foreign(workspace, build(workspace, HARNESS, release)?)
     }
 
     /// Builds the programs beside the harness.
-    pub fn foreign(workspace: &Workspace, harness: PathBuf) -> Result<Self> {
+    pub(super) fn foreign(workspace: &Workspace, harness: PathBuf) -> Result<Self> {
         tools::require(tools::FOR_CLUSTERS)?;
         let sources = workspace.root.join("cluster-tests");
         let built = workspace.target.join("cluster-tests");
@@ -53,7 +53,7 @@ impl Programs {
     }
 
     /// Returns the flags that pass the paths to the harness.
-    pub fn flags(&self) -> Vec<OsString> {
+    pub(super) fn flags(&self) -> Vec<OsString> {
         let flags = [
             ("--porcupine", &self.porcupine),
             ("--ycsb", &self.ycsb),
@@ -70,7 +70,7 @@ impl Programs {
 }
 
 /// Builds only the checker of histories.
-pub fn porcupine(workspace: &Workspace) -> Result<PathBuf> {
+pub(crate) fn porcupine(workspace: &Workspace) -> Result<PathBuf> {
     let built = workspace.target.join("cluster-tests");
     std::fs::create_dir_all(&built)?;
     build_go(&workspace.root.join("cluster-tests"), &built, "porcupine")

@@ -14,16 +14,16 @@ const KILL_AFTER_MILLE: std::ops::Range<u64> = 10..300;
 const KILL_DELAY_US: std::ops::Range<u64> = 0..5_000;
 
 /// Random numbers from a seed (splitmix64).
-pub struct Seeded(u64);
+pub(super) struct Seeded(u64);
 
 impl Seeded {
     /// Starts the sequence of `seed`.
-    pub fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// Returns a number in the range.
-    pub fn within(&mut self, range: std::ops::Range<u64>) -> u64 {
+    pub(super) fn within(&mut self, range: std::ops::Range<u64>) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -33,13 +33,13 @@ impl Seeded {
 }
 
 /// Returns a seed from the clock.
-pub fn seed_from_time() -> u64 {
+pub(super) fn seed_from_time() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     since.as_nanos() as u64 % 1_000_000_000
 }
 
 /// Imports `source`: kills the import `kills` times, then lets it finish.
-pub fn import_killed(
+pub(super) fn import_killed(
     stele: &Path,
     source: &Path,
     store: &Path,

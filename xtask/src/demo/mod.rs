@@ -25,7 +25,7 @@ const SPACE_TOLERANCE: f64 = 0.02;
 
 /// Options of `cargo xtask demo-import`.
 #[derive(Debug, Default)]
-pub struct Options {
+pub(crate) struct Options {
     /// Uses a smaller folder and the development build.
     pub short: bool,
     /// Folder to import; by default the Rust toolchain.
@@ -37,7 +37,7 @@ pub struct Options {
 }
 
 /// Runs the demonstration and prints its numbers.
-pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let stele = programs::build(workspace, STELE, !options.short)?;
     let (source, tree) = source(options)?;
     let seed = options.seed.unwrap_or_else(import::seed_from_time);

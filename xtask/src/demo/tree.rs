@@ -15,14 +15,14 @@ const RESERVE_FILE: &str = "RESERVE";
 
 /// Regular files in a folder, with their lengths. Links are neither followed nor counted.
 #[derive(Debug, Default)]
-pub struct Tree {
+pub(super) struct Tree {
     /// Length of each file by its relative path.
     pub files: BTreeMap<PathBuf, u64>,
 }
 
 impl Tree {
     /// Reads names and lengths.
-    pub fn read(root: &Path) -> Result<Self> {
+    pub(super) fn read(root: &Path) -> Result<Self> {
         let mut tree = Self::default();
         walk(root, &mut |path, metadata| {
             if metadata.is_file() {
@@ -35,12 +35,12 @@ impl Tree {
     }
 
     /// Returns the bytes of all files.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.files.values().sum()
     }
 
     /// Returns the bytes of every folder in the root.
-    pub fn folder_bytes(&self) -> BTreeMap<PathBuf, u64> {
+    pub(super) fn folder_bytes(&self) -> BTreeMap<PathBuf, u64> {
         let mut folders = BTreeMap::new();
         for (path, bytes) in &self.files {
             for folder in path.ancestors().skip(1).filter(|folder| *folder != Path::new("")) {
@@ -51,7 +51,7 @@ impl Tree {
     }
 
     /// Fails at the first difference in names, lengths or bytes.
-    pub fn compare(&self, root: &Path, other: &Self, other_root: &Path) -> Result<()> {
+    pub(super) fn compare(&self, root: &Path, other: &Self, other_root: &Path) -> Result<()> {
         if let Some(path) = self.files.keys().find(|path| !other.files.contains_key(*path)) {
             bail!("{} is missing", other_root.join(path).display());
         }
@@ -70,7 +70,7 @@ impl Tree {
 
 /// Bytes of the disk that the folder of a store takes, as `du` counts them.
 #[derive(Clone, Copy, Debug)]
-pub struct DiskBytes {
+pub(super) struct DiskBytes {
     /// All of them.
     pub all: u64,
     /// Those that the store only holds in reserve.
@@ -78,7 +78,7 @@ pub struct DiskBytes {
 }
 
 impl DiskBytes {
-    pub fn of(store: &Path) -> Result<Self> {
+    pub(super) fn of(store: &Path) -> Result<Self> {
         let all = fs::symlink_metadata(store)?.blocks() * BLOCK_BYTES;
         let mut bytes = Self { all, held: 0 };
         walk(store, &mut |path, metadata| {
@@ -93,7 +93,7 @@ impl DiskBytes {
     }
 
     /// Returns the bytes that the store uses.
-    pub fn used(&self) -> u64 {
+    pub(super) fn used(&self) -> u64 {
         self.all - self.held
     }
 }

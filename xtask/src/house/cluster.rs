@@ -30,11 +30,11 @@ const WRAPS: &str = "HOUSE_WRAPS_RUSTC";
 const INSTRUMENTED: (&str, &str) = ("stele", "stele_");
 
 /// Operations of a client: name, and workload of `stele bench wire`.
-pub const OPERATIONS: [(&str, &str); 2] = [("put", "update"), ("get", "c")];
+pub(super) const OPERATIONS: [(&str, &str); 2] = [("put", "update"), ("get", "c")];
 
 /// Runs the compiler for cargo, if this program was started as its wrapper. Instruments our own crates; all others
 /// are built as ever.
-pub fn as_compiler() -> Option<ExitCode> {
+pub(crate) fn as_compiler() -> Option<ExitCode> {
     std::env::var_os(WRAPS)?;
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let (compiler, rest) = arguments.split_first()?;
@@ -57,13 +57,13 @@ fn is_instrumented(arguments: &[OsString]) -> bool {
 
 /// The built programs.
 #[derive(Debug)]
-pub struct Built {
+pub(super) struct Built {
     pub stele: PathBuf,
     library: PathBuf,
 }
 
 /// Builds the instrumented server and the library in a folder of their own.
-pub fn build(workspace: &Workspace) -> Result<Built> {
+pub(super) fn build(workspace: &Workspace) -> Result<Built> {
     tools::require(tools::FOR_HOUSE)?;
     let target = workspace.target.join("house");
     std::fs::create_dir_all(&target)?;
@@ -88,7 +88,7 @@ fn build_library(workspace: &Workspace, target: &Path) -> Result<PathBuf> {
 }
 
 /// Starts the cluster and measures each of [`OPERATIONS`] in turn.
-pub fn measure(workspace: &Workspace, built: &Built) -> Result<Vec<Each>> {
+pub(super) fn measure(workspace: &Workspace, built: &Built) -> Result<Vec<Each>> {
     let work = tempfile::tempdir_in(&workspace.target)?;
     let counters = work.path().join("counters");
     std::fs::create_dir(&counters)?;

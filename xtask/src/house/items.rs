@@ -11,7 +11,7 @@ use syn::{ImplItem, Item, Visibility};
 
 /// A named item and its place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Named {
+pub(super) struct Named {
     pub package: String,
     pub name: String,
     /// File and line.
@@ -19,7 +19,7 @@ pub struct Named {
 }
 
 /// Returns the counts of both.
-pub fn rows(sources: &[Source]) -> Vec<Row> {
+pub(super) fn rows(sources: &[Source]) -> Vec<Row> {
     vec![
         Row::of("visible type names twice in a crate", twins(sources).len(), Limit::AtMost(0)),
         Row::of(
@@ -32,7 +32,7 @@ pub fn rows(sources: &[Source]) -> Vec<Row> {
 
 /// Returns the names of types that are visible outside their file and occur more than once in a crate, each
 /// with its places.
-pub fn twins(sources: &[Source]) -> BTreeMap<(String, String), Vec<String>> {
+pub(crate) fn twins(sources: &[Source]) -> BTreeMap<(String, String), Vec<String>> {
     let mut places: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for source in product(sources) {
         let mut items = Items::of(source);
@@ -59,7 +59,7 @@ pub fn twins(sources: &[Source]) -> BTreeMap<(String, String), Vec<String>> {
 
 /// Returns the `pub` items of libraries that no file outside their crate's sources names. The crate's own
 /// tests in `tests/`, benches and examples are outside.
-pub fn unused(sources: &[Source]) -> Vec<Named> {
+pub(super) fn unused(sources: &[Source]) -> Vec<Named> {
     let mut named: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for source in sources {
         let mut names = Names(named.entry(home(&source.path)).or_default());

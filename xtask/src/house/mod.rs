@@ -8,8 +8,8 @@ mod table;
 mod text;
 mod trace;
 
-pub use cluster::as_compiler;
-pub use items::twins;
+pub(crate) use cluster::as_compiler;
+pub(crate) use items::twins;
 
 use crate::tidy::{self, lengths, source::Source};
 use crate::workspace::Workspace;
@@ -20,7 +20,7 @@ use table::Row;
 
 /// Options of `cargo xtask house`.
 #[derive(Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Measures the sources only: no build and no cluster.
     pub is_static: bool,
     /// Lists what the counts count.
@@ -29,13 +29,13 @@ pub struct Options {
 
 impl Options {
     /// Reads the options from the command line.
-    pub fn from(flags: &mut crate::Flags) -> Result<Self> {
+    pub(crate) fn from(flags: &mut crate::Flags) -> Result<Self> {
         Ok(Self { is_static: flags.switch("--static"), list: flags.switch("--list") })
     }
 }
 
 /// Prints the table of all measures, and with `list` what they count.
-pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let sources = tidy::sources(workspace)?;
     let mut rows: Vec<Row> = Vec::new();
     let mut lists = String::new();

@@ -39,10 +39,10 @@ struct Function {
 /// The functions of product files, by path. Closures and bodies of async functions belong to the function
 /// around them. Derived code lies in none.
 #[derive(Debug, Default)]
-pub struct Functions(BTreeMap<String, Vec<Function>>);
+pub(super) struct Functions(BTreeMap<String, Vec<Function>>);
 
 impl Functions {
-    pub fn of(sources: &[Source]) -> Self {
+    pub(super) fn of(sources: &[Source]) -> Self {
         let mut all = BTreeMap::new();
         for source in product(sources) {
             let mut found = Found(Vec::new());
@@ -89,7 +89,7 @@ impl<'ast> Visit<'ast> for Found {
 
 /// Means of one operation on one node.
 #[derive(Debug, Default)]
-pub struct Profile {
+pub(super) struct Profile {
     /// Entries of each function, by path, first line and name.
     functions: BTreeMap<(String, usize, String), f64>,
     /// Entries of the functions, by thread.
@@ -101,7 +101,7 @@ pub struct Profile {
 
 impl Profile {
     /// Sums up counted entries. `root` is the folder of the workspace.
-    pub fn of(
+    pub(super) fn of(
         each: &Each,
         symbols: &BTreeMap<u64, Symbol>,
         functions: &Functions,
@@ -134,7 +134,7 @@ impl Profile {
     }
 
     /// Returns the measures of a put or a get on its leader.
-    pub fn rows(&self, operation: &str) -> Vec<Row> {
+    pub(super) fn rows(&self, operation: &str) -> Vec<Row> {
         let files: BTreeSet<&str> = self.entered().map(|((path, ..), _)| path.as_str()).collect();
         let at_most = match operation {
             "put" => [520, 100, 3000, 50, 60].map(Limit::AtMost),
@@ -152,7 +152,7 @@ impl Profile {
     }
 
     /// Returns the entries by thread, the locks by their types, and the functions that an operation enters, by file.
-    pub fn list(&self, operation: &str) -> String {
+    pub(super) fn list(&self, operation: &str) -> String {
         let mut text = format!("## {operation}\n");
         for (thread, entries) in &self.threads {
             let _ = writeln!(text, "thread {thread}: {entries:.1} entries");

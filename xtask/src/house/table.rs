@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Bound of a measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Limit {
+pub(super) enum Limit {
     AtMost(usize),
     AtLeast(usize),
     /// Printed for comparison only.
@@ -13,7 +13,7 @@ pub enum Limit {
 
 /// One measure.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub(super) struct Row {
     pub measure: String,
     pub value: Value,
     pub limit: Limit,
@@ -21,7 +21,7 @@ pub struct Row {
 
 /// A count, or a mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Value(f64);
+pub(super) struct Value(f64);
 
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -32,12 +32,12 @@ impl fmt::Display for Value {
 
 impl Row {
     /// Returns the row of a count.
-    pub fn of(measure: impl Into<String>, count: usize, limit: Limit) -> Self {
+    pub(super) fn of(measure: impl Into<String>, count: usize, limit: Limit) -> Self {
         Self::mean(measure, count as f64, limit)
     }
 
     /// Returns the row of a mean.
-    pub fn mean(measure: impl Into<String>, mean: f64, limit: Limit) -> Self {
+    pub(super) fn mean(measure: impl Into<String>, mean: f64, limit: Limit) -> Self {
         // The sum of no numbers is -0.
         Self { measure: measure.into(), value: Value(mean + 0.0), limit }
     }
@@ -53,7 +53,7 @@ impl Row {
 }
 
 /// Returns the table as Markdown. A value outside its limit is marked.
-pub fn table(rows: &[Row]) -> String {
+pub(super) fn table(rows: &[Row]) -> String {
     let mut text = "| measure | value | limit | |\n|---|--:|--:|---|\n".to_owned();
     for row in rows {
         let limit = match row.limit {

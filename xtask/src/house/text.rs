@@ -15,7 +15,7 @@ const ROOTS: [&str; 2] = ["mod.rs", "lib.rs"];
 const ASKED: &str = concat!("mutant::", "active(");
 
 /// Returns all measures of the text.
-pub fn rows(workspace: &Workspace, sources: &[Source]) -> Vec<Row> {
+pub(super) fn rows(workspace: &Workspace, sources: &[Source]) -> Vec<Row> {
     let mut rows = files(sources);
     rows.push(Row::of("calls of deliberate bugs in product code", bugs(sources), Limit::AtMost(0)));
     rows.push(Row::of("lines of Rust, all of the repository", lines(sources), Limit::None));
@@ -43,13 +43,13 @@ fn files(sources: &[Source]) -> Vec<Row> {
 }
 
 /// Returns the short files, each with its lines.
-pub fn short<'a>(lengths: &[(usize, &'a str)]) -> impl Iterator<Item = (usize, &'a str)> {
+pub(super) fn short<'a>(lengths: &[(usize, &'a str)]) -> impl Iterator<Item = (usize, &'a str)> {
     let is_root = |path: &str| ROOTS.iter().any(|root| path.ends_with(&format!("/{root}")));
     lengths.iter().filter(move |(lines, path)| *lines < SHORT_FILE_LINES && !is_root(path)).copied()
 }
 
 /// Returns the files that belong to the product and are not compiled for tests only.
-pub fn product(sources: &[Source]) -> impl Iterator<Item = &Source> {
+pub(super) fn product(sources: &[Source]) -> impl Iterator<Item = &Source> {
     let is_rust = |source: &&Source| source.syntax.is_some();
     sources.iter().filter(is_rust).filter(|source| source.is_product() && !source.is_test)
 }

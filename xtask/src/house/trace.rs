@@ -13,14 +13,14 @@ use std::process::{Command, Stdio};
 
 /// Entries by the name of the thread and the address in the program's file.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Counters(pub BTreeMap<(String, u64), u64>);
+pub(super) struct Counters(pub BTreeMap<(String, u64), u64>);
 
 /// Mean entries of one operation, by thread and address.
-pub type Each = BTreeMap<(String, u64), f64>;
+pub(super) type Each = BTreeMap<(String, u64), f64>;
 
 impl Counters {
     /// Reads a file of counters.
-    pub fn parse(bytes: &[u8]) -> Result<Self> {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self> {
         ensure!(bytes.len() == FILE_BYTES, "{} bytes of counters", bytes.len());
         ensure!(number(bytes, 0) == MAGIC, "the counters begin with {:x}", number(bytes, 0));
         let (base, lost) = (number(bytes, 8 * BASE), number(bytes, 8 * LOST));
@@ -44,13 +44,13 @@ impl Counters {
     }
 
     /// Reads the file of counters at `path`.
-    pub fn read(path: &Path) -> Result<Self> {
+    pub(super) fn read(path: &Path) -> Result<Self> {
         let read = || Self::parse(&std::fs::read(path)?);
         read().with_context(|| format!("reading {}", path.display()))
     }
 
     /// Returns the entries since an earlier state of the same file.
-    pub fn since(mut self, earlier: &Self) -> Self {
+    pub(super) fn since(mut self, earlier: &Self) -> Self {
         for (key, count) in &mut self.0 {
             *count -= earlier.0.get(key).copied().unwrap_or(0);
         }
@@ -59,13 +59,13 @@ impl Counters {
     }
 
     /// Returns the sum of all entries.
-    pub fn total(&self) -> u64 {
+    pub(super) fn total(&self) -> u64 {
         self.0.values().sum()
     }
 
     /// Returns the mean entries of one operation, from these counters of a run with many operations and those of a
     /// run with few: what both runs do once, such as to connect, is in neither.
-    pub fn each(&self, few: &Self, operations: u64) -> Each {
+    pub(super) fn each(&self, few: &Self, operations: u64) -> Each {
         let keys: BTreeSet<_> = self.0.keys().chain(few.0.keys()).collect();
         let count = |of: &Self, key| of.0.get(key).copied().unwrap_or(0) as f64;
         let mean = |key| (count(self, key) - count(few, key)) / operations as f64;
@@ -73,7 +73,7 @@ impl Counters {
     }
 
     /// Subtracts a share of these counters from mean entries; no mean becomes less than 0.
-    pub fn taken_from(&self, mut each: Each, share: f64) -> Each {
+    pub(super) fn taken_from(&self, mut each: Each, share: f64) -> Each {
         for (key, count) in &self.0 {
             if let Some(mean) = each.get_mut(key) {
                 *mean -= *count as f64 * share;
@@ -100,7 +100,7 @@ fn thread_name(bytes: &[u8], thread: usize) -> String {
 
 /// Function at an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Symbol {
+pub(super) struct Symbol {
     /// Name with the path and the types.
     pub name: String,
     /// File that the compiler recorded, and the line.
@@ -109,7 +109,7 @@ pub struct Symbol {
 }
 
 /// Returns the functions at addresses of a program's file.
-pub fn resolve(binary: &Path, addresses: &BTreeSet<u64>) -> Result<BTreeMap<u64, Symbol>> {
+pub(super) fn resolve(binary: &Path, addresses: &BTreeSet<u64>) -> Result<BTreeMap<u64, Symbol>> {
     let mut input = tempfile::tempfile().context("creating a file for addresses")?;
     for address in addresses {
         writeln!(input, "{address:#x}")?;

@@ -8,9 +8,9 @@ mod table;
 mod tokens;
 mod tree;
 
-pub use remarks::{BEGIN, expand, remarks};
-pub use table::{Mutant, Table};
-pub use tree::{Tree, switch_of};
+pub(crate) use remarks::{BEGIN, expand, remarks};
+pub(crate) use table::{Mutant, Table};
+pub(crate) use tree::{Tree, switch_of};
 
 use crate::process::{Ended, in_parallel};
 use crate::workspace::Workspace;
@@ -31,7 +31,7 @@ const SHOWN_LINES: usize = 30;
 
 /// Options of `cargo xtask mutants`.
 #[derive(Debug, Default)]
-pub struct Options {
+pub(crate) struct Options {
     /// Name of a bug or its beginning.
     pub only: Option<String>,
     /// Prints the table and runs nothing.
@@ -43,7 +43,7 @@ pub struct Options {
 }
 
 /// Runs the table; fails unless every chosen bug is caught.
-pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let table = Table::load(workspace)?;
     let mut chosen = table.chosen(options.only.as_deref());
     if options.recent {

@@ -13,11 +13,11 @@ use super::tokens::{self, Token};
 use anyhow::{Context, Result, bail, ensure};
 
 /// Beginning of a remark, behind its indentation.
-pub const BEGIN: &str = "// bug ";
+pub(crate) const BEGIN: &str = "// bug ";
 
 /// A remark in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remark<'a> {
+pub(crate) struct Remark<'a> {
     /// Name of the bug.
     pub name: &'a str,
     /// Number of its line, from 1.
@@ -38,7 +38,7 @@ struct Insertion {
 }
 
 /// Returns the remarks of Rust code.
-pub fn remarks(text: &str) -> impl Iterator<Item = Remark<'_>> {
+pub(crate) fn remarks(text: &str) -> impl Iterator<Item = Remark<'_>> {
     let mut offset = 0;
     text.split_inclusive('\n').enumerate().filter_map(move |(number, line)| {
         let begin = offset;
@@ -52,7 +52,7 @@ pub fn remarks(text: &str) -> impl Iterator<Item = Remark<'_>> {
 
 /// Returns `text` with each remark as code that calls `switch` with the bug's name, a path to a function. Lines keep
 /// their numbers.
-pub fn expand(text: &str, switch: &str) -> Result<String> {
+pub(crate) fn expand(text: &str, switch: &str) -> Result<String> {
     let tokens = tokens::of(text)?;
     let mut insertions = Vec::new();
     for remark in remarks(text) {

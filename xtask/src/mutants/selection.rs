@@ -10,14 +10,14 @@ use std::path::Path;
 
 /// Packages that the last commits changed.
 #[derive(Debug, Default)]
-pub struct Change {
+pub(super) struct Change {
     changes: Changes,
     packages: BTreeSet<String>,
 }
 
 impl Change {
     /// Reads the last commits.
-    pub fn read(workspace: &Workspace) -> Result<Self> {
+    pub(super) fn read(workspace: &Workspace) -> Result<Self> {
         let changes = Changes::read(workspace)?;
         let folders = folders(workspace);
         let packages = changes.files().filter_map(|file| package_of(file, &folders)).collect();
@@ -26,7 +26,7 @@ impl Change {
 
     /// Returns the bugs with their code or test in a changed package, and the part of the others that the
     /// commit's hash chooses. `places` are the packages of the bugs' code.
-    pub fn select<'a>(
+    pub(super) fn select<'a>(
         &self,
         mutants: &[&'a Mutant],
         places: &BTreeMap<String, String>,
@@ -41,7 +41,7 @@ impl Change {
     }
 
     /// Describes the selection in one line.
-    pub fn text(&self, chosen: usize, all: usize) -> String {
+    pub(super) fn text(&self, chosen: usize, all: usize) -> String {
         let packages: Vec<&str> = self.packages.iter().map(String::as_str).collect();
         format!(
             "mutants: {chosen} of {all}: those of packages that the last {COMMITS} commits changed ({}), and one of \
@@ -53,7 +53,7 @@ impl Change {
 }
 
 /// Returns the package that contains the code of each bug.
-pub fn places(workspace: &Workspace) -> Result<BTreeMap<String, String>> {
+pub(super) fn places(workspace: &Workspace) -> Result<BTreeMap<String, String>> {
     let mut places = BTreeMap::new();
     for (folder, package) in folders(workspace) {
         let mut files = Vec::new();

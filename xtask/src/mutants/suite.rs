@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const LIST_LIMIT: Duration = Duration::from_secs(60);
 
 /// Test programs of the packages that deliberate bugs name.
-pub struct Suite {
+pub(super) struct Suite {
     programs: Vec<Program>,
 }
 
@@ -30,14 +30,14 @@ struct Program {
 
 /// Tests of one program, by their full names.
 #[derive(Debug)]
-pub struct Tests<'a> {
+pub(super) struct Tests<'a> {
     program: &'a Program,
     names: Vec<&'a str>,
 }
 
 /// Outcome of the tests under a filter.
 #[derive(Debug)]
-pub struct Outcome {
+pub(super) struct Outcome {
     /// End of the first program that failed, or of the last one.
     pub ended: Ended,
     /// Number of tests that passed.
@@ -50,7 +50,7 @@ pub struct Outcome {
 
 impl Suite {
     /// Builds the tests of `packages` with all deliberate bugs.
-    pub fn build(tree: &Tree, packages: &BTreeSet<&str>) -> Result<Self> {
+    pub(super) fn build(tree: &Tree, packages: &BTreeSet<&str>) -> Result<Self> {
         let built = programs(&tree.tests(packages)?, &tree.workspace);
         let wanted = built.into_iter().filter(|it| packages.contains(it.package.as_str()));
         let programs = in_parallel(wanted, |program| {
@@ -62,7 +62,7 @@ impl Suite {
 
     /// Returns the tests of one program.
     #[cfg(test)]
-    pub fn of(path: &std::path::Path, package: &str) -> Result<Self> {
+    pub(super) fn of(path: &std::path::Path, package: &str) -> Result<Self> {
         let (package, path) = (package.to_owned(), path.to_owned());
         let folder = path.parent().map(std::path::Path::to_owned).unwrap_or_default();
         let program = Program { package, path, folder, tests: Vec::new() };
@@ -71,7 +71,7 @@ impl Suite {
     }
 
     /// Returns the tests of `package` with `filter` in their names, by program.
-    pub fn matching(&self, package: &str, filter: &str) -> Vec<Tests<'_>> {
+    pub(super) fn matching(&self, package: &str, filter: &str) -> Vec<Tests<'_>> {
         let of_package = self.programs.iter().filter(|program| program.package == package);
         let tests = of_package.map(|program| {
             let names = program.tests.iter().map(String::as_str);
@@ -83,7 +83,7 @@ impl Suite {
 
 /// Runs `tests` with the bug `mutant` switched on; each program may take `limit`. Stops at the first
 /// program that fails.
-pub fn run(tests: &[Tests<'_>], mutant: Option<&str>, limit: Duration) -> Result<Outcome> {
+pub(super) fn run(tests: &[Tests<'_>], mutant: Option<&str>, limit: Duration) -> Result<Outcome> {
     let started = Instant::now();
     let mut passed = 0;
     let mut printed = String::new();

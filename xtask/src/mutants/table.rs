@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// All deliberate bugs.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Table {
+pub(crate) struct Table {
     /// Bugs in the order of the file.
     #[serde(default, rename = "mutant")]
     pub mutants: Vec<Mutant>,
@@ -16,7 +16,7 @@ pub struct Table {
 /// One deliberate bug and the test that must catch it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Mutant {
+pub(crate) struct Mutant {
     /// Name in the code: `<crate>.<bug>`.
     pub name: String,
     /// Package of the test.
@@ -31,19 +31,19 @@ pub struct Mutant {
 
 impl Table {
     /// Reads the workspace's table.
-    pub fn load(workspace: &Workspace) -> Result<Self> {
+    pub(crate) fn load(workspace: &Workspace) -> Result<Self> {
         let path = workspace.root.join("xtask/mutants.toml");
         let text = std::fs::read_to_string(&path).context("reading xtask/mutants.toml")?;
         Self::parse(&text).context("reading xtask/mutants.toml")
     }
 
     /// Reads a table.
-    pub fn parse(text: &str) -> Result<Self> {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
         toml::from_str(text).context("not a table of deliberate bugs")
     }
 
     /// Returns the entries with a name that is `only` or starts with it; all without `only`.
-    pub fn chosen(&self, only: Option<&str>) -> Vec<&Mutant> {
+    pub(crate) fn chosen(&self, only: Option<&str>) -> Vec<&Mutant> {
         let fits = |mutant: &&Mutant| only.is_none_or(|only| mutant.name.starts_with(only));
         self.mutants.iter().filter(fits).collect()
     }

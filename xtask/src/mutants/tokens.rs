@@ -7,14 +7,14 @@ use std::str::FromStr;
 
 /// A token: a word, a literal, a delimiter, or one character of an operator; `=>` alone is whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Token {
+pub(super) struct Token {
     pub text: String,
     /// Offsets in the code.
     pub range: Range<usize>,
 }
 
 /// Returns the tokens of `text`; comments are none.
-pub fn of(text: &str) -> Result<Vec<Token>> {
+pub(super) fn of(text: &str) -> Result<Vec<Token>> {
     let stream = TokenStream::from_str(text);
     let stream = stream.map_err(|error| anyhow::anyhow!("{error}")).context("not Rust code")?;
     let mut tokens = Vec::new();
@@ -62,7 +62,7 @@ fn flatten(stream: TokenStream, tokens: &mut Vec<Token>) {
 
 /// Returns how many of `tokens` are `wanted`, if they begin with it. A comma in front of a closing delimiter makes no
 /// difference.
-pub fn matched(wanted: &[Token], tokens: &[Token]) -> Option<usize> {
+pub(super) fn matched(wanted: &[Token], tokens: &[Token]) -> Option<usize> {
     let (mut at, mut of) = (0, 0);
     while let Some(token) = wanted.get(of) {
         let found = tokens.get(at)?;
@@ -78,7 +78,7 @@ pub fn matched(wanted: &[Token], tokens: &[Token]) -> Option<usize> {
 
 /// Returns the place of the last token of the statement that `tokens` begin with. A `let` is none that could be left
 /// out.
-pub fn statement(tokens: &[Token]) -> Option<usize> {
+pub(super) fn statement(tokens: &[Token]) -> Option<usize> {
     let first = tokens.first().filter(|token| token.text != "let")?;
     let blocks = ["if", "match", "while", "for", "loop", "unsafe", "{"];
     let is_block = blocks.contains(&first.text.as_str());

@@ -31,7 +31,7 @@ pub mod mutant {
 
 /// The copy, and how it is built.
 #[derive(Debug)]
-pub struct Tree {
+pub(crate) struct Tree {
     /// The workspace of the copy.
     pub workspace: Workspace,
     /// Folder of what cargo builds on the way, shared with the repository.
@@ -40,7 +40,7 @@ pub struct Tree {
 
 impl Tree {
     /// Brings the copy up to date. Only files that differ are written: cargo builds again what has changed.
-    pub fn expanded(workspace: &Workspace) -> Result<Self> {
+    pub(crate) fn expanded(workspace: &Workspace) -> Result<Self> {
         let root = workspace.target.join("mutants");
         let files = files(workspace)?;
         for file in &files {
@@ -65,7 +65,7 @@ impl Tree {
     }
 
     /// Builds the tests of `packages`. Returns cargo's messages.
-    pub fn tests(&self, packages: &BTreeSet<&str>) -> Result<Vec<u8>> {
+    pub(crate) fn tests(&self, packages: &BTreeSet<&str>) -> Result<Vec<u8>> {
         let mut build = self.cargo();
         build.args(["test", "--no-run", "--message-format", "json-render-diagnostics", "--quiet"]);
         build.args(packages.iter().flat_map(|package| ["--package", package]));
@@ -75,7 +75,7 @@ impl Tree {
     }
 
     /// Builds a program and returns its path.
-    pub fn program(&self, program: Program) -> Result<PathBuf> {
+    pub(crate) fn program(&self, program: Program) -> Result<PathBuf> {
         let mut build = self.cargo();
         build.args(["build", "--quiet", "--package", program.package, "--bin", program.name]);
         crate::process::run_shown(&mut build)?;
@@ -129,7 +129,7 @@ fn is_product(file: &str) -> bool {
 }
 
 /// Returns the path of the switch in a file of the product.
-pub fn switch_of(file: &str) -> &'static str {
+pub(crate) fn switch_of(file: &str) -> &'static str {
     match file.starts_with(SWITCH_PACKAGE) {
         true => "crate::mutant::active",
         false => "::stele_types::mutant::active",

@@ -22,7 +22,12 @@ const UNEVEN_SHARE_MAX: f64 = 0.2;
 
 /// Sets the replicas of every region, splits the user data into `regions` regions, and waits until all
 /// exist and their leaders are spread.
-pub fn arrange(stele: &Path, addresses: &[String], regions: usize, options: &Stele) -> Result<()> {
+pub(super) fn arrange(
+    stele: &Path,
+    addresses: &[String],
+    regions: usize,
+    options: &Stele,
+) -> Result<()> {
     let ctl = |arguments: &[String]| ctl(stele, &addresses[0], arguments);
     let replicas = options.replicas.unwrap_or(addresses.len());
     let number = [("replicas".to_owned(), replicas.to_string())];

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Starts TiKV. Clients connect to the address of the placement driver.
-pub fn start(tikv: &Path, pd: &Path, work: &Path, options: &Options) -> Result<Group> {
+pub(super) fn start(tikv: &Path, pd: &Path, work: &Path, options: &Options) -> Result<Group> {
     let mut group = Group::new("tikv", options, 1)?;
     let client = group.addresses.first().context("no address")?.clone();
     group.start(work, &driver(pd, &client, &free_address()?, &work.join("pd")))?;

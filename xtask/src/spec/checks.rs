@@ -8,13 +8,13 @@ use std::time::Duration;
 
 /// All declared runs.
 #[derive(Debug, Default)]
-pub struct Checks {
+pub(super) struct Checks {
     runs: Vec<(Run, bool)>,
 }
 
 /// One run of TLC.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub(super) struct Run {
     /// Name of the configuration or the bug.
     pub name: String,
     /// TLA+ module, without `.tla`.
@@ -29,7 +29,7 @@ pub struct Run {
 
 /// Required outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Expected {
+pub(super) enum Expected {
     /// All states were explored and every invariant held.
     Holds,
     /// This invariant is broken.
@@ -78,7 +78,7 @@ struct Bug {
 
 impl Checks {
     /// Reads the table and the configurations.
-    pub fn load(workspace: &Workspace) -> Result<Self> {
+    pub(super) fn load(workspace: &Workspace) -> Result<Self> {
         let folder = workspace.root.join("spec");
         let read = |name: &str| {
             let path = folder.join(name);
@@ -116,7 +116,7 @@ impl Checks {
 
     /// Returns the runs with names that begin with `only`. Without `only`, returns all runs if
     /// `large`, otherwise the short ones.
-    pub fn runs(&self, large: bool, only: Option<&str>) -> Vec<Run> {
+    pub(super) fn runs(&self, large: bool, only: Option<&str>) -> Vec<Run> {
         let fits = |run: &Run, is_large: bool| match only {
             Some(only) => run.name.starts_with(only),
             None => large || !is_large,

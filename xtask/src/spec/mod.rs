@@ -18,7 +18,7 @@ use tlc::Tlc;
 
 /// Options of `cargo xtask spec`.
 #[derive(Debug, Default)]
-pub struct Options {
+pub(crate) struct Options {
     /// Includes the larger configurations.
     pub large: bool,
     /// Beginning of the names of the runs; `None` chooses by `large`.
@@ -33,7 +33,7 @@ pub struct Options {
 
 /// Runs TLC on the configurations of `spec/checks.toml` and prints a table. Fails unless all hold
 /// and every planted bug breaks the invariant that the table names.
-pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     readme::check(workspace)?;
     let checks = Checks::load(workspace)?;
     let mut runs = checks.runs(options.large, options.only.as_deref());

@@ -20,7 +20,7 @@ struct Row {
 }
 
 /// Fails with a list of all errors in the tables.
-pub fn check(workspace: &Workspace) -> Result<()> {
+pub(super) fn check(workspace: &Workspace) -> Result<()> {
     let root = &workspace.root;
     let text = std::fs::read_to_string(root.join("spec/README.md")).context("spec/README.md")?;
     let rows = rows(&text);

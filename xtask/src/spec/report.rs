@@ -2,7 +2,7 @@
 
 /// Outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub(super) enum Found {
     /// All states were explored and every invariant held.
     NoError,
     /// This invariant is broken.
@@ -14,7 +14,7 @@ pub enum Found {
 }
 
 /// Reads the outcome of a run that ended by itself.
-pub fn found(printed: &str) -> Found {
+pub(super) fn found(printed: &str) -> Found {
     let violated = printed.lines().find_map(|line| {
         line.strip_prefix("Error: Invariant ")?.split(" is violated").next().map(str::to_owned)
     });
@@ -29,7 +29,7 @@ pub fn found(printed: &str) -> Found {
 }
 
 /// Returns the number of distinct states that was reported last.
-pub fn distinct_states(printed: &str) -> Option<u64> {
+pub(super) fn distinct_states(printed: &str) -> Option<u64> {
     let before = printed.lines().rev().find_map(|line| {
         let (before, _) = line.split_once(" distinct states found")?;
         before.split_whitespace().next_back()
@@ -38,7 +38,7 @@ pub fn distinct_states(printed: &str) -> Option<u64> {
 }
 
 /// Returns the last lines, to be shown.
-pub fn tail(printed: &str, lines_max: usize) -> String {
+pub(super) fn tail(printed: &str, lines_max: usize) -> String {
     let lines: Vec<&str> = printed.lines().collect();
     lines[lines.len().saturating_sub(lines_max)..].join("\n")
 }

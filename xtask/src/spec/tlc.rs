@@ -26,7 +26,7 @@ const SHORT: &[&str] = &["-XX:+UseSerialGC", "-Xmx2g", "-XX:TieredStopAtLevel=1"
 const TAIL_LINES: usize = 30;
 
 /// TLC, ready to run.
-pub struct Tlc {
+pub(super) struct Tlc {
     jar: PathBuf,
     modules: PathBuf,
     /// Folder of generated configurations and outputs, and of each run's states while it runs.
@@ -34,7 +34,7 @@ pub struct Tlc {
 }
 
 /// Result of one run.
-pub struct Outcome {
+pub(super) struct Outcome {
     pub found: Found,
     pub states: Option<u64>,
     pub took: Duration,
@@ -44,7 +44,7 @@ pub struct Outcome {
 
 impl Tlc {
     /// Downloads the jar if it is missing.
-    pub fn prepare(workspace: &Workspace) -> Result<Self> {
+    pub(super) fn prepare(workspace: &Workspace) -> Result<Self> {
         let work = workspace.target.join("spec");
         std::fs::create_dir_all(&work)?;
         let jar = work.join(JAR);
@@ -56,7 +56,7 @@ impl Tlc {
     }
 
     /// Runs TLC on one configuration with so many threads. Runs of other names may go on beside it.
-    pub fn check(&self, run: &Run, workers: usize) -> Result<Outcome> {
+    pub(super) fn check(&self, run: &Run, workers: usize) -> Result<Outcome> {
         let config = self.work.join(format!("{}.cfg", run.name));
         std::fs::write(&config, &run.configuration)?;
         let place = self.work.join("runs").join(&run.name);

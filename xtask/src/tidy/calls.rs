@@ -78,7 +78,7 @@ const fn ban(
 }
 
 /// Finds banned paths in the product part of a product crate's file.
-pub fn check(source: &Source) -> Vec<Finding> {
+pub(super) fn check(source: &Source) -> Vec<Finding> {
     let Some(tokens) = source.tokens().filter(|_| source.is_product() && !source.is_test) else {
         return Vec::new();
     };

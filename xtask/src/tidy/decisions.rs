@@ -9,7 +9,7 @@ const FOLDER: &str = "docs/decisions/";
 const SUPERSEDED: &str = "Superseded by [";
 
 /// Checks every decision.
-pub fn check(sources: &[Source]) -> Vec<Finding> {
+pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     let decisions = sources.iter().filter(|source| source.path.starts_with(FOLDER));
     let found = decisions.flat_map(|decision| match successor(&decision.text) {
         Some((line, file)) => check_successor(sources, decision, line, file).into_iter().collect(),
@@ -40,7 +40,11 @@ fn check_successor(
 }
 
 /// Finds the code spans of a document that name no file of the code, such as `node/store/turn.rs`.
-pub fn missing_files(rule: &'static str, sources: &[Source], document: &Source) -> Vec<Finding> {
+pub(super) fn missing_files(
+    rule: &'static str,
+    sources: &[Source],
+    document: &Source,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (at, line) in document.text.lines().enumerate() {
         let spans = line.split('`').skip(1).step_by(2);

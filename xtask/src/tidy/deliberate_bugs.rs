@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const RULE: &str = "deliberate bugs";
 
 /// Compares the names in product code with the table.
-pub fn check(sources: &[Source], table: &Table, packages: &[Package]) -> Vec<Finding> {
+pub(super) fn check(sources: &[Source], table: &Table, packages: &[Package]) -> Vec<Finding> {
     let in_code = in_code(sources);
     let unreadable = sources.iter().filter(|source| source.is_product()).filter_map(unreadable);
     let mut in_table = BTreeSet::new();

@@ -8,7 +8,7 @@ const RULE: &str = "examples";
 const OFF: &str = "doctest = false";
 
 /// Checks that no crate shows an example that is not run, and that none looks for examples in vain.
-pub fn check(sources: &[Source]) -> Vec<Finding> {
+pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for manifest in sources.iter().filter(|source| source.path.ends_with("Cargo.toml")) {
         let root = manifest.path.trim_end_matches("Cargo.toml");

@@ -64,7 +64,7 @@ const EDGES: [&str; 5] =
 const TOOLS: [&str; 5] = ["stele-cluster-tests", "stele-fuzz", "stele-lab", "stele-sim", "xtask"];
 
 /// Checks every member's dependencies and licence.
-pub fn check(packages: &[Package]) -> Vec<Finding> {
+pub(super) fn check(packages: &[Package]) -> Vec<Finding> {
     packages.iter().flat_map(check_package).collect()
 }
 

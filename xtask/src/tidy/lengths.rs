@@ -17,7 +17,7 @@ const FILE_LINES_MEDIAN_LIMIT: usize = 250;
 const FUNCTION_LINES_LIMIT: usize = 70;
 
 /// Finds files and functions that are too long.
-pub fn check(source: &Source) -> Vec<Finding> {
+pub(crate) fn check(source: &Source) -> Vec<Finding> {
     let Some(syntax) = &source.syntax else { return Vec::new() };
     let mut findings = Vec::new();
     let lines = product_lines(source);
@@ -79,7 +79,7 @@ impl<'ast> Visit<'ast> for Functions {
 }
 
 /// Returns the lines of the product part of each file of a product crate, the shortest first.
-pub fn product_lengths(sources: &[Source]) -> Vec<(usize, &str)> {
+pub(crate) fn product_lengths(sources: &[Source]) -> Vec<(usize, &str)> {
     let product = sources.iter().filter(|source| source.syntax.is_some() && source.is_product());
     let mut lengths: Vec<(usize, &str)> = product
         .filter(|source| !source.is_test)
@@ -90,12 +90,12 @@ pub fn product_lengths(sources: &[Source]) -> Vec<(usize, &str)> {
 }
 
 /// Returns the median of sorted lengths.
-pub fn median(lengths: &[(usize, &str)]) -> usize {
+pub(crate) fn median(lengths: &[(usize, &str)]) -> usize {
     lengths.get(lengths.len() / 2).map_or(0, |(lines, _)| *lines)
 }
 
 /// Returns count, median and longest product part, and a finding if the median is too high.
-pub fn summary(sources: &[Source]) -> (String, Option<Finding>) {
+pub(crate) fn summary(sources: &[Source]) -> (String, Option<Finding>) {
     let lengths = product_lengths(sources);
     let total: usize = lengths.iter().map(|(lines, _)| lines).sum();
     let median = median(&lengths);

@@ -7,12 +7,12 @@ use super::source::Source;
 
 const RULE: &str = "map";
 /// File of the map.
-pub const MAP: &str = "ARCHITECTURE.md";
+pub(crate) const MAP: &str = "ARCHITECTURE.md";
 /// Words of the map, at most.
-pub const WORDS_MAX: usize = 3000;
+pub(crate) const WORDS_MAX: usize = 3000;
 
 /// Checks the length and the names of the map.
-pub fn check(sources: &[Source]) -> Vec<Finding> {
+pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     let map = sources.iter().find(|source| source.path == MAP);
     let mut findings = map.map_or_else(Vec::new, |map| missing_files(RULE, sources, map));
     let words = words(sources);
@@ -24,7 +24,7 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
 }
 
 /// Returns the words of the map, as `wc -w` counts them.
-pub fn words(sources: &[Source]) -> usize {
+pub(crate) fn words(sources: &[Source]) -> usize {
     let map = sources.iter().find(|source| source.path == MAP);
     map.map_or(0, |map| map.text.split_whitespace().count())
 }

@@ -6,14 +6,14 @@ mod decisions;
 mod deliberate_bugs;
 mod examples;
 mod layers;
-pub mod lengths;
-pub mod map;
+pub(crate) mod lengths;
+pub(crate) mod map;
 mod modules;
 mod names;
-pub mod paths;
+pub(crate) mod paths;
 mod plain;
-pub mod prose;
-pub mod source;
+pub(crate) mod prose;
+pub(crate) mod source;
 mod words;
 
 use crate::catalogue;
@@ -24,7 +24,7 @@ use std::fmt;
 
 /// One violation of a rule, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// Name of the rule in STYLE.md.
     pub rule: &'static str,
     /// File and line, or the package.
@@ -50,14 +50,14 @@ impl fmt::Display for Finding {
 }
 
 /// Returns every text file, with the files compiled for tests only marked.
-pub fn sources(workspace: &Workspace) -> Result<Vec<source::Source>> {
+pub(crate) fn sources(workspace: &Workspace) -> Result<Vec<source::Source>> {
     let mut sources = source::load(workspace)?;
     modules::check(&mut sources, &workspace.roots());
     Ok(sources)
 }
 
 /// Checks the workspace; prints every finding and the lengths. Fails if there is a finding.
-pub fn run(workspace: &Workspace) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut sources = source::load(workspace)?;
     let mut findings = layers::check(&workspace.packages);
     findings.extend(modules::check(&mut sources, &workspace.roots()));
@@ -97,6 +97,6 @@ pub fn run(workspace: &Workspace) -> Result<()> {
 
 /// Parses a source for the tests of the rules.
 #[cfg(test)]
-pub fn sample(path: &str, text: &str) -> source::Source {
+pub(crate) fn sample(path: &str, text: &str) -> source::Source {
     source::Source::parse(path, text.to_owned()).unwrap()
 }

@@ -10,7 +10,7 @@ const RULE: &str = "dead files";
 
 /// Marks files compiled for tests only, starting at the root files of all targets. Finds files that
 /// are not reached. Paths start at the workspace's root.
-pub fn check(sources: &mut [Source], roots: &[String]) -> Vec<Finding> {
+pub(super) fn check(sources: &mut [Source], roots: &[String]) -> Vec<Finding> {
     let by_path: BTreeMap<&str, &Source> =
         sources.iter().map(|source| (source.path.as_str(), source)).collect();
     let mut reached: BTreeMap<String, bool> = BTreeMap::new();

@@ -5,7 +5,7 @@ use super::source::Source;
 use crate::house::twins;
 
 /// Finds types of one crate that are visible outside their files and share a name.
-pub fn check(sources: &[Source]) -> Vec<Finding> {
+pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     let found = |((package, name), places): ((String, String), Vec<String>)| {
         let detail = format!("{package} has several types `{name}`: name each by what it is");
         Finding::new("names", places.join(", "), detail)

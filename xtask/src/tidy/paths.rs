@@ -21,7 +21,7 @@ struct Row<'a> {
 }
 
 /// Checks the tables against the sources.
-pub fn check(sources: &[Source]) -> Vec<Finding> {
+pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     let Some(page) = sources.iter().find(|source| source.path == PATHS) else {
         return vec![Finding::new(RULE, PATHS, "the file is missing")];
     };
@@ -45,7 +45,7 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
 }
 
 /// Returns the rows and the files of each path: its heading, the count of rows, the count of files.
-pub fn hops(sources: &[Source]) -> Vec<(&'static str, usize, usize)> {
+pub(crate) fn hops(sources: &[Source]) -> Vec<(&'static str, usize, usize)> {
     let page = sources.iter().find(|source| source.path == PATHS);
     let text = page.map_or("", |page| &page.text);
     let count = |(heading, _, _)| {

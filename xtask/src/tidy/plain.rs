@@ -6,11 +6,11 @@ use anyhow::{Context, Result, ensure};
 
 const RULE: &str = "plain words";
 /// Document that holds the table.
-pub const STYLE: &str = "STYLE.md";
+pub(super) const STYLE: &str = "STYLE.md";
 const HEADING: &str = "## Words to avoid";
 
 /// The table and its place.
-pub struct Avoided {
+pub(super) struct Avoided {
     /// Words and phrases in lower case, each with its replacement.
     words: Vec<(String, String)>,
     /// First and last line of the table in its file, from 1.
@@ -19,7 +19,7 @@ pub struct Avoided {
 
 impl Avoided {
     /// Reads the table from the document's text.
-    pub fn parse(text: &str) -> Result<Self> {
+    pub(super) fn parse(text: &str) -> Result<Self> {
         let mut lines = text.lines().enumerate();
         let (heading, _) = lines
             .find(|(_, line)| *line == HEADING)
@@ -43,7 +43,7 @@ impl Avoided {
     }
 
     /// Finds words to avoid in one file.
-    pub fn check(&self, path: &str, text: &str) -> Vec<Finding> {
+    pub(super) fn check(&self, path: &str, text: &str) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (line, part) in prose::of(path, text) {
             let is_table = path == STYLE && (self.lines.0..=self.lines.1).contains(&line);

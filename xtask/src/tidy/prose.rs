@@ -2,14 +2,14 @@
 //! between backticks are left out.
 
 /// Returns the prose of a file by line, from 1.
-pub fn of(path: &str, text: &str) -> Vec<(usize, String)> {
+pub(crate) fn of(path: &str, text: &str) -> Vec<(usize, String)> {
     let parts = if path.ends_with(".rs") { of_rust(text) } else { of_text(text) };
     parts.into_iter().map(|(line, part)| (line, without_code_spans(&part))).collect()
 }
 
 /// Returns the comments of Rust code: the line on which each begins, and its text without marks. Lines of
 /// comment that follow each other, with no code before them, are one comment.
-pub fn comments(text: &str) -> Vec<(usize, String)> {
+pub(crate) fn comments(text: &str) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let mut inside = Inside::Code;
     let mut is_open = false;

@@ -12,7 +12,7 @@ const TEXT_ENDINGS: [&str; 9] =
     [".rs", ".md", ".toml", ".sh", ".txt", ".yml", ".yaml", ".json", ".ci/run"];
 
 /// One file, with its syntax if it is Rust.
-pub struct Source {
+pub(crate) struct Source {
     /// Path from the workspace's root, with `/`.
     pub path: String,
     /// Content of the file.
@@ -25,7 +25,7 @@ pub struct Source {
 
 impl Source {
     /// Parses Rust; keeps other text as it is.
-    pub fn parse(path: &str, text: String) -> Result<Self> {
+    pub(crate) fn parse(path: &str, text: String) -> Result<Self> {
         let syntax = if path.ends_with(".rs") {
             Some(syn::parse_file(&text).with_context(|| format!("parsing {path}"))?)
         } else {
@@ -36,30 +36,30 @@ impl Source {
     }
 
     /// Returns whether the file belongs to a product crate.
-    pub fn is_product(&self) -> bool {
+    pub(crate) fn is_product(&self) -> bool {
         self.path.starts_with("crates/")
     }
 
     /// Returns the lines (first and last, from 1) of items compiled for tests only.
-    pub fn test_lines(&self) -> Vec<(usize, usize)> {
+    pub(crate) fn test_lines(&self) -> Vec<(usize, usize)> {
         let items = self.syntax.iter().flat_map(|file| &file.items);
         items.filter(|item| for_tests(attributes(item))).map(|item| lines_of(item.span())).collect()
     }
 
     /// Returns the tokens of a Rust file.
-    pub fn tokens(&self) -> Option<TokenStream> {
+    pub(crate) fn tokens(&self) -> Option<TokenStream> {
         self.syntax.as_ref()?;
         self.text.parse().ok()
     }
 }
 
 /// Returns the first and last line of a span.
-pub fn lines_of(span: Span) -> (usize, usize) {
+pub(crate) fn lines_of(span: Span) -> (usize, usize) {
     (span.start().line, span.end().line)
 }
 
 /// Returns whether the attributes contain `#[cfg(test)]` or `#[cfg(all(test, ..))]`.
-pub fn for_tests(attributes: &[Attribute]) -> bool {
+pub(crate) fn for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let syn::Meta::List(list) = &attribute.meta else { return false };
         let inner = list.tokens.to_string().replace(' ', "");
@@ -68,7 +68,7 @@ pub fn for_tests(attributes: &[Attribute]) -> bool {
 }
 
 /// Returns the attributes of an item of a file.
-pub fn attributes(item: &Item) -> &[Attribute] {
+pub(crate) fn attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(item) => &item.attrs,
         Item::Enum(item) => &item.attrs,
@@ -90,7 +90,7 @@ pub fn attributes(item: &Item) -> &[Attribute] {
 const OTHER_WORKSPACES: [&str; 1] = ["cluster-tests/tikv-rust/"];
 
 /// Reads every text file of the workspace, in path order.
-pub fn load(workspace: &Workspace) -> Result<Vec<Source>> {
+pub(crate) fn load(workspace: &Workspace) -> Result<Vec<Source>> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
         .current_dir(&workspace.root)

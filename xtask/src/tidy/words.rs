@@ -57,7 +57,7 @@ const KNOWN_HOSTS: [&str; 15] = [
 ];
 
 /// Finds such text, line by line.
-pub fn check(path: &str, text: &str) -> Vec<Finding> {
+pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let mut found = |rule, detail: String| {

@@ -14,7 +14,7 @@ macro_rules! kinds {
     ($($kind:ident $name:literal)*) => {
         /// Kind of an answer.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum AnswerKind {
+        pub(crate) enum AnswerKind {
             /// Success.
             #[default]
             Done,
@@ -23,7 +23,7 @@ macro_rules! kinds {
 
         impl AnswerKind {
             /// Returns the name, as in the protocol.
-            pub fn name(self) -> &'static str {
+            pub(crate) fn name(self) -> &'static str {
                 match self {
                     Self::Done => "done",
                     $(Self::$kind => $name,)*
@@ -62,13 +62,13 @@ impl AnswerKind {
     ///
     /// Invariant: every other answer than these and [`AnswerKind::Done`] proves that the operation
     /// had no effect and will have none.
-    pub fn is_unknown(self) -> bool {
+    pub(crate) fn is_unknown(self) -> bool {
         use AnswerKind::{NoResponse, StaleCommand, UndeterminedResult, UndeterminedText};
         matches!(self, StaleCommand | UndeterminedResult | UndeterminedText | NoResponse)
     }
 
     /// Returns whether the operation certainly had no effect.
-    pub fn is_refusal(self) -> bool {
+    pub(crate) fn is_refusal(self) -> bool {
         self != Self::Done && !self.is_unknown()
     }
 
@@ -117,19 +117,19 @@ impl Serialize for AnswerKind {
 
 /// An answer other than success, with its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FailedAnswer {
+pub(crate) struct FailedAnswer {
     pub kind: AnswerKind,
     pub text: String,
 }
 
 impl FailedAnswer {
     /// The client found no peer to which it can send the operation.
-    pub fn no_route(reason: impl Display) -> Self {
+    pub(crate) fn no_route(reason: impl Display) -> Self {
         Self { kind: AnswerKind::NoRoute, text: reason.to_string() }
     }
 
     /// Reads the errors of a response; `None` for success.
-    pub fn of_response(region_error: Option<&errorpb::Error>, error: &str) -> Option<Self> {
+    pub(crate) fn of_response(region_error: Option<&errorpb::Error>, error: &str) -> Option<Self> {
         match region_error {
             Some(region_error) => Some(Self {
                 kind: AnswerKind::of_region_error(region_error),
@@ -144,18 +144,18 @@ impl FailedAnswer {
     }
 
     /// Reads the status of a call without a response.
-    pub fn of_status(status: &Status) -> Self {
+    pub(crate) fn of_status(status: &Status) -> Self {
         Self { kind: AnswerKind::of_status(status), text: format!("{status:?}") }
     }
 
     /// Returns whether a device has no room: a leader may still move, or the answer is final.
-    pub fn is_of_full_disk(&self) -> bool {
+    pub(crate) fn is_of_full_disk(&self) -> bool {
         let is_final = self.kind == AnswerKind::RaftEntryTooLarge;
         self.kind == AnswerKind::DiskFull || is_final && self.text.contains("disk full")
     }
 
     /// Converts the answer into the outcome that it proves.
-    pub fn into_outcome<T>(self) -> Outcome<T> {
+    pub(crate) fn into_outcome<T>(self) -> Outcome<T> {
         if self.kind.is_unknown() { Outcome::Ambiguous(self) } else { Outcome::Refused(self) }
     }
 }

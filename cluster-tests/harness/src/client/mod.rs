@@ -5,12 +5,12 @@ mod answer;
 mod route;
 mod session;
 
-pub use answer::{AnswerKind, FailedAnswer};
-pub use session::{Session, SessionOptions, Swap};
+pub(crate) use answer::{AnswerKind, FailedAnswer};
+pub(crate) use session::{Session, SessionOptions, Swap};
 
 /// Outcome of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome<T> {
+pub(crate) enum Outcome<T> {
     /// It took effect.
     Done(T),
     /// It did not take effect and never will.
@@ -21,7 +21,7 @@ pub enum Outcome<T> {
 
 impl<T> Outcome<T> {
     /// Returns whether it took effect.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         matches!(self, Self::Done(_))
     }
 }

@@ -15,7 +15,7 @@ const FAILURES_MAX: u32 = 4;
 
 /// A region and its presumed leader.
 #[derive(Clone, Debug)]
-pub struct Route {
+pub(crate) struct Route {
     /// Region, with its keys, peers and epoch.
     pub region: metapb::Region,
     /// Index of the presumed leader in the region's peers.
@@ -31,7 +31,7 @@ impl Route {
     }
 
     /// Makes the context of a request to that peer.
-    pub fn context(&self, peer: &metapb::Peer, replica_read: bool) -> Context {
+    pub(crate) fn context(&self, peer: &metapb::Peer, replica_read: bool) -> Context {
         Context {
             region_id: self.region.id,
             region_epoch: self.region.region_epoch,
@@ -42,7 +42,7 @@ impl Route {
     }
 
     /// Returns whether the region holds all keys from `start` to `end`, exclusive.
-    pub fn covers(&self, start: &[u8], end: &[u8]) -> bool {
+    pub(crate) fn covers(&self, start: &[u8], end: &[u8]) -> bool {
         self.region.start_key <= start
             && !end.is_empty()
             && (self.region.end_key.is_empty() || end <= &*self.region.end_key)
@@ -51,7 +51,7 @@ impl Route {
 
 /// Cached routes of a client.
 #[derive(Debug)]
-pub struct Routes {
+pub(super) struct Routes {
     channels: Arc<Channels>,
     /// Nodes for lookups, the preferred one first.
     nodes: Vec<String>,
@@ -61,7 +61,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    pub fn new(channels: Arc<Channels>, nodes: Vec<String>) -> Self {
+    pub(super) fn new(channels: Arc<Channels>, nodes: Vec<String>) -> Self {
         Self {
             channels,
             nodes,
@@ -72,7 +72,7 @@ impl Routes {
     }
 
     /// Returns the cached route of a key, or looks it up.
-    pub async fn of(&mut self, key: &[u8]) -> Result<Route> {
+    pub(super) async fn of(&mut self, key: &[u8]) -> Result<Route> {
         if let Some(route) = self.known(key) {
             return Ok(route.clone());
         }
@@ -99,7 +99,7 @@ impl Routes {
     }
 
     /// Returns the address of a store.
-    pub async fn address(&mut self, store: u64) -> Result<String> {
+    pub(super) async fn address(&mut self, store: u64) -> Result<String> {
         if let Some(address) = self.stores.get(&store) {
             return Ok(address.clone());
         }
@@ -112,7 +112,7 @@ impl Routes {
     }
 
     /// Corrects the cache after a region error.
-    pub fn learn(&mut self, key: &[u8], error: &errorpb::Error) {
+    pub(super) fn learn(&mut self, key: &[u8], error: &errorpb::Error) {
         if let Some(not_leader) = &error.not_leader {
             return match &not_leader.leader {
                 Some(leader) => self.set_leader(key, leader.id),
@@ -128,7 +128,7 @@ impl Routes {
     }
 
     /// Makes the next peer the presumed leader, because this one did not respond.
-    pub fn try_next_peer(&mut self, key: &[u8]) {
+    pub(super) fn try_next_peer(&mut self, key: &[u8]) {
         let Some(route) = self.known(key) else { return };
         route.leader = (route.leader + 1) % route.region.peers.len().max(1);
         route.failures += 1;
@@ -141,7 +141,7 @@ impl Routes {
     }
 
     /// Clears the failures, because the peer responded.
-    pub fn succeed(&mut self, key: &[u8]) {
+    pub(super) fn succeed(&mut self, key: &[u8]) {
         if let Some(route) = self.known(key) {
             route.failures = 0;
         }

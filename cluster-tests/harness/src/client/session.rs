@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 
 /// Options of a session.
 #[derive(Clone, Debug)]
-pub struct SessionOptions {
+pub(crate) struct SessionOptions {
     /// Known nodes; the first is preferred for lookups.
     pub nodes: Vec<String>,
     /// Time limit of a call.
@@ -24,7 +24,7 @@ pub struct SessionOptions {
 
 /// A client with its cached regions.
 #[derive(Debug)]
-pub struct Session {
+pub(crate) struct Session {
     channels: Arc<Channels>,
     routes: Routes,
     limit: Duration,
@@ -32,7 +32,7 @@ pub struct Session {
 
 /// Result of a compare-and-swap.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Swap {
+pub(crate) struct Swap {
     /// Whether the value was replaced.
     pub succeeded: bool,
     /// Previous value.
@@ -44,12 +44,12 @@ type Target = (TikvClient<Channel>, Option<kv::Context>, Route);
 
 impl Session {
     /// Creates a client with an empty cache.
-    pub fn new(channels: Arc<Channels>, options: SessionOptions) -> Self {
+    pub(crate) fn new(channels: Arc<Channels>, options: SessionOptions) -> Self {
         let routes = Routes::new(Arc::clone(&channels), options.nodes);
         Self { channels, routes, limit: options.limit }
     }
 
-    pub async fn put(&mut self, key: &[u8], value: Bytes) -> Outcome<()> {
+    pub(crate) async fn put(&mut self, key: &[u8], value: Bytes) -> Outcome<()> {
         let (mut client, context, _) = match self.target(key, None).await {
             Ok(target) => target,
             Err(error) => return FailedAnswer::no_route(error).into_outcome(),
@@ -63,7 +63,7 @@ impl Session {
     }
 
     /// Puts pairs that must lie in one region.
-    pub async fn put_many(&mut self, pairs: Vec<kv::KvPair>) -> Outcome<()> {
+    pub(crate) async fn put_many(&mut self, pairs: Vec<kv::KvPair>) -> Outcome<()> {
         let key = pairs.first().map(|pair| pair.key.clone()).unwrap_or_default();
         let (mut client, context, _) = match self.target(&key, None).await {
             Ok(target) => target,
@@ -77,7 +77,7 @@ impl Session {
     }
 
     /// Deletes keys that must lie in one region.
-    pub async fn delete_many(&mut self, keys: Vec<Bytes>) -> Outcome<()> {
+    pub(crate) async fn delete_many(&mut self, keys: Vec<Bytes>) -> Outcome<()> {
         let key = keys.first().cloned().unwrap_or_default();
         let (mut client, context, _) = match self.target(&key, None).await {
             Ok(target) => target,
@@ -90,7 +90,7 @@ impl Session {
         }
     }
 
-    pub async fn delete(&mut self, key: &[u8]) -> Outcome<()> {
+    pub(crate) async fn delete(&mut self, key: &[u8]) -> Outcome<()> {
         let (mut client, context, _) = match self.target(key, None).await {
             Ok(target) => target,
             Err(error) => return FailedAnswer::no_route(error).into_outcome(),
@@ -104,7 +104,7 @@ impl Session {
     }
 
     /// Deletes all keys from `start` to `end`, exclusive, that the region of `start` holds.
-    pub async fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Outcome<()> {
+    pub(crate) async fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Outcome<()> {
         let (mut client, context, _) = match self.target(start, None).await {
             Ok(target) => target,
             Err(error) => return FailedAnswer::no_route(error).into_outcome(),
@@ -122,7 +122,11 @@ impl Session {
     }
 
     /// Reads from the leader, or from the replica with this index among the region's peers.
-    pub async fn get(&mut self, key: &[u8], replica: Option<usize>) -> Outcome<Option<Bytes>> {
+    pub(crate) async fn get(
+        &mut self,
+        key: &[u8],
+        replica: Option<usize>,
+    ) -> Outcome<Option<Bytes>> {
         let (mut client, context, _) = match self.target(key, replica).await {
             Ok(target) => target,
             Err(error) => return FailedAnswer::no_route(error).into_outcome(),
@@ -140,7 +144,7 @@ impl Session {
 
     /// Sets a key to `value` (`None` deletes it) if it holds `expected` (`None`: if it does not
     /// exist).
-    pub async fn swap(
+    pub(crate) async fn swap(
         &mut self,
         key: &[u8],
         expected: Option<Bytes>,
@@ -171,7 +175,7 @@ impl Session {
 
     /// Reads at most `limit` pairs from `start` to `end`, exclusive; one region must hold the
     /// range.
-    pub async fn scan(
+    pub(crate) async fn scan(
         &mut self,
         start: &[u8],
         end: &[u8],
@@ -207,12 +211,12 @@ impl Session {
     }
 
     /// Returns the route of a key.
-    pub async fn route(&mut self, key: &[u8]) -> Result<Route> {
+    pub(crate) async fn route(&mut self, key: &[u8]) -> Result<Route> {
         self.routes.of(key).await
     }
 
     /// Returns the address of the presumed leader of a key, and the context of a request to it.
-    pub async fn leader(&mut self, key: &[u8]) -> Result<(String, kv::Context)> {
+    pub(crate) async fn leader(&mut self, key: &[u8]) -> Result<(String, kv::Context)> {
         let route = self.routes.of(key).await?;
         let peer = route.region.peers.get(route.leader).copied().unwrap_or_default();
         Ok((self.routes.address(peer.store_id).await?, route.context(&peer, false)))

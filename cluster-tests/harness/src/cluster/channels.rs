@@ -14,13 +14,13 @@ const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// One connection per address and time limit.
 #[derive(Debug, Default)]
-pub struct Channels {
+pub(crate) struct Channels {
     open: Mutex<HashMap<(String, Duration), Channel>>,
 }
 
 impl Channels {
     /// Returns a connection; its calls time out after `limit`.
-    pub fn get(&self, address: &str, limit: Duration) -> Result<Channel> {
+    pub(crate) fn get(&self, address: &str, limit: Duration) -> Result<Channel> {
         let mut open = self.open.lock().map_err(|_| anyhow::anyhow!("a panic elsewhere"))?;
         let key = (address.to_owned(), limit);
         if let Some(channel) = open.get(&key) {
@@ -36,18 +36,18 @@ impl Channels {
     }
 
     /// Returns a client of the TiKV protocol.
-    pub fn tikv(&self, address: &str, limit: Duration) -> Result<TikvClient<Channel>> {
+    pub(crate) fn tikv(&self, address: &str, limit: Duration) -> Result<TikvClient<Channel>> {
         let client = TikvClient::new(self.get(address, limit)?);
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX))
     }
 
     /// Returns a client of the PD protocol.
-    pub fn placement(&self, address: &str, limit: Duration) -> Result<PdClient<Channel>> {
+    pub(crate) fn placement(&self, address: &str, limit: Duration) -> Result<PdClient<Channel>> {
         Ok(PdClient::new(self.get(address, limit)?))
     }
 
     /// Returns a client of the control protocol.
-    pub fn control(&self, address: &str, limit: Duration) -> Result<ControlClient<Channel>> {
+    pub(crate) fn control(&self, address: &str, limit: Duration) -> Result<ControlClient<Channel>> {
         let client = ControlClient::new(self.get(address, limit)?);
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX))
     }

@@ -12,14 +12,14 @@ const SHARED: [&str; 2] = ["/dev/shm/faketime_shm_", "/dev/shm/sem.faketime_sem_
 
 /// The libfaketime library of this machine.
 #[derive(Debug)]
-pub struct FakeTime {
+pub(crate) struct FakeTime {
     preload: String,
     processes: Vec<u32>,
 }
 
 impl FakeTime {
     /// Locates the library through the `faketime` program. Fails if it is not installed.
-    pub fn find() -> Result<Self> {
+    pub(crate) fn find() -> Result<Self> {
         let mut command = Command::new("faketime");
         command.args(["-m", "-f", "+0", "sh", "-c", "printf %s \"$LD_PRELOAD\""]);
         let output = command.output().with_context(|| format!("starting faketime ({HINT})"))?;
@@ -30,7 +30,7 @@ impl FakeTime {
     }
 
     /// Returns the variables of a process of which only the wall clock is set by `wall`.
-    pub fn wall(&self, wall: &WallClock) -> Vec<(String, String)> {
+    pub(crate) fn wall(&self, wall: &WallClock) -> Vec<(String, String)> {
         let path = wall.path.display().to_string();
         self.variables(&[
             ("FAKETIME_TIMESTAMP_FILE", &path),
@@ -41,13 +41,13 @@ impl FakeTime {
     }
 
     /// Returns the variables of a process with wall and monotonic clocks that run at this rate.
-    pub fn rate(&self, rate: f64) -> Vec<(String, String)> {
+    pub(crate) fn rate(&self, rate: f64) -> Vec<(String, String)> {
         self.variables(&[("FAKETIME", &format!("+0 x{rate}"))])
     }
 
     /// Registers a process with such variables; the files it leaves when killed are removed with
     /// `self`.
-    pub fn register(&mut self, process: u32) {
+    pub(crate) fn register(&mut self, process: u32) {
         self.processes.push(process);
     }
 
@@ -71,26 +71,26 @@ impl Drop for FakeTime {
 
 /// A wall clock that can be set while its process runs, which takes up to a second.
 #[derive(Debug)]
-pub struct WallClock {
+pub(crate) struct WallClock {
     path: PathBuf,
     offset_s: i64,
 }
 
 impl WallClock {
     /// Creates a correct clock, stored in a file below `work`.
-    pub fn create(work: &Path) -> Result<Self> {
+    pub(crate) fn create(work: &Path) -> Result<Self> {
         let mut clock = Self { path: work.join("wall-clock"), offset_s: 0 };
         clock.set(0)?;
         Ok(clock)
     }
 
     /// Returns the seconds by which it is ahead.
-    pub fn offset_s(&self) -> i64 {
+    pub(crate) fn offset_s(&self) -> i64 {
         self.offset_s
     }
 
     /// Sets the clock ahead by so many seconds.
-    pub fn set(&mut self, offset_s: i64) -> Result<()> {
+    pub(crate) fn set(&mut self, offset_s: i64) -> Result<()> {
         // A rename, so that a reader never sees a partial file.
         let new = self.path.with_extension("new");
         std::fs::write(&new, format!("{offset_s:+}\n"))?;

@@ -18,7 +18,7 @@ pub(crate) const POLL: Duration = Duration::from_millis(20);
 
 /// A region as the placement group reports it.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub(crate) struct Known {
     /// Region, with its keys, peers and epoch.
     pub region: Region,
     /// Store of the leader.
@@ -29,13 +29,13 @@ pub struct Known {
 
 impl Cluster {
     /// Returns a client of one node's control protocol.
-    pub fn control(&self, node: usize) -> Result<ControlClient<Channel>> {
+    pub(crate) fn control(&self, node: usize) -> Result<ControlClient<Channel>> {
         let node = self.nodes.get(node).context("no such node")?;
         self.channels.control(node.address(), CALL_LIMIT)
     }
 
     /// Calls the leader of the placement group: calls every node in turn until one serves the call.
-    pub async fn placement<T, F, A>(&self, what: &str, call: F) -> Result<T>
+    pub(crate) async fn placement<T, F, A>(&self, what: &str, call: F) -> Result<T>
     where
         F: Fn(ControlClient<Channel>) -> A,
         A: Future<Output = Result<Response<T>, Status>>,
@@ -56,7 +56,7 @@ impl Cluster {
     }
 
     /// Returns all regions; that of the placement group comes first.
-    pub async fn regions(&self) -> Result<Vec<Known>> {
+    pub(crate) async fn regions(&self) -> Result<Vec<Known>> {
         let mut known = Vec::new();
         let mut from = bytes::Bytes::new();
         loop {
@@ -88,14 +88,14 @@ impl Cluster {
     }
 
     /// Returns the region of user keys that holds `key`.
-    pub async fn region_of(&self, key: &[u8]) -> Result<Known> {
+    pub(crate) async fn region_of(&self, key: &[u8]) -> Result<Known> {
         let regions = self.regions().await?;
         let mut users = regions.into_iter().filter(|one| one.region.kind == RegionKind::Data);
         users.find(|one| one.region.range.contains(key)).context("no region holds the key")
     }
 
     /// Returns the stores that are not removed, by ID.
-    pub async fn stores(&self) -> Result<BTreeMap<StoreId, proto::StoreInfo>> {
+    pub(crate) async fn stores(&self) -> Result<BTreeMap<StoreId, proto::StoreInfo>> {
         let answer = self
             .placement("list stores", |mut client| async move {
                 client.list_stores(proto::ListStoresRequest::default()).await
@@ -108,7 +108,7 @@ impl Cluster {
     }
 
     /// Returns the store of a node.
-    pub async fn store_of(&self, node: usize) -> Result<StoreId> {
+    pub(crate) async fn store_of(&self, node: usize) -> Result<StoreId> {
         let address = self.nodes.get(node).context("no such node")?.address();
         let stores = self.stores().await?;
         // After its disk was replaced, a node has a second store under its address; the later one
@@ -118,13 +118,13 @@ impl Cluster {
     }
 
     /// Returns the node of a store.
-    pub async fn node_of(&self, store: StoreId) -> Result<usize> {
+    pub(crate) async fn node_of(&self, store: StoreId) -> Result<usize> {
         let stores = self.stores().await?;
         self.node_at(&stores.get(&store).with_context(|| format!("no store {store}"))?.address)
     }
 
     /// Returns the node that leads the region of a key.
-    pub async fn leader_of(&self, key: &[u8]) -> Result<usize> {
+    pub(crate) async fn leader_of(&self, key: &[u8]) -> Result<usize> {
         let deadline = Instant::now() + PLACEMENT_LIMIT;
         loop {
             if let Some(store) = self.region_of(key).await?.leader {
@@ -136,7 +136,7 @@ impl Cluster {
     }
 
     /// Transfers leadership and waits until the placement group reports the new leader.
-    pub async fn transfer(&self, region: RegionId, to: StoreId) -> Result<()> {
+    pub(crate) async fn transfer(&self, region: RegionId, to: StoreId) -> Result<()> {
         let request = proto::TransferRequest { region_id: region.0, to_store: to.0, header: None };
         self.placement("transfer", |mut client| async move { client.transfer(request).await })
             .await?;
@@ -158,7 +158,7 @@ impl Cluster {
 
     /// Splits a region at user keys, or in half without keys, and waits until the placement group knows
     /// its parts.
-    pub async fn split(&self, region: RegionId, keys: Vec<bytes::Bytes>) -> Result<()> {
+    pub(crate) async fn split(&self, region: RegionId, keys: Vec<bytes::Bytes>) -> Result<()> {
         let wanted = self.regions().await?.len() + keys.len().max(1);
         self.split_done(region, keys).await?;
         let deadline = Instant::now() + PLACEMENT_LIMIT;
@@ -170,7 +170,7 @@ impl Cluster {
     }
 
     /// Drains or removes a store, or cancels that.
-    pub async fn set_store(&self, store: StoreId, action: proto::StoreAction) -> Result<()> {
+    pub(crate) async fn set_store(&self, store: StoreId, action: proto::StoreAction) -> Result<()> {
         let request =
             proto::SetStoreStateRequest { store_id: store.0, action: action.into(), header: None };
         self.placement("set store state", |mut client| async move {
@@ -181,7 +181,7 @@ impl Cluster {
     }
 
     /// Sets an option of the cluster.
-    pub async fn set_option(&self, key: &str, value: &str) -> Result<()> {
+    pub(crate) async fn set_option(&self, key: &str, value: &str) -> Result<()> {
         let request =
             proto::SetConfigRequest { key: key.to_owned(), value: value.to_owned(), header: None };
         self.placement("set option", |mut client| {
@@ -194,7 +194,7 @@ impl Cluster {
 
     /// Waits until every region has so many voters, a leader, and no peer that is down or lacks log
     /// entries.
-    pub async fn wait_replicated(&mut self, replicas: usize, limit: Duration) -> Result<()> {
+    pub(crate) async fn wait_replicated(&mut self, replicas: usize, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {
             self.check_alive()?;

@@ -11,7 +11,7 @@ const HINT: &str = "(apt-get install e2fsprogs mount)";
 
 /// A mounted ext4 file system; unmounted when dropped.
 #[derive(Debug)]
-pub struct SmallDisk {
+pub(crate) struct SmallDisk {
     image: PathBuf,
     mount: PathBuf,
     bytes: u64,
@@ -19,7 +19,7 @@ pub struct SmallDisk {
 
 impl SmallDisk {
     /// Creates and mounts a file system of so many bytes below `work`.
-    pub fn create(work: &Path, name: &str, bytes: u64) -> Result<Self> {
+    pub(crate) fn create(work: &Path, name: &str, bytes: u64) -> Result<Self> {
         let (image, mount) = (work.join(format!("{name}.img")), work.join(name));
         std::fs::create_dir_all(&mount)?;
         let disk = Self { image, mount, bytes };
@@ -28,7 +28,7 @@ impl SmallDisk {
     }
 
     /// Mounts an empty file system of the same size.
-    pub fn replace(&self) -> Result<()> {
+    pub(crate) fn replace(&self) -> Result<()> {
         // The kernel may still use the image of a file system that was lost.
         let _ = std::fs::remove_file(&self.image);
         File::create(&self.image)?.set_len(self.bytes)?;
@@ -38,19 +38,19 @@ impl SmallDisk {
     }
 
     /// Loses the device: all I/O of open files fails, and the mount point is empty.
-    pub fn lose(&self) -> Result<()> {
+    pub(crate) fn lose(&self) -> Result<()> {
         shut_down(&File::open(&self.mount)?)
             .with_context(|| format!("shutting down {}", self.mount.display()))?;
         run("umount", &["-l", &self.place()])
     }
 
     /// Makes all writes and syncs wait until [`SmallDisk::thaw`].
-    pub fn freeze(&self) -> Result<()> {
+    pub(crate) fn freeze(&self) -> Result<()> {
         run("fsfreeze", &["-f", &self.place()]).context("(apt-get install util-linux)")
     }
 
     /// Ends what [`SmallDisk::freeze`] began.
-    pub fn thaw(&self) -> Result<()> {
+    pub(crate) fn thaw(&self) -> Result<()> {
         run("fsfreeze", &["-u", &self.place()])
     }
 
@@ -59,7 +59,7 @@ impl SmallDisk {
     }
 
     /// Returns the mount point.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.mount
     }
 }
@@ -76,11 +76,11 @@ impl Drop for SmallDisk {
 /// A mounted file system in memory: what a scenario injects is all that its syncs wait for. Unmounted
 /// when dropped.
 #[derive(Debug)]
-pub struct MemoryDisk(PathBuf);
+pub(crate) struct MemoryDisk(PathBuf);
 
 impl MemoryDisk {
     /// Mounts a file system of at most so many bytes at `place`, which it creates.
-    pub fn mount(place: &Path, bytes_max: u64) -> Result<Self> {
+    pub(crate) fn mount(place: &Path, bytes_max: u64) -> Result<Self> {
         std::fs::create_dir_all(place)?;
         let options = format!("size={bytes_max}");
         run("mount", &["-t", "tmpfs", "-o", &options, "none", &place.display().to_string()])
@@ -97,7 +97,7 @@ impl Drop for MemoryDisk {
 }
 
 /// Runs a program; fails with its standard error.
-pub fn run(program: &str, arguments: &[&str]) -> Result<()> {
+pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<()> {
     let output = Command::new(program).args(arguments).output();
     let output = output.with_context(|| format!("starting {program}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);

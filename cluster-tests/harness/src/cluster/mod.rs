@@ -1,15 +1,15 @@
 //! A cluster of real server processes on this machine.
 
-pub mod channels;
-pub mod clocks;
-pub mod control;
-pub mod disk;
-pub mod network;
-pub mod node;
-pub mod operators;
-pub mod power;
-pub mod process;
-pub mod syncs;
+pub(crate) mod channels;
+pub(crate) mod clocks;
+pub(crate) mod control;
+pub(crate) mod disk;
+pub(crate) mod network;
+pub(crate) mod node;
+pub(crate) mod operators;
+pub(crate) mod power;
+pub(crate) mod process;
+pub(crate) mod syncs;
 
 use anyhow::{Context, Result, bail, ensure};
 use channels::Channels;
@@ -29,7 +29,7 @@ const REPLICATED_LIMIT: Duration = Duration::from_secs(60);
 
 /// Configuration of a cluster.
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub(crate) struct Spec {
     /// Binary of the server.
     pub stele: PathBuf,
     /// Directory for data and logs.
@@ -46,7 +46,7 @@ pub struct Spec {
 
 /// A running cluster; its processes end when it is dropped.
 #[derive(Debug)]
-pub struct Cluster {
+pub(crate) struct Cluster {
     /// Nodes in the order of their start. The first one created the cluster.
     pub nodes: Vec<Node>,
     /// Connections, shared with clients of the cluster.
@@ -60,7 +60,7 @@ pub struct Cluster {
 impl Cluster {
     /// Starts all nodes at once and waits until each is ready and every region has as many replicas
     /// as there are nodes, at most three.
-    pub async fn start(spec: Spec) -> Result<Self> {
+    pub(crate) async fn start(spec: Spec) -> Result<Self> {
         let mut cluster = Self::launch(spec)?;
         cluster.wait_ready().await?;
         let replicas = cluster.nodes.len().min(3);
@@ -69,7 +69,7 @@ impl Cluster {
     }
 
     /// Starts all nodes at once without waiting.
-    pub fn launch(spec: Spec) -> Result<Self> {
+    pub(crate) fn launch(spec: Spec) -> Result<Self> {
         let network = match spec.namespaces {
             true => Some(Network::create(spec.nodes)?),
             false => None,
@@ -84,7 +84,7 @@ impl Cluster {
     }
 
     /// Returns the launch options of the next node.
-    pub fn next_launch(&self) -> Result<Launch> {
+    pub(crate) fn next_launch(&self) -> Result<Launch> {
         let number = self.nodes.len();
         let (address, namespace) = match &self.network {
             Some(network) => {
@@ -110,7 +110,7 @@ impl Cluster {
     }
 
     /// Gives a node that does not run another address of this machine, for its next start.
-    pub fn change_address(&mut self, node: usize) -> Result<()> {
+    pub(crate) fn change_address(&mut self, node: usize) -> Result<()> {
         ensure!(self.network.is_none(), "addresses of network namespaces are fixed");
         let node = self.nodes.get_mut(node).context("no such node")?;
         ensure!(!node.is_started(), "{} runs", node.address());
@@ -119,7 +119,7 @@ impl Cluster {
     }
 
     /// Adds a node and waits until it is ready.
-    pub async fn add(&mut self, launch: Launch) -> Result<()> {
+    pub(crate) async fn add(&mut self, launch: Launch) -> Result<()> {
         let mut node = Node::start(launch)?;
         node.wait_ready().await?;
         self.nodes.push(node);
@@ -127,7 +127,7 @@ impl Cluster {
     }
 
     /// Waits until every running node is ready.
-    pub async fn wait_ready(&mut self) -> Result<()> {
+    pub(crate) async fn wait_ready(&mut self) -> Result<()> {
         for node in self.nodes.iter_mut().filter(|node| node.is_started()) {
             node.wait_ready().await?;
         }
@@ -135,18 +135,18 @@ impl Cluster {
     }
 
     /// Fails if a node ended by itself.
-    pub fn check_alive(&mut self) -> Result<()> {
+    pub(crate) fn check_alive(&mut self) -> Result<()> {
         self.nodes.iter_mut().try_for_each(Node::check_alive)
     }
 
     /// Returns the addresses of running nodes.
-    pub fn addresses(&self) -> Vec<String> {
+    pub(crate) fn addresses(&self) -> Vec<String> {
         let running = self.nodes.iter().filter(|node| node.is_started());
         running.map(|node| node.address().to_owned()).collect()
     }
 
     /// Returns the node with this address.
-    pub fn node_at(&self, address: &str) -> Result<usize> {
+    pub(crate) fn node_at(&self, address: &str) -> Result<usize> {
         let found = self.nodes.iter().position(|node| node.address() == address);
         found.with_context(|| format!("no node at {address}"))
     }

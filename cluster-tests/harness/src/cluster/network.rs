@@ -15,7 +15,7 @@ const BURST: &str = "8kb";
 
 /// Messages between a node and all others that are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub(crate) enum Direction {
     /// Messages from and to the node.
     Both,
     /// Messages from the node.
@@ -26,7 +26,7 @@ pub enum Direction {
 
 /// Namespaces and their bridge; removed when dropped.
 #[derive(Debug)]
-pub struct Network {
+pub(crate) struct Network {
     name: String,
     subnet: String,
     nodes: usize,
@@ -34,7 +34,7 @@ pub struct Network {
 
 impl Network {
     /// Creates a network of so many nodes. Needs the right to create namespaces (root).
-    pub fn create(nodes: usize) -> Result<Self> {
+    pub(crate) fn create(nodes: usize) -> Result<Self> {
         let process = std::process::id();
         let subnet = format!("10.{}.{}", 64 + process / 250 % 64, process % 250);
         let network = Self { name: format!("st{}", process % 100_000), subnet, nodes };
@@ -64,17 +64,17 @@ impl Network {
     }
 
     /// Returns the namespace of a node.
-    pub fn namespace(&self, node: usize) -> String {
+    pub(crate) fn namespace(&self, node: usize) -> String {
         format!("{}n{node}", self.name)
     }
 
     /// Returns the IP address of a node.
-    pub fn address(&self, node: usize) -> String {
+    pub(crate) fn address(&self, node: usize) -> String {
         format!("{}.{}", self.subnet, node + 1)
     }
 
     /// Drops the messages between a node and all others. Clients still reach it.
-    pub fn isolate(&self, node: usize, direction: Direction) -> Result<()> {
+    pub(crate) fn isolate(&self, node: usize, direction: Direction) -> Result<()> {
         for other in (0..self.nodes).filter(|other| *other != node) {
             if direction != Direction::To {
                 self.set_neighbour(node, other, WRONG_HARDWARE)?;
@@ -87,7 +87,7 @@ impl Network {
     }
 
     /// Limits what a node sends, to other nodes and to clients.
-    pub fn slow(&self, node: usize, rate_kbit: u64) -> Result<()> {
+    pub(crate) fn slow(&self, node: usize, rate_kbit: u64) -> Result<()> {
         let (space, rate) = (self.namespace(node), format!("{rate_kbit}kbit"));
         let bucket = ["tbf", "rate", &rate, "burst", BURST, "latency", QUEUE_LIMIT];
         let device = ["-n", &space, "qdisc", "replace", "dev", "eth0", "root"];
@@ -95,12 +95,12 @@ impl Network {
     }
 
     /// Ends the limit of a node that was slowed.
-    pub fn restore_rate(&self, node: usize) -> Result<()> {
+    pub(crate) fn restore_rate(&self, node: usize) -> Result<()> {
         run("tc", &["-n", &self.namespace(node), "qdisc", "del", "dev", "eth0", "root"])
     }
 
     /// Ends all drops.
-    pub fn heal_all(&self) -> Result<()> {
+    pub(crate) fn heal_all(&self) -> Result<()> {
         for from in 0..self.nodes {
             for to in (0..self.nodes).filter(|to| *to != from) {
                 self.set_neighbour(from, to, &hardware(to))?;

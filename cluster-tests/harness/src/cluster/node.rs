@@ -17,7 +17,7 @@ const READY_POLL: Duration = Duration::from_millis(5);
 
 /// Launch options of a node.
 #[derive(Clone, Debug)]
-pub struct Launch {
+pub(crate) struct Launch {
     /// Binary of the server.
     pub stele: PathBuf,
     /// "host:port".
@@ -38,7 +38,7 @@ pub struct Launch {
 
 /// A node, running or not.
 #[derive(Debug)]
-pub struct Node {
+pub(crate) struct Node {
     /// Launch options.
     pub launch: Launch,
     child: Option<Child>,
@@ -47,14 +47,14 @@ pub struct Node {
 
 impl Node {
     /// Starts the process without waiting.
-    pub fn start(launch: Launch) -> Result<Self> {
+    pub(crate) fn start(launch: Launch) -> Result<Self> {
         let mut node = Self { launch, child: None, slow: None };
         node.restart()?;
         Ok(node)
     }
 
     /// Starts the process again with its data.
-    pub fn restart(&mut self) -> Result<()> {
+    pub(crate) fn restart(&mut self) -> Result<()> {
         ensure!(self.child.is_none(), "{} runs already", self.launch.address);
         let log = File::options().create(true).append(true).open(&self.launch.log)?;
         let mut command = self.command();
@@ -91,23 +91,23 @@ impl Node {
     }
 
     /// "host:port".
-    pub fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         &self.launch.address
     }
 
     /// Returns the process ID. Fails if the node does not run.
-    pub fn process(&self) -> Result<u32> {
+    pub(crate) fn process(&self) -> Result<u32> {
         let child = self.child.as_ref();
         Ok(child.with_context(|| format!("{} does not run", self.launch.address))?.id())
     }
 
     /// Returns whether the harness has started the node and not stopped it.
-    pub fn is_started(&self) -> bool {
+    pub(crate) fn is_started(&self) -> bool {
         self.child.is_some()
     }
 
     /// Kills the process with SIGKILL and waits for its end.
-    pub fn kill(&mut self) -> Result<()> {
+    pub(crate) fn kill(&mut self) -> Result<()> {
         self.slow = None;
         if let Some(mut child) = self.child.take() {
             child.kill()?;
@@ -117,7 +117,7 @@ impl Node {
     }
 
     /// Stops the process with SIGTERM. If it does not end within `limit`, kills it and fails.
-    pub async fn stop(&mut self, limit: Duration) -> Result<()> {
+    pub(crate) async fn stop(&mut self, limit: Duration) -> Result<()> {
         self.slow = None;
         let Some(mut child) = self.child.take() else { return Ok(()) };
         process::signal(child.id(), Signal::TERM)?;
@@ -135,7 +135,7 @@ impl Node {
     }
 
     /// Waits until the process ends by itself; returns its exit status.
-    pub async fn wait_end(&mut self, limit: Duration) -> Result<ExitStatus> {
+    pub(crate) async fn wait_end(&mut self, limit: Duration) -> Result<ExitStatus> {
         let deadline = Instant::now() + limit;
         let child = self.child.as_mut().context("the node does not run")?;
         loop {
@@ -154,7 +154,7 @@ impl Node {
 
     /// Makes the next sync of a store's log fail. The store's thread is under trace until the result
     /// is dropped.
-    pub async fn fail_sync(&self, store: StoreId) -> Result<TracedSyncs> {
+    pub(crate) async fn fail_sync(&self, store: StoreId) -> Result<TracedSyncs> {
         let (thread, trace) =
             (format!("{LOG_WRITER}{store}"), self.launch.log.with_extension("failed"));
         TracedSyncs::attach(self.process()?, &thread, Injection::Fail { nth: 1 }, trace).await
@@ -162,7 +162,7 @@ impl Node {
 
     /// Makes each sync of the log take this much longer, until the process ends or
     /// [`Node::restore_syncs`].
-    pub async fn slow_syncs(&mut self, delay: Duration) -> Result<()> {
+    pub(crate) async fn slow_syncs(&mut self, delay: Duration) -> Result<()> {
         self.slow = None;
         let trace = self.launch.log.with_extension("syncs");
         let attached =
@@ -172,27 +172,27 @@ impl Node {
     }
 
     /// Returns whether the syncs of the log are slowed down.
-    pub fn has_slow_syncs(&self) -> bool {
+    pub(crate) fn has_slow_syncs(&self) -> bool {
         self.slow.is_some()
     }
 
     /// Ends what [`Node::slow_syncs`] began.
-    pub fn restore_syncs(&mut self) {
+    pub(crate) fn restore_syncs(&mut self) {
         self.slow = None;
     }
 
     /// Stops the process with SIGSTOP.
-    pub fn pause(&self) -> Result<()> {
+    pub(crate) fn pause(&self) -> Result<()> {
         process::signal(self.process()?, Signal::STOP)
     }
 
     /// Resumes the process with SIGCONT.
-    pub fn resume(&self) -> Result<()> {
+    pub(crate) fn resume(&self) -> Result<()> {
         process::signal(self.process()?, Signal::CONT)
     }
 
     /// Fails with the last lines of its log if the process ended by itself.
-    pub fn check_alive(&mut self) -> Result<()> {
+    pub(crate) fn check_alive(&mut self) -> Result<()> {
         let Some(child) = &mut self.child else { return Ok(()) };
         if let Some(status) = child.try_wait()? {
             let end = tail(&self.launch.log);
@@ -202,7 +202,7 @@ impl Node {
     }
 
     /// Waits until `/readyz` returns 200.
-    pub async fn wait_ready(&mut self) -> Result<()> {
+    pub(crate) async fn wait_ready(&mut self) -> Result<()> {
         let deadline = Instant::now() + READY_LIMIT;
         loop {
             self.check_alive()?;
@@ -227,7 +227,7 @@ impl Drop for Node {
 }
 
 /// Makes a `GET` request; returns status and body.
-pub async fn get(address: &str, path: &str, limit: Duration) -> Result<(u16, String)> {
+pub(crate) async fn get(address: &str, path: &str, limit: Duration) -> Result<(u16, String)> {
     let exchange = async {
         let mut stream = TcpStream::connect(address).await?;
         let head = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
@@ -243,7 +243,7 @@ pub async fn get(address: &str, path: &str, limit: Duration) -> Result<(u16, Str
 }
 
 /// Returns the last 3,000 bytes of a log.
-pub fn tail(log: &Path) -> String {
+pub(crate) fn tail(log: &Path) -> String {
     let text = std::fs::read(log).unwrap_or_default();
     let from = text.len().saturating_sub(3_000);
     String::from_utf8_lossy(text.get(from..).unwrap_or_default()).into_owned()

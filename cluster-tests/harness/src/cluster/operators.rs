@@ -16,7 +16,12 @@ const ENDED_LIMIT: Duration = Duration::from_secs(60);
 
 impl Cluster {
     /// Moves a replica to another store.
-    pub async fn move_replica(&self, region: RegionId, from: StoreId, to: StoreId) -> Result<()> {
+    pub(crate) async fn move_replica(
+        &self,
+        region: RegionId,
+        from: StoreId,
+        to: StoreId,
+    ) -> Result<()> {
         let request = proto::MoveRequest {
             region_id: region.0,
             from_store: from.0,
@@ -28,7 +33,7 @@ impl Cluster {
     }
 
     /// Transfers the leadership of every region of user keys to a store.
-    pub async fn lead_all(&self, store: StoreId) -> Result<()> {
+    pub(crate) async fn lead_all(&self, store: StoreId) -> Result<()> {
         for known in self.regions().await? {
             if known.region.kind == RegionKind::Data && known.leader != Some(store) {
                 self.transfer(known.region.id, store).await?;
@@ -38,7 +43,7 @@ impl Cluster {
     }
 
     /// Merges `source` into its neighbour `target`.
-    pub async fn merge(&self, source: RegionId, target: RegionId) -> Result<()> {
+    pub(crate) async fn merge(&self, source: RegionId, target: RegionId) -> Result<()> {
         let (source_region, target_region) = (source.0, target.0);
         let request = proto::MergeRequest { source_region, target_region, header: None };
         let call = |mut client: ControlClient<Channel>| async move { client.merge(request).await };
@@ -46,7 +51,7 @@ impl Cluster {
     }
 
     /// Requests a split at user keys, or in half without keys; returns the ended operator.
-    pub async fn try_split(
+    pub(crate) async fn try_split(
         &self,
         region: RegionId,
         keys: Vec<Bytes>,
@@ -60,7 +65,7 @@ impl Cluster {
     }
 
     /// Splits a region at user keys, or in half without keys; fails unless the split is done.
-    pub async fn split_done(&self, region: RegionId, keys: Vec<Bytes>) -> Result<()> {
+    pub(crate) async fn split_done(&self, region: RegionId, keys: Vec<Bytes>) -> Result<()> {
         is_done(self.try_split(region, keys).await?)
     }
 

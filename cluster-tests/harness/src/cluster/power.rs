@@ -37,14 +37,14 @@ const HINT: &str = "(needs root: apt-get install e2fsprogs mount)";
 
 /// Kind of the node's file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileSystem {
+pub(crate) enum FileSystem {
     Ext4,
     Xfs,
 }
 
 impl FileSystem {
     /// Returns the kernel's name.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
@@ -52,7 +52,7 @@ impl FileSystem {
     }
 
     /// Returns the kinds that this machine can create and mount.
-    pub fn available() -> Result<Vec<Self>> {
+    pub(crate) fn available() -> Result<Vec<Self>> {
         let known = std::fs::read_to_string("/proc/filesystems")?;
         let xfs =
             known.lines().any(|line| line.trim() == "xfs") && run("mkfs.xfs", &["-V"]).is_ok();
@@ -70,7 +70,7 @@ impl FileSystem {
 
 /// Both file systems, mounted; unmounted when dropped.
 #[derive(Debug)]
-pub struct PowerDisk {
+pub(crate) struct PowerDisk {
     lower_image: PathBuf,
     lower: PathBuf,
     upper_image: PathBuf,
@@ -79,7 +79,7 @@ pub struct PowerDisk {
 
 impl PowerDisk {
     /// Creates a disk of so many bytes below `work`. Its images are sparse.
-    pub fn create(work: &Path, name: &str, kind: FileSystem, bytes: u64) -> Result<Self> {
+    pub(crate) fn create(work: &Path, name: &str, kind: FileSystem, bytes: u64) -> Result<Self> {
         let place = work.join(name);
         let disk = Self {
             lower_image: place.join("lower.img"),
@@ -101,12 +101,12 @@ impl PowerDisk {
     }
 
     /// Returns the directory for the node's store.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.upper
     }
 
     /// Cuts the power. All I/O fails until [`PowerDisk::restore`].
-    pub fn cut(&self) -> Result<()> {
+    pub(crate) fn cut(&self) -> Result<()> {
         // Both are opened first: a file system that is shut down opens no files.
         let (lower, upper) = (File::open(&self.lower)?, File::open(&self.upper)?);
         shut_down(&lower).with_context(|| format!("cutting {}", self.lower.display()))?;
@@ -115,7 +115,7 @@ impl PowerDisk {
 
     /// Remounts the disk with what it kept; both journals are replayed. No process may use the
     /// disk.
-    pub fn restore(&self) -> Result<()> {
+    pub(crate) fn restore(&self) -> Result<()> {
         unmount(&self.upper)?;
         unmount(&self.lower)?;
         mount(&self.lower_image, &self.lower)?;
@@ -125,7 +125,7 @@ impl PowerDisk {
     /// Returns whether a power cut loses unflushed writes. Writes a block with direct I/O and
     /// flushes it, then overwrites it without a flush: after the cut, the first version must be
     /// left.
-    pub fn loses_unflushed_writes(&self) -> Result<bool> {
+    pub(crate) fn loses_unflushed_writes(&self) -> Result<bool> {
         let path = self.upper.join("canary");
         let open = || {
             let mut options = File::options();

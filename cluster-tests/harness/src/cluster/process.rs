@@ -9,23 +9,23 @@ use std::time::Duration;
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Sends a signal to a process.
-pub fn signal(process: u32, signal: Signal) -> Result<()> {
+pub(crate) fn signal(process: u32, signal: Signal) -> Result<()> {
     let pid = Pid::from_raw(process as i32).context("no process")?;
     kill_process(pid, signal).with_context(|| format!("signal to {process}"))
 }
 
 /// Returns the bytes that the process has sent to the storage layer.
-pub fn written_bytes(process: u32) -> Result<u64> {
+pub(crate) fn written_bytes(process: u32) -> Result<u64> {
     field(process, "io", "write_bytes:")
 }
 
 /// Returns the peak resident memory in bytes.
-pub fn peak_memory_bytes(process: u32) -> Result<u64> {
+pub(crate) fn peak_memory_bytes(process: u32) -> Result<u64> {
     Ok(field(process, "status", "VmHWM:")? * 1024)
 }
 
 /// Returns the processor time used.
-pub fn processor_time(process: u32) -> Result<Duration> {
+pub(crate) fn processor_time(process: u32) -> Result<Duration> {
     let text = read(process, "stat")?;
     // The name, in parentheses, may contain any character; the fields follow the last parenthesis.
     let rest = text.rsplit_once(')').context("no name in stat")?.1;
@@ -36,7 +36,7 @@ pub fn processor_time(process: u32) -> Result<Duration> {
 }
 
 /// Returns the thread of a process with this name prefix. The kernel truncates names to 15 bytes.
-pub fn thread(process: u32, name: &str) -> Result<u32> {
+pub(crate) fn thread(process: u32, name: &str) -> Result<u32> {
     for entry in std::fs::read_dir(format!("/proc/{process}/task"))? {
         let entry = entry?;
         // A thread that ended meanwhile has no name.
@@ -49,7 +49,7 @@ pub fn thread(process: u32, name: &str) -> Result<u32> {
 }
 
 /// Returns the process that traces a thread: 0 for none, `None` if the thread has ended.
-pub fn tracer(thread: u32) -> Result<Option<u32>> {
+pub(crate) fn tracer(thread: u32) -> Result<Option<u32>> {
     match field(thread, "status", "TracerPid:") {
         Err(_) if !Path::new(&format!("/proc/{thread}")).exists() => Ok(None),
         found => found.map(|process| Some(process as u32)),

@@ -14,11 +14,11 @@ const ATTACHED_LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(10);
 
 /// Prefix of the name of the thread that syncs the log.
-pub const LOG_WRITER: &str = "stele-write-";
+pub(crate) const LOG_WRITER: &str = "stele-write-";
 
 /// Change of the syncs of a thread.
 #[derive(Clone, Copy, Debug)]
-pub enum Injection {
+pub(crate) enum Injection {
     /// The call with this number, of each kind of sync, fails.
     Fail { nth: u64 },
     /// Each sync takes this much longer.
@@ -27,14 +27,14 @@ pub enum Injection {
 
 /// A thread under trace; detached when dropped.
 #[derive(Debug)]
-pub struct TracedSyncs {
+pub(crate) struct TracedSyncs {
     strace: Child,
     trace: PathBuf,
 }
 
 /// Recorded operations of the thread.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Trace {
+pub(crate) struct Trace {
     /// Number of syncs before the one that failed.
     pub syncs_before: usize,
     /// The call that failed.
@@ -45,7 +45,7 @@ pub struct Trace {
 
 impl TracedSyncs {
     /// Changes the syncs of the thread with this name prefix.
-    pub async fn attach(
+    pub(crate) async fn attach(
         process: u32,
         thread: &str,
         injection: Injection,
@@ -75,7 +75,7 @@ impl TracedSyncs {
     }
 
     /// Returns the operations of the thread so far.
-    pub fn trace(&self) -> Result<Trace> {
+    pub(crate) fn trace(&self) -> Result<Trace> {
         Ok(parse_trace(
             &std::fs::read_to_string(&self.trace).context("reading the output of strace")?,
         ))

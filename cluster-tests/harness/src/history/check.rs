@@ -13,7 +13,7 @@ const CHECK_SECONDS: u64 = 120;
 
 /// Result of the checker.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     /// "ok", "violation" or "unknown".
     pub result: String,
     pub operations: u64,
@@ -24,7 +24,7 @@ pub struct Verdict {
 
 /// The checker and its results for all histories of a scenario.
 #[derive(Debug)]
-pub struct Checker {
+pub(crate) struct Checker {
     program: PathBuf,
     work: PathBuf,
     /// Rules of answers in addition to linearizability.
@@ -40,7 +40,7 @@ pub struct Checker {
 
 impl Checker {
     /// Creates a checker that writes below `work`.
-    pub fn new(program: &Path, work: &Path) -> Self {
+    pub(crate) fn new(program: &Path, work: &Path) -> Self {
         Self {
             program: program.to_owned(),
             work: work.to_owned(),
@@ -55,7 +55,7 @@ impl Checker {
 
     /// Checks one history. A history with a violation is kept; if it is not linearizable, with a
     /// picture beside it.
-    pub async fn check(&mut self, name: &str, recorded: &Recorded) -> Result<Verdict> {
+    pub(crate) async fn check(&mut self, name: &str, recorded: &Recorded) -> Result<Verdict> {
         let path = self.work.join(format!("history-{name}.jsonl"));
         let picture = path.with_extension("html");
         operation::write(&path, &recorded.records)?;

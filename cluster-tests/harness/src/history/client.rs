@@ -15,7 +15,7 @@ const REPEAT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Keys of a history, and how its clients treat an unknown outcome.
 #[derive(Clone, Copy, Debug)]
-pub struct Keys {
+pub(crate) struct Keys {
     /// Number of groups over which the operations are spread.
     pub groups: u64,
     /// Number of keys in a group; a scan covers all of them.
@@ -27,19 +27,19 @@ pub struct Keys {
 
 impl Keys {
     /// Returns the start of a group's keys in a round.
-    pub fn group(round: &str, group: u64) -> String {
+    pub(crate) fn group(round: &str, group: u64) -> String {
         format!("history/{round}/{group:02}")
     }
 
     /// Returns a key of a group.
-    pub fn key(group: &str, number: u64) -> String {
+    pub(crate) fn key(group: &str, number: u64) -> String {
         format!("{group}/k{number}")
     }
 }
 
 /// A client and the operations it has recorded.
 #[derive(Debug)]
-pub struct Recorder {
+pub(crate) struct Recorder {
     pub session: Session,
     pub process: usize,
     /// First part of its keys, unique per round.
@@ -55,7 +55,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    pub fn new(
+    pub(crate) fn new(
         session: Session,
         process: usize,
         round: String,
@@ -77,7 +77,7 @@ impl Recorder {
     }
 
     /// Runs one random operation; returns whether it took effect.
-    pub async fn step(&mut self) -> bool {
+    pub(crate) async fn step(&mut self) -> bool {
         let group = Keys::group(&self.round, self.prng.below(self.keys.groups));
         let key = Keys::key(&group, self.prng.below(self.keys.group_keys));
         let replica = (self.prng.below(3) == 0).then(|| self.prng.below(3) as usize);
@@ -96,7 +96,7 @@ impl Recorder {
     }
 
     /// Reads a key once; returns whether it was read.
-    pub async fn read(&mut self, group: u64, number: u64, replica: Option<usize>) -> bool {
+    pub(crate) async fn read(&mut self, group: u64, number: u64, replica: Option<usize>) -> bool {
         let group = Keys::group(&self.round, group);
         let key = Keys::key(&group, number);
         let record = Operation { process: self.process, group, key, ..Operation::default() };

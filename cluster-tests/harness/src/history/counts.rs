@@ -8,7 +8,7 @@ use std::fmt;
 
 /// Numbers of operations.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub(crate) struct Counts {
     by_op: BTreeMap<&'static str, BTreeMap<AnswerKind, u64>>,
     /// Writes of a value with an unknown outcome, and those of them that took effect: another
     /// operation observed the value.
@@ -18,7 +18,7 @@ pub struct Counts {
 
 impl Counts {
     /// Adds the operations of a history.
-    pub fn add(&mut self, records: &[Operation]) {
+    pub(crate) fn add(&mut self, records: &[Operation]) {
         let seen: HashSet<&str> = records.iter().flat_map(Operation::observed).collect();
         for value in
             records.iter().filter(|one| one.ambiguous).filter_map(|one| one.value.as_deref())
@@ -32,12 +32,12 @@ impl Counts {
     }
 
     /// Returns the number of written values with an unknown outcome, and of those that were seen.
-    pub fn unknown_writes(&self) -> [u64; 2] {
+    pub(crate) fn unknown_writes(&self) -> [u64; 2] {
         [self.unknown_writes, self.unknown_writes_seen]
     }
 
     /// Converts the numbers into an object: per operation, the number of each answer.
-    pub fn object(&self) -> Value {
+    pub(crate) fn object(&self) -> Value {
         let answers = |answers: &BTreeMap<AnswerKind, u64>| -> Map<String, Value> {
             answers.iter().map(|(kind, count)| (kind.name().to_owned(), (*count).into())).collect()
         };

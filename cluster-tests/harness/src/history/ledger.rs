@@ -5,46 +5,46 @@ use bytes::Bytes;
 
 /// Outcomes of each writer's writes, by number.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger {
+pub(crate) struct Ledger {
     writers: Vec<Vec<WriteOutcome>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteOutcome {
+pub(crate) enum WriteOutcome {
     Acknowledged,
     Refused,
     Unknown,
 }
 
 /// Prefix of the keys.
-pub const PREFIX: &str = "ledger/";
+pub(crate) const PREFIX: &str = "ledger/";
 const VALUE_BYTES_MIN: u64 = 32;
 
 impl Ledger {
-    pub fn new(writers: usize) -> Self {
+    pub(crate) fn new(writers: usize) -> Self {
         Self { writers: vec![Vec::new(); writers] }
     }
 
     /// Returns the number of acknowledged writes.
-    pub fn acknowledged(&self) -> u64 {
+    pub(crate) fn acknowledged(&self) -> u64 {
         let all = self.writers.iter().flatten();
         all.filter(|outcome| **outcome == WriteOutcome::Acknowledged).count() as u64
     }
 
     /// Returns the number of writes of a writer.
-    pub fn count(&self, writer: usize) -> usize {
+    pub(crate) fn count(&self, writer: usize) -> usize {
         self.writers.get(writer).map_or(0, Vec::len)
     }
 
     /// Appends the outcomes of a writer's next writes.
-    pub fn extend(&mut self, writer: usize, outcomes: Vec<WriteOutcome>) {
+    pub(crate) fn extend(&mut self, writer: usize, outcomes: Vec<WriteOutcome>) {
         if let Some(own) = self.writers.get_mut(writer) {
             own.extend(outcomes);
         }
     }
 
     /// Compares the ledger with all pairs that a replica has below [`PREFIX`], in their order.
-    pub fn compare(&self, found: &[(Bytes, Bytes)]) -> Result<()> {
+    pub(crate) fn compare(&self, found: &[(Bytes, Bytes)]) -> Result<()> {
         let mut found = found.iter().peekable();
         for (writer, outcomes) in self.writers.iter().enumerate() {
             for (number, outcome) in outcomes.iter().enumerate() {
@@ -71,12 +71,12 @@ impl Ledger {
 }
 
 /// Returns the key of a write.
-pub fn key(writer: usize, number: usize) -> String {
+pub(super) fn key(writer: usize, number: usize) -> String {
     format!("{PREFIX}{writer:03}/{number:09}")
 }
 
 /// Returns the value of a write; its length and bytes are derived from the key.
-pub fn value(writer: usize, number: usize) -> Bytes {
+pub(super) fn value(writer: usize, number: usize) -> Bytes {
     let mut prng = stele_types::Prng::new((writer as u64) << 40 | number as u64);
     // Most values are small; some are large enough to be separated from the index.
     let bytes_max = if prng.below(8) == 0 { 20_000 } else { 800 };

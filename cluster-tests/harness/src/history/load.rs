@@ -13,11 +13,11 @@ use stele_types::Prng;
 use tokio::task::JoinHandle;
 
 /// Pause after a refusal, so that a refused client does not spin.
-pub const REFUSED_PAUSE: Duration = Duration::from_millis(20);
+pub(super) const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 
 /// Options of the load.
 #[derive(Clone, Debug)]
-pub struct LoadOptions {
+pub(crate) struct LoadOptions {
     /// Number of clients with recorded operations.
     pub recorders: usize,
     /// Number of clients that write the ledger.
@@ -44,7 +44,7 @@ impl Default for LoadOptions {
 
 /// Records of all clients.
 #[derive(Debug)]
-pub struct Recorded {
+pub(crate) struct Recorded {
     pub records: Vec<Operation>,
     /// Number of operations that took effect.
     pub done: u64,
@@ -54,7 +54,7 @@ pub struct Recorded {
 
 /// Running clients.
 #[derive(Debug)]
-pub struct Load {
+pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     zero: Instant,
     recorders: Vec<JoinHandle<(Vec<Operation>, u64)>>,
@@ -64,7 +64,7 @@ pub struct Load {
 impl Load {
     /// Starts the clients. Keys of the history begin with `round`; the ledger continues where it
     /// ends.
-    pub fn start(
+    pub(crate) fn start(
         channels: &Arc<Channels>,
         nodes: &[String],
         options: &LoadOptions,
@@ -98,7 +98,7 @@ impl Load {
     }
 
     /// Stops the clients, waits for their calls in flight, and enters the writes into the ledger.
-    pub async fn stop(self, ledger: &mut Ledger) -> Result<Recorded> {
+    pub(crate) async fn stop(self, ledger: &mut Ledger) -> Result<Recorded> {
         self.stop.store(true, Ordering::Relaxed);
         let mut recorded = Recorded { records: Vec::new(), done: 0, zero: self.zero };
         for recorder in self.recorders {

@@ -8,15 +8,15 @@ mod load;
 mod operation;
 mod rules;
 
-pub use check::Checker;
-pub use client::{Keys, Recorder};
-pub use counts::Counts;
-pub use ledger::{Ledger, PREFIX as LEDGER_PREFIX};
-pub use load::{Load, LoadOptions, Recorded};
-pub use rules::Rules;
+pub(crate) use check::Checker;
+pub(crate) use client::{Keys, Recorder};
+pub(crate) use counts::Counts;
+pub(crate) use ledger::{Ledger, PREFIX as LEDGER_PREFIX};
+pub(crate) use load::{Load, LoadOptions, Recorded};
+pub(crate) use rules::Rules;
 
 /// Keys that split the keys of histories and ledgers into several regions. No group is divided.
-pub const PREFIX_SPLITS: [&[u8]; 9] = [
+pub(crate) const PREFIX_SPLITS: [&[u8]; 9] = [
     b"history/",
     b"history/0",
     b"history/resize/02",

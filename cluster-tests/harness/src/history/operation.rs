@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// One operation, in the format that `cluster-tests/porcupine` reads.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Operation {
+pub(crate) struct Operation {
     /// Number of the client.
     pub process: usize,
     /// "put", "get", "delete", "cas" or "scan".
@@ -47,19 +47,19 @@ pub struct Operation {
 
 impl Operation {
     /// Sets the answer and what it proves.
-    pub fn set_answer(&mut self, answer: AnswerKind) {
+    pub(crate) fn set_answer(&mut self, answer: AnswerKind) {
         self.answer = answer;
         self.ambiguous = answer.is_unknown();
         self.refused = answer.is_refusal();
     }
 
     /// Returns whether the operation took effect.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.answer == AnswerKind::Done
     }
 
     /// Returns the values that a successful operation observed.
-    pub fn observed(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn observed(&self) -> impl Iterator<Item = &str> {
         let pairs = self.pairs.iter().map(|(_, value)| value.as_str());
         self.found.as_deref().into_iter().chain(pairs)
     }
@@ -70,7 +70,7 @@ fn is_false(flag: &bool) -> bool {
 }
 
 /// Writes a history, one JSON object per line.
-pub fn write(path: &Path, records: &[Operation]) -> Result<()> {
+pub(super) fn write(path: &Path, records: &[Operation]) -> Result<()> {
     let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
     let mut out = BufWriter::new(file);
     for record in records {

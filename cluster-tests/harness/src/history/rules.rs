@@ -10,7 +10,7 @@ const LISTED_MAX: usize = 5;
 
 /// Rules that every answer must keep.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Rules {
+pub(crate) struct Rules {
     /// Whether no put and no delete may be answered by `stale_command`, after which common clients
     /// send it again. A compare-and-swap must never be.
     pub strict: bool,
@@ -18,7 +18,7 @@ pub struct Rules {
 
 impl Rules {
     /// Returns the violations.
-    pub fn broken(&self, records: &[Operation]) -> Vec<String> {
+    pub(crate) fn broken(&self, records: &[Operation]) -> Vec<String> {
         let mut broken = listed("refused and yet took effect", seen_although_refused(records));
         broken.extend(listed("must not be answered by stale_command", self.stale(records)));
         broken

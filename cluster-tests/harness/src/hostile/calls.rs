@@ -66,7 +66,7 @@ const METHODS: [&str; 46] = [
 ];
 
 /// Sends invalid messages to every method; returns their number. Any response is accepted.
-pub async fn bad_messages(address: &str, prng: &mut Prng) -> Result<u64> {
+pub(crate) async fn bad_messages(address: &str, prng: &mut Prng) -> Result<u64> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))?.timeout(LIMIT);
     let channel = endpoint.connect_timeout(LIMIT).connect_lazy();
     let mut calls = JoinSet::new();
@@ -116,7 +116,7 @@ async fn answers(channel: Channel, method: &'static str, message: Bytes) -> Resu
 
 /// Codec that passes bytes through.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct BytesCodec;
+pub(crate) struct BytesCodec;
 
 impl Codec for BytesCodec {
     type Encode = Bytes;

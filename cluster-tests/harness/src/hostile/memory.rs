@@ -32,7 +32,7 @@ const SWAPPED_BYTES: usize = 2 << 20;
 
 /// Number and length of what an attacker sends.
 #[derive(Clone, Copy, Debug)]
-pub struct Size {
+pub(crate) struct Size {
     pub value_bytes: usize,
     /// Pairs of 1 MiB that a scan requests.
     pub scanned_pairs: usize,
@@ -42,7 +42,7 @@ pub struct Size {
 
 impl Size {
     /// Returns the full size, or that of a short run.
-    pub fn new(short: bool) -> Self {
+    pub(crate) fn new(short: bool) -> Self {
         match short {
             true => Self { value_bytes: 32 << 20, scanned_pairs: 80, swaps: 100, connections: 500 },
             false => Self {
@@ -56,7 +56,7 @@ impl Size {
 }
 
 /// Puts the pairs that the attacks read.
-pub async fn load(session: &mut Session, size: Size) -> Result<()> {
+pub(crate) async fn load(session: &mut Session, size: Size) -> Result<()> {
     put(session, b"memory/large", size.value_bytes).await?;
     put(session, b"memory/swapped", SWAPPED_BYTES).await?;
     for n in 0..size.scanned_pairs {
@@ -77,7 +77,7 @@ async fn put(session: &mut Session, key: &[u8], value_bytes: usize) -> Result<()
 
 /// Attacks on the node that leads the pairs.
 #[derive(Clone, Debug)]
-pub struct Attacker {
+pub(crate) struct Attacker {
     address: String,
     context: Context,
     size: Size,
@@ -85,14 +85,14 @@ pub struct Attacker {
 
 impl Attacker {
     /// Finds the leader: the one that takes a put.
-    pub async fn new(session: &mut Session, size: Size) -> Result<Self> {
+    pub(crate) async fn new(session: &mut Session, size: Size) -> Result<Self> {
         put(session, b"memory/swapped", SWAPPED_BYTES).await?;
         let (address, context) = session.leader(b"memory/large").await?;
         Ok(Self { address, context, size })
     }
 
     /// Runs every attack; returns the number of requests.
-    pub async fn run_all(&self) -> Result<u64> {
+    pub(crate) async fn run_all(&self) -> Result<u64> {
         let mut requests = 0;
         requests += within("batch get", self.batch_get()).await?;
         requests += within("scans", self.scans()).await?;
@@ -332,7 +332,7 @@ fn begun_message() -> Vec<u8> {
 }
 
 /// Raises the number of files that this process may open; returns it.
-pub fn raise_file_limit() -> usize {
+pub(crate) fn raise_file_limit() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     // It stays as it is if that is refused.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });

@@ -1,5 +1,5 @@
 //! Hostile input on an open port.
 
-pub mod calls;
-pub mod memory;
-pub mod sockets;
+pub(crate) mod calls;
+pub(crate) mod memory;
+pub(crate) mod sockets;

@@ -16,7 +16,7 @@ const EMPTY_SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 type Running<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// One attack.
-pub struct Attack {
+pub(crate) struct Attack {
     pub name: &'static str,
     pub run: for<'a> fn(&'a str, &'a mut Prng) -> Running<'a>,
 }
@@ -24,7 +24,7 @@ pub struct Attack {
 macro_rules! attacks {
     ($($name:ident)*) => {
         /// All attacks.
-        pub const ATTACKS: &[Attack] = &[$(Attack {
+        pub(crate) const ATTACKS: &[Attack] = &[$(Attack {
             name: stringify!($name),
             run: |address, prng| Box::pin($name(address, prng)),
         }),*];

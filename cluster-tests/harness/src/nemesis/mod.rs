@@ -17,7 +17,7 @@ use stele_types::Prng;
 
 /// Kind of a disturbance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// `kill -9` of one, two or all nodes, sometimes again while they recover.
     Kill,
     /// SIGTERM and a restart.
@@ -77,7 +77,7 @@ impl Fault {
 
 /// Keys under load. Regions are split near them, and their leaders are preferred as victims.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub(crate) struct Target {
     pub round: String,
     pub keys: Keys,
 }
@@ -90,7 +90,7 @@ impl Target {
 
 /// The nemesis and what it has done.
 #[derive(Debug)]
-pub struct Nemesis {
+pub(crate) struct Nemesis {
     prng: Prng,
     started: Instant,
     /// Faults that are drawn before any is drawn again.
@@ -103,7 +103,7 @@ pub struct Nemesis {
 }
 
 impl Nemesis {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self {
             prng: Prng::new(seed),
             started: Instant::now(),
@@ -116,7 +116,7 @@ impl Nemesis {
 
     /// Applies the next fault and ends it, then leaves the cluster alone for a moment. A fault of a
     /// node is sometimes joined by a second one, and by a change of regions.
-    pub async fn step(&mut self, cluster: &mut Cluster, target: &Target) -> Result<()> {
+    pub(crate) async fn step(&mut self, cluster: &mut Cluster, target: &Target) -> Result<()> {
         let fault = self.draw();
         if fault.is_of_a_node() {
             self.begin(cluster, fault, target).await?;
@@ -151,7 +151,7 @@ impl Nemesis {
     }
 
     /// Converts the numbers of faults into an object.
-    pub fn object(&self) -> Value {
+    pub(crate) fn object(&self) -> Value {
         let mut object = Map::new();
         for (fault, count) in &self.done {
             object.insert(fault.name().to_owned(), (*count).into());

@@ -19,7 +19,7 @@ const THREADS: u64 = 64;
 /// go-ycsb loads records. The bytes that each process wrote to the storage layer are compared with
 /// the keys and values that it then holds: in total, and in the foreground, before a write is
 /// acknowledged. Only the foreground has a limit, and only in a full run: a short one is too small.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let ycsb = need(&setup.programs.ycsb, "--ycsb")?;
     for (value_bytes, bytes_max) in SIZES {
         let mut spec = three(setup, &[]);

@@ -21,7 +21,7 @@ const WRITE_SECONDS_MAX: f64 = 20.0;
 /// nodes are killed at once, so that no node knows the new address of another. In odd rounds they
 /// restart one after the other, under load. Then clients of the new addresses write, and everything is
 /// compared.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(20, 2);
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
     let mut prng = Prng::new(setup.seed);

@@ -15,7 +15,7 @@ const SPLITS: [&[u8]; 5] =
 
 /// Runs TiKV's own Rust and Python clients: every raw call they offer, on one region and across
 /// several. Then provokes what the users of TiKV's clients see of answers other than success.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rust = need(&setup.programs.tikv_rust, "--tikv-rust")?;
     let python = need(&setup.programs.python, "--python")?;
     let script = need(&setup.programs.python_script, "--python-script")?;

@@ -41,7 +41,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// others drift apart by nearly what the lease allows. In each round another node leads, the slow
 /// one first, and is cut off from its peers while clients still reach it. It must serve no read
 /// under a lease that has expired by the clock of the new leader.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let mut fake = FakeTime::find()?;
     let mut wall = WallClock::create(setup.work())?;
     let rounds = setup.rounds(9, 2);

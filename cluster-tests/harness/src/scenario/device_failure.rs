@@ -49,7 +49,7 @@ type Places = BTreeMap<RegionId, BTreeSet<StoreId>>;
 /// store continue, the replicas of the failed store are rebuilt on another store, no other replica
 /// moves, and each request succeeds when it is repeated. Then the node is restarted without the
 /// directory and with a new disk, or the device returns.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(6, 3);
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
     let mut prng = Prng::new(setup.seed);

@@ -26,7 +26,7 @@ const REFUSALS: u32 = 20;
 /// Devices of several sizes are filled, see [`cases`]. Then one node has a small disk and leads; it is
 /// filled. Writes there are refused, everything else works. With another leader writes succeed again.
 /// After deletes the space is reclaimed.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     cases::run(setup, report).await?;
     // The devices of the cases take long to fill a gigabyte.
     if setup.short {

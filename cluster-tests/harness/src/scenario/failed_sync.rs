@@ -47,7 +47,7 @@ const KINDS: [Kind; 2] = [Kind::Log, Kind::Maintenance];
 /// stop: no further sync and no further write by the thread that failed, the reason in the log, and
 /// the end of the process, which has no other store. The other nodes continue. After a restart
 /// without the failure, the three replicas are equal.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(12, 2);
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
     let mut prng = Prng::new(setup.seed);

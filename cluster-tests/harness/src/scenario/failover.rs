@@ -17,7 +17,7 @@ const ANSWER_LIMIT: Duration = Duration::from_millis(500);
 
 /// One client puts without a pause; the leader of its region is killed. The gap is the time between
 /// the last put acknowledged before and the first one after.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(50, 3);
     let mut prng = Prng::new(setup.seed);
     let mut cluster = Cluster::start(three(setup, &[])).await?;

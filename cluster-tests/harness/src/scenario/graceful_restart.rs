@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// Each round stops the node that leads most regions by SIGTERM and starts it again, under load. No
 /// write waits longer than a limit, and the histories are linearizable.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(FULL_ROUNDS, 4);
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
     let mut prng = Prng::new(setup.seed);

@@ -41,7 +41,7 @@ const SETTING_LIMIT: Duration = Duration::from_secs(3);
 /// Clients put, delete, compare and swap, read and scan, also at followers, while the nemesis draws
 /// faults. Afterwards every key is read from every replica. The histories must be linearizable, and
 /// every answer must be true: what was refused never takes effect.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let duration = Duration::from_secs(setup.seconds(SECONDS, SHORT_SECONDS));
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
     checker.rules = Rules { strict: setup.strict };

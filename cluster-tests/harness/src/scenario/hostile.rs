@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 // Catalogue: 60, 62.
 /// Runs every attack on every node while an honest client puts.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(30, 2);
     let mut prng = Prng::new(setup.seed);
     raise_file_limit();

@@ -19,7 +19,7 @@ const MEASURE: Duration = Duration::from_secs(30);
 const SPLIT_KEYS: usize = 25;
 
 /// Measures the processor time of each of three nodes with a thousand regions and no requests.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let regions = setup.rounds(1_000, 200) as usize;
     let mut cluster = Cluster::start(three(setup, &[])).await?;
     let started = Instant::now();

@@ -15,7 +15,7 @@ const WRITERS: usize = 3;
 // Catalogue: 1, 3.
 /// Each round: under load, one, two or all nodes are killed at a random moment and restarted after
 /// a random time; often one is killed once more while it recovers. Then everything is compared.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(crate) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(FULL_ROUNDS, 4);
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
     let mut prng = Prng::new(setup.seed);
@@ -44,7 +44,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
 }
 
 /// Records the requirements of every scenario on its histories.
-pub fn check(checker: &Checker, report: &mut Report) {
+pub(crate) fn check(checker: &Checker, report: &mut Report) {
     report.record("histories", checker.histories);
     report.record("history_operations", checker.operations);
     report.record("ambiguous", checker.ambiguous);
@@ -99,7 +99,7 @@ async fn one_round(
 }
 
 /// Sometimes splits a region or transfers its leadership. The change may be refused.
-pub async fn change_shape(cluster: &Cluster, prng: &mut Prng) {
+pub(crate) async fn change_shape(cluster: &Cluster, prng: &mut Prng) {
     let Ok(regions) = cluster.regions().await else { return };
     let users: Vec<&Known> =
         regions.iter().filter(|one| one.region.kind == RegionKind::Data).collect();
@@ -126,12 +126,12 @@ pub async fn change_shape(cluster: &Cluster, prng: &mut Prng) {
 }
 
 /// Waits for a random time.
-pub async fn wait(prng: &mut Prng, from_ms: u64, to_ms: u64) {
+pub(crate) async fn wait(prng: &mut Prng, from_ms: u64, to_ms: u64) {
     tokio::time::sleep(Duration::from_millis(from_ms + prng.below(to_ms - from_ms))).await;
 }
 
 /// Chooses so many nodes.
-pub fn choose(prng: &mut Prng, nodes: usize, count: usize) -> Vec<usize> {
+pub(crate) fn choose(prng: &mut Prng, nodes: usize, count: usize) -> Vec<usize> {
     let mut left: Vec<usize> = (0..nodes).collect();
     while left.len() > count {
         left.remove(prng.below(left.len() as u64) as usize);

@@ -24,7 +24,7 @@ const FILLERS: usize = 16;
 // Catalogue: 54.
 /// A node is down while more is written than the log keeps for it. It catches up by a snapshot
 /// while writes continue.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let written = if setup.short { WRITTEN_BYTES / 3 } else { WRITTEN_BYTES };
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
     let mut prng = Prng::new(setup.seed);

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Resident bytes of a node with the default settings, whatever its clients do.
-pub const PEAK_BYTES_MAX: u64 = 512 << 20;
+pub(super) const PEAK_BYTES_MAX: u64 = 512 << 20;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Requests more memory from one node than it has for requests, in every way.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     raise_file_limit();
     let (rounds, size) = (setup.rounds(3, 1), Size::new(setup.short));
     let mut cluster = Cluster::start(Spec { nodes: 1, ..super::three(setup, &[]) }).await?;

@@ -12,7 +12,7 @@ mod graceful_restart;
 mod history;
 mod hostile;
 mod idle;
-pub mod kill;
+pub(crate) mod kill;
 mod learner;
 mod memory;
 mod partition;
@@ -39,7 +39,7 @@ type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
 /// One scenario.
 #[derive(Debug)]
-pub struct Scenario {
+pub(crate) struct Scenario {
     pub name: &'static str,
     pub what: &'static str,
     pub run: for<'a> fn(&'a Setup, &'a mut Report) -> Running<'a>,
@@ -48,7 +48,7 @@ pub struct Scenario {
 macro_rules! scenarios {
     ($($module:ident $name:literal $what:literal)*) => {
         /// All scenarios.
-        pub const SCENARIOS: &[Scenario] = &[$(Scenario {
+        pub(crate) const SCENARIOS: &[Scenario] = &[$(Scenario {
             name: $name,
             what: $what,
             run: |setup, report| Box::pin($module::run(setup, report)),

@@ -38,7 +38,7 @@ const KINDS: [Kind; 4] = [
 /// Under load, the leader is cut off from its peers but not from its clients. No write that begins
 /// after a full partition may be acknowledged there. After the partition heals, the time is
 /// measured until every replica has caught up and knows a leader.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(16, 4);
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
     let mut prng = Prng::new(setup.seed);
@@ -159,7 +159,7 @@ impl DirectWriter {
 }
 
 /// Seconds of each phase of a recovery.
-pub struct Healed {
+pub(super) struct Healed {
     put_s: f64,
     replicas_s: f64,
     /// Obstacles, with the seconds since the partition healed.
@@ -168,7 +168,7 @@ pub struct Healed {
 
 impl Healed {
     /// Returns the seconds of all phases.
-    pub fn whole_s(&self) -> f64 {
+    pub(super) fn whole_s(&self) -> f64 {
         self.put_s + self.replicas_s
     }
 }
@@ -186,7 +186,7 @@ impl std::fmt::Display for Healed {
 
 /// Heals the partition and measures the time until a put succeeds, and until every replica of every
 /// region knows a leader and has applied what was committed then.
-pub async fn heal(cluster: &mut Cluster) -> Result<Healed> {
+pub(super) async fn heal(cluster: &mut Cluster) -> Result<Healed> {
     cluster.network.as_ref().context("no network to heal")?.heal_all()?;
     let started = Instant::now();
     let mut waited_for = Vec::new();

@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// The leader is stopped (SIGSTOP) until another leads and has acknowledged a newer value. Then
 /// reads with the context of its term are sent to the stopped process, and it is resumed. Each read
 /// must be refused or return the newer value.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(20, 2);
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
     let mut prng = Prng::new(setup.seed);

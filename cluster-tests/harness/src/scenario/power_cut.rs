@@ -34,7 +34,7 @@ struct World {
 /// Each round: under load, the power of one, two or all disks is cut at a random moment, their
 /// nodes are killed, the disks are restored with what was flushed, and the nodes are restarted;
 /// sometimes they lose power once more while they recover. Then everything is compared.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(FULL_ROUNDS, SHORT_ROUNDS);
     let checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
     let kinds = FileSystem::available()?;

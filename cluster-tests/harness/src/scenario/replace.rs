@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 // Catalogue: 28.
 /// Under load, a node loses its disk and returns with an empty one, which is a new store. The old
 /// store is removed and its replicas are rebuilt on the new one.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(3, 1);
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
     let mut prng = Prng::new(setup.seed);

@@ -14,7 +14,7 @@ use stele_types::{Prng, StoreId};
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Two nodes join and receive their share of the replicas; two of the first three are then removed.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
     let mut prng = Prng::new(setup.seed);
     let mut cluster = Cluster::start(three(setup, &[])).await?;

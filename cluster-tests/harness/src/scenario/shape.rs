@@ -20,7 +20,7 @@ const ALONE: &[u8] = b"zz/alone";
 
 /// A region is split, its parts change leaders and stores, and all are merged into one again. After
 /// each step all pairs must be present and all replicas equal.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let mut prng = Prng::new(setup.seed);
     let mut spec = three(setup, &[]);
     spec.nodes = NODES;

@@ -43,7 +43,7 @@ impl Measured {
 /// the others' and then [`SLOWER`] times as long, in turn. One cluster has commit return and read
 /// acceleration, another one has neither. In every part, the tool that delays syncs traces the leader; while
 /// its disk is as fast as the others, it delays by a microsecond.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(5, 1);
     let seconds = if setup.short { SHORT_SECONDS } else { FULL_SECONDS };
     let sync = sync_time(setup.work())?;

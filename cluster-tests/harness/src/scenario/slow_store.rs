@@ -51,7 +51,7 @@ const SHORT_SLOW_TIME: Duration = Duration::from_secs(20);
 /// One store becomes ten times slower under load, and fast again. Its leaders leave by themselves, the
 /// throughput is what the fast stores allow, and the leaders return without moving to and fro. That
 /// throughput is measured before, on a cluster in which the slow store leads nothing by order.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let nodes = if setup.short { vec![3] } else { vec![3, 5] };
     report.record("configuration", format!(
         "{nodes:?} nodes, fsync on, each sync {} ms longer, {CLIENTS} clients put and get {VALUE_BYTES} B in {REGIONS} regions",

@@ -40,7 +40,7 @@ struct Measured {
 
 /// A client gets while others delete small keys, which lie unapplied for a while: none at all, keys of
 /// another region, keys of the region that is read. The processors do the same work in the last two.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(5, 1);
     let seconds = if setup.short { SHORT_SECONDS } else { FULL_SECONDS };
     report.record("rounds", rounds);

@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// Counts of reads by outcome.
 #[derive(Clone, Debug, Default)]
-pub struct Reads {
+pub(super) struct Reads {
     pub served: u64,
     pub refused: u64,
     /// Served with a value older than one acknowledged before the read began.
@@ -28,7 +28,7 @@ pub struct Reads {
 }
 
 impl Reads {
-    pub fn add(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, other: &Self) {
         self.served += other.served;
         self.refused += other.refused;
         self.stale += other.stale;
@@ -37,7 +37,7 @@ impl Reads {
 
 /// A reader of one node, and a writer of increasing numbers to one key through the others.
 #[derive(Debug)]
-pub struct StaleReads {
+pub(super) struct StaleReads {
     reader: TikvClient<Channel>,
     request: RawGetRequest,
     /// Each other node with the context of its replica. No lookups are made, because the node that
@@ -48,7 +48,7 @@ pub struct StaleReads {
 
 impl StaleReads {
     /// Caches the route to the node, which must lead the key's region.
-    pub async fn new(cluster: &Cluster, node: usize) -> Result<Self> {
+    pub(super) async fn new(cluster: &Cluster, node: usize) -> Result<Self> {
         let mut nodes = cluster.addresses();
         let address = nodes.remove(node);
         let options = SessionOptions { nodes, limit: WRITE_LIMIT };
@@ -81,7 +81,7 @@ impl StaleReads {
     }
 
     /// Reads and writes for this time; returns the counts.
-    pub async fn run(self, time: Duration) -> Result<Reads> {
+    pub(super) async fn run(self, time: Duration) -> Result<Reads> {
         let Self { mut reader, request, writers, acknowledged } = self;
         let newest = Arc::new(AtomicU64::new(acknowledged));
         let stop = Arc::new(AtomicBool::new(false));

@@ -12,7 +12,7 @@ const FIRST_PUT_SECONDS_MAX: f64 = 1.0;
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Starts three processes at once; a client puts until it succeeds.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(11, 3);
     let (mut first_put, mut replicated) = (Vec::new(), Vec::new());
     for round in 0..rounds {

@@ -61,7 +61,7 @@ enum Event {
 /// while a region is split and its leadership moves. Last, one run of A goes on while a node is
 /// killed, another one restarts in order, and all get other addresses. The client hides retries: its
 /// errors are those a user sees.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let program = need(&setup.programs.ycsb, "--ycsb")?;
     let records: u64 = if setup.short { 2_000 } else { 100_000 };
     let operations: u64 = if setup.short { 1_000 } else { 20_000 };

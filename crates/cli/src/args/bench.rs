@@ -6,7 +6,7 @@ use stele_load::{Load, size};
 
 /// Policy of garbage collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Policy {
+pub(crate) enum Policy {
     /// Collects the cheapest victims first, within a budget
     Adaptive,
     /// Rewrites all values in key order at a threshold
@@ -17,7 +17,7 @@ pub enum Policy {
 
 /// Arguments of `stele bench engine`.
 #[derive(Args, Debug)]
-pub struct Bench {
+pub(crate) struct Bench {
     #[command(flatten)]
     pub target: Target,
     #[command(flatten)]

@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
-pub struct Ctl {
+pub(crate) struct Ctl {
     /// Addresses of one or more nodes of the cluster, as host:port
     #[arg(long, value_name = "ADDR", value_delimiter = ',', required_unless_present = "store",
           value_parser = node_address)]
@@ -22,7 +22,7 @@ pub struct Ctl {
 
 /// Commands of `stele ctl`.
 #[derive(Debug, Subcommand)]
-pub enum CtlCommand {
+pub(crate) enum CtlCommand {
     /// List the stores with their addresses, states and sizes
     Stores,
     /// List the regions with their key ranges, replicas and leaders
@@ -106,7 +106,7 @@ pub enum CtlCommand {
 }
 
 #[derive(Args, Debug)]
-pub struct Regions {
+pub(crate) struct Regions {
     /// List only regions with a replica on this store
     #[arg(long, value_name = "STORE")]
     pub store: Option<u64>,
@@ -116,7 +116,7 @@ pub struct Regions {
 }
 
 #[derive(Args, Debug)]
-pub struct Explain {
+pub(crate) struct Explain {
     /// Region ID
     #[arg(conflicts_with = "key")]
     pub region: Option<u64>,
@@ -129,14 +129,14 @@ pub struct Explain {
 }
 
 #[derive(Args, Debug)]
-pub struct Operators {
+pub(crate) struct Operators {
     /// Include operators that ended recently
     #[arg(long)]
     pub ended: bool,
 }
 
 #[derive(Args, Debug)]
-pub struct Split {
+pub(crate) struct Split {
     /// Region ID
     pub region: u64,
     /// Start keys of the new regions; without any, the region is split in half by size
@@ -147,7 +147,7 @@ pub struct Split {
 }
 
 #[derive(Args, Debug)]
-pub struct AddStore {
+pub(crate) struct AddStore {
     /// Directory of the new store, on this machine
     pub dir: PathBuf,
     /// Address on which the new server listens
@@ -159,7 +159,7 @@ pub struct AddStore {
 }
 
 #[derive(Args, Debug)]
-pub struct Recover {
+pub(crate) struct Recover {
     /// Stores that are lost permanently; their nodes must never run again
     #[arg(long, value_name = "STORE", value_delimiter = ',', required = true)]
     pub lost: Vec<u64>,
@@ -172,7 +172,7 @@ pub struct Recover {
 }
 
 #[derive(Args, Debug)]
-pub struct Leave {
+pub(crate) struct Leave {
     /// Store ID
     pub store: u64,
     /// Wait until the store is empty, and show the progress
@@ -181,7 +181,7 @@ pub struct Leave {
 }
 
 #[derive(Args, Debug)]
-pub struct Remove {
+pub(crate) struct Remove {
     #[command(flatten)]
     pub leave: Leave,
     /// Remove the store without a question; required without a terminal

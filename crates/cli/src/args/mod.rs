@@ -5,16 +5,16 @@ mod ctl;
 mod playground;
 mod server;
 
-pub use bench::{Bench, Policy};
-pub use ctl::{AddStore, Ctl, CtlCommand, Explain, Recover, Regions, Remove};
-pub use playground::{Playground, slow_factor};
-pub use server::Server;
+pub(crate) use bench::{Bench, Policy};
+pub(crate) use ctl::{AddStore, Ctl, CtlCommand, Explain, Recover, Regions, Remove};
+pub(crate) use playground::{Playground, slow_factor};
+pub(crate) use server::Server;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// Exit codes, as the help prints them.
-pub const EXIT_CODES: &str = "\
+pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
   0  yes: done, found, unharmed
   1  failure: not done, refused, left out in part, or damage found
@@ -25,7 +25,7 @@ Exit codes:
 /// Command line of `stele`. The help text is the description of the package.
 #[derive(Debug, Parser)]
 #[command(name = "stele", version, about, arg_required_else_help = true, after_help = EXIT_CODES)]
-pub struct Cli {
+pub(crate) struct Cli {
     /// Command to run.
     #[command(subcommand)]
     pub command: Command,
@@ -33,7 +33,7 @@ pub struct Cli {
 
 /// Commands of `stele`.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Run a node that creates a cluster, or joins one
     Server(Box<Server>),
     /// Run a cluster on this machine for experiments
@@ -76,7 +76,7 @@ pub enum Command {
 
 /// Benchmarks of `stele bench`.
 #[derive(Debug, Subcommand)]
-pub enum BenchTarget {
+pub(crate) enum BenchTarget {
     /// Measure the storage engine with the YCSB workloads
     Engine(Bench),
     /// Measure a cluster, or another server, over the network
@@ -85,7 +85,7 @@ pub enum BenchTarget {
 
 /// Store to open.
 #[derive(Args, Debug)]
-pub struct Target {
+pub(crate) struct Target {
     /// Directory of the store
     #[arg(long, value_name = "DIR")]
     pub store: PathBuf,
@@ -94,7 +94,7 @@ pub struct Target {
 /// Store or cluster to use.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
-pub struct StoreOrCluster {
+pub(crate) struct StoreOrCluster {
     /// Directory of a store
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
@@ -105,7 +105,7 @@ pub struct StoreOrCluster {
 
 impl StoreOrCluster {
     /// Returns the name of the store or the cluster, for messages.
-    pub fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match &self.store {
             Some(dir) => format!("the store {}", dir.display()),
             None => format!("the cluster at {}", self.cluster.join(",")),
@@ -123,7 +123,7 @@ fn node_address(text: &str) -> Result<String, String> {
 }
 
 #[derive(Args, Debug)]
-pub struct Put {
+pub(crate) struct Put {
     #[command(flatten)]
     pub place: StoreOrCluster,
     /// Key to set
@@ -149,7 +149,7 @@ pub struct Put {
 }
 
 #[derive(Args, Debug)]
-pub struct Get {
+pub(crate) struct Get {
     #[command(flatten)]
     pub place: StoreOrCluster,
     /// Key to read
@@ -160,7 +160,7 @@ pub struct Get {
 }
 
 #[derive(Args, Debug)]
-pub struct Exist {
+pub(crate) struct Exist {
     #[command(flatten)]
     pub place: StoreOrCluster,
     /// Keys to check
@@ -172,7 +172,7 @@ pub struct Exist {
 }
 
 #[derive(Args, Debug)]
-pub struct Del {
+pub(crate) struct Del {
     #[command(flatten)]
     pub place: StoreOrCluster,
     /// Keys to delete
@@ -196,7 +196,7 @@ pub struct Del {
 }
 
 #[derive(Args, Debug)]
-pub struct Incr {
+pub(crate) struct Incr {
     #[command(flatten)]
     pub place: StoreOrCluster,
     /// Key of the number
@@ -210,7 +210,7 @@ pub struct Incr {
 }
 
 #[derive(Args, Debug)]
-pub struct Append {
+pub(crate) struct Append {
     #[command(flatten)]
     pub place: StoreOrCluster,
     /// Key of the value
@@ -224,7 +224,7 @@ pub struct Append {
 
 /// Range of keys.
 #[derive(Args, Debug)]
-pub struct Range {
+pub(crate) struct Range {
     /// Start of the range, inclusive; by default the first key
     #[arg(long, value_name = "KEY")]
     pub start: Option<String>,
@@ -237,7 +237,7 @@ pub struct Range {
 }
 
 #[derive(Args, Debug)]
-pub struct Scan {
+pub(crate) struct Scan {
     #[command(flatten)]
     pub place: StoreOrCluster,
     #[command(flatten)]
@@ -260,7 +260,7 @@ pub struct Scan {
 }
 
 #[derive(Args, Debug)]
-pub struct Count {
+pub(crate) struct Count {
     #[command(flatten)]
     pub place: StoreOrCluster,
     #[command(flatten)]
@@ -272,7 +272,7 @@ pub struct Count {
 
 /// Encoding of bytes in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Encoding {
+pub(crate) enum Encoding {
     /// Text; bytes that are not UTF-8 are hexadecimal, under `key_hex` and `value_hex`
     Text,
     /// Hexadecimal
@@ -282,7 +282,7 @@ pub enum Encoding {
 }
 
 #[derive(Args, Debug)]
-pub struct Import {
+pub(crate) struct Import {
     #[command(flatten)]
     pub target: Target,
     /// Directory (each file below it becomes a pair), file of JSON lines, or `-` for standard input
@@ -294,7 +294,7 @@ pub struct Import {
 }
 
 #[derive(Args, Debug)]
-pub struct Export {
+pub(crate) struct Export {
     #[command(flatten)]
     pub target: Target,
     /// Directory, file ending in .jsonl, or `-` for JSON lines on standard output
@@ -308,7 +308,7 @@ pub struct Export {
 }
 
 #[derive(Args, Debug)]
-pub struct Verify {
+pub(crate) struct Verify {
     #[command(flatten)]
     pub target: Target,
     /// Print one JSON object instead of text
@@ -317,7 +317,7 @@ pub struct Verify {
 }
 
 #[derive(Args, Debug)]
-pub struct Stats {
+pub(crate) struct Stats {
     #[command(flatten)]
     pub target: Target,
     /// Print one JSON object instead of text
@@ -327,7 +327,7 @@ pub struct Stats {
 
 /// Part of a store to inspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Part {
+pub(crate) enum Part {
     /// Segments, sidecars, sorted value files and retained tombstones
     Log,
     /// Index runs
@@ -339,7 +339,7 @@ pub enum Part {
 }
 
 #[derive(Args, Debug)]
-pub struct Inspect {
+pub(crate) struct Inspect {
     /// Part of the store to inspect
     #[arg(value_enum)]
     pub part: Part,

@@ -6,7 +6,7 @@ use stele_types::{Error, Result};
 use stele_vfs::DeviceScale;
 
 #[derive(Args, Clone, Debug)]
-pub struct Playground {
+pub(crate) struct Playground {
     /// Number of nodes, each a process of its own
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=9))]
     pub nodes: u64,
@@ -36,7 +36,7 @@ fn slow_node(text: &str) -> Result<(String, u32)> {
 }
 
 /// Parses a factor such as `8x`.
-pub fn slow_factor(text: &str) -> Result<u32> {
+pub(crate) fn slow_factor(text: &str) -> Result<u32> {
     let number = text.strip_suffix('x').unwrap_or(text).parse().ok();
     let number = number.filter(|factor| (1..=DeviceScale::FACTOR_MAX).contains(factor));
     let max = DeviceScale::FACTOR_MAX;

@@ -7,7 +7,7 @@ use stele_server::config::SETTINGS;
 
 /// Arguments of `stele server`.
 #[derive(Args, Clone, Debug)]
-pub struct Server {
+pub(crate) struct Server {
     /// TOML file of settings
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -29,7 +29,7 @@ pub struct Server {
 
 /// Settings given as flags: name and text, as [`stele_server::config::Config::load`] takes them.
 #[derive(Clone, Debug, Default)]
-pub struct Settings(pub Vec<(String, String)>);
+pub(crate) struct Settings(pub Vec<(String, String)>);
 
 impl FromArgMatches for Settings {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {

@@ -1,4 +1,4 @@
 //! `stele bench`: the same workloads on an embedded store and over the wire.
 
-pub mod engine;
-pub mod wire;
+pub(crate) mod engine;
+pub(crate) mod wire;

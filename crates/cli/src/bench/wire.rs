@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stele_load::{Round, Server, Wire};
 use stele_types::Result;
 
-pub fn run(args: &Wire) -> Result<Outcome> {
+pub(crate) fn run(args: &Wire) -> Result<Outcome> {
     args.load.check()?;
     // The generator uses one thread: one per processor would compete with the servers.
     let rounds = runtime::small()?.block_on(measure(args))?;

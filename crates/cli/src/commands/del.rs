@@ -19,7 +19,7 @@ impl fmt::Display for Amount {
     }
 }
 
-pub fn del(args: &Del) -> Result<Outcome> {
+pub(crate) fn del(args: &Del) -> Result<Outcome> {
     let keys = args.keys.iter().map(|key| parse(key, args.hex)).collect::<Result<Vec<_>>>()?;
     if args.get && keys.len() != 1 {
         return Err(Error::invalid("--get takes one key"));

@@ -14,7 +14,7 @@ use stele_types::limits::VALUE_BYTES_MAX;
 use stele_types::limits::check_value_bytes;
 use stele_types::{Error, Result};
 
-pub fn put(args: &Put) -> Result<Outcome> {
+pub(crate) fn put(args: &Put) -> Result<Outcome> {
     let key = parse(&args.key, args.hex)?;
     let value = match (&args.value, &args.file) {
         (Some(value), _) => parse(value, args.hex)?,
@@ -46,7 +46,7 @@ fn unfit(error: Error) -> Error {
     }
 }
 
-pub fn incr(args: &Incr) -> Result<Outcome> {
+pub(crate) fn incr(args: &Incr) -> Result<Outcome> {
     let key = parse(&args.key, args.hex)?;
     let place = Place::open_or_create(&args.place)?;
     let sum = place.increment(&key, args.by).map_err(unfit)?;
@@ -54,7 +54,7 @@ pub fn incr(args: &Incr) -> Result<Outcome> {
     print_line(&sum.to_string())
 }
 
-pub fn append(args: &Append) -> Result<Outcome> {
+pub(crate) fn append(args: &Append) -> Result<Outcome> {
     let (key, value) = (parse(&args.key, args.hex)?, parse(&args.value, args.hex)?);
     let place = Place::open_or_create(&args.place)?;
     let bytes = place.append(&key, value).map_err(unfit)?;
@@ -86,14 +86,14 @@ fn read_value(path: &Path) -> Result<Vec<u8>> {
     Ok(value)
 }
 
-pub fn get(args: &Get) -> Result<Outcome> {
+pub(crate) fn get(args: &Get) -> Result<Outcome> {
     let key = parse(&args.key, args.hex)?;
     let source = Source::open(&args.place)?;
     print_value(&key, source.get(&key)?, args.hex)
 }
 
 /// Prints the value of a key; without one, a line on standard error.
-pub fn print_value(key: &[u8], value: Option<Bytes>, hex: bool) -> Result<Outcome> {
+pub(super) fn print_value(key: &[u8], value: Option<Bytes>, hex: bool) -> Result<Outcome> {
     let Some(value) = value else {
         eprintln!("stele: key `{}` not found", printable(key));
         return Ok(Outcome::NoSuchKey);
@@ -113,7 +113,7 @@ pub fn print_value(key: &[u8], value: Option<Bytes>, hex: bool) -> Result<Outcom
 }
 
 /// Prints a line for each key. One that does not exist is the outcome.
-pub fn exist(args: &Exist) -> Result<Outcome> {
+pub(crate) fn exist(args: &Exist) -> Result<Outcome> {
     let keys = args.keys.iter().map(|key| parse(key, args.hex)).collect::<Result<Vec<_>>>()?;
     let source = Source::open(&args.place)?;
     let found = source.exist(&keys)?;
@@ -129,7 +129,7 @@ pub fn exist(args: &Exist) -> Result<Outcome> {
     }
 }
 
-pub fn scan(args: &Scan) -> Result<Outcome> {
+pub(crate) fn scan(args: &Scan) -> Result<Outcome> {
     let wanted = Wanted {
         range: key_range(&args.range, args.hex)?,
         reverse: args.reverse,
@@ -168,7 +168,7 @@ fn object(pair: &Pair, args: &Scan) -> Map<String, Value> {
     object
 }
 
-pub fn count(args: &Count) -> Result<Outcome> {
+pub(crate) fn count(args: &Count) -> Result<Outcome> {
     let range = key_range(&args.range, args.hex)?;
     let source = Source::open(&args.place)?;
     let mut keys = 0u64;

@@ -5,7 +5,7 @@ mod keys;
 mod space;
 mod verify;
 
-pub use del::del;
-pub use keys::{append, count, exist, get, incr, put, scan};
-pub use space::{compact, stats};
-pub use verify::verify;
+pub(crate) use del::del;
+pub(crate) use keys::{append, count, exist, get, incr, put, scan};
+pub(crate) use space::{compact, stats};
+pub(crate) use verify::verify;

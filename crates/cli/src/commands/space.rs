@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use stele_types::Result;
 use stele_types::size::format_bytes;
 
-pub fn compact(target: &Target) -> Result<Outcome> {
+pub(crate) fn compact(target: &Target) -> Result<Outcome> {
     let store = Store::open(&target.store, &Tuning::default())?;
     let before = store.statistics();
     let progress = Progress::bytes(None, "compacting");
@@ -25,7 +25,7 @@ pub fn compact(target: &Target) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-pub fn stats(args: &Stats) -> Result<Outcome> {
+pub(crate) fn stats(args: &Stats) -> Result<Outcome> {
     let store = Reader::open(&args.target.store, &Tuning::default())?;
     let statistics = store.statistics();
     let held_bytes = DiskBytes::of(&args.target.store)?.held_bytes;

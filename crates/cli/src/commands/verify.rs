@@ -36,7 +36,7 @@ impl Damages {
     }
 }
 
-pub fn verify(args: &Verify) -> Result<Outcome> {
+pub(crate) fn verify(args: &Verify) -> Result<Outcome> {
     let dir = &args.target.store;
     let mut damages = Damages::default();
     let verified = match check(dir, &mut damages) {

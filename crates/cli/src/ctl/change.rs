@@ -14,19 +14,19 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const FOLLOW_LIMIT: Duration = Duration::from_secs(600);
 
 /// An operator of the placement group.
-pub struct Change<'a> {
+pub(crate) struct Change<'a> {
     control: &'a Control,
     operator: u64,
 }
 
 impl<'a> Change<'a> {
     /// Follows the operator with this ID.
-    pub fn new(control: &'a Control, operator: u64) -> Self {
+    pub(crate) fn new(control: &'a Control, operator: u64) -> Self {
         Self { control, operator }
     }
 
     /// Waits for the end of the operator and prints its result.
-    pub async fn wait(self, json: bool) -> Result<Outcome> {
+    pub(crate) async fn wait(self, json: bool) -> Result<Outcome> {
         let started = Instant::now();
         let ended = self.ended().await?;
         if json {
@@ -44,7 +44,7 @@ impl<'a> Change<'a> {
     }
 
     /// Waits for the end of the operator and returns its final state.
-    pub async fn ended(&self) -> Result<OperatorInfo> {
+    pub(crate) async fn ended(&self) -> Result<OperatorInfo> {
         let started = Instant::now();
         loop {
             let info = self.control.operator(self.operator).await?;

@@ -9,7 +9,7 @@ use stele_types::{Error, RegionId, Result};
 /// Maximum number of rounds until all checksums are of the same index; writes advance it.
 const ROUNDS_MAX: usize = 20;
 
-pub async fn run(control: &Control, id: RegionId, json: bool) -> Result<Outcome> {
+pub(super) async fn run(control: &Control, id: RegionId, json: bool) -> Result<Outcome> {
     let compared = control.compare_replicas(id, ROUNDS_MAX).await?;
     let verdict = match compared.verdict {
         Verdict::Identical => "identical",

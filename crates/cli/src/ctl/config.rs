@@ -7,7 +7,7 @@ use stele_client::messages::ConfigItem;
 use stele_types::{Error, Result};
 
 /// Shows all settings, shows one, or changes one, on the first node of `addresses` that responds.
-pub async fn run(
+pub(super) async fn run(
     control: &Control,
     addresses: &[String],
     key: Option<&str>,

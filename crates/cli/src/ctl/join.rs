@@ -20,7 +20,7 @@ const BALANCED_AFTER: Duration = Duration::from_secs(3);
 const FREE_BYTES_MIN: u64 = 1 << 30;
 
 /// Checks the directory, prints the command, and with `--wait` follows the store that joins.
-pub async fn run(
+pub(super) async fn run(
     control: &Control,
     cluster: &[String],
     wanted: &AddStore,

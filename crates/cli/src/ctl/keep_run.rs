@@ -12,7 +12,11 @@ const REST: &str = "The other directory of the store is no longer heard. Writes 
                     lost permanently; start its node without it\n";
 
 /// Makes the run at `address` go on.
-pub async fn online(control: &Control, store: StoreId, address: Option<&str>) -> Result<Outcome> {
+pub(super) async fn online(
+    control: &Control,
+    store: StoreId,
+    address: Option<&str>,
+) -> Result<Outcome> {
     let Some(address) = address else {
         return Err(Error::invalid("name the address of the node that has the directory to keep"));
     };
@@ -22,7 +26,7 @@ pub async fn online(control: &Control, store: StoreId, address: Option<&str>) ->
 }
 
 /// Makes the directory of a node that does not run go on at its next start. Fails if it is another store.
-pub fn offline(dirs: &[PathBuf], store: StoreId) -> Result<Outcome> {
+pub(super) fn offline(dirs: &[PathBuf], store: StoreId) -> Result<Outcome> {
     let [dir] = dirs else {
         return Err(Error::invalid("name one directory with --store: that of the run to keep"));
     };

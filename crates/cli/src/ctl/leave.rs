@@ -21,7 +21,7 @@ const PRINT_EVERY: Duration = Duration::from_secs(5);
 const REGIONS_NAMED_MAX: usize = 10;
 
 /// Removes a store, after a question that names what is destroyed.
-pub async fn remove(control: &Control, wanted: &Remove, json: bool) -> Result<Outcome> {
+pub(super) async fn remove(control: &Control, wanted: &Remove, json: bool) -> Result<Outcome> {
     let store = StoreId(wanted.leave.store);
     let what = described(control, store).await?;
     if wanted.yes {
@@ -77,7 +77,7 @@ fn removal(info: &StoreInfo, regions: &[u64], bytes: u64, only_here: usize) -> S
 }
 
 /// Prints the progress of the store; with `wait` until it is empty.
-pub async fn follow(
+pub(super) async fn follow(
     control: &Control,
     begun: StoreProgress,
     wait: bool,
@@ -165,7 +165,7 @@ fn seconds_left(progress: &StoreProgress) -> Option<u64> {
 
 /// Formats `store 3 draining: 4 of 10 replicas left (0 leaders), 1.0 GiB of 4.0 GiB, 64 MiB/s, about
 /// 16 s left`.
-pub fn line(progress: &StoreProgress) -> String {
+pub(super) fn line(progress: &StoreProgress) -> String {
     let store = progress.store_id;
     let state = state_name(progress.state);
     if is_over(progress) {

@@ -6,16 +6,16 @@ mod config;
 mod join;
 mod keep_run;
 mod leave;
-pub mod placement;
+pub(crate) mod placement;
 mod recover;
-pub mod rows;
+pub(crate) mod rows;
 
 use crate::Outcome;
 use crate::args::{Ctl, CtlCommand, Regions};
 use crate::output::print;
 use crate::runtime;
 use crate::table::{self, Cell};
-pub use change::Change;
+pub(crate) use change::Change;
 use rows::{known_stores, members, operators, region_line, regions, replicas, stores};
 use std::time::Duration;
 use stele_client::Control;
@@ -24,7 +24,7 @@ use stele_types::{Error, KeyRange, RegionId, Result, StoreId};
 /// Time in which the leader of the placement group must answer before one node is asked what it knows.
 const LEADER_WITHIN: Duration = Duration::from_secs(1);
 
-pub fn run(args: &Ctl) -> Result<Outcome> {
+pub(crate) fn run(args: &Ctl) -> Result<Outcome> {
     if !args.store.is_empty() {
         return match &args.command {
             CtlCommand::Recover(wanted) => recover::offline(&args.store, wanted, args.json),

@@ -18,7 +18,7 @@ use stele_types::{Error, RegionId, Result};
 /// Classes below the fastest store at which a store does not lead (two classes are a factor 2).
 const SLOW_CLASSES: u32 = 2;
 
-pub async fn placement(control: &Control, json: bool) -> Result<Outcome> {
+pub(crate) async fn placement(control: &Control, json: bool) -> Result<Outcome> {
     let response = control.placement().await?;
     if json {
         let head = json!({
@@ -34,7 +34,7 @@ pub async fn placement(control: &Control, json: bool) -> Result<Outcome> {
 }
 
 /// Prints why the leader and the replicas of a region are where they are.
-pub async fn explain(control: &Control, wanted: &Explain, json: bool) -> Result<Outcome> {
+pub(crate) async fn explain(control: &Control, wanted: &Explain, json: bool) -> Result<Outcome> {
     let response = match (wanted.region, &wanted.key) {
         (Some(region), _) => control.explain(RegionId(region)).await?,
         (None, Some(key)) => control.explain_key(text::parse(key, wanted.hex)?.into()).await?,
@@ -73,7 +73,7 @@ fn objects(heads: &[serde_json::Value], tables: &[Vec<Vec<Cell>>]) -> Result<()>
 }
 
 /// Formats the stores, a line for each one that is slow, and the moves. `name` names a store.
-pub fn placement_text(response: &PlacementResponse, name: impl Fn(u64) -> String) -> String {
+pub(crate) fn placement_text(response: &PlacementResponse, name: impl Fn(u64) -> String) -> String {
     let domains = match response.domain_label.as_str() {
         "" => "node",
         label => label,
@@ -230,7 +230,7 @@ fn region(response: &ExplainResponse) -> Result<RegionRow> {
 }
 
 /// Formats a region with the verdict on each store.
-pub fn explain_text(response: &ExplainResponse) -> Result<String> {
+pub(crate) fn explain_text(response: &ExplainResponse) -> Result<String> {
     let row = region(response)?;
     let heat = heat_text(&response.heat.unwrap_or_default());
     let mut out = format!("{}\nmode {} · {heat}\n", region_line(&row), response.mode);

@@ -16,12 +16,12 @@ use stele_types::{Peer, PeerRole, RegionKind, RegionPhase};
 /// Maximum characters of a key in a table; longer keys are truncated.
 const KEY_CHARS_MAX: usize = 32;
 
-pub fn stores(infos: &[StoreInfo]) -> Vec<Vec<Cell>> {
+pub(crate) fn stores(infos: &[StoreInfo]) -> Vec<Vec<Cell>> {
     infos.iter().map(store).collect()
 }
 
 /// Rows of the stores as one node knows them.
-pub fn known_stores(infos: &[StoreInfo]) -> Vec<Vec<Cell>> {
+pub(crate) fn known_stores(infos: &[StoreInfo]) -> Vec<Vec<Cell>> {
     let row = |info: &StoreInfo| {
         let age_ms = u64::try_from(info.heartbeat_age_ms).ok();
         let state = match age_ms {
@@ -65,14 +65,14 @@ fn store(info: &StoreInfo) -> Vec<Cell> {
 }
 
 /// Makes the cell of a store's labels, such as `rack=a,zone=1`.
-pub fn labels(labels: &[Label]) -> Cell {
+pub(crate) fn labels(labels: &[Label]) -> Cell {
     let labels: BTreeMap<&str, &str> =
         labels.iter().map(|label| (label.key.as_str(), label.value.as_str())).collect();
     let text: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     words_as("labels", text.join(","), json!(labels))
 }
 
-pub fn bytes(name: &'static str, bytes: u64) -> Cell {
+pub(crate) fn bytes(name: &'static str, bytes: u64) -> Cell {
     formatted(name, format_bytes(bytes), bytes)
 }
 
@@ -81,7 +81,7 @@ pub fn bytes(name: &'static str, bytes: u64) -> Cell {
 const HEARD_WITHIN_MS: i64 = 3_000;
 
 /// Formats the state of a store, such as `up, not heard for 16 s`.
-pub fn state(info: &StoreInfo) -> String {
+pub(crate) fn state(info: &StoreInfo) -> String {
     let stats = info.stats.unwrap_or_default();
     // Invariant: the words do not contradict each other. A store that has failed or is down is not up.
     let is_out = info.down || stats.failed;
@@ -100,7 +100,7 @@ pub fn state(info: &StoreInfo) -> String {
     words.join(", ")
 }
 
-pub fn state_name(state: i32) -> &'static str {
+pub(crate) fn state_name(state: i32) -> &'static str {
     match StoreState::try_from(state).unwrap_or_default() {
         StoreState::Unspecified => "unknown",
         StoreState::Preparing => "preparing",
@@ -111,7 +111,7 @@ pub fn state_name(state: i32) -> &'static str {
     }
 }
 
-pub fn members(response: &MembersResponse) -> Vec<Vec<Cell>> {
+pub(crate) fn members(response: &MembersResponse) -> Vec<Vec<Cell>> {
     let row = |member: &stele_client::messages::Member| {
         let ids: Vec<u64> = member.stores.iter().map(|store| store.id).collect();
         let states: Vec<String> = member
@@ -134,11 +134,11 @@ pub fn members(response: &MembersResponse) -> Vec<Vec<Cell>> {
     response.members.iter().map(row).collect()
 }
 
-pub fn operators(infos: &[OperatorInfo]) -> Vec<Vec<Cell>> {
+pub(crate) fn operators(infos: &[OperatorInfo]) -> Vec<Vec<Cell>> {
     infos.iter().map(operator).collect()
 }
 
-pub fn operator(info: &OperatorInfo) -> Vec<Cell> {
+pub(crate) fn operator(info: &OperatorInfo) -> Vec<Cell> {
     let steps = format!("{}/{}", info.steps_done, info.steps);
     // An operator without an ID is planned and has not started.
     let id = (info.id != 0).then_some(info.id);
@@ -154,7 +154,7 @@ pub fn operator(info: &OperatorInfo) -> Vec<Cell> {
     ]
 }
 
-pub fn operator_state(state: i32) -> &'static str {
+pub(crate) fn operator_state(state: i32) -> &'static str {
     match OperatorState::try_from(state).unwrap_or_default() {
         OperatorState::Unspecified => "unknown",
         OperatorState::Running => "running",
@@ -165,7 +165,7 @@ pub fn operator_state(state: i32) -> &'static str {
     }
 }
 
-pub fn regions(rows: &[RegionRow]) -> Vec<Vec<Cell>> {
+pub(crate) fn regions(rows: &[RegionRow]) -> Vec<Vec<Cell>> {
     rows.iter().map(region).collect()
 }
 
@@ -229,7 +229,7 @@ fn region_state(row: &RegionRow) -> String {
     if words.is_empty() { "ok".to_owned() } else { words.join(", ") }
 }
 
-pub fn region_line(row: &RegionRow) -> String {
+pub(crate) fn region_line(row: &RegionRow) -> String {
     let region = &row.region;
     let bound = |key: &Bytes, none: &str| {
         if key.is_empty() { none.to_owned() } else { printable(key) }
@@ -263,7 +263,7 @@ fn key_value(key: &Bytes) -> Value {
     }
 }
 
-pub fn replicas(row: &RegionRow, details: &[ReplicaDetail]) -> Vec<Vec<Cell>> {
+pub(crate) fn replicas(row: &RegionRow, details: &[ReplicaDetail]) -> Vec<Vec<Cell>> {
     let mut rows = Vec::new();
     for peer in &row.region.peers {
         let Some(detail) = details.iter().find(|detail| detail.peer_id == peer.id.0) else {

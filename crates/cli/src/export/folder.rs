@@ -16,7 +16,7 @@ use stele_types::{Error, KeyRange, Result};
 /// Maximum number of directories remembered as existing; the set is cleared above it.
 const KNOWN_FOLDERS_MAX: usize = 1 << 16;
 
-pub struct Folder {
+pub(super) struct Folder {
     root: PathBuf,
     /// File that is written first and then renamed, so that each exported file appears complete or
     /// not at all.
@@ -33,7 +33,7 @@ pub struct Folder {
 impl Folder {
     /// Creates the directory, which must be outside the store. `kept` are the modes and empty folders
     /// that the store keeps; of the range of the export they are made.
-    pub fn new(
+    pub(super) fn new(
         root: &Path,
         (store, range): (&Path, KeyRange),
         kept: Attributes,

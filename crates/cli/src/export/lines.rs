@@ -11,7 +11,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use stele_types::{Error, Result};
 
-pub struct Lines {
+pub(super) struct Lines {
     encoding: Encoding,
     to: To,
     syncs: Syncs,
@@ -29,7 +29,7 @@ enum To {
 
 impl Lines {
     /// Creates the file, or uses standard output for `-`.
-    pub fn new(path: &Path, encoding: Encoding, syncs: Syncs) -> Result<Self> {
+    pub(super) fn new(path: &Path, encoding: Encoding, syncs: Syncs) -> Result<Self> {
         if path == Path::new("-") {
             return Ok(Self { encoding, to: To::Standard(Output::new()), syncs });
         }
@@ -78,7 +78,12 @@ impl Destination for Lines {
 
 /// Adds bytes to an object under `name`, `name_hex` or `name_base64`: the field's name gives its
 /// encoding.
-pub fn put_field(object: &mut Map<String, Value>, name: &str, bytes: &[u8], encoding: Encoding) {
+pub(crate) fn put_field(
+    object: &mut Map<String, Value>,
+    name: &str,
+    bytes: &[u8],
+    encoding: Encoding,
+) {
     let (name, text) = match (encoding, std::str::from_utf8(bytes)) {
         (Encoding::Text, Ok(text)) => (name.to_owned(), text.to_owned()),
         (Encoding::Text, Err(_)) | (Encoding::Hex, _) => (format!("{name}_hex"), to_hex(bytes)),

@@ -3,7 +3,7 @@
 mod folder;
 mod lines;
 
-pub use lines::put_field;
+pub(crate) use lines::put_field;
 
 use crate::Outcome;
 use crate::args::Export;
@@ -46,7 +46,7 @@ trait Destination {
     fn finish(self: Box<Self>, refuse: &mut dyn FnMut(String)) -> Result<()>;
 }
 
-pub fn run(args: &Export) -> Result<Outcome> {
+pub(crate) fn run(args: &Export) -> Result<Outcome> {
     let range = key_range(&args.range, false)?;
     let store = Reader::open(&args.target.store, &Tuning::default())?;
     let mut to: Box<dyn Destination> = if is_lines(&args.to) {

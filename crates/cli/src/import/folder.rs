@@ -33,7 +33,7 @@ enum Found {
 
 /// Yields every file, directory by directory, in the order of names. Returns `kept` with the modes and
 /// empty folders of this directory.
-pub fn read(from: &Path, mut kept: Attributes, sink: &mut Sink) -> Result<Attributes> {
+pub(super) fn read(from: &Path, mut kept: Attributes, sink: &mut Sink) -> Result<Attributes> {
     let expiries = expiries(from)?;
     let now_s = unix_seconds();
     let own = from.join(attributes::NAME);
@@ -79,7 +79,7 @@ fn attribute(mode: u32, usual: u32, is_needed: bool) -> Attribute {
 }
 
 /// Returns the bytes of all files, for the progress bar.
-pub fn total_bytes(from: &Path) -> u64 {
+pub(super) fn total_bytes(from: &Path) -> u64 {
     let mut total = 0;
     let walked = walk(from, &mut |found| {
         if let Found::File { bytes, .. } = found {

@@ -31,7 +31,7 @@ struct Line {
 }
 
 /// Yields every line. Refuses an invalid line and continues with the next.
-pub fn read(from: &Path, encoding: Encoding, sink: &mut Sink) -> Result<()> {
+pub(super) fn read(from: &Path, encoding: Encoding, sink: &mut Sink) -> Result<()> {
     let failed = |error| Error::io("read", from, error);
     let mut source: Box<dyn BufRead> = match from == Path::new("-") {
         true => Box::new(std::io::stdin().lock()),

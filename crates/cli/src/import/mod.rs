@@ -9,7 +9,7 @@ mod lines;
 mod writer;
 
 /// Parsers of untrusted bytes, for fuzz targets.
-pub mod fuzzing {
+pub(crate) mod fuzzing {
     use crate::args::Encoding;
 
     /// Parses a JSON line in each encoding of plain fields; returns the number of encodings that
@@ -81,7 +81,7 @@ impl Sink {
     }
 }
 
-pub fn run(args: &Import) -> Result<Outcome> {
+pub(crate) fn run(args: &Import) -> Result<Outcome> {
     let (dir, from) = (&args.target.store, &args.from);
     let is_folder = check_source(from, dir)?;
     let total_bytes = total_bytes(from, is_folder);

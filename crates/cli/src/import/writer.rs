@@ -13,7 +13,7 @@ const WAITING_BYTES_MAX: u64 = 32 << 20;
 
 /// Counts of an import.
 #[derive(Debug, Default)]
-pub struct ImportCounts {
+pub(super) struct ImportCounts {
     pub written: u64,
     pub written_bytes: u64,
     pub unchanged: u64,
@@ -29,7 +29,7 @@ struct Waiting {
     source_bytes: u64,
 }
 
-pub struct Writer<'a> {
+pub(super) struct Writer<'a> {
     store: &'a Store,
     progress: &'a Progress,
     report: ImportCounts,
@@ -40,7 +40,7 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    pub fn new(store: &'a Store, progress: &'a Progress) -> Self {
+    pub(super) fn new(store: &'a Store, progress: &'a Progress) -> Self {
         Self {
             store,
             progress,
@@ -51,7 +51,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    pub fn accept(&mut self, item: Item) -> Result<()> {
+    pub(super) fn accept(&mut self, item: Item) -> Result<()> {
         match item {
             Item::Pair { key, value, expires_at_s, source_bytes } => {
                 self.put(key, &value, expires_at_s, source_bytes)
@@ -73,7 +73,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    pub fn finish(mut self) -> Result<ImportCounts> {
+    pub(super) fn finish(mut self) -> Result<ImportCounts> {
         while !self.waiting.is_empty() {
             self.wait_for_oldest()?;
         }

@@ -13,7 +13,7 @@ use stele_types::{Error, Result};
 const IDENTITY: &str = "STORE";
 const IDENTITY_BYTES_MAX: u64 = 4096;
 
-pub fn show(dir: &Path, printer: &mut Printer) -> Result<()> {
+pub(super) fn show(dir: &Path, printer: &mut Printer) -> Result<()> {
     let identity = dir.join(IDENTITY);
     let mut text = Vec::new();
     let read =

@@ -63,7 +63,7 @@ fn to_json(file: &Path, record: &DumpedRecord) -> Map<String, Value> {
     object
 }
 
-pub fn run(args: &Inspect) -> Result<Outcome> {
+pub(crate) fn run(args: &Inspect) -> Result<Outcome> {
     let mut printer = Printer { out: Output::new(), json: args.json, damaged: 0, failed: None };
     match (args.part, &args.store, &args.file) {
         (Part::Store, Some(dir), _) => identity::show(dir, &mut printer)?,
@@ -111,7 +111,7 @@ fn records_of(part: Part, file: &Path, f: &mut dyn FnMut(DumpedRecord)) -> Resul
 
 /// Calls `f` with every damaged record of a store as (file, description). A missing part counts as
 /// damaged.
-pub fn damage(dir: &Path, f: &mut dyn FnMut(PathBuf, String)) -> Result<()> {
+pub(crate) fn damage(dir: &Path, f: &mut dyn FnMut(PathBuf, String)) -> Result<()> {
     for part in [Part::Log, Part::Run, Part::Manifest] {
         let files = match files(part, dir) {
             Ok(files) => files,

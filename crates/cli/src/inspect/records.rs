@@ -7,7 +7,7 @@ use stele_types::Result;
 use stele_vfs::{RealVfs, Vfs};
 
 /// A record, or a range of bytes that is not one.
-pub struct DumpedRecord {
+pub(super) struct DumpedRecord {
     /// Byte offset from the start of the file.
     pub offset: u64,
     /// Length on the device, if the record has one of its own.
@@ -16,7 +16,7 @@ pub struct DumpedRecord {
     pub content: Result<String, String>,
 }
 
-pub fn of_log(file: &Path, f: &mut dyn FnMut(DumpedRecord)) -> Result<()> {
+pub(super) fn of_log(file: &Path, f: &mut dyn FnMut(DumpedRecord)) -> Result<()> {
     let vfs: Arc<dyn Vfs> = Arc::new(RealVfs::new());
     stele_log::inspect::dump(&vfs, file, &mut |row| {
         f(DumpedRecord { offset: row.offset, bytes: None, content: log_row(&row) });
@@ -35,7 +35,7 @@ fn log_row(row: &Row) -> Result<String, String> {
     }
 }
 
-pub fn of_run(file: &Path, f: &mut dyn FnMut(DumpedRecord)) -> Result<()> {
+pub(super) fn of_run(file: &Path, f: &mut dyn FnMut(DumpedRecord)) -> Result<()> {
     stele_index::inspect_run(&RealVfs::new(), file, &mut |record| {
         f(DumpedRecord {
             offset: record.offset,
@@ -45,7 +45,7 @@ pub fn of_run(file: &Path, f: &mut dyn FnMut(DumpedRecord)) -> Result<()> {
     })
 }
 
-pub fn of_manifest(file: &Path, f: &mut dyn FnMut(DumpedRecord)) -> Result<()> {
+pub(super) fn of_manifest(file: &Path, f: &mut dyn FnMut(DumpedRecord)) -> Result<()> {
     stele_index::inspect_manifest(&RealVfs::new(), file, &mut |record| {
         let content = record.content.map(|changes| {
             let changes: Vec<String> = changes.iter().map(|change| format!("{change:?}")).collect();

@@ -20,7 +20,7 @@ use stele_types::{Error, KeyRange, RegionId, Result, StoreId};
 const SCAN_PAIRS_MAX: usize = 50;
 
 /// Runs a command; returns false to quit.
-pub async fn execute(cluster: &mut Cluster, command: PromptCommand) -> Result<bool> {
+pub(super) async fn execute(cluster: &mut Cluster, command: PromptCommand) -> Result<bool> {
     let started = Instant::now();
     let line = match command {
         PromptCommand::Put { key, value } => {
@@ -80,7 +80,7 @@ pub async fn execute(cluster: &mut Cluster, command: PromptCommand) -> Result<bo
 }
 
 /// Formats `0.9 ms` or `1.2 s`.
-pub fn time(since: Instant) -> String {
+pub(super) fn time(since: Instant) -> String {
     let ms = since.elapsed().as_secs_f64() * 1e3;
     if ms < 1e3 { format!("{ms:.1} ms") } else { format!("{:.1} s", ms / 1e3) }
 }

@@ -24,7 +24,7 @@ const LEADER_WITHIN: Duration = Duration::from_secs(30);
 const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The processes and a client of the cluster.
-pub struct Cluster {
+pub(super) struct Cluster {
     nodes: Arc<Mutex<Nodes>>,
     /// Client for keys.
     pub client: Client,
@@ -39,7 +39,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// Connects to the nodes and waits until all stores are known.
-    pub async fn connect(nodes: Arc<Mutex<Nodes>>) -> Result<Self> {
+    pub(super) async fn connect(nodes: Arc<Mutex<Nodes>>) -> Result<Self> {
         let addresses: Vec<String> =
             nodes.lock().list().iter().map(|node| node.address.clone()).collect();
         // One person writes here, so a repeated put overwrites no other client's.
@@ -71,7 +71,7 @@ impl Cluster {
     }
 
     /// Locks the processes.
-    pub fn nodes(&self) -> MutexGuard<'_, Nodes> {
+    pub(super) fn nodes(&self) -> MutexGuard<'_, Nodes> {
         self.nodes.lock()
     }
 
@@ -87,20 +87,20 @@ impl Cluster {
         Ok(infos)
     }
 
-    pub fn stores_of(&self, node: usize) -> Vec<StoreId> {
+    pub(super) fn stores_of(&self, node: usize) -> Vec<StoreId> {
         let of_node = self.node_of.iter().filter(|(_, at)| **at == node);
         of_node.map(|(store, _)| *store).collect()
     }
 
     /// Returns the name of a store's node, such as `n2`.
-    pub fn node_name(&self, store: StoreId) -> String {
+    pub(super) fn node_name(&self, store: StoreId) -> String {
         let nodes = self.nodes.lock();
         let node = self.node_of.get(&store).and_then(|at| nodes.list().get(*at));
         node.map_or(format!("store {store}"), |node| node.name.clone())
     }
 
     /// Waits until every region has all its copies; returns the number of regions and of copies.
-    pub async fn wait_for_copies(&mut self) -> Result<(usize, usize)> {
+    pub(super) async fn wait_for_copies(&mut self) -> Result<(usize, usize)> {
         let started = Instant::now();
         let copies = COPIES.min(self.nodes().list().len());
         loop {
@@ -169,7 +169,7 @@ impl Cluster {
     }
 
     /// Reads the regions as the placement group knows them now.
-    pub async fn refresh_regions(&mut self) -> Result<&[RegionRow]> {
+    pub(super) async fn refresh_regions(&mut self) -> Result<&[RegionRow]> {
         let mut rows = self.control.regions(&KeyRange::all(), true).await?;
         // A new leader of the placement group knows regions as last persisted, which may be older.
         for row in &mut rows {
@@ -183,7 +183,7 @@ impl Cluster {
     }
 
     /// Returns the regions seen last that stores of this node led.
-    pub fn regions_led_by(&self, node: usize) -> Vec<RegionId> {
+    pub(super) fn regions_led_by(&self, node: usize) -> Vec<RegionId> {
         let leads = |row: &&RegionRow| {
             row.leader_store.is_some_and(|store| self.node_of.get(&store) == Some(&node))
         };
@@ -200,16 +200,16 @@ impl Cluster {
 
     /// Returns the number of nodes that may fail now, from the regions seen last; `None` without a
     /// majority.
-    pub fn fault_tolerance(&self) -> Option<u64> {
+    pub(super) fn fault_tolerance(&self) -> Option<u64> {
         nodes_that_may_fail(self.regions.iter().map(|row| &row.region), &self.running())
     }
 
-    pub fn fault_tolerance_text(&self) -> String {
+    pub(super) fn fault_tolerance_text(&self) -> String {
         describe(self.fault_tolerance(), false)
     }
 
     /// Waits until each of these regions has a leader on a running node.
-    pub async fn wait_for_leaders(&self, regions: &[RegionId]) -> Result<()> {
+    pub(super) async fn wait_for_leaders(&self, regions: &[RegionId]) -> Result<()> {
         let started = Instant::now();
         let running = self.running();
         for id in regions {
@@ -224,7 +224,7 @@ impl Cluster {
     }
 
     /// Waits until the replicas on a node have applied what is committed at the call.
-    pub async fn wait_for_catch_up(&mut self, node: usize) -> Result<()> {
+    pub(super) async fn wait_for_catch_up(&mut self, node: usize) -> Result<()> {
         let started = Instant::now();
         let running = self.running();
         let stores = self.stores_of(node);
@@ -272,7 +272,7 @@ impl Cluster {
 
     /// Formats the table of nodes and stores. If the placement group does not respond, the table
     /// shows only processes.
-    pub async fn table(&mut self) -> String {
+    pub(super) async fn table(&mut self) -> String {
         let infos = self.refresh_stores().await.unwrap_or_default();
         // If the regions cannot be read, the table shows those seen last.
         let _ = self.refresh_regions().await;

@@ -19,7 +19,7 @@ const PAIRS_DOWN: usize = 200;
 const CHECKSUM_ROUNDS_MAX: usize = 50;
 
 /// Runs the demonstration; fails if any result is wrong.
-pub async fn run(cluster: &mut Cluster) -> Result<()> {
+pub(super) async fn run(cluster: &mut Cluster) -> Result<()> {
     load(cluster, 0..PAIRS).await?;
     read_back(cluster, PAIRS).await?;
     let nodes = cluster.nodes().list().len();

@@ -5,7 +5,7 @@ use stele_types::{PeerRole, Region, StoreId};
 
 /// Returns how many nodes may fail at once in the present state, for any choice of nodes; `None` if
 /// a region has no majority. `node_of` maps each running store to its node.
-pub fn nodes_that_may_fail<'a>(
+pub(super) fn nodes_that_may_fail<'a>(
     regions: impl IntoIterator<Item = &'a Region>,
     node_of: &BTreeMap<StoreId, usize>,
 ) -> Option<u64> {
@@ -60,7 +60,7 @@ fn tolerated(voters: &[StoreId], node_of: &BTreeMap<StoreId, usize>) -> Option<u
 }
 
 /// Formats `tolerates 1 node failure`; after a loss `tolerates 0 more node failures`.
-pub fn describe(failures: Option<u64>, after_loss: bool) -> String {
+pub(super) fn describe(failures: Option<u64>, after_loss: bool) -> String {
     let more = if after_loss { "more " } else { "" };
     match failures {
         None => "no majority: writes wait until a node is restarted".to_owned(),

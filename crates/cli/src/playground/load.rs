@@ -13,7 +13,7 @@ const VALUE_BYTES: usize = 16 << 10;
 const SECONDS_MAX: u64 = 600;
 
 /// Puts values for some seconds; returns the number and rate of the puts.
-pub async fn run(cluster: &Cluster, seconds: u64) -> Result<String> {
+pub(super) async fn run(cluster: &Cluster, seconds: u64) -> Result<String> {
     if !(1..=SECONDS_MAX).contains(&seconds) {
         return Err(Error::invalid(format!("write 1 to {SECONDS_MAX} seconds")));
     }

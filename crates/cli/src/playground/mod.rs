@@ -26,7 +26,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Exit code of a process ended by an interrupt, as shells report it.
 const INTERRUPTED: i32 = 130;
 
-pub fn run(args: &Playground) -> Result<Outcome> {
+pub(crate) fn run(args: &Playground) -> Result<Outcome> {
     let home = Home::new(args.keep.as_deref())?;
     let runtime = runtime::large(0)?;
     let mut nodes = Nodes::new(home.path(), args.nodes, args.stores, args.base_port)?;

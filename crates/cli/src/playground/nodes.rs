@@ -28,7 +28,7 @@ const LOG_END_BYTES: u64 = 8 << 10;
 const OWN_SETTINGS: [&str; 4] = ["STELE_LISTEN", "STELE_ADVERTISE", "STELE_JOIN", "STELE_STORE"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub(super) enum State {
     /// Running.
     Up,
     /// Stopped by SIGSTOP.
@@ -37,7 +37,7 @@ pub enum State {
     Down,
 }
 
-pub struct Node {
+pub(super) struct Node {
     /// `n1`, `n2`, …
     pub name: String,
     /// `host:port`.
@@ -47,14 +47,14 @@ pub struct Node {
     child: Option<Child>,
 }
 
-pub struct Nodes {
+pub(super) struct Nodes {
     list: Vec<Node>,
     stores: u64,
 }
 
 impl Nodes {
     /// Creates the directories and chooses the ports. Starts no process.
-    pub fn new(dir: &Path, count: u64, stores: u64, base_port: Option<u16>) -> Result<Self> {
+    pub(super) fn new(dir: &Path, count: u64, stores: u64, base_port: Option<u16>) -> Result<Self> {
         // Ports stay bound until all are chosen, so that no port is chosen twice.
         let mut reserved = Vec::new();
         let mut list = Vec::new();
@@ -74,11 +74,11 @@ impl Nodes {
         Ok(Self { list, stores })
     }
 
-    pub fn list(&self) -> &[Node] {
+    pub(super) fn list(&self) -> &[Node] {
         &self.list
     }
 
-    pub fn find(&self, name: &str) -> Result<usize> {
+    pub(super) fn find(&self, name: &str) -> Result<usize> {
         let found = self.list.iter().position(|node| node.name == name);
         let names = || {
             let names: Vec<&str> = self.list.iter().map(|node| node.name.as_str()).collect();
@@ -88,14 +88,14 @@ impl Nodes {
     }
 
     /// Starts all nodes and waits until each is ready.
-    pub fn start_all(&mut self) -> Result<()> {
+    pub(super) fn start_all(&mut self) -> Result<()> {
         let waits: Vec<Wait> =
             (0..self.list.len()).map(|at| self.spawn(at)).collect::<Result<_>>()?;
         waits.into_iter().try_for_each(|wait| self.wait(wait))
     }
 
     /// Starts a node that is down and waits until it is ready.
-    pub fn start(&mut self, at: usize) -> Result<()> {
+    pub(super) fn start(&mut self, at: usize) -> Result<()> {
         let wait = self.spawn(at)?;
         self.wait(wait)
     }
@@ -150,7 +150,7 @@ impl Nodes {
     }
 
     /// Fails with the end of the log of a node that ended by itself.
-    pub fn check_running(&mut self) -> Result<()> {
+    pub(super) fn check_running(&mut self) -> Result<()> {
         self.check_exits();
         match self.list.iter().find(|node| node.state == State::Down) {
             Some(node) => Err(Error::Refused(format!("{} ended{}", node.name, node.log_end()))),
@@ -159,12 +159,12 @@ impl Nodes {
     }
 
     /// Returns the last lines of all nodes' logs.
-    pub fn log_ends(&self) -> String {
+    pub(super) fn log_ends(&self) -> String {
         self.list.iter().map(|node| format!("\n{}{}", node.name, node.log_end())).collect()
     }
 
     /// Kills a node with SIGKILL.
-    pub fn kill(&mut self, at: usize) -> Result<()> {
+    pub(super) fn kill(&mut self, at: usize) -> Result<()> {
         let node = self.node(at)?;
         if let Some(mut child) = node.child.take() {
             // The process may have ended by itself.
@@ -177,7 +177,7 @@ impl Nodes {
 
     /// Makes the devices of a node slower by `factor`, while it runs and at later starts; 1 makes them
     /// as fast as they are.
-    pub fn slow(&mut self, at: usize, factor: u32) -> Result<()> {
+    pub(super) fn slow(&mut self, at: usize, factor: u32) -> Result<()> {
         let path = self.node(at)?.dir.join(SCALE_FILE);
         // The node reads the file all the time: it must never see a part of the number.
         let new = path.with_extension("new");
@@ -186,12 +186,12 @@ impl Nodes {
     }
 
     /// Stops a running node with SIGSTOP.
-    pub fn pause(&mut self, at: usize) -> Result<()> {
+    pub(super) fn pause(&mut self, at: usize) -> Result<()> {
         self.signal(at, rustix::process::Signal::STOP, State::Up, State::Paused)
     }
 
     /// Resumes a paused node with SIGCONT.
-    pub fn resume(&mut self, at: usize) -> Result<()> {
+    pub(super) fn resume(&mut self, at: usize) -> Result<()> {
         self.signal(at, rustix::process::Signal::CONT, State::Paused, State::Up)
     }
 
@@ -218,7 +218,7 @@ impl Nodes {
     }
 
     /// Marks nodes as down that ended by themselves.
-    pub fn check_exits(&mut self) {
+    pub(super) fn check_exits(&mut self) {
         for node in &mut self.list {
             if let Some(child) = &mut node.child
                 && child.try_wait().is_ok_and(|status| status.is_some())
@@ -229,7 +229,7 @@ impl Nodes {
         }
     }
 
-    pub fn kill_all(&mut self) {
+    pub(super) fn kill_all(&mut self) {
         for at in 0..self.list.len() {
             // Only an unknown node fails.
             let _ = self.kill(at);

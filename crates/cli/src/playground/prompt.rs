@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal};
 use stele_types::{Error, Result};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PromptCommand {
+pub(super) enum PromptCommand {
     Put {
         key: String,
         value: String,
@@ -61,7 +61,7 @@ pub enum PromptCommand {
     Quit,
 }
 
-pub const HELP: &str = "\
+pub(super) const HELP: &str = "\
 put KEY VALUE        get KEY        del KEY        scan [START [END]]
 kill nX              kill a node; restart nX starts it again
 pause nX             stop a node's process; resume nX continues it
@@ -76,7 +76,7 @@ quit
 ";
 
 /// Parses a line; returns `None` for a blank one.
-pub fn parse(line: &str) -> Result<Option<PromptCommand>> {
+pub(super) fn parse(line: &str) -> Result<Option<PromptCommand>> {
     let mut words = line.split_whitespace();
     let Some(name) = words.next() else { return Ok(None) };
     let rest: Vec<&str> = words.collect();
@@ -158,7 +158,7 @@ fn slow(rest: &[&str]) -> Result<PromptCommand> {
 }
 
 /// Source of lines.
-pub enum PromptLines {
+pub(super) enum PromptLines {
     /// A terminal with line editing and history.
     Edited(Box<rustyline::DefaultEditor>),
     /// Any other input; each line is printed before it runs.
@@ -167,7 +167,7 @@ pub enum PromptLines {
 
 impl PromptLines {
     /// Reads standard input.
-    pub fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {
             return Ok(Self::Piped(stdin.lock().lines()));
@@ -179,7 +179,7 @@ impl PromptLines {
     }
 
     /// Returns the next line; `None` at the end of input or when the user leaves.
-    pub fn next(&mut self) -> Result<Option<String>> {
+    pub(super) fn next(&mut self) -> Result<Option<String>> {
         match self {
             Self::Edited(editor) => match editor.readline("> ") {
                 Ok(line) => {
@@ -201,7 +201,7 @@ impl PromptLines {
     }
 
     /// Returns whether a person types the lines.
-    pub fn are_interactive(&self) -> bool {
+    pub(super) fn are_interactive(&self) -> bool {
         matches!(self, Self::Edited(_))
     }
 }

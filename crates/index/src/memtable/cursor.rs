@@ -14,7 +14,7 @@ use stele_types::Result;
 /// Cursor over a memtable at one sequence number: the newest visible version of each key. Keys
 /// under a visible range delete appear as deleted. It owns its memtable and takes no lock while it
 /// moves: it works on a copy of one leaf at a time. Concurrent writes are newer and thus invisible.
-pub struct MemtableCursor {
+pub(crate) struct MemtableCursor {
     table: Arc<Memtable>,
     at: u64,
     deletes: Option<Arc<Pieces>>,

@@ -15,7 +15,7 @@ mod sample;
 pub(crate) mod tests;
 mod tree;
 
-pub use cursor::MemtableCursor;
+pub(crate) use cursor::MemtableCursor;
 pub use range_set::RangeSet;
 pub(crate) use sample::SampleSink;
 
@@ -32,7 +32,7 @@ use tree::{LeafTarget, Tree};
 /// Key → newest visible version, by sequence number. Sequence numbers never decrease from write to
 /// write; of writes with equal numbers the later one wins. Keys are at most `KEY_BYTES_MAX` long
 /// and inline values at most `INLINE_VALUE_BYTES_MAX`; the caller checks this.
-pub struct Memtable {
+pub(crate) struct Memtable {
     tree: Tree,
     deletes: RwLock<RangeDeletes, { rank::MEMTABLE_DELETES }>,
     /// Number of range deletes; with 0 readers take no lock.
@@ -59,7 +59,7 @@ impl std::fmt::Debug for Memtable {
 
 impl Memtable {
     /// Creates an empty memtable.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             tree: Tree::new(),
             deletes: RwLock::default(),
@@ -71,7 +71,7 @@ impl Memtable {
     }
 
     /// Sets a key to a value or to deleted.
-    pub fn put(&self, seq: Seq, key: &[u8], found: &Found) {
+    pub(crate) fn put(&self, seq: Seq, key: &[u8], found: &Found) {
         let epoch = self.delete_count.load(Ordering::Acquire);
         if self.tree.insert((seq.0, epoch), key, found) {
             self.entries.fetch_add(1, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Memtable {
     }
 
     /// Deletes every key in [start, end), here and in older sources; an empty `end` is unbounded.
-    pub fn delete_range(&self, seq: Seq, start: &[u8], end: &[u8]) {
+    pub(crate) fn delete_range(&self, seq: Seq, start: &[u8], end: &[u8]) {
         let range = KeyRange::new(Bytes::copy_from_slice(start), Bytes::copy_from_slice(end));
         if range.is_empty() {
             return;
@@ -95,7 +95,7 @@ impl Memtable {
 
     /// Returns the newest version of `key` visible at `at`. Returns [`Found::Deleted`] also when a
     /// range delete covers the key, so that older sources are not searched.
-    pub fn get(&self, key: &[u8], at: Seq) -> Option<Found> {
+    pub(crate) fn get(&self, key: &[u8], at: Seq) -> Option<Found> {
         let head = self.tree.read_leaf(LeafTarget::Key(key), |leaf, meta| {
             match leaf.lower_bound(&self.tree.arena, meta, key) {
                 (slot, true) => leaf.record(slot),
@@ -112,7 +112,7 @@ impl Memtable {
     }
 
     /// Returns the keys under range deletes visible at `at`.
-    pub fn ranges(&self, at: Seq) -> Arc<RangeSet> {
+    pub(crate) fn ranges(&self, at: Seq) -> Arc<RangeSet> {
         if self.delete_count.load(Ordering::Acquire) == 0 {
             return Arc::default();
         }
@@ -120,27 +120,27 @@ impl Memtable {
     }
 
     /// Returns the bytes in use.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.tree.arena.used_bytes() + self.delete_bytes.load(Ordering::Relaxed)
     }
 
     /// Returns the number of keys that have a version.
-    pub fn entries(&self) -> u64 {
+    pub(crate) fn entries(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
     }
 
     /// Returns how many times a key was deleted, without range deletes.
-    pub fn tombstones(&self) -> u64 {
+    pub(crate) fn tombstones(&self) -> u64 {
         self.tombstones.load(Ordering::Relaxed)
     }
 
     /// Returns whether nothing was ever written.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.entries() == 0 && self.delete_count.load(Ordering::Acquire) == 0
     }
 
     /// Returns a cursor over what is visible at `at`.
-    pub fn cursor(self: &Arc<Self>, at: Seq) -> MemtableCursor {
+    pub(crate) fn cursor(self: &Arc<Self>, at: Seq) -> MemtableCursor {
         let any = self.delete_count.load(Ordering::Acquire) > 0;
         let deletes = any.then(|| self.deletes.write().pieces(at.0).0);
         MemtableCursor::new(Arc::clone(self), at.0, deletes)

@@ -77,7 +77,7 @@ pub fn run_file_name(id: RunId) -> String {
 }
 
 /// Returns the path of a run's file.
-pub fn run_path(dir: &Path, id: RunId) -> PathBuf {
+pub(crate) fn run_path(dir: &Path, id: RunId) -> PathBuf {
     dir.join(run_file_name(id))
 }
 

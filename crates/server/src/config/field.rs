@@ -30,15 +30,15 @@ const LABEL_BYTES_MAX: usize = 64;
 const LABELS_MAX: usize = 64;
 
 impl<'a> Field<'a> {
-    pub fn count(at: &'a mut u64, low: u64, high: u64) -> Self {
+    pub(super) fn count(at: &'a mut u64, low: u64, high: u64) -> Self {
         Self::Number { at, low, high, bytes: false }
     }
 
-    pub fn bytes(at: &'a mut u64, low: u64, high: u64) -> Self {
+    pub(super) fn bytes(at: &'a mut u64, low: u64, high: u64) -> Self {
         Self::Number { at, low, high, bytes: true }
     }
 
-    pub fn set(self, key: &str, text: &str) -> Result<()> {
+    pub(super) fn set(self, key: &str, text: &str) -> Result<()> {
         let bounds = self.bounds();
         let refuse = || Err(Error::invalid(format!("{key} is `{text}`; allowed: {bounds}")));
         match self {
@@ -73,7 +73,7 @@ impl<'a> Field<'a> {
         Ok(())
     }
 
-    pub fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         match self {
             Self::Number { at, bytes: true, .. } => whole_units(**at),
             Self::Number { at, .. } => at.to_string(),
@@ -88,7 +88,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    pub fn bounds(&self) -> String {
+    pub(super) fn bounds(&self) -> String {
         match self {
             Self::Number { low, high, bytes: true, .. } => {
                 format!("{} to {}", whole_units(*low), whole_units(*high))

@@ -34,7 +34,7 @@ pub fn reference_page() -> String {
 }
 
 /// Returns the unit of a cluster setting, derived from the end of its name.
-pub fn unit_of(name: &str) -> &'static str {
+pub(crate) fn unit_of(name: &str) -> &'static str {
     match name.rsplit('_').find(|part| *part != "max" && *part != "min") {
         Some("seconds") => "s",
         Some("bytes") => "bytes",

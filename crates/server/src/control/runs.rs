@@ -17,7 +17,7 @@ pub trait KeepRun: Send + Sync {
 }
 
 /// Encodes the description of a directory.
-pub fn described(summary: RunSummary) -> wire::DescribeRunResponse {
+pub(super) fn described(summary: RunSummary) -> wire::DescribeRunResponse {
     let Boot { count, nonce } = summary.run.boot;
     let starts = summary.run.lineage.to_bytes().into();
     let last_entry = |(region, (term, index)): (RegionId, (Term, LogIndex))| wire::LastEntry {

@@ -17,7 +17,7 @@ pub fn store_in(known: &Known, dir: &Path) -> Option<StoreId> {
 }
 
 /// Returns a directory as it is kept: the working directory of a later process may be another one.
-pub fn absolute(dir: &Path) -> PathBuf {
+pub(super) fn absolute(dir: &Path) -> PathBuf {
     std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf())
 }
 

@@ -19,7 +19,7 @@ pub fn encode(listed: Vec<Listed>, leader: Option<&str>) -> Vec<control::Member>
     nodes.into_iter().map(member).collect()
 }
 
-pub fn decode(members: &[control::Member]) -> Vec<Listed> {
+pub(super) fn decode(members: &[control::Member]) -> Vec<Listed> {
     let mut listed = Vec::new();
     for member in members {
         listed.extend(member.stores.iter().map(|store| Listed {

@@ -27,7 +27,7 @@ const GROWTH_BYTES_MAX: usize = 8 << 20;
 const MEMORY_RETRY: Duration = Duration::from_millis(100);
 
 /// Body of a request, of which the bytes are charged.
-pub struct RequestBody<B> {
+pub(super) struct RequestBody<B> {
     body: B,
     arrived: Arc<Arrived>,
     /// Memory of the request itself, beside its messages.
@@ -91,7 +91,7 @@ enum Step {
 impl<B> RequestBody<B> {
     /// Creates the body of a request to `method`, or to another path. With `is_gzip`, messages may be
     /// compressed.
-    pub fn new(
+    pub(super) fn new(
         body: B,
         (method, is_gzip): (Option<&'static Method>, bool),
         arrived: Arc<Arrived>,

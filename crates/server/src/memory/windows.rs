@@ -15,21 +15,21 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    pub fn new(bytes_max: u64) -> Self {
+    pub(super) fn new(bytes_max: u64) -> Self {
         Self { bytes_max, bytes: Mutex::new(0) }
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         *self.bytes.lock()
     }
 
     /// Returns whether new connections get only what HTTP/2 prescribes.
-    pub fn is_used_up(&self) -> bool {
+    pub(super) fn is_used_up(&self) -> bool {
         *self.bytes.lock() >= self.bytes_max
     }
 
     /// Returns the window of a new connection.
-    pub fn take(&self, window_bytes_max: u32) -> u32 {
+    pub(super) fn take(&self, window_bytes_max: u32) -> u32 {
         let mut bytes = self.bytes.lock();
         let part = self.bytes_max.saturating_sub(*bytes) / PART;
         let window_bytes = (part.min(u64::from(window_bytes_max)) as u32).max(WINDOW_BYTES_MIN);
@@ -38,7 +38,7 @@ impl Windows {
     }
 
     /// Returns the window of a connection that has ended.
-    pub fn give_back(&self, window_bytes: u32) {
+    pub(super) fn give_back(&self, window_bytes: u32) {
         let mut bytes = self.bytes.lock();
         *bytes = bytes.saturating_sub(u64::from(window_bytes));
     }

@@ -31,12 +31,12 @@ pub(super) struct Dirs {
 }
 
 impl Dirs {
-    pub fn idents(&self) -> Vec<StoreIdent> {
+    pub(super) fn idents(&self) -> Vec<StoreIdent> {
         let opened = self.opened.iter().filter_map(|open| open.ident);
         opened.chain(self.damaged.iter().map(|damaged| damaged.ident)).collect()
     }
 
-    pub fn boots(&self) -> Arc<Boots> {
+    pub(super) fn boots(&self) -> Arc<Boots> {
         let boots = Boots::new(self.nonce);
         let opened = self.opened.iter().filter_map(|open| Some((open.ident?, &open.run)));
         let damaged = self.damaged.iter().map(|damaged| (damaged.ident, &damaged.run));
@@ -46,7 +46,12 @@ impl Dirs {
 
     /// Keeps the list of members, with the stores of this node and their runs, in every directory that
     /// has an identity.
-    pub fn keep_members(&self, cluster: ClusterId, address: &str, boots: &Boots) -> Arc<Members> {
+    pub(super) fn keep_members(
+        &self,
+        cluster: ClusterId,
+        address: &str,
+        boots: &Boots,
+    ) -> Arc<Members> {
         let members = &self.members;
         members.set_cluster(cluster);
         let opened = self.opened.iter().filter_map(|open| Some((&open.dir, open.ident?)));

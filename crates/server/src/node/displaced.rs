@@ -19,7 +19,7 @@ impl<T> Displaced<T> {
     /// Takes the state of a store for a heartbeat. Returns whether the store must stop: it was displaced
     /// in two states in a row. A state that is shown again, because the device does not answer, counts
     /// once.
-    pub fn note(&self, store: StoreId, state: &Arc<T>, is_displaced: bool) -> bool {
+    pub(super) fn note(&self, store: StoreId, state: &Arc<T>, is_displaced: bool) -> bool {
         let mut seen = self.0.lock();
         if !is_displaced {
             seen.remove(&store);

@@ -64,7 +64,7 @@ struct Shared {
 }
 
 impl Heartbeats {
-    pub async fn run(self, mut stopping: watch::Receiver<bool>) {
+    pub(super) async fn run(self, mut stopping: watch::Receiver<bool>) {
         let tasks = Arc::new(self);
         let shared = Arc::new(Shared {
             reporter: Mutex::new(Reporter::new(0, STALE_AFTER_S)),

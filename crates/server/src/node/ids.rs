@@ -8,7 +8,7 @@ pub(super) struct IdSource(pub Arc<PlacementService>);
 
 impl IdSource {
     /// Reserves `count` ids that were never allocated, and returns the first.
-    pub async fn reserve(&self, count: u64) -> Result<u64> {
+    pub(super) async fn reserve(&self, count: u64) -> Result<u64> {
         let failed = |status: tonic::Status| Error::Busy(status.message().to_owned());
         self.0.alloc_ids(count as u32).await.map_err(failed)
     }

@@ -92,7 +92,7 @@ pub(super) struct Signals {
 
 impl Signals {
     /// Replaces what the system does at these signals.
-    pub fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         let listen =
             |kind| unix::signal(kind).map_err(|error| Error::io("listen for", "signals", error));
         Ok(Self {
@@ -103,7 +103,7 @@ impl Signals {
         })
     }
 
-    pub async fn next(&mut self) -> Signal {
+    pub(super) async fn next(&mut self) -> Signal {
         tokio::select! {
             _ = self.terminate.recv() => Signal::Stop,
             _ = self.interrupt.recv() => Signal::Stop,
@@ -111,7 +111,7 @@ impl Signals {
         }
     }
 
-    pub async fn stop(&mut self) {
+    pub(super) async fn stop(&mut self) {
         while self.next().await != Signal::Stop {}
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct Reload {
 impl Reload {
     /// Takes over the settings that need no restart, and logs every setting that differs. Fails with
     /// `Invalid` if garbage collection refuses its settings; then nothing changes.
-    pub fn apply(&self, wanted: &Config) -> Result<()> {
+    pub(super) fn apply(&self, wanted: &Config) -> Result<()> {
         let current = self.config.get();
         let mut next = Config::clone(&current);
         let mut lines = Vec::new();

@@ -38,7 +38,7 @@ pub(super) struct NodeRouter {
 }
 
 impl NodeRouter {
-    pub fn new(stores: Arc<Stores>, tasks: Tasks) -> Self {
+    pub(super) fn new(stores: Arc<Stores>, tasks: Tasks) -> Self {
         Self {
             snapshots: Arc::new(SnapshotTransfer::new(stores.clone())),
             stores,
@@ -54,24 +54,24 @@ impl NodeRouter {
     }
 
     /// Sets the transport. Called once, before the first store starts.
-    pub fn set_transport(&self, transport: Transport) {
+    pub(super) fn set_transport(&self, transport: Transport) {
         // A second call would be a mistake and has no effect.
         let _ = self.transport.set(transport);
     }
 
     /// Sets the list of members. Called once, before the first store starts.
-    pub fn set_members(&self, members: Arc<Members>) {
+    pub(super) fn set_members(&self, members: Arc<Members>) {
         // A second call would be a mistake and has no effect.
         let _ = self.members.set(members);
     }
 
     /// Returns whether a store was stopped beside another run of it.
-    pub fn is_stopped_beside(&self, store: StoreId) -> bool {
+    pub(super) fn is_stopped_beside(&self, store: StoreId) -> bool {
         self.stopped.lock().contains(&store)
     }
 
     /// Records that a store which was stopped beside another run goes on.
-    pub fn goes_on(&self, store: StoreId) {
+    pub(super) fn goes_on(&self, store: StoreId) {
         self.stopped.lock().remove(&store);
         self.refused.lock().remove(&store);
         self.tasks.store_goes_on(store);
@@ -103,7 +103,7 @@ impl NodeRouter {
     }
 
     /// Saves the list of members in all directories. Does not wait: the device of one may hang.
-    pub fn save_members(&self, members: &Arc<Members>) {
+    pub(super) fn save_members(&self, members: &Arc<Members>) {
         for copy in members.copies() {
             let members = members.clone();
             self.tasks.spawn_finite("members-file", async move {
@@ -116,7 +116,7 @@ impl NodeRouter {
 
     /// Tells the other nodes, and the stores of this one, that a store does not serve. Its regions
     /// would hibernate without a leader otherwise.
-    pub fn store_gone(&self, store: StoreId) {
+    pub(super) fn store_gone(&self, store: StoreId) {
         if let Some(transport) = self.transport.get() {
             transport.store_gone(store);
         }
@@ -124,11 +124,11 @@ impl NodeRouter {
     }
 
     /// Ends all snapshots; they hold their stores open.
-    pub fn stop_snapshots(&self) {
+    pub(super) fn stop_snapshots(&self) {
         self.snapshots.stop();
     }
 
-    pub fn transport(&self) -> Option<&Transport> {
+    pub(super) fn transport(&self) -> Option<&Transport> {
         self.transport.get()
     }
 }

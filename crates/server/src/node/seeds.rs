@@ -53,7 +53,7 @@ pub(super) struct ClusterQuestion {
 
 impl ClusterQuestion {
     /// Asks the seeds of a node with this address.
-    pub fn ask(config: &Config, own_address: &str) -> Self {
+    pub(super) fn ask(config: &Config, own_address: &str) -> Self {
         let (sender, news) = mpsc::unbounded_channel();
         let mut calls = JoinSet::new();
         for seed in seeds(config, own_address) {
@@ -70,7 +70,7 @@ impl ClusterQuestion {
     ///
     /// Invariant: no start waits for a seed that is down or does not connect. One that connects is
     /// waited for at most [`ANSWER_WAIT`].
-    pub async fn check(mut self, cluster: ClusterId) -> Result<()> {
+    pub(super) async fn check(mut self, cluster: ClusterId) -> Result<()> {
         let deadline = Instant::now() + ANSWER_WAIT;
         let (mut unanswered, mut foreign) = (0_usize, None);
         loop {
@@ -128,7 +128,7 @@ pub(super) struct Seeds {
 impl Seeds {
     /// Exchanges addresses at the start, and whenever a report has reached no placement leader, until
     /// `stopping` is set.
-    pub async fn run(self, mut stopping: watch::Receiver<bool>) {
+    pub(super) async fn run(self, mut stopping: watch::Receiver<bool>) {
         let mut foreign = BTreeSet::new();
         loop {
             let next = async {
@@ -144,7 +144,7 @@ impl Seeds {
     }
 
     /// Puts learned addresses into use and saves them, until `stopping` is set.
-    pub async fn use_learned(
+    pub(super) async fn use_learned(
         members: Arc<Members>,
         router: Arc<NodeRouter>,
         mut stopping: watch::Receiver<bool>,

@@ -67,7 +67,7 @@ impl StoppedRun {
     /// if the node of the other one answers.
     ///
     /// Invariant: the stop is durable before the other node is asked: a start meanwhile does not serve.
-    pub async fn record(self) -> Result<()> {
+    pub(super) async fn record(self) -> Result<()> {
         let Self { refused, dir, summary, cluster, tasks, record } = self;
         let (store, rival_at) = (refused.store, refused.rival_at.clone());
         let (at, lock) = (dir.clone(), record.clone());

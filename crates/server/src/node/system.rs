@@ -28,7 +28,7 @@ pub(super) struct SystemRegion {
 }
 
 impl SystemRegion {
-    pub fn new(
+    pub(super) fn new(
         stores: Arc<Stores>,
         members: Arc<Members>,
         transport: Transport,

@@ -13,12 +13,12 @@ pub(super) struct WaitLog {
 
 impl WaitLog {
     /// Creates a wait that begins now.
-    pub fn since(now: Instant) -> Self {
+    pub(super) fn since(now: Instant) -> Self {
         Self { began: now, last: None }
     }
 
     /// Returns the text of the next line; `None` if the same reason was logged less than 30 s ago.
-    pub fn line(&mut self, reason: &str, now: Instant) -> Option<String> {
+    pub(super) fn line(&mut self, reason: &str, now: Instant) -> Option<String> {
         let is_due = self.last.as_ref().is_none_or(|(at, logged)| {
             logged != reason || now.saturating_duration_since(*at) >= LINE_INTERVAL
         });

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 /// Format of a scrape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exposition {
+pub(super) enum Exposition {
     /// Prometheus text, version 0.0.4.
     Text,
     /// OpenMetrics, version 1.0.0.
@@ -17,7 +17,7 @@ impl Exposition {
     ///
     /// Invariant: OpenMetrics is sent only to a scraper that names it. Its counters have other names
     /// than their samples, which a reader of the text format takes for metrics without a type.
-    pub fn of(accept: &str) -> Self {
+    pub(super) fn of(accept: &str) -> Self {
         let ranges: Vec<MediaRange<'_>> = accept.split(',').filter_map(MediaRange::parse).collect();
         let weight = |is_wanted: &dyn Fn(&MediaRange<'_>) -> bool| {
             ranges.iter().filter(|range| is_wanted(range)).map(|range| range.permille).max()
@@ -30,7 +30,7 @@ impl Exposition {
         }
     }
 
-    pub fn content_type(self) -> &'static str {
+    pub(super) fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -38,7 +38,7 @@ impl Exposition {
     }
 
     /// Returns a scrape, which is OpenMetrics, in this format.
-    pub fn format(self, open_metrics: String) -> String {
+    pub(super) fn format(self, open_metrics: String) -> String {
         match self {
             Self::Text => text(&open_metrics),
             Self::OpenMetrics => open_metrics,

@@ -17,7 +17,7 @@ use stele_types::StoreId;
 use stele_vfs::warnings;
 
 /// Last known states of stores.
-pub type Samples = BTreeMap<StoreId, Arc<Sample>>;
+pub(super) type Samples = BTreeMap<StoreId, Arc<Sample>>;
 
 /// Metric in the text format: name, type, help and samples.
 struct Family {
@@ -276,7 +276,7 @@ fn file_systems(stores: &Stores) -> Vec<Family> {
 }
 
 /// Returns the name of the source of a cost that was measured with `count` operations.
-pub fn source(count: u64) -> &'static str {
+pub(super) fn source(count: u64) -> &'static str {
     if count > 0 { "measured" } else { "estimate" }
 }
 
@@ -324,7 +324,7 @@ fn label(store: StoreId, name: &str, value: &str) -> String {
 }
 
 /// Returns the last known state of every store.
-pub async fn samples(stores: &Stores) -> Samples {
+pub(super) async fn samples(stores: &Stores) -> Samples {
     let ask = |store: Arc<StoreHandle>| async move { Some((store.id(), store.sample().await?)) };
     let asked: Vec<_> = stores.all().into_iter().map(|store| tokio::spawn(ask(store))).collect();
     let mut samples = Samples::new();

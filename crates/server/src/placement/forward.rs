@@ -46,7 +46,7 @@ pub(super) struct Forward {
 }
 
 impl Forward {
-    pub fn not_leader(&self, address: &str) -> Status {
+    pub(super) fn not_leader(&self, address: &str) -> Status {
         let mut status = Status::unavailable(format!("not leader; the leader is {address}"));
         if let Ok(value) = MetadataValue::try_from(address) {
             status.metadata_mut().insert(LEADER_METADATA, value);
@@ -57,7 +57,7 @@ impl Forward {
     /// Learns from a refusal: it names the leader, or the node called last is not called again.
     /// Returns the status for the caller: after any failure on the way to the leader, that it must
     /// look for the leader.
-    pub fn learn(&self, refusal: Status) -> Status {
+    pub(super) fn learn(&self, refusal: Status) -> Status {
         let lost = [Code::Unavailable, Code::Cancelled, Code::DeadlineExceeded, Code::Unknown];
         // A member's former address may belong to another cluster's node now.
         let is_other_cluster = refusal.message().starts_with(OTHER_CLUSTER);

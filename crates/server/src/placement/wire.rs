@@ -326,7 +326,7 @@ pub(super) fn labels(store: &Store) -> Vec<wire::Label> {
 }
 
 /// Encodes names and values of labels.
-pub fn labels_of(labels: &[(String, String)]) -> Vec<wire::Label> {
+pub(crate) fn labels_of(labels: &[(String, String)]) -> Vec<wire::Label> {
     let label =
         |(key, value): &(String, String)| wire::Label { key: key.clone(), value: value.clone() };
     labels.iter().map(label).collect()

@@ -27,7 +27,7 @@ pub(super) struct Turn {
 impl Turns {
     /// Ends the connection that receives a snapshot for the replica, and waits until it has ended. It may
     /// be broken without having noticed.
-    pub async fn begin(&self, replica: ReplicaKey) -> Turn {
+    pub(super) async fn begin(&self, replica: ReplicaKey) -> Turn {
         let (end, superseded) = oneshot::channel();
         let turn = {
             let mut turns = self.0.lock();

@@ -22,7 +22,7 @@ pub(super) struct Lookups {
 
 impl Lookups {
     /// Starts the threads. They end when the lookups are dropped.
-    pub fn start<E>(
+    pub(super) fn start<E>(
         store: StoreId,
         engine: &Arc<E>,
         inbox: &Arc<Inbox<E>>,
@@ -45,7 +45,7 @@ impl Lookups {
     }
 
     /// Hands over a lookup. Its result comes through the inbox.
-    pub fn begin(&self, lookup: Lookup) {
+    pub(super) fn begin(&self, lookup: Lookup) {
         // A thread that panics ends the process.
         let _ = self.waiting.send(lookup);
     }

@@ -35,7 +35,7 @@ impl Counts {
         done.bytes += bytes;
     }
 
-    pub fn all(&self) -> Vec<(&'static str, StageWork)> {
+    pub(super) fn all(&self) -> Vec<(&'static str, StageWork)> {
         self.0.lock().iter().map(|(stage, done)| (*stage, *done)).collect()
     }
 }

@@ -22,7 +22,7 @@ struct Refusals {
 impl RoomRefusals {
     /// Records a refusal of a store that is full, or has room for smaller writes. Returns whether its
     /// client should try again.
-    pub fn note(&self, now_nanos: u64, is_full: bool) -> bool {
+    pub(super) fn note(&self, now_nanos: u64, is_full: bool) -> bool {
         let mut refusals = self.0.lock();
         let goes_on = |before: &Refusals| {
             is_full || now_nanos.saturating_sub(before.last_nanos) < REFUSALS_END_AFTER_NANOS

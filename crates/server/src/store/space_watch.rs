@@ -25,23 +25,23 @@ pub(super) enum Change {
 }
 
 impl SpaceWatch {
-    pub fn new(store: StoreId) -> Self {
+    pub(super) fn new(store: StoreId) -> Self {
         let refuses_entries = AtomicBool::new(false);
         Self { store, refuses_entries, last: Mutex::new(Space::default()) }
     }
 
     /// Returns the space as last read.
-    pub fn last(&self) -> Space {
+    pub(super) fn last(&self) -> Space {
         *self.last.lock()
     }
 
     /// Records whether replicas of the store refuse entries. They make the store full.
-    pub fn set_refuses_entries(&self, refuses_entries: bool) {
+    pub(super) fn set_refuses_entries(&self, refuses_entries: bool) {
         self.refuses_entries.store(refuses_entries, Ordering::Relaxed);
     }
 
     /// Records what was read. Returns a change, once.
-    pub fn note(&self, mut space: Space) -> Option<Change> {
+    pub(super) fn note(&self, mut space: Space) -> Option<Change> {
         space.is_full |= self.refuses_entries.load(Ordering::Relaxed);
         let before = std::mem::replace(&mut *self.last.lock(), space);
         let (store, free) = (self.store, mib(space.free_bytes));

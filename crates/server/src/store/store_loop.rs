@@ -19,26 +19,26 @@ pub(super) struct Inbox<E: StorageEngine> {
 }
 
 impl<E: StorageEngine> Inbox<E> {
-    pub fn new(bytes_max: u64) -> Self {
+    pub(super) fn new(bytes_max: u64) -> Self {
         Self { queue: Queue::new(bytes_max), thread: OnceLock::new() }
     }
 
     /// Queues an item; `false` when the loop has stopped.
-    pub fn push(&self, item: Item<E, Caller>) -> bool {
+    pub(super) fn push(&self, item: Item<E, Caller>) -> bool {
         let pushed = self.queue.push(item);
         self.wake(pushed == Some(true));
         pushed.is_some()
     }
 
     /// Wakes the loop if the queue was empty: otherwise it has been woken.
-    pub fn wake(&self, was_empty: bool) {
+    pub(super) fn wake(&self, was_empty: bool) {
         if was_empty && let Some(thread) = self.thread.get() {
             thread.unpark();
         }
     }
 
     /// Refuses further items; those that wait are still taken.
-    pub fn stop(&self) {
+    pub(super) fn stop(&self) {
         self.queue.stop();
         self.wake(true);
     }
@@ -57,7 +57,7 @@ pub(super) struct LoopThread<E: StorageEngine> {
 
 impl<E: StorageEngine + 'static> LoopThread<E> {
     /// Runs until stopped. An error ends the store; durable data stays.
-    pub fn run(mut self) -> Result<(), Ended<Caller>> {
+    pub(super) fn run(mut self) -> Result<(), Ended<Caller>> {
         // Set before the first wait: a later push finds the thread.
         let _ = self.inbox.thread.set(std::thread::current());
         let mut items = Vec::new();

@@ -18,7 +18,7 @@ pub(super) struct Writer<E: StorageEngine> {
 
 impl<E: StorageEngine + 'static> Writer<E> {
     /// Starts the thread. It ends when the writer is dropped.
-    pub fn start(store: StoreId, engine: Arc<E>) -> Result<(Self, JoinHandle<()>)> {
+    pub(super) fn start(store: StoreId, engine: Arc<E>) -> Result<(Self, JoinHandle<()>)> {
         let (batches, taken) = channel::<(Append, std::thread::Thread)>();
         let (done, written) = channel();
         let thread = spawn(Thread::Write, store, move || {
@@ -33,16 +33,16 @@ impl<E: StorageEngine + 'static> Writer<E> {
     }
 
     /// Hands over a batch; the calling thread is woken when it is written.
-    pub fn write(&mut self, append: Append) {
+    pub(super) fn write(&mut self, append: Append) {
         self.is_writing = self.batches.send((append, std::thread::current())).is_ok();
     }
 
-    pub fn is_writing(&self) -> bool {
+    pub(super) fn is_writing(&self) -> bool {
         self.is_writing
     }
 
     /// Returns the result of the batch under way, once it is written.
-    pub fn written(&mut self) -> Option<Input<E>> {
+    pub(super) fn written(&mut self) -> Option<Input<E>> {
         let written = self.written.try_recv();
         if !matches!(written, Err(TryRecvError::Empty)) {
             self.is_writing = false;

@@ -16,7 +16,7 @@ use stele_types::{ColumnFamily, KeyRange, PeerId, Region, RegionId, StoreId};
 const TIMEOUT_MS_DEFAULT: u64 = 20_000;
 
 /// Local region of a request.
-pub struct Target {
+pub(super) struct Target {
     pub store: Arc<StoreHandle>,
     /// Header that the core checks again.
     pub header: Header,
@@ -32,7 +32,10 @@ pub struct Target {
 }
 
 /// Finds the store and region of a request.
-pub fn target(stores: &Stores, context: Option<&kvrpcpb::Context>) -> Result<Target, Failure> {
+pub(super) fn target(
+    stores: &Stores,
+    context: Option<&kvrpcpb::Context>,
+) -> Result<Target, Failure> {
     let Some(context) = context else {
         return Err(Failure::Invalid("the request has no context".to_owned()));
     };
@@ -90,18 +93,18 @@ fn store_of(
 
 impl Target {
     /// Returns the column family of a request, of which all keys must lie in the region.
-    pub fn family(&self, name: &str, keys: &[Bytes]) -> Result<ColumnFamily, Failure> {
+    pub(super) fn family(&self, name: &str, keys: &[Bytes]) -> Result<ColumnFamily, Failure> {
         let family = family(name)?;
         keys.iter().try_for_each(|key| self.check_key(key))?;
         Ok(family)
     }
 
     /// Returns the engine's key of a request with one key, which must lie in the region.
-    pub fn engine_key(&self, family: &str, key: &Bytes) -> Result<Bytes, Failure> {
+    pub(super) fn engine_key(&self, family: &str, key: &Bytes) -> Result<Bytes, Failure> {
         Ok(self.family(family, std::slice::from_ref(key))?.engine_key(key))
     }
 
-    pub fn check_key(&self, key: &[u8]) -> Result<(), Failure> {
+    pub(super) fn check_key(&self, key: &[u8]) -> Result<(), Failure> {
         check_key_length(key)?;
         if self.region.range.contains(key) {
             self.store.load().offer(self.region.id, key);
@@ -111,12 +114,12 @@ impl Target {
     }
 
     /// Returns the part of `range` that the region holds, for a read of its pairs in order.
-    pub fn part_from(&self, range: &KeyRange, order: Order) -> Result<KeyRange, Failure> {
+    pub(super) fn part_from(&self, range: &KeyRange, order: Order) -> Result<KeyRange, Failure> {
         part_from(&self.region, range, order)
     }
 
     /// Checks that [start, end) is a range inside the region.
-    pub fn check_range(&self, range: &KeyRange) -> Result<(), Failure> {
+    pub(super) fn check_range(&self, range: &KeyRange) -> Result<(), Failure> {
         if range.is_empty() {
             return Err(Failure::Invalid("the end of the range is not after its start".to_owned()));
         }
@@ -172,7 +175,7 @@ fn check_key_length(key: &[u8]) -> Result<(), Failure> {
 }
 
 /// Fails when a value is larger than any may be.
-pub fn check_value(value: &[u8]) -> Result<(), Failure> {
+pub(super) fn check_value(value: &[u8]) -> Result<(), Failure> {
     let size = value.len();
     if size <= VALUE_BYTES_MAX {
         return Ok(());
@@ -180,7 +183,7 @@ pub fn check_value(value: &[u8]) -> Result<(), Failure> {
     Err(Failure::Invalid(format!("value of {size} bytes; the limit is {VALUE_BYTES_MAX}")))
 }
 
-pub fn family(name: &str) -> Result<ColumnFamily, Failure> {
+pub(super) fn family(name: &str) -> Result<ColumnFamily, Failure> {
     let unknown =
         || Failure::Invalid(format!("unknown column family `{name}`: use default, lock or write"));
     ColumnFamily::from_name(name).ok_or_else(unknown)

@@ -140,7 +140,7 @@ impl Failure {
     }
 }
 
-pub fn charge(memory: &RequestMemory, bytes: u64, region: RegionId) -> Result<(), Failure> {
+pub(super) fn charge(memory: &RequestMemory, bytes: u64, region: RegionId) -> Result<(), Failure> {
     memory.charge(bytes).map_err(|exceeded| Failure::exceeded(exceeded, region))
 }
 
@@ -166,7 +166,7 @@ const UNDETERMINED: &str = "undetermined: the write may or may not have taken ef
 const NO_ROOM: &str =
     "puts are refused until pairs are deleted or space is added; deletes and reads go on";
 
-pub fn not_leader(region: RegionId, leader: Option<&stele_types::Peer>) -> Failure {
+pub(super) fn not_leader(region: RegionId, leader: Option<&stele_types::Peer>) -> Failure {
     Failure::region(format!("peer is not leader of region {region}"), |error| {
         let leader = leader.map(Into::into);
         error.not_leader = Some(errorpb::NotLeader { region_id: region.0, leader });
@@ -174,14 +174,14 @@ pub fn not_leader(region: RegionId, leader: Option<&stele_types::Peer>) -> Failu
 }
 
 /// Creates the error of a node without a replica of the region.
-pub fn region_not_found(region: RegionId) -> Failure {
+pub(super) fn region_not_found(region: RegionId) -> Failure {
     Failure::region(format!("region {region} not found"), |error| {
         error.region_not_found = Some(errorpb::RegionNotFound { region_id: region.0 });
     })
 }
 
 /// Creates the error of an overloaded store; clients pause for seconds.
-pub fn server_is_busy(reason: &str) -> Failure {
+pub(super) fn server_is_busy(reason: &str) -> Failure {
     Failure::region("server is busy", |error| {
         let reason = reason.to_owned();
         let busy = errorpb::ServerIsBusy { reason, ..errorpb::ServerIsBusy::default() };

@@ -31,7 +31,7 @@ pub(super) struct GetGroups {
 
 impl GetGroups {
     /// Adds a get to the group of its region; returns it if it must continue alone.
-    pub fn add(&mut self, stores: &Stores, get: Get) -> Option<Get> {
+    pub(super) fn add(&mut self, stores: &Stores, get: Get) -> Option<Get> {
         let Some(context) = &get.1.context else { return Some(get) };
         let fits = |group: &&mut GetGroup| {
             group.gets.len() < GROUP_GETS_MAX && has_same_target(&group.context, context)
@@ -45,14 +45,14 @@ impl GetGroups {
         None
     }
 
-    pub fn finish(self) -> Vec<GetGroup> {
+    pub(super) fn finish(self) -> Vec<GetGroup> {
         self.groups
     }
 }
 
 impl GetGroup {
     /// Returns the answers from memory, and the gets that must continue alone.
-    pub fn run(
+    pub(super) fn run(
         self,
         service: &TikvService,
         memory: &Memory,

@@ -15,7 +15,7 @@ use stele_replica::{Done, Modification, Modified, Modify, NewPair, Reply};
 use stele_types::computed::Unfit;
 
 /// `RawCompareAndSwap`: sets or deletes a key that has the expected value.
-pub async fn compare_and_swap(
+pub(super) async fn compare_and_swap(
     target: &Target,
     request: &RawCasRequest,
     memory: &Memory,
@@ -48,7 +48,7 @@ pub async fn compare_and_swap(
 }
 
 /// `Modify`: puts if absent or if present, increments, appends, or gets and deletes.
-pub async fn modify(
+pub(super) async fn modify(
     target: &Target,
     request: &ModifyRequest,
     memory: &Memory,
@@ -113,7 +113,7 @@ fn previous_memory(result: &Modified) -> u64 {
 }
 
 /// Returns the kind of a request in metrics and logs.
-pub fn kind_of(request: &ModifyRequest) -> Kind {
+pub(super) fn kind_of(request: &ModifyRequest) -> Kind {
     match request.change {
         Some(Change::PutIfAbsent(_)) | None => Kind::PutIfAbsent,
         Some(Change::PutIfPresent(_)) => Kind::PutIfPresent,

@@ -35,7 +35,7 @@ pub(super) struct PutGroups {
 
 impl PutGroups {
     /// Adds a put of a message to the group of its region. A failure concerns only this put.
-    pub fn add(
+    pub(super) fn add(
         &mut self,
         stores: &Stores,
         message: &Memory,
@@ -63,7 +63,7 @@ impl PutGroups {
         Ok(())
     }
 
-    pub fn finish(self) -> Vec<PutGroup> {
+    pub(super) fn finish(self) -> Vec<PutGroup> {
         self.groups
     }
 }
@@ -80,7 +80,7 @@ pub(super) fn has_same_target(a: &Context, b: &Context) -> bool {
 
 impl PutGroup {
     /// Proposes the entry. `answer` gets the reply on the store's loop, or here: it must not block.
-    pub fn propose(self, answer: impl FnOnce(Proposed, Reply) + Send + 'static) {
+    pub(super) fn propose(self, answer: impl FnOnce(Proposed, Reply) + Send + 'static) {
         let Self { target, ids, command, memory, .. } = self;
         let (store, guard) = (target.store.clone(), Some(memory.clone()));
         let command = command.build().bytes().clone();
@@ -107,7 +107,7 @@ pub(super) struct Proposed {
 
 impl Proposed {
     /// Returns the answer to each put.
-    pub fn answers(
+    pub(super) fn answers(
         self,
         service: &TikvService,
         reply: Reply,

@@ -52,7 +52,7 @@ async fn view(target: &Target) -> Result<Arc<View>, Failure> {
 }
 
 /// Returns such a view if a lease allows it at once.
-pub fn leased_view(target: &Target) -> Result<Option<View>, Failure> {
+pub(super) fn leased_view(target: &Target) -> Result<Option<View>, Failure> {
     let (store, region) = (&target.store, target.header.region);
     let now = || store.clock().monotonic_nanos();
     let Some(read) = LinearizableRead::by_lease(&target.reader, &target.header, now()) else {
@@ -143,7 +143,7 @@ fn get_within(view: &impl EngineView, key: &[u8], memory: &RequestMemory) -> Rea
 
 /// Returns the bytes of the value of a key as the store has it now, 0 without one. Reads no value that
 /// is not in memory.
-pub async fn value_bytes(
+pub(super) async fn value_bytes(
     target: &Target,
     key: Bytes,
     memory: &RequestMemory,
@@ -172,7 +172,7 @@ fn is_live(pair: &Pair, now_s: u64) -> bool {
 }
 
 /// `RawGet`: returns the value, if there is one.
-pub async fn get(
+pub(super) async fn get(
     target: &Target,
     request: &RawGetRequest,
     memory: &Memory,
@@ -181,7 +181,7 @@ pub async fn get(
     Ok(get_response(pair.map(|pair| pair.value)))
 }
 
-pub fn get_response(found: Option<Bytes>) -> RawGetResponse {
+pub(super) fn get_response(found: Option<Bytes>) -> RawGetResponse {
     let not_found = found.is_none();
     RawGetResponse { value: found.unwrap_or_default(), not_found, ..RawGetResponse::default() }
 }
@@ -213,7 +213,7 @@ fn note_pairs(target: &Target, pairs: &[KvPair]) {
 
 /// Returns what a get of the target's region finds in `view`; `None` if that needs the device or
 /// fails.
-pub fn get_cached_value(
+pub(super) fn get_cached_value(
     target: &Target,
     view: &View,
     request: &RawGetRequest,
@@ -227,7 +227,7 @@ pub fn get_cached_value(
 }
 
 /// `RawGetKeyTTL`: returns the seconds left, 0 for no expiry.
-pub async fn ttl(
+pub(super) async fn ttl(
     target: &Target,
     request: &RawGetKeyTtlRequest,
     memory: &Memory,
@@ -242,7 +242,7 @@ pub async fn ttl(
 }
 
 /// `RawBatchGet`: returns the pairs found, in request order.
-pub async fn batch_get(
+pub(super) async fn batch_get(
     target: &Target,
     request: &RawBatchGetRequest,
     memory: &Memory,
@@ -261,7 +261,7 @@ pub async fn batch_get(
 }
 
 /// `Exist`: returns the keys that exist. Reads no value from the device.
-pub async fn exist(
+pub(super) async fn exist(
     target: &Target,
     request: &ExistRequest,
     memory: &Memory,
@@ -289,7 +289,7 @@ pub async fn exist(
 }
 
 /// `RawScan`: returns pairs of the region the request names, never beyond it.
-pub async fn scan(
+pub(super) async fn scan(
     target: &Target,
     request: &RawScanRequest,
     memory: &Memory,
@@ -308,7 +308,7 @@ pub async fn scan(
 }
 
 /// `RawBatchScan`: returns pairs of each range, at most `each_limit` per range.
-pub async fn batch_scan(
+pub(super) async fn batch_scan(
     target: &Target,
     request: &RawBatchScanRequest,
     memory: &Memory,
@@ -425,7 +425,7 @@ fn collect(
 }
 
 /// `RawChecksum`: returns the CRC-64/XZ of key and value of each pair, all XORed.
-pub async fn checksum(
+pub(super) async fn checksum(
     target: &Target,
     request: &RawChecksumRequest,
     memory: &Memory,

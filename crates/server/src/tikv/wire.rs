@@ -23,7 +23,7 @@ use tonic_prost::ProstDecoder;
 /// Short messages that are ready together are sent together, up to this many bytes.
 const COALESCED_BYTES_MAX: usize = 32 << 10;
 /// Reason why a request has no message.
-pub enum Unread {
+pub(super) enum Unread {
     /// The request ends with this status.
     Status(Box<Status>),
     /// Its message has no memory.
@@ -31,7 +31,7 @@ pub enum Unread {
 }
 
 /// Returns the messages of a request, and the memory of the last one.
-pub fn messages<T>(
+pub(super) fn messages<T>(
     mut request: Request,
     bytes_max: usize,
 ) -> Result<(Streaming<T>, Arc<Arrived>), Box<Status>>
@@ -45,7 +45,7 @@ where
 }
 
 /// Returns the one message of a request, with its memory.
-pub async fn message<T>(
+pub(super) async fn message<T>(
     request: Request,
     bytes_max: usize,
 ) -> Result<(T, Arc<RequestMemory>), Unread>
@@ -66,7 +66,7 @@ where
 }
 
 /// Creates the answer from its messages; an error ends it.
-pub fn answer<S, M>(messages: S) -> Response
+pub(super) fn answer<S, M>(messages: S) -> Response
 where
     S: Stream<Item = Result<Held<M>, Status>> + Unpin + Send + 'static,
     M: Message + 'static,

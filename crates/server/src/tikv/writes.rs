@@ -15,7 +15,7 @@ use stele_types::{CommandBuilder, Error, KeyRange};
 
 /// Returns the absolute Unix seconds of a time to live; 0 for no expiry. Computed at the leader, so
 /// that all replicas agree.
-pub fn expiry(target: &Target, ttl_s: u64) -> u64 {
+pub(super) fn expiry(target: &Target, ttl_s: u64) -> u64 {
     match ttl_s {
         0 => 0,
         ttl => target.store.clock().unix_seconds().saturating_add(ttl),
@@ -23,7 +23,7 @@ pub fn expiry(target: &Target, ttl_s: u64) -> u64 {
 }
 
 /// Proposes a command and waits until it is applied.
-pub async fn propose(
+pub(super) async fn propose(
     target: &Target,
     command: CommandBuilder,
     only_deletes: bool,
@@ -45,7 +45,11 @@ async fn propose_once(
 }
 
 /// Returns the times of a write that is done.
-pub fn written(target: &Target, reply: Reply, arrived_nanos: u64) -> Result<Stages, Failure> {
+pub(super) fn written(
+    target: &Target,
+    reply: Reply,
+    arrived_nanos: u64,
+) -> Result<Stages, Failure> {
     match reply {
         Reply::Done(Done::Written { timings, .. }) => {
             Ok(Stages::new(arrived_nanos, &timings, target.store.clock().monotonic_nanos()))
@@ -55,7 +59,7 @@ pub fn written(target: &Target, reply: Reply, arrived_nanos: u64) -> Result<Stag
 }
 
 /// Returns the failure of a write or modification that was not done, as far as is known.
-pub fn not_done(target: &Target, reply: Reply, on_unknown: OnUnknown) -> Failure {
+pub(super) fn not_done(target: &Target, reply: Reply, on_unknown: OnUnknown) -> Failure {
     if reply == Reply::Busy(Busy::DiskFull) && !target.store.may_leader_find_room(&target.region) {
         return Failure::no_room(target.store.id());
     }
@@ -70,12 +74,12 @@ fn invalid(error: Error) -> Failure {
 }
 
 /// Returns the bytes of a put in a command, at most.
-pub fn put_bytes(request: &RawPutRequest) -> usize {
+pub(super) fn put_bytes(request: &RawPutRequest) -> usize {
     request.key.len() + request.value.len() + OP_OVERHEAD_BYTES
 }
 
 /// Checks a put and adds it to a command of its target.
-pub fn add_put(
+pub(super) fn add_put(
     target: &Target,
     command: &mut CommandBuilder,
     request: &RawPutRequest,
@@ -87,7 +91,7 @@ pub fn add_put(
 }
 
 /// `RawPut`: proposes one put.
-pub async fn put(
+pub(super) async fn put(
     target: &Target,
     request: &RawPutRequest,
     memory: &Memory,
@@ -100,7 +104,7 @@ pub async fn put(
 }
 
 /// `RawDelete`: proposes one delete.
-pub async fn delete(
+pub(super) async fn delete(
     target: &Target,
     request: &RawDeleteRequest,
     memory: &Memory,
@@ -113,7 +117,7 @@ pub async fn delete(
 }
 
 /// `RawDeleteRange`: proposes one range delete.
-pub async fn delete_range(
+pub(super) async fn delete_range(
     target: &Target,
     request: &RawDeleteRangeRequest,
     memory: &Memory,
@@ -130,7 +134,7 @@ pub async fn delete_range(
 
 /// `RawBatchPut`: atomic unless larger than an entry may be, or of more operations; then in order, entry
 /// by entry.
-pub async fn batch_put(
+pub(super) async fn batch_put(
     target: &Target,
     request: &RawBatchPutRequest,
     memory: &Memory,
@@ -156,7 +160,7 @@ pub async fn batch_put(
 
 /// `RawBatchDelete`: atomic unless larger than an entry may be, or of more operations; then in order, entry
 /// by entry.
-pub async fn batch_delete(
+pub(super) async fn batch_delete(
     target: &Target,
     request: &RawBatchDeleteRequest,
     memory: &Memory,

@@ -5,7 +5,7 @@ use stele_types::Prng;
 
 /// Exponential backoff up to a bound, half of each pause random: nodes that lost the same peer do
 /// not reconnect in step.
-pub struct Backoff {
+pub(super) struct Backoff {
     min: Duration,
     max: Duration,
     next: Duration,
@@ -14,11 +14,11 @@ pub struct Backoff {
 
 impl Backoff {
     /// Creates the backoff; the first pause is `min`.
-    pub fn new(min: Duration, max: Duration, seed: u64) -> Self {
+    pub(super) fn new(min: Duration, max: Duration, seed: u64) -> Self {
         Self { min, max, next: min, rng: Prng::new(seed) }
     }
 
-    pub fn pause(&mut self) -> Duration {
+    pub(super) fn pause(&mut self) -> Duration {
         let half = self.next / 2;
         self.next = (self.next * 2).min(self.max);
         let nanos = u64::try_from(half.as_nanos()).unwrap_or(u64::MAX);
@@ -26,12 +26,12 @@ impl Backoff {
     }
 
     /// Makes the next pause the longest: an attempt soon would change nothing.
-    pub fn use_longest(&mut self) {
+    pub(super) fn use_longest(&mut self) {
         self.next = self.max;
     }
 
     /// Starts over after a successful attempt.
-    pub fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.next = self.min;
     }
 }

@@ -27,7 +27,7 @@ enum Part {
 
 /// Frames to be written to a connection.
 #[derive(Default)]
-pub struct FrameBatch {
+pub(super) struct FrameBatch {
     buffer: Vec<u8>,
     parts: Vec<Part>,
     payloads: Vec<Bytes>,
@@ -37,23 +37,23 @@ pub struct FrameBatch {
 
 impl FrameBatch {
     /// Removes all frames, keeps some of the memory.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.buffer.clear();
         self.buffer.shrink_to(BUFFER_KEPT_BYTES_MAX);
         self.parts.clear();
         (self.bytes, self.frames) = (0, 0);
     }
 
-    pub fn frames(&self) -> usize {
+    pub(super) fn frames(&self) -> usize {
         self.frames
     }
 
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Adds a message; false if it is larger than a frame of the lane.
-    pub fn add_message(&mut self, lane: Lane, message: &PeerMessage) -> bool {
+    pub(super) fn add_message(&mut self, lane: Lane, message: &PeerMessage) -> bool {
         let start = self.buffer.len();
         self.buffer.resize(start + HEADER_BYTES, 0);
         self.payloads.clear();
@@ -94,7 +94,7 @@ impl FrameBatch {
     }
 
     /// Adds a frame of a small header and a payload in parts; `crc` covers all.
-    pub fn add(&mut self, kind: FrameKind, header: &[u8], payload: Vec<Bytes>, crc: u32) {
+    pub(super) fn add(&mut self, kind: FrameKind, header: &[u8], payload: Vec<Bytes>, crc: u32) {
         let start = self.buffer.len();
         self.buffer.resize(start + HEADER_BYTES, 0);
         self.buffer.extend_from_slice(header);
@@ -122,7 +122,7 @@ impl FrameBatch {
 
     /// Writes all frames; returns the number of calls. Fails when no byte is accepted for
     /// `stall_max`.
-    pub async fn write(
+    pub(super) async fn write(
         &self,
         stream: &mut OwnedWriteHalf,
         stall_max: Duration,

@@ -12,14 +12,14 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-pub struct Reader {
+pub(super) struct Reader {
     stream: OwnedReadHalf,
     frames: Frames,
 }
 
 impl Reader {
     /// Reads the next frame. When the future is dropped no byte is lost.
-    pub async fn next(&mut self, stats: &Stats) -> Result<Frame, CloseReason> {
+    pub(super) async fn next(&mut self, stats: &Stats) -> Result<Frame, CloseReason> {
         loop {
             if let Some(frame) = self.frames.take()? {
                 return Ok(frame);
@@ -33,25 +33,25 @@ impl Reader {
     }
 
     /// Changes the bound of frames from now on.
-    pub fn bound(&mut self, bytes_max: usize) {
+    pub(super) fn bound(&mut self, bytes_max: usize) {
         self.frames.bound(bytes_max);
     }
 
     /// Returns the received frames, and the stream after them.
-    pub fn parts(&mut self) -> (&mut Frames, &mut OwnedReadHalf) {
+    pub(super) fn parts(&mut self) -> (&mut Frames, &mut OwnedReadHalf) {
         (&mut self.frames, &mut self.stream)
     }
 }
 
 /// Splits a connection into halves; frames are bounded as before a hello.
-pub fn split(stream: TcpStream) -> Result<(Reader, OwnedWriteHalf), CloseReason> {
+pub(super) fn split(stream: TcpStream) -> Result<(Reader, OwnedWriteHalf), CloseReason> {
     stream.set_nodelay(true)?;
     let (read, write) = stream.into_split();
     Ok((Reader { stream: read, frames: Frames::new(HELLO_BYTES_MAX) }, write))
 }
 
 /// Connection that a node accepted.
-pub struct Dialled {
+pub(super) struct Dialled {
     pub reader: Reader,
     pub writer: OwnedWriteHalf,
     /// What the node answered.
@@ -59,7 +59,7 @@ pub struct Dialled {
 }
 
 /// Dials a node and verifies that it is the expected one.
-pub async fn dial(
+pub(super) async fn dial(
     shared: &Shared,
     address: &str,
     lane: Lane,
@@ -112,7 +112,7 @@ pub async fn dial(
 }
 
 /// Returns the next frame of a connection.
-pub async fn next_frame(shared: &Shared, reader: &mut Reader) -> Result<Frame, CloseReason> {
+pub(super) async fn next_frame(shared: &Shared, reader: &mut Reader) -> Result<Frame, CloseReason> {
     // Invariant: a connection that receives nothing for `silence_max` is closed; otherwise a half-open
     // one would accept messages permanently.
     // bug server.silence_ignored: `shared.options.silence_max` is `std::time::Duration::MAX`

@@ -19,7 +19,7 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::time::timeout;
 
 /// Keeps a lane to a node connected as long as a store is reached through it.
-pub async fn run(shared: Arc<Shared>, node: Arc<RemoteNode>, lane: Lane) {
+pub(super) async fn run(shared: Arc<Shared>, node: Arc<RemoteNode>, lane: Lane) {
     let options = &shared.options;
     let seed = options.seed ^ u64::from(crc32c(node.address.as_bytes())) << 8 ^ lane as u64;
     let mut backoff = Backoff::new(options.backoff_min, options.backoff_max, seed);

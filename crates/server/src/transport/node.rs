@@ -14,7 +14,7 @@ use stele_types::StoreId;
 use tokio::sync::Notify;
 
 /// One of a node's connections, as seen by senders.
-pub struct Link {
+pub(super) struct Link {
     /// Messages that wait for the connection.
     pub queue: Queue,
     /// Ends a pause: the node is dialled now.
@@ -28,7 +28,7 @@ impl Link {
 }
 
 /// Another node, by its address.
-pub struct RemoteNode {
+pub(super) struct RemoteNode {
     /// `host:port`.
     pub address: String,
     stores: RwLock<Arc<[StoreId]>>,
@@ -64,12 +64,12 @@ impl RemoteNode {
     }
 
     /// Returns the stores that are reached through it.
-    pub fn stores(&self) -> Arc<[StoreId]> {
+    pub(super) fn stores(&self) -> Arc<[StoreId]> {
         self.stores.read().clone()
     }
 
     /// Returns the connection of a lane; for bulk, that of data.
-    pub fn link(&self, lane: Lane) -> &Link {
+    pub(super) fn link(&self, lane: Lane) -> &Link {
         match lane {
             Lane::Urgent => &self.urgent,
             Lane::Data | Lane::Bulk | Lane::Probe => &self.data,
@@ -77,12 +77,12 @@ impl RemoteNode {
     }
 
     /// Returns whether no store is reached through it any longer.
-    pub fn is_abandoned(&self) -> bool {
+    pub(super) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
     }
 
     /// Waits until no store is reached through it any longer.
-    pub async fn ended(&self) {
+    pub(super) async fn ended(&self) {
         let ended = self.end.notified();
         if !self.is_abandoned() {
             ended.await;
@@ -90,30 +90,30 @@ impl RemoteNode {
     }
 
     /// Returns the stores of the node of which another run is the known one.
-    pub fn refused(&self) -> Vec<StoreId> {
+    pub(super) fn refused(&self) -> Vec<StoreId> {
         self.reported.lock().refused.clone()
     }
 
     /// Returns whether the node states a run of the store that is not the known one.
-    pub fn refuses(&self, store: StoreId) -> bool {
+    pub(super) fn refuses(&self, store: StoreId) -> bool {
         self.reported.lock().refused.contains(&store)
     }
 
     /// Returns whether messages to a store of the node get through.
-    pub fn is_reachable(&self, store: StoreId) -> bool {
+    pub(super) fn is_reachable(&self, store: StoreId) -> bool {
         let reported = self.reported.lock();
         reported.is_reachable == Some(true) && !reported.gone.contains(&store)
     }
 
     /// Ends the pauses of both connections.
-    pub fn retry(&self) {
+    pub(super) fn retry(&self) {
         self.urgent.retry.notify_one();
         self.data.retry.notify_one();
     }
 
     /// Records that a connection was made to the node, with these stores that do not serve, and those
     /// that are not the known ones.
-    pub fn connected(
+    pub(super) fn connected(
         &self,
         lane: Lane,
         (mut gone, refused): (Vec<StoreId>, Vec<StoreId>),
@@ -131,7 +131,7 @@ impl RemoteNode {
     }
 
     /// Records that a connection ended or was not made.
-    pub fn disconnected(&self, lane: Lane, shared: &Shared) {
+    pub(super) fn disconnected(&self, lane: Lane, shared: &Shared) {
         let lost = self.link(lane).queue.close();
         super::Stats::add(&shared.stats.dropped_down, lost);
         if lane == Lane::Urgent {
@@ -160,7 +160,7 @@ impl RemoteNode {
     /// Invariant: a store that has failed is unreachable although its node is connected. Its regions
     /// hibernate without a leader otherwise.
     /// Test: `a_store_that_fails_while_its_node_runs_is_unreachable_at_once_and_the_others_are_not`.
-    pub fn set_gone(&self, mut gone: Vec<StoreId>, shared: &Shared) {
+    pub(super) fn set_gone(&self, mut gone: Vec<StoreId>, shared: &Shared) {
         let mut reported = self.reported.lock();
         gone.extend(&reported.refused);
         // bug server.gone_unheard: always
@@ -195,14 +195,14 @@ impl RemoteNode {
 }
 
 #[derive(Default)]
-pub struct Nodes {
+pub(super) struct Nodes {
     routes: RwLock<HashMap<StoreId, Arc<RemoteNode>>>,
     by_address: Mutex<HashMap<String, Arc<RemoteNode>>>,
 }
 
 impl Nodes {
     /// Returns the node that has the store; dials it if it is new.
-    pub fn route(
+    pub(super) fn route(
         &self,
         store: StoreId,
         shared: &Arc<Shared>,
@@ -228,13 +228,13 @@ impl Nodes {
         Ok(node.clone())
     }
 
-    pub fn known(&self, store: StoreId) -> Option<Arc<RemoteNode>> {
+    pub(super) fn known(&self, store: StoreId) -> Option<Arc<RemoteNode>> {
         self.routes.read().get(&store).cloned()
     }
 
     /// Looks up the stores of a node again; the address of a store that moved is looked up when
     /// needed.
-    pub fn refresh(&self, node: &RemoteNode, shared: &Shared) {
+    pub(super) fn refresh(&self, node: &RemoteNode, shared: &Shared) {
         let mut by_address = self.by_address.lock();
         let stays = |store: &StoreId| {
             let address = shared.resolve.address(*store);
@@ -261,7 +261,7 @@ impl Nodes {
     }
 
     /// Looks up the address of every store again.
-    pub fn refresh_all(&self, shared: &Shared) {
+    pub(super) fn refresh_all(&self, shared: &Shared) {
         let nodes: Vec<_> = self.by_address.lock().values().cloned().collect();
         for node in nodes {
             self.refresh(&node, shared);
@@ -269,7 +269,7 @@ impl Nodes {
         }
     }
 
-    pub fn all(&self) -> Vec<Arc<RemoteNode>> {
+    pub(super) fn all(&self) -> Vec<Arc<RemoteNode>> {
         self.by_address.lock().values().cloned().collect()
     }
 }

@@ -51,7 +51,7 @@ pub fn message_bytes(message: &PeerMessage) -> u64 {
 
 /// Returns whether a message travels with the entries: all others are small and must not wait for
 /// them.
-pub fn is_data(message: &PeerMessage) -> bool {
+pub(super) fn is_data(message: &PeerMessage) -> bool {
     match &message.body {
         Body::Raft(raft) => matches!(raft.kind, RaftKind::Append | RaftKind::AppendResponse),
         Body::ValueRepairReply(_) | Body::RangeRepairReply(_) | Body::EntryRecoveryReply(_) => true,
@@ -60,7 +60,7 @@ pub fn is_data(message: &PeerMessage) -> bool {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pushed {
+pub(super) struct Pushed {
     /// Messages dropped because too many wait.
     pub full: usize,
     /// Messages dropped because the queue is closed.
@@ -79,7 +79,7 @@ struct State {
 }
 
 /// Bounded queue of one connection.
-pub struct Queue {
+pub(super) struct Queue {
     state: Mutex<State>,
     filled: Notify,
     bytes_max: u64,
@@ -87,13 +87,13 @@ pub struct Queue {
 
 impl Queue {
     /// Creates an open queue of at most `bytes_max` bytes; a single message always fits.
-    pub fn new(bytes_max: u64) -> Self {
+    pub(super) fn new(bytes_max: u64) -> Self {
         let state = Mutex::new(State { open: true, ..State::default() });
         Self { state, filled: Notify::new(), bytes_max }
     }
 
     /// Appends the messages that fit.
-    pub fn push(&self, messages: Vec<PeerMessage>) -> Pushed {
+    pub(super) fn push(&self, messages: Vec<PeerMessage>) -> Pushed {
         let mut pushed = Pushed::default();
         let mut state = self.state.lock();
         if !state.open {
@@ -126,7 +126,7 @@ impl Queue {
 
     /// Moves at least one message, then more up to `bytes_max` bytes, to `into`; returns their
     /// bytes. They count until [`Queue::written`].
-    pub fn take(&self, bytes_max: u64, into: &mut Vec<PeerMessage>) -> u64 {
+    pub(super) fn take(&self, bytes_max: u64, into: &mut Vec<PeerMessage>) -> u64 {
         let mut state = self.state.lock();
         let mut taken = 0;
         while let Some((_, bytes)) = state.waiting.front() {
@@ -143,12 +143,12 @@ impl Queue {
     }
 
     /// Waits until there may be something to take.
-    pub async fn filled(&self) {
+    pub(super) async fn filled(&self) {
         self.filled.notified().await;
     }
 
     /// Releases the bytes of written messages.
-    pub fn written(&self, bytes: u64) {
+    pub(super) fn written(&self, bytes: u64) {
         let mut state = self.state.lock();
         state.bytes = state.bytes.saturating_sub(bytes);
         if state.waiting.is_empty() {
@@ -157,13 +157,13 @@ impl Queue {
     }
 
     /// Opens the queue: messages are accepted from now on.
-    pub fn open(&self) {
+    pub(super) fn open(&self) {
         self.state.lock().open = true;
     }
 
     /// Closes the queue: drops waiting and further messages. Returns the number that waited.
     /// Messages out with [`Queue::take`] no longer count.
-    pub fn close(&self) -> usize {
+    pub(super) fn close(&self) -> usize {
         let mut state = self.state.lock();
         state.open = false;
         state.bytes = 0;
@@ -171,7 +171,7 @@ impl Queue {
         std::mem::take(&mut state.waiting).len()
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.state.lock().bytes
     }
 }

@@ -14,7 +14,7 @@ use stele_types::{StoreId, StoreRun};
 use tokio::sync::watch;
 
 /// Time in which the address of a known run answers if that run lives.
-pub const PROBE_TIME: Duration = Duration::from_secs(2);
+pub(super) const PROBE_TIME: Duration = Duration::from_secs(2);
 /// Time for which an answer is used: a node that waits for it dials again meanwhile.
 const ANSWER_TIME: Duration = Duration::from_millis(2_500);
 /// Most addresses of which answers are kept.
@@ -26,13 +26,13 @@ type Asked = (Instant, watch::Receiver<Option<RunsOfNode>>);
 
 /// Connected runs, and addresses that are asked.
 #[derive(Default)]
-pub struct Runs {
+pub(super) struct Runs {
     connected: Mutex<HashMap<(StoreId, u128), usize>>,
     asked: Mutex<HashMap<String, Asked>>,
 }
 
 /// Connection of some runs, until it is dropped.
-pub struct Connected<'a> {
+pub(super) struct Connected<'a> {
     runs: &'a Runs,
     keys: Vec<(StoreId, u128)>,
 }
@@ -61,7 +61,10 @@ fn key(run: &StoreRun) -> u128 {
 
 impl Runs {
     /// Counts a connection of these runs.
-    pub fn connect(&self, runs: impl IntoIterator<Item = (StoreId, StoreRun)>) -> Connected<'_> {
+    pub(super) fn connect(
+        &self,
+        runs: impl IntoIterator<Item = (StoreId, StoreRun)>,
+    ) -> Connected<'_> {
         let keys: Vec<_> = runs.into_iter().map(|(store, run)| (store, key(&run))).collect();
         let mut connected = self.connected.lock();
         keys.iter().for_each(|key| *connected.entry(*key).or_default() += 1);
@@ -77,12 +80,17 @@ impl Shared {
     /// Judges the run that a node at `address` states for its store. Asks the address of the known run
     /// if that has no connection, and the stated one where both may go on, at most for [`PROBE_TIME`]
     /// each.
-    pub async fn admit(self: &Arc<Self>, store: StoreId, run: &StoreRun, address: &str) -> Verdict {
+    pub(super) async fn admit(
+        self: &Arc<Self>,
+        store: StoreId,
+        run: &StoreRun,
+        address: &str,
+    ) -> Verdict {
         self.judge(store, run, address, false).await
     }
 
     /// Like [`Shared::admit`], of a run that another node than its own states (`is_hearsay`) or itself.
-    pub async fn judge(
+    pub(super) async fn judge(
         self: &Arc<Self>,
         store: StoreId,
         run: &StoreRun,
@@ -156,7 +164,7 @@ impl Shared {
     /// Judges the stores of a dialling node; returns those that are not heard.
     ///
     /// Invariant: a refusal is of one store. The other stores of its node are heard.
-    pub async fn refused_stores(self: &Arc<Self>, hello: &Hello) -> Vec<RefusedStore> {
+    pub(super) async fn refused_stores(self: &Arc<Self>, hello: &Hello) -> Vec<RefusedStore> {
         let mut refused = Vec::new();
         for (store, run) in hello.runs_of_stores() {
             // bug server.copied_directory_heard: always
@@ -174,7 +182,7 @@ impl Shared {
     }
 
     /// Returns the refusal of a run, with its message.
-    pub fn refused_store(
+    pub(super) fn refused_store(
         &self,
         store: StoreId,
         run: &StoreRun,
@@ -189,7 +197,7 @@ impl Shared {
     }
 
     /// Passes on which stores of this node another one does not hear.
-    pub fn note_refused(&self, refused: &[RefusedStore]) {
+    pub(super) fn note_refused(&self, refused: &[RefusedStore]) {
         let own = self.own.read().clone();
         let of_own = refused.iter().filter(|it| own.contains(&it.store));
         of_own.for_each(|it| self.deliver.refused(it));

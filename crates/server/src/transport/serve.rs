@@ -23,7 +23,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 const SMALL_FRAME_BYTES_MAX: usize = 64 << 10;
 
 /// Serves a connection to its end.
-pub async fn run(shared: Arc<Shared>, stream: TcpStream) {
+pub(super) async fn run(shared: Arc<Shared>, stream: TcpStream) {
     let name = match stream.peer_addr() {
         Ok(address) => address.to_string(),
         Err(_) => "unknown".to_owned(),

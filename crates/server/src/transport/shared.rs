@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
 /// State that all connections of a node share.
-pub struct Shared {
+pub(super) struct Shared {
     pub options: TransportOptions,
     pub identity: Identity,
     /// Stores of this node; one may be added while it runs.
@@ -44,22 +44,22 @@ pub struct Shared {
 const REJECTED_MAX: usize = 1024;
 
 /// Bytes of one permit of [`Shared::room`].
-pub const ROOM_UNIT_BYTES: usize = 1 << 10;
+pub(super) const ROOM_UNIT_BYTES: usize = 1 << 10;
 
 impl Shared {
     /// Returns whether the store is one of this node's that serve.
-    pub fn is_own(&self, store: StoreId) -> bool {
+    pub(super) fn is_own(&self, store: StoreId) -> bool {
         self.own.read().contains(&store) && !self.gone.borrow().contains(&store)
     }
 
     /// Returns the stores of this node that serve.
-    pub fn serving(&self) -> Vec<StoreId> {
+    pub(super) fn serving(&self) -> Vec<StoreId> {
         let gone = self.gone.borrow();
         self.own.read().iter().copied().filter(|store| !gone.contains(store)).collect()
     }
 
     /// Returns the stores of this node, also those that do not serve.
-    pub fn all_own(&self) -> Vec<StoreId> {
+    pub(super) fn all_own(&self) -> Vec<StoreId> {
         let mut all = self.own.read().clone();
         let gone = self.gone.borrow();
         all.extend(gone.iter().filter(|store| !self.own.read().contains(store)));
@@ -68,7 +68,7 @@ impl Shared {
 
     /// Records whether a hello was rejected. Returns whether the last one of its node on that lane
     /// was rejected for the same reason.
-    pub fn note_rejection(&self, hello: &Hello, reason: Option<RejectReason>) -> bool {
+    pub(super) fn note_rejection(&self, hello: &Hello, reason: Option<RejectReason>) -> bool {
         let mut rejected = self.rejected.lock();
         let key = (hello.address.clone(), hello.lane);
         let Some(reason) = reason else {
@@ -82,7 +82,11 @@ impl Shared {
     }
 
     /// Runs a task until it ends or the transport stops. Reports a panic under this name.
-    pub fn spawn(self: &Arc<Self>, name: String, task: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn(
+        self: &Arc<Self>,
+        name: String,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
         let deliver = self.deliver.clone();
         let task = async move {
             if let Err(panicked) = caught(&name, task).await {
@@ -94,7 +98,7 @@ impl Shared {
     }
 
     /// Wraps a future so that it also ends when the transport stops.
-    pub fn until_stop<T: Future<Output = ()> + Send + 'static>(
+    pub(super) fn until_stop<T: Future<Output = ()> + Send + 'static>(
         &self,
         task: T,
     ) -> impl Future<Output = ()> + Send + 'static + use<T> {

@@ -59,11 +59,11 @@ counters! {
 }
 
 /// `sent` or `received`, frames and bytes.
-pub type Direction = (&'static str, u64, u64);
+pub(super) type Direction = (&'static str, u64, u64);
 
 /// Totals of one lane.
 #[derive(Debug, Default)]
-pub struct LaneStats {
+pub(super) struct LaneStats {
     /// Frames written, without keepalives.
     pub frames_sent: AtomicU64,
     /// Bytes of these frames.

@@ -16,7 +16,7 @@ fn control(address: &str) -> ControlClient<Channel> {
 }
 
 /// Waits until every region has this number of voters and no other peers.
-pub async fn until_voters(address: &str, count: usize) {
+pub(crate) async fn until_voters(address: &str, count: usize) {
     let started = Instant::now();
     loop {
         let request = ListRegionsRequest { system: true, ..ListRegionsRequest::default() };

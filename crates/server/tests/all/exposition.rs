@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Reads a scrape; returns the type of each family by its name. `is_open_metrics` chooses the format.
-pub fn parse(text: &str, is_open_metrics: bool) -> Result<BTreeMap<String, String>, String> {
+pub(crate) fn parse(text: &str, is_open_metrics: bool) -> Result<BTreeMap<String, String>, String> {
     let body = match is_open_metrics {
         true => text.strip_suffix("# EOF\n").ok_or("no `# EOF` at the end")?,
         false => text,

@@ -40,7 +40,7 @@ type Delayed = (Instant, PeerMessage);
 impl<E: StorageEngine + 'static> Network<E> {
     /// Creates the network of these stores. Each message is delivered `delay` after it was sent. A
     /// thread stands for the slow links. It ends with the network.
-    pub fn new(ids: &[StoreId], delay: Duration) -> std::io::Result<Self> {
+    pub(super) fn new(ids: &[StoreId], delay: Duration) -> std::io::Result<Self> {
         let stores = Arc::new(Stores(ids.iter().map(|id| (*id, OnceLock::new())).collect()));
         let link = match delay.is_zero() {
             true => None,
@@ -56,7 +56,7 @@ impl<E: StorageEngine + 'static> Network<E> {
     }
 
     /// Connects a store that has started.
-    pub fn connect(&self, id: StoreId, store: &Arc<StoreHandle<E>>) {
+    pub(super) fn connect(&self, id: StoreId, store: &Arc<StoreHandle<E>>) {
         if let Some(slot) = self.stores.0.get(&id) {
             // Each store is set once.
             let _ = slot.set(Arc::downgrade(store));
@@ -64,7 +64,7 @@ impl<E: StorageEngine + 'static> Network<E> {
     }
 
     /// Returns and forgets the first failure.
-    pub fn take_failure(&self) -> Option<String> {
+    pub(super) fn take_failure(&self) -> Option<String> {
         self.failure.lock().take()
     }
 

@@ -20,13 +20,13 @@ const STACK_BYTES: usize = 256 << 10;
 
 /// Class of an operation. A read-modify-write is a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub(super) enum Class {
     Read,
     Write,
 }
 
 /// Measurements of some operations.
-pub struct Outcome {
+pub(super) struct Outcome {
     pub ops: u64,
     pub seconds: f64,
     pub cpu_seconds: f64,
@@ -40,7 +40,7 @@ pub struct Outcome {
 }
 
 /// Latencies by class, in nanoseconds.
-pub struct Times {
+pub(super) struct Times {
     pub reads: Histogram<u64>,
     pub writes: Histogram<u64>,
 }
@@ -65,7 +65,7 @@ impl Times {
     }
 
     /// Returns the latencies of both classes together.
-    pub fn all(&self) -> Result<Histogram<u64>> {
+    pub(super) fn all(&self) -> Result<Histogram<u64>> {
         let mut all = self.reads.clone();
         all.add(&self.writes)?;
         Ok(all)
@@ -107,7 +107,7 @@ impl Done {
 
 /// Runs `ops` operations with `clients` clients; stops early if one fails. A step gets the client,
 /// the operation's number, and a random stream that follows from it, and returns its class.
-pub fn closed_loops<E: StorageEngine + 'static>(
+pub(super) fn closed_loops<E: StorageEngine + 'static>(
     cluster: &Cluster<E>,
     clients: usize,
     ops: u64,

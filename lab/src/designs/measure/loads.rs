@@ -14,7 +14,7 @@ const YCSB_SCAN_MAX: u64 = 100;
 
 impl<E: StorageEngine + 'static> Measured<'_, E> {
     /// Gets loaded keys, uniformly distributed.
-    pub fn gets(&self) -> Result<Outcome> {
+    pub(super) fn gets(&self) -> Result<Outcome> {
         let Plan { clients, ops, keys, .. } = *self.plan;
         closed_loops(self.cluster, clients, ops, |client, _, random| {
             let found = client.get(&key(random.below(keys)))?;
@@ -24,7 +24,7 @@ impl<E: StorageEngine + 'static> Measured<'_, E> {
     }
 
     /// Scans from random keys.
-    pub fn scans(&self, scans: u64, length: u64) -> Result<Outcome> {
+    pub(super) fn scans(&self, scans: u64, length: u64) -> Result<Outcome> {
         let length = length as usize;
         closed_loops(self.cluster, self.plan.clients, scans, |client, _, random| {
             // Low enough that sufficient keys follow.
@@ -36,7 +36,7 @@ impl<E: StorageEngine + 'static> Measured<'_, E> {
     }
 
     /// Gets and puts keys with Zipf's distribution.
-    pub fn mix(&self, reads_percent: u64) -> Result<Outcome> {
+    pub(super) fn mix(&self, reads_percent: u64) -> Result<Outcome> {
         let keys = self.plan.keys;
         let zipf = Choice::Zipfian(Zipf::new(keys));
         closed_loops(self.cluster, self.plan.clients, self.plan.ops, |client, _, random| {
@@ -52,7 +52,7 @@ impl<E: StorageEngine + 'static> Measured<'_, E> {
     }
 
     /// Scans from keys, and updates others, with Zipf's distribution. Some of the updates are deletes.
-    pub fn scan_mix(&self, scans_percent: u64, deletes_percent: u64) -> Result<Outcome> {
+    pub(super) fn scan_mix(&self, scans_percent: u64, deletes_percent: u64) -> Result<Outcome> {
         let Plan { clients, ops, scan_length, keys, .. } = *self.plan;
         let zipf = Choice::Zipfian(Zipf::new(keys));
         closed_loops(self.cluster, clients, ops, |client, _, random| {
@@ -72,7 +72,7 @@ impl<E: StorageEngine + 'static> Measured<'_, E> {
     }
 
     /// Runs a workload of Cooper et al. (SoCC 2010), with its authors' parameters.
-    pub fn ycsb(&self, workload: char) -> Result<Outcome> {
+    pub(super) fn ycsb(&self, workload: char) -> Result<Outcome> {
         let Plan { clients, ops, .. } = *self.plan;
         let reads = match workload {
             'a' | 'f' => 50,

@@ -20,7 +20,7 @@ const FOLLOWS_EVERY: Duration = Duration::from_millis(5);
 const STEP_BYTES: u64 = 2 << 20;
 
 /// Enforced limit; it is adjusted until this is dropped.
-pub struct PageCache {
+pub(super) struct PageCache {
     bytes: Arc<AtomicU64>,
     running: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -28,7 +28,7 @@ pub struct PageCache {
 
 impl PageCache {
     /// Limits the cgroup in `folder`, which must contain this process.
-    pub fn limit(folder: PathBuf, bytes: u64) -> Result<Self> {
+    pub(super) fn limit(folder: PathBuf, bytes: u64) -> Result<Self> {
         let file = folder.join(LIMIT);
         // Reports missing permissions early.
         fs::write(&file, NO_LIMIT).with_context(|| format!("writing {}", file.display()))?;
@@ -52,12 +52,12 @@ impl PageCache {
     }
 
     /// Changes the size of the page cache.
-    pub fn resize(&self, bytes: u64) {
+    pub(super) fn resize(&self, bytes: u64) {
         self.bytes.store(bytes, Ordering::Release);
     }
 
     /// Stops adjusting; the limit stays as it is.
-    pub fn end(mut self) -> Result<()> {
+    pub(super) fn end(mut self) -> Result<()> {
         self.running.store(false, Ordering::Release);
         let thread = self.thread.take().context("the page cache limit has already ended")?;
         thread.join().map_err(|_| anyhow!("the thread that limits the page cache panicked"))

@@ -25,7 +25,7 @@ const QUICK_IDLE: Duration = Duration::from_millis(100);
 
 /// One measured phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub(super) enum Phase {
     Put,
     Get,
     Scan,
@@ -44,7 +44,7 @@ pub enum Phase {
 impl Phase {
     /// Parses phases separated by commas, in the order of execution. A load comes first. YCSB's
     /// workloads follow their authors' order, with D and E last because they insert.
-    pub fn parse(text: &str) -> Result<Vec<Self>> {
+    pub(super) fn parse(text: &str) -> Result<Vec<Self>> {
         const YCSB: [char; 6] = ['a', 'b', 'c', 'f', 'd', 'e'];
         let mut phases = Vec::new();
         for part in text.split(',') {
@@ -80,7 +80,7 @@ impl Phase {
         }
     }
 
-    pub fn name(self) -> String {
+    pub(super) fn name(self) -> String {
         match self {
             Self::ScanOf(length) => format!("scan-of-{length}"),
             Self::Mix(percent) => format!("mix-{percent}"),
@@ -96,7 +96,7 @@ impl Phase {
 
 /// Parameters of a measurement.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub(super) struct Plan {
     pub stores: u64,
     pub value_bytes: u64,
     pub keys: u64,
@@ -122,7 +122,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn from(args: &Args) -> Result<Self> {
+    pub(super) fn from(args: &Args) -> Result<Self> {
         let value_bytes = args.size("value", 16 << 10, 4 << 10)?;
         let bytes = args.size("bytes", 256 << 20, 2 << 20)?;
         let keys = bytes / value_bytes.max(1);
@@ -158,23 +158,23 @@ impl Plan {
     }
 
     /// Returns the settings of a group in this mode.
-    pub fn setup(&self, mode: Mode) -> Setup {
+    pub(super) fn setup(&self, mode: Mode) -> Setup {
         Setup { election_ticks: self.election_ticks, mode, delay: self.delay }
     }
 
     /// Limits the page cache to that of `replicas` replicas, if requested.
-    pub fn limit_page_cache(&self, replicas: u64) -> Result<Option<PageCache>> {
+    pub(super) fn limit_page_cache(&self, replicas: u64) -> Result<Option<PageCache>> {
         let Some((cgroup, bytes)) = &self.page_cache else { return Ok(None) };
         PageCache::limit(cgroup.clone(), replicas * bytes).map(Some)
     }
 
-    pub fn payload(&self, pairs: u64) -> f64 {
+    pub(super) fn payload(&self, pairs: u64) -> f64 {
         (pairs * (self.value_bytes + KEY_BYTES as u64)) as f64
     }
 }
 
 /// Group under measurement.
-pub struct Measured<'a, E: StorageEngine> {
+pub(super) struct Measured<'a, E: StorageEngine> {
     pub cluster: &'a Cluster<E>,
     pub plan: &'a Plan,
     pub dir: &'a Path,
@@ -186,19 +186,19 @@ pub struct Measured<'a, E: StorageEngine> {
 }
 
 impl<'a, E: StorageEngine + 'static> Measured<'a, E> {
-    pub fn new(cluster: &'a Cluster<E>, plan: &'a Plan, dir: &'a Path) -> Self {
+    pub(super) fn new(cluster: &'a Cluster<E>, plan: &'a Plan, dir: &'a Path) -> Self {
         let values = Values::new(plan.value_bytes, plan.value_bytes as usize);
         let (keys, inserting) = (AtomicU64::new(0), AtomicU64::new(plan.keys));
         Self { cluster, plan, dir, values, keys, inserting }
     }
 
     /// Returns a random value.
-    pub fn value(&self, random: &mut Prng) -> &[u8] {
+    pub(super) fn value(&self, random: &mut Prng) -> &[u8] {
         self.values.any(random, self.plan.value_bytes as usize)
     }
 
     /// Puts every key once, in random order.
-    pub fn load(&self) -> Result<Outcome> {
+    pub(super) fn load(&self) -> Result<Outcome> {
         let Plan { load_clients, keys, .. } = *self.plan;
         let outcome = closed_loops(self.cluster, load_clients, keys, |client, op, random| {
             client.put(&key(op), self.value(random))?;
@@ -209,7 +209,7 @@ impl<'a, E: StorageEngine + 'static> Measured<'a, E> {
     }
 
     /// Loads, then measures each phase with a cold page cache.
-    pub fn phases(&self, phases: &[Phase]) -> Result<Vec<Value>> {
+    pub(super) fn phases(&self, phases: &[Phase]) -> Result<Vec<Value>> {
         let before = written_bytes()?;
         let cache = self.plan.limit_page_cache(self.plan.stores)?;
         let load = self.load()?;

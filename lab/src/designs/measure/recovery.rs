@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use stele_storage::StorageEngine;
 
 /// Command of the child process that is killed.
-pub const CHILD: &str = "load-until-killed";
+pub(super) const CHILD: &str = "load-until-killed";
 const LOADED: &str = "loaded";
 /// Time of further writes after the load.
 const GOES_ON: Duration = Duration::from_millis(300);
@@ -25,7 +25,7 @@ const GOES_ON: Duration = Duration::from_millis(300);
 const CHECKED: u64 = 1_000;
 
 /// Lets a child load `dir`, kills it, and opens the store again.
-pub fn measure(system: &System, plan: &Plan, dir: &Path) -> Result<Vec<Value>> {
+pub(super) fn measure(system: &System, plan: &Plan, dir: &Path) -> Result<Vec<Value>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["designs", CHILD]).args(plan.args.again(&["systems", "dir"]));
     command.arg("--systems").arg(system.name).arg("--dir").arg(dir);
@@ -43,7 +43,7 @@ pub fn measure(system: &System, plan: &Plan, dir: &Path) -> Result<Vec<Value>> {
 }
 
 /// Runs the child process.
-pub fn serve(args: &Args) -> Result<()> {
+pub(super) fn serve(args: &Args) -> Result<()> {
     end_with_parent();
     let plan = Plan::from(args)?;
     for system in System::chosen(args, &plan)? {
@@ -61,7 +61,10 @@ fn end_with_parent() {
 }
 
 /// Loads, reports that, and puts the same keys again until killed.
-pub fn load_and_go_on<E: StorageEngine + 'static>(cluster: &Cluster<E>, plan: &Plan) -> Result<()> {
+pub(super) fn load_and_go_on<E: StorageEngine + 'static>(
+    cluster: &Cluster<E>,
+    plan: &Plan,
+) -> Result<()> {
     let _cache = plan.limit_page_cache(plan.stores)?;
     let measured = Measured::new(cluster, plan, &plan.dir);
     measured.load()?;
@@ -75,7 +78,7 @@ pub fn load_and_go_on<E: StorageEngine + 'static>(cluster: &Cluster<E>, plan: &P
 }
 
 /// Opens the stores one by one, and then measures the time to the first get.
-pub fn reopen<E: StorageEngine + 'static>(
+pub(super) fn reopen<E: StorageEngine + 'static>(
     plan: &Plan,
     mode: Mode,
     dir: &Path,

@@ -26,14 +26,14 @@ struct Row {
 
 /// Rows and systems in order of appearance.
 #[derive(Default)]
-pub struct Report {
+pub(super) struct Report {
     rows: Vec<Row>,
     systems: Vec<String>,
 }
 
 impl Report {
     /// Prints and stores the lines of one round of a system.
-    pub fn add(&mut self, system: &str, round: usize, lines: Vec<Value>) {
+    pub(super) fn add(&mut self, system: &str, round: usize, lines: Vec<Value>) {
         if !self.systems.iter().any(|known| known == system) {
             self.systems.push(system.to_owned());
         }
@@ -72,7 +72,7 @@ impl Report {
 
     /// Prints the medians over the rounds; `x` is the factor by which a system is better than the
     /// first.
-    pub fn print_summary(&self) {
+    pub(super) fn print_summary(&self) {
         let Some(first) = self.systems.first() else { return };
         let mut phases: Vec<&str> = Vec::new();
         for row in &self.rows {

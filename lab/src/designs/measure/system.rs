@@ -14,7 +14,7 @@ use stele_storage::StorageEngine;
 
 /// One system under measurement.
 #[derive(Clone, Debug)]
-pub struct System {
+pub(super) struct System {
     pub name: &'static str,
     mode: Mode,
     kind: Kind,
@@ -38,12 +38,12 @@ trait Use {
 }
 
 /// Returns the directories of a group's stores.
-pub fn store_dirs(dir: &Path, stores: u64) -> Vec<PathBuf> {
+pub(super) fn store_dirs(dir: &Path, stores: u64) -> Vec<PathBuf> {
     (1..=stores).map(|store| dir.join(format!("store-{store}"))).collect()
 }
 
 /// Opens a group, passes it to `f`, and stops it.
-pub fn with_group<E: StorageEngine + 'static, T>(
+pub(super) fn with_group<E: StorageEngine + 'static, T>(
     plan: &Plan,
     mode: Mode,
     dir: &Path,
@@ -139,7 +139,7 @@ impl System {
     }
 
     /// Returns the systems named on the command line.
-    pub fn chosen(args: &Args, plan: &Plan) -> Result<Vec<Self>> {
+    pub(super) fn chosen(args: &Args, plan: &Plan) -> Result<Vec<Self>> {
         let all = Self::all(plan);
         let Some(names) = args.text("systems") else {
             let is_usual = |it: &Self| it.mode == Mode::PRODUCT && it.name != "original-sync";
@@ -156,7 +156,7 @@ impl System {
     }
 
     /// Returns the engine's settings for the report.
-    pub fn settings(&self) -> String {
+    pub(super) fn settings(&self) -> String {
         let mode = self.mode;
         match &self.kind {
             Kind::Stele(options) => format!("{mode:?}; {options:?}"),
@@ -184,17 +184,17 @@ impl System {
     }
 
     /// Loads and measures a new group.
-    pub fn measure(&self, plan: &Plan, phases: &[Phase], dir: &Path) -> Result<Vec<Value>> {
+    pub(super) fn measure(&self, plan: &Plan, phases: &[Phase], dir: &Path) -> Result<Vec<Value>> {
         self.with(Phases(plan, phases, dir))
     }
 
     /// Loads a new group and continues writing until killed.
-    pub fn load(&self, plan: &Plan) -> Result<()> {
+    pub(super) fn load(&self, plan: &Plan) -> Result<()> {
         self.with(Load(plan))
     }
 
     /// Opens the stores of a killed process.
-    pub fn reopen(&self, plan: &Plan, dir: &Path) -> Result<Vec<Value>> {
+    pub(super) fn reopen(&self, plan: &Plan, dir: &Path) -> Result<Vec<Value>> {
         self.with(Reopen(plan, dir))
     }
 }

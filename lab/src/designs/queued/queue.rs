@@ -6,7 +6,7 @@ use stele_types::{CommittedEntry, Error, LogIndex, RegionId, Result};
 
 /// Consecutive committed entries of one region, all commands.
 #[derive(Debug)]
-pub struct Run {
+pub(super) struct Run {
     pub region: RegionId,
     pub entries: Vec<CommittedEntry>,
     payload_bytes: u64,
@@ -14,7 +14,7 @@ pub struct Run {
 }
 
 impl Run {
-    pub fn new(region: RegionId, entries: Vec<CommittedEntry>, queued_nanos: u64) -> Self {
+    pub(super) fn new(region: RegionId, entries: Vec<CommittedEntry>, queued_nanos: u64) -> Self {
         let payload_bytes = entries.iter().map(|entry| entry.payload.len() as u64).sum();
         Self { region, entries, payload_bytes, queued_nanos }
     }
@@ -32,7 +32,7 @@ pub struct Applied {
 }
 
 #[derive(Debug, Default)]
-pub struct Queue {
+pub(super) struct Queue {
     waiting: VecDeque<Run>,
     /// Bytes of payloads that wait or are being applied.
     payload_bytes: u64,
@@ -48,7 +48,7 @@ pub struct Queue {
 
 impl Queue {
     /// Fails if applying failed.
-    pub fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         match &self.failure {
             Some(reason) => Err(Error::Poisoned(reason.clone())),
             None => Ok(()),
@@ -57,7 +57,7 @@ impl Queue {
 
     /// Fails unless the run follows what is applied and queued, and is persisted, as the inner engine
     /// would.
-    pub fn check_next(&self, run: &Run, progress: Option<Progress>) -> Result<()> {
+    pub(super) fn check_next(&self, run: &Run, progress: Option<Progress>) -> Result<()> {
         let progress = progress.unwrap_or_default();
         let mut last = self.last_of(run.region).unwrap_or(progress.applied);
         for entry in &run.entries {
@@ -74,14 +74,14 @@ impl Queue {
 
     /// Returns whether a run may wait now. One that is larger than the limit waits alone. Invariant:
     /// entries of one region wait at a time, so that the order of their effects is that of its log.
-    pub fn has_room(&self, run: &Run, bytes_max: u64) -> bool {
+    pub(super) fn has_room(&self, run: &Run, bytes_max: u64) -> bool {
         let is_in_order = self.last.0 == run.region;
         let fits = self.payload_bytes + run.payload_bytes <= bytes_max;
         self.is_empty() || is_in_order && fits
     }
 
     /// Adds a run and its effects. Fails and adds nothing if a command is not readable.
-    pub fn push(&mut self, run: Run) -> Result<()> {
+    pub(super) fn push(&mut self, run: Run) -> Result<()> {
         self.check()?;
         let Some(last) = run.entries.last() else { return Ok(()) };
         let effects = run.entries.iter().map(|entry| (entry.index, entry.payload.clone()));
@@ -96,7 +96,7 @@ impl Queue {
     }
 
     /// Takes the next run to apply.
-    pub fn take(&mut self) -> Option<Run> {
+    pub(super) fn take(&mut self) -> Option<Run> {
         let run = self.waiting.pop_front()?;
         self.is_applying = true;
         Some(run)
@@ -104,7 +104,12 @@ impl Queue {
 
     /// Records that a run was applied between two times, or the failure. What a failed queue holds stays
     /// visible: it is committed.
-    pub fn note_applied(&mut self, run: Run, (began, ended): (u64, u64), result: Result<()>) {
+    pub(super) fn note_applied(
+        &mut self,
+        run: Run,
+        (began, ended): (u64, u64),
+        result: Result<()>,
+    ) {
         self.is_applying = false;
         if let Err(error) = result {
             self.failure = Some(format!("applying entries of region {}: {error}", run.region));
@@ -122,28 +127,28 @@ impl Queue {
     }
 
     /// Returns the last entry of a region that waits or is being applied.
-    pub fn last_of(&self, region: RegionId) -> Option<LogIndex> {
+    pub(super) fn last_of(&self, region: RegionId) -> Option<LogIndex> {
         (!self.is_empty() && self.last.0 == region).then_some(self.last.1)
     }
 
     /// Returns whether nothing waits and nothing is being applied.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && !self.is_applying
     }
 
-    pub fn effects(&self) -> Effects {
+    pub(super) fn effects(&self) -> Effects {
         self.overlay.effects()
     }
 
-    pub fn times(&self) -> Applied {
+    pub(super) fn times(&self) -> Applied {
         self.times
     }
 
-    pub fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.is_stopped = true;
     }
 
-    pub fn is_stopped(&self) -> bool {
+    pub(super) fn is_stopped(&self) -> bool {
         self.is_stopped
     }
 }

@@ -4,7 +4,7 @@ use super::ffi;
 use std::ffi::c_char;
 
 /// Changes that are written atomically.
-pub struct Batch {
+pub(crate) struct Batch {
     pub(super) raw: *mut ffi::WriteBatch,
 }
 
@@ -16,13 +16,13 @@ impl Default for Batch {
 
 impl Batch {
     /// Creates an empty batch.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // SAFETY: freed in `drop`.
         Self { raw: unsafe { ffi::rocksdb_writebatch_create() } }
     }
 
     /// Sets `key` to the concatenated parts of the value.
-    pub fn put(&mut self, key: &[u8], value: [&[u8]; 2]) {
+    pub(crate) fn put(&mut self, key: &[u8], value: [&[u8]; 2]) {
         let data = value.map(|part| part.as_ptr().cast::<c_char>());
         let bytes = value.map(<[u8]>::len);
         let (key, key_bytes) = (key.as_ptr().cast::<c_char>(), key.len());
@@ -41,13 +41,13 @@ impl Batch {
     }
 
     /// Removes `key`.
-    pub fn delete(&mut self, key: &[u8]) {
+    pub(crate) fn delete(&mut self, key: &[u8]) {
         // SAFETY: the library copies the key.
         unsafe { ffi::rocksdb_writebatch_delete(self.raw, key.as_ptr().cast(), key.len()) }
     }
 
     /// Deletes the keys from `start` to `end`, exclusive; nothing if the range is empty.
-    pub fn delete_range(&mut self, start: &[u8], end: &[u8]) {
+    pub(crate) fn delete_range(&mut self, start: &[u8], end: &[u8]) {
         if start >= end {
             return;
         }

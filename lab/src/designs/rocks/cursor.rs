@@ -6,12 +6,12 @@ use std::sync::Arc;
 use stele_types::{Error, Result};
 
 /// Read options of the library.
-pub struct Reading {
+pub(super) struct Reading {
     pub(super) raw: *mut ffi::ReadOptions,
 }
 
 impl Reading {
-    pub fn new(tier: Tier, snapshot: Option<&Snapshot>) -> Self {
+    pub(super) fn new(tier: Tier, snapshot: Option<&Snapshot>) -> Self {
         // SAFETY: freed in `drop`; the snapshot exists at every read with these options.
         unsafe {
             let options = ffi::rocksdb_readoptions_create();
@@ -35,7 +35,7 @@ impl Drop for Reading {
 
 /// Snapshot of a database.
 #[derive(Debug)]
-pub struct Snapshot {
+pub(super) struct Snapshot {
     raw: *const ffi::Snapshot,
     db: Arc<Db>,
 }
@@ -47,7 +47,7 @@ unsafe impl Sync for Snapshot {}
 
 impl Snapshot {
     /// Takes a snapshot of `db`.
-    pub fn new(db: &Arc<Db>) -> Self {
+    pub(super) fn new(db: &Arc<Db>) -> Self {
         // SAFETY: the database is open for as long as the snapshot shares it.
         let raw = unsafe { ffi::rocksdb_create_snapshot(db.raw) };
         Self { raw, db: db.clone() }
@@ -55,7 +55,7 @@ impl Snapshot {
 
     /// Passes the value of `key` to `read`. The outer `None` means that it is not in memory, and
     /// only memory may be read.
-    pub fn get<T>(
+    pub(super) fn get<T>(
         &self,
         key: &[u8],
         tier: Tier,
@@ -71,7 +71,7 @@ impl Snapshot {
     }
 
     /// Returns a cursor over the snapshot.
-    pub fn cursor(&self) -> Cursor<'_> {
+    pub(super) fn cursor(&self) -> Cursor<'_> {
         self.db.cursor_with(Reading::new(Tier::All, Some(self)))
     }
 }
@@ -84,7 +84,7 @@ impl Drop for Snapshot {
 }
 
 /// Position in key order.
-pub struct Cursor<'a> {
+pub(crate) struct Cursor<'a> {
     raw: *mut ffi::Iterator,
     db: &'a Db,
     _options: Reading,
@@ -96,19 +96,19 @@ impl<'a> Cursor<'a> {
     }
 
     /// Moves to the first key at or after `key`.
-    pub fn seek(&mut self, key: &[u8]) {
+    pub(crate) fn seek(&mut self, key: &[u8]) {
         // SAFETY: iterator and key are valid for the call.
         unsafe { ffi::rocksdb_iter_seek(self.raw, key.as_ptr().cast(), key.len()) }
     }
 
     /// Moves to the last key at or before `key`.
-    pub fn seek_back(&mut self, key: &[u8]) {
+    pub(crate) fn seek_back(&mut self, key: &[u8]) {
         // SAFETY: iterator and key are valid for the call.
         unsafe { ffi::rocksdb_iter_seek_for_prev(self.raw, key.as_ptr().cast(), key.len()) }
     }
 
     /// Moves one key forward or backward. Requires a current pair.
-    pub fn step(&mut self, forward: bool) {
+    pub(crate) fn step(&mut self, forward: bool) {
         // SAFETY: `pair` was `Some`, so the iterator is valid, as both calls require.
         unsafe {
             match forward {
@@ -119,7 +119,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Returns the current key and value; `None` past the ends.
-    pub fn pair(&self) -> Result<Option<(&[u8], &[u8])>> {
+    pub(crate) fn pair(&self) -> Result<Option<(&[u8], &[u8])>> {
         // SAFETY: on a valid iterator both slices stay valid until it moves, and moving takes `&mut
         // self`.
         unsafe {

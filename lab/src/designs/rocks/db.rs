@@ -14,7 +14,7 @@ use stele_types::{Error, Result};
 
 /// Sources that a read may use (`rocksdb::ReadTier`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tier {
+pub(crate) enum Tier {
     /// Memory and device.
     All = 0,
     /// Memory only.
@@ -25,7 +25,7 @@ pub enum Tier {
 
 /// Durability of a write when it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
+pub(crate) enum Durability {
     /// In the write-ahead log, synced.
     Synced,
     /// In the write-ahead log, not synced.
@@ -45,7 +45,7 @@ const SETTLE_POLL: Duration = Duration::from_millis(5);
 
 /// An open database.
 #[derive(Debug)]
-pub struct Db {
+pub(crate) struct Db {
     pub(super) raw: *mut ffi::Database,
     pub(super) path: PathBuf,
 }
@@ -96,7 +96,7 @@ fn c_string(text: &str) -> Result<CString> {
 
 impl Db {
     /// Opens the database in `path` with options in RocksDB's format (`name=value;..`).
-    pub fn open(path: &Path, options: &str) -> Result<Self> {
+    pub(crate) fn open(path: &Path, options: &str) -> Result<Self> {
         // SAFETY: as `open_by` requires.
         Self::open_by(path, options, |options, name, error| unsafe {
             ffi::rocksdb_open(options, name, error)
@@ -104,7 +104,7 @@ impl Db {
     }
 
     /// Opens the database read-only.
-    pub fn open_to_read(path: &Path, options: &str) -> Result<Self> {
+    pub(crate) fn open_to_read(path: &Path, options: &str) -> Result<Self> {
         // SAFETY: as `open_by` requires.
         Self::open_by(path, options, |options, name, error| unsafe {
             ffi::rocksdb_open_for_read_only(options, name, 0, error)
@@ -134,7 +134,7 @@ impl Db {
     }
 
     /// Writes a batch atomically.
-    pub fn write(&self, batch: &Batch, durability: Durability) -> Result<()> {
+    pub(crate) fn write(&self, batch: &Batch, durability: Durability) -> Result<()> {
         // SAFETY: the options are valid in this block; the batch is not used meanwhile.
         unsafe {
             let options = ffi::rocksdb_writeoptions_create();
@@ -150,7 +150,7 @@ impl Db {
     }
 
     /// Syncs the write-ahead log.
-    pub fn sync_log(&self) -> Result<()> {
+    pub(crate) fn sync_log(&self) -> Result<()> {
         // SAFETY: the database is open while `self` exists.
         check(&self.path, "syncing the log", |error| unsafe {
             ffi::rocksdb_flush_wal(self.raw, 1, error);
@@ -158,7 +158,7 @@ impl Db {
     }
 
     /// Flushes memtables to tables.
-    pub fn flush(&self) -> Result<()> {
+    pub(crate) fn flush(&self) -> Result<()> {
         // SAFETY: the options are valid in this block and wait by default.
         unsafe {
             let options = ffi::rocksdb_flushoptions_create();
@@ -171,7 +171,7 @@ impl Db {
     }
 
     /// Flushes, and waits until no flush or compaction runs or is due.
-    pub fn settle(&self) -> Result<()> {
+    pub(crate) fn settle(&self) -> Result<()> {
         self.flush()?;
         while BACKGROUND.iter().any(|name| self.figure(name) > 0) {
             std::thread::sleep(SETTLE_POLL);
@@ -180,13 +180,13 @@ impl Db {
     }
 
     /// Compacts all tables into the last level.
-    pub fn compact(&self) {
+    pub(crate) fn compact(&self) {
         // SAFETY: the database is open while `self` exists; null pointers are the ends of the key space.
         unsafe { ffi::rocksdb_compact_range(self.raw, ptr::null(), 0, ptr::null(), 0) }
     }
 
     /// Flushes, and creates a database of the same tables in `dir`, by hard links.
-    pub fn checkpoint(&self, dir: &Path) -> Result<()> {
+    pub(crate) fn checkpoint(&self, dir: &Path) -> Result<()> {
         let name = c_string(&dir.to_string_lossy())?;
         // SAFETY: database and name outlive the calls; the object is used and freed once, here.
         unsafe {
@@ -202,7 +202,7 @@ impl Db {
     }
 
     /// Returns an integer property of the library (`rocksdb.` and its name); 0 if unknown.
-    pub fn figure(&self, name: &CStr) -> u64 {
+    pub(crate) fn figure(&self, name: &CStr) -> u64 {
         let mut value = 0;
         // SAFETY: both pointers are valid for the call.
         let found = unsafe { ffi::rocksdb_property_int(self.raw, name.as_ptr(), &mut value) };
@@ -210,7 +210,7 @@ impl Db {
     }
 
     /// Passes the value of `key` to `read`.
-    pub fn get<T>(
+    pub(crate) fn get<T>(
         &self,
         key: &[u8],
         tier: Tier,
@@ -249,12 +249,12 @@ impl Db {
     }
 
     /// Returns a cursor over the current data.
-    pub fn cursor(&self) -> Cursor<'_> {
+    pub(crate) fn cursor(&self) -> Cursor<'_> {
         self.cursor_with(Reading::new(Tier::All, None))
     }
 
     /// Reads up to `limit` pairs from `from` on. Returns their number and the bytes of their values.
-    pub fn scan(&self, from: &[u8], limit: usize) -> Result<(usize, usize)> {
+    pub(crate) fn scan(&self, from: &[u8], limit: usize) -> Result<(usize, usize)> {
         let (mut pairs, mut bytes) = (0, 0);
         let mut cursor = self.cursor();
         cursor.seek(from);

@@ -48,7 +48,7 @@ const INLINE_BYTES_MAX: usize = stele_types::limits::INLINE_VALUE_BYTES_MAX;
 
 /// Key-values of a store.
 #[derive(Debug)]
-pub struct KeyValues {
+pub(super) struct KeyValues {
     pub db: Arc<Db>,
     pub values: Option<Arc<ValueLog>>,
     pub path: Arc<PathBuf>,
@@ -58,7 +58,7 @@ pub struct KeyValues {
 }
 
 /// Changes of key-values that are applied atomically.
-pub struct Change {
+pub(super) struct Change {
     batch: Batch,
     values: Option<Pending>,
     pub user_bytes: u64,
@@ -66,7 +66,7 @@ pub struct Change {
 
 impl Change {
     /// Adds the operations of a command.
-    pub fn command(&mut self, command: &Command) {
+    pub(super) fn command(&mut self, command: &Command) {
         for op in command.ops() {
             match op {
                 Op::Put { key, value, value_crc, expires_at_s, .. } => {
@@ -92,24 +92,24 @@ impl Change {
     }
 
     /// Adds the pairs of a snapshot.
-    pub fn pairs(&mut self, pairs: &[Pair]) {
+    pub(super) fn pairs(&mut self, pairs: &[Pair]) {
         for Pair { key, value, expires_at_s } in pairs {
             self.put((key, value, checksum::crc32c(value), *expires_at_s));
         }
     }
 
-    pub fn delete_range(&mut self, range: &KeyRange) {
+    pub(super) fn delete_range(&mut self, range: &KeyRange) {
         let (start, end) = data_range(range);
         self.batch.delete_range(&start, &end);
     }
 
-    pub fn applied(&mut self, region: RegionId, applied: Applied) {
+    pub(super) fn applied(&mut self, region: RegionId, applied: Applied) {
         self.batch.put(&Applied::key(region), [&applied.encode(), &[]]);
     }
 }
 
 impl KeyValues {
-    pub fn open(dir: &Path, options: &str, persistence: Persistence) -> Result<Self> {
+    pub(super) fn open(dir: &Path, options: &str, persistence: Persistence) -> Result<Self> {
         let path = dir.join("pairs");
         let db = Arc::new(Db::open(&path, options)?);
         if persistence == Persistence::Tables {
@@ -124,24 +124,24 @@ impl KeyValues {
     }
 
     /// Returns the applied index of every region when the database was opened.
-    pub fn all_applied(&self) -> Result<BTreeMap<RegionId, Applied>> {
+    pub(super) fn all_applied(&self) -> Result<BTreeMap<RegionId, Applied>> {
         Applied::all(&self.db, &self.path)
     }
 
     /// Returns the applied index of a region that survives a crash. For databases without a log
     /// only.
-    pub fn flushed(&self, region: RegionId) -> Result<Option<Applied>> {
+    pub(super) fn flushed(&self, region: RegionId) -> Result<Option<Applied>> {
         let read = |value: &[u8]| Applied::decode(value, &self.path);
         self.db.get(&Applied::key(region), Tier::Persisted, read)?.transpose()
     }
 
-    pub fn change(&self) -> Change {
+    pub(super) fn change(&self) -> Change {
         let values = self.values.as_ref().map(|values| values.begin());
         Change { batch: Batch::new(), values, user_bytes: 0 }
     }
 
     /// Applies a change. Values are written before pointers to them.
-    pub fn make(&self, change: &Change) -> Result<()> {
+    pub(super) fn make(&self, change: &Change) -> Result<()> {
         if let (Some(values), Some(pending)) = (&self.values, &change.values) {
             values.write(pending)?;
         }
@@ -152,20 +152,20 @@ impl KeyValues {
 
     /// Creates a database in `dir` of the tables that hold exactly what was applied before. Returns
     /// the applied index of each region in it, which survives a crash of this store too.
-    pub fn ship(&self, dir: &Path, options: &str) -> Result<BTreeMap<RegionId, Applied>> {
+    pub(super) fn ship(&self, dir: &Path, options: &str) -> Result<BTreeMap<RegionId, Applied>> {
         self.unpersisted_bytes.store(0, Ordering::Relaxed);
         self.db.checkpoint(dir)?;
         mirror::drop_logs(dir)?;
         Applied::all(&Db::open_to_read(dir, options)?, dir)
     }
 
-    pub fn unpersisted_bytes(&self) -> u64 {
+    pub(super) fn unpersisted_bytes(&self) -> u64 {
         self.unpersisted_bytes.load(Ordering::Relaxed)
     }
 
     /// Makes everything applied so far survive a crash without the Raft log. Values are durable
     /// before pointers to them.
-    pub fn persist(&self) -> Result<()> {
+    pub(super) fn persist(&self) -> Result<()> {
         self.unpersisted_bytes.store(0, Ordering::Relaxed);
         if let Some(values) = &self.values {
             values.sync()?;

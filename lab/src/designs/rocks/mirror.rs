@@ -17,9 +17,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 use stele_types::{Error, RegionId, Result, keyspace};
 
-pub const NEXT: &str = "pairs-new";
+pub(super) const NEXT: &str = "pairs-new";
 /// Name prefix of shipments.
-pub const SHIPMENT: &str = "ship-";
+pub(super) const SHIPMENT: &str = "ship-";
 const OWN: &str = "OWN";
 const COPY_BYTES: usize = 1 << 20;
 
@@ -48,7 +48,7 @@ fn each(dir: &Path, mut f: impl FnMut(&str, &Path) -> Result<()>) -> Result<()> 
 }
 
 /// Removes what a crash left of sent or received shipments.
-pub fn remove_leftovers(dir: &Path) -> Result<()> {
+pub(super) fn remove_leftovers(dir: &Path) -> Result<()> {
     each(dir, |name, path| match name == NEXT || name.starts_with(SHIPMENT) {
         true => remove(path),
         false => Ok(()),
@@ -56,7 +56,7 @@ pub fn remove_leftovers(dir: &Path) -> Result<()> {
 }
 
 /// Removes the write-ahead logs of a checkpoint: writes made during the checkpoint.
-pub fn drop_logs(dir: &Path) -> Result<()> {
+pub(super) fn drop_logs(dir: &Path) -> Result<()> {
     each(dir, |name, path| match name.ends_with(".log") {
         true => fs::remove_file(path).map_err(failed("remove", path)),
         false => Ok(()),
@@ -79,7 +79,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 
 /// Creates `dir/pairs-new` durably from a shipment and the store's own records. `has_some`: tables
 /// of `dir/pairs` are from the same sender, which uses each name once.
-pub fn make_next(dir: &Path, shipped: &Path, own: &Own, has_some: bool) -> Result<()> {
+pub(super) fn make_next(dir: &Path, shipped: &Path, own: &Own, has_some: bool) -> Result<()> {
     let (here, next) = (dir.join("pairs"), dir.join(NEXT));
     remove(&next)?;
     fs::create_dir(&next).map_err(failed("create", &next))?;
@@ -101,7 +101,7 @@ pub fn make_next(dir: &Path, shipped: &Path, own: &Own, has_some: bool) -> Resul
 }
 
 /// Makes `pairs-new` the database, atomically on a crash. It must not be open.
-pub fn switch(dir: &Path) -> Result<()> {
+pub(super) fn switch(dir: &Path) -> Result<()> {
     let (here, next) = (dir.join("pairs"), dir.join(NEXT));
     let exchanged = renameat_with(CWD, &next, CWD, &here, RenameFlags::EXCHANGE);
     exchanged.map_err(|error| Error::io("exchange", &here, error.into()))?;
@@ -112,7 +112,7 @@ pub fn switch(dir: &Path) -> Result<()> {
 /// Records that a store does not copy from others: its local records, and the applied index of its
 /// regions, which holds this store's incarnations.
 #[derive(Clone, Debug, Default)]
-pub struct Own {
+pub(super) struct Own {
     facts: Vec<(Vec<u8>, Vec<u8>)>,
     pub applied: BTreeMap<RegionId, Applied>,
 }
@@ -123,7 +123,7 @@ impl Own {
     }
 
     /// Reads the records of a store with this database.
-    pub fn of(db: &Db, path: &Path) -> Result<Self> {
+    pub(super) fn of(db: &Db, path: &Path) -> Result<Self> {
         let mut facts = Vec::new();
         let [start, end] = Self::range();
         let mut cursor = db.cursor();
@@ -148,7 +148,7 @@ impl Own {
 
     /// Writes the records into the sender's database, before any other write there. A crash in
     /// between repeats it.
-    pub fn restore(path: &Path, db: &Db) -> Result<()> {
+    pub(super) fn restore(path: &Path, db: &Db) -> Result<()> {
         let file = path.join(OWN);
         let stored = match fs::read(&file) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

@@ -23,24 +23,24 @@ const DATA_END: [u8; 1] = [DATA + 1];
 const INLINE: u8 = 0;
 const POINTER: u8 = 1;
 
-pub fn data_key(key: &[u8]) -> Vec<u8> {
+pub(super) fn data_key(key: &[u8]) -> Vec<u8> {
     [&[DATA][..], key].concat()
 }
 
 /// Returns the first key of a range, and the first key after it.
-pub fn data_range(range: &KeyRange) -> (Vec<u8>, Vec<u8>) {
+pub(super) fn data_range(range: &KeyRange) -> (Vec<u8>, Vec<u8>) {
     let end = if range.end.is_empty() { DATA_END.to_vec() } else { data_key(&range.end) };
     (data_key(&range.start), end)
 }
 
 /// Returns the key of a pair's record.
-pub fn user_key(stored: &[u8]) -> Option<Bytes> {
+pub(super) fn user_key(stored: &[u8]) -> Option<Bytes> {
     stored.strip_prefix(&[DATA]).map(Bytes::copy_from_slice)
 }
 
 /// Applied index of a region in the key-values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Applied {
+pub(super) struct Applied {
     /// Incarnation of the region's log.
     pub incarnation: u64,
     pub index: LogIndex,
@@ -49,22 +49,22 @@ pub struct Applied {
 }
 
 impl Applied {
-    pub const FIRST_KEY: [u8; 1] = [APPLIED];
+    pub(super) const FIRST_KEY: [u8; 1] = [APPLIED];
     /// First key after all applied indexes.
-    pub const END_KEY: [u8; 1] = [APPLIED + 1];
+    pub(super) const END_KEY: [u8; 1] = [APPLIED + 1];
 
-    pub fn key(region: RegionId) -> Vec<u8> {
+    pub(super) fn key(region: RegionId) -> Vec<u8> {
         [&[APPLIED][..], &region.0.to_be_bytes()].concat()
     }
 
     /// Returns the region of such a key; `None` for others.
-    pub fn region(key: &[u8]) -> Option<RegionId> {
+    pub(super) fn region(key: &[u8]) -> Option<RegionId> {
         let number = key.strip_prefix(&[APPLIED])?;
         Some(RegionId(u64::from_be_bytes(number.try_into().ok()?)))
     }
 
     /// Returns the applied indexes of all regions of a database in `path`.
-    pub fn all(db: &Db, path: &Path) -> Result<BTreeMap<RegionId, Self>> {
+    pub(super) fn all(db: &Db, path: &Path) -> Result<BTreeMap<RegionId, Self>> {
         let mut all = BTreeMap::new();
         let mut cursor = db.cursor();
         cursor.seek(&Self::FIRST_KEY);
@@ -76,11 +76,11 @@ impl Applied {
         Ok(all)
     }
 
-    pub fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         encode(&[self.incarnation, self.index.0, self.start.0.0, self.start.1.0])
     }
 
-    pub fn decode(bytes: &[u8], path: &Path) -> Result<Self> {
+    pub(super) fn decode(bytes: &[u8], path: &Path) -> Result<Self> {
         let mut numbers = Numbers::new(bytes, path);
         let (incarnation, index) = (numbers.u64()?, LogIndex(numbers.u64()?));
         Ok(Self { incarnation, index, start: (LogIndex(numbers.u64()?), Term(numbers.u64()?)) })
@@ -88,7 +88,7 @@ impl Applied {
 }
 
 /// Returns the header before a value's bytes, or with the pointer to a value in the value log.
-pub fn header(expires_at_s: u64, at: Option<Pointer>) -> Vec<u8> {
+pub(super) fn header(expires_at_s: u64, at: Option<Pointer>) -> Vec<u8> {
     let mut head = vec![if at.is_some() { POINTER } else { INLINE }];
     head.extend_from_slice(&expires_at_s.to_be_bytes());
     if let Some(Pointer { offset, length, crc }) = at {
@@ -98,7 +98,7 @@ pub fn header(expires_at_s: u64, at: Option<Pointer>) -> Vec<u8> {
 }
 
 /// Returns the record of a pair: its value, or the pointer to it.
-pub fn record<'a>(
+pub(super) fn record<'a>(
     pending: &mut Option<Pending>,
     inline_bytes_max: usize,
     pair: (&[u8], &'a [u8], u32, u64),
@@ -113,13 +113,13 @@ pub fn record<'a>(
 }
 
 /// Decoded record of a pair.
-pub enum Found {
+pub(super) enum Found {
     Inline { value: Bytes, expires_at_s: u64 },
     At { pointer: Pointer, expires_at_s: u64 },
 }
 
 impl Found {
-    pub fn decode(stored: &[u8], path: &Path) -> Result<Self> {
+    pub(super) fn decode(stored: &[u8], path: &Path) -> Result<Self> {
         let mut numbers = Numbers::new(stored, path);
         let (kind, expires_at_s) = (numbers.u8()?, numbers.u64()?);
         if kind == INLINE {
@@ -133,7 +133,7 @@ impl Found {
         Ok(Self::At { pointer: Pointer { offset, length, crc }, expires_at_s })
     }
 
-    pub fn value_bytes(&self) -> u64 {
+    pub(super) fn value_bytes(&self) -> u64 {
         match self {
             Self::Inline { value, .. } => value.len() as u64,
             Self::At { pointer, .. } => u64::from(pointer.length),
@@ -141,13 +141,13 @@ impl Found {
     }
 
     /// Returns the pair with an empty value.
-    pub fn without_value(self, key: Bytes) -> Pair {
+    pub(super) fn without_value(self, key: Bytes) -> Pair {
         let (Self::Inline { expires_at_s, .. } | Self::At { expires_at_s, .. }) = self;
         Pair { key, value: Bytes::new(), expires_at_s }
     }
 
     /// Returns the pair; reads its value from the value log if necessary.
-    pub fn pair(self, key: Bytes, values: Option<&ValueLog>) -> Result<Pair> {
+    pub(super) fn pair(self, key: Bytes, values: Option<&ValueLog>) -> Result<Pair> {
         match (self, values) {
             (Self::Inline { value, expires_at_s }, _) => Ok(Pair { key, value, expires_at_s }),
             (Self::At { pointer, expires_at_s }, Some(values)) => {

@@ -21,7 +21,7 @@ const STATE: u8 = b's';
 
 /// Raft log of a store.
 #[derive(Debug)]
-pub struct RaftLog {
+pub(super) struct RaftLog {
     db: Db,
     path: PathBuf,
 }
@@ -36,10 +36,10 @@ fn entry_key(region: RegionId, index: LogIndex) -> Vec<u8> {
 
 /// Changes of the log that are written atomically.
 #[derive(Default)]
-pub struct Edit(Batch);
+pub(super) struct Edit(Batch);
 
 impl Edit {
-    pub fn put(&mut self, entry: &EntryRecord, at: u64) {
+    pub(super) fn put(&mut self, entry: &EntryRecord, at: u64) {
         let mut head = encode(&[at, entry.term.0]);
         head.push(u8::from(entry.is_command));
         self.0.put(&entry_key(entry.region, entry.index), [&head, &entry.payload]);
@@ -47,33 +47,33 @@ impl Edit {
 
     /// Removes the entries from `from` to `to`, exclusive, one by one: range tombstones would slow
     /// down all later reads.
-    pub fn remove(&mut self, region: RegionId, from: LogIndex, to: LogIndex) {
+    pub(super) fn remove(&mut self, region: RegionId, from: LogIndex, to: LogIndex) {
         for index in from.0..to.0 {
             self.0.delete(&entry_key(region, LogIndex(index)));
         }
     }
 
-    pub fn state(&mut self, id: RegionId, region: &Region) {
+    pub(super) fn state(&mut self, id: RegionId, region: &Region) {
         self.0.put(&state_key(id), [&region.encode(), &[]]);
     }
 }
 
 impl RaftLog {
-    pub fn open(path: &Path, options: &str) -> Result<Self> {
+    pub(super) fn open(path: &Path, options: &str) -> Result<Self> {
         Ok(Self { db: Db::open(path, options)?, path: path.to_path_buf() })
     }
 
     /// Writes an edit; it is durable on return.
-    pub fn write(&self, edit: &Edit) -> Result<()> {
+    pub(super) fn write(&self, edit: &Edit) -> Result<()> {
         self.db.write(&edit.0, Durability::Synced)
     }
 
-    pub fn memory_bytes(&self) -> u64 {
+    pub(super) fn memory_bytes(&self) -> u64 {
         self.db.figure(c"rocksdb.cur-size-all-mem-tables")
     }
 
     /// Returns the stored state of every region.
-    pub fn regions(&self) -> Result<BTreeMap<RegionId, Region>> {
+    pub(super) fn regions(&self) -> Result<BTreeMap<RegionId, Region>> {
         let mut regions = BTreeMap::new();
         let mut cursor = self.db.cursor();
         cursor.seek(&[STATE]);
@@ -87,13 +87,13 @@ impl RaftLog {
     }
 
     /// Returns the stored entry at `index`.
-    pub fn entry(&self, region: RegionId, index: LogIndex) -> Result<Option<StoredEntry>> {
+    pub(super) fn entry(&self, region: RegionId, index: LogIndex) -> Result<Option<StoredEntry>> {
         let read = |value: &[u8]| decode(value, index, &self.path);
         self.db.get(&entry_key(region, index), Tier::All, read)?.transpose()
     }
 
     /// Returns the entries of a region from `index` on.
-    pub fn entries_from(&self, region: RegionId, index: LogIndex) -> Entries<'_> {
+    pub(super) fn entries_from(&self, region: RegionId, index: LogIndex) -> Entries<'_> {
         let mut cursor = self.db.cursor();
         cursor.seek(&entry_key(region, index));
         Entries { cursor, region, path: &self.path }
@@ -101,7 +101,7 @@ impl RaftLog {
 }
 
 /// An entry with its place in the order of appends over all regions.
-pub type StoredEntry = (u64, CommittedEntry);
+pub(super) type StoredEntry = (u64, CommittedEntry);
 
 fn decode(value: &[u8], index: LogIndex, path: &Path) -> Result<StoredEntry> {
     let mut numbers = Numbers::new(value, path);
@@ -112,7 +112,7 @@ fn decode(value: &[u8], index: LogIndex, path: &Path) -> Result<StoredEntry> {
 }
 
 /// Entries of one region, ascending.
-pub struct Entries<'a> {
+pub(super) struct Entries<'a> {
     cursor: Cursor<'a>,
     region: RegionId,
     path: &'a Path,
@@ -120,7 +120,7 @@ pub struct Entries<'a> {
 
 impl Entries<'_> {
     /// Returns the next entry; `None` after the last.
-    pub fn next(&mut self) -> Result<Option<StoredEntry>> {
+    pub(super) fn next(&mut self) -> Result<Option<StoredEntry>> {
         let prefix = [&[ENTRY][..], &self.region.0.to_be_bytes()].concat();
         let Some((key, value)) = self.cursor.pair()? else { return Ok(None) };
         let Some(index) = key.strip_prefix(&prefix[..]) else { return Ok(None) };

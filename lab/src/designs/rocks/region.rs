@@ -7,7 +7,7 @@ use stele_types::{EntryRecord, Error, HardState, LogIndex, Mark, RegionId, Resul
 
 /// Content of a region's log, without the entries' bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Region {
+pub(super) struct Region {
     pub truncated: (LogIndex, Term),
     pub last: LogIndex,
     /// Number of the region's log on this store; state of an earlier incarnation is void.
@@ -23,7 +23,7 @@ pub struct Region {
 }
 
 impl Region {
-    pub fn progress(&self) -> Progress {
+    pub(super) fn progress(&self) -> Progress {
         let last_term = self.term(self.last).unwrap_or_default();
         Progress {
             truncated: self.truncated,
@@ -35,7 +35,7 @@ impl Region {
         }
     }
 
-    pub fn term(&self, index: LogIndex) -> Option<Term> {
+    pub(super) fn term(&self, index: LogIndex) -> Option<Term> {
         if self.destroyed || index < self.truncated.0 || index > self.last {
             return None;
         }
@@ -47,7 +47,7 @@ impl Region {
     }
 
     /// Appends an entry. One at or below the last index replaces all entries from there on.
-    pub fn push(&mut self, record: &EntryRecord) -> Result<()> {
+    pub(super) fn push(&mut self, record: &EntryRecord) -> Result<()> {
         let EntryRecord { region, index, term, .. } = *record;
         self.check_present(region)?;
         self.check_open(region, index)?;
@@ -63,7 +63,7 @@ impl Region {
         Ok(())
     }
 
-    pub fn mark(&mut self, region: RegionId, mark: &Mark) -> Result<()> {
+    pub(super) fn mark(&mut self, region: RegionId, mark: &Mark) -> Result<()> {
         match *mark {
             Mark::Start(index, term) => self.start((index, term)),
             Mark::TruncatePrefix(index, term) => {
@@ -90,7 +90,7 @@ impl Region {
     }
 
     /// Starts a new incarnation after this entry.
-    pub fn start(&mut self, at: (LogIndex, Term)) {
+    pub(super) fn start(&mut self, at: (LogIndex, Term)) {
         let hard_state = if self.destroyed { HardState::default() } else { self.hard_state };
         let incarnation = self.incarnation + 1;
         let (last, applied, checkpointed) = (at.0, at.0, at.0);
@@ -106,7 +106,7 @@ impl Region {
     }
 
     /// Drops entries up to `index`, at most up to the checkpointed index.
-    pub fn truncate(&mut self, index: LogIndex) {
+    pub(super) fn truncate(&mut self, index: LogIndex) {
         let index = index.min(self.checkpointed);
         let Some(term) = self.term(index).filter(|_| index > self.truncated.0) else { return };
         self.truncated = (index, term);
@@ -124,7 +124,7 @@ impl Region {
         }
     }
 
-    pub fn check_present(&self, region: RegionId) -> Result<()> {
+    pub(super) fn check_present(&self, region: RegionId) -> Result<()> {
         if !self.destroyed {
             return Ok(());
         }
@@ -144,7 +144,7 @@ impl Region {
 
     /// Takes over what was applied and checkpointed while this state was written. A later incarnation
     /// keeps its own.
-    pub fn keep_progress(&mut self, now: &Self) {
+    pub(super) fn keep_progress(&mut self, now: &Self) {
         if now.incarnation == self.incarnation {
             self.applied = self.applied.max(now.applied);
             self.checkpointed = self.checkpointed.max(now.checkpointed);
@@ -155,7 +155,7 @@ impl Region {
     /// state := truncated:u64 term:u64 last:u64 incarnation:u64 term:u64 vote:u64 commit:u64 destroyed:u64
     ///          (first:u64 term:u64)*                                     (all big-endian)
     /// ```
-    pub fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let HardState { term, vote, commit } = self.hard_state;
         let (index, index_term) = self.truncated;
         let destroyed = u64::from(self.destroyed);
@@ -173,7 +173,7 @@ impl Region {
         encode(&head.into_iter().chain(runs).collect::<Vec<u64>>())
     }
 
-    pub fn decode(bytes: &[u8], path: &Path) -> Result<Self> {
+    pub(super) fn decode(bytes: &[u8], path: &Path) -> Result<Self> {
         let mut numbers = Numbers::new(bytes, path);
         let mut next = || numbers.u64();
         let truncated = (LogIndex(next()?), Term(next()?));

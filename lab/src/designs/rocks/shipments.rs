@@ -15,7 +15,7 @@ const SHIPMENTS_MAX: usize = 2;
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
 /// Returns a number that is unique in this process: of an opened store, or of a shipment.
-pub fn number() -> u64 {
+pub(super) fn number() -> u64 {
     NUMBERS.fetch_add(1, Ordering::Relaxed)
 }
 

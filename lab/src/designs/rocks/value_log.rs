@@ -13,7 +13,7 @@ use stele_types::{Error, Result, checksum};
 
 /// Position and checksum of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pointer {
+pub(super) struct Pointer {
     pub offset: u64,
     pub length: u32,
     pub crc: u32,
@@ -21,7 +21,7 @@ pub struct Pointer {
 
 /// Value log of a store.
 #[derive(Debug)]
-pub struct ValueLog {
+pub(super) struct ValueLog {
     file: File,
     path: PathBuf,
     end: Mutex<u64>,
@@ -29,14 +29,14 @@ pub struct ValueLog {
 
 /// Values to be written together by [`ValueLog::write`].
 #[derive(Default)]
-pub struct Pending {
+pub(super) struct Pending {
     bytes: Vec<u8>,
     begin: u64,
 }
 
 impl Pending {
     /// Adds a record. Returns the pointer to its value.
-    pub fn push(&mut self, key: &[u8], value: &[u8], crc: u32) -> Pointer {
+    pub(super) fn push(&mut self, key: &[u8], value: &[u8], crc: u32) -> Pointer {
         self.bytes.extend_from_slice(&(key.len() as u32).to_be_bytes());
         self.bytes.extend_from_slice(&(value.len() as u32).to_be_bytes());
         self.bytes.extend_from_slice(key);
@@ -47,7 +47,7 @@ impl Pending {
 }
 
 impl ValueLog {
-    pub fn open(path: &Path) -> Result<Self> {
+    pub(super) fn open(path: &Path) -> Result<Self> {
         let failed = |source| Error::io("open", path, source);
         let mut how = OpenOptions::new();
         let file = how.read(true).write(true).create(true).truncate(false).open(path);
@@ -57,12 +57,12 @@ impl ValueLog {
     }
 
     /// Begins a write at the end. Only one thread may write.
-    pub fn begin(&self) -> Pending {
+    pub(super) fn begin(&self) -> Pending {
         Pending { bytes: Vec::new(), begin: *self.end.lock() }
     }
 
     /// Writes the added records to the page cache.
-    pub fn write(&self, pending: &Pending) -> Result<()> {
+    pub(super) fn write(&self, pending: &Pending) -> Result<()> {
         let written = self.file.write_all_at(&pending.bytes, pending.begin);
         written.map_err(|source| Error::io("write", &self.path, source))?;
         *self.end.lock() = pending.begin + pending.bytes.len() as u64;
@@ -70,12 +70,12 @@ impl ValueLog {
     }
 
     /// Syncs everything written.
-    pub fn sync(&self) -> Result<()> {
+    pub(super) fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|source| Error::io("sync", &self.path, source))
     }
 
     /// Reads a value. Fails with `Corrupt` if it does not match its checksum.
-    pub fn read(&self, pointer: Pointer) -> Result<Vec<u8>> {
+    pub(super) fn read(&self, pointer: Pointer) -> Result<Vec<u8>> {
         let mut value = vec![0; pointer.length as usize];
         let read = self.file.read_exact_at(&mut value, pointer.offset);
         read.map_err(|source| Error::io("read", &self.path, source))?;

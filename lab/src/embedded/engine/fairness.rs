@@ -7,15 +7,15 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 /// Names on the command line.
-pub const NAMES: [&str; 3] = ["bounded", "unbounded", "defaults"];
+pub(super) const NAMES: [&str; 3] = ["bounded", "unbounded", "defaults"];
 /// Terms that are measured by default.
-pub const USUAL: [&str; 2] = ["bounded", "unbounded"];
+pub(super) const USUAL: [&str; 2] = ["bounded", "unbounded"];
 /// Bytes on disk per live byte that Stele accepts by default.
-pub const SPACE_AMP_MAX: f64 = 2.0;
+pub(super) const SPACE_AMP_MAX: f64 = 2.0;
 
 /// Permitted handling of garbage. With equal terms, value files of both sides have the same size.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Fairness {
+pub(super) enum Fairness {
     /// Each store collects garbage in its own way and must end below [`SPACE_AMP_MAX`]. A store
     /// that does not is compacted until it does, and those writes count.
     Bounded {
@@ -36,7 +36,7 @@ pub enum Fairness {
 
 impl Fairness {
     /// Reads the terms from a measurement's settings.
-    pub fn read(settings: &Value) -> Result<Self> {
+    pub(super) fn read(settings: &Value) -> Result<Self> {
         let file_bytes = number(settings, "file_bytes")?;
         Ok(match text(settings, "fairness")? {
             "bounded" => {
@@ -50,7 +50,7 @@ impl Fairness {
     }
 
     /// Returns the bound on space amplification of the settled store.
-    pub fn space_amp_max(self) -> Option<f64> {
+    pub(super) fn space_amp_max(self) -> Option<f64> {
         matches!(self, Self::Bounded { .. }).then_some(SPACE_AMP_MAX)
     }
 }

@@ -12,13 +12,13 @@ use std::time::Duration;
 const CACHE_BYTES: u64 = 128 << 20;
 const POLL: Duration = Duration::from_millis(2);
 
-pub struct Fjall {
+pub(super) struct Fjall {
     db: Database,
     pairs: Keyspace,
 }
 
 impl Fjall {
-    pub fn open(dir: &Path, fairness: Fairness) -> Result<Self> {
+    pub(super) fn open(dir: &Path, fairness: Fairness) -> Result<Self> {
         let db = Database::builder(dir).cache_size(CACHE_BYTES).open()?;
         let separated = Some(separation(fairness));
         let options = || KeyspaceCreateOptions::default().with_kv_separation(separated.clone());

@@ -10,7 +10,7 @@ mod space;
 mod stele;
 mod work;
 
-pub use stele::settle;
+pub(super) use stele::settle;
 
 use crate::args::Args;
 use crate::embedded::child::{self, number, text};
@@ -40,7 +40,7 @@ const STORES: [&str; 2] = ["stele", "fjall"];
 const STORES: [&str; 3] = ["stele", "fjall", "rocksdb"];
 
 /// Interface of a durable store in this benchmark.
-pub trait Durable {
+pub(super) trait Durable {
     /// Writes all pairs with one sync.
     fn write(&mut self, pairs: &[([u8; KEY_BYTES], &[u8])]) -> Result<()>;
     /// Flushes memory and waits until no background work is due.
@@ -54,7 +54,7 @@ pub trait Durable {
 }
 
 /// Runs all terms, value sizes and stores with interleaved rounds, then prints medians and ratios.
-pub fn run(args: &Args) -> Result<()> {
+pub(super) fn run(args: &Args) -> Result<()> {
     let sizes = args.sizes("values", &[1 << 10, 16 << 10, 256 << 10], &[1 << 10, 16 << 10])?;
     let bytes = args.size("bytes", 1 << 30, 4 << 20)?;
     let stores = args.names("stores", &STORES, &STORES)?;
@@ -113,7 +113,7 @@ fn compare(report: &Report, pairing: &Value, results: &BTreeMap<&str, Vec<Value>
 }
 
 /// Measures one store with one value size.
-pub fn one(settings: &Value) -> Result<Value> {
+pub(super) fn one(settings: &Value) -> Result<Value> {
     let dir = Path::new(text(settings, "dir")?);
     let home = dir.join("store");
     std::fs::create_dir_all(&home)?;

@@ -10,12 +10,12 @@ use std::path::Path;
 /// Length from which values go to blob files.
 const BLOB_BYTES_MIN: u64 = 512;
 
-pub struct RocksDb {
+pub(super) struct RocksDb {
     db: Db,
 }
 
 impl RocksDb {
-    pub fn open(dir: &Path, fairness: Fairness) -> Result<Self> {
+    pub(super) fn open(dir: &Path, fairness: Fairness) -> Result<Self> {
         let mut options = format!(
             "create_if_missing=true;compression=kNoCompression;enable_blob_files=true;\
              min_blob_size={BLOB_BYTES_MIN};enable_blob_garbage_collection={}",

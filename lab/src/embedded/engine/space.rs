@@ -18,7 +18,7 @@ const COMPACTIONS_MAX: u32 = 6;
 
 /// Returns the bytes of the blocks that files below `folder` occupy, as `du` does, without what a store
 /// only holds in reserve.
-pub fn disk_bytes(folder: &Path) -> Result<u64> {
+pub(super) fn disk_bytes(folder: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(folder).with_context(|| format!("listing {}", folder.display()))? {
         let path = entry?.path();
@@ -37,7 +37,11 @@ pub fn disk_bytes(folder: &Path) -> Result<u64> {
 
 /// Flushes, waits for background work, and with a bound compacts while more bytes are on disk.
 /// Returns the number of compactions.
-pub fn settle(store: &mut dyn Durable, folder: &Path, bytes_max: Option<u64>) -> Result<u32> {
+pub(super) fn settle(
+    store: &mut dyn Durable,
+    folder: &Path,
+    bytes_max: Option<u64>,
+) -> Result<u32> {
     store.settle()?;
     wait_until_idle(QUIET)?;
     let Some(bytes_max) = bytes_max else { return Ok(0) };

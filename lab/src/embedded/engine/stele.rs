@@ -21,12 +21,12 @@ const SPACE_AMP_NEVER: f64 = 100.0;
 /// Longest overhead of a pair in a batch, besides key and value.
 const PAIR_HEADER_BYTES: usize = 24;
 
-pub struct Stele {
+pub(super) struct Stele {
     db: Db,
 }
 
 impl Stele {
-    pub fn open(dir: &Path, fairness: Fairness) -> Result<Self> {
+    pub(super) fn open(dir: &Path, fairness: Fairness) -> Result<Self> {
         Ok(Self { db: Db::open(dir, options(fairness))? })
     }
 }
@@ -52,7 +52,7 @@ fn options(fairness: Fairness) -> Options {
 
 /// Flushes, and runs garbage collection and merges until none is due, including those of an idle
 /// store.
-pub fn settle(db: &Db) -> Result<()> {
+pub(crate) fn settle(db: &Db) -> Result<()> {
     db.flush()?;
     while db.maintain(STEP_BYTES)?.more {}
     let began = Instant::now();

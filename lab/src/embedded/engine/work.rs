@@ -17,9 +17,9 @@ const GETS_MAX: u64 = 100_000;
 /// Samples of the occupied space per round of updates over all keys.
 const SAMPLES_PER_KEY: u64 = 8;
 
-pub type Figures = Vec<(&'static str, f64)>;
+pub(super) type Figures = Vec<(&'static str, f64)>;
 
-pub struct Work {
+pub(super) struct Work {
     /// Directory of the store.
     pub home: PathBuf,
     pub keys: u64,
@@ -43,7 +43,7 @@ impl Work {
         settle(store, &self.home, bound.map(|max| (max * self.payload(self.keys)) as u64))
     }
 
-    pub fn write(&self, store: &mut dyn Durable) -> Result<Figures> {
+    pub(super) fn write(&self, store: &mut dyn Durable) -> Result<Figures> {
         let values = Values::new(self.seed, self.value_bytes as usize);
         let (mut random, mut of_values) = (Prng::new(self.seed), Prng::new(self.seed + 1));
         let before = written_bytes()?;
@@ -103,7 +103,7 @@ impl Work {
         Ok(())
     }
 
-    pub fn read(&self, store: &mut dyn Durable, dir: &Path) -> Result<Figures> {
+    pub(super) fn read(&self, store: &mut dyn Durable, dir: &Path) -> Result<Figures> {
         let value_bytes = self.value_bytes as usize;
         let mut random = Prng::new(self.seed + 1);
         forget_cached(dir)?;

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 const POLL: Duration = Duration::from_millis(2);
 
-pub struct Fjall {
+pub(super) struct Fjall {
     db: Database,
     keys: Keyspace,
 }
 
 impl Fjall {
-    pub fn open(dir: &Path) -> Result<Self> {
+    pub(super) fn open(dir: &Path) -> Result<Self> {
         let db = Database::builder(dir).cache_size(CACHE_BYTES as u64).open()?;
         let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES as u64);
         let keys = db.keyspace("keys", options)?;

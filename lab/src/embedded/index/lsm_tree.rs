@@ -8,7 +8,7 @@ use lsm_tree::{AbstractTree, AnyTree, Cache, Guard, SequenceNumberCounter};
 use std::path::Path;
 use std::sync::Arc;
 
-pub struct LsmTree {
+pub(super) struct LsmTree {
     tree: AnyTree,
     seq: SequenceNumberCounter,
     compaction: Arc<Leveled>,
@@ -16,7 +16,7 @@ pub struct LsmTree {
 }
 
 impl LsmTree {
-    pub fn open(dir: &Path) -> Result<Self> {
+    pub(super) fn open(dir: &Path) -> Result<Self> {
         let seq = SequenceNumberCounter::default();
         let tree = Config::new(dir, seq.clone(), SequenceNumberCounter::default())
             .use_cache(Arc::new(Cache::with_capacity_bytes(CACHE_BYTES as u64)))

@@ -46,7 +46,7 @@ trait Ordered {
 }
 
 /// Runs all stores and sizes with interleaved rounds, then prints medians and ratios.
-pub fn run(args: &Args) -> Result<()> {
+pub(super) fn run(args: &Args) -> Result<()> {
     let sizes = args.sizes("keys", &[5_000_000, 20_000_000], &[20_000])?;
     let stores = args.names("stores", &STORES, &STORES)?;
     let rounds = args.rounds(3)?;
@@ -86,7 +86,7 @@ fn compare(report: &Report, keys: u64, results: &BTreeMap<&str, Vec<Value>>) -> 
 }
 
 /// Measures one store with one size.
-pub fn one(settings: &Value) -> Result<Value> {
+pub(super) fn one(settings: &Value) -> Result<Value> {
     let dir = Path::new(text(settings, "dir")?);
     let mut store: Box<dyn Ordered> = match text(settings, "store")? {
         "stele" => Box::new(stele::Stele::open(dir)?),

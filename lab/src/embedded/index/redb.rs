@@ -14,14 +14,14 @@ use std::path::Path;
 const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("keys");
 const TRANSACTION_KEYS: usize = MEMTABLE_BYTES / (KEY_BYTES + VALUE_BYTES);
 
-pub struct Redb {
+pub(super) struct Redb {
     db: Database,
     pending: BTreeMap<[u8; KEY_BYTES], [u8; VALUE_BYTES]>,
     reader: Option<ReadOnlyTable<&'static [u8], &'static [u8]>>,
 }
 
 impl Redb {
-    pub fn open(dir: &Path) -> Result<Self> {
+    pub(super) fn open(dir: &Path) -> Result<Self> {
         let db = Database::builder().set_cache_size(CACHE_BYTES).create(dir.join("keys.redb"))?;
         Ok(Self { db, pending: BTreeMap::new(), reader: None })
     }

@@ -7,12 +7,12 @@ use std::path::Path;
 
 const FILTER_BITS_PER_KEY: u32 = 10;
 
-pub struct RocksDb {
+pub(super) struct RocksDb {
     db: Db,
 }
 
 impl RocksDb {
-    pub fn open(dir: &Path) -> Result<Self> {
+    pub(super) fn open(dir: &Path) -> Result<Self> {
         let options = format!(
             "create_if_missing=true;compression=kNoCompression;write_buffer_size={MEMTABLE_BYTES};\
              block_based_table_factory={{block_cache={CACHE_BYTES};\

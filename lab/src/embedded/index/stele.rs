@@ -14,14 +14,14 @@ use stele_vfs::RealVfs;
 
 const STEP_BYTES: u64 = 8 << 20;
 
-pub struct Stele {
+pub(super) struct Stele {
     index: Index,
     seq: u64,
     gc: GcOptions,
 }
 
 impl Stele {
-    pub fn open(dir: &Path) -> Result<Self> {
+    pub(super) fn open(dir: &Path) -> Result<Self> {
         let options = IndexOptions {
             memtable_bytes_max: MEMTABLE_BYTES,
             block_cache_bytes_max: CACHE_BYTES,

@@ -150,7 +150,7 @@ fn line(case: &Case, client: Client) -> String {
 }
 
 /// Provokes every line and prints the table of what was seen.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let mut seen = HEAD.to_owned();
     three_nodes(setup, report, &mut seen).await?;
     full(setup, report, &mut seen).await?;

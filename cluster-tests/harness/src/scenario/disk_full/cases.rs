@@ -76,7 +76,7 @@ const FULL: [Case; 12] = [
 ];
 
 /// Runs all cases, or the short ones.
-pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let cases: &[Case] = if setup.short { &SHORT } else { &FULL };
     for (number, case) in cases.iter().enumerate() {
         let started = Instant::now();

@@ -16,7 +16,7 @@ const TICK: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(5);
 
 /// Measurements of a run.
-pub struct Run {
+pub(super) struct Run {
     pub seconds: f64,
     pub operations: u64,
     pub errors: u64,
@@ -27,7 +27,7 @@ pub struct Run {
     pub latencies: Latencies,
 }
 
-pub struct Driver<'a> {
+pub(super) struct Driver<'a> {
     args: &'a Bench,
     store: &'a Store,
     mix: Mix,
@@ -42,7 +42,7 @@ pub struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    pub fn new(
+    pub(super) fn new(
         args: &'a Bench,
         store: &'a Store,
         records: &Arc<Records>,
@@ -67,7 +67,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    pub fn run(mut self) -> Result<Run> {
+    pub(super) fn run(mut self) -> Result<Run> {
         let recorders: Vec<Recorder> =
             (0..self.args.load.threads).map(|_| Recorder::default()).collect();
         let mut latencies = Latencies::default();

@@ -19,7 +19,7 @@ use stele_types::{Error, Result};
 const IDLE_AFTER: Duration = Duration::from_secs(6);
 const SETTLE_SLICE_BYTES: u64 = 4 << 20;
 
-pub fn run(args: &Bench) -> Result<Outcome> {
+pub(crate) fn run(args: &Bench) -> Result<Outcome> {
     args.load.check()?;
     let store = open(args)?;
     let records = Arc::new(Records::new(&args.load));

@@ -14,17 +14,17 @@ const FOREGROUND: &str = "log";
 
 /// Bytes written, up to a moment or between two moments.
 #[derive(Clone, Debug, Default)]
-pub struct Account {
+pub(super) struct Account {
     causes: Vec<(&'static str, u64)>,
     io: ProcessIo,
 }
 
 impl Account {
-    pub fn take(store: &Store) -> Self {
+    pub(super) fn take(store: &Store) -> Self {
         Self { causes: store.statistics().written_bytes, io: ProcessIo::now() }
     }
 
-    pub fn since(&self, earlier: &Self) -> Self {
+    pub(super) fn since(&self, earlier: &Self) -> Self {
         let before = |name: &str| {
             let found = earlier.causes.iter().find(|(cause, _)| *cause == name);
             found.map_or(0, |(_, bytes)| *bytes)
@@ -66,7 +66,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
 }
 
 /// Formats the line that is printed each second.
-pub fn progress_line(
+pub(super) fn progress_line(
     seconds: u64,
     (done, of): (u64, u64),
     throughput: f64,
@@ -92,7 +92,7 @@ fn duration(us: f64) -> String {
 }
 
 /// Report of a run.
-pub struct Report<'a> {
+pub(super) struct Report<'a> {
     pub args: &'a Bench,
     pub run: &'a Run,
     /// Written during the run.
@@ -105,7 +105,7 @@ pub struct Report<'a> {
 
 impl Report<'_> {
     /// Prints the report for people to standard error.
-    pub fn print_text(&self) {
+    pub(super) fn print_text(&self) {
         let run = self.run;
         let all = run.latencies.all();
         let loop_kind = if self.args.load.rate.is_some() { "open" } else { "closed" };
@@ -131,7 +131,7 @@ impl Report<'_> {
     }
 
     /// Returns the report as one JSON object.
-    pub fn to_json(&self) -> Value {
+    pub(super) fn to_json(&self) -> Value {
         let run = self.run;
         let payload = run.payload_bytes;
         json!({

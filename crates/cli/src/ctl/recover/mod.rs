@@ -5,8 +5,8 @@ mod offline;
 mod online;
 mod replica_survey;
 
-pub use offline::run as offline;
-pub use online::{run as online, without_quorum};
+pub(super) use offline::run as offline;
+pub(super) use online::{run as online, without_quorum};
 
 use crate::table::{self, Cell, number, words};
 use crate::text::printable;

@@ -17,7 +17,7 @@ use stele_server::store::Engine;
 use stele_types::{Clock, ClusterId, Error, Result, StoreId};
 use stele_vfs::{CopyOnWriteVfs, RealVfs, SystemClock, Vfs};
 
-pub fn run(dirs: &[PathBuf], wanted: &Recover, json: bool) -> Result<Outcome> {
+pub(crate) fn run(dirs: &[PathBuf], wanted: &Recover, json: bool) -> Result<Outcome> {
     let lost = lost_stores(&wanted.lost);
     let (mut opened, mut places) = (BTreeMap::new(), Vec::new());
     let mut here = ReplicaSurvey::default();

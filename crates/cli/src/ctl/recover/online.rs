@@ -15,7 +15,7 @@ use stele_types::{Error, LogIndex, Region, RegionId, Result, StoreId, Term};
 const WITHIN: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(200);
 
-pub async fn run(control: &Control, wanted: &Recover, json: bool) -> Result<Outcome> {
+pub(crate) async fn run(control: &Control, wanted: &Recover, json: bool) -> Result<Outcome> {
     if json || !wanted.with.is_empty() {
         return Err(Error::invalid("--json and --with belong to directories: add --store"));
     }
@@ -46,7 +46,7 @@ pub async fn run(control: &Control, wanted: &Recover, json: bool) -> Result<Outc
 }
 
 /// Names the offline form if no placement leader answers: it is the one that is left then.
-pub fn without_quorum(error: Error, lost: &[u64]) -> Error {
+pub(crate) fn without_quorum(error: Error, lost: &[u64]) -> Error {
     match error {
         Error::Unavailable(reason) => {
             let lost: Vec<String> = lost.iter().map(ToString::to_string).collect();

@@ -21,7 +21,7 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// What is known of the replicas that are left.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct ReplicaSurvey {
+pub(super) struct ReplicaSurvey {
     /// Replicas on stores that are not lost.
     pub replicas: Vec<SurvivingReplica>,
     /// Regions that the placement group has recorded.
@@ -32,7 +32,7 @@ pub struct ReplicaSurvey {
 
 /// Where and when replicas were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Origin {
+pub(super) struct Origin {
     /// Cluster; 0 if unknown.
     pub cluster: ClusterId,
     /// Time in Unix seconds; 0 if unknown.
@@ -44,7 +44,7 @@ pub struct Origin {
 }
 
 impl ReplicaSurvey {
-    pub fn lines(&self) -> Vec<Map<String, Value>> {
+    pub(super) fn lines(&self) -> Vec<Map<String, Value>> {
         let replica = |replica: &SurvivingReplica| {
             json!({
                 "region": to_hex(&replica.region.encode()),
@@ -69,7 +69,7 @@ impl ReplicaSurvey {
     }
 
     /// Returns all stores of the cluster that are known.
-    pub fn stores(&self) -> BTreeSet<StoreId> {
+    pub(super) fn stores(&self) -> BTreeSet<StoreId> {
         let replicas = self.replicas.iter().map(|replica| &replica.region);
         let peers = replicas.chain(&self.recorded).flat_map(|region| &region.peers);
         let own = self.replicas.iter().map(|replica| replica.store);
@@ -82,7 +82,7 @@ impl ReplicaSurvey {
     ///
     /// Invariant: replicas of two clusters are never compared: their regions and stores have the same
     /// numbers.
-    pub fn read(&mut self, path: &Path) -> Result<Origin> {
+    pub(super) fn read(&mut self, path: &Path) -> Result<Origin> {
         let mut other = Self::default();
         other.read_lines(path)?;
         let Self { replicas, recorded, origin } = other;

@@ -8,46 +8,46 @@ use std::process::{Command, Output, Stdio};
 
 /// Result of a command.
 #[derive(Debug)]
-pub struct Ran {
+pub(crate) struct Ran {
     pub code: i32,
     pub out: Vec<u8>,
     pub err: String,
 }
 
 impl Ran {
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.out).unwrap()
     }
 
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(self.text().lines().last().unwrap()).unwrap()
     }
 
     #[track_caller]
-    pub fn ok(self) -> Self {
+    pub(crate) fn ok(self) -> Self {
         assert_eq!(self.code, 0, "{self:?}");
         self
     }
 
     /// Asserts the exit code and that standard error contains `words`.
     #[track_caller]
-    pub fn fails(self, code: i32, words: &str) -> Self {
+    pub(crate) fn fails(self, code: i32, words: &str) -> Self {
         assert_eq!(self.code, code, "{self:?}");
         assert!(self.err.contains(words), "{self:?}");
         self
     }
 }
 
-pub fn stele() -> Command {
+pub(crate) fn stele() -> Command {
     Command::new(env!("CARGO_BIN_EXE_stele"))
 }
 
 /// Runs `stele` with arguments separated by spaces, in which `$` stands for the store's directory.
-pub fn run(store: &Path, line: &str) -> Ran {
+pub(crate) fn run(store: &Path, line: &str) -> Ran {
     run_with(store, line, b"")
 }
 
-pub fn run_with(store: &Path, line: &str, input: &[u8]) -> Ran {
+pub(crate) fn run_with(store: &Path, line: &str, input: &[u8]) -> Ran {
     let store = store.to_str().unwrap();
     let arguments = line.split(' ').map(|word| if word == "$" { store } else { word });
     let mut child = stele()
@@ -68,7 +68,7 @@ pub fn run_with(store: &Path, line: &str, input: &[u8]) -> Ran {
 }
 
 /// Returns bytes that depend on the seed.
-pub fn content(seed: u64, bytes: usize) -> Vec<u8> {
+pub(crate) fn content(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..bytes)
         .map(|_| {
@@ -81,7 +81,7 @@ pub fn content(seed: u64, bytes: usize) -> Vec<u8> {
 }
 
 /// Returns every file below `dir` with its content, by relative path.
-pub fn tree(dir: &Path) -> std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> {
+pub(crate) fn tree(dir: &Path) -> std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> {
     let mut files = std::collections::BTreeMap::new();
     let mut folders = vec![dir.to_path_buf()];
     while let Some(folder) = folders.pop() {

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 
 /// Fate of the next proposal.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Fault {
+pub(super) enum Fault {
     /// It is not made.
     Lost,
     /// It is made, but its outcome is unknown to the proposer.
@@ -24,7 +24,7 @@ pub enum Fault {
 }
 
 #[derive(Default)]
-pub struct World {
+pub(super) struct World {
     pub pairs: BTreeMap<Bytes, Bytes>,
     pub term: u64,
     /// `host:port` of the leader.
@@ -37,9 +37,9 @@ pub struct World {
     pub former: Option<(String, u64)>,
 }
 
-pub type Shared = Arc<Mutex<World>>;
+pub(super) type Shared = Arc<Mutex<World>>;
 
-pub struct FakeSystem {
+pub(super) struct FakeSystem {
     pub world: Shared,
     pub address: String,
     /// A permit lets one proposal through.
@@ -116,27 +116,27 @@ impl System for FakeSystem {
     }
 }
 
-pub const CLUSTER: ClusterId = ClusterId(77);
+pub(super) const CLUSTER: ClusterId = ClusterId(77);
 /// Times of the leases of all nodes.
-pub const TIMES: LeaseTimes = LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };
+pub(super) const TIMES: LeaseTimes = LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };
 
 /// Three nodes; the first bootstrapped the cluster and leads.
-pub struct Nodes {
+pub(super) struct Nodes {
     pub world: Shared,
     pub clock: Arc<ManualClock>,
     pub services: Vec<Arc<PlacementService>>,
 }
 
-pub fn address(node: usize) -> String {
+pub(super) fn address(node: usize) -> String {
     format!("127.0.0.1:{}", 9000 + node)
 }
 
 impl Nodes {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::with_gate(None)
     }
 
-    pub fn with_gate(gate: Option<Arc<Semaphore>>) -> Self {
+    pub(super) fn with_gate(gate: Option<Arc<Semaphore>>) -> Self {
         let world = Shared::default();
         let clock = Arc::new(ManualClock::at(1_000_000));
         let service = |node: usize| {
@@ -157,19 +157,19 @@ impl Nodes {
         nodes
     }
 
-    pub fn elect(&self, node: Option<usize>) {
+    pub(super) fn elect(&self, node: Option<usize>) {
         let mut world = self.world.lock();
         world.term += 1;
         world.leader = node.map(address);
     }
 
     /// Returns the service of a node, counted from 1.
-    pub fn node(&self, node: usize) -> &Arc<PlacementService> {
+    pub(super) fn node(&self, node: usize) -> &Arc<PlacementService> {
         &self.services[node - 1]
     }
 
     /// Joins a node with one store; returns the store's id.
-    pub async fn join(&self, node: usize, token: &'static [u8]) -> u64 {
+    pub(super) async fn join(&self, node: usize, token: &'static [u8]) -> u64 {
         let store = wire::NewStore {
             token: Bytes::from_static(token),
             capacity: 1 << 40,
@@ -185,7 +185,7 @@ impl Nodes {
 }
 
 /// Creates a heartbeat of a node with one store.
-pub fn heartbeat(
+pub(super) fn heartbeat(
     node: usize,
     store: u64,
     sequence: u64,
@@ -208,7 +208,7 @@ pub fn heartbeat(
 
 /// Returns a region of the bootstrap node, reported by its leader on store 1; peers on further
 /// stores.
-pub fn region(id: u64, conf_version: u64, others: &[u64]) -> Region {
+pub(super) fn region(id: u64, conf_version: u64, others: &[u64]) -> Region {
     let mut region = Bootstrap::regions().into_iter().find(|region| region.id.0 == id).unwrap();
     region.epoch.conf_version = conf_version;
     let peer = |store: &u64| Peer {
@@ -220,7 +220,7 @@ pub fn region(id: u64, conf_version: u64, others: &[u64]) -> Region {
     region
 }
 
-pub fn report(region: &Region) -> wire::RegionReport {
+pub(super) fn report(region: &Region) -> wire::RegionReport {
     wire::RegionReport {
         region: region.encode(),
         leader_store: 1,
@@ -232,7 +232,7 @@ pub fn report(region: &Region) -> wire::RegionReport {
 }
 
 /// Splits the region of user data, as in reports: `[.., m)` stays, `[m, ..)` is new.
-pub fn halves(version: u64, new_id: u64) -> [Region; 2] {
+pub(super) fn halves(version: u64, new_id: u64) -> [Region; 2] {
     let mut left = region(2, 1, &[]);
     left.epoch.version = version;
     let mut right = left.clone();

@@ -4,7 +4,7 @@ use stele_proto::stele::control::v1::operator_step::Step;
 use stele_types::{PeerId, PeerRole, Region, StoreId};
 use tonic::Code;
 
-pub async fn three_nodes() -> (Nodes, [u64; 2]) {
+pub(super) async fn three_nodes() -> (Nodes, [u64; 2]) {
     let nodes = Nodes::new();
     nodes.node(1).tick().await;
     let stores = [nodes.join(2, b"b").await, nodes.join(3, b"c").await];

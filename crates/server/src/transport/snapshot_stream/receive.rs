@@ -42,7 +42,7 @@ struct Connection {
 }
 
 /// Passes an offered snapshot to the owner, if its sending store is heard.
-pub async fn receive(
+pub(crate) async fn receive(
     shared: &Arc<Shared>,
     hello: &Hello,
     is_heard: impl Fn(StoreId) -> bool,

@@ -29,7 +29,7 @@ pub struct SnapshotSender {
 
 /// Offers a snapshot and waits until the receiver accepts it. If `resumes` is set, the receiver may have a
 /// part of it: [`SnapshotSender::position`].
-pub async fn open(
+pub(crate) async fn open(
     shared: Arc<Shared>,
     to: StoreId,
     from: StoreId,

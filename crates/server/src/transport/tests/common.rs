@@ -19,7 +19,7 @@ use stele_types::{
 use tokio::net::TcpListener;
 
 /// Creates a message of that kind from one store to another.
-pub fn message(from: u64, to: u64, kind: RaftKind, index: u64) -> PeerMessage {
+pub(crate) fn message(from: u64, to: u64, kind: RaftKind, index: u64) -> PeerMessage {
     let peer =
         |store| Peer { id: PeerId(store + 10), store: StoreId(store), role: PeerRole::Voter };
     let mut raft = RaftMessage::new(kind, Term(3));
@@ -38,12 +38,12 @@ pub fn message(from: u64, to: u64, kind: RaftKind, index: u64) -> PeerMessage {
 }
 
 /// Creates a heartbeat: urgent.
-pub fn heartbeat(from: u64, to: u64, index: u64) -> PeerMessage {
+pub(crate) fn heartbeat(from: u64, to: u64, index: u64) -> PeerMessage {
     message(from, to, RaftKind::Heartbeat, index)
 }
 
 /// Creates an append with one entry, a command that puts `bytes` bytes; none is a leader's first.
-pub fn append(from: u64, to: u64, index: u64, bytes: usize) -> PeerMessage {
+pub(crate) fn append(from: u64, to: u64, index: u64, bytes: usize) -> PeerMessage {
     let mut message = message(from, to, RaftKind::Append, index);
     if let Body::Raft(raft) = &mut message.body {
         let mut command = CommandBuilder::new();
@@ -57,7 +57,7 @@ pub fn append(from: u64, to: u64, index: u64, bytes: usize) -> PeerMessage {
     message
 }
 
-pub fn framed(message: &PeerMessage) -> Bytes {
+pub(crate) fn framed(message: &PeerMessage) -> Bytes {
     let (mut body, mut payloads) = (Vec::new(), Vec::new());
     wire::encode(message, &mut body, &mut payloads);
     payloads.iter().for_each(|payload| body.extend_from_slice(payload));
@@ -65,7 +65,7 @@ pub fn framed(message: &PeerMessage) -> Bytes {
 }
 
 /// Returns the index of a message made here.
-pub fn index_of(message: &PeerMessage) -> u64 {
+pub(crate) fn index_of(message: &PeerMessage) -> u64 {
     match &message.body {
         Body::Raft(raft) => raft.index.0,
         other => panic!("{other:?}"),
@@ -73,11 +73,11 @@ pub fn index_of(message: &PeerMessage) -> u64 {
 }
 
 /// Reaction of a node to an offered snapshot.
-pub type OnSnapshot = Box<dyn Fn(SnapshotOffer) -> BoxFuture<'static, ()> + Send + Sync>;
+pub(crate) type OnSnapshot = Box<dyn Fn(SnapshotOffer) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Record of all that is delivered.
 #[derive(Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     pub messages: Mutex<Vec<PeerMessage>>,
     /// Reachability and drops as they were reported.
     pub reported: Mutex<Vec<(&'static str, u64)>>,
@@ -125,25 +125,25 @@ impl Deliver for Seen {
 }
 
 impl Seen {
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.messages.lock().len()
     }
 
-    pub fn last_reported(&self, store: u64) -> Option<&'static str> {
+    pub(crate) fn last_reported(&self, store: u64) -> Option<&'static str> {
         self.reported.lock().iter().rev().find(|report| report.1 == store).map(|report| report.0)
     }
 
-    pub fn saw_closed(&self, text: &str) -> bool {
+    pub(crate) fn saw_closed(&self, text: &str) -> bool {
         self.closed.lock().iter().any(|line| line.contains(text))
     }
 }
 
 /// Address that a node stated, with the run of a store.
-pub type Stated = (String, StoreId, StoreRun);
+pub(crate) type Stated = (String, StoreId, StoreRun);
 
 /// Addresses of stores; shared by all nodes of a test.
 #[derive(Default)]
-pub struct Book {
+pub(crate) struct Book {
     pub addresses: Mutex<HashMap<StoreId, String>>,
     pub removed: Mutex<HashSet<StoreId>>,
     /// What nodes stated.
@@ -151,7 +151,7 @@ pub struct Book {
 }
 
 impl Book {
-    pub fn set(&self, store: u64, address: &str) {
+    pub(crate) fn set(&self, store: u64, address: &str) {
         self.addresses.lock().insert(StoreId(store), address.to_owned());
     }
 }
@@ -178,7 +178,7 @@ impl Resolve for Book {
 }
 
 /// Returns options with short pauses, so that tests are short.
-pub fn options() -> TransportOptions {
+pub(crate) fn options() -> TransportOptions {
     TransportOptions {
         keepalive_interval: Duration::from_millis(50),
         silence_max: Duration::from_millis(300),
@@ -191,17 +191,17 @@ pub fn options() -> TransportOptions {
 }
 
 /// Times of the leases of all test nodes.
-pub const TIMES: LeaseTimes = LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };
+pub(crate) const TIMES: LeaseTimes = LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };
 
 /// Returns a run of a store with these starts.
-pub fn start_of(store: u64, starts: &[u64]) -> StoreRun {
+pub(crate) fn start_of(store: u64, starts: &[u64]) -> StoreRun {
     let id = |start: &u64| StartId(u128::from(store) << 64 | u128::from(*start));
     let before = starts.last().copied().unwrap_or(1) - 1;
     let boot = Boot { count: before + starts.len() as u64, nonce: 1 };
     StoreRun { boot, lineage: Lineage::new(starts.iter().map(id)) }
 }
 
-pub struct TestNode {
+pub(crate) struct TestNode {
     pub transport: Transport,
     pub seen: Arc<Seen>,
     pub address: String,
@@ -209,11 +209,11 @@ pub struct TestNode {
 }
 
 impl TestNode {
-    pub async fn start(book: &Arc<Book>, stores: &[u64]) -> Self {
+    pub(crate) async fn start(book: &Arc<Book>, stores: &[u64]) -> Self {
         Self::start_with(book, stores, 1, options(), "127.0.0.1:0").await
     }
 
-    pub async fn start_with(
+    pub(crate) async fn start_with(
         book: &Arc<Book>,
         stores: &[u64],
         cluster: u64,
@@ -223,7 +223,7 @@ impl TestNode {
         Self::start_at(book, stores, (cluster, TIMES), options, bind).await
     }
 
-    pub async fn start_at(
+    pub(crate) async fn start_at(
         book: &Arc<Book>,
         stores: &[u64],
         (cluster, times): (u64, LeaseTimes),
@@ -239,7 +239,7 @@ impl TestNode {
     }
 
     /// Starts a node with these runs of stores, which resolves by `resolve`.
-    pub async fn start_runs(
+    pub(crate) async fn start_runs(
         resolve: Arc<dyn Resolve>,
         runs: &[(u64, StoreRun)],
         (cluster, times): (u64, LeaseTimes),
@@ -270,31 +270,31 @@ impl TestNode {
     }
 
     /// Stops the node as if its process ended.
-    pub async fn stop(self) -> String {
+    pub(crate) async fn stop(self) -> String {
         self.listening.abort();
         let _ = self.listening.await;
         self.transport.shutdown().await;
         self.address
     }
 
-    pub fn send(&self, message: PeerMessage) {
+    pub(crate) fn send(&self, message: PeerMessage) {
         self.transport.send(vec![message]);
     }
 
     /// Returns the number of connections that ended for that reason.
-    pub fn closed(&self, label: &str) -> u64 {
+    pub(crate) fn closed(&self, label: &str) -> u64 {
         let closed = self.transport.stats().closed();
         closed.iter().find(|(known, _)| *known == label).map_or(0, |(_, count)| *count)
     }
 
-    pub fn counter(&self, name: &str) -> u64 {
+    pub(crate) fn counter(&self, name: &str) -> u64 {
         let counters = self.transport.stats().each();
         counters.iter().find(|(known, _)| *known == name).map_or(0, |(_, count)| *count)
     }
 }
 
 /// Waits until `holds` returns true; fails after ten seconds.
-pub async fn until(what: &str, holds: impl Fn() -> bool) {
+pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
     for _ in 0..2000 {
         if holds() {
             return;
@@ -305,7 +305,7 @@ pub async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 /// Sends heartbeats until one of them arrives.
-pub async fn until_heard(from: &TestNode, to: &TestNode, stores: (u64, u64)) {
+pub(crate) async fn until_heard(from: &TestNode, to: &TestNode, stores: (u64, u64)) {
     let before = to.seen.count();
     for index in 0..2000 {
         from.send(heartbeat(stores.0, stores.1, index));

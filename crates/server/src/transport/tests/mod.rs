@@ -1,6 +1,6 @@
 //! Nodes on loopback: delivery, refusals, and detection of ended connections.
 
-pub mod common;
+pub(crate) mod common;
 mod gone;
 mod hostile;
 mod messages;

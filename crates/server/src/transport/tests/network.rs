@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// Fate of bytes on the way to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weather {
+pub(super) enum Weather {
     /// All pass.
     Clear,
     /// This many pass in a millisecond.
@@ -25,14 +25,14 @@ pub enum Weather {
 }
 
 /// Proxy in front of a node.
-pub struct Proxy {
+pub(super) struct Proxy {
     pub address: String,
     /// Faults of the urgent, data and bulk lane.
     weather: Arc<Mutex<[Weather; 3]>>,
 }
 
 impl Proxy {
-    pub async fn start(target: &str) -> Self {
+    pub(super) async fn start(target: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let weather = Arc::new(Mutex::new([Weather::Clear; 3]));
@@ -45,11 +45,11 @@ impl Proxy {
         Self { address, weather }
     }
 
-    pub fn set(&self, lane: Lane, weather: Weather) {
+    pub(super) fn set(&self, lane: Lane, weather: Weather) {
         self.weather.lock()[lane as usize] = weather;
     }
 
-    pub fn set_all(&self, weather: Weather) {
+    pub(super) fn set_all(&self, weather: Weather) {
         *self.weather.lock() = [weather; 3];
     }
 }

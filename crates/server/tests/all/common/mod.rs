@@ -3,7 +3,7 @@
 // Each program that includes this uses a part.
 #![allow(dead_code)]
 
-pub mod proxy;
+pub(crate) mod proxy;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use tokio::net::TcpStream;
 use tonic::transport::Endpoint;
 
 /// Longest wait.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns the configuration of a node with these directories on its own port.
-pub fn config(stores: &[PathBuf], join: &[String]) -> Config {
+pub(crate) fn config(stores: &[PathBuf], join: &[String]) -> Config {
     Config {
         listen: "127.0.0.1:0".to_owned(),
         stores: stores.to_vec(),
@@ -31,7 +31,7 @@ pub fn config(stores: &[PathBuf], join: &[String]) -> Config {
 }
 
 /// Starts a node; a previous one may still hold its directories or its port for a moment.
-pub async fn start(config: Config) -> Node {
+pub(crate) async fn start(config: Config) -> Node {
     let started = Instant::now();
     loop {
         match Node::start(config.clone()).await {
@@ -43,13 +43,13 @@ pub async fn start(config: Config) -> Node {
 }
 
 /// Returns status and body of a GET.
-pub async fn get(address: &str, path: &str) -> (u16, String) {
+pub(crate) async fn get(address: &str, path: &str) -> (u16, String) {
     let (head, body) = get_with(address, path, "").await;
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
 }
 
 /// Returns head and body of a GET with these further lines in its head, each with its end.
-pub async fn get_with(address: &str, path: &str, lines: &str) -> (String, String) {
+pub(crate) async fn get_with(address: &str, path: &str, lines: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{lines}connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -60,7 +60,7 @@ pub async fn get_with(address: &str, path: &str, lines: &str) -> (String, String
 }
 
 /// Waits until the reply to a GET is accepted by `wanted`; returns the body.
-pub async fn until(address: &str, path: &str, wanted: impl Fn(u16, &str) -> bool) -> String {
+pub(crate) async fn until(address: &str, path: &str, wanted: impl Fn(u16, &str) -> bool) -> String {
     let started = Instant::now();
     loop {
         let (status, body) = get(address, path).await;
@@ -73,7 +73,7 @@ pub async fn until(address: &str, path: &str, wanted: impl Fn(u16, &str) -> bool
 }
 
 /// Returns the stores of the cluster, once the node at `address` answers or knows the leader.
-pub async fn stores(address: &str, wanted: impl Fn(&[StoreInfo]) -> bool) -> Vec<StoreInfo> {
+pub(crate) async fn stores(address: &str, wanted: impl Fn(&[StoreInfo]) -> bool) -> Vec<StoreInfo> {
     let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy();
     let mut client = ControlClient::new(channel);
     let started = Instant::now();

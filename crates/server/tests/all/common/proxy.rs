@@ -5,13 +5,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 /// Proxy in front of a node.
-pub struct Proxy {
+pub(crate) struct Proxy {
     pub address: String,
     broken: watch::Sender<bool>,
 }
 
 impl Proxy {
-    pub async fn start(target: String) -> Self {
+    pub(crate) async fn start(target: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (broken, mut breaks) = watch::channel(false);
@@ -34,7 +34,7 @@ impl Proxy {
     }
 
     /// Ends all connections, and new ones at once, while it is broken.
-    pub fn set_broken(&self, broken: bool) {
+    pub(crate) fn set_broken(&self, broken: bool) {
         self.broken.send_replace(broken);
     }
 }

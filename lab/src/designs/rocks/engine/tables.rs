@@ -48,7 +48,7 @@ struct Following {
 }
 
 impl Tables {
-    pub fn new(dir: &Path, settings: &Settings) -> Self {
+    pub(super) fn new(dir: &Path, settings: &Settings) -> Self {
         let role =
             if settings.persistence == Persistence::Tables { Role::Open } else { Role::Applies };
         Self {
@@ -61,7 +61,7 @@ impl Tables {
         }
     }
 
-    pub fn is_sender(&self) -> bool {
+    pub(super) fn is_sender(&self) -> bool {
         self.shipments.is_sender(self.id)
     }
 
