@@ -43,7 +43,7 @@ enum Outcome {
     /// Answers, with their memory.
     Ready(Vec<NumberedResponse>, Memory),
     /// Puts with the reply to their proposal. Their answers are made where they are sent.
-    Replied(put_groups::Proposed, Reply),
+    Replied(Box<put_groups::Proposed>, Reply),
 }
 
 /// Bounded by the permits of [`COMMANDS_MAX`], which the answers hold.

@@ -80,13 +80,14 @@ pub(super) fn has_same_target(a: &Context, b: &Context) -> bool {
 
 impl PutGroup {
     /// Proposes the entry. `answer` gets the reply on the store's loop, or here: it must not block.
-    pub(super) fn propose(self, answer: impl FnOnce(Proposed, Reply) + Send + 'static) {
+    pub(super) fn propose(self, answer: impl FnOnce(Box<Proposed>, Reply) + Send + 'static) {
         let Self { target, ids, command, memory, .. } = self;
         let (store, guard) = (target.store.clone(), Some(memory.clone()));
         let command = command.build().bytes().clone();
         let write = Write { header: target.header, command, only_deletes: false };
         let arrived_nanos = store.clock().monotonic_nanos();
-        let proposed = Proposed { target, ids, memory, started: Instant::now(), arrived_nanos };
+        let proposed =
+            Box::new(Proposed { target, ids, memory, started: Instant::now(), arrived_nanos });
         store.begin(
             write,
             Caller::new(move |reply| answer(proposed, reply)),
