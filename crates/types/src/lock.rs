@@ -154,11 +154,11 @@ mod held {
 #[cfg(not(debug_assertions))]
 mod held {
     #[inline(always)]
-    pub fn check(_: u8) {}
+    pub(super) fn check(_: u8) {}
     #[inline(always)]
-    pub fn push(_: u8) {}
+    pub(super) fn push(_: u8) {}
     #[inline(always)]
-    pub fn pop(_: u8) {}
+    pub(super) fn pop(_: u8) {}
 }
 
 /// Entry of this thread's list of held ranks.
