@@ -215,7 +215,12 @@ impl<E: StorageEngine> Replica<E> {
         if self.is_leader() && peer.id != self.peer.id {
             self.wake(ctx);
             self.group.note_unreachable(peer.id);
-            self.group.note_snapshot(peer.id, false);
+            // Invariant: only its end says that a snapshot under way failed. It goes on when the network does; a
+            // second one would take its place from the beginning.
+            // bug replica.broken_snapshot_begins_again: always
+            if !self.snapshots.is_under_way(peer.id) {
+                self.group.note_snapshot(peer.id, false);
+            }
         }
     }
 

@@ -30,8 +30,13 @@ impl<E: StorageEngine> Replica<E> {
             self.group.note_snapshot(to.id, false);
             return;
         }
-        let snapshot = self.snapshot_for(ctx, to);
-        ctx.out.snapshots.extend(snapshot);
+        match self.snapshot_for(ctx, to) {
+            Some(snapshot) => {
+                self.snapshots.note_begun(to.id);
+                ctx.out.snapshots.push(snapshot);
+            }
+            None => self.group.note_snapshot(to.id, false),
+        }
     }
 
     fn snapshot_for(&self, ctx: &Context<E>, to: Peer) -> Option<SendSnapshot<E>> {
@@ -91,6 +96,7 @@ impl<E: StorageEngine> Replica<E> {
             }
             let Some(snapshot) = self.snapshot_for(ctx, *peer) else { continue };
             ctx.out.snapshots.push(snapshot);
+            self.snapshots.note_begun(peer.id);
             self.snapshots.note_offered(peer.id);
         }
     }
@@ -114,6 +120,7 @@ impl<E: StorageEngine> Replica<E> {
 
     pub(crate) fn snapshot_sent(&mut self, ctx: &Context<E>, to: PeerId, ok: bool) {
         let now = ctx.now.monotonic_nanos;
+        self.snapshots.note_ended(to);
         if ok {
             self.snapshots.note_received(to);
             if !self.is_leader() {

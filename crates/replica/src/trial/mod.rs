@@ -74,6 +74,10 @@ pub(crate) struct Trial {
     pub snapshot_reports_fail: bool,
     /// Snapshots are lost, and their senders notice.
     pub loses_snapshots: bool,
+    /// Snapshots are under way until this ends.
+    pub holds_snapshots: bool,
+    /// Snapshots under way, each with its sender.
+    pub held: Vec<(u64, SendSnapshot<ModelEngine>)>,
     /// Snapshots carry no record of merges, as those of earlier versions.
     pub sends_no_merges: bool,
     /// Stores that recover lost log entries.
@@ -139,6 +143,8 @@ impl Trial {
             alter: |_| {},
             snapshot_reports_fail: false,
             loses_snapshots: false,
+            holds_snapshots: false,
+            held: Vec::new(),
             sends_no_merges: false,
             recovering: BTreeMap::new(),
             in_flight: VecDeque::new(),
@@ -219,7 +225,10 @@ impl Trial {
         let sent = !snapshots.is_empty();
         let found = !self.store(id).holds_lookups && self.answer_lookups(id);
         for snapshot in snapshots {
-            self.carry(id, snapshot);
+            match self.holds_snapshots {
+                true => self.held.push((id, snapshot)),
+                false => self.carry(id, snapshot),
+            }
         }
         busy || appended || sent || found
     }
@@ -251,7 +260,7 @@ impl Trial {
     }
 
     /// Transfers a snapshot at once, as a transport would.
-    fn carry(&mut self, from: u64, snapshot: SendSnapshot<ModelEngine>) {
+    pub(crate) fn carry(&mut self, from: u64, snapshot: SendSnapshot<ModelEngine>) {
         let SendSnapshot { mut header, to_store, view, ranges } = snapshot;
         if self.sends_no_merges {
             header.merges = None;

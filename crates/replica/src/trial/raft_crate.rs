@@ -107,6 +107,31 @@ fn a_lost_snapshot_stops_no_replica_once_its_sender_is_told() {
 }
 
 #[test]
+fn a_snapshot_under_way_is_not_followed_by_another_when_the_network_breaks() {
+    let mut trial = Trial::with(3, |options| {
+        options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
+    });
+    trial.lead(DATA, 1);
+    trial.isolate(3);
+    outgrow_log(&mut trial);
+    trial.holds_snapshots = true;
+    trial.heal();
+    trial.ticks(40);
+    assert_eq!(trial.held.len(), 1);
+    trial.store(1).core.step(Input::StoreUnreachable(StoreId(3)));
+    trial.isolate(3);
+    trial.ticks(10);
+    trial.heal();
+    trial.ticks(100);
+    assert_eq!(trial.held.len(), 1, "another one takes its place from the beginning");
+    trial.holds_snapshots = false;
+    let (from, snapshot) = trial.held.remove(0);
+    trial.carry(from, snapshot);
+    trial.ticks(40);
+    assert_eq!(trial.value(3, "b").as_deref(), Some("1"));
+}
+
+#[test]
 fn a_proposal_that_raft_would_forward_or_drop_is_refused() {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);

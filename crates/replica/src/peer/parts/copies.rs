@@ -1,4 +1,4 @@
-//! Backoff of snapshots to peers that did not accept the last ones.
+//! Snapshots to peers: those under way, and the backoff after those that were not accepted.
 
 use crate::messages::RangeRepairReply;
 use std::collections::BTreeMap;
@@ -11,6 +11,8 @@ const FAILURES_MAX: u32 = 5;
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotBackoff {
     waits: BTreeMap<PeerId, Wait>,
+    /// Snapshots of which the end is not reported, by peer. The term of the leader does not matter.
+    under_way: BTreeMap<PeerId, u32>,
 }
 
 #[derive(Debug, Default)]
@@ -22,6 +24,24 @@ struct Wait {
 impl SnapshotBackoff {
     pub(crate) fn may_send(&self, to: PeerId, now_nanos: u64) -> bool {
         self.waits.get(&to).is_none_or(|wait| wait.until_nanos <= now_nanos)
+    }
+
+    /// Records that a snapshot is handed out; its end follows.
+    pub(crate) fn note_begun(&mut self, to: PeerId) {
+        *self.under_way.entry(to).or_default() += 1;
+    }
+
+    pub(crate) fn note_ended(&mut self, to: PeerId) {
+        if let Some(count) = self.under_way.get_mut(&to) {
+            *count -= 1;
+            if *count == 0 {
+                self.under_way.remove(&to);
+            }
+        }
+    }
+
+    pub(crate) fn is_under_way(&self, to: PeerId) -> bool {
+        self.under_way.contains_key(&to)
     }
 
     /// Records an offer without a leader: none follows until the result of this one is known.
