@@ -147,6 +147,7 @@ impl World {
                 self.note_range_repair(number, message);
             }
         }
+        self.note_lost_ranges(number);
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let Some(node) = self.nodes.get(&slot.node) else { return };
         let now = node.now(global);
