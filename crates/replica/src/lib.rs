@@ -22,6 +22,7 @@ mod pipeline;
 mod queue;
 mod reads;
 mod slowdown;
+mod stages;
 mod store;
 #[cfg(test)]
 mod trial;
@@ -57,12 +58,12 @@ pub use messages::{
 pub use options::{LeaseTimes, LogKept, Options};
 pub use output::{
     Append, Busy, Changes, Collection, Done, Event, Lookup, LookupId, Outputs, Refusal,
-    RegionReport, Reply, Role, SendSnapshot, Ticket, Timings, Traffic, Unknown,
+    RegionReport, Reply, Role, SendSnapshot, Ticket, Traffic, Unknown,
 };
-pub use pipeline::{StageSums, StageTimes};
 pub use queue::{Admitted, CoreCall, Item, MemoryGuard, NotTaken, Queue};
 pub use reads::{LinearizableRead, ReadGate, ReadPath, ReadPermit, Reader};
 pub use slowdown::{REPORT_NANOS, SlowWriters, Slowdowns, WAIT_NANOS_MAX};
+pub use stages::{Stage, StageNanos, StageSums, StageTimes, Timings};
 pub use stele_storage::{Modification, Modified, NewPair};
 pub use store::RaftStore;
 pub use turn::{CarryOut, Ended, StoreLoop};

@@ -2,6 +2,7 @@
 
 use crate::input::RequestId;
 use crate::messages::{PeerMessage, SnapshotHeader};
+use crate::stages::Timings;
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_storage::{Modified, StorageEngine};
@@ -176,33 +177,6 @@ pub enum Done {
         /// Ranges of engine keys to send, ascending.
         ranges: Vec<KeyRange>,
     },
-}
-
-/// Times of a write, ascending, in nanoseconds of the monotonic clock: each is the time of the poll
-/// in which it happened. The core has no clock, so the caller measures the arrival of the request
-/// and the end of its answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timings {
-    /// The entry was proposed. A modification that changes nothing was decided then, and has no
-    /// later stage.
-    pub proposed_nanos: u64,
-    /// The batch with the entry was handed out, to be written.
-    pub append_began_nanos: u64,
-    /// The entry was durable on the local disk.
-    pub durable_nanos: u64,
-    /// The entry was committed. Without commit return, also durable here.
-    pub committed_nanos: u64,
-}
-
-impl Timings {
-    /// Returns the times in order. A stage that was not reached before the answer has the time of
-    /// the one before it; a quorum that was faster than the local disk has the time of that.
-    pub(crate) fn ordered(self) -> Self {
-        let append_began_nanos = self.append_began_nanos.max(self.proposed_nanos);
-        let durable_nanos = self.durable_nanos.max(append_began_nanos);
-        let committed_nanos = self.committed_nanos.max(durable_nanos);
-        Self { append_began_nanos, durable_nanos, committed_nanos, ..self }
-    }
 }
 
 /// Reason for which a request was refused. It had no effect and has none later.

@@ -4,8 +4,9 @@ use super::Replica;
 use super::parts::{LeaderReads, LeaseTerms, ReadOutcome, ReadStep, WaitingRead};
 use crate::context::Context;
 use crate::input::{Header, Read, RequestId};
-use crate::output::{Busy, Done, Refusal, Timings};
+use crate::output::{Busy, Done, Refusal};
 use crate::reads::ReadPath;
+use crate::stages::Timings;
 use stele_storage::{Modified, StorageEngine};
 use stele_types::LogIndex;
 
@@ -37,7 +38,7 @@ impl<E: StorageEngine> Replica<E> {
     ) {
         // It needs no entry of its own.
         let timings = Timings { proposed_nanos: ctx.now.monotonic_nanos, ..Timings::default() };
-        let answer = ReadOutcome::Unchanged(result, timings.ordered());
+        let answer = ReadOutcome::Unchanged(result, timings);
         let (replica, arrived_nanos) = (false, u64::MAX);
         self.reads.push(WaitingRead { id, header, replica, min_visible, arrived_nanos, answer });
     }

@@ -6,7 +6,8 @@ use crate::context::Context;
 use crate::input::RequestId;
 use crate::key_search::KeySearch;
 use crate::log::entry_bytes;
-use crate::output::{Busy, Done, Refusal, Rejection, Timings, Unknown};
+use crate::output::{Busy, Done, Refusal, Rejection, Unknown};
+use crate::stages::Timings;
 use bytes::Bytes;
 use stele_storage::StorageEngine;
 use stele_types::{Error, LogIndex, Result, Term};
@@ -284,7 +285,6 @@ impl<E: StorageEngine> Replica<E> {
 
     pub(super) fn answer_done(&self, ctx: &mut Context<E>, proposal: Proposal) {
         let Proposal { index, term, purpose, timings, .. } = proposal;
-        let timings = timings.ordered();
         match purpose {
             Purpose::Write(id) => ctx.done(id, Done::Written { index, term, timings }),
             Purpose::Modify(id, result) => ctx.done(id, Done::Modified { result, timings }),

@@ -19,7 +19,7 @@ use prometheus_client::registry::{Registry, Unit};
 use std::fmt::{self, Write};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use stele_replica::Timings;
+use stele_replica::{Stage, StageNanos};
 
 /// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,9 +109,8 @@ struct Failed {
     outcome: &'static str,
 }
 
-/// Stage of a write, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Stage {
+struct OfStage {
     stage: &'static str,
 }
 
@@ -121,9 +120,9 @@ pub struct Metrics {
     registry: Registry,
     seconds: Family<Request, Histogram>,
     failed: Family<Failed, Counter>,
-    stages: Family<Stage, Histogram>,
+    stages: Family<OfStage, Histogram>,
     of_kinds: [OfKind; Kind::COUNT],
-    of_stages: [OnceLock<Histogram>; 4],
+    of_stages: [OnceLock<Histogram>; Stage::COUNT],
     slow_log: SlowLog,
     started: Instant,
 }
@@ -169,7 +168,7 @@ impl Metrics {
         registry.register("requests_failed", "Requests not served, by kind", failed.clone());
         registry.register_with_unit(
             "write_stage",
-            "Time of writes, by stage: queue, append, replicate, apply",
+            "Time of writes, by stage: queue, append_wait, append, replicate, apply",
             unit(),
             stages.clone(),
         );
@@ -185,7 +184,7 @@ impl Metrics {
         count: usize,
         took: Duration,
         outcome: Outcome,
-        stages: Option<Stages>,
+        stages: Option<StageNanos>,
     ) {
         let of_kind = &self.of_kinds[kind as usize];
         let seconds =
@@ -202,9 +201,10 @@ impl Metrics {
             counter.inc_by(count as u64);
         }
         for (it, (stage, nanos)) in
-            self.of_stages.iter().zip(stages.iter().flat_map(Stages::by_name))
+            self.of_stages.iter().zip(stages.iter().flat_map(StageNanos::iter))
         {
-            let seconds = it.get_or_init(|| self.stages.get_or_create_owned(&Stage { stage }));
+            let label = || OfStage { stage: stage.name() };
+            let seconds = it.get_or_init(|| self.stages.get_or_create_owned(&label()));
             (0..count).for_each(|_| seconds.observe(nanos as f64 / 1e9));
         }
         let outcome = outcome.map_or("served", |(outcome, _)| outcome);
@@ -219,76 +219,5 @@ impl Metrics {
     /// Returns the time since the node started.
     pub fn uptime(&self) -> Duration {
         self.started.elapsed()
-    }
-}
-
-/// Time of a write, by stage: each stage begins where the one before it ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stages {
-    /// From arrival to proposal.
-    pub queue_nanos: u64,
-    /// From proposal to the local disk.
-    pub append_nanos: u64,
-    /// From the local disk to the commit; 0 if the quorum was faster.
-    pub replicate_nanos: u64,
-    /// From the commit to the end of the answer.
-    pub apply_nanos: u64,
-}
-
-impl Stages {
-    /// Returns the stages of a write that arrived and was answered at these times, on the clock of
-    /// its store.
-    pub fn new(arrived_nanos: u64, timings: &Timings, answered_nanos: u64) -> Self {
-        let Timings { proposed_nanos, durable_nanos, committed_nanos, .. } = *timings;
-        Self {
-            // A poll of the store may have begun just before the arrival.
-            queue_nanos: proposed_nanos.saturating_sub(arrived_nanos),
-            append_nanos: durable_nanos.saturating_sub(proposed_nanos.max(arrived_nanos)),
-            replicate_nanos: committed_nanos.saturating_sub(durable_nanos),
-            apply_nanos: answered_nanos.saturating_sub(committed_nanos.max(arrived_nanos)),
-        }
-    }
-
-    /// Adds the stages of a later part of the same request.
-    pub fn add(&mut self, later: &Self) {
-        self.queue_nanos += later.queue_nanos;
-        self.append_nanos += later.append_nanos;
-        self.replicate_nanos += later.replicate_nanos;
-        self.apply_nanos += later.apply_nanos;
-    }
-
-    fn by_name(&self) -> [(&'static str, u64); 4] {
-        [
-            ("queue", self.queue_nanos),
-            ("append", self.append_nanos),
-            ("replicate", self.replicate_nanos),
-            ("apply", self.apply_nanos),
-        ]
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_stages_of_a_write_sum_to_its_time() {
-        // Proposed, durable and committed, for a write that arrived at 100 and was answered at 200;
-        // its stages.
-        let rows = [
-            ([110, 150, 180], [10, 40, 30, 20]),
-            ([110, 150, 150], [10, 40, 0, 50]),
-            ([90, 150, 180], [0, 50, 30, 20]),
-            ([110, 110, 110], [10, 0, 0, 90]),
-            ([90, 90, 90], [0, 0, 0, 100]),
-        ];
-        for ([proposed_nanos, durable_nanos, committed_nanos], expected) in rows {
-            let append_began_nanos = proposed_nanos;
-            let timings =
-                Timings { proposed_nanos, append_began_nanos, durable_nanos, committed_nanos };
-            let stages = Stages::new(100, &timings, 200).by_name().map(|(_, nanos)| nanos);
-            assert_eq!(stages, expected, "{timings:?}");
-            assert_eq!(stages.iter().sum::<u64>(), 100, "{timings:?}");
-        }
     }
 }

@@ -1,11 +1,12 @@
 //! Log of slow requests with their stages. The number of lines per second is bounded: otherwise a
 //! stall would hide its own cause.
 
-use super::{Kind, Stages};
+use super::Kind;
 use parking_lot::Mutex;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use stele_replica::StageNanos;
 
 const LINES_PER_SECOND: u32 = 20;
 
@@ -36,7 +37,13 @@ impl SlowLog {
         self.threshold_ms.store(threshold_ms, Ordering::Relaxed);
     }
 
-    pub(super) fn request(&self, kind: Kind, took: Duration, outcome: &str, at: Option<&Stages>) {
+    pub(super) fn request(
+        &self,
+        kind: Kind,
+        took: Duration,
+        outcome: &str,
+        at: Option<&StageNanos>,
+    ) {
         let threshold_ms = self.threshold_ms.load(Ordering::Relaxed);
         if threshold_ms == 0 || took < Duration::from_millis(threshold_ms) {
             return;
@@ -61,16 +68,22 @@ impl SlowLog {
     }
 }
 
-/// Formats `slow put: 1204.1 ms served; queue 0.1, append 1200.9, replicate 3.0, apply 0.1`.
-fn line(kind: Kind, took: Duration, outcome: &str, at: Option<&Stages>, left_out: u64) -> String {
+/// Formats `slow put: 1204.1 ms served; queue 0.1, append_wait 0.0, append 1200.9, replicate 3.0, apply 0.1`.
+fn line(
+    kind: Kind,
+    took: Duration,
+    outcome: &str,
+    at: Option<&StageNanos>,
+    left_out: u64,
+) -> String {
     let ms = |nanos: u64| nanos as f64 / 1e6;
     let mut line = format!("slow {}: {:.1} ms {outcome}", kind.name(), took.as_secs_f64() * 1e3);
     let mut known = 0;
-    for (nth, (stage, nanos)) in at.iter().flat_map(|at| at.by_name()).enumerate() {
+    for (nth, (stage, nanos)) in at.iter().flat_map(|at| at.iter()).enumerate() {
         let mark = if nth == 0 { ';' } else { ',' };
         known += nanos;
         // Writing to a string cannot fail.
-        let _ = write!(line, "{mark} {stage} {:.1}", ms(nanos));
+        let _ = write!(line, "{mark} {} {:.1}", stage.name(), ms(nanos));
     }
     if at.is_none() {
         let _ = write!(line, "; read {:.1}", took.as_secs_f64() * 1e3);
@@ -86,17 +99,18 @@ fn line(kind: Kind, took: Duration, outcome: &str, at: Option<&Stages>, left_out
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stele_replica::Stage;
 
     #[test]
     fn a_line_splits_the_time_by_stage() {
-        let at = Stages {
-            queue_nanos: 100_000,
-            append_nanos: 1_200_900_000,
-            replicate_nanos: 3_000_000,
-            apply_nanos: 100_000,
-        };
+        let mut at = StageNanos::default();
+        at[Stage::Queue] = 100_000;
+        at[Stage::Append] = 1_200_900_000;
+        at[Stage::Replicate] = 3_000_000;
+        at[Stage::Apply] = 100_000;
         let text = line(Kind::Put, Duration::from_micros(1_204_300), "served", Some(&at), 0);
-        let stages = "queue 0.1, append 1200.9, replicate 3.0, apply 0.1, other 0.2";
+        let stages =
+            "queue 0.1, append_wait 0.0, append 1200.9, replicate 3.0, apply 0.1, other 0.2";
         assert_eq!(text, format!("slow put: 1204.3 ms served; {stages}"));
     }
 

@@ -14,7 +14,7 @@ mod writes;
 pub use errors::Failure;
 
 use crate::memory::{Held, RequestMemory};
-use crate::observe::{Kind, Metrics, Outcome, Stages};
+use crate::observe::{Kind, Metrics, Outcome};
 use crate::port::MESSAGE_BYTES_MAX;
 use crate::stores::Stores;
 use axum::Router;
@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_proto::kvrpcpb::*;
 use stele_proto::stele::kv::v1::{ExistRequest, ExistResponse, ModifyRequest, ModifyResponse};
+use stele_replica::StageNanos;
 use stele_types::{ClusterId, RegionId};
 use tokio::sync::watch;
 use tonic::Status;
@@ -71,7 +72,7 @@ impl TikvService {
         &self,
         kind: Kind,
         work: impl Future<Output = Result<T, Failure>>,
-        stages: impl FnOnce(&T) -> Option<Stages>,
+        stages: impl FnOnce(&T) -> Option<StageNanos>,
     ) -> Result<T, Failure> {
         let started = Instant::now();
         let result = work.await;
@@ -87,7 +88,7 @@ impl TikvService {
         count: usize,
         started: Instant,
         failure: Option<&Failure>,
-        stages: Option<Stages>,
+        stages: Option<StageNanos>,
     ) {
         let outcome = failure.map_or(Outcome::Served, outcome);
         self.metrics.requests(kind, count, started.elapsed(), outcome, stages);
@@ -124,7 +125,7 @@ impl TikvService {
         request: &Q,
         memory: &Memory,
         kind: Kind,
-        work: impl AsyncFn(&Target, &Q, &Memory) -> Result<Stages, Failure>,
+        work: impl AsyncFn(&Target, &Q, &Memory) -> Result<StageNanos, Failure>,
     ) -> Q::Answer {
         let written = async { work(&self.target(request)?, request, memory).await };
         let written = self.timed(kind, written, |stages| Some(*stages)).await;
@@ -137,7 +138,7 @@ impl TikvService {
         request: &Q,
         memory: &Memory,
         kind: Kind,
-        work: impl AsyncFn(&Target, &Q, &Memory) -> Result<(Q::Answer, Stages), Failure>,
+        work: impl AsyncFn(&Target, &Q, &Memory) -> Result<(Q::Answer, StageNanos), Failure>,
     ) -> Q::Answer {
         let changed = async { work(&self.target(request)?, request, memory).await };
         let changed = self.timed(kind, changed, |(_, stages)| Some(*stages)).await;

@@ -6,11 +6,12 @@ use super::errors::{Failure, OnUnknown, charge};
 use super::writes::{expiry, not_done};
 use super::{Memory, reads};
 use crate::memory::value_memory;
-use crate::observe::{Kind, Stages};
+use crate::observe::Kind;
 use bytes::Bytes;
 use stele_proto::kvrpcpb::{RawCasRequest, RawCasResponse};
 use stele_proto::stele::kv::v1::modify_request::Change;
 use stele_proto::stele::kv::v1::{ModifyRequest, ModifyResponse, Refusal};
+use stele_replica::StageNanos;
 use stele_replica::{Done, Modification, Modified, Modify, NewPair, Reply};
 use stele_types::computed::Unfit;
 
@@ -19,7 +20,7 @@ pub(super) async fn compare_and_swap(
     target: &Target,
     request: &RawCasRequest,
     memory: &Memory,
-) -> Result<(RawCasResponse, Stages), Failure> {
+) -> Result<(RawCasResponse, StageNanos), Failure> {
     let key = target.engine_key(&request.cf, &request.key)?;
     check_value(&request.value)?;
     let new = match request.delete {
@@ -52,7 +53,7 @@ pub(super) async fn modify(
     target: &Target,
     request: &ModifyRequest,
     memory: &Memory,
-) -> Result<(ModifyResponse, Stages), Failure> {
+) -> Result<(ModifyResponse, StageNanos), Failure> {
     let key = target.engine_key(&request.cf, &request.key)?;
     let change = match &request.change {
         Some(Change::PutIfAbsent(put)) => {
@@ -158,14 +159,14 @@ async fn decide(
     key: Bytes,
     change: Modification,
     memory: &Memory,
-) -> Result<(Modified, Stages), Failure> {
+) -> Result<(Modified, StageNanos), Failure> {
     let charged = charge_change(target, &key, &change, memory).await?;
     let modify = Modify { header: target.header, key, change };
     let clock = target.store.clock();
     let arrived_nanos = clock.monotonic_nanos();
     match target.store.submit(modify, Some(memory.clone())).await {
         Reply::Done(Done::Modified { result, timings }) => {
-            let stages = Stages::new(arrived_nanos, &timings, clock.monotonic_nanos());
+            let stages = timings.stages(arrived_nanos, clock.monotonic_nanos());
             // Another client may have put a longer value meanwhile. The outcome is decided.
             memory.charge_anyway(previous_memory(&result).saturating_sub(charged));
             Ok((result, stages))

@@ -3,12 +3,12 @@
 use super::Memory;
 use super::checks::{Target, check_value, family};
 use super::errors::{Failure, OnUnknown, charge};
-use crate::observe::Stages;
 use bytes::Bytes;
 use stele_proto::kvrpcpb::{
     KvPair, RawBatchDeleteRequest, RawBatchPutRequest, RawDeleteRangeRequest, RawDeleteRequest,
     RawPutRequest,
 };
+use stele_replica::StageNanos;
 use stele_replica::{BatchOp, BatchWrite, OP_OVERHEAD_BYTES};
 use stele_replica::{Busy, Done, Reply, Write};
 use stele_types::{CommandBuilder, Error, KeyRange};
@@ -28,7 +28,7 @@ pub(super) async fn propose(
     command: CommandBuilder,
     only_deletes: bool,
     memory: &Memory,
-) -> Result<Stages, Failure> {
+) -> Result<StageNanos, Failure> {
     let arrived_nanos = target.store.clock().monotonic_nanos();
     let command = command.build().bytes().clone();
     written(target, propose_once(target, command, only_deletes, memory).await, arrived_nanos)
@@ -49,10 +49,10 @@ pub(super) fn written(
     target: &Target,
     reply: Reply,
     arrived_nanos: u64,
-) -> Result<Stages, Failure> {
+) -> Result<StageNanos, Failure> {
     match reply {
         Reply::Done(Done::Written { timings, .. }) => {
-            Ok(Stages::new(arrived_nanos, &timings, target.store.clock().monotonic_nanos()))
+            Ok(timings.stages(arrived_nanos, target.store.clock().monotonic_nanos()))
         }
         other => Err(not_done(target, other, target.on_unknown)),
     }
@@ -95,7 +95,7 @@ pub(super) async fn put(
     target: &Target,
     request: &RawPutRequest,
     memory: &Memory,
-) -> Result<Stages, Failure> {
+) -> Result<StageNanos, Failure> {
     // The message is charged already; the command is a copy of it.
     charge(memory, put_bytes(request) as u64, target.header.region)?;
     let mut command = CommandBuilder::with_capacity(put_bytes(request));
@@ -108,7 +108,7 @@ pub(super) async fn delete(
     target: &Target,
     request: &RawDeleteRequest,
     memory: &Memory,
-) -> Result<Stages, Failure> {
+) -> Result<StageNanos, Failure> {
     let key = target.engine_key(&request.cf, &request.key)?;
     charge(memory, request.key.len() as u64, target.header.region)?;
     let mut command = CommandBuilder::new();
@@ -121,7 +121,7 @@ pub(super) async fn delete_range(
     target: &Target,
     request: &RawDeleteRangeRequest,
     memory: &Memory,
-) -> Result<Stages, Failure> {
+) -> Result<StageNanos, Failure> {
     let family = family(&request.cf)?;
     let range = KeyRange { start: request.start_key.clone(), end: request.end_key.clone() };
     target.check_range(&range)?;
@@ -138,7 +138,7 @@ pub(super) async fn batch_put(
     target: &Target,
     request: &RawBatchPutRequest,
     memory: &Memory,
-) -> Result<Stages, Failure> {
+) -> Result<StageNanos, Failure> {
     let family = family(&request.cf)?;
     let ttls = ttls(request)?;
     for pair in &request.pairs {
@@ -164,7 +164,7 @@ pub(super) async fn batch_delete(
     target: &Target,
     request: &RawBatchDeleteRequest,
     memory: &Memory,
-) -> Result<Stages, Failure> {
+) -> Result<StageNanos, Failure> {
     let family = target.family(&request.cf, &request.keys)?;
     charge_batch(memory, request.keys.iter().map(|key| (key.len(), 0)), target)?;
     let delete = |key: &Bytes| BatchOp::Delete { key: family.engine_key(key) };
@@ -197,8 +197,8 @@ async fn propose_batch(
     ops: impl Iterator<Item = BatchOp>,
     only_deletes: bool,
     memory: &Memory,
-) -> Result<Stages, Failure> {
-    let (mut ops, mut stages) = (ops.peekable(), Stages::default());
+) -> Result<StageNanos, Failure> {
+    let (mut ops, mut stages) = (ops.peekable(), StageNanos::default());
     if ops.peek().is_none() {
         return Ok(stages);
     }
@@ -210,7 +210,7 @@ async fn propose_batch(
         let is_written = matches!(reply, Reply::Done(_));
         let whole = batch.replied(reply.clone());
         if is_written {
-            stages.add(&written(target, reply, arrived_nanos)?);
+            stages += written(target, reply, arrived_nanos)?;
         }
         match whole {
             Some(_) if is_written => return Ok(stages),

@@ -2,15 +2,15 @@
 
 use crate::designs::queued::Applied;
 use serde_json::{Value, json};
-use stele_replica::{StageSums, Timings};
+use stele_replica::{Stage, StageNanos, StageSums, Timings};
 
 /// Sums over the requests of a client.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stages {
     writes: u64,
     reads: u64,
-    /// Nanoseconds of the writes by stage, in the order of [`STAGES`].
-    write_nanos: [u64; STAGES.len()],
+    /// Nanoseconds of the writes, by stage.
+    write_nanos: StageNanos,
     /// Nanoseconds of the reads.
     read_nanos: u64,
     /// Part of these in which the read asked for its permission.
@@ -23,22 +23,10 @@ pub struct Stages {
     read_wait_nanos: u64,
 }
 
-/// Stages of a write, in the order of their ends: proposed, handed to the log, on the local disk,
-/// committed, answered.
-const STAGES: [&str; 5] = ["propose", "append_wait", "append", "commit", "answer"];
-
 impl Stages {
     /// Adds a write that arrived and was answered at these nanoseconds.
     pub fn note_write(&mut self, arrived_nanos: u64, timings: &Timings, answered_nanos: u64) {
-        let Timings { proposed_nanos, append_began_nanos, durable_nanos, committed_nanos } =
-            *timings;
-        let ends =
-            [proposed_nanos, append_began_nanos, durable_nanos, committed_nanos, answered_nanos];
-        let mut begin = arrived_nanos;
-        for (sum, end) in self.write_nanos.iter_mut().zip(ends) {
-            *sum += end.saturating_sub(begin);
-            begin = begin.max(end);
-        }
+        self.write_nanos += timings.stages(arrived_nanos, answered_nanos);
         self.writes += 1;
     }
 
@@ -65,7 +53,7 @@ impl Stages {
     pub fn add(&mut self, other: &Self) {
         self.writes += other.writes;
         self.reads += other.reads;
-        self.write_nanos.iter_mut().zip(other.write_nanos).for_each(|(sum, it)| *sum += it);
+        self.write_nanos += other.write_nanos;
         self.read_nanos += other.read_nanos;
         self.ask_nanos += other.ask_nanos;
         self.asked += other.asked;
@@ -81,9 +69,11 @@ impl Stages {
         let of_write = |nanos: u64| per(nanos, core.writes) / 1e3;
         let of_entry = |nanos: u64| per(nanos, queue.entries) / 1e3;
         // For the core, an entry is applied when the engine has queued it.
-        let apply_wait_us = of_write(core.apply_wait_nanos) + of_entry(queue.waited_nanos);
+        let waited_nanos = core.write_nanos[Stage::Apply];
+        let apply_wait_us = of_write(waited_nanos) + of_entry(queue.waited_nanos);
         let apply_us = of_entry(queue.applying_nanos);
-        let until_applied_us = of_write(core.commit_nanos) + apply_wait_us + apply_us;
+        let commit_us = of_write(core.write_nanos.sum() - waited_nanos);
+        let until_applied_us = commit_us + apply_wait_us + apply_us;
         let share = |part_us: f64| match until_applied_us > 0.0 {
             true => 100.0 * part_us / until_applied_us,
             false => 0.0,
@@ -98,8 +88,8 @@ impl Stages {
             "apply_percent": share(apply_us),
             "after_commit_percent": share(apply_wait_us + apply_us),
         });
-        for (name, nanos) in STAGES.iter().zip(self.write_nanos) {
-            line[format!("{name}_us")] = json!(per(nanos, self.writes) / 1e3);
+        for (stage, nanos) in self.write_nanos.iter() {
+            line[format!("write_{}_us", stage.name())] = json!(per(nanos, self.writes) / 1e3);
         }
         line
     }
@@ -117,10 +107,7 @@ pub fn between(
     };
     let core = StageSums {
         writes: after.writes - before.writes,
-        append_wait_nanos: after.append_wait_nanos - before.append_wait_nanos,
-        append_nanos: after.append_nanos - before.append_nanos,
-        commit_nanos: after.commit_nanos - before.commit_nanos,
-        apply_wait_nanos: after.apply_wait_nanos - before.apply_wait_nanos,
+        write_nanos: after.write_nanos.since(&before.write_nanos),
         waited_reads: after.waited_reads - before.waited_reads,
         read_wait_nanos: after.read_wait_nanos - before.read_wait_nanos,
     };
@@ -147,22 +134,21 @@ mod tests {
         other.note_wait(1_000, 6);
         stages.note_read(4_000);
         stages.add(&other);
-        let before = StageSums { writes: 1, apply_wait_nanos: 500, ..StageSums::default() };
-        let after = StageSums {
-            writes: 3,
-            commit_nanos: 10_000,
-            apply_wait_nanos: 1_000,
-            read_wait_nanos: 800,
-            ..StageSums::default()
+        let sums = |writes, replicate_nanos, apply_nanos, read_wait_nanos| {
+            let mut sums = StageSums { writes, read_wait_nanos, ..StageSums::default() };
+            sums.write_nanos[Stage::Replicate] = replicate_nanos;
+            sums.write_nanos[Stage::Apply] = apply_nanos;
+            sums
         };
+        let (before, after) = (sums(1, 0, 500, 0), sums(3, 10_000, 1_000, 800));
         let queue = Applied { entries: 2, waited_nanos: 1_500, applying_nanos: 8_000 };
         let line = stages.line(&between(&(before, Applied::default()), &(after, queue)));
         for (name, value) in [
-            ("propose_us", 1.0),
-            ("append_wait_us", 0.5),
-            ("append_us", 2.5),
-            ("commit_us", 4.0),
-            ("answer_us", 2.0),
+            ("write_queue_us", 1.0),
+            ("write_append_wait_us", 0.5),
+            ("write_append_us", 2.5),
+            ("write_replicate_us", 4.0),
+            ("write_apply_us", 2.0),
             ("ask_us", 0.5),
             ("asked_percent", 50.0),
             ("gap_entries", 3.0),
@@ -181,6 +167,7 @@ mod tests {
         let mut stages = Stages::default();
         let timings = Timings { proposed_nanos: 5_000, ..Timings::default() };
         stages.note_write(1_000, &timings, 6_000);
-        assert_eq!(stages.write_nanos, [4_000, 0, 0, 0, 1_000]);
+        let nanos: Vec<u64> = stages.write_nanos.iter().map(|(_, nanos)| nanos).collect();
+        assert_eq!(nanos, [4_000, 0, 0, 0, 1_000]);
     }
 }

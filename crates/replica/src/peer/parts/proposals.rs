@@ -2,7 +2,7 @@
 //! flight, in order of their entries.
 
 use crate::input::{AdminCall, Header, Modify, RequestId, Write};
-use crate::output::Timings;
+use crate::stages::Timings;
 use std::collections::VecDeque;
 use stele_storage::Modified;
 use stele_types::{LogIndex, Term};

@@ -8,7 +8,7 @@
 //! `a_follower_that_answered_a_leader_withholds_its_vote_also_in_a_later_term`.
 
 use crate::input::{Header, RequestId};
-use crate::output::Timings;
+use crate::stages::Timings;
 use std::collections::VecDeque;
 use stele_storage::Modified;
 use stele_types::{LogIndex, PeerRole, RegionPhase, Term};
