@@ -78,7 +78,7 @@ impl<E: StorageEngine> Replica<E> {
                 return Ok(());
             }
         };
-        if new == NewPair::Delete || self.is_admitted(ctx, id, command.len())? {
+        if new == NewPair::Delete || self.is_admitted(ctx, id, command.len(), proposing)? {
             proposing.push(command, Some(Purpose::Modify(id, result)));
         }
         Ok(())

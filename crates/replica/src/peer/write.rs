@@ -22,6 +22,8 @@ pub(super) struct Proposing {
     pub purposes: Vec<Option<Purpose>>,
     /// Bytes of the entries, and of their effects for readers.
     bytes: u64,
+    /// Bytes of puts for which the devices have room, besides those of the entries.
+    room_bytes: u64,
     /// Searches of modifications for their keys.
     pub search: KeySearch,
     /// Whether the last entry changes the region or its leader: later requests wait for the next
@@ -159,7 +161,9 @@ impl<E: StorageEngine> Replica<E> {
             }
             (_, Err(rejection)) => ctx.reject(id, rejection),
             (Waiting::Write(id, write), Ok(())) => {
-                if write.only_deletes || self.is_admitted(ctx, id, write.command.len())? {
+                if write.only_deletes
+                    || self.is_admitted(ctx, id, write.command.len(), proposing)?
+                {
                     proposing.push(write.command, Some(Purpose::Write(id)));
                 }
             }
@@ -229,7 +233,7 @@ impl<E: StorageEngine> Replica<E> {
     }
 
     /// Returns whether the devices here and of a quorum have room for `bytes`; otherwise refuses the
-    /// request.
+    /// request. The devices are asked once a proposal, for all that waits.
     ///
     /// Invariant: a put that no quorum takes is refused before it is proposed. In the log it would
     /// make all later requests wait, also the deletes that free space.
@@ -239,16 +243,28 @@ impl<E: StorageEngine> Replica<E> {
         ctx: &mut Context<E>,
         id: RequestId,
         bytes: usize,
+        proposing: &mut Proposing,
     ) -> Result<bool> {
-        let admitted = match ctx.engine.admit(bytes as u64) {
-            Ok(()) => !self.is_quorum_full(ctx),
-            Err(Error::NoSpace(_)) => false,
-            Err(error) => return Err(error),
-        };
-        if !admitted {
-            ctx.reject(id, Busy::DiskFull);
+        let bytes = bytes as u64;
+        if proposing.room_bytes < bytes {
+            // Too little room for all may be enough for some.
+            let all_bytes = bytes + self.proposals.waiting_bytes();
+            let has_room_for_all = all_bytes > bytes && ctx.engine.admit_append(all_bytes);
+            // bug replica.no_room_for_some: let has_room_for_all = true;
+            let asked_bytes = if has_room_for_all { all_bytes } else { bytes };
+            let is_admitted = match ctx.engine.admit(asked_bytes) {
+                Ok(()) => !self.is_quorum_full(ctx),
+                Err(Error::NoSpace(_)) => false,
+                Err(error) => return Err(error),
+            };
+            if !is_admitted {
+                ctx.reject(id, Busy::DiskFull);
+                return Ok(false);
+            }
+            proposing.room_bytes = asked_bytes;
         }
-        Ok(admitted)
+        proposing.room_bytes -= bytes;
+        Ok(true)
     }
 }
 

@@ -189,6 +189,19 @@ fn puts_that_no_quorum_has_room_for_are_refused_and_deletes_go_on() {
     assert_eq!(kept, [true, false, false, true]);
 }
 
+#[test]
+fn of_puts_that_have_no_room_together_those_are_taken_that_have_room_alone() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.store(1).engine.set_room(Some(200));
+    let puts = [("a", 100), ("b", 300), ("c", 100)];
+    let writes = puts.map(|(name, bytes)| trial.write(1, put(name, &"v".repeat(bytes))));
+    trial.settle();
+    assert!(trial.is_written(writes[0]), "{:?}", trial.reply(writes[0]));
+    assert_eq!(trial.busy(writes[1]), Some(&Busy::DiskFull));
+    assert!(trial.is_written(writes[2]), "{:?}", trial.reply(writes[2]));
+}
+
 // Catalogue: 19.
 #[test]
 fn a_follower_without_room_stages_no_snapshot_until_it_has_room() {

@@ -33,7 +33,8 @@ type Pairs = BTreeMap<Bytes, (Bytes, u64)>;
 #[derive(Debug, Default)]
 pub struct ModelEngine {
     state: Mutex<State>,
-    is_full: AtomicBool,
+    /// Bytes of the largest put that has room; `None` without a limit.
+    room_bytes: Mutex<Option<u64>>,
     is_short: AtomicBool,
     wants_truncation: AtomicBool,
     is_cold: AtomicBool,
@@ -92,7 +93,16 @@ impl ModelEngine {
 
     /// Sets whether the device counts as nearly full.
     pub fn set_full(&self, is_full: bool) {
-        self.is_full.store(is_full, Ordering::Relaxed);
+        self.set_room(is_full.then_some(0));
+    }
+
+    /// Sets the bytes of the largest put that has room; `None` for no limit.
+    pub fn set_room(&self, bytes: Option<u64>) {
+        *self.room_bytes.lock() = bytes;
+    }
+
+    fn is_full(&self) -> bool {
+        *self.room_bytes.lock() == Some(0)
     }
 
     /// Sets whether the device counts as short of space.
@@ -217,8 +227,8 @@ impl LogStore for ModelEngine {
         self.state.lock().regions.get(&region).map(Region::progress)
     }
 
-    fn admit(&self, _bytes: u64) -> Result<()> {
-        if self.is_full.load(Ordering::Relaxed) {
+    fn admit(&self, bytes: u64) -> Result<()> {
+        if self.room_bytes.lock().is_some_and(|room| room < bytes.max(1)) {
             return Err(Error::NoSpace("model".into()));
         }
         Ok(())
@@ -229,7 +239,7 @@ impl LogStore for ModelEngine {
     }
 
     fn space(&self) -> Space {
-        let is_full = self.is_full.load(Ordering::Relaxed);
+        let is_full = self.is_full();
         let is_short = is_full || self.is_short.load(Ordering::Relaxed);
         Space { is_short, is_full, ..Space::default() }
     }
@@ -279,7 +289,7 @@ impl StateMachine for ModelEngine {
 
     fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
         crate::check_ranges(ranges)?;
-        if self.is_full.load(Ordering::Relaxed) {
+        if self.is_full() {
             return Err(Error::NoSpace("the device is full".into()));
         }
         let mut state = self.state.lock();
