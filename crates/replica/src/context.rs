@@ -189,3 +189,19 @@ impl<E: StorageEngine> Context<E> {
         self.reply(id, Reply::Unknown(reason));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_storage::ModelEngine;
+    use stele_types::{ClusterId, StoreId};
+
+    #[test]
+    fn read_contexts_are_never_used_twice() {
+        let options = Options::new(StoreId(1), ClusterId(7), 5, 42);
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let engine = Arc::new(ModelEngine::default());
+        let mut ctx = Context::new(engine, options, logger, Now::default());
+        assert_ne!(ctx.next_read_context(), ctx.next_read_context());
+    }
+}

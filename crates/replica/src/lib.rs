@@ -24,8 +24,6 @@ mod reads;
 mod slowdown;
 mod stages;
 mod store;
-#[cfg(test)]
-mod trial;
 mod turn;
 mod validate;
 pub mod wire;

@@ -241,7 +241,6 @@ mod tests {
         assert!(!found("crates/replica/src/store/poll.rs", library).is_empty());
         let store = "use crate::store::Context;";
         assert!(!found("crates/replica/src/peer/merge.rs", store).is_empty());
-        assert!(found("crates/replica/src/trial/merge.rs", store).is_empty());
         assert!(found("crates/engine/src/db/mod.rs", store).is_empty());
         assert!(!found("crates/vfs/src/sim/disk.rs", files).is_empty());
         assert!(!found("crates/engine/src/store/mod.rs", threads).is_empty());

@@ -128,7 +128,7 @@ fn opening_drops_orphaned_pairs_and_the_records_of_them_of_earlier_versions() {
     let has_record =
         |trial: &mut Trial| trial.store(3).engine.view().unwrap().get(&record).unwrap().is_some();
     let pair = (record.clone(), Region { range: KeyRange::all(), ..region }.encode());
-    crate::journal::write_now(&*trial.store(3).engine, &[pair], Vec::new()).unwrap();
+    write_own_pair(&trial.store(3).engine, pair);
     assert!(has_record(&mut trial));
     trial.restart(3);
     assert!(!has_record(&mut trial));

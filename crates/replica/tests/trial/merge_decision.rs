@@ -480,7 +480,7 @@ fn a_sole_replica_of_which_the_log_was_empty_at_a_restart_still_has_its_proof() 
     let mut later = Vec::new();
     CommittedMerges::since(report.region.epoch.version).put(&mut later);
     let pair = (keyspace::merges_key(TARGET), Bytes::from(later));
-    crate::journal::write_now(&*trial.store(1).engine, &[pair], Vec::new()).unwrap();
+    write_own_pair(&trial.store(1).engine, pair);
     trial.restart(1);
     trial.lead(SOURCE, 1);
     assert!(rolls_back(&mut trial, SOURCE, Admin::RollbackMerge(vec![])));

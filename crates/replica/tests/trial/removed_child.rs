@@ -37,7 +37,7 @@ fn removed() -> Trial {
         trial.ticks(40);
     }
     assert!(trial.store(3).core.region(CHILD).is_none());
-    let ranges = crate::peer::snapshot_ranges(&before.region);
+    let ranges = snapshot_ranges(&before.region);
     let header = SnapshotHeader {
         region: before.region,
         at: (before.applied, before.term),
@@ -76,7 +76,7 @@ fn a_descriptor_that_a_split_wrote_over_a_tombstone_begins_no_log_at_open() {
     let child = trial.report(1, CHILD).region;
     let child = Region { peers: (1..=3).map(|store| peer(200 + store, store)).collect(), ..child };
     let pair = (keyspace::region_key(CHILD), child.encode());
-    crate::journal::write_now(&*trial.store(3).engine, &[pair], Vec::new()).unwrap();
+    write_own_pair(&trial.store(3).engine, pair);
     trial.restart(3);
     assert!(trial.store(3).core.region(CHILD).is_none());
 }

@@ -1,7 +1,6 @@
 //! Tests of lists of changed reports.
 
 use super::*;
-use crate::output::Collection;
 
 /// Reports of a store, as the lists of changes state them.
 #[derive(Default)]

@@ -90,12 +90,7 @@ fn a_leader_that_became_a_learner_leads_no_more_and_answers_no_read() {
 
 #[test]
 fn a_lost_snapshot_stops_no_replica_once_its_sender_is_told() {
-    let mut trial = Trial::with(3, |options| {
-        options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
-    });
-    trial.lead(DATA, 1);
-    trial.isolate(3);
-    outgrow_log(&mut trial);
+    let mut trial = Trial::with_store_3_behind();
     // Messages reach store 3 again, snapshots do not. The crate sends nothing more before a report.
     trial.loses_snapshots = true;
     trial.heal();
@@ -108,12 +103,7 @@ fn a_lost_snapshot_stops_no_replica_once_its_sender_is_told() {
 
 #[test]
 fn a_snapshot_under_way_is_not_followed_by_another_when_the_network_breaks() {
-    let mut trial = Trial::with(3, |options| {
-        options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
-    });
-    trial.lead(DATA, 1);
-    trial.isolate(3);
-    outgrow_log(&mut trial);
+    let mut trial = Trial::with_store_3_behind();
     trial.holds_snapshots = true;
     trial.heal();
     trial.ticks(40);

@@ -2,7 +2,6 @@
 //! which there is none.
 
 use super::*;
-use crate::messages::{Body, RaftKind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use stele_storage::StateMachine;
 
@@ -11,7 +10,7 @@ fn has_put(batch: &LogBatch) -> bool {
         Record::Entry(entry) if entry.region == DATA => {
             let mut puts = false;
             Command::each_op_of(&entry.payload, |op| puts |= matches!(op, Op::Put { .. }));
-            puts && !crate::admin::is_admin(&entry.payload)
+            puts && fuzzing::admin(&entry.payload).is_none()
         }
         _ => false,
     })
@@ -205,12 +204,7 @@ fn of_puts_that_have_no_room_together_those_are_taken_that_have_room_alone() {
 // Catalogue: 19.
 #[test]
 fn a_follower_without_room_stages_no_snapshot_until_it_has_room() {
-    let mut trial = Trial::with(3, |options| {
-        options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
-    });
-    trial.lead(DATA, 1);
-    trial.isolate(3);
-    outgrow_log(&mut trial);
+    let mut trial = Trial::with_store_3_behind();
     trial.store(3).engine.set_full(true);
     trial.heal();
     trial.ticks(100);

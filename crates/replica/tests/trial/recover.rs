@@ -164,9 +164,16 @@ fn a_joint_configuration_with_a_lost_majority_ends() {
     }
 }
 
+/// Returns whether an entry of the data region leaves its joint configuration.
 fn is_leave(payload: &[u8]) -> bool {
-    let parsed = crate::admin::parse(payload);
-    parsed.is_some_and(|(record, _)| record.change == crate::admin::Change::LeaveJoint)
+    let Some(command) = fuzzing::admin(payload) else { return false };
+    let key = keyspace::region_key(DATA);
+    command.ops().any(|op| match op {
+        Op::Put { key: put, value, .. } if *put == key[..] => {
+            !Region::decode(value).unwrap().is_joint()
+        }
+        _ => false,
+    })
 }
 
 #[test]

@@ -1,34 +1,86 @@
 //! Tests of the state that a store keeps of a merge that it cannot finish yet, or never will.
 
 use super::*;
-use crate::admin::{self, AdminRecord, Change};
-use stele_storage::{Pair, Snapshots};
+use stele_storage::Pair;
 
-/// Returns a cluster in which store 1 follows store 2 in two regions, [, m) and [m, ), of which the
-/// first is to be merged.
-fn followers() -> (Trial, Region, Region) {
-    let region = |id: u64, start: &'static str, end: &'static str| Region {
-        id: RegionId(id),
-        range: KeyRange::new(start, end),
-        epoch: RegionEpoch { conf_version: 1, version: 2 },
-        peers: vec![peer(id * 100 + 1, 1), peer(id * 100 + 2, 2)],
-        ..Region::default()
-    };
-    let (source, target) = (region(3, "", "m"), region(4, "m", ""));
-    let mut trial = Trial::new(0);
-    trial.add_store(1, &[source.clone(), target.clone()]);
-    (trial, source, target)
+/// Merge of two regions as store 2 led it alone, and two learners that the target got afterwards.
+struct Merge {
+    source: Region,
+    target: Region,
+    /// The source after it was prepared.
+    merging: Region,
+    /// Entries of the source, of which the last one prepares the merge.
+    prepare: Vec<RaftEntry>,
+    /// Entries of the target, of which the last one is the merge.
+    commit: Vec<RaftEntry>,
+    /// Entries of the target that add two learners after the merge.
+    learners: Vec<RaftEntry>,
+    /// The target after the merge.
+    merged: Region,
 }
 
-fn append(trial: &mut Trial, region: &Region, payload: Bytes, commit: u64) {
-    append_all(trial, region, vec![payload], commit);
+impl Merge {
+    fn new() -> Self {
+        let region = |id: u64, start: &'static str, end: &'static str| Region {
+            id: RegionId(id),
+            range: KeyRange::new(start, end),
+            epoch: RegionEpoch { conf_version: 1, version: 2 },
+            peers: vec![peer(id * 100 + 1, 1), peer(id * 100 + 2, 2)],
+            ..Region::default()
+        };
+        let (source, target) = (region(3, "", "m"), region(4, "m", ""));
+        let mut trial = Trial::new(0);
+        (1..=2).for_each(|store| trial.add_store(store, &[source.clone(), target.clone()]));
+        trial.lead(source.id, 2);
+        trial.lead(target.id, 2);
+        trial.admin(2, source.id, Admin::PrepareMerge { target: target.clone() });
+        trial.ticks(5);
+        let merging = trial.report(2, source.id).region;
+        let RegionPhase::Merging { prepared: prepared_index, .. } = merging.phase else {
+            panic!("{merging:?} is not prepared");
+        };
+        let prepare = entries(&mut trial, source.id);
+        trial.admin(2, target.id, Admin::CommitMerge { source: merging.clone(), prepared_index });
+        trial.ticks(5);
+        let merged = trial.report(2, target.id).region;
+        let commit = entries(&mut trial, target.id);
+        for id in [503, 504] {
+            let peer = Peer { role: PeerRole::Learner, ..peer(id, id) };
+            let add = PeerChange { kind: ChangeKind::Add, peer };
+            trial.admin(2, target.id, Admin::ChangePeers(vec![add]));
+            trial.ticks(5);
+        }
+        let learners = entries(&mut trial, target.id).split_off(commit.len());
+        assert_eq!(learners.len(), 2);
+        Self { source, target, merging, prepare, commit, learners, merged }
+    }
+
+    /// Returns a cluster in which store 1 follows store 2 in both regions, as they were before.
+    fn followers(&self) -> Trial {
+        let mut trial = Trial::new(0);
+        trial.add_store(1, &[self.source.clone(), self.target.clone()]);
+        trial
+    }
 }
 
-fn append_all(trial: &mut Trial, region: &Region, payloads: Vec<Bytes>, commit: u64) {
-    let mut raft = RaftMessage::new(RaftKind::Append, Term(6));
-    (raft.index, raft.log_term, raft.commit) = (LogIndex(5), Term(5), LogIndex(commit));
-    let entry = |(index, payload)| RaftEntry { term: Term(6), index: LogIndex(index), payload };
-    raft.entries = (6..).zip(payloads).map(entry).collect();
+/// Returns the entries of a region after its first state, as store 2 has them.
+fn entries(trial: &mut Trial, region: RegionId) -> Vec<RaftEntry> {
+    let (from, to) = (LogIndex(6), trial.report(2, region).last.next());
+    let entries = trial.store(2).engine.entries(region, from, to, usize::MAX).unwrap();
+    let entry = |CommittedEntry { term, index, payload, .. }| RaftEntry { term, index, payload };
+    entries.into_iter().map(entry).collect()
+}
+
+/// Appends those of a region's first entries that store 1 has not committed. All but the last
+/// `uncommitted` become committed.
+fn append(trial: &mut Trial, region: &Region, entries: &[RaftEntry], uncommitted: u64) {
+    let last = entries.last().unwrap();
+    let mut raft = RaftMessage::new(RaftKind::Append, last.term);
+    let committed = trial.report(1, region.id).committed;
+    let (known, new) = entries.split_at((committed.0 - 5) as usize);
+    (raft.index, raft.log_term) = (committed, known.last().map_or(Term(5), |last| last.term));
+    raft.commit = LogIndex(last.index.0 - uncommitted);
+    raft.entries = new.to_vec();
     let message = PeerMessage {
         from_store: StoreId(2),
         to_store: StoreId(1),
@@ -46,79 +98,50 @@ fn append_all(trial: &mut Trial, region: &Region, payloads: Vec<Bytes>, commit: 
 
 #[test]
 fn a_crash_while_the_target_waits_for_its_source_loses_neither() {
-    let (mut trial, source, target) = followers();
-    let prepared = (LogIndex(6), Term(6));
-    let merging = admin::prepare_merge(&source, &target, prepared).unwrap();
-    let change = Change::PrepareMerge { target: target.id, prepared };
-    let record = AdminRecord { region: source.id, change };
-    let prepare = admin::command(&record, std::slice::from_ref(&merging)).unwrap();
-    let (merged, gone) = admin::commit_merge(&target, &merging, prepared.0).unwrap();
-    let change = Change::CommitMerge { source: source.id, prepared };
-    let record = AdminRecord { region: target.id, change };
-    let commit = admin::command(&record, &[merged.clone(), gone]).unwrap();
-
-    append(&mut trial, &target, commit.bytes().clone(), 6);
+    let merge = Merge::new();
+    let Merge { source, target, merged, .. } = &merge;
+    let mut trial = merge.followers();
+    append(&mut trial, target, &merge.commit, 0);
+    let last = merge.commit.last().unwrap().index;
+    let before = LogIndex(last.0 - 1);
     let waiting = trial.report(1, target.id);
-    assert_eq!((waiting.committed, waiting.applied), (LogIndex(6), LogIndex(5)));
+    assert_eq!((waiting.committed, waiting.applied), (last, before));
     // Another record makes the hard state durable.
-    append(&mut trial, &source, prepare.bytes().clone(), 5);
+    append(&mut trial, source, &merge.prepare, 1);
     trial.restart(1);
-    assert_eq!(trial.report(1, target.id).applied, LogIndex(5), "not without the source");
+    assert_eq!(trial.report(1, target.id).applied, before, "not without the source");
     assert_eq!(trial.report(1, source.id).region.phase, RegionPhase::Normal);
 
-    append(&mut trial, &target, commit.bytes().clone(), 6);
+    append(&mut trial, target, &merge.commit, 0);
     trial.ticks(2);
     assert!(trial.store(1).core.region(source.id).is_none());
-    assert_eq!(trial.report(1, target.id).region, merged);
+    assert_eq!(trial.report(1, target.id).region, *merged);
     trial.restart(1);
     assert!(trial.store(1).core.region(source.id).is_none());
-    assert_eq!(trial.report(1, target.id).region, merged);
+    assert_eq!(trial.report(1, target.id).region, *merged);
 }
 
 #[test]
 fn after_a_crash_a_change_of_members_proves_that_the_one_before_it_is_committed() {
-    let (mut trial, source, target) = followers();
-    let prepared = (LogIndex(6), Term(6));
-    let merging = admin::prepare_merge(&source, &target, prepared).unwrap();
-    let (merged, gone) = admin::commit_merge(&target, &merging, prepared.0).unwrap();
-    let change = Change::CommitMerge { source: source.id, prepared };
-    let record = AdminRecord { region: target.id, change };
-    let merge = admin::command(&record, &[merged.clone(), gone]).unwrap();
-    let added = |id| PeerChange {
-        kind: ChangeKind::Add,
-        peer: Peer { role: PeerRole::Learner, ..peer(id, id) },
-    };
-    let mut payloads = vec![merge.bytes().clone()];
-    let mut region = merged;
-    for id in [503, 504] {
-        let changes = vec![added(id)];
-        region = admin::change_peers(&region, &changes).unwrap();
-        let record = AdminRecord { region: target.id, change: Change::Members(changes) };
-        let command = admin::command(&record, std::slice::from_ref(&region)).unwrap();
-        payloads.push(command.bytes().clone());
-    }
+    let merge = Merge::new();
+    let mut trial = merge.followers();
     // The merge waits for its source, so the durable commit index stays below it.
-    append_all(&mut trial, &target, payloads, 7);
+    append(&mut trial, &merge.target, &[merge.commit.clone(), merge.learners.clone()].concat(), 1);
     trial.restart(1);
-    let opened = trial.report(1, target.id);
-    assert_eq!((opened.committed, opened.applied), (LogIndex(7), LogIndex(5)));
+    let opened = trial.report(1, merge.target.id);
+    let last = merge.commit.last().unwrap().index;
+    assert_eq!((opened.committed, opened.applied), (last.next(), LogIndex(last.0 - 1)));
 }
 
 #[test]
 fn after_a_crash_a_source_is_gone_that_a_snapshot_of_its_target_holds() {
-    let (mut trial, source, target) = followers();
-    let prepared = (LogIndex(6), Term(6));
-    let merging = admin::prepare_merge(&source, &target, prepared).unwrap();
-    let record = AdminRecord {
-        region: source.id,
-        change: Change::PrepareMerge { target: target.id, prepared },
-    };
-    let prepare = admin::command(&record, std::slice::from_ref(&merging)).unwrap();
-    append(&mut trial, &source, prepare.bytes().clone(), 6);
+    let merge = Merge::new();
+    let Merge { source, target, merging, merged, .. } = &merge;
+    let mut trial = merge.followers();
+    append(&mut trial, source, &merge.prepare, 0);
     trial.restart(1);
-    assert_eq!(trial.report(1, source.id).region, merging, "its target is as it was");
+    assert_eq!(trial.report(1, source.id).region, *merging, "its target is as it was");
 
-    let (merged, _) = admin::commit_merge(&target, &merging, prepared.0).unwrap();
     let header = SnapshotHeader {
         at: (LogIndex(9), Term(6)),
         leader_term: Term(6),
@@ -143,7 +166,7 @@ fn after_a_crash_a_source_is_gone_that_a_snapshot_of_its_target_holds() {
     trial.settle();
     for _ in 0..2 {
         // The record of the source's removal never reaches the log.
-        assert_eq!(trial.report(1, target.id).region, merged);
+        assert_eq!(trial.report(1, target.id).region, *merged);
         assert!(trial.store(1).core.region(source.id).is_none());
         trial.restart(1);
     }

@@ -169,19 +169,6 @@ fn a_deposed_leader_confirms_no_read_by_answers_to_earlier_rounds() {
 }
 
 #[test]
-fn read_contexts_are_never_used_twice() {
-    let mut trial = Trial::new(3);
-    trial.lead(DATA, 1);
-    let mut ctx = crate::context::Context::new(
-        trial.store(1).engine.clone(),
-        Options::new(StoreId(1), ClusterId(7), 5, 42),
-        slog::Logger::root(slog::Discard, slog::o!()),
-        Now::default(),
-    );
-    assert_ne!(ctx.next_read_context(), ctx.next_read_context());
-}
-
-#[test]
 fn followers_serve_reads_after_asking_the_leader() {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);

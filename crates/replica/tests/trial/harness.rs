@@ -1,36 +1,11 @@
-//! A few stores in one thread, for this crate's unit tests: messages arrive in order unless the way
-//! is cut, and each append completes when the test allows it.
+//! A few stores in one thread: messages arrive in order unless the way is cut, and each append
+//! completes when the test allows it.
 
-mod admin;
-mod basics;
-mod entry_recovery;
-mod full;
-mod hibernation;
-mod leases;
-mod many;
-mod merge;
-mod merge_decision;
-mod modify;
-mod orphaned_ranges;
-mod outcomes;
-mod quorum;
-mod quorum_speed;
-mod raft_crate;
-mod reads;
-mod recover;
-mod removed_child;
-mod repair;
-mod reports;
-mod space;
-mod stale_voter;
-mod storm;
-mod tails;
-mod traffic;
-
-use crate::*;
+use crate::entry_recovery::Waiting;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use stele_replica::*;
 use stele_storage::{EngineView, LogStore, ModelEngine, ScanOptions, Snapshots, StateMachine};
 use stele_types::*;
 
@@ -38,9 +13,9 @@ pub(crate) type Model = RaftStore<ModelEngine>;
 
 /// Initial region of user data.
 pub(crate) const DATA: RegionId = RegionId(2);
-const TICK: u64 = 50_000_000;
-const HEARTBEAT_TICKS: u64 = 2;
-const SECOND: u64 = 1_000_000_000;
+pub(crate) const TICK: u64 = 50_000_000;
+pub(crate) const HEARTBEAT_TICKS: u64 = 2;
+pub(crate) const SECOND: u64 = 1_000_000_000;
 
 pub(crate) struct Store {
     pub engine: Arc<ModelEngine>,
@@ -57,7 +32,7 @@ pub(crate) struct Store {
     /// Lookups wait for the test.
     pub holds_lookups: bool,
     pub lookups: Vec<Lookup>,
-    waiting: Option<Append>,
+    pub waiting: Option<Append>,
     pub events: Vec<Event>,
 }
 
@@ -81,10 +56,10 @@ pub(crate) struct Trial {
     /// Snapshots carry no record of merges, as those of earlier versions.
     pub sends_no_merges: bool,
     /// Stores that recover lost log entries.
-    pub recovering: BTreeMap<u64, entry_recovery::Waiting>,
-    in_flight: VecDeque<PeerMessage>,
-    requests: u64,
-    incarnations: u64,
+    pub recovering: BTreeMap<u64, Waiting>,
+    pub in_flight: VecDeque<PeerMessage>,
+    pub requests: u64,
+    pub incarnations: u64,
     pub options: fn(&mut Options),
 }
 
@@ -102,8 +77,29 @@ pub(crate) fn put(name: &str, value: &str) -> Bytes {
     builder.build().bytes().clone()
 }
 
+/// Returns the ranges that a snapshot of a region holds.
+pub(crate) fn snapshot_ranges(region: &Region) -> Vec<KeyRange> {
+    let descriptor = KeyRange::of_key(keyspace::region_key(region.id));
+    std::iter::once(descriptor).chain(region.engine_ranges()).collect()
+}
+
+/// Writes a pair of a store's own through its journal, region 0, as a core does before it is opened.
+pub(crate) fn write_own_pair(engine: &ModelEngine, (key, value): (Bytes, Bytes)) {
+    let (region, term) = (RegionId(0), Term(1));
+    let last = engine.progress(region).map_or(LogIndex(0), |it| it.persisted.0);
+    let mut builder = CommandBuilder::new();
+    builder.put(&key, &value, 0).unwrap();
+    let payload = builder.build().bytes().clone();
+    let (index, is_command) = (last.next(), true);
+    let entry = EntryRecord { region, term, index, is_command, payload: payload.clone() };
+    let state = HardState { term, vote: 0, commit: index };
+    let records = vec![Record::Entry(entry), Record::HardState(region, state)];
+    engine.append(&LogBatch { records }).unwrap();
+    engine.apply(region, &[CommittedEntry { term, index, is_command, payload }]).unwrap();
+}
+
 /// Returns regions 3 and 4 with neighbouring ranges and replicas on stores 1 to 3.
-fn neighbours() -> [Region; 2] {
+pub(crate) fn neighbours() -> [Region; 2] {
     let region = |id: u64, start: &'static str, end: &'static str| Region {
         id: RegionId(id),
         range: KeyRange::new(start, end),
@@ -115,7 +111,7 @@ fn neighbours() -> [Region; 2] {
 }
 
 /// Writes more on store 1 than the log keeps for an unreachable follower.
-fn outgrow_log(trial: &mut Trial) {
+pub(crate) fn outgrow_log(trial: &mut Trial) {
     for i in 0..200 {
         trial.write(1, put(&format!("a{i}"), &"v".repeat(100)));
         trial.settle();
@@ -131,6 +127,18 @@ impl Trial {
     /// store.
     pub(crate) fn new(count: u64) -> Self {
         Self::with(count, |_| {})
+    }
+
+    /// Returns stores 1 to 3, of which store 1 leads and the log no longer holds what the isolated
+    /// store 3 lacks.
+    pub(crate) fn with_store_3_behind() -> Self {
+        let mut trial = Self::with(3, |options| {
+            options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
+        });
+        trial.lead(DATA, 1);
+        trial.isolate(3);
+        outgrow_log(&mut trial);
+        trial
     }
 
     pub(crate) fn with(count: u64, options: fn(&mut Options)) -> Self {
@@ -171,7 +179,7 @@ impl Trial {
         self.open(id, Arc::new(engine));
     }
 
-    fn open(&mut self, id: u64, engine: Arc<ModelEngine>) {
+    pub(crate) fn open(&mut self, id: u64, engine: Arc<ModelEngine>) {
         self.incarnations += 1;
         let mut options = Options::new(StoreId(id), ClusterId(7), self.incarnations, 42);
         (self.options)(&mut options);
@@ -208,7 +216,7 @@ impl Trial {
         self.stores.get_mut(&id).unwrap()
     }
 
-    fn poll(&mut self, id: u64) -> bool {
+    pub(crate) fn poll(&mut self, id: u64) -> bool {
         let now = self.clock();
         let Some(store) = self.stores.get_mut(&id) else { return false };
         let outputs = store.core.poll(now).unwrap();
@@ -245,7 +253,7 @@ impl Trial {
         any
     }
 
-    fn append(&mut self, id: u64) -> bool {
+    pub(crate) fn append(&mut self, id: u64) -> bool {
         let store = self.store(id);
         if store.stalled {
             return false;
@@ -271,7 +279,7 @@ impl Trial {
         self.store(from).core.step(Input::SnapshotSent { region, to, ok });
     }
 
-    fn carry_to(
+    pub(crate) fn carry_to(
         &mut self,
         from: u64,
         header: &SnapshotHeader,

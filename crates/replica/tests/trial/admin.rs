@@ -473,8 +473,7 @@ fn offered(trial: &mut Trial) -> Offered {
 /// Lets store 3 receive a snapshot that it accepted.
 fn receive(trial: &mut Trial, (header, parts): &Offered) {
     let store = trial.store(3);
-    let mut ingest =
-        store.engine.begin_ingest(crate::peer::snapshot_ranges(&header.region)).unwrap();
+    let mut ingest = store.engine.begin_ingest(snapshot_ranges(&header.region)).unwrap();
     parts.iter().for_each(|pairs| store.engine.receive(&mut ingest, pairs.clone()).unwrap());
     store.core.step(Input::SnapshotReceived { header: header.clone(), ingest });
     trial.settle();
