@@ -16,11 +16,6 @@ const LEADER_MOVES_MAX: usize = 1;
 /// is more: each needs the class of one more store to fall by four, and classes rise at most once in a
 /// minute.
 const EVICTIONS_MAX: usize = 6;
-/// Limit of a region's replica moves in a minute, from stores with room. Each move brings the loads
-/// closer to the weights, so that more than this shows moves back and forth.
-const REPLICA_MOVES_MAX: usize = 6;
-/// The same where data follows speeds that last for less than a minute.
-const EAGER_REPLICA_MOVES_MAX: usize = 12;
 
 /// Percentage of its usable space above which a store may count as nearly full.
 const ROOM_PERCENT: u64 = 90;
@@ -101,9 +96,9 @@ impl Moves {
             if ended.given_up.is_some() || !counts {
                 continue;
             }
-            if let Some(info) = state.cluster.regions().get(operator.region)
-                && operator.kind == Kind::Balance
-            {
+            let info = state.cluster.regions().get(operator.region);
+            let replicas = info.map_or(usize::MAX, |info| info.region.peers.len());
+            if let Some(info) = info.filter(|_| operator.kind == Kind::Balance) {
                 self.placed.insert(operator.region, stores(&info.region.peers));
             }
             if let Some(store) = operator.final_leader() {
@@ -114,10 +109,9 @@ impl Moves {
                 Kind::Evict => {
                     (&mut self.evictions, EVICTIONS_MAX.max(state.cluster.stores().count()))
                 }
-                _ if self.config.slow_data_after_seconds < MINUTE_MILLIS / 1000 => {
-                    (&mut self.replicas, EAGER_REPLICA_MOVES_MAX)
-                }
-                _ => (&mut self.replicas, REPLICA_MOVES_MAX),
+                // A replica stays for a minute where a move has placed it: in a minute each of the
+                // region's replicas moves at most once from a store with room.
+                _ => (&mut self.replicas, replicas),
             };
             let times = times.entry(operator.region).or_default();
             times.retain(|at| operator.created.since(*at) < MINUTE_MILLIS);
