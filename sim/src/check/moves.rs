@@ -185,3 +185,71 @@ impl World {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_placement::operator::plan;
+    use stele_placement::{NodeReport, RegionReport, pairs};
+    use stele_types::{ClusterId, PeerId, PeerRole, Region, StoreId};
+
+    const REGION: RegionId = RegionId(2);
+
+    /// Returns the state of a leader that knows four stores, and a region with replicas on three.
+    fn state() -> LeaderState {
+        let store =
+            |id: u64| Store { id: StoreId(id), address: id.to_string(), ..Store::default() };
+        let stores = (1..=4).map(|id| pairs::store(&store(id)));
+        let pairs = [pairs::cluster(ClusterId(7)), pairs::ids(1000)].into_iter().chain(stores);
+        let pairs = pairs.filter_map(|change| Some((change.key, change.value?)));
+        let cluster = Cluster::load(pairs, Millis(0), 0).unwrap().unwrap();
+        let mut state = LeaderState::new(Term(5), cluster);
+        let peer = |id| Peer { id: PeerId(id), store: StoreId(id), role: PeerRole::Voter };
+        let peers = (1..=3).map(peer).collect();
+        report(&mut state.cluster, Region { id: REGION, peers, ..Region::default() }, 0);
+        state
+    }
+
+    fn report(cluster: &mut Cluster, region: Region, millis: u64) {
+        let leader = region.peers[0];
+        let report = RegionReport { region, leader, term: Term(5), ..RegionReport::default() };
+        cluster.observe(report, Millis(millis)).unwrap();
+    }
+
+    /// Moves the first replica of the region to the store without one. Returns what the check finds.
+    fn move_one(moves: &mut Moves, state: &mut LeaderState, millis: u64) -> Option<String> {
+        for id in 1..=4 {
+            let node = NodeReport { address: id.to_string(), ..NodeReport::default() };
+            let store = StoreReport { id: StoreId(id), ..StoreReport::default() };
+            state.cluster.record_heartbeat(&node, &[store], Millis(millis));
+        }
+        let ids = state.cluster.plan_ids(100).unwrap();
+        state.cluster.apply(&ids).unwrap();
+        let info = state.cluster.regions().get(REGION).unwrap();
+        let mut region = info.region.clone();
+        let to = (1..=4).map(StoreId).find(|store| region.peer_on(*store).is_none()).unwrap();
+        let (first, next) = (region.peers[0], region.peers[1]);
+        let steps = plan::change_members(info, &[to], &[first.id], Some(next));
+        let operator = plan::operator(info, Kind::Balance, steps, "a test").unwrap();
+        state.operators.admit(&mut state.cluster, operator, Millis(millis)).unwrap();
+        assert_eq!(moves.note(state, &BTreeSet::new()).exceeded, None);
+        let running = state.operators.of(REGION).unwrap();
+        let before = BTreeSet::from([running.id]);
+        region.peers = running.final_peers(&region);
+        region.epoch.conf_version += 4;
+        report(&mut state.cluster, region, millis);
+        state.operators.advance(&state.cluster, Millis(millis));
+        assert_eq!(state.operators.running().count(), 0);
+        moves.note(state, &before).exceeded
+    }
+
+    #[test]
+    fn a_region_of_three_replicas_moves_at_most_three_times_in_a_minute() {
+        let (mut moves, mut state) = (Moves::default(), state());
+        for millis in [1_000, 2_000, 3_000, 61_000, 62_000] {
+            assert_eq!(move_one(&mut moves, &mut state, millis), None);
+        }
+        let exceeded = move_one(&mut moves, &mut state, 62_500).unwrap();
+        assert!(exceeded.contains("at [3000, 61000, 62000, 62500] ms, limit 3"), "{exceeded}");
+    }
+}
