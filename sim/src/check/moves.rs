@@ -16,11 +16,6 @@ const LEADER_MOVES_MAX: usize = 1;
 /// is more: each needs the class of one more store to fall by four, and classes rise at most once in a
 /// minute.
 const EVICTIONS_MAX: usize = 6;
-/// Limit of a region's replica moves in a minute, from stores with room. Each move brings the loads
-/// closer to the weights, so that more than this shows moves back and forth.
-const REPLICA_MOVES_MAX: usize = 6;
-/// The same where data follows speeds that last for less than a minute.
-const EAGER_REPLICA_MOVES_MAX: usize = 12;
 
 /// Percentage of its usable space above which a store may count as nearly full.
 const ROOM_PERCENT: u64 = 90;
@@ -101,9 +96,9 @@ impl Moves {
             if ended.given_up.is_some() || !counts {
                 continue;
             }
-            if let Some(info) = state.cluster.regions().get(operator.region)
-                && operator.kind == Kind::Balance
-            {
+            let info = state.cluster.regions().get(operator.region);
+            let replicas = info.map_or(usize::MAX, |info| info.region.peers.len());
+            if let Some(info) = info.filter(|_| operator.kind == Kind::Balance) {
                 self.placed.insert(operator.region, stores(&info.region.peers));
             }
             if let Some(store) = operator.final_leader() {
@@ -114,10 +109,9 @@ impl Moves {
                 Kind::Evict => {
                     (&mut self.evictions, EVICTIONS_MAX.max(state.cluster.stores().count()))
                 }
-                _ if self.config.slow_data_after_seconds < MINUTE_MILLIS / 1000 => {
-                    (&mut self.replicas, EAGER_REPLICA_MOVES_MAX)
-                }
-                _ => (&mut self.replicas, REPLICA_MOVES_MAX),
+                // A replica stays for a minute where a move has placed it: in a minute each of the
+                // region's replicas moves at most once from a store with room.
+                _ => (&mut self.replicas, replicas),
             };
             let times = times.entry(operator.region).or_default();
             times.retain(|at| operator.created.since(*at) < MINUTE_MILLIS);
@@ -189,5 +183,73 @@ impl World {
         if let Some(text) = exceeded {
             self.fail(format!("the placement group of node {id} {text}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_placement::operator::plan;
+    use stele_placement::{NodeReport, RegionReport, pairs};
+    use stele_types::{ClusterId, PeerId, PeerRole, Region, StoreId};
+
+    const REGION: RegionId = RegionId(2);
+
+    /// Returns the state of a leader that knows four stores, and a region with replicas on three.
+    fn state() -> LeaderState {
+        let store =
+            |id: u64| Store { id: StoreId(id), address: id.to_string(), ..Store::default() };
+        let stores = (1..=4).map(|id| pairs::store(&store(id)));
+        let pairs = [pairs::cluster(ClusterId(7)), pairs::ids(1000)].into_iter().chain(stores);
+        let pairs = pairs.filter_map(|change| Some((change.key, change.value?)));
+        let cluster = Cluster::load(pairs, Millis(0), 0).unwrap().unwrap();
+        let mut state = LeaderState::new(Term(5), cluster);
+        let peer = |id| Peer { id: PeerId(id), store: StoreId(id), role: PeerRole::Voter };
+        let peers = (1..=3).map(peer).collect();
+        report(&mut state.cluster, Region { id: REGION, peers, ..Region::default() }, 0);
+        state
+    }
+
+    fn report(cluster: &mut Cluster, region: Region, millis: u64) {
+        let leader = region.peers[0];
+        let report = RegionReport { region, leader, term: Term(5), ..RegionReport::default() };
+        cluster.observe(report, Millis(millis)).unwrap();
+    }
+
+    /// Moves the first replica of the region to the store without one. Returns what the check finds.
+    fn move_one(moves: &mut Moves, state: &mut LeaderState, millis: u64) -> Option<String> {
+        for id in 1..=4 {
+            let node = NodeReport { address: id.to_string(), ..NodeReport::default() };
+            let store = StoreReport { id: StoreId(id), ..StoreReport::default() };
+            state.cluster.record_heartbeat(&node, &[store], Millis(millis));
+        }
+        let ids = state.cluster.plan_ids(100).unwrap();
+        state.cluster.apply(&ids).unwrap();
+        let info = state.cluster.regions().get(REGION).unwrap();
+        let mut region = info.region.clone();
+        let to = (1..=4).map(StoreId).find(|store| region.peer_on(*store).is_none()).unwrap();
+        let (first, next) = (region.peers[0], region.peers[1]);
+        let steps = plan::change_members(info, &[to], &[first.id], Some(next));
+        let operator = plan::operator(info, Kind::Balance, steps, "a test").unwrap();
+        state.operators.admit(&mut state.cluster, operator, Millis(millis)).unwrap();
+        assert_eq!(moves.note(state, &BTreeSet::new()).exceeded, None);
+        let running = state.operators.of(REGION).unwrap();
+        let before = BTreeSet::from([running.id]);
+        region.peers = running.final_peers(&region);
+        region.epoch.conf_version += 4;
+        report(&mut state.cluster, region, millis);
+        state.operators.advance(&state.cluster, Millis(millis));
+        assert_eq!(state.operators.running().count(), 0);
+        moves.note(state, &before).exceeded
+    }
+
+    #[test]
+    fn a_region_of_three_replicas_moves_at_most_three_times_in_a_minute() {
+        let (mut moves, mut state) = (Moves::default(), state());
+        for millis in [1_000, 2_000, 3_000, 61_000, 62_000] {
+            assert_eq!(move_one(&mut moves, &mut state, millis), None);
+        }
+        let exceeded = move_one(&mut moves, &mut state, 62_500).unwrap();
+        assert!(exceeded.contains("at [3000, 61000, 62000, 62500] ms, limit 3"), "{exceeded}");
     }
 }

@@ -1,8 +1,8 @@
 //! Operators: planned changes of one region, step by step.
 
 pub mod guard;
-pub mod leader_moves;
 pub mod plan;
+pub mod recent_moves;
 pub mod status;
 pub mod tracker;
 

@@ -171,8 +171,20 @@ fn transfer_status(view: &ClusterView<'_>, info: &RegionInfo, to: &Peer) -> Stat
 }
 
 fn prepare_status(view: &ClusterView<'_>, info: &RegionInfo, target: &Region) -> Status {
-    if matches!(info.region.phase, RegionPhase::Merging { target: into, .. } if into == target.id) {
+    let into = match info.region.phase {
+        RegionPhase::Merging { target: into, .. } => Some(into),
+        _ => None,
+    };
+    if into == Some(target.id) {
         return Status::Done;
+    }
+    // Invariant: no operator keeps a region prepared for another merge than its own. The order of an
+    // operator that ended may have been on its way. Only without an operator is that merge finished or
+    // rolled back, and until then the range takes no reads and writes.
+    // Test: `a_merge_ends_when_its_source_is_prepared_to_merge_elsewhere`.
+    // bug placement.merge_prepared_elsewhere_waits: never
+    if let Some(into) = into {
+        return impossible(format!("it is prepared to merge into region {into}"));
     }
     let Some(now) = view.cluster.regions().get(target.id) else {
         return impossible(format!("region {} is gone", target.id));

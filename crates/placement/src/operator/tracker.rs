@@ -1,14 +1,14 @@
 //! Operators under way: at most one for a region, advanced by the leaders' reports.
 
 use super::guard::guard;
-use super::leader_moves::LeaderMoves;
+use super::recent_moves::RecentMoves;
 use super::status::{Status, merge_delay, status};
 use super::{Kind, Operator, OperatorId, Order, Step};
 use crate::Millis;
 use crate::cluster::Cluster;
 use crate::schedule::ClusterView;
 use std::collections::{BTreeMap, VecDeque};
-use stele_types::{Error, Peer, RegionEpoch, RegionId, RegionPhase, StoreId};
+use stele_types::{Error, Peer, PeerId, RegionEpoch, RegionId, RegionPhase, StoreId};
 
 /// Operator that ended, with its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +70,9 @@ pub struct Operators {
     ended: VecDeque<Finished>,
     /// Last instructions sent, by the operator's region.
     sent: BTreeMap<RegionId, Sent>,
-    leader_moves: LeaderMoves,
+    leader_moves: RecentMoves<RegionId>,
+    /// Replicas that balancing has placed.
+    replica_moves: RecentMoves<PeerId>,
     last: OperatorId,
 }
 
@@ -119,9 +121,17 @@ impl Operators {
     }
 
     /// Returns the time of the last leadership transfer of a region by an operator, if it was less
-    /// than [`LEADER_PAUSE_MILLIS`](super::leader_moves::LEADER_PAUSE_MILLIS) ago.
+    /// than [`MOVE_PAUSE_MILLIS`](super::recent_moves::MOVE_PAUSE_MILLIS) ago.
     pub fn leader_moved(&self, region: RegionId, now: Millis) -> Option<Millis> {
+        // bug placement.leader_pause_ignored: return None;
         self.leader_moves.last(region, now)
+    }
+
+    /// Returns when balancing placed a replica, if it was less than
+    /// [`MOVE_PAUSE_MILLIS`](super::recent_moves::MOVE_PAUSE_MILLIS) ago.
+    pub fn replica_moved(&self, replica: PeerId, now: Millis) -> Option<Millis> {
+        // bug placement.replica_pause_ignored: return None;
+        self.replica_moves.last(replica, now)
     }
 
     /// Returns how many operators of these kinds are under way.
@@ -214,6 +224,13 @@ impl Operators {
         }
         if given_up.is_none() && operator.final_leader().is_some() {
             self.leader_moves.note(region, at);
+        }
+        if given_up.is_none() && operator.kind == Kind::Balance {
+            let placed = operator.steps.iter().filter_map(|step| match step {
+                Step::AddLearner(peer) => Some(peer.id),
+                _ => None,
+            });
+            placed.for_each(|replica| self.replica_moves.note(replica, at));
         }
         if self.ended.len() == ENDED_MAX {
             self.ended.pop_front();

@@ -4,7 +4,7 @@
 //! balancing exists twice.
 //!
 //! Invariant: a leader moves for speed once a minute, or when its store becomes four times slower, and data moves
-//! only for a class that has lasted.
+//! only for a class that has lasted. A replica stays for a minute where balancing has placed it.
 //! Test: `random_clusters_lose_nothing_and_come_to_rest`.
 
 use super::ClusterView;
@@ -12,7 +12,7 @@ use super::level::{Level, improves};
 use super::load::{LeaderCost, Load, Loads, Room, stores_of};
 use super::place;
 use crate::config::Mode;
-use crate::operator::leader_moves::LEADER_PAUSE_MILLIS;
+use crate::operator::recent_moves::MOVE_PAUSE_MILLIS;
 use crate::operator::settled;
 use crate::region_info::RegionInfo;
 use crate::speed::SpeedClass;
@@ -135,6 +135,13 @@ pub enum Rule {
         measured: SpeedClass,
         /// Its class.
         class: SpeedClass,
+    },
+    /// Balancing placed the replica a short time ago.
+    ReplicaMovedRecently {
+        /// Store that would give its replica.
+        from_store: StoreId,
+        /// Seconds until the replica may move again.
+        seconds: u64,
     },
     /// The data is even.
     DataEven {
@@ -285,8 +292,7 @@ pub fn judge_leader(
         && rule.is_move()
         && !is_eviction
     {
-        let left = LEADER_PAUSE_MILLIS.saturating_sub(view.now.since(moved));
-        return Rule::MovedRecently { seconds: left.div_ceil(1000) };
+        return Rule::MovedRecently { seconds: pause_seconds(view, moved) };
     }
     rule
 }
@@ -426,6 +432,9 @@ fn check_move<'a>(
     if let Some(reason) = fixed(view, loads, info, from) {
         return Err(Rule::Fixed(reason));
     }
+    if let Some(rule) = moved_recently(view, loads, old, from) {
+        return Err(rule);
+    }
     if let Some(rule) = place::over_budget(view, loads, info, to) {
         return Err(rule);
     }
@@ -434,6 +443,30 @@ fn check_move<'a>(
         (Some(from), Some(to)) => Ok((from, to)),
         _ => Err(Rule::Fixed("its replica leaves by another rule")),
     }
+}
+
+/// Returns how long a replica stays where balancing placed it.
+///
+/// Invariant: balancing moves a replica at most once a minute, unless its store is nearly full. While
+/// regions split and merge, the difference of two stores changes its sign with their number. The same
+/// region, which suits best each time, would be copied to and fro.
+/// Test: `a_replica_that_was_moved_stays_for_a_minute_while_regions_split`.
+fn moved_recently(
+    view: &ClusterView<'_>,
+    loads: &Loads,
+    old: Option<Peer>,
+    from: StoreId,
+) -> Option<Rule> {
+    let moved = view.operators.replica_moved(old?.id, view.now)?;
+    let must_leave = loads.get(from).is_some_and(|load| load.is_nearly_full);
+    // bug placement.moved_replica_fills_store: let must_leave = false;
+    let seconds = pause_seconds(view, moved);
+    (!must_leave).then_some(Rule::ReplicaMovedRecently { from_store: from, seconds })
+}
+
+/// Returns the seconds until what moved then may move again.
+fn pause_seconds(view: &ClusterView<'_>, moved: crate::Millis) -> u64 {
+    MOVE_PAUSE_MILLIS.saturating_sub(view.now.since(moved)).div_ceil(1000)
 }
 
 /// Returns why no replica of the region is moved from `from` for the balance.

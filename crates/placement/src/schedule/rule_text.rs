@@ -161,6 +161,10 @@ impl Rule {
                 percent(*from),
                 even(*from, *to)
             ),
+            Self::ReplicaMovedRecently { from_store, seconds } => write!(
+                f,
+                "takes no replica: that of store {from_store} may move again in {seconds} s"
+            ),
             Self::DataNotImproved { from_store, from_after, to_after } => write!(
                 f,
                 "takes no replica: it would hold {} of the mean for its weight, store {from_store} \
@@ -213,6 +217,7 @@ impl Rule {
             Self::Slower { .. } => "slower",
             Self::ReadBound { .. } => "read-bound",
             Self::MovedRecently { .. } => "moved-recently",
+            Self::ReplicaMovedRecently { .. } => "replica-moved-recently",
             Self::LeadersEven { .. } => "leaders-even",
             Self::LeadersNotImproved { .. } => "leaders-not-improved",
             Self::Fixed(_) => "fixed",

@@ -434,6 +434,11 @@ fn leaders_go_to_fast_stores_within_the_bounds_of_reads_and_moves() {
 }
 
 #[test]
+fn a_replica_that_was_moved_stays_for_a_minute_while_regions_split() {
+    check("moved");
+}
+
+#[test]
 fn data_follows_the_weights_of_the_stores() {
     check("data");
 }

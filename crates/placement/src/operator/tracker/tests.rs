@@ -254,6 +254,40 @@ fn leaders_and_replicas_of_both_regions_of_a_stuck_merge_can_be_moved() {
 }
 
 #[test]
+fn a_merge_ends_when_its_source_is_prepared_to_merge_elsewhere() {
+    let (mut cluster, mut operators, prepared) = merging();
+    operators.cancel(prepared.id, Millis(20));
+    let whole = rolled_back(&prepared);
+    let later = |by| RegionEpoch { version: whole.epoch.version + by, ..whole.epoch };
+    let source = Region { range: KeyRange::new("c", "m"), epoch: later(1), ..whole.clone() };
+    let left = Region {
+        id: RegionId(8),
+        range: KeyRange::new("", "c"),
+        epoch: later(1),
+        peers: vec![Peer { id: PeerId(81), ..whole.peers[0] }],
+        ..whole.clone()
+    };
+    let right = cluster.regions().get(RegionId(9)).unwrap().region.clone();
+    report(&mut cluster, source.clone(), Vec::new());
+    report(&mut cluster, left.clone(), Vec::new());
+    let info = cluster.regions().get(source.id).unwrap();
+    let steps_left = vec![Step::PrepareMerge(left.clone()), Step::CommitMerge(left.id)];
+    let operator = plan::operator(info, Kind::Merge, steps_left, "small").unwrap();
+    operators.admit(&mut cluster, operator, Millis(30)).unwrap();
+    assert_eq!(operators.instructions(&cluster, &[STORE], Millis(30)).len(), 1);
+    // The order of an earlier operator arrives: to merge into the right neighbour, which has changed.
+    let (prepared, term, target_epoch) = (LogIndex(12), Term(5), right.epoch);
+    let phase = RegionPhase::Merging { target: right.id, prepared, term, target_epoch };
+    report(&mut cluster, Region { epoch: later(2), phase, ..source.clone() }, Vec::new());
+    let epoch = RegionEpoch { version: right.epoch.version + 5, ..right.epoch };
+    report(&mut cluster, Region { epoch, ..right }, Vec::new());
+    round(&mut cluster, &mut operators, Millis(40));
+    let ended = operators.ended().last().unwrap().given_up.clone();
+    assert_eq!(ended.as_deref(), Some("it is prepared to merge into region 9"));
+    assert_eq!(steps(&operators), [Step::RollbackMerge]);
+}
+
+#[test]
 fn a_merge_that_waits_for_a_replica_says_which_and_how_to_abandon_it() {
     let (mut cluster, operators, source) = merging();
     assert_eq!(operators.wait_reason(&cluster, source.id, Millis(30)), None);
