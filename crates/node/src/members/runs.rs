@@ -103,9 +103,15 @@ impl Table {
     /// reports to it only when it has found it.
     /// Tests: `an_address_is_learned_from_a_later_run_of_a_store_and_from_no_older_copy`,
     /// `the_list_of_the_placement_group_takes_no_address_of_a_later_run_back`.
+    ///
+    /// Invariant: a list counts as known only when each of its runs is the known one or an earlier one. A
+    /// run that is to be verified may be down at this moment, and with it the known one has ended: unless
+    /// the placement group sends the list again, this node has no address for the store, permanently.
+    /// Test: `a_list_is_wanted_again_until_its_runs_are_verified`.
     pub fn update(&mut self, version: u64, listed: &[Listed], own: &str) -> bool {
         let mut stores: BTreeMap<StoreId, Member> = listed.iter().map(member_of).collect();
         keep_removed(&mut stores, &self.known);
+        let mut is_verified = true;
         for (id, new) in &mut stores {
             let Some(before) = self.known.stores.get(id).cloned() else { continue };
             // bug node.listed_address_wins: continue;
@@ -115,15 +121,18 @@ impl Table {
                 Replaces::No => new.known = before.known,
                 Replaces::IfEnded => {
                     // bug node.listed_run_not_asked: continue;
+                    is_verified = false;
                     let KnownRun { run, address, .. } =
                         std::mem::replace(&mut new.known, before.known);
                     self.verify(Hearsay { store: *id, run, address });
                 }
             }
         }
+        // bug node.list_is_verified_once: let is_verified = true;
         let known = &mut self.known;
-        let is_changed =
-            version > known.version || (version == known.version && known.stores != stores);
+        let is_older = version < known.version;
+        let version = if is_verified { version } else { known.version };
+        let is_changed = !is_older && (version > known.version || known.stores != stores);
         if is_changed {
             let before = std::mem::replace(&mut known.stores, stores);
             let stores = &known.stores;

@@ -100,7 +100,7 @@ fn what_one_node_states_for_another_is_used_when_the_known_run_was_asked() {
     let waiting = table.take_hearsay();
     assert_eq!((waiting.len(), &waiting[0].address[..]), (1, "b:2"));
     assert!(table.take_hearsay().is_empty());
-    assert!(table.update(1, &listed("b:3", 2, &run(9, &[9, 8, 7])), "a:1"));
+    assert!(!table.update(1, &listed("b:3", 2, &run(9, &[9, 8, 7])), "a:1"));
     assert_eq!(address(&table), "b:1", "the list is one too");
     assert_eq!(table.take_hearsay()[0].address, "b:3");
     table.learn_list(&listed("b:1", 2, &run(8, &[8, 7])));
@@ -181,4 +181,36 @@ fn the_list_of_the_placement_group_takes_no_address_of_a_later_run_back() {
         table.update(4, &listed("b:2", 2, &later), "a:1");
         assert_eq!(table.known_run(StoreId(2)).unwrap().run, later);
     }
+}
+
+#[test]
+fn a_list_is_wanted_again_until_its_runs_are_verified() {
+    let (first, second) = (run(1, &[1]), run(2, &[2, 1]));
+    let mut table = Table::default();
+    table.update(5, &listed("b:1", 2, &first), "a:1");
+    // The store runs elsewhere since, and its node is down when this one asks both addresses.
+    let list = listed("b:2", 2, &second);
+    for _ in 0..3 {
+        let write = table.known().write;
+        assert!(!table.update(6, &list, "a:1"));
+        assert_eq!((table.known().version, table.known().write), (5, write));
+        let [Hearsay { store, run, address: at }] = &table.take_hearsay()[..] else { panic!() };
+        let silent = Evidence {
+            is_hearsay: true,
+            probe: Probe::Silent,
+            stated: Probe::Silent,
+            ..Evidence::default()
+        };
+        assert_eq!(table.admit(*store, run, at, &silent), Verdict::Refused(Refusal::Copy));
+        assert_eq!(address(&table), "b:1");
+    }
+    // What else the list holds counts at once.
+    let longer = [list.to_vec(), unstated("c:1", 3).to_vec()].concat();
+    assert!(table.update(6, &longer, "a:1"));
+    assert_eq!((table.known().version, table.stores().len()), (5, 2));
+    assert_eq!(admit(&mut table, "b:2", &second), Verdict::Successor);
+    assert!(table.update(6, &longer, "a:1"));
+    assert_eq!((table.known().version, address(&table)), (6, "b:2"));
+    assert!(!table.update(6, &longer, "a:1"), "an equal list changes nothing");
+    assert!(!table.update(5, &listed("b:2", 2, &second), "a:1"), "an older one neither");
 }

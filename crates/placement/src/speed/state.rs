@@ -2,6 +2,7 @@
 
 use super::SpeedClass;
 use crate::Millis;
+use crate::schedule::judge::GAP_CLASSES_MIN;
 use crate::store::StoreReport;
 
 /// Classes of a store. A pure state machine: the reports come in with their times.
@@ -65,16 +66,17 @@ const NEW_MILLIS: u64 = 120_000;
 const WINDOW_MILLIS_MAX: u64 = 5_000;
 /// Usual distance of two reports.
 const WINDOW_MILLIS: u64 = 1_000;
-/// Time after a snapshot in which its writes still slow others down.
-const RECEIVED_MILLIS: u64 = 2_000;
+/// Age of the oldest write in a report: the ten seconds of a measurement, and the time until the report.
+const MEASURED_MILLIS: u64 = 12_000;
 /// Classes by which a window in which the store receives a snapshot counts as faster: a factor 4.
 const RECEIVING_CLASSES: u8 = 4;
 /// Age from which a write under way counts as the window's speed. Large writes take shorter.
 const STUCK_MILLIS_MIN: u64 = 1_000;
 /// Time without a measurement after which a store is to measure.
 const MEASURE_MILLIS: u64 = 60_000;
-/// Time after a request for a measurement in which its writes are the newest ones of a report.
-const REQUESTED_MILLIS: u64 = 12_000;
+/// Classes by which a measurement on demand must be above the class to raise it: the gap from which leaders
+/// move to a faster store.
+const REQUESTED_CLASSES_MIN: u8 = GAP_CLASSES_MIN;
 /// Multiple of an operation's cost at the present class that a write under way must exceed.
 const STUCK_COSTS: u64 = 4;
 
@@ -122,13 +124,14 @@ impl SpeedState {
     }
 
     /// Returns whether the store is to measure its device now: no write has measured it for a minute,
-    /// and its class is below that of its probe. Counts as a measurement.
+    /// and its class is far below that of its probe. Counts as a measurement.
     ///
     /// Invariant: a store that became slow and then idle does not stay slow: its class follows from
     /// measurements only, and without writes there would be none.
     /// Test: `an_idle_store_that_was_slow_measures_once_a_minute_until_it_is_as_fast_as_its_probe`.
     pub fn take_measurement(&mut self, now: Millis) -> bool {
-        let is_below = self.is_measured && self.probed.is_some_and(|probed| self.class < probed);
+        let is_below =
+            self.is_measured && self.probed.is_some_and(|probed| self.is_far_below(probed));
         let is_due = is_below && self.measured.is_none_or(|last| now.since(last) >= MEASURE_MILLIS);
         // bug placement.idle_store_stays_slow: let is_due = false;
         if is_due {
@@ -158,7 +161,7 @@ impl SpeedState {
         }
         // Invariant: an estimate changes nothing after a measurement. It knows neither load nor age.
         let counts =
-            (window.is_measured || !self.is_measured) && !self.lowers_by_request(window, now);
+            (window.is_measured || !self.is_measured) && !self.is_about_as_requested(window, now);
         // bug placement.estimate_replaces_measurement: always
         if counts {
             self.is_measured |= window.is_measured;
@@ -168,12 +171,23 @@ impl SpeedState {
         self.follow_with_data(data_after_millis, now);
     }
 
-    /// Whether a window is lower than the class and holds only what an idle store was to measure.
+    /// Whether a window holds only what an idle store was to measure, and is not far above the class.
     /// Invariant: a measurement on demand raises a class and does not lower it. It is eight writes of one
     /// moment, and a class falls after two seconds of them.
-    fn lowers_by_request(&self, window: Window, now: Millis) -> bool {
-        let is_requested = self.requested.is_some_and(|at| now.since(at) <= REQUESTED_MILLIS);
-        is_requested && window.is_measured && window.class < self.class
+    /// Invariant: an idle device is faster than one that works, by less than [`REQUESTED_CLASSES_MIN`]. A
+    /// measurement on demand that is above the class by less changes nothing: it would bring leaders and data
+    /// back, their writes would lower the class, and moves of an idle cluster would never end.
+    /// Test: `an_idle_store_that_is_a_class_slower_while_it_works_changes_its_class_once`.
+    fn is_about_as_requested(&self, window: Window, now: Millis) -> bool {
+        let is_requested = self.requested.is_some_and(|at| now.since(at) <= MEASURED_MILLIS);
+        is_requested && window.is_measured && !self.is_far_below(window.class)
+    }
+
+    /// Whether the class is so far below another one that a measurement on demand raises it.
+    fn is_far_below(&self, class: SpeedClass) -> bool {
+        let gap = REQUESTED_CLASSES_MIN;
+        // bug placement.idle_device_counts_as_fast: let gap = 1;
+        self.class.0.saturating_add(gap) <= class.0
     }
 
     /// Returns the start of the window that ends now. Forgets the streak of windows after a pause.
@@ -186,9 +200,12 @@ impl SpeedState {
     }
 
     /// Returns the class as which a window counts.
-    /// Invariant: receiving a snapshot does not make a store slow; ten times slower still shows.
+    /// Invariant: receiving a snapshot does not make a store slow; ten times slower still shows. A
+    /// measurement of an idle store contains the writes of that time until they are [`MEASURED_MILLIS`] old.
+    /// Test: `an_idle_store_that_received_a_snapshot_keeps_its_class`.
     fn judged(&self, seen: SpeedClass, now: Millis) -> SpeedClass {
-        let is_receiving = self.received.is_some_and(|at| now.since(at) <= RECEIVED_MILLIS);
+        // bug placement.received_counts_for_two_seconds: `MEASURED_MILLIS` is `2_000`
+        let is_receiving = self.received.is_some_and(|at| now.since(at) <= MEASURED_MILLIS);
         // bug placement.receiving_counts_as_slow: `is_receiving` is `false`
         match is_receiving {
             true if seen < self.class => {

@@ -150,13 +150,22 @@ fn receiving_a_snapshot_does_not_make_a_store_slow_but_ten_times_slower_shows() 
         |class| Window { class: SpeedClass(class), is_measured: true, is_receiving: true };
     (0..30).for_each(|_| store.window(receiving(FAST - 4)));
     assert_eq!(store.state.class.0, FAST);
-    // Two seconds later its writes still wait for what was received.
-    assert_eq!(store.seconds(FAST - 4, 2), FAST);
     (0..30).for_each(|_| store.window(receiving(FAST - 7)));
     assert_eq!(store.state.class.0, FAST - 3);
     // Fast windows count as they are: receiving does not hide that a store is fast.
     (0..61).for_each(|_| store.window(receiving(FAST)));
     assert_eq!(store.state.class.0, FAST);
+}
+
+/// A report contains writes of the last ten seconds: with few writes, those of a snapshot that has ended.
+#[test]
+fn an_idle_store_that_received_a_snapshot_keeps_its_class() {
+    let mut store = Played::new();
+    store.window(Window { class: SpeedClass(FAST - 3), is_measured: true, is_receiving: true });
+    assert_eq!(store.seconds(FAST - 3, 10), FAST);
+    let idle = Window { class: SpeedClass(FAST), is_measured: false, is_receiving: false };
+    (0..10).for_each(|_| store.window(idle));
+    assert_eq!(store.seconds(FAST - 3, 2), FAST - 3, "its own writes are slow");
 }
 
 #[test]
@@ -287,6 +296,51 @@ fn an_idle_store_that_was_slow_measures_once_a_minute_until_it_is_as_fast_as_its
         });
     }
     assert_eq!((count, store.state.class.0), (4, 10));
+}
+
+/// A class that rises or falls moves leaders and data, which writes to the device for some seconds. So does
+/// the first second.
+#[test]
+fn an_idle_store_that_is_a_class_slower_while_it_works_changes_its_class_once() {
+    let mut store = Played::new();
+    let idle = Window { class: SpeedClass(FAST), is_measured: false, is_receiving: false };
+    let (mut works_until, mut measures_until, mut changes) = (4, 0, 0);
+    for second in 0..1800 {
+        let held = store.state.class;
+        match second {
+            _ if second < works_until => drop(store.note(FAST - 1)),
+            _ => store.window(Window { is_measured: second < measures_until, ..idle }),
+        }
+        if store.state.take_measurement(store.now) {
+            measures_until = second + 10;
+        }
+        if store.state.class != held {
+            (changes, works_until) = (changes + 1, second + 4);
+        }
+    }
+    assert_eq!((changes, store.state.class.0), (1, FAST - 1));
+}
+
+#[test]
+fn a_measurement_on_demand_raises_a_class_only_by_two_or_more() {
+    let mut store = Played::new();
+    let idle = Window { class: SpeedClass(FAST), is_measured: false, is_receiving: false };
+    let measured = |class| Window { class: SpeedClass(class), is_measured: true, ..idle };
+    for (seen, held) in [(11, 10), (12, 12)] {
+        assert_eq!(store.seconds(10, 3), 10);
+        for _ in 0..4 {
+            (0..60).for_each(|_| store.window(idle));
+            assert!(store.state.take_measurement(store.now));
+            (0..10).for_each(|_| store.window(measured(seen)));
+        }
+        assert_eq!(store.state.class.0, held);
+    }
+    // A store that is one class below its probe measures nothing.
+    store.seconds(FAST - 1, 70);
+    (0..300).for_each(|_| store.window(idle));
+    assert!(!store.state.take_measurement(store.now));
+    // Writes of clients raise it by one.
+    assert_eq!(store.seconds(FAST, 61), FAST);
 }
 
 #[test]
