@@ -109,9 +109,12 @@ impl Moves {
                 Kind::Evict => {
                     (&mut self.evictions, EVICTIONS_MAX.max(state.cluster.stores().count()))
                 }
-                // A replica stays for a minute where a move has placed it: in a minute each of the
-                // region's replicas moves at most once from a store with room.
-                _ => (&mut self.replicas, replicas),
+                // A replica stays where a move has placed it, for a minute or until data follows speeds:
+                // in a minute each of the region's replicas moves from a store with room at most once
+                // for each such pause that begins in it.
+                _ => {
+                    (&mut self.replicas, replicas.saturating_mul(pauses_in_a_minute(&self.config)))
+                }
             };
             let times = times.entry(operator.region).or_default();
             times.retain(|at| operator.created.since(*at) < MINUTE_MILLIS);
@@ -125,6 +128,12 @@ impl Moves {
         }
         noted
     }
+}
+
+/// Returns how many pauses between two moves of a replica begin in a minute.
+fn pauses_in_a_minute(config: &Config) -> usize {
+    let pause_seconds = config.slow_data_after_seconds.clamp(1, MINUTE_MILLIS / 1000);
+    (MINUTE_MILLIS / 1000).div_ceil(pause_seconds) as usize
 }
 
 /// Returns whether an operator only balances.

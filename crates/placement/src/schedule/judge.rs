@@ -292,7 +292,8 @@ pub fn judge_leader(
         && rule.is_move()
         && !is_eviction
     {
-        return Rule::MovedRecently { seconds: pause_seconds(view, moved) };
+        let left = MOVE_PAUSE_MILLIS.saturating_sub(view.now.since(moved));
+        return Rule::MovedRecently { seconds: left.div_ceil(1000) };
     }
     rule
 }
@@ -447,8 +448,8 @@ fn check_move<'a>(
 
 /// Returns how long a replica stays where balancing placed it.
 ///
-/// Invariant: balancing moves a replica at most once a minute, unless its store is nearly full. While
-/// regions split and merge, the difference of two stores changes its sign with their number. The same
+/// Invariant: balancing moves a replica at most once a minute, unless its store is nearly full, or data
+/// follows speeds sooner than that: a pause must not delay what a new class demands. While regions split and merge, the difference of two stores changes its sign with their number. The same
 /// region, which suits best each time, would be copied to and fro.
 /// Test: `a_replica_that_was_moved_stays_for_a_minute_while_regions_split`.
 fn moved_recently(
@@ -458,15 +459,15 @@ fn moved_recently(
     from: StoreId,
 ) -> Option<Rule> {
     let moved = view.operators.replica_moved(old?.id, view.now)?;
+    let follows_millis = view.cluster.config().slow_data_after_seconds.saturating_mul(1000);
+    let pause_millis = MOVE_PAUSE_MILLIS.min(follows_millis);
+    // bug placement.replica_pause_outlasts_class: let pause_millis = MOVE_PAUSE_MILLIS;
+    let left = pause_millis.saturating_sub(view.now.since(moved));
     let must_leave = loads.get(from).is_some_and(|load| load.is_nearly_full);
     // bug placement.moved_replica_fills_store: let must_leave = false;
-    let seconds = pause_seconds(view, moved);
-    (!must_leave).then_some(Rule::ReplicaMovedRecently { from_store: from, seconds })
-}
-
-/// Returns the seconds until what moved then may move again.
-fn pause_seconds(view: &ClusterView<'_>, moved: crate::Millis) -> u64 {
-    MOVE_PAUSE_MILLIS.saturating_sub(view.now.since(moved)).div_ceil(1000)
+    let stays = left > 0 && !must_leave;
+    let seconds = left.div_ceil(1000);
+    stays.then_some(Rule::ReplicaMovedRecently { from_store: from, seconds })
 }
 
 /// Returns why no replica of the region is moved from `from` for the balance.
