@@ -86,7 +86,7 @@ pub struct StoreReport {
     pub usable_bytes: u64,
     /// Speed of the device.
     pub device: DeviceSpeed,
-    /// Snapshots that the store receives at present.
+    /// Snapshots that the store receives, or began to receive since its node's last report.
     pub receiving: u64,
     /// Number of starts of the store's directory; 0 if unknown.
     pub boot_count: u64,

@@ -214,7 +214,8 @@ impl World {
     fn store_report(&mut self, number: u64) -> Option<StoreReport> {
         let (capacity_bytes, receiving) = (self.capacity_bytes(number), self.receiving(number));
         let (usable_bytes, run) = (self.usable_bytes(number), self.run_of(number));
-        let slot = self.slots.get(&number)?;
+        let slot = self.slots.get_mut(&number)?;
+        let receiving = receiving.max(std::mem::take(&mut slot.receptions_begun));
         let engine = slot.engine().cloned();
         let stats = engine.as_ref().map(|engine| engine.stats()).unwrap_or_default();
         let mut report = StoreReport {

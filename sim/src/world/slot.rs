@@ -81,6 +81,8 @@ pub struct Slot {
     pub is_unreadable: bool,
     /// The operator replaces the disk as soon as the other stores have what is on it.
     pub is_to_be_replaced: bool,
+    /// Snapshots of which the reception began since the last report of the node.
+    pub receptions_begun: u64,
     /// The disk lost or misdirected a write.
     pub has_lied: bool,
     /// The store opened after lost writes, and is replaced before it acts.
@@ -155,6 +157,7 @@ impl Slot {
             is_damaged: false,
             is_unreadable: false,
             is_to_be_replaced: false,
+            receptions_begun: 0,
             has_lied: false,
             is_mistrusted: false,
             may_not_open: false,

@@ -119,6 +119,9 @@ impl World {
         stream.to_incarnation = to.map_or(0, |slot| slot.incarnation);
         stream.ends_at = self.now + STALL_NANOS;
         stream.state = State::Offered;
+        if let Some(slot) = self.slots.get_mut(&stream.to) {
+            slot.receptions_begun += 1;
+        }
         let number = self.number();
         self.streams.insert(number, stream);
         self.stream_on(number, 256);

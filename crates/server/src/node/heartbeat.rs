@@ -362,7 +362,7 @@ fn store_report(store: &StoreHandle, sample: Option<&Sample>) -> StoreReport {
         live_bytes: stats.live_bytes_estimate,
         usable_bytes: stats.device_bytes.saturating_sub(space.reserve_bytes),
         device: engine.device_speed(),
-        receiving: store.receiving(),
+        receiving: store.take_receiving(),
         slowdown_nanos_per_kib: store.slowdown(),
         ..StoreReport::default()
     }

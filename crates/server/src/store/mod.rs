@@ -64,6 +64,8 @@ pub struct StoreHandle<E: StorageEngine = Engine> {
     clock: Arc<dyn Clock>,
     load: LoadSamples,
     receiving: AtomicU64,
+    /// Snapshots of which the reception began since the last report.
+    receptions_begun: AtomicU64,
     counts: Arc<Counts>,
     space: Arc<SpaceWatch>,
     room_refusals: RoomRefusals,
@@ -130,6 +132,7 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
             clock,
             load: LoadSamples::default(),
             receiving: AtomicU64::new(0),
+            receptions_begun: AtomicU64::new(0),
             counts,
             space,
             room_refusals: RoomRefusals::default(),
@@ -174,12 +177,20 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
     /// Counts a snapshot as being received until the result is dropped.
     pub fn begin_receiving(self: &Arc<Self>) -> Receiving<E> {
         self.receiving.fetch_add(1, Ordering::Relaxed);
+        // bug server.short_snapshot_unreported: skip
+        self.receptions_begun.fetch_add(1, Ordering::Relaxed);
         Receiving(self.clone())
     }
 
-    /// Returns the number of snapshots that the store receives now.
-    pub fn receiving(&self) -> u64 {
-        self.receiving.load(Ordering::Relaxed)
+    /// Returns the number of snapshots that the store receives, or began to receive since the last call.
+    /// Only reports call it.
+    ///
+    /// Invariant: each snapshot is in a report. The writes of a short one also lower the speed that the
+    /// reports after it contain.
+    /// Test: `a_snapshot_that_begins_and_ends_between_two_reports_is_reported`.
+    pub fn take_receiving(&self) -> u64 {
+        let begun = self.receptions_begun.swap(0, Ordering::Relaxed);
+        self.receiving.load(Ordering::Relaxed).max(begun)
     }
 
     /// Returns the maintenance work since the start, by stage.

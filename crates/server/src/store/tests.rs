@@ -144,3 +144,16 @@ fn modifications_read_their_values_beside_the_loop_and_each_counts_once() {
     assert_eq!(&pair.value[..], b"100");
     handle.stop_threads();
 }
+
+#[test]
+fn a_snapshot_that_begins_and_ends_between_two_reports_is_reported() {
+    let (store, _) = start();
+    assert_eq!(store.take_receiving(), 0);
+    drop([store.begin_receiving(), store.begin_receiving()]);
+    assert_eq!([store.take_receiving(), store.take_receiving()], [2, 0]);
+    let under_way = store.begin_receiving();
+    assert_eq!([store.take_receiving(), store.take_receiving()], [1, 1]);
+    drop(under_way);
+    assert_eq!(store.take_receiving(), 0);
+    store.stop_threads();
+}
