@@ -23,7 +23,8 @@ impl OpCost {
     }
 }
 
-/// Speed of a store's device over the last seconds.
+/// Speed of a store's device over the last two seconds, or over the last ten if those have fewer than
+/// [`DeviceSpeed::OPERATIONS_MIN`] operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DeviceSpeed {
     /// Cost of a synced write of the log: measured, or the estimate of the store's probe while it
@@ -35,6 +36,17 @@ pub struct DeviceSpeed {
     pub writes: u64,
     /// Reads measured in the window; 0 if `read` is an estimate.
     pub reads: u64,
+}
+
+impl DeviceSpeed {
+    /// Operations that make a measurement.
+    pub const OPERATIONS_MIN: u64 = 8;
+
+    /// Whether all measured writes are of the last two seconds. Earlier ones count only until they make a
+    /// measurement.
+    pub fn has_recent_writes(&self) -> bool {
+        self.writes > Self::OPERATIONS_MIN
+    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ mod sim;
 
 pub use aligned::{AlignedBuf, MEMORY_ALIGN_BYTES};
 pub use copy_on_write::CopyOnWriteVfs;
-pub use device_latency::{DeviceTimer, DeviceTimes, MEASURING_OPERATIONS, UnderWay};
+pub use device_latency::{DeviceTimer, DeviceTimes, UnderWay};
 pub use file_system::{FileSystem, FsKind, warnings};
 pub use handles::{FrugalVfs, HandlePool, Handles};
 pub use layer::{FileLayer, VfsLayer};

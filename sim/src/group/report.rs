@@ -12,8 +12,7 @@ use stele_node::report::{Obstacle, StalePeer, steps};
 use stele_placement::{NewStore, NodeReport, SYSTEM_REGION, StoreReport};
 use stele_replica::{Admin, Header, Input, Read, Reply};
 use stele_storage::{LogStore, StateMachine};
-use stele_types::{Lineage, LogIndex, Region, RegionId, StoreId, StoreIdent};
-use stele_vfs::MEASURING_OPERATIONS;
+use stele_types::{DeviceSpeed, Lineage, LogIndex, Region, RegionId, StoreId, StoreIdent};
 
 /// Interval of reports if an operator runs, or after a missing answer.
 const SOON_NANOS: u64 = 100 * MS;
@@ -299,7 +298,7 @@ impl World {
         }
         let nanos = slot.device.write_nanos(MEASURED_BYTES);
         if let Some(times) = slot.device.times() {
-            for _ in 0..MEASURING_OPERATIONS {
+            for _ in 0..DeviceSpeed::OPERATIONS_MIN {
                 times.note_write(self.now.saturating_sub(nanos), self.now, MEASURED_BYTES);
             }
         }

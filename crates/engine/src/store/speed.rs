@@ -11,7 +11,7 @@ use super::{Shared, Store};
 use crate::checked_text::{self, CheckedText};
 use std::sync::Arc;
 use stele_types::{DeviceSpeed, Error, OpCost, Result};
-use stele_vfs::{Curve, DeviceTimes, MEASURING_OPERATIONS, Probed, probe, remove_probe};
+use stele_vfs::{Curve, DeviceTimes, Probed, probe, remove_probe};
 
 const NAME: &str = "SPEED";
 const MAGIC: &str = "stele speed";
@@ -45,7 +45,7 @@ impl Store {
     /// Measures the device by small synced writes that store nothing: as many as make a measurement.
     /// May wait for the device as long as a write does.
     pub fn measure_writes(&self) -> Result<()> {
-        for _ in 0..MEASURING_OPERATIONS {
+        for _ in 0..DeviceSpeed::OPERATIONS_MIN {
             let _under_way = self.shared.timer.append();
             if !self.shared.log.measure()? {
                 break;

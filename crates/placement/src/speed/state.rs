@@ -39,6 +39,8 @@ pub struct Window {
     pub class: SpeedClass,
     /// The class is measured, not an estimate.
     pub is_measured: bool,
+    /// All operations in the window are of the last two seconds.
+    pub is_recent: bool,
     /// The store receives a snapshot.
     pub is_receiving: bool,
 }
@@ -66,6 +68,8 @@ const NEW_MILLIS: u64 = 120_000;
 const WINDOW_MILLIS_MAX: u64 = 5_000;
 /// Usual distance of two reports.
 const WINDOW_MILLIS: u64 = 1_000;
+/// Time after a snapshot in which its writes still slow others down.
+const RECEIVED_MILLIS: u64 = 2_000;
 /// Age of the oldest write in a report: the ten seconds of a measurement, and the time until the report.
 const MEASURED_MILLIS: u64 = 12_000;
 /// Classes by which a window in which the store receives a snapshot counts as faster: a factor 4.
@@ -92,7 +96,8 @@ impl Window {
             (measured, stuck) => measured.or(stuck)?,
         };
         let is_measured = device.writes > 0 || stuck.is_some();
-        Some(Self { class, is_measured, is_receiving: report.receiving > 0 })
+        let (is_recent, is_receiving) = (device.has_recent_writes(), report.receiving > 0);
+        Some(Self { class, is_measured, is_recent, is_receiving })
     }
 }
 
@@ -165,7 +170,7 @@ impl SpeedState {
         // bug placement.estimate_replaces_measurement: always
         if counts {
             self.is_measured |= window.is_measured;
-            let seen = self.judged(window.class, now);
+            let seen = self.judged(window, now);
             self.take(seen, start, now);
         }
         self.follow_with_data(data_after_millis, now);
@@ -201,11 +206,15 @@ impl SpeedState {
 
     /// Returns the class as which a window counts.
     /// Invariant: receiving a snapshot does not make a store slow; ten times slower still shows. A
-    /// measurement of an idle store contains the writes of that time until they are [`MEASURED_MILLIS`] old.
+    /// measurement of a store with few writes contains those of that time until they are
+    /// [`MEASURED_MILLIS`] old. One of many writes does not: a device that becomes slow must show soon.
     /// Test: `an_idle_store_that_received_a_snapshot_keeps_its_class`.
-    fn judged(&self, seen: SpeedClass, now: Millis) -> SpeedClass {
-        // bug placement.received_counts_for_two_seconds: `MEASURED_MILLIS` is `2_000`
-        let is_receiving = self.received.is_some_and(|at| now.since(at) <= MEASURED_MILLIS);
+    fn judged(&self, window: Window, now: Millis) -> SpeedClass {
+        let seen = window.class;
+        // bug placement.received_counts_for_two_seconds: `window.is_recent` is `true`
+        // bug placement.received_hides_a_slow_device: `window.is_recent` is `false`
+        let after_millis = if window.is_recent { RECEIVED_MILLIS } else { MEASURED_MILLIS };
+        let is_receiving = self.received.is_some_and(|at| now.since(at) <= after_millis);
         // bug placement.receiving_counts_as_slow: `is_receiving` is `false`
         match is_receiving {
             true if seen < self.class => {

@@ -28,7 +28,12 @@ impl Played {
     }
 
     fn note(&mut self, class: u8) -> u8 {
-        self.window(Window { class: SpeedClass(class), is_measured: true, is_receiving: false });
+        self.window(Window {
+            class: SpeedClass(class),
+            is_measured: true,
+            is_recent: false,
+            is_receiving: false,
+        });
         self.state.class.0
     }
 
@@ -132,7 +137,12 @@ fn a_new_store_that_is_faster_than_its_estimate_gets_its_share_of_data_at_once()
     let mut store = Played { state, now: Millis(1_000_000) };
     // The estimate of a start beside other writes to the device.
     for _ in 0..300 {
-        store.window(Window { class: SpeedClass(12), is_measured: false, is_receiving: false });
+        store.window(Window {
+            class: SpeedClass(12),
+            is_measured: false,
+            is_recent: false,
+            is_receiving: false,
+        });
     }
     assert_eq!((store.seconds(18, 61), store.state.data_class.0), (18, 18));
     assert_eq!((store.seconds(14, 2), store.state.data_class.0), (14, 18), "no lower one");
@@ -146,8 +156,12 @@ fn a_new_store_that_is_faster_than_its_estimate_gets_its_share_of_data_at_once()
 #[test]
 fn receiving_a_snapshot_does_not_make_a_store_slow_but_ten_times_slower_shows() {
     let mut store = Played::new();
-    let receiving =
-        |class| Window { class: SpeedClass(class), is_measured: true, is_receiving: true };
+    let receiving = |class| Window {
+        class: SpeedClass(class),
+        is_measured: true,
+        is_recent: false,
+        is_receiving: true,
+    };
     (0..30).for_each(|_| store.window(receiving(FAST - 4)));
     assert_eq!(store.state.class.0, FAST);
     (0..30).for_each(|_| store.window(receiving(FAST - 7)));
@@ -161,17 +175,43 @@ fn receiving_a_snapshot_does_not_make_a_store_slow_but_ten_times_slower_shows() 
 #[test]
 fn an_idle_store_that_received_a_snapshot_keeps_its_class() {
     let mut store = Played::new();
-    store.window(Window { class: SpeedClass(FAST - 3), is_measured: true, is_receiving: true });
+    store.window(Window {
+        class: SpeedClass(FAST - 3),
+        is_measured: true,
+        is_recent: false,
+        is_receiving: true,
+    });
     assert_eq!(store.seconds(FAST - 3, 10), FAST);
-    let idle = Window { class: SpeedClass(FAST), is_measured: false, is_receiving: false };
+    let idle = Window {
+        class: SpeedClass(FAST),
+        is_measured: false,
+        is_recent: false,
+        is_receiving: false,
+    };
     (0..10).for_each(|_| store.window(idle));
     assert_eq!(store.seconds(FAST - 3, 2), FAST - 3, "its own writes are slow");
+
+    let mut store = Played::new();
+    let many = |is_receiving| Window {
+        class: SpeedClass(FAST - 3),
+        is_measured: true,
+        is_recent: true,
+        is_receiving,
+    };
+    (0..3).for_each(|second| store.window(many(second == 0)));
+    assert_eq!(store.state.class.0, FAST, "they wait for what was received");
+    (0..2).for_each(|_| store.window(many(false)));
+    assert_eq!(store.state.class.0, FAST - 3, "many writes are all later");
 }
 
 #[test]
 fn an_estimate_sets_the_first_class_and_nothing_after_a_measurement() {
-    let estimate =
-        |class| Window { class: SpeedClass(class), is_measured: false, is_receiving: false };
+    let estimate = |class| Window {
+        class: SpeedClass(class),
+        is_measured: false,
+        is_recent: false,
+        is_receiving: false,
+    };
     let mut store = Played::new();
     store.state = SpeedState::new(SpeedClass(10), false);
     (0..70).for_each(|_| store.window(estimate(14)));
@@ -269,7 +309,12 @@ fn random_windows_move_the_class_as_defined() {
 #[test]
 fn an_idle_store_that_was_slow_measures_once_a_minute_until_it_is_as_fast_as_its_probe() {
     let mut store = Played::new();
-    let idle = Window { class: SpeedClass(FAST), is_measured: false, is_receiving: false };
+    let idle = Window {
+        class: SpeedClass(FAST),
+        is_measured: false,
+        is_recent: false,
+        is_receiving: false,
+    };
     store.window(idle);
     assert!(!store.state.take_measurement(store.now), "its class is that of its probe");
     assert_eq!(store.seconds(10, 3), 10);
@@ -303,7 +348,12 @@ fn an_idle_store_that_was_slow_measures_once_a_minute_until_it_is_as_fast_as_its
 #[test]
 fn an_idle_store_that_is_a_class_slower_while_it_works_changes_its_class_once() {
     let mut store = Played::new();
-    let idle = Window { class: SpeedClass(FAST), is_measured: false, is_receiving: false };
+    let idle = Window {
+        class: SpeedClass(FAST),
+        is_measured: false,
+        is_recent: false,
+        is_receiving: false,
+    };
     let (mut works_until, mut measures_until, mut changes) = (4, 0, 0);
     for second in 0..1800 {
         let held = store.state.class;
@@ -324,7 +374,12 @@ fn an_idle_store_that_is_a_class_slower_while_it_works_changes_its_class_once() 
 #[test]
 fn a_measurement_on_demand_raises_a_class_only_by_two_or_more() {
     let mut store = Played::new();
-    let idle = Window { class: SpeedClass(FAST), is_measured: false, is_receiving: false };
+    let idle = Window {
+        class: SpeedClass(FAST),
+        is_measured: false,
+        is_recent: false,
+        is_receiving: false,
+    };
     let measured = |class| Window { class: SpeedClass(class), is_measured: true, ..idle };
     for (seen, held) in [(11, 10), (12, 12)] {
         assert_eq!(store.seconds(10, 3), 10);
@@ -346,7 +401,12 @@ fn a_measurement_on_demand_raises_a_class_only_by_two_or_more() {
 #[test]
 fn eight_slow_writes_of_an_idle_store_lower_no_class() {
     let mut store = Played::new();
-    let idle = Window { class: SpeedClass(FAST), is_measured: false, is_receiving: false };
+    let idle = Window {
+        class: SpeedClass(FAST),
+        is_measured: false,
+        is_recent: false,
+        is_receiving: false,
+    };
     assert_eq!(store.seconds(10, 3), 10);
     (0..60).for_each(|_| store.window(idle));
     assert!(store.state.take_measurement(store.now));
@@ -364,7 +424,8 @@ fn a_store_that_writes_or_was_never_measured_is_not_measured_on_demand() {
         assert!(!store.state.take_measurement(store.now), "its writes measure it");
     }
     let mut new = SpeedState::new(SpeedClass(10), false);
-    let estimate = Window { class: SpeedClass(10), is_measured: false, is_receiving: false };
+    let estimate =
+        Window { class: SpeedClass(10), is_measured: false, is_recent: false, is_receiving: false };
     for second in 0..300 {
         new.note(estimate, DATA_AFTER_MILLIS, Millis(second * 1000));
         assert!(!new.take_measurement(Millis(second * 1000)), "it counts as its probe");

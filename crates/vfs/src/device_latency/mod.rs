@@ -6,7 +6,6 @@ mod timer;
 mod window;
 
 pub use timer::{DeviceTimer, UnderWay};
-pub use window::OPERATIONS_MIN as MEASURING_OPERATIONS;
 
 use parking_lot::Mutex;
 use stele_types::DeviceSpeed;

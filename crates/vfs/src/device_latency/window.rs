@@ -1,14 +1,13 @@
 //! Operations of the last seconds, in buckets of one second.
 
 use super::fit::{Pooled, Sums, fit};
-use stele_types::OpCost;
+use stele_types::{DeviceSpeed, OpCost};
 
 const NANOS_OF_SECOND: u64 = 1_000_000_000;
 const WINDOW_SECONDS: u64 = 10;
 /// Newest seconds of which all operations count: the one that runs, and the one before.
 const RECENT_SECONDS: u64 = 2;
-/// Operations that make a measurement.
-pub const OPERATIONS_MIN: u64 = 8;
+const OPERATIONS_MIN: u64 = DeviceSpeed::OPERATIONS_MIN;
 /// Slots of a histogram: four for each power of two, up to 18 minutes.
 const SLOTS: usize = 160;
 
