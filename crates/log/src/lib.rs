@@ -39,4 +39,4 @@ pub use sorted::{SealedFile, SortedWriter};
 pub use verify::{Damage, VerifyEvent, VerifySummary};
 pub use versions::{ReplayEntry, ReplayOp, VersionedOp};
 
-pub use stele_types::limits::RECORD_OVERHEAD_BYTES;
+pub use stele_types::size::RECORD_OVERHEAD_BYTES;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use stele_types::{Error, Result, StoreId, panics};
+use stele_types::{Error, Result, StoreId, error};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -232,7 +232,7 @@ pub async fn next_until<T>(
 /// may have left half done.
 pub async fn caught<T>(name: &str, future: impl Future<Output = T>) -> Result<T> {
     let mut future = pin!(future);
-    poll_fn(|context| match panics::caught(name, || future.as_mut().poll(context)) {
+    poll_fn(|context| match error::caught(name, || future.as_mut().poll(context)) {
         Ok(Poll::Pending) => Poll::Pending,
         Ok(Poll::Ready(done)) => Poll::Ready(Ok(done)),
         Err(panicked) => Poll::Ready(Err(panicked)),

@@ -10,8 +10,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 use std::io::{IsTerminal, Read};
 use std::path::Path;
-use stele_types::limits::VALUE_BYTES_MAX;
-use stele_types::limits::check_value_bytes;
+use stele_types::size::{VALUE_BYTES_MAX, check_value_bytes};
 use stele_types::{Error, Result};
 
 pub(crate) fn put(args: &Put) -> Result<Outcome> {

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use stele_types::command::check_user_pair;
-use stele_types::limits::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use stele_types::size::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_types::{Error, Result};
 
 /// Length of the largest pair in hexadecimal, with space for the names.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use stele_proto::stele::kv::v1 as kv;
 use stele_proto::stele::kv::v1::modify_request::Change;
 use stele_types::Result;
-use stele_types::computed::Unfit;
+use stele_types::command::Unfit;
 
 impl Client {
     /// Sets a key if it has no value. Returns the value that it has; `None` if it was set. The pair

@@ -15,9 +15,9 @@ use crate::store::{Shared, Store};
 use bytes::Bytes;
 use std::sync::{Arc, OnceLock};
 use stele_storage::{Decision, Modification, Modified, NewPair, Overlay, Pair, decide};
-use stele_types::limits::APPENDED_VALUE_BYTES_MAX;
-use stele_types::{CommandBuilder, Error, LogIndex, Result, command};
-use stele_types::{computed::Unfit, is_expired};
+use stele_types::command::{self, Unfit};
+use stele_types::size::APPENDED_VALUE_BYTES_MAX;
+use stele_types::{CommandBuilder, Error, LogIndex, Result, is_expired};
 
 /// Condition of a put (KV-SSD: store modes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

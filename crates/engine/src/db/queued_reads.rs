@@ -6,7 +6,7 @@ use super::is_live;
 use crate::store::{Store, View};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_types::panics::caught;
+use stele_types::error::caught;
 use stele_types::{Clock, Locator, Result, ValueRef};
 
 /// A get or lookup that waits for a reading thread.

@@ -5,8 +5,8 @@ use crate::store::{ReadSlice, Slice, View};
 use parking_lot::Condvar;
 use std::sync::Arc;
 use stele_types::Result;
+use stele_types::error::caught;
 use stele_types::lock::{Mutex, rank};
-use stele_types::panics::caught;
 
 /// Limit for the reads of a slice that is read ahead: they would continue if a caller stops early.
 const READS_MAX: usize = 256;

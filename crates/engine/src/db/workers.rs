@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use stele_storage::StateMachine;
+use stele_types::error::caught;
 use stele_types::lock::{Mutex, rank};
-use stele_types::panics::caught;
 use stele_types::{Clock, Error, Result};
 
 /// Bytes of one slice of maintenance; the thread checks for a stop between slices.

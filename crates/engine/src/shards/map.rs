@@ -17,7 +17,7 @@ use bytes::Bytes;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use stele_types::limits::FORMAT_VERSION;
+use stele_types::size::FORMAT_VERSION;
 use stele_types::{Error, Result};
 use stele_vfs::Vfs;
 

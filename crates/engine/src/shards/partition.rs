@@ -4,7 +4,7 @@ use super::map::SetId;
 use bytes::Bytes;
 use std::ops::Range;
 use stele_index::key_hash;
-use stele_types::limits::USER_KEY_BYTES_MAX;
+use stele_types::size::USER_KEY_BYTES_MAX;
 use stele_types::{Error, KeyRange, Result};
 
 /// Maximum number of shards of a set: all bounds then fit into the map of each directory.

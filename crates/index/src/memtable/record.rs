@@ -193,7 +193,7 @@ pub(super) fn write(
     found: &Found,
     older: u32,
 ) -> u32 {
-    debug_assert!(key.len() <= stele_types::limits::KEY_BYTES_MAX);
+    debug_assert!(key.len() <= stele_types::size::KEY_BYTES_MAX);
     let (mut flags, mut value_len, mut value_words) = (0, 0, 0);
     let mut expires = 0;
     match found {

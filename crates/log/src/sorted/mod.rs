@@ -27,7 +27,7 @@ use crate::segment::chunks::read_ends;
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_types::checksum::Crc32c;
-use stele_types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use stele_types::size::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_types::{Error, FileId, Locator, Lsn, Result, StoreId};
 use stele_vfs::{DirEntry, VfsFile};
 

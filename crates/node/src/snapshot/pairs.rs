@@ -9,7 +9,7 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 use stele_storage::Pair;
-use stele_types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use stele_types::size::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_types::{Error, Result, varint};
 
 /// Shorter values are copied into the bytes around them.

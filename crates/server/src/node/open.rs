@@ -181,7 +181,7 @@ fn raft_options(config: &Config, ident: StoreIdent, seed: u64) -> Options {
 /// Ticks without a leader before an election; at most twice as many, directory_id at random.
 const ELECTION_TICKS: u64 = 10;
 /// A single pair may be as large as values are; batches are split at the configured size earlier.
-const ENTRY_BYTES_MAX: u64 = stele_types::limits::COMMAND_BYTES_MAX as u64;
+const ENTRY_BYTES_MAX: u64 = stele_types::size::COMMAND_BYTES_MAX as u64;
 
 #[cfg(test)]
 mod tests {

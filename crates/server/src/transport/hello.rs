@@ -24,7 +24,7 @@ use super::options::Identity;
 use super::refusals::{self, RefusedStore};
 use bytes::Bytes;
 use stele_replica::{LeaseTimes, wire};
-use stele_types::limits::VALUE_BYTES_MAX;
+use stele_types::size::VALUE_BYTES_MAX;
 use stele_types::{Boot, ClusterId, Lineage, StartId, StoreId, StoreRun, varint};
 
 /// First bytes that a node sends to another: no HTTP request begins with them.

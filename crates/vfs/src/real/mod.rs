@@ -1,15 +1,13 @@
 //! The machine's file system (Linux).
+//!
+//! The machine's clock. It is read only here.
 
-mod clock;
-mod direct;
 mod file;
 mod queue;
 
-pub use clock::SystemClock;
-
 use crate::{
-    Create, DirEntry, DirLock, FileSystem, FsKind, Meter, Open, PinState, Pinned, Vfs, VfsFile,
-    check_open, check_rename,
+    Create, DirEntry, DirLock, FileSystem, FsKind, Meter, Open, PinState, Pinned, Sleep, Vfs,
+    VfsFile, check_open, check_rename,
 };
 use file::RealFile;
 use parking_lot::Mutex;
@@ -21,7 +19,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_types::{Error, Place, Result};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use stele_types::{Clock, Error, Place, Result};
 
 /// Unit of `st_blocks`.
 const STAT_BLOCK_BYTES: u64 = 512;
@@ -100,7 +99,7 @@ fn lock_file(file: File, path: &Path, kind: FlockOperation) -> Result<Box<dyn Di
 fn snapshot_number(dir: &Path) -> Result<u64> {
     let error = |e: Errno| Error::io("stat", dir, e.into());
     let stat = rustix::fs::statfs(or_current_dir(dir)).map_err(error)?;
-    match direct::kind_of(&stat, dir) == FsKind::Btrfs {
+    match file::kind_of(&stat, dir) == FsKind::Btrfs {
         true => Ok(rustix::fs::statvfs(or_current_dir(dir)).map_err(error)?.f_fsid),
         false => Ok(0),
     }
@@ -112,7 +111,7 @@ fn open_direct(path: &Path, how: Open) -> (io::Result<File>, Option<usize>) {
     let file = open_with(path, how, OFlags::DIRECT);
     // A file system without direct I/O returns EINVAL, possibly after creating the name.
     let refused = file.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::InvalidInput);
-    let block_bytes = file.as_ref().ok().and_then(|file| direct::block_bytes(file, path));
+    let block_bytes = file.as_ref().ok().and_then(|file| file::block_bytes(file, path));
     if refused || (file.is_ok() && block_bytes.is_none()) {
         let create = if path.exists() { Create::Never } else { how.create };
         return (open_with(path, Open { create, ..how }, OFlags::empty()), None);
@@ -234,7 +233,7 @@ impl Vfs for RealVfs {
         let (open, direct_bytes) = open_direct(file, Open { direct: true, ..Open::READ });
         let stat = rustix::fs::fstatfs(open.map_err(failed)?).map_err(|e| failed(e.into()))?;
         Ok(FileSystem {
-            kind: direct::kind_of(&stat, file.parent().unwrap_or(Path::new(""))),
+            kind: file::kind_of(&stat, file.parent().unwrap_or(Path::new(""))),
             block_bytes: u64::try_from(stat.f_bsize).unwrap_or_default(),
             direct_bytes: direct_bytes.map(|bytes| bytes as u64),
         })
@@ -255,7 +254,7 @@ impl Vfs for RealVfs {
     fn can_reserve(&self, dir: &Path) -> Result<bool> {
         let stat = rustix::fs::statfs(or_current_dir(dir))
             .map_err(|e| Error::io("stat", dir, e.into()))?;
-        Ok(direct::kind_of(&stat, dir).can_reserve())
+        Ok(file::kind_of(&stat, dir).can_reserve())
     }
 
     fn keeps_changes(&self) -> bool {
@@ -292,5 +291,99 @@ impl Vfs for RealVfs {
 
     fn meter(&self) -> &Meter {
         &self.meter
+    }
+}
+
+/// The machine's clock.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock {
+    /// Time since the boot at which monotonic time starts.
+    started_nanos: u64,
+}
+
+impl SystemClock {
+    /// Creates a clock with monotonic time starting now.
+    pub fn new() -> Self {
+        Self { started_nanos: nanos_since_boot() }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn unix_seconds(&self) -> u64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        nanos_since_boot().saturating_sub(self.started_nanos)
+    }
+}
+
+impl Sleep for SystemClock {
+    fn sleep_until(&self, monotonic_nanos: u64) {
+        loop {
+            let left = monotonic_nanos.saturating_sub(self.monotonic_nanos());
+            if left == 0 {
+                return;
+            }
+            std::thread::sleep(Duration::from_nanos(left));
+        }
+    }
+}
+
+/// Returns the time since the boot. Invariant: it includes the time in which the machine was
+/// suspended, which `CLOCK_MONOTONIC` and so `std::time::Instant` leave out: a lease would be valid
+/// after the machine resumes, although other nodes have elected a leader.
+///
+/// The C library reads it, as it does for the standard library, so that libfaketime can replace both
+/// clocks.
+fn nanos_since_boot() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a `timespec` that lives through the call, which writes only to it.
+    // The call fails only for a clock that the kernel does not have; Linux has this one since 2.6.39.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel counts `/proc/uptime` with time in suspend, in hundredths of a second.
+    fn uptime_nanos() -> u64 {
+        let text = std::fs::read_to_string("/proc/uptime").expect("Linux has it");
+        let seconds = text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
+        (seconds.expect("the first word is a number") * 1e9) as u64
+    }
+
+    #[test]
+    fn the_clock_counts_from_the_boot_with_time_in_suspend() {
+        const STEP_NANOS: u64 = 20_000_000;
+        let clock = SystemClock { started_nanos: 0 };
+        let before = uptime_nanos();
+        let now = clock.monotonic_nanos();
+        let after = uptime_nanos();
+        assert!(before.saturating_sub(STEP_NANOS) <= now, "{now} after {before}");
+        assert!(now <= after + STEP_NANOS, "{now} before {after}");
+    }
+
+    #[test]
+    fn a_sleep_ends_at_its_time() {
+        let clock = SystemClock::new();
+        let until = clock.monotonic_nanos() + 3_000_000;
+        clock.sleep_until(until);
+        assert!(clock.monotonic_nanos() >= until);
+        clock.sleep_until(0);
+    }
+
+    #[test]
+    fn a_new_clock_starts_at_zero() {
+        assert!(SystemClock::new().monotonic_nanos() < 60_000_000_000);
     }
 }
