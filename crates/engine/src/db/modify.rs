@@ -8,9 +8,8 @@
 //! its group, in the order in which the modifications joined.
 //! Test: `modifications_of_one_group_and_of_two_are_decided_one_after_the_other`.
 
-use super::Db;
 use super::commit::Completion;
-use super::lookup::{Located, lookup, lookup_key};
+use super::{Db, Located, lookup, lookup_key};
 use crate::store::{Shared, Store};
 use bytes::Bytes;
 use std::sync::{Arc, OnceLock};

@@ -9,11 +9,12 @@
 //! value    a locator's two words, or the inline bytes padded
 //! ```
 
-use super::arena::Arena;
+use super::node::Arena;
 use crate::cursor::Found;
 use bytes::Bytes;
 use std::cmp::Ordering;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use stele_types::{FileId, Locator, ValueRef};
 
 const DELETED: u64 = 1;
