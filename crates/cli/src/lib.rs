@@ -14,22 +14,18 @@ mod args;
 mod attributes;
 mod bench;
 mod commands;
-mod consent;
 mod ctl;
-mod descriptors;
 mod export;
 mod import;
 mod inspect;
 mod node_dir;
-mod output;
 mod place;
 mod playground;
-mod progress;
+mod process;
 mod reader;
-mod runtime;
 mod server;
 mod store;
-mod table;
+mod terminal;
 mod text;
 
 #[doc(hidden)]
@@ -80,11 +76,11 @@ fn exit_code(error: &Error) -> u8 {
 /// Runs the command given on the command line.
 pub fn main() -> ExitCode {
     // A large store has more files than the usual 1,024 descriptors of a process.
-    descriptors::raise();
+    process::raise();
     match run(&Cli::parse().command) {
         Ok(outcome) => ExitCode::from(outcome.exit_code()),
         // The reader of standard output closed it, as in `stele scan | head`.
-        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if terminal::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("stele: {}", one_line(&error));
             ExitCode::from(exit_code(&error))

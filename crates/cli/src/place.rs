@@ -1,10 +1,9 @@
 //! Where keys are stored: a directory or a cluster. [`Source`] has the commands that read,
 //! [`Place`] those that write.
 
-use crate::args;
 use crate::reader::Reader;
-use crate::runtime;
 use crate::store::{Order, Pair, Store, Tuning, unix_seconds};
+use crate::{args, process};
 use bytes::Bytes;
 use std::path::Path;
 use stele_client::{Client, ScanOptions, Ttl};
@@ -251,8 +250,8 @@ impl Place {
 
 impl Remote {
     fn connect(addresses: &[String]) -> Result<Self> {
-        let runtime = runtime::small()?;
-        let client = runtime.block_on(runtime::connect(addresses))?;
+        let runtime = process::small()?;
+        let client = runtime.block_on(process::connect(addresses))?;
         Ok(Self { runtime, client })
     }
 

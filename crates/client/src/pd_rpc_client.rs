@@ -1,9 +1,8 @@
 //! Client of the PD protocol: locations of regions and stores, from any node.
 
 use crate::call::{GetPrevRegion, GetRegion, PdCall, region_request};
-use crate::connections::Connections;
+use crate::connections::{Connections, root_cause};
 use crate::delivery::Departure;
-use crate::wire::root_cause;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;

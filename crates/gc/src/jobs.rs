@@ -27,8 +27,6 @@
 //!
 //! Rewrites of single runs without what newer tiers hide, where the device has no room for a merge of
 //! all tiers.
-//!
-//! Victims of relocations that ran out of space.
 
 use crate::gc::Shared;
 use crate::mover::{Moved, Mover, Plan};

@@ -1,8 +1,6 @@
 //! The store's error type. Its variants are grouped by what the caller must do.
-//!
-//! Outcome of a write of several parts that did not all succeed.
-//!
-//! Panics that end in errors.
+//! Beside it the outcome of a write of several parts that did not all succeed, and panics that end in
+//! errors.
 
 use crate::{KeyRange, Locator, StoreId};
 use std::any::Any;

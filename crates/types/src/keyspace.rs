@@ -1,7 +1,5 @@
 //! Layout of a store's ordered keys: the first byte of an engine key is its space. A region of user
 //! data owns the same key range in each column family's space.
-//!
-//! Half-open ranges of keys.
 
 use crate::RegionId;
 use bytes::Bytes;

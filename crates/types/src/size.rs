@@ -1,4 +1,4 @@
-//! Human-readable sizes.
+//! Sizes: their form for people, and the limits of calls.
 //!
 //! Global limits. A call that exceeds one fails with `Error::Invalid` and changes nothing.
 

@@ -1,6 +1,5 @@
 //! `stele ctl`: administration of a cluster.
 
-mod change;
 mod checksum;
 mod config;
 mod join;
@@ -10,12 +9,11 @@ pub(crate) mod placement;
 mod recover;
 pub(crate) mod rows;
 
-use crate::Outcome;
 use crate::args::{Ctl, CtlCommand, Regions};
-use crate::output::print;
-use crate::runtime;
-use crate::table::{self, Cell};
-pub(crate) use change::Change;
+use crate::terminal::print;
+use crate::text::{self, Cell};
+use crate::{Outcome, process};
+pub(crate) use placement::Change;
 use rows::{known_stores, members, operators, region_line, regions, replicas, stores};
 use std::time::Duration;
 use stele_client::Control;
@@ -36,8 +34,8 @@ pub(crate) fn run(args: &Ctl) -> Result<Outcome> {
             )),
         };
     }
-    runtime::small()?.block_on(async {
-        let client = runtime::connect(&args.cluster).await;
+    process::small()?.block_on(async {
+        let client = process::connect(&args.cluster).await;
         let client = client.map_err(|error| match &args.command {
             CtlCommand::Recover(wanted) => recover::without_quorum(error, &wanted.lost),
             _ => error,
@@ -49,7 +47,7 @@ pub(crate) fn run(args: &Ctl) -> Result<Outcome> {
 async fn execute(args: &Ctl, control: &Control) -> Result<Outcome> {
     let json = args.json;
     let show = |rows: Vec<Vec<Cell>>, none: &str| {
-        table::print(&rows, json, none)?;
+        text::print(&rows, json, none)?;
         Ok(Outcome::Done)
     };
     let (region, store) = (RegionId, StoreId);
@@ -130,6 +128,6 @@ async fn one_region(control: &Control, id: RegionId, json: bool) -> Result<Outco
         print(&format!("{}\n", region_line(&row)));
     }
     let details = control.region_detail(&row.region).await?;
-    table::print(&replicas(&row, &details), json, "no replica responds")?;
+    text::print(&replicas(&row, &details), json, "no replica responds")?;
     Ok(Outcome::Done)
 }

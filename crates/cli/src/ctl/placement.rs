@@ -1,15 +1,18 @@
 //! `stele ctl placement` and `stele ctl explain`: measured speeds, weights, and the reasons of
 //! placement.
 
-use super::rows::{self, bytes, labels, operators, region_line, state_name};
+use super::rows::{
+    self, bytes, labels, operator, operator_state, operators, region_line, state_name,
+};
+use crate::Outcome;
 use crate::args::Explain;
-use crate::output::{Output, print};
-use crate::table::{self, Cell, formatted, number, words, words_as};
-use crate::{Outcome, text};
+use crate::terminal::{Output, print};
+use crate::text::{self, Cell, formatted, number, words, words_as};
 use serde_json::json;
+use std::time::{Duration, Instant};
 use stele_client::messages::{
-    ExplainResponse, OperatorInfo, PlacementResponse, RegionHeat, StorePlacement, StoreRole,
-    StoreState, StoreVerdict,
+    ExplainResponse, OperatorInfo, OperatorState, PlacementResponse, RegionHeat, StorePlacement,
+    StoreRole, StoreState, StoreVerdict,
 };
 use stele_client::{Control, RegionRow};
 use stele_types::size::{counted, format_bytes};
@@ -67,7 +70,7 @@ fn objects(heads: &[serde_json::Value], tables: &[Vec<Vec<Cell>>]) -> Result<()>
         out.line(&head.to_string())?;
     }
     for row in tables.iter().flatten() {
-        out.json(table::object(row))?;
+        out.json(text::object(row))?;
     }
     out.finish()
 }
@@ -83,7 +86,7 @@ pub(crate) fn placement_text(response: &PlacementResponse, name: impl Fn(u64) ->
         response.mode,
         format_bytes(response.speed_op_bytes)
     );
-    out.push_str(&table::text(&stores(response), "no stores"));
+    out.push_str(&text::text(&stores(response), "no stores"));
     for line in slow_stores(response, name) {
         out.push_str(&line);
         out.push('\n');
@@ -145,7 +148,7 @@ fn state(store: &StorePlacement) -> String {
 /// Makes the cell of the last known speed; unknown for a store that does nothing.
 fn speed(store: &StorePlacement) -> Cell {
     let is_known = store.speed_per_second > 0 && !store.unreachable;
-    table::maybe("ops/s", is_known.then_some(store.speed_per_second))
+    text::maybe("ops/s", is_known.then_some(store.speed_per_second))
 }
 
 fn fill(store: &StorePlacement) -> Cell {
@@ -222,7 +225,7 @@ fn per_second(class: u32) -> u64 {
 }
 
 fn moves(moves: &[OperatorInfo]) -> String {
-    table::text(&operators(moves), "no moves")
+    text::text(&operators(moves), "no moves")
 }
 
 fn region(response: &ExplainResponse) -> Result<RegionRow> {
@@ -234,7 +237,7 @@ pub(crate) fn explain_text(response: &ExplainResponse) -> Result<String> {
     let row = region(response)?;
     let heat = heat_text(&response.heat.unwrap_or_default());
     let mut out = format!("{}\nmode {} · {heat}\n", region_line(&row), response.mode);
-    out.push_str(&table::text(&verdicts(&response.stores), "no stores"));
+    out.push_str(&text::text(&verdicts(&response.stores), "no stores"));
     match &response.operator {
         Some(operator) => out.push_str(&moves(std::slice::from_ref(operator))),
         None => out.push_str("no operator is under way or planned\n"),
@@ -275,6 +278,68 @@ fn verdict(verdict: &StoreVerdict) -> Vec<Cell> {
         words("rule", verdict.rule.as_str()),
         words("reason", verdict.reason.as_str()),
     ]
+}
+
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Time after which the operator is no longer followed; it continues.
+const FOLLOW_LIMIT: Duration = Duration::from_secs(600);
+
+/// An operator of the placement group.
+pub(crate) struct Change<'a> {
+    control: &'a Control,
+    operator: u64,
+}
+
+impl<'a> Change<'a> {
+    /// Follows the operator with this ID.
+    pub(crate) fn new(control: &'a Control, operator: u64) -> Self {
+        Self { control, operator }
+    }
+
+    /// Waits for the end of the operator and prints its result.
+    pub(crate) async fn wait(self, json: bool) -> Result<Outcome> {
+        let started = Instant::now();
+        let ended = self.ended().await?;
+        if json {
+            text::print(&[operator(&ended)], true, "")?;
+        } else {
+            let seconds = started.elapsed().as_secs_f64();
+            let state = operator_state(ended.state);
+            let OperatorInfo { region_id, what, .. } = &ended;
+            print(&format!("region {region_id}: {what}: {state} ({seconds:.1} s)\n"));
+        }
+        if ended.state == OperatorState::Done as i32 {
+            return Ok(Outcome::Done);
+        }
+        Err(Error::Refused(format!("{}: {}", ended.what, ended.detail)))
+    }
+
+    /// Waits for the end of the operator and returns its final state.
+    pub(crate) async fn ended(&self) -> Result<OperatorInfo> {
+        let started = Instant::now();
+        loop {
+            let info = self.control.operator(self.operator).await?;
+            match info {
+                Some(info) if info.state == OperatorState::Running as i32 => {
+                    if started.elapsed() > FOLLOW_LIMIT {
+                        return Ok(info);
+                    }
+                }
+                Some(info) => return Ok(info),
+                // The leader that knew the operator was replaced.
+                None => {
+                    return Ok(OperatorInfo {
+                        id: self.operator,
+                        what: format!("operator {}", self.operator),
+                        state: OperatorState::Unspecified as i32,
+                        detail: "the placement group has a new leader, which does not know the operator; see `stele ctl regions`".to_owned(),
+                        ..OperatorInfo::default()
+                    });
+                }
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -328,7 +393,7 @@ mod tests {
     #[test]
     fn what_a_store_that_is_not_reached_reported_last_is_not_shown_as_its_state() {
         let up = store(1, 20, 1100);
-        let row = |store: &StorePlacement| table::text(&[store_row(store, 20)], "");
+        let row = |store: &StorePlacement| text::text(&[store_row(store, 20)], "");
         let text = row(&up);
         assert!(text.contains(" up ") && text.contains(" 12.5 "), "{text}");
         let dead = StorePlacement { unreachable: true, serving: false, ..up.clone() };

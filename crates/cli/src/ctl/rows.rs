@@ -1,7 +1,6 @@
 //! Rows of the cluster's responses.
 
-use crate::table::{Cell, formatted, maybe, number, words, words_as};
-use crate::text::{printable, to_hex};
+use crate::text::{Cell, formatted, maybe, number, printable, to_hex, words, words_as};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

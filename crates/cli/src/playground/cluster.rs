@@ -1,8 +1,8 @@
 //! The playground's nodes as a cluster.
 
-use super::fault_tolerance::{describe, nodes_that_may_fail};
+use super::actions::{describe, nodes_that_may_fail};
 use super::nodes::{Nodes, State};
-use crate::table::{self, Cell, maybe, number, words};
+use crate::text::{self, Cell, maybe, number, words};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -292,7 +292,7 @@ impl Cluster {
                 rows.push(row);
             }
         }
-        table::text(&rows, "no stores")
+        text::text(&rows, "no stores")
     }
 
     fn store_cells(&self, store: StoreId, infos: &[StoreInfo]) -> Vec<Cell> {

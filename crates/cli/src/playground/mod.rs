@@ -3,14 +3,13 @@
 mod actions;
 mod cluster;
 mod demo;
-mod fault_tolerance;
 mod load;
 mod nodes;
 mod prompt;
 
 use crate::args::Playground;
-use crate::output::print;
-use crate::{Outcome, one_line, runtime};
+use crate::terminal::print;
+use crate::{Outcome, one_line, process};
 use cluster::Cluster;
 use nodes::Nodes;
 use parking_lot::Mutex;
@@ -28,7 +27,7 @@ const INTERRUPTED: i32 = 130;
 
 pub(crate) fn run(args: &Playground) -> Result<Outcome> {
     let home = Home::new(args.keep.as_deref())?;
-    let runtime = runtime::large(0)?;
+    let runtime = process::large(0)?;
     let mut nodes = Nodes::new(home.path(), args.nodes, args.stores, args.base_port)?;
     slow_down(&mut nodes, &args.slow)?;
     let nodes = Arc::new(Mutex::new(nodes));

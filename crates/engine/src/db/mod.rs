@@ -1,8 +1,4 @@
 //! The embedded interface: the store as a key-value engine in one process.
-//!
-//! Lookup of one pair.
-//!
-//! Device of a store (KV-SSD section 3.1: device information, capacity and utilisation).
 
 mod batch;
 mod commit;

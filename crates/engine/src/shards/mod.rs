@@ -3,8 +3,6 @@
 //! Each shard is a [`Db`] of its own with its own threads, memory and files. The shards share
 //! nothing but the rule that assigns keys to them, which is kept in every directory. So a shard
 //! fails alone, and the throughput of the set is the sum of its shards.
-//!
-//! Statistics of a set of shards.
 
 mod map;
 mod merge;

@@ -1,6 +1,4 @@
 //! The store as a storage engine: what consensus calls.
-//!
-//! Regions that leave this store, or start again on it.
 
 use super::{Ingest, Replay, Shared, Store, View, apply, install};
 use bytes::Bytes;

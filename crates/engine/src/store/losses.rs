@@ -1,3 +1,5 @@
+//! Data that cannot be read here, until other replicas supply it.
+//!
 //! Unreadable values that the index refers to, until a copy from another replica replaces them.
 //!
 //! Damaged blocks of runs: their keys are unknown here. Other replicas supply the pairs of each

@@ -1,4 +1,4 @@
-//! Start of flushes and merges.
+//! Flushes and merges, from their start to their commit.
 //!
 //! Commit of finished flushes and merges: the way from a memtable in memory to a run that a restart finds.
 //!

@@ -1,4 +1,4 @@
-//! Changes recorded in manifest frames.
+//! Changes recorded in manifest frames, and what they change.
 //!
 //! ```text
 //! body   := change*

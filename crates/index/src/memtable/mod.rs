@@ -3,8 +3,6 @@
 //!
 //! It is a B+-tree and not a skip list: a search touches five wide nodes with adjacent key prefixes
 //! instead of some twenty scattered nodes.
-//!
-//! Samples of a memtable's entries, for estimates.
 
 mod cursor;
 mod node;

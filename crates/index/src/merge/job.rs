@@ -1,6 +1,4 @@
-//! A flush or a merge, executed in slices.
-//!
-//! Runs written by a job.
+//! A flush or a merge, executed in slices, and the runs that it writes.
 
 use super::sources::{ENTRY_BYTES, Lookahead};
 use super::spec::DropRule;

@@ -1,3 +1,5 @@
+//! Damage of a run.
+//!
 //! Unreadable parts of a run: the scrub that finds them, and masks for blocks after their keys are
 //! replaced.
 //!

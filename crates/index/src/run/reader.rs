@@ -1,6 +1,4 @@
 //! Reader of runs.
-//!
-//! Samples of a run's entries, for estimates.
 
 use super::block::Block;
 use super::cold::Cold;

@@ -14,8 +14,6 @@
 //! Invariant: bytes that count as a frame were written as one. No client knows the salt, so no value holds
 //! such bytes.
 //! Test: `a_value_is_not_taken_for_batches_though_its_writer_knows_the_store`.
-//!
-//! Decodes fixed-width little-endian integers from the front of a slice.
 
 use stele_types::checksum::{Crc32c, crc32c};
 use stele_types::{FileId, Lsn, StoreId};

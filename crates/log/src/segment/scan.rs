@@ -7,9 +7,9 @@
 //! Search for the next whole frame after damage. A value may contain many headers of long frames:
 //! reading the body of each would take hours per segment.
 //!
-//! Reads a segment through a sliding window of whole aligned blocks.
+//! A segment is read through a sliding window of whole aligned blocks.
 //!
-//! The items of a segment, from its sidecar if that is complete, otherwise from its frames.
+//! The items of a segment come from its sidecar if that is complete, otherwise from its frames.
 
 use super::chunks::ChunkReader;
 use super::{scan, sidecar};

@@ -10,46 +10,40 @@
 //! All queues are bounded in bytes. A message that does not fit, or has no connection, is dropped:
 //! Raft sends it again. Layouts are documented in [`frame`], [`hello`] and [`snapshot_stream`].
 
-mod backoff;
 mod batch;
 mod closed;
-mod connection;
-mod deliver;
 pub mod frame;
 pub mod hello;
 mod link;
 mod node;
 mod options;
 mod queue;
-pub mod refusals;
 mod runs;
 mod serve;
 mod shared;
 pub mod snapshot_stream;
-mod stats;
-
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use crate::boots::Boots;
+pub use crate::stores::Boots;
 pub use closed::{CloseReason, RejectReason};
-pub use deliver::{BoxFuture, Deliver, Resolve};
-pub use hello::MAGIC;
+pub use hello::{MAGIC, RefusedStore};
 pub use options::{Identity, TransportOptions};
 pub use queue::message_bytes;
-pub use refusals::RefusedStore;
+pub use shared::Stats;
 pub use snapshot_stream::{SnapshotOffer, SnapshotReceiver, SnapshotSender};
-pub use stats::Stats;
 
 use bytes::Bytes;
 use hello::Lane;
 use node::Nodes;
 use parking_lot::{Mutex, RwLock};
 use shared::{ROOM_UNIT_BYTES, Shared};
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
-use stele_node::succession::{Refusal, Verdict};
+use stele_node::succession::{Evidence, KnownRun, Refusal, Verdict};
 use stele_replica::PeerMessage;
-use stele_types::{StoreId, StoreRun};
+use stele_types::{Error, StoreId, StoreRun};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
@@ -213,4 +207,78 @@ impl Transport {
         self.shared.stop.send_replace(true);
         self.shared.stop.closed().await;
     }
+}
+
+/// Boxed future.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Addresses of stores.
+pub trait Resolve: Send + Sync {
+    /// Returns `host:port` of the node that has the store, if known.
+    fn address(&self, store: StoreId) -> Option<String>;
+
+    /// Returns whether the store was removed from the cluster permanently.
+    fn is_removed(&self, _store: StoreId) -> bool {
+        false
+    }
+
+    /// Returns the last accepted run of a store, if known.
+    fn known_run(&self, _store: StoreId) -> Option<KnownRun> {
+        None
+    }
+
+    /// Judges the run that a node at `address` states for its store, and learns it if it is accepted.
+    fn admit(
+        &self,
+        _store: StoreId,
+        _run: &StoreRun,
+        _address: &str,
+        _evidence: &Evidence,
+    ) -> Verdict {
+        Verdict::Same
+    }
+
+    /// Returns whether messages of this run, of a node at `address`, are heard now.
+    fn is_heard(&self, _store: StoreId, _run: &StoreRun, _address: &str) -> bool {
+        true
+    }
+}
+
+/// Receiver of messages and events from other nodes. Except `snapshot`, the calls never block.
+pub trait Deliver: Send + Sync {
+    /// Takes messages for stores of this node, in order, each with its approximate size in bytes.
+    fn messages(&self, messages: &mut Vec<(PeerMessage, u64)>);
+
+    /// Reports that messages to the store get through from now on.
+    fn reachable(&self, store: StoreId);
+
+    /// Reports that messages to the store are lost from now on.
+    fn unreachable(&self, store: StoreId);
+
+    /// Reports whether messages to the store get through from now on.
+    fn state(&self, store: StoreId, is_reachable: bool) {
+        match is_reachable {
+            true => self.reachable(store),
+            false => self.unreachable(store),
+        }
+    }
+
+    /// Reports that messages to the store were dropped because the queue was full or their
+    /// connection broke; the store is still reachable. Reported once until the queue has emptied.
+    fn dropped(&self, store: StoreId);
+
+    /// Offers a snapshot. It is declined when the future ends without an answer.
+    fn snapshot(&self, offer: SnapshotOffer) -> BoxFuture<'static, ()>;
+
+    /// Reports that a task of the transport failed, so that messages to a node are no longer sent.
+    fn task_failed(&self, task: &str, error: Error);
+
+    /// Reports that another node does not hear a store of this one.
+    fn refused(&self, _refused: &RefusedStore) {}
+
+    /// Reports that this node does not hear some stores of `remote`, for the log.
+    fn refuses(&self, _remote: &str, _refused: &[RefusedStore]) {}
+
+    /// Reports that a connection from or to `remote` ended, for the log.
+    fn closed(&self, _remote: &str, _reason: &CloseReason) {}
 }

@@ -1,6 +1,6 @@
 //! Bounds and pauses of the transport.
 
-use crate::boots::Boots;
+use crate::stores::Boots;
 use std::sync::Arc;
 use std::time::Duration;
 use stele_replica::LeaseTimes;

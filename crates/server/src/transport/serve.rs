@@ -1,15 +1,11 @@
 //! Incoming connection: handshake, then delivery of messages.
 
-use super::BoxFuture;
 use super::closed::{CloseReason, RejectReason};
-use super::connection::{self, Reader};
-use super::frame::{self, FrameKind, Frames};
-use super::hello::{self, Hello, Lane, MAGIC, Welcome};
+use super::frame::{self, FrameKind, Frames, Reader};
+use super::hello::{self, Hello, Lane, MAGIC, RefusedStore, Welcome};
 use super::queue::message_bytes;
-use super::refusals::RefusedStore;
-use super::shared::{ROOM_UNIT_BYTES, Shared};
-use super::snapshot_stream;
-use super::stats::Stats;
+use super::shared::{ROOM_UNIT_BYTES, Shared, Stats};
+use super::{BoxFuture, snapshot_stream};
 use std::sync::Arc;
 use stele_replica::{PeerMessage, wire};
 use stele_types::{StoreId, StoreRun};
@@ -57,7 +53,7 @@ async fn serve(
     stream: TcpStream,
     remote: &mut Remote,
 ) -> Result<(), CloseReason> {
-    let (mut reader, mut writer) = connection::split(stream)?;
+    let (mut reader, mut writer) = frame::split(stream)?;
     let handshake = handshake(shared, &mut reader, &mut writer, remote);
     let hello = timeout(shared.options.dial_timeout, handshake).await;
     let Greeted { hello, refused } = hello.map_err(|_| CloseReason::Silent)??;

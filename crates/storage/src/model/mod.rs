@@ -4,8 +4,6 @@
 //! The model as a subject of its own suite.
 //!
 //! Staged snapshot pairs of the model.
-//!
-//! Views of the model.
 
 mod region;
 

@@ -15,8 +15,6 @@
 //! The effects are in immutable layers of consecutive entries ([`Layer`]), which readers share. A
 //! layer is built and two are merged by any thread, beside the overlay; the overlay itself only adds,
 //! replaces and drops whole layers.
-//!
-//! View of an engine with effects laid over it.
 
 mod effects;
 mod layer;

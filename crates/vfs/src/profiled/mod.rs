@@ -1,10 +1,6 @@
 //! Emulated devices: a file system of which reads, writes and syncs take as long as a profile says.
 //! Several devices on one disk are then as independent as devices are, and as slow as stated. A
 //! [`SlowedVfs`] makes a real device slower by a factor.
-//!
-//! Times at which an emulated device ends its operations.
-//!
-//! A file on an emulated device.
 
 mod slowed;
 #[cfg(test)]
