@@ -108,7 +108,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Compact(args) => commands::compact(args),
         Command::Stats(args) => commands::stats(args),
         Command::Bench(args::BenchTarget::Engine(args)) => bench::engine::run(args),
-        Command::Bench(args::BenchTarget::Wire(args)) => bench::wire::run(args),
+        Command::Bench(args::BenchTarget::Wire(args)) => bench::run(args),
     }
 }
 

@@ -49,7 +49,7 @@ async fn measure(args: &Wire, pids: Option<&str>) -> stele_types::Result<Vec<Rou
         let client = Client::connect(url, args).await?;
         targets.push(Arc::new(Measured { url: url.clone(), client, servers }));
     }
-    stele_load::report(args, &targets).await
+    stele_load::measure(args, &targets).await
 }
 
 /// Client of a server under load.

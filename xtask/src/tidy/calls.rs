@@ -28,7 +28,7 @@ const EVENTFD: &str = "crates/eventfd/";
 /// Writes generated code; it is no part of the product.
 const PROTO_BUILD: &str = "crates/proto/build.rs";
 const VFS_REAL: &str = "crates/vfs/src/real/";
-const CLOCK: &str = "crates/vfs/src/real/mod.rs";
+const CLOCK: &str = "crates/vfs/src/real/clock.rs";
 const FRONT: &str = "crates/engine/src/db/";
 const RAFT: &str = "crates/replica/src/peer/raft_group.rs";
 const PEER: &str = "crates/replica/src/peer/";
@@ -233,7 +233,7 @@ mod tests {
         assert!(found("crates/vfs/src/real/file.rs", files).is_empty());
         assert!(found("crates/cli/src/import.rs", files).is_empty());
         assert!(found("crates/engine/src/db/worker.rs", threads).is_empty());
-        assert!(found("crates/vfs/src/real/mod.rs", clock).is_empty());
+        assert!(found("crates/vfs/src/real/clock.rs", clock).is_empty());
         assert!(found("crates/log/tests/recovery.rs", files).is_empty());
         assert!(found("crates/replica/src/peer/raft_group.rs", library).is_empty());
         assert!(found("crates/replica/src/log/mod.rs", library).is_empty());
@@ -248,6 +248,6 @@ mod tests {
         assert!(!found("crates/vfs/src/real/file.rs", clock).is_empty());
         // It leaves out time in suspend.
         let instant = "fn f() { Instant::now(); }";
-        assert!(!found("crates/vfs/src/real/mod.rs", instant).is_empty());
+        assert!(!found("crates/vfs/src/real/clock.rs", instant).is_empty());
     }
 }

@@ -24,5 +24,5 @@ async fn measure(args: &Wire) -> Result<Vec<Round>> {
     for url in &args.target {
         targets.push(Arc::new(Server::connect(url, args).await?));
     }
-    stele_load::report(args, &targets).await
+    stele_load::measure(args, &targets).await
 }
