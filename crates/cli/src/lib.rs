@@ -15,16 +15,18 @@ mod attributes;
 mod bench;
 mod commands;
 mod ctl;
+mod descriptors;
 mod export;
 mod import;
 mod inspect;
 mod node_dir;
 mod place;
 mod playground;
-mod process;
 mod reader;
+mod runtime;
 mod server;
 mod store;
+mod table;
 mod terminal;
 mod text;
 
@@ -76,7 +78,7 @@ fn exit_code(error: &Error) -> u8 {
 /// Runs the command given on the command line.
 pub fn main() -> ExitCode {
     // A large store has more files than the usual 1,024 descriptors of a process.
-    process::raise();
+    descriptors::raise();
     match run(&Cli::parse().command) {
         Ok(outcome) => ExitCode::from(outcome.exit_code()),
         // The reader of standard output closed it, as in `stele scan | head`.
@@ -108,7 +110,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Compact(args) => commands::compact(args),
         Command::Stats(args) => commands::stats(args),
         Command::Bench(args::BenchTarget::Engine(args)) => bench::engine::run(args),
-        Command::Bench(args::BenchTarget::Wire(args)) => bench::run(args),
+        Command::Bench(args::BenchTarget::Wire(args)) => bench::wire(args),
     }
 }
 

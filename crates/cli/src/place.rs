@@ -3,7 +3,7 @@
 
 use crate::reader::Reader;
 use crate::store::{Order, Pair, Store, Tuning, unix_seconds};
-use crate::{args, process};
+use crate::{args, runtime};
 use bytes::Bytes;
 use std::path::Path;
 use stele_client::{Client, ScanOptions, Ttl};
@@ -250,8 +250,8 @@ impl Place {
 
 impl Remote {
     fn connect(addresses: &[String]) -> Result<Self> {
-        let runtime = process::small()?;
-        let client = runtime.block_on(process::connect(addresses))?;
+        let runtime = runtime::small()?;
+        let client = runtime.block_on(runtime::connect(addresses))?;
         Ok(Self { runtime, client })
     }
 

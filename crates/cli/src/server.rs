@@ -2,7 +2,7 @@
 
 use crate::args::Server;
 use crate::terminal::print;
-use crate::{Outcome, process};
+use crate::{Outcome, descriptors, runtime};
 use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &Server) -> Result<Outcome> {
     config.moved_directories.clone_from(&args.moved_directory);
     config.device_scale = args.device_scale.clone().map(follow_scale);
     config.check()?;
-    config.descriptors = Descriptors::share(process::raise(), config.stores.len());
+    config.descriptors = Descriptors::share(descriptors::raise(), config.stores.len());
     let set_log_level = log_to_stderr(&config.log_level)?;
     for line in config.effective().lines() {
         tracing::debug!("{line}");
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Server) -> Result<Outcome> {
         Err(line) => tracing::warn!("{line}"),
     }
     let dirs = config.stores.clone();
-    let runtime = process::large(config.stores.len())?;
+    let runtime = runtime::large(config.stores.len())?;
     let configuration = || {
         let config = load()?;
         set_log_level(&config.log_level)?;

@@ -16,7 +16,7 @@
 use crate::FileKind;
 use crate::catalog::FileMeta;
 use crate::dir::{Dir, Name};
-use crate::format::{Item, Magic, frame, ops};
+use crate::format::{Item, Magic, ops, take};
 use crate::recover::unread_meta;
 use crate::segment::chunks::{ChunkReader, ChunkWriter};
 use crate::shared::Shared;
@@ -86,7 +86,7 @@ impl RetainedTombstone<'_> {
 }
 
 pub(crate) fn take_tombstone<'a>(rest: &mut &'a [u8]) -> Option<RetainedTombstone<'a>> {
-    let kind = frame::u8(rest)?;
+    let kind = take::u8(rest)?;
     let file = FileId(u32::try_from(varint::take(rest)?).ok()?);
     let payload = Lsn::new(file, u32::try_from(varint::take(rest)?).ok()?);
     if kind == WITHDRAWN {

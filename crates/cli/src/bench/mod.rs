@@ -4,15 +4,15 @@
 pub(crate) mod engine;
 
 use crate::terminal::Output;
-use crate::{Outcome, process};
+use crate::{Outcome, runtime};
 use std::sync::Arc;
 use stele_load::{Round, Server, Wire};
 use stele_types::Result;
 
-pub(crate) fn run(args: &Wire) -> Result<Outcome> {
+pub(crate) fn wire(args: &Wire) -> Result<Outcome> {
     args.load.check()?;
     // The generator uses one thread: one per processor would compete with the servers.
-    let rounds = process::small()?.block_on(measure(args))?;
+    let rounds = runtime::small()?.block_on(measure(args))?;
     let mut out = Output::new();
     stele_load::print(args, &rounds, |line| out.line(line))?;
     out.finish()?;

@@ -1,7 +1,7 @@
 //! `stele ctl checksum`: compares the replicas of a region by their checksums.
 
 use crate::Outcome;
-use crate::text::{self, Cell, formatted, number, words};
+use crate::table::{self, Cell, formatted, number, words};
 use stele_client::messages::LocalChecksumResponse;
 use stele_client::{Control, Verdict};
 use stele_types::{Error, RegionId, Result};
@@ -18,7 +18,7 @@ pub(super) async fn run(control: &Control, id: RegionId, json: bool) -> Result<O
     };
     let rows: Vec<Vec<Cell>> =
         compared.replicas.iter().map(|replica| row(replica, verdict)).collect();
-    text::print(&rows, json, "no replicas")?;
+    table::print(&rows, json, "no replicas")?;
     match compared.verdict {
         Verdict::Identical => Ok(Outcome::Done),
         Verdict::Different => Ok(Outcome::Failed),

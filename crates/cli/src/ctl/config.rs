@@ -1,7 +1,7 @@
 //! `stele ctl config`: shows and changes settings of a node.
 
 use crate::Outcome;
-use crate::text::{self, Cell, words};
+use crate::table::{self, Cell, words};
 use stele_client::Control;
 use stele_client::messages::ConfigItem;
 use stele_types::{Error, Result};
@@ -19,7 +19,7 @@ pub(super) async fn run(
         match fetch(control, address, key, value).await {
             Ok(items) => {
                 let rows: Vec<Vec<Cell>> = items.iter().map(row).collect();
-                text::print(&rows, json, "no settings")?;
+                table::print(&rows, json, "no settings")?;
                 return Ok(Outcome::Done);
             }
             Err(error @ Error::Unavailable(_)) => last = error,
@@ -56,7 +56,7 @@ fn row(item: &ConfigItem) -> Vec<Cell> {
         words("default", item.default_value.as_str()),
         words("unit", item.unit.as_str()),
         words("allowed", allowed),
-        text::words_as("online", online, item.live),
+        table::words_as("online", online, item.live),
         words("from", item.source.as_str()),
         words("meaning", item.meaning.as_str()),
     ]

@@ -3,8 +3,8 @@
 
 use crate::Outcome;
 use crate::args::AddStore;
+use crate::table::{self, Cell, number, words};
 use crate::terminal::print;
-use crate::text::{self, Cell, number, words};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ pub(super) async fn run(
             words("directory", dir.to_string()),
             number("free_bytes", free_bytes),
         ];
-        text::print(&[row], true, "")?;
+        table::print(&[row], true, "")?;
     } else {
         print(&format!(
             "{dir} can become a store: {} free. Nothing was changed. The store joins when a server \
@@ -108,7 +108,7 @@ async fn follow(control: &Control, known: BTreeSet<u64>, json: bool) -> Result<O
         let line = line(info, moving);
         if line != last {
             match json {
-                true => text::print(&[cells(info, moving)], true, "")?,
+                true => table::print(&[cells(info, moving)], true, "")?,
                 false => print(&format!("{line}\n")),
             }
             (last, idle_since) = (line, Instant::now());

@@ -4,8 +4,8 @@
 use super::rows::state_name;
 use crate::Outcome;
 use crate::args::Remove;
+use crate::table::{self, Cell, formatted, maybe, number, words};
 use crate::terminal::{self, print};
-use crate::text::{self, Cell, formatted, maybe, number, words};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use stele_client::Control;
@@ -121,7 +121,7 @@ impl View {
 
     fn show(&mut self, progress: &StoreProgress, is_last: bool) -> Result<()> {
         if self.json {
-            return text::print(&[cells(progress)], true, "");
+            return table::print(&[cells(progress)], true, "");
         }
         let line = line(progress);
         if self.on_terminal {

@@ -10,9 +10,9 @@ mod recover;
 pub(crate) mod rows;
 
 use crate::args::{Ctl, CtlCommand, Regions};
+use crate::table::{self, Cell};
 use crate::terminal::print;
-use crate::text::{self, Cell};
-use crate::{Outcome, process};
+use crate::{Outcome, runtime};
 pub(crate) use placement::Change;
 use rows::{known_stores, members, operators, region_line, regions, replicas, stores};
 use std::time::Duration;
@@ -34,8 +34,8 @@ pub(crate) fn run(args: &Ctl) -> Result<Outcome> {
             )),
         };
     }
-    process::small()?.block_on(async {
-        let client = process::connect(&args.cluster).await;
+    runtime::small()?.block_on(async {
+        let client = runtime::connect(&args.cluster).await;
         let client = client.map_err(|error| match &args.command {
             CtlCommand::Recover(wanted) => recover::without_quorum(error, &wanted.lost),
             _ => error,
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Ctl) -> Result<Outcome> {
 async fn execute(args: &Ctl, control: &Control) -> Result<Outcome> {
     let json = args.json;
     let show = |rows: Vec<Vec<Cell>>, none: &str| {
-        text::print(&rows, json, none)?;
+        table::print(&rows, json, none)?;
         Ok(Outcome::Done)
     };
     let (region, store) = (RegionId, StoreId);
@@ -128,6 +128,6 @@ async fn one_region(control: &Control, id: RegionId, json: bool) -> Result<Outco
         print(&format!("{}\n", region_line(&row)));
     }
     let details = control.region_detail(&row.region).await?;
-    text::print(&replicas(&row, &details), json, "no replica responds")?;
+    table::print(&replicas(&row, &details), json, "no replica responds")?;
     Ok(Outcome::Done)
 }

@@ -6,8 +6,8 @@ use super::rows::{
 };
 use crate::Outcome;
 use crate::args::Explain;
+use crate::table::{self, Cell, formatted, number, words, words_as};
 use crate::terminal::{Output, print};
-use crate::text::{self, Cell, formatted, number, words, words_as};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use stele_client::messages::{
@@ -70,7 +70,7 @@ fn objects(heads: &[serde_json::Value], tables: &[Vec<Vec<Cell>>]) -> Result<()>
         out.line(&head.to_string())?;
     }
     for row in tables.iter().flatten() {
-        out.json(text::object(row))?;
+        out.json(table::object(row))?;
     }
     out.finish()
 }
@@ -86,7 +86,7 @@ pub(crate) fn placement_text(response: &PlacementResponse, name: impl Fn(u64) ->
         response.mode,
         format_bytes(response.speed_op_bytes)
     );
-    out.push_str(&text::text(&stores(response), "no stores"));
+    out.push_str(&table::text(&stores(response), "no stores"));
     for line in slow_stores(response, name) {
         out.push_str(&line);
         out.push('\n');
@@ -148,7 +148,7 @@ fn state(store: &StorePlacement) -> String {
 /// Makes the cell of the last known speed; unknown for a store that does nothing.
 fn speed(store: &StorePlacement) -> Cell {
     let is_known = store.speed_per_second > 0 && !store.unreachable;
-    text::maybe("ops/s", is_known.then_some(store.speed_per_second))
+    table::maybe("ops/s", is_known.then_some(store.speed_per_second))
 }
 
 fn fill(store: &StorePlacement) -> Cell {
@@ -225,7 +225,7 @@ fn per_second(class: u32) -> u64 {
 }
 
 fn moves(moves: &[OperatorInfo]) -> String {
-    text::text(&operators(moves), "no moves")
+    table::text(&operators(moves), "no moves")
 }
 
 fn region(response: &ExplainResponse) -> Result<RegionRow> {
@@ -237,7 +237,7 @@ pub(crate) fn explain_text(response: &ExplainResponse) -> Result<String> {
     let row = region(response)?;
     let heat = heat_text(&response.heat.unwrap_or_default());
     let mut out = format!("{}\nmode {} · {heat}\n", region_line(&row), response.mode);
-    out.push_str(&text::text(&verdicts(&response.stores), "no stores"));
+    out.push_str(&table::text(&verdicts(&response.stores), "no stores"));
     match &response.operator {
         Some(operator) => out.push_str(&moves(std::slice::from_ref(operator))),
         None => out.push_str("no operator is under way or planned\n"),
@@ -301,7 +301,7 @@ impl<'a> Change<'a> {
         let started = Instant::now();
         let ended = self.ended().await?;
         if json {
-            text::print(&[operator(&ended)], true, "")?;
+            table::print(&[operator(&ended)], true, "")?;
         } else {
             let seconds = started.elapsed().as_secs_f64();
             let state = operator_state(ended.state);
@@ -393,7 +393,7 @@ mod tests {
     #[test]
     fn what_a_store_that_is_not_reached_reported_last_is_not_shown_as_its_state() {
         let up = store(1, 20, 1100);
-        let row = |store: &StorePlacement| text::text(&[store_row(store, 20)], "");
+        let row = |store: &StorePlacement| table::text(&[store_row(store, 20)], "");
         let text = row(&up);
         assert!(text.contains(" up ") && text.contains(" 12.5 "), "{text}");
         let dead = StorePlacement { unreachable: true, serving: false, ..up.clone() };

@@ -1,6 +1,7 @@
 //! Rows of the cluster's responses.
 
-use crate::text::{Cell, formatted, maybe, number, printable, to_hex, words, words_as};
+use crate::table::{Cell, formatted, maybe, number, words, words_as};
+use crate::text::{printable, to_hex};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

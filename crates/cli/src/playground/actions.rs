@@ -5,8 +5,9 @@ use super::load;
 use super::prompt::{HELP, PromptCommand};
 use crate::ctl::placement::{explain_text, placement_text};
 use crate::ctl::{self, rows};
+use crate::table;
 use crate::terminal::print;
-use crate::text::{self, printable};
+use crate::text::printable;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -60,7 +61,7 @@ pub(super) async fn execute(cluster: &mut Cluster, command: PromptCommand) -> Re
         PromptCommand::Split { at, keys } => split(cluster, at, keys).await?,
         PromptCommand::Regions => {
             let rows = rows::regions(cluster.refresh_regions().await?);
-            print(&text::text(&rows, "no regions"));
+            print(&table::text(&rows, "no regions"));
             return Ok(true);
         }
         PromptCommand::Status => {

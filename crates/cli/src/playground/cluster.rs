@@ -2,7 +2,7 @@
 
 use super::actions::{describe, nodes_that_may_fail};
 use super::nodes::{Nodes, State};
-use crate::text::{self, Cell, maybe, number, words};
+use crate::table::{self, Cell, maybe, number, words};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -292,7 +292,7 @@ impl Cluster {
                 rows.push(row);
             }
         }
-        text::text(&rows, "no stores")
+        table::text(&rows, "no stores")
     }
 
     fn store_cells(&self, store: StoreId, infos: &[StoreInfo]) -> Vec<Cell> {

@@ -9,7 +9,7 @@ mod prompt;
 
 use crate::args::Playground;
 use crate::terminal::print;
-use crate::{Outcome, one_line, process};
+use crate::{Outcome, one_line, runtime};
 use cluster::Cluster;
 use nodes::Nodes;
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ const INTERRUPTED: i32 = 130;
 
 pub(crate) fn run(args: &Playground) -> Result<Outcome> {
     let home = Home::new(args.keep.as_deref())?;
-    let runtime = process::large(0)?;
+    let runtime = runtime::large(0)?;
     let mut nodes = Nodes::new(home.path(), args.nodes, args.stores, args.base_port)?;
     slow_down(&mut nodes, &args.slow)?;
     let nodes = Arc::new(Mutex::new(nodes));

@@ -15,6 +15,7 @@
 //! such bytes.
 //! Test: `a_value_is_not_taken_for_batches_though_its_writer_knows_the_store`.
 
+use super::take;
 use stele_types::checksum::{Crc32c, crc32c};
 use stele_types::{FileId, Lsn, StoreId};
 
@@ -54,10 +55,10 @@ impl FrameHeader {
     /// Returns `None` when `bytes` are fewer than a header.
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let rest = &mut bytes;
-        let body_bytes = u32_le(rest)?;
-        let crc = u32_le(rest)?;
-        let at = Lsn::new(FileId(u32_le(rest)?), u32_le(rest)?);
-        Some(Self { body_bytes, crc, at, chain: u32_le(rest)?, records: u32_le(rest)? })
+        let body_bytes = take::u32_le(rest)?;
+        let crc = take::u32_le(rest)?;
+        let at = Lsn::new(FileId(take::u32_le(rest)?), take::u32_le(rest)?);
+        Some(Self { body_bytes, crc, at, chain: take::u32_le(rest)?, records: take::u32_le(rest)? })
     }
 
     pub(crate) fn checksum(&self, origin: Origin, body: &[u8]) -> u32 {
@@ -87,24 +88,6 @@ impl FrameHeader {
     pub(crate) fn bytes(&self) -> u64 {
         FRAME_HEADER_BYTES as u64 + u64::from(self.body_bytes)
     }
-}
-
-pub(crate) fn u32_le(bytes: &mut &[u8]) -> Option<u32> {
-    let (taken, rest) = bytes.split_first_chunk::<4>()?;
-    *bytes = rest;
-    Some(u32::from_le_bytes(*taken))
-}
-
-pub(crate) fn u64_le(bytes: &mut &[u8]) -> Option<u64> {
-    let (taken, rest) = bytes.split_first_chunk::<8>()?;
-    *bytes = rest;
-    Some(u64::from_le_bytes(*taken))
-}
-
-pub(crate) fn u8(bytes: &mut &[u8]) -> Option<u8> {
-    let (&first, rest) = bytes.split_first()?;
-    *bytes = rest;
-    Some(first)
 }
 
 #[cfg(test)]

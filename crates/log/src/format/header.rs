@@ -9,7 +9,7 @@
 //! ```
 //! Each crc is over all bytes before it. Segments of format 1 have no salt and no second crc.
 
-use super::frame;
+use super::take;
 use std::path::Path;
 use stele_types::checksum::crc32c;
 use stele_types::size::FORMAT_VERSION;
@@ -91,21 +91,21 @@ impl SegmentHeader {
     pub(crate) fn parse(bytes: &[u8]) -> Option<(Self, u32)> {
         let mut rest = checked(bytes.get(..SEGMENT_PART_BYTES)?)?.strip_prefix(SEGMENT_MAGIC)?;
         let rest = &mut rest;
-        let format = frame::u32_le(rest)?;
+        let format = take::u32_le(rest)?;
         let salt = || {
             let salted = checked(bytes.get(..SEGMENT_HEADER_BYTES)?)?;
-            frame::u64_le(&mut salted.get(SEGMENT_PART_BYTES..)?)
+            take::u64_le(&mut salted.get(SEGMENT_PART_BYTES..)?)
         };
         let has_salt = (UNSALTED_FORMAT + 1..=FORMAT_VERSION).contains(&format);
         let salt = if has_salt { Some(salt()?) } else { None };
         let header = Self {
-            block_bytes: frame::u32_le(rest)?,
-            store: StoreId(frame::u64_le(rest)?),
-            file: FileId(frame::u32_le(rest)?),
-            previous: FileId(frame::u32_le(rest)?),
-            previous_end: frame::u32_le(rest)?,
-            chain: frame::u32_le(rest)?,
-            recycled: frame::u32_le(rest)? != 0,
+            block_bytes: take::u32_le(rest)?,
+            store: StoreId(take::u64_le(rest)?),
+            file: FileId(take::u32_le(rest)?),
+            previous: FileId(take::u32_le(rest)?),
+            previous_end: take::u32_le(rest)?,
+            chain: take::u32_le(rest)?,
+            recycled: take::u32_le(rest)? != 0,
             salt,
         };
         Some((header, format))
@@ -164,8 +164,8 @@ impl FileHeader {
         let mut rest =
             checked(bytes.get(..FILE_HEADER_BYTES)?)?.strip_prefix(self.magic.bytes())?;
         let rest = &mut rest;
-        let format = frame::u32_le(rest)?;
-        Some((format, FileId(frame::u32_le(rest)?), StoreId(frame::u64_le(rest)?)))
+        let format = take::u32_le(rest)?;
+        Some((format, FileId(take::u32_le(rest)?), StoreId(take::u64_le(rest)?)))
     }
 }
 
@@ -198,12 +198,12 @@ impl Footer {
     pub(crate) fn decode(bytes: &[u8], magic: Magic, file: FileId) -> Option<Self> {
         let mut rest = checked(bytes.get(..FOOTER_BYTES)?)?.strip_prefix(magic.bytes())?;
         let rest = &mut rest;
-        let named = FileId(frame::u32_le(rest)?);
-        frame::u32_le(rest)?;
-        let data_end = frame::u64_le(rest)?;
+        let named = FileId(take::u32_le(rest)?);
+        take::u32_le(rest)?;
+        let data_end = take::u64_le(rest)?;
         let mut fields = [0; FOOTER_FIELDS];
         for field in &mut fields {
-            *field = frame::u64_le(rest)?;
+            *field = take::u64_le(rest)?;
         }
         (named == file).then_some(Self { magic, file, data_end, fields })
     }

@@ -14,7 +14,7 @@
 //! Numbers without a width are varints; those marked `s` are in sidecars only. An entry that
 //! follows the previous one (same region and term, next index) omits these three.
 
-use super::{frame, ops};
+use super::{ops, take};
 use stele_types::{EntryRecord, FileId, HardState, LogIndex, Lsn, Mark, RegionId, Term, varint};
 
 const KIND_MASK: u8 = 0b111;
@@ -255,7 +255,7 @@ impl<'a> Items<'a> {
 
     fn take(&mut self, rest: &mut &'a [u8]) -> Option<Item<'a>> {
         let begin = self.position(rest);
-        let tag = frame::u8(rest)?;
+        let tag = take::u8(rest)?;
         match tag & KIND_MASK {
             KIND_ENTRY => self.take_entry(tag, rest).map(Item::Entry),
             KIND_HARD_STATE => {
@@ -285,7 +285,7 @@ impl<'a> Items<'a> {
         let (at, bytes, crc, content) = match self.form {
             Form::Frame => {
                 let bytes = take_u32(rest)?;
-                let crc = frame::u32_le(rest)?;
+                let crc = take::u32_le(rest)?;
                 let at = self.position(rest);
                 let (payload, after) = rest.split_at_checked(bytes as usize)?;
                 *rest = after;
@@ -294,7 +294,7 @@ impl<'a> Items<'a> {
             Form::Sidecar => {
                 let at = Lsn::new(self.base.file, take_u32(rest)?);
                 let bytes = take_u32(rest)?;
-                let crc = frame::u32_le(rest)?;
+                let crc = take::u32_le(rest)?;
                 (at, bytes, crc, Content::Digest(varint::take_bytes(rest)?))
             }
         };
@@ -307,7 +307,7 @@ impl<'a> Items<'a> {
             Form::Frame => begin,
             Form::Sidecar => Lsn::new(self.base.file, take_u32(rest)?),
         };
-        let what = frame::u8(rest)?;
+        let what = take::u8(rest)?;
         let index = LogIndex(varint::take(rest)?);
         let mark = match what {
             0 => Mark::Start(index, Term(varint::take(rest)?)),
@@ -332,7 +332,7 @@ fn take_hard_state(rest: &mut &[u8]) -> Option<HardState> {
 
 fn take_carried(rest: &mut &[u8]) -> Option<CarriedRegion> {
     let region = RegionId(varint::take(rest)?);
-    let destroyed = frame::u8(rest)? != 0;
+    let destroyed = take::u8(rest)? != 0;
     let hard_state = take_hard_state(rest)?;
     let truncated = (LogIndex(varint::take(rest)?), Term(varint::take(rest)?));
     let last = (LogIndex(varint::take(rest)?), Term(varint::take(rest)?));

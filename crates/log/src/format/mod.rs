@@ -4,6 +4,7 @@ pub(crate) mod frame;
 pub(crate) mod header;
 pub(crate) mod item;
 pub(crate) mod ops;
+pub(crate) mod take;
 
 pub(crate) use frame::{FrameHeader, Origin};
 pub(crate) use header::{FileHeader, Footer, Magic, SegmentHeader};

@@ -8,8 +8,8 @@
 //! ```
 //! An operation's version is the position named by its place: unique, and in log order.
 
-use super::frame;
 use super::item::Content;
+use super::take;
 use crate::ReplayOp;
 use bytes::Bytes;
 use stele_types::{Command, Locator, Lsn, Op, ValueRef, varint};
@@ -173,13 +173,13 @@ fn put_op(out: &mut Vec<u8>, op: &OpDigest<'_>) {
 }
 
 fn take_op<'a>(digest: &mut &'a [u8]) -> Option<OpDigest<'a>> {
-    let flags = frame::u8(digest)?;
+    let flags = take::u8(digest)?;
     let place = u32::try_from(varint::take(digest)?).ok()?;
     let key = varint::take_bytes(digest)?;
     let what = match flags & KIND_MASK {
         PUT => {
             let value_bytes = u32::try_from(varint::take(digest)?).ok()?;
-            let crc = frame::u32_le(digest)?;
+            let crc = take::u32_le(digest)?;
             let expires_at_s = if flags & HAS_EXPIRY == 0 { 0 } else { varint::take(digest)? };
             let inline = if flags & INLINE == 0 {
                 None

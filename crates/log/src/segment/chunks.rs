@@ -7,7 +7,7 @@
 
 use crate::dir::{Dir, Name};
 use crate::format::header::{FILE_HEADER_BYTES, FOOTER_BYTES, FOOTER_FIELDS};
-use crate::format::{FileHeader, Footer, Magic, frame};
+use crate::format::{FileHeader, Footer, Magic, take};
 use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -164,8 +164,8 @@ impl ChunkReader {
         let mut header_bytes = [0; CHUNK_HEADER_BYTES];
         self.file.read_exact_at(&mut header_bytes, at)?;
         let mut words = header_bytes.as_slice();
-        let bytes = frame::u32_le(&mut words).unwrap_or_default();
-        let crc = frame::u32_le(&mut words).unwrap_or_default();
+        let bytes = take::u32_le(&mut words).unwrap_or_default();
+        let crc = take::u32_le(&mut words).unwrap_or_default();
         let next = at + CHUNK_HEADER_BYTES as u64 + u64::from(bytes);
         if bytes > CHUNK_BYTES_MAX || next > self.footer.data_end {
             return Err(self.corrupt(at, "chunk is longer than the file"));

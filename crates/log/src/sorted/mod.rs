@@ -21,7 +21,7 @@ use crate::FileKind;
 use crate::catalog::FileMeta;
 use crate::dir::{Dir, Name};
 use crate::format::header::FILE_HEADER_BYTES;
-use crate::format::{FileHeader, Footer, Magic, frame};
+use crate::format::{FileHeader, Footer, Magic, take};
 use crate::recover::unread_meta;
 use crate::segment::chunks::read_ends;
 use bytes::Bytes;
@@ -66,12 +66,12 @@ impl RecordFields {
     fn decode(mut bytes: &[u8]) -> Option<Self> {
         let rest = &mut bytes;
         Some(Self {
-            value_bytes: frame::u32_le(rest)?,
-            value_crc: frame::u32_le(rest)?,
-            version: Lsn::from_u64(frame::u64_le(rest)?),
-            expires_at_s: frame::u64_le(rest)?,
-            key_bytes: u16::from(frame::u8(rest)?) | u16::from(frame::u8(rest)?) << 8,
-            crc: frame::u32_le(rest)?,
+            value_bytes: take::u32_le(rest)?,
+            value_crc: take::u32_le(rest)?,
+            version: Lsn::from_u64(take::u64_le(rest)?),
+            expires_at_s: take::u64_le(rest)?,
+            key_bytes: u16::from(take::u8(rest)?) | u16::from(take::u8(rest)?) << 8,
+            crc: take::u32_le(rest)?,
         })
     }
 

@@ -6,7 +6,7 @@ use super::load::{Load, Loads, stores_of};
 use super::region_survey::RegionSurvey;
 use super::{ClusterView, PROPOSALS_MAX, place};
 use crate::config::Mode;
-use crate::operator::{self, Kind, Operator};
+use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -153,12 +153,12 @@ fn replace(
 ) -> Option<Operator> {
     let old = info.region.peer_on(from)?;
     let next = view.next_leader(loads, info, &[*old]);
-    let steps = operator::change_members(info, &[to], &[old.id], next);
+    let steps = plan::change_members(info, &[to], &[old.id], next);
     let is_full = loads.get(from).is_some_and(|load| load.is_nearly_full);
     let reason = match rule {
         Rule::RaisesQuorum { .. } => format!("writes then wait for store {to}, not store {from}"),
         _ if is_full => format!("store {from} is nearly full"),
         _ => format!("store {from} holds more than store {to}"),
     };
-    operator::operator(info, Kind::Balance, steps, reason)
+    plan::operator(info, Kind::Balance, steps, reason)
 }

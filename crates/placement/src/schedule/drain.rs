@@ -1,12 +1,12 @@
 //! Empties leaving stores.
 
 use super::load::Loads;
-use super::place::{self, Urgency};
+use super::place::Urgency;
 use super::region_survey::RegionSurvey;
-use super::{ClusterView, PROPOSALS_MAX, by_size, voters};
+use super::{ClusterView, PROPOSALS_MAX, by_size, place, voters};
 use crate::cluster::drain::Blocker;
 use crate::operator::guard::can_act;
-use crate::operator::{self, Kind, Operator};
+use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, RegionPhase, StoreId};
 
@@ -54,9 +54,9 @@ fn replace(
         .copied()
         .collect();
     let next = view.next_leader(loads, info, &leaving);
-    let steps = operator::change_members(info, &[to], &[old.id], next);
+    let steps = plan::change_members(info, &[to], &[old.id], next);
     let reason = format!("store {store} is leaving");
-    Ok((operator::operator(info, Kind::Drain, steps, reason), to))
+    Ok((plan::operator(info, Kind::Drain, steps, reason), to))
 }
 
 /// Returns a region that cannot leave `store` now, with the reason, for an administrator.

@@ -8,7 +8,7 @@
 use super::region_survey::RegionSurvey;
 use super::{ClusterView, voters};
 use crate::operator::status::{has_lost, may_take};
-use crate::operator::{self, Kind, Operator, Step};
+use crate::operator::{Kind, Operator, Step, plan};
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, PeerRole, RegionPhase};
 
@@ -20,13 +20,13 @@ pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
 
 fn finish(view: &ClusterView<'_>, info: &RegionInfo) -> Option<Operator> {
     if info.region.is_joint() {
-        return operator::operator(info, Kind::Finish, vec![Step::Leave], "left in a joint change");
+        return plan::operator(info, Kind::Finish, vec![Step::Leave], "left in a joint change");
     }
     let RegionPhase::Merging { target, .. } = info.region.phase else { return None };
     let is_cancelled = view.cluster.has_cancelled_merge(info.region.id);
     // bug placement.cancelled_merge_finished: never
     if is_cancelled {
-        return operator::operator(info, Kind::Finish, vec![Step::AbandonMerge], "cancelled");
+        return plan::operator(info, Kind::Finish, vec![Step::AbandonMerge], "cancelled");
     }
     let known = view.cluster.regions().get(target);
     if known.is_some_and(|known| may_take(&info.region, &known.region)) && has_lost(view, info) {
@@ -40,7 +40,7 @@ fn finish(view: &ClusterView<'_>, info: &RegionInfo) -> Option<Operator> {
             (Step::RollbackMerge, "prepared to merge into a region that is gone or has changed")
         }
     };
-    operator::operator(info, Kind::Finish, vec![step], reason)
+    plan::operator(info, Kind::Finish, vec![step], reason)
 }
 
 /// Returns operators that promote or remove them.
@@ -55,9 +55,9 @@ fn promote_or_remove(view: &ClusterView<'_>, info: &RegionInfo) -> Option<Operat
     let missing = voters(info).count() < view.wanted(info.region.kind);
     let alone = !voters(info).any(|v| view.cluster.share_domain(v.store, learner.store));
     if missing && alone && view.is_serving(learner.store) && view.is_reachable(info, learner) {
-        let steps = operator::change_members(info, &[learner.store], &[], None);
-        return operator::operator(info, Kind::OrphanLearner, steps, "a voter is missing");
+        let steps = plan::change_members(info, &[learner.store], &[], None);
+        return plan::operator(info, Kind::OrphanLearner, steps, "a voter is missing");
     }
-    let steps = operator::change_members(info, &[], &[learner.id], None);
-    operator::operator(info, Kind::OrphanLearner, steps, "the learner is not needed")
+    let steps = plan::change_members(info, &[], &[learner.id], None);
+    plan::operator(info, Kind::OrphanLearner, steps, "the learner is not needed")
 }

@@ -2,10 +2,10 @@
 //! snapshot beside what it holds of the region.
 
 use super::load::{Load, Loads};
-use super::place::{self, Urgency};
+use super::place::Urgency;
 use super::region_survey::RegionSurvey;
-use super::{ClusterView, PROPOSALS_MAX, voters};
-use crate::operator::{self, Kind, Operator};
+use super::{ClusterView, PROPOSALS_MAX, place, voters};
+use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, RegionKind, StoreId};
 
@@ -56,9 +56,9 @@ fn replace(
     replica: &Peer,
 ) -> Option<(Operator, Vec<StoreId>)> {
     let to = place::target(view, loads, info, (&[*replica], &[]), Urgency::Repair).ok()?;
-    let steps = operator::change_members(info, &[to], &[replica.id], None);
+    let steps = plan::change_members(info, &[to], &[replica.id], None);
     let reason = format!("store {} is full and lacks entries", replica.store);
-    Some((operator::operator(info, Kind::Repair, steps, reason)?, vec![to]))
+    Some((plan::operator(info, Kind::Repair, steps, reason)?, vec![to]))
 }
 
 /// Removes the replica, if the region fits into its store without what the store holds of it now.
@@ -85,10 +85,10 @@ fn drop_first(
     if !fits {
         return None;
     }
-    let steps = operator::change_members(info, &[], &[replica.id], None);
+    let steps = plan::change_members(info, &[], &[replica.id], None);
     let reason = format!(
         "store {} is full and lacks entries; the region fits there without the old replica",
         replica.store
     );
-    Some((operator::operator(info, Kind::Repair, steps, reason)?, Vec::new()))
+    Some((plan::operator(info, Kind::Repair, steps, reason)?, Vec::new()))
 }

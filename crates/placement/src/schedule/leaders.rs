@@ -9,7 +9,7 @@ use super::judge::{Rule, judge_leader};
 use super::load::{LeaderCost, Load, Loads};
 use super::region_survey::RegionSurvey;
 use super::{ClusterView, PROPOSALS_MAX, place};
-use crate::operator::{self, Kind, Operator, Step};
+use crate::operator::{Kind, Operator, Step, plan};
 use crate::region_info::RegionInfo;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
         used.insert(info.region.id);
         loads.move_leader(LeaderCost::of(info, view.now), from.store, to.store);
         let reason = format!("store {} has more to do than store {}", from.store, to.store);
-        out.extend(operator::operator(info, Kind::Leaders, vec![Step::Transfer(to)], reason));
+        out.extend(plan::operator(info, Kind::Leaders, vec![Step::Transfer(to)], reason));
     }
     out
 }
@@ -58,7 +58,7 @@ fn to_faster(view: &ClusterView<'_>, loads: &mut Loads, id: RegionId) -> Option<
         "store {} is faster than store {}: {fast} against {slow} operations a second",
         to.store, leader.store
     );
-    operator::operator(info, Kind::Evict, vec![Step::Transfer(to)], reason)
+    plan::operator(info, Kind::Evict, vec![Step::Transfer(to)], reason)
 }
 
 /// Returns the region of the store with the highest load for its speed that moves to the store with
@@ -121,5 +121,5 @@ fn evict(view: &ClusterView<'_>, loads: &mut Loads, info: &RegionInfo) -> Option
     let next = view.next_leader(loads, info, &unfit)?;
     loads.move_leader(LeaderCost::of(info, view.now), leader.store, next.store);
     let reason = format!("store {} should not lead", leader.store);
-    operator::operator(info, Kind::Evict, vec![Step::Transfer(next)], reason)
+    plan::operator(info, Kind::Evict, vec![Step::Transfer(next)], reason)
 }

@@ -5,7 +5,7 @@ use super::load::Loads;
 use super::region_survey::RegionSurvey;
 pub use crate::operator::status::are_neighbours;
 use crate::operator::status::same_stores;
-use crate::operator::{self, Kind, Operator, Step};
+use crate::operator::{Kind, Operator, Step, plan};
 use crate::region_info::RegionInfo;
 use std::collections::BTreeSet;
 use stele_types::{PeerId, RegionId, RegionKind, StoreId};
@@ -82,9 +82,9 @@ fn merge_with(
         let extra_peers: Vec<_> = extra_peers.copied().collect();
         let leave: Vec<PeerId> = extra_peers.iter().map(|peer| peer.id).collect();
         let next = view.next_leader(loads, source, &extra_peers);
-        steps = operator::change_members(source, &add, &leave, next);
+        steps = plan::change_members(source, &add, &leave, next);
     }
     steps.push(Step::PrepareMerge(target.region.clone()));
     steps.push(Step::CommitMerge(target.region.id));
-    operator::operator(source, kind, steps, reason)
+    plan::operator(source, kind, steps, reason)
 }

@@ -1,11 +1,11 @@
 //! Replicas that are lost, missing, or in one failure domain.
 
 use super::load::Loads;
-use super::place::{self, Urgency};
+use super::place::Urgency;
 use super::region_survey::RegionSurvey;
-use super::{ClusterView, PROPOSALS_MAX, by_size, voters};
+use super::{ClusterView, PROPOSALS_MAX, by_size, place, voters};
 use crate::cluster::drain::Blocker;
-use crate::operator::{self, Kind, Operator};
+use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, PeerRole, StoreId};
 
@@ -153,8 +153,8 @@ fn plan_repair(
                 Err(reason) => return Err(reason),
             };
             let next = view.next_leader(loads, info, &[old]);
-            let steps = operator::change_members(info, &to, &[old.id], next);
-            Ok((operator::operator(info, Kind::Repair, steps, reason), to))
+            let steps = plan::change_members(info, &to, &[old.id], next);
+            Ok((plan::operator(info, Kind::Repair, steps, reason), to))
         }
         Fault::Missing(count) => {
             let mut to: Vec<StoreId> = Vec::new();
@@ -172,8 +172,8 @@ fn plan_repair(
                 placed?;
             }
             let reason = format!("{count} of {} voters missing", voters(info).count() + count);
-            let steps = operator::change_members(info, &to, &[], None);
-            Ok((operator::operator(info, Kind::Repair, steps, reason), to))
+            let steps = plan::change_members(info, &to, &[], None);
+            Ok((plan::operator(info, Kind::Repair, steps, reason), to))
         }
     }
 }

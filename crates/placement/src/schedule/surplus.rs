@@ -3,7 +3,7 @@
 use super::load::Loads;
 use super::region_survey::RegionSurvey;
 use super::{ClusterView, PROPOSALS_MAX, voters};
-use crate::operator::{self, Kind, Operator};
+use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use std::cmp::Reverse;
 use stele_types::{Peer, PeerId, PeerRole};
@@ -37,9 +37,9 @@ fn shrink(
     let gone: Vec<Peer> = candidates.into_iter().take(extra).copied().collect();
     let ids: Vec<PeerId> = gone.iter().map(|peer| peer.id).collect();
     let next = view.next_leader(loads, info, &gone);
-    let steps = operator::change_members(info, &[], &ids, next);
+    let steps = plan::change_members(info, &[], &ids, next);
     let reason = format!("{have} voters, {wanted} wanted");
-    operator::operator(info, Kind::Surplus, steps, reason).map(|operator| (operator, gone))
+    plan::operator(info, Kind::Surplus, steps, reason).map(|operator| (operator, gone))
 }
 
 /// Returns the value of a replica as a sort key. Most valuable is a reachable one on a store that

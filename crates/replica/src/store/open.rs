@@ -62,7 +62,7 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         let mut ctx = Context::new(engine, options, logger, now);
         ctx.journal = journal;
-        super::snapshot::read(&mut ctx)?;
+        super::snapshot::read_installed(&mut ctx)?;
         let mut store = Self {
             next_tick_nanos: now.monotonic_nanos + ctx.options.tick_nanos,
             ctx,

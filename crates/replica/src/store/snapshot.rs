@@ -389,7 +389,7 @@ fn push(known: &mut Vec<Skipped>, next: Skipped) {
 }
 
 /// Reads all records into the context of a store that opens.
-pub(super) fn read<E: StorageEngine>(ctx: &mut Context<E>) -> Result<()> {
+pub(super) fn read_installed<E: StorageEngine>(ctx: &mut Context<E>) -> Result<()> {
     ctx.installed = read_all(&*ctx.engine, keyspace::installed_keys(), decode)?;
     ctx.merges = read_all(&*ctx.engine, keyspace::merges_keys(), CommittedMerges::decode)?;
     Ok(())

@@ -306,7 +306,7 @@ impl Parts {
         }
         for damaged in damaged {
             let (dir, store) = (damaged.dir.clone(), damaged.ident.store);
-            if let Err(error) = open::start(damaged, self) {
+            if let Err(error) = open::start_recovery(damaged, self) {
                 fail(dir, store, error);
             }
         }
@@ -408,8 +408,8 @@ impl Parts {
             port: stats.clone(),
             memory: memory.clone(),
         });
-        let grpc = port::with_text(grpc.into_axum_router());
-        let routes = grpc.merge(tikv.routes()).merge(status).fallback(port::answer);
+        let grpc = port::with_text_of_unsupported(grpc.into_axum_router());
+        let routes = grpc.merge(tikv.routes()).merge(status).fallback(port::answer_unsupported);
         let options = port::PortOptions {
             connections_max: reload.connections_max.clone(),
             handles: self.config.descriptors.handles().clone(),

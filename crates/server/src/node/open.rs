@@ -213,7 +213,7 @@ pub(super) fn damaged(
 }
 
 /// Starts the recovery thread of a directory; the store joins the others when it is recovered.
-pub(super) fn start(damaged: DamagedDir, parts: &Parts) -> Result<()> {
+pub(super) fn start_recovery(damaged: DamagedDir, parts: &Parts) -> Result<()> {
     let DamagedDir { dir, ident, recovery, .. } = damaged;
     let device_bytes = RealVfs::new().total_bytes(&dir)?;
     let members = parts.members.clone();

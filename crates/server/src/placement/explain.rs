@@ -93,7 +93,7 @@ fn explained(
         all.iter().find(|it| it.region == info.region.id).map(operators::planned_info)
     };
     Ok(ExplainResponse {
-        region: Some(lookup::entry(state, info, now)),
+        region: Some(lookup::region_entry(state, info, now)),
         mode: mode(&state.cluster),
         heat: Some(heat(explanation.rates)),
         stores,

@@ -240,7 +240,7 @@ fn list(
     let regions = state.cluster.regions();
     let page = |found: Vec<&RegionInfo>, next_key| {
         let ids = found.iter().map(|info| info.region.id).collect();
-        let regions = found.into_iter().map(|info| entry(state, info, now)).collect();
+        let regions = found.into_iter().map(|info| region_entry(state, info, now)).collect();
         (ListRegionsResponse { regions, next_key }, ids)
     };
     let one = |info: Option<&RegionInfo>| page(info.into_iter().collect(), None);
@@ -265,7 +265,11 @@ fn list(
     page(found, next_key)
 }
 
-pub(super) fn entry(state: &LeaderState, info: &RegionInfo, now: Millis) -> control::RegionInfo {
+pub(super) fn region_entry(
+    state: &LeaderState,
+    info: &RegionInfo,
+    now: Millis,
+) -> control::RegionInfo {
     let age = info.reported.map(|at| i64::try_from(now.since(at)).unwrap_or(i64::MAX));
     let operator = state.operators.of(info.region.id);
     control::RegionInfo {

@@ -6,11 +6,12 @@ use super::PlacementService;
 use super::forward::leader_calls;
 use bytes::Bytes;
 use std::sync::Arc;
+use stele_placement::operator::plan;
 use stele_placement::schedule::load::Loads;
 use stele_placement::schedule::merge;
 use stele_placement::{
     Cluster, ClusterView, Finished, Kind, LeaderState, Millis, NotAdmitted, Operator, OperatorId,
-    RegionInfo, Step, operator,
+    RegionInfo, Step,
 };
 use stele_proto::stele::control::v1::{
     CancelOperatorRequest, CancelOperatorResponse, ListOperatorsRequest, ListOperatorsResponse,
@@ -117,7 +118,7 @@ impl PlacementService {
             let next = view.next_leader(&Loads::of(&view), info, &[old]);
             // The members of a region that is prepared for a merge do not change.
             let mut steps = Vec::from_iter(is_merging(info).then_some(Step::AbandonMerge));
-            steps.extend(operator::change_members(info, &[to], &[old.id], next));
+            steps.extend(plan::change_members(info, &[to], &[old.id], next));
             planned(info, steps)
         };
         accepted(self.order(plan).await)
@@ -190,7 +191,7 @@ fn peer_on(info: &RegionInfo, store: StoreId) -> Result<Peer, Status> {
 }
 
 fn planned(info: &RegionInfo, steps: Vec<Step>) -> Result<Operator, Status> {
-    let operator = operator::operator(info, Kind::Manual, steps, REASON);
+    let operator = plan::operator(info, Kind::Manual, steps, REASON);
     operator.ok_or_else(|| Status::failed_precondition("there is nothing to do"))
 }
 

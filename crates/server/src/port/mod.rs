@@ -256,7 +256,7 @@ pub(crate) const RAW_CALLS_ONLY: &str = "raw key-value calls only";
 const OWN_CALLS: &str = "/stele.";
 
 /// Adds a text to the refusals of calls that a generated service does not have. Their status has none.
-pub(crate) fn with_text(grpc: Router) -> Router {
+pub(crate) fn with_text_of_unsupported(grpc: Router) -> Router {
     grpc.layer(map_response(async |uri: Uri, response: Response| {
         let status = response.headers().get(Status::GRPC_STATUS);
         let is_refusal =
@@ -269,7 +269,7 @@ pub(crate) fn with_text(grpc: Router) -> Router {
 }
 
 /// Answers the requests that have no route.
-pub(crate) async fn answer(request: Request) -> Response {
+pub(crate) async fn answer_unsupported(request: Request) -> Response {
     let kind = request.headers().get(CONTENT_TYPE);
     if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
         return refusal(request.uri().path());

@@ -109,7 +109,15 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
         let maintenance = spawn(Thread::Maintenance, id, move || {
             let pace = (&*timer, &*slowed);
             let (counts, space) = (&*counting, &*watch);
-            threads::run(&*maintained, &stopping, &wants_checkpoint, &items, counts, space, pace);
+            threads::maintain(
+                &*maintained,
+                &stopping,
+                &wants_checkpoint,
+                &items,
+                counts,
+                space,
+                pace,
+            );
         })?;
         let mut threads = vec![loop_thread, write_thread, maintenance];
         threads.extend(lookup_threads);

@@ -51,7 +51,7 @@ fn a_store_that_its_maintenance_stopped_ends_though_nothing_is_appended() {
     let (clock, writers) = (SystemClock::new(), SlowWriters::default());
     let (counts, pace) = (Counts::default(), (&clock as &dyn Clock, &writers));
     let space = SpaceWatch::new(StoreId(1));
-    threads::run(&engine, &running, &wants_checkpoint, &inbox, &counts, &space, pace);
+    threads::maintain(&engine, &running, &wants_checkpoint, &inbox, &counts, &space, pace);
     let mut items = Vec::new();
     inbox.queue.take(&mut items);
     let [Item::Stopped(error)] = &items[..] else { panic!("{} items", items.len()) };

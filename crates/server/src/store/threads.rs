@@ -265,7 +265,7 @@ impl Counts {
     }
 }
 
-pub(super) fn run<E: StorageEngine>(
+pub(super) fn maintain<E: StorageEngine>(
     engine: &E,
     running: &AtomicBool,
     wants_checkpoint: &AtomicBool,

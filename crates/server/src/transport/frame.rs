@@ -8,17 +8,8 @@
 //! bytes of the CRC-32C of the nine bytes before it, so that a damaged length is never followed.
 
 use super::closed::CloseReason;
-use super::frame;
-use super::hello::{self, HELLO_BYTES_MAX, Hello, Lane, MAGIC, Welcome};
-use super::runs::PROBE_TIME;
-use super::shared::{Shared, Stats};
 use bytes::{Buf, Bytes, BytesMut};
-use stele_types::StoreId;
 use stele_types::checksum::crc32c;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::time::timeout;
 
 /// Bytes before a frame's body.
 pub const HEADER_BYTES: usize = 12;
@@ -194,114 +185,6 @@ impl Frames {
         self.buffer.advance(HEADER_BYTES);
         Ok(Some(Expected { kind, bytes, crc: u32::from_le_bytes([c0, c1, c2, c3]) }))
     }
-}
-
-pub(super) struct Reader {
-    stream: OwnedReadHalf,
-    frames: Frames,
-}
-
-impl Reader {
-    /// Reads the next frame. When the future is dropped no byte is lost.
-    pub(super) async fn next(&mut self, stats: &Stats) -> Result<Frame, CloseReason> {
-        loop {
-            if let Some(frame) = self.frames.take()? {
-                return Ok(frame);
-            }
-            let bytes = self.stream.read_buf(self.frames.room()).await?;
-            if bytes == 0 {
-                return Err(CloseReason::Ended);
-            }
-            Stats::add(&stats.bytes_received, bytes);
-        }
-    }
-
-    /// Changes the bound of frames from now on.
-    pub(super) fn bound(&mut self, bytes_max: usize) {
-        self.frames.bound(bytes_max);
-    }
-
-    /// Returns the received frames, and the stream after them.
-    pub(super) fn parts(&mut self) -> (&mut Frames, &mut OwnedReadHalf) {
-        (&mut self.frames, &mut self.stream)
-    }
-}
-
-/// Splits a connection into halves; frames are bounded as before a hello.
-pub(super) fn split(stream: TcpStream) -> Result<(Reader, OwnedWriteHalf), CloseReason> {
-    stream.set_nodelay(true)?;
-    let (read, write) = stream.into_split();
-    Ok((Reader { stream: read, frames: Frames::new(HELLO_BYTES_MAX) }, write))
-}
-
-/// Connection that a node accepted.
-pub(super) struct Dialled {
-    pub reader: Reader,
-    pub writer: OwnedWriteHalf,
-    /// What the node answered.
-    pub welcome: Welcome,
-}
-
-/// Dials a node and verifies that it is the expected one.
-pub(super) async fn dial(
-    shared: &Shared,
-    address: &str,
-    lane: Lane,
-    wanted: &[StoreId],
-) -> Result<Dialled, CloseReason> {
-    let identity = &shared.identity;
-    let mut hello = Hello::new(lane, identity.cluster, &identity.address);
-    hello.times = Some(identity.times);
-    hello.from = shared.own.read().clone();
-    // Nodes of earlier versions refuse a hello that names a removed store.
-    if hello.from.iter().any(|store| !shared.resolve.is_removed(*store)) {
-        hello.from.retain(|store| !shared.resolve.is_removed(*store));
-    }
-    hello.runs = hello.from.iter().map(|store| identity.boots.get(*store)).collect();
-    hello.wanted = wanted.to_vec();
-    let handshake = async {
-        let stream = TcpStream::connect(address).await.map_err(CloseReason::Dial)?;
-        let (mut reader, mut writer) = split(stream)?;
-        let handshake_bytes =
-            [&MAGIC, &frame::whole(FrameKind::Hello, &hello.encode())[..]].concat();
-        writer.write_all(&handshake_bytes).await?;
-        loop {
-            let answer = reader.next(&shared.stats).await?;
-            match answer.kind {
-                FrameKind::Welcome => {
-                    let welcome = Welcome::decode(&answer.body);
-                    let welcome =
-                        welcome.ok_or(CloseReason::Malformed("unreadable reply to a hello"))?;
-                    shared.note_refused(&welcome.refused);
-                    return Ok(Dialled { reader, writer, welcome });
-                }
-                FrameKind::Refused => {
-                    let (reason, refused) = hello::read_refused(&answer.body);
-                    shared.note_refused(&refused);
-                    return Err(reason);
-                }
-                FrameKind::Alive => {}
-                _ => return Err(CloseReason::Malformed("unexpected reply to a hello")),
-            }
-        }
-    };
-    let limit = match lane {
-        Lane::Probe => PROBE_TIME,
-        _ => shared.options.dial_timeout,
-    };
-    let connected = timeout(limit, handshake).await;
-    let connected = connected.map_err(|_| CloseReason::Silent)??;
-    Stats::add(&shared.stats.connections_out, 1);
-    Ok(connected)
-}
-
-/// Returns the next frame of a connection.
-pub(super) async fn next_frame(shared: &Shared, reader: &mut Reader) -> Result<Frame, CloseReason> {
-    // Invariant: a connection that receives nothing for `silence_max` is closed; otherwise a half-open
-    // one would accept messages permanently.
-    // bug server.silence_ignored: `shared.options.silence_max` is `std::time::Duration::MAX`
-    let frame = timeout(shared.options.silence_max, reader.next(&shared.stats)).await;
-    frame.map_err(|_| CloseReason::Silent)?
 }
 
 #[cfg(test)]

@@ -21,8 +21,8 @@
 //!
 //! Stores of a dialling node that are not heard, as welcomes and rejections name them.
 
+use super::Identity;
 use super::closed::{CloseReason, RejectReason};
-use super::options::Identity;
 use bytes::Bytes;
 use stele_node::succession::Refusal;
 use stele_replica::{LeaseTimes, wire};

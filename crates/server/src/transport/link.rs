@@ -2,7 +2,8 @@
 
 use super::batch::FrameBatch;
 use super::closed::{CloseReason, RejectReason};
-use super::frame::{self, Dialled, FrameKind, Reader};
+use super::connection::{self, Dialled, Reader};
+use super::frame::{self, FrameKind};
 use super::hello::{self, Lane, Welcome};
 use super::node::{Link, RemoteNode};
 use super::shared::{Shared, Stats};
@@ -55,7 +56,7 @@ async fn once(
     lane: Lane,
     was_connected: &mut bool,
 ) -> CloseReason {
-    let connected = frame::dial(shared, &node.address, lane, &node.stores()).await;
+    let connected = connection::dial(shared, &node.address, lane, &node.stores()).await;
     let Dialled { mut reader, mut writer, welcome } = match connected {
         Ok(connected) => connected,
         Err(reason) => return reason,
@@ -99,7 +100,7 @@ async fn read_keepalives(
     reader: &mut Reader,
 ) -> Result<(), CloseReason> {
     while !node.is_abandoned() {
-        let frame = frame::next_frame(shared, reader).await?;
+        let frame = connection::next_frame(shared, reader).await?;
         match frame.kind {
             // Only one connection tells: keepalives of two are not ordered.
             FrameKind::Alive if lane == Lane::Urgent => {

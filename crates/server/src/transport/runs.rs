@@ -1,8 +1,9 @@
 //! Runs of other nodes' stores: which are connected, which are heard, and the question to the address of
 //! the known one.
 
-use super::frame;
+use super::connection;
 use super::hello::{Hello, Lane, RefusedStore};
+
 use super::shared::Shared;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -147,7 +148,7 @@ impl Shared {
                     let (shared, at) = (self.clone(), address.to_owned());
                     // It goes on when the connection that waits for it ends.
                     self.spawn(format!("question to {address}"), async move {
-                        let dialled = frame::dial(&shared, &at, Lane::Probe, &[store]).await;
+                        let dialled = connection::dial(&shared, &at, Lane::Probe, &[store]).await;
                         let runs = dialled.map(|dialled| dialled.welcome.runs).unwrap_or_default();
                         sender.send_replace(Some(runs.into()));
                     });

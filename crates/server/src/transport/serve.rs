@@ -1,7 +1,8 @@
 //! Incoming connection: handshake, then delivery of messages.
 
 use super::closed::{CloseReason, RejectReason};
-use super::frame::{self, FrameKind, Frames, Reader};
+use super::connection::{self, Reader};
+use super::frame::{self, FrameKind, Frames};
 use super::hello::{self, Hello, Lane, MAGIC, RefusedStore, Welcome};
 use super::queue::message_bytes;
 use super::shared::{ROOM_UNIT_BYTES, Shared, Stats};
@@ -53,7 +54,7 @@ async fn serve(
     stream: TcpStream,
     remote: &mut Remote,
 ) -> Result<(), CloseReason> {
-    let (mut reader, mut writer) = frame::split(stream)?;
+    let (mut reader, mut writer) = connection::split(stream)?;
     let handshake = handshake(shared, &mut reader, &mut writer, remote);
     let hello = timeout(shared.options.dial_timeout, handshake).await;
     let Greeted { hello, refused } = hello.map_err(|_| CloseReason::Silent)??;

@@ -5,9 +5,8 @@
 use super::closed::{CloseReason, RejectReason};
 use super::hello::{Hello, Lane};
 use super::node::Nodes;
-use super::options::{Identity, TransportOptions};
 use super::runs::Runs;
-use super::{Deliver, Resolve};
+use super::{Deliver, Identity, Resolve, TransportOptions};
 use crate::tasks::caught;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;

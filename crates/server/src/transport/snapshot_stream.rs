@@ -17,7 +17,8 @@
 
 use super::batch::FrameBatch;
 use super::closed::CloseReason;
-use super::frame::{self, Dialled, Frame, FrameKind, Reader};
+use super::connection::{self, Dialled, Reader};
+use super::frame::{self, Frame, FrameKind};
 use super::hello::{self, Hello, Lane, Offer, RESUMABLE};
 use super::shared::{Shared, Stats};
 use bytes::Bytes;
@@ -105,7 +106,7 @@ pub(super) async fn open(
     resumes: bool,
 ) -> Result<SnapshotSender, CloseReason> {
     let address = shared.resolve.address(to).ok_or(CloseReason::NoAddress(to))?;
-    let dialled = frame::dial(&shared, &address, Lane::Bulk, &[to]).await?;
+    let dialled = connection::dial(&shared, &address, Lane::Bulk, &[to]).await?;
     let Dialled { reader, writer, welcome } = dialled;
     let version = welcome.version;
     let (replies, answers) = mpsc::channel(2);
@@ -138,7 +139,7 @@ async fn read_replies(
 ) {
     loop {
         let received = tokio::select! {
-            received = frame::next_frame(&shared, &mut reader) => received,
+            received = connection::next_frame(&shared, &mut reader) => received,
             () = replies.closed() => return,
         };
         if matches!(&received, Ok(frame) if frame.kind == FrameKind::Alive) {

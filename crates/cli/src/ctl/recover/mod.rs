@@ -8,7 +8,8 @@ mod replica_survey;
 pub(super) use offline::run as offline;
 pub(super) use online::{run as online, without_quorum};
 
-use crate::text::{self, Cell, number, printable, words};
+use crate::table::{self, Cell, number, words};
+use crate::text::printable;
 use std::collections::BTreeSet;
 use stele_server::recover::{Planned, RegionOutcome, SurvivingReplica, uncovered};
 use stele_types::{KeyRange, Result, StoreId};
@@ -26,7 +27,7 @@ fn lost_stores(numbers: &[u64]) -> BTreeSet<StoreId> {
 fn show(planned: &[Planned], is_wanted: fn(&Planned) -> bool, is_dry: bool) -> Result<()> {
     let wanted = planned.iter().filter(|it| is_wanted(it));
     let rows: Vec<Vec<Cell>> = wanted.flat_map(rows).collect();
-    text::print(&rows, false, "no regions")?;
+    table::print(&rows, false, "no regions")?;
     for range in uncovered(planned) {
         crate::terminal::print(&format!("keys {}: no replica is left\n", keys(&range)));
     }
@@ -39,7 +40,7 @@ fn show(planned: &[Planned], is_wanted: fn(&Planned) -> bool, is_dry: bool) -> R
 fn rows(planned: &Planned) -> Vec<Vec<Cell>> {
     let Planned { region, replicas, verdict } = planned;
     let row = |replica: Option<&SurvivingReplica>| {
-        let number = |name, of: fn(&SurvivingReplica) -> u64| text::maybe(name, replica.map(of));
+        let number = |name, of: fn(&SurvivingReplica) -> u64| table::maybe(name, replica.map(of));
         vec![
             self::number("region", region.id.0),
             words("keys", keys(&region.range)),

@@ -1,5 +1,5 @@
 use crate::cluster::tests::{founded, report};
-use crate::operator::{self, Kind, Step};
+use crate::operator::{Kind, Step, plan};
 use crate::{Cluster, Millis, NodeReport, Operators, StoreReport};
 use stele_types::{Peer, PeerId, RegionId, StoreId};
 
@@ -40,7 +40,7 @@ fn bytes_on_the_way_to_a_store_count_as_held() {
         Step::Leave,
         Step::Remove(old),
     ];
-    let operator = operator::operator(info, Kind::Manual, steps, "ordered").unwrap();
+    let operator = plan::operator(info, Kind::Manual, steps, "ordered").unwrap();
     operators.admit(&mut cluster, operator, NOW).unwrap();
     assert_eq!(cluster.bytes_coming(&operators).get(&StoreId(2)), Some(&20));
     cluster.begin_round(&operators, NOW);

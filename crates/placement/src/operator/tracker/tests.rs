@@ -1,9 +1,11 @@
 use super::*;
-use crate::cluster::Bootstrap;
-use crate::region_info::{DownPeer, RegionReport};
+use crate::PairChange;
+use crate::bootstrap::Bootstrap;
+use crate::operator::plan;
+use crate::region_info::DownPeer;
+use crate::region_info::RegionReport;
 use crate::schedule::round;
 use crate::store::{NodeReport, StoreReport};
-use crate::{PairChange, operator};
 use stele_types::{ClusterId, KeyRange, LogIndex, PeerId, PeerRole, Region, Term};
 
 const STORE: StoreId = StoreId(1);
@@ -35,7 +37,7 @@ fn splitting(kind: Kind) -> (Cluster, Operators, OperatorId) {
     }
     let info = cluster.regions().get(RegionId(2)).unwrap();
     let step = Step::Split { keys: Vec::new(), new: Vec::new() };
-    let operator = operator::operator(info, kind, vec![step], "a test").unwrap();
+    let operator = plan::operator(info, kind, vec![step], "a test").unwrap();
     let mut operators = Operators::default();
     let id = operators.admit(&mut cluster, operator, Millis(0)).unwrap();
     (cluster, operators, id)
@@ -91,7 +93,7 @@ fn a_plan_that_changes_members_ends_when_they_change_outside_it() {
     let info = cluster.regions().get(RegionId(2)).unwrap();
     let learner = Peer { id: PeerId(0), store: STORE, role: PeerRole::Learner };
     let steps = vec![Step::Split { keys: Vec::new(), new: Vec::new() }, Step::Remove(learner)];
-    let operator = operator::operator(info, Kind::Manual, steps, "a test").unwrap();
+    let operator = plan::operator(info, Kind::Manual, steps, "a test").unwrap();
     operators.running.insert(RegionId(2), operator);
     report_another_learner(&mut cluster);
     assert!(operators.instructions(&cluster, &[STORE], Millis(10)).is_empty());
@@ -244,7 +246,7 @@ fn leaders_and_replicas_of_both_regions_of_a_stuck_merge_can_be_moved() {
         let (mut cluster, mut operators, _) = merging();
         let info = cluster.regions().get(region).unwrap();
         let steps = vec![Step::Transfer(info.region.peers[0])];
-        let operator = operator::operator(info, Kind::Manual, steps, "ordered").unwrap();
+        let operator = plan::operator(info, Kind::Manual, steps, "ordered").unwrap();
         let admitted = operators.admit(&mut cluster, operator, Millis(30));
         assert!(admitted.is_ok(), "region {region}: {admitted:?}");
         assert_eq!(operators.of(region).map(|operator| operator.kind), Some(Kind::Manual));

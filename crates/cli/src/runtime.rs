@@ -1,10 +1,8 @@
-//! What a process of `stele` sets up for itself: async runtimes for clients and servers, the connection to a
-//! cluster, and the limit of its file descriptors.
+//! Async runtimes for clients and servers, and the connection to a cluster.
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::time::Duration;
 use stele_client::{Client, Options};
-use stele_server::tasks::Thread;
+use stele_server::threads::Thread;
 use stele_types::{Error, Result};
 use tokio::runtime::{Builder, Runtime};
 
@@ -40,39 +38,4 @@ pub(crate) fn large(stores: usize) -> Result<Runtime> {
 
 fn built(builder: &mut Builder) -> Result<Runtime> {
     builder.build().map_err(|error| Error::io("start", "the async runtime", error))
-}
-
-/// Limit above which raising it gains nothing.
-const WANTED: u64 = 1 << 20;
-
-/// Raises the limit as far as the system allows. Returns the limit in force.
-pub(crate) fn raise() -> u64 {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let current = current.unwrap_or(u64::MAX);
-    let wanted = maximum.unwrap_or(u64::MAX).min(WANTED);
-    if wanted <= current {
-        return current;
-    }
-    let raised = Rlimit { current: Some(wanted), maximum };
-    match setrlimit(Resource::Nofile, raised) {
-        Ok(()) => wanted,
-        // The old limit stays in force.
-        Err(_) => current,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_limit_is_raised_to_what_the_system_allows_and_never_lowered() {
-        let before = getrlimit(Resource::Nofile);
-        let limit = raise();
-        let after = getrlimit(Resource::Nofile);
-        assert_eq!(after.current.unwrap_or(u64::MAX), limit);
-        assert!(limit >= before.current.unwrap_or(u64::MAX));
-        assert!(limit >= before.maximum.unwrap_or(u64::MAX).min(WANTED));
-        assert_eq!((after.maximum, raise()), (before.maximum, limit));
-    }
 }
