@@ -40,7 +40,9 @@ pub(crate) async fn placement(control: &Control, json: bool) -> Result<Outcome> 
 pub(crate) async fn explain(control: &Control, wanted: &Explain, json: bool) -> Result<Outcome> {
     let response = match (wanted.region, &wanted.key) {
         (Some(region), _) => control.explain(RegionId(region)).await?,
-        (None, Some(key)) => control.explain_key(text::parse(key, wanted.hex)?.into()).await?,
+        (None, Some(key)) => {
+            control.explain_key(crate::text::parse(key, wanted.hex)?.into()).await?
+        }
         (None, None) => return Err(Error::invalid("name a region, or a key with --key")),
     };
     if json {

@@ -26,7 +26,7 @@ use stele_replica::{
 };
 use stele_storage::{Space, StorageEngine};
 use stele_types::{Clock, Error, Peer, PeerRole, Region, RegionId, Result, StoreId};
-use threads::{Counts, Inbox, Lookups, LoopThread, Writer, answer_all};
+use threads::{Counts, Inbox, Lookups, LoopThread, Writer, answer_all, maintain};
 use tokio::sync::oneshot;
 
 /// Engine of every store.
@@ -109,15 +109,7 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
         let maintenance = spawn(Thread::Maintenance, id, move || {
             let pace = (&*timer, &*slowed);
             let (counts, space) = (&*counting, &*watch);
-            threads::maintain(
-                &*maintained,
-                &stopping,
-                &wants_checkpoint,
-                &items,
-                counts,
-                space,
-                pace,
-            );
+            maintain(&*maintained, &stopping, &wants_checkpoint, &items, counts, space, pace);
         })?;
         let mut threads = vec![loop_thread, write_thread, maintenance];
         threads.extend(lookup_threads);

@@ -1,5 +1,5 @@
 use super::space_watch::SpaceWatch;
-use super::{Counts, Engine, Inbox, Item, OutputSink, StoreHandle, spawn, threads};
+use super::{Counts, Engine, Inbox, Item, OutputSink, StoreHandle, maintain, spawn};
 use crate::tasks::Thread;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -51,7 +51,7 @@ fn a_store_that_its_maintenance_stopped_ends_though_nothing_is_appended() {
     let (clock, writers) = (SystemClock::new(), SlowWriters::default());
     let (counts, pace) = (Counts::default(), (&clock as &dyn Clock, &writers));
     let space = SpaceWatch::new(StoreId(1));
-    threads::maintain(&engine, &running, &wants_checkpoint, &inbox, &counts, &space, pace);
+    maintain(&engine, &running, &wants_checkpoint, &inbox, &counts, &space, pace);
     let mut items = Vec::new();
     inbox.queue.take(&mut items);
     let [Item::Stopped(error)] = &items[..] else { panic!("{} items", items.len()) };
