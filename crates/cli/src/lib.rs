@@ -14,22 +14,20 @@ mod args;
 mod attributes;
 mod bench;
 mod commands;
-mod consent;
 mod ctl;
 mod descriptors;
 mod export;
 mod import;
 mod inspect;
 mod node_dir;
-mod output;
 mod place;
 mod playground;
-mod progress;
 mod reader;
 mod runtime;
 mod server;
 mod store;
 mod table;
+mod terminal;
 mod text;
 
 #[doc(hidden)]
@@ -84,7 +82,7 @@ pub fn main() -> ExitCode {
     match run(&Cli::parse().command) {
         Ok(outcome) => ExitCode::from(outcome.exit_code()),
         // The reader of standard output closed it, as in `stele scan | head`.
-        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if terminal::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("stele: {}", one_line(&error));
             ExitCode::from(exit_code(&error))
@@ -112,7 +110,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Compact(args) => commands::compact(args),
         Command::Stats(args) => commands::stats(args),
         Command::Bench(args::BenchTarget::Engine(args)) => bench::engine::run(args),
-        Command::Bench(args::BenchTarget::Wire(args)) => bench::wire::run(args),
+        Command::Bench(args::BenchTarget::Wire(args)) => bench::wire(args),
     }
 }
 

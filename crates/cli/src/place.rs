@@ -1,10 +1,9 @@
 //! Where keys are stored: a directory or a cluster. [`Source`] has the commands that read,
 //! [`Place`] those that write.
 
-use crate::args;
 use crate::reader::Reader;
-use crate::runtime;
 use crate::store::{Order, Pair, Store, Tuning, unix_seconds};
+use crate::{args, runtime};
 use bytes::Bytes;
 use std::path::Path;
 use stele_client::{Client, ScanOptions, Ttl};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use stele_client::{Client, Options};
-use stele_server::threads::Thread;
+use stele_server::tasks::Thread;
 use stele_types::{Error, Result};
 use tokio::runtime::{Builder, Runtime};
 

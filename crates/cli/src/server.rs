@@ -1,10 +1,8 @@
 //! `stele server`: runs one node of a cluster until a signal stops it.
 
-use crate::Outcome;
 use crate::args::Server;
-use crate::descriptors;
-use crate::output::print;
-use crate::runtime;
+use crate::terminal::print;
+use crate::{Outcome, descriptors, runtime};
 use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::path::PathBuf;

@@ -9,7 +9,7 @@ use stele_engine::{
     Batch, Completion, Db, DbStats, EngineStats, GcOptions, Modification, Modified, NewPair,
     Options, Phase, PolicyKind, VerifyEvent, VerifyReport,
 };
-use stele_types::computed::Unfit;
+use stele_types::command::Unfit;
 use stele_types::{Error, KeyRange, Result};
 use stele_vfs::{RealVfs, SystemClock, Vfs};
 

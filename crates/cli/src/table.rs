@@ -1,6 +1,6 @@
 //! Rows printed as a table for people, or as JSON objects, one per line, for programs.
 
-use crate::output::Output;
+use crate::terminal::Output;
 use serde_json::{Map, Value};
 use stele_types::Result;
 

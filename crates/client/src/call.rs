@@ -1,9 +1,8 @@
 //! Remote calls as values: their requests, and how their responses are read.
 
-use crate::connections::Connection;
+use crate::connections::{Connection, Wire};
 use crate::delivery::{Departure, Observed};
 use crate::stream::COMMAND_BYTES_MAX;
-use crate::wire::Wire;
 use bytes::Bytes;
 use std::future::Future;
 use stele_proto::stele::control::v1 as control;

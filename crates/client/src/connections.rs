@@ -1,15 +1,31 @@
 //! Connections to nodes: a fixed number per node, made on first use and shared by all calls.
+//!
+//! TCP connections to gRPC servers with readers that yield regularly.
+//!
+//! A [`Wire`] is a connection to a node, below everything that decides: the network, or a simulation of it.
 
 use crate::Options;
 use crate::stream::CommandStream;
-use crate::wire::{Dial, Wire};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::transport::{Channel, Endpoint, Error};
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, Service, ServiceExt};
 
 /// Time after a refused connection during which no further one is attempted.
 const REFUSAL_BACKOFF: Duration = Duration::from_millis(200);
@@ -109,5 +125,206 @@ impl Node {
         let refused = self.refused.lock();
         let (at, reason) = refused.as_ref()?;
         (at.elapsed() < REFUSAL_BACKOFF).then(|| reason.clone())
+    }
+}
+
+/// Flow-control windows, sized for a few large values in flight.
+const STREAM_WINDOW_BYTES: u32 = 8 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+/// Maximum bytes of a frame in a response. Each frame is one write of the server. The limit is the
+/// largest that, with its header, fits into what the kernel passes to its device at once: 64 KiB
+/// with IP and TCP headers.
+const FRAME_BYTES_MAX: u32 = 60 << 10;
+/// Bytes after which the reader of a connection yields. The consumer copies messages out of the
+/// frames: after so many bytes they are still in the processor's cache, after a whole window they
+/// are not.
+const YIELD_BYTES: usize = 64 << 10;
+
+/// Connects as the client connects to its nodes, so that a benchmark of another server uses the
+/// same settings.
+pub async fn connect(endpoint: Endpoint) -> Result<Channel, Error> {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    let yielding =
+        tcp.map_response(|stream| TokioIo::new(YieldingStream::new(stream.into_inner())));
+    endpoint
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES_MAX)
+        .connect_with_connector(yielding)
+        .await
+}
+
+/// A stream that makes its reader yield after [`YIELD_BYTES`], even if more bytes are available.
+struct YieldingStream<S> {
+    stream: S,
+    left_bytes: usize,
+}
+
+impl<S> YieldingStream<S> {
+    fn new(stream: S) -> Self {
+        Self { stream, left_bytes: YIELD_BYTES }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for YieldingStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.left_bytes == 0 {
+            self.left_bytes = YIELD_BYTES;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let before = into.filled().len();
+        let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, into) else {
+            // Waiting for bytes lets other tasks run.
+            self.left_bytes = YIELD_BYTES;
+            return Poll::Pending;
+        };
+        self.left_bytes = self.left_bytes.saturating_sub(into.filled().len() - before);
+        Poll::Ready(read)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for YieldingStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// Interval of pings while calls are open, and the time after which a node without a reply is
+/// disconnected.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A connection that carries any number of calls. A failure has the connection's error as its source.
+pub type Wire = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Status>;
+
+/// A connection in the making. The error is a text; nothing was sent then.
+pub type Dialled<'a> = Pin<Box<dyn Future<Output = Result<Wire, String>> + Send + 'a>>;
+
+/// Makes connections to nodes.
+pub trait Dial: Send + Sync {
+    /// Connects to `host:port`.
+    fn dial<'a>(&'a self, address: &'a str) -> Dialled<'a>;
+}
+
+/// Makes connections over TCP.
+pub(crate) struct Network {
+    /// Time limit for a connection.
+    pub connect_timeout: Duration,
+}
+
+impl Dial for Network {
+    fn dial<'a>(&'a self, address: &'a str) -> Dialled<'a> {
+        Box::pin(async move {
+            let invalid = |error| format!("`{address}` is not an address (host:port): {error}");
+            let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(invalid)?;
+            let endpoint = endpoint
+                .connect_timeout(self.connect_timeout)
+                .http2_keep_alive_interval(PING_INTERVAL)
+                .keep_alive_timeout(PING_TIMEOUT);
+            let connected = connect(endpoint).await;
+            connected.map(over).map_err(|error| format!("{address}: {}", root_cause(&error)))
+        })
+    }
+}
+
+/// Makes a connection of a service that carries calls.
+pub fn over<S>(service: S) -> Wire
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send + 'static,
+{
+    BoxCloneSyncService::new(service.map_err(|error| Status::from_error(error.into())))
+}
+
+/// Returns the innermost cause, because outer errors say only that there is one.
+pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::task::{Wake, Waker};
+
+    #[derive(Default)]
+    struct Wakes(AtomicU64);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_reader_lets_others_run_after_a_turn_and_gets_each_byte() {
+        let sent: Vec<u8> = (0..YIELD_BYTES * 3).map(|at| (at % 251) as u8).collect();
+        let mut stream = YieldingStream::new(sent.as_slice());
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(wakes.clone());
+        let mut cx = Context::from_waker(&waker);
+        let (mut got, mut bytes_in_turn, mut turns) = (Vec::new(), 0, Vec::new());
+        let mut page = [0; 4096];
+        loop {
+            let mut into = ReadBuf::new(&mut page);
+            match Pin::new(&mut stream).poll_read(&mut cx, &mut into) {
+                Poll::Ready(read) => read.unwrap(),
+                Poll::Pending => {
+                    turns.push(bytes_in_turn);
+                    bytes_in_turn = 0;
+                    // The bytes are already there, so no other event would wake the reader.
+                    assert_eq!(wakes.0.load(Relaxed), turns.len() as u64);
+                    continue;
+                }
+            }
+            if into.filled().is_empty() {
+                break;
+            }
+            bytes_in_turn += into.filled().len();
+            got.extend_from_slice(into.filled());
+        }
+        assert_eq!(turns, [YIELD_BYTES; 3]);
+        assert!(got == sent);
     }
 }

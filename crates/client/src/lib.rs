@@ -24,24 +24,20 @@ mod client;
 mod connections;
 mod control;
 mod delivery;
-mod options;
 mod pd_rpc_client;
 mod raw;
 mod retry_decision;
 mod route;
 mod stream;
-mod transport;
-mod wire;
 
 #[doc(hidden)]
 pub mod fuzzing;
 #[doc(hidden)]
 pub mod simulation;
 
-pub use client::Client;
+pub use client::{Client, Options};
+pub use connections::connect as connect_channel;
 pub use control::{Comparison, Control, KnownStores, RegionRow, Verdict};
-pub use options::Options;
 pub use raw::{Checksum, Pair, PutPair, Scan, ScanOptions, Swap, Ttl};
 /// Messages of the control protocol.
 pub use stele_proto::stele::control::v1 as messages;
-pub use transport::connect as connect_channel;

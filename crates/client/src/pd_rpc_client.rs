@@ -1,17 +1,17 @@
 //! Client of the PD protocol: locations of regions and stores, from any node.
 
 use crate::call::{GetPrevRegion, GetRegion, PdCall, region_request};
-use crate::connections::Connections;
+use crate::connections::{Connections, root_cause};
 use crate::delivery::Departure;
-use crate::wire::root_cause;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 use stele_proto::{metapb, pdpb};
-use stele_types::limits::USER_KEY_BYTES_MAX;
+use stele_types::size::USER_KEY_BYTES_MAX;
 use stele_types::{Peer, Region, StoreId, address};
 use tonic::{Code, Status};
 

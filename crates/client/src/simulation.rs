@@ -1,6 +1,6 @@
 //! Clients over a simulated transport, for tests: everything above the connections is the product's.
 
-pub use crate::wire::{Dial, Dialled, Wire, over};
+pub use crate::connections::{Dial, Dialled, Wire, over};
 
 use crate::{Client, Options, backoff};
 use stele_types::Result;

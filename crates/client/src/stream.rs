@@ -2,15 +2,16 @@
 //! time are sent in one message, which costs both sides much less than one call each.
 
 use crate::call::MESSAGE_BYTES_MAX;
+use crate::connections::Wire;
 use crate::delivery::{Departure, of_unopened_stream};
 use crate::pd_rpc_client::status_text;
-use crate::wire::Wire;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use stele_proto::tikvpb::batch_commands_request::{Request, request::Cmd};
+use stele_proto::tikvpb::batch_commands_request::Request;
+use stele_proto::tikvpb::batch_commands_request::request::Cmd;
 use stele_proto::tikvpb::batch_commands_response::response::Cmd as Done;
 use stele_proto::tikvpb::tikv_client::TikvClient;
 use stele_proto::tikvpb::{BatchCommandsRequest, BatchCommandsResponse};

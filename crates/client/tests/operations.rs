@@ -3,7 +3,7 @@
 use crate::fake::{self, Fake};
 use bytes::Bytes;
 use stele_client::{Client, PutPair, ScanOptions, Swap, Ttl};
-use stele_types::computed::Unfit;
+use stele_types::command::Unfit;
 use stele_types::{ColumnFamily, Error, KeyRange};
 
 /// Starts three nodes with regions that begin at the empty key, `g` and `p`.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use std::time::{Duration, Instant};
 use stele_client::{Client, Options, PutPair};
 use stele_proto::errorpb;
-use stele_types::limits::USER_KEY_BYTES_MAX;
+use stele_types::size::USER_KEY_BYTES_MAX;
 use stele_types::{Error, KeyRange, Partial};
 use tonic::Code;
 

@@ -14,7 +14,7 @@ use crate::shards::MAP_NAME;
 use crate::store::Replay;
 use std::path::Path;
 use std::sync::Arc;
-use stele_types::limits::FORMAT_VERSION;
+use stele_types::size::FORMAT_VERSION;
 use stele_types::{Error, Result, StoreId};
 use stele_vfs::Vfs;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use stele_gc::GcOptions;
 use stele_index::IndexOptions;
 use stele_log::LogOptions;
-use stele_types::limits::INLINE_VALUE_BYTES_MAX;
+use stele_types::size::INLINE_VALUE_BYTES_MAX;
 use stele_types::{Error, Result, StoreId};
 use stele_vfs::{DeviceTimer, HandlePool};
 

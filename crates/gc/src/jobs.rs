@@ -24,6 +24,9 @@
 //! - Of several tiers that refer to the victims all are merged, of one tier only the runs that do: otherwise a
 //!   reference would be left, and the file would stay.
 //! - A job that fails drops its outputs; the inputs are current all the time, so that only work is lost.
+//!
+//! Rewrites of single runs without what newer tiers hide, where the device has no room for a merge of
+//! all tiers.
 
 use crate::gc::Shared;
 use crate::mover::{Moved, Mover, Plan};
@@ -31,11 +34,12 @@ use crate::observe::{Seen, ref_bytes};
 use crate::sorting::all_tiers;
 use crate::stats::{Stage, StepDone};
 use crate::work::Work;
-use std::collections::BTreeSet;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stele_index::{
-    Job, JobDone, JobStep, MergeInputs, MergeProgress, MergeSpec, ValueMover, Version,
+    Job, JobDone, JobStep, MergeInputs, MergeProgress, MergeSpec, Run, Tier, ValueMover, Version,
 };
 use stele_log::FileKind;
 use stele_types::{Cause, Error, FileId, KeyRange, Result, RunId};
@@ -386,5 +390,137 @@ fn referring(version: &Version, victims: &BTreeSet<FileId>) -> MergeInputs {
             MergeInputs::Runs { age, runs }
         }
         _ => all_tiers(version),
+    }
+}
+
+/// Position in the tiers, from the oldest to the newest but one.
+#[derive(Debug, Default)]
+pub(crate) struct Trim {
+    /// Age of the tier, and last key, of the run that was rewritten last.
+    after: Option<(u64, Bytes)>,
+    /// Age of the newest tier for which `left` was set.
+    newest_age: u64,
+    /// Runs not rewritten since that tier exists.
+    left: usize,
+}
+
+impl Trim {
+    /// Returns the next run to rewrite with the age of its tier, if newer tiers got tombstones since it
+    /// was.
+    ///
+    /// Invariant: the runs take turns, also if new tiers come all the time.
+    pub(crate) fn next(&mut self, version: &Version) -> Option<(u64, Arc<Run>)> {
+        let (newest, older) = version.tiers().split_first()?;
+        // bug gc.trims_the_oldest_tier_only: let older = &older[older.len().saturating_sub(1)..];
+        let keyed = || {
+            let runs = older.iter().rev().flat_map(runs_with_age);
+            runs.filter(|(_, run)| run.meta().entries > 0)
+        };
+        let new = version.tiers().iter().take_while(|tier| tier.age > self.newest_age);
+        if new.map(|tier| tier.tombstones).sum::<u64>() > 0 {
+            self.left = keyed().count();
+        }
+        self.newest_age = newest.age;
+        if self.left == 0 {
+            return None;
+        }
+        let is_after = |(age, run): &(u64, &Arc<Run>)| {
+            let after = self.after.as_ref();
+            after.is_none_or(|(of, key)| (age, &run.meta().first_key) > (of, key))
+        };
+        let found = keyed().find(is_after).or_else(|| keyed().next());
+        found.map(|(age, run)| (age, run.clone()))
+    }
+
+    fn note(&mut self, age: u64, run: &Run) {
+        self.after = Some((age, run.meta().last_key.clone()));
+        self.left = self.left.saturating_sub(1);
+    }
+}
+
+fn runs_with_age(tier: &Tier) -> impl Iterator<Item = (u64, &Arc<Run>)> {
+    tier.runs.iter().map(|run| (tier.age, run))
+}
+
+impl Work {
+    /// Starts the rewrite of the next run; returns whether there is one.
+    pub(crate) fn start_trim(&mut self, shared: &Shared) -> Result<bool> {
+        let version = shared.index.version();
+        let Some((age, run)) = self.trim.next(&version) else { return Ok(false) };
+        let inputs = MergeInputs::Runs { age, runs: vec![run.id()] };
+        let spec = MergeSpec { inputs, cause: Cause::Merge };
+        shared.hooks.open_reserve(0);
+        let drop_s = self.drop_s(shared);
+        let job = shared.index.start_trim(run.id(), drop_s)?;
+        self.trim.note(age, &run);
+        self.merge = Some(self.running(&version, job, &spec, None, Arc::<Moved>::default()));
+        Ok(true)
+    }
+}
+
+/// Time for which a victim is excluded after its first failure; each further failure doubles it.
+const FIRST_WAIT_NANOS: u64 = 8_000_000_000;
+const DOUBLINGS_MAX: u32 = 6;
+
+/// Files that are not victims for a time.
+///
+/// Invariant: the choice that failed is not the next one. Other victims may fit, and each attempt
+/// costs the reads and writes of a whole job.
+#[derive(Debug, Default)]
+pub(crate) struct FailedVictims(BTreeMap<FileId, Failed>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Failed {
+    times: u32,
+    until_nanos: u64,
+}
+
+impl FailedVictims {
+    /// Notes that a job that was to empty these files ran out of space.
+    pub(crate) fn note(&mut self, files: &[FileId], now_nanos: u64) {
+        // bug gc.failed_victim_again: return;
+        for file in files {
+            let failed = self.0.entry(*file).or_default();
+            let wait_nanos = FIRST_WAIT_NANOS << failed.times.min(DOUBLINGS_MAX);
+            failed.until_nanos = now_nanos.saturating_add(wait_nanos);
+            failed.times += 1;
+        }
+    }
+
+    pub(crate) fn contains(&self, file: FileId, now_nanos: u64) -> bool {
+        self.0.get(&file).is_some_and(|failed| now_nanos < failed.until_nanos)
+    }
+
+    /// Returns a number that changes when a file is excluded or no longer is.
+    pub(crate) fn fingerprint(&self, now_nanos: u64) -> u64 {
+        let excluded = self.0.values().filter(|failed| now_nanos < failed.until_nanos);
+        excluded.fold(0, |sum, failed| sum.wrapping_add(failed.until_nanos))
+    }
+
+    /// Forgets the files that do not exist any longer.
+    pub(crate) fn retain(&mut self, exists: impl Fn(FileId) -> bool) {
+        self.0.retain(|file, _| exists(*file));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_victim_that_failed_is_excluded_for_longer_each_time() {
+        let mut failed = FailedVictims::default();
+        failed.note(&[FileId(3)], 0);
+        assert!(failed.contains(FileId(3), FIRST_WAIT_NANOS - 1));
+        assert!(!failed.contains(FileId(3), FIRST_WAIT_NANOS));
+        assert!(!failed.contains(FileId(4), 0));
+        failed.note(&[FileId(3)], FIRST_WAIT_NANOS);
+        assert!(failed.contains(FileId(3), 3 * FIRST_WAIT_NANOS - 1));
+        for _ in 0..100 {
+            failed.note(&[FileId(3)], 0);
+        }
+        assert!(!failed.contains(FileId(3), FIRST_WAIT_NANOS << DOUBLINGS_MAX));
+        failed.retain(|file| file != FileId(3));
+        assert!(!failed.contains(FileId(3), 0));
     }
 }

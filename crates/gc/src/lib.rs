@@ -6,7 +6,6 @@
 //! only then may the victim be removed.
 
 mod drop_time;
-mod failed_victims;
 mod force;
 mod gc;
 mod heat;
@@ -19,7 +18,6 @@ mod removal;
 mod saved;
 mod sorting;
 mod stats;
-mod trim;
 mod work;
 
 #[doc(hidden)]

@@ -1,15 +1,12 @@
 //! One step: continue a job, or pick and start the next.
 
-use crate::failed_victims::FailedVictims;
 use crate::gc::Shared;
-use crate::jobs::Running;
+use crate::jobs::{FailedVictims, Running, Trim};
 use crate::observe::{FileCache, LastWrite, MemtableSeen, Seen, TierCache};
 use crate::policy::{Choice, State, pick, pick_short_of_space};
 use crate::saved::Saved;
 use crate::sorting::Sorting;
-use crate::stats::Load;
-use crate::stats::{GcStats, Phase, Stage, StepDone};
-use crate::trim::Trim;
+use crate::stats::{GcStats, Load, Phase, Stage, StepDone};
 use crate::{credit_for, space_trigger};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;

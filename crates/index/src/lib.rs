@@ -7,7 +7,6 @@
 //! the immutable [`Version`] of that time.
 
 mod cache;
-mod checkpoint;
 mod cursor;
 mod index;
 mod manifest;
@@ -19,10 +18,9 @@ mod version;
 mod view;
 
 pub use cache::BlockCache;
-pub use checkpoint::Checkpoint;
-pub use cursor::Cursor;
-pub use cursor::{Found, Lookup, ValueSlice};
+pub use cursor::{Cursor, Found, Lookup, ValueSlice};
 pub use index::{Index, Ingest, Opened, VerifyReport};
+pub use manifest::Checkpoint;
 pub use manifest::frame::{ManifestRecord, inspect as inspect_manifest};
 pub use manifest::rebuild::{Rebuilt, rebuild};
 pub use manifest::{Change, Edit};

@@ -1,7 +1,7 @@
 //! Arguments of a load.
 
 use clap::{Args, ValueEnum};
-use stele_types::limits::check_value_bytes;
+use stele_types::size::check_value_bytes;
 use stele_types::{Error, Result};
 
 /// Mix of operations: YCSB A to F, a share of updates (W) or scans (S), or only inserts.

@@ -2,12 +2,12 @@
 
 use crate::args::{Wire, Workload};
 use crate::latency::{Kind, Latencies, Recorder, Summary};
-use crate::records::Records;
 use crate::server::Target;
-use crate::workload::{Mix, Step};
+use crate::workload::{Mix, Records, Step};
 use bytes::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 use stele_types::{Error, Prng, Result};
 use tokio::task::JoinSet;

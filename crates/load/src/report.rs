@@ -1,11 +1,19 @@
 //! Results of rounds, and the comparison of targets.
+//!
+//! Rounds over several servers, each of which is measured in turn.
+//!
+//! Self-contained HTML page with the results and curves of a run.
 
-use crate::args::Wire;
-use crate::choice::distribution;
-use crate::driver::Run;
-use crate::page::page;
+use crate::args::{Wire, Workload};
+use crate::driver::{self, Part, Run};
+use crate::process_io::processor_seconds;
+use crate::server::Target;
+use crate::workload::{Records, distribution};
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
 use stele_types::{Error, Result};
 
 /// Result of one target in one round.
@@ -166,6 +174,129 @@ pub(crate) fn summary(args: &Wire, rounds: &[Round]) -> Value {
         "rounds": args.rounds,
         "configuration": configuration(args),
     })
+}
+
+/// Measures `targets`, the clients of the servers that `args` names in that order.
+pub async fn measure<T: Target>(args: &Wire, targets: &[Arc<T>]) -> Result<Vec<Round>> {
+    let records = Arc::new(Records::new(&args.load));
+    for (url, target) in args.target.iter().zip(targets) {
+        prepare(args, url, target, &records).await?;
+    }
+    let mut rounds = Vec::new();
+    for number in 0..args.rounds {
+        for (url, target) in args.target.iter().zip(targets) {
+            eprintln!("round {} of {}: {url}", number + 1, args.rounds);
+            let part = Part { workload: args.load.workload, round: number, duration: None };
+            let (before, own) = (target.used().await?, processor_seconds(std::process::id())?);
+            let run = driver::run(args, target, &records, part).await?;
+            let generator_seconds = processor_seconds(std::process::id())? - own;
+            let used = target.used_since(before, &run).await?;
+            rounds.push(Round { url: url.clone(), number, run, used, generator_seconds });
+        }
+    }
+    Ok(rounds)
+}
+
+/// Loads the records and runs the warm-up.
+async fn prepare<T: Target>(
+    args: &Wire,
+    url: &str,
+    target: &Arc<T>,
+    records: &Arc<Records>,
+) -> Result<()> {
+    let load = &args.load;
+    if load.workload != Workload::Load && !load.skip_load {
+        eprintln!("{url}: loading {} records", load.records);
+        let part = Part { workload: Workload::Load, round: 0, duration: None };
+        let run = driver::run(args, target, records, part).await?;
+        if run.errors > 0 {
+            let reason = run.error.unwrap_or_default();
+            return Err(Error::Unavailable(format!(
+                "{url}: {} inserts failed: {reason}",
+                run.errors
+            )));
+        }
+    }
+    if args.warm_up > 0 && load.workload != Workload::Load {
+        eprintln!("{url}: warming up for {} s", args.warm_up);
+        let duration = Some(Duration::from_secs(args.warm_up));
+        driver::run(args, target, records, Part { workload: load.workload, round: 0, duration })
+            .await?;
+    }
+    Ok(())
+}
+
+const COLOURS: [&str; 6] = ["#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#57606a"];
+const WIDTH: f64 = 900.0;
+const HEIGHT: f64 = 260.0;
+
+/// Returns the page.
+pub(crate) fn page(args: &Wire, rounds: &[Round]) -> String {
+    let mut page = String::from(
+        "<!doctype html><meta charset=utf-8><title>stele bench wire</title>\
+         <style>body{font:15px sans-serif;margin:2em;max-width:60em}table{border-collapse:collapse}\
+         td,th{padding:.3em .8em;border-bottom:1px solid #ccc;text-align:right}\
+         td:first-child,th:first-child{text-align:left}</style><h1>stele bench wire</h1>",
+    );
+    let load = &args.load;
+    let due = load.rate.map_or_else(String::new, |rate| {
+        format!(
+            " {rate} operations are due per second; the latency of each counts from its due time."
+        )
+    });
+    let _ = write!(
+        page,
+        "<p>{:?}, {} clients, values of {} B, {} records, {} rounds.{due}</p><table><tr><th>target\
+         <th>operations/s: median<th>least<th>most<th>p50 µs<th>p99 µs",
+        load.workload, load.threads, load.value_bytes, load.records, args.rounds
+    );
+    for (url, colour) in args.target.iter().zip(COLOURS.iter().cycle()) {
+        let speed = spread(rounds, url, Round::per_second);
+        let p50 = spread(rounds, url, |round| round.run.latencies.all().p50_us);
+        let p99 = spread(rounds, url, |round| round.run.latencies.all().p99_us);
+        let _ = write!(
+            page,
+            "<tr><td><span style=color:{colour}>■</span> {}<td>{:.0}<td>{:.0}<td>{:.0}<td>{:.0}\
+             <td>{:.0}",
+            escaped(url),
+            speed.median,
+            speed.min,
+            speed.max,
+            p50.median,
+            p99.median
+        );
+    }
+    page.push_str("</table><h2>Operations in each 100 ms</h2>");
+    page.push_str(&curves(args, rounds));
+    page
+}
+
+/// Draws one line per round.
+fn curves(args: &Wire, rounds: &[Round]) -> String {
+    let top = rounds.iter().flat_map(|round| &round.run.curve).max().copied().unwrap_or(1).max(1);
+    let longest = rounds.iter().map(|round| round.run.curve.len()).max().unwrap_or(1).max(2);
+    let mut svg = format!(
+        "<svg viewBox='0 0 {WIDTH} {}' width={WIDTH}><text x=4 y=14>{top}</text>",
+        HEIGHT + 20.0
+    );
+    for round in rounds {
+        let place = args.target.iter().position(|url| *url == round.url).unwrap_or(0);
+        let colour = COLOURS.get(place % COLOURS.len()).unwrap_or(&"black");
+        let point = |(slice, count): (usize, &u64)| {
+            let x = WIDTH * slice as f64 / (longest - 1) as f64;
+            format!("{x:.1},{:.1}", HEIGHT * (1.0 - *count as f64 / top as f64))
+        };
+        let points: Vec<String> = round.run.curve.iter().enumerate().map(point).collect();
+        let _ =
+            write!(svg, "<polyline fill=none stroke='{colour}' points='{}'/>", points.join(" "));
+    }
+    let seconds = longest as f64 / 10.0;
+    let _ = write!(svg, "<text x={} y={}>{seconds:.0} s</text></svg>", WIDTH - 50.0, HEIGHT + 16.0);
+    svg
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
 #[cfg(test)]

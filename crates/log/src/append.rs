@@ -24,15 +24,13 @@
 
 use crate::FileKind;
 use crate::catalog::FileMeta;
-use crate::encode::Staged;
-use crate::encode::{self, Encoded, encode, frame_bytes};
+use crate::encode::{self, Encoded, FrameBuffer, PipelinedWrite, Staged, encode, frame_bytes};
 use crate::format::frame::FRAME_HEADER_BYTES;
 use crate::format::{CarriedRegion, Origin};
-use crate::frame_buffer::{FrameBuffer, PipelinedWrite};
 use crate::log::Appended;
-use crate::segment::begin::{Begin, Begun, begin};
 use crate::segment::scan::End;
 use crate::segment::sidecar::SidecarWriter;
+use crate::segment::{Begin, Begun, begin};
 use crate::shared::{Counters, Shared};
 use std::io::IoSlice;
 use std::sync::Arc;

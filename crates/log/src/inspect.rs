@@ -6,8 +6,7 @@ use crate::format::frame::FRAME_HEADER_BYTES;
 use crate::format::{Form, Item, Items, Magic, ops};
 use crate::retained_tombstones::{self, RetainedTombstone};
 use crate::segment::chunks::ChunkReader;
-use crate::segment::reader::{Probe, SegmentReader};
-use crate::segment::{items, scan};
+use crate::segment::scan::{self, Probe, SegmentReader};
 use crate::sorted::SortedReader;
 use crate::versions::ReplayOp;
 use std::fmt;
@@ -237,7 +236,7 @@ impl Dumper<'_> {
 
     fn sidecar(&mut self, dir: &Dir, name: Name) -> Result<()> {
         let reader = ChunkReader::open(dir, name, Magic::Sidecar)?;
-        items::of_sidecar(&reader, &mut |item| {
+        scan::of_sidecar(&reader, &mut |item| {
             self.item(0, item);
             self.check_not_stopped()
         })?;

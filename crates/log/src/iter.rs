@@ -2,7 +2,7 @@
 
 use crate::format::frame::FRAME_HEADER_BYTES;
 use crate::format::{Content, Form, Item, Items};
-use crate::segment::reader::{Probe, SegmentReader};
+use crate::segment::scan::{Probe, SegmentReader};
 use crate::shared::Shared;
 use bytes::Bytes;
 use std::collections::VecDeque;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use stele_types::limits::INLINE_VALUE_BYTES_MAX;
+use stele_types::size::INLINE_VALUE_BYTES_MAX;
 use stele_types::{FileId, KeyRange, LogIndex, Lsn, RegionId, StoreId};
 use stele_vfs::{DeviceTimer, HandlePool};
 

@@ -7,8 +7,7 @@
 //! sorted files.
 
 use crate::dir::Name;
-use crate::long_reads::PIECE_BYTES;
-use crate::read::TRUSTED_LENGTH_BYTES;
+use crate::read::{PIECE_BYTES, TRUSTED_LENGTH_BYTES};
 use crate::shared::Shared;
 use crate::sorted;
 use bytes::Bytes;
@@ -32,7 +31,7 @@ const SHORT_VALUE_BYTES_MAX: u32 = 4 << 10;
 const STRETCH_BYTES_MAX: u64 = (4 << 20) + (256 << 10);
 /// Bytes of buffers of such reads that are kept for later reads.
 pub(crate) const BUFFERS_KEPT_BYTES_MAX: usize = 12 << 20;
-/// Minimum length of a read that may bypass the page cache: see [`crate::long_reads`].
+/// Minimum length of a read that may bypass the page cache: see [`crate::read::LongReads`].
 const DIRECT_BYTES_MIN: u64 = 256 << 10;
 /// Maximum concurrent reads of background work. A device serves reads before writes: beside 64
 /// concurrent reads, a batch of the log took twice as long (p99 of puts during a full overwrite: 27

@@ -4,9 +4,8 @@ use crate::FileKind;
 use crate::catalog::FileMeta;
 use crate::dir::Name;
 use crate::recover::is_reusable;
-use crate::retained_tombstones;
-use crate::retained_tombstones::Sorter;
-use crate::segment::{damaged_payloads, items};
+use crate::retained_tombstones::{self, Sorter};
+use crate::segment::{damaged_payloads, scan};
 use crate::shared::Shared;
 use stele_types::{Error, FileId, Result};
 use stele_vfs::Open;
@@ -98,7 +97,7 @@ fn retain_tombstones(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<(
     }
     let mut sorter = Sorter::new(shared, Some(file));
     // The segment stays while its deletes are unreadable.
-    items::of_segment(&shared.dir, file, meta.end, &mut damaged_payloads::none, &mut |item| {
+    scan::of_segment(&shared.dir, file, meta.end, &mut damaged_payloads::none, &mut |item| {
         retained_tombstones::of_item(item, &mut |tombstone| sorter.add(&tombstone))
     })?;
     sorter.finish()

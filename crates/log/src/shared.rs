@@ -2,17 +2,19 @@
 //!
 //! Open files for reading: few, and shared by all stores of the process. A file stays valid while a
 //! reader holds it.
+//!
+//! Invariant: after a failed write or sync nothing is appended. The durable state is unknown, and a second sync
+//! that succeeds would prove nothing.
+//! Test: `fault_17_a_failed_sync_stops_the_log_for_good`.
 
 use crate::catalog::Catalog;
 use crate::dir::{Dir, Name};
-use crate::entry_cache::EntryCache;
-use crate::long_reads::LongReads;
-use crate::poison::Poison;
+use crate::read::{EntryCache, LongReads};
 use crate::read_many::ReadPool;
 use crate::region::Regions;
 use crate::{FileKind, LogOptions};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use stele_types::lock::{Mutex, RwLock, rank};
 use stele_types::{Error, FileId, Lsn, Result};
 use stele_vfs::{Handles, VfsFile};
@@ -125,6 +127,70 @@ impl Shared {
         match is_known {
             true => Ok(self.handles.insert(number, is_direct, file)),
             false => Ok(file),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Poison {
+    set: AtomicBool,
+    reason: Mutex<String, { rank::LOG_POISON }>,
+}
+
+impl Poison {
+    pub(crate) fn check(&self) -> Result<()> {
+        // bug log.retry_after_failed_sync: always
+        if !self.is_set() {
+            return Ok(());
+        }
+        Err(Error::Poisoned(self.reason.lock().clone()))
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.set.load(Ordering::Acquire)
+    }
+
+    /// Stops the log because of `error`, unless the device is merely full. Returns the error.
+    pub(crate) fn unless_full(&self, error: Error) -> Error {
+        if matches!(error, Error::NoSpace(_)) {
+            return error;
+        }
+        self.set(error)
+    }
+
+    /// Returns a guard that stops the log if a panic drops it. Declare it after the lock that it
+    /// belongs to: it is then dropped before the lock is free.
+    pub(crate) fn on_panic(&self, interrupted: &'static str) -> StopOnPanic<'_> {
+        StopOnPanic { poison: self, interrupted }
+    }
+
+    /// Stops the log because of `error`. Returns the error.
+    pub(crate) fn set(&self, error: Error) -> Error {
+        if !self.set.load(Ordering::Acquire) {
+            *self.reason.lock() = error.to_string();
+            self.set.store(true, Ordering::Release);
+        }
+        error
+    }
+}
+
+/// Stops the log if a panic drops it.
+///
+/// Invariant: no other thread uses what a panic left half changed. The log has stopped before the
+/// lock on it is free.
+/// Test: `a_lock_that_a_panic_frees_protects_nothing_that_is_used_again`.
+#[derive(Debug)]
+pub struct StopOnPanic<'a> {
+    poison: &'a Poison,
+    interrupted: &'static str,
+}
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        // bug log.panic_stops_nothing: never
+        if std::thread::panicking() {
+            let interrupted = self.interrupted;
+            self.poison.set(Error::Panicked(format!("a panic interrupted {interrupted}")));
         }
     }
 }

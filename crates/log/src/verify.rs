@@ -1,15 +1,13 @@
 //! Verifies every checksum of every file. Damage is reported and skipped, never truncated.
 
-use crate::FileKind;
 use crate::catalog::FileMeta;
 use crate::dir::Name;
 use crate::format::{Content, Item};
-use crate::retained_tombstones;
-use crate::segment::reader::{Probe, SegmentReader};
-use crate::segment::scan::Payloads;
-use crate::segment::{items, scan, sidecar};
+use crate::segment::scan::{self, Payloads, Probe, SegmentReader};
+use crate::segment::sidecar;
 use crate::shared::Shared;
 use crate::sorted::SortedReader;
+use crate::{FileKind, retained_tombstones};
 use std::path::PathBuf;
 use stele_types::{Command, Error, FileId, Locator, Lsn, Op, Result};
 
@@ -132,7 +130,7 @@ impl Checker<'_> {
             if let Some(body) = reader.body(at, &frame)? {
                 let mut bad = Vec::new();
                 let mut records = 0;
-                items::of_frame(&path, &frame, body, Payloads::All, &mut |item| {
+                scan::of_frame(&path, &frame, body, Payloads::All, &mut |item| {
                     records += 1;
                     bad.extend(bad_values(item));
                     Ok(())
@@ -157,7 +155,7 @@ impl Checker<'_> {
             return Ok(());
         }
         let checked =
-            sidecar::open(dir, file).and_then(|reader| items::of_sidecar(&reader, &mut |_| Ok(())));
+            sidecar::open(dir, file).and_then(|reader| scan::of_sidecar(&reader, &mut |_| Ok(())));
         checked.or_else(|error| self.report(error))
     }
 

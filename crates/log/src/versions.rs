@@ -1,13 +1,13 @@
 //! Walks over the files: surviving entries for replay of the state that a crash removed from memory, every
 //! version for a rebuild of the index.
 
+use crate::FileKind;
 use crate::dir::Name;
 use crate::format::{Content, EntryItem, Item, ops};
-use crate::retained_tombstones::RetainedTombstone;
-use crate::segment::{damaged_payloads, items};
+use crate::retained_tombstones::{self, RetainedTombstone};
+use crate::segment::{damaged_payloads, scan};
 use crate::shared::Shared;
 use crate::sorted::SortedReader;
-use crate::{FileKind, retained_tombstones};
 use std::collections::{BTreeMap, BTreeSet};
 use stele_types::{Error, FileId, LogIndex, Lsn, RegionId, Result, Term, ValueRef};
 
@@ -41,7 +41,7 @@ impl Shared {
         let segments = self.catalog.read().segments();
         for segment in segments.into_iter().filter(|segment| *segment >= from) {
             let end = self.end_of(segment);
-            items::of_segment(&self.dir, segment, end, &mut damaged_payloads::any, &mut |item| {
+            scan::of_segment(&self.dir, segment, end, &mut damaged_payloads::any, &mut |item| {
                 let Item::Entry(entry) = item else { return Ok(()) };
                 let wanted = after.get(&entry.region).is_some_and(|above| entry.index > *above);
                 if wanted && self.is_current(entry) { self.replay_entry(entry, f) } else { Ok(()) }
@@ -96,7 +96,7 @@ impl Shared {
         let segments = self.catalog.read().segments();
         for segment in segments {
             let end = self.end_of(segment);
-            items::of_segment(&self.dir, segment, end, &mut damaged_payloads::none, &mut |item| {
+            scan::of_segment(&self.dir, segment, end, &mut damaged_payloads::none, &mut |item| {
                 let Item::Entry(entry) = item else { return Ok(()) };
                 if obsolete.contains(entry.region, entry.at) {
                     return Ok(());
@@ -142,7 +142,7 @@ impl Obsolete {
         let segments = shared.catalog.read().segments();
         for segment in segments {
             let end = shared.end_of(segment);
-            items::of_segment(
+            scan::of_segment(
                 &shared.dir,
                 segment,
                 end,

@@ -2,8 +2,7 @@
 //! the state, commits what is due, and sends the replies.
 
 use crate::operator::OperatorId;
-use crate::schedule::pace::Pace;
-use crate::schedule::round;
+use crate::schedule::{Pace, round};
 use crate::{
     Cluster, Instruction, Millis, NodeReport, Operators, PairChange, RegionInfo, RegionReport,
     StaleReport, StoreReport,

@@ -10,7 +10,6 @@
 //! decision that could still be lost is visible. A *fact* (a region as its leader reports it) is
 //! recorded at once and persisted later: if it is lost, the leader reports it again.
 
-pub mod bootstrap;
 pub mod cluster;
 pub mod config;
 pub mod heat;
@@ -22,12 +21,11 @@ pub mod schedule;
 pub mod speed;
 pub mod store;
 
-pub use bootstrap::Bootstrap;
-pub use cluster::Cluster;
 pub use cluster::domains::Domain;
 pub use cluster::drain::{Blocker, DrainProgress};
 pub use cluster::regions::{Regions, StaleReport};
 pub use cluster::stores::{DrainGoal, NewStore};
+pub use cluster::{Bootstrap, Cluster};
 pub use config::{Config, Mode, SETTINGS, Setting};
 pub use heat::{Heat, Rates};
 pub use leader::{LeaderState, Refused, Report, ReportReply};

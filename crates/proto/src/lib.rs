@@ -7,12 +7,10 @@
 
 mod codec;
 mod decoded;
-mod pieces;
 mod regions;
 
-pub use codec::{SizedCodec, SizedEncoder};
+pub use codec::{Pieces, SHARED_BYTES_MIN, SizedCodec, SizedEncoder};
 pub use decoded::{Counter, Method};
-pub use pieces::{Pieces, SHARED_BYTES_MIN};
 
 /// `request_source` of the context of requests from Stele's client. It understands
 /// `undetermined_result`.

@@ -11,7 +11,6 @@ mod context;
 mod entry_recovery;
 mod input;
 mod journal;
-mod key_search;
 mod log;
 mod maintenance;
 mod messages;

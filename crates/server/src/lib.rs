@@ -3,11 +3,9 @@
 #[cfg(test)]
 extern crate self as stele_server;
 
-mod boots;
 pub mod config;
 pub mod control;
 pub mod descriptors;
-mod failed_dir;
 pub mod load;
 pub mod majorities;
 pub mod members;
@@ -23,10 +21,8 @@ pub mod snapshot_transfer;
 pub mod store;
 pub mod stores;
 pub mod tasks;
-pub mod threads;
 pub mod tikv;
 pub mod transport;
-mod unsupported;
 
 #[doc(hidden)]
 pub mod fuzzing {

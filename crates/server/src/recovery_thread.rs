@@ -2,7 +2,7 @@
 //! other stores and serves stores that are recovering too; nothing else of the store runs.
 
 use crate::store::{OutputSink, spawn};
-use crate::threads::Thread;
+use crate::tasks::Thread;
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;

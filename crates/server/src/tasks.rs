@@ -5,6 +5,9 @@
 //! with a message if it would report or promise what no longer holds. Tasks of one request or one
 //! connection are exempt: their caller sees the end.
 //! Test: `a_task_that_panics_is_named_by_healthz_and_a_required_one_ends_the_node`.
+//!
+//! Names of a node's threads: the kernel counts CPU time by thread, so the names show what each
+//! stage used.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -14,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use stele_types::{Error, Result, StoreId, panics};
+use stele_types::{Error, Result, StoreId, error};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -232,12 +235,54 @@ pub async fn next_until<T>(
 /// may have left half done.
 pub async fn caught<T>(name: &str, future: impl Future<Output = T>) -> Result<T> {
     let mut future = pin!(future);
-    poll_fn(|context| match panics::caught(name, || future.as_mut().poll(context)) {
+    poll_fn(|context| match error::caught(name, || future.as_mut().poll(context)) {
         Ok(Poll::Pending) => Poll::Pending,
         Ok(Poll::Ready(done)) => Poll::Ready(Ok(done)),
         Err(panicked) => Poll::Ready(Err(panicked)),
     })
     .await
+}
+
+/// Purpose of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thread {
+    /// Runtime: both protocols, requests, the transport between nodes, and blocking calls.
+    Network,
+    /// Store loop: consensus, log and apply.
+    Store,
+    /// Writes of a store's log, beside its loop.
+    Write,
+    /// Reads of pairs for the modifications of a store, beside its loop.
+    Lookup,
+    /// Flushes, merges, garbage collection and scrubbing of a store.
+    Maintenance,
+    /// Recovery of a store with lost log entries.
+    EntryRecovery,
+}
+
+impl Thread {
+    /// All kinds.
+    pub const ALL: [Self; 6] = [
+        Self::Network,
+        Self::Store,
+        Self::Write,
+        Self::Lookup,
+        Self::Maintenance,
+        Self::EntryRecovery,
+    ];
+
+    /// Returns the start of the thread's name; a store's id follows where there is one. The kernel
+    /// keeps 15 bytes of a name.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Self::Network => "stele-network",
+            Self::Store => "stele-store-",
+            Self::Write => "stele-write-",
+            Self::Lookup => "stele-lookup-",
+            Self::Maintenance => "stele-maintain-",
+            Self::EntryRecovery => "stele-recover-",
+        }
+    }
 }
 
 #[cfg(test)]
@@ -316,5 +361,14 @@ mod tests {
         stop.send(true).unwrap();
         until(|| tasks.reports()["port"].running == 0).await;
         assert!(failures.try_recv().is_err() && tasks.health().0);
+    }
+
+    #[test]
+    fn what_the_kernel_keeps_of_a_name_tells_the_kinds_apart() {
+        for thread in Thread::ALL {
+            assert!(thread.prefix().len() <= 15, "{thread:?}");
+            let begin_so = |other: &Thread| thread.prefix().starts_with(other.prefix());
+            assert_eq!(Thread::ALL.into_iter().filter(begin_so).count(), 1, "{thread:?}");
+        }
     }
 }

@@ -10,24 +10,21 @@ mod log_store;
 mod model;
 mod modification;
 mod overlay;
-mod pages;
 mod state_machine;
-mod stats;
 mod view;
 
-pub use log_store::{LogStore, Progress, Space};
-pub use log_store::{LostEntry, RecoverableLog};
+pub use log_store::{LogStore, LostEntry, Progress, RecoverableLog, Space};
 pub use model::{ModelEngine, ModelFactory, ModelIngest, ModelView};
 pub use modification::{Decision, Modification, Modified, NewPair, decide};
 pub use overlay::{
     DueMerge, Effects, KeyChange, Layer, MergedLayers, Overlaid, Overlay, effect_bytes,
 };
-pub use pages::{Pages, read_ident, read_regions};
-pub use state_machine::{LostValue, Repair};
-pub use state_machine::{Maintained, RangeSize, StateMachine};
-pub use state_machine::{Snapshots, check_ranges};
-pub use stats::EngineStats;
-pub use view::{Admit, Admitted, Cached, EngineView, Order, Pair, ScanOptions};
+pub use state_machine::{
+    EngineStats, LostValue, Maintained, RangeSize, Repair, Snapshots, StateMachine, check_ranges,
+};
+pub use view::{
+    Admit, Admitted, Cached, EngineView, Order, Pages, Pair, ScanOptions, read_ident, read_regions,
+};
 
 /// Storage engine of one store.
 ///

@@ -2,7 +2,7 @@
 
 use crate::Pair;
 use bytes::Bytes;
-use stele_types::computed::{self, Unfit};
+use stele_types::command::{self, Unfit};
 use stele_types::{CommandBuilder, Result};
 
 /// Change of a pair that depends on the pair. An expired pair counts as absent.
@@ -136,11 +136,11 @@ pub fn decide(change: &Modification, live: Option<Pair>) -> Decision {
             None => Decision::Keep(Modified::Unchanged { previous: None }),
         },
         Modification::Increment { by } => {
-            let sum = computed::incremented(value_of(live.as_ref()), *by);
+            let sum = command::incremented(value_of(live.as_ref()), *by);
             updated(live.as_ref(), sum.map(|sum| sum.to_string().into()))
         }
         Modification::Append { bytes } => {
-            let value = computed::appended(value_of(live.as_ref()), bytes);
+            let value = command::appended(value_of(live.as_ref()), bytes);
             updated(live.as_ref(), value.map(Bytes::from))
         }
     }

@@ -285,7 +285,7 @@ impl<T, const RANK: u8> RwLock<T, RANK> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::panics::caught;
+    use crate::error::caught;
 
     static FIRST: Mutex<u32, { rank::APPLY }> = Mutex::new(0);
     static SECOND: RwLock<u32, { rank::LOG_STATE }> = RwLock::new(0);

@@ -3,7 +3,7 @@
 use clap::Parser;
 use std::path::PathBuf;
 use stele_load::size;
-use stele_types::limits::check_value_bytes;
+use stele_types::size::check_value_bytes;
 use stele_types::{Error, Result};
 
 /// Fit the curve by which a new store estimates the speed of its device

@@ -4,8 +4,7 @@ use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 use stele_load::size;
-use stele_types::limits::check_value_bytes;
-use stele_types::size::parse_bytes;
+use stele_types::size::{check_value_bytes, parse_bytes};
 use stele_types::{Error, Result};
 use stele_vfs::DeviceProfile;
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use stele_load::process_io::{Task, Ticks, seconds};
-use stele_server::threads::Thread;
+use stele_server::tasks::Thread;
 use stele_types::Result;
 
 /// Stages of a Stele node.

@@ -5,7 +5,7 @@ use super::{Act, KEYS, Pending};
 use crate::check::linear::{Change, Op};
 use crate::world::World;
 use stele_replica::{Busy, Done, Modified, Refusal, Reply};
-use stele_types::computed::Unfit;
+use stele_types::command::Unfit;
 
 impl World {
     pub(super) fn take_reply(&mut self, mut pending: Pending, reply: Option<Reply>) {

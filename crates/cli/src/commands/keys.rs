@@ -1,18 +1,21 @@
 //! Commands on single keys and ranges.
+//!
+//! `stele del`: deletes keys. All keys, a range or a prefix are deleted after a question, or when the
+//! command line says that none is wanted.
 
 use crate::Outcome;
-use crate::args::{Append, Count, Exist, Get, Incr, Put, Scan};
-use crate::output::Output;
-use crate::place::{Place, Source, Wanted};
+use crate::args::{Append, Count, Del, Exist, Get, Incr, Put, Scan};
+use crate::place::{Amount, Place, Source, Wanted};
 use crate::store::Pair;
+use crate::terminal::{self, Output};
 use crate::text::{key_range, parse, printable, to_hex};
 use bytes::Bytes;
 use serde_json::{Map, Value};
+use std::fmt;
 use std::io::{IsTerminal, Read};
 use std::path::Path;
-use stele_types::limits::VALUE_BYTES_MAX;
-use stele_types::limits::check_value_bytes;
-use stele_types::{Error, Result};
+use stele_types::size::{VALUE_BYTES_MAX, check_value_bytes};
+use stele_types::{Error, KeyRange, Result};
 
 pub(crate) fn put(args: &Put) -> Result<Outcome> {
     let key = parse(&args.key, args.hex)?;
@@ -178,4 +181,53 @@ pub(crate) fn count(args: &Count) -> Result<Outcome> {
         Ok(())
     })?;
     print_line(&keys.to_string())
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(1) => f.write_str("1 key"),
+            Self::Exactly(keys) => write!(f, "{keys} keys"),
+            Self::MoreThan(keys) => write!(f, "more than {keys} keys"),
+        }
+    }
+}
+
+pub(crate) fn del(args: &Del) -> Result<Outcome> {
+    let keys = args.keys.iter().map(|key| parse(key, args.hex)).collect::<Result<Vec<_>>>()?;
+    if args.get && keys.len() != 1 {
+        return Err(Error::invalid("--get takes one key"));
+    }
+    let place = Place::open(&args.place)?;
+    if let (true, [key]) = (args.get, &keys[..]) {
+        let value = place.get_and_delete(key)?;
+        place.close()?;
+        return print_value(key, value, args.hex);
+    }
+    let outcome = match keys.is_empty() {
+        true => del_range(args, &place)?,
+        false => place.delete(&keys).map(|()| Outcome::Done)?,
+    };
+    place.close()?;
+    Ok(outcome)
+}
+
+fn del_range(args: &Del, place: &Place) -> Result<Outcome> {
+    let range = if args.all { KeyRange::all() } else { key_range(&args.range, args.hex)? };
+    let amount = place.keys_in(&range)?;
+    let is_all = range.start.is_empty() && range.end.is_empty();
+    let target = args.place.describe();
+    if amount == Amount::Exactly(0) {
+        let range = if is_all { target } else { "this range".to_owned() };
+        eprintln!("stele: no key is in {range}");
+        return Ok(Outcome::Done);
+    }
+    let all = if is_all { "all keys, " } else { "" };
+    if !terminal::given(&format!("delete {all}{amount}, from {target}"), args.yes)? {
+        eprintln!("stele: nothing was deleted");
+        return Ok(Outcome::Failed);
+    }
+    place.delete_range(&range)?;
+    eprintln!("stele: deleted {amount}");
+    Ok(Outcome::Done)
 }

@@ -2,10 +2,9 @@
 
 use crate::Outcome;
 use crate::args::{Stats, Target};
-use crate::output::Output;
-use crate::progress::Progress;
 use crate::reader::Reader;
 use crate::store::{DiskBytes, Statistics, Store, Tuning};
+use crate::terminal::{Output, Progress};
 use serde_json::{Value, json};
 use stele_types::Result;
 use stele_types::size::format_bytes;

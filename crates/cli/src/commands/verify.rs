@@ -1,12 +1,10 @@
 //! `stele verify`: checks a whole store. Exit code 1 if anything is damaged.
 
-use crate::Outcome;
 use crate::args::Verify;
-use crate::inspect;
-use crate::output::Output;
-use crate::progress::Progress;
 use crate::reader::Reader;
 use crate::store::{DiskBytes, Tuning, Verified};
+use crate::terminal::{Output, Progress};
+use crate::{Outcome, inspect};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use stele_types::size::{counted, format_bytes};

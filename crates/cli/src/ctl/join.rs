@@ -3,8 +3,8 @@
 
 use crate::Outcome;
 use crate::args::AddStore;
-use crate::output::print;
 use crate::table::{self, Cell, number, words};
+use crate::terminal::print;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};

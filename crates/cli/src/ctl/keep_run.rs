@@ -1,8 +1,8 @@
 //! `stele ctl keep-run`: one of two runs of a store that stopped beside each other goes on.
 
 use crate::Outcome;
-use crate::output::print;
 use crate::store::Store;
+use crate::terminal::print;
 use std::path::PathBuf;
 use stele_client::Control;
 use stele_types::{Error, Result, StoreId};

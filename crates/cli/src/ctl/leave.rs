@@ -2,10 +2,10 @@
 //! and what it waits for.
 
 use super::rows::state_name;
+use crate::Outcome;
 use crate::args::Remove;
-use crate::output::print;
 use crate::table::{self, Cell, formatted, maybe, number, words};
-use crate::{Outcome, consent};
+use crate::terminal::{self, print};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use stele_client::Control;
@@ -27,7 +27,7 @@ pub(super) async fn remove(control: &Control, wanted: &Remove, json: bool) -> Re
     if wanted.yes {
         eprintln!("stele: this will {what}");
     }
-    if !consent::given(&what, wanted.yes)? {
+    if !terminal::given(&what, wanted.yes)? {
         eprintln!("stele: nothing was changed");
         return Ok(Outcome::Failed);
     }

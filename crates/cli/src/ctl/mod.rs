@@ -1,6 +1,5 @@
 //! `stele ctl`: administration of a cluster.
 
-mod change;
 mod checksum;
 mod config;
 mod join;
@@ -10,12 +9,11 @@ pub(crate) mod placement;
 mod recover;
 pub(crate) mod rows;
 
-use crate::Outcome;
 use crate::args::{Ctl, CtlCommand, Regions};
-use crate::output::print;
-use crate::runtime;
 use crate::table::{self, Cell};
-pub(crate) use change::Change;
+use crate::terminal::print;
+use crate::{Outcome, runtime};
+pub(crate) use placement::Change;
 use rows::{known_stores, members, operators, region_line, regions, replicas, stores};
 use std::time::Duration;
 use stele_client::Control;

@@ -1,15 +1,18 @@
 //! `stele ctl placement` and `stele ctl explain`: measured speeds, weights, and the reasons of
 //! placement.
 
-use super::rows::{self, bytes, labels, operators, region_line, state_name};
+use super::rows::{
+    self, bytes, labels, operator, operator_state, operators, region_line, state_name,
+};
+use crate::Outcome;
 use crate::args::Explain;
-use crate::output::{Output, print};
 use crate::table::{self, Cell, formatted, number, words, words_as};
-use crate::{Outcome, text};
+use crate::terminal::{Output, print};
 use serde_json::json;
+use std::time::{Duration, Instant};
 use stele_client::messages::{
-    ExplainResponse, OperatorInfo, PlacementResponse, RegionHeat, StorePlacement, StoreRole,
-    StoreState, StoreVerdict,
+    ExplainResponse, OperatorInfo, OperatorState, PlacementResponse, RegionHeat, StorePlacement,
+    StoreRole, StoreState, StoreVerdict,
 };
 use stele_client::{Control, RegionRow};
 use stele_types::size::{counted, format_bytes};
@@ -37,7 +40,9 @@ pub(crate) async fn placement(control: &Control, json: bool) -> Result<Outcome> 
 pub(crate) async fn explain(control: &Control, wanted: &Explain, json: bool) -> Result<Outcome> {
     let response = match (wanted.region, &wanted.key) {
         (Some(region), _) => control.explain(RegionId(region)).await?,
-        (None, Some(key)) => control.explain_key(text::parse(key, wanted.hex)?.into()).await?,
+        (None, Some(key)) => {
+            control.explain_key(crate::text::parse(key, wanted.hex)?.into()).await?
+        }
         (None, None) => return Err(Error::invalid("name a region, or a key with --key")),
     };
     if json {
@@ -275,6 +280,68 @@ fn verdict(verdict: &StoreVerdict) -> Vec<Cell> {
         words("rule", verdict.rule.as_str()),
         words("reason", verdict.reason.as_str()),
     ]
+}
+
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Time after which the operator is no longer followed; it continues.
+const FOLLOW_LIMIT: Duration = Duration::from_secs(600);
+
+/// An operator of the placement group.
+pub(crate) struct Change<'a> {
+    control: &'a Control,
+    operator: u64,
+}
+
+impl<'a> Change<'a> {
+    /// Follows the operator with this ID.
+    pub(crate) fn new(control: &'a Control, operator: u64) -> Self {
+        Self { control, operator }
+    }
+
+    /// Waits for the end of the operator and prints its result.
+    pub(crate) async fn wait(self, json: bool) -> Result<Outcome> {
+        let started = Instant::now();
+        let ended = self.ended().await?;
+        if json {
+            table::print(&[operator(&ended)], true, "")?;
+        } else {
+            let seconds = started.elapsed().as_secs_f64();
+            let state = operator_state(ended.state);
+            let OperatorInfo { region_id, what, .. } = &ended;
+            print(&format!("region {region_id}: {what}: {state} ({seconds:.1} s)\n"));
+        }
+        if ended.state == OperatorState::Done as i32 {
+            return Ok(Outcome::Done);
+        }
+        Err(Error::Refused(format!("{}: {}", ended.what, ended.detail)))
+    }
+
+    /// Waits for the end of the operator and returns its final state.
+    pub(crate) async fn ended(&self) -> Result<OperatorInfo> {
+        let started = Instant::now();
+        loop {
+            let info = self.control.operator(self.operator).await?;
+            match info {
+                Some(info) if info.state == OperatorState::Running as i32 => {
+                    if started.elapsed() > FOLLOW_LIMIT {
+                        return Ok(info);
+                    }
+                }
+                Some(info) => return Ok(info),
+                // The leader that knew the operator was replaced.
+                None => {
+                    return Ok(OperatorInfo {
+                        id: self.operator,
+                        what: format!("operator {}", self.operator),
+                        state: OperatorState::Unspecified as i32,
+                        detail: "the placement group has a new leader, which does not know the operator; see `stele ctl regions`".to_owned(),
+                        ..OperatorInfo::default()
+                    });
+                }
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
 }
 
 #[cfg(test)]

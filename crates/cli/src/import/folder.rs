@@ -9,10 +9,9 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use stele_types::limits::VALUE_BYTES_MAX;
-use stele_types::limits::check_value_bytes;
-use stele_types::{Error, Result};
-use stele_types::{command::check_user_key, is_expired};
+use stele_types::command::check_user_key;
+use stele_types::size::{VALUE_BYTES_MAX, check_value_bytes};
+use stele_types::{Error, Result, is_expired};
 
 /// Entry below the directory.
 enum Found {

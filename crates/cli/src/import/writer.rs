@@ -1,8 +1,8 @@
 //! Writes the items of a source, with many puts in flight.
 
 use super::Item;
-use crate::progress::Progress;
 use crate::store::{Pending, Store};
+use crate::terminal::Progress;
 use crate::text::printable;
 use std::collections::{HashMap, VecDeque};
 use stele_types::{Error, Result};

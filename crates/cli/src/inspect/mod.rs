@@ -1,16 +1,19 @@
 //! `stele inspect`: prints the records of a store's files without opening the store. Nothing is
 //! locked, repaired or written, and damage is printed as records.
+//!
+//! Records of each kind of file, one line each.
 
 mod identity;
-mod records;
 
 use crate::Outcome;
 use crate::args::{Inspect, Part};
-use crate::output::Output;
-use records::DumpedRecord;
+use crate::terminal::Output;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use stele_log::inspect::{Row, What};
 use stele_types::{Error, Result};
+use stele_vfs::{RealVfs, Vfs};
 
 /// Output of records, with a count of the damaged ones.
 struct Printer {
@@ -96,9 +99,9 @@ fn show(part: Part, file: &Path, printer: &mut Printer) -> Result<()> {
 /// Calls `f` with each record. Damage that ends a file early is passed as a record too.
 fn records_of(part: Part, file: &Path, f: &mut dyn FnMut(DumpedRecord)) -> Result<()> {
     let read = match part {
-        Part::Log => records::of_log(file, f),
-        Part::Run => records::of_run(file, f),
-        Part::Manifest | Part::Store => records::of_manifest(file, f),
+        Part::Log => of_log(file, f),
+        Part::Run => of_run(file, f),
+        Part::Manifest | Part::Store => of_manifest(file, f),
     };
     match read {
         Err(error) if error.is_damage() => {
@@ -151,4 +154,53 @@ fn files(part: Part, dir: &Path) -> Result<Vec<PathBuf>> {
     }
     files.sort();
     Ok(files)
+}
+
+/// A record, or a range of bytes that is not one.
+struct DumpedRecord {
+    /// Byte offset from the start of the file.
+    pub offset: u64,
+    /// Length on the device, if the record has one of its own.
+    pub bytes: Option<u64>,
+    /// Text of the record, or a description of the damage.
+    pub content: Result<String, String>,
+}
+
+fn of_log(file: &Path, f: &mut dyn FnMut(DumpedRecord)) -> Result<()> {
+    let vfs: Arc<dyn Vfs> = Arc::new(RealVfs::new());
+    stele_log::inspect::dump(&vfs, file, &mut |row| {
+        f(DumpedRecord { offset: row.offset, bytes: None, content: log_row(&row) });
+        true
+    })
+}
+
+fn log_row(row: &Row) -> Result<String, String> {
+    let text = row.to_string();
+    // The row's text begins with the offset, which is printed separately.
+    let text = text.trim_start().split_once(' ').map_or("", |(_, text)| text.trim_start());
+    match &row.what {
+        What::Damage { detail } => Err(detail.clone()),
+        What::Put { whole: Some(false), .. } => Err(text.to_owned()),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+fn of_run(file: &Path, f: &mut dyn FnMut(DumpedRecord)) -> Result<()> {
+    stele_index::inspect_run(&RealVfs::new(), file, &mut |record| {
+        f(DumpedRecord {
+            offset: record.offset,
+            bytes: Some(record.bytes),
+            content: record.content,
+        });
+    })
+}
+
+fn of_manifest(file: &Path, f: &mut dyn FnMut(DumpedRecord)) -> Result<()> {
+    stele_index::inspect_manifest(&RealVfs::new(), file, &mut |record| {
+        let content = record.content.map(|changes| {
+            let changes: Vec<String> = changes.iter().map(|change| format!("{change:?}")).collect();
+            changes.join("; ")
+        });
+        f(DumpedRecord { offset: record.offset, bytes: Some(record.bytes), content });
+    })
 }

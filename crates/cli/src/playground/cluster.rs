@@ -1,6 +1,6 @@
 //! The playground's nodes as a cluster.
 
-use super::fault_tolerance::{describe, nodes_that_may_fail};
+use super::actions::{describe, nodes_that_may_fail};
 use super::nodes::{Nodes, State};
 use crate::table::{self, Cell, maybe, number, words};
 use parking_lot::{Mutex, MutexGuard};

@@ -3,7 +3,7 @@
 use super::actions::{execute, time};
 use super::cluster::Cluster;
 use super::prompt::PromptCommand;
-use crate::output::print;
+use crate::terminal::print;
 use bytes::Bytes;
 use std::time::Instant;
 use stele_client::{PutPair, ScanOptions, Verdict};

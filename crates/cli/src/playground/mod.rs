@@ -3,13 +3,12 @@
 mod actions;
 mod cluster;
 mod demo;
-mod fault_tolerance;
 mod load;
 mod nodes;
 mod prompt;
 
 use crate::args::Playground;
-use crate::output::print;
+use crate::terminal::print;
 use crate::{Outcome, one_line, runtime};
 use cluster::Cluster;
 use nodes::Nodes;

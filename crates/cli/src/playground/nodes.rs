@@ -1,7 +1,7 @@
 //! The playground's processes: one per node, each with its own directory. None outlives the
 //! playground.
 
-use crate::output::print;
+use crate::terminal::print;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::net::TcpListener;

@@ -193,7 +193,7 @@ impl PromptLines {
                 let line = lines.next().transpose();
                 let line = line.map_err(|error| Error::io("read", "standard input", error))?;
                 if let Some(line) = line.as_ref().filter(|line| !line.trim().is_empty()) {
-                    crate::output::print(&format!("> {line}\n"));
+                    crate::terminal::print(&format!("> {line}\n"));
                 }
                 Ok(line)
             }

@@ -1,7 +1,6 @@
 //! Operations on keys.
 
 mod batch;
-mod modify;
 mod range;
 mod scan;
 mod single;

@@ -8,7 +8,7 @@ use stele_proto::stele::kv::v1::modify_request::Change;
 use stele_proto::stele::kv::v1::{
     ExistRequest, ExistResponse, ModifyRequest, ModifyResponse, Refusal,
 };
-use stele_types::computed::{Unfit, appended, incremented};
+use stele_types::command::{Unfit, appended, incremented};
 use tonic::Request;
 
 fn refused(unfit: Unfit) -> ModifyResponse {

@@ -4,7 +4,7 @@ use super::network::{Network, key};
 use crate::fake::Stored;
 use bytes::Bytes;
 use stele_client::{Client, PutPair, Ttl};
-use stele_types::limits::USER_KEY_BYTES_MAX;
+use stele_types::size::USER_KEY_BYTES_MAX;
 use stele_types::{ColumnFamily, Error, KeyRange, Partial, Result};
 
 /// Keys of a call, at most.

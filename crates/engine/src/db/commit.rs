@@ -38,8 +38,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use stele_gc::Pressure;
 use stele_storage::{LogStore, StateMachine};
+use stele_types::error::caught;
 use stele_types::lock::{Mutex, rank};
-use stele_types::panics::caught;
 use stele_types::{
     CommandBuilder, CommittedEntry, EntryRecord, Error, LogBatch, LogIndex, Record, RegionId,
     Result, Term,

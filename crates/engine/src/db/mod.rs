@@ -3,15 +3,9 @@
 mod batch;
 mod commit;
 mod completion_queue;
-mod device;
-mod group;
 mod iter;
-mod lookup;
 mod modify;
-mod place_watch;
-mod queued_reads;
 mod read_queue;
-mod scan_readahead;
 mod workers;
 
 pub use batch::Batch;
@@ -19,25 +13,25 @@ pub use commit::Completion;
 pub use completion_queue::{
     Answer, Completed, CompletionQueue, Notify, QueueOptions, QueueStats, QueuedStore,
 };
-pub use device::Device;
-pub use group::Group;
-pub use iter::DbIter;
+pub use iter::{DbIter, Group};
 pub use modify::{StoreMode, Stored};
+pub(crate) use workers::each_on_a_thread;
 
 use crate::options::Options;
-use crate::store::{Opened, RepairStats, Replay, Store, VerifyEvent, VerifyReport, View};
+use crate::store::{Opened, RepairStats, Replay, Shared, Store, VerifyEvent, VerifyReport, View};
 use bytes::Bytes;
 use commit::CommitPipeline;
-use lookup::lookup;
-use queued_reads::Reader;
+use read_queue::Reader;
 use std::path::Path;
 use std::sync::Arc;
 use stele_gc::GcStats;
+use stele_index::Found;
 use stele_log::LogStats;
 use stele_storage::{EngineStats, EngineView, Maintained, Order, Pair, ScanOptions, StateMachine};
-use stele_types::{Clock, CommandBuilder, KeyRange, Result, checksum, command, is_expired};
+use stele_types::{
+    Clock, CommandBuilder, KeyRange, Result, ValueRef, checksum, command, is_expired,
+};
 use stele_vfs::{DirLock, RealVfs, SystemClock, Vfs};
-pub(crate) use workers::each_on_a_thread;
 use workers::{Signal, Workers, stop_on_panic};
 
 /// An open store. Threads share it by reference. Dropping it is safe at any time, but only
@@ -389,5 +383,101 @@ impl Db {
     /// Returns a view of one point in time, for several reads that must be consistent.
     pub fn view(&self) -> Result<impl EngineView + use<>> {
         self.store.view()
+    }
+}
+
+/// Pair of a key, and its value's location at the moment of the lookup.
+#[derive(Clone, Debug)]
+struct Located {
+    pub value: Bytes,
+    pub expires_at_s: u64,
+    pub at: ValueRef,
+}
+
+/// Finds a pair without pinning its file: garbage collection may move or drop the value between the
+/// lookup and the read. Then the key has a new location, and the lookup is repeated. Reads no value
+/// of a pair with an expiry that is not `is_live`, and none at the location of `known`.
+fn lookup(
+    shared: &Shared,
+    key: &[u8],
+    is_live: impl Fn(u64) -> bool,
+    known: Option<&Located>,
+) -> Result<Option<Located>> {
+    let mut failed: Option<ValueRef> = None;
+    loop {
+        let (at, expires_at_s) = match shared.index.get(key)? {
+            Some(Found::Value { value, expires_at_s }) if is_live(expires_at_s) => {
+                (value, expires_at_s)
+            }
+            _ => return Ok(None),
+        };
+        let known = known.filter(|known| known.at == at);
+        let read = match (known, &at) {
+            (Some(known), _) => Ok(known.value.clone()),
+            (None, ValueRef::Inline(bytes)) => Ok(bytes.clone()),
+            (None, ValueRef::At(locator)) => shared.value(locator),
+        };
+        match read {
+            Ok(value) => return Ok(Some(Located { value, expires_at_s, at })),
+            Err(error) if failed.as_ref() == Some(&at) => {
+                if let ValueRef::At(locator) = &at {
+                    shared.lost_values.note(key, locator, &error);
+                }
+                return Err(error);
+            }
+            Err(_) => failed = Some(at),
+        }
+    }
+}
+
+/// Does the same as [`lookup`] with an empty value; reads no value.
+fn lookup_key(
+    shared: &Shared,
+    key: &[u8],
+    is_live: impl Fn(u64) -> bool,
+) -> Result<Option<Located>> {
+    Ok(match shared.index.get(key)? {
+        Some(Found::Value { value: at, expires_at_s }) if is_live(expires_at_s) => {
+            Some(Located { value: Bytes::new(), expires_at_s, at })
+        }
+        _ => None,
+    })
+}
+
+/// Device of a store, as its file system reports it. The device may have other users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Number of the device (`st_dev`). Stores on one file system have the same number.
+    pub number: u64,
+    /// Size of the device in bytes.
+    pub capacity_bytes: u64,
+    /// Bytes that are free, for all users.
+    pub free_bytes: u64,
+    /// Bytes that the store takes.
+    pub store_bytes: u64,
+}
+
+impl Device {
+    fn of(store: &Store) -> Result<Self> {
+        let shared = store.shared();
+        Ok(Self {
+            number: shared.vfs.device_number(&shared.dir)?,
+            capacity_bytes: shared.vfs.total_bytes(&shared.dir)?,
+            free_bytes: shared.vfs.free_bytes(&shared.dir)?,
+            store_bytes: crate::store::count_disk_bytes(shared)?,
+        })
+    }
+
+    /// Returns the bytes in use, by all users.
+    pub fn used_bytes(&self) -> u64 {
+        self.capacity_bytes.saturating_sub(self.free_bytes)
+    }
+
+    /// Returns the part of the device that is in use, from 0 to 1; 0 for a device without a size.
+    pub fn utilisation(&self) -> f64 {
+        match self.capacity_bytes {
+            0 => 0.0,
+            capacity => self.used_bytes() as f64 / capacity as f64,
+        }
     }
 }

@@ -8,16 +8,15 @@
 //! its group, in the order in which the modifications joined.
 //! Test: `modifications_of_one_group_and_of_two_are_decided_one_after_the_other`.
 
-use super::Db;
 use super::commit::Completion;
-use super::lookup::{Located, lookup, lookup_key};
+use super::{Db, Located, lookup, lookup_key};
 use crate::store::{Shared, Store};
 use bytes::Bytes;
 use std::sync::{Arc, OnceLock};
 use stele_storage::{Decision, Modification, Modified, NewPair, Overlay, Pair, decide};
-use stele_types::limits::APPENDED_VALUE_BYTES_MAX;
-use stele_types::{CommandBuilder, Error, LogIndex, Result, command};
-use stele_types::{computed::Unfit, is_expired};
+use stele_types::command::{self, Unfit};
+use stele_types::size::APPENDED_VALUE_BYTES_MAX;
+use stele_types::{CommandBuilder, Error, LogIndex, Result, is_expired};
 
 /// Condition of a put (KV-SSD: store modes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,7 @@
 //! Opening of a set: reads the maps of all directories, compares them, and only then changes
 //! something.
 
-use super::map::{Found, Map, SetId};
-use super::partition::Partition;
+use super::map::{Found, Map, Partition, SetId};
 use super::{Shard, ShardPlace, ShardsOptions};
 use crate::db::{Db, each_on_a_thread};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,10 +1,12 @@
 //! The store as a storage engine: what consensus calls.
 
-use super::{Ingest, Shared, Store, View, install};
+use super::{Ingest, Replay, Shared, Store, View, apply, install};
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stele_gc::Pressure;
+use stele_index::Checkpoint;
 use stele_storage::{
     EngineStats, LogStore, LostValue, Maintained, Pair, Progress, RangeSize, Repair, Snapshots,
     Space, StateMachine,
@@ -134,7 +136,7 @@ impl StateMachine for Store {
                 .filter(|&&cause| cause != Cause::Probe)
                 .map(|&cause| (cause.name(), meter.bytes(cause)))
                 .collect(),
-            disk_bytes: super::disk_bytes::disk_bytes(shared).unwrap_or(gc.disk_bytes),
+            disk_bytes: super::place::disk_bytes(shared).unwrap_or(gc.disk_bytes),
             live_bytes_estimate: gc.live_bytes + inline_bytes(shared),
             memory_bytes: shared.index.memory_bytes()
                 + shared.log.stats().memory_bytes
@@ -246,4 +248,70 @@ impl Store {
         }
         Ok(checked)
     }
+}
+
+impl Store {
+    /// Ends the incarnations of the regions that these marks of a batch end. In this order, what a
+    /// region applied is made durable without its log, its entries are truncated, and the
+    /// checkpoint drops it. Its pairs thus stay (another region may have taken them over), none of
+    /// its entries is applied again over newer pairs, and what it had applied does not count for
+    /// its next incarnation. After a crash in between, it continues with an empty log.
+    ///
+    /// Invariant: a destroyed region is in no checkpoint. Opening relies on it. Therefore an ending region
+    /// applies nothing until the batch is appended.
+    /// Test: `every_crash_while_ranges_move_leaves_one_side_of_the_step`.
+    pub(super) fn end_incarnations(&self, ending: &[(RegionId, &Mark)]) -> Result<()> {
+        ending.iter().try_for_each(|(region, mark)| self.end_incarnation(*region, mark))
+    }
+
+    fn end_incarnation(&self, region: RegionId, mark: &Mark) -> Result<()> {
+        let shared = &self.shared;
+        let log = shared.log.region(region).filter(|log| !log.destroyed);
+        let Some(log) = log else { return Ok(()) };
+        let applied = shared.apply.lock().begin_ending(region).unwrap_or(log.truncated.0);
+        if matches!(mark, Mark::Start(index, _) if *index == applied && log.last == applied) {
+            return Ok(());
+        }
+        let durable = shared.checkpointed(region).max(log.truncated.0);
+        // bug engine.life_not_flushed: never
+        if applied > durable {
+            self.flush()?;
+        }
+        // With `Replay::All` no keys move between regions: applying an entry again has the same
+        // effect, and an applied index below the truncation indicates damage.
+        let truncation = apply::truncation(&shared.log, region, applied)
+            .filter(|_| shared.replay == Replay::Committed && applied > log.truncated.0);
+        // bug engine.life_not_truncated: let truncation = None;
+        if let Some(mark) = truncation {
+            // The flush above has just made durable what this truncates.
+            shared.append(&LogBatch { records: vec![mark] })?;
+        }
+        let mut state = shared.apply.lock();
+        state.remove_region(region);
+        // bug engine.earlier_life_counts: skip
+        shared.index.forget_region(region)?;
+        Ok(())
+    }
+}
+
+/// Repeats start marks that a crash prevented. An installed range was current in the index, but the
+/// log did not record yet that the region starts after it. The manifest has an applied entry that
+/// the log lacks, from which the mark is written again.
+pub(super) fn repeat_start_marks(shared: &Arc<Shared>, checkpoint: &Checkpoint) -> Result<()> {
+    let mut records = Vec::new();
+    for (&region, &(index, term)) in &checkpoint.applied {
+        let is_known = shared.log.region(region).is_some_and(|log| {
+            let has_entry = shared.log.term(region, index) == Some(term);
+            // bug engine.start_term_ignored: let has_entry = has_entry || index <= log.last;
+            !log.destroyed && (index <= log.truncated.0 || has_entry)
+        });
+        if !is_known {
+            records.push(Record::Mark(region, Mark::Start(index, term)));
+        }
+    }
+    // bug engine.start_not_repeated: never
+    if !records.is_empty() {
+        shared.log.append(&LogBatch { records })?;
+    }
+    Ok(())
 }

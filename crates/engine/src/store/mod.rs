@@ -4,21 +4,16 @@
 //! segment is removed only when nothing refers to it and a durable checkpoint covers it.
 
 mod apply;
-mod disk_bytes;
 mod engine;
-mod incarnations;
 mod install;
-mod lost_blocks;
-mod lost_values;
+mod losses;
 mod open;
 mod place;
 mod rebuild;
 mod recovering;
 mod repair_writes;
 mod reserve;
-mod reserve_size;
 mod scrub;
-mod scrub_record;
 mod slice;
 mod space;
 mod speed;
@@ -33,18 +28,16 @@ pub use reserve::NAME as RESERVE_FILE;
 pub use verify::{VerifyEvent, VerifyReport};
 pub use view::View;
 
-pub(crate) use disk_bytes::count as count_disk_bytes;
 pub(crate) use open::{lock, lock_alone};
+pub(crate) use place::count as count_disk_bytes;
 pub(crate) use slice::{Extent, ReadSlice, SLICE_PAIRS_MAX, Slice};
 
 use crate::options::Options;
 use apply::ApplyState;
 use bytes::Bytes;
-use disk_bytes::DiskBytes;
-use lost_blocks::LostBlocks;
-use lost_values::LostValues;
-pub use lost_values::RepairStats;
-use place::Place;
+pub use losses::RepairStats;
+use losses::{LostBlocks, LostValues};
+use place::{DiskBytes, Place};
 use scrub::Scrub;
 pub use scrub::ScrubStats;
 use space::SpaceState;
@@ -134,7 +127,7 @@ impl GcHooks for Shared {
 
     fn note_unreadable(&self, key: &[u8], at: &Locator, error: &Error) {
         // A job on some of the tiers also reads values that a newer tier has replaced.
-        if matches!(lost_values::is_at(self, key, at), Ok(true)) {
+        if matches!(losses::is_at(self, key, at), Ok(true)) {
             self.lost_values.note(key, at, error);
         }
     }

@@ -1,16 +1,13 @@
 //! Opening: checks the identity, opens the index, and replays the log.
 
 use super::apply::ApplyState;
-use super::disk_bytes::DiskBytes;
-use super::lost_blocks::LostBlocks;
-use super::lost_values::LostValues;
-use super::place::Place;
-use super::reserve::Reserve;
-use super::reserve_size::ReserveSize;
+use super::losses::{LostBlocks, LostValues};
+use super::place::{DiskBytes, Place};
+use super::reserve::{Reserve, ReserveSize};
 use super::scrub::Scrub;
 use super::space::SpaceState;
 use super::value_cache::ValueCache;
-use super::{Shared, Store, incarnations, rebuild};
+use super::{Shared, Store, engine, rebuild};
 use crate::identity;
 use crate::options::Options;
 use crate::shards::check_not_a_shard;
@@ -111,7 +108,7 @@ impl Store {
         });
         note_damaged(&shared, &known.damaged)?;
         check_not_older(&shared, &known.checkpoint)?;
-        incarnations::repeat_start_marks(&shared, &known.checkpoint)?;
+        engine::repeat_start_marks(&shared, &known.checkpoint)?;
         let (replayed_entries, replayed_bytes) = catch_up(&shared, &known.checkpoint, replay)?;
         let scrub = Scrub::open(clock.clone(), &shared);
         let gc = Arc::new(start_gc(&shared, clock, gc_options, &known)?);

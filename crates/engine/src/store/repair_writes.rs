@@ -1,7 +1,7 @@
 //! Installation of other replicas' copies of lost values and blocks.
 
 use super::install::{Ingest, lock_flushed, make_current};
-use super::lost_values::is_at;
+use super::losses::is_at;
 use super::{Store, View};
 use bytes::Bytes;
 use stele_gc::Forced;

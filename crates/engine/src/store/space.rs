@@ -1,7 +1,6 @@
 //! Admission by free space: garbage collection needs space to free any.
 
-use super::reserve::Reserve;
-use super::reserve_size::{self, ReserveSize};
+use super::reserve::{self, Reserve, ReserveSize};
 use super::{Replay, Shared, Store};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -103,7 +102,7 @@ impl Shared {
     /// Returns the bytes that jobs may write: all but what is kept for deletes, and as much again for
     /// what a job writes besides its outputs.
     pub(crate) fn job_room_bytes(&self) -> Result<u64> {
-        let data_bytes = reserve_size::data_bytes(self);
+        let data_bytes = reserve::data_bytes(self);
         let mut room_bytes = self.writable_bytes()?;
         // Invariant: a job of a store that is short of space counts on the reserve alone. Puts may take
         // the rest meanwhile, and what does not end frees nothing.
@@ -129,7 +128,7 @@ impl Shared {
     }
 
     fn reserve_for_data(&self) -> u64 {
-        self.space.size.for_data(reserve_size::data_bytes(self))
+        self.space.size.for_data(reserve::data_bytes(self))
     }
 
     /// Invariant: what frees space gets the blocks that are held for it. No more are returned than
@@ -152,7 +151,7 @@ impl Shared {
         if self.options.reserved_bytes == 0 || !room.reserve.can_hold() {
             return Ok(());
         }
-        let wanted = self.reserve_bytes(reserve_size::data_bytes(self))?;
+        let wanted = self.reserve_bytes(reserve::data_bytes(self))?;
         let held = room.reserve.held_bytes();
         if wanted < held / 2 {
             return room.reserve.shrink(wanted);
@@ -208,7 +207,7 @@ impl Shared {
     /// Reads the free space of the device. Freed segments are returned to it before a put is refused
     /// for lack of `bytes`.
     fn read_room(&self, room: &mut Room, bytes: u64) -> Result<()> {
-        let data_bytes = reserve_size::data_bytes(self);
+        let data_bytes = reserve::data_bytes(self);
         let reserve_bytes = self.reserve_bytes(data_bytes)?;
         let held = room.reserve.held_bytes();
         let mut free = self.vfs.free_bytes(&self.dir)? + held;
@@ -303,7 +302,7 @@ impl Store {
             return Ok(true);
         }
         let mut room = self.shared.space.room.lock();
-        let takes = reserve_size::written_bytes(bytes);
+        let takes = reserve::written_bytes(bytes);
         if room.granted_bytes < takes {
             self.shared.read_room(&mut room, bytes)?;
             if room.left_bytes < bytes || !self.shared.grant(&mut room, takes)? {

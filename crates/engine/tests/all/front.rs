@@ -9,7 +9,7 @@ use std::time::Duration;
 use stele_engine::{Batch, Db, Error, Group, KeyRange, Options, Order, ScanOptions};
 use stele_storage::{Admitted, EngineView, StateMachine};
 use stele_types::ManualClock;
-use stele_types::limits::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use stele_types::size::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_vfs::{Fault, Vfs};
 
 fn numbered(n: u32) -> Vec<u8> {

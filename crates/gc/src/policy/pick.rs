@@ -1,9 +1,16 @@
 //! Selection of the next job.
+//!
+//! Schedule of the sorts of everything: time is divided into intervals, and each store sorts once in
+//! each. The intervals of stores with different phases begin at different times, also if all stores
+//! were started, or all were given the setting, at the same moment.
+//!
+//! Selection of tiers to merge, so that reads probe few of them: tiered with a size ratio on top,
+//! lazily leveled below (the oldest tier is the one large level).
 
-use super::state::{Choice, DEAD_SHARE_MIN, Held, State};
-use super::tiers;
+use super::state::{Choice, DEAD_SHARE_MIN, Held, State, TierState};
 use super::victims::{self, Victims, Wanted};
 use crate::{GcOptions, PolicyKind};
+use std::cmp::Reverse;
 use stele_types::KeyRange;
 
 /// Share of the target at which a round starts: its outputs take space until its victims are
@@ -63,7 +70,7 @@ pub fn pick(state: &State, options: &GcOptions) -> Choice {
     if state.backing_off {
         return Choice::Idle;
     }
-    if let Some((first, count)) = tiers::due(&state.tiers, options)
+    if let Some((first, count)) = due(&state.tiers, options)
         && has_room_to_merge(state, first, count)
     {
         return Choice::Merge { first, count };
@@ -284,7 +291,7 @@ fn release(state: &State) -> Option<Choice> {
 /// mostly index has no other use for its budget, and may exceed it.
 fn merge_when_idle(state: &State, options: &GcOptions) -> Option<Choice> {
     let can_afford = state.credit_bytes > 0 || state.index_bytes() > state.known_live_bytes();
-    let (first, count) = tiers::due_when_idle(&state.tiers).filter(|_| can_afford)?;
+    let (first, count) = due_when_idle(&state.tiers).filter(|_| can_afford)?;
     let starts = is_idle(state, options) && has_room_to_merge(state, first, count);
     starts.then_some(Choice::Merge { first, count })
 }
@@ -432,4 +439,145 @@ fn sort(state: &State, options: &GcOptions) -> Option<Choice> {
         .as_ref()
         .filter(|hot| hot.bytes >= part_bytes_min && paid(hot.scanned_bytes, hot.bytes))?;
     sort(hot.range.clone())
+}
+
+/// Returns the seconds since the start of the interval in which the store last sorted: the next sort is
+/// due when they are at least an interval. A store that was just opened counts as sorted.
+pub(crate) fn sorted_ago_s(
+    now_s: u64,
+    sorted_at_s: u64,
+    opened_at_s: u64,
+    options: &GcOptions,
+) -> u64 {
+    let interval_s = options.sort_interval_s;
+    // bug gc.replicas_sort_together: always
+    if interval_s == 0 {
+        return now_s.saturating_sub(sorted_at_s);
+    }
+    let phase_s = (options.sort_phase * interval_s as f64) as u64;
+    let moved = |at_s: u64| at_s.saturating_add(interval_s).saturating_sub(phase_s);
+    let last_s = moved(sorted_at_s.max(opened_at_s));
+    moved(now_s).saturating_sub(last_s - last_s % interval_s)
+}
+
+/// Size ratio of a merge in an idle store. Up to four tiers may stay otherwise, and a scan of one
+/// tier is twice as fast as one of four.
+const IDLE_SIZE_RATIO: f64 = 8.0;
+
+/// Returns the index of the newest tier to merge and the number of tiers; `None` while there are
+/// few enough.
+pub(super) fn due(tiers: &[TierState], options: &GcOptions) -> Option<(usize, usize)> {
+    let surplus = tiers.len().checked_sub(options.tiers_max).filter(|&n| n > 0)?;
+    let mut best: Option<(usize, usize)> = None;
+    for first in 0..tiers.len() {
+        let count = window(tiers, first, options.size_ratio);
+        if count > surplus && best.is_none_or(|(_, longest)| count > longest) {
+            best = Some((first, count));
+        }
+    }
+    // No tiers are of similar size: the newest are the smallest, and merging them costs least.
+    Some(best.unwrap_or((0, surplus + 1)))
+}
+
+/// Returns the tiers to merge as [`due`] does, but in an idle store: with wider windows, although
+/// there are few tiers. Data that arrives in portions with idle times in between is rewritten up to
+/// [`IDLE_SIZE_RATIO`] times more for each time that the store grows by that factor. The budget
+/// limits this, except in a store that is nearly all index.
+pub(super) fn due_when_idle(tiers: &[TierState]) -> Option<(usize, usize)> {
+    let windows = (0..tiers.len()).map(|first| (first, window(tiers, first, IDLE_SIZE_RATIO)));
+    windows.filter(|&(_, count)| count > 1).max_by_key(|&(first, count)| (count, Reverse(first)))
+}
+
+/// Returns how many tiers from `first` on are merged together: each is at most `size_ratio` times
+/// as large as all newer ones of the window.
+fn window(tiers: &[TierState], first: usize, size_ratio: f64) -> usize {
+    let mut bytes = 0u64;
+    let mut count = 0;
+    for tier in tiers.iter().skip(first) {
+        if count > 0 && tier.bytes as f64 > size_ratio * bytes as f64 {
+            break;
+        }
+        bytes += tier.bytes;
+        count += 1;
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY_S: u64 = 86_400;
+
+    fn options(phase: f64) -> GcOptions {
+        GcOptions { sort_interval_s: DAY_S, sort_phase: phase, ..GcOptions::default() }
+    }
+
+    /// Returns the seconds at which a store that is observed every minute sorts.
+    fn sorts(phase: f64, opened_at_s: u64, days: u64) -> Vec<u64> {
+        let (mut sorted_at_s, mut all) = (0, Vec::new());
+        for now_s in (opened_at_s..opened_at_s + days * DAY_S).step_by(60) {
+            if sorted_ago_s(now_s, sorted_at_s, opened_at_s, &options(phase)) >= DAY_S {
+                sorted_at_s = now_s;
+                all.push(now_s);
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn each_store_sorts_once_an_interval_and_replicas_at_different_times() {
+        const START_S: u64 = 1_700_000_000;
+        let replicas = [0.1, 0.4, 0.8].map(|phase| sorts(phase, START_S, 30));
+        for sorts in &replicas {
+            assert!((29..=30).contains(&sorts.len()), "{}", sorts.len());
+            assert!(sorts.windows(2).all(|pair| pair[1] - pair[0] == DAY_S));
+            assert!(sorts[0] > START_S, "not all at once when they start");
+        }
+        let [a, b, c] = replicas.map(|sorts| sorts[1] % DAY_S);
+        for (one, other) in [(a, b), (b, c), (a, c)] {
+            assert!(one.abs_diff(other) > DAY_S / 5, "{one} and {other}");
+        }
+    }
+
+    #[test]
+    fn a_sort_that_is_late_does_not_move_the_next_one() {
+        let at_s = 1_700_000_000;
+        let due_s = sorts(0.5, at_s, 2)[0];
+        let late_s = due_s + 5 * 3600;
+        let next_s = due_s + DAY_S;
+        assert!(sorted_ago_s(next_s - 60, late_s, at_s, &options(0.5)) < DAY_S);
+        assert!(sorted_ago_s(next_s, late_s, at_s, &options(0.5)) >= DAY_S);
+        let never = GcOptions::default();
+        assert_eq!(sorted_ago_s(at_s, at_s - 7, at_s, &never), 7, "without a schedule");
+    }
+
+    fn merged(sizes: &[u64], tiers_max: usize) -> Option<(usize, usize)> {
+        due(&tiers(sizes), &GcOptions { tiers_max, ..GcOptions::default() })
+    }
+
+    fn tiers(sizes: &[u64]) -> Vec<TierState> {
+        sizes.iter().map(|&bytes| TierState { bytes, ..TierState::default() }).collect()
+    }
+
+    #[test]
+    fn merges_take_tiers_of_like_size_and_spare_the_large_level() {
+        assert_eq!(merged(&[1, 1, 1], 3), None);
+        assert_eq!(merged(&[1, 1, 1, 100], 3), Some((0, 3)));
+        assert_eq!(merged(&[1, 8, 8, 8, 1000], 4), Some((1, 3)));
+        assert_eq!(merged(&[1, 1, 2, 4, 8], 4), Some((0, 5)));
+        assert_eq!(merged(&[1, 10, 100, 1000], 3), Some((0, 2)));
+        assert_eq!(merged(&[1, 10, 100, 1000], 1), Some((0, 4)));
+    }
+
+    #[test]
+    fn a_store_at_rest_merges_all_but_what_is_small_beside_the_next() {
+        let merged = |sizes: &[u64]| due_when_idle(&tiers(sizes));
+        assert_eq!(merged(&[]), None);
+        assert_eq!(merged(&[5]), None);
+        assert_eq!(merged(&[1, 9, 90]), None);
+        assert_eq!(merged(&[9, 35, 249, 563]), Some((0, 4)));
+        assert_eq!(merged(&[1, 10, 10, 20]), Some((1, 3)));
+        assert_eq!(merged(&[4, 4, 100, 100]), Some((0, 2)));
+    }
 }

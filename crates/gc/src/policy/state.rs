@@ -1,6 +1,6 @@
 //! Input and output of a policy: plain data, so that a decision is a pure function.
 
-use super::files::Files;
+use super::victims::Files;
 use crate::GcOptions;
 use stele_types::{FileId, KeyRange, RunId};
 

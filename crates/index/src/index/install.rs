@@ -1,9 +1,8 @@
 //! Ingestion of prepared pairs that replace key ranges, and removal of key ranges.
 
 use super::Shared;
-use super::commit::{additions, prepare};
-use crate::cursor::Cursor;
-use crate::cursor::Found;
+use super::jobs::{additions, prepare};
+use crate::cursor::{Cursor, Found};
 use crate::manifest::rebuild::FooterState;
 use crate::manifest::{Change, Manifest};
 use crate::memtable::{Memtable, RangeSet};

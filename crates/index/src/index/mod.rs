@@ -1,6 +1,5 @@
 //! The public interface of the index.
 
-mod commit;
 mod install;
 mod jobs;
 mod open;
@@ -12,8 +11,8 @@ pub use open::Opened;
 pub(crate) use shared::{Frozen, Shared, Tables};
 pub use verify::VerifyReport;
 
-use crate::checkpoint::Checkpoint;
 use crate::cursor::Found;
+use crate::manifest::Checkpoint;
 use crate::manifest::{Change, Edit};
 use crate::memtable::RangeSet;
 use crate::merge::{Job, JobDone, MergeProgress, MergeSpec, ValueMover};
@@ -170,7 +169,7 @@ impl Index {
 
     /// Makes a finished job's outputs current, durably, and drops its inputs.
     pub fn commit(&self, done: JobDone) -> Result<()> {
-        commit::commit(&self.shared, done)?;
+        jobs::commit(&self.shared, done)?;
         shared::balance(&self.shared);
         Ok(())
     }

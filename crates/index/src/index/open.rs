@@ -1,9 +1,9 @@
 //! Opening: the manifest lists the current files; all others in the directory are removed.
 
-use super::commit::footer_copy;
+use super::jobs::footer_copy;
 use super::{Shared, Tables};
 use crate::cache::BlockCache;
-use crate::checkpoint::Checkpoint;
+use crate::manifest::Checkpoint;
 use crate::manifest::{Change, Manifest, ManifestState};
 use crate::memtable::Memtable;
 use crate::merge::MergeProgress;

@@ -5,8 +5,8 @@
 //! newer tier has the key. Of the others the block cache keeps the pages read often.
 
 use crate::cache::BlockCache;
-use crate::checkpoint::Checkpoint;
 use crate::cursor::{Found, Lookup};
+use crate::manifest::Checkpoint;
 use crate::manifest::Manifest;
 use crate::memtable::Memtable;
 use crate::options::IndexOptions;

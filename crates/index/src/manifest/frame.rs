@@ -14,7 +14,7 @@
 use crate::manifest::{Change, read_all};
 use std::path::Path;
 use stele_types::checksum::{Crc32c, crc32c, crc32c_suffix};
-use stele_types::limits::FORMAT_VERSION;
+use stele_types::size::FORMAT_VERSION;
 use stele_types::{Error, Result};
 use stele_vfs::{Open, Vfs};
 

@@ -7,8 +7,8 @@ mod change;
 pub(crate) mod frame;
 pub(crate) mod rebuild;
 
-pub use change::Change;
 pub(crate) use change::ManifestState;
+pub use change::{Change, Checkpoint};
 
 use bytes::Bytes;
 use frame::{Chain, End};

@@ -6,9 +6,9 @@
 //! A run lists the runs it replaced. This distinguishes an input that reappeared after a crash from
 //! a current run. A job with missing parts was never committed, so its inputs are current.
 
+use super::Checkpoint;
 use super::{Manifest, ManifestState, numbers};
 use crate::cache::BlockCache;
-use crate::checkpoint::Checkpoint;
 use crate::options::IndexOptions;
 use crate::run::{Run, parse_run_file_name};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,9 +1,8 @@
 use super::*;
 use crate::cursor::Found as Entry;
-use crate::run::run_path;
-use crate::run::{RunExtra, RunOptions, RunWriter};
+use crate::run::{RunExtra, RunOptions, RunWriter, run_path};
 use crate::{Checkpoint, Index, IndexOptions, JobStep};
-use stele_types::limits::FORMAT_VERSION;
+use stele_types::size::FORMAT_VERSION;
 use stele_types::{RunId, Seq, ValueRef};
 use stele_vfs::{CrashAt, CrashPoint, Fault, SimVfs};
 

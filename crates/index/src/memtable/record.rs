@@ -9,11 +9,12 @@
 //! value    a locator's two words, or the inline bytes padded
 //! ```
 
-use super::arena::Arena;
+use super::node::Arena;
 use crate::cursor::Found;
 use bytes::Bytes;
 use std::cmp::Ordering;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use stele_types::{FileId, Locator, ValueRef};
 
 const DELETED: u64 = 1;
@@ -193,7 +194,7 @@ pub(super) fn write(
     found: &Found,
     older: u32,
 ) -> u32 {
-    debug_assert!(key.len() <= stele_types::limits::KEY_BYTES_MAX);
+    debug_assert!(key.len() <= stele_types::size::KEY_BYTES_MAX);
     let (mut flags, mut value_len, mut value_words) = (0, 0, 0);
     let mut expires = 0;
     match found {

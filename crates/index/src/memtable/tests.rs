@@ -34,7 +34,7 @@ fn located(n: u32, expires_at_s: u64) -> Found {
 #[test]
 fn values_of_every_kind_come_back_as_put() {
     let table = Memtable::new();
-    let long = vec![7u8; stele_types::limits::KEY_BYTES_MAX];
+    let long = vec![7u8; stele_types::size::KEY_BYTES_MAX];
     let kinds = [
         (&b""[..], inline("")),
         (b"a", inline("exactly8")),

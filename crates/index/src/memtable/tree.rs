@@ -6,8 +6,7 @@
 //! before it changes any of them, so that no reader passes a parent to a child that has already
 //! moved keys away. Nodes are never freed.
 
-use super::arena::Arena;
-use super::node::{Meta, NODE_WORDS, Node, SLOTS};
+use super::node::{Arena, Meta, NODE_WORDS, Node, SLOTS};
 use super::record::{self, VersionRecord, word_at};
 use crate::cursor::Found;
 use std::hint::spin_loop;

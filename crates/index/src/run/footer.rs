@@ -14,7 +14,7 @@
 use crate::run::meta::RunMeta;
 use std::path::Path;
 use stele_types::checksum::crc32c;
-use stele_types::limits::FORMAT_VERSION;
+use stele_types::size::FORMAT_VERSION;
 use stele_types::{Error, Result, RunId, varint};
 use stele_vfs::VfsFile;
 

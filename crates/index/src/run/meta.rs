@@ -3,7 +3,7 @@
 use crate::memtable::RangeSet;
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use stele_types::limits::RECORD_OVERHEAD_BYTES;
+use stele_types::size::RECORD_OVERHEAD_BYTES;
 use stele_types::{FileId, Locator, RunId, varint};
 
 /// Live data of a value file: what runs reference.

@@ -20,25 +20,24 @@ mod cold;
 #[cfg(test)]
 mod cold_tests;
 mod cursor;
+mod damage;
 mod fences;
 mod filter;
 mod footer;
 mod hash_index;
 mod inspect;
 mod meta;
-mod open_damaged;
 mod page_table;
 mod parts;
 mod reader;
-mod sample;
 #[cfg(test)]
 mod tests;
-mod unreadable_blocks;
 mod verify;
 mod writer;
 
 pub(crate) use block::Block;
 pub use cursor::RunCursor;
+pub use damage::{LostBlock, ScrubbedBlocks};
 pub(crate) use fences::Fences;
 pub use hash_index::key_hash;
 pub use inspect::{RunItem, RunPart, RunRecord, inspect_run, inspect_run_items};
@@ -46,7 +45,6 @@ pub(crate) use meta::AGE_MAX;
 pub use meta::{Live, RunExtra, RunMeta};
 pub(crate) use parts::RunParts;
 pub use reader::Run;
-pub use unreadable_blocks::{LostBlock, ScrubbedBlocks};
 pub use verify::RunVerified;
 pub(crate) use writer::ClosedRun;
 pub use writer::RunWriter;

@@ -146,8 +146,8 @@ fn the_footer_tells_exactly_what_is_inside() {
         if let Found::Value { value: ValueRef::At(at), .. } = found {
             let live = refs.entry(at.file).or_default();
             live.records += 1;
-            live.bytes += (key.len() + at.length as usize) as u64
-                + stele_types::limits::RECORD_OVERHEAD_BYTES;
+            live.bytes +=
+                (key.len() + at.length as usize) as u64 + stele_types::size::RECORD_OVERHEAD_BYTES;
         }
     }
     let count = |wanted: fn(&Found) -> bool| entries.values().filter(|f| wanted(f)).count() as u64;

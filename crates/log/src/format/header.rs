@@ -12,7 +12,7 @@
 use super::take;
 use std::path::Path;
 use stele_types::checksum::crc32c;
-use stele_types::limits::FORMAT_VERSION;
+use stele_types::size::FORMAT_VERSION;
 use stele_types::{Error, FileId, Result, StoreId};
 
 const SEGMENT_MAGIC: &[u8; 8] = b"STELESEG";

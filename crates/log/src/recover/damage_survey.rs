@@ -1,17 +1,15 @@
 //! A read-only survey of what recovery would read, for a store that other replicas can repair: it
 //! finds the entries with damaged payloads and writes copies in their places.
 
-use super::inventory;
-use super::inventory::{Inventory, Orphans};
+use super::inventory::{self, Inventory, Orphans};
 use super::needed::Needed;
 use super::{by_frames, by_sidecar, check_end, check_tail, check_whole, read_payload};
 use crate::dir::{Dir, Name};
 use crate::format::FrameHeader;
-use crate::poison::Poison;
 use crate::region::Regions;
 use crate::segment::damaged_payloads::{self, DamagedPayload};
-use crate::segment::reader::{Probe, SegmentReader};
-use crate::segment::scan::{self, End};
+use crate::segment::scan::{self, End, Probe, SegmentReader};
+use crate::shared::Poison;
 use crate::{LogOptions, RecoverFrom, RegionLog};
 use bytes::Bytes;
 use std::collections::BTreeSet;

@@ -6,7 +6,7 @@ use crate::catalog::{Catalog, FileMeta};
 use crate::dir::{Dir, Name};
 use crate::format::SegmentHeader;
 use crate::recover::unread_meta;
-use crate::segment::reader::SegmentReader;
+use crate::segment::scan::SegmentReader;
 use crate::segment::sidecar;
 use crate::{FileKind, LogOptions, RecoverFrom, retained_tombstones, sorted};
 use std::collections::BTreeSet;

@@ -12,25 +12,20 @@ use crate::append::{Appender, active_meta};
 use crate::catalog::FileMeta;
 use crate::dir::{Dir, Name};
 use crate::encode::Staged;
-use crate::entry_cache::EntryCache;
 use crate::format::Item;
 use crate::format::frame::FRAME_HEADER_BYTES;
-use crate::long_reads::LongReads;
-use crate::read_many::BUFFERS_KEPT_BYTES_MAX;
-use crate::read_many::ReadPool;
+use crate::read::{EntryCache, LongReads};
+use crate::read_many::{BUFFERS_KEPT_BYTES_MAX, ReadPool};
 use crate::region::Regions;
-use crate::segment::begin::{Begin, begin};
-use crate::segment::damaged_payloads::Passes;
-use crate::segment::items::ItemSink;
-use crate::segment::scan::{self, End, TailState};
+use crate::segment::damaged_payloads::{self, Passes};
+use crate::segment::scan::{self, End, ItemSink, SegmentReader, TailState};
 use crate::segment::sidecar::{self, SidecarWriter};
-use crate::segment::{damaged_payloads, items, reader::SegmentReader};
+use crate::segment::{Begin, begin};
 use crate::shared::{Shared, State};
 use crate::{FileKind, LogOptions, RecoverFrom, Recovery, Tail};
 use bytes::Bytes;
 use damage_survey::DamageSurvey;
-use inventory::Link;
-use inventory::{Inventory, Orphans};
+use inventory::{Inventory, Link, Orphans};
 use needed::Needed;
 use std::io::IoSlice;
 use std::sync::atomic::AtomicU32;
@@ -241,7 +236,7 @@ fn by_sidecar(
         sidecar::summary(&reader.footer).0 == end && reader.each(&mut |_, _| Ok(())).is_ok()
     });
     let Some(reader) = whole else { return Ok(None) };
-    items::of_sidecar(&reader, &mut |item| {
+    scan::of_sidecar(&reader, &mut |item| {
         needed.take(item);
         regions.apply(item).map_err(|detail| reader.corrupt(0, detail))
     })?;
@@ -263,7 +258,7 @@ fn by_frames(
     let end = scan::frames(reader, until, passes, &mut |frame, body, payloads| {
         last = frame.at.offset;
         let at = u64::from(frame.at.offset);
-        items::of_frame(&path, frame, body, payloads, &mut |item: &Item<'_>| {
+        scan::of_frame(&path, frame, body, payloads, &mut |item: &Item<'_>| {
             needed.take(item);
             regions.apply(item).map_err(|detail| Error::corrupt(&path, at, detail))?;
             f(item)

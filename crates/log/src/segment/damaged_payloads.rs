@@ -7,8 +7,7 @@
 //! payloads is as written, including the headers of these entries. So it is certain what is lost,
 //! and a copy can be verified.
 
-use super::reader::{Probe, SegmentReader};
-use super::scan::End;
+use super::scan::{End, Probe, SegmentReader};
 use crate::format::frame::FRAME_HEADER_BYTES;
 use crate::format::{Content, EntryItem, Form, FrameHeader, Item, Items};
 use stele_types::checksum::{Crc32c, crc32c};

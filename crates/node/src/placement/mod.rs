@@ -5,19 +5,17 @@
 //! [`PlacementLeader::poll`] and carries out the work that this returns; at most one piece of work
 //! is under way. `T` is what an answer becomes; [`PlacementLeader::take_answers`] returns them.
 
-mod proposal;
 mod requests;
-
 #[cfg(test)]
 mod tests;
 
-pub use proposal::proposal;
 pub use requests::Accepted;
 
 use bytes::Bytes;
 use std::collections::VecDeque;
-use stele_placement::{Cluster, LeaderState, Millis, PairChange};
-use stele_types::{ClusterId, Error, Result, Term};
+use stele_placement::{Cluster, LeaderState, Millis, PairChange, SYSTEM_REGION};
+use stele_replica::{Header, Write};
+use stele_types::{ClusterId, CommandBuilder, Error, Result, Term};
 
 /// Limit for the decisions that wait.
 pub const DECISIONS_MAX: usize = 1024;
@@ -374,4 +372,25 @@ impl<T> PlacementLeader<T> {
             self.fail_waiting(&failure);
         }
     }
+}
+
+/// Returns the write that commits `changes`, all or none, in exactly this term. Fails with `Invalid`
+/// on changes that do not fit one command.
+///
+/// Invariant: a decision has no deadline; it ends when it is committed, or with the term. After a
+/// deadline the leader would load its state again in the same term, without the decision, which may be
+/// committed later.
+/// Test: `a_decision_has_no_deadline_after_which_its_fate_would_be_unknown_in_the_same_term`.
+pub fn proposal(term: Term, changes: &[PairChange]) -> Result<Write> {
+    let mut command = CommandBuilder::new();
+    for change in changes {
+        match &change.value {
+            Some(value) => command.put(&change.key, value, 0)?,
+            None => command.delete(&change.key)?,
+        };
+    }
+    let command: Bytes = command.build().bytes().clone();
+    let header = Header { region: SYSTEM_REGION, term: term.0, ..Header::default() };
+    // bug node.decision_with_deadline: let header = Header { deadline_nanos: 1, ..header };
+    Ok(Write { header, command, only_deletes: true })
 }

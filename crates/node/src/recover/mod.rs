@@ -3,10 +3,8 @@
 //! that are left; the same plan is carried out on a running cluster by its administrator.
 
 mod offline;
-mod together;
 
-pub use offline::Offline;
-pub use together::{NotRecovered, check_cluster, check_lost, recover_all};
+pub use offline::{NotRecovered, Offline, check_cluster, check_lost, recover_all};
 
 use std::collections::{BTreeMap, BTreeSet};
 use stele_replica::Recovery;

@@ -1,17 +1,16 @@
 //! A node's report to the placement leader, and its answer: settings, steps, removed peers.
+//!
+//! Settings of the cluster, as a node last received them.
+//!
+//! Regions of the stores of a node, as these last reported them.
 
-mod known;
-pub mod settings;
 pub mod split;
 pub mod steps;
-
 #[cfg(test)]
 mod tests;
 
-pub use settings::Settings;
 pub use steps::{Obstacle, StepKey};
 
-use known::KnownRegions;
 use split::Sizes;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_placement::{
@@ -339,4 +338,180 @@ fn stale_peers(here: &KnownRegions, stale_after_s: u64) -> Vec<StalePeer> {
         epoch: report.region.epoch,
     };
     stale.map(peer).collect()
+}
+
+/// Settings of the cluster on a node.
+#[derive(Debug, Default)]
+pub struct Settings {
+    /// Term of the placement leader that stated them.
+    term: Term,
+    leases: Option<bool>,
+    undetermined_writes_fail: Option<bool>,
+    /// Incarnation of each store, and the value of `leases` that it received.
+    sent: BTreeMap<StoreId, (u64, bool)>,
+}
+
+impl Settings {
+    /// Takes the settings from an answer. Invariant: a deposed placement leader that still answers
+    /// does not turn leases on again.
+    fn accept(&mut self, answer: &ReportAnswer) {
+        // bug node.deposed_leader_sets: never
+        if answer.term < self.term {
+            return;
+        }
+        self.undetermined_writes_fail =
+            answer.undetermined_writes_fail.or(self.undetermined_writes_fail);
+        if answer.leases.is_some() {
+            (self.term, self.leases) = (answer.term, answer.leases);
+        }
+    }
+
+    /// Returns whether leases are on; `None` before a leader stated it: stores start without
+    /// leases.
+    pub fn leases(&self) -> Option<bool> {
+        self.leases
+    }
+
+    /// Returns whether writes of unknown outcome are answered with an error; `None` before a leader
+    /// stated it.
+    pub fn undetermined_writes_fail(&self) -> Option<bool> {
+        self.undetermined_writes_fail
+    }
+
+    /// Returns whether leases are on, if this incarnation of the store has not received it yet.
+    pub fn take_leases_for(&mut self, store: StoreId, incarnation: u64) -> Option<bool> {
+        let value = self.leases?;
+        let sent = self.sent.insert(store, (incarnation, value));
+        (sent != Some((incarnation, value))).then_some(value)
+    }
+}
+
+#[cfg(test)]
+mod settings_tests {
+    use super::*;
+
+    #[test]
+    fn stores_receive_changes_and_a_deposed_placement_leader_changes_nothing() {
+        let mut settings = Settings::default();
+        let mut received = |term, leases, store, incarnation| {
+            settings.accept(&ReportAnswer { term: Term(term), leases, ..ReportAnswer::default() });
+            settings.take_leases_for(StoreId(store), incarnation)
+        };
+        assert_eq!(received(4, None, 1, 0), None, "a leader of an earlier version");
+        assert_eq!(received(5, Some(true), 1, 0), Some(true));
+        assert_eq!(received(5, Some(true), 1, 0), None, "it has it");
+        assert_eq!(received(5, Some(true), 1, 1), Some(true), "it has restarted");
+        assert_eq!(received(6, Some(false), 1, 1), Some(false));
+        assert_eq!(received(5, Some(true), 1, 1), None, "deposed");
+        assert_eq!(received(6, None, 1, 1), None);
+        assert_eq!(received(6, Some(false), 2, 0), Some(false), "it has just joined");
+        assert_eq!(received(6, Some(true), 2, 0), Some(true));
+    }
+}
+
+/// Reports of the regions of a node, by store.
+#[derive(Debug, Default)]
+struct KnownRegions {
+    stores: BTreeMap<StoreId, OfStore>,
+}
+
+#[derive(Debug, Default)]
+struct OfStore {
+    /// Collection that is known.
+    at: Collection,
+    regions: BTreeMap<RegionId, CoreReport>,
+    leaderless: BTreeSet<RegionId>,
+    /// Regions of which the device refused entries.
+    lacking_room: BTreeSet<RegionId>,
+}
+
+impl OfStore {
+    fn insert(&mut self, report: CoreReport) {
+        let id = report.region.id;
+        note(&mut self.leaderless, id, report.leaderless_seconds > 0);
+        note(&mut self.lacking_room, id, report.lacks_room);
+        self.regions.insert(id, report);
+    }
+
+    fn remove(&mut self, id: RegionId) {
+        self.leaderless.remove(&id);
+        self.lacking_room.remove(&id);
+        self.regions.remove(&id);
+    }
+}
+
+fn note(set: &mut BTreeSet<RegionId>, id: RegionId, is_in: bool) {
+    match is_in {
+        true => set.insert(id),
+        false => set.remove(&id),
+    };
+}
+
+impl KnownRegions {
+    /// Returns the collection from which the next list of a store's changes counts.
+    fn at(&self, store: StoreId) -> Collection {
+        self.stores.get(&store).map(|known| known.at).unwrap_or_default()
+    }
+
+    /// Takes a list of a store's changes; returns the regions in it.
+    ///
+    /// Invariant: a list counts only if it begins at what is known, or before. A store that hangs answers
+    /// an earlier question later, or the answer before is repeated: neither removes what a later list
+    /// stated, and neither leaves a change out.
+    fn take(&mut self, store: StoreId, changes: &Changes) -> BTreeSet<RegionId> {
+        let known = self.stores.entry(store).or_default();
+        let is_of_same_process = changes.now.incarnation == known.at.incarnation;
+        let is_later = !is_of_same_process || changes.now.number > known.at.number;
+        let begins_in_time =
+            |since: Collection| is_of_same_process && since.number <= known.at.number;
+        let continues = is_later && changes.since.is_none_or(begins_in_time);
+        // bug node.repeated_changes_count: never
+        if !continues {
+            return BTreeSet::new();
+        }
+        let mut changed: BTreeSet<RegionId> = changes.gone.iter().copied().collect();
+        if changes.since.is_none() {
+            changed.extend(known.regions.keys());
+            *known = OfStore::default();
+        }
+        changes.gone.iter().for_each(|region| known.remove(*region));
+        changed.extend(changes.regions.iter().map(|report| report.region.id));
+        changes.regions.iter().for_each(|report| known.insert(report.clone()));
+        known.at = changes.now;
+        changed
+    }
+
+    /// Drops the stores that are not in `kept`; returns their regions.
+    fn keep(&mut self, kept: &BTreeSet<StoreId>) -> BTreeSet<RegionId> {
+        let gone: Vec<StoreId> =
+            self.stores.keys().copied().filter(|store| !kept.contains(store)).collect();
+        let gone = gone.iter().filter_map(|store| self.stores.remove(store));
+        gone.flat_map(|known| known.regions.into_keys()).collect()
+    }
+
+    fn of(&self, store: StoreId) -> impl Iterator<Item = &CoreReport> {
+        self.stores.get(&store).into_iter().flat_map(|known| known.regions.values())
+    }
+
+    fn ids(&self) -> impl Iterator<Item = RegionId> {
+        self.stores.values().flat_map(|known| known.regions.keys().copied())
+    }
+
+    /// Returns the reports of the region's leaders here.
+    fn leading(&self, region: RegionId) -> impl Iterator<Item = &CoreReport> {
+        let here = self.stores.values().filter_map(move |known| known.regions.get(&region));
+        here.filter(|report| report.is_leading)
+    }
+
+    /// Returns the reports of replicas without a leader.
+    fn leaderless(&self) -> impl Iterator<Item = (StoreId, &CoreReport)> {
+        self.stores.iter().flat_map(|(store, known)| {
+            let reports = known.leaderless.iter().filter_map(|region| known.regions.get(region));
+            reports.map(|report| (*store, report))
+        })
+    }
+
+    fn refuses_entries(&self, store: StoreId) -> bool {
+        self.stores.get(&store).is_some_and(|known| !known.lacking_room.is_empty())
+    }
 }

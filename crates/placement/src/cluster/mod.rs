@@ -1,23 +1,23 @@
-//! The state of the placement group.
+//! The state of the placement group, from its bootstrap on.
+//!
+//! Bootstrap of a cluster: its first node's stores and its first two regions.
 
 pub mod boots;
-pub mod cancelled_merges;
-pub mod disconnected;
 pub mod domains;
 pub mod drain;
 pub mod fill;
 pub mod ids;
-pub mod lost;
 pub mod regions;
 pub mod speeds;
 pub mod stores;
-mod time;
+#[cfg(test)]
+mod tests;
 
-use crate::Millis;
 use crate::config::Config;
 use crate::pairs::{self, PairChange, PlacementRecord};
 use crate::region_info::{RegionInfo, RegionReport};
 use crate::store::{LastHeartbeat, Store, StoreState};
+use crate::{FIRST_DATA_REGION, Millis, SYSTEM_REGION};
 use bytes::Bytes;
 use domains::Domains;
 use drain::DrainStart;
@@ -26,7 +26,8 @@ use regions::{Regions, StaleReport};
 use speeds::Speeds;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_types::{
-    ClusterId, Error, PeerId, RegionEpoch, RegionId, RegionKind, Result, StoreId, StoreRun,
+    ClusterId, Error, KeyRange, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, RegionKind,
+    Result, StoreId, StoreRun,
 };
 
 /// Known state of a cluster.
@@ -293,5 +294,47 @@ impl Cluster {
     }
 }
 
-#[cfg(test)]
-mod tests;
+/// Input of the founding node, which decides it alone.
+#[derive(Clone, Debug)]
+pub struct Bootstrap {
+    /// Random identity of the cluster, not 0.
+    pub cluster: ClusterId,
+    /// `host:port` of the node.
+    pub address: String,
+    /// Capacities of the node's devices, in order; at least one. They become stores 1, 2, ….
+    pub capacities_bytes: Vec<u64>,
+}
+
+impl Bootstrap {
+    /// Returns the numbers of the stores.
+    pub fn stores(&self) -> impl Iterator<Item = StoreId> {
+        (1..=self.capacities_bytes.len() as u64).map(StoreId)
+    }
+
+    /// Returns the first two regions, each with one replica on store 1: the placement group's and
+    /// one for all user keys. Their replicas are created before the pairs that describe them are
+    /// written. A node that stops between the two writes the same pairs after its restart.
+    pub fn regions() -> [Region; 2] {
+        let region = |id: RegionId, kind| Region {
+            id,
+            kind,
+            range: KeyRange::all(),
+            epoch: RegionEpoch { conf_version: 1, version: 1 },
+            peers: vec![Peer { id: PeerId(id.0), store: StoreId(1), role: PeerRole::Voter }],
+            ..Region::default()
+        };
+        [region(SYSTEM_REGION, RegionKind::System), region(FIRST_DATA_REGION, RegionKind::Data)]
+    }
+
+    /// Returns the pairs to put into the placement region when it is empty.
+    pub fn pairs(&self) -> Vec<PairChange> {
+        let mut out = vec![pairs::cluster(self.cluster), pairs::ids(FIRST_DATA_REGION.0)];
+        out.extend(Self::regions().iter().map(pairs::region));
+        out.push(pairs::members(1));
+        for (id, capacity_bytes) in self.stores().zip(&self.capacities_bytes) {
+            let (address, capacity_bytes) = (self.address.clone(), *capacity_bytes);
+            out.push(pairs::store(&Store { id, address, capacity_bytes, ..Store::default() }));
+        }
+        out
+    }
+}

@@ -1,4 +1,11 @@
 //! Stores: join, heartbeat, removal.
+//!
+//! Stores that are declared lost while no placement group runs: with the recovery of its region.
+//!
+//! The cluster's time.
+//!
+//! Invariant: no clock of a single node, also not the placement leader's, decides which pairs have expired.
+//! Test: `the_clusters_time_is_that_of_the_middle_clock_and_unknown_without_a_majority`.
 
 use super::Cluster;
 use super::domains::Domain;
@@ -7,7 +14,7 @@ use crate::pairs::{self, PairChange};
 use crate::region_info::RegionInfo;
 use crate::store::{self, Liveness, NodeReport, Store, StoreReport, StoreState};
 use bytes::Bytes;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use stele_types::{Error, KeyRange, Peer, PeerRole, Result, StoreId};
 
 /// A store that asks to join.
@@ -425,4 +432,133 @@ fn check_labels(labels: &[(String, String)]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+impl Cluster {
+    /// Plans the tombstones of stores that are lost permanently. Nothing that a running placement group
+    /// would check is checked: the caller states that these stores never run again. The next version of
+    /// the list of members is above `version`, the greatest one that a node may know.
+    ///
+    /// Invariant: a lost store of which the log that is left has no record gets a tombstone, too: its
+    /// number is not given to another store.
+    pub fn plan_lost(&self, lost: &BTreeSet<StoreId>, version: u64) -> Vec<PairChange> {
+        let tombstone = |id: &StoreId| {
+            let store = self.stores.get(id).cloned();
+            let store = store.unwrap_or_else(|| Store { id: *id, ..Store::default() });
+            let is_new = store.state != StoreState::Tombstone;
+            is_new.then(|| pairs::store(&Store { state: StoreState::Tombstone, ..store }))
+        };
+        let mut changes: Vec<PairChange> = lost.iter().filter_map(tombstone).collect();
+        if !changes.is_empty() {
+            changes.push(pairs::members(self.members_version.max(version) + 1));
+        }
+        changes
+    }
+}
+
+impl Cluster {
+    /// Returns the cluster's time in Unix seconds: the median of the clocks that its nodes last
+    /// reported, the lower of two. 0 until more than half of the nodes have reported to this
+    /// leader. So clocks that are ahead move it only if they are half of the nodes' or more.
+    pub fn unix_s(&self) -> u64 {
+        let mut clocks: BTreeMap<&str, u64> = BTreeMap::new();
+        for store in self.stores.values().filter(|store| store.state != StoreState::Tombstone) {
+            let clock = clocks.entry(&store.address).or_default();
+            *clock = store.node.unix_s.max(*clock);
+        }
+        let mut times: Vec<u64> = clocks.into_values().collect();
+        times.sort_unstable();
+        let at = times.len().saturating_sub(1) / 2;
+        // bug placement.time_of_the_latest_clock: let at = times.len().saturating_sub(1);
+        times.get(at).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Millis;
+    use crate::cluster::Cluster;
+    use crate::cluster::stores::NewStore;
+    use crate::cluster::tests::{commit, founded};
+    use crate::store::{NodeReport, StoreReport};
+    use stele_types::{ClusterId, StoreId};
+
+    fn cluster(stores: &[(u64, StoreState)], version: u64) -> Cluster {
+        let record = |(id, state): &(u64, StoreState)| {
+            let address = format!("host-{id}:1");
+            pairs::store(&Store { id: StoreId(*id), state: *state, address, ..Store::default() })
+        };
+        let mut pairs: Vec<PairChange> = stores.iter().map(record).collect();
+        pairs.extend([pairs::cluster(ClusterId(7)), pairs::members(version)]);
+        let pairs = pairs.into_iter().filter_map(|change| Some((change.key, change.value?)));
+        Cluster::load(pairs, Millis(0), 0).unwrap().unwrap()
+    }
+
+    fn states(cluster: &Cluster) -> Vec<(u64, StoreState)> {
+        cluster.stores().map(|store| (store.id.0, store.state)).collect()
+    }
+
+    #[test]
+    fn lost_stores_become_tombstones_also_those_that_the_log_does_not_name() {
+        use StoreState::{Removing, Tombstone, Up};
+        let mut cluster = cluster(&[(1, Up), (2, Removing), (3, Up)], 5);
+        let lost = BTreeSet::from([2, 3, 9].map(StoreId));
+        let changes = cluster.plan_lost(&lost, 0);
+        cluster.apply(&changes).unwrap();
+        let expected = [(1, Up), (2, Tombstone), (3, Tombstone), (9, Tombstone)];
+        assert_eq!(states(&cluster), expected);
+        assert_eq!(cluster.store(StoreId(3)).unwrap().address, "host-3:1");
+        assert_eq!(cluster.members_version(), 6);
+        assert_eq!(cluster.plan_lost(&lost, 99), [], "they are tombstones already");
+        // The number of a store that joined after the log that is left is not given again.
+        let (ids, _) = cluster.plan_join("new:1", &[crate::NewStore::default()]).unwrap();
+        assert_eq!(ids, [StoreId(10)]);
+    }
+
+    #[test]
+    fn the_list_of_members_gets_a_version_above_all_that_nodes_know() {
+        let mut cluster = cluster(&[(1, StoreState::Up), (2, StoreState::Up)], 5);
+        let changes = cluster.plan_lost(&BTreeSet::from([StoreId(2)]), 12);
+        cluster.apply(&changes).unwrap();
+        assert_eq!(cluster.members_version(), 13);
+    }
+
+    const DAY_S: u64 = 24 * 60 * 60;
+
+    fn hear(cluster: &mut Cluster, address: &str, stores: &[StoreId], unix_s: u64) {
+        let node = NodeReport { address: address.into(), unix_s, ..NodeReport::default() };
+        let report = |id: &StoreId| StoreReport { id: *id, ..StoreReport::default() };
+        let reports: Vec<_> = stores.iter().map(report).collect();
+        cluster.record_heartbeat(&node, &reports, Millis(5));
+    }
+
+    #[test]
+    fn the_clusters_time_is_that_of_the_middle_clock_and_unknown_without_a_majority() {
+        let (mut pairs, mut cluster) = founded();
+        let own = [StoreId(1), StoreId(2)];
+        assert_eq!(cluster.unix_s(), 0);
+        hear(&mut cluster, "n1:1", &own, 1_000);
+        assert_eq!(cluster.unix_s(), 1_000, "one node");
+        let mut join = |cluster: &mut Cluster, address: &str| {
+            let (ids, changes) = cluster.plan_join(address, &[NewStore::default()]).unwrap();
+            commit(&mut pairs, cluster, changes);
+            ids
+        };
+        let second = join(&mut cluster, "n2:1");
+        assert_eq!(cluster.unix_s(), 0, "one of two");
+        hear(&mut cluster, "n2:1", &second, DAY_S);
+        assert_eq!(cluster.unix_s(), 1_000, "the lower of two");
+        let third = join(&mut cluster, "n3:1");
+        assert_eq!(cluster.unix_s(), 1_000, "two of three");
+        hear(&mut cluster, "n3:1", &third, 1_010);
+        assert_eq!(cluster.unix_s(), 1_010);
+        // Another clock is ahead.
+        hear(&mut cluster, "n2:1", &second, 1_020);
+        hear(&mut cluster, "n1:1", &own, DAY_S);
+        assert_eq!(cluster.unix_s(), 1_020);
+        // A node of an earlier version reports no clock.
+        hear(&mut cluster, "n2:1", &second, 0);
+        assert_eq!(cluster.unix_s(), 1_010);
+    }
 }

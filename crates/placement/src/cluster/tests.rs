@@ -1,5 +1,5 @@
 use super::*;
-use crate::bootstrap::Bootstrap;
+use crate::cluster::Bootstrap;
 use crate::cluster::stores::{DrainGoal, NewStore};
 use crate::store::{Liveness, NodeReport, StoreReport};
 use stele_types::{Boot, KeyRange, Lineage, Peer, Region, StartId, Term};

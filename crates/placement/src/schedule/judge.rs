@@ -7,10 +7,9 @@
 //! only for a class that has lasted. A replica stays for a minute where balancing has placed it.
 //! Test: `random_clusters_lose_nothing_and_come_to_rest`.
 
-use super::ClusterView;
-use super::level::{Level, improves};
 use super::load::{LeaderCost, Load, Loads, Room, stores_of};
-use super::place;
+use super::weights::{Level, improves};
+use super::{ClusterView, place};
 use crate::config::Mode;
 use crate::operator::recent_moves::MOVE_PAUSE_MILLIS;
 use crate::operator::settled;

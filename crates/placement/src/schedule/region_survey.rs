@@ -1,11 +1,9 @@
 //! One pass over all regions: the loads of the stores, and the regions that each scheduler may have
 //! to change. A round does it once; 100,000 regions take a few tens of milliseconds.
 
-use super::ClusterView;
-use super::load::{Load, Loads, Room};
-use super::planned::Planned;
+use super::load::{Load, Loads, Planned, Room};
 use super::weights::{Share, weights};
-use super::{place, voters};
+use super::{ClusterView, place, voters};
 use crate::cluster::Cluster;
 use crate::config::{Config, Mode};
 use crate::operator::Operator;

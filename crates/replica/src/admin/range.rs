@@ -8,7 +8,7 @@ use super::members::check_normal_phase;
 use crate::input::NewRegion;
 use bytes::Bytes;
 use std::collections::BTreeSet;
-use stele_types::limits::USER_KEY_BYTES_MAX;
+use stele_types::size::USER_KEY_BYTES_MAX;
 use stele_types::{KeyRange, LogIndex, Peer, Region, RegionKind, RegionPhase, Term};
 
 /// Returns the region, then the new ones, in key order. The `version` of all grows by the number of

@@ -2,10 +2,8 @@
 //! applied, and the read that uses both.
 
 mod gate;
-mod linearizable;
 mod window;
 
 pub(crate) use gate::is_stale_term;
-pub use gate::{ReadGate, ReadPath, ReadPermit, Reader};
-pub use linearizable::LinearizableRead;
-pub(crate) use window::{Coverage, Window, WindowMark};
+pub use gate::{LinearizableRead, ReadGate, ReadPath, ReadPermit, Reader};
+pub(crate) use window::{Coverage, KeySearch, Window, WindowMark};

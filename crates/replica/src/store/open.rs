@@ -62,7 +62,7 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         let mut ctx = Context::new(engine, options, logger, now);
         ctx.journal = journal;
-        super::installed::read(&mut ctx)?;
+        super::snapshot::read_installed(&mut ctx)?;
         let mut store = Self {
             next_tick_nanos: now.monotonic_nanos + ctx.options.tick_nanos,
             ctx,
@@ -79,7 +79,7 @@ impl<E: StorageEngine> RaftStore<E> {
             repair: Repair::default(),
             hibernation_probe: HibernationProbe::default(),
             orphaned_ranges: OrphanedRanges::default(),
-            report_changes: super::report::ReportChanges::default(),
+            report_changes: super::ReportChanges::default(),
         };
         for region in live {
             let id = region.id;

@@ -8,7 +8,7 @@ use crate::messages::{
 };
 use bytes::Bytes;
 use stele_storage::{LostEntry, LostValue, Pair};
-use stele_types::limits::{COMMAND_BYTES_MAX, KEY_BYTES_MAX, USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use stele_types::size::{COMMAND_BYTES_MAX, KEY_BYTES_MAX, USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_types::{
     Command, Error, KeyRange, LogIndex, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId,
     RegionKind, Result, StoreId, Term, varint,

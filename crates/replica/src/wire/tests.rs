@@ -8,7 +8,7 @@ use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use stele_storage::{LostEntry, LostValue};
-use stele_types::limits::USER_KEY_BYTES_MAX;
+use stele_types::size::USER_KEY_BYTES_MAX;
 use stele_types::{
     CommandBuilder, KeyRange, LogIndex, Peer, PeerId, PeerRole, Prng, Region, RegionEpoch,
     RegionId, RegionKind, StoreId, Term,

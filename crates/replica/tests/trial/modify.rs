@@ -2,7 +2,7 @@
 
 use super::*;
 use stele_storage::Pair;
-use stele_types::computed::Unfit;
+use stele_types::command::Unfit;
 
 #[test]
 fn comparisons_see_what_was_proposed_before_them() {

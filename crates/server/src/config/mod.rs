@@ -1,20 +1,21 @@
 //! Configuration: no setting is required. A TOML file, then the environment, then flags override
 //! the defaults. One table names every setting; the reference page is generated from it.
+//!
+//! Variables of the environment: those that must be settings.
+//!
+//! Settings in force on a running node.
 
-mod environment;
-mod field;
-mod live;
 mod reference;
 mod settings;
 
-pub use live::LiveConfig;
 pub use reference::reference_page;
 pub(crate) use reference::unit_of;
 pub use settings::{RELOADED, SETTINGS, Setting};
 
 use crate::descriptors::Descriptors;
 use crate::memory::BYTES_MIN;
-use field::{Field, wrong_address};
+use parking_lot::RwLock;
+use settings::{Field, wrong_address};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -143,13 +144,13 @@ impl Config {
         }
         for (name, text) in environment {
             let name = name.to_string_lossy();
-            if !environment::is_setting(&name) {
+            if !is_setting(&name) {
                 continue;
             }
             let Some(setting) = SETTINGS.iter().find(|setting| setting.variable() == name) else {
-                return Err(environment::unknown(&name));
+                return Err(unknown_variable(&name));
             };
-            let text = text.to_str().ok_or_else(|| environment::not_text(&name))?;
+            let text = text.to_str().ok_or_else(|| not_text(&name))?;
             config.set_given(setting.key, text).map_err(|error| named(&name, &error))?;
         }
         for (key, text) in flags {
@@ -328,6 +329,62 @@ fn unknown(key: &str) -> String {
     }
     let keys: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
     format!("unknown setting `{key}`; known settings: {}", keys.join(", "))
+}
+
+/// Begin of the name of each variable that is a setting.
+const PREFIX: &str = "STELE_";
+/// Variables of the repository's tests, without the prefix. Nodes that tests start inherit them.
+const OF_TESTS: [&str; 7] =
+    ["MUTANT", "SEED", "SEEDS", "BLESS", "CASES", "HISTORIES", "CRASH_STRIDE"];
+
+/// Whether a variable must be a setting: its name begins as theirs do, and no other program sets it.
+fn is_setting(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix(PREFIX) else { return false };
+    !OF_TESTS.contains(&rest) && !is_of_service(rest)
+}
+
+/// Whether a container platform sets the variable for a service named `stele` or `stele-…`:
+/// `STELE_SERVICE_PORT`, `STELE_PORT`, `STELE_PORT_2379_TCP_ADDR`.
+fn is_of_service(rest: &str) -> bool {
+    let rest = format!("_{rest}");
+    let is_number_next = |part: &str| part.starts_with(|c: char| c.is_ascii_digit());
+    rest.contains("_SERVICE_HOST")
+        || rest.contains("_SERVICE_PORT")
+        || rest.ends_with("_PORT")
+        || rest.split("_PORT_").skip(1).any(is_number_next)
+}
+
+fn unknown_variable(name: &str) -> Error {
+    let names: Vec<String> = SETTINGS.iter().map(|setting| setting.variable()).collect();
+    Error::invalid(format!(
+        "environment: unknown setting `{name}`; known variables: {}",
+        names.join(", ")
+    ))
+}
+
+fn not_text(name: &str) -> Error {
+    Error::invalid(format!("environment: {name} is not text: its value must be UTF-8"))
+}
+
+/// Settings in force; some change while the node runs.
+#[derive(Debug)]
+pub struct LiveConfig(RwLock<Arc<Config>>);
+
+impl LiveConfig {
+    /// Creates the settings of a node that starts.
+    pub fn new(config: Arc<Config>) -> Self {
+        Self(RwLock::new(config))
+    }
+
+    /// Returns the settings in force.
+    pub fn get(&self) -> Arc<Config> {
+        self.0.read().clone()
+    }
+
+    /// Replaces the settings.
+    pub fn set(&self, config: Config) {
+        *self.0.write() = Arc::new(config);
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,11 @@
 //! The table of settings.
+//!
+//! Reading and writing one setting as text.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use stele_types::size::parse_bytes;
+use stele_types::{Error, Result, address};
 
 /// One setting.
 #[derive(Clone, Copy, Debug)]
@@ -135,3 +142,147 @@ pub const SETTINGS: [Setting; 25] = [
     ),
     setting("log_level", "", "Lowest level of log lines written to standard error."),
 ];
+
+/// Reference to the value of one setting, with its bounds.
+pub(super) enum Field<'a> {
+    Number {
+        at: &'a mut u64,
+        low: u64,
+        high: u64,
+        bytes: bool,
+    },
+    Ratio(&'a mut f64, f64, f64),
+    Switch(&'a mut bool),
+    /// Address of this node: not checked here, because an empty one may be allowed.
+    Text(&'a mut String),
+    Word(&'a mut String, &'static [&'static str]),
+    /// Addresses of other nodes.
+    Addresses(&'a mut Vec<String>),
+    Paths(&'a mut Vec<PathBuf>),
+    Labels(&'a mut Vec<String>),
+}
+
+/// Most bytes of a label's name, and of its value.
+const LABEL_BYTES_MAX: usize = 64;
+/// Most labels of a node.
+const LABELS_MAX: usize = 64;
+
+impl<'a> Field<'a> {
+    pub(super) fn count(at: &'a mut u64, low: u64, high: u64) -> Self {
+        Self::Number { at, low, high, bytes: false }
+    }
+
+    pub(super) fn bytes(at: &'a mut u64, low: u64, high: u64) -> Self {
+        Self::Number { at, low, high, bytes: true }
+    }
+
+    pub(super) fn set(self, key: &str, text: &str) -> Result<()> {
+        let bounds = self.bounds();
+        let refuse = || Err(Error::invalid(format!("{key} is `{text}`; allowed: {bounds}")));
+        match self {
+            Self::Number { at, low, high, bytes } => {
+                let number = if bytes { parse_bytes(text).ok() } else { text.trim().parse().ok() };
+                match number.filter(|number| (low..=high).contains(number)) {
+                    Some(number) => *at = number,
+                    None => return refuse(),
+                }
+            }
+            Self::Ratio(at, low, high) => match text.trim().parse() {
+                Ok(number) if (low..=high).contains(&number) => *at = number,
+                _ => return refuse(),
+            },
+            Self::Switch(at) => match text.trim().parse() {
+                Ok(is_on) => *at = is_on,
+                Err(_) => return refuse(),
+            },
+            Self::Word(at, words) if words.contains(&text) => text.clone_into(at),
+            Self::Word(..) => return refuse(),
+            Self::Text(at) => text.trim().clone_into(at),
+            Self::Addresses(at) => match addresses(text) {
+                Ok(addresses) => *at = addresses,
+                Err(error) => return Err(wrong_address(key, &error)),
+            },
+            Self::Paths(at) => *at = items(text).map(PathBuf::from).collect(),
+            Self::Labels(at) => match labels(text) {
+                Some(labels) => *at = labels,
+                None => return refuse(),
+            },
+        }
+        Ok(())
+    }
+
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Number { at, bytes: true, .. } => whole_units(**at),
+            Self::Number { at, .. } => at.to_string(),
+            Self::Ratio(at, ..) => at.to_string(),
+            Self::Switch(at) => at.to_string(),
+            Self::Text(at) | Self::Word(at, _) => (*at).clone(),
+            Self::Addresses(at) | Self::Labels(at) => at.join(","),
+            Self::Paths(at) => {
+                let texts: Vec<String> = at.iter().map(|path| path.display().to_string()).collect();
+                texts.join(",")
+            }
+        }
+    }
+
+    pub(super) fn bounds(&self) -> String {
+        match self {
+            Self::Number { low, high, bytes: true, .. } => {
+                format!("{} to {}", whole_units(*low), whole_units(*high))
+            }
+            Self::Number { low, high, .. } => format!("{low} to {high}"),
+            Self::Ratio(_, low, high) => format!("{low} to {high}"),
+            Self::Switch(_) => "true, false".to_owned(),
+            Self::Word(_, words) => words.join(", "),
+            Self::Text(_) => "host:port".to_owned(),
+            Self::Addresses(_) => "host:port, several separated by commas".to_owned(),
+            Self::Paths(_) => "directories, separated by commas".to_owned(),
+            Self::Labels(_) => "name=value, several separated by commas; of letters, digits, `_`, \
+                                `.`, `-`, `/`, at most 64 of them; each name once"
+                .to_owned(),
+        }
+    }
+}
+
+/// Reads the addresses of nodes to connect to.
+fn addresses(text: &str) -> Result<Vec<String>> {
+    items(text).map(|item| address::to_connect(item).map(str::to_owned)).collect()
+}
+
+pub(super) fn wrong_address(key: &str, error: &Error) -> Error {
+    let reason = match error {
+        Error::Invalid(reason) => reason.clone(),
+        other => other.to_string(),
+    };
+    Error::invalid(format!("{key}: {reason}"))
+}
+
+/// Reads labels; `None` unless all of them are well formed and their names differ.
+fn labels(text: &str) -> Option<Vec<String>> {
+    let is_word = |word: &str| {
+        let is_allowed = |c: u8| c.is_ascii_alphanumeric() || b"_.-/".contains(&c);
+        (1..=LABEL_BYTES_MAX).contains(&word.len()) && word.bytes().all(is_allowed)
+    };
+    let mut names = BTreeSet::new();
+    let mut labels = Vec::new();
+    for label in items(text) {
+        let (name, value) = label.split_once('=')?;
+        if !is_word(name) || !is_word(value) || !names.insert(name) {
+            return None;
+        }
+        labels.push(label.to_owned());
+    }
+    (labels.len() <= LABELS_MAX).then_some(labels)
+}
+
+fn items(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
+/// Formats `bytes` in the largest unit that divides it.
+fn whole_units(bytes: u64) -> String {
+    let units = [("TiB", 1u64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let unit = units.iter().find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor));
+    unit.map_or(bytes.to_string(), |(name, factor)| format!("{}{name}", bytes / factor))
+}

@@ -2,9 +2,8 @@
 //! here.
 
 mod replica;
-mod runs;
 
-pub use runs::{KeepRun, summary_of};
+pub use super::node::stopped_run::{KeepRun, summary_of};
 
 use crate::config::{Config, LiveConfig, RELOADED, SETTINGS};
 use crate::majorities::Majorities;
@@ -186,7 +185,7 @@ macro_rules! control {
                 self.check_cluster(header)?;
                 let summary = self.keeper.describe_run(StoreId(store_id));
                 let summary = summary.map_err(|error| Status::not_found(error.to_string()))?;
-                Ok(Response::new(runs::described(summary)))
+                Ok(Response::new(super::node::stopped_run::described(summary)))
             }
 
             async fn get_config(

@@ -2,23 +2,25 @@
 //! restarts finds the others before any of them leads. Beside them the stores of this node, so that
 //! one that is missing at the next start is noticed. The decisions are those of
 //! [`stele_node::members`]; here are the lock, the files and the waiting.
+//!
+//! Lists of members on the wire, where the stores of a node stand together.
 
 mod file;
-mod wire;
+#[cfg(test)]
+mod tests;
 
 pub use file::{read, store_in, write};
 pub use stele_node::members::{Hearsay, Known, Member};
-pub use wire::{encode, wire_store};
 
 use file::absolute;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_node::members::Table;
+use stele_node::members::{Listed, Table};
 use stele_node::succession::{Evidence, KnownRun, Verdict};
 use stele_proto::stele::control::v1 as control;
-use stele_types::{ClusterId, Result, StoreId, StoreRun};
+use stele_types::{Boot, ClusterId, Lineage, Result, StoreId, StoreRun};
 use tokio::sync::Notify;
 
 /// Last received list of members, and the stores of this node.
@@ -166,7 +168,7 @@ impl Members {
     /// Learns the addresses of a list that another node sent. What must be verified first waits in
     /// [`Members::take_hearsay`].
     pub fn learn_list(&self, members: &[control::Member]) {
-        self.learn(|table| table.learn_list(&wire::decode(members)));
+        self.learn(|table| table.learn_list(&decode(members)));
     }
 
     /// Takes the runs that are to be verified.
@@ -177,7 +179,7 @@ impl Members {
     /// Replaces the list by the placement group's, unless a newer one is known; true if it changed.
     /// The caller saves the copies.
     pub fn update(&self, version: u64, members: &[control::Member], own: &str) -> bool {
-        self.learn(|table| table.update(version, &wire::decode(members), own))
+        self.learn(|table| table.update(version, &decode(members), own))
     }
 
     /// Changes the table, and announces what was learned.
@@ -223,5 +225,45 @@ impl Copy {
     }
 }
 
-#[cfg(test)]
-mod tests;
+/// Encodes a list; the node at the address `leader` leads the placement group.
+pub fn encode(listed: Vec<Listed>, leader: Option<&str>) -> Vec<control::Member> {
+    let mut nodes: BTreeMap<String, Vec<control::MemberStore>> = BTreeMap::new();
+    for Listed { store, run, address, state, .. } in listed {
+        nodes.entry(address).or_default().push(wire_store(store, state, &run));
+    }
+    let member = |(address, stores): (String, _)| control::Member {
+        leads_placement: leader == Some(&address[..]),
+        address,
+        stores,
+    };
+    nodes.into_iter().map(member).collect()
+}
+
+fn decode(members: &[control::Member]) -> Vec<Listed> {
+    let mut listed = Vec::new();
+    for member in members {
+        listed.extend(member.stores.iter().map(|store| Listed {
+            store: StoreId(store.id),
+            run: run_of(store),
+            address: member.address.clone(),
+            is_removed: store.state == control::StoreState::Removed as i32,
+            state: store.state,
+        }));
+    }
+    listed
+}
+
+/// Encodes a store of a node.
+pub fn wire_store(id: StoreId, state: i32, run: &StoreRun) -> control::MemberStore {
+    let Boot { count, nonce } = run.boot;
+    let boot = || control::Boot { count, nonce, starts: run.lineage.to_bytes().into() };
+    control::MemberStore { id: id.0, state, boot: run.is_known().then(boot) }
+}
+
+fn run_of(store: &control::MemberStore) -> StoreRun {
+    let run = |boot: &control::Boot| StoreRun {
+        boot: Boot { count: boot.count, nonce: boot.nonce },
+        lineage: Lineage::from_bytes(&boot.starts).unwrap_or_default(),
+    };
+    store.boot.as_ref().map(run).unwrap_or_default()
+}

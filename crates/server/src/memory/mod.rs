@@ -10,22 +10,21 @@
 //! | 1/16 | calls of placement and control besides, so that data does not keep nodes from reporting |
 
 mod answer;
-mod arrived;
 mod body;
 mod layer;
-mod pairs;
-mod windows;
 
-pub use answer::{AnswerBody, Held, IsHeld, Piece};
-pub use arrived::Arrived;
-pub use body::Limits;
+pub use answer::{
+    AnswerBody, Charging, Held, IsHeld, Piece, charge_value, next_page, pair_memory, pairs_memory,
+    value_memory,
+};
+pub use body::{Arrived, Limits};
 pub use layer::Accounted;
-pub use pairs::{Charging, charge_value, next_page, pair_memory, pairs_memory, value_memory};
 
+use layer::Windows;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::sync::watch;
-use windows::Windows;
 
 /// Smallest budget: the shares of a request and of the windows must hold something.
 pub const BYTES_MIN: u64 = 16 << 20;

@@ -1,7 +1,7 @@
 //! The budget, and bodies that are charged to it.
 
 use super::body::RequestBody;
-use super::windows::WINDOW_BYTES_MIN;
+use super::layer::WINDOW_BYTES_MIN;
 use super::*;
 use axum::body::HttpBody;
 use bytes::Bytes;

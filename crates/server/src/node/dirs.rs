@@ -1,12 +1,14 @@
 //! Directories of a node at its start. Each has a result of its own: one that does not open leaves
 //! the node running with the others.
+//!
+//! Stores of which the directory was moved away, deleted or replaced while they ran.
 
 use super::identity::{OpenDir, Opened};
-use super::{open, random, recovery};
-use crate::boots::Boots;
+use super::{open, random};
 use crate::config::Config;
-use crate::failed_dir::{FailedDir, is_of_directory};
 use crate::members::{self, Known, Members};
+use crate::stores::{Boots, FailedDir, is_of_directory};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +21,7 @@ pub(super) struct Dirs {
     /// Open ones; those without an identity are new.
     pub opened: Opened,
     /// Those that wait for copies of log entries.
-    pub damaged: Vec<recovery::DamagedDir>,
+    pub damaged: Vec<open::DamagedDir>,
     /// Those that serve no store.
     pub failed: Vec<FailedDir>,
     /// What the newest readable copy of the list of members holds.
@@ -97,7 +99,7 @@ pub(super) fn open_all(config: &Config) -> Result<Dirs> {
 struct Opening<'a> {
     config: &'a Config,
     opened: Opened,
-    damaged: Vec<recovery::DamagedDir>,
+    damaged: Vec<open::DamagedDir>,
     failed: Vec<Failed>,
     copies: BTreeMap<PathBuf, Known>,
     /// Directories at other places than at their last starts, also those that do not start for it.
@@ -145,7 +147,7 @@ impl<'a> Opening<'a> {
                 self.opened.push(OpenDir { dir: dir.to_path_buf(), engine, ident, run });
             }
             Directory::Recovering(ident, log) => {
-                self.damaged.push(recovery::damaged(dir, ident, log, run));
+                self.damaged.push(open::damaged(dir, ident, log, run));
             }
         }
         Ok(())
@@ -338,4 +340,49 @@ fn all_failed(mut failed: Vec<Failed>) -> Error {
     }
     let lines = failed.iter().map(|it| format!("\n  {}: {}", it.dir.display(), it.error));
     Error::invalid(format!("no directory holds a store that opens:{}", lines.collect::<String>()))
+}
+
+/// Last states of stores in which they were displaced.
+#[derive(Debug)]
+pub(super) struct Displaced<T>(Mutex<BTreeMap<StoreId, Arc<T>>>);
+
+impl<T> Default for Displaced<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Displaced<T> {
+    /// Takes the state of a store for a heartbeat. Returns whether the store must stop: it was displaced
+    /// in two states in a row. A state that is shown again, because the device does not answer, counts
+    /// once.
+    pub(super) fn note(&self, store: StoreId, state: &Arc<T>, is_displaced: bool) -> bool {
+        let mut seen = self.0.lock();
+        if !is_displaced {
+            seen.remove(&store);
+            return false;
+        }
+        let before = seen.insert(store, state.clone());
+        // bug server.displaced_at_once: `before.is_some_and(|before| !Arc::ptr_eq(&before, state))` is `true`
+        before.is_some_and(|before| !Arc::ptr_eq(&before, state))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_stops_when_it_was_displaced_at_two_heartbeats_in_a_row() {
+        let displaced = Displaced::default();
+        let (one, two) = (StoreId(1), StoreId(2));
+        let state = || Arc::new(());
+        let first = state();
+        assert!(!displaced.note(one, &first, true));
+        assert!(!displaced.note(one, &first, true), "the same state is no second one");
+        assert!(!displaced.note(two, &state(), true), "another store");
+        assert!(!displaced.note(one, &state(), false), "it is back");
+        assert!(!displaced.note(one, &state(), true));
+        assert!(displaced.note(one, &state(), true));
+    }
 }

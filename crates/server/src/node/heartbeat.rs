@@ -1,23 +1,23 @@
 //! Reports to the placement group and its replies: every second, and soon after a change.
+//!
+//! Execution of the placement group's steps for regions led here.
 
-use super::displaced::Displaced;
-use super::ids::IdSource;
+use super::dirs::Displaced;
 use super::open;
 use super::router::NodeRouter;
-use super::split;
-use super::steps;
-use crate::boots::Boots;
+use super::split::{self, IdSource};
 use crate::config::Config;
 use crate::members::Members;
 use crate::placement::{PlacementService, answer_of, heartbeat_request, wire_times};
 use crate::store::{Sample, StoreHandle};
-use crate::stores::Stores;
+use crate::stores::{Boots, Stores};
 use crate::tasks::caught;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_node::report::split::{Limits, Splitter};
+use stele_node::report::steps::{self, Execution};
 use stele_node::report::{Obstacle, Reporter, StalePeer, StepKey};
 use stele_placement::{Instruction, NodeReport, StoreReport};
 use stele_proto::stele::control::v1 as wire;
@@ -324,7 +324,7 @@ impl Heartbeats {
         let (tasks, shared) = (self.clone(), shared.clone());
         self.router.tasks.spawn_finite("operator-step", async move {
             let ids = IdSource(tasks.placement.clone());
-            let execute = steps::execute(&tasks.stores, &ids, &step);
+            let execute = execute(&tasks.stores, &ids, &step);
             // After a panic, too, the step may be started again.
             let (outcome, panicked) = match caught("an operator step", execute).await {
                 Ok(outcome) => (outcome, Ok(())),
@@ -381,4 +381,29 @@ pub(super) async fn tick(placement: Arc<PlacementService>, mut stopping: watch::
 pub(super) async fn stopped(stopping: &mut watch::Receiver<bool>) {
     // A dropped sender also means stopping.
     let _ = stopping.wait_for(|stopping| *stopping).await;
+}
+
+/// Executes one step. Its effect shows in the next report; an obstacle is returned.
+pub(super) async fn execute(
+    stores: &Stores,
+    ids: &IdSource,
+    step: &Instruction,
+) -> Result<(), Obstacle> {
+    let outcome = run(stores, ids, step).await;
+    if let Err(Obstacle { reason, .. }) = &outcome {
+        tracing::info!("operator {}: region {}: {reason}", step.operator, step.region);
+    }
+    outcome
+}
+
+async fn run(stores: &Stores, ids: &IdSource, step: &Instruction) -> Result<(), Obstacle> {
+    let store = stores.holding(step.region);
+    let region = store.as_ref().and_then(|store| store.readers().get(step.region));
+    let region = region.map(|reader| reader.region());
+    let execution = steps::execution(step, region.as_deref())?;
+    let (Some(store), Some(region)) = (store, region) else { return Ok(()) };
+    match execution {
+        Execution::Request(call) => split::change(&store, &region, call).await,
+        Execution::Split { keys, new } => split::split_at(&store, ids, &region, keys, new).await,
+    }
 }

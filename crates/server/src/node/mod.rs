@@ -1,35 +1,27 @@
 //! One process: its stores, its port, and the tasks that keep it part of the cluster.
 
 mod dirs;
-mod displaced;
 #[cfg(test)]
 mod hanging_tests;
 mod heartbeat;
 mod identity;
-mod ids;
 mod join_stores;
-mod keep_run;
 mod leave;
 mod listen;
 mod open;
-mod port_holder;
-mod recovery;
 mod reload;
 mod router;
 mod seeds;
 mod split;
-mod steps;
-mod stopped_run;
+pub(crate) mod stopped_run;
 mod system;
 mod waiting;
 
 pub(crate) use open::SPEED_OP_BYTES;
 pub(crate) use stele_node::report::split::size_of;
 
-use crate::boots::Boots;
 use crate::config::{Config, LiveConfig};
 use crate::control::ControlService;
-use crate::failed_dir::FailedDir;
 use crate::majorities::Majorities;
 use crate::members::Members;
 use crate::memory::NodeMemory;
@@ -38,11 +30,10 @@ use crate::pd::PdService;
 use crate::placement::PlacementService;
 use crate::port::{self, MESSAGE_BYTES_MAX};
 use crate::store::{Engine, StoreHandle};
-use crate::stores::Stores;
+use crate::stores::{Boots, FailedDir, Stores};
 use crate::tasks::{Failures, NodeFailure, Tasks, blocking};
 use crate::tikv::TikvService;
 use crate::transport::{self, Transport};
-use crate::unsupported;
 use dirs::Dirs;
 use identity::Opened;
 use listen::{Signal, Signals};
@@ -315,7 +306,7 @@ impl Parts {
         }
         for damaged in damaged {
             let (dir, store) = (damaged.dir.clone(), damaged.ident.store);
-            if let Err(error) = recovery::start(damaged, self) {
+            if let Err(error) = open::start_recovery(damaged, self) {
                 fail(dir, store, error);
             }
         }
@@ -417,8 +408,8 @@ impl Parts {
             port: stats.clone(),
             memory: memory.clone(),
         });
-        let grpc = unsupported::with_text(grpc.into_axum_router());
-        let routes = grpc.merge(tikv.routes()).merge(status).fallback(unsupported::answer);
+        let grpc = port::with_text_of_unsupported(grpc.into_axum_router());
+        let routes = grpc.merge(tikv.routes()).merge(status).fallback(port::answer_unsupported);
         let options = port::PortOptions {
             connections_max: reload.connections_max.clone(),
             handles: self.config.descriptors.handles().clone(),

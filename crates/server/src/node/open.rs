@@ -1,14 +1,19 @@
 //! Opening the directories of a node.
+//!
+//! Directories with lost log entries. They wait for copies from other stores while the node serves
+//! with its other stores, and open when nothing is missing.
 
-use super::random;
+use super::{Parts, open, random};
 use crate::config::Config;
-use crate::store::{Core, Engine};
-use std::path::Path;
+use crate::recovery_thread::{RecoveryContext, RecoveryThread};
+use crate::store::{Core, Engine, OutputSink};
+use crate::stores::FailedDir;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind, RecoveringStore, Replay};
-use stele_replica::{LeaseTimes, Now, Options, RaftStore};
+use stele_replica::{EntryRecovery, LeaseTimes, Now, Options, RaftStore};
 use stele_types::size::format_bytes;
-use stele_types::{Clock, Error, Result, StoreIdent};
+use stele_types::{Clock, Error, Result, StoreIdent, StoreRun};
 use stele_vfs::{RealVfs, SlowedVfs, SystemClock, Vfs, warnings};
 
 /// Locks a directory that did not open for log entry recovery; `None` if that would not open it.
@@ -181,7 +186,66 @@ fn raft_options(config: &Config, ident: StoreIdent, seed: u64) -> Options {
 /// Ticks without a leader before an election; at most twice as many, directory_id at random.
 const ELECTION_TICKS: u64 = 10;
 /// A single pair may be as large as values are; batches are split at the configured size earlier.
-const ENTRY_BYTES_MAX: u64 = stele_types::limits::COMMAND_BYTES_MAX as u64;
+const ENTRY_BYTES_MAX: u64 = stele_types::size::COMMAND_BYTES_MAX as u64;
+
+/// Directory that does not open yet.
+pub(super) struct DamagedDir {
+    pub dir: PathBuf,
+    pub ident: StoreIdent,
+    pub run: StoreRun,
+    recovery: EntryRecovery<RecoveringStore>,
+}
+
+/// Logs what a directory lost.
+pub(super) fn damaged(
+    dir: &Path,
+    ident: StoreIdent,
+    recovery: EntryRecovery<RecoveringStore>,
+    run: StoreRun,
+) -> DamagedDir {
+    let (store, (lost, _)) = (ident.store, recovery.lost());
+    tracing::warn!(
+        "{}: {lost} log entries cannot be read: store {store} neither votes nor acknowledges \
+         until copies from other stores replace them",
+        dir.display()
+    );
+    DamagedDir { dir: dir.to_path_buf(), ident, run, recovery }
+}
+
+/// Starts the recovery thread of a directory; the store joins the others when it is recovered.
+pub(super) fn start_recovery(damaged: DamagedDir, parts: &Parts) -> Result<()> {
+    let DamagedDir { dir, ident, recovery, .. } = damaged;
+    let device_bytes = RealVfs::new().total_bytes(&dir)?;
+    let members = parts.members.clone();
+    let context = RecoveryContext {
+        clock: parts.clock.clone(),
+        sink: parts.router.clone(),
+        stores: Box::new(move || members.stores()),
+    };
+    let open_store = {
+        let (parts, dir) = (parts.clone(), dir.clone());
+        move || -> Result<()> {
+            let engine = open::engine(&parts.config, &dir)?;
+            parts.stores.add(parts.start_store(Arc::new(engine), ident)?);
+            Ok(())
+        }
+    };
+    let (stores, router, failed_dir) = (parts.stores.clone(), parts.router.clone(), dir.clone());
+    let on_end = move |ended: Result<bool>| {
+        let opened =
+            ended.and_then(|is_recovered| if is_recovered { open_store() } else { Ok(()) });
+        stores.remove_recovering(ident.store);
+        match opened {
+            Ok(()) => router.report_due.notify_one(),
+            Err(error) => {
+                stores.add_failed(FailedDir::new(failed_dir, Some(ident.store), &error));
+                router.failed(ident.store, error);
+            }
+        }
+    };
+    let start = || RecoveryThread::start(recovery, (dir, device_bytes), context, on_end);
+    parts.stores.add_recovering(start)
+}
 
 #[cfg(test)]
 mod tests {

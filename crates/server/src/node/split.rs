@@ -1,19 +1,18 @@
 //! Splits of regions led here: measurements, keys and requests run on other threads.
 
-use super::ids::IdSource;
+use crate::placement::PlacementService;
 use crate::store::{Engine, StoreHandle};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Instant;
-use stele_node::report::Obstacle;
 use stele_node::report::split::{
     Limits, SplitBy, Splitter, balanced_key, ids_wanted, middle_key, size_of,
 };
-use stele_node::report::steps;
+use stele_node::report::{Obstacle, steps};
 use stele_replica::{Admin, NewRegion};
 use stele_storage::RangeSize;
-use stele_types::Region;
+use stele_types::{Error, Region, Result};
 
 /// Measures the regions that the store leads and that may have another size, and splits those that need
 /// it.
@@ -119,4 +118,14 @@ async fn on_engine<T: Send + 'static>(
     let engine = store.engine().clone();
     let done = tokio::task::spawn_blocking(move || work(&engine)).await;
     done.map_err(|_| Obstacle::now("the server is stopping"))
+}
+
+pub(super) struct IdSource(pub Arc<PlacementService>);
+
+impl IdSource {
+    /// Reserves `count` ids that were never allocated, and returns the first.
+    pub(super) async fn reserve(&self, count: u64) -> Result<u64> {
+        let failed = |status: tonic::Status| Error::Busy(status.message().to_owned());
+        self.0.alloc_ids(count as u32).await.map_err(failed)
+    }
 }

@@ -1,20 +1,33 @@
+//! Two runs of one store beside each other.
+//!
 //! Store of this node that stops beside another run of it: recorded in its directory, with what both
 //! directories hold.
+//!
+//! The operator's choice between two runs of a store that stopped beside each other: the kept one goes
+//! on, and comes after both.
+//!
+//! Runs of this node's stores, for the operator's choice between two of them.
 
 use super::seeds::connect;
-use crate::control::summary_of;
+use super::{Parts, open, random, stopped_run};
 use crate::members::Members;
+use crate::store::Engine;
 use crate::stores::Stores;
-use crate::tasks::Tasks;
-use crate::transport::RefusedStore;
+use crate::tasks::{Tasks, blocking};
+use crate::transport::{BoxFuture, RefusedStore};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+use stele_engine::{DirStart, keep_run};
 use stele_node::succession::RunSummary;
+use stele_proto::stele::control::v1 as wire;
 use stele_proto::stele::control::v1::{DescribeRunRequest, RequestHeader};
 use stele_storage::LogStore;
-use stele_types::{ClusterId, Error, Result, StoreId};
+use stele_types::{
+    Boot, ClusterId, Error, Lineage, LogIndex, RegionId, Result, StartId, StoreId, StoreIdent,
+    StoreRun, Term,
+};
 use stele_vfs::{RealVfs, Vfs};
 
 /// Longest wait for the description of the other directory.
@@ -116,5 +129,139 @@ async fn ask(address: &str, cluster: ClusterId, store: StoreId) -> Option<RunSum
             tracing::warn!("{address} does not describe its store {store} in time");
             None
         }
+    }
+}
+
+/// Longest wait for the readers of the stopped store, which hold its directory.
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+impl KeepRun for Parts {
+    fn keep_run(self: Arc<Self>, store: StoreId) -> BoxFuture<'static, Result<StoreRun>> {
+        Box::pin(blocking(move || self.keep(store)))
+    }
+
+    fn describe_run(&self, store: StoreId) -> Result<RunSummary> {
+        stopped_run::summary(&self.members, &self.stores, store)
+    }
+}
+
+impl Parts {
+    fn keep(&self, store: StoreId) -> Result<StoreRun> {
+        let dir = self.members.own().remove(&store).flatten();
+        let dir = dir.filter(|_| self.router.is_stopped_beside(store)).ok_or_else(|| {
+            Error::invalid(format!(
+                "store {store} of this node was not stopped beside another run of it: name the \
+                 address of a node where it was"
+            ))
+        })?;
+        if let Some(handle) = self.stores.remove(store) {
+            // It has stopped: what remains are its threads.
+            let _ = handle.stop();
+        }
+        let engine = Arc::new(self.reopen(&dir)?);
+        let files = open::files(&self.config);
+        {
+            let _held = self.router.stop_records.lock();
+            keep_run(&files, &dir)?;
+        }
+        let start = DirStart {
+            id: StartId(u128::from(random()) << 64 | u128::from(random())),
+            nonce: self.boots.nonce(),
+            known: self.boots.get(store),
+            may_have_moved: false,
+        };
+        let run = start.count(&files, &dir)?.run;
+        self.boots.add(store, run.clone());
+        self.members.add_own(store, &self.address, &dir, run.clone());
+        self.members.announce();
+        let ident = StoreIdent { cluster: self.cluster, store };
+        let started = self.start_store(engine, ident)?;
+        self.router.goes_on(store);
+        self.stores.add(started);
+        self.transport.store_serves(store);
+        self.router.report_due.notify_one();
+        tracing::warn!("store {store} goes on as {run}: the operator chose its directory");
+        Ok(run)
+    }
+
+    /// Opens the directory when no reader of the stopped store holds it any longer.
+    fn reopen(&self, dir: &Path) -> Result<Engine> {
+        let started = Instant::now();
+        loop {
+            match open::engine(&self.config, dir) {
+                Err(Error::Locked(_)) if started.elapsed() < CLOSE_LIMIT => {
+                    std::thread::sleep(RETRY_PAUSE);
+                }
+                opened => return opened,
+            }
+        }
+    }
+}
+
+/// The operator's choice between two runs of a store that stopped beside each other.
+pub trait KeepRun: Send + Sync {
+    /// Makes the store of this node go on; returns its new run. Fails with `Invalid` if it was not
+    /// stopped so.
+    fn keep_run(self: std::sync::Arc<Self>, store: StoreId)
+    -> BoxFuture<'static, Result<StoreRun>>;
+
+    /// Describes the directory of a store of this node. Fails with `Invalid` for another store.
+    fn describe_run(&self, store: StoreId) -> Result<RunSummary>;
+}
+
+/// Encodes the description of a directory.
+pub(crate) fn described(summary: RunSummary) -> wire::DescribeRunResponse {
+    let Boot { count, nonce } = summary.run.boot;
+    let starts = summary.run.lineage.to_bytes().into();
+    let last_entry = |(region, (term, index)): (RegionId, (Term, LogIndex))| wire::LastEntry {
+        region_id: region.0,
+        term: term.0,
+        index: index.0,
+    };
+    wire::DescribeRunResponse {
+        directory: summary.directory,
+        address: summary.address,
+        boot: Some(wire::Boot { count, nonce, starts }),
+        last_write_s: summary.last_write_s,
+        regions: summary.regions.into_iter().map(last_entry).collect(),
+    }
+}
+
+/// Decodes the description of a directory.
+pub fn summary_of(answer: wire::DescribeRunResponse) -> RunSummary {
+    let boot = answer.boot.unwrap_or_default();
+    let last = |it: wire::LastEntry| (RegionId(it.region_id), (Term(it.term), LogIndex(it.index)));
+    RunSummary {
+        directory: answer.directory,
+        address: answer.address,
+        run: StoreRun {
+            boot: Boot { count: boot.count, nonce: boot.nonce },
+            lineage: Lineage::from_bytes(&boot.starts).unwrap_or_default(),
+        },
+        last_write_s: answer.last_write_s,
+        regions: answer.regions.into_iter().map(last).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_types::StartId;
+
+    #[test]
+    fn a_description_survives_the_round_trip() {
+        let summary = RunSummary {
+            directory: "/data/3".to_owned(),
+            address: "c:1".to_owned(),
+            run: StoreRun {
+                boot: Boot { count: 9, nonce: 7 },
+                lineage: Lineage::new([StartId(5), StartId(u128::MAX)]),
+            },
+            last_write_s: 1_700_000_000,
+            regions: [(RegionId(2), (Term(3), LogIndex(4)))].into(),
+        };
+        assert_eq!(summary_of(described(summary.clone())), summary);
+        assert_eq!(summary_of(wire::DescribeRunResponse::default()), RunSummary::default());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::forward::leader_calls;
 use super::stores::{StoreCounts, count};
-use super::{PlacementService, operators, regions, wire};
+use super::{PlacementService, lookup, operators, wire};
 use std::sync::Arc;
 use stele_placement::schedule::explain::{self, Member, Overview, StoreOverview};
 use stele_placement::schedule::judge::{Rule, Verdict};
@@ -93,7 +93,7 @@ fn explained(
         all.iter().find(|it| it.region == info.region.id).map(operators::planned_info)
     };
     Ok(ExplainResponse {
-        region: Some(regions::entry(state, info, now)),
+        region: Some(lookup::region_entry(state, info, now)),
         mode: mode(&state.cluster),
         heat: Some(heat(explanation.rates)),
         stores,

@@ -1,41 +1,33 @@
 //! One store of this node: its engine, its loop's thread, its maintenance thread, and the handle
 //! that the rest of the node uses.
 
-mod caller;
-mod lookups;
-mod maintain;
-mod room_refusals;
 mod sample;
 mod space_watch;
-mod store_loop;
-mod writer;
+#[cfg(test)]
+mod tests;
+mod threads;
+
+pub use sample::Sample;
+pub use space_watch::full_text;
+pub use threads::StageWork;
 
 use crate::load::LoadSamples;
-use crate::threads::Thread;
-pub use caller::Caller;
-use lookups::Lookups;
-use maintain::Counts;
-pub use maintain::StageWork;
+use crate::tasks::Thread;
 use parking_lot::Mutex;
-use room_refusals::RoomRefusals;
 use sample::Latest;
-pub use sample::Sample;
-use space_watch::SpaceWatch;
-pub use space_watch::full_text;
+use space_watch::{RoomRefusals, SpaceWatch};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use stele_replica::{
-    Changes, Event, Input, PeerMessage, RaftStore, ReadGate, Reply, Request, SendSnapshot,
-    StageTimes,
+    Changes, Ended, Event, Input, Item, MemoryGuard, PeerMessage, RaftStore, ReadGate, Reply,
+    Request, SendSnapshot, SlowWriters, Slowdowns, StageTimes, StoreLoop, Unknown,
 };
-use stele_replica::{Ended, Item, MemoryGuard, SlowWriters, Slowdowns, StoreLoop};
 use stele_storage::{Space, StorageEngine};
 use stele_types::{Clock, Error, Peer, PeerRole, Region, RegionId, Result, StoreId};
-use store_loop::{Inbox, LoopThread, answer_all};
+use threads::{Counts, Inbox, Lookups, LoopThread, Writer, answer_all, maintain};
 use tokio::sync::oneshot;
-use writer::Writer;
 
 /// Engine of every store.
 pub type Engine = stele_engine::Store;
@@ -119,7 +111,7 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
         let maintenance = spawn(Thread::Maintenance, id, move || {
             let pace = (&*timer, &*slowed);
             let (counts, space) = (&*counting, &*watch);
-            maintain::run(&*maintained, &stopping, &wants_checkpoint, &items, counts, space, pace);
+            maintain(&*maintained, &stopping, &wants_checkpoint, &items, counts, space, pace);
         })?;
         let mut threads = vec![loop_thread, write_thread, maintenance];
         threads.extend(lookup_threads);
@@ -386,5 +378,69 @@ impl Drop for AbortOnPanic {
     }
 }
 
+/// Gets the reply to one request. Called on the store's loop or on the thread that sent the request: it must
+/// not block.
+pub struct Caller(Option<Box<dyn FnOnce(Reply) + Send>>);
+
+impl Caller {
+    /// Reply to a request of which the loop took note and no reply came.
+    pub const LOST: Reply = Reply::Unknown(Unknown::StoreStopped);
+
+    /// Creates a caller that passes the reply to `answer`.
+    pub fn new(answer: impl FnOnce(Reply) + Send + 'static) -> Self {
+        Self(Some(Box::new(answer)))
+    }
+
+    /// Returns a caller with a channel on which the reply comes.
+    pub fn waiting() -> (Self, oneshot::Receiver<Reply>) {
+        let (sender, receiver) = oneshot::channel();
+        let answer = |reply| {
+            // The receiver may have gone.
+            let _ = sender.send(reply);
+        };
+        (Self::new(answer), receiver)
+    }
+
+    /// Passes the reply on.
+    pub fn answer(mut self, reply: Reply) {
+        self.pass(reply);
+    }
+
+    fn pass(&mut self, reply: Reply) {
+        if let Some(answer) = self.0.take() {
+            answer(reply);
+        }
+    }
+}
+
+/// Invariant: each request has a reply, also if it is dropped: a client waits for it.
+impl Drop for Caller {
+    fn drop(&mut self) {
+        // bug server.dropped_request_unanswered: skip
+        self.pass(Self::LOST);
+    }
+}
+
 #[cfg(test)]
-mod tests;
+mod caller_tests {
+    use super::*;
+    use std::sync::mpsc;
+    use stele_replica::Refusal;
+
+    #[test]
+    fn a_request_is_answered_once_also_if_it_is_dropped() {
+        let (replies, got) = mpsc::channel();
+        let caller = || {
+            let replies = replies.clone();
+            Caller::new(move |reply| replies.send(reply).unwrap())
+        };
+        caller().answer(Reply::Refused(Refusal::StoreStopped));
+        assert_eq!(got.try_recv(), Ok(Reply::Refused(Refusal::StoreStopped)));
+        assert!(got.try_recv().is_err());
+        drop(caller());
+        assert_eq!(got.try_recv(), Ok(Caller::LOST));
+        let (caller, reply) = Caller::waiting();
+        drop(caller);
+        assert_eq!(reply.blocking_recv(), Ok(Caller::LOST));
+    }
+}

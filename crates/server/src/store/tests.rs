@@ -1,6 +1,6 @@
 use super::space_watch::SpaceWatch;
 use super::{Counts, Engine, Inbox, Item, OutputSink, StoreHandle, maintain, spawn};
-use crate::threads::Thread;
+use crate::tasks::Thread;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use stele_engine::{Options, Replay};
-use stele_replica::SlowWriters;
 use stele_replica::{
     Admin, AdminCall, Done, Event, Header, Modification, Modified, Modify, Now,
-    Options as CoreOptions, PeerMessage, RaftStore, Reply, SendSnapshot, Write,
+    Options as CoreOptions, PeerMessage, RaftStore, Reply, SendSnapshot, SlowWriters, Write,
 };
 use stele_storage::{EngineView, ModelEngine, StateMachine};
 use stele_types::{
@@ -52,7 +51,7 @@ fn a_store_that_its_maintenance_stopped_ends_though_nothing_is_appended() {
     let (clock, writers) = (SystemClock::new(), SlowWriters::default());
     let (counts, pace) = (Counts::default(), (&clock as &dyn Clock, &writers));
     let space = SpaceWatch::new(StoreId(1));
-    maintain::run(&engine, &running, &wants_checkpoint, &inbox, &counts, &space, pace);
+    maintain(&engine, &running, &wants_checkpoint, &inbox, &counts, &space, pace);
     let mut items = Vec::new();
     inbox.queue.take(&mut items);
     let [Item::Stopped(error)] = &items[..] else { panic!("{} items", items.len()) };

@@ -2,7 +2,7 @@
 //! command does not end the stream, because that would fail every other one on it, except by a panic.
 //! Then it has no answer, and its client must not wait for one.
 
-use super::{Call, Memory, TikvService, get_groups, put_groups, unsupported};
+use super::{Call, Memory, TikvService, errors, groups};
 use crate::memory::{Arrived, Held, RequestMemory};
 use crate::tasks::{caught, next_until};
 use std::collections::VecDeque;
@@ -13,8 +13,10 @@ use std::task::{self, Poll};
 use stele_proto::kvrpcpb::{
     Context, GetHealthFeedbackResponse, RawGetRequest, RawGetResponse, RawPutResponse,
 };
-use stele_proto::tikvpb::batch_commands_request::{Request, request::Cmd};
-use stele_proto::tikvpb::batch_commands_response::{Response, response::Cmd as Done};
+use stele_proto::tikvpb::batch_commands_request::Request;
+use stele_proto::tikvpb::batch_commands_request::request::Cmd;
+use stele_proto::tikvpb::batch_commands_response::Response;
+use stele_proto::tikvpb::batch_commands_response::response::Cmd as Done;
 use stele_proto::tikvpb::{
     BatchCommandsEmptyResponse, BatchCommandsRequest, BatchCommandsResponse,
 };
@@ -43,7 +45,7 @@ enum Outcome {
     /// Answers, with their memory.
     Ready(Vec<NumberedResponse>, Memory),
     /// Puts with the reply to their proposal. Their answers are made where they are sent.
-    Replied(Box<put_groups::Proposed>, Reply),
+    Replied(Box<groups::Proposed>, Reply),
 }
 
 /// Bounded by the permits of [`COMMANDS_MAX`], which the answers hold.
@@ -107,8 +109,7 @@ struct Work {
 impl Work {
     /// Starts every command.
     fn begin(self: Arc<Self>, batch: BatchCommandsRequest) -> Result<(), Box<Status>> {
-        let (mut puts, mut gets) =
-            (put_groups::PutGroups::default(), get_groups::GetGroups::default());
+        let (mut puts, mut gets) = (groups::PutGroups::default(), groups::GetGroups::default());
         for (id, request) in batch.request_ids.into_iter().zip(batch.requests) {
             self.service.check_cluster(context(&request))?;
             match request.cmd {
@@ -319,7 +320,7 @@ macro_rules! raw_commands {
                 Some(Cmd::Empty(request)) => {
                     Done::Empty(BatchCommandsEmptyResponse { test_id: request.test_id })
                 }
-                Some(unsupported) => unsupported::refusal(&unsupported),
+                Some(unsupported) => errors::refusal(&unsupported),
                 // Command of a newer client: it gets an empty answer, so that the stream does not
                 // stall.
                 None => Done::Empty(BatchCommandsEmptyResponse::default()),

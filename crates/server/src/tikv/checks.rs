@@ -9,7 +9,7 @@ use std::sync::Arc;
 use stele_proto::{errorpb, kvrpcpb};
 use stele_replica::{Header, Reader};
 use stele_storage::Order;
-use stele_types::limits::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use stele_types::size::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_types::{ColumnFamily, KeyRange, PeerId, Region, RegionId, StoreId};
 
 /// Longest wait of a request in milliseconds, if the client sets no limit.

@@ -1,6 +1,14 @@
 //! Failures of requests, in the terms by which clients retry.
+//!
+//! Refusals of the commands of a batch that are not raw key-value calls.
 
 use crate::memory::{Exceeded, RequestMemory};
+use crate::port::RAW_CALLS_ONLY;
+use stele_proto::tikvpb::batch_commands_request::request::Cmd;
+use stele_proto::tikvpb::batch_commands_response::response::Cmd as Done;
+use stele_proto::tikvpb::{
+    BatchCommandsEmptyResponse, UnsupportedCoprocessorResponse, UnsupportedResponse,
+};
 use stele_proto::{INVALID, errorpb};
 use stele_replica::{Busy, Refusal, Reply};
 use stele_types::{Error, RegionId, StoreId};
@@ -205,6 +213,36 @@ fn disk_full(store: StoreId) -> Failure {
         let reason = NO_ROOM.to_owned();
         error.disk_full = Some(errorpb::DiskFull { store_id: vec![store.0], reason });
     })
+}
+
+/// Returns the response of the command's own type: clients fail on one of another type.
+pub(super) fn refusal(command: &Cmd) -> Done {
+    macro_rules! refusal {
+        ($($name:ident)*) => {
+            match command {
+                $(Cmd::$name(_) => Done::$name(UnsupportedResponse { region_error: error() }),)*
+                Cmd::Coprocessor(_) => {
+                    Done::Coprocessor(UnsupportedCoprocessorResponse { region_error: error() })
+                }
+                // All others are executed.
+                _ => Done::Empty(BatchCommandsEmptyResponse::default()),
+            }
+        };
+    }
+    refusal! {
+        Get Scan Prewrite Commit Import Cleanup BatchGet BatchRollback ScanLock ResolveLock Gc
+        DeleteRange PessimisticLock PessimisticRollback CheckTxnStatus TxnHeartBeat
+        CheckSecondaryLocks RawCoprocessor FlashbackToVersion PrepareFlashbackToVersion Flush
+        BufferBatchGet
+    }
+}
+
+/// Returns the one region error that clients of TiKV return to their caller at once. They repeat the
+/// command for all others.
+fn error() -> Option<errorpb::Error> {
+    let too_large = Some(errorpb::RaftEntryTooLarge::default());
+    let message = RAW_CALLS_ONLY.to_owned();
+    Some(errorpb::Error { message, raft_entry_too_large: too_large, ..errorpb::Error::default() })
 }
 
 #[cfg(test)]

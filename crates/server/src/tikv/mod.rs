@@ -3,11 +3,9 @@
 mod batch_commands;
 mod checks;
 mod errors;
-mod get_groups;
+mod groups;
 mod modifications;
-mod put_groups;
 mod reads;
-mod unsupported;
 mod wire;
 mod writes;
 

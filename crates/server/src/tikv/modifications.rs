@@ -13,7 +13,7 @@ use stele_proto::stele::kv::v1::modify_request::Change;
 use stele_proto::stele::kv::v1::{ModifyRequest, ModifyResponse, Refusal};
 use stele_replica::StageNanos;
 use stele_replica::{Done, Modification, Modified, Modify, NewPair, Reply};
-use stele_types::computed::Unfit;
+use stele_types::command::Unfit;
 
 /// `RawCompareAndSwap`: sets or deletes a key that has the expected value.
 pub(super) async fn compare_and_swap(

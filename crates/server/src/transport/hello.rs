@@ -18,13 +18,15 @@
 //!
 //! `gone` are the stores of the answering node that do not serve although the node runs. It is absent
 //! without such stores. Earlier versions send no `gone`, and do not read it.
+//!
+//! Stores of a dialling node that are not heard, as welcomes and rejections name them.
 
+use super::Identity;
 use super::closed::{CloseReason, RejectReason};
-use super::options::Identity;
-use super::refusals::{self, RefusedStore};
 use bytes::Bytes;
+use stele_node::succession::Refusal;
 use stele_replica::{LeaseTimes, wire};
-use stele_types::limits::VALUE_BYTES_MAX;
+use stele_types::size::VALUE_BYTES_MAX;
 use stele_types::{Boot, ClusterId, Lineage, StartId, StoreId, StoreRun, varint};
 
 /// First bytes that a node sends to another: no HTTP request begins with them.
@@ -242,7 +244,7 @@ impl Welcome {
             run.boot.put(&mut out);
             varint::put_bytes(&mut out, &run.lineage.shortened(earlier_max).to_bytes());
         }
-        refusals::put(&mut out, &self.refused);
+        put_refusals(&mut out, &self.refused);
         out
     }
 
@@ -261,7 +263,7 @@ impl Welcome {
                 let boot = Boot::take(&mut rest)?;
                 runs.push((store, StoreRun { boot, lineage: take_starts(&mut rest)? }));
             }
-            refused = refusals::take(&mut rest)?;
+            refused = take_refusals(&mut rest)?;
         }
         let is_known = (VERSIONS.0..=VERSIONS.1).contains(&version);
         is_known.then_some(Self { version, gone, runs, refused })
@@ -290,7 +292,7 @@ pub fn refused(reason: RejectReason, text: &str, stores: &[RefusedStore]) -> Vec
     let mut out = vec![reason as u8];
     varint::put_bytes(&mut out, bounded(text).as_bytes());
     if !stores.is_empty() {
-        refusals::put(&mut out, stores);
+        put_refusals(&mut out, stores);
     }
     out
 }
@@ -302,7 +304,7 @@ pub fn read_refused(body: &[u8]) -> (CloseReason, Vec<RefusedStore>) {
         let text = String::from_utf8_lossy(varint::take_bytes(&mut rest)?).into_owned();
         let stores = match rest.is_empty() {
             true => Vec::new(),
-            false => refusals::take(&mut rest)?,
+            false => take_refusals(&mut rest)?,
         };
         Some((CloseReason::Refused(RejectReason::from_number(reason)?, text), stores))
     };
@@ -418,14 +420,70 @@ pub(super) fn take_starts(rest: &mut &[u8]) -> Option<Lineage> {
     Lineage::from_bytes(varint::take_bytes(rest)?)
 }
 
+/// Most bytes of the refusals of one answer. Those beyond are not named; the stores are not heard.
+const REFUSALS_BYTES_MAX: usize = 4 << 10;
+/// Store of a dialling node that is not heard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedStore {
+    /// The store.
+    pub store: StoreId,
+    /// Why it is not heard.
+    pub refusal: Refusal,
+    /// Starts of the other run.
+    pub rival: Lineage,
+    /// `host:port` of its node.
+    pub rival_at: String,
+    /// Message for the operator, with the remedy.
+    pub text: String,
+}
+
+/// Appends those that fit.
+pub fn put_refusals(out: &mut Vec<u8>, refused: &[RefusedStore]) {
+    let (mut encoded, mut count, mut bytes) = (Vec::new(), 0, 0);
+    for it in refused {
+        let mut one = Vec::new();
+        varint::put(&mut one, it.store.0);
+        one.push(it.refusal as u8);
+        varint::put_bytes(&mut one, &it.rival.to_bytes());
+        varint::put_bytes(&mut one, it.rival_at.as_bytes());
+        varint::put_bytes(&mut one, bounded(&it.text).as_bytes());
+        bytes += one.len();
+        if bytes > REFUSALS_BYTES_MAX && count > 0 {
+            break;
+        }
+        count += 1;
+        encoded.extend(one);
+    }
+    varint::put(out, count);
+    out.extend(encoded);
+}
+
+/// Takes what [`put_refusals`] appended. Skips reasons that only newer versions know.
+pub fn take_refusals(rest: &mut &[u8]) -> Option<Vec<RefusedStore>> {
+    let count = varint::take(rest).filter(|count| *count <= STORES_MAX)?;
+    let mut refused = Vec::new();
+    for _ in 0..count {
+        let store = StoreId(varint::take(rest)?);
+        let (&reason, after) = rest.split_first()?;
+        *rest = after;
+        let rival = take_starts(rest)?;
+        let rival_at = String::from_utf8_lossy(varint::take_bytes(rest)?).into_owned();
+        let text = String::from_utf8_lossy(varint::take_bytes(rest)?).into_owned();
+        if let Some(refusal) = Refusal::from_number(reason) {
+            refused.push(RefusedStore { store, refusal, rival, rival_at, text });
+        }
+    }
+    Some(refused)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::boots::Boots;
+    use crate::stores::Boots;
     use std::sync::Arc;
     use stele_node::succession::Refusal;
     use stele_replica::{CommittedMerges, SnapshotHeader};
-    use stele_types::{LogIndex, Peer, Region, Term};
+    use stele_types::{LogIndex, Peer, Region, StartId, Term};
 
     const TIMES: LeaseTimes = LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };
 
@@ -608,5 +666,38 @@ mod tests {
         }
         assert_eq!(read_refused(&[]).0.label(), "malformed");
         assert_eq!(read_refused(&[99, 0]).0.label(), "malformed");
+    }
+
+    fn refused_store(store: u64, text: &str) -> RefusedStore {
+        let rival = Lineage::new([StartId(7), StartId(u128::MAX)]);
+        RefusedStore {
+            store: StoreId(store),
+            refusal: Refusal::Conflict,
+            rival,
+            rival_at: "b:1".to_owned(),
+            text: text.to_owned(),
+        }
+    }
+
+    #[test]
+    fn refusals_survive_the_round_trip_and_every_cut_is_refused() {
+        let all = [refused_store(3, "one"), refused_store(300, "other")];
+        let mut bytes = Vec::new();
+        put_refusals(&mut bytes, &all);
+        assert_eq!(take_refusals(&mut &bytes[..]).as_deref(), Some(&all[..]));
+        (0..bytes.len())
+            .for_each(|cut| assert_eq!(take_refusals(&mut &bytes[..cut]), None, "{cut}"));
+    }
+
+    #[test]
+    fn what_does_not_fit_into_an_answer_is_left_out() {
+        let all: Vec<_> = (0..200).map(|store| refused_store(store, &"x".repeat(300))).collect();
+        let mut bytes = Vec::new();
+        put_refusals(&mut bytes, &all);
+        assert!(bytes.len() <= REFUSALS_BYTES_MAX + 8, "{}", bytes.len());
+        assert!(
+            take_refusals(&mut &bytes[..])
+                .is_some_and(|some| some.len() > 5 && all.starts_with(&some))
+        );
     }
 }

@@ -9,47 +9,43 @@
 //!
 //! All queues are bounded in bytes. A message that does not fit, or has no connection, is dropped:
 //! Raft sends it again. Layouts are documented in [`frame`], [`hello`] and [`snapshot_stream`].
+//!
+//! Bounds and pauses of the transport.
 
-mod backoff;
 mod batch;
 mod closed;
 mod connection;
-mod deliver;
 pub mod frame;
 pub mod hello;
 mod link;
 mod node;
-mod options;
 mod queue;
-pub mod refusals;
 mod runs;
 mod serve;
 mod shared;
 pub mod snapshot_stream;
-mod stats;
-
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use crate::boots::Boots;
+pub use crate::stores::Boots;
 pub use closed::{CloseReason, RejectReason};
-pub use deliver::{BoxFuture, Deliver, Resolve};
-pub use hello::MAGIC;
-pub use options::{Identity, TransportOptions};
+pub use hello::{MAGIC, RefusedStore};
 pub use queue::message_bytes;
-pub use refusals::RefusedStore;
+pub use shared::Stats;
 pub use snapshot_stream::{SnapshotOffer, SnapshotReceiver, SnapshotSender};
-pub use stats::Stats;
 
 use bytes::Bytes;
 use hello::Lane;
 use node::Nodes;
 use parking_lot::{Mutex, RwLock};
 use shared::{ROOM_UNIT_BYTES, Shared};
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
-use stele_node::succession::{Refusal, Verdict};
-use stele_replica::PeerMessage;
-use stele_types::{StoreId, StoreRun};
+use std::time::Duration;
+use stele_node::succession::{Evidence, KnownRun, Refusal, Verdict};
+use stele_replica::{LeaseTimes, PeerMessage};
+use stele_types::{ClusterId, Error, StoreId, StoreRun};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
@@ -213,4 +209,150 @@ impl Transport {
         self.shared.stop.send_replace(true);
         self.shared.stop.closed().await;
     }
+}
+
+/// Boxed future.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Addresses of stores.
+pub trait Resolve: Send + Sync {
+    /// Returns `host:port` of the node that has the store, if known.
+    fn address(&self, store: StoreId) -> Option<String>;
+
+    /// Returns whether the store was removed from the cluster permanently.
+    fn is_removed(&self, _store: StoreId) -> bool {
+        false
+    }
+
+    /// Returns the last accepted run of a store, if known.
+    fn known_run(&self, _store: StoreId) -> Option<KnownRun> {
+        None
+    }
+
+    /// Judges the run that a node at `address` states for its store, and learns it if it is accepted.
+    fn admit(
+        &self,
+        _store: StoreId,
+        _run: &StoreRun,
+        _address: &str,
+        _evidence: &Evidence,
+    ) -> Verdict {
+        Verdict::Same
+    }
+
+    /// Returns whether messages of this run, of a node at `address`, are heard now.
+    fn is_heard(&self, _store: StoreId, _run: &StoreRun, _address: &str) -> bool {
+        true
+    }
+}
+
+/// Receiver of messages and events from other nodes. Except `snapshot`, the calls never block.
+pub trait Deliver: Send + Sync {
+    /// Takes messages for stores of this node, in order, each with its approximate size in bytes.
+    fn messages(&self, messages: &mut Vec<(PeerMessage, u64)>);
+
+    /// Reports that messages to the store get through from now on.
+    fn reachable(&self, store: StoreId);
+
+    /// Reports that messages to the store are lost from now on.
+    fn unreachable(&self, store: StoreId);
+
+    /// Reports whether messages to the store get through from now on.
+    fn state(&self, store: StoreId, is_reachable: bool) {
+        match is_reachable {
+            true => self.reachable(store),
+            false => self.unreachable(store),
+        }
+    }
+
+    /// Reports that messages to the store were dropped because the queue was full or their
+    /// connection broke; the store is still reachable. Reported once until the queue has emptied.
+    fn dropped(&self, store: StoreId);
+
+    /// Offers a snapshot. It is declined when the future ends without an answer.
+    fn snapshot(&self, offer: SnapshotOffer) -> BoxFuture<'static, ()>;
+
+    /// Reports that a task of the transport failed, so that messages to a node are no longer sent.
+    fn task_failed(&self, task: &str, error: Error);
+
+    /// Reports that another node does not hear a store of this one.
+    fn refused(&self, _refused: &RefusedStore) {}
+
+    /// Reports that this node does not hear some stores of `remote`, for the log.
+    fn refuses(&self, _remote: &str, _refused: &[RefusedStore]) {}
+
+    /// Reports that a connection from or to `remote` ended, for the log.
+    fn closed(&self, _remote: &str, _reason: &CloseReason) {}
+}
+
+/// Bounds and pauses of the transport.
+#[derive(Clone, Debug)]
+pub struct TransportOptions {
+    /// Idle time after which a keepalive is sent.
+    pub keepalive_interval: Duration,
+    /// Time without a received byte after which a connection is closed. TCP repeats what a
+    /// partition dropped after 0.2, 0.6, 1.4, 3 and 6 s (Linux): beyond 2 s a new connection
+    /// recovers earlier than the old one's next attempt.
+    pub silence_max: Duration,
+    /// Time without an accepted byte after which a connection is closed; also the longest pause of
+    /// a snapshot's receiver.
+    pub stall_max: Duration,
+    /// Time to connect and to receive the reply to the hello. TCP repeats a connection attempt into
+    /// a partition after 1, 3 and 7 s (Linux): a longer attempt would be slower than a new one when
+    /// the partition heals.
+    pub dial_timeout: Duration,
+    /// Pause before the second attempt; doubles up to `backoff_max`, half of it random.
+    pub backoff_min: Duration,
+    /// Longest pause; see `backoff_min`.
+    pub backoff_max: Duration,
+    /// Bytes of entries and acknowledgements that wait for one node, at most.
+    pub data_queue_bytes_max: u64,
+    /// Bytes of all other messages that wait for one node, at most.
+    pub urgent_queue_bytes_max: u64,
+    /// Bytes that are encoded and written at once, at most.
+    pub batch_bytes_max: u64,
+    /// Bytes of incomplete large frames, of all connections together, at most; above, they are not
+    /// read further and their senders wait.
+    pub received_bytes_max: usize,
+    /// Most connections from other nodes.
+    pub incoming_max: usize,
+    /// Most snapshots received at the same time.
+    pub snapshots_in_max: usize,
+    /// Seed of random pauses.
+    pub seed: u64,
+}
+
+impl Default for TransportOptions {
+    fn default() -> Self {
+        Self {
+            keepalive_interval: Duration::from_millis(500),
+            silence_max: Duration::from_secs(2),
+            stall_max: Duration::from_secs(30),
+            dial_timeout: Duration::from_millis(1_500),
+            backoff_min: Duration::from_millis(50),
+            backoff_max: Duration::from_millis(250),
+            data_queue_bytes_max: 64 << 20,
+            urgent_queue_bytes_max: 4 << 20,
+            batch_bytes_max: 1 << 20,
+            received_bytes_max: 256 << 20,
+            incoming_max: 1024,
+            snapshots_in_max: 8,
+            seed: 0,
+        }
+    }
+}
+
+/// Identity of this node to the others.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Cluster of the node.
+    pub cluster: ClusterId,
+    /// `host:port` under which others dial it.
+    pub address: String,
+    /// Stores of the node.
+    pub stores: Vec<StoreId>,
+    /// Times of its leases, which must be those of the other nodes.
+    pub times: LeaseTimes,
+    /// Runs of its stores.
+    pub boots: Arc<Boots>,
 }

@@ -2,10 +2,9 @@
 
 use super::closed::CloseReason;
 use super::hello::Lane;
-use super::link;
-use super::options::TransportOptions;
 use super::queue::Queue;
 use super::shared::Shared;
+use super::{TransportOptions, link};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //! the known one.
 
 use super::connection;
-use super::hello::{Hello, Lane};
-use super::refusals::RefusedStore;
+use super::hello::{Hello, Lane, RefusedStore};
+
 use super::shared::Shared;
 use parking_lot::Mutex;
 use std::collections::HashMap;

@@ -1,15 +1,12 @@
 //! Incoming connection: handshake, then delivery of messages.
 
-use super::BoxFuture;
 use super::closed::{CloseReason, RejectReason};
 use super::connection::{self, Reader};
 use super::frame::{self, FrameKind, Frames};
-use super::hello::{self, Hello, Lane, MAGIC, Welcome};
+use super::hello::{self, Hello, Lane, MAGIC, RefusedStore, Welcome};
 use super::queue::message_bytes;
-use super::refusals::RefusedStore;
-use super::shared::{ROOM_UNIT_BYTES, Shared};
-use super::snapshot_stream;
-use super::stats::Stats;
+use super::shared::{ROOM_UNIT_BYTES, Shared, Stats};
+use super::{BoxFuture, snapshot_stream};
 use std::sync::Arc;
 use stele_replica::{PeerMessage, wire};
 use stele_types::{StoreId, StoreRun};

@@ -4,7 +4,7 @@ use super::subject::{Subject, entry, hard_state, refused};
 use super::{Check, Factory, Law};
 use crate::{EngineView, LogStore, StateMachine};
 use bytes::Bytes;
-use stele_types::limits::KEY_BYTES_MAX;
+use stele_types::size::KEY_BYTES_MAX;
 use stele_types::{CommandBuilder, EntryRecord, LogIndex, Record, RegionId, Term};
 
 pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {

@@ -5,25 +5,24 @@
 //!
 //! Staged snapshot pairs of the model.
 
+mod region;
+
 use crate::conformance::Factory;
 use crate::{
-    EngineStats, LogStore, LostValue, Maintained, Pair, Progress, RangeSize, Repair, Snapshots,
-    Space, StateMachine,
+    Cached, EngineStats, EngineView, LogStore, LostValue, Maintained, Order, Pair, Progress,
+    RangeSize, Repair, ScanOptions, Snapshots, Space, StateMachine,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
 use region::Region;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_types::{
     Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Mark, Op, Record, RegionId,
     Result, Term, checksum,
 };
-pub use view::ModelView;
-
-mod region;
-mod view;
 
 /// Key → (value, expiry in Unix seconds or 0).
 type Pairs = BTreeMap<Bytes, (Bytes, u64)>;
@@ -500,5 +499,81 @@ impl ModelIngest {
             ));
         }
         Ok((self.ranges, self.pairs))
+    }
+}
+
+/// The model's pairs at one point in time.
+#[derive(Clone, Debug)]
+pub struct ModelView {
+    pairs: Arc<Pairs>,
+    /// Keys with unreadable values.
+    lost: Arc<BTreeSet<Bytes>>,
+    /// Ranges with unknown contents.
+    lost_ranges: Arc<Vec<KeyRange>>,
+    /// Gets count as reads of the device.
+    is_cold: bool,
+}
+
+impl ModelView {
+    fn range(&self, range: &KeyRange) -> impl DoubleEndedIterator<Item = Pair> {
+        let start = Bound::Included(range.start.clone());
+        let end = match range.end.is_empty() {
+            true => Bound::Unbounded,
+            // An inverted range is empty; BTreeMap would panic on it.
+            false => Bound::Excluded(range.end.clone().max(range.start.clone())),
+        };
+        self.pairs.range((start, end)).map(|(key, (value, expires_at_s))| Pair {
+            key: key.clone(),
+            value: value.clone(),
+            expires_at_s: *expires_at_s,
+        })
+    }
+}
+
+impl EngineView for ModelView {
+    fn get(&self, key: &[u8]) -> Result<Option<Pair>> {
+        if self.lost.contains(key) || self.lost_ranges.iter().any(|lost| lost.contains(key)) {
+            return Err(Error::corrupt("model", 0, "marked as lost"));
+        }
+        Ok(self.pairs.get_key_value(key).map(|(key, (value, expires_at_s))| Pair {
+            key: key.clone(),
+            value: value.clone(),
+            expires_at_s: *expires_at_s,
+        }))
+    }
+
+    fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
+        match self.is_cold {
+            true => Ok(Cached::NeedsIo),
+            false => self.get(key).map(Cached::Ready),
+        }
+    }
+
+    fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
+        if self.lost_ranges.iter().any(|lost| lost.overlaps(&options.range)) {
+            return Err(Error::corrupt("model", 0, "marked as lost"));
+        }
+        let range = self.range(&options.range);
+        let mut pairs: Box<dyn Iterator<Item = Pair>> = match options.order {
+            Order::Forward => Box::new(range),
+            Order::Reverse => Box::new(range.rev()),
+        };
+        let mut out = Vec::new();
+        let mut bytes = 0;
+        while out.len() < options.limit
+            && let Some(mut pair) = pairs.next()
+        {
+            if options.keys_only {
+                pair.value = Bytes::new();
+            } else if self.lost.contains(&pair.key) {
+                return Err(Error::corrupt("model", 0, "marked as lost"));
+            }
+            bytes += pair.key.len() + pair.value.len();
+            if !out.is_empty() && bytes > options.bytes_max {
+                break;
+            }
+            out.push(pair);
+        }
+        Ok(out)
     }
 }

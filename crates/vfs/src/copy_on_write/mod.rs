@@ -6,7 +6,7 @@
 
 mod file;
 
-use crate::pinned::{Pinned, Unmoved};
+use crate::handles::{Pinned, Unmoved};
 use crate::{Create, DirEntry, DirLock, Meter, Open, Vfs, VfsFile, check_open, check_rename};
 use file::{Budget, CopyFile, CowInode};
 use parking_lot::Mutex;

@@ -1,7 +1,6 @@
 //! A probe measures what a device states, ends in time and leaves nothing behind.
 
-use super::curve::{exp2, log2};
-use super::*;
+use super::{exp2, log2, *};
 use crate::{DeviceProfile, Fault, ProfiledVfs, SimOptions, SimVfs, Sleep};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -2,20 +2,21 @@
 //! Several devices on one disk are then as independent as devices are, and as slow as stated. A
 //! [`SlowedVfs`] makes a real device slower by a factor.
 
-mod device;
-mod file;
 mod slowed;
 #[cfg(test)]
 mod tests;
 
-use crate::{Open, Vfs, VfsFile};
-use device::Device;
-use file::ProfiledFile;
 pub use slowed::{DeviceScale, SlowedVfs};
+
+use crate::{AlignedBuf, Open, Vfs, VfsFile};
+use parking_lot::Mutex;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use stele_types::{Clock, Error, Result};
+use stele_types::{Cause, Clock, Error, Result};
 
 /// A clock by which a caller can wait.
 pub trait Sleep: Clock {
@@ -105,6 +106,189 @@ impl crate::VfsLayer for ProfiledVfs {
     fn sync_dir(&self, dir: &Path) -> Result<()> {
         let end = self.device.start_sync();
         self.inner.sync_dir(dir)?;
+        self.device.wait(end);
+        Ok(())
+    }
+}
+
+/// An emulated device.
+///
+/// Invariant: it transfers the bytes of one operation at a time, and at most `queue_depth`
+/// operations are in progress. An operation begins when one of the places is free, is transferred
+/// after all earlier ones, and ends its latency after that.
+#[derive(Debug)]
+struct Device {
+    profile: DeviceProfile,
+    clock: Arc<dyn Sleep>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Time at which the last transfer ends.
+    transferred_at: u64,
+    /// Times at which the operations in progress end; at most `queue_depth`.
+    ends: BinaryHeap<Reverse<u64>>,
+    /// Time at which the last write ends.
+    written_at: u64,
+}
+
+impl Device {
+    fn new(profile: DeviceProfile, clock: Arc<dyn Sleep>) -> Self {
+        Self { profile, clock, state: Mutex::default() }
+    }
+
+    /// Starts a read; returns the time at which it ends.
+    fn start_read(&self, bytes: u64) -> u64 {
+        let DeviceProfile { read_latency, read_bytes_per_s, .. } = self.profile;
+        self.start(read_latency, transfer_nanos(bytes, read_bytes_per_s), &mut self.state.lock())
+    }
+
+    /// Starts a write; returns the time at which it ends.
+    fn start_write(&self, bytes: u64) -> u64 {
+        let DeviceProfile { write_latency, write_bytes_per_s, .. } = self.profile;
+        let state = &mut self.state.lock();
+        let end = self.start(write_latency, transfer_nanos(bytes, write_bytes_per_s), state);
+        state.written_at = state.written_at.max(end);
+        end
+    }
+
+    /// Starts a sync, which begins after all writes before it; returns the time at which it ends.
+    fn start_sync(&self) -> u64 {
+        let written_at = self.state.lock().written_at;
+        self.clock.monotonic_nanos().max(written_at) + nanos(self.profile.sync_latency)
+    }
+
+    fn start(&self, latency: Duration, transfer: u64, state: &mut State) -> u64 {
+        let mut begin = self.clock.monotonic_nanos();
+        if state.ends.len() >= self.profile.queue_depth
+            && let Some(Reverse(end)) = state.ends.pop()
+        {
+            begin = begin.max(end);
+        }
+        // bug vfs.profile_transfers_overlap: skip
+        begin = begin.max(state.transferred_at);
+        state.transferred_at = begin + transfer;
+        let end = begin + transfer + nanos(latency);
+        state.ends.push(Reverse(end));
+        end
+    }
+
+    fn wait(&self, end: u64) {
+        self.clock.sleep_until(end);
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX >> 1)
+}
+
+fn transfer_nanos(bytes: u64, bytes_per_s: u64) -> u64 {
+    (u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_s.max(1))) as u64
+}
+
+/// Hinted reads that are remembered; the oldest is forgotten first.
+const HINTS_MAX: usize = 1024;
+
+#[derive(Debug)]
+struct ProfiledFile {
+    inner: Arc<dyn VfsFile>,
+    device: Arc<Device>,
+    hinted: Mutex<VecDeque<Hinted>>,
+    /// Time at which the started writes of this file end.
+    written_at: Mutex<u64>,
+}
+
+/// A read that was started by a hint.
+#[derive(Debug)]
+struct Hinted {
+    offset: u64,
+    bytes: u64,
+    end: u64,
+}
+
+impl ProfiledFile {
+    fn new(inner: Arc<dyn VfsFile>, device: Arc<Device>) -> Self {
+        Self { inner, device, hinted: Mutex::default(), written_at: Mutex::new(0) }
+    }
+
+    /// Takes the hint that covers a read; returns the time at which its read ends.
+    fn take_hinted(&self, offset: u64, bytes: u64) -> Option<u64> {
+        let mut hinted = self.hinted.lock();
+        let covers = |it: &Hinted| {
+            it.offset <= offset && offset + bytes <= it.offset.saturating_add(it.bytes)
+        };
+        let at = hinted.iter().position(covers)?;
+        hinted.remove(at).map(|it| it.end)
+    }
+
+    fn start_writing(&self, bytes: u64) -> u64 {
+        let end = self.device.start_write(bytes);
+        let mut written_at = self.written_at.lock();
+        *written_at = end.max(*written_at);
+        end
+    }
+}
+
+impl crate::FileLayer for ProfiledFile {
+    fn below(&self) -> &dyn VfsFile {
+        &*self.inner
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let bytes = buffer.len() as u64;
+        let hinted = self.take_hinted(offset, bytes);
+        let end = hinted.unwrap_or_else(|| self.device.start_read(bytes));
+        let got = self.inner.read_at(buffer, offset)?;
+        self.device.wait(end);
+        Ok(got)
+    }
+
+    fn read_cached_at(&self, _: &mut [u8], _: u64) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn will_read(&self, offset: u64, bytes: u64) {
+        let end = self.device.start_read(bytes);
+        let mut hinted = self.hinted.lock();
+        if hinted.len() >= HINTS_MAX {
+            hinted.pop_front();
+        }
+        hinted.push_back(Hinted { offset, bytes, end });
+    }
+
+    fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64, cause: Cause) -> Result<()> {
+        let bytes = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        let end = self.start_writing(bytes);
+        self.inner.write_at(buffers, offset, cause)?;
+        self.device.wait(end);
+        Ok(())
+    }
+
+    fn start_write(
+        &self,
+        part: AlignedBuf,
+        offset: u64,
+        cause: Cause,
+    ) -> Result<Option<AlignedBuf>> {
+        let end = self.start_writing(part.len() as u64);
+        let written = self.inner.start_write(part, offset, cause)?;
+        if written.is_some() {
+            self.device.wait(end);
+        }
+        Ok(written)
+    }
+
+    fn finish_writes(&self) -> Result<Vec<AlignedBuf>> {
+        let written = self.inner.finish_writes()?;
+        let end = *self.written_at.lock();
+        self.device.wait(end);
+        Ok(written)
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        let end = self.device.start_sync();
+        self.inner.sync_data()?;
         self.device.wait(end);
         Ok(())
     }

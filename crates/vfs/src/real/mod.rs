@@ -1,7 +1,6 @@
 //! The machine's file system (Linux).
 
 mod clock;
-mod direct;
 mod file;
 mod queue;
 
@@ -100,7 +99,7 @@ fn lock_file(file: File, path: &Path, kind: FlockOperation) -> Result<Box<dyn Di
 fn snapshot_number(dir: &Path) -> Result<u64> {
     let error = |e: Errno| Error::io("stat", dir, e.into());
     let stat = rustix::fs::statfs(or_current_dir(dir)).map_err(error)?;
-    match direct::kind_of(&stat, dir) == FsKind::Btrfs {
+    match file::kind_of(&stat, dir) == FsKind::Btrfs {
         true => Ok(rustix::fs::statvfs(or_current_dir(dir)).map_err(error)?.f_fsid),
         false => Ok(0),
     }
@@ -112,7 +111,7 @@ fn open_direct(path: &Path, how: Open) -> (io::Result<File>, Option<usize>) {
     let file = open_with(path, how, OFlags::DIRECT);
     // A file system without direct I/O returns EINVAL, possibly after creating the name.
     let refused = file.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::InvalidInput);
-    let block_bytes = file.as_ref().ok().and_then(|file| direct::block_bytes(file, path));
+    let block_bytes = file.as_ref().ok().and_then(|file| file::block_bytes(file, path));
     if refused || (file.is_ok() && block_bytes.is_none()) {
         let create = if path.exists() { Create::Never } else { how.create };
         return (open_with(path, Open { create, ..how }, OFlags::empty()), None);
@@ -234,7 +233,7 @@ impl Vfs for RealVfs {
         let (open, direct_bytes) = open_direct(file, Open { direct: true, ..Open::READ });
         let stat = rustix::fs::fstatfs(open.map_err(failed)?).map_err(|e| failed(e.into()))?;
         Ok(FileSystem {
-            kind: direct::kind_of(&stat, file.parent().unwrap_or(Path::new(""))),
+            kind: file::kind_of(&stat, file.parent().unwrap_or(Path::new(""))),
             block_bytes: u64::try_from(stat.f_bsize).unwrap_or_default(),
             direct_bytes: direct_bytes.map(|bytes| bytes as u64),
         })
@@ -255,7 +254,7 @@ impl Vfs for RealVfs {
     fn can_reserve(&self, dir: &Path) -> Result<bool> {
         let stat = rustix::fs::statfs(or_current_dir(dir))
             .map_err(|e| Error::io("stat", dir, e.into()))?;
-        Ok(direct::kind_of(&stat, dir).can_reserve())
+        Ok(file::kind_of(&stat, dir).can_reserve())
     }
 
     fn keeps_changes(&self) -> bool {

@@ -4,14 +4,12 @@
 //! sector; names without a later directory sync exist or not. Every choice follows from a seed.
 
 mod disk;
-mod event;
 mod fault;
 mod file;
 mod inode;
 mod names;
 
-pub use event::{CrashAt, CrashPoint, Event, Operation};
-pub use fault::Fault;
+pub use fault::{CrashAt, CrashPoint, Event, Fault, Operation};
 
 use crate::{
     DirEntry, DirLock, FileSystem, FsKind, Meter, Open, PinState, Pinned, Vfs, VfsFile, check_open,

@@ -44,7 +44,7 @@ impl Persistence {
 }
 
 /// Longest value that is stored with its key, as in Stele.
-const INLINE_BYTES_MAX: usize = stele_types::limits::INLINE_VALUE_BYTES_MAX;
+const INLINE_BYTES_MAX: usize = stele_types::size::INLINE_VALUE_BYTES_MAX;
 
 /// Key-values of a store.
 #[derive(Debug)]

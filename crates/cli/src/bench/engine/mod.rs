@@ -5,8 +5,8 @@ mod report;
 
 use crate::Outcome;
 use crate::args::{Bench, Policy};
-use crate::output::Output;
 use crate::store::{Store, Tuning};
+use crate::terminal::Output;
 use driver::{Driver, Run};
 use report::Account;
 use std::sync::Arc;

@@ -29,10 +29,10 @@ fn show(planned: &[Planned], is_wanted: fn(&Planned) -> bool, is_dry: bool) -> R
     let rows: Vec<Vec<Cell>> = wanted.flat_map(rows).collect();
     table::print(&rows, false, "no regions")?;
     for range in uncovered(planned) {
-        crate::output::print(&format!("keys {}: no replica is left\n", keys(&range)));
+        crate::terminal::print(&format!("keys {}: no replica is left\n", keys(&range)));
     }
     if is_dry {
-        crate::output::print(DRY_RUN);
+        crate::terminal::print(DRY_RUN);
     }
     Ok(())
 }

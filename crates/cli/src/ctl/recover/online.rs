@@ -3,7 +3,7 @@
 use super::{lost_stores, show};
 use crate::Outcome;
 use crate::args::Recover;
-use crate::output::print;
+use crate::terminal::print;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use stele_client::messages::{RecoverReplicaRequest, ReplicaDetail, StoreInfo, StoreState};

@@ -2,7 +2,6 @@
 
 mod op;
 mod player;
-mod shrink;
 
 use super::{Factory, Failure};
 use op::Op;
@@ -20,7 +19,7 @@ pub fn random<F: Factory>(factory: &F, seed: u64, ops: usize) -> Result<(), Fail
     let fails = |candidate: &[Op]| {
         play(factory, seed, candidate).is_err_and(|broken| broken.kind() == first.kind())
     };
-    let short = shrink::shrink(history, fails);
+    let short = player::shrink(history, fails);
     let last = play(factory, seed, &short).err().unwrap_or_else(|| first.clone());
     let steps: String = short.iter().map(|op| format!("\n  {op:?}")).collect();
     let replay = factory.replay_command();

@@ -1,8 +1,7 @@
 //! Operations of open files. Invariant: an open file has an inode.
 
 use super::{Disk, Stalled, Step, crash_error, injected, not_found, refused};
-use crate::sim::event::{Event, Operation};
-use crate::sim::fault::{Fault, Trigger};
+use crate::sim::fault::{Event, Fault, Operation, Trigger};
 use crate::sim::inode::Inode;
 use crate::sim::names::InodeId;
 use bytes::Bytes;

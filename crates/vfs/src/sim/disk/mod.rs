@@ -3,8 +3,7 @@
 mod files;
 
 use super::SimOptions;
-use super::event::{CrashAt, CrashPoint, Event, Operation};
-use super::fault::{Fault, Faults, Trigger};
+use super::fault::{CrashAt, CrashPoint, Event, Fault, Faults, Operation, Trigger};
 use super::inode::Inode;
 use super::names::{InodeId, Names};
 use crate::content::Content;
@@ -12,8 +11,7 @@ use crate::{Create, DirEntry, Open, PinState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use stele_types::Prng;
-use stele_types::{Error, Result};
+use stele_types::{Error, Prng, Result};
 
 #[derive(Clone, Debug)]
 pub(super) struct Disk {

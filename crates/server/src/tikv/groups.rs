@@ -1,0 +1,199 @@
+//! Groups of the commands of one message.
+//!
+//! Puts of one message and one region are proposed as one entry: consensus, log and apply cost once
+//! for all of them. Each put gets its own answer. They arrived at the same time, so none is
+//! guaranteed to be visible without the others.
+//!
+//! Gets of one message and one region share a lease and a view, which is taken after all of them
+//! arrived. A get that needs the device, a read index round or a refusal continues alone.
+
+use super::checks::{Target, target};
+use super::errors::{Failure, charge};
+use super::{Memory, TikvService, reads, writes};
+use crate::memory::{RequestMemory, charge_value};
+use crate::observe::{Kind, Outcome};
+use crate::store::Caller;
+use crate::stores::Stores;
+use std::time::Instant;
+use stele_proto::kvrpcpb::{Context, RawGetRequest, RawGetResponse, RawPutRequest, RawPutResponse};
+use stele_replica::{Reply, Write};
+use stele_types::CommandBuilder;
+
+/// Bytes of an entry after which the next one begins. Above this, an entry's own cost is small
+/// beside its values.
+const GROUP_BYTES_MAX: usize = 64 << 10;
+
+/// Puts of one entry.
+pub(super) struct PutGroup {
+    context: Context,
+    target: Target,
+    ids: Vec<u64>,
+    command: CommandBuilder,
+    memory: Memory,
+}
+
+/// Puts of one message.
+#[derive(Default)]
+pub(super) struct PutGroups {
+    groups: Vec<PutGroup>,
+}
+
+impl PutGroups {
+    /// Adds a put of a message to the group of its region. A failure concerns only this put.
+    pub(super) fn add(
+        &mut self,
+        stores: &Stores,
+        message: &Memory,
+        (id, request): (u64, &RawPutRequest),
+    ) -> Result<(), Failure> {
+        let context = request.context.as_ref();
+        let fits = |group: &&mut PutGroup| {
+            context.is_some_and(|context| has_same_target(&group.context, context))
+                && group.command.encoded_bytes() + writes::put_bytes(request) <= GROUP_BYTES_MAX
+        };
+        let bytes = writes::put_bytes(request) as u64;
+        if let Some(group) = self.groups.iter_mut().find(fits) {
+            charge(&group.memory, bytes, group.target.header.region)?;
+            writes::add_put(&group.target, &mut group.command, request)?;
+            group.ids.push(id);
+            return Ok(());
+        }
+        let target = target(stores, context)?;
+        let memory = RequestMemory::part_of(message);
+        charge(&memory, bytes, target.header.region)?;
+        let mut command = CommandBuilder::with_capacity(writes::put_bytes(request));
+        writes::add_put(&target, &mut command, request)?;
+        let context = context.cloned().unwrap_or_default();
+        self.groups.push(PutGroup { context, target, ids: vec![id], command, memory });
+        Ok(())
+    }
+
+    pub(super) fn finish(self) -> Vec<PutGroup> {
+        self.groups
+    }
+}
+
+/// Returns whether two requests are checked against the same peer in the same state.
+pub(super) fn has_same_target(a: &Context, b: &Context) -> bool {
+    a.region_id == b.region_id
+        && a.peer == b.peer
+        && a.region_epoch == b.region_epoch
+        && a.term == b.term
+        && a.api_version == b.api_version
+        && a.request_source == b.request_source
+}
+
+impl PutGroup {
+    /// Proposes the entry. `answer` gets the reply on the store's loop, or here: it must not block.
+    pub(super) fn propose(self, answer: impl FnOnce(Box<Proposed>, Reply) + Send + 'static) {
+        let Self { target, ids, command, memory, .. } = self;
+        let (store, guard) = (target.store.clone(), Some(memory.clone()));
+        let command = command.build().bytes().clone();
+        let write = Write { header: target.header, command, only_deletes: false };
+        let arrived_nanos = store.clock().monotonic_nanos();
+        let proposed =
+            Box::new(Proposed { target, ids, memory, started: Instant::now(), arrived_nanos });
+        store.begin(
+            write,
+            Caller::new(move |reply| answer(proposed, reply)),
+            guard.map(|it| it as _),
+        );
+    }
+}
+
+/// Puts of which the entry is proposed.
+pub(super) struct Proposed {
+    target: Target,
+    ids: Vec<u64>,
+    /// Memory of the command.
+    pub memory: Memory,
+    started: Instant,
+    arrived_nanos: u64,
+}
+
+impl Proposed {
+    /// Returns the answer to each put.
+    pub(super) fn answers(
+        self,
+        service: &TikvService,
+        reply: Reply,
+    ) -> impl Iterator<Item = (u64, RawPutResponse)> {
+        let Self { target, ids, started, arrived_nanos, .. } = self;
+        let written = writes::written(&target, reply, arrived_nanos);
+        let stages = written.as_ref().ok().copied();
+        service.note(Kind::Put, ids.len(), started, written.as_ref().err(), stages);
+        let region_error = written.err().map(Failure::into_error);
+        ids.into_iter().map(move |id| {
+            let region_error = region_error.clone();
+            (id, RawPutResponse { region_error, ..RawPutResponse::default() })
+        })
+    }
+}
+
+/// Gets of one group; more are distributed over processors.
+const GROUP_GETS_MAX: usize = 64;
+
+/// Get of a message, with its id there.
+pub(super) type Get = (u64, RawGetRequest);
+
+/// Gets of one region.
+pub(super) struct GetGroup {
+    context: Context,
+    target: Target,
+    gets: Vec<Get>,
+}
+
+/// Gets of one message.
+#[derive(Default)]
+pub(super) struct GetGroups {
+    groups: Vec<GetGroup>,
+}
+
+impl GetGroups {
+    /// Adds a get to the group of its region; returns it if it must continue alone.
+    pub(super) fn add(&mut self, stores: &Stores, get: Get) -> Option<Get> {
+        let Some(context) = &get.1.context else { return Some(get) };
+        let fits = |group: &&mut GetGroup| {
+            group.gets.len() < GROUP_GETS_MAX && has_same_target(&group.context, context)
+        };
+        if let Some(group) = self.groups.iter_mut().find(fits) {
+            group.gets.push(get);
+            return None;
+        }
+        let Ok(target) = target(stores, Some(context)) else { return Some(get) };
+        self.groups.push(GetGroup { context: context.clone(), target, gets: vec![get] });
+        None
+    }
+
+    pub(super) fn finish(self) -> Vec<GetGroup> {
+        self.groups
+    }
+}
+
+impl GetGroup {
+    /// Returns the answers from memory, and the gets that must continue alone.
+    pub(super) fn run(
+        self,
+        service: &TikvService,
+        memory: &Memory,
+    ) -> (Vec<(u64, RawGetResponse)>, Vec<Get>) {
+        let started = Instant::now();
+        let Ok(Some(view)) = reads::leased_view(&self.target) else {
+            return (Vec::new(), self.gets);
+        };
+        let (mut done, mut left) = (Vec::with_capacity(self.gets.len()), Vec::new());
+        for (id, request) in self.gets {
+            match reads::get_cached_value(&self.target, &view, &request) {
+                // One without memory is refused alone.
+                Some(Some(value)) if charge_value(memory, &value).is_err() => {
+                    left.push((id, request));
+                }
+                Some(value) => done.push((id, reads::get_response(value))),
+                None => left.push((id, request)),
+            }
+        }
+        self.target.reader.note_reads(done.len() as u64, view.has_effects());
+        service.metrics.requests(Kind::Get, done.len(), started.elapsed(), Outcome::Served, None);
+        (done, left)
+    }
+}
