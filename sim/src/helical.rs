@@ -15,9 +15,9 @@ use std::sync::Arc;
 use stele_engine::Store;
 use stele_index::{Direction, Run};
 use stele_replica::LogKept;
+use stele_simulated_disk::{Fault as DiskFault, SimVfs};
 use stele_storage::Repair;
 use stele_types::{KeyRange, ValueRef, keyspace};
-use stele_vfs::{Fault as DiskFault, SimVfs};
 
 /// Limit for forming the cluster.
 const FORM_NANOS: u64 = 40 * SECOND;

@@ -7,8 +7,9 @@ use crate::world::{DIR, Stop, World};
 use std::path::PathBuf;
 use std::sync::Arc;
 use stele_index::Run;
+use stele_simulated_disk::Fault as DiskFault;
 use stele_types::{KeyRange, Prng, keyspace};
-use stele_vfs::{Fault as DiskFault, Vfs};
+use stele_vfs::Vfs;
 
 /// Damaged places of one store, each in a different run.
 const PLACES: u64 = 5;

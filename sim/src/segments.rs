@@ -4,9 +4,10 @@ use crate::world::DIR;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_log::inspect::{Row, What, dump};
+use stele_simulated_disk::{Fault, SimVfs};
 use stele_storage::LostEntry;
 use stele_types::{LogIndex, Prng, RegionId, Term, keyspace};
-use stele_vfs::{Fault, SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 /// Identity of a log entry.
 pub type Name = (RegionId, LogIndex, Term);

@@ -65,7 +65,8 @@ pub fn bootstrap<E: StorageEngine>(
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use stele_storage::{LogStore, LostEntry, ModelEngine};
+    use stele_conformance::ModelEngine;
+    use stele_storage::{LogStore, LostEntry};
     use stele_types::{ClusterId, Error, LogBatch, Mark, Record, RegionId};
 
     struct Log(Option<StoreIdent>);

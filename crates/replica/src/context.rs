@@ -193,7 +193,7 @@ impl<E: StorageEngine> Context<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stele_storage::ModelEngine;
+    use stele_conformance::ModelEngine;
     use stele_types::{ClusterId, StoreId};
 
     #[test]

@@ -97,7 +97,7 @@ impl Maintenance {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stele_storage::ModelEngine;
+    use stele_conformance::ModelEngine;
 
     #[test]
     fn pauses_grow_while_nothing_is_to_be_done_and_a_checkpoint_is_made_once() {

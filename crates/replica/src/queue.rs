@@ -232,7 +232,7 @@ mod tests {
     use super::*;
     use crate::{Header, Write};
     use bytes::Bytes;
-    use stele_storage::ModelEngine;
+    use stele_conformance::ModelEngine;
 
     #[test]
     fn memory_of_a_request_is_kept_until_its_outcome_is_known() {

@@ -239,7 +239,8 @@ mod tests {
         Admin, AdminCall, Busy, Done, Header, Modification, Modify, Options, Refusal, Write,
     };
     use bytes::Bytes;
-    use stele_storage::{EngineView, LogStore, ModelEngine, StateMachine};
+    use stele_conformance::ModelEngine;
+    use stele_storage::{EngineView, LogStore, StateMachine};
     use stele_types::{
         ClusterId, CommandBuilder, Peer, PeerId, PeerRole, Region, StoreId, StoreIdent,
     };

@@ -5,16 +5,13 @@
 //! Invariant: applied ≤ committed; applied ≤ locally persisted; checkpointed ≤ applied;
 //! truncated ≤ checkpointed.
 
-pub mod conformance;
 mod log_store;
-mod model;
 mod modification;
 mod overlay;
 mod state_machine;
 mod view;
 
 pub use log_store::{LogStore, LostEntry, Progress, RecoverableLog, Space};
-pub use model::{ModelEngine, ModelFactory, ModelIngest, ModelView};
 pub use modification::{Decision, Modification, Modified, NewPair, decide};
 pub use overlay::{
     DueMerge, Effects, KeyChange, Layer, MergedLayers, Overlaid, Overlay, effect_bytes,

@@ -200,7 +200,7 @@ impl std::fmt::Debug for AlignedBuf {
 
 /// Fails with [`Error::Invalid`] unless a direct operation covers whole blocks, from aligned
 /// memory. A handle through the page cache (`block_bytes` is `None`) accepts everything.
-pub(crate) fn check_direct(
+pub fn check_direct(
     op: &str,
     path: &Path,
     memory: &[u8],

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 pub(crate) const CHUNK_BYTES: usize = 4096;
 
+/// Bytes of a file in chunks of 4096. Clones share chunks until one of them writes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Content {
+pub struct Content {
+    /// Length of the file in bytes.
     pub len: u64,
     /// By offset ÷ `CHUNK_BYTES`. Missing chunks, and bytes from `len` on, are zero.
     chunks: BTreeMap<u64, Arc<[u8; CHUNK_BYTES]>>,
@@ -14,7 +16,7 @@ pub(crate) struct Content {
 
 impl Content {
     /// Copies the bytes at `offset`. Returns their number: less than requested only at the end.
-    pub(crate) fn read(&self, buffer: &mut [u8], offset: u64) -> usize {
+    pub fn read(&self, buffer: &mut [u8], offset: u64) -> usize {
         let end = self.len.min(offset.saturating_add(buffer.len() as u64));
         let total = end.saturating_sub(offset) as usize;
         for (chunk, from, at, bytes) in pieces(offset, total) {
@@ -28,7 +30,7 @@ impl Content {
     }
 
     /// Writes, extending the length when needed.
-    pub(crate) fn write(&mut self, data: &[u8], offset: u64) {
+    pub fn write(&mut self, data: &[u8], offset: u64) {
         for (chunk, from, at, bytes) in pieces(offset, data.len()) {
             let target = self.chunks.entry(chunk).or_insert_with(|| Arc::new([0; CHUNK_BYTES]));
             Arc::make_mut(target)[from..from + bytes].copy_from_slice(&data[at..at + bytes]);
@@ -37,7 +39,7 @@ impl Content {
     }
 
     /// Copies those of the bytes at `offset` that are in chunks; leaves the others as they are.
-    pub(crate) fn read_chunks(&self, buffer: &mut [u8], offset: u64) {
+    pub fn read_chunks(&self, buffer: &mut [u8], offset: u64) {
         for (chunk, from, at, bytes) in pieces(offset, buffer.len()) {
             if let Some(data) = self.chunks.get(&chunk) {
                 buffer[at..at + bytes].copy_from_slice(&data[from..from + bytes]);
@@ -46,22 +48,22 @@ impl Content {
     }
 
     /// Whether a chunk of `bytes` at `offset` was written.
-    pub(crate) fn has_chunks(&self, offset: u64, bytes: usize) -> bool {
+    pub fn has_chunks(&self, offset: u64, bytes: usize) -> bool {
         pieces(offset, bytes).any(|(chunk, ..)| self.has_chunk(chunk))
     }
 
     /// Whether the chunk with this number was written.
-    pub(crate) fn has_chunk(&self, chunk: u64) -> bool {
+    pub fn has_chunk(&self, chunk: u64) -> bool {
         self.chunks.contains_key(&chunk)
     }
 
     /// Makes the length at least `len`.
-    pub(crate) fn grow(&mut self, len: u64) {
+    pub fn grow(&mut self, len: u64) {
         self.len = self.len.max(len);
     }
 
     /// Takes the chunks of `[offset, offset + bytes)` from `other` without a copy.
-    pub(crate) fn share(&mut self, other: &Self, offset: u64, bytes: usize) {
+    pub fn share(&mut self, other: &Self, offset: u64, bytes: usize) {
         for (chunk, ..) in pieces(offset, bytes) {
             match other.chunks.get(&chunk) {
                 Some(data) => self.chunks.insert(chunk, Arc::clone(data)),
@@ -71,7 +73,7 @@ impl Content {
     }
 
     /// Returns the bytes that the content takes on a device with `[0, reserved)` reserved for it.
-    pub(crate) fn allocated_bytes(&self, reserved: u64) -> u64 {
+    pub fn allocated_bytes(&self, reserved: u64) -> u64 {
         let reserved_chunks = reserved.div_ceil(CHUNK_BYTES as u64);
         // Called for every write, and most files reserve nothing.
         let beyond = match reserved_chunks {
@@ -83,7 +85,7 @@ impl Content {
 
     /// Returns how many of `bytes` at `offset` can be written if at most `room` more may be
     /// allocated.
-    pub(crate) fn fitting(&self, offset: u64, bytes: usize, reserved: u64, mut room: u64) -> usize {
+    pub fn fitting(&self, offset: u64, bytes: usize, reserved: u64, mut room: u64) -> usize {
         for (chunk, _, at, _) in pieces(offset, bytes) {
             if chunk * CHUNK_BYTES as u64 >= reserved && !self.has_chunk(chunk) {
                 match room.checked_sub(CHUNK_BYTES as u64) {
@@ -95,7 +97,8 @@ impl Content {
         bytes
     }
 
-    pub(crate) fn set_len(&mut self, len: u64) {
+    /// Sets the length; drops the bytes beyond it.
+    pub fn set_len(&mut self, len: u64) {
         if len < self.len {
             let chunk = len / CHUNK_BYTES as u64;
             let _cut = self.chunks.split_off(&len.div_ceil(CHUNK_BYTES as u64));

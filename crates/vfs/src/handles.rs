@@ -262,25 +262,19 @@ impl Pinned for Unmoved {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{SimOptions, SimVfs};
-    use std::path::PathBuf;
+    use crate::RealVfs;
 
-    fn disk(files: u64) -> SimVfs {
-        let disk = SimVfs::new(SimOptions::default());
-        (0..files).for_each(|file| disk.write_file(path(file), b"content"));
-        disk
-    }
-
-    fn path(file: u64) -> PathBuf {
-        format!("/{file}").into()
+    /// Returns an open file.
+    fn opened() -> Arc<dyn VfsFile> {
+        RealVfs::new().open(Path::new("/dev/null"), Open::READ).unwrap()
     }
 
     #[test]
     fn the_handles_used_longest_ago_are_closed_and_those_in_use_stay_open() {
-        let (disk, pool) = (disk(100), Arc::new(HandlePool::new(16)));
+        let (opened, pool) = (opened(), Arc::new(HandlePool::new(16)));
         let handles = Handles::of(pool.clone());
         for file in 0..100 {
-            handles.insert(file, false, disk.open(&path(file), Open::READ).unwrap());
+            handles.insert(file, false, opened.clone());
             // The lowest numbers are used all the time.
             (0..=file.min(3)).for_each(|low| assert!(handles.get(low, false).is_some(), "{low}"));
             assert!(pool.count() <= 16);
@@ -293,11 +287,11 @@ mod tests {
 
     #[test]
     fn the_stores_of_a_process_share_a_pool_and_close_only_their_own_handles_at_the_end() {
-        let (disk, pool) = (disk(8), Arc::new(HandlePool::new(64)));
+        let (opened, pool) = (opened(), Arc::new(HandlePool::new(64)));
         let users: Vec<Handles> = (0..3).map(|_| Handles::of(pool.clone())).collect();
         for (user, handles) in users.iter().enumerate() {
             for file in 0..8 {
-                handles.insert(file, user == 1, disk.open(&path(file), Open::READ).unwrap());
+                handles.insert(file, user == 1, opened.clone());
             }
         }
         let [first, second, third]: [Handles; 3] = users.try_into().unwrap();
@@ -312,12 +306,12 @@ mod tests {
 
     #[test]
     fn a_call_that_finds_no_descriptor_is_tried_again_after_handles_are_closed() {
-        let (disk, pool) = (disk(60), Arc::new(HandlePool::new(100)));
+        let (opened, pool) = (opened(), Arc::new(HandlePool::new(100)));
         let handles = Handles::of(pool.clone());
         (0..60).for_each(|file| {
-            handles.insert(file, false, disk.open(&path(file), Open::READ).unwrap());
+            handles.insert(file, false, opened.clone());
         });
-        let frugal = FrugalVfs::new(Arc::new(disk), pool.clone());
+        let frugal = FrugalVfs::new(Arc::new(RealVfs::new()), pool.clone());
         let out = |number| Error::io("open", "/x", std::io::Error::from_raw_os_error(number));
         for number in [24, 23] {
             let left = pool.count() / 2;
@@ -328,7 +322,7 @@ mod tests {
         let failed = frugal.with_descriptor(|| Err::<(), _>(out(24)));
         assert!(failed.is_err() && pool.count() == 0, "nothing is left to close");
         let (calls, other) = (AtomicU64::new(0), Handles::of(pool.clone()));
-        other.insert(1, false, frugal.open(&path(1), Open::READ).unwrap());
+        other.insert(1, false, opened);
         let failed = frugal.with_descriptor(|| {
             calls.fetch_add(1, Ordering::Relaxed);
             Err::<(), _>(out(13))

@@ -1,5 +1,4 @@
-//! Files as a trait: the machine's file system ([`RealVfs`]), one in memory on which every
-//! operation can fail or be interrupted by a crash ([`SimVfs`]), emulated devices of stated speed
+//! Files as a trait: the machine's file system ([`RealVfs`]), emulated devices of stated speed
 //! ([`ProfiledVfs`]), and one that keeps all changes in memory ([`CopyOnWriteVfs`]). Below the edges
 //! only this crate uses `std::fs`.
 
@@ -13,9 +12,9 @@ mod meter;
 mod probe;
 mod profiled;
 mod real;
-mod sim;
 
-pub use aligned::{AlignedBuf, MEMORY_ALIGN_BYTES};
+pub use aligned::{AlignedBuf, MEMORY_ALIGN_BYTES, check_direct};
+pub use content::Content;
 pub use copy_on_write::CopyOnWriteVfs;
 pub use device_latency::{DeviceTimer, DeviceTimes, UnderWay};
 pub use file_system::{FileLayer, FileSystem, FsKind, VfsLayer, warnings};
@@ -24,7 +23,6 @@ pub use meter::{Meter, MeterSnapshot};
 pub use probe::{Curve, Probed, probe, remove_probe};
 pub use profiled::{DeviceProfile, DeviceScale, ProfiledVfs, Sleep, SlowedVfs};
 pub use real::{RealVfs, SystemClock};
-pub use sim::{CrashAt, CrashPoint, Event, Fault, Operation, SimOptions, SimVfs};
 
 use std::fmt::Debug;
 use std::io::IoSlice;
@@ -195,7 +193,8 @@ pub trait VfsFile: Send + Sync + Debug {
     }
 }
 
-fn check_open(path: &Path, how: Open) -> Result<()> {
+/// Fails with `Invalid` if a handle of these options would create a file that it cannot write.
+pub fn check_open(path: &Path, how: Open) -> Result<()> {
     if how.write || how.create == Create::Never {
         return Ok(());
     }
@@ -204,7 +203,8 @@ fn check_open(path: &Path, how: Open) -> Result<()> {
     Err(stele_types::Error::invalid(detail))
 }
 
-fn check_rename(from: &Path, to: &Path) -> Result<()> {
+/// Fails with `Invalid` unless both names are in one directory.
+pub fn check_rename(from: &Path, to: &Path) -> Result<()> {
     if from.parent() == to.parent() {
         return Ok(());
     }

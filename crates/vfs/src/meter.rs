@@ -48,21 +48,25 @@ impl Meter {
         }
     }
 
-    pub(crate) fn count_write(&self, cause: Cause, bytes: u64) {
+    /// Counts a write of so many bytes.
+    pub fn count_write(&self, cause: Cause, bytes: u64) {
         self.written_bytes[cause as usize].fetch_add(bytes, Relaxed);
         self.writes[cause as usize].fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn count_read(&self, bytes: u64) {
+    /// Counts a read of so many bytes.
+    pub fn count_read(&self, bytes: u64) {
         self.reads.fetch_add(1, Relaxed);
         self.read_bytes.fetch_add(bytes, Relaxed);
     }
 
-    pub(crate) fn count_sync(&self) {
+    /// Counts a sync of a file.
+    pub fn count_sync(&self) {
         self.syncs.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn count_dir_sync(&self) {
+    /// Counts a sync of a directory.
+    pub fn count_dir_sync(&self) {
         self.dir_syncs.fetch_add(1, Relaxed);
     }
 }

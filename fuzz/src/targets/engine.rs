@@ -6,8 +6,8 @@ use crate::{Bound, Target};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use stele_engine::{Db, KeyRange, Options, Order, Result};
+use stele_simulated_disk::{SimOptions, SimVfs};
 use stele_types::{ManualClock, StoreId};
-use stele_vfs::{SimOptions, SimVfs};
 
 const DIR: &str = "/store";
 

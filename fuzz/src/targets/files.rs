@@ -1,7 +1,7 @@
 //! Directories on a simulated disk, with the input in place of one file.
 
 use std::path::PathBuf;
-use stele_vfs::SimVfs;
+use stele_simulated_disk::SimVfs;
 
 /// Directory that the product wrote.
 pub(super) struct Base {

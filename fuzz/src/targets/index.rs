@@ -12,10 +12,11 @@ use stele_index::{
     MergeInputs, MergeSpec, Run, RunItem, inspect_manifest, inspect_run, inspect_run_items,
     key_hash, rebuild, run_file_name,
 };
+use stele_simulated_disk::{SimOptions, SimVfs};
 use stele_types::{
     Cause, FileId, KeyRange, Locator, LogIndex, Lsn, RegionId, Result, RunId, Seq, Term, ValueRef,
 };
-use stele_vfs::{SimOptions, SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 const DIR: &str = "/store/index";
 const RUN_ID: RunId = RunId(5);

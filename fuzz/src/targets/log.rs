@@ -7,11 +7,12 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use stele_log::inspect::{Row, dump};
 use stele_log::{DamageSurvey, DamagedPayload, Log, LogOptions, RecoverFrom};
+use stele_simulated_disk::{SimOptions, SimVfs};
 use stele_types::{
     Cause, CommandBuilder, EntryRecord, HardState, LogBatch, LogIndex, Lsn, Mark, Record, RegionId,
     Result, StoreId, Term,
 };
-use stele_vfs::{SimOptions, SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 const DIR: &str = "/store/log";
 

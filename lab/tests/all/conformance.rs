@@ -2,8 +2,8 @@
 
 #![cfg(feature = "rocksdb")]
 use std::path::PathBuf;
+use stele_conformance::{self as conformance, Factory};
 use stele_lab::designs::rocks::{Persistence, RockStore, Settings};
-use stele_storage::conformance::{self, Factory};
 use tempfile::TempDir;
 
 /// Factory that simulates a crash by a drop: data that RocksDB had only in memory is lost, as when

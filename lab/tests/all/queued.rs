@@ -1,9 +1,9 @@
 //! The queue before an engine.
 
 use std::sync::Arc;
+use stele_conformance::ModelEngine;
+use stele_conformance::{self as conformance, Factory};
 use stele_lab::designs::queued::Queued;
-use stele_storage::ModelEngine;
-use stele_storage::conformance::{self, Factory};
 use stele_vfs::SystemClock;
 
 struct QueuedFactory;

@@ -6,8 +6,9 @@ use std::path::Path;
 use stele_engine::Store;
 use stele_log::{FileKind, ValueFileInfo};
 use stele_node::snapshot::Parts;
+use stele_simulated_disk::SimVfs;
 use stele_storage::StateMachine;
-use stele_vfs::{SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 /// Limit of maintenance slices until no work is left.
 const SLICES_MAX: usize = 400;

@@ -6,8 +6,9 @@ use crate::plan::MS;
 use crate::segments::payloads;
 use crate::world::{Happening, Stop, World};
 use std::path::PathBuf;
+use stele_simulated_disk::{CrashAt, CrashPoint, Fault as DiskFault, SimVfs};
 use stele_types::Prng;
-use stele_vfs::{CrashAt, CrashPoint, Fault as DiskFault, SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 /// Number of entries at a log's end from which damage is drawn.
 const LAST_ENTRIES: usize = 40;

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use stele_engine::Store as Engine;
 use stele_log::FileKind;
 use stele_replica::Item;
+use stele_simulated_disk::{Fault as DiskFault, SimVfs};
 use stele_types::{Error, Prng};
-use stele_vfs::{Fault as DiskFault, SimVfs};
 
 /// Limit of the bytes that a disk refuses to read.
 const REFUSED_BYTES_MAX: u64 = 6_000;

@@ -15,9 +15,9 @@ use stele_node::start::{self, Directory};
 use stele_placement::Bootstrap;
 use stele_replica::{Ended, Maintenance, Queue, SlowWriters, StoreLoop};
 use stele_replica::{Input, RaftStore};
+use stele_simulated_disk::{SimOptions, SimVfs};
 use stele_storage::StateMachine;
 use stele_types::{Error, Result, StoreId};
-use stele_vfs::{SimOptions, SimVfs};
 
 /// Directory of every store on its disk.
 pub const DIR: &str = "/store";

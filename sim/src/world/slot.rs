@@ -8,8 +8,8 @@ use stele_node::members::Known;
 use stele_node::snapshot::{Parts, Reception};
 use stele_replica::{EntryRecovery, RaftStore, ReadGate};
 use stele_replica::{Maintenance, Queue, SlowWriters, StoreLoop};
+use stele_simulated_disk::SimVfs;
 use stele_types::{StoreId, StoreRun};
-use stele_vfs::SimVfs;
 
 /// Consensus of a store.
 pub type Core = RaftStore<Engine>;
@@ -210,7 +210,7 @@ impl Slot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stele_vfs::SimOptions;
+    use stele_simulated_disk::SimOptions;
 
     #[test]
     fn reads_of_a_copy_may_fail_where_those_of_its_original_may() {

@@ -5,9 +5,9 @@ use stele_sim::faults::{Fault, FaultSet};
 use stele_sim::plan::{Mode, Plan, SECOND};
 use stele_sim::trace::Trace;
 use stele_sim::world::{Stop, World};
+use stele_simulated_disk::Fault as DiskFault;
 use stele_storage::StateMachine;
 use stele_types::{RegionId, RegionKind};
-use stele_vfs::Fault as DiskFault;
 
 /// Returns a formed cluster of three nodes with one store each, without random faults, with clients
 /// at work.

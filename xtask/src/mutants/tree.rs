@@ -125,7 +125,7 @@ fn copy(file: &str, from: &Path, to: &Path) -> Result<()> {
 
 /// Returns whether a file may have deliberate bugs.
 fn is_product(file: &str) -> bool {
-    file.starts_with("crates/") && file.contains("/src/")
+    ["crates/", "testing/"].iter().any(|folder| file.starts_with(folder)) && file.contains("/src/")
 }
 
 /// Returns the path of the switch in a file of the product.

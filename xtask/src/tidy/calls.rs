@@ -79,7 +79,9 @@ const fn ban(
 
 /// Finds banned paths in the product part of a product crate's file.
 pub(super) fn check(source: &Source) -> Vec<Finding> {
-    let Some(tokens) = source.tokens().filter(|_| source.is_product() && !source.is_test) else {
+    let Some(tokens) =
+        source.tokens().filter(|_| source.is_product_or_testing() && !source.is_test)
+    else {
         return Vec::new();
     };
     let mut chains = Vec::new();
@@ -242,7 +244,7 @@ mod tests {
         let store = "use crate::store::Context;";
         assert!(!found("crates/replica/src/peer/merge.rs", store).is_empty());
         assert!(found("crates/engine/src/db/mod.rs", store).is_empty());
-        assert!(!found("crates/vfs/src/sim/disk.rs", files).is_empty());
+        assert!(!found("testing/simulated-disk/src/disk.rs", files).is_empty());
         assert!(!found("crates/engine/src/store/mod.rs", threads).is_empty());
         assert!(!found("crates/vfs/src/real/file.rs", clock).is_empty());
         // It leaves out time in suspend.

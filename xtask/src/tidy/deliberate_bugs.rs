@@ -11,7 +11,8 @@ const RULE: &str = "deliberate bugs";
 /// Compares the names in product code with the table.
 pub(super) fn check(sources: &[Source], table: &Table, packages: &[Package]) -> Vec<Finding> {
     let in_code = in_code(sources);
-    let unreadable = sources.iter().filter(|source| source.is_product()).filter_map(unreadable);
+    let unreadable =
+        sources.iter().filter(|source| source.is_product_or_testing()).filter_map(unreadable);
     let mut in_table = BTreeSet::new();
     let mut findings: Vec<Finding> = unreadable.collect();
     for mutant in &table.mutants {
@@ -55,7 +56,8 @@ fn unreadable(source: &Source) -> Option<Finding> {
 /// Returns the place of the first remark of each name.
 fn in_code(sources: &[Source]) -> BTreeMap<&str, String> {
     let mut names = BTreeMap::new();
-    let product = sources.iter().filter(|source| source.syntax.is_some() && source.is_product());
+    let product =
+        sources.iter().filter(|source| source.syntax.is_some() && source.is_product_or_testing());
     for source in product {
         for remark in remarks(&source.text) {
             let place = || format!("{}:{}", source.path, remark.line);

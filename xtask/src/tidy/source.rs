@@ -40,6 +40,11 @@ impl Source {
         self.path.starts_with("crates/")
     }
 
+    /// Returns whether the file belongs to a product crate, or to one for their tests.
+    pub(crate) fn is_product_or_testing(&self) -> bool {
+        self.is_product() || self.path.starts_with("testing/")
+    }
+
     /// Returns the lines (first and last, from 1) of items compiled for tests only.
     pub(crate) fn test_lines(&self) -> Vec<(usize, usize)> {
         let items = self.syntax.iter().flat_map(|file| &file.items);

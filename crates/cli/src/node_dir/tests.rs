@@ -1,10 +1,10 @@
 use super::*;
 use bytes::Bytes;
+use stele_simulated_disk::SimVfs;
 use stele_types::{
     ClusterId, CommandBuilder, EntryRecord, HardState, LogBatch, LogIndex, Mark, Peer, PeerId,
     Record, RegionId, StoreId, Term,
 };
-use stele_vfs::SimVfs;
 
 const DIR: &str = "/node";
 const JOURNAL: RegionId = RegionId(0);

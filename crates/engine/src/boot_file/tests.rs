@@ -1,5 +1,5 @@
 use super::*;
-use stele_vfs::{CrashAt, CrashPoint, SimVfs};
+use stele_simulated_disk::{CrashAt, CrashPoint, SimVfs};
 
 const DIR: &str = "/s";
 

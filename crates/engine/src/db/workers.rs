@@ -244,8 +244,8 @@ mod tests {
     use crate::options::Options;
     use crate::store::Replay;
     use std::path::Path;
+    use stele_simulated_disk::{SimOptions, SimVfs};
     use stele_types::ManualClock;
-    use stele_vfs::{SimOptions, SimVfs};
 
     #[test]
     fn a_worker_that_panics_stops_the_store_with_its_message() {

@@ -271,7 +271,7 @@ fn mix(hash: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stele_vfs::SimVfs;
+    use stele_simulated_disk::SimVfs;
 
     fn maps() -> [Map; 2] {
         let bounds = vec![Bytes::from_static(b"\0\xff"), Bytes::from(vec![9; 8 << 10])];

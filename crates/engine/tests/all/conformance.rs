@@ -3,9 +3,9 @@
 use crate::common::{DIR, clock, tiny};
 use std::path::Path;
 use std::sync::Arc;
+use stele_conformance::{self as conformance, Factory};
 use stele_engine::{Replay, Store};
-use stele_storage::conformance::{self, Factory};
-use stele_vfs::SimVfs;
+use stele_simulated_disk::SimVfs;
 
 struct SteleFactory;
 

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::Db;
-use stele_vfs::{CopyOnWriteVfs, SimVfs, Vfs};
+use stele_simulated_disk::SimVfs;
+use stele_vfs::{CopyOnWriteVfs, Vfs};
 
 fn files(disk: &SimVfs) -> BTreeMap<PathBuf, Vec<u8>> {
     let paths = disk.paths().into_iter();

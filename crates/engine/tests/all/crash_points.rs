@@ -6,7 +6,7 @@
 use crate::common::{Model, Random, batch, difference, disk, leaked, open, tiny};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use stele_engine::{Db, Options};
-use stele_vfs::{CrashAt, CrashPoint, SimVfs};
+use stele_simulated_disk::{CrashAt, CrashPoint, SimVfs};
 
 const SEED: u64 = 0x5e1e;
 

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use stele_engine::{Db, Error, Options};
-use stele_vfs::{FsKind, SimVfs, Vfs};
+use stele_simulated_disk::SimVfs;
+use stele_vfs::{FsKind, Vfs};
 
 fn stored(seed: u64) -> (SimVfs, Db) {
     let disk = disk(seed);

@@ -8,7 +8,8 @@ use stele_engine::{
     Store, VerifyEvent,
 };
 use stele_log::Tail;
-use stele_vfs::{CrashAt, CrashPoint, Fault, SimOptions, SimVfs, Vfs};
+use stele_simulated_disk::{CrashAt, CrashPoint, Fault, SimOptions, SimVfs};
+use stele_vfs::Vfs;
 
 fn key(n: u32) -> Vec<u8> {
     format!("key-{n:03}").into_bytes()

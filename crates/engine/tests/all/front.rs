@@ -7,10 +7,11 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stele_engine::{Batch, Db, Error, Group, KeyRange, Options, Order, ScanOptions};
+use stele_simulated_disk::Fault;
 use stele_storage::{Admitted, EngineView, StateMachine};
 use stele_types::ManualClock;
 use stele_types::size::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use stele_vfs::{Fault, Vfs};
+use stele_vfs::Vfs;
 
 fn numbered(n: u32) -> Vec<u8> {
     format!("k{n:04}").into_bytes()

@@ -2,7 +2,7 @@
 //! appear in exactly one write.
 
 use crate::common::{Random, disk, open, tiny};
-use stele_vfs::{Event, Operation};
+use stele_simulated_disk::{Event, Operation};
 
 const GOLDEN: &str = "\
 write log/00000001.seg log

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use stele_engine::{
     Batch, Db, DbIter, GcOptions, KeyRange, Options, Order, PolicyKind, ScanOptions,
 };
+use stele_simulated_disk::SimVfs;
 use stele_types::ManualClock;
-use stele_vfs::SimVfs;
 
 const HISTORIES: u64 = 60;
 const OPS: usize = 250;

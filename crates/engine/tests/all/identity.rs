@@ -7,8 +7,9 @@ use stele_engine::{
     Db, DirectoryKind, Error, Options, Partition, Replay, SetId, ShardPlace, Shards, ShardsOptions,
     Store, directory_kind,
 };
+use stele_simulated_disk::SimVfs;
 use stele_types::StoreId;
-use stele_vfs::{SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 // Catalogue: 7.
 #[test]

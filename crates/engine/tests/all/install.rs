@@ -7,10 +7,10 @@ use stele_engine::{
     EngineView, KeyRange, LogStore, Pair, Replay, ScanOptions, Snapshots, StateMachine, Store,
     VerifyEvent,
 };
+use stele_simulated_disk::{CrashAt, CrashPoint, Fault, SimVfs};
 use stele_types::{
     CommandBuilder, CommittedEntry, EntryRecord, LogBatch, LogIndex, Mark, Record, RegionId, Term,
 };
-use stele_vfs::{CrashAt, CrashPoint, Fault, SimVfs};
 
 const REGION: RegionId = RegionId(7);
 const AT: (LogIndex, Term) = (LogIndex(40), Term(3));

@@ -2,8 +2,8 @@
 use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{Batch, Db, Options, StateMachine};
+use stele_simulated_disk::{SimOptions, SimVfs};
 use stele_types::ManualClock;
-use stele_vfs::{SimOptions, SimVfs};
 
 /// Bytes that a pair takes beside key and value, at most.
 const BESIDE_BYTES: u64 = 33;

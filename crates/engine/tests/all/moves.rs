@@ -8,10 +8,10 @@ use stele_engine::{
     EngineView, Ingest, KeyRange, LogStore, Pair, Replay, Result, ScanOptions, Snapshots,
     StateMachine, Store,
 };
+use stele_simulated_disk::{CrashAt, CrashPoint, SimVfs};
 use stele_types::{
     CommandBuilder, EntryRecord, HardState, LogBatch, LogIndex, Mark, Record, RegionId, Term,
 };
-use stele_vfs::{CrashAt, CrashPoint, SimVfs};
 
 /// Source of the merge. Its number is above that of the region that takes over its keys, so that a
 /// replay in order of regions would be wrong.

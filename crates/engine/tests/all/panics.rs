@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use stele_engine::{Batch, Db, Error, KeyRange, Options, Order};
-use stele_vfs::{Fault, SimVfs};
+use stele_simulated_disk::{Fault, SimVfs};
 
 /// Runs a test; fails after half a minute.
 fn within_limit(test: impl FnOnce() + Send + 'static) {

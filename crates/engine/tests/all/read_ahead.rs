@@ -3,7 +3,7 @@
 
 use crate::common::{disk, open, tiny};
 use stele_engine::{Db, Error, KeyRange, Options, Order, Pair, ScanOptions};
-use stele_vfs::{Fault, SimVfs};
+use stele_simulated_disk::{Fault, SimVfs};
 
 const PAIRS: u32 = 6000;
 

@@ -9,12 +9,13 @@ use stele_engine::{
     EngineView, Error, KeyRange, LogStore, Options, RecoveringStore, Repair, Replay, Result,
     ScanOptions, StateMachine, Store,
 };
+use stele_simulated_disk::{CrashAt, CrashPoint, Fault, SimVfs};
 use stele_storage::{LostEntry, RecoverableLog as _};
 use stele_types::{
     ClusterId, CommandBuilder, CommittedEntry, EntryRecord, HardState, LogBatch, LogIndex, Mark,
     Record, RegionId, StoreId, StoreIdent, Term, checksum::crc32c, keyspace,
 };
-use stele_vfs::{CrashAt, CrashPoint, Fault, SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 const JOURNAL: RegionId = RegionId(0);
 const REGION: RegionId = RegionId(7);

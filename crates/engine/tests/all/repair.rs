@@ -14,11 +14,12 @@ use stele_engine::{
     StateMachine, Store,
 };
 use stele_index::{Live, RunItem, inspect_run_items};
+use stele_simulated_disk::{CrashAt, CrashPoint, Fault, SimVfs};
 use stele_types::{
     CommandBuilder, CommittedEntry, EntryRecord, FileId, HardState, LogBatch, LogIndex,
     ManualClock, Mark, Record, RegionId, Term, ValueRef, checksum::crc32c,
 };
-use stele_vfs::{CrashAt, CrashPoint, Fault, SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 const REGION: RegionId = RegionId(7);
 const KEYS: u64 = 40;

@@ -9,10 +9,11 @@ use stele_engine::{
     Cached, EngineView, Error, KeyRange, LogStore, Options, Pair, Replay, Result, ScanOptions,
     Snapshots, StateMachine, Store,
 };
+use stele_simulated_disk::{Fault, SimOptions, SimVfs};
 use stele_types::{
     CommandBuilder, EntryRecord, HardState, LogBatch, LogIndex, Mark, Record, RegionId, Term,
 };
-use stele_vfs::{Fault, SimOptions, SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 fn open(disk: &SimVfs, options: Options) -> Store {
     let vfs = Arc::new(disk.clone());

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::{Batch, Db, Error, GcOptions, LogStore, Options};
+use stele_simulated_disk::{SimOptions, SimVfs};
 use stele_types::ManualClock;
-use stele_vfs::{Create, Open, SimOptions, SimVfs, Vfs};
+use stele_vfs::{Create, Open, Vfs};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;

@@ -4,10 +4,11 @@ use crate::common::{DIR, clock, disk, tiny};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::{LogStore, Options, Replay, Store};
+use stele_simulated_disk::{Fault, SimVfs};
 use stele_types::{
     Cause, CommandBuilder, EntryRecord, Error, LogBatch, LogIndex, Record, RegionId, Term,
 };
-use stele_vfs::{Create, Fault, Open, SimVfs, Vfs};
+use stele_vfs::{Create, Open, Vfs};
 
 fn open(disk: &SimVfs) -> Store {
     let options = Options { background: false, ..tiny() };

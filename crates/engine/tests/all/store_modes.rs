@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use stele_engine::{Db, Error, Modification, Modified, NewPair, Options, StoreMode, Stored};
+use stele_simulated_disk::{Fault, SimVfs};
 use stele_types::ManualClock;
 use stele_types::size::{APPENDED_VALUE_BYTES_MAX, USER_KEY_BYTES_MAX};
-use stele_vfs::{Fault, SimVfs};
 
 fn background() -> Options {
     Options { background: true, ..tiny() }

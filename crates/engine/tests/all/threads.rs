@@ -8,11 +8,11 @@ use std::time::Duration;
 use stele_engine::{
     EngineView, Error, KeyRange, LogStore, Replay, ScanOptions, StateMachine, Store,
 };
+use stele_simulated_disk::{Fault, SimVfs};
 use stele_types::{
     CommandBuilder, CommittedEntry, EntryRecord, HardState, LogBatch, LogIndex, Mark, Record,
     RegionId, Term,
 };
-use stele_vfs::{Fault, SimVfs};
 
 const REGION: RegionId = RegionId(1);
 const LEAVING: RegionId = RegionId(2);

@@ -5,8 +5,8 @@ use crate::common::{DIR, Model, Random, difference, disk, open, tiny};
 use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{Db, KeyRange, Options, Order};
+use stele_simulated_disk::{Fault, SimVfs};
 use stele_types::ManualClock;
-use stele_vfs::{Fault, SimVfs};
 
 fn key(n: u32) -> Vec<u8> {
     format!("key-{n:03}").into_bytes()
@@ -84,7 +84,7 @@ fn titan_167_and_186_a_file_found_dead_twice_is_removed_once() {
     let unlinked: Vec<_> = disk
         .events()
         .into_iter()
-        .filter(|event| event.kind == stele_vfs::Operation::Unlink)
+        .filter(|event| event.kind == stele_simulated_disk::Operation::Unlink)
         .map(|event| event.path)
         .collect();
     let mut once = unlinked.clone();

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::{Db, GcOptions, Options, VerifyEvent};
 use stele_index::Found;
+use stele_simulated_disk::{Fault, SimVfs};
 use stele_types::{Error, Locator, ValueRef};
-use stele_vfs::{Fault, SimVfs};
 
 const KEYS: u32 = 400;
 const REFUSED: u32 = 7;

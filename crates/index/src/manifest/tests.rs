@@ -2,9 +2,9 @@ use super::*;
 use crate::cursor::Found as Entry;
 use crate::run::{RunExtra, RunOptions, RunWriter, run_path};
 use crate::{Checkpoint, Index, IndexOptions, JobStep};
+use stele_simulated_disk::{CrashAt, CrashPoint, Fault, SimVfs};
 use stele_types::size::FORMAT_VERSION;
 use stele_types::{RunId, Seq, ValueRef};
-use stele_vfs::{CrashAt, CrashPoint, Fault, SimVfs};
 
 const LIMIT: u64 = 6000;
 
@@ -252,7 +252,7 @@ fn a_rename_or_a_sync_of_its_name_that_fails_stops_the_manifest() {
         Fault::SyncDirFails { path_contains: "index".into(), nth: 1 },
     ];
     for (fault, seed) in faults.iter().flat_map(|fault| (0..16).map(move |seed| (fault, seed))) {
-        let vfs = SimVfs::new(stele_vfs::SimOptions { seed, ..Default::default() });
+        let vfs = SimVfs::new(stele_simulated_disk::SimOptions { seed, ..Default::default() });
         append(&vfs, 5);
         let (mut manifest, _) = open(&vfs).unwrap();
         vfs.inject(fault.clone()).unwrap();

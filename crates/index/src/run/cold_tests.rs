@@ -10,8 +10,9 @@ use crate::cursor::Cursor;
 use crate::cursor::{Found, Lookup};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use stele_simulated_disk::SimVfs;
 use stele_types::KeyRange;
-use stele_vfs::{SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 const KEYS: u64 = 14_000;
 
@@ -271,7 +272,7 @@ fn a_flip_in_transfer_is_not_damage_of_a_cold_run() {
     let run = open_cold(&shared(&sim), 0);
     for nth in 0..9 {
         let path_contains = ".run".into();
-        sim.inject(stele_vfs::Fault::ReadFlipsOnce { path_contains, nth }).unwrap();
+        sim.inject(stele_simulated_disk::Fault::ReadFlipsOnce { path_contains, nth }).unwrap();
         for n in (0..KEYS).step_by(3000) {
             let found: Option<Found> = get(&run, &key(2 * n)).unwrap();
             assert_eq!(found.as_ref(), entries.get(&key(2 * n)));

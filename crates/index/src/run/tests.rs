@@ -8,8 +8,9 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use stele_simulated_disk::{Fault, SimOptions, SimVfs};
 use stele_types::{Cause, Error, FileId, KeyRange, Locator, RunId, ValueRef};
-use stele_vfs::{Fault, SimOptions, SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 pub(super) const DIR: &str = "/index";
 pub(super) const ID: RunId = RunId(5);

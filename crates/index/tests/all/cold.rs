@@ -2,8 +2,9 @@
 
 use crate::common::{Model, Op, Store, apply, contents, get};
 use stele_index::{Direction, IndexOptions, MergeInputs, MergeSpec};
+use stele_simulated_disk::SimVfs;
 use stele_types::{Cause, KeyRange};
-use stele_vfs::{SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 const KEYS: u32 = 20_000;
 /// Filter and fences of a tier of a quarter of the keys take more than half of this.

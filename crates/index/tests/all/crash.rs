@@ -5,8 +5,9 @@ use crate::common::{Model, MoveFile, Op, Rng, Store, apply, remove_range, small_
 use std::path::Path;
 use std::sync::Arc;
 use stele_index::{Edit, Index, MergeInputs, MergeSpec, rebuild};
+use stele_simulated_disk::{CrashAt, CrashPoint, SimVfs};
 use stele_types::{Cause, FileId, KeyRange, Result};
-use stele_vfs::{CrashAt, CrashPoint, SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 /// States allowed after a crash: that of the last finished step, or that of the interrupted step.
 #[derive(Clone, Default)]

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use stele_index::{
     Direction, Edit, IndexOptions, MergeInputs, MergeSpec, Run, RunItem, inspect_run_items,
 };
+use stele_simulated_disk::SimVfs;
 use stele_types::{Cause, KeyRange, Result, RunId};
-use stele_vfs::{SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 fn put(key: String, value: u32) -> Op {
     Op::Put { key: key.into_bytes(), value, expires_at_s: 0 }

@@ -2,8 +2,8 @@
 
 use crate::common::Store;
 use stele_index::IndexOptions;
+use stele_simulated_disk::SimVfs;
 use stele_types::{FileId, KeyRange, Locator, Seq, ValueRef};
-use stele_vfs::SimVfs;
 
 const KEYS: u32 = 40_000;
 

@@ -9,10 +9,11 @@ use stele_index::{
     Checkpoint, Direction, Edit, JobStep, MergeInputs, MergeSpec, MovingValue, ValueMover,
     inspect_manifest, rebuild,
 };
+use stele_simulated_disk::{Fault, Operation, SimVfs};
 use stele_types::{
     Cause, Error, FileId, KeyRange, Locator, LogIndex, RegionId, Result, Term, ValueRef,
 };
-use stele_vfs::{Fault, Operation, SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 fn put(key: impl Into<Vec<u8>>, value: u32) -> Op {
     Op::Put { key: key.into(), value, expires_at_s: 0 }

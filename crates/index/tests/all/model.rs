@@ -5,8 +5,8 @@ use crate::common::{
 };
 use std::sync::Arc;
 use stele_index::{Direction, IndexOptions, JobStep, MergeInputs, MergeSpec, View};
+use stele_simulated_disk::SimVfs;
 use stele_types::{Cause, Error, FileId, KeyRange};
-use stele_vfs::SimVfs;
 
 struct History {
     rng: Rng,

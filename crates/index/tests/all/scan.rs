@@ -2,8 +2,8 @@
 
 use crate::common::{Op, Store, contents};
 use stele_index::{Direction, ValueSlice};
+use stele_simulated_disk::SimVfs;
 use stele_types::KeyRange;
-use stele_vfs::SimVfs;
 
 /// Returns long keys, equal prefixes, versions in several sources, deletes and range deletes.
 fn store() -> Store {

@@ -211,7 +211,8 @@ fn chunk_crc(store: StoreId, file: FileId, offset: u64, content: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stele_vfs::{Fault, SimOptions, SimVfs, Vfs};
+    use stele_simulated_disk::{Fault, SimOptions, SimVfs};
+    use stele_vfs::Vfs;
 
     #[test]
     fn an_unfinished_file_is_removed_even_if_its_header_was_never_written() {

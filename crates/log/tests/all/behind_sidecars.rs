@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use stele_log::{DamageSurvey, DamagedPayload, Log, RecoverFrom};
+use stele_simulated_disk::{Fault, SimVfs};
 use stele_types::{
     CommandBuilder, Error, FileId, HardState, KeyRange, LogIndex, Lsn, Mark, Record, RegionId,
     Result, Term,
 };
-use stele_vfs::{Fault, SimVfs};
 
 const OTHER: RegionId = RegionId(2);
 const VALUE_BYTES: usize = 300;

@@ -4,8 +4,8 @@
 use crate::common::model::{Model, Random};
 use crate::common::*;
 use stele_log::{FileKind, Log, RecoverFrom};
+use stele_simulated_disk::{CrashAt, CrashPoint, SimVfs};
 use stele_types::{Cause, Locator, LogBatch, LogIndex, Lsn, Result};
-use stele_vfs::{CrashAt, CrashPoint, SimVfs};
 
 #[derive(Default)]
 struct Run {
@@ -111,7 +111,10 @@ fn every_crash_point_keeps_what_was_acknowledged() {
     assert!(operations > 150, "{operations}");
     let events = whole.events();
     let happened = |kind| events.iter().filter(|event| event.kind == kind).count();
-    assert!(happened(stele_vfs::Operation::Rename) > 8, "segments were sealed, freed and reused");
+    assert!(
+        happened(stele_simulated_disk::Operation::Rename) > 8,
+        "segments were sealed, freed and reused"
+    );
     let seed = seed();
     for operation in 0..operations {
         for at in CrashAt::ALL {

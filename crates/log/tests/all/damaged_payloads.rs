@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_log::{DamageSurvey, DamagedPayload, Log, LogOptions, RecoverFrom, Tail};
+use stele_simulated_disk::{CrashAt, CrashPoint, Fault, SimVfs};
 use stele_types::{
     EntryRecord, Error, FileId, HardState, LogIndex, Lsn, Mark, Record, RegionId, Result, Term,
     checksum::crc32c,
 };
-use stele_vfs::{CrashAt, CrashPoint, Fault, SimVfs};
 
 const DAMAGED_MAX: usize = 1000;
 
@@ -472,9 +472,9 @@ fn more_unrepairable_damage_than_can_be_held_is_reported() {
 fn a_device_with_larger_blocks_takes_copies_too() {
     let (disk, places) = ten(13);
     let bytes = disk.read_file(segment_path(places[0].file)).unwrap();
-    let moved = SimVfs::new(stele_vfs::SimOptions {
+    let moved = SimVfs::new(stele_simulated_disk::SimOptions {
         block_bytes: Some(4096),
-        ..stele_vfs::SimOptions::default()
+        ..stele_simulated_disk::SimOptions::default()
     });
     stele_vfs::Vfs::create_dir_all(&moved, Path::new(DIR)).unwrap();
     moved.write_file(segment_path(places[0].file), &bytes);

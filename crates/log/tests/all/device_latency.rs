@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use stele_log::{Log, LogOptions, RecoverFrom};
+use stele_simulated_disk::{Fault, SimVfs};
 use stele_types::{LogIndex, ManualClock, RegionId};
-use stele_vfs::{DeviceTimer, Fault, RealVfs, SimVfs, SystemClock};
+use stele_vfs::{DeviceTimer, RealVfs, SystemClock};
 
 const SECOND: u64 = 1_000_000_000;
 

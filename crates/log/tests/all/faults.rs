@@ -4,10 +4,10 @@
 use crate::common::*;
 use std::path::Path;
 use stele_log::{Log, LogOptions, RecoverFrom, Tail};
+use stele_simulated_disk::{Fault, SimVfs};
 use stele_types::{
     Cause, Error, FileId, HardState, Locator, LogIndex, Lsn, Mark, Record, RegionId, StoreId, Term,
 };
-use stele_vfs::{Fault, SimVfs};
 
 /// Ten entries in one segment; returns the position of each payload, and the head.
 fn ten(seed: u64) -> (SimVfs, Vec<Lsn>, Lsn) {
@@ -37,9 +37,9 @@ fn fault_10_a_torn_tail_record_is_cut_and_the_log_goes_on() {
     for seed in 0..40 {
         let (disk, _, head) = ten(seed);
         let (log, _) = open(&disk);
-        disk.crash_at(stele_vfs::CrashPoint {
+        disk.crash_at(stele_simulated_disk::CrashPoint {
             operation: disk.operations(),
-            at: stele_vfs::CrashAt::Inside,
+            at: stele_simulated_disk::CrashAt::Inside,
         });
         assert!(put(&log, REGION, 11, 5000).is_err());
         let disk = disk.restart(seed);
@@ -476,9 +476,9 @@ fn a_lost_or_damaged_sidecar_costs_a_scan_and_is_written_again() {
 fn a_device_that_asks_for_larger_blocks_gets_a_new_segment() {
     let (disk, _, head) = ten(21);
     let bytes = disk.read_file(segment_path(head.file)).unwrap();
-    let moved = SimVfs::new(stele_vfs::SimOptions {
+    let moved = SimVfs::new(stele_simulated_disk::SimOptions {
         block_bytes: Some(4096),
-        ..stele_vfs::SimOptions::default()
+        ..stele_simulated_disk::SimOptions::default()
     });
     stele_vfs::Vfs::create_dir_all(&moved, Path::new(DIR)).unwrap();
     moved.write_file(segment_path(head.file), &bytes);

@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
 use stele_log::{Log, LogOptions, RecoverFrom};
+use stele_simulated_disk::SimVfs;
 use stele_types::{FileId, Result};
-use stele_vfs::{Open, SimVfs, Vfs, VfsFile};
+use stele_vfs::{Open, Vfs, VfsFile};
 
 type Hook = Box<dyn FnOnce() + Send>;
 

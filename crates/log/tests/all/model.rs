@@ -3,8 +3,8 @@
 use crate::common::model::{Model, Random};
 use crate::common::*;
 use stele_log::{FileKind, Log, RecoverFrom};
+use stele_simulated_disk::SimVfs;
 use stele_types::LogIndex;
-use stele_vfs::SimVfs;
 
 fn run(seed: u64) {
     let mut disk = disk(seed);

@@ -3,8 +3,8 @@
 
 use crate::common::*;
 use stele_log::{FileKind, Log, LogOptions, RecoverFrom};
+use stele_simulated_disk::{CrashAt, CrashPoint, Event, Fault, Operation, SimVfs};
 use stele_types::{Cause, Error, LogBatch, LogIndex, Record, RegionId};
-use stele_vfs::{CrashAt, CrashPoint, Event, Fault, Operation, SimVfs};
 
 const VALUE_BYTES: usize = 60_000;
 

@@ -2,8 +2,9 @@
 
 use crate::common::*;
 use stele_log::{Log, LogOptions, RecoverFrom};
+use stele_simulated_disk::{Fault, SimVfs};
 use stele_types::{Error, FileId, HardState, LogIndex, Mark, Record, RegionId, Term};
-use stele_vfs::{Fault, SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 /// Enough that the regions which a segment begins with fill more than one chunk of its sidecar.
 const REGIONS: u64 = 7_000;

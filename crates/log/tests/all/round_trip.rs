@@ -93,7 +93,7 @@ fn values_are_read_by_locator_alone_and_together() {
     assert!(matches!(log.get(&nowhere), Err(Error::Missing { .. })));
 }
 
-fn disk_reads(disk: &stele_vfs::SimVfs) -> u64 {
+fn disk_reads(disk: &stele_simulated_disk::SimVfs) -> u64 {
     stele_vfs::Vfs::meter(disk).snapshot().reads
 }
 
@@ -234,7 +234,7 @@ fn replay_gives_operations_with_small_values_inline() {
     assert!(segments > 2, "the first entry is in a sealed segment");
     drop(log);
     let (log, _) = open(&disk);
-    let reads = |d: &stele_vfs::SimVfs| stele_vfs::Vfs::meter(d).snapshot().read_bytes;
+    let reads = |d: &stele_simulated_disk::SimVfs| stele_vfs::Vfs::meter(d).snapshot().read_bytes;
     let before = reads(&disk);
     let mut indexes = Vec::new();
     log.replay(&|_| LogIndex(0), &mut |entry| {

@@ -2,9 +2,9 @@
 
 use crate::common::*;
 use stele_log::Tail;
+use stele_simulated_disk::{Fault, SimVfs};
 use stele_types::checksum::{Crc32c, crc32c};
 use stele_types::{FileId, LogIndex, Lsn, StoreId};
-use stele_vfs::{Fault, SimVfs};
 
 const BLOCK: usize = 512;
 const FRAME_HEADER: usize = 24;

@@ -2,8 +2,9 @@
 
 use crate::common::*;
 use stele_log::{Log, LogOptions, RecoverFrom};
+use stele_simulated_disk::{Fault, SimVfs};
 use stele_types::{Cause, Error, Locator, Lsn};
-use stele_vfs::{Fault, SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 const LONG: usize = 16_000;
 

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use stele_log::inspect::{self, What};
 use stele_log::{FileKind, Log, RecoverFrom, ReplayOp};
+use stele_simulated_disk::{Fault, SimVfs};
 use stele_types::{Cause, CommandBuilder, Error, FileId, LogIndex, Lsn, ValueRef};
-use stele_vfs::{Fault, SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 /// Returns the newest value of each key according to the files alone.
 fn rebuilt(log: &Log) -> BTreeMap<Vec<u8>, Vec<u8>> {

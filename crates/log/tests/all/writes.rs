@@ -3,8 +3,9 @@
 use crate::common::*;
 use std::path::Path;
 use stele_log::{LogOptions, RecoverFrom, Tail};
+use stele_simulated_disk::{Fault, Operation};
 use stele_types::{Cause, Command, CommandBuilder, Error, LogIndex, Mark, Record, RegionId, Term};
-use stele_vfs::{Fault, Operation, Vfs};
+use stele_vfs::Vfs;
 
 fn puts(count: u64, bytes: usize) -> (Command, u64) {
     let mut builder = CommandBuilder::new();
@@ -130,7 +131,8 @@ fn readers_go_on_while_a_sync_is_under_way() {
         reader.stats();
         *count.lock().unwrap() += 1;
     });
-    disk.inject(stele_vfs::Fault::Stall { path_contains: ".seg".into(), nth: 2 }).unwrap();
+    disk.inject(stele_simulated_disk::Fault::Stall { path_contains: ".seg".into(), nth: 2 })
+        .unwrap();
     put(&log, REGION, 2, 500).unwrap();
     assert_eq!(*begun.lock().unwrap(), 1);
     assert_put(&log, REGION, 2, 500);

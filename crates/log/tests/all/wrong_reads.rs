@@ -3,8 +3,8 @@
 use crate::common::*;
 use std::path::PathBuf;
 use stele_log::{Log, LogOptions, RecoverFrom, Recovery};
+use stele_simulated_disk::{Fault, SimVfs};
 use stele_types::{Error, LogIndex, Result};
-use stele_vfs::{Fault, SimVfs};
 
 const BYTES: usize = 900 << 10;
 

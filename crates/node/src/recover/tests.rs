@@ -1,9 +1,10 @@
 use super::*;
 use bytes::Bytes;
 use std::sync::Arc;
+use stele_conformance::ModelEngine;
 use stele_placement::{Bootstrap, Cluster, Millis, SYSTEM_REGION, Store, StoreState, pairs};
 use stele_replica::{Now, RaftStore};
-use stele_storage::{EngineView, LogStore, ModelEngine, StateMachine};
+use stele_storage::{EngineView, LogStore, StateMachine};
 use stele_types::{
     ClusterId, ColumnFamily, CommandBuilder, EntryRecord, HardState, LogBatch, Peer, PeerId,
     Record, RegionEpoch, StoreIdent,

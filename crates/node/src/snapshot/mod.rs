@@ -137,9 +137,10 @@ impl<E: StorageEngine> Source<E> {
 #[cfg(test)]
 mod tests {
     use super::{Reception, *};
+    use stele_conformance::ModelEngine;
     use stele_placement::Bootstrap;
     use stele_replica::{Input, SnapshotHeader};
-    use stele_storage::{EngineView, ModelEngine, Pair, Snapshots, StateMachine};
+    use stele_storage::{EngineView, Pair, Snapshots, StateMachine};
     use stele_types::checksum::crc32c;
     use stele_types::{LogIndex, Peer, PeerId, PeerRole, Region, RegionId, StoreId, Term};
 

@@ -5,8 +5,9 @@ use crate::nemesis::finish_merges;
 use crate::ranges::{prepare, split};
 use crate::sim::{Backend, DATA, MS, ModelBackend, SECOND, Sim, SteleBackend, put};
 use std::sync::Arc;
+use stele_conformance::ModelEngine;
 use stele_replica::*;
-use stele_storage::{EngineView, LogStore, ModelEngine, Repair, ScanOptions, StateMachine};
+use stele_storage::{EngineView, LogStore, Repair, ScanOptions, StateMachine};
 use stele_types::*;
 
 fn change<B: Backend>(

@@ -5,8 +5,9 @@ use crate::entry_recovery::Waiting;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use stele_conformance::ModelEngine;
 use stele_replica::*;
-use stele_storage::{EngineView, LogStore, ModelEngine, ScanOptions, Snapshots, StateMachine};
+use stele_storage::{EngineView, LogStore, ScanOptions, Snapshots, StateMachine};
 use stele_types::*;
 
 pub(crate) type Model = RaftStore<ModelEngine>;
@@ -284,7 +285,7 @@ impl Trial {
         from: u64,
         header: &SnapshotHeader,
         to: u64,
-        view: &stele_storage::ModelView,
+        view: &stele_conformance::ModelView,
         ranges: &[KeyRange],
     ) -> bool {
         let is_lost = self.cut.contains(&(from, to)) || self.loses_snapshots;

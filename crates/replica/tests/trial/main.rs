@@ -32,6 +32,7 @@ use bytes::Bytes;
 use harness::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use stele_conformance::ModelEngine;
 use stele_replica::*;
-use stele_storage::{EngineView, LogStore, ModelEngine, ScanOptions, Snapshots, StateMachine};
+use stele_storage::{EngineView, LogStore, ScanOptions, Snapshots, StateMachine};
 use stele_types::*;

@@ -115,7 +115,7 @@ fn admit(members: &Members, address: &str, run: &StoreRun) -> Verdict {
 
 /// Directory of a store and the list of members of its node.
 struct Machine {
-    disk: stele_vfs::SimVfs,
+    disk: stele_simulated_disk::SimVfs,
     members: Members,
 }
 
@@ -135,7 +135,7 @@ impl Machine {
 #[test]
 fn after_power_cuts_of_all_nodes_each_hears_the_next_run_of_every_store() {
     let new = |_| {
-        let disk = stele_vfs::SimVfs::default();
+        let disk = stele_simulated_disk::SimVfs::default();
         stele_vfs::Vfs::create_dir_all(&disk, Path::new("/store/log")).unwrap();
         Machine { disk, members: Members::default() }
     };

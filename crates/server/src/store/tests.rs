@@ -7,17 +7,19 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
+use stele_conformance::ModelEngine;
 use stele_engine::{Options, Replay};
 use stele_replica::{
     Admin, AdminCall, Done, Event, Header, Modification, Modified, Modify, Now,
     Options as CoreOptions, PeerMessage, RaftStore, Reply, SendSnapshot, SlowWriters, Write,
 };
-use stele_storage::{EngineView, ModelEngine, StateMachine};
+use stele_simulated_disk::{SimOptions, SimVfs};
+use stele_storage::{EngineView, StateMachine};
 use stele_types::{
     Clock, ClusterId, CommandBuilder, Error, Peer, PeerId, PeerRole, Region, RegionId, StoreId,
     StoreIdent,
 };
-use stele_vfs::{SimOptions, SimVfs, SystemClock};
+use stele_vfs::SystemClock;
 
 const SIGABRT: i32 = 6;
 /// Marks the process in which this test must panic.

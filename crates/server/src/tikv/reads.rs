@@ -494,11 +494,12 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
     use stele_engine::{Options, Replay};
+    use stele_simulated_disk::{SimOptions, SimVfs};
     use stele_storage::LogStore;
     use stele_types::{
         CommandBuilder, EntryRecord, LogBatch, LogIndex, Mark, Record, RegionId, Term,
     };
-    use stele_vfs::{SimOptions, SimVfs, SystemClock};
+    use stele_vfs::SystemClock;
 
     const REGION: RegionId = RegionId(2);
 

@@ -1,7 +1,8 @@
 //! The model passes its own suite, and the suite catches engines that break a law.
 
 use crate::faulty::{Bug, FaultyFactory};
-use stele_storage::{ModelFactory, conformance};
+use stele_conformance as conformance;
+use stele_conformance::ModelFactory;
 
 fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("STELE_SEED") {

@@ -3,8 +3,6 @@
 //! [`SlowedVfs`] makes a real device slower by a factor.
 
 mod slowed;
-#[cfg(test)]
-mod tests;
 
 pub use slowed::{DeviceScale, SlowedVfs};
 

@@ -3,8 +3,9 @@
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
+use stele_simulated_disk::SimVfs;
 use stele_types::{Cause, Error};
-use stele_vfs::{CopyOnWriteVfs, Create, Open, RealVfs, SimVfs, Vfs};
+use stele_vfs::{CopyOnWriteVfs, Create, Open, RealVfs, Vfs};
 
 fn disk() -> SimVfs {
     let disk = SimVfs::default();

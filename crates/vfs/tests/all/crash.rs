@@ -3,8 +3,9 @@
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
+use stele_simulated_disk::{CrashAt, CrashPoint, Operation, SimOptions, SimVfs};
 use stele_types::{Cause, Error, Result};
-use stele_vfs::{CrashAt, CrashPoint, Create, Open, Operation, SimOptions, SimVfs, Vfs, VfsFile};
+use stele_vfs::{Create, Open, Vfs, VfsFile};
 
 const DIR: &str = "store";
 const SEEDS: u64 = 64;

@@ -4,8 +4,9 @@ use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use stele_simulated_disk::{Fault, SimOptions, SimVfs};
 use stele_types::{Cause, Error, Result};
-use stele_vfs::{AlignedBuf, Create, Fault, Open, SimOptions, SimVfs, Vfs, VfsFile};
+use stele_vfs::{AlignedBuf, Create, Open, Vfs, VfsFile};
 
 const SEEDS: u64 = 32;
 

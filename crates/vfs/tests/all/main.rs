@@ -6,4 +6,6 @@ mod copy_on_write;
 mod crash;
 mod faults;
 mod model;
+mod probe;
+mod profiled;
 mod real;

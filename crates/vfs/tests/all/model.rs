@@ -8,8 +8,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use stele_simulated_disk::SimVfs;
 use stele_types::Cause;
-use stele_vfs::{CopyOnWriteVfs, Create, DirEntry, Open, SimVfs, Vfs};
+use stele_vfs::{CopyOnWriteVfs, Create, DirEntry, Open, Vfs};
 
 #[derive(Clone, Debug)]
 enum Step {

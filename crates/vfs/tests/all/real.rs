@@ -4,10 +4,9 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use stele_simulated_disk::SimVfs;
 use stele_types::{Cause, Clock, Error, Result};
-use stele_vfs::{
-    AlignedBuf, Create, FsKind, Open, PinState, RealVfs, SimVfs, SystemClock, Vfs, VfsFile,
-};
+use stele_vfs::{AlignedBuf, Create, FsKind, Open, PinState, RealVfs, SystemClock, Vfs, VfsFile};
 
 /// A directory that is removed with its content.
 struct TempDir(PathBuf);

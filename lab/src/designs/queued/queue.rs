@@ -171,7 +171,8 @@ mod tests {
     }
 
     fn visible(queue: &Queue) -> Option<Bytes> {
-        use stele_storage::{EngineView, ModelEngine, Overlaid, StateMachine};
+        use stele_conformance::ModelEngine;
+        use stele_storage::{EngineView, Overlaid, StateMachine};
         let view = ModelEngine::new().view().unwrap();
         let pair = Overlaid::new(view, queue.effects()).get(b"k").unwrap()?;
         Some(pair.value.trim_ascii_start().to_vec().into())

@@ -7,9 +7,9 @@ use crate::world::DIR;
 use std::path::{Path, PathBuf};
 use stele_engine::{Cached, Store};
 use stele_index::{Direction, inspect_manifest};
+use stele_simulated_disk::Fault;
 use stele_storage::{EngineView, StateMachine};
 use stele_types::{KeyRange, Prng, ValueRef};
-use stele_vfs::Fault;
 
 /// Block size of the smallest device; frames start at its multiples.
 const BLOCK_BYTES: usize = 512;

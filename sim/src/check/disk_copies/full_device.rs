@@ -6,8 +6,9 @@ use super::observed_state::{ObservedState, catch_up};
 use super::power::{cut_at_last, maintain, work};
 use crate::world::DIR;
 use std::path::Path;
+use stele_simulated_disk::Fault;
 use stele_types::Prng;
-use stele_vfs::{Fault, Vfs};
+use stele_vfs::Vfs;
 
 /// Syncs of a manifest of which one fails.
 const SYNCS: u64 = 4;

@@ -7,11 +7,11 @@ use super::rare_operations::put;
 use std::path::PathBuf;
 use stele_engine::Store;
 use stele_index::{Change, inspect_manifest};
+use stele_simulated_disk::{Fault, SimVfs};
 use stele_storage::{EngineView, LogStore, Pair, ScanOptions, Snapshots, StateMachine};
 use stele_types::{
     KeyRange, LogIndex, Prng, Region, RegionId, RegionPhase, Result, Term, keyspace,
 };
-use stele_vfs::{Fault, SimVfs};
 
 const NEW: [u8; 100] = [b'n'; 100];
 /// Approximate number of disk operations of an installation.

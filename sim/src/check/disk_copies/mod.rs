@@ -17,8 +17,8 @@ use observed_state::ObservedState;
 use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{Opened, Options, Replay, Store};
+use stele_simulated_disk::SimVfs;
 use stele_types::{Prng, Result};
-use stele_vfs::SimVfs;
 
 /// Copies checked in a run at random times, and at critical moments.
 const COPIES_MAX: u64 = 4;

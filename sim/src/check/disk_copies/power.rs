@@ -5,9 +5,9 @@ use super::DiskCopy;
 use super::observed_state::{ObservedState, applied, catch_up, difference, pairs};
 use std::collections::BTreeMap;
 use stele_engine::Store;
+use stele_simulated_disk::{CrashAt, CrashPoint, Event, Fault, Operation};
 use stele_storage::StateMachine;
 use stele_types::{LogIndex, Prng, RegionId};
-use stele_vfs::{CrashAt, CrashPoint, Event, Fault, Operation};
 
 /// Limit of maintenance slices before the second crash.
 const SLICES_MAX: usize = 12;

@@ -5,12 +5,12 @@ use super::observed_state::catch_up;
 use super::{DiskCopy, installation, long_batch};
 use std::collections::BTreeMap;
 use stele_engine::Store;
+use stele_simulated_disk::Fault;
 use stele_storage::{EngineView, LogStore, Progress, StateMachine};
 use stele_types::{
     ColumnFamily, CommandBuilder, CommittedEntry, EntryRecord, HardState, LogBatch, LogIndex, Mark,
     Prng, Record, RegionId, Result, Term,
 };
-use stele_vfs::Fault;
 
 const JOURNAL: RegionId = RegionId(0);
 const OLD: [u8; 100] = [b'o'; 100];

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use stele_index::Found;
+use stele_simulated_disk::{SimOptions, SimVfs};
 use stele_types::ManualClock;
-use stele_vfs::{SimOptions, SimVfs};
 
 const DIR: &str = "/store";
 

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
+use stele_simulated_disk::{Fault, SimOptions, SimVfs};
 use stele_types::ManualClock;
-use stele_vfs::{Fault, SimOptions, SimVfs};
 
 const LONG: Duration = Duration::from_secs(30);
 const BOUNDS: QueueOptions = QueueOptions { depth: 8, key_bytes_max: 32, value_bytes_max: 1000 };

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::{Batch, Db, GcOptions, KeyRange, Options, Order, Result, Store};
+use stele_simulated_disk::{SimOptions, SimVfs};
 use stele_types::ManualClock;
-use stele_vfs::{SimOptions, SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 /// Directory of the tests' store.
 pub(crate) const DIR: &str = "/store";

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stele_engine::{
     Batch, Db, Error, Group, KeyRange, Order, Partition, ScanOptions, Shards, ShardsOptions,
 };
-use stele_vfs::SimVfs;
+use stele_simulated_disk::SimVfs;
 
 fn filled(partition: Partition) -> (Vec<SimVfs>, Shards) {
     let disks = disks(1);

@@ -5,7 +5,7 @@ use crate::common::{Random, tiny};
 use crate::shards::world::{SHARDS, Step, World, by_hash, by_range, key};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use stele_engine::{Error, Group, Partition, StoreMode};
-use stele_vfs::{CrashAt, CrashPoint};
+use stele_simulated_disk::{CrashAt, CrashPoint};
 
 const SEED: u64 = 0x5e1e;
 

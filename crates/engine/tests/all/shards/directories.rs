@@ -11,7 +11,8 @@ use stele_engine::{
     Db, Error, KeyRange, Order, Partition, Replay, Result, ScanOptions, SetId, ShardPlace, Shards,
     ShardsOptions, Store, shard_of,
 };
-use stele_vfs::{CopyOnWriteVfs, Fault, SimVfs, Vfs};
+use stele_simulated_disk::{Fault, SimVfs};
+use stele_vfs::{CopyOnWriteVfs, Vfs};
 
 fn created(partition: Partition) -> Vec<SimVfs> {
     let disks = disks(7);

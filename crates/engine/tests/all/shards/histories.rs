@@ -4,7 +4,7 @@
 use crate::common::{Random, tiny};
 use crate::shards::world::{SHARDS, Step, World, by_hash, by_range, key};
 use stele_engine::{Group, Options, StoreMode};
-use stele_vfs::{CrashAt, CrashPoint};
+use stele_simulated_disk::{CrashAt, CrashPoint};
 
 const HISTORIES: u64 = 60;
 const OPS: usize = 200;

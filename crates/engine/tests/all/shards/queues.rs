@@ -8,7 +8,7 @@ use stele_engine::{
     Answer, Completed, CompletionQueue, Error, Options, Partition, QueueOptions, Shards,
     ShardsOptions,
 };
-use stele_vfs::{Fault, SimVfs};
+use stele_simulated_disk::{Fault, SimVfs};
 
 const BOUNDS: QueueOptions = QueueOptions { depth: 8, key_bytes_max: 32, value_bytes_max: 500 };
 

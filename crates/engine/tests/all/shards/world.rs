@@ -10,7 +10,7 @@ use stele_engine::{
     Error, Group, KeyRange, Options, Order, Partition, Result, SetId, ShardPlace, Shards,
     ShardsOptions, StoreMode,
 };
-use stele_vfs::SimVfs;
+use stele_simulated_disk::SimVfs;
 
 pub(super) const SHARDS: usize = 3;
 pub(super) const SET: SetId = SetId(0x5e1e);

@@ -3,8 +3,8 @@
 use crate::store::harness::{Setup, Store, key, value};
 use std::path::PathBuf;
 use stele_gc::{Forced, GcOptions, Phase, PolicyKind, Scanned, Stage};
+use stele_simulated_disk::{CrashAt, CrashPoint, Fault, SimVfs};
 use stele_types::{Error, KeyRange};
-use stele_vfs::{CrashAt, CrashPoint, Fault, SimVfs};
 
 const VALUE_BYTES: usize = 2 << 10;
 

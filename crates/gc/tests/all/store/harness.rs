@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use stele_gc::{Gc, GcHooks, GcOptions, Stage, TimeSource};
 use stele_index::{Checkpoint, Direction, Found, Index, IndexOptions};
 use stele_log::{FileKind, Log, LogOptions, RecoverFrom, ReplayOp};
+use stele_simulated_disk::{Fault, SimOptions, SimVfs};
 use stele_types::{
     CommandBuilder, EntryRecord, Error, FileId, KeyRange, Locator, LogBatch, LogIndex, Lsn,
     ManualClock, Mark, Op, Record, RegionId, Result, Seq, StoreId, Term, ValueRef,
 };
-use stele_vfs::{Fault, SimOptions, SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 pub(super) const REGION: RegionId = RegionId(1);
 pub(super) const TERM: Term = Term(1);

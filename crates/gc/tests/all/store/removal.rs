@@ -4,8 +4,8 @@ use crate::store::harness::{Setup, Store, key, value};
 use std::sync::atomic::Ordering;
 use stele_gc::{Forced, Held, Stage};
 use stele_index::Direction;
+use stele_simulated_disk::Operation;
 use stele_types::{Cause, FileId, KeyRange, Lsn, ValueRef};
-use stele_vfs::Operation;
 
 const VALUE_BYTES: usize = 4 << 10;
 

@@ -3,8 +3,9 @@
 use crate::store::harness::{Random, Setup, Store, key, value};
 use std::path::Path;
 use stele_gc::{Forced, GcOptions, Pressure, Stage};
+use stele_simulated_disk::Fault;
 use stele_types::Cause;
-use stele_vfs::{Fault, Vfs};
+use stele_vfs::Vfs;
 
 const VALUE_BYTES: usize = 4 << 10;
 

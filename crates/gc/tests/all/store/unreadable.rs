@@ -2,8 +2,8 @@
 
 use crate::store::harness::{Random, Setup, Store, key, value};
 use stele_gc::{Forced, GcOptions, Held, PolicyKind};
+use stele_simulated_disk::Fault;
 use stele_types::{CommandBuilder, FileId};
-use stele_vfs::Fault;
 
 const VALUE_BYTES: usize = 4 << 10;
 const KEYS: u32 = 60;

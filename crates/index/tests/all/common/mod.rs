@@ -9,10 +9,11 @@ use std::sync::Arc;
 use stele_index::{
     Checkpoint, Direction, Found, Index, IndexOptions, Job, JobStep, Opened, ValueMover, View,
 };
+use stele_simulated_disk::SimVfs;
 use stele_types::{
     FileId, KeyRange, Locator, LogIndex, Lsn, RegionId, Result, Seq, Term, ValueRef,
 };
-use stele_vfs::{SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 pub(crate) const DIR: &str = "index";
 

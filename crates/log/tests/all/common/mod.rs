@@ -7,11 +7,12 @@ pub(crate) mod model;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_log::{Appended, Log, LogOptions, RecoverFrom, Recovery};
+use stele_simulated_disk::{SimOptions, SimVfs};
 use stele_types::{
     Command, CommandBuilder, EntryRecord, Error, FileId, LogBatch, LogIndex, Mark, Record,
     RegionId, Result, StoreId, Term,
 };
-use stele_vfs::{SimOptions, SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 pub(crate) const DIR: &str = "/store/log";
 pub(crate) const REGION: RegionId = RegionId(1);

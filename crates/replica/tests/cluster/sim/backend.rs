@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use stele_conformance::ModelEngine;
 use stele_engine::{Replay, Store};
-use stele_storage::{ModelEngine, StorageEngine};
+use stele_simulated_disk::{SimOptions, SimVfs};
+use stele_storage::StorageEngine;
 use stele_types::{ManualClock, StoreId};
-use stele_vfs::{SimOptions, SimVfs, Vfs};
+use stele_vfs::Vfs;
 
 /// Factory of engines that also crashes them.
 pub(crate) trait Backend {

@@ -2,10 +2,11 @@
 
 use crate::room::room_of_inner;
 use bytes::Bytes;
-use stele_storage::conformance::Factory;
+use stele_conformance::Factory;
+use stele_conformance::{ModelEngine, ModelIngest, ModelView};
 use stele_storage::{
-    Cached, EngineStats, EngineView, LogStore, Maintained, ModelEngine, ModelIngest, ModelView,
-    Order, Pair, Progress, RangeSize, Repair, ScanOptions, Snapshots, StateMachine,
+    Cached, EngineStats, EngineView, LogStore, Maintained, Order, Pair, Progress, RangeSize,
+    Repair, ScanOptions, Snapshots, StateMachine,
 };
 use stele_types::{
     CommittedEntry, HardState, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId, Result, Term,

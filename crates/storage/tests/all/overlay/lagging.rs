@@ -4,10 +4,11 @@
 use crate::room::room_of_inner;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use stele_storage::conformance::Factory;
+use stele_conformance::Factory;
+use stele_conformance::{ModelEngine, ModelIngest, ModelView};
 use stele_storage::{
-    EngineStats, LogStore, LostValue, Maintained, ModelEngine, ModelIngest, ModelView, Overlaid,
-    Overlay, Pair, Progress, RangeSize, Repair, Snapshots, StateMachine,
+    EngineStats, LogStore, LostValue, Maintained, Overlaid, Overlay, Pair, Progress, RangeSize,
+    Repair, Snapshots, StateMachine,
 };
 use stele_types::{CommittedEntry, KeyRange, LogBatch, LogIndex, Prng, RegionId, Result, Term};
 

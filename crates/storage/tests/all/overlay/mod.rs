@@ -8,7 +8,7 @@ mod plain;
 
 use history::History;
 use lagging::LaggingFactory;
-use stele_storage::conformance;
+use stele_conformance as conformance;
 
 /// Reads that the histories compare; `STELE_CASES` changes it.
 const CASES: u64 = 1_000_000;

@@ -6,16 +6,18 @@ mod subject;
 mod apply_laws;
 mod ingest_laws;
 mod log_laws;
+mod model;
 mod order_laws;
 mod random;
 mod range_laws;
 mod size_laws;
 mod view_laws;
 
+pub use model::{ModelEngine, ModelFactory, ModelIngest, ModelView};
 pub use random::random;
 
-use crate::StorageEngine;
 use std::fmt;
+use stele_storage::StorageEngine;
 use stele_types::{Error, Result};
 
 /// Creates engines on simulated devices, which survive crashes of the engine.

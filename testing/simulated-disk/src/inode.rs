@@ -1,11 +1,11 @@
 //! A file of the simulated disk: visible content, durable content, and the unsynced changes
 //! between.
 
-use crate::content::Content;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use stele_types::Prng;
+use stele_vfs::Content;
 
 /// Unit that a device writes completely or not at all.
 const SECTOR_BYTES: u64 = 512;

@@ -11,10 +11,6 @@ mod names;
 
 pub use fault::{CrashAt, CrashPoint, Event, Fault, Operation};
 
-use crate::{
-    DirEntry, DirLock, FileSystem, FsKind, Meter, Open, PinState, Pinned, Vfs, VfsFile, check_open,
-    check_rename,
-};
 use disk::Disk;
 use file::SimFile;
 use parking_lot::Mutex;
@@ -24,6 +20,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_types::{Error, Place, Result};
+use stele_vfs::{
+    DirEntry, DirLock, FileSystem, FsKind, Meter, Open, PinState, Pinned, Vfs, VfsFile, check_open,
+    check_rename,
+};
 
 /// Free bytes of a disk without a capacity.
 const UNLIMITED_BYTES: u64 = 1 << 40;
@@ -347,7 +347,7 @@ impl Vfs for SimVfs {
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>> {
-        let how = Open { create: crate::Create::IfMissing, ..Open::WRITE };
+        let how = Open { create: stele_vfs::Create::IfMissing, ..Open::WRITE };
         let _created = self.open(path, how)?;
         if !self.shared.disk.lock().locks.insert(path.to_path_buf()) {
             return Err(Error::Locked(path.to_path_buf()));

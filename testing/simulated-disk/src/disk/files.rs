@@ -1,9 +1,9 @@
 //! Operations of open files. Invariant: an open file has an inode.
 
 use super::{Disk, Stalled, Step, crash_error, injected, not_found, refused};
-use crate::sim::fault::{Event, Fault, Operation, Trigger};
-use crate::sim::inode::Inode;
-use crate::sim::names::InodeId;
+use crate::fault::{Event, Fault, Operation, Trigger};
+use crate::inode::Inode;
+use crate::names::InodeId;
 use bytes::Bytes;
 use std::path::Path;
 use stele_types::{Cause, Error, Result};

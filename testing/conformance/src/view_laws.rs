@@ -2,7 +2,7 @@
 
 use super::subject::{Subject, contents, everything, texts};
 use super::{Check, Factory, Law};
-use crate::{EngineView, Order, ScanOptions, StateMachine};
+use stele_storage::{EngineView, Order, ScanOptions, StateMachine};
 use stele_types::{CommandBuilder, EntryRecord, KeyRange, LogIndex, Record, RegionId, Term};
 
 pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {

@@ -2,7 +2,7 @@
 
 use super::subject::{Subject, contents, pair, refused};
 use super::{Check, Factory, Law};
-use crate::{EngineView, ScanOptions, Snapshots, StateMachine};
+use stele_storage::{EngineView, ScanOptions, Snapshots, StateMachine};
 use stele_types::{KeyRange, LogIndex, RegionId, Term};
 
 pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {

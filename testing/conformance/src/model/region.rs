@@ -1,7 +1,7 @@
 //! One region's log and progress in the model.
 
-use crate::Progress;
 use std::collections::BTreeMap;
+use stele_storage::Progress;
 use stele_types::{
     CommittedEntry, EntryRecord, Error, HardState, LogIndex, Mark, RegionId, Result, Term,
 };

@@ -1,8 +1,10 @@
 //! An engine under test, and helpers for writing checks.
 
 use super::{Check, Factory, Failure};
-use crate::{EngineView, LogStore, Order, Pair, Progress, ScanOptions, Snapshots, StateMachine};
 use bytes::Bytes;
+use stele_storage::{
+    EngineView, LogStore, Order, Pair, Progress, ScanOptions, Snapshots, StateMachine,
+};
 use stele_types::{
     CommandBuilder, EntryRecord, Error, HardState, KeyRange, LogBatch, LogIndex, Mark, Record,
     RegionId, Result, Term,
@@ -13,7 +15,7 @@ macro_rules! ensure {
     ($condition:expr, $($detail:tt)+) => {
         if !$condition {
             let detail = format!($($detail)+);
-            return Err($crate::conformance::Failure { law: "", detail });
+            return Err($crate::Failure { law: "", detail });
         }
     };
 }

@@ -2,8 +2,8 @@
 
 use super::subject::{Subject, entry, everything, pair, refused, texts};
 use super::{Check, Factory, Law};
-use crate::{EngineView, Snapshots, StateMachine};
 use bytes::Bytes;
+use stele_storage::{EngineView, Snapshots, StateMachine};
 use stele_types::{KeyRange, LogIndex, RegionId, Term};
 
 pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {

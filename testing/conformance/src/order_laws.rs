@@ -2,7 +2,7 @@
 
 use super::subject::{Subject, Write, entry, hard_state, mark};
 use super::{Check, Factory, Law};
-use crate::{EngineView, StateMachine};
+use stele_storage::{EngineView, StateMachine};
 use stele_types::{LogIndex, Mark, Term};
 
 pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {

@@ -6,12 +6,13 @@
 use super::super::subject::{Subject, contents, everything, hard_state, mark, refused};
 use super::super::{Check, Factory};
 use super::op::{self, Op, REGIONS, WriteOp};
+use crate::ModelEngine;
 use crate::model::{ModelIngest, ModelView};
-use crate::{
-    EngineView, LogStore, ModelEngine, Order, Pair, Progress, ScanOptions, Snapshots, StateMachine,
-};
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use stele_storage::{
+    EngineView, LogStore, Order, Pair, Progress, ScanOptions, Snapshots, StateMachine,
+};
 use stele_types::{
     EntryRecord, Error, HardState, KeyRange, LogBatch, LogIndex, Mark, Prng, Record, RegionId,
     Result, Term,

@@ -1,14 +1,19 @@
 //! Operations end when the profile says, on a clock that moves only when a caller sleeps.
 
-use super::*;
-use crate::{AlignedBuf, SimOptions, SimVfs};
 use std::io::IoSlice;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use stele_types::Cause;
+use std::time::Duration;
+use stele_simulated_disk::{SimOptions, SimVfs};
+use stele_types::{Cause, Clock};
+use stele_vfs::{
+    AlignedBuf, DeviceProfile, DeviceScale, Open, ProfiledVfs, Sleep, SlowedVfs, Vfs, VfsFile,
+};
 
 /// A clock that moves to the time until which a caller sleeps.
 #[derive(Debug, Default)]
-struct Steps(AtomicU64);
+pub(super) struct Steps(AtomicU64);
 
 impl Clock for Steps {
     fn unix_seconds(&self) -> u64 {
@@ -82,7 +87,7 @@ fn hinted_reads_overlap_up_to_the_queue_depth_and_share_the_bandwidth() {
     assert_eq!(hinted(5), 110 + 110);
     assert_eq!(hinted(1), 110, "a hint serves one read");
     let wide = DeviceProfile { queue_depth: 100, ..PROFILE };
-    let (clock, file) = super::tests::file(wide);
+    let (clock, file) = self::file(wide);
     let all = micros(&clock, || {
         (0..100).for_each(|n| file.will_read(n % 10 * 1000, 1000));
         (0..100).for_each(|n| read(&*file, n % 10 * 1000));

@@ -6,12 +6,12 @@ use super::SimOptions;
 use super::fault::{CrashAt, CrashPoint, Event, Fault, Faults, Operation, Trigger};
 use super::inode::Inode;
 use super::names::{InodeId, Names};
-use crate::content::Content;
-use crate::{Create, DirEntry, Open, PinState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use stele_types::{Error, Prng, Result};
+use stele_vfs::Content;
+use stele_vfs::{Create, DirEntry, Open, PinState};
 
 #[derive(Clone, Debug)]
 pub(super) struct Disk {

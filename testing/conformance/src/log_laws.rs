@@ -2,8 +2,8 @@
 
 use super::subject::{Subject, entry, hard_state, mark, refused};
 use super::{Check, Factory, Law};
-use crate::{LogStore, StateMachine};
 use bytes::Bytes;
+use stele_storage::{LogStore, StateMachine};
 use stele_types::{EntryRecord, HardState, LogIndex, Mark, Record, RegionId, Term};
 
 pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {

@@ -7,11 +7,7 @@
 
 mod region;
 
-use crate::conformance::Factory;
-use crate::{
-    Cached, EngineStats, EngineView, LogStore, LostValue, Maintained, Order, Pair, Progress,
-    RangeSize, Repair, ScanOptions, Snapshots, Space, StateMachine,
-};
+use crate::Factory;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use region::Region;
@@ -19,6 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use stele_storage::{
+    Cached, EngineStats, EngineView, LogStore, LostValue, Maintained, Order, Pair, Progress,
+    RangeSize, Repair, ScanOptions, Snapshots, Space, StateMachine,
+};
 use stele_types::{
     Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Mark, Op, Record, RegionId,
     Result, Term, checksum,
@@ -287,7 +287,7 @@ impl StateMachine for ModelEngine {
     }
 
     fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
-        crate::check_ranges(ranges)?;
+        stele_storage::check_ranges(ranges)?;
         if self.is_full() {
             return Err(Error::NoSpace("the device is full".into()));
         }
@@ -476,7 +476,7 @@ pub struct ModelIngest {
 
 impl ModelIngest {
     fn new(ranges: Vec<KeyRange>) -> Result<Self> {
-        crate::check_ranges(&ranges)?;
+        stele_storage::check_ranges(&ranges)?;
         Ok(Self { ranges, pairs: Pairs::new(), is_broken: false })
     }
 

@@ -2,8 +2,6 @@
 
 use super::Shared;
 use super::names::InodeId;
-use crate::aligned::check_direct;
-use crate::{AlignedBuf, VfsFile};
 use parking_lot::Mutex;
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -11,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stele_types::{Cause, Error, Result};
+use stele_vfs::check_direct;
+use stele_vfs::{AlignedBuf, VfsFile};
 
 pub(super) struct SimFile {
     pub shared: Arc<Shared>,

@@ -2,8 +2,8 @@
 
 use super::subject::Subject;
 use super::{Check, Factory, Law};
-use crate::{Cached, EngineView, LogStore, RangeSize, StateMachine};
 use bytes::Bytes;
+use stele_storage::{Cached, EngineView, LogStore, RangeSize, StateMachine};
 use stele_types::{CommandBuilder, EntryRecord, KeyRange, LogIndex, Record, RegionId, Term};
 
 pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {

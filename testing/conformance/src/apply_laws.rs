@@ -2,8 +2,8 @@
 
 use super::subject::{Subject, entry, hard_state, refused};
 use super::{Check, Factory, Law};
-use crate::{EngineView, LogStore, StateMachine};
 use bytes::Bytes;
+use stele_storage::{EngineView, LogStore, StateMachine};
 use stele_types::size::KEY_BYTES_MAX;
 use stele_types::{CommandBuilder, EntryRecord, LogIndex, Record, RegionId, Term};
 
