@@ -1,6 +1,6 @@
 use super::*;
 use crate::PairChange;
-use crate::bootstrap::Bootstrap;
+use crate::cluster::Bootstrap;
 use crate::operator::plan;
 use crate::region_info::DownPeer;
 use crate::region_info::RegionReport;
