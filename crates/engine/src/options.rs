@@ -125,7 +125,7 @@ impl Options {
     ///
     /// A segment, a value file, a run and a memtable take at most a 32nd of the device each, the
     /// reserve a 16th, and the log to replay a quarter.
-    pub fn within_device(mut self, device_bytes: u64) -> Self {
+    pub(crate) fn within_device(mut self, device_bytes: u64) -> Self {
         let default = Self::default();
         let bound = |size: u64, default: u64, part: u64, least: u64| match size == default {
             true => size.min((device_bytes / part).max(least)),

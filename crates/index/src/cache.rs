@@ -145,7 +145,7 @@ impl BlockCache {
 
     /// Measures reads of blocks that are not here.
     #[must_use]
-    pub fn with_timer(mut self, timer: Option<DeviceTimer>) -> Self {
+    pub(crate) fn with_timer(mut self, timer: Option<DeviceTimer>) -> Self {
         self.timer = timer;
         self
     }
@@ -211,7 +211,7 @@ impl BlockCache {
     }
 
     /// Evicts the parts of a run that is no longer read.
-    pub fn evict_run(&self, id: RunId) {
+    pub(crate) fn evict_run(&self, id: RunId) {
         self.blocks.retain(|(run, _), _| *run != id);
     }
 

@@ -169,7 +169,7 @@ pub(crate) const FREE_BYTES_ENOUGH: u64 = 2 << 30;
 
 impl Config {
     /// Returns whether stores may serve reads under leases.
-    pub fn has_leases(&self) -> bool {
+    pub(crate) fn has_leases(&self) -> bool {
         self.leases != 0
     }
 
@@ -181,7 +181,7 @@ impl Config {
 
     /// Returns the limit of concurrent leader moves. Moving a leader costs less than moving a
     /// replica.
-    pub fn leader_moves_max(&self) -> u64 {
+    pub(crate) fn leader_moves_max(&self) -> u64 {
         self.moves_max.saturating_mul(2)
     }
 

@@ -49,7 +49,7 @@ impl Millis {
     }
 
     /// Returns the whole seconds since `earlier`; 0 if it is not earlier.
-    pub fn seconds_since(self, earlier: Self) -> u64 {
+    pub(crate) fn seconds_since(self, earlier: Self) -> u64 {
         self.since(earlier) / 1000
     }
 }
@@ -57,4 +57,4 @@ impl Millis {
 /// The region that holds the placement group's pairs. Its leader is the placement leader.
 pub const SYSTEM_REGION: stele_types::RegionId = stele_types::RegionId(1);
 /// The region that holds every user key when a cluster is bootstrapped.
-pub const FIRST_DATA_REGION: stele_types::RegionId = stele_types::RegionId(2);
+pub(crate) const FIRST_DATA_REGION: stele_types::RegionId = stele_types::RegionId(2);

@@ -162,7 +162,7 @@ pub fn recorded_region(key: &[u8], value: &[u8]) -> Result<Option<Region>> {
 }
 
 /// Deletes the record of a region.
-pub fn no_region(id: RegionId) -> PairChange {
+pub(crate) fn no_region(id: RegionId) -> PairChange {
     let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'r', id.0));
     PairChange { key, value: None }
 }

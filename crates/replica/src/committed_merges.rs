@@ -48,7 +48,7 @@ impl CommittedMerges {
 
     /// Returns whether the record proves that the region passed a version without the merge of `source`,
     /// which it could commit only at that version.
-    pub fn has_refused(&self, source: RegionId, version: u64) -> bool {
+    pub(crate) fn has_refused(&self, source: RegionId, version: u64) -> bool {
         let is_complete = self.since <= version;
         // bug replica.incomplete_merges_are_proof: let is_complete = true;
         is_complete

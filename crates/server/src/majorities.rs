@@ -105,7 +105,7 @@ impl Majorities {
     }
 
     /// Returns the line about regions that have lost their majority; `None` if there are none.
-    pub fn degraded(&self) -> Option<String> {
+    pub(crate) fn degraded(&self) -> Option<String> {
         let logged = self.watch.lock().logged.clone();
         (!logged.regions.is_empty()).then(|| self.describe(&logged))
     }

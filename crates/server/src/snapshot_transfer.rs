@@ -27,7 +27,7 @@ const CHUNK_PAIRS: usize = 1024;
 const SNAPSHOTS_MAX: usize = 2;
 
 /// Sender and receiver of a node's snapshots.
-pub struct SnapshotTransfer {
+pub(crate) struct SnapshotTransfer {
     stores: Arc<Stores>,
     sending: Arc<Semaphore>,
     receiving: Arc<Semaphore>,
@@ -40,7 +40,7 @@ pub struct SnapshotTransfer {
 
 impl SnapshotTransfer {
     /// Creates the service for a node's stores.
-    pub fn new(stores: Arc<Stores>) -> Self {
+    pub(crate) fn new(stores: Arc<Stores>) -> Self {
         let limit = || Arc::new(Semaphore::new(SNAPSHOTS_MAX));
         let (sending, receiving, stop) = (limit(), limit(), watch::Sender::new(false));
         let parts = Arc::new(Mutex::new(Parts::new(SNAPSHOTS_MAX)));
@@ -49,7 +49,7 @@ impl SnapshotTransfer {
     }
 
     /// Ends all snapshots, also those that wait for another connection.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stop.send_replace(true);
         let parts = self.parts.lock().close();
         drop(parts);
@@ -60,7 +60,7 @@ impl SnapshotTransfer {
     }
 
     /// Streams a snapshot and reports the outcome to the sending store.
-    pub async fn send(&self, transport: Transport, snapshot: SendSnapshot<Engine>) {
+    pub(crate) async fn send(&self, transport: Transport, snapshot: SendSnapshot<Engine>) {
         let (region, to) = (snapshot.header.region.id, snapshot.header.to.id);
         let from = self.stores.get(snapshot.header.from.store);
         // The store must learn the end, also if it is a panic: otherwise it waits for it.
@@ -107,7 +107,7 @@ impl SnapshotTransfer {
     }
 
     /// Receives a snapshot that another store offers, if this store accepts it.
-    pub async fn receive(&self, offer: SnapshotOffer) {
+    pub(crate) async fn receive(&self, offer: SnapshotOffer) {
         let header = match wire::decode_snapshot(&offer.header()) {
             Ok(header) => header,
             Err(error) => return offer.refuse(&error.to_string()).await,

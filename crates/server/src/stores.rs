@@ -78,7 +78,7 @@ impl Stores {
     }
 
     /// Records that the node hands its leaders over and stops.
-    pub fn set_stopping(&self) {
+    pub(crate) fn set_stopping(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
@@ -97,7 +97,7 @@ impl Stores {
     }
 
     /// Takes over that setting.
-    pub fn set_undetermined_writes_fail(&self, fail: bool) {
+    pub(crate) fn set_undetermined_writes_fail(&self, fail: bool) {
         self.undetermined_writes_fail.store(fail, Ordering::Relaxed);
     }
 
@@ -153,7 +153,7 @@ impl Stores {
     }
 
     /// Adds a directory that serves no store, and logs it.
-    pub fn add_failed(&self, dir: FailedDir) {
+    pub(crate) fn add_failed(&self, dir: FailedDir) {
         match dir.is_expected {
             true => tracing::warn!("{dir}"),
             false => tracing::error!("{dir}"),
@@ -167,7 +167,7 @@ impl Stores {
     }
 
     /// Starts a recovering store. It is listed before its thread can remove it.
-    pub fn add_recovering(
+    pub(crate) fn add_recovering(
         &self,
         start: impl FnOnce() -> Result<Arc<RecoveryThread>>,
     ) -> Result<()> {
@@ -184,7 +184,7 @@ impl Stores {
     }
 
     /// Removes a recovering store that has opened or failed.
-    pub fn remove_recovering(&self, id: StoreId) {
+    pub(crate) fn remove_recovering(&self, id: StoreId) {
         self.change(|serving| serving.recovering.retain(|store| store.id != id));
     }
 

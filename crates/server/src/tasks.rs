@@ -59,14 +59,14 @@ pub struct TaskFailure {
 
 /// Runs work that waits for a device on another thread. Fails with [`Error::Busy`] if the node stops
 /// meanwhile.
-pub async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|_| stopping())?
 }
 
 /// Creates the error of work that ends because the node stops.
-pub fn stopping() -> Error {
+pub(crate) fn stopping() -> Error {
     Error::Busy("the server is stopping".to_owned())
 }
 
@@ -134,7 +134,7 @@ impl Tasks {
     }
 
     /// Records that a task failed without which the node cannot go on, and stops the node.
-    pub fn end_node(&self, name: &str, error: Error) {
+    pub(crate) fn end_node(&self, name: &str, error: Error) {
         tracing::error!("{} failed: {error}", task_name(name));
         self.record(name, &error, true);
         // The receiver is gone once the node stops.
@@ -142,13 +142,13 @@ impl Tasks {
     }
 
     /// Records that a store has stopped beside another run of it. The node waits for the operator.
-    pub fn store_stopped(&self, store: StoreId, error: &Error) {
+    pub(crate) fn store_stopped(&self, store: StoreId, error: &Error) {
         tracing::error!("store {store} has stopped: {error}");
         self.record(&store_name(store), error, false);
     }
 
     /// Records that a store which had stopped goes on.
-    pub fn store_goes_on(&self, store: StoreId) {
+    pub(crate) fn store_goes_on(&self, store: StoreId) {
         self.shared.reports.lock().remove(&store_name(store));
     }
 
@@ -184,7 +184,7 @@ impl Tasks {
     }
 
     /// Returns the reason why a store has stopped.
-    pub fn store_failure(&self, store: StoreId) -> Option<String> {
+    pub(crate) fn store_failure(&self, store: StoreId) -> Option<String> {
         let reports = self.shared.reports.lock();
         let report = reports.get(&store_name(store))?;
         report.failed.as_ref().map(|failed| failed.reason.clone())
@@ -219,7 +219,7 @@ const QUIET: Duration = Duration::from_millis(100);
 
 /// Returns the next item of a client's stream; `None` at its end, or when nothing arrives after `stop`
 /// turned true.
-pub async fn next_until<T>(
+pub(crate) async fn next_until<T>(
     stream: &mut (impl Stream<Item = T> + Unpin),
     stop: &mut watch::Receiver<bool>,
 ) -> Option<T> {

@@ -225,9 +225,10 @@ impl<G: fmt::Debug, const RANK: u8> fmt::Debug for Guard<G, RANK> {
 /// Guard of a [`Mutex`].
 pub type MutexGuard<'a, T, const RANK: u8> = Guard<parking_lot::MutexGuard<'a, T>, RANK>;
 /// Guard of a reader of an [`RwLock`].
-pub type ReadGuard<'a, T, const RANK: u8> = Guard<parking_lot::RwLockReadGuard<'a, T>, RANK>;
+pub(crate) type ReadGuard<'a, T, const RANK: u8> = Guard<parking_lot::RwLockReadGuard<'a, T>, RANK>;
 /// Guard of the writer of an [`RwLock`].
-pub type WriteGuard<'a, T, const RANK: u8> = Guard<parking_lot::RwLockWriteGuard<'a, T>, RANK>;
+pub(crate) type WriteGuard<'a, T, const RANK: u8> =
+    Guard<parking_lot::RwLockWriteGuard<'a, T>, RANK>;
 
 /// Mutual exclusion with a rank.
 #[derive(Debug, Default)]

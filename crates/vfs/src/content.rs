@@ -39,7 +39,7 @@ impl Content {
     }
 
     /// Copies those of the bytes at `offset` that are in chunks; leaves the others as they are.
-    pub fn read_chunks(&self, buffer: &mut [u8], offset: u64) {
+    pub(crate) fn read_chunks(&self, buffer: &mut [u8], offset: u64) {
         for (chunk, from, at, bytes) in pieces(offset, buffer.len()) {
             if let Some(data) = self.chunks.get(&chunk) {
                 buffer[at..at + bytes].copy_from_slice(&data[from..from + bytes]);
@@ -48,12 +48,12 @@ impl Content {
     }
 
     /// Whether a chunk of `bytes` at `offset` was written.
-    pub fn has_chunks(&self, offset: u64, bytes: usize) -> bool {
+    pub(crate) fn has_chunks(&self, offset: u64, bytes: usize) -> bool {
         pieces(offset, bytes).any(|(chunk, ..)| self.has_chunk(chunk))
     }
 
     /// Whether the chunk with this number was written.
-    pub fn has_chunk(&self, chunk: u64) -> bool {
+    pub(crate) fn has_chunk(&self, chunk: u64) -> bool {
         self.chunks.contains_key(&chunk)
     }
 

@@ -59,7 +59,7 @@ impl fmt::Display for FsKind {
 
 impl FsKind {
     /// Returns the kind with this number (`f_type` of `statfs`).
-    pub fn of_number(number: u64) -> Self {
+    pub(crate) fn of_number(number: u64) -> Self {
         match number {
             0xef53 => Self::Ext4,
             0x5846_5342 => Self::Xfs,
@@ -88,7 +88,7 @@ impl FsKind {
     /// written through the page cache: on btrfs a synced write costs the same in both modes (7 writes
     /// and 2 flushes of the device, also without copying on write), and a direct one of less than 4 KiB
     /// reads its block back, about once a write.
-    pub fn is_direct_in_name_only(self) -> bool {
+    pub(crate) fn is_direct_in_name_only(self) -> bool {
         matches!(self, Self::Btrfs | Self::Tmpfs | Self::BufferedOverlay)
     }
 

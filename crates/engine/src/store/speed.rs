@@ -22,7 +22,7 @@ const CURVE_OP_BYTES: u64 = 16 << 10;
 
 impl Store {
     /// Returns the measured times of the device.
-    pub fn device_times(&self) -> &Arc<DeviceTimes> {
+    pub(crate) fn device_times(&self) -> &Arc<DeviceTimes> {
         self.shared.timer.times()
     }
 

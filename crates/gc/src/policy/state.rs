@@ -58,7 +58,7 @@ pub struct FileState {
 
 impl FileState {
     /// Returns the share of the file that is known to be dead.
-    pub fn dead_share(&self) -> f64 {
+    pub(crate) fn dead_share(&self) -> f64 {
         1.0 - self.live_bytes.min(self.bytes) as f64 / self.bytes.max(1) as f64
     }
 
@@ -225,7 +225,7 @@ impl State {
     /// Returns the bytes on the device without the dead ones that no job can free now. Invariant: the
     /// policies and the pressure on writers go by these. What is stuck would otherwise cause live
     /// values to be moved again and again, in vain.
-    pub fn collectable_bytes(&self) -> u64 {
+    pub(crate) fn collectable_bytes(&self) -> u64 {
         let stuck: u64 = self.files.sums().stuck_bytes;
         // bug gc.moves_for_what_is_stuck: let stuck = 0;
         self.disk_bytes().saturating_sub(stuck)
@@ -252,7 +252,7 @@ impl State {
     }
 
     /// Returns the bytes of values that a job may move besides the runs that it rewrites.
-    pub fn room_for_values(&self) -> u64 {
+    pub(crate) fn room_for_values(&self) -> u64 {
         // bug gc.jobs_need_no_room: return u64::MAX;
         match self.room_bytes {
             Some(room) => room.saturating_sub(self.index_bytes()),
@@ -262,7 +262,7 @@ impl State {
 
     /// Returns the dead bytes of the files that only a later checkpoint releases, the head included,
     /// as far as they are known. What memtables refer to counts as live.
-    pub fn unreleased_bytes(&self) -> u64 {
+    pub(crate) fn unreleased_bytes(&self) -> u64 {
         let is_held =
             |file: &&FileState| matches!(file.held_when_dead, Some(Held::Head | Held::Checkpoint));
         let dead = |file: &FileState| file.bytes.saturating_sub(file.live_bytes);
@@ -272,12 +272,12 @@ impl State {
 
     /// Returns the bytes of records that runs refer to: live ones, and dead ones not yet
     /// discovered.
-    pub fn known_live_bytes(&self) -> u64 {
+    pub(crate) fn known_live_bytes(&self) -> u64 {
         self.tiers.iter().map(|tier| tier.ref_bytes).sum()
     }
 
     /// Returns the bytes of records that may have replaced older ones which still count as live.
-    pub fn undiscovered_bytes(&self) -> u64 {
+    pub(crate) fn undiscovered_bytes(&self) -> u64 {
         self.undiscovered_in_runs_bytes()
             + self.memtable_bytes
             + self.frozen_bytes
@@ -285,20 +285,20 @@ impl State {
     }
 
     /// Returns the part of [`State::undiscovered_bytes`] that a merge of all tiers would discover.
-    pub fn undiscovered_in_runs_bytes(&self) -> u64 {
+    pub(crate) fn undiscovered_in_runs_bytes(&self) -> u64 {
         let upper = self.tiers.len().saturating_sub(1);
         let hidden = |tier: &TierState| tier.ref_bytes + tier.hides_bytes;
         self.tiers.iter().take(upper).map(hidden).sum()
     }
 
     /// Whether the active memtable is not empty.
-    pub fn has_unflushed(&self) -> bool {
+    pub(crate) fn has_unflushed(&self) -> bool {
         self.memtable_bytes + self.memtable_hides_bytes > 0
     }
 
     /// Returns a lower bound of the live bytes, if no new record replaced another within one tier's
     /// age: each tier holds a key once, so the records of the largest tier are distinct.
-    pub fn least_live_bytes(&self) -> u64 {
+    pub(crate) fn least_live_bytes(&self) -> u64 {
         let hides: u64 = self.tiers.iter().map(|tier| tier.hides_bytes).sum();
         let hides = hides + self.memtable_hides_bytes;
         let largest = self.tiers.iter().map(|tier| tier.ref_bytes).max().unwrap_or(0);
@@ -325,13 +325,13 @@ impl State {
     }
 
     /// Returns [`State::space_amp_weighed`] if every new record had replaced an older one.
-    pub fn space_amp_at_worst(&self, options: &GcOptions) -> f64 {
+    pub(crate) fn space_amp_at_worst(&self, options: &GcOptions) -> f64 {
         ratio(self.collectable_bytes(), options.weighed(self.least_live_bytes()))
     }
 
     /// Returns the live bytes outside sorted files. Invariant: unreadable records do not count.
     /// They stay in place, and would otherwise cause everything else to be sorted repeatedly.
-    pub fn unsorted_bytes(&self) -> u64 {
+    pub(crate) fn unsorted_bytes(&self) -> u64 {
         let sums = self.files.sums();
         // bug gc.sorts_in_vain: `sums.unreadable_bytes` is `0`
         self.known_live_bytes().saturating_sub(sums.sorted_bytes + sums.unreadable_bytes)

@@ -139,7 +139,7 @@ impl RunWriter {
     }
 
     /// Estimates the size of the file if it were finished now, in bytes.
-    pub fn estimated_bytes(&self) -> u64 {
+    pub(crate) fn estimated_bytes(&self) -> u64 {
         let keys = self.hashes.len();
         let index = hash_index::bytes_for(keys) + keys * self.options.filter_bits_per_key / 8;
         self.end() + (self.block.bytes() + index + self.fences.memory_bytes()) as u64

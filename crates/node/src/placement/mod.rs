@@ -18,7 +18,7 @@ use stele_replica::{Header, Write};
 use stele_types::{ClusterId, CommandBuilder, Error, Result, Term};
 
 /// Limit for the decisions that wait.
-pub const DECISIONS_MAX: usize = 1024;
+pub(crate) const DECISIONS_MAX: usize = 1024;
 
 /// Input or output for the placement region. The owner reports the result.
 #[derive(Clone, Debug, PartialEq, Eq)]

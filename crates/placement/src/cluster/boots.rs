@@ -139,7 +139,7 @@ const RECORD_INTERVAL_S: u64 = 60;
 
 impl Cluster {
     /// Plans the records of stores that are disconnected, or connected again. Called periodically.
-    pub fn plan_disconnections(&self, now: Millis) -> Vec<PairChange> {
+    pub(crate) fn plan_disconnections(&self, now: Millis) -> Vec<PairChange> {
         let former = self.former_silences.iter().map(|store| pairs::no_former_silence(*store));
         let stores = self.stores.values();
         former.chain(stores.filter_map(|store| self.plan_disconnection(store, now))).collect()

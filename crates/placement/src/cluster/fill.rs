@@ -40,7 +40,7 @@ impl Cluster {
     /// Returns the bytes on the way to each store: the whole size of each region until the store has
     /// a replica. From then on the store's own bytes grow: bytes that count twice would make a small
     /// store nearly full for the time of the copy, and the region would leave again.
-    pub fn bytes_coming(&self, operators: &Operators) -> BTreeMap<StoreId, u64> {
+    pub(crate) fn bytes_coming(&self, operators: &Operators) -> BTreeMap<StoreId, u64> {
         let mut out = BTreeMap::new();
         for operator in operators.running() {
             let Some(info) = self.regions.get(operator.region) else { continue };

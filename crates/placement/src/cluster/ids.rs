@@ -14,7 +14,7 @@ use stele_types::{Error, Region, Result};
 /// Numbers reserved at once. A change of leaders wastes at most so many.
 const BATCH: u64 = 100;
 /// Limit for the numbers of one request.
-pub const IDS_PER_REQUEST_MAX: u64 = 10_000;
+pub(crate) const IDS_PER_REQUEST_MAX: u64 = 10_000;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ids {

@@ -264,12 +264,12 @@ impl Cluster {
     }
 
     /// Whether the node has reported every region it leads since this state was loaded.
-    pub fn is_informed_by(&self, address: &str) -> bool {
+    pub(crate) fn is_informed_by(&self, address: &str) -> bool {
         self.informed_by.contains(address)
     }
 
     /// Whether all live nodes have reported, so that counts of leaders and bytes are meaningful.
-    pub fn is_informed(&self, now: Millis) -> bool {
+    pub(crate) fn is_informed(&self, now: Millis) -> bool {
         let mut live = self.stores.values().filter(|store| self.is_live(store.id, now)).peekable();
         live.peek().is_some() && live.all(|store| self.informed_by.contains(&store.address))
     }

@@ -100,7 +100,7 @@ impl Regions {
     }
 
     /// Returns the left neighbour, if it is known.
-    pub fn left_of(&self, region: &Region) -> Option<&RegionInfo> {
+    pub(crate) fn left_of(&self, region: &Region) -> Option<&RegionInfo> {
         let start = &region.range.start;
         let below = (Bound::Unbounded, Bound::Excluded(&start[..]));
         let (_, id) = self.by_start.range::<[u8], _>(below).next_back()?;
@@ -108,7 +108,7 @@ impl Regions {
     }
 
     /// Returns the right neighbour, if it is known.
-    pub fn right_of(&self, region: &Region) -> Option<&RegionInfo> {
+    pub(crate) fn right_of(&self, region: &Region) -> Option<&RegionInfo> {
         let end = &region.range.end;
         if end.is_empty() {
             return None;
@@ -141,7 +141,7 @@ impl Regions {
     }
 
     /// Whether the regions hold every key of `range`, without a gap.
-    pub fn cover(&self, range: &KeyRange) -> bool {
+    pub(crate) fn cover(&self, range: &KeyRange) -> bool {
         let mut covered = range.start.clone();
         for info in self.in_range(range) {
             if info.region.range.start > covered {
@@ -433,7 +433,7 @@ fn is_later(region: &Region, known: &Region) -> bool {
 
 /// Seconds in which no scheduler merges a region of which a merge was cancelled. Each leader counts
 /// by its own clock from when it first knows that the region is not prepared to merge.
-pub const PAUSE_S: u64 = 600;
+pub(crate) const PAUSE_S: u64 = 600;
 /// Limit for the descriptor that is recorded with a cancelled merge.
 const REGION_BYTES_MAX: usize = 256 << 10;
 const CANCELLED_MAX: usize = 1 << 12;
@@ -468,7 +468,7 @@ impl Cluster {
     }
 
     /// Notes since when the regions of cancelled merges are not prepared to merge. Called periodically.
-    pub fn note_cancelled_merges(&mut self, now: Millis) {
+    pub(crate) fn note_cancelled_merges(&mut self, now: Millis) {
         for (region, ended) in &mut self.cancelled_merges {
             let info = self.regions.get(*region);
             match info.map(|info| info.region.phase) {
@@ -479,7 +479,7 @@ impl Cluster {
     }
 
     /// Plans the deletion of records that are no longer needed. Called periodically.
-    pub fn plan_cancelled_merges(&self, now: Millis) -> Vec<PairChange> {
+    pub(crate) fn plan_cancelled_merges(&self, now: Millis) -> Vec<PairChange> {
         let is_over = |ended: Millis| now.seconds_since(ended) >= PAUSE_S;
         let ended = self.cancelled_merges.iter().filter(|(region, ended)| {
             self.regions.get(**region).is_none() || ended.is_some_and(is_over)

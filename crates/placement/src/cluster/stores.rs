@@ -142,7 +142,7 @@ impl Cluster {
     }
 
     /// Returns the number of failure domains with members that are not down.
-    pub fn domains_known(&self, now: Millis) -> usize {
+    pub(crate) fn domains_known(&self, now: Millis) -> usize {
         self.domains(|store| store.liveness(&self.config, now) != Liveness::Down)
     }
 

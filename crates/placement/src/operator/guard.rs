@@ -29,7 +29,7 @@ pub fn guard(view: &ClusterView<'_>, operator: &Operator) -> Result<(), String> 
 
 /// Checks that a region has a leader and a majority of live voters. Without them a proposal waits,
 /// and may be applied long after its reason has ceased to hold.
-pub fn can_act(view: &ClusterView<'_>, info: &RegionInfo) -> Result<(), String> {
+pub(crate) fn can_act(view: &ClusterView<'_>, info: &RegionInfo) -> Result<(), String> {
     let is_heard = |store| view.cluster.is_heard(store, view.now);
     can_act_on(info, is_heard, |peer| view.is_reachable(info, peer))
 }

@@ -290,7 +290,7 @@ impl Operator {
     }
 
     /// Returns the other region that the operator changes, if any: the target of a merge.
-    pub fn other_region(&self) -> Option<RegionId> {
+    pub(crate) fn other_region(&self) -> Option<RegionId> {
         self.steps.iter().find_map(|step| match step {
             Step::PrepareMerge(target) => Some(target.id),
             Step::CommitMerge(target) => Some(*target),

@@ -4,7 +4,7 @@ use crate::Millis;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Time after a move in which balancing does not move the same leader or replica again.
-pub const MOVE_PAUSE_MILLIS: u64 = 60_000;
+pub(crate) const MOVE_PAUSE_MILLIS: u64 = 60_000;
 /// Limit for the moves that are remembered; the oldest are forgotten first.
 const MOVES_MAX: usize = 1 << 16;
 

@@ -85,9 +85,9 @@ struct Sent {
 
 /// Time before the same instruction is sent again, doubled with every repetition. A repetition is
 /// needed because a reply may be lost; the doubling spares a leader that cannot execute it.
-pub const RESEND_MILLIS: u64 = 500;
+pub(crate) const RESEND_MILLIS: u64 = 500;
 /// Upper bound of the time between two repetitions.
-pub const RESEND_MILLIS_MAX: u64 = 4_000;
+pub(crate) const RESEND_MILLIS_MAX: u64 = 4_000;
 
 /// Limit for the operators that move leaders off slow or unfit stores, so that 100 leaders leave one
 /// within three rounds.
@@ -112,7 +112,7 @@ impl Operators {
     }
 
     /// Whether an operator changes the region, as its own or as a neighbour.
-    pub fn has_operator(&self, region: RegionId) -> bool {
+    pub(crate) fn has_operator(&self, region: RegionId) -> bool {
         self.running.contains_key(&region) || self.others.contains_key(&region)
     }
 
@@ -122,14 +122,14 @@ impl Operators {
 
     /// Returns the time of the last leadership transfer of a region by an operator, if it was less
     /// than [`MOVE_PAUSE_MILLIS`](super::recent_moves::MOVE_PAUSE_MILLIS) ago.
-    pub fn leader_moved(&self, region: RegionId, now: Millis) -> Option<Millis> {
+    pub(crate) fn leader_moved(&self, region: RegionId, now: Millis) -> Option<Millis> {
         // bug placement.leader_pause_ignored: return None;
         self.leader_moves.last(region, now)
     }
 
     /// Returns when balancing placed a replica, if it was less than
     /// [`MOVE_PAUSE_MILLIS`](super::recent_moves::MOVE_PAUSE_MILLIS) ago.
-    pub fn replica_moved(&self, replica: PeerId, now: Millis) -> Option<Millis> {
+    pub(crate) fn replica_moved(&self, replica: PeerId, now: Millis) -> Option<Millis> {
         // bug placement.replica_pause_ignored: return None;
         self.replica_moves.last(replica, now)
     }
@@ -192,7 +192,7 @@ impl Operators {
     /// Records a leader's refusal of a step. If the step can never succeed (`is_final`) and an
     /// administrator ordered the operator, ends it with this text. An operator of a scheduler stays
     /// until its timeout.
-    pub fn note_refusal(
+    pub(crate) fn note_refusal(
         &mut self,
         id: OperatorId,
         step: usize,

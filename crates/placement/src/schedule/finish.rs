@@ -44,7 +44,7 @@ fn finish(view: &ClusterView<'_>, info: &RegionInfo) -> Option<Operator> {
 }
 
 /// Returns operators that promote or remove them.
-pub fn pick_orphan_learners(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
+pub(crate) fn pick_orphan_learners(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let regions = view.without_operator(&survey.with_learners);
     regions.filter_map(|info| promote_or_remove(view, info)).collect()
 }

@@ -19,12 +19,12 @@ use stele_types::{Peer, PeerRole, RegionKind, RegionPhase, StoreId};
 
 /// Classes between the best voter and the leader from which the leadership moves: a factor of 1.5
 /// at least. Stores less far apart share the leaders by load over speed.
-pub const GAP_CLASSES_MIN: u8 = 2;
+pub(crate) const GAP_CLASSES_MIN: u8 = 2;
 /// Classes between the best voter and the leader from which the leadership moves at once: a factor
 /// of four. Classes rise only after a minute, so that such moves stay few.
-pub const EVICTION_CLASSES_MIN: u8 = 4;
+pub(crate) const EVICTION_CLASSES_MIN: u8 = 4;
 /// Level of a store's data, in percent of the mean, up to which mode `quorum` moves replicas to it.
-pub const QUORUM_BAND_PERCENT: u64 = 110;
+pub(crate) const QUORUM_BAND_PERCENT: u64 = 110;
 
 /// Rule that decided on a store for a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -251,7 +251,7 @@ fn judge_candidate(view: &ClusterView<'_>, loads: &Loads, info: &RegionInfo, to:
 ///
 /// Invariant: leaders move to stores of the best class or one below it. Inside these, which balance
 /// by load, no speed rule moves them again; thus balancing ends while classes and loads stay.
-pub fn judge_leader(
+pub(crate) fn judge_leader(
     view: &ClusterView<'_>,
     loads: &Loads,
     info: &RegionInfo,
@@ -337,7 +337,7 @@ fn best_reader_class(
 }
 
 /// Judges the move of a region's replica from one store to another by the data weights.
-pub fn judge_move(
+pub(crate) fn judge_move(
     view: &ClusterView<'_>,
     loads: &Loads,
     info: &RegionInfo,
@@ -380,7 +380,7 @@ pub fn judge_move(
 /// region's size: there are finitely many of those. A move here does not raise E and raises a class.
 /// Between two moves that lower classes there are thus finitely many moves here, and between these
 /// every other move lowers the sum of S² / W.
-pub fn judge_quorum(
+pub(crate) fn judge_quorum(
     view: &ClusterView<'_>,
     loads: &Loads,
     info: &RegionInfo,

@@ -105,7 +105,7 @@ fn best_target<'a>(
 }
 
 /// Returns operators that transfer leadership.
-pub fn pick_evictions(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
+pub(crate) fn pick_evictions(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let mut loads = survey.loads.clone();
     let unfit = survey.loads.iter().filter(|load| load.is_unfit);
     let led = unfit.flat_map(|load| survey.led_by(load.store));

@@ -13,9 +13,9 @@ use std::borrow::Cow;
 use stele_types::{Peer, PeerRole, StoreId};
 
 /// Operations a second that an idle region counts as, for its leader's store.
-pub const IDLE_REGION_OPS: u64 = 16;
+pub(crate) const IDLE_REGION_OPS: u64 = 16;
 /// Part of a store's read speed, in percent, that leaders moved to it may use.
-pub const READS_PERCENT_MAX: u64 = 80;
+pub(crate) const READS_PERCENT_MAX: u64 = 80;
 
 /// Difference of two stores' leaders by speed, in percent of the mean, below which they count as
 /// even. Rates change more than sizes.
@@ -99,19 +99,19 @@ impl Load {
     }
 
     /// Returns the load of the leaders, by the store's speed.
-    pub fn leader_level(&self) -> Level {
+    pub(crate) fn leader_level(&self) -> Level {
         Level { held: self.led_ops, weight: self.class.per_second() }
     }
 
     /// Returns the reading operations a second that leaders may cause on the store; `None` if its
     /// read speed is unknown.
-    pub fn reads_max(&self) -> Option<u64> {
+    pub(crate) fn reads_max(&self) -> Option<u64> {
         self.read_speed.map(|speed| speed.saturating_mul(READS_PERCENT_MAX) / 100)
     }
 
     /// Whether the store can serve the reads of one more leader, which `from` led before: they stay
     /// below the bound, or `from` is even closer to the speed of its device.
-    pub fn can_read(&self, reads: u64, from: Option<&Self>) -> bool {
+    pub(crate) fn can_read(&self, reads: u64, from: Option<&Self>) -> bool {
         let after = self.led_reads.saturating_add(reads);
         let is_within = self.reads_max().is_none_or(|max| after <= max);
         let level = |load: &Self, held| Some(Level { held, weight: load.read_speed?.max(1) });
@@ -225,7 +225,7 @@ impl Loads {
     }
 
     /// Returns the greatest class of the voters that can lead.
-    pub fn best_class(&self, info: &RegionInfo) -> Option<SpeedClass> {
+    pub(crate) fn best_class(&self, info: &RegionInfo) -> Option<SpeedClass> {
         let able = info.region.peers.iter().filter(|peer| self.can_lead(info, peer));
         able.filter_map(|peer| self.get(peer.store)).map(|load| load.class).max()
     }
@@ -247,12 +247,12 @@ impl Loads {
     }
 
     /// Returns the mean data level.
-    pub fn data_mean(&self) -> Level {
+    pub(crate) fn data_mean(&self) -> Level {
         self.data
     }
 
     /// Returns the mean load of leaders by speed.
-    pub fn leader_mean(&self) -> Level {
+    pub(crate) fn leader_mean(&self) -> Level {
         self.leading
     }
 

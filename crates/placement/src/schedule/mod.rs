@@ -55,10 +55,10 @@ pub struct ClusterView<'a> {
 pub(crate) const PROPOSALS_MAX: usize = 64;
 
 /// A function that proposes operators.
-pub type Scheduler = fn(&ClusterView<'_>, &RegionSurvey) -> Vec<Operator>;
+pub(crate) type Scheduler = fn(&ClusterView<'_>, &RegionSurvey) -> Vec<Operator>;
 
 /// Every scheduler with its name, most urgent first.
-pub const SCHEDULERS: [(&str, Scheduler); 10] = [
+pub(crate) const SCHEDULERS: [(&str, Scheduler); 10] = [
     ("finish", finish::pick),
     ("orphan-learner", finish::pick_orphan_learners),
     ("repair", repair::pick),
@@ -238,12 +238,12 @@ struct StoreCondition {
 
 impl Pace {
     /// Notes that a leader or a region has moved, or that a decision was committed.
-    pub fn note_urgent(&mut self) {
+    pub(crate) fn note_urgent(&mut self) {
         self.is_urgent = true;
     }
 
     /// Notes that other replicas of a region are down or lag.
-    pub fn note_news(&mut self) {
+    pub(crate) fn note_news(&mut self) {
         self.has_news = true;
     }
 

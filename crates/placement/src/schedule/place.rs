@@ -76,7 +76,7 @@ pub(super) fn takes_no_leader(load: Option<&Load>) -> &'static str {
 
 /// Returns why a region must not start to move to `to` now: the target, or the leader that sends,
 /// moves enough already. A store that moves nothing may always take or send one region.
-pub fn over_budget(
+pub(crate) fn over_budget(
     view: &ClusterView<'_>,
     loads: &Loads,
     info: &RegionInfo,

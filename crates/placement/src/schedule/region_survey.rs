@@ -16,7 +16,7 @@ use stele_types::{Peer, PeerRole, RegionId, RegionKind, RegionPhase, StoreId};
 
 /// Part of the usable space, in percent, up to which new replicas fill a store. Below it a nearly
 /// full store counts as normal again.
-pub const ROOM_PERCENT_MAX: u64 = 92;
+pub(crate) const ROOM_PERCENT_MAX: u64 = 92;
 /// Part of the usable space, in percent, that a store's share of the data may need: a little below
 /// [`ROOM_PERCENT_MAX`], so that a store at its share can still take replicas.
 const CAPACITY_PERCENT_MAX: u64 = 90;
@@ -180,7 +180,7 @@ impl RegionSurvey {
     }
 
     /// Returns the regions with a replica on `store` that may get an operator.
-    pub fn replicas_on(&self, store: StoreId) -> &[RegionId] {
+    pub(crate) fn replicas_on(&self, store: StoreId) -> &[RegionId] {
         list(&self.loads, &self.replicas, store)
     }
 

@@ -20,7 +20,7 @@ pub struct Share {
 }
 
 /// Sum of all weights, if no capacity is exceeded and no store is nearly full.
-pub const WEIGHTS_SUM: u64 = 1 << 32;
+pub(crate) const WEIGHTS_SUM: u64 = 1 << 32;
 /// Divisor of the weight of a store that is nearly full (ALOR: a data weight of 10^-6).
 const NEARLY_FULL_DIVISOR: u64 = 1_000_000;
 /// Fraction bits of the level that the search raises.
@@ -144,7 +144,7 @@ impl Level {
     }
 
     /// Whether this level is at least the other one.
-    pub fn is_at_least(self, other: Self) -> bool {
+    pub(crate) fn is_at_least(self, other: Self) -> bool {
         u128::from(self.held) * u128::from(other.weight)
             >= u128::from(other.held) * u128::from(self.weight)
     }
@@ -171,7 +171,7 @@ impl Level {
 /// `amount² (1 / W_from + 1 / W_to)`. Amounts are at least 1, so that balancing ends. Equal levels
 /// after the move are the best balance and lower the sum, too.
 /// Test: `every_move_of_a_random_cluster_improves_it_and_balancing_ends_in_every_mode`.
-pub fn improves(from: Level, to: Level, amount: u64) -> bool {
+pub(crate) fn improves(from: Level, to: Level, amount: u64) -> bool {
     let (after_from, after_to) = (from.without(amount), to.with(amount));
     // bug placement.move_rule_inverted: return after_to.is_at_least(after_from);
     amount <= from.held && after_from.is_at_least(after_to)

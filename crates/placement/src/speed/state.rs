@@ -134,7 +134,7 @@ impl SpeedState {
     /// Invariant: a store that became slow and then idle does not stay slow: its class follows from
     /// measurements only, and without writes there would be none.
     /// Test: `an_idle_store_that_was_slow_measures_once_a_minute_until_it_is_as_fast_as_its_probe`.
-    pub fn take_measurement(&mut self, now: Millis) -> bool {
+    pub(crate) fn take_measurement(&mut self, now: Millis) -> bool {
         let is_below =
             self.is_measured && self.probed.is_some_and(|probed| self.is_far_below(probed));
         let is_due = is_below && self.measured.is_none_or(|last| now.since(last) >= MEASURE_MILLIS);

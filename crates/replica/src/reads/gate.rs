@@ -113,7 +113,7 @@ impl ReadGate {
 
     /// Ends the leadership of every region and drops what is known of other leaders: the loop that
     /// maintains the readers has ended.
-    pub fn depose_all(&self) {
+    pub(crate) fn depose_all(&self) {
         for reader in self.regions.read().values() {
             reader.clear_leadership();
             *reader.leader.write() = None;

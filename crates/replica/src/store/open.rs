@@ -28,7 +28,7 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 
     /// Opens a store like [`RaftStore::open`] and passes `logger` to Raft.
-    pub fn open_with_logger(
+    pub(crate) fn open_with_logger(
         engine: Arc<E>,
         options: Options,
         now: Now,

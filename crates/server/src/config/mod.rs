@@ -188,14 +188,14 @@ impl Config {
     }
 
     /// Returns the names and values of the labels.
-    pub fn label_pairs(&self) -> Vec<(String, String)> {
+    pub(crate) fn label_pairs(&self) -> Vec<(String, String)> {
         let pair =
             |label: &String| label.split_once('=').map(|(a, b)| (a.to_owned(), b.to_owned()));
         self.labels.iter().filter_map(pair).collect()
     }
 
     /// Returns the address advertised to clients and peers.
-    pub fn advertised(&self) -> &str {
+    pub(crate) fn advertised(&self) -> &str {
         if self.advertise.is_empty() { &self.listen } else { &self.advertise }
     }
 

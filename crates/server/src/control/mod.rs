@@ -19,7 +19,7 @@ use stele_types::{RegionId, StoreId};
 use tonic::{Request, Response, Status};
 
 /// Control service of one node.
-pub struct ControlService {
+pub(crate) struct ControlService {
     config: Arc<LiveConfig>,
     placement: Arc<PlacementService>,
     stores: Arc<Stores>,
@@ -32,7 +32,7 @@ type RpcResult<T> = Result<Response<T>, Status>;
 
 impl ControlService {
     /// Creates the service.
-    pub fn new(
+    pub(crate) fn new(
         config: Arc<LiveConfig>,
         placement: Arc<PlacementService>,
         stores: Arc<Stores>,

@@ -48,7 +48,7 @@ impl Members {
     }
 
     /// Keeps a copy in `dir` from now on.
-    pub fn keep_in(&self, dir: &Path) {
+    pub(crate) fn keep_in(&self, dir: &Path) {
         let mut copies = self.copies.lock();
         if !copies.iter().any(|copy| copy.dir == dir) {
             copies.push(Arc::new(Copy { dir: dir.to_path_buf(), written: Mutex::new(0) }));
@@ -127,7 +127,7 @@ impl Members {
     }
 
     /// Waits until an address was learned since the last call.
-    pub async fn learned(&self) {
+    pub(crate) async fn learned(&self) {
         self.learned.notified().await;
     }
 
@@ -254,7 +254,7 @@ fn decode(members: &[control::Member]) -> Vec<Listed> {
 }
 
 /// Encodes a store of a node.
-pub fn wire_store(id: StoreId, state: i32, run: &StoreRun) -> control::MemberStore {
+pub(crate) fn wire_store(id: StoreId, state: i32, run: &StoreRun) -> control::MemberStore {
     let Boot { count, nonce } = run.boot;
     let boot = || control::Boot { count, nonce, starts: run.lineage.to_bytes().into() };
     control::MemberStore { id: id.0, state, boot: run.is_known().then(boot) }

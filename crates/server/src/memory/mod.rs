@@ -154,7 +154,7 @@ impl ConnectionMemory {
     }
 
     /// Returns the bytes that the client may send before they are read.
-    pub fn window_bytes(&self) -> u32 {
+    pub(crate) fn window_bytes(&self) -> u32 {
         self.window_bytes
     }
 
@@ -237,7 +237,7 @@ impl RequestMemory {
     /// Invariant: memory is charged before it is used, within the shares of request, connection and node.
     /// Tests: `requests_share_the_memory_of_their_connection_and_their_node_and_return_it`,
     /// `a_message_is_charged_when_its_length_arrives_and_its_elements_as_they_arrive`.
-    pub fn charge(&self, bytes: u64) -> Result<(), Exceeded> {
+    pub(crate) fn charge(&self, bytes: u64) -> Result<(), Exceeded> {
         self.try_charge(bytes).inspect_err(|_| self.note_refused())
     }
 
@@ -271,14 +271,14 @@ impl RequestMemory {
     }
 
     /// Counts memory that is in use already: others get less.
-    pub fn charge_anyway(&self, bytes: u64) {
+    pub(crate) fn charge_anyway(&self, bytes: u64) {
         self.used.fetch_add(bytes, Relaxed);
         self.connection.used.fetch_add(bytes, Relaxed);
         self.connection.node.used.fetch_add(bytes, Relaxed);
     }
 
     /// Releases what was charged beyond `used_before`.
-    pub fn release_to(&self, used_before: u64) {
+    pub(crate) fn release_to(&self, used_before: u64) {
         let released = self.used().saturating_sub(used_before);
         self.used.fetch_sub(released, Relaxed);
         self.connection.release(released);

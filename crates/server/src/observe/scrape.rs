@@ -29,7 +29,7 @@ struct Family {
 
 impl Metrics {
     /// Returns the text of a scrape.
-    pub async fn scrape(&self, health: &Health) -> String {
+    pub(crate) async fn scrape(&self, health: &Health) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = encode(&mut text, &self.registry);

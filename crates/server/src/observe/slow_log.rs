@@ -33,7 +33,7 @@ impl SlowLog {
     }
 
     /// Changes the threshold.
-    pub fn set_threshold_ms(&self, threshold_ms: u64) {
+    pub(crate) fn set_threshold_ms(&self, threshold_ms: u64) {
         self.threshold_ms.store(threshold_ms, Ordering::Relaxed);
     }
 

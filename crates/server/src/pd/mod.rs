@@ -24,7 +24,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// PD service of one node.
 #[derive(Clone)]
-pub struct PdService {
+pub(crate) struct PdService {
     cluster: ClusterId,
     placement: Arc<PlacementService>,
     members: Arc<Members>,
@@ -40,7 +40,7 @@ const ANSWERS_MAX: usize = 16;
 
 impl PdService {
     /// Creates the service of one cluster's node.
-    pub fn new(
+    pub(crate) fn new(
         cluster: ClusterId,
         placement: Arc<PlacementService>,
         members: Arc<Members>,

@@ -101,7 +101,7 @@ impl Forward {
 
 impl PlacementService {
     /// Returns `host:port` of the node that leads the placement group, as far as known.
-    pub fn leader_address(&self) -> Option<String> {
+    pub(crate) fn leader_address(&self) -> Option<String> {
         self.system.leader_address().or_else(|| self.forward.known_leader.lock().clone())
     }
 

@@ -26,7 +26,10 @@ const SAVES_MAX: usize = 1000;
 
 impl PlacementService {
     /// Returns the region that holds a key.
-    pub async fn region_by_key(self: &Arc<Self>, key: &[u8]) -> Result<Option<RegionInfo>, Status> {
+    pub(crate) async fn region_by_key(
+        self: &Arc<Self>,
+        key: &[u8],
+    ) -> Result<Option<RegionInfo>, Status> {
         if self.leads() {
             let found = |state: &LeaderState| state.cluster.regions().by_key(key).cloned();
             return self.answer_regions(found, of_one).await;
@@ -38,7 +41,7 @@ impl PlacementService {
     }
 
     /// Returns the region that ends where the one that holds `key` begins.
-    pub async fn previous_region(
+    pub(crate) async fn previous_region(
         self: &Arc<Self>,
         key: &[u8],
     ) -> Result<Option<RegionInfo>, Status> {
@@ -53,7 +56,7 @@ impl PlacementService {
     }
 
     /// Returns the region with this id, if it holds user data.
-    pub async fn region_by_id(
+    pub(crate) async fn region_by_id(
         self: &Arc<Self>,
         id: RegionId,
     ) -> Result<Option<RegionInfo>, Status> {

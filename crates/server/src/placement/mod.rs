@@ -144,7 +144,7 @@ impl PlacementService {
     }
 
     /// Creates the service with the caller's clock.
-    pub fn with_clock(
+    pub(crate) fn with_clock(
         cluster: ClusterId,
         times: LeaseTimes,
         system: Arc<dyn System>,

@@ -10,7 +10,7 @@ use tonic::Status;
 
 impl PlacementService {
     /// Returns whether a name is a setting of the whole cluster.
-    pub fn is_setting(name: &str) -> bool {
+    pub(crate) fn is_setting(name: &str) -> bool {
         SETTINGS.iter().any(|setting| setting.name == name)
     }
 
@@ -37,7 +37,7 @@ impl PlacementService {
     }
 
     /// Changes a setting.
-    pub async fn set_setting(
+    pub(crate) async fn set_setting(
         self: &Arc<Self>,
         name: &str,
         value: &str,

@@ -167,7 +167,7 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
     }
 
     /// Counts a snapshot as being received until the result is dropped.
-    pub fn begin_receiving(self: &Arc<Self>) -> Receiving<E> {
+    pub(crate) fn begin_receiving(self: &Arc<Self>) -> Receiving<E> {
         self.receiving.fetch_add(1, Ordering::Relaxed);
         // bug server.short_snapshot_unreported: skip
         self.receptions_begun.fetch_add(1, Ordering::Relaxed);
@@ -180,7 +180,7 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
     /// Invariant: each snapshot is in a report. The writes of a short one also lower the speed that the
     /// reports after it contain.
     /// Test: `a_snapshot_that_begins_and_ends_between_two_reports_is_reported`.
-    pub fn take_receiving(&self) -> u64 {
+    pub(crate) fn take_receiving(&self) -> u64 {
         let begun = self.receptions_begun.swap(0, Ordering::Relaxed);
         self.receiving.load(Ordering::Relaxed).max(begun)
     }
@@ -191,7 +191,7 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
     }
 
     /// Records whether replicas of the store refuse entries for which there is no room.
-    pub fn set_refuses_entries(&self, refuses_entries: bool) {
+    pub(crate) fn set_refuses_entries(&self, refuses_entries: bool) {
         self.space.set_refuses_entries(refuses_entries);
     }
 
@@ -202,7 +202,7 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
 
     /// Records that a write to a region was refused because a device has no room. Returns whether the
     /// region's leader may still move to a store that has some.
-    pub fn may_leader_find_room(&self, region: &Region) -> bool {
+    pub(crate) fn may_leader_find_room(&self, region: &Region) -> bool {
         let may_lead = |peer: &&Peer| peer.role != PeerRole::Learner && peer.store != self.id;
         let has_others = region.peers.iter().any(|peer| may_lead(&peer));
         let (now_nanos, is_full) = (self.clock.monotonic_nanos(), self.space().is_full);
@@ -226,7 +226,7 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
     }
 
     /// Takes over how much the stores of the cluster slow their writers.
-    pub fn set_slowdowns(&self, slowdowns: Slowdowns) {
+    pub(crate) fn set_slowdowns(&self, slowdowns: Slowdowns) {
         self.writers.reported(slowdowns, self.clock.monotonic_nanos());
     }
 
@@ -305,7 +305,7 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
     }
 
     /// Runs `call` on the core between two turns of the loop; `None` when the loop has ended.
-    pub async fn with_core<T: Send + 'static>(
+    pub(crate) async fn with_core<T: Send + 'static>(
         &self,
         call: impl FnOnce(&mut RaftStore<E>) -> T + Send + 'static,
     ) -> Option<T> {

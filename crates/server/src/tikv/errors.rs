@@ -35,7 +35,12 @@ impl Failure {
     }
 
     /// Converts the store's answer to a request that was not executed.
-    pub fn of_reply(reply: Reply, region: RegionId, store: StoreId, unknown: OnUnknown) -> Self {
+    pub(crate) fn of_reply(
+        reply: Reply,
+        region: RegionId,
+        store: StoreId,
+        unknown: OnUnknown,
+    ) -> Self {
         match reply {
             Reply::Refused(refusal) => Self::refused(refusal, region),
             Reply::Busy(busy) => Self::busy(&busy, region, store),
@@ -154,7 +159,7 @@ pub(super) fn charge(memory: &RequestMemory, bytes: u64, region: RegionId) -> Re
 
 /// Answer to a request of unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnUnknown {
+pub(crate) enum OnUnknown {
     /// The request changes nothing: clients repeat it at another peer.
     Read,
     /// Clients repeat it, as with TiKV. A repeated put may overwrite what another client wrote in

@@ -36,7 +36,7 @@ type Memory = Arc<RequestMemory>;
 
 /// Raw key-value service over this node's stores.
 #[derive(Clone)]
-pub struct TikvService {
+pub(crate) struct TikvService {
     stores: Arc<Stores>,
     cluster: ClusterId,
     metrics: Arc<Metrics>,
@@ -50,7 +50,7 @@ const REPAIR_PAUSE: Duration = Duration::from_millis(50);
 
 impl TikvService {
     /// Creates the service of one cluster's node.
-    pub fn new(
+    pub(crate) fn new(
         stores: Arc<Stores>,
         cluster: ClusterId,
         metrics: Arc<Metrics>,
@@ -60,7 +60,7 @@ impl TikvService {
     }
 
     /// Returns the routes that the node's port serves.
-    pub fn routes(self) -> Router {
+    pub(crate) fn routes(self) -> Router {
         unary_routes()
             .route("/tikvpb.Tikv/BatchCommands", post(serve_batch_commands))
             .with_state(self)

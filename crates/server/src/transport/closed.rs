@@ -80,12 +80,12 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// Whether only the connection ended: a snapshot on it may go on on another one.
-    pub fn is_break(&self) -> bool {
+    pub(crate) fn is_break(&self) -> bool {
         matches!(self, Self::Dial(_) | Self::Io(_) | Self::Ended | Self::Silent | Self::Stalled)
     }
 
     /// All labels, in the order of their numbers.
-    pub const LABELS: [&'static str; 16] = [
+    pub(crate) const LABELS: [&'static str; 16] = [
         "dial",
         "no_address",
         "io",

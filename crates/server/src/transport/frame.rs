@@ -133,7 +133,7 @@ impl Frames {
     }
 
     /// Returns the bytes of the incomplete body after a received header; 0 for none.
-    pub fn begun_bytes(&self) -> usize {
+    pub(crate) fn begun_bytes(&self) -> usize {
         self.expected.map_or(0, |expected| expected.bytes)
     }
 

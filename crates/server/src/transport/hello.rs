@@ -39,7 +39,7 @@ pub const RESUMABLE: u8 = 2;
 /// Version in which the header of a snapshot has the merges that its region committed.
 const WITH_MERGES: u8 = 3;
 /// Longest hello, or reply to it, in bytes.
-pub const HELLO_BYTES_MAX: usize = 16 << 10;
+pub(crate) const HELLO_BYTES_MAX: usize = 16 << 10;
 const STORES_MAX: u64 = 256;
 const TEXT_BYTES_MAX: usize = 4 << 10;
 
@@ -65,7 +65,7 @@ impl Lane {
     }
 
     /// Returns the longest body of a frame, in bytes.
-    pub fn frame_bytes_max(self) -> usize {
+    pub(crate) fn frame_bytes_max(self) -> usize {
         match self {
             Self::Urgent | Self::Probe => 1 << 20,
             Self::Data => 128 << 20,
@@ -280,7 +280,7 @@ pub fn alive(gone: &[StoreId]) -> Vec<u8> {
 }
 
 /// Decodes the stores of [`alive`].
-pub fn read_alive(mut body: &[u8]) -> Option<Vec<StoreId>> {
+pub(crate) fn read_alive(mut body: &[u8]) -> Option<Vec<StoreId>> {
     match body.is_empty() {
         true => Some(Vec::new()),
         false => take_stores(&mut body),
@@ -438,7 +438,7 @@ pub struct RefusedStore {
 }
 
 /// Appends those that fit.
-pub fn put_refusals(out: &mut Vec<u8>, refused: &[RefusedStore]) {
+pub(crate) fn put_refusals(out: &mut Vec<u8>, refused: &[RefusedStore]) {
     let (mut encoded, mut count, mut bytes) = (Vec::new(), 0, 0);
     for it in refused {
         let mut one = Vec::new();
@@ -459,7 +459,7 @@ pub fn put_refusals(out: &mut Vec<u8>, refused: &[RefusedStore]) {
 }
 
 /// Takes what [`put_refusals`] appended. Skips reasons that only newer versions know.
-pub fn take_refusals(rest: &mut &[u8]) -> Option<Vec<RefusedStore>> {
+pub(crate) fn take_refusals(rest: &mut &[u8]) -> Option<Vec<RefusedStore>> {
     let count = varint::take(rest).filter(|count| *count <= STORES_MAX)?;
     let mut refused = Vec::new();
     for _ in 0..count {

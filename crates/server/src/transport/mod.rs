@@ -120,7 +120,7 @@ impl Transport {
     /// Offers a snapshot of `from`, a store of this node, to another store, and waits until that
     /// store accepts it. The store then receives `header` and the chunks. If `resumes` is set, it may
     /// have a part of them: [`SnapshotSender::position`].
-    pub async fn open_snapshot(
+    pub(crate) async fn open_snapshot(
         &self,
         from: StoreId,
         to: StoreId,
@@ -147,7 +147,7 @@ impl Transport {
     }
 
     /// Tells all nodes, now and when they connect, that a store of this node does not serve.
-    pub fn store_gone(&self, store: StoreId) {
+    pub(crate) fn store_gone(&self, store: StoreId) {
         self.shared.gone.send_if_modified(|gone| {
             let is_new = !gone.contains(&store);
             gone.extend(is_new.then_some(store));
@@ -156,7 +156,7 @@ impl Transport {
     }
 
     /// Tells all nodes that a store of this node serves again.
-    pub fn store_serves(&self, store: StoreId) {
+    pub(crate) fn store_serves(&self, store: StoreId) {
         self.shared.gone.send_if_modified(|gone| {
             let before = gone.len();
             gone.retain(|it| *it != store);
@@ -171,12 +171,17 @@ impl Transport {
     }
 
     /// Like [`Transport::admit`], of a run that another node than its own states.
-    pub async fn admit_hearsay(&self, store: StoreId, run: &StoreRun, address: &str) -> Verdict {
+    pub(crate) async fn admit_hearsay(
+        &self,
+        store: StoreId,
+        run: &StoreRun,
+        address: &str,
+    ) -> Verdict {
         self.shared.judge(store, run, address, true).await
     }
 
     /// Returns the refusal of a run, for the message.
-    pub fn refused_store(
+    pub(crate) fn refused_store(
         &self,
         store: StoreId,
         run: &StoreRun,
@@ -197,7 +202,7 @@ impl Transport {
     }
 
     /// Returns the bytes of all nodes that wait or are being written.
-    pub fn queued_bytes(&self) -> u64 {
+    pub(crate) fn queued_bytes(&self) -> u64 {
         let bytes = |node: Arc<node::RemoteNode>| {
             node.link(Lane::Urgent).queue.bytes() + node.link(Lane::Data).queue.bytes()
         };

@@ -206,7 +206,7 @@ impl Shared {
 
 impl Hello {
     /// Returns the run of each store; unknown ones from a node of an earlier version.
-    pub fn runs_of_stores(&self) -> Vec<(StoreId, StoreRun)> {
+    pub(crate) fn runs_of_stores(&self) -> Vec<(StoreId, StoreRun)> {
         let run = |at: usize| self.runs.get(at).cloned().unwrap_or_default();
         self.from.iter().enumerate().map(|(at, store)| (*store, run(at))).collect()
     }

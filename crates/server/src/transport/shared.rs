@@ -196,7 +196,7 @@ impl Stats {
     }
 
     /// Returns each lane's name, and frames and bytes for each direction.
-    pub fn lanes(&self) -> [(&'static str, [Direction; 2]); 3] {
+    pub(crate) fn lanes(&self) -> [(&'static str, [Direction; 2]); 3] {
         [Lane::Urgent, Lane::Data, Lane::Bulk].map(|lane| {
             let of = self.lane(lane);
             let sent = ("sent", of.frames_sent.load(Relaxed), of.bytes_sent.load(Relaxed));

@@ -159,7 +159,7 @@ impl SnapshotSender {
     }
 
     /// Returns whether the receiver can go on after this connection broke.
-    pub fn is_resumable(&self) -> bool {
+    pub(crate) fn is_resumable(&self) -> bool {
         self.tally.version >= RESUMABLE
     }
 
