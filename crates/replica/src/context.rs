@@ -74,6 +74,8 @@ pub(crate) enum StoreRequest {
     /// The replica is removed from this store, once none of its entries is handed out. Its pairs are
     /// dropped, unless another region here owns them.
     Destroy(Region),
+    /// The replica of this region has no leader, and asks whether it is still a member.
+    AskElsewhere(RegionId),
     /// Schedules a region that another one waits for.
     Schedule(RegionId),
     /// The source's log is committed up to its preparation, and its target waits for it.

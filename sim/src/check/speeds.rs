@@ -28,6 +28,9 @@ const LEAVE_NANOS: u64 = 5 * SECOND;
 const IDLE_NANOS: u64 = 200 * SECOND;
 /// Classes by which measured writes of another size may differ from the device.
 const MEASURED_CLASSES: u8 = 2;
+/// Classes by which an idle store may stay below what it measures: a measurement on demand raises a class
+/// only by two or more.
+const HELD_CLASSES: u8 = 1;
 /// Factor by which a store must be faster to be a better leader beyond doubt. The placement group acts
 /// at once from four, by classes of measured speeds, each rounded down by up to √2.
 const FASTER_TIMES: u64 = 6;
@@ -72,7 +75,8 @@ impl World {
     fn check_idle_device(&mut self, number: u64) {
         let Some(slot) = self.slots.get(&number).filter(|slot| slot.is_running()) else { return };
         let slower = slot.device.write_nanos(OP_BYTES).max(slot.device.probed_nanos(OP_BYTES));
-        let wanted = SpeedClass::of(SECOND / slower.max(1)).0.saturating_sub(MEASURED_CLASSES);
+        let SpeedClass(device) = SpeedClass::of(SECOND / slower.max(1));
+        let wanted = device.saturating_sub(MEASURED_CLASSES + HELD_CLASSES);
         let state = self.nodes.values().find_map(|node| node.member.leader_state());
         let Some((state, store)) = state.zip(slot.id) else { return };
         let Some(speed) = state.cluster.speed(store).copied() else { return };

@@ -3,7 +3,7 @@
 use super::Replica;
 use super::parts::{Reaction, Seen, TransferEnd};
 use super::snapshot::OFFER_AFTER;
-use crate::context::Context;
+use crate::context::{Context, StoreRequest};
 use crate::input::RequestId;
 use crate::messages::{Body, RaftKind};
 use crate::output::{Busy, Done, Event, Refusal, Unknown};
@@ -158,7 +158,7 @@ impl<E: StorageEngine> Replica<E> {
     }
 
     /// Asks whether this replica is still a member, if it has no leader: all members, learners too,
-    /// and those of later memberships that it heard of. The reply is a heartbeat, that it is not a
+    /// those of later memberships that it heard of, and one other store. The reply is a heartbeat, that it is not a
     /// member, or the members of a later membership with it. A voter also campaigns, and asks only
     /// where that has not helped for long: other voters may know no more than it does.
     ///
@@ -185,6 +185,7 @@ impl<E: StorageEngine> Replica<E> {
             let later = self.contacts.later_members().iter();
             let later = later.filter(|peer| self.region.peer(peer.id).is_none());
             later.for_each(|peer| self.send(ctx, *peer, Body::WakeUp));
+            ctx.store_requests.push(StoreRequest::AskElsewhere(self.region.id));
         }
     }
 

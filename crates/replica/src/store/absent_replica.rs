@@ -10,8 +10,9 @@ use crate::messages::{
 };
 use crate::peer::{find_values, merge_answer};
 use crate::{admin, validate};
+use std::collections::BTreeSet;
 use stele_storage::{EngineView, StorageEngine};
-use stele_types::{LogIndex, RegionId, StoreId, keyspace};
+use stele_types::{LogIndex, Peer, RegionId, StoreId, keyspace};
 
 /// Most vote requests kept for regions that are not here.
 const EARLY_VOTES_MAX: usize = 256;
@@ -56,6 +57,30 @@ impl<E: StorageEngine> RaftStore<E> {
         if let Some(answer) = empty_log_answer(raft) {
             self.answer(message, Body::Raft(answer));
         }
+    }
+
+    /// Asks one more store whether a replica here is still a member, each time another one of those
+    /// that share a region with this store.
+    ///
+    /// Invariant: a replica learns that it is gone from any store that knows it. All members that it
+    /// knows of may be lost, and it would bar a new replica of its keys permanently.
+    /// Test: `a_stale_voter_is_removed_although_all_its_members_are_lost`.
+    pub(super) fn ask_elsewhere(&mut self, region: RegionId) {
+        // bug replica.only_members_asked: return;
+        let Some(replica) = self.replicas.get(&region) else { return };
+        let Some(member) = replica.region.peers.iter().find(|peer| peer.id != replica.peer.id)
+        else {
+            return;
+        };
+        let is_other = |store: &StoreId| replica.region.peer_on(*store).is_none();
+        let members = self.replicas.values().flat_map(|it| &it.region.peers);
+        let stores: BTreeSet<StoreId> = members.map(|peer| peer.store).filter(is_other).collect();
+        let Some(round) = self.asked_elsewhere.checked_rem(stores.len()) else { return };
+        if let Some(store) = stores.into_iter().nth(round) {
+            // No peer of the region is known there: the id is one that a later peer has passed.
+            replica.send(&mut self.ctx, Peer { store, ..*member }, Body::WakeUp);
+        }
+        self.asked_elsewhere = self.asked_elsewhere.wrapping_add(1);
     }
 
     /// Keeps a vote request until the replica exists: a split child may campaign elsewhere before

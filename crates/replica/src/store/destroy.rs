@@ -54,6 +54,7 @@ impl<E: StorageEngine> RaftStore<E> {
                     self.create(region, after, campaign)?;
                 }
                 StoreRequest::Destroy(region) => self.destroy(&region)?,
+                StoreRequest::AskElsewhere(region) => self.ask_elsewhere(region),
                 StoreRequest::Schedule(region) => self.schedule(region),
                 StoreRequest::RefuseMerge(preparation) => self.refuse_merge(&preparation),
                 StoreRequest::CommitSource { source, prepared } => {

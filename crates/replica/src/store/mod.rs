@@ -50,6 +50,8 @@ pub struct RaftStore<E: StorageEngine> {
     stale: Vec<PeerMessage>,
     /// Vote requests for replicas that do not exist yet.
     early_votes: BTreeMap<RegionId, PeerMessage>,
+    /// Questions of replicas without a leader to stores that are no members.
+    asked_elsewhere: usize,
     /// Received snapshots that are not installed.
     arrived: Vec<(SnapshotHeader, E::Ingest)>,
     appended: Option<(Ticket, Result<()>)>,

@@ -73,6 +73,7 @@ impl<E: StorageEngine> RaftStore<E> {
             truncations: Truncations::default(),
             stale: Vec::new(),
             early_votes: BTreeMap::new(),
+            asked_elsewhere: 0,
             arrived: Vec::new(),
             appended: None,
             leaving: Leaving::default(),

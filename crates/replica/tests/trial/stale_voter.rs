@@ -77,3 +77,27 @@ fn a_stale_voter_asks_learners_too() {
     assert!(trial.store(3).core.region(DATA).is_none());
     assert!(trial.store(4).core.region(DATA).is_some());
 }
+
+#[test]
+fn a_stale_voter_is_removed_although_all_its_members_are_lost() {
+    let mut trial = Trial::new(0);
+    let [moved, other] = neighbours();
+    (1..=3).for_each(|store| trial.add_store(store, &[moved.clone(), other.clone()]));
+    trial.add_store(4, &[]);
+    [moved.id, other.id].iter().for_each(|region| trial.lead(*region, 1));
+    let change = |trial: &mut Trial, region, kind, peer| {
+        trial.admin(1, region, Admin::ChangePeers(vec![PeerChange { kind, peer }]));
+        trial.ticks(20);
+    };
+    // Store 3 knows store 4 by the other region only.
+    let learner = |id| Peer { role: PeerRole::Learner, ..peer(id, 4) };
+    change(&mut trial, other.id, ChangeKind::Add, learner(404));
+    trial.lose = |message| message.region == RegionId(3) && message.to_store == StoreId(3);
+    change(&mut trial, moved.id, ChangeKind::Add, learner(304));
+    change(&mut trial, moved.id, ChangeKind::Remove, peer(303, 3));
+    trial.lose = |_| false;
+    (1..=2).for_each(|store| trial.isolate(store));
+    trial.ticks(400);
+    assert!(trial.store(3).core.region(moved.id).is_none());
+    assert!(trial.store(3).core.region(other.id).is_some());
+}
