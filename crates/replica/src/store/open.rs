@@ -82,21 +82,25 @@ impl<E: StorageEngine> RaftStore<E> {
             orphaned_ranges: OrphanedRanges::default(),
             report_changes: super::ReportChanges::default(),
         };
-        for region in live {
-            let id = region.id;
-            let progress = store.ctx.engine.progress(id).unwrap_or_default();
-            let start = Start::of(&progress);
-            let is_empty = start.truncated == start.last;
-            if is_empty && is_of_snapshot(&progress) && start.truncated != CHILD_STARTS_AFTER {
-                store.note_installed_at_open(&region)?;
-            }
-            let mut replica = Replica::new(&mut store.ctx, region, &start)?;
-            replica.campaign_if_alone();
-            store.replicas.insert(id, replica);
-            store.schedule(id);
-        }
+        live.into_iter().try_for_each(|region| store.open_replica(region))?;
         store.leave_merged()?;
         Ok(store)
+    }
+
+    /// Opens the replica of a region that is on this store.
+    fn open_replica(&mut self, region: Region) -> Result<()> {
+        let id = region.id;
+        let progress = self.ctx.engine.progress(id).unwrap_or_default();
+        let start = Start::of(&progress);
+        let is_empty = start.truncated == start.last;
+        if is_empty && is_of_snapshot(&progress) && start.truncated != CHILD_STARTS_AFTER {
+            self.note_installed_at_open(&region)?;
+        }
+        let mut replica = Replica::new(&mut self.ctx, region, &start)?;
+        replica.campaign_if_alone();
+        self.replicas.insert(id, replica);
+        self.schedule(id);
+        Ok(())
     }
 
     /// Destroys sources merged into an installed snapshot's region, after a crash before their
