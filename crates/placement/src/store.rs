@@ -151,7 +151,7 @@ pub struct Store {
     /// Label names and values.
     pub labels: Vec<(String, String)>,
     /// Last heartbeat. Not persisted, except while the store is disconnected: see
-    /// [`Cluster::plan_disconnections`](crate::Cluster::plan_disconnections).
+    /// `Cluster::plan_disconnections`.
     pub last_heartbeat: LastHeartbeat,
     /// Last report of the store. Not persisted.
     pub report: StoreReport,

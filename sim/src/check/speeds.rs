@@ -6,7 +6,9 @@ use crate::plan::{MS, SECOND};
 use crate::world::World;
 use std::collections::BTreeSet;
 use stele_placement::schedule::explain::explain;
-use stele_placement::{ClusterView, LeaderState, Millis, SpeedClass, Store, StoreState};
+use stele_placement::{
+    ClusterView, LeaderState, Millis, SpeedClass, SpeedState, Store, StoreState,
+};
 use stele_replica::RegionReport;
 use stele_types::{PeerRole, RegionId, RegionKind, StoreId};
 
@@ -23,9 +25,10 @@ const PAUSE_NANOS_MAX: u64 = 200 * MS;
 /// Time for which the device is slow before its leaders must be gone, and limit after it.
 const SLOW_NANOS: u64 = 10 * SECOND;
 const LEAVE_NANOS: u64 = 5 * SECOND;
-/// Time after which a store without writes counts as fast again: it measures its device once a minute,
-/// and a class rises after a minute.
-const IDLE_NANOS: u64 = 200 * SECOND;
+/// Limit after which a store without clients counts as fast again. The moves that follow a slow device end
+/// within their own limit; until then each of their writes postpones a measurement. Without writes the store
+/// measures its device once a minute, and a class rises after a minute.
+const IDLE_NANOS: u64 = END_NANOS + 200 * SECOND;
 /// Classes by which measured writes of another size may differ from the device.
 const MEASURED_CLASSES: u8 = 2;
 /// Classes by which an idle store may stay below what it measures: a measurement on demand raises a class
@@ -65,22 +68,18 @@ impl World {
         self.clients.stop();
         self.run_until(60 * SECOND, |world| !world.clients.is_busy());
         if let Some(number) = slow.filter(|_| self.violation.is_none()) {
-            self.run(IDLE_NANOS);
             self.check_idle_device(number);
         }
     }
 
-    /// Checks that a store that was slow, and to which nothing was written since, counts as fast as its
+    /// Checks that a store that was slow, and to which no client writes since, counts as fast as its
     /// device is.
     fn check_idle_device(&mut self, number: u64) {
-        let Some(slot) = self.slots.get(&number).filter(|slot| slot.is_running()) else { return };
-        let slower = slot.device.write_nanos(OP_BYTES).max(slot.device.probed_nanos(OP_BYTES));
-        let SpeedClass(device) = SpeedClass::of(SECOND / slower.max(1));
-        let wanted = device.saturating_sub(MEASURED_CLASSES + HELD_CLASSES);
-        let state = self.nodes.values().find_map(|node| node.member.leader_state());
-        let Some((state, store)) = state.zip(slot.id) else { return };
-        let Some(speed) = state.cluster.speed(store).copied() else { return };
-        if speed.class.0 < wanted {
+        let is_fast = |world: &mut Self| world.idle_below(number).is_none();
+        if self.run_until(IDLE_NANOS, is_fast) {
+            return;
+        }
+        if let Some((speed, wanted)) = self.idle_below(number) {
             let text = self.describe();
             self.fail(format!(
                 "store {number} is idle with a fast device, and stays slow: class {} of {wanted}, \
@@ -88,6 +87,18 @@ impl World {
                 speed.class.0
             ));
         }
+    }
+
+    /// Returns the speed of a store and the class that its device has at least, if the store counts as
+    /// slower.
+    fn idle_below(&self, number: u64) -> Option<(SpeedState, u8)> {
+        let slot = self.slots.get(&number).filter(|slot| slot.is_running())?;
+        let slower = slot.device.write_nanos(OP_BYTES).max(slot.device.probed_nanos(OP_BYTES));
+        let SpeedClass(device) = SpeedClass::of(SECOND / slower.max(1));
+        let wanted = device.saturating_sub(MEASURED_CLASSES + HELD_CLASSES);
+        let state = self.nodes.values().find_map(|node| node.member.leader_state())?;
+        let speed = state.cluster.speed(slot.id?).copied()?;
+        (speed.class.0 < wanted).then_some((speed, wanted))
     }
 
     /// Makes a device slow, and checks that its store soon leads no region that has a better leader.

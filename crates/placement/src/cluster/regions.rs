@@ -7,7 +7,7 @@
 //! Region merges that an administrator cancelled.
 //!
 //! Invariant: a merge that was cancelled is abandoned by every later placement leader too, and no
-//! scheduler plans one with that region again for [`PAUSE_S`] seconds after it has ended. So the
+//! scheduler plans one with that region again for `PAUSE_S` seconds after it has ended. So the
 //! record is committed before the answer, and kept while the region is prepared to merge: an order to
 //! prepare may have been on its way.
 

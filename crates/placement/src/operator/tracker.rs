@@ -257,7 +257,7 @@ impl Operators {
     }
 
     /// Returns the instructions due for leaders on these stores. The same instruction is repeated
-    /// after [`RESEND_MILLIS`] at the earliest.
+    /// after `RESEND_MILLIS` at the earliest.
     pub fn instructions(
         &mut self,
         cluster: &Cluster,

@@ -121,7 +121,7 @@ impl Members {
         store_in(self.table.read().known(), dir)
     }
 
-    /// Announces a change of addresses to [`Members::learned`].
+    /// Announces a change of addresses to `Members::learned`.
     pub fn announce(&self) {
         self.learned.notify_one();
     }
