@@ -55,7 +55,7 @@ pub(crate) fn play(world: &mut World) -> bool {
 }
 
 /// Draws the stores to lose: those of all nodes but a minority. A region loses its majority, and every
-/// region keeps a replica.
+/// region keeps a replica. No device that is left has unreadable data: only a lost store may have its copy.
 fn lost_slots(world: &mut World, prng: &mut Prng) -> Option<Vec<u64>> {
     let regions: Vec<Region> = world
         .reports_by_region()
@@ -76,10 +76,15 @@ fn lost_slots(world: &mut World, prng: &mut Prng) -> Option<Vec<u64>> {
         let held = |region: &Region| region.peers.iter().filter(|it| is_left(it.store)).count();
         let is_kept = regions.iter().all(|region| held(region) > 0);
         let is_lost = regions.iter().any(|region| 2 * held(region) <= region.peers.len());
+        let is_whole = world
+            .homes
+            .values()
+            .filter_map(|slot| world.slots.get(slot))
+            .all(|slot| !left.contains(&slot.node) || !slot.is_unreadable);
         let is_gone =
             |slot: &&u64| world.slots.get(slot).is_some_and(|it| !left.contains(&it.node));
         let slots = world.homes.values().filter(is_gone).copied().collect();
-        (is_kept && is_lost).then_some(slots)
+        (is_kept && is_lost && is_whole).then_some(slots)
     })
 }
 
