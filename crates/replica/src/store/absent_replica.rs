@@ -11,11 +11,47 @@ use crate::messages::{
 use crate::peer::{find_values, merge_answer};
 use crate::{admin, validate};
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use stele_storage::{EngineView, StorageEngine};
-use stele_types::{LogIndex, Peer, RegionId, StoreId, keyspace};
+use stele_types::{LogIndex, Peer, Region, RegionId, StoreId, keyspace};
 
 /// Most vote requests kept for regions that are not here.
 const EARLY_VOTES_MAX: usize = 256;
+
+/// Time for which the stores that share a region with this one are kept: after a loss of many nodes all
+/// replicas ask, and each look at all of them would take as long as they are many.
+const STORES_KEPT_NANOS: u64 = 1_000_000_000;
+
+/// Other stores that replicas without a leader ask, in turn.
+#[derive(Default)]
+pub(super) struct Elsewhere {
+    stores: BTreeSet<StoreId>,
+    /// Monotonic nanoseconds at which they were collected.
+    collected_nanos: Option<u64>,
+    /// Store that was asked last.
+    last: StoreId,
+}
+
+impl Elsewhere {
+    /// Returns whether to collect the stores again, and counts them as collected.
+    fn is_due(&mut self, now_nanos: u64) -> bool {
+        let is_kept = |at: u64| now_nanos.saturating_sub(at) < STORES_KEPT_NANOS;
+        let is_due = !self.collected_nanos.is_some_and(is_kept);
+        if is_due {
+            self.collected_nanos = Some(now_nanos);
+        }
+        is_due
+    }
+
+    /// Returns the next store without a member of the region.
+    fn next(&mut self, region: &Region) -> Option<StoreId> {
+        let after = self.stores.range((Bound::Excluded(self.last), Bound::Unbounded));
+        let mut from_there = after.chain(&self.stores);
+        let next = from_there.find(|store| region.peer_on(**store).is_none()).copied()?;
+        self.last = next;
+        Some(next)
+    }
+}
 
 impl<E: StorageEngine> RaftStore<E> {
     pub(super) fn receive_for_absent(&mut self, message: &PeerMessage) {
@@ -67,20 +103,20 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Test: `a_stale_voter_is_removed_although_all_its_members_are_lost`.
     pub(super) fn ask_elsewhere(&mut self, region: RegionId) {
         // bug replica.only_members_asked: return;
+        let now_nanos = self.ctx.now.monotonic_nanos;
+        if self.elsewhere.is_due(now_nanos) {
+            let members = self.replicas.values().flat_map(|it| &it.region.peers);
+            self.elsewhere.stores = members.map(|peer| peer.store).collect();
+        }
         let Some(replica) = self.replicas.get(&region) else { return };
         let Some(member) = replica.region.peers.iter().find(|peer| peer.id != replica.peer.id)
         else {
             return;
         };
-        let is_other = |store: &StoreId| replica.region.peer_on(*store).is_none();
-        let members = self.replicas.values().flat_map(|it| &it.region.peers);
-        let stores: BTreeSet<StoreId> = members.map(|peer| peer.store).filter(is_other).collect();
-        let Some(round) = self.asked_elsewhere.checked_rem(stores.len()) else { return };
-        if let Some(store) = stores.into_iter().nth(round) {
+        if let Some(store) = self.elsewhere.next(&replica.region) {
             // No peer of the region is known there: the id is one that a later peer has passed.
             replica.send(&mut self.ctx, Peer { store, ..*member }, Body::WakeUp);
         }
-        self.asked_elsewhere = self.asked_elsewhere.wrapping_add(1);
     }
 
     /// Keeps a vote request until the replica exists: a split child may campaign elsewhere before
@@ -207,5 +243,26 @@ impl<E: StorageEngine> RaftStore<E> {
             replica.refuse_merge(&mut self.ctx, preparation);
             self.schedule(preparation.target);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_types::PeerId;
+
+    #[test]
+    fn other_stores_are_asked_in_turn_and_collected_once_a_second() {
+        let mut elsewhere = Elsewhere::default();
+        let due = [5, 6, STORES_KEPT_NANOS + 4, STORES_KEPT_NANOS + 5];
+        assert_eq!(due.map(|now| elsewhere.is_due(now)), [true, false, false, true]);
+        let peer = |id| Peer { id: PeerId(id), store: StoreId(id), ..Peer::default() };
+        let region = Region { peers: [1, 3].map(peer).to_vec(), ..Region::default() };
+        assert_eq!(elsewhere.next(&region), None);
+        elsewhere.stores = (1..=5).map(StoreId).collect();
+        let asked = [(); 4].map(|()| elsewhere.next(&region).map(|store| store.0));
+        assert_eq!(asked, [Some(2), Some(4), Some(5), Some(2)]);
+        elsewhere.stores = [1, 3].map(StoreId).into();
+        assert_eq!(elsewhere.next(&region), None);
     }
 }

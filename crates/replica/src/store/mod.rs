@@ -22,6 +22,7 @@ mod repair;
 mod snapshot;
 mod step;
 
+use self::absent_replica::Elsewhere;
 use crate::context::Context;
 use crate::messages::{PeerMessage, SnapshotHeader};
 use crate::output::{Changes, Collection, RegionReport, Ticket};
@@ -50,8 +51,7 @@ pub struct RaftStore<E: StorageEngine> {
     stale: Vec<PeerMessage>,
     /// Vote requests for replicas that do not exist yet.
     early_votes: BTreeMap<RegionId, PeerMessage>,
-    /// Questions of replicas without a leader to stores that are no members.
-    asked_elsewhere: usize,
+    elsewhere: Elsewhere,
     /// Received snapshots that are not installed.
     arrived: Vec<(SnapshotHeader, E::Ingest)>,
     appended: Option<(Ticket, Result<()>)>,

@@ -2,6 +2,7 @@
 //! pairs; no other pairs remain.
 
 use super::RaftStore;
+use super::absent_replica::Elsewhere;
 use super::destroy::{Leaving, unowned};
 use super::poll::HibernationProbe;
 use super::poll::Truncations;
@@ -73,7 +74,7 @@ impl<E: StorageEngine> RaftStore<E> {
             truncations: Truncations::default(),
             stale: Vec::new(),
             early_votes: BTreeMap::new(),
-            asked_elsewhere: 0,
+            elsewhere: Elsewhere::default(),
             arrived: Vec::new(),
             appended: None,
             leaving: Leaving::default(),
