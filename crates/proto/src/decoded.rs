@@ -1,6 +1,8 @@
 //! Memory of a request's message, counted while its bytes arrive and before it is decoded. A field of
 //! two bytes may become hundreds of bytes in memory, so the length of a message does not bound it.
 
+use smallvec::{SmallVec, smallvec};
+
 include!(concat!(env!("OUT_DIR"), "/shapes.rs"));
 
 /// Factor for the elements of a list that grows: it doubles, while the previous half still exists.
@@ -9,6 +11,8 @@ const GROWTH: u64 = 3;
 const STRING_BYTES: u64 = 32 * GROWTH;
 /// Bytes of an element that is a number.
 const NUMBER_BYTES: u64 = 8 * GROWTH;
+/// Open messages that need no memory of their own: the context of a put of a stream is the fourth.
+const LEVELS_IN_PLACE: usize = 6;
 /// Most messages within each other; decoding refuses more.
 const LEVELS_MAX: usize = 100;
 
@@ -71,7 +75,7 @@ enum Kind {
 #[derive(Debug)]
 pub struct Counter {
     /// Messages that are open, the innermost last.
-    levels: Vec<Level>,
+    levels: SmallVec<[Level; LEVELS_IN_PLACE]>,
     /// Bytes received.
     at: u64,
     state: State,
@@ -104,7 +108,7 @@ enum State {
 impl Counter {
     /// Creates the counter of a message of `bytes` to a method.
     pub fn new(method: &Method, bytes: u64) -> Self {
-        let levels = vec![Level { shape: method.input, end: bytes }];
+        let levels = smallvec![Level { shape: method.input, end: bytes }];
         Self { levels, at: 0, state: State::Key, number: 0, number_bits: 0, groups: 0 }
     }
 

@@ -196,19 +196,23 @@ impl<E: StorageEngine, A> Queue<E, A> {
         if !self.is_due.load(Relaxed) {
             return true;
         }
-        let (mut items, is_stopped) = {
+        let before = into.len();
+        let is_stopped = {
             let mut state = self.state.lock();
             self.is_due.store(state.is_stopped, Relaxed);
-            (std::mem::take(&mut state.items), state.is_stopped)
+            match into.is_empty() {
+                // The two lists keep their memory in turn.
+                true => std::mem::swap(&mut state.items, into),
+                false => into.append(&mut state.items),
+            }
+            state.is_stopped
         };
-        let has_more = !is_stopped || !items.is_empty();
-        for item in &items {
+        for item in into.iter().skip(before) {
             if let Item::Message { bytes, .. } = item {
                 self.message_bytes.fetch_sub(*bytes, Relaxed);
             }
         }
-        into.append(&mut items);
-        has_more
+        !is_stopped || into.len() > before
     }
 
     /// Refuses further items; those that wait are still taken.

@@ -61,6 +61,17 @@ pub struct LogBatch {
     pub records: Vec<Record>,
 }
 
+impl LogBatch {
+    /// Returns the bytes of its entries' payloads.
+    pub fn payload_bytes(&self) -> u64 {
+        let bytes = |record: &Record| match record {
+            Record::Entry(entry) => entry.payload.len() as u64,
+            _ => 0,
+        };
+        self.records.iter().map(bytes).sum()
+    }
+}
+
 /// An entry to apply. Region, index and term name it: an engine that keeps positions finds its
 /// own.
 #[derive(Clone, Debug, PartialEq, Eq)]

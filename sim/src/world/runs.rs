@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use stele_engine::DirStart;
-use stele_node::members::Table;
+use stele_node::members::{RunStanding, Table};
 use stele_node::report::Report;
 use stele_node::succession::{Evidence, Probe, Refusal, Verdict};
 use stele_types::{Error, Prng, Result, StartId, StoreId, StoreRun};
@@ -121,8 +121,10 @@ impl World {
         address: &str,
         is_hearsay: bool,
     ) -> Verdict {
-        let is_same =
-            |table: &Table| table.known_run(store).is_some() && table.is_heard(store, run, address);
+        let is_same = |table: &Table| {
+            table.known_run(store).is_some()
+                && table.standing(store, run, address) != RunStanding::Displaced
+        };
         if self.table(node).is_some_and(is_same) {
             return Verdict::Same;
         }

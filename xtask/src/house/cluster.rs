@@ -44,8 +44,10 @@ pub(crate) fn as_compiler() -> Option<ExitCode> {
         // The flag is unstable. The generated code is the compiler's own, of the same version.
         command.env("RUSTC_BOOTSTRAP", "1");
         command.args(["-Z", "instrument-mcount", "-C", "opt-level=0"]);
-        // The development profile has no line tables, and without them no address has a file.
-        command.args(["-C", "debuginfo=line-tables-only"]);
+        // The development profile has no line tables and strips them: without them no address has a file.
+        command.args(["-C", "debuginfo=line-tables-only", "-C", "strip=none"]);
+        // What ships has no debug assertions: functions that only these enter are no part of an operation.
+        command.args(["-C", "debug-assertions=off"]);
     }
     let code = command.status().ok().and_then(|status| status.code());
     Some(ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))

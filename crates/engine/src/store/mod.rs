@@ -151,7 +151,7 @@ impl Shared {
             Err(Error::NoSpace(_))
                 if self.replay == Replay::Committed || space::only_frees(batch) =>
             {
-                self.open_reserve(space::batch_bytes(batch))?;
+                self.open_reserve(batch.payload_bytes())?;
                 self.log.append(batch).map(|_| ())
             }
             appended => appended.map(|_| ()),

@@ -108,6 +108,11 @@ impl ReserveSize {
         Self { least_bytes, most_bytes }
     }
 
+    /// Returns whether anything is kept.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.most_bytes > 0
+    }
+
     /// Returns the reserve of a store with so many bytes of files.
     ///
     /// Invariant: beside the quarter that is kept for deletes, it holds a copy of each value file, of

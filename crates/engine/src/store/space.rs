@@ -2,10 +2,11 @@
 
 use super::reserve::{self, Reserve, ReserveSize};
 use super::{Replay, Shared, Store};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stele_storage::Space;
-use stele_types::lock::{Mutex, rank};
+use stele_types::lock::{Mutex, MutexGuard, rank};
 use stele_types::{Clock, Command, Error, LogBatch, Op, Record, Result};
 
 /// Time for which a reading of the device's free space is fresh.
@@ -33,6 +34,55 @@ pub(crate) struct SpaceState {
     is_short: AtomicBool,
     /// Bytes that one job of garbage collection may have to write.
     job_bytes: AtomicU64,
+    /// The room as the last holder of its lock left it: the loop reads it each turn without the lock.
+    seen: Seen,
+}
+
+/// What [`Store::read_space`] returns while it is fresh. The numbers are for admission and reports, so
+/// that one may be a moment older than the other.
+#[derive(Debug)]
+struct Seen {
+    /// Time of the reading; `u64::MAX` for none.
+    read_at_nanos: AtomicU64,
+    free_bytes: AtomicU64,
+    reserve_bytes: AtomicU64,
+    is_reserve_allocated: AtomicBool,
+    is_full: AtomicBool,
+}
+
+/// The locked room. What readers see of it follows when it is dropped.
+struct LockedRoom<'a> {
+    space: &'a SpaceState,
+    room: MutexGuard<'a, Room, { rank::ROOM }>,
+}
+
+impl Deref for LockedRoom<'_> {
+    type Target = Room;
+
+    fn deref(&self) -> &Room {
+        &self.room
+    }
+}
+
+impl DerefMut for LockedRoom<'_> {
+    fn deref_mut(&mut self) -> &mut Room {
+        &mut self.room
+    }
+}
+
+impl Drop for LockedRoom<'_> {
+    fn drop(&mut self) {
+        let (room, seen) = (&self.room, &self.space.seen);
+        let held = room.reserve.held_bytes();
+        let is_allocated = held > 0 && held >= room.reserve_bytes / LITTLE_OF_RESERVE * 15;
+        let least_bytes = room.refused_bytes.max(LEAST_ROOM_BYTES);
+        let is_full = self.space.size.is_limited() && room.left_bytes < least_bytes;
+        seen.free_bytes.store(room.free_bytes, Ordering::Relaxed);
+        seen.reserve_bytes.store(room.reserve_bytes, Ordering::Relaxed);
+        seen.is_reserve_allocated.store(is_allocated, Ordering::Relaxed);
+        seen.is_full.store(is_full, Ordering::Relaxed);
+        seen.read_at_nanos.store(room.read_at_nanos.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
 }
 
 /// The last reading of the device.
@@ -72,7 +122,18 @@ impl SpaceState {
             truncation_requested: AtomicBool::new(false),
             is_short: AtomicBool::new(false),
             job_bytes: AtomicU64::new(0),
+            seen: Seen {
+                read_at_nanos: AtomicU64::new(u64::MAX),
+                free_bytes: AtomicU64::new(0),
+                reserve_bytes: AtomicU64::new(0),
+                is_reserve_allocated: AtomicBool::new(false),
+                is_full: AtomicBool::new(false),
+            },
         }
+    }
+
+    fn lock_room(&self) -> LockedRoom<'_> {
+        LockedRoom { space: self, room: self.room.lock() }
     }
 
     pub(crate) fn is_short(&self) -> bool {
@@ -95,7 +156,7 @@ impl SpaceState {
 impl Shared {
     /// Returns the bytes that the store may still write, the reserve included.
     pub(crate) fn writable_bytes(&self) -> Result<u64> {
-        let room = self.space.room.lock();
+        let room = self.space.lock_room();
         Ok(self.vfs.free_bytes(&self.dir)? + room.reserve.held_bytes())
     }
 
@@ -134,7 +195,7 @@ impl Shared {
     /// Invariant: what frees space gets the blocks that are held for it. No more are returned than
     /// the next write needs: another user of the device may take what is returned.
     fn open_reserve_to(&self, bytes: u64, kept_bytes: u64) -> Result<()> {
-        let mut room = self.space.room.lock();
+        let mut room = self.space.lock_room();
         let held = room.reserve.held_bytes();
         // bug engine.reserve_stays_shut: always
         if held <= kept_bytes {
@@ -147,7 +208,7 @@ impl Shared {
 
     /// Fills the reserve again with what the device has free.
     pub(crate) fn refill_reserve(&self) -> Result<()> {
-        let mut room = self.space.room.lock();
+        let mut room = self.space.lock_room();
         if self.options.reserved_bytes == 0 || !room.reserve.can_hold() {
             return Ok(());
         }
@@ -265,7 +326,7 @@ impl Store {
         if self.shared.options.reserved_bytes == 0 {
             return true;
         }
-        let mut room = self.shared.space.room.lock();
+        let mut room = self.shared.space.lock_room();
         if room.left_bytes >= bytes {
             return true;
         }
@@ -276,22 +337,19 @@ impl Store {
 
     /// Returns the space of the device; reads it again when the last reading is old.
     pub(super) fn read_space(&self) -> Space {
-        let mut room = self.shared.space.room.lock();
-        let now_nanos = self.shared.space.clock.monotonic_nanos();
-        let is_fresh = |at: u64| now_nanos.saturating_sub(at) < FRESH_NANOS;
-        if !room.read_at_nanos.is_some_and(is_fresh) {
+        let (space, seen) = (&self.shared.space, &self.shared.space.seen);
+        let read_at_nanos = seen.read_at_nanos.load(Ordering::Relaxed);
+        let age_nanos = space.clock.monotonic_nanos().saturating_sub(read_at_nanos);
+        if read_at_nanos == u64::MAX || age_nanos >= FRESH_NANOS {
             // The last reading stays.
-            let _ = self.shared.read_room(&mut room, 0);
+            let _ = self.shared.read_room(&mut space.lock_room(), 0);
         }
-        let (held, is_limited) =
-            (room.reserve.held_bytes(), self.shared.options.reserved_bytes > 0);
-        let least_bytes = room.refused_bytes.max(LEAST_ROOM_BYTES);
         Space {
-            free_bytes: room.free_bytes,
-            reserve_bytes: room.reserve_bytes,
-            is_reserve_allocated: held > 0 && held >= room.reserve_bytes / LITTLE_OF_RESERVE * 15,
-            is_short: self.shared.space.is_short(),
-            is_full: is_limited && room.left_bytes < least_bytes,
+            free_bytes: seen.free_bytes.load(Ordering::Relaxed),
+            reserve_bytes: seen.reserve_bytes.load(Ordering::Relaxed),
+            is_reserve_allocated: seen.is_reserve_allocated.load(Ordering::Relaxed),
+            is_short: space.is_short(),
+            is_full: seen.is_full.load(Ordering::Relaxed),
         }
     }
 
@@ -301,7 +359,7 @@ impl Store {
         if reserved == 0 {
             return Ok(true);
         }
-        let mut room = self.shared.space.room.lock();
+        let mut room = self.shared.space.lock_room();
         let takes = reserve::written_bytes(bytes);
         if room.granted_bytes < takes {
             self.shared.read_room(&mut room, bytes)?;
@@ -323,20 +381,12 @@ impl Store {
     pub(super) fn prepare_collection(&self) -> Result<()> {
         if self.shared.options.reserved_bytes > 0 {
             self.shared.space.note_job_bytes(self.gc.job_bytes());
-            let mut room = self.shared.space.room.lock();
+            let mut room = self.shared.space.lock_room();
             self.shared.read_room(&mut room, 0)?;
         }
         self.gc.set_short_of_space(self.shared.space.is_short());
         Ok(())
     }
-}
-
-pub(super) fn batch_bytes(batch: &LogBatch) -> u64 {
-    batch
-        .records
-        .iter()
-        .map(|r| if let Record::Entry(e) = r { e.payload.len() as u64 } else { 0 })
-        .sum()
 }
 
 pub(super) fn only_frees(batch: &LogBatch) -> bool {

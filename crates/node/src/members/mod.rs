@@ -7,6 +7,8 @@
 
 mod runs;
 
+pub use runs::RunStanding;
+
 use crate::succession::KnownRun;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

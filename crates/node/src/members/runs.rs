@@ -9,21 +9,35 @@ use stele_types::{BootOrder, StoreId, StoreRun};
 /// Most runs that wait to be verified.
 const HEARSAY_MAX: usize = 1024;
 
+/// How a run of a store stands beside the run that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunStanding {
+    /// Its messages are heard.
+    Heard,
+    /// Its store was removed from the cluster.
+    Removed,
+    /// Another run of the store is the known one.
+    Displaced,
+}
+
 impl Table {
     /// Returns the last accepted run of a store; `None` if it is not known.
     pub fn known_run(&self, store: StoreId) -> Option<&KnownRun> {
         self.get(store).map(|member| &member.known)
     }
 
-    /// Returns whether messages of this run are heard now.
-    pub fn is_heard(&self, store: StoreId, run: &StoreRun, address: &str) -> bool {
-        let Some(member) = self.get(store) else { return true };
+    /// Returns how this run stands now.
+    pub fn standing(&self, store: StoreId, run: &StoreRun, address: &str) -> RunStanding {
+        let Some(member) = self.get(store) else { return RunStanding::Heard };
         if member.is_removed {
-            return true;
+            return RunStanding::Removed;
         }
         let is_own = self.known.own.contains_key(&store);
         let evidence = Evidence { is_own, ..Evidence::default() };
-        judge(&member.known, run, address, &evidence) == Verdict::Same
+        match judge(&member.known, run, address, &evidence) {
+            Verdict::Same => RunStanding::Heard,
+            _ => RunStanding::Displaced,
+        }
     }
 
     /// Judges the run that a node at `address` states for its store, and records it if it goes on after

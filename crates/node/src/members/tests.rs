@@ -111,15 +111,15 @@ fn what_one_node_states_for_another_is_used_when_the_known_run_was_asked() {
 fn a_run_is_heard_until_another_one_is_accepted() {
     let mut table = Table::default();
     let (first, next) = (run(7, &[7]), run(8, &[8, 7]));
-    assert!(table.is_heard(StoreId(2), &first, "b:1"), "nothing is known");
+    assert_eq!(table.standing(StoreId(2), &first, "b:1"), RunStanding::Heard, "nothing is known");
     admit(&mut table, "b:1", &first);
-    assert!(table.is_heard(StoreId(2), &first, "b:1"));
+    assert_eq!(table.standing(StoreId(2), &first, "b:1"), RunStanding::Heard);
     let connected = Evidence { is_connected: true, ..Evidence::default() };
     let verdict = table.admit(StoreId(2), &next, "b:2", &connected);
     assert_eq!(verdict, Verdict::Refused(Refusal::Copy));
     admit(&mut table, "b:2", &next);
-    assert!(table.is_heard(StoreId(2), &next, "b:2"));
-    assert!(!table.is_heard(StoreId(2), &first, "b:1"));
+    assert_eq!(table.standing(StoreId(2), &next, "b:2"), RunStanding::Heard);
+    assert_eq!(table.standing(StoreId(2), &first, "b:1"), RunStanding::Displaced);
 }
 
 #[test]
@@ -132,12 +132,12 @@ fn two_runs_of_one_parent_that_both_answer_are_both_no_longer_heard() {
     let both = Evidence { probe, stated, ..Evidence::default() };
     let verdict = table.admit(StoreId(2), &here, "b:2", &both);
     assert_eq!(verdict, Verdict::Refused(Refusal::Conflict));
-    assert!(!table.is_heard(StoreId(2), &there, "b:1"));
-    assert!(!table.is_heard(StoreId(2), &here, "b:2"));
+    assert_eq!(table.standing(StoreId(2), &there, "b:1"), RunStanding::Displaced);
+    assert_eq!(table.standing(StoreId(2), &here, "b:2"), RunStanding::Displaced);
     assert_eq!(admit(&mut table, "b:1", &there), Verdict::Refused(Refusal::Conflict));
     let kept = run(9, &[9, 8, 7, 80]);
     assert_eq!(admit(&mut table, "b:2", &kept), Verdict::Successor);
-    assert!(table.is_heard(StoreId(2), &kept, "b:2"));
+    assert_eq!(table.standing(StoreId(2), &kept, "b:2"), RunStanding::Heard);
 }
 
 #[test]

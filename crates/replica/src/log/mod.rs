@@ -109,9 +109,9 @@ impl<E: StorageEngine> RegionLog<E> {
     pub(crate) fn extend(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         if self.tail.is_empty() || first.index < self.tail.first() {
-            self.tail.clear();
             let before = first.index.saturating_sub(1);
-            let term = self.engine_term(before).unwrap_or_default();
+            let term = self.term_of(before).unwrap_or_default();
+            self.tail.clear();
             self.stored_last = (before, term);
         }
         self.tail.extend(entries);
@@ -191,7 +191,11 @@ impl<E: StorageEngine> RegionLog<E> {
         if let Some(term) = self.tail.term(index) {
             return Some(term);
         }
-        (index > self.truncated.0 && index <= self.last().0).then(|| self.engine_term(index))?
+        if index <= self.truncated.0 || index > self.last().0 {
+            return None;
+        }
+        // Mostly the entry before the next one.
+        if index == self.stored_last.0 { Some(self.stored_last.1) } else { self.engine_term(index) }
     }
 
     /// Removes and returns the error of a failed read by Raft.

@@ -4,7 +4,7 @@ use super::raft_group::Outgoing;
 use super::{Replica, find_values};
 use crate::context::{Context, StoreRequest};
 use crate::log::entry_bytes;
-use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage};
+use crate::messages::{Body, PeerMessage, RaftEntry, RaftKind, RaftMessage};
 use crate::output::Event;
 use crate::validate::{self, PeerState};
 use stele_storage::StorageEngine;
@@ -21,7 +21,9 @@ impl<E: StorageEngine> Replica<E> {
             };
             self.fit_to_room(ctx, id, &mut message);
             self.state_room(ctx, &mut message);
-            for part in split_append(message, ctx.options.append_message_bytes_max) {
+            let mut rest = Some(message);
+            while let Some(mut part) = rest.take() {
+                rest = split_append(&mut part, ctx.options.append_message_bytes_max);
                 self.send(ctx, to, Body::Raft(part));
             }
         }
@@ -237,41 +239,30 @@ impl<E: StorageEngine> Replica<E> {
     }
 }
 
-/// Splits an append into parts of about `bytes_max`: Raft joins all entries for a follower into one
-/// message. Each part starts where the one before it ended.
-fn split_append(message: RaftMessage, bytes_max: u64) -> Vec<RaftMessage> {
+/// Shortens an append to about `bytes_max`, and returns the rest: Raft joins all entries for a
+/// follower into one message. The rest starts where the message ends.
+fn split_append(message: &mut RaftMessage, bytes_max: u64) -> Option<RaftMessage> {
     let bytes: u64 = message.entries.iter().map(|entry| entry.payload.len() as u64).sum();
     if message.kind != RaftKind::Append || bytes <= bytes_max {
-        return vec![message];
+        return None;
     }
-    let mut parts = Vec::new();
-    let mut rest = message;
-    loop {
-        let mut taken = 0;
-        let fits = |entry: &&crate::messages::RaftEntry| {
-            let first = taken == 0;
-            taken += entry.payload.len() as u64 + 1;
-            first || taken <= bytes_max
-        };
-        let count = rest.entries.iter().take_while(fits).count();
-        let tail = rest.entries.split_off(count);
-        let next = rest.entries.last().map(|last| (last.index, last.term));
-        let Some((index, log_term)) = next.filter(|_| !tail.is_empty()) else {
-            parts.push(rest);
-            return parts;
-        };
-        let mut following = RaftMessage { entries: Vec::new(), ..rest.clone() };
-        following.index = index;
-        following.log_term = log_term;
-        following.entries = tail;
-        parts.push(std::mem::replace(&mut rest, following));
-    }
+    let mut taken = 0;
+    let fits = |entry: &&RaftEntry| {
+        let first = taken == 0;
+        taken += entry.payload.len() as u64 + 1;
+        first || taken <= bytes_max
+    };
+    let count = message.entries.iter().take_while(fits).count();
+    let entries = message.entries.split_off(count);
+    let last = message.entries.last().map(|last| (last.index, last.term));
+    let (index, log_term) = last.filter(|_| !entries.is_empty())?;
+    let context = message.context.clone();
+    Some(RaftMessage { index, log_term, entries, context, ..*message })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::messages::RaftEntry;
     use bytes::Bytes;
     use stele_types::{LogIndex, Term};
 
@@ -284,7 +275,10 @@ mod tests {
         message.entries = (11..21)
             .map(|i| RaftEntry { term: Term(3), index: LogIndex(i), payload: payload.clone() })
             .collect();
-        let parts = split_append(message.clone(), 350);
+        let mut parts = vec![message.clone()];
+        while let Some(rest) = parts.last_mut().and_then(|last| split_append(last, 350)) {
+            parts.push(rest);
+        }
         assert_eq!(parts.len(), 4);
         let mut at = (LogIndex(10), Term(2));
         for part in &parts {
@@ -293,6 +287,7 @@ mod tests {
             at = (last.index, last.term);
         }
         assert_eq!(at.0, LogIndex(20));
-        assert_eq!(split_append(message.clone(), 5000), [message]);
+        let whole = message.clone();
+        assert_eq!((split_append(&mut message, 5000), message), (None, whole));
     }
 }

@@ -109,7 +109,7 @@ impl<E: StorageEngine> RaftStore<E> {
         let Some(mut replica) = self.replicas.remove(&id) else { return Ok(()) };
         self.ctx.readers.remove(id);
         replica.abandon(&mut self.ctx);
-        self.dirty.remove(&id);
+        self.dirty.remove(id);
         self.ticking.remove(&id);
         self.report_changes.note(id);
         let mut tombstone = last_known.clone();
@@ -173,6 +173,9 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Drops the pairs of regions, except those that another region here owns or that are in an
     /// orphaned range.
     fn drop_unowned(&self, left: &[Region]) -> Result<()> {
+        if left.is_empty() {
+            return Ok(());
+        }
         let orphaned_ranges = self.orphaned_ranges.parts();
         let owners = self.replicas.values().map(|replica| &*replica.region).chain(&orphaned_ranges);
         let owners: Vec<&Region> = owners.collect();

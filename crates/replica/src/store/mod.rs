@@ -41,8 +41,7 @@ pub struct RaftStore<E: StorageEngine> {
     /// Tombstones of removed replicas. Late messages for them are answered, and their peers are
     /// never created again.
     tombstones: BTreeMap<RegionId, Region>,
-    /// Regions with pending work.
-    dirty: BTreeSet<RegionId>,
+    dirty: poll::Dirty,
     /// Regions that are awake. Hibernating ones need no ticks.
     ticking: BTreeSet<RegionId>,
     next_tick_nanos: u64,
@@ -202,7 +201,7 @@ impl<E: StorageEngine> RaftStore<E> {
         for region in self.ctx.readers.take_read() {
             self.report_changes.note(region);
         }
-        let awake = self.ticking.iter().chain(&self.dirty).copied();
+        let awake = self.ticking.iter().copied().chain(self.dirty.iter());
         self.report_changes.begin(awake);
         let now = Collection {
             incarnation: self.ctx.options.process_incarnation,

@@ -4,8 +4,7 @@
 use super::RaftStore;
 use super::absent_replica::Elsewhere;
 use super::destroy::{Leaving, unowned};
-use super::poll::HibernationProbe;
-use super::poll::Truncations;
+use super::poll::{Dirty, HibernationProbe, Truncations};
 use super::repair::Repair;
 use super::snapshot::OrphanedRanges;
 use crate::context::Context;
@@ -69,7 +68,7 @@ impl<E: StorageEngine> RaftStore<E> {
             ctx,
             replicas: BTreeMap::new(),
             tombstones: tombstones.into_iter().map(|region| (region.id, region)).collect(),
-            dirty: BTreeSet::new(),
+            dirty: Dirty::default(),
             ticking: BTreeSet::new(),
             truncations: Truncations::default(),
             stale: Vec::new(),

@@ -15,6 +15,48 @@ use std::ops::Bound::{self, Excluded, Unbounded};
 use stele_storage::StorageEngine;
 use stele_types::{Error, Mark, Record, RegionId, Result};
 
+/// Regions with pending work.
+#[derive(Debug, Default)]
+pub(super) struct Dirty {
+    /// In the order in which they came, some more than once.
+    ids: Vec<RegionId>,
+    /// Memory of the last list that was taken.
+    spare: Vec<RegionId>,
+}
+
+impl Dirty {
+    pub(super) fn insert(&mut self, region: RegionId) {
+        if self.ids.last() != Some(&region) {
+            self.ids.push(region);
+        }
+    }
+
+    pub(super) fn remove(&mut self, region: RegionId) {
+        self.ids.retain(|id| *id != region);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = RegionId> {
+        self.ids.iter().copied()
+    }
+
+    /// Takes all regions, each once, in the order of their ids.
+    fn take(&mut self) -> Vec<RegionId> {
+        let mut taken = std::mem::replace(&mut self.ids, std::mem::take(&mut self.spare));
+        taken.sort_unstable();
+        taken.dedup();
+        taken
+    }
+
+    fn reuse(&mut self, mut taken: Vec<RegionId>) {
+        taken.clear();
+        self.spare = taken;
+    }
+}
+
 /// Most passes over the dirty regions in one poll; remaining work makes the next poll due at once.
 const PASSES_MAX: usize = 4;
 
@@ -56,13 +98,15 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 
     fn work(&mut self) -> Result<()> {
-        for region in std::mem::take(&mut self.dirty) {
-            let Some(replica) = self.replicas.get_mut(&region) else { continue };
-            self.report_changes.note(region);
+        let dirty = self.dirty.take();
+        for region in &dirty {
+            let Some(replica) = self.replicas.get_mut(region) else { continue };
+            self.report_changes.note(*region);
             if replica.work(&mut self.ctx)? {
-                self.dirty.insert(region);
+                self.dirty.insert(*region);
             }
         }
+        self.dirty.reuse(dirty);
         Ok(())
     }
 

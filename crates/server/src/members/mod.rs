@@ -17,7 +17,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_node::members::{Listed, Table};
+use stele_node::members::{Listed, RunStanding, Table};
 use stele_node::succession::{Evidence, KnownRun, Verdict};
 use stele_proto::stele::control::v1 as control;
 use stele_types::{Boot, ClusterId, Lineage, Result, StoreId, StoreRun};
@@ -148,9 +148,9 @@ impl Members {
         self.table.read().known_run(store).cloned()
     }
 
-    /// Returns whether messages of this run are heard now.
-    pub fn is_heard(&self, store: StoreId, run: &StoreRun, address: &str) -> bool {
-        self.table.read().is_heard(store, run, address)
+    /// Returns how this run stands now.
+    pub fn standing(&self, store: StoreId, run: &StoreRun, address: &str) -> RunStanding {
+        self.table.read().standing(store, run, address)
     }
 
     /// Judges the run that a node at `address` states for its store, and records it if it goes on after

@@ -154,7 +154,7 @@ fn after_power_cuts_of_all_nodes_each_hears_the_next_run_of_every_store() {
                 let (store, evidence) = (StoreId(of as u64 + 1), moved(run));
                 let verdict = machine.members.admit(store, run, &address, &evidence);
                 assert_eq!(verdict, Verdict::Successor, "{cut}: {at} and {of}");
-                assert!(machine.members.is_heard(store, run, &address));
+                assert_eq!(machine.members.standing(store, run, &address), RunStanding::Heard);
                 let again = machine.members.admit(store, run, &address, &Evidence::default());
                 assert_eq!(again, Verdict::Same);
             }

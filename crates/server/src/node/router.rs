@@ -12,6 +12,7 @@ use crate::transport::{
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
+use stele_node::members::RunStanding;
 use stele_node::succession::{Evidence, KnownRun, Refusal, Verdict};
 use stele_replica::{Event, Input, PeerMessage, SendSnapshot};
 use stele_types::{Error, StartId, StoreId, StoreRun};
@@ -250,7 +251,7 @@ impl Resolve for Members {
         Self::admit(self, store, run, address, evidence)
     }
 
-    fn is_heard(&self, store: StoreId, run: &StoreRun, address: &str) -> bool {
-        Self::is_heard(self, store, run, address)
+    fn standing(&self, store: StoreId, run: &StoreRun, address: &str) -> RunStanding {
+        Self::standing(self, store, run, address)
     }
 }

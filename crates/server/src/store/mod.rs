@@ -82,7 +82,7 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
         let running = Arc::new(AtomicBool::new(true));
         let (readers, times) = (core.readers(), core.times());
         let wants_checkpoint = Arc::new(AtomicBool::new(false));
-        let (writer, write_thread) = Writer::start(id, engine.clone())?;
+        let (writer, write_thread) = Writer::start(id, engine.clone(), clock.clone())?;
         let (lookups, lookup_threads) = Lookups::start(id, &engine, &inbox)?;
         let loop_thread = LoopThread {
             writer,

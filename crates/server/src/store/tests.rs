@@ -1,23 +1,24 @@
 use super::space_watch::SpaceWatch;
-use super::{Counts, Engine, Inbox, Item, OutputSink, StoreHandle, maintain, spawn};
+use super::{Counts, Engine, Inbox, Item, OutputSink, StoreHandle, Writer, maintain, spawn};
 use crate::tasks::Thread;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use stele_conformance::ModelEngine;
 use stele_engine::{Options, Replay};
 use stele_replica::{
-    Admin, AdminCall, Done, Event, Header, Modification, Modified, Modify, Now,
-    Options as CoreOptions, PeerMessage, RaftStore, Reply, SendSnapshot, SlowWriters, Write,
+    Admin, AdminCall, Append, Done, Event, Header, Modification, Modified, Modify, Now,
+    Options as CoreOptions, PeerMessage, RaftStore, Reply, SendSnapshot, SlowWriters, Ticket,
+    Write,
 };
 use stele_simulated_disk::{SimOptions, SimVfs};
 use stele_storage::{EngineView, StateMachine};
 use stele_types::{
-    Clock, ClusterId, CommandBuilder, Error, Peer, PeerId, PeerRole, Region, RegionId, StoreId,
-    StoreIdent,
+    Clock, ClusterId, CommandBuilder, EntryRecord, Error, LogBatch, LogIndex, Peer, PeerId,
+    PeerRole, Record, Region, RegionId, StoreId, StoreIdent, Term,
 };
 use stele_vfs::SystemClock;
 
@@ -144,6 +145,61 @@ fn modifications_read_their_values_beside_the_loop_and_each_counts_once() {
     let pair = handle.engine().view().unwrap().get(b"n").unwrap().unwrap();
     assert_eq!(&pair.value[..], b"100");
     handle.stop_threads();
+}
+
+/// Clock that each call moves forward, so that an append takes this time.
+#[derive(Debug, Default)]
+struct Steps {
+    now_nanos: AtomicU64,
+    step_nanos: AtomicU64,
+}
+
+impl Clock for Steps {
+    fn unix_seconds(&self) -> u64 {
+        0
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        self.now_nanos.fetch_add(self.step_nanos.load(Ordering::Relaxed), Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn a_loop_writes_itself_while_appends_are_short_and_hands_over_while_they_are_not() {
+    let clock = Arc::new(Steps::default());
+    let engine = Arc::new(ModelEngine::new());
+    let (mut writer, thread) = Writer::start(StoreId(1), engine, clock.clone()).unwrap();
+    // Returns how many of so many batches the loop has written itself.
+    let mut write = |count: u64, nanos: u64, bytes: usize| {
+        clock.step_nanos.store(nanos, Ordering::Relaxed);
+        let mut own = 0;
+        for _ in 0..count {
+            let payload = vec![7; bytes].into();
+            let (region, term, index) = (REGION, Term(1), LogIndex(1));
+            let entry = EntryRecord { region, term, index, is_command: false, payload };
+            let batch = Arc::new(LogBatch { records: vec![Record::Entry(entry)] });
+            writer.write(Append { ticket: Ticket(1), batch });
+            own += u64::from(!writer.is_writing());
+            writer.write_own();
+            while writer.is_writing() {
+                if writer.written().is_some() {
+                    break;
+                }
+                std::thread::park_timeout(Duration::from_millis(1));
+            }
+        }
+        own
+    };
+    assert_eq!(write(1, 100_000, 10), 0, "nothing is known of the device");
+    write(40, 100_000, 10);
+    assert_eq!(write(10, 100_000, 10), 10);
+    assert_eq!(write(10, 100_000, 200 << 10), 0, "long ones take long");
+    assert!(write(1, 2_000_000_000, 10) == 1, "one that hangs is waited for once");
+    assert_eq!(write(10, 3_000_000, 10), 0);
+    write(100, 100_000, 10);
+    assert_eq!(write(10, 100_000, 10), 10, "the device is fast again");
+    drop(writer);
+    thread.join().unwrap();
 }
 
 #[test]

@@ -106,7 +106,10 @@ where
             let Poll::Ready(next) = Pin::new(&mut self.messages).poll_next(context) else { break };
             let added = match next {
                 Some(Ok(mut held)) => {
-                    memory.append(&mut held.memory);
+                    match memory.is_empty() {
+                        true => memory = held.memory,
+                        false => memory.append(&mut held.memory),
+                    }
                     self.ready.message(&held.message).map_err(|status| *status)
                 }
                 Some(Err(status)) => Err(status),

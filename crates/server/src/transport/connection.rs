@@ -67,7 +67,7 @@ pub(super) async fn dial(
     let identity = &shared.identity;
     let mut hello = Hello::new(lane, identity.cluster, &identity.address);
     hello.times = Some(identity.times);
-    hello.from = shared.own.read().clone();
+    hello.from = shared.own.borrow().opened.clone();
     // Nodes of earlier versions refuse a hello that names a removed store.
     if hello.from.iter().any(|store| !shared.resolve.is_removed(*store)) {
         hello.from.retain(|store| !shared.resolve.is_removed(*store));

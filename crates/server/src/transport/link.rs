@@ -126,9 +126,9 @@ async fn write_messages(
     let (options, stats) = (&shared.options, &shared.stats);
     let alive = frame::whole(FrameKind::Alive, b"");
     let mut batch = FrameBatch::default();
-    let mut messages = Vec::new();
+    let (mut messages, mut written_bytes) = (Vec::new(), 0);
     loop {
-        let bytes = link.queue.take(options.batch_bytes_max, &mut messages);
+        written_bytes = link.queue.take(written_bytes, options.batch_bytes_max, &mut messages);
         if messages.is_empty() {
             let waited = timeout(options.keepalive_interval, link.queue.filled()).await;
             if waited.is_err() {
@@ -137,8 +137,7 @@ async fn write_messages(
             }
             continue;
         }
-        let refused = node.refused();
-        let is_sent = |message: &PeerMessage| !refused.contains(&message.to_store);
+        let is_sent = |message: &PeerMessage| !node.refuses(message.to_store);
         for message in messages.drain(..).filter(is_sent) {
             match batch.add_message(lane, &message) {
                 true => Stats::add(&stats.messages_sent, 1),
@@ -152,7 +151,6 @@ async fn write_messages(
         Stats::add(&stats.writes, calls);
         Stats::add(&stats.bytes_sent, batch.bytes());
         batch.clear();
-        link.queue.written(bytes);
     }
 }
 

@@ -37,12 +37,13 @@ pub use snapshot_stream::{SnapshotOffer, SnapshotReceiver, SnapshotSender};
 use bytes::Bytes;
 use hello::Lane;
 use node::Nodes;
-use parking_lot::{Mutex, RwLock};
-use shared::{ROOM_UNIT_BYTES, Shared};
+use parking_lot::Mutex;
+use shared::{OwnStores, ROOM_UNIT_BYTES, Shared};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use stele_node::members::RunStanding;
 use stele_node::succession::{Evidence, KnownRun, Refusal, Verdict};
 use stele_replica::{LeaseTimes, PeerMessage};
 use stele_types::{ClusterId, Error, StoreId, StoreRun};
@@ -68,8 +69,10 @@ impl Transport {
             incoming: Arc::new(Semaphore::new(options.incoming_max)),
             snapshots_in: Arc::new(Semaphore::new(options.snapshots_in_max)),
             room: Arc::new(Semaphore::new(options.received_bytes_max.div_ceil(ROOM_UNIT_BYTES))),
-            own: RwLock::new(identity.stores.clone()),
-            gone: watch::Sender::new(Vec::new()),
+            own: watch::Sender::new(OwnStores {
+                opened: identity.stores.clone(),
+                gone: Vec::new(),
+            }),
             options,
             identity,
             resolve,
@@ -86,26 +89,23 @@ impl Transport {
 
     /// Sends messages to their stores, in order for each store and lane; never blocks. Callable
     /// from any thread.
-    pub fn send(&self, messages: Vec<PeerMessage>) {
-        let mut groups: Vec<(StoreId, Lane, Vec<PeerMessage>)> = Vec::new();
-        for message in messages {
-            let store = message.to_store;
-            let lane = if queue::is_data(&message) { Lane::Data } else { Lane::Urgent };
-            match groups.iter_mut().find(|group| (group.0, group.1) == (store, lane)) {
-                Some((_, _, group)) => group.push(message),
-                None => groups.push((store, lane, vec![message])),
-            }
-        }
-        for (store, lane, messages) in groups {
-            self.send_to(store, lane, messages);
+    pub fn send(&self, mut messages: Vec<PeerMessage>) {
+        let to = |message: &PeerMessage| (message.to_store, queue::is_data(message));
+        // Stable: the order of each store and lane stays.
+        messages.sort_by_key(to);
+        let mut messages = messages.into_iter().peekable();
+        while let Some((store, is_data)) = messages.peek().map(to) {
+            let lane = if is_data { Lane::Data } else { Lane::Urgent };
+            let group = std::iter::from_fn(|| messages.next_if(|it| to(it) == (store, is_data)));
+            self.send_to(store, lane, group);
         }
     }
 
-    fn send_to(&self, store: StoreId, lane: Lane, messages: Vec<PeerMessage>) {
+    fn send_to(&self, store: StoreId, lane: Lane, messages: impl Iterator<Item = PeerMessage>) {
         let (shared, stats) = (&self.shared, &self.shared.stats);
         let route = shared.nodes.route(store, shared);
         let Some(node) = route.ok().filter(|node| !node.refuses(store)) else {
-            Stats::add(&stats.dropped_unknown, messages.len());
+            Stats::add(&stats.dropped_unknown, messages.count());
             shared.deliver.unreachable(store);
             return;
         };
@@ -143,24 +143,24 @@ impl Transport {
     /// Adds a store of this node: messages for it are accepted from now on. A connection made
     /// before does not carry its messages; it ends at the first one and is dialled again.
     pub fn add_store(&self, store: StoreId) {
-        self.shared.own.write().push(store);
+        self.shared.own.send_modify(|own| own.opened.push(store));
     }
 
     /// Tells all nodes, now and when they connect, that a store of this node does not serve.
     pub(crate) fn store_gone(&self, store: StoreId) {
-        self.shared.gone.send_if_modified(|gone| {
-            let is_new = !gone.contains(&store);
-            gone.extend(is_new.then_some(store));
+        self.shared.own.send_if_modified(|own| {
+            let is_new = !own.gone.contains(&store);
+            own.gone.extend(is_new.then_some(store));
             is_new
         });
     }
 
     /// Tells all nodes that a store of this node serves again.
     pub(crate) fn store_serves(&self, store: StoreId) {
-        self.shared.gone.send_if_modified(|gone| {
-            let before = gone.len();
-            gone.retain(|it| *it != store);
-            gone.len() < before
+        self.shared.own.send_if_modified(|own| {
+            let before = own.gone.len();
+            own.gone.retain(|it| *it != store);
+            own.gone.len() < before
         });
     }
 
@@ -245,9 +245,9 @@ pub trait Resolve: Send + Sync {
         Verdict::Same
     }
 
-    /// Returns whether messages of this run, of a node at `address`, are heard now.
-    fn is_heard(&self, _store: StoreId, _run: &StoreRun, _address: &str) -> bool {
-        true
+    /// Returns how this run, of a node at `address`, stands now.
+    fn standing(&self, store: StoreId, _run: &StoreRun, _address: &str) -> RunStanding {
+        if self.is_removed(store) { RunStanding::Removed } else { RunStanding::Heard }
     }
 }
 

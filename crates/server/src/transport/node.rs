@@ -34,6 +34,8 @@ pub(super) struct RemoteNode {
     urgent: Link,
     data: Link,
     reported: Mutex<Reported>,
+    /// Whether [`Reported::refused`] has entries. Changed under the lock of `reported` only.
+    refuses_any: AtomicBool,
     abandoned: AtomicBool,
     end: Notify,
 }
@@ -57,6 +59,7 @@ impl RemoteNode {
             urgent: Link::new(options.urgent_queue_bytes_max),
             data: Link::new(options.data_queue_bytes_max),
             reported: Mutex::default(),
+            refuses_any: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             end: Notify::new(),
         }
@@ -88,14 +91,9 @@ impl RemoteNode {
         }
     }
 
-    /// Returns the stores of the node of which another run is the known one.
-    pub(super) fn refused(&self) -> Vec<StoreId> {
-        self.reported.lock().refused.clone()
-    }
-
     /// Returns whether the node states a run of the store that is not the known one.
     pub(super) fn refuses(&self, store: StoreId) -> bool {
-        self.reported.lock().refused.contains(&store)
+        self.refuses_any.load(Ordering::Acquire) && self.reported.lock().refused.contains(&store)
     }
 
     /// Returns whether messages to a store of the node get through.
@@ -120,7 +118,11 @@ impl RemoteNode {
     ) {
         gone.extend(&refused);
         // Before the queue takes messages for them.
-        self.reported.lock().refused = refused;
+        {
+            let mut reported = self.reported.lock();
+            self.refuses_any.store(!refused.is_empty(), Ordering::Release);
+            reported.refused = refused;
+        }
         self.link(lane).queue.open();
         if lane == Lane::Urgent {
             self.report(true, Some(gone), shared);

@@ -93,11 +93,12 @@ impl Queue {
     }
 
     /// Appends the messages that fit.
-    pub(super) fn push(&self, messages: Vec<PeerMessage>) -> Pushed {
+    pub(super) fn push(&self, messages: impl Iterator<Item = PeerMessage>) -> Pushed {
         let mut pushed = Pushed::default();
         let mut state = self.state.lock();
         if !state.open {
-            pushed.down = messages.len();
+            drop(state);
+            pushed.down = messages.count();
             return pushed;
         }
         let was_empty = state.waiting.is_empty();
@@ -124,10 +125,14 @@ impl Queue {
         pushed
     }
 
-    /// Moves at least one message, then more up to `bytes_max` bytes, to `into`; returns their
-    /// bytes. They count until [`Queue::written`].
-    pub(super) fn take(&self, bytes_max: u64, into: &mut Vec<PeerMessage>) -> u64 {
+    /// Releases the `written` bytes of the messages taken before. Moves at least one message, then
+    /// more up to `bytes_max` bytes, to `into`; returns their bytes, which count until the next call.
+    pub(super) fn take(&self, written: u64, bytes_max: u64, into: &mut Vec<PeerMessage>) -> u64 {
         let mut state = self.state.lock();
+        state.bytes = state.bytes.saturating_sub(written);
+        if state.waiting.is_empty() {
+            state.overflowed = false;
+        }
         let mut taken = 0;
         while let Some((_, bytes)) = state.waiting.front() {
             if taken > 0 && taken + bytes > bytes_max {
@@ -145,15 +150,6 @@ impl Queue {
     /// Waits until there may be something to take.
     pub(super) async fn filled(&self) {
         self.filled.notified().await;
-    }
-
-    /// Releases the bytes of written messages.
-    pub(super) fn written(&self, bytes: u64) {
-        let mut state = self.state.lock();
-        state.bytes = state.bytes.saturating_sub(bytes);
-        if state.waiting.is_empty() {
-            state.overflowed = false;
-        }
     }
 
     /// Opens the queue: messages are accepted from now on.
@@ -185,15 +181,15 @@ mod tests {
     fn beyond_the_bound_messages_are_dropped_and_told_once() {
         let one = message_bytes(&append(1, 2, 1, 1000));
         let queue = Queue::new(3 * one);
-        let many = |count| (0..count).map(|i| append(1, 2, i, 1000)).collect();
+        let many = |count| (0..count).map(|i| append(1, 2, i, 1000));
         let pushed = queue.push(many(5));
         assert_eq!(pushed, Pushed { full: 2, down: 0, overflowed: true });
         assert_eq!(queue.push(many(1)), Pushed { full: 1, down: 0, overflowed: false });
         let mut taken = Vec::new();
-        let bytes = queue.take(u64::MAX, &mut taken);
+        let bytes = queue.take(0, u64::MAX, &mut taken);
         assert_eq!((taken.len(), bytes), (3, 3 * one));
         assert_eq!(queue.push(many(1)).full, 1, "what is being written counts");
-        queue.written(bytes);
+        assert_eq!(queue.take(bytes, u64::MAX, &mut taken), 0);
         assert_eq!(queue.push(many(4)), Pushed { full: 1, down: 0, overflowed: true });
         assert!(queue.bytes() <= 3 * one);
     }
@@ -201,18 +197,18 @@ mod tests {
     #[test]
     fn one_message_always_fits() {
         let queue = Queue::new(10);
-        assert_eq!(queue.push(vec![append(1, 2, 1, 1000)]), Pushed::default());
-        assert_eq!(queue.take(1, &mut Vec::new()), queue.bytes());
+        assert_eq!(queue.push([append(1, 2, 1, 1000)].into_iter()), Pushed::default());
+        assert_eq!(queue.take(0, 1, &mut Vec::new()), queue.bytes());
     }
 
     #[test]
     fn a_closed_queue_holds_nothing() {
         let queue = Queue::new(1 << 20);
-        queue.push(vec![append(1, 2, 1, 10), append(1, 2, 2, 10)]);
+        queue.push([append(1, 2, 1, 10), append(1, 2, 2, 10)].into_iter());
         assert_eq!(queue.close(), 2);
-        assert_eq!(queue.push(vec![append(1, 2, 3, 10)]).down, 1);
+        assert_eq!(queue.push([append(1, 2, 3, 10)].into_iter()).down, 1);
         assert_eq!(queue.bytes(), 0);
         queue.open();
-        assert_eq!(queue.push(vec![append(1, 2, 3, 10)]), Pushed::default());
+        assert_eq!(queue.push([append(1, 2, 3, 10)].into_iter()), Pushed::default());
     }
 }

@@ -198,7 +198,7 @@ impl Shared {
 
     /// Passes on which stores of this node another one does not hear.
     pub(super) fn note_refused(&self, refused: &[RefusedStore]) {
-        let own = self.own.read().clone();
+        let own = self.own.borrow().opened.clone();
         let of_own = refused.iter().filter(|it| own.contains(&it.store));
         of_own.for_each(|it| self.deliver.refused(it));
     }

@@ -8,6 +8,7 @@ use super::queue::message_bytes;
 use super::shared::{ROOM_UNIT_BYTES, Shared, Stats};
 use super::{BoxFuture, snapshot_stream};
 use std::sync::Arc;
+use stele_node::members::RunStanding;
 use stele_replica::{PeerMessage, wire};
 use stele_types::{StoreId, StoreRun};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -99,19 +100,26 @@ impl Heard {
         Self { address: hello.address.clone(), runs }
     }
 
-    /// Fails if another run of one of the stores was accepted since.
+    /// Returns which of these stores were removed from the cluster. Fails if another run of one of
+    /// them was accepted since.
     ///
     /// Invariant: when a run is accepted, no message of the displaced one is delivered any more, and its
     /// connections end.
-    fn check(&self, shared: &Shared, of: impl Fn(StoreId) -> bool) -> Result<(), CloseReason> {
-        let is_heard = |(store, run): &(StoreId, StoreRun)| {
-            // bug server.displaced_run_heard: `shared.resolve.is_heard(*store, run, &self.address)` is `true`
-            !of(*store) || shared.resolve.is_heard(*store, run, &self.address)
-        };
-        match self.runs.iter().all(is_heard) {
-            true => Ok(()),
-            false => Err(CloseReason::Displaced),
+    fn check(
+        &self,
+        shared: &Shared,
+        of: impl Fn(StoreId) -> bool,
+    ) -> Result<Vec<StoreId>, CloseReason> {
+        let mut removed = Vec::new();
+        for (store, run) in self.runs.iter().filter(|(store, _)| of(*store)) {
+            match shared.resolve.standing(*store, run, &self.address) {
+                RunStanding::Heard => {}
+                RunStanding::Removed => removed.push(*store),
+                // bug server.displaced_run_heard: skip
+                RunStanding::Displaced => return Err(CloseReason::Displaced),
+            }
         }
+        Ok(removed)
     }
 
     fn holds(&self, store: StoreId) -> bool {
@@ -136,7 +144,7 @@ async fn handshake(
     let hello = hello.ok_or(CloseReason::Malformed("the connection begins without a hello"))?;
     remote.name = format!("{} at {} ({}, incoming)", hello.address, remote.name, hello.lane.name());
     let is_removed = |store| shared.resolve.is_removed(store);
-    let own = shared.all_own();
+    let own = shared.own.borrow().all();
     let mut rejection = hello.rejection(&shared.identity, &own, is_removed);
     // Invariant: only a node of this cluster states addresses.
     let mut refused = Vec::new();
@@ -165,9 +173,11 @@ async fn handshake(
         shared.deliver.refuses(&remote.name, &refused);
     }
     remote.is_logged = false;
-    let gone = shared.gone.borrow().clone();
-    let serving = shared.serving().into_iter();
-    let runs = serving.map(|store| (store, shared.identity.boots.get(store)));
+    let (gone, serving): (_, Vec<StoreId>) = {
+        let own = shared.own.borrow();
+        (own.gone.clone(), own.serving().collect())
+    };
+    let runs = serving.into_iter().map(|store| (store, shared.identity.boots.get(store)));
     let runs = runs.filter(|(_, run)| run.is_known()).collect();
     let welcome = Welcome { version: hello.version(), gone, runs, refused: refused.clone() };
     writer.write_all(&frame::whole(FrameKind::Welcome, &welcome.encode())).await?;
@@ -182,10 +192,10 @@ async fn messages(
     writer: OwnedWriteHalf,
 ) -> Result<(), CloseReason> {
     let options = &shared.options;
-    let mut gone = shared.gone.subscribe();
-    if !gone.borrow().is_empty() {
+    let mut own = shared.own.subscribe();
+    if !own.borrow().gone.is_empty() {
         // It may have changed since the welcome.
-        gone.mark_changed();
+        own.mark_changed();
     }
     let mut tick = interval(options.keepalive_interval);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -197,7 +207,7 @@ async fn messages(
     loop {
         let ended = take_messages(shared, hello, frames, &mut messages);
         if !messages.is_empty() {
-            deliver(shared, hello, heard, &mut messages)?;
+            deliver(shared, heard, &mut messages)?;
             room.release();
         }
         ended?;
@@ -220,11 +230,11 @@ async fn messages(
                 if silent_ticks > silent_ticks_max {
                     return Err(CloseReason::Silent);
                 }
-                heard.check(shared, |_| true)?;
+                let _ = heard.check(shared, |_| true)?;
                 write_alive(shared, &writer)?;
             }
             // The sender is a part of `shared`.
-            Ok(()) = gone.changed() => {
+            Ok(()) = own.changed() => {
                 write_alive(shared, &writer)?;
             }
         }
@@ -234,7 +244,7 @@ async fn messages(
 /// Writes a keepalive with the stores that do not serve. Only keepalives are written here: if one
 /// does not fit, they have not been read for hours.
 fn write_alive(shared: &Shared, writer: &OwnedWriteHalf) -> Result<(), CloseReason> {
-    let alive = frame::whole(FrameKind::Alive, &hello::alive(&shared.gone.borrow()));
+    let alive = frame::whole(FrameKind::Alive, &hello::alive(&shared.own.borrow().gone));
     if writer.try_write(&alive)? != alive.len() {
         return Err(CloseReason::Stalled);
     }
@@ -335,21 +345,21 @@ fn take_messages(
 /// Delivers messages, in order. What decides whether they are heard is read once for all of them.
 fn deliver(
     shared: &Shared,
-    hello: &Hello,
     heard: &Heard,
     messages: &mut Vec<(PeerMessage, u64)>,
 ) -> Result<(), CloseReason> {
     let is_from = |store| messages.iter().any(|(message, _)| message.from_store == store);
-    heard.check(shared, is_from)?;
-    let removed = hello.from.iter().copied().filter(|store| shared.resolve.is_removed(*store));
-    let removed: Vec<StoreId> = removed.collect();
+    let removed = heard.check(shared, is_from)?;
     let is_heard = |from| {
         // bug server.removed_store_heard: `!removed.contains(&from) && heard.holds(from)` is `true`
         !removed.contains(&from) && heard.holds(from)
     };
     let taken = messages.len();
-    let own = shared.serving();
-    messages.retain(|(message, _)| own.contains(&message.to_store) && is_heard(message.from_store));
+    {
+        let own = shared.own.borrow();
+        messages
+            .retain(|(message, _)| own.serves(message.to_store) && is_heard(message.from_store));
+    }
     Stats::add(&shared.stats.strays_received, taken - messages.len());
     Stats::add(&shared.stats.messages_received, messages.len());
     shared.deliver.messages(messages);

@@ -8,7 +8,7 @@ use super::node::Nodes;
 use super::runs::Runs;
 use super::{Deliver, Identity, Resolve, TransportOptions};
 use crate::tasks::caught;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -21,10 +21,7 @@ use tokio::sync::{Semaphore, watch};
 pub(super) struct Shared {
     pub options: TransportOptions,
     pub identity: Identity,
-    /// Stores of this node; one may be added while it runs.
-    pub own: RwLock<Vec<StoreId>>,
-    /// Stores of this node that do not serve.
-    pub gone: watch::Sender<Vec<StoreId>>,
+    pub own: watch::Sender<OwnStores>,
     pub resolve: Arc<dyn Resolve>,
     pub deliver: Arc<dyn Deliver>,
     pub stats: Stats,
@@ -42,6 +39,31 @@ pub(super) struct Shared {
     pub room: Arc<Semaphore>,
 }
 
+/// Stores of this node.
+#[derive(Debug, Default)]
+pub(super) struct OwnStores {
+    /// Those that were opened; one may be added while the node runs.
+    pub opened: Vec<StoreId>,
+    /// Those that do not serve.
+    pub gone: Vec<StoreId>,
+}
+
+impl OwnStores {
+    pub(super) fn serves(&self, store: StoreId) -> bool {
+        self.opened.contains(&store) && !self.gone.contains(&store)
+    }
+
+    pub(super) fn serving(&self) -> impl Iterator<Item = StoreId> {
+        self.opened.iter().copied().filter(|store| !self.gone.contains(store))
+    }
+
+    /// Returns all stores, also those that do not serve.
+    pub(super) fn all(&self) -> Vec<StoreId> {
+        let not_opened = self.gone.iter().filter(|store| !self.opened.contains(store));
+        self.opened.iter().chain(not_opened).copied().collect()
+    }
+}
+
 /// Most entries of [`Shared::rejected`].
 const REJECTED_MAX: usize = 1024;
 
@@ -49,25 +71,6 @@ const REJECTED_MAX: usize = 1024;
 pub(super) const ROOM_UNIT_BYTES: usize = 1 << 10;
 
 impl Shared {
-    /// Returns whether the store is one of this node's that serve.
-    pub(super) fn is_own(&self, store: StoreId) -> bool {
-        self.own.read().contains(&store) && !self.gone.borrow().contains(&store)
-    }
-
-    /// Returns the stores of this node that serve.
-    pub(super) fn serving(&self) -> Vec<StoreId> {
-        let gone = self.gone.borrow();
-        self.own.read().iter().copied().filter(|store| !gone.contains(store)).collect()
-    }
-
-    /// Returns the stores of this node, also those that do not serve.
-    pub(super) fn all_own(&self) -> Vec<StoreId> {
-        let mut all = self.own.read().clone();
-        let gone = self.gone.borrow();
-        all.extend(gone.iter().filter(|store| !self.own.read().contains(store)));
-        all
-    }
-
     /// Records whether a hello was rejected. Returns whether the last one of its node on that lane
     /// was rejected for the same reason.
     pub(super) fn note_rejection(&self, hello: &Hello, reason: Option<RejectReason>) -> bool {

@@ -286,7 +286,7 @@ pub(super) async fn receive(
     let offer = offer.and_then(|frame| Offer::decode(&frame.body, version));
     let offer = offer.ok_or(CloseReason::Malformed("a bulk connection without an offer"))?;
     let from = offer.from;
-    let here = shared.is_own(offer.to) && is_heard(from);
+    let here = shared.own.borrow().serves(offer.to) && is_heard(from);
     if !here {
         return Err(CloseReason::Malformed("the snapshot's stores do not match the connection"));
     }
