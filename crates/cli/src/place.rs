@@ -10,19 +10,14 @@ use stele_client::{Client, ScanOptions, Ttl};
 use stele_types::{Error, KeyRange, Result};
 use tokio::runtime::Runtime;
 
-/// An open store or a connection, for reading.
 pub(crate) enum Source {
     /// A directory opened by this process, which is not changed.
     Directory(Box<Reader>),
-    /// A cluster reached over the network.
     Cluster(Remote),
 }
 
-/// An open store or a connection, for writing.
 pub(crate) enum Place {
-    /// A store opened by this process.
     Directory(Box<Store>),
-    /// A cluster reached over the network.
     Cluster(Remote),
 }
 
@@ -32,19 +27,15 @@ pub(crate) struct Remote {
     client: Client,
 }
 
-/// Number of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Amount {
-    /// Counted.
     Exactly(u64),
-    /// More keys than are counted.
     MoreThan(u64),
 }
 
 /// Keys counted one by one at most.
 const COUNTED_MAX: usize = 10_000;
 
-/// Pairs to read, and the parts of them that are needed.
 pub(crate) struct Wanted {
     pub range: KeyRange,
     pub reverse: bool,
@@ -58,7 +49,6 @@ pub(crate) struct Wanted {
 const EXPIRIES_AT_ONCE: usize = 256;
 
 impl Source {
-    /// Opens an existing store, or connects to a cluster.
     pub(crate) fn open(place: &args::StoreOrCluster) -> Result<Self> {
         match &place.store {
             Some(dir) => Ok(Self::Directory(Box::new(Reader::open(dir, &Tuning::default())?))),
@@ -83,7 +73,6 @@ impl Source {
         }
     }
 
-    /// Calls `each` with each wanted pair, in key order.
     pub(crate) fn each_pair(
         &self,
         wanted: Wanted,
@@ -117,7 +106,6 @@ impl Source {
 }
 
 impl Place {
-    /// Opens an existing store, or connects to a cluster.
     pub(crate) fn open(place: &args::StoreOrCluster) -> Result<Self> {
         Self::open_with(place, |dir| Store::open(dir, &Tuning::default()))
     }
@@ -216,7 +204,6 @@ impl Place {
         }
     }
 
-    /// Returns how many keys a range has, as far as they are counted.
     pub(crate) fn keys_in(&self, range: &KeyRange) -> Result<Amount> {
         let counted = match self {
             Self::Directory(store) => {
@@ -255,7 +242,6 @@ impl Remote {
         Ok(Self { runtime, client })
     }
 
-    /// Counts the keys of a range, up to one above the maximum.
     async fn count_keys(&self, range: &KeyRange) -> Result<usize> {
         let limit = Some(COUNTED_MAX + 1);
         let options = ScanOptions { reverse: false, keys_only: true, limit };

@@ -37,7 +37,6 @@ const SYNCS: Syncs = Syncs {
     file_system: |dir| Ok(rustix::fs::syncfs(File::open(dir)?)?),
 };
 
-/// Destination of exported pairs.
 trait Destination {
     /// Writes one pair. `Invalid` refuses only this pair.
     fn write(&mut self, pair: &Pair) -> Result<()>;

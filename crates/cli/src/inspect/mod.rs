@@ -15,7 +15,6 @@ use stele_log::inspect::{Row, What};
 use stele_types::{Error, Result};
 use stele_vfs::{RealVfs, Vfs};
 
-/// Output of records, with a count of the damaged ones.
 struct Printer {
     out: Output,
     json: bool,

@@ -13,7 +13,6 @@ use stele_types::{Error, KeyRange, RegionId, Result};
 /// Number of pairs, and bytes of each value.
 const PAIRS: usize = 2_000;
 const VALUE_BYTES: usize = 4 << 10;
-/// Number of pairs written while a node is down.
 const PAIRS_DOWN: usize = 200;
 /// Maximum number of rounds until all checksums are of the same index.
 const CHECKSUM_ROUNDS_MAX: usize = 50;

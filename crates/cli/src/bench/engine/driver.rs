@@ -15,7 +15,6 @@ use stele_types::{Error, Prng, Result};
 const TICK: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(5);
 
-/// Measurements of a run.
 pub(super) struct Run {
     pub seconds: f64,
     pub operations: u64,
