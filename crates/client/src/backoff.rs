@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stele_types::{Error, Prng, Result};
 use tokio::time::Instant;
 
-/// Kind of pause before the next try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
     /// No pause, except after repeated redirections.
@@ -65,7 +64,6 @@ pub(crate) struct Tries {
 }
 
 impl Tries {
-    /// Starts the time limit.
     pub(crate) fn new(options: &Options) -> Self {
         let started = Instant::now();
         Self {
@@ -81,7 +79,6 @@ impl Tries {
         }
     }
 
-    /// Records that a node has answered for the placement group.
     pub(crate) fn found_leader(&mut self) {
         self.quorum = None;
     }
@@ -91,7 +88,6 @@ impl Tries {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Starts the tries of a part of the call, with the deadline of the call.
     pub(crate) fn of_part(&self) -> Self {
         let (last, quorum) = (String::new(), None);
         Self { count: 0, waits: 0, is_ambiguous: false, is_too_long: false, last, quorum, ..*self }

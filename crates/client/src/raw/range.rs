@@ -94,13 +94,10 @@ impl Client {
 /// What has a time limit of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TimeLimit {
-    /// The whole call.
     Call,
-    /// The part of each region.
     Region,
 }
 
-/// How far a call for a range has come.
 #[derive(Debug, Default)]
 struct Progress {
     regions_done: u64,
