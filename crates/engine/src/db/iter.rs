@@ -264,7 +264,6 @@ impl Group {
         u32::from_be_bytes(*head) & mask == u32::from_be_bytes(self.prefix) & mask
     }
 
-    /// Passes the pairs of the group on, and failures.
     pub(crate) fn filter(
         self,
         pairs: impl Iterator<Item = Result<Pair>>,

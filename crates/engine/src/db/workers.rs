@@ -27,7 +27,6 @@ const IDLE_SLEEP: Duration = Duration::from_millis(5);
 /// Number of idle rounds after which the log's last batch is confirmed.
 const CONFIRM_AFTER_ROUNDS: u32 = 200;
 
-/// Wakeup of a thread that waits for work.
 #[derive(Debug, Default)]
 pub(super) struct Signal {
     state: Mutex<SignalState, { rank::SIGNAL }>,
@@ -128,7 +127,6 @@ impl Workers {
         &self.reads
     }
 
-    /// Wakes the commit thread.
     pub(super) fn commit_soon(&self) {
         self.commit.raise();
     }
@@ -202,7 +200,6 @@ fn maintain_loop(signal: &Signal, store: &Store, mut watch: PlaceWatch) {
 /// Nanoseconds between two checks.
 const CHECK_NANOS: u64 = 5_000_000_000;
 
-/// Last check of the place of one store.
 #[derive(Debug)]
 pub(super) struct PlaceWatch {
     clock: Arc<dyn Clock>,

@@ -90,23 +90,19 @@ pub(crate) fn check_not_a_shard(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<()> {
     })
 }
 
-/// Content of `SHARDS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Map {
     pub set: SetId,
     /// Number of the shard in this directory, from 0.
     pub shard: usize,
-    /// Number of shards of the set.
     pub count: usize,
     pub partition: Partition,
 }
 
-/// State of a directory that is to be a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// Without a store; the map is that of a set of which the creation was interrupted.
     Unused(Option<Map>),
-    /// A shard with a store.
     Used(Map),
 }
 

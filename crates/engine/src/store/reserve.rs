@@ -47,7 +47,6 @@ impl Reserve {
         self.held_bytes
     }
 
-    /// Whether the file system can hold space.
     pub(crate) fn can_hold(&self) -> bool {
         self.file.is_some()
     }
@@ -91,7 +90,6 @@ const GRANT_OF_LEAST: u64 = 4;
 /// Number of files above which a store counts as large: puts do not wait for a look at each of them.
 const MANY_FILES: usize = 128;
 
-/// Bounds of the reserve, without what memtables need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReserveSize {
     least_bytes: u64,
@@ -139,7 +137,6 @@ impl ReserveSize {
     }
 }
 
-/// Returns the device bytes that a batch of so many bytes takes.
 pub(crate) fn written_bytes(batch_bytes: u64) -> u64 {
     batch_bytes.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(batch_bytes)
 }

@@ -21,7 +21,6 @@ pub(crate) struct Extent {
     pub keys_only: bool,
 }
 
-/// Pairs without their values, which are not read yet.
 #[derive(Debug, Default)]
 pub(crate) struct Slice {
     /// Keys and inline values, one after the other.
@@ -113,7 +112,6 @@ impl Slice {
         self.value_bytes
     }
 
-    /// Estimates the number of reads for its values.
     pub(crate) fn reads(&self) -> usize {
         self.places.len() - self.near
     }

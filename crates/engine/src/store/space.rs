@@ -22,7 +22,6 @@ const DELETES_OF_RESERVE: u64 = 8;
 /// with its repetition, a sidecar, tombstones.
 const BESIDE_BYTES: u64 = 512 << 10;
 
-/// Known free space.
 #[derive(Debug)]
 pub(crate) struct SpaceState {
     clock: Arc<dyn Clock>,
@@ -35,7 +34,6 @@ pub(crate) struct SpaceState {
     job_bytes: AtomicU64,
 }
 
-/// The last reading of the device.
 #[derive(Debug)]
 struct Room {
     reserve: Reserve,
@@ -145,7 +143,6 @@ impl Shared {
         room.reserve.shrink(held.saturating_sub(lacking).max(kept_bytes))
     }
 
-    /// Fills the reserve again with what the device has free.
     pub(crate) fn refill_reserve(&self) -> Result<()> {
         let mut room = self.space.room.lock();
         if self.options.reserved_bytes == 0 || !room.reserve.can_hold() {

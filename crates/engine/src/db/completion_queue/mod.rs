@@ -252,7 +252,6 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Checks the limits of the store and the bounds of the queue.
     fn check(&self, options: &QueueOptions) -> Result<()> {
         let bound = |name: &str, bytes: usize, most: usize| {
             if bytes <= most {
