@@ -60,7 +60,6 @@ pub(crate) struct Running {
     inputs: Inputs,
 }
 
-/// Inputs of a merge, for the estimate of the overwrite ratio.
 #[derive(Clone, Copy, Debug, Default)]
 struct Inputs {
     /// Bytes of records that the inputs refer to.
@@ -129,7 +128,6 @@ impl Work {
         self.start_job(shared, &version, spec, None)
     }
 
-    /// Rewrites runs of the oldest tier without the pairs that have expired.
     pub(crate) fn start_dropping_expired(
         &mut self,
         shared: &Shared,
@@ -141,7 +139,6 @@ impl Work {
         self.start_job(shared, &version, spec, None)
     }
 
-    /// Moves live values out of `victims`.
     pub(crate) fn start_relocate(&mut self, shared: &Shared, victims: Vec<FileId>) -> Result<()> {
         let version = shared.index.version();
         let victims: BTreeSet<FileId> = victims.into_iter().collect();
@@ -339,7 +336,6 @@ impl Work {
         }
     }
 
-    /// Updates the share of new records that replaced older ones.
     fn update_overwrite_ratio(&mut self, inputs: Inputs, left_bytes: u64) {
         const WEIGHT: f64 = 0.75;
         if inputs.newer_bytes == 0 {
@@ -476,7 +472,6 @@ struct Failed {
 }
 
 impl FailedVictims {
-    /// Notes that a job that was to empty these files ran out of space.
     pub(crate) fn note(&mut self, files: &[FileId], now_nanos: u64) {
         // bug gc.failed_victim_again: return;
         for file in files {

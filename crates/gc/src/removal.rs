@@ -29,14 +29,12 @@ pub(crate) struct FileStatus<'a> {
     pub is_unremovable: bool,
     /// A job that was to empty it ran out of space recently.
     pub has_failed: bool,
-    /// Records that the current version refers to.
     pub live_records: u64,
     /// Version at which `live_records` became 0, or a later one.
     pub dead_since: Option<VersionId>,
     /// A version that was current before the file was created, or at that moment. No view of an
     /// earlier version refers to the file.
     pub created_since: VersionId,
-    /// Versions that readers pin.
     pub pinned: &'a [VersionId],
 }
 
@@ -140,7 +138,6 @@ impl Work {
         self.advance_raft_from(shared)
     }
 
-    /// Records the first segment with entries that a region's log still needs.
     pub(crate) fn advance_raft_from(&mut self, shared: &Shared) -> Result<()> {
         let files = shared.log.files();
         let segments = files.iter().filter(|info| matches!(info.kind, FileKind::Segment { .. }));

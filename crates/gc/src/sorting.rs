@@ -58,7 +58,6 @@ impl Work {
         self.start_job(shared, &version, MergeSpec { inputs, cause: Cause::Sort }, Some(plan))
     }
 
-    /// Starts to rewrite all values in key order, in one job.
     pub(crate) fn start_sort_of_all(&mut self, shared: &Shared) -> Result<()> {
         let (whole, keep) = (KeyRange::all(), BTreeSet::new());
         self.sorting = Some(Sorting { whole: whole.clone(), rest: whole.clone(), keep });

@@ -161,7 +161,6 @@ const TIERS_ASSIST: f64 = 0.25;
 /// too slow.
 pub(crate) const ASSIST_WAITS: f64 = 1.0;
 
-/// Load of the store at the last observation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
     /// Bytes on the device without dead ones that garbage collection cannot free.
