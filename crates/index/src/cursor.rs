@@ -36,7 +36,6 @@ pub trait Cursor {
     fn seek_before(&mut self, bound: Option<&[u8]>) -> Result<()>;
 }
 
-/// Computes [`Cursor::prefix`] of `key`.
 #[inline]
 pub(crate) fn prefix_of(key: &[u8]) -> u64 {
     if let Some(first) = key.first_chunk::<8>() {

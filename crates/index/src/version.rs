@@ -151,9 +151,7 @@ pub struct Tier {
     pub entries: u64,
     /// Sum of the runs' tombstones.
     pub tombstones: u64,
-    /// Runs that have entries.
     keyed: Arc<[Arc<Run>]>,
-    /// Ranges deleted from all older tiers.
     ranges: Arc<RangeSet>,
 }
 
@@ -294,7 +292,6 @@ impl TierCursor {
         Ok(())
     }
 
-    /// Moves to the last entry of the preceding runs.
     #[cold]
     fn previous_run(&mut self) -> Result<()> {
         while let Some(before) = self.index().checked_sub(1)

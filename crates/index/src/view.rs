@@ -90,7 +90,6 @@ pub struct ViewIter {
 enum State {
     /// The merge is at the first key, which was not checked yet.
     Fresh,
-    /// The merge is at the current pair.
     Positioned,
     Ended,
 }

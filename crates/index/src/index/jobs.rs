@@ -161,7 +161,6 @@ fn drop_pending_merge(shared: &Arc<Shared>) -> Result<()> {
     Ok(())
 }
 
-/// Parameters of a merge that follow from its inputs.
 struct Parts {
     inputs: Vec<RunId>,
     bottom: bool,
@@ -310,7 +309,6 @@ pub(super) fn commit(shared: &Arc<Shared>, mut done: JobDone) -> Result<()> {
     Ok(())
 }
 
-/// Opens the outputs and makes their names durable.
 pub(super) fn prepare(
     shared: &Shared,
     manifest: &mut Manifest,

@@ -21,7 +21,6 @@ use stele_types::lock::{Mutex, RwLock, rank};
 use stele_types::{FileId, LogIndex, RegionId, Result, RunId, Seq, Term};
 use stele_vfs::Vfs;
 
-/// A frozen memtable and the checkpoint that its flush establishes.
 #[derive(Debug)]
 pub(crate) struct Frozen {
     pub memtable: Arc<Memtable>,
@@ -63,7 +62,6 @@ impl Tables {
     }
 }
 
-/// An obsolete run file.
 #[derive(Debug)]
 pub(crate) struct Garbage {
     /// The first version without it.
@@ -151,7 +149,6 @@ impl Shared {
         }
     }
 
-    /// Publishes the checkpoint after an edit that changed it.
     pub(crate) fn publish_checkpoint(&self, manifest: &Manifest) {
         *self.checkpointed.write() = manifest.state().checkpoint.applied.clone();
     }
@@ -263,7 +260,6 @@ fn choose(version: &Version, bytes_max: u64) -> BTreeSet<RunId> {
     chosen
 }
 
-/// Publishes a version in which these runs have other parts.
 fn replace_parts(shared: &Shared, parts: &BTreeMap<RunId, RunParts>) {
     if parts.is_empty() {
         return;

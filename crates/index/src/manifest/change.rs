@@ -179,9 +179,7 @@ fn take_progress(bytes: &mut &[u8]) -> Option<MergeProgress> {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ManifestState {
-    /// Current runs and the ages of their tiers.
     pub runs: BTreeMap<RunId, u64>,
-    /// Copies of the footers of current runs.
     pub footers: BTreeMap<RunId, Bytes>,
     pub checkpoint: Checkpoint,
     pub raft_from: FileId,
@@ -220,7 +218,6 @@ impl ManifestState {
         }
     }
 
-    /// Returns the changes that produce this state from the empty state.
     pub(crate) fn snapshot(&self) -> Vec<Change> {
         let mut changes = vec![
             Change::Checkpoint(self.checkpoint.clone()),

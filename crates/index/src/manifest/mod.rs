@@ -248,7 +248,6 @@ impl Manifest {
         }
     }
 
-    /// Reads the file again and compares its state with the state in use.
     pub(crate) fn verify(&self) -> Result<()> {
         let path = path_of(&self.dir, self.end.number);
         let content = read_all(&*self.file)?;

@@ -78,7 +78,6 @@ impl<'a> Node<'a> {
         fence(Ordering::Release);
     }
 
-    /// Ends a change by the writer.
     pub(super) fn end(self) {
         let version = self.0[0].load(Ordering::Relaxed);
         self.0[0].store(version + 1, Ordering::Release);
@@ -191,7 +190,6 @@ impl<'a> Node<'a> {
         VersionRecord::at(arena, (item >> 32) as u32).compare(key, skip)
     }
 
-    /// Encodes a leaf slot's second word.
     pub(super) fn leaf_item(record: u32, key_word: u64) -> u64 {
         u64::from(record) << 32 | key_word >> 32
     }
@@ -282,7 +280,6 @@ impl Arena {
         at as u32
     }
 
-    /// Returns the words from `at` to the end of their bucket.
     #[inline]
     pub(super) fn from(&self, at: u32) -> &[AtomicU64] {
         let (bucket, place) = bucket_of(at as usize);

@@ -68,7 +68,6 @@ impl DropRule {
         Self { bottom, drop_s, ranges: Arc::new(kept) }
     }
 
-    /// Returns the range tombstones of the output.
     pub(crate) fn ranges(&self) -> &RangeSet {
         &self.ranges
     }

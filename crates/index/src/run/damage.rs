@@ -97,7 +97,6 @@ impl Run {
         Ok(left.is_empty())
     }
 
-    /// Returns the same run, of which newer tiers determine the keys of `range`.
     pub(crate) fn covered_by(&self, range: &KeyRange) -> Arc<Self> {
         let (mut whole, mut covered) = (range.clone(), Vec::new());
         for part in &self.covered {
@@ -110,7 +109,6 @@ impl Run {
         Arc::new(Self { index: None, covered, ..self.copy() })
     }
 
-    /// Returns the same run with these blocks masked.
     pub(crate) fn without(&self, blocks: &[usize]) -> Arc<Self> {
         let masked = self.masked.iter().chain(blocks).copied().collect();
         Arc::new(Self { index: None, masked, ..self.copy() })
@@ -218,7 +216,6 @@ fn union(one: &KeyRange, other: &KeyRange) -> Option<KeyRange> {
 }
 
 impl Run {
-    /// Returns the copy of the run's footer for the manifest.
     pub(crate) fn footer_copy(&self) -> Bytes {
         footer::encode_copy(&self.meta, &self.layout).into()
     }

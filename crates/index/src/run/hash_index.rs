@@ -24,7 +24,6 @@ pub(super) struct HashIndex {
     block_bits: u32,
 }
 
-/// Possible location of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) block: u32,
@@ -58,13 +57,11 @@ impl HashIndex {
         Some(index)
     }
 
-    /// Returns the first cell of the home bucket.
     fn home(&self, hash: u64) -> usize {
         let buckets = (self.cells.len() / BUCKET) as u128;
         ((u128::from(hash) * buckets) >> 64) as usize * BUCKET
     }
 
-    /// Returns the fingerprint of a hash, shifted above the block number.
     fn fingerprint(&self, hash: u64) -> u32 {
         ((hash as u32) >> (SLOT_BITS + self.block_bits)) << (SLOT_BITS + self.block_bits)
     }
@@ -135,7 +132,6 @@ pub fn key_hash(key: &[u8]) -> u64 {
     fold(hash ^ SEEDS[3], SEEDS[1])
 }
 
-/// Size of a cache line.
 pub(super) const LINE_BYTES: usize = 64;
 
 /// Prefetches the cache line of `bytes[at]`, if it exists. Only a hint.
