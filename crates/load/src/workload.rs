@@ -24,7 +24,6 @@ pub struct Step {
     pub keys: Vec<Vec<u8>>,
     /// Number of pairs to scan.
     pub scan_length: usize,
-    /// Number of records after this step.
     inserted: u64,
 }
 
@@ -36,7 +35,6 @@ pub struct Mix {
     batch: u64,
     deletes_percent: u64,
     scan_length_max: u64,
-    /// Next record to insert.
     next_insert: AtomicU64,
     inserted: Inserted,
     /// Bytes of keys and values of all writes.
@@ -47,7 +45,6 @@ pub struct Mix {
     pub not_found: AtomicU64,
 }
 
-/// Returns the kinds of operations with their percentages.
 fn shares(workload: Workload) -> Vec<(Kind, u64)> {
     let reads_and = |kind, percent| vec![(kind, percent), (Kind::Read, 100 - percent)];
     let scans = |percent| vec![(Kind::Scan, percent), (Kind::Update, 100 - percent)];
