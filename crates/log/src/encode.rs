@@ -42,7 +42,6 @@ const COPY_BYTES: usize = 2 << 10;
 /// costs more.
 const COMBINED_BYTES_MIN: usize = 2 << 10;
 
-/// Position of the frame, and the log's state before it.
 pub(crate) struct FrameContext<'a> {
     pub origin: Origin,
     pub at: Lsn,
@@ -105,7 +104,6 @@ pub(crate) fn encode(
     Ok(encoder.finish())
 }
 
-/// Encodes the empty frame that confirms the batch before it.
 pub(crate) fn encode_confirmation(place: &FrameContext<'_>, buffer: &mut AlignedBuf) {
     buffer.clear();
     let mut header =
@@ -129,7 +127,6 @@ struct Encoder<'a, 'f> {
     out: Encoded,
 }
 
-/// A region's log as the batch leaves it.
 #[derive(Debug, Default)]
 struct PendingLog {
     destroyed: bool,
@@ -371,7 +368,6 @@ impl Encoder<'_, '_> {
 /// Capacity kept for the next batch.
 const BYTES_KEPT: usize = 1 << 20;
 
-/// The items of one frame in the form of a sidecar.
 #[derive(Debug, Default)]
 pub(crate) struct Staged {
     items: Vec<u8>,
@@ -424,7 +420,6 @@ const FIRST_BYTES: usize = MEMORY_ALIGN_BYTES;
 /// 0.61.
 const PART_BYTES_MIN: usize = 256 << 10;
 
-/// Target of parts written before the frame is complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PipelinedWrite<'a> {
     pub file: &'a dyn VfsFile,
@@ -446,7 +441,6 @@ pub(crate) struct FrameBuffer<'a> {
 }
 
 impl<'a> FrameBuffer<'a> {
-    /// Creates an empty frame in the memory of `remaining`.
     pub(crate) fn new(mut remaining: AlignedBuf, pipelined: Option<PipelinedWrite<'a>>) -> Self {
         remaining.clear();
         let (first, parts) = (AlignedBuf::new(), Vec::new());
@@ -492,7 +486,6 @@ impl<'a> FrameBuffer<'a> {
         }
     }
 
-    /// Whether a part is long enough to be submitted.
     pub(crate) fn has_full_part(&self) -> bool {
         self.pipelined.is_some() && self.result.is_ok() && self.remaining.len() >= PART_BYTES_MIN
     }

@@ -322,7 +322,6 @@ const SHARE_FIRST: u32 = u32::MAX / 2;
 /// one half.
 const STEP: u32 = 64;
 
-/// Adaptive share of long reads that go through the page cache.
 #[derive(Debug)]
 pub(crate) struct LongReads {
     /// In units of 1/`u32::MAX`.
@@ -336,7 +335,6 @@ impl Default for LongReads {
 }
 
 impl LongReads {
-    /// Whether this piece of a file now goes through the page cache.
     pub(crate) fn is_cached(&self, file: FileId, piece: u64) -> bool {
         place(file, piece) <= self.share.load(Ordering::Relaxed)
     }
@@ -397,7 +395,6 @@ mod tests {
         }
     }
 
-    /// Returns the shares of reads that hit the cache and that went through it.
     fn shares(reads: impl Iterator<Item = u64>, pieces_max: usize) -> (f64, f64) {
         let long = LongReads::default();
         let mut cache = PageCache { pieces_max, pieces: VecDeque::new() };

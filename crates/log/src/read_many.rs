@@ -92,7 +92,6 @@ pub struct ReadMany {
     pub read_bytes: u64,
 }
 
-/// Neighbouring values that one read covers.
 struct Stretch<'a> {
     file: FileId,
     /// From the first byte of the first value to the last byte of the last (exclusive end).
@@ -102,7 +101,6 @@ struct Stretch<'a> {
     wanted_bytes: u64,
 }
 
-/// A read through the page cache that was requested from the device.
 struct PendingRead<'a> {
     stretch: Stretch<'a>,
     file: Arc<dyn VfsFile>,
@@ -387,7 +385,6 @@ const STEP_BYTES: usize = 2 << 20;
 #[derive(Clone, Debug)]
 pub(crate) struct ReadPool {
     free: Arc<Mutex<Vec<AlignedBuf>, { rank::LOG_READ_POOL }>>,
-    /// Maximum bytes of all free buffers.
     kept_bytes_max: usize,
 }
 
@@ -436,7 +433,6 @@ impl Pooled {
         self.buffer.capacity()
     }
 
-    /// Returns the buffer as bytes that values can share.
     pub(crate) fn into_bytes(self) -> Bytes {
         Bytes::from_owner(self)
     }

@@ -35,12 +35,10 @@ pub(crate) struct Shared {
     /// rebuilt from values.
     pub has_replicas: bool,
     pub counters: Counters,
-    /// Freed segments, by their old identifiers.
     pub free: Mutex<Vec<FileId>, { rank::LOG_FREE }>,
     pub next_file: AtomicU32,
 }
 
-/// Durable state.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub regions: Regions,
@@ -100,7 +98,6 @@ impl Shared {
 }
 
 impl Shared {
-    /// Returns a handle through the page cache.
     pub(crate) fn handle(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
         self.handle_of(name, false)
     }

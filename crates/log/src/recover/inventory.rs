@@ -13,7 +13,6 @@ use std::collections::BTreeSet;
 use stele_types::{Error, FileId, Lsn, Result};
 use stele_vfs::DirEntry;
 
-/// Treatment of leftovers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Orphans {
     Removed,
@@ -120,7 +119,6 @@ impl Inventory {
     }
 }
 
-/// Whether a freed segment of this length is worth keeping beside `count` others.
 pub(crate) fn is_reusable(count: usize, bytes: u64, options: &LogOptions) -> bool {
     let max = options.segment_bytes_max;
     count < options.recycle_segments_max && bytes <= max && bytes >= max / 2
@@ -139,7 +137,6 @@ fn segment_meta(dir: &Dir, id: FileId, entry: &DirEntry) -> FileMeta {
     meta
 }
 
-/// One segment of the chain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     pub id: FileId,

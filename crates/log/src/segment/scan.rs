@@ -43,7 +43,6 @@ pub(crate) enum TailState {
     },
 }
 
-/// Readable part of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Payloads {
     All,
@@ -51,7 +50,6 @@ pub(crate) enum Payloads {
     Some,
 }
 
-/// Callback for each frame and its body.
 pub(crate) type FrameSink<'a> = dyn FnMut(&FrameHeader, &[u8], Payloads) -> Result<()> + 'a;
 
 /// Calls `f` with each frame from the first block on. Stops at `until`, or at the first block
@@ -233,7 +231,6 @@ const WINDOW_BYTES: u64 = 1 << 20;
 /// A multiple of every device's block.
 const ALIGN_BYTES: u64 = 4096;
 
-/// Content of a block where a frame could begin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Probe {
     Frame(FrameHeader),
@@ -297,7 +294,6 @@ impl SegmentReader {
         self.header.block_bytes
     }
 
-    /// Returns what the checksums of the frames cover besides them.
     pub(crate) fn origin(&self) -> Origin {
         Origin { store: self.header.store, salt: self.header.salt }
     }
@@ -306,7 +302,6 @@ impl SegmentReader {
         Error::corrupt(self.path(), u64::from(at), detail)
     }
 
-    /// Drops the window and reads the file's length again.
     pub(crate) fn refresh(&mut self) -> Result<()> {
         self.window.clear();
         self.len = self.file.len()?;
@@ -337,7 +332,6 @@ impl SegmentReader {
         Ok(self.window.as_slice().get(begin..begin + bytes))
     }
 
-    /// Checks for a whole frame that belongs to exactly this position.
     pub(crate) fn probe(&mut self, at: u32) -> Result<Probe> {
         let Some(frame) = self.named(at)? else {
             let header = self.range(u64::from(at), FRAME_HEADER_BYTES)?;
@@ -369,7 +363,6 @@ impl SegmentReader {
         self.range(u64::from(at) + FRAME_HEADER_BYTES as u64, frame.body_bytes as usize)
     }
 
-    /// Returns the offset of the next frame.
     pub(crate) fn after(&self, at: u32, frame: &FrameHeader) -> u32 {
         let end = (u64::from(at) + frame.bytes()).next_multiple_of(u64::from(self.block_bytes()));
         u32::try_from(end).unwrap_or(u32::MAX)
@@ -378,7 +371,6 @@ impl SegmentReader {
 
 pub(crate) type ItemSink<'a> = dyn FnMut(&Item<'_>) -> Result<()> + 'a;
 
-/// Passes the items of one frame that was read from `path` to `f`.
 pub(crate) fn of_frame(
     path: &std::path::Path,
     frame: &FrameHeader,
@@ -400,7 +392,6 @@ pub(crate) fn of_frame(
     Ok(())
 }
 
-/// Passes the items of a sidecar to `f`.
 pub(crate) fn of_sidecar(reader: &ChunkReader, f: &mut ItemSink<'_>) -> Result<()> {
     let segment = Lsn::new(reader.footer.file, 0);
     reader.each(&mut |at, chunk| {

@@ -83,7 +83,6 @@ impl RecordFields {
     }
 }
 
-/// Fields of a sorted file's footer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SortedTotals {
     pub records: u64,
@@ -129,7 +128,6 @@ pub(crate) fn meta(dir: &Dir, id: FileId, entry: &DirEntry) -> Result<FileMeta> 
     }
 }
 
-/// One record, borrowed from the reader's window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SortedRecord<'a> {
     pub at: u64,
@@ -239,7 +237,6 @@ pub(crate) fn header_of(
     (is_whole && rest.starts_with(key)).then_some(fields)
 }
 
-/// Returns fields and key of the record with its value at `at`.
 pub(crate) fn header_before(
     file: &dyn VfsFile,
     store: StoreId,
