@@ -45,7 +45,6 @@ impl KnownRun {
         (verdict, is_changed)
     }
 
-    /// Returns the record of a run that goes on after the known one.
     fn succeeded(&self, run: &StoreRun, address: &str, evidence: &Evidence) -> Self {
         let was_silent = evidence.probe == Probe::Silent && self.address != address;
         let displaced = was_silent.then(|| (self.run.lineage.clone(), self.address.clone()));
@@ -304,7 +303,6 @@ fn moved(run: &StoreRun, stated: &Probe) -> Verdict {
     }
 }
 
-/// Judges a run beside the one that answers at the known address.
 fn answered(
     known: &KnownRun,
     run: &StoreRun,
@@ -335,7 +333,6 @@ fn is_out_of_reach(known: &KnownRun, run: &StoreRun) -> bool {
     run.boot.count > known.run.boot.count.saturating_add(named)
 }
 
-/// Regions that a comparison names.
 const REGIONS_MAX: usize = 3;
 const DAY_S: u64 = 86_400;
 
@@ -410,7 +407,6 @@ impl std::fmt::Display for RunSummary {
     }
 }
 
-/// Last entries of a region on two stores.
 struct Difference {
     region: RegionId,
     here: Option<(Term, LogIndex)>,

@@ -151,7 +151,6 @@ impl Table {
     }
 }
 
-/// Whether what the placement group lists replaces what a node stated itself.
 enum Replaces {
     Yes,
     No,

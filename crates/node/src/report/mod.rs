@@ -409,7 +409,6 @@ mod settings_tests {
     }
 }
 
-/// Reports of the regions of a node, by store.
 #[derive(Debug, Default)]
 struct KnownRegions {
     stores: BTreeMap<StoreId, OfStore>,
@@ -417,7 +416,6 @@ struct KnownRegions {
 
 #[derive(Debug, Default)]
 struct OfStore {
-    /// Collection that is known.
     at: Collection,
     regions: BTreeMap<RegionId, CoreReport>,
     leaderless: BTreeSet<RegionId>,
@@ -497,13 +495,11 @@ impl KnownRegions {
         self.stores.values().flat_map(|known| known.regions.keys().copied())
     }
 
-    /// Returns the reports of the region's leaders here.
     fn leading(&self, region: RegionId) -> impl Iterator<Item = &CoreReport> {
         let here = self.stores.values().filter_map(move |known| known.regions.get(&region));
         here.filter(|report| report.is_leading)
     }
 
-    /// Returns the reports of replicas without a leader.
     fn leaderless(&self) -> impl Iterator<Item = (StoreId, &CoreReport)> {
         self.stores.iter().flat_map(|(store, known)| {
             let reports = known.leaderless.iter().filter_map(|region| known.regions.get(region));

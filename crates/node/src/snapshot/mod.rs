@@ -155,7 +155,6 @@ mod tests {
         SnapshotHeader { region, at, leader_term: Term(6), from, to, bytes: 0, merges: None }
     }
 
-    /// Returns the source of a snapshot of [`PAIRS`] pairs, two in a chunk.
     fn source() -> Source<ModelEngine> {
         let engine = ModelEngine::new();
         let mut ingest = engine.begin_ingest(vec![KeyRange::all()]).unwrap();
