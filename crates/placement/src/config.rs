@@ -20,7 +20,6 @@ pub enum Mode {
 impl Mode {
     /// Every mode, by number.
     pub const ALL: [Self; 4] = [Self::Even, Self::Leaders, Self::Alor, Self::Quorum];
-    /// Names of the modes, by number.
     const NAMES: &'static [&'static str] = &["even", "leaders", "alor", "quorum"];
 }
 

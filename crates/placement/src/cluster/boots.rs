@@ -22,7 +22,6 @@ use crate::pairs::{self, PairChange};
 use crate::store::{LastHeartbeat, Liveness, NodeReport, Store, StoreReport, StoreState};
 use stele_types::{BootOrder, Error, Result, StoreId, StoreRun};
 
-/// A reported run beside the recorded one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reported {
     /// It is the recorded run, or states nothing to compare.
@@ -169,8 +168,6 @@ impl Cluster {
         is_due.then(|| pairs::disconnected(store.id, Some(disconnected_s)))
     }
 
-    /// Adds persisted times without heartbeats to the stores' state at the start of a leader's
-    /// term.
     pub(super) fn restore_disconnections(&mut self) {
         // bug placement.restart_down_timers: return;
         for (id, seconds) in &self.disconnected_s {

@@ -54,7 +54,6 @@ pub struct Cluster {
     former_silences: BTreeSet<StoreId>,
     /// Classes of the stores' speeds; persisted when they change.
     speeds: Speeds,
-    /// Failure domains of the members and settings that are committed.
     domains: Domains,
     /// Stores that are nearly full. Not persisted.
     nearly_full: BTreeSet<StoreId>,

@@ -126,7 +126,6 @@ impl Cluster {
         smallest.unwrap_or(u64::MAX)
     }
 
-    /// Returns the number of failure domains of the stores in service that `counts` accepts.
     fn domains(&self, mut counts: impl FnMut(&Store) -> bool) -> usize {
         let stores = self.stores.values();
         let domains: BTreeSet<Domain> = stores
@@ -380,7 +379,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether the replica's store is live and the region's leader can reach the replica.
     pub(crate) fn is_reachable(&self, info: &RegionInfo, peer: &Peer, now: Millis) -> bool {
         let known = self.is_live(peer.store, now);
         known && !info.down.iter().any(|down| down.peer == peer.id)

@@ -43,7 +43,6 @@ fn finish(view: &ClusterView<'_>, info: &RegionInfo) -> Option<Operator> {
     plan::operator(info, Kind::Finish, vec![step], reason)
 }
 
-/// Returns operators that promote or remove them.
 pub(crate) fn pick_orphan_learners(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let regions = view.without_operator(&survey.with_learners);
     regions.filter_map(|info| promote_or_remove(view, info)).collect()

@@ -45,7 +45,6 @@ pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     out
 }
 
-/// Plans the move of a region's leader to a store of a higher class.
 fn to_faster(view: &ClusterView<'_>, loads: &mut Loads, id: RegionId) -> Option<Operator> {
     let info = view.cluster.regions().get(id).filter(|_| !view.operators.has_operator(id))?;
     let leader = info.leader?;
@@ -104,7 +103,6 @@ fn best_target<'a>(
     judged.min_by_key(level).map(|to| (info, cost, *to))
 }
 
-/// Returns operators that transfer leadership.
 pub(crate) fn pick_evictions(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let mut loads = survey.loads.clone();
     let unfit = survey.loads.iter().filter(|load| load.is_unfit);

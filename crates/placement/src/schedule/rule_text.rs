@@ -23,12 +23,10 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Two classes as speeds, the first that of the store itself or of the future.
 fn speeds(first: SpeedClass, word: &str, second: SpeedClass) -> String {
     format!("{} {word} {} operations a second", first.per_second(), second.per_second())
 }
 
-/// Level in thousandths of the mean as percent.
 fn percent(permille: u64) -> String {
     format!("{}.{} %", permille / 10, permille % 10)
 }

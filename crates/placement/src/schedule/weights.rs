@@ -80,7 +80,6 @@ fn occupied_domains(stores: &[Share], domain_count: usize) -> usize {
     seen.iter().filter(|is_seen| **is_seen).count()
 }
 
-/// Returns the capacity as a share of all data.
 fn capacity_share(store: &Share, data_bytes: u64) -> u64 {
     // bug placement.capacity_ignored: always
     if store.capacity_bytes == u64::MAX {
@@ -97,7 +96,6 @@ fn fill(store: &Share, cap: u64, level: u128) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX).min(cap)
 }
 
-/// Returns the sum of the shares in each domain.
 fn domains(stores: &[Share], caps: &[u64], domain_count: usize, level: u128) -> Vec<u64> {
     let mut out = vec![0_u64; domain_count];
     for (store, cap) in stores.iter().zip(caps) {
@@ -211,7 +209,6 @@ mod tests {
         Share { speed, capacity_bytes: u64::MAX, domain, is_nearly_full: false }
     }
 
-    /// Returns the weights in parts of a thousand of their sum.
     fn permille(weights: &[u64]) -> Vec<u64> {
         let sum: u64 = weights.iter().sum();
         weights.iter().map(|weight| (weight * 1000 + sum / 2) / sum).collect()
