@@ -308,7 +308,6 @@ impl Reader {
         }
     }
 
-    /// Returns the pairs and bytes that reads have returned.
     pub(crate) fn returned(&self) -> (u64, u64) {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (load(&self.returned_pairs), load(&self.returned_bytes))
@@ -369,7 +368,6 @@ impl Reader {
         *self.leader.write() = leader;
     }
 
-    /// Records that this peer leads `term` and serves.
     pub(crate) fn set_leading_term(&self, term: u64) {
         self.lease_until.store(0, Ordering::Release);
         self.term.store(term, Ordering::Release);

@@ -140,7 +140,6 @@ impl<E: StorageEngine> RaftStore<E> {
         Ok(())
     }
 
-    /// Drops the pairs of replicas with durable tombstones.
     pub(super) fn drop_left(&mut self) -> Result<()> {
         let left = std::mem::take(&mut self.leaving.under_way);
         self.drop_or_wait(left)

@@ -41,7 +41,6 @@ pub struct RaftStore<E: StorageEngine> {
     /// Tombstones of removed replicas. Late messages for them are answered, and their peers are
     /// never created again.
     tombstones: BTreeMap<RegionId, Region>,
-    /// Regions with pending work.
     dirty: BTreeSet<RegionId>,
     /// Regions that are awake. Hibernating ones need no ticks.
     ticking: BTreeSet<RegionId>,
@@ -131,13 +130,10 @@ struct ReportChanges {
     number: u64,
     /// Regions that worked, or ended, since the last collection.
     noted: BTreeSet<RegionId>,
-    /// Regions of which the report changes with time alone.
     changes_with_time: BTreeSet<RegionId>,
     /// Collection that last held each region.
     last: BTreeMap<RegionId, u64>,
-    /// The same, in the order of the collections.
     order: BTreeSet<(u64, RegionId)>,
-    /// Those of them that ended here.
     ended: BTreeSet<RegionId>,
 }
 

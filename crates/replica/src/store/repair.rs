@@ -17,7 +17,6 @@ const REQUEST_INTERVAL_NANOS: u64 = 200_000_000;
 /// Most values requested in one round: the replies must fit in the engine.
 const REQUESTED_MAX: usize = 64;
 
-/// Time and number of the next round.
 #[derive(Debug, Default)]
 pub(super) struct Repair {
     next_nanos: u64,
@@ -97,7 +96,6 @@ impl<E: StorageEngine> RaftStore<E> {
         let _ = self.ctx.engine.repair_range(range, pairs.into_iter().map(pair).collect());
     }
 
-    /// Returns the store's own pairs that it has in memory.
     fn own_pairs(&self) -> Vec<(Bytes, Bytes)> {
         let (cluster, store) = (self.ctx.options.cluster, self.ctx.options.store);
         let mut pairs = vec![(keyspace::ident_key(), StoreIdent { cluster, store }.encode())];

@@ -29,10 +29,8 @@ use stele_types::{LogIndex, Peer, PeerId, RegionPhase, StoreId, Term};
 
 /// Exclusive limit of terms and indexes; counting does not reach it.
 const NUMBER_MAX: u64 = 1 << 62;
-/// Most reads that wait for a quorum.
 const PENDING_READS_MAX: usize = 4096;
 
-/// State of the receiving peer, against which a message is checked.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PeerState {
     pub receiver: PeerId,
@@ -41,7 +39,6 @@ pub(crate) struct PeerState {
     pub last: LogIndex,
     /// Its last durable entry.
     pub persisted: LogIndex,
-    /// Leader of its term, as far as it knows.
     pub leader: Option<PeerId>,
     pub is_leader: bool,
     /// Whether the sender is a member, as far as it knows.
@@ -236,7 +233,6 @@ pub(crate) fn check_stores(message: &PeerMessage, here: StoreId) -> Result<(), &
     }
 }
 
-/// Checks a snapshot for a peer, given the peer's term and last applied entry.
 pub(crate) fn check_snapshot(
     header: &SnapshotHeader,
     term: Term,

@@ -26,7 +26,6 @@ impl Room {
         self.refused_bytes
     }
 
-    /// Records what a follower states with an answer.
     pub(crate) fn note_answer(&mut self, follower: PeerId, is_full: bool, now_nanos: u64) {
         match is_full {
             true => _ = self.full.entry(follower).or_insert(now_nanos),
