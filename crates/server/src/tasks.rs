@@ -147,7 +147,6 @@ impl Tasks {
         self.record(&store_name(store), error, false);
     }
 
-    /// Records that a store which had stopped goes on.
     pub(crate) fn store_goes_on(&self, store: StoreId) {
         self.shared.reports.lock().remove(&store_name(store));
     }
@@ -183,7 +182,6 @@ impl Tasks {
         (is_healthy, lines)
     }
 
-    /// Returns the reason why a store has stopped.
     pub(crate) fn store_failure(&self, store: StoreId) -> Option<String> {
         let reports = self.shared.reports.lock();
         let report = reports.get(&store_name(store))?;

@@ -187,14 +187,12 @@ impl Config {
         Some(self.clone().field(key)?.text())
     }
 
-    /// Returns the names and values of the labels.
     pub(crate) fn label_pairs(&self) -> Vec<(String, String)> {
         let pair =
             |label: &String| label.split_once('=').map(|(a, b)| (a.to_owned(), b.to_owned()));
         self.labels.iter().filter_map(pair).collect()
     }
 
-    /// Returns the address advertised to clients and peers.
     pub(crate) fn advertised(&self) -> &str {
         if self.advertise.is_empty() { &self.listen } else { &self.advertise }
     }
@@ -331,7 +329,6 @@ fn unknown(key: &str) -> String {
     format!("unknown setting `{key}`; known settings: {}", keys.join(", "))
 }
 
-/// Begin of the name of each variable that is a setting.
 const PREFIX: &str = "STELE_";
 /// Variables of the repository's tests, without the prefix. Nodes that tests start inherit them.
 const OF_TESTS: [&str; 7] =

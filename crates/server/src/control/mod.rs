@@ -18,7 +18,6 @@ use stele_proto::stele::control::v1::*;
 use stele_types::{RegionId, StoreId};
 use tonic::{Request, Response, Status};
 
-/// Control service of one node.
 pub(crate) struct ControlService {
     config: Arc<LiveConfig>,
     placement: Arc<PlacementService>,
@@ -31,7 +30,6 @@ pub(crate) struct ControlService {
 type RpcResult<T> = Result<Response<T>, Status>;
 
 impl ControlService {
-    /// Creates the service.
     pub(crate) fn new(
         config: Arc<LiveConfig>,
         placement: Arc<PlacementService>,
@@ -88,7 +86,6 @@ impl ControlService {
     }
 }
 
-/// Returns the memory of a request, which the layer below the services has created.
 fn memory_of<T>(request: &Request<T>) -> Result<Arc<RequestMemory>, Status> {
     let arrived = request.extensions().get::<Arc<Arrived>>();
     arrived

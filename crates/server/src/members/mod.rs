@@ -47,7 +47,6 @@ impl Members {
         Self { table: RwLock::new(Table::new(known)), ..Self::default() }
     }
 
-    /// Keeps a copy in `dir` from now on.
     pub(crate) fn keep_in(&self, dir: &Path) {
         let mut copies = self.copies.lock();
         if !copies.iter().any(|copy| copy.dir == dir) {
@@ -182,7 +181,6 @@ impl Members {
         self.learn(|table| table.update(version, &decode(members), own))
     }
 
-    /// Changes the table, and announces what was learned.
     fn learn<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = self.table.write();
         let result = change(&mut table);
@@ -253,7 +251,6 @@ fn decode(members: &[control::Member]) -> Vec<Listed> {
     listed
 }
 
-/// Encodes a store of a node.
 pub(crate) fn wire_store(id: StoreId, state: i32, run: &StoreRun) -> control::MemberStore {
     let Boot { count, nonce } = run.boot;
     let boot = || control::Boot { count, nonce, starts: run.lineage.to_bytes().into() };

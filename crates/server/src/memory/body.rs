@@ -29,7 +29,6 @@ const GROWTH_BYTES_MAX: usize = 8 << 20;
 /// Pause between two tries, if no memory is released.
 const MEMORY_RETRY: Duration = Duration::from_millis(100);
 
-/// Body of a request, of which the bytes are charged.
 pub(super) struct RequestBody<B> {
     body: B,
     arrived: Arc<Arrived>,
@@ -42,7 +41,6 @@ pub(super) struct RequestBody<B> {
     limits: Limits,
     /// Time by which the body, or a message of a stream, must be whole.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// Wait of a message for memory that other requests use.
     waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// End of all such waits of the message.
     wait_until: Option<Instant>,
@@ -60,13 +58,11 @@ pub struct Limits {
 }
 
 enum Kind {
-    /// Messages of gRPC to a method.
     Messages(&'static Method, State),
     /// Anything else: the bytes so far.
     Other(u64),
 }
 
-/// Position in the messages.
 enum State {
     /// In a header, of which these bytes arrived.
     Header([u8; HEADER_BYTES], usize),
@@ -119,7 +115,6 @@ impl<B> RequestBody<B> {
         }
     }
 
-    /// Processes some of the bytes that arrived.
     fn step(&mut self) -> Step {
         let (method, state) = match &mut self.kind {
             Kind::Other(bytes) => {
@@ -431,7 +426,6 @@ fn too_long(bytes: u64, bytes_max: u64) -> Step {
     Step::Fail(refused(Exceeded::Request { bytes, bytes_max }))
 }
 
-/// Returns the status of a stream that is refused.
 fn refused(exceeded: Exceeded) -> Status {
     Status::resource_exhausted(exceeded.to_string())
 }

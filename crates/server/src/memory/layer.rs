@@ -21,7 +21,6 @@ use tower::Service;
 
 /// Memory of a request beside its headers and messages: its stream, its task and its answer's headers.
 const REQUEST_BYTES: u64 = 4 << 10;
-/// Header that names the compression of a client's messages.
 const ENCODING: &str = "grpc-encoding";
 /// Services of which the requests hold keys and values.
 const DATA: [&str; 2] = ["/tikvpb.Tikv/", "/stele.kv.v1.Kv/"];
@@ -131,7 +130,6 @@ impl Windows {
         *self.bytes.lock() >= self.bytes_max
     }
 
-    /// Returns the window of a new connection.
     pub(super) fn take(&self, window_bytes_max: u32) -> u32 {
         let mut bytes = self.bytes.lock();
         let part = self.bytes_max.saturating_sub(*bytes) / PART;
@@ -140,7 +138,6 @@ impl Windows {
         window_bytes
     }
 
-    /// Returns the window of a connection that has ended.
     pub(super) fn give_back(&self, window_bytes: u32) {
         let mut bytes = self.bytes.lock();
         *bytes = bytes.saturating_sub(u64::from(window_bytes));

@@ -16,7 +16,6 @@ use stele_engine::{DirStart, RecoveringStore, Started};
 use stele_node::start::{self, Directory};
 use stele_types::{ClusterId, Error, Result, StartId, StoreId, StoreIdent};
 
-/// Directories after the attempt to open each.
 pub(super) struct Dirs {
     /// Open ones; those without an identity are new.
     pub opened: Opened,
@@ -46,8 +45,6 @@ impl Dirs {
         Arc::new(boots)
     }
 
-    /// Keeps the list of members, with the stores of this node and their runs, in every directory that
-    /// has an identity.
     pub(super) fn keep_members(
         &self,
         cluster: ClusterId,
@@ -318,7 +315,6 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// Directory that serves no store, with the reason.
 struct Failed {
     dir: PathBuf,
     error: Error,

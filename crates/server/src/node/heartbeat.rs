@@ -28,7 +28,6 @@ use tokio::sync::watch;
 
 /// Time between two reports without changes.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Time between two ticks of the placement service.
 const TICK: Duration = Duration::from_millis(100);
 /// Time before the next report after one that failed.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
@@ -53,7 +52,6 @@ pub(super) struct Heartbeats {
     pub displaced: Displaced<Sample>,
 }
 
-/// State that the report, its steps and the measurement of sizes share.
 struct Shared {
     reporter: Mutex<Reporter>,
     splitter: Mutex<Splitter>,
@@ -252,7 +250,6 @@ impl Heartbeats {
         }
     }
 
-    /// Puts the settings into force, destroys removed replicas, and starts steps.
     async fn apply(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -337,7 +334,6 @@ impl Heartbeats {
     }
 }
 
-/// Reports of the stores of the node.
 struct OfStores {
     stores: Vec<StoreReport>,
     changes: Vec<Arc<Changes>>,

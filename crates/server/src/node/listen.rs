@@ -13,7 +13,6 @@ use tokio::time::{Instant, timeout_at};
 
 /// Time in which the advertised name must resolve: a name may be entered when its node starts.
 const RESOLVE_MAX: Duration = Duration::from_secs(10);
-/// Pause before the next attempt to resolve it.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Binds the port; returns the listener and the advertised address, which resolves. Another port than
@@ -74,7 +73,6 @@ async fn until_resolved<F: Future<Output = std::io::Result<()>>>(
     }
 }
 
-/// Signal that a node obeys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     /// SIGTERM or SIGINT.
@@ -121,7 +119,6 @@ impl Signals {
 /// Number of the state LISTEN in the tables of `/proc/net`.
 const LISTEN: &str = "0A";
 
-/// A process that listens on a port.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Holder {
     pub process: u32,
@@ -176,7 +173,6 @@ mod tests {
     const MAX: Duration = Duration::from_millis(300);
     const PAUSE: Duration = Duration::from_millis(20);
 
-    /// Resolves a name that appears at the attempt `appears`.
     async fn resolved_at(appears: usize) -> Result<()> {
         let attempts = AtomicUsize::new(0);
         let resolve = || {

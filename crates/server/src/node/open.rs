@@ -62,7 +62,6 @@ pub(super) fn engine(config: &Config, dir: &Path) -> Result<Engine> {
     Ok(engine)
 }
 
-/// Logs what holds the store, and what an operator should know about it.
 fn describe_file_system(engine: &Engine, dir: &Path) {
     let (file_system, dir) = (engine.file_system(), dir.display());
     let reserve = match file_system.kind.can_reserve() {
@@ -111,7 +110,6 @@ fn sort_phase(config: &Config, dir: &Path) -> f64 {
     hash as f64 / u64::MAX as f64
 }
 
-/// Returns the settings of garbage collection, which a running store can take over.
 pub(super) fn gc_options(config: &Config) -> GcOptions {
     let policy = match config.gc_policy.as_str() {
         "nezha" => PolicyKind::Nezha,
@@ -188,7 +186,6 @@ const ELECTION_TICKS: u64 = 10;
 /// A single pair may be as large as values are; batches are split at the configured size earlier.
 const ENTRY_BYTES_MAX: u64 = stele_types::size::COMMAND_BYTES_MAX as u64;
 
-/// Directory that does not open yet.
 pub(super) struct DamagedDir {
     pub dir: PathBuf,
     pub ident: StoreIdent,
@@ -196,7 +193,6 @@ pub(super) struct DamagedDir {
     recovery: EntryRecovery<RecoveringStore>,
 }
 
-/// Logs what a directory lost.
 pub(super) fn damaged(
     dir: &Path,
     ident: StoreIdent,

@@ -112,7 +112,6 @@ async fn in_background(
     tokio::task::spawn_blocking(move || change(&files)).await.unwrap_or(Ok(()))
 }
 
-/// Asks the node at an address for what its directory of the store holds.
 async fn ask(address: &str, cluster: ClusterId, store: StoreId) -> Option<RunSummary> {
     let header = Some(RequestHeader { cluster_id: cluster.0, forwarded: false });
     let asked = async {
@@ -210,7 +209,6 @@ pub trait KeepRun: Send + Sync {
     fn describe_run(&self, store: StoreId) -> Result<RunSummary>;
 }
 
-/// Encodes the description of a directory.
 pub(crate) fn described(summary: RunSummary) -> wire::DescribeRunResponse {
     let Boot { count, nonce } = summary.run.boot;
     let starts = summary.run.lineage.to_bytes().into();

@@ -19,13 +19,10 @@ use stele_proto::stele::control::v1::{ListRegionsRequest, ListRegionsResponse, R
 use stele_types::{KeyRange, PeerRole, RegionId, RegionKind, RegionPhase, StoreId, Term};
 use tonic::Status;
 
-/// Limit for the records that one proposal persists for an answer.
 const SAVE_BYTES_MAX: usize = 256 << 10;
-/// Limit for the proposals of one answer.
 const SAVES_MAX: usize = 1000;
 
 impl PlacementService {
-    /// Returns the region that holds a key.
     pub(crate) async fn region_by_key(
         self: &Arc<Self>,
         key: &[u8],
@@ -165,7 +162,6 @@ impl PlacementService {
         confirmed.map_err(|error| Status::unavailable(format!("not leader: {error}")))
     }
 
-    /// Persists what is known of these regions, or a part of it.
     async fn save_regions(self: &Arc<Self>, ids: Vec<RegionId>) -> Result<(), Status> {
         let _saving = self.saving.lock().await;
         // The holder before may have persisted them.
@@ -214,7 +210,6 @@ fn is_gapless(range: &KeyRange, regions: &[RegionInfo], is_cut: bool) -> bool {
     is_cut || (!range.end.is_empty() && *covered >= range.end)
 }
 
-/// Most regions in one answer.
 const PAGE_MAX: usize = 4096;
 
 leader_calls! {
@@ -234,7 +229,6 @@ impl PlacementService {
     }
 }
 
-/// Returns a page and the numbers of its regions.
 fn list(
     state: &LeaderState,
     request: &ListRegionsRequest,

@@ -252,7 +252,6 @@ impl Http {
 /// Answer to every call of TiKV and PD that is not supported.
 pub(crate) const RAW_CALLS_ONLY: &str = "raw key-value calls only";
 
-/// Prefix of the paths of Stele's own calls.
 const OWN_CALLS: &str = "/stele.";
 
 /// Adds a text to the refusals of calls that a generated service does not have. Their status has none.
@@ -268,7 +267,6 @@ pub(crate) fn with_text_of_unsupported(grpc: Router) -> Router {
     }))
 }
 
-/// Answers the requests that have no route.
 pub(crate) async fn answer_unsupported(request: Request) -> Response {
     let kind = request.headers().get(CONTENT_TYPE);
     if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use stele_storage::Space;
 use stele_types::StoreId;
 
-/// Space of one store, and what is said of its changes.
 #[derive(Debug)]
 pub(super) struct SpaceWatch {
     store: StoreId,
@@ -18,12 +17,9 @@ pub(super) struct SpaceWatch {
     last: Mutex<Space>,
 }
 
-/// Change that is worth a log line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// The store refuses puts from now on.
     Full(String),
-    /// It accepts puts again.
     HasRoom(String),
 }
 
@@ -33,7 +29,6 @@ impl SpaceWatch {
         Self { store, refuses_entries, last: Mutex::new(Space::default()) }
     }
 
-    /// Returns the space as last read.
     pub(super) fn last(&self) -> Space {
         *self.last.lock()
     }
@@ -83,7 +78,6 @@ const REFUSALS_END_AFTER_NANOS: u64 = 60_000_000_000;
 #[derive(Debug, Default)]
 pub(super) struct RoomRefusals(Mutex<Option<Refusals>>);
 
-/// Times of the first and the last refusal.
 #[derive(Clone, Copy, Debug)]
 struct Refusals {
     first_nanos: u64,

@@ -25,7 +25,6 @@ use stele_replica::{
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::{Clock, Result, StoreId};
 
-/// Queue of a store's loop, and its thread to wake.
 pub(super) struct Inbox<E: StorageEngine> {
     pub queue: Queue<E, Caller>,
     thread: OnceLock<std::thread::Thread>,
@@ -182,7 +181,6 @@ impl<E: StorageEngine + 'static> Writer<E> {
         self.is_writing
     }
 
-    /// Returns the result of the batch under way, once it is written.
     pub(super) fn written(&mut self) -> Option<Input<E>> {
         let written = self.written.try_recv();
         if !matches!(written, Err(TryRecvError::Empty)) {
@@ -248,7 +246,6 @@ pub struct StageWork {
     pub bytes: u64,
 }
 
-/// Work of each stage, by name.
 #[derive(Debug, Default)]
 pub(super) struct Counts(Mutex<BTreeMap<&'static str, StageWork>>);
 

@@ -157,7 +157,6 @@ pub(super) fn charge(memory: &RequestMemory, bytes: u64, region: RegionId) -> Re
     memory.charge(bytes).map_err(|exceeded| Failure::exceeded(exceeded, region))
 }
 
-/// Answer to a request of unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnUnknown {
     /// The request changes nothing: clients repeat it at another peer.
@@ -175,7 +174,6 @@ pub(crate) enum OnUnknown {
 const UNDETERMINED: &str = "undetermined: the write may or may not have taken effect; \
                             read the key before trying again";
 
-/// Remedy of a full device.
 const NO_ROOM: &str =
     "puts are refused until pairs are deleted or space is added; deletes and reads go on";
 

@@ -24,7 +24,6 @@ use tonic_prost::ProstDecoder;
 const COALESCED_BYTES_MAX: usize = 32 << 10;
 /// Reason why a request has no message.
 pub(super) enum Unread {
-    /// The request ends with this status.
     Status(Box<Status>),
     /// Its message has no memory.
     Exceeded(Exceeded),
@@ -44,7 +43,6 @@ where
     Ok((Streaming::new_request(decoder, request.into_body(), None, Some(bytes_max)), arrived))
 }
 
-/// Returns the one message of a request, with its memory.
 pub(super) async fn message<T>(
     request: Request,
     bytes_max: usize,
@@ -79,7 +77,6 @@ where
     response
 }
 
-/// Body of an answer.
 struct EncodedBody<S> {
     messages: S,
     /// Encoded bytes that are not sent.

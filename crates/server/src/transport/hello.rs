@@ -279,7 +279,6 @@ pub fn alive(gone: &[StoreId]) -> Vec<u8> {
     out
 }
 
-/// Decodes the stores of [`alive`].
 pub(crate) fn read_alive(mut body: &[u8]) -> Option<Vec<StoreId>> {
     match body.is_empty() {
         true => Some(Vec::new()),
@@ -415,7 +414,6 @@ fn take_runs(rest: &mut &[u8], stores: usize) -> Option<Vec<StoreRun>> {
     Some(runs)
 }
 
-/// Takes the starts of one run.
 pub(super) fn take_starts(rest: &mut &[u8]) -> Option<Lineage> {
     Lineage::from_bytes(varint::take_bytes(rest)?)
 }
@@ -437,7 +435,6 @@ pub struct RefusedStore {
     pub text: String,
 }
 
-/// Appends those that fit.
 pub(crate) fn put_refusals(out: &mut Vec<u8>, refused: &[RefusedStore]) {
     let (mut encoded, mut count, mut bytes) = (Vec::new(), 0, 0);
     for it in refused {

@@ -155,7 +155,6 @@ impl Transport {
         });
     }
 
-    /// Tells all nodes that a store of this node serves again.
     pub(crate) fn store_serves(&self, store: StoreId) {
         self.shared.gone.send_if_modified(|gone| {
             let before = gone.len();
@@ -180,7 +179,6 @@ impl Transport {
         self.shared.judge(store, run, address, true).await
     }
 
-    /// Returns the refusal of a run, for the message.
     pub(crate) fn refused_store(
         &self,
         store: StoreId,

@@ -12,9 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use stele_types::StoreId;
 use tokio::sync::Notify;
 
-/// One of a node's connections, as seen by senders.
 pub(super) struct Link {
-    /// Messages that wait for the connection.
     pub queue: Queue,
     /// Ends a pause: the node is dialled now.
     pub retry: Notify,
@@ -26,7 +24,6 @@ impl Link {
     }
 }
 
-/// Another node, by its address.
 pub(super) struct RemoteNode {
     /// `host:port`.
     pub address: String,
@@ -38,7 +35,6 @@ pub(super) struct RemoteNode {
     end: Notify,
 }
 
-/// Last state reported to the owner.
 #[derive(Default)]
 struct Reported {
     /// Whether the node is reachable; `None` before the first report.
@@ -62,7 +58,6 @@ impl RemoteNode {
         }
     }
 
-    /// Returns the stores that are reached through it.
     pub(super) fn stores(&self) -> Arc<[StoreId]> {
         self.stores.read().clone()
     }
@@ -88,7 +83,6 @@ impl RemoteNode {
         }
     }
 
-    /// Returns the stores of the node of which another run is the known one.
     pub(super) fn refused(&self) -> Vec<StoreId> {
         self.reported.lock().refused.clone()
     }
@@ -104,7 +98,6 @@ impl RemoteNode {
         reported.is_reachable == Some(true) && !reported.gone.contains(&store)
     }
 
-    /// Ends the pauses of both connections.
     pub(super) fn retry(&self) {
         self.urgent.retry.notify_one();
         self.data.retry.notify_one();
@@ -259,7 +252,6 @@ impl Nodes {
         *node.stores.write() = stay;
     }
 
-    /// Looks up the address of every store again.
     pub(super) fn refresh_all(&self, shared: &Shared) {
         let nodes: Vec<_> = self.by_address.lock().values().cloned().collect();
         for node in nodes {

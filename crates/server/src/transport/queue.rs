@@ -12,7 +12,6 @@ use tokio::sync::Notify;
 const MESSAGE_OVERHEAD_BYTES: u64 = size_of::<(PeerMessage, u64)>() as u64;
 const ENTRY_OVERHEAD_BYTES: u64 = size_of::<RaftEntry>() as u64;
 const FOUND_OVERHEAD_BYTES: u64 = size_of::<(LostEntry, Bytes)>() as u64;
-/// Capacity that an empty queue keeps.
 const PLACES_KEPT_MAX: usize = 1024;
 
 /// Returns the approximate bytes of a message.
@@ -78,7 +77,6 @@ struct State {
     overflowed: bool,
 }
 
-/// Bounded queue of one connection.
 pub(super) struct Queue {
     state: Mutex<State>,
     filled: Notify,
@@ -147,7 +145,6 @@ impl Queue {
         self.filled.notified().await;
     }
 
-    /// Releases the bytes of written messages.
     pub(super) fn written(&self, bytes: u64) {
         let mut state = self.state.lock();
         state.bytes = state.bytes.saturating_sub(bytes);

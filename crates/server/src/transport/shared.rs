@@ -17,7 +17,6 @@ use stele_types::StoreId;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
-/// State that all connections of a node share.
 pub(super) struct Shared {
     pub options: TransportOptions,
     pub identity: Identity,
@@ -42,19 +41,16 @@ pub(super) struct Shared {
     pub room: Arc<Semaphore>,
 }
 
-/// Most entries of [`Shared::rejected`].
 const REJECTED_MAX: usize = 1024;
 
 /// Bytes of one permit of [`Shared::room`].
 pub(super) const ROOM_UNIT_BYTES: usize = 1 << 10;
 
 impl Shared {
-    /// Returns whether the store is one of this node's that serve.
     pub(super) fn is_own(&self, store: StoreId) -> bool {
         self.own.read().contains(&store) && !self.gone.borrow().contains(&store)
     }
 
-    /// Returns the stores of this node that serve.
     pub(super) fn serving(&self) -> Vec<StoreId> {
         let gone = self.gone.borrow();
         self.own.read().iter().copied().filter(|store| !gone.contains(store)).collect()
@@ -172,7 +168,6 @@ counters! {
 /// `sent` or `received`, frames and bytes.
 pub(super) type Direction = (&'static str, u64, u64);
 
-/// Totals of one lane.
 #[derive(Debug, Default)]
 pub(super) struct LaneStats {
     /// Frames written, without keepalives.
