@@ -143,7 +143,6 @@ impl<V: EngineView> EngineView for Arc<V> {
     }
 }
 
-/// Asks for the memory of pairs that were read.
 fn admitted(pairs: &[Pair], admit: Admit<'_>) -> Admitted<()> {
     let bytes = pairs.iter().map(|pair| (pair.key.len() + pair.value.len()) as u64).sum();
     match pairs.is_empty() || admit(pairs.len(), bytes) {

@@ -188,7 +188,6 @@ impl Intervals {
         self.0.insert(start, end);
     }
 
-    /// Adds the keys of other intervals.
     pub(super) fn extend(&mut self, others: &Self) {
         // bug overlay.merge_loses_range_deletes: return;
         for (start, end) in &others.0 {
@@ -200,7 +199,6 @@ impl Intervals {
         self.entry_at(key).is_some()
     }
 
-    /// Returns the interval that contains `key`.
     pub(super) fn at(&self, key: &[u8]) -> Option<KeyRange> {
         self.entry_at(key).map(interval)
     }

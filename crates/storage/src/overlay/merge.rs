@@ -100,7 +100,6 @@ impl<'a> Points<'a> {
         }
     }
 
-    /// Moves the points before `key` to the output.
     fn emit_before(&mut self, key: &Bytes, output: &mut Output<'_>) {
         let order = self.order;
         let is_before = |point: &[u8]| match order {
