@@ -258,7 +258,6 @@ layer! {
 mod tests {
     use super::*;
 
-    /// Returns the kind with this number, as a probe of direct writes finds it.
     fn kind_of(number: u64, direct_bytes: Option<u64>) -> FsKind {
         match FsKind::of_number(number) {
             FsKind::Overlay if direct_bytes.is_none() => FsKind::BufferedOverlay,

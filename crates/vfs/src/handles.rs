@@ -264,7 +264,6 @@ mod tests {
     use super::*;
     use crate::RealVfs;
 
-    /// Returns an open file.
     fn opened() -> Arc<dyn VfsFile> {
         RealVfs::new().open(Path::new("/dev/null"), Open::READ).unwrap()
     }

@@ -231,7 +231,6 @@ impl crate::VfsLayer for CopyOnWriteVfs {
         Ok(Box::new(Unmoved(path.to_path_buf())))
     }
 
-    /// Returns the memory that is left for changes.
     fn free_bytes(&self, _dir: &Path) -> Result<u64> {
         Ok(self.budget.free_bytes())
     }

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_types::{Cause, Clock, Error, OpCost, Prng, Result};
 
-/// File that the probe writes.
 const NAME: &str = "PROBE";
 /// Bytes written at one offset.
 const LARGE_BYTES: u64 = 8 << 20;
@@ -25,7 +24,6 @@ const LARGE_WRITES: u64 = 4;
 const PIECE_BYTES: u64 = 1 << 20;
 /// Time after which no large write begins.
 const LARGE_NANOS_MAX: u64 = 1_200_000_000;
-/// Bytes of a small write.
 const SMALL_BYTES: u64 = 4 << 10;
 const SMALL_WRITES: u64 = 64;
 /// Time after which no small write begins.

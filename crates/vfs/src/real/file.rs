@@ -31,7 +31,6 @@ pub(super) struct RealFile {
     pub block_bytes: Option<usize>,
     pub meter: Arc<Meter>,
     pub queues: Arc<Queues>,
-    /// Queue of the writes in progress.
     pub queue: Mutex<Option<Queue>>,
 }
 
@@ -271,7 +270,6 @@ fn reported(file: &File) -> Option<usize> {
     Some(stat.stx_dio_offset_align.max(stat.stx_dio_mem_align) as usize)
 }
 
-/// Opens an unnamed file of a directory for direct I/O.
 fn unnamed(dir: &Path) -> Option<OwnedFd> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
     rustix::fs::open(or_current_dir(dir), flags, Mode::RUSR | Mode::WUSR).ok()
