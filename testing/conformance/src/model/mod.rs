@@ -506,9 +506,7 @@ impl ModelIngest {
 #[derive(Clone, Debug)]
 pub struct ModelView {
     pairs: Arc<Pairs>,
-    /// Keys with unreadable values.
     lost: Arc<BTreeSet<Bytes>>,
-    /// Ranges with unknown contents.
     lost_ranges: Arc<Vec<KeyRange>>,
     /// Gets count as reads of the device.
     is_cold: bool,

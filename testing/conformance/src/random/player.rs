@@ -25,9 +25,7 @@ pub(super) struct Player<'f, F: Factory> {
     /// The model never crashes: after a crash the engine is brought back to the model's state.
     model: ModelEngine,
     views: Vec<(<F::Engine as StateMachine>::View, ModelView)>,
-    /// Owner of each space of keys.
     owners: BTreeMap<u64, u64>,
-    /// Staged pairs, and the spaces they cover.
     ingest: Option<Ingest<F>>,
 }
 
