@@ -121,7 +121,6 @@ pub enum Fault {
     },
 }
 
-/// Kind of operation that triggers a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trigger {
     Read,
