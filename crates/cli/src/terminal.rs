@@ -1,10 +1,6 @@
-//! The terminal of a command: its output, its progress, and questions to a person.
-//!
-//! Standard output, with errors that can be distinguished from those of the store.
-//!
-//! Progress of a long command: a bar on a terminal, nothing elsewhere.
-//!
-//! Consent of a person to what a command destroys.
+//! The terminal of a command: its output, with errors that can be distinguished from those of the
+//! store; the progress of a long command, which is a bar on a terminal and nothing elsewhere; and
+//! the consent of a person to what the command destroys.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};

@@ -1,6 +1,4 @@
-//! `stele export`: writes all pairs as files or as JSON lines.
-//!
-//! Export of pairs as JSON lines, one object each.
+//! `stele export`: writes all pairs as files, or as JSON lines, one object each.
 
 mod folder;
 

@@ -1,12 +1,11 @@
-//! `stele import`: stores files or JSON lines.
+//! `stele import`: stores files, or JSON lines as `stele export` and `stele scan --json` write
+//! them: `{"key": …, "value": …[, "expires_at_s": …]}`. In place of `key` and `value` a line may
+//! have `key_hex`, `key_base64`, `value_hex`, `value_base64`; in place of the Unix time
+//! `expires_at_s` the seconds from now, `ttl_s`.
 //!
 //! Running an interrupted import again resumes it: a pair that the store holds with the same value
 //! is not written again. Only the pairs are stored; there is no bookmark that could be wrong, and
 //! files changed meanwhile are updated.
-//!
-//! Import of JSON lines, as `stele export` and `stele scan --json` write them: `{"key": …, "value": …[,
-//! "expires_at_s": …]}`. In place of `key` and `value` a line may have `key_hex`, `key_base64`,
-//! `value_hex`, `value_base64`; in place of the Unix time `expires_at_s` the seconds from now, `ttl_s`.
 
 mod folder;
 mod writer;
