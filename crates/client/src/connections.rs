@@ -1,8 +1,6 @@
-//! Connections to nodes: a fixed number per node, made on first use and shared by all calls.
-//!
-//! TCP connections to gRPC servers with readers that yield regularly.
-//!
-//! A [`Wire`] is a connection to a node, below everything that decides: the network, or a simulation of it.
+//! Connections to nodes: a fixed number per node, made on first use and shared by all calls. Their
+//! readers yield regularly. A [`Wire`] is such a connection below everything that decides: the
+//! network, or a simulation of it.
 
 use crate::Options;
 use crate::stream::CommandStream;

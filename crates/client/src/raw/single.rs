@@ -1,7 +1,5 @@
-//! Operations on one key.
-//!
-//! Read-modify-writes of one key. None is retried once it may have taken effect: it then fails with
-//! `Undetermined`.
+//! Operations on one key. A read-modify-write is not retried once it may have taken effect: it then
+//! fails with `Undetermined`.
 
 use crate::Client;
 use crate::call::RawCall;
