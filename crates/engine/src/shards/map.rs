@@ -1,4 +1,5 @@
-//! The file `SHARDS` of each directory of a set: which set it belongs to, and as which shard.
+//! The file `SHARDS` of each directory of a set: which set it belongs to, as which shard, and the
+//! partition that gives each key its shard. The partition is fixed when the set is created.
 //!
 //! ```text
 //! SHARDS    := "stele shards\n" "format " n "\n" "set " hex "\n" "shard " i "\n" "shards " n "\n"
@@ -9,8 +10,6 @@
 //! Invariant: the maps of all directories are durable before the first store of a set exists. So a
 //! directory with a store and without a map is not part of a set, and a directory without a map is
 //! a lost one if another directory of its set has a store.
-//!
-//! Partition of the keys: the shard of each key, fixed when the set is created.
 
 use crate::checked_text::{self, CheckedText, from_hex, to_hex};
 use crate::identity;

@@ -1,9 +1,5 @@
-//! Data that cannot be read here, until other replicas supply it.
-//!
-//! Unreadable values that the index refers to, until a copy from another replica replaces them.
-//!
-//! Damaged blocks of runs: their keys are unknown here. Other replicas supply the pairs of each
-//! part of their ranges. Then the blocks are masked and their runs are rewritten.
+//! Data that cannot be read here, until other replicas supply it: values to which the index refers,
+//! and damaged blocks of runs.
 
 use super::{Replay, Shared};
 use bytes::Bytes;
@@ -34,6 +30,7 @@ pub struct RepairStats {
     pub repaired: u64,
 }
 
+/// Unreadable values that the index refers to, until a copy from another replica replaces them.
 #[derive(Debug)]
 pub(crate) struct LostValues {
     /// False without replicas: no store can supply a copy, and lost values are only counted.
@@ -223,6 +220,8 @@ pub(super) fn is_at(shared: &Shared, key: &[u8], at: &Locator) -> Result<bool> {
 const BLOCKS_MAX: usize = 1024;
 const RANGES_MAX: usize = 16;
 
+/// Damaged blocks of runs: their keys are unknown here. Other replicas supply the pairs of each
+/// part of their ranges. Then the blocks are masked and their runs are rewritten.
 #[derive(Debug, Default)]
 pub(crate) struct LostBlocks {
     lost: Mutex<Vec<DamagedBlock>, { rank::LOST_BLOCKS }>,

@@ -1,8 +1,5 @@
-//! The place of an open store: its directory, which something else may move or delete while the store
-//! runs, and the file system that holds it.
-//!
-//! Device bytes of the directory. Heartbeats and scrapes ask for them, and a large store has tens of
-//! thousands of files.
+//! The place of an open store: its directory, which something else may move or delete while the
+//! store runs, the file system that holds it, and the bytes that the directory takes on the device.
 
 use super::{Shared, Store, reserve};
 use std::path::{Path, PathBuf};
@@ -88,6 +85,8 @@ impl Store {
     }
 }
 
+/// Device bytes of the directory, as last counted. Heartbeats and scrapes ask for them, and a large
+/// store has tens of thousands of files.
 #[derive(Debug, Default)]
 pub(crate) struct DiskBytes(Mutex<Option<Counted>, { rank::DISK_BYTES }>);
 

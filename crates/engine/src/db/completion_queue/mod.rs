@@ -15,8 +15,6 @@
 //!
 //! Invariant: writes of one store complete in the order of their commits. A read is ordered only
 //! after the calls that were completed before its submission.
-//!
-//! Start of calls: writes join the group commit, reads wait for a reading thread.
 
 mod state;
 #[cfg(test)]
