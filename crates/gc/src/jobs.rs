@@ -24,9 +24,6 @@
 //! - Of several tiers that refer to the victims all are merged, of one tier only the runs that do: otherwise a
 //!   reference would be left, and the file would stay.
 //! - A job that fails drops its outputs; the inputs are current all the time, so that only work is lost.
-//!
-//! Rewrites of single runs without what newer tiers hide, where the device has no room for a merge of
-//! all tiers.
 
 use crate::gc::Shared;
 use crate::mover::{Moved, Mover, Plan};
@@ -389,7 +386,8 @@ fn referring(version: &Version, victims: &BTreeSet<FileId>) -> MergeInputs {
     }
 }
 
-/// Position in the tiers, from the oldest to the newest but one.
+/// Rewrites of single runs without what newer tiers hide, where the device has no room for a merge
+/// of all tiers. They go through the tiers from the oldest to the newest but one.
 #[derive(Debug, Default)]
 pub(crate) struct Trim {
     /// Age of the tier, and last key, of the run that was rewritten last.

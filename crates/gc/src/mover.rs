@@ -1,6 +1,5 @@
-//! Moves of values during a merge: out of victims, or into key order.
-//!
-//! Readahead of values that are going to move: in order of location, one part at a time.
+//! Moves of values during a merge, out of victims or into key order, with a readahead of the values
+//! that are going to move: in order of location, one part at a time.
 
 use crate::gc::GcHooks;
 use bytes::Bytes;

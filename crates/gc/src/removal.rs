@@ -1,9 +1,9 @@
-//! Invariant: a value file is removed only when the index refers to nothing in it, no
-//! region's log needs an entry in it, a durable checkpoint covers it, and no reader can reach it.
+//! Removal of files that nothing holds.
+//!
+//! Invariant: a value file is removed only when the index refers to nothing in it, no region's log
+//! needs an entry in it, a durable checkpoint covers it, and no reader can reach it.
 //! Tests: `every_reason_alone_holds_a_file`,
 //! `a_view_holds_a_file_that_no_observation_saw_before_it`.
-//!
-//! Removal of files that nothing holds.
 
 use crate::gc::Shared;
 use crate::policy::Held;

@@ -3,9 +3,6 @@
 //! (1-u)*age/(1+u), as they read a whole segment to clean it. Here only live records are read, so
 //! the cost is 2u; and the age counts by its root, which the simulator finds better for hot and
 //! cold keys (settled write amplification of Zipf updates 1.39 instead of 1.61).
-//!
-//! The value files of a state. What a decision needs of all of them is summed once: a store of many
-//! terabytes has tens of thousands, and decides many times a second.
 
 use super::state::{FileState, Held, State};
 use crate::{GcOptions, PolicyKind};
@@ -92,7 +89,8 @@ fn score(policy: PolicyKind, live_share: f64, age: u32) -> f64 {
     }
 }
 
-/// Value files, by id. A copy shares their memory.
+/// Value files, by id. A copy shares their memory. What a decision needs of all of them is summed
+/// once: a store of many terabytes has tens of thousands, and decides many times a second.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Files {
     all: Arc<[FileState]>,
