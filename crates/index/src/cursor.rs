@@ -1,6 +1,4 @@
-//! A position in one sorted source.
-//!
-//! Entries as sorted sources return them.
+//! A position in one sorted source, and the entries that sorted sources return.
 
 use bytes::Bytes;
 use stele_types::{Locator, Result, ValueRef};

@@ -1,10 +1,5 @@
-//! Versions: the current runs as one immutable value that readers hold.
-//!
-//! Versions pinned by readers.
-//!
-//! Tiers: runs of one age.
-//!
-//! Cursor over the runs of one tier, one after the other.
+//! Versions: the current runs as one immutable value that readers hold and pin. The runs of one age
+//! form a tier; a cursor reads the runs of a tier one after the other.
 
 use crate::cursor::{Cursor, Found, Lookup, ValueSlice};
 use crate::memtable::RangeSet;

@@ -1,6 +1,5 @@
-//! Flushes and merges, from their start to their commit.
-//!
-//! Commit of finished flushes and merges: the way from a memtable in memory to a run that a restart finds.
+//! Flushes and merges, from their start to their commit: the way from a memtable in memory to a run
+//! that a restart finds.
 //!
 //! | step | by | kept after a crash |
 //! |---|---|---|

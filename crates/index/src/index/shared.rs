@@ -1,8 +1,5 @@
-//! State shared by readers, the writer and jobs.
-//!
-//! Choice of the runs with filter and fences pinned in memory: the newest that fit the limit
-//! together. Every get asks the filters of the newest tiers; those of the oldest tier only if no
-//! newer tier has the key. Of the others the block cache keeps the pages read often.
+//! State shared by readers, the writer and jobs, and the choice of the runs with filter and fences
+//! pinned in memory.
 
 use crate::cache::BlockCache;
 use crate::cursor::{Found, Lookup};
@@ -247,7 +244,9 @@ pub(super) fn balance(shared: &Shared) {
     replace_parts(shared, &pinned);
 }
 
-/// Returns the newest runs that fit `bytes_max` together.
+/// Returns the newest runs that fit `bytes_max` together. Every get asks the filters of the newest
+/// tiers; those of the oldest tier only if no newer tier has the key. Of the others the block cache
+/// keeps the pages read often.
 fn choose(version: &Version, bytes_max: u64) -> BTreeSet<RunId> {
     let mut left = bytes_max;
     let mut chosen = BTreeSet::new();

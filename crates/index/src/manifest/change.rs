@@ -1,4 +1,5 @@
-//! Changes recorded in manifest frames, and what they change.
+//! Changes recorded in manifest frames, and the state that results from all of them. Part of it is
+//! the checkpoint: the effects that runs hold, which need no log.
 //!
 //! ```text
 //! body   := change*
@@ -15,10 +16,6 @@
 //! progress := job:varint cause:u8 inputs count:varint run:varint* key_len:varint last_key
 //! inputs   := 0 count:varint age:varint* | 1 age:varint count:varint run:varint*
 //! ```
-//!
-//! State that results from all frames of a manifest.
-//!
-//! A checkpoint: the effects that runs hold, which need no log.
 //!
 //! ```text
 //! checkpoint := replay_from:varint count:varint (region:varint index:varint term:varint)*

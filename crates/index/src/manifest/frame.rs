@@ -1,4 +1,5 @@
-//! Byte layout of a manifest file.
+//! Byte layout of a manifest file, and a read-only dump of its frames, for inspection of a damaged
+//! store.
 //!
 //! ```text
 //! file   := header frame*
@@ -8,8 +9,6 @@
 //! Integers are little-endian. `prev` is the crc of the previous frame (of the header, for the
 //! first frame). `crc` covers number, the frame's offset, body_len, prev and body, so a frame is
 //! valid only in one file at one offset.
-//!
-//! Read-only dump of a manifest's frames, for inspection of a damaged store.
 
 use crate::manifest::{Change, read_all};
 use std::path::Path;

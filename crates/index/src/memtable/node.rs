@@ -1,4 +1,6 @@
-//! Nodes of the tree: sorted slots under a version that is odd while the writer changes them.
+//! Nodes of the tree: sorted slots under a version that is odd while the writer changes them. They
+//! lie in an [`Arena`], the memory of one memtable: 8-byte words, allocated once and freed
+//! together.
 //!
 //! ```text
 //! word 0    version
@@ -11,8 +13,6 @@
 //! ```
 //! Keys of a node lie in [low, high), so they share the prefix that both fences share: `skip`
 //! bytes. Comparing the following bytes nearly always decides without reading a record.
-//!
-//! Memory of one memtable: 8-byte words, allocated once and freed together.
 
 use super::record::{VersionRecord, word_at};
 use std::cmp::Ordering as Order;

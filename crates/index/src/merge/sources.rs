@@ -1,9 +1,6 @@
 //! K-way merge of sorted sources: cursors ordered by key, the newest first among equal keys.
 //! Sources are few and one of them usually holds most of the keys, so a step takes one or two
 //! comparisons of eight key bytes. A heap takes more comparisons, and of whole keys.
-//!
-//! Entries of a merge read before its output, so that values that move are read together, sorted by
-//! location. In key order each short value would take one read, and its latency.
 
 use super::{DropRule, MovingValue, ValueMover};
 use crate::cursor::{Cursor, Found, ValueSlice};
@@ -291,6 +288,8 @@ enum Stage {
     Placing,
 }
 
+/// Entries of a merge read before its output, so that values that move are read together, sorted by
+/// location. In key order each short value would take one read, and its latency.
 #[derive(Debug, Default)]
 pub(super) struct Lookahead {
     stage: Stage,

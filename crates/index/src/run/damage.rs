@@ -1,9 +1,7 @@
-//! Damage of a run.
+//! Damage of a run: the scrub that finds unreadable parts, and masks for blocks after their keys
+//! are replaced.
 //!
-//! Unreadable parts of a run: the scrub that finds them, and masks for blocks after their keys are
-//! replaced.
-//!
-//! Opening a damaged run by the manifest's copy of its footer. The copy determines which keys the
+//! A damaged run is opened by the manifest's copy of its footer. The copy determines which keys the
 //! run spans, what it references and which ranges it deletes from older tiers, whatever is left of
 //! the file.
 //!

@@ -1,11 +1,10 @@
 //! Fences: for each block its size and the shortest key that separates it from the previous block.
+//! Damaged fences are rebuilt from the blocks, which contain their lengths.
 //!
 //! ```text
 //! part  := fence* trailer                 (one fence per block)
 //! fence := block_bytes:varint key_len:varint key      (the first fence is empty)
 //! ```
-//!
-//! Fences of blocks, rebuilt from the blocks, which contain their lengths.
 
 use crate::run::block::{Block, shared_prefix};
 use std::cmp::Ordering;

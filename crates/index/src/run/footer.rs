@@ -1,4 +1,5 @@
-//! The footer of a run: the layout of its parts, and its metadata.
+//! The footer of a run: the layout of its parts, its metadata, and the trailers: checksums of the
+//! parts (RocksDB block trailer).
 //!
 //! ```text
 //! footer := body tail
@@ -8,8 +9,6 @@
 //! ```
 //! Parts are contiguous, so their lengths determine their offsets; lengths include the trailers.
 //! The earliest expiry is 0 if no entry expires. It is absent in format 1.
-//!
-//! Trailers: checksums of a run's parts (RocksDB block trailer).
 
 use crate::run::meta::RunMeta;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! The hash index: from a key's hash directly to its block and slot.
+//! The hash index: from a key's hash directly to its block and slot. The hash, which filters use
+//! too, is part of the file format.
 //!
 //! ```text
 //! part := cell:u32le* trailer     (16 cells to a bucket; all ones: empty)
@@ -7,10 +8,6 @@
 //! A key lies in its home bucket, or, when that is full, in the next one with a free cell. 85 % of
 //! the cells are used: 4.7 bytes per key. With 64 MiB runs the fingerprint has 10 bits, so about
 //! one get in seventy reads a second block.
-//!
-//! Hash of keys in filters and hash indexes. It is part of the file format.
-//!
-//! Prefetch of memory into the processor's cache.
 
 const BUCKET: usize = 16;
 const EMPTY: u32 = u32::MAX;
