@@ -1,8 +1,5 @@
-//! Results of rounds, and the comparison of targets.
-//!
-//! Rounds over several servers, each of which is measured in turn.
-//!
-//! Self-contained HTML page with the results and curves of a run.
+//! Results of rounds over several servers, each of which is measured in turn: the comparison of the
+//! targets, and a self-contained HTML page with the results and curves of a run.
 
 use crate::args::{Wire, Workload};
 use crate::driver::{self, Part, Run};

@@ -1,10 +1,7 @@
 //! Mixes of operations: the core workloads of YCSB, shares of updates (Nezha, figure 8), shares of
-//! scans.
-//!
-//! Choice of the record for an operation (Cooper et al., Benchmarking Cloud Serving Systems with
-//! YCSB, 2010, section 4).
-//!
-//! Records of a benchmark: keys of a fixed length and incompressible values.
+//! scans. The choice of the record for an operation is YCSB's too (Cooper et al., Benchmarking
+//! Cloud Serving Systems with YCSB, 2010, section 4). Records have keys of a fixed length and
+//! incompressible values.
 
 use crate::args::{Distribution, Load, Workload};
 use crate::latency::Kind;
