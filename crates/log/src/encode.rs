@@ -1,11 +1,5 @@
 //! Encodes a batch as a frame, after checking it against the regions' logs. Invariant: every
 //! durable record fits its region's log when it is read again.
-//!
-//! The items of a batch, recorded while it is encoded. Once the frame is durable, publishing it
-//! does not read its bytes again.
-//!
-//! The frame under construction. Finished parts of a long frame are written while the rest is
-//! checksummed and copied. The first block holds the header with the checksum, and is written last.
 
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use crate::format::item::{
@@ -368,6 +362,8 @@ impl Encoder<'_, '_> {
 /// Capacity kept for the next batch.
 const BYTES_KEPT: usize = 1 << 20;
 
+/// The items of a batch, recorded while it is encoded. Once the frame is durable, publishing it
+/// does not read its bytes again.
 #[derive(Debug, Default)]
 pub(crate) struct Staged {
     items: Vec<u8>,
@@ -426,6 +422,8 @@ pub(crate) struct PipelinedWrite<'a> {
     pub at: u64,
 }
 
+/// The frame under construction. Finished parts of a long frame are written while the rest is
+/// checksummed and copied. The first block holds the header with the checksum, and is written last.
 #[derive(Debug)]
 pub(crate) struct FrameBuffer<'a> {
     pipelined: Option<PipelinedWrite<'a>>,

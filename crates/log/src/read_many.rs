@@ -1,10 +1,6 @@
-//! Reads of many values: one read for each stretch of neighbouring values. Short reads that miss
-//! the page cache are all requested from the device before the first is awaited.
-//!
-//! Reused buffers of long reads. Page faults of new memory take as long as the read itself.
-//!
-//! Reads of records to be moved: many values at a time, with the record headers before them in
-//! sorted files.
+//! Reads of many values, or of many records to be moved, with the record headers before them in
+//! sorted files: one read for each stretch of neighbouring values. Short reads that miss the page
+//! cache are all requested from the device before the first is awaited.
 
 use crate::dir::Name;
 use crate::read::{PIECE_BYTES, TRUSTED_LENGTH_BYTES};
@@ -382,6 +378,7 @@ fn stretch_places(at: &[Locator], order: &[usize], how: ReadMode) -> usize {
 /// Buffer lengths are multiples of this: a large page, which a device reads as one segment.
 const STEP_BYTES: usize = 2 << 20;
 
+/// Reused buffers of long reads. Page faults of new memory take as long as the read itself.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadPool {
     free: Arc<Mutex<Vec<AlignedBuf>, { rank::LOG_READ_POOL }>>,

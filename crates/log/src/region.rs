@@ -1,6 +1,4 @@
-//! Regions' logs in memory: the position of each untruncated entry, 24 bytes each.
-//!
-//! The log of one region.
+//! Regions' logs in memory: for each region the position of each untruncated entry, 24 bytes each.
 
 use crate::format::{CarriedRegion, EntryItem, Item};
 use std::collections::{BTreeMap, VecDeque};

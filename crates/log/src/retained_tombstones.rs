@@ -8,10 +8,9 @@
 //! ```
 //! File and offset are those of the entry's payload; place is as in a sidecar's digest.
 //!
-//! The newest tombstone of each key: all that the rebuild of an index needs.
-//!
-//! A file holds its tombstones in the order of what they delete, the newest of each first. Several files
-//! are merged with one chunk of each in memory.
+//! The rebuild of an index needs only the newest tombstone of each key. A file holds its tombstones
+//! in the order of what they delete, the newest of each first. Several files are merged with one
+//! chunk of each in memory.
 
 use crate::FileKind;
 use crate::catalog::FileMeta;

@@ -1,7 +1,5 @@
-//! State shared by appends, reads and maintenance.
-//!
-//! Open files for reading: few, and shared by all stores of the process. A file stays valid while a
-//! reader holds it.
+//! State shared by appends, reads and maintenance. Part of it are the files open for reading: few,
+//! and shared by all stores of the process. A file stays valid while a reader holds it.
 //!
 //! Invariant: after a failed write or sync nothing is appended. The durable state is unknown, and a second sync
 //! that succeeds would prove nothing.

@@ -1,6 +1,5 @@
-//! Inventory of the directory, and removal of leftovers of unfinished work.
-//!
-//! The segments that recovery reads: an unbroken chain up to the newest.
+//! Inventory of the directory, removal of leftovers of unfinished work, and the segments that
+//! recovery reads: an unbroken chain up to the newest.
 
 use crate::catalog::{Catalog, FileMeta};
 use crate::dir::{Dir, Name};

@@ -3,13 +3,6 @@
 //! Invariant: a bad frame is truncated only where it can be a write that was in progress at a
 //! crash. One frame is written at a time, so any valid frame after it proves that it was once
 //! durable.
-//!
-//! Search for the next whole frame after damage. A value may contain many headers of long frames:
-//! reading the body of each would take hours per segment.
-//!
-//! A segment is read through a sliding window of whole aligned blocks.
-//!
-//! The items of a segment come from its sidecar if that is complete, otherwise from its frames.
 
 use super::chunks::ChunkReader;
 use super::{scan, sidecar};
@@ -169,7 +162,8 @@ const HELD_MAX: usize = 1 << 20;
 /// Bytes read at a time.
 const STEP_BYTES: u64 = 64 << 10;
 
-/// Returns the offset of the first whole frame at a block from `from` on.
+/// Returns the offset of the first whole frame at a block from `from` on. A value may contain many
+/// headers of long frames: reading the body of each would take hours per segment.
 pub(crate) fn next_frame(reader: &mut SegmentReader, from: u32) -> Result<Option<u32>> {
     let block = reader.block_bytes();
     let mut unread = READS_OF_FILE * reader.file_bytes();
@@ -238,6 +232,7 @@ pub(crate) enum Probe {
     Other(Option<FrameHeader>),
 }
 
+/// Reads a segment through a sliding window of whole aligned blocks.
 #[derive(Debug)]
 pub(crate) struct SegmentReader {
     file: Arc<dyn VfsFile>,
@@ -425,8 +420,9 @@ pub(crate) fn of_frames(
     }
 }
 
-/// Passes the items of a segment to `f`, from its sidecar or its frames. A sidecar is read twice,
-/// first for its checksums: no item may be passed twice if the second half turns out to be damaged.
+/// Passes the items of a segment to `f`, from its sidecar if that is complete, otherwise from its
+/// frames. A sidecar is read twice, first for its checksums: no item may be passed twice if the
+/// second half turns out to be damaged.
 pub(crate) fn of_segment(
     dir: &Dir,
     segment: FileId,

@@ -1,4 +1,5 @@
-//! Sorted value files: values in key order, written by garbage collection and snapshots.
+//! Sorted value files: values in key order, written by garbage collection and snapshots. Reads of
+//! records are here; single values are read by their locators alone.
 //!
 //! ```text
 //! file   := header record* footer
@@ -9,8 +10,6 @@
 //! The key's length stands on both sides of the key, so a record can also be found from its value.
 //! The version is that of the operation that first wrote the value: moving a value never makes it
 //! newer.
-//!
-//! Reads of a sorted value file's records. Single values are read by their locators alone.
 
 mod write;
 
