@@ -3,9 +3,6 @@
 //!
 //! Each node judges for itself, from what it knows of the store, whether the known run is connected to
 //! it, and the answer of that run's address. The placement group records the result, as a second line.
-//!
-//! What the directory of a run holds, beside that of another run of the same store: for the operator's
-//! choice between them.
 
 #[cfg(test)]
 mod tests;
@@ -336,7 +333,8 @@ fn is_out_of_reach(known: &KnownRun, run: &StoreRun) -> bool {
 const REGIONS_MAX: usize = 3;
 const DAY_S: u64 = 86_400;
 
-/// What the directory of a run holds.
+/// What the directory of a run holds, beside that of another run of the same store: for the
+/// operator's choice between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunSummary {
     /// Path of the directory on its node.

@@ -1,6 +1,5 @@
-//! Recovery without a running node: execution on a store that no node runs: the core without a network.
-//!
-//! Directories of one cluster that no node runs, recovered together: what is refused, and the order.
+//! Recovery of the directories of one cluster that no node runs, together and by the core without a
+//! network: what is refused, and the order.
 
 use super::{Planned, RegionOutcome, SurvivingReplica};
 use bytes::Bytes;

@@ -1,8 +1,6 @@
-//! A node's report to the placement leader, and its answer: settings, steps, removed peers.
-//!
-//! Settings of the cluster, as a node last received them.
-//!
-//! Regions of the stores of a node, as these last reported them.
+//! A node's report to the placement leader, and its answer: settings, steps, removed peers. The
+//! node keeps the settings of the cluster as it last received them, and the regions of its stores
+//! as these last reported them.
 
 pub mod split;
 pub mod steps;

@@ -4,9 +4,6 @@
 //! A connection that breaks does not end a snapshot: both sides keep what they have for
 //! [`BROKEN_NANOS_MAX`], and the sender goes on after the receiver's position. An aborted snapshot leaves
 //! nothing.
-//!
-//! Sending side: the pairs of a view in chunks of a bounded size, over one connection after the other
-//! while these break.
 
 mod pairs;
 mod reception;
@@ -51,7 +48,8 @@ pub const BROKEN_NANOS_MAX: u64 = 60_000_000_000;
 /// Pause before the next connection.
 pub const RETRY_NANOS: u64 = 250_000_000;
 
-/// Pairs of a snapshot that are still to be sent.
+/// Sending side: the pairs of a view in chunks of a bounded size, over one connection after the
+/// other while these break.
 pub struct Source<E: StorageEngine> {
     view: Arc<E::View>,
     /// Ranges that no chunk has covered.
