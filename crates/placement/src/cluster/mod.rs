@@ -1,6 +1,5 @@
-//! The state of the placement group, from its bootstrap on.
-//!
-//! Bootstrap of a cluster: its first node's stores and its first two regions.
+//! The state of the placement group, from the bootstrap of a cluster on: its first node's stores
+//! and its first two regions.
 
 pub mod boots;
 pub mod domains;

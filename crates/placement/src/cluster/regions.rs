@@ -1,10 +1,8 @@
-//! Regions by number and by key.
+//! Regions by number and by key, and the region merges that an administrator cancelled.
 //!
 //! Invariants: regions of user data never overlap here, and at every key the version only grows. A
 //! client can thus rely on the greater version being later. What is persisted of a region is the least
 //! that a later leader knows: it accepts no report of an earlier epoch or term.
-//!
-//! Region merges that an administrator cancelled.
 //!
 //! Invariant: a merge that was cancelled is abandoned by every later placement leader too, and no
 //! scheduler plans one with that region again for `PAUSE_S` seconds after it has ended. So the

@@ -1,8 +1,6 @@
-//! Stores: join, heartbeat, removal.
-//!
-//! Stores that are declared lost while no placement group runs: with the recovery of its region.
-//!
-//! The cluster's time.
+//! Stores: their joins, heartbeats and removals, and the time of the cluster that follows from
+//! their clocks. Stores that are declared lost while no placement group runs come with the recovery
+//! of its region.
 //!
 //! Invariant: no clock of a single node, also not the placement leader's, decides which pairs have expired.
 //! Test: `the_clusters_time_is_that_of_the_middle_clock_and_unknown_without_a_majority`.

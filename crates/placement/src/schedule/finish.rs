@@ -1,9 +1,5 @@
-//! Ends what has lost its operator.
-//!
-//! Ends joint configurations and prepared merges that have lost their operator.
-//!
-//! Learners without an operator, left by one that was cancelled. A useful one becomes a voter, any
-//! other is removed.
+//! Ends what has lost its operator: joint configurations, prepared merges, and learners that a
+//! cancelled operator left. A useful learner becomes a voter, any other is removed.
 
 use super::region_survey::RegionSurvey;
 use super::{ClusterView, voters};

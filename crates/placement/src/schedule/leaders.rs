@@ -1,9 +1,7 @@
 //! Places leaders: region by region on the fastest device of a voter that has caught up, the
-//! greatest difference of speed first (ALOR section 3.1), and by load over speed among stores of the
-//! best two classes.
-//!
-//! Moves leaders off stores that should not lead: leaving ones, full ones, which refuse every write,
-//! and those of which the device hangs.
+//! greatest difference of speed first (ALOR section 3.1), and by load over speed among stores of
+//! the best two classes. Stores that should not lead lose their leaders: leaving ones, full ones,
+//! which refuse every write, and those of which the device hangs.
 
 use super::judge::{Rule, judge_leader};
 use super::load::{LeaderCost, Load, Loads};

@@ -1,6 +1,5 @@
-//! Stores as the schedulers compare them, as if all operators under way were done.
-//!
-//! What a region adds to the loads of the stores once its operator is done.
+//! Stores as the schedulers compare them, as if all operators under way were done, and what a
+//! region then adds to the loads of the stores.
 
 use super::place;
 use super::weights::{Level, is_apart, is_within};

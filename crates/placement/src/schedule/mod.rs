@@ -1,7 +1,6 @@
 //! Schedulers: pure functions from the state to operators. They propose; [`round`] admits as many
-//! as the limits allow, in order of urgency.
-//!
-//! Time between two rounds of the schedulers. A round surveys every region, so it waits for a reason.
+//! as the limits allow, in order of urgency. A round surveys every region, so it waits for a
+//! reason.
 //!
 //! Invariant: a round follows within `ROUND_MILLIS` of a reason: a region with another epoch, leader,
 //! down or lagging replica; a store of which the state that schedulers read changes, also with time alone,

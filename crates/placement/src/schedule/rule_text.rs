@@ -1,6 +1,5 @@
-//! Rules as text. Each reads after the name of the store.
-//!
-//! Names of rules for programs. They do not change between versions.
+//! Rules as text, each of which reads after the name of the store, and their names for programs,
+//! which do not change between versions.
 
 use crate::schedule::judge::{Rule, Verdict};
 use crate::speed::SpeedClass;

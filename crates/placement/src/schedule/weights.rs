@@ -1,10 +1,10 @@
-//! Data weights of stores (ALOR section 3.2): the share of all data that each store should hold.
+//! Data weights of stores (ALOR section 3.2): the share of all data that each store should hold,
+//! and the comparison of levels: what a store holds, divided by its weight. All comparisons are
+//! exact.
 //!
 //! Shares are proportional to the stores' speeds, as far as two caps allow. Invariants: no failure
 //! domain holds more than one copy of the data, and no store more than its capacity. The stores that
 //! are below their caps share the rest in proportion to their speeds.
-//!
-//! Comparison of levels: what a store holds, divided by its weight. All comparisons are exact.
 
 /// Input of one store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
