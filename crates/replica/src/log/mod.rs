@@ -1,8 +1,5 @@
-//! A region's log as Raft sees it: the engine's durable entries, and in memory those that are not
-//! applied, durable or not.
-//!
-//! The entries of a log that are not applied, in memory. The engine holds all earlier ones, with a
-//! cache of the newest entries of the whole store.
+//! A region's log as Raft sees it: the engine's durable entries, with a cache of the newest entries
+//! of the whole store, and in memory those that are not applied, durable or not.
 
 mod convert;
 

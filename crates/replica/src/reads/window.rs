@@ -22,8 +22,6 @@
 //! The loop only adds payloads and drops what is applied. Readers build the effects from the payloads
 //! in pieces of whole entries, one reader at a time. Operations are read, sorted and merged while
 //! `entries` is not locked, so that the loop never waits for it.
-//!
-//! Search of payloads for their last effect on one key, for modifications.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -258,6 +256,7 @@ impl Entries {
 /// Operations that searches may read before others wait.
 const OPS_MAX: u64 = 100_000;
 
+/// Search of payloads for their last effect on one key, for the modifications of one iteration.
 #[derive(Debug, Default)]
 pub(crate) struct KeySearch {
     ops: u64,

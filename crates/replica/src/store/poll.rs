@@ -1,7 +1,5 @@
-//! One iteration: durable batches, ticks, and the work of the regions that need some. An idle
-//! region costs nothing.
-//!
-//! Batches for which the device had no room.
+//! One iteration: durable batches, also those for which the device had no room, ticks, and the work
+//! of the regions that need some. An idle region costs nothing.
 
 use super::RaftStore;
 use crate::input::Now;

@@ -1,7 +1,6 @@
-//! Requests to other replicas for values that cannot be read here. One message at a time for each
-//! region, to one replica after the other; an unanswered request is repeated.
-//!
-//! Recovery of another store's lost entries from this store's log.
+//! Requests to other replicas for values that cannot be read here, and answers to other stores that
+//! lost entries, from this store's log. A region has one request at a time under way, to one
+//! replica after the other; an unanswered request is repeated.
 
 use super::RaftStore;
 use crate::entry_recovery::find_entries;
