@@ -2,8 +2,6 @@
 //! receiver writes them into a value file and staged runs, never through its log.
 //!
 //! What goes on after a connection broke, and what does not, is decided in [`stele_node::snapshot`].
-//!
-//! Turns of connections to receive a snapshot: one at a time for each replica.
 
 use crate::store::{Engine, StoreHandle};
 use crate::stores::Stores;
@@ -259,6 +257,7 @@ struct Connection {
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
+/// Turns of connections to receive a snapshot: one at a time for each replica.
 #[derive(Default)]
 struct Turns(Mutex<BTreeMap<ReplicaKey, Connection>>);
 

@@ -1,6 +1,4 @@
-//! Stores of this node.
-//!
-//! Runs of this node's stores, as its hellos and reports state them.
+//! Stores of this node, with their runs as its hellos and reports state them.
 
 use crate::recovery_thread::RecoveryThread;
 use crate::store::StoreHandle;

@@ -5,9 +5,6 @@
 //! with a message if it would report or promise what no longer holds. Tasks of one request or one
 //! connection are exempt: their caller sees the end.
 //! Test: `a_task_that_panics_is_named_by_healthz_and_a_required_one_ends_the_node`.
-//!
-//! Names of a node's threads: the kernel counts CPU time by thread, so the names show what each
-//! stage used.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -241,7 +238,8 @@ pub async fn caught<T>(name: &str, future: impl Future<Output = T>) -> Result<T>
     .await
 }
 
-/// Purpose of a thread.
+/// Purpose of a thread. The kernel counts CPU time by thread, so the names of a node's threads show
+/// what each stage used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thread {
     /// Runtime: both protocols, requests, the transport between nodes, and blocking calls.

@@ -1,9 +1,6 @@
 //! Configuration: no setting is required. A TOML file, then the environment, then flags override
-//! the defaults. One table names every setting; the reference page is generated from it.
-//!
-//! Variables of the environment: those that must be settings.
-//!
-//! Settings in force on a running node.
+//! the defaults; a variable that looks like a setting must be one. One table names every setting;
+//! the reference page is generated from it. A running node changes some settings that are in force.
 
 mod reference;
 mod settings;

@@ -1,6 +1,4 @@
-//! The table of settings.
-//!
-//! Reading and writing one setting as text.
+//! The table of settings, and how one is read and written as text.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -1,9 +1,8 @@
 //! Stores of the cluster with their addresses, kept in a file beside the data, so that a node that
 //! restarts finds the others before any of them leads. Beside them the stores of this node, so that
-//! one that is missing at the next start is noticed. The decisions are those of
-//! [`stele_node::members`]; here are the lock, the files and the waiting.
-//!
-//! Lists of members on the wire, where the stores of a node stand together.
+//! one that is missing at the next start is noticed. On the wire the stores of a node stand
+//! together. The decisions are those of [`stele_node::members`]; here are the lock, the files and
+//! the waiting.
 
 mod file;
 #[cfg(test)]

@@ -1,7 +1,6 @@
-//! Bodies of requests: their bytes are charged before they are collected to messages. Compressed
-//! messages are unpacked here, so that what they become is charged too.
-//!
-//! Hand-over of the memory of a request's messages from its body to its handler.
+//! Bodies of requests: their bytes are charged before they are collected to messages, and their
+//! memory then passes from the body to the handler. Compressed messages are unpacked here, so that
+//! what they become is charged too.
 
 use super::{Class, ConnectionMemory, Exceeded, RequestMemory};
 use axum::body::HttpBody;

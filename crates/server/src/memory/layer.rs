@@ -1,7 +1,4 @@
 //! The layer below all services of a connection: every request and every answer passes it.
-//!
-//! Windows of HTTP/2: bytes that clients may send before a request is read. Each connection has one.
-//! Few connections get large ones, many get small ones, so that their sum is bounded.
 
 use super::body::{Limits, RequestBody};
 use super::{AnswerBody, Arrived, Class, ConnectionMemory, IsHeld, RequestMemory};
@@ -110,6 +107,8 @@ pub(super) const WINDOW_BYTES_MIN: u32 = 65_535;
 /// Part of what is left that a connection gets.
 const PART: u64 = 32;
 
+/// Windows of HTTP/2: bytes that clients may send before a request is read. Each connection has
+/// one. Few connections get large ones, many get small ones, so that their sum is bounded.
 #[derive(Debug)]
 pub(super) struct Windows {
     bytes_max: u64,

@@ -1,7 +1,6 @@
-//! Directories of a node at its start. Each has a result of its own: one that does not open leaves
-//! the node running with the others.
-//!
-//! Stores of which the directory was moved away, deleted or replaced while they ran.
+//! Directories of a node: at its start, and when one was moved away, deleted or replaced while its
+//! store ran. Each has a result of its own: one that does not open leaves the node running with the
+//! others.
 
 use super::identity::{OpenDir, Opened};
 use super::{open, random};

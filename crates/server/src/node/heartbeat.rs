@@ -1,6 +1,5 @@
-//! Reports to the placement group and its replies: every second, and soon after a change.
-//!
-//! Execution of the placement group's steps for regions led here.
+//! Reports to the placement group and its replies: every second, and soon after a change. The steps
+//! of a reply for regions led here are executed.
 
 use super::dirs::Displaced;
 use super::open;

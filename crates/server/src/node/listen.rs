@@ -1,6 +1,4 @@
-//! Listening port, and the signals that a node obeys.
-//!
-//! Process that listens on a port, as far as `/proc` shows it.
+//! Listening port, the process that holds it if it is in use, and the signals that a node obeys.
 
 use crate::config::Config;
 use std::collections::BTreeSet;
@@ -119,6 +117,7 @@ impl Signals {
 /// Number of the state LISTEN in the tables of `/proc/net`.
 const LISTEN: &str = "0A";
 
+/// A process that listens on a port, as far as `/proc` shows it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Holder {
     pub process: u32,

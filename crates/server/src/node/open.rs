@@ -1,7 +1,5 @@
-//! Opening the directories of a node.
-//!
-//! Directories with lost log entries. They wait for copies from other stores while the node serves
-//! with its other stores, and open when nothing is missing.
+//! Opening the directories of a node. Those with lost log entries wait for copies from other stores
+//! while the node serves with its other stores, and open when nothing is missing.
 
 use super::{Parts, open, random};
 use crate::config::Config;

@@ -1,12 +1,6 @@
-//! Two runs of one store beside each other.
-//!
-//! Store of this node that stops beside another run of it: recorded in its directory, with what both
-//! directories hold.
-//!
-//! The operator's choice between two runs of a store that stopped beside each other: the kept one goes
-//! on, and comes after both.
-//!
-//! Runs of this node's stores, for the operator's choice between two of them.
+//! Two runs of one store beside each other. The store of this node stops, which is recorded in its
+//! directory with what both directories hold. The operator then chooses between the two runs: the
+//! kept one goes on, and comes after both.
 
 use super::seeds::connect;
 use super::{Parts, open, random, stopped_run};

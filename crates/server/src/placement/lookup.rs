@@ -1,12 +1,11 @@
-//! Locations of keys, as PD returns them to clients. Followers forward to the leader.
+//! Locations of keys, as PD returns them to clients, and lists of regions. Followers forward to the
+//! leader.
 //!
 //! Invariant: epoch and term of a region in an answer were persisted before, and no other node led in a
 //! later term when the answer was made. The next leader loads what is persisted and accepts nothing
 //! earlier. Therefore no later answer goes back.
 //! Tests: `a_new_placement_leader_answers_no_earlier_epoch_and_no_earlier_leader_of_a_region`,
 //! `a_former_leader_that_has_not_noticed_answers_nothing`.
-//!
-//! Lists of regions.
 
 use super::forward::leader_calls;
 use super::{PlacementService, wire};

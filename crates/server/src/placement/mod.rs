@@ -1,9 +1,8 @@
 //! Service of the placement group: the leader of region 1 answers, other nodes forward calls to it.
+//! Nodes report, and get steps in reply.
 //!
 //! [`PlacementLeader`] decides when the state is loaded and when a decision is answered. The service
 //! gives it the term and the calls, does its reads and proposals, and waits for its answers.
-//!
-//! Reports of nodes, and the steps they get in reply.
 
 mod explain;
 mod forward;

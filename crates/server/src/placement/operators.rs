@@ -1,6 +1,5 @@
-//! Operators: those in progress, and manual ones.
-//!
-//! Orders of administrators to start operators, and the ids that operators and splits take.
+//! Operators: those in progress, orders of administrators to start some, and the ids that operators
+//! and splits take.
 
 use super::PlacementService;
 use super::forward::leader_calls;

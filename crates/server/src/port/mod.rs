@@ -1,7 +1,6 @@
 //! The one port of a node: nodes and clients connect to the same listener. The first bytes
-//! distinguish them: what is not another node's transport is HTTP/2 or HTTP/1.
-//!
-//! Answers to calls and paths that the port does not serve.
+//! distinguish them: what is not another node's transport is HTTP/2 or HTTP/1. Calls and paths that
+//! the port does not serve are answered too.
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,5 @@
 //! Space of a store's device as its maintenance thread read it last. Pages and metrics show it without
 //! a question to the device, which may hang.
-//!
-//! Writes that a store refuses because a device has no room, as long as a leader may move to a store that
-//! has some.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,6 +72,8 @@ const LEADER_MOVES_WITHIN_NANOS: u64 = 10_000_000_000;
 /// full.
 const REFUSALS_END_AFTER_NANOS: u64 = 60_000_000_000;
 
+/// Writes that a store refuses because a device has no room, as long as a leader may move to a
+/// store that has some.
 #[derive(Debug, Default)]
 pub(super) struct RoomRefusals(Mutex<Option<Refusals>>);
 

@@ -1,6 +1,5 @@
-//! Failures of requests, in the terms by which clients retry.
-//!
-//! Refusals of the commands of a batch that are not raw key-value calls.
+//! Failures of requests, in the terms by which clients retry, and refusals of the commands of a
+//! batch that are not raw key-value calls.
 
 use crate::memory::{Exceeded, RequestMemory};
 use crate::port::RAW_CALLS_ONLY;

@@ -1,4 +1,5 @@
-//! Handshake between two nodes.
+//! Handshake between two nodes. Welcomes and rejections name the stores of the dialling node that
+//! are not heard.
 //!
 //! ```text
 //! connection := magic:8 (the dialling side) frame(Hello) … ; answered by Welcome or Refused
@@ -18,8 +19,6 @@
 //!
 //! `gone` are the stores of the answering node that do not serve although the node runs. It is absent
 //! without such stores. Earlier versions send no `gone`, and do not read it.
-//!
-//! Stores of a dialling node that are not heard, as welcomes and rejections name them.
 
 use super::Identity;
 use super::closed::{CloseReason, RejectReason};

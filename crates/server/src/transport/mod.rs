@@ -9,8 +9,6 @@
 //!
 //! All queues are bounded in bytes. A message that does not fit, or has no connection, is dropped:
 //! Raft sends it again. Layouts are documented in [`frame`], [`hello`] and [`snapshot_stream`].
-//!
-//! Bounds and pauses of the transport.
 
 mod batch;
 mod closed;

@@ -1,6 +1,4 @@
-//! State that all connections of a node share.
-//!
-//! Counters of the transport, for metrics.
+//! State that all connections of a node share, and the counters of the transport, for metrics.
 
 use super::closed::{CloseReason, RejectReason};
 use super::hello::{Hello, Lane};
