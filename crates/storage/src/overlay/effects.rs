@@ -1,6 +1,5 @@
-//! Immutable snapshots of an overlay.
-//!
-//! Deleted ranges as disjoint intervals, so that a lookup reads at most one of them.
+//! Immutable snapshots of an overlay. They hold deleted ranges as disjoint intervals, so that a
+//! lookup reads at most one of them.
 
 use crate::overlay::layer::{Head, Layer, Placed};
 use crate::{Order, Pair};
