@@ -1,7 +1,6 @@
-//! The file system that holds a store: what it is, how files in it are read and written, and what to
-//! warn of. [`warnings`] is a pure function of these facts.
-//!
-//! File systems and files over others of their kind: a layer states only the calls that it changes.
+//! The file system that holds a store: what it is, how files in it are read and written, and what
+//! to warn of. [`warnings`] is a pure function of these facts. A file system over another one is a
+//! layer, which states only the calls that it changes.
 
 use crate::{AlignedBuf, DirEntry, DirLock, Meter, Open, Pinned, Vfs, VfsFile};
 use std::fmt::{self, Debug};

@@ -1,10 +1,10 @@
-//! Probe of a device: how fast it writes before anything was measured (ALOR section 3.2).
+//! Probe of a device: how fast it writes before anything was measured (ALOR section 3.2). A curve
+//! leads from what the probe measured to the puts a second that a store makes of it (ALOR figure
+//! 10).
 //!
 //! It writes 8 MiB at random offsets, each with a sync, and then small blocks, each with a sync. It
 //! ends within about two seconds, however slow the device is: an operation that is under way is not
 //! interrupted.
-//!
-//! Curve from what a probe measured to the puts a second that a store makes of it (ALOR figure 10).
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,4 @@
-//! An open file of the machine.
-//!
-//! Alignment that direct I/O needs on a file.
+//! An open file of the machine, and the alignment that direct I/O needs on it.
 
 use super::or_current_dir;
 use super::queue::{Queue, Queues, Write};
