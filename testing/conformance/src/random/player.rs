@@ -1,7 +1,5 @@
-//! Executes steps on an engine and on the model, and compares the two.
-//!
-//! Shrinks a failing list: leaves out halves, quarters, … single elements, for as long as the rest
-//! still fails.
+//! Executes steps on an engine and on the model, and compares the two. A failing list is shrunk:
+//! halves, quarters, … single elements are left out, for as long as the rest still fails.
 
 use super::super::subject::{Subject, contents, everything, hard_state, mark, refused};
 use super::super::{Check, Factory};
