@@ -1,6 +1,5 @@
-//! Injected faults, and the operations that trigger them.
-//!
-//! Recorded operations of a simulated disk, and crash points.
+//! Injected faults, the operations that trigger them, recorded operations of a simulated disk, and
+//! crash points.
 
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
