@@ -125,7 +125,6 @@ impl Place {
         }
     }
 
-    /// Sets a key. The pair expires after `ttl_s` seconds, if given.
     pub(crate) fn put(&self, key: &[u8], value: Vec<u8>, ttl_s: Option<u64>) -> Result<()> {
         match self {
             Self::Directory(store) => store.put(key, &value, ttl_s),
@@ -136,7 +135,6 @@ impl Place {
         }
     }
 
-    /// Sets a key if it has no value. Returns whether it was set.
     pub(crate) fn put_if_absent(
         &self,
         key: &[u8],
@@ -153,7 +151,6 @@ impl Place {
         }
     }
 
-    /// Sets a key if it has a value. Returns whether it was set.
     pub(crate) fn put_if_present(
         &self,
         key: &[u8],
@@ -170,7 +167,6 @@ impl Place {
         }
     }
 
-    /// Adds to the number of a key. Returns the sum.
     pub(crate) fn increment(&self, key: &[u8], by: i64) -> Result<i64> {
         match self {
             Self::Directory(store) => store.increment(key, by),
@@ -178,7 +174,6 @@ impl Place {
         }
     }
 
-    /// Appends to the value of a key. Returns its length in bytes.
     pub(crate) fn append(&self, key: &[u8], value: Vec<u8>) -> Result<u64> {
         match self {
             Self::Directory(store) => store.append(key, &value),
@@ -186,7 +181,6 @@ impl Place {
         }
     }
 
-    /// Deletes a key. Returns the value that it had.
     pub(crate) fn get_and_delete(&self, key: &[u8]) -> Result<Option<Bytes>> {
         match self {
             Self::Directory(store) => store.get_and_delete(key),
@@ -226,7 +220,6 @@ impl Place {
         }
     }
 
-    /// Closes the store and returns the error of a failed shutdown.
     pub(crate) fn close(self) -> Result<()> {
         match self {
             Self::Directory(store) => store.close(),

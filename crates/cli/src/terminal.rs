@@ -83,7 +83,6 @@ impl Progress {
         self.bar.inc(bytes);
     }
 
-    /// Prints a line to standard error without disturbing the bar.
     pub(crate) fn warn(&self, line: &str) {
         self.bar.suspend(|| eprintln!("stele: {line}"));
     }

@@ -17,7 +17,6 @@ pub(crate) enum Pause {
     Busy(Duration),
 }
 
-/// Number of redirections followed without a pause.
 const REDIRECTIONS_WITHOUT_PAUSE: u32 = 3;
 /// Number of tries after which the region is looked up again, whatever the hints say.
 const TRIES_PER_LOOKUP: u32 = 6;
@@ -83,7 +82,6 @@ impl Tries {
         self.quorum = None;
     }
 
-    /// Returns the time left until the deadline.
     pub(crate) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
@@ -98,7 +96,6 @@ impl Tries {
         self.is_ambiguous = is_ambiguous;
     }
 
-    /// Returns whether an attempt may have taken effect.
     pub(crate) fn is_ambiguous(&self) -> bool {
         self.is_ambiguous
     }

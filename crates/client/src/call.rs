@@ -42,7 +42,6 @@ pub(crate) trait RawCall: Call {
 
     fn set_context(&mut self, context: kvrpcpb::Context);
 
-    /// Takes the region error of the response.
     fn region_error(response: &mut Self::Response) -> Option<errorpb::Error>;
 
     /// Takes the final error of the response; empty for none.

@@ -59,7 +59,6 @@ impl Departure {
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub status: Status,
-    /// Whether a node may have received the request.
     pub delivery: Delivery,
 }
 

@@ -125,7 +125,6 @@ impl PdRpcClient {
         self.stores.lock().remove(&id);
     }
 
-    /// Calls one node after the other until one responds.
     async fn call<C: PdCall>(&self, mut call: C) -> Result<C::Response, String> {
         call.set_cluster(self.cluster());
         let mut addresses = self.addresses();

@@ -68,7 +68,6 @@ impl CheckedText {
         number.ok_or_else(|| self.bad(&format!("no {name}")))
     }
 
-    /// Creates the error of a damaged file.
     pub(crate) fn bad(&self, detail: &str) -> Error {
         Error::corrupt(&self.path, 0, detail)
     }

@@ -490,7 +490,6 @@ impl FailedVictims {
         excluded.fold(0, |sum, failed| sum.wrapping_add(failed.until_nanos))
     }
 
-    /// Forgets the files that do not exist any longer.
     pub(crate) fn retain(&mut self, exists: impl Fn(FileId) -> bool) {
         self.0.retain(|file, _| exists(*file));
     }

@@ -105,7 +105,6 @@ pub(crate) struct LastWrite {
 }
 
 impl LastWrite {
-    /// Returns the seconds without a write.
     fn idle_s(&mut self, shared: &Shared) -> u64 {
         let now_nanos = shared.clock.monotonic_nanos();
         let user_bytes = shared.user_bytes.load(Ordering::Relaxed);

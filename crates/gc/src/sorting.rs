@@ -19,7 +19,6 @@ const PARTS_OF_RUN: u64 = 4;
 #[derive(Debug)]
 pub(crate) struct Sorting {
     whole: KeyRange,
-    /// Range not sorted yet.
     pub rest: KeyRange,
     /// Files in key order; their values stay.
     keep: BTreeSet<FileId>,

@@ -19,7 +19,6 @@ pub(crate) const BACK_OFF_NANOS: u64 = 1_000_000_000;
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub saved: Saved,
-    /// User bytes for which budget was credited.
     pub credited_bytes: u64,
     pub flush: Option<Job>,
     pub merge: Option<Running>,
@@ -203,7 +202,6 @@ impl Work {
         }
     }
 
-    /// Credits budget for what users wrote since the last call.
     fn add_credit(&mut self, shared: &Shared) {
         let user_bytes = shared.user_bytes.load(Ordering::Relaxed);
         let new_bytes = user_bytes.saturating_sub(self.credited_bytes);

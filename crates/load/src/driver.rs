@@ -62,7 +62,6 @@ pub(crate) struct Part {
     pub duration: Option<Duration>,
 }
 
-/// Runs one part until it ends.
 pub(crate) async fn run<T: Target>(
     args: &Wire,
     target: &Arc<T>,
@@ -117,7 +116,6 @@ pub(crate) async fn run<T: Target>(
 struct Watched {
     curve: Vec<u64>,
     per_second: Vec<Summary>,
-    /// Latencies of all seconds together.
     latencies: Latencies,
 }
 

@@ -359,7 +359,6 @@ impl Encoder<'_, '_> {
     }
 }
 
-/// Capacity kept for the next batch.
 const BYTES_KEPT: usize = 1 << 20;
 
 /// The items of a batch, recorded while it is encoded. Once the frame is durable, publishing it

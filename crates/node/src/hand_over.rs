@@ -23,7 +23,6 @@ pub struct Transfer {
 pub struct HandOver {
     own: BTreeSet<StoreId>,
     taken: BTreeMap<StoreId, u64>,
-    /// Peers that did not take the lead of their region.
     failed: BTreeSet<(RegionId, PeerId)>,
 }
 

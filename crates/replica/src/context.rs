@@ -29,7 +29,6 @@ pub(crate) struct Context<E: StorageEngine> {
     pub journal: Journal,
     pub readers: Arc<ReadGate>,
     pub times: Arc<StageTimes>,
-    /// Whether leases may serve reads.
     pub leases: bool,
     /// Effects requested by peers; run while no peer is working.
     pub store_requests: Vec<StoreRequest>,

@@ -35,7 +35,6 @@ struct Watch {
     seen: Loss,
     since: Option<Instant>,
     logged: Loss,
-    /// Time of the last look at all regions.
     looked: Option<Instant>,
 }
 

@@ -197,7 +197,6 @@ struct Sending {
     source: Option<Source<Engine>>,
 }
 
-/// Reason why a connection did not send a snapshot to its end.
 enum Failure {
     Broken(CloseReason),
     /// Another one would not help.
@@ -261,7 +260,6 @@ struct Connection {
 #[derive(Default)]
 struct Turns(Mutex<BTreeMap<ReplicaKey, Connection>>);
 
-/// Turn of a connection to receive the snapshot of a replica.
 struct Turn {
     /// Completes when another connection for the replica comes.
     pub superseded: oneshot::Receiver<()>,

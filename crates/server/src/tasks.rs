@@ -62,7 +62,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(|_| stopping())?
 }
 
-/// Creates the error of work that ends because the node stops.
 pub(crate) fn stopping() -> Error {
     Error::Busy("the server is stopping".to_owned())
 }

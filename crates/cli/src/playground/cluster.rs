@@ -34,7 +34,6 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Connects to the nodes and waits until all stores are known.
     pub(super) async fn connect(nodes: Arc<Mutex<Nodes>>) -> Result<Self> {
         let addresses: Vec<String> =
             nodes.lock().list().iter().map(|node| node.address.clone()).collect();

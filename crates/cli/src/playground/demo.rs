@@ -84,7 +84,6 @@ async fn compare_replicas(cluster: &mut Cluster) -> Result<usize> {
     Ok(replicas)
 }
 
-/// Compares the replicas of a region; returns their number.
 async fn compare(cluster: &Cluster, region: RegionId) -> Result<usize> {
     let compared = cluster.control.compare_replicas(region, CHECKSUM_ROUNDS_MAX).await?;
     match compared.verdict {

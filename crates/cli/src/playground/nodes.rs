@@ -16,7 +16,6 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 const HOST: &str = "127.0.0.1";
 /// File that keeps a node's port, so that the same directory always has the same port.
 const PORT_FILE: &str = "port";
-/// File for a node's standard error.
 const LOG_FILE: &str = "log";
 const SCALE_FILE: &str = "device-scale";
 /// Lines and bytes of the log that an error shows.
@@ -82,14 +81,12 @@ impl Nodes {
         found.ok_or_else(names)
     }
 
-    /// Starts all nodes and waits until each is ready.
     pub(super) fn start_all(&mut self) -> Result<()> {
         let waits: Vec<Wait> =
             (0..self.list.len()).map(|at| self.spawn(at)).collect::<Result<_>>()?;
         waits.into_iter().try_for_each(|wait| self.wait(wait))
     }
 
-    /// Starts a node that is down and waits until it is ready.
     pub(super) fn start(&mut self, at: usize) -> Result<()> {
         let wait = self.spawn(at)?;
         self.wait(wait)
@@ -237,7 +234,6 @@ impl Drop for Nodes {
     }
 }
 
-/// A started node that is not yet known to be ready.
 struct Wait {
     at: usize,
     first_line: Receiver<String>,

@@ -37,7 +37,6 @@ pub(super) enum PromptCommand {
         node: String,
         factor: u32,
     },
-    /// Put values for some seconds.
     Load {
         seconds: u64,
     },

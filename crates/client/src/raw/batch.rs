@@ -196,7 +196,6 @@ impl Client {
         ended.into_result(items_count)
     }
 
-    /// Sends items that were in one region when they were split off.
     async fn part<I: Item>(self, items: Vec<I>, mut tries: Tries) -> Ended<I> {
         let mut waiting = vec![Part { items, is_ambiguous: false }];
         let mut ended = Ended::default();
@@ -244,7 +243,6 @@ type ResponseOf<I> = <<I as Item>::Call as crate::call::Call>::Response;
 
 struct Part<I> {
     items: Vec<I>,
-    /// Whether an attempt may have taken effect.
     is_ambiguous: bool,
 }
 

@@ -106,7 +106,6 @@ struct Progress {
     /// Keys of the last try in `rest`; if any may have taken effect, of all tries: regions change in
     /// between.
     tried: Option<KeyRange>,
-    /// Whether a try may have taken effect.
     is_ambiguous: bool,
 }
 
@@ -130,7 +129,6 @@ impl Progress {
         self.is_ambiguous = self.tried.is_some();
     }
 
-    /// Returns the error of a write that stopped here for a failure.
     fn into_error(self, first: Error) -> Error {
         let (not_done, unknown) = match (&self.tried, self.is_ambiguous) {
             (None, _) => (0, 0),

@@ -107,7 +107,6 @@ impl Client {
         Ok(Swap { succeeded: response.succeed, previous })
     }
 
-    /// Sends a call to the region of `key` until a store responds.
     pub(super) async fn send<C: RawCall>(&self, key: &Bytes, call: &C) -> Result<C::Response> {
         let mut tries = self.tries();
         loop {

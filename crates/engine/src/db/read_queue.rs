@@ -78,7 +78,6 @@ impl ReadQueue {
         }
     }
 
-    /// Does submitted work until stopped.
     pub(super) fn serve(&self, reader: &Reader) {
         while let Some(work) = self.next() {
             match work {

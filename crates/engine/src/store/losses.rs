@@ -307,7 +307,6 @@ impl LostBlocks {
         covered
     }
 
-    /// Drops the lost blocks of runs that no longer exist.
     pub(crate) fn retain(&self, is_current: impl Fn(RunId) -> bool) {
         let mut lost = self.lost.lock();
         lost.retain(|lost| is_current(lost.block.run));

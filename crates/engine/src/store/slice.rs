@@ -103,7 +103,6 @@ impl Slice {
         self.pairs.len()
     }
 
-    /// Returns the bytes of keys and values.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

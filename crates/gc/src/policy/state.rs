@@ -289,7 +289,6 @@ impl State {
         self.tiers.iter().take(upper).map(hidden).sum()
     }
 
-    /// Whether the active memtable is not empty.
     pub(crate) fn has_unflushed(&self) -> bool {
         self.memtable_bytes + self.memtable_hides_bytes > 0
     }

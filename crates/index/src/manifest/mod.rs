@@ -55,7 +55,6 @@ pub(crate) struct Manifest {
     dir: PathBuf,
     file: Arc<dyn VfsFile>,
     end: End,
-    /// Size at which the file is rewritten.
     rewrite_at: u64,
     bytes_max: u64,
     state: ManifestState,

@@ -78,7 +78,6 @@ pub(crate) fn run_path(dir: &Path, id: RunId) -> PathBuf {
     dir.join(run_file_name(id))
 }
 
-/// Returns the path of a run's file until it is complete.
 pub(crate) fn run_tmp_path(dir: &Path, id: RunId) -> PathBuf {
     dir.join(run_file_name(id) + TMP_SUFFIX)
 }

@@ -24,7 +24,6 @@ pub(crate) struct End {
     pub chain: u32,
 }
 
-/// What follows the last whole frame of the newest segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TailState {
     Nothing,

@@ -39,7 +39,6 @@ pub(crate) fn bytes_before_value(key_bytes: usize) -> u32 {
     (RECORD_HEADER_BYTES + key_bytes + RECORD_KEY_TAIL_BYTES) as u32
 }
 
-/// A record's fields except its key and value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordFields {
     pub value_bytes: u32,

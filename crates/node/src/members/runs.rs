@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use stele_types::address::is_address;
 use stele_types::{BootOrder, StoreId, StoreRun};
 
-/// Most runs that wait to be verified.
 const HEARSAY_MAX: usize = 1024;
 
 impl Table {

@@ -113,7 +113,6 @@ fn check_votes(
     }
 }
 
-/// Checks that a step that changes the voters is safe now.
 pub(crate) fn may_step(
     view: &ClusterView<'_>,
     info: &RegionInfo,

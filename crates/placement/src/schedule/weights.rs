@@ -141,7 +141,6 @@ impl Level {
         Self { held: self.held.saturating_sub(amount), ..self }
     }
 
-    /// Whether this level is at least the other one.
     pub(crate) fn is_at_least(self, other: Self) -> bool {
         u128::from(self.held) * u128::from(other.weight)
             >= u128::from(other.held) * u128::from(self.weight)

@@ -133,7 +133,6 @@ pub(crate) fn check_members(region: &Region) -> Result<(), String> {
     Ok(())
 }
 
-/// Fails while the region is merging or has been removed.
 pub(super) fn check_normal_phase(region: &Region) -> Result<(), String> {
     match region.phase {
         RegionPhase::Normal => Ok(()),

@@ -63,7 +63,6 @@ impl Start {
         }
     }
 
-    /// Returns the state of an empty log that starts after an entry.
     pub(crate) fn after(index: LogIndex, term: Term) -> Self {
         Self {
             truncated: (index, term),
@@ -186,7 +185,6 @@ impl<E: StorageEngine> RegionLog<E> {
         (index > self.truncated.0 && index <= self.last().0).then(|| self.engine_term(index))?
     }
 
-    /// Removes and returns the error of a failed read by Raft.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         self.failure.borrow_mut().take()
     }

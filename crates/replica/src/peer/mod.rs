@@ -146,12 +146,10 @@ impl<E: StorageEngine> Replica<E> {
         self.group.log_mut()
     }
 
-    /// Returns whether every entry and vote of this peer is durable.
     pub(crate) fn is_durable(&self) -> bool {
         self.durability.is_durable()
     }
 
-    /// Returns the peer with this id, member or not.
     fn find_peer(&self, id: PeerId) -> Option<Peer> {
         let member = self.region.peer(id).copied();
         member.or_else(|| self.contacts.unknown(id))

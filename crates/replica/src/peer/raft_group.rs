@@ -370,7 +370,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         self.node.advance_apply_to(index.0);
     }
 
-    /// Changes the members as an applied entry says, if it does.
     pub(super) fn change_members(&mut self, entry: &CommittedEntry) -> Result<()> {
         let Some(change) = admin::conf_change(&entry.payload) else { return Ok(()) };
         let conf = self.node.apply_conf_change(&change).map_err(|error| {

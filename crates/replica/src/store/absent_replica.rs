@@ -234,7 +234,6 @@ impl<E: StorageEngine> RaftStore<E> {
         }
     }
 
-    /// Lets the target of a merge refuse it, if its leader is here.
     pub(super) fn refuse_merge(&mut self, preparation: &Preparation) {
         if let Some(replica) = self.replicas.get_mut(&preparation.target) {
             replica.refuse_merge(&mut self.ctx, preparation);

@@ -227,7 +227,6 @@ fn disjoint(ranges: impl Iterator<Item = KeyRange>) -> Vec<KeyRange> {
     disjoint
 }
 
-/// Returns the parts of `range` that none of the regions owns.
 fn gaps(kind: RegionKind, range: &KeyRange, owners: &[&Region]) -> Vec<KeyRange> {
     let mut owned: Vec<&KeyRange> =
         owners.iter().filter(|region| region.kind == kind).map(|region| &region.range).collect();

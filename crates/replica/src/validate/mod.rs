@@ -37,11 +37,9 @@ pub(crate) struct PeerState {
     pub term: Term,
     /// Its last entry, durable or not.
     pub last: LogIndex,
-    /// Its last durable entry.
     pub persisted: LogIndex,
     pub leader: Option<PeerId>,
     pub is_leader: bool,
-    /// Whether the sender is a member, as far as it knows.
     pub from_is_member: bool,
     pub pending_reads: usize,
 }

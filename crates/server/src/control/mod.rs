@@ -41,7 +41,6 @@ impl ControlService {
         Self { config, placement, stores, members, keeper, majorities }
     }
 
-    /// Fails if the caller means another cluster.
     fn check_cluster(&self, header: Option<RequestHeader>) -> Result<(), Status> {
         let cluster = self.placement.cluster();
         match header.is_some_and(|header| header.cluster_id == cluster.0) {

@@ -186,7 +186,6 @@ mod tests {
     use bytes::Bytes;
     use stele_storage::{Cached, ScanOptions};
 
-    /// Pairs of a replica, in order.
     struct Pairs(Vec<Pair>);
 
     impl EngineView for Pairs {

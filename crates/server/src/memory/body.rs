@@ -74,15 +74,11 @@ enum State {
     Dropped { left: u64, _memory: Arc<RequestMemory> },
 }
 
-/// Result of a step through the bytes that arrived.
 enum Step {
-    /// Bytes for the service.
     Pass(Bytes),
     /// More bytes must arrive, or be processed.
     Continue,
-    /// A message must wait for memory.
     Wait,
-    /// The body ends with an error.
     Fail(Status),
 }
 
@@ -309,7 +305,6 @@ impl<B> RequestBody<B> {
         }));
     }
 
-    /// Returns whether the time of the body has passed.
     fn poll_deadline(&mut self, context: &mut Context<'_>) -> Poll<()> {
         // bug server.body_without_time_limit: always
         if !self.is_due() {

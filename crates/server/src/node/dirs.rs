@@ -102,7 +102,6 @@ struct Opening<'a> {
     moved: Vec<PathBuf>,
     /// First error of a copy of the list of members that cannot be read.
     unreadable: Option<Error>,
-    /// Random number of the process.
     nonce: u64,
 }
 

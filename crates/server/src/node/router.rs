@@ -63,7 +63,6 @@ impl NodeRouter {
         let _ = self.members.set(members);
     }
 
-    /// Returns whether a store was stopped beside another run of it.
     pub(super) fn is_stopped_beside(&self, store: StoreId) -> bool {
         self.stopped.lock().contains(&store)
     }

@@ -18,7 +18,6 @@ use stele_vfs::warnings;
 
 pub(super) type Samples = BTreeMap<StoreId, Arc<Sample>>;
 
-/// Metric in the text format: name, type, help and samples.
 struct Family {
     name: &'static str,
     kind: &'static str,

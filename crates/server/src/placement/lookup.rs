@@ -51,7 +51,6 @@ impl PlacementService {
         Ok(found.into_iter().next())
     }
 
-    /// Returns the region with this id, if it holds user data.
     pub(crate) async fn region_by_id(
         self: &Arc<Self>,
         id: RegionId,

@@ -248,7 +248,6 @@ impl Http {
     }
 }
 
-/// Answer to every call of TiKV and PD that is not supported.
 pub(crate) const RAW_CALLS_ONLY: &str = "raw key-value calls only";
 
 const OWN_CALLS: &str = "/stele.";

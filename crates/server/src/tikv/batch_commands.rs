@@ -49,7 +49,6 @@ enum Outcome {
 /// Bounded by the permits of [`COMMANDS_MAX`], which the answers hold.
 type Answers = mpsc::UnboundedSender<Answered>;
 
-/// Serves one stream until its client ends it.
 pub(super) fn serve(
     service: TikvService,
     requests: Streaming<BatchCommandsRequest>,

@@ -170,7 +170,6 @@ fn check_key_length(key: &[u8]) -> Result<(), Failure> {
     Err(Failure::Invalid(text))
 }
 
-/// Fails when a value is larger than any may be.
 pub(super) fn check_value(value: &[u8]) -> Result<(), Failure> {
     let size = value.len();
     if size <= VALUE_BYTES_MAX {

@@ -183,7 +183,6 @@ pub(super) fn not_leader(region: RegionId, leader: Option<&stele_types::Peer>) -
     })
 }
 
-/// Creates the error of a node without a replica of the region.
 pub(super) fn region_not_found(region: RegionId) -> Failure {
     Failure::region(format!("region {region} not found"), |error| {
         error.region_not_found = Some(errorpb::RegionNotFound { region_id: region.0 });

@@ -156,7 +156,6 @@ impl TikvService {
         Err(Box::new(Status::invalid_argument(text)))
     }
 
-    /// Returns the answer to a put that was not proposed.
     fn put_failed(&self, failure: Failure) -> RawPutResponse {
         self.note(Kind::Put, 1, Instant::now(), Some(&failure), None);
         RawPutRequest::failed(failure)

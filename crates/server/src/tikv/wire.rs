@@ -22,7 +22,6 @@ use tonic_prost::ProstDecoder;
 
 /// Short messages that are ready together are sent together, up to this many bytes.
 const COALESCED_BYTES_MAX: usize = 32 << 10;
-/// Reason why a request has no message.
 pub(super) enum Unread {
     Status(Box<Status>),
     /// Its message has no memory.

@@ -88,7 +88,6 @@ pub(super) fn add_put(
     Ok(())
 }
 
-/// `RawPut`: proposes one put.
 pub(super) async fn put(
     target: &Target,
     request: &RawPutRequest,
@@ -101,7 +100,6 @@ pub(super) async fn put(
     propose(target, command, false, memory).await
 }
 
-/// `RawDelete`: proposes one delete.
 pub(super) async fn delete(
     target: &Target,
     request: &RawDeleteRequest,
@@ -114,7 +112,6 @@ pub(super) async fn delete(
     propose(target, command, true, memory).await
 }
 
-/// `RawDeleteRange`: proposes one range delete.
 pub(super) async fn delete_range(
     target: &Target,
     request: &RawDeleteRangeRequest,

@@ -63,7 +63,6 @@ impl Lane {
             .find(|lane| *lane as u8 == number)
     }
 
-    /// Returns the longest body of a frame, in bytes.
     pub(crate) fn frame_bytes_max(self) -> usize {
         match self {
             Self::Urgent | Self::Probe => 1 << 20,

@@ -92,7 +92,6 @@ impl RemoteNode {
         self.reported.lock().refused.contains(&store)
     }
 
-    /// Returns whether messages to a store of the node get through.
     pub(super) fn is_reachable(&self, store: StoreId) -> bool {
         let reported = self.reported.lock();
         reported.is_reachable == Some(true) && !reported.gone.contains(&store)
@@ -122,7 +121,6 @@ impl RemoteNode {
         }
     }
 
-    /// Records that a connection ended or was not made.
     pub(super) fn disconnected(&self, lane: Lane, shared: &Shared) {
         let lost = self.link(lane).queue.close();
         super::Stats::add(&shared.stats.dropped_down, lost);

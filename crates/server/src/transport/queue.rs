@@ -8,7 +8,6 @@ use stele_storage::LostEntry;
 use stele_types::Peer;
 use tokio::sync::Notify;
 
-/// Bytes of a message beside its keys and entries.
 const MESSAGE_OVERHEAD_BYTES: u64 = size_of::<(PeerMessage, u64)>() as u64;
 const ENTRY_OVERHEAD_BYTES: u64 = size_of::<RaftEntry>() as u64;
 const FOUND_OVERHEAD_BYTES: u64 = size_of::<(LostEntry, Bytes)>() as u64;
@@ -140,7 +139,6 @@ impl Queue {
         taken
     }
 
-    /// Waits until there may be something to take.
     pub(super) async fn filled(&self) {
         self.filled.notified().await;
     }
@@ -153,7 +151,6 @@ impl Queue {
         }
     }
 
-    /// Opens the queue: messages are accepted from now on.
     pub(super) fn open(&self) {
         self.state.lock().open = true;
     }

@@ -93,7 +93,6 @@ impl Shared {
         self.runtime.spawn(stopping);
     }
 
-    /// Wraps a future so that it also ends when the transport stops.
     pub(super) fn until_stop<T: Future<Output = ()> + Send + 'static>(
         &self,
         task: T,

@@ -113,7 +113,6 @@ impl<'a> Points<'a> {
         }
     }
 
-    /// Returns the point of `key`, if it is the next one.
     fn take(&mut self, key: &[u8]) -> Option<Placed<'a>> {
         self.points.next_if(|next| next.key() == key)
     }

@@ -36,7 +36,6 @@ impl Budget {
     }
 }
 
-/// A file without its name.
 #[derive(Debug)]
 pub(super) struct CowInode {
     below: Option<Below>,

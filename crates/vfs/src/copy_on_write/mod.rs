@@ -63,7 +63,6 @@ impl CopyOnWriteVfs {
         self.names.lock().removed_bytes
     }
 
-    /// Returns the file with this name; `None` if there is none.
     fn find(&self, names: &Names, path: &Path, op: &'static str) -> Result<Option<Arc<CowInode>>> {
         match names.changed.get(path) {
             Some(Name::Removed) => return Ok(None),

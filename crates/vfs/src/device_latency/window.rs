@@ -46,7 +46,6 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Adds an operation that ended at `end_nanos`.
     pub(super) fn note(&mut self, end_nanos: u64, bytes: u64, nanos: u64) {
         let second = end_nanos / NANOS_OF_SECOND;
         self.begin(second);

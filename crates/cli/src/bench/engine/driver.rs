@@ -20,7 +20,6 @@ pub(super) struct Run {
     pub operations: u64,
     pub errors: u64,
     pub not_found: u64,
-    /// Bytes of keys and values written.
     pub payload_bytes: u64,
     pub read_bytes: u64,
     pub latencies: Latencies,

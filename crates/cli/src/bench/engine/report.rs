@@ -101,7 +101,6 @@ pub(super) struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// Prints the report for people to standard error.
     pub(super) fn print_text(&self) {
         let run = self.run;
         let all = run.latencies.all();

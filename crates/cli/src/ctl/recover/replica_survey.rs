@@ -34,7 +34,6 @@ pub(super) struct Origin {
     pub time_s: u64,
     /// Stores of the cluster, as far as the directories name them.
     pub members: BTreeSet<StoreId>,
-    /// Greatest version of the list of members.
     pub version: u64,
 }
 

@@ -43,9 +43,7 @@ pub(crate) struct Released {
 #[derive(Default)]
 pub(crate) struct Removed {
     pub gone: Vec<RequestId>,
-    /// Bytes of the pairs that were found for them.
     pub found_bytes: u64,
-    /// Requests of which the key is no longer held.
     pub released: Vec<Waiting>,
 }
 
@@ -160,7 +158,6 @@ impl Hold {
     }
 }
 
-/// Returns the bytes that count for the result of a lookup.
 pub(crate) fn found_bytes(found: &Found) -> u64 {
     match found {
         Ok(Some(pair)) => pair.value.len() as u64,

@@ -212,7 +212,6 @@ const UNKNOWN_PEERS_MAX: usize = 64;
 /// Contacts of a peer. All times are monotonic nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Contacts {
-    /// Time of the last message from each peer.
     last: BTreeMap<PeerId, u64>,
     /// Senders outside the known membership.
     unknown: BTreeMap<PeerId, Peer>,
@@ -262,7 +261,6 @@ impl Contacts {
         }
     }
 
-    /// Returns the members as of later memberships.
     pub(crate) fn later_members(&self) -> &[Peer] {
         &self.later
     }

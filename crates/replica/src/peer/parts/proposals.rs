@@ -27,7 +27,6 @@ impl Waiting {
         }
     }
 
-    /// Returns the bytes of memory that count for it while it waits.
     pub(crate) fn bytes(&self) -> u64 {
         const OVERHEAD_BYTES: usize = 128;
         let payload = match self {

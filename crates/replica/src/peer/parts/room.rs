@@ -38,7 +38,6 @@ impl Room {
         self.full.clear();
     }
 
-    /// Returns whether a follower stated last that it has no room.
     pub(crate) fn is_full(&self, follower: PeerId) -> bool {
         self.full.contains_key(&follower)
     }
