@@ -179,7 +179,7 @@ fn raft_options(config: &Config, ident: StoreIdent, seed: u64) -> Options {
     options
 }
 
-/// Ticks without a leader before an election; at most twice as many, directory_id at random.
+/// Ticks without a leader before an election; at most twice as many, at random.
 const ELECTION_TICKS: u64 = 10;
 /// A single pair may be as large as values are; batches are split at the configured size earlier.
 const ENTRY_BYTES_MAX: u64 = stele_types::size::COMMAND_BYTES_MAX as u64;
