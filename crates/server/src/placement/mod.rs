@@ -41,6 +41,7 @@ use tonic::{Code, Status};
 pub(crate) mod fuzzing {
     use stele_proto::stele::control::v1::RegionReport;
 
+    /// Decodes a leader's report of its region, and encodes the resulting state.
     pub fn region_report(report: &RegionReport) -> Option<RegionReport> {
         super::wire::info_of(report).map(|info| super::wire::report(&info))
     }
