@@ -35,7 +35,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Messages by full name, and those that the table lists, in its order.
 struct Shapes<'a> {
     messages: BTreeMap<String, &'a DescriptorProto>,
     listed: Vec<String>,

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use stele_types::size::parse_bytes;
 
-/// Parsed `--name value` pairs and `--switch`es.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Args {
     switches: &'static [&'static str],

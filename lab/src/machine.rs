@@ -74,7 +74,6 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Starts the watch.
     pub(crate) fn start() -> Result<Self> {
         Ok(Self { wall: Instant::now(), processor: processor_time()? })
     }

@@ -79,7 +79,6 @@ fn acknowledgement(of: &PeerMessage) -> Option<PeerMessage> {
     Some(message(of.to_store.0, of.from_store.0, answer))
 }
 
-/// Bounds the messages in flight and counts acknowledgements.
 struct Window {
     free: Semaphore,
     acknowledged: AtomicU64,
@@ -403,7 +402,6 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// Measures every shape of traffic, round by round.
 #[tokio::main]
 pub(crate) async fn run() {
     let window = || Arc::new(Window { free: Semaphore::new(0), acknowledged: AtomicU64::new(0) });

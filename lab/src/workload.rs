@@ -4,7 +4,6 @@ use anyhow::Result;
 use stele_engine::{Batch, Db};
 use stele_types::Prng;
 
-/// Length of every key.
 pub(crate) const KEY_BYTES: usize = 16;
 /// Size of the random bytes from which values are cut.
 const POOL_BYTES: usize = 4 << 20;

@@ -37,7 +37,6 @@ impl Copies {
 }
 
 impl World {
-    /// Returns which stores hold copies now.
     pub(crate) fn copies(&mut self) -> Copies {
         let regions = self.reports_by_region().into_values().filter_map(|reports| {
             let newest = reports.into_iter().map(|(_, report)| report.region);

@@ -107,7 +107,6 @@ pub fn play(world: &mut World) -> DamagedPayloads {
     result
 }
 
-/// Entries and progress of a store's log.
 #[derive(Default)]
 struct Log {
     entries: BTreeSet<Name>,
@@ -159,7 +158,6 @@ impl World {
         text
     }
 
-    /// Returns the log of each store that runs.
     fn logs(&mut self) -> BTreeMap<u64, Log> {
         let mut logs: BTreeMap<u64, Log> = BTreeMap::new();
         for (number, report) in self.reports_by_region().into_values().flatten() {

@@ -7,7 +7,6 @@ use stele_types::OpCost;
 
 /// Cost of the fastest device's synced writes: 7,500 of 16 KiB a second.
 const FASTEST_WRITE: OpCost = OpCost { fixed_nanos: 100_000, picos_per_byte: 2_000 };
-/// Cost of its reads.
 const FASTEST_READ: OpCost = OpCost { fixed_nanos: 50_000, picos_per_byte: 1_000 };
 /// Virtual seconds between two flips of all speeds.
 pub const FLIP_SECONDS: u64 = 20;

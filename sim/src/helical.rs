@@ -19,13 +19,11 @@ use stele_simulated_disk::{Fault as DiskFault, SimVfs};
 use stele_storage::Repair;
 use stele_types::{KeyRange, ValueRef, keyspace};
 
-/// Limit for forming the cluster.
 const FORM_NANOS: u64 = 40 * SECOND;
 /// Time for repairing all damage, if the scrub completes two passes within it.
 pub const REPAIR_NANOS: u64 = 60 * SECOND;
 /// Unit in which the scrub's budget counts values that are scattered over the device.
 const BLOCK_BYTES: u64 = 4096;
-/// Interval between two checks of all data.
 const CHECK_NANOS: u64 = 250 * MS;
 /// Limit for clearing repaired values from the list of lost values.
 const FORGET_NANOS: u64 = SECOND;
@@ -232,7 +230,6 @@ impl World {
         text
     }
 
-    /// Describes the index entries of all stores for a value that is damaged on one of them.
     fn describe_value(&self, key: &[u8], at: &stele_types::Locator) -> String {
         let mut text = format!("\n    {:?} at {at:?}:", bytes::Bytes::copy_from_slice(key));
         for number in self.serving() {
@@ -289,7 +286,6 @@ impl World {
         flips
     }
 
-    /// Counts the damaged runs of running stores.
     fn damaged_runs(&self) -> usize {
         let engines = self.serving().into_iter().filter_map(|number| self.engine(number));
         let damaged = |engine: Arc<Store>| {
@@ -342,7 +338,6 @@ impl World {
         damaged
     }
 
-    /// Counts the values of running stores that differ from the checksum in the index.
     pub(crate) fn damaged_values(&self) -> usize {
         let engines = self.serving().into_iter().filter_map(|number| self.engine(number));
         engines.map(|engine| damaged_in(&engine)).sum()
@@ -383,7 +378,6 @@ fn last_frame(disk: &SimVfs) -> Option<(PathBuf, u64)> {
     Some((newest, at))
 }
 
-/// Returns the values of clients and of the placement group that lie in files.
 fn places(engine: &Store, paths: &[PathBuf]) -> Vec<Place> {
     let mut places = Vec::new();
     each_value(engine, &mut |key, at| {

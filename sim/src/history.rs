@@ -71,7 +71,6 @@ fn text(value: Value) -> Json {
     if value == 0 { Json::Null } else { json!(format!("v{value}")) }
 }
 
-/// What is known of the values of a history.
 struct Known {
     /// Keys with a value that an operation of unknown outcome may have computed.
     open: BTreeSet<u8>,
@@ -93,7 +92,6 @@ impl Known {
         }
     }
 
-    /// Returns the value from which a change computed another one.
     fn before(&self, change: Change, after: Value) -> Option<Value> {
         self.values.iter().copied().find(|value| change.of(*value) == Some(after))
     }

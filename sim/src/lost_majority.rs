@@ -20,7 +20,6 @@ const DRAWS: u64 = 10;
 /// A store that no cluster of a run has.
 const NO_STORE: StoreId = StoreId(1 << 40);
 
-/// Directories that are left, by store, with the engines that they hold open.
 struct Left {
     dirs: BTreeMap<StoreId, Offline<Engine>>,
     engines: Vec<Arc<Engine>>,
@@ -88,7 +87,6 @@ fn lost_slots(world: &mut World, prng: &mut Prng) -> Option<Vec<u64>> {
     })
 }
 
-/// Recovers the directories that are left, and checks what is refused and what is kept.
 fn recover(
     world: &mut World,
     lost: &[u64],
@@ -139,7 +137,6 @@ fn recover(
     closed.map_err(|error| format!("a recovered directory does not close: {error}"))
 }
 
-/// Opens the directories of all other stores.
 fn open(world: &mut World, lost: &[u64], prng: &mut Prng) -> Result<Left> {
     let homes: Vec<u64> = world.homes.values().copied().collect();
     let (dirs, engines, known, stores) = Default::default();

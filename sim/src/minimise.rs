@@ -4,7 +4,6 @@
 use crate::plan::Plan;
 use crate::run::{Wanted, run};
 
-/// Limit of runs tried.
 const TRIES_MAX: usize = 60;
 
 /// Returns a smaller plan that ends in a violation of the same kind, and the text of that

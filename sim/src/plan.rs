@@ -265,7 +265,6 @@ impl Plan {
 /// show it again.
 const OTHER_TICKS: [u64; 4] = [2, 3, 11, 13];
 
-/// Draws the tick of all nodes of a cluster.
 fn tick_nanos(seed: u64) -> u64 {
     match OTHER_TICKS.contains(&(seed % 20)) {
         true => pick(&mut fork(seed, "tick"), &[20, 100]) * MS,
@@ -313,7 +312,6 @@ const WITH_LOST_MAJORITY: [u64; 3] = [3, 13, 18];
 /// Duration of a run above which clients spread their operations over it.
 const SPREAD_OVER_NANOS: u64 = 12 * SECOND;
 
-/// Draws the share of such operations.
 fn modify_permille(seed: u64) -> u64 {
     match WITH_MODIFICATIONS.contains(&(seed % 20)) {
         true => pick(&mut fork(seed, "modify"), &[50, 200, 400]),

@@ -12,11 +12,8 @@ use stele_types::RegionPhase;
 
 /// Limit for forming a cluster without faults.
 const FORM_NANOS: u64 = 40 * SECOND;
-/// Limit for settling after the faults end.
 const SETTLE_NANOS: u64 = 90 * SECOND;
-/// Limit for settling in liveness runs.
 const LIVENESS_NANOS: u64 = 45 * SECOND;
-/// Limit for the final reads.
 const READ_NANOS: u64 = 60 * SECOND;
 /// Operations that show that new writes succeed.
 const PROBES: u64 = 40;
@@ -232,7 +229,6 @@ impl World {
         })
     }
 
-    /// Describes the regions of every store, one a line.
     pub(crate) fn describe(&mut self) -> String {
         let mut text = String::new();
         for slot in self.slots.values() {

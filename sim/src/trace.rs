@@ -27,7 +27,6 @@ pub struct Trace {
     prints: bool,
 }
 
-/// Lines kept for a failure.
 const TAIL_LINES: usize = 60;
 
 impl Trace {

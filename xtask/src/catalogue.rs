@@ -12,7 +12,6 @@ const BLESS: &str = "cargo xtask catalogue --bless";
 const MARK: &str = "// Catalogue:";
 /// Lines between a mark and its function, at most.
 const MARK_REACH_LINES: usize = 8;
-/// Folders that contain tests.
 const FOLDERS: [&str; 5] = ["crates", "sim", "cluster-tests", "fuzz", "spec"];
 
 /// Each fault and the required behaviour. The number of a fault is its position, from 1.
@@ -218,7 +217,6 @@ fn number(text: &str) -> Result<usize> {
     Ok(number)
 }
 
-/// Returns the name of the function that a line declares.
 pub(crate) fn function(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once("fn ").filter(|(before, _)| {
         before

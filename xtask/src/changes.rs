@@ -5,15 +5,12 @@ use anyhow::{Context, Result, ensure};
 use std::path::Path;
 use std::process::Command;
 
-/// Commits that count as the last ones.
 pub(crate) const COMMITS: usize = 20;
 /// One of so many checks of unchanged sources is chosen.
 pub(crate) const ONE_OF: usize = 10;
 
-/// Files that the last commits changed.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// Hash of the last commit, in hexadecimal digits.
     commit: String,
     /// Paths from the workspace's root.
     files: Vec<String>,

@@ -10,7 +10,6 @@ use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// All benchmarks, for their smoke runs.
 const BENCHES: [&str; 6] = ["index", "engine", "log", "restart", "amplification", "memory"];
 
 /// Time limit of all tests, including their build on a new machine. They usually take a third of
@@ -22,7 +21,6 @@ const BESIDE_MAX: Duration = Duration::from_secs(20 * 60);
 /// Seconds for each fuzz target. Longer runs are started manually.
 const FUZZ_SECONDS: u64 = 2;
 
-/// Options of `cargo xtask ci`.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
     /// Runs only these steps; all if empty.
@@ -34,11 +32,9 @@ pub(crate) struct Options {
     pub tested: Option<u64>,
 }
 
-/// One check.
 #[derive(Clone)]
 struct Step {
     name: &'static str,
-    /// Programs that the step needs besides Rust.
     tools: &'static [Tool],
     /// Whether another such step may run at the same time: it uses one processor or little time, and what it
     /// measures means nothing.
@@ -46,14 +42,11 @@ struct Step {
     run: Run,
 }
 
-/// What the earlier steps found.
 #[derive(Debug, Default)]
 struct Before {
-    /// Whether all tests have passed.
     tested: bool,
 }
 
-/// Step that was run.
 #[derive(Debug)]
 struct Done {
     name: &'static str,
@@ -131,7 +124,6 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     summarise(&done, options)
 }
 
-/// Runs one step and nothing else, for [`beside_others`].
 pub(crate) fn run_step(workspace: &Workspace, name: &str) -> Result<()> {
     match STEPS.iter().find(|step| step.name == name) {
         Some(step) => (step.run)(workspace, &Before::default()),
@@ -139,7 +131,6 @@ pub(crate) fn run_step(workspace: &Workspace, name: &str) -> Result<()> {
     }
 }
 
-/// Returns the steps that `options` choose.
 fn chosen(options: &Options) -> Result<Vec<Step>> {
     let is_in = |names: &[String], name: &str| names.iter().any(|it| it == name);
     let mut named = options.only.iter().chain(&options.without);
@@ -181,7 +172,6 @@ fn beside_others(step: &Step) -> Result<Done> {
     Ok(Done { name, reason, took: started.elapsed() })
 }
 
-/// Returns what a failed step's process says last about the failure.
 fn reason(printed: &str) -> &str {
     let after = |start| printed.rsplit_once(start).map(|(_, reason)| reason);
     after("\nlab: ").or(after("xtask: ")).unwrap_or(printed).trim()
@@ -246,7 +236,6 @@ fn benches(workspace: &Workspace) -> Result<()> {
     lab(workspace, "peers --dev --workload a --records 500 --operations 500 --quiet")
 }
 
-/// Runs a command of the laboratory.
 fn lab(workspace: &Workspace, words: &str) -> Result<()> {
     let program = programs::build(workspace, LAB, false)?;
     run_shown(Command::new(program).args(words.split(' ')).current_dir(&workspace.root))

@@ -14,7 +14,6 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Commands that a block may contain if it is not run: they download, build and test the project.
 const INSTALL: [&str; 4] = ["cargo ", "git clone ", "cd ", "rustup "];
 
-/// One `sh` block.
 #[derive(Debug, PartialEq, Eq)]
 struct Block {
     line: usize,

@@ -10,12 +10,9 @@ use std::process::Command;
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3 \
                         -Cllvm-args=-sanitizer-coverage-inline-8bit-counters";
 
-/// Options of `cargo xtask fuzz`.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Time for each target.
     pub seconds: u64,
-    /// Seed of every mutation.
     pub seed: u64,
     /// Name of one target; `None` runs all.
     pub only: Option<String>,
@@ -42,7 +39,6 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     run_shown(&mut command)
 }
 
-/// Returns the command that builds the targets with coverage and runs them.
 fn guided(workspace: &Workspace) -> Result<Command> {
     let mut command = Command::new(cargo());
     command.args(["run", "--quiet", "--package", FUZZ.package]).current_dir(&workspace.root);
@@ -52,7 +48,6 @@ fn guided(workspace: &Workspace) -> Result<Command> {
     Ok(command)
 }
 
-/// Returns the platform on which the compiler runs.
 fn host() -> Result<String> {
     let output = Command::new("rustc").arg("-vV").output().context("rustc -vV")?;
     let text = String::from_utf8(output.stdout)?;

@@ -10,7 +10,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// First seed of the sample.
 const FROM: u64 = 500;
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 /// Of so many groups that Porcupine rejects, one may have more open operations than it decides in its

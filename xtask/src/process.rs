@@ -130,7 +130,6 @@ pub fn run_shown_limited(command: &mut Command, limit: Duration) -> Result<()> {
     bail!("{command:?} did not end within {} s and was killed", limit.as_secs())
 }
 
-/// Returns the readable child processes of `parent`.
 fn children(parent: u32) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let names = processes.filter_map(|entry| entry.file_name().into_string().ok());

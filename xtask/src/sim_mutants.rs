@@ -39,7 +39,6 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// Percentage of the deliberate bugs that must be caught.
 const PERCENT_MIN: usize = 95;
 
-/// Options of `cargo xtask sim-mutants`.
 #[derive(Debug)]
 pub(crate) struct Options {
     /// Name of a bug or its beginning.
@@ -51,7 +50,6 @@ pub(crate) struct Options {
 /// Seed that showed each bug, by the bug's name.
 type Seen = BTreeMap<String, u64>;
 
-/// Evidence of a bug.
 #[derive(Debug, PartialEq, Eq)]
 struct Catch {
     /// `None` if the process named no seed.

@@ -19,7 +19,6 @@ struct Size {
     /// Constant or function, as `file: name`.
     code: String,
     what: String,
-    /// What it means for a large store or cluster.
     large: String,
     tried: String,
 }

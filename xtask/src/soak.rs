@@ -68,7 +68,6 @@ pub(crate) struct Seeds {
     pub range: Range<u64>,
 }
 
-/// Seeds that one process runs.
 const SEEDS_TOGETHER: usize = 25;
 
 impl Seeds {
@@ -80,7 +79,6 @@ impl Seeds {
         starts.map(move |start| Self { mode, range: part(start) })
     }
 
-    /// Returns the arguments of the simulation that run these seeds.
     pub(crate) fn arguments(&self) -> [String; 4] {
         let seeds = format!("{}..{}", self.range.start, self.range.end);
         ["--mode".into(), self.mode.into(), "--seeds".into(), seeds]
@@ -103,7 +101,6 @@ pub(crate) fn ci_seeds() -> Vec<Seeds> {
     .concat()
 }
 
-/// Options of `cargo xtask soak`.
 #[derive(Debug)]
 pub(crate) struct Options {
     /// Duration in real hours.

@@ -6,12 +6,9 @@ use std::process::{Command, Stdio};
 /// Version of Python for which the wheel of TiKV's client is built.
 pub(crate) const PYTHON: &str = "python3.11";
 
-/// One program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tool {
-    /// Name on PATH.
     pub program: &'static str,
-    /// Argument with which the program exits at once.
     probe: &'static str,
     /// Command that installs the program on Debian.
     remedy: &'static str,
@@ -26,12 +23,10 @@ const GO: Tool = tool("go", "version", "apt-get install golang-go (1.25 or newer
 
 /// Tools of checks that read the list of tracked files or a commit.
 pub(crate) const FOR_GIT: &[Tool] = &[GIT];
-/// Tools of the check of dependencies.
 pub(crate) const FOR_DEPENDENCIES: &[Tool] =
     &[tool("cargo-deny", "--version", "cargo install --locked cargo-deny --version 0.20.2")];
 /// Tools of a Porcupine build.
 pub(crate) const FOR_HISTORIES: &[Tool] = &[GO];
-/// Tools of a TLC run.
 pub(crate) const FOR_SPEC: &[Tool] = &[
     tool("java", "-version", "apt-get install default-jre-headless"),
     tool("mvn", "--version", "apt-get install maven"),
@@ -57,7 +52,6 @@ pub(crate) const FOR_CLUSTERS: &[Tool] = &[
     tool("faketime", "--version", "apt-get install faketime"),
 ];
 
-/// Fails with the name of every tool that is missing and the command that installs it.
 pub(crate) fn require<'a>(tools: impl IntoIterator<Item = &'a Tool>) -> Result<()> {
     let mut missing: Vec<String> = Vec::new();
     for tool in tools {

@@ -6,12 +6,10 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Inputs of a scenario.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub stele: PathBuf,
     pub programs: Programs,
-    /// Seed of every random choice.
     pub seed: u64,
     rounds: Option<u64>,
     seconds: Option<u64>,
@@ -27,7 +25,6 @@ pub(crate) struct Setup {
     work: PathBuf,
 }
 
-/// Programs that some scenarios need.
 #[derive(Debug, Default)]
 pub(crate) struct Programs {
     pub porcupine: Option<PathBuf>,
@@ -54,12 +51,10 @@ impl Setup {
         self.seconds.unwrap_or(if self.short { short } else { full })
     }
 
-    /// Returns the directory of this run.
     pub(crate) fn work(&self) -> &Path {
         &self.work
     }
 
-    /// Formats the configuration as one line.
     pub(crate) fn text(&self) -> String {
         format!(
             "stele {}, data in {}, seed {}",
@@ -69,7 +64,6 @@ impl Setup {
         )
     }
 
-    /// Returns the flags that repeat this run.
     pub(crate) fn replay(&self) -> String {
         let number = |flag: &str, value: Option<u64>| {
             value.map(|value| format!(" --{flag} {value}")).unwrap_or_default()
@@ -90,7 +84,6 @@ impl Setup {
         .concat()
     }
 
-    /// Keeps the directory after the run, for inspection.
     pub(crate) fn keep_work(&self) {
         if let Some(place) = self.place.borrow_mut().take() {
             println!("data and logs kept in {}", place.keep().display());
@@ -103,7 +96,6 @@ pub(crate) fn need<'a>(program: &'a Option<PathBuf>, flag: &str) -> Result<&'a P
     program.as_deref().with_context(|| format!("this scenario needs {flag}"))
 }
 
-/// Parses `SCENARIO [--flag value]…`.
 pub(crate) fn read(mut rest: Vec<String>) -> Result<(&'static Scenario, Setup)> {
     let name = if rest.is_empty() { String::new() } else { rest.remove(0) };
     let scenario = SCENARIOS.iter().find(|one| one.name == name);
@@ -134,7 +126,6 @@ pub(crate) fn read(mut rest: Vec<String>) -> Result<(&'static Scenario, Setup)> 
     Ok((scenario, setup))
 }
 
-/// Values of the flags.
 #[derive(Debug, Default)]
 struct Flags {
     stele: Option<PathBuf>,

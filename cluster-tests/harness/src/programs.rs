@@ -13,15 +13,12 @@ const TIME_LIMIT: Duration = Duration::from_secs(240);
 /// Time for a program to print its stacks after the limit.
 const STACKS_LIMIT: Duration = Duration::from_secs(10);
 
-/// Output of a program.
 #[derive(Debug)]
 pub(crate) struct Printed {
     pub succeeded: bool,
     /// Whether it ended within the limit.
     pub in_time: bool,
-    /// Its last line, parsed.
     pub object: serde_json::Value,
-    /// All that it printed.
     pub text: String,
     pub errors: String,
 }

@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value};
 
-/// Results and failed requirements of a scenario.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     figures: Map<String, Value>,
@@ -10,7 +9,6 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Records a result.
     pub(crate) fn record(&mut self, name: &str, value: impl Into<Value>) {
         self.figures.insert(name.to_owned(), value.into());
     }
@@ -29,7 +27,6 @@ impl Report {
         self.failures.is_empty()
     }
 
-    /// Prints the result line and the JSON line.
     pub(crate) fn print(&self, scenario: &str, seed: u64, seconds: f64) {
         let figures: Vec<String> =
             self.figures.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -51,7 +48,6 @@ pub(crate) fn percentile(samples: &[f64], share: f64) -> f64 {
     sorted.get(at.saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
-/// Rounds to three decimal places.
 pub(crate) fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }

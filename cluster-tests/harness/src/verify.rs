@@ -33,7 +33,6 @@ pub(crate) async fn everything(
     Ok(())
 }
 
-/// Compares the checksums of a region's replicas at the same applied index.
 async fn compare_checksums(cluster: &Cluster, known: &Known) -> Result<()> {
     let deadline = Instant::now() + SETTLED_LIMIT;
     loop {

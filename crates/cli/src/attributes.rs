@@ -14,7 +14,6 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use stele_types::{Error, Result};
 
-/// Key in a store, and file in an exported folder.
 pub(crate) const NAME: &str = ".stele-attributes";
 /// Permission bits of files and folders that are not listed.
 pub(crate) const FILE_MODE: u32 = 0o644;
@@ -94,7 +93,6 @@ impl Attributes {
         };
     }
 
-    /// Returns the listed folders, a folder before those below it.
     pub(crate) fn folders(&self) -> impl Iterator<Item = (&[u8], Attribute)> {
         self.0.iter().filter_map(|(path, it)| Some((path.strip_suffix(b"/")?, *it)))
     }

@@ -41,7 +41,6 @@ use clap::Parser;
 use std::process::ExitCode;
 use stele_types::{Error, Result};
 
-/// Result of a command that ran to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Done,
@@ -61,7 +60,6 @@ impl Outcome {
     }
 }
 
-/// Exit code of a failure.
 const FAILURE: u8 = 1;
 
 fn exit_code(error: &Error) -> u8 {

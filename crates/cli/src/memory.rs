@@ -20,7 +20,6 @@ mod tests {
     use std::thread::sleep;
     use std::time::{Duration, Instant};
 
-    /// Returns the minor page faults of this thread so far.
     fn page_faults() -> i64 {
         // SAFETY: a `rusage` consists of plain numbers, which the call fills.
         unsafe {

@@ -17,9 +17,7 @@ use stele_vfs::{SystemClock, Vfs};
 
 /// Pairs read in one scan.
 const PAGE: usize = 1024;
-/// Limit for the keys and values read in one scan.
 const PAGE_BYTES_MAX: usize = 8 << 20;
-/// Limit for the entries that are applied together.
 const APPLY_BYTES_MAX: usize = 8 << 20;
 
 pub(crate) struct NodeDir {
@@ -53,7 +51,6 @@ impl NodeDir {
         Ok(Self { store, view, ranges: joined(&regions), uncertain_entries, now_s })
     }
 
-    /// Returns the store, for statistics and verification.
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }
@@ -82,7 +79,6 @@ impl NodeDir {
         Ok(pair.filter(|pair| is_live(pair, self.now_s)))
     }
 
-    /// Whether regions of this store hold all keys of a range.
     pub(crate) fn has_all(&self, range: &KeyRange) -> bool {
         let mut rest = vec![range.clone()];
         for own in &self.ranges {
@@ -91,7 +87,6 @@ impl NodeDir {
         rest.iter().all(KeyRange::is_empty)
     }
 
-    /// Iterates over the pairs of a range that regions of this store hold.
     pub(crate) fn pairs(&self, range: &KeyRange, order: Order, keys_only: bool) -> NodePairs {
         let mut ranges: Vec<KeyRange> = self
             .ranges
@@ -108,7 +103,6 @@ impl NodeDir {
     }
 }
 
-/// Pairs of a directory in key order, with user keys.
 pub(crate) struct NodePairs {
     view: Arc<View>,
     /// Ranges that are not read yet; the next one is the last.
@@ -233,7 +227,6 @@ fn apply_all(store: &Store, region: &Region) -> Result<()> {
     Ok(())
 }
 
-/// Whether an entry changes members or range of its region.
 fn is_admin(entry: &CommittedEntry) -> bool {
     let first = Command::ops_of(&entry.payload).and_then(|mut ops| ops.next());
     entry.is_command

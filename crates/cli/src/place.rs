@@ -10,19 +10,14 @@ use stele_client::{Client, ScanOptions, Ttl};
 use stele_types::{Error, KeyRange, Result};
 use tokio::runtime::Runtime;
 
-/// An open store or a connection, for reading.
 pub(crate) enum Source {
     /// A directory opened by this process, which is not changed.
     Directory(Box<Reader>),
-    /// A cluster reached over the network.
     Cluster(Remote),
 }
 
-/// An open store or a connection, for writing.
 pub(crate) enum Place {
-    /// A store opened by this process.
     Directory(Box<Store>),
-    /// A cluster reached over the network.
     Cluster(Remote),
 }
 
@@ -32,19 +27,15 @@ pub(crate) struct Remote {
     client: Client,
 }
 
-/// Number of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Amount {
-    /// Counted.
     Exactly(u64),
-    /// More keys than are counted.
     MoreThan(u64),
 }
 
 /// Keys counted one by one at most.
 const COUNTED_MAX: usize = 10_000;
 
-/// Pairs to read, and the parts of them that are needed.
 pub(crate) struct Wanted {
     pub range: KeyRange,
     pub reverse: bool,
@@ -58,7 +49,6 @@ pub(crate) struct Wanted {
 const EXPIRIES_AT_ONCE: usize = 256;
 
 impl Source {
-    /// Opens an existing store, or connects to a cluster.
     pub(crate) fn open(place: &args::StoreOrCluster) -> Result<Self> {
         match &place.store {
             Some(dir) => Ok(Self::Directory(Box::new(Reader::open(dir, &Tuning::default())?))),
@@ -83,7 +73,6 @@ impl Source {
         }
     }
 
-    /// Calls `each` with each wanted pair, in key order.
     pub(crate) fn each_pair(
         &self,
         wanted: Wanted,
@@ -117,7 +106,6 @@ impl Source {
 }
 
 impl Place {
-    /// Opens an existing store, or connects to a cluster.
     pub(crate) fn open(place: &args::StoreOrCluster) -> Result<Self> {
         Self::open_with(place, |dir| Store::open(dir, &Tuning::default()))
     }
@@ -137,7 +125,6 @@ impl Place {
         }
     }
 
-    /// Sets a key. The pair expires after `ttl_s` seconds, if given.
     pub(crate) fn put(&self, key: &[u8], value: Vec<u8>, ttl_s: Option<u64>) -> Result<()> {
         match self {
             Self::Directory(store) => store.put(key, &value, ttl_s),
@@ -148,7 +135,6 @@ impl Place {
         }
     }
 
-    /// Sets a key if it has no value. Returns whether it was set.
     pub(crate) fn put_if_absent(
         &self,
         key: &[u8],
@@ -165,7 +151,6 @@ impl Place {
         }
     }
 
-    /// Sets a key if it has a value. Returns whether it was set.
     pub(crate) fn put_if_present(
         &self,
         key: &[u8],
@@ -182,7 +167,6 @@ impl Place {
         }
     }
 
-    /// Adds to the number of a key. Returns the sum.
     pub(crate) fn increment(&self, key: &[u8], by: i64) -> Result<i64> {
         match self {
             Self::Directory(store) => store.increment(key, by),
@@ -190,7 +174,6 @@ impl Place {
         }
     }
 
-    /// Appends to the value of a key. Returns its length in bytes.
     pub(crate) fn append(&self, key: &[u8], value: Vec<u8>) -> Result<u64> {
         match self {
             Self::Directory(store) => store.append(key, &value),
@@ -198,7 +181,6 @@ impl Place {
         }
     }
 
-    /// Deletes a key. Returns the value that it had.
     pub(crate) fn get_and_delete(&self, key: &[u8]) -> Result<Option<Bytes>> {
         match self {
             Self::Directory(store) => store.get_and_delete(key),
@@ -216,7 +198,6 @@ impl Place {
         }
     }
 
-    /// Returns how many keys a range has, as far as they are counted.
     pub(crate) fn keys_in(&self, range: &KeyRange) -> Result<Amount> {
         let counted = match self {
             Self::Directory(store) => {
@@ -239,7 +220,6 @@ impl Place {
         }
     }
 
-    /// Closes the store and returns the error of a failed shutdown.
     pub(crate) fn close(self) -> Result<()> {
         match self {
             Self::Directory(store) => store.close(),
@@ -255,7 +235,6 @@ impl Remote {
         Ok(Self { runtime, client })
     }
 
-    /// Counts the keys of a range, up to one above the maximum.
     async fn count_keys(&self, range: &KeyRange) -> Result<usize> {
         let limit = Some(COUNTED_MAX + 1);
         let options = ScanOptions { reverse: false, keys_only: true, limit };

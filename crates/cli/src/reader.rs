@@ -12,7 +12,6 @@ use stele_engine::{DirectoryKind, StateMachine, directory_kind, shard_of};
 use stele_types::{KeyRange, Result};
 use stele_vfs::{CopyOnWriteVfs, RealVfs, Vfs};
 
-/// A directory, open for reading.
 pub(crate) struct Reader {
     files: Arc<CopyOnWriteVfs>,
     store: ByKind,
@@ -79,7 +78,6 @@ impl Reader {
         }
     }
 
-    /// Returns sizes and counts.
     pub(crate) fn statistics(&self) -> Statistics {
         match &self.store {
             ByKind::Embedded(store) => store.statistics(),

@@ -9,19 +9,16 @@ use tokio::runtime::{Builder, Runtime};
 /// Time to find a node that responds. Short, because a person waits.
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 
-/// Connects to a cluster through any of these nodes.
 pub(crate) async fn connect(addresses: &[String]) -> Result<Client> {
     let patient = Options { on_wait: Some(report_wait), ..Options::default() };
     let options = Options { timeout: CONNECT_WITHIN, ..patient };
     Ok(Client::connect_with(addresses, options).await?.with(patient))
 }
 
-/// Tells the person at the terminal why a command does not go on.
 fn report_wait(reason: &str) {
     eprintln!("stele: {reason}");
 }
 
-/// Builds a runtime on the caller's thread, for a command that waits.
 pub(crate) fn small() -> Result<Runtime> {
     built(Builder::new_current_thread().enable_all())
 }

@@ -63,7 +63,6 @@ pub(crate) struct Store {
     db: Db,
 }
 
-/// A submitted write.
 pub(crate) struct Pending(Completion);
 
 impl Pending {
@@ -72,7 +71,6 @@ impl Pending {
     }
 }
 
-/// Sizes and counts of a store.
 #[derive(Clone, Debug)]
 pub(crate) struct Statistics {
     /// Bytes written to files since open, by cause.
@@ -85,7 +83,6 @@ pub(crate) struct Statistics {
     /// Reads of filters and fences that were not in memory, since open.
     pub index_cold_reads: u64,
     pub space_amp: f64,
-    /// Phase of the Nezha policy.
     pub phase: String,
 }
 
@@ -142,13 +139,11 @@ pub(crate) struct Verified {
     /// Bytes of keys and values, as read.
     pub live_bytes: u64,
     pub live_bytes_estimate: u64,
-    /// Bytes on the device as the store reports them.
     pub reported_bytes: u64,
     pub checked_bytes: u64,
 }
 
 impl Store {
-    /// Opens an existing store.
     pub(crate) fn open(dir: &Path, tuning: &Tuning) -> Result<Self> {
         Self::check_exists(dir)?;
         Self::open_or_create(dir, tuning)
@@ -203,7 +198,6 @@ impl Store {
         self.db.write_async(batch).map(Pending)
     }
 
-    /// Sets several keys in one batch.
     pub(crate) fn put_all<'a>(
         &self,
         pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>,
@@ -263,7 +257,6 @@ impl Store {
         Ok(matches!(self.db.modify(key, change)?, Modified::Replaced { .. }))
     }
 
-    /// Returns the value that a modification computes.
     fn computed(&self, key: &[u8], change: Modification) -> Result<Bytes> {
         match self.db.modify(key, change)? {
             Modified::Updated { value } => Ok(value),
@@ -280,7 +273,6 @@ impl Store {
         if range.is_empty() { Ok(()) } else { self.db.delete_range(&range.start, &range.end) }
     }
 
-    /// Iterates over the pairs of a range in a snapshot of the store.
     pub(crate) fn pairs(
         &self,
         range: KeyRange,
@@ -313,7 +305,6 @@ impl Store {
         self.db.compact()
     }
 
-    /// Flushes the memtables to runs.
     pub(crate) fn flush(&self) -> Result<()> {
         self.db.flush()
     }

@@ -4,7 +4,6 @@ use crate::terminal::Output;
 use serde_json::{Map, Value};
 use stele_types::Result;
 
-/// One value under its column's name, as text and as JSON.
 pub(crate) struct Cell {
     name: &'static str,
     text: String,
@@ -12,12 +11,10 @@ pub(crate) struct Cell {
     is_right: bool,
 }
 
-/// Makes a right-aligned cell of a number.
 pub(crate) fn number(name: &'static str, number: u64) -> Cell {
     Cell { name, text: number.to_string(), value: number.into(), is_right: true }
 }
 
-/// Makes a right-aligned cell with text formatted for people.
 pub(crate) fn formatted(name: &'static str, text: String, value: impl Into<Value>) -> Cell {
     Cell { name, text, value: value.into(), is_right: true }
 }
@@ -28,13 +25,11 @@ pub(crate) fn maybe(name: &'static str, number: Option<u64>) -> Cell {
     Cell { name, text, value: number.into(), is_right: true }
 }
 
-/// Makes a left-aligned cell of text.
 pub(crate) fn words(name: &'static str, text: impl Into<String>) -> Cell {
     let text = text.into();
     Cell { name, value: text.clone().into(), text, is_right: false }
 }
 
-/// Makes a left-aligned cell with a JSON value other than its text.
 pub(crate) fn words_as(
     name: &'static str,
     text: impl Into<String>,

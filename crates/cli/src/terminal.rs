@@ -1,10 +1,6 @@
-//! The terminal of a command: its output, its progress, and questions to a person.
-//!
-//! Standard output, with errors that can be distinguished from those of the store.
-//!
-//! Progress of a long command: a bar on a terminal, nothing elsewhere.
-//!
-//! Consent of a person to what a command destroys.
+//! The terminal of a command: its output, with errors that can be distinguished from those of the
+//! store; the progress of a long command, which is a bar on a terminal and nothing elsewhere; and
+//! the consent of a person to what the command destroys.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};
@@ -15,18 +11,15 @@ use stele_types::{Error, Result};
 
 const NAME: &str = "standard output";
 
-/// Buffered standard output.
 pub(crate) struct Output {
     out: BufWriter<StdoutLock<'static>>,
 }
 
 impl Output {
-    /// Locks standard output for this command.
     pub(crate) fn new() -> Self {
         Self { out: BufWriter::with_capacity(1 << 16, io::stdout().lock()) }
     }
 
-    /// Writes bytes unchanged.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         self.out.write_all(bytes).map_err(failed)
     }
@@ -36,12 +29,10 @@ impl Output {
         self.bytes(b"\n")
     }
 
-    /// Writes a JSON object as one line.
     pub(crate) fn json(&mut self, object: Map<String, Value>) -> Result<()> {
         self.line(&Value::Object(object).to_string())
     }
 
-    /// Flushes the buffer to the system.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.out.flush().map_err(failed)
     }
@@ -88,12 +79,10 @@ impl Progress {
         Self { bar }
     }
 
-    /// Adds bytes that are done.
     pub(crate) fn add(&self, bytes: u64) {
         self.bar.inc(bytes);
     }
 
-    /// Prints a line to standard error without disturbing the bar.
     pub(crate) fn warn(&self, line: &str) {
         self.bar.suspend(|| eprintln!("stele: {line}"));
     }
@@ -109,7 +98,6 @@ impl Drop for Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Consent {
     Given,
-    /// A person is asked.
     Ask,
     /// There is no terminal, and the command line does not say it.
     Missing,

@@ -5,7 +5,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use stele_types::{Error, KeyRange, Result};
 
-/// Returns two lower-case hexadecimal digits per byte.
 pub(crate) fn to_hex(bytes: &[u8]) -> String {
     const DIGITS: [char; 16] =
         ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
@@ -28,7 +27,6 @@ pub(crate) fn from_hex(text: &str) -> Result<Vec<u8>> {
     text.as_bytes().chunks(2).map(|pair| byte(pair).ok_or_else(bad)).collect()
 }
 
-/// Parses a key or value from the command line.
 pub(crate) fn parse(text: &str, hex: bool) -> Result<Vec<u8>> {
     if hex { from_hex(text) } else { Ok(text.as_bytes().to_vec()) }
 }
@@ -43,7 +41,6 @@ pub(crate) fn decode(text: &str, encoding: Encoding) -> Result<Vec<u8>> {
     }
 }
 
-/// Encodes bytes as base64 with padding.
 pub(crate) fn to_base64(bytes: &[u8]) -> String {
     BASE64.encode(bytes)
 }
@@ -67,7 +64,6 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
     out
 }
 
-/// Returns the range that the arguments select.
 pub(crate) fn key_range(range: &Range, hex: bool) -> Result<KeyRange> {
     if let Some(prefix) = &range.prefix {
         return Ok(KeyRange::prefix(&parse(prefix, hex)?));

@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stele_types::{Error, Prng, Result};
 use tokio::time::Instant;
 
-/// Kind of pause before the next try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
     /// No pause, except after repeated redirections.
@@ -18,7 +17,6 @@ pub(crate) enum Pause {
     Busy(Duration),
 }
 
-/// Number of redirections followed without a pause.
 const REDIRECTIONS_WITHOUT_PAUSE: u32 = 3;
 /// Number of tries after which the region is looked up again, whatever the hints say.
 const TRIES_PER_LOOKUP: u32 = 6;
@@ -65,7 +63,6 @@ pub(crate) struct Tries {
 }
 
 impl Tries {
-    /// Starts the time limit.
     pub(crate) fn new(options: &Options) -> Self {
         let started = Instant::now();
         Self {
@@ -81,17 +78,14 @@ impl Tries {
         }
     }
 
-    /// Records that a node has answered for the placement group.
     pub(crate) fn found_leader(&mut self) {
         self.quorum = None;
     }
 
-    /// Returns the time left until the deadline.
     pub(crate) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Starts the tries of a part of the call, with the deadline of the call.
     pub(crate) fn of_part(&self) -> Self {
         let (last, quorum) = (String::new(), None);
         Self { count: 0, waits: 0, is_ambiguous: false, is_too_long: false, last, quorum, ..*self }
@@ -102,7 +96,6 @@ impl Tries {
         self.is_ambiguous = is_ambiguous;
     }
 
-    /// Returns whether an attempt may have taken effect.
     pub(crate) fn is_ambiguous(&self) -> bool {
         self.is_ambiguous
     }

@@ -15,9 +15,7 @@ use tonic::{Response, Status};
 /// Maximum length of a request or response: a page of large values.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 256 << 20;
 
-/// A unary call that can be sent more than once.
 pub(crate) trait Call: Clone + Send + Sync + 'static {
-    /// Response of the call.
     type Response: Send;
 
     /// Sends the call once. `departure` tells whether it was handed to the connection.
@@ -39,30 +37,23 @@ pub(crate) enum Repetition {
     Once,
 }
 
-/// A call to a store of a region.
 pub(crate) trait RawCall: Call {
-    /// Effect of a repetition.
     const REPETITION: Repetition;
 
-    /// Sets the region, peer and cluster to which the call is addressed.
     fn set_context(&mut self, context: kvrpcpb::Context);
 
-    /// Takes the region error of the response.
     fn region_error(response: &mut Self::Response) -> Option<errorpb::Error>;
 
     /// Takes the final error of the response; empty for none.
     fn failure(response: &mut Self::Response) -> String;
 }
 
-/// A call to PD, which knows the regions and stores.
 pub(crate) trait PdCall: Call {
     fn set_cluster(&mut self, cluster: u64);
 
-    /// Takes the header of the response.
     fn header(response: &mut Self::Response) -> Option<pdpb::ResponseHeader>;
 }
 
-/// A call of the control protocol.
 pub(crate) trait ControlCall: Call {
     fn set_cluster(&mut self, cluster: u64);
 }
@@ -217,11 +208,9 @@ pd_call!(GetMembersRequest, GetMembersResponse, get_members);
 pd_call!(GetAllStoresRequest, GetAllStoresResponse, get_all_stores);
 pd_call!(GetStoreRequest, GetStoreResponse, get_store);
 
-/// Call for the region of a key.
 #[derive(Clone)]
 pub(crate) struct GetRegion(pub pdpb::GetRegionRequest);
 
-/// Call for the region before that of a key.
 #[derive(Clone)]
 pub(crate) struct GetPrevRegion(pub pdpb::GetRegionRequest);
 

@@ -35,7 +35,6 @@ impl Client {
         Self::connect_through(Box::new(network), addresses, options).await
     }
 
-    /// Connects through connections that `dial` makes.
     pub(crate) async fn connect_through(
         dial: Box<dyn Dial>,
         addresses: &[impl AsRef<str>],

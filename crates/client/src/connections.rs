@@ -1,8 +1,6 @@
-//! Connections to nodes: a fixed number per node, made on first use and shared by all calls.
-//!
-//! TCP connections to gRPC servers with readers that yield regularly.
-//!
-//! A [`Wire`] is a connection to a node, below everything that decides: the network, or a simulation of it.
+//! Connections to nodes: a fixed number per node, made on first use and shared by all calls. Their
+//! readers yield regularly. A [`Wire`] is such a connection below everything that decides: the
+//! network, or a simulation of it.
 
 use crate::Options;
 use crate::stream::CommandStream;
@@ -38,21 +36,17 @@ pub(crate) struct Connections {
 struct Node {
     channels: Vec<OnceCell<Opened>>,
     next: AtomicUsize,
-    /// Time and reason of the last failed connection.
     refused: Mutex<Option<(Instant, String)>>,
 }
 
-/// A connection, with its command stream once a call has used it.
 #[derive(Clone)]
 struct Opened {
     wire: Wire,
     commands: Arc<OnceLock<CommandStream>>,
 }
 
-/// A connection handed to a call.
 #[derive(Clone)]
 pub(crate) struct Connection {
-    /// Connection for unary calls.
     pub wire: Wire,
     commands: Arc<OnceLock<CommandStream>>,
     address: String,
@@ -87,7 +81,6 @@ impl Connections {
         Ok(Connection { wire, commands, address: address.to_owned(), node })
     }
 
-    /// Drops all connections to the node of a failed one.
     pub(crate) fn forget(&self, failed: &Connection) {
         let mut nodes = self.nodes.lock();
         // Another call may have replaced them meanwhile.
@@ -114,7 +107,6 @@ impl Connections {
 }
 
 impl Connection {
-    /// Returns the stream that calls of single keys share.
     pub(crate) fn commands(&self) -> &CommandStream {
         self.commands.get_or_init(|| CommandStream::new(self.wire.clone()))
     }
@@ -237,9 +229,7 @@ pub trait Dial: Send + Sync {
     fn dial<'a>(&'a self, address: &'a str) -> Dialled<'a>;
 }
 
-/// Makes connections over TCP.
 pub(crate) struct Network {
-    /// Time limit for a connection.
     pub connect_timeout: Duration,
 }
 

@@ -56,22 +56,17 @@ impl Departure {
     }
 }
 
-/// Failure of a call without a response of the store.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// What the node, the connection or this client states.
     pub status: Status,
-    /// Whether a node may have received the request.
     pub delivery: Delivery,
 }
 
 impl Failure {
-    /// Creates the failure of a request that was given to no connection.
     pub(crate) fn without_connection(reason: impl Into<String>) -> Self {
         Self { status: Status::unavailable(reason), delivery: Delivery::NotSent }
     }
 
-    /// Creates the failure of a call that ended with `status`.
     pub(crate) fn of_call(status: Status, departure: &Departure) -> Self {
         let delivery = match is_unprocessed(&status) {
             true => Delivery::NotSent,
@@ -80,7 +75,6 @@ impl Failure {
         Self { status, delivery }
     }
 
-    /// Creates the failure of a call without an answer within its time.
     pub(crate) fn of_timeout(departure: &Departure) -> Self {
         let delivery = departure.withdraw();
         let text = match delivery {
@@ -123,7 +117,6 @@ pub(crate) fn of_unopened_stream(status: Status) -> Status {
     }
 }
 
-/// A connection on which one request is observed.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed<S> {
     connection: S,
@@ -131,7 +124,6 @@ pub(crate) struct Observed<S> {
 }
 
 impl<S> Observed<S> {
-    /// Observes the request that is sent with the service.
     pub(crate) fn new(connection: S, departure: &Departure) -> Self {
         Self { connection, departure: departure.clone() }
     }

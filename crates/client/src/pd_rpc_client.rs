@@ -23,21 +23,17 @@ const LEADER: &str = "stele-leader";
 const RETRY: &str = "stele-retry-ms";
 const RETRY_MS_MAX: u64 = 5_000;
 
-/// Nodes that serve the PD protocol, and the addresses of stores.
 pub(crate) struct PdRpcClient {
     connections: Arc<Connections>,
     /// `host:port` of each node.
     addresses: RwLock<Vec<String>>,
-    /// Position of the node that responded last.
     preferred: AtomicUsize,
     /// Cluster ID; 0 while unknown.
     cluster: AtomicU64,
     stores: Mutex<HashMap<StoreId, String>>,
 }
 
-/// A region as PD returned it.
 pub(crate) struct Found {
-    /// Region, with its keys, peers and epoch.
     pub region: Region,
     /// Its leader if the node knows it, or else a peer that is not down.
     pub leader: Option<Peer>,
@@ -83,7 +79,6 @@ impl PdRpcClient {
         Ok(())
     }
 
-    /// Returns the region that holds `key`.
     pub(crate) async fn region(&self, key: Bytes) -> Result<Option<Found>, String> {
         Ok(found(self.call(GetRegion(region_request(key))).await?))
     }
@@ -117,7 +112,6 @@ impl PdRpcClient {
         Ok(Some(address))
     }
 
-    /// Fetches the addresses of all stores.
     pub(crate) async fn refresh_stores(&self) -> Result<(), String> {
         let request = pdpb::GetAllStoresRequest { exclude_tombstone_stores: true, header: None };
         let stores = self.call(request).await?.stores.into_iter().filter(is_member);
@@ -131,7 +125,6 @@ impl PdRpcClient {
         self.stores.lock().remove(&id);
     }
 
-    /// Calls one node after the other until one responds.
     async fn call<C: PdCall>(&self, mut call: C) -> Result<C::Response, String> {
         call.set_cluster(self.cluster());
         let mut addresses = self.addresses();
@@ -201,7 +194,6 @@ impl PdRpcClient {
     }
 }
 
-/// Reason of a node's refusal, and the leader it named.
 struct Refused {
     reason: String,
     leader: Option<String>,
@@ -250,7 +242,6 @@ pub(crate) fn is_not_leader(status: &Status) -> bool {
         && (status.message().contains("not leader") || status.message().contains("no leader"))
 }
 
-/// Returns the leader's address that a refusal names.
 pub(crate) fn leader_of(status: &Status) -> Option<String> {
     let address = status.metadata().get(LEADER)?.to_str().ok()?;
     host_port(address)

@@ -7,20 +7,16 @@ use stele_proto::{INVALID, UNDETERMINED, errorpb};
 use stele_types::{Error, Peer, Region};
 use tonic::Code;
 
-/// Change before the next try.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// No change: call the same peer.
     Stay,
-    /// Call this peer, the leader.
     Follow(Peer),
-    /// Call the next peer of the region.
     NextPeer,
     /// Look the store's address up again, and call the next peer of the region.
     NextNode,
     /// Replace the cached region by these regions.
     Install(Vec<Region>),
-    /// Look the region up again.
     Reload,
     /// Look the region and the store's address up again.
     ReloadStore,
@@ -28,16 +24,12 @@ pub(crate) enum Step {
     StayOrFail(Error),
     /// Fail the call: what it sends or wants is too long for one message or entry.
     TooLong(Error),
-    /// Fail the call.
     Fail(Error),
 }
 
-/// Decision after a failed try.
 #[derive(Debug)]
 pub(crate) struct RetryDecision {
-    /// Change to make.
     pub step: Step,
-    /// Pause before the next try.
     pub pause: Pause,
     /// Whether a write may have taken effect although it failed.
     pub is_ambiguous: bool,

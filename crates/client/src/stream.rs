@@ -21,7 +21,6 @@ use tonic::{Status, Streaming};
 
 /// Maximum number of calls in the queue; further calls wait for space in it.
 const WAITING_MAX: usize = 1024;
-/// Maximum number of calls in one message.
 const COMMANDS_PER_BATCH: usize = 256;
 /// Bytes of keys and values after which a message is complete.
 const BATCH_BYTES_MAX: usize = 512 << 10;

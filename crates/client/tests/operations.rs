@@ -6,7 +6,6 @@ use stele_client::{Client, PutPair, ScanOptions, Swap, Ttl};
 use stele_types::command::Unfit;
 use stele_types::{ColumnFamily, Error, KeyRange};
 
-/// Starts three nodes with regions that begin at the empty key, `g` and `p`.
 pub(crate) fn start_three_regions() -> Fake {
     let fake = Fake::start(3);
     {

@@ -6,10 +6,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, sink};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
-/// What the node does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unserving {
-    /// Refuses its stream.
     RefusesStreams,
     /// Ends the connection, and names no stream that it processes.
     GoesAway,

@@ -127,7 +127,6 @@ pub fn describe_stop(vfs: &Arc<dyn Vfs>, dir: &Path, reason: &str) -> Result<boo
     Ok(true)
 }
 
-/// Returns a reason that fits into one line of the file.
 fn reason_of(text: &str) -> String {
     text.chars().filter(|c| *c != '\n').take(REASON_BYTES_MAX / 4).collect()
 }

@@ -54,12 +54,10 @@ impl CheckedText {
         }
     }
 
-    /// Returns the value of the first line with this name.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.fields(name).next()
     }
 
-    /// Returns the values of all lines with this name.
     pub(crate) fn fields(&self, name: &str) -> impl Iterator<Item = &str> {
         let lines = self.text.lines();
         lines.filter_map(move |line| line.strip_prefix(name)?.strip_prefix(' ')).map(str::trim)
@@ -70,7 +68,6 @@ impl CheckedText {
         number.ok_or_else(|| self.bad(&format!("no {name}")))
     }
 
-    /// Creates the error of a damaged file.
     pub(crate) fn bad(&self, detail: &str) -> Error {
         Error::corrupt(&self.path, 0, detail)
     }
@@ -99,7 +96,6 @@ pub(crate) fn write(
     vfs.sync_dir(dir)
 }
 
-/// Encodes bytes as hexadecimal digits, for a line of such a file.
 pub(crate) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

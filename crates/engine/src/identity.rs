@@ -22,7 +22,6 @@ const NAME: &str = "STORE";
 const MAGIC: &str = "stele store";
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// Entries that make a directory a store, or part of a damaged one.
 pub(crate) const PARTS: [&str; 3] = [NAME, "log", "index"];
 
 /// Identity of all embedded stores in directories of which the kind is not marked.

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 pub(crate) const MARGIN_S: u64 = 60 * 60;
 /// Least seconds between two noted times.
 const SPACING_S: u64 = 10 * 60;
-/// Maximum noted times.
 const SEEN_MAX: usize = (MARGIN_S / SPACING_S) as usize + 2;
 const NANOS_PER_S: u64 = 1_000_000_000;
 
@@ -20,7 +19,6 @@ pub enum TimeSource {
     Cluster,
 }
 
-/// The cluster's time, as last received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClusterTime {
     /// 0 if none was received.
@@ -101,7 +99,6 @@ mod tests {
     const DAY_S: u64 = 24 * 60 * 60;
     const T: u64 = 1_700_000_000;
 
-    /// Notes the clock every minute of a span.
     fn run(seen: &mut SeenTimes, from_s: u64, to_s: u64) {
         for now_s in (from_s..=to_s).step_by(60) {
             seen.note(now_s);

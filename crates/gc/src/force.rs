@@ -213,7 +213,6 @@ impl Work {
         self.reclaim_all(shared)
     }
 
-    /// Leaves the head of the log empty, and everything before it below the checkpoint.
     fn empty_head(&mut self, shared: &Shared) -> Result<()> {
         self.finish_jobs(shared)?;
         shared.hooks.truncate()?;

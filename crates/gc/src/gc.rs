@@ -56,7 +56,6 @@ pub trait GcHooks: Send + Sync {
     fn note_unreadable(&self, key: &[u8], at: &Locator, error: &Error);
 }
 
-/// State shared by all parts of garbage collection.
 pub(crate) struct Shared {
     pub log: Arc<Log>,
     pub index: Arc<Index>,
@@ -83,7 +82,6 @@ impl Shared {
         time.now_s(self.clock.monotonic_nanos())
     }
 
-    /// Returns the settings in force.
     pub(crate) fn options(&self) -> Arc<GcOptions> {
         self.options.read().clone()
     }

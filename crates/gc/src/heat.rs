@@ -38,7 +38,6 @@ impl Scanned {
     }
 }
 
-/// Scan load by range, bounded in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Heat {
     ranges: Vec<HotRange>,

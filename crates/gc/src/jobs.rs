@@ -24,9 +24,6 @@
 //! - Of several tiers that refer to the victims all are merged, of one tier only the runs that do: otherwise a
 //!   reference would be left, and the file would stay.
 //! - A job that fails drops its outputs; the inputs are current all the time, so that only work is lost.
-//!
-//! Rewrites of single runs without what newer tiers hide, where the device has no room for a merge of
-//! all tiers.
 
 use crate::gc::Shared;
 use crate::mover::{Moved, Mover, Plan};
@@ -60,7 +57,6 @@ pub(crate) struct Running {
     inputs: Inputs,
 }
 
-/// Inputs of a merge, for the estimate of the overwrite ratio.
 #[derive(Clone, Copy, Debug, Default)]
 struct Inputs {
     /// Bytes of records that the inputs refer to.
@@ -129,7 +125,6 @@ impl Work {
         self.start_job(shared, &version, spec, None)
     }
 
-    /// Rewrites runs of the oldest tier without the pairs that have expired.
     pub(crate) fn start_dropping_expired(
         &mut self,
         shared: &Shared,
@@ -141,7 +136,6 @@ impl Work {
         self.start_job(shared, &version, spec, None)
     }
 
-    /// Moves live values out of `victims`.
     pub(crate) fn start_relocate(&mut self, shared: &Shared, victims: Vec<FileId>) -> Result<()> {
         let version = shared.index.version();
         let victims: BTreeSet<FileId> = victims.into_iter().collect();
@@ -339,7 +333,6 @@ impl Work {
         }
     }
 
-    /// Updates the share of new records that replaced older ones.
     fn update_overwrite_ratio(&mut self, inputs: Inputs, left_bytes: u64) {
         const WEIGHT: f64 = 0.75;
         if inputs.newer_bytes == 0 {
@@ -393,7 +386,8 @@ fn referring(version: &Version, victims: &BTreeSet<FileId>) -> MergeInputs {
     }
 }
 
-/// Position in the tiers, from the oldest to the newest but one.
+/// Rewrites of single runs without what newer tiers hide, where the device has no room for a merge
+/// of all tiers. They go through the tiers from the oldest to the newest but one.
 #[derive(Debug, Default)]
 pub(crate) struct Trim {
     /// Age of the tier, and last key, of the run that was rewritten last.
@@ -476,7 +470,6 @@ struct Failed {
 }
 
 impl FailedVictims {
-    /// Notes that a job that was to empty these files ran out of space.
     pub(crate) fn note(&mut self, files: &[FileId], now_nanos: u64) {
         // bug gc.failed_victim_again: return;
         for file in files {
@@ -497,7 +490,6 @@ impl FailedVictims {
         excluded.fold(0, |sum, failed| sum.wrapping_add(failed.until_nanos))
     }
 
-    /// Forgets the files that do not exist any longer.
     pub(crate) fn retain(&mut self, exists: impl Fn(FileId) -> bool) {
         self.0.retain(|file, _| exists(*file));
     }

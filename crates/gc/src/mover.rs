@@ -1,6 +1,5 @@
-//! Moves of values during a merge: out of victims, or into key order.
-//!
-//! Readahead of values that are going to move: in order of location, one part at a time.
+//! Moves of values during a merge, out of victims or into key order, with a readahead of the values
+//! that are going to move: in order of location, one part at a time.
 
 use crate::gc::GcHooks;
 use bytes::Bytes;
@@ -16,10 +15,8 @@ use stele_types::{Cause, FileId, KeyRange, Locator, Lsn, Result};
 /// Bytes for which the reserve is open anyway while a slice runs: what a file buffers is one of them.
 const OPENED_BYTES: u64 = 1 << 20;
 
-/// Selection of the values to move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// Values in these files.
     Victims(BTreeSet<FileId>),
     /// Values of a key range, except those in files to keep.
     Range {
@@ -37,7 +34,6 @@ impl Plan {
         }
     }
 
-    /// Returns the cause under which the bytes are counted.
     pub(crate) fn cause(&self) -> Cause {
         match self {
             Self::Victims(_) => Cause::Relocate,
@@ -46,18 +42,14 @@ impl Plan {
     }
 }
 
-/// Progress of a mover, readable while the job owns it.
 #[derive(Debug, Default)]
 pub(crate) struct Moved {
-    /// Finished value files.
     pub files: Mutex<Vec<FileId>, { rank::GC_MOVED_FILES }>,
-    /// Bytes written to value files.
     pub bytes: AtomicU64,
     /// Values left in place because they could not be read, by file.
     pub unreadable: Mutex<BTreeMap<FileId, Live>, { rank::GC_MOVED_UNREADABLE }>,
 }
 
-/// Writes values in key order to value files of bounded size.
 pub(crate) struct Mover {
     log: Arc<Log>,
     hooks: Arc<dyn GcHooks>,

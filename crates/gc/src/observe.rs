@@ -19,7 +19,6 @@ const TRUNCATE_AGAIN_NANOS: u64 = NANOS_PER_S;
 /// Limit for the runs that one job rewrites to drop expired pairs: other merges wait for it.
 const EXPIRED_RUNS_MAX: usize = 8;
 
-/// State of a value file from earlier observations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     /// The index has referred to this sorted file, or never will. An unreferenced file without this
@@ -45,7 +44,6 @@ pub(crate) struct FileCache {
     pinned: Vec<VersionId>,
     files: Files,
     largest_bytes: u64,
-    /// Files of which the state was determined.
     pub observed: u64,
 }
 
@@ -94,7 +92,6 @@ impl TierCache {
         due.take(EXPIRED_RUNS_MAX).filter(|_| drop_s > 0).map(expired).collect()
     }
 
-    /// Returns the estimated bytes that all tombstones hide.
     pub(crate) fn hidden_bytes(&self) -> u64 {
         self.tiers.iter().map(|tier| tier.hides_bytes).sum()
     }
@@ -108,7 +105,6 @@ pub(crate) struct LastWrite {
 }
 
 impl LastWrite {
-    /// Returns the seconds without a write.
     fn idle_s(&mut self, shared: &Shared) -> u64 {
         let now_nanos = shared.clock.monotonic_nanos();
         let user_bytes = shared.user_bytes.load(Ordering::Relaxed);
@@ -119,7 +115,6 @@ impl LastWrite {
     }
 }
 
-/// State of the active memtable, as far as it is visible from outside.
 #[derive(Debug, Default)]
 pub(crate) struct MemtableSeen {
     /// User bytes when it was started.
@@ -200,7 +195,6 @@ impl Work {
         state
     }
 
-    /// Returns the states of all files, and the bytes of the largest.
     fn observe_files(
         &mut self,
         shared: &Shared,
@@ -370,7 +364,6 @@ impl Work {
         }
     }
 
-    /// Returns the user bytes that are only in memtables and the log.
     pub(crate) fn unflushed_bytes(&mut self, shared: &Shared) -> u64 {
         let state = self.observe_memtable(shared);
         state.memtable_bytes + state.frozen_bytes
@@ -422,7 +415,6 @@ fn on_device(info: &ValueFileInfo, live_bytes: u64) -> u64 {
     scaled.min(u128::from(info.bytes)) as u64
 }
 
-/// Returns the bytes of the records that a tier refers to.
 pub(crate) fn ref_bytes(tier: &Tier) -> u64 {
     tier.runs.iter().flat_map(|run| run.meta().refs.values()).map(|live| live.bytes).sum()
 }

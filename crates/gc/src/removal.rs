@@ -1,9 +1,9 @@
-//! Invariant: a value file is removed only when the index refers to nothing in it, no
-//! region's log needs an entry in it, a durable checkpoint covers it, and no reader can reach it.
+//! Removal of files that nothing holds.
+//!
+//! Invariant: a value file is removed only when the index refers to nothing in it, no region's log
+//! needs an entry in it, a durable checkpoint covers it, and no reader can reach it.
 //! Tests: `every_reason_alone_holds_a_file`,
 //! `a_view_holds_a_file_that_no_observation_saw_before_it`.
-//!
-//! Removal of files that nothing holds.
 
 use crate::gc::Shared;
 use crate::policy::Held;
@@ -29,14 +29,12 @@ pub(crate) struct FileStatus<'a> {
     pub is_unremovable: bool,
     /// A job that was to empty it ran out of space recently.
     pub has_failed: bool,
-    /// Records that the current version refers to.
     pub live_records: u64,
     /// Version at which `live_records` became 0, or a later one.
     pub dead_since: Option<VersionId>,
     /// A version that was current before the file was created, or at that moment. No view of an
     /// earlier version refers to the file.
     pub created_since: VersionId,
-    /// Versions that readers pin.
     pub pinned: &'a [VersionId],
 }
 
@@ -140,7 +138,6 @@ impl Work {
         self.advance_raft_from(shared)
     }
 
-    /// Records the first segment with entries that a region's log still needs.
     pub(crate) fn advance_raft_from(&mut self, shared: &Shared) -> Result<()> {
         let files = shared.log.files();
         let segments = files.iter().filter(|info| matches!(info.kind, FileKind::Segment { .. }));

@@ -36,9 +36,7 @@ pub(crate) struct Saved {
     pub bytes: StageBytes,
     /// Value files written by sorts.
     pub sorted: BTreeSet<FileId>,
-    /// Plan of the running or interrupted merge.
     pub plan: Option<Plan>,
-    /// Times that the clock showed.
     pub seen: SeenTimes,
 }
 

@@ -19,7 +19,6 @@ const PARTS_OF_RUN: u64 = 4;
 #[derive(Debug)]
 pub(crate) struct Sorting {
     whole: KeyRange,
-    /// Range not sorted yet.
     pub rest: KeyRange,
     /// Files in key order; their values stay.
     keep: BTreeSet<FileId>,
@@ -58,7 +57,6 @@ impl Work {
         self.start_job(shared, &version, MergeSpec { inputs, cause: Cause::Sort }, Some(plan))
     }
 
-    /// Starts to rewrite all values in key order, in one job.
     pub(crate) fn start_sort_of_all(&mut self, shared: &Shared) -> Result<()> {
         let (whole, keep) = (KeyRange::all(), BTreeSet::new());
         self.sorting = Some(Sorting { whole: whole.clone(), rest: whole.clone(), keep });

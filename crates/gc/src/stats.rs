@@ -1,8 +1,4 @@
-//! Statistics of garbage collection.
-//!
-//! Share of garbage collection that writers do themselves. It is extrapolated between two
-//! observations of the store: during one long job, a burst writes gigabytes that an observation
-//! would notice only afterwards.
+//! Statistics of garbage collection, and the share of it that writers do themselves.
 
 use crate::options::GcOptions;
 use crate::policy::Files;
@@ -161,7 +157,6 @@ const TIERS_ASSIST: f64 = 0.25;
 /// too slow.
 pub(crate) const ASSIST_WAITS: f64 = 1.0;
 
-/// Load of the store at the last observation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
     /// Bytes on the device without dead ones that garbage collection cannot free.
@@ -176,7 +171,9 @@ pub(crate) struct Load {
 
 impl Load {
     /// Returns the work for each byte written when users have written `user_bytes` in all. It
-    /// starts at the target, so that writers slow down before the hard limit is reached.
+    /// starts at the target, so that writers slow down before the hard limit is reached. It is
+    /// extrapolated between two observations of the store: during one long job, a burst writes
+    /// gigabytes that an observation would notice only afterwards.
     pub(crate) fn assist(&self, user_bytes: u64, options: &GcOptions) -> f64 {
         let span = (options.space_amp_hard - options.space_amp_target).max(0.01);
         let over = (self.space_amp(user_bytes, options) - options.space_amp_target) / span;

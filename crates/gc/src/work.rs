@@ -16,17 +16,14 @@ use stele_types::{Error, FileId, Lsn, Result};
 /// Time after a failed job in which no larger job starts.
 pub(crate) const BACK_OFF_NANOS: u64 = 1_000_000_000;
 
-/// Mutable state of garbage collection, for the one caller of a step.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub saved: Saved,
-    /// User bytes for which budget was credited.
     pub credited_bytes: u64,
     pub flush: Option<Job>,
     pub merge: Option<Running>,
     pub sorting: Option<Sorting>,
     pub seen: BTreeMap<FileId, Seen>,
-    /// Version of the last observation.
     pub observed: VersionId,
     /// Unix seconds at which the store was opened.
     pub opened_at_s: u64,
@@ -205,7 +202,6 @@ impl Work {
         }
     }
 
-    /// Credits budget for what users wrote since the last call.
     fn add_credit(&mut self, shared: &Shared) {
         let user_bytes = shared.user_bytes.load(Ordering::Relaxed);
         let new_bytes = user_bytes.saturating_sub(self.credited_bytes);
@@ -214,7 +210,6 @@ impl Work {
         self.saved.user_bytes = user_bytes;
     }
 
-    /// Saves the state in the manifest.
     pub(crate) fn save(&mut self, shared: &Shared) -> Result<()> {
         let files: BTreeSet<FileId> = shared.log.files().iter().map(|info| info.file).collect();
         self.saved.sorted.retain(|file| files.contains(file));

@@ -29,14 +29,10 @@ const BUFFER_STEP_BYTES: usize = 256;
 /// Hash indexes take at most one part in so many of the limit.
 const RESERVED_SHARE: u64 = 4;
 
-/// A cached part of a run, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Part {
-    /// Key block.
     Block(u32),
-    /// Page of the filter.
     Filter(u32),
-    /// Page of the fences.
     Fences(u32),
 }
 
@@ -143,7 +139,6 @@ impl BlockCache {
         }
     }
 
-    /// Measures reads of blocks that are not here.
     #[must_use]
     pub(crate) fn with_timer(mut self, timer: Option<DeviceTimer>) -> Self {
         self.timer = timer;

@@ -1,6 +1,4 @@
-//! A position in one sorted source.
-//!
-//! Entries as sorted sources return them.
+//! A position in one sorted source, and the entries that sorted sources return.
 
 use bytes::Bytes;
 use stele_types::{Locator, Result, ValueRef};
@@ -36,7 +34,6 @@ pub trait Cursor {
     fn seek_before(&mut self, bound: Option<&[u8]>) -> Result<()>;
 }
 
-/// Computes [`Cursor::prefix`] of `key`.
 #[inline]
 pub(crate) fn prefix_of(key: &[u8]) -> u64 {
     if let Some(first) = key.first_chunk::<8>() {

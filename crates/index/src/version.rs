@@ -1,10 +1,5 @@
-//! Versions: the current runs as one immutable value that readers hold.
-//!
-//! Versions pinned by readers.
-//!
-//! Tiers: runs of one age.
-//!
-//! Cursor over the runs of one tier, one after the other.
+//! Versions: the current runs as one immutable value that readers hold and pin. The runs of one age
+//! form a tier; a cursor reads the runs of a tier one after the other.
 
 use crate::cursor::{Cursor, Found, Lookup, ValueSlice};
 use crate::memtable::RangeSet;
@@ -151,9 +146,7 @@ pub struct Tier {
     pub entries: u64,
     /// Sum of the runs' tombstones.
     pub tombstones: u64,
-    /// Runs that have entries.
     keyed: Arc<[Arc<Run>]>,
-    /// Ranges deleted from all older tiers.
     ranges: Arc<RangeSet>,
 }
 
@@ -294,7 +287,6 @@ impl TierCursor {
         Ok(())
     }
 
-    /// Moves to the last entry of the preceding runs.
     #[cold]
     fn previous_run(&mut self) -> Result<()> {
         while let Some(before) = self.index().checked_sub(1)

@@ -1,9 +1,6 @@
-//! Views: one point in time of the index.
-//!
-//! Iterator over the pairs of a view.
-//!
-//! Estimates of the size of a key range and of its middle, from some key blocks and some memtable
-//! entries; no value is read.
+//! Views: one point in time of the index, the iterator over its pairs, and estimates of the size of
+//! a key range and of its middle. An estimate uses some key blocks and some memtable entries; no
+//! value is read.
 
 use crate::cursor::{Found, Lookup, ValueSlice, prefix_of};
 use crate::index::Tables;
@@ -90,7 +87,6 @@ pub struct ViewIter {
 enum State {
     /// The merge is at the first key, which was not checked yet.
     Fresh,
-    /// The merge is at the current pair.
     Positioned,
     Ended,
 }

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use stele_types::{Error, Prng, Result};
 use tokio::task::JoinSet;
 
-/// Resolution of the throughput curve.
 const SLICE: Duration = Duration::from_millis(100);
 const SLICES_PER_LINE: u32 = 10;
 /// Failures without one success after which the run stops: the server is unavailable.
@@ -55,7 +54,6 @@ struct Shared<T> {
     stop: AtomicBool,
 }
 
-/// One run of a series.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     pub workload: Workload,
@@ -64,7 +62,6 @@ pub(crate) struct Part {
     pub duration: Option<Duration>,
 }
 
-/// Runs one part until it ends.
 pub(crate) async fn run<T: Target>(
     args: &Wire,
     target: &Arc<T>,
@@ -115,12 +112,10 @@ pub(crate) async fn run<T: Target>(
     })
 }
 
-/// Measurements over time.
 #[derive(Default)]
 struct Watched {
     curve: Vec<u64>,
     per_second: Vec<Summary>,
-    /// Latencies of all seconds together.
     latencies: Latencies,
 }
 

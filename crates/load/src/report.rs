@@ -1,8 +1,5 @@
-//! Results of rounds, and the comparison of targets.
-//!
-//! Rounds over several servers, each of which is measured in turn.
-//!
-//! Self-contained HTML page with the results and curves of a run.
+//! Results of rounds over several servers, each of which is measured in turn: the comparison of the
+//! targets, and a self-contained HTML page with the results and curves of a run.
 
 use crate::args::{Wire, Workload};
 use crate::driver::{self, Part, Run};
@@ -112,7 +109,6 @@ pub fn failed(rounds: &[Round]) -> bool {
     rounds.iter().any(|round| round.run.errors > 0)
 }
 
-/// Median, minimum and maximum over all rounds.
 pub(crate) struct Spread {
     pub median: f64,
     pub min: f64,
@@ -136,13 +132,10 @@ impl Spread {
     }
 }
 
-/// Returns the spread of a value of one target over its rounds.
 pub(crate) fn spread(rounds: &[Round], url: &str, value: impl Fn(&Round) -> f64) -> Spread {
     Spread::of(rounds.iter().filter(|round| round.url == url).map(value).collect())
 }
 
-/// Returns the spread of each target, and the ratio of the first target to each other, round by
-/// round.
 pub(crate) fn summary(args: &Wire, rounds: &[Round]) -> Value {
     let mut targets = Map::new();
     for url in &args.target {
@@ -197,7 +190,6 @@ pub async fn measure<T: Target>(args: &Wire, targets: &[Arc<T>]) -> Result<Vec<R
     Ok(rounds)
 }
 
-/// Loads the records and runs the warm-up.
 async fn prepare<T: Target>(
     args: &Wire,
     url: &str,
@@ -230,7 +222,6 @@ const COLOURS: [&str; 6] = ["#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 260.0;
 
-/// Returns the page.
 pub(crate) fn page(args: &Wire, rounds: &[Round]) -> String {
     let mut page = String::from(
         "<!doctype html><meta charset=utf-8><title>stele bench wire</title>\
@@ -271,7 +262,6 @@ pub(crate) fn page(args: &Wire, rounds: &[Round]) -> String {
     page
 }
 
-/// Draws one line per round.
 fn curves(args: &Wire, rounds: &[Round]) -> String {
     let top = rounds.iter().flat_map(|round| &round.run.curve).max().copied().unwrap_or(1).max(1);
     let longest = rounds.iter().map(|round| round.run.curve.len()).max().unwrap_or(1).max(2);

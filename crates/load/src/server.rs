@@ -1,7 +1,6 @@
-//! Servers under load.
-//!
-//! The part of Redis's protocol (RESP 2) that the load needs. A put counts once `WAIT` reports that
-//! enough replicas have it. `WAIT` blocks its connection, so each client uses one of its own.
+//! Servers under load. Of Redis's protocol (RESP 2) this is the part that the load needs. A put
+//! counts once `WAIT` reports that enough replicas have it. `WAIT` blocks its connection, so each
+//! client uses one of its own.
 
 use crate::args::Wire;
 use crate::driver::Run;

@@ -1,10 +1,7 @@
 //! Mixes of operations: the core workloads of YCSB, shares of updates (Nezha, figure 8), shares of
-//! scans.
-//!
-//! Choice of the record for an operation (Cooper et al., Benchmarking Cloud Serving Systems with
-//! YCSB, 2010, section 4).
-//!
-//! Records of a benchmark: keys of a fixed length and incompressible values.
+//! scans. The choice of the record for an operation is YCSB's too (Cooper et al., Benchmarking
+//! Cloud Serving Systems with YCSB, 2010, section 4). Records have keys of a fixed length and
+//! incompressible values.
 
 use crate::args::{Distribution, Load, Workload};
 use crate::latency::Kind;
@@ -24,7 +21,6 @@ pub struct Step {
     pub keys: Vec<Vec<u8>>,
     /// Number of pairs to scan.
     pub scan_length: usize,
-    /// Number of records after this step.
     inserted: u64,
 }
 
@@ -36,7 +32,6 @@ pub struct Mix {
     batch: u64,
     deletes_percent: u64,
     scan_length_max: u64,
-    /// Next record to insert.
     next_insert: AtomicU64,
     inserted: Inserted,
     /// Bytes of keys and values of all writes.
@@ -47,7 +42,6 @@ pub struct Mix {
     pub not_found: AtomicU64,
 }
 
-/// Returns the kinds of operations with their percentages.
 fn shares(workload: Workload) -> Vec<(Kind, u64)> {
     let reads_and = |kind, percent| vec![(kind, percent), (Kind::Read, 100 - percent)];
     let scans = |percent| vec![(Kind::Scan, percent), (Kind::Update, 100 - percent)];

@@ -241,7 +241,6 @@ impl Appender {
         self.file.sync_data().map_err(|error| shared.poison.set(error))
     }
 
-    /// Returns the end offset after `bytes` more.
     fn end_with(&self, bytes: u64) -> u64 {
         u64::from(self.end.at) + bytes
     }

@@ -83,7 +83,6 @@ impl Catalog {
         self.changes
     }
 
-    /// Counts a change of the directory that leaves the catalog as it is.
     pub(crate) fn note_change(&mut self) {
         self.changes += 1;
     }
@@ -116,7 +115,6 @@ impl Catalog {
         self.files.iter().map(|(file, meta)| (*file, meta))
     }
 
-    /// Returns the segments in log order.
     pub(crate) fn segments(&self) -> Vec<FileId> {
         let is = |meta: &FileMeta| matches!(meta.kind, FileKind::Segment { .. });
         self.iter().filter(|(_, meta)| is(meta)).map(|(file, _)| file).collect()
@@ -131,7 +129,6 @@ impl Catalog {
         self.iter().filter(|(_, meta)| meta.kind == kind).map(|(file, _)| file).collect()
     }
 
-    /// Returns the files of retained tombstones.
     pub(crate) fn tombstones(&self) -> Vec<FileId> {
         self.tombstones.iter().copied().collect()
     }

@@ -59,7 +59,6 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// The directory and the store's identity.
 #[derive(Clone, Debug)]
 pub(crate) struct Dir {
     pub vfs: Arc<dyn Vfs>,

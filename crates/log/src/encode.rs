@@ -1,11 +1,5 @@
 //! Encodes a batch as a frame, after checking it against the regions' logs. Invariant: every
 //! durable record fits its region's log when it is read again.
-//!
-//! The items of a batch, recorded while it is encoded. Once the frame is durable, publishing it
-//! does not read its bytes again.
-//!
-//! The frame under construction. Finished parts of a long frame are written while the rest is
-//! checksummed and copied. The first block holds the header with the checksum, and is written last.
 
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use crate::format::item::{
@@ -42,7 +36,6 @@ const COPY_BYTES: usize = 2 << 10;
 /// costs more.
 const COMBINED_BYTES_MIN: usize = 2 << 10;
 
-/// Position of the frame, and the log's state before it.
 pub(crate) struct FrameContext<'a> {
     pub origin: Origin,
     pub at: Lsn,
@@ -105,7 +98,6 @@ pub(crate) fn encode(
     Ok(encoder.finish())
 }
 
-/// Encodes the empty frame that confirms the batch before it.
 pub(crate) fn encode_confirmation(place: &FrameContext<'_>, buffer: &mut AlignedBuf) {
     buffer.clear();
     let mut header =
@@ -129,7 +121,6 @@ struct Encoder<'a, 'f> {
     out: Encoded,
 }
 
-/// A region's log as the batch leaves it.
 #[derive(Debug, Default)]
 struct PendingLog {
     destroyed: bool,
@@ -368,10 +359,10 @@ impl Encoder<'_, '_> {
     }
 }
 
-/// Capacity kept for the next batch.
 const BYTES_KEPT: usize = 1 << 20;
 
-/// The items of one frame in the form of a sidecar.
+/// The items of a batch, recorded while it is encoded. Once the frame is durable, publishing it
+/// does not read its bytes again.
 #[derive(Debug, Default)]
 pub(crate) struct Staged {
     items: Vec<u8>,
@@ -424,13 +415,14 @@ const FIRST_BYTES: usize = MEMORY_ALIGN_BYTES;
 /// 0.61.
 const PART_BYTES_MIN: usize = 256 << 10;
 
-/// Target of parts written before the frame is complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PipelinedWrite<'a> {
     pub file: &'a dyn VfsFile,
     pub at: u64,
 }
 
+/// The frame under construction. Finished parts of a long frame are written while the rest is
+/// checksummed and copied. The first block holds the header with the checksum, and is written last.
 #[derive(Debug)]
 pub(crate) struct FrameBuffer<'a> {
     pipelined: Option<PipelinedWrite<'a>>,
@@ -446,7 +438,6 @@ pub(crate) struct FrameBuffer<'a> {
 }
 
 impl<'a> FrameBuffer<'a> {
-    /// Creates an empty frame in the memory of `remaining`.
     pub(crate) fn new(mut remaining: AlignedBuf, pipelined: Option<PipelinedWrite<'a>>) -> Self {
         remaining.clear();
         let (first, parts) = (AlignedBuf::new(), Vec::new());
@@ -492,7 +483,6 @@ impl<'a> FrameBuffer<'a> {
         }
     }
 
-    /// Whether a part is long enough to be submitted.
     pub(crate) fn has_full_part(&self) -> bool {
         self.pipelined.is_some() && self.result.is_ok() && self.remaining.len() >= PART_BYTES_MIN
     }

@@ -142,7 +142,6 @@ impl Dumper<'_> {
         self.stopped = self.stopped || !(self.f)(Row { offset, what });
     }
 
-    /// Fails after `f` returned `false`, which ends a walk.
     fn check_not_stopped(&self) -> Result<()> {
         if self.stopped { Err(Error::invalid("enough")) } else { Ok(()) }
     }

@@ -17,7 +17,6 @@ pub struct LogIter {
     head: Lsn,
     reader: Option<SegmentReader>,
     next_frame: u32,
-    /// Records of the current frame.
     records: VecDeque<(Lsn, Record)>,
 }
 
@@ -62,7 +61,6 @@ impl LogIter {
         self.fill()
     }
 
-    /// Opens the first segment at or after `from`.
     fn enter(&mut self, from: FileId) -> Result<()> {
         let next = self.shared.catalog.read().segments().into_iter().find(|id| *id >= from);
         self.reader = match next {

@@ -65,7 +65,6 @@ pub struct RecoverFrom {
 }
 
 impl RecoverFrom {
-    /// Whether an entry's effects are in runs.
     pub(crate) fn is_checkpointed(&self, region: RegionId, index: LogIndex) -> bool {
         let upto = self.checkpointed.as_ref().and_then(|checkpointed| checkpointed.get(&region));
         upto.is_some_and(|upto| index <= *upto)

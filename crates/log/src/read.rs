@@ -1,17 +1,6 @@
-//! Reads of entries, and of a value by its locator with one positioned read of exactly the value.
-//!
-//! Reads of a value without waiting for the device.
-//!
-//! Reads of independent values: each is handed out as soon as it is read.
-//!
-//! Payloads of the most recent entries by position. Direct writes leave none of them in the page
-//! cache, and replication reads the newest entries.
-//!
-//! Decides which long reads go through the page cache. Direct reads cost half the processor time
-//! and evict nothing; cached reads find repeated data in memory. A fixed share of all pieces goes
-//! through the page cache, always the same ones. The share adapts to how much stays there: nearly
-//! all of a data set that fits in memory, nearly none of data read once, and a part of a larger
-//! data set, which would evict itself if all of it were cached.
+//! Reads of entries and of values by their locators: of one value with one positioned read of
+//! exactly the value, or without waiting for the device; of many independent values, each handed
+//! out as soon as it is read.
 
 use crate::dir::Name;
 use crate::shared::{Counters, Shared};
@@ -247,7 +236,9 @@ impl Log {
 
 const OVERHEAD_BYTES: u64 = 64;
 
-/// Invariant: positions ascend and are never reused, so no entry here is stale.
+/// Payloads of the most recent entries by position. Direct writes leave none of them in the page
+/// cache, and replication reads the newest entries. Invariant: positions ascend and are never
+/// reused, so no entry here is stale.
 #[derive(Debug)]
 pub(crate) struct EntryCache {
     bytes_max: u64,
@@ -322,7 +313,11 @@ const SHARE_FIRST: u32 = u32::MAX / 2;
 /// one half.
 const STEP: u32 = 64;
 
-/// Adaptive share of long reads that go through the page cache.
+/// Decides which long reads go through the page cache. Direct reads cost half the processor time
+/// and evict nothing; cached reads find repeated data in memory. A fixed share of all pieces goes
+/// through the page cache, always the same ones. The share adapts to how much stays there: nearly
+/// all of a data set that fits in memory, nearly none of data read once, and a part of a larger
+/// data set, which would evict itself if all of it were cached.
 #[derive(Debug)]
 pub(crate) struct LongReads {
     /// In units of 1/`u32::MAX`.
@@ -336,7 +331,6 @@ impl Default for LongReads {
 }
 
 impl LongReads {
-    /// Whether this piece of a file now goes through the page cache.
     pub(crate) fn is_cached(&self, file: FileId, piece: u64) -> bool {
         place(file, piece) <= self.share.load(Ordering::Relaxed)
     }
@@ -397,7 +391,6 @@ mod tests {
         }
     }
 
-    /// Returns the shares of reads that hit the cache and that went through it.
     fn shares(reads: impl Iterator<Item = u64>, pieces_max: usize) -> (f64, f64) {
         let long = LongReads::default();
         let mut cache = PageCache { pieces_max, pieces: VecDeque::new() };

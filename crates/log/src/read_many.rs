@@ -1,10 +1,6 @@
-//! Reads of many values: one read for each stretch of neighbouring values. Short reads that miss
-//! the page cache are all requested from the device before the first is awaited.
-//!
-//! Reused buffers of long reads. Page faults of new memory take as long as the read itself.
-//!
-//! Reads of records to be moved: many values at a time, with the record headers before them in
-//! sorted files.
+//! Reads of many values, or of many records to be moved, with the record headers before them in
+//! sorted files: one read for each stretch of neighbouring values. Short reads that miss the page
+//! cache are all requested from the device before the first is awaited.
 
 use crate::dir::Name;
 use crate::read::{PIECE_BYTES, TRUSTED_LENGTH_BYTES};
@@ -92,7 +88,6 @@ pub struct ReadMany {
     pub read_bytes: u64,
 }
 
-/// Neighbouring values that one read covers.
 struct Stretch<'a> {
     file: FileId,
     /// From the first byte of the first value to the last byte of the last (exclusive end).
@@ -102,7 +97,6 @@ struct Stretch<'a> {
     wanted_bytes: u64,
 }
 
-/// A read through the page cache that was requested from the device.
 struct PendingRead<'a> {
     stretch: Stretch<'a>,
     file: Arc<dyn VfsFile>,
@@ -384,10 +378,10 @@ fn stretch_places(at: &[Locator], order: &[usize], how: ReadMode) -> usize {
 /// Buffer lengths are multiples of this: a large page, which a device reads as one segment.
 const STEP_BYTES: usize = 2 << 20;
 
+/// Reused buffers of long reads. Page faults of new memory take as long as the read itself.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadPool {
     free: Arc<Mutex<Vec<AlignedBuf>, { rank::LOG_READ_POOL }>>,
-    /// Maximum bytes of all free buffers.
     kept_bytes_max: usize,
 }
 
@@ -436,7 +430,6 @@ impl Pooled {
         self.buffer.capacity()
     }
 
-    /// Returns the buffer as bytes that values can share.
     pub(crate) fn into_bytes(self) -> Bytes {
         Bytes::from_owner(self)
     }

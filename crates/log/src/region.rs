@@ -1,6 +1,4 @@
-//! Regions' logs in memory: the position of each untruncated entry, 24 bytes each.
-//!
-//! The log of one region.
+//! Regions' logs in memory: for each region the position of each untruncated entry, 24 bytes each.
 
 use crate::format::{CarriedRegion, EntryItem, Item};
 use std::collections::{BTreeMap, VecDeque};
@@ -87,7 +85,6 @@ impl Regions {
         }
     }
 
-    /// Returns every region's state, for the start of a segment.
     pub(crate) fn carried(&self) -> impl Iterator<Item = CarriedRegion> {
         self.map.iter().map(|(id, region)| region.carry(*id))
     }
@@ -111,12 +108,10 @@ impl Regions {
         firsts.into_iter().for_each(|file| self.drop_first(file));
     }
 
-    /// Returns the first segment that holds an untruncated entry.
     pub(crate) fn first_wanted(&self) -> Option<FileId> {
         self.firsts.keys().next().copied()
     }
 
-    /// Returns a region that lacks entries known to exist, with the first and last of them.
     pub(crate) fn gap(&self) -> Option<(RegionId, LogIndex, LogIndex)> {
         self.map.iter().find_map(|(id, r)| r.gap().map(|(first, last)| (*id, first, last)))
     }
@@ -133,7 +128,6 @@ impl Regions {
 /// Top bit of `Place::bytes`: the entry is a command. Payloads are below 2 GiB.
 const IS_COMMAND: u32 = 1 << 31;
 
-/// Position of an entry's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub term: Term,

@@ -8,10 +8,9 @@
 //! ```
 //! File and offset are those of the entry's payload; place is as in a sidecar's digest.
 //!
-//! The newest tombstone of each key: all that the rebuild of an index needs.
-//!
-//! A file holds its tombstones in the order of what they delete, the newest of each first. Several files
-//! are merged with one chunk of each in memory.
+//! The rebuild of an index needs only the newest tombstone of each key. A file holds its tombstones
+//! in the order of what they delete, the newest of each first. Several files are merged with one
+//! chunk of each in memory.
 
 use crate::FileKind;
 use crate::catalog::FileMeta;
@@ -32,16 +31,9 @@ const WITHDRAWN: u8 = 2;
 /// Third field of the footer of a file in order; 0 in files of earlier versions.
 const IN_ORDER: u64 = 1;
 
-/// One tombstone, borrowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RetainedTombstone<'a> {
-    /// A delete or range delete of an entry.
-    Op {
-        region: RegionId,
-        payload: Lsn,
-        version: Lsn,
-        op: ReplayOp<'a>,
-    },
+    Op { region: RegionId, payload: Lsn, version: Lsn, op: ReplayOp<'a> },
     Withdrawn(Lsn),
 }
 
@@ -104,7 +96,6 @@ pub(crate) fn take_tombstone<'a>(rest: &mut &'a [u8]) -> Option<RetainedTombston
     Some(RetainedTombstone::Op { region, payload, version, op })
 }
 
-/// Passes the tombstones in one item of a segment to `f`.
 pub(crate) fn of_item(
     item: &Item<'_>,
     f: &mut dyn FnMut(RetainedTombstone<'_>) -> Result<()>,
@@ -169,7 +160,6 @@ pub(crate) fn is_in_order(dir: &Dir, id: FileId) -> Result<bool> {
     Ok(order == IN_ORDER)
 }
 
-/// Passes all tombstones of a file to `f`.
 pub(crate) fn each(
     dir: &Dir,
     id: FileId,
@@ -211,7 +201,6 @@ const SORTED_BYTES_MAX: usize = 16 << 20;
 /// Bytes that a tombstone takes in memory besides its keys, about.
 const OVERHEAD_BYTES: usize = 128;
 
-/// What a tombstone deletes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Key(RegionId, Vec<u8>),
@@ -265,10 +254,8 @@ impl Owned {
     }
 }
 
-/// Sorts tombstones and writes them to files, each durable when it is complete.
 pub(crate) struct Sorter<'a> {
     shared: &'a Shared,
-    /// File that will be removed.
     without: Option<FileId>,
     tombstones: BTreeSet<Owned>,
     bytes: usize,
@@ -289,7 +276,6 @@ impl<'a> Sorter<'a> {
         if self.bytes >= SORTED_BYTES_MAX { self.flush() } else { Ok(()) }
     }
 
-    /// Writes what is left.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.flush()
     }
@@ -301,10 +287,8 @@ impl<'a> Sorter<'a> {
     }
 }
 
-/// Reader of one file in its order.
 struct Cursor {
     reader: ChunkReader,
-    /// Place of the next chunk.
     at: Option<u64>,
     chunk: Vec<u8>,
     read: usize,
@@ -320,7 +304,6 @@ impl Cursor {
         Ok(cursor)
     }
 
-    /// Takes the next tombstone and reads the one after it.
     fn take(&mut self) -> Result<Option<Owned>> {
         let taken = self.next.take();
         self.advance()?;

@@ -1,7 +1,5 @@
-//! State shared by appends, reads and maintenance.
-//!
-//! Open files for reading: few, and shared by all stores of the process. A file stays valid while a
-//! reader holds it.
+//! State shared by appends, reads and maintenance. Part of it are the files open for reading: few,
+//! and shared by all stores of the process. A file stays valid while a reader holds it.
 //!
 //! Invariant: after a failed write or sync nothing is appended. The durable state is unknown, and a second sync
 //! that succeeds would prove nothing.
@@ -35,12 +33,10 @@ pub(crate) struct Shared {
     /// rebuilt from values.
     pub has_replicas: bool,
     pub counters: Counters,
-    /// Freed segments, by their old identifiers.
     pub free: Mutex<Vec<FileId>, { rank::LOG_FREE }>,
     pub next_file: AtomicU32,
 }
 
-/// Durable state.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub regions: Regions,
@@ -100,7 +96,6 @@ impl Shared {
 }
 
 impl Shared {
-    /// Returns a handle through the page cache.
     pub(crate) fn handle(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
         self.handle_of(name, false)
     }

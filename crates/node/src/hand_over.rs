@@ -22,9 +22,7 @@ pub struct Transfer {
 #[derive(Debug, Default)]
 pub struct HandOver {
     own: BTreeSet<StoreId>,
-    /// Number of leaderships that each store was to take.
     taken: BTreeMap<StoreId, u64>,
-    /// Peers that did not take the lead of their region.
     failed: BTreeSet<(RegionId, PeerId)>,
 }
 

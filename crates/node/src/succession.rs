@@ -3,9 +3,6 @@
 //!
 //! Each node judges for itself, from what it knows of the store, whether the known run is connected to
 //! it, and the answer of that run's address. The placement group records the result, as a second line.
-//!
-//! What the directory of a run holds, beside that of another run of the same store: for the operator's
-//! choice between them.
 
 #[cfg(test)]
 mod tests;
@@ -45,7 +42,6 @@ impl KnownRun {
         (verdict, is_changed)
     }
 
-    /// Returns the record of a run that goes on after the known one.
     fn succeeded(&self, run: &StoreRun, address: &str, evidence: &Evidence) -> Self {
         let was_silent = evidence.probe == Probe::Silent && self.address != address;
         let displaced = was_silent.then(|| (self.run.lineage.clone(), self.address.clone()));
@@ -304,7 +300,6 @@ fn moved(run: &StoreRun, stated: &Probe) -> Verdict {
     }
 }
 
-/// Judges a run beside the one that answers at the known address.
 fn answered(
     known: &KnownRun,
     run: &StoreRun,
@@ -335,11 +330,11 @@ fn is_out_of_reach(known: &KnownRun, run: &StoreRun) -> bool {
     run.boot.count > known.run.boot.count.saturating_add(named)
 }
 
-/// Regions that a comparison names.
 const REGIONS_MAX: usize = 3;
 const DAY_S: u64 = 86_400;
 
-/// What the directory of a run holds.
+/// What the directory of a run holds, beside that of another run of the same store: for the
+/// operator's choice between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunSummary {
     /// Path of the directory on its node.
@@ -410,7 +405,6 @@ impl std::fmt::Display for RunSummary {
     }
 }
 
-/// Last entries of a region on two stores.
 struct Difference {
     region: RegionId,
     here: Option<(Term, LogIndex)>,

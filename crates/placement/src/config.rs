@@ -20,7 +20,6 @@ pub enum Mode {
 impl Mode {
     /// Every mode, by number.
     pub const ALL: [Self; 4] = [Self::Even, Self::Leaders, Self::Alor, Self::Quorum];
-    /// Names of the modes, by number.
     const NAMES: &'static [&'static str] = &["even", "leaders", "alor", "quorum"];
 }
 
@@ -168,7 +167,6 @@ pub(crate) const FREE_PERCENT_MIN: u64 = 5;
 pub(crate) const FREE_BYTES_ENOUGH: u64 = 2 << 30;
 
 impl Config {
-    /// Returns whether stores may serve reads under leases.
     pub(crate) fn has_leases(&self) -> bool {
         self.leases != 0
     }

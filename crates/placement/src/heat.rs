@@ -50,7 +50,6 @@ pub struct Heat {
 /// The counts of [`Traffic`]: bytes written and read, writes and reads.
 type Sums = [u64; 4];
 
-/// Last totals of one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counter {
     peer: PeerId,
@@ -58,7 +57,6 @@ struct Counter {
     totals: Sums,
 }
 
-/// Time after which a count weighs half.
 const HALF_LIFE_MILLIS: u64 = 60_000;
 /// A region that is known for a shorter time counts as known for this: a single second of traffic
 /// says little about the next minute.

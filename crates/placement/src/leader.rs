@@ -20,7 +20,6 @@ pub struct LeaderState {
     pub operators: Operators,
     /// Run of the process and sequence number of each node's last report, by address.
     reports: HashMap<String, (u64, u64)>,
-    /// When the schedulers run.
     pace: Pace,
     /// The cluster's time, and when it was determined.
     time: (Millis, u64),
@@ -28,7 +27,6 @@ pub struct LeaderState {
 
 /// Time in which all nodes get the same time of the cluster.
 const TIME_MILLIS: u64 = 1000;
-/// Limit for the region descriptors in one proposal.
 const UNSAVED_BYTES_MAX: usize = 256 << 10;
 /// Numbers kept in reserve, so that splits and moves need no commit of their own.
 const IDS_RESERVED_MIN: u64 = 64;

@@ -33,7 +33,6 @@ pub struct PairChange {
     pub value: Option<Bytes>,
 }
 
-/// A decoded record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PlacementRecord {
     Cluster(ClusterId),
@@ -53,9 +52,7 @@ pub(crate) enum PlacementRecord {
     Store(Box<Store>),
     /// Whether there is a record that the merge of a region was cancelled.
     CancelledMerge(RegionId, bool),
-    /// Last run of a store.
     Boot(StoreId, Boot),
-    /// Starts of a store's last run.
     Starts(StoreId, Lineage),
     /// Seconds without heartbeats of a disconnected store; `None` deletes the record.
     Disconnected(StoreId, Option<u64>),
@@ -66,7 +63,6 @@ pub(crate) enum PlacementRecord {
 }
 
 const FORMAT: u8 = 1;
-/// Length limit for the name of a setting.
 const NAME_BYTES_MAX: usize = 64;
 
 /// Returns the range of the placement group's keys.
@@ -130,7 +126,6 @@ pub fn disconnected(store: StoreId, seconds: Option<u64>) -> PairChange {
     PairChange { key, value }
 }
 
-/// Deletes the record of an earlier version for a disconnected store.
 pub(crate) fn no_former_silence(store: StoreId) -> PairChange {
     let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'q', store.0));
     PairChange { key, value: None }
@@ -142,7 +137,6 @@ pub(crate) fn speed(store: StoreId, record: Option<&SpeedRecord>) -> PairChange 
     PairChange { key, value: record.map(SpeedRecord::encode) }
 }
 
-/// Encodes the record that the merge of a region was cancelled, or deletes it.
 pub(crate) fn cancelled_merge(region: RegionId, is_cancelled: bool) -> PairChange {
     let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'a', region.0));
     PairChange { key, value: is_cancelled.then(Bytes::new) }
@@ -161,7 +155,6 @@ pub fn recorded_region(key: &[u8], value: &[u8]) -> Result<Option<Region>> {
     }
 }
 
-/// Deletes the record of a region.
 pub(crate) fn no_region(id: RegionId) -> PairChange {
     let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'r', id.0));
     PairChange { key, value: None }

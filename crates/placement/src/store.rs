@@ -183,9 +183,7 @@ const FORMAT: u8 = 1;
 /// Time that a new leader waits for heartbeats, which come every second, before it counts a store
 /// as down.
 const GRACE_S: u64 = 5;
-/// Length limit for an address, a label name or a label value.
 pub(crate) const TEXT_BYTES_MAX: usize = 1024;
-/// Length limit for a token.
 pub(crate) const TOKEN_BYTES_MAX: usize = 64;
 pub(crate) const LABELS_MAX: usize = 64;
 

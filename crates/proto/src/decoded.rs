@@ -48,7 +48,6 @@ impl Method {
     }
 }
 
-/// Field that needs memory beside its bytes.
 #[derive(Clone, Copy, Debug)]
 struct Field {
     tag: u32,
@@ -60,12 +59,12 @@ enum Kind {
     /// Message inside of the other one, at this place in [`SHAPES`].
     Message(u16),
     /// List of messages, each of `bytes`.
-    Messages { bytes: u32, shape: u16 },
-    /// Text, which is copied.
+    Messages {
+        bytes: u32,
+        shape: u16,
+    },
     Text,
-    /// List of texts.
     Texts,
-    /// List of byte strings.
     Strings,
     /// List of numbers, packed or not.
     Numbers,
@@ -79,7 +78,6 @@ pub struct Counter {
     /// Bytes received.
     at: u64,
     state: State,
-    /// Number that has begun.
     number: u64,
     number_bits: u32,
     /// Groups that are open. All their fields are unknown.
@@ -89,14 +87,12 @@ pub struct Counter {
 #[derive(Clone, Copy, Debug)]
 struct Level {
     shape: u16,
-    /// Position after the message.
     end: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
     Key,
-    /// Value of a field that is a number.
     Number,
     Length(Option<Kind>),
     /// Bytes of a field that are not read.
@@ -140,7 +136,6 @@ impl Counter {
         }
     }
 
-    /// Closes the messages that end here.
     fn leave(&mut self) {
         while matches!(self.state, State::Key) && self.number_bits == 0 {
             match self.levels.last() {
@@ -175,7 +170,6 @@ impl Counter {
         }
     }
 
-    /// Begins the field with this key.
     fn begin(&mut self, key: u64) -> u64 {
         let kind = self.kind((key >> 3) as u32);
         let memory = if matches!(kind, Some(Kind::Numbers)) { NUMBER_BYTES } else { 0 };
@@ -206,7 +200,6 @@ impl Counter {
         fields.iter().find(|field| field.tag == tag).map(|field| field.kind)
     }
 
-    /// Begins the content of a field.
     fn enter(&mut self, kind: Option<Kind>, bytes: u64) -> u64 {
         let end = self.at.saturating_add(bytes);
         if self.levels.last().is_none_or(|level| end > level.end) {

@@ -16,7 +16,6 @@ fn varint(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-/// Encodes a field that is a number.
 fn number(field: u64, value: u64) -> Vec<u8> {
     let mut out = Vec::new();
     varint(field << 3, &mut out);

@@ -7,7 +7,6 @@
 
 use stele_types::{RegionId, varint};
 
-/// Most sources in one record.
 const SOURCES_MAX: usize = 32;
 
 /// Merges that a region committed while it passed from one version to another. They are facts of its log:

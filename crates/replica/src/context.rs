@@ -17,7 +17,6 @@ use std::sync::Arc;
 use stele_storage::{Space, StorageEngine};
 use stele_types::{LogIndex, Region, RegionEpoch, RegionId, StoreId, Term};
 
-/// State shared by all peers of a store.
 pub(crate) struct Context<E: StorageEngine> {
     pub engine: Arc<E>,
     pub options: Options,
@@ -30,7 +29,6 @@ pub(crate) struct Context<E: StorageEngine> {
     pub journal: Journal,
     pub readers: Arc<ReadGate>,
     pub times: Arc<StageTimes>,
-    /// Whether leases may serve reads.
     pub leases: bool,
     /// Effects requested by peers; run while no peer is working.
     pub store_requests: Vec<StoreRequest>,
@@ -46,7 +44,6 @@ pub(crate) struct Context<E: StorageEngine> {
     pub replicated_sources: BTreeMap<RegionId, (LogIndex, Term)>,
     /// Epochs between which regions changed by snapshots on this store.
     pub installed: BTreeMap<RegionId, Vec<Skipped>>,
-    /// Merges that regions committed, as far as this store knows.
     pub merges: BTreeMap<RegionId, CommittedMerges>,
     /// Epochs as of which regions no longer have their replica here, as other stores said. They are
     /// no state of a replica here, and not in its tombstone.
@@ -60,26 +57,29 @@ pub(crate) struct Context<E: StorageEngine> {
     lookups_under_way: usize,
 }
 
-/// Most lookups of a store without a result.
 const LOOKUPS_MAX: usize = 1024;
 
-/// Most regions that are remembered as gone.
 const GONE_MAX: usize = 1024;
 
-/// Change that a peer requests from its store.
 #[derive(Clone, Debug)]
 pub(crate) enum StoreRequest {
     /// A split created this region; its log starts after the entry.
-    Create { region: Region, after: (LogIndex, Term), campaign: bool },
+    Create {
+        region: Region,
+        after: (LogIndex, Term),
+        campaign: bool,
+    },
     /// The replica is removed from this store, once none of its entries is handed out. Its pairs are
     /// dropped, unless another region here owns them.
     Destroy(Region),
     /// The replica of this region has no leader, and asks whether it is still a member.
     AskElsewhere(RegionId),
-    /// Schedules a region that another one waits for.
     Schedule(RegionId),
     /// The source's log is committed up to its preparation, and its target waits for it.
-    CommitSource { source: RegionId, prepared: (LogIndex, Term) },
+    CommitSource {
+        source: RegionId,
+        prepared: (LogIndex, Term),
+    },
     /// The target of a merge refuses it, if it leads here and nothing is decided.
     RefuseMerge(Preparation),
 }
@@ -160,13 +160,11 @@ impl<E: StorageEngine> Context<E> {
         parts.iter().flat_map(|part| part.to_be_bytes()).collect()
     }
 
-    /// Returns the number of the next replica.
     pub(crate) fn next_incarnation(&mut self) -> u64 {
         self.incarnations += 1;
         self.incarnations
     }
 
-    /// Returns whether the tails of this store have room after `bytes` more are added.
     pub(crate) fn has_tail_room(&self, bytes: u64) -> bool {
         // bug replica.tails_unbounded: `self.tails.bytes() + bytes < self.options.tail_bytes_max` is `true`
         self.tails.bytes() + bytes < self.options.tail_bytes_max
@@ -176,7 +174,6 @@ impl<E: StorageEngine> Context<E> {
         self.out.replies.push((id, reply));
     }
 
-    /// Answers a request that was executed.
     pub(crate) fn done(&mut self, id: RequestId, done: Done) {
         self.reply(id, Reply::Done(done));
     }

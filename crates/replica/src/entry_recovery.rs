@@ -10,13 +10,11 @@ use stele_types::{Result, StoreId};
 
 /// Nanoseconds between two requests, unless the first was answered.
 const REQUEST_INTERVAL_NANOS: u64 = 200_000_000;
-/// Most entries requested in one message.
 const REQUESTED_MAX: usize = 64;
 /// Most bytes of payloads in one reply; one entry always fits.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 /// Most entries looked up for one request, found or not.
 const READS_MAX: usize = 256;
-/// Most lost entries that are counted.
 const COUNTED_MAX: usize = 1 << 20;
 
 /// Recovery of a store's log, before the store opens.
@@ -160,7 +158,6 @@ impl<M: RecoverableLog> EntryRecovery<M> {
     }
 }
 
-/// Returns the copies of another store's lost entries that `find` has, up to the size of one reply.
 pub(crate) fn find_entries(
     lost: &[LostEntry],
     find: impl Fn(&LostEntry) -> Option<Bytes>,

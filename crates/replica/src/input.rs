@@ -96,7 +96,6 @@ pub enum Request {
 }
 
 impl Request {
-    /// Returns the bytes of keys and values that it carries.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Write(write) => write.command.len() as u64,

@@ -22,7 +22,6 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal and applies its durable entries.
     pub(crate) fn open<E: StorageEngine>(engine: &E) -> Result<Self> {
         let Some(progress) = engine.progress(JOURNAL) else { return Ok(Self::default()) };
         let (last, _) = progress.persisted;

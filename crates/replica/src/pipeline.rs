@@ -6,13 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stele_types::{HardState, LogBatch, LogIndex, Mark, Record, RegionId, Term};
 
-/// Ready of a region with records in a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadyInBatch {
     pub region: RegionId,
     /// Number of the replica: a replaced replica's batches do not concern its successor.
     pub incarnation: u64,
-    /// Number of the ready.
     pub number: u64,
 }
 
@@ -75,7 +73,6 @@ pub(crate) struct GroupCommit {
     last_ticket: u64,
 }
 
-/// Batch handed out to be made durable.
 pub(crate) struct InFlight {
     pub append: Append,
     /// Readies with records in the batch, in order.
@@ -104,7 +101,6 @@ impl GroupCommit {
         self.records.push(record);
     }
 
-    /// Returns the bytes of entries that are not written, in flight or not.
     pub(crate) fn entry_bytes(&self) -> u64 {
         self.entry_bytes
     }
@@ -135,13 +131,11 @@ impl GroupCommit {
         self.truncates_now = true;
     }
 
-    /// Drops a region's waiting hard state and truncation, when its log starts again or ends.
     pub(crate) fn drop_piggybacked(&mut self, region: RegionId) {
         self.piggybacked.remove(&region);
         self.truncations.remove(&region);
     }
 
-    /// Registers a notification for when the records added so far are durable.
     pub(crate) fn note_ready(&mut self, ready: ReadyInBatch) {
         self.readies.push(ready);
     }

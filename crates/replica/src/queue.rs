@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use stele_storage::StorageEngine;
 use stele_types::Error;
 
-/// Cost of a waiting request beside its bytes.
 const REQUEST_OVERHEAD_BYTES: u64 = 256;
 
 /// Closure run on the core between two turns.

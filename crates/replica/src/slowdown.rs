@@ -21,7 +21,6 @@ const NANOS_PER_BYTE_UNKNOWN: f64 = 10.0;
 /// Weight of the newest slice in the mean.
 const NEWEST: f64 = 0.1;
 
-/// Speed of a store's maintenance.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     nanos_per_byte: f64,
@@ -34,7 +33,6 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Records a slice of maintenance.
     fn worked(&mut self, bytes: u64, nanos: u64) {
         if bytes > 0 {
             let newest = nanos as f64 / bytes as f64;

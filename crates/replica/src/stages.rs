@@ -157,7 +157,6 @@ impl StageTimes {
         }
     }
 
-    /// Adds a write and the time of the poll that applied it.
     pub(crate) fn add_write(&self, timings: &Timings, applied_nanos: u64) {
         let stages = timings.stages(timings.proposed_nanos, applied_nanos);
         for (sum, nanos) in self.write_nanos.iter().zip(stages.0) {

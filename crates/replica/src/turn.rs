@@ -77,7 +77,6 @@ pub struct StoreLoop<E: StorageEngine, A> {
     next_check_nanos: u64,
 }
 
-/// Request that the core has taken.
 struct Pending<A> {
     /// `None` once the caller was answered: its deadline passed.
     caller: Option<A>,
@@ -189,7 +188,6 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
         Ok(())
     }
 
-    /// Replaces the id of each request that is answered by its caller.
     fn for_callers(&mut self, outputs: Outputs<E>) -> Outputs<E, A> {
         let Outputs { messages, append, replies, snapshots, lookups, events, wants_checkpoint } =
             outputs;
@@ -255,7 +253,6 @@ mod tests {
     }
 
     impl Trial {
-        /// One store with a region of one voter, which leads it.
         fn new() -> Self {
             let (store, cluster) = (StoreId(1), ClusterId(5));
             let peers = vec![Peer { id: PeerId(11), store, role: PeerRole::Voter }];
@@ -333,7 +330,6 @@ mod tests {
         assert_eq!(trial.queue.request_bytes(), 0);
     }
 
-    /// Records the order in which a turn is carried out.
     #[derive(Default)]
     struct Recorded(Vec<&'static str>);
 

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stele_types::{KeyRange, RegionId};
 
-/// Requests for each sampled one.
 const SAMPLE_EVERY: u64 = 64;
 /// Sampled keys of a region; later ones replace earlier ones.
 const KEYS_MAX: usize = 128;

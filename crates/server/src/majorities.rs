@@ -14,7 +14,6 @@ use stele_proto::stele::control::v1::{ListStoresResponse, StoreInfo, StoreStats}
 use stele_replica::Reader;
 use stele_types::{ClusterId, Region, RegionId, StoreId};
 
-/// Time between two checks.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two looks at all regions while all known stores are reached and nothing was lost: then only
 /// a region with voters on unknown stores may have lost its majority.
@@ -31,13 +30,11 @@ struct Loss {
     missing: BTreeSet<StoreId>,
 }
 
-/// Loss as it is now, and as the log has it.
 #[derive(Debug, Default)]
 struct Watch {
     seen: Loss,
     since: Option<Instant>,
     logged: Loss,
-    /// Time of the last look at all regions.
     looked: Option<Instant>,
 }
 

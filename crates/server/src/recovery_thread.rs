@@ -18,7 +18,6 @@ use stele_types::{Clock, Result, StoreId};
 const INBOX_BYTES_MAX: u64 = 16 << 20;
 /// Longest wait for a message: bounds the delay until the thread stops.
 const WAIT_MAX: Duration = Duration::from_millis(200);
-/// Time between two log lines about missing entries.
 const LOG_INTERVAL_NANOS: u64 = 30_000_000_000;
 
 /// Parts of the node that the thread uses.
@@ -146,7 +145,6 @@ impl<M: RecoverableLog> Worker<M> {
         self.recovery.waited_nanos(now_nanos) / 1_000_000_000
     }
 
-    /// Logs what is missing and what an operator can do.
     fn log_progress(&self, now_nanos: u64) {
         let id = self.store.id;
         let ((lost, at_first), seconds) = (self.recovery.lost(), self.waited_s(now_nanos));

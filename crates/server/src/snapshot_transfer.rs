@@ -2,8 +2,6 @@
 //! receiver writes them into a value file and staged runs, never through its log.
 //!
 //! What goes on after a connection broke, and what does not, is decided in [`stele_node::snapshot`].
-//!
-//! Turns of connections to receive a snapshot: one at a time for each replica.
 
 use crate::store::{Engine, StoreHandle};
 use crate::stores::Stores;
@@ -21,12 +19,10 @@ use tokio::sync::{OwnedMutexGuard, Semaphore, oneshot, watch};
 
 /// Bytes of one chunk, approximately.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Most pairs of one chunk.
 const CHUNK_PAIRS: usize = 1024;
 /// Most snapshots sent at the same time, and most received.
 const SNAPSHOTS_MAX: usize = 2;
 
-/// Sender and receiver of a node's snapshots.
 pub(crate) struct SnapshotTransfer {
     stores: Arc<Stores>,
     sending: Arc<Semaphore>,
@@ -39,7 +35,6 @@ pub(crate) struct SnapshotTransfer {
 }
 
 impl SnapshotTransfer {
-    /// Creates the service for a node's stores.
     pub(crate) fn new(stores: Arc<Stores>) -> Self {
         let limit = || Arc::new(Semaphore::new(SNAPSHOTS_MAX));
         let (sending, receiving, stop) = (limit(), limit(), watch::Sender::new(false));
@@ -48,7 +43,6 @@ impl SnapshotTransfer {
         Self { stores, sending, receiving, turns, parts, started, stop }
     }
 
-    /// Ends all snapshots, also those that wait for another connection.
     pub(crate) fn stop(&self) {
         self.stop.send_replace(true);
         let parts = self.parts.lock().close();
@@ -59,7 +53,6 @@ impl SnapshotTransfer {
         self.started.elapsed().as_nanos() as u64
     }
 
-    /// Streams a snapshot and reports the outcome to the sending store.
     pub(crate) async fn send(&self, transport: Transport, snapshot: SendSnapshot<Engine>) {
         let (region, to) = (snapshot.header.region.id, snapshot.header.to.id);
         let from = self.stores.get(snapshot.header.from.store);
@@ -78,7 +71,6 @@ impl SnapshotTransfer {
         }
     }
 
-    /// Sends a snapshot on one connection after the other, while these break.
     async fn stream(&self, transport: &Transport, snapshot: SendSnapshot<Engine>) -> Result<()> {
         let mut header = Vec::new();
         wire::encode_snapshot(&snapshot.header, &mut header);
@@ -197,7 +189,6 @@ impl SnapshotTransfer {
     }
 }
 
-/// Snapshot being sent.
 struct Sending {
     from: StoreId,
     to: StoreId,
@@ -206,9 +197,7 @@ struct Sending {
     source: Option<Source<Engine>>,
 }
 
-/// Reason why a connection did not send a snapshot to its end.
 enum Failure {
-    /// The connection broke.
     Broken(CloseReason),
     /// Another one would not help.
     Final(Error),
@@ -224,7 +213,6 @@ impl From<CloseReason> for Failure {
 }
 
 impl Sending {
-    /// Sends on one connection, from the receiver's position to the end.
     async fn on_connection(&mut self, transport: &Transport) -> std::result::Result<(), Failure> {
         let resumes = self.source.as_ref().is_some_and(Source::resumes);
         let opened = transport.open_snapshot(self.from, self.to, self.header.clone(), resumes);
@@ -264,16 +252,14 @@ fn closed(reason: CloseReason) -> Error {
 
 #[derive(Default)]
 struct Connection {
-    /// Sender that ends the connection in use.
     end: Option<oneshot::Sender<()>>,
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// Connections by replica.
+/// Turns of connections to receive a snapshot: one at a time for each replica.
 #[derive(Default)]
 struct Turns(Mutex<BTreeMap<ReplicaKey, Connection>>);
 
-/// Turn of a connection to receive the snapshot of a replica.
 struct Turn {
     /// Completes when another connection for the replica comes.
     pub superseded: oneshot::Receiver<()>,

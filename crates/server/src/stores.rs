@@ -1,6 +1,4 @@
-//! Stores of this node.
-//!
-//! Runs of this node's stores, as its hellos and reports state them.
+//! Stores of this node, with their runs as its hellos and reports state them.
 
 use crate::recovery_thread::RecoveryThread;
 use crate::store::StoreHandle;
@@ -53,9 +51,7 @@ pub struct Stores {
     /// Bytes of the largest Raft entry; larger batches are split.
     pub entry_bytes_max: usize,
     undetermined_writes_fail: AtomicBool,
-    /// The node hands its leaders over and stops.
     stopping: AtomicBool,
-    /// Settings of garbage collection that replaced those of the start.
     gc_options: RwLock<Option<GcOptions>>,
 }
 
@@ -77,7 +73,6 @@ impl Stores {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Records that the node hands its leaders over and stops.
     pub(crate) fn set_stopping(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
@@ -96,7 +91,6 @@ impl Stores {
         self.undetermined_writes_fail.load(Ordering::Relaxed)
     }
 
-    /// Takes over that setting.
     pub(crate) fn set_undetermined_writes_fail(&self, fail: bool) {
         self.undetermined_writes_fail.store(fail, Ordering::Relaxed);
     }
@@ -152,7 +146,6 @@ impl Stores {
         self.serving.read().recovering.clone()
     }
 
-    /// Adds a directory that serves no store, and logs it.
     pub(crate) fn add_failed(&self, dir: FailedDir) {
         match dir.is_expected {
             true => tracing::warn!("{dir}"),
@@ -183,7 +176,6 @@ impl Stores {
         serving.get(id).is_some() || serving.recovering(id).is_some()
     }
 
-    /// Removes a recovering store that has opened or failed.
     pub(crate) fn remove_recovering(&self, id: StoreId) {
         self.change(|serving| serving.recovering.retain(|store| store.id != id));
     }

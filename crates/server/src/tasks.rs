@@ -5,9 +5,6 @@
 //! with a message if it would report or promise what no longer holds. Tasks of one request or one
 //! connection are exempt: their caller sees the end.
 //! Test: `a_task_that_panics_is_named_by_healthz_and_a_required_one_ends_the_node`.
-//!
-//! Names of a node's threads: the kernel counts CPU time by thread, so the names show what each
-//! stage used.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -65,7 +62,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(|_| stopping())?
 }
 
-/// Creates the error of work that ends because the node stops.
 pub(crate) fn stopping() -> Error {
     Error::Busy("the server is stopping".to_owned())
 }
@@ -147,7 +143,6 @@ impl Tasks {
         self.record(&store_name(store), error, false);
     }
 
-    /// Records that a store which had stopped goes on.
     pub(crate) fn store_goes_on(&self, store: StoreId) {
         self.shared.reports.lock().remove(&store_name(store));
     }
@@ -183,7 +178,6 @@ impl Tasks {
         (is_healthy, lines)
     }
 
-    /// Returns the reason why a store has stopped.
     pub(crate) fn store_failure(&self, store: StoreId) -> Option<String> {
         let reports = self.shared.reports.lock();
         let report = reports.get(&store_name(store))?;
@@ -243,7 +237,8 @@ pub async fn caught<T>(name: &str, future: impl Future<Output = T>) -> Result<T>
     .await
 }
 
-/// Purpose of a thread.
+/// Purpose of a thread. The kernel counts CPU time by thread, so the names of a node's threads show
+/// what each stage used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thread {
     /// Runtime: both protocols, requests, the transport between nodes, and blocking calls.

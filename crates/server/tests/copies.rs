@@ -68,7 +68,6 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static MEMORY: Counting = Counting;
 
-/// Returns the copies that a node makes of the value while `f` runs.
 async fn copies<T>(f: impl Future<Output = T>) -> (T, u64) {
     PIECES.store(0, Ordering::SeqCst);
     IS_COUNTING.store(true, Ordering::SeqCst);

@@ -1,8 +1,6 @@
-//! The log of one store: records of all regions, made durable together.
-//!
-//! A store with unreadable log entries. It does not open, so it neither votes nor acknowledges,
-//! until copies from other stores replace the entries (protocol-aware recovery: Alagappan et al.,
-//! FAST 2018).
+//! The log of one store: records of all regions, made durable together. A store with unreadable log
+//! entries does not open, so it neither votes nor acknowledges, until copies from other stores
+//! replace the entries (protocol-aware recovery: Alagappan et al., FAST 2018).
 
 use bytes::Bytes;
 use stele_types::{

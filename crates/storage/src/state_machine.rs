@@ -1,10 +1,6 @@
-//! The state machine of one store: committed entries applied, consistent views out.
-//!
-//! Snapshots of a region from another replica: pairs are staged, then installed at once.
-//!
-//! Repair of unreadable data by copies from other replicas.
-//!
-//! Statistics that every engine reports.
+//! The state machine of one store: committed entries applied, consistent views out, the snapshots
+//! of a region from another replica staged and then installed at once, unreadable data repaired by
+//! copies from other replicas, and the statistics that every engine reports.
 
 use crate::{EngineView, Pair};
 use bytes::Bytes;

@@ -1,7 +1,6 @@
-//! Consistent views of a store, and what scans of them take and return.
-//!
-//! Iteration over all pairs of a range, page by page: a view returns a bounded number at a time. And
-//! what is read that way of a store's own pairs: its identity and its regions.
+//! Consistent views of a store, and what scans of them take and return. A view returns a bounded
+//! number of pairs at a time, so iteration over a range goes page by page. A store's own pairs, its
+//! identity and its regions, are read that way.
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -143,7 +142,6 @@ impl<V: EngineView> EngineView for Arc<V> {
     }
 }
 
-/// Asks for the memory of pairs that were read.
 fn admitted(pairs: &[Pair], admit: Admit<'_>) -> Admitted<()> {
     let bytes = pairs.iter().map(|pair| (pair.key.len() + pair.value.len()) as u64).sum();
     match pairs.is_empty() || admit(pairs.len(), bytes) {

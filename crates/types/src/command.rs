@@ -1,6 +1,7 @@
 //! The command: the operations of one Raft entry. It is encoded once, where the request arrives.
 //! The same bytes are proposed, replicated and logged. A value's offset in them is known after
-//! encoding or after one walk (XLL section 3: targeted reads).
+//! encoding or after one walk (XLL section 3: targeted reads). Values computed from the value
+//! before them have one definition for clusters and for single stores.
 //!
 //! ```text
 //! command   := version:u8 (1) op*
@@ -9,8 +10,6 @@
 //! put tail  := value_len:varint value_crc:u32le [expires_at_s:varint] value
 //! range tail:= end_len:varint end        (an empty end: no upper bound)
 //! ```
-//!
-//! Values computed from the value before them: one definition for clusters and for single stores.
 
 use crate::size::{
     APPENDED_VALUE_BYTES_MAX, COMMAND_BYTES_MAX, KEY_BYTES_MAX, USER_KEY_BYTES_MAX,

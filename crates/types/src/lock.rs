@@ -161,7 +161,6 @@ mod held {
     pub(super) fn pop(_: u8) {}
 }
 
-/// Entry of this thread's list of held ranks.
 struct Held<const RANK: u8>;
 
 impl<const RANK: u8> Held<RANK> {

@@ -1,6 +1,5 @@
-//! Sizes: their form for people, and the limits of calls.
-//!
-//! Global limits. A call that exceeds one fails with `Error::Invalid` and changes nothing.
+//! Sizes: their form for people, and the global limits of calls. A call that exceeds a limit fails
+//! with `Error::Invalid` and changes nothing.
 
 use crate::{Error, Result};
 

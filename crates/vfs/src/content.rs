@@ -52,7 +52,6 @@ impl Content {
         pieces(offset, bytes).any(|(chunk, ..)| self.has_chunk(chunk))
     }
 
-    /// Whether the chunk with this number was written.
     pub(crate) fn has_chunk(&self, chunk: u64) -> bool {
         self.chunks.contains_key(&chunk)
     }

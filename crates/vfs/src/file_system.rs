@@ -1,7 +1,6 @@
-//! The file system that holds a store: what it is, how files in it are read and written, and what to
-//! warn of. [`warnings`] is a pure function of these facts.
-//!
-//! File systems and files over others of their kind: a layer states only the calls that it changes.
+//! The file system that holds a store: what it is, how files in it are read and written, and what
+//! to warn of. [`warnings`] is a pure function of these facts. A file system over another one is a
+//! layer, which states only the calls that it changes.
 
 use crate::{AlignedBuf, DirEntry, DirLock, Meter, Open, Pinned, Vfs, VfsFile};
 use std::fmt::{self, Debug};
@@ -258,7 +257,6 @@ layer! {
 mod tests {
     use super::*;
 
-    /// Returns the kind with this number, as a probe of direct writes finds it.
     fn kind_of(number: u64, direct_bytes: Option<u64>) -> FsKind {
         match FsKind::of_number(number) {
             FsKind::Overlay if direct_bytes.is_none() => FsKind::BufferedOverlay,

@@ -1,7 +1,6 @@
 //! Open files for reading, shared by all stores of a process, and a file system that closes some of
-//! them when the process has no descriptors left.
-//!
-//! Files and directories that are kept open, to notice that their paths name others.
+//! them when the process has no descriptors left. Other files and directories are kept open to
+//! notice that their paths name others.
 
 use crate::{DirEntry, DirLock, FileSystem, Open, Vfs, VfsFile};
 use std::collections::BTreeMap;
@@ -264,7 +263,6 @@ mod tests {
     use super::*;
     use crate::RealVfs;
 
-    /// Returns an open file.
     fn opened() -> Arc<dyn VfsFile> {
         RealVfs::new().open(Path::new("/dev/null"), Open::READ).unwrap()
     }

@@ -12,7 +12,6 @@ fn set(bytes: &mut [u8], at: usize, word: u32) {
     }
 }
 
-/// Writes the checksum of `from..at` at `at`.
 fn close(bytes: &mut [u8], from: usize, at: usize) {
     if let Some(covered) = bytes.get(from..at) {
         let sum = crc32c(covered);

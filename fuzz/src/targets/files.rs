@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use stele_simulated_disk::SimVfs;
 
-/// Directory that the product wrote.
 pub(super) struct Base {
     files: Vec<(PathBuf, Vec<u8>)>,
 }
@@ -21,7 +20,6 @@ impl Base {
         Self { files }
     }
 
-    /// Returns the files with that name ending.
     pub(super) fn ending(&self, ending: &str) -> Vec<Vec<u8>> {
         let ends = |path: &PathBuf| path.to_string_lossy().ends_with(ending);
         let files = self.files.iter().filter(|(path, _)| ends(path));
@@ -34,13 +32,11 @@ impl Base {
         numbered.map(|((_, bytes), number)| [&[number], &bytes[..]].concat()).collect()
     }
 
-    /// Returns the path of the file that an input replaces.
     pub(super) fn path(&self, input: &[u8]) -> Option<&PathBuf> {
         let at = usize::from(*input.first()?).checked_rem(self.files.len())?;
         self.files.get(at).map(|(path, _)| path)
     }
 
-    /// Writes the directory with the input in place of its file.
     pub(super) fn with(&self, input: &[u8], disk: &SimVfs) {
         let replaced = self.path(input);
         for (path, bytes) in &self.files {
@@ -49,7 +45,6 @@ impl Base {
         }
     }
 
-    /// Corrects the checksums of the file in the input.
     pub(super) fn fix_checksums(&self, input: &mut Vec<u8>) {
         let Some(path) = self.path(input) else { return };
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -88,7 +88,6 @@ fn base() -> &'static Base {
     })
 }
 
-/// Returns every run with the number [`RUN_ID`].
 fn runs() -> Vec<Vec<u8>> {
     let disk = SimVfs::new(SimOptions::default());
     let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
@@ -150,7 +149,6 @@ fn run(input: &[u8]) {
     }
 }
 
-/// Reads an open run in every way.
 fn read(run: &Arc<Run>, keys: &[Bytes]) {
     let _ = run.verify(&mut |problem| drop(problem.to_string()));
     for key in keys.iter().map(|key| &key[..]).chain([&b"user/000077x"[..], b"", b"zz"]) {

@@ -25,7 +25,6 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Memory of the port's requests.
 const MEMORY_BYTES_MAX: u64 = 64 << 20;
 
 /// Handler that knows no store and drops all messages.

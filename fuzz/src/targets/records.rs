@@ -20,7 +20,6 @@ pub(super) const COMMAND: Target = Target {
     bound: SMALL,
 };
 
-/// Returns a command with every kind of operation.
 pub(super) fn sample_command() -> Command {
     let mut builder = CommandBuilder::new();
     let key = |key: &[u8]| ColumnFamily::Default.engine_key(key);
@@ -102,7 +101,6 @@ pub(super) const REGION: Target = Target {
     bound: SMALL,
 };
 
-/// Returns a region with three replicas.
 pub(super) fn sample_region(id: u64) -> Region {
     let peer = |n| Peer { id: PeerId(id * 10 + n), store: StoreId(n), role: PeerRole::Voter };
     Region {

@@ -70,7 +70,6 @@ fn solve(mut rows: [[f64; 4]; 3]) -> Option<[f64; 3]> {
     Some([rows[0][3] / rows[0][0], rows[1][3] / rows[1][1], rows[2][3] / rows[2][2]])
 }
 
-/// Returns the puts a second that the curve expects.
 pub(super) fn expected(curve: &Curve, writes_per_second: f64) -> f64 {
     let x = (writes_per_second.log2() * 65_536.0).round() as i64;
     (curve.log2_puts(x) as f64 / 65_536.0).exp2()

@@ -25,14 +25,12 @@ const PUT_BYTES_MAX: u64 = 256 << 20;
 const SLOWEST: (f64, f64) = (8_000.0, 8e6);
 const FASTEST: (f64, f64) = (30.0, 2e9);
 
-/// One measured device.
 struct Measured {
     name: String,
     probed: Probed,
     point: Point,
 }
 
-/// Calibrates on the devices that the command line names.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let args: &Args = &crate::parse(arguments);
     args.check()?;

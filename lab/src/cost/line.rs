@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Measurements with their machine and configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Line {
@@ -17,7 +16,6 @@ pub(super) struct Line {
     pub sizes: Vec<Size>,
 }
 
-/// Machine of the measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Machine {
@@ -27,7 +25,6 @@ pub(super) struct Machine {
     pub file_system: String,
 }
 
-/// Load and build of the measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Configuration {
@@ -39,7 +36,6 @@ pub(super) struct Configuration {
     pub seconds: u64,
 }
 
-/// Results of puts of one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Size {
@@ -77,7 +73,6 @@ impl Us {
     }
 }
 
-/// Adds all stages.
 pub(super) fn total(stages: &Stages) -> f64 {
     stages.values().map(|us| us.all()).sum()
 }
@@ -116,7 +111,6 @@ impl Line {
 }
 
 impl Size {
-    /// Reads one round of `lab wire`.
     pub(super) fn of(round: &Value, value_bytes: u64, nodes: usize) -> Result<Self> {
         let servers = &round["servers"];
         let stages = servers["processor_us_per_operation_by_stage"].clone();
@@ -182,7 +176,6 @@ fn rounded(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-/// Returns a line for tests.
 #[cfg(test)]
 pub(crate) fn sample(commit: &str) -> Line {
     let stages = |factor: f64| -> Stages {

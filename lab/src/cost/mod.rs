@@ -38,7 +38,6 @@ const CALL_LIMIT: Duration = Duration::from_secs(300);
 /// Last lines of a failed program that are shown.
 const LAST_LINES: usize = 5;
 
-/// Options of `cargo lab cost`.
 #[derive(Debug)]
 pub(crate) struct Options {
     /// Appends the line and writes the page.
@@ -51,7 +50,6 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Reads the options from the command line.
     fn from(mut flags: Flags) -> Result<Self> {
         let (note, bless) = (flags.switch("--note"), flags.switch("--bless"));
         let (is_dev, seconds) = (flags.switch("--dev"), flags.number("--seconds", SECONDS)?);
@@ -170,7 +168,6 @@ fn configuration(options: &Options) -> Configuration {
     }
 }
 
-/// Returns the arguments of `lab wire`.
 fn load(configuration: &Configuration, value_bytes: u64) -> Vec<String> {
     let records = configuration.records_bytes / value_bytes;
     let words = format!(
@@ -199,7 +196,6 @@ fn commit(root: &Path) -> (Option<String>, String) {
     (commit, text_of(&["log", "-1", "--format=%cs"]).unwrap_or_else(|| "unknown".to_owned()))
 }
 
-/// Describes the machine, with the file system of `folder`.
 fn machine(folder: &Path) -> Result<Machine> {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));

@@ -8,7 +8,6 @@ const LINES_MAX: usize = 50;
 /// Order of the stages. Stages of older lines follow them.
 const STAGES: [&str; 4] = ["network", "store", "maintenance", "other"];
 
-/// Generates the page from all lines of `file`.
 pub(super) fn page(lines: &[Line], file: &str) -> String {
     let newest = &lines[lines.len().saturating_sub(LINES_MAX)..];
     let mut text = format!(
@@ -103,7 +102,6 @@ fn bytes(bytes: u64) -> String {
     }
 }
 
-/// Returns all stages of these lines.
 fn stages(lines: &[Line]) -> Vec<&str> {
     let mut found: Vec<&str> = STAGES.to_vec();
     let sizes = lines.iter().flat_map(|line| &line.sizes);

@@ -7,7 +7,6 @@ use stele_engine::{GcOptions, Options, PolicyKind, Replay, Store};
 use stele_types::Result;
 use stele_vfs::{RealVfs, SystemClock};
 
-/// Permitted segment sizes.
 const SEGMENT_BYTES: Range<u64> = 64 << 10..2 << 30;
 
 /// GC policy of the design.

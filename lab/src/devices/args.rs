@@ -99,7 +99,6 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// Returns the number of devices.
     pub(super) fn device_count(&self) -> u64 {
         self.emulated.unwrap_or(self.devices.len() as u64)
     }

@@ -11,7 +11,6 @@ use stele_types::{Error, Result};
 /// A wait for completions ends after this time, to see whether the run is over.
 const WAIT: Duration = Duration::from_millis(50);
 
-/// Measurements of one client.
 #[derive(Default)]
 pub(super) struct Tally {
     pub operations: AtomicU64,

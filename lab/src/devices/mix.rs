@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stele_load::{Kind, Records};
 use stele_types::Prng;
 
-/// Source of operations of one client.
 pub(super) struct Source<'a> {
     pub shares: Shares,
     pub records: &'a Records,

@@ -24,10 +24,8 @@ use stele_load::process_io::processor_seconds;
 use stele_types::{Error, Prng, Result};
 use target::{Place, Target};
 
-/// Depth of the queues that load the records.
 const LOAD_DEPTH: usize = 64;
 
-/// Measures the devices that the command line names.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let args: &Args = &crate::parse(arguments);
     args.check()?;
@@ -122,7 +120,6 @@ fn joined(thread: thread::ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
     thread.join().unwrap_or_else(|_| Err(Error::Busy("a client stopped".into())))
 }
 
-/// Runs all clients from one start barrier for the measured time.
 fn run_clients(
     args: &Args,
     clients: &[Client<'_>],

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use stele_load::Latencies;
 use stele_types::size::{counted, format_bytes};
 
-/// Measurements of one mode on some devices.
 pub(super) struct Measured {
     pub seconds: f64,
     /// Completed operations by device; with a shared store, by the device number of the client.
@@ -70,7 +69,6 @@ impl Measured {
         self.processor_seconds / self.seconds / self.devices()
     }
 
-    /// Formats the line for people.
     pub(super) fn to_text(&self, args: &Args, mode: Mode, linear: Option<f64>) -> String {
         let all = self.latencies.all();
         let linear = linear.map(|share| format!(" · {share:.3} of linear")).unwrap_or_default();
@@ -91,7 +89,6 @@ impl Measured {
         )
     }
 
-    /// Returns the results as one JSON object.
     pub(super) fn to_json(
         &self,
         args: &Args,

@@ -12,7 +12,6 @@ use stele_vfs::{ProfiledVfs, RealVfs, SystemClock, Vfs};
 /// Directory that a measured part creates below each given one.
 const PART: &str = "stele-lab-devices";
 
-/// What a client uses.
 pub(super) enum Target {
     Store(Db),
     Shards(Shards),
@@ -159,7 +158,6 @@ fn device(args: &Args, striped: usize) -> Result<Arc<dyn Vfs>> {
     Ok(Arc::new(ProfiledVfs::new(real, args.profile.striped(striped), clock)?))
 }
 
-/// Returns the bounds of a client's queue.
 pub(super) fn queue(args: &Args) -> Result<CompletionQueue> {
     CompletionQueue::new(stele_engine::QueueOptions {
         depth: args.depth as usize,

@@ -23,7 +23,6 @@ const POLICIES: [&str; 2] = ["adaptive", "nezha"];
 const UPDATES_PER_KEY: u64 = 4;
 const FOREGROUND_LIMIT: f64 = 1.02;
 const SPACE_LIMIT: f64 = 2.0;
-/// Interval between two measurements of the store's space.
 const WATCH_PAUSE: Duration = Duration::from_millis(20);
 
 /// Row of the budget that `docs/decisions/0024-victims-and-space.md` states for the adaptive
@@ -47,7 +46,6 @@ const ROWS: [Row; 6] = [
     row("zipf", 16 << 10, 1.40),
 ];
 
-/// Runs all rows with each policy.
 pub(super) fn run(args: &Args) -> Result<()> {
     let bytes = args.size("bytes", 1 << 30, 4 << 20)?;
     let writers = args.size("writers", 64, 8)?;
@@ -99,7 +97,6 @@ fn options(policy: &str, bytes: u64) -> Options {
     Options { segment_bytes_max, gc, ..defaults }
 }
 
-/// Runs one workload with one policy.
 pub(super) fn one(settings: &Value) -> Result<Value> {
     let dir = Path::new(text(settings, "dir")?).join("store");
     let (bytes, value_bytes) = (number(settings, "bytes")?, number(settings, "value_bytes")?);

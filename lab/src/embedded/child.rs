@@ -11,7 +11,6 @@ use std::process::{Child, Command, Stdio};
 /// Internal command of the child process.
 pub(super) const COMMAND: &str = "one";
 
-/// Runs the measurement that the parent requested.
 pub(super) fn serve(arguments: &[String]) -> Result<()> {
     let [name, settings] = arguments else { bail!("`{COMMAND}` takes a name and settings") };
     let settings: Value = serde_json::from_str(settings).context("reading the settings")?;
@@ -32,7 +31,6 @@ pub(super) fn serve(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Starts a measurement with piped output.
 pub(super) fn start(name: &str, settings: &Value) -> Result<Child> {
     let program = std::env::current_exe().context("finding this program")?;
     Command::new(program)
@@ -52,12 +50,10 @@ pub(super) fn measure(name: &str, settings: &Value) -> Result<Value> {
     serde_json::from_str(line).with_context(|| format!("reading `{line}`"))
 }
 
-/// Returns a number of the settings.
 pub(super) fn number(settings: &Value, name: &str) -> Result<u64> {
     settings[name].as_u64().with_context(|| format!("the settings have no number `{name}`"))
 }
 
-/// Returns a text of the settings.
 pub(super) fn text<'a>(settings: &'a Value, name: &str) -> Result<&'a str> {
     settings[name].as_str().with_context(|| format!("the settings have no text `{name}`"))
 }

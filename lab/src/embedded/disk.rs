@@ -40,7 +40,6 @@ pub(super) fn sequential_read_mb_s(folder: &Path, bytes: u64) -> Result<f64> {
     Ok(best)
 }
 
-/// File for a bare loop of writes and syncs.
 pub(super) struct BareFile {
     file: std::sync::Arc<dyn VfsFile>,
     chunk: AlignedBuf,

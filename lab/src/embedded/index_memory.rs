@@ -67,7 +67,6 @@ fn options(limit: u64) -> Options {
     }
 }
 
-/// Loads and settles one store.
 pub(super) fn fill(settings: &Value) -> Result<Value> {
     let keys = number(settings, "keys")?;
     let db = Db::open(Path::new(text(settings, "dir")?), options(LIMIT_BYTES))?;
@@ -77,7 +76,6 @@ pub(super) fn fill(settings: &Value) -> Result<Value> {
     Ok(json!({}))
 }
 
-/// Opens the store and gets present and absent keys.
 pub(super) fn open(settings: &Value) -> Result<Value> {
     let keys = number(settings, "keys")?;
     let (empty, _) = resident_bytes()?;

@@ -61,7 +61,6 @@ pub(super) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Measures one method with one batch size.
 pub(super) fn one(settings: &Value) -> Result<Value> {
     let dir = Path::new(text(settings, "dir")?);
     let reused = settings["reused"].as_bool().context("the settings have no `reused`")?;
@@ -99,7 +98,6 @@ pub(super) fn one(settings: &Value) -> Result<Value> {
     }))
 }
 
-/// Appender of batches with entries of one region, each with one put.
 struct Appender {
     log: Log,
     payloads: Vec<Bytes>,

@@ -38,7 +38,6 @@ pub(super) fn run(args: &Args) -> Result<()> {
     report.line(&json!({ "keys": keys, "value_bytes": value_bytes }), &result)
 }
 
-/// Loads, reads and settles one store.
 pub(super) fn one(settings: &Value) -> Result<Value> {
     let (keys, value_bytes) = (number(settings, "keys")?, number(settings, "value_bytes")?);
     let (empty, _) = resident_bytes()?;

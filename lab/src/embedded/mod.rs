@@ -20,7 +20,6 @@ mod stats;
 use crate::args::Args;
 use anyhow::{Result, bail};
 
-/// Settings with a value.
 const SETTINGS: [&str; 13] = [
     "dir",
     "rounds",
@@ -37,7 +36,6 @@ const SETTINGS: [&str; 13] = [
     "file",
 ];
 
-/// Usage text of the command line.
 pub(crate) const USAGE: &str = "usage: lab <name> [--quick] [--save] [--dir DIR] [--rounds N] [settings]
 
   index          the index alone beside lsm-tree, fjall, redb      --keys 5000000,20000000 --stores a,b
@@ -55,7 +53,6 @@ pub(crate) const USAGE: &str = "usage: lab <name> [--quick] [--save] [--dir DIR]
 --save appends the JSON lines to lab/results/<name>.jsonl
 --dir  directory of the stores, on the disk to measure";
 
-/// Runs the benchmark that the command line requests.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let Some((name, rest)) = arguments.split_first() else { bail!("{USAGE}") };
     if name == child::COMMAND {

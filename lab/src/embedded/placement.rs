@@ -24,10 +24,8 @@ const REGION_BYTES: u64 = 96 << 20;
 const USABLE_BYTES: u64 = 4 << 40;
 const START: Millis = Millis(1_000_000_000);
 
-/// States of the cluster that are measured.
 const CASES: [&str; 4] = ["at rest", "a slow store", "an empty store", "a lost store"];
 
-/// Measures each case in a new process.
 pub(super) fn run(args: &Args) -> Result<()> {
     let regions = args.size("regions", 100_000, 2_000)?;
     let stores = args.size("stores", 100, 10)?;
@@ -45,7 +43,6 @@ pub(super) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Measures one case.
 pub(super) fn measure(settings: &Value) -> Result<Value> {
     let (regions, stores) = (number(settings, "regions")?, number(settings, "stores")?);
     let (rounds, case) = (number(settings, "rounds")?, text(settings, "case")?);

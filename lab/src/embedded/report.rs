@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Results of one benchmark, printed and optionally saved.
 pub(super) struct Report {
     name: &'static str,
     origin: Value,
@@ -16,7 +15,6 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Prints the machine and the settings.
     pub(super) fn start(name: &'static str, args: &Args, settings: &Value) -> Result<Self> {
         let origin = json!({ "commit": commit(), "machine": machine(), "unix_s": unix_seconds() });
         println!("bench {name}: {settings}");

@@ -17,7 +17,6 @@ pub(super) fn medians(rounds: &[Value]) -> Value {
     Value::Object(medians)
 }
 
-/// Returns `ours ÷ other` for each number that both have.
 pub(super) fn ratios(ours: &Value, other: &Value) -> Value {
     let Some(fields) = ours.as_object() else { return Value::Null };
     let pairs = fields.iter().filter_map(|(name, value)| {

@@ -17,10 +17,8 @@ const DEVICE_BYTES: u64 = 4 << 30;
 const MEMORY_BYTES_MAX: u64 = 10 << 30;
 const NODES_MAX: usize = 16;
 
-/// Kinds of devices by their letter.
 pub(super) type Kinds = BTreeMap<char, Limit>;
 
-/// Reads the declared kinds.
 pub(super) fn kinds(declared: &BTreeMap<String, String>) -> Result<Kinds> {
     let kind = |(name, limit): (&String, &String)| {
         let mut letters = name.chars();
@@ -58,7 +56,6 @@ pub(super) fn nodes(kinds: &Kinds, cluster: &str) -> Result<Vec<char>> {
     Ok(nodes)
 }
 
-/// A mounted device.
 #[derive(Debug)]
 struct Device {
     kind: char,
@@ -66,7 +63,6 @@ struct Device {
     throttle: Throttle,
 }
 
-/// All devices of the test-bed.
 #[derive(Debug)]
 pub(super) struct Bed {
     kinds: Kinds,
@@ -132,7 +128,6 @@ impl Bed {
         self.kinds.get(&kind).copied().unwrap_or_default()
     }
 
-    /// Describes the kinds in one line.
     pub(super) fn description(&self) -> String {
         let words = |(kind, limit): (&char, &Limit)| format!("{kind} {}", limit.words());
         let kinds: Vec<String> = self.kinds.iter().map(words).collect();

@@ -13,7 +13,6 @@ const MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
 pub(super) const NEEDS: &str =
     "limited devices need root, loop devices and the blkio cgroup of version 1";
 
-/// Kind of disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Profile {
     #[default]
@@ -34,11 +33,9 @@ impl Profile {
     }
 }
 
-/// A prepared place for the data.
 #[derive(Debug)]
 pub(super) struct Device {
     pub folder: PathBuf,
-    /// Text for the page.
     pub description: String,
     /// Whether the files are in memory and not on a disk.
     pub is_memory: bool,

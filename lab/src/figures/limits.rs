@@ -35,7 +35,6 @@ pub(super) fn behind_papers(shown: &[Shown<'_>]) -> Vec<String> {
     shown.iter().flat_map(claims).collect()
 }
 
-/// Result of a comparison of ours with another series over all rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Ahead,
@@ -44,7 +43,6 @@ pub(super) enum Verdict {
     Behind,
 }
 
-/// Returns the ratio of ours to another series at one place, and its verdict.
 pub(super) fn compare(shown: &Shown<'_>, other: &str, place: &Place<'_>) -> Option<(f64, Verdict)> {
     let ratios = shown.ratios(shown.ours, other, place)?;
     let is_worse = |ratio| shown.is_worse(ratio, 1.0);

@@ -11,7 +11,6 @@ use std::path::Path;
 /// End of the names of the files behind loop devices.
 pub(super) const IMAGE: &str = ".img";
 
-/// Kind of file behind a loop device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backing {
     /// File on a disk. All its blocks are allocated first: allocation by the file system below must not

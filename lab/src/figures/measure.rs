@@ -33,7 +33,6 @@ pub(super) struct Measurement {
     pub line: Value,
 }
 
-/// Results of all calls.
 #[derive(Debug, Default)]
 pub(super) struct Results {
     pub measured: Vec<Measurement>,
@@ -42,7 +41,6 @@ pub(super) struct Results {
     pub failed: Vec<String>,
 }
 
-/// Paths of the measuring programs.
 #[derive(Debug)]
 pub(super) struct Programs {
     pub lab: PathBuf,
@@ -50,7 +48,6 @@ pub(super) struct Programs {
     pub etcd: Option<PathBuf>,
 }
 
-/// State of a measurement.
 pub(super) struct Measuring<'a> {
     pub spec: &'a Spec,
     pub programs: &'a Programs,
@@ -69,7 +66,6 @@ pub(super) struct Measuring<'a> {
 }
 
 impl Measuring<'_> {
-    /// Counts the calls of these jobs.
     pub(super) fn count(jobs: &[Job<'_>], rounds: u64) -> usize {
         let calls = |job: &Job<'_>| match job.run.program {
             Program::Baselines | Program::TestBed => {
@@ -237,7 +233,6 @@ impl Measuring<'_> {
         Ok(lines.collect())
     }
 
-    /// Runs a program to its end and returns its output.
     pub(super) fn call(&self, command: &mut Command) -> Result<String> {
         let (ended, printed) = run_limited(command, CALL_LIMIT).context("calling a program")?;
         if ended == Ended::Exited(true) {
@@ -255,7 +250,6 @@ impl Measuring<'_> {
     }
 }
 
-/// Returns the JSON objects among the lines of a text.
 pub(super) fn objects(text: &str) -> Vec<Value> {
     let parse = |line: &str| serde_json::from_str(line).ok();
     text.lines().filter(|line| line.starts_with('{')).filter_map(parse).collect()

@@ -34,7 +34,6 @@ pub(super) fn find(controller: &str, mounts: &str, own: &str) -> Option<(PathBuf
     Some((mount.clone(), mount.join(group)))
 }
 
-/// Calls [`find`] with the texts of this process.
 pub(super) fn folders(controller: &str) -> Option<(PathBuf, PathBuf)> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let (mount, own) = find(controller, &read("/proc/mounts")?, &read("/proc/self/cgroup")?)?;
@@ -93,7 +92,6 @@ impl Cgroup {
         vec!["sh".to_owned(), "-c".to_owned(), script, "sh".to_owned()]
     }
 
-    /// Returns the kernel's counters of the group.
     pub(super) fn used(&self) -> Value {
         let number = |file: &str| {
             let text = fs::read_to_string(self.folder.join(file)).ok()?;
@@ -125,7 +123,6 @@ fn remove(folder: &Path) -> Result<()> {
     anyhow::bail!("{} cannot be removed", folder.display())
 }
 
-/// Removes groups of processes that have ended.
 fn remove_leftovers(own: &Path) {
     let Ok(entries) = fs::read_dir(own) else { return };
     for entry in entries.flatten() {

@@ -63,16 +63,12 @@ pub(crate) struct Options {
     /// Measures the development build.
     pub is_dev: bool,
     pub profile: Profile,
-    /// Folder of the data.
     pub work: Option<PathBuf>,
-    /// Folder of the page and the lines.
     pub out: Option<PathBuf>,
-    /// The `etcd` binary.
     pub etcd: Option<PathBuf>,
 }
 
 impl Options {
-    /// Reads the options from the command line.
     fn from(mut flags: Flags) -> Result<Self> {
         let is_tiny = flags.switch("--tiny");
         let path = |text: Option<String>| text.map(PathBuf::from);
@@ -205,7 +201,6 @@ pub(crate) fn read_kept(root: &Path, text: &str, date: &str) -> Result<Vec<Kept>
     results::read(&declared(root)?, text, date)
 }
 
-/// Returns comparisons and tables of the kept lines.
 pub(crate) fn kept_digest(root: &Path, lines: &[Kept]) -> Result<Digest> {
     results::digest(&declared(root)?, lines)
 }
@@ -225,7 +220,6 @@ fn chosen<'a>(spec: &'a Spec, beginnings: Option<&str>) -> Result<Vec<&'a Figure
     Ok(figures)
 }
 
-/// Writes the page and checks that it has all declared numbers.
 fn finish(
     out: &Path,
     mut header: Header,

@@ -43,9 +43,7 @@ fn mean(numbers: &[f64]) -> Option<f64> {
 pub(super) struct Shown<'a> {
     pub figure: &'a Figure,
     pub places: Vec<Place<'a>>,
-    /// Series of the run that are measured.
     pub series: Vec<&'a str>,
-    /// Series that is compared with the others.
     pub ours: &'a str,
     results: &'a Results,
 }
@@ -63,7 +61,6 @@ impl<'a> Shown<'a> {
         Self { figure, places: places(figure, run, amounts), series, ours, results }
     }
 
-    /// Returns the lines of one series at one place, by round.
     fn lines(&self, series: &str, place: &Place<'_>) -> impl Iterator<Item = (u64, &'a Value)> {
         let (series, run) = (series.to_owned(), &self.figure.run);
         let (point, phase) = (place.point.to_owned(), place.phase.to_owned());
@@ -78,7 +75,6 @@ impl<'a> Shown<'a> {
         self.lines(series, place).filter_map(of).collect()
     }
 
-    /// Summarises all rounds.
     pub(super) fn spread(&self, series: &str, place: &Place<'_>) -> Option<Spread> {
         Spread::of(self.rounds(series, place).into_iter().map(|(_, value)| value).collect())
     }
@@ -94,7 +90,6 @@ impl<'a> Shown<'a> {
         self.ratios(series, to, place).map(|spread| spread.median)
     }
 
-    /// Summarises the ratios of the rounds that have both series.
     pub(super) fn ratios(&self, series: &str, to: &str, place: &Place<'_>) -> Option<Spread> {
         let others = self.rounds(to, place);
         let pair = |(round, value): (u64, f64)| {
@@ -109,7 +104,6 @@ impl<'a> Shown<'a> {
         self.ratio(series, self.figure.base.as_ref()?, place)
     }
 
-    /// Returns our number for a paper's claim, over the places of the claim.
     pub(super) fn ours(&self, claim: &Claim) -> Option<f64> {
         let is_meant = |place: &&Place<'_>| {
             claim.x.as_ref().is_none_or(|x| x == place.x)

@@ -19,13 +19,10 @@ const SLICE_MS: u64 = 100;
 pub(super) struct Header {
     /// Differences from the papers; first on the page.
     pub left_out: Vec<String>,
-    /// Conditions of the measurement.
     pub setup: Vec<String>,
-    /// Failed calls.
     pub failed: Vec<String>,
 }
 
-/// Generates the page.
 pub(super) fn page(header: &Header, shown: &[Shown<'_>], ours: &str) -> String {
     let mut page = HEAD.to_owned();
     list(&mut page, "Differences from the papers", &header.left_out);

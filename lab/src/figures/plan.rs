@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 /// Values of a call, at least: the programs refuse fewer.
 const VALUES_MIN: u64 = 100;
 
-/// Amounts of data and operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Amounts {
     pub scale: f64,
@@ -112,7 +111,6 @@ fn scaled(number: u64, scale: f64) -> u64 {
     (number as f64 * scale) as u64
 }
 
-/// Page cache of each replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PageCache {
     pub bytes: u64,

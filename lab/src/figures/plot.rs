@@ -12,7 +12,6 @@ const GAP: f64 = 0.2;
 /// Ratio of the largest to the smallest bar from which the scale is logarithmic.
 const LINEAR_MAX: f64 = 50.0;
 
-/// Returns the colour of a series by its place.
 pub(super) fn colour(place: usize) -> &'static str {
     COLOURS.get(place % COLOURS.len()).unwrap_or(&"black")
 }
@@ -26,7 +25,6 @@ pub(super) struct Bar {
     pub is_paper: bool,
 }
 
-/// Draws groups of bars with their names below.
 pub(super) fn bars(groups: &[(String, Vec<Bar>)]) -> String {
     let all = || groups.iter().flat_map(|(_, bars)| bars);
     let largest = all().map(|bar| bar.spread.max).fold(0.0, f64::max);
@@ -86,7 +84,6 @@ fn one_bar(svg: &mut String, bar: &Bar, left: f64, width: f64, height: &impl Fn(
     }
 }
 
-/// Draws lines of values in each slice of time, given as colour and values.
 pub(super) fn curves(lines: &[(&'static str, Vec<f64>)], slice_ms: u64, unit: &str) -> String {
     let all = || lines.iter().flat_map(|(_, values)| values);
     let top = all().copied().fold(0.0, f64::max);
@@ -131,7 +128,6 @@ pub(super) fn short(value: f64) -> String {
     digits.chars().enumerate().flat_map(apart).collect()
 }
 
-/// Escapes text for a page.
 pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&#39;")
 }

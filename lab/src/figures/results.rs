@@ -16,7 +16,6 @@ use std::fmt::Write;
 /// Fields that are kept besides those that figures show.
 const BESIDE: [&str; 3] = ["p99_us", "cpu_us_per_op", BUSY];
 
-/// Rounds of one series at one place.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
 pub(crate) struct Kept {
     pub commit: String,
@@ -86,13 +85,11 @@ pub(super) fn read(spec: &Spec, text: &str, date: &str) -> Result<Vec<Kept>> {
     Ok(kept)
 }
 
-/// Returns the fields that are kept of a run.
 fn fields(spec: &Spec, run: &str) -> BTreeSet<String> {
     let shown = spec.figures.iter().filter(|figure| figure.run == run);
     shown.map(|figure| figure.field.clone()).chain(BESIDE.map(str::to_owned)).collect()
 }
 
-/// Rounds to four digits.
 pub(crate) fn rounded(number: f64) -> f64 {
     format!("{number:.3e}").parse().unwrap_or(number)
 }
@@ -103,11 +100,9 @@ pub(crate) fn newest(lines: Vec<Kept>) -> Vec<Kept> {
     (0..lines.len()).filter(|at| is_newest(*at)).map(|at| lines[at].clone()).collect()
 }
 
-/// One workload on our system and on another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Comparison {
     pub workload: String,
-    /// Name of the other system.
     pub beside: String,
     /// Ratios of ours to it where ours is ahead, each with its place.
     pub ahead: Vec<String>,
@@ -128,7 +123,6 @@ pub(crate) struct Digest {
     pub tables: String,
 }
 
-/// Computes the digest of all kept lines.
 pub(super) fn digest(spec: &Spec, lines: &[Kept]) -> Result<Digest> {
     let mut digest = Digest::default();
     let devices: BTreeSet<&str> = lines.iter().map(|line| line.device.as_str()).collect();

@@ -4,12 +4,9 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Factor by which the device is made slower.
 pub(super) const FACTOR: u64 = 10;
-/// Slices of the throughput curve in a second.
 const SLICES_PER_SECOND: f64 = 10.0;
 
-/// Length of each part of the measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Times {
     pub before: Duration,
@@ -23,11 +20,9 @@ impl Times {
     }
 }
 
-/// Leaders of all regions at a moment of the measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub at: Duration,
-    /// Store of the leader by region.
     pub leaders: BTreeMap<u64, u64>,
 }
 
@@ -43,7 +38,6 @@ impl Sample {
     }
 }
 
-/// Summarizes the samples and the throughput curve around the time in which `store` was slow.
 pub(super) fn summary(samples: &[Sample], curve: &[f64], store: u64, times: Times) -> Value {
     let (slow, fast) = (times.before, times.before + times.slow);
     let led = |from: Duration, to: Duration| {
@@ -69,7 +63,6 @@ pub(super) fn summary(samples: &[Sample], curve: &[f64], store: u64, times: Time
     })
 }
 
-/// Returns the operations per second between two moments.
 fn mean(curve: &[f64], from: Duration, to: Duration) -> f64 {
     let slice = |at: Duration| (at.as_secs_f64() * SLICES_PER_SECOND) as usize;
     let (from, to) = (slice(from).min(curve.len()), slice(to).min(curve.len()));
@@ -77,7 +70,6 @@ fn mean(curve: &[f64], from: Duration, to: Duration) -> f64 {
     part.iter().sum::<f64>() / (part.len().max(1) as f64) * SLICES_PER_SECOND
 }
 
-/// Counts the changes of leader of each region between samples.
 fn moves(samples: &[Sample]) -> BTreeMap<u64, u64> {
     let mut counts = BTreeMap::new();
     let mut last: BTreeMap<u64, u64> = BTreeMap::new();

@@ -37,12 +37,10 @@ const POLL: Duration = Duration::from_millis(500);
 /// Time for the elections after a node has ended.
 const ELECTIONS: Duration = Duration::from_secs(5);
 
-/// Arguments of one call by their purpose.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Arguments {
     cluster: String,
     regions: usize,
-    /// Arguments of every node.
     server: Vec<String>,
     /// Arguments of `lab wire` for all phases.
     bench: BTreeMap<String, String>,
@@ -70,7 +68,6 @@ impl Arguments {
         Ok(sorted)
     }
 
-    /// Returns the words for `lab wire` in one phase.
     fn bench(&self, phase: &str) -> Vec<String> {
         let mut all = BTreeMap::from([("workload".to_owned(), phase.to_owned())]);
         all.extend(self.bench.clone());
@@ -87,7 +84,6 @@ impl Arguments {
         words
     }
 
-    /// Returns a time of the phase in which a store is slow.
     fn time(&self, name: &str) -> Result<Duration> {
         let text = self.of_phase.get(&(SLOW.to_owned(), name.to_owned()));
         let text = text.with_context(|| format!("no argument `{SLOW}.{name}`"))?;
@@ -95,7 +91,6 @@ impl Arguments {
     }
 }
 
-/// Returns the nodes of all clusters that these jobs need.
 pub(super) fn clusters(spec: &Spec, jobs: &[Job<'_>], amounts: Amounts) -> Result<Vec<Vec<char>>> {
     let kinds = bed::kinds(&spec.devices)?;
     let mut clusters = Vec::new();
@@ -240,12 +235,10 @@ impl Measuring<'_> {
         Ok(samples)
     }
 
-    /// Returns the command that measures the servers.
     fn load(&self, servers: &Running) -> Command {
         peers::load(&self.programs.lab, servers)
     }
 
-    /// Runs one phase and returns its line with the use of the processors.
     fn phase(&self, bench: &mut Command) -> Result<Value> {
         let before = machine_ticks()?;
         let printed = self.call(bench)?;
@@ -277,7 +270,6 @@ fn ctl(stele: &Path, address: &str, words: &[&str]) -> Result<Vec<Value>> {
     servers::ctl(stele, address, &words)
 }
 
-/// Returns the share of the processors that the nodes and the load generator used.
 fn processors_busy(line: &Value, processors: usize) -> Option<f64> {
     let nodes = line["servers"]["processor_us_per_operation"].as_array()?;
     let nodes: Option<Vec<f64>> = nodes.iter().map(Value::as_f64).collect();
@@ -293,7 +285,6 @@ pub(super) fn reason_to_drop(line: &Value) -> Option<String> {
     Some(format!("the processors were {busy:.0} % busy, more than {most:.0} %"))
 }
 
-/// Describes the use of the processors in a measurement, for the progress of the command.
 pub(super) fn processors(line: &Value) -> Option<String> {
     let busy = line[BUSY].as_f64()?;
     let (speed, all) = (line["operations_per_second"].as_f64()?, line["machine_busy"].as_f64()?);
@@ -319,7 +310,6 @@ fn ticks(text: &str) -> Option<(u64, u64)> {
     Some((whole - idle, whole))
 }
 
-/// Returns the lines about the test-bed for the page.
 pub(super) fn setup(bed: &Bed) -> Vec<String> {
     let mut lines = vec![
         bed.description(),

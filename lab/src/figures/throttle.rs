@@ -138,7 +138,6 @@ impl Throttle {
     }
 }
 
-/// Dimension of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     Bytes,
@@ -196,7 +195,6 @@ fn small(limit: Limit, bytes: u64, input: &str, output: &str) -> Result<Vec<Stri
     ])
 }
 
-/// Runs programs one after the other and returns their time.
 fn timed(steps: &[(&str, Vec<&str>)]) -> Result<Duration> {
     let started = Instant::now();
     for (program, arguments) in steps {

@@ -28,7 +28,6 @@ impl Undo {
         Ok(Self { shell: shell.spawn().context("starting sh")? })
     }
 
-    /// Adds a command of one line.
     pub(super) fn add(&mut self, line: &str) -> Result<()> {
         let pipe = self.shell.stdin.as_mut().context("the shell has ended")?;
         writeln!(pipe, "{line}").context("sending the shell a command to undo")
@@ -43,7 +42,6 @@ impl Drop for Undo {
     }
 }
 
-/// Quotes a path as one word of a shell.
 pub(super) fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }

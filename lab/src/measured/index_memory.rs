@@ -23,7 +23,6 @@ const COLUMNS: [(&str, &str); 10] = [
     ("cold_reads_per_absent_get", "cold reads an absent get"),
 ];
 
-/// Writes the page, or checks that it agrees with the lines.
 pub(super) fn run(root: &Path, writes: bool) -> Result<()> {
     let text = fs::read_to_string(root.join(LINES)).context(LINES)?;
     let lines = text.lines().map(|line| serde_json::from_str(line).context(LINES));

@@ -20,7 +20,6 @@ const PEERS: &str = "lab/results/peers.jsonl";
 const PAGE: &str = "docs/measured.md";
 const BLESS: &str = "cargo lab measured --bless";
 
-/// Folder of everything that is kept.
 const KEPT: &str = "lab/results";
 
 /// Adds the files of `--add`, if any, and writes the page. Otherwise checks that the page agrees with the lines.
@@ -124,7 +123,6 @@ fn page(root: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Formats wins and losses, a row for each workload.
 fn summary(rows: &[Comparison]) -> String {
     let mut text = String::from(
         "Ratio of Stele's throughput to that of the other system: above 1, Stele is faster. The result is \

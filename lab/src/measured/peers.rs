@@ -10,7 +10,6 @@ use std::fmt::Write;
 /// Minimum, median and maximum of the rounds.
 type Spread = [f64; 3];
 
-/// Results of one load on several systems.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
 pub(super) struct Kept {
     pub commit: String,
@@ -23,7 +22,6 @@ pub(super) struct Kept {
     pub systems: BTreeMap<String, System>,
 }
 
-/// Load on each system.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Load {
     pub workload: String,
@@ -49,7 +47,6 @@ pub(super) struct System {
     pub device_bytes_per_payload_byte: Option<f64>,
     /// Processor time of all nodes for each operation.
     pub servers_us: Option<f64>,
-    /// Ratios of ours to it, over the rounds.
     pub ours_to_it: Option<Spread>,
 }
 
@@ -60,7 +57,6 @@ fn spread(value: &Value) -> Option<Spread> {
     Some([number("min")?, number("median")?, number("max")?])
 }
 
-/// Reads the line to keep from the output of `peers`.
 pub(super) fn read(text: &str, commit: &str, date: &str) -> Result<Kept> {
     let lines: Vec<Value> =
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
@@ -132,7 +128,6 @@ pub(super) fn newest(lines: Vec<Kept>) -> Vec<Kept> {
     newest.into_values().collect()
 }
 
-/// Compares our throughput with each other system, a row for each workload and size of value.
 pub(super) fn comparisons(lines: &[Kept]) -> Vec<Comparison> {
     let mut found: Vec<Comparison> = Vec::new();
     for line in lines {
@@ -206,7 +201,6 @@ fn clients(load: &Load) -> String {
     }
 }
 
-/// Formats a row for each system of each load.
 pub(super) fn table(lines: &[Kept]) -> String {
     let mut text = String::from(
         "| load | system | operations/s | stele to it | p50 ms | p99 ms | bytes to the device a byte | \

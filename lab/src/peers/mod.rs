@@ -46,7 +46,6 @@ pub(crate) fn run(workspace: &Workspace, mut flags: Flags) -> Result<()> {
     show_disk()
 }
 
-/// Returns the command of the program `lab` that measures all systems and what their processes use.
 pub(crate) fn load(lab: &Path, servers: &Running) -> Command {
     let mut load = servers.load(lab, &["wire"]);
     load.args(["--pids", &servers.processes]);

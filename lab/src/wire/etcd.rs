@@ -70,7 +70,6 @@ pub(super) struct Etcd {
 }
 
 impl Etcd {
-    /// Connects to the leader among these members.
     pub(super) async fn connect(addresses: &[String], connections: u64) -> Result<Self> {
         let mut reason = Error::Unavailable("no etcd member is given".to_owned());
         for address in addresses {
@@ -93,7 +92,6 @@ impl Etcd {
         Err(reason)
     }
 
-    /// Returns the length of a value, read linearizably.
     pub(super) async fn get(&self, key: Bytes) -> Result<Option<u64>> {
         let request = RangeRequest { key, ..RangeRequest::default() };
         let found: RangeResponse = self.call("/etcdserverpb.KV/Range", request).await?;

@@ -52,7 +52,6 @@ async fn measure(args: &Wire, pids: Option<&str>) -> stele_types::Result<Vec<Rou
     stele_load::measure(args, &targets).await
 }
 
-/// Client of a server under load.
 enum Client {
     Known(Server),
     Etcd(Etcd),
@@ -69,7 +68,6 @@ impl Client {
     }
 }
 
-/// A target and its processes.
 struct Measured {
     url: String,
     client: Client,

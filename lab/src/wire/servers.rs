@@ -9,7 +9,6 @@ use stele_load::process_io::{ProcessIo, seconds};
 use stele_load::{Run, Server};
 use stele_types::{Error, KeyRange, Result};
 
-/// Processes of one target.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Servers {
     pids: Vec<u32>,
@@ -17,7 +16,6 @@ pub(super) struct Servers {
     is_stele: bool,
 }
 
-/// Resources used by each process up to a moment.
 pub(super) struct Used {
     each: Vec<(Sample, ProcessIo)>,
     is_stele: bool,
@@ -48,7 +46,6 @@ impl Servers {
         text.split('/').zip(urls).map(list).collect()
     }
 
-    /// Reads what the nodes that `url` names have used so far.
     pub(super) async fn used(&self, url: &str) -> Result<Used> {
         let one = |pid: &u32| Ok((Sample::take(*pid)?, ProcessIo::of(*pid)?));
         let each = self.pids.iter().map(one).collect::<Result<_>>()?;

@@ -6,13 +6,11 @@ use stele_load::process_io::{Task, Ticks, seconds};
 use stele_server::tasks::Thread;
 use stele_types::Result;
 
-/// Stages of a Stele node.
 pub(super) const STAGES: [&str; 4] = ["network", "store", "maintenance", OTHER];
 /// Stage of all other threads, such as the main thread, and of threads that ended between two
 /// samples.
 const OTHER: &str = "other";
 
-/// Returns the stage of a Stele thread.
 fn stage(name: &str) -> &'static str {
     let kind = Thread::ALL.into_iter().find(|kind| name.starts_with(kind.prefix()));
     match kind {
@@ -29,7 +27,6 @@ fn group(name: &str) -> &str {
     if group.is_empty() { name } else { group }
 }
 
-/// Processor time of a process and its threads at a moment.
 #[derive(Debug)]
 pub(super) struct Sample {
     pub process: Ticks,
@@ -37,7 +34,6 @@ pub(super) struct Sample {
     threads: BTreeMap<(u32, u64), (String, Ticks)>,
 }
 
-/// Processor time used between two samples.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Shares {
     by: BTreeMap<String, Ticks>,

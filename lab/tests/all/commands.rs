@@ -4,7 +4,6 @@ use crate::fake::Fake;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Result of a command.
 #[derive(Debug)]
 struct Ran {
     succeeded: bool,

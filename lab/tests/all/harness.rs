@@ -20,7 +20,6 @@ fn key(client: usize, number: usize) -> Vec<u8> {
     format!("{client}/{number:03}").into_bytes()
 }
 
-/// Returns the user's key of an engine key.
 fn user_key(key: &[u8]) -> Vec<u8> {
     let prefix = ColumnFamily::Default.engine_key(b"");
     key.strip_prefix(&prefix[..]).unwrap().to_vec()

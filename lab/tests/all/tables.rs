@@ -14,7 +14,6 @@ const TERM: Term = Term(1);
 const SHIPPED: u64 = 40;
 const SLICE_BYTES: u64 = 1 << 20;
 
-/// First key of the space of local records.
 const NAME: [u8; 2] = [keyspace::LOCAL, b'n'];
 
 struct Group {
@@ -44,7 +43,6 @@ fn maintain(store: &RockStore) {
     store.maintain(SLICE_BYTES).unwrap();
 }
 
-/// Returns all pairs of the group, and the store's name.
 fn contents(store: &RockStore) -> (Vec<Pair>, Pair) {
     let view = store.view().unwrap();
     let range = KeyRange::new(vec![keyspace::LOCAL + 1], Vec::new());
@@ -99,7 +97,6 @@ impl Group {
         self.dir.path().join(name)
     }
 
-    /// Crashes the second store, and changes its directory with `meanwhile`.
     fn crash(self, meanwhile: impl Fn(&Path)) -> Self {
         let path = self.path("second");
         let Self { dir, settings, first, second, last } = self;

@@ -8,7 +8,6 @@ use stele_replica::Event;
 use stele_storage::LogStore;
 use stele_types::{Region, RegionEpoch, RegionId, RegionPhase};
 
-/// Versions of all regions.
 #[derive(Default)]
 pub(crate) struct Changes {
     known: BTreeMap<RegionId, BTreeMap<(u64, u64), Region>>,
@@ -19,7 +18,6 @@ pub(crate) struct Changes {
     /// Invariant: a replica skips versions only where it installs a snapshot, and then has the
     /// snapshot's version. Several snapshots of a region may wait at once, and each is installed.
     installing: BTreeMap<(u64, RegionId), BTreeSet<(u64, u64)>>,
-    /// Regions that were destroyed on some store.
     gone: BTreeSet<RegionId>,
 }
 
@@ -35,7 +33,6 @@ impl Changes {
         self.latest.insert((slot, region.id), region.clone())
     }
 
-    /// Records that a snapshot was received.
     pub(crate) fn snapshot_received(&mut self, slot: u64, region: &Region) {
         self.installing.entry((slot, region.id)).or_default().insert(key(region.epoch));
     }
@@ -97,7 +94,6 @@ impl Changes {
         self.gone.contains(&region) || known.is_some_and(|known| known.keys().any(later))
     }
 
-    /// Returns the sources that prepared a merge into a region.
     fn sources(&self, target: RegionId) -> Vec<Region> {
         let into = |region: &&Region| matches!(region.phase, RegionPhase::Merging { target: to, .. } if to == target);
         self.known.values().flat_map(BTreeMap::values).filter(into).cloned().collect()
@@ -134,7 +130,6 @@ fn are_neighbours(a: &Region, b: &Region) -> bool {
 }
 
 impl World {
-    /// Records the regions of a store that started.
     pub(crate) fn note_regions(&mut self, number: u64) {
         let Some(core) = self.slots.get_mut(&number).and_then(|slot| slot.core()) else { return };
         self.checks.changes.latest.retain(|(slot, _), _| *slot != number);

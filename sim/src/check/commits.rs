@@ -14,7 +14,6 @@ const JOURNAL: RegionId = RegionId(0);
 const READ_BYTES: usize = 256 << 10;
 
 impl World {
-    /// Checks a batch that is durable.
     pub(super) fn check_commits(&mut self, number: u64, batch: &LogBatch) {
         let Some(engine) = self.engine(number) else { return };
         for record in &batch.records {
@@ -38,7 +37,6 @@ impl World {
     }
 }
 
-/// Returns the source region of a merge that an entry commits.
 fn merge_source(entry: &CommittedEntry) -> Option<RegionId> {
     let mut source = None;
     Command::each_op_of(&entry.payload, |op| {

@@ -47,7 +47,6 @@ impl Domains {
         a == b || self.0.iter().any(|set| set.contains(&a) && set.contains(&b))
     }
 
-    /// Returns the number of pairs of these voters that share a domain.
     fn pairs(&self, voters: &[StoreId]) -> usize {
         let after = |at: usize| voters.iter().skip(at + 1);
         let shared = |(at, a): (usize, &StoreId)| after(at).filter(|b| self.share(*a, **b)).count();

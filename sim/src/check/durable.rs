@@ -45,7 +45,6 @@ pub fn lost(history: &[Op]) -> Option<String> {
     None
 }
 
-/// What an operation leaves in a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     Value(Value),

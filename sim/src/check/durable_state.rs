@@ -8,7 +8,6 @@ use stele_types::{LogIndex, PeerId, RegionId, Term};
 /// Store, region and replica.
 type Replica = (u64, RegionId, PeerId);
 
-/// Durable state at the last check.
 #[derive(Default)]
 pub(super) struct DurableState {
     /// Index of the last entry that is committed and durable, and the durable term.

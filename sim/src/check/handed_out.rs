@@ -6,20 +6,16 @@ use stele_engine::Store as Engine;
 use stele_replica::{Append, Event, Outputs};
 use stele_types::{LogIndex, Mark, Record, RegionId};
 
-/// Versions of the members that count on each store.
 #[derive(Default)]
 pub(super) struct Members {
     versions: BTreeMap<(u64, RegionId), u64>,
     /// Replicas of which the members changed since the last batch of their store.
     changed: BTreeSet<(u64, RegionId)>,
-    /// Commit indexes in the last batch of each store.
     commits: BTreeMap<(u64, RegionId), LogIndex>,
-    /// That batch.
     last: BTreeMap<u64, Append>,
 }
 
 impl Members {
-    /// Forgets a store that started.
     pub(super) fn started(&mut self, slot: u64) {
         self.versions.retain(|(of, _), _| *of != slot);
         self.changed.retain(|(of, _)| *of != slot);

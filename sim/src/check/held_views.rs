@@ -28,7 +28,6 @@ impl HeldViews {
         Self { prng: fork(plan.seed, "held views"), is_chosen, held: BTreeMap::new() }
     }
 
-    /// Drops the view of a store that started.
     pub(super) fn started(&mut self, slot: u64) {
         self.held.remove(&slot);
     }

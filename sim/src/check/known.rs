@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use stele_placement::{LastHeartbeat, Millis};
 use stele_types::{RegionEpoch, RegionId, StoreId, Term};
 
-/// What the placement leader of the last term knew.
 #[derive(Default)]
 pub(crate) struct Known {
     leader: (u64, Term),
@@ -22,7 +21,6 @@ impl Known {
 }
 
 impl World {
-    /// Compares a placement leader's state with that at the last check.
     pub(crate) fn check_known(&mut self, id: u64) {
         let state = self.nodes.get(&id).and_then(|node| node.member.leader_state());
         let Some(state) = state else { return };

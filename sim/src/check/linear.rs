@@ -291,7 +291,6 @@ fn relevant(history: &[Op], met: &BTreeSet<u8>) -> Vec<Op> {
 
 struct Search<'a> {
     ops: &'a [Op],
-    /// Places of the open operations.
     places: BTreeMap<usize, u32>,
     free: Vec<u32>,
     states: States,

@@ -10,17 +10,14 @@ use stele_types::{LogIndex, RegionId, Term};
 /// Limit of bytes read together.
 const READ_BYTES: usize = 256 << 10;
 
-/// Entries seen so far.
 #[derive(Default)]
 pub(super) struct Logs {
     entries: BTreeMap<(RegionId, LogIndex, Term), u32>,
     committed: BTreeMap<(RegionId, LogIndex), Term>,
-    /// Last checked committed entry of each replica.
     seen: BTreeMap<(u64, RegionId), LogIndex>,
 }
 
 impl Logs {
-    /// Resets the checked entries of a store that started.
     pub(super) fn started(&mut self, slot: u64) {
         self.seen.retain(|(other, _), _| *other != slot);
     }

@@ -54,7 +54,6 @@ use stele_replica::Event;
 use stele_types::Error;
 use votes::Votes;
 
-/// Interval of the checks of a running cluster.
 const CHECK_NANOS: u64 = 700 * MS;
 
 /// State of the checks.
@@ -65,10 +64,8 @@ pub struct Checks {
     durable_state: DurableState,
     promises: Promises,
     votes: Votes,
-    /// Repair requests and replies.
     pub(crate) repairs: Repairs,
     states: States,
-    /// Versions of regions.
     pub(crate) changes: Changes,
     disk_copies: DiskCopies,
     /// Moves of the placement group that only balance.
@@ -76,7 +73,6 @@ pub struct Checks {
     unsaved: Unsaved,
     members: Members,
     held_views: HeldViews,
-    /// What the placement leader knew.
     pub(crate) known: Known,
 }
 
@@ -122,7 +118,6 @@ impl World {
         self.check_running_once();
     }
 
-    /// Checks the invariants that hold at every moment.
     pub(crate) fn check_running_once(&mut self) {
         self.check_logs();
         // In a helix only scrub may find the damage, so the checks do not read the pairs.

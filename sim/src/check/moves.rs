@@ -7,7 +7,6 @@ use stele_placement::{
 };
 use stele_types::{Peer, RegionId, StoreId, Term};
 
-/// Time in which moves are counted.
 const MINUTE_MILLIS: u64 = 60_000;
 /// Limit of the moves of a region's leader in a minute to share load, under one leader of the placement
 /// group and while nothing else moves the leader: the schedulers pause for a minute after a move.
@@ -23,18 +22,15 @@ const ROOM_PERCENT: u64 = 90;
 /// Moves of one region that completed, by the times of their admission.
 type Times = BTreeMap<RegionId, Vec<Millis>>;
 
-/// Moves of the last minute, under one leader of the placement group.
 #[derive(Default)]
 pub(crate) struct Moves {
     term: Term,
     leaders: Times,
     evictions: Times,
     replicas: Times,
-    /// Settings under which the moves were made.
     config: Config,
     /// Stores of the replicas after the last move of each region.
     placed: BTreeMap<RegionId, BTreeSet<StoreId>>,
-    /// Stores to which leaders were moved last.
     led_by: BTreeMap<RegionId, StoreId>,
     /// Moves under way; true if they are to be counted.
     under_way: BTreeMap<OperatorId, bool>,
@@ -42,10 +38,8 @@ pub(crate) struct Moves {
     pub last: u64,
 }
 
-/// What a leader's operators show.
 #[derive(Default)]
 struct Noted {
-    /// New moves.
     admitted: Vec<String>,
     /// Most moves of a region in a minute.
     most: u64,
@@ -59,7 +53,6 @@ impl Moves {
         *self = Self { last: self.last, ..Self::default() };
     }
 
-    /// Notes the operators of a placement leader.
     fn note(&mut self, state: &LeaderState, before: &BTreeSet<OperatorId>) -> Noted {
         if self.term != state.term {
             self.forget();
@@ -130,7 +123,6 @@ impl Moves {
     }
 }
 
-/// Returns how many pauses between two moves of a replica begin in a minute.
 fn pauses_in_a_minute(config: &Config) -> usize {
     let pause_seconds = config.slow_data_after_seconds.clamp(1, MINUTE_MILLIS / 1000);
     (MINUTE_MILLIS / 1000).div_ceil(pause_seconds) as usize
@@ -145,7 +137,6 @@ fn stores(peers: &[Peer]) -> BTreeSet<StoreId> {
     peers.iter().map(|peer| peer.store).collect()
 }
 
-/// Returns the store that leads the region of an operator.
 fn leader_of(cluster: &Cluster, operator: &Operator) -> Option<StoreId> {
     cluster.regions().get(operator.region)?.leader.map(|leader| leader.store)
 }
@@ -177,7 +168,6 @@ fn leaves_unfit_store(cluster: &Cluster, operator: &Operator) -> bool {
 }
 
 impl World {
-    /// Notes the moves of the placement leader on a node.
     pub(crate) fn note_moves(&mut self, id: u64, before: &BTreeSet<OperatorId>) {
         let Some(state) = self.nodes.get(&id).and_then(|node| node.member.leader_state()) else {
             return;
@@ -204,7 +194,6 @@ mod tests {
 
     const REGION: RegionId = RegionId(2);
 
-    /// Returns the state of a leader that knows four stores, and a region with replicas on three.
     fn state() -> LeaderState {
         let store =
             |id: u64| Store { id: StoreId(id), address: id.to_string(), ..Store::default() };

@@ -252,7 +252,6 @@ impl Voters for stele_types::Region {
     }
 }
 
-/// Returns the voters after the changes, once the joint configuration is left.
 fn voters_after(info: &RegionInfo, changes: &[Change]) -> Vec<Peer> {
     let mut voters = info.region.voters_of(false);
     for change in changes {

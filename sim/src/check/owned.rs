@@ -11,12 +11,10 @@ use stele_types::{KeyRange, PeerId, RegionId, RegionKind, StoreId, keyspace};
 /// Limit for dropping the pairs of a destroyed replica.
 const SOON_NANOS: u64 = 3 * SECOND;
 
-/// Region and store of each peer id.
 #[derive(Default)]
 pub(super) struct Peers(BTreeMap<PeerId, (RegionId, StoreId)>);
 
 impl World {
-    /// Checks that the placement group allocates each peer id once.
     pub(super) fn check_peers(&mut self) {
         let reports = self.reports_by_region();
         for (number, report) in reports.into_values().flatten() {

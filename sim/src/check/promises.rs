@@ -10,17 +10,14 @@ use stele_replica::{Body, Header, PeerMessage, RaftKind, RaftMessage};
 use stele_storage::{LogStore, Progress};
 use stele_types::{RegionId, Term};
 
-/// Rounds and terms seen in messages.
 #[derive(Default)]
 pub(super) struct Promises {
-    /// Region of each read index round.
     rounds: BTreeMap<Bytes, RegionId>,
     /// Latest term with a leader, by region.
     terms: BTreeMap<RegionId, Term>,
 }
 
 impl World {
-    /// Checks a message that leaves a store.
     pub(crate) fn check_message(&mut self, from: u64, message: &PeerMessage) {
         let Body::Raft(raft) = &message.body else {
             return self.check_repair_message(from, message);

@@ -27,7 +27,6 @@ impl World {
         self.checks.unsaved = Unsaved::default();
     }
 
-    /// Compares the classes in a placement leader's state with those that its store holds.
     pub(crate) fn check_classes(&mut self, id: u64, held: &Cluster) {
         let Some(state) = self.nodes.get(&id).and_then(|node| node.member.leader_state()) else {
             return;

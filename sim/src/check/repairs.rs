@@ -13,7 +13,6 @@ use stele_types::{KeyRange, LogIndex, RegionId, StoreId};
 /// From this length on an engine's list of lost ranges may be incomplete.
 const LISTED_MAX: usize = 16;
 
-/// Repair requests and replies seen in messages.
 #[derive(Default)]
 pub(crate) struct Repairs {
     /// Values that stores requested: key, length and checksum.
@@ -88,7 +87,6 @@ impl Repairs {
 }
 
 impl World {
-    /// Checks a repair message that leaves a store.
     pub(super) fn check_repair_message(&mut self, from: u64, message: &PeerMessage) {
         match &message.body {
             Body::ValueRepairRequest(lost) => {
@@ -114,7 +112,6 @@ impl World {
         }
     }
 
-    /// Records a range repair reply that a store's loop receives.
     pub(crate) fn note_range_repair(&mut self, slot: u64, message: &PeerMessage) {
         let Body::RangeRepairReply(found) = &message.body else { return };
         let region = message.region;

@@ -203,7 +203,6 @@ impl World {
         led.collect()
     }
 
-    /// Returns the duration of a write on a store's device.
     fn op_nanos(&self, number: u64) -> u64 {
         self.slots.get(&number).map_or(0, |slot| slot.device.write_nanos(OP_BYTES))
     }

@@ -5,15 +5,12 @@ use std::collections::BTreeMap;
 use stele_storage::LogStore;
 use stele_types::{HardState, LogBatch, Mark, Record, RegionId};
 
-/// Last hard state written, by store and region.
 #[derive(Default)]
 pub(super) struct States(BTreeMap<(u64, RegionId), HardState>);
 
-/// Region of a store's own journal.
 const JOURNAL: RegionId = RegionId(0);
 
 impl World {
-    /// Records the hard states of a store that opened.
     pub(crate) fn note_states(&mut self, number: u64) {
         let Some(engine) = self.engine(number) else { return };
         let states = &mut self.checks.states.0;
@@ -25,7 +22,6 @@ impl World {
         }
     }
 
-    /// Records a batch that is durable.
     pub(crate) fn note_durable(&mut self, number: u64, batch: &LogBatch) {
         self.check_commits(number, batch);
         for record in &batch.records {

@@ -5,7 +5,6 @@ use crate::world::World;
 use stele_storage::{EngineView, ScanOptions, StateMachine};
 use stele_types::Error;
 
-/// Limit of time for the repair.
 const REPAIR_NANOS: u64 = 20 * SECOND;
 
 impl World {

@@ -14,22 +14,18 @@ use stele_types::{PeerId, RegionId, StoreId, Term};
 struct Round {
     leader: u64,
     term: Term,
-    /// Time of the leader's clock.
     local_nanos: u64,
 }
 
-/// Rounds and elections seen in messages.
 #[derive(Default)]
 pub(super) struct Votes {
     rounds: BTreeMap<Bytes, Round>,
-    /// Last round that each replica answered.
     answered: BTreeMap<(StoreId, RegionId, PeerId), Round>,
     /// Elections started by a leadership transfer: the old leader has no lease.
     transfers: BTreeSet<(RegionId, Term)>,
 }
 
 impl World {
-    /// Checks a message that leaves a store.
     pub(super) fn check_vote(&mut self, from: u64, message: &PeerMessage, raft: &RaftMessage) {
         let replica = (message.from_store, message.region, message.from.id);
         match raft.kind {
@@ -76,7 +72,6 @@ impl World {
         }
     }
 
-    /// Returns the time of a store's node.
     fn local_of(&self, slot: u64) -> u64 {
         let node = self.slots.get(&slot).and_then(|slot| self.nodes.get(&slot.node));
         node.map_or(0, |node| node.local(self.now))

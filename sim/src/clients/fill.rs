@@ -25,10 +25,8 @@ pub fn fill_key(number: u32) -> Bytes {
     })
 }
 
-/// Batch of a fill under way.
 #[derive(Debug)]
 pub(super) struct Fill {
-    /// Numbers of its keys.
     pub numbers: Vec<u32>,
     header: Header,
     batch: BatchWrite,
@@ -67,7 +65,6 @@ impl World {
         self.propose_fill(at, target.slot, fill);
     }
 
-    /// Proposes the next entry of a client's batch.
     fn propose_fill(&mut self, at: usize, slot: u64, mut fill: Fill) {
         let (entry, header) = (fill.batch.next_entry(), fill.header);
         let Some(pending) = &mut self.clients.list[at].pending else { return };

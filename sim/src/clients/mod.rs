@@ -50,7 +50,6 @@ pub struct Clients {
     pub filled: BTreeSet<u32>,
     fill_permille: u64,
     modify_permille: u64,
-    /// Keys that the final reads have read.
     finals: Vec<usize>,
 }
 
@@ -60,7 +59,6 @@ struct Client {
     pending: Option<Pending>,
 }
 
-/// Pending operation of a client.
 struct Pending {
     group: usize,
     called: u64,
@@ -68,17 +66,13 @@ struct Pending {
     slot: u64,
     incarnation: u64,
     act: Act,
-    /// Part of the final reads.
     is_final: bool,
-    /// Read by a request thread.
     thread_read: Option<ThreadRead>,
-    /// Batch of small keys that it puts.
     fill: Option<Fill>,
     /// The region was merging when the read was sent.
     is_merging: bool,
 }
 
-/// Destination of an operation.
 struct Target {
     slot: u64,
     incarnation: u64,
@@ -274,7 +268,6 @@ impl World {
         reachable
     }
 
-    /// Returns a store of the node that operations go to.
     fn stayed_with(&mut self, serving: &[u64]) -> Option<u64> {
         let (node, until) = self.clients.stays;
         let there = |slot: &&u64| self.slots.get(*slot).is_some_and(|it| it.node == node);
@@ -389,7 +382,6 @@ impl World {
         self.read_by_core(target.slot, requester, thread_read, !is_final);
     }
 
-    /// Lets the core confirm a read.
     fn read_by_core(
         &mut self,
         slot: u64,
@@ -431,7 +423,6 @@ impl World {
     }
 }
 
-/// Returns the keys of a group that a region holds.
 fn keys_in(group: usize, region: &Region) -> Vec<u8> {
     (0..KEYS).filter(|key| region.range.contains(&key_of(group, *key))).collect()
 }

@@ -54,7 +54,6 @@ impl ThreadRead {
     }
 }
 
-/// End of a read.
 enum Finished {
     Readable(Overlaid<Arc<View>>),
     /// Entries were applied since the permission of a confirmed read.
@@ -72,7 +71,6 @@ impl World {
         self.client_in(at, nanos);
     }
 
-    /// Continues a read that the core confirmed.
     pub(super) fn confirmed(&mut self, at: usize, step: u64, mut pending: Pending) {
         let Some(mut thread_read) = self.reads_waiting.remove(&(at, step)) else {
             return self.pause_client(at);
@@ -254,7 +252,6 @@ fn get(view: &impl EngineView, group: usize, key: u8, bytes_max: u64) -> Result<
     })
 }
 
-/// Reads the values of all keys from the first to the last.
 fn scan(
     view: &impl EngineView,
     group: usize,

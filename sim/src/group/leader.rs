@@ -158,7 +158,6 @@ impl World {
         self.nemesis.goals.retain(|goal| !met.contains(goal));
     }
 
-    /// Ends the work of a placement leader after its store stopped.
     pub(crate) fn group_lost(&mut self, id: u64, term: u64) {
         let stopped = || Err(Error::Undetermined("the store stopped".into()));
         self.lead(id, |leader, now| {
@@ -386,7 +385,6 @@ impl World {
     }
 }
 
-/// Returns the list of members that the placement group answers with.
 fn list(cluster: &Cluster) -> MemberList {
     (cluster.members_version(), list_of(cluster, |state| state as i32))
 }

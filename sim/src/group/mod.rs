@@ -68,7 +68,6 @@ pub enum PlacementAnswer {
 
 /// A node's state in the placement group.
 pub struct Member {
-    /// Placement leader, once it ran.
     placement: Option<PlacementLeader<Answered>>,
     /// Epochs of the regions that the loaded state last held.
     epochs: BTreeMap<RegionId, RegionEpoch>,
@@ -76,9 +75,7 @@ pub struct Member {
     /// Steps that run, to check that none runs twice.
     running: BTreeSet<StepKey>,
     splitter: Splitter,
-    /// Address of the node that answered last.
     leader_hint: Option<String>,
-    /// Time of the next report.
     report_at: u64,
     /// Reports in a row that no node answered.
     unanswered: u64,

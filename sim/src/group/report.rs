@@ -103,7 +103,6 @@ impl World {
         self.node_at(others.get(next as usize)?)
     }
 
-    /// Returns the address of the node that leads the placement group, as far as this one knows.
     pub(super) fn known_group_leader(&self, id: u64) -> Option<String> {
         for number in self.slots_of(id) {
             let reader =
@@ -203,7 +202,6 @@ impl World {
         has_stores.then_some(Call::Report { report, members_version })
     }
 
-    /// Returns the starts of the slot of a node that holds a store.
     fn lineage(&self, node: u64, store: StoreId) -> Option<(StoreId, Lineage)> {
         Some((store, self.run_of(self.slot_on(node, store)?).lineage))
     }
@@ -239,7 +237,6 @@ impl World {
         Some(report)
     }
 
-    /// Returns the labels that a node reports now.
     pub(crate) fn labels(&self, id: u64) -> Option<Vec<(String, String)>> {
         let incarnation = self.nodes.get(&id)?.incarnation;
         hardware::labels(&self.plan, id, incarnation)
@@ -335,7 +332,6 @@ impl World {
         self.request(slot, Requester::Ignored, peer.destroy());
     }
 
-    /// Measures the regions led here, and splits those that are too large.
     fn split_large(&mut self, id: u64) {
         let limits = Limits { bytes_max: self.plan.region_bytes_max, ops_max: 0 };
         let mut led = Vec::new();

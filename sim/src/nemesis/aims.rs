@@ -15,7 +15,6 @@ use stele_vfs::Vfs;
 const HIDDEN_NANOS: u64 = 8_000 * MS;
 
 impl World {
-    /// Reacts to an event of a region on a store.
     pub(crate) fn aim_at(&mut self, number: u64, event: &Event) {
         if !self.nemesis.is_active {
             return;

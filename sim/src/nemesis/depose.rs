@@ -7,7 +7,6 @@ use crate::world::{Happening, Stop, World};
 use stele_replica::{Admin, Role};
 use stele_types::{RegionId, RegionKind, StoreId};
 
-/// Time that clients keep using the node.
 const STAY_NANOS: u64 = 2_500 * MS;
 
 impl World {
@@ -73,7 +72,6 @@ impl World {
         }
     }
 
-    /// Blocks messages between two nodes, in all regions.
     fn part(&mut self, one: u64, other: u64) {
         self.trace
             .note(self.now, one, 0, || format!("messages to and from node {other} are blocked"));
@@ -112,13 +110,11 @@ impl World {
         self.undo_later(Undo::Network, 2_500);
     }
 
-    /// Returns a node that leads a region of user data.
     fn leading_data(&mut self) -> Option<u64> {
         let slot = self.leading_slot_of_data()?;
         self.slots.get(&slot).map(|slot| slot.node)
     }
 
-    /// Returns a store that leads a region of user data.
     pub(super) fn leading_slot_of_data(&mut self) -> Option<u64> {
         let reports = self.reports_by_region().into_values().flatten();
         let leading = reports.filter(|(_, report)| {
@@ -129,7 +125,6 @@ impl World {
         leading.get(at).copied()
     }
 
-    /// Orders every region that a node leads to another store.
     fn transfer_leaderships(&mut self, node: u64) {
         let reports = self.reports_by_region();
         for (slot, report) in reports.into_values().flatten() {

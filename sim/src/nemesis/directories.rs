@@ -13,7 +13,6 @@ use stele_types::{Lineage, PeerRole, Region, StoreId};
 
 /// Longest pause between two faults of directories.
 const PAUSE_NANOS: u64 = 3 * SECOND;
-/// Time for which a copy runs.
 const COPY_NANOS: u64 = 4 * SECOND;
 
 impl World {
@@ -155,7 +154,6 @@ impl World {
         self.after(pause + COPY_NANOS, Happening::Undo(Undo::EndCopies));
     }
 
-    /// Keeps the state of a store's disk.
     fn keep_state(&mut self) {
         let stores = self.serving_homes();
         let at = self.draw_directories(stores.len() as u64) as usize;
@@ -227,7 +225,6 @@ impl World {
         }
     }
 
-    /// Ends all runs of copies.
     pub(crate) fn end_copies(&mut self) {
         while let Some(copy) = self.copy() {
             let (number, node) = (copy.number, copy.node);

@@ -76,7 +76,6 @@ impl World {
         }
     }
 
-    /// Fills the device for a while.
     fn fill_disk(&mut self, number: u64) {
         self.counts.disk_faults += 1;
         let Some(slot) = self.slots.get(&number) else { return };

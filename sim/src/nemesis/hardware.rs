@@ -9,7 +9,6 @@ use crate::world::{Happening, World};
 
 /// Factor of a device that became slow.
 pub const SLOWER: u64 = 10;
-/// Shortest time for which it is slow.
 const SLOW_MILLIS_MIN: u64 = 10_000;
 
 impl World {
@@ -68,14 +67,12 @@ impl World {
         self.after(millis * MS, Happening::Undo(Undo::Fast(number)));
     }
 
-    /// Ends the time in which a device is slow.
     pub(super) fn end_slowness(&mut self, number: u64) {
         if let Some(slot) = self.slots.get_mut(&number) {
             slot.device.slow_down(1);
         }
     }
 
-    /// Makes fast devices slow and slow ones fast.
     pub(super) fn flip_speeds(&mut self) {
         if !self.nemesis.is_active {
             return;

@@ -47,7 +47,6 @@ impl World {
         true
     }
 
-    /// Returns the node of a store.
     pub(super) fn node_with(&self, number: u64) -> u64 {
         self.slots.get(&number).map_or(0, |slot| slot.node)
     }

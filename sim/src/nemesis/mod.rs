@@ -23,7 +23,6 @@ use stele_placement::DrainGoal;
 use stele_replica::{Body, PeerMessage};
 use stele_types::{LogIndex, Prng, RegionId, StoreId};
 
-/// Interval of the operator's checks.
 const CHECK_NANOS: u64 = 250 * MS;
 
 /// Action that was scheduled for later, mostly the end of a fault.
@@ -73,26 +72,22 @@ pub enum Undo {
 pub struct Nemesis {
     /// Target states of stores.
     pub goals: Vec<(StoreId, DrainGoal)>,
-    /// Stores that were ordered to drain.
     drained: Vec<StoreId>,
     prng: Prng,
     faults: Vec<Fault>,
     calm_nanos: u64,
     is_active: bool,
-    /// End of the time with forged messages.
     hostile_until: u64,
     /// Blocked messages by region, sender and receiver, with the end of the time.
     blocked: BTreeMap<(RegionId, u64, u64), u64>,
     /// Commit index that a receiver may learn, by region, sender and receiver, with the end of the
     /// time.
     withheld: BTreeMap<(RegionId, u64, u64), (LogIndex, u64)>,
-    /// End of the time in which a leader is isolated.
     deposed_until: u64,
     /// Lost reports by node, with the end of the time.
     lost_reports: BTreeMap<u64, u64>,
     /// Node that gets rejections of lost elections, and the end of the time.
     stale_rejection: Option<(u64, u64)>,
-    /// Times that the speeds of all devices flipped.
     flips: u64,
 }
 

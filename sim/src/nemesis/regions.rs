@@ -31,7 +31,6 @@ impl World {
         }
     }
 
-    /// Splits a region at a key of the clients.
     pub(super) fn split_somewhere(&mut self, slot: u64, region: &Region) {
         let keys = (0..self.plan.groups as usize)
             .flat_map(|group| (0..KEYS).map(move |key| key_of(group, key)));
@@ -138,7 +137,6 @@ impl World {
         }
     }
 
-    /// Returns a neighbour of a region, as a store knows it.
     fn neighbour(&self, slot: u64, region: &Region) -> Option<Arc<Region>> {
         let readers = self.slots.get(&slot).and_then(|slot| slot.readers())?;
         let beside = |other: &Region| {

@@ -18,7 +18,6 @@ pub struct Device {
     slowdown: u64,
     /// Speed that the probe of the store's first start found.
     probed: DeviceSpeed,
-    /// What the running store measures.
     times: DeviceTimes,
 }
 
@@ -85,7 +84,6 @@ pub(super) fn bytes_of(batch: &LogBatch) -> u64 {
 }
 
 impl World {
-    /// Returns the duration that the device adds to a write.
     pub(super) fn device_nanos(&self, number: u64, batch: &LogBatch) -> u64 {
         let nanos =
             self.slots.get(&number).map_or(0, |slot| slot.device.write_nanos(bytes_of(batch)));
@@ -95,7 +93,6 @@ impl World {
         }
     }
 
-    /// Returns the number of snapshots that a store receives.
     pub(crate) fn receiving(&self, number: u64) -> u64 {
         self.streams.values().filter(|stream| stream.is_received_by(number)).count() as u64
     }
@@ -121,7 +118,6 @@ impl World {
         hardware::small(&self.plan, number).filter(|_| self.nemesis.is_active())
     }
 
-    /// Gives each device the speed of the present number of flips.
     pub(crate) fn set_profiles(&mut self, flips: u64) {
         for slot in self.slots.values_mut() {
             slot.device.set_profile(hardware::profile(&self.plan, slot.number, flips));

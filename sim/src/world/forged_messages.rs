@@ -10,7 +10,6 @@ use stele_types::{LogIndex, Peer, Term};
 const BEYOND: u64 = 1 << 40;
 
 impl World {
-    /// Sends a forged version of a message after the original.
     pub(super) fn send_forged(&mut self, from: u64, message: &PeerMessage) {
         let raft = match &message.body {
             Body::Raft(raft) => raft,

@@ -12,13 +12,10 @@ use stele_types::{RegionId, StoreId};
 /// Time for the hand-over of all leaders.
 const LIMIT_NANOS: u64 = 5 * SECOND;
 
-/// Node that hands its leaders over.
 pub(crate) struct Leaving {
-    /// Unique number.
     number: u64,
     state: HandOver,
     under_way: BTreeMap<RegionId, Transfer>,
-    /// Time for which it is down.
     pause_nanos: u64,
     /// Whether it restarts with the other settings.
     is_upgraded: bool,

@@ -23,7 +23,6 @@ use stele_types::{Error, Result, StoreId};
 pub const DIR: &str = "/store";
 /// Time without messages after which a store is reported unreachable.
 const UNREACHABLE_NANOS: u64 = 3 * SECOND;
-/// Interval of connectivity checks.
 const LINKS_NANOS: u64 = 500 * MS;
 /// Delay from the failure of a store to the restart of its node.
 const RESTART_NANOS: u64 = 700 * MS;
@@ -40,7 +39,6 @@ pub enum Stop {
 }
 
 impl World {
-    /// Adds an empty disk to a node.
     pub(super) fn add_slot(&mut self, node: u64) -> u64 {
         let number = self.slots.len() as u64 + 1;
         let mut prng = fork(self.plan.seed, &format!("disk of {number}"));
@@ -55,7 +53,6 @@ impl World {
         number
     }
 
-    /// Returns the bootstrap state of the first node.
     pub(crate) fn bootstrap_plan(&self) -> Bootstrap {
         let capacities_bytes =
             (1..=self.plan.stores_per_node).map(|number| self.capacity_bytes(number)).collect();
@@ -81,7 +78,6 @@ impl World {
         self.after(LINKS_NANOS, Happening::Links);
     }
 
-    /// Returns the disk, the clock and the options of a store.
     pub(super) fn parts_of(&self, number: u64) -> Option<(SimVfs, Arc<NodeClock>, Options)> {
         let slot = self.slots.get(&number)?;
         let node = self.nodes.get(&slot.node)?;
@@ -93,7 +89,6 @@ impl World {
         Some((slot.disk.clone(), node.clock.clone(), options))
     }
 
-    /// Returns the engine options of a store's node.
     pub(crate) fn engine_options(&self, number: u64) -> Option<&Options> {
         let node = self.nodes.get(&self.slots.get(&number)?.node)?;
         Some(if node.is_upgraded { &self.plan.other_engine } else { &self.plan.engine })
@@ -200,7 +195,6 @@ impl World {
         }
     }
 
-    /// Starts the consensus of a store that belongs to the cluster.
     pub(crate) fn start_core(&mut self, number: u64) -> Result<()> {
         let global = self.now;
         let Some(slot) = self.slots.get_mut(&number) else { return Ok(()) };

@@ -8,7 +8,6 @@ use stele_replica::{Input, Lookup};
 use stele_storage::{EngineView, Pair, StateMachine};
 use stele_types::Result;
 
-/// Shortest duration of a lookup.
 const READ_NANOS: u64 = 20_000;
 /// Bytes of a read.
 const VALUE_BYTES: u64 = 4 << 10;

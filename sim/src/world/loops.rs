@@ -19,7 +19,6 @@ use stele_types::{
     Error, LogBatch, Mark, PeerRole, Record, Region, RegionId, RegionPhase, Result, StoreId,
 };
 
-/// Delay from an input to the loop's step.
 const WAKE_NANOS: u64 = 2_000;
 /// Message delay between two stores of one node.
 const NEAR_NANOS: u64 = 5_000;
@@ -27,7 +26,6 @@ const NEAR_NANOS: u64 = 5_000;
 const STUCK_NANOS_MAX: u64 = 4 * SECOND;
 const SLICE_NANOS: u64 = 1_000_000;
 
-/// Owner of the loop of one store.
 struct Owner<'a> {
     world: &'a mut World,
     number: u64,
@@ -135,7 +133,6 @@ impl World {
         }
     }
 
-    /// Lets a store's loop take its turn, and carries it out.
     pub(super) fn turn(&mut self, number: u64) {
         let global = self.now;
         let mut items = Vec::new();
@@ -252,7 +249,6 @@ impl World {
         }
     }
 
-    /// Records the result of an append.
     fn note_append(&mut self, number: u64, batch: &LogBatch, result: &Result<()>) {
         match result {
             Ok(_) => self.note_durable(number, batch),
@@ -441,7 +437,6 @@ impl World {
     }
 }
 
-/// Encodes a message, with its checksum.
 fn framed(message: &PeerMessage) -> Bytes {
     let (mut frame, mut payloads) = (Vec::new(), Vec::new());
     wire::encode(message, &mut frame, &mut payloads);

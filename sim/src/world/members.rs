@@ -14,12 +14,10 @@ use stele_types::{Boot, Lineage, StartId, StoreId, StoreRun};
 pub type MemberList = (u64, Vec<Listed>);
 
 impl World {
-    /// Returns the table of a node.
     pub(crate) fn table(&self, node: u64) -> Option<&Table> {
         self.nodes.get(&node).map(|node| &node.table)
     }
 
-    /// Returns the last accepted run of a store that a node knows.
     pub(crate) fn known_run(&self, node: u64, store: StoreId) -> Option<&KnownRun> {
         self.table(node)?.known_run(store)
     }
@@ -36,7 +34,6 @@ impl World {
         slots.into_iter().for_each(|number| self.add_own(number));
     }
 
-    /// Adds a store to the table of its node, in its present run.
     pub(crate) fn add_own(&mut self, number: u64) {
         let Some(slot) = self.slots.get(&number).filter(|slot| slot.is_running()) else { return };
         let (Some(store), node) = (slot.id, slot.node) else { return };
@@ -123,18 +120,15 @@ impl World {
         self.slot_on(self.node_at(address)?, store)
     }
 
-    /// Returns the slot of a node with this store id.
     pub(crate) fn slot_on(&self, node: u64, store: StoreId) -> Option<u64> {
         let is_it = |slot: &&Slot| slot.node == node && slot.id == Some(store) && !slot.is_gone;
         self.slots.values().find(is_it).map(|slot| slot.number)
     }
 
-    /// Returns the node with this address.
     pub(crate) fn node_at(&self, address: &str) -> Option<u64> {
         self.nodes.values().find(|node| node.address() == address).map(|node| node.id)
     }
 
-    /// Returns the present address of a node.
     pub(crate) fn address_of(&self, node: u64) -> Option<String> {
         self.nodes.get(&node).map(super::Node::address)
     }

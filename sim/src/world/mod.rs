@@ -264,7 +264,6 @@ pub struct World {
     pub checks: Checks,
     /// Faults of directories, and the runs that were heard; `None` without such faults.
     pub(crate) runs: Option<Runs>,
-    /// Nodes that hand their leaders over before they stop.
     pub(crate) leaving: BTreeMap<u64, Leaving>,
     /// Snapshot transfers by number.
     pub streams: BTreeMap<u64, Stream>,
@@ -424,7 +423,6 @@ impl World {
         (!is_turn || slot.loop_hangs).then_some(slot.hangs_until)
     }
 
-    /// Returns the store that uses its disk in an event.
     fn uses_disk_of(&self, happening: &Happening) -> Option<u64> {
         match happening {
             Happening::LoopStep { slot, .. }
@@ -537,7 +535,6 @@ impl World {
         }
     }
 
-    /// Passes the reply to a request of a store to its requester.
     fn reply(&mut self, slot: u64, requester: Requester, reply: Reply) {
         match requester {
             Requester::Client { at, step } => self.client_reply(at, step, Some(reply)),

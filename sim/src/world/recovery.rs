@@ -12,7 +12,6 @@ use stele_types::StoreIdent;
 const GIVE_UP_NANOS: u64 = 5 * SECOND;
 
 impl World {
-    /// Starts log entry recovery of a store that lost entries.
     pub(super) fn begin_recovery(
         &mut self,
         number: u64,

@@ -22,7 +22,6 @@ pub struct Runs {
     heard: BTreeMap<StoreId, BTreeSet<(u64, u64)>>,
     /// Earlier state of a disk, with its run.
     pub(crate) snapshot: Option<(u64, CopiedDirectory, StoreRun)>,
-    /// Number of copies that were started.
     pub(crate) copies: u64,
 }
 
@@ -90,7 +89,6 @@ impl World {
         [here, there].iter().all(runs) && is_open
     }
 
-    /// Returns the answer of an address that a node asks for its run of a store.
     fn probe(&self, node: u64, store: StoreId, address: &str) -> Probe {
         let there = self.node_at(address).filter(|there| self.are_connected(node, *there));
         let number = there.and_then(|there| self.slot_on(there, store));
@@ -145,7 +143,6 @@ impl World {
         }
     }
 
-    /// Returns what a store's node states with its messages.
     pub(super) fn stated(&self, number: u64) -> Stated {
         let slot = self.slots.get(&number).filter(|_| self.runs.is_some());
         let node = slot.and_then(|slot| self.nodes.get(&slot.node));

@@ -86,7 +86,6 @@ impl World {
         }
     }
 
-    /// Gives the stores of a node what the placement leader knows of stores that lag.
     pub(crate) fn learn_slowdowns(&mut self, node: u64, slowdowns: &Slowdowns) {
         let Some(now_nanos) = self.nodes.get(&node).map(|node| node.local(self.now)) else {
             return;

@@ -36,10 +36,8 @@ pub struct Stream {
     /// The header as the receiver gets it.
     encoded: Bytes,
     source: Source<Engine>,
-    /// Ranges to send.
     ranges: Vec<KeyRange>,
     state: State,
-    /// Sender's position.
     position: Position,
     /// Chunks on their way, with the sender's position after each.
     in_flight: VecDeque<(Bytes, Position)>,

@@ -27,7 +27,6 @@ fn cluster(seed: u64, faults: &[Fault]) -> World {
     world
 }
 
-/// Returns the regions of user data by the store that leads them.
 fn led(world: &mut World) -> BTreeMap<u64, Vec<RegionId>> {
     let mut led: BTreeMap<u64, Vec<RegionId>> = BTreeMap::new();
     let leads = |(_, it): &(u64, RegionReport)| it.is_leading && it.region.kind == RegionKind::Data;

@@ -26,7 +26,6 @@ fn cluster_of(mut plan: Plan) -> World {
     world
 }
 
-/// Reads and checks everything.
 fn finish(mut world: World) {
     world.clients.stop();
     world.run_until(60 * SECOND, |world| !world.clients.is_busy() && world.streams.is_empty());
@@ -94,7 +93,6 @@ fn fault_65_nodes_that_restart_one_by_one_with_other_settings_and_back_lose_noth
     }
 }
 
-/// Returns the store that leads the first region of user data.
 fn leading_store(world: &World) -> u64 {
     let leads = |slot: &u64| {
         let readers = world.slots[slot].readers().unwrap();
@@ -104,7 +102,6 @@ fn leading_store(world: &World) -> u64 {
     world.serving().into_iter().find(leads).unwrap()
 }
 
-/// Returns a cluster with two stores on each of three nodes.
 fn cluster_of_six(seed: u64) -> World {
     let mut plan = Plan::draw(seed, Mode::Safety);
     (plan.nodes, plan.stores_per_node) = (3, 2);

@@ -40,7 +40,6 @@ fn cluster(seed: u64, clients: u64) -> World {
     world
 }
 
-/// Returns a store that follows in all data regions.
 fn follower(world: &World) -> u64 {
     let leads = |number: &u64| {
         let readers = world.slots[number].readers().unwrap();

@@ -69,7 +69,6 @@ impl From<Error> for Failure {
 }
 
 type Check<T = ()> = Result<T, Failure>;
-/// Name and code of a check.
 type Law<F> = (&'static str, fn(&F) -> Check);
 
 fn laws<F: Factory>() -> Vec<Law<F>> {

@@ -35,7 +35,6 @@ fn committed_is_applied<F: Factory>(factory: &F) -> Check {
     Ok(())
 }
 
-/// Appends, commits durably and applies.
 fn commit<F: Factory>(
     subject: &Subject<'_, F>,
     region: u64,

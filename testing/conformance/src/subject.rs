@@ -52,7 +52,6 @@ impl<'f, F: Factory> Subject<'f, F> {
         Ok(Self { factory, disk, engine })
     }
 
-    /// Crashes the engine and opens it again.
     pub(super) fn crash(self, seed: u64) -> Check<Self> {
         let Self { factory, disk, engine } = self;
         let disk = factory.crash(disk, engine, seed);
@@ -64,7 +63,6 @@ impl<'f, F: Factory> Subject<'f, F> {
         self.engine.append(&LogBatch { records })
     }
 
-    /// Appends one entry of writes.
     pub(super) fn write(&self, region: u64, index: u64, writes: &[Write<'_>]) -> Check {
         self.append(vec![entry(region, index, 1, writes)])?;
         Ok(())
@@ -82,13 +80,11 @@ impl<'f, F: Factory> Subject<'f, F> {
         Ok(())
     }
 
-    /// Appends one entry of writes and applies it.
     pub(super) fn commit(&self, region: u64, index: u64, writes: &[Write<'_>]) -> Check {
         self.write(region, index, writes)?;
         self.apply(region, index)
     }
 
-    /// Truncates a region's log up to and including `upto`.
     pub(super) fn truncate(&self, region: u64, upto: LogIndex) -> Result<()> {
         let term = self.engine.term(RegionId(region), upto).unwrap_or_default();
         self.append(vec![mark(region, Mark::TruncatePrefix(upto, term))])

@@ -1,6 +1,5 @@
-//! Injected faults, and the operations that trigger them.
-//!
-//! Recorded operations of a simulated disk, and crash points.
+//! Injected faults, the operations that trigger them, recorded operations of a simulated disk, and
+//! crash points.
 
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
@@ -121,7 +120,6 @@ pub enum Fault {
     },
 }
 
-/// Kind of operation that triggers a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trigger {
     Read,

@@ -12,7 +12,6 @@ const SECTOR_BYTES: u64 = 512;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inode {
-    /// Content that readers see.
     pub visible: Content,
     /// Content that every restart finds at least.
     durable: Content,
@@ -70,7 +69,6 @@ impl Change {
     }
 }
 
-/// Splits a write at sector boundaries of the file.
 fn sectors(offset: u64, data: &Bytes) -> impl Iterator<Item = (u64, Bytes)> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -84,12 +82,10 @@ fn sectors(offset: u64, data: &Bytes) -> impl Iterator<Item = (u64, Bytes)> {
 }
 
 impl Inode {
-    /// Creates an empty file that has a name.
     pub(super) fn named() -> Self {
         Self { linked: true, ..Self::default() }
     }
 
-    /// Creates a file that has a name and is durable.
     pub(super) fn durable(content: Content, reserved: u64) -> Self {
         Self { visible: content.clone(), durable: content, reserved, ..Self::named() }
     }
@@ -135,13 +131,11 @@ impl Inode {
         self.change(Change::SetLen(len));
     }
 
-    /// Makes the sectors of a range unreadable.
     pub(super) fn refuse_reads(&mut self, range: Range<u64>) {
         let sectors = range.start / SECTOR_BYTES..range.end.div_ceil(SECTOR_BYTES);
         self.unreadable.extend(sectors);
     }
 
-    /// Returns the offset of the first unreadable byte of a range.
     pub(super) fn refused(&self, range: Range<u64>) -> Option<u64> {
         let end = range.end.min(self.visible.len).div_ceil(SECTOR_BYTES);
         let first = range.start / SECTOR_BYTES;

@@ -32,7 +32,6 @@ impl Map {
         }
     }
 
-    /// Removes the name of a file that gets another one.
     fn remove_name_of(&mut self, inode: InodeId) {
         if let Some(name) = self.by_inode.remove(&inode) {
             self.by_name.remove(&name);
@@ -42,7 +41,6 @@ impl Map {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
-    /// Names that readers see.
     pub visible: Map,
     durable: Map,
     /// Changes to `visible` since the last sync of the directory, oldest first.
@@ -78,7 +76,6 @@ impl Change {
 }
 
 impl Names {
-    /// Creates a directory of durable names.
     pub(super) fn durable(names: Map) -> Self {
         Self { visible: names.clone(), durable: names, pending: Vec::new() }
     }

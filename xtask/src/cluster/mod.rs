@@ -101,7 +101,6 @@ fn names() -> Vec<&'static str> {
 /// Name and arguments.
 type Scenario<'a> = (&'a str, &'a [&'a str]);
 
-/// Scenario that was run.
 #[derive(Debug)]
 struct Done {
     name: String,

@@ -9,10 +9,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Paths of the built programs.
 #[derive(Debug)]
 pub(super) struct Programs {
-    /// Binary of the harness.
     pub harness: PathBuf,
     porcupine: PathBuf,
     ycsb: PathBuf,
@@ -31,7 +29,6 @@ impl Programs {
         Self::foreign(workspace, build(workspace, HARNESS, release)?)
     }
 
-    /// Builds the programs beside the harness.
     pub(super) fn foreign(workspace: &Workspace, harness: PathBuf) -> Result<Self> {
         tools::require(tools::FOR_CLUSTERS)?;
         let sources = workspace.root.join("cluster-tests");
@@ -52,7 +49,6 @@ impl Programs {
         })
     }
 
-    /// Returns the flags that pass the paths to the harness.
     pub(super) fn flags(&self) -> Vec<OsString> {
         let flags = [
             ("--porcupine", &self.porcupine),

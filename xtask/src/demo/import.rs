@@ -17,12 +17,10 @@ const KILL_DELAY_US: std::ops::Range<u64> = 0..5_000;
 pub(super) struct Seeded(u64);
 
 impl Seeded {
-    /// Starts the sequence of `seed`.
     pub(super) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Returns a number in the range.
     pub(super) fn within(&mut self, range: std::ops::Range<u64>) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -32,7 +30,6 @@ impl Seeded {
     }
 }
 
-/// Returns a seed from the clock.
 pub(super) fn seed_from_time() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     since.as_nanos() as u64 % 1_000_000_000
@@ -93,7 +90,6 @@ fn written_bytes(process: u32) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// Returns the end of the output of the imports.
 fn tail(log: &Path) -> Result<String> {
     let text = std::fs::read(log)?;
     let text = String::from_utf8_lossy(&text[text.len().saturating_sub(2000)..]).into_owned();

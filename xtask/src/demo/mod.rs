@@ -23,7 +23,6 @@ const KILLS: usize = 3;
 /// Relative difference allowed between `du` and the space that the store reports.
 const SPACE_TOLERANCE: f64 = 0.02;
 
-/// Options of `cargo xtask demo-import`.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
     /// Uses a smaller folder and the development build.
@@ -36,7 +35,6 @@ pub(crate) struct Options {
     pub seed: Option<u64>,
 }
 
-/// Runs the demonstration and prints its numbers.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let stele = programs::build(workspace, STELE, !options.short)?;
     let (source, tree) = source(options)?;
@@ -70,7 +68,6 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Returns the folder to import and its files.
 fn source(options: &Options) -> Result<(PathBuf, Tree)> {
     let root = match &options.from {
         Some(from) => from.clone(),

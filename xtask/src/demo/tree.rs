@@ -21,7 +21,6 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Reads names and lengths.
     pub(super) fn read(root: &Path) -> Result<Self> {
         let mut tree = Self::default();
         walk(root, &mut |path, metadata| {

@@ -59,14 +59,12 @@ fn is_instrumented(arguments: &[OsString]) -> bool {
     name == INSTRUMENTED.0 || name.starts_with(INSTRUMENTED.1)
 }
 
-/// The built programs.
 #[derive(Debug)]
 pub(super) struct Built {
     pub stele: PathBuf,
     library: PathBuf,
 }
 
-/// Builds the instrumented server and the library in a folder of their own.
 pub(super) fn build(workspace: &Workspace) -> Result<Built> {
     tools::require(tools::FOR_HOUSE)?;
     let target = workspace.target.join("house");
@@ -91,7 +89,6 @@ fn build_library(workspace: &Workspace, target: &Path) -> Result<PathBuf> {
     Ok(library)
 }
 
-/// Starts the cluster and measures each of [`OPERATIONS`] in turn.
 pub(super) fn measure(workspace: &Workspace, built: &Built) -> Result<Vec<Each>> {
     let work = tempfile::tempdir_in(&workspace.target)?;
     let counters = work.path().join("counters");
@@ -130,13 +127,11 @@ fn within(library: &Path, folder: &Path) -> Result<Vec<String>> {
     Ok(vec!["env".to_owned(), library, set(FOLDER, folder.as_os_str())?])
 }
 
-/// What every node entered in a time.
 struct Run {
     nodes: Vec<Counters>,
     seconds: f64,
 }
 
-/// Counts what every node enters while `work` is done.
 fn run(files: &[PathBuf], work: impl FnOnce() -> Result<()>) -> Result<Run> {
     let (before, started) = (read(files)?, Instant::now());
     work()?;
@@ -171,7 +166,6 @@ fn read(files: &[PathBuf]) -> Result<Vec<Counters>> {
     files.iter().map(|file| Counters::read(file)).collect()
 }
 
-/// Runs one client.
 fn call(stele: &Path, servers: &Running, words: &[&str]) -> Result<()> {
     let mut bench = servers.load(stele, &["bench", "wire"]);
     bench.args(words).args(["--clients", "1", "--quiet"]);

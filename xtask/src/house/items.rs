@@ -9,16 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
 use syn::{ImplItem, Item, Visibility};
 
-/// A named item and its place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Named {
     pub package: String,
     pub name: String,
-    /// File and line.
     pub place: String,
 }
 
-/// Returns the counts of both.
 pub(super) fn rows(sources: &[Source]) -> Vec<Row> {
     vec![
         Row::of("visible type names twice in a crate", twins(sources).len(), Limit::AtMost(0)),
@@ -89,7 +86,6 @@ fn home(path: &str) -> &str {
     &path[..end]
 }
 
-/// Identifiers of code, those in macros included.
 struct Names<'a>(&'a mut BTreeSet<String>);
 
 impl Names<'_> {

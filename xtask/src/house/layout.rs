@@ -1,7 +1,6 @@
 //! Layout of a file of counters, which the preloaded library maps and the command reads: a header of 64-bit
 //! numbers, the names of threads, and a hash table from thread and address to a count.
 
-/// First number of the header.
 pub(super) const MAGIC: u64 = 0x5354_454c_4548_5331;
 /// Positions of the header's numbers: the address at which the program was loaded, the entries that found no
 /// slot, and the threads seen.

@@ -18,7 +18,6 @@ use profile::{Functions, Profile};
 use std::collections::BTreeSet;
 use table::Row;
 
-/// Options of `cargo xtask house`.
 #[derive(Debug)]
 pub(crate) struct Options {
     /// Measures the sources only: no build and no cluster.
@@ -28,7 +27,6 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Reads the options from the command line.
     pub(crate) fn from(flags: &mut crate::Flags) -> Result<Self> {
         Ok(Self { is_static: flags.switch("--static"), list: flags.switch("--list") })
     }

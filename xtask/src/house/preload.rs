@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 const PROT_READ_WRITE: c_int = 3;
 const MAP_SHARED: c_int = 1;
 const PR_GET_NAME: c_int = 16;
-/// Slots that one entry tries.
 const PROBES_MAX: usize = 64;
 
 unsafe extern "C" {
@@ -74,7 +73,6 @@ fn base() -> u64 {
     start.and_then(|start| u64::from_str_radix(start, 16).ok()).unwrap_or(0)
 }
 
-/// Returns the number at a position of the file.
 fn number(counters: *mut u8, at: usize) -> &'static AtomicU64 {
     debug_assert!(at % 8 == 0 && at < FILE_BYTES);
     // SAFETY: the mapping has `FILE_BYTES`, begins at a page, is never unmapped, and every position of a number

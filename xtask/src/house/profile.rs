@@ -92,9 +92,7 @@ impl<'ast> Visit<'ast> for Found {
 pub(super) struct Profile {
     /// Entries of each function, by path, first line and name.
     functions: BTreeMap<(String, usize, String), f64>,
-    /// Entries of the functions, by thread.
     threads: BTreeMap<String, f64>,
-    /// Acquired locks, by the name of the function.
     locks: BTreeMap<String, f64>,
     allocations: f64,
 }
@@ -127,13 +125,11 @@ impl Profile {
         profile
     }
 
-    /// Returns the functions that an operation enters.
     fn entered(&self) -> impl Iterator<Item = (&(String, usize, String), f64)> {
         let all = self.functions.iter().map(|(key, entries)| (key, *entries));
         all.filter(|(_, entries)| *entries >= ENTRIES_MIN)
     }
 
-    /// Returns the measures of a put or a get on its leader.
     pub(super) fn rows(&self, operation: &str) -> Vec<Row> {
         let files: BTreeSet<&str> = self.entered().map(|((path, ..), _)| path.as_str()).collect();
         let at_most = match operation {
@@ -151,7 +147,6 @@ impl Profile {
         ]
     }
 
-    /// Returns the entries by thread, the locks by their types, and the functions that an operation enters, by file.
     pub(super) fn list(&self, operation: &str) -> String {
         let mut text = format!("## {operation}\n");
         for (thread, entries) in &self.threads {

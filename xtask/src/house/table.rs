@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// Bound of a measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Limit {
     AtMost(usize),
@@ -11,7 +10,6 @@ pub(super) enum Limit {
     None,
 }
 
-/// One measure.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
     pub measure: String,
@@ -19,7 +17,6 @@ pub(super) struct Row {
     pub limit: Limit,
 }
 
-/// A count, or a mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Value(f64);
 
@@ -31,12 +28,10 @@ impl fmt::Display for Value {
 }
 
 impl Row {
-    /// Returns the row of a count.
     pub(super) fn of(measure: impl Into<String>, count: usize, limit: Limit) -> Self {
         Self::mean(measure, count as f64, limit)
     }
 
-    /// Returns the row of a mean.
     pub(super) fn mean(measure: impl Into<String>, mean: f64, limit: Limit) -> Self {
         // The sum of no numbers is -0.
         Self { measure: measure.into(), value: Value(mean + 0.0), limit }

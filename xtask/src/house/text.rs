@@ -5,16 +5,13 @@ use crate::tidy::source::Source;
 use crate::tidy::{lengths, map, paths, prose};
 use crate::workspace::Workspace;
 
-/// Lines below which a file is short.
 const SHORT_FILE_LINES: usize = 60;
-/// Characters below which a comment is short.
 const SHORT_COMMENT_CHARS: usize = 60;
 /// Files that every folder has, however short.
 const ROOTS: [&str; 2] = ["mod.rs", "lib.rs"];
 /// Beginning of a call that asks for a deliberate bug.
 const ASKED: &str = concat!("mutant::", "active(");
 
-/// Returns all measures of the text.
 pub(super) fn rows(workspace: &Workspace, sources: &[Source]) -> Vec<Row> {
     let mut rows = files(sources);
     rows.push(Row::of("calls of deliberate bugs in product code", bugs(sources), Limit::AtMost(0)));
@@ -42,7 +39,6 @@ fn files(sources: &[Source]) -> Vec<Row> {
     ]
 }
 
-/// Returns the short files, each with its lines.
 pub(super) fn short<'a>(lengths: &[(usize, &'a str)]) -> impl Iterator<Item = (usize, &'a str)> {
     let is_root = |path: &str| ROOTS.iter().any(|root| path.ends_with(&format!("/{root}")));
     lengths.iter().filter(move |(lines, path)| *lines < SHORT_FILE_LINES && !is_root(path)).copied()
@@ -54,7 +50,6 @@ pub(super) fn product(sources: &[Source]) -> impl Iterator<Item = &Source> {
     sources.iter().filter(is_rust).filter(|source| source.is_product() && !source.is_test)
 }
 
-/// Counts the places of product code that ask for a deliberate bug.
 fn bugs(sources: &[Source]) -> usize {
     product(sources)
         .map(|source| {

@@ -19,7 +19,6 @@ pub(super) struct Counters(pub BTreeMap<(String, u64), u64>);
 pub(super) type Each = BTreeMap<(String, u64), f64>;
 
 impl Counters {
-    /// Reads a file of counters.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self> {
         ensure!(bytes.len() == FILE_BYTES, "{} bytes of counters", bytes.len());
         ensure!(number(bytes, 0) == MAGIC, "the counters begin with {:x}", number(bytes, 0));
@@ -43,7 +42,6 @@ impl Counters {
         Ok(Self(counters))
     }
 
-    /// Reads the file of counters at `path`.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let read = || Self::parse(&std::fs::read(path)?);
         read().with_context(|| format!("reading {}", path.display()))
@@ -58,7 +56,6 @@ impl Counters {
         self
     }
 
-    /// Returns the sum of all entries.
     pub(super) fn total(&self) -> u64 {
         self.0.values().sum()
     }
@@ -98,7 +95,6 @@ fn thread_name(bytes: &[u8], thread: usize) -> String {
     name.trim_end_matches(|c: char| c.is_ascii_digit() || "-# ".contains(c)).to_owned()
 }
 
-/// Function at an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Symbol {
     /// Name with the path and the types.
@@ -108,7 +104,6 @@ pub(super) struct Symbol {
     pub line: usize,
 }
 
-/// Returns the functions at addresses of a program's file.
 pub(super) fn resolve(binary: &Path, addresses: &BTreeSet<u64>) -> Result<BTreeMap<u64, Symbol>> {
     let mut input = tempfile::tempfile().context("creating a file for addresses")?;
     for address in addresses {

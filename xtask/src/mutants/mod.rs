@@ -29,7 +29,6 @@ const SOUND_LIMIT: Duration = Duration::from_secs(600);
 /// Last lines shown of a test that fails without a mutant.
 const SHOWN_LINES: usize = 30;
 
-/// Options of `cargo xtask mutants`.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
     /// Name of a bug or its beginning.

@@ -12,13 +12,10 @@
 use super::tokens::{self, Token};
 use anyhow::{Context, Result, bail, ensure};
 
-/// Beginning of a remark, behind its indentation.
 pub(crate) const BEGIN: &str = "// bug ";
 
-/// A remark in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remark<'a> {
-    /// Name of the bug.
     pub name: &'a str,
     /// Number of its line, from 1.
     pub line: usize,
@@ -27,7 +24,6 @@ pub(crate) struct Remark<'a> {
     form: &'a str,
 }
 
-/// Text that goes into the code in front of an offset.
 #[derive(Debug)]
 struct Insertion {
     at: usize,
@@ -37,7 +33,6 @@ struct Insertion {
     text: String,
 }
 
-/// Returns the remarks of Rust code.
 pub(crate) fn remarks(text: &str) -> impl Iterator<Item = Remark<'_>> {
     let mut offset = 0;
     text.split_inclusive('\n').enumerate().filter_map(move |(number, line)| {
@@ -108,7 +103,6 @@ fn condition(next: &[Token], active: &str, value: bool) -> Result<Vec<Insertion>
     bail!("no condition follows")
 }
 
-/// Fixes the condition that begins at the token `first`.
 fn fixed(next: &[Token], first: usize, active: &str, value: bool) -> Result<Vec<Insertion>> {
     let (mut depth, mut has_let, mut last) = (0_i32, false, None);
     for (at, token) in next.iter().enumerate().skip(first) {
@@ -135,7 +129,6 @@ fn fixed(next: &[Token], first: usize, active: &str, value: bool) -> Result<Vec<
     }
 }
 
-/// Leaves the next statement out.
 fn skip(next: &[Token], condition: &str) -> Result<Vec<Insertion>> {
     let last = tokens::statement(next).context("no statement follows")?;
     let (start, end) = span(next, 0, last)?;

@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Packages that the last commits changed.
 #[derive(Debug, Default)]
 pub(super) struct Change {
     changes: Changes,
@@ -16,7 +15,6 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Reads the last commits.
     pub(super) fn read(workspace: &Workspace) -> Result<Self> {
         let changes = Changes::read(workspace)?;
         let folders = folders(workspace);
@@ -40,7 +38,6 @@ impl Change {
         all.filter(|(at, mutant)| is_chosen(*at, mutant)).map(|(_, mutant)| *mutant).collect()
     }
 
-    /// Describes the selection in one line.
     pub(super) fn text(&self, chosen: usize, all: usize) -> String {
         let packages: Vec<&str> = self.packages.iter().map(String::as_str).collect();
         format!(
@@ -52,7 +49,6 @@ impl Change {
     }
 }
 
-/// Returns the package that contains the code of each bug.
 pub(super) fn places(workspace: &Workspace) -> Result<BTreeMap<String, String>> {
     let mut places = BTreeMap::new();
     for (folder, package) in folders(workspace) {

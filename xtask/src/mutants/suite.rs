@@ -12,44 +12,35 @@ use std::time::{Duration, Instant};
 /// Time limit of the list of a program's tests.
 const LIST_LIMIT: Duration = Duration::from_secs(60);
 
-/// Test programs of the packages that deliberate bugs name.
 pub(super) struct Suite {
     programs: Vec<Program>,
 }
 
-/// One test program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Program {
     package: String,
     path: PathBuf,
     /// Folder of the package, in which its tests run.
     folder: PathBuf,
-    /// Full names of its tests.
     tests: Vec<String>,
 }
 
-/// Tests of one program, by their full names.
 #[derive(Debug)]
 pub(super) struct Tests<'a> {
     program: &'a Program,
     names: Vec<&'a str>,
 }
 
-/// Outcome of the tests under a filter.
 #[derive(Debug)]
 pub(super) struct Outcome {
     /// End of the first program that failed, or of the last one.
     pub ended: Ended,
-    /// Number of tests that passed.
     pub passed: usize,
-    /// Duration of all programs.
     pub took: Duration,
-    /// Output of the programs.
     pub printed: String,
 }
 
 impl Suite {
-    /// Builds the tests of `packages` with all deliberate bugs.
     pub(super) fn build(tree: &Tree, packages: &BTreeSet<&str>) -> Result<Self> {
         let built = programs(&tree.tests(packages)?, &tree.workspace);
         let wanted = built.into_iter().filter(|it| packages.contains(it.package.as_str()));
@@ -60,7 +51,6 @@ impl Suite {
         Ok(Self { programs })
     }
 
-    /// Returns the tests of one program.
     #[cfg(test)]
     pub(super) fn of(path: &std::path::Path, package: &str) -> Result<Self> {
         let (package, path) = (package.to_owned(), path.to_owned());
@@ -70,7 +60,6 @@ impl Suite {
         Ok(Self { programs: vec![Program { tests, ..program }] })
     }
 
-    /// Returns the tests of `package` with `filter` in their names, by program.
     pub(super) fn matching(&self, package: &str, filter: &str) -> Vec<Tests<'_>> {
         let of_package = self.programs.iter().filter(|program| program.package == package);
         let tests = of_package.map(|program| {
@@ -119,12 +108,10 @@ fn list(program: &Program) -> Result<Vec<String>> {
     Ok(listed(&printed))
 }
 
-/// Returns the names in the list of a test program.
 fn listed(printed: &str) -> Vec<String> {
     printed.lines().filter_map(|line| Some(line.strip_suffix(": test")?.to_owned())).collect()
 }
 
-/// Returns the test programs in cargo's messages.
 fn programs(messages: &[u8], workspace: &Workspace) -> Vec<Program> {
     let messages = String::from_utf8_lossy(messages);
     let values = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
@@ -140,7 +127,6 @@ fn programs(messages: &[u8], workspace: &Workspace) -> Vec<Program> {
         .collect()
 }
 
-/// Adds the `N passed` of the closing lines of test programs.
 fn passed_tests(printed: &str) -> usize {
     let closings = printed.lines().filter(|line| line.starts_with("test result:"));
     let count = |line: &str| {

@@ -4,11 +4,9 @@ use crate::workspace::Workspace;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-/// All deliberate bugs.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Table {
-    /// Bugs in the order of the file.
     #[serde(default, rename = "mutant")]
     pub mutants: Vec<Mutant>,
 }
@@ -19,7 +17,6 @@ pub(crate) struct Table {
 pub(crate) struct Mutant {
     /// Name in the code: `<crate>.<bug>`.
     pub name: String,
-    /// Package of the test.
     pub package: String,
     /// Filter for `cargo test`; at least one test must match.
     pub test: String,
@@ -30,14 +27,12 @@ pub(crate) struct Mutant {
 }
 
 impl Table {
-    /// Reads the workspace's table.
     pub(crate) fn load(workspace: &Workspace) -> Result<Self> {
         let path = workspace.root.join("xtask/mutants.toml");
         let text = std::fs::read_to_string(&path).context("reading xtask/mutants.toml")?;
         Self::parse(&text).context("reading xtask/mutants.toml")
     }
 
-    /// Reads a table.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         toml::from_str(text).context("not a table of deliberate bugs")
     }

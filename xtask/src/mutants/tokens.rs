@@ -9,7 +9,6 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Token {
     pub text: String,
-    /// Offsets in the code.
     pub range: Range<usize>,
 }
 

@@ -13,7 +13,6 @@ use std::process::{Command, Stdio};
 /// Folder of the copied files below the copy's root. Packages that differ in nothing else would replace each other.
 const BELOW: &str = "stele";
 const MANIFEST: &str = "Cargo.toml";
-/// Package that declares the switch, and its root.
 const SWITCH_PACKAGE: &str = "crates/types/";
 const SWITCH_FILE: &str = "crates/types/src/lib.rs";
 /// What the package gains: `STELE_MUTANT` names the bug that is switched on.
@@ -29,10 +28,8 @@ pub mod mutant {
 }
 "#;
 
-/// The copy, and how it is built.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    /// The workspace of the copy.
     pub workspace: Workspace,
     /// Folder of what cargo builds on the way, shared with the repository.
     build: PathBuf,
@@ -74,7 +71,6 @@ impl Tree {
         Ok(output.stdout)
     }
 
-    /// Builds a program and returns its path.
     pub(crate) fn program(&self, program: Program) -> Result<PathBuf> {
         let mut build = self.cargo();
         build.args(["build", "--quiet", "--package", program.package, "--bin", program.name]);
@@ -128,7 +124,6 @@ fn is_product(file: &str) -> bool {
     ["crates/", "testing/"].iter().any(|folder| file.starts_with(folder)) && file.contains("/src/")
 }
 
-/// Returns the path of the switch in a file of the product.
 pub(crate) fn switch_of(file: &str) -> &'static str {
     match file.starts_with(SWITCH_PACKAGE) {
         true => "crate::mutant::active",

@@ -6,13 +6,11 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// All declared runs.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
     runs: Vec<(Run, bool)>,
 }
 
-/// One run of TLC.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     /// Name of the configuration or the bug.
@@ -21,18 +19,15 @@ pub(super) struct Run {
     pub module: String,
     /// Complete configuration text for TLC.
     pub configuration: String,
-    /// Required outcome.
     pub expected: Expected,
     /// Time limit: a longer run has failed.
     pub limit: Duration,
 }
 
-/// Required outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
     /// All states were explored and every invariant held.
     Holds,
-    /// This invariant is broken.
     Violates(String),
 }
 
@@ -77,7 +72,6 @@ struct Bug {
 }
 
 impl Checks {
-    /// Reads the table and the configurations.
     pub(super) fn load(workspace: &Workspace) -> Result<Self> {
         let folder = workspace.root.join("spec");
         let read = |name: &str| {

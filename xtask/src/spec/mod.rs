@@ -16,7 +16,6 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 use tlc::Tlc;
 
-/// Options of `cargo xtask spec`.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
     /// Includes the larger configurations.

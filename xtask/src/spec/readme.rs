@@ -76,7 +76,6 @@ fn rows(text: &str) -> Vec<Row> {
     rows
 }
 
-/// Returns the texts between backticks.
 fn names(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }

@@ -1,11 +1,9 @@
 //! Parser for TLC output.
 
-/// Outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// All states were explored and every invariant held.
     NoError,
-    /// This invariant is broken.
     Violated(String),
     /// Killed at the time limit.
     TimedOut,
@@ -13,7 +11,6 @@ pub(super) enum Found {
     Failed(String),
 }
 
-/// Reads the outcome of a run that ended by itself.
 pub(super) fn found(printed: &str) -> Found {
     let violated = printed.lines().find_map(|line| {
         line.strip_prefix("Error: Invariant ")?.split(" is violated").next().map(str::to_owned)
@@ -28,7 +25,6 @@ pub(super) fn found(printed: &str) -> Found {
     Found::Failed(error.unwrap_or("it ended without a verdict").to_owned())
 }
 
-/// Returns the number of distinct states that was reported last.
 pub(super) fn distinct_states(printed: &str) -> Option<u64> {
     let before = printed.lines().rev().find_map(|line| {
         let (before, _) = line.split_once(" distinct states found")?;
@@ -37,7 +33,6 @@ pub(super) fn distinct_states(printed: &str) -> Option<u64> {
     before.replace(',', "").parse().ok()
 }
 
-/// Returns the last lines, to be shown.
 pub(super) fn tail(printed: &str, lines_max: usize) -> String {
     let lines: Vec<&str> = printed.lines().collect();
     lines[lines.len().saturating_sub(lines_max)..].join("\n")

@@ -25,7 +25,6 @@ const BESIDE_OTHERS: &[&str] = &["-XX:+UseSerialGC", "-Xmx2g"];
 const SHORT: &[&str] = &["-XX:+UseSerialGC", "-Xmx2g", "-XX:TieredStopAtLevel=1"];
 const TAIL_LINES: usize = 30;
 
-/// TLC, ready to run.
 pub(super) struct Tlc {
     jar: PathBuf,
     modules: PathBuf,
@@ -33,7 +32,6 @@ pub(super) struct Tlc {
     work: PathBuf,
 }
 
-/// Result of one run.
 pub(super) struct Outcome {
     pub found: Found,
     pub states: Option<u64>,
@@ -98,7 +96,6 @@ impl Tlc {
     }
 }
 
-/// Returns the options of Java for a run.
 fn options(expected: &Expected, workers: usize) -> &'static [&'static str] {
     match (expected, workers) {
         (Expected::Violates(_), 1) => SHORT,

@@ -8,7 +8,6 @@ const RULE: &str = "decisions";
 const FOLDER: &str = "docs/decisions/";
 const SUPERSEDED: &str = "Superseded by [";
 
-/// Checks every decision.
 pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     let decisions = sources.iter().filter(|source| source.path.starts_with(FOLDER));
     let found = decisions.flat_map(|decision| match successor(&decision.text) {

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const RULE: &str = "deliberate bugs";
 
-/// Compares the names in product code with the table.
 pub(super) fn check(sources: &[Source], table: &Table, packages: &[Package]) -> Vec<Finding> {
     let in_code = in_code(sources);
     let unreadable =
@@ -53,7 +52,6 @@ fn unreadable(source: &Source) -> Option<Finding> {
     Some(Finding::new(RULE, &source.path, detail))
 }
 
-/// Returns the place of the first remark of each name.
 fn in_code(sources: &[Source]) -> BTreeMap<&str, String> {
     let mut names = BTreeMap::new();
     let product =

@@ -69,7 +69,6 @@ const TESTING: [(&str, &[&str]); 2] = [
 /// Tools on which no product crate may depend, not even for tests.
 const TOOLS: [&str; 5] = ["stele-cluster-tests", "stele-fuzz", "stele-lab", "stele-sim", "xtask"];
 
-/// Checks every member's dependencies and licence.
 pub(super) fn check(packages: &[Package]) -> Vec<Finding> {
     packages.iter().flat_map(check_package).collect()
 }

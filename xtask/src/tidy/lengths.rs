@@ -16,7 +16,6 @@ const FILE_LINES_MEDIAN_LIMIT: usize = 250;
 /// Lines of a function, from `fn` to its closing brace, exclusive.
 const FUNCTION_LINES_LIMIT: usize = 70;
 
-/// Finds files and functions that are too long.
 pub(crate) fn check(source: &Source) -> Vec<Finding> {
     let Some(syntax) = &source.syntax else { return Vec::new() };
     let mut findings = Vec::new();

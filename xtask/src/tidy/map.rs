@@ -6,12 +6,10 @@ use super::decisions::missing_files;
 use super::source::Source;
 
 const RULE: &str = "map";
-/// File of the map.
 pub(crate) const MAP: &str = "ARCHITECTURE.md";
 /// Words of the map, at most.
 pub(crate) const WORDS_MAX: usize = 3000;
 
-/// Checks the length and the names of the map.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     let map = sources.iter().find(|source| source.path == MAP);
     let mut findings = map.map_or_else(Vec::new, |map| missing_files(RULE, sources, map));

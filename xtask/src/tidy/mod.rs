@@ -22,14 +22,11 @@ use crate::workspace::Workspace;
 use anyhow::{Result, bail};
 use std::fmt;
 
-/// One violation of a rule, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     /// Name of the rule in STYLE.md.
     pub rule: &'static str,
-    /// File and line, or the package.
     pub place: String,
-    /// Description of the violation.
     pub detail: String,
 }
 
@@ -95,7 +92,6 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Parses a source for the tests of the rules.
 #[cfg(test)]
 pub(crate) fn sample(path: &str, text: &str) -> source::Source {
     source::Source::parse(path, text.to_owned()).unwrap()

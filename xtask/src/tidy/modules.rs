@@ -80,7 +80,6 @@ fn descend(
     }
 }
 
-/// Returns the value of `#[path = ".."]`.
 fn stated_path(module: &ItemMod) -> Option<String> {
     module.attrs.iter().find_map(|attribute| match &attribute.meta {
         Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {

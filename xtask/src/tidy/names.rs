@@ -4,7 +4,6 @@ use super::Finding;
 use super::source::Source;
 use crate::house::twins;
 
-/// Finds types of one crate that are visible outside their files and share a name.
 pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     let found = |((package, name), places): ((String, String), Vec<String>)| {
         let detail = format!("{package} has several types `{name}`: name each by what it is");

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use syn::visit::{self, Visit};
 
 const RULE: &str = "paths";
-/// File with the paths.
 const PATHS: &str = "docs/paths.md";
 /// Headings of the paths, and the largest numbers of rows and of files of each.
 const MAX: [(&str, usize, usize); 2] = [("## Put", 20, 18), ("## Get", 43, 24)];
@@ -20,7 +19,6 @@ struct Row<'a> {
     calls: Vec<&'a str>,
 }
 
-/// Checks the tables against the sources.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     let Some(page) = sources.iter().find(|source| source.path == PATHS) else {
         return vec![Finding::new(RULE, PATHS, "the file is missing")];

@@ -5,11 +5,9 @@ use super::{Finding, prose};
 use anyhow::{Context, Result, ensure};
 
 const RULE: &str = "plain words";
-/// Document that holds the table.
 pub(super) const STYLE: &str = "STYLE.md";
 const HEADING: &str = "## Words to avoid";
 
-/// The table and its place.
 pub(super) struct Avoided {
     /// Words and phrases in lower case, each with its replacement.
     words: Vec<(String, String)>,
@@ -18,7 +16,6 @@ pub(super) struct Avoided {
 }
 
 impl Avoided {
-    /// Reads the table from the document's text.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let mut lines = text.lines().enumerate();
         let (heading, _) = lines
@@ -42,7 +39,6 @@ impl Avoided {
         Ok(Self { words: found, lines: (heading + 1, last + 1) })
     }
 
-    /// Finds words to avoid in one file.
     pub(super) fn check(&self, path: &str, text: &str) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (line, part) in prose::of(path, text) {

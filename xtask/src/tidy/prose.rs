@@ -45,7 +45,6 @@ fn of_text(text: &str) -> Vec<(usize, String)> {
     text.lines().enumerate().map(|(number, line)| (number + 1, line.to_owned())).collect()
 }
 
-/// Context of the scanner.
 #[derive(Clone, Copy, PartialEq)]
 enum Inside {
     Code,

@@ -7,7 +7,6 @@ use std::process::Command;
 use syn::spanned::Spanned;
 use syn::{Attribute, File, Item};
 
-/// Endings of files with text that people write.
 const TEXT_ENDINGS: [&str; 9] =
     [".rs", ".md", ".toml", ".sh", ".txt", ".yml", ".yaml", ".json", ".ci/run"];
 
@@ -15,9 +14,7 @@ const TEXT_ENDINGS: [&str; 9] =
 pub(crate) struct Source {
     /// Path from the workspace's root, with `/`.
     pub path: String,
-    /// Content of the file.
     pub text: String,
-    /// Syntax of a `.rs` file.
     pub syntax: Option<File>,
     /// Whether the file is compiled for tests only.
     pub is_test: bool,
@@ -51,14 +48,12 @@ impl Source {
         items.filter(|item| for_tests(attributes(item))).map(|item| lines_of(item.span())).collect()
     }
 
-    /// Returns the tokens of a Rust file.
     pub(crate) fn tokens(&self) -> Option<TokenStream> {
         self.syntax.as_ref()?;
         self.text.parse().ok()
     }
 }
 
-/// Returns the first and last line of a span.
 pub(crate) fn lines_of(span: Span) -> (usize, usize) {
     (span.start().line, span.end().line)
 }
@@ -72,7 +67,6 @@ pub(crate) fn for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Returns the attributes of an item of a file.
 pub(crate) fn attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(item) => &item.attrs,

@@ -9,7 +9,6 @@ const MACHINE: &str = "machine paths";
 const HOSTS: &str = "unknown hosts";
 const WORDS: &str = "foreign words";
 
-/// Marks of unfinished work, matched as whole words.
 const MARKS: [&str; 5] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -18,7 +17,6 @@ const MARKS: [&str; 5] = [
     concat!("#[ign", "ore"),
 ];
 
-/// Beginnings of absolute paths of one machine.
 const FOLDERS: [&str; 6] = [
     concat!("/wo", "rk/"),
     concat!("/ho", "me/"),
@@ -56,7 +54,6 @@ const KNOWN_HOSTS: [&str; 15] = [
     "www.usenix.org",
 ];
 
-/// Finds such text, line by line.
 pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (number, line) in text.lines().enumerate() {

@@ -115,7 +115,6 @@ impl Serialize for AnswerKind {
     }
 }
 
-/// An answer other than success, with its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FailedAnswer {
     pub kind: AnswerKind,
@@ -154,7 +153,6 @@ impl FailedAnswer {
         self.kind == AnswerKind::DiskFull || is_final && self.text.contains("disk full")
     }
 
-    /// Converts the answer into the outcome that it proves.
     pub(crate) fn into_outcome<T>(self) -> Outcome<T> {
         if self.kind.is_unknown() { Outcome::Ambiguous(self) } else { Outcome::Refused(self) }
     }

@@ -8,10 +8,8 @@ mod session;
 pub(crate) use answer::{AnswerKind, FailedAnswer};
 pub(crate) use session::{Session, SessionOptions, Swap};
 
-/// Outcome of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome<T> {
-    /// It took effect.
     Done(T),
     /// It did not take effect and never will.
     Refused(FailedAnswer),

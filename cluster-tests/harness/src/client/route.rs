@@ -13,10 +13,8 @@ const LOOKUP_LIMIT: Duration = Duration::from_millis(700);
 /// Consecutive failures after which the region is looked up again.
 const FAILURES_MAX: u32 = 4;
 
-/// A region and its presumed leader.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
-    /// Region, with its keys, peers and epoch.
     pub region: metapb::Region,
     /// Index of the presumed leader in the region's peers.
     pub leader: usize,
@@ -30,7 +28,6 @@ impl Route {
         Self { region, leader: found.unwrap_or_default(), failures: 0 }
     }
 
-    /// Makes the context of a request to that peer.
     pub(crate) fn context(&self, peer: &metapb::Peer, replica_read: bool) -> Context {
         Context {
             region_id: self.region.id,
@@ -49,7 +46,6 @@ impl Route {
     }
 }
 
-/// Cached routes of a client.
 #[derive(Debug)]
 pub(super) struct Routes {
     channels: Arc<Channels>,
@@ -71,7 +67,6 @@ impl Routes {
         }
     }
 
-    /// Returns the cached route of a key, or looks it up.
     pub(super) async fn of(&mut self, key: &[u8]) -> Result<Route> {
         if let Some(route) = self.known(key) {
             return Ok(route.clone());
@@ -98,7 +93,6 @@ impl Routes {
         Ok(route)
     }
 
-    /// Returns the address of a store.
     pub(super) async fn address(&mut self, store: u64) -> Result<String> {
         if let Some(address) = self.stores.get(&store) {
             return Ok(address.clone());

@@ -13,7 +13,6 @@ use stele_proto::tikvpb::tikv_client::TikvClient;
 use tonic::Status;
 use tonic::transport::Channel;
 
-/// Options of a session.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionOptions {
     /// Known nodes; the first is preferred for lookups.
@@ -22,7 +21,6 @@ pub(crate) struct SessionOptions {
     pub limit: Duration,
 }
 
-/// A client with its cached regions.
 #[derive(Debug)]
 pub(crate) struct Session {
     channels: Arc<Channels>,
@@ -30,12 +28,9 @@ pub(crate) struct Session {
     limit: Duration,
 }
 
-/// Result of a compare-and-swap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Swap {
-    /// Whether the value was replaced.
     pub succeeded: bool,
-    /// Previous value.
     pub found: Option<Bytes>,
 }
 
@@ -43,7 +38,6 @@ type Pairs = Vec<(Bytes, Bytes)>;
 type Target = (TikvClient<Channel>, Option<kv::Context>, Route);
 
 impl Session {
-    /// Creates a client with an empty cache.
     pub(crate) fn new(channels: Arc<Channels>, options: SessionOptions) -> Self {
         let routes = Routes::new(Arc::clone(&channels), options.nodes);
         Self { channels, routes, limit: options.limit }
@@ -210,12 +204,10 @@ impl Session {
         }
     }
 
-    /// Returns the route of a key.
     pub(crate) async fn route(&mut self, key: &[u8]) -> Result<Route> {
         self.routes.of(key).await
     }
 
-    /// Returns the address of the presumed leader of a key, and the context of a request to it.
     pub(crate) async fn leader(&mut self, key: &[u8]) -> Result<(String, kv::Context)> {
         let route = self.routes.of(key).await?;
         let peer = route.region.peers.get(route.leader).copied().unwrap_or_default();

@@ -35,18 +35,15 @@ impl Channels {
         Ok(channel)
     }
 
-    /// Returns a client of the TiKV protocol.
     pub(crate) fn tikv(&self, address: &str, limit: Duration) -> Result<TikvClient<Channel>> {
         let client = TikvClient::new(self.get(address, limit)?);
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX))
     }
 
-    /// Returns a client of the PD protocol.
     pub(crate) fn placement(&self, address: &str, limit: Duration) -> Result<PdClient<Channel>> {
         Ok(PdClient::new(self.get(address, limit)?))
     }
 
-    /// Returns a client of the control protocol.
     pub(crate) fn control(&self, address: &str, limit: Duration) -> Result<ControlClient<Channel>> {
         let client = ControlClient::new(self.get(address, limit)?);
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX))

@@ -10,7 +10,6 @@ const HINT: &str = "apt-get install faketime";
 /// Prefixes of the library's shared memory files; the process ID follows.
 const SHARED: [&str; 2] = ["/dev/shm/faketime_shm_", "/dev/shm/sem.faketime_sem_"];
 
-/// The libfaketime library of this machine.
 #[derive(Debug)]
 pub(crate) struct FakeTime {
     preload: String,
@@ -40,7 +39,6 @@ impl FakeTime {
         ])
     }
 
-    /// Returns the variables of a process with wall and monotonic clocks that run at this rate.
     pub(crate) fn rate(&self, rate: f64) -> Vec<(String, String)> {
         self.variables(&[("FAKETIME", &format!("+0 x{rate}"))])
     }
@@ -77,7 +75,6 @@ pub(crate) struct WallClock {
 }
 
 impl WallClock {
-    /// Creates a correct clock, stored in a file below `work`.
     pub(crate) fn create(work: &Path) -> Result<Self> {
         let mut clock = Self { path: work.join("wall-clock"), offset_s: 0 };
         clock.set(0)?;

@@ -16,19 +16,15 @@ const PLACEMENT_LIMIT: Duration = Duration::from_secs(20);
 const REGIONS_MIN: usize = 2;
 pub(crate) const POLL: Duration = Duration::from_millis(20);
 
-/// A region as the placement group reports it.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
-    /// Region, with its keys, peers and epoch.
     pub region: Region,
-    /// Store of the leader.
     pub leader: Option<StoreId>,
     /// Whether no peer is down or lacks part of the log.
     pub has_healthy_peers: bool,
 }
 
 impl Cluster {
-    /// Returns a client of one node's control protocol.
     pub(crate) fn control(&self, node: usize) -> Result<ControlClient<Channel>> {
         let node = self.nodes.get(node).context("no such node")?;
         self.channels.control(node.address(), CALL_LIMIT)
@@ -87,7 +83,6 @@ impl Cluster {
         }
     }
 
-    /// Returns the region of user keys that holds `key`.
     pub(crate) async fn region_of(&self, key: &[u8]) -> Result<Known> {
         let regions = self.regions().await?;
         let mut users = regions.into_iter().filter(|one| one.region.kind == RegionKind::Data);
@@ -107,7 +102,6 @@ impl Cluster {
         Ok(answer.stores.into_iter().map(|store| (number(&store), store)).collect())
     }
 
-    /// Returns the store of a node.
     pub(crate) async fn store_of(&self, node: usize) -> Result<StoreId> {
         let address = self.nodes.get(node).context("no such node")?.address();
         let stores = self.stores().await?;
@@ -117,13 +111,11 @@ impl Cluster {
         Ok(found.next().with_context(|| format!("no store at {address}"))?.0)
     }
 
-    /// Returns the node of a store.
     pub(crate) async fn node_of(&self, store: StoreId) -> Result<usize> {
         let stores = self.stores().await?;
         self.node_at(&stores.get(&store).with_context(|| format!("no store {store}"))?.address)
     }
 
-    /// Returns the node that leads the region of a key.
     pub(crate) async fn leader_of(&self, key: &[u8]) -> Result<usize> {
         let deadline = Instant::now() + PLACEMENT_LIMIT;
         loop {
@@ -169,7 +161,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Drains or removes a store, or cancels that.
     pub(crate) async fn set_store(&self, store: StoreId, action: proto::StoreAction) -> Result<()> {
         let request =
             proto::SetStoreStateRequest { store_id: store.0, action: action.into(), header: None };
@@ -180,7 +171,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Sets an option of the cluster.
     pub(crate) async fn set_option(&self, key: &str, value: &str) -> Result<()> {
         let request =
             proto::SetConfigRequest { key: key.to_owned(), value: value.to_owned(), header: None };

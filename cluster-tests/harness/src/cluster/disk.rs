@@ -27,7 +27,6 @@ impl SmallDisk {
         Ok(disk)
     }
 
-    /// Mounts an empty file system of the same size.
     pub(crate) fn replace(&self) -> Result<()> {
         // The kernel may still use the image of a file system that was lost.
         let _ = std::fs::remove_file(&self.image);
@@ -58,7 +57,6 @@ impl SmallDisk {
         self.mount.display().to_string()
     }
 
-    /// Returns the mount point.
     pub(crate) fn path(&self) -> &Path {
         &self.mount
     }

@@ -27,14 +27,10 @@ use std::time::Duration;
 
 const REPLICATED_LIMIT: Duration = Duration::from_secs(60);
 
-/// Configuration of a cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Spec {
-    /// Binary of the server.
     pub stele: PathBuf,
-    /// Directory for data and logs.
     pub work: PathBuf,
-    /// Initial number of nodes.
     pub nodes: usize,
     /// Settings of all nodes: name and value.
     pub settings: Vec<(&'static str, String)>,
@@ -49,7 +45,6 @@ pub(crate) struct Spec {
 pub(crate) struct Cluster {
     /// Nodes in the order of their start. The first one created the cluster.
     pub nodes: Vec<Node>,
-    /// Connections, shared with clients of the cluster.
     pub channels: Arc<Channels>,
     /// Network, if it can be partitioned. Declared after the nodes, so that it is dropped after
     /// them.
@@ -83,7 +78,6 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Returns the launch options of the next node.
     pub(crate) fn next_launch(&self) -> Result<Launch> {
         let number = self.nodes.len();
         let (address, namespace) = match &self.network {
@@ -139,13 +133,11 @@ impl Cluster {
         self.nodes.iter_mut().try_for_each(Node::check_alive)
     }
 
-    /// Returns the addresses of running nodes.
     pub(crate) fn addresses(&self) -> Vec<String> {
         let running = self.nodes.iter().filter(|node| node.is_started());
         running.map(|node| node.address().to_owned()).collect()
     }
 
-    /// Returns the node with this address.
     pub(crate) fn node_at(&self, address: &str) -> Result<usize> {
         let found = self.nodes.iter().position(|node| node.address() == address);
         found.with_context(|| format!("no node at {address}"))

@@ -16,11 +16,8 @@ const BURST: &str = "8kb";
 /// Messages between a node and all others that are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// Messages from and to the node.
     Both,
-    /// Messages from the node.
     From,
-    /// Messages to the node.
     To,
 }
 
@@ -63,12 +60,10 @@ impl Network {
         self.heal_all()
     }
 
-    /// Returns the namespace of a node.
     pub(crate) fn namespace(&self, node: usize) -> String {
         format!("{}n{node}", self.name)
     }
 
-    /// Returns the IP address of a node.
     pub(crate) fn address(&self, node: usize) -> String {
         format!("{}.{}", self.subnet, node + 1)
     }
@@ -99,7 +94,6 @@ impl Network {
         run("tc", &["-n", &self.namespace(node), "qdisc", "del", "dev", "eth0", "root"])
     }
 
-    /// Ends all drops.
     pub(crate) fn heal_all(&self) -> Result<()> {
         for from in 0..self.nodes {
             for to in (0..self.nodes).filter(|to| *to != from) {

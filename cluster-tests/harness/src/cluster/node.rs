@@ -15,31 +15,25 @@ use tokio::net::TcpStream;
 const READY_LIMIT: Duration = Duration::from_secs(30);
 const READY_POLL: Duration = Duration::from_millis(5);
 
-/// Launch options of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
-    /// Binary of the server.
     pub stele: PathBuf,
     /// "host:port".
     pub address: String,
     /// Address of a node of the cluster to join; `None` creates a cluster.
     pub join: Option<String>,
-    /// Directories of its stores.
     pub stores: Vec<PathBuf>,
     /// Directories of which the disk was replaced.
     pub replaced_disks: Vec<PathBuf>,
     /// File to which its output is appended.
     pub log: PathBuf,
-    /// Settings, as environment variables.
     pub settings: Vec<(String, String)>,
-    /// Network namespace of the process.
     pub namespace: Option<String>,
 }
 
 /// A node, running or not.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// Launch options.
     pub launch: Launch,
     child: Option<Child>,
     slow: Option<TracedSyncs>,
@@ -53,7 +47,6 @@ impl Node {
         Ok(node)
     }
 
-    /// Starts the process again with its data.
     pub(crate) fn restart(&mut self) -> Result<()> {
         ensure!(self.child.is_none(), "{} runs already", self.launch.address);
         let log = File::options().create(true).append(true).open(&self.launch.log)?;
@@ -106,7 +99,6 @@ impl Node {
         self.child.is_some()
     }
 
-    /// Kills the process with SIGKILL and waits for its end.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.slow = None;
         if let Some(mut child) = self.child.take() {
@@ -181,12 +173,10 @@ impl Node {
         self.slow = None;
     }
 
-    /// Stops the process with SIGSTOP.
     pub(crate) fn pause(&self) -> Result<()> {
         process::signal(self.process()?, Signal::STOP)
     }
 
-    /// Resumes the process with SIGCONT.
     pub(crate) fn resume(&self) -> Result<()> {
         process::signal(self.process()?, Signal::CONT)
     }

@@ -15,7 +15,6 @@ use tonic::{Response, Status};
 const ENDED_LIMIT: Duration = Duration::from_secs(60);
 
 impl Cluster {
-    /// Moves a replica to another store.
     pub(crate) async fn move_replica(
         &self,
         region: RegionId,
@@ -32,7 +31,6 @@ impl Cluster {
         is_done(self.run_operator("move", call).await?)
     }
 
-    /// Transfers the leadership of every region of user keys to a store.
     pub(crate) async fn lead_all(&self, store: StoreId) -> Result<()> {
         for known in self.regions().await? {
             if known.region.kind == RegionKind::Data && known.leader != Some(store) {
@@ -42,7 +40,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Merges `source` into its neighbour `target`.
     pub(crate) async fn merge(&self, source: RegionId, target: RegionId) -> Result<()> {
         let (source_region, target_region) = (source.0, target.0);
         let request = proto::MergeRequest { source_region, target_region, header: None };

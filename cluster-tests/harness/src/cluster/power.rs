@@ -35,7 +35,6 @@ const BUSY_LIMIT: Duration = Duration::from_secs(10);
 const BLOCK_BYTES: usize = 4096;
 const HINT: &str = "(needs root: apt-get install e2fsprogs mount)";
 
-/// Kind of the node's file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileSystem {
     Ext4,
@@ -43,7 +42,6 @@ pub(crate) enum FileSystem {
 }
 
 impl FileSystem {
-    /// Returns the kernel's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
@@ -51,7 +49,6 @@ impl FileSystem {
         }
     }
 
-    /// Returns the kinds that this machine can create and mount.
     pub(crate) fn available() -> Result<Vec<Self>> {
         let known = std::fs::read_to_string("/proc/filesystems")?;
         let xfs =
@@ -100,7 +97,6 @@ impl PowerDisk {
         Ok(disk)
     }
 
-    /// Returns the directory for the node's store.
     pub(crate) fn path(&self) -> &Path {
         &self.upper
     }

@@ -8,7 +8,6 @@ use std::time::Duration;
 /// Clock ticks of `/proc/PID/stat`, the same on every Linux machine.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Sends a signal to a process.
 pub(crate) fn signal(process: u32, signal: Signal) -> Result<()> {
     let pid = Pid::from_raw(process as i32).context("no process")?;
     kill_process(pid, signal).with_context(|| format!("signal to {process}"))
@@ -24,7 +23,6 @@ pub(crate) fn peak_memory_bytes(process: u32) -> Result<u64> {
     Ok(field(process, "status", "VmHWM:")? * 1024)
 }
 
-/// Returns the processor time used.
 pub(crate) fn processor_time(process: u32) -> Result<Duration> {
     let text = read(process, "stat")?;
     // The name, in parentheses, may contain any character; the fields follow the last parenthesis.

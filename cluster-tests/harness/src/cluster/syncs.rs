@@ -16,7 +16,6 @@ const POLL: Duration = Duration::from_millis(10);
 /// Prefix of the name of the thread that syncs the log.
 pub(crate) const LOG_WRITER: &str = "stele-write-";
 
-/// Change of the syncs of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Injection {
     /// The call with this number, of each kind of sync, fails.
@@ -32,14 +31,10 @@ pub(crate) struct TracedSyncs {
     trace: PathBuf,
 }
 
-/// Recorded operations of the thread.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trace {
-    /// Number of syncs before the one that failed.
     pub syncs_before: usize,
-    /// The call that failed.
     pub failed: Option<String>,
-    /// Writes and syncs after it.
     pub after: Vec<String>,
 }
 
@@ -74,7 +69,6 @@ impl TracedSyncs {
         Ok(attached)
     }
 
-    /// Returns the operations of the thread so far.
     pub(crate) fn trace(&self) -> Result<Trace> {
         Ok(parse_trace(
             &std::fs::read_to_string(&self.trace).context("reading the output of strace")?,

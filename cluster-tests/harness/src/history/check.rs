@@ -11,7 +11,6 @@ use std::process::Command;
 /// Time limit per history.
 const CHECK_SECONDS: u64 = 120;
 
-/// Result of the checker.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Verdict {
     /// "ok", "violation" or "unknown".
@@ -22,16 +21,13 @@ pub(crate) struct Verdict {
     pub suspects: Vec<String>,
 }
 
-/// The checker and its results for all histories of a scenario.
 #[derive(Debug)]
 pub(crate) struct Checker {
     program: PathBuf,
     work: PathBuf,
     /// Rules of answers in addition to linearizability.
     pub rules: Rules,
-    /// Number of histories checked.
     pub histories: u64,
-    /// Number of operations in them.
     pub operations: u64,
     pub ambiguous: u64,
     pub violations: Vec<String>,
@@ -39,7 +35,6 @@ pub(crate) struct Checker {
 }
 
 impl Checker {
-    /// Creates a checker that writes below `work`.
     pub(crate) fn new(program: &Path, work: &Path) -> Self {
         Self {
             program: program.to_owned(),

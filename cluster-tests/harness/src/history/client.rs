@@ -13,10 +13,8 @@ const SCAN_LIMIT: u32 = 100;
 /// Time limit of all attempts of a repeated operation.
 const REPEAT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Keys of a history, and how its clients treat an unknown outcome.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys {
-    /// Number of groups over which the operations are spread.
     pub groups: u64,
     /// Number of keys in a group; a scan covers all of them.
     pub group_keys: u64,
@@ -26,18 +24,15 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Returns the start of a group's keys in a round.
     pub(crate) fn group(round: &str, group: u64) -> String {
         format!("history/{round}/{group:02}")
     }
 
-    /// Returns a key of a group.
     pub(crate) fn key(group: &str, number: u64) -> String {
         format!("{group}/k{number}")
     }
 }
 
-/// A client and the operations it has recorded.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     pub session: Session,
@@ -46,7 +41,6 @@ pub(crate) struct Recorder {
     pub round: String,
     pub keys: Keys,
     pub prng: Prng,
-    /// Time zero of the history.
     pub zero: Instant,
     pub records: Vec<Operation>,
     sequence: u64,

@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
-/// Numbers of operations.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     by_op: BTreeMap<&'static str, BTreeMap<AnswerKind, u64>>,
@@ -17,7 +16,6 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Adds the operations of a history.
     pub(crate) fn add(&mut self, records: &[Operation]) {
         let seen: HashSet<&str> = records.iter().flat_map(Operation::observed).collect();
         for value in

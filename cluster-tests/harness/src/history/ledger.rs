@@ -3,7 +3,6 @@
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 
-/// Outcomes of each writer's writes, by number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger {
     writers: Vec<Vec<WriteOutcome>>,
@@ -16,7 +15,6 @@ pub(crate) enum WriteOutcome {
     Unknown,
 }
 
-/// Prefix of the keys.
 pub(crate) const PREFIX: &str = "ledger/";
 const VALUE_BYTES_MIN: u64 = 32;
 
@@ -25,18 +23,15 @@ impl Ledger {
         Self { writers: vec![Vec::new(); writers] }
     }
 
-    /// Returns the number of acknowledged writes.
     pub(crate) fn acknowledged(&self) -> u64 {
         let all = self.writers.iter().flatten();
         all.filter(|outcome| **outcome == WriteOutcome::Acknowledged).count() as u64
     }
 
-    /// Returns the number of writes of a writer.
     pub(crate) fn count(&self, writer: usize) -> usize {
         self.writers.get(writer).map_or(0, Vec::len)
     }
 
-    /// Appends the outcomes of a writer's next writes.
     pub(crate) fn extend(&mut self, writer: usize, outcomes: Vec<WriteOutcome>) {
         if let Some(own) = self.writers.get_mut(writer) {
             own.extend(outcomes);
@@ -70,7 +65,6 @@ impl Ledger {
     }
 }
 
-/// Returns the key of a write.
 pub(super) fn key(writer: usize, number: usize) -> String {
     format!("{PREFIX}{writer:03}/{number:09}")
 }

@@ -15,16 +15,11 @@ use tokio::task::JoinHandle;
 /// Pause after a refusal, so that a refused client does not spin.
 pub(super) const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 
-/// Options of the load.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadOptions {
-    /// Number of clients with recorded operations.
     pub recorders: usize,
-    /// Number of clients that write the ledger.
     pub writers: usize,
-    /// Keys of the recorded operations.
     pub keys: Keys,
-    /// Pause of each client between operations.
     pub pause: Duration,
     /// Time limit of a call.
     pub limit: Duration,
@@ -42,17 +37,13 @@ impl Default for LoadOptions {
     }
 }
 
-/// Records of all clients.
 #[derive(Debug)]
 pub(crate) struct Recorded {
     pub records: Vec<Operation>,
-    /// Number of operations that took effect.
     pub done: u64,
-    /// Time zero of the records.
     pub zero: Instant,
 }
 
-/// Running clients.
 #[derive(Debug)]
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,

@@ -7,10 +7,8 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// One operation, in the format that `cluster-tests/porcupine` reads.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Operation {
-    /// Number of the client.
     pub process: usize,
     /// "put", "get", "delete", "cas" or "scan".
     pub op: &'static str,
@@ -36,7 +34,6 @@ pub(crate) struct Operation {
     pub return_ns: u64,
     /// Last answer of the server.
     pub answer: AnswerKind,
-    /// Whether the outcome of the operation is unknown.
     #[serde(skip_serializing_if = "is_false")]
     pub ambiguous: bool,
     /// Whether the operation certainly had no effect. The checker ignores it, so that a read of its
@@ -46,7 +43,6 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    /// Sets the answer and what it proves.
     pub(crate) fn set_answer(&mut self, answer: AnswerKind) {
         self.answer = answer;
         self.ambiguous = answer.is_unknown();
@@ -58,7 +54,6 @@ impl Operation {
         self.answer == AnswerKind::Done
     }
 
-    /// Returns the values that a successful operation observed.
     pub(crate) fn observed(&self) -> impl Iterator<Item = &str> {
         let pairs = self.pairs.iter().map(|(_, value)| value.as_str());
         self.found.as_deref().into_iter().chain(pairs)
@@ -69,7 +64,6 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// Writes a history, one JSON object per line.
 pub(super) fn write(path: &Path, records: &[Operation]) -> Result<()> {
     let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
     let mut out = BufWriter::new(file);

@@ -17,7 +17,6 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Returns the violations.
     pub(crate) fn broken(&self, records: &[Operation]) -> Vec<String> {
         let mut broken = listed("refused and yet took effect", seen_although_refused(records));
         broken.extend(listed("must not be answered by stale_command", self.stale(records)));

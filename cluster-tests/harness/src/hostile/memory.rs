@@ -30,7 +30,6 @@ const VALUE_BYTES_MAX: usize = 64 << 20;
 const SCANNED_BYTES: usize = 1 << 20;
 const SWAPPED_BYTES: usize = 2 << 20;
 
-/// Number and length of what an attacker sends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
     pub value_bytes: usize,
@@ -41,7 +40,6 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    /// Returns the full size, or that of a short run.
     pub(crate) fn new(short: bool) -> Self {
         match short {
             true => Self { value_bytes: 32 << 20, scanned_pairs: 80, swaps: 100, connections: 500 },
@@ -55,7 +53,6 @@ impl Size {
     }
 }
 
-/// Puts the pairs that the attacks read.
 pub(crate) async fn load(session: &mut Session, size: Size) -> Result<()> {
     put(session, b"memory/large", size.value_bytes).await?;
     put(session, b"memory/swapped", SWAPPED_BYTES).await?;
@@ -75,7 +72,6 @@ async fn put(session: &mut Session, key: &[u8], value_bytes: usize) -> Result<()
     Ok(())
 }
 
-/// Attacks on the node that leads the pairs.
 #[derive(Clone, Debug)]
 pub(crate) struct Attacker {
     address: String,

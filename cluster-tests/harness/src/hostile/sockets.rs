@@ -15,7 +15,6 @@ const EMPTY_SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
 type Running<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// One attack.
 pub(crate) struct Attack {
     pub name: &'static str,
     pub run: for<'a> fn(&'a str, &'a mut Prng) -> Running<'a>,

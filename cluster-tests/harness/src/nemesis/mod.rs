@@ -15,7 +15,6 @@ use std::fmt;
 use std::time::{Duration, Instant};
 use stele_types::Prng;
 
-/// Kind of a disturbance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     /// `kill -9` of one, two or all nodes, sometimes again while they recover.
@@ -32,11 +31,8 @@ pub(crate) enum Fault {
     OneWay,
     /// Messages of both directions between a node and the others are lost.
     CutOff,
-    /// A region's leadership is transferred.
     Transfer,
-    /// A region is split.
     Split,
-    /// Two regions are merged.
     Merge,
     /// A replica moves to the node without one, and back.
     Move,
@@ -88,7 +84,6 @@ impl Target {
     }
 }
 
-/// The nemesis and what it has done.
 #[derive(Debug)]
 pub(crate) struct Nemesis {
     prng: Prng,
@@ -150,7 +145,6 @@ impl Nemesis {
         println!("{:7.3} s  {what}", self.started.elapsed().as_secs_f64());
     }
 
-    /// Converts the numbers of faults into an object.
     pub(crate) fn object(&self) -> Value {
         let mut object = Map::new();
         for (fault, count) in &self.done {

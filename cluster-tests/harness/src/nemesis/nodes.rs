@@ -17,7 +17,6 @@ const RATES_KBIT: [u64; 4] = [64, 256, 1_024, 4_096];
 /// A sync takes about a millisecond without the fault.
 const SYNC_DELAYS_MS: [u64; 3] = [5, 20, 100];
 
-/// A fault in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Active {
     Down(Vec<usize>),

@@ -104,7 +104,6 @@ pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Restarts every node with its clock.
 async fn set_clocks(cluster: &mut Cluster, fake: &mut FakeTime, wall: &WallClock) -> Result<()> {
     for (number, node) in cluster.nodes.iter_mut().enumerate() {
         node.kill()?;

@@ -30,7 +30,6 @@ const STATUS_LIMIT: Duration = Duration::from_secs(20);
 const DOWN_AFTER_S: [(Kind, &str); 3] =
     [(Kind::Lost, "1800"), (Kind::FailedSync, "1800"), (Kind::Hang, "5")];
 
-/// Failure of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// All I/O fails, and the mount point is empty afterwards.
@@ -41,7 +40,6 @@ enum Kind {
     Hang,
 }
 
-/// Stores of each region.
 type Places = BTreeMap<RegionId, BTreeSet<StoreId>>;
 
 // Catalogue: 26.

@@ -88,7 +88,6 @@ fn probe_key(probe: usize) -> String {
     format!("probe/{probe}")
 }
 
-/// Gives each probe a region of its own.
 async fn split(cluster: &Cluster) -> Result<()> {
     let region = cluster.region_of(probe_key(0).as_bytes()).await?.region.id;
     let keys = (0..PROBES).map(|probe| Bytes::from(probe_key(probe))).collect();

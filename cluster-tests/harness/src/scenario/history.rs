@@ -164,7 +164,6 @@ impl Clients {
         Self { stop, epoch, running: tokio::spawn(epochs) }
     }
 
-    /// Returns the round of the keys that the clients use now.
     fn round(&self) -> String {
         round_name(self.epoch.load(Ordering::Relaxed))
     }

@@ -18,7 +18,6 @@ use stele_types::Prng;
 const LIMIT: Duration = Duration::from_secs(20);
 
 // Catalogue: 60, 62.
-/// Runs every attack on every node while an honest client puts.
 pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(30, 2);
     let mut prng = Prng::new(setup.seed);

@@ -43,7 +43,6 @@ pub(crate) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Records the requirements of every scenario on its histories.
 pub(crate) fn check(checker: &Checker, report: &mut Report) {
     report.record("histories", checker.histories);
     report.record("history_operations", checker.operations);
@@ -125,12 +124,10 @@ pub(crate) async fn change_shape(cluster: &Cluster, prng: &mut Prng) {
     }
 }
 
-/// Waits for a random time.
 pub(crate) async fn wait(prng: &mut Prng, from_ms: u64, to_ms: u64) {
     tokio::time::sleep(Duration::from_millis(from_ms + prng.below(to_ms - from_ms))).await;
 }
 
-/// Chooses so many nodes.
 pub(crate) fn choose(prng: &mut Prng, nodes: usize, count: usize) -> Vec<usize> {
     let mut left: Vec<usize> = (0..nodes).collect();
     while left.len() > count {

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 pub(super) const PEAK_BYTES_MAX: u64 = 512 << 20;
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Requests more memory from one node than it has for requests, in every way.
 pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     raise_file_limit();
     let (rounds, size) = (setup.rounds(3, 1), Size::new(setup.short));

@@ -37,7 +37,6 @@ use std::pin::Pin;
 
 type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
-/// One scenario.
 #[derive(Debug)]
 pub(crate) struct Scenario {
     pub name: &'static str,

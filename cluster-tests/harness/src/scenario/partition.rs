@@ -80,7 +80,6 @@ pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Writes tried at the leader during the partition.
 #[derive(Default)]
 struct Attempts {
     acknowledged: u64,

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 const RECORDS: &str = "2000";
 const VALUE_BYTES: &str = "1KiB";
-/// Clients of each kind.
 const CLIENTS: &str = "8";
 const FULL_SECONDS: u64 = 5;
 const SHORT_SECONDS: u64 = 2;
@@ -80,7 +79,6 @@ pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Returns the median time of a write and its sync beside the stores.
 fn sync_time(work: &Path) -> Result<Duration> {
     let file = File::create(work.join("probe"))?;
     let block = vec![7; PROBE_BYTES];

@@ -22,7 +22,6 @@ const VALUE_BYTES: usize = 1 << 10;
 /// Keys of the load, in as many regions.
 const REGIONS: u64 = 12;
 const KEYS: u64 = 1000;
-/// Limit for the data of a cluster.
 const DATA_BYTES_MAX: u64 = 4 << 30;
 const CALL_LIMIT: Duration = Duration::from_secs(2);
 const REFUSED_PAUSE: Duration = Duration::from_millis(20);
@@ -162,7 +161,6 @@ async fn warm_up(cluster: &mut Cluster) -> Result<(usize, StoreId, u64)> {
     Ok((node, store, led))
 }
 
-/// What happened to the store that became slow.
 struct Watched {
     store: StoreId,
     led_before: u64,
@@ -202,12 +200,10 @@ impl Watched {
     }
 }
 
-/// State at one moment.
 #[derive(Debug)]
 struct Sample {
     /// Seconds since the start of the watch.
     at_s: f64,
-    /// Operations done so far.
     done: u64,
     leaders: BTreeMap<RegionId, StoreId>,
 }
@@ -249,7 +245,6 @@ fn gone_after(samples: &[Sample], store: StoreId) -> Option<f64> {
     samples.get(first).map(|sample| sample.at_s)
 }
 
-/// Returns the operations per second from one time to another.
 fn rate(samples: &[Sample], from_s: f64, to_s: f64) -> Option<f64> {
     let mut within = samples.iter().filter(|it| (from_s..=to_s).contains(&it.at_s));
     let first = within.next()?;
@@ -269,7 +264,6 @@ fn changes_max(samples: &[Sample]) -> u64 {
     last.values().map(|(_, changes)| *changes).max().unwrap_or(0)
 }
 
-/// Clients in closed loops that put and get in turn.
 struct Load {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU64>,

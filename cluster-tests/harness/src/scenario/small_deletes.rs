@@ -30,7 +30,6 @@ const SHORT_SECONDS: u64 = 3;
 /// stores beside the same deletes.
 const RATIO_MAX: f64 = 2.0;
 
-/// What one part measured.
 struct Measured {
     get_p50_ms: f64,
     get_p99_ms: f64,

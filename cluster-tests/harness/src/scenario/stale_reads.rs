@@ -18,7 +18,6 @@ const READ_LIMIT: Duration = Duration::from_millis(100);
 const WRITE_LIMIT: Duration = Duration::from_millis(500);
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Counts of reads by outcome.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reads {
     pub served: u64,

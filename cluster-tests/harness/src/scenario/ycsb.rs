@@ -47,7 +47,6 @@ const WORKLOADS: [Workload; 6] = [
     Workload("F", [0.5, 0.0, 0.0, 0.0, 0.5], "zipfian"),
 ];
 
-/// Event in the cluster during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Nothing,

@@ -12,7 +12,6 @@ use stele_load::{Load, size};
 use stele_types::{Error, Result};
 use stele_vfs::DeviceScale;
 
-/// Exit codes, as the help prints them.
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
   0  yes: done, found, unharmed
@@ -103,7 +102,6 @@ pub(crate) struct StoreOrCluster {
 }
 
 impl StoreOrCluster {
-    /// Returns the name of the store or the cluster, for messages.
     pub(crate) fn describe(&self) -> String {
         match &self.store {
             Some(dir) => format!("the store {}", dir.display()),
@@ -112,7 +110,6 @@ impl StoreOrCluster {
     }
 }
 
-/// Reads the address of a node to connect to.
 fn node_address(text: &str) -> Result<String, String> {
     match stele_types::address::to_connect(text) {
         Ok(address) => Ok(address.to_owned()),

@@ -1,7 +1,5 @@
-//! Commands on single keys and ranges.
-//!
-//! `stele del`: deletes keys. All keys, a range or a prefix are deleted after a question, or when the
-//! command line says that none is wanted.
+//! Commands on single keys and ranges. `stele del` deletes all keys, a range or a prefix after a
+//! question, or when the command line says that none is wanted.
 
 use crate::Outcome;
 use crate::args::{Append, Count, Del, Exist, Get, Incr, Put, Scan};

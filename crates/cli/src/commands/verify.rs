@@ -18,7 +18,6 @@ const SPACE_TOLERANCE: f64 = 0.02;
 /// stores.
 const SPACE_TOLERANCE_BYTES: f64 = 65536.0;
 
-/// Damage found so far.
 #[derive(Default)]
 struct Damages {
     listed: Vec<(PathBuf, String)>,

@@ -16,10 +16,8 @@ use stele_types::{Error, Result, StoreId};
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Time without replica moves after which the new store counts as balanced.
 const BALANCED_AFTER: Duration = Duration::from_secs(3);
-/// Minimum free space for a new store.
 const FREE_BYTES_MIN: u64 = 1 << 30;
 
-/// Checks the directory, prints the command, and with `--wait` follows the store that joins.
 pub(super) async fn run(
     control: &Control,
     cluster: &[String],
@@ -120,7 +118,6 @@ async fn follow(control: &Control, known: BTreeSet<u64>, json: bool) -> Result<O
     }
 }
 
-/// Counts the running operators that move replicas.
 fn moving(operators: &[OperatorInfo]) -> usize {
     operators.iter().filter(|operator| operator.what.contains("learner on")).count()
 }

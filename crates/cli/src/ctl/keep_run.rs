@@ -11,7 +11,6 @@ use stele_types::{Error, Result, StoreId};
 const REST: &str = "The other directory of the store is no longer heard. Writes that only it holds are \
                     lost permanently; start its node without it\n";
 
-/// Makes the run at `address` go on.
 pub(super) async fn online(
     control: &Control,
     store: StoreId,

@@ -20,7 +20,6 @@ const PRINT_EVERY: Duration = Duration::from_secs(5);
 /// Regions that the question names; the others are counted.
 const REGIONS_NAMED_MAX: usize = 10;
 
-/// Removes a store, after a question that names what is destroyed.
 pub(super) async fn remove(control: &Control, wanted: &Remove, json: bool) -> Result<Outcome> {
     let store = StoreId(wanted.leave.store);
     let what = described(control, store).await?;
@@ -35,7 +34,6 @@ pub(super) async fn remove(control: &Control, wanted: &Remove, json: bool) -> Re
     follow(control, begun, wanted.leave.wait, json).await
 }
 
-/// Names the store, its node, and the replicas that are moved off it and destroyed there.
 async fn described(control: &Control, store: StoreId) -> Result<String> {
     let infos = control.stores(&[store]).await?;
     let mut infos = infos.iter();
@@ -105,7 +103,6 @@ fn is_over(progress: &StoreProgress) -> bool {
     }
 }
 
-/// The progress line, which is overwritten on a terminal.
 struct View {
     json: bool,
     on_terminal: bool,

@@ -36,7 +36,6 @@ pub(crate) async fn placement(control: &Control, json: bool) -> Result<Outcome> 
     Ok(Outcome::Done)
 }
 
-/// Prints why the leader and the replicas of a region are where they are.
 pub(crate) async fn explain(control: &Control, wanted: &Explain, json: bool) -> Result<Outcome> {
     let response = match (wanted.region, &wanted.key) {
         (Some(region), _) => control.explain(RegionId(region)).await?,
@@ -65,7 +64,6 @@ pub(crate) async fn explain(control: &Control, wanted: &Explain, json: bool) -> 
     Ok(Outcome::Done)
 }
 
-/// Prints JSON objects, then the rows of tables.
 fn objects(heads: &[serde_json::Value], tables: &[Vec<Vec<Cell>>]) -> Result<()> {
     let mut out = Output::new();
     for head in heads {
@@ -163,7 +161,6 @@ fn permille(name: &'static str, permille: u32) -> Cell {
     formatted(name, percent(permille.into()), f64::from(permille) / 10.0)
 }
 
-/// Formats thousandths as a percentage.
 fn percent(permille: u64) -> String {
     format!("{}.{}", permille / 10, permille % 10)
 }
@@ -181,7 +178,6 @@ fn speed_source(store: &StorePlacement) -> &'static str {
     }
 }
 
-/// Returns a line for each store that counts as so slow that leaders are better elsewhere.
 fn slow_stores(response: &PlacementResponse, name: impl Fn(u64) -> String) -> Vec<String> {
     let Some(fastest) = fastest(response) else { return Vec::new() };
     let reached = response.stores.iter().filter(|store| !store.unreachable);
@@ -221,7 +217,6 @@ fn slow_store(
     text
 }
 
-/// Returns the operations a second at which a class begins.
 fn per_second(class: u32) -> u64 {
     2_f64.powf(f64::from(class.min(126)) / 2.0) as u64
 }
@@ -234,7 +229,6 @@ fn region(response: &ExplainResponse) -> Result<RegionRow> {
     RegionRow::from_info(response.region.clone().unwrap_or_default())
 }
 
-/// Formats a region with the verdict on each store.
 pub(crate) fn explain_text(response: &ExplainResponse) -> Result<String> {
     let row = region(response)?;
     let heat = heat_text(&response.heat.unwrap_or_default());
@@ -286,19 +280,16 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time after which the operator is no longer followed; it continues.
 const FOLLOW_LIMIT: Duration = Duration::from_secs(600);
 
-/// An operator of the placement group.
 pub(crate) struct Change<'a> {
     control: &'a Control,
     operator: u64,
 }
 
 impl<'a> Change<'a> {
-    /// Follows the operator with this ID.
     pub(crate) fn new(control: &'a Control, operator: u64) -> Self {
         Self { control, operator }
     }
 
-    /// Waits for the end of the operator and prints its result.
     pub(crate) async fn wait(self, json: bool) -> Result<Outcome> {
         let started = Instant::now();
         let ended = self.ended().await?;
@@ -316,7 +307,6 @@ impl<'a> Change<'a> {
         Err(Error::Refused(format!("{}: {}", ended.what, ended.detail)))
     }
 
-    /// Waits for the end of the operator and returns its final state.
     pub(crate) async fn ended(&self) -> Result<OperatorInfo> {
         let started = Instant::now();
         loop {

@@ -20,7 +20,6 @@ pub(crate) fn stores(infos: &[StoreInfo]) -> Vec<Vec<Cell>> {
     infos.iter().map(store).collect()
 }
 
-/// Rows of the stores as one node knows them.
 pub(crate) fn known_stores(infos: &[StoreInfo]) -> Vec<Vec<Cell>> {
     let row = |info: &StoreInfo| {
         let age_ms = u64::try_from(info.heartbeat_age_ms).ok();
@@ -191,7 +190,6 @@ fn region(row: &RegionRow) -> Vec<Cell> {
     ]
 }
 
-/// Formats a replica's store, with marks for its role and state.
 fn peer_text(row: &RegionRow, peer: &Peer) -> String {
     let role = match peer.role {
         PeerRole::Voter => "",

@@ -22,7 +22,6 @@ pub(super) struct Folder {
     /// not at all.
     temporary: PathBuf,
     known: HashSet<PathBuf>,
-    /// Modes and empty folders that the store keeps.
     kept: Attributes,
     /// Times at which the exported pairs expire, and those of the directory's other files.
     expiries: Attributes,

@@ -1,6 +1,4 @@
-//! `stele export`: writes all pairs as files or as JSON lines.
-//!
-//! Export of pairs as JSON lines, one object each.
+//! `stele export`: writes all pairs as files, or as JSON lines, one object each.
 
 mod folder;
 
@@ -37,7 +35,6 @@ const SYNCS: Syncs = Syncs {
     file_system: |dir| Ok(rustix::fs::syncfs(File::open(dir)?)?),
 };
 
-/// Destination of exported pairs.
 trait Destination {
     /// Writes one pair. `Invalid` refuses only this pair.
     fn write(&mut self, pair: &Pair) -> Result<()>;

@@ -13,19 +13,9 @@ use stele_types::command::check_user_key;
 use stele_types::size::{VALUE_BYTES_MAX, check_value_bytes};
 use stele_types::{Error, Result, is_expired};
 
-/// Entry below the directory.
 enum Found {
-    File {
-        path: PathBuf,
-        bytes: u64,
-        mode: u32,
-    },
-    Folder {
-        path: PathBuf,
-        mode: u32,
-        is_empty: bool,
-    },
-    /// A symbolic link or a special file, and its kind.
+    File { path: PathBuf, bytes: u64, mode: u32 },
+    Folder { path: PathBuf, mode: u32, is_empty: bool },
     Special(PathBuf, &'static str),
     Unreadable(Error),
 }
@@ -61,7 +51,6 @@ pub(super) fn read(from: &Path, mut kept: Attributes, sink: &mut Sink) -> Result
     Ok(kept)
 }
 
-/// Returns the times at which pairs expire, which an export left in its directory.
 fn expiries(from: &Path) -> Result<Attributes> {
     let path = from.join(attributes::NAME);
     match fs::read(&path) {
@@ -77,7 +66,6 @@ fn attribute(mode: u32, usual: u32, is_needed: bool) -> Attribute {
     Attribute { mode: (mode != usual || is_needed).then_some(mode), expires_at_s: None }
 }
 
-/// Returns the bytes of all files, for the progress bar.
 pub(super) fn total_bytes(from: &Path) -> u64 {
     let mut total = 0;
     let walked = walk(from, &mut |found| {

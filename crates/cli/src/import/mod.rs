@@ -1,12 +1,11 @@
-//! `stele import`: stores files or JSON lines.
+//! `stele import`: stores files, or JSON lines as `stele export` and `stele scan --json` write
+//! them: `{"key": …, "value": …[, "expires_at_s": …]}`. In place of `key` and `value` a line may
+//! have `key_hex`, `key_base64`, `value_hex`, `value_base64`; in place of the Unix time
+//! `expires_at_s` the seconds from now, `ttl_s`.
 //!
 //! Running an interrupted import again resumes it: a pair that the store holds with the same value
 //! is not written again. Only the pairs are stored; there is no bookmark that could be wrong, and
 //! files changed meanwhile are updated.
-//!
-//! Import of JSON lines, as `stele export` and `stele scan --json` write them: `{"key": …, "value": …[,
-//! "expires_at_s": …]}`. In place of `key` and `value` a line may have `key_hex`, `key_base64`,
-//! `value_hex`, `value_base64`; in place of the Unix time `expires_at_s` the seconds from now, `ttl_s`.
 
 mod folder;
 mod writer;
@@ -46,7 +45,6 @@ const CHUNK_BYTES: u64 = 4 << 20;
 /// Maximum number of chunks in the channel: reading proceeds ahead of writing in bounded memory.
 const CHUNKS_WAITING: usize = 2;
 
-/// Item that a source yields.
 enum Item {
     Pair {
         key: Vec<u8>,
@@ -55,12 +53,19 @@ enum Item {
         expires_at_s: u64,
         source_bytes: u64,
     },
-    /// A pair that had expired.
-    Expired { source_bytes: u64 },
+    Expired {
+        source_bytes: u64,
+    },
     /// An item that cannot be read or stored; the import continues.
-    Refused { what: String, error: Error, source_bytes: u64 },
-    /// A symbolic link or other special file.
-    Skipped { path: PathBuf, kind: &'static str },
+    Refused {
+        what: String,
+        error: Error,
+        source_bytes: u64,
+    },
+    Skipped {
+        path: PathBuf,
+        kind: &'static str,
+    },
 }
 
 /// Collects items into chunks. Sending fails after the writing side has stopped.
@@ -136,7 +141,6 @@ pub(crate) fn run(args: &Import) -> Result<Outcome> {
     Ok(if is_whole { Outcome::Done } else { Outcome::Failed })
 }
 
-/// Returns the attributes that earlier imports of folders left in the store.
 fn kept_attributes(store: &Store) -> Result<Attributes> {
     let text = store.get(attributes::NAME.as_bytes())?;
     text.map_or(Ok(Attributes::default()), |(text, _)| Attributes::parse(&text))

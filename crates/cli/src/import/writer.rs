@@ -11,7 +11,6 @@ use stele_types::{Error, Result};
 const WAITING_MAX: usize = 1024;
 const WAITING_BYTES_MAX: u64 = 32 << 20;
 
-/// Counts of an import.
 #[derive(Debug, Default)]
 pub(super) struct ImportCounts {
     pub written: u64,

@@ -1,7 +1,5 @@
-//! `stele inspect`: prints the records of a store's files without opening the store. Nothing is
-//! locked, repaired or written, and damage is printed as records.
-//!
-//! Records of each kind of file, one line each.
+//! `stele inspect`: prints the records of a store's files, one line each, without opening the
+//! store. Nothing is locked, repaired or written, and damage is printed as records.
 
 mod identity;
 
@@ -15,7 +13,6 @@ use stele_log::inspect::{Row, What};
 use stele_types::{Error, Result};
 use stele_vfs::{RealVfs, Vfs};
 
-/// Output of records, with a count of the damaged ones.
 struct Printer {
     out: Output,
     json: bool,

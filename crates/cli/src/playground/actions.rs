@@ -16,7 +16,6 @@ use stele_client::messages::OperatorState;
 use stele_types::size::counted;
 use stele_types::{Error, KeyRange, PeerRole, Region, RegionId, Result, StoreId};
 
-/// Maximum number of pairs that a scan prints.
 const SCAN_PAIRS_MAX: usize = 50;
 
 /// Runs a command; returns false to quit.
@@ -138,7 +137,6 @@ async fn pause(cluster: &mut Cluster, name: &str) -> Result<String> {
     Ok(format!("{name} paused{}", after_loss(cluster, &led).await?))
 }
 
-/// Waits for new leaders of the regions that a lost node led, and formats the result.
 async fn after_loss(cluster: &mut Cluster, led: &[RegionId]) -> Result<String> {
     let tolerance = cluster.fault_tolerance();
     if tolerance.is_none() {
@@ -291,7 +289,6 @@ mod tests {
         region(&stores.iter().map(|store| (*store, PeerRole::Voter)).collect::<Vec<_>>())
     }
 
-    /// Maps stores to their nodes.
     fn on(stores: &[(u64, usize)]) -> BTreeMap<StoreId, usize> {
         stores.iter().map(|(store, node)| (StoreId(*store), *node)).collect()
     }

@@ -23,22 +23,17 @@ const LEADER_WITHIN: Duration = Duration::from_secs(30);
 /// Several times the interval in which a working node reports.
 const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 
-/// The processes and a client of the cluster.
 pub(super) struct Cluster {
     nodes: Arc<Mutex<Nodes>>,
-    /// Client for keys.
     pub client: Client,
-    /// Client for administration.
     pub control: Control,
     node_of: BTreeMap<StoreId, usize>,
-    /// Regions as seen last.
     regions: Vec<RegionRow>,
     /// Time at which a full disk was first seen.
     full_since: Option<Instant>,
 }
 
 impl Cluster {
-    /// Connects to the nodes and waits until all stores are known.
     pub(super) async fn connect(nodes: Arc<Mutex<Nodes>>) -> Result<Self> {
         let addresses: Vec<String> =
             nodes.lock().list().iter().map(|node| node.address.clone()).collect();
@@ -70,7 +65,6 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Locks the processes.
     pub(super) fn nodes(&self) -> MutexGuard<'_, Nodes> {
         self.nodes.lock()
     }
@@ -168,7 +162,6 @@ impl Cluster {
         parse_bytes(&items.first()?.value).ok()
     }
 
-    /// Reads the regions as the placement group knows them now.
     pub(super) async fn refresh_regions(&mut self) -> Result<&[RegionRow]> {
         let mut rows = self.control.regions(&KeyRange::all(), true).await?;
         // A new leader of the placement group knows regions as last persisted, which may be older.
@@ -182,7 +175,6 @@ impl Cluster {
         Ok(&self.regions)
     }
 
-    /// Returns the regions seen last that stores of this node led.
     pub(super) fn regions_led_by(&self, node: usize) -> Vec<RegionId> {
         let leads = |row: &&RegionRow| {
             row.leader_store.is_some_and(|store| self.node_of.get(&store) == Some(&node))
@@ -190,7 +182,6 @@ impl Cluster {
         self.regions.iter().filter(leads).map(|row| row.region.id).collect()
     }
 
-    /// Returns the stores of running nodes, with their nodes.
     fn running(&self) -> BTreeMap<StoreId, usize> {
         let mut nodes = self.nodes.lock();
         nodes.check_exits();
@@ -252,7 +243,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Returns the committed index that a region's leader reports.
     async fn committed(&self, row: &RegionRow, running: &BTreeMap<StoreId, usize>) -> Option<u64> {
         for peer in row.region.peers.iter().filter(|peer| running.contains_key(&peer.store)) {
             let replica = self.control.replica(row.region.id, peer.store).await;
@@ -309,7 +299,6 @@ impl Cluster {
     }
 }
 
-/// Formats the space that a full disk lacks.
 fn describe_shortage(free: u64, reserved: Option<u64>) -> String {
     let free_text = format_bytes(free);
     match reserved {

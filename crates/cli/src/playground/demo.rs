@@ -13,7 +13,6 @@ use stele_types::{Error, KeyRange, RegionId, Result};
 /// Number of pairs, and bytes of each value.
 const PAIRS: usize = 2_000;
 const VALUE_BYTES: usize = 4 << 10;
-/// Number of pairs written while a node is down.
 const PAIRS_DOWN: usize = 200;
 /// Maximum number of rounds until all checksums are of the same index.
 const CHECKSUM_ROUNDS_MAX: usize = 50;
@@ -85,7 +84,6 @@ async fn compare_replicas(cluster: &mut Cluster) -> Result<usize> {
     Ok(replicas)
 }
 
-/// Compares the replicas of a region; returns their number.
 async fn compare(cluster: &Cluster, region: RegionId) -> Result<usize> {
     let compared = cluster.control.compare_replicas(region, CHECKSUM_ROUNDS_MAX).await?;
     match compared.verdict {

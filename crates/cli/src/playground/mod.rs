@@ -45,7 +45,6 @@ pub(crate) fn run(args: &Playground) -> Result<Outcome> {
     }
 }
 
-/// Makes the devices of the given nodes slower, and those of all others as fast as they are.
 fn slow_down(nodes: &mut Nodes, slow: &[(String, u32)]) -> Result<()> {
     for at in 0..nodes.list().len() {
         nodes.slow(at, 1)?;
@@ -142,7 +141,6 @@ fn end_on_signals(runtime: &Runtime, nodes: &Arc<Mutex<Nodes>>, home: &Home) {
     }
 }
 
-/// Directory of the nodes' data.
 enum Home {
     Temporary(TempDir),
     Kept(PathBuf),

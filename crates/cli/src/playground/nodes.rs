@@ -13,27 +13,21 @@ use std::time::{Duration, Instant};
 use stele_types::{Error, Result};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Address on which the nodes listen.
 const HOST: &str = "127.0.0.1";
 /// File that keeps a node's port, so that the same directory always has the same port.
 const PORT_FILE: &str = "port";
-/// File for a node's standard error.
 const LOG_FILE: &str = "log";
-/// File with the factor by which a node's devices are slower.
 const SCALE_FILE: &str = "device-scale";
 /// Lines and bytes of the log that an error shows.
 const LOG_END_LINES: usize = 8;
 const LOG_END_BYTES: u64 = 8 << 10;
-/// Settings that the playground sets itself.
 const OWN_SETTINGS: [&str; 4] = ["STELE_LISTEN", "STELE_ADVERTISE", "STELE_JOIN", "STELE_STORE"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Running.
     Up,
     /// Stopped by SIGSTOP.
     Paused,
-    /// Not running.
     Down,
 }
 
@@ -87,14 +81,12 @@ impl Nodes {
         found.ok_or_else(names)
     }
 
-    /// Starts all nodes and waits until each is ready.
     pub(super) fn start_all(&mut self) -> Result<()> {
         let waits: Vec<Wait> =
             (0..self.list.len()).map(|at| self.spawn(at)).collect::<Result<_>>()?;
         waits.into_iter().try_for_each(|wait| self.wait(wait))
     }
 
-    /// Starts a node that is down and waits until it is ready.
     pub(super) fn start(&mut self, at: usize) -> Result<()> {
         let wait = self.spawn(at)?;
         self.wait(wait)
@@ -158,12 +150,10 @@ impl Nodes {
         }
     }
 
-    /// Returns the last lines of all nodes' logs.
     pub(super) fn log_ends(&self) -> String {
         self.list.iter().map(|node| format!("\n{}{}", node.name, node.log_end())).collect()
     }
 
-    /// Kills a node with SIGKILL.
     pub(super) fn kill(&mut self, at: usize) -> Result<()> {
         let node = self.node(at)?;
         if let Some(mut child) = node.child.take() {
@@ -185,12 +175,10 @@ impl Nodes {
         written.map_err(|error| Error::io("write", &path, error))
     }
 
-    /// Stops a running node with SIGSTOP.
     pub(super) fn pause(&mut self, at: usize) -> Result<()> {
         self.signal(at, rustix::process::Signal::STOP, State::Up, State::Paused)
     }
 
-    /// Resumes a paused node with SIGCONT.
     pub(super) fn resume(&mut self, at: usize) -> Result<()> {
         self.signal(at, rustix::process::Signal::CONT, State::Paused, State::Up)
     }
@@ -217,7 +205,6 @@ impl Nodes {
         Ok(())
     }
 
-    /// Marks nodes as down that ended by themselves.
     pub(super) fn check_exits(&mut self) {
         for node in &mut self.list {
             if let Some(child) = &mut node.child
@@ -247,7 +234,6 @@ impl Drop for Nodes {
     }
 }
 
-/// A started node that is not yet known to be ready.
 struct Wait {
     at: usize,
     first_line: Receiver<String>,
@@ -273,7 +259,6 @@ fn first_line(stdout: Option<ChildStdout>) -> Receiver<String> {
 }
 
 impl Node {
-    /// Formats the last lines of the node's log, one per line.
     fn log_end(&self) -> String {
         let path = self.dir.join(LOG_FILE);
         let head = format!("; the end of its log ({}):", path.display());
@@ -305,7 +290,6 @@ fn log_end(path: &Path) -> std::io::Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Removes the colour codes from a line.
 fn plain(line: &str) -> String {
     let mut out = String::new();
     let mut is_escape = false;

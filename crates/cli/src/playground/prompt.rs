@@ -37,7 +37,6 @@ pub(super) enum PromptCommand {
         node: String,
         factor: u32,
     },
-    /// Put values for some seconds.
     Load {
         seconds: u64,
     },
@@ -157,16 +156,13 @@ fn slow(rest: &[&str]) -> Result<PromptCommand> {
     Ok(PromptCommand::Slow { node: (*node).to_owned(), factor })
 }
 
-/// Source of lines.
 pub(super) enum PromptLines {
-    /// A terminal with line editing and history.
     Edited(Box<rustyline::DefaultEditor>),
     /// Any other input; each line is printed before it runs.
     Piped(std::io::Lines<std::io::StdinLock<'static>>),
 }
 
 impl PromptLines {
-    /// Reads standard input.
     pub(super) fn new() -> Result<Self> {
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {
@@ -200,7 +196,6 @@ impl PromptLines {
         }
     }
 
-    /// Returns whether a person types the lines.
     pub(super) fn are_interactive(&self) -> bool {
         matches!(self, Self::Edited(_))
     }

@@ -46,7 +46,6 @@ impl Server {
         page.split_once("\r\n\r\n").unwrap().1.to_owned()
     }
 
-    /// Ends the process as a crash does.
     fn kill(mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();

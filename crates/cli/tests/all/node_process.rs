@@ -11,7 +11,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 struct Node {
     process: Child,
     address: String,
-    /// The lines that a node prints when it serves.
     printed: Vec<String>,
 }
 

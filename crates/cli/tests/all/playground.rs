@@ -8,7 +8,6 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Runs a playground with empty standard input.
 fn playground(arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
     let mut command = stele();
     command.arg("playground").args(arguments).envs(variables.iter().copied());
@@ -46,7 +45,6 @@ fn a_node_that_does_not_start_is_shown_with_the_end_of_its_log() {
     assert!(ran.text().starts_with(&in_use), "{ran:?}");
 }
 
-/// A running playground that reads lines.
 struct Prompt {
     child: Child,
     lines: Receiver<String>,

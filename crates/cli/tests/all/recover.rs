@@ -114,7 +114,6 @@ fn a_cluster_goes_on_from_the_directory_that_is_left() {
     server.kill();
 }
 
-/// The lost stores are removed already, and one that runs in spite of that is refused.
 fn the_lost_stores_are_refused(server: &Server, dir: &Path) {
     let is_alone = || {
         let stores = server.run("ctl --cluster @ stores --json").ok();

@@ -92,7 +92,6 @@ impl Control {
     }
 }
 
-/// What the calls of one round ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Round {
     /// Index that every replica must have applied; 0 for any.
@@ -115,7 +114,6 @@ impl Round {
         (index && clock).then_some(verdict)
     }
 
-    /// Returns the round after these answers.
     fn next(self, replicas: &[messages::LocalChecksumResponse]) -> Self {
         let applied_index = replicas.iter().map(|replica| replica.applied_index).max();
         let last_clock_s = replicas.iter().map(|replica| replica.clock_s).max();

@@ -221,7 +221,6 @@ impl Control {
         }
     }
 
-    /// Calls the leader of the placement group, found through any node that responds.
     async fn call_leader<C: ControlCall>(&self, mut call: C) -> Result<C::Response> {
         call.set_cluster(self.router.pd_client.cluster());
         let mut tries = Tries::new(&self.options);
@@ -297,7 +296,6 @@ impl Control {
         }
     }
 
-    /// Returns the known leader, then every other known node.
     fn candidates(&self) -> Vec<String> {
         let leader = self.leader.lock().clone();
         let mut candidates: Vec<String> = leader.into_iter().collect();

@@ -18,7 +18,6 @@ use tokio::task::{JoinError, JoinSet};
 /// Maximum number of keys and bytes in one message.
 const PART_KEYS_MAX: usize = 512;
 const PART_BYTES_MAX: usize = 1 << 20;
-/// Maximum number of parts in flight.
 const PARTS_AT_ONCE: usize = 16;
 
 /// A pair to put.
@@ -39,7 +38,6 @@ impl PutPair {
     }
 }
 
-/// Part of a request for one key.
 trait Item: Clone + Send + 'static {
     type Call: RawCall;
     const UNIT: Unit = Unit::Keys;
@@ -54,7 +52,6 @@ trait Item: Clone + Send + 'static {
     }
 }
 
-/// Request for many keys.
 trait KeysCall: RawCall {
     fn of(keys: Vec<Bytes>, cf: String) -> Self;
 }
@@ -77,7 +74,6 @@ impl KeysCall for kvrpcpb::RawBatchDeleteRequest {
     }
 }
 
-/// Key of a call for many of them.
 #[derive(Clone)]
 struct KeyOf<C>(Bytes, PhantomData<C>);
 
@@ -200,7 +196,6 @@ impl Client {
         ended.into_result(items_count)
     }
 
-    /// Sends items that were in one region when they were split off.
     async fn part<I: Item>(self, items: Vec<I>, mut tries: Tries) -> Ended<I> {
         let mut waiting = vec![Part { items, is_ambiguous: false }];
         let mut ended = Ended::default();
@@ -246,15 +241,12 @@ impl Client {
 
 type ResponseOf<I> = <<I as Item>::Call as crate::call::Call>::Response;
 
-/// Items that are sent together.
 struct Part<I> {
     items: Vec<I>,
-    /// Whether an attempt may have taken effect.
     is_ambiguous: bool,
 }
 
 impl<I> Part<I> {
-    /// Splits a part that was too long for one message.
     fn halves(self) -> [Self; 2] {
         let Self { mut items, is_ambiguous } = self;
         let upper = items.split_off(items.len() / 2);

@@ -94,13 +94,10 @@ impl Client {
 /// What has a time limit of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TimeLimit {
-    /// The whole call.
     Call,
-    /// The part of each region.
     Region,
 }
 
-/// How far a call for a range has come.
 #[derive(Debug, Default)]
 struct Progress {
     regions_done: u64,
@@ -109,7 +106,6 @@ struct Progress {
     /// Keys of the last try in `rest`; if any may have taken effect, of all tries: regions change in
     /// between.
     tried: Option<KeyRange>,
-    /// Whether a try may have taken effect.
     is_ambiguous: bool,
 }
 
@@ -133,7 +129,6 @@ impl Progress {
         self.is_ambiguous = self.tried.is_some();
     }
 
-    /// Returns the error of a write that stopped here for a failure.
     fn into_error(self, first: Error) -> Error {
         let (not_done, unknown) = match (&self.tried, self.is_ambiguous) {
             (None, _) => (0, 0),

@@ -31,7 +31,6 @@ pub struct ScanOptions {
 const FIRST_PAGE: u32 = 16;
 const KEYS_PAGE: u32 = 4096;
 const PAGE_MAX: u32 = 4096;
-/// Target length of a page in bytes.
 const PAGE_BYTES: u64 = 4 << 20;
 
 /// A running scan. The pairs of each page are those of some moment of its call.
@@ -155,7 +154,6 @@ impl Scan {
         (!is_done).then_some(rest)
     }
 
-    /// Adapts the number of pairs per page to their length.
     fn adapt(&mut self, pairs: &[Pair]) {
         let bytes: usize = pairs.iter().map(|pair| pair.key.len() + pair.value.len()).sum();
         let each = (bytes as u64 / pairs.len().max(1) as u64).max(1);

@@ -1,7 +1,5 @@
-//! Operations on one key.
-//!
-//! Read-modify-writes of one key. None is retried once it may have taken effect: it then fails with
-//! `Undetermined`.
+//! Operations on one key. A read-modify-write is not retried once it may have taken effect: it then
+//! fails with `Undetermined`.
 
 use crate::Client;
 use crate::call::RawCall;
@@ -109,7 +107,6 @@ impl Client {
         Ok(Swap { succeeded: response.succeed, previous })
     }
 
-    /// Sends a call to the region of `key` until a store responds.
     pub(super) async fn send<C: RawCall>(&self, key: &Bytes, call: &C) -> Result<C::Response> {
         let mut tries = self.tries();
         loop {

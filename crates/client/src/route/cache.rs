@@ -10,10 +10,8 @@ use stele_types::{KeyRange, Peer, PeerId, PeerRole, Region, RegionId};
 /// Maximum number of cached regions; above it the cache is cleared.
 const REGIONS_MAX: usize = 1 << 17;
 
-/// Destination of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
-    /// Region that holds the key.
     pub region: Arc<Region>,
     /// Presumed leader, or a peer that may know it.
     pub peer: Peer,
@@ -26,7 +24,6 @@ struct Entries {
     starts: HashMap<RegionId, Bytes>,
 }
 
-/// Cached regions by key.
 #[derive(Debug, Default)]
 pub(crate) struct RegionCache {
     entries: RwLock<Entries>,
@@ -139,7 +136,6 @@ impl Entries {
         self.by_start.get(self.starts.get(&id)?).cloned()
     }
 
-    /// Returns the entry of that region in that version.
     fn entry_of(&mut self, route: &Route) -> Option<&mut Route> {
         let current = self.by_start.get_mut(&route.region.range.start)?;
         let is_same =

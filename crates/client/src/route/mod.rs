@@ -19,11 +19,8 @@ use std::sync::Arc;
 use stele_proto::kvrpcpb;
 use stele_types::{Error, Result};
 
-/// State shared by all handles of a client.
 pub(crate) struct Router {
-    /// Connections to nodes, shared with the PD client.
     pub connections: Arc<Connections>,
-    /// Source of regions and store addresses.
     pub pd_client: PdRpcClient,
     regions: RegionCache,
 }
@@ -33,7 +30,6 @@ impl Router {
         Self { connections, pd_client, regions: RegionCache::default() }
     }
 
-    /// Returns the region that holds `key`.
     pub(crate) async fn locate(&self, key: &Bytes, tries: &mut Tries) -> Result<Route> {
         loop {
             if let Some(route) = self.regions.find(key) {

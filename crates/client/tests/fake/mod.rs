@@ -25,7 +25,6 @@ use tonic::transport::Server;
 
 pub(crate) const CLUSTER: u64 = 7001;
 
-/// Scripted outcome of a raw call.
 #[derive(Clone, Debug)]
 pub(crate) enum Fate {
     /// Not executed; a region error is returned.
@@ -38,7 +37,6 @@ pub(crate) enum Fate {
     ActAndFail(tonic::Code),
     /// The response carries this final error.
     Final(&'static str),
-    /// No response.
     Hang,
 }
 
@@ -67,7 +65,6 @@ pub(crate) struct Stored {
 pub(crate) struct State {
     pub nodes: Vec<Node>,
     pub regions: Vec<Region>,
-    /// Leader's store by region.
     pub leaders: BTreeMap<u64, u64>,
     /// Regions that PD returns in place of `regions`.
     pub pd_regions: Option<Vec<Region>>,
@@ -84,7 +81,6 @@ pub(crate) struct State {
     /// Responses to progress requests; the last one repeats.
     pub progress: VecDeque<messages::StoreProgress>,
     pub config: Vec<messages::ConfigItem>,
-    /// Moves of the placement group's answer.
     pub moves: Vec<messages::OperatorInfo>,
     /// Seconds by which the clock of a store is ahead.
     pub clocks_ahead: BTreeMap<u64, u64>,
@@ -162,7 +158,6 @@ impl State {
     }
 }
 
-/// A running fake cluster.
 pub(crate) struct Fake {
     state: Arc<Mutex<State>>,
     servers: Vec<Option<Runtime>>,
@@ -204,7 +199,6 @@ impl Fake {
         self.servers.push(Some(self.serve(node, listener)));
     }
 
-    /// Serves a node on a runtime of its own, which can be ended like a process.
     fn serve(&self, node: usize, listener: std::net::TcpListener) -> Runtime {
         let service = Service { state: Arc::clone(&self.state), node };
         let router = Server::builder()
@@ -228,7 +222,6 @@ impl Fake {
         self.state().nodes.iter().map(|node| node.address.clone()).collect()
     }
 
-    /// Ends a node with all its connections.
     pub(crate) fn kill(&mut self, node: usize) {
         if let Some(server) = self.servers[node].take() {
             server.shutdown_background();

@@ -133,7 +133,6 @@ impl Pd for Service {
     }
 }
 
-/// Returns a key above every region's start key.
 pub(super) fn highest() -> Bytes {
     Bytes::from(vec![u8::MAX; 9000])
 }

@@ -17,7 +17,6 @@ use tonic::{Request, Response, Status, Streaming};
 
 pub(super) type RpcResult<T> = Result<Response<T>, Status>;
 
-/// Checks a call as a store does, in the protocol's order.
 fn check(state: &State, node: usize, context: &Context) -> Result<Region, Box<errorpb::Error>> {
     let addressed = context.peer.unwrap_or_default();
     if !state.nodes[node].stores.contains(&addressed.store_id) {
@@ -48,7 +47,6 @@ fn boxed(set: impl FnOnce(&mut errorpb::Error)) -> Box<errorpb::Error> {
     Box::new(error(set))
 }
 
-/// Error that replaces a call's response.
 pub(super) enum End {
     Refused(Box<errorpb::Error>),
     Final(&'static str),

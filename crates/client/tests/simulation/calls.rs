@@ -46,12 +46,10 @@ const KINDS: [Kind; 11] = [
 #[derive(Debug)]
 pub(super) struct Call {
     pub kind: Kind,
-    /// Keys, with their numbers.
     keys: Vec<(String, u32)>,
 }
 
 impl Kind {
-    /// Whether the keys exist before the call, and it deletes them.
     fn deletes(self) -> bool {
         matches!(self, Delete | GetAndDelete | BatchDelete | DeleteRange)
     }
@@ -140,7 +138,6 @@ impl Call {
         }
     }
 
-    /// Returns how often the call was executed for a key.
     fn times(&self, key: &str, network: &Network) -> u64 {
         let state = network.state();
         let found = state.pairs.get(&(self.kind.family_name(), Bytes::from(key.to_owned())));
@@ -151,7 +148,6 @@ impl Call {
         }
     }
 
-    /// Checks what the call returned against what the cluster executed, after all has ended.
     pub(super) fn check(&self, ended: &Result<()>, network: &Network) -> Result<(), String> {
         let times: Vec<u64> = self.keys.iter().map(|(key, _)| self.times(key, network)).collect();
         let executed = times.iter().filter(|times| **times > 0).count() as u64;

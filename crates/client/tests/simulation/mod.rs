@@ -65,7 +65,6 @@ async fn run_on_its_clock(seed: u64) -> Run {
     Run { network, ends }
 }
 
-/// Makes calls at the same time.
 async fn some_calls(
     client: &Client,
     network: &Arc<Network>,
@@ -85,7 +84,6 @@ async fn some_calls(
     calls.join_all().await
 }
 
-/// Changes the cluster from time to time.
 async fn change(network: Arc<Network>) {
     let splits = ["c", "g", "k", "p", "t", "w"];
     let mut next_split = 0;
@@ -143,7 +141,6 @@ fn each_end_of_a_call_is_what_the_cluster_executed() {
     assert!(seeds < 100 || counts.iter().all(|count| *count > 10), "{counts:?}");
 }
 
-/// Runs a seed, and counts the ends of its calls.
 fn check(seed: u64, counts: &[AtomicU64; 4]) {
     let replay = format!(
         "seed {seed}; replay: {SEED}={seed} cargo test -p stele-client --test client each_end"

@@ -25,7 +25,6 @@ use tower::Service as _;
 type Request = http::Request<Body>;
 type Response = http::Response<Body>;
 
-/// The fake cluster behind its network.
 pub(super) struct Network {
     state: Arc<Mutex<State>>,
     nodes: Vec<Node>,
@@ -82,18 +81,15 @@ impl Network {
         self.state().unruly.is_some() && self.below(one_in) == 0
     }
 
-    /// Breaks all connections to a node.
     pub(super) fn cut(&self, node: usize) {
         self.nodes[node].cuts.send_replace(());
     }
 
-    /// Stops a node for some time.
     pub(super) fn stop(&self, node: usize, time: Duration) {
         *self.nodes[node].down_until.lock().unwrap() = Instant::now() + time;
         self.cut(node);
     }
 
-    /// Whether a connection took a request with this key from the client.
     pub(super) fn has_taken(&self, number: u32) -> bool {
         self.taken.lock().unwrap().contains(&number)
     }
@@ -127,7 +123,6 @@ impl Node {
     }
 }
 
-/// The network as one client uses it.
 pub(super) struct Dialler(pub Arc<Network>);
 
 impl Dial for Dialler {
@@ -188,7 +183,6 @@ fn broken() -> Status {
 type Cut = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Link {
-    /// Returns the next break of the connections to the node.
     fn cut(&self) -> Cut {
         let mut cuts = self.network.nodes[self.node].cuts.subscribe();
         Box::pin(async move { drop(cuts.changed().await) })
@@ -249,7 +243,6 @@ impl Link {
     }
 }
 
-/// Body of a unary request that has arrived.
 struct Arrived(VecDeque<Bytes>);
 
 impl http_body::Body for Arrived {
@@ -264,12 +257,10 @@ impl http_body::Body for Arrived {
     }
 }
 
-/// One direction of a stream.
 struct Pipe {
     body: Body,
     link: Link,
     cut: Cut,
-    /// Frame on its way.
     held: Option<Frame<Bytes>>,
     /// Time of its arrival, or until the next one is taken.
     wait: Option<Pin<Box<Sleep>>>,

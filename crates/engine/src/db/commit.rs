@@ -45,7 +45,6 @@ use stele_types::{
     Result, Term,
 };
 
-/// The one region of an embedded store.
 pub(crate) const EMBEDDED_REGION: RegionId = RegionId(1);
 /// An embedded store has no elections.
 const EMBEDDED_TERM: Term = Term(1);
@@ -56,17 +55,14 @@ const YIELDS_MAX: usize = 2;
 
 /// Steps 3 and 4, as the store does them.
 pub(crate) trait CommitSteps: Send + Sync {
-    /// Decides the modifications of a group, and adds their results to its operations.
     fn decide(
         &self,
         group: &mut CommandBuilder,
         modifications: Vec<PendingModification>,
     ) -> Result<()>;
 
-    /// Makes a group durable.
     fn append(&self, group: CommandBuilder) -> Result<CommittedEntry>;
 
-    /// Makes a durable group visible.
     fn apply(&self, entry: CommittedEntry) -> Result<()>;
 
     /// Refuses all further groups because of `error`, which it returns.
@@ -161,7 +157,6 @@ impl CommitPipeline {
         self.join(bytes, |group| add(&mut group.builder), callback)
     }
 
-    /// Joins the open group with a modification, which the group's leader decides.
     pub(super) fn submit_modification(
         self: &Arc<Self>,
         modification: PendingModification,
@@ -373,7 +368,6 @@ fn assist(store: &Store, bytes: u64) -> Result<()> {
 
 pub(super) type Callback = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// Outcome of one group, shared by all its members.
 #[derive(Default)]
 struct Outcome {
     state: Mutex<OutcomeState, { rank::COMMIT_OUTCOME }>,
@@ -394,7 +388,6 @@ fn copy(result: &Result<()>) -> Result<()> {
 }
 
 impl Outcome {
-    /// Creates the outcome of a call that had nothing to do.
     fn done() -> Arc<Self> {
         let outcome = Arc::new(Self::default());
         outcome.finish(Ok(()));
@@ -414,7 +407,6 @@ impl Outcome {
         self.call_back(&result);
     }
 
-    /// Runs the callbacks registered so far.
     fn call_back(&self, result: &Result<()>) {
         let callbacks = std::mem::take(&mut self.state.lock().callbacks);
         for callback in callbacks {

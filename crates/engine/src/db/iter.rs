@@ -1,8 +1,6 @@
 //! Iteration: keys and references from the index, values read in slices that grow, each slice
-//! sorted by location. In a long scan the next slices are read while the last one is used.
-//!
-//! Key groups (KV-SSD section 3.1): keys with first four bytes that agree with a prefix in the
-//! bits of a mask.
+//! sorted by location. In a long scan the next slices are read while the last one is used. A
+//! [`Group`] selects keys by their first four bytes (KV-SSD section 3.1).
 
 use super::read_queue::{ReadQueue, ScanReadahead};
 use crate::store::{Extent, ReadSlice, SLICE_PAIRS_MAX, Slice, Store, View};
@@ -264,7 +262,6 @@ impl Group {
         u32::from_be_bytes(*head) & mask == u32::from_be_bytes(self.prefix) & mask
     }
 
-    /// Passes the pairs of the group on, and failures.
     pub(crate) fn filter(
         self,
         pairs: impl Iterator<Item = Result<Pair>>,

@@ -308,7 +308,6 @@ impl Db {
         self.pipeline.submit(bytes, add)
     }
 
-    /// Runs background work in the caller's thread.
     fn run<T>(&self, name: &str, work: impl FnOnce(&Store) -> Result<T>) -> Result<T> {
         stop_on_panic(&self.store, name, || work(&self.store)).flatten()
     }
@@ -357,7 +356,6 @@ fn is_live(clock: &dyn Clock, expires_at_s: u64) -> bool {
     !is_expired(expires_at_s, clock.unix_seconds())
 }
 
-/// Returns pairs up to the limits of a scan.
 pub(crate) fn take_up_to(
     options: &ScanOptions,
     iter: impl Iterator<Item = Result<Pair>>,
@@ -386,7 +384,6 @@ impl Db {
     }
 }
 
-/// Pair of a key, and its value's location at the moment of the lookup.
 #[derive(Clone, Debug)]
 struct Located {
     pub value: Bytes,

@@ -43,7 +43,6 @@ pub enum Stored {
     Missing,
 }
 
-/// Modification in a group that is not committed.
 pub(crate) struct PendingModification {
     key: Bytes,
     change: Modification,
@@ -70,7 +69,6 @@ impl PendingModification {
         !is_expired(expires_at_s, self.now_s)
     }
 
-    /// Returns the pair that all committed groups left.
     fn committed(&self, shared: &Shared) -> Result<Option<Pair>> {
         // bug engine.modification_decided_early: return Ok(self.known.clone().map(|it| self.pair(it)));
         let is_live = |expires_at_s| self.is_live(expires_at_s);

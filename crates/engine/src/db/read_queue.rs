@@ -21,10 +21,8 @@ use stele_types::{Clock, Locator, Result, ValueRef};
 /// Two concurrent reads keep a device busy: 2.3 GB/s where sequential ones gave 0.9 (a virtio disk,
 /// reads of 1 MiB).
 pub(super) const READERS: usize = 2;
-/// Maximum reads that a thread takes at once.
 const BATCH_READS_MAX: usize = 128;
 
-/// Work that waits for a thread.
 #[derive(Debug, Default)]
 pub(super) struct ReadQueue {
     waiting: Mutex<Waiting, { rank::READ_QUEUE }>,
@@ -36,7 +34,6 @@ struct Waiting {
     reads: VecDeque<QueuedRead>,
     /// Number of reads that threads have taken and not answered.
     taken: usize,
-    /// A few slices of each iterator.
     slices: VecDeque<Arc<Job>>,
     stopped: bool,
 }
@@ -81,7 +78,6 @@ impl ReadQueue {
         }
     }
 
-    /// Does submitted work until stopped.
     pub(super) fn serve(&self, reader: &Reader) {
         while let Some(work) = self.next() {
             match work {
@@ -125,7 +121,6 @@ impl ReadQueue {
     }
 }
 
-/// A get or lookup that waits for a reading thread.
 #[derive(Debug)]
 pub(super) struct QueuedRead {
     pub ticket: Ticket,
@@ -133,21 +128,18 @@ pub(super) struct QueuedRead {
     pub wanted: Wanted,
 }
 
-/// Requested answer of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     Value,
     Existence,
 }
 
-/// State of a read after the lookup of its key.
 enum LookedUp {
     Answered(Answer),
     /// The value must be read.
     At(Locator),
 }
 
-/// Answers reads of one store.
 #[derive(Clone, Debug)]
 pub(super) struct Reader {
     store: Arc<Store>,
@@ -227,7 +219,6 @@ const READS_MAX: usize = 256;
 /// Size below which a slice is read faster than another thread wakes up.
 const VALUE_BYTES_MIN: u64 = 128 << 10;
 
-/// A slice and its result.
 #[derive(Debug)]
 pub(super) struct Job {
     state: Mutex<State, { rank::READAHEAD_SLICE }>,

@@ -1,12 +1,9 @@
 //! The store's own threads: one commits the submissions of asynchronous callers, one does
-//! maintenance, two read: for completion queues, and ahead of long scans. Without them (`Options::background` off) the callers'
-//! own calls do the work.
+//! maintenance, two read: for completion queues, and ahead of long scans. Without them
+//! (`Options::background` off) the callers' own calls do the work.
 //!
 //! Invariant: a thread that panics stops the store, so that later writes fail instead of waiting for
 //! its work.
-//!
-//! Checks of a store's own thread that its directory is still where it was opened. The stores of a
-//! node are checked at its heartbeats instead.
 
 use super::commit::CommitPipeline;
 use super::read_queue::{READERS, ReadQueue, Reader};
@@ -27,7 +24,6 @@ const IDLE_SLEEP: Duration = Duration::from_millis(5);
 /// Number of idle rounds after which the log's last batch is confirmed.
 const CONFIRM_AFTER_ROUNDS: u32 = 200;
 
-/// Wakeup of a thread that waits for work.
 #[derive(Debug, Default)]
 pub(super) struct Signal {
     state: Mutex<SignalState, { rank::SIGNAL }>,
@@ -128,7 +124,6 @@ impl Workers {
         &self.reads
     }
 
-    /// Wakes the commit thread.
     pub(super) fn commit_soon(&self) {
         self.commit.raise();
     }
@@ -202,7 +197,8 @@ fn maintain_loop(signal: &Signal, store: &Store, mut watch: PlaceWatch) {
 /// Nanoseconds between two checks.
 const CHECK_NANOS: u64 = 5_000_000_000;
 
-/// Last check of the place of one store.
+/// Checks of a store's own thread that its directory is still where it was opened. The stores of a
+/// node are checked at its heartbeats instead.
 #[derive(Debug)]
 pub(super) struct PlaceWatch {
     clock: Arc<dyn Clock>,

@@ -1,4 +1,5 @@
-//! The file `SHARDS` of each directory of a set: which set it belongs to, and as which shard.
+//! The file `SHARDS` of each directory of a set: which set it belongs to, as which shard, and the
+//! partition that gives each key its shard. The partition is fixed when the set is created.
 //!
 //! ```text
 //! SHARDS    := "stele shards\n" "format " n "\n" "set " hex "\n" "shard " i "\n" "shards " n "\n"
@@ -9,8 +10,6 @@
 //! Invariant: the maps of all directories are durable before the first store of a set exists. So a
 //! directory with a store and without a map is not part of a set, and a directory without a map is
 //! a lost one if another directory of its set has a store.
-//!
-//! Partition of the keys: the shard of each key, fixed when the set is created.
 
 use crate::checked_text::{self, CheckedText, from_hex, to_hex};
 use crate::identity;
@@ -90,23 +89,19 @@ pub(crate) fn check_not_a_shard(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<()> {
     })
 }
 
-/// Content of `SHARDS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Map {
     pub set: SetId,
     /// Number of the shard in this directory, from 0.
     pub shard: usize,
-    /// Number of shards of the set.
     pub count: usize,
     pub partition: Partition,
 }
 
-/// State of a directory that is to be a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// Without a store; the map is that of a set of which the creation was interrupted.
     Unused(Option<Map>),
-    /// A shard with a store.
     Used(Map),
 }
 

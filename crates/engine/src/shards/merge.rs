@@ -29,7 +29,6 @@ enum State {
     Merge { heads: BinaryHeap<Head>, unknown: Vec<usize> },
 }
 
-/// Part of one shard.
 #[derive(Debug)]
 pub(super) struct Source {
     pub dir: Arc<Path>,

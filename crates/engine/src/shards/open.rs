@@ -10,7 +10,6 @@ use std::sync::Arc;
 use stele_types::{Clock, Error, Result};
 use stele_vfs::DirLock;
 
-/// Directories of a call, compared with each other.
 #[derive(Debug)]
 struct Judged {
     /// Set of the directories that have stores; `None` if no directory has one.
@@ -112,7 +111,6 @@ fn open_db(place: &ShardPlace, clock: &Arc<dyn Clock>, lock: Box<dyn DirLock>) -
     Db::open_locked(place.vfs.clone(), clock.clone(), &place.dir, lock, place.options.clone())
 }
 
-/// Compares the directories with each other and with the call.
 fn judge(dirs: &[PathBuf], found: Vec<Result<Found>>, partition: &Partition) -> Judged {
     let Some(set) = set_of(&found) else { return Judged { set: None, found } };
     let count = found.len();

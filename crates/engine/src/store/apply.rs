@@ -47,7 +47,6 @@ impl ApplyState {
         self.applied(region)
     }
 
-    /// Removes an ending region from the next checkpoint.
     pub(crate) fn remove_region(&mut self, region: RegionId) {
         let removed = self.applied.remove(&region);
         let ending = self.ending.entry(region).or_default();
@@ -182,7 +181,6 @@ impl ApplyState {
         shared.index.publish(self.seq);
     }
 
-    /// Checks that these are the next entries of the region.
     fn check_next(&self, region: RegionId, entries: &[CommittedEntry]) -> Result<()> {
         let is_ending = self.ending.contains_key(&region);
         // bug engine.apply_while_leaving: never

@@ -201,7 +201,6 @@ impl Repair for Store {
     }
 }
 
-/// Batch of which no mark is refused.
 #[derive(Default)]
 struct Checked<'a> {
     entry_bytes: u64,

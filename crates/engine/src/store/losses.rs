@@ -1,9 +1,5 @@
-//! Data that cannot be read here, until other replicas supply it.
-//!
-//! Unreadable values that the index refers to, until a copy from another replica replaces them.
-//!
-//! Damaged blocks of runs: their keys are unknown here. Other replicas supply the pairs of each
-//! part of their ranges. Then the blocks are masked and their runs are rewritten.
+//! Data that cannot be read here, until other replicas supply it: values to which the index refers,
+//! and damaged blocks of runs.
 
 use super::{Replay, Shared};
 use bytes::Bytes;
@@ -34,6 +30,7 @@ pub struct RepairStats {
     pub repaired: u64,
 }
 
+/// Unreadable values that the index refers to, until a copy from another replica replaces them.
 #[derive(Debug)]
 pub(crate) struct LostValues {
     /// False without replicas: no store can supply a copy, and lost values are only counted.
@@ -91,7 +88,6 @@ impl LostValues {
         }
     }
 
-    /// Records that the value of `key` at this place could not be read.
     pub(crate) fn note(&self, key: &[u8], at: &Locator, error: &Error) {
         if !error.is_damage() && !error.is_failed_read() {
             return;
@@ -110,7 +106,6 @@ impl LostValues {
         self.count.store(state.values.len(), Ordering::Release);
     }
 
-    /// Whether other stores can supply copies.
     pub(crate) fn has_replicas(&self) -> bool {
         self.has_replicas
     }
@@ -189,7 +184,6 @@ impl LostValues {
         Ok(())
     }
 
-    /// Returns lost values that have a copy, with their locations and copies.
     pub(crate) fn copies(&self) -> Vec<(Bytes, Locator, Bytes)> {
         let state = self.state.lock();
         let copied =
@@ -197,7 +191,6 @@ impl LostValues {
         state.values.iter().filter_map(copied).collect()
     }
 
-    /// Records that the index refers to readable copies of these.
     pub(crate) fn note_repaired(&self, keys: &[Bytes]) {
         let mut state = self.state.lock();
         keys.iter().for_each(|key| state.remove(key));
@@ -225,10 +218,10 @@ pub(super) fn is_at(shared: &Shared, key: &[u8], at: &Locator) -> Result<bool> {
 
 /// Limit for the blocks remembered; others are found again.
 const BLOCKS_MAX: usize = 1024;
-/// Limit for the ranges returned at a time.
 const RANGES_MAX: usize = 16;
 
-/// Lost blocks of the index, and runs to rewrite.
+/// Damaged blocks of runs: their keys are unknown here. Other replicas supply the pairs of each
+/// part of their ranges. Then the blocks are masked and their runs are rewritten.
 #[derive(Debug, Default)]
 pub(crate) struct LostBlocks {
     lost: Mutex<Vec<DamagedBlock>, { rank::LOST_BLOCKS }>,
@@ -245,7 +238,6 @@ struct DamagedBlock {
 }
 
 impl LostBlocks {
-    /// Schedules a scrub of all runs after a failed read of the index.
     pub(crate) fn suspect(&self, error: &Error) {
         if error.is_damage() {
             self.suspected.store(true, Ordering::Release);
@@ -283,7 +275,6 @@ impl LostBlocks {
         lost.iter().flat_map(|lost| lost.left.iter().cloned()).take(RANGES_MAX).collect()
     }
 
-    /// Returns the first range of a lost block that ends after `key`.
     pub(crate) fn first_lost_after(&self, key: &[u8]) -> Option<KeyRange> {
         let lost = self.lost.lock();
         let ranges = lost.iter().map(|lost| &lost.block.range);
@@ -316,7 +307,6 @@ impl LostBlocks {
         covered
     }
 
-    /// Drops the lost blocks of runs that no longer exist.
     pub(crate) fn retain(&self, is_current: impl Fn(RunId) -> bool) {
         let mut lost = self.lost.lock();
         lost.retain(|lost| is_current(lost.block.run));

@@ -64,7 +64,6 @@ pub struct Store {
     place: Place,
 }
 
-/// State shared by foreground and background work.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub vfs: Arc<dyn Vfs>,

@@ -134,7 +134,6 @@ pub(crate) fn lock_alone(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Box<dyn DirLo
     Ok(lock)
 }
 
-/// Returns the part of the log that recovery needs, according to the index.
 pub(super) fn recover_from(known: &KnownState, replay: Replay) -> RecoverFrom {
     let applied = known.checkpoint.applied.iter();
     let checkpointed = applied.map(|(region, (index, _))| (*region, *index)).collect();
@@ -150,7 +149,6 @@ pub(super) fn recover_from(known: &KnownState, replay: Replay) -> RecoverFrom {
     }
 }
 
-/// Records damaged runs at once, before the scrub reaches them.
 fn note_damaged(shared: &Shared, damaged: &[RunId]) -> Result<()> {
     // bug engine.damage_at_open_unnoted: return Ok(());
     for &run in damaged {
@@ -161,7 +159,6 @@ fn note_damaged(shared: &Shared, damaged: &[RunId]) -> Result<()> {
     Ok(())
 }
 
-/// Limits the accepted garbage to a share of the device.
 pub(super) fn of_device(vfs: &dyn Vfs, dir: &Path, mut options: GcOptions) -> Result<GcOptions> {
     if options.space_slack_bytes > 0 {
         let share = vfs.total_bytes(dir)? / SLACK_OF_DEVICE;
@@ -285,7 +282,6 @@ fn user_bytes(ops: &[ReplayOp<'_>]) -> u64 {
     ops.iter().map(bytes).sum()
 }
 
-/// Flushes to free memory during a replay.
 fn flush_replayed(shared: &Shared, state: &ApplyState, from: &Checkpoint) -> Result<()> {
     state.publish(shared);
     shared.index.freeze(state.checkpoint_at(from.replay_from));

@@ -1,8 +1,5 @@
-//! The place of an open store: its directory, which something else may move or delete while the store
-//! runs, and the file system that holds it.
-//!
-//! Device bytes of the directory. Heartbeats and scrapes ask for them, and a large store has tens of
-//! thousands of files.
+//! The place of an open store: its directory, which something else may move or delete while the
+//! store runs, the file system that holds it, and the bytes that the directory takes on the device.
 
 use super::{Shared, Store, reserve};
 use std::path::{Path, PathBuf};
@@ -15,7 +12,6 @@ use stele_vfs::{FileSystem, PinState, Pinned, Vfs};
 
 const LOCK: &str = "LOCK";
 
-/// Directories and the lock file of an open store, and facts about their file system.
 #[derive(Debug)]
 pub(super) struct Place {
     dir: PathBuf,
@@ -24,7 +20,6 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Pins the directory of a store, its subdirectories and its lock, all of which exist.
     pub(super) fn open(vfs: &Arc<dyn Vfs>, dir: &Path, is_direct: bool) -> Result<Self> {
         let parts = [dir.to_path_buf(), dir.join(LOCK), dir.join("log"), dir.join("index")];
         let pins = parts.iter().map(|path| vfs.pin(path)).collect::<Result<_>>()?;
@@ -90,7 +85,8 @@ impl Store {
     }
 }
 
-/// Bytes as last counted.
+/// Device bytes of the directory, as last counted. Heartbeats and scrapes ask for them, and a large
+/// store has tens of thousands of files.
 #[derive(Debug, Default)]
 pub(crate) struct DiskBytes(Mutex<Option<Counted>, { rank::DISK_BYTES }>);
 
@@ -102,7 +98,6 @@ struct Counted {
     head_bytes: u64,
 }
 
-/// State of all files but the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Files {
     log: FileList,
@@ -131,12 +126,10 @@ pub(crate) fn disk_bytes(shared: &Shared) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Returns the number of files at the last count.
 pub(super) fn files_counted(shared: &Shared) -> usize {
     shared.disk_bytes.0.lock().map_or(0, |known| known.files)
 }
 
-/// Asks the file system for each file.
 pub(crate) fn count(shared: &Shared) -> Result<u64> {
     count_files(shared).map(|(bytes, _)| bytes)
 }

@@ -99,7 +99,6 @@ impl Rebuild<'_> {
         self.vfs.exists(&self.marker())
     }
 
-    /// Whether there are complete runs from which a manifest can be rebuilt.
     fn has_runs(&self) -> Result<bool> {
         Ok(!self.is_rebuilding()? && self.has_ending("index", ".run")?)
     }

@@ -15,7 +15,6 @@ use stele_storage::LostEntry;
 use stele_types::{Command, Error, LogIndex, Op, RegionId, Result, StoreIdent, ValueRef, keyspace};
 use stele_vfs::{DirLock, Vfs};
 
-/// The store's own log, which holds its identity.
 const JOURNAL: RegionId = RegionId(0);
 
 /// Limit for the damaged payloads known at a time: about 4 MiB.

@@ -1,7 +1,5 @@
 //! Device space that the file system holds for one store: the blocks of a file without content.
 //! What frees space takes blocks from it. Stores of one file system thus hold different blocks.
-//!
-//! Size of the reserve. It follows the data, because a job writes at most what the store has.
 
 use super::{Shared, place};
 use crate::Options;
@@ -47,7 +45,6 @@ impl Reserve {
         self.held_bytes
     }
 
-    /// Whether the file system can hold space.
     pub(crate) fn can_hold(&self) -> bool {
         self.file.is_some()
     }
@@ -91,7 +88,8 @@ const GRANT_OF_LEAST: u64 = 4;
 /// Number of files above which a store counts as large: puts do not wait for a look at each of them.
 const MANY_FILES: usize = 128;
 
-/// Bounds of the reserve, without what memtables need.
+/// Bounds of the reserve. Its size follows the data, because a job writes at most what the store
+/// has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReserveSize {
     least_bytes: u64,
@@ -144,7 +142,6 @@ impl ReserveSize {
     }
 }
 
-/// Returns the device bytes that a batch of so many bytes takes.
 pub(crate) fn written_bytes(batch_bytes: u64) -> u64 {
     batch_bytes.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(batch_bytes)
 }

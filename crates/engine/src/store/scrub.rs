@@ -82,7 +82,6 @@ struct State {
     lasting: Lasting,
 }
 
-/// Progress of the pass that is on the disk.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recorded {
     checked_bytes: u64,
@@ -90,7 +89,6 @@ struct Recorded {
     at_nanos: u64,
 }
 
-/// State that outlasts a pass.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lasting {
     /// Bytes that may be read, as of the last step; negative after a slice that cost more.
@@ -369,10 +367,8 @@ const MAGIC: &str = "stele scrub";
 /// The longest key takes twice its length.
 const FILE_BYTES_MAX: u64 = 256 << 10;
 
-/// Progress of a pass, as recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
-    /// Start of the pass.
     pub began_unix_s: u64,
     /// Start of the last completed pass; that of the store if there was none.
     pub checked_unix_s: u64,
@@ -385,7 +381,6 @@ pub(super) struct Progress {
     /// Run and block to continue with.
     pub run: Option<(RunId, usize)>,
     pub reads_values: bool,
-    /// Key to continue with.
     pub from: Bytes,
 }
 

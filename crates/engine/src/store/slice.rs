@@ -21,7 +21,6 @@ pub(crate) struct Extent {
     pub keys_only: bool,
 }
 
-/// Pairs without their values, which are not read yet.
 #[derive(Debug, Default)]
 pub(crate) struct Slice {
     /// Keys and inline values, one after the other.
@@ -104,7 +103,6 @@ impl Slice {
         self.pairs.len()
     }
 
-    /// Returns the bytes of keys and values.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -113,7 +111,6 @@ impl Slice {
         self.value_bytes
     }
 
-    /// Estimates the number of reads for its values.
     pub(crate) fn reads(&self) -> usize {
         self.places.len() - self.near
     }

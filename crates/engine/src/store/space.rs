@@ -23,7 +23,6 @@ const DELETES_OF_RESERVE: u64 = 8;
 /// with its repetition, a sidecar, tombstones.
 const BESIDE_BYTES: u64 = 512 << 10;
 
-/// Known free space.
 #[derive(Debug)]
 pub(crate) struct SpaceState {
     clock: Arc<dyn Clock>,
@@ -85,7 +84,6 @@ impl Drop for LockedRoom<'_> {
     }
 }
 
-/// The last reading of the device.
 #[derive(Debug)]
 struct Room {
     reserve: Reserve,
@@ -206,7 +204,6 @@ impl Shared {
         room.reserve.shrink(held.saturating_sub(lacking).max(kept_bytes))
     }
 
-    /// Fills the reserve again with what the device has free.
     pub(crate) fn refill_reserve(&self) -> Result<()> {
         let mut room = self.space.lock_room();
         if self.options.reserved_bytes == 0 || !room.reserve.can_hold() {

@@ -21,7 +21,6 @@ const FILE_BYTES_MAX: u64 = 4096;
 const CURVE_OP_BYTES: u64 = 16 << 10;
 
 impl Store {
-    /// Returns the measured times of the device.
     pub(crate) fn device_times(&self) -> &Arc<DeviceTimes> {
         self.shared.timer.times()
     }

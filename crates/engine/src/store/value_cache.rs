@@ -7,7 +7,6 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_types::Locator;
 
-/// Cost of an entry besides its bytes.
 const ENTRY_OVERHEAD_BYTES: u64 = 96;
 /// One value must not evict a large part of the others.
 const LARGEST_VALUE_SHARE: u64 = 32;
@@ -48,7 +47,6 @@ impl ValueCache {
         Some(found)
     }
 
-    /// Adds a value that was read after a miss.
     pub(crate) fn insert(&self, at: &Locator, value: &Bytes) {
         let Some(values) = &self.values else { return };
         self.misses.fetch_add(1, Ordering::Relaxed);

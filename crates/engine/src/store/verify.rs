@@ -44,7 +44,6 @@ pub struct VerifyReport {
     pub damages: u64,
 }
 
-/// Counter of events on their way to the caller.
 struct Reporter<'a> {
     sink: &'a mut dyn FnMut(VerifyEvent),
     report: VerifyReport,
@@ -91,8 +90,6 @@ impl Store {
         Ok(reporter.report)
     }
 
-    /// Checks that every reference of the index leads to a value of its length and checksum, under
-    /// its key.
     fn verify_references(&self, reporter: &mut Reporter<'_>) -> Result<()> {
         let view = View::new(&self.shared);
         let mut iter = view.references(KeyRange::all(), Order::Forward)?;

@@ -28,7 +28,6 @@ impl View {
         Self { index, shared: shared.clone(), gc: None, scattered_reads }
     }
 
-    /// Creates a view that reports users' scans to garbage collection.
     pub(super) fn of_users(shared: &Arc<Shared>, gc: &Arc<Gc>) -> Self {
         Self { gc: Some(gc.clone()), ..Self::new(shared) }
     }
@@ -71,7 +70,6 @@ impl View {
         slice.read(&self.shared.log)
     }
 
-    /// Returns the next pair of a slice of this view that was read.
     pub(crate) fn next_pair(&self, read: &mut ReadSlice) -> Result<Option<Pair>> {
         read.next(&self.shared)
     }
@@ -108,7 +106,6 @@ impl View {
         failed.map_or(Ok(Admitted::Read(pairs)), Err)
     }
 
-    /// Returns the value at a location, as the value of `key`.
     fn value_of(&self, key: &[u8], value: ValueRef) -> Result<Bytes> {
         match value {
             ValueRef::Inline(value) => Ok(value),

@@ -19,7 +19,6 @@ fn value(n: u32) -> Vec<u8> {
     Random(u64::from(n)).bytes(300 + n as usize)
 }
 
-/// Creates a store with `pairs` acknowledged pairs, and its model.
 fn filled(disk: &SimVfs, options: &Options, pairs: u32) -> (Db, Model) {
     let db = open(disk, options).unwrap();
     let mut model = Model::new();
@@ -39,7 +38,6 @@ fn segment(n: u32) -> PathBuf {
     Path::new(DIR).join("log").join(format!("{n:08x}.seg"))
 }
 
-/// Returns the offset of a value in a file.
 fn find(disk: &SimVfs, path: &Path, value: &[u8]) -> u64 {
     let bytes = disk.read_file(path).unwrap();
     bytes.windows(value.len()).position(|part| part == value).unwrap() as u64

@@ -22,7 +22,6 @@ const SEED: u64 = 0x30e5;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Commits and applies one entry.
     Commit(u64, u64, Vec<(&'static str, Option<u8>)>),
     /// Appends entries that are never committed.
     Append(u64, std::ops::Range<u64>),
@@ -83,7 +82,6 @@ fn ranges(ends: &[(&'static str, &'static str)]) -> Vec<KeyRange> {
     ends.iter().map(|(start, end)| KeyRange::new(*start, *end)).collect()
 }
 
-/// Expected state of a store, with the end of an installed log.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct State {
     pairs: Model,

@@ -23,7 +23,6 @@ fn within_limit(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Makes the disk panic in the `nth` write or sync of matching files.
 fn panic_in(disk: &SimVfs, path_contains: &str, nth: u64) {
     disk.on_stall(|path| panic!("a bug below {}", path.display()));
     disk.inject(Fault::Stall { path_contains: path_contains.into(), nth }).unwrap();

@@ -30,7 +30,6 @@ fn begin(disk: &SimVfs) -> Option<RecoveringStore> {
     RecoveringStore::begin(Arc::new(disk.clone()), Path::new(DIR), &tiny()).unwrap()
 }
 
-/// A store and its acknowledged entries.
 struct Written {
     store: Store,
     pairs: BTreeMap<Bytes, Bytes>,
@@ -44,7 +43,6 @@ impl Written {
         Self { store: open(disk).unwrap(), pairs, payloads, last }
     }
 
-    /// Writes one batch of entries, each with one pair, and applies them.
     fn write(&mut self, region: RegionId, pairs: &[(Bytes, Bytes)]) {
         let mut records = Vec::new();
         let last = self.last.entry(region).or_insert_with(|| {
@@ -96,7 +94,6 @@ fn written(disk: &SimVfs) -> Written {
     written
 }
 
-/// Damages the payload of an entry wherever it lies in the log.
 fn damage(disk: &SimVfs, payload: &[u8], delta: usize) {
     let mut found = 0;
     for path in segments(disk) {

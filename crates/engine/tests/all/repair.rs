@@ -78,7 +78,6 @@ impl Opened {
         }
     }
 
-    /// Returns the location of a value.
     fn place(&self, disk: &SimVfs, key: u64) -> (std::path::PathBuf, u64) {
         let found = self.store.index().get(&key_of(key)).unwrap();
         let Some(stele_index::Found::Value { value: ValueRef::At(at), .. }) = found else {
@@ -502,7 +501,6 @@ fn runs_of(disk: &SimVfs, opened: &Opened) -> Vec<(PathBuf, Vec<Part>)> {
     runs.map(|run| run.path().to_path_buf()).map(|path| (path.clone(), parts_of(&path))).collect()
 }
 
-/// Checks that reads of lost keys fail and all others succeed.
 fn check_reads(opened: &Opened, context: &str) -> u64 {
     let lost = opened.store.lost_ranges();
     let mut failed = 0;

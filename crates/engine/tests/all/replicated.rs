@@ -20,7 +20,6 @@ fn open(disk: &SimVfs, options: Options) -> Store {
     Store::open(vfs, clock(), Path::new(DIR), options, Replay::Committed).unwrap().0
 }
 
-/// A region's log as its leader writes it.
 struct Region<'a> {
     store: &'a Store,
     id: RegionId,

@@ -17,7 +17,6 @@ fn options() -> Options {
     Options { background: false, direct_io: false, value_cache_bytes_max: 0, ..Options::default() }
 }
 
-/// A store on a device of its own.
 struct Small {
     disk: SimVfs,
     clock: Arc<ManualClock>,
@@ -103,7 +102,6 @@ impl Small {
         }
     }
 
-    /// Does what the background thread does between two operations.
     fn maintain(&self) {
         for _ in 0..100 {
             if !self.db.maintain(MIB as u64).unwrap().more {
@@ -135,7 +133,6 @@ impl Small {
         assert_eq!(found, self.live.len());
     }
 
-    /// Returns the names and lengths of the files of log and index, and their sum.
     fn files(&self) -> (BTreeMap<PathBuf, u64>, u64) {
         let mut files = BTreeMap::new();
         for dir in ["log", "index"] {

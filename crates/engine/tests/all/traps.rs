@@ -23,7 +23,6 @@ fn put_all(db: &Db, model: &mut Model, keys: std::ops::Range<u32>, version: u32)
     }
 }
 
-/// Checks the content after a power cut.
 fn survives(disk: &SimVfs, db: Db, model: &Model) {
     drop(db);
     for seed in 0..5 {

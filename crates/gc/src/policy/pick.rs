@@ -1,11 +1,4 @@
-//! Selection of the next job.
-//!
-//! Schedule of the sorts of everything: time is divided into intervals, and each store sorts once in
-//! each. The intervals of stores with different phases begin at different times, also if all stores
-//! were started, or all were given the setting, at the same moment.
-//!
-//! Selection of tiers to merge, so that reads probe few of them: tiered with a size ratio on top,
-//! lazily leveled below (the oldest tier is the one large level).
+//! Selection of the next job, with the schedule of the sorts of everything and the tiers to merge.
 
 use super::state::{Choice, DEAD_SHARE_MIN, Held, State, TierState};
 use super::victims::{self, Victims, Wanted};
@@ -441,8 +434,11 @@ fn sort(state: &State, options: &GcOptions) -> Option<Choice> {
     sort(hot.range.clone())
 }
 
-/// Returns the seconds since the start of the interval in which the store last sorted: the next sort is
-/// due when they are at least an interval. A store that was just opened counts as sorted.
+/// Returns the seconds since the start of the interval in which the store last sorted: the next
+/// sort is due when they are at least an interval. A store that was just opened counts as sorted.
+/// Time is divided into intervals, and each store sorts once in each. The intervals of stores with
+/// different phases begin at different times, also if all stores were started, or all were given
+/// the setting, at the same moment.
 pub(crate) fn sorted_ago_s(
     now_s: u64,
     sorted_at_s: u64,
@@ -465,7 +461,8 @@ pub(crate) fn sorted_ago_s(
 const IDLE_SIZE_RATIO: f64 = 8.0;
 
 /// Returns the index of the newest tier to merge and the number of tiers; `None` while there are
-/// few enough.
+/// few enough. Reads then probe few tiers: tiered with a size ratio on top, lazily leveled below
+/// (the oldest tier is the one large level).
 pub(super) fn due(tiers: &[TierState], options: &GcOptions) -> Option<(usize, usize)> {
     let surplus = tiers.len().checked_sub(options.tiers_max).filter(|&n| n > 0)?;
     let mut best: Option<(usize, usize)> = None;

@@ -4,7 +4,6 @@ use super::victims::Files;
 use crate::GcOptions;
 use stele_types::{FileId, KeyRange, RunId};
 
-/// Dead share of a file from which a forced collection, or one that is short of space, empties it.
 pub(crate) const DEAD_SHARE_MIN: f64 = 0.1;
 
 /// One tier of runs.
@@ -57,7 +56,6 @@ pub struct FileState {
 }
 
 impl FileState {
-    /// Returns the share of the file that is known to be dead.
     pub(crate) fn dead_share(&self) -> f64 {
         1.0 - self.live_bytes.min(self.bytes) as f64 / self.bytes.max(1) as f64
     }
@@ -291,7 +289,6 @@ impl State {
         self.tiers.iter().take(upper).map(hidden).sum()
     }
 
-    /// Whether the active memtable is not empty.
     pub(crate) fn has_unflushed(&self) -> bool {
         self.memtable_bytes + self.memtable_hides_bytes > 0
     }

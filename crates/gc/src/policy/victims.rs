@@ -3,9 +3,6 @@
 //! (1-u)*age/(1+u), as they read a whole segment to clean it. Here only live records are read, so
 //! the cost is 2u; and the age counts by its root, which the simulator finds better for hot and
 //! cold keys (settled write amplification of Zipf updates 1.39 instead of 1.61).
-//!
-//! The value files of a state. What a decision needs of all of them is summed once: a store of many
-//! terabytes has tens of thousands, and decides many times a second.
 
 use super::state::{FileState, Held, State};
 use crate::{GcOptions, PolicyKind};
@@ -13,11 +10,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 use stele_types::FileId;
 
-/// Files to empty together, best first, with the expected cost and gain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Victims {
     pub files: Vec<FileId>,
-    /// Estimated live bytes to move.
     pub move_bytes: u64,
     /// Bytes the device gains, net of those moved.
     pub freed_bytes: u64,
@@ -25,7 +20,6 @@ pub(super) struct Victims {
     pub room_bytes: u64,
 }
 
-/// Limits of a selection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     /// Bytes freed at which the selection stops.
@@ -95,7 +89,8 @@ fn score(policy: PolicyKind, live_share: f64, age: u32) -> f64 {
     }
 }
 
-/// Value files, by id. A copy shares their memory.
+/// Value files, by id. A copy shares their memory. What a decision needs of all of them is summed
+/// once: a store of many terabytes has tens of thousands, and decides many times a second.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Files {
     all: Arc<[FileState]>,
@@ -105,7 +100,6 @@ pub struct Files {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub bytes: u64,
-    /// Dead bytes that no job can free now.
     pub stuck_bytes: u64,
     /// Live bytes in key order.
     pub sorted_bytes: u64,
@@ -115,7 +109,6 @@ pub(crate) struct Sums {
     pub removable: usize,
     /// Newest file, at most half live, that only the logs of regions hold.
     pub last_held_by_raft: Option<FileId>,
-    /// A file in key order has live records.
     pub has_sorted_live: bool,
     /// A file is dead, so that it depends on the views whether it can be removed.
     pub has_dead: bool,
@@ -147,7 +140,6 @@ impl Files {
         &self.sums
     }
 
-    /// Returns the same files, one of them with this size.
     pub(crate) fn with_bytes(&self, id: FileId, bytes: u64) -> Self {
         let at = self.all.binary_search_by_key(&id, |file| file.id);
         match at.ok().and_then(|at| self.all.get(at)) {

@@ -235,7 +235,6 @@ fn extra_for(
     })
 }
 
-/// Removes a region from the durable checkpoint and from those of frozen memtables.
 pub(super) fn forget_region(shared: &Shared, region: RegionId) -> Result<()> {
     let mut manifest = shared.manifest.lock();
     for frozen in &shared.tables.read().frozen {

@@ -1,6 +1,5 @@
-//! Flushes and merges, from their start to their commit.
-//!
-//! Commit of finished flushes and merges: the way from a memtable in memory to a run that a restart finds.
+//! Flushes and merges, from their start to their commit: the way from a memtable in memory to a run
+//! that a restart finds.
 //!
 //! | step | by | kept after a crash |
 //! |---|---|---|
@@ -161,7 +160,6 @@ fn drop_pending_merge(shared: &Arc<Shared>) -> Result<()> {
     Ok(())
 }
 
-/// Parameters of a merge that follow from its inputs.
 struct Parts {
     inputs: Vec<RunId>,
     bottom: bool,
@@ -310,7 +308,6 @@ pub(super) fn commit(shared: &Arc<Shared>, mut done: JobDone) -> Result<()> {
     Ok(())
 }
 
-/// Opens the outputs and makes their names durable.
 pub(super) fn prepare(
     shared: &Shared,
     manifest: &mut Manifest,

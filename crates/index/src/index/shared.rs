@@ -1,8 +1,5 @@
-//! State shared by readers, the writer and jobs.
-//!
-//! Choice of the runs with filter and fences pinned in memory: the newest that fit the limit
-//! together. Every get asks the filters of the newest tiers; those of the oldest tier only if no
-//! newer tier has the key. Of the others the block cache keeps the pages read often.
+//! State shared by readers, the writer and jobs, and the choice of the runs with filter and fences
+//! pinned in memory.
 
 use crate::cache::BlockCache;
 use crate::cursor::{Found, Lookup};
@@ -21,7 +18,6 @@ use stele_types::lock::{Mutex, RwLock, rank};
 use stele_types::{FileId, LogIndex, RegionId, Result, RunId, Seq, Term};
 use stele_vfs::Vfs;
 
-/// A frozen memtable and the checkpoint that its flush establishes.
 #[derive(Debug)]
 pub(crate) struct Frozen {
     pub memtable: Arc<Memtable>,
@@ -63,7 +59,6 @@ impl Tables {
     }
 }
 
-/// An obsolete run file.
 #[derive(Debug)]
 pub(crate) struct Garbage {
     /// The first version without it.
@@ -151,7 +146,6 @@ impl Shared {
         }
     }
 
-    /// Publishes the checkpoint after an edit that changed it.
     pub(crate) fn publish_checkpoint(&self, manifest: &Manifest) {
         *self.checkpointed.write() = manifest.state().checkpoint.applied.clone();
     }
@@ -250,7 +244,9 @@ pub(super) fn balance(shared: &Shared) {
     replace_parts(shared, &pinned);
 }
 
-/// Returns the newest runs that fit `bytes_max` together.
+/// Returns the newest runs that fit `bytes_max` together. Every get asks the filters of the newest
+/// tiers; those of the oldest tier only if no newer tier has the key. Of the others the block cache
+/// keeps the pages read often.
 fn choose(version: &Version, bytes_max: u64) -> BTreeSet<RunId> {
     let mut left = bytes_max;
     let mut chosen = BTreeSet::new();
@@ -263,7 +259,6 @@ fn choose(version: &Version, bytes_max: u64) -> BTreeSet<RunId> {
     chosen
 }
 
-/// Publishes a version in which these runs have other parts.
 fn replace_parts(shared: &Shared, parts: &BTreeMap<RunId, RunParts>) {
     if parts.is_empty() {
         return;

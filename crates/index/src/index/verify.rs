@@ -51,7 +51,6 @@ pub(super) fn verify(shared: &Shared, f: &mut dyn FnMut(&Error)) -> Result<Verif
     Ok(report)
 }
 
-/// Checks that a run's table of references equals the references of its entries.
 fn check_references(run: &std::sync::Arc<Run>) -> Result<()> {
     use crate::cursor::Cursor;
     let mut counted: BTreeMap<FileId, Live> = BTreeMap::new();

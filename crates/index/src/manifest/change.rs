@@ -1,4 +1,5 @@
-//! Changes recorded in manifest frames, and what they change.
+//! Changes recorded in manifest frames, and the state that results from all of them. Part of it is
+//! the checkpoint: the effects that runs hold, which need no log.
 //!
 //! ```text
 //! body   := change*
@@ -15,10 +16,6 @@
 //! progress := job:varint cause:u8 inputs count:varint run:varint* key_len:varint last_key
 //! inputs   := 0 count:varint age:varint* | 1 age:varint count:varint run:varint*
 //! ```
-//!
-//! State that results from all frames of a manifest.
-//!
-//! A checkpoint: the effects that runs hold, which need no log.
 //!
 //! ```text
 //! checkpoint := replay_from:varint count:varint (region:varint index:varint term:varint)*
@@ -179,9 +176,7 @@ fn take_progress(bytes: &mut &[u8]) -> Option<MergeProgress> {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ManifestState {
-    /// Current runs and the ages of their tiers.
     pub runs: BTreeMap<RunId, u64>,
-    /// Copies of the footers of current runs.
     pub footers: BTreeMap<RunId, Bytes>,
     pub checkpoint: Checkpoint,
     pub raft_from: FileId,
@@ -220,7 +215,6 @@ impl ManifestState {
         }
     }
 
-    /// Returns the changes that produce this state from the empty state.
     pub(crate) fn snapshot(&self) -> Vec<Change> {
         let mut changes = vec![
             Change::Checkpoint(self.checkpoint.clone()),

@@ -1,4 +1,5 @@
-//! Byte layout of a manifest file.
+//! Byte layout of a manifest file, and a read-only dump of its frames, for inspection of a damaged
+//! store.
 //!
 //! ```text
 //! file   := header frame*
@@ -8,8 +9,6 @@
 //! Integers are little-endian. `prev` is the crc of the previous frame (of the header, for the
 //! first frame). `crc` covers number, the frame's offset, body_len, prev and body, so a frame is
 //! valid only in one file at one offset.
-//!
-//! Read-only dump of a manifest's frames, for inspection of a damaged store.
 
 use crate::manifest::{Change, read_all};
 use std::path::Path;
@@ -27,7 +26,6 @@ const CRC_STEP_BYTES: usize = 512;
 pub(crate) const HEADER_BYTES: usize = 32;
 pub(crate) const FRAME_HEADER_BYTES: usize = 16;
 
-/// Position of the next frame and the checksum it chains to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
     pub number: u32,
@@ -120,7 +118,6 @@ fn unchecked_frame_at(file: &[u8], offset: u64) -> Option<(Frame<'_>, usize)> {
     Some((Frame { offset, bytes, body, prev, crc }, body_at))
 }
 
-/// Iterator over the frames of a file along their chain.
 pub(crate) struct Chain<'a> {
     file: &'a [u8],
     pub end: End,
@@ -144,7 +141,6 @@ impl<'a> Chain<'a> {
         Some(frame)
     }
 
-    /// Continues after damage, with the frame at `offset` that chains to `prev`.
     pub(crate) fn resume(&mut self, offset: u64, prev: u32) {
         (self.end.offset, self.end.chain, self.last) = (offset, prev, &[]);
     }
@@ -196,8 +192,6 @@ impl<'a> Search<'a> {
         Self { file, number, crcs: Vec::new() }
     }
 
-    /// Returns the offset of the first valid frame at or after `offset`, and the checksum it chains
-    /// to.
     pub(crate) fn resume_from(&mut self, offset: u64) -> Option<(u64, u32)> {
         let mut places = (offset..self.file.len() as u64).step_by(FRAME_ALIGN_BYTES);
         places.find_map(|at| {
@@ -210,7 +204,6 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Returns the checksum of the file's first `end` bytes.
     fn crc_to(&mut self, end: usize) -> u32 {
         if self.crcs.is_empty() {
             let mut crc = Crc32c::new();

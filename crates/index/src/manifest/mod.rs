@@ -55,7 +55,6 @@ pub(crate) struct Manifest {
     dir: PathBuf,
     file: Arc<dyn VfsFile>,
     end: End,
-    /// Size at which the file is rewritten.
     rewrite_at: u64,
     bytes_max: u64,
     state: ManifestState,
@@ -248,7 +247,6 @@ impl Manifest {
         }
     }
 
-    /// Reads the file again and compares its state with the state in use.
     pub(crate) fn verify(&self) -> Result<()> {
         let path = path_of(&self.dir, self.end.number);
         let content = read_all(&*self.file)?;

@@ -28,7 +28,6 @@ pub struct Rebuilt {
     pub ignored: Vec<RunId>,
 }
 
-/// State of the manifest that each run's footer repeats.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FooterState {
     pub checkpoint: Checkpoint,
@@ -60,7 +59,6 @@ impl FooterState {
     }
 }
 
-/// Runs that one job wrote, by part.
 #[derive(Default)]
 struct JobRuns {
     parts: BTreeMap<u32, Arc<Run>>,

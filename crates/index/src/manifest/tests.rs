@@ -80,7 +80,6 @@ fn a_crash_at_any_operation_keeps_every_finished_edit() {
     println!("{points} crash points");
 }
 
-/// Returns the offsets and changes of all frames.
 fn frames_of(vfs: &SimVfs) -> Vec<(u64, Vec<Change>)> {
     let mut frames = Vec::new();
     frame::inspect(vfs, &only_manifest(vfs), &mut |record| {

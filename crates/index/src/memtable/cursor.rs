@@ -95,7 +95,6 @@ impl MemtableCursor {
         })
     }
 
-    /// Moves forward from `slot` to the first key with a visible version.
     fn forward(&mut self) {
         loop {
             while self.slot < self.leaf.count {
@@ -114,7 +113,6 @@ impl MemtableCursor {
         }
     }
 
-    /// Moves backward from the key before `slot` to the last key with a visible version.
     fn backward(&mut self) {
         loop {
             while self.slot > 0 {

@@ -54,7 +54,6 @@ impl std::fmt::Debug for Memtable {
 }
 
 impl Memtable {
-    /// Creates an empty memtable.
     pub(crate) fn new() -> Self {
         Self {
             tree: Tree::new(),
@@ -66,7 +65,6 @@ impl Memtable {
         }
     }
 
-    /// Sets a key to a value or to deleted.
     pub(crate) fn put(&self, seq: Seq, key: &[u8], found: &Found) {
         let epoch = self.delete_count.load(Ordering::Acquire);
         if self.tree.insert((seq.0, epoch), key, found) {
@@ -107,7 +105,6 @@ impl Memtable {
         Some(if covered > record.epoch() { Found::Deleted } else { record.found() })
     }
 
-    /// Returns the keys under range deletes visible at `at`.
     pub(crate) fn ranges(&self, at: Seq) -> Arc<RangeSet> {
         if self.delete_count.load(Ordering::Acquire) == 0 {
             return Arc::default();
@@ -115,12 +112,10 @@ impl Memtable {
         self.deletes.write().pieces(at.0).1
     }
 
-    /// Returns the bytes in use.
     pub(crate) fn bytes(&self) -> usize {
         self.tree.arena.used_bytes() + self.delete_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of keys that have a version.
     pub(crate) fn entries(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
     }
@@ -130,12 +125,10 @@ impl Memtable {
         self.tombstones.load(Ordering::Relaxed)
     }
 
-    /// Returns whether nothing was ever written.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries() == 0 && self.delete_count.load(Ordering::Acquire) == 0
     }
 
-    /// Returns a cursor over what is visible at `at`.
     pub(crate) fn cursor(self: &Arc<Self>, at: Seq) -> MemtableCursor {
         let any = self.delete_count.load(Ordering::Acquire) > 0;
         let deletes = any.then(|| self.deletes.write().pieces(at.0).0);
@@ -175,7 +168,6 @@ const ENTRIES: usize = 16;
 pub(crate) type SampleSink<'a> = dyn FnMut(&[u8], Option<ValueSlice<'_>>, f64) + 'a;
 
 impl Memtable {
-    /// Passes some entries of `range` visible at `at`, spread over the range, to `f`.
     pub(crate) fn sample(
         self: &Arc<Self>,
         range: &KeyRange,
@@ -201,7 +193,6 @@ impl Memtable {
         Ok(())
     }
 
-    /// Returns a key with about the given share of all keys below it.
     fn key_at(&self, share: f64) -> Vec<u8> {
         let record = self.tree.read_leaf_at(share, |leaf, meta| match meta.count {
             0 => 0,

@@ -1,4 +1,6 @@
-//! Nodes of the tree: sorted slots under a version that is odd while the writer changes them.
+//! Nodes of the tree: sorted slots under a version that is odd while the writer changes them. They
+//! lie in an [`Arena`], the memory of one memtable: 8-byte words, allocated once and freed
+//! together.
 //!
 //! ```text
 //! word 0    version
@@ -11,8 +13,6 @@
 //! ```
 //! Keys of a node lie in [low, high), so they share the prefix that both fences share: `skip`
 //! bytes. Comparing the following bytes nearly always decides without reading a record.
-//!
-//! Memory of one memtable: 8-byte words, allocated once and freed together.
 
 use super::record::{VersionRecord, word_at};
 use std::cmp::Ordering as Order;
@@ -78,7 +78,6 @@ impl<'a> Node<'a> {
         fence(Ordering::Release);
     }
 
-    /// Ends a change by the writer.
     pub(super) fn end(self) {
         let version = self.0[0].load(Ordering::Relaxed);
         self.0[0].store(version + 1, Ordering::Release);
@@ -191,7 +190,6 @@ impl<'a> Node<'a> {
         VersionRecord::at(arena, (item >> 32) as u32).compare(key, skip)
     }
 
-    /// Encodes a leaf slot's second word.
     pub(super) fn leaf_item(record: u32, key_word: u64) -> u64 {
         u64::from(record) << 32 | key_word >> 32
     }
@@ -282,7 +280,6 @@ impl Arena {
         at as u32
     }
 
-    /// Returns the words from `at` to the end of their bucket.
     #[inline]
     pub(super) fn from(&self, at: u32) -> &[AtomicU64] {
         let (bucket, place) = bucket_of(at as usize);

@@ -1,7 +1,6 @@
-//! Range deletes of one memtable. The n-th has epoch n. A version written after the n-th has epoch
-//! n and is hidden only by later range deletes, also when sequence numbers are equal.
-//!
-//! A set of keys given as ranges.
+//! Range deletes of one memtable, and sets of keys given as ranges. The n-th range delete has epoch
+//! n. A version written after the n-th has epoch n and is hidden only by later range deletes, also
+//! when sequence numbers are equal.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;

@@ -112,7 +112,6 @@ impl<'a> VersionRecord<'a> {
         }
     }
 
-    /// Returns the length of the prefix that both keys share.
     pub(super) fn shared(&self, other: &VersionRecord<'_>) -> usize {
         let limit = self.key_len().min(other.key_len());
         for i in 0..limit.div_ceil(8) {
@@ -124,7 +123,6 @@ impl<'a> VersionRecord<'a> {
         limit
     }
 
-    /// Replaces the content of `out` by the key.
     #[inline]
     pub(super) fn key_into(&self, out: &mut Vec<u8>) {
         self.bytes_into(HEAD_WORDS, self.key_len(), out);

@@ -3,7 +3,6 @@ use crate::cursor::Cursor;
 use std::collections::BTreeMap;
 use stele_types::{FileId, Locator, ValueRef};
 
-/// Random numbers for test cases (xorshift64*).
 pub(crate) struct TestRng(u64);
 
 impl TestRng {

@@ -194,13 +194,11 @@ impl Tree {
         left.refresh(&self.arena);
     }
 
-    /// Reads one leaf consistently.
     #[inline]
     pub(super) fn read_leaf<R>(&self, to: LeafTarget<'_>, read: impl Fn(Node<'_>, Meta) -> R) -> R {
         self.retry(|| self.try_read_leaf(to, &read))
     }
 
-    /// Estimates the share of all keys below `key` from the path to its leaf.
     pub(super) fn share_below(&self, key: &[u8]) -> f64 {
         self.retry(|| {
             let (mut below, mut scale) = (0.0, 1.0);
@@ -223,7 +221,6 @@ impl Tree {
         })
     }
 
-    /// Reads the leaf with about the given share of all keys below it.
     pub(super) fn read_leaf_at<R>(&self, share: f64, read: impl Fn(Node<'_>, Meta) -> R) -> R {
         self.retry(|| {
             let mut left = share;
@@ -250,7 +247,6 @@ impl Tree {
         Node::at(&self.arena, node.child(child)).meta().count.max(1) as f64
     }
 
-    /// Reads the leaf at an address consistently.
     pub(super) fn read_at<R>(&self, at: u32, read: impl Fn(Node<'_>, Meta) -> R) -> R {
         self.retry(|| {
             let node = Node::at(&self.arena, at);

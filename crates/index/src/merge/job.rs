@@ -244,7 +244,6 @@ impl fmt::Debug for JobDone {
     }
 }
 
-/// Writes sorted entries to run files.
 pub(crate) struct Output {
     pub claim: Claim,
     cause: Cause,
@@ -275,7 +274,6 @@ impl Output {
         }
     }
 
-    /// Continues after the outputs finished earlier.
     pub(crate) fn resume(&mut self, finished: Vec<RunId>) {
         self.extra.part = finished.len() as u32;
         self.extra.ranges = Default::default();

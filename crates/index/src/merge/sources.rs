@@ -1,9 +1,6 @@
 //! K-way merge of sorted sources: cursors ordered by key, the newest first among equal keys.
 //! Sources are few and one of them usually holds most of the keys, so a step takes one or two
 //! comparisons of eight key bytes. A heap takes more comparisons, and of whole keys.
-//!
-//! Entries of a merge read before its output, so that values that move are read together, sorted by
-//! location. In key order each short value would take one read, and its latency.
 
 use super::{DropRule, MovingValue, ValueMover};
 use crate::cursor::{Cursor, Found, ValueSlice};
@@ -14,7 +11,6 @@ use std::mem;
 use std::sync::Arc;
 use stele_types::{Error, Locator, Result, ValueRef};
 
-/// A position in a memtable or in a tier.
 pub(crate) enum SourceCursor {
     Memtable(MemtableCursor),
     Tier(TierCursor),
@@ -29,13 +25,11 @@ macro_rules! each {
     };
 }
 
-/// One source and the ranges it deletes from all older ones.
 pub(crate) struct Source {
     cursor: SourceCursor,
     ranges: Arc<RangeSet>,
 }
 
-/// A valid source in the order.
 #[derive(Clone, Copy)]
 struct Place {
     /// [`Cursor::prefix`] of its key, inverted when moving downwards.
@@ -87,7 +81,6 @@ impl Merged {
         Self { sources, order, reverse: false, has_ranges }
     }
 
-    /// Moves to the first key at or above `key` and sets the direction upwards.
     pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.order.clear();
         for source in &mut self.sources {
@@ -144,7 +137,6 @@ impl Merged {
         end.is_empty() || prefix < end_prefix || self.key().is_none_or(|key| key < end)
     }
 
-    /// Returns the newest entry of the current key.
     #[inline]
     pub(crate) fn found(&self) -> Result<Found> {
         match self.top() {
@@ -161,7 +153,6 @@ impl Merged {
         each!(&source.cursor, c => c.value())
     }
 
-    /// Returns whether the newest entry of the current key has no value.
     #[inline]
     pub(crate) fn is_deleted(&self) -> bool {
         self.top().is_none_or(|source| each!(&source.cursor, c => c.is_deleted()))
@@ -183,7 +174,6 @@ impl Merged {
         self.sources.iter().take(top.source).any(|source| source.ranges.covers(key))
     }
 
-    /// Moves to the next key, past older entries of the current key.
     #[inline]
     pub(crate) fn advance(&mut self) -> Result<()> {
         if let [first, second, ..] = self.order[..]
@@ -194,7 +184,6 @@ impl Merged {
         self.step(0)
     }
 
-    /// Advances the sources after the first one that are at the same key.
     #[inline(never)]
     fn pass_older(&mut self) -> Result<()> {
         while let [first, second, ..] = self.order[..]
@@ -211,7 +200,6 @@ impl Merged {
         self.sources.get(self.order.first()?.source)
     }
 
-    /// Advances the source at place `at` of the order.
     #[inline]
     fn step(&mut self, at: usize) -> Result<()> {
         let Some(place) = self.order.get_mut(at) else { return Ok(()) };
@@ -292,7 +280,6 @@ const MEMORY_BYTES_MAX: usize = 8 << 20;
 /// Bytes counted for an entry besides key and inline value.
 pub(super) const ENTRY_BYTES: u64 = 20;
 
-/// Next activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     #[default]
@@ -301,7 +288,8 @@ enum Stage {
     Placing,
 }
 
-/// Buffer of entries, see the module.
+/// Entries of a merge read before its output, so that values that move are read together, sorted by
+/// location. In key order each short value would take one read, and its latency.
 #[derive(Debug, Default)]
 pub(super) struct Lookahead {
     stage: Stage,
@@ -381,7 +369,6 @@ impl Lookahead {
         *self = Self { keys, entries, ..Self::default() };
     }
 
-    /// Adds the value of the next entry to those that move.
     fn add_moving(&mut self, at: Locator) {
         self.moving.push((self.entries.len(), at));
         let bytes =
@@ -397,7 +384,6 @@ impl Lookahead {
             || self.keys.len() + self.inline_bytes >= MEMORY_BYTES_MAX
     }
 
-    /// Returns the next entry to place.
     pub(crate) fn pop(&mut self) -> Option<(&[u8], Found)> {
         let entry = self.next;
         let found = self.entries.get(entry).filter(|_| self.stage == Stage::Placing)?.1.clone();

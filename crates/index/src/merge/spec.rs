@@ -1,10 +1,6 @@
-//! Description of a merge.
-//!
-//! Rule for entries that a merge drops.
-//!
-//! Interface for moving values during a merge of keys.
-//!
-//! Exclusive right to run a flush or a merge, and ownership of the files it writes.
+//! Description of a merge: its inputs, the rule for the entries that it drops, the interface for
+//! the values that it moves, and the exclusive right to run a flush or a merge, with the files that
+//! it writes.
 
 use crate::cursor::Found;
 use crate::index::Shared;
@@ -68,7 +64,6 @@ impl DropRule {
         Self { bottom, drop_s, ranges: Arc::new(kept) }
     }
 
-    /// Returns the range tombstones of the output.
     pub(crate) fn ranges(&self) -> &RangeSet {
         &self.ranges
     }

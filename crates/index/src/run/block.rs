@@ -42,7 +42,6 @@ const PADDED_SHARE: u64 = 16;
 /// Maximum number of entries: a slot fits one byte of the hash index.
 pub(super) const ENTRIES_MAX: usize = 256;
 
-/// Returns the length of the prefix that two keys share.
 pub(super) fn shared_prefix(a: &[u8], b: &[u8]) -> usize {
     let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0);
     let same = words.take_while(|(a, b)| a == b).count() * 8;
@@ -94,12 +93,10 @@ impl BlockBuilder {
             - (entries * shared).min(key_bytes)
     }
 
-    /// Returns the approximate size of the block so far, in bytes.
     pub(super) fn bytes(&self) -> usize {
         if self.items.is_empty() { 0 } else { self.size(self.len(), self.keys.len(), self.shared) }
     }
 
-    /// Returns whether one more entry would make the block larger than `block_bytes`.
     pub(super) fn is_full_for(&self, key: &[u8], found: &Found, block_bytes: usize) -> bool {
         let value = match found {
             Found::Value { value: ValueRef::Inline(value), .. } => value.len() + 1,
@@ -131,7 +128,6 @@ impl BlockBuilder {
         self.items.push(Item { flags, key_end, value_end });
     }
 
-    /// Appends the block, which will lie at `offset` of the run, and starts an empty one.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>, id: RunId, offset: u64) {
         let from = out.len();
         out.extend_from_slice(&[0; LENGTH_BYTES]);
@@ -176,7 +172,6 @@ impl BlockBuilder {
 /// A block with a valid checksum. Clones share its bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
-    /// The body.
     bytes: Bytes,
     /// Range of the shared prefix in `bytes`; entries follow.
     shared: (u32, u32),
@@ -205,7 +200,6 @@ impl Entry {
         (self.suffix.1 - self.suffix.0) as usize
     }
 
-    /// Returns the position of the next entry.
     #[inline]
     pub(super) fn end(&self) -> u32 {
         self.value.1
@@ -225,7 +219,6 @@ fn varint_at(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
 }
 
 impl Block {
-    /// Checks and parses a block read from `offset` of a run.
     pub(super) fn open(path: &Path, id: RunId, offset: u64, raw: &Bytes) -> Result<Self> {
         let part = footer::check(path, id, offset, raw)?;
         let parsed = part.split_first_chunk::<LENGTH_BYTES>().and_then(|(length, body)| {
@@ -278,7 +271,6 @@ impl Block {
         self.bytes.try_into_mut().ok()
     }
 
-    /// Returns the memory that the block takes in the cache, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes.len() + LENGTH_BYTES + TRAILER_BYTES
     }
@@ -288,7 +280,6 @@ impl Block {
         self.bytes.get(start as usize..end as usize).unwrap_or_default()
     }
 
-    /// Returns the prefix that all keys of the block share.
     pub(super) fn shared(&self) -> &[u8] {
         self.part(self.shared)
     }
@@ -314,7 +305,6 @@ impl Block {
         self.entry_at(u32::from(offset))
     }
 
-    /// Returns the entry at a position of the body.
     #[inline(always)]
     pub(super) fn entry_at(&self, at: u32) -> Option<Entry> {
         let entries = self.bytes.get(..self.offsets as usize)?;
@@ -412,7 +402,6 @@ impl Block {
         shared_prefix | word >> shift
     }
 
-    /// Returns the entry in `slot` if its key is `key`.
     #[inline]
     pub(super) fn entry_if(&self, slot: usize, key: &[u8]) -> Option<Entry> {
         let entry = self.entry(slot)?;

@@ -91,7 +91,6 @@ impl Run {
         Ok(cold.table.get())
     }
 
-    /// Reads both parts whole, checks them and builds the table of their pages.
     fn read_table(&self, cold: &Cold) -> Result<PageTable> {
         let (file, id, layout) = (&*self.file, self.id(), &self.layout);
         let note = |bytes| self.cache.note_cold_read(bytes);

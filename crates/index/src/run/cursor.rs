@@ -89,13 +89,11 @@ impl RunCursor {
         self
     }
 
-    /// Returns whether all keys of the run, which has some, are above the range.
     pub(crate) fn is_above_all(&self) -> bool {
         // bug index.walk_beyond_the_range: return false;
         !self.within.is_below_end(&self.run.meta.first_key)
     }
 
-    /// Returns whether all keys from block `i` on are above the range.
     #[inline]
     fn is_above(&mut self, i: usize) -> Result<bool> {
         // bug index.walk_beyond_the_range: return Ok(false);
@@ -109,13 +107,11 @@ impl RunCursor {
         Ok(!self.within.is_below_end(first))
     }
 
-    /// Returns whether all of the run is below the range.
     pub(crate) fn is_below_all(&self) -> bool {
         // bug index.walk_beyond_the_range: return false;
         self.run.meta.last_key[..] < self.within.start[..]
     }
 
-    /// Returns whether all keys before block `i` are below the range.
     #[inline]
     fn is_below(&mut self, i: usize) -> Result<bool> {
         // bug index.walk_beyond_the_range: return Ok(false);
@@ -239,7 +235,6 @@ impl RunCursor {
         }
     }
 
-    /// Moves to a slot of the current block.
     #[inline]
     fn move_to_slot(&mut self, slot: usize) -> Result<()> {
         let entry = self.block.as_ref().and_then(|block| block.entry(slot));
@@ -260,7 +255,6 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Moves to the first entry of block `i` or of a later block, if there is one.
     fn first_of(&mut self, mut i: usize) -> Result<()> {
         while self.is_masked(i)? {
             i += 1;
@@ -271,7 +265,6 @@ impl RunCursor {
         if self.load(i)? { self.move_to_slot(0) } else { Ok(()) }
     }
 
-    /// Moves to the last entry before block `i`, if there is one.
     fn last_before(&mut self, mut i: usize) -> Result<()> {
         while i > 0 && self.is_masked(i - 1)? {
             i -= 1;
@@ -304,7 +297,6 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Completes a seek to the same key.
     pub(crate) fn arrive(&mut self, key: &[u8]) -> Result<()> {
         if self.block.is_none() {
             return if self.is_masked(self.block_at)? {

@@ -1,9 +1,7 @@
-//! Damage of a run.
+//! Damage of a run: the scrub that finds unreadable parts, and masks for blocks after their keys
+//! are replaced.
 //!
-//! Unreadable parts of a run: the scrub that finds them, and masks for blocks after their keys are
-//! replaced.
-//!
-//! Opening a damaged run by the manifest's copy of its footer. The copy determines which keys the
+//! A damaged run is opened by the manifest's copy of its footer. The copy determines which keys the
 //! run spans, what it references and which ranges it deletes from older tiers, whatever is left of
 //! the file.
 //!
@@ -97,7 +95,6 @@ impl Run {
         Ok(left.is_empty())
     }
 
-    /// Returns the same run, of which newer tiers determine the keys of `range`.
     pub(crate) fn covered_by(&self, range: &KeyRange) -> Arc<Self> {
         let (mut whole, mut covered) = (range.clone(), Vec::new());
         for part in &self.covered {
@@ -110,7 +107,6 @@ impl Run {
         Arc::new(Self { index: None, covered, ..self.copy() })
     }
 
-    /// Returns the same run with these blocks masked.
     pub(crate) fn without(&self, blocks: &[usize]) -> Arc<Self> {
         let masked = self.masked.iter().chain(blocks).copied().collect();
         Arc::new(Self { index: None, masked, ..self.copy() })
@@ -218,7 +214,6 @@ fn union(one: &KeyRange, other: &KeyRange) -> Option<KeyRange> {
 }
 
 impl Run {
-    /// Returns the copy of the run's footer for the manifest.
     pub(crate) fn footer_copy(&self) -> Bytes {
         footer::encode_copy(&self.meta, &self.layout).into()
     }

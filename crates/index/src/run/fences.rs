@@ -1,11 +1,10 @@
 //! Fences: for each block its size and the shortest key that separates it from the previous block.
+//! Damaged fences are rebuilt from the blocks, which contain their lengths.
 //!
 //! ```text
 //! part  := fence* trailer                 (one fence per block)
 //! fence := block_bytes:varint key_len:varint key      (the first fence is empty)
 //! ```
-//!
-//! Fences of blocks, rebuilt from the blocks, which contain their lengths.
 
 use crate::run::block::{Block, shared_prefix};
 use std::cmp::Ordering;
@@ -75,7 +74,6 @@ impl Fences {
         }
     }
 
-    /// Starts fences of the blocks from number `first`, which begins at offset `start`.
     pub(super) fn starting_at(first: usize, start: u64) -> Self {
         Self { first, start, ..Self::default() }
     }
@@ -84,22 +82,18 @@ impl Fences {
         self.ends.len()
     }
 
-    /// Returns the number after that of the last block.
     pub(super) fn end(&self) -> usize {
         self.first + self.len()
     }
 
-    /// Returns whether block `i` is one of these.
     pub(super) fn has(&self, i: usize) -> bool {
         (self.first..self.end()).contains(&i)
     }
 
-    /// Returns the offset after the last block.
     pub(super) fn data_end(&self) -> u64 {
         self.block_ends.last().copied().unwrap_or(self.start)
     }
 
-    /// Marks the blocks from `i` on as unreadable.
     pub(super) fn set_unreadable_from(&mut self, i: usize) {
         self.unreadable_from = Some(i);
     }
@@ -122,7 +116,6 @@ impl Fences {
         i.checked_sub(self.first).map_or(&[], |at| self.separator_at(at))
     }
 
-    /// Returns the range of a block in the file.
     #[inline]
     pub(super) fn block(&self, i: usize) -> Option<Range<u64>> {
         let at = i.checked_sub(self.first)?;
@@ -130,7 +123,6 @@ impl Fences {
         Some(start..*self.block_ends.get(at)?)
     }
 
-    /// Returns the range of a block with known boundaries.
     #[inline]
     pub(super) fn readable(&self, i: usize) -> Option<Range<u64>> {
         self.block(i).filter(|_| self.unreadable_from.is_none_or(|from| i < from))
@@ -215,7 +207,6 @@ impl Fences {
         Some(self.ready())
     }
 
-    /// Computes the shared prefix and the words that the search needs, and releases spare memory.
     pub(super) fn ready(mut self) -> Self {
         if let Some(last) = self.len().checked_sub(1).filter(|last| *last > 0) {
             self.shared = shared_prefix(self.separator_at(1), self.separator_at(last));
@@ -229,14 +220,12 @@ impl Fences {
     }
 }
 
-/// Consecutive blocks with damaged fences.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span<'a> {
     /// Number of the first block, its offset, and the separator below it.
     pub(super) first: usize,
     pub(super) start: u64,
     pub(super) below: &'a [u8],
-    /// Offset after the last block.
     pub(super) end: u64,
     /// Number of blocks, if it is known.
     pub(super) blocks: Option<usize>,

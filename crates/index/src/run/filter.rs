@@ -23,7 +23,6 @@ fn spread(hash: u64) -> u64 {
     mixed ^ mixed >> 32
 }
 
-/// Returns the number of the line of `hash` among `lines` lines.
 #[inline]
 pub(super) fn line_of(hash: u64, lines: usize) -> usize {
     ((u128::from(hash) * lines as u128) >> 64) as usize
@@ -78,7 +77,6 @@ impl Filter {
         filter
     }
 
-    /// Returns the first word of the line of `hash`.
     fn line(&self, hash: u64) -> usize {
         line_of(hash, self.words.len() / LINE_WORDS) * LINE_WORDS
     }

@@ -1,4 +1,5 @@
-//! The footer of a run: the layout of its parts, and its metadata.
+//! The footer of a run: the layout of its parts, its metadata, and the trailers: checksums of the
+//! parts (RocksDB block trailer).
 //!
 //! ```text
 //! footer := body tail
@@ -8,8 +9,6 @@
 //! ```
 //! Parts are contiguous, so their lengths determine their offsets; lengths include the trailers.
 //! The earliest expiry is 0 if no entry expires. It is absent in format 1.
-//!
-//! Trailers: checksums of a run's parts (RocksDB block trailer).
 
 use crate::run::meta::RunMeta;
 use std::path::Path;
@@ -23,7 +22,6 @@ const TAIL_BYTES: usize = 20;
 /// Bytes read first from the end of a file: nearly every footer fits.
 const GUESS_BYTES: u64 = 16 << 10;
 
-/// Sizes and parameters of a run's parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) blocks: u64,
@@ -191,7 +189,6 @@ pub(super) fn put(out: &mut Vec<u8>, from: usize, id: RunId, offset: u64) {
     out.extend_from_slice(&crc.to_le_bytes());
 }
 
-/// Checks a part with its trailer and returns the part.
 pub(super) fn check<'a>(path: &Path, id: RunId, offset: u64, bytes: &'a [u8]) -> Result<&'a [u8]> {
     let Some((part, crc)) = bytes.split_last_chunk::<TRAILER_BYTES>() else {
         return Err(Error::corrupt(path, offset, "part is too short for a checksum"));
@@ -202,7 +199,6 @@ pub(super) fn check<'a>(path: &Path, id: RunId, offset: u64, bytes: &'a [u8]) ->
     Err(Error::corrupt(path, offset, format!("checksum of {} bytes does not match", part.len())))
 }
 
-/// Returns whether a trailer is that of the part at `offset` with this CRC-32C.
 pub(super) fn is_of(trailer: &[u8; TRAILER_BYTES], id: RunId, offset: u64, crc: u32) -> bool {
     // bug index.run_crc_unchecked: `u32::from_le_bytes(*trailer) == trailer_of(id, offset, crc)` is `true`
     u32::from_le_bytes(*trailer) == trailer_of(id, offset, crc)

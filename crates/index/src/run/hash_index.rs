@@ -1,4 +1,5 @@
-//! The hash index: from a key's hash directly to its block and slot.
+//! The hash index: from a key's hash directly to its block and slot. The hash, which filters use
+//! too, is part of the file format.
 //!
 //! ```text
 //! part := cell:u32le* trailer     (16 cells to a bucket; all ones: empty)
@@ -7,10 +8,6 @@
 //! A key lies in its home bucket, or, when that is full, in the next one with a free cell. 85 % of
 //! the cells are used: 4.7 bytes per key. With 64 MiB runs the fingerprint has 10 bits, so about
 //! one get in seventy reads a second block.
-//!
-//! Hash of keys in filters and hash indexes. It is part of the file format.
-//!
-//! Prefetch of memory into the processor's cache.
 
 const BUCKET: usize = 16;
 const EMPTY: u32 = u32::MAX;
@@ -24,7 +21,6 @@ pub(super) struct HashIndex {
     block_bits: u32,
 }
 
-/// Possible location of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) block: u32,
@@ -58,13 +54,11 @@ impl HashIndex {
         Some(index)
     }
 
-    /// Returns the first cell of the home bucket.
     fn home(&self, hash: u64) -> usize {
         let buckets = (self.cells.len() / BUCKET) as u128;
         ((u128::from(hash) * buckets) >> 64) as usize * BUCKET
     }
 
-    /// Returns the fingerprint of a hash, shifted above the block number.
     fn fingerprint(&self, hash: u64) -> u32 {
         ((hash as u32) >> (SLOT_BITS + self.block_bits)) << (SLOT_BITS + self.block_bits)
     }
@@ -135,7 +129,6 @@ pub fn key_hash(key: &[u8]) -> u64 {
     fold(hash ^ SEEDS[3], SEEDS[1])
 }
 
-/// Size of a cache line.
 pub(super) const LINE_BYTES: usize = 64;
 
 /// Prefetches the cache line of `bytes[at]`, if it exists. Only a hint.

@@ -74,12 +74,10 @@ pub fn run_file_name(id: RunId) -> String {
     format!("{:08x}.run", id.0)
 }
 
-/// Returns the path of a run's file.
 pub(crate) fn run_path(dir: &Path, id: RunId) -> PathBuf {
     dir.join(run_file_name(id))
 }
 
-/// Returns the path of a run's file until it is complete.
 pub(crate) fn run_tmp_path(dir: &Path, id: RunId) -> PathBuf {
     dir.join(run_file_name(id) + TMP_SUFFIX)
 }

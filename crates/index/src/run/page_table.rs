@@ -20,7 +20,6 @@ pub(super) const PAGE_BYTES: usize = 4 << 10;
 /// Bytes of the filter read at a time, in whole pages.
 const CHUNK_BYTES: usize = 64 * PAGE_BYTES;
 
-/// Pages of one run's filter and fences.
 #[derive(Debug)]
 pub(super) struct PageTable {
     /// `None` without a usable filter: every key passes.
@@ -41,7 +40,6 @@ pub(super) struct LinePlace {
     pub(super) offset: usize,
 }
 
-/// A page in the file, and its checksum.
 #[derive(Clone, Debug)]
 pub(super) struct PagePlace {
     pub(super) bytes: Range<u64>,
@@ -73,7 +71,6 @@ struct FencePage {
 }
 
 impl FilterPages {
-    /// Returns the pages of a filter in memory.
     pub(super) fn of(filter: &Filter, layout: &Layout) -> Option<Self> {
         if filter.is_empty() {
             return None;
@@ -127,7 +124,6 @@ impl FilterPages {
     }
 }
 
-/// Returns the checksums of the pages of a range of the file, and that of the range.
 fn page_crcs(file: &dyn VfsFile, range: Range<u64>, note: &dyn Fn(u64)) -> Result<(Vec<u32>, u32)> {
     let (mut crcs, mut all) = (Vec::new(), Crc32c::new());
     let mut at = range.start;
@@ -147,7 +143,6 @@ fn page_crcs(file: &dyn VfsFile, range: Range<u64>, note: &dyn Fn(u64)) -> Resul
 }
 
 impl FenceTable {
-    /// Divides the fences of a whole run, which lie at offset `at` of its file, into pages.
     pub(super) fn of(fences: &Fences, at: u64) -> Self {
         let mut table =
             Builder { top: Fences::starting_at(0, at), pages: Vec::new(), page: Vec::new() };
@@ -191,7 +186,6 @@ impl FenceTable {
         Some(PagePlace { bytes: self.top.block(page)?, crc })
     }
 
-    /// Returns the blocks of a page and their offsets in the file.
     pub(super) fn span(&self, page: usize) -> Option<(Range<usize>, Range<u64>)> {
         let FencePage { first, start, .. } = *self.pages.get(page)?;
         let next = self.pages.get(page + 1);
@@ -217,7 +211,6 @@ impl Builder {
 }
 
 impl PageTable {
-    /// Returns the memory of the table, and of rebuilt fences, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         let filter = self.filter.as_ref().map_or(0, |filter| size_of_val(&*filter.crcs));
         filter

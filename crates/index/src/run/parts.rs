@@ -25,7 +25,6 @@ pub(super) enum Reads {
 /// A page of fences held by the caller, while it refers to it. Consecutive calls may reuse it.
 pub(super) type Held = Option<Arc<Fences>>;
 
-/// Filter and fences of a run.
 #[derive(Clone, Debug)]
 pub(super) enum Parts {
     /// In memory, within the limit for pinned parts.
@@ -34,7 +33,6 @@ pub(super) enum Parts {
     Cold(Arc<Cold>),
 }
 
-/// Filter and fences in memory.
 #[derive(Debug)]
 pub(super) struct Pinned {
     pub(super) fences: Fences,
@@ -49,13 +47,11 @@ fn pinned_bytes(layout: &Layout) -> u64 {
     layout.filter_bytes + layout.fences_bytes + layout.blocks * FENCE_BYTES
 }
 
-/// Takes memory to pin the parts of a run.
 pub(super) fn pin(cache: &Arc<BlockCache>, layout: &Layout) -> Option<Pin> {
     cache.pin(usize::try_from(pinned_bytes(layout)).ok()?)
 }
 
 impl Run {
-    /// Returns an upper bound of the memory of pinned parts, in bytes.
     pub(crate) fn pinned_bytes(&self) -> u64 {
         pinned_bytes(&self.layout)
     }
@@ -176,6 +172,5 @@ impl Run {
     }
 }
 
-/// Filter and fences of a run, opaque outside.
 #[derive(Debug)]
 pub(crate) struct RunParts(Parts);

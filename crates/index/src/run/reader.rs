@@ -146,7 +146,6 @@ impl Run {
         Ok(Self { file, meta, layout, parts, index: None, cache, masked, covered })
     }
 
-    /// Returns a copy that shares everything in memory.
     pub(super) fn copy(&self) -> Self {
         Self {
             file: self.file.clone(),
@@ -270,7 +269,6 @@ impl Run {
         Error::corrupt(self.path(), offset, "entry does not parse")
     }
 
-    /// Returns a block from the cache or the file.
     pub(super) fn block(&self, i: usize, held: &mut Held) -> Result<Block> {
         if let Some(block) = self.cache.block(self.meta.id, i) {
             return Ok(block);
@@ -394,7 +392,6 @@ impl Run {
         Ok(())
     }
 
-    /// Samples one block that represents `blocks` blocks.
     fn sample_block(
         &self,
         i: usize,

@@ -31,7 +31,6 @@ struct Verifier<'a> {
     seen: RunVerified,
     refs: BTreeMap<FileId, Live>,
     last_key: Option<Vec<u8>>,
-    /// Parts as the file has them.
     fences: Option<Fences>,
     filter: Option<Filter>,
     index: Option<HashIndex>,

@@ -32,12 +32,10 @@ pub struct RunWriter {
     fences: Fences,
     hashes: Vec<u64>,
     places: Vec<Place>,
-    /// Last key of the last finished block.
     last_key: Vec<u8>,
     synced: u64,
 }
 
-/// A run's file, under its temporary name.
 #[derive(Debug)]
 struct TmpFile {
     vfs: Arc<dyn Vfs>,
@@ -138,19 +136,16 @@ impl RunWriter {
         self.meta.entries
     }
 
-    /// Estimates the size of the file if it were finished now, in bytes.
     pub(crate) fn estimated_bytes(&self) -> u64 {
         let keys = self.hashes.len();
         let index = hash_index::bytes_for(keys) + keys * self.options.filter_bits_per_key / 8;
         self.end() + (self.block.bytes() + index + self.fences.memory_bytes()) as u64
     }
 
-    /// Returns the offset of the next part.
     fn end(&self) -> u64 {
         self.out.written + self.out.pending.len() as u64
     }
 
-    /// Finishes the current block.
     fn cut(&mut self) -> Result<()> {
         self.last_key.clear();
         self.last_key.extend_from_slice(self.block.last_key());

@@ -54,7 +54,6 @@ fn path_of(run: RunId) -> PathBuf {
     Path::new(crate::common::DIR).join(format!("{:08x}.run", run.0))
 }
 
-/// Returns the name, offset and size of each part of a run.
 fn parts(vfs: &SimVfs, run: RunId) -> Vec<(&'static str, u64, u64)> {
     let mut found = Vec::new();
     inspect_run_items(vfs, &path_of(run), &mut |item| {

@@ -27,7 +27,6 @@ fn delete_range(start: &str, end: &str) -> Op {
     Op::DeleteRange { start: start.into(), end: end.into() }
 }
 
-/// Writes and flushes one tier.
 fn tier(store: &mut Store, ops: &[Op]) {
     ops.iter().for_each(|op| store.apply(op));
     store.publish();
@@ -192,7 +191,6 @@ fn a_view_keeps_its_moment_and_its_files() {
     assert_eq!(store.contents().unwrap().len(), 1);
 }
 
-/// Records the keys of all placements.
 struct PlacementRecorder(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl ValueMover for PlacementRecorder {
@@ -218,7 +216,6 @@ impl ValueMover for PlacementRecorder {
 #[derive(Default)]
 struct ReadaheadRecorder {
     ahead: std::collections::VecDeque<(Vec<u8>, Locator)>,
-    /// Bytes of announced values that are not read yet.
     unread_bytes: u64,
     /// Values and bytes of each round.
     rounds: Arc<Mutex<Vec<(usize, u64)>>>,

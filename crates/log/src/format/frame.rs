@@ -19,7 +19,6 @@ use super::take;
 use stele_types::checksum::{Crc32c, crc32c};
 use stele_types::{FileId, Lsn, StoreId};
 
-/// Bytes of a frame's header.
 pub(crate) const FRAME_HEADER_BYTES: usize = 24;
 
 /// What the checksums of a segment's frames cover besides the frames.
@@ -78,7 +77,6 @@ impl FrameHeader {
         crc.update_with_crc(body_crc, u64::from(self.body_bytes)).finish()
     }
 
-    /// Whether the header names the position it was read from.
     pub(crate) fn is_at(&self, at: Lsn) -> bool {
         // bug log.accept_any_position: `self.at == at` is `true`
         self.at == at

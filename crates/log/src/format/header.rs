@@ -30,7 +30,6 @@ pub(crate) const FILE_HEADER_BYTES: usize = 32;
 pub(crate) const FOOTER_BYTES: usize = 80;
 pub(crate) const FOOTER_FIELDS: usize = 6;
 
-/// The first block of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub block_bytes: u32,
@@ -112,7 +111,6 @@ impl SegmentHeader {
     }
 }
 
-/// Kind of file that a header or footer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Magic {
     Sidecar,

@@ -27,7 +27,6 @@ const KIND_FILLER: u8 = 5;
 const IS_COMMAND: u8 = 8;
 const FOLLOWS: u8 = 16;
 
-/// Container of the items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Frame,
@@ -62,7 +61,6 @@ pub(crate) struct EntryItem<'a> {
 pub(crate) enum Content<'a> {
     Payload(&'a [u8]),
     Digest(&'a [u8]),
-    /// The payload is unreadable.
     Lost,
 }
 
@@ -174,7 +172,6 @@ pub(crate) fn put_carried(out: &mut Vec<u8>, carried: &CarriedRegion) {
     }
 }
 
-/// Returns filler bytes that end a frame's body.
 pub(crate) fn filler(bytes: usize) -> Vec<u8> {
     let mut filler = vec![0; bytes];
     filler.iter_mut().take(1).for_each(|tag| *tag = KIND_FILLER);
@@ -219,7 +216,6 @@ pub(crate) fn put_digest(
     whole
 }
 
-/// The items of one frame's body or one chunk.
 #[derive(Clone, Debug)]
 pub(crate) struct Items<'a> {
     form: Form,

@@ -23,7 +23,6 @@ const INLINE: u8 = 8;
 
 pub(crate) type Versioned<'a> = (Lsn, ReplayOp<'a>);
 
-/// An operation as stored in a digest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpDigest<'a> {
     /// See `place` above.
@@ -89,7 +88,6 @@ pub(crate) fn each<'a>(
 }
 
 impl<'a> OpDigest<'a> {
-    /// Adds the version, for an entry with its payload at `payload`.
     pub(crate) fn versioned(self, payload: Lsn) -> Option<Versioned<'a>> {
         let version = Lsn::new(payload.file, payload.offset.checked_add(self.place)?);
         let op = match self.what {

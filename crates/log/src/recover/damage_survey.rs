@@ -38,7 +38,6 @@ pub struct DamageSurvey {
     poison: Poison,
 }
 
-/// Damaged payloads that do not prevent opening the log.
 #[derive(Debug)]
 pub(crate) struct Unneeded {
     unreferenced: BTreeSet<Lsn>,
@@ -284,7 +283,6 @@ impl DamageSurvey {
         Ok(())
     }
 
-    /// Finds damaged payloads that are needed, in segments applied from sidecars.
     fn scan_behind_sidecars(&mut self, needed: &Needed) -> Result<()> {
         let mut unreadable = needed.unreadable(&self.dir, &self.regions)?;
         while let Some(file) = unreadable.first().map(|at| at.file) {

@@ -1,6 +1,5 @@
-//! Inventory of the directory, and removal of leftovers of unfinished work.
-//!
-//! The segments that recovery reads: an unbroken chain up to the newest.
+//! Inventory of the directory, removal of leftovers of unfinished work, and the segments that
+//! recovery reads: an unbroken chain up to the newest.
 
 use crate::catalog::{Catalog, FileMeta};
 use crate::dir::{Dir, Name};
@@ -13,7 +12,6 @@ use std::collections::BTreeSet;
 use stele_types::{Error, FileId, Lsn, Result};
 use stele_vfs::DirEntry;
 
-/// Treatment of leftovers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Orphans {
     Removed,
@@ -120,7 +118,6 @@ impl Inventory {
     }
 }
 
-/// Whether a freed segment of this length is worth keeping beside `count` others.
 pub(crate) fn is_reusable(count: usize, bytes: u64, options: &LogOptions) -> bool {
     let max = options.segment_bytes_max;
     count < options.recycle_segments_max && bytes <= max && bytes >= max / 2
@@ -139,7 +136,6 @@ fn segment_meta(dir: &Dir, id: FileId, entry: &DirEntry) -> FileMeta {
     meta
 }
 
-/// One segment of the chain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     pub id: FileId,

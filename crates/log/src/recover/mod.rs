@@ -276,7 +276,6 @@ fn check_end(reader: &mut SegmentReader, found: End, end: End) -> Result<()> {
     Err(reader.corrupt(found.at, detail))
 }
 
-/// Returns what follows the frames of the newest segment.
 fn check_tail(reader: &mut SegmentReader, end: End) -> Result<TailState> {
     if end.at == reader.block_bytes() {
         return Err(reader.corrupt(end.at, "segment without its first frame"));
@@ -319,7 +318,6 @@ fn checked_frame(reader: &mut SegmentReader, at: u32, crc: u32) -> Result<Option
     Ok(is_checked.then_some(frame))
 }
 
-/// Creates the first segment of a new log.
 fn create(shared: &Shared, from: &RecoverFrom) -> Result<Appender> {
     if from.checkpoint != Lsn::default() || from.raft_from != FileId(0) {
         let detail =
@@ -349,7 +347,6 @@ fn create(shared: &Shared, from: &RecoverFrom) -> Result<Appender> {
     })
 }
 
-/// Rejects a log that ends before acknowledged data, or lacks acknowledged entries.
 fn check_whole(dir: &Dir, regions: &Regions, head: Lsn, from: &RecoverFrom) -> Result<()> {
     // bug log.accept_lost_tail: never
     if from.checkpoint > head {
@@ -366,7 +363,6 @@ fn check_whole(dir: &Dir, regions: &Regions, head: Lsn, from: &RecoverFrom) -> R
     }
 }
 
-/// Reads and checks the bytes at a locator.
 fn read_payload(dir: &Dir, name: Name, at: &Locator) -> Result<Bytes> {
     let file = dir.open_read(name)?;
     let (begin, end) = (u64::from(at.offset), u64::from(at.offset) + u64::from(at.length));
@@ -379,7 +375,6 @@ fn read_payload(dir: &Dir, name: Name, at: &Locator) -> Result<Bytes> {
     Ok(value.into())
 }
 
-/// Returns the metadata that the directory alone supplies.
 pub(crate) fn unread_meta(kind: FileKind, bytes: u64, min_lsn: Lsn) -> FileMeta {
     FileMeta {
         kind,

@@ -12,14 +12,12 @@ use crate::{LogOptions, RecoverFrom, ReplayOp};
 use std::collections::{BTreeMap, BTreeSet};
 use stele_types::{Error, FileId, KeyRange, Locator, LogIndex, Lsn, RegionId, Result, ValueRef};
 
-/// Collected while segments are read.
 #[derive(Debug)]
 pub(super) struct Needed {
     /// See [`RecoverFrom`].
     checkpointed: Option<BTreeMap<RegionId, LogIndex>>,
     own_keys: Option<KeyRange>,
     inline_max: usize,
-    /// Segments applied from sidecars, and their ends.
     pub by_sidecar: BTreeMap<FileId, End>,
     /// Changes of the store's own keys that no run holds, in log order.
     changes: Vec<Change>,
@@ -29,7 +27,6 @@ pub(super) struct Needed {
 struct Change {
     region: RegionId,
     index: LogIndex,
-    /// Position of the entry's payload.
     at: Lsn,
     what: ChangeKind,
 }
@@ -53,7 +50,6 @@ impl Needed {
         }
     }
 
-    /// Records an item's changes of the store's own keys.
     pub(super) fn take(&mut self, item: &Item<'_>) {
         let Item::Entry(entry) = item else { return };
         let upto =
@@ -88,7 +84,6 @@ impl Needed {
         });
     }
 
-    /// Fails when a damaged payload is needed before other replicas can supply its values.
     pub(super) fn check(&self, dir: &Dir, regions: &Regions) -> Result<()> {
         match self.unreadable(dir, regions)?.first() {
             None => Ok(()),
@@ -101,8 +96,6 @@ impl Needed {
         }
     }
 
-    /// Returns the positions of payloads that are needed and damaged, in segments applied from
-    /// sidecars.
     pub(super) fn unreadable(&self, dir: &Dir, regions: &Regions) -> Result<BTreeSet<Lsn>> {
         let mut unreadable = BTreeSet::new();
         let Some(checkpointed) = &self.checkpointed else { return Ok(unreadable) };
@@ -159,7 +152,6 @@ impl Needed {
     }
 }
 
-/// Returns the entry up to which a region is replayed.
 fn applied(region: &Region) -> LogIndex {
     region.hard_state.commit.max(region.truncated.0)
 }

@@ -122,7 +122,6 @@ impl ChunkWriter {
     }
 }
 
-/// Reader of a finished file.
 #[derive(Debug)]
 pub(crate) struct ChunkReader {
     file: Arc<dyn VfsFile>,
@@ -139,7 +138,6 @@ impl ChunkReader {
         Ok(Self { file, store: dir.store, footer })
     }
 
-    /// Calls `f` with each chunk's content and offset.
     pub(crate) fn each(&self, f: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         let mut content = Vec::new();
         let mut next = self.first_chunk();

@@ -28,7 +28,6 @@ pub struct DamagedPayload {
     pub bytes: u32,
     /// CRC-32C of the payload.
     pub crc: u32,
-    /// Offset of the entry's frame.
     pub(crate) frame: u32,
 }
 
@@ -111,7 +110,6 @@ pub(crate) fn proven(reader: &mut SegmentReader, end: End) -> Result<Option<Fram
     Ok(is_proven.then_some(frame))
 }
 
-/// Passes the damaged payloads of a frame to `f`.
 pub(crate) fn each(frame: &FrameHeader, body: &[u8], f: &mut dyn FnMut(&DamagedPayload)) {
     let mut items = Items::new(Form::Frame, body_at(frame), body);
     while let Some(Some(item)) = items.next_item() {

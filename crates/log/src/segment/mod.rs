@@ -21,7 +21,6 @@ use std::sync::Arc;
 use stele_types::{Cause, Error, FileId, Lsn, Result};
 use stele_vfs::{AlignedBuf, Create, Open, VfsFile};
 
-/// A segment ready for its first batch.
 #[derive(Debug)]
 pub(crate) struct Begun {
     pub file: Arc<dyn VfsFile>,
@@ -34,7 +33,6 @@ pub(crate) struct Begun {
 pub(crate) struct Begin<'a> {
     pub dir: &'a Dir,
     pub id: FileId,
-    /// A freed segment to be reused.
     pub recycle: Option<FileId>,
     pub previous: (FileId, End),
     pub carried: &'a [CarriedRegion],

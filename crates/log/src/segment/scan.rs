@@ -3,13 +3,6 @@
 //! Invariant: a bad frame is truncated only where it can be a write that was in progress at a
 //! crash. One frame is written at a time, so any valid frame after it proves that it was once
 //! durable.
-//!
-//! Search for the next whole frame after damage. A value may contain many headers of long frames:
-//! reading the body of each would take hours per segment.
-//!
-//! A segment is read through a sliding window of whole aligned blocks.
-//!
-//! The items of a segment come from its sidecar if that is complete, otherwise from its frames.
 
 use super::chunks::ChunkReader;
 use super::{scan, sidecar};
@@ -31,7 +24,6 @@ pub(crate) struct End {
     pub chain: u32,
 }
 
-/// What follows the last whole frame of the newest segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TailState {
     Nothing,
@@ -43,7 +35,6 @@ pub(crate) enum TailState {
     },
 }
 
-/// Readable part of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Payloads {
     All,
@@ -51,7 +42,6 @@ pub(crate) enum Payloads {
     Some,
 }
 
-/// Callback for each frame and its body.
 pub(crate) type FrameSink<'a> = dyn FnMut(&FrameHeader, &[u8], Payloads) -> Result<()> + 'a;
 
 /// Calls `f` with each frame from the first block on. Stops at `until`, or at the first block
@@ -171,7 +161,8 @@ const HELD_MAX: usize = 1 << 20;
 /// Bytes read at a time.
 const STEP_BYTES: u64 = 64 << 10;
 
-/// Returns the offset of the first whole frame at a block from `from` on.
+/// Returns the offset of the first whole frame at a block from `from` on. A value may contain many
+/// headers of long frames: reading the body of each would take hours per segment.
 pub(crate) fn next_frame(reader: &mut SegmentReader, from: u32) -> Result<Option<u32>> {
     let block = reader.block_bytes();
     let mut unread = READS_OF_FILE * reader.file_bytes();
@@ -233,7 +224,6 @@ const WINDOW_BYTES: u64 = 1 << 20;
 /// A multiple of every device's block.
 const ALIGN_BYTES: u64 = 4096;
 
-/// Content of a block where a frame could begin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Probe {
     Frame(FrameHeader),
@@ -241,6 +231,7 @@ pub(crate) enum Probe {
     Other(Option<FrameHeader>),
 }
 
+/// Reads a segment through a sliding window of whole aligned blocks.
 #[derive(Debug)]
 pub(crate) struct SegmentReader {
     file: Arc<dyn VfsFile>,
@@ -297,7 +288,6 @@ impl SegmentReader {
         self.header.block_bytes
     }
 
-    /// Returns what the checksums of the frames cover besides them.
     pub(crate) fn origin(&self) -> Origin {
         Origin { store: self.header.store, salt: self.header.salt }
     }
@@ -306,7 +296,6 @@ impl SegmentReader {
         Error::corrupt(self.path(), u64::from(at), detail)
     }
 
-    /// Drops the window and reads the file's length again.
     pub(crate) fn refresh(&mut self) -> Result<()> {
         self.window.clear();
         self.len = self.file.len()?;
@@ -337,7 +326,6 @@ impl SegmentReader {
         Ok(self.window.as_slice().get(begin..begin + bytes))
     }
 
-    /// Checks for a whole frame that belongs to exactly this position.
     pub(crate) fn probe(&mut self, at: u32) -> Result<Probe> {
         let Some(frame) = self.named(at)? else {
             let header = self.range(u64::from(at), FRAME_HEADER_BYTES)?;
@@ -369,7 +357,6 @@ impl SegmentReader {
         self.range(u64::from(at) + FRAME_HEADER_BYTES as u64, frame.body_bytes as usize)
     }
 
-    /// Returns the offset of the next frame.
     pub(crate) fn after(&self, at: u32, frame: &FrameHeader) -> u32 {
         let end = (u64::from(at) + frame.bytes()).next_multiple_of(u64::from(self.block_bytes()));
         u32::try_from(end).unwrap_or(u32::MAX)
@@ -378,7 +365,6 @@ impl SegmentReader {
 
 pub(crate) type ItemSink<'a> = dyn FnMut(&Item<'_>) -> Result<()> + 'a;
 
-/// Passes the items of one frame that was read from `path` to `f`.
 pub(crate) fn of_frame(
     path: &std::path::Path,
     frame: &FrameHeader,
@@ -400,7 +386,6 @@ pub(crate) fn of_frame(
     Ok(())
 }
 
-/// Passes the items of a sidecar to `f`.
 pub(crate) fn of_sidecar(reader: &ChunkReader, f: &mut ItemSink<'_>) -> Result<()> {
     let segment = Lsn::new(reader.footer.file, 0);
     reader.each(&mut |at, chunk| {
@@ -434,8 +419,9 @@ pub(crate) fn of_frames(
     }
 }
 
-/// Passes the items of a segment to `f`, from its sidecar or its frames. A sidecar is read twice,
-/// first for its checksums: no item may be passed twice if the second half turns out to be damaged.
+/// Passes the items of a segment to `f`, from its sidecar if that is complete, otherwise from its
+/// frames. A sidecar is read twice, first for its checksums: no item may be passed twice if the
+/// second half turns out to be damaged.
 pub(crate) fn of_segment(
     dir: &Dir,
     segment: FileId,

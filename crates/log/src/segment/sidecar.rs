@@ -10,7 +10,6 @@ use crate::format::ops::OpKind;
 use crate::format::{Content, EntryItem, Footer, Item, Magic, ops};
 use stele_types::{FileId, Result};
 
-/// Counts of a segment's content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub records: u64,
@@ -62,7 +61,6 @@ pub(crate) struct SidecarWriter {
     previous: Previous,
     scratch: Vec<u8>,
     inline_max: usize,
-    /// Whether the payload of an entry is unreadable.
     has_lost_entry: bool,
     pub totals: Totals,
 }
@@ -119,7 +117,6 @@ impl SidecarWriter {
     }
 }
 
-/// Reads end and totals from a sidecar's footer.
 pub(crate) fn summary(footer: &Footer) -> (End, Totals) {
     let [end, chain, records, payload_bytes, tombstones, _] = footer.fields;
     let end = End { at: end as u32, chain: chain as u32 };

@@ -1,4 +1,5 @@
-//! Sorted value files: values in key order, written by garbage collection and snapshots.
+//! Sorted value files: values in key order, written by garbage collection and snapshots. Reads of
+//! records are here; single values are read by their locators alone.
 //!
 //! ```text
 //! file   := header record* footer
@@ -9,8 +10,6 @@
 //! The key's length stands on both sides of the key, so a record can also be found from its value.
 //! The version is that of the operation that first wrote the value: moving a value never makes it
 //! newer.
-//!
-//! Reads of a sorted value file's records. Single values are read by their locators alone.
 
 mod write;
 
@@ -40,7 +39,6 @@ pub(crate) fn bytes_before_value(key_bytes: usize) -> u32 {
     (RECORD_HEADER_BYTES + key_bytes + RECORD_KEY_TAIL_BYTES) as u32
 }
 
-/// A record's fields except its key and value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordFields {
     pub value_bytes: u32,
@@ -83,7 +81,6 @@ impl RecordFields {
     }
 }
 
-/// Fields of a sorted file's footer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SortedTotals {
     pub records: u64,
@@ -129,7 +126,6 @@ pub(crate) fn meta(dir: &Dir, id: FileId, entry: &DirEntry) -> Result<FileMeta> 
     }
 }
 
-/// One record, borrowed from the reader's window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SortedRecord<'a> {
     pub at: u64,
@@ -239,7 +235,6 @@ pub(crate) fn header_of(
     (is_whole && rest.starts_with(key)).then_some(fields)
 }
 
-/// Returns fields and key of the record with its value at `at`.
 pub(crate) fn header_before(
     file: &dyn VfsFile,
     store: StoreId,

@@ -241,7 +241,6 @@ impl Drop for SealedFile {
     }
 }
 
-/// Gives files their names, durably, and makes their values readable.
 pub(crate) fn publish(shared: &Shared, files: &mut [SealedFile]) -> Result<()> {
     shared.poison.check()?;
     let poison = |error| shared.poison.unless_full(error);

@@ -9,7 +9,6 @@ use stele_types::{Cause, Locator, LogBatch, LogIndex, Lsn, Result};
 
 #[derive(Default)]
 struct Run {
-    /// The acknowledged state.
     acked: Model,
     /// The batch in progress, if the crash happened during one.
     in_flight: Option<LogBatch>,

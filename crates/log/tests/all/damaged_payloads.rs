@@ -42,7 +42,6 @@ fn payload_of(index: u64, bytes: usize) -> bytes::Bytes {
     command(&[(key.as_bytes(), &value(index, bytes))]).bytes().clone()
 }
 
-/// Ten entries in one segment, a batch each, and the position of each payload.
 fn ten(seed: u64) -> (SimVfs, Vec<Lsn>) {
     let disk = disk(seed);
     let (log, _) = open(&disk);
@@ -50,7 +49,6 @@ fn ten(seed: u64) -> (SimVfs, Vec<Lsn>) {
     (disk, places)
 }
 
-/// Three entries, a mark and a hard state in one batch, with batches before and after.
 fn three_in_one(seed: u64) -> (SimVfs, Lsn, Vec<Lsn>, Lsn) {
     let disk = disk(seed);
     let (log, _) = open(&disk);

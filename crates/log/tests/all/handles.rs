@@ -12,7 +12,6 @@ use stele_vfs::{Open, Vfs, VfsFile};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// A disk that runs a hook after the next open of a path.
 struct HookedVfs {
     inner: SimVfs,
     hook: Mutex<Option<(String, Hook)>>,

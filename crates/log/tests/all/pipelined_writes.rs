@@ -16,7 +16,6 @@ fn reopen(disk: &SimVfs) -> Log {
     open_with(disk, options(), RecoverFrom::default()).unwrap().0
 }
 
-/// Returns entries from `first` on, each with one put.
 fn long_batch(first: u64, entries: u64) -> LogBatch {
     let record = |index: u64| {
         let key = format!("key-{index}");

@@ -145,7 +145,6 @@ fn a_new_segment_whose_name_is_in_doubt_stops_the_log_and_loses_nothing() {
     }
 }
 
-/// Returns the keys of a region's records that a rebuild of an index would find.
 fn keys_with(log: &Log, prefix: &[u8]) -> usize {
     let mut count = 0;
     log.scan_versions(&mut |op| {

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use stele_placement::{Cluster, Store, StoreState};
 use stele_types::{ClusterId, StoreId, StoreRun};
 
-/// Most stores that are learned from other nodes.
 const STORES_MAX: usize = 4096;
 
 /// A store of the cluster.

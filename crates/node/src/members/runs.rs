@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use stele_types::address::is_address;
 use stele_types::{BootOrder, StoreId, StoreRun};
 
-/// Most runs that wait to be verified.
 const HEARSAY_MAX: usize = 1024;
 
 /// How a run of a store stands beside the run that is known.
@@ -165,7 +164,6 @@ impl Table {
     }
 }
 
-/// Whether what the placement group lists replaces what a node stated itself.
 enum Replaces {
     Yes,
     No,

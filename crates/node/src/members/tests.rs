@@ -7,13 +7,11 @@ fn removed(address: &str) -> Member {
     Member { known, is_removed: true, state: 3 }
 }
 
-/// Returns a run with this number and these starts.
 fn run(count: u64, ids: &[u128]) -> StoreRun {
     let lineage = Lineage::new(ids.iter().copied().map(StartId));
     StoreRun { boot: Boot { count, nonce: 9 }, lineage }
 }
 
-/// Returns the list of the placement group with one store in one run.
 fn listed(address: &str, id: u64, run: &StoreRun) -> [Listed; 1] {
     let (store, address) = (StoreId(id), address.to_owned());
     [Listed { store, run: run.clone(), address, ..Listed::default() }]

@@ -17,7 +17,6 @@ use stele_placement::{Cluster, LeaderState, Millis, PairChange, SYSTEM_REGION};
 use stele_replica::{Header, Write};
 use stele_types::{ClusterId, CommandBuilder, Error, Result, Term};
 
-/// Limit for the decisions that wait.
 pub(crate) const DECISIONS_MAX: usize = 1024;
 
 /// Input or output for the placement region. The owner reports the result.
@@ -60,7 +59,6 @@ impl<E> From<Failure> for NotDecided<E> {
 /// Last part of a decision: receives the state with the committed changes, or the failure.
 type Finish<T> =
     Box<dyn FnOnce(Result<&mut LeaderState, Failure>, Millis) -> Option<T> + Send + Sync>;
-/// First part of a decision.
 type Plan<T> =
     Box<dyn FnOnce(Result<&mut LeaderState, Failure>, Millis) -> Planned<T> + Send + Sync>;
 

@@ -77,7 +77,6 @@ impl<T: 'static> PlacementLeader<T> {
     }
 }
 
-/// Records a report, and makes its answer.
 fn accept(state: &mut LeaderState, report: Report, now: Millis) -> Accepted<'_> {
     let Report { node, sequence, stores, regions, is_full, refusals, stale_peers } = report;
     let (node, stores) = (&node, &stores[..]);

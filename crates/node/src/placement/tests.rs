@@ -6,7 +6,6 @@ use stele_types::{RegionId, StoreId};
 const CLUSTER: ClusterId = ClusterId(7);
 const NOW: Millis = Millis(1_000);
 
-/// A decision's name and the value that it got, or its failure.
 type Answered = (&'static str, Result<u64, NotDecided<&'static str>>);
 
 fn first_pairs() -> Vec<PairChange> {

@@ -1,6 +1,5 @@
-//! Recovery without a running node: execution on a store that no node runs: the core without a network.
-//!
-//! Directories of one cluster that no node runs, recovered together: what is refused, and the order.
+//! Recovery of the directories of one cluster that no node runs, together and by the core without a
+//! network: what is refused, and the order.
 
 use super::{Planned, RegionOutcome, SurvivingReplica};
 use bytes::Bytes;
@@ -20,7 +19,6 @@ use stele_types::{
 
 /// Limit for the polls of one region's recovery: far above what its entries need.
 const POLLS_MAX: usize = 100_000;
-/// Bytes of entries read at a time.
 const FETCH_BYTES: usize = 1 << 20;
 
 /// A store that no node runs.
@@ -108,7 +106,6 @@ impl<E: StorageEngine> Offline<E> {
         Cluster::load(found, Millis(0), self.now.unix_seconds)
     }
 
-    /// Returns the command that removes the lost stores from the cluster.
     fn removal(&mut self, lost: &[StoreId], members_version: u64) -> Result<Option<Bytes>> {
         let lost = lost.iter().copied().collect();
         let changes = self.placement()?.map(|cluster| cluster.plan_lost(&lost, members_version));
@@ -178,7 +175,6 @@ impl<E: StorageEngine> Offline<E> {
     }
 }
 
-/// Adds what an entry writes.
 fn fold(pairs: &mut BTreeMap<Bytes, Bytes>, payload: &Bytes) {
     for op in Command::ops_of(payload).into_iter().flatten() {
         match op {

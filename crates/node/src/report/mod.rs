@@ -1,8 +1,6 @@
-//! A node's report to the placement leader, and its answer: settings, steps, removed peers.
-//!
-//! Settings of the cluster, as a node last received them.
-//!
-//! Regions of the stores of a node, as these last reported them.
+//! A node's report to the placement leader, and its answer: settings, steps, removed peers. The
+//! node keeps the settings of the cluster as it last received them, and the regions of its stores
+//! as these last reported them.
 
 pub mod split;
 pub mod steps;
@@ -409,7 +407,6 @@ mod settings_tests {
     }
 }
 
-/// Reports of the regions of a node, by store.
 #[derive(Debug, Default)]
 struct KnownRegions {
     stores: BTreeMap<StoreId, OfStore>,
@@ -417,7 +414,6 @@ struct KnownRegions {
 
 #[derive(Debug, Default)]
 struct OfStore {
-    /// Collection that is known.
     at: Collection,
     regions: BTreeMap<RegionId, CoreReport>,
     leaderless: BTreeSet<RegionId>,
@@ -497,13 +493,11 @@ impl KnownRegions {
         self.stores.values().flat_map(|known| known.regions.keys().copied())
     }
 
-    /// Returns the reports of the region's leaders here.
     fn leading(&self, region: RegionId) -> impl Iterator<Item = &CoreReport> {
         let here = self.stores.values().filter_map(move |known| known.regions.get(&region));
         here.filter(|report| report.is_leading)
     }
 
-    /// Returns the reports of replicas without a leader.
     fn leaderless(&self) -> impl Iterator<Item = (StoreId, &CoreReport)> {
         self.stores.iter().flat_map(|(store, known)| {
             let reports = known.leaderless.iter().filter_map(|region| known.regions.get(region));

@@ -49,11 +49,9 @@ pub enum SplitBy {
     Load,
 }
 
-/// Content of a region at its last measurement, and the time for which that counts.
 #[derive(Clone, Copy, Debug)]
 struct Checked {
     version: u64,
-    /// Last entry that was applied.
     applied: LogIndex,
     at: Duration,
     counts_for: Duration,
@@ -243,7 +241,6 @@ pub fn ids_wanted(region: &Region, keys: usize) -> Result<u64, Obstacle> {
     }
 }
 
-/// Returns the ids of the new regions of a split, from `first` on.
 pub(super) fn new_regions(first: u64, peers: usize, keys: usize) -> Vec<NewRegion> {
     let each = 1 + peers as u64;
     let region = |nth: u64| {
@@ -259,7 +256,6 @@ fn is_too_large(size: &RangeSize, bytes_max: u64) -> bool {
     size.keys >= 2 && size.bytes > bytes_max
 }
 
-/// Checks that each part justifies a region.
 fn check_parts(
     whole: &RangeSize,
     [left, right]: [&RangeSize; 2],
@@ -277,7 +273,6 @@ fn check_parts(
     Ok(())
 }
 
-/// Version and size of a region when its split was refused.
 #[derive(Clone, Copy, Debug)]
 struct Refused {
     version: u64,
@@ -301,7 +296,6 @@ impl Refusals {
         })
     }
 
-    /// Records a refused split.
     fn record(&mut self, id: RegionId, version: u64, bytes: u64, now: Duration) {
         let before = self.of.get(&id).filter(|refused| refused.version == version);
         let times = before.map_or(0, |refused| refused.times + 1);

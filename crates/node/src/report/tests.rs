@@ -39,14 +39,12 @@ fn changes(since: Option<u64>, now: u64, regions: &[(StoreId, CoreReport)]) -> C
     Changes { since, now, regions, gone: Vec::new() }
 }
 
-/// Sends a report with these regions of the store.
 fn send(reporter: &mut Reporter, regions: &[(StoreId, CoreReport)], sizes: &Sizes) -> Report {
     let now = reporter.collected(STORE).number + 1;
     reporter.collect(STORE, &changes(None, now, regions));
     reporter.report(NodeReport::default(), Vec::new(), sizes)
 }
 
-/// Sends a report after a list of changed regions.
 fn send_changed(reporter: &mut Reporter, changed: &[(StoreId, CoreReport)]) -> Report {
     let since = reporter.collected(STORE).number;
     reporter.collect(STORE, &changes(Some(since), since + 1, changed));

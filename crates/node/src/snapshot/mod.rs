@@ -4,9 +4,6 @@
 //! A connection that breaks does not end a snapshot: both sides keep what they have for
 //! [`BROKEN_NANOS_MAX`], and the sender goes on after the receiver's position. An aborted snapshot leaves
 //! nothing.
-//!
-//! Sending side: the pairs of a view in chunks of a bounded size, over one connection after the other
-//! while these break.
 
 mod pairs;
 mod reception;
@@ -51,7 +48,8 @@ pub const BROKEN_NANOS_MAX: u64 = 60_000_000_000;
 /// Pause before the next connection.
 pub const RETRY_NANOS: u64 = 250_000_000;
 
-/// Pairs of a snapshot that are still to be sent.
+/// Sending side: the pairs of a view in chunks of a bounded size, over one connection after the
+/// other while these break.
 pub struct Source<E: StorageEngine> {
     view: Arc<E::View>,
     /// Ranges that no chunk has covered.
@@ -155,7 +153,6 @@ mod tests {
         SnapshotHeader { region, at, leader_term: Term(6), from, to, bytes: 0, merges: None }
     }
 
-    /// Returns the source of a snapshot of [`PAIRS`] pairs, two in a chunk.
     fn source() -> Source<ModelEngine> {
         let engine = ModelEngine::new();
         let mut ingest = engine.begin_ingest(vec![KeyRange::all()]).unwrap();

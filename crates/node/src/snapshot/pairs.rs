@@ -1,4 +1,5 @@
-//! Pairs of a snapshot as one stream of bytes.
+//! Pairs of a snapshot as one stream of bytes, and the positions in it by which the snapshot goes
+//! on after its connection broke.
 //!
 //! ```text
 //! pair := key_len:varint key value_len:varint expires_at_s:varint value
@@ -6,8 +7,6 @@
 //!
 //! Chunks of whole pairs are decoded where they are. A node of an earlier version cuts the stream
 //! anywhere.
-//!
-//! Positions in a snapshot, by which it goes on after its connection broke.
 
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::VecDeque;

@@ -16,7 +16,6 @@ fn old(count: u64, nonce: u64) -> StoreRun {
     Boot { count, nonce }.into()
 }
 
-/// Returns the record of a run at `HERE`.
 fn known(run: StoreRun) -> KnownRun {
     KnownRun { run, address: HERE.to_owned(), ..KnownRun::default() }
 }

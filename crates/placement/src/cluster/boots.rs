@@ -1,10 +1,9 @@
-//! Last run of each store, across changes of the placement leader. It is persisted at the first
-//! report of a run, together with the address of its node.
+//! What outlasts a change of the placement leader of each store: its last run, and its time without
+//! heartbeats.
 //!
-//! The nodes judge which run of a store they hear. This record is a second line: it takes a run only
-//! after the one that it holds.
-//!
-//! Time without heartbeats, across changes of the placement leader.
+//! The last run is persisted at its first report, together with the address of its node. The nodes
+//! judge which run of a store they hear. This record is a second line: it takes a run only after
+//! the one that it holds.
 //!
 //! Heartbeat times are kept in memory. While a store is disconnected, the seconds without a
 //! heartbeat are persisted, once a minute until it is down; when heartbeats resume, the record is
@@ -22,7 +21,6 @@ use crate::pairs::{self, PairChange};
 use crate::store::{LastHeartbeat, Liveness, NodeReport, Store, StoreReport, StoreState};
 use stele_types::{BootOrder, Error, Result, StoreId, StoreRun};
 
-/// A reported run beside the recorded one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reported {
     /// It is the recorded run, or states nothing to compare.
@@ -169,8 +167,6 @@ impl Cluster {
         is_due.then(|| pairs::disconnected(store.id, Some(disconnected_s)))
     }
 
-    /// Adds persisted times without heartbeats to the stores' state at the start of a leader's
-    /// term.
     pub(super) fn restore_disconnections(&mut self) {
         // bug placement.restart_down_timers: return;
         for (id, seconds) in &self.disconnected_s {

@@ -133,7 +133,6 @@ impl Cluster {
         self.domains.label.as_deref()
     }
 
-    /// Computes the domains for the present stores and settings.
     pub(super) fn note_domains(&mut self) {
         let lost = std::mem::take(&mut self.domains.lost);
         self.domains = Domains::new(&self.stores, self.copies_max(), lost);

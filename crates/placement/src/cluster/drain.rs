@@ -6,14 +6,12 @@ use crate::operator::tracker::Operators;
 use crate::schedule::{ClusterView, drain, place};
 use stele_types::{RegionId, StoreId};
 
-/// Start time of a drain, and what the store held then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DrainStart {
     since: Millis,
     held: Held,
 }
 
-/// Contents of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Held {
     replicas: u64,

@@ -13,12 +13,10 @@ use stele_types::{Error, Region, Result};
 
 /// Numbers reserved at once. A change of leaders wastes at most so many.
 const BATCH: u64 = 100;
-/// Limit for the numbers of one request.
 pub(crate) const IDS_PER_REQUEST_MAX: u64 = 10_000;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ids {
-    /// Next number to allocate.
     next: u64,
     /// Largest number that may have been allocated; persisted.
     watermark: u64,
@@ -42,7 +40,6 @@ impl Ids {
 }
 
 impl Cluster {
-    /// Checks that the numbers in a report were allocated, and its stores joined.
     pub(super) fn check_ids(&self, region: &Region) -> Result<(), StaleReport> {
         let mut numbers = region.peers.iter().map(|peer| peer.id.0).chain([region.id.0]);
         // bug placement.outside_number_moves_the_allocator: never
@@ -55,7 +52,6 @@ impl Cluster {
         }
     }
 
-    /// Counts the numbers of a checked report as allocated.
     pub(super) fn note_ids(&mut self, region: &Region) {
         self.ids.note(region.id.0);
         region.peers.iter().for_each(|peer| self.ids.note(peer.id.0));

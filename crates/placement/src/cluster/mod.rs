@@ -1,6 +1,5 @@
-//! The state of the placement group, from its bootstrap on.
-//!
-//! Bootstrap of a cluster: its first node's stores and its first two regions.
+//! The state of the placement group, from the bootstrap of a cluster on: its first node's stores
+//! and its first two regions.
 
 pub mod boots;
 pub mod domains;
@@ -54,7 +53,6 @@ pub struct Cluster {
     former_silences: BTreeSet<StoreId>,
     /// Classes of the stores' speeds; persisted when they change.
     speeds: Speeds,
-    /// Failure domains of the members and settings that are committed.
     domains: Domains,
     /// Stores that are nearly full. Not persisted.
     nearly_full: BTreeSet<StoreId>,

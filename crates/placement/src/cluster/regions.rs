@@ -1,10 +1,8 @@
-//! Regions by number and by key.
+//! Regions by number and by key, and the region merges that an administrator cancelled.
 //!
 //! Invariants: regions of user data never overlap here, and at every key the version only grows. A
 //! client can thus rely on the greater version being later. What is persisted of a region is the least
 //! that a later leader knows: it accepts no report of an earlier epoch or term.
-//!
-//! Region merges that an administrator cancelled.
 //!
 //! Invariant: a merge that was cancelled is abandoned by every later placement leader too, and no
 //! scheduler plans one with that region again for `PAUSE_S` seconds after it has ended. So the
@@ -57,11 +55,9 @@ pub struct Regions {
     unsaved: BTreeSet<RegionId>,
     /// Regions with a term that must be persisted.
     unsaved_terms: BTreeSet<RegionId>,
-    /// What is persisted of each region.
     saved: BTreeMap<RegionId, Saved>,
 }
 
-/// What is persisted of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Saved {
     epoch: RegionEpoch,
@@ -99,7 +95,6 @@ impl Regions {
         self.left_of(&self.by_key(key)?.region)
     }
 
-    /// Returns the left neighbour, if it is known.
     pub(crate) fn left_of(&self, region: &Region) -> Option<&RegionInfo> {
         let start = &region.range.start;
         let below = (Bound::Unbounded, Bound::Excluded(&start[..]));
@@ -107,7 +102,6 @@ impl Regions {
         self.by_id.get(id).filter(|info| info.region.range.end == *start)
     }
 
-    /// Returns the right neighbour, if it is known.
     pub(crate) fn right_of(&self, region: &Region) -> Option<&RegionInfo> {
         let end = &region.range.end;
         if end.is_empty() {
@@ -365,7 +359,6 @@ impl Regions {
     }
 }
 
-/// Changes for one proposal, and their bytes.
 #[derive(Default)]
 struct BoundedChanges {
     changes: Vec<PairChange>,
@@ -420,7 +413,6 @@ fn merge_known(known: &RegionInfo, info: &mut RegionInfo) -> Result<bool, StaleR
     Ok(is_newer || info.region != known.region)
 }
 
-/// Whether `outer` holds every key of `inner`.
 fn is_within(inner: &KeyRange, outer: &KeyRange) -> bool {
     let ends_within = outer.end.is_empty() || (!inner.end.is_empty() && inner.end <= outer.end);
     outer.start <= inner.start && ends_within
@@ -512,7 +504,6 @@ mod tests {
         cluster.observe(report, Millis(1)).unwrap();
     }
 
-    /// Returns how many records are deleted at this second.
     fn deleted(cluster: &mut Cluster, second: u64) -> usize {
         let now = Millis(second * 1000);
         cluster.note_cancelled_merges(now);

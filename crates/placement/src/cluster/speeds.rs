@@ -12,17 +12,14 @@ use crate::store::{StoreReport, StoreState};
 use std::collections::BTreeMap;
 use stele_types::StoreId;
 
-/// Classes of the stores that are known by a report or a record.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Speeds {
     states: BTreeMap<StoreId, SpeedState>,
     persisted: BTreeMap<StoreId, SpeedRecord>,
-    /// Medians of the classes for leaders and for data.
     medians: [SpeedClass; 2],
 }
 
 impl Speeds {
-    /// Folds in a committed record, or its absence.
     pub(super) fn fold(&mut self, store: StoreId, record: Option<SpeedRecord>) {
         match record {
             Some(record) => self.persisted.insert(store, record),
@@ -93,7 +90,6 @@ impl Cluster {
         is_changed
     }
 
-    /// Returns those of a node's stores that are to measure their devices now, each once a minute.
     pub(crate) fn take_measurements(&mut self, stores: &[StoreId], now: Millis) -> Vec<StoreId> {
         let mut due = Vec::new();
         for store in stores {

@@ -1,8 +1,6 @@
-//! Stores: join, heartbeat, removal.
-//!
-//! Stores that are declared lost while no placement group runs: with the recovery of its region.
-//!
-//! The cluster's time.
+//! Stores: their joins, heartbeats and removals, and the time of the cluster that follows from
+//! their clocks. Stores that are declared lost while no placement group runs come with the recovery
+//! of its region.
 //!
 //! Invariant: no clock of a single node, also not the placement leader's, decides which pairs have expired.
 //! Test: `the_clusters_time_is_that_of_the_middle_clock_and_unknown_without_a_majority`.
@@ -126,7 +124,6 @@ impl Cluster {
         smallest.unwrap_or(u64::MAX)
     }
 
-    /// Returns the number of failure domains of the stores in service that `counts` accepts.
     fn domains(&self, mut counts: impl FnMut(&Store) -> bool) -> usize {
         let stores = self.stores.values();
         let domains: BTreeSet<Domain> = stores
@@ -380,7 +377,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether the replica's store is live and the region's leader can reach the replica.
     pub(crate) fn is_reachable(&self, info: &RegionInfo, peer: &Peer, now: Millis) -> bool {
         let known = self.is_live(peer.store, now);
         known && !info.down.iter().any(|down| down.peer == peer.id)

@@ -4,7 +4,6 @@ use crate::cluster::stores::{DrainGoal, NewStore};
 use crate::store::{Liveness, NodeReport, StoreReport};
 use stele_types::{Boot, KeyRange, Lineage, Peer, Region, StartId, Term};
 
-/// Persisted pairs.
 pub(super) type Pairs = BTreeMap<Bytes, Bytes>;
 
 fn persist(pairs: &mut Pairs, changes: &[PairChange]) {
@@ -536,7 +535,6 @@ fn the_wall_clock_time_of_an_earlier_version_is_deleted_and_counts_for_nothing()
     assert_eq!(next.plan_disconnections(Millis(1_000)), []);
 }
 
-/// A report of a node's run at an address.
 fn node_run(address: &str, boot_nonce: u64) -> NodeReport {
     NodeReport { address: address.into(), boot_nonce, ..NodeReport::default() }
 }

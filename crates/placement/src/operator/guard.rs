@@ -34,7 +34,6 @@ pub(crate) fn can_act(view: &ClusterView<'_>, info: &RegionInfo) -> Result<(), S
     can_act_on(info, is_heard, |peer| view.is_reachable(info, peer))
 }
 
-/// As [`can_act`], with the state of the stores from elsewhere.
 pub(crate) fn can_act_on(
     info: &RegionInfo,
     is_heard: impl Fn(StoreId) -> bool,
@@ -114,7 +113,6 @@ fn check_votes(
     }
 }
 
-/// Checks that a step that changes the voters is safe now.
 pub(crate) fn may_step(
     view: &ClusterView<'_>,
     info: &RegionInfo,

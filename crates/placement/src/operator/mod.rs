@@ -189,7 +189,6 @@ impl Operator {
         self.steps.iter().map(of_step).sum::<usize>() as u64
     }
 
-    /// Assigns numbers to the new peers and regions.
     pub(crate) fn number(&mut self, peers: usize, mut ids: impl Iterator<Item = u64>) {
         for step in &mut self.steps {
             if let Step::Split { keys, new } = step {

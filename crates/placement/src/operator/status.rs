@@ -9,11 +9,9 @@ use stele_types::{Peer, PeerRole, Region, RegionId, RegionPhase, StoreId};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// The step has taken effect.
     Done,
     /// The step is under way or must wait, for this reason.
     Waiting(String),
-    /// The order is due for the leader of this region.
     Due(RegionId, Order),
     /// The step is no longer possible, for this reason.
     Impossible(String),
@@ -141,7 +139,6 @@ fn leads(info: &RegionInfo, peer: &Peer) -> bool {
     info.leader.is_some_and(|leader| leader.id == peer.id)
 }
 
-/// Orders a leadership transfer to a replica outside `leaving`.
 fn transfer_leadership(view: &ClusterView<'_>, info: &RegionInfo, leaving: &[Peer]) -> Status {
     let stays = |peer: &&Peer| !leaving.iter().any(|gone| gone.id == peer.id);
     let able = info.region.peers.iter().filter(stays).filter(|peer| can_lead(view, info, peer));
@@ -252,7 +249,6 @@ pub(crate) fn merge_delay(view: &ClusterView<'_>, info: &RegionInfo) -> Option<S
     ))
 }
 
-/// Whether both regions have replicas on the same stores, with the same roles.
 pub(crate) fn same_stores(a: &Region, b: &Region) -> bool {
     let within = |a: &Region, b: &Region| {
         a.peers.iter().all(|p| b.peer_on(p.store).is_some_and(|other| other.role == p.role))

@@ -65,13 +65,11 @@ pub struct Instruction {
 #[derive(Clone, Debug, Default)]
 pub struct Operators {
     running: BTreeMap<RegionId, Operator>,
-    /// Other regions that running operators change, with the operator's region.
     others: BTreeMap<RegionId, RegionId>,
     ended: VecDeque<Finished>,
     /// Last instructions sent, by the operator's region.
     sent: BTreeMap<RegionId, Sent>,
     leader_moves: RecentMoves<RegionId>,
-    /// Replicas that balancing has placed.
     replica_moves: RecentMoves<PeerId>,
     last: OperatorId,
 }
@@ -86,13 +84,11 @@ struct Sent {
 /// Time before the same instruction is sent again, doubled with every repetition. A repetition is
 /// needed because a reply may be lost; the doubling spares a leader that cannot execute it.
 pub(crate) const RESEND_MILLIS: u64 = 500;
-/// Upper bound of the time between two repetitions.
 pub(crate) const RESEND_MILLIS_MAX: u64 = 4_000;
 
 /// Limit for the operators that move leaders off slow or unfit stores, so that 100 leaders leave one
 /// within three rounds.
 const EVICTIONS_MAX: u64 = 64;
-/// Limit for the ended operators that are remembered.
 const ENDED_MAX: usize = 256;
 
 impl Operators {
@@ -111,7 +107,6 @@ impl Operators {
         self.running.get(&region)
     }
 
-    /// Whether an operator changes the region, as its own or as a neighbour.
     pub(crate) fn has_operator(&self, region: RegionId) -> bool {
         self.running.contains_key(&region) || self.others.contains_key(&region)
     }
@@ -382,7 +377,6 @@ fn check_occupied(view: &ClusterView<'_>, operator: &Operator) -> Result<(), Str
     Ok(())
 }
 
-/// Fails if a limit on concurrent operators is reached.
 fn check_limits(view: &ClusterView<'_>, operator: &Operator) -> Result<(), String> {
     let (operators, config) = (view.operators, view.cluster.config());
     let moves = [Kind::Balance, Kind::Drain, Kind::Merge];

@@ -47,7 +47,6 @@ pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     out
 }
 
-/// Returns the first possible move between the two stores with the greatest difference of levels.
 fn best_move<'a>(
     view: &ClusterView<'a>,
     loads: &Loads,

@@ -100,7 +100,6 @@ pub fn explain(view: &ClusterView<'_>, region: RegionId) -> Option<Explanation> 
     })
 }
 
-/// Returns the store with the lowest level that takes the replica on `from`.
 fn best_move(
     view: &ClusterView<'_>,
     loads: &Loads,

@@ -1,9 +1,5 @@
-//! Ends what has lost its operator.
-//!
-//! Ends joint configurations and prepared merges that have lost their operator.
-//!
-//! Learners without an operator, left by one that was cancelled. A useful one becomes a voter, any
-//! other is removed.
+//! Ends what has lost its operator: joint configurations, prepared merges, and learners that a
+//! cancelled operator left. A useful learner becomes a voter, any other is removed.
 
 use super::region_survey::RegionSurvey;
 use super::{ClusterView, voters};
@@ -43,7 +39,6 @@ fn finish(view: &ClusterView<'_>, info: &RegionInfo) -> Option<Operator> {
     plan::operator(info, Kind::Finish, vec![step], reason)
 }
 
-/// Returns operators that promote or remove them.
 pub(crate) fn pick_orphan_learners(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let regions = view.without_operator(&survey.with_learners);
     regions.filter_map(|info| promote_or_remove(view, info)).collect()

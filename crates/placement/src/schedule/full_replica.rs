@@ -48,7 +48,6 @@ fn lagging<'a>(view: &ClusterView<'_>, info: &'a RegionInfo, store: StoreId) -> 
     (!is_leader && info.pending.contains(&replica.id) && are_whole).then_some(replica)
 }
 
-/// Moves the replica to another store that has room.
 fn replace(
     view: &ClusterView<'_>,
     loads: &Loads,

@@ -322,7 +322,6 @@ fn judge_leader_by_load(
     }
 }
 
-/// Returns the best class of the stores that can lead the region and serve its reads.
 fn best_reader_class(
     loads: &Loads,
     info: &RegionInfo,
@@ -336,7 +335,6 @@ fn best_reader_class(
     able.map(|load| load.class).max().unwrap_or_default()
 }
 
-/// Judges the move of a region's replica from one store to another by the data weights.
 pub(crate) fn judge_move(
     view: &ClusterView<'_>,
     loads: &Loads,
@@ -417,7 +415,6 @@ fn quorum_classes(
     (before, loads.quorum_class(stores_of(&info.region.peers).map(moved)))
 }
 
-/// Checks what every move for the balance needs.
 fn check_move<'a>(
     view: &ClusterView<'_>,
     loads: &'a Loads,

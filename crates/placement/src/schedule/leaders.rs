@@ -1,9 +1,7 @@
 //! Places leaders: region by region on the fastest device of a voter that has caught up, the
-//! greatest difference of speed first (ALOR section 3.1), and by load over speed among stores of the
-//! best two classes.
-//!
-//! Moves leaders off stores that should not lead: leaving ones, full ones, which refuse every write,
-//! and those of which the device hangs.
+//! greatest difference of speed first (ALOR section 3.1), and by load over speed among stores of
+//! the best two classes. Stores that should not lead lose their leaders: leaving ones, full ones,
+//! which refuse every write, and those of which the device hangs.
 
 use super::judge::{Rule, judge_leader};
 use super::load::{LeaderCost, Load, Loads};
@@ -45,7 +43,6 @@ pub fn pick(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     out
 }
 
-/// Plans the move of a region's leader to a store of a higher class.
 fn to_faster(view: &ClusterView<'_>, loads: &mut Loads, id: RegionId) -> Option<Operator> {
     let info = view.cluster.regions().get(id).filter(|_| !view.operators.has_operator(id))?;
     let leader = info.leader?;
@@ -104,7 +101,6 @@ fn best_target<'a>(
     judged.min_by_key(level).map(|to| (info, cost, *to))
 }
 
-/// Returns operators that transfer leadership.
 pub(crate) fn pick_evictions(view: &ClusterView<'_>, survey: &RegionSurvey) -> Vec<Operator> {
     let mut loads = survey.loads.clone();
     let unfit = survey.loads.iter().filter(|load| load.is_unfit);

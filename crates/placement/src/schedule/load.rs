@@ -1,6 +1,5 @@
-//! Stores as the schedulers compare them, as if all operators under way were done.
-//!
-//! What a region adds to the loads of the stores once its operator is done.
+//! Stores as the schedulers compare them, as if all operators under way were done, and what a
+//! region then adds to the loads of the stores.
 
 use super::place;
 use super::weights::{Level, is_apart, is_within};
@@ -98,7 +97,6 @@ impl Load {
         Level { held: self.bytes, weight: self.weight.max(1) }
     }
 
-    /// Returns the load of the leaders, by the store's speed.
     pub(crate) fn leader_level(&self) -> Level {
         Level { held: self.led_ops, weight: self.class.per_second() }
     }
@@ -167,7 +165,6 @@ impl Loads {
         Self { stores, positions, domains_serving, ..Self::default() }
     }
 
-    /// Sets the data weights and computes the means.
     pub(super) fn finish(&mut self, weigh: impl FnOnce(&mut [Load])) {
         weigh(&mut self.stores);
         let weighted = self.stores.iter().filter(|load| load.weight > 0);
@@ -224,18 +221,15 @@ impl Loads {
             && !info.down.iter().any(|down| down.peer == peer.id)
     }
 
-    /// Returns the greatest class of the voters that can lead.
     pub(crate) fn best_class(&self, info: &RegionInfo) -> Option<SpeedClass> {
         let able = info.region.peers.iter().filter(|peer| self.can_lead(info, peer));
         able.filter_map(|peer| self.get(peer.store)).map(|load| load.class).max()
     }
 
-    /// Returns the number of failure domains with a store that takes replicas.
     pub(super) fn domains_serving(&self) -> usize {
         self.domains_serving.len()
     }
 
-    /// Returns the number of different domains of these stores that take replicas.
     pub(super) fn domains_among(&self, stores: impl Iterator<Item = StoreId>) -> usize {
         let mut domains: Vec<usize> = stores
             .filter_map(|store| self.get(store).map(|load| load.domain))
@@ -246,22 +240,18 @@ impl Loads {
         domains.len()
     }
 
-    /// Returns the mean data level.
     pub(crate) fn data_mean(&self) -> Level {
         self.data
     }
 
-    /// Returns the mean load of leaders by speed.
     pub(crate) fn leader_mean(&self) -> Level {
         self.leading
     }
 
-    /// Whether the data level of `from` is above that of `to` by more than the tolerance.
     pub(super) fn is_data_apart(&self, from: Level, to: Level) -> bool {
         is_apart(from, to, self.data, crate::config::BALANCE_TOLERANCE_PERCENT)
     }
 
-    /// Whether the leaders' load of `from` is above that of `to` by more than the tolerance.
     pub(super) fn is_leading_apart(&self, from: Level, to: Level) -> bool {
         is_apart(from, to, self.leading, LEADER_TOLERANCE_PERCENT)
     }
@@ -270,7 +260,6 @@ impl Loads {
         is_within(level, self.data, percent)
     }
 
-    /// Counts what a region adds to the stores.
     pub(super) fn add(&mut self, planned: &Planned<'_>) {
         for store in stores_of(&planned.peers) {
             if let Some(load) = self.get_mut(store) {
@@ -388,18 +377,15 @@ pub(super) fn stores_of(peers: &[Peer]) -> impl Iterator<Item = StoreId> {
     peers.iter().map(|peer| peer.store)
 }
 
-/// Loads of one region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Planned<'a> {
     /// Replicas; each adds `weight` to its store.
     pub peers: Cow<'a, [Peer]>,
     /// Bytes and the constant of a replica.
     pub weight: u64,
-    /// Store of the leader, if it is known.
     pub leader: Option<StoreId>,
     /// Leaders that the region adds to that store: 0 or 1.
     pub leaders: u64,
-    /// Work that the region adds to that store.
     pub cost: LeaderCost,
 }
 

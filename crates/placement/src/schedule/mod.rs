@@ -1,7 +1,6 @@
 //! Schedulers: pure functions from the state to operators. They propose; [`round`] admits as many
-//! as the limits allow, in order of urgency.
-//!
-//! Time between two rounds of the schedulers. A round surveys every region, so it waits for a reason.
+//! as the limits allow, in order of urgency. A round surveys every region, so it waits for a
+//! reason.
 //!
 //! Invariant: a round follows within `ROUND_MILLIS` of a reason: a region with another epoch, leader,
 //! down or lagging replica; a store of which the state that schedulers read changes, also with time alone,
@@ -51,10 +50,8 @@ pub struct ClusterView<'a> {
     pub now: Millis,
 }
 
-/// Limit for the operators that one scheduler proposes at once.
 pub(crate) const PROPOSALS_MAX: usize = 64;
 
-/// A function that proposes operators.
 pub(crate) type Scheduler = fn(&ClusterView<'_>, &RegionSurvey) -> Vec<Operator>;
 
 /// Every scheduler with its name, most urgent first.
@@ -158,7 +155,6 @@ impl<'a> ClusterView<'a> {
         })
     }
 
-    /// Returns how many voters a region should have, given enough nodes.
     pub(crate) fn wanted(&self, kind: RegionKind) -> usize {
         self.cluster.copies_wanted(kind, self.now)
     }
@@ -214,7 +210,6 @@ pub struct Pace {
     is_urgent: bool,
     /// A replica cannot be reached or lags, or no longer.
     has_news: bool,
-    /// Time of the last round.
     last: Millis,
     /// Time of the last look at the stores, and what it showed.
     looked: Millis,
@@ -232,17 +227,14 @@ struct StoreCondition {
     hangs: bool,
     is_informed: bool,
     state: StoreState,
-    /// Part of the usable space that is in use.
     used_percent: u64,
 }
 
 impl Pace {
-    /// Notes that a leader or a region has moved, or that a decision was committed.
     pub(crate) fn note_urgent(&mut self) {
         self.is_urgent = true;
     }
 
-    /// Notes that other replicas of a region are down or lag.
     pub(crate) fn note_news(&mut self) {
         self.has_news = true;
     }
@@ -309,7 +301,6 @@ mod tests {
 
     const REGIONS: u64 = 20_000;
 
-    /// Returns a cluster of two stores and many regions, and a pace after its first round.
     fn cluster(regions: u64) -> (Cluster, Pace) {
         let region = |id: u64| Region {
             id: RegionId(id),

@@ -19,7 +19,6 @@ pub fn weight(info: &RegionInfo) -> u64 {
     info.size_bytes.saturating_add(REPLICA_BYTES)
 }
 
-/// Returns the space that stays free on a device of a node of an earlier version.
 pub(super) fn reserve_bytes(capacity_bytes: u64) -> u64 {
     (capacity_bytes / 100 * FREE_PERCENT_MIN).min(FREE_BYTES_ENOUGH)
 }
@@ -63,7 +62,6 @@ fn takes_no_replica(load: Option<&Load>) -> &'static str {
     }
 }
 
-/// Returns why a store takes no leaders.
 pub(super) fn takes_no_leader(load: Option<&Load>) -> &'static str {
     match load {
         None => "takes no leaders: it is removed",

@@ -254,7 +254,6 @@ fn room(store: &Store) -> Room {
     }
 }
 
-/// Sets the data weights of the stores that are members and live, full ones included.
 fn weigh(stores: &mut [Load], view: &ClusterView<'_>, data_bytes: u64) {
     let config = view.cluster.config();
     let is_weighed = |load: &Load| load.is_live && !load.is_leaving;

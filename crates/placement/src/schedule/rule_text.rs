@@ -1,6 +1,5 @@
-//! Rules as text. Each reads after the name of the store.
-//!
-//! Names of rules for programs. They do not change between versions.
+//! Rules as text, each of which reads after the name of the store, and their names for programs,
+//! which do not change between versions.
 
 use crate::schedule::judge::{Rule, Verdict};
 use crate::speed::SpeedClass;
@@ -23,12 +22,10 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Two classes as speeds, the first that of the store itself or of the future.
 fn speeds(first: SpeedClass, word: &str, second: SpeedClass) -> String {
     format!("{} {word} {} operations a second", first.per_second(), second.per_second())
 }
 
-/// Level in thousandths of the mean as percent.
 fn percent(permille: u64) -> String {
     format!("{}.{} %", permille / 10, permille % 10)
 }

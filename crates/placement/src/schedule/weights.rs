@@ -1,10 +1,10 @@
-//! Data weights of stores (ALOR section 3.2): the share of all data that each store should hold.
+//! Data weights of stores (ALOR section 3.2): the share of all data that each store should hold,
+//! and the comparison of levels: what a store holds, divided by its weight. All comparisons are
+//! exact.
 //!
 //! Shares are proportional to the stores' speeds, as far as two caps allow. Invariants: no failure
 //! domain holds more than one copy of the data, and no store more than its capacity. The stores that
 //! are below their caps share the rest in proportion to their speeds.
-//!
-//! Comparison of levels: what a store holds, divided by its weight. All comparisons are exact.
 
 /// Input of one store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,6 @@ fn occupied_domains(stores: &[Share], domain_count: usize) -> usize {
     seen.iter().filter(|is_seen| **is_seen).count()
 }
 
-/// Returns the capacity as a share of all data.
 fn capacity_share(store: &Share, data_bytes: u64) -> u64 {
     // bug placement.capacity_ignored: always
     if store.capacity_bytes == u64::MAX {
@@ -97,7 +96,6 @@ fn fill(store: &Share, cap: u64, level: u128) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX).min(cap)
 }
 
-/// Returns the sum of the shares in each domain.
 fn domains(stores: &[Share], caps: &[u64], domain_count: usize, level: u128) -> Vec<u64> {
     let mut out = vec![0_u64; domain_count];
     for (store, cap) in stores.iter().zip(caps) {
@@ -143,7 +141,6 @@ impl Level {
         Self { held: self.held.saturating_sub(amount), ..self }
     }
 
-    /// Whether this level is at least the other one.
     pub(crate) fn is_at_least(self, other: Self) -> bool {
         u128::from(self.held) * u128::from(other.weight)
             >= u128::from(other.held) * u128::from(self.weight)
@@ -211,7 +208,6 @@ mod tests {
         Share { speed, capacity_bytes: u64::MAX, domain, is_nearly_full: false }
     }
 
-    /// Returns the weights in parts of a thousand of their sum.
     fn permille(weights: &[u64]) -> Vec<u64> {
         let sum: u64 = weights.iter().sum();
         weights.iter().map(|weight| (weight * 1000 + sum / 2) / sum).collect()

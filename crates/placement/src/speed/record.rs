@@ -15,21 +15,16 @@ use stele_types::varint;
 
 const FORMAT: u8 = 1;
 
-/// Persisted classes of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpeedRecord {
-    /// Class by which leaders are placed.
     pub class: SpeedClass,
-    /// Class by which data is placed.
     pub data_class: SpeedClass,
-    /// The store has measured.
     pub is_measured: bool,
     /// Unix second since which the class differs from that of the data, and the nearest since then.
     pub differs: Option<(u64, SpeedClass)>,
 }
 
 impl SpeedRecord {
-    /// Returns the record of a state.
     pub(crate) fn of(state: &SpeedState, now: Millis, unix_seconds: u64) -> Self {
         let differs = state.class_streak.map(|streak| {
             let seconds = (now.since(streak.since).saturating_add(streak.before_millis)) / 1000;
@@ -48,7 +43,6 @@ impl SpeedRecord {
         without_second(self) == without_second(other)
     }
 
-    /// Returns the state at the start of a leader's term.
     pub(crate) fn state(&self, loaded: Millis, loaded_s: u64) -> SpeedState {
         let mut state = SpeedState::new(self.class, self.is_measured);
         state.data_class = self.data_class;
@@ -61,7 +55,6 @@ impl SpeedRecord {
         state
     }
 
-    /// Encodes the record.
     pub(crate) fn encode(&self) -> Bytes {
         let (since_s, nearest) = self.differs.unwrap_or_default();
         let mut out = vec![FORMAT, self.class.0, self.data_class.0, u8::from(self.is_measured)];

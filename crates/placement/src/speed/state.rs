@@ -20,7 +20,6 @@ pub struct SpeedState {
     window_streak: Option<Streak>,
     /// Classes that all differ from `data_class` to one side.
     pub(super) class_streak: Option<Streak>,
-    /// Time of the last report.
     last: Option<Millis>,
     /// Last time at which the store received a snapshot.
     received: Option<Millis>,
@@ -28,7 +27,6 @@ pub struct SpeedState {
     probed: Option<SpeedClass>,
     /// Last time of a measurement, or of a request for one.
     measured: Option<Millis>,
-    /// Last time of a request for a measurement.
     requested: Option<Millis>,
 }
 

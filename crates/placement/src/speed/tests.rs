@@ -8,7 +8,6 @@ use stele_types::{DeviceSpeed, OpCost, Prng};
 const DATA_AFTER_MILLIS: u64 = 600_000;
 const FAST: u8 = 22;
 
-/// A store with reports every second.
 struct Played {
     state: SpeedState,
     now: Millis,
@@ -265,7 +264,6 @@ fn the_next_leader_goes_on_with_the_classes_and_with_the_wait_of_the_data() {
     assert_eq!(next.state.data_class.0, 14);
 }
 
-/// Class of each second by its definition, from all windows.
 fn defined(windows: &[u8]) -> Vec<u8> {
     let mut held = windows[0];
     let (mut out, mut start) = (vec![held], 1);

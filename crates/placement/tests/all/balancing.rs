@@ -19,7 +19,6 @@ struct Drawn {
     seed: u64,
 }
 
-/// Draws stores with speeds, nodes, capacities and fills, and regions on different nodes.
 fn draw(seed: u64) -> Drawn {
     let mut draw = Prng::new(seed);
     let mode = Mode::ALL[draw.below(4) as usize];
@@ -113,7 +112,6 @@ fn draw_regions(draw: &mut Prng, stores: &[Store], cluster: &mut Cluster) {
     }
 }
 
-/// Carries an operator out at once.
 fn carry_out(cluster: &mut Cluster, operator: &Operator) {
     let info = cluster.regions().get(operator.region).unwrap().clone();
     let mut region = info.region.clone();

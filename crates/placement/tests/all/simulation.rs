@@ -18,7 +18,6 @@ const STABLE_TICKS: u64 = 150;
 const DATA_TICKS: u64 = 100;
 const FLAP_TICKS: u64 = 300;
 
-/// Plays a random event, or none.
 fn event(toy: &mut Toy) {
     let stores: Vec<StoreId> = toy.stores.keys().copied().collect();
     let store = stores[toy.draw.below(stores.len() as u64) as usize];

@@ -83,7 +83,6 @@ impl Player {
         }
     }
 
-    /// Commands that run the cluster for a time, or show its state.
     fn inspect(&mut self, words: &[&str]) -> Vec<String> {
         let number = |text: &str| text.parse::<u64>().unwrap();
         match words {

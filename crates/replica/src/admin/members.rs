@@ -7,7 +7,6 @@ use raft::eraftpb::ConfState;
 use std::collections::BTreeSet;
 use stele_types::{Peer, PeerRole, Region, RegionPhase, StoreId};
 
-/// Most peers of a region.
 const PEERS_MAX: usize = 32;
 
 /// Returns the region after one change (at once) or after several (joint, until [`leave_joint`]).
@@ -96,7 +95,6 @@ pub(crate) fn recover(region: &Region, lost: &[StoreId]) -> Result<Region, Strin
     Ok(out)
 }
 
-/// Returns the members in Raft's form.
 pub(crate) fn conf_state(region: &Region) -> ConfState {
     let ids = |roles: &[PeerRole]| {
         let peers = region.peers.iter().filter(|peer| roles.contains(&peer.role));
@@ -135,7 +133,6 @@ pub(crate) fn check_members(region: &Region) -> Result<(), String> {
     Ok(())
 }
 
-/// Fails while the region is merging or has been removed.
 pub(super) fn check_normal_phase(region: &Region) -> Result<(), String> {
     match region.phase {
         RegionPhase::Normal => Ok(()),

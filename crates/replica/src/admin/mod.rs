@@ -114,10 +114,8 @@ const FORMAT: u8 = 1;
 /// Most changes or stores in one record, and most regions that one split creates.
 pub(super) const PARTS_MAX: usize = 64;
 
-/// Change of one region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AdminRecord {
-    /// Region with the log that contains it.
     pub region: RegionId,
     pub change: Change,
 }
@@ -126,11 +124,9 @@ pub(crate) struct AdminRecord {
 pub(crate) enum Change {
     /// Changes of members: one at once, several by a joint configuration.
     Members(Vec<PeerChange>),
-    /// End of a joint configuration.
     LeaveJoint,
     /// Split: new regions take the keys from each split key on.
     Split {
-        /// Number of new regions.
         count: usize,
     },
     /// Preparation of a merge: no writes after it, until the target takes over or the preparation
@@ -146,11 +142,12 @@ pub(crate) enum Change {
         /// Index and term of the entry that prepared it.
         prepared: (LogIndex, Term),
     },
-    /// Rollback of a preparation.
     RollbackMerge,
     /// Continuation without the peers on these stores, which are lost permanently. No majority
     /// agreed to it.
-    Recover { lost: Vec<StoreId> },
+    Recover {
+        lost: Vec<StoreId>,
+    },
 }
 
 impl AdminRecord {

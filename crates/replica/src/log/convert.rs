@@ -30,7 +30,6 @@ pub(crate) fn payload_of(entry: &Entry) -> &Bytes {
     }
 }
 
-/// Returns a committed entry in the form that the engine applies.
 pub(crate) fn committed(entry: &Entry) -> CommittedEntry {
     let payload = payload_of(entry).clone();
     CommittedEntry {

@@ -1,8 +1,5 @@
-//! A region's log as Raft sees it: the engine's durable entries, and in memory those that are not
-//! applied, durable or not.
-//!
-//! The entries of a log that are not applied, in memory. The engine holds all earlier ones, with a
-//! cache of the newest entries of the whole store.
+//! A region's log as Raft sees it: the engine's durable entries, with a cache of the newest entries
+//! of the whole store, and in memory those that are not applied, durable or not.
 
 mod convert;
 
@@ -31,7 +28,6 @@ pub(crate) struct RegionLog<E: StorageEngine> {
     tail: Tail,
     sizes: Sizes,
     initial: RaftState,
-    /// Applied index and members, as of a snapshot taken now.
     applied: u64,
     conf: ConfState,
     /// Error of a failed read. Raft panics if a read that cannot wait fails, so it gets no entries
@@ -39,7 +35,6 @@ pub(crate) struct RegionLog<E: StorageEngine> {
     failure: RefCell<Option<Error>>,
 }
 
-/// State from which a region's Raft node continues.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Start {
     pub truncated: (LogIndex, Term),
@@ -68,7 +63,6 @@ impl Start {
         }
     }
 
-    /// Returns the state of an empty log that starts after an entry.
     pub(crate) fn after(index: LogIndex, term: Term) -> Self {
         Self {
             truncated: (index, term),
@@ -131,7 +125,6 @@ impl<E: StorageEngine> RegionLog<E> {
         self.sizes.index_with_bytes_above(bytes)
     }
 
-    /// Returns the last entry's index and term.
     pub(crate) fn last(&self) -> (u64, u64) {
         self.tail.last().unwrap_or(self.stored_last)
     }
@@ -155,7 +148,6 @@ impl<E: StorageEngine> RegionLog<E> {
         self.tail.bytes()
     }
 
-    /// Returns whether entries are in memory.
     pub(crate) fn has_tail(&self) -> bool {
         !self.tail.is_empty()
     }
@@ -174,7 +166,6 @@ impl<E: StorageEngine> RegionLog<E> {
         }
     }
 
-    /// Truncates the log up to and including this entry.
     pub(crate) fn truncate(&mut self, index: u64, term: u64) {
         self.truncated = (index, term);
         self.tail.drop_through(index);
@@ -198,7 +189,6 @@ impl<E: StorageEngine> RegionLog<E> {
         if index == self.stored_last.0 { Some(self.stored_last.1) } else { self.engine_term(index) }
     }
 
-    /// Removes and returns the error of a failed read by Raft.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         self.failure.borrow_mut().take()
     }
@@ -291,7 +281,6 @@ impl<E: StorageEngine> Storage for RegionLog<E> {
 /// Least bytes between two marks.
 const MARK_BYTES: u64 = 1 << 20;
 
-/// Marks of the bytes written up to an index.
 #[derive(Default)]
 pub(super) struct Sizes {
     /// (index, bytes written up to and including it), ascending.
@@ -339,7 +328,6 @@ const ENTRY_OVERHEAD_BYTES: u64 = 256;
 /// Bytes of an entry in a message beside its payload.
 const MESSAGE_ENTRY_BYTES: u64 = 96;
 
-/// Bytes of the tails of all regions of a store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tails(Arc<AtomicU64>);
 
@@ -349,7 +337,6 @@ impl Tails {
     }
 }
 
-/// Contiguous entries up to the last one of the log.
 pub(crate) struct Tail {
     /// Entries, with the bytes that count for each.
     entries: VecDeque<(Entry, u64)>,
@@ -392,7 +379,6 @@ impl Tail {
         self.entries.front().map_or(0, |(entry, _)| entry.index)
     }
 
-    /// Returns the last entry's index and term.
     fn last(&self) -> Option<(u64, u64)> {
         self.entries.back().map(|(entry, _)| (entry.index, entry.term))
     }

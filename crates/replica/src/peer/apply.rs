@@ -226,7 +226,6 @@ impl<E: StorageEngine> Replica<E> {
 
 // Entries of an opened log that are not applied.
 
-/// Bytes of entries read at a time.
 const FETCH_BYTES: usize = 1 << 20;
 
 /// Unapplied entries of a log that matter before they are applied.
@@ -239,7 +238,6 @@ pub(super) struct Unapplied {
 }
 
 impl Unapplied {
-    /// Reads the log of a region above what is applied.
     pub(super) fn read<E: StorageEngine>(
         engine: &E,
         region: RegionId,

@@ -32,7 +32,6 @@ use crate::messages::{Preparation, Verdict};
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::{Region, RegionEpoch, RegionId, RegionPhase, keyspace};
 
-/// Descriptors and tombstones on one store that concern a merge.
 #[derive(Debug, Default)]
 struct Known {
     source: Option<Region>,
@@ -46,7 +45,6 @@ struct Known {
 }
 
 impl<E: StorageEngine> Context<E> {
-    /// Returns what this store knows of the outcome of a merge.
     pub(crate) fn merge_verdict(&self, preparation: &Preparation) -> Verdict {
         let Ok(view) = self.engine.view() else { return Verdict::Unknown };
         let region = |id| {
@@ -105,7 +103,6 @@ fn judge(known: &Known, named: RegionEpoch) -> Verdict {
 pub(crate) struct Skipped {
     /// Last epoch before, as applied here; zero where the region was not here.
     pub from: RegionEpoch,
-    /// Epoch of the snapshot.
     pub to: RegionEpoch,
 }
 
@@ -115,12 +112,10 @@ impl Skipped {
     }
 }
 
-/// Returns whether an epoch of a region is after another one of it.
 fn is_past(now: RegionEpoch, epoch: RegionEpoch) -> bool {
     now != epoch && now.conf_version >= epoch.conf_version && now.version >= epoch.version
 }
 
-/// Returns what the phase of a region that is prepared for a merge says of it.
 pub(crate) fn preparation(source: RegionId, phase: &RegionPhase) -> Option<Preparation> {
     match *phase {
         RegionPhase::Merging { target, prepared, term, target_epoch } => {

@@ -12,7 +12,6 @@ use stele_storage::StorageEngine;
 use stele_types::{LogIndex, Peer, PeerId, RegionPhase, Term};
 
 impl<E: StorageEngine> Replica<E> {
-    /// Compares Raft's state with the last one seen and handles the changes.
     pub(super) fn observe(&mut self, ctx: &mut Context<E>) {
         let leader = self.group.leader();
         let seen = Seen { leads: self.is_leader(), term: self.term(), leader };
@@ -38,7 +37,6 @@ impl<E: StorageEngine> Replica<E> {
         self.publish_leader();
     }
 
-    /// Publishes the leader to request threads.
     pub(super) fn publish_leader(&self) {
         self.reader.set_leader(self.leader(), self.term().0);
     }
@@ -85,7 +83,6 @@ impl<E: StorageEngine> Replica<E> {
         }
     }
 
-    /// Answers a leadership transfer once another peer is known to lead.
     fn answer_transfer(&mut self, ctx: &mut Context<E>) {
         if let Some(leader) = self.leader().filter(|it| it.id != self.peer.id && !self.is_leader())
         {
@@ -94,7 +91,6 @@ impl<E: StorageEngine> Replica<E> {
         }
     }
 
-    /// Answers a leadership transfer that did not end in time.
     pub(super) fn check_transfer(&mut self, ctx: &mut Context<E>) {
         let is_given_up = !self.group.is_transferring();
         let now = ctx.now.monotonic_nanos;
@@ -116,7 +112,6 @@ impl<E: StorageEngine> Replica<E> {
         }
     }
 
-    /// Answers a request to change the region that was executed.
     pub(super) fn done(&self, ctx: &mut Context<E>, id: RequestId) {
         ctx.done(id, Done::Admin { region: (*self.region).clone() });
     }
@@ -264,7 +259,6 @@ impl<E: StorageEngine> Replica<E> {
         self.wake(ctx);
     }
 
-    /// Updates the idle state for a message.
     pub(super) fn note_message(&mut self, ctx: &mut Context<E>, kind: RaftKind) {
         match self.hibernation.reaction(kind) {
             Reaction::None => {}

@@ -102,7 +102,6 @@ impl<E: StorageEngine> Replica<E> {
         }
     }
 
-    /// Proposes to leave an applied joint configuration.
     pub(super) fn leave_joint_if_due(&mut self, ctx: &mut Context<E>) {
         let is_blocked = self.group.is_transferring() || self.group.is_changing_members();
         if !self.is_serving() || !self.changes.must_leave_joint(&self.region, is_blocked) {

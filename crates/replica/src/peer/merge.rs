@@ -107,7 +107,6 @@ impl<E: StorageEngine> Replica<E> {
         self.query_merge_outcome(ctx);
     }
 
-    /// Handles a store's answer to the question for the outcome of this region's merge.
     pub(crate) fn on_merge_answer(&mut self, from: StoreId, answer: &MergeAnswer) {
         self.merge.note_answer(&self.region, from, answer);
     }
@@ -299,7 +298,6 @@ pub(crate) fn merge_answer<E: StorageEngine>(
     }
 }
 
-/// Returns a region as applied by its replica on this store.
 fn region_here<E: StorageEngine>(ctx: &Context<E>, region: RegionId) -> Option<Arc<Region>> {
     ctx.readers.get(region).map(|reader| reader.region())
 }

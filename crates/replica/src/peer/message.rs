@@ -233,7 +233,6 @@ impl<E: StorageEngine> Replica<E> {
         }
     }
 
-    /// Reports the new replica as an event.
     pub(crate) fn announce(&self, ctx: &mut Context<E>) {
         ctx.out.events.push(Event::RegionCreated((*self.region).clone()));
     }

@@ -46,7 +46,6 @@ pub(crate) struct Replica<E: StorageEngine> {
     pub region: Arc<Region>,
     /// Number of this replica among all that this store's process has run.
     pub incarnation: u64,
-    /// State that request threads see.
     reader: Arc<Reader>,
     group: RaftGroup<E>,
     durability: Durability,
@@ -64,7 +63,6 @@ pub(crate) struct Replica<E: StorageEngine> {
     snapshots: SnapshotBackoff,
     repairs: Repairs,
     room: Room,
-    /// Regions created by the last split.
     split_children: Vec<Region>,
     traffic: Traffic,
 }
@@ -148,23 +146,19 @@ impl<E: StorageEngine> Replica<E> {
         self.group.log_mut()
     }
 
-    /// Returns whether every entry and vote of this peer is durable.
     pub(crate) fn is_durable(&self) -> bool {
         self.durability.is_durable()
     }
 
-    /// Returns the peer with this id, member or not.
     fn find_peer(&self, id: PeerId) -> Option<Peer> {
         let member = self.region.peer(id).copied();
         member.or_else(|| self.contacts.unknown(id))
     }
 
-    /// Returns the leader, as far as this peer knows.
     pub(crate) fn leader(&self) -> Option<Peer> {
         self.find_peer(self.group.leader()?)
     }
 
-    /// Returns the peer to which clients are redirected.
     pub(crate) fn leader_hint(&self) -> Option<Peer> {
         self.leader().or(self.transfers.target())
     }
@@ -185,7 +179,6 @@ impl<E: StorageEngine> Replica<E> {
         }
     }
 
-    /// Checks a request's term and its version of the range.
     pub(crate) fn check_version(&self, header: &Header, readers: &ReadGate) -> Result<(), Refusal> {
         if is_stale_term(header.term, self.term().0, self.region.kind) {
             return Err(Refusal::StaleTerm { leader: self.leader_hint() });
@@ -208,7 +201,6 @@ impl<E: StorageEngine> Replica<E> {
         self.check_phase()
     }
 
-    /// Checks that the region's phase allows reads and writes.
     pub(crate) fn check_phase(&self) -> Result<(), Rejection> {
         match self.region.phase {
             RegionPhase::Normal => Ok(()),
@@ -217,7 +209,6 @@ impl<E: StorageEngine> Replica<E> {
         }
     }
 
-    /// Returns this region and those created by its last split, as currently known.
     fn current_regions(&self, readers: &ReadGate) -> Vec<Region> {
         let newest = |region: &Region| match readers.get(region.id) {
             Some(reader) => (*reader.region()).clone(),

@@ -47,7 +47,6 @@ pub(super) struct Ready {
     pub after_sync: Vec<Outgoing>,
 }
 
-/// Message that Raft sends.
 pub(super) enum Outgoing {
     Message(PeerId, RaftMessage),
     /// The receiver needs entries that the log no longer holds.
@@ -70,7 +69,6 @@ impl Outgoing {
     }
 }
 
-/// Another replica, as its leader knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Follower {
     pub id: PeerId,
@@ -115,7 +113,6 @@ impl<E: StorageEngine> RaftGroup<E> {
     }
 }
 
-/// State.
 impl<E: StorageEngine> RaftGroup<E> {
     pub(super) fn role(&self) -> Role {
         match self.node.raft.state {
@@ -133,7 +130,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         Term(self.node.raft.term)
     }
 
-    /// Returns the leader of the term, if it is known.
     pub(super) fn leader(&self) -> Option<PeerId> {
         let id = self.node.raft.leader_id;
         (id != INVALID_ID).then_some(PeerId(id))
@@ -151,7 +147,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         LogIndex(self.node.raft.raft_log.applied)
     }
 
-    /// Returns the last entry that is known to be durable here.
     pub(super) fn persisted(&self) -> LogIndex {
         LogIndex(self.node.raft.raft_log.persisted)
     }
@@ -161,7 +156,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         LogIndex(self.node.raft.raft_log.last_index())
     }
 
-    /// Returns whether entries of this region that are not applied are in memory.
     pub(super) fn has_tail(&self) -> bool {
         let has_fresh = !self.node.raft.raft_log.unstable.entries.is_empty();
         // bug replica.full_tails_starve: `self.log().has_tail()` is `true`
@@ -216,7 +210,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         self.node.raft.lead_transferee.is_some()
     }
 
-    /// Returns the number of reads that wait for a quorum.
     pub(super) fn pending_reads(&self) -> usize {
         self.node.raft.pending_read_count()
     }
@@ -226,7 +219,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         self.node.raft.election_elapsed as u64
     }
 
-    /// Returns whether the next tick sends heartbeats.
     pub(super) fn is_heartbeat_due(&self) -> bool {
         let raft = &self.node.raft;
         self.is_leader() && raft.heartbeat_elapsed() + 1 >= raft.heartbeat_timeout()
@@ -310,7 +302,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         self.node.raft.become_follower(self.node.raft.term, INVALID_ID);
     }
 
-    /// Records that messages to a peer were lost.
     pub(super) fn note_unreachable(&mut self, peer: PeerId) {
         self.node.report_unreachable(peer.0);
     }
@@ -332,7 +323,6 @@ impl<E: StorageEngine> RaftGroup<E> {
     }
 }
 
-/// Readies, durability and application.
 impl<E: StorageEngine> RaftGroup<E> {
     /// Takes the work that Raft has, if there is any. Its entries are in the log, in memory, and
     /// its committed entries wait to be applied.
@@ -380,7 +370,6 @@ impl<E: StorageEngine> RaftGroup<E> {
         self.node.advance_apply_to(index.0);
     }
 
-    /// Changes the members as an applied entry says, if it does.
     pub(super) fn change_members(&mut self, entry: &CommittedEntry) -> Result<()> {
         let Some(change) = admin::conf_change(&entry.payload) else { return Ok(()) };
         let conf = self.node.apply_conf_change(&change).map_err(|error| {

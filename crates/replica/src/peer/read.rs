@@ -59,7 +59,6 @@ impl<E: StorageEngine> Replica<E> {
         }
     }
 
-    /// Answers the confirmed reads for which all entries are visible.
     pub(super) fn answer_reads(&mut self, ctx: &mut Context<E>) {
         for (read, waited_since) in self.reads.take_visible(self.visible()) {
             if matches!(read.answer, ReadOutcome::Ready) {
@@ -95,7 +94,6 @@ impl<E: StorageEngine> Replica<E> {
         context
     }
 
-    /// Confirms a round that a quorum or the leader answered.
     pub(super) fn on_round_confirmed(&mut self, ctx: &Context<E>, context: &[u8], index: LogIndex) {
         let now = ctx.now.monotonic_nanos;
         if let Some(sent_nanos) = self.reads.confirm_round(context, index, now) {

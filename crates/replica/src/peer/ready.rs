@@ -113,7 +113,6 @@ impl<E: StorageEngine> Replica<E> {
         HardState { commit: state.commit.min(self.merge.commit_ceiling(self.applied())), ..state }
     }
 
-    /// Returns the hard state as it would be written now.
     pub(crate) fn current_hard_state(&self) -> HardState {
         self.to_write(self.group.hard_state())
     }

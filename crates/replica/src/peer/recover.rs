@@ -22,7 +22,6 @@ use bytes::Bytes;
 use stele_storage::StorageEngine;
 use stele_types::{Error, LogIndex, Region, RegionPhase, Result, Term};
 
-/// Bytes of entries read at a time.
 const FETCH_BYTES: usize = 1 << 20;
 
 impl<E: StorageEngine> Replica<E> {
@@ -72,7 +71,6 @@ impl<E: StorageEngine> Replica<E> {
         Ok(region)
     }
 
-    /// Checks that this replica is still the one that was compared with the others.
     fn check_recovery(&self, recovery: &Recovery) -> Result<(), Rejection> {
         if self.is_leader() {
             let reason = "this replica leads the region, which has a majority".to_owned();
@@ -95,7 +93,6 @@ impl<E: StorageEngine> Replica<E> {
         Ok(())
     }
 
-    /// Returns the region as it is after all entries of the log.
     fn newest_descriptor(&self, ctx: &Context<E>) -> Result<Region> {
         let mut region = (*self.region).clone();
         let (mut from, last) = (self.applied().next(), self.group.last());

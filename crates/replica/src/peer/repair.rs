@@ -26,14 +26,12 @@ impl<E: StorageEngine> Replica<E> {
         ranges_of(&self.region)
     }
 
-    /// Sends a request to another replica, chosen by `round`.
     pub(crate) fn ask(&self, ctx: &mut Context<E>, round: usize, question: Body) {
         if let Some(to) = self.other_replica(round) {
             self.send(ctx, to, question);
         }
     }
 
-    /// Sends the pairs of the first part of a range.
     pub(super) fn answer_range_repair(&self, ctx: &mut Context<E>, to: Peer, range: &KeyRange) {
         if !self.owned_ranges().iter().any(|own| range.without(own).is_empty()) {
             return;
@@ -113,7 +111,6 @@ impl<E: StorageEngine> Replica<E> {
         others.get(replica_of_round(round, others.len())).copied()
     }
 
-    /// Passes values from another replica to the engine.
     pub(super) fn apply_value_repairs(&self, ctx: &mut Context<E>, pairs: Vec<(Bytes, Bytes)>) {
         for (key, value) in pairs.into_iter().filter(|(key, _)| self.is_owner_of(key)) {
             ctx.engine.repair_value(&key, value);
@@ -166,7 +163,6 @@ fn replica_of_round(round: usize, others: usize) -> usize {
     Prng::new(round as u64).below(others.max(1) as u64) as usize
 }
 
-/// Returns whether a command has an operation in a range.
 fn has_op_in(payload: &Bytes, range: &KeyRange) -> bool {
     let mut found = false;
     Command::each_op_of(payload, |op| {

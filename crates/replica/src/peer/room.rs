@@ -78,7 +78,6 @@ impl<E: StorageEngine> Replica<E> {
         }
     }
 
-    /// Marks the answer to an append if the device here has no room.
     pub(super) fn state_room(&self, ctx: &Context<E>, message: &mut RaftMessage) {
         if message.kind != RaftKind::AppendResponse || self.region.kind == RegionKind::System {
             return;
@@ -89,7 +88,6 @@ impl<E: StorageEngine> Replica<E> {
         }
     }
 
-    /// Takes what a follower states about its room.
     pub(super) fn note_room(&mut self, ctx: &Context<E>, from: PeerId, message: &mut RaftMessage) {
         if message.kind == RaftKind::AppendResponse && message.term == self.term() {
             let is_full = &message.context[..] == FULL;
@@ -130,7 +128,6 @@ impl<E: StorageEngine> Replica<E> {
         !is_cut_off && (self.is_hibernating() || self.contacts.last(id).is_some_and(is_recent))
     }
 
-    /// Asks the followers without room whether they have room again.
     pub(super) fn ask_for_room(&mut self, ctx: &mut Context<E>) {
         if !self.is_leader() {
             return;

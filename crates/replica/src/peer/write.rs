@@ -15,7 +15,6 @@ use stele_types::{Error, LogIndex, Result, Term};
 /// Bytes of waiting requests that are proposed although entries of their region are being written.
 const PROPOSED_AT_ONCE_BYTES: u64 = 1 << 20;
 
-/// Entries of the proposal being built.
 #[derive(Default)]
 pub(super) struct Proposing {
     pub payloads: Vec<Bytes>,
@@ -24,7 +23,6 @@ pub(super) struct Proposing {
     bytes: u64,
     /// Bytes of puts for which the devices have room, besides those of the entries.
     room_bytes: u64,
-    /// Searches of modifications for their keys.
     pub search: KeySearch,
     /// Whether the last entry changes the region or its leader: later requests wait for the next
     /// proposal.
@@ -41,7 +39,6 @@ impl Proposing {
     }
 }
 
-/// What became of a waiting request.
 pub(super) enum Step {
     /// It was added to the proposal, or answered.
     Settled,
@@ -174,7 +171,6 @@ impl<E: StorageEngine> Replica<E> {
         Ok(Step::Settled)
     }
 
-    /// Proposes the entries to Raft in one message.
     pub(super) fn propose(&mut self, ctx: &mut Context<E>, proposing: Proposing) {
         if proposing.payloads.is_empty() {
             return;
@@ -222,7 +218,6 @@ impl<E: StorageEngine> Replica<E> {
         self.lose_reads(ctx);
     }
 
-    /// Refuses requests past their deadline.
     pub(super) fn expire_waiting(&mut self, ctx: &mut Context<E>) {
         let now = ctx.now.monotonic_nanos;
         let Removed { mut gone, found_bytes, released } = self.held.take_expired(now);
@@ -282,7 +277,6 @@ impl<E: StorageEngine> Replica<E> {
         }
     }
 
-    /// Answers the proposals up to an applied entry.
     pub(super) fn answer_applied(&mut self, ctx: &mut Context<E>, index: LogIndex, term: Term) {
         for (proposal, is_done) in self.proposals.take_applied(index, term) {
             self.answer_outcome(ctx, proposal, is_done);

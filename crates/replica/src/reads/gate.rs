@@ -1,4 +1,6 @@
-//! Reads outside the core: the state of a region that request threads may use, and its validity.
+//! Linearizable reads outside the core: the state of a region that request threads may use, and its
+//! validity. A lease or a round of the core permits a read; then it takes a view, and the effects
+//! of the window over it.
 //!
 //! A leader serves a read without the loop, by a *lease*: the time in which no other peer can lead.
 //!
@@ -26,9 +28,6 @@
 //! - 5 and 7: the lease is of the version that was checked. [`Reader::set_region`] publishes a new version before its
 //!   change is applied: no view with the new range is read under the old version.
 //! - 7: entries applied since the mark are in no effects, so such a view is not read.
-//!
-//! A linearizable read outside the loop: a lease or a round of the core permits it; then a view, and
-//! the effects of the window over it.
 
 use crate::input::Header;
 use crate::output::Refusal;
@@ -308,7 +307,6 @@ impl Reader {
         }
     }
 
-    /// Returns the pairs and bytes that reads have returned.
     pub(crate) fn returned(&self) -> (u64, u64) {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (load(&self.returned_pairs), load(&self.returned_bytes))
@@ -369,7 +367,6 @@ impl Reader {
         *self.leader.write() = leader;
     }
 
-    /// Records that this peer leads `term` and serves.
     pub(crate) fn set_leading_term(&self, term: u64) {
         self.lease_until.store(0, Ordering::Release);
         self.term.store(term, Ordering::Release);

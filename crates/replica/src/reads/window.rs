@@ -22,8 +22,6 @@
 //! The loop only adds payloads and drops what is applied. Readers build the effects from the payloads
 //! in pieces of whole entries, one reader at a time. Operations are read, sorted and merged while
 //! `entries` is not locked, so that the loop never waits for it.
-//!
-//! Search of payloads for their last effect on one key, for modifications.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -59,7 +57,6 @@ pub(crate) struct Window {
     entries: Mutex<Entries>,
 }
 
-/// State of a window before a view is taken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowMark {
     coverage: Coverage,
@@ -82,7 +79,6 @@ struct Entries {
 
 /// For the loop. Not for more than one thread at a time.
 impl Window {
-    /// Returns the window of a replica that has applied entries up to `applied`.
     pub(crate) fn new(applied: LogIndex) -> Self {
         Self {
             coverage: AtomicU8::new(Coverage::Part as u8),
@@ -93,7 +89,6 @@ impl Window {
         }
     }
 
-    /// Returns the last entry that reads can see.
     pub(crate) fn visible(&self) -> LogIndex {
         LogIndex(self.visible.load(Ordering::Relaxed))
     }
@@ -119,7 +114,6 @@ impl Window {
         }
     }
 
-    /// Records that entries up to `applied` are applied, and drops them.
     pub(crate) fn note_applied(&self, applied: LogIndex) {
         if self.is_empty() {
             self.visible.store(applied.0, Ordering::Release);
@@ -159,12 +153,10 @@ impl Window {
         Ok(held.overlay.get(key))
     }
 
-    /// Publishes which part of the committed entries is in sight.
     pub(crate) fn set_coverage(&self, coverage: Coverage) {
         self.coverage.store(coverage as u8, Ordering::Release);
     }
 
-    /// Returns the part of the committed entries in sight.
     pub(crate) fn coverage(&self) -> Coverage {
         match self.coverage.load(Ordering::Acquire) {
             0 => Coverage::Applied,
@@ -176,7 +168,6 @@ impl Window {
 
 /// For request threads.
 impl Window {
-    /// Returns the state before a view is taken.
     pub(crate) fn mark(&self) -> WindowMark {
         let coverage = self.coverage();
         WindowMark { coverage, applied: self.applied.load(Ordering::Acquire) }
@@ -265,7 +256,7 @@ impl Entries {
 /// Operations that searches may read before others wait.
 const OPS_MAX: u64 = 100_000;
 
-/// Searches in one go of the loop.
+/// Search of payloads for their last effect on one key, for the modifications of one iteration.
 #[derive(Debug, Default)]
 pub(crate) struct KeySearch {
     ops: u64,

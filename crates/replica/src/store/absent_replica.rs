@@ -15,7 +15,6 @@ use std::ops::Bound;
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::{LogIndex, Peer, Region, RegionId, StoreId, keyspace};
 
-/// Most vote requests kept for regions that are not here.
 const EARLY_VOTES_MAX: usize = 256;
 
 /// Time for which the stores that share a region with this one are kept: after a loss of many nodes all
@@ -28,7 +27,6 @@ pub(super) struct Elsewhere {
     stores: BTreeSet<StoreId>,
     /// Monotonic nanoseconds at which they were collected.
     collected_nanos: Option<u64>,
-    /// Store that was asked last.
     last: StoreId,
 }
 
@@ -186,7 +184,6 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 }
 
-/// Returns the reply of a replica with an empty log to its leader.
 fn empty_log_answer(message: &RaftMessage) -> Option<RaftMessage> {
     match message.kind {
         RaftKind::Heartbeat => {
@@ -237,7 +234,6 @@ impl<E: StorageEngine> RaftStore<E> {
         }
     }
 
-    /// Lets the target of a merge refuse it, if its leader is here.
     pub(super) fn refuse_merge(&mut self, preparation: &Preparation) {
         if let Some(replica) = self.replicas.get_mut(&preparation.target) {
             replica.refuse_merge(&mut self.ctx, preparation);

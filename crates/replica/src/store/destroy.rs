@@ -140,7 +140,6 @@ impl<E: StorageEngine> RaftStore<E> {
         Ok(())
     }
 
-    /// Drops the pairs of replicas with durable tombstones.
     pub(super) fn drop_left(&mut self) -> Result<()> {
         let left = std::mem::take(&mut self.leaving.under_way);
         self.drop_or_wait(left)
@@ -231,7 +230,6 @@ fn disjoint(ranges: impl Iterator<Item = KeyRange>) -> Vec<KeyRange> {
     disjoint
 }
 
-/// Returns the parts of `range` that none of the regions owns.
 fn gaps(kind: RegionKind, range: &KeyRange, owners: &[&Region]) -> Vec<KeyRange> {
     let mut owned: Vec<&KeyRange> =
         owners.iter().filter(|region| region.kind == kind).map(|region| &region.range).collect();

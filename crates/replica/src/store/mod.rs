@@ -1,6 +1,5 @@
-//! All replicas of one store.
-//!
-//! Status reports of a store's regions: of all, of one, and of those that may have changed.
+//! All replicas of one store, and status reports of their regions: of all, of one, and of those
+//! that may have changed.
 //!
 //! Invariant: a list that begins at a collection holds every region of which the report may differ from
 //! the one in that collection. A region changes by an input, by a tick or by its own work, which notes it,
@@ -130,13 +129,10 @@ struct ReportChanges {
     number: u64,
     /// Regions that worked, or ended, since the last collection.
     noted: BTreeSet<RegionId>,
-    /// Regions of which the report changes with time alone.
     changes_with_time: BTreeSet<RegionId>,
     /// Collection that last held each region.
     last: BTreeMap<RegionId, u64>,
-    /// The same, in the order of the collections.
     order: BTreeSet<(u64, RegionId)>,
-    /// Those of them that ended here.
     ended: BTreeSet<RegionId>,
 }
 

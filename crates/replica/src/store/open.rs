@@ -87,7 +87,6 @@ impl<E: StorageEngine> RaftStore<E> {
         Ok(store)
     }
 
-    /// Opens the replica of a region that is on this store.
     fn open_replica(&mut self, region: Region) -> Result<()> {
         let id = region.id;
         let progress = self.ctx.engine.progress(id).unwrap_or_default();

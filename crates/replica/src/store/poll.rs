@@ -1,7 +1,5 @@
-//! One iteration: durable batches, ticks, and the work of the regions that need some. An idle
-//! region costs nothing.
-//!
-//! Batches for which the device had no room.
+//! One iteration: durable batches, also those for which the device had no room, ticks, and the work
+//! of the regions that need some. An idle region costs nothing.
 
 use super::RaftStore;
 use crate::input::Now;
@@ -177,7 +175,6 @@ const PROBE_INTERVAL_NANOS: u64 = 1_000_000_000;
 /// Replicas that are looked at for one probe: none may have others to be asked.
 const LOOKED_AT_MAX: usize = 1_000;
 
-/// Time and position of the next probe.
 #[derive(Debug, Default)]
 pub(super) struct HibernationProbe {
     next_nanos: u64,
@@ -220,21 +217,17 @@ impl<E: StorageEngine> RaftStore<E> {
 
 // Truncation of logs: entries that a checkpoint covers and no follower needs.
 
-/// Most regions checked in one tick.
 const REGIONS_PER_TICK: usize = 16;
-/// Most regions of a pass checked in one poll.
 const REGIONS_PER_POLL: usize = 256;
 /// Least nanoseconds from one pass over all regions to the next.
 const PASS_INTERVAL_NANOS: u64 = 1_000_000_000;
 
-/// Order in which the logs of a store are truncated.
 #[derive(Debug, Default)]
 pub(super) struct Truncations {
     /// Last region checked in a tick.
     last: RegionId,
     /// Garbage collection waits for a pass over all regions.
     is_requested: bool,
-    /// Last region of the pass under way.
     pass: Option<RegionId>,
     /// Monotonic nanoseconds before which no pass begins.
     next_nanos: u64,

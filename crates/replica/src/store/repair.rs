@@ -1,7 +1,6 @@
-//! Requests to other replicas for values that cannot be read here. One message at a time for each
-//! region, to one replica after the other; an unanswered request is repeated.
-//!
-//! Recovery of another store's lost entries from this store's log.
+//! Requests to other replicas for values that cannot be read here, and answers to other stores that
+//! lost entries, from this store's log. A region has one request at a time under way, to one
+//! replica after the other; an unanswered request is repeated.
 
 use super::RaftStore;
 use crate::entry_recovery::find_entries;
@@ -17,7 +16,6 @@ const REQUEST_INTERVAL_NANOS: u64 = 200_000_000;
 /// Most values requested in one round: the replies must fit in the engine.
 const REQUESTED_MAX: usize = 64;
 
-/// Time and number of the next round.
 #[derive(Debug, Default)]
 pub(super) struct Repair {
     next_nanos: u64,
@@ -97,7 +95,6 @@ impl<E: StorageEngine> RaftStore<E> {
         let _ = self.ctx.engine.repair_range(range, pairs.into_iter().map(pair).collect());
     }
 
-    /// Returns the store's own pairs that it has in memory.
     fn own_pairs(&self) -> Vec<(Bytes, Bytes)> {
         let (cluster, store) = (self.ctx.options.cluster, self.ctx.options.store);
         let mut pairs = vec![(keyspace::ident_key(), StoreIdent { cluster, store }.encode())];

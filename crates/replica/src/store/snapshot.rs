@@ -148,7 +148,6 @@ impl<E: StorageEngine> RaftStore<E> {
         }
     }
 
-    /// Returns the other regions here that own keys of this one.
     fn overlapping(&self, region: &Region) -> Vec<RegionId> {
         let others = self.replicas.values().map(|replica| &replica.region);
         let others = others.filter(|it| it.id != region.id && it.kind == region.kind);
@@ -275,7 +274,6 @@ impl OrphanedRanges {
         self.0.iter().map(|(_, drop_at)| *drop_at).min()
     }
 
-    /// Returns the ranges as regions, for the search for unowned pairs.
     pub(super) fn parts(&self) -> Vec<Region> {
         self.0.iter().map(|(range, _)| part(range)).collect()
     }
@@ -376,7 +374,6 @@ impl<E: StorageEngine> Context<E> {
     }
 }
 
-/// Most records of a region.
 const RECORDS_MAX: usize = 16;
 
 /// Adds a record. Of too many the two oldest become one, which covers what is between them too.
@@ -388,7 +385,6 @@ fn push(known: &mut Vec<Skipped>, next: Skipped) {
     }
 }
 
-/// Reads all records into the context of a store that opens.
 pub(super) fn read_installed<E: StorageEngine>(ctx: &mut Context<E>) -> Result<()> {
     ctx.installed = read_all(&*ctx.engine, keyspace::installed_keys(), decode)?;
     ctx.merges = read_all(&*ctx.engine, keyspace::merges_keys(), CommittedMerges::decode)?;

@@ -29,22 +29,17 @@ use stele_types::{LogIndex, Peer, PeerId, RegionPhase, StoreId, Term};
 
 /// Exclusive limit of terms and indexes; counting does not reach it.
 const NUMBER_MAX: u64 = 1 << 62;
-/// Most reads that wait for a quorum.
 const PENDING_READS_MAX: usize = 4096;
 
-/// State of the receiving peer, against which a message is checked.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PeerState {
     pub receiver: PeerId,
     pub term: Term,
     /// Its last entry, durable or not.
     pub last: LogIndex,
-    /// Its last durable entry.
     pub persisted: LogIndex,
-    /// Leader of its term, as far as it knows.
     pub leader: Option<PeerId>,
     pub is_leader: bool,
-    /// Whether the sender is a member, as far as it knows.
     pub from_is_member: bool,
     pub pending_reads: usize,
 }
@@ -236,7 +231,6 @@ pub(crate) fn check_stores(message: &PeerMessage, here: StoreId) -> Result<(), &
     }
 }
 
-/// Checks a snapshot for a peer, given the peer's term and last applied entry.
 pub(crate) fn check_snapshot(
     header: &SnapshotHeader,
     term: Term,

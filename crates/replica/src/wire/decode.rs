@@ -119,7 +119,6 @@ fn read_raft(reader: &mut Reader<'_>, frame: &Bytes) -> Read<RaftMessage> {
     })
 }
 
-/// Least bytes of an entry's description.
 const ENTRY_BYTES_MIN: usize = 3;
 
 fn read_entries(reader: &mut Reader<'_>, frame: &Bytes) -> Read<Vec<RaftEntry>> {
@@ -154,7 +153,6 @@ fn read_payload(reader: &mut Reader<'_>, frame: &Bytes, length: usize) -> Read<B
     }
 }
 
-/// Least bytes of a value's description.
 const VALUE_BYTES_MIN: usize = 2;
 
 fn read_count(reader: &mut Reader<'_>) -> Read<usize> {

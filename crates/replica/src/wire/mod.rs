@@ -41,13 +41,11 @@ use stele_types::{Peer, varint};
 const FORMAT: u8 = 1;
 /// Most entries in one message. Their descriptions take more bytes in memory than in a frame.
 pub(crate) const ENTRIES_MAX: usize = 1 << 17;
-/// Longest read or heartbeat context in bytes.
 pub(crate) const CONTEXT_BYTES_MAX: usize = 64;
 
 /// Most values or entries requested, or sent, in one message.
 pub(crate) const VALUES_MAX: usize = 1 << 10;
 
-/// Most members or stores named in one message.
 const MEMBERS_MAX: u64 = 64;
 
 const REJECT: u8 = 1;

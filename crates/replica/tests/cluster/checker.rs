@@ -8,7 +8,6 @@ use std::fmt;
 /// Value; 0 for none.
 pub(crate) type Value = u32;
 
-/// Operation and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Put(Value),
@@ -23,19 +22,15 @@ pub(crate) enum Act {
     },
 }
 
-/// Operation of a history.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Op {
-    /// Time of the call.
     pub called: u64,
     /// Time of the return; `None` if it may take effect at any time, or never.
     pub returned: Option<u64>,
     pub act: Act,
-    /// Place of the operation, for failure messages.
     pub place: Place,
 }
 
-/// Store and time of an operation, and the kind of its reply.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Place {
     pub store: u64,
@@ -80,7 +75,6 @@ struct Search<'a> {
     seen: HashSet<(Vec<u64>, Value)>,
 }
 
-/// Returns whether the history of an initially empty register is linearizable.
 pub(crate) fn is_linearizable(ops: &[Op]) -> bool {
     let mut ops = ops.to_vec();
     ops.sort_by_key(|op| op.called);
@@ -136,7 +130,6 @@ impl Search<'_> {
 }
 
 enum Candidate {
-    /// All returned operations took effect.
     Done,
     Take(usize, Value),
     None,

@@ -14,7 +14,6 @@ const REQUEST_TIMEOUT_NANOS: u64 = 2_000_000_000;
 
 pub(crate) struct Clients {
     pub keys: Vec<String>,
-    /// Histories by key.
     pub histories: Vec<Vec<Op>>,
     clients: Vec<Option<Pending>>,
     prng: Prng,
@@ -66,7 +65,6 @@ impl Clients {
         }
     }
 
-    /// Starts an operation on each idle client and checks the others for completion.
     pub(crate) fn step<B: Backend>(&mut self, sim: &mut Sim<B>) {
         for at in 0..self.clients.len() {
             match self.clients[at].take() {

@@ -66,7 +66,6 @@ fn end<B: Backend>(sim: &mut Sim<B>) {
     sim.settle();
 }
 
-/// Returns the short result of a change.
 fn outcome(reply: Option<&Reply>) -> String {
     match reply {
         None => "never answered".to_owned(),
@@ -89,7 +88,6 @@ fn histories(test: &str, dangers: Dangers, count: u64) {
     assert!(acknowledged > 50 * count, "too little got through to mean anything");
 }
 
-/// Returns the first seed and the number of histories.
 fn seeds(test: &str, usual: u64) -> (u64, u64) {
     let first = seed(test, 1);
     let usual = if std::env::var("STELE_SEED").is_ok() { 1 } else { usual };

@@ -28,7 +28,6 @@ fn remove<B: Backend>(sim: &mut Sim<B>, region: RegionId, store: u64) {
     change(sim, region, ChangeKind::Remove, (peer.id.0, store, peer.role));
 }
 
-/// Returns the number of user pairs on a store.
 fn pairs<B: Backend>(sim: &mut Sim<B>, store: u64) -> usize {
     let view = sim.node(store).engine.view().unwrap();
     let ranges = Region { range: KeyRange::all(), ..Region::default() }.engine_ranges();

@@ -14,7 +14,6 @@ use stele_types::*;
 const RECOVERY: u64 = 30 * SECOND;
 /// Limit for one write or change of a region with a leader.
 const CHANGE: u64 = 5 * SECOND;
-/// Time between two actions of placement.
 const PACE: u64 = 250 * MS;
 
 /// Waits after the end of all faults until no change is incomplete, and acts as placement
@@ -128,7 +127,6 @@ fn change<B: Backend>(
     sim.fail(&format!("region {region} was not changed: {last:?}"));
 }
 
-/// Transfers leadership to another voter.
 #[track_caller]
 fn transfer<B: Backend>(sim: &mut Sim<B>, region: RegionId) {
     change(sim, region, |_, leader, region| {

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use stele_replica::*;
 use stele_types::*;
 
-/// Faults and actions of a history.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Dangers {
     pub network: bool,
@@ -50,7 +49,6 @@ impl Nemesis {
         Self { prng, dangers, next_at: 0, calm_at: u64::MAX, down: Vec::new(), asked: Vec::new() }
     }
 
-    /// Runs the next action, if one is due.
     pub(crate) fn step<B: Backend>(&mut self, sim: &mut Sim<B>) {
         for at in (0..self.down.len()).rev() {
             if self.down[at].1 <= sim.now {
@@ -150,7 +148,6 @@ impl Nemesis {
         node.stalled = self.prng.below(4) == 0;
     }
 
-    /// Fills the device of a store, or frees space on all.
     fn fill_disk<B: Backend>(&mut self, sim: &mut Sim<B>) {
         if self.prng.below(3) == 0 {
             return free_disks(sim);
@@ -166,7 +163,6 @@ impl Nemesis {
         sim.set_full(store, is_full, no_room);
     }
 
-    /// Picks a region that some store leads, as far as it knows.
     fn pick_leader<B: Backend>(&mut self, sim: &mut Sim<B>) -> Option<(u64, RegionReport)> {
         let mut all = Vec::new();
         for store in sim.nodes.keys().copied().collect::<Vec<_>>() {
@@ -262,7 +258,6 @@ impl Nemesis {
     }
 }
 
-/// Ends all faults of network and disks.
 pub(crate) fn heal<B: Backend>(sim: &mut Sim<B>) {
     sim.note("all faults end".into());
     sim.net = crate::sim::Network::default();
@@ -296,7 +291,6 @@ fn fits(region: &Region, other: &Region) -> bool {
     !region.is_joint() && other.phase == RegionPhase::Normal && places(region) == places(other)
 }
 
-/// Returns ids for a region that a split creates.
 pub(crate) fn new_region<B: Backend>(sim: &mut Sim<B>, parent: &Region) -> NewRegion {
     let region = RegionId(sim.fresh_id());
     let peers = parent.peers.iter().map(|_| PeerId(sim.fresh_id())).collect();

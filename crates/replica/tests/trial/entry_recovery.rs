@@ -3,7 +3,6 @@
 use super::*;
 use stele_storage::{LogStore, LostEntry, RecoverableLog};
 
-/// Store that is not open yet.
 pub(crate) struct Waiting {
     pub engine: Arc<ModelEngine>,
     pub recovery: EntryRecovery<Log>,
@@ -16,7 +15,6 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Returns a log of all entries of the data region.
     fn of(engine: &ModelEngine) -> Self {
         let progress = engine.progress(DATA).unwrap();
         let (from, to) = (progress.truncated.0.next(), progress.persisted.0.next());
@@ -95,7 +93,6 @@ impl Trial {
     }
 }
 
-/// Returns a cluster after `count` writes.
 fn with_writes(count: usize) -> Trial {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);

@@ -12,7 +12,6 @@ use stele_types::*;
 
 pub(crate) type Model = RaftStore<ModelEngine>;
 
-/// Initial region of user data.
 pub(crate) const DATA: RegionId = RegionId(2);
 pub(crate) const TICK: u64 = 50_000_000;
 pub(crate) const HEARTBEAT_TICKS: u64 = 2;
@@ -23,14 +22,11 @@ pub(crate) struct Store {
     pub core: Model,
     /// Appends wait for the test.
     pub stalled: bool,
-    /// The next received snapshot fills the device.
     pub fills_up: bool,
     pub full: bool,
     /// Batches for which the device has no room.
     pub refuses: fn(&LogBatch) -> bool,
-    /// Snapshots accepted.
     pub accepted: u64,
-    /// Lookups wait for the test.
     pub holds_lookups: bool,
     pub lookups: Vec<Lookup>,
     pub waiting: Option<Append>,
@@ -42,21 +38,16 @@ pub(crate) struct Trial {
     pub now: u64,
     pub replies: BTreeMap<RequestId, Reply>,
     pub cut: BTreeSet<(u64, u64)>,
-    /// Rule for lost messages.
     pub lose: fn(&PeerMessage) -> bool,
     /// Change of each message that is not lost.
     pub alter: fn(&mut PeerMessage),
-    /// Whether senders get a failure report for each snapshot.
     pub snapshot_reports_fail: bool,
-    /// Snapshots are lost, and their senders notice.
     pub loses_snapshots: bool,
     /// Snapshots are under way until this ends.
     pub holds_snapshots: bool,
-    /// Snapshots under way, each with its sender.
     pub held: Vec<(u64, SendSnapshot<ModelEngine>)>,
     /// Snapshots carry no record of merges, as those of earlier versions.
     pub sends_no_merges: bool,
-    /// Stores that recover lost log entries.
     pub recovering: BTreeMap<u64, Waiting>,
     pub in_flight: VecDeque<PeerMessage>,
     pub requests: u64,
@@ -78,7 +69,6 @@ pub(crate) fn put(name: &str, value: &str) -> Bytes {
     builder.build().bytes().clone()
 }
 
-/// Returns the ranges that a snapshot of a region holds.
 pub(crate) fn snapshot_ranges(region: &Region) -> Vec<KeyRange> {
     let descriptor = KeyRange::of_key(keyspace::region_key(region.id));
     std::iter::once(descriptor).chain(region.engine_ranges()).collect()
@@ -268,7 +258,6 @@ impl Trial {
         true
     }
 
-    /// Transfers a snapshot at once, as a transport would.
     pub(crate) fn carry(&mut self, from: u64, snapshot: SendSnapshot<ModelEngine>) {
         let SendSnapshot { mut header, to_store, view, ranges } = snapshot;
         if self.sends_no_merges {
@@ -470,7 +459,6 @@ impl Trial {
         self.modify(store, name, Modification::Compare { expected, new })
     }
 
-    /// Returns the result of a modification that was decided.
     pub(crate) fn modified(&self, id: RequestId) -> Option<&Modified> {
         match self.reply(id) {
             Some(Reply::Done(Done::Modified { result, .. })) => Some(result),
@@ -538,7 +526,6 @@ impl Trial {
         hibernate && core.next_tick_nanos().is_some_and(|at| (now..=now + SECOND).contains(&at))
     }
 
-    /// Cuts a store off from all others, in both directions.
     pub(crate) fn isolate(&mut self, store: u64) {
         for other in self.stores.keys().copied().filter(|other| *other != store) {
             self.cut.insert((store, other));

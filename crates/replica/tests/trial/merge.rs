@@ -205,7 +205,6 @@ fn merged_without_store_3() -> Trial {
     trial
 }
 
-/// Removes the target's replica from store 3.
 fn leave(trial: &mut Trial) {
     let gone =
         Admin::ChangePeers(vec![PeerChange { kind: ChangeKind::Remove, peer: peer(403, 3) }]);

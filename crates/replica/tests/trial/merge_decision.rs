@@ -24,14 +24,12 @@ fn change(trial: &mut Trial, changes: Vec<PeerChange>) {
     trial.ticks(10);
 }
 
-/// Changes the target's members to and fro.
 fn add_and_remove_a_learner(trial: &mut Trial) {
     for kind in [ChangeKind::Add, ChangeKind::Remove] {
         change(trial, vec![member(kind, 404, 4, PeerRole::Learner)]);
     }
 }
 
-/// Removes the target's replica from store 3.
 fn leave_3(trial: &mut Trial) {
     change(trial, vec![member(ChangeKind::Remove, 403, 3, PeerRole::Voter)]);
 }
@@ -529,7 +527,6 @@ fn proof_lost(commits: bool, sends_merges: bool) -> Trial {
     trial
 }
 
-/// Returns the durable record of merges that the target committed.
 fn merges_of_target(trial: &mut Trial, store: u64) -> Option<CommittedMerges> {
     let view = trial.store(store).engine.view().unwrap();
     let pair = view.get(&keyspace::merges_key(TARGET)).unwrap();

@@ -66,7 +66,6 @@ fn a_replica_behind_a_split_has_the_last_whole_copy_of_the_other_half() {
     comes_together(&mut trial);
 }
 
-/// Removes store 3's peer from a region.
 fn remove(trial: &mut Trial, region: RegionId, id: u64) {
     let peer = peer(id, 3);
     for (kind, role) in

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Reports of a store, as the lists of changes state them.
 #[derive(Default)]
 pub(super) struct Known {
     at: Collection,

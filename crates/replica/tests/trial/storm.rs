@@ -15,7 +15,6 @@ struct Client {
     pending: Option<(RequestId, u64)>,
 }
 
-/// Key that counts successful comparisons and increments.
 #[derive(Default)]
 struct Counter {
     succeeded: u64,
@@ -39,7 +38,6 @@ struct Storm {
     lease_reads: u64,
     next_id: u64,
     calm: bool,
-    /// What the lists of changed reports state of each store.
     known: BTreeMap<u64, reports::Known>,
 }
 
@@ -74,7 +72,6 @@ impl Storm {
         self.prng.below(one_in) == 0
     }
 
-    /// Returns routing fields for the region that a store expects a key in.
     fn header(&mut self, store: u64, user_key: &str) -> Option<Header> {
         let readers = self.trial.store(store).core.readers();
         let region = readers.all().into_iter().find(|it| it.range.contains(user_key.as_bytes()))?;
@@ -152,7 +149,6 @@ impl Storm {
         }
     }
 
-    /// Polls a store and usually completes its append.
     fn turn(&mut self, store: u64) {
         let stalled = std::mem::replace(&mut self.trial.store(store).stalled, true);
         self.trial.poll(store);
@@ -308,7 +304,6 @@ impl Storm {
         }
     }
 
-    /// Changes a region, as placement does.
     fn change(&mut self) {
         let store = self.any_store();
         let reports = self.trial.store(store).core.regions();

@@ -1,9 +1,6 @@
 //! Configuration: no setting is required. A TOML file, then the environment, then flags override
-//! the defaults. One table names every setting; the reference page is generated from it.
-//!
-//! Variables of the environment: those that must be settings.
-//!
-//! Settings in force on a running node.
+//! the defaults; a variable that looks like a setting must be one. One table names every setting;
+//! the reference page is generated from it. A running node changes some settings that are in force.
 
 mod reference;
 mod settings;
@@ -187,14 +184,12 @@ impl Config {
         Some(self.clone().field(key)?.text())
     }
 
-    /// Returns the names and values of the labels.
     pub(crate) fn label_pairs(&self) -> Vec<(String, String)> {
         let pair =
             |label: &String| label.split_once('=').map(|(a, b)| (a.to_owned(), b.to_owned()));
         self.labels.iter().filter_map(pair).collect()
     }
 
-    /// Returns the address advertised to clients and peers.
     pub(crate) fn advertised(&self) -> &str {
         if self.advertise.is_empty() { &self.listen } else { &self.advertise }
     }
@@ -331,7 +326,6 @@ fn unknown(key: &str) -> String {
     format!("unknown setting `{key}`; known settings: {}", keys.join(", "))
 }
 
-/// Begin of the name of each variable that is a setting.
 const PREFIX: &str = "STELE_";
 /// Variables of the repository's tests, without the prefix. Nodes that tests start inherit them.
 const OF_TESTS: [&str; 7] =

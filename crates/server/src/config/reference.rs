@@ -33,7 +33,6 @@ pub fn reference_page() -> String {
     page
 }
 
-/// Returns the unit of a cluster setting, derived from the end of its name.
 pub(crate) fn unit_of(name: &str) -> &'static str {
     match name.rsplit('_').find(|part| *part != "max" && *part != "min") {
         Some("seconds") => "s",

@@ -1,6 +1,4 @@
-//! The table of settings.
-//!
-//! Reading and writing one setting as text.
+//! The table of settings, and how one is read and written as text.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -143,7 +141,6 @@ pub const SETTINGS: [Setting; 25] = [
     setting("log_level", "", "Lowest level of log lines written to standard error."),
 ];
 
-/// Reference to the value of one setting, with its bounds.
 pub(super) enum Field<'a> {
     Number {
         at: &'a mut u64,
@@ -156,15 +153,12 @@ pub(super) enum Field<'a> {
     /// Address of this node: not checked here, because an empty one may be allowed.
     Text(&'a mut String),
     Word(&'a mut String, &'static [&'static str]),
-    /// Addresses of other nodes.
     Addresses(&'a mut Vec<String>),
     Paths(&'a mut Vec<PathBuf>),
     Labels(&'a mut Vec<String>),
 }
 
-/// Most bytes of a label's name, and of its value.
 const LABEL_BYTES_MAX: usize = 64;
-/// Most labels of a node.
 const LABELS_MAX: usize = 64;
 
 impl<'a> Field<'a> {
@@ -245,7 +239,6 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Reads the addresses of nodes to connect to.
 fn addresses(text: &str) -> Result<Vec<String>> {
     items(text).map(|item| address::to_connect(item).map(str::to_owned)).collect()
 }

@@ -18,7 +18,6 @@ use stele_proto::stele::control::v1::*;
 use stele_types::{RegionId, StoreId};
 use tonic::{Request, Response, Status};
 
-/// Control service of one node.
 pub(crate) struct ControlService {
     config: Arc<LiveConfig>,
     placement: Arc<PlacementService>,
@@ -31,7 +30,6 @@ pub(crate) struct ControlService {
 type RpcResult<T> = Result<Response<T>, Status>;
 
 impl ControlService {
-    /// Creates the service.
     pub(crate) fn new(
         config: Arc<LiveConfig>,
         placement: Arc<PlacementService>,
@@ -43,7 +41,6 @@ impl ControlService {
         Self { config, placement, stores, members, keeper, majorities }
     }
 
-    /// Fails if the caller means another cluster.
     fn check_cluster(&self, header: Option<RequestHeader>) -> Result<(), Status> {
         let cluster = self.placement.cluster();
         match header.is_some_and(|header| header.cluster_id == cluster.0) {
@@ -88,7 +85,6 @@ impl ControlService {
     }
 }
 
-/// Returns the memory of a request, which the layer below the services has created.
 fn memory_of<T>(request: &Request<T>) -> Result<Arc<RequestMemory>, Status> {
     let arrived = request.extensions().get::<Arc<Arrived>>();
     arrived

@@ -11,11 +11,8 @@ use stele_storage::{EngineView, LogStore, Pages, Pair, StateMachine};
 use stele_types::{KeyRange, LogIndex, Region, RegionId, Result, StoreId, Term, is_expired};
 use tonic::Status;
 
-/// Default time for a replica to apply the requested index.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
-/// Pause between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Bytes of pairs that are read together.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 
 pub(super) async fn report(store: &StoreHandle, region: RegionId) -> Option<RegionReport> {
@@ -121,7 +118,6 @@ fn checksum_pairs(
     Ok(Ok((digest.finalize(), pairs, bytes)))
 }
 
-/// Returns the Raft state and size of a replica.
 pub(super) async fn detail(store: &StoreHandle, report: &RegionReport) -> wire::ReplicaDetail {
     let role = match report.role {
         Role::Leader => wire::RaftRole::Leader,
@@ -190,7 +186,6 @@ mod tests {
     use bytes::Bytes;
     use stele_storage::{Cached, ScanOptions};
 
-    /// Pairs of a replica, in order.
     struct Pairs(Vec<Pair>);
 
     impl EngineView for Pairs {
@@ -208,7 +203,6 @@ mod tests {
         }
     }
 
-    /// Returns the checksum of pairs of key, value and expiry.
     fn checksum(pairs: &[(&'static str, &'static str, u64)], after_s: u64) -> (u64, u64, u64) {
         let pair = |(key, value, expires_at_s): &(&'static str, &'static str, u64)| Pair {
             key: Bytes::from_static(key.as_bytes()),

@@ -1,9 +1,8 @@
 //! Stores of the cluster with their addresses, kept in a file beside the data, so that a node that
 //! restarts finds the others before any of them leads. Beside them the stores of this node, so that
-//! one that is missing at the next start is noticed. The decisions are those of
-//! [`stele_node::members`]; here are the lock, the files and the waiting.
-//!
-//! Lists of members on the wire, where the stores of a node stand together.
+//! one that is missing at the next start is noticed. On the wire the stores of a node stand
+//! together. The decisions are those of [`stele_node::members`]; here are the lock, the files and
+//! the waiting.
 
 mod file;
 #[cfg(test)]
@@ -47,7 +46,6 @@ impl Members {
         Self { table: RwLock::new(Table::new(known)), ..Self::default() }
     }
 
-    /// Keeps a copy in `dir` from now on.
     pub(crate) fn keep_in(&self, dir: &Path) {
         let mut copies = self.copies.lock();
         if !copies.iter().any(|copy| copy.dir == dir) {
@@ -182,7 +180,6 @@ impl Members {
         self.learn(|table| table.update(version, &decode(members), own))
     }
 
-    /// Changes the table, and announces what was learned.
     fn learn<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = self.table.write();
         let result = change(&mut table);
@@ -253,7 +250,6 @@ fn decode(members: &[control::Member]) -> Vec<Listed> {
     listed
 }
 
-/// Encodes a store of a node.
 pub(crate) fn wire_store(id: StoreId, state: i32, run: &StoreRun) -> control::MemberStore {
     let Boot { count, nonce } = run.boot;
     let boot = || control::Boot { count, nonce, starts: run.lineage.to_bytes().into() };

@@ -96,7 +96,6 @@ fn a_copy_that_cannot_be_written_does_not_keep_the_others_from_being_written() {
     assert_eq!(open(dir.path()).stores(), [StoreId(4)]);
 }
 
-/// Returns a run with this number and these starts.
 fn run(count: u64, ids: &[u128]) -> StoreRun {
     let lineage = Lineage::new(ids.iter().copied().map(StartId));
     StoreRun { boot: Boot { count, nonce: 9 }, lineage }
@@ -113,7 +112,6 @@ fn admit(members: &Members, address: &str, run: &StoreRun) -> Verdict {
     members.admit(StoreId(2), run, address, &moved(run))
 }
 
-/// Directory of a store and the list of members of its node.
 struct Machine {
     disk: stele_simulated_disk::SimVfs,
     members: Members,

@@ -1,6 +1,5 @@
-//! Bodies of answers. Their memory is charged until the socket has taken it.
-//!
-//! Memory that the pairs of an answer need, charged before they are read.
+//! Bodies of answers. The memory that their pairs need is charged before the pairs are read, and
+//! until the socket has taken the body.
 
 use super::{Arrived, Exceeded, RequestMemory};
 use axum::body::{Body, HttpBody};

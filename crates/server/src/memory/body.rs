@@ -1,7 +1,6 @@
-//! Bodies of requests: their bytes are charged before they are collected to messages. Compressed
-//! messages are unpacked here, so that what they become is charged too.
-//!
-//! Hand-over of the memory of a request's messages from its body to its handler.
+//! Bodies of requests: their bytes are charged before they are collected to messages, and their
+//! memory then passes from the body to the handler. Compressed messages are unpacked here, so that
+//! what they become is charged too.
 
 use super::{Class, ConnectionMemory, Exceeded, RequestMemory};
 use axum::body::HttpBody;
@@ -29,7 +28,6 @@ const GROWTH_BYTES_MAX: usize = 8 << 20;
 /// Pause between two tries, if no memory is released.
 const MEMORY_RETRY: Duration = Duration::from_millis(100);
 
-/// Body of a request, of which the bytes are charged.
 pub(super) struct RequestBody<B> {
     body: B,
     arrived: Arc<Arrived>,
@@ -42,7 +40,6 @@ pub(super) struct RequestBody<B> {
     limits: Limits,
     /// Time by which the body, or a message of a stream, must be whole.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// Wait of a message for memory that other requests use.
     waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// End of all such waits of the message.
     wait_until: Option<Instant>,
@@ -60,13 +57,11 @@ pub struct Limits {
 }
 
 enum Kind {
-    /// Messages of gRPC to a method.
     Messages(&'static Method, State),
     /// Anything else: the bytes so far.
     Other(u64),
 }
 
-/// Position in the messages.
 enum State {
     /// In a header, of which these bytes arrived.
     Header([u8; HEADER_BYTES], usize),
@@ -79,15 +74,11 @@ enum State {
     Dropped { left: u64, _memory: Arc<RequestMemory> },
 }
 
-/// Result of a step through the bytes that arrived.
 enum Step {
-    /// Bytes for the service.
     Pass(Bytes),
     /// More bytes must arrive, or be processed.
     Continue,
-    /// A message must wait for memory.
     Wait,
-    /// The body ends with an error.
     Fail(Status),
 }
 
@@ -119,7 +110,6 @@ impl<B> RequestBody<B> {
         }
     }
 
-    /// Processes some of the bytes that arrived.
     fn step(&mut self) -> Step {
         let (method, state) = match &mut self.kind {
             Kind::Other(bytes) => {
@@ -315,7 +305,6 @@ impl<B> RequestBody<B> {
         }));
     }
 
-    /// Returns whether the time of the body has passed.
     fn poll_deadline(&mut self, context: &mut Context<'_>) -> Poll<()> {
         // bug server.body_without_time_limit: always
         if !self.is_due() {
@@ -431,7 +420,6 @@ fn too_long(bytes: u64, bytes_max: u64) -> Step {
     Step::Fail(refused(Exceeded::Request { bytes, bytes_max }))
 }
 
-/// Returns the status of a stream that is refused.
 fn refused(exceeded: Exceeded) -> Status {
     Status::resource_exhausted(exceeded.to_string())
 }

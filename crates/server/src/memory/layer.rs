@@ -1,7 +1,4 @@
 //! The layer below all services of a connection: every request and every answer passes it.
-//!
-//! Windows of HTTP/2: bytes that clients may send before a request is read. Each connection has one.
-//! Few connections get large ones, many get small ones, so that their sum is bounded.
 
 use super::body::{Limits, RequestBody};
 use super::{AnswerBody, Arrived, Class, ConnectionMemory, IsHeld, RequestMemory};
@@ -21,7 +18,6 @@ use tower::Service;
 
 /// Memory of a request beside its headers and messages: its stream, its task and its answer's headers.
 const REQUEST_BYTES: u64 = 4 << 10;
-/// Header that names the compression of a client's messages.
 const ENCODING: &str = "grpc-encoding";
 /// Services of which the requests hold keys and values.
 const DATA: [&str; 2] = ["/tikvpb.Tikv/", "/stele.kv.v1.Kv/"];
@@ -111,6 +107,8 @@ pub(super) const WINDOW_BYTES_MIN: u32 = 65_535;
 /// Part of what is left that a connection gets.
 const PART: u64 = 32;
 
+/// Windows of HTTP/2: bytes that clients may send before a request is read. Each connection has
+/// one. Few connections get large ones, many get small ones, so that their sum is bounded.
 #[derive(Debug)]
 pub(super) struct Windows {
     bytes_max: u64,
@@ -131,7 +129,6 @@ impl Windows {
         *self.bytes.lock() >= self.bytes_max
     }
 
-    /// Returns the window of a new connection.
     pub(super) fn take(&self, window_bytes_max: u32) -> u32 {
         let mut bytes = self.bytes.lock();
         let part = self.bytes_max.saturating_sub(*bytes) / PART;
@@ -140,7 +137,6 @@ impl Windows {
         window_bytes
     }
 
-    /// Returns the window of a connection that has ended.
     pub(super) fn give_back(&self, window_bytes: u32) {
         let mut bytes = self.bytes.lock();
         *bytes = bytes.saturating_sub(u64::from(window_bytes));

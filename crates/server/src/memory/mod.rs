@@ -29,7 +29,6 @@ use tokio::sync::watch;
 /// Smallest budget: the shares of a request and of the windows must hold something.
 pub const BYTES_MIN: u64 = 16 << 20;
 
-/// Shares of the budget in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shares {
     windows: u64,
@@ -284,7 +283,6 @@ impl RequestMemory {
         self.connection.release(released);
     }
 
-    /// Returns a receiver that is notified when memory of the node is released.
     fn released(&self) -> watch::Receiver<()> {
         self.connection.node.released.subscribe()
     }

@@ -160,7 +160,6 @@ impl Trial {
     }
 }
 
-/// Returns what a body passes on, and how it ended.
 async fn read<B: HttpBody<Data = Bytes, Error = axum::BoxError> + Unpin>(
     body: &mut B,
 ) -> (Vec<u8>, Option<Status>) {

@@ -1,7 +1,6 @@
-//! Directories of a node at its start. Each has a result of its own: one that does not open leaves
-//! the node running with the others.
-//!
-//! Stores of which the directory was moved away, deleted or replaced while they ran.
+//! Directories of a node: at its start, and when one was moved away, deleted or replaced while its
+//! store ran. Each has a result of its own: one that does not open leaves the node running with the
+//! others.
 
 use super::identity::{OpenDir, Opened};
 use super::{open, random};
@@ -16,7 +15,6 @@ use stele_engine::{DirStart, RecoveringStore, Started};
 use stele_node::start::{self, Directory};
 use stele_types::{ClusterId, Error, Result, StartId, StoreId, StoreIdent};
 
-/// Directories after the attempt to open each.
 pub(super) struct Dirs {
     /// Open ones; those without an identity are new.
     pub opened: Opened,
@@ -46,8 +44,6 @@ impl Dirs {
         Arc::new(boots)
     }
 
-    /// Keeps the list of members, with the stores of this node and their runs, in every directory that
-    /// has an identity.
     pub(super) fn keep_members(
         &self,
         cluster: ClusterId,
@@ -106,7 +102,6 @@ struct Opening<'a> {
     moved: Vec<PathBuf>,
     /// First error of a copy of the list of members that cannot be read.
     unreadable: Option<Error>,
-    /// Random number of the process.
     nonce: u64,
 }
 
@@ -318,7 +313,6 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// Directory that serves no store, with the reason.
 struct Failed {
     dir: PathBuf,
     error: Error,

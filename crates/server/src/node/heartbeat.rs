@@ -1,6 +1,5 @@
-//! Reports to the placement group and its replies: every second, and soon after a change.
-//!
-//! Execution of the placement group's steps for regions led here.
+//! Reports to the placement group and its replies: every second, and soon after a change. The steps
+//! of a reply for regions led here are executed.
 
 use super::dirs::Displaced;
 use super::open;
@@ -28,7 +27,6 @@ use tokio::sync::watch;
 
 /// Time between two reports without changes.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Time between two ticks of the placement service.
 const TICK: Duration = Duration::from_millis(100);
 /// Time before the next report after one that failed.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
@@ -53,7 +51,6 @@ pub(super) struct Heartbeats {
     pub displaced: Displaced<Sample>,
 }
 
-/// State that the report, its steps and the measurement of sizes share.
 struct Shared {
     reporter: Mutex<Reporter>,
     splitter: Mutex<Splitter>,
@@ -252,7 +249,6 @@ impl Heartbeats {
         }
     }
 
-    /// Puts the settings into force, destroys removed replicas, and starts steps.
     async fn apply(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -337,7 +333,6 @@ impl Heartbeats {
     }
 }
 
-/// Reports of the stores of the node.
 struct OfStores {
     stores: Vec<StoreReport>,
     changes: Vec<Arc<Changes>>,

@@ -17,11 +17,9 @@ use stele_replica::RaftStore;
 use stele_storage::StateMachine;
 use stele_types::{ClusterId, Error, Result, StoreId, StoreIdent, StoreRun};
 
-/// Timeout of one request to one node.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a connection: a node that does not answer does not keep the next one from being asked.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Pause before the next attempt at all nodes.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct OpenDir {
@@ -29,13 +27,11 @@ pub(super) struct OpenDir {
     pub engine: Arc<Engine>,
     /// `None` in a new directory.
     pub ident: Option<StoreIdent>,
-    /// Run of the directory.
     pub run: StoreRun,
 }
 
 pub(super) type Opened = Vec<OpenDir>;
 
-/// Makes the directories the first stores of a new cluster.
 pub(super) fn bootstrap(opened: &mut Opened, bootstrap: &Bootstrap) -> Result<()> {
     let engines: Vec<_> = opened.iter().map(|open| open.engine.clone()).collect();
     let idents = start::bootstrap(&engines, bootstrap)?;

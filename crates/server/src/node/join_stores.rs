@@ -14,7 +14,6 @@ use stele_types::{Error, Result, StoreId, StoreIdent};
 use tokio::sync::watch;
 use tonic::Code;
 
-/// Pause before the next request to the placement group.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 impl Parts {

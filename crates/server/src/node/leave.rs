@@ -16,7 +16,6 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Transfers at the same time: each ends with the syncs of two logs, which others would delay.
 const AT_ONCE: usize = 16;
 
-/// Hands the leaderships of these stores over, as far as other nodes can take them.
 pub(super) async fn hand_over(stores: &Stores) {
     let started = Instant::now();
     let stores = stores.all();

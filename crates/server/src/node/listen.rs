@@ -1,6 +1,4 @@
-//! Listening port, and the signals that a node obeys.
-//!
-//! Process that listens on a port, as far as `/proc` shows it.
+//! Listening port, the process that holds it if it is in use, and the signals that a node obeys.
 
 use crate::config::Config;
 use std::collections::BTreeSet;
@@ -13,7 +11,6 @@ use tokio::time::{Instant, timeout_at};
 
 /// Time in which the advertised name must resolve: a name may be entered when its node starts.
 const RESOLVE_MAX: Duration = Duration::from_secs(10);
-/// Pause before the next attempt to resolve it.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Binds the port; returns the listener and the advertised address, which resolves. Another port than
@@ -74,7 +71,6 @@ async fn until_resolved<F: Future<Output = std::io::Result<()>>>(
     }
 }
 
-/// Signal that a node obeys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     /// SIGTERM or SIGINT.
@@ -121,7 +117,7 @@ impl Signals {
 /// Number of the state LISTEN in the tables of `/proc/net`.
 const LISTEN: &str = "0A";
 
-/// A process that listens on a port.
+/// A process that listens on a port, as far as `/proc` shows it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Holder {
     pub process: u32,
@@ -176,7 +172,6 @@ mod tests {
     const MAX: Duration = Duration::from_millis(300);
     const PAUSE: Duration = Duration::from_millis(20);
 
-    /// Resolves a name that appears at the attempt `appears`.
     async fn resolved_at(appears: usize) -> Result<()> {
         let attempts = AtomicUsize::new(0);
         let resolve = || {

@@ -269,7 +269,6 @@ fn copies(stores: &Stores) -> Option<(usize, usize)> {
     })
 }
 
-/// Parts that the services share.
 #[derive(Clone)]
 struct Parts {
     config: Arc<Config>,
@@ -317,7 +316,6 @@ impl Parts {
         first_error.filter(|_| none).map_or(Ok(new), Err)
     }
 
-    /// Adds the stores of the node that are in none of its directories.
     fn add_absent(&self) {
         let failed = self.stores.failed();
         for (store, dir) in self.members.own() {
@@ -441,7 +439,6 @@ impl Parts {
         majorities
     }
 
-    /// Joins new directories after the stores that are members have started.
     fn join_new_stores(
         &self,
         new: Opened,
@@ -485,7 +482,6 @@ impl Parts {
         self.router.tasks.spawn_lasting("heartbeats", heartbeats.run(stopping.subscribe()));
     }
 
-    /// Starts the store loop of a directory that is a member.
     fn start_store(&self, engine: Arc<Engine>, ident: StoreIdent) -> Result<Arc<StoreHandle>> {
         let core = open::core(&self.config, &engine, ident, &*self.clock, random())?;
         let (clock, router) = (self.clock.clone(), self.router.clone());

@@ -1,7 +1,5 @@
-//! Opening the directories of a node.
-//!
-//! Directories with lost log entries. They wait for copies from other stores while the node serves
-//! with its other stores, and open when nothing is missing.
+//! Opening the directories of a node. Those with lost log entries wait for copies from other stores
+//! while the node serves with its other stores, and open when nothing is missing.
 
 use super::{Parts, open, random};
 use crate::config::Config;
@@ -62,7 +60,6 @@ pub(super) fn engine(config: &Config, dir: &Path) -> Result<Engine> {
     Ok(engine)
 }
 
-/// Logs what holds the store, and what an operator should know about it.
 fn describe_file_system(engine: &Engine, dir: &Path) {
     let (file_system, dir) = (engine.file_system(), dir.display());
     let reserve = match file_system.kind.can_reserve() {
@@ -111,7 +108,6 @@ fn sort_phase(config: &Config, dir: &Path) -> f64 {
     hash as f64 / u64::MAX as f64
 }
 
-/// Returns the settings of garbage collection, which a running store can take over.
 pub(super) fn gc_options(config: &Config) -> GcOptions {
     let policy = match config.gc_policy.as_str() {
         "nezha" => PolicyKind::Nezha,
@@ -183,12 +179,11 @@ fn raft_options(config: &Config, ident: StoreIdent, seed: u64) -> Options {
     options
 }
 
-/// Ticks without a leader before an election; at most twice as many, directory_id at random.
+/// Ticks without a leader before an election; at most twice as many, at random.
 const ELECTION_TICKS: u64 = 10;
 /// A single pair may be as large as values are; batches are split at the configured size earlier.
 const ENTRY_BYTES_MAX: u64 = stele_types::size::COMMAND_BYTES_MAX as u64;
 
-/// Directory that does not open yet.
 pub(super) struct DamagedDir {
     pub dir: PathBuf,
     pub ident: StoreIdent,
@@ -196,7 +191,6 @@ pub(super) struct DamagedDir {
     recovery: EntryRecovery<RecoveringStore>,
 }
 
-/// Logs what a directory lost.
 pub(super) fn damaged(
     dir: &Path,
     ident: StoreIdent,

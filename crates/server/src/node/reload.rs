@@ -8,12 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_types::Result;
 
-/// Parts of a node that settings change while it runs.
 pub(super) struct Reload {
     pub config: Arc<LiveConfig>,
     pub stores: Arc<Stores>,
     pub metrics: Arc<Metrics>,
-    /// Limit of the port's connections.
     pub connections_max: Arc<AtomicU64>,
 }
 

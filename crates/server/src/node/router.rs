@@ -18,7 +18,6 @@ use stele_replica::{Event, Input, PeerMessage, SendSnapshot};
 use stele_types::{Error, StartId, StoreId, StoreRun};
 use tokio::sync::Notify;
 
-/// Router of messages, snapshots, events and failures of this node's stores.
 pub(super) struct NodeRouter {
     stores: Arc<Stores>,
     snapshots: Arc<SnapshotTransfer>,
@@ -27,7 +26,6 @@ pub(super) struct NodeRouter {
     pub report_due: Notify,
     /// Notified when a report reached no placement leader.
     pub leader_unknown: Notify,
-    /// Background tasks of the node.
     pub tasks: Tasks,
     /// Last refusal of each store of this node by another one, for the log.
     refused: Mutex<BTreeMap<StoreId, (Refusal, StartId)>>,
@@ -66,12 +64,10 @@ impl NodeRouter {
         let _ = self.members.set(members);
     }
 
-    /// Returns whether a store was stopped beside another run of it.
     pub(super) fn is_stopped_beside(&self, store: StoreId) -> bool {
         self.stopped.lock().contains(&store)
     }
 
-    /// Records that a store which was stopped beside another run goes on.
     pub(super) fn goes_on(&self, store: StoreId) {
         self.stopped.lock().remove(&store);
         self.refused.lock().remove(&store);

@@ -17,7 +17,6 @@ use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-/// Timeout of a connection to a seed, and of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time that a start waits for the answers of seeds that it has connected to.
 const ANSWER_WAIT: Duration = Duration::from_millis(500);
@@ -36,7 +35,6 @@ pub(super) async fn connect(seed: &str) -> Result<ControlClient<Channel>, Status
     Ok(ControlClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX))
 }
 
-/// News of a seed that is asked for its cluster.
 enum News {
     Connected,
     Answered(String, ClusterId),
@@ -52,7 +50,6 @@ pub(super) struct ClusterQuestion {
 }
 
 impl ClusterQuestion {
-    /// Asks the seeds of a node with this address.
     pub(super) fn ask(config: &Config, own_address: &str) -> Self {
         let (sender, news) = mpsc::unbounded_channel();
         let mut calls = JoinSet::new();

@@ -94,7 +94,6 @@ pub(super) async fn split_at(
     change(store, region, call).await
 }
 
-/// Requests a change of a region in this version.
 pub(super) async fn change(
     store: &StoreHandle,
     region: &Region,

@@ -1,12 +1,6 @@
-//! Two runs of one store beside each other.
-//!
-//! Store of this node that stops beside another run of it: recorded in its directory, with what both
-//! directories hold.
-//!
-//! The operator's choice between two runs of a store that stopped beside each other: the kept one goes
-//! on, and comes after both.
-//!
-//! Runs of this node's stores, for the operator's choice between two of them.
+//! Two runs of one store beside each other. The store of this node stops, which is recorded in its
+//! directory with what both directories hold. The operator then chooses between the two runs: the
+//! kept one goes on, and comes after both.
 
 use super::seeds::connect;
 use super::{Parts, open, random, stopped_run};
@@ -112,7 +106,6 @@ async fn in_background(
     tokio::task::spawn_blocking(move || change(&files)).await.unwrap_or(Ok(()))
 }
 
-/// Asks the node at an address for what its directory of the store holds.
 async fn ask(address: &str, cluster: ClusterId, store: StoreId) -> Option<RunSummary> {
     let header = Some(RequestHeader { cluster_id: cluster.0, forwarded: false });
     let asked = async {
@@ -210,7 +203,6 @@ pub trait KeepRun: Send + Sync {
     fn describe_run(&self, store: StoreId) -> Result<RunSummary>;
 }
 
-/// Encodes the description of a directory.
 pub(crate) fn described(summary: RunSummary) -> wire::DescribeRunResponse {
     let Boot { count, nonce } = summary.run.boot;
     let starts = summary.run.lineage.to_bytes().into();

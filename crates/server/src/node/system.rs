@@ -19,7 +19,6 @@ use stele_types::{Error, Result, StoreId, StoreRun, Term};
 /// Time a read may take, in nanoseconds.
 const REQUEST_TIMEOUT_NANOS: u64 = 5_000_000_000;
 
-/// System region on this node, if a store holds it.
 pub(super) struct SystemRegion {
     stores: Arc<Stores>,
     members: Arc<Members>,

@@ -2,17 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-/// Time between two lines with the same reason.
 const LINE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Wait that began, with its last line.
 pub(super) struct WaitLog {
     began: Instant,
     last: Option<(Instant, String)>,
 }
 
 impl WaitLog {
-    /// Creates a wait that begins now.
     pub(super) fn since(now: Instant) -> Self {
         Self { began: now, last: None }
     }

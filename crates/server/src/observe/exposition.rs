@@ -3,7 +3,6 @@
 
 use std::fmt::Write;
 
-/// Format of a scrape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exposition {
     /// Prometheus text, version 0.0.4.
@@ -37,7 +36,6 @@ impl Exposition {
         }
     }
 
-    /// Returns a scrape, which is OpenMetrics, in this format.
     pub(super) fn format(self, open_metrics: String) -> String {
         match self {
             Self::Text => text(&open_metrics),
@@ -46,7 +44,6 @@ impl Exposition {
     }
 }
 
-/// One element of the header `Accept`.
 struct MediaRange<'a> {
     name: &'a str,
     version: Option<&'a str>,
@@ -83,7 +80,6 @@ impl<'a> MediaRange<'a> {
     }
 }
 
-/// Description and samples of one family.
 #[derive(Default)]
 struct Family<'a> {
     name: &'a str,

@@ -160,7 +160,6 @@ fn device(speed: DeviceSpeed) -> Value {
     })
 }
 
-/// Returns how far the scrub of a store is.
 fn scrub(stats: &ScrubStats) -> Value {
     json!({
         "read_bytes": stats.bytes,
@@ -172,7 +171,6 @@ fn scrub(stats: &ScrubStats) -> Value {
     })
 }
 
-/// Returns how full the device of a store is.
 fn space(of: &Space) -> Value {
     json!({
         "free_bytes": of.free_bytes,
@@ -183,7 +181,6 @@ fn space(of: &Space) -> Value {
     })
 }
 
-/// Returns what holds a store, with what an operator should know about it.
 fn file_system(of: &FileSystem) -> Value {
     json!({
         "name": of.kind.to_string(),

@@ -16,10 +16,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use stele_types::StoreId;
 use stele_vfs::warnings;
 
-/// Last known states of stores.
 pub(super) type Samples = BTreeMap<StoreId, Arc<Sample>>;
 
-/// Metric in the text format: name, type, help and samples.
 struct Family {
     name: &'static str,
     kind: &'static str,
@@ -28,7 +26,6 @@ struct Family {
 }
 
 impl Metrics {
-    /// Returns the text of a scrape.
     pub(crate) async fn scrape(&self, health: &Health) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -193,7 +190,6 @@ fn families(stores: &Stores, samples: &Samples) -> Vec<Family> {
     vec![written, user, sizes, amp, regions, work, gc_bytes, slices, p99, values, cold, phase]
 }
 
-/// Returns the time that the stores received.
 fn times(samples: &Samples) -> Family {
     let help = "Time by which expired pairs are dropped, in Unix seconds; 0 if it is unknown";
     let mut times = family("cluster_time_seconds", "gauge", help);
@@ -235,7 +231,6 @@ fn repairs(stores: &Stores, samples: &Samples) -> Vec<Family> {
     vec![repair, lost, scrubbed, passes, progress, age, entries]
 }
 
-/// Returns what the operations of the devices cost.
 fn devices(stores: &Stores) -> Vec<Family> {
     let mut fixed = family("device_operation_seconds", "gauge", "Seconds without bytes");
     let mut bytes = family("device_byte_seconds", "gauge", "Seconds of a byte in addition");
@@ -256,7 +251,6 @@ fn devices(stores: &Stores) -> Vec<Family> {
     vec![fixed, bytes, speeds]
 }
 
-/// Returns what holds each store, and how many warnings that gives.
 fn file_systems(stores: &Stores) -> Vec<Family> {
     let mut held = family("file_system", "gauge", "1, with what holds the store as labels");
     let mut warned =
@@ -280,7 +274,6 @@ pub(super) fn source(count: u64) -> &'static str {
     if count > 0 { "measured" } else { "estimate" }
 }
 
-/// Returns the reads by what made them linearizable.
 fn reads(stores: &Stores) -> Vec<Family> {
     let mut reads =
         family("linearizable_reads", "counter", "Reads, by what made them linearizable");
@@ -292,7 +285,6 @@ fn reads(stores: &Stores) -> Vec<Family> {
     vec![reads]
 }
 
-/// Returns which stores have too little space.
 fn space(stores: &Stores) -> Vec<Family> {
     let mut full = family("store_full", "gauge", "1 while the store refuses puts");
     let mut short =
@@ -305,7 +297,6 @@ fn space(stores: &Stores) -> Vec<Family> {
     vec![full, short]
 }
 
-/// Returns how much each store slows its writers.
 fn slowdowns(stores: &Stores) -> Vec<Family> {
     let mut waits = family(
         "writer_wait_seconds_per_mib",
@@ -323,7 +314,6 @@ fn label(store: StoreId, name: &str, value: &str) -> String {
     format!("store=\"{store}\",{name}=\"{value}\"")
 }
 
-/// Returns the last known state of every store.
 pub(super) async fn samples(stores: &Stores) -> Samples {
     let ask = |store: Arc<StoreHandle>| async move { Some((store.id(), store.sample().await?)) };
     let asked: Vec<_> = stores.all().into_iter().map(|store| tokio::spawn(ask(store))).collect();

@@ -32,7 +32,6 @@ impl SlowLog {
         Self { threshold_ms: AtomicU64::new(threshold_ms), window: Mutex::new(window) }
     }
 
-    /// Changes the threshold.
     pub(crate) fn set_threshold_ms(&self, threshold_ms: u64) {
         self.threshold_ms.store(threshold_ms, Ordering::Relaxed);
     }

@@ -22,7 +22,6 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// PD service of one node.
 #[derive(Clone)]
 pub(crate) struct PdService {
     cluster: ClusterId,
@@ -39,7 +38,6 @@ type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 const ANSWERS_MAX: usize = 16;
 
 impl PdService {
-    /// Creates the service of one cluster's node.
     pub(crate) fn new(
         cluster: ClusterId,
         placement: Arc<PlacementService>,

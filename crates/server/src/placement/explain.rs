@@ -16,7 +16,6 @@ use stele_proto::stele::control::v1::{
 use stele_types::{RegionId, StoreId};
 use tonic::Status;
 
-/// Most planned operators in one answer.
 const PLANNED_MAX: usize = 256;
 
 leader_calls! {
@@ -101,7 +100,6 @@ fn explained(
     })
 }
 
-/// Returns the value of the setting `placement_mode`.
 fn mode(cluster: &Cluster) -> String {
     let setting = Config::setting("placement_mode").ok();
     setting.map_or(String::new(), |setting| setting.text_of(cluster.config().placement_mode))

@@ -37,7 +37,6 @@ pub(super) fn retry_later(refusal: &Status) -> Status {
     status
 }
 
-/// Connections to leaders, and the leader named by the last answer.
 #[derive(Default)]
 pub(super) struct Forward {
     channels: Mutex<HashMap<String, Channel>>,
@@ -73,7 +72,6 @@ impl Forward {
         }
     }
 
-    /// Returns one of `nodes` after the other, for when the leader is unknown.
     fn try_next(&self, nodes: &[String]) -> Option<String> {
         let next_node = self.next_node.fetch_add(1, Ordering::Relaxed);
         nodes.get(next_node.checked_rem(nodes.len())?).cloned()
@@ -140,7 +138,6 @@ impl PlacementService {
         }
     }
 
-    /// Refuses a caller that names another cluster.
     pub(super) fn check_cluster(&self, header: Option<&RequestHeader>) -> Result<(), Status> {
         match header.map(|header| header.cluster_id) {
             Some(other) if other != 0 && other != self.cluster.0 => {

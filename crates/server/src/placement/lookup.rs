@@ -1,12 +1,11 @@
-//! Locations of keys, as PD returns them to clients. Followers forward to the leader.
+//! Locations of keys, as PD returns them to clients, and lists of regions. Followers forward to the
+//! leader.
 //!
 //! Invariant: epoch and term of a region in an answer were persisted before, and no other node led in a
 //! later term when the answer was made. The next leader loads what is persisted and accepts nothing
 //! earlier. Therefore no later answer goes back.
 //! Tests: `a_new_placement_leader_answers_no_earlier_epoch_and_no_earlier_leader_of_a_region`,
 //! `a_former_leader_that_has_not_noticed_answers_nothing`.
-//!
-//! Lists of regions.
 
 use super::forward::leader_calls;
 use super::{PlacementService, wire};
@@ -19,13 +18,10 @@ use stele_proto::stele::control::v1::{ListRegionsRequest, ListRegionsResponse, R
 use stele_types::{KeyRange, PeerRole, RegionId, RegionKind, RegionPhase, StoreId, Term};
 use tonic::Status;
 
-/// Limit for the records that one proposal persists for an answer.
 const SAVE_BYTES_MAX: usize = 256 << 10;
-/// Limit for the proposals of one answer.
 const SAVES_MAX: usize = 1000;
 
 impl PlacementService {
-    /// Returns the region that holds a key.
     pub(crate) async fn region_by_key(
         self: &Arc<Self>,
         key: &[u8],
@@ -55,7 +51,6 @@ impl PlacementService {
         Ok(found.into_iter().next())
     }
 
-    /// Returns the region with this id, if it holds user data.
     pub(crate) async fn region_by_id(
         self: &Arc<Self>,
         id: RegionId,
@@ -165,7 +160,6 @@ impl PlacementService {
         confirmed.map_err(|error| Status::unavailable(format!("not leader: {error}")))
     }
 
-    /// Persists what is known of these regions, or a part of it.
     async fn save_regions(self: &Arc<Self>, ids: Vec<RegionId>) -> Result<(), Status> {
         let _saving = self.saving.lock().await;
         // The holder before may have persisted them.
@@ -214,7 +208,6 @@ fn is_gapless(range: &KeyRange, regions: &[RegionInfo], is_cut: bool) -> bool {
     is_cut || (!range.end.is_empty() && *covered >= range.end)
 }
 
-/// Most regions in one answer.
 const PAGE_MAX: usize = 4096;
 
 leader_calls! {
@@ -234,7 +227,6 @@ impl PlacementService {
     }
 }
 
-/// Returns a page and the numbers of its regions.
 fn list(
     state: &LeaderState,
     request: &ListRegionsRequest,

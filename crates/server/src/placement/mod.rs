@@ -1,9 +1,8 @@
 //! Service of the placement group: the leader of region 1 answers, other nodes forward calls to it.
+//! Nodes report, and get steps in reply.
 //!
 //! [`PlacementLeader`] decides when the state is loaded and when a decision is answered. The service
 //! gives it the term and the calls, does its reads and proposals, and waits for its answers.
-//!
-//! Reports of nodes, and the steps they get in reply.
 
 mod explain;
 mod forward;
@@ -128,7 +127,6 @@ pub struct PlacementService {
     forward: Forward,
 }
 
-/// Receiver of a decision's answer.
 type Decided<T, E> = oneshot::Receiver<Result<T, NotDecided<E>>>;
 
 impl PlacementService {
@@ -143,7 +141,6 @@ impl PlacementService {
         Self::with_clock(cluster, times, system, bootstrap, Arc::new(SystemClock::new()))
     }
 
-    /// Creates the service with the caller's clock.
     pub(crate) fn with_clock(
         cluster: ClusterId,
         times: LeaseTimes,
@@ -241,7 +238,6 @@ impl PlacementService {
         Ok(term)
     }
 
-    /// Reads the state of the term that this node leads.
     async fn read_state<T>(
         self: &Arc<Self>,
         read: impl FnOnce(&LeaderState) -> T,
@@ -279,7 +275,6 @@ impl PlacementService {
         self.decided(decided, |status| status).await
     }
 
-    /// Waits for the answer of a decision.
     async fn decided<T, E>(
         &self,
         decided: Decided<T, E>,
@@ -336,7 +331,6 @@ impl PlacementService {
     }
 }
 
-/// Converts a refusal by the present state.
 fn refused(error: Error) -> Status {
     match error {
         Error::Busy(text) => Status::unavailable(text),

@@ -1,6 +1,5 @@
-//! Operators: those in progress, and manual ones.
-//!
-//! Orders of administrators to start operators, and the ids that operators and splits take.
+//! Operators: those in progress, orders of administrators to start some, and the ids that operators
+//! and splits take.
 
 use super::PlacementService;
 use super::forward::leader_calls;
@@ -21,7 +20,6 @@ use stele_proto::stele::control::v1::{
 use stele_types::{Peer, RegionId, RegionPhase, StoreId};
 use tonic::Status;
 
-/// Most keys of one split.
 const SPLIT_KEYS_MAX: usize = 64;
 
 leader_calls! {
@@ -231,7 +229,6 @@ pub(super) fn running_info(state: &LeaderState, operator: &Operator, now: Millis
     info(operator, OperatorState::Running, detail, now)
 }
 
-/// Describes an operator that the schedulers would start.
 pub(super) fn planned_info(operator: &Operator) -> OperatorInfo {
     let state = OperatorState::Unspecified;
     OperatorInfo { id: 0, ..info(operator, state, String::new(), operator.created) }

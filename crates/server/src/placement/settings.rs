@@ -9,7 +9,6 @@ use stele_proto::stele::control::v1::{
 use tonic::Status;
 
 impl PlacementService {
-    /// Returns whether a name is a setting of the whole cluster.
     pub(crate) fn is_setting(name: &str) -> bool {
         SETTINGS.iter().any(|setting| setting.name == name)
     }
@@ -36,7 +35,6 @@ impl PlacementService {
         Ok(answer.map_err(|refusal| self.learn(refusal))?.into_inner().items)
     }
 
-    /// Changes a setting.
     pub(crate) async fn set_setting(
         self: &Arc<Self>,
         name: &str,

@@ -13,13 +13,11 @@ use stele_types::{
     StoreId, Term,
 };
 
-/// Encodes the times of a node's leases.
 pub(crate) fn wire_times(times: &LeaseTimes) -> wire::LeaseTimes {
     let LeaseTimes { tick_nanos, election_ticks_min } = *times;
     wire::LeaseTimes { tick_nanos, election_ticks_min }
 }
 
-/// Decodes the times of a node's leases.
 pub(super) fn times_of(times: &wire::LeaseTimes) -> LeaseTimes {
     let wire::LeaseTimes { tick_nanos, election_ticks_min } = *times;
     LeaseTimes { tick_nanos, election_ticks_min }
@@ -27,11 +25,9 @@ pub(super) fn times_of(times: &wire::LeaseTimes) -> LeaseTimes {
 
 /// Milliseconds until a node that leads a region with an operator must report again.
 const SOON_MILLIS: u32 = 100;
-/// Names of the settings that nodes follow, in the protocol and in the placement group.
 const LEASES: &str = "leases";
 const UNDETERMINED_FAIL: &str = "undetermined_writes_fail";
 
-/// Encodes a node's report.
 pub(crate) fn request(report: Report) -> wire::HeartbeatRequest {
     let starts = report.node.lineages.iter().map(starts_of).collect();
     wire::HeartbeatRequest {
@@ -213,7 +209,6 @@ fn region_report_of(report: &wire::RegionReport) -> Option<RegionReport> {
     })
 }
 
-/// Encodes the state of a region.
 pub(super) fn report(info: &RegionInfo) -> wire::RegionReport {
     let down_peers = info
         .down
@@ -245,7 +240,6 @@ pub(super) fn info_of(report: &wire::RegionReport) -> Option<RegionInfo> {
     }
 }
 
-/// Decodes the starts of a store that states them.
 fn lineage_of(stated: &wire::StoreStarts) -> Option<(StoreId, Lineage)> {
     let lineage = Lineage::from_bytes(&stated.starts).filter(Lineage::is_known)?;
     Some((StoreId(stated.store_id), lineage))
@@ -325,7 +319,6 @@ pub(super) fn labels(store: &Store) -> Vec<wire::Label> {
     labels_of(&store.labels)
 }
 
-/// Encodes names and values of labels.
 pub(crate) fn labels_of(labels: &[(String, String)]) -> Vec<wire::Label> {
     let label =
         |(key, value): &(String, String)| wire::Label { key: key.clone(), value: value.clone() };

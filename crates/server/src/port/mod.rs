@@ -1,7 +1,6 @@
 //! The one port of a node: nodes and clients connect to the same listener. The first bytes
-//! distinguish them: what is not another node's transport is HTTP/2 or HTTP/1.
-//!
-//! Answers to calls and paths that the port does not serve.
+//! distinguish them: what is not another node's transport is HTTP/2 or HTTP/1. Calls and paths that
+//! the port does not serve are answered too.
 
 #[cfg(test)]
 mod tests;
@@ -249,10 +248,8 @@ impl Http {
     }
 }
 
-/// Answer to every call of TiKV and PD that is not supported.
 pub(crate) const RAW_CALLS_ONLY: &str = "raw key-value calls only";
 
-/// Prefix of the paths of Stele's own calls.
 const OWN_CALLS: &str = "/stele.";
 
 /// Adds a text to the refusals of calls that a generated service does not have. Their status has none.
@@ -268,7 +265,6 @@ pub(crate) fn with_text_of_unsupported(grpc: Router) -> Router {
     }))
 }
 
-/// Answers the requests that have no route.
 pub(crate) async fn answer_unsupported(request: Request) -> Response {
     let kind = request.headers().get(CONTENT_TYPE);
     if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {

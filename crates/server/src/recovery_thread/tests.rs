@@ -9,7 +9,6 @@ use stele_storage::LostEntry;
 use stele_types::{CommandBuilder, Error, LogIndex, RegionId, Term, checksum};
 use stele_vfs::SystemClock;
 
-/// Passes messages between the stores of this process.
 #[derive(Default)]
 struct Mail(Lock<Vec<Arc<RecoveryThread>>>);
 

@@ -225,7 +225,6 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
         self.inbox.queue.request_bytes()
     }
 
-    /// Takes over how much the stores of the cluster slow their writers.
     pub(crate) fn set_slowdowns(&self, slowdowns: Slowdowns) {
         self.writers.reported(slowdowns, self.clock.monotonic_nanos());
     }

@@ -11,7 +11,6 @@ use stele_storage::{EngineStats, LogStore, Space, StateMachine};
 use stele_types::Error;
 use tokio::sync::watch;
 
-/// Longest wait for a store's answer.
 const ANSWER_MAX: Duration = Duration::from_millis(300);
 
 /// State of a store's engine.
@@ -70,7 +69,6 @@ pub(super) struct Latest<T>(watch::Sender<State<T>>);
 #[derive(Debug)]
 struct State<T> {
     is_asking: bool,
-    /// Number of questions that ended.
     ended: u64,
     answer: Option<Arc<T>>,
 }

@@ -1,15 +1,11 @@
 //! Space of a store's device as its maintenance thread read it last. Pages and metrics show it without
 //! a question to the device, which may hang.
-//!
-//! Writes that a store refuses because a device has no room, as long as a leader may move to a store that
-//! has some.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_storage::Space;
 use stele_types::StoreId;
 
-/// Space of one store, and what is said of its changes.
 #[derive(Debug)]
 pub(super) struct SpaceWatch {
     store: StoreId,
@@ -18,12 +14,9 @@ pub(super) struct SpaceWatch {
     last: Mutex<Space>,
 }
 
-/// Change that is worth a log line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// The store refuses puts from now on.
     Full(String),
-    /// It accepts puts again.
     HasRoom(String),
 }
 
@@ -33,7 +26,6 @@ impl SpaceWatch {
         Self { store, refuses_entries, last: Mutex::new(Space::default()) }
     }
 
-    /// Returns the space as last read.
     pub(super) fn last(&self) -> Space {
         *self.last.lock()
     }
@@ -80,10 +72,11 @@ const LEADER_MOVES_WITHIN_NANOS: u64 = 10_000_000_000;
 /// full.
 const REFUSALS_END_AFTER_NANOS: u64 = 60_000_000_000;
 
+/// Writes that a store refuses because a device has no room, as long as a leader may move to a
+/// store that has some.
 #[derive(Debug, Default)]
 pub(super) struct RoomRefusals(Mutex<Option<Refusals>>);
 
-/// Times of the first and the last refusal.
 #[derive(Clone, Copy, Debug)]
 struct Refusals {
     first_nanos: u64,

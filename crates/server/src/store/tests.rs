@@ -74,7 +74,6 @@ impl OutputSink<ModelEngine> for Alone {
 
 const REGION: RegionId = RegionId(2);
 
-/// Starts a store with a region of one voter, which leads it.
 fn start() -> (Arc<StoreHandle<ModelEngine>>, Header) {
     let (store, cluster) = (StoreId(1), ClusterId(5));
     let (engine, clock) = (Arc::new(ModelEngine::new()), Arc::new(SystemClock::new()));

@@ -1,12 +1,6 @@
-//! Threads of one store.
-//!
-//! Thread of one store's loop: turns, and what each turn orders.
-//!
-//! Thread that writes a store's batches beside its loop, which goes on with its items meanwhile.
-//!
-//! Threads that read the pairs of keys for modifications, beside a store's loop.
-//!
-//! Maintenance thread of one store: slices, as [`Maintenance`] decides.
+//! Threads of one store. The loop takes turns and carries out what each turn orders. Beside it, so
+//! that it goes on with its items meanwhile, one thread writes its batches, some read the pairs of
+//! keys for modifications, and one does maintenance in slices, as [`Maintenance`] decides.
 
 use super::space_watch::{Change, SpaceWatch};
 use super::{Caller, OutputSink, spawn};
@@ -25,7 +19,6 @@ use stele_replica::{
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::{Clock, Result, StoreId};
 
-/// Queue of a store's loop, and its thread to wake.
 pub(super) struct Inbox<E: StorageEngine> {
     pub queue: Queue<E, Caller>,
     thread: OnceLock<std::thread::Thread>,
@@ -318,7 +311,6 @@ pub struct StageWork {
     pub bytes: u64,
 }
 
-/// Work of each stage, by name.
 #[derive(Debug, Default)]
 pub(super) struct Counts(Mutex<BTreeMap<&'static str, StageWork>>);
 

@@ -40,9 +40,7 @@ type HeldAnswers = Held<BatchCommandsResponse>;
 /// Command or group that has its answers, or a status that ends the stream.
 type Answered = Result<(Outcome, Arc<Work>), Box<Status>>;
 
-/// Outcome of a command or a group.
 enum Outcome {
-    /// Answers, with their memory.
     Ready(Vec<NumberedResponse>, Memory),
     /// Puts with the reply to their proposal. Their answers are made where they are sent.
     Replied(Box<groups::Proposed>, Reply),
@@ -51,7 +49,6 @@ enum Outcome {
 /// Bounded by the permits of [`COMMANDS_MAX`], which the answers hold.
 type Answers = mpsc::UnboundedSender<Answered>;
 
-/// Serves one stream until its client ends it.
 pub(super) fn serve(
     service: TikvService,
     requests: Streaming<BatchCommandsRequest>,
@@ -107,7 +104,6 @@ struct Work {
 }
 
 impl Work {
-    /// Starts every command.
     fn begin(self: Arc<Self>, batch: BatchCommandsRequest) -> Result<(), Box<Status>> {
         let (mut puts, mut gets) = (groups::PutGroups::default(), groups::GetGroups::default());
         for (id, request) in batch.request_ids.into_iter().zip(batch.requests) {
@@ -158,7 +154,6 @@ impl Work {
         Ok(())
     }
 
-    /// Starts a get outside of any group.
     fn get(self: Arc<Self>, (id, request): (u64, RawGetRequest)) {
         let service = self.service.clone();
         self.answer(|memory| async move {

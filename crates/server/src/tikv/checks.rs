@@ -15,7 +15,6 @@ use stele_types::{ColumnFamily, KeyRange, PeerId, Region, RegionId, StoreId};
 /// Longest wait of a request in milliseconds, if the client sets no limit.
 const TIMEOUT_MS_DEFAULT: u64 = 20_000;
 
-/// Local region of a request.
 pub(super) struct Target {
     pub store: Arc<StoreHandle>,
     /// Header that the core checks again.
@@ -25,13 +24,11 @@ pub(super) struct Target {
     pub reader: Arc<Reader>,
     /// A follower may serve it.
     pub replica_read: bool,
-    /// Answer to a put or delete of unknown outcome.
     pub on_unknown: OnUnknown,
     /// Bytes of an entry of a batch, unless one operation has more.
     pub entry_bytes_max: usize,
 }
 
-/// Finds the store and region of a request.
 pub(super) fn target(
     stores: &Stores,
     context: Option<&kvrpcpb::Context>,
@@ -118,7 +115,6 @@ impl Target {
         part_from(&self.region, range, order)
     }
 
-    /// Checks that [start, end) is a range inside the region.
     pub(super) fn check_range(&self, range: &KeyRange) -> Result<(), Failure> {
         if range.is_empty() {
             return Err(Failure::Invalid("the end of the range is not after its start".to_owned()));
@@ -174,7 +170,6 @@ fn check_key_length(key: &[u8]) -> Result<(), Failure> {
     Err(Failure::Invalid(text))
 }
 
-/// Fails when a value is larger than any may be.
 pub(super) fn check_value(value: &[u8]) -> Result<(), Failure> {
     let size = value.len();
     if size <= VALUE_BYTES_MAX {

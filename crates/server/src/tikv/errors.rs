@@ -1,6 +1,5 @@
-//! Failures of requests, in the terms by which clients retry.
-//!
-//! Refusals of the commands of a batch that are not raw key-value calls.
+//! Failures of requests, in the terms by which clients retry, and refusals of the commands of a
+//! batch that are not raw key-value calls.
 
 use crate::memory::{Exceeded, RequestMemory};
 use crate::port::RAW_CALLS_ONLY;
@@ -157,7 +156,6 @@ pub(super) fn charge(memory: &RequestMemory, bytes: u64, region: RegionId) -> Re
     memory.charge(bytes).map_err(|exceeded| Failure::exceeded(exceeded, region))
 }
 
-/// Answer to a request of unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnUnknown {
     /// The request changes nothing: clients repeat it at another peer.
@@ -175,7 +173,6 @@ pub(crate) enum OnUnknown {
 const UNDETERMINED: &str = "undetermined: the write may or may not have taken effect; \
                             read the key before trying again";
 
-/// Remedy of a full device.
 const NO_ROOM: &str =
     "puts are refused until pairs are deleted or space is added; deletes and reads go on";
 
@@ -186,7 +183,6 @@ pub(super) fn not_leader(region: RegionId, leader: Option<&stele_types::Peer>) -
     })
 }
 
-/// Creates the error of a node without a replica of the region.
 pub(super) fn region_not_found(region: RegionId) -> Failure {
     Failure::region(format!("region {region} not found"), |error| {
         error.region_not_found = Some(errorpb::RegionNotFound { region_id: region.0 });

@@ -23,7 +23,6 @@ use stele_types::CommandBuilder;
 /// beside its values.
 const GROUP_BYTES_MAX: usize = 64 << 10;
 
-/// Puts of one entry.
 pub(super) struct PutGroup {
     context: Context,
     target: Target,
@@ -32,7 +31,6 @@ pub(super) struct PutGroup {
     memory: Memory,
 }
 
-/// Puts of one message.
 #[derive(Default)]
 pub(super) struct PutGroups {
     groups: Vec<PutGroup>,
@@ -101,18 +99,15 @@ impl PutGroup {
     }
 }
 
-/// Puts of which the entry is proposed.
 pub(super) struct Proposed {
     target: Target,
     ids: Vec<u64>,
-    /// Memory of the command.
     pub memory: Memory,
     started: Instant,
     arrived_nanos: u64,
 }
 
 impl Proposed {
-    /// Returns the answer to each put.
     pub(super) fn answers(
         self,
         service: &TikvService,
@@ -136,14 +131,12 @@ const GROUP_GETS_MAX: usize = 64;
 /// Get of a message, with its id there.
 pub(super) type Get = (u64, RawGetRequest);
 
-/// Gets of one region.
 pub(super) struct GetGroup {
     context: Context,
     target: Target,
     gets: Vec<Get>,
 }
 
-/// Gets of one message.
 #[derive(Default)]
 pub(super) struct GetGroups {
     groups: Vec<GetGroup>,

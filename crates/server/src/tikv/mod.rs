@@ -34,7 +34,6 @@ use wire::Unread;
 
 type Memory = Arc<RequestMemory>;
 
-/// Raw key-value service over this node's stores.
 #[derive(Clone)]
 pub(crate) struct TikvService {
     stores: Arc<Stores>,
@@ -49,7 +48,6 @@ const REPAIR_TRIES: u32 = 60;
 const REPAIR_PAUSE: Duration = Duration::from_millis(50);
 
 impl TikvService {
-    /// Creates the service of one cluster's node.
     pub(crate) fn new(
         stores: Arc<Stores>,
         cluster: ClusterId,
@@ -59,7 +57,6 @@ impl TikvService {
         Self { stores, cluster, metrics, stop }
     }
 
-    /// Returns the routes that the node's port serves.
     pub(crate) fn routes(self) -> Router {
         unary_routes()
             .route("/tikvpb.Tikv/BatchCommands", post(serve_batch_commands))
@@ -79,7 +76,6 @@ impl TikvService {
         result
     }
 
-    /// Counts requests that ended now.
     fn note(
         &self,
         kind: Kind,
@@ -130,7 +126,6 @@ impl TikvService {
         written.map_or_else(Q::failed, |_| Q::Answer::default())
     }
 
-    /// Executes a read-modify-write.
     async fn change<Q: Call>(
         &self,
         request: &Q,
@@ -161,7 +156,6 @@ impl TikvService {
         Err(Box::new(Status::invalid_argument(text)))
     }
 
-    /// Returns the answer to a put that was not proposed.
     fn put_failed(&self, failure: Failure) -> RawPutResponse {
         self.note(Kind::Put, 1, Instant::now(), Some(&failure), None);
         RawPutRequest::failed(failure)
@@ -175,18 +169,13 @@ fn outcome(failure: &Failure) -> Outcome {
     }
 }
 
-/// Call with one answer, named by its request.
 trait Call: Message + Default + 'static {
-    /// Its answer.
     type Answer: Message + Default + 'static;
 
-    /// Returns the region of the request, in the state that its client knows.
     fn context(&self) -> Option<&Context>;
 
-    /// Returns the answer to a call that failed.
     fn failed(failure: Failure) -> Self::Answer;
 
-    /// Executes the call within its memory.
     fn execute(
         &self,
         service: &TikvService,
@@ -245,7 +234,6 @@ unary! {
     "/stele.kv.v1.Kv/Exist": ExistRequest -> ExistResponse = read(Kind::Exist, reads::exist);
 }
 
-/// Checks the cluster of a call and answers it.
 async fn serve<Q: Call>(State(service): State<TikvService>, request: Request) -> Response {
     let held = match wire::message::<Q>(request, MESSAGE_BYTES_MAX).await {
         Ok((request, memory)) => {

@@ -113,7 +113,6 @@ fn previous_memory(result: &Modified) -> u64 {
     }
 }
 
-/// Returns the kind of a request in metrics and logs.
 pub(super) fn kind_of(request: &ModifyRequest) -> Kind {
     match request.change {
         Some(Change::PutIfAbsent(_)) | None => Kind::PutIfAbsent,
@@ -124,7 +123,6 @@ pub(super) fn kind_of(request: &ModifyRequest) -> Kind {
     }
 }
 
-/// Returns the answer to a request of which the result is `result`.
 fn answer(request: &ModifyRequest, result: Modified) -> ModifyResponse {
     let mut response = ModifyResponse::default();
     match result {

@@ -23,7 +23,6 @@ use stele_storage::{
 use stele_types::{ColumnFamily, KeyRange, is_expired, keyspace};
 use tokio::task::JoinError;
 
-/// Bytes of a page of a scan or a checksum.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 
 type EngineState = <Engine as StateMachine>::View;

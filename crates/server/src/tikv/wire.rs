@@ -22,9 +22,7 @@ use tonic_prost::ProstDecoder;
 
 /// Short messages that are ready together are sent together, up to this many bytes.
 const COALESCED_BYTES_MAX: usize = 32 << 10;
-/// Reason why a request has no message.
 pub(super) enum Unread {
-    /// The request ends with this status.
     Status(Box<Status>),
     /// Its message has no memory.
     Exceeded(Exceeded),
@@ -44,7 +42,6 @@ where
     Ok((Streaming::new_request(decoder, request.into_body(), None, Some(bytes_max)), arrived))
 }
 
-/// Returns the one message of a request, with its memory.
 pub(super) async fn message<T>(
     request: Request,
     bytes_max: usize,
@@ -79,7 +76,6 @@ where
     response
 }
 
-/// Body of an answer.
 struct EncodedBody<S> {
     messages: S,
     /// Encoded bytes that are not sent.

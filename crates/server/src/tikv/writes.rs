@@ -44,7 +44,6 @@ async fn propose_once(
     target.store.submit(write, Some(memory.clone())).await
 }
 
-/// Returns the times of a write that is done.
 pub(super) fn written(
     target: &Target,
     reply: Reply,
@@ -78,7 +77,6 @@ pub(super) fn put_bytes(request: &RawPutRequest) -> usize {
     request.key.len() + request.value.len() + OP_OVERHEAD_BYTES
 }
 
-/// Checks a put and adds it to a command of its target.
 pub(super) fn add_put(
     target: &Target,
     command: &mut CommandBuilder,
@@ -90,7 +88,6 @@ pub(super) fn add_put(
     Ok(())
 }
 
-/// `RawPut`: proposes one put.
 pub(super) async fn put(
     target: &Target,
     request: &RawPutRequest,
@@ -103,7 +100,6 @@ pub(super) async fn put(
     propose(target, command, false, memory).await
 }
 
-/// `RawDelete`: proposes one delete.
 pub(super) async fn delete(
     target: &Target,
     request: &RawDeleteRequest,
@@ -116,7 +112,6 @@ pub(super) async fn delete(
     propose(target, command, true, memory).await
 }
 
-/// `RawDeleteRange`: proposes one range delete.
 pub(super) async fn delete_range(
     target: &Target,
     request: &RawDeleteRangeRequest,
@@ -191,7 +186,6 @@ fn charge_batch(
     charge(memory, (list_bytes + entry_bytes) as u64, target.header.region)
 }
 
-/// Proposes a batch, entry by entry.
 async fn propose_batch(
     target: &Target,
     ops: impl Iterator<Item = BatchOp>,
@@ -220,7 +214,6 @@ async fn propose_batch(
     }
 }
 
-/// Returns one time to live for each pair.
 fn ttls(request: &RawBatchPutRequest) -> Result<Vec<u64>, Failure> {
     let pairs = request.pairs.len();
     match request.ttls.as_slice() {

@@ -17,7 +17,6 @@ use tokio::net::tcp::OwnedWriteHalf;
 const COPIED_BYTES_MAX: usize = 2 << 10;
 /// Buffer bytes kept for the next batch.
 const BUFFER_KEPT_BYTES_MAX: usize = 1 << 20;
-/// Most slices in one call.
 const SLICES_MAX: usize = 64;
 
 enum Part {
@@ -25,7 +24,6 @@ enum Part {
     Payload(Bytes),
 }
 
-/// Frames to be written to a connection.
 #[derive(Default)]
 pub(super) struct FrameBatch {
     buffer: Vec<u8>,

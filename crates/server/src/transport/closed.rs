@@ -120,7 +120,6 @@ impl CloseReason {
         }
     }
 
-    /// Returns the label's position in [`CloseReason::LABELS`].
     pub(super) fn number(&self) -> usize {
         let label = self.label();
         Self::LABELS.iter().position(|known| *known == label).unwrap_or(0)

@@ -31,12 +31,10 @@ impl Reader {
         }
     }
 
-    /// Changes the bound of frames from now on.
     pub(super) fn bound(&mut self, bytes_max: usize) {
         self.frames.bound(bytes_max);
     }
 
-    /// Returns the received frames, and the stream after them.
     pub(super) fn parts(&mut self) -> (&mut Frames, &mut OwnedReadHalf) {
         (&mut self.frames, &mut self.stream)
     }
@@ -49,11 +47,9 @@ pub(super) fn split(stream: TcpStream) -> Result<(Reader, OwnedWriteHalf), Close
     Ok((Reader { stream: read, frames: Frames::new(HELLO_BYTES_MAX) }, write))
 }
 
-/// Connection that a node accepted.
 pub(super) struct Dialled {
     pub reader: Reader,
     pub writer: OwnedWriteHalf,
-    /// What the node answered.
     pub welcome: Welcome,
 }
 
@@ -110,7 +106,6 @@ pub(super) async fn dial(
     Ok(connected)
 }
 
-/// Returns the next frame of a connection.
 pub(super) async fn next_frame(shared: &Shared, reader: &mut Reader) -> Result<Frame, CloseReason> {
     // Invariant: a connection that receives nothing for `silence_max` is closed; otherwise a half-open
     // one would accept messages permanently.

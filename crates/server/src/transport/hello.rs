@@ -1,4 +1,5 @@
-//! Handshake between two nodes.
+//! Handshake between two nodes. Welcomes and rejections name the stores of the dialling node that
+//! are not heard.
 //!
 //! ```text
 //! connection := magic:8 (the dialling side) frame(Hello) … ; answered by Welcome or Refused
@@ -18,8 +19,6 @@
 //!
 //! `gone` are the stores of the answering node that do not serve although the node runs. It is absent
 //! without such stores. Earlier versions send no `gone`, and do not read it.
-//!
-//! Stores of a dialling node that are not heard, as welcomes and rejections name them.
 
 use super::Identity;
 use super::closed::{CloseReason, RejectReason};
@@ -64,7 +63,6 @@ impl Lane {
             .find(|lane| *lane as u8 == number)
     }
 
-    /// Returns the longest body of a frame, in bytes.
     pub(crate) fn frame_bytes_max(self) -> usize {
         match self {
             Self::Urgent | Self::Probe => 1 << 20,
@@ -279,7 +277,6 @@ pub fn alive(gone: &[StoreId]) -> Vec<u8> {
     out
 }
 
-/// Decodes the stores of [`alive`].
 pub(crate) fn read_alive(mut body: &[u8]) -> Option<Vec<StoreId>> {
     match body.is_empty() {
         true => Some(Vec::new()),
@@ -415,7 +412,6 @@ fn take_runs(rest: &mut &[u8], stores: usize) -> Option<Vec<StoreRun>> {
     Some(runs)
 }
 
-/// Takes the starts of one run.
 pub(super) fn take_starts(rest: &mut &[u8]) -> Option<Lineage> {
     Lineage::from_bytes(varint::take_bytes(rest)?)
 }
@@ -437,7 +433,6 @@ pub struct RefusedStore {
     pub text: String,
 }
 
-/// Appends those that fit.
 pub(crate) fn put_refusals(out: &mut Vec<u8>, refused: &[RefusedStore]) {
     let (mut encoded, mut count, mut bytes) = (Vec::new(), 0, 0);
     for it in refused {

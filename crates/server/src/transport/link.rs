@@ -181,7 +181,6 @@ impl Backoff {
         self.next = self.max;
     }
 
-    /// Starts over after a successful attempt.
     pub(super) fn reset(&mut self) {
         self.next = self.min;
     }

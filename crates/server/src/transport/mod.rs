@@ -9,8 +9,6 @@
 //!
 //! All queues are bounded in bytes. A message that does not fit, or has no connection, is dropped:
 //! Raft sends it again. Layouts are documented in [`frame`], [`hello`] and [`snapshot_stream`].
-//!
-//! Bounds and pauses of the transport.
 
 mod batch;
 mod closed;
@@ -155,7 +153,6 @@ impl Transport {
         });
     }
 
-    /// Tells all nodes that a store of this node serves again.
     pub(crate) fn store_serves(&self, store: StoreId) {
         self.shared.own.send_if_modified(|own| {
             let before = own.gone.len();
@@ -180,7 +177,6 @@ impl Transport {
         self.shared.judge(store, run, address, true).await
     }
 
-    /// Returns the refusal of a run, for the message.
     pub(crate) fn refused_store(
         &self,
         store: StoreId,

@@ -12,9 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use stele_types::StoreId;
 use tokio::sync::Notify;
 
-/// One of a node's connections, as seen by senders.
 pub(super) struct Link {
-    /// Messages that wait for the connection.
     pub queue: Queue,
     /// Ends a pause: the node is dialled now.
     pub retry: Notify,
@@ -26,7 +24,6 @@ impl Link {
     }
 }
 
-/// Another node, by its address.
 pub(super) struct RemoteNode {
     /// `host:port`.
     pub address: String,
@@ -40,7 +37,6 @@ pub(super) struct RemoteNode {
     end: Notify,
 }
 
-/// Last state reported to the owner.
 #[derive(Default)]
 struct Reported {
     /// Whether the node is reachable; `None` before the first report.
@@ -65,7 +61,6 @@ impl RemoteNode {
         }
     }
 
-    /// Returns the stores that are reached through it.
     pub(super) fn stores(&self) -> Arc<[StoreId]> {
         self.stores.read().clone()
     }
@@ -96,13 +91,11 @@ impl RemoteNode {
         self.refuses_any.load(Ordering::Acquire) && self.reported.lock().refused.contains(&store)
     }
 
-    /// Returns whether messages to a store of the node get through.
     pub(super) fn is_reachable(&self, store: StoreId) -> bool {
         let reported = self.reported.lock();
         reported.is_reachable == Some(true) && !reported.gone.contains(&store)
     }
 
-    /// Ends the pauses of both connections.
     pub(super) fn retry(&self) {
         self.urgent.retry.notify_one();
         self.data.retry.notify_one();
@@ -131,7 +124,6 @@ impl RemoteNode {
         }
     }
 
-    /// Records that a connection ended or was not made.
     pub(super) fn disconnected(&self, lane: Lane, shared: &Shared) {
         let lost = self.link(lane).queue.close();
         super::Stats::add(&shared.stats.dropped_down, lost);
@@ -261,7 +253,6 @@ impl Nodes {
         *node.stores.write() = stay;
     }
 
-    /// Looks up the address of every store again.
     pub(super) fn refresh_all(&self, shared: &Shared) {
         let nodes: Vec<_> = self.by_address.lock().values().cloned().collect();
         for node in nodes {

@@ -8,11 +8,9 @@ use stele_storage::LostEntry;
 use stele_types::Peer;
 use tokio::sync::Notify;
 
-/// Bytes of a message beside its keys and entries.
 const MESSAGE_OVERHEAD_BYTES: u64 = size_of::<(PeerMessage, u64)>() as u64;
 const ENTRY_OVERHEAD_BYTES: u64 = size_of::<RaftEntry>() as u64;
 const FOUND_OVERHEAD_BYTES: u64 = size_of::<(LostEntry, Bytes)>() as u64;
-/// Capacity that an empty queue keeps.
 const PLACES_KEPT_MAX: usize = 1024;
 
 /// Returns the approximate bytes of a message.
@@ -78,7 +76,6 @@ struct State {
     overflowed: bool,
 }
 
-/// Bounded queue of one connection.
 pub(super) struct Queue {
     state: Mutex<State>,
     filled: Notify,
@@ -147,7 +144,6 @@ impl Queue {
         taken
     }
 
-    /// Waits until there may be something to take.
     pub(super) async fn filled(&self) {
         self.filled.notified().await;
     }

@@ -17,14 +17,12 @@ use tokio::sync::watch;
 pub(super) const PROBE_TIME: Duration = Duration::from_secs(2);
 /// Time for which an answer is used: a node that waits for it dials again meanwhile.
 const ANSWER_TIME: Duration = Duration::from_millis(2_500);
-/// Most addresses of which answers are kept.
 const ASKED_MAX: usize = 256;
 
 type RunsOfNode = Arc<[(StoreId, StoreRun)]>;
 /// Time of a question, and its answer once it is there.
 type Asked = (Instant, watch::Receiver<Option<RunsOfNode>>);
 
-/// Connected runs, and addresses that are asked.
 #[derive(Default)]
 pub(super) struct Runs {
     connected: Mutex<HashMap<(StoreId, u128), usize>>,
@@ -60,7 +58,6 @@ fn key(run: &StoreRun) -> u128 {
 }
 
 impl Runs {
-    /// Counts a connection of these runs.
     pub(super) fn connect(
         &self,
         runs: impl IntoIterator<Item = (StoreId, StoreRun)>,
@@ -127,7 +124,6 @@ impl Shared {
         }
     }
 
-    /// Asks an address for its run of a store.
     async fn probe(self: &Arc<Self>, store: StoreId, address: &str) -> Probe {
         let answer = self.ask(store, address).await;
         let there = answer.iter().find(|(at, _)| *at == store);
@@ -181,7 +177,6 @@ impl Shared {
         refused
     }
 
-    /// Returns the refusal of a run, with its message.
     pub(super) fn refused_store(
         &self,
         store: StoreId,

@@ -20,7 +20,6 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 /// Larger frames need a receive budget; smaller ones lie in blocks that a connection has anyway.
 const SMALL_FRAME_BYTES_MAX: usize = 64 << 10;
 
-/// Serves a connection to its end.
 pub(super) async fn run(shared: Arc<Shared>, stream: TcpStream) {
     let name = match stream.peer_addr() {
         Ok(address) => address.to_string(),
@@ -42,9 +41,7 @@ pub(super) async fn run(shared: Arc<Shared>, stream: TcpStream) {
     }
 }
 
-/// The dialling side.
 struct Remote {
-    /// Name for the log.
     name: String,
     /// The log already contains the reason why its connections end.
     is_logged: bool,
@@ -77,7 +74,6 @@ async fn serve(
     }
 }
 
-/// Accepted hello.
 struct Greeted {
     hello: Hello,
     /// Stores that are not heard.

@@ -1,6 +1,4 @@
-//! State that all connections of a node share.
-//!
-//! Counters of the transport, for metrics.
+//! State that all connections of a node share, and the counters of the transport, for metrics.
 
 use super::closed::{CloseReason, RejectReason};
 use super::hello::{Hello, Lane};
@@ -17,7 +15,6 @@ use stele_types::StoreId;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
-/// State that all connections of a node share.
 pub(super) struct Shared {
     pub options: TransportOptions,
     pub identity: Identity,
@@ -102,7 +99,6 @@ impl Shared {
         self.runtime.spawn(stopping);
     }
 
-    /// Wraps a future so that it also ends when the transport stops.
     pub(super) fn until_stop<T: Future<Output = ()> + Send + 'static>(
         &self,
         task: T,
@@ -175,7 +171,6 @@ counters! {
 /// `sent` or `received`, frames and bytes.
 pub(super) type Direction = (&'static str, u64, u64);
 
-/// Totals of one lane.
 #[derive(Debug, Default)]
 pub(super) struct LaneStats {
     /// Frames written, without keepalives.

@@ -35,7 +35,6 @@ use tokio::time::timeout;
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 const NUMBER_BYTES: usize = 8;
 
-/// Position of one side, and the layout of chunks.
 #[derive(Clone, Copy, Debug)]
 struct Tally {
     at: Position,
@@ -47,7 +46,6 @@ impl Tally {
         NUMBER_BYTES + usize::from(self.version < RESUMABLE)
     }
 
-    /// Returns the header of the next chunk and the checksum of its frame.
     fn send(&mut self, parts: &[Bytes]) -> (Vec<u8>, u32) {
         let mut header = self.at.chunks().to_le_bytes().to_vec();
         header.resize(self.header_bytes(), 1);

@@ -36,7 +36,6 @@ pub(crate) async fn until_voters(address: &str, count: usize) {
     }
 }
 
-/// Returns addresses of ports that are free now.
 fn free_addresses(count: usize) -> Vec<String> {
     let bind = |_| std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let ports: Vec<_> = (0..count).map(bind).collect();

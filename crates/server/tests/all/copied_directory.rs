@@ -227,7 +227,6 @@ async fn two_runs_of_one_parent_that_both_answer_stop_until_the_operator_keeps_o
     first.stop().await;
 }
 
-/// Returns the region of all keys, and a connection to its leader.
 async fn leader(addresses: &[String]) -> Option<(Channel, Context)> {
     let connect = |address: String| async move {
         Channel::from_shared(format!("http://{address}")).ok()?.connect().await.ok()

@@ -62,7 +62,6 @@ pub(crate) fn parse(text: &str, is_open_metrics: bool) -> Result<BTreeMap<String
     Ok(kinds)
 }
 
-/// Names and values of a sample.
 type Labels = Vec<(String, String)>;
 
 #[derive(Default)]
@@ -145,7 +144,6 @@ fn labels(mut rest: &str) -> Option<(Labels, &str)> {
 }
 
 impl Family {
-    /// Whether a sample of this name belongs to the family.
     fn allows(&self, sample: &str, is_open_metrics: bool) -> bool {
         let Some(suffix) = sample.strip_prefix(&self.name) else { return false };
         match (self.kind.as_deref(), is_open_metrics) {

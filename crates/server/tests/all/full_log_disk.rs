@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use stele_server::observe::LogWriter;
 use stele_types::Error;
 
-/// The log of a disk that is full.
 struct Full;
 
 impl Write for Full {

@@ -26,7 +26,6 @@ fn value(number: usize) -> Bytes {
     Bytes::from(format!("value {number:04} {}", "x".repeat(200)))
 }
 
-/// Returns the region of all keys, and a connection to its leader.
 async fn leader(addresses: &[String]) -> Option<(Channel, Context)> {
     let connect = |address: String| async move {
         Channel::from_shared(format!("http://{address}")).ok()?.connect().await.ok()

@@ -200,7 +200,6 @@ async fn a_node_whose_regions_have_no_leader_is_not_ready() {
     second.stop().await;
 }
 
-/// Returns how many regions the first store of a node leads, and how many voters all its regions have.
 async fn leaders_and_voters(node: &Node) -> (u64, usize) {
     let url = format!("http://{}", node.ready.address);
     let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
@@ -252,7 +251,6 @@ async fn a_node_that_leaves_is_unready_and_hands_its_leaders_over_before_it_stop
     second.stop().await;
 }
 
-/// Writes values to the one of these nodes that leads the region of user keys.
 async fn put_at_leader(nodes: &[&Node]) {
     let url = format!("http://{}", nodes[0].ready.address);
     let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
@@ -515,7 +513,6 @@ async fn replicas(admin: &mut Admin, region_id: u64) -> Vec<ReplicaDetail> {
     admin.region_detail(request).await.unwrap().into_inner().replicas
 }
 
-/// Returns the stores of the voters of a region, as any node knows it.
 async fn voters(nodes: &[Node], region: u64) -> Vec<u64> {
     let mut newest = Region::default();
     for node in nodes {

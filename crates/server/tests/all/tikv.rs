@@ -38,7 +38,6 @@ struct Served {
     context: Context,
 }
 
-/// Node with a writable region.
 async fn served(dir: &tempfile::TempDir) -> Served {
     let config = Config {
         listen: "127.0.0.1:0".to_owned(),
@@ -125,7 +124,6 @@ impl Served {
         detail.unwrap().into_inner().replicas[0].last_index
     }
 
-    /// Returns the last report of the region to the placement group.
     async fn report(&self) -> RegionReport {
         let request =
             ListRegionsRequest { region_id: self.context.region_id, ..Default::default() };

@@ -8,7 +8,6 @@ use stele_server::config::Config;
 use stele_server::node::Node;
 use tonic::transport::Endpoint;
 
-/// Directories of one node, of which both hold a store of its cluster.
 struct Two {
     _root: tempfile::TempDir,
     dirs: [PathBuf; 2],
@@ -35,7 +34,6 @@ impl Two {
         away
     }
 
-    /// Starts the node with one store, and returns the text of `/readyz`.
     async fn start_with_one(&self) -> (Node, String) {
         let node = start(config(&self.dirs, &[])).await;
         assert_eq!(node.ready.stores.len(), 1, "the first directory serves");
@@ -48,7 +46,6 @@ impl Two {
     }
 }
 
-/// Returns the stores that the placement group counts as failed.
 async fn failed_stores(address: &str) -> Vec<u64> {
     let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy();
     let answer = ControlClient::new(channel).list_stores(ListStoresRequest::default()).await;

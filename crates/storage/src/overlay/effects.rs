@@ -1,6 +1,5 @@
-//! Immutable snapshots of an overlay.
-//!
-//! Deleted ranges as disjoint intervals, so that a lookup reads at most one of them.
+//! Immutable snapshots of an overlay. They hold deleted ranges as disjoint intervals, so that a
+//! lookup reads at most one of them.
 
 use crate::overlay::layer::{Head, Layer, Placed};
 use crate::{Order, Pair};
@@ -188,7 +187,6 @@ impl Intervals {
         self.0.insert(start, end);
     }
 
-    /// Adds the keys of other intervals.
     pub(super) fn extend(&mut self, others: &Self) {
         // bug overlay.merge_loses_range_deletes: return;
         for (start, end) in &others.0 {
@@ -200,7 +198,6 @@ impl Intervals {
         self.entry_at(key).is_some()
     }
 
-    /// Returns the interval that contains `key`.
     pub(super) fn at(&self, key: &[u8]) -> Option<KeyRange> {
         self.entry_at(key).map(interval)
     }

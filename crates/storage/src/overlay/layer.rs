@@ -28,7 +28,6 @@ pub struct Layer {
 /// Last put or delete of a key, as places in a payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Point {
-    /// Number of the payload in the layer.
     payload: u32,
     key_at: u32,
     key_len: u32,
@@ -73,7 +72,6 @@ impl Layer {
         Ok(layer)
     }
 
-    /// Adds the operations of one entry, in their order.
     fn add(
         &mut self,
         index: LogIndex,
@@ -133,7 +131,6 @@ impl Layer {
         self.points = kept;
     }
 
-    /// Returns the effects of the entries of two layers, of which the second follows the first.
     pub(super) fn merged(older: &Self, newer: &Self) -> Self {
         let shift = older.payloads.len() as u32;
         let payloads: Vec<_> = older.payloads.iter().chain(&newer.payloads).cloned().collect();
@@ -167,7 +164,6 @@ impl Layer {
         Some((self.payloads.first()?.0, self.payloads.last()?.0))
     }
 
-    /// Returns the number of keys and intervals.
     pub(super) fn size(&self) -> usize {
         self.points.len() + self.range_deletes.len()
     }
@@ -225,13 +221,11 @@ impl<'a> Placed<'a> {
         key_of(&self.layer.payloads, self.point)
     }
 
-    /// Returns the entry of the operation.
     pub(super) fn index(&self) -> LogIndex {
         let payload = self.layer.payloads.get(self.point.payload as usize);
         payload.map_or(LogIndex(0), |(index, _)| *index)
     }
 
-    /// Returns the pair that the point leaves.
     pub(super) fn pair(&self) -> Option<Pair> {
         let (_, payload) = self.layer.payloads.get(self.point.payload as usize)?;
         let key = payload.slice_ref(self.key());

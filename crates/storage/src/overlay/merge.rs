@@ -100,7 +100,6 @@ impl<'a> Points<'a> {
         }
     }
 
-    /// Moves the points before `key` to the output.
     fn emit_before(&mut self, key: &Bytes, output: &mut Output<'_>) {
         let order = self.order;
         let is_before = |point: &[u8]| match order {
@@ -114,7 +113,6 @@ impl<'a> Points<'a> {
         }
     }
 
-    /// Returns the point of `key`, if it is the next one.
     fn take(&mut self, key: &[u8]) -> Option<Placed<'a>> {
         self.points.next_if(|next| next.key() == key)
     }

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stele_types::size::format_bytes;
 use stele_types::{Cause, Error, Result};
 
-/// Memory of all changes.
 #[derive(Debug)]
 pub(super) struct Budget {
     bytes_max: u64,
@@ -37,7 +36,6 @@ impl Budget {
     }
 }
 
-/// A file without its name.
 #[derive(Debug)]
 pub(super) struct CowInode {
     below: Option<Below>,

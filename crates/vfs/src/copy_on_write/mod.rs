@@ -63,7 +63,6 @@ impl CopyOnWriteVfs {
         self.names.lock().removed_bytes
     }
 
-    /// Returns the file with this name; `None` if there is none.
     fn find(&self, names: &Names, path: &Path, op: &'static str) -> Result<Option<Arc<CowInode>>> {
         match names.changed.get(path) {
             Some(Name::Removed) => return Ok(None),
@@ -231,7 +230,6 @@ impl crate::VfsLayer for CopyOnWriteVfs {
         Ok(Box::new(Unmoved(path.to_path_buf())))
     }
 
-    /// Returns the memory that is left for changes.
     fn free_bytes(&self, _dir: &Path) -> Result<u64> {
         Ok(self.budget.free_bytes())
     }

@@ -35,7 +35,6 @@ impl Sums {
         self.nanos_squared = self.nanos_squared.saturating_add(other.nanos_squared);
     }
 
-    /// Takes out an operation that is in the sums.
     pub(super) fn remove(&mut self, other: &Self) {
         self.count = self.count.saturating_sub(other.count);
         self.bytes = self.bytes.saturating_sub(other.bytes);
@@ -92,7 +91,6 @@ impl Pooled {
         }
     }
 
-    /// Adds the operations of another second.
     pub(super) fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.bytes += other.bytes;
@@ -111,7 +109,6 @@ impl Pooled {
         }
     }
 
-    /// Returns this part of the operations.
     pub(super) fn times(&self, part: f64) -> Self {
         Self {
             count: self.count * part,

@@ -1,7 +1,5 @@
-//! Times of a device as a store sees them: the cost of its operations by their size over the last
-//! seconds, and the age of the operation under way.
-//!
-//! Measuring: the clock of a store beside the times of its device.
+//! Times of a device as a store measures them by its clock: the cost of its operations by their
+//! size over the last seconds, and the age of the operation under way.
 
 mod fit;
 mod window;

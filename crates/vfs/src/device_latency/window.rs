@@ -23,14 +23,12 @@ pub(super) struct Window {
     second: u64,
 }
 
-/// Operations that ended within one second.
 #[derive(Debug)]
 struct Bucket {
     second: u64,
     sums: Sums,
     /// Bytes and nanoseconds of the slowest one.
     slowest: (u64, u64),
-    /// Operations by duration.
     histogram: [u32; SLOTS],
 }
 
@@ -48,7 +46,6 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Adds an operation that ended at `end_nanos`.
     pub(super) fn note(&mut self, end_nanos: u64, bytes: u64, nanos: u64) {
         let second = end_nanos / NANOS_OF_SECOND;
         self.begin(second);
@@ -150,7 +147,6 @@ impl Window {
     }
 }
 
-/// Returns the slot of a duration: four slots for each power of two.
 fn slot_of(nanos: u64) -> usize {
     let nanos = nanos.max(4);
     let power = nanos.ilog2();
@@ -158,7 +154,6 @@ fn slot_of(nanos: u64) -> usize {
     (power as usize * 4 + quarter as usize).min(SLOTS - 1)
 }
 
-/// Returns the largest duration of a slot.
 fn end_of(slot: usize) -> u64 {
     let (power, quarter) = (slot / 4, slot as u64 % 4);
     (((5 + quarter) << power) >> 2).saturating_sub(1)

@@ -1,10 +1,10 @@
-//! Probe of a device: how fast it writes before anything was measured (ALOR section 3.2).
+//! Probe of a device: how fast it writes before anything was measured (ALOR section 3.2). A curve
+//! leads from what the probe measured to the puts a second that a store makes of it (ALOR figure
+//! 10).
 //!
 //! It writes 8 MiB at random offsets, each with a sync, and then small blocks, each with a sync. It
 //! ends within about two seconds, however slow the device is: an operation that is under way is not
 //! interrupted.
-//!
-//! Curve from what a probe measured to the puts a second that a store makes of it (ALOR figure 10).
 
 #[cfg(test)]
 mod tests;
@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_types::{Cause, Clock, Error, OpCost, Prng, Result};
 
-/// File that the probe writes.
 const NAME: &str = "PROBE";
 /// Bytes written at one offset.
 const LARGE_BYTES: u64 = 8 << 20;
@@ -25,7 +24,6 @@ const LARGE_WRITES: u64 = 4;
 const PIECE_BYTES: u64 = 1 << 20;
 /// Time after which no large write begins.
 const LARGE_NANOS_MAX: u64 = 1_200_000_000;
-/// Bytes of a small write.
 const SMALL_BYTES: u64 = 4 << 10;
 const SMALL_WRITES: u64 = 64;
 /// Time after which no small write begins.

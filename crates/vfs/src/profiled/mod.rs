@@ -123,11 +123,9 @@ struct Device {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Time at which the last transfer ends.
     transferred_at: u64,
     /// Times at which the operations in progress end; at most `queue_depth`.
     ends: BinaryHeap<Reverse<u64>>,
-    /// Time at which the last write ends.
     written_at: u64,
 }
 
@@ -193,11 +191,9 @@ struct ProfiledFile {
     inner: Arc<dyn VfsFile>,
     device: Arc<Device>,
     hinted: Mutex<VecDeque<Hinted>>,
-    /// Time at which the started writes of this file end.
     written_at: Mutex<u64>,
 }
 
-/// A read that was started by a hint.
 #[derive(Debug)]
 struct Hinted {
     offset: u64,

@@ -1,6 +1,4 @@
-//! An open file of the machine.
-//!
-//! Alignment that direct I/O needs on a file.
+//! An open file of the machine, and the alignment that direct I/O needs on it.
 
 use super::or_current_dir;
 use super::queue::{Queue, Queues, Write};
@@ -31,7 +29,6 @@ pub(super) struct RealFile {
     pub block_bytes: Option<usize>,
     pub meter: Arc<Meter>,
     pub queues: Arc<Queues>,
-    /// Queue of the writes in progress.
     pub queue: Mutex<Option<Queue>>,
 }
 
@@ -271,7 +268,6 @@ fn reported(file: &File) -> Option<usize> {
     Some(stat.stx_dio_offset_align.max(stat.stx_dio_mem_align) as usize)
 }
 
-/// Opens an unnamed file of a directory for direct I/O.
 fn unnamed(dir: &Path) -> Option<OwnedFd> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
     rustix::fs::open(or_current_dir(dir), flags, Mode::RUSR | Mode::WUSR).ok()

@@ -76,7 +76,6 @@ pub(super) struct Queue {
     writes: Vec<Write>,
     /// Result of each submitted operation: bytes, or a negative error number.
     results: Vec<i64>,
-    /// Number of submitted operations without a result.
     in_flight: usize,
 }
 

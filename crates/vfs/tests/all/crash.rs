@@ -142,7 +142,6 @@ fn a_recycled_file_never_has_two_names() {
     }
 }
 
-/// The steps of a usual "write, sync, rename, sync directory".
 fn replace(vfs: &SimVfs) -> Result<()> {
     let file = vfs.open(&path("tmp"), Open { create: Create::IfMissing, ..Open::WRITE })?;
     write(&file, &[9; 1500], 0)?;

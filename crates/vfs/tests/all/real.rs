@@ -8,7 +8,6 @@ use stele_simulated_disk::SimVfs;
 use stele_types::{Cause, Clock, Error, Result};
 use stele_vfs::{AlignedBuf, Create, FsKind, Open, PinState, RealVfs, SystemClock, Vfs, VfsFile};
 
-/// A directory that is removed with its content.
 struct TempDir(PathBuf);
 
 impl TempDir {

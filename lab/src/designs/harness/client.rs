@@ -49,7 +49,6 @@ impl<'a, E: StorageEngine + 'static> Client<'a, E> {
         self.leader.clock().monotonic_nanos()
     }
 
-    /// Returns the last entry that the leader's engine has applied.
     fn applied(&self) -> LogIndex {
         self.leader.engine().inner().progress(DATA).map_or(LogIndex(0), |progress| progress.applied)
     }

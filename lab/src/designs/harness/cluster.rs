@@ -16,7 +16,6 @@ use stele_types::{
 use stele_vfs::SystemClock;
 
 const CLUSTER: ClusterId = ClusterId(5);
-/// Region of all user keys.
 pub(super) const DATA: RegionId = RegionId(2);
 const ELECTED_WITHIN: Duration = Duration::from_secs(30);
 const CHECK_EVERY: Duration = Duration::from_millis(20);
@@ -25,7 +24,6 @@ const ELECTION_DELAYS: u32 = 4;
 /// Bytes of requests in progress, and of waiting messages: a node's default.
 const PENDING_BYTES_MAX: u64 = 256 << 20;
 
-/// Store with its engine.
 pub(super) type Store<E> = StoreHandle<Queued<E>>;
 
 /// Running group of stores.
@@ -82,7 +80,6 @@ impl<E: StorageEngine + 'static> Cluster<E> {
         &self.costs
     }
 
-    /// Returns the store that leads.
     pub(super) fn leader(&self) -> &Store<E> {
         &self.stores[self.leader]
     }

@@ -55,7 +55,6 @@ impl<E: StorageEngine + 'static> Network<E> {
         Ok(Self { stores, link, failure: Mutex::new(None) })
     }
 
-    /// Connects a store that has started.
     pub(super) fn connect(&self, id: StoreId, store: &Arc<StoreHandle<E>>) {
         if let Some(slot) = self.stores.0.get(&id) {
             // Each store is set once.
@@ -63,7 +62,6 @@ impl<E: StorageEngine + 'static> Network<E> {
         }
     }
 
-    /// Returns and forgets the first failure.
     pub(super) fn take_failure(&self) -> Option<String> {
         self.failure.lock().take()
     }

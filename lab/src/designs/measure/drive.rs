@@ -25,7 +25,6 @@ pub(super) enum Class {
     Write,
 }
 
-/// Measurements of some operations.
 pub(super) struct Outcome {
     pub ops: u64,
     pub seconds: f64,
@@ -33,7 +32,6 @@ pub(super) struct Outcome {
     pub written_bytes: u64,
     pub times: Times,
     pub stages: Stages,
-    /// What the leader measured meanwhile.
     pub core: (StageSums, Applied),
     /// Operations completed in each 100 ms since the start.
     pub per_100_ms: Vec<u64>,
@@ -64,7 +62,6 @@ impl Times {
         Ok(())
     }
 
-    /// Returns the latencies of both classes together.
     pub(super) fn all(&self) -> Result<Histogram<u64>> {
         let mut all = self.reads.clone();
         all.add(&self.writes)?;
@@ -72,7 +69,6 @@ impl Times {
     }
 }
 
-/// Measurements of one client.
 struct Done {
     times: Times,
     stages: Stages,

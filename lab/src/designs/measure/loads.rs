@@ -13,7 +13,6 @@ use stele_types::Prng;
 const YCSB_SCAN_MAX: u64 = 100;
 
 impl<E: StorageEngine + 'static> Measured<'_, E> {
-    /// Gets loaded keys, uniformly distributed.
     pub(super) fn gets(&self) -> Result<Outcome> {
         let Plan { clients, ops, keys, .. } = *self.plan;
         closed_loops(self.cluster, clients, ops, |client, _, random| {
@@ -23,7 +22,6 @@ impl<E: StorageEngine + 'static> Measured<'_, E> {
         })
     }
 
-    /// Scans from random keys.
     pub(super) fn scans(&self, scans: u64, length: u64) -> Result<Outcome> {
         let length = length as usize;
         closed_loops(self.cluster, self.plan.clients, scans, |client, _, random| {
@@ -35,7 +33,6 @@ impl<E: StorageEngine + 'static> Measured<'_, E> {
         })
     }
 
-    /// Gets and puts keys with Zipf's distribution.
     pub(super) fn mix(&self, reads_percent: u64) -> Result<Outcome> {
         let keys = self.plan.keys;
         let zipf = Choice::Zipfian(Zipf::new(keys));

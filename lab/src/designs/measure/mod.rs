@@ -15,7 +15,6 @@ use report::Report;
 use serde_json::json;
 use system::System;
 
-/// Settings with a value.
 const SETTINGS: [&str; 16] = [
     "systems",
     "value",

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Files of the kernel in the cgroup's folder.
 const LIMIT: &str = "memory.limit_in_bytes";
 const USED: &str = "memory.usage_in_bytes";
 const STATISTICS: &str = "memory.stat";
@@ -51,7 +50,6 @@ impl PageCache {
         Ok(Self { bytes, running, thread: Some(thread) })
     }
 
-    /// Changes the size of the page cache.
     pub(super) fn resize(&self, bytes: u64) {
         self.bytes.store(bytes, Ordering::Release);
     }

@@ -23,7 +23,6 @@ const QUICK_ELECTION_TICKS: u64 = 10;
 const IDLE: Duration = Duration::from_secs(1);
 const QUICK_IDLE: Duration = Duration::from_millis(100);
 
-/// One measured phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Put,
@@ -94,14 +93,12 @@ impl Phase {
     }
 }
 
-/// Parameters of a measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub stores: u64,
     pub value_bytes: u64,
     pub keys: u64,
     pub clients: usize,
-    /// Clients of the load before the other phases.
     pub load_clients: usize,
     pub ops: u64,
     pub scans: u64,
@@ -111,7 +108,6 @@ pub(super) struct Plan {
     pub buffers_bytes: u64,
     /// Ticks without a leader before an election.
     pub election_ticks: u64,
-    /// Time that a message between two stores takes.
     pub delay: Duration,
     /// Time without writes after which a group counts as idle.
     pub idle: Duration,
@@ -157,7 +153,6 @@ impl Plan {
         })
     }
 
-    /// Returns the settings of a group in this mode.
     pub(super) fn setup(&self, mode: Mode) -> Setup {
         Setup { election_ticks: self.election_ticks, mode, delay: self.delay }
     }
@@ -173,13 +168,11 @@ impl Plan {
     }
 }
 
-/// Group under measurement.
 pub(super) struct Measured<'a, E: StorageEngine> {
     pub cluster: &'a Cluster<E>,
     pub plan: &'a Plan,
     pub dir: &'a Path,
     values: Values,
-    /// Number of inserted keys.
     pub keys: AtomicU64,
     /// Number of the next key to insert.
     pub inserting: AtomicU64,
@@ -192,7 +185,6 @@ impl<'a, E: StorageEngine + 'static> Measured<'a, E> {
         Self { cluster, plan, dir, values, keys, inserting }
     }
 
-    /// Returns a random value.
     pub(super) fn value(&self, random: &mut Prng) -> &[u8] {
         self.values.any(random, self.plan.value_bytes as usize)
     }

@@ -24,7 +24,6 @@ const GOES_ON: Duration = Duration::from_millis(300);
 /// Number of keys checked afterwards.
 const CHECKED: u64 = 1_000;
 
-/// Lets a child load `dir`, kills it, and opens the store again.
 pub(super) fn measure(system: &System, plan: &Plan, dir: &Path) -> Result<Vec<Value>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["designs", CHILD]).args(plan.args.again(&["systems", "dir"]));
@@ -42,7 +41,6 @@ pub(super) fn measure(system: &System, plan: &Plan, dir: &Path) -> Result<Vec<Va
     system.reopen(plan, dir)
 }
 
-/// Runs the child process.
 pub(super) fn serve(args: &Args) -> Result<()> {
     end_with_parent();
     let plan = Plan::from(args)?;
@@ -77,7 +75,6 @@ pub(super) fn load_and_go_on<E: StorageEngine + 'static>(
     Ok(())
 }
 
-/// Opens the stores one by one, and then measures the time to the first get.
 pub(super) fn reopen<E: StorageEngine + 'static>(
     plan: &Plan,
     mode: Mode,

@@ -16,7 +16,6 @@ const FIGURES: [(&str, bool); 8] = [
     ("serving_ms", false),
 ];
 
-/// Measurements of one system in one phase.
 struct Row {
     phase: String,
     system: String,
@@ -32,7 +31,6 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Prints and stores the lines of one round of a system.
     pub(super) fn add(&mut self, system: &str, round: usize, lines: Vec<Value>) {
         if !self.systems.iter().any(|known| known == system) {
             self.systems.push(system.to_owned());

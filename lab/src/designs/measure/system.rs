@@ -12,7 +12,6 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use stele_storage::StorageEngine;
 
-/// One system under measurement.
 #[derive(Clone, Debug)]
 pub(super) struct System {
     pub name: &'static str,
@@ -37,12 +36,10 @@ trait Use {
     ) -> Result<Self::Out>;
 }
 
-/// Returns the directories of a group's stores.
 pub(super) fn store_dirs(dir: &Path, stores: u64) -> Vec<PathBuf> {
     (1..=stores).map(|store| dir.join(format!("store-{store}"))).collect()
 }
 
-/// Opens a group, passes it to `f`, and stops it.
 pub(super) fn with_group<E: StorageEngine + 'static, T>(
     plan: &Plan,
     mode: Mode,
@@ -138,7 +135,6 @@ impl System {
         rock.into_iter().chain(stele).collect()
     }
 
-    /// Returns the systems named on the command line.
     pub(super) fn chosen(args: &Args, plan: &Plan) -> Result<Vec<Self>> {
         let all = Self::all(plan);
         let Some(names) = args.text("systems") else {
@@ -155,7 +151,6 @@ impl System {
         names.split(',').map(find).collect()
     }
 
-    /// Returns the engine's settings for the report.
     pub(super) fn settings(&self) -> String {
         let mode = self.mode;
         match &self.kind {
@@ -183,7 +178,6 @@ impl System {
         }
     }
 
-    /// Loads and measures a new group.
     pub(super) fn measure(&self, plan: &Plan, phases: &[Phase], dir: &Path) -> Result<Vec<Value>> {
         self.with(Phases(plan, phases, dir))
     }
@@ -193,7 +187,6 @@ impl System {
         self.with(Load(plan))
     }
 
-    /// Opens the stores of a killed process.
     pub(super) fn reopen(&self, plan: &Plan, dir: &Path) -> Result<Vec<Value>> {
         self.with(Reopen(plan, dir))
     }

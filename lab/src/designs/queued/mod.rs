@@ -94,7 +94,6 @@ impl<E: StorageEngine> Queued<E> {
         queue.check()
     }
 
-    /// Queues committed entries, and waits for room.
     fn enqueue(&self, region: RegionId, entries: &[CommittedEntry]) -> Result<()> {
         let run = Run::new(region, entries.to_vec(), self.shared.clock.monotonic_nanos());
         let mut queue = self.shared.queue.lock();

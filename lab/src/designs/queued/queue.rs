@@ -95,7 +95,6 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes the next run to apply.
     pub(super) fn take(&mut self) -> Option<Run> {
         let run = self.waiting.pop_front()?;
         self.is_applying = true;
@@ -126,7 +125,6 @@ impl Queue {
         self.times.applying_nanos += entries * ended.saturating_sub(began);
     }
 
-    /// Returns the last entry of a region that waits or is being applied.
     pub(super) fn last_of(&self, region: RegionId) -> Option<LogIndex> {
         (!self.is_empty() && self.last.0 == region).then_some(self.last.1)
     }

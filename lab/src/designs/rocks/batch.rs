@@ -3,7 +3,6 @@
 use super::ffi;
 use std::ffi::c_char;
 
-/// Changes that are written atomically.
 pub(crate) struct Batch {
     pub(super) raw: *mut ffi::WriteBatch,
 }
@@ -15,7 +14,6 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// Creates an empty batch.
     pub(crate) fn new() -> Self {
         // SAFETY: freed in `drop`.
         Self { raw: unsafe { ffi::rocksdb_writebatch_create() } }
@@ -40,7 +38,6 @@ impl Batch {
         }
     }
 
-    /// Removes `key`.
     pub(crate) fn delete(&mut self, key: &[u8]) {
         // SAFETY: the library copies the key.
         unsafe { ffi::rocksdb_writebatch_delete(self.raw, key.as_ptr().cast(), key.len()) }

@@ -5,7 +5,6 @@ use super::ffi;
 use std::sync::Arc;
 use stele_types::{Error, Result};
 
-/// Read options of the library.
 pub(super) struct Reading {
     pub(super) raw: *mut ffi::ReadOptions,
 }
@@ -33,7 +32,6 @@ impl Drop for Reading {
     }
 }
 
-/// Snapshot of a database.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     raw: *const ffi::Snapshot,
@@ -46,7 +44,6 @@ unsafe impl Send for Snapshot {}
 unsafe impl Sync for Snapshot {}
 
 impl Snapshot {
-    /// Takes a snapshot of `db`.
     pub(super) fn new(db: &Arc<Db>) -> Self {
         // SAFETY: the database is open for as long as the snapshot shares it.
         let raw = unsafe { ffi::rocksdb_create_snapshot(db.raw) };
@@ -70,7 +67,6 @@ impl Snapshot {
         }
     }
 
-    /// Returns a cursor over the snapshot.
     pub(super) fn cursor(&self) -> Cursor<'_> {
         self.db.cursor_with(Reading::new(Tier::All, Some(self)))
     }
@@ -83,7 +79,6 @@ impl Drop for Snapshot {
     }
 }
 
-/// Position in key order.
 pub(crate) struct Cursor<'a> {
     raw: *mut ffi::Iterator,
     db: &'a Db,

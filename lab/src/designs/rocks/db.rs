@@ -23,7 +23,6 @@ pub(crate) enum Tier {
     Persisted = 2,
 }
 
-/// Durability of a write when it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
     /// In the write-ahead log, synced.
@@ -43,7 +42,6 @@ const BACKGROUND: [&CStr; 4] = [
 ];
 const SETTLE_POLL: Duration = Duration::from_millis(5);
 
-/// An open database.
 #[derive(Debug)]
 pub(crate) struct Db {
     pub(super) raw: *mut ffi::Database,
@@ -133,7 +131,6 @@ impl Db {
         }
     }
 
-    /// Writes a batch atomically.
     pub(crate) fn write(&self, batch: &Batch, durability: Durability) -> Result<()> {
         // SAFETY: the options are valid in this block; the batch is not used meanwhile.
         unsafe {
@@ -149,7 +146,6 @@ impl Db {
         }
     }
 
-    /// Syncs the write-ahead log.
     pub(crate) fn sync_log(&self) -> Result<()> {
         // SAFETY: the database is open while `self` exists.
         check(&self.path, "syncing the log", |error| unsafe {
@@ -157,7 +153,6 @@ impl Db {
         })
     }
 
-    /// Flushes memtables to tables.
     pub(crate) fn flush(&self) -> Result<()> {
         // SAFETY: the options are valid in this block and wait by default.
         unsafe {
@@ -179,7 +174,6 @@ impl Db {
         Ok(())
     }
 
-    /// Compacts all tables into the last level.
     pub(crate) fn compact(&self) {
         // SAFETY: the database is open while `self` exists; null pointers are the ends of the key space.
         unsafe { ffi::rocksdb_compact_range(self.raw, ptr::null(), 0, ptr::null(), 0) }
@@ -209,7 +203,6 @@ impl Db {
         if found == 0 { value } else { 0 }
     }
 
-    /// Passes the value of `key` to `read`.
     pub(crate) fn get<T>(
         &self,
         key: &[u8],
@@ -248,7 +241,6 @@ impl Db {
         }
     }
 
-    /// Returns a cursor over the current data.
     pub(crate) fn cursor(&self) -> Cursor<'_> {
         self.cursor_with(Reading::new(Tier::All, None))
     }

@@ -46,7 +46,6 @@ impl Persistence {
 /// Longest value that is stored with its key, as in Stele.
 const INLINE_BYTES_MAX: usize = stele_types::size::INLINE_VALUE_BYTES_MAX;
 
-/// Key-values of a store.
 #[derive(Debug)]
 pub(super) struct KeyValues {
     pub db: Arc<Db>,
@@ -57,7 +56,6 @@ pub(super) struct KeyValues {
     unpersisted_bytes: AtomicU64,
 }
 
-/// Changes of key-values that are applied atomically.
 pub(super) struct Change {
     batch: Batch,
     values: Option<Pending>,
@@ -65,7 +63,6 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Adds the operations of a command.
     pub(super) fn command(&mut self, command: &Command) {
         for op in command.ops() {
             match op {
@@ -91,7 +88,6 @@ impl Change {
         self.batch.put(&data_key(key), [&head, tail]);
     }
 
-    /// Adds the pairs of a snapshot.
     pub(super) fn pairs(&mut self, pairs: &[Pair]) {
         for Pair { key, value, expires_at_s } in pairs {
             self.put((key, value, checksum::crc32c(value), *expires_at_s));

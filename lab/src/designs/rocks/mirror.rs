@@ -18,7 +18,6 @@ use std::path::Path;
 use stele_types::{Error, RegionId, Result, keyspace};
 
 pub(super) const NEXT: &str = "pairs-new";
-/// Name prefix of shipments.
 pub(super) const SHIPMENT: &str = "ship-";
 const OWN: &str = "OWN";
 const COPY_BYTES: usize = 1 << 20;
@@ -38,7 +37,6 @@ fn remove(dir: &Path) -> Result<()> {
     }
 }
 
-/// Passes each file of a directory to `f`, by name and path.
 fn each(dir: &Path, mut f: impl FnMut(&str, &Path) -> Result<()>) -> Result<()> {
     for entry in fs::read_dir(dir).map_err(failed("list", dir))? {
         let entry = entry.map_err(failed("list", dir))?;
@@ -122,7 +120,6 @@ impl Own {
         [data_key(&[keyspace::LOCAL]), data_key(&[keyspace::LOCAL + 1])]
     }
 
-    /// Reads the records of a store with this database.
     pub(super) fn of(db: &Db, path: &Path) -> Result<Self> {
         let mut facts = Vec::new();
         let [start, end] = Self::range();

@@ -19,14 +19,12 @@ impl<'a> Numbers<'a> {
         Error::corrupt(self.path, 0, "a record is shorter than its fields")
     }
 
-    /// Reads the next number.
     pub(super) fn u64(&mut self) -> Result<u64> {
         let (head, remaining) = self.remaining.split_first_chunk().ok_or_else(|| self.damaged())?;
         self.remaining = remaining;
         Ok(u64::from_be_bytes(*head))
     }
 
-    /// Reads the next byte.
     pub(super) fn u8(&mut self) -> Result<u8> {
         let (head, remaining) = self.remaining.split_first().ok_or_else(|| self.damaged())?;
         self.remaining = remaining;

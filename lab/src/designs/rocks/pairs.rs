@@ -27,21 +27,17 @@ pub(super) fn data_key(key: &[u8]) -> Vec<u8> {
     [&[DATA][..], key].concat()
 }
 
-/// Returns the first key of a range, and the first key after it.
 pub(super) fn data_range(range: &KeyRange) -> (Vec<u8>, Vec<u8>) {
     let end = if range.end.is_empty() { DATA_END.to_vec() } else { data_key(&range.end) };
     (data_key(&range.start), end)
 }
 
-/// Returns the key of a pair's record.
 pub(super) fn user_key(stored: &[u8]) -> Option<Bytes> {
     stored.strip_prefix(&[DATA]).map(Bytes::copy_from_slice)
 }
 
-/// Applied index of a region in the key-values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Applied {
-    /// Incarnation of the region's log.
     pub incarnation: u64,
     pub index: LogIndex,
     /// Entry after which that incarnation starts.
@@ -63,7 +59,6 @@ impl Applied {
         Some(RegionId(u64::from_be_bytes(number.try_into().ok()?)))
     }
 
-    /// Returns the applied indexes of all regions of a database in `path`.
     pub(super) fn all(db: &Db, path: &Path) -> Result<BTreeMap<RegionId, Self>> {
         let mut all = BTreeMap::new();
         let mut cursor = db.cursor();
@@ -112,7 +107,6 @@ pub(super) fn record<'a>(
     }
 }
 
-/// Decoded record of a pair.
 pub(super) enum Found {
     Inline { value: Bytes, expires_at_s: u64 },
     At { pointer: Pointer, expires_at_s: u64 },
@@ -140,7 +134,6 @@ impl Found {
         }
     }
 
-    /// Returns the pair with an empty value.
     pub(super) fn without_value(self, key: Bytes) -> Pair {
         let (Self::Inline { expires_at_s, .. } | Self::At { expires_at_s, .. }) = self;
         Pair { key, value: Bytes::new(), expires_at_s }

@@ -19,7 +19,6 @@ use stele_types::{CommittedEntry, EntryRecord, LogIndex, RegionId, Result, Term}
 const ENTRY: u8 = b'e';
 const STATE: u8 = b's';
 
-/// Raft log of a store.
 #[derive(Debug)]
 pub(super) struct RaftLog {
     db: Db,
@@ -34,7 +33,6 @@ fn entry_key(region: RegionId, index: LogIndex) -> Vec<u8> {
     [&[ENTRY][..], &region.0.to_be_bytes(), &index.0.to_be_bytes()].concat()
 }
 
-/// Changes of the log that are written atomically.
 #[derive(Default)]
 pub(super) struct Edit(Batch);
 
@@ -72,7 +70,6 @@ impl RaftLog {
         self.db.figure(c"rocksdb.cur-size-all-mem-tables")
     }
 
-    /// Returns the stored state of every region.
     pub(super) fn regions(&self) -> Result<BTreeMap<RegionId, Region>> {
         let mut regions = BTreeMap::new();
         let mut cursor = self.db.cursor();
@@ -86,13 +83,11 @@ impl RaftLog {
         Ok(regions)
     }
 
-    /// Returns the stored entry at `index`.
     pub(super) fn entry(&self, region: RegionId, index: LogIndex) -> Result<Option<StoredEntry>> {
         let read = |value: &[u8]| decode(value, index, &self.path);
         self.db.get(&entry_key(region, index), Tier::All, read)?.transpose()
     }
 
-    /// Returns the entries of a region from `index` on.
     pub(super) fn entries_from(&self, region: RegionId, index: LogIndex) -> Entries<'_> {
         let mut cursor = self.db.cursor();
         cursor.seek(&entry_key(region, index));

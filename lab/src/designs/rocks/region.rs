@@ -89,7 +89,6 @@ impl Region {
         Ok(())
     }
 
-    /// Starts a new incarnation after this entry.
     pub(super) fn start(&mut self, at: (LogIndex, Term)) {
         let hard_state = if self.destroyed { HardState::default() } else { self.hard_state };
         let incarnation = self.incarnation + 1;

@@ -11,7 +11,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use stele_types::{Error, Result, checksum};
 
-/// Position and checksum of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pointer {
     pub offset: u64,
@@ -19,7 +18,6 @@ pub(super) struct Pointer {
     pub crc: u32,
 }
 
-/// Value log of a store.
 #[derive(Debug)]
 pub(super) struct ValueLog {
     file: File,
@@ -69,7 +67,6 @@ impl ValueLog {
         Ok(())
     }
 
-    /// Syncs everything written.
     pub(super) fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|source| Error::io("sync", &self.path, source))
     }

@@ -6,7 +6,6 @@ use crate::embedded::child::{number, text};
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-/// Names on the command line.
 pub(super) const NAMES: [&str; 3] = ["bounded", "unbounded", "defaults"];
 /// Terms that are measured by default.
 pub(super) const USUAL: [&str; 2] = ["bounded", "unbounded"];
@@ -19,23 +18,18 @@ pub(super) enum Fairness {
     /// Each store collects garbage in its own way and must end below [`SPACE_AMP_MAX`]. A store
     /// that does not is compacted until it does, and those writes count.
     Bounded {
-        /// Size of a value file.
         file_bytes: u64,
         /// Dead share of a value file from which fjall empties it. Its defaults (the oldest quarter
         /// of the files that are a quarter dead) do not keep the bound.
         stale_share: f32,
     },
     /// Neither store moves values to free space. Both remove files without live values.
-    Unbounded {
-        /// Size of a value file.
-        file_bytes: u64,
-    },
+    Unbounded { file_bytes: u64 },
     /// Default settings of each store, without a bound on space.
     Defaults,
 }
 
 impl Fairness {
-    /// Reads the terms from a measurement's settings.
     pub(super) fn read(settings: &Value) -> Result<Self> {
         let file_bytes = number(settings, "file_bytes")?;
         Ok(match text(settings, "fairness")? {

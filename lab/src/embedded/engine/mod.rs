@@ -39,7 +39,6 @@ const STORES: [&str; 2] = ["stele", "fjall"];
 #[cfg(feature = "rocksdb")]
 const STORES: [&str; 3] = ["stele", "fjall", "rocksdb"];
 
-/// Interface of a durable store in this benchmark.
 pub(super) trait Durable {
     /// Writes all pairs with one sync.
     fn write(&mut self, pairs: &[([u8; KEY_BYTES], &[u8])]) -> Result<()>;
@@ -53,7 +52,6 @@ pub(super) trait Durable {
     fn scan(&self) -> Result<(u64, u64)>;
 }
 
-/// Runs all terms, value sizes and stores with interleaved rounds, then prints medians and ratios.
 pub(super) fn run(args: &Args) -> Result<()> {
     let sizes = args.sizes("values", &[1 << 10, 16 << 10, 256 << 10], &[1 << 10, 16 << 10])?;
     let bytes = args.size("bytes", 1 << 30, 4 << 20)?;
@@ -112,7 +110,6 @@ fn compare(report: &Report, pairing: &Value, results: &BTreeMap<&str, Vec<Value>
     Ok(())
 }
 
-/// Measures one store with one value size.
 pub(super) fn one(settings: &Value) -> Result<Value> {
     let dir = Path::new(text(settings, "dir")?);
     let home = dir.join("store");

@@ -20,7 +20,6 @@ const SAMPLES_PER_KEY: u64 = 8;
 pub(super) type Figures = Vec<(&'static str, f64)>;
 
 pub(super) struct Work {
-    /// Directory of the store.
     pub home: PathBuf,
     pub keys: u64,
     pub value_bytes: u64,

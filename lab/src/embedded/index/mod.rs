@@ -23,7 +23,6 @@ use stele_types::Prng;
 
 const VALUE_BYTES: usize = 20;
 const SCAN_PAIRS: usize = 100;
-/// Cache size of every store.
 const CACHE_BYTES: usize = 256 << 20;
 const MEMTABLE_BYTES: usize = 64 << 20;
 
@@ -32,7 +31,6 @@ const STORES: [&str; 4] = ["stele", "lsm-tree", "fjall", "redb"];
 #[cfg(feature = "rocksdb")]
 const STORES: [&str; 5] = ["stele", "lsm-tree", "fjall", "redb", "rocksdb"];
 
-/// Interface of an ordered store in this benchmark.
 trait Ordered {
     /// Sets a key; durability is not required.
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
@@ -45,7 +43,6 @@ trait Ordered {
     fn scan(&self, from: &[u8], limit: usize) -> Result<(usize, usize)>;
 }
 
-/// Runs all stores and sizes with interleaved rounds, then prints medians and ratios.
 pub(super) fn run(args: &Args) -> Result<()> {
     let sizes = args.sizes("keys", &[5_000_000, 20_000_000], &[20_000])?;
     let stores = args.names("stores", &STORES, &STORES)?;
@@ -85,7 +82,6 @@ fn compare(report: &Report, keys: u64, results: &BTreeMap<&str, Vec<Value>>) -> 
     Ok(())
 }
 
-/// Measures one store with one size.
 pub(super) fn one(settings: &Value) -> Result<Value> {
     let dir = Path::new(text(settings, "dir")?);
     let mut store: Box<dyn Ordered> = match text(settings, "store")? {

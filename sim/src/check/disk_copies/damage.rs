@@ -18,7 +18,6 @@ const ENDS_TRIED: usize = 3;
 const TRIES_MAX: usize = 8;
 const SLICE_BYTES: u64 = 32 << 10;
 
-/// Damage done to a disk.
 struct InjectedDamage {
     text: String,
     /// Permitted reaction of the store.
@@ -54,7 +53,6 @@ fn last_edit(copy: &DiskCopy, live: &ObservedState, prng: &mut Prng) -> Option<S
     opens_with(&copy, flip_manifest(&copy, prng, 120)?, live)
 }
 
-/// Returns what is wrong with a store that opens with that damage.
 fn opens_with(copy: &DiskCopy, damage: InjectedDamage, live: &ObservedState) -> Option<String> {
     let (store, opened) = match (copy.open(), damage.may) {
         (Ok(_), Expectation::MustRefuse) => {

@@ -16,7 +16,6 @@ use stele_types::{
 const NEW: [u8; 100] = [b'n'; 100];
 /// Approximate number of disk operations of an installation.
 const OPERATIONS: u64 = 24;
-/// Size of a manifest frame's header.
 const FRAME_HEADER_BYTES: u64 = 16;
 
 /// Fault before or after an installation.
@@ -136,11 +135,9 @@ impl Trouble {
     }
 }
 
-/// State of a region before and after a snapshot.
 struct Case {
     region: RegionId,
     ranges: Vec<KeyRange>,
-    /// Last entry of the snapshot.
     at: (LogIndex, Term),
     /// Start of the region's log before the installation.
     truncated: (LogIndex, Term),
@@ -187,7 +184,6 @@ impl Case {
     }
 }
 
-/// Frames of a manifest.
 struct Edits {
     path: PathBuf,
     frames: Vec<(u64, Vec<Change>)>,
@@ -213,14 +209,12 @@ impl Edits {
         is_same.then_some(self)
     }
 
-    /// Returns the number of the first copy of the last edit.
     fn first_of_last(&self) -> Option<usize> {
         let (_, last) = self.frames.last()?;
         let others = self.frames.iter().rev().skip_while(|(_, edit)| edit == last);
         Some(others.count())
     }
 
-    /// Flips a bit in a frame's header.
     fn flip(&self, copy: &DiskCopy, frame: usize, prng: &mut Prng) -> Option<()> {
         let (offset, _) = self.frames.get(frame)?;
         let (path, bit) = (self.path.clone(), prng.below(8) as u8);

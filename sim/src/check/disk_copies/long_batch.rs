@@ -11,7 +11,6 @@ const BATCH_BYTES: usize = 600 << 10;
 const SEGMENT_BYTES: u64 = 1_400 << 10;
 /// The first two batches fill the existing segment; the last one is written while it is encoded.
 const BATCHES: u64 = 4;
-/// Key of the entries.
 const KEY: &[u8] = b"~long";
 
 pub(super) fn check(copy: &DiskCopy, prng: &mut Prng) -> Option<String> {

@@ -24,7 +24,6 @@ use stele_types::{Prng, Result};
 const COPIES_MAX: u64 = 4;
 const CUTS_MAX: u64 = 2;
 
-/// Remaining copies of a run.
 pub(super) struct DiskCopies {
     prng: Prng,
     left: u64,
@@ -32,13 +31,11 @@ pub(super) struct DiskCopies {
 }
 
 impl DiskCopies {
-    /// Creates the budget of a plan.
     pub(super) fn new(plan: &Plan) -> Self {
         Self { prng: fork(plan.seed, "twins"), left: COPIES_MAX, cuts_left: CUTS_MAX }
     }
 }
 
-/// Copy of a disk, and the clock and options to open it.
 struct DiskCopy {
     disk: SimVfs,
     clock: Arc<NodeClock>,
@@ -56,7 +53,6 @@ impl DiskCopy {
         self.open().map(|(store, _)| store)
     }
 
-    /// Returns a copy of the disk after a process crash.
     fn killed(&self) -> Self {
         let disk = self.disk.fork();
         Self { disk, clock: self.clock.clone(), options: self.options.clone() }
@@ -70,13 +66,11 @@ impl DiskCopy {
         }
     }
 
-    /// Returns a copy after a power cut.
     fn cut(&self, prng: &mut Prng) -> Self {
         Self { disk: self.disk.restart(prng.draw()), ..self.killed() }
     }
 }
 
-/// Check of one copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CopyCheck {
     Power,

@@ -10,7 +10,6 @@ use stele_types::{KeyRange, LogIndex, Region, RegionId, RegionPhase, Result, key
 /// Limit of bytes read together.
 const READ_BYTES: usize = 1 << 20;
 
-/// Regions, runs and pairs of a store.
 pub(super) struct ObservedState {
     pub regions: BTreeMap<RegionId, Progress>,
     runs: BTreeMap<u64, String>,
@@ -18,12 +17,10 @@ pub(super) struct ObservedState {
     merged_regions: BTreeSet<RegionId>,
 }
 
-/// Returns all pairs of a store.
 pub(super) fn pairs(engine: &Store) -> Result<Vec<Pair>> {
     engine.view()?.scan(&ScanOptions::new(KeyRange::new(Vec::new(), Vec::new()), usize::MAX))
 }
 
-/// Returns the applied index of each region.
 pub(super) fn applied(engine: &Store) -> BTreeMap<RegionId, LogIndex> {
     let regions = engine.log().regions().into_iter();
     let present = regions.filter_map(|id| Some((id, engine.progress(id)?)));
@@ -63,7 +60,6 @@ impl ObservedState {
         present.map(|(id, it)| (*id, it.applied)).collect()
     }
 
-    /// Returns what a copy lacks or has differently.
     pub(super) fn missing_in(&self, copy: &Self) -> Option<String> {
         if let Some(text) = self.logs_missing_in(copy) {
             return Some(text);
@@ -76,7 +72,6 @@ impl ObservedState {
         new.map(|region| format!("region {region} is merged away, which was not applied before"))
     }
 
-    /// Returns the same for logs alone.
     pub(super) fn logs_missing_in(&self, copy: &Self) -> Option<String> {
         self.regions.iter().find_map(|(id, was)| {
             let now = copy.regions.get(id).copied().unwrap_or_default();
@@ -117,7 +112,6 @@ pub(super) fn catch_up(engine: &Store, upto: &BTreeMap<RegionId, LogIndex>) -> R
     Ok(true)
 }
 
-/// Returns the first difference between two stores.
 pub(super) fn difference(one: &[Pair], other: &[Pair]) -> Option<String> {
     if one == other {
         return None;

@@ -9,7 +9,6 @@ use stele_simulated_disk::{CrashAt, CrashPoint, Event, Fault, Operation};
 use stele_storage::StateMachine;
 use stele_types::{LogIndex, Prng, RegionId};
 
-/// Limit of maintenance slices before the second crash.
 const SLICES_MAX: usize = 12;
 const SLICE_BYTES: u64 = 32 << 10;
 /// Further power cuts after which the copy must open.

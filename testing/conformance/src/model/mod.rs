@@ -1,9 +1,5 @@
 //! The engine as a map in memory: the shortest implementation of what every engine must do, and the
-//! reference of differential tests.
-//!
-//! The model as a subject of its own suite.
-//!
-//! Staged snapshot pairs of the model.
+//! reference of differential tests. It is a subject of its own suite too.
 
 mod region;
 
@@ -506,9 +502,7 @@ impl ModelIngest {
 #[derive(Clone, Debug)]
 pub struct ModelView {
     pairs: Arc<Pairs>,
-    /// Keys with unreadable values.
     lost: Arc<BTreeSet<Bytes>>,
-    /// Ranges with unknown contents.
     lost_ranges: Arc<Vec<KeyRange>>,
     /// Gets count as reads of the device.
     is_cold: bool,

@@ -27,7 +27,6 @@ pub fn random<F: Factory>(factory: &F, seed: u64, ops: usize) -> Result<(), Fail
     Err(Failure { law: LAW, detail })
 }
 
-/// Step at which a history failed, and the failure.
 #[derive(Clone)]
 struct Broken {
     step: String,

@@ -161,12 +161,10 @@ pub(super) fn key_in(owned: &[u64], number: u64) -> Option<Bytes> {
     Some(key(space_of(owned, number)?, number))
 }
 
-/// Returns the key at a place in the order of all keys.
 pub(super) fn key_at(place: u64) -> Bytes {
     key(1 + place / KEYS, place % KEYS)
 }
 
-/// Returns a value that identifies the entry it came from.
 pub(super) fn value(bytes: u64, index: u64, term: u64) -> Bytes {
     let stamp = (index * 131 + term * 17) as u8;
     (0..bytes).map(|at| stamp ^ (at as u8).wrapping_mul(7)).collect::<Vec<u8>>().into()

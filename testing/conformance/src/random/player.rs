@@ -1,7 +1,5 @@
-//! Executes steps on an engine and on the model, and compares the two.
-//!
-//! Shrinks a failing list: leaves out halves, quarters, … single elements, for as long as the rest
-//! still fails.
+//! Executes steps on an engine and on the model, and compares the two. A failing list is shrunk:
+//! halves, quarters, … single elements are left out, for as long as the rest still fails.
 
 use super::super::subject::{Subject, contents, everything, hard_state, mark, refused};
 use super::super::{Check, Factory};
@@ -25,9 +23,7 @@ pub(super) struct Player<'f, F: Factory> {
     /// The model never crashes: after a crash the engine is brought back to the model's state.
     model: ModelEngine,
     views: Vec<(<F::Engine as StateMachine>::View, ModelView)>,
-    /// Owner of each space of keys.
     owners: BTreeMap<u64, u64>,
-    /// Staged pairs, and the spaces they cover.
     ingest: Option<Ingest<F>>,
 }
 

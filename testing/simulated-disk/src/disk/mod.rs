@@ -38,7 +38,6 @@ pub(super) struct Disk {
     pub copies: Option<u64>,
 }
 
-/// Extent to which an operation takes effect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Whole,
@@ -99,7 +98,6 @@ impl Disk {
         }
     }
 
-    /// Returns the disk after a power cut.
     pub(super) fn restart(&self, seed: u64) -> Self {
         let mut disk = Self::new(SimOptions { seed, ..self.options.clone() });
         disk.record_writes = self.record_writes;

@@ -50,7 +50,6 @@ impl Client {
     }
 }
 
-/// What a user sees.
 #[derive(Clone, Copy, Debug)]
 enum Seen {
     /// An error with this text after one request that the cluster ended.
@@ -132,7 +131,6 @@ const REBUILT: Case = Case {
     text: "the client ends the process with status 1, on purpose",
 };
 
-/// Returns the table.
 #[cfg(test)]
 fn table() -> String {
     let cases = [&LONG_KEY, &SWAP, &WRITE, &FULL, &REVERSE, &MOVED, &REBUILT];
@@ -149,7 +147,6 @@ fn line(case: &Case, client: Client) -> String {
     line
 }
 
-/// Provokes every line and prints the table of what was seen.
 pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let mut seen = HEAD.to_owned();
     three_nodes(setup, report, &mut seen).await?;
@@ -160,7 +157,6 @@ pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A program that waits for its call.
 struct Waiting<'a> {
     case: &'a Case,
     client: Client,
@@ -231,7 +227,6 @@ fn command(setup: &Setup, client: Client) -> Result<Command> {
     })
 }
 
-/// Checks what a program printed and adds its line.
 fn check(
     (case, client, printed): (&Case, Client, Printed),
     finals: u64,
@@ -281,7 +276,6 @@ async fn finals(cluster: &Cluster) -> Result<u64> {
     Ok(sum)
 }
 
-/// Makes the call of each client of a case in an undisturbed cluster.
 async fn each(
     setup: &Setup,
     cluster: &Cluster,

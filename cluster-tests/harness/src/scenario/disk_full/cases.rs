@@ -41,7 +41,6 @@ enum Small {
     All,
 }
 
-/// One case.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     small: Small,
@@ -75,7 +74,6 @@ const FULL: [Case; 12] = [
     case(Small::All, 1 << 10, 16 << 20),
 ];
 
-/// Runs all cases, or the short ones.
 pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let cases: &[Case] = if setup.short { &SHORT } else { &FULL };
     for (number, case) in cases.iter().enumerate() {
@@ -95,7 +93,6 @@ pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A case that runs.
 struct Trial {
     case: Case,
     number: usize,
@@ -176,7 +173,6 @@ impl Trial {
         Ok(())
     }
 
-    /// Deletes the values of a range of requests.
     async fn delete(&mut self, requests: std::ops::Range<u64>) -> Result<()> {
         let (start, end) = (key(requests.start, 0), key(requests.end, 0));
         let started = Instant::now();
@@ -323,7 +319,6 @@ fn key(request: u64, at: usize) -> String {
     format!("fill/{request:020}/{at:06}")
 }
 
-/// Allocates all blocks of a device that are free.
 fn fill_device(path: &std::path::Path) -> Result<()> {
     use rustix::fs::{FallocateFlags, fallocate};
     let file = File::create(path)?;

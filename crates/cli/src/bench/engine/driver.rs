@@ -15,13 +15,11 @@ use stele_types::{Error, Prng, Result};
 const TICK: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(5);
 
-/// Measurements of a run.
 pub(super) struct Run {
     pub seconds: f64,
     pub operations: u64,
     pub errors: u64,
     pub not_found: u64,
-    /// Bytes of keys and values written.
     pub payload_bytes: u64,
     pub read_bytes: u64,
     pub latencies: Latencies,

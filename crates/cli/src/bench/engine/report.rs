@@ -65,7 +65,6 @@ fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// Formats the line that is printed each second.
 pub(super) fn progress_line(
     seconds: u64,
     (done, of): (u64, u64),
@@ -91,11 +90,9 @@ fn duration(us: f64) -> String {
     if us >= 1000.0 { format!("{:.1} ms", us / 1000.0) } else { format!("{us:.0} µs") }
 }
 
-/// Report of a run.
 pub(super) struct Report<'a> {
     pub args: &'a Bench,
     pub run: &'a Run,
-    /// Written during the run.
     pub foreground: Account,
     /// Written during the run and the wait for garbage collection after it.
     pub total: Account,
@@ -104,7 +101,6 @@ pub(super) struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// Prints the report for people to standard error.
     pub(super) fn print_text(&self) {
         let run = self.run;
         let all = run.latencies.all();
@@ -130,7 +126,6 @@ impl Report<'_> {
         );
     }
 
-    /// Returns the report as one JSON object.
     pub(super) fn to_json(&self) -> Value {
         let run = self.run;
         let payload = run.payload_bytes;

@@ -14,7 +14,6 @@ use std::collections::BTreeSet;
 use stele_server::recover::{Planned, RegionOutcome, SurvivingReplica, uncovered};
 use stele_types::{KeyRange, Result, StoreId};
 
-/// Text before the end of a dry run.
 const DRY_RUN: &str = "nothing was changed. Entries that only lost stores hold are lost permanently. If they \
                        may come back, wait for them. Add `--yes` to carry this out\n";
 

@@ -99,7 +99,6 @@ fn describe(origin: &Origin, now_s: u64) -> String {
     }
 }
 
-/// Recovers the regions of which the source is here, and prints the result.
 fn recover(dirs: &mut BTreeMap<StoreId, OfflineDir>, planned: &[Planned], version: u64) -> Outcome {
     let failed = recover_all(dirs, planned, version, |region, stores| {
         print(&format!("region {region} goes on with {}\n", super::list(stores)));

@@ -159,7 +159,6 @@ async fn until_done(control: &Control, request: RecoverReplicaRequest) -> Result
     }
 }
 
-/// Waits until a store that is left leads the region.
 async fn until_led(control: &Control, id: RegionId, stores: &[StoreId]) -> Result<()> {
     let started = Instant::now();
     loop {

@@ -19,18 +19,13 @@ use stele_types::{ClusterId, Error, LogIndex, Region, Result, StoreId, Term};
 /// Longest line: a descriptor with two keys of 8 KiB in hexadecimal digits, and its peers.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// What is known of the replicas that are left.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ReplicaSurvey {
-    /// Replicas on stores that are not lost.
     pub replicas: Vec<SurvivingReplica>,
-    /// Regions that the placement group has recorded.
     pub recorded: Vec<Region>,
-    /// Where and when the replicas were read.
     pub origin: Origin,
 }
 
-/// Where and when replicas were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Origin {
     /// Cluster; 0 if unknown.
@@ -39,7 +34,6 @@ pub(super) struct Origin {
     pub time_s: u64,
     /// Stores of the cluster, as far as the directories name them.
     pub members: BTreeSet<StoreId>,
-    /// Greatest version of the list of members.
     pub version: u64,
 }
 
@@ -68,7 +62,6 @@ impl ReplicaSurvey {
         lines.filter_map(|line| line.as_object().cloned()).collect()
     }
 
-    /// Returns all stores of the cluster that are known.
     pub(super) fn stores(&self) -> BTreeSet<StoreId> {
         let replicas = self.replicas.iter().map(|replica| &replica.region);
         let peers = replicas.chain(&self.recorded).flat_map(|region| &region.peers);

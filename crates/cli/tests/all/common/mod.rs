@@ -6,7 +6,6 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Result of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub code: i32,
@@ -67,7 +66,6 @@ pub(crate) fn run_with(store: &Path, line: &str, input: &[u8]) -> Ran {
     }
 }
 
-/// Returns bytes that depend on the seed.
 pub(crate) fn content(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..bytes)
@@ -80,7 +78,6 @@ pub(crate) fn content(seed: u64, bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Returns every file below `dir` with its content, by relative path.
 pub(crate) fn tree(dir: &Path) -> std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> {
     let mut files = std::collections::BTreeMap::new();
     let mut folders = vec![dir.to_path_buf()];

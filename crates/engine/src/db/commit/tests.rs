@@ -14,7 +14,6 @@ use stele_types::ManualClock;
 
 const DIR: &str = "/store";
 
-/// Place between two steps of the pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     BeforeAppend,
@@ -22,7 +21,6 @@ enum Place {
     AfterApply,
 }
 
-/// A store that calls a hook between the steps.
 struct Interrupted {
     store: Arc<Store>,
     hook: Box<dyn Fn(Place) + Send + Sync>,

@@ -15,8 +15,6 @@
 //!
 //! Invariant: writes of one store complete in the order of their commits. A read is ordered only
 //! after the calls that were completed before its submission.
-//!
-//! Start of calls: writes join the group commit, reads wait for a reading thread.
 
 mod state;
 #[cfg(test)]
@@ -252,7 +250,6 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Checks the limits of the store and the bounds of the queue.
     fn check(&self, options: &QueueOptions) -> Result<()> {
         let bound = |name: &str, bytes: usize, most: usize| {
             if bytes <= most {

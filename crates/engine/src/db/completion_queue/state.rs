@@ -172,12 +172,10 @@ pub(in crate::db) struct Ticket {
 }
 
 impl Ticket {
-    /// Puts the call's result into the queue.
     pub(crate) fn complete(mut self, result: Result<Answer>) {
         self.finish(result);
     }
 
-    /// Frees the slot of a call that was not accepted.
     pub(crate) fn withdraw(mut self) {
         self.is_open = false;
         self.queue.withdraw(self.reserved_bytes);

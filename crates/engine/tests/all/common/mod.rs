@@ -11,7 +11,6 @@ use stele_simulated_disk::{SimOptions, SimVfs};
 use stele_types::ManualClock;
 use stele_vfs::Vfs;
 
-/// Directory of the tests' store.
 pub(crate) const DIR: &str = "/store";
 
 /// Returns options with which a few dozen writes roll segments, flush, merge, sort and collect
@@ -50,7 +49,6 @@ pub(crate) fn disk(seed: u64) -> SimVfs {
     SimVfs::new(SimOptions { seed, ..SimOptions::default() })
 }
 
-/// Creates a clock that does not advance by itself.
 pub(crate) fn clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(1_000_000))
 }
@@ -81,17 +79,14 @@ fn rewrite_identity(disk: &SimVfs, change: impl Fn(&str) -> Option<String>) {
     disk.write_file(&path, format!("{body}crc32c {crc:08x}\n").as_bytes());
 }
 
-/// Expected content of a store.
 pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Returns all pairs of a store.
 pub(crate) fn contents(db: &Db) -> stele_engine::Result<Model> {
     db.iter(KeyRange::all(), Order::Forward)?
         .map(|pair| pair.map(|p| (p.key.to_vec(), p.value.to_vec())))
         .collect()
 }
 
-/// Describes how a store differs from the model, by scans in both directions and by gets.
 pub(crate) fn difference(db: &Db, model: &Model) -> Option<String> {
     let found = match contents(db) {
         Ok(found) => found,
@@ -125,7 +120,6 @@ fn show(key: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(key))
 }
 
-/// Returns the files in the store's directory that nothing refers to.
 pub(crate) fn leaked(disk: &SimVfs, db: &Db, options: &Options) -> Vec<String> {
     leaked_of(disk, db.store(), options)
 }
@@ -187,7 +181,6 @@ impl Random {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// Returns bytes that do not repeat.
     pub(crate) fn bytes(&mut self, n: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(n + 8);
         while out.len() < n {

@@ -48,7 +48,6 @@ fn key(number: u64) -> Vec<u8> {
     format!("key-{number:08}").into_bytes()
 }
 
-/// Creates a store with these values, and flushes or compacts it.
 fn large(
     seed: u64,
     values: impl Iterator<Item = (u64, Vec<u8>)>,
@@ -112,7 +111,6 @@ impl Large {
         panic!("the pass is complete: {:?}", self.store.scrub_stats());
     }
 
-    /// Ends the process and starts it again on the same disk.
     fn restart(self) -> Self {
         let Self { disk, store, clock } = self;
         drop(store);

@@ -12,7 +12,6 @@ use stele_simulated_disk::{Fault, SimVfs};
 
 const BOUNDS: QueueOptions = QueueOptions { depth: 8, key_bytes_max: 32, value_bytes_max: 500 };
 
-/// Opens a set with threads.
 fn open(disks: &[SimVfs], partition: Partition) -> Shards {
     let options = Options { background: true, ..tiny() };
     let places = disks.iter().enumerate().map(|(shard, disk)| place(disk, shard, &options));

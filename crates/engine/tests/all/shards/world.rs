@@ -15,7 +15,6 @@ use stele_simulated_disk::SimVfs;
 pub(super) const SHARDS: usize = 3;
 pub(super) const SET: SetId = SetId(0x5e1e);
 
-/// A call that changes something.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Put(Vec<u8>, Vec<u8>),
@@ -87,7 +86,6 @@ pub(super) fn contents(shards: &Shards, order: Order) -> Result<Vec<(Vec<u8>, Ve
     pairs.map(|pair| pair.map(|p| (p.key.to_vec(), p.value.to_vec()))).collect()
 }
 
-/// Returns the content of a shard after a step.
 fn after(model: &Model, step: &Step, has: &dyn Fn(&[u8]) -> bool) -> Model {
     let before = model;
     let mut model = model.clone();
@@ -138,7 +136,6 @@ impl World {
         Self { disks: disks(seed), shards: None, partition, options, expected }
     }
 
-    /// Opens the set, or creates it.
     pub(super) fn open(&mut self) -> Result<()> {
         let places = self.disks.iter().enumerate();
         let places = places.map(|(shard, disk)| place(disk, shard, &self.options)).collect();
@@ -216,7 +213,6 @@ impl World {
         }
     }
 
-    /// Replaces each disk by its state after a power cut at this moment.
     pub(super) fn cut(&mut self, seed: u64) {
         self.shards = None;
         let cut = |(disk, n): (&SimVfs, u64)| disk.restart(seed ^ n);
@@ -244,7 +240,6 @@ impl World {
         self.merged_difference()
     }
 
-    /// Describes how scans over all shards and single reads differ from the model.
     fn merged_difference(&self) -> Option<String> {
         let mut all = self.model();
         let forward = contents(self.shards(), Order::Forward).unwrap();

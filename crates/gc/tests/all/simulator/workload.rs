@@ -1,19 +1,20 @@
 //! Selection of the next key to update.
 
-/// Distribution of updates over keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Keys {
-    /// No updates.
     None,
-    /// Every key alike.
     Uniform,
     /// `of_updates` go to `share` of the keys.
-    Hot { share: f64, of_updates: f64 },
+    Hot {
+        share: f64,
+        of_updates: f64,
+    },
     /// Zipf by rejection inversion over scrambled ranks (YCSB's 0.99).
-    Zipf { theta: f64 },
+    Zipf {
+        theta: f64,
+    },
 }
 
-/// A seeded stream of keys.
 pub(super) struct Workload {
     keys: Keys,
     count: usize,
@@ -41,7 +42,6 @@ impl Workload {
         (self.state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Iterates over the keys in the order in which they are inserted.
     pub(super) fn inserts(&self) -> impl Iterator<Item = u32> + use<> {
         let count = self.count;
         (0..count).map(move |i| scramble(i, count))

@@ -26,7 +26,6 @@ fn fill(store: &mut Store, step_s: u64) {
     assert_eq!(store.index.version().tiers().len(), 1);
 }
 
-/// Lets the clock run while the store is at rest.
 fn rest(store: &Store, seconds: u64) {
     for _ in 0..seconds / STEP_S {
         store.clock.advance_seconds(STEP_S);

@@ -20,7 +20,6 @@ pub(super) const REGION: RegionId = RegionId(1);
 pub(super) const TERM: Term = Term(1);
 pub(super) const SEGMENT_BYTES: u64 = 64 << 10;
 
-/// Options of a test.
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
     pub gc: GcOptions,
@@ -28,7 +27,6 @@ pub(super) struct Setup {
     pub memtable_bytes_max: usize,
     pub segment_bytes_max: u64,
     pub time_source: TimeSource,
-    /// Time of the clock at the open.
     pub unix_s: u64,
 }
 
@@ -50,7 +48,6 @@ impl Default for Setup {
     }
 }
 
-/// Stand-in for the engine, which owns the store.
 pub(super) struct Owner {
     pub log: Arc<Log>,
     pub index: Arc<Index>,
@@ -170,7 +167,6 @@ impl Store {
         Ok(Self { vfs, clock, log, index, owner, gc, setup, model, seq })
     }
 
-    /// Cuts the power, then reopens the store with what survived.
     pub(super) fn crash(self, seed: u64) -> Self {
         self.vfs.crash_now();
         let vfs = self.vfs.restart(seed);
@@ -190,7 +186,6 @@ impl Store {
         self.model.insert(key.to_vec(), value.to_vec());
     }
 
-    /// Writes one batch.
     pub(super) fn put_all(&mut self, pairs: &[(Vec<u8>, Vec<u8>)]) {
         let mut command = CommandBuilder::new();
         for (key, value) in pairs {
@@ -270,7 +265,6 @@ impl Store {
         }
     }
 
-    /// Makes the value of `key` unreadable.
     pub(super) fn damage(&self, key: &[u8]) {
         let at = self.locator(key);
         self.vfs
@@ -278,7 +272,6 @@ impl Store {
             .expect("corrupt");
     }
 
-    /// Makes the device refuse to read the value of `key`.
     pub(super) fn refuse(&self, key: &[u8]) {
         let at = self.locator(key);
         let (offset, bytes) = (u64::from(at.offset), u64::from(at.length));
@@ -300,7 +293,6 @@ impl Store {
         }
     }
 
-    /// Checks that the store holds exactly what the model holds.
     pub(super) fn check(&self) {
         let mut iter = self.index.view().iter(KeyRange::all(), Direction::Forward).expect("iter");
         let mut expected = self.model.iter();
@@ -351,7 +343,6 @@ fn replay(log: &Log, index: &Index, checkpoint: &Checkpoint) -> Result<(Seq, u64
     Ok((seq, bytes))
 }
 
-/// Returns a value that identifies its key and round.
 pub(super) fn value(key: u32, round: u32, bytes: usize) -> Vec<u8> {
     let mut value = format!("{key}/{round}/").into_bytes();
     value.resize(bytes.max(value.len()), (key.wrapping_mul(31) ^ round) as u8);

@@ -34,7 +34,6 @@ fn keys(of: &[u32]) -> Vec<Vec<u8>> {
     of.iter().map(|i| key(*i)).collect()
 }
 
-/// Installs other replicas' copies.
 fn repair(store: &mut Store, repaired: &[u32]) {
     let places: Vec<_> = repaired.iter().map(|i| (key(*i), store.locator(&key(*i)))).collect();
     for &i in repaired {

@@ -108,7 +108,6 @@ impl Store {
         self.index.publish(Seq(self.seq));
     }
 
-    /// Freezes the memtable after `position` operations of the list.
     pub(crate) fn freeze(&self, position: usize) {
         self.index.freeze(checkpoint(position));
     }
@@ -158,7 +157,6 @@ impl Store {
         entries.into_iter().map(|e| e.name).filter(|name| name.ends_with(".run")).collect()
     }
 
-    /// Checks that every file in the directory is referenced, and every referenced file is intact.
     pub(crate) fn check_files(&self, context: &str) {
         let mut expected: BTreeSet<String> =
             self.index.version().runs().map(|run| format!("{:08x}.run", run.id().0)).collect();
@@ -202,7 +200,6 @@ pub(crate) fn get(view: &View, key: &[u8]) -> Result<Option<(u32, u64)>> {
     })
 }
 
-/// Mover of every value of one file to another.
 pub(crate) struct MoveFile {
     pub from: FileId,
     pub to: FileId,

@@ -34,7 +34,6 @@ pub(crate) fn disk(seed: u64) -> SimVfs {
     SimVfs::new(SimOptions { seed, block_bytes: Some(512), ..SimOptions::default() })
 }
 
-/// Returns why the log does not open.
 pub(crate) fn refused(disk: &SimVfs) -> Error {
     match open_with(disk, options(), RecoverFrom::default()) {
         Ok((_, recovery)) => panic!("opened: {recovery:?}"),
@@ -85,7 +84,6 @@ pub(crate) fn batch(records: Vec<Record>) -> LogBatch {
     LogBatch { records }
 }
 
-/// Returns an incompressible value that identifies its place in a test.
 pub(crate) fn value(n: u64, bytes: usize) -> Vec<u8> {
     let mut state = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut out = Vec::with_capacity(bytes + 8);
@@ -112,7 +110,6 @@ pub(crate) fn truncate(log: &Log, region: RegionId, index: u64) -> Result<Append
     log.append(&batch(vec![Record::Mark(region, mark)]))
 }
 
-/// Checks that entry `index` holds exactly what `put` wrote.
 pub(crate) fn assert_put(log: &Log, region: RegionId, index: u64, bytes: usize) {
     let entries = log.entries(region, LogIndex(index), LogIndex(index + 1), 0).unwrap();
     assert_eq!(entries.len(), 1, "entry {index} of region {region}");

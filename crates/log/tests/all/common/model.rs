@@ -68,7 +68,6 @@ impl Model {
         }
     }
 
-    /// Returns the first difference between the log and the model, if any.
     pub(crate) fn difference(&self, log: &Log) -> Option<String> {
         if log.regions() != self.regions.keys().copied().collect::<Vec<_>>() {
             return Some(format!("regions {:?}", log.regions()));
@@ -116,7 +115,6 @@ impl Model {
     }
 }
 
-/// A small deterministic generator.
 pub(crate) struct Random(pub u64);
 
 impl Random {
@@ -132,7 +130,6 @@ impl Random {
         self.next() % n.max(1)
     }
 
-    /// Returns a batch that the model's regions accept.
     pub(crate) fn batch(&mut self, model: &Model, value_bytes_max: u64) -> LogBatch {
         let mut after = model.clone();
         let mut batch = LogBatch::default();

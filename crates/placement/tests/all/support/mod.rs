@@ -14,7 +14,6 @@ pub(crate) fn seconds(seconds: u64) -> Millis {
     Millis(seconds * 1000)
 }
 
-/// State lines before the cluster is built.
 #[derive(Default)]
 pub(crate) struct Draft {
     pairs: Vec<PairChange>,
@@ -208,7 +207,6 @@ pub(crate) fn region(line: &str) -> RegionReport {
     report
 }
 
-/// Formats an order as a line, with peers named by their stores.
 pub(crate) fn order_text(order: &operator::Order) -> String {
     use operator::Order::*;
     match order {

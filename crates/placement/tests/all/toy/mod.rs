@@ -12,19 +12,15 @@ use stele_types::*;
 pub(crate) struct ToyStore {
     pub address: String,
     pub alive: bool,
-    /// Tick of the last change of `alive`.
     pub changed: u64,
     /// Tick since which an append to the device does not end.
     pub hangs_since: Option<u64>,
     /// Operations a second that the device does now.
     pub speed: u64,
-    /// Bytes that the store can hold.
     pub usable_bytes: u64,
-    /// Value of the label `rack`.
     pub rack: String,
 }
 
-/// Actual state of a region.
 pub(crate) struct ToyRegion {
     pub region: Region,
     pub leader: Option<Peer>,
@@ -43,13 +39,10 @@ pub(crate) struct Toy {
     pub operators: Operators,
     pairs: BTreeMap<Bytes, Bytes>,
     peers_ever: BTreeSet<PeerId>,
-    /// Log of events, printed when a check fails.
     pub events: Vec<String>,
     /// Transfers of leadership by operators that only move leaders, by region.
     pub leader_moves: BTreeMap<RegionId, u64>,
-    /// Replicas that were moved for the balance.
     pub replica_moves: u64,
-    /// Greatest number of the operators seen.
     last_operator: OperatorId,
 }
 
@@ -253,7 +246,6 @@ impl Toy {
         }
     }
 
-    /// Makes the device of a store do so many operations a second.
     pub(crate) fn set_speed(&mut self, store: StoreId, speed: u64) {
         if let Some(known) = self.stores.get_mut(&store) {
             known.speed = speed;
@@ -331,7 +323,6 @@ impl Toy {
         }
     }
 
-    /// Grows or splits some region.
     pub(crate) fn grow(&mut self) {
         let ids: Vec<RegionId> = self.regions.keys().copied().filter(|id| id.0 != 1).collect();
         let id = ids[self.draw.below(ids.len() as u64) as usize];

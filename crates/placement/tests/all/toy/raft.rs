@@ -155,7 +155,6 @@ impl Toy {
         assert!(shared(after) <= shared(before), "two on a node: {}", peers_text(after));
     }
 
-    /// Splits a region as its leader does when it is large.
     pub(super) fn split_by_itself(&mut self, id: RegionId) {
         let region = &self.regions[&id].region;
         if region.is_joint() || self.regions[&id].leader.is_none() {

@@ -27,7 +27,6 @@ pub(crate) struct HeldKeys {
 
 struct Hold {
     lookup: LookupId,
-    /// Modification that needs the pair.
     request: Waiting,
     found: Option<Found>,
     /// Requests that change the key too, in order of arrival.
@@ -41,13 +40,10 @@ pub(crate) struct Released {
     pub behind: Vec<Waiting>,
 }
 
-/// Requests that are removed, and what this frees.
 #[derive(Default)]
 pub(crate) struct Removed {
     pub gone: Vec<RequestId>,
-    /// Bytes of the pairs that were found for them.
     pub found_bytes: u64,
-    /// Requests of which the key is no longer held.
     pub released: Vec<Waiting>,
 }
 
@@ -56,7 +52,6 @@ impl HeldKeys {
         self.holds.is_empty()
     }
 
-    /// Returns whether a modification has its pair.
     pub(crate) fn has_found(&self) -> bool {
         !self.found.is_empty()
     }
@@ -128,7 +123,6 @@ impl HeldKeys {
         Some(Released { request, found: found?, behind })
     }
 
-    /// Removes the requests past their deadline, and the holds of such modifications.
     pub(crate) fn take_expired(&mut self, now_nanos: u64) -> Removed {
         let mut expired = Removed::default();
         for hold in self.holds.values_mut() {
@@ -164,7 +158,6 @@ impl Hold {
     }
 }
 
-/// Returns the bytes that count for the result of a lookup.
 pub(crate) fn found_bytes(found: &Found) -> u64 {
     match found {
         Ok(Some(pair)) => pair.value.len() as u64,

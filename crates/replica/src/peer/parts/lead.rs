@@ -6,7 +6,6 @@ use crate::options::Options;
 use std::collections::BTreeMap;
 use stele_types::{Peer, PeerId, Prng, RegionId, Term};
 
-/// State of Raft at one observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub leads: bool,
@@ -21,7 +20,6 @@ pub(crate) struct Leadership {
     serving: Option<Term>,
 }
 
-/// Differences between two observations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Transition {
     /// It no longer leads, or leads a later term.
@@ -69,7 +67,6 @@ impl Leadership {
 
 // Times of elections: the timeout after which a peer campaigns, and the vote hold.
 
-/// Election timeout and vote hold of a peer.
 pub(crate) struct ElectionTimer {
     prng: Prng,
     election_ticks: (u64, u64),
@@ -124,7 +121,6 @@ impl ElectionTimer {
         self.timeout = (least + self.prng.below(max - least)) as usize;
     }
 
-    /// Returns the ticks without a leader before this peer campaigns.
     pub(crate) fn timeout_ticks(&self) -> usize {
         self.timeout
     }
@@ -151,17 +147,14 @@ impl ElectionTimer {
 
 // Idle time of a replica, and whether its ticks are stopped.
 
-/// Idle state of a replica.
 #[derive(Debug, Default)]
 pub(crate) struct Hibernation {
     idle_ticks: u64,
     is_active: bool,
 }
 
-/// Effect of a message on the idle state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reaction {
-    /// Not work.
     None,
     /// A leader runs; not work.
     HasLeader,
@@ -175,7 +168,6 @@ impl Hibernation {
         self.is_active
     }
 
-    /// Stops ticks.
     pub(crate) fn start(&mut self) {
         self.is_active = true;
     }
@@ -215,13 +207,11 @@ impl Hibernation {
 
 // Peers of the region: when each was heard from last, and those outside the known membership.
 
-/// Most senders remembered that are not members.
 const UNKNOWN_PEERS_MAX: usize = 64;
 
 /// Contacts of a peer. All times are monotonic nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Contacts {
-    /// Time of the last message from each peer.
     last: BTreeMap<PeerId, u64>,
     /// Senders outside the known membership.
     unknown: BTreeMap<PeerId, Peer>,
@@ -245,7 +235,6 @@ impl Contacts {
         }
     }
 
-    /// Records a message from a peer, or one that is expected from it next.
     pub(crate) fn note(&mut self, peer: PeerId, now_nanos: u64) {
         self.last.insert(peer, now_nanos);
     }
@@ -272,7 +261,6 @@ impl Contacts {
         }
     }
 
-    /// Returns the members as of later memberships.
     pub(crate) fn later_members(&self) -> &[Peer] {
         &self.later
     }

@@ -8,7 +8,6 @@ use stele_types::{LogIndex, Peer, PeerId, Region};
 /// Most committed entries that a follower may lack and still count as caught up.
 const LAG_ENTRIES_MAX: u64 = 1_000;
 
-/// Changes of the region under way.
 #[derive(Debug, Default)]
 pub(crate) struct PendingChanges {
     /// Last proposed entry that changes the region, until it is applied.
@@ -84,7 +83,6 @@ pub(crate) struct Transfers {
 #[derive(Debug)]
 struct Transfer {
     to: PeerId,
-    /// Request to answer.
     id: Option<RequestId>,
     /// Whether the target was offered the leadership. Before that it cannot become leader by this
     /// transfer.
@@ -93,7 +91,6 @@ struct Transfer {
     until_nanos: u64,
 }
 
-/// Answer to a transfer that began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransferEnd {
     Done,
@@ -132,7 +129,6 @@ impl Transfers {
         self.current.is_some()
     }
 
-    /// Records that the offer to campaign leaves for the target.
     pub(crate) fn note_offered(&mut self) {
         self.current.iter_mut().for_each(|transfer| transfer.is_offered = true);
     }

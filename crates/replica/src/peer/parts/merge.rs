@@ -12,20 +12,16 @@ use stele_types::{
 pub(crate) struct Merge {
     /// Indexes of commit-merge entries that are not applied.
     unapplied: BTreeSet<LogIndex>,
-    /// Another store reported that the target committed the merge of this region.
     is_confirmed: bool,
     /// Another store reported that the target, after the merge, has no replica on this store.
     has_target_left: bool,
-    /// What other stores answered of the outcome.
     answers: Answers,
 }
 
-/// Answers of stores of one preparation.
 #[derive(Debug, Default)]
 struct Answers {
     prepared: (LogIndex, Term),
     is_refused: bool,
-    /// Stores that have lost the target.
     lost_on: BTreeSet<StoreId>,
     /// Stores of the target's members, as far as other stores know.
     stores: BTreeSet<StoreId>,
@@ -33,7 +29,6 @@ struct Answers {
     asked: Option<(u64, bool)>,
 }
 
-/// Most stores of the target that are remembered.
 const STORES_MAX: usize = 64;
 /// Nanoseconds between two questions to all stores.
 const ASK_INTERVAL_NANOS: u64 = 100_000_000;
@@ -118,7 +113,6 @@ impl Merge {
         answers.is_refused || source.peers.iter().all(|peer| is_lost(peer.store))
     }
 
-    /// Returns the stores of the target's members, as far as other stores answered.
     pub(crate) fn target_stores(&self) -> &BTreeSet<StoreId> {
         &self.answers.stores
     }
@@ -152,7 +146,6 @@ impl Merge {
         &mut self.answers
     }
 
-    /// Returns whether another store reported that the target committed the merge.
     pub(crate) fn is_confirmed(&self) -> bool {
         self.is_confirmed
     }

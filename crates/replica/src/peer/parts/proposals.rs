@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use stele_storage::Modified;
 use stele_types::{LogIndex, Term};
 
-/// Request that waits to become a log entry.
 pub(crate) enum Waiting {
     Write(RequestId, Write),
     Modify(RequestId, Modify),
@@ -28,7 +27,6 @@ impl Waiting {
         }
     }
 
-    /// Returns the bytes of memory that count for it while it waits.
     pub(crate) fn bytes(&self) -> u64 {
         const OVERHEAD_BYTES: usize = 128;
         let payload = match self {
@@ -45,10 +43,8 @@ impl Waiting {
     }
 }
 
-/// Request for which an entry was proposed.
 pub(crate) enum Purpose {
     Write(RequestId),
-    /// Modification that changes its key, and its result.
     Modify(RequestId, Modified),
     Admin(RequestId),
 }
@@ -60,7 +56,6 @@ impl Purpose {
     }
 }
 
-/// Proposed entry in flight.
 pub(crate) struct Proposal {
     pub index: LogIndex,
     pub term: Term,
@@ -104,18 +99,15 @@ impl Proposals {
         Some(request)
     }
 
-    /// Puts a request back at the front.
     pub(crate) fn unpop_waiting(&mut self, request: Waiting) {
         self.waiting_bytes += request.bytes();
         self.waiting.push_front(request);
     }
 
-    /// Puts requests back at the front, in their order.
     pub(crate) fn unpop_all(&mut self, requests: Vec<Waiting>) {
         requests.into_iter().rev().for_each(|request| self.unpop_waiting(request));
     }
 
-    /// Removes and returns waiting requests past their deadline.
     pub(crate) fn take_expired(&mut self, now_nanos: u64) -> Vec<Waiting> {
         if !self.waiting.iter().any(|request| request.is_over(now_nanos)) {
             return Vec::new();
@@ -196,14 +188,11 @@ impl Proposals {
         self.in_flight.split_off(keep).into()
     }
 
-    /// Records the times at which the batch with entries up to `index` was handed out, and became
-    /// durable here.
     pub(crate) fn note_durable(&mut self, index: LogIndex, (began_nanos, now_nanos): (u64, u64)) {
         self.note(index, |timings| &mut timings.append_began_nanos, began_nanos);
         self.note(index, |timings| &mut timings.durable_nanos, now_nanos);
     }
 
-    /// Records the time at which entries up to `index` were committed.
     pub(crate) fn note_committed(&mut self, index: LogIndex, now_nanos: u64) {
         self.note(index, |timings| &mut timings.committed_nanos, now_nanos);
     }

@@ -35,7 +35,6 @@ pub(crate) struct WaitingRead {
     pub answer: ReadOutcome,
 }
 
-/// Confirmed read, answered once an entry is visible.
 struct Confirmed {
     index: LogIndex,
     at_nanos: u64,
@@ -61,7 +60,6 @@ struct ReadIndexRound {
     reads: Vec<WaitingRead>,
 }
 
-/// State of a leader on which the confirmation of its reads depends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaderReads {
     pub is_serving: bool,
@@ -185,8 +183,6 @@ impl Reads {
         self.queued.drain(..).chain(confirmed).collect()
     }
 
-    /// Removes and returns reads past their deadline and those that arrived before
-    /// `arrived_before`.
     pub(crate) fn take_expired(&mut self, now_nanos: u64, arrived_before: u64) -> Vec<WaitingRead> {
         let over = |read: &mut WaitingRead| {
             let deadline = read.header.deadline_nanos;
@@ -217,7 +213,6 @@ pub(crate) struct LeaseRight {
     transfer_term: Term,
 }
 
-/// State on which the right depends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseTerms {
     pub term: Term,

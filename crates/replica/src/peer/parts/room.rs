@@ -26,7 +26,6 @@ impl Room {
         self.refused_bytes
     }
 
-    /// Records what a follower states with an answer.
     pub(crate) fn note_answer(&mut self, follower: PeerId, is_full: bool, now_nanos: u64) {
         match is_full {
             true => _ = self.full.entry(follower).or_insert(now_nanos),
@@ -39,7 +38,6 @@ impl Room {
         self.full.clear();
     }
 
-    /// Returns whether a follower stated last that it has no room.
     pub(crate) fn is_full(&self, follower: PeerId) -> bool {
         self.full.contains_key(&follower)
     }

@@ -10,7 +10,6 @@ use stele_storage::StorageEngine;
 use stele_types::{ManualClock, StoreId};
 use stele_vfs::Vfs;
 
-/// Factory of engines that also crashes them.
 pub(crate) trait Backend {
     type Engine: StorageEngine + 'static;
 

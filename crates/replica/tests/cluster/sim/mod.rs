@@ -19,11 +19,9 @@ use stele_types::*;
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000 * MS;
 pub(crate) const CLUSTER: ClusterId = ClusterId(7);
-/// Region of all user keys at the start.
 pub(crate) const DATA: RegionId = RegionId(2);
 const EVENTS_KEPT: usize = 40;
 
-/// Future event of a store.
 enum Happening<E: StorageEngine> {
     Message(Bytes),
     /// End of an append; `done` is `None` if the append runs only now.
@@ -45,9 +43,7 @@ enum Happening<E: StorageEngine> {
         to: PeerId,
         ok: bool,
     },
-    /// Lookup of a key on another thread.
     Lookup(Lookup),
-    /// Checkpoint that the core requested.
     Checkpoint,
 }
 
@@ -59,15 +55,12 @@ pub(crate) struct Sim<B: Backend> {
     pub now: u64,
     pub prng: Prng,
     pub net: Network,
-    /// Rule for lost messages.
     pub lost: fn(&PeerMessage) -> bool,
     pub nodes: BTreeMap<u64, Node<B::Engine>>,
     pub backend: B,
-    /// Change of the options of every store that starts.
     pub options: fn(&mut Options),
     pub replies: BTreeMap<RequestId, Reply>,
     pub leaders_by_term: BTreeMap<(RegionId, Term), u64>,
-    /// Latest events, for failure messages.
     pub events: Vec<String>,
     agenda: Agenda<B::Engine>,
     happenings: u64,
@@ -152,7 +145,6 @@ impl<B: Backend> Sim<B> {
         sim
     }
 
-    /// Adds a store that holds these regions from the start.
     pub(crate) fn add_store(&mut self, id: u64, regions: &[Region]) {
         let engine = self.backend.create(id);
         let ident = StoreIdent { cluster: CLUSTER, store: StoreId(id) };
@@ -161,13 +153,11 @@ impl<B: Backend> Sim<B> {
         self.start(id);
     }
 
-    /// Returns an unused number for a region or peer.
     pub(crate) fn fresh_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }
 
-    /// Opens a store that is down.
     pub(crate) fn start(&mut self, id: u64) {
         self.incarnations += 1;
         let mut options =
@@ -218,7 +208,6 @@ impl<B: Backend> Sim<B> {
         self.nodes.get_mut(&id).unwrap()
     }
 
-    /// Returns a store's local time.
     pub(crate) fn local(&self, id: u64) -> u64 {
         self.nodes.get(&id).unwrap().local(self.now)
     }
@@ -230,7 +219,6 @@ impl<B: Backend> Sim<B> {
         self.events.push(format!("{:>9.3} ms {event}", self.now as f64 / MS as f64));
     }
 
-    /// Fails with a description of the state.
     #[track_caller]
     pub(crate) fn fail(&mut self, what: &str) -> ! {
         let events = std::mem::take(&mut self.events).join("\n  ");
@@ -384,7 +372,6 @@ impl<B: Backend> Sim<B> {
         }
     }
 
-    /// Polls a store and processes its outputs.
     pub(crate) fn poll(&mut self, id: u64) {
         let global = self.now;
         let Some(node) = self.nodes.get_mut(&id) else { return };
@@ -486,7 +473,6 @@ impl<B: Backend> Sim<B> {
         RequestId(self.requests)
     }
 
-    /// Passes an input to a running store and polls it.
     pub(crate) fn step(&mut self, store: u64, input: Input<B::Engine>) {
         if self.is_up(store) {
             self.node(store).core().step(input);
@@ -522,7 +508,6 @@ impl<B: Backend> Sim<B> {
         self.reports(store).into_iter().find(|report| report.region.id == region)
     }
 
-    /// Returns the store with the region's leader of the latest term.
     pub(crate) fn leader(&mut self, region: RegionId) -> Option<u64> {
         let stores: Vec<u64> = self.nodes.keys().copied().collect();
         let mut found = None;
@@ -607,7 +592,6 @@ impl<B: Backend> Sim<B> {
         self.fail(&format!("{name}={value} is never written"));
     }
 
-    /// Returns a store's applied value of a key.
     pub(crate) fn value(&self, store: u64, name: &str) -> Option<String> {
         let view = self.nodes.get(&store)?.engine.view().unwrap();
         let pair = view.get(&key(name)).unwrap()?;
@@ -680,7 +664,6 @@ impl<B: Backend> Sim<B> {
         self.check_replicas();
     }
 
-    /// Cuts a store off from all others.
     pub(crate) fn isolate(&mut self, store: u64) {
         let others: Vec<u64> = self.nodes.keys().copied().filter(|id| *id != store).collect();
         self.net.partition(&[store], &others);

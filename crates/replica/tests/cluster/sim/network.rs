@@ -44,7 +44,6 @@ impl Network {
         !self.cut.contains(&way)
     }
 
-    /// Partitions two groups.
     pub(crate) fn partition(&mut self, one: &[u64], other: &[u64]) {
         for a in one {
             for b in other {

@@ -10,7 +10,6 @@ use stele_types::{Error, KeyRange, LogBatch, Record, RegionId, Result};
 pub(crate) enum NoRoom {
     #[default]
     None,
-    /// Those with entries of regions.
     Entries,
     All,
 }
@@ -30,7 +29,6 @@ pub(crate) struct Node<E: StorageEngine> {
     pub paused_until: u64,
     /// Whether appends do not complete.
     pub stalled: bool,
-    /// Batches for which its device has no room.
     pub no_room: NoRoom,
     /// Least and greatest duration of an append.
     pub append_nanos: (u64, u64),
@@ -52,7 +50,6 @@ impl<E: StorageEngine> Node<E> {
         }
     }
 
-    /// Returns its monotonic clock at a global time.
     pub(crate) fn local(&self, global_nanos: u64) -> u64 {
         self.offset_nanos
             + (u128::from(global_nanos) * u128::from(self.rate_permille) / 1000) as u64

@@ -14,7 +14,6 @@ use stele_types::{
 };
 use tokio::sync::Semaphore;
 
-/// Fate of the next proposal.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Fault {
     /// It is not made.
@@ -117,7 +116,6 @@ impl System for FakeSystem {
 }
 
 pub(super) const CLUSTER: ClusterId = ClusterId(77);
-/// Times of the leases of all nodes.
 pub(super) const TIMES: LeaseTimes = LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };
 
 /// Three nodes; the first bootstrapped the cluster and leads.
@@ -184,7 +182,6 @@ impl Nodes {
     }
 }
 
-/// Creates a heartbeat of a node with one store.
 pub(super) fn heartbeat(
     node: usize,
     store: u64,

@@ -18,7 +18,6 @@ use stele_types::{
 };
 use tokio::net::TcpListener;
 
-/// Creates a message of that kind from one store to another.
 pub(crate) fn message(from: u64, to: u64, kind: RaftKind, index: u64) -> PeerMessage {
     let peer =
         |store| Peer { id: PeerId(store + 10), store: StoreId(store), role: PeerRole::Voter };
@@ -64,7 +63,6 @@ pub(crate) fn framed(message: &PeerMessage) -> Bytes {
     frame::whole(FrameKind::Message, &body)
 }
 
-/// Returns the index of a message made here.
 pub(crate) fn index_of(message: &PeerMessage) -> u64 {
     match &message.body {
         Body::Raft(raft) => raft.index.0,
@@ -72,14 +70,11 @@ pub(crate) fn index_of(message: &PeerMessage) -> u64 {
     }
 }
 
-/// Reaction of a node to an offered snapshot.
 pub(crate) type OnSnapshot = Box<dyn Fn(SnapshotOffer) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Record of all that is delivered.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub messages: Mutex<Vec<PeerMessage>>,
-    /// Reachability and drops as they were reported.
     pub reported: Mutex<Vec<(&'static str, u64)>>,
     pub closed: Mutex<Vec<String>>,
     /// Stores of the node that others do not hear.
@@ -146,7 +141,6 @@ pub(crate) type Stated = (String, StoreId, StoreRun);
 pub(crate) struct Book {
     pub addresses: Mutex<HashMap<StoreId, String>>,
     pub removed: Mutex<HashSet<StoreId>>,
-    /// What nodes stated.
     pub stated: Mutex<Vec<Stated>>,
 }
 
@@ -190,10 +184,8 @@ pub(crate) fn options() -> TransportOptions {
     }
 }
 
-/// Times of the leases of all test nodes.
 pub(crate) const TIMES: LeaseTimes = LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };
 
-/// Returns a run of a store with these starts.
 pub(crate) fn start_of(store: u64, starts: &[u64]) -> StoreRun {
     let id = |start: &u64| StartId(u128::from(store) << 64 | u128::from(*start));
     let before = starts.last().copied().unwrap_or(1) - 1;
@@ -238,7 +230,6 @@ impl TestNode {
         node
     }
 
-    /// Starts a node with these runs of stores, which resolves by `resolve`.
     pub(crate) async fn start_runs(
         resolve: Arc<dyn Resolve>,
         runs: &[(u64, StoreRun)],
@@ -281,7 +272,6 @@ impl TestNode {
         self.transport.send(vec![message]);
     }
 
-    /// Returns the number of connections that ended for that reason.
     pub(crate) fn closed(&self, label: &str) -> u64 {
         let closed = self.transport.stats().closed();
         closed.iter().find(|(known, _)| *known == label).map_or(0, |(_, count)| *count)

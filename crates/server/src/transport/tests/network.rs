@@ -24,7 +24,6 @@ pub(super) enum Weather {
     Damaged(usize),
 }
 
-/// Proxy in front of a node.
 pub(super) struct Proxy {
     pub address: String,
     /// Faults of the urgent, data and bulk lane.

@@ -9,7 +9,6 @@ use stele_types::{StoreId, StoreRun};
 
 const ANY_PORT: &str = "127.0.0.1:0";
 
-/// Node with the stores of these runs, and its list of members.
 async fn node(runs: &[(u64, StoreRun)], at: &str) -> (TestNode, Arc<Members>) {
     let members = Arc::new(Members::default());
     let node = TestNode::start_runs(members.clone(), runs, (1, TIMES), options(), at).await;

@@ -15,10 +15,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::transport::Endpoint;
 
-/// Longest wait.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// Returns the configuration of a node with these directories on its own port.
 pub(crate) fn config(stores: &[PathBuf], join: &[String]) -> Config {
     Config {
         listen: "127.0.0.1:0".to_owned(),
@@ -42,7 +40,6 @@ pub(crate) async fn start(config: Config) -> Node {
     }
 }
 
-/// Returns status and body of a GET.
 pub(crate) async fn get(address: &str, path: &str) -> (u16, String) {
     let (head, body) = get_with(address, path, "").await;
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body)

@@ -4,7 +4,6 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// Proxy in front of a node.
 pub(crate) struct Proxy {
     pub address: String,
     broken: watch::Sender<bool>,

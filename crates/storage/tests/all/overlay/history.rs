@@ -7,7 +7,6 @@ use std::sync::Arc;
 use stele_storage::{Effects, Overlay};
 use stele_types::{CommandBuilder, KeyRange, LogIndex, Prng};
 
-/// Keys at the edges of successors, prefixes and bounds.
 const EDGE_KEYS: [&[u8]; 14] = [
     b"",
     b"\0",
@@ -66,7 +65,6 @@ pub(super) struct History {
     pub keys: Keys,
     /// Operations of each entry; entry 0 has none.
     pub entries: Vec<Vec<Op>>,
-    /// State after each entry.
     pub states: Vec<Arc<State>>,
     pub snapshots: Vec<Snapshot>,
 }

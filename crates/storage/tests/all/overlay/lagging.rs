@@ -43,7 +43,6 @@ impl Factory for LaggingFactory {
     }
 }
 
-/// Model of which the views are earlier than the applied entries.
 pub(super) struct Lagging {
     inner: ModelEngine,
     base: Mutex<Base>,

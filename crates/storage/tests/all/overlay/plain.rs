@@ -9,7 +9,6 @@ use stele_types::{KeyRange, Result};
 /// Value and expiry in Unix seconds of each key.
 pub(super) type State = BTreeMap<Bytes, (Bytes, u64)>;
 
-/// One operation of an entry.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Put(Bytes, Bytes, u64),

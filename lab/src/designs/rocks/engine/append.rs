@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use stele_storage::StateMachine;
 use stele_types::{LogBatch, Mark, Record, RegionId, Result};
 
-/// Checks one record against its region and adds its changes to the edit.
 fn record(region: &mut Region, record: &Record, edit: &mut Edit, at: u64) -> Result<()> {
     match record {
         Record::Entry(entry) => {

@@ -96,7 +96,6 @@ impl RockStore {
         Ok(())
     }
 
-    /// Applies a region's next entries up to `upto`, together with its applied index.
     fn make(
         &self,
         pairs: &KeyValues,

@@ -18,7 +18,6 @@ impl RockStore {
         }
     }
 
-    /// Records what RocksDB flushed on its own.
     pub(super) fn note_flushed(&self, pairs: &KeyValues) -> Result<()> {
         let is_unpersisted = |region: &Region| region.checkpointed < region.applied;
         let due: Vec<RegionId> = {
@@ -36,13 +35,11 @@ impl RockStore {
         Ok(())
     }
 
-    /// Applies a change of ranges, and persists it with everything before it.
     pub(super) fn apply_and_persist(&self, pairs: &KeyValues, change: &Change) -> Result<()> {
         pairs.make(change)?;
         self.persist_applied(pairs)
     }
 
-    /// Persists everything applied so far.
     pub(super) fn persist_applied(&self, pairs: &KeyValues) -> Result<()> {
         let applied = self.all_applied();
         pairs.persist()?;

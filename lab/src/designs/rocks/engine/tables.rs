@@ -14,10 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_types::{CommittedEntry, LogIndex, RegionId, Result};
 
-/// Region of a store's local records, which the consensus core writes through the engine.
 const JOURNAL: RegionId = RegionId(0);
 
-/// Role of a store in its group.
 #[derive(Debug)]
 pub(super) struct Tables {
     shipments: Arc<Shipments>,
@@ -43,7 +41,6 @@ enum Role {
 #[derive(Clone, Debug)]
 struct Following {
     own: Own,
-    /// Sender of the current tables.
     sender: Option<u64>,
 }
 
@@ -144,7 +141,6 @@ impl RockStore {
         Ok(())
     }
 
-    /// Opens the tables and applies the entries that they lack.
     fn catch_up(&self) -> Result<Arc<KeyValues>> {
         let _switching = self.tables.switching.lock();
         let mut role = self.tables.role.lock();
@@ -210,7 +206,6 @@ impl RockStore {
         Ok(true)
     }
 
-    /// Returns the applied index of each region.
     pub(super) fn all_applied(&self) -> BTreeMap<RegionId, (u64, LogIndex)> {
         let state = self.state.lock();
         let regions = state.regions.iter();

@@ -7,7 +7,6 @@ use stele_types::Prng;
 const KEYS_USED: u64 = 2;
 /// Limit of the operations of a history: the search of all orders has to end.
 const OPS_MAX: u64 = 8;
-/// Histories of one test.
 const HISTORIES: u64 = 10_000;
 
 /// Returns whether an order of all operations explains them. Those of unknown outcome may be left out.
@@ -50,7 +49,6 @@ fn draw_act(prng: &mut Prng, written: &mut Vec<Value>) -> Act {
     }
 }
 
-/// Lets an operation take effect, and sets its result.
 fn take_effect(act: &mut Act, state: &mut State) {
     let after = act.step(*state);
     match act {
