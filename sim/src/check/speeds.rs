@@ -25,6 +25,9 @@ const PAUSE_NANOS_MAX: u64 = 200 * MS;
 /// Time for which the device is slow before its leaders must be gone, and limit after it.
 const SLOW_NANOS: u64 = 10 * SECOND;
 const LEAVE_NANOS: u64 = 5 * SECOND;
+/// Limit for a store that receives snapshots meanwhile. It counts as up to four classes faster, so that its
+/// leaders are not evicted: they move when a minute has passed since the last move of their region.
+const LEAVE_RECEIVING_NANOS: u64 = 65 * SECOND;
 /// Limit after which a store without clients counts as fast again. The moves that follow a slow device end
 /// within their own limit; until then each of their writes postpones a measurement. Without writes the store
 /// measures its device once a minute, and a class rises after a minute.
@@ -109,7 +112,8 @@ impl World {
         }
         self.run(SLOW_NANOS);
         let has_left = |world: &mut Self| world.led_too_slowly(number).is_empty();
-        let left = self.run_until(LEAVE_NANOS, has_left);
+        let left = self.run_until(LEAVE_NANOS, has_left)
+            || self.is_receiving(number) && self.run_until(LEAVE_RECEIVING_NANOS, has_left);
         let regions = self.led_too_slowly(number);
         let reasons = self.explained(&regions);
         if let Some(slot) = self.slots.get_mut(&number) {
@@ -122,6 +126,18 @@ impl World {
                  leaders:{reasons}{state}"
             ));
         }
+    }
+
+    fn is_receiving(&self, number: u64) -> bool {
+        let mut states = self.nodes.values().filter_map(|node| {
+            let now = Millis(node.local(self.now) / MS);
+            node.member.leader_state().map(|state| (state, now))
+        });
+        let store = self.slots.get(&number).and_then(|slot| slot.id);
+        states.next().zip(store).is_some_and(|((state, now), store)| {
+            let speed = state.cluster.speed(store);
+            speed.is_some_and(|speed| speed.counts_as_receiving(false, now))
+        })
     }
 
     /// Returns why regions are led where they are, as the placement group explains it.

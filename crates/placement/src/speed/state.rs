@@ -211,8 +211,7 @@ impl SpeedState {
         let seen = window.class;
         // bug placement.received_counts_for_two_seconds: `window.is_recent` is `true`
         // bug placement.received_hides_a_slow_device: `window.is_recent` is `false`
-        let after_millis = if window.is_recent { RECEIVED_MILLIS } else { MEASURED_MILLIS };
-        let is_receiving = self.received.is_some_and(|at| now.since(at) <= after_millis);
+        let is_receiving = self.counts_as_receiving(window.is_recent, now);
         // bug placement.receiving_counts_as_slow: `is_receiving` is `false`
         match is_receiving {
             true if seen < self.class => {
@@ -220,6 +219,13 @@ impl SpeedState {
             }
             _ => seen,
         }
+    }
+
+    /// Returns whether a window counts as one in which the store receives a snapshot, so that its class is
+    /// up to four too high. `is_recent`: all operations in the window are of the last two seconds.
+    pub fn counts_as_receiving(&self, is_recent: bool, now: Millis) -> bool {
+        let after_millis = if is_recent { RECEIVED_MILLIS } else { MEASURED_MILLIS };
+        self.received.is_some_and(|at| now.since(at) <= after_millis)
     }
 
     fn take(&mut self, seen: SpeedClass, start: Millis, now: Millis) {
