@@ -2,6 +2,7 @@
 
 mod exposition;
 mod http;
+mod latencies;
 mod log;
 mod scrape;
 mod slow_log;
@@ -11,10 +12,10 @@ pub use log::{LogWriter, log_lines_lost};
 pub use scrape::counts;
 pub use slow_log::SlowLog;
 
+use latencies::Latencies;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt::{self, Write};
 use std::sync::OnceLock;
@@ -118,11 +119,11 @@ struct OfStage {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    seconds: Family<Request, Histogram>,
+    seconds: Family<Request, Latencies>,
     failed: Family<Failed, Counter>,
-    stages: Family<OfStage, Histogram>,
+    stages: Family<OfStage, Latencies>,
     of_kinds: [OfKind; Kind::COUNT],
-    of_stages: [OnceLock<Histogram>; Stage::COUNT],
+    of_stages: [OnceLock<Latencies>; Stage::COUNT],
     slow_log: SlowLog,
     started: Instant,
 }
@@ -130,7 +131,7 @@ pub struct Metrics {
 /// Members of the families for one kind. Looked up once: a look-up hashes the label under a lock.
 #[derive(Debug, Default)]
 struct OfKind {
-    seconds: OnceLock<Histogram>,
+    seconds: OnceLock<Latencies>,
     retry: OnceLock<Counter>,
     failed: OnceLock<Counter>,
 }
@@ -146,18 +147,13 @@ pub enum Outcome {
     Final,
 }
 
-/// Creates a histogram from 16 µs to 34 s.
-fn latency() -> Histogram {
-    Histogram::new(exponential_buckets(16e-6, 2.0, 22))
-}
-
 impl Metrics {
     /// Creates the metrics; all counters are 0.
     pub fn new(slow_log: SlowLog) -> Self {
         let mut registry = Registry::with_prefix("stele");
-        let seconds = Family::new_with_constructor(latency as fn() -> Histogram);
+        let seconds = Family::default();
         let failed = Family::default();
-        let stages = Family::new_with_constructor(latency as fn() -> Histogram);
+        let stages = Family::default();
         let unit = || Unit::Seconds;
         registry.register_with_unit(
             "request",
@@ -189,7 +185,7 @@ impl Metrics {
         let of_kind = &self.of_kinds[kind as usize];
         let seconds =
             of_kind.seconds.get_or_init(|| self.seconds.get_or_create_owned(&Request { kind }));
-        (0..count).for_each(|_| seconds.observe(took.as_secs_f64()));
+        seconds.observe(took, count as u64);
         let outcome = match outcome {
             Outcome::Served => None,
             Outcome::Retry => Some(("retry", &of_kind.retry)),
@@ -205,7 +201,7 @@ impl Metrics {
         {
             let label = || OfStage { stage: stage.name() };
             let seconds = it.get_or_init(|| self.stages.get_or_create_owned(&label()));
-            (0..count).for_each(|_| seconds.observe(nanos as f64 / 1e9));
+            seconds.observe(Duration::from_nanos(nanos), count as u64);
         }
         let outcome = outcome.map_or("served", |(outcome, _)| outcome);
         self.slow_log.request(kind, took, outcome, stages.as_ref());
