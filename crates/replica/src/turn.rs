@@ -36,7 +36,8 @@ impl<E: StorageEngine, A> Outputs<E, A> {
     /// Carries the results of a turn out.
     ///
     /// Invariant: messages leave before the batch is written, so that followers persist while this
-    /// store does; the write begins before callers are answered, so that no answer delays it.
+    /// store does; the write is ordered before callers are answered, so that no answer delays a thread
+    /// that writes. An owner that writes itself does so after the answers: they need not wait for it.
     pub fn carry_out(self, owner: &mut impl CarryOut<E, A>) {
         let Self { messages, append, replies, .. } = self;
         if !messages.is_empty() {
