@@ -195,6 +195,18 @@ impl Log {
         self.shared.checked(at, read)
     }
 
+    /// [`Log::read_many`] of values that are in memory, each in an open file; `None` if one is not.
+    /// Never waits for the device.
+    pub fn read_many_in_memory(&self, at: &[Locator]) -> Result<Option<ReadMany>> {
+        self.shared.read_many_in_memory(at)
+    }
+
+    /// Returns the value at a locator from `read`; `None` if that does not match the checksum: then
+    /// the caller must use [`Log::get`], which may wait.
+    pub fn checked_in_memory(&self, at: &Locator, read: Unchecked) -> Option<Bytes> {
+        read.checked(at)
+    }
+
     /// [`Log::read_many`] from the device itself, for scrubbing.
     pub fn read_many_direct(&self, at: &[Locator]) -> Result<ReadMany> {
         self.shared.read_many_with(at, ReadMode::FROM_DEVICE)
