@@ -215,7 +215,13 @@ impl Log {
     /// Reads ahead for later calls of [`Log::record`]: each value and the record header before it.
     /// Takes the length of each value's key.
     pub fn read_records(&self, places: &[(usize, Locator)]) -> Result<Vec<Unchecked>> {
-        self.shared.read_records(places)
+        self.shared.read_records(places, ReadMode::BACKGROUND)
+    }
+
+    /// [`Log::read_records`] of values that come into key order: reads at most two bytes for each byte
+    /// of them.
+    pub fn read_records_to_sort(&self, places: &[(usize, Locator)]) -> Result<Vec<Unchecked>> {
+        self.shared.read_records(places, ReadMode::SORT)
     }
 
     /// Returns the value at a locator under this key, and its version, from the bytes that

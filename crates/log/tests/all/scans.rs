@@ -258,3 +258,23 @@ fn short_values_share_a_buffer_that_is_used_again() {
     let again = log.get_many(&at).unwrap();
     assert_eq!((again.len(), log.stats().memory_bytes), (60, before));
 }
+
+#[test]
+fn a_sort_reads_at_most_two_bytes_for_each_byte_of_its_values() {
+    let disk = disk(12);
+    let (log, _) = open(&disk);
+    let places = sorted(&log, 3000, 700);
+    for (every, reads_max) in [(1, 9), (2, 9), (3, 600), (5, 600), (30, 100)] {
+        let asked: Vec<_> = (0..3000).step_by(every).map(|n| (8, places[n])).collect();
+        let before = reads(&disk);
+        let values = log.read_records_to_sort(&asked).unwrap();
+        let (calls, bytes) = (reads(&disk).0 - before.0, reads(&disk).1 - before.1);
+        let record_bytes = u64::from(places[1].offset - places[0].offset);
+        let wanted = asked.len() as u64 * record_bytes;
+        assert!(bytes <= 2 * wanted + 8192, "every {every}: {bytes} for {wanted}");
+        assert!(calls <= reads_max, "every {every}: {calls} reads");
+        for ((key, (_, at)), read) in (0..3000_u64).step_by(every).zip(&asked).zip(values) {
+            assert_eq!(log.record(&key.to_be_bytes(), at, read).unwrap().0, value(key, 700));
+        }
+    }
+}

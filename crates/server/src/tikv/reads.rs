@@ -731,7 +731,7 @@ mod tests {
         });
         assert_eq!(sorted_bytes(), 0);
         // One read returns all of them, but not ten neighbours.
-        for from in (0..3).flat_map(|_| (0..200_u64).step_by(10)) {
+        for from in (0..6).flat_map(|_| (0..200_u64).step_by(10)) {
             let range = KeyRange::new(from.to_be_bytes().to_vec(), "");
             let options = ScanOptions::new(ColumnFamily::Default.engine_range(&range), 10);
             let found = collect(&engine.view().unwrap(), options, 0, &memory).unwrap().unwrap();
