@@ -125,8 +125,8 @@ pub struct State {
     pub overwrite_ratio: f64,
     /// Bytes that may be written now within the budget; negative when overspent.
     pub credit_bytes: i64,
-    /// Half of the bytes that users wrote, less the bytes that sorts wrote. See
-    /// [`State::sort_credit_bytes`].
+    /// Half of the bytes that users wrote, less the bytes that sorts wrote: with the live bytes, the
+    /// credit of sorts.
     pub sort_balance_bytes: i64,
     /// Limit for the bytes that one job moves; lowered after the device ran full.
     pub move_bytes_max: u64,
