@@ -7,14 +7,10 @@ use stele_types::KeyRange;
 /// Limit for the ranges remembered; a new one replaces the least scanned one.
 const RANGES_MAX: usize = 32;
 
-/// Bytes that a device reads in the time of one more read: 0.2 ms at 2.5 GB/s. A scan pays at most
-/// what reading all values in one piece would have saved, which is less for longer values.
-const SCATTERED_READ_BYTES: u64 = 512 << 10;
-
-/// A scattered read of a short value reads a page, a read in key order only its bytes. The
-/// difference counts as saved, up to so many times the bytes.
-const PAGE_BYTES: u64 = 4 << 10;
-const PAGES_OF_BYTES: u64 = 3;
+/// Bytes that a scan pays for each scattered value: a page, which its read takes from the device.
+const SCATTERED_VALUE_BYTES: u64 = 4 << 10;
+/// Limit for what a scan pays, in times of the bytes of its values.
+const OF_BYTES_MAX: u64 = 4;
 
 /// Reads of one scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,13 +24,16 @@ pub struct Scanned {
 }
 
 impl Scanned {
-    /// Returns the bytes that the scan pays for sorting. Invariant: a range in key order pays
-    /// nothing; otherwise it would be sorted repeatedly.
+    /// Returns the bytes that the scan pays for sorting.
+    ///
+    /// Invariant: a scan pays for its scattered values, not for those that lie in key order beside
+    /// them. A range in key order pays nothing; otherwise it would be sorted repeatedly.
+    /// Test: `what_lies_in_key_order_pays_nothing_and_each_scattered_value_a_page`.
     fn paid_bytes(&self) -> u64 {
         // bug gc.sorted_scans_pay: return self.bytes;
-        let reads = |bytes: u64| self.scattered_reads.saturating_mul(bytes);
-        self.bytes.min(reads(SCATTERED_READ_BYTES))
-            + (PAGES_OF_BYTES * self.bytes).min(reads(PAGE_BYTES))
+        let pages = self.scattered_reads.saturating_mul(SCATTERED_VALUE_BYTES);
+        // bug gc.one_scattered_value_pays_for_all: { if pages > 0 { return self.bytes; } }
+        pages.min(self.bytes.saturating_mul(OF_BYTES_MAX))
     }
 }
 
@@ -123,17 +122,17 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_key_order_pays_nothing_and_long_values_pay_for_their_reads() {
+    fn what_lies_in_key_order_pays_nothing_and_each_scattered_value_a_page() {
         let paid = |bytes, scattered_reads| {
             let mut heat = Heat::default();
             heat.note(&KeyRange::new("a", "b"), Scanned { values: 10, bytes, scattered_reads });
             heat.scanned_bytes()
         };
         assert_eq!(paid(10 << 10, 0), 0);
-        assert_eq!(paid(10 << 10, 9), 4 * (10 << 10), "a page each, of ten values of 1 KiB");
-        assert_eq!(paid(10 << 10, 1), (10 << 10) + PAGE_BYTES);
-        assert_eq!(paid(160 << 10, 9), (160 << 10) + 9 * PAGE_BYTES);
-        assert_eq!(paid(10 << 20, 9), 9 * (SCATTERED_READ_BYTES + PAGE_BYTES));
+        assert_eq!(paid(10 << 10, 9), 9 * (4 << 10), "a page each, of ten values of 1 KiB");
+        assert_eq!(paid(10 << 10, 1), 4 << 10, "the others lie in key order");
+        assert_eq!(paid(10 << 20, 9), 9 * (4 << 10), "however long they are");
+        assert_eq!(paid(5000, 9), 4 * 5000);
     }
 
     #[test]

@@ -254,6 +254,9 @@ impl Work {
         let step = running.job.step(bytes_max);
         let moved_bytes = running.moved.bytes.load(Ordering::Relaxed) - moved_before;
         self.spend(stage, moved_bytes);
+        if stage == Stage::Sort {
+            self.saved.sort_charged_bytes += moved_bytes;
+        }
         match step? {
             JobStep::More { bytes } => Ok(StepDone { stage, bytes }),
             JobStep::Done(done) => {
@@ -270,7 +273,11 @@ impl Work {
         let version = shared.index.version();
         if let Some(tier) = version.tier(running.age) {
             let new = || tier.runs.iter().filter(|run| !running.runs_before.contains(&run.id()));
-            self.spend(Stage::Merge, new().map(|run| run.meta().bytes).sum());
+            let run_bytes = new().map(|run| run.meta().bytes).sum();
+            self.spend(Stage::Merge, run_bytes);
+            if running.cause == Cause::Sort {
+                self.saved.sort_charged_bytes += run_bytes;
+            }
             let left = new().flat_map(|run| run.meta().refs.values()).map(|live| live.bytes).sum();
             self.update_overwrite_ratio(running.inputs, left);
         } else {
@@ -327,7 +334,7 @@ impl Work {
             Stage::Relocate => bytes_of.relocate += bytes,
             _ => bytes_of.merge += bytes,
         }
-        // Scans pay for sorting, writes do not.
+        // Sorts have a credit of their own.
         if stage != Stage::Sort {
             self.saved.credit_bytes -= bytes as f64;
         }

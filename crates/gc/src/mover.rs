@@ -119,7 +119,8 @@ impl ValueMover for Mover {
     }
 
     fn read_ahead(&mut self, moving: &[MovingValue<'_>]) {
-        self.read_ahead = ReadAhead::new(moving);
+        let is_sort = self.plan.cause() == Cause::Sort;
+        self.read_ahead = ReadAhead::new(moving, is_sort);
     }
 
     fn continue_read_ahead(&mut self, bytes_max: u64) -> u64 {
@@ -180,16 +181,18 @@ pub(crate) struct ReadAhead {
     /// Indexes of `moving`, by location; the first `read` of them have been read.
     by_place: Vec<usize>,
     read: usize,
+    /// Whether the values come into key order.
+    is_sort: bool,
 }
 
 impl ReadAhead {
-    pub(crate) fn new(moving: &[MovingValue<'_>]) -> Self {
+    pub(crate) fn new(moving: &[MovingValue<'_>], is_sort: bool) -> Self {
         let moving: Vec<_> = moving.iter().map(|(key, at)| (key.len(), *at)).collect();
         let mut by_place: Vec<usize> = (0..moving.len()).collect();
         by_place.sort_unstable_by_key(|&i| moving.get(i).map(|(_, at)| (at.file, at.offset)));
         let mut values = Vec::new();
         values.resize_with(moving.len(), Unchecked::default);
-        Self { moving, values, placed: 0, by_place, read: 0 }
+        Self { moving, values, placed: 0, by_place, read: 0, is_sort }
     }
 
     /// Reads the next part. Returns its bytes; 0 when all is read.
@@ -203,7 +206,9 @@ impl ReadAhead {
             let Some(next) = self.moving.get(i) else { break };
             let length = u64::from(next.1.length);
             values_bytes += length;
-            bytes += length + before.map_or(0, |before| between(&before, &next.1));
+            let gap = before.map_or(0, |before| between(&before, &next.1));
+            // A sort does not read longer gaps.
+            bytes += length + if self.is_sort { gap.min(length) } else { gap };
             before = Some(next.1);
             part.push(i);
             places.push(*next);
@@ -213,7 +218,11 @@ impl ReadAhead {
         }
         self.read += part.len();
         // If the joint read fails, the values are read one by one, which reports the failing one.
-        let read = log.read_records(&places).unwrap_or_default();
+        let read = match self.is_sort {
+            true => log.read_records_to_sort(&places),
+            false => log.read_records(&places),
+        };
+        let read = read.unwrap_or_default();
         for (i, read) in part.into_iter().zip(read) {
             if let Some(value) = self.values.get_mut(i) {
                 *value = read;

@@ -163,6 +163,7 @@ impl Work {
             free_segment_bytes: segment_bytes,
             overwrite_ratio: self.saved.overwrite_ratio,
             credit_bytes: self.saved.credit_bytes as i64,
+            sort_balance_bytes: self.saved.sort_balance_bytes(),
             move_bytes_max: self.move_bytes_max.unwrap_or(u64::MAX),
             room_bytes,
             trim_bytes: self.trim.next(&version).map(|(_, run)| run.meta().bytes),

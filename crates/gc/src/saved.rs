@@ -1,15 +1,15 @@
 //! State of garbage collection that survives restarts, saved in the manifest.
 //!
 //! ```text
-//! saved  := version:u8 (2) user_bytes:varint credit:zigzag varint overwrite_millionths:varint
+//! saved  := version:u8 (3) user_bytes:varint credit:zigzag varint overwrite_millionths:varint
 //!           sorted_at_s:varint stage_bytes:varint{4} (flush, merge, relocate, sort)
-//!           files (sorted) plan seen
+//!           files (sorted) plan seen sort_charged:varint
 //! files  := count:varint file:varint{count}
 //! plan   := 0:u8 | 1:u8 files (victims) | 2:u8 start:bytes end:bytes files (kept)
 //! seen   := count:varint unix_s:varint{count}
 //! bytes  := length:varint byte{length}
 //! ```
-//! `seen` is absent in version 1.
+//! `seen` is absent in version 1, `sort_charged` before version 3.
 
 use crate::drop_time::SeenTimes;
 use crate::mover::Plan;
@@ -18,7 +18,7 @@ use bytes::Bytes;
 use std::collections::{BTreeSet, VecDeque};
 use stele_types::{FileId, KeyRange, varint};
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const MILLION: f64 = 1e6;
 
 /// Saved state. Losing it costs bytes, never values.
@@ -34,6 +34,8 @@ pub(crate) struct Saved {
     pub sorted_at_s: u64,
     /// Bytes written since the store was created.
     pub bytes: StageBytes,
+    /// Bytes of values and runs that sorts wrote, as charged to their credit.
+    pub sort_charged_bytes: u64,
     /// Value files written by sorts.
     pub sorted: BTreeSet<FileId>,
     pub plan: Option<Plan>,
@@ -48,6 +50,7 @@ impl Default for Saved {
             overwrite_ratio: 0.0,
             sorted_at_s: 0,
             bytes: StageBytes::default(),
+            sort_charged_bytes: 0,
             sorted: BTreeSet::new(),
             plan: None,
             seen: SeenTimes::default(),
@@ -56,6 +59,12 @@ impl Default for Saved {
 }
 
 impl Saved {
+    /// Returns half of the bytes that users wrote, less what sorts are charged.
+    pub(crate) fn sort_balance_bytes(&self) -> i64 {
+        let earned = i64::try_from(self.user_bytes / 2).unwrap_or(i64::MAX);
+        earned.saturating_sub(i64::try_from(self.sort_charged_bytes).unwrap_or(i64::MAX))
+    }
+
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = vec![VERSION];
         varint::put(&mut out, self.user_bytes);
@@ -82,6 +91,7 @@ impl Saved {
         }
         varint::put(&mut out, self.seen.iter().len() as u64);
         self.seen.iter().for_each(|seen_s| varint::put(&mut out, seen_s));
+        varint::put(&mut out, self.sort_charged_bytes);
         Bytes::from(out)
     }
 
@@ -106,12 +116,15 @@ impl Saved {
         let sorted = take_files(rest)?;
         let plan = take_plan(rest)?;
         let seen = if version == 1 { SeenTimes::default() } else { take_seen(rest)? };
+        // Earlier versions did not count the runs.
+        let sort_charged_bytes = if version < 3 { bytes.sort } else { varint::take(rest)? };
         Some(Self {
             user_bytes,
             credit_bytes,
             overwrite_ratio,
             sorted_at_s,
             bytes,
+            sort_charged_bytes,
             sorted,
             plan,
             seen,
@@ -170,6 +183,7 @@ mod tests {
                 overwrite_ratio: 0.25,
                 sorted_at_s: 77,
                 bytes: StageBytes { flush: 1, merge: 2, relocate: 3, sort: u64::MAX },
+                sort_charged_bytes: 1 << 33,
                 sorted: files(&[2, 9, 70000]),
                 plan,
                 seen: SeenTimes::new(VecDeque::from([7, 1 << 31])).unwrap(),

@@ -6,11 +6,13 @@ use crate::gc::Shared;
 use crate::mover::Plan;
 use crate::work::Work;
 use std::collections::BTreeSet;
-use stele_index::{MergeInputs, MergeSpec, Run, Version};
+use std::sync::Arc;
+use stele_index::{Direction, MergeInputs, MergeSpec, Run, ValueSlice, Version, View};
 use stele_types::{Cause, FileId, KeyRange, Result, RunId};
 
-/// Unsorted share above which a sort rewrites all values, so that a scan reads one stream.
-const RESORT_SHARE: f64 = 0.3;
+/// Places at which the sorted files that a scan meets are counted, and pairs of each.
+const SAMPLES: usize = 8;
+const SAMPLE_PAIRS: usize = 100;
 /// Limit for the parts that rewrite the same run: a part rewrites the runs that refer to its
 /// values.
 const PARTS_OF_RUN: u64 = 4;
@@ -26,14 +28,12 @@ pub(crate) struct Sorting {
 
 impl Work {
     /// Continues the running sort, or starts one of `range`. Values sorted before stay in place
-    /// unless too many unsorted ones were added.
+    /// unless a scan meets too many sorted files.
     pub(crate) fn start_sort(&mut self, shared: &Shared, range: KeyRange) -> Result<()> {
         if self.sorting.is_none() {
-            let state = self.observe(shared);
-            let known = state.known_live_bytes() as f64;
-            let resort = shared.options().policy == PolicyKind::Nezha
-                || state.unsorted_bytes() as f64 >= RESORT_SHARE * known;
-            let keep = if resort { BTreeSet::new() } else { self.saved.sorted.clone() };
+            let rewrites_sorted = shared.options().policy == PolicyKind::Nezha
+                || self.observe(shared).rewrites_sorted(self.sorted_files_met(shared, &range));
+            let keep = if rewrites_sorted { BTreeSet::new() } else { self.saved.sorted.clone() };
             self.sorting = Some(Sorting { whole: range.clone(), rest: range, keep });
         }
         let Some(sorting) = &self.sorting else { return Ok(()) };
@@ -57,6 +57,26 @@ impl Work {
         self.start_job(shared, &version, MergeSpec { inputs, cause: Cause::Sort }, Some(plan))
     }
 
+    /// Returns the sorted files that a scan of 100 values of `range` meets on average, out of a few
+    /// scans.
+    fn sorted_files_met(&self, shared: &Shared, range: &KeyRange) -> f64 {
+        let version = shared.index.version();
+        let tier = version.tiers().last().map_or(&[][..], |tier| &tier.runs);
+        let runs: Vec<&Arc<Run>> = tier.iter().filter(|run| touches(run, range)).collect();
+        let step = runs.len().div_ceil(SAMPLES).max(1);
+        let (view, mut met, mut samples) = (shared.index.view(), 0, 0);
+        for run in runs.iter().step_by(step) {
+            let start = run.meta().first_key.clone().max(range.start.clone());
+            let from = KeyRange { start, end: range.end.clone() };
+            // A block that cannot be read is for the sort to report.
+            let Ok(files) = files_met(&view, from) else { continue };
+            met += files.intersection(&self.saved.sorted).count();
+            samples += 1;
+        }
+        met as f64 / f64::from(samples.max(1))
+    }
+
+    /// Starts to rewrite all values in key order, in one job.
     pub(crate) fn start_sort_of_all(&mut self, shared: &Shared) -> Result<()> {
         let (whole, keep) = (KeyRange::all(), BTreeSet::new());
         self.sorting = Some(Sorting { whole: whole.clone(), rest: whole.clone(), keep });
@@ -82,6 +102,20 @@ impl Work {
         }
         shared.heat.lock().spend(&whole);
     }
+}
+
+/// Returns the value files that a scan of 100 values meets.
+fn files_met(view: &View, range: KeyRange) -> Result<BTreeSet<FileId>> {
+    let (mut pairs, mut files) = (view.iter(range, Direction::Forward)?, BTreeSet::new());
+    for _ in 0..SAMPLE_PAIRS {
+        if !pairs.advance()? {
+            break;
+        }
+        if let ValueSlice::At(at) = pairs.value() {
+            files.insert(at.file);
+        }
+    }
+    Ok(files)
 }
 
 /// Returns the first part of `rest`: values of half a value file, or a quarter of a run if that is

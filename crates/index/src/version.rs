@@ -3,7 +3,7 @@
 
 use crate::cursor::{Cursor, Found, Lookup, ValueSlice};
 use crate::memtable::RangeSet;
-use crate::run::{Live, Run, RunCursor, key_hash};
+use crate::run::{Live, Run, RunCursor, Walk, key_hash};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 use stele_types::lock::{Mutex, rank};
@@ -221,8 +221,8 @@ impl Tier {
         (!self.ranges.is_empty() && self.ranges.covers(key)).then_some(Found::Deleted)
     }
 
-    pub(crate) fn cursor(&self, range: &KeyRange) -> TierCursor {
-        TierCursor::new(self.keyed.clone(), false, range.clone())
+    pub(crate) fn cursor(&self, range: &KeyRange, walk: Walk) -> TierCursor {
+        TierCursor::new(self.keyed.clone(), walk, range.clone())
     }
 }
 
@@ -237,24 +237,21 @@ pub(crate) struct TierCursor {
     runs: Arc<[Arc<Run>]>,
     /// Index of the current run, and the cursor in it.
     at: Option<(usize, RunCursor)>,
-    /// Whether to read ahead in large pieces, bypassing the block cache.
-    readahead: bool,
+    walk: Walk,
     /// Runs and blocks without keys of this range are skipped.
     within: KeyRange,
 }
 
 impl TierCursor {
-    pub(crate) fn new(runs: Arc<[Arc<Run>]>, readahead: bool, within: KeyRange) -> Self {
-        Self { runs, at: None, readahead, within }
+    pub(crate) fn new(runs: Arc<[Arc<Run>]>, walk: Walk, within: KeyRange) -> Self {
+        Self { runs, at: None, walk, within }
     }
 
     /// Makes the run at `index` current; keeps the cursor if it already is.
     fn enter(&mut self, index: usize) -> Option<&mut RunCursor> {
         if self.at.as_ref().is_none_or(|(at, _)| *at != index) {
-            self.at = self.runs.get(index).map(|run| {
-                let cursor = if self.readahead { run.cursor_ahead() } else { run.cursor() };
-                (index, cursor.within(&self.within))
-            });
+            let run = self.runs.get(index);
+            self.at = run.map(|run| (index, run.walk(self.walk).within(&self.within)));
         }
         self.at.as_mut().map(|(_, cursor)| cursor)
     }

@@ -6,7 +6,7 @@ use crate::cursor::{Found, Lookup, ValueSlice, prefix_of};
 use crate::index::Tables;
 use crate::memtable::RangeSet;
 use crate::merge::{Merged, Source, SourceCursor};
-use crate::run::key_hash;
+use crate::run::{Walk, key_hash};
 use crate::version::Version;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -45,6 +45,17 @@ impl View {
     /// Returns the pairs of `range` in order. The iterator keeps the view's memory and outlives the
     /// view.
     pub fn iter(&self, range: KeyRange, direction: Direction) -> Result<ViewIter> {
+        self.walk(range, direction, Walk::Short)
+    }
+
+    /// Does what [`View::iter`] does, without waiting for the device: from memtables, cached blocks
+    /// and the page cache. Where it would wait, or passes many deleted pairs, it fails
+    /// ([`Error::needs_io`]).
+    pub fn iter_in_memory(&self, range: KeyRange, direction: Direction) -> Result<ViewIter> {
+        self.walk(range, direction, Walk::InMemory)
+    }
+
+    fn walk(&self, range: KeyRange, direction: Direction, walk: Walk) -> Result<ViewIter> {
         let mut sources =
             Vec::with_capacity(1 + self.tables.frozen.len() + self.version().tiers().len());
         let memtables = self.tables.memtables();
@@ -54,11 +65,18 @@ impl View {
         }
         for tier in self.version().tiers() {
             let ranges: Arc<RangeSet> = tier.shared_ranges();
-            sources.push(Source::new(SourceCursor::Tier(tier.cursor(&range)), ranges));
+            sources.push(Source::new(SourceCursor::Tier(tier.cursor(&range, walk)), ranges));
         }
-        ViewIter::new(Merged::new(sources), range, direction, self.tables.clone())
+        let mut iter = ViewIter::new(Merged::new(sources), range, direction, self.tables.clone())?;
+        if walk == Walk::InMemory {
+            iter.passes_left = PASSES_MAX;
+        }
+        Ok(iter)
     }
 }
+
+/// Deleted pairs that a walk in memory passes: its thread has other work.
+const PASSES_MAX: u64 = 1024;
 
 /// Direction of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +97,8 @@ pub struct ViewIter {
     end_prefix: u64,
     direction: Direction,
     state: State,
+    /// Deleted pairs that it may still pass.
+    passes_left: u64,
     /// Pins the version, so that no file it references is removed.
     _tables: Arc<Tables>,
 }
@@ -109,6 +129,7 @@ impl ViewIter {
             range,
             direction,
             state: State::Fresh,
+            passes_left: u64::MAX,
             _tables: tables,
         })
     }
@@ -135,6 +156,8 @@ impl ViewIter {
                 self.state = State::Positioned;
                 return Ok(true);
             }
+            let left = self.passes_left.checked_sub(1);
+            self.passes_left = left.ok_or_else(|| Error::would_wait(""))?;
             self.merged.advance()?;
         }
         Ok(false)

@@ -15,6 +15,7 @@ mod log;
 mod options;
 mod read;
 mod read_many;
+mod read_pool;
 mod recover;
 mod region;
 mod remove;

@@ -195,6 +195,18 @@ impl Log {
         self.shared.checked(at, read)
     }
 
+    /// [`Log::read_many`] of values that are in memory, each in an open file; `None` if one is not.
+    /// Never waits for the device.
+    pub fn read_many_in_memory(&self, at: &[Locator]) -> Result<Option<ReadMany>> {
+        self.shared.read_many_in_memory(at)
+    }
+
+    /// Returns the value at a locator from `read`; `None` if that does not match the checksum: then
+    /// the caller must use [`Log::get`], which may wait.
+    pub fn checked_in_memory(&self, at: &Locator, read: Unchecked) -> Option<Bytes> {
+        read.checked(at)
+    }
+
     /// [`Log::read_many`] from the device itself, for scrubbing.
     pub fn read_many_direct(&self, at: &[Locator]) -> Result<ReadMany> {
         self.shared.read_many_with(at, ReadMode::FROM_DEVICE)
@@ -203,7 +215,13 @@ impl Log {
     /// Reads ahead for later calls of [`Log::record`]: each value and the record header before it.
     /// Takes the length of each value's key.
     pub fn read_records(&self, places: &[(usize, Locator)]) -> Result<Vec<Unchecked>> {
-        self.shared.read_records(places)
+        self.shared.read_records(places, ReadMode::BACKGROUND)
+    }
+
+    /// [`Log::read_records`] of values that come into key order: reads at most two bytes for each byte
+    /// of them.
+    pub fn read_records_to_sort(&self, places: &[(usize, Locator)]) -> Result<Vec<Unchecked>> {
+        self.shared.read_records(places, ReadMode::SORT)
     }
 
     /// Returns the value at a locator under this key, and its version, from the bytes that

@@ -169,7 +169,7 @@ impl Log {
     /// `None` otherwise, also when it does not match its checksum: then the caller must use
     /// [`Log::get`], which may wait.
     pub fn get_cached(&self, at: &Locator) -> Result<Option<Bytes>> {
-        let Some(file) = self.shared.handles.get(u64::from(at.file.0), false) else {
+        let Some(file) = self.shared.open_handle(at.file) else {
             return Ok(None);
         };
         if u64::from(at.length) > TRUSTED_LENGTH_BYTES {

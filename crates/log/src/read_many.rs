@@ -1,15 +1,19 @@
-//! Reads of many values, or of many records to be moved, with the record headers before them in
-//! sorted files: one read for each stretch of neighbouring values. Short reads that miss the page
-//! cache are all requested from the device before the first is awaited.
+//! Reads of many values: one read for each stretch of neighbouring values. Short reads that miss
+//! the page cache are all requested from the device before the first is awaited. Neighbours in the
+//! order of position share a buffer, and the handle of their file.
+//!
+//! Reads of records to be moved: many values at a time, with the record headers before them in
+//! sorted files.
 
 use crate::dir::Name;
 use crate::read::{PIECE_BYTES, TRUSTED_LENGTH_BYTES};
+use crate::read_pool::{ReadMemory, ReadPool};
 use crate::shared::Shared;
 use crate::sorted;
 use bytes::Bytes;
+use std::iter::Peekable;
 use std::ops::Range;
 use std::sync::Arc;
-use stele_types::lock::{Mutex, rank};
 use stele_types::{FileId, Locator, Lsn, Result};
 use stele_vfs::{AlignedBuf, MEMORY_ALIGN_BYTES, VfsFile};
 
@@ -25,8 +29,8 @@ const SHORT_VALUE_BYTES_MAX: u32 = 4 << 10;
 /// Maximum read for more than one value: values of 4 MiB and the gaps between them. A device
 /// serves the parts of one long read at the same time.
 const STRETCH_BYTES_MAX: u64 = (4 << 20) + (256 << 10);
-/// Bytes of buffers of such reads that are kept for later reads.
-pub(crate) const BUFFERS_KEPT_BYTES_MAX: usize = 12 << 20;
+/// Bytes of reads through the page cache that share a buffer; a longer read has its own.
+const PACK_BYTES_MAX: usize = 64 << 10;
 /// Minimum length of a read that may bypass the page cache: see [`crate::read::LongReads`].
 const DIRECT_BYTES_MIN: u64 = 256 << 10;
 /// Maximum concurrent reads of background work. A device serves reads before writes: beside 64
@@ -42,6 +46,10 @@ pub(crate) struct ReadMode {
     pending_max: usize,
     /// Maximum unrequested bytes before a short value that is read along.
     gap_bytes_max: u64,
+    /// Whether a read is at most twice as long as its values, whatever the gaps.
+    is_mostly_values: bool,
+    /// Whether reads may wait for the device, and open files.
+    may_wait: bool,
 }
 
 impl ReadMode {
@@ -50,18 +58,34 @@ impl ReadMode {
         direct_bytes_min: DIRECT_BYTES_MIN,
         pending_max: usize::MAX,
         gap_bytes_max: GAP_BYTES_MAX,
+        is_mostly_values: false,
+        may_wait: true,
     };
+    /// For reads of what memory holds.
+    pub(crate) const IN_MEMORY: Self = Self { may_wait: false, ..Self::FOREGROUND };
     /// For background reads, while foreground work uses the device.
     pub(crate) const BACKGROUND: Self = Self {
         pending_max: BACKGROUND_READS_MAX,
         gap_bytes_max: NEAR_BYTES_MAX,
         ..Self::FOREGROUND
     };
+    /// For reads of values that come into key order. They are scattered over all files, so that gaps
+    /// are most of a long read; the scans that paid for the sort left many of them in the page cache.
+    ///
+    /// Invariant: a sort requests at most two bytes for each byte of its values.
+    /// Test: `a_sort_reads_at_most_two_bytes_for_each_byte_of_its_values`.
+    pub(crate) const SORT: Self = Self { is_mostly_values: true, ..Self::BACKGROUND };
     /// For reads of the device itself, past the page cache.
     pub(crate) const FROM_DEVICE: Self = Self { direct_bytes_min: 0, ..Self::FOREGROUND };
 
     fn may_read_gap(&self, next: &Locator, gap: u64) -> bool {
         gap <= self.gap_bytes_max && next.length <= SHORT_VALUE_BYTES_MAX
+    }
+
+    /// Returns whether so many bytes are not too many for a read of these values.
+    fn may_read(&self, bytes: u64, wanted_bytes: u64) -> bool {
+        // bug log.sort_reads_gaps: return true;
+        !self.is_mostly_values || bytes <= 2 * wanted_bytes
     }
 }
 
@@ -71,6 +95,13 @@ impl ReadMode {
 pub struct Unchecked(Bytes);
 
 impl Unchecked {
+    /// Returns the value if it matches the checksum.
+    pub(crate) fn checked(self, at: &Locator) -> Option<Bytes> {
+        let is_whole = at.check(&self.0).is_ok();
+        // bug log.in_memory_unchecked: let is_whole = true;
+        is_whole.then_some(self.0)
+    }
+
     /// Splits off the first `at` bytes; `None` if there are fewer.
     pub(crate) fn split(mut self, at: usize) -> Option<(Bytes, Bytes)> {
         (at <= self.0.len()).then(|| (self.0.split_to(at), self.0))
@@ -88,6 +119,8 @@ pub struct ReadMany {
     pub read_bytes: u64,
 }
 
+/// Neighbouring values that one read covers.
+#[derive(Debug)]
 struct Stretch<'a> {
     file: FileId,
     /// From the first byte of the first value to the last byte of the last (exclusive end).
@@ -97,11 +130,28 @@ struct Stretch<'a> {
     wanted_bytes: u64,
 }
 
-struct PendingRead<'a> {
-    stretch: Stretch<'a>,
-    file: Arc<dyn VfsFile>,
-    bytes: Vec<u8>,
+/// Reads through the page cache that share a buffer.
+#[derive(Debug)]
+struct CachedPack<'a> {
+    reads: Vec<CachedRead<'a>>,
+    memory: ReadMemory,
 }
+
+/// A read through the page cache.
+#[derive(Debug)]
+struct CachedRead<'a> {
+    stretch: Stretch<'a>,
+    /// Position in the buffer of the pack.
+    begin: usize,
+    /// Bytes read.
+    got: usize,
+    /// File of a read that was requested from the device and is not awaited.
+    pending: Option<Arc<dyn VfsFile>>,
+}
+
+/// File of the last stretch. They are sorted, so that each file is looked up once.
+#[derive(Debug, Default)]
+struct LastFile(Option<(FileId, Arc<dyn VfsFile>)>);
 
 /// A read of whole blocks. It bypasses the page cache, except for pieces that go through it.
 struct DirectRead<'a> {
@@ -139,7 +189,17 @@ impl Shared {
         self.read_many_with(at, ReadMode::FOREGROUND)
     }
 
+    /// Reads values that are in memory; `None` if one is not. Never waits for the device.
+    pub(crate) fn read_many_in_memory(&self, at: &[Locator]) -> Result<Option<ReadMany>> {
+        self.try_read_many(at, ReadMode::IN_MEMORY)
+    }
+
     pub(crate) fn read_many_with(&self, at: &[Locator], how: ReadMode) -> Result<ReadMany> {
+        // Only reads that may not wait are without a result.
+        Ok(self.try_read_many(at, how)?.unwrap_or_default())
+    }
+
+    fn try_read_many(&self, at: &[Locator], how: ReadMode) -> Result<Option<ReadMany>> {
         let mut order: Vec<usize> = (0..at.len()).collect();
         order.sort_unstable_by_key(|&i| at.get(i).map(|at| (at.file, at.offset)));
         let mut read = ReadMany::default();
@@ -153,6 +213,9 @@ impl Shared {
                 cached.push(stretch);
                 continue;
             }
+            if !how.may_wait {
+                return Ok(None);
+            }
             // Unrequested bytes of background reads must not evict what other reads use.
             let is_kept = how.pending_max > BACKGROUND_READS_MAX || stretch.is_mostly_wanted();
             let by_pieces = how.direct_bytes_min > 0 && is_kept;
@@ -165,39 +228,47 @@ impl Shared {
             pack.reads.push(next);
         }
         self.read_pack(at, pack, &mut read.values)?;
-        self.read_all_cached(at, cached, how.pending_max, &mut read.values)?;
-        Ok(read)
+        let is_read = self.read_all_cached(at, cached, how, &mut read.values)?;
+        Ok(is_read.then_some(read))
     }
 
     /// Reads stretches through the page cache. Requests all misses from the device before it waits
-    /// for the first: otherwise each read would wait by itself.
+    /// for the first: otherwise each read would wait by itself. Returns false if it may not wait for
+    /// one that misses.
     fn read_all_cached(
         &self,
         at: &[Locator],
         stretches: Vec<Stretch<'_>>,
-        pending_max: usize,
+        how: ReadMode,
         to: &mut [Unchecked],
-    ) -> Result<()> {
-        let is_one = stretches.len() == 1;
-        let (mut asked, mut pending_bytes) = (Vec::new(), 0);
-        for stretch in stretches {
-            let file = self.handle(self.value_name(stretch.file)?)?;
-            let mut bytes = vec![0; stretch.bytes()];
-            if !is_one && file.read_cached_at(&mut bytes, stretch.range.start)? {
-                stretch.cut_all(at, bytes, to);
+    ) -> Result<bool> {
+        // One read alone need not be requested first.
+        let tries_cache = stretches.len() > 1 || !how.may_wait;
+        let (mut file, mut stretches) = (LastFile::default(), stretches.into_iter().peekable());
+        let (mut waiting, mut pending, mut pending_bytes) = (Vec::new(), 0_usize, 0);
+        while let Some(mut pack) =
+            CachedPack::next(&mut stretches, how.pending_max, &self.read_pool)
+        {
+            if pending.saturating_add(pack.reads.len()) > how.pending_max {
+                CachedPack::finish_all(&mut waiting, at, to)?;
+                (pending, pending_bytes) = (0, 0);
+            }
+            let Some((misses, bytes)) = pack.start(self, &mut file, tries_cache, how)? else {
+                return Ok(false);
+            };
+            if misses == 0 {
+                pack.finish(at, to)?;
                 continue;
             }
-            if !is_one {
-                file.will_read(stretch.range.start, bytes.len() as u64);
-            }
-            pending_bytes += bytes.len() as u64;
-            asked.push(PendingRead { stretch, file, bytes });
-            if pending_bytes >= STRETCH_BYTES_MAX || asked.len() >= pending_max {
-                PendingRead::wait(std::mem::take(&mut asked), at, to)?;
-                pending_bytes = 0;
+            waiting.push(pack);
+            (pending, pending_bytes) = (pending + misses, pending_bytes + bytes);
+            if pending_bytes >= STRETCH_BYTES_MAX {
+                CachedPack::finish_all(&mut waiting, at, to)?;
+                (pending, pending_bytes) = (0, 0);
             }
         }
-        PendingRead::wait(asked, at, to)
+        CachedPack::finish_all(&mut waiting, at, to)?;
+        Ok(true)
     }
 
     fn direct_read<'a>(&self, stretch: Stretch<'a>, by_pieces: bool) -> Result<DirectRead<'a>> {
@@ -296,14 +367,100 @@ impl Shared {
     }
 }
 
-impl PendingRead<'_> {
-    fn wait(all: Vec<Self>, at: &[Locator], to: &mut [Unchecked]) -> Result<()> {
-        for Self { stretch, file, mut bytes } in all {
-            let got = file.read_at(&mut bytes, stretch.range.start)?;
-            bytes.truncate(got);
-            stretch.cut_all(at, bytes, to);
+impl LastFile {
+    /// Returns the handle of a file; `None` if it may not be opened now.
+    fn of(
+        &mut self,
+        shared: &Shared,
+        file: FileId,
+        how: ReadMode,
+    ) -> Result<Option<&Arc<dyn VfsFile>>> {
+        if self.0.as_ref().is_none_or(|(last, _)| *last != file) {
+            self.0 = match shared.open_handle(file) {
+                Some(open) => Some((file, open)),
+                None if how.may_wait => Some((file, shared.handle(shared.value_name(file)?)?)),
+                None => None,
+            };
+        }
+        Ok(self.0.as_ref().map(|(_, open)| open))
+    }
+}
+
+impl<'a> CachedPack<'a> {
+    /// Takes the first stretches off that share a buffer; `None` when none is left.
+    fn next(
+        stretches: &mut Peekable<impl Iterator<Item = Stretch<'a>>>,
+        reads_max: usize,
+        pool: &ReadPool,
+    ) -> Option<Self> {
+        let (mut reads, mut bytes) = (Vec::new(), 0);
+        while reads.len() < reads_max
+            && let Some(stretch) =
+                stretches.next_if(|next| reads.is_empty() || bytes + next.bytes() <= PACK_BYTES_MAX)
+        {
+            let begin = bytes;
+            bytes += stretch.bytes();
+            reads.push(CachedRead { stretch, begin, got: 0, pending: None });
+        }
+        (!reads.is_empty()).then(|| Self { reads, memory: pool.take_short(bytes) })
+    }
+
+    /// Reads what the page cache holds and requests the rest from the device: returns the number of
+    /// these reads and their bytes. `None` if it may not wait for one.
+    fn start(
+        &mut self,
+        shared: &Shared,
+        last: &mut LastFile,
+        tries_cache: bool,
+        how: ReadMode,
+    ) -> Result<Option<(usize, u64)>> {
+        let (mut misses, mut bytes) = (0, 0);
+        for read in &mut self.reads {
+            let Some(file) = last.of(shared, read.stretch.file, how)? else { return Ok(None) };
+            let (from, part) = (read.stretch.range.start, read.within(&mut self.memory));
+            if tries_cache && file.read_cached_at(part, from)? {
+                read.got = part.len();
+                continue;
+            }
+            // bug log.read_in_memory_waits: never
+            if !how.may_wait {
+                return Ok(None);
+            }
+            if tries_cache {
+                file.will_read(from, part.len() as u64);
+            }
+            (misses, bytes) = (misses + 1, bytes + part.len() as u64);
+            read.pending = Some(file.clone());
+        }
+        Ok(Some((misses, bytes)))
+    }
+
+    /// Waits for the reads of some packs and cuts the values out.
+    fn finish_all(packs: &mut Vec<Self>, at: &[Locator], to: &mut [Unchecked]) -> Result<()> {
+        packs.drain(..).try_for_each(|pack| pack.finish(at, to))
+    }
+
+    fn finish(mut self, at: &[Locator], to: &mut [Unchecked]) -> Result<()> {
+        for read in &mut self.reads {
+            if let Some(file) = read.pending.take() {
+                let from = read.stretch.range.start;
+                read.got = file.read_at(read.within(&mut self.memory), from)?;
+            }
+        }
+        let wanted_bytes: u64 = self.reads.iter().map(|read| read.stretch.wanted_bytes).sum();
+        let shared = 2 * wanted_bytes >= self.memory.capacity() as u64;
+        let bytes = self.memory.into_bytes();
+        for CachedRead { stretch, begin, got, .. } in self.reads {
+            stretch.cut(at, stretch.range.start, &bytes.slice(begin..begin + got), shared, to);
         }
         Ok(())
+    }
+}
+
+impl CachedRead<'_> {
+    fn within<'m>(&self, memory: &'m mut ReadMemory) -> &'m mut [u8] {
+        let part = self.begin..self.begin + self.stretch.bytes();
+        memory.as_mut_slice().get_mut(part).unwrap_or_default()
     }
 }
 
@@ -327,12 +484,6 @@ impl<'a> Stretch<'a> {
         self.wanted_bytes * 2 >= self.bytes() as u64
     }
 
-    /// [`Stretch::cut`] for a read of this stretch alone.
-    fn cut_all(&self, at: &[Locator], bytes: Vec<u8>, to: &mut [Unchecked]) {
-        let shared = self.is_mostly_wanted();
-        self.cut(at, self.range.start, &bytes.into(), shared, to);
-    }
-
     /// Cuts the values out of the bytes read from `begin` on. With `shared` they share that memory;
     /// otherwise each is copied, so that a kept value does not keep unrequested bytes in memory.
     fn cut(&self, at: &[Locator], begin: u64, read: &Bytes, shared: bool, to: &mut [Unchecked]) {
@@ -353,9 +504,10 @@ fn end_of(at: &Locator) -> u64 {
 /// Returns how many of the sorted locators one read covers.
 fn stretch_places(at: &[Locator], order: &[usize], how: ReadMode) -> usize {
     let mut span: Option<(FileId, u64, u64)> = None;
-    let (mut taken, mut gap_bytes) = (0, 0);
+    let (mut taken, mut gap_bytes, mut wanted_bytes) = (0, 0, 0);
     for &i in order {
         let Some(next) = at.get(i) else { break };
+        wanted_bytes += u64::from(next.length);
         match &mut span {
             None => span = Some((next.file, u64::from(next.offset), end_of(next))),
             Some((file, begin, end)) => {
@@ -364,7 +516,8 @@ fn stretch_places(at: &[Locator], order: &[usize], how: ReadMode) -> usize {
                 let near = gap <= GAP_BYTES_MAX
                     || how.may_read_gap(next, gap) && gap_bytes <= taken as u64 * BYTES_OF_READ;
                 let whole = end_of(next).max(*end) - *begin;
-                if next.file != *file || !near || whole > STRETCH_BYTES_MAX {
+                let is_long = whole > STRETCH_BYTES_MAX || !how.may_read(whole, wanted_bytes);
+                if next.file != *file || !near || is_long {
                     break;
                 }
                 *end = end_of(next).max(*end);
@@ -375,95 +528,18 @@ fn stretch_places(at: &[Locator], order: &[usize], how: ReadMode) -> usize {
     taken.max(1)
 }
 
-/// Buffer lengths are multiples of this: a large page, which a device reads as one segment.
-const STEP_BYTES: usize = 2 << 20;
-
-/// Reused buffers of long reads. Page faults of new memory take as long as the read itself.
-#[derive(Clone, Debug)]
-pub(crate) struct ReadPool {
-    free: Arc<Mutex<Vec<AlignedBuf>, { rank::LOG_READ_POOL }>>,
-    kept_bytes_max: usize,
-}
-
-impl ReadPool {
-    /// Creates a pool that keeps at most `kept_bytes_max` of free buffers.
-    pub(crate) fn new(kept_bytes_max: usize) -> Self {
-        Self { free: Arc::default(), kept_bytes_max }
-    }
-
-    /// Returns a buffer of `bytes` with arbitrary content.
-    pub(crate) fn take(&self, bytes: usize) -> Pooled {
-        let length = bytes.next_multiple_of(STEP_BYTES);
-        let mut free = self.free.lock();
-        let fitting = free.iter().position(|buffer| buffer.len() == length);
-        let kept = fitting.map(|at| free.swap_remove(at));
-        drop(free);
-        let buffer = kept.unwrap_or_else(|| {
-            let mut buffer = AlignedBuf::in_large_pages();
-            buffer.resize(length);
-            buffer
-        });
-        Pooled { buffer, bytes, pool: self.clone() }
-    }
-
-    pub(crate) fn memory_bytes(&self) -> u64 {
-        self.free.lock().iter().map(|buffer| buffer.capacity() as u64).sum()
-    }
-}
-
-/// A buffer that returns to its pool when the last value in it is dropped.
-#[derive(Debug)]
-pub(crate) struct Pooled {
-    buffer: AlignedBuf,
-    bytes: usize,
-    pool: ReadPool,
-}
-
-impl Pooled {
-    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
-        let bytes = self.bytes;
-        self.buffer.as_mut_slice().get_mut(..bytes).unwrap_or_default()
-    }
-
-    /// Returns the bytes of memory it holds, which may exceed the requested ones.
-    pub(crate) fn capacity(&self) -> usize {
-        self.buffer.capacity()
-    }
-
-    pub(crate) fn into_bytes(self) -> Bytes {
-        Bytes::from_owner(self)
-    }
-}
-
-impl AsRef<[u8]> for Pooled {
-    fn as_ref(&self) -> &[u8] {
-        self.buffer.as_slice().get(..self.bytes).unwrap_or_default()
-    }
-}
-
-impl Drop for Pooled {
-    fn drop(&mut self) {
-        if self.buffer.len() > self.pool.kept_bytes_max {
-            return;
-        }
-        let mut free = self.pool.free.lock();
-        free.push(std::mem::take(&mut self.buffer));
-        let mut bytes: usize = free.iter().map(|buffer| buffer.len()).sum();
-        // The buffers that were free longest go first: current reads use buffers of this length.
-        while bytes > self.pool.kept_bytes_max {
-            bytes -= free.remove(0).len();
-        }
-    }
-}
-
 impl Shared {
-    pub(crate) fn read_records(&self, places: &[(usize, Locator)]) -> Result<Vec<Unchecked>> {
+    pub(crate) fn read_records(
+        &self,
+        places: &[(usize, Locator)],
+        how: ReadMode,
+    ) -> Result<Vec<Unchecked>> {
         let whole = |(key_bytes, at): &(usize, Locator)| {
             let before = self.bytes_before(*key_bytes, at)?;
             Ok(Locator { offset: at.offset - before, length: at.length + before, ..*at })
         };
         let whole: Vec<Locator> = places.iter().map(whole).collect::<Result<_>>()?;
-        Ok(self.read_many_with(&whole, ReadMode::BACKGROUND)?.values)
+        Ok(self.read_many_with(&whole, how)?.values)
     }
 
     pub(crate) fn record(&self, key: &[u8], at: &Locator, read: Unchecked) -> Result<(Bytes, Lsn)> {
@@ -493,43 +569,5 @@ impl Shared {
         };
         let fits = before <= at.offset && at.length.checked_add(before).is_some();
         Ok(if fits { before } else { 0 })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const STEP: u64 = STEP_BYTES as u64;
-
-    #[test]
-    fn a_buffer_comes_back_when_its_last_value_goes_and_few_are_kept() {
-        let pool = ReadPool::new(2 * STEP_BYTES);
-        let mut buffer = pool.take(40_000);
-        buffer.as_mut_slice().fill(7);
-        let value = buffer.into_bytes().slice(100..200);
-        assert_eq!(pool.memory_bytes(), 0);
-        let other = value.clone();
-        drop(value);
-        assert_eq!((other.len(), pool.memory_bytes()), (100, 0));
-        drop(other);
-        assert_eq!(pool.memory_bytes(), STEP);
-        assert_eq!(pool.take(50_000).as_ref().len(), 50_000);
-        drop((0..9).map(|_| pool.take(1000)).collect::<Vec<_>>());
-        assert_eq!(pool.memory_bytes(), 2 * STEP);
-        drop(pool.take(2 * STEP_BYTES + 1));
-        assert_eq!(pool.memory_bytes(), 2 * STEP, "longer buffers are not kept");
-    }
-
-    #[test]
-    fn buffers_fit_their_reads_and_those_of_a_length_no_longer_asked_for_go() {
-        let pool = ReadPool::new(2 * STEP_BYTES);
-        drop([pool.take(1), pool.take(1)]);
-        let long = pool.take(STEP_BYTES + 1);
-        assert_eq!((long.capacity() as u64, pool.memory_bytes()), (2 * STEP, 2 * STEP));
-        drop(long);
-        assert_eq!(pool.memory_bytes(), 2 * STEP);
-        let again = pool.take(STEP_BYTES + 1);
-        assert_eq!((again.capacity() as u64, pool.memory_bytes()), (2 * STEP, 0));
     }
 }

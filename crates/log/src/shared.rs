@@ -8,7 +8,7 @@
 use crate::catalog::Catalog;
 use crate::dir::{Dir, Name};
 use crate::read::{EntryCache, LongReads};
-use crate::read_many::ReadPool;
+use crate::read_pool::ReadPool;
 use crate::region::Regions;
 use crate::{FileKind, LogOptions};
 use std::sync::Arc;
@@ -96,6 +96,12 @@ impl Shared {
 }
 
 impl Shared {
+    /// Returns a handle through the page cache if the file is open.
+    pub(crate) fn open_handle(&self, file: FileId) -> Option<Arc<dyn VfsFile>> {
+        self.handles.get(u64::from(file.0), false)
+    }
+
+    /// Returns a handle through the page cache.
     pub(crate) fn handle(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
         self.handle_of(name, false)
     }

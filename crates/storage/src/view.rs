@@ -105,6 +105,16 @@ pub trait EngineView: Send + Sync {
         let pairs = self.scan(options)?;
         Ok(admitted(&pairs, admit).then_read(pairs))
     }
+    /// Like [`EngineView::scan_admitted`], for a short scan that needs no read of the device. Never waits
+    /// for the device. Some engines always answer [`Cached::NeedsIo`], and each does for a long scan.
+    fn scan_cached(
+        &self,
+        options: &ScanOptions,
+        admit: Admit<'_>,
+    ) -> Result<Cached<Admitted<Vec<Pair>>>> {
+        let (_, _) = (options, admit);
+        Ok(Cached::NeedsIo)
+    }
     /// Records that a user scanned these adjacent pairs: what is scanned often is worth sorting.
     /// Not called for reads of the system itself.
     fn note_scan(&self, pairs: &[Pair]) {
@@ -135,6 +145,14 @@ impl<V: EngineView> EngineView for Arc<V> {
         admit: Admit<'_>,
     ) -> Result<Admitted<Vec<Pair>>> {
         (**self).scan_admitted(options, admit)
+    }
+
+    fn scan_cached(
+        &self,
+        options: &ScanOptions,
+        admit: Admit<'_>,
+    ) -> Result<Cached<Admitted<Vec<Pair>>>> {
+        (**self).scan_cached(options, admit)
     }
 
     fn note_scan(&self, pairs: &[Pair]) {

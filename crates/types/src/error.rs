@@ -236,6 +236,16 @@ impl Error {
         matches!(self, Self::Io { op: "open" | "read" | "stat", .. })
     }
 
+    /// Creates the error of a read that must not wait for the device, and would.
+    pub fn would_wait(path: impl AsRef<Path>) -> Self {
+        Self::io("read", path, io::ErrorKind::WouldBlock.into())
+    }
+
+    /// Whether a read would have waited for the device: it must be repeated where it may.
+    pub fn needs_io(&self) -> bool {
+        matches!(self, Self::Io { op: "read", source, .. } if source.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// Whether stored bytes are damaged, missing or refused by the device.
     pub fn is_damage(&self) -> bool {
         matches!(self.of_one_store(), Self::Corrupt { .. } | Self::Missing { .. })

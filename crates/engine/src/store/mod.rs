@@ -52,6 +52,7 @@ use stele_types::lock::{Mutex, rank};
 use stele_types::{Error, FileId, Locator, LogBatch, LogIndex, Record, RegionId, Result, StoreId};
 use stele_vfs::{DeviceTimer, DirLock, Vfs};
 use value_cache::ValueCache;
+use view::ScansInMemory;
 
 /// One store. [`StorageEngine`](stele_storage::StorageEngine) states which calls are allowed from where.
 #[derive(Debug)]
@@ -75,6 +76,7 @@ pub(crate) struct Shared {
     pub log: Arc<Log>,
     pub index: Arc<Index>,
     pub values: ValueCache,
+    pub scans_in_memory: ScansInMemory,
     pub apply: Mutex<ApplyState, { rank::APPLY }>,
     pub user_bytes: AtomicU64,
     pub disk_bytes: DiskBytes,

@@ -7,6 +7,7 @@ use super::reserve::{Reserve, ReserveSize};
 use super::scrub::Scrub;
 use super::space::SpaceState;
 use super::value_cache::ValueCache;
+use super::view::ScansInMemory;
 use super::{Shared, Store, engine, rebuild};
 use crate::identity;
 use crate::options::Options;
@@ -99,6 +100,7 @@ impl Store {
             log: Arc::new(log),
             index: Arc::new(index),
             values,
+            scans_in_memory: ScansInMemory::default(),
             apply: Mutex::new(ApplyState::resume(&known.checkpoint)),
             user_bytes: AtomicU64::new(0),
             disk_bytes: DiskBytes::default(),

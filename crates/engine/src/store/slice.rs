@@ -1,15 +1,19 @@
 //! Slices of a walk over the index: first keys and locations of values, then the values.
 
 use super::Shared;
+use super::value_cache::ValueCache;
 use bytes::Bytes;
 use stele_index::{ValueSlice, ViewIter};
-use stele_log::{Log, RECORD_OVERHEAD_BYTES, ReadMany, Unchecked};
+use stele_log::{RECORD_OVERHEAD_BYTES, ReadMany, Unchecked};
 use stele_storage::Pair;
 use stele_types::{Error, Locator, Result};
 
 /// Limits for the pairs and bytes that a scan fetches together.
 pub(crate) const SLICE_PAIRS_MAX: usize = 4096;
 const SLICE_BYTES_MAX: u64 = 4 << 20;
+/// Pairs, and bytes of each key, for which a slice has memory before it grows.
+const EXPECTED_PAIRS_MAX: usize = 64;
+const EXPECTED_KEY_BYTES: usize = 32;
 /// Largest gap between values that are read together.
 const NEAR_BYTES: u64 = 16 << 10;
 
@@ -65,6 +69,10 @@ impl Slice {
 
     fn fill(&mut self, iter: &mut ViewIter, extent: Extent) -> Result<()> {
         let pairs_max = extent.pairs_max.min(SLICE_PAIRS_MAX);
+        let expected = pairs_max.min(EXPECTED_PAIRS_MAX);
+        self.memory.reserve(expected * EXPECTED_KEY_BYTES);
+        self.pairs.reserve(expected);
+        self.places.reserve(if extent.keys_only { 0 } else { expected });
         let bytes_max = extent.bytes_max.min(SLICE_BYTES_MAX);
         while self.pairs.len() < pairs_max && self.bytes < bytes_max && iter.advance()? {
             let (key, value, expires_at_s) = iter.pair()?;
@@ -171,24 +179,63 @@ impl Slice {
         (last, bytes)
     }
 
-    /// Reads the values in order of location, with small gaps coalesced.
-    pub(crate) fn read(self, log: &Log) -> Result<ReadSlice> {
-        let read = match log.read_many(&self.places) {
+    /// Reads the values in order of location, with small gaps coalesced. Those that the value cache
+    /// has are not read.
+    pub(crate) fn read(self, shared: &Shared) -> Result<ReadSlice> {
+        let cached = self.cached(&shared.values);
+        let missing = self.missing(&cached);
+        let places = missing.as_deref().unwrap_or(&self.places);
+        let read = match shared.log.read_many(places) {
             // The values are read one by one, so that only those that are damaged fail.
             Err(error) if error.is_damage() => {
-                let values = vec![Unchecked::default(); self.places.len()];
-                ReadMany { values, reads: self.places.len(), ..ReadMany::default() }
+                let values = vec![Unchecked::default(); places.len()];
+                ReadMany { values, reads: places.len(), ..ReadMany::default() }
             }
             read => read?,
         };
-        Ok(ReadSlice {
+        Ok(self.with(cached, read))
+    }
+
+    /// Does what [`Slice::read`] does if all values are in memory; `None` if one is not. Never waits
+    /// for the device.
+    pub(crate) fn read_in_memory(self, shared: &Shared) -> Result<Option<ReadSlice>> {
+        let cached = self.cached(&shared.values);
+        let missing = self.missing(&cached);
+        let places = missing.as_deref().unwrap_or(&self.places);
+        let read = shared.log.read_many_in_memory(places)?;
+        Ok(read.map(|read| self.with(cached, read)))
+    }
+
+    /// Returns the values that the value cache has, in the order of the places; empty if it is not asked:
+    /// one read returns many values that lie near each other, with less work than a lookup of each.
+    ///
+    /// Invariant: scans add nothing to the cache. One long scan would evict what gets use.
+    /// Test: `scans_use_the_value_cache_and_evict_nothing_from_it`.
+    fn cached(&self, values: &ValueCache) -> Vec<Option<Bytes>> {
+        let is_scattered = 2 * self.reads() > self.places.len();
+        match is_scattered && values.is_used() {
+            true => self.places.iter().map(|at| values.get(at)).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Returns the places that are not in the cache; `None` if it was not asked.
+    fn missing(&self, cached: &[Option<Bytes>]) -> Option<Vec<Locator>> {
+        let places = || self.places.iter().zip(cached);
+        let missing = || places().filter(|(_, found)| found.is_none()).map(|(at, _)| *at).collect();
+        (!cached.is_empty()).then(missing)
+    }
+
+    fn with(self, cached: Vec<Option<Bytes>>, read: ReadMany) -> ReadSlice {
+        ReadSlice {
             memory: self.memory.into(),
             pairs: self.pairs.into_iter(),
             places: self.places.into_iter(),
+            cached: cached.into_iter(),
             scattered_reads: read.reads.saturating_sub(1) as u64,
             read: read.values.into_iter(),
             begin: 0,
-        })
+        }
     }
 }
 
@@ -205,6 +252,9 @@ pub(crate) struct ReadSlice {
     memory: Bytes,
     pairs: std::vec::IntoIter<SlicePair>,
     places: std::vec::IntoIter<Locator>,
+    /// Values of the places that the value cache had; empty if it was not asked.
+    cached: std::vec::IntoIter<Option<Bytes>>,
+    /// Values of the other places.
     read: std::vec::IntoIter<Unchecked>,
     scattered_reads: u64,
     begin: usize,
@@ -218,20 +268,47 @@ impl ReadSlice {
 
     /// Returns the next pair. Records a value that cannot be read as lost.
     pub(crate) fn next(&mut self, shared: &Shared) -> Result<Option<Pair>> {
+        self.next_with(|key, at, read| {
+            let value = shared.log.checked(at, read);
+            value.inspect_err(|error| shared.lost_values.note(key, at, error))
+        })
+    }
+
+    /// Returns the next pair. Fails with [`Error::needs_io`] if the value read does not match its
+    /// checksum.
+    pub(crate) fn next_in_memory(&mut self, shared: &Shared) -> Result<Option<Pair>> {
+        self.next_with(|_, at, read| {
+            let value = shared.log.checked_in_memory(at, read);
+            value.ok_or_else(|| Error::would_wait(shared.dir.as_path()))
+        })
+    }
+
+    fn next_with(
+        &mut self,
+        check: impl FnOnce(&[u8], &Locator, Unchecked) -> Result<Bytes>,
+    ) -> Result<Option<Pair>> {
         let Some(pair) = self.pairs.next() else { return Ok(None) };
         let (key_end, value_end) = (pair.key_end as usize, pair.value_end as usize);
         let key = self.memory.slice(self.begin..key_end);
         self.begin = value_end;
         let value = match pair.is_located {
-            true => match self.places.next().zip(self.read.next()) {
-                Some((at, read)) => shared
-                    .log
-                    .checked(&at, read)
-                    .inspect_err(|error| shared.lost_values.note(&key, &at, error))?,
-                None => return Err(Error::invalid("a slice has fewer values than pairs")),
-            },
+            true => self.next_value(|at, read| check(&key, at, read))?,
             false => self.memory.slice(key_end..value_end),
         };
         Ok(Some(Pair { key, value, expires_at_s: pair.expires_at_s }))
+    }
+
+    fn next_value(
+        &mut self,
+        check: impl FnOnce(&Locator, Unchecked) -> Result<Bytes>,
+    ) -> Result<Bytes> {
+        let at = self.places.next();
+        if let Some(value) = self.cached.next().flatten() {
+            return Ok(value);
+        }
+        match at.zip(self.read.next()) {
+            Some((at, read)) => check(&at, read),
+            None => Err(Error::invalid("a slice has fewer values than pairs")),
+        }
     }
 }

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stele_types::Locator;
 
 const ENTRY_OVERHEAD_BYTES: u64 = 96;
@@ -28,6 +28,8 @@ impl Weighter<u64, Bytes> for Weight {
 pub(crate) struct ValueCache {
     values: Option<Cache<u64, Bytes, Weight>>,
     value_bytes_max: u64,
+    /// Whether a value was ever added.
+    is_used: AtomicBool,
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -38,7 +40,13 @@ impl ValueCache {
         const BYTES_MIN: usize = 64 << 10;
         let values = if bytes_max >= BYTES_MIN { cache(bytes_max) } else { None };
         let value_bytes_max = bytes_max as u64 / LARGEST_VALUE_SHARE;
-        Self { values, value_bytes_max, hits: AtomicU64::new(0), misses: AtomicU64::new(0) }
+        let (hits, misses) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { values, value_bytes_max, is_used: AtomicBool::new(false), hits, misses }
+    }
+
+    /// Returns whether it may hold values.
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
     }
 
     pub(crate) fn get(&self, at: &Locator) -> Option<Bytes> {
@@ -52,6 +60,10 @@ impl ValueCache {
         self.misses.fetch_add(1, Ordering::Relaxed);
         if value.len() as u64 <= self.value_bytes_max {
             values.insert(at.lsn().as_u64(), value.clone());
+            // Only the first time, so that readers do not wait for the memory of a flag.
+            if !self.is_used() {
+                self.is_used.store(true, Ordering::Relaxed);
+            }
         }
     }
 

@@ -4,11 +4,47 @@ use super::Shared;
 use super::slice::{Extent, ReadSlice, Slice};
 use bytes::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use stele_gc::{Gc, Scanned};
 use stele_index::{Found, Lookup, View as IndexView, ViewIter};
 use stele_storage::{Admit, Admitted, Cached, EngineView, Order, Pair, ScanOptions};
 use stele_types::{KeyRange, Locator, Result, ValueRef};
+
+/// Pairs, and bytes of keys and values, of a scan that is tried in memory: its thread has other work.
+const IN_MEMORY_PAIRS_MAX: usize = 128;
+const IN_MEMORY_BYTES_MAX: u64 = 256 << 10;
+/// Attempts in a row that fail before 2^`SKIPPED_MAX` scans are not tried in memory.
+const SKIPPED_MAX: u32 = 6;
+
+/// Chooses the scans that are tried in memory. Where the values are not there, an attempt walks the
+/// index in vain: after each attempt that fails, twice as many scans are not tried.
+#[derive(Debug, Default)]
+pub(crate) struct ScansInMemory {
+    failed: AtomicU32,
+    skipped: AtomicU32,
+}
+
+impl ScansInMemory {
+    fn is_due(&self) -> bool {
+        // Threads that change it at the same time skip one more or less.
+        let left = self.skipped.load(Ordering::Relaxed).checked_sub(1);
+        if let Some(left) = left {
+            self.skipped.store(left, Ordering::Relaxed);
+        }
+        left.is_none()
+    }
+
+    fn note(&self, succeeded: bool) {
+        let failed = self.failed.load(Ordering::Relaxed);
+        let next = if succeeded { 0 } else { (failed + 1).min(SKIPPED_MAX) };
+        if next != failed {
+            self.failed.store(next, Ordering::Relaxed);
+        }
+        if !succeeded {
+            self.skipped.store(1 << next, Ordering::Relaxed);
+        }
+    }
+}
 
 /// One point in time of a store. While it exists, no file it refers to is removed.
 #[derive(Debug)]
@@ -33,12 +69,8 @@ impl View {
     }
 
     pub(crate) fn references(&self, range: KeyRange, order: Order) -> Result<ViewIter> {
-        let direction = match order {
-            Order::Forward => stele_index::Direction::Forward,
-            Order::Reverse => stele_index::Direction::Reverse,
-        };
         // The first block is read here.
-        let found = self.index.iter(range, direction);
+        let found = self.index.iter(range, direction(order));
         // bug engine.damage_at_first_key_unnoted: return found;
         found.inspect_err(|error| self.shared.lost_blocks.suspect(error))
     }
@@ -67,7 +99,7 @@ impl View {
     }
 
     pub(crate) fn read(&self, slice: Slice) -> Result<ReadSlice> {
-        slice.read(&self.shared.log)
+        slice.read(&self.shared)
     }
 
     pub(crate) fn next_pair(&self, read: &mut ReadSlice) -> Result<Option<Pair>> {
@@ -114,6 +146,46 @@ impl View {
                 .value(&at)
                 .inspect_err(|error| self.shared.lost_values.note(key, &at, error)),
         }
+    }
+
+    /// Scans what memory holds. Fails with [`Error::needs_io`] where it would wait.
+    ///
+    /// Invariant: it never waits for the device, and answers what a scan that may wait answers.
+    /// Test: `a_scan_in_memory_never_waits_and_answers_what_every_scan_does`.
+    fn scan_in_memory(
+        &self,
+        options: &ScanOptions,
+        admit: Admit<'_>,
+    ) -> Result<Cached<Admitted<Vec<Pair>>>> {
+        let (range, order) = (options.range.clone(), options.order);
+        let mut iter = self.index.iter_in_memory(range, direction(order))?;
+        let bytes_max = IN_MEMORY_BYTES_MAX.min(options.bytes_max as u64);
+        let (pairs_max, keys_only) = (options.limit, options.keys_only);
+        let slice = Slice::collect(&mut iter, Extent { pairs_max, bytes_max, keys_only })?;
+        // bug engine.scan_in_memory_cut: never
+        if slice.bytes() >= bytes_max {
+            return Ok(Cached::NeedsIo);
+        }
+        let is_admitted = slice.is_empty() || admit(slice.len(), slice.bytes());
+        if !is_admitted {
+            return Ok(Cached::Ready(Admitted::Refused));
+        }
+        let mut pairs = Vec::with_capacity(slice.len());
+        let Some(mut read) = slice.read_in_memory(&self.shared)? else {
+            return Ok(Cached::NeedsIo);
+        };
+        while let Some(pair) = read.next_in_memory(&self.shared)? {
+            pairs.push(pair);
+        }
+        self.scattered_reads.fetch_add(read.scattered_reads(), Ordering::Relaxed);
+        Ok(Cached::Ready(Admitted::Read(pairs)))
+    }
+}
+
+fn direction(order: Order) -> stele_index::Direction {
+    match order {
+        Order::Forward => stele_index::Direction::Forward,
+        Order::Reverse => stele_index::Direction::Reverse,
     }
 }
 
@@ -170,7 +242,7 @@ impl EngineView for View {
         admit: Admit<'_>,
     ) -> Result<Admitted<Vec<Pair>>> {
         let mut iter = self.references(options.range.clone(), options.order)?;
-        let mut pairs: Vec<Pair> = Vec::new();
+        let mut pairs = Vec::new();
         let mut bytes_left = options.bytes_max as u64;
         while pairs.len() < options.limit && (bytes_left > 0 || pairs.is_empty()) {
             let extent = Extent {
@@ -178,22 +250,45 @@ impl EngineView for View {
                 bytes_max: bytes_left.max(1),
                 keys_only: options.keys_only,
             };
-            let Admitted::Read(slice) = self.next_slice(&mut iter, extent, &mut *admit)? else {
+            let Admitted::Read(mut slice) = self.next_slice(&mut iter, extent, &mut *admit)? else {
                 return Ok(Admitted::Refused);
             };
             if slice.is_empty() {
                 break;
             }
-            for pair in slice {
-                let bytes = (pair.key.len() + pair.value.len()) as u64;
-                if bytes > bytes_left && !pairs.is_empty() {
-                    return Ok(Admitted::Read(pairs));
-                }
-                bytes_left = bytes_left.saturating_sub(bytes);
-                pairs.push(pair);
+            let bytes: usize = slice.iter().map(|pair| pair.key.len() + pair.value.len()).sum();
+            // Only the last pair of a slice may exceed the limit.
+            let exceeds = bytes as u64 > bytes_left && pairs.len() + slice.len() > 1;
+            if exceeds {
+                slice.pop();
+            }
+            bytes_left = bytes_left.saturating_sub(bytes as u64);
+            match pairs.is_empty() {
+                true => pairs = slice,
+                false => pairs.append(&mut slice),
+            }
+            if exceeds {
+                break;
             }
         }
         Ok(Admitted::Read(pairs))
+    }
+
+    fn scan_cached(
+        &self,
+        options: &ScanOptions,
+        admit: Admit<'_>,
+    ) -> Result<Cached<Admitted<Vec<Pair>>>> {
+        let scans = &self.shared.scans_in_memory;
+        if options.limit > IN_MEMORY_PAIRS_MAX || !scans.is_due() {
+            return Ok(Cached::NeedsIo);
+        }
+        let found = match self.scan_in_memory(options, admit) {
+            Err(error) if error.needs_io() => Cached::NeedsIo,
+            found => found?,
+        };
+        scans.note(!matches!(found, Cached::NeedsIo));
+        Ok(found)
     }
 
     fn note_scan(&self, pairs: &[Pair]) {

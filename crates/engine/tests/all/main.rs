@@ -12,6 +12,7 @@ mod front;
 mod golden_put;
 mod histories;
 mod identity;
+mod in_memory;
 mod install;
 mod large;
 mod live_bytes;

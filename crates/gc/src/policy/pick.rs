@@ -416,13 +416,16 @@ fn sort(state: &State, options: &GcOptions) -> Option<Choice> {
         true => Some(Choice::Freeze),
         false => worth(unsorted).then_some(Choice::Sort { range }),
     };
+    let can_afford = |range_bytes: u64| {
+        state.has_sort_credit(unsorted.saturating_add(unflushed).min(range_bytes))
+    };
     let scheduled = options.sort_interval_s > 0 && state.sorted_ago_s >= options.sort_interval_s;
     let paid = |scanned: u64, bytes: u64| {
         options.scan_load_ratio > 0.0
             && bytes > 0
             && scanned as f64 >= options.scan_load_ratio * bytes as f64
     };
-    if scheduled || paid(state.scanned_bytes, live) {
+    if scheduled || paid(state.scanned_bytes, live) && can_afford(live) {
         return sort(KeyRange::all());
     }
     // Part of a value file is not one stream: many such parts would be scattered in turn.
@@ -430,7 +433,8 @@ fn sort(state: &State, options: &GcOptions) -> Option<Choice> {
     let hot = state
         .hot
         .as_ref()
-        .filter(|hot| hot.bytes >= part_bytes_min && paid(hot.scanned_bytes, hot.bytes))?;
+        .filter(|hot| hot.bytes >= part_bytes_min && paid(hot.scanned_bytes, hot.bytes))
+        .filter(|hot| can_afford(hot.bytes))?;
     sort(hot.range.clone())
 }
 

@@ -6,6 +6,9 @@ use stele_types::{FileId, KeyRange, RunId};
 
 pub(crate) const DEAD_SHARE_MIN: f64 = 0.1;
 
+/// Sorted files that a scan of 100 values meets at most before they are merged into new ones.
+const SORTED_FILES_MET_MAX: f64 = 4.0;
+
 /// One tier of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierState {
@@ -120,6 +123,9 @@ pub struct State {
     pub overwrite_ratio: f64,
     /// Bytes that may be written now within the budget; negative when overspent.
     pub credit_bytes: i64,
+    /// Half of the bytes that users wrote, less the bytes that sorts wrote: with the live bytes, the
+    /// credit of sorts.
+    pub sort_balance_bytes: i64,
     /// Limit for the bytes that one job moves; lowered after the device ran full.
     pub move_bytes_max: u64,
     /// Bytes that a job may write before it frees any; `None` if nothing limits them.
@@ -247,6 +253,36 @@ impl State {
     /// files that it empties go at its end.
     pub(crate) fn has_room_to_sort(&self) -> bool {
         self.has_room(self.index_bytes().saturating_add(self.unsorted_bytes()))
+    }
+
+    /// Returns the bytes that sorts may write now: the live bytes once, then half a byte for each byte
+    /// that users write.
+    ///
+    /// Invariant: sorts for which scans pay write no more than this, whatever is scanned.
+    /// Tests: `decisions_of_adaptive`, `scans_and_updates_cause_sorts_of_half_a_byte_a_byte_written`.
+    pub(crate) fn sort_credit_bytes(&self) -> i64 {
+        let live = i64::try_from(self.live_bytes()).unwrap_or(i64::MAX);
+        live.saturating_add(self.sort_balance_bytes)
+    }
+
+    /// Returns whether sorts may write so many bytes of values, and the same share of the runs.
+    pub(crate) fn has_sort_credit(&self, value_bytes: u64) -> bool {
+        // bug gc.sorts_without_credit: return true;
+        let live = self.live_bytes().max(1) as f64;
+        let share = (value_bytes as f64 / live).min(1.0);
+        let bytes = value_bytes as f64 + share * self.index_bytes() as f64;
+        self.sort_credit_bytes() as f64 >= bytes
+    }
+
+    /// Returns whether a sort also rewrites the values that lie in key order: if a scan of 100 values
+    /// meets so many sorted files that it is far from one stream.
+    ///
+    /// Invariant: values in key order stay in place otherwise. Each sort of a few unsorted values would
+    /// write all of them.
+    /// Test: `values_in_key_order_stay_until_a_scan_meets_more_than_four_sorted_files`.
+    pub fn rewrites_sorted(&self, sorted_files_met: f64) -> bool {
+        // bug gc.sorted_values_move_again: return true;
+        sorted_files_met > SORTED_FILES_MET_MAX && self.has_sort_credit(self.live_bytes())
     }
 
     /// Returns the bytes of values that a job may move besides the runs that it rewrites.

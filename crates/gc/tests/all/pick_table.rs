@@ -105,6 +105,15 @@ tiers=1000 files=1:1000/1000 hot=b-f=63/125 => idle
 tiers=1000 files=1:1000/1000 hot=b-f=62/900 => idle
 tiers=9000 files=1:9000/9000 hot=b-f=64/128 => sort b..f
 tiers=9000 files=1:9000/9000 hot=b-f=63/900 => idle
+# a sort has a credit: the live bytes, and what is earned and not spent, for values and runs
+tiers=1000 files=1:1000/1000 scanned=2000 sorts=2 => sort ..
+tiers=1000 files=1:1000/1000 scanned=2000 sorts=1 => idle
+tiers=1000 files=1:850/850s,2:150/150 scanned=9000 sorts=-849 => sort ..
+tiers=1000 files=1:850/850s,2:150/150 scanned=9000 sorts=-850 => idle
+tiers=1000 files=1:1000/1000 hot=b-f=63/126 sorts=-936 => sort b..f
+tiers=1000 files=1:1000/1000 hot=b-f=63/126 sorts=-937 => idle
+mem=40 tiers=100 files=1:100/100s,2:40/0h ratio=0 scanned=280 sorts=-101 => idle
+tiers=1000 files=1:1000/950s sorting=m- sorts=-9000 => sort m..
 # a sort in progress continues before values are relocated, except at the hard limit
 tiers=1000 files=1:1000/950s sorting=m- => sort m..
 tiers=1000 files=1:900/100,2:1200/900 credit=1000 sorting=m- => sort m..
@@ -256,6 +265,7 @@ fn parse(text: &str) -> State {
         truncate_untried: true,
         reappend_untried: true,
         overwrite_ratio: 0.5,
+        sort_balance_bytes: 100 * MIB as i64,
         ..State::default()
     };
     let mut entry = 2.0;
@@ -270,6 +280,7 @@ fn parse(text: &str) -> State {
             "entry" => entry = value.parse().unwrap(),
             "ratio" => state.overwrite_ratio = value.parse().unwrap(),
             "credit" => state.credit_bytes = mib(value) as i64,
+            "sorts" => state.sort_balance_bytes = value.parse::<i64>().unwrap() * MIB as i64,
             "scanned" => state.scanned_bytes = mib(value),
             "free" => {
                 let (count, bytes) = value.split_once('x').unwrap();

@@ -32,7 +32,7 @@ use crate::merge::{
     Claim, DropRule, Job, JobDone, MergeInputs, MergeProgress, MergeSpec, Merged, Output, Slot,
     Source, SourceCursor, Target, ValueMover,
 };
-use crate::run::{Run, RunExtra};
+use crate::run::{Run, RunExtra, Walk};
 use crate::version::{Tier, TierCursor, Version, union_of};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ pub(super) fn start_trim(shared: &Arc<Shared>, run: RunId, drop_s: u64) -> Resul
     let range = KeyRange::new(first.clone(), key_after(&trimmed.meta().last_key));
     let source = |runs: &[Arc<Run>]| {
         let keyed = runs.iter().filter(|run| run.meta().entries > 0).cloned().collect();
-        let cursor = SourceCursor::Tier(TierCursor::new(keyed, true, range.clone()));
+        let cursor = SourceCursor::Tier(TierCursor::new(keyed, Walk::Whole, range.clone()));
         Source::new(cursor, Arc::new(union_of(runs)))
     };
     let mut sources: Vec<Source> = newer.iter().map(|tier| source(&tier.runs)).collect();
@@ -182,7 +182,7 @@ fn prepare_merge(shared: &Arc<Shared>, spec: &MergeSpec, job: u64) -> Result<(Me
     let bottom = version.tiers().last().map(|tier| tier.age) == oldest;
     let sources = groups.iter().map(|group| {
         let keyed = group.iter().filter(|run| run.meta().entries > 0).cloned().collect();
-        let cursor = SourceCursor::Tier(TierCursor::new(keyed, true, KeyRange::all()));
+        let cursor = SourceCursor::Tier(TierCursor::new(keyed, Walk::Whole, KeyRange::all()));
         Source::new(cursor, Arc::new(union_of(group)))
     });
     let merged = Merged::new(sources.collect());

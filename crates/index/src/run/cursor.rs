@@ -9,7 +9,7 @@ use crate::cursor::{Found, ValueSlice};
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
-use stele_types::{KeyRange, Result};
+use stele_types::{Error, KeyRange, Result};
 
 /// Consecutive blocks read from the file after which a cursor reads ahead.
 const BLOCKS_BEFORE_READAHEAD: u32 = 4;
@@ -19,10 +19,23 @@ const READAHEAD_BYTES_MAX: u64 = 256 << 10;
 /// Distance of memory prefetches from the current entry: about five entries.
 const PREFETCH_BYTES: usize = 256;
 
+/// How a cursor reads blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Walk {
+    /// Through the cache; after several consecutive blocks it reads ahead without filling the cache.
+    Short,
+    /// Large reads from the start, bypassing the cache.
+    Whole,
+    /// Only what the block cache and the page cache hold. A step that needs the device fails
+    /// ([`stele_types::Error::needs_io`]).
+    InMemory,
+}
+
 /// Cursor over a run. Moving to an entry allocates nothing; inline values are slices of the block.
 #[derive(Debug)]
 pub struct RunCursor {
     run: Arc<Run>,
+    walk: Walk,
     block: Option<Block>,
     block_at: usize,
     slot: usize,
@@ -43,7 +56,6 @@ pub struct RunCursor {
 /// Readahead state: bytes of the file read before they are needed.
 #[derive(Debug)]
 struct Readahead {
-    always: bool,
     /// Consecutive blocks read from the file.
     run_length: u32,
     bytes: u64,
@@ -61,12 +73,12 @@ impl Readahead {
 }
 
 impl RunCursor {
-    pub(super) fn new(run: Arc<Run>, always: bool) -> Self {
-        let bytes = if always { READAHEAD_BYTES_MAX } else { READAHEAD_BYTES_MIN };
-        let readahead =
-            Readahead { always, run_length: 0, bytes, window: Bytes::new(), window_at: 0 };
+    pub(super) fn new(run: Arc<Run>, walk: Walk) -> Self {
+        let bytes = if walk == Walk::Whole { READAHEAD_BYTES_MAX } else { READAHEAD_BYTES_MIN };
+        let readahead = Readahead { run_length: 0, bytes, window: Bytes::new(), window_at: 0 };
         Self {
             run,
+            walk,
             block: None,
             block_at: 0,
             slot: 0,
@@ -160,11 +172,16 @@ impl RunCursor {
     }
 
     fn fetch(&mut self, i: usize, in_a_row: bool) -> Result<Block> {
+        // bug index.walk_in_memory_waits: never
+        if self.walk == Walk::InMemory {
+            let block = self.run.block_cached(i, &mut self.held)?;
+            return block.ok_or_else(|| Error::would_wait(self.run.path()));
+        }
         if let Some(block) = self.in_window(i)? {
             return Ok(block);
         }
         let id = self.run.id();
-        if !self.readahead.always {
+        if self.walk == Walk::Short {
             if let Some(block) = self.run.cache.block(id, i) {
                 return Ok(block);
             }
@@ -215,6 +232,15 @@ impl RunCursor {
             self.run.file.will_read(end, self.readahead.bytes.min(left));
         }
         Ok(())
+    }
+
+    /// Fails if the place of a block is not known without the device.
+    fn check_walk(&self) -> Result<()> {
+        let is_in_memory = self.run.is_pinned() && !self.run.has_masks();
+        match self.walk == Walk::InMemory && !is_in_memory {
+            true => Err(Error::would_wait(self.run.path())),
+            false => Ok(()),
+        }
     }
 
     #[inline]
@@ -283,6 +309,7 @@ impl RunCursor {
     /// approached before the first one arrives, so that their cache misses overlap.
     pub(crate) fn approach(&mut self, key: &[u8]) -> Result<()> {
         self.valid = false;
+        self.check_walk()?;
         let fences = self.run.fences_for(key, &mut self.held, Reads::MayWait)?;
         let at = fences.map_or(0, |fences| fences.find(key));
         if self.is_masked(at)? || self.is_above(at)? {
@@ -400,6 +427,7 @@ impl Cursor for RunCursor {
 
     fn seek_before(&mut self, bound: Option<&[u8]>) -> Result<()> {
         self.valid = false;
+        self.check_walk()?;
         let Some(bound) = bound else { return self.last_before(self.run.blocks()?) };
         if self.is_below_all() {
             return Ok(());

@@ -37,6 +37,7 @@ mod writer;
 
 pub(crate) use block::Block;
 pub use cursor::RunCursor;
+pub(crate) use cursor::Walk;
 pub use damage::{LostBlock, ScrubbedBlocks};
 pub(crate) use fences::Fences;
 pub use hash_index::key_hash;

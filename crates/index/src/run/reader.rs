@@ -2,7 +2,7 @@
 
 use super::block::Block;
 use super::cold::Cold;
-use super::cursor::RunCursor;
+use super::cursor::{RunCursor, Walk};
 use super::fences::Fences;
 use super::filter::Filter;
 use super::footer::{self, Layout};
@@ -291,7 +291,7 @@ impl Run {
 
     /// Returns a block from the cache or the page cache; `None` otherwise. Damage is left to a read
     /// that may wait.
-    fn block_cached(&self, i: usize, held: &mut Held) -> Result<Option<Block>> {
+    pub(super) fn block_cached(&self, i: usize, held: &mut Held) -> Result<Option<Block>> {
         if let Some(block) = self.cache.block(self.meta.id, i) {
             return Ok(Some(block));
         }
@@ -332,16 +332,19 @@ impl Run {
         })
     }
 
-    /// Returns a cursor for short walks: it reads blocks through the cache; after several
-    /// consecutive blocks it reads ahead without filling the cache.
-    pub fn cursor(self: &Arc<Self>) -> RunCursor {
-        RunCursor::new(Arc::clone(self), false)
+    /// Returns a cursor that reads blocks in this way.
+    pub(crate) fn walk(self: &Arc<Self>, walk: Walk) -> RunCursor {
+        RunCursor::new(Arc::clone(self), walk)
     }
 
-    /// Returns a cursor for walks over the whole run: large reads from the start, bypassing the
-    /// cache.
+    /// Returns a cursor for short walks.
+    pub fn cursor(self: &Arc<Self>) -> RunCursor {
+        self.walk(Walk::Short)
+    }
+
+    /// Returns a cursor for walks over the whole run.
     pub fn cursor_ahead(self: &Arc<Self>) -> RunCursor {
-        RunCursor::new(Arc::clone(self), true)
+        self.walk(Walk::Whole)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::encode::Staged;
 use crate::format::Item;
 use crate::format::frame::FRAME_HEADER_BYTES;
 use crate::read::{EntryCache, LongReads};
-use crate::read_many::{BUFFERS_KEPT_BYTES_MAX, ReadPool};
+use crate::read_pool::ReadPool;
 use crate::region::Regions;
 use crate::segment::damaged_payloads::{self, Passes};
 use crate::segment::scan::{self, End, ItemSink, SegmentReader, TailState};
@@ -71,7 +71,7 @@ fn open_passing(
         catalog: RwLock::new(catalog),
         handles: Handles::of(options.handles.clone()),
         cache: EntryCache::new(options.entry_cache_bytes_max),
-        read_pool: ReadPool::new(BUFFERS_KEPT_BYTES_MAX),
+        read_pool: ReadPool::default(),
         long_reads: LongReads::default(),
         poison: Default::default(),
         has_replicas: from.checkpointed.is_some(),

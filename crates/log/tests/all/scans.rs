@@ -212,3 +212,69 @@ fn what_is_read_again_and_again_comes_through_the_page_cache_as_long_as_it_is_th
     let lost = calls_after(100);
     assert!(lost <= 6, "{lost} reads once every read misses the cache, nearly all past it");
 }
+
+#[test]
+fn values_read_in_memory_are_there_as_a_whole_and_never_awaited() {
+    let disk = disk(10);
+    let (log, _) = open(&disk);
+    let (short, long) = (sorted(&log, 100, 700), sorted(&log, 60, LONG));
+    let scattered: Vec<Locator> = [short[3], long[50], long[9], short[80], long[11]].into();
+    let in_memory = |at: &[Locator]| log.read_many_in_memory(at).unwrap();
+    disk.set_cached(true);
+    assert!(in_memory(&scattered).is_none(), "their files are not open");
+    assert_eq!(log.get_many(&scattered).unwrap().len(), 5);
+    for at in [&scattered[..], &short[7..9], &short[..1], &short[..0], &short] {
+        let read = in_memory(at).unwrap();
+        for (at, value) in at.iter().zip(read.values) {
+            assert_eq!(log.checked_in_memory(at, value).unwrap(), log.get(at).unwrap());
+        }
+    }
+    assert!(in_memory(&long).is_none(), "a long read may bypass the page cache");
+    let wrong = Locator { crc: !short[3].crc, ..short[3] };
+    let read = in_memory(&[wrong]).unwrap().values.swap_remove(0);
+    assert!(log.checked_in_memory(&wrong, read).is_none());
+    disk.set_cached(false);
+    let before = reads(&disk);
+    assert!(in_memory(&scattered).is_none() && in_memory(&short[..1]).is_none());
+    assert_eq!(reads(&disk), before);
+}
+
+#[test]
+fn short_values_share_a_buffer_that_is_used_again() {
+    let disk = disk(11);
+    let (log, _) = open(&disk);
+    let places = sorted(&log, 3000, 700);
+    disk.set_cached(true);
+    // 22 KB from one to the next: a read each.
+    let at: Vec<Locator> = places.iter().step_by(30).take(60).copied().collect();
+    let before = log.stats().memory_bytes;
+    let held = log.get_many(&at).unwrap();
+    assert_eq!(log.stats().memory_bytes, before, "the values share it");
+    let bytes = held.iter().map(|value| value.as_ptr().addr());
+    let (first, last) = (bytes.clone().min().unwrap(), bytes.max().unwrap());
+    assert_eq!(last - first, 59 * 700);
+    drop(held);
+    assert_eq!(log.stats().memory_bytes - before, 64 << 10);
+    let again = log.get_many(&at).unwrap();
+    assert_eq!((again.len(), log.stats().memory_bytes), (60, before));
+}
+
+#[test]
+fn a_sort_reads_at_most_two_bytes_for_each_byte_of_its_values() {
+    let disk = disk(12);
+    let (log, _) = open(&disk);
+    let places = sorted(&log, 3000, 700);
+    for (every, reads_max) in [(1, 9), (2, 9), (3, 600), (5, 600), (30, 100)] {
+        let asked: Vec<_> = (0..3000).step_by(every).map(|n| (8, places[n])).collect();
+        let before = reads(&disk);
+        let values = log.read_records_to_sort(&asked).unwrap();
+        let (calls, bytes) = (reads(&disk).0 - before.0, reads(&disk).1 - before.1);
+        let record_bytes = u64::from(places[1].offset - places[0].offset);
+        let wanted = asked.len() as u64 * record_bytes;
+        assert!(bytes <= 2 * wanted + 8192, "every {every}: {bytes} for {wanted}");
+        assert!(calls <= reads_max, "every {every}: {calls} reads");
+        for ((key, (_, at)), read) in (0..3000_u64).step_by(every).zip(&asked).zip(values) {
+            assert_eq!(log.record(&key.to_be_bytes(), at, read).unwrap().0, value(key, 700));
+        }
+    }
+}

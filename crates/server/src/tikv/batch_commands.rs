@@ -271,7 +271,7 @@ impl Stream for Batches {
         batch.memory.extend(this.memory.clone().filter(|_| !this.left.is_empty()));
         while bytes <= BATCH_BYTES_MAX {
             if let Some((id, response)) = this.left.pop_front() {
-                bytes += prost::Message::encoded_len(&response);
+                bytes += bytes_of(&response);
                 batch.message.request_ids.push(id);
                 batch.message.responses.push(response);
                 continue;
@@ -296,6 +296,17 @@ impl Stream for Batches {
             None if this.is_over => Poll::Ready(None),
             None => Poll::Pending,
         }
+    }
+}
+
+/// Returns the bytes of an answer, approximately: its exact length is computed where it is encoded.
+fn bytes_of(response: &Response) -> usize {
+    match &response.cmd {
+        Some(Done::RawGet(found)) => found.value.len(),
+        Some(Done::RawScan(found)) => {
+            found.kvs.iter().map(|pair| pair.key.len() + pair.value.len()).sum()
+        }
+        _ => prost::Message::encoded_len(response),
     }
 }
 

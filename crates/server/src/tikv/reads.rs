@@ -7,7 +7,7 @@ use super::checks::{Target, family};
 use super::errors::{Failure, OnUnknown, charge, not_leader};
 use crate::memory::{Charging, Exceeded, RequestMemory, next_page, pair_memory, pairs_memory};
 use crate::store::Engine;
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use std::sync::Arc;
 use stele_proto::kvrpcpb::{
     KvPair, RawBatchGetRequest, RawBatchGetResponse, RawBatchScanRequest, RawBatchScanResponse,
@@ -20,7 +20,7 @@ use stele_replica::{Done, Reply};
 use stele_storage::{
     Admitted, Cached, EngineView, Order, Overlaid, Pages, Pair, ScanOptions, StateMachine,
 };
-use stele_types::{ColumnFamily, KeyRange, is_expired, keyspace};
+use stele_types::{ColumnFamily, KeyRange, is_expired};
 use tokio::task::JoinError;
 
 const PAGE_BYTES_MAX: usize = 4 << 20;
@@ -301,7 +301,10 @@ pub(super) async fn scan(
     let range = KeyRange { start: low.clone(), end: high.clone() };
     let range = target.part_from(&range, bounds.order)?;
     let view = view(target).await?;
-    let pairs = part(target, &view, &bounds, &range, memory).await?;
+    let pairs = match part_in_memory(target, &view, &bounds, &range, memory)? {
+        Cached::Ready(pairs) => pairs,
+        Cached::NeedsIo => part(target, &view, &bounds, &range, memory).await?,
+    };
     note_pairs(target, &pairs);
     Ok(RawScanResponse { kvs: pairs, ..RawScanResponse::default() })
 }
@@ -361,6 +364,12 @@ impl ScanBounds {
         let order = if reverse { Order::Reverse } else { Order::Forward };
         Ok(Self { family: family(name)?, limit: limit as usize, keys_only, order })
     }
+
+    fn options(&self, range: &KeyRange) -> ScanOptions {
+        let range = self.family.engine_range(range);
+        let Self { limit, keys_only, order, .. } = *self;
+        ScanOptions { range, order, limit, bytes_max: PAGE_BYTES_MAX, keys_only }
+    }
 }
 
 /// Returns live pairs of `range`, which lies in the target's region, up to the limit.
@@ -379,11 +388,78 @@ async fn part(
         return Ok(Vec::new());
     }
     let now_s = target.store.clock().unix_seconds();
-    let range = bounds.family.engine_range(range);
-    let (limit, order, keys_only) = (bounds.limit, bounds.order, bounds.keys_only);
-    let options = ScanOptions { range, order, limit, bytes_max: PAGE_BYTES_MAX, keys_only };
+    let options = bounds.options(range);
     let (view, charged) = (view.clone(), memory.clone());
     on_device(target, memory, move || collect(&*view, options, now_s, &charged)).await
+}
+
+/// Does what [`part`] does if that needs no read of the device, on this thread: to wake another one takes
+/// longer than a short scan.
+fn part_in_memory(
+    target: &Target,
+    view: &View,
+    bounds: &ScanBounds,
+    range: &KeyRange,
+    memory: &RequestMemory,
+) -> Result<Cached<Vec<KvPair>>, Failure> {
+    if range.is_empty() || bounds.limit == 0 {
+        return Ok(Cached::Ready(Vec::new()));
+    }
+    let now_s = target.store.clock().unix_seconds();
+    match collect_in_memory(view, &bounds.options(range), now_s, memory) {
+        Ok(Cached::Ready(Ok(pairs))) => Ok(Cached::Ready(pairs)),
+        Ok(Cached::Ready(Err(exceeded))) => Err(Failure::exceeded(exceeded, target.header.region)),
+        Ok(Cached::NeedsIo) => Ok(Cached::NeedsIo),
+        Err(error) => Err(Failure::engine(&error, target.store.id())),
+    }
+}
+
+/// Returns what [`collect`] does, if memory holds all of it.
+fn collect_in_memory(
+    view: &impl EngineView,
+    options: &ScanOptions,
+    now_s: u64,
+    memory: &RequestMemory,
+) -> stele_types::Result<Cached<Result<Vec<KvPair>, Exceeded>>> {
+    let mut charging = Charging::new(memory);
+    let mut admit = |pairs, bytes| charging.admit(pairs_memory(pairs, bytes));
+    let page = match view.scan_cached(options, &mut admit)? {
+        Cached::Ready(Admitted::Read(page)) => page,
+        Cached::Ready(Admitted::Refused) => return Ok(Cached::Ready(Err(charging.exceeded()))),
+        Cached::NeedsIo => return Ok(needs_io(&charging)),
+    };
+    // Pairs after those that have expired belong to the answer.
+    let is_short = page.len() >= options.limit && page.iter().any(|pair| !is_live(pair, now_s));
+    // bug server.scan_in_memory_cut_short: never
+    if is_short {
+        return Ok(needs_io(&charging));
+    }
+    view.note_scan(&page);
+    let mut pairs = Vec::with_capacity(page.len());
+    let bytes = push_live(page, now_s, &mut pairs);
+    let settled = charging.settle(pairs_memory(pairs.len(), bytes));
+    Ok(Cached::Ready(settled.map(|()| pairs)))
+}
+
+/// Releases what an attempt in memory was charged.
+fn needs_io<T>(charging: &Charging<'_>) -> Cached<Result<T, Exceeded>> {
+    match charging.settle(0) {
+        Ok(()) => Cached::NeedsIo,
+        Err(exceeded) => Cached::Ready(Err(exceeded)),
+    }
+}
+
+/// Adds the live pairs of a page. Returns the bytes of their keys and values.
+fn push_live(page: Vec<Pair>, now_s: u64, pairs: &mut Vec<KvPair>) -> u64 {
+    let mut bytes = 0;
+    for pair in page.into_iter().filter(|pair| is_live(pair, now_s)) {
+        bytes += (pair.key.len() + pair.value.len()) as u64;
+        let mut key = pair.key;
+        // The byte of its family.
+        key.advance(key.len().min(1));
+        pairs.push(KvPair { key, value: pair.value, ..KvPair::default() });
+    }
+    bytes
 }
 
 /// Returns all live pairs up to the limit of the options, with their memory charged.
@@ -406,15 +482,8 @@ fn collect(
             Err(exceeded) => return Ok(Err(exceeded)),
         };
         view.note_scan(&page);
-        let (pairs_before, mut bytes) = (pairs.len(), 0);
-        for pair in page {
-            if !is_live(&pair, now_s) {
-                continue;
-            }
-            bytes += (pair.key.len() + pair.value.len()) as u64;
-            let key = keyspace::user_key(&pair.key).unwrap_or_default();
-            pairs.push(KvPair { key, value: pair.value, ..KvPair::default() });
-        }
+        let pairs_before = pairs.len();
+        let bytes = push_live(page, now_s, &mut pairs);
         // Pairs that have expired need no memory any more.
         if let Err(exceeded) = charging.settle(pairs_memory(pairs.len() - pairs_before, bytes)) {
             return Ok(Err(exceeded));
@@ -528,6 +597,66 @@ mod tests {
         }
     }
 
+    /// Pairs in memory, of which the first has expired.
+    struct InMemory {
+        pairs: Vec<Pair>,
+        noted: AtomicUsize,
+    }
+
+    impl EngineView for InMemory {
+        fn get(&self, _: &[u8]) -> stele_types::Result<Option<Pair>> {
+            Ok(None)
+        }
+
+        fn get_cached(&self, _: &[u8]) -> stele_types::Result<Cached<Option<Pair>>> {
+            Ok(Cached::NeedsIo)
+        }
+
+        fn scan(&self, _: &ScanOptions) -> stele_types::Result<Vec<Pair>> {
+            panic!("this scan may wait for the device")
+        }
+
+        fn scan_cached(
+            &self,
+            options: &ScanOptions,
+            admit: stele_storage::Admit<'_>,
+        ) -> stele_types::Result<Cached<Admitted<Vec<Pair>>>> {
+            let pairs: Vec<Pair> = self.pairs.iter().take(options.limit).cloned().collect();
+            Ok(Cached::Ready(match admit(pairs.len(), 4000) {
+                true => Admitted::Read(pairs),
+                false => Admitted::Refused,
+            }))
+        }
+
+        fn note_scan(&self, pairs: &[Pair]) {
+            self.noted.fetch_add(pairs.len(), Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_scan_in_memory_returns_all_live_pairs_or_leaves_no_trace() {
+        let pair = |n: u8| Pair {
+            key: vec![b'r', n].into(),
+            value: vec![n; 400].into(),
+            expires_at_s: if n == 0 { 7 } else { 0 },
+        };
+        let view = InMemory { pairs: (0..10).map(pair).collect(), noted: AtomicUsize::new(0) };
+        let noted = || view.noted.load(Ordering::Relaxed);
+        let memory = memory();
+        let scan = |limit: usize, now_s: u64| {
+            let options = ScanOptions::new(KeyRange::all(), limit);
+            collect_in_memory(&view, &options, now_s, &memory).unwrap()
+        };
+        // One more pair may be live, which was not read.
+        assert_eq!(scan(9, 100), Cached::NeedsIo);
+        assert_eq!((noted(), memory.used()), (0, 0));
+        let Cached::Ready(Ok(pairs)) = scan(11, 100) else { panic!("all is in memory") };
+        assert_eq!((pairs.len(), noted()), (9, 10));
+        assert_eq!((&pairs[0].key[..], pairs[0].value.len()), (&[1][..], 400));
+        assert_eq!(memory.used(), pairs_memory(9, 9 * 402));
+        assert!(matches!(scan(5, 0), Cached::Ready(Ok(pairs)) if pairs.len() == 5));
+    }
+
     fn memory() -> Memory {
         let connection = ConnectionMemory::new(&NodeMemory::new(256 << 20), 0);
         RequestMemory::new(&connection, Class::Data)
@@ -601,7 +730,7 @@ mod tests {
         });
         assert_eq!(sorted_bytes(), 0);
         // One read returns all of them, but not ten neighbours.
-        for from in (0..3).flat_map(|_| (0..200_u64).step_by(10)) {
+        for from in (0..6).flat_map(|_| (0..200_u64).step_by(10)) {
             let range = KeyRange::new(from.to_be_bytes().to_vec(), "");
             let options = ScanOptions::new(ColumnFamily::Default.engine_range(&range), 10);
             let found = collect(&engine.view().unwrap(), options, 0, &memory).unwrap().unwrap();

@@ -252,6 +252,19 @@ impl<V: EngineView> EngineView for Overlaid<V> {
         merge(&self.view, &self.effects, options, admit)
     }
 
+    fn scan_cached(
+        &self,
+        options: &ScanOptions,
+        admit: Admit<'_>,
+    ) -> Result<Cached<Admitted<Vec<Pair>>>> {
+        // Few scans meet effects, and a merge with deletes may read the view many times.
+        // bug overlay.cached_scan_without_effects: never
+        if self.effects.has_effect_in(&options.range) {
+            return Ok(Cached::NeedsIo);
+        }
+        self.view.scan_cached(options, admit)
+    }
+
     fn note_scan(&self, pairs: &[Pair]) {
         self.view.note_scan(pairs);
     }

@@ -1,5 +1,5 @@
 use super::{Effects, Layer, Overlaid, Overlay, effect_bytes};
-use crate::{Cached, EngineView, Order, Pair, ScanOptions};
+use crate::{Admitted, Cached, EngineView, Order, Pair, ScanOptions};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -65,6 +65,14 @@ impl EngineView for &Device {
 
     fn get_cached(&self, _key: &[u8]) -> Result<Cached<Option<Pair>>> {
         Ok(Cached::NeedsIo)
+    }
+
+    fn scan_cached(
+        &self,
+        options: &ScanOptions,
+        _admit: crate::Admit<'_>,
+    ) -> Result<Cached<Admitted<Vec<Pair>>>> {
+        Ok(Cached::Ready(Admitted::Read(self.scan(options)?)))
     }
 
     /// Ignores `bytes_max`, which no test here reaches.
@@ -361,6 +369,13 @@ fn a_scan_outside_of_the_effects_is_one_scan_of_the_view() {
     assert_eq!(*device.scans.lock(), [options]);
     view.note_scan(&pairs);
     assert_eq!(*device.noted.lock(), 4);
+    let in_memory = |start: &'static str, end: &'static str| {
+        let options = ScanOptions::new(KeyRange::new(start, end), 9);
+        view.scan_cached(&options, &mut |_, _| true).unwrap()
+    };
+    assert_eq!(in_memory("k", "x"), Cached::Ready(Admitted::Read(pairs)));
+    assert_eq!(in_memory("a", "x"), Cached::NeedsIo, "the view does not have the put");
+    device.scans.lock().pop();
     let bare = Overlaid::new(&device, Effects::default());
     assert_eq!(bare.scan(&ScanOptions::new(KeyRange::all(), 9)).unwrap().len(), 4);
     assert_eq!(device.scans.lock().len(), 2);

@@ -97,8 +97,8 @@ fn scans_pay_for_sorting_the_range_they_read() {
     for _ in 0..9 {
         store.gc.note_scan(&range, in_order);
     }
-    // Some of its values are adjacent.
-    let scattered = Scanned { scattered_reads: 5, ..in_order };
+    // Half of its values are adjacent: two scans pay twice the bytes.
+    let scattered = Scanned { scattered_reads: 25, ..in_order };
     for scans in 1..=2 {
         store.settle();
         assert_eq!(store.gc.stats().bytes.sort, 0, "before scan {scans}");
@@ -204,6 +204,63 @@ fn a_step_of_a_sort_reads_a_part_of_what_moves() {
     assert!(store.gc.stats().bytes.sort >= bytes, "all is sorted");
     let most = steps.iter().max().unwrap();
     assert!(*most <= 16 * STEP_BYTES, "a step read {most} of {bytes} bytes");
+    store.check();
+}
+
+/// Updates each sixth key from `first` on, `times` times, and flushes.
+fn update_each_sixth(store: &mut Store, first: u32, times: u32) {
+    for _ in 0..times {
+        (first..600).step_by(6).for_each(|i| store.put(&key(i), &value(i, first, VALUE_BYTES)));
+        store.gc.force(Forced::MergeAll).unwrap();
+    }
+}
+
+/// Scans everything often enough to pay for any sort. Returns the bytes that the sort moves.
+fn sort_by_scans(store: &mut Store) -> u64 {
+    let before = store.gc.stats().bytes.sort;
+    let bytes = 600 * VALUE_BYTES as u64;
+    let scanned = Scanned { values: 600, bytes, scattered_reads: 600 };
+    (0..9).for_each(|_| store.gc.note_scan(&KeyRange::all(), scanned));
+    store.settle();
+    store.gc.stats().bytes.sort - before
+}
+
+fn in_random_order() -> Store {
+    let mut store = Store::new(with(|gc| gc.value_file_bytes_max = 8 << 20));
+    (0..600).map(|i| i * 37 % 600).for_each(|i| store.put(&key(i), &value(i, 9, VALUE_BYTES)));
+    store.gc.force(Forced::MergeAll).unwrap();
+    store
+}
+
+#[test]
+fn values_in_key_order_stay_until_a_scan_meets_more_than_four_sorted_files() {
+    let (mut store, bytes) = (in_random_order(), 600 * VALUE_BYTES as u64);
+    assert!(sort_by_scans(&mut store) >= bytes);
+    for first in 0..4 {
+        update_each_sixth(&mut store, first, 1);
+        let moved = sort_by_scans(&mut store);
+        assert!(moved <= bytes / 4, "{moved} of {bytes} bytes for the values of {first}");
+    }
+    // What users write pays for a sort of everything.
+    update_each_sixth(&mut store, 4, 30);
+    let moved = sort_by_scans(&mut store);
+    assert!(moved >= bytes, "{moved} of {bytes} bytes: a scan meets five sorted files");
+    let places: Vec<_> = (0..600).map(|i| store.locator(&key(i)).lsn()).collect();
+    assert!(places.is_sorted());
+    store.check();
+}
+
+#[test]
+fn scans_and_updates_cause_sorts_of_half_a_byte_a_byte_written() {
+    let mut store = in_random_order();
+    for round in 0..30 {
+        update_each_sixth(&mut store, round % 6, 1);
+        sort_by_scans(&mut store);
+        let stats = store.gc.stats();
+        let bytes_max = stats.live_bytes + stats.user_bytes / 2;
+        assert!(stats.bytes.sort <= bytes_max, "{} of {bytes_max}", stats.bytes.sort);
+    }
+    assert!(store.gc.stats().bytes.sort >= store.gc.stats().user_bytes / 4, "it does sort");
     store.check();
 }
 
