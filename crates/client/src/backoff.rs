@@ -11,15 +11,27 @@ use tokio::time::Instant;
 pub(crate) enum Pause {
     /// No pause, except after repeated redirections.
     None,
-    /// Regions or leaders are changing: 2 ms, growing to at most 500 ms.
+    /// Regions or leaders are changing: 2 ms, growing to at most 50 ms while an election may be going
+    /// on, afterwards to at most 500 ms.
     Region,
     /// The server sheds load: the time that it requests, or 50 ms growing to at most 2 s.
     Busy(Duration),
 }
 
-const REDIRECTIONS_WITHOUT_PAUSE: u32 = 3;
+/// Redirections that a call follows without a pause: before its first one, and after each later one. A
+/// peer that was reached after a pause knows the new leader, or still names the old one.
+const REDIRECTIONS_AT_FIRST: u32 = 3;
+const REDIRECTIONS_AFTER_A_PAUSE: u32 = 1;
 /// Number of tries after which the region is looked up again, whatever the hints say.
 const TRIES_PER_LOOKUP: u32 = 6;
+
+/// Most milliseconds of a pause while regions or leaders change: for [`LEADERLESS_AFTER`] that of a
+/// call that finds the new leader soon after its election, then that of one among many that wait for a
+/// cluster without a quorum.
+const CHANGE_PAUSE_MS_MAX: u64 = 50;
+const LEADERLESS_PAUSE_MS_MAX: u64 = 500;
+/// Time after a call's first pause. It is longer than two failed elections with the longest usual tick.
+const LEADERLESS_AFTER: Duration = Duration::from_secs(2);
 
 /// Time after which a call reports that it waits for a quorum.
 const WAIT_REPORTED_AFTER: Duration = Duration::from_secs(2);
@@ -51,6 +63,9 @@ pub(crate) struct Tries {
     started: Instant,
     count: u32,
     waits: u32,
+    waiting_since: Option<Instant>,
+    /// Tries without a pause since the last pause.
+    unpaused: u32,
     /// Whether an attempt may have taken effect.
     is_ambiguous: bool,
     /// Whether the last attempt sent or wanted too much for one message or entry.
@@ -70,6 +85,8 @@ impl Tries {
             started,
             count: 0,
             waits: 0,
+            waiting_since: None,
+            unpaused: 0,
             is_ambiguous: false,
             is_too_long: false,
             last: String::new(),
@@ -87,8 +104,17 @@ impl Tries {
     }
 
     pub(crate) fn of_part(&self) -> Self {
-        let (last, quorum) = (String::new(), None);
-        Self { count: 0, waits: 0, is_ambiguous: false, is_too_long: false, last, quorum, ..*self }
+        Self {
+            count: 0,
+            waits: 0,
+            waiting_since: None,
+            unpaused: 0,
+            is_ambiguous: false,
+            is_too_long: false,
+            last: String::new(),
+            quorum: None,
+            ..*self
+        }
     }
 
     /// Continues with a part of the call for which an attempt may have taken effect, or none.
@@ -140,8 +166,11 @@ impl Tries {
         if duration >= self.left() {
             return Err(self.timeout_error());
         }
+        self.unpaused += 1;
         if !duration.is_zero() {
             self.waits += 1;
+            self.unpaused = 0;
+            self.waiting_since.get_or_insert_with(Instant::now);
             tokio::time::sleep(duration).await;
         }
         Ok(())
@@ -177,9 +206,18 @@ impl Tries {
             let whole = (first_ms << self.waits.min(12)).min(last_ms);
             Duration::from_millis(jitter(whole))
         };
+        let redirections = match self.waits {
+            0 => REDIRECTIONS_AT_FIRST,
+            _ => REDIRECTIONS_AFTER_A_PAUSE,
+        };
+        let waited = self.waiting_since.map_or(Duration::ZERO, |since| since.elapsed());
+        let change_ms_max = match waited < LEADERLESS_AFTER {
+            true => CHANGE_PAUSE_MS_MAX,
+            false => LEADERLESS_PAUSE_MS_MAX,
+        };
         match pause {
-            Pause::None if self.count <= REDIRECTIONS_WITHOUT_PAUSE => Duration::ZERO,
-            Pause::None | Pause::Region => grown(2, 500),
+            Pause::None if self.unpaused < redirections => Duration::ZERO,
+            Pause::None | Pause::Region => grown(2, change_ms_max),
             Pause::Busy(requested) if !requested.is_zero() => requested + grown(1, 50),
             Pause::Busy(_) => grown(50, 2_000),
         }
@@ -295,6 +333,43 @@ mod tests {
         assert!(matches!(error, Error::Undetermined(_)), "{error}");
         let refused = tries.final_error(Error::Refused("no".into()));
         assert!(matches!(refused, Error::Undetermined(_)), "{refused}");
+    }
+
+    /// Time is simulated: each pause takes exactly as long as it was chosen.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_asks_for_a_new_leader_every_50_ms_for_2_s_and_every_500_ms_later() {
+        for pause in [Pause::Region, Pause::None] {
+            let mut tries = tries(Duration::from_secs(20));
+            let started = Instant::now();
+            let mut pauses = Vec::new();
+            loop {
+                let before = Instant::now();
+                let Ok(()) = tries.pause(pause, "no leader").await else { break };
+                pauses.push((before - started, before.elapsed()));
+            }
+            let longest = |until: Duration, from: Duration| {
+                let those = pauses.iter().filter(|(at, _)| (from..until).contains(at));
+                those.map(|(_, pause)| pause.as_millis() as u64).max().unwrap_or_default()
+            };
+            let (none, all) = (Duration::ZERO, Duration::from_secs(20));
+            let early = longest(LEADERLESS_AFTER, none);
+            assert!((26..=CHANGE_PAUSE_MS_MAX).contains(&early), "{pauses:?}");
+            let late = longest(all, LEADERLESS_AFTER + Duration::from_millis(50));
+            assert!((300..=LEADERLESS_PAUSE_MS_MAX).contains(&late), "{pauses:?}");
+            assert!(pauses.len() < 300, "a cluster without leaders gets few calls: {pauses:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_is_reached_after_a_pause_redirects_once_without_another() {
+        let mut tries = tries(Duration::from_secs(5));
+        let mut paused = Vec::new();
+        for pause in [Pause::Region, Pause::None, Pause::None, Pause::None] {
+            let before = Instant::now();
+            tries.pause(pause, "not leader").await.unwrap();
+            paused.push(!before.elapsed().is_zero());
+        }
+        assert_eq!(paused, [true, false, true, false]);
     }
 
     #[tokio::test]

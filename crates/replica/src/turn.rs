@@ -135,6 +135,7 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
         items: &mut Vec<Item<E, A>>,
         now: Now,
     ) -> Result<Outputs<E, A>, Ended<A>> {
+        self.core.begin_turn(now);
         let mut items = items.drain(..);
         for item in items.by_ref() {
             if let Err(error) = self.step(item) {

@@ -9,7 +9,7 @@ use crate::messages::{Body, RaftKind};
 use crate::output::{Busy, Done, Event, Refusal, Unknown};
 use crate::pipeline::ReadyInBatch;
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Peer, PeerId, RegionPhase, Term};
+use stele_types::{LogIndex, Peer, PeerId, PeerRole, RegionPhase, Term};
 
 impl<E: StorageEngine> Replica<E> {
     pub(super) fn observe(&mut self, ctx: &mut Context<E>) {
@@ -186,9 +186,21 @@ impl<E: StorageEngine> Replica<E> {
 
     fn tick_raft(&mut self, ctx: &mut Context<E>) {
         self.join_heartbeat(ctx);
-        if self.group.tick(self.election.timeout_ticks()) && !self.is_leader() {
+        let timeout_ticks = self.election.timeout_ticks(self.rank());
+        if self.group.tick(timeout_ticks) && !self.is_leader() {
             self.election.redraw();
         }
+    }
+
+    /// Returns how many other voters come before this one if the known leader is lost, in the order of
+    /// their ids; `None` without a known leader.
+    fn rank(&self) -> Option<u64> {
+        let leader = self.group.leader()?;
+        let comes_before = |peer: &&Peer| {
+            peer.role != PeerRole::Learner && peer.id != leader && peer.id < self.peer.id
+        };
+        // bug replica.timeouts_by_chance: return None;
+        Some(self.region.peers.iter().filter(comes_before).count() as u64)
     }
 
     /// Starts an election, if this peer is a voter with a durable log. Invariant: no learner campaigns.

@@ -36,6 +36,33 @@ fn a_crashed_leader_is_replaced_and_nothing_acknowledged_is_lost() {
     }
 }
 
+/// The first follower campaigns 11 ticks of 50 ms after the last heartbeat, of which the first may come at
+/// once, and the second after 13. The first is refused only if the second received the heartbeat so much
+/// later that its vote hold lasts.
+#[test]
+fn followers_replace_a_crashed_leader_in_the_order_of_their_ranks() {
+    let mut sim = Sim::new(3, 20);
+    let mut by_first = 0;
+    for round in 0..12 {
+        let crashed = 1 + round % 3;
+        sim.lead(DATA, crashed);
+        sim.run(SECOND + round * 7 * MS);
+        let region = sim.report(crashed, DATA).unwrap().region;
+        let peer_on = |store| region.peer_on(stele_types::StoreId(store)).unwrap().id;
+        let followers = (1..=3).filter(|store| *store != crashed);
+        let first = followers.min_by_key(|store| peer_on(*store));
+        sim.crash(crashed);
+        let at = sim.now;
+        sim.elect_within(DATA, 14 * 50 * MS);
+        by_first += u64::from(sim.serving(DATA) == first);
+        assert!(sim.now - at >= 8 * 50 * MS, "round {round}: before the end of the vote holds");
+        sim.start(crashed);
+        sim.run(SECOND);
+    }
+    assert!(by_first >= 9, "{by_first} of 12");
+    sim.settle();
+}
+
 // Catalogue: 29.
 #[test]
 fn a_minority_acknowledges_nothing() {

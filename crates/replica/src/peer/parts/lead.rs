@@ -66,12 +66,21 @@ impl Leadership {
 }
 
 // Times of elections: the timeout after which a peer campaigns, and the vote hold.
+//
+// The voters that follow a leader have different timeouts, by their ids: the first of them campaigns
+// as early as any may, and the second only if that has not helped. A peer without a known leader draws its
+// timeout: it has campaigned before, or its view of the members may differ from that of the others, and
+// equal timeouts would then meet again in each round.
+
+/// Ticks between the timeouts of two ranks. Ticks of two stores begin at different times, so one tick of
+/// them is lost; within the other the first campaigns and the second replies.
+const TICKS_PER_RANK: u64 = 2;
 
 pub(crate) struct ElectionTimer {
     prng: Prng,
     election_ticks: (u64, u64),
-    /// Ticks without a leader before this peer campaigns, drawn again after each change.
-    timeout: usize,
+    /// Ticks before this peer campaigns where no rank decides, drawn again after each change.
+    drawn: u64,
     /// Monotonic nanoseconds before which no vote is granted: a reply to a heartbeat round binds
     /// for as long as a lease may last.
     vote_hold_until_nanos: u64,
@@ -90,7 +99,7 @@ impl ElectionTimer {
         let mut timer = Self {
             prng: Prng::new(seed),
             election_ticks: (options.election_ticks_min, options.election_ticks_max),
-            timeout: 0,
+            drawn: 0,
             vote_hold_until_nanos: now.monotonic_nanos + hold,
             vote_hold_nanos: hold,
             is_vote_hold_pending: false,
@@ -111,18 +120,32 @@ impl ElectionTimer {
         std::mem::take(&mut self.campaigns_first)
     }
 
-    /// Draws the election timeout; Raft's own draw is not reproducible. The first tick may come at
-    /// once: a peer that campaigned after `min` ticks would still find the others withholding their
-    /// votes, and would wait again.
+    /// Draws the election timeout; Raft's own draw is not reproducible.
     pub(crate) fn redraw(&mut self) {
-        let (min, max) = self.election_ticks;
-        let least = (min + 1).min(max - 1);
-        // bug replica.campaign_at_the_least: let least = min;
-        self.timeout = (least + self.prng.below(max - least)) as usize;
+        let ((_, max), least) = (self.election_ticks, self.least_ticks());
+        self.drawn = least + self.prng.below(max - least);
     }
 
-    pub(crate) fn timeout_ticks(&self) -> usize {
-        self.timeout
+    /// Returns the fewest ticks of a timeout. The first tick may come at once: a peer that campaigned
+    /// after `min` ticks would still find the others withholding their votes, and would wait again.
+    fn least_ticks(&self) -> u64 {
+        let (min, max) = self.election_ticks;
+        // bug replica.campaign_at_the_least: return min;
+        (min + 1).min(max - 1)
+    }
+
+    /// Returns the ticks without a leader after which a peer campaigns. `rank` is the number of voters
+    /// that come before it; `None` if it knows no leader.
+    ///
+    /// Invariant: two voters that follow the same leader do not campaign at one time, and a peer whose
+    /// campaign failed draws its next timeout. Ranks above those that fit below the most ticks draw too.
+    /// Tests: `followers_of_a_leader_have_timeouts_by_rank`, `equal_ranks_do_not_meet_again`.
+    pub(crate) fn timeout_ticks(&self, rank: Option<u64>) -> usize {
+        let after = |rank: u64| rank.saturating_mul(TICKS_PER_RANK);
+        let of_rank = |rank: u64| self.least_ticks().saturating_add(after(rank));
+        // bug replica.rank_without_a_leader: let rank = rank.or(Some(0));
+        let ranked = rank.map(of_rank).filter(|ticks| *ticks < self.election_ticks.1);
+        ranked.unwrap_or(self.drawn) as usize
     }
 
     /// Returns whether no vote hold is active, from this process or an earlier one. Raft itself
@@ -366,11 +389,47 @@ mod tests {
         let mut drawn = BTreeSet::new();
         for peer in 0..400 {
             let mut timer = ElectionTimer::new(&options, START, RegionId(2), PeerId(peer));
-            drawn.insert(timer.timeout_ticks());
+            drawn.insert(timer.timeout_ticks(None));
             timer.redraw();
-            drawn.insert(timer.timeout_ticks());
+            drawn.insert(timer.timeout_ticks(None));
         }
         assert!(drawn.iter().eq((min + 1..max).collect::<BTreeSet<_>>().iter()), "{drawn:?}");
+    }
+
+    #[test]
+    fn followers_of_a_leader_have_timeouts_by_rank() {
+        let options = options();
+        let mut timer = ElectionTimer::new(&options, START, RegionId(2), PeerId(1));
+        let of_ranks = |timer: &ElectionTimer, ranks: std::ops::Range<u64>| -> Vec<usize> {
+            ranks.map(|rank| timer.timeout_ticks(Some(rank))).collect()
+        };
+        assert_eq!(of_ranks(&timer, 0..5), [11, 13, 15, 17, 19]);
+        for rank in [5, 6, u64::MAX] {
+            assert_eq!(timer.timeout_ticks(Some(rank)), timer.timeout_ticks(None), "rank {rank}");
+        }
+        timer.redraw();
+        assert_eq!(of_ranks(&timer, 0..5), [11, 13, 15, 17, 19], "chance changes no rank");
+        // The least timeout is also the most: all ranks have it.
+        let narrow = Options { election_ticks_max: options.election_ticks_min + 1, ..options };
+        let timer = ElectionTimer::new(&narrow, START, RegionId(2), PeerId(1));
+        assert_eq!(of_ranks(&timer, 0..2), [10, 10]);
+    }
+
+    /// Two peers that each believe to be the first campaign together once. Neither knows a leader then.
+    #[test]
+    fn equal_ranks_do_not_meet_again() {
+        let options = options();
+        let mut peers = [1, 2].map(|peer| {
+            let options = Options { seed: peer, ..options.clone() };
+            ElectionTimer::new(&options, START, RegionId(2), PeerId(peer))
+        });
+        assert_eq!(peers[0].timeout_ticks(Some(0)), peers[1].timeout_ticks(Some(0)));
+        let meets = |_: &u32| {
+            peers.iter_mut().for_each(ElectionTimer::redraw);
+            peers[0].timeout_ticks(None) == peers[1].timeout_ticks(None)
+        };
+        let met = (0..90).filter(meets).count();
+        assert!((1..25).contains(&met), "one round in nine: {met} of 90");
     }
 
     #[test]

@@ -299,8 +299,16 @@ impl<B: Backend> Sim<B> {
         if !is_message && incarnation != node.incarnation {
             return;
         }
+        self.begin_turn(to);
         self.carry_out(to, happening);
         self.poll(to);
+    }
+
+    fn begin_turn(&mut self, id: u64) {
+        let global = self.now;
+        let node = self.node(id);
+        let now = node.now(global);
+        node.core().begin_turn(now);
     }
 
     fn carry_out(&mut self, to: u64, happening: Happening<B::Engine>) {
@@ -475,6 +483,7 @@ impl<B: Backend> Sim<B> {
 
     pub(crate) fn step(&mut self, store: u64, input: Input<B::Engine>) {
         if self.is_up(store) {
+            self.begin_turn(store);
             self.node(store).core().step(input);
             self.poll(store);
         }
