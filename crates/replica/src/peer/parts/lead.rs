@@ -137,8 +137,8 @@ impl ElectionTimer {
     /// Returns the ticks without a leader after which a peer campaigns. `rank` is the number of voters
     /// that come before it; `None` if it knows no leader.
     ///
-    /// Invariant: two voters that follow the same leader do not campaign at one time, and a peer whose
-    /// campaign failed draws its next timeout. Ranks above those that fit below the most ticks draw too.
+    /// Invariant: two voters that follow the same leader do not campaign at one time, and after a campaign
+    /// that failed a peer draws its next timeout. Ranks above those that fit below the most ticks draw too.
     /// Tests: `followers_of_a_leader_have_timeouts_by_rank`, `equal_ranks_do_not_meet_again`.
     pub(crate) fn timeout_ticks(&self, rank: Option<u64>) -> usize {
         let after = |rank: u64| rank.saturating_mul(TICKS_PER_RANK);
